@@ -1,0 +1,409 @@
+#include "core/plan.h"
+
+#include "core/units.h"
+
+struct _RpPlan {
+    guint gpus;
+    guint n_layers;
+    guint micro_batches;
+    RpFidelity fidelity;
+    RpPlanPromises promises;
+    RpTaskId first_id;    /* id of tasks[0] */
+    GArray *tasks;        /* RpTask */
+    GArray *dependencies; /* RpDependency; dependency_base is the stream index of element 0 */
+    GArray *accesses;     /* RpAccess; access_base likewise */
+    guint64 dependency_base;
+    guint64 access_base;
+    GArray *stages;       /* RpPlanStage */
+    GArray *buffers;      /* RpBuffer */
+    guint64 *arena_bytes; /* gpus + 1 */
+};
+
+void
+rp_chunks_clear(RpChunks *chunks)
+{
+    g_clear_pointer(&chunks->first_segment, g_free);
+    g_clear_pointer(&chunks->chunk_bytes, g_free);
+    g_clear_pointer(&chunks->segments, g_free);
+    chunks->n_chunks = 0;
+}
+
+static void
+clear_stage(gpointer data)
+{
+    RpPlanStage *stage = data;
+
+    rp_chunks_clear(&stage->parameters);
+    rp_chunks_clear(&stage->gradients);
+}
+
+RpPlan *
+rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches)
+{
+    RpPlan *plan = g_new0(RpPlan, 1);
+
+    plan->gpus = gpus;
+    plan->fidelity = fidelity;
+    plan->n_layers = n_layers;
+    plan->micro_batches = micro_batches;
+    plan->promises.rounds = 1;
+    plan->promises.schedule = "";
+    plan->tasks = g_array_new(FALSE, FALSE, sizeof(RpTask));
+    /* sized, so that there is an address even without elements */
+    plan->dependencies = g_array_sized_new(FALSE, FALSE, sizeof(RpDependency), 1);
+    plan->accesses = g_array_sized_new(FALSE, FALSE, sizeof(RpAccess), 1);
+    plan->stages = g_array_new(FALSE, FALSE, sizeof(RpPlanStage));
+    g_array_set_clear_func(plan->stages, clear_stage);
+    plan->buffers = g_array_new(FALSE, FALSE, sizeof(RpBuffer));
+    plan->arena_bytes = g_new0(guint64, (gsize)gpus + 1);
+    return plan;
+}
+
+void
+rp_plan_free(RpPlan *plan)
+{
+    if (plan == NULL)
+        return;
+    g_array_unref(plan->tasks);
+    g_array_unref(plan->dependencies);
+    g_array_unref(plan->accesses);
+    g_array_unref(plan->stages);
+    g_array_unref(plan->buffers);
+    g_free(plan->arena_bytes);
+    g_free(plan);
+}
+
+guint
+rp_plan_gpus(const RpPlan *plan)
+{
+    return plan->gpus;
+}
+
+guint
+rp_plan_n_lanes(const RpPlan *plan)
+{
+    return plan->gpus * RP_LANES_PER_DEVICE + RP_HOST_LANES;
+}
+
+guint
+rp_plan_n_layers(const RpPlan *plan)
+{
+    return plan->n_layers;
+}
+
+guint
+rp_plan_micro_batches(const RpPlan *plan)
+{
+    return plan->micro_batches;
+}
+
+RpFidelity
+rp_plan_fidelity(const RpPlan *plan)
+{
+    return plan->fidelity;
+}
+
+guint32
+rp_plan_lane(const RpPlan *plan, guint device, RpLaneKind kind)
+{
+    return device * RP_LANES_PER_DEVICE + kind;
+}
+
+guint32
+rp_plan_host_lane(const RpPlan *plan, RpHostLaneKind kind)
+{
+    return plan->gpus * RP_LANES_PER_DEVICE + kind;
+}
+
+guint32
+rp_plan_lane_device(const RpPlan *plan, guint32 lane)
+{
+    return lane < plan->gpus * RP_LANES_PER_DEVICE ? lane / RP_LANES_PER_DEVICE : RP_NONE;
+}
+
+guint
+rp_plan_lane_kind(const RpPlan *plan, guint32 lane)
+{
+    guint32 host = plan->gpus * RP_LANES_PER_DEVICE;
+
+    return lane < host ? lane % RP_LANES_PER_DEVICE : RP_LANES_PER_DEVICE + (lane - host);
+}
+
+void
+rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises)
+{
+    plan->promises = *promises;
+}
+
+const RpPlanPromises *
+rp_plan_promises(const RpPlan *plan)
+{
+    return &plan->promises;
+}
+
+guint32
+rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage)
+{
+    g_array_append_val(plan->stages, *stage);
+    stage->parameters = (RpChunks){0};
+    stage->gradients = (RpChunks){0};
+    return plan->stages->len - 1;
+}
+
+guint
+rp_plan_n_stages(const RpPlan *plan)
+{
+    return plan->stages->len;
+}
+
+const RpPlanStage *
+rp_plan_stage(const RpPlan *plan, guint32 stage)
+{
+    g_return_val_if_fail(stage < plan->stages->len, NULL);
+    return &g_array_index(plan->stages, RpPlanStage, stage);
+}
+
+guint32
+rp_plan_add_buffer(RpPlan *plan, guint32 arena, RpBufferCategory category, guint64 bytes)
+{
+    g_return_val_if_fail(arena <= plan->gpus, RP_NONE);
+
+    RpBuffer buffer = {
+        .arena = arena,
+        .category = category,
+        .offset = rp_align_up(plan->arena_bytes[arena], RP_BUFFER_ALIGNMENT),
+        .bytes = rp_align_up(bytes, RP_BUFFER_ALIGNMENT),
+    };
+    return rp_plan_place_buffer(plan, &buffer);
+}
+
+guint32
+rp_plan_place_buffer(RpPlan *plan, const RpBuffer *buffer)
+{
+    g_return_val_if_fail(buffer->arena <= plan->gpus, RP_NONE);
+
+    g_array_append_val(plan->buffers, *buffer);
+    plan->arena_bytes[buffer->arena] =
+        MAX(plan->arena_bytes[buffer->arena], buffer->offset + buffer->bytes);
+    return plan->buffers->len - 1;
+}
+
+guint
+rp_plan_n_buffers(const RpPlan *plan)
+{
+    return plan->buffers->len;
+}
+
+const RpBuffer *
+rp_plan_buffer(const RpPlan *plan, guint32 buffer)
+{
+    g_return_val_if_fail(buffer < plan->buffers->len, NULL);
+    return &g_array_index(plan->buffers, RpBuffer, buffer);
+}
+
+guint64
+rp_plan_arena_bytes(const RpPlan *plan, guint32 arena)
+{
+    g_return_val_if_fail(arena <= plan->gpus, 0);
+    return plan->arena_bytes[arena];
+}
+
+guint64
+rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category)
+{
+    guint64 bytes = 0;
+
+    for (guint i = 0; i < plan->buffers->len; i++) {
+        const RpBuffer *buffer = &g_array_index(plan->buffers, RpBuffer, i);
+
+        if (buffer->arena == arena && buffer->category == category)
+            bytes += buffer->bytes;
+    }
+    return bytes;
+}
+
+RpTaskId
+rp_plan_append(RpPlan *plan, const RpTask *task, const RpDependency *dependencies,
+               guint n_dependencies, const RpAccess *accesses, guint n_accesses)
+{
+    g_return_val_if_fail(n_dependencies <= G_MAXUINT16, RP_TASK_NONE);
+    g_return_val_if_fail(n_accesses <= G_MAXUINT16, RP_TASK_NONE);
+
+    RpTask copy = *task;
+    copy.first_dependency = plan->dependency_base + plan->dependencies->len;
+    copy.first_access = plan->access_base + plan->accesses->len;
+    copy.dependency_count = (guint16)n_dependencies;
+    copy.access_count = (guint16)n_accesses;
+    g_array_append_vals(plan->tasks, &copy, 1);
+    if (n_dependencies > 0)
+        g_array_append_vals(plan->dependencies, dependencies, n_dependencies);
+    if (n_accesses > 0)
+        g_array_append_vals(plan->accesses, accesses, n_accesses);
+    return plan->first_id + plan->tasks->len - 1;
+}
+
+RpTaskId
+rp_plan_first_id(const RpPlan *plan)
+{
+    return plan->first_id;
+}
+
+RpTaskId
+rp_plan_end_id(const RpPlan *plan)
+{
+    return plan->first_id + plan->tasks->len;
+}
+
+const RpTask *
+rp_plan_task(const RpPlan *plan, RpTaskId id)
+{
+    g_return_val_if_fail(id >= plan->first_id && id < rp_plan_end_id(plan), NULL);
+    return &g_array_index(plan->tasks, RpTask, id - plan->first_id);
+}
+
+const RpDependency *
+rp_plan_dependencies(const RpPlan *plan, const RpTask *task)
+{
+    return &g_array_index(plan->dependencies, RpDependency,
+                          task->first_dependency - plan->dependency_base);
+}
+
+const RpAccess *
+rp_plan_accesses(const RpPlan *plan, const RpTask *task)
+{
+    return &g_array_index(plan->accesses, RpAccess, task->first_access - plan->access_base);
+}
+
+void
+rp_plan_retire(RpPlan *plan, RpTaskId id)
+{
+    id = MIN(id, rp_plan_end_id(plan));
+    if (id <= plan->first_id)
+        return;
+
+    guint n_tasks = (guint)(id - plan->first_id);
+    guint64 dependency_end = plan->dependency_base + plan->dependencies->len;
+    guint64 access_end = plan->access_base + plan->accesses->len;
+
+    if (n_tasks < plan->tasks->len) {
+        const RpTask *next = rp_plan_task(plan, id);
+
+        dependency_end = next->first_dependency;
+        access_end = next->first_access;
+    }
+    /* moves what stays to the front; the arrays keep their size, so a steady state allocates
+     * nothing */
+    if (n_tasks > 0)
+        g_array_remove_range(plan->tasks, 0, n_tasks);
+    if (dependency_end > plan->dependency_base)
+        g_array_remove_range(plan->dependencies, 0,
+                             (guint)(dependency_end - plan->dependency_base));
+    if (access_end > plan->access_base)
+        g_array_remove_range(plan->accesses, 0, (guint)(access_end - plan->access_base));
+    plan->first_id = id;
+    plan->dependency_base = dependency_end;
+    plan->access_base = access_end;
+}
+
+const char *
+rp_task_kind_name(RpTaskKind kind)
+{
+    static const char *const names[RP_N_TASK_KINDS] = {
+        [RP_TASK_FORWARD] = "forward",
+        [RP_TASK_BACKWARD] = "backward",
+        [RP_TASK_FUSED] = "fused",
+        [RP_TASK_INPUT_GRADIENT] = "input-gradient",
+        [RP_TASK_WEIGHT_GRADIENT] = "weight-gradient",
+        [RP_TASK_OVERLAP] = "overlap",
+        [RP_TASK_ACTIVATION_DOWNLOAD] = "activation-download",
+        [RP_TASK_ACTIVATION_UPLOAD] = "activation-upload",
+        [RP_TASK_STASH_UPLOAD] = "stash-upload",
+        [RP_TASK_ACTGRAD_DOWNLOAD] = "activation-gradient-download",
+        [RP_TASK_ACTGRAD_UPLOAD] = "activation-gradient-upload",
+        [RP_TASK_PARAMETER_UPLOAD] = "parameter-upload",
+        [RP_TASK_GRADIENT_DOWNLOAD] = "gradient-download",
+        [RP_TASK_GRADIENT_ACCUMULATE] = "gradient-accumulate",
+        [RP_TASK_GRADIENT_COPY] = "gradient-copy",
+        [RP_TASK_OPTIMIZER_STEP] = "optimizer-step",
+        [RP_TASK_PARAMETER_COPY] = "parameter-copy",
+        [RP_TASK_BARRIER] = "barrier",
+    };
+
+    return (guint)kind < RP_N_TASK_KINDS ? names[kind] : "unknown";
+}
+
+const char *
+rp_buffer_category_name(RpBufferCategory category)
+{
+    static const char *const names[RP_N_BUFFER_CATEGORIES] = {
+        [RP_BUFFER_PARAMETERS] = "parameters",
+        [RP_BUFFER_GRADIENTS] = "gradients",
+        [RP_BUFFER_ACCUMULATORS] = "gradient accumulators",
+        [RP_BUFFER_ACTIVATIONS] = "activations",
+        [RP_BUFFER_STASH] = "stash",
+        [RP_BUFFER_WORKSPACE] = "workspace",
+        [RP_BUFFER_STAGING] = "staging",
+        [RP_BUFFER_OPTIMIZER] = "optimizer state",
+    };
+
+    return (guint)category < RP_N_BUFFER_CATEGORIES ? names[category] : "unknown";
+}
+
+const char *
+rp_lane_name(guint lane_kind)
+{
+    static const char *const names[RP_LANES_PER_DEVICE + RP_HOST_LANES] = {
+        [RP_LANE_COMPUTE] = "compute",
+        [RP_LANE_ACTIVATION_UP] = "activation-up",
+        [RP_LANE_ACTIVATION_DOWN] = "activation-down",
+        [RP_LANE_PARAMETER_UP] = "parameter-up",
+        [RP_LANE_GRADIENT_DOWN] = "gradient-down",
+        [RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER] = "optimizer",
+        [RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE] = "accumulate",
+    };
+
+    return lane_kind < G_N_ELEMENTS(names) ? names[lane_kind] : "unknown";
+}
+
+static void
+describe_place(GString *text, const RpPlan *plan, const RpTask *task)
+{
+    guint32 device = rp_plan_lane_device(plan, task->lane);
+
+    if (task->lane >= rp_plan_n_lanes(plan))
+        g_string_append_printf(text, " on lane %u, which does not exist", task->lane);
+    else if (device == RP_NONE)
+        g_string_append(text, " on the host");
+    else
+        g_string_append_printf(text, " on gpu %u", device);
+}
+
+char *
+rp_task_describe(const RpPlan *plan, RpTaskId id)
+{
+    GString *text = g_string_new(NULL);
+
+    if (id < plan->first_id || id >= rp_plan_end_id(plan)) {
+        g_string_printf(text, "task %" G_GUINT64_FORMAT " (not in the plan)", id);
+        return g_string_free(text, FALSE);
+    }
+    const RpTask *task = rp_plan_task(plan, id);
+
+    g_string_printf(text, "task %" G_GUINT64_FORMAT " (%s", id,
+                    rp_task_kind_name((RpTaskKind)task->kind));
+    if (task->stage != RP_NONE)
+        g_string_append_printf(text, " of stage %u", task->stage);
+    if (task->kind == RP_TASK_OVERLAP)
+        g_string_append_printf(text, " with backward of stage %u, micro-batch %u",
+                               task->backward_stage, task->backward_micro_batch);
+    else if (task->layer != RP_NONE)
+        g_string_append_printf(text, " of layer %u", task->layer);
+    if (task->kind != RP_TASK_OVERLAP && task->chunk != RP_NONE)
+        g_string_append_printf(text, ", chunk %u", task->chunk);
+    if (task->micro_batch != RP_NONE)
+        g_string_append_printf(text, ", micro-batch %u", task->micro_batch);
+    g_string_append_printf(text, ", iteration %u", task->iteration);
+    describe_place(text, plan, task);
+    g_string_append_c(text, ')');
+    return g_string_free(text, FALSE);
+}

@@ -1,0 +1,357 @@
+/* Gradients on their way down and on the host, and the optimizer protocol of §4.3.
+ *
+ * Asynchronous, events, one pass (two weight buffers, version T in buffer T mod 2):
+ *
+ *   gpus   |-- T reads v(T-2) --|-- T+1 reads v(T-1) --|-- T+2 reads v(T) --|
+ *   host             ...step T-1|  |step T: writes v(T)|
+ *
+ * Lean keeps one buffer: the copy of v(T-1) into it waits until T has uploaded its last stage.
+ * Blocking copies everything between two iterations while the devices wait.
+ */
+#include "core/planner-private.h"
+
+/* Memory traffic of one trainable parameter, bytes (design: one pass 28, separate copies 40). */
+#define FUSED_STEP_BYTES                                                                           \
+    28 /* gradient 2, weight and moments read 12, written 12, 16-bit weight 2 */
+#define LEAN_STEP_BYTES 26
+#define COPIED_STEP_BYTES 28 /* fp32 gradient 4 + 12 + 12 */
+#define COPY_BYTES 6         /* 4 + 2, either way */
+#define ACCUMULATE_BYTES 3   /* per gradient byte: read twice, write once */
+
+static gboolean
+is_blocking(const RpPlanner *planner)
+{
+    return planner->options.consistency == RP_CONSISTENCY_BLOCKING;
+}
+
+static gboolean
+is_fused(const RpPlanner *planner)
+{
+    return !is_blocking(planner) && planner->options.optimizer == RP_OPTIMIZER_FUSED;
+}
+
+guint32
+rp_planner_weight_version(const RpPlanner *planner)
+{
+    return rp_plan_promises(planner->plan)->double_weights ? planner->iteration % 2 : 0;
+}
+
+void
+rp_planner_begin_iteration_host(RpPlanner *planner)
+{
+    gsize actions = (gsize)planner->n_stages * planner->shape.micro_batches;
+
+    for (gsize i = 0; i < actions; i++) {
+        planner->stash_of[i] = RP_NONE;
+        planner->kept_of[i] = RP_NONE;
+        planner->gradient_of[i] = RP_NONE;
+    }
+    for (guint s = 0; s < planner->n_stages; s++)
+        planner->backwards_left[s] = planner->shape.round;
+    planner->gradients_left[planner->iteration % 2] = planner->trainable_stages;
+}
+
+static guint64
+parameters_of(const RpPlanner *planner, guint layer)
+{
+    return planner->profile->layers[layer].gradient_bytes / 2;
+}
+
+static void
+begin_host_task(RpPlanner *planner, RpTaskKind kind, guint32 layer, guint32 iteration)
+{
+    rp_planner_begin_task(planner, kind, rp_plan_host_lane(planner->plan, RP_HOST_LANE_OPTIMIZER),
+                          RP_NONE, RP_NONE);
+    planner->task.layer = layer;
+    planner->task.iteration = iteration;
+}
+
+static void
+append_parameter_copy(RpPlanner *planner, guint layer, guint32 iteration)
+{
+    const RpLayerState *state = &planner->layers[layer];
+
+    if (state->gradients == RP_NONE)
+        return;
+    begin_host_task(planner, RP_TASK_PARAMETER_COPY, layer, iteration);
+    planner->task.bytes = COPY_BYTES * parameters_of(planner, layer);
+    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ, 0);
+    rp_planner_access(planner, state->version[0], RP_ACCESS_WRITE, 0);
+    rp_planner_end_task(planner);
+}
+
+static void
+append_gradient_copies(RpPlanner *planner, guint32 iteration)
+{
+    for (guint l = 0; l < planner->profile->n_layers; l++) {
+        const RpLayerState *state = &planner->layers[l];
+
+        if (state->gradients == RP_NONE)
+            continue;
+        begin_host_task(planner, RP_TASK_GRADIENT_COPY, l, iteration);
+        planner->task.bytes = COPY_BYTES * parameters_of(planner, l);
+        rp_planner_access(planner, state->gradients, RP_ACCESS_READ, 0);
+        rp_planner_access(planner, state->copied, RP_ACCESS_WRITE, 0);
+        rp_planner_end_task(planner);
+    }
+}
+
+/* Every gradient of the iteration is home: the global norm is known from here on. */
+static void
+append_norm(RpPlanner *planner, guint32 iteration)
+{
+    begin_host_task(planner, RP_TASK_BARRIER, RP_NONE, iteration);
+    for (guint g = 0; g < planner->options.gpus; g++)
+        rp_planner_depend(planner, planner->devices[g].last_gradient,
+                          rp_plan_lane(planner->plan, g, RP_LANE_GRADIENT_DOWN), 0, 0);
+    rp_planner_depend(planner, planner->last_accumulate,
+                      rp_plan_host_lane(planner->plan, RP_HOST_LANE_ACCUMULATE), 0, 0);
+    rp_planner_end_task(planner);
+}
+
+static void
+append_step(RpPlanner *planner, guint layer, guint32 iteration)
+{
+    const RpLayerState *state = &planner->layers[layer];
+    guint version = rp_plan_promises(planner->plan)->double_weights ? iteration % 2 : 0;
+    guint64 traffic = is_fused(planner)      ? FUSED_STEP_BYTES
+                      : is_blocking(planner) ? COPIED_STEP_BYTES
+                                             : LEAN_STEP_BYTES;
+
+    if (state->gradients == RP_NONE)
+        return;
+    begin_host_task(planner, RP_TASK_OPTIMIZER_STEP, layer, iteration);
+    planner->task.bytes = traffic * parameters_of(planner, layer);
+    rp_planner_access(planner, is_blocking(planner) ? state->copied : state->gradients,
+                      RP_ACCESS_READ, 0);
+    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ | RP_ACCESS_WRITE, 0);
+    if (is_fused(planner))
+        rp_planner_access(planner, state->version[version], RP_ACCESS_WRITE, 0);
+    rp_planner_end_task(planner);
+}
+
+static void
+append_steps(RpPlanner *planner, guint32 iteration, gboolean with_copies)
+{
+    for (guint l = 0; l < planner->profile->n_layers; l++) {
+        append_step(planner, l, iteration);
+        if (with_copies)
+            append_parameter_copy(planner, l, iteration);
+    }
+    planner->next_step = iteration + 1;
+}
+
+/* Lean, asynchronous: v(T-1) goes into the one buffer once T has uploaded what it reads. Layers in
+ * the order in which backward is through with them. */
+static void
+append_late_copies(RpPlanner *planner, guint32 iteration)
+{
+    if (planner->next_copy > iteration)
+        return;
+    for (guint l = planner->profile->n_layers; l-- > 0;)
+        append_parameter_copy(planner, l, iteration);
+    planner->next_copy = iteration + 1;
+}
+
+/* The optimizer of an iteration whose last gradient has just been appended (events). */
+static void
+append_optimizer(RpPlanner *planner, guint32 iteration)
+{
+    append_norm(planner, iteration);
+    /* the step overwrites the full-precision weights that the copy reads */
+    if (planner->options.async && !is_fused(planner) && iteration > 0)
+        append_late_copies(planner, iteration - 1);
+    append_steps(planner, iteration, !planner->options.async && !is_fused(planner));
+}
+
+static void
+download_all(RpPlanner *planner)
+{
+    for (guint g = 0; g < planner->options.gpus; g++)
+        rp_planner_download_gradients(planner, g, TRUE);
+}
+
+static void
+append_accumulate(RpPlanner *planner, guint g, guint32 stage)
+{
+    const RpDeviceState *device = &planner->devices[g];
+    RpInterval layers = planner->stages[stage].layers;
+
+    rp_planner_begin_task(planner, RP_TASK_GRADIENT_ACCUMULATE,
+                          rp_plan_host_lane(planner->plan, RP_HOST_LANE_ACCUMULATE), stage,
+                          RP_NONE);
+    planner->task.iteration = device->leaving_iteration;
+    planner->task.round = (guint16)device->leaving_round;
+    planner->task.bytes = ACCUMULATE_BYTES * planner->stages[stage].gradient_bytes;
+    rp_planner_access(planner, device->staging, RP_ACCESS_READ, 0);
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        rp_planner_access(planner, planner->layers[l].gradients, RP_ACCESS_READ | RP_ACCESS_WRITE,
+                          0);
+    planner->last_accumulate = rp_planner_end_task(planner);
+}
+
+static void
+append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
+{
+    RpDeviceState *device = &planner->devices[g];
+    const RpChunks *chunks = &rp_plan_stage(planner->plan, device->leaving_stage)->gradients;
+    guint32 last_layer = RP_NONE;
+
+    rp_planner_begin_task(planner, RP_TASK_GRADIENT_DOWNLOAD,
+                          rp_plan_lane(planner->plan, g, RP_LANE_GRADIENT_DOWN),
+                          device->leaving_stage, RP_NONE);
+    planner->task.iteration = device->leaving_iteration;
+    planner->task.round = (guint16)device->leaving_round;
+    planner->task.chunk = chunk;
+    planner->task.bytes = chunks->chunk_bytes[chunk];
+    /* its window opens when the activation download before it is over */
+    if (planner->options.transfers == RP_TRANSFERS_WINDOWS)
+        rp_planner_depend(planner, device->last_output,
+                          rp_plan_lane(planner->plan, g, RP_LANE_ACTIVATION_DOWN), 0, 0);
+    rp_planner_access(planner, device->leaving, RP_ACCESS_READ, 0);
+    if (device->leaving_round > 0)
+        rp_planner_access(planner, device->staging, RP_ACCESS_WRITE, 0);
+    for (guint i = chunks->first_segment[chunk];
+         device->leaving_round == 0 && i < chunks->first_segment[chunk + 1]; i++) {
+        guint32 layer = chunks->segments[i].layer;
+
+        if (layer != last_layer)
+            rp_planner_access(planner, planner->layers[layer].gradients, RP_ACCESS_WRITE, 0);
+        last_layer = layer;
+    }
+    device->last_gradient = rp_planner_end_task(planner);
+}
+
+void
+rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
+{
+    RpDeviceState *device = &planner->devices[g];
+    guint32 stage = device->leaving_stage;
+    guint32 iteration = device->leaving_iteration;
+
+    if (stage == RP_NONE)
+        return;
+    guint n_chunks = rp_plan_stage(planner->plan, stage)->gradients.n_chunks;
+
+    do {
+        append_gradient_chunk(planner, g, device->leaving_chunk++);
+    } while (all && device->leaving_chunk < n_chunks);
+    if (device->leaving_chunk < n_chunks)
+        return;
+    if (device->leaving_round > 0)
+        append_accumulate(planner, g, stage);
+    device->leaving_stage = RP_NONE;
+    planner->gradients_left[iteration % 2]--;
+    if (planner->gradients_left[iteration % 2] == 0 && !is_blocking(planner))
+        append_optimizer(planner, iteration);
+}
+
+/* Gradients of an iteration overwrite those of the one before: its optimizer must stand first. */
+static void
+flush_older_gradients(RpPlanner *planner)
+{
+    for (guint g = 0; g < planner->options.gpus; g++)
+        if (planner->devices[g].leaving_iteration < planner->iteration)
+            rp_planner_download_gradients(planner, g, TRUE);
+}
+
+void
+rp_planner_leave_gradients(RpPlanner *planner, guint g, guint32 stage, guint32 round)
+{
+    RpDeviceState *device = &planner->devices[g];
+
+    if (rp_plan_stage(planner->plan, stage)->gradients.n_chunks == 0)
+        return;
+    rp_planner_download_gradients(planner, g, TRUE);
+    if (planner->next_step < planner->iteration)
+        flush_older_gradients(planner);
+    device->leaving_stage = stage;
+    device->leaving_round = round;
+    device->leaving_iteration = planner->iteration;
+    device->leaving_chunk = 0;
+}
+
+static void
+end_iteration_blocking(RpPlanner *planner)
+{
+    guint32 iteration = planner->iteration;
+
+    download_all(planner);
+    append_norm(planner, iteration);
+    if (planner->options.async && iteration > 0)
+        append_late_copies(planner, iteration - 1);
+    append_gradient_copies(planner, iteration);
+    if (!planner->options.async)
+        append_steps(planner, iteration, TRUE);
+    begin_host_task(planner, RP_TASK_BARRIER, RP_NONE, iteration);
+    for (guint g = 0; g < planner->options.gpus; g++)
+        rp_planner_depend(planner, planner->last_compute[g],
+                          rp_plan_lane(planner->plan, g, RP_LANE_COMPUTE), 0, 0);
+    planner->barrier = rp_planner_end_task(planner);
+    if (planner->options.async)
+        append_steps(planner, iteration, FALSE);
+}
+
+void
+rp_planner_end_iteration_host(RpPlanner *planner)
+{
+    if (is_blocking(planner)) {
+        end_iteration_blocking(planner);
+        return;
+    }
+    if (!planner->options.async) {
+        download_all(planner);
+        if (planner->trainable_stages == 0)
+            append_norm(planner, planner->iteration);
+        return;
+    }
+    flush_older_gradients(planner);
+    if (!is_fused(planner) && planner->iteration > 0)
+        append_late_copies(planner, planner->iteration - 1);
+}
+
+void
+rp_planner_finish_host(RpPlanner *planner)
+{
+    if (planner->iteration == 0)
+        return;
+    download_all(planner);
+    if (planner->options.async && !is_fused(planner))
+        append_late_copies(planner, planner->iteration - 1);
+}
+
+void
+rp_planner_upload_parameters(RpPlanner *planner, guint g, guint32 stage, guint32 device_buffer,
+                             gboolean windows)
+{
+    const RpDeviceState *device = &planner->devices[g];
+    const RpChunks *chunks = &rp_plan_stage(planner->plan, stage)->parameters;
+    guint version = rp_planner_weight_version(planner);
+
+    for (guint c = 0; c < chunks->n_chunks; c++) {
+        guint32 last_layer = RP_NONE;
+
+        rp_planner_begin_task(planner, RP_TASK_PARAMETER_UPLOAD,
+                              rp_plan_lane(planner->plan, g, RP_LANE_PARAMETER_UP), stage, RP_NONE);
+        planner->task.chunk = c;
+        planner->task.round = (guint16)device->round;
+        planner->task.bytes = chunks->chunk_bytes[c];
+        /* its window opens when the activation upload before it is over */
+        if (windows && c < device->old_gates->len)
+            rp_planner_depend(planner, g_array_index(device->old_gates, RpTaskId, c),
+                              rp_plan_lane(planner->plan, g, RP_LANE_ACTIVATION_UP), 0, 0);
+        rp_planner_depend(planner, planner->barrier,
+                          rp_plan_host_lane(planner->plan, RP_HOST_LANE_OPTIMIZER), 0, 0);
+        rp_planner_access(planner, device_buffer, RP_ACCESS_WRITE, 0);
+        for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
+            guint32 layer = chunks->segments[i].layer;
+
+            if (layer == last_layer)
+                continue;
+            last_layer = layer;
+            rp_planner_access(planner, planner->layers[layer].frozen, RP_ACCESS_READ, 0);
+            rp_planner_access(planner, planner->layers[layer].version[version], RP_ACCESS_READ, 0);
+        }
+        rp_planner_end_task(planner);
+    }
+}

@@ -1,0 +1,476 @@
+/* Arenas of a `full` plan: every buffer a device or the host ever needs, and whether it fits. */
+#include "core/planner-private.h"
+
+#include "core/units.h"
+
+#define FP32_STATE_BYTES_PER_GRADIENT_BYTE 6 /* weights and two moments, 12 bytes a parameter */
+
+static guint64
+boundary_bytes(const RpProfile *profile, guint layer)
+{
+    return profile->layers[layer].input_bytes;
+}
+
+/* Largest of each kind over the stages a device may run. */
+typedef struct {
+    guint64 parameters;
+    guint64 gradients;
+    guint64 input;
+    guint64 gradient;
+    guint64 output;
+    guint64 workspace;
+    guint64 activations;
+} Largest;
+
+static guint64
+activation_bytes(const RpProfile *profile, RpInterval layers)
+{
+    guint64 bytes = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        bytes += profile->layers[l].activation_bytes;
+    return bytes;
+}
+
+/* Scratch of a stage beyond its inputs, outputs and weights. */
+static guint64
+workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward)
+{
+    guint64 scratch = 0;
+    guint64 between = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        scratch = MAX(scratch, MAX(layer->forward_workspace_bytes,
+                                   backward ? layer->backward_workspace_bytes : 0));
+        if (l > layers.first)
+            between = MAX(between, 2 * layer->input_bytes);
+    }
+    return scratch + (backward ? activation_bytes(profile, layers) : between);
+}
+
+/* What a forward stage sends down beside its output: inputs of backward stages that begin in it. */
+static guint64
+inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInterval layers)
+{
+    guint64 bytes = 0;
+
+    for (guint b = 0; b < partition->n_backward; b++) {
+        guint first = partition->backward[b].first;
+
+        if (first > layers.first && first < layers.first + layers.count)
+            bytes += boundary_bytes(profile, first);
+    }
+    return bytes;
+}
+
+static void
+note_stage(const RpProfile *profile, const RpPartition *partition, RpInterval layers,
+           gboolean forward, gboolean backward, Largest *largest)
+{
+    guint end = layers.first + layers.count;
+    guint64 output = 0;
+
+    if (forward && end < profile->n_layers)
+        output = boundary_bytes(profile, end);
+    if (forward)
+        output += inner_stash_bytes(profile, partition, layers);
+    if (backward && layers.first > 0)
+        output = MAX(output, boundary_bytes(profile, layers.first));
+    guint64 parameters = 0;
+    guint64 gradients = 0;
+
+    for (guint l = layers.first; l < end; l++) {
+        parameters += profile->layers[l].parameter_bytes;
+        gradients += profile->layers[l].gradient_bytes;
+    }
+    largest->parameters = MAX(largest->parameters, parameters);
+    if (backward)
+        largest->gradients = MAX(largest->gradients, gradients);
+    largest->input = MAX(largest->input, boundary_bytes(profile, layers.first));
+    if (backward && end < profile->n_layers)
+        largest->gradient = MAX(largest->gradient, boundary_bytes(profile, end));
+    largest->output = MAX(largest->output, output);
+    largest->workspace = MAX(largest->workspace, workspace_bytes(profile, layers, backward));
+    largest->activations = MAX(largest->activations, activation_bytes(profile, layers));
+}
+
+static Largest
+largest_dispatched(const RpProfile *profile, const RpPartition *partition)
+{
+    Largest largest = {0};
+
+    for (guint s = 0; s < partition->n_forward; s++)
+        note_stage(profile, partition, partition->forward[s], TRUE, FALSE, &largest);
+    for (guint b = 0; b < partition->n_backward; b++)
+        note_stage(profile, partition, partition->backward[b], FALSE, TRUE, &largest);
+    return largest;
+}
+
+guint64
+rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition)
+{
+    Largest largest = largest_dispatched(profile, partition);
+    const guint64 buffers[][2] = {
+        {2, largest.parameters}, {2, largest.input},         {2, largest.gradient},
+        {2, largest.output},     {1, 2 * largest.gradients}, {1, largest.gradients},
+        {1, largest.workspace},
+    };
+    guint64 bytes = 0;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(buffers); i++)
+        bytes += buffers[i][0] * rp_align_up(buffers[i][1], RP_BUFFER_ALIGNMENT);
+    return bytes;
+}
+
+static guint32
+add_if(RpPlanner *planner, guint32 arena, RpBufferCategory category, guint64 bytes)
+{
+    return bytes > 0 ? rp_plan_add_buffer(planner->plan, arena, category, bytes) : RP_NONE;
+}
+
+static void
+init_pool(RpBufferPool *pool, guint32 arena, RpBufferCategory category, guint64 bytes)
+{
+    *pool = (RpBufferPool){.arena = arena, .category = category, .bytes = bytes};
+    g_queue_init(&pool->free);
+}
+
+static void
+lay_out_resident_stages(RpPlanner *planner, guint g)
+{
+    for (guint s = 0; s < planner->n_stages; s++) {
+        const RpStageInfo *info = &planner->stages[s];
+
+        if (info->device != g)
+            continue;
+        planner->resident_parameters[s] =
+            add_if(planner, g, RP_BUFFER_PARAMETERS, info->parameter_bytes);
+        planner->resident_accumulators[s] =
+            add_if(planner, g, RP_BUFFER_ACCUMULATORS, 2 * info->gradient_bytes);
+    }
+}
+
+static void
+lay_out_device(RpPlanner *planner, guint g)
+{
+    RpDeviceState *device = &planner->devices[g];
+    gboolean bound = !planner->partition->dispatched;
+    gboolean resident = bound && !planner->options.schedule->offloads_weights;
+    Largest largest = {0};
+
+    if (!bound)
+        largest = largest_dispatched(planner->profile, planner->partition);
+    for (guint s = 0; bound && s < planner->n_stages; s++)
+        if (planner->stages[s].device == g)
+            note_stage(planner->profile, planner->partition, planner->stages[s].layers, TRUE, TRUE,
+                       &largest);
+    device->accumulator = RP_NONE;
+    for (guint i = 0; i < 2; i++) {
+        device->parameters[i] =
+            resident ? RP_NONE : add_if(planner, g, RP_BUFFER_PARAMETERS, largest.parameters);
+        device->input[i] =
+            bound ? RP_NONE : add_if(planner, g, RP_BUFFER_ACTIVATIONS, largest.input);
+        device->gradient[i] = add_if(planner, g, RP_BUFFER_ACTIVATIONS, largest.gradient);
+        device->output[i] = add_if(planner, g, RP_BUFFER_ACTIVATIONS, largest.output);
+    }
+    if (resident)
+        lay_out_resident_stages(planner, g);
+    else
+        device->accumulator = add_if(planner, g, RP_BUFFER_ACCUMULATORS, 2 * largest.gradients);
+    device->leaving = add_if(planner, g, RP_BUFFER_GRADIENTS, largest.gradients);
+    device->workspace = add_if(planner, g, RP_BUFFER_WORKSPACE, largest.workspace);
+    device->staging = RP_NONE;
+    if (planner->rounds > 1)
+        device->staging =
+            add_if(planner, planner->options.gpus, RP_BUFFER_STAGING, largest.gradients);
+    init_pool(&device->stash, g, RP_BUFFER_STASH, largest.input);
+    init_pool(&device->kept, g, RP_BUFFER_WORKSPACE, largest.activations);
+    init_pool(&device->local_gradient, g, RP_BUFFER_ACTIVATIONS, largest.gradient);
+    device->stage = RP_NONE;
+    device->leaving_stage = RP_NONE;
+    device->last_output = RP_TASK_NONE;
+    device->last_gradient = RP_TASK_NONE;
+    device->gates = g_array_new(FALSE, FALSE, sizeof(RpTaskId));
+    device->old_gates = g_array_new(FALSE, FALSE, sizeof(RpTaskId));
+}
+
+/* Weights, gradients and optimizer state: the model's home. */
+static void
+lay_out_layers(RpPlanner *planner)
+{
+    guint32 host = planner->options.gpus;
+    gboolean twice = rp_plan_promises(planner->plan)->double_weights;
+    gboolean copied = planner->options.consistency == RP_CONSISTENCY_BLOCKING;
+
+    planner->layers = g_new0(RpLayerState, planner->profile->n_layers);
+    for (guint l = 0; l < planner->profile->n_layers; l++) {
+        const RpLayer *layer = &planner->profile->layers[l];
+        RpLayerState *state = &planner->layers[l];
+        guint64 trainable = MIN(layer->gradient_bytes, layer->parameter_bytes);
+
+        state->frozen =
+            add_if(planner, host, RP_BUFFER_PARAMETERS, layer->parameter_bytes - trainable);
+        for (guint i = 0; i < 2; i++)
+            state->version[i] =
+                i == 0 || twice ? add_if(planner, host, RP_BUFFER_PARAMETERS, trainable) : RP_NONE;
+        state->gradients = add_if(planner, host, RP_BUFFER_GRADIENTS, layer->gradient_bytes);
+        state->optimizer = add_if(planner, host, RP_BUFFER_OPTIMIZER,
+                                  FP32_STATE_BYTES_PER_GRADIENT_BYTE * layer->gradient_bytes);
+        state->copied = copied
+                            ? add_if(planner, host, RP_BUFFER_OPTIMIZER, 2 * layer->gradient_bytes)
+                            : RP_NONE;
+    }
+}
+
+static void
+add_boundary(RpPlanner *planner, guint layer)
+{
+    if (layer > 0 && planner->boundary_index[layer] == RP_NONE)
+        planner->boundary_index[layer] = planner->n_boundaries++;
+}
+
+static void
+find_inner_boundaries(RpPlanner *planner)
+{
+    const RpPartition *partition = planner->partition;
+
+    planner->inner_boundaries = g_new0(GArray *, planner->n_stages);
+    for (guint s = 0; s < partition->n_forward; s++) {
+        RpInterval layers = partition->forward[s];
+
+        planner->inner_boundaries[s] = g_array_new(FALSE, FALSE, sizeof(guint));
+        for (guint b = 0; b < partition->n_backward; b++) {
+            guint first = partition->backward[b].first;
+
+            if (first > layers.first && first < layers.first + layers.count)
+                g_array_append_val(planner->inner_boundaries[s], first);
+        }
+    }
+}
+
+static gboolean
+is_stashed(const RpPlanner *planner, guint layer)
+{
+    for (guint b = 1; b < planner->partition->n_backward; b++)
+        if (planner->partition->backward[b].first == layer)
+            return TRUE;
+    return FALSE;
+}
+
+/* Host side of activations: what waits between two stages, and for its backward. */
+static void
+lay_out_boundaries(RpPlanner *planner)
+{
+    gboolean bound = !planner->partition->dispatched;
+    gsize round = planner->shape.round;
+    guint32 host = planner->options.gpus;
+
+    planner->boundary_index = g_new(guint32, planner->profile->n_layers);
+    for (guint l = 0; l < planner->profile->n_layers; l++)
+        planner->boundary_index[l] = RP_NONE;
+    for (guint s = 0; s < planner->n_stages; s++)
+        add_boundary(planner, planner->stages[s].layers.first);
+    /* a round may start while the one before it still reads its stash */
+    planner->parities = !bound && (planner->options.async || planner->rounds > 1) ? 2 : 1;
+    planner->host_activations =
+        g_new(guint32, MAX(1, planner->parities * planner->n_boundaries * round));
+    for (guint p = 0; p < planner->parities; p++) {
+        for (guint l = 1; l < planner->profile->n_layers; l++) {
+            guint32 boundary = planner->boundary_index[l];
+
+            if (boundary == RP_NONE)
+                continue;
+            RpBufferCategory category =
+                !bound && is_stashed(planner, l) ? RP_BUFFER_STASH : RP_BUFFER_ACTIVATIONS;
+            gsize first = ((gsize)p * planner->n_boundaries + boundary) * round;
+            for (gsize m = 0; m < round; m++)
+                planner->host_activations[first + m] =
+                    add_if(planner, host, category, boundary_bytes(planner->profile, l));
+        }
+    }
+}
+
+static void
+lay_out_host_gradients(RpPlanner *planner)
+{
+    gboolean bound = !planner->partition->dispatched;
+    gsize round = planner->shape.round;
+    guint n = bound ? planner->n_stages : 2;
+    guint64 largest = 0;
+
+    for (guint l = 1; l < planner->profile->n_layers; l++)
+        if (planner->boundary_index[l] != RP_NONE)
+            largest = MAX(largest, boundary_bytes(planner->profile, l));
+    planner->host_gradients = g_new(guint32, n * round);
+    for (guint i = 0; i < n; i++) {
+        guint64 bytes = largest;
+
+        if (bound)
+            bytes = i > 0 ? boundary_bytes(planner->profile, planner->stages[i].layers.first) : 0;
+        for (gsize m = 0; m < round; m++)
+            planner->host_gradients[i * round + m] =
+                add_if(planner, planner->options.gpus, RP_BUFFER_ACTIVATIONS, bytes);
+    }
+}
+
+void
+rp_planner_lay_out(RpPlanner *planner)
+{
+    gsize actions = (gsize)planner->n_stages * planner->shape.micro_batches;
+
+    if (planner->partition->dispatched)
+        find_inner_boundaries(planner);
+    planner->resident_parameters = g_new(guint32, planner->n_stages);
+    planner->resident_accumulators = g_new(guint32, planner->n_stages);
+    planner->backwards_left = g_new0(guint, planner->n_stages);
+    planner->stash_of = g_new(guint32, actions);
+    planner->kept_of = g_new(guint32, actions);
+    planner->gradient_of = g_new(guint32, actions);
+    planner->devices = g_new0(RpDeviceState, planner->options.gpus);
+    lay_out_layers(planner);
+    lay_out_boundaries(planner);
+    lay_out_host_gradients(planner);
+    for (guint s = 0; s < planner->n_stages; s++)
+        if (rp_plan_stage(planner->plan, s)->gradients.n_chunks > 0)
+            planner->trainable_stages += planner->rounds;
+    for (guint g = 0; g < planner->options.gpus; g++)
+        lay_out_device(planner, g);
+    planner->last_accumulate = RP_TASK_NONE;
+}
+
+guint32
+rp_planner_host_activation(const RpPlanner *planner, guint32 layer, guint32 round,
+                           guint32 micro_batch)
+{
+    guint32 boundary = planner->boundary_index[layer];
+    gsize per_round = planner->shape.round;
+    gsize turn = ((gsize)planner->iteration * planner->rounds + round) % planner->parities;
+
+    if (boundary == RP_NONE)
+        return RP_NONE;
+    return planner->host_activations[(turn * planner->n_boundaries + boundary) * per_round +
+                                     micro_batch % per_round];
+}
+
+/* @stage is the reader's neighbour that makes the gradient. */
+guint32
+rp_planner_host_gradient(const RpPlanner *planner, guint32 stage, guint32 micro_batch)
+{
+    gsize per_round = planner->shape.round;
+    gsize row = planner->partition->dispatched ? stage % 2 : stage;
+
+    return planner->host_gradients[row * per_round + micro_batch % per_round];
+}
+
+/* One of a kind. A pool keeps one @spare back, so that the next user need not wait for the one that
+ * has only just given its buffer back. */
+guint32
+rp_planner_pool_take(RpPlanner *planner, RpBufferPool *pool, gboolean spare)
+{
+    if (pool->bytes == 0)
+        return RP_NONE;
+    if (g_queue_get_length(&pool->free) > (spare ? 1 : 0))
+        return GPOINTER_TO_UINT(g_queue_pop_head(&pool->free));
+    return rp_plan_add_buffer(planner->plan, pool->arena, pool->category, pool->bytes);
+}
+
+void
+rp_planner_pool_return(RpBufferPool *pool, guint32 buffer)
+{
+    if (buffer != RP_NONE)
+        g_queue_push_tail(&pool->free, GUINT_TO_POINTER(buffer));
+}
+
+void
+rp_planner_free_full(RpPlanner *planner)
+{
+    rp_planner_clear_buffer_states(planner);
+    for (guint g = 0; planner->devices != NULL && g < planner->options.gpus; g++) {
+        RpDeviceState *device = &planner->devices[g];
+
+        g_queue_clear(&device->stash.free);
+        g_queue_clear(&device->kept.free);
+        g_queue_clear(&device->local_gradient.free);
+        g_array_unref(device->gates);
+        g_array_unref(device->old_gates);
+    }
+    for (guint s = 0; planner->inner_boundaries != NULL && s < planner->n_stages; s++)
+        if (planner->inner_boundaries[s] != NULL)
+            g_array_unref(planner->inner_boundaries[s]);
+    g_free(planner->inner_boundaries);
+    g_free(planner->devices);
+    g_free(planner->layers);
+    g_free(planner->resident_parameters);
+    g_free(planner->resident_accumulators);
+    g_free(planner->backwards_left);
+    g_free(planner->stash_of);
+    g_free(planner->kept_of);
+    g_free(planner->gradient_of);
+    g_free(planner->boundary_index);
+    g_free(planner->host_activations);
+    g_free(planner->host_gradients);
+}
+
+/* What to change when a category is the largest of an arena that is too small. */
+static const char *
+remedy(gboolean host, RpBufferCategory category)
+{
+    switch (category) {
+    case RP_BUFFER_PARAMETERS:
+        return host ? "choose a smaller model or --optimizer=lean" : "use more, smaller stages";
+    case RP_BUFFER_GRADIENTS:
+    case RP_BUFFER_ACCUMULATORS:
+        return host ? "train with LoRA" : "use smaller backward stages, or LoRA";
+    case RP_BUFFER_ACTIVATIONS:
+        return "use a smaller micro-batch or a shorter sequence";
+    case RP_BUFFER_STASH:
+        return host ? "use fewer micro-batches per round (--round) or a smaller micro-batch"
+                    : "use roundpipe, which keeps stage inputs in host memory, or fewer "
+                      "micro-batches";
+    case RP_BUFFER_WORKSPACE:
+        return "use smaller backward stages, a smaller micro-batch or a shorter sequence";
+    case RP_BUFFER_STAGING:
+        return "use one round (--round = --micro-batches)";
+    case RP_BUFFER_OPTIMIZER:
+        return "train with LoRA, or add host memory";
+    case RP_N_BUFFER_CATEGORIES:
+        break;
+    }
+    return "use a smaller micro-batch";
+}
+
+static gboolean
+check_arena(const RpPlan *plan, guint32 arena, guint64 limit, GError **error)
+{
+    guint64 need = rp_plan_arena_bytes(plan, arena);
+    gboolean host = arena == rp_plan_gpus(plan);
+    RpBufferCategory largest = RP_BUFFER_PARAMETERS;
+    g_autofree char *where = host ? g_strdup("host memory") : g_strdup_printf("gpu %u", arena);
+
+    if (limit == 0 || need <= limit)
+        return TRUE;
+    for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
+        if (rp_plan_category_bytes(plan, arena, (RpBufferCategory)c) >
+            rp_plan_category_bytes(plan, arena, largest))
+            largest = (RpBufferCategory)c;
+    g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_MEMORY,
+                "%s: the plan needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT
+                " more than the %" G_GUINT64_FORMAT
+                " there are; the largest part is %s with %" G_GUINT64_FORMAT " bytes: %s",
+                where, need, need - limit, limit, rp_buffer_category_name(largest),
+                rp_plan_category_bytes(plan, arena, largest), remedy(host, largest));
+    return FALSE;
+}
+
+gboolean
+rp_plan_check_memory(const RpPlan *plan, guint64 gpu_bytes, guint64 host_bytes, GError **error)
+{
+    guint gpus = rp_plan_gpus(plan);
+
+    for (guint g = 0; g < gpus; g++)
+        if (!check_arena(plan, g, gpu_bytes, error))
+            return FALSE;
+    return check_arena(plan, gpus, host_bytes, error);
+}

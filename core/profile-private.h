@@ -1,0 +1,36 @@
+/**
+ * What the files profile*.c share.
+ */
+#pragma once
+
+#include "core/profile.h"
+
+#define RP_PROFILE_MAX_FILE_BYTES ((gsize)64 << 20)
+#define RP_PROFILE_MAX_DEPTH 16       /* nested objects and arrays */
+#define RP_PROFILE_MAX_KEYS 64        /* keys of one object */
+#define RP_PROFILE_MAX_VALUES 4194304 /* values of a whole file */
+#define RP_PROFILE_MAX_MS 1e9
+#define RP_PROFILE_MAX_BYTES (G_GUINT64_CONSTANT(1) << 50)
+
+/**
+ * rp_profile_scan:
+ * @name: file name for messages
+ * @text: @length bytes
+ *
+ * Whether @text is one JSON value exactly as RFC 8259 has it, in UTF-8, without a NUL, within the
+ * limits above, and without a key twice in an object. json-glib alone is laxer: it takes comments,
+ * `var x = …`, octal numbers and duplicate keys, and its depth is bounded by the stack only.
+ *
+ * Errors: RP_PROFILE_ERROR_SYNTAX with line and column
+ */
+gboolean rp_profile_scan(const char *name, const char *text, gsize length,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Writes @text for a message: quoted, on one line, cut after 60 characters. (transfer full) */
+char *rp_profile_quote(const char *text);
+
+/* @name as it is where it is printable, quoted otherwise. (transfer full) */
+char *rp_profile_display_name(const char *name);
+
+/* The default of RpLayer.weight_gradient_ns. */
+gint64 rp_profile_default_weight_gradient_ns(gint64 backward_ns);

@@ -1,0 +1,142 @@
+/**
+ * A profile: what the layers of one model cost on one kind of device, and how fast its links are.
+ *
+ * Everything that predicts starts here. Files are `roundpipe-profile/1` JSON
+ * (docs/profile-format.md): times in milliseconds, sizes in bytes. In memory times are whole
+ * nanoseconds.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_PROFILE_FORMAT "roundpipe-profile/1"
+#define RP_PROFILE_MAX_LAYERS 65536
+
+typedef enum {
+    RP_PROFILE_ERROR_IO,      /* cannot read or write the file */
+    RP_PROFILE_ERROR_SYNTAX,  /* not JSON, duplicate key, nested too deep */
+    RP_PROFILE_ERROR_FORMAT,  /* wrong or missing format tag, unknown key */
+    RP_PROFILE_ERROR_VALUE,   /* a value missing, of the wrong type or out of range */
+    RP_PROFILE_ERROR_FIDELITY /* asked for full fidelity, but sizes or links are missing */
+} RpProfileError;
+
+#define RP_PROFILE_ERROR (rp_profile_error_quark())
+GQuark rp_profile_error_quark(void);
+
+typedef enum { RP_LAYER_EMBEDDING, RP_LAYER_BLOCK, RP_LAYER_HEAD } RpLayerKind;
+
+/* One layer, for one micro-batch. Sizes are 0 when unknown (RpProfile.has_sizes says so). */
+typedef struct {
+    RpLayerKind kind;
+    const char *name; /* a constant, interned, or in RpProfile.names */
+    gint64 forward_ns;
+    gint64 backward_ns;        /* input and weight gradient, without recompute */
+    gint64 recompute_ns;       /* default: forward_ns */
+    gint64 weight_gradient_ns; /* the W of backward_ns = I + W; default: half, rounded down */
+    gint64 forward_spread_ns;  /* spread of measured times (half the 10-90 % range); 0 if unknown */
+    gint64 backward_spread_ns;
+    guint64 parameter_bytes;          /* 16-bit weights uploaded to run the layer */
+    guint64 gradient_bytes;           /* 16-bit gradients downloaded; 0 for a frozen layer */
+    guint64 input_bytes;              /* one micro-batch's input activation */
+    guint64 output_bytes;             /* one micro-batch's output activation */
+    guint64 forward_workspace_bytes;  /* scratch while the layer runs forward */
+    guint64 backward_workspace_bytes; /* scratch while the layer runs backward */
+    guint64 activation_bytes;         /* kept from (re)compute until the layer's backward */
+    guint n_tensors;                  /* tensors of parameter_bytes, in file order; 0 if unknown */
+    const guint64
+        *tensor_bytes; /* n_tensors sizes, their sum = parameter_bytes; owned by the profile */
+} RpLayer;
+
+/* Link speeds. Bytes per second; 0 = unknown. One direction each unless said otherwise. */
+typedef struct {
+    gint64 hop_ns;           /* fixed time from one device to another (`compute` fidelity) */
+    gint64 copy_latency_ns;  /* fixed cost of one copy, before its first byte */
+    double h2d_bytes_per_s;  /* one device alone, host to device */
+    double d2h_bytes_per_s;  /* one device alone, device to host */
+    double host_bytes_per_s; /* host memory: all copies and the CPU optimizer together */
+    double root_bytes_per_s; /* one root complex, per direction, shared by its devices */
+    guint gpus_per_root;     /* 0 = no shared root complex */
+} RpLinks;
+
+/* The profile. Plain value: read freely, change only through rp_profile_copy() of your own. */
+typedef struct {
+    char *model;      /* e.g. "qwen3-1.7b" */
+    char *device;     /* e.g. "RTX 4090" */
+    char *dtype;      /* "fp16", "bf16", "fp32" */
+    char *accumulate; /* "fp16" or "fp32" */
+    char *source;     /* "published", "measured" or "predicted" */
+    char *origin;     /* where the numbers come from */
+    char *date;       /* ISO 8601 date */
+    guint gpus;       /* devices of the machine it describes; 0 = unknown */
+    guint sequences;  /* per micro-batch */
+    guint tokens_per_sequence;
+    RpLinks links;
+    guint64 gpu_memory_bytes;          /* 0 = unknown */
+    double optimizer_parameters_per_s; /* CPU optimizer rate; 0 = unknown */
+    guint n_layers;
+    RpLayer *layers;    /* counts expanded: [embedding] block... [head] */
+    gboolean has_sizes; /* every layer gives parameter, gradient, input and output bytes */
+    char *missing;      /* the first of those a file lacks, e.g. "layers[2].input_bytes"; or NULL */
+    GPtrArray *tensor_tables; /* owns the tensor_bytes arrays */
+    GPtrArray *names;         /* owns the layer names that were read from a file */
+} RpProfile;
+
+/**
+ * rp_profile_load:
+ * @path: a `roundpipe-profile/1` file
+ *
+ * Reads and validates strictly: unknown keys, duplicate keys, NaN, negative times, counts of 0,
+ * more than RP_PROFILE_MAX_LAYERS layers and a wrong layer order are errors. Each error is one line
+ * naming the file, the place (e.g. `layers[2].forward_ms`), what was expected and what was found.
+ *
+ * Returns: (transfer full): the profile, or %NULL
+ * Errors: RP_PROFILE_ERROR_*
+ */
+RpProfile *rp_profile_load(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_profile_parse:
+ * @name: how to call the text in messages (a file name)
+ * @text: @length bytes of JSON, need not end in NUL
+ */
+RpProfile *rp_profile_parse(const char *name, const char *text, gsize length,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Serialises; equal neighbouring layers are folded into `count`. Ends in a newline. Never fails. */
+char *rp_profile_to_json(const RpProfile *profile);
+
+/* Writes rp_profile_to_json() beside @path and renames it into place. */
+gboolean rp_profile_save(const RpProfile *profile, const char *path,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_profile_new:
+ * @n_layers: number of layers; all zeroed, kind block, named "block"
+ *
+ * An empty profile to fill in by hand (tests, catalogue, `profile` command). Strings start as "".
+ */
+RpProfile *rp_profile_new(guint n_layers);
+RpProfile *rp_profile_copy(const RpProfile *profile);
+void rp_profile_free(RpProfile *profile);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpProfile, rp_profile_free)
+
+/* Number of layers of kind block, and the index of the first one (n_layers if there is none). */
+guint rp_profile_n_blocks(const RpProfile *profile);
+guint rp_profile_first_block(const RpProfile *profile);
+
+/* Tokens of one micro-batch; 0 if the profile does not say. */
+guint64 rp_profile_micro_batch_tokens(const RpProfile *profile);
+
+/**
+ * rp_profile_check_full:
+ *
+ * Whether the profile can serve `full` fidelity: sizes of every layer, h2d and d2h speed.
+ * Errors: RP_PROFILE_ERROR_FIDELITY, naming the first thing that is missing
+ */
+gboolean rp_profile_check_full(const RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Sets the tensor sizes of one layer (copied); their sum becomes parameter_bytes. */
+void rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_bytes,
+                            guint n_tensors);
+
+const char *rp_layer_kind_name(RpLayerKind kind);

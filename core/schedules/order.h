@@ -1,0 +1,90 @@
+/**
+ * What the orders of several schedules share. Private to core/schedules/.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/plan.h"
+#include "core/schedule.h"
+
+/* v of a schedule that binds its stages. */
+static inline guint
+rp_order_chunks(const RpShape *shape)
+{
+    return shape->stages / shape->gpus;
+}
+
+static inline void
+rp_order_push(GArray *order, RpActionKind kind, guint stage, guint micro_batch)
+{
+    RpAction action = {
+        .stage = stage,
+        .micro_batch = micro_batch,
+        .backward_stage = RP_NONE,
+        .backward_micro_batch = RP_NONE,
+        .kind = (guint8)kind,
+    };
+
+    g_array_append_val(order, action);
+}
+
+/**
+ * rp_order_looped:
+ *
+ * For each chunk upwards F of all M, then for each chunk downwards B of all M. Looped BFS, and
+ * GPipe when a device holds one stage.
+ */
+void rp_order_looped(const RpShape *shape, guint gpu, GArray *order);
+
+/**
+ * rp_order_interleaved:
+ * @split: the backward is split into I and W
+ *
+ * Warm-up forwards, pairs of one forward and one backward, the remaining backwards. Chunks change
+ * every G micro-batches.
+ */
+void rp_order_interleaved(const RpShape *shape, guint gpu, gboolean split, GArray *order);
+
+/**
+ * rp_order_check_groups:
+ *
+ * Whether chunks that change every G micro-batches can run: with several stages per device, G
+ * divides M and G >= min(N, M). Anything else leaves the last group incomplete, or lets a device
+ * wait for a micro-batch that its successor holds back: a deadlock.
+ *
+ * Errors: RP_SCHEDULE_ERROR_SHAPE
+ */
+gboolean rp_order_check_groups(const RpShape *shape, GError **error);
+
+/* The two stages of a device in a V: [0] = r on the way down, [1] = 2N-1-r on the way up. */
+typedef struct {
+    GArray *order;
+    guint stage[2];
+    guint micro_batches; /* actions of micro-batches from M on are counted, but left out */
+    guint forwards[2];   /* micro-batch of the next F */
+    guint backwards[2];  /* of the next B or I */
+    guint weights[2];    /* of the next W */
+} RpFold;
+
+static inline RpFold
+rp_fold(const RpShape *shape, guint gpu, GArray *order)
+{
+    return (RpFold){
+        .order = order,
+        .stage = {gpu, 2 * shape->gpus - 1 - gpu},
+        .micro_batches = shape->micro_batches,
+    };
+}
+
+static inline void
+rp_fold_push(RpFold *fold, RpActionKind kind, guint half)
+{
+    guint *next = kind == RP_ACTION_FORWARD           ? fold->forwards
+                  : kind == RP_ACTION_WEIGHT_GRADIENT ? fold->weights
+                                                      : fold->backwards;
+    guint micro_batch = next[half]++;
+
+    if (micro_batch < fold->micro_batches)
+        rp_order_push(fold->order, kind, fold->stage[half], micro_batch);
+}

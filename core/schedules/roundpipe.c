@@ -1,0 +1,85 @@
+/*
+ * N = 2, M = 4 in two rounds of M_R = 2, S = 3 slots of equal time (S_f = 1), g0 = 0: T = 7 t
+ *
+ *   gpu 0  |0F0|0F1|2B0|2B1|1X2|1X3|
+ *   gpu 1      |1X0|1X1|0F2|0F3|2B2|2B3|
+ *
+ * Stages are bound to no device. A round of M_R micro-batches runs through S slots: S_f forward
+ * stages, the fused stage (X: forward and backward of the last layers), the backward stages. Slot i
+ * runs on device (g0 + i) mod N, its micro-batches in order; then g0 <- (g0 + S) mod N, so the next
+ * round goes on where this one ends, and so does the next iteration.
+ * T = (MS + N(N-1)) t / N for slots of equal time t that are one indivisible action each, S >= N,
+ * and N divides RS or M_R = N.
+ *
+ * Source: paper §3.2, §4.4.
+ */
+#include "core/schedules/order.h"
+#include "core/schedules/schedules.h"
+
+static gboolean
+check_roundpipe(const RpShape *shape, GError **error)
+{
+    const guint N = shape->gpus, M = shape->micro_batches;
+
+    if (M < N) {
+        g_set_error(
+            error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+            "%u GPUs need at least %u micro-batches, found %u; use %u or more, or fewer GPUs", N, N,
+            M, N);
+        return FALSE;
+    }
+    if (shape->round < N) {
+        guint round = N;
+
+        while (M % round != 0)
+            round++;
+        g_set_error(
+            error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+            "%u GPUs need rounds of at least %u micro-batches, found M_R = %u; use M_R = %u", N, N,
+            shape->round, round);
+        return FALSE;
+    }
+    if (shape->forward_slots >= shape->stages) {
+        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                    "the fused stage must follow the forward stages, found %u forward slots of %u; "
+                    "use at most %u",
+                    shape->forward_slots, shape->stages, shape->stages - 1);
+        return FALSE;
+    }
+    if (shape->first_gpu >= shape->gpus) {
+        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                    "the first GPU must be one of 0 to %u, found %u; use 0", shape->gpus - 1,
+                    shape->first_gpu);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static void
+order_roundpipe(const RpShape *shape, guint gpu, GArray *order)
+{
+    const guint N = shape->gpus;
+    guint first_gpu = shape->first_gpu; /* g0 of the round */
+
+    for (guint start = 0; start < shape->micro_batches; start += shape->round) {
+        for (guint slot = (gpu + N - first_gpu) % N; slot < shape->stages; slot += N) {
+            const RpActionKind kind = slot < shape->forward_slots    ? RP_ACTION_FORWARD
+                                      : slot == shape->forward_slots ? RP_ACTION_FUSED
+                                                                     : RP_ACTION_BACKWARD;
+
+            for (guint m = start; m < start + shape->round; m++)
+                rp_order_push(order, kind, slot, m);
+        }
+        first_gpu = (guint)(((guint64)first_gpu + shape->stages) % N);
+    }
+}
+
+const RpScheduleOps rp_schedule_roundpipe = {
+    .name = "roundpipe",
+    .title = "RoundPipe",
+    .summary = "stages dispatched to the GPUs in turn, round after round",
+    .dispatched = TRUE,
+    .offloads_weights = TRUE,
+    .check = check_roundpipe,
+    .order = order_roundpipe,
+};

@@ -1,0 +1,31 @@
+/**
+ * Small shared arithmetic: rounding, alignment and units.
+ */
+#pragma once
+
+#include <glib.h>
+#include <math.h>
+
+#define RP_NS_PER_MS G_GINT64_CONSTANT(1000000)
+#define RP_NS_PER_S G_GINT64_CONSTANT(1000000000)
+#define RP_GIB (G_GUINT64_CONSTANT(1) << 30)
+#define RP_MIB (G_GUINT64_CONSTANT(1) << 20)
+
+/* Milliseconds to nanoseconds, rounded to nearest. */
+static inline gint64
+rp_ns_from_ms(double ms)
+{
+    return (gint64)llround(ms * (double)RP_NS_PER_MS);
+}
+
+static inline double
+rp_ms_from_ns(gint64 ns)
+{
+    return (double)ns / (double)RP_NS_PER_MS;
+}
+
+static inline guint64
+rp_align_up(guint64 bytes, guint64 alignment)
+{
+    return (bytes + alignment - 1) / alignment * alignment;
+}

@@ -1,0 +1,462 @@
+/*
+ * Rule 2, and which write each read sees.
+ *
+ * Every arena is cut into atoms at the borders of its buffers, so that buffers conflict exactly
+ * where they share atoms, and almost always a buffer is one atom. Each atom keeps its last writer
+ * and, for each lane, the last reader since. Tasks come in the order of their ids, which is one
+ * order that the plan allows (rule 3), so it is enough to compare neighbours in an atom's history:
+ *
+ *   write --> read      the read must happen after the write      each such pair ordered: so is,
+ *   read  --> write     the write after every read before it      by transitivity, every pair of
+ *   write --> write     and after the write before it             accesses of which one writes
+ *
+ * Then every order that the plan allows has this same history, and the write that a read sees is
+ * the same in all of them. To ask for it, an atom counts generations: a new one begins with a write
+ * that discards what was there, that is, any but
+ *   - the next chunk of the same upload or download (same kind, iteration, round and stage),
+ *   - an action or GRADIENT_ACCUMULATE that reads and writes: it adds to what is there.
+ * A buffer's generation is the sum over its atoms. A value travels from a to b if b reads a buffer
+ * that a wrote, in the same generation: whole, not overwritten, not yet the next one.
+ */
+#include "core/verify-private.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    guint32 lane;
+    guint32 task;
+    guint32 next; /* index of a reader, or RP_NO_TASK */
+} Reader;
+
+typedef struct {
+    guint32 writer; /* RP_NO_TASK: nobody yet */
+    guint32 writer_buffer;
+    guint32 generation;
+    guint32 readers; /* since the last write; RP_NO_TASK: none */
+} Atom;
+
+typedef struct {
+    guint32 first;
+    guint32 count;
+} AtomRun;
+
+typedef struct {
+    RpVerifier *verifier;
+    AtomRun *runs; /* [buffer] */
+    Atom *atoms;
+    GArray *readers;
+    guint32 unused; /* readers to be used again */
+} Sweep;
+
+static int
+compare_offsets(const void *a, const void *b)
+{
+    guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static guint32
+find_border(const guint64 *borders, guint32 n, guint64 offset)
+{
+    guint32 low = 0;
+
+    while (n > 1) {
+        guint32 half = n / 2;
+
+        if (borders[low + half] <= offset)
+            low += half;
+        n -= half;
+    }
+    return low;
+}
+
+/* Cuts one arena; its atoms are numbered from @first. Returns: how many. */
+static guint32
+cut_arena(Sweep *sweep, guint32 arena, guint32 first, guint64 *borders)
+{
+    const RpPlan *plan = sweep->verifier->plan;
+    guint n_buffers = rp_plan_n_buffers(plan);
+    guint32 n = 0, n_unique = 0;
+
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, i);
+
+        if (buffer->arena == arena && buffer->bytes > 0) {
+            borders[n++] = buffer->offset;
+            borders[n++] = buffer->offset + buffer->bytes;
+        }
+    }
+    qsort(borders, n, sizeof(guint64), compare_offsets);
+    for (guint32 i = 0; i < n; i++)
+        if (n_unique == 0 || borders[n_unique - 1] != borders[i])
+            borders[n_unique++] = borders[i];
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, i);
+        AtomRun *run = &sweep->runs[i];
+
+        if (buffer->arena != arena || buffer->bytes == 0)
+            continue;
+        run->first = find_border(borders, n_unique, buffer->offset);
+        run->count = find_border(borders, n_unique, buffer->offset + buffer->bytes) - run->first;
+        run->first += first;
+    }
+    return n_unique;
+}
+
+static void
+cut_arenas(Sweep *sweep)
+{
+    const RpPlan *plan = sweep->verifier->plan;
+    gsize n_buffers = rp_plan_n_buffers(plan);
+    g_autofree guint64 *borders = g_new(guint64, 2 * n_buffers + 1);
+    guint32 n_atoms = 0;
+
+    sweep->runs = g_new0(AtomRun, n_buffers + 1);
+    for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++)
+        n_atoms += cut_arena(sweep, arena, n_atoms, borders);
+    sweep->atoms = g_new(Atom, (gsize)n_atoms + 1);
+    for (guint32 i = 0; i < n_atoms; i++)
+        sweep->atoms[i] = (Atom){.writer = RP_NO_TASK, .readers = RP_NO_TASK};
+}
+
+static void
+note_race(Sweep *sweep, RpRule rule, guint32 first, guint32 second, char *text)
+{
+    RpVerifier *verifier = sweep->verifier;
+
+    if (verifier->race != RP_RULE_NONE) {
+        g_free(text);
+        return;
+    }
+    verifier->race = rule;
+    verifier->race_first = first;
+    verifier->race_second = second;
+    verifier->race_text = text;
+}
+
+static char *
+describe_buffer(const RpPlan *plan, guint32 buffer)
+{
+    const RpBuffer *of = rp_plan_buffer(plan, buffer);
+    const char *category = rp_buffer_category_name((RpBufferCategory)of->category);
+
+    if (of->arena == rp_plan_gpus(plan))
+        return g_strdup_printf("buffer %u (%s, host)", buffer, category);
+    return g_strdup_printf("buffer %u (%s, gpu %u)", buffer, category, of->arena);
+}
+
+/* What a phase-1 dependency may guard: the gradient that a backward reads after its recompute, and
+ * the input of a fused stage under the published convention. */
+static gboolean
+may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
+{
+    guint8 from = rp_verifier_task(verifier, writer)->kind;
+    guint8 to = rp_verifier_task(verifier, reader)->kind;
+
+    if (from == RP_TASK_ACTGRAD_UPLOAD)
+        return to == RP_TASK_BACKWARD || to == RP_TASK_INPUT_GRADIENT;
+    return from == RP_TASK_ACTIVATION_UPLOAD && to == RP_TASK_FUSED &&
+           verifier->promises->early_fused;
+}
+
+static void
+check_order(Sweep *sweep, guint32 first, guint32 second, guint32 buffer, gboolean first_writes,
+            gboolean second_writes)
+{
+    RpVerifier *verifier = sweep->verifier;
+
+    if (first == second || rp_verifier_before(verifier, first, second) ||
+        (!second_writes && may_come_late(verifier, first, second) &&
+         rp_verifier_before_late(verifier, first, second)))
+        return;
+    g_autofree char *name = describe_buffer(verifier->plan, buffer);
+    note_race(sweep, RP_RULE_BUFFERS, first, second,
+              g_strdup_printf("%s is %s by the first task and %s by the second, and nothing orders "
+                              "the two",
+                              name, first_writes ? "written" : "read",
+                              second_writes ? "written" : "read"));
+}
+
+/* Whether a write leaves what is there in place. */
+static gboolean
+continues(const RpVerifier *verifier, const Atom *atom, guint32 buffer, const RpTask *task,
+          guint32 mode)
+{
+    if (atom->writer == RP_NO_TASK || atom->writer_buffer != buffer)
+        return FALSE;
+    if ((mode & RP_ACCESS_READ) != 0)
+        return rp_task_is_compute(task) || task->kind == RP_TASK_GRADIENT_ACCUMULATE;
+    if (task->kind != RP_TASK_PARAMETER_UPLOAD && task->kind != RP_TASK_GRADIENT_DOWNLOAD)
+        return FALSE;
+    const RpTask *writer = rp_verifier_task(verifier, atom->writer);
+
+    return writer->kind == task->kind && writer->iteration == task->iteration &&
+           writer->round == task->round && writer->stage == task->stage;
+}
+
+static void
+add_reader(Sweep *sweep, Atom *atom, guint32 task)
+{
+    guint32 lane = sweep->verifier->lane[task];
+    guint32 index = atom->readers;
+
+    for (; index != RP_NO_TASK; index = g_array_index(sweep->readers, Reader, index).next) {
+        Reader *reader = &g_array_index(sweep->readers, Reader, index);
+
+        if (reader->lane == lane) {
+            reader->task = task;
+            return;
+        }
+    }
+    Reader fresh = {.lane = lane, .task = task, .next = atom->readers};
+    if (sweep->unused != RP_NO_TASK) {
+        atom->readers = sweep->unused;
+        sweep->unused = g_array_index(sweep->readers, Reader, atom->readers).next;
+        g_array_index(sweep->readers, Reader, atom->readers) = fresh;
+    } else {
+        atom->readers = sweep->readers->len;
+        g_array_append_val(sweep->readers, fresh);
+    }
+}
+
+static void
+check_and_drop_readers(Sweep *sweep, Atom *atom, guint32 task, guint32 buffer)
+{
+    while (atom->readers != RP_NO_TASK) {
+        guint32 index = atom->readers;
+        Reader *reader = &g_array_index(sweep->readers, Reader, index);
+
+        check_order(sweep, reader->task, task, buffer, FALSE, TRUE);
+        atom->readers = reader->next;
+        reader->next = sweep->unused;
+        sweep->unused = index;
+    }
+}
+
+/* One access to one atom. */
+static void
+touch(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *access, Atom *atom,
+      RpContent *content)
+{
+    gboolean reads = (access->mode & RP_ACCESS_READ) != 0;
+    gboolean writes = (access->mode & RP_ACCESS_WRITE) != 0;
+
+    if (atom->writer != RP_NO_TASK) {
+        check_order(sweep, atom->writer, index, access->buffer, TRUE, writes);
+        if (content->writer == RP_NO_TASK || content->writer < atom->writer)
+            content->writer = atom->writer;
+    }
+    content->seen += atom->generation;
+    if (writes) {
+        check_and_drop_readers(sweep, atom, index, access->buffer);
+        if (!continues(sweep->verifier, atom, access->buffer, task, access->mode))
+            atom->generation++;
+        atom->writer = index;
+        atom->writer_buffer = access->buffer;
+    } else if (reads) {
+        add_reader(sweep, atom, index);
+    }
+    content->made += atom->generation;
+}
+
+/* Token ids, the input of layer 0, come from the caller. */
+static gboolean
+reads_token_ids(const RpTask *task)
+{
+    return (task->kind == RP_TASK_ACTIVATION_UPLOAD || task->kind == RP_TASK_STASH_UPLOAD) &&
+           task->layer == 0;
+}
+
+/* Host weights and optimizer state exist before the plan. */
+static gboolean
+has_initial_content(const RpVerifier *verifier, const RpTask *task, const RpAccess *access)
+{
+    const RpBuffer *buffer = rp_plan_buffer(verifier->plan, access->buffer);
+
+    if (buffer->arena < rp_plan_gpus(verifier->plan))
+        return buffer->category == RP_BUFFER_WORKSPACE && (access->mode & RP_ACCESS_WRITE) != 0;
+    return buffer->category == RP_BUFFER_PARAMETERS || buffer->category == RP_BUFFER_OPTIMIZER ||
+           reads_token_ids(task);
+}
+
+/* Whether two actions or transfers work on the same micro-batch (OVERLAP: on one of its two). */
+static gboolean
+same_micro_batch(const RpTask *a, const RpTask *b)
+{
+    gboolean overlap_a = a->kind == RP_TASK_OVERLAP, overlap_b = b->kind == RP_TASK_OVERLAP;
+
+    return a->iteration == b->iteration &&
+           (a->micro_batch == b->micro_batch ||
+            (overlap_a && a->backward_micro_batch == b->micro_batch) ||
+            (overlap_b && b->backward_micro_batch == a->micro_batch) ||
+            (overlap_a && overlap_b && a->backward_micro_batch == b->backward_micro_batch));
+}
+
+static void
+check_read(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *access,
+           const RpContent *content)
+{
+    RpVerifier *verifier = sweep->verifier;
+    guint32 category = rp_plan_buffer(verifier->plan, access->buffer)->category;
+    gboolean adds = (access->mode & RP_ACCESS_WRITE) != 0;
+
+    if (sweep->runs[access->buffer].count == 0)
+        return;
+    if (content->writer == RP_NO_TASK) {
+        if (!verifier->whole || has_initial_content(verifier, task, access))
+            return;
+        g_autofree char *name = describe_buffer(verifier->plan, access->buffer);
+        note_race(sweep, RP_RULE_BUFFERS, RP_NO_TASK, index,
+                  g_strdup_printf("%s is read before anything was written to it", name));
+        return;
+    }
+    const RpTask *writer = rp_verifier_task(verifier, content->writer);
+    gboolean right = reads_token_ids(task) || same_micro_batch(writer, task);
+    if (task->kind == RP_TASK_WEIGHT_GRADIENT && category == RP_BUFFER_WORKSPACE)
+        right = right && writer->kind == RP_TASK_INPUT_GRADIENT && writer->stage == task->stage;
+    if (!right && (category == RP_BUFFER_ACTIVATIONS || category == RP_BUFFER_STASH ||
+                   (category == RP_BUFFER_WORKSPACE && !adds))) {
+        g_autofree char *name = describe_buffer(verifier->plan, access->buffer);
+        note_race(sweep, RP_RULE_BUFFERS, content->writer, index,
+                  g_strdup_printf("%s holds what the first task left for other work when the "
+                                  "second reads it",
+                                  name));
+    }
+}
+
+static void
+sweep_task(Sweep *sweep, guint32 index)
+{
+    RpVerifier *verifier = sweep->verifier;
+    const RpTask *task = rp_verifier_task(verifier, index);
+    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
+
+    for (guint i = 0; i < task->access_count; i++) {
+        const AtomRun *run = &sweep->runs[accesses[i].buffer];
+        RpContent *content = &verifier->contents[task->first_access - verifier->first_access + i];
+
+        *content = (RpContent){.writer = RP_NO_TASK};
+        for (guint32 a = 0; a < run->count; a++)
+            touch(sweep, index, task, &accesses[i], &sweep->atoms[run->first + a], content);
+        if ((accesses[i].mode & RP_ACCESS_READ) != 0)
+            check_read(sweep, index, task, &accesses[i], content);
+    }
+}
+
+/* Places: everything that an access names exists and can be reached from its task. */
+static gboolean
+check_places(RpVerifier *verifier)
+{
+    const RpPlan *plan = verifier->plan;
+    guint n_buffers = rp_plan_n_buffers(plan), gpus = rp_plan_gpus(plan);
+
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, i);
+
+        if (buffer->arena > gpus || buffer->offset > G_MAXUINT64 - buffer->bytes ||
+            buffer->offset + buffer->bytes > rp_plan_arena_bytes(plan, buffer->arena))
+            return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, RP_NO_TASK,
+                                    "buffer %u does not lie in its arena", i);
+    }
+    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+        const RpTask *task = rp_verifier_task(verifier, i);
+        const RpAccess *accesses = rp_plan_accesses(plan, task);
+        guint32 device = rp_plan_lane_device(plan, task->lane);
+
+        for (guint k = 0; k < task->access_count; k++) {
+            if (accesses[k].buffer >= n_buffers || accesses[k].mode == 0 || accesses[k].mode > 3)
+                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
+                                        "accesses buffer %u, which does not exist",
+                                        accesses[k].buffer);
+            guint32 arena = rp_plan_buffer(plan, accesses[k].buffer)->arena;
+            if (arena != gpus && arena != device)
+                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
+                                        "accesses buffer %u of gpu %u, where it does not run",
+                                        accesses[k].buffer, arena);
+        }
+    }
+    return TRUE;
+}
+
+gboolean
+rp_verify_accesses(RpVerifier *verifier)
+{
+    Sweep sweep = {.verifier = verifier, .unused = RP_NO_TASK};
+    const RpTask *last = rp_verifier_task(verifier, verifier->n_tasks - 1);
+
+    if (!check_places(verifier))
+        return FALSE;
+    verifier->first_access = rp_verifier_task(verifier, 0)->first_access;
+    verifier->contents =
+        g_new(RpContent, last->first_access + last->access_count - verifier->first_access + 1);
+    sweep.readers = g_array_new(FALSE, FALSE, sizeof(Reader));
+    cut_arenas(&sweep);
+    for (guint32 i = 0; i < verifier->n_tasks; i++)
+        sweep_task(&sweep, i);
+    g_array_unref(sweep.readers);
+    g_free(sweep.atoms);
+    g_free(sweep.runs);
+    return TRUE;
+}
+
+/* Whether write @i of @producer is what @consumer reads. @writer: who overwrote it, if @consumer
+ * reads the buffer later than that. */
+static gboolean
+carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *to, guint categories,
+        guint32 *writer)
+{
+    const RpAccess *write = rp_plan_accesses(verifier->plan, from) + i;
+    const RpAccess *reads = rp_plan_accesses(verifier->plan, to);
+    const RpContent *made = verifier->contents + (from->first_access - verifier->first_access) + i;
+    const RpContent *seen = verifier->contents + (to->first_access - verifier->first_access);
+
+    if ((write->mode & RP_ACCESS_WRITE) == 0 ||
+        (categories >> rp_plan_buffer(verifier->plan, write->buffer)->category & 1) == 0)
+        return FALSE;
+    for (guint k = 0; k < to->access_count; k++) {
+        if (reads[k].buffer != write->buffer || (reads[k].mode & RP_ACCESS_READ) == 0)
+            continue;
+        if (seen[k].seen == made->made)
+            return TRUE;
+        *writer = seen[k].writer;
+    }
+    return FALSE;
+}
+
+guint
+rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, guint32 b)
+{
+    const RpTask *from = rp_verifier_task(verifier, producer);
+    guint32 writer;
+    guint n = 0;
+
+    for (guint i = 0; i < from->access_count; i++)
+        if (carries(verifier, from, i, rp_verifier_task(verifier, a), RP_CARRY_ACTIVATIONS,
+                    &writer) ||
+            carries(verifier, from, i, rp_verifier_task(verifier, b), RP_CARRY_ACTIVATIONS,
+                    &writer))
+            n++;
+    return n;
+}
+
+gboolean
+rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
+                       guint categories, const char *value)
+{
+    const RpTask *from = rp_verifier_task(verifier, producer);
+    const RpTask *to = rp_verifier_task(verifier, consumer);
+    guint32 writer = RP_NO_TASK;
+
+    for (guint i = 0; i < from->access_count; i++)
+        if (carries(verifier, from, i, to, categories, &writer))
+            return TRUE;
+    if (writer == RP_NO_TASK)
+        return rp_verifier_fail(verifier, rule, producer, consumer,
+                                "the second task reads no buffer that the first wrote: %s is lost",
+                                value);
+    return rp_verifier_fail(verifier, RP_RULE_BUFFERS, producer, consumer,
+                            "what the first task wrote is overwritten by task %" G_GUINT64_FORMAT
+                            " before the second reads it: %s is lost",
+                            verifier->first_id + writer, value);
+}

@@ -1,0 +1,151 @@
+/**
+ * What the verifier's files share. Private to core/verify*.c.
+ *
+ *   verify.c              entry, violations, which task belongs to which iteration
+ *   verify-reach.c        rule 3, then clocks: what happens before what
+ *   verify-buffers.c      rule 2, and which write each read sees
+ *   verify-dataflow.c     rule 1: actions and the values that travel between them
+ *   verify-parameters.c   rule 4: parameters to the devices, gradients from them
+ *   verify-consistency.c  rule 5: the optimizer protocol
+ *   verify-staleness.c    rule 5 in `compute` fidelity, where only actions are planned
+ *   verify-trace.c        traces
+ *
+ * Tasks are named by index: id - first_id.
+ */
+#pragma once
+
+#include "core/verify.h"
+
+#define RP_NO_TASK G_MAXUINT32
+
+/* What one access found and left in its buffer: see verify-buffers.c. */
+typedef struct {
+    guint32 seen;   /* generation that a read finds */
+    guint32 made;   /* generation that a write leaves */
+    guint32 writer; /* last task that wrote before, RP_NO_TASK if none */
+} RpContent;
+
+typedef struct {
+    const RpPlan *plan;
+    const RpPlanPromises *promises;
+    RpViolation *violation;
+    guint64 clock_bytes;
+    RpTaskId first_id;
+    guint32 n_tasks;
+    guint n_stages;
+    guint n_layers;
+    guint micro_batches;
+    guint rounds;
+    gboolean full;
+    gboolean whole; /* nothing was retired */
+
+    /* iterations: tasks of iteration first_iteration + i are by_iteration[iteration_start[i]...] */
+    guint32 first_iteration;
+    guint32 n_iterations;
+    guint32 complete_from; /* relative: first iteration of which nothing can have been retired */
+    guint32 *iteration_start;
+    guint32 *by_iteration;
+
+    /* reachability */
+    guint n_lanes;      /* lanes that hold a task */
+    gsize stride;       /* guint32 per clock */
+    guint32 *lane;      /* [task] dense index */
+    guint32 *position;  /* [task] in its lane, from 1 */
+    guint32 *start_row; /* [task] clock of what has ended when it starts */
+    guint32 *end_row;   /* [task] ... when it ends */
+    guint32 *clocks;    /* [row * stride + lane] highest position that has ended */
+    gsize n_rows;
+    gsize max_rows;
+
+    /* stages: which one runs a layer; [layer] */
+    guint32 *forward_of;
+    guint32 *backward_of;
+    gboolean *trainable;
+
+    /* contents: [access - first access of the plan] */
+    guint64 first_access;
+    RpContent *contents;
+    RpRule race; /* a violation of rule 2, reported if no other rule says it better */
+    guint32 race_first, race_second;
+    char *race_text;
+} RpVerifier;
+
+static inline const RpTask *
+rp_verifier_task(const RpVerifier *verifier, guint32 task)
+{
+    return rp_plan_task(verifier->plan, verifier->first_id + task);
+}
+
+static inline guint32
+rp_verifier_device(const RpVerifier *verifier, guint32 task)
+{
+    return rp_plan_lane_device(verifier->plan, rp_verifier_task(verifier, task)->lane);
+}
+
+/* Whether @first has ended whenever @second starts. */
+static inline gboolean
+rp_verifier_before(const RpVerifier *verifier, guint32 first, guint32 second)
+{
+    guint32 lane = verifier->lane[first];
+
+    if (lane == verifier->lane[second])
+        return verifier->position[first] < verifier->position[second];
+    return verifier->clocks[verifier->start_row[second] * verifier->stride + lane] >=
+           verifier->position[first];
+}
+
+/* Whether @first has ended whenever @second passes phase 1: its part after the recompute. */
+static inline gboolean
+rp_verifier_before_late(const RpVerifier *verifier, guint32 first, guint32 second)
+{
+    guint32 lane = verifier->lane[first];
+
+    if (lane == verifier->lane[second])
+        return verifier->position[first] < verifier->position[second];
+    return verifier->clocks[verifier->end_row[second] * verifier->stride + lane] >=
+           verifier->position[first];
+}
+
+/* The parts of an action: OVERLAP has two. */
+typedef struct {
+    guint32 stage;
+    guint32 micro_batch;
+    gboolean forward;  /* F, FB */
+    gboolean backward; /* B, FB, I */
+    gboolean weights;  /* makes weight gradients: B, FB, W */
+} RpActionPart;
+
+/* Returns: how many of @parts are filled in, 0 if @task is not an action */
+guint rp_action_parts(const RpTask *task, RpActionPart parts[2]);
+
+/* Sets the violation. The tasks are described and placed after the text. Returns: %FALSE */
+gboolean rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
+                          const char *format, ...) G_GNUC_PRINTF(5, 6);
+
+/* Categories of buffers in which each kind of value travels, as bits. */
+enum {
+    RP_CARRY_ACTIVATIONS =
+        1 << RP_BUFFER_ACTIVATIONS | 1 << RP_BUFFER_STASH | 1 << RP_BUFFER_WORKSPACE,
+    RP_CARRY_PARAMETERS = 1 << RP_BUFFER_PARAMETERS,
+    RP_CARRY_SUMS = 1 << RP_BUFFER_ACCUMULATORS,
+    RP_CARRY_GRADIENTS =
+        1 << RP_BUFFER_GRADIENTS | 1 << RP_BUFFER_ACCUMULATORS | 1 << RP_BUFFER_STAGING,
+    RP_CARRY_OPTIMIZER = 1 << RP_BUFFER_OPTIMIZER
+};
+
+/* How many of the activation buffers that @producer wrote still hold it when @a or @b reads them.
+ */
+guint rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, guint32 b);
+/* Fails unless one reaches @consumer, saying what became of it; @value: what it is, in words. */
+gboolean rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer,
+                                guint32 consumer, guint categories, const char *value);
+
+/* The steps of the proof, in order. */
+gboolean rp_verify_deadlock(RpVerifier *verifier);
+gboolean rp_verify_make_clocks(RpVerifier *verifier);
+gboolean rp_verify_stages(RpVerifier *verifier);
+gboolean rp_verify_accesses(RpVerifier *verifier);
+gboolean rp_verify_dataflow(RpVerifier *verifier);
+gboolean rp_verify_parameters(RpVerifier *verifier);
+gboolean rp_verify_consistency(RpVerifier *verifier);
+gboolean rp_verify_staleness(RpVerifier *verifier);

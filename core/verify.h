@@ -1,0 +1,78 @@
+/**
+ * The verifier: proves that a plan can only run correctly, whatever the timing, or names the rule
+ * that it breaks and the two tasks that break it (design.md §3, docs/verifier.md).
+ *
+ * The proof is by reachability: task a happens before task b if the order of lanes and the
+ * dependencies force a to end before b starts. No order is sampled, no time is looked at.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/plan.h"
+#include "core/trace.h"
+
+/* The rules of design.md §3; RP_RULE_WEIGHT_INTEGRITY ... are the parts of rule 5 (§4.3.1). */
+typedef enum {
+    RP_RULE_NONE,                 /* proved, or not decided: the message says why */
+    RP_RULE_ACTIONS,              /* 1: every action once, after what it reads was written */
+    RP_RULE_BUFFERS,              /* 2: no buffer is reused while something may still read it */
+    RP_RULE_ARENA,                /* 2: buffers lie within the arena of the task's device or host */
+    RP_RULE_DEADLOCK,             /* 3: in-order lanes can run every task */
+    RP_RULE_TRANSFERS,            /* 4: parameters before the first action, gradients once */
+    RP_RULE_WEIGHT_INTEGRITY,     /* 5 (1): no weight is overwritten while it is uploaded */
+    RP_RULE_TORN_WEIGHTS,         /* 5 (2): no weight is uploaded before it is written */
+    RP_RULE_INCOMPLETE_GRADIENTS, /* 5 (3): the optimizer reads gradients that are complete */
+    RP_RULE_GRADIENT_INTEGRITY,   /* 5 (4): no gradient is overwritten before it is read */
+    RP_RULE_OPTIMIZER_ORDER,      /* 5 (5): copies stand between the two steps they belong to */
+    RP_RULE_STALENESS,            /* 5: weights are one iteration old (async) or fresh (sync) */
+    RP_RULE_TRACE,                /* a trace that does not follow its plan */
+    RP_N_RULES
+} RpRule;
+
+/* What was found. @message is one line; the two tasks are RP_TASK_NONE where one is missing. */
+typedef struct {
+    RpRule rule;
+    RpTaskId first;  /* the one that must come first, or that is missing */
+    RpTaskId second; /* the one that comes too early, twice or wrongly */
+    char *message;
+} RpViolation;
+
+void rp_violation_clear(RpViolation *violation);
+
+/* "actions", "torn weights", ...; and the number in design.md §3, 1 to 5, or 0. */
+const char *rp_rule_name(RpRule rule);
+guint rp_rule_number(RpRule rule);
+
+/* Clocks take at most so many bytes; a plan that needs more is not decided. */
+#define RP_VERIFY_CLOCK_BYTES (G_GUINT64_CONSTANT(4) << 30)
+
+/**
+ * rp_verify_plan:
+ * @violation: (out) (optional): what is wrong; zeroed on success
+ *
+ * A plan from which tasks were retired is proved from the first iteration that is wholly held; what
+ * was retired counts as done. The end of a plan may lack the optimizer tasks of its last iteration.
+ *
+ * Returns: %TRUE if the plan is proved correct; %FALSE with RP_RULE_NONE if it is too large to
+ *   decide, with another rule if it is wrong
+ */
+gboolean rp_verify_plan(const RpPlan *plan, RpViolation *violation);
+
+/* The same with another limit than RP_VERIFY_CLOCK_BYTES. */
+gboolean rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *violation);
+
+/* Two clocks of one machine may disagree by so much in a measured trace. */
+#define RP_VERIFY_CLOCK_SLACK_NS 2000
+
+/**
+ * rp_verify_trace:
+ * @plan: the plan that ran; need not be correct itself
+ * @trace: predicted or measured
+ * @violation: (out) (optional): as above, always RP_RULE_TRACE
+ *
+ * Each task of the plan once, none before what it depends on (hops and recompute leads counted in a
+ * predicted trace; RP_VERIFY_CLOCK_SLACK_NS forgiven in a measured one), lanes in order and one
+ * task at a time, no negative durations, predicted actions as long as the plan says.
+ */
+gboolean rp_verify_trace(const RpPlan *plan, const RpTrace *trace, RpViolation *violation);

@@ -1,0 +1,34 @@
+/**
+ * Whatever the bytes: reading a profile neither crashes nor leaks; a refusal is one line; what is
+ * accepted can be written, read again, and is then written in the same bytes.
+ */
+#include <glib.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/profile.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpProfile) profile = rp_profile_parse("fuzz", (const char *)data, size, &error);
+
+    g_assert((profile == NULL) == (error != NULL));
+    if (!profile) {
+        g_assert(g_utf8_validate(error->message, -1, NULL));
+        g_assert(strchr(error->message, '\n') == NULL);
+        return 0;
+    }
+    g_autofree char *text = rp_profile_to_json(profile);
+    g_autoptr(RpProfile) again = rp_profile_parse("again", text, strlen(text), &error);
+    g_assert_no_error(error);
+    g_assert(again->n_layers == profile->n_layers);
+    g_assert(again->has_sizes == profile->has_sizes);
+    g_autofree char *same = rp_profile_to_json(again);
+    g_assert_cmpstr(text, ==, same);
+    return 0;
+}

@@ -1,0 +1,44 @@
+/**
+ * Whatever the bytes: reading a Chrome trace neither crashes nor leaks; a refusal is one line; what
+ * is accepted is written in the same bytes, up to counters and arrows.
+ */
+#include <gio/gio.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/export.h"
+#include "core/report.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char tail[] = "]}\n";
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpTrace) trace = rp_trace_parse_chrome("fuzz", (const char *)data, size, &error);
+
+    g_assert((trace == NULL) == (error != NULL));
+    if (!trace) {
+        g_assert(g_utf8_validate(error->message, -1, NULL));
+        g_assert(strchr(error->message, '\n') == NULL);
+        return 0;
+    }
+    g_autoptr(GOutputStream) stream = g_memory_output_stream_new_resizable();
+    gboolean written = rp_export_chrome(trace, NULL, 0, stream, &error);
+    g_assert_no_error(error);
+    g_assert(written);
+    GMemoryOutputStream *memory = G_MEMORY_OUTPUT_STREAM(stream);
+    gsize length = g_memory_output_stream_get_data_size(memory) - strlen(tail);
+    g_assert(length <= size);
+    g_assert(memcmp(g_memory_output_stream_get_data(memory), data, length) == 0);
+
+    /* reports take any trace */
+    rp_report_bubble(trace);
+    rp_report_bubble_of_iteration(trace, 0);
+    g_autoptr(GArray) uses = rp_report_device_use(trace);
+    g_autoptr(RpOrders) orders = rp_orders_from_trace(trace, 0);
+    g_assert(uses->len == rp_trace_gpus(trace) && orders->n_ranks == rp_trace_gpus(trace));
+    return 0;
+}

@@ -1,0 +1,185 @@
+/**
+ * Advice: what will happen if a model is trained on these GPUs with this host memory, sequence
+ * length and batch. Every number is a plan's: its arenas for memory, its simulation in `full`
+ * fidelity for time. sim/advise-search.c finds plans that fit, sim/advise.c compares them.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/catalogue.h"
+#include "core/planner.h"
+#include "core/schedule.h"
+
+#define RP_ADVISE_ERROR (rp_advise_error_quark())
+GQuark rp_advise_error_quark(void);
+
+typedef enum {
+    RP_ADVISE_ERROR_QUERY /* numbers that do not go together; names both */
+} RpAdviseError;
+
+/* Device memory that no plan may use: CUDA context, kernels and library workspaces, 0.6 GiB. */
+#define RP_ADVISE_GPU_RESERVE_BYTES (G_GUINT64_CONSTANT(6) * (1 << 30) / 10)
+
+/* Sequence lengths are tried in steps of so many tokens. */
+#define RP_ADVISE_SEQUENCE_STEP 64
+
+/* The LoRA rank that remedies are tried with. */
+#define RP_ADVISE_LORA_RANK 32
+
+/* What is asked. Everything is borrowed. */
+typedef struct {
+    const RpModel *model;      /* with @gpu; %NULL with @profile */
+    const RpGpu *gpu;
+    const RpProfile *profile;  /* measured or published times; fixes the micro-batch */
+    guint gpus;
+    guint64 gpu_bytes;         /* that a plan may use on each device; 0 = not checked */
+    guint64 host_bytes;        /* 0 = not checked */
+    guint tokens_per_sequence; /* with @profile: the file's */
+    guint batch;               /* sequences of an iteration */
+    guint micro_batch;         /* sequences; 0 = chosen */
+    guint micro_batches;       /* 0 = chosen */
+    guint round;               /* M_R; 0 = chosen */
+    gboolean sync;
+    const char *dtype;         /* as RpWorkload */
+    const char *accumulate;
+    guint lora_rank;
+    RpOptimizerMode optimizer;
+} RpAdviseQuery;
+
+/* An arena, or what it would have to be. */
+typedef struct {
+    guint64 total;
+    guint64 categories[RP_N_BUFFER_CATEGORIES];
+} RpAdviseBytes;
+
+/* One way to train, fitting or not. */
+typedef struct {
+    RpPlanOptions options;  /* full fidelity; round is definite */
+    guint sequences;        /* of a micro-batch */
+    RpPartition *partition; /* %NULL: none was found, or the schedule refuses */
+    RpAdviseBytes gpu;      /* the fullest device */
+    RpAdviseBytes host;
+    guint64 gpu_over_bytes; /* by how much it exceeds the limit; 0 = fits or not checked */
+    guint64 host_over_bytes;
+    gboolean weights_too_large; /* a smaller micro-batch would not help */
+    char *problem;          /* why it does not run; %NULL: it does */
+    gboolean simulated;     /* the figures below are set */
+    guint simulated_micro_batches; /* fewer than there are: a long iteration was cut, and scaled */
+    gint64 step_ns;         /* one iteration, in steady state */
+    double bubble_ratio;
+    double tokens_per_s;    /* 0 if the profile gives no tokens */
+    double bound_tokens_per_s; /* without any transfer (`compute` fidelity); 0 = unknown */
+} RpAdviseRun;
+
+void rp_advise_run_free(RpAdviseRun *run);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpAdviseRun, rp_advise_run_free)
+
+/* A change that makes a query fit; tried, not guessed. */
+typedef struct {
+    char *change; /* "--lora-rank 32" */
+    guint64 gpu_total; /* bytes, with the change */
+    guint64 host_total;
+} RpAdviseRemedy;
+
+/* The longest sequence at micro-batch 1. */
+typedef struct {
+    gboolean known;    /* FALSE with a timing file, which has sizes for one length only */
+    guint tokens;      /* 0: not even one step fits */
+    gboolean unlimited; /* stopped at the longest that the cost model takes */
+    guint max_positions;
+    gboolean host_limited; /* one step more: host memory (else device memory) is too small */
+    RpBufferCategory largest; /* largest category of the arena that is too small then */
+    RpAdviseBytes gpu; /* at @tokens */
+    RpAdviseBytes host;
+} RpAdviseLongest;
+
+typedef struct {
+    RpAdviseQuery query;   /* as planned: @gpus may be fewer than asked for */
+    guint gpus_asked;      /* > query.gpus: the batch has fewer micro-batches than that */
+    RpProfile *profile;    /* of @best, or of @nearest */
+    GPtrArray *candidates; /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
+    guint untried;         /* micro-batches that fit but are slower before any transfer */
+    const RpAdviseRun *best; /* of @candidates; %NULL: nothing fits */
+    RpAdviseRun *nearest;  /* when nothing fits: the plan with the least memory */
+    GPtrArray *schedules;  /* (element-type RpAdviseRun) bound schedules, roundpipe sync and async */
+    GPtrArray *remedies;   /* (element-type RpAdviseRemedy) when nothing fits */
+    RpAdviseLongest longest;
+} RpAdvice;
+
+void rp_advice_free(RpAdvice *advice);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpAdvice, rp_advice_free)
+
+/**
+ * rp_advise:
+ * @schedules: (array zero-terminated=1): rows of the table of schedules
+ *
+ * Recommends the micro-batch, M_R and partition with which roundpipe trains fastest within the
+ * memory there is, and sets every schedule beside it. Not fitting is an answer, not an error.
+ *
+ * Returns: (transfer full)
+ * Errors: RP_ADVISE_ERROR_QUERY, RP_COST_MODEL_ERROR_WORKLOAD, RP_PROFILE_ERROR_FIDELITY
+ */
+RpAdvice *rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules,
+                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_advise_longest:
+ * @query: batch, micro-batch and sequence length are not read
+ *
+ * The most tokens of a sequence, a multiple of RP_ADVISE_SEQUENCE_STEP, whose exact arenas fit at
+ * micro-batch 1 and M = M_R = N (or @query's round): a device's buffers do not depend on M. The
+ * positions that the model was made for are no limit here.
+ *
+ * Errors: RP_COST_MODEL_ERROR_WORKLOAD
+ */
+gboolean rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- one plan at a time (sim/advise-search.c) ---- */
+
+/* The profile of @query at @sequences a micro-batch. */
+RpProfile *rp_advise_profile(const RpAdviseQuery *query, guint sequences,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A run that has not been planned yet. */
+RpAdviseRun *rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule,
+                               guint sequences, guint micro_batches, guint round);
+
+/**
+ * rp_advise_measure:
+ *
+ * Plans @run's partition in full fidelity and fills in its memory: exact arenas.
+ * Returns: whether it fits; if not, @run->problem says why
+ */
+gboolean rp_advise_measure(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run);
+
+/**
+ * rp_advise_fit_least:
+ *
+ * Gives @run (roundpipe) the first that fits of: every layer a stage of its own, which needs the
+ * least device memory of all partitions, then 2, 3 ... blocks a stage, which stash less in host
+ * memory. If none fits: of those that fit the device, the one that exceeds host memory least.
+ */
+gboolean rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profile,
+                             RpAdviseRun *run);
+
+/**
+ * rp_advise_fit:
+ *
+ * Gives @run (roundpipe) rp_partition_paper() under the largest limit per stage whose plan fits as a
+ * whole, or else what rp_advise_fit_least() finds, and measures it.
+ */
+gboolean rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run);
+
+/* Improves a fitting @run's partition by simulated time, `compute` fidelity, @max_candidates. */
+void rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+                       guint max_candidates);
+
+/* The same for a bound schedule, from nothing: number of stages and partition; measures it. */
+gboolean rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile,
+                             RpAdviseRun *run, guint max_candidates);
+
+/* Simulates @run in full fidelity until steady. @quick: fewer warm-up iterations. */
+gboolean rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;

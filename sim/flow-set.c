@@ -1,0 +1,215 @@
+#include "sim/flow-set.h"
+
+#include <math.h>
+
+#include "core/units.h"
+#include "sim/bandwidth.h"
+
+#define NO_LANE G_MAXUINT32
+
+/* What rounding may add to an exact number of nanoseconds before it counts as one more. */
+#define ROUNDING_NS 1e-3
+
+typedef struct {
+    double bytes_per_ns; /* of each flow */
+    double served_bytes; /* by each flow of the class, up to served_at_ns */
+    gint64 served_at_ns;
+    guint32 first; /* lane of the flow that is over next */
+    guint32 last;
+    gboolean changed; /* flows have begun or ended */
+} FlowClass;
+
+/* One flow per lane, linked within its class in the order in which they are over. */
+typedef struct {
+    double end_bytes; /* over when the class has served so many */
+    guint32 previous;
+    guint32 next;
+} LaneFlow;
+
+struct _RpFlowSet {
+    guint n_classes;
+    guint gpus_per_root;
+    RpBandwidth *bandwidth;
+    RpFlow *flows; /* per class: its links and number of flows */
+    double *rates; /* per class, bytes/s */
+    FlowClass *classes;
+    LaneFlow *lanes;
+    gboolean changed;
+};
+
+static double
+limit(double bytes_per_s)
+{
+    return bytes_per_s > 0 ? bytes_per_s : INFINITY;
+}
+
+RpFlowSet *
+rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
+{
+    static const RpMachine no_limits = {0};
+    RpFlowSet *set = g_new0(RpFlowSet, 1);
+
+    if (!machine)
+        machine = &no_limits;
+    const RpLinks *links = &machine->links;
+    const gboolean has_roots = links->gpus_per_root > 0 && links->root_bytes_per_s > 0;
+    set->gpus_per_root = MAX(has_roots ? links->gpus_per_root : gpus, 1);
+    const guint n_roots = (gpus + set->gpus_per_root - 1) / set->gpus_per_root;
+
+    /* class and link 2 root + direction, then the host's */
+    set->n_classes = n_roots * 2 + 1;
+    set->flows = g_new0(RpFlow, set->n_classes);
+    set->rates = g_new0(double, set->n_classes);
+    set->classes = g_new0(FlowClass, set->n_classes);
+    set->lanes = g_new0(LaneFlow, n_lanes);
+    const guint host = set->n_classes - 1;
+    for (guint c = 0; c < set->n_classes; c++) {
+        RpFlow *flow = &set->flows[c];
+
+        flow->links[flow->n_links++] = host;
+        if (c != host)
+            flow->links[flow->n_links++] = c;
+        flow->cap_bytes_per_s = limit(c == host             ? machine->optimizer_bytes_per_s
+                                      : c % 2 == RP_FLOW_UP ? links->h2d_bytes_per_s
+                                                            : links->d2h_bytes_per_s);
+        set->rates[c] = has_roots ? links->root_bytes_per_s : INFINITY;
+        set->classes[c].first = NO_LANE;
+        set->classes[c].last = NO_LANE;
+    }
+    set->rates[host] = limit(links->host_bytes_per_s);
+    set->bandwidth = rp_bandwidth_new(set->rates, set->n_classes);
+    for (guint c = 0; c < set->n_classes; c++) {
+        /* nothing is oversubscribed at this point: from here on a class's own cap says it all */
+        set->flows[c].cap_bytes_per_s =
+            MIN(set->flows[c].cap_bytes_per_s, MIN(set->rates[c], set->rates[host]));
+    }
+    return set;
+}
+
+void
+rp_flow_set_free(RpFlowSet *set)
+{
+    if (!set)
+        return;
+    rp_bandwidth_free(set->bandwidth);
+    g_free(set->flows);
+    g_free(set->rates);
+    g_free(set->classes);
+    g_free(set->lanes);
+    g_free(set);
+}
+
+guint
+rp_flow_set_n_classes(const RpFlowSet *set)
+{
+    return set->n_classes;
+}
+
+guint
+rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direction)
+{
+    return device / set->gpus_per_root * 2 + direction;
+}
+
+guint
+rp_flow_set_host_class(const RpFlowSet *set)
+{
+    return set->n_classes - 1;
+}
+
+gboolean
+rp_flow_set_unlimited(const RpFlowSet *set, guint class_id)
+{
+    return isinf(set->flows[class_id].cap_bytes_per_s);
+}
+
+static void
+serve_until(FlowClass *class, gint64 now_ns)
+{
+    class->served_bytes += class->bytes_per_ns * (double)(now_ns - class->served_at_ns);
+    class->served_at_ns = now_ns;
+}
+
+void
+rp_flow_set_begin(RpFlowSet *set, guint class_id, guint32 lane, guint64 bytes, gint64 now_ns)
+{
+    FlowClass *class = &set->classes[class_id];
+    LaneFlow *flow = &set->lanes[lane];
+
+    if (set->flows[class_id].count == 0) {
+        /* counts from 0 as often as it can, for the sake of exactness */
+        class->served_bytes = 0;
+        class->served_at_ns = now_ns;
+    }
+    serve_until(class, now_ns);
+    flow->end_bytes = class->served_bytes + (double)bytes;
+
+    guint32 before = class->last;
+    while (before != NO_LANE && set->lanes[before].end_bytes > flow->end_bytes)
+        before = set->lanes[before].previous;
+    flow->previous = before;
+    flow->next = before == NO_LANE ? class->first : set->lanes[before].next;
+    *(before == NO_LANE ? &class->first : &set->lanes[before].next) = lane;
+    *(flow->next == NO_LANE ? &class->last : &set->lanes[flow->next].previous) = lane;
+
+    set->flows[class_id].count++;
+    class->changed = TRUE;
+    set->changed = TRUE;
+}
+
+guint32
+rp_flow_set_end(RpFlowSet *set, guint class_id, gint64 now_ns)
+{
+    FlowClass *class = &set->classes[class_id];
+    const guint32 lane = class->first;
+
+    g_assert(lane != NO_LANE);
+    serve_until(class, now_ns);
+    class->first = set->lanes[lane].next;
+    *(class->first == NO_LANE ? &class->last : &set->lanes[class->first].previous) = NO_LANE;
+
+    set->flows[class_id].count--;
+    class->changed = TRUE;
+    set->changed = TRUE;
+    return lane;
+}
+
+static gint64
+next_end_ns(const RpFlowSet *set, const FlowClass *class)
+{
+    const double left_bytes = set->lanes[class->first].end_bytes - class->served_bytes;
+    const double left_ns = ceil(left_bytes / class->bytes_per_ns - ROUNDING_NS);
+
+    return class->served_at_ns + (gint64)MAX(left_ns, 0.0);
+}
+
+gboolean
+rp_flow_set_is_over(const RpFlowSet *set, guint class_id, gint64 now_ns)
+{
+    const FlowClass *class = &set->classes[class_id];
+
+    return class->first != NO_LANE && next_end_ns(set, class) <= now_ns;
+}
+
+void
+rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 first_slot)
+{
+    if (!set->changed)
+        return;
+    rp_bandwidth_share(set->bandwidth, set->flows, set->n_classes, set->rates);
+    for (guint c = 0; c < set->n_classes; c++) {
+        FlowClass *class = &set->classes[c];
+        const double bytes_per_ns = set->rates[c] / (double)RP_NS_PER_S;
+
+        if (!class->changed && bytes_per_ns == class->bytes_per_ns)
+            continue;
+        serve_until(class, now_ns);
+        class->bytes_per_ns = bytes_per_ns;
+        class->changed = FALSE;
+        if (class->first == NO_LANE)
+            rp_event_heap_remove(events, first_slot + c);
+        else
+            rp_event_heap_set(events, first_slot + c, next_end_ns(set, class));
+    }
+    set->changed = FALSE;
+}

@@ -1,0 +1,56 @@
+/**
+ * The copies and host tasks that are moving bytes, and when the next of them is over.
+ *
+ * Flows that use the same links with the same own limit form a class: they always have equal rates,
+ * so a class counts the bytes that each of its flows has been served, and a flow is over when its
+ * class has served so many bytes more than when it began.
+ *
+ *   served   0-----------1000-------1500----->
+ *   flow A   |--1000------|                         begins at 0
+ *   flow B            |--700--------|               begins at 800
+ *
+ * A change of rates is therefore one step per class, whatever the number of flows.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "sim/event-heap.h"
+#include "sim/simulate.h"
+
+typedef enum { RP_FLOW_UP, RP_FLOW_DOWN } RpFlowDirection;
+
+typedef struct _RpFlowSet RpFlowSet;
+
+/**
+ * rp_flow_set_new:
+ * @machine: (nullable): %NULL = no limits
+ * @n_lanes: a lane has at most one flow at a time
+ */
+RpFlowSet *rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes);
+void rp_flow_set_free(RpFlowSet *set);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFlowSet, rp_flow_set_free)
+
+guint rp_flow_set_n_classes(const RpFlowSet *set);
+guint rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direction);
+guint rp_flow_set_host_class(const RpFlowSet *set);
+
+/* Whether nothing limits the class: its flows take no time and never need to begin. */
+gboolean rp_flow_set_unlimited(const RpFlowSet *set, guint class_id);
+
+void rp_flow_set_begin(RpFlowSet *set, guint class_id, guint32 lane, guint64 bytes, gint64 now_ns);
+
+/* Ends the flow of @class_id that is over first. Returns: its lane */
+guint32 rp_flow_set_end(RpFlowSet *set, guint class_id, gint64 now_ns);
+
+/* Whether the next flow of @class_id is over, too. To be asked at the time of the last end. */
+gboolean rp_flow_set_is_over(const RpFlowSet *set, guint class_id, gint64 now_ns);
+
+/**
+ * rp_flow_set_reshare:
+ * @events: the class's slot is @first_slot + class
+ *
+ * Shares the links anew if flows have begun or ended, and sets the events of the classes to which
+ * that made a difference: the end of their next flow, rounded up to a nanosecond.
+ */
+void rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 first_slot);

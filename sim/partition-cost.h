@@ -1,0 +1,55 @@
+/**
+ * Partitions judged by the simulator itself: the `simulated` objective (design.md §5), and the
+ * partition, stage count and round a command uses when none is given by hand.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/partition.h"
+#include "core/planner.h"
+#include "core/report.h"
+#include "core/trace.h"
+
+typedef enum { RP_OBJECTIVE_SIMULATED, RP_OBJECTIVE_PAPER } RpObjective;
+
+/**
+ * rp_partition_choose:
+ * @options: schedule, gpus, micro_batches, async, recompute …; options->round: fixed M_R, 0 = free
+ *   (dispatched schedules). Candidates are compared in `compute` fidelity; in `full` the best of
+ *   each round size are compared once more with every transfer
+ * @objective: paper: rp_partition_paper() with M_R = N (or options->round), bound schedules get
+ *   rp_partition_min_max(); simulated: the least simulated makespan (asynchronous: the least time
+ *   per iteration in steady state)
+ * @n_stages: bound schedules: S; 0 = as many stages per device as there are blocks for (looped
+ *   schedules; the simulated objective tries fewer, too)
+ * @memory_bytes: dispatched: limit on a device's whole arena (rp_plan_dispatched_gpu_bytes());
+ *   0 = none
+ * @round: (out) (optional): M_R that goes with the result
+ *
+ * Returns: (transfer full): the partition
+ * Errors: RP_PARTITION_ERROR_*, RP_SCHEDULE_ERROR_SHAPE
+ */
+RpPartition *rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options,
+                                 RpObjective objective, guint n_stages, guint64 memory_bytes,
+                                 guint *round, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* As many stages as a looped bound schedule can have: v N with at least one block each. */
+guint rp_partition_default_stages(const RpProfile *profile, const RpScheduleOps *schedule,
+                                  guint gpus);
+
+/* The iterations an asynchronous run must have for its steady state to be seen, and the window. */
+typedef struct {
+    guint iterations;
+    guint first; /* of the window */
+    guint end;
+} RpSteadyWindow;
+
+/**
+ * rp_steady_window:
+ * @slots: slots of an iteration (all rounds); bound schedules: any multiple of @gpus
+ *
+ * The rotation of devices repeats after gpus / gcd(slots, gpus) iterations: the window is a whole
+ * number of repetitions, after as many iterations of warm-up as it takes to settle.
+ */
+RpSteadyWindow rp_steady_window(guint gpus, guint slots);

@@ -1,0 +1,50 @@
+/*
+ * Which engine runs a plan, and what machine a profile describes.
+ */
+#include "sim/simulate-private.h"
+
+/* Memory traffic of one parameter's update in one fused pass (design.md §6). */
+#define OPTIMIZER_BYTES_PER_PARAMETER 28.0
+
+G_DEFINE_QUARK(rp_simulate_error, rp_simulate_error)
+
+void
+rp_simulate_set_deadlock(GError **error, const RpPlan *plan, RpTaskId waiting, RpTaskId awaited,
+                         const char *why)
+{
+    g_autofree char *task = rp_task_describe(plan, waiting);
+
+    if (awaited == waiting) {
+        g_set_error(error, RP_SIMULATE_ERROR, RP_SIMULATE_ERROR_DEADLOCK,
+                    "deadlock: %s waits for itself", task);
+        return;
+    }
+    g_autofree char *other = rp_task_describe(plan, awaited);
+    if (awaited >= rp_plan_end_id(plan))
+        why = "never comes";
+    g_set_error(error, RP_SIMULATE_ERROR, RP_SIMULATE_ERROR_DEADLOCK,
+                "deadlock: %s waits for %s, which %s", task, other, why);
+}
+
+RpMachine
+rp_machine_from_profile(const RpProfile *profile)
+{
+    RpMachine machine = {0};
+    g_return_val_if_fail(profile != NULL, machine);
+
+    machine.links = profile->links;
+    machine.optimizer_bytes_per_s =
+        profile->optimizer_parameters_per_s * OPTIMIZER_BYTES_PER_PARAMETER;
+    return machine;
+}
+
+RpTrace *
+rp_simulate(const RpPlan *plan, const RpMachine *machine, GError **error)
+{
+    g_return_val_if_fail(plan != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
+
+    return rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE
+               ? rp_simulate_compute_pass(plan, error)
+               : rp_simulate_event_loop(plan, machine, error);
+}

@@ -1,0 +1,43 @@
+/**
+ * The discrete-event simulator: runs a plan in virtual time (design.md §4).
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/plan.h"
+#include "core/profile.h"
+#include "core/trace.h"
+
+#define RP_SIMULATE_ERROR (rp_simulate_error_quark())
+GQuark rp_simulate_error_quark(void);
+
+typedef enum {
+    RP_SIMULATE_ERROR_DEADLOCK /* a task waits for a later one: names both */
+} RpSimulateError;
+
+/* The machine a `full` plan runs on; bytes per second, 0 = no limit. */
+typedef struct {
+    RpLinks links;
+    double optimizer_bytes_per_s; /* memory traffic of the CPU optimizer when alone */
+} RpMachine;
+
+RpMachine rp_machine_from_profile(const RpProfile *profile);
+
+/**
+ * rp_simulate:
+ * @machine: (nullable): only read for `full` plans
+ *
+ * Virtual time in whole nanoseconds; deterministic, byte for byte. A lane runs its tasks in order;
+ * a task starts when its dependencies are done and its resources free:
+ *
+ *   compute     the device's compute lane
+ *   copies      one copy engine per device and direction, shared by the activation and the
+ *               parameter/gradient lane, activation first, a copy in flight is not pre-empted
+ *   links       a copy's rate is its max-min fair share of the device link, its root complex (per
+ *               direction) and host memory, which the optimizer's tasks use too
+ *
+ * Returns: (transfer full): a predicted trace of every task, or %NULL
+ */
+RpTrace *rp_simulate(const RpPlan *plan, const RpMachine *machine,
+                     GError **error) G_GNUC_WARN_UNUSED_RESULT;

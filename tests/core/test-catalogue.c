@@ -1,0 +1,234 @@
+#include "tests/rp-test.h"
+
+#include "core/catalogue.h"
+
+/* Parameter counts as published with the weights (sums over their files' tensors). */
+static const struct {
+    const char *name;
+    guint64 parameters;
+    double billions; /* as model cards and papers print it */
+} published[] = {
+    {"qwen3-0.6b", 596049920, 0.596},      {"qwen3-1.7b", 1720574976, 1.72},
+    {"qwen3-4b", 4022468096, 4.02},        {"qwen3-8b", 8190735360, 8.19},
+    {"qwen3-14b", 14768307200, 14.77},     {"qwen3-32b", 32762123264, 32.76},
+    {"qwen3-30b-a3b", 30532122624, 30.53}, {"qwen3-235b-a22b", 235093634560, 235.09},
+    {"llama-3.2-1b", 1235814400, 1.24},    {"llama-3.1-8b", 8030261248, 8.03},
+    {"llama-3.1-70b", 70553706496, 70.55}, {"gpt-oss-20b", 20914757184, 20.91},
+};
+
+static void
+counts_the_published_parameters_of_every_model(void **state)
+{
+    guint n_models;
+    rp_model_list(&n_models);
+    assert_int_equal(n_models, G_N_ELEMENTS(published));
+    for (guint i = 0; i < G_N_ELEMENTS(published); i++) {
+        const RpModel *model = rp_model_find(published[i].name, NULL);
+
+        assert_non_null(model);
+        assert_int_equal(rp_model_parameters(model), published[i].parameters);
+        assert_true(ABS((double)rp_model_parameters(model) / 1e9 / published[i].billions - 1) <
+                    0.005);
+    }
+}
+
+static void
+has_the_shapes_of_the_papers_table_3(void **state)
+{
+    static const struct {
+        const char *name;
+        guint h, a, k, m, active, experts;
+    } rows[] = {
+        {"qwen3-1.7b", 2048, 16, 8, 6144, 1, 1},        {"llama-3.1-8b", 4096, 32, 8, 14336, 1, 1},
+        {"gpt-oss-20b", 2880, 64, 8, 2880, 4, 32},      {"qwen3-32b", 5120, 64, 8, 25600, 1, 1},
+        {"qwen3-235b-a22b", 4096, 64, 4, 1536, 8, 128},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpModel *model = rp_model_find(rows[i].name, NULL);
+
+        assert_non_null(model);
+        assert_int_equal(model->hidden, rows[i].h);
+        assert_int_equal(model->heads, rows[i].a);
+        assert_int_equal(model->kv_heads, rows[i].k);
+        assert_int_equal(model->intermediate, rows[i].m);
+        assert_int_equal(model->active_experts, rows[i].active);
+        assert_int_equal(model->experts, rows[i].experts);
+    }
+}
+
+static void
+has_complete_and_consistent_rows(void **state)
+{
+    guint n;
+    const RpModel *models = rp_model_list(&n);
+
+    for (guint i = 0; i < n; i++) {
+        const RpModel *m = &models[i];
+
+        assert_true(m->blocks && m->hidden && m->heads && m->kv_heads && m->head_size);
+        assert_true(m->intermediate && m->vocabulary && m->max_positions && m->dtype);
+        assert_true(m->experts >= m->active_experts && m->active_experts >= 1);
+        assert_int_equal(m->heads % m->kv_heads, 0);
+        assert_true((m->sliding_window > 0) == (m->sliding_period > 0));
+        assert_true(m->hf_name && strchr(m->hf_name, '/'));
+        assert_true(i == 0 || rp_model_parameters(m) > rp_model_parameters(m - 1));
+    }
+    const RpGpu *gpus = rp_gpu_list(&n);
+    for (guint i = 0; i < n; i++) {
+        const RpGpu *g = &gpus[i];
+
+        assert_true(g->name && g->title && g->interconnect && g->memory_bytes > 0);
+        assert_true(g->fp16_accumulate_tflops >= g->fp32_accumulate_tflops);
+        assert_true(g->fp32_accumulate_tflops > 0 && g->memory_gb_per_s > 0);
+        assert_true(g->h2d_gb_per_s > 0 && g->d2h_gb_per_s > 0 && g->host_gb_per_s > 0);
+        assert_true(g->gpus_per_root > 0 && g->root_gb_per_s >= g->h2d_gb_per_s);
+        assert_true(g->matmul_efficiency > 0 && g->matmul_efficiency <= 1);
+        assert_true(g->attention_efficiency > 0 && g->attention_efficiency <= 1);
+        assert_true(g->attention_backward_efficiency > 0);
+        assert_true(g->memory_efficiency > 0 && g->memory_efficiency <= 1 && g->expert_ns > 0);
+    }
+}
+
+static void
+has_the_gpus_of_the_papers_table_2(void **state)
+{
+    static const struct {
+        const char *name;
+        double tflops, gb_per_s;
+    } rows[] = {{"rtx4090", 330, 32},
+                {"rtx5090", 419, 64},
+                {"a100", 312, 300},
+                {"h100", 989.5, 450},
+                {"a800", 312, 200}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpGpu *gpu = rp_gpu_find(rows[i].name, NULL);
+
+        assert_non_null(gpu);
+        assert_true(gpu->fp16_accumulate_tflops == rows[i].tflops);
+        assert_true(gpu->interconnect_gb_per_s == rows[i].gb_per_s);
+    }
+}
+
+static void
+finds_by_any_name_and_suggests_the_nearest(void **state)
+{
+    GError *error = NULL;
+
+    assert_string_equal(rp_model_find("Qwen/Qwen3-8B", NULL)->name, "qwen3-8b");
+    assert_string_equal(rp_gpu_find("RTX 4090", NULL)->name, "rtx4090");
+    assert_null(rp_model_find("quen3-8b", &error));
+    assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL));
+    rp_assert_error_message_contains(error, "did you mean \"qwen3-8b\"? known: qwen3-0.6b, ");
+    g_clear_error(&error);
+    assert_null(rp_gpu_find("voodoo2\n", &error));
+    assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_GPU));
+    rp_assert_error_message_contains(error, "known: rtx3090, ");
+    assert_null(strchr(error->message, '\n'));
+    g_clear_error(&error);
+}
+
+/* Elements of the tensor called @name; 0 if there is none. */
+static guint64
+elements_of(const char *model, RpLayerKind kind, guint rank, const char *name)
+{
+    g_autoptr(GArray) tensors = rp_model_tensors(rp_model_find(model, NULL), kind, rank);
+
+    for (guint i = 0; i < tensors->len; i++) {
+        const RpTensor *tensor = &g_array_index(tensors, RpTensor, i);
+        if (g_str_equal(tensor->name, name))
+            return tensor->elements;
+    }
+    return 0;
+}
+
+static void
+lists_the_tensors_of_each_layer(void **state)
+{
+    assert_int_equal(elements_of("qwen3-32b", RP_LAYER_BLOCK, 0, "self_attn.q_proj.weight"),
+                     5120 * 64 * 128);
+    assert_int_equal(elements_of("qwen3-32b", RP_LAYER_BLOCK, 0, "self_attn.k_norm.weight"), 128);
+    assert_int_equal(elements_of("llama-3.1-8b", RP_LAYER_BLOCK, 0, "self_attn.k_norm.weight"), 0);
+    assert_int_equal(
+        elements_of("qwen3-235b-a22b", RP_LAYER_BLOCK, 0, "mlp.experts.127.down_proj.weight"),
+        1536 * 4096);
+    assert_int_equal(elements_of("gpt-oss-20b", RP_LAYER_BLOCK, 0, "mlp.experts.gate_up_proj"),
+                     32 * 2880 * 5760);
+    assert_int_equal(elements_of("gpt-oss-20b", RP_LAYER_BLOCK, 0, "self_attn.sinks"), 64);
+    assert_int_equal(elements_of("gpt-oss-20b", RP_LAYER_BLOCK, 0, "mlp.router.bias"), 32);
+    assert_int_equal(elements_of("qwen3-1.7b", RP_LAYER_HEAD, 0, "lm_head.weight"), 151936 * 2048);
+    assert_int_equal(elements_of("qwen3-1.7b", RP_LAYER_EMBEDDING, 0, "embed_tokens.weight"),
+                     151936 * 2048);
+}
+
+static void
+counts_a_tied_matrix_once(void **state)
+{
+    const RpModel *model = rp_model_find("qwen3-1.7b", NULL);
+    guint64 matrix = G_GUINT64_CONSTANT(151936) * 2048;
+
+    assert_int_equal(rp_model_layer_parameters(model, RP_LAYER_EMBEDDING), matrix);
+    assert_int_equal(rp_model_layer_parameters(model, RP_LAYER_HEAD), matrix + 2048);
+    assert_int_equal(rp_model_layer_parameters(model, RP_LAYER_BLOCK), 50336000);
+    assert_int_equal(rp_model_parameters(model), matrix + 2048 + 28 * 50336000);
+}
+
+static void
+trains_only_adapters_with_lora(void **state)
+{
+    static const struct {
+        const char *name;
+        guint64 trained; /* of one block, rank 32 */
+    } rows[] = {
+        /* 32 x (in + out) of q, k, v, o, gate, up, down */
+        {"qwen3-1.7b", 32 * (2 * (2048 + 2048) + 2 * (2048 + 1024) + 3 * (2048 + 6144))},
+        /* 32 x (in + out) of q, k, v, o */
+        {"qwen3-235b-a22b", 32 * (2 * (4096 + 8192) + 2 * (4096 + 512))},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpModel *model = rp_model_find(rows[i].name, NULL);
+        GArray *tensors = rp_model_tensors(model, RP_LAYER_BLOCK, 32);
+        guint64 trained = 0;
+        guint64 frozen = 0;
+
+        for (guint j = 0; j < tensors->len; j++) {
+            const RpTensor *t = &g_array_index(tensors, RpTensor, j);
+            *(t->trained ? &trained : &frozen) += t->elements;
+        }
+        g_array_unref(tensors);
+        assert_int_equal(trained, rows[i].trained);
+        assert_int_equal(frozen, rp_model_layer_parameters(model, RP_LAYER_BLOCK));
+    }
+    assert_int_equal(elements_of("qwen3-1.7b", RP_LAYER_BLOCK, 8, "self_attn.k_proj.lora_B.weight"),
+                     8 * 1024);
+}
+
+static void
+alternates_sliding_and_full_blocks(void **state)
+{
+    const RpModel *oss = rp_model_find("gpt-oss-20b", NULL);
+
+    assert_true(rp_model_block_slides(oss, 0));
+    assert_false(rp_model_block_slides(oss, 1));
+    assert_false(rp_model_block_slides(oss, 23));
+    assert_false(rp_model_block_slides(rp_model_find("qwen3-8b", NULL), 0));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_the_published_parameters_of_every_model),
+        cmocka_unit_test(has_the_shapes_of_the_papers_table_3),
+        cmocka_unit_test(has_complete_and_consistent_rows),
+        cmocka_unit_test(has_the_gpus_of_the_papers_table_2),
+        cmocka_unit_test(finds_by_any_name_and_suggests_the_nearest),
+        cmocka_unit_test(lists_the_tensors_of_each_layer),
+        cmocka_unit_test(counts_a_tied_matrix_once),
+        cmocka_unit_test(trains_only_adapters_with_lora),
+        cmocka_unit_test(alternates_sliding_and_full_blocks),
+    };
+    return cmocka_run_group_tests_name("catalogue", tests, NULL, NULL);
+}

@@ -1,0 +1,306 @@
+#include "tests/rp-test.h"
+
+#include "core/planner.h"
+#include "core/units.h"
+
+/* Embedding, eight blocks and a head with every size. */
+static RpProfile *
+new_profile(void)
+{
+    RpProfile *profile = rp_profile_new(10);
+
+    profile->layers[0].kind = RP_LAYER_EMBEDDING;
+    profile->layers[9].kind = RP_LAYER_HEAD;
+    for (guint l = 0; l < 10; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        layer->forward_ns = 1000;
+        layer->recompute_ns = 1000;
+        layer->backward_ns = 2000;
+        layer->weight_gradient_ns = 1000;
+        layer->parameter_bytes = 1 << 20;
+        layer->gradient_bytes = 1 << 20;
+        layer->input_bytes = 1 << 16;
+        layer->output_bytes = 1 << 16;
+        layer->forward_workspace_bytes = 1 << 14;
+        layer->backward_workspace_bytes = 1 << 15;
+        layer->activation_bytes = 1 << 18;
+    }
+    profile->has_sizes = TRUE;
+    profile->links.h2d_bytes_per_s = 1e12;
+    profile->links.d2h_bytes_per_s = 1e12;
+    profile->optimizer_parameters_per_s = 1e9;
+    return profile;
+}
+
+static RpPartition *
+new_dispatched(const RpProfile *profile)
+{
+    const guint forward[] = {3, 3, 2};
+    const guint backward[] = {0, 2, 2, 2, 2};
+    GError *error = NULL;
+    RpPartition *partition =
+        rp_partition_from_dispatched_blocks(profile, forward, 3, backward, 5, &error);
+
+    rp_assert_no_error(error);
+    return partition;
+}
+
+static RpPlanOptions
+full_options(const char *schedule, guint gpus, guint micro_batches)
+{
+    GError *error = NULL;
+    RpPlanOptions options = {.schedule = rp_schedule_find(schedule, &error),
+                             .gpus = gpus,
+                             .micro_batches = micro_batches,
+                             .fidelity = RP_FIDELITY_FULL};
+
+    rp_assert_no_error(error);
+    return options;
+}
+
+static RpPlan *
+make(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+     guint iterations)
+{
+    GError *error = NULL;
+    RpPlan *plan = rp_plan_make(profile, partition, options, iterations, &error);
+
+    rp_assert_no_error(error);
+    return plan;
+}
+
+static guint64
+sum_bytes(const RpPlan *plan, RpTaskKind kind, guint iteration)
+{
+    guint64 bytes = 0;
+
+    for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+
+        if (task->kind == kind && task->iteration == iteration)
+            bytes += task->bytes;
+    }
+    return bytes;
+}
+
+static void
+uploads_every_forward_and_backward_stage_once_a_round(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+
+    (void)state;
+    options.round = 4;
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+    /* forward: embedding and 8 blocks, fused: head, backward: 9; each of 1 MiB, in two rounds */
+    assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_UPLOAD, 1), 2 * 19 * RP_MIB);
+    /* all ten layers once a round */
+    assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1), 2 * 10 * RP_MIB);
+    /* the second round is added: three times its bytes go through memory */
+    assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 1), 3 * 10 * RP_MIB);
+    /* 28 bytes for each 2 bytes of gradient */
+    assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 14 * 10 * RP_MIB);
+}
+
+static void
+bound_weights_travel_once_an_iteration(void **state)
+{
+    const guint blocks[] = {2, 2, 2, 2};
+    GError *error = NULL;
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = rp_partition_from_blocks(profile, blocks, 4, &error);
+    RpPlanOptions options = full_options("1f1b", 4, 8);
+
+    (void)state;
+    rp_assert_no_error(error);
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+    assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_UPLOAD, 0), 10 * RP_MIB);
+    assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_UPLOAD, 1), 10 * RP_MIB);
+    assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1), 10 * RP_MIB);
+}
+
+static void
+host_holds_18_bytes_a_parameter_fused_and_16_lean(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    const guint64 parameters = 10 * RP_MIB / 2;
+
+    (void)state;
+    options.async = TRUE;
+    for (guint mode = 0; mode < 2; mode++) {
+        options.optimizer = mode == 0 ? RP_OPTIMIZER_FUSED : RP_OPTIMIZER_LEAN;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 1);
+        guint64 state_bytes = rp_plan_category_bytes(plan, 2, RP_BUFFER_PARAMETERS) +
+                              rp_plan_category_bytes(plan, 2, RP_BUFFER_GRADIENTS) +
+                              rp_plan_category_bytes(plan, 2, RP_BUFFER_OPTIMIZER);
+
+        assert_int_equal(state_bytes, (mode == 0 ? 18 : 16) * parameters);
+    }
+}
+
+static void
+buffers_of_an_arena_never_overlap_and_end_at_its_size(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 3, 9);
+    guint64 ends[4] = {0};
+
+    (void)state;
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+    for (guint b = 0; b < rp_plan_n_buffers(plan); b++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, b);
+
+        assert_true(buffer->offset >= ends[buffer->arena]);
+        ends[buffer->arena] = buffer->offset + buffer->bytes;
+    }
+    for (guint a = 0; a < 4; a++)
+        assert_int_equal(rp_plan_arena_bytes(plan, a), ends[a]);
+    for (guint a = 0; a < 3; a++)
+        assert_int_equal(rp_plan_arena_bytes(plan, a),
+                         rp_plan_dispatched_gpu_bytes(profile, partition));
+}
+
+static void
+arenas_stay_as_they_are_after_the_second_iteration(void **state)
+{
+    static const char *const names[] = {"gpipe",      "1f1b",       "interleaved-1f1b",
+                                        "looped-bfs", "zb-h1",      "interleaved-zb",
+                                        "zb-v",       "dualpipe-v", "mobius"};
+    g_autoptr(RpProfile) profile = new_profile();
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
+        RpPlanOptions options = full_options(names[i], 2, 8);
+        guint v = options.schedule->stages_per_gpu != 0 ? options.schedule->stages_per_gpu : 2;
+        GError *error = NULL;
+        g_autoptr(RpPartition) partition = rp_partition_min_max(profile, 2 * v, &error);
+
+        rp_assert_no_error(error);
+        options.async = TRUE;
+        g_autoptr(RpPlan) two = make(profile, partition, &options, 2);
+        g_autoptr(RpPlan) five = make(profile, partition, &options, 5);
+        for (guint a = 0; a <= 2; a++)
+            assert_int_equal(rp_plan_arena_bytes(two, a), rp_plan_arena_bytes(five, a));
+    }
+}
+
+static void
+a_plan_that_does_not_fit_names_category_excess_and_remedy(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    GError *error = NULL;
+
+    (void)state;
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 1);
+    guint64 need = rp_plan_arena_bytes(plan, 0);
+    assert_true(rp_plan_check_memory(plan, need, 0, &error));
+    assert_false(rp_plan_check_memory(plan, need - 1, 0, &error));
+    rp_assert_error_message_contains(error, "gpu 0");
+    rp_assert_error_message_contains(error, " 1 more than");
+    rp_assert_error_message_contains(error, "smaller");
+    g_clear_error(&error);
+    assert_false(rp_plan_check_memory(plan, 0, 1 << 20, &error));
+    rp_assert_error_message_contains(error, "host memory");
+    rp_assert_error_message_contains(error, "optimizer state");
+    rp_assert_error_message_contains(error, "LoRA");
+    g_clear_error(&error);
+}
+
+static void
+frozen_layers_cost_no_gradient_and_no_optimizer(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+
+    (void)state;
+    for (guint l = 0; l < 10; l++)
+        profile->layers[l].gradient_bytes = l == 4 ? 4096 : 0;
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+    assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1), 4096);
+    assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 14 * 4096);
+    assert_int_equal(rp_plan_category_bytes(plan, 2, RP_BUFFER_OPTIMIZER), 6 * 4096);
+}
+
+static void
+refuses_a_partition_of_the_wrong_kind(void **state)
+{
+    const guint blocks[] = {4, 4};
+    g_autoptr(RpProfile) profile = new_profile();
+    GError *error = NULL;
+    g_autoptr(RpPartition) bound = rp_partition_from_blocks(profile, blocks, 2, &error);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+
+    (void)state;
+    rp_assert_no_error(error);
+    assert_null(rp_plan_make(profile, bound, &options, 1, &error));
+    rp_assert_error_message_contains(error, "needs forward and backward stages");
+    g_clear_error(&error);
+}
+
+static void
+full_fidelity_refuses_the_published_fused_forward(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    GError *error = NULL;
+
+    (void)state;
+    options.fused_forward = RP_FUSED_PUBLISHED;
+    assert_null(rp_plan_make(profile, partition, &options, 1, &error));
+    rp_assert_error_message_contains(error, "compute fidelity only");
+    g_clear_error(&error);
+}
+
+static void
+retired_tasks_leave_the_rest_as_it_was(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+
+    (void)state;
+    g_autoptr(RpPlan) whole = make(profile, partition, &options, 3);
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+    RpTaskId cut = rp_plan_end_id(plan) / 2;
+    rp_plan_retire(plan, cut);
+    assert_int_equal(rp_plan_first_id(plan), cut);
+    assert_int_equal(rp_plan_end_id(plan), rp_plan_end_id(whole));
+    for (RpTaskId id = cut; id < rp_plan_end_id(plan); id++) {
+        const RpTask *a = rp_plan_task(plan, id);
+        const RpTask *b = rp_plan_task(whole, id);
+
+        assert_memory_equal(a, b, sizeof *a);
+        assert_memory_equal(rp_plan_dependencies(plan, a), rp_plan_dependencies(whole, b),
+                            a->dependency_count * sizeof(RpDependency));
+        assert_memory_equal(rp_plan_accesses(plan, a), rp_plan_accesses(whole, b),
+                            a->access_count * sizeof(RpAccess));
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(uploads_every_forward_and_backward_stage_once_a_round),
+        cmocka_unit_test(bound_weights_travel_once_an_iteration),
+        cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),
+        cmocka_unit_test(buffers_of_an_arena_never_overlap_and_end_at_its_size),
+        cmocka_unit_test(arenas_stay_as_they_are_after_the_second_iteration),
+        cmocka_unit_test(a_plan_that_does_not_fit_names_category_excess_and_remedy),
+        cmocka_unit_test(frozen_layers_cost_no_gradient_and_no_optimizer),
+        cmocka_unit_test(refuses_a_partition_of_the_wrong_kind),
+        cmocka_unit_test(full_fidelity_refuses_the_published_fused_forward),
+        cmocka_unit_test(retired_tasks_leave_the_rest_as_it_was),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,607 @@
+#include "tests/rp-test.h"
+
+#include <math.h>
+#include <glib/gstdio.h>
+#include <unistd.h>
+
+#include "core/profile.h"
+
+/* A directory, a profile, an error and a text that a test may leave behind. */
+typedef struct {
+    char *directory;
+    RpProfile *profile;
+    RpProfile *other;
+    GError *error;
+    char *text;
+    char *path;
+} Fixture;
+
+static int
+setup(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->directory = g_dir_make_tmp("rp-profile-XXXXXX", NULL);
+    f->path = g_build_filename(f->directory, "profile.json", NULL);
+    *state = f;
+    return f->directory ? 0 : -1;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *f = *state;
+    g_autoptr(GDir) dir = g_dir_open(f->directory, 0, NULL);
+    const char *name;
+
+    while (dir && (name = g_dir_read_name(dir))) {
+        g_autofree char *path = g_build_filename(f->directory, name, NULL);
+        g_remove(path);
+    }
+    g_rmdir(f->directory);
+    rp_profile_free(f->profile);
+    rp_profile_free(f->other);
+    g_clear_error(&f->error);
+    g_free(f->text);
+    g_free(f->path);
+    g_free(f->directory);
+    g_free(f);
+    return 0;
+}
+
+#define BLOCK "{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2}"
+#define WITH_LAYERS(layers) "{\"format\":\"roundpipe-profile/1\",\"layers\":[" layers "]}"
+#define WITH_KEY(key) "{\"format\":\"roundpipe-profile/1\"," key ",\"layers\":[" BLOCK "]}"
+#define WITH_LAYER_KEY(key)                                                                        \
+    WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2," key "}")
+
+static const char full_text[] =
+    "{\n"
+    "  \"format\": \"roundpipe-profile/1\",\n"
+    "  \"model\": \"qwen3-1.7b\",\n"
+    "  \"device\": \"RTX 4090\",\n"
+    "  \"gpus\": 8,\n"
+    "  \"dtype\": \"fp16\",\n"
+    "  \"accumulate\": \"fp32\",\n"
+    "  \"source\": \"measured\",\n"
+    "  \"origin\": \"a \\\"test\\\" with \\\\ and ü\",\n"
+    "  \"date\": \"2026-04-29\",\n"
+    "  \"micro_batch\": { \"sequences\": 4, \"tokens_per_sequence\": 2048 },\n"
+    "  \"links\": { \"hop_ms\": 1.6, \"copy_latency_ms\": 0.012, \"h2d_gb_per_s\": 25.0, "
+    "\"d2h_gb_per_s\": 24.5, \"host_gb_per_s\": 150.0, \"root_gb_per_s\": 50.0, "
+    "\"gpus_per_root\": 4 },\n"
+    "  \"gpu_memory_bytes\": 25757220864,\n"
+    "  \"optimizer\": { \"parameters_per_s\": 3.0e9 },\n"
+    "  \"layers\": [\n"
+    "    { \"kind\": \"embedding\", \"name\": \"embed\",\n"
+    "      \"forward_ms\": 0.0, \"backward_ms\": 0.0,\n"
+    "      \"parameter_bytes\": 100, \"gradient_bytes\": 0, \"input_bytes\": 4, "
+    "\"output_bytes\": 8,\n"
+    "      \"tensor_bytes\": [60, 40] },\n"
+    "    { \"kind\": \"block\", \"name\": \"block\", \"count\": 28,\n"
+    "      \"forward_ms\": 7.429, \"backward_ms\": 15.831001, \"recompute_ms\": 7.5, "
+    "\"weight_gradient_ms\": 7.0, \"forward_spread_ms\": 0.001, \"backward_spread_ms\": 0.000001,\n"
+    "      \"parameter_bytes\": 1125899906842624, \"gradient_bytes\": 2, \"input_bytes\": 3, "
+    "\"output_bytes\": 4,\n"
+    "      \"forward_workspace_bytes\": 5, \"backward_workspace_bytes\": 6, "
+    "\"activation_bytes\": 7 },\n"
+    "    { \"kind\": \"block\", \"name\": \"wide\",\n"
+    "      \"forward_ms\": 8.0, \"backward_ms\": 16.0,\n"
+    "      \"parameter_bytes\": 1, \"gradient_bytes\": 2, \"input_bytes\": 3, "
+    "\"output_bytes\": 4 },\n"
+    "    { \"kind\": \"head\", \"name\": \"head\",\n"
+    "      \"forward_ms\": 22.0655, \"backward_ms\": 43.707,\n"
+    "      \"parameter_bytes\": 0, \"gradient_bytes\": 0, \"input_bytes\": 0, "
+    "\"output_bytes\": 0 }\n"
+    "  ]\n"
+    "}\n";
+
+static void
+reads_every_key(void **state)
+{
+    Fixture *f = *state;
+
+    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
+    rp_assert_no_error(f->error);
+    const RpProfile *p = f->profile;
+    assert_string_equal(p->model, "qwen3-1.7b");
+    assert_string_equal(p->origin, "a \"test\" with \\ and ü");
+    assert_string_equal(p->date, "2026-04-29");
+    assert_int_equal(p->gpus, 8);
+    assert_int_equal(rp_profile_micro_batch_tokens(p), 8192);
+    assert_int_equal(p->links.hop_ns, 1600000);
+    assert_int_equal(p->links.copy_latency_ns, 12000);
+    assert_true(p->links.d2h_bytes_per_s == 24.5e9);
+    assert_int_equal(p->links.gpus_per_root, 4);
+    assert_true(p->optimizer_parameters_per_s == 3e9);
+    assert_int_equal(p->n_layers, 31);
+    assert_int_equal(rp_profile_n_blocks(p), 29);
+    assert_int_equal(rp_profile_first_block(p), 1);
+    assert_true(p->has_sizes);
+    assert_int_equal(p->layers[0].n_tensors, 2);
+    assert_int_equal(p->layers[0].tensor_bytes[1], 40);
+    assert_int_equal(p->layers[28].forward_ns, 7429000);
+    assert_int_equal(p->layers[28].backward_ns, 15831001);
+    assert_int_equal(p->layers[28].recompute_ns, 7500000);
+    assert_int_equal(p->layers[28].weight_gradient_ns, 7000000);
+    assert_int_equal(p->layers[28].backward_spread_ns, 1);
+    assert_int_equal(p->layers[28].parameter_bytes, G_GUINT64_CONSTANT(1) << 50);
+    assert_int_equal(p->layers[29].recompute_ns, 8000000);
+    assert_int_equal(p->layers[29].weight_gradient_ns, 8000000);
+    assert_int_equal(p->layers[30].kind, RP_LAYER_HEAD);
+    assert_true(rp_profile_check_full(p, &f->error));
+}
+
+static void
+writes_exactly_what_it_read(void **state)
+{
+    Fixture *f = *state;
+
+    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
+    rp_assert_no_error(f->error);
+    f->text = rp_profile_to_json(f->profile);
+    assert_string_equal(f->text, full_text);
+}
+
+static void
+copies_everything(void **state)
+{
+    Fixture *f = *state;
+
+    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
+    rp_assert_no_error(f->error);
+    f->other = rp_profile_copy(f->profile);
+    rp_profile_free(f->profile);
+    f->profile = NULL;
+    f->text = rp_profile_to_json(f->other);
+    assert_string_equal(f->text, full_text);
+}
+
+static void
+reads_the_smallest_profile(void **state)
+{
+    Fixture *f = *state;
+    const char *text = WITH_LAYERS(BLOCK);
+
+    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
+    rp_assert_no_error(f->error);
+    assert_false(f->profile->has_sizes);
+    assert_string_equal(f->profile->missing, "layers[0].parameter_bytes");
+    assert_string_equal(f->profile->model, "");
+    assert_string_equal(f->profile->layers[0].name, "block");
+    assert_int_equal(f->profile->layers[0].weight_gradient_ns, 1000000);
+    assert_false(rp_profile_check_full(f->profile, &f->error));
+    assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FIDELITY));
+    rp_assert_error_message_contains(f->error, "layers[0].parameter_bytes");
+    rp_assert_error_message_contains(f->error, "compute");
+}
+
+static void
+names_the_missing_link_for_full_fidelity(void **state)
+{
+    Fixture *f = *state;
+    const char *text = WITH_LAYER_KEY("\"parameter_bytes\":1,\"gradient_bytes\":1,"
+                                      "\"input_bytes\":1,\"output_bytes\":1");
+
+    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
+    rp_assert_no_error(f->error);
+    assert_false(rp_profile_check_full(f->profile, &f->error));
+    rp_assert_error_message_contains(f->error, "links.h2d_gb_per_s");
+}
+
+static void
+takes_whole_numbers_and_fractions_alike(void **state)
+{
+    Fixture *f = *state;
+    const char *text = WITH_LAYERS("{\"kind\":\"block\",\"count\":2.0,\"forward_ms\":1e0,"
+                                   "\"backward_ms\":2.50,\"input_bytes\":1e9}");
+
+    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->profile->n_layers, 2);
+    assert_int_equal(f->profile->layers[1].backward_ns, 2500000);
+    assert_int_equal(f->profile->layers[1].input_bytes, 1000000000);
+}
+
+typedef struct {
+    const char *text;
+    RpProfileError code;
+    const char *message; /* part of it */
+} BadInput;
+
+static const BadInput bad_inputs[] = {
+    {"", RP_PROFILE_ERROR_SYNTAX, "line 1, column 1: expected a value, found the end"},
+    {"  \n\n ", RP_PROFILE_ERROR_SYNTAX, "line 3, column 2"},
+    {"not json", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
+    {"{} {}", RP_PROFILE_ERROR_SYNTAX, "expected the end of the file, found \"{\""},
+    {"[1, 2", RP_PROFILE_ERROR_SYNTAX, "expected `,` or `]`"},
+    {"[1,]", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
+    {"{\"a\":1,}", RP_PROFILE_ERROR_SYNTAX, "expected a key"},
+    {"{\"a\" 1}", RP_PROFILE_ERROR_SYNTAX, "expected `:`"},
+    {"var x = {}", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
+    {"/* c */ {}", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
+    {"[01]", RP_PROFILE_ERROR_SYNTAX, "expected a number, found \"01\""},
+    {"[0x1]", RP_PROFILE_ERROR_SYNTAX, "expected `,` or `]`"},
+    {"[NaN]", RP_PROFILE_ERROR_SYNTAX, "found \"NaN\""},
+    {"[-Infinity]", RP_PROFILE_ERROR_SYNTAX, "found \"-Infinity\""},
+    {"[1e]", RP_PROFILE_ERROR_SYNTAX, "expected a number"},
+    {"[12345678901234567890]", RP_PROFILE_ERROR_SYNTAX, "at most 18 digits"},
+    {"[\"a", RP_PROFILE_ERROR_SYNTAX, "closed string"},
+    {"[\"\\x\"]", RP_PROFILE_ERROR_SYNTAX, "an escape"},
+    {"[\"\\u0000\"]", RP_PROFILE_ERROR_SYNTAX, "a character after \\u"},
+    {"[\"\\ud800\"]", RP_PROFILE_ERROR_SYNTAX, "a character after \\u"},
+    {"[\"\t\"]", RP_PROFILE_ERROR_SYNTAX, "without control characters"},
+    {"[tru]", RP_PROFILE_ERROR_SYNTAX, "expected a value, found \"tru\""},
+    {"{\"a\":1,\n \"a\":2}", RP_PROFILE_ERROR_SYNTAX,
+     "line 2, column 2: expected each key once, found \"a\" a second time"},
+    {"{\"\\u0061\":1}", RP_PROFILE_ERROR_SYNTAX, "a key without escapes"},
+    {"[\"\xff\"]", RP_PROFILE_ERROR_SYNTAX, "expected UTF-8 text, found byte 0xff"},
+    {"[]", RP_PROFILE_ERROR_FORMAT, "expected an object, found an array"},
+    {"null", RP_PROFILE_ERROR_FORMAT, "expected an object, found null"},
+    {"{}", RP_PROFILE_ERROR_FORMAT, "format: expected \"roundpipe-profile/1\", found nothing"},
+    {"{\"format\":\"roundpipe-profile/2\"}", RP_PROFILE_ERROR_FORMAT,
+     "found \"roundpipe-profile/2\""},
+    {"{\"format\":1}", RP_PROFILE_ERROR_FORMAT, "found 1"},
+    {"{\"format\":\"roundpipe-profile/1\"}", RP_PROFILE_ERROR_VALUE,
+     "layers: expected an array of layers, found nothing"},
+    {WITH_LAYERS(""), RP_PROFILE_ERROR_VALUE, "layers: expected at least one block"},
+    {WITH_LAYERS("7"), RP_PROFILE_ERROR_VALUE, "layers[0]: expected an object, found 7"},
+    {WITH_KEY("\"modell\":\"x\""), RP_PROFILE_ERROR_FORMAT,
+     "the file: expected a known key such as \"model\", found \"modell\""},
+    {WITH_KEY("\"zzzzzzz\":\"x\""), RP_PROFILE_ERROR_FORMAT, "expected a known key, found"},
+    {WITH_KEY("\"model\":5"), RP_PROFILE_ERROR_VALUE, "model: expected text on one line, found 5"},
+    {WITH_KEY("\"model\":\"a\\nb\""), RP_PROFILE_ERROR_VALUE, "found \"a\\u000ab\""},
+    {WITH_KEY("\"dtype\":\"fp8\""), RP_PROFILE_ERROR_VALUE,
+     "dtype: expected one of \"fp16\", \"bf16\", \"fp32\", found \"fp8\""},
+    {WITH_KEY("\"source\":\"guess\""), RP_PROFILE_ERROR_VALUE, "source"},
+    {WITH_KEY("\"date\":\"2026-02-30\""), RP_PROFILE_ERROR_VALUE, "date"},
+    {WITH_KEY("\"date\":\"yesterday\""), RP_PROFILE_ERROR_VALUE, "expected a date"},
+    {WITH_KEY("\"gpus\":0"), RP_PROFILE_ERROR_VALUE, "gpus: expected a whole number from 1"},
+    {WITH_KEY("\"links\":[]"), RP_PROFILE_ERROR_VALUE, "links: expected an object"},
+    {WITH_KEY("\"links\":{\"hop\":1}"), RP_PROFILE_ERROR_FORMAT, "links: expected a known key"},
+    {WITH_KEY("\"links\":{\"hop_ms\":-1}"), RP_PROFILE_ERROR_VALUE, "links.hop_ms"},
+    {WITH_KEY("\"links\":{\"h2d_gb_per_s\":0}"), RP_PROFILE_ERROR_VALUE, "links.h2d_gb_per_s"},
+    {WITH_KEY("\"links\":{\"gpus_per_root\":1.5}"), RP_PROFILE_ERROR_VALUE, "gpus_per_root"},
+    {WITH_KEY("\"optimizer\":{\"parameters_per_s\":1e400}"), RP_PROFILE_ERROR_VALUE, "found inf"},
+    {WITH_KEY("\"micro_batch\":{\"sequences\":true}"), RP_PROFILE_ERROR_VALUE, "found true"},
+    {WITH_KEY("\"gpu_memory_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "gpu_memory_bytes"},
+    {WITH_LAYERS("{\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
+     "layers[0].kind: expected one of"},
+    {WITH_LAYERS("{\"kind\":\"blok\",\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
+     "layers[0].kind"},
+    {WITH_LAYERS(BLOCK ",{\"kind\":\"block\",\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
+     "layers[1].forward_ms: expected milliseconds from 0 to 1e9, found nothing"},
+    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":-1,\"backward_ms\":2}"),
+     RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms: expected milliseconds from 0 to 1e9, found -1"},
+    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1e10,\"backward_ms\":2}"),
+     RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms"},
+    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":\"1\",\"backward_ms\":2}"),
+     RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms"},
+    {WITH_LAYER_KEY("\"recompute_ms\":-0.001"), RP_PROFILE_ERROR_VALUE, "recompute_ms"},
+    {WITH_LAYER_KEY("\"weight_gradient_ms\":2.1"), RP_PROFILE_ERROR_VALUE, "at most backward_ms"},
+    {WITH_LAYER_KEY("\"forwrad_ms\":1"), RP_PROFILE_ERROR_FORMAT,
+     "layers[0]: expected a known key such as \"forward_ms\", found \"forwrad_ms\""},
+    {WITH_LAYER_KEY("\"count\":0"), RP_PROFILE_ERROR_VALUE,
+     "layers[0].count: expected a whole number from 1 to 65536, found 0"},
+    {WITH_LAYER_KEY("\"count\":-3"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
+    {WITH_LAYER_KEY("\"count\":1.5"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
+    {WITH_LAYER_KEY("\"count\":1000000"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
+    {WITH_LAYERS("{\"kind\":\"block\",\"count\":65536,\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
+     RP_PROFILE_ERROR_VALUE, "layers: expected at most 65536 layers"},
+    {WITH_LAYER_KEY("\"input_bytes\":1e16"), RP_PROFILE_ERROR_VALUE, "input_bytes"},
+    {WITH_LAYER_KEY("\"input_bytes\":0.5"), RP_PROFILE_ERROR_VALUE, "whole bytes"},
+    {WITH_LAYER_KEY("\"input_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "input_bytes"},
+    {WITH_LAYER_KEY("\"tensor_bytes\":[]"), RP_PROFILE_ERROR_VALUE, "tensor_bytes"},
+    {WITH_LAYER_KEY("\"tensor_bytes\":[1,-2]"), RP_PROFILE_ERROR_VALUE, "tensor_bytes[1]"},
+    {WITH_LAYER_KEY("\"tensor_bytes\":[1125899906842624,1]"), RP_PROFILE_ERROR_VALUE, "sum"},
+    {WITH_LAYER_KEY("\"parameter_bytes\":4,\"tensor_bytes\":[1,2]"), RP_PROFILE_ERROR_VALUE,
+     "expected the sum of tensor_bytes, 3, found 4"},
+    {WITH_LAYERS("{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
+     RP_PROFILE_ERROR_VALUE, "layers[0].kind: expected one head, as the last layer"},
+    {WITH_LAYERS(BLOCK ",{\"kind\":\"embedding\",\"forward_ms\":1,\"backward_ms\":2}"),
+     RP_PROFILE_ERROR_VALUE, "layers[1].kind: expected one embedding, as the first layer"},
+    {WITH_LAYERS("{\"kind\":\"embedding\",\"count\":2,\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
+     RP_PROFILE_ERROR_VALUE, "one embedding"},
+    {WITH_LAYERS(BLOCK ",{\"kind\":\"head\",\"count\":2,\"forward_ms\":1,\"backward_ms\":2}"),
+     RP_PROFILE_ERROR_VALUE, "one head"},
+    {WITH_LAYERS("{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
+     "at least one block"},
+};
+
+static void
+refuses_bad_input_naming_the_place(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint i = 0; i < G_N_ELEMENTS(bad_inputs); i++) {
+        const BadInput *bad = &bad_inputs[i];
+
+        g_clear_error(&f->error);
+        f->profile = rp_profile_parse("bad.json", bad->text, strlen(bad->text), &f->error);
+        if (f->profile)
+            print_error("accepted: %s\n", bad->text);
+        assert_null(f->profile);
+        rp_assert_error_message_contains(f->error, bad->message);
+        assert_true(g_str_has_prefix(f->error->message, "bad.json: "));
+        assert_null(strchr(f->error->message, '\n'));
+        if (!g_error_matches(f->error, RP_PROFILE_ERROR, bad->code))
+            print_error("wrong code %d: %s\n", f->error->code, f->error->message);
+        assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, bad->code));
+    }
+}
+
+static void
+refuses_a_byte_of_zero(void **state)
+{
+    Fixture *f = *state;
+    static const char text[] = "{\"a\0b\":1}";
+
+    f->profile = rp_profile_parse("t", text, sizeof text - 1, &f->error);
+    assert_null(f->profile);
+    rp_assert_error_message_contains(f->error, "byte 0x00");
+}
+
+static void
+refuses_deep_nesting_without_recursing(void **state)
+{
+    Fixture *f = *state;
+    const gsize n = 100000;
+
+    f->text = g_malloc(n);
+    memset(f->text, '[', n);
+    f->profile = rp_profile_parse("t", f->text, n, &f->error);
+    assert_null(f->profile);
+    rp_assert_error_message_contains(f->error, "line 1, column 17: expected at most 16 levels");
+}
+
+static void
+refuses_a_million_layers(void **state)
+{
+    Fixture *f = *state;
+    GString *text = g_string_new("{\"format\":\"roundpipe-profile/1\",\"layers\":[" BLOCK);
+
+    for (guint i = 1; i < 1000000; i++)
+        g_string_append(text, "," BLOCK);
+    g_string_append(text, "]}");
+    f->text = g_string_free(text, FALSE);
+    f->profile = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
+    assert_null(f->profile);
+    rp_assert_error_message_contains(f->error, "expected at most");
+}
+
+static void
+refuses_too_many_keys_and_too_large_a_file(void **state)
+{
+    Fixture *f = *state;
+    GString *text = g_string_new("{\"k0\":1");
+
+    for (guint i = 1; i < 100; i++)
+        g_string_append_printf(text, ",\"k%u\":1", i);
+    f->text = g_string_free(text, FALSE);
+    assert_null(rp_profile_parse("t", f->text, strlen(f->text), &f->error));
+    rp_assert_error_message_contains(f->error, "at most 64 keys");
+    g_clear_error(&f->error);
+    g_free(f->text);
+    f->text = g_malloc0(((gsize)64 << 20) + 1);
+    assert_null(rp_profile_parse("t", f->text, ((gsize)64 << 20) + 1, &f->error));
+    rp_assert_error_message_contains(f->error, "expected at most 67108864 bytes");
+}
+
+static void
+refuses_a_file_cut_at_any_byte(void **state)
+{
+    Fixture *f = *state;
+
+    for (gsize length = 0; length < strlen(full_text) - 2; length++) {
+        g_clear_error(&f->error);
+        f->profile = rp_profile_parse("t", full_text, length, &f->error);
+        assert_null(f->profile);
+        assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX));
+    }
+}
+
+static void
+saves_and_loads_the_same_bytes(void **state)
+{
+    Fixture *f = *state;
+
+    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
+    rp_assert_no_error(f->error);
+    assert_true(rp_profile_save(f->profile, f->path, &f->error));
+    assert_true(rp_profile_save(f->profile, f->path, &f->error));
+    assert_true(g_file_get_contents(f->path, &f->text, NULL, NULL));
+    assert_string_equal(f->text, full_text);
+    f->other = rp_profile_load(f->path, &f->error);
+    rp_assert_no_error(f->error);
+    g_free(f->text);
+    f->text = rp_profile_to_json(f->other);
+    assert_string_equal(f->text, full_text);
+}
+
+static void
+leaves_nothing_beside_a_saved_file(void **state)
+{
+    Fixture *f = *state;
+    guint n = 0;
+
+    f->profile = rp_profile_new(1);
+    assert_true(rp_profile_save(f->profile, f->path, &f->error));
+    GDir *dir = g_dir_open(f->directory, 0, NULL);
+    while (g_dir_read_name(dir))
+        n++;
+    g_dir_close(dir);
+    assert_int_equal(n, 1);
+}
+
+static void
+saves_through_a_symbolic_link(void **state)
+{
+    Fixture *f = *state;
+    char target[64] = "";
+
+    f->profile = rp_profile_new(1);
+    assert_true(rp_profile_save(f->profile, f->path, &f->error));
+    char *link = g_build_filename(f->directory, "link.json", NULL);
+    assert_int_equal(symlink("profile.json", link), 0);
+    f->profile->gpus = 5;
+    gboolean saved = rp_profile_save(f->profile, link, &f->error);
+    ssize_t length = readlink(link, target, sizeof target - 1);
+    g_free(link);
+    assert_true(saved);
+    assert_int_equal(length, strlen("profile.json"));
+    f->other = rp_profile_load(f->path, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->other->gpus, 5);
+}
+
+static void
+reports_what_cannot_be_read_or_written(void **state)
+{
+    Fixture *f = *state;
+
+    f->profile = rp_profile_new(1);
+    f->other = rp_profile_load(f->path, &f->error);
+    assert_null(f->other);
+    assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO));
+    rp_assert_error_message_contains(f->error, "profile.json: cannot read: No such file");
+    g_clear_error(&f->error);
+    f->other = rp_profile_load(f->directory, &f->error);
+    assert_null(f->other);
+    rp_assert_error_message_contains(f->error, "Is a directory");
+    g_clear_error(&f->error);
+    assert_false(rp_profile_save(f->profile, f->directory, &f->error));
+    rp_assert_error_message_contains(f->error, "cannot write: Is a directory");
+    g_clear_error(&f->error);
+    assert_false(rp_profile_save(f->profile, "/nonexistent/x.json", &f->error));
+    assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO));
+    rp_assert_error_message_contains(f->error, "/nonexistent/x.json: cannot write: ");
+}
+
+static void
+reports_a_full_disk(void **state)
+{
+    Fixture *f = *state;
+
+    if (!g_file_test("/dev/full", G_FILE_TEST_EXISTS))
+        skip();
+    f->profile = rp_profile_new(1);
+    assert_false(rp_profile_save(f->profile, "/dev/full", &f->error));
+    rp_assert_error_message_contains(f->error, "/dev/full: cannot write: No space left");
+}
+
+static void
+reports_an_unreadable_file(void **state)
+{
+    Fixture *f = *state;
+
+    if (geteuid() == 0)
+        skip(); /* root reads everything */
+    f->profile = rp_profile_new(1);
+    assert_true(rp_profile_save(f->profile, f->path, &f->error));
+    assert_int_equal(g_chmod(f->path, 0), 0);
+    f->other = rp_profile_load(f->path, &f->error);
+    assert_null(f->other);
+    rp_assert_error_message_contains(f->error, "cannot read: Permission denied");
+}
+
+static void
+reports_a_read_that_fails_midway(void **state)
+{
+    Fixture *f = *state;
+
+    if (!g_file_test("/proc/self/mem", G_FILE_TEST_EXISTS))
+        skip();
+    f->profile = rp_profile_load("/proc/self/mem", &f->error); /* address 0 is not mapped */
+    assert_null(f->profile);
+    rp_assert_error_message_contains(f->error, "/proc/self/mem: cannot read: ");
+}
+
+static void
+keeps_nanoseconds_and_rates_exactly(void **state)
+{
+    Fixture *f = *state;
+    const gint64 times_ns[] = {0,         1,           999999,          1000000,
+                               123456789, 18503703,    999999999999999, 1000000000000000,
+                               7429000,   40561063125, 100000000000001};
+    GRand *random = g_rand_new_with_seed(7);
+    gboolean same = TRUE;
+
+    for (guint i = 0; i < 2000 && same; i++) {
+        g_clear_pointer(&f->profile, rp_profile_free);
+        g_clear_pointer(&f->other, rp_profile_free);
+        f->profile = rp_profile_new(1);
+        f->profile->layers[0].forward_ns =
+            i < G_N_ELEMENTS(times_ns) ? times_ns[i] : (gint64)g_rand_double_range(random, 0, 1e15);
+        double rate = exp(g_rand_double_range(random, log(1e6), log(1e15)));
+        f->profile->links.h2d_bytes_per_s = floor(rate);
+        f->profile->links.root_bytes_per_s = rate;
+        f->profile->optimizer_parameters_per_s = rate;
+        g_free(f->text);
+        f->text = rp_profile_to_json(f->profile);
+        f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
+        rp_assert_no_error(f->error);
+        char *again = rp_profile_to_json(f->other);
+        same = g_str_equal(again, f->text) &&
+               f->other->layers[0].forward_ns == f->profile->layers[0].forward_ns &&
+               f->other->optimizer_parameters_per_s == rate &&
+               fabs(f->other->links.root_bytes_per_s / rate - 1) < 1e-15;
+        g_free(again);
+    }
+    g_rand_free(random);
+    assert_true(same);
+}
+
+static void
+folds_equal_neighbours_only(void **state)
+{
+    Fixture *f = *state;
+    const guint64 two[] = {1, 2};
+    const guint64 other_two[] = {2, 1};
+
+    f->profile = rp_profile_new(6);
+    for (guint i = 0; i < 6; i++)
+        rp_profile_set_tensors(f->profile, i, i < 5 ? two : other_two, 2);
+    f->profile->layers[2].forward_ns = 1;
+    assert_int_equal(f->profile->layers[5].parameter_bytes, 3);
+    assert_ptr_equal(f->profile->layers[0].tensor_bytes, f->profile->layers[4].tensor_bytes);
+    f->text = rp_profile_to_json(f->profile);
+    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->other->n_layers, 6);
+    guint n = 0;
+    for (const char *p = f->text; (p = strstr(p, "\"kind\"")); p++)
+        n++;
+    assert_int_equal(n, 4); /* 0-1, 2, 3-4, 5 */
+    assert_int_equal(f->other->layers[5].tensor_bytes[0], 2);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(reads_every_key),
+        TEST(writes_exactly_what_it_read),
+        TEST(copies_everything),
+        TEST(reads_the_smallest_profile),
+        TEST(names_the_missing_link_for_full_fidelity),
+        TEST(takes_whole_numbers_and_fractions_alike),
+        TEST(refuses_bad_input_naming_the_place),
+        TEST(refuses_a_byte_of_zero),
+        TEST(refuses_deep_nesting_without_recursing),
+        TEST(refuses_a_million_layers),
+        TEST(refuses_too_many_keys_and_too_large_a_file),
+        TEST(refuses_a_file_cut_at_any_byte),
+        TEST(saves_and_loads_the_same_bytes),
+        TEST(leaves_nothing_beside_a_saved_file),
+        TEST(saves_through_a_symbolic_link),
+        TEST(reports_what_cannot_be_read_or_written),
+        TEST(reports_a_full_disk),
+        TEST(reports_an_unreadable_file),
+        TEST(reports_a_read_that_fails_midway),
+        TEST(keeps_nanoseconds_and_rates_exactly),
+        TEST(folds_equal_neighbours_only),
+    };
+    return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
+}

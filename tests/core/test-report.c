@@ -1,0 +1,554 @@
+/*
+ * Reports: each part of the bubble ratio on traces small enough to count by hand, whole schedules
+ * against an independent reference, steady state, use and memory.
+ */
+#include "tests/rp-test.h"
+
+#include "core/import-pytorch.h"
+#include "core/report.h"
+#include "core/verify.h"
+
+typedef struct {
+    RpTrace *trace;
+    RpPlan *plan;
+    RpOrders *orders;
+    GArray *array;
+    GError *error;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    *state = g_new0(Fixture, 1);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *fixture = *state;
+
+    rp_trace_free(fixture->trace);
+    rp_plan_free(fixture->plan);
+    rp_orders_free(fixture->orders);
+    if (fixture->array)
+        g_array_unref(fixture->array);
+    g_clear_error(&fixture->error);
+    g_free(fixture);
+    return 0;
+}
+
+/* One action: device, iteration, `F`, `B`, `X` (fused), `I`, `W` or `&`, start, end, gating hop. */
+typedef struct {
+    guint device;
+    guint iteration;
+    char kind;
+    gint64 start_ns;
+    gint64 end_ns;
+    gint64 transfer_ns;
+} Row;
+
+static guint8
+kind_of(char letter)
+{
+    static const char letters[] = {
+        [RP_TASK_FORWARD] = 'F',        [RP_TASK_BACKWARD] = 'B',        [RP_TASK_FUSED] = 'X',
+        [RP_TASK_INPUT_GRADIENT] = 'I', [RP_TASK_WEIGHT_GRADIENT] = 'W', [RP_TASK_OVERLAP] = '&',
+    };
+
+    for (guint8 kind = 0; kind < sizeof letters; kind++)
+        if (letters[kind] == letter)
+            return kind;
+    fail_msg("no such action: %c", letter);
+    return 0;
+}
+
+static void
+make_trace(Fixture *fixture, guint gpus, gboolean dispatched, const Row *rows, gsize n)
+{
+    fixture->trace = rp_trace_new_empty(gpus, RP_TRACE_PREDICTED);
+    rp_trace_set_dispatched(fixture->trace, dispatched);
+    for (gsize i = 0; i < n; i++) {
+        RpTraceRecord record = {
+            .task = i,
+            .lane = rows[i].device * RP_LANES_PER_DEVICE,
+            .iteration = rows[i].iteration,
+            .kind = kind_of(rows[i].kind),
+            .start_ns = rows[i].start_ns,
+            .end_ns = rows[i].end_ns,
+            .transfer_ns = rows[i].transfer_ns,
+        };
+        rp_trace_append(fixture->trace, &record);
+    }
+}
+
+#define MAKE_TRACE(fixture, gpus, dispatched, rows)                                                \
+    make_trace(fixture, gpus, dispatched, rows, G_N_ELEMENTS(rows))
+
+/* Times, not shares: what the reference counts. */
+typedef struct {
+    gint64 makespan_ns, busy_ns, fill_ns, switch_ns, drain_ns, intra_ns, exposed_ns;
+} Expected;
+
+static void
+assert_bubble(RpBubble bubble, guint gpus, Expected expected)
+{
+    double all = (double)gpus * (double)expected.makespan_ns;
+
+    assert_int_equal(bubble.makespan_ns, expected.makespan_ns);
+    assert_int_equal(bubble.busy_ns, expected.busy_ns);
+    assert_float_equal(bubble.ratio * all, all - (double)expected.busy_ns, 1e-6);
+    assert_float_equal(bubble.fill * all, (double)expected.fill_ns, 1e-6);
+    assert_float_equal(bubble.switch_ * all, (double)expected.switch_ns, 1e-6);
+    assert_float_equal(bubble.drain * all, (double)expected.drain_ns, 1e-6);
+    assert_float_equal(bubble.intra * all, (double)expected.intra_ns, 1e-6);
+    assert_float_equal(bubble.comm_exposed * all, (double)expected.exposed_ns, 1e-6);
+    assert_float_equal(bubble.ratio, bubble.fill + bubble.switch_ + bubble.drain + bubble.intra,
+                       1e-12);
+}
+
+static void
+fill_is_idle_before_the_first_action_and_drain_after_the_last_backward(void **state)
+{
+    Fixture *fixture = *state;
+    /*  gpu 0  |F0|F1|--|B0---|B1---|     switch 1
+     *  gpu 1  |--|F0|B0---|F1|-----|     fill 1, then B1 is missing: drain from B0's end, less F1
+     */
+    const Row rows[] = {
+        {0, 0, 'F', 0, 1, 0}, {0, 0, 'F', 1, 2, 0}, {0, 0, 'B', 3, 5, 0}, {0, 0, 'B', 5, 7, 0},
+        {1, 0, 'F', 1, 2, 0}, {1, 0, 'B', 2, 4, 0}, {1, 0, 'F', 4, 5, 0},
+    };
+
+    MAKE_TRACE(fixture, 2, FALSE, rows);
+    assert_bubble(
+        rp_report_bubble(fixture->trace), 2,
+        (Expected){.makespan_ns = 7, .busy_ns = 10, .fill_ns = 1, .switch_ns = 1, .drain_ns = 2});
+}
+
+static void
+the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up(void **state)
+{
+    Fixture *fixture = *state;
+    /* N = 2, device 0: the second of three forwards; the third one counts as busy.
+     *   |F|--|F|-|F|---|B|       2 before the window, 1 + 3 in it */
+    const Row rows[] = {
+        {0, 0, 'F', 0, 1, 0},  {0, 0, 'F', 3, 4, 0}, {0, 0, 'F', 5, 6, 0},
+        {0, 0, 'B', 9, 10, 0}, {1, 0, 'F', 0, 5, 0}, {1, 0, 'B', 5, 10, 0},
+    };
+
+    MAKE_TRACE(fixture, 2, FALSE, rows);
+    assert_bubble(rp_report_bubble(fixture->trace), 2,
+                  (Expected){.makespan_ns = 10, .busy_ns = 14, .switch_ns = 4, .intra_ns = 2});
+}
+
+static void
+there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward(void **state)
+{
+    Fixture *fixture = *state;
+    /* N = 3, device 0: the third forward follows the backward. Device 1 has one forward only, which
+     * is then the opening one; device 2's first is. */
+    const Row rows[] = {
+        {0, 0, 'F', 0, 1, 0}, {0, 0, 'F', 1, 2, 0}, {0, 0, 'B', 4, 5, 0}, {0, 0, 'F', 5, 6, 0},
+        {0, 0, 'B', 6, 7, 0}, {1, 0, 'F', 0, 1, 0}, {1, 0, 'I', 4, 6, 0}, {1, 0, 'W', 6, 7, 0},
+        {2, 0, 'F', 0, 5, 0}, {2, 0, 'B', 6, 7, 0},
+    };
+
+    MAKE_TRACE(fixture, 3, FALSE, rows);
+    assert_bubble(rp_report_bubble(fixture->trace), 3,
+                  (Expected){.makespan_ns = 7, .busy_ns = 15, .switch_ns = 3 + 1, .intra_ns = 2});
+}
+
+static void
+the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward(void **state)
+{
+    Fixture *fixture = *state;
+    /* device 1 begins with a fused action: no window */
+    const Row rows[] = {
+        {0, 0, 'F', 0, 1, 0}, {0, 0, 'F', 4, 5, 0},  {0, 0, 'B', 7, 10, 0},
+        {1, 0, 'X', 5, 8, 0}, {1, 0, 'B', 9, 10, 0},
+    };
+
+    MAKE_TRACE(fixture, 2, TRUE, rows);
+    assert_bubble(
+        rp_report_bubble(fixture->trace), 2,
+        (Expected){
+            .makespan_ns = 10, .busy_ns = 9, .fill_ns = 5, .switch_ns = 2, .intra_ns = 3 + 1});
+}
+
+static void
+an_overlapped_action_is_a_forward_and_a_first_backward(void **state)
+{
+    Fixture *fixture = *state;
+    /* N = 2, device 0: one forward before the overlap, which is the second: no window. Device 1:
+     * its first forward opens the window and the overlap closes it. */
+    const Row rows[] = {
+        {0, 0, 'F', 0, 1, 0}, {0, 0, '&', 3, 6, 0}, {0, 0, 'B', 6, 8, 0},
+        {1, 0, 'F', 0, 1, 0}, {1, 0, '&', 4, 6, 0}, {1, 0, 'B', 6, 8, 0},
+    };
+
+    MAKE_TRACE(fixture, 2, FALSE, rows);
+    assert_bubble(rp_report_bubble(fixture->trace), 2,
+                  (Expected){.makespan_ns = 8, .busy_ns = 11, .switch_ns = 3, .intra_ns = 2});
+}
+
+static void
+only_the_idle_part_of_a_hop_is_exposed(void **state)
+{
+    Fixture *fixture = *state;
+    /* initial gap 4, hop 3; no gap, hop 3; gap 1, hop 3; gap 5, not gated by a hop; the idle time
+     * after the last action is never exposed */
+    const Row rows[] = {
+        {0, 0, 'F', 4, 5, 3},   {0, 0, 'F', 5, 6, 3},  {0, 0, 'F', 7, 8, 3},
+        {0, 0, 'B', 13, 14, 0}, {1, 0, 'B', 0, 20, 0},
+    };
+
+    MAKE_TRACE(fixture, 2, FALSE, rows);
+    assert_bubble(rp_report_bubble(fixture->trace), 2,
+                  (Expected){.makespan_ns = 20,
+                             .busy_ns = 24,
+                             .fill_ns = 4,
+                             .switch_ns = 6,
+                             .drain_ns = 6,
+
+                             .exposed_ns = 3 + 1});
+}
+
+static void
+a_device_without_an_action_only_fills(void **state)
+{
+    Fixture *fixture = *state;
+    const Row rows[] = {{0, 0, 'F', 0, 2, 0}, {0, 0, 'B', 2, 6, 0}};
+
+    MAKE_TRACE(fixture, 2, FALSE, rows);
+    assert_bubble(rp_report_bubble(fixture->trace), 2,
+                  (Expected){.makespan_ns = 6, .busy_ns = 6, .fill_ns = 6});
+}
+
+static void
+an_empty_trace_has_no_bubble(void **state)
+{
+    Fixture *fixture = *state;
+
+    fixture->trace = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
+    assert_float_equal(rp_report_bubble(fixture->trace).ratio, 0, 0);
+    assert_int_equal(rp_report_bubble_of_iteration(fixture->trace, 3).makespan_ns, 0);
+}
+
+/* Two iterations with a gap of 1 before the second and switch windows of 2 and 3.
+ *
+ *   0   2   4       10 11  13     16      20
+ *   |F--|--|B-------|-|F---|------|B------|   gpu 0
+ *   |---|F--|B--|-----|-|F---|B---|-------|   gpu 1 */
+static const Row two_iterations[] = {
+    {0, 0, 'F', 0, 2, 0},   {1, 0, 'F', 2, 4, 0},   {1, 0, 'B', 4, 6, 0},   {0, 0, 'B', 4, 10, 0},
+    {0, 1, 'F', 11, 13, 0}, {1, 1, 'F', 12, 14, 0}, {1, 1, 'B', 14, 16, 0}, {0, 1, 'B', 16, 20, 0},
+};
+
+static void
+several_iterations_have_one_fill_and_drain_and_a_switch_each(void **state)
+{
+    Fixture *fixture = *state;
+
+    MAKE_TRACE(fixture, 2, TRUE, two_iterations);
+    assert_bubble(rp_report_bubble(fixture->trace), 2,
+                  (Expected){.makespan_ns = 20,
+                             .busy_ns = 22,
+                             .fill_ns = 2,
+                             .switch_ns = 2 + 3,
+                             .drain_ns = 4,
+                             .intra_ns = 1 + 6});
+}
+
+static void
+one_iteration_is_measured_from_its_own_start(void **state)
+{
+    Fixture *fixture = *state;
+
+    MAKE_TRACE(fixture, 2, FALSE, two_iterations);
+    assert_bubble(
+        rp_report_bubble_of_iteration(fixture->trace, 1), 2,
+        (Expected){.makespan_ns = 9, .busy_ns = 10, .fill_ns = 1, .switch_ns = 3, .drain_ns = 4});
+}
+
+static void
+steady_state_clips_work_to_whole_periods(void **state)
+{
+    Fixture *fixture = *state;
+    /* iteration 1 starts at 11 on gpu 0 although gpu 1 comes to it at 12 */
+    MAKE_TRACE(fixture, 2, FALSE, two_iterations);
+    RpSteady steady = rp_report_steady(fixture->trace, 0, 1);
+
+    assert_int_equal(steady.iteration_ns, 11);
+    assert_float_equal(steady.ratio, 1 - 12.0 / 22, 1e-12);
+}
+
+static void
+work_of_the_iteration_before_counts_in_the_steady_window(void **state)
+{
+    Fixture *fixture = *state;
+    /*  gpu 0 |0 0|1 1|2 2|    window [2, 4): gpu 1 works on iteration 0 until 3, then on 1
+     *  gpu 1 |-|0 0|1 1|2 2| */
+    const Row rows[] = {
+        {0, 0, 'X', 0, 2, 0}, {1, 0, 'X', 1, 3, 0}, {0, 1, 'X', 2, 4, 0},
+        {1, 1, 'X', 3, 5, 0}, {0, 2, 'X', 4, 6, 0}, {1, 2, 'X', 5, 7, 0},
+    };
+
+    MAKE_TRACE(fixture, 2, TRUE, rows);
+    RpSteady steady = rp_report_steady(fixture->trace, 1, 2);
+    assert_int_equal(steady.iteration_ns, 2);
+    assert_float_equal(steady.ratio, 0, 1e-12);
+}
+
+/* Plays a plan of `compute` fidelity: its tasks stand in an order in which they can run. */
+static void
+play(Fixture *fixture)
+{
+    g_autofree gint64 *free_ns = g_new0(gint64, rp_plan_n_lanes(fixture->plan));
+
+    fixture->trace = rp_trace_new(fixture->plan, RP_TRACE_PREDICTED);
+    for (RpTaskId id = 0; id < rp_plan_end_id(fixture->plan); id++) {
+        const RpTask *task = rp_plan_task(fixture->plan, id);
+        const RpDependency *needs = rp_plan_dependencies(fixture->plan, task);
+        RpTraceRecord record;
+
+        rp_trace_record_init(&record, id, task);
+        record.start_ns = free_ns[task->lane];
+        for (guint k = 0; k < task->dependency_count; k++) {
+            gint64 ready_ns = rp_trace_records(fixture->trace)[needs[k].task].end_ns +
+                              needs[k].hop_ns - (needs[k].phase ? task->lead_ns : 0);
+            if (ready_ns > record.start_ns)
+                record.transfer_ns = needs[k].hop_ns;
+            else if (ready_ns == record.start_ns)
+                record.transfer_ns = MAX(record.transfer_ns, (gint64)needs[k].hop_ns);
+            record.start_ns = MAX(record.start_ns, ready_ns);
+        }
+        record.end_ns = record.start_ns + task->duration_ns;
+        free_ns[task->lane] = record.end_ns;
+        rp_trace_append(fixture->trace, &record);
+    }
+}
+
+/* A schedule, its costs, and what an independent reference says of it. */
+typedef struct {
+    const char *schedule;
+    guint gpus, micro_batches, stages, round, forward_slots;
+    RpStageCost cost;
+    guint32 hop_ns;
+    Expected expected;
+} Case;
+
+static const Case cases[] = {
+    {"1f1b", 2, 2, 2, 2, 0, {1, 2, 1, 1, 0}, 0, {9, 12, 1, 2, 2, 1, 0}},
+    {"gpipe", 4, 8, 4, 8, 0, {1, 2, 1, 1, 0}, 0, {33, 96, 6, 18, 12, 0, 0}},
+    {"1f1b", 4, 8, 4, 8, 0, {1, 2, 1, 1, 0}, 0, {33, 96, 6, 12, 12, 6, 0}},
+    {"gpipe", 4, 8, 4, 8, 0, {10, 20, 12, 8, 0}, 3, {348, 960, 78, 216, 138, 0, 18}},
+    {"1f1b", 4, 8, 4, 8, 0, {10, 20, 12, 8, 0}, 3, {378, 960, 78, 156, 138, 180, 81}},
+    {"1f1b", 4, 8, 4, 8, 0, {10, 30, 12, 18, 10}, 3, {428, 1280, 78, 156, 138, 60, 36}},
+    {"1f1b", 4, 2, 4, 2, 0, {10, 20, 12, 8, 0}, 3, {168, 240, 78, 186, 138, 30, 27}},
+    {"zb-h1", 4, 8, 4, 8, 0, {10, 20, 12, 8, 0}, 3, {318, 960, 78, 108, 42, 84, 54}},
+    {"dualpipe-v", 4, 8, 8, 8, 0, {10, 20, 12, 8, 0}, 3, {614, 1920, 78, 74, 42, 342, 99}},
+    {"roundpipe", 4, 8, 8, 4, 3, {10, 30, 0, 0, 0}, 0, {590, 1520, 60, 150, 180, 450, 0}},
+    {"roundpipe", 4, 8, 8, 4, 3, {10, 30, 0, 0, 0}, 3, {623, 1520, 78, 186, 198, 510, 91}},
+    {"roundpipe", 4, 8, 8, 4, 3, {10, 30, 0, 0, 10}, 3, {519, 1440, 78, 96, 222, 240, 27}},
+};
+
+static void
+schedules_have_the_bubbles_of_the_reference(void **state)
+{
+    for (guint c = 0; c < G_N_ELEMENTS(cases); c++) {
+        Fixture *fixture = *state;
+        const Case *test = &cases[c];
+        const RpScheduleOps *schedule = rp_schedule_find(test->schedule, &fixture->error);
+        rp_assert_no_error(fixture->error);
+        RpOrderCosts costs = {&test->cost, 1, test->hop_ns, 0};
+        RpShape shape = {
+            .gpus = test->gpus,
+            .micro_batches = test->micro_batches,
+            .stages = test->stages,
+            .round = test->round,
+            .forward_slots = test->forward_slots,
+        };
+
+        fixture->orders = rp_orders_new(test->schedule, test->gpus);
+        for (guint g = 0; g < test->gpus; g++) {
+            fixture->array = g_array_new(FALSE, FALSE, sizeof(RpAction));
+            schedule->order(&shape, g, fixture->array);
+            for (guint i = 0; i < fixture->array->len; i++)
+                rp_orders_append(fixture->orders, g, &g_array_index(fixture->array, RpAction, i),
+                                 i + 1);
+            g_clear_pointer(&fixture->array, g_array_unref);
+        }
+        fixture->plan = rp_plan_from_orders(fixture->orders, &costs, &fixture->error);
+        rp_assert_no_error(fixture->error);
+        play(fixture);
+        assert_true(rp_verify_trace(fixture->plan, fixture->trace, NULL));
+        assert_bubble(rp_report_bubble(fixture->trace), test->gpus, test->expected);
+        assert_bubble(rp_report_bubble_of_iteration(fixture->trace, 0), test->gpus, test->expected);
+        g_clear_pointer(&fixture->orders, rp_orders_free);
+        g_clear_pointer(&fixture->plan, rp_plan_free);
+        g_clear_pointer(&fixture->trace, rp_trace_free);
+    }
+}
+
+static void
+device_use_counts_each_lane_and_direction(void **state)
+{
+    Fixture *fixture = *state;
+    const RpTraceRecord records[] = {
+        {.lane = 5, .kind = RP_TASK_FORWARD, .start_ns = 3, .end_ns = 7},
+        {.lane = 6, .kind = RP_TASK_ACTIVATION_UPLOAD, .start_ns = 0, .end_ns = 3, .bytes = 10},
+        {.lane = 7, .kind = RP_TASK_ACTIVATION_DOWNLOAD, .start_ns = 7, .end_ns = 9, .bytes = 20},
+        {.lane = 8, .kind = RP_TASK_PARAMETER_UPLOAD, .start_ns = 0, .end_ns = 2, .bytes = 30},
+        {.lane = 9, .kind = RP_TASK_GRADIENT_DOWNLOAD, .start_ns = 9, .end_ns = 10, .bytes = 40},
+        {.lane = 10, .kind = RP_TASK_OPTIMIZER_STEP, .start_ns = 10, .end_ns = 30, .bytes = 50},
+    };
+
+    fixture->trace = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
+    for (guint i = 0; i < G_N_ELEMENTS(records); i++)
+        rp_trace_append(fixture->trace, &records[i]);
+    fixture->array = rp_report_device_use(fixture->trace);
+    assert_int_equal(fixture->array->len, 2);
+
+    const RpDeviceUse *idle = &g_array_index(fixture->array, RpDeviceUse, 0);
+    const RpDeviceUse *use = &g_array_index(fixture->array, RpDeviceUse, 1);
+    assert_int_equal(idle->actions, 0);
+    assert_int_equal(idle->busy_ns[RP_LANE_COMPUTE], 0);
+    assert_int_equal(use->actions, 1);
+    assert_int_equal(use->first_start_ns, 3);
+    assert_int_equal(use->last_end_ns, 7);
+    assert_int_equal(use->busy_ns[RP_LANE_COMPUTE], 4);
+    assert_int_equal(use->busy_ns[RP_LANE_ACTIVATION_UP], 3);
+    assert_int_equal(use->busy_ns[RP_LANE_ACTIVATION_DOWN], 2);
+    assert_int_equal(use->busy_ns[RP_LANE_PARAMETER_UP], 2);
+    assert_int_equal(use->busy_ns[RP_LANE_GRADIENT_DOWN], 1);
+    assert_int_equal(use->bytes_up, 40);
+    assert_int_equal(use->bytes_down, 60);
+}
+
+/* Appends a task that uses one buffer, and its record. */
+static void
+use_buffer(Fixture *fixture, guint32 buffer, guint32 mode, gint64 start_ns, gint64 end_ns)
+{
+    RpTask task = {.kind = RP_TASK_FORWARD, .stage = 0};
+    RpAccess access = {buffer, mode};
+    RpTraceRecord record;
+
+    RpTaskId id = rp_plan_append(fixture->plan, &task, NULL, 0, &access, 1);
+    rp_trace_record_init(&record, id, rp_plan_task(fixture->plan, id));
+    record.start_ns = start_ns;
+    record.end_ns = end_ns;
+    rp_trace_append(fixture->trace, &record);
+}
+
+static void
+assert_curve(Fixture *fixture, guint32 arena, const RpMemoryStep *expected, guint n)
+{
+    if (fixture->array)
+        g_array_unref(fixture->array);
+    fixture->array = rp_report_memory_curve(fixture->plan, fixture->trace, arena);
+    assert_int_equal(fixture->array->len, n);
+    for (guint i = 0; i < n; i++) {
+        const RpMemoryStep *step = &g_array_index(fixture->array, RpMemoryStep, i);
+        assert_int_equal(step->time_ns, expected[i].time_ns);
+        assert_int_equal(step->bytes, expected[i].bytes);
+    }
+}
+
+static void
+a_buffer_counts_from_the_first_write_of_a_value_to_its_last_read(void **state)
+{
+    Fixture *fixture = *state;
+
+    fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
+    fixture->trace = rp_trace_new_empty(1, RP_TRACE_PREDICTED);
+    guint32 b = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_ACTIVATIONS, 512);
+    use_buffer(fixture, b, RP_ACCESS_WRITE, 1, 2); /* in two pieces */
+    use_buffer(fixture, b, RP_ACCESS_WRITE, 3, 4);
+    use_buffer(fixture, b, RP_ACCESS_READ | RP_ACCESS_WRITE, 5, 6);
+    use_buffer(fixture, b, RP_ACCESS_READ, 7, 9);
+    use_buffer(fixture, b, RP_ACCESS_WRITE, 12, 13); /* another value */
+    use_buffer(fixture, b, RP_ACCESS_READ, 13, 15);
+    const RpMemoryStep expected[] = {{0, 0}, {1, 512}, {9, 0}, {12, 512}, {15, 0}};
+    assert_curve(fixture, 0, expected, G_N_ELEMENTS(expected));
+    assert_curve(fixture, 1, NULL, 0);
+}
+
+static void
+steps_at_the_same_time_are_one_and_no_change_is_none(void **state)
+{
+    Fixture *fixture = *state;
+
+    fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
+    fixture->trace = rp_trace_new_empty(1, RP_TRACE_PREDICTED);
+    guint32 a = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_ACTIVATIONS, 512);
+    guint32 b = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_ACTIVATIONS, 512);
+    guint32 c = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_STASH, 1024);
+    use_buffer(fixture, a, RP_ACCESS_WRITE, 0, 5);
+    use_buffer(fixture, b, RP_ACCESS_WRITE, 5, 8); /* where a ends: no step */
+    use_buffer(fixture, c, RP_ACCESS_WRITE, 8, 10);
+    const RpMemoryStep expected[] = {{0, 512}, {8, 1024}, {10, 0}};
+    assert_curve(fixture, 0, expected, G_N_ELEMENTS(expected));
+}
+
+static void
+host_weights_and_what_is_never_written_count_all_the_time(void **state)
+{
+    Fixture *fixture = *state;
+
+    fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
+    fixture->trace = rp_trace_new_empty(1, RP_TRACE_PREDICTED);
+    guint32 weights = rp_plan_add_buffer(fixture->plan, 1, RP_BUFFER_PARAMETERS, 512);
+    guint32 input = rp_plan_add_buffer(fixture->plan, 1, RP_BUFFER_ACTIVATIONS, 1024);
+    guint32 gradients = rp_plan_add_buffer(fixture->plan, 1, RP_BUFFER_GRADIENTS, 4096);
+    use_buffer(fixture, weights, RP_ACCESS_READ, 1, 2);
+    use_buffer(fixture, input, RP_ACCESS_READ, 2, 3);
+    use_buffer(fixture, gradients, RP_ACCESS_WRITE, 4, 5);
+    use_buffer(fixture, gradients, RP_ACCESS_READ, 6, 8);
+    use_buffer(fixture, weights, RP_ACCESS_WRITE, 6, 10);
+    const RpMemoryStep expected[] = {{0, 1536}, {4, 5632}, {8, 1536}, {10, 0}};
+    assert_curve(fixture, 1, expected, G_N_ELEMENTS(expected));
+}
+
+static void
+the_peak_never_exceeds_the_arena_even_where_uses_overlap(void **state)
+{
+    Fixture *fixture = *state;
+
+    fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
+    fixture->trace = rp_trace_new_empty(1, RP_TRACE_MEASURED);
+    guint32 b = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_ACTIVATIONS, 512);
+    use_buffer(fixture, b, RP_ACCESS_WRITE, 0, 2);
+    use_buffer(fixture, b, RP_ACCESS_READ, 2, 6);
+    use_buffer(fixture, b, RP_ACCESS_WRITE, 5, 7); /* too early: a broken trace */
+    const RpMemoryStep expected[] = {{0, 512}, {7, 0}};
+    assert_curve(fixture, 0, expected, G_N_ELEMENTS(expected));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(fill_is_idle_before_the_first_action_and_drain_after_the_last_backward),
+        TEST(the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up),
+        TEST(there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward),
+        TEST(the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward),
+        TEST(an_overlapped_action_is_a_forward_and_a_first_backward),
+        TEST(only_the_idle_part_of_a_hop_is_exposed),
+        TEST(a_device_without_an_action_only_fills),
+        TEST(an_empty_trace_has_no_bubble),
+        TEST(several_iterations_have_one_fill_and_drain_and_a_switch_each),
+        TEST(one_iteration_is_measured_from_its_own_start),
+        TEST(steady_state_clips_work_to_whole_periods),
+        TEST(work_of_the_iteration_before_counts_in_the_steady_window),
+        TEST(schedules_have_the_bubbles_of_the_reference),
+        TEST(device_use_counts_each_lane_and_direction),
+        TEST(a_buffer_counts_from_the_first_write_of_a_value_to_its_last_read),
+        TEST(steps_at_the_same_time_are_one_and_no_change_is_none),
+        TEST(host_weights_and_what_is_never_written_count_all_the_time),
+        TEST(the_peak_never_exceeds_the_arena_even_where_uses_overlap),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

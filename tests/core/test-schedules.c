@@ -1,0 +1,745 @@
+/*
+ * Schedules: orders as text, every action once on its device, live activations, makespans by closed
+ * form (docs/schedules.md), and which shapes are refused.
+ */
+#include "tests/rp-test.h"
+
+#include "core/schedule.h"
+
+#define MAX_GPUS 6
+#define MAX_MICRO_BATCHES 14
+#define MAX_CHUNKS 3
+
+typedef struct {
+    const RpScheduleOps *ops;
+    RpShape shape;
+} Case;
+
+static RpShape
+bound_shape(guint gpus, guint micro_batches, guint stages)
+{
+    return (RpShape){
+        .gpus = gpus, .micro_batches = micro_batches, .stages = stages, .round = micro_batches};
+}
+
+static const RpScheduleOps *
+find(const char *name)
+{
+    const RpScheduleOps *ops = rp_schedule_find(name, NULL);
+
+    assert_non_null(ops);
+    return ops;
+}
+
+static gboolean
+accepts(const RpScheduleOps *ops, const RpShape *shape)
+{
+    return rp_schedule_check(ops, shape, NULL);
+}
+
+static GArray *
+order_of(const Case *c, guint gpu)
+{
+    GArray *order = g_array_new(FALSE, FALSE, sizeof(RpAction));
+
+    c->ops->order(&c->shape, gpu, order);
+    return order;
+}
+
+/* Every shape of the grid that a schedule accepts. */
+static GArray *
+grid_new(void)
+{
+    GArray *cases = g_array_new(FALSE, FALSE, sizeof(Case));
+
+    for (const RpScheduleOps *const *ops = rp_schedules(); *ops; ops++)
+        for (guint N = 1; N <= MAX_GPUS; N++)
+            for (guint M = 1; M <= MAX_MICRO_BATCHES; M++)
+                for (guint S = 1; S <= MAX_CHUNKS * N; S++)
+                    for (guint round = (*ops)->dispatched ? 1 : M; round <= M; round++) {
+                        Case c = {*ops, bound_shape(N, M, S)};
+
+                        c.shape.round = round;
+                        if ((*ops)->dispatched) {
+                            c.shape.forward_slots = S / 3;
+                            c.shape.first_gpu = N / 2;
+                        }
+                        if (accepts(*ops, &c.shape))
+                            g_array_append_val(cases, c);
+                    }
+    return cases;
+}
+
+static int
+set_up(void **state)
+{
+    *state = grid_new();
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    g_array_unref(*state);
+    return 0;
+}
+
+/* Names the case that fails: an assert in a grid says only where. */
+#define assert_case(c, condition) assert_case_at((c), (condition), #condition, __FILE__, __LINE__)
+
+static void
+assert_case_at(const Case *c, gboolean holds, const char *condition, const char *file, int line)
+{
+    const RpShape *s = &c->shape;
+
+    if (holds)
+        return;
+    print_error("%s, N = %u, M = %u, S = %u, M_R = %u, G = %u: %s\n", c->ops->name, s->gpus,
+                s->micro_batches, s->stages, s->round, s->group, condition);
+    _fail(file, line);
+}
+
+/* A stand-in for the simulator: uniform costs, no hops. */
+
+typedef struct {
+    gint64 F, I, W; /* B = I + W; RoundPipe: every slot takes F */
+    gint64 overlap; /* F&B */
+} Costs;
+
+typedef struct {
+    const Case *c;
+    Costs costs;
+    gint64 *forward_end;  /* [stage][micro-batch], -1 = not yet */
+    gint64 *backward_end; /* B or I; dispatched: unused */
+} Run;
+
+/* End of what F (or B and I) of a stage waits for; -1 = not yet. */
+static gint64
+ready(const Run *run, gboolean backward, guint stage, guint micro_batch)
+{
+    const guint M = run->c->shape.micro_batches;
+    const gint64 *forward = &run->forward_end[stage * M + micro_batch];
+
+    if (!backward || run->c->ops->dispatched)
+        return stage == 0 ? 0 : *(forward - M);
+    if (stage + 1 == run->c->shape.stages || *forward < 0)
+        return *forward;
+    return run->backward_end[(stage + 1) * M + micro_batch];
+}
+
+/* Runs @action on a device that is free from @free on; its end, or -1 if it must wait. */
+static gint64
+run_action(Run *run, const RpAction *action, gint64 free)
+{
+    const guint M = run->c->shape.micro_batches;
+    const gsize at = action->stage * M + action->micro_batch;
+    const Costs *costs = &run->costs;
+    gint64 start, end;
+
+    if (action->kind == RP_ACTION_OVERLAP) {
+        const gsize back = action->backward_stage * M + action->backward_micro_batch;
+        gint64 a = ready(run, FALSE, action->stage, action->micro_batch);
+        gint64 b = ready(run, TRUE, action->backward_stage, action->backward_micro_batch);
+
+        if (a < 0 || b < 0)
+            return -1;
+        end = MAX(free, MAX(a, b)) + costs->overlap;
+        run->forward_end[at] = run->backward_end[back] = end;
+        return end;
+    }
+    if (action->kind == RP_ACTION_WEIGHT_GRADIENT)
+        return run->backward_end[at] < 0 ? -1 : MAX(free, run->backward_end[at]) + costs->W;
+
+    start = ready(run, action->kind != RP_ACTION_FORWARD, action->stage, action->micro_batch);
+    if (start < 0)
+        return -1;
+    end = MAX(free, start);
+    if (action->kind == RP_ACTION_FORWARD || run->c->ops->dispatched)
+        return run->forward_end[at] = end + costs->F;
+    end += action->kind == RP_ACTION_BACKWARD ? costs->I + costs->W : costs->I;
+    return run->backward_end[at] = end;
+}
+
+static gint64
+busy_time(const Costs *costs, const GArray *order)
+{
+    gint64 busy = 0;
+
+    for (guint i = 0; i < order->len; i++) {
+        const gint64 time[] = {
+            [RP_ACTION_FORWARD] = costs->F,         [RP_ACTION_BACKWARD] = costs->I + costs->W,
+            [RP_ACTION_FUSED] = costs->F,           [RP_ACTION_INPUT_GRADIENT] = costs->I,
+            [RP_ACTION_WEIGHT_GRADIENT] = costs->W, [RP_ACTION_OVERLAP] = costs->overlap,
+        };
+        busy += time[g_array_index(order, RpAction, i).kind];
+    }
+    return busy;
+}
+
+/* Makespan of the orders, or -1 if they deadlock. @min_busy: of the least busy device. */
+static gint64
+makespan(const Case *c, Costs costs, gint64 *min_busy)
+{
+    const guint N = c->shape.gpus;
+    const gsize n = (gsize)c->shape.stages * c->shape.micro_batches;
+    g_autofree gint64 *forward_end = g_new(gint64, n);
+    g_autofree gint64 *backward_end = g_new(gint64, n);
+    g_autofree gint64 *free = g_new0(gint64, N);
+    g_autofree guint *next = g_new0(guint, N);
+    g_autoptr(GPtrArray) orders = g_ptr_array_new_with_free_func((GDestroyNotify)g_array_unref);
+    Run run = {c, costs, forward_end, backward_end};
+    gint64 end = 0;
+    gboolean moved = TRUE, waits = FALSE;
+
+    memset(forward_end, 0xff, n * sizeof *forward_end);
+    memset(backward_end, 0xff, n * sizeof *backward_end);
+    *min_busy = G_MAXINT64;
+    for (guint g = 0; g < N; g++) {
+        g_ptr_array_add(orders, order_of(c, g));
+        *min_busy = MIN(*min_busy, busy_time(&costs, orders->pdata[g]));
+    }
+    while (moved) {
+        moved = waits = FALSE;
+        for (guint g = 0; g < N; g++) {
+            const GArray *order = orders->pdata[g];
+
+            for (; next[g] < order->len; next[g]++) {
+                end = run_action(&run, &g_array_index(order, RpAction, next[g]), free[g]);
+                if (end < 0)
+                    break;
+                free[g] = end;
+                moved = TRUE;
+            }
+            waits = waits || next[g] < order->len;
+        }
+    }
+    for (guint g = 0; g < N; g++)
+        end = MAX(end, free[g]);
+    return waits ? -1 : end;
+}
+
+static char *
+format_orders(const Case *c)
+{
+    static const char letters[] = "FBXIW";
+    GString *text = g_string_new(NULL);
+
+    for (guint g = 0; g < c->shape.gpus; g++) {
+        g_autoptr(GArray) order = order_of(c, g);
+
+        g_string_append(text, g > 0 ? " |" : "");
+        for (guint i = 0; i < order->len; i++) {
+            const RpAction *a = &g_array_index(order, RpAction, i);
+            const char letter = a->kind == RP_ACTION_OVERLAP ? 'F' : letters[a->kind];
+
+            g_string_append_printf(text, "%s%u%c%u", text->len > 0 ? " " : "", a->stage, letter,
+                                   a->micro_batch);
+            if (a->kind == RP_ACTION_OVERLAP)
+                g_string_append_printf(text, "+%uB%u", a->backward_stage, a->backward_micro_batch);
+        }
+    }
+    return g_string_free(text, FALSE);
+}
+
+/* Names */
+
+static void
+lists_every_schedule_in_table_order(void **state)
+{
+    static const char *const names[] = {
+        "gpipe",          "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1",
+        "interleaved-zb", "zb-v", "dualpipe-v",       "mobius",     "roundpipe"};
+    const RpScheduleOps *const *schedules = rp_schedules();
+
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        assert_string_equal(schedules[i]->name, names[i]);
+        assert_ptr_equal(find(names[i]), schedules[i]);
+        assert_true(strlen(schedules[i]->title) > 0 && strlen(schedules[i]->summary) > 0);
+    }
+    assert_null(schedules[G_N_ELEMENTS(names)]);
+}
+
+static void
+suggests_the_nearest_name(void **state)
+{
+    static const char *const wrong[][2] = {{"1f1bb", "\"1f1b\""},
+                                           {"GPipe", "\"gpipe\""},
+                                           {"round-pipe", "\"roundpipe\""},
+                                           {"interleaved-1fb1", "\"interleaved-1f1b\""},
+                                           {"zbv", "\"zb-v\""},
+                                           {"sgd", "gpipe, 1f1b, interleaved-1f1b"}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        g_autoptr(GError) error = NULL;
+
+        assert_null(rp_schedule_find(wrong[i][0], &error));
+        assert_true(g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_UNKNOWN));
+        rp_assert_error_message_contains(error, wrong[i][0]);
+        rp_assert_error_message_contains(error, wrong[i][1]);
+    }
+}
+
+/* Orders */
+
+static void
+orders_read_as_in_their_timelines(void **state)
+{
+    static const struct {
+        const char *name;
+        RpShape shape; /* N, M, S, M_R, S_f, g0, G */
+        const char *text;
+    } golden[] = {
+        {"gpipe", {2, 3, 2, 3, 0, 0, 0}, "0F0 0F1 0F2 0B0 0B1 0B2 | 1F0 1F1 1F2 1B0 1B1 1B2"},
+        {"1f1b", {2, 3, 2, 3, 0, 0, 0}, "0F0 0F1 0B0 0F2 0B1 0B2 | 1F0 1B0 1F1 1B1 1F2 1B2"},
+        {"interleaved-1f1b",
+         {2, 2, 4, 2, 0, 0, 0},
+         "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 | 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"},
+        {"looped-bfs",
+         {2, 2, 4, 2, 0, 0, 0},
+         "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 | 1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1"},
+        {"zb-h1",
+         {2, 3, 2, 3, 0, 0, 0},
+         "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 | 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2"},
+        {"interleaved-zb",
+         {2, 2, 4, 2, 0, 0, 0},
+         "0F0 0F1 2F0 2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1 | 1F0 1F1 3F0 3I0 3F1 3I1 "
+         "3W0 1I0 3W1 1I1 1W0 1W1"},
+        {"zb-v",
+         {2, 3, 4, 3, 0, 0, 0},
+         "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 | "
+         "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2"},
+        {"zb-v",
+         {2, 2, 4, 2, 0, 0, 0},
+         "0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1 | 1F0 2F0 1F1 2F1 2I0 2W0 "
+         "1I0 1W0 2I1 2W1 1I1 1W1"},
+        {"dualpipe-v",
+         {2, 4, 4, 4, 0, 0, 0},
+         "0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3+3B1 3F2+0B0 3B2 3F3+0B1 3B3 0I2 0W2 0I3 0W3 "
+         "| 1F0 2F0 1F1 2F1 1F2 2B0 2F2+1B0 1F3+2B1 2F3+1B1 2B2 1B2 2I3 1I3 2W3 1W3"},
+        {"mobius",
+         {2, 2, 4, 2, 0, 0, 0},
+         "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 | 1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1"},
+        {"roundpipe", {2, 4, 3, 2, 1, 0, 0}, "0F0 0F1 2B0 2B1 1X2 1X3 | 1X0 1X1 0F2 0F3 2B2 2B3"},
+        {"1f1b",
+         {4, 5, 4, 5, 0, 0, 0},
+         "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0B2 0B3 0B4 | 1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 "
+         "1B3 1B4 | 2F0 2F1 2B0 2F2 2B1 2F3 2B2 2F4 2B3 2B4 | 3F0 3B0 3F1 3B1 3F2 3B2 "
+         "3F3 3B3 3F4 3B4"},
+        {"dualpipe-v",
+         {3, 6, 6, 6, 0, 0, 0},
+         "0F0 0F1 0F2 0F3 0F4 5F0 5I0 5W0 5F1 5I1 5W1 5F2 0F5+5B2 5F3+0B0 5B3 5F4+0B1 "
+         "5B4 5F5+0B2 5B5 0I3 0W3 0I4 0W4 0I5 0W5 | 1F0 1F1 1F2 4F0 1F3 4F1 4I0 4W0 "
+         "4F2 1F4+4B1 4F3+1B0 1F5+4B2 4F4+1B1 4B3 4F5+1B2 4B4 1B3 4I5 1I4 4W5 1I5 1W4 "
+         "1W5 | 2F0 3F0 2F1 3F1 2F2 3F2 2F3 3B0 3F3+2B0 2F4+3B1 3F4+2B1 2F5+3B2 "
+         "3F5+2B2 3B3 2B3 3B4 2I4 3I5 2I5 2W4 3W5 2W5"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(golden); i++) {
+        Case c = {find(golden[i].name), golden[i].shape};
+        g_autofree char *text = NULL;
+
+        assert_case(&c, accepts(c.ops, &c.shape));
+        text = format_orders(&c);
+        assert_string_equal(text, golden[i].text);
+    }
+}
+
+static void
+appends_to_an_order_that_has_actions(void **state)
+{
+    const GArray *grid = *state;
+    const RpAction first = {.stage = 77, .kind = RP_ACTION_INPUT_GRADIENT};
+
+    for (guint i = 0; i < grid->len; i += 7) {
+        const Case *c = &g_array_index(grid, Case, i);
+        g_autoptr(GArray) alone = order_of(c, 0);
+        g_autoptr(GArray) order = g_array_new(FALSE, FALSE, sizeof(RpAction));
+
+        g_array_append_val(order, first);
+        c->ops->order(&c->shape, 0, order);
+        assert_case(c, order->len == alone->len + 1);
+        assert_case(c, g_array_index(order, RpAction, 0).stage == 77);
+        for (guint k = 0; k < alone->len; k++) {
+            const RpAction *a = &g_array_index(alone, RpAction, k);
+            const RpAction *b = &g_array_index(order, RpAction, k + 1);
+
+            assert_case(c, a->kind == b->kind && a->stage == b->stage &&
+                               a->micro_batch == b->micro_batch);
+        }
+    }
+}
+
+enum { DID_F = 1, DID_B = 2, DID_I = 4, DID_W = 8, DID_X = 16 };
+
+/* Marks one part of an action as done by @gpu; %FALSE if it was, or if it is not @gpu's to do. */
+static gboolean
+mark(const Case *c, guint gpu, guint8 *done, guint stage, guint micro_batch, guint8 part)
+{
+    const RpShape *shape = &c->shape;
+
+    if (stage >= shape->stages || micro_batch >= shape->micro_batches ||
+        rp_schedule_gpu(c->ops, shape, stage, micro_batch / shape->round) != gpu ||
+        (done[stage * shape->micro_batches + micro_batch] & part) != 0)
+        return FALSE;
+    done[stage * shape->micro_batches + micro_batch] |= part;
+    return TRUE;
+}
+
+static gboolean
+mark_action(const Case *c, guint gpu, guint8 *done, const RpAction *a)
+{
+    static const guint8 parts[] = {
+        [RP_ACTION_FORWARD] = DID_F,         [RP_ACTION_BACKWARD] = DID_B,
+        [RP_ACTION_FUSED] = DID_X,           [RP_ACTION_INPUT_GRADIENT] = DID_I,
+        [RP_ACTION_WEIGHT_GRADIENT] = DID_W, [RP_ACTION_OVERLAP] = DID_F,
+    };
+
+    if (!mark(c, gpu, done, a->stage, a->micro_batch, parts[a->kind]))
+        return FALSE;
+    if (a->kind == RP_ACTION_OVERLAP)
+        return mark(c, gpu, done, a->backward_stage, a->backward_micro_batch, DID_B);
+    return a->backward_stage == G_MAXUINT32 && a->backward_micro_batch == G_MAXUINT32;
+}
+
+/* What a stage (slot) must have done to each micro-batch in the end. */
+static gboolean
+is_complete(const Case *c, guint stage, guint8 done)
+{
+    const guint fused = c->shape.forward_slots;
+
+    if (c->ops->dispatched)
+        return done == (stage < fused ? DID_F : stage == fused ? DID_X : DID_B);
+    return done == (DID_F | DID_B) || (c->ops->split_backward && done == (DID_F | DID_I | DID_W));
+}
+
+static void
+runs_every_action_once_on_its_device(void **state)
+{
+    const GArray *grid = *state;
+
+    for (guint i = 0; i < grid->len; i++) {
+        const Case *c = &g_array_index(grid, Case, i);
+        const guint n = c->shape.stages * c->shape.micro_batches;
+        g_autofree guint8 *done = g_new0(guint8, n);
+
+        for (guint g = 0; g < c->shape.gpus; g++) {
+            g_autoptr(GArray) order = order_of(c, g);
+
+            for (guint k = 0; k < order->len; k++)
+                assert_case(c, mark_action(c, g, done, &g_array_index(order, RpAction, k)));
+        }
+        for (guint k = 0; k < n; k++)
+            assert_case(c, is_complete(c, k / c->shape.micro_batches, done[k]));
+    }
+}
+
+static void
+goes_on_where_the_last_iteration_ended(void **state)
+{
+    /* two iterations of one round are one iteration of two rounds */
+    for (guint S = 1; S <= 11; S++)
+        for (guint g0 = 0; g0 < 4; g0++) {
+            const RpScheduleOps *ops = find("roundpipe");
+            RpShape both = {.gpus = 4, .micro_batches = 10, .stages = S, .round = 5};
+            RpShape one = both;
+
+            both.first_gpu = one.first_gpu = g0;
+            one.micro_batches = 5;
+            RpShape two = one;
+            two.first_gpu = rp_schedule_next_first_gpu(ops, &one);
+            assert_int_equal(two.first_gpu, (g0 + S) % 4);
+            assert_int_equal(rp_schedule_next_first_gpu(ops, &both), (g0 + 2 * S) % 4);
+            for (guint slot = 0; slot < S; slot++)
+                assert_int_equal(rp_schedule_gpu(ops, &both, slot, 1),
+                                 rp_schedule_gpu(ops, &two, slot, 0));
+        }
+}
+
+/* Closed forms */
+
+static gboolean
+is_looped(const Case *c)
+{
+    return g_str_equal(c->ops->name, "looped-bfs") || g_str_equal(c->ops->name, "mobius");
+}
+
+/* The makespan by closed form; -1 where there is none. */
+static gint64
+closed_form(const Case *c, Costs t, gint64 min_busy)
+{
+    const char *name = c->ops->name;
+    const gint64 N = c->shape.gpus, M = c->shape.micro_batches, S = c->shape.stages, v = S / N;
+    const gint64 B = t.I + t.W;
+    const gboolean unit = t.F == t.I && t.I == t.W;
+
+    if (g_str_equal(name, "gpipe") || g_str_equal(name, "1f1b"))
+        return (M + S - 1) * (t.F + B);
+    if (g_str_equal(name, "interleaved-1f1b"))
+        return M % N == 0 || v == 1 ? (v * M + N - 1) * (t.F + B) : -1;
+    if (is_looped(c))
+        return M >= N || v == 1 ? (v * M + N - 1) * (t.F + B) : -1;
+    if (g_str_equal(name, "zb-h1") || g_str_equal(name, "interleaved-zb"))
+        return t.I >= t.W && M >= N ? v * M * (t.F + B) + (N - 1) * (MAX(t.F, t.W) + t.I - t.W)
+                                    : -1;
+    if (g_str_equal(name, "zb-v"))
+        return unit && M >= 2 * N - 1 ? 2 * M * (t.F + B) + (N - 1) * t.F : -1;
+    if (g_str_equal(name, "dualpipe-v"))
+        return unit && t.overlap <= t.F + B ? min_busy + (N - 1) * (t.overlap + B - 3 * t.W) : -1;
+
+    const gint64 round = c->shape.round, rest = M / round * S % N;
+    if (S < N)
+        return -1;
+    return ((M * S + N * (N - 1)) * t.F + (rest != 0 ? (N - rest) * (round - N) * t.F : 0)) / N;
+}
+
+static void
+runs_without_deadlock_in_the_time_of_its_closed_form(void **state)
+{
+    static const Costs costs[] = {{1, 1, 1, 3}, {60, 60, 60, 180}, {60, 60, 60, 150}, {2, 3, 1, 6},
+                                  {5, 3, 1, 9}, {1, 4, 3, 8},      {1, 2, 5, 8}};
+    const GArray *grid = *state;
+
+    for (guint i = 0; i < grid->len; i++) {
+        const Case *c = &g_array_index(grid, Case, i);
+
+        for (guint k = 0; k < G_N_ELEMENTS(costs); k++) {
+            Costs t = costs[k];
+            gint64 min_busy, end, expected;
+
+            if (c->ops->dispatched)
+                t.F *= c->shape.gpus; /* the closed form divides by N */
+            end = makespan(c, t, &min_busy);
+            assert_case(c, end > 0);
+            expected = closed_form(c, t, min_busy);
+            assert_case(c, expected < 0 || end == expected);
+        }
+    }
+}
+
+static void
+takes_the_published_times_for_unit_costs(void **state)
+{
+    static const struct {
+        const char *name;
+        guint stages;
+        gint64 end;
+    } published[] = {{"gpipe", 4, 33},      {"1f1b", 4, 33},      {"interleaved-1f1b", 8, 57},
+                     {"looped-bfs", 8, 57}, {"zb-h1", 4, 27},     {"interleaved-zb", 8, 51},
+                     {"zb-v", 8, 51},       {"dualpipe-v", 8, 54}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(published); i++) {
+        Case c = {find(published[i].name), bound_shape(4, 8, published[i].stages)};
+        gint64 min_busy;
+
+        assert_case(&c, makespan(&c, (Costs){1, 1, 1, 3}, &min_busy) == published[i].end);
+    }
+}
+
+/* Live activations of device @r by closed form; 0 where there is none. */
+static guint
+closed_peak(const Case *c, guint r)
+{
+    const char *name = c->ops->name;
+    const guint N = c->shape.gpus, M = c->shape.micro_batches, S = c->shape.stages, v = S / N;
+
+    if (g_str_equal(name, "gpipe"))
+        return M;
+    if (g_str_equal(name, "1f1b"))
+        return MIN(M, S - r);
+    if (g_str_equal(name, "interleaved-1f1b"))
+        return MIN((v - 1) * N + 2 * (N - 1 - r) + 1, v * M);
+    if (is_looped(c))
+        return v * M;
+    if (g_str_equal(name, "zb-h1") || g_str_equal(name, "interleaved-zb"))
+        return v == 1 ? MIN(M, N) : v * N;
+    if (g_str_equal(name, "zb-v"))
+        return M >= 2 * N - 1 ? 2 * N : 0;
+    if (g_str_equal(name, "dualpipe-v"))
+        return 2 * N + 1;
+    return S >= N ? 1 : 0;
+}
+
+static void
+keeps_as_many_activations_alive_as_its_closed_form(void **state)
+{
+    const GArray *grid = *state;
+
+    for (guint i = 0; i < grid->len; i++) {
+        const Case *c = &g_array_index(grid, Case, i);
+
+        for (guint r = 0; r < c->shape.gpus; r++) {
+            guint expected = closed_peak(c, r);
+            guint peak = rp_schedule_peak_live(c->ops, &c->shape, r);
+
+            assert_case(c, expected == 0 ? peak <= c->shape.stages * c->shape.micro_batches
+                                         : peak == expected);
+        }
+    }
+}
+
+/* Shapes */
+
+static gboolean
+should_suit(const RpScheduleOps *ops, const RpShape *shape)
+{
+    const guint N = shape->gpus, M = shape->micro_batches, S = shape->stages, R = shape->round;
+    const gboolean interleaved = g_str_has_prefix(ops->name, "interleaved");
+
+    if (ops->dispatched)
+        return R >= N && M % R == 0;
+    return S % N == 0 && R == M && (ops->stages_per_gpu == 0 || S == N * ops->stages_per_gpu) &&
+           (!interleaved || S == N || M % N == 0) &&
+           (!g_str_equal(ops->name, "dualpipe-v") || M >= 2 * N);
+}
+
+static void
+accepts_exactly_the_shapes_it_is_defined_for(void **state)
+{
+    for (const RpScheduleOps *const *ops = rp_schedules(); *ops; ops++)
+        for (guint N = 1; N <= MAX_GPUS; N++)
+            for (guint M = 1; M <= MAX_MICRO_BATCHES; M++)
+                for (guint S = 1; S <= 4 * N; S++)
+                    for (guint R = 1; R <= M + 1; R++) {
+                        Case c = {*ops, bound_shape(N, M, S)};
+
+                        c.shape.round = R;
+                        assert_case(&c, accepts(*ops, &c.shape) == should_suit(*ops, &c.shape));
+                    }
+}
+
+static void
+refuses_every_group_that_deadlocks(void **state)
+{
+    static const char *const names[] = {"interleaved-1f1b", "interleaved-zb"};
+    guint accepted = 0;
+
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++)
+        for (guint N = 1; N <= MAX_GPUS; N++)
+            for (guint M = 1; M <= MAX_MICRO_BATCHES; M++)
+                for (guint G = 1; G <= M; G++) {
+                    Case c = {find(names[i]), bound_shape(N, M, 2 * N)};
+                    const guint rounds = MAX(1, M / N);
+                    gint64 min_busy;
+
+                    c.shape.group = G;
+                    const gboolean suits = accepts(c.ops, &c.shape);
+                    /* PyTorch's G is among those that run */
+                    assert_case(&c, suits || M % rounds != 0 || G != M / rounds);
+                    assert_case(&c, !suits || M % G == 0);
+                    if (suits)
+                        assert_case(&c, makespan(&c, (Costs){1, 1, 1, 3}, &min_busy) > 0);
+                    accepted += suits;
+                }
+    assert_true(accepted > 100);
+}
+
+static void
+says_what_is_wrong_with_a_shape(void **state)
+{
+    static const struct {
+        const char *name;
+        RpShape shape; /* N, M, S, M_R, S_f, g0, G */
+        const char *message;
+    } bad[] = {
+        {"gpipe",
+         {0, 8, 4, 8, 0, 0, 0},
+         "gpipe: the number of GPUs must be from 1 to 65536, found 0; use a number in "
+         "between"},
+        {"1f1b",
+         {4, 0, 4, 0, 0, 0, 0},
+         "1f1b: the number of micro-batches must be from 1 to 16777216, found 0; use "
+         "a number in between"},
+        {"gpipe",
+         {100000, 8, 4, 8, 0, 0, 0},
+         "gpipe: the number of GPUs must be from 1 to 65536, found 100000; use a "
+         "number in between"},
+        {"looped-bfs",
+         {4, 1048576, 1024, 1048576, 0, 0, 0},
+         "looped-bfs: at most 268435456 actions fit in one iteration, found 1048576 "
+         "micro-batches x 1024 stages; use at most 262144 micro-batches"},
+        {"gpipe",
+         {4, 8, 8, 8, 0, 0, 0},
+         "gpipe: 4 GPUs need one stage per GPU, 4 in all, found 8; use 4 stages, or "
+         "another schedule (looped-bfs takes any multiple of the GPUs)"},
+        {"dualpipe-v",
+         {4, 8, 4, 8, 0, 0, 0},
+         "dualpipe-v: 4 GPUs need two stages per GPU, 8 in all, found 4; use 8 "
+         "stages, or another schedule (looped-bfs takes any multiple of the GPUs)"},
+        {"looped-bfs",
+         {4, 8, 10, 8, 0, 0, 0},
+         "looped-bfs: 4 GPUs need the same number of stages each, found 10 stages in "
+         "all; use 8"},
+        {"1f1b",
+         {4, 8, 4, 4, 0, 0, 0},
+         "1f1b: an iteration is one round of all 8 micro-batches, found rounds of 4; "
+         "leave the round out, or use roundpipe"},
+        {"interleaved-1f1b",
+         {4, 6, 8, 6, 0, 0, 0},
+         "interleaved-1f1b: several stages per GPU need whole groups of 4 "
+         "micro-batches, found 6 micro-batches; use 4 or 8"},
+        {"interleaved-zb",
+         {4, 3, 8, 3, 0, 0, 0},
+         "interleaved-zb: several stages per GPU need whole groups of 4 "
+         "micro-batches, found 3 micro-batches; use 4 micro-batches or groups of 3"},
+        {"interleaved-1f1b",
+         {4, 8, 8, 8, 0, 0, 2},
+         "interleaved-1f1b: several stages per GPU need groups of at least min(N, M) "
+         "= 4 micro-batches, found groups of 2, which deadlock; use groups of 4"},
+        {"dualpipe-v",
+         {4, 7, 8, 7, 0, 0, 0},
+         "dualpipe-v: 4 GPUs need at least 2N = 8 micro-batches, found 7; use 8 or "
+         "more, or zb-v"},
+        {"roundpipe",
+         {8, 20, 17, 16, 5, 0, 0},
+         "roundpipe: 20 micro-batches need rounds of the same size, found M_R = 16, "
+         "which does not divide them; use M_R = 20"},
+        {"roundpipe",
+         {8, 20, 17, 0, 5, 0, 0},
+         "roundpipe: 20 micro-batches need rounds of the same size, found M_R = 0, "
+         "which does not divide them; use M_R = 10"},
+        {"roundpipe",
+         {8, 16, 17, 4, 5, 0, 0},
+         "roundpipe: 8 GPUs need rounds of at least 8 micro-batches, found M_R = 4; "
+         "use M_R = 8"},
+        {"roundpipe",
+         {8, 4, 17, 4, 5, 0, 0},
+         "roundpipe: 8 GPUs need at least 8 micro-batches, found 4; use 8 or more, or "
+         "fewer GPUs"},
+        {"roundpipe",
+         {8, 16, 5, 8, 5, 0, 0},
+         "roundpipe: the fused stage must follow the forward stages, found 5 forward "
+         "slots of 5; use at most 4"},
+        {"roundpipe",
+         {8, 16, 17, 8, 5, 8, 0},
+         "roundpipe: the first GPU must be one of 0 to 7, found 8; use 0"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(bad); i++) {
+        g_autoptr(GError) error = NULL;
+
+        assert_false(rp_schedule_check(find(bad[i].name), &bad[i].shape, &error));
+        assert_true(g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE));
+        assert_string_equal(error->message, bad[i].message);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_every_schedule_in_table_order),
+        cmocka_unit_test(suggests_the_nearest_name),
+        cmocka_unit_test(orders_read_as_in_their_timelines),
+        cmocka_unit_test(appends_to_an_order_that_has_actions),
+        cmocka_unit_test(runs_every_action_once_on_its_device),
+        cmocka_unit_test(goes_on_where_the_last_iteration_ended),
+        cmocka_unit_test(runs_without_deadlock_in_the_time_of_its_closed_form),
+        cmocka_unit_test(takes_the_published_times_for_unit_costs),
+        cmocka_unit_test(keeps_as_many_activations_alive_as_its_closed_form),
+        cmocka_unit_test(accepts_exactly_the_shapes_it_is_defined_for),
+        cmocka_unit_test(refuses_every_group_that_deadlocks),
+        cmocka_unit_test(says_what_is_wrong_with_a_shape),
+    };
+
+    return cmocka_run_group_tests_name("schedules", tests, set_up, tear_down);
+}

@@ -1,0 +1,166 @@
+#include "tests/rp-test.h"
+
+#include "core/transfer.h"
+
+static RpProfile *
+new_random_profile(GRand *random, guint n_layers)
+{
+    RpProfile *profile = rp_profile_new(n_layers);
+
+    for (guint l = 0; l < n_layers; l++) {
+        guint n = (guint)g_rand_int_range(random, 0, 9);
+        guint64 sizes[8];
+
+        for (guint t = 0; t < n; t++)
+            sizes[t] = (guint64)g_rand_int_range(random, 1, 2000000);
+        if (n > 0)
+            rp_profile_set_tensors(profile, l, sizes, n);
+        else
+            profile->layers[l].parameter_bytes = (guint64)g_rand_int_range(random, 1, 5000000);
+        profile->layers[l].gradient_bytes =
+            g_rand_boolean(random) ? profile->layers[l].parameter_bytes : 12345;
+    }
+    return profile;
+}
+
+static guint64
+total_of(const RpProfile *profile, RpInterval layers, gboolean gradients)
+{
+    guint64 total = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        total += gradients ? profile->layers[l].gradient_bytes : profile->layers[l].parameter_bytes;
+    return total;
+}
+
+/* Marks the bytes of every segment; none may be marked twice, none may be left. */
+static void
+assert_every_byte_once(const RpProfile *profile, RpInterval layers, gboolean gradients,
+                       const RpChunks *chunks)
+{
+    guint64 covered = 0;
+
+    for (guint c = 0; c < chunks->n_chunks; c++) {
+        guint64 bytes = 0;
+
+        assert_true(chunks->first_segment[c] < chunks->first_segment[c + 1]);
+        for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
+            const RpSegment *segment = &chunks->segments[i];
+
+            assert_in_range(segment->layer, layers.first, layers.first + layers.count - 1);
+            assert_true(segment->bytes > 0);
+            assert_true(segment->offset + segment->bytes <=
+                        (gradients ? profile->layers[segment->layer].gradient_bytes
+                                   : profile->layers[segment->layer].parameter_bytes));
+            for (guint j = 0; j < chunks->first_segment[chunks->n_chunks]; j++) {
+                const RpSegment *other = &chunks->segments[j];
+
+                if (j != i && other->layer == segment->layer)
+                    assert_true(other->offset >= segment->offset + segment->bytes ||
+                                segment->offset >= other->offset + other->bytes);
+            }
+            bytes += segment->bytes;
+        }
+        assert_int_equal(bytes, chunks->chunk_bytes[c]);
+        covered += bytes;
+    }
+    assert_int_equal(covered, total_of(profile, layers, gradients));
+}
+
+static void
+packs_every_byte_once_and_evenly(void **state)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(11);
+
+    (void)state;
+    for (guint round = 0; round < 400; round++) {
+        guint n_layers = (guint)g_rand_int_range(random, 1, 5);
+        g_autoptr(RpProfile) profile = new_random_profile(random, n_layers);
+        RpInterval layers = {0, n_layers};
+        guint windows = (guint)g_rand_int_range(random, 1, 20);
+        gboolean gradients = g_rand_boolean(random);
+        RpChunks chunks = rp_chunks_pack(profile, layers, gradients, windows, 0);
+        guint64 share = total_of(profile, layers, gradients) / windows + 1;
+
+        assert_true(chunks.n_chunks >= 1 && chunks.n_chunks <= windows);
+        assert_every_byte_once(profile, layers, gradients, &chunks);
+        /* LPT: above the even share by less than one piece, and no piece is above it */
+        for (guint c = 0; c < chunks.n_chunks; c++)
+            assert_true(chunks.chunk_bytes[c] <= 2 * (share + 256));
+        rp_chunks_clear(&chunks);
+    }
+}
+
+static void
+splits_a_tensor_larger_than_a_window(void **state)
+{
+    g_autoptr(RpProfile) profile = rp_profile_new(1);
+    const guint64 tensor = 1 << 20;
+    RpChunks chunks;
+
+    (void)state;
+    rp_profile_set_tensors(profile, 0, &tensor, 1);
+    chunks = rp_chunks_pack(profile, (RpInterval){0, 1}, FALSE, 8, 0);
+    assert_int_equal(chunks.n_chunks, 8);
+    for (guint c = 0; c < 8; c++)
+        assert_int_equal(chunks.chunk_bytes[c], tensor / 8);
+    rp_chunks_clear(&chunks);
+}
+
+static void
+joins_small_neighbours_into_few_copies(void **state)
+{
+    g_autoptr(RpProfile) profile = rp_profile_new(1);
+    guint64 experts[384];
+    RpChunks chunks;
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(experts); i++)
+        experts[i] = 6291456;
+    rp_profile_set_tensors(profile, 0, experts, G_N_ELEMENTS(experts));
+    chunks = rp_chunks_pack(profile, (RpInterval){0, 1}, FALSE, 8, 0);
+    assert_int_equal(chunks.n_chunks, 8);
+    assert_true(chunks.first_segment[8] <= 8 * 10);
+    assert_every_byte_once(profile, (RpInterval){0, 1}, FALSE, &chunks);
+    rp_chunks_clear(&chunks);
+}
+
+static void
+a_whole_stage_is_one_chunk(void **state)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(3);
+    g_autoptr(RpProfile) profile = new_random_profile(random, 3);
+    RpChunks chunks = rp_chunks_whole(profile, (RpInterval){1, 2}, FALSE);
+
+    (void)state;
+    assert_int_equal(chunks.n_chunks, 1);
+    assert_every_byte_once(profile, (RpInterval){1, 2}, FALSE, &chunks);
+    rp_chunks_clear(&chunks);
+}
+
+static void
+a_stage_without_gradients_has_no_chunk(void **state)
+{
+    g_autoptr(RpProfile) profile = rp_profile_new(1);
+    RpChunks chunks;
+
+    (void)state;
+    profile->layers[0].parameter_bytes = 1000;
+    chunks = rp_chunks_pack(profile, (RpInterval){0, 1}, TRUE, 4, 0);
+    assert_int_equal(chunks.n_chunks, 0);
+    rp_chunks_clear(&chunks);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packs_every_byte_once_and_evenly),
+        cmocka_unit_test(splits_a_tensor_larger_than_a_window),
+        cmocka_unit_test(joins_small_neighbours_into_few_copies),
+        cmocka_unit_test(a_whole_stage_is_one_chunk),
+        cmocka_unit_test(a_stage_without_gradients_has_no_chunk),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,957 @@
+/*
+ * The verifier is proved by breaking plans: each test takes plans that it accepts, changes one
+ * thing, and says what the verifier must answer.
+ */
+#include "tests/rp-test.h"
+
+#include "tests/core/plan-mutate.h"
+
+/* Small plans of every kind: each lane, each protocol, rounds, split and overlapped backward. */
+static const RpTestPlan plans[] = {
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_COMPUTE, TRUE, TRUE, 0, 0, 0, 512, 3},
+    {"roundpipe", 2, 2, 2, 0, RP_FIDELITY_COMPUTE, FALSE, TRUE, 0, 0, 0, 512, 2},
+    {"1f1b", 3, 3, 4, 0, RP_FIDELITY_COMPUTE, FALSE, TRUE, 0, 0, 0, 512, 2},
+    {"zb-v", 2, 4, 3, 0, RP_FIDELITY_COMPUTE, FALSE, FALSE, 0, 0, 0, 512, 2},
+    {"roundpipe", 2, 2, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3},
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, FALSE, FALSE, TRUE, FALSE, 512, 3},
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, TRUE, FALSE, TRUE, 512, 3},
+    {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, FALSE, FALSE, FALSE, 512, 2},
+    {"roundpipe", 1, 1, 2, 1, RP_FIDELITY_FULL, FALSE, TRUE, TRUE, TRUE, FALSE, 512, 2},
+    {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, FALSE, FALSE, FALSE, 512, 2},
+    {"looped-bfs", 2, 4, 2, 0, RP_FIDELITY_FULL, TRUE, FALSE, FALSE, TRUE, FALSE, 512, 3},
+    {"mobius", 2, 4, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, FALSE, FALSE, FALSE, 512, 2},
+    {"zb-h1", 2, 2, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3},
+    {"zb-v", 2, 4, 3, 0, RP_FIDELITY_FULL, FALSE, FALSE, FALSE, FALSE, FALSE, 512, 2},
+    {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, FALSE, FALSE, FALSE, 512, 2},
+};
+
+static RpPlanDraft *
+draft_of(const RpTestPlan *test)
+{
+    RpPlan *plan = rp_test_plan(test);
+    RpPlanDraft *draft = NULL;
+
+    if (plan != NULL)
+        draft = rp_plan_draft_new(plan);
+    rp_plan_free(plan);
+    return draft;
+}
+
+/* What the verifier says of a draft. The message is printed when a test fails. */
+static gboolean
+verdict(const RpPlanDraft *draft, RpViolation *violation)
+{
+    RpPlan *plan = rp_plan_draft_build(draft);
+    gboolean proved = rp_verify_plan(plan, violation);
+
+    rp_plan_free(plan);
+    return proved;
+}
+
+static void
+assert_refused(const RpPlanDraft *draft, const RpTestPlan *test, guint task, const char *change)
+{
+    RpViolation violation;
+
+    if (verdict(draft, &violation)) {
+        RpPlan *plan = rp_plan_draft_build(draft);
+        char *name = rp_task_describe(plan, task);
+
+        fail_msg("%s, %u gpus, %u stages, %u micro-batches: proved in spite of: %s: %s",
+                 test->schedule, test->gpus, test->stages, test->micro_batches, change, name);
+    }
+    if (strchr(violation.message, '\n') != NULL || violation.rule == RP_RULE_NONE)
+        fail_msg("not a violation: %s", violation.message);
+    rp_violation_clear(&violation);
+}
+
+static gboolean
+conflict(const RpPlanDraft *draft, guint a, guint b)
+{
+    const GArray *x = rp_plan_draft_task(draft, a)->accesses;
+    const GArray *y = rp_plan_draft_task(draft, b)->accesses;
+
+    for (guint i = 0; i < x->len; i++)
+        for (guint k = 0; k < y->len; k++)
+            if (g_array_index(x, RpAccess, i).buffer == g_array_index(y, RpAccess, k).buffer &&
+                ((g_array_index(x, RpAccess, i).mode | g_array_index(y, RpAccess, k).mode) &
+                 RP_ACCESS_WRITE) != 0)
+                return TRUE;
+    return FALSE;
+}
+
+/* Whether the edge may be needed only after a recompute: a gradient for a backward, or under the
+ * published convention the input of the fused stage. */
+static gboolean
+may_be_late(const RpPlanDraft *draft, guint from, guint to)
+{
+    RpTaskKind a = (RpTaskKind)rp_plan_draft_task(draft, from)->task.kind;
+    RpTaskKind b = (RpTaskKind)rp_plan_draft_task(draft, to)->task.kind;
+    gboolean backward = b == RP_TASK_BACKWARD || b == RP_TASK_INPUT_GRADIENT;
+
+    if (draft->fidelity == RP_FIDELITY_FULL)
+        return a == RP_TASK_ACTGRAD_UPLOAD && backward;
+    if (draft->promises.early_fused && b == RP_TASK_FUSED)
+        return a == RP_TASK_FORWARD;
+    return backward && (a == RP_TASK_BACKWARD || a == RP_TASK_INPUT_GRADIENT || a == RP_TASK_FUSED);
+}
+
+/* The edges of a flush are needed together: whether some forward of @iteration no longer comes
+ * after some backward of the one before. */
+static gboolean
+flush_is_broken(const RpPlanDraft *draft, const RpPlan *plan, guint32 iteration)
+{
+    gboolean broken = FALSE;
+
+    for (guint i = 0; i < draft->tasks->len && !broken; i++) {
+        const RpTask *maker = &rp_plan_draft_task(draft, i)->task;
+
+        if (maker->iteration + 1 != iteration || maker->kind == RP_TASK_FORWARD ||
+            !rp_task_is_compute(maker))
+            continue;
+        for (guint k = 0; k < draft->tasks->len && !broken; k++) {
+            const RpTask *reader = &rp_plan_draft_task(draft, k)->task;
+
+            broken = reader->iteration == iteration &&
+                     (reader->kind == RP_TASK_FORWARD || reader->kind == RP_TASK_FUSED) &&
+                     !rp_test_reaches(plan, i, k, FALSE, RP_NONE);
+        }
+    }
+    return broken;
+}
+
+/* Whether correctness needs the edge, not just the pace of windows or of a blocking optimizer:
+ * `compute` plans have no others, nor have full ones between tasks that share a buffer. */
+static gboolean
+is_needed(const RpPlanDraft *draft, guint from, guint to)
+{
+    return draft->fidelity == RP_FIDELITY_COMPUTE || conflict(draft, from, to);
+}
+
+static gboolean
+is_barrier(const RpPlanDraft *draft, guint index)
+{
+    return rp_plan_draft_task(draft, index)->task.kind == RP_TASK_BARRIER;
+}
+
+/* Every step needs the norm of all gradients: whether the first one no longer waits for @from. */
+static gboolean
+norm_is_broken(const RpPlanDraft *draft, const RpPlan *plan, guint from)
+{
+    const RpTask *gradient = &rp_plan_draft_task(draft, from)->task;
+    guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, gradient->iteration, 0);
+
+    return (gradient->kind == RP_TASK_GRADIENT_DOWNLOAD ||
+            gradient->kind == RP_TASK_GRADIENT_ACCUMULATE) &&
+           step != RP_NONE && !rp_test_reaches(plan, from, step, FALSE, RP_NONE);
+}
+
+/* A barrier joins lanes, so that one edge may serve many: whether some two tasks that share a
+ * buffer are no longer ordered. */
+static gboolean
+some_conflict_is_open(const RpPlanDraft *draft, const RpPlan *plan)
+{
+    for (guint i = 0; i < draft->tasks->len; i++)
+        for (guint k = i + 1; k < draft->tasks->len; k++)
+            if (conflict(draft, i, k) &&
+                !rp_test_reaches(plan, i, k, may_be_late(draft, i, k), RP_NONE))
+                return TRUE;
+    return FALSE;
+}
+
+static gboolean
+barrier_edge_is_needed(const RpPlanDraft *draft, guint from, guint to)
+{
+    RpPlan *plan = rp_plan_draft_build(draft);
+    gboolean needed;
+
+    if (draft->fidelity == RP_FIDELITY_FULL)
+        needed = norm_is_broken(draft, plan, from) || some_conflict_is_open(draft, plan);
+    else
+        needed = flush_is_broken(draft, plan, rp_plan_task(plan, to)->iteration);
+    rp_plan_free(plan);
+    return needed;
+}
+
+/* Rules that the loss of an edge may break, by what it joined. */
+static gboolean
+rule_fits(RpTaskKind from, RpTaskKind to, RpRule rule)
+{
+    if (rule == RP_RULE_BUFFERS)
+        return TRUE;
+    if (to == RP_TASK_PARAMETER_UPLOAD)
+        return rule == RP_RULE_TORN_WEIGHTS;
+    if (from == RP_TASK_PARAMETER_UPLOAD)
+        return rule == (to <= RP_TASK_OVERLAP ? RP_RULE_TRANSFERS : RP_RULE_WEIGHT_INTEGRITY);
+    if (from == RP_TASK_GRADIENT_DOWNLOAD || from == RP_TASK_GRADIENT_ACCUMULATE)
+        return rule == (to == RP_TASK_GRADIENT_ACCUMULATE ? RP_RULE_TRANSFERS
+                                                          : RP_RULE_INCOMPLETE_GRADIENTS);
+    if (to == RP_TASK_GRADIENT_DOWNLOAD)
+        return rule == (from <= RP_TASK_OVERLAP ? RP_RULE_TRANSFERS : RP_RULE_GRADIENT_INTEGRITY);
+    return rule == RP_RULE_ACTIONS || rule == RP_RULE_STALENESS;
+}
+
+typedef struct {
+    guint dropped;
+    guint redundant;
+    guint pace;
+    guint exact; /* the violation names the two tasks of the edge */
+} EdgeCount;
+
+static void
+drop_edge(RpPlanDraft *draft, const RpTestPlan *test, const RpPlan *plan, guint to, guint which,
+          EdgeCount *count)
+{
+    GArray *edges = rp_plan_draft_task(draft, to)->dependencies;
+    RpDependency edge = g_array_index(edges, RpDependency, which);
+    guint from = (guint)edge.task;
+    RpViolation violation;
+    gboolean redundant = rp_test_reaches(plan, from, to, edge.phase > 0, which);
+    gboolean proved, needed;
+
+    g_array_remove_index(edges, which);
+    proved = verdict(draft, &violation);
+    needed = is_barrier(draft, from) || is_barrier(draft, to)
+                 ? barrier_edge_is_needed(draft, from, to)
+                 : is_needed(draft, from, to);
+    g_array_insert_val(edges, which, edge);
+    count->dropped++;
+    count->redundant += redundant;
+    if (redundant || !needed) {
+        count->pace += !redundant;
+        if (!proved)
+            fail_msg("refused without an edge it does not need: %s", violation.message);
+        return;
+    }
+    if (proved) {
+        char *a = rp_task_describe(plan, from), *b = rp_task_describe(plan, to);
+
+        fail_msg("%s, full=%d, async=%d: proved without the edge from %s to %s", test->schedule,
+                 test->fidelity, test->async, a, b);
+    }
+    RpTaskKind from_kind = (RpTaskKind)rp_plan_draft_task(draft, from)->task.kind;
+    RpTaskKind to_kind = (RpTaskKind)rp_plan_draft_task(draft, to)->task.kind;
+    if (!rule_fits(from_kind, to_kind, violation.rule) || violation.second == RP_TASK_NONE)
+        fail_msg("%s to %s: wrong rule: %s", rp_task_kind_name(from_kind),
+                 rp_task_kind_name(to_kind), violation.message);
+    count->exact += violation.first == from && violation.second == to;
+    rp_violation_clear(&violation);
+}
+
+static void
+every_edge_is_redundant_or_missed(void **state)
+{
+    EdgeCount count = {0};
+
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlan *plan = rp_test_plan(&plans[p]);
+        RpPlanDraft *draft = rp_plan_draft_new(plan);
+
+        for (guint i = 0; i < draft->tasks->len; i++)
+            for (guint k = 0; k < rp_plan_draft_task(draft, i)->dependencies->len; k++)
+                drop_edge(draft, &plans[p], plan, i, k, &count);
+        rp_plan_draft_free(draft);
+        rp_plan_free(plan);
+    }
+    print_message("%u edges dropped: %u redundant, %u for pace, %u named exactly\n", count.dropped,
+                  count.redundant, count.pace, count.exact);
+    assert_true(count.dropped > 2000);
+    assert_true(count.exact * 2 > count.dropped - count.redundant - count.pace);
+}
+
+static void
+an_edge_needed_at_the_start_may_not_come_late(void **state)
+{
+    guint late = 0, refused = 0;
+
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlan *plan = rp_test_plan(&plans[p]);
+        RpPlanDraft *draft = rp_plan_draft_new(plan);
+
+        for (guint i = 0; i < draft->tasks->len; i++) {
+            for (guint k = 0; k < rp_plan_draft_task(draft, i)->dependencies->len; k++) {
+                RpDependency *edge = rp_plan_draft_dependency(draft, i, k);
+                guint from = (guint)edge->task;
+                RpViolation violation;
+
+                if (edge->phase > 0 || rp_test_reaches(plan, from, i, FALSE, k) ||
+                    !is_needed(draft, from, i) || is_barrier(draft, from) || is_barrier(draft, i))
+                    continue;
+                edge->phase = 1;
+                if (verdict(draft, &violation)) {
+                    /* another value may hang on the same edge: then it is refused, rightly */
+                    if (!may_be_late(draft, from, i))
+                        fail_msg("%s: proved with a late edge from %s to %s", plans[p].schedule,
+                                 rp_task_describe(plan, from), rp_task_describe(plan, i));
+                    late++;
+                } else {
+                    refused++;
+                    rp_violation_clear(&violation);
+                }
+                edge->phase = 0;
+            }
+        }
+        rp_plan_draft_free(draft);
+        rp_plan_free(plan);
+    }
+    assert_true(late > 20);
+    assert_true(refused > 1000);
+}
+
+/* Barriers set the pace; what they are needed for is told by their edges. */
+static gboolean
+is_work(const RpPlanDraft *draft, guint index)
+{
+    return rp_plan_draft_task(draft, index)->task.kind != RP_TASK_BARRIER;
+}
+
+static void
+no_task_may_be_dropped(void **state)
+{
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = draft_of(&plans[p]);
+
+        for (guint i = 0; i < draft->tasks->len; i++) {
+            RpDraftTask *task = rp_plan_draft_task(draft, i);
+            gboolean tokens = (task->task.kind == RP_TASK_ACTIVATION_UPLOAD ||
+                               task->task.kind == RP_TASK_STASH_UPLOAD) &&
+                              task->task.layer == 0;
+
+            if (!is_work(draft, i) || (tokens && draft->promises.stash_on_host))
+                continue;
+            task->dropped = TRUE;
+            assert_refused(draft, &plans[p], MIN(i, draft->tasks->len - 2), "a task dropped");
+            task->dropped = FALSE;
+        }
+        rp_plan_draft_free(draft);
+    }
+}
+
+static void
+no_task_may_run_twice(void **state)
+{
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = draft_of(&plans[p]);
+        guint n = draft->tasks->len;
+
+        for (guint i = 0; i < n; i++) {
+            guint copy;
+
+            if (!is_work(draft, i))
+                continue;
+            copy = rp_plan_draft_duplicate(draft, i);
+            assert_refused(draft, &plans[p], i, "a task run twice");
+            rp_plan_draft_task(draft, copy)->dropped = TRUE;
+        }
+        rp_plan_draft_free(draft);
+    }
+}
+
+static void
+no_task_may_work_on_something_else(void **state)
+{
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = draft_of(&plans[p]);
+
+        for (guint i = 0; i < draft->tasks->len; i++) {
+            RpTask *task = &rp_plan_draft_task(draft, i)->task;
+            RpTask before = *task;
+            gboolean chunked =
+                task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD;
+
+            if (!is_work(draft, i))
+                continue;
+            if (task->micro_batch != RP_NONE && draft->micro_batches > 1) {
+                task->micro_batch = (task->micro_batch + 1) % draft->micro_batches;
+                assert_refused(draft, &plans[p], i, "another micro-batch");
+            }
+            *task = before;
+            if (rp_task_is_compute(task) || chunked) {
+                task->stage = (task->stage + 1) % draft->stages->len;
+                assert_refused(draft, &plans[p], i, "another stage");
+            }
+            *task = before;
+            if (chunked && draft->promises.rounds > 1) {
+                task->round = (guint16)((task->round + 1) % draft->promises.rounds);
+                assert_refused(draft, &plans[p], i, "another round");
+            }
+            *task = before;
+            if (chunked) {
+                guint n = task->kind == RP_TASK_PARAMETER_UPLOAD
+                              ? rp_plan_draft_stage(draft, task->stage)->parameters.n_chunks
+                              : rp_plan_draft_stage(draft, task->stage)->gradients.n_chunks;
+
+                task->chunk = (task->chunk + 1) % n;
+                if (n > 1)
+                    assert_refused(draft, &plans[p], i, "another chunk");
+            }
+            *task = before;
+            if (!rp_task_is_compute(task) && !chunked && task->layer != RP_NONE) {
+                task->layer = (task->layer + 1) % draft->n_layers;
+                assert_refused(draft, &plans[p], i, "another layer");
+            }
+            *task = before;
+            if (draft->gpus > 1 && task->lane < draft->gpus * RP_LANES_PER_DEVICE) {
+                task->lane =
+                    (task->lane + RP_LANES_PER_DEVICE) % (draft->gpus * RP_LANES_PER_DEVICE);
+                assert_refused(draft, &plans[p], i, "another gpu");
+            }
+            *task = before;
+            task->iteration ^= 1;
+            if (task->iteration < plans[p].iterations)
+                assert_refused(draft, &plans[p], i, "another iteration");
+            *task = before;
+        }
+        rp_plan_draft_free(draft);
+    }
+}
+
+/* Both buffers of double weights hold the initial weights until the first update is written. */
+static gboolean
+reads_initial_weights(const RpPlanDraft *draft, guint index, const RpBuffer *buffer)
+{
+    const RpTask *task = &rp_plan_draft_task(draft, index)->task;
+
+    return task->kind == RP_TASK_PARAMETER_UPLOAD && task->iteration < 2 &&
+           buffer->arena == draft->gpus && draft->promises.double_weights;
+}
+
+/* Scratch may lie anywhere where it disturbs nobody. */
+static gboolean
+carries_something(const RpPlanDraft *draft, guint index, const RpAccess *access)
+{
+    const RpBuffer *buffer = &g_array_index(draft->buffers, RpBuffer, access->buffer);
+
+    return buffer->category != RP_BUFFER_WORKSPACE ||
+           (rp_plan_draft_task(draft, index)->task.kind == RP_TASK_WEIGHT_GRADIENT &&
+            access->mode == RP_ACCESS_READ);
+}
+
+static void
+no_access_may_go_elsewhere(void **state)
+{
+    guint redirected = 0;
+
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = draft_of(&plans[p]);
+
+        for (guint i = 0; i < draft->tasks->len; i++) {
+            for (guint k = 0; k < rp_plan_draft_task(draft, i)->accesses->len; k++) {
+                RpAccess *access = rp_plan_draft_access(draft, i, k);
+                RpBuffer from = g_array_index(draft->buffers, RpBuffer, access->buffer);
+                guint32 right = access->buffer;
+                char change[80];
+
+                if (!carries_something(draft, i, access) || reads_initial_weights(draft, i, &from))
+                    continue;
+                for (guint32 b = 0; b < draft->buffers->len; b++) {
+                    const RpBuffer *to = &g_array_index(draft->buffers, RpBuffer, b);
+
+                    if (b == right || to->arena != from.arena || to->category != from.category)
+                        continue;
+                    access->buffer = b;
+                    g_snprintf(change, sizeof change, "mode %u of %s in buffer %u instead of %u",
+                               access->mode,
+                               rp_buffer_category_name((RpBufferCategory)from.category), b, right);
+                    assert_refused(draft, &plans[p], i, change);
+                    redirected++;
+                    if (redirected % 3 == 0) /* not each of the many host buffers */
+                        break;
+                }
+                access->buffer = right;
+            }
+        }
+        rp_plan_draft_free(draft);
+    }
+    assert_true(redirected > 2000);
+}
+
+static void
+no_access_may_be_forgotten(void **state)
+{
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = draft_of(&plans[p]);
+
+        for (guint i = 0; i < draft->tasks->len; i++) {
+            GArray *accesses = rp_plan_draft_task(draft, i)->accesses;
+
+            for (guint k = 0; k < accesses->len; k++) {
+                RpAccess access = g_array_index(accesses, RpAccess, k);
+                guint32 category = g_array_index(draft->buffers, RpBuffer, access.buffer).category;
+                char change[80];
+
+                /* scratch, and what W looks at of the stash, is up to the model */
+                if (category == RP_BUFFER_WORKSPACE ||
+                    (category == RP_BUFFER_STASH &&
+                     rp_plan_draft_task(draft, i)->task.kind == RP_TASK_WEIGHT_GRADIENT))
+                    continue;
+                g_array_remove_index(accesses, k);
+                g_snprintf(change, sizeof change, "an access to buffer %u (%s, mode %u) left out",
+                           access.buffer, rp_buffer_category_name((RpBufferCategory)category),
+                           access.mode);
+                assert_refused(draft, &plans[p], i, change);
+                g_array_insert_val(accesses, k, access);
+            }
+        }
+        rp_plan_draft_free(draft);
+    }
+}
+
+/* What two tasks may do to one buffer in either order: chunks of one upload or download. */
+static gboolean
+are_siblings(const RpPlanDraft *draft, guint a, guint b)
+{
+    const RpTask *x = &rp_plan_draft_task(draft, a)->task;
+    const RpTask *y = &rp_plan_draft_task(draft, b)->task;
+
+    return x->kind == y->kind && x->stage == y->stage && x->iteration == y->iteration &&
+           x->round == y->round &&
+           (x->kind == RP_TASK_PARAMETER_UPLOAD || x->kind == RP_TASK_GRADIENT_DOWNLOAD);
+}
+
+typedef enum { KEPT, TURNED, OPEN } Histories;
+
+/* What a swap does to the order of accesses: nothing, turns some round, or leaves some undecided.
+ */
+static Histories
+compare_histories(const RpPlanDraft *draft, const RpPlan *plan)
+{
+    guint8 *reach = rp_test_reach_matrix(plan);
+    gsize n = (gsize)rp_plan_end_id(plan);
+    Histories found = KEPT;
+
+    for (gsize i = 0; i < n && found != OPEN; i++) {
+        for (gsize k = i + 1; k < n && found != OPEN; k++) {
+            guint a = g_array_index(draft->order, guint, i);
+            guint b = g_array_index(draft->order, guint, k);
+            guint8 late = may_be_late(draft, a, b) ? 3 : 1;
+
+            if (!conflict(draft, a, b))
+                continue;
+            if ((reach[i * n + k] & late) == 0)
+                found = OPEN;
+            else if (a > b && !are_siblings(draft, a, b))
+                found = TURNED;
+        }
+    }
+    g_free(reach);
+    return found;
+}
+
+/* Neighbours in a lane change places. Whatever the verifier then accepts must leave every buffer's
+ * history as it was, or turn round only what may be turned: a sum's terms, scratch. */
+static void
+a_lane_may_not_be_reordered_at_will(void **state)
+{
+    guint n_open = 0, n_turned = 0, n_kept = 0, n_proved = 0;
+
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = draft_of(&plans[p]);
+
+        for (guint i = 0; i < draft->tasks->len && draft->fidelity == RP_FIDELITY_FULL; i++) {
+            guint next = i + 1;
+            RpViolation violation;
+            RpPlan *plan;
+            gboolean proved, forward = FALSE;
+
+            while (next < draft->tasks->len && rp_plan_draft_task(draft, next)->task.lane !=
+                                                   rp_plan_draft_task(draft, i)->task.lane)
+                next++;
+            if (next == draft->tasks->len)
+                continue;
+            rp_plan_draft_swap(draft, i, next);
+            plan = rp_plan_draft_build(draft);
+            for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+                const RpTask *task = rp_plan_task(plan, id);
+
+                for (guint k = 0; k < task->dependency_count; k++)
+                    forward = forward || rp_plan_dependencies(plan, task)[k].task >= id;
+            }
+            proved = rp_verify_plan(plan, &violation);
+            if (forward) {
+                assert_int_equal(violation.rule, RP_RULE_DEADLOCK);
+            } else {
+                Histories histories = compare_histories(draft, plan);
+
+                n_open += histories == OPEN;
+                n_turned += histories == TURNED;
+                n_kept += histories == KEPT;
+                n_proved += proved;
+                if (histories == OPEN ? proved : histories == KEPT && !proved)
+                    fail_msg("%s: tasks %u and %u swapped: %s", plans[p].schedule, i, next,
+                             proved ? "proved" : violation.message);
+            }
+            rp_violation_clear(&violation);
+            rp_plan_free(plan);
+            rp_plan_draft_swap(draft, i, next);
+        }
+        rp_plan_draft_free(draft);
+    }
+    print_message("swaps: %u histories open, %u turned, %u kept; %u proved\n", n_open, n_turned,
+                  n_kept, n_proved);
+}
+
+/* One mutation with the answer it must get. */
+typedef struct {
+    const char *name;
+    RpTestPlan plan;
+    RpTaskKind from, to; /* kinds of the two tasks that the violation names */
+    RpRule rule;
+    void (*mutate)(RpPlanDraft *draft);
+} Mutation;
+
+#define FULL(schedule, gpus, stages, m, round, async, lean)                                        \
+    {                                                                                              \
+        schedule, gpus, stages, m, round, RP_FIDELITY_FULL, async, TRUE, FALSE, lean, FALSE, 512,  \
+            3                                                                                      \
+    }
+#define COMPUTE(schedule, gpus, stages, m)                                                         \
+    {                                                                                              \
+        schedule, gpus, stages, m, 0, RP_FIDELITY_COMPUTE, FALSE, TRUE, FALSE, FALSE, FALSE, 512,  \
+            2                                                                                      \
+    }
+
+/* Drops the edges into the @nth task of kind @to in @iteration that come from tasks of kind @from.
+ */
+static void
+drop_edges(RpPlanDraft *draft, RpTaskKind from, RpTaskKind to, guint32 iteration)
+{
+    gboolean found = FALSE;
+
+    for (guint nth = 0; !found; nth++) {
+        guint index = rp_plan_draft_find(draft, to, iteration, nth);
+
+        assert_int_not_equal(index, RP_NONE);
+        GArray *edges = rp_plan_draft_task(draft, index)->dependencies;
+        for (guint k = edges->len; k-- > 0;) {
+            guint other = (guint)g_array_index(edges, RpDependency, k).task;
+
+            if (rp_plan_draft_task(draft, other)->task.kind != from ||
+                !is_needed(draft, other, index))
+                continue;
+            g_array_remove_index(edges, k);
+            found = TRUE;
+        }
+    }
+}
+
+static void
+forget_activation_download(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD, 0);
+}
+
+static void
+forget_parameters(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, 0);
+}
+
+static void
+forget_last_reader(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, 0);
+}
+
+static void
+forget_weight_integrity(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_PARAMETER_COPY, 1);
+}
+
+static void
+forget_torn_weights(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_PARAMETER_COPY, RP_TASK_PARAMETER_UPLOAD, 2);
+}
+
+static void
+forget_gradient_integrity(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_OPTIMIZER_STEP, RP_TASK_GRADIENT_DOWNLOAD, 1);
+}
+
+static void
+forget_sum(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, 0);
+}
+
+static void
+forget_gradients(RpPlanDraft *draft)
+{
+    guint barrier = rp_plan_draft_find(draft, RP_TASK_BARRIER, 0, 0);
+
+    g_array_set_size(rp_plan_draft_task(draft, barrier)->dependencies, 0);
+    for (guint nth = 0; rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth) != RP_NONE;
+         nth++) {
+        guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth);
+        GArray *edges = rp_plan_draft_task(draft, step)->dependencies;
+
+        for (guint k = edges->len; k-- > 0;)
+            if (rp_plan_draft_task(draft, (guint)g_array_index(edges, RpDependency, k).task)
+                    ->task.kind == RP_TASK_GRADIENT_DOWNLOAD)
+                g_array_remove_index(edges, k);
+    }
+}
+
+static void
+step_before_copy(RpPlanDraft *draft)
+{
+    guint copy = rp_plan_draft_find(draft, RP_TASK_PARAMETER_COPY, 1, 0);
+    guint32 layer = rp_plan_draft_task(draft, copy)->task.layer;
+    guint nth = 0, step;
+
+    do
+        step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 2, nth++);
+    while (rp_plan_draft_task(draft, step)->task.layer != layer);
+    rp_plan_draft_move_behind(draft, copy, step);
+}
+
+static guint32
+written_buffer(const RpPlanDraft *draft, guint step)
+{
+    guint write =
+        rp_plan_draft_find_access(draft, step, RP_ACCESS_WRITE, RP_BUFFER_PARAMETERS, TRUE);
+
+    return rp_plan_draft_access(draft, step, write)->buffer;
+}
+
+/* An upload of iteration 2 reads the weights that 1 made (staleness 0), in good order. */
+static void
+read_fresh_weights(RpPlanDraft *draft)
+{
+    guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 1, 0);
+    guint32 stale = written_buffer(draft, rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, 0));
+    RpDependency edge = {.task = step};
+
+    for (guint nth = 0;; nth++) {
+        guint upload = rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 2, nth);
+        GArray *accesses = rp_plan_draft_task(draft, upload)->accesses;
+
+        for (guint i = 0; i < accesses->len && upload > step; i++) {
+            if (g_array_index(accesses, RpAccess, i).buffer != stale)
+                continue;
+            g_array_index(accesses, RpAccess, i).buffer = written_buffer(draft, step);
+            g_array_append_val(rp_plan_draft_task(draft, upload)->dependencies, edge);
+            return;
+        }
+    }
+}
+
+/* An upload of iteration 2 reads the initial weights (staleness 2): nobody wrote them in 0. */
+static void
+read_stale_weights(RpPlanDraft *draft)
+{
+    guint upload = rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 2, 0);
+    guint at = rp_plan_draft_find_access(draft, upload, RP_ACCESS_READ, RP_BUFFER_PARAMETERS, TRUE);
+    guint32 right = rp_plan_draft_access(draft, upload, at)->buffer;
+    RpBuffer fresh = g_array_index(draft->buffers, RpBuffer, right);
+    guint32 elsewhere = draft->buffers->len;
+
+    for (guint b = 0; b < draft->buffers->len; b++)
+        if (g_array_index(draft->buffers, RpBuffer, b).arena == fresh.arena)
+            fresh.offset = MAX(fresh.offset, g_array_index(draft->buffers, RpBuffer, b).offset +
+                                                 g_array_index(draft->buffers, RpBuffer, b).bytes);
+    g_array_append_val(draft->buffers, fresh);
+    for (guint nth = 0;; nth++) {
+        guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth);
+        guint write =
+            rp_plan_draft_find_access(draft, step, RP_ACCESS_WRITE, RP_BUFFER_PARAMETERS, TRUE);
+
+        if (written_buffer(draft, step) != right)
+            continue;
+        rp_plan_draft_access(draft, step, write)->buffer = elsewhere;
+        return;
+    }
+}
+
+static void
+overlap_parameters(RpPlanDraft *draft)
+{
+    RpBuffer *first = NULL;
+
+    for (guint b = 0; b < draft->buffers->len; b++) {
+        RpBuffer *buffer = &g_array_index(draft->buffers, RpBuffer, b);
+
+        if (buffer->arena != 0 || buffer->category != RP_BUFFER_PARAMETERS)
+            continue;
+        if (first != NULL) {
+            buffer->offset = first->offset + first->bytes - 1;
+            return;
+        }
+        first = buffer;
+    }
+}
+
+static void
+leave_the_arena(RpPlanDraft *draft)
+{
+    guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
+
+    rp_plan_draft_access(draft, forward, 0)->buffer = draft->buffers->len;
+}
+
+static void
+shrink_segment(RpPlanDraft *draft)
+{
+    rp_plan_draft_stage(draft, 0)->parameters.segments[0].bytes -= 512;
+}
+
+static void
+late_stash(RpPlanDraft *draft)
+{
+    for (guint nth = 0;; nth++) {
+        guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, nth);
+
+        for (guint k = 0; k < rp_plan_draft_task(draft, backward)->dependencies->len; k++) {
+            RpDependency *edge = rp_plan_draft_dependency(draft, backward, k);
+
+            if (rp_plan_draft_task(draft, (guint)edge->task)->task.kind == RP_TASK_STASH_UPLOAD) {
+                edge->phase = 1;
+                return;
+            }
+        }
+    }
+}
+
+static void
+backward_before_forward(RpPlanDraft *draft)
+{
+    guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 0);
+    guint32 lane = rp_plan_draft_task(draft, backward)->task.lane;
+    guint forward = RP_NONE;
+
+    for (guint i = 0; i < backward; i++) {
+        const RpTask *task = &rp_plan_draft_task(draft, i)->task;
+
+        if (task->lane == lane && task->micro_batch == 0)
+            forward = i;
+    }
+    /* on the last stage: its forward waits for another device, its backward for nobody */
+    rp_plan_draft_swap(draft, forward, backward);
+}
+
+static void
+wait_for_the_future(RpPlanDraft *draft)
+{
+    RpDependency edge = {.task = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 3)};
+    guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
+
+    g_array_append_val(rp_plan_draft_task(draft, forward)->dependencies, edge);
+}
+
+static const Mutation mutations[] = {
+    {"an upload that does not wait for the download", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_ACTIONS,
+     forget_activation_download},
+    {"a stash that arrives late", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_STASH_UPLOAD,
+     RP_TASK_BACKWARD, RP_RULE_ACTIONS, late_stash},
+    {"an action that does not wait for its parameters", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, RP_RULE_TRANSFERS, forget_parameters},
+    {"an input overwritten while it is read", FULL("roundpipe", 2, 2, 4, 0, TRUE, FALSE),
+     RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_BUFFERS, forget_last_reader},
+    {"(1) weights overwritten while they go up", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
+     RP_TASK_PARAMETER_UPLOAD, RP_TASK_PARAMETER_COPY, RP_RULE_WEIGHT_INTEGRITY,
+     forget_weight_integrity},
+    {"(2) weights uploaded before they are written", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
+     RP_TASK_PARAMETER_COPY, RP_TASK_PARAMETER_UPLOAD, RP_RULE_TORN_WEIGHTS, forget_torn_weights},
+    {"(3) a step before its gradients", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP, RP_RULE_INCOMPLETE_GRADIENTS,
+     forget_gradients},
+    {"(4) gradients overwritten before the step", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_OPTIMIZER_STEP, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_GRADIENT_INTEGRITY,
+     forget_gradient_integrity},
+    {"(5) the next step before the copy", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
+     RP_TASK_PARAMETER_COPY, RP_TASK_OPTIMIZER_STEP, RP_RULE_OPTIMIZER_ORDER, step_before_copy},
+    {"rounds summed before they arrive", FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE),
+     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, forget_sum},
+    {"staleness 0", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_OPTIMIZER_STEP,
+     RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_fresh_weights},
+    {"staleness 2", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_stale_weights},
+    {"two stages' parameters overlap", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_N_TASK_KINDS, RP_RULE_BUFFERS, overlap_parameters},
+    {"a buffer that does not exist", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_FORWARD, RP_RULE_ARENA, leave_the_arena},
+    {"bytes that never travel", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_N_TASK_KINDS, RP_RULE_TRANSFERS, shrink_segment},
+    {"a backward before its forward", COMPUTE("1f1b", 2, 2, 2), RP_TASK_FORWARD, RP_TASK_BACKWARD,
+     RP_RULE_ACTIONS, backward_before_forward},
+    {"a forward that waits for a later backward", COMPUTE("1f1b", 2, 2, 4), RP_TASK_BACKWARD,
+     RP_TASK_FORWARD, RP_RULE_DEADLOCK, wait_for_the_future},
+};
+
+static void
+check_named(const Mutation *mutation, const RpPlan *plan, RpTaskId task, RpTaskKind kind,
+            const RpViolation *violation)
+{
+    if (kind == RP_N_TASK_KINDS)
+        return;
+    if (task == RP_TASK_NONE || rp_plan_task(plan, task)->kind != kind)
+        fail_msg("%s: a %s should be named: %s", mutation->name, rp_task_kind_name(kind),
+                 violation->message);
+    char *description = rp_task_describe(plan, task);
+    if (strstr(violation->message, description) == NULL)
+        fail_msg("%s: %s is not described in: %s", mutation->name, description, violation->message);
+    g_free(description);
+}
+
+static void
+names_the_broken_rule_and_the_two_tasks(void **state)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(mutations); i++) {
+        const Mutation *mutation = &mutations[i];
+        RpPlanDraft *draft = draft_of(&mutation->plan);
+        RpViolation violation;
+        RpPlan *plan;
+
+        assert_non_null(draft);
+        assert_true(verdict(draft, &violation));
+        mutation->mutate(draft);
+        plan = rp_plan_draft_build(draft);
+        if (rp_verify_plan(plan, &violation))
+            fail_msg("%s: proved", mutation->name);
+        if (violation.rule != mutation->rule)
+            fail_msg("%s: rule %s expected: %s", mutation->name, rp_rule_name(mutation->rule),
+                     violation.message);
+        check_named(mutation, plan, violation.first, mutation->from, &violation);
+        check_named(mutation, plan, violation.second, mutation->to, &violation);
+        rp_violation_clear(&violation);
+        rp_plan_free(plan);
+        rp_plan_draft_free(draft);
+    }
+}
+
+static void
+drafts_are_faithful(void **state)
+{
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = draft_of(&plans[p]);
+        RpViolation violation;
+
+        assert_non_null(draft);
+        if (!verdict(draft, &violation))
+            fail_msg("plan %u (%s): %s", p, plans[p].schedule, violation.message);
+        rp_plan_draft_free(draft);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drafts_are_faithful),
+        cmocka_unit_test(every_edge_is_redundant_or_missed),
+        cmocka_unit_test(an_edge_needed_at_the_start_may_not_come_late),
+        cmocka_unit_test(no_task_may_be_dropped),
+        cmocka_unit_test(no_task_may_run_twice),
+        cmocka_unit_test(no_task_may_work_on_something_else),
+        cmocka_unit_test(no_access_may_go_elsewhere),
+        cmocka_unit_test(no_access_may_be_forgotten),
+        cmocka_unit_test(a_lane_may_not_be_reordered_at_will),
+        cmocka_unit_test(names_the_broken_rule_and_the_two_tasks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,54 @@
+/**
+ * What every test includes first: CMocka with the headers it needs before it, GLib and helpers.
+ *
+ * CMocka's asserts leave a test by longjmp, past any g_autoptr: what must not leak goes into a
+ * fixture.
+ */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <glib.h>
+#include <string.h>
+
+#ifndef RP_SOURCE_ROOT
+#error "tests are built with -DRP_SOURCE_ROOT=\"<root of the sources>\""
+#endif
+
+/* Fails the test unless @error is set and its message contains @part. */
+#define rp_assert_error_message_contains(error, part)                                              \
+    rp_test_error_contains((error), (part), __FILE__, __LINE__)
+
+/* Fails the test, printing the message, if @error is set. */
+#define rp_assert_no_error(error) rp_test_no_error((error), __FILE__, __LINE__)
+
+static inline void
+rp_test_error_contains(const GError *error, const char *part, const char *file, int line)
+{
+    if (error && strstr(error->message, part))
+        return;
+    print_error("expected an error that contains `%s`, found: %s\n", part,
+                error ? error->message : "no error");
+    _fail(file, line);
+}
+
+static inline void
+rp_test_no_error(const GError *error, const char *file, int line)
+{
+    if (!error)
+        return;
+    print_error("unexpected error: %s\n", error->message);
+    _fail(file, line);
+}
+
+/* The path of a file of the sources, e.g. "profiles/rtx4090/qwen3-1.7b.json". (transfer full) */
+static inline char *
+rp_test_source_path(const char *relative)
+{
+    return g_build_filename(RP_SOURCE_ROOT, relative, NULL);
+}

@@ -1,0 +1,333 @@
+#include "tests/sim/naive-simulate.h"
+
+#include <math.h>
+
+/* as the simulator rounds */
+#define ROUNDING_NS 1e-3
+
+#define NEVER G_MAXINT64
+
+typedef enum { WAITS, LATENCY, FLOWS, TIMED, ENDED } State;
+
+typedef struct {
+    State state;
+    gint64 due_ns; /* of LATENCY and TIMED */
+    double left;
+    double rate; /* bytes/ns */
+    gboolean has_rate;
+} Task;
+
+typedef struct {
+    const RpPlan *plan;
+    const RpMachine *machine;
+    guint n;
+    Task *tasks;
+    NaiveTimes *times;
+    gint64 now_ns;
+} Naive;
+
+static gboolean
+is_full_copy(const Naive *naive, const RpTask *task)
+{
+    const guint kind = rp_plan_lane_kind(naive->plan, task->lane);
+
+    return task->bytes > 0 && kind != RP_LANE_COMPUTE && kind < RP_LANES_PER_DEVICE &&
+           rp_plan_fidelity(naive->plan) == RP_FIDELITY_FULL;
+}
+
+static gboolean
+is_host_work(const Naive *naive, const RpTask *task)
+{
+    return task->bytes > 0 && rp_plan_lane_device(naive->plan, task->lane) == RP_NONE &&
+           rp_plan_fidelity(naive->plan) == RP_FIDELITY_FULL;
+}
+
+static gboolean
+is_up(const Naive *naive, const RpTask *task)
+{
+    const guint kind = rp_plan_lane_kind(naive->plan, task->lane);
+
+    return kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP;
+}
+
+/* Whether the task is its lane's head and its dependencies have ended; when they allow it to start.
+ */
+static gboolean
+is_ready(const Naive *naive, guint i, gint64 *ready_ns)
+{
+    const RpTask *task = rp_plan_task(naive->plan, i);
+    const RpDependency *dependencies = rp_plan_dependencies(naive->plan, task);
+
+    *ready_ns = 0;
+    for (guint j = 0; j < i; j++) {
+        if (rp_plan_task(naive->plan, j)->lane != task->lane)
+            continue;
+        if (naive->tasks[j].state != ENDED)
+            return FALSE;
+        *ready_ns = MAX(*ready_ns, naive->times[j].end_ns);
+    }
+    for (guint d = 0; d < task->dependency_count; d++) {
+        const guint j = (guint)dependencies[d].task;
+
+        if (j >= naive->n || naive->tasks[j].state != ENDED)
+            return FALSE;
+        *ready_ns = MAX(*ready_ns, naive->times[j].end_ns + dependencies[d].hop_ns -
+                                       (dependencies[d].phase ? task->lead_ns : 0));
+    }
+    return TRUE;
+}
+
+/* Link numbers of a flow: its own, its root complex's, the host's; @limits in bytes/ns. */
+static void
+links_of(const Naive *naive, guint i, guint links[3], double limits[3])
+{
+    const RpLinks *machine = &naive->machine->links;
+    const RpTask *task = rp_plan_task(naive->plan, i);
+    const guint32 device = rp_plan_lane_device(naive->plan, task->lane);
+
+    links[0] = 1000 + i;
+    links[1] = 2000 + i;
+    links[2] = 0;
+    limits[0] = naive->machine->optimizer_bytes_per_s;
+    limits[1] = 0;
+    limits[2] = machine->host_bytes_per_s;
+    if (device != RP_NONE) {
+        limits[0] = is_up(naive, task) ? machine->h2d_bytes_per_s : machine->d2h_bytes_per_s;
+        if (machine->gpus_per_root > 0) {
+            links[1] = 1 + 2 * (device / machine->gpus_per_root) + is_up(naive, task);
+            limits[1] = machine->root_bytes_per_s;
+        }
+    }
+    for (guint k = 0; k < 3; k++)
+        limits[k] = limits[k] > 0 ? limits[k] / 1e9 : INFINITY;
+}
+
+static gboolean
+is_unlimited(const Naive *naive, guint i)
+{
+    guint links[3];
+    double limits[3];
+
+    links_of(naive, i, links, limits);
+    return isinf(limits[0]) && isinf(limits[1]) && isinf(limits[2]);
+}
+
+static gboolean
+end_what_is_due(Naive *naive)
+{
+    gboolean changed = FALSE;
+
+    for (guint i = 0; i < naive->n; i++) {
+        Task *task = &naive->tasks[i];
+        gboolean due = FALSE;
+
+        if (task->state == TIMED)
+            due = task->due_ns <= naive->now_ns;
+        else if (task->state == FLOWS)
+            due = is_unlimited(naive, i) ||
+                  (task->has_rate && task->left / task->rate <= ROUNDING_NS);
+        if (due) {
+            task->state = ENDED;
+            naive->times[i].end_ns = naive->now_ns;
+            changed = TRUE;
+        }
+    }
+    return changed;
+}
+
+static gboolean
+begin_what_needs_no_engine(Naive *naive)
+{
+    gboolean changed = FALSE;
+
+    for (guint i = 0; i < naive->n; i++) {
+        const RpTask *plan_task = rp_plan_task(naive->plan, i);
+        Task *task = &naive->tasks[i];
+        gint64 ready_ns = 0;
+
+        if (task->state == LATENCY && task->due_ns <= naive->now_ns) {
+            task->state = FLOWS;
+            changed = TRUE;
+        }
+        if (task->state != WAITS || is_full_copy(naive, plan_task) ||
+            !is_ready(naive, i, &ready_ns))
+            continue;
+        if (is_host_work(naive, plan_task)) {
+            if (ready_ns > naive->now_ns)
+                continue;
+            task->state = FLOWS;
+            naive->times[i].start_ns = naive->now_ns;
+        } else {
+            task->state = TIMED;
+            task->due_ns = ready_ns + plan_task->duration_ns;
+            naive->times[i].start_ns = ready_ns;
+        }
+        changed = TRUE;
+    }
+    return changed;
+}
+
+static gboolean
+engine_is_busy(const Naive *naive, guint32 device, gboolean up)
+{
+    for (guint i = 0; i < naive->n; i++) {
+        const RpTask *task = rp_plan_task(naive->plan, i);
+
+        if (is_full_copy(naive, task) && rp_plan_lane_device(naive->plan, task->lane) == device &&
+            is_up(naive, task) == up &&
+            (naive->tasks[i].state == LATENCY || naive->tasks[i].state == FLOWS))
+            return TRUE;
+    }
+    return FALSE;
+}
+
+/* Begins the ready copies of one kind of lane. */
+static gboolean
+begin_copies(Naive *naive, RpLaneKind kind)
+{
+    gboolean changed = FALSE;
+
+    for (guint i = 0; i < naive->n; i++) {
+        const RpTask *task = rp_plan_task(naive->plan, i);
+        const gint64 latency_ns = naive->machine->links.copy_latency_ns;
+        gint64 ready_ns = 0;
+
+        if (naive->tasks[i].state != WAITS || !is_full_copy(naive, task) ||
+            rp_plan_lane_kind(naive->plan, task->lane) != kind || !is_ready(naive, i, &ready_ns) ||
+            ready_ns > naive->now_ns ||
+            engine_is_busy(naive, rp_plan_lane_device(naive->plan, task->lane), is_up(naive, task)))
+            continue;
+        naive->tasks[i].state = latency_ns > 0 ? LATENCY : FLOWS;
+        naive->tasks[i].due_ns = naive->now_ns + latency_ns;
+        naive->times[i].start_ns = naive->now_ns;
+        changed = TRUE;
+    }
+    return changed;
+}
+
+/* What every flow without a rate gets from @link, if nothing else held it back. */
+static double
+fair_share(const Naive *naive, guint link)
+{
+    double left = INFINITY;
+    guint n = 0;
+
+    for (int pass = 0; pass < 2; pass++) {
+        for (guint i = 0; i < naive->n; i++) {
+            guint links[3];
+            double limits[3];
+
+            links_of(naive, i, links, limits);
+            for (guint k = 0; k < 3; k++) {
+                if (naive->tasks[i].state != FLOWS || links[k] != link)
+                    continue;
+                if (pass == 0)
+                    left = limits[k];
+                else if (naive->tasks[i].has_rate)
+                    left -= naive->tasks[i].rate;
+                else
+                    n++;
+            }
+        }
+    }
+    return left / n;
+}
+
+/* Again and again: the link with the least fair share sets the rate of its flows. */
+static void
+set_rates(Naive *naive)
+{
+    for (guint i = 0; i < naive->n; i++)
+        naive->tasks[i].has_rate = FALSE;
+    for (;;) {
+        double least = INFINITY;
+        guint least_link = G_MAXUINT;
+        gboolean any = FALSE;
+
+        for (guint i = 0; i < naive->n; i++) {
+            guint links[3];
+            double limits[3];
+
+            if (naive->tasks[i].state != FLOWS || naive->tasks[i].has_rate)
+                continue;
+            any = TRUE;
+            links_of(naive, i, links, limits);
+            for (guint k = 0; k < 3; k++) {
+                const double share = fair_share(naive, links[k]);
+
+                if (share < least) {
+                    least = share;
+                    least_link = links[k];
+                }
+            }
+        }
+        if (!any)
+            return;
+        for (guint i = 0; i < naive->n; i++) {
+            guint links[3];
+            double limits[3];
+
+            links_of(naive, i, links, limits);
+            if (naive->tasks[i].state == FLOWS && !naive->tasks[i].has_rate &&
+                (least_link == G_MAXUINT || links[0] == least_link || links[1] == least_link ||
+                 links[2] == least_link)) {
+                naive->tasks[i].has_rate = TRUE;
+                naive->tasks[i].rate = least;
+            }
+        }
+    }
+}
+
+static gint64
+next_moment(const Naive *naive)
+{
+    gint64 next_ns = NEVER;
+
+    for (guint i = 0; i < naive->n; i++) {
+        const Task *task = &naive->tasks[i];
+        gint64 ready_ns = 0;
+
+        if (task->state == TIMED || task->state == LATENCY)
+            next_ns = MIN(next_ns, task->due_ns);
+        else if (task->state == FLOWS && isinf(task->rate))
+            next_ns = naive->now_ns;
+        else if (task->state == FLOWS)
+            next_ns =
+                MIN(next_ns, naive->now_ns + (gint64)ceil(task->left / task->rate - ROUNDING_NS));
+        else if (task->state == WAITS && is_ready(naive, i, &ready_ns) && ready_ns > naive->now_ns)
+            next_ns = MIN(next_ns, ready_ns);
+    }
+    return next_ns;
+}
+
+NaiveTimes *
+naive_simulate(const RpPlan *plan, const RpMachine *machine)
+{
+    Naive naive = {.plan = plan, .machine = machine, .n = (guint)rp_plan_end_id(plan)};
+
+    naive.tasks = g_new0(Task, naive.n);
+    naive.times = g_new(NaiveTimes, naive.n);
+    for (guint i = 0; i < naive.n; i++) {
+        naive.times[i] = (NaiveTimes){-1, -1};
+        naive.tasks[i].left = (double)rp_plan_task(plan, i)->bytes;
+    }
+    for (;;) {
+        while (end_what_is_due(&naive) || begin_what_needs_no_engine(&naive))
+            ;
+        begin_copies(&naive, RP_LANE_ACTIVATION_UP);
+        begin_copies(&naive, RP_LANE_ACTIVATION_DOWN);
+        begin_copies(&naive, RP_LANE_PARAMETER_UP);
+        begin_copies(&naive, RP_LANE_GRADIENT_DOWN);
+        set_rates(&naive);
+
+        const gint64 next_ns = next_moment(&naive);
+        if (next_ns == NEVER)
+            break;
+        for (guint i = 0; i < naive.n; i++)
+            if (naive.tasks[i].state == FLOWS && !isinf(naive.tasks[i].rate))
+                naive.tasks[i].left -= naive.tasks[i].rate * (double)(next_ns - naive.now_ns);
+        naive.now_ns = next_ns;
+    }
+    g_free(naive.tasks);
+    return naive.times;
+}

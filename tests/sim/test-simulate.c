@@ -1,0 +1,308 @@
+/*
+ * `compute` plans: tiny ones with times worked out by hand, known formulas, and both engines
+ * against each other.
+ */
+#include "tests/sim/plan-fixture.h"
+
+#include "sim/simulate-private.h"
+
+/* Simulates a `compute` plan with both engines, which must agree. */
+static void
+simulate_with_both(Fixture *f)
+{
+    simulate(f);
+    RpTrace *other = rp_simulate_event_loop(f->plan, NULL, &f->error);
+    rp_assert_no_error(f->error);
+    assert_same_records(f->trace, other);
+    rp_trace_free(other);
+}
+
+static void
+runs_an_empty_plan(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    simulate_with_both(f);
+    begin_full(f, 2);
+    simulate(f);
+}
+
+static void
+runs_a_lane_in_order_and_lanes_side_by_side(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    RpTaskId a = compute(f, 0, 10, AT_ONCE);
+    RpTaskId b = compute(f, 0, 5, AT_ONCE);
+    RpTaskId c = compute(f, 1, 7, AT_ONCE);
+    simulate_with_both(f);
+    assert_times(f, a, 0, 10);
+    assert_times(f, b, 10, 15);
+    assert_times(f, c, 0, 7);
+}
+
+static void
+copies_what_a_task_is_into_its_record(void **state)
+{
+    Fixture *f = *state;
+    RpTask task = {
+        .duration_ns = 3,
+        .bytes = 11,
+        .lane = 5,
+        .iteration = 12,
+        .micro_batch = 13,
+        .stage = 14,
+        .backward_stage = 15,
+        .backward_micro_batch = 16,
+        .round = 17,
+        .kind = RP_TASK_OVERLAP,
+    };
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    rp_plan_append(f->plan, &task, NULL, 0, NULL, 0);
+    simulate_with_both(f);
+    RpTraceRecord expected;
+    rp_trace_record_init(&expected, 0, &task);
+    expected.start_ns = 0;
+    expected.end_ns = 3;
+    expected.transfer_ns = 0;
+    assert_memory_equal(record_of(f, 0), &expected, sizeof expected);
+}
+
+static void
+waits_for_a_hop_and_says_so(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    RpTaskId a = compute(f, 0, 10, AT_ONCE);
+    RpTaskId b = compute(f, 1, 5, AFTER({.task = a, .hop_ns = 3}));
+    RpTaskId c = compute(f, 1, 5, AFTER({.task = b}));
+    simulate_with_both(f);
+    assert_times(f, b, 13, 18);
+    assert_transfer(f, b, 3);
+    assert_times(f, c, 18, 23);
+    assert_transfer(f, c, 0);
+}
+
+static void
+counts_no_hop_that_the_devices_own_work_hides(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    RpTaskId a = compute(f, 0, 10, AT_ONCE);
+    RpTaskId busy = compute(f, 1, 13, AT_ONCE);
+    RpTaskId b = compute(f, 1, 5, AFTER({.task = a, .hop_ns = 3}));
+    simulate_with_both(f);
+    assert_times(f, busy, 0, 13);
+    assert_times(f, b, 13, 18);
+    assert_transfer(f, b, 0);
+}
+
+static void
+counts_the_hop_when_it_ends_with_something_else(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 4, RP_FIDELITY_COMPUTE);
+    RpTaskId a = compute(f, 0, 10, AT_ONCE);
+    RpTaskId b = compute(f, 1, 13, AT_ONCE);
+    RpTaskId c = compute(f, 2, 5, AFTER({.task = b}, {.task = a, .hop_ns = 3}));
+    RpTaskId d = compute(f, 3, 5, AFTER({.task = a, .hop_ns = 3}, {.task = b}));
+    simulate_with_both(f);
+    assert_times(f, c, 13, 18);
+    assert_transfer(f, c, 3);
+    assert_transfer(f, d, 3);
+}
+
+/*
+ *   gpu 0   |-----a-----|
+ *   gpu 1          |rrrr|bbbb|      4 of recompute end when the gradient arrives
+ */
+static void
+starts_a_recompute_before_its_gradient_arrives(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 3, RP_FIDELITY_COMPUTE);
+    RpTaskId a = compute(f, 0, 12, AT_ONCE);
+    RpTaskId b = backward(f, 1, 8, 4, AFTER({.task = a, .phase = 1}));
+    RpTaskId c = backward(f, 2, 8, 4, AFTER({.task = a, .hop_ns = 2, .phase = 1}));
+    simulate_with_both(f);
+    assert_times(f, b, 8, 16);
+    assert_transfer(f, b, 0);
+    assert_times(f, c, 10, 18);
+    assert_transfer(f, c, 2);
+}
+
+static void
+starts_a_recompute_no_earlier_than_its_input_or_its_device(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 3, RP_FIDELITY_COMPUTE);
+    RpTaskId input = compute(f, 0, 10, AT_ONCE);
+    RpTaskId gradient = compute(f, 1, 12, AT_ONCE);
+    RpTaskId b = backward(f, 2, 8, 4, AFTER({.task = input}, {.task = gradient, .phase = 1}));
+    RpTaskId c = backward(f, 2, 8, 4, AFTER({.task = gradient, .phase = 1}));
+    simulate_with_both(f);
+    assert_times(f, b, 10, 18);
+    assert_times(f, c, 18, 26);
+}
+
+static void
+starts_no_recompute_before_time_0(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    RpTaskId a = compute(f, 0, 3, AT_ONCE);
+    RpTaskId b = backward(f, 1, 8, 4, AFTER({.task = a, .phase = 1}));
+    simulate_with_both(f);
+    assert_times(f, b, 0, 8);
+}
+
+static void
+takes_retired_dependencies_for_done(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    RpTaskId a = compute(f, 0, 10, AT_ONCE);
+    RpTaskId b = compute(f, 1, 5, AFTER({.task = a, .hop_ns = 3}));
+    RpTaskId c = compute(f, 0, 5, AFTER({.task = b}, {.task = a}));
+    rp_plan_retire(f->plan, b);
+    simulate_with_both(f);
+    assert_times(f, b, 0, 5);
+    assert_times(f, c, 5, 10);
+}
+
+static void
+names_both_tasks_when_one_waits_for_a_later_one(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 2, RP_FIDELITY_COMPUTE);
+    compute(f, 0, 10, AT_ONCE);
+    compute(f, 0, 10, AFTER({.task = 2}));
+    compute(f, 1, 10, AT_ONCE);
+    f->trace = rp_simulate(f->plan, NULL, &f->error);
+    assert_null(f->trace);
+    assert_true(g_error_matches(f->error, RP_SIMULATE_ERROR, RP_SIMULATE_ERROR_DEADLOCK));
+    char *waiting = rp_task_describe(f->plan, 1);
+    char *awaited = rp_task_describe(f->plan, 2);
+    rp_assert_error_message_contains(f->error, waiting);
+    rp_assert_error_message_contains(f->error, awaited);
+    g_free(waiting);
+    g_free(awaited);
+}
+
+/* GPipe of equal stages without hops: (M + N - 1)(F + B), schedules.md. */
+static void
+meets_the_formula_of_gpipe(void **state)
+{
+    Fixture *f = *state;
+    RpTaskId made[8][16];
+
+    for (guint n = 1; n <= 8; n++) {
+        for (guint m = 1; m <= 16; m += 3) {
+            begin(f, n, RP_FIDELITY_COMPUTE);
+            for (guint s = 0; s < n; s++)
+                for (guint k = 0; k < m; k++)
+                    made[s][k] = s == 0 ? compute(f, s, 3, AT_ONCE)
+                                        : compute(f, s, 3, AFTER({.task = made[s - 1][k]}));
+            for (guint s = n; s-- > 0;)
+                for (guint k = 0; k < m; k++)
+                    made[s][k] = s == n - 1 ? compute(f, s, 7, AFTER({.task = made[s][k]}))
+                                            : compute(f, s, 7, AFTER({.task = made[s + 1][k]}));
+            simulate_with_both(f);
+            assert_int_equal(rp_trace_makespan_ns(f->trace), (m + n - 1) * 10);
+        }
+    }
+}
+
+static void
+add_random_action(Fixture *f, GRand *random)
+{
+    RpTask task =
+        make_task((RpTaskKind)g_rand_int_range(random, 0, RP_TASK_OVERLAP + 1),
+                  rp_plan_lane(f->plan, g_rand_int_range(random, 0, (int)rp_plan_gpus(f->plan)),
+                               RP_LANE_COMPUTE));
+    const int id = (int)rp_plan_end_id(f->plan);
+    RpDependency after[4];
+    guint n = 0;
+
+    if (g_rand_int_range(random, 0, 20) == 0)
+        task = make_task(RP_TASK_BARRIER, rp_plan_host_lane(f->plan, RP_HOST_LANE_OPTIMIZER));
+    else
+        task.duration_ns = g_rand_int_range(random, 0, 6);
+    task.lead_ns = g_rand_int_range(random, 0, (int)task.duration_ns + 1);
+    while (n < G_N_ELEMENTS(after) && id > 0 && g_rand_boolean(random)) {
+        after[n].task = (RpTaskId)g_rand_int_range(random, MAX(id - 30, 0), id);
+        after[n].hop_ns = g_rand_boolean(random) ? (guint32)g_rand_int_range(random, 0, 5) : 0;
+        after[n].phase = g_rand_boolean(random);
+        n++;
+    }
+    rp_plan_append(f->plan, &task, after, n, NULL, 0);
+}
+
+static void
+both_engines_agree_on_random_plans(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint32 seed = 0; seed < 500; seed++) {
+        GRand *random = g_rand_new_with_seed(seed);
+        const gint32 n = g_rand_int_range(random, 1, 300);
+
+        begin(f, (guint)g_rand_int_range(random, 1, 6), RP_FIDELITY_COMPUTE);
+        for (gint32 i = 0; i < n; i++)
+            add_random_action(f, random);
+        if (seed % 3 == 0)
+            rp_plan_retire(f->plan, (RpTaskId)n / 3);
+        g_rand_free(random);
+        simulate_with_both(f);
+    }
+}
+
+static void
+takes_the_machine_from_a_profile(void **state)
+{
+    (void)state;
+    RpProfile *profile = rp_profile_new(1);
+
+    profile->links.h2d_bytes_per_s = 25e9;
+    profile->links.gpus_per_root = 4;
+    profile->optimizer_parameters_per_s = 3e9;
+    const RpMachine machine = rp_machine_from_profile(profile);
+    rp_profile_free(profile);
+    assert_true(machine.links.h2d_bytes_per_s == 25e9);
+    assert_int_equal(machine.links.gpus_per_root, 4);
+    assert_true(machine.optimizer_bytes_per_s == 84e9);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RP_PLAN_TEST(runs_an_empty_plan),
+        RP_PLAN_TEST(runs_a_lane_in_order_and_lanes_side_by_side),
+        RP_PLAN_TEST(copies_what_a_task_is_into_its_record),
+        RP_PLAN_TEST(waits_for_a_hop_and_says_so),
+        RP_PLAN_TEST(counts_no_hop_that_the_devices_own_work_hides),
+        RP_PLAN_TEST(counts_the_hop_when_it_ends_with_something_else),
+        RP_PLAN_TEST(starts_a_recompute_before_its_gradient_arrives),
+        RP_PLAN_TEST(starts_a_recompute_no_earlier_than_its_input_or_its_device),
+        RP_PLAN_TEST(starts_no_recompute_before_time_0),
+        RP_PLAN_TEST(takes_retired_dependencies_for_done),
+        RP_PLAN_TEST(names_both_tasks_when_one_waits_for_a_later_one),
+        RP_PLAN_TEST(meets_the_formula_of_gpipe),
+        RP_PLAN_TEST(both_engines_agree_on_random_plans),
+        RP_PLAN_TEST(takes_the_machine_from_a_profile),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
