@@ -17,6 +17,7 @@ struct _RpPlan {
     GArray *stages;       /* RpPlanStage */
     GArray *buffers;      /* RpBuffer */
     guint64 *arena_bytes; /* gpus + 1 */
+    gboolean *overlaps;   /* gpus + 1: whether buffers share bytes */
 };
 
 void
@@ -56,6 +57,7 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     g_array_set_clear_func(plan->stages, clear_stage);
     plan->buffers = g_array_new(FALSE, FALSE, sizeof(RpBuffer));
     plan->arena_bytes = g_new0(guint64, (gsize)gpus + 1);
+    plan->overlaps = g_new0(gboolean, (gsize)gpus + 1);
     return plan;
 }
 
@@ -70,6 +72,7 @@ rp_plan_free(RpPlan *plan)
     g_array_unref(plan->stages);
     g_array_unref(plan->buffers);
     g_free(plan->arena_bytes);
+    g_free(plan->overlaps);
     g_free(plan);
 }
 
@@ -183,6 +186,8 @@ rp_plan_place_buffer(RpPlan *plan, const RpBuffer *buffer)
     g_return_val_if_fail(buffer->arena <= plan->gpus, RP_NONE);
 
     g_array_append_val(plan->buffers, *buffer);
+    if (buffer->offset < plan->arena_bytes[buffer->arena])
+        plan->overlaps[buffer->arena] = TRUE;
     plan->arena_bytes[buffer->arena] =
         MAX(plan->arena_bytes[buffer->arena], buffer->offset + buffer->bytes);
     return plan->buffers->len - 1;
@@ -208,6 +213,52 @@ rp_plan_arena_bytes(const RpPlan *plan, guint32 arena)
     return plan->arena_bytes[arena];
 }
 
+/* Whether byte range @at of an arena counts for @buffer: no larger one (or equal and earlier) is
+ * over it. @at must not straddle the ends of any buffer. */
+static gboolean
+counts_for(const RpPlan *plan, guint buffer, guint64 at)
+{
+    const RpBuffer *own = rp_plan_buffer(plan, buffer);
+
+    for (guint i = 0; i < plan->buffers->len; i++) {
+        const RpBuffer *other = &g_array_index(plan->buffers, RpBuffer, i);
+
+        if (i != buffer && other->arena == own->arena && at >= other->offset &&
+            at < other->offset + other->bytes &&
+            (other->bytes > own->bytes || (other->bytes == own->bytes && i < buffer)))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Bytes of a buffer that count for it, where buffers overlap. */
+static guint64
+own_bytes(const RpPlan *plan, guint buffer)
+{
+    const RpBuffer *own = rp_plan_buffer(plan, buffer);
+    guint64 end = own->offset + own->bytes;
+    guint64 bytes = 0;
+
+    for (guint64 at = own->offset; at < end;) {
+        guint64 next = end; /* nearest end of another buffer */
+
+        for (guint i = 0; i < plan->buffers->len; i++) {
+            const RpBuffer *other = &g_array_index(plan->buffers, RpBuffer, i);
+
+            if (other->arena != own->arena)
+                continue;
+            if (other->offset > at)
+                next = MIN(next, other->offset);
+            else if (other->offset + other->bytes > at)
+                next = MIN(next, other->offset + other->bytes);
+        }
+        if (counts_for(plan, buffer, at))
+            bytes += next - at;
+        at = next;
+    }
+    return bytes;
+}
+
 guint64
 rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category)
 {
@@ -217,7 +268,7 @@ rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory categ
         const RpBuffer *buffer = &g_array_index(plan->buffers, RpBuffer, i);
 
         if (buffer->arena == arena && buffer->category == category)
-            bytes += buffer->bytes;
+            bytes += plan->overlaps[arena] ? own_bytes(plan, i) : buffer->bytes;
     }
     return bytes;
 }

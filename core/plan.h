@@ -213,13 +213,14 @@ const RpPlanStage *rp_plan_stage(const RpPlan *plan, guint32 stage);
  * plan; what they hold changes, in the order that task accesses and dependencies fix.
  */
 guint32 rp_plan_add_buffer(RpPlan *plan, guint32 arena, RpBufferCategory category, guint64 bytes);
-/* Places a buffer by hand (tests; a plan read from elsewhere). */
+/* Places a buffer by hand; it may share bytes with others that are never in use together. */
 guint32 rp_plan_place_buffer(RpPlan *plan, const RpBuffer *buffer);
 guint rp_plan_n_buffers(const RpPlan *plan);
 const RpBuffer *rp_plan_buffer(const RpPlan *plan, guint32 buffer);
 /* Size of an arena: the end of its last buffer. This is the predicted and the executed peak. */
 guint64 rp_plan_arena_bytes(const RpPlan *plan, guint32 arena);
-/* Sum of the sizes of an arena's buffers of one category. */
+/* Bytes of an arena that buffers of one category take. Bytes that several buffers share count for
+ * the largest of them, so that the categories of an arena add up to its size. */
 guint64 rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category);
 
 /**

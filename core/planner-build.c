@@ -45,15 +45,32 @@ rp_planner_depend(RpPlanner *planner, RpTaskId task, guint32 lane, guint32 hop_n
     g_array_append_val(planner->dependency_lanes, lane);
 }
 
-static RpBufferState *
-buffer_state(RpPlanner *planner, guint32 buffer)
+static void
+grow_states(RpPlanner *planner, guint32 buffer)
 {
     while (planner->buffer_states->len <= buffer) {
         RpBufferState state = {.writer = {.task = RP_TASK_NONE}};
+        guint32 self = planner->buffer_states->len;
 
         g_array_append_val(planner->buffer_states, state);
+        g_array_append_val(planner->histories, self);
     }
-    return &g_array_index(planner->buffer_states, RpBufferState, buffer);
+}
+
+static RpBufferState *
+buffer_state(RpPlanner *planner, guint32 buffer)
+{
+    if (planner->buffer_states->len <= buffer)
+        grow_states(planner, buffer);
+    return &g_array_index(planner->buffer_states, RpBufferState,
+                          g_array_index(planner->histories, guint32, buffer));
+}
+
+void
+rp_planner_share_history(RpPlanner *planner, guint32 buffer, guint32 with)
+{
+    grow_states(planner, MAX(buffer, with));
+    g_array_index(planner->histories, guint32, buffer) = with;
 }
 
 void

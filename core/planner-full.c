@@ -9,6 +9,7 @@
  *   activation-down  |dn m-1|
  *   gradient-down           |--chunk m--|
  */
+#include "core/device-layout.h"
 #include "core/planner-private.h"
 
 /* What an action reads and writes on its device. RP_NONE: nothing. */
@@ -61,12 +62,21 @@ offloads(const RpPlanner *planner)
     return planner->partition->dispatched || planner->options.schedule->offloads_weights;
 }
 
+/* Which of a slot's buffers a stage uses; bound stages run both ways in the larger. */
+static RpWay
+way_of(const RpPlanner *planner, guint32 stage)
+{
+    return planner->partition->dispatched && planner->stages[stage].phase == RP_PHASE_FORWARD
+               ? RP_WAY_FORWARD
+               : RP_WAY_BACKWARD;
+}
+
 static guint32
 parameter_buffer(const RpPlanner *planner, guint g, guint32 stage)
 {
     const RpDeviceState *device = &planner->devices[g];
 
-    return offloads(planner) ? device->parameters[device->parameter_turn]
+    return offloads(planner) ? device->parameters[way_of(planner, stage)][device->parameter_turn]
                              : planner->resident_parameters[stage];
 }
 
@@ -91,7 +101,7 @@ begin_slot(RpPlanner *planner, guint g, guint32 stage, guint32 round, gboolean b
     if (same_weights)
         return;
     device->parameter_turn ^= 1;
-    rp_planner_upload_parameters(planner, g, stage, device->parameters[device->parameter_turn],
+    rp_planner_upload_parameters(planner, g, stage, parameter_buffer(planner, g, stage),
                                  planner->options.transfers == RP_TRANSFERS_WINDOWS);
 }
 
@@ -284,7 +294,8 @@ static void
 access_gradient_sum(RpPlanner *planner, guint g, guint32 stage)
 {
     const RpDeviceState *device = &planner->devices[g];
-    guint32 sum = offloads(planner) ? device->accumulator : planner->resident_accumulators[stage];
+    guint32 sum = offloads(planner) ? device->accumulator[device->parameter_turn]
+                                    : planner->resident_accumulators[stage];
     gboolean first = planner->backwards_left[stage] == planner->shape.round;
 
     if (planner->stages[stage].gradient_bytes == 0)
@@ -311,6 +322,8 @@ static void
 begin_compute(RpPlanner *planner, guint g, const RpAction *action, gint64 duration_ns,
               gint64 lead_ns)
 {
+    const RpDeviceState *device = &planner->devices[g];
+
     rp_planner_begin_task(planner, (RpTaskKind)action->kind,
                           rp_plan_lane(planner->plan, g, RP_LANE_COMPUTE), action->stage,
                           action->micro_batch);
@@ -318,7 +331,9 @@ begin_compute(RpPlanner *planner, guint g, const RpAction *action, gint64 durati
     planner->task.duration_ns = duration_ns;
     planner->task.lead_ns = lead_ns;
     rp_planner_access(planner, parameter_buffer(planner, g, action->stage), RP_ACCESS_READ, 0);
-    rp_planner_access(planner, planner->devices[g].workspace, RP_ACCESS_WRITE, 0);
+    rp_planner_access(planner,
+                      device->workspace[way_of(planner, action->stage)][device->parameter_turn],
+                      RP_ACCESS_WRITE, 0);
 }
 
 static void

@@ -1,128 +1,10 @@
 /* Arenas of a `full` plan: every buffer a device or the host ever needs, and whether it fits. */
+#include "core/device-layout.h"
 #include "core/planner-private.h"
 
 #include "core/units.h"
 
 #define FP32_STATE_BYTES_PER_GRADIENT_BYTE 6 /* weights and two moments, 12 bytes a parameter */
-
-static guint64
-boundary_bytes(const RpProfile *profile, guint layer)
-{
-    return profile->layers[layer].input_bytes;
-}
-
-/* Largest of each kind over the stages a device may run. */
-typedef struct {
-    guint64 parameters;
-    guint64 gradients;
-    guint64 input;
-    guint64 gradient;
-    guint64 output;
-    guint64 workspace;
-    guint64 activations;
-} Largest;
-
-static guint64
-activation_bytes(const RpProfile *profile, RpInterval layers)
-{
-    guint64 bytes = 0;
-
-    for (guint l = layers.first; l < layers.first + layers.count; l++)
-        bytes += profile->layers[l].activation_bytes;
-    return bytes;
-}
-
-/* Scratch of a stage beyond its inputs, outputs and weights. */
-static guint64
-workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward)
-{
-    guint64 scratch = 0;
-    guint64 between = 0;
-
-    for (guint l = layers.first; l < layers.first + layers.count; l++) {
-        const RpLayer *layer = &profile->layers[l];
-
-        scratch = MAX(scratch, MAX(layer->forward_workspace_bytes,
-                                   backward ? layer->backward_workspace_bytes : 0));
-        if (l > layers.first)
-            between = MAX(between, 2 * layer->input_bytes);
-    }
-    return scratch + (backward ? activation_bytes(profile, layers) : between);
-}
-
-/* What a forward stage sends down beside its output: inputs of backward stages that begin in it. */
-static guint64
-inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInterval layers)
-{
-    guint64 bytes = 0;
-
-    for (guint b = 0; b < partition->n_backward; b++) {
-        guint first = partition->backward[b].first;
-
-        if (first > layers.first && first < layers.first + layers.count)
-            bytes += boundary_bytes(profile, first);
-    }
-    return bytes;
-}
-
-static void
-note_stage(const RpProfile *profile, const RpPartition *partition, RpInterval layers,
-           gboolean forward, gboolean backward, Largest *largest)
-{
-    guint end = layers.first + layers.count;
-    guint64 output = 0;
-
-    if (forward && end < profile->n_layers)
-        output = boundary_bytes(profile, end);
-    if (forward)
-        output += inner_stash_bytes(profile, partition, layers);
-    if (backward && layers.first > 0)
-        output = MAX(output, boundary_bytes(profile, layers.first));
-    guint64 parameters = 0;
-    guint64 gradients = 0;
-
-    for (guint l = layers.first; l < end; l++) {
-        parameters += profile->layers[l].parameter_bytes;
-        gradients += profile->layers[l].gradient_bytes;
-    }
-    largest->parameters = MAX(largest->parameters, parameters);
-    if (backward)
-        largest->gradients = MAX(largest->gradients, gradients);
-    largest->input = MAX(largest->input, boundary_bytes(profile, layers.first));
-    if (backward && end < profile->n_layers)
-        largest->gradient = MAX(largest->gradient, boundary_bytes(profile, end));
-    largest->output = MAX(largest->output, output);
-    largest->workspace = MAX(largest->workspace, workspace_bytes(profile, layers, backward));
-    largest->activations = MAX(largest->activations, activation_bytes(profile, layers));
-}
-
-static Largest
-largest_dispatched(const RpProfile *profile, const RpPartition *partition)
-{
-    Largest largest = {0};
-
-    for (guint s = 0; s < partition->n_forward; s++)
-        note_stage(profile, partition, partition->forward[s], TRUE, FALSE, &largest);
-    for (guint b = 0; b < partition->n_backward; b++)
-        note_stage(profile, partition, partition->backward[b], FALSE, TRUE, &largest);
-    return largest;
-}
-
-guint64
-rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition)
-{
-    Largest largest = largest_dispatched(profile, partition);
-    const guint64 buffers[][2] = {
-        {2, largest.parameters}, {2, largest.input},         {2, largest.gradient},
-        {2, largest.output},     {1, 2 * largest.gradients}, {1, largest.gradients},
-        {1, largest.workspace},
-    };
-    guint64 bytes = 0;
-
-    for (gsize i = 0; i < G_N_ELEMENTS(buffers); i++)
-        bytes += buffers[i][0] * rp_align_up(buffers[i][1], RP_BUFFER_ALIGNMENT);
-    return bytes;
-}
 
 static guint32
 add_if(RpPlanner *planner, guint32 arena, RpBufferCategory category, guint64 bytes)
@@ -152,35 +34,123 @@ lay_out_resident_stages(RpPlanner *planner, guint g)
     }
 }
 
+/* A buffer inside a slot's region. All of a region share one history: what one of them holds is
+ * gone when another is written. */
+static guint32
+place_in_region(RpPlanner *planner, guint g, RpBufferCategory category, guint64 offset,
+                guint64 bytes, guint32 *history)
+{
+    RpBuffer buffer = {.arena = g,
+                       .category = category,
+                       .offset = offset,
+                       .bytes = rp_align_up(bytes, RP_BUFFER_ALIGNMENT)};
+    guint32 index;
+
+    if (bytes == 0)
+        return RP_NONE;
+    index = rp_plan_place_buffer(planner->plan, &buffer);
+    if (*history == RP_NONE)
+        *history = index;
+    rp_planner_share_history(planner, index, *history);
+    return index;
+}
+
+/* Dispatched: one of the two slots, see core/device-layout.h. */
+static void
+lay_out_region(RpPlanner *planner, guint g, const RpLargest *largest, const RpSlotLayout *layout,
+               guint turn)
+{
+    RpDeviceState *device = &planner->devices[g];
+    guint64 base = rp_align_up(rp_plan_arena_bytes(planner->plan, g), RP_BUFFER_ALIGNMENT);
+    guint64 forward_end =
+        base + rp_align_up(largest->parameters[RP_WAY_FORWARD], RP_BUFFER_ALIGNMENT);
+    guint64 backward_end =
+        base + rp_align_up(largest->parameters[RP_WAY_BACKWARD], RP_BUFFER_ALIGNMENT);
+    guint32 history = RP_NONE;
+
+    for (guint way = 0; way < RP_N_WAYS; way++)
+        device->parameters[way][turn] = place_in_region(planner, g, RP_BUFFER_PARAMETERS, base,
+                                                        largest->parameters[way], &history);
+    if (layout->accumulators_inside) {
+        device->accumulator[turn] = place_in_region(planner, g, RP_BUFFER_ACCUMULATORS,
+                                                    backward_end, 2 * largest->gradients, &history);
+        backward_end += rp_align_up(2 * largest->gradients, RP_BUFFER_ALIGNMENT);
+    }
+    if (layout->workspace_inside) {
+        device->workspace[RP_WAY_FORWARD][turn] =
+            place_in_region(planner, g, RP_BUFFER_WORKSPACE, forward_end,
+                            largest->workspace[RP_WAY_FORWARD], &history);
+        device->workspace[RP_WAY_BACKWARD][turn] =
+            place_in_region(planner, g, RP_BUFFER_WORKSPACE, backward_end,
+                            largest->workspace[RP_WAY_BACKWARD], &history);
+    }
+}
+
+/* One buffer for both ways and both turns. */
+static void
+set_workspace(RpDeviceState *device, guint32 buffer)
+{
+    for (guint way = 0; way < RP_N_WAYS; way++)
+        for (guint turn = 0; turn < 2; turn++)
+            device->workspace[way][turn] = buffer;
+}
+
+/* Parameters, gradient sums and workspace of a device whose stages come and go. */
+static void
+lay_out_slots(RpPlanner *planner, guint g, const RpLargest *largest, gboolean dispatched)
+{
+    RpDeviceState *device = &planner->devices[g];
+    RpSlotLayout layout = {0};
+
+    if (dispatched)
+        layout = rp_slot_layout(largest);
+    for (guint turn = 0; turn < 2; turn++) {
+        if (layout.accumulators_inside || layout.workspace_inside) {
+            lay_out_region(planner, g, largest, &layout, turn);
+            continue;
+        }
+        device->parameters[0][turn] = add_if(planner, g, RP_BUFFER_PARAMETERS,
+                                             MAX(largest->parameters[0], largest->parameters[1]));
+        device->parameters[1][turn] = device->parameters[0][turn];
+    }
+    if (!layout.accumulators_inside) {
+        device->accumulator[0] = add_if(planner, g, RP_BUFFER_ACCUMULATORS, 2 * largest->gradients);
+        device->accumulator[1] = device->accumulator[0];
+    }
+    if (!layout.workspace_inside)
+        set_workspace(device, add_if(planner, g, RP_BUFFER_WORKSPACE,
+                                     MAX(largest->workspace[0], largest->workspace[1])));
+}
+
 static void
 lay_out_device(RpPlanner *planner, guint g)
 {
     RpDeviceState *device = &planner->devices[g];
     gboolean bound = !planner->partition->dispatched;
     gboolean resident = bound && !planner->options.schedule->offloads_weights;
-    Largest largest = {0};
+    RpLargest largest = {0};
 
     if (!bound)
-        largest = largest_dispatched(planner->profile, planner->partition);
+        largest = rp_largest_dispatched(planner->profile, planner->partition);
     for (guint s = 0; bound && s < planner->n_stages; s++)
         if (planner->stages[s].device == g)
-            note_stage(planner->profile, planner->partition, planner->stages[s].layers, TRUE, TRUE,
-                       &largest);
-    device->accumulator = RP_NONE;
+            rp_largest_note(&largest, planner->profile, planner->partition,
+                            planner->stages[s].layers, TRUE, TRUE);
     for (guint i = 0; i < 2; i++) {
-        device->parameters[i] =
-            resident ? RP_NONE : add_if(planner, g, RP_BUFFER_PARAMETERS, largest.parameters);
+        device->parameters[0][i] = device->parameters[1][i] = RP_NONE;
+        device->accumulator[i] = RP_NONE;
         device->input[i] =
             bound ? RP_NONE : add_if(planner, g, RP_BUFFER_ACTIVATIONS, largest.input);
         device->gradient[i] = add_if(planner, g, RP_BUFFER_ACTIVATIONS, largest.gradient);
         device->output[i] = add_if(planner, g, RP_BUFFER_ACTIVATIONS, largest.output);
     }
-    if (resident)
+    if (resident) {
         lay_out_resident_stages(planner, g);
-    else
-        device->accumulator = add_if(planner, g, RP_BUFFER_ACCUMULATORS, 2 * largest.gradients);
+        set_workspace(device, add_if(planner, g, RP_BUFFER_WORKSPACE, largest.workspace[1]));
+    } else {
+        lay_out_slots(planner, g, &largest, !bound);
+    }
     device->leaving = add_if(planner, g, RP_BUFFER_GRADIENTS, largest.gradients);
-    device->workspace = add_if(planner, g, RP_BUFFER_WORKSPACE, largest.workspace);
     device->staging = RP_NONE;
     if (planner->rounds > 1)
         device->staging =
@@ -287,7 +257,7 @@ lay_out_boundaries(RpPlanner *planner)
             gsize first = ((gsize)p * planner->n_boundaries + boundary) * round;
             for (gsize m = 0; m < round; m++)
                 planner->host_activations[first + m] =
-                    add_if(planner, host, category, boundary_bytes(planner->profile, l));
+                    add_if(planner, host, category, rp_boundary_bytes(planner->profile, l));
         }
     }
 }
@@ -302,13 +272,14 @@ lay_out_host_gradients(RpPlanner *planner)
 
     for (guint l = 1; l < planner->profile->n_layers; l++)
         if (planner->boundary_index[l] != RP_NONE)
-            largest = MAX(largest, boundary_bytes(planner->profile, l));
+            largest = MAX(largest, rp_boundary_bytes(planner->profile, l));
     planner->host_gradients = g_new(guint32, n * round);
     for (guint i = 0; i < n; i++) {
         guint64 bytes = largest;
 
         if (bound)
-            bytes = i > 0 ? boundary_bytes(planner->profile, planner->stages[i].layers.first) : 0;
+            bytes =
+                i > 0 ? rp_boundary_bytes(planner->profile, planner->stages[i].layers.first) : 0;
         for (gsize m = 0; m < round; m++)
             planner->host_gradients[i * round + m] =
                 add_if(planner, planner->options.gpus, RP_BUFFER_ACTIVATIONS, bytes);

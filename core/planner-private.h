@@ -16,14 +16,15 @@
 /* What a stage (bound) or slot (dispatched) costs and holds. Index = RpAction.stage. */
 typedef struct {
     RpInterval layers;
-    RpPhase phase;         /* bound: RP_PHASE_FORWARD, and backward as well */
+    RpPhase phase; /* bound: RP_PHASE_FORWARD, and backward as well */
     gint64 forward_ns;
-    gint64 backward_ns;    /* B or FB, recompute included */
-    gint64 lead_ns;        /* leading part of backward_ns that does not need the gradient */
-    gint64 weight_ns;      /* W */
-    guint device;          /* bound only */
-    guint stash_stage;     /* dispatched backward: forward slot which makes its input; RP_NONE: layer 0 */
-    guint weight_stage;    /* dispatched: backward slot that is last to make gradients of its layers */
+    gint64 backward_ns; /* B or FB, recompute included */
+    gint64 lead_ns;     /* leading part of backward_ns that does not need the gradient */
+    gint64 weight_ns;   /* W */
+    guint device;       /* bound only */
+    guint
+        stash_stage; /* dispatched backward: forward slot which makes its input; RP_NONE: layer 0 */
+    guint weight_stage; /* dispatched: backward slot that is last to make gradients of its layers */
     guint64 parameter_bytes;
     guint64 gradient_bytes;
 } RpStageInfo;
@@ -36,8 +37,8 @@ typedef struct {
 
 /* Accesses of one buffer so far: who must be waited for. */
 typedef struct {
-    RpTouch writer;      /* task = RP_TASK_NONE: never written */
-    guint n_readers;     /* since the last write; at most one a lane, the latest */
+    RpTouch writer;  /* task = RP_TASK_NONE: never written */
+    guint n_readers; /* since the last write; at most one a lane, the latest */
     guint max_readers;
     RpTouch *readers;
 } RpBufferState;
@@ -52,42 +53,42 @@ typedef struct {
 
 /* `full`: one device. */
 typedef struct {
-    guint32 parameters[2];   /* slots; bound and resident: unused */
-    guint parameter_turn;    /* which slot the running stage uses */
-    guint32 accumulator;     /* fp32 sums of the running stage */
-    guint32 leaving;         /* 16-bit gradients on their way down */
+    guint32 parameters[2][2]; /* [RpWay][turn]: the two slots; bound and resident: unused */
+    guint parameter_turn;     /* which slot the running stage uses */
+    guint32 accumulator[2];   /* [turn] fp32 sums of the running stage */
+    guint32 leaving;          /* 16-bit gradients on their way down */
     guint32 input[2];
     guint32 gradient[2];
     guint32 output[2];
-    guint32 workspace;
+    guint32 workspace[2][2]; /* [RpWay][turn] */
     guint32 staging;         /* host: gradients of later rounds; RP_NONE with one round */
     guint input_turn, gradient_turn, output_turn;
     RpBufferPool stash;          /* bound: stage inputs until their backward */
     RpBufferPool kept;           /* split backward: activations from I to W */
     RpBufferPool local_gradient; /* gradients between stages of one device */
     /* the slot that runs */
-    guint32 stage;           /* RP_NONE before the first */
+    guint32 stage; /* RP_NONE before the first */
     guint32 round;
     guint32 iteration;
-    guint n_actions;         /* of the slot so far */
-    gboolean backward;       /* the slot makes gradients */
-    GArray *gates;           /* RpTaskId: activation upload of each window of the slot */
-    GArray *old_gates;       /* the same of the slot before: windows of this slot's parameters */
-    RpTaskId last_output;    /* last activation-lane download */
+    guint n_actions;      /* of the slot so far */
+    gboolean backward;    /* the slot makes gradients */
+    GArray *gates;        /* RpTaskId: activation upload of each window of the slot */
+    GArray *old_gates;    /* the same of the slot before: windows of this slot's parameters */
+    RpTaskId last_output; /* last activation-lane download */
     /* gradients that leave in this slot's windows */
-    guint32 leaving_stage;   /* RP_NONE: nothing */
+    guint32 leaving_stage; /* RP_NONE: nothing */
     guint32 leaving_round;
     guint32 leaving_iteration;
-    guint leaving_chunk;     /* next to go */
-    RpTaskId last_gradient;  /* last gradient download */
+    guint leaving_chunk;    /* next to go */
+    RpTaskId last_gradient; /* last gradient download */
 } RpDeviceState;
 
 typedef struct {
-    guint32 frozen;      /* base weights that no optimizer touches; RP_NONE */
-    guint32 version[2];  /* trainable 16-bit weights; [1] only with double weights */
-    guint32 gradients;   /* RP_NONE: frozen layer */
+    guint32 frozen;     /* base weights that no optimizer touches; RP_NONE */
+    guint32 version[2]; /* trainable 16-bit weights; [1] only with double weights */
+    guint32 gradients;  /* RP_NONE: frozen layer */
     guint32 optimizer;
-    guint32 copied;      /* blocking: fp32 gradient copy; RP_NONE */
+    guint32 copied; /* blocking: fp32 gradient copy; RP_NONE */
 } RpLayerState;
 
 struct _RpPlanner {
@@ -99,18 +100,18 @@ struct _RpPlanner {
     guint rounds;
     guint n_stages;
     RpStageInfo *stages;
-    guint32 iteration;     /* the one being appended, or next */
-    gboolean early;        /* recompute before the gradient arrives */
+    guint32 iteration; /* the one being appended, or next */
+    gboolean early;    /* recompute before the gradient arrives */
     gboolean early_fused;
     /* weave */
-    GArray **orders;       /* per device, RpAction */
+    GArray **orders; /* per device, RpAction */
     guint *cursors;
-    RpTaskId *forward_task;  /* [stage * M + m] of this iteration */
-    RpTaskId *backward_task; /* B, FB or I */
+    RpTaskId *forward_task;              /* [stage * M + m] of this iteration */
+    RpTaskId *backward_task;             /* B, FB or I */
     RpTaskId *previous_last_backward[2]; /* [stage] last backward of iterations T-1, T-2 */
-    RpTaskId barrier;        /* compute, synchronous: the flush before this iteration; full, blocking:
-                                the copies before it */
-    RpTaskId *last_compute;  /* per device */
+    RpTaskId barrier; /* compute, synchronous: the flush before this iteration; full, blocking:
+                         the copies before it */
+    RpTaskId *last_compute; /* per device */
     /* a task under construction */
     RpTask task;
     GArray *dependencies;
@@ -118,16 +119,17 @@ struct _RpPlanner {
     GArray *dependency_lanes; /* guint32, beside dependencies */
     /* full */
     GArray *buffer_states; /* RpBufferState, by buffer index */
+    GArray *histories;     /* guint32, by buffer index: whose state says what it holds */
     RpDeviceState *devices;
     RpLayerState *layers;
-    guint32 *resident_parameters; /* [stage] */
+    guint32 *resident_parameters;   /* [stage] */
     guint32 *resident_accumulators; /* [stage] */
-    guint *backwards_left;        /* [stage] until the slot's (bound: iteration's) sum is complete */
-    guint32 *stash_of;     /* bound: [stage * M + m] device buffer of the input */
-    guint32 *kept_of;      /* split: [stage * M + m] */
-    guint32 *gradient_of;  /* bound: [stage * M + m] local gradient buffer, RP_NONE */
-    guint n_boundaries;    /* host activation buffers */
-    guint32 *boundary_index; /* [layer] -> boundary number; RP_NONE */
+    guint *backwards_left;     /* [stage] until the slot's (bound: iteration's) sum is complete */
+    guint32 *stash_of;         /* bound: [stage * M + m] device buffer of the input */
+    guint32 *kept_of;          /* split: [stage * M + m] */
+    guint32 *gradient_of;      /* bound: [stage * M + m] local gradient buffer, RP_NONE */
+    guint n_boundaries;        /* host activation buffers */
+    guint32 *boundary_index;   /* [layer] -> boundary number; RP_NONE */
     guint32 *host_activations; /* [(parity * n_boundaries + boundary) * M_R + m in round] */
     guint32 *host_gradients;   /* [(slot parity) * M_R + m]; bound: [stage * M + m] */
     guint parities;
@@ -149,6 +151,8 @@ void rp_planner_depend(RpPlanner *planner, RpTaskId task, guint32 lane, guint32 
 /* Declares an access: the dependencies that keep the buffer's history serial are added. */
 void rp_planner_access(RpPlanner *planner, guint32 buffer, guint32 mode, guint32 phase);
 RpTaskId rp_planner_end_task(RpPlanner *planner);
+/* @buffer overlaps @with: what touches one of them touches both. */
+void rp_planner_share_history(RpPlanner *planner, guint32 buffer, guint32 with);
 void rp_planner_clear_buffer_states(RpPlanner *planner);
 
 /* planner-compute.c */

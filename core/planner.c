@@ -200,6 +200,7 @@ allocate_weave(RpPlanner *planner)
     planner->dependency_lanes = g_array_new(FALSE, FALSE, sizeof(guint32));
     planner->accesses = g_array_new(FALSE, FALSE, sizeof(RpAccess));
     planner->buffer_states = g_array_new(FALSE, FALSE, sizeof(RpBufferState));
+    planner->histories = g_array_new(FALSE, FALSE, sizeof(guint32));
 }
 
 RpPlanner *
@@ -259,6 +260,7 @@ rp_planner_free(RpPlanner *planner)
     g_clear_pointer(&planner->dependency_lanes, g_array_unref);
     g_clear_pointer(&planner->accesses, g_array_unref);
     g_clear_pointer(&planner->buffer_states, g_array_unref);
+    g_clear_pointer(&planner->histories, g_array_unref);
     g_free(planner->stages);
     rp_partition_free(planner->partition);
     rp_plan_free(planner->plan);

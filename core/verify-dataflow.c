@@ -24,50 +24,6 @@ typedef struct {
     guint32 *transport[N_TRANSPORTS]; /* [boundary * M + micro-batch] */
 } Dataflow;
 
-/* Each layer in exactly one stage of the direction. */
-static gboolean
-tile_layers(RpVerifier *verifier, guint32 *stage_of, gboolean forward)
-{
-    const char *direction = forward ? "forward" : "backward";
-
-    for (guint l = 0; l < verifier->n_layers; l++)
-        stage_of[l] = RP_NONE;
-    for (guint s = 0; s < verifier->n_stages; s++) {
-        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
-
-        if (stage->layers.first > verifier->n_layers ||
-            stage->layers.count > verifier->n_layers - stage->layers.first ||
-            stage->layers.count == 0)
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                    "stage %u holds layers that do not exist, or none", s);
-        if (forward ? !stage->runs_forward : !stage->runs_backward)
-            continue;
-        for (guint l = 0; l < stage->layers.count; l++) {
-            guint32 *of = &stage_of[stage->layers.first + l];
-
-            if (*of != RP_NONE)
-                return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                        "layer %u runs %s in stage %u and again in stage %u",
-                                        stage->layers.first + l, direction, *of, s);
-            *of = s;
-        }
-    }
-    for (guint l = 0; l < verifier->n_layers; l++)
-        if (stage_of[l] == RP_NONE)
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                    "layer %u runs %s in no stage", l, direction);
-    return TRUE;
-}
-
-gboolean
-rp_verify_stages(RpVerifier *verifier)
-{
-    verifier->forward_of = g_new(guint32, verifier->n_layers);
-    verifier->backward_of = g_new(guint32, verifier->n_layers);
-    return tile_layers(verifier, verifier->forward_of, TRUE) &&
-           tile_layers(verifier, verifier->backward_of, FALSE);
-}
-
 static int
 transport_of_kind(guint kind)
 {

@@ -11,8 +11,6 @@
  */
 #include "core/verify-private.h"
 
-#include <stdlib.h>
-
 /* Actions of one slot; tasks in the order of their lane. */
 typedef struct {
     guint32 first_forward; /* or the only first: F, FB, B of a backward slot */
@@ -32,104 +30,6 @@ typedef struct {
     guint32 *uploads[2]; /* [round * n_chunks + chunk]; [1]: again for the backward */
     guint32 *downloads;
 } Parameters;
-
-static guint64
-chunk_bytes(const RpChunks *chunks, guint chunk)
-{
-    guint64 bytes = 0;
-
-    for (guint i = chunks->first_segment[chunk]; i < chunks->first_segment[chunk + 1]; i++)
-        bytes += chunks->segments[i].bytes;
-    return bytes;
-}
-
-static int
-compare_segments(const void *a, const void *b)
-{
-    const RpSegment *x = a, *y = b;
-
-    if (x->layer != y->layer)
-        return x->layer < y->layer ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* Every byte of every layer in exactly one segment. @layer_bytes: what other stages said. */
-static gboolean
-check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint64 bytes,
-             guint64 *layer_bytes, const char *what)
-{
-    RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
-    guint n = chunks->n_chunks > 0 ? chunks->first_segment[chunks->n_chunks] : 0;
-    g_autofree RpSegment *sorted = g_memdup2(chunks->segments, n * sizeof(RpSegment));
-    g_autofree guint64 *found = g_new0(guint64, layers.count);
-    guint64 total = 0;
-
-    for (guint c = 0; c < chunks->n_chunks; c++)
-        if (chunks->first_segment[c] > chunks->first_segment[c + 1])
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "%s chunk %u of stage %u ends before it begins", what, c,
-                                    stage);
-    if (n > 0)
-        qsort(sorted, n, sizeof(RpSegment), compare_segments);
-    for (guint i = 0; i < n; i++) {
-        const RpSegment *segment = &sorted[i];
-
-        if (segment->layer < layers.first || segment->layer - layers.first >= layers.count)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "%s of layer %u travel with stage %u, which does not hold it",
-                                    what, segment->layer, stage);
-        guint64 *end = &found[segment->layer - layers.first];
-        if (segment->offset != *end)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "bytes %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
-                                    " of the %s of layer %u travel %s with stage %u",
-                                    MIN(segment->offset, *end), MAX(segment->offset, *end), what,
-                                    segment->layer, segment->offset > *end ? "not at all" : "twice",
-                                    stage);
-        *end += segment->bytes;
-        total += segment->bytes;
-    }
-    if (total != bytes)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                "%" G_GUINT64_FORMAT " bytes of %s travel with stage %u, which has "
-                                "%" G_GUINT64_FORMAT,
-                                total, what, stage, bytes);
-    for (guint l = 0; l < layers.count; l++) {
-        guint64 *known = &layer_bytes[layers.first + l];
-
-        if (*known != G_MAXUINT64 && *known != found[l])
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "%" G_GUINT64_FORMAT " bytes of %s of layer %u travel with "
-                                    "stage %u, but %" G_GUINT64_FORMAT " with another",
-                                    found[l], what, layers.first + l, stage, *known);
-        *known = found[l];
-    }
-    return TRUE;
-}
-
-static gboolean
-check_chunk_tables(RpVerifier *verifier)
-{
-    g_autofree guint64 *parameters = g_new(guint64, verifier->n_layers);
-    g_autofree guint64 *gradients = g_new(guint64, verifier->n_layers);
-
-    for (guint l = 0; l < verifier->n_layers; l++)
-        parameters[l] = gradients[l] = G_MAXUINT64;
-    for (guint s = 0; s < verifier->n_stages; s++) {
-        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
-
-        if (!check_chunks(verifier, s, &stage->parameters, stage->parameter_bytes, parameters,
-                          "parameters"))
-            return FALSE;
-        if (stage->runs_backward && !check_chunks(verifier, s, &stage->gradients,
-                                                  stage->gradient_bytes, gradients, "gradients"))
-            return FALSE;
-    }
-    verifier->trainable = g_new0(gboolean, verifier->n_layers);
-    for (guint l = 0; l < verifier->n_layers; l++)
-        verifier->trainable[l] = gradients[l] != G_MAXUINT64 && gradients[l] > 0;
-    return TRUE;
-}
 
 static Slot *
 slot_of(const Parameters *state, guint round, guint32 stage)
@@ -194,11 +94,11 @@ check_chunk_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
     if (task->chunk >= chunks->n_chunks)
         return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "a chunk that does not exist");
-    if (task->bytes != chunk_bytes(chunks, task->chunk))
+    if (task->bytes != chunks->chunk_bytes[task->chunk])
         return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "%" G_GUINT64_FORMAT
                                 " bytes are transferred, the chunk has %" G_GUINT64_FORMAT,
-                                task->bytes, chunk_bytes(chunks, task->chunk));
+                                task->bytes, chunks->chunk_bytes[task->chunk]);
     return TRUE;
 }
 
@@ -293,7 +193,7 @@ check_upload_session(Parameters *state, guint round, guint32 stage, guint sessio
     for (guint c = 0; c < chunks->n_chunks && action != RP_NO_TASK; c++) {
         guint32 upload = state->uploads[session][at + c];
 
-        if (chunk_bytes(chunks, c) == 0)
+        if (chunks->chunk_bytes[c] == 0)
             continue;
         if (upload == RP_NO_TASK)
             return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, action,
@@ -427,7 +327,7 @@ check_downloads(Parameters *state, guint round, guint32 stage, const Slot *slot)
     const guint32 *first_round = state->downloads + state->first_gradient_chunk[stage];
 
     for (guint c = 0; c < chunks->n_chunks && slot->last_weights != RP_NO_TASK; c++) {
-        if (chunk_bytes(chunks, c) == 0 ||
+        if (chunks->chunk_bytes[c] == 0 ||
             (downloads[c] == RP_NO_TASK && !state->gradients_complete))
             continue;
         if (downloads[c] == RP_NO_TASK)
@@ -531,7 +431,7 @@ rp_verify_parameters(RpVerifier *verifier)
 
     if (!verifier->full)
         return TRUE;
-    if (!check_chunk_tables(verifier) || !check_fields(verifier))
+    if (!check_fields(verifier))
         return FALSE;
     number_chunks(&state);
     gsize n_parameters = (gsize)verifier->rounds * state.first_parameter_chunk[verifier->n_stages];

@@ -2,6 +2,7 @@
  * What the verifier's files share. Private to core/verify*.c.
  *
  *   verify.c              entry, violations, which task belongs to which iteration
+ *   verify-stages.c       the table of stages and their chunks
  *   verify-reach.c        rule 3, then clocks: what happens before what
  *   verify-buffers.c      rule 2, and which write each read sees
  *   verify-dataflow.c     rule 1: actions and the values that travel between them

@@ -16,6 +16,7 @@
  * to whole rounds and scaled. */
 #define ITERATION_ACTIONS 12000
 #define WINDOW_ACTIONS 60000
+#define WINDOW_ACTIONS_COMPUTE 400000
 /* Actions simulated in a search for one partition. */
 #define SEARCH_ACTIONS 200000
 #define SEARCH_ACTIONS_BOUND 30000
@@ -67,6 +68,44 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .optimizer = query->optimizer,
     };
     return run;
+}
+
+/* ---- how much is simulated ---- */
+
+static guint
+count_stages(const RpPartition *partition)
+{
+    return partition->n_forward + partition->n_backward;
+}
+
+/* Micro-batches in whole rounds, or of a bound schedule in groups of N; at least two of them. */
+static guint
+cut_micro_batches(const RpPartition *partition, const RpPlanOptions *options)
+{
+    guint unit = options->schedule->dispatched ? options->round : options->gpus;
+    guint units = ITERATION_ACTIONS / count_stages(partition) / unit;
+
+    return options->micro_batches / unit <= MAX(2, units) ? options->micro_batches
+                                                          : MAX(2, units) * unit;
+}
+
+static RpSteadyWindow
+window_of(const RpPartition *partition, const RpPlanOptions *options, guint warm_up)
+{
+    guint rounds = options->micro_batches / options->round;
+    RpSteadyWindow window =
+        rp_steady_window(options->gpus, count_stages(partition) * rounds);
+    guint64 actions = (guint64)options->micro_batches * count_stages(partition);
+    guint64 most = options->fidelity == RP_FIDELITY_FULL ? WINDOW_ACTIONS : WINDOW_ACTIONS_COMPUTE;
+    guint period = window.end - window.first;
+
+    /* synchronous: every iteration is like the second */
+    if (!options->async)
+        return (RpSteadyWindow){.iterations = 3, .first = 1, .end = 2};
+    window.first = MIN(window.first, warm_up);
+    window.end = window.first + (guint)CLAMP(most / actions, 1, period);
+    window.iterations = window.end + 1;
+    return window;
 }
 
 static void
@@ -141,21 +180,68 @@ check_limits(const RpAdviseQuery *query, RpAdviseRun *run)
     return run->gpu_over_bytes == 0 && run->host_over_bytes == 0;
 }
 
-gboolean
-rp_advise_measure(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
+/* The arenas of @run's partition with so many micro-batches, into @run. */
+static gboolean
+lay_out(const RpProfile *profile, guint micro_batches, RpAdviseRun *run)
 {
     GError *error = NULL;
-    g_autoptr(RpPlanner) planner =
-        rp_planner_new(profile, run->partition, &run->options, &error);
+    RpPlanOptions options = run->options;
+    gboolean dispatched = options.schedule->dispatched;
 
-    set_problem(run, NULL);
-    /* a bound schedule's stash grows while its order is laid out; the others have it planned */
-    if (planner == NULL || (!run->options.schedule->dispatched &&
-                            !rp_planner_append_iteration(planner, &error))) {
+    options.micro_batches = micro_batches;
+    if (!dispatched)
+        options.round = micro_batches;
+    g_autoptr(RpPlanner) planner = rp_planner_new(profile, run->partition, &options, &error);
+
+    /* a bound schedule's stash grows while its order is laid out */
+    if (planner == NULL || (!dispatched && !rp_planner_append_iteration(planner, &error))) {
         take_error(run, error);
         return FALSE;
     }
     read_arenas(rp_planner_plan(planner), run);
+    return TRUE;
+}
+
+static guint64
+extrapolate(guint64 at, guint64 half, guint micro_batches, guint step)
+{
+    return at > half ? at + (at - half) / step * micro_batches : at;
+}
+
+/* A bound schedule's stash is the same for each further micro-batch, or grows by the same. */
+static void
+extrapolate_bytes(RpAdviseBytes *bytes, const RpAdviseBytes *half, guint more, guint step)
+{
+    bytes->total = extrapolate(bytes->total, half->total, more, step);
+    for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
+        bytes->categories[c] =
+            extrapolate(bytes->categories[c], half->categories[c], more, step);
+}
+
+gboolean
+rp_advise_measure(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
+{
+    const RpPlanOptions *options = &run->options;
+    guint all = options->micro_batches;
+    guint cut = cut_micro_batches(run->partition, options);
+    guint half = cut / options->gpus / 2 * options->gpus;
+
+    set_problem(run, NULL);
+    /* a dispatched plan has the same buffers for any number of rounds above one */
+    if (options->schedule->dispatched || cut == all)
+        return lay_out(profile,
+                       options->schedule->dispatched ? MIN(all, 2 * options->round) : all, run) &&
+               check_limits(query, run);
+
+    RpAdviseRun less = *run;
+    if (!lay_out(profile, half, &less)) {
+        set_problem(run, less.problem);
+        return FALSE;
+    }
+    if (!lay_out(profile, cut, run))
+        return FALSE;
+    extrapolate_bytes(&run->gpu, &less.gpu, all - cut, cut - half);
+    extrapolate_bytes(&run->host, &less.host, all - cut, cut - half);
     return check_limits(query, run);
 }
 
@@ -266,43 +352,6 @@ fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
         return rp_advise_fit_least(query, profile, run);
     set_partition(run, g_steal_pointer(&best));
     return rp_advise_measure(query, profile, run);
-}
-
-/* ---- how much is simulated ---- */
-
-static guint
-count_stages(const RpPartition *partition)
-{
-    return partition->n_forward + partition->n_backward;
-}
-
-/* Micro-batches in whole rounds, or of a bound schedule in groups of N; at least two of them. */
-static guint
-cut_micro_batches(const RpPartition *partition, const RpPlanOptions *options)
-{
-    guint unit = options->schedule->dispatched ? options->round : options->gpus;
-    guint units = ITERATION_ACTIONS / count_stages(partition) / unit;
-
-    return options->micro_batches / unit <= MAX(2, units) ? options->micro_batches
-                                                          : MAX(2, units) * unit;
-}
-
-static RpSteadyWindow
-window_of(const RpPartition *partition, const RpPlanOptions *options, guint warm_up)
-{
-    guint rounds = options->micro_batches / options->round;
-    RpSteadyWindow window =
-        rp_steady_window(options->gpus, count_stages(partition) * rounds);
-    guint64 actions = (guint64)options->micro_batches * count_stages(partition);
-    guint period = window.end - window.first;
-
-    /* synchronous: every iteration is like the second */
-    if (!options->async)
-        return (RpSteadyWindow){.iterations = 3, .first = 1, .end = 2};
-    window.first = MIN(window.first, warm_up);
-    window.end = window.first + CLAMP(WINDOW_ACTIONS / actions, 1, period);
-    window.iterations = window.end + 1;
-    return window;
 }
 
 /* ---- simulated time, `compute` fidelity ---- */

@@ -20,6 +20,7 @@ copy_chunks(const RpChunks *chunks)
     if (chunks->n_chunks == 0)
         return copy;
     copy.first_segment = g_memdup2(chunks->first_segment, (chunks->n_chunks + 1) * sizeof(guint));
+    copy.chunk_bytes = g_memdup2(chunks->chunk_bytes, chunks->n_chunks * sizeof(guint64));
     copy.segments =
         g_memdup2(chunks->segments, chunks->first_segment[chunks->n_chunks] * sizeof(RpSegment));
     return copy;
@@ -170,6 +171,31 @@ rp_plan_draft_build(const RpPlanDraft *draft)
             append_task(draft, plan, task, ids);
     }
     return plan;
+}
+
+gboolean
+rp_plan_draft_verify(const RpPlanDraft *draft, RpViolation *violation)
+{
+    RpPlan *plan = rp_plan_draft_build(draft);
+    gboolean proved = rp_verify_plan(plan, violation);
+
+    rp_plan_free(plan);
+    return proved;
+}
+
+gboolean
+rp_plan_draft_conflict(const RpPlanDraft *draft, guint a, guint b)
+{
+    const GArray *x = rp_plan_draft_task(draft, a)->accesses;
+    const GArray *y = rp_plan_draft_task(draft, b)->accesses;
+
+    for (guint i = 0; i < x->len; i++)
+        for (guint k = 0; k < y->len; k++)
+            if (g_array_index(x, RpAccess, i).buffer == g_array_index(y, RpAccess, k).buffer &&
+                ((g_array_index(x, RpAccess, i).mode | g_array_index(y, RpAccess, k).mode) &
+                 RP_ACCESS_WRITE) != 0)
+                return TRUE;
+    return FALSE;
 }
 
 static guint
@@ -349,6 +375,16 @@ rp_test_plan(const RpTestPlan *test)
     }
     rp_profile_free(profile);
     return plan;
+}
+
+RpPlanDraft *
+rp_test_draft(const RpTestPlan *test)
+{
+    RpPlan *plan = rp_test_plan(test);
+    RpPlanDraft *draft = plan != NULL ? rp_plan_draft_new(plan) : NULL;
+
+    rp_plan_free(plan);
+    return draft;
 }
 
 /* Task i has two points: its start, number 2i, and its end, number 2i + 1. */

@@ -37,6 +37,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanDraft, rp_plan_draft_free)
 /* The plan as it now stands. */
 RpPlan *rp_plan_draft_build(const RpPlanDraft *draft);
 
+/* What the verifier says of it. */
+gboolean rp_plan_draft_verify(const RpPlanDraft *draft, RpViolation *violation);
+
 RpDraftTask *rp_plan_draft_task(const RpPlanDraft *draft, guint index);
 RpPlanStage *rp_plan_draft_stage(const RpPlanDraft *draft, guint stage);
 RpDependency *rp_plan_draft_dependency(const RpPlanDraft *draft, guint index, guint which);
@@ -55,6 +58,9 @@ guint rp_plan_draft_find(const RpPlanDraft *draft, RpTaskKind kind, guint32 iter
  * host's) arena; RP_NONE. */
 guint rp_plan_draft_find_access(const RpPlanDraft *draft, guint index, guint32 mode,
                                 RpBufferCategory category, gboolean host);
+
+/* Whether the two tasks access a buffer in common that one of them writes. */
+gboolean rp_plan_draft_conflict(const RpPlanDraft *draft, guint a, guint b);
 
 /* What the planner is asked for in a test. */
 typedef struct {
@@ -81,6 +87,8 @@ guint rp_test_n_layers(const RpTestPlan *test);
 RpPlanner *rp_test_planner(const RpTestPlan *test, const RpProfile *profile);
 /* NULL if the schedule does not take the shape. */
 RpPlan *rp_test_plan(const RpTestPlan *test);
+
+RpPlanDraft *rp_test_draft(const RpTestPlan *test);
 
 /* [first * n + second] = whether the first of n tasks has ended when the second starts (1) or ends
  * (2). Every dependency must name an earlier task. (transfer full) */

@@ -224,6 +224,7 @@ one_layer_plan(gboolean step_waits)
     for (guint i = 0; i < 2; i++) {
         chunks[i]->n_chunks = 1;
         chunks[i]->first_segment = g_memdup2(first_segment, sizeof first_segment);
+        chunks[i]->chunk_bytes = g_memdup2(&segment.bytes, sizeof segment.bytes);
         chunks[i]->segments = g_memdup2(&segment, sizeof segment);
     }
     rp_plan_set_promises(plan, &promises);

@@ -1,0 +1,131 @@
+#include "core/device-layout.h"
+
+#include "core/planner.h"
+#include "core/units.h"
+
+static guint64
+activation_bytes(const RpProfile *profile, RpInterval layers)
+{
+    guint64 bytes = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        bytes += profile->layers[l].activation_bytes;
+    return bytes;
+}
+
+/* Scratch of a stage beyond its inputs, outputs and weights. */
+static guint64
+workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward)
+{
+    guint64 scratch = 0;
+    guint64 between = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        scratch = MAX(scratch, MAX(layer->forward_workspace_bytes,
+                                   backward ? layer->backward_workspace_bytes : 0));
+        if (l > layers.first)
+            between = MAX(between, 2 * layer->input_bytes);
+    }
+    return scratch + (backward ? activation_bytes(profile, layers) : between);
+}
+
+/* What a forward stage sends down beside its output: inputs of backward stages that begin in it. */
+static guint64
+inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInterval layers)
+{
+    guint64 bytes = 0;
+
+    for (guint b = 0; b < partition->n_backward; b++) {
+        guint first = partition->backward[b].first;
+
+        if (first > layers.first && first < layers.first + layers.count)
+            bytes += rp_boundary_bytes(profile, first);
+    }
+    return bytes;
+}
+
+void
+rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
+                RpInterval layers, gboolean forward, gboolean backward)
+{
+    RpWay way = backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+    guint end = layers.first + layers.count;
+    guint64 output = 0;
+    guint64 parameters = 0;
+    guint64 gradients = 0;
+
+    if (forward && end < profile->n_layers)
+        output = rp_boundary_bytes(profile, end);
+    if (forward)
+        output += inner_stash_bytes(profile, partition, layers);
+    if (backward && layers.first > 0)
+        output = MAX(output, rp_boundary_bytes(profile, layers.first));
+    for (guint l = layers.first; l < end; l++) {
+        parameters += profile->layers[l].parameter_bytes;
+        gradients += profile->layers[l].gradient_bytes;
+    }
+    largest->parameters[way] = MAX(largest->parameters[way], parameters);
+    largest->workspace[way] =
+        MAX(largest->workspace[way], workspace_bytes(profile, layers, backward));
+    if (backward)
+        largest->gradients = MAX(largest->gradients, gradients);
+    largest->input = MAX(largest->input, rp_boundary_bytes(profile, layers.first));
+    if (backward && end < profile->n_layers)
+        largest->gradient = MAX(largest->gradient, rp_boundary_bytes(profile, end));
+    largest->output = MAX(largest->output, output);
+    largest->activations = MAX(largest->activations, activation_bytes(profile, layers));
+}
+
+RpLargest
+rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition)
+{
+    RpLargest largest = {0};
+
+    for (guint s = 0; s < partition->n_forward; s++)
+        rp_largest_note(&largest, profile, partition, partition->forward[s], TRUE, FALSE);
+    for (guint b = 0; b < partition->n_backward; b++)
+        rp_largest_note(&largest, profile, partition, partition->backward[b], FALSE, TRUE);
+    return largest;
+}
+
+static guint64
+aligned(guint64 bytes)
+{
+    return rp_align_up(bytes, RP_BUFFER_ALIGNMENT);
+}
+
+RpSlotLayout
+rp_slot_layout(const RpLargest *largest)
+{
+    const guint64 *parameters = largest->parameters;
+    const guint64 *workspace = largest->workspace;
+    guint64 sums = aligned(2 * largest->gradients);
+    RpSlotLayout best = {.bytes = G_MAXUINT64};
+
+    for (guint inside = 0; inside < 4; inside++) {
+        gboolean sums_inside = (inside & 1) != 0;
+        gboolean workspace_inside = (inside & 2) != 0;
+        guint64 forward = aligned(parameters[RP_WAY_FORWARD]) +
+                          (workspace_inside ? aligned(workspace[RP_WAY_FORWARD]) : 0);
+        guint64 backward = aligned(parameters[RP_WAY_BACKWARD]) + (sums_inside ? sums : 0) +
+                           (workspace_inside ? aligned(workspace[RP_WAY_BACKWARD]) : 0);
+        guint64 bytes = 2 * MAX(forward, backward) + (sums_inside ? 0 : sums);
+
+        if (!workspace_inside)
+            bytes += aligned(MAX(workspace[RP_WAY_FORWARD], workspace[RP_WAY_BACKWARD]));
+        if (bytes < best.bytes)
+            best = (RpSlotLayout){sums_inside, workspace_inside, bytes};
+    }
+    return best;
+}
+
+guint64
+rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition)
+{
+    RpLargest largest = rp_largest_dispatched(profile, partition);
+
+    return rp_slot_layout(&largest).bytes + 2 * aligned(largest.input) +
+           2 * aligned(largest.gradient) + 2 * aligned(largest.output) + aligned(largest.gradients);
+}

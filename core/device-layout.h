@@ -1,0 +1,54 @@
+/**
+ * What a device needs at most over the stages that come and go on it, and how its two slots are
+ * laid out. Private to core/planner*.c.
+ *
+ * A slot holds the parameters of one stage: the one that runs, or the next one arriving. A backward
+ * stage is short but needs gradient sums and a large workspace; a forward stage is long and needs
+ * neither. Where that pays, the sums or the workspace (or both) stand inside the slot's region, in
+ * the room that only a forward stage would fill:
+ *
+ *   slot, forward stage   |------------- parameters -------------|
+ *   slot, backward stage  |-- parameters --|---- gradient sums ---|
+ *
+ * Otherwise there is one of each beside the two slots.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/partition.h"
+#include "core/profile.h"
+
+typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
+
+/* Bytes of the largest of each kind; backward includes the fused stage. */
+typedef struct {
+    guint64 parameters[RP_N_WAYS];
+    guint64 workspace[RP_N_WAYS];
+    guint64 gradients; /* 16-bit; their fp32 sums take twice as much */
+    guint64 input;
+    guint64 gradient; /* of an output activation */
+    guint64 output;
+    guint64 activations;
+} RpLargest;
+
+typedef struct {
+    gboolean accumulators_inside;
+    gboolean workspace_inside;
+    guint64 bytes; /* both slots, gradient sums and workspace */
+} RpSlotLayout;
+
+/* Input of @layer: what crosses from one stage to the next. */
+static inline guint64
+rp_boundary_bytes(const RpProfile *profile, guint layer)
+{
+    return profile->layers[layer].input_bytes;
+}
+
+/* Takes a stage into account; a bound stage runs @forward and @backward. */
+void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
+                     RpInterval layers, gboolean forward, gboolean backward);
+RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition);
+
+/* The layout that takes the least room. */
+RpSlotLayout rp_slot_layout(const RpLargest *largest);

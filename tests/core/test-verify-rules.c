@@ -1,0 +1,348 @@
+/*
+ * One way to break each rule, and the answer it must get: the rule by name, and the two tasks.
+ */
+#include "tests/rp-test.h"
+
+#include "tests/core/plan-mutate.h"
+
+/* One mutation with the answer it must get. */
+typedef struct {
+    const char *name;
+    RpTestPlan plan;
+    RpTaskKind from, to; /* kinds of the two tasks that the violation names */
+    RpRule rule;
+    void (*mutate)(RpPlanDraft *draft);
+} Mutation;
+
+#define FULL(schedule, gpus, stages, m, round, async, lean)                                        \
+    {                                                                                              \
+        schedule, gpus, stages, m, round, RP_FIDELITY_FULL, async, TRUE, FALSE, lean, FALSE, 512,  \
+            3                                                                                      \
+    }
+#define COMPUTE(schedule, gpus, stages, m)                                                         \
+    {                                                                                              \
+        schedule, gpus, stages, m, 0, RP_FIDELITY_COMPUTE, FALSE, TRUE, FALSE, FALSE, FALSE, 512,  \
+            2                                                                                      \
+    }
+
+/* Drops the edges into the @nth task of kind @to in @iteration that come from tasks of kind @from.
+ */
+static void
+drop_edges(RpPlanDraft *draft, RpTaskKind from, RpTaskKind to, guint32 iteration)
+{
+    gboolean found = FALSE;
+
+    for (guint nth = 0; !found; nth++) {
+        guint index = rp_plan_draft_find(draft, to, iteration, nth);
+
+        assert_int_not_equal(index, RP_NONE);
+        GArray *edges = rp_plan_draft_task(draft, index)->dependencies;
+        for (guint k = edges->len; k-- > 0;) {
+            guint other = (guint)g_array_index(edges, RpDependency, k).task;
+
+            if (rp_plan_draft_task(draft, other)->task.kind != from ||
+                !rp_plan_draft_conflict(draft, other, index))
+                continue;
+            g_array_remove_index(edges, k);
+            found = TRUE;
+        }
+    }
+}
+
+static void
+forget_activation_download(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD, 0);
+}
+
+static void
+forget_parameters(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, 0);
+}
+
+static void
+forget_last_reader(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, 0);
+}
+
+static void
+forget_weight_integrity(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_PARAMETER_COPY, 1);
+}
+
+static void
+forget_torn_weights(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_PARAMETER_COPY, RP_TASK_PARAMETER_UPLOAD, 2);
+}
+
+static void
+forget_gradient_integrity(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_OPTIMIZER_STEP, RP_TASK_GRADIENT_DOWNLOAD, 1);
+}
+
+static void
+forget_sum(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, 0);
+}
+
+static void
+forget_gradients(RpPlanDraft *draft)
+{
+    guint barrier = rp_plan_draft_find(draft, RP_TASK_BARRIER, 0, 0);
+
+    g_array_set_size(rp_plan_draft_task(draft, barrier)->dependencies, 0);
+    for (guint nth = 0; rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth) != RP_NONE;
+         nth++) {
+        guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth);
+        GArray *edges = rp_plan_draft_task(draft, step)->dependencies;
+
+        for (guint k = edges->len; k-- > 0;)
+            if (rp_plan_draft_task(draft, (guint)g_array_index(edges, RpDependency, k).task)
+                    ->task.kind == RP_TASK_GRADIENT_DOWNLOAD)
+                g_array_remove_index(edges, k);
+    }
+}
+
+static void
+step_before_copy(RpPlanDraft *draft)
+{
+    guint copy = rp_plan_draft_find(draft, RP_TASK_PARAMETER_COPY, 1, 0);
+    guint32 layer = rp_plan_draft_task(draft, copy)->task.layer;
+    guint nth = 0, step;
+
+    do
+        step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 2, nth++);
+    while (rp_plan_draft_task(draft, step)->task.layer != layer);
+    rp_plan_draft_move_behind(draft, copy, step);
+}
+
+static guint32
+written_buffer(const RpPlanDraft *draft, guint step)
+{
+    guint write =
+        rp_plan_draft_find_access(draft, step, RP_ACCESS_WRITE, RP_BUFFER_PARAMETERS, TRUE);
+
+    return rp_plan_draft_access(draft, step, write)->buffer;
+}
+
+/* An upload of iteration 2 reads the weights that 1 made (staleness 0), in good order. */
+static void
+read_fresh_weights(RpPlanDraft *draft)
+{
+    guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 1, 0);
+    guint32 stale = written_buffer(draft, rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, 0));
+    RpDependency edge = {.task = step};
+
+    for (guint nth = 0;; nth++) {
+        guint upload = rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 2, nth);
+        GArray *accesses = rp_plan_draft_task(draft, upload)->accesses;
+
+        for (guint i = 0; i < accesses->len && upload > step; i++) {
+            if (g_array_index(accesses, RpAccess, i).buffer != stale)
+                continue;
+            g_array_index(accesses, RpAccess, i).buffer = written_buffer(draft, step);
+            g_array_append_val(rp_plan_draft_task(draft, upload)->dependencies, edge);
+            return;
+        }
+    }
+}
+
+/* An upload of iteration 2 reads the initial weights (staleness 2): nobody wrote them in 0. */
+static void
+read_stale_weights(RpPlanDraft *draft)
+{
+    guint upload = rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 2, 0);
+    guint at = rp_plan_draft_find_access(draft, upload, RP_ACCESS_READ, RP_BUFFER_PARAMETERS, TRUE);
+    guint32 right = rp_plan_draft_access(draft, upload, at)->buffer;
+    RpBuffer fresh = g_array_index(draft->buffers, RpBuffer, right);
+    guint32 elsewhere = draft->buffers->len;
+
+    for (guint b = 0; b < draft->buffers->len; b++)
+        if (g_array_index(draft->buffers, RpBuffer, b).arena == fresh.arena)
+            fresh.offset = MAX(fresh.offset, g_array_index(draft->buffers, RpBuffer, b).offset +
+                                                 g_array_index(draft->buffers, RpBuffer, b).bytes);
+    g_array_append_val(draft->buffers, fresh);
+    for (guint nth = 0;; nth++) {
+        guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth);
+        guint write =
+            rp_plan_draft_find_access(draft, step, RP_ACCESS_WRITE, RP_BUFFER_PARAMETERS, TRUE);
+
+        if (written_buffer(draft, step) != right)
+            continue;
+        rp_plan_draft_access(draft, step, write)->buffer = elsewhere;
+        return;
+    }
+}
+
+static void
+overlap_parameters(RpPlanDraft *draft)
+{
+    RpBuffer *first = NULL;
+
+    for (guint b = 0; b < draft->buffers->len; b++) {
+        RpBuffer *buffer = &g_array_index(draft->buffers, RpBuffer, b);
+
+        if (buffer->arena != 0 || buffer->category != RP_BUFFER_PARAMETERS)
+            continue;
+        if (first != NULL) {
+            buffer->offset = first->offset + first->bytes - 1;
+            return;
+        }
+        first = buffer;
+    }
+}
+
+static void
+leave_the_arena(RpPlanDraft *draft)
+{
+    guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
+
+    rp_plan_draft_access(draft, forward, 0)->buffer = draft->buffers->len;
+}
+
+static void
+shrink_segment(RpPlanDraft *draft)
+{
+    rp_plan_draft_stage(draft, 0)->parameters.segments[0].bytes -= 512;
+}
+
+static void
+late_stash(RpPlanDraft *draft)
+{
+    for (guint nth = 0;; nth++) {
+        guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, nth);
+
+        for (guint k = 0; k < rp_plan_draft_task(draft, backward)->dependencies->len; k++) {
+            RpDependency *edge = rp_plan_draft_dependency(draft, backward, k);
+
+            if (rp_plan_draft_task(draft, (guint)edge->task)->task.kind == RP_TASK_STASH_UPLOAD) {
+                edge->phase = 1;
+                return;
+            }
+        }
+    }
+}
+
+static void
+backward_before_forward(RpPlanDraft *draft)
+{
+    guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 0);
+    guint32 lane = rp_plan_draft_task(draft, backward)->task.lane;
+    guint forward = RP_NONE;
+
+    for (guint i = 0; i < backward; i++) {
+        const RpTask *task = &rp_plan_draft_task(draft, i)->task;
+
+        if (task->lane == lane && task->micro_batch == 0)
+            forward = i;
+    }
+    /* on the last stage: its forward waits for another device, its backward for nobody */
+    rp_plan_draft_swap(draft, forward, backward);
+}
+
+static void
+wait_for_the_future(RpPlanDraft *draft)
+{
+    RpDependency edge = {.task = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 3)};
+    guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
+
+    g_array_append_val(rp_plan_draft_task(draft, forward)->dependencies, edge);
+}
+
+static const Mutation mutations[] = {
+    {"an upload that does not wait for the download", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_ACTIONS,
+     forget_activation_download},
+    {"a stash that arrives late", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_STASH_UPLOAD,
+     RP_TASK_BACKWARD, RP_RULE_ACTIONS, late_stash},
+    {"an action that does not wait for its parameters", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, RP_RULE_TRANSFERS, forget_parameters},
+    {"an input overwritten while it is read", FULL("roundpipe", 2, 2, 4, 0, TRUE, FALSE),
+     RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_BUFFERS, forget_last_reader},
+    {"(1) weights overwritten while they go up", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
+     RP_TASK_PARAMETER_UPLOAD, RP_TASK_PARAMETER_COPY, RP_RULE_WEIGHT_INTEGRITY,
+     forget_weight_integrity},
+    {"(2) weights uploaded before they are written", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
+     RP_TASK_PARAMETER_COPY, RP_TASK_PARAMETER_UPLOAD, RP_RULE_TORN_WEIGHTS, forget_torn_weights},
+    {"(3) a step before its gradients", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP, RP_RULE_INCOMPLETE_GRADIENTS,
+     forget_gradients},
+    {"(4) gradients overwritten before the step", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_OPTIMIZER_STEP, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_GRADIENT_INTEGRITY,
+     forget_gradient_integrity},
+    {"(5) the next step before the copy", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
+     RP_TASK_PARAMETER_COPY, RP_TASK_OPTIMIZER_STEP, RP_RULE_OPTIMIZER_ORDER, step_before_copy},
+    {"rounds summed before they arrive", FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE),
+     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, forget_sum},
+    {"staleness 0", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_OPTIMIZER_STEP,
+     RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_fresh_weights},
+    {"staleness 2", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_stale_weights},
+    {"two stages' parameters overlap", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_N_TASK_KINDS, RP_RULE_BUFFERS, overlap_parameters},
+    {"a buffer that does not exist", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_FORWARD, RP_RULE_ARENA, leave_the_arena},
+    {"bytes that never travel", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_N_TASK_KINDS, RP_RULE_TRANSFERS, shrink_segment},
+    {"a backward before its forward", COMPUTE("1f1b", 2, 2, 2), RP_TASK_FORWARD, RP_TASK_BACKWARD,
+     RP_RULE_ACTIONS, backward_before_forward},
+    {"a forward that waits for a later backward", COMPUTE("1f1b", 2, 2, 4), RP_TASK_BACKWARD,
+     RP_TASK_FORWARD, RP_RULE_DEADLOCK, wait_for_the_future},
+};
+
+static void
+check_named(const Mutation *mutation, const RpPlan *plan, RpTaskId task, RpTaskKind kind,
+            const RpViolation *violation)
+{
+    if (kind == RP_N_TASK_KINDS)
+        return;
+    if (task == RP_TASK_NONE || rp_plan_task(plan, task)->kind != kind)
+        fail_msg("%s: a %s should be named: %s", mutation->name, rp_task_kind_name(kind),
+                 violation->message);
+    char *description = rp_task_describe(plan, task);
+    if (strstr(violation->message, description) == NULL)
+        fail_msg("%s: %s is not described in: %s", mutation->name, description, violation->message);
+    g_free(description);
+}
+
+static void
+names_the_broken_rule_and_the_two_tasks(void **state)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(mutations); i++) {
+        const Mutation *mutation = &mutations[i];
+        RpPlanDraft *draft = rp_test_draft(&mutation->plan);
+        RpViolation violation;
+        RpPlan *plan;
+
+        assert_non_null(draft);
+        assert_true(rp_plan_draft_verify(draft, &violation));
+        mutation->mutate(draft);
+        plan = rp_plan_draft_build(draft);
+        if (rp_verify_plan(plan, &violation))
+            fail_msg("%s: proved", mutation->name);
+        if (violation.rule != mutation->rule)
+            fail_msg("%s: rule %s expected: %s", mutation->name, rp_rule_name(mutation->rule),
+                     violation.message);
+        check_named(mutation, plan, violation.first, mutation->from, &violation);
+        check_named(mutation, plan, violation.second, mutation->to, &violation);
+        rp_violation_clear(&violation);
+        rp_plan_free(plan);
+        rp_plan_draft_free(draft);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_the_broken_rule_and_the_two_tasks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
