@@ -130,13 +130,19 @@ append_step(RpPlanner *planner, guint layer, guint32 iteration)
     rp_planner_end_task(planner);
 }
 
+/* Synchronous: the first layer first, which the next forward needs first. Asynchronous: the last
+ * layer first, since its gradients are the first that the running iteration overwrites. */
 static void
 append_steps(RpPlanner *planner, guint32 iteration, gboolean with_copies)
 {
-    for (guint l = 0; l < planner->profile->n_layers; l++) {
-        append_step(planner, l, iteration);
+    guint n = planner->profile->n_layers;
+
+    for (guint i = 0; i < n; i++) {
+        guint layer = planner->options.async ? n - 1 - i : i;
+
+        append_step(planner, layer, iteration);
         if (with_copies)
-            append_parameter_copy(planner, l, iteration);
+            append_parameter_copy(planner, layer, iteration);
     }
     planner->next_step = iteration + 1;
 }

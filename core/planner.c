@@ -148,10 +148,12 @@ fill_stages(RpPlanner *planner)
             stage.parameters =
                 whole ? rp_chunks_whole(planner->profile, info->layers, FALSE)
                       : rp_chunks_pack(planner->profile, info->layers, FALSE, windows, 0);
+            /* the next slot's last action turns its own sums into what leaves: by then the bytes
+             * before it must be gone, so they have one window less */
             if (stage.runs_backward && info->gradient_bytes > 0)
-                stage.gradients =
-                    whole ? rp_chunks_whole(planner->profile, info->layers, TRUE)
-                          : rp_chunks_pack(planner->profile, info->layers, TRUE, windows, 0);
+                stage.gradients = whole ? rp_chunks_whole(planner->profile, info->layers, TRUE)
+                                        : rp_chunks_pack(planner->profile, info->layers, TRUE,
+                                                         MAX(2, windows) - 1, 0);
         }
         rp_plan_add_stage(planner->plan, &stage);
     }

@@ -7,8 +7,10 @@
 #include "sim/partition-cost.h"
 #include "sim/simulate.h"
 
-/* Halvings of the limit per stage, and the most blocks a stage that rp_advise_fit_least() tries. */
-#define LIMIT_STEPS 10
+/* Halvings of the limit per stage, where it starts (times the device's memory), and the most blocks
+ * a stage that rp_advise_fit_least() tries. */
+#define LIMIT_STEPS 11
+#define LIMIT_RANGE 2
 #define LEAST_MAX_BLOCKS 16
 /* Bound schedules: stages per device beyond this only add hops. */
 #define MAX_STAGES_PER_GPU 8
@@ -93,8 +95,7 @@ static RpSteadyWindow
 window_of(const RpPartition *partition, const RpPlanOptions *options, guint warm_up)
 {
     guint rounds = options->micro_batches / options->round;
-    RpSteadyWindow window =
-        rp_steady_window(options->gpus, count_stages(partition) * rounds);
+    RpSteadyWindow window = rp_steady_window(options->gpus, count_stages(partition) * rounds);
     guint64 actions = (guint64)options->micro_batches * count_stages(partition);
     guint64 most = options->fidelity == RP_FIDELITY_FULL ? WINDOW_ACTIONS : WINDOW_ACTIONS_COMPUTE;
     guint period = window.end - window.first;
@@ -122,8 +123,8 @@ take_error(RpAdviseRun *run, GError *error)
     g_clear_error(&error);
 }
 
-static RpBufferCategory
-largest_category(const RpAdviseBytes *bytes)
+RpBufferCategory
+rp_advise_largest_category(const RpAdviseBytes *bytes)
 {
     guint largest = 0;
 
@@ -133,8 +134,19 @@ largest_category(const RpAdviseBytes *bytes)
     return (RpBufferCategory)largest;
 }
 
+static RpAdviseBytes
+read_arena(const RpPlan *plan, guint32 arena, gboolean by_category)
+{
+    RpAdviseBytes bytes = {.total = rp_plan_arena_bytes(plan, arena)};
+
+    for (guint c = 0; by_category && c < RP_N_BUFFER_CATEGORIES; c++)
+        bytes.categories[c] = rp_plan_category_bytes(plan, arena, (RpBufferCategory)c);
+    return bytes;
+}
+
+/* Categories take longer to read than the whole plan to lay out: a search does without. */
 static void
-read_arenas(const RpPlan *plan, RpAdviseRun *run)
+read_arenas(const RpPlan *plan, gboolean by_category, RpAdviseRun *run)
 {
     guint32 host = rp_plan_gpus(plan);
     guint32 fullest = 0;
@@ -142,16 +154,8 @@ read_arenas(const RpPlan *plan, RpAdviseRun *run)
     for (guint32 g = 1; g < host; g++)
         if (rp_plan_arena_bytes(plan, g) > rp_plan_arena_bytes(plan, fullest))
             fullest = g;
-    run->gpu = (RpAdviseBytes){.total = rp_plan_arena_bytes(plan, fullest)};
-    run->host = (RpAdviseBytes){.total = rp_plan_arena_bytes(plan, host)};
-    for (guint i = 0; i < rp_plan_n_buffers(plan); i++) {
-        const RpBuffer *buffer = rp_plan_buffer(plan, i);
-
-        if (buffer->arena == fullest)
-            run->gpu.categories[buffer->category] += buffer->bytes;
-        else if (buffer->arena == host)
-            run->host.categories[buffer->category] += buffer->bytes;
-    }
+    run->gpu = read_arena(plan, fullest, by_category);
+    run->host = read_arena(plan, host, by_category);
 }
 
 static char *
@@ -160,7 +164,7 @@ describe_excess(const char *where, guint64 over, const RpAdviseBytes *bytes)
     return g_strdup_printf("%.1f GiB too much for %s, of %.1f GiB; most of it %s",
                            (double)over / (double)RP_GIB, where,
                            (double)bytes->total / (double)RP_GIB,
-                           rp_buffer_category_name(largest_category(bytes)));
+                           rp_buffer_category_name(rp_advise_largest_category(bytes)));
 }
 
 /* Compares the arenas with the limits. */
@@ -182,7 +186,7 @@ check_limits(const RpAdviseQuery *query, RpAdviseRun *run)
 
 /* The arenas of @run's partition with so many micro-batches, into @run. */
 static gboolean
-lay_out(const RpProfile *profile, guint micro_batches, RpAdviseRun *run)
+lay_out(const RpProfile *profile, guint micro_batches, gboolean by_category, RpAdviseRun *run)
 {
     GError *error = NULL;
     RpPlanOptions options = run->options;
@@ -198,7 +202,7 @@ lay_out(const RpProfile *profile, guint micro_batches, RpAdviseRun *run)
         take_error(run, error);
         return FALSE;
     }
-    read_arenas(rp_planner_plan(planner), run);
+    read_arenas(rp_planner_plan(planner), by_category, run);
     return TRUE;
 }
 
@@ -214,35 +218,48 @@ extrapolate_bytes(RpAdviseBytes *bytes, const RpAdviseBytes *half, guint more, g
 {
     bytes->total = extrapolate(bytes->total, half->total, more, step);
     for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
-        bytes->categories[c] =
-            extrapolate(bytes->categories[c], half->categories[c], more, step);
+        bytes->categories[c] = extrapolate(bytes->categories[c], half->categories[c], more, step);
+}
+
+static gboolean
+measure(const RpAdviseQuery *query, const RpProfile *profile, gboolean by_category,
+        RpAdviseRun *run)
+{
+    const RpPlanOptions *options = &run->options;
+    gboolean dispatched = options->schedule->dispatched;
+    guint all = options->micro_batches;
+    guint cut = cut_micro_batches(run->partition, options);
+    guint half = cut / options->gpus / 2 * options->gpus;
+    RpAdviseRun less = {.options = run->options, .partition = run->partition};
+
+    set_problem(run, NULL);
+    /* a dispatched plan has the same buffers for any number of rounds above one */
+    if (dispatched || cut == all)
+        return lay_out(profile, dispatched ? MIN(all, 2 * options->round) : all, by_category,
+                       run) &&
+               check_limits(query, run);
+    if (!lay_out(profile, half, by_category, &less)) {
+        set_problem(run, less.problem);
+        return FALSE;
+    }
+    if (!lay_out(profile, cut, by_category, run))
+        return FALSE;
+    extrapolate_bytes(&run->gpu, &less.gpu, all - cut, cut - half);
+    extrapolate_bytes(&run->host, &less.host, all - cut, cut - half);
+    return check_limits(query, run);
+}
+
+/* Totals only, and a preliminary message. */
+static gboolean
+fits(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
+{
+    return measure(query, profile, FALSE, run);
 }
 
 gboolean
 rp_advise_measure(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
 {
-    const RpPlanOptions *options = &run->options;
-    guint all = options->micro_batches;
-    guint cut = cut_micro_batches(run->partition, options);
-    guint half = cut / options->gpus / 2 * options->gpus;
-
-    set_problem(run, NULL);
-    /* a dispatched plan has the same buffers for any number of rounds above one */
-    if (options->schedule->dispatched || cut == all)
-        return lay_out(profile,
-                       options->schedule->dispatched ? MIN(all, 2 * options->round) : all, run) &&
-               check_limits(query, run);
-
-    RpAdviseRun less = *run;
-    if (!lay_out(profile, half, &less)) {
-        set_problem(run, less.problem);
-        return FALSE;
-    }
-    if (!lay_out(profile, cut, run))
-        return FALSE;
-    extrapolate_bytes(&run->gpu, &less.gpu, all - cut, cut - half);
-    extrapolate_bytes(&run->host, &less.host, all - cut, cut - half);
-    return check_limits(query, run);
+    return measure(query, profile, TRUE, run);
 }
 
 static void
@@ -283,7 +300,7 @@ rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
 
     for (guint blocks = 1; blocks <= most; blocks++) {
         set_partition(run, equal_stages(profile, blocks));
-        if (rp_advise_measure(query, profile, run))
+        if (fits(query, profile, run))
             return TRUE;
         if (run->gpu_over_bytes == 0 && run->host_over_bytes == 0)
             return FALSE; /* not for want of memory */
@@ -301,32 +318,33 @@ rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
     if (least == NULL)
         return FALSE;
     set_partition(run, g_steal_pointer(&least));
-    return rp_advise_measure(query, profile, run);
+    return fits(query, profile, run);
 }
 
 /* Plans rp_partition_paper() under @limit. Returns: whether there is such a partition. */
 static gboolean
 try_limit(const RpAdviseQuery *query, const RpProfile *profile, guint64 limit, RpAdviseRun *run)
 {
-    RpPartition *partition = rp_partition_paper(profile, run->options.gpus,
-                                                run->options.micro_batches, limit, NULL);
+    RpPartition *partition =
+        rp_partition_paper(profile, run->options.gpus, run->options.micro_batches, limit, NULL);
 
     if (partition == NULL)
         return FALSE;
     set_partition(run, partition);
-    rp_advise_measure(query, profile, run);
+    fits(query, profile, run);
     return TRUE;
 }
 
 /*
- * A limit holds for every stage, but the arena must hold the largest of everything: one stage's
- * parameters beside another's activations. So the limit that the whole plan fits under is bisected.
+ * A limit holds for every stage by itself. The arena holds the largest of everything, one stage's
+ * parameters beside another's activations, but shares room where stages are not alike. So the limit
+ * that the whole plan fits under is bisected; it may be above the device's memory.
  */
 static gboolean
 fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
 {
     guint64 low = 0;
-    guint64 high = query->gpu_bytes;
+    guint64 high = LIMIT_RANGE * query->gpu_bytes;
     g_autoptr(RpPartition) best = NULL;
 
     if (try_limit(query, profile, high, run) && run->problem == NULL)
@@ -351,7 +369,7 @@ fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
     if (best == NULL)
         return rp_advise_fit_least(query, profile, run);
     set_partition(run, g_steal_pointer(&best));
-    return rp_advise_measure(query, profile, run);
+    return fits(query, profile, run);
 }
 
 /* ---- simulated time, `compute` fidelity ---- */
@@ -363,9 +381,23 @@ typedef struct {
 } Judge;
 
 /*
- * Time of an iteration. Asynchronous rounds follow each other without a gap, whether of one
- * iteration or of two: iterations of one round each are simulated, which is much shorter.
+ * Asynchronous rounds follow each other without a gap, whether of one iteration or of two, so that
+ * iterations of fewer rounds R tell the time of a round as well - unless an iteration T then waits
+ * for the weights of T - 2. Slots of time t, M_R of them in each of S stages on N devices:
+ *
+ *   end(T-2) - start(T-2) = (S + M_R) t   <=   start(T) - start(T-2) = 2 R S M_R t / N
  */
+static guint
+enough_rounds(const RpPartition *partition, const RpPlanOptions *options)
+{
+    guint64 stages = count_stages(partition);
+    guint64 twice = 2 * stages * options->round;
+    guint64 rounds = ((stages + options->round) * options->gpus + twice - 1) / twice;
+
+    return (guint)MIN(rounds, options->micro_batches / options->round);
+}
+
+/* Time of an iteration. */
 static gint64
 compute_ns(const Judge *judge, const RpPartition *partition)
 {
@@ -373,8 +405,8 @@ compute_ns(const Judge *judge, const RpPartition *partition)
 
     options.fidelity = RP_FIDELITY_COMPUTE;
     options.fused_forward = RP_FUSED_PHYSICAL;
-    options.micro_batches =
-        options.async ? options.round : cut_micro_batches(partition, &options);
+    options.micro_batches = options.async ? enough_rounds(partition, &options) * options.round
+                                          : cut_micro_batches(partition, &options);
     if (!options.schedule->dispatched)
         options.round = options.micro_batches;
     RpSteadyWindow window = window_of(partition, &options, WARM_UP);
@@ -397,10 +429,10 @@ judge_fitting(const RpPartition *candidate, guint round, gpointer user_data)
 {
     const Judge *judge = user_data;
     RpAdviseRun run = {.options = *judge->options, .partition = (RpPartition *)candidate};
-    gboolean fits = rp_advise_measure(judge->query, judge->profile, &run);
+    gboolean possible = fits(judge->query, judge->profile, &run);
 
     g_free(run.problem);
-    return fits ? compute_ns(judge, candidate) : G_MAXINT64;
+    return possible ? compute_ns(judge, candidate) : G_MAXINT64;
 }
 
 static gint64
@@ -425,8 +457,7 @@ rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
 
     if (!fit(query, profile, run))
         return FALSE;
-    run->bound_tokens_per_s =
-        tokens_per_second(profile, run, compute_ns(&judge, run->partition));
+    run->bound_tokens_per_s = tokens_per_second(profile, run, compute_ns(&judge, run->partition));
     return TRUE;
 }
 
@@ -436,8 +467,7 @@ largest_stage_bytes(const RpProfile *profile, const RpPartition *partition)
     guint64 bytes = 0;
 
     for (guint s = 0; s < partition->n_forward; s++)
-        bytes = MAX(bytes,
-                    rp_stage_memory_bytes(profile, partition->forward[s], RP_PHASE_FORWARD));
+        bytes = MAX(bytes, rp_stage_memory_bytes(profile, partition->forward[s], RP_PHASE_FORWARD));
     for (guint b = 0; b < partition->n_backward; b++)
         bytes = MAX(bytes, rp_stage_memory_bytes(profile, partition->backward[b],
                                                  b == 0 ? RP_PHASE_FUSED : RP_PHASE_BACKWARD));
@@ -454,19 +484,18 @@ rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
         .gpus = run->options.gpus,
         .micro_batches = run->options.micro_batches,
         .round = run->options.round,
-        .memory_bytes =
-            query->gpu_bytes != 0 ? largest_stage_bytes(profile, run->partition) : 0,
+        .memory_bytes = query->gpu_bytes != 0 ? largest_stage_bytes(profile, run->partition) : 0,
         .max_candidates = (guint)CLAMP(SEARCH_ACTIONS / actions, 1, max_candidates),
     };
     guint round = 0;
     gint64 before_ns = compute_ns(&judge, run->partition);
-    g_autoptr(RpPartition) found = rp_partition_search_dispatched(profile, &search, judge_fitting,
-                                                                  &judge, &round, NULL);
+    g_autoptr(RpPartition) found =
+        rp_partition_search_dispatched(profile, &search, judge_fitting, &judge, &round, NULL);
     gint64 found_ns = found != NULL ? judge_fitting(found, round, &judge) : G_MAXINT64;
 
     if (found_ns < before_ns) {
         set_partition(run, g_steal_pointer(&found));
-        rp_advise_measure(query, profile, run);
+        fits(query, profile, run);
     }
     run->bound_tokens_per_s = tokens_per_second(profile, run, MIN(before_ns, found_ns));
 }
@@ -524,8 +553,8 @@ static void
 blame_weights(const RpAdviseQuery *query, RpAdviseRun *run)
 {
     const guint64 *bytes = run->gpu.categories;
-    guint64 weights = bytes[RP_BUFFER_PARAMETERS] + bytes[RP_BUFFER_ACCUMULATORS] +
-                      bytes[RP_BUFFER_GRADIENTS];
+    guint64 weights =
+        bytes[RP_BUFFER_PARAMETERS] + bytes[RP_BUFFER_ACCUMULATORS] + bytes[RP_BUFFER_GRADIENTS];
 
     if (query->gpu_bytes == 0 || weights <= query->gpu_bytes)
         return;
@@ -546,7 +575,7 @@ fit_other_stages(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseR
         g_autoptr(RpPartition) kept = g_steal_pointer(&run->partition);
 
         run->partition = rp_partition_min_max(profile, per_gpu * run->options.gpus, NULL);
-        if (run->partition != NULL && rp_advise_measure(query, profile, run))
+        if (run->partition != NULL && fits(query, profile, run))
             return TRUE;
         set_partition(run, g_steal_pointer(&kept));
     }
@@ -569,7 +598,7 @@ rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
     if (stages == 0)
         return FALSE;
     search.max_candidates = (guint)CLAMP(SEARCH_ACTIONS_BOUND / actions, 1, max_candidates);
-    if (!rp_advise_measure(query, profile, run)) {
+    if (!fits(query, profile, run)) {
         if (fit_other_stages(query, profile, run))
             return TRUE;
         rp_advise_measure(query, profile, run);
@@ -577,12 +606,12 @@ rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
         return FALSE;
     }
     g_autoptr(RpPartition) even = g_steal_pointer(&run->partition);
-    set_partition(run, rp_partition_search_bound(profile, stages, &search, judge_time, &judge,
-                                                 NULL));
-    if (run->partition != NULL && rp_advise_measure(query, profile, run))
+    set_partition(run,
+                  rp_partition_search_bound(profile, stages, &search, judge_time, &judge, NULL));
+    if (run->partition != NULL && fits(query, profile, run))
         return TRUE;
     set_partition(run, g_steal_pointer(&even));
-    return rp_advise_measure(query, profile, run);
+    return fits(query, profile, run);
 }
 
 /* ---- full fidelity ---- */
@@ -621,10 +650,10 @@ set_figures(const RpProfile *profile, RpAdviseRun *run, guint micro_batches, con
     double busy = times * (1 - steady->ratio) * (double)steady->iteration_ns;
 
     if (half_micro_batches > 0)
-        step_ns = (double)steady->iteration_ns +
-                  (double)(run->options.micro_batches - micro_batches) *
-                      (double)(steady->iteration_ns - half->iteration_ns) /
-                      (double)(micro_batches - half_micro_batches);
+        step_ns =
+            (double)steady->iteration_ns + (double)(run->options.micro_batches - micro_batches) *
+                                               (double)(steady->iteration_ns - half->iteration_ns) /
+                                               (double)(micro_batches - half_micro_batches);
     run->simulated_micro_batches = micro_batches;
     run->step_ns = (gint64)step_ns;
     run->bubble_ratio = step_ns > 0 ? 1 - busy / step_ns : 0;
@@ -645,8 +674,8 @@ rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick, G
     if (micro_batches == options->micro_batches || options->async)
         half_micro_batches = 0;
     if (!simulate(profile, run->partition, options, micro_batches, warm_up, &steady, error) ||
-        (half_micro_batches > 0 && !simulate(profile, run->partition, options, half_micro_batches,
-                                             warm_up, &half, error)))
+        (half_micro_batches > 0 &&
+         !simulate(profile, run->partition, options, half_micro_batches, warm_up, &half, error)))
         return FALSE;
     set_figures(profile, run, micro_batches, &steady, half_micro_batches, &half);
     return TRUE;

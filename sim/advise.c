@@ -4,7 +4,7 @@
 #include "core/cost-model.h"
 #include "core/units.h"
 
-G_DEFINE_QUARK(rp-advise-error-quark, rp_advise_error)
+G_DEFINE_QUARK(rp - advise - error - quark, rp_advise_error)
 
 /* Micro-batch sizes that are looked at, from the largest that fits down, and those of them that are
  * worth simulating with all transfers: the fastest without. */
@@ -18,8 +18,8 @@ G_DEFINE_QUARK(rp-advise-error-quark, rp_advise_error)
 #define BOUND_CANDIDATES 24
 /* Smaller micro-batches tried for a bound schedule that does not fit. */
 #define MAX_SMALLER 3
-/* A larger M_R is worth its host memory where transfers cost more than this share. */
-#define TRANSFERS_HIDDEN 0.985
+/* A larger M_R is not worth its host memory where so little is to be won. */
+#define SMALL_BUBBLE 0.005
 /* The more frugal of two runs wins unless it is slower than this share. */
 #define CLEARLY_FASTER 1.001
 /* More sequences in a batch, or GPUs in a machine, are a mistake. */
@@ -27,6 +27,8 @@ G_DEFINE_QUARK(rp-advise-error-quark, rp_advise_error)
 #define MAX_GPUS 256
 /* Longest sequence that the cost model takes, tokens. */
 #define MAX_TOKENS (1u << 24)
+/* Where the search for the longest sequence begins, in RP_ADVISE_SEQUENCE_STEP. */
+#define FIRST_STEPS 32
 
 void
 rp_advice_free(RpAdvice *advice)
@@ -84,8 +86,7 @@ roundpipe(void)
 
 /* ---- the numbers of a query ---- */
 
-static gboolean
-refuse(GError **error, const char *format, ...) G_GNUC_PRINTF(2, 3);
+static gboolean refuse(GError **error, const char *format, ...) G_GNUC_PRINTF(2, 3);
 
 static gboolean
 refuse(GError **error, const char *format, ...)
@@ -109,8 +110,7 @@ resolve_batch(RpAdviseQuery *query, GError **error)
     if (query->batch == 0)
         return refuse(error, "the batch is missing: expected its number of sequences");
     if (query->batch > MAX_BATCH)
-        return refuse(error, "a batch has at most %u sequences, found %u", MAX_BATCH,
-                      query->batch);
+        return refuse(error, "a batch has at most %u sequences, found %u", MAX_BATCH, query->batch);
     if (query->micro_batches > 0 && query->batch % query->micro_batches != 0)
         return refuse(error, "a batch of %u sequences does not divide into %u micro-batches",
                       query->batch, query->micro_batches);
@@ -122,8 +122,7 @@ resolve_batch(RpAdviseQuery *query, GError **error)
         query->micro_batch = query->batch / query->micro_batches;
     if (query->micro_batch > 0 && query->micro_batches > 0 &&
         query->batch / query->micro_batch != query->micro_batches)
-        return refuse(error,
-                      "%u micro-batches of %u sequences are not a batch of %u sequences",
+        return refuse(error, "%u micro-batches of %u sequences are not a batch of %u sequences",
                       query->micro_batches, query->micro_batch, query->batch);
     if (query->micro_batch > 0)
         query->micro_batches = query->batch / query->micro_batch;
@@ -145,19 +144,17 @@ next_round(const RpAdviseQuery *query, guint micro_batches, guint least)
 static gboolean
 resolve(RpAdviseQuery *query, GError **error)
 {
-    if (query->gpus == 0)
-        return refuse(error, "the number of GPUs is missing: expected 1 or more");
-    if (query->gpus > MAX_GPUS)
-        return refuse(error, "one machine has at most %d GPUs, found %u", MAX_GPUS, query->gpus);
+    if (query->gpus < 1 || query->gpus > MAX_GPUS)
+        return refuse(error, "one machine has 1 to %d GPUs, found %u", MAX_GPUS, query->gpus);
     if (query->profile != NULL) {
         guint sequences = MAX(1, query->profile->sequences);
 
         if (!rp_profile_check_full(query->profile, error))
             return FALSE;
         if (query->micro_batch != 0 && query->micro_batch != sequences)
-            return refuse(error,
-                          "the timing file is for micro-batches of %u sequences, found %u asked for",
-                          sequences, query->micro_batch);
+            return refuse(
+                error, "the timing file is for micro-batches of %u sequences, found %u asked for",
+                sequences, query->micro_batch);
         query->micro_batch = sequences;
     }
     if (!resolve_batch(query, error))
@@ -178,7 +175,8 @@ resolve(RpAdviseQuery *query, GError **error)
 
 /* ---- memory alone ---- */
 
-/* The plan of @query that needs least. Returns: %NULL if the cost model refuses the workload. */
+/* The plan of @query that needs least; with @profile_out by category. Returns: %NULL if the cost
+ * model refuses the workload. */
 static RpAdviseRun *
 least_run(const RpAdviseQuery *query, RpProfile **profile_out, GError **error)
 {
@@ -192,64 +190,78 @@ least_run(const RpAdviseQuery *query, RpProfile **profile_out, GError **error)
                                          next_round(query, micro_batches, 1));
 
     rp_advise_fit_least(query, profile, run);
-    if (profile_out != NULL)
+    if (profile_out != NULL) {
+        rp_advise_measure(query, profile, run);
         *profile_out = g_steal_pointer(&profile);
+    }
     return run;
 }
 
-/* The plan of sequences of @tokens at micro-batch 1, M = M_R. */
+/* The plan of sequences of so many steps at micro-batch 1, M = M_R. */
 static RpAdviseRun *
-run_of_length(const RpAdviseQuery *query, guint tokens, GError **error)
+run_of_length(const RpAdviseQuery *query, guint steps, RpProfile **profile_out, GError **error)
 {
     RpAdviseQuery longer = *query;
 
-    longer.tokens_per_sequence = tokens;
+    longer.tokens_per_sequence = steps * RP_ADVISE_SEQUENCE_STEP;
     longer.micro_batch = 1;
     longer.batch = MAX(query->round, query->gpus);
     longer.micro_batches = longer.batch;
     longer.round = longer.batch;
-    return least_run(&longer, NULL, error);
+    return least_run(&longer, profile_out, error);
 }
 
-/* The arena that is too small in @run, and what fills it. */
-static void
-note_limit(const RpAdviseRun *run, RpAdviseLongest *longest)
+/* What is full at one step more than @steps. */
+static gboolean
+explain_longest(const RpAdviseQuery *query, guint steps, RpAdviseLongest *longest, GError **error)
 {
-    longest->host_limited = run->gpu_over_bytes == 0;
-    const RpAdviseBytes *bytes = longest->host_limited ? &run->host : &run->gpu;
+    g_autoptr(RpProfile) profile = NULL, longer_profile = NULL;
+    g_autoptr(RpAdviseRun) run = NULL, longer = NULL;
 
-    longest->largest = RP_BUFFER_PARAMETERS;
-    for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
-        if (bytes->categories[c] > bytes->categories[longest->largest])
-            longest->largest = (RpBufferCategory)c;
+    if (steps > 0) {
+        run = run_of_length(query, steps, &profile, error);
+        if (run == NULL)
+            return FALSE;
+        longest->gpu = run->gpu;
+        longest->host = run->host;
+    }
+    longest->tokens = steps * RP_ADVISE_SEQUENCE_STEP;
+    longest->unlimited = longest->tokens == MAX_TOKENS;
+    if (longest->unlimited)
+        return TRUE;
+    longer = run_of_length(query, steps + 1, &longer_profile, error);
+    if (longer == NULL)
+        return FALSE;
+    longest->host_limited = longer->gpu_over_bytes == 0;
+    longest->largest =
+        rp_advise_largest_category(longest->host_limited ? &longer->host : &longer->gpu);
+    return TRUE;
 }
 
 gboolean
 rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest, GError **error)
 {
     guint low = 0, high = MAX_TOKENS / RP_ADVISE_SEQUENCE_STEP + 1; /* fits, does not; in steps */
+    gboolean met = FALSE; /* something that does not fit */
     RpAdviseLongest result = {.known = query->profile == NULL};
 
-    for (guint step = 32; result.known && low + 1 < high; step *= 2) {
-        guint middle = high * (guint64)RP_ADVISE_SEQUENCE_STEP > MAX_TOKENS && step < high
-                           ? step
-                           : low + (high - low) / 2;
-        g_autoptr(RpAdviseRun) run =
-            run_of_length(query, middle * RP_ADVISE_SEQUENCE_STEP, error);
+    if (query->gpus < 1 || query->gpus > MAX_GPUS)
+        return refuse(error, "one machine has 1 to %d GPUs, found %u", MAX_GPUS, query->gpus);
+    for (guint steps = FIRST_STEPS; result.known && low + 1 < high;
+         steps = met ? low + (high - low) / 2 : 2 * steps) {
+        steps = MIN(steps, high - 1);
+        g_autoptr(RpAdviseRun) run = run_of_length(query, steps, NULL, error);
 
         if (run == NULL)
             return FALSE;
-        if (run->problem == NULL) {
-            low = middle;
-            result.gpu = run->gpu;
-            result.host = run->host;
-        } else {
-            high = middle;
-            note_limit(run, &result);
-        }
+        met = met || run->problem != NULL;
+        if (run->problem == NULL)
+            low = steps;
+        else
+            high = steps;
     }
-    result.tokens = low * RP_ADVISE_SEQUENCE_STEP;
-    result.unlimited = result.tokens == MAX_TOKENS;
+    if (result.known && !explain_longest(query, low, &result, error))
+        return FALSE;
     result.max_positions = query->model != NULL ? query->model->max_positions : 0;
     *longest = result;
     return TRUE;
@@ -309,8 +321,7 @@ try_shorter(const RpAdviseQuery *query, const char *with, GPtrArray *remedies)
 
     shorter.tokens_per_sequence = shorter_sequence(query);
     if (shorter.tokens_per_sequence > 0)
-        try_remedy(&shorter,
-                   g_strdup_printf("%s--sequence %u", with, shorter.tokens_per_sequence),
+        try_remedy(&shorter, g_strdup_printf("%s--sequence %u", with, shorter.tokens_per_sequence),
                    remedies);
 }
 
@@ -327,10 +338,10 @@ try_more_host_memory(const RpAdviseQuery *query, const char *with, GPtrArray *re
         return;
     more = *query;
     more.host_bytes = rp_align_up(run->host.total, RP_GIB);
-    try_remedy(&more,
-               g_strdup_printf("%s--host-memory %" G_GUINT64_FORMAT "GiB", with,
-                               more.host_bytes / RP_GIB),
-               remedies);
+    try_remedy(
+        &more,
+        g_strdup_printf("%s--host-memory %" G_GUINT64_FORMAT "GiB", with, more.host_bytes / RP_GIB),
+        remedies);
 }
 
 static void
@@ -499,7 +510,8 @@ drop_slow(Tried *tried)
     return before - tried->runs->len;
 }
 
-/* The same micro-batch in longer rounds: weights travel less often, more waits on the host. */
+/* The same micro-batch in longer rounds: weights travel less often and stages need not be as even,
+ * but more waits on the host. */
 static gboolean
 try_rounds(const RpAdviseQuery *query, const RpProfile *profile, GPtrArray *runs, guint i,
            GError **error)
@@ -510,7 +522,7 @@ try_rounds(const RpAdviseQuery *query, const RpProfile *profile, GPtrArray *runs
     for (guint n = 1; n < MAX_ROUNDS; n++) {
         RpAdviseRun *best = g_ptr_array_index(runs, i);
 
-        if (best->tokens_per_s >= TRANSFERS_HIDDEN * best->bound_tokens_per_s)
+        if (best->bubble_ratio <= SMALL_BUBBLE)
             break;
         round = next_round(query, best->options.micro_batches, round + 1);
         if (round == 0)
@@ -520,6 +532,7 @@ try_rounds(const RpAdviseQuery *query, const RpProfile *profile, GPtrArray *runs
         longer->options.round = round;
         if (!rp_advise_measure(query, profile, longer))
             break;
+        rp_advise_improve(query, profile, longer, CANDIDATES);
         if (!rp_advise_simulate(profile, longer, TRUE, error))
             return FALSE;
         if (longer->tokens_per_s > CLEARLY_FASTER * best->tokens_per_s) {
@@ -563,9 +576,8 @@ simulate_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
         RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
         const RpAdviseRun *leader = best >= 0 ? g_ptr_array_index(tried->runs, best) : NULL;
 
-        if (run->problem != NULL ||
-            (leader != NULL && run->bound_tokens_per_s > 0 &&
-             run->bound_tokens_per_s < leader->tokens_per_s))
+        if (run->problem != NULL || (leader != NULL && run->bound_tokens_per_s > 0 &&
+                                     run->bound_tokens_per_s < leader->tokens_per_s))
             continue;
         if (!rp_advise_simulate(profile, run, TRUE, error) ||
             !try_rounds(query, profile, tried->runs, i, error))
@@ -618,6 +630,12 @@ choose_micro_batch(RpAdvice *advice, Tried *tried, GError **error)
     advice->untried = drop_slow(tried);
     const RpAdviseRun *last = g_ptr_array_index(tried->runs, tried->runs->len - 1);
 
+    for (guint i = 0; i < tried->runs->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
+
+        if (run->problem != NULL && run->partition != NULL)
+            rp_advise_measure(query, g_ptr_array_index(tried->profiles, i), run);
+    }
     if (last->problem != NULL) {
         advice->nearest = least_run(query, &advice->profile, error);
         return advice->nearest != NULL;
@@ -628,8 +646,9 @@ choose_micro_batch(RpAdvice *advice, Tried *tried, GError **error)
     if (!finish_best(query, g_ptr_array_index(tried->profiles, best),
                      (RpAdviseRun **)&tried->runs->pdata[best], error))
         return FALSE;
-    advice->best = g_ptr_array_index(tried->runs, best);
     advice->profile = rp_profile_copy(g_ptr_array_index(tried->profiles, best));
+    rp_advise_measure(query, advice->profile, g_ptr_array_index(tried->runs, best));
+    advice->best = g_ptr_array_index(tried->runs, best);
     return TRUE;
 }
 
@@ -681,6 +700,8 @@ roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
         rp_advise_improve(&query, advice->profile, run, CANDIDATES);
         if (!rp_advise_simulate(advice->profile, run, FALSE, error))
             return NULL;
+    } else if (run->partition != NULL) {
+        rp_advise_measure(&query, advice->profile, run);
     }
     return g_steal_pointer(&run);
 }
@@ -728,7 +749,7 @@ rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules, GEr
         !rp_advise_longest(&advice->query, &advice->longest, error))
         return NULL;
     g_ptr_array_sort(runs, by_sequences);
-    advice->remedies = advice->best == NULL ? find_remedies(query)
-                                            : g_ptr_array_new_with_free_func(free_remedy);
+    advice->remedies =
+        advice->best == NULL ? find_remedies(query) : g_ptr_array_new_with_free_func(free_remedy);
     return g_steal_pointer(&advice);
 }

@@ -29,9 +29,9 @@ typedef enum {
 
 /* What is asked. Everything is borrowed. */
 typedef struct {
-    const RpModel *model;      /* with @gpu; %NULL with @profile */
+    const RpModel *model; /* with @gpu; %NULL with @profile */
     const RpGpu *gpu;
-    const RpProfile *profile;  /* measured or published times; fixes the micro-batch */
+    const RpProfile *profile; /* measured or published times; fixes the micro-batch */
     guint gpus;
     guint64 gpu_bytes;         /* that a plan may use on each device; 0 = not checked */
     guint64 host_bytes;        /* 0 = not checked */
@@ -41,7 +41,7 @@ typedef struct {
     guint micro_batches;       /* 0 = chosen */
     guint round;               /* M_R; 0 = chosen */
     gboolean sync;
-    const char *dtype;         /* as RpWorkload */
+    const char *dtype; /* as RpWorkload */
     const char *accumulate;
     guint lora_rank;
     RpOptimizerMode optimizer;
@@ -62,13 +62,13 @@ typedef struct {
     RpAdviseBytes host;
     guint64 gpu_over_bytes; /* by how much it exceeds the limit; 0 = fits or not checked */
     guint64 host_over_bytes;
-    gboolean weights_too_large; /* a smaller micro-batch would not help */
-    char *problem;          /* why it does not run; %NULL: it does */
-    gboolean simulated;     /* the figures below are set */
+    gboolean weights_too_large;    /* a smaller micro-batch would not help */
+    char *problem;                 /* why it does not run; %NULL: it does */
+    gboolean simulated;            /* the figures below are set */
     guint simulated_micro_batches; /* fewer than there are: a long iteration was cut, and scaled */
-    gint64 step_ns;         /* one iteration, in steady state */
+    gint64 step_ns;                /* one iteration, in steady state */
     double bubble_ratio;
-    double tokens_per_s;    /* 0 if the profile gives no tokens */
+    double tokens_per_s;       /* 0 if the profile gives no tokens */
     double bound_tokens_per_s; /* without any transfer (`compute` fidelity); 0 = unknown */
 } RpAdviseRun;
 
@@ -77,33 +77,33 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpAdviseRun, rp_advise_run_free)
 
 /* A change that makes a query fit; tried, not guessed. */
 typedef struct {
-    char *change; /* "--lora-rank 32" */
+    char *change;      /* "--lora-rank 32" */
     guint64 gpu_total; /* bytes, with the change */
     guint64 host_total;
 } RpAdviseRemedy;
 
 /* The longest sequence at micro-batch 1. */
 typedef struct {
-    gboolean known;    /* FALSE with a timing file, which has sizes for one length only */
-    guint tokens;      /* 0: not even one step fits */
+    gboolean known;     /* FALSE with a timing file, which has sizes for one length only */
+    guint tokens;       /* 0: not even one step fits */
     gboolean unlimited; /* stopped at the longest that the cost model takes */
     guint max_positions;
-    gboolean host_limited; /* one step more: host memory (else device memory) is too small */
+    gboolean host_limited;    /* one step more: host memory (else device memory) is too small */
     RpBufferCategory largest; /* largest category of the arena that is too small then */
-    RpAdviseBytes gpu; /* at @tokens */
+    RpAdviseBytes gpu;        /* at @tokens */
     RpAdviseBytes host;
 } RpAdviseLongest;
 
 typedef struct {
-    RpAdviseQuery query;   /* as planned: @gpus may be fewer than asked for */
-    guint gpus_asked;      /* > query.gpus: the batch has fewer micro-batches than that */
-    RpProfile *profile;    /* of @best, or of @nearest */
-    GPtrArray *candidates; /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
-    guint untried;         /* micro-batches that fit but are slower before any transfer */
+    RpAdviseQuery query;     /* as planned: @gpus may be fewer than asked for */
+    guint gpus_asked;        /* > query.gpus: the batch has fewer micro-batches than that */
+    RpProfile *profile;      /* of @best, or of @nearest */
+    GPtrArray *candidates;   /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
+    guint untried;           /* micro-batches that fit but are slower before any transfer */
     const RpAdviseRun *best; /* of @candidates; %NULL: nothing fits */
-    RpAdviseRun *nearest;  /* when nothing fits: the plan with the least memory */
-    GPtrArray *schedules;  /* (element-type RpAdviseRun) bound schedules, roundpipe sync and async */
-    GPtrArray *remedies;   /* (element-type RpAdviseRemedy) when nothing fits */
+    RpAdviseRun *nearest;    /* when nothing fits: the plan with the least memory */
+    GPtrArray *schedules; /* (element-type RpAdviseRun) bound schedules, roundpipe sync and async */
+    GPtrArray *remedies;  /* (element-type RpAdviseRemedy) when nothing fits */
     RpAdviseLongest longest;
 } RpAdvice;
 
@@ -149,10 +149,15 @@ RpAdviseRun *rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *
 /**
  * rp_advise_measure:
  *
- * Plans @run's partition in full fidelity and fills in its memory: exact arenas.
+ * Plans @run's partition in full fidelity and fills in its memory: exact arenas, by category. (The
+ * functions below fill in totals only.)
+ *
  * Returns: whether it fits; if not, @run->problem says why
  */
 gboolean rp_advise_measure(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run);
+
+/* What most of an arena is. */
+RpBufferCategory rp_advise_largest_category(const RpAdviseBytes *bytes);
 
 /**
  * rp_advise_fit_least:
@@ -167,8 +172,8 @@ gboolean rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profil
 /**
  * rp_advise_fit:
  *
- * Gives @run (roundpipe) rp_partition_paper() under the largest limit per stage whose plan fits as a
- * whole, or else what rp_advise_fit_least() finds, and measures it.
+ * Gives @run (roundpipe) rp_partition_paper() under the largest limit per stage whose plan fits as
+ * a whole, or else what rp_advise_fit_least() finds, and measures it.
  */
 gboolean rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run);
 
@@ -177,8 +182,8 @@ void rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpA
                        guint max_candidates);
 
 /* The same for a bound schedule, from nothing: number of stages and partition; measures it. */
-gboolean rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile,
-                             RpAdviseRun *run, guint max_candidates);
+gboolean rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+                             guint max_candidates);
 
 /* Simulates @run in full fidelity until steady. @quick: fewer warm-up iterations. */
 gboolean rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick,

@@ -255,6 +255,7 @@ rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpOb
     context.options.fidelity = RP_FIDELITY_COMPUTE;
     if (!options->schedule->dispatched) {
         chosen = options->micro_batches;
+        search.memory_bytes = 0; /* what a bound device holds depends on the order, not on a stage */
         partition = choose_bound(profile, &context, &search, objective, n_stages, error);
     } else {
         partition = choose_dispatched(&context, &search, objective,
