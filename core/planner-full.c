@@ -159,15 +159,13 @@ prepare_forward(RpPlanner *planner, guint g, const RpAction *action, Operands *o
     gsize at = (gsize)action->stage * planner->shape.micro_batches + action->micro_batch;
     gboolean local = !planner->partition->dispatched && planner->stash_of[at] != RP_NONE;
 
+    if (!local && planner->profile->layers[layer].input_bytes == 0)
+        return; /* token ids that nobody counts */
     operands->input = planner->partition->dispatched
                           ? next_of(device->input, &device->input_turn)
                           : stash_take(planner, g, action->stage, action->micro_batch);
     if (local) /* the stage before it runs on this device and has written it here */
         return;
-    if (planner->profile->layers[layer].input_bytes == 0) {
-        operands->input = RP_NONE;
-        return;
-    }
     operands->gate = append_upload(
         planner, g, RP_TASK_ACTIVATION_UPLOAD, action, layer,
         layer > 0 ? rp_planner_host_activation(planner, layer, round, action->micro_batch)

@@ -316,7 +316,7 @@ proves_every_schedule(void **state)
                         .blocking = (options & 8) != 0,
                         .lean = (options & 16) != 0,
                         .naive = (options & 32) != 0,
-                        .token_bytes = 512,
+                        .token_bytes = m % 2 * 512,
                         .iterations = 4,
                     };
                     RpPlan *plan = rp_test_plan(&test);
