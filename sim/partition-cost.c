@@ -4,6 +4,11 @@
 
 #define SEARCH_WARM_UP 4 /* iterations, while searching … */
 #define SEARCH_TURNS 16  /* … and slots of each device that its mean is taken over */
+#define SYNC_CANDIDATES 400
+#define ASYNC_CANDIDATES 150
+#define LEAST_CANDIDATES 20
+#define SEARCHED_ACTIONS 32768 /* of an iteration, each way; longer ones are cut for the search */
+#define CHEAP_ACTIONS 8192     /* of an iteration for which so many candidates are tried */
 #define PAPER_ATTEMPTS 16
 #define FULL_ITERATIONS 5
 #define FULL_ROUNDS 4       /* round sizes that are compared with every transfer */
@@ -90,12 +95,6 @@ rp_partition_default_stages(const RpProfile *profile, const RpScheduleOps *sched
     if (per_gpu == 0)
         per_gpu = MAX(1, rp_profile_n_blocks(profile) / gpus);
     return per_gpu * gpus;
-}
-
-static guint
-round_of(const RpPlanOptions *options)
-{
-    return options->round != 0 ? options->round : options->micro_batches;
 }
 
 static RpPartition *
@@ -211,7 +210,7 @@ choose_round_by_transfers(const CostContext *context, const RpPartitionSearch *s
             continue;
         tried++;
         fixed.round = r;
-        fixed.max_candidates = FULL_CANDIDATES;
+        fixed.max_candidates = MIN(search->max_candidates, FULL_CANDIDATES);
         g_autoptr(RpPartition) partition = search_or_paper(context, &fixed, paper, &found);
         gint64 cost = full_cost(context, partition, r);
         if (best == NULL || cost < best_cost) {
@@ -238,6 +237,34 @@ choose_dispatched(CostContext *context, const RpPartitionSearch *search, RpObjec
     return search_or_paper(context, search, paper, round);
 }
 
+/* How many candidates are worth their time: an asynchronous one is simulated for several
+ * iterations, and large runs are dear. */
+static guint
+candidates_for(const RpProfile *profile, const RpPlanOptions *options)
+{
+    guint most = options->async ? ASYNC_CANDIDATES : SYNC_CANDIDATES;
+    guint64 actions = 2 * (guint64)options->micro_batches * profile->n_layers;
+    guint64 affordable = (guint64)most * CHEAP_ACTIONS / MAX(1, actions);
+
+    return (guint)CLAMP(affordable, MIN(most, LEAST_CANDIDATES), most);
+}
+
+/* A run of thousands of micro-batches repeats itself: the search looks at a divisor of M of a few
+ * rounds, whose rounds are rounds of M, too. */
+static guint
+micro_batches_to_search(const RpProfile *profile, const RpPlanOptions *options)
+{
+    guint m = options->micro_batches;
+    guint64 most = MAX(SEARCHED_ACTIONS / profile->n_layers, 8 * (guint64)options->gpus);
+
+    if (options->round != 0 || m <= most)
+        return m;
+    for (guint divisor = (guint)most; divisor >= 2 * options->gpus; divisor--)
+        if (m % divisor == 0)
+            return divisor;
+    return m;
+}
+
 RpPartition *
 rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpObjective objective,
                     guint n_stages, guint64 memory_bytes, guint *round, GError **error)
@@ -245,17 +272,20 @@ rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpOb
     CostContext context = {.profile = profile, .options = *options, .memory_bytes = memory_bytes};
     RpPartitionSearch search = {
         .gpus = options->gpus,
-        .micro_batches = options->micro_batches,
+        .micro_batches = micro_batches_to_search(profile, options),
         .round = options->round,
         .memory_bytes = memory_bytes,
+        .max_candidates = candidates_for(profile, options),
     };
-    guint chosen = round_of(options);
+    guint chosen = search.round != 0 ? search.round : search.micro_batches;
     RpPartition *partition;
 
     context.options.fidelity = RP_FIDELITY_COMPUTE;
+    context.options.micro_batches = search.micro_batches;
     if (!options->schedule->dispatched) {
         chosen = options->micro_batches;
-        search.memory_bytes = 0; /* what a bound device holds depends on the order, not on a stage */
+        search.memory_bytes =
+            0; /* what a bound device holds depends on the order, not on a stage */
         partition = choose_bound(profile, &context, &search, objective, n_stages, error);
     } else {
         partition = choose_dispatched(&context, &search, objective,

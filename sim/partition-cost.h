@@ -18,7 +18,7 @@ typedef enum { RP_OBJECTIVE_SIMULATED, RP_OBJECTIVE_PAPER } RpObjective;
  * @options: schedule, gpus, micro_batches, async, recompute …; options->round: fixed M_R, 0 = free
  *   (dispatched schedules). Candidates are compared in `compute` fidelity; in `full` the best of
  *   each round size are compared once more with every transfer
- * @objective: paper: rp_partition_paper() with M_R = N (or options->round), bound schedules get
+ * @objective: paper: rp_partition_paper() with M_R = options->round, or M, bound schedules get
  *   rp_partition_min_max(); simulated: the least simulated makespan (asynchronous: the least time
  *   per iteration in steady state)
  * @n_stages: bound schedules: S; 0 = as many stages per device as there are blocks for (looped

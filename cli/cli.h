@@ -1,0 +1,192 @@
+/**
+ * What the subcommands share: exit codes, messages, JSON, tables, and the options that name a
+ * schedule and a partition. Only cli/ prints.
+ */
+#pragma once
+
+#include <gio/gio.h>
+#include <json-glib/json-glib.h>
+
+#include "core/partition.h"
+#include "core/planner.h"
+#include "core/profile.h"
+#include "core/trace.h"
+#include "sim/partition-cost.h"
+
+#define RP_EXIT_OK 0
+#define RP_EXIT_FAILED 1
+#define RP_EXIT_USAGE 2
+
+/* A subcommand: argv[0] is its own name. Returns an exit code. */
+typedef struct {
+    const char *name;
+    const char *summary;
+    int (*run)(int argc, char **argv);
+} RpCommand;
+
+/* Wrong words on the command line: exit code 2. */
+#define RP_CLI_ERROR (rp_cli_error_quark())
+GQuark rp_cli_error_quark(void);
+typedef enum {
+    RP_CLI_ERROR_USAGE,
+    RP_CLI_ERROR_HELP /* no error: --help was answered, nothing is left to do */
+} RpCliError;
+
+/* Prints "roundpipe COMMAND: MESSAGE" on stderr as one line, frees @error. Returns: its exit code:
+ * 2 where the command line is to blame (also a shape that a schedule refuses, a stage list that
+ * does not add up, an unknown model or GPU), else 1; 0 for RP_CLI_ERROR_HELP. */
+int rp_cli_fail(const char *command, GError *error);
+
+/**
+ * rp_cli_parse:
+ * @usage: the words that are no options, as `PROFILE.json`
+ * @summary: what the command does, and an example
+ * @entries: its options; every G_OPTION_ARG_INT is a count: 1 or more, unchanged if not given
+ * @more: (nullable): further options
+ * @max_arguments: -1 = any number
+ *
+ * What is no option stays in argv[1] ... argv[argc - 1]. `--help` is printed here.
+ *
+ * Errors: G_OPTION_ERROR, RP_CLI_ERROR_USAGE, RP_CLI_ERROR_HELP
+ */
+gboolean rp_cli_parse(const char *usage, const char *summary, const GOptionEntry *entries,
+                      const GOptionEntry *more, int min_arguments, int max_arguments, int *argc,
+                      char ***argv, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* One of @names by @text, with "did you mean". Returns: its index, or -1.
+ * Errors: RP_CLI_ERROR_USAGE */
+int rp_cli_choice(const char *option, const char *text, const char *const *names, GError **error);
+
+/* A size such as 24GiB, 800GB, 1.5TiB or plain bytes. Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_cli_parse_bytes(const char *option, const char *text, guint64 *bytes,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* "21.5 GiB", three significant digits or more. */
+char *rp_cli_format_bytes(guint64 bytes);
+
+/* ---- files (cli/file.c) ---- */
+
+typedef gboolean (*RpCliWrite)(GOutputStream *stream, gpointer user_data, GError **error);
+
+/* Whether @path can be written, before long work. Errors: G_FILE_ERROR */
+gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Lets @write fill @path (`-` = stdout); a file is replaced as a whole or not at all.
+ * Errors: G_IO_ERROR naming @path, those of @write */
+gboolean rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- schedule and partition options (cli/options.c) ---- */
+
+/* More compute actions than this in one run are refused: they would take tens of gigabytes. */
+#define RP_CLI_MAX_ACTIONS 50000000
+#define RP_CLI_MAX_FULL_ACTIONS 5000000
+
+/* Values as written; %NULL or 0 = not given. Zero-initialise. */
+typedef struct {
+    char *schedule;
+    int gpus;
+    int micro_batches;
+    int round;
+    char *stages;
+    char *forward_stages;
+    char *backward_stages;
+    int n_stages;
+    char *partition;
+    char *fidelity;
+    char *recompute;
+    char *fused_forward;
+    char *transfers;
+    char *consistency;
+    char *optimizer;
+    gboolean async;
+    int iterations;
+    int group;
+    gboolean json;
+} RpScheduleArgs;
+
+/* GOptionEntry list for @args. --schedule only if @with_schedule. (transfer container) */
+GOptionEntry *rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule);
+void rp_schedule_args_clear(RpScheduleArgs *args);
+
+/* A request resolved: everything a run needs. */
+typedef struct {
+    RpPlanOptions options;
+    RpPartition *partition;
+    const char *partition_source; /* "given", "paper" or "simulated" */
+    guint iterations;
+    gboolean steady;       /* asynchronous with enough iterations: report the window */
+    RpSteadyWindow window; /* asynchronous: iterations that are needed, and which count */
+} RpRequest;
+void rp_request_clear(RpRequest *request);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
+
+/**
+ * rp_request_resolve:
+ * @profile: whose layers are divided
+ *
+ * Reads the words, picks the partition and the round where none is given, checks everything.
+ * Errors: RP_CLI_ERROR_USAGE, RP_PARTITION_ERROR_*, RP_SCHEDULE_ERROR_*
+ */
+gboolean rp_request_resolve(const RpScheduleArgs *args, const RpProfile *profile,
+                            RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The same for a file. Errors: also RP_PROFILE_ERROR_* */
+gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
+                         RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The numbers that the request's schedule is made from. */
+RpShape rp_request_shape(const RpRequest *request);
+
+/* "early" or "gated": what the request comes to. */
+const char *rp_request_recompute(const RpRequest *request);
+
+/* The options alone, without a partition. */
+gboolean rp_schedule_args_options(const RpScheduleArgs *args, RpPlanOptions *options,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Plans and simulates a request. @plan: (out) (optional). */
+RpTrace *rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- output (cli/json.c, cli/output.c) ---- */
+
+/* Prints a finished builder on stdout, indented, with a newline. Keys are plain words. */
+void rp_cli_print_json(JsonBuilder *builder);
+void rp_json_string(JsonBuilder *builder, const char *key, const char *value);
+void rp_json_int(JsonBuilder *builder, const char *key, gint64 value);
+/* To @digits decimals, so that the text is short and stable. */
+double rp_cli_round(double value, guint digits);
+void rp_json_double(JsonBuilder *builder, const char *key, double value, guint digits);
+void rp_json_bool(JsonBuilder *builder, const char *key, gboolean value);
+/* Opens "key": { */
+void rp_json_object(JsonBuilder *builder, const char *key);
+/* Block counts of stages as a list of numbers. */
+void rp_json_counts(JsonBuilder *builder, const char *key, const RpProfile *profile,
+                    const RpInterval *stages, guint n);
+
+/* A table of text: right-aligned numbers, columns two spaces apart. */
+typedef struct _RpCliTable RpCliTable;
+/* @columns: headings, %NULL-terminated; a heading that starts with '<' is left-aligned. */
+RpCliTable *rp_cli_table_new(const char *const *columns);
+void rp_cli_table_free(RpCliTable *table);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpCliTable, rp_cli_table_free)
+/* Adds a cell, row by row. */
+void rp_cli_table_add(RpCliTable *table, const char *format, ...) G_GNUC_PRINTF(2, 3);
+/* Ends a row: @text stands where the rest of its cells would. */
+void rp_cli_table_span(RpCliTable *table, const char *text);
+void rp_cli_table_print(const RpCliTable *table);
+
+/* One field of a CSV file, quoted where it must be, and a comma or (@last) the end of the line. */
+void rp_csv_append(GString *csv, gboolean last, const char *format, ...) G_GNUC_PRINTF(3, 4);
+
+/* ---- subcommands ---- */
+int rp_cmd_models(int argc, char **argv);
+int rp_cmd_gpus(int argc, char **argv);
+int rp_cmd_partition(int argc, char **argv);
+int rp_cmd_simulate(int argc, char **argv);
+int rp_cmd_compare(int argc, char **argv);
+int rp_cmd_verify(int argc, char **argv);
+int rp_cmd_export(int argc, char **argv);
+int rp_cmd_figures(int argc, char **argv);
+int rp_cmd_plan(int argc, char **argv);

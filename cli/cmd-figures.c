@@ -1,0 +1,156 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli/config.h"
+#include "core/suggest.h"
+#include "plots/figures.h"
+
+typedef struct {
+    char *output;
+    char *formats;
+    char *profiles_dir;
+    gboolean list;
+    gboolean json;
+} FiguresArgs;
+
+/* One line that is overwritten; nothing when stderr is no terminal. */
+static void
+show_progress(const char *name, guint done, guint total, gpointer user_data)
+{
+    const gint64 *begin_us = user_data;
+    double s = (double)(g_get_monotonic_time() - *begin_us) / G_USEC_PER_SEC;
+
+    fprintf(stderr, "\r\033[K%3u %%  %u of %u figures, %.1f a second, %.0f s left  %s",
+            100 * done / total, done, total, s > 0 ? done / s : 0,
+            done > 0 ? s / done * (total - done) : 0, name);
+    fflush(stderr);
+}
+
+/* The names must be known before long work. */
+static gboolean
+check_names(char **names, GError **error)
+{
+    const char *const *known = rp_figures_names();
+
+    for (char **name = names; *name != NULL; name++) {
+        const char *near;
+
+        if (g_strv_contains(known, *name))
+            continue;
+        near = rp_nearest_name(*name, known);
+        if (near != NULL)
+            g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                        "no figure is called \"%s\"; did you mean \"%s\"?", *name, near);
+        else
+            g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                        "no figure is called \"%s\"; `roundpipe figures --list` has them all",
+                        *name);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static void
+print_names(gboolean as_json)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_array(json);
+    for (const char *const *name = rp_figures_names(); *name != NULL; name++) {
+        json_builder_add_string_value(json, *name);
+        if (!as_json)
+            puts(*name);
+    }
+    json_builder_end_array(json);
+    if (as_json)
+        rp_cli_print_json(json);
+}
+
+static void
+print_result(const FiguresArgs *args, guint n_recipes, double seconds)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    if (!args->json) {
+        printf("drawn in %.1f s; %s/index.txt has captions and commands\n", seconds, args->output);
+        return;
+    }
+    json_builder_begin_object(json);
+    rp_json_string(json, "output", args->output);
+    rp_json_int(json, "recipes", n_recipes);
+    json_builder_end_object(json);
+    rp_cli_print_json(json);
+}
+
+static gboolean
+make(const FiguresArgs *args, char **names, GError **error)
+{
+    RpPictureFormat formats = RP_PICTURE_ALL;
+    const char *profiles_dir = args->profiles_dir != NULL ? args->profiles_dir : RP_PROFILES_DIR;
+    gint64 begin_us = g_get_monotonic_time();
+    gboolean terminal = isatty(STDERR_FILENO) == 1;
+    gboolean made;
+
+    if (args->output == NULL) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "--output: expected a directory, found nothing");
+        return FALSE;
+    }
+    if (args->formats != NULL && !rp_picture_formats_parse(args->formats, &formats, error)) {
+        g_prefix_error(error, "--format: ");
+        return FALSE;
+    }
+    if (!check_names(names, error))
+        return FALSE;
+    made = rp_figures_make(args->output, profiles_dir,
+                           *names != NULL ? (const char *const *)names : NULL, formats,
+                           terminal ? show_progress : NULL, &begin_us, error);
+    if (terminal)
+        fputs("\r\033[K", stderr);
+    if (made)
+        print_result(args, g_strv_length(*names != NULL ? names : (char **)rp_figures_names()),
+                     (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC);
+    return made;
+}
+
+static gboolean
+run(const FiguresArgs *args, char **names, GError **error)
+{
+    if (!args->list)
+        return make(args, names, error);
+    print_names(args->json);
+    return TRUE;
+}
+
+int
+rp_cmd_figures(int argc, char **argv)
+{
+    FiguresArgs args = {0};
+    const GOptionEntry entries[] = {
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &args.output,
+         "where to put them; made if it is missing", "DIR"},
+        {"format", 'f', 0, G_OPTION_ARG_STRING, &args.formats,
+         "png, svg, pdf, separated by commas (default: all)", "LIST"},
+        {"profiles", 0, 0, G_OPTION_ARG_FILENAME, &args.profiles_dir,
+         "the project's directory of profiles", "DIR"},
+        {"list", 0, 0, G_OPTION_ARG_NONE, &args.list, "list the names of the figures", NULL},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON", NULL},
+        {0},
+    };
+    GError *error = NULL;
+    int code = RP_EXIT_OK;
+
+    if (!rp_cli_parse("[FIGURE...]",
+                      "Makes every figure that needs no GPU (or those named), each with its data, "
+                      "script, caption\nand command.\n\n"
+                      "Example:\n  roundpipe figures -o figures --format png,svg",
+                      entries, NULL, 0, -1, &argc, &argv, &error) ||
+        !run(&args, argv + 1, &error))
+        code = rp_cli_fail("figures", error);
+    g_free(args.output);
+    g_free(args.formats);
+    g_free(args.profiles_dir);
+    return code;
+}

@@ -1,0 +1,102 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+
+#include "core/catalogue.h"
+
+static void
+json_gpu(JsonBuilder *json, const RpGpu *gpu)
+{
+    json_builder_begin_object(json);
+    rp_json_string(json, "name", gpu->name);
+    rp_json_string(json, "title", gpu->title);
+    rp_json_int(json, "memory_bytes", (gint64)gpu->memory_bytes);
+    rp_json_double(json, "fp16_accumulate_tflops", gpu->fp16_accumulate_tflops, 3);
+    rp_json_double(json, "fp32_accumulate_tflops", gpu->fp32_accumulate_tflops, 3);
+    rp_json_double(json, "memory_gb_per_s", gpu->memory_gb_per_s, 3);
+    rp_json_string(json, "interconnect", gpu->interconnect);
+    rp_json_double(json, "interconnect_gb_per_s", gpu->interconnect_gb_per_s, 3);
+    rp_json_double(json, "h2d_gb_per_s", gpu->h2d_gb_per_s, 3);
+    rp_json_double(json, "d2h_gb_per_s", gpu->d2h_gb_per_s, 3);
+    rp_json_int(json, "gpus_per_root", gpu->gpus_per_root);
+    rp_json_double(json, "root_gb_per_s", gpu->root_gb_per_s, 3);
+    rp_json_double(json, "host_gb_per_s", gpu->host_gb_per_s, 3);
+    rp_json_double(json, "matmul_efficiency", gpu->matmul_efficiency, 4);
+    rp_json_double(json, "attention_efficiency", gpu->attention_efficiency, 4);
+    rp_json_double(json, "attention_backward_efficiency", gpu->attention_backward_efficiency, 4);
+    rp_json_double(json, "memory_efficiency", gpu->memory_efficiency, 4);
+    rp_json_int(json, "expert_ns", gpu->expert_ns);
+    json_builder_end_object(json);
+}
+
+static void
+print_json(const RpGpu *gpus, guint n)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_array(json);
+    for (guint i = 0; i < n; i++)
+        json_gpu(json, &gpus[i]);
+    json_builder_end_array(json);
+    rp_cli_print_json(json);
+}
+
+static void
+add_row(RpCliTable *table, const RpGpu *gpu)
+{
+    g_autofree char *memory = rp_cli_format_bytes(gpu->memory_bytes);
+
+    rp_cli_table_add(table, "%s", gpu->name);
+    rp_cli_table_add(table, "%s", gpu->title);
+    rp_cli_table_add(table, "%s", memory);
+    rp_cli_table_add(table, "%g", gpu->fp32_accumulate_tflops);
+    rp_cli_table_add(table, "%g", gpu->fp16_accumulate_tflops);
+    rp_cli_table_add(table, "%g", gpu->memory_gb_per_s);
+    rp_cli_table_add(table, "%s", gpu->interconnect);
+    rp_cli_table_add(table, "%g/%g", gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
+    rp_cli_table_add(table, "%u x %g", gpu->gpus_per_root, gpu->root_gb_per_s);
+    rp_cli_table_add(table, "%g", gpu->host_gb_per_s);
+}
+
+static void
+print_table(const RpGpu *gpus, guint n)
+{
+    static const char *const columns[] = {
+        "<name",  "<GPU",          "memory",   "TFLOP/s", "fp16 acc.", "GB/s",
+        "<links", "host GB/s u/d", "root u/d", "server",  NULL,
+    };
+    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
+
+    for (guint i = 0; i < n; i++)
+        add_row(table, &gpus[i]);
+    rp_cli_table_print(table);
+    puts("\nTFLOP/s: dense 16-bit matmul, fp32 accumulation, and with fp16 accumulation; GB/s: "
+         "device memory;\nhost: one GPU alone, up/down; root: GPUs that share a root complex x "
+         "GB/s a direction;\nserver: host memory, all copies and the optimizer together. Sources: "
+         "core/catalogue-gpus.c");
+}
+
+int
+rp_cmd_gpus(int argc, char **argv)
+{
+    gboolean as_json = FALSE;
+    const GOptionEntry entries[] = {
+        {"json", 0, 0, G_OPTION_ARG_NONE, &as_json, "print JSON, with every fact", NULL},
+        {0},
+    };
+    GError *error = NULL;
+    guint n;
+
+    if (!rp_cli_parse(NULL,
+                      "Lists the GPUs of the catalogue and the servers they usually stand in.\n\n"
+                      "Example:\n  roundpipe gpus --json",
+                      entries, NULL, 0, 0, &argc, &argv, &error))
+        return rp_cli_fail("gpus", error);
+    const RpGpu *gpus = rp_gpu_list(&n);
+
+    if (as_json)
+        print_json(gpus, n);
+    else
+        print_table(gpus, n);
+    return RP_EXIT_OK;
+}

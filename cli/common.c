@@ -1,0 +1,248 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/catalogue.h"
+#include "core/cost-model.h"
+#include "core/schedule.h"
+#include "core/suggest.h"
+#include "plots/gnuplot.h"
+
+G_DEFINE_QUARK(rp - cli - error - quark, rp_cli_error)
+
+/* Errors that the command line causes and not a file. */
+static gboolean
+is_usage(const GError *error)
+{
+    if (error->domain == RP_PARTITION_ERROR)
+        return error->code != RP_PARTITION_ERROR_MEMORY;
+    if (error->domain == RP_SCHEDULE_ERROR)
+        return error->code != RP_SCHEDULE_ERROR_DEADLOCK;
+    if (error->domain == RP_PLANNER_ERROR)
+        return error->code == RP_PLANNER_ERROR_PARTITION;
+    if (error->domain == RP_PLOT_ERROR)
+        return error->code == RP_PLOT_ERROR_FORMAT;
+    return error->domain == RP_CLI_ERROR || error->domain == G_OPTION_ERROR ||
+           error->domain == RP_CATALOGUE_ERROR || error->domain == RP_COST_MODEL_ERROR;
+}
+
+int
+rp_cli_fail(const char *command, GError *error)
+{
+    int code = is_usage(error) ? RP_EXIT_USAGE : RP_EXIT_FAILED;
+
+    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP)) {
+        g_error_free(error);
+        return RP_EXIT_OK;
+    }
+    g_strdelimit(error->message, "\r\n", ' '); /* a file's name may hold one */
+    g_strchomp(error->message);
+    fprintf(stderr, "roundpipe %s: %s\n", command, error->message);
+    g_error_free(error);
+    return code;
+}
+
+/* "Unknown option --shedule" becomes more helpful. */
+static void
+suggest_option(const GOptionEntry *const *lists, GError **error)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new();
+    const char *wrong;
+
+    if (!g_error_matches(*error, G_OPTION_ERROR, G_OPTION_ERROR_UNKNOWN_OPTION))
+        return;
+    wrong = strstr((*error)->message, "--");
+    for (; *lists != NULL; lists++)
+        for (const GOptionEntry *entry = *lists; entry->long_name != NULL; entry++)
+            g_ptr_array_add(names, (gpointer)entry->long_name);
+    g_ptr_array_add(names, NULL);
+    const char *near =
+        wrong == NULL ? NULL : rp_nearest_name(wrong + 2, (const char *const *)names->pdata);
+    g_autofree char *hint =
+        near == NULL ? g_strdup("; see --help") : g_strdup_printf("; did you mean --%s?", near);
+    char *message = g_strconcat((*error)->message, hint, NULL);
+
+    g_free((*error)->message);
+    (*error)->message = message;
+}
+
+#define NOT_GIVEN G_MININT
+
+/* Marks every count as not given. Returns: what they were. */
+static GArray *
+forget_counts(const GOptionEntry *const *lists)
+{
+    GArray *before = g_array_new(FALSE, FALSE, sizeof(int));
+
+    for (; *lists != NULL; lists++) {
+        for (const GOptionEntry *entry = *lists; entry->long_name != NULL; entry++) {
+            if (entry->arg != G_OPTION_ARG_INT)
+                continue;
+            g_array_append_vals(before, entry->arg_data, 1);
+            *(int *)entry->arg_data = NOT_GIVEN;
+        }
+    }
+    return before;
+}
+
+static gboolean
+check_counts(const GOptionEntry *const *lists, const GArray *before, GError **error)
+{
+    const char *wrong = NULL;
+    int found = 0;
+    guint i = 0;
+
+    for (; *lists != NULL; lists++) {
+        for (const GOptionEntry *entry = *lists; entry->long_name != NULL; entry++) {
+            int *value = entry->arg_data;
+
+            if (entry->arg != G_OPTION_ARG_INT)
+                continue;
+            if (*value != NOT_GIVEN && *value < 1 && wrong == NULL) {
+                wrong = entry->long_name;
+                found = *value;
+            }
+            if (*value == NOT_GIVEN)
+                *value = g_array_index(before, int, i);
+            i++;
+        }
+    }
+    if (wrong != NULL && error != NULL && *error == NULL)
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--%s: expected a number of 1 or more, found %d", wrong, found);
+    return wrong == NULL;
+}
+
+static gboolean
+check_words(const char *usage, int least, int most, int argc, char **argv, GError **error)
+{
+    if (argc - 1 < least) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "something is missing: expected %s; see --help", usage);
+        return FALSE;
+    }
+    if (most >= 0 && argc - 1 > most) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "\"%s\" is one word too many; see --help", argv[most + 1]);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+gboolean
+rp_cli_parse(const char *usage, const char *summary, const GOptionEntry *entries,
+             const GOptionEntry *more, int min_arguments, int max_arguments, int *argc,
+             char ***argv, GError **error)
+{
+    g_autoptr(GOptionContext) context = g_option_context_new(usage);
+    g_autofree char *program = g_strdup_printf("roundpipe %s", (*argv)[0]);
+    gboolean help = FALSE;
+    const GOptionEntry help_entries[] = {
+        {"help", 'h', 0, G_OPTION_ARG_NONE, &help, "show this", NULL},
+        {0},
+    };
+    const GOptionEntry *lists[4] = {NULL};
+    GError *local = NULL;
+    guint n = 0;
+
+    if (entries != NULL)
+        lists[n++] = entries;
+    if (more != NULL)
+        lists[n++] = more;
+    lists[n] = help_entries;
+    g_set_prgname(program);
+    g_option_context_set_summary(context, summary);
+    g_option_context_set_help_enabled(context, FALSE); /* GLib's would exit */
+    for (guint i = 0; i <= n; i++)
+        g_option_context_add_main_entries(context, lists[i], NULL);
+
+    g_autoptr(GArray) before = forget_counts(lists);
+    gboolean parsed = g_option_context_parse(context, argc, argv, &local);
+
+    if (!parsed)
+        suggest_option(lists, &local);
+    parsed = check_counts(lists, before, &local) && parsed;
+    if (help) {
+        g_autofree char *text = g_option_context_get_help(context, TRUE, NULL);
+
+        fputs(text, stdout);
+        g_clear_error(&local);
+        g_set_error_literal(&local, RP_CLI_ERROR, RP_CLI_ERROR_HELP, "help");
+    } else if (parsed) {
+        return check_words(usage, min_arguments, max_arguments, *argc, *argv, error);
+    }
+    g_propagate_error(error, local);
+    return FALSE;
+}
+
+int
+rp_cli_choice(const char *option, const char *text, const char *const *names, GError **error)
+{
+    const char *near;
+
+    for (int i = 0; names[i] != NULL; i++)
+        if (strcmp(names[i], text) == 0)
+            return i;
+    near = rp_nearest_name(text, names);
+    g_autofree char *list = g_strjoinv(", ", (char **)names);
+    if (near != NULL)
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--%s: \"%s\" is not one of %s; did you mean \"%s\"?", option, text, list,
+                    near);
+    else
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: \"%s\" is not one of %s",
+                    option, text, list);
+    return -1;
+}
+
+gboolean
+rp_cli_parse_bytes(const char *option, const char *text, guint64 *bytes, GError **error)
+{
+    static const struct {
+        const char *suffix;
+        double factor;
+    } units[] = {{"", 1},
+                 {"B", 1},
+                 {"KB", 1e3},
+                 {"MB", 1e6},
+                 {"GB", 1e9},
+                 {"TB", 1e12},
+                 {"KiB", 1024},
+                 {"MiB", 1048576.0},
+                 {"GiB", 1073741824.0},
+                 {"TiB", 1099511627776.0}};
+    char *end = NULL;
+    double value = g_ascii_strtod(text, &end);
+
+    for (gsize i = 0; end != text && i < G_N_ELEMENTS(units); i++) {
+        if (g_ascii_strcasecmp(end, units[i].suffix) != 0)
+            continue;
+        double total = value * units[i].factor;
+
+        if (!(total >= 0 && total <= 1e18)) /* also refuses NaN */
+            break;
+        *bytes = (guint64)total;
+        return TRUE;
+    }
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--%s: expected a size such as 24GiB or 800GB, found \"%s\"", option, text);
+    return FALSE;
+}
+
+char *
+rp_cli_format_bytes(guint64 bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    guint unit = 0;
+
+    while (value >= 1024 && unit + 1 < G_N_ELEMENTS(units)) {
+        value /= 1024;
+        unit++;
+    }
+    return g_strdup_printf(unit == 0    ? "%.0f %s"
+                           : value < 10 ? "%.2f %s"
+                                        : "%.1f %s",
+                           value, units[unit]);
+}

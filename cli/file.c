@@ -1,0 +1,78 @@
+/* Files that commands write. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <gio/gunixoutputstream.h>
+#include <glib/gstdio.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+gboolean
+rp_cli_check_writable(const char *path, GError **error)
+{
+    g_autofree char *directory = g_path_get_dirname(path);
+    const char *wrong = directory;
+    int number = 0;
+
+    if (strcmp(path, "-") == 0)
+        return TRUE;
+    if (*path == '\0') {
+        number = ENOENT;
+    } else if (g_file_test(path, G_FILE_TEST_IS_DIR)) {
+        wrong = path;
+        number = EISDIR;
+    } else if (g_file_test(path, G_FILE_TEST_EXISTS)) {
+        wrong = path;
+        number = g_access(path, W_OK) != 0 ? errno : 0;
+    } else if (!g_file_test(directory, G_FILE_TEST_IS_DIR)) {
+        number = g_file_test(directory, G_FILE_TEST_EXISTS) ? ENOTDIR : ENOENT;
+    } else if (g_access(directory, W_OK | X_OK) != 0) {
+        number = errno;
+    }
+    if (number == 0)
+        return TRUE;
+    g_set_error(error, G_FILE_ERROR, g_file_error_from_errno(number),
+                "cannot write \"%s\": expected a file in a directory that can be written: %s: %s",
+                path, wrong, g_strerror(number));
+    return FALSE;
+}
+
+/* A regular file is replaced when all of it is there; anything else (a device, a pipe) is opened.
+ */
+static GOutputStream *
+open_stream(const char *path, GError **error)
+{
+    g_autoptr(GFile) file = NULL;
+
+    if (strcmp(path, "-") == 0) {
+        if (fflush(stdout) != 0) {
+            g_set_error_literal(error, G_FILE_ERROR, g_file_error_from_errno(errno),
+                                g_strerror(errno));
+            return NULL;
+        }
+        return g_unix_output_stream_new(STDOUT_FILENO, FALSE);
+    }
+    file = g_file_new_for_path(path);
+    if (g_file_test(path, G_FILE_TEST_EXISTS) && !g_file_test(path, G_FILE_TEST_IS_REGULAR))
+        return G_OUTPUT_STREAM(g_file_append_to(file, G_FILE_CREATE_NONE, NULL, error));
+    return G_OUTPUT_STREAM(g_file_replace(file, NULL, FALSE, G_FILE_CREATE_NONE, NULL, error));
+}
+
+gboolean
+rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data, GError **error)
+{
+    g_autoptr(GCancellable) given_up = g_cancellable_new();
+    g_autoptr(GOutputStream) stream = open_stream(path, error);
+    gboolean written = stream != NULL && write(stream, user_data, error);
+
+    if (stream != NULL && !written) {
+        g_cancellable_cancel(given_up); /* leaves the old file as it is */
+        (void)g_output_stream_close(stream, given_up, NULL);
+    } else if (stream != NULL) {
+        written = g_output_stream_close(stream, NULL, error);
+    }
+    if (!written)
+        g_prefix_error(error, "cannot write \"%s\": ", path);
+    return written;
+}

@@ -1,0 +1,173 @@
+#include "cli/result.h"
+
+#include "core/schedule.h"
+#include "core/units.h"
+
+void
+rp_result_clear(RpResult *result)
+{
+    g_clear_pointer(&result->memory_problem, g_free);
+}
+
+/* Exposed communication of the window: as rp_report_bubble() counts it, gaps clipped. */
+static gint64
+exposed_ns(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n = rp_trace_n_records(trace);
+    guint gpus = rp_trace_gpus(trace);
+    g_autofree gint64 *previous_end_ns = g_new(gint64, gpus);
+    gint64 exposed = 0;
+
+    for (guint g = 0; g < gpus; g++)
+        previous_end_ns[g] = from_ns;
+    for (gsize i = 0; i < n; i++) {
+        guint32 g = records[i].kind <= RP_TASK_OVERLAP
+                        ? rp_trace_lane_device(trace, records[i].lane)
+                        : RP_NONE;
+
+        if (g == RP_NONE)
+            continue;
+        gint64 gap_ns = MIN(records[i].start_ns, to_ns) - previous_end_ns[g];
+
+        exposed += CLAMP(gap_ns, 0, records[i].transfer_ns);
+        previous_end_ns[g] = MAX(previous_end_ns[g], records[i].end_ns);
+    }
+    return exposed;
+}
+
+/* Start of an iteration's first action. */
+static gint64
+iteration_start_ns(const RpTrace *trace, guint iteration)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n = rp_trace_n_records(trace);
+    gint64 start_ns = G_MAXINT64;
+
+    for (gsize i = 0; i < n; i++)
+        if (records[i].iteration == iteration && records[i].kind <= RP_TASK_OVERLAP)
+            start_ns = MIN(start_ns, records[i].start_ns);
+    return start_ns;
+}
+
+/**
+ * In steady state a device goes from one iteration straight to the next, so nothing is fill or
+ * drain. Switch is that of the window's iterations; intra is what is left.
+ */
+static RpBubble
+steady_bubble(const RpTrace *trace, const RpSteady *steady)
+{
+    gint64 from_ns = iteration_start_ns(trace, steady->first_iteration);
+    gint64 to_ns = iteration_start_ns(trace, steady->end_iteration);
+    double gpus = rp_trace_gpus(trace);
+    double all = gpus * (double)(to_ns - from_ns);
+    RpBubble bubble = {.makespan_ns = to_ns - from_ns, .ratio = steady->ratio};
+
+    if (!(all > 0))
+        return bubble;
+    for (guint k = steady->first_iteration; k < steady->end_iteration; k++) {
+        RpBubble one = rp_report_bubble_of_iteration(trace, k);
+
+        bubble.switch_ += one.switch_ * gpus * (double)one.makespan_ns / all;
+    }
+    bubble.busy_ns = (gint64)(all * (1 - bubble.ratio));
+    bubble.switch_ = MIN(bubble.switch_, bubble.ratio);
+    bubble.intra = bubble.ratio - bubble.switch_;
+    bubble.comm_exposed = (double)exposed_ns(trace, from_ns, to_ns) / all;
+    return bubble;
+}
+
+static void
+measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
+{
+    guint gpus = rp_plan_gpus(plan);
+    g_autoptr(GError) problem = NULL;
+
+    for (guint g = 0; g < gpus; g++)
+        result->gpu_peak_bytes = MAX(result->gpu_peak_bytes, rp_plan_arena_bytes(plan, g));
+    result->host_peak_bytes = rp_plan_arena_bytes(plan, gpus);
+    if (!rp_plan_check_memory(plan, profile->gpu_memory_bytes, 0, &problem))
+        result->memory_problem = g_strdup(problem->message);
+}
+
+static guint
+peak_live(const RpRequest *request)
+{
+    RpShape shape = rp_request_shape(request);
+    guint peak = 0;
+
+    for (guint g = 0; g < shape.gpus; g++)
+        peak = MAX(peak, rp_schedule_peak_live(request->options.schedule, &shape, g));
+    return peak;
+}
+
+void
+rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
+                  const RpTrace *trace, RpResult *result)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n = rp_trace_n_records(trace);
+    double tokens = (double)rp_profile_micro_batch_tokens(profile) * request->options.micro_batches;
+
+    result->makespan_ns = rp_trace_makespan_ns(trace);
+    result->steady = request->steady;
+    if (request->options.async)
+        result->isolated = rp_report_bubble_of_iteration(trace, 0);
+    if (request->steady) {
+        RpSteady steady = rp_report_steady(trace, request->window.first, request->window.end);
+
+        result->bubble = steady_bubble(trace, &steady);
+        result->iteration_ns = steady.iteration_ns;
+        result->first_iteration = steady.first_iteration;
+        result->end_iteration = steady.end_iteration;
+    } else {
+        result->bubble = rp_report_bubble(trace);
+        result->iteration_ns = rp_trace_end_ns(trace) / (gint64)request->iterations;
+    }
+    if (result->iteration_ns > 0)
+        result->tokens_per_s = tokens / ((double)result->iteration_ns / (double)RP_NS_PER_S);
+    result->tasks = n;
+    for (gsize i = 0; i < n; i++)
+        if (records[i].kind <= RP_TASK_OVERLAP)
+            result->actions++;
+    result->peak_live = peak_live(request);
+    if (request->options.fidelity == RP_FIDELITY_FULL)
+        measure_memory(profile, plan, result);
+}
+
+void
+rp_json_bubble(JsonBuilder *json, const RpBubble *bubble)
+{
+    rp_json_double(json, "bubble_ratio", bubble->ratio, 9);
+    rp_json_object(json, "bubble");
+    rp_json_double(json, "fill", bubble->fill, 9);
+    rp_json_double(json, "switch", bubble->switch_, 9);
+    rp_json_double(json, "drain", bubble->drain, 9);
+    rp_json_double(json, "intra", bubble->intra, 9);
+    json_builder_end_object(json);
+    rp_json_double(json, "comm_exposed_ratio", bubble->comm_exposed, 9);
+}
+
+void
+rp_json_partition(JsonBuilder *json, const RpProfile *profile, const RpPartition *partition)
+{
+    rp_json_counts(json, "forward_stages", profile, partition->forward, partition->n_forward);
+    if (partition->dispatched) {
+        rp_json_counts(json, "backward_stages", profile, partition->backward,
+                       partition->n_backward);
+        return;
+    }
+    /* a bound stage runs both ways: backward in the opposite order */
+    g_autofree RpInterval *reversed = g_new(RpInterval, partition->n_forward);
+    for (guint s = 0; s < partition->n_forward; s++)
+        reversed[s] = partition->forward[partition->n_forward - 1 - s];
+    rp_json_counts(json, "backward_stages", profile, reversed, partition->n_forward);
+}
+
+char *
+rp_cli_stage_list(const RpProfile *profile, const RpInterval *stages, guint n)
+{
+    g_autoptr(GArray) counts = rp_partition_block_counts(profile, stages, n);
+
+    return rp_partition_format_list((const guint *)(void *)counts->data, counts->len);
+}

@@ -1,0 +1,41 @@
+/**
+ * What a simulated request comes to: the figures that `simulate`, `compare` and `partition` print.
+ */
+#pragma once
+
+#include "cli/cli.h"
+#include "core/report.h"
+
+typedef struct {
+    gint64 makespan_ns;  /* of the whole run: 0 to the end of its last action */
+    gint64 iteration_ns; /* steady: mean period; else the run, with its last task, divided */
+    gboolean steady;     /* `bubble` is of the window [first, end), not of the whole run */
+    guint first_iteration;
+    guint end_iteration;
+    RpBubble bubble;   /* ratio = fill + switch + drain + intra; steady: fill = drain = 0 */
+    RpBubble isolated; /* asynchronous: the first iteration alone */
+    double tokens_per_s;
+    guint64 actions; /* compute tasks */
+    guint64 tasks;
+    guint peak_live;         /* stage inputs on the fullest GPU (rp_schedule_peak_live()) */
+    guint64 gpu_peak_bytes;  /* full fidelity */
+    guint64 host_peak_bytes; /* full fidelity */
+    char *memory_problem;    /* full fidelity: why it does not fit the profile's GPU, or %NULL */
+} RpResult;
+
+void rp_result_clear(RpResult *result);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpResult, rp_result_clear)
+
+/* Zero-initialise @result. */
+void rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
+                       const RpTrace *trace, RpResult *result);
+
+/* Members of an open object: bubble_ratio, bubble {fill, ...}, comm_exposed_ratio. */
+void rp_json_bubble(JsonBuilder *json, const RpBubble *bubble);
+
+/* Members of an open object: forward_stages and backward_stages (bound: the same list in
+ * the opposite order). */
+void rp_json_partition(JsonBuilder *json, const RpProfile *profile, const RpPartition *partition);
+
+/* "7*4" of stages. (transfer full) */
+char *rp_cli_stage_list(const RpProfile *profile, const RpInterval *stages, guint n);

@@ -1,0 +1,280 @@
+#include "plots/figure.h"
+
+#include <gio/gio.h>
+#include <string.h>
+
+#include "plots-resources.h"
+
+/* Pixels below a plot: tics and the axis' name, then each row of a legend. */
+#define LEGEND_TOP 64
+#define LEGEND_ROW 19
+
+struct _RpFigure {
+    char *name;
+    char *title;
+    char *caption;
+    char *profile; /* or NULL */
+    guint width;
+    guint height;
+    GString *data;
+    GString *script;
+    GPtrArray *commands;
+};
+
+RpFigure *
+rp_figure_new(const char *name, const char *title, guint width, guint height)
+{
+    RpFigure *figure = g_new0(RpFigure, 1);
+
+    figure->name = g_strdup(name);
+    figure->title = g_strdup(title);
+    figure->caption = g_strdup("");
+    figure->width = width;
+    figure->height = height;
+    figure->data = g_string_new(NULL);
+    figure->script = g_string_new(NULL);
+    figure->commands = g_ptr_array_new_with_free_func(g_free);
+    return figure;
+}
+
+void
+rp_figure_free(RpFigure *figure)
+{
+    if (!figure)
+        return;
+    g_free(figure->name);
+    g_free(figure->title);
+    g_free(figure->caption);
+    g_free(figure->profile);
+    g_string_free(figure->data, TRUE);
+    g_string_free(figure->script, TRUE);
+    g_ptr_array_unref(figure->commands);
+    g_free(figure);
+}
+
+const char *
+rp_figure_name(const RpFigure *figure)
+{
+    return figure->name;
+}
+
+const char *
+rp_figure_title(const RpFigure *figure)
+{
+    return figure->title;
+}
+
+guint
+rp_figure_width(const RpFigure *figure)
+{
+    return figure->width;
+}
+
+guint
+rp_figure_height(const RpFigure *figure)
+{
+    return figure->height;
+}
+
+GString *
+rp_figure_data(RpFigure *figure)
+{
+    return figure->data;
+}
+
+GString *
+rp_figure_script(RpFigure *figure)
+{
+    return figure->script;
+}
+
+void
+rp_figure_set_caption(RpFigure *figure, const char *caption)
+{
+    g_free(figure->caption);
+    figure->caption = g_strdup(caption);
+}
+
+const char *
+rp_figure_caption(const RpFigure *figure)
+{
+    return figure->caption;
+}
+
+void
+rp_figure_add_command(RpFigure *figure, const char *command)
+{
+    g_ptr_array_add(figure->commands, g_strdup(command));
+}
+
+char *
+rp_figure_commands(const RpFigure *figure)
+{
+    GString *lines = g_string_new(NULL);
+
+    for (guint i = 0; i < figure->commands->len; i++)
+        g_string_append_printf(lines, "%s\n", (char *)g_ptr_array_index(figure->commands, i));
+    return g_string_free(lines, FALSE);
+}
+
+void
+rp_figure_set_profile(RpFigure *figure, const char *json)
+{
+    g_free(figure->profile);
+    figure->profile = g_strdup(json);
+}
+
+void
+rp_figure_add_titles(RpFigure *figure, const char *title, const char *subtitle)
+{
+    g_autofree char *quoted = rp_gnuplot_quote(title);
+
+    rp_text_append(figure->script,
+                   "set label 100 %s at screen px(10), screen 1 - py(20) left font font_title\n",
+                   quoted);
+    if (subtitle) {
+        g_autofree char *second = rp_gnuplot_quote(subtitle);
+
+        rp_text_append(figure->script,
+                       "set label 101 %s at screen px(10), screen 1 - py(42) left textcolor rgb "
+                       "'#444444'\n",
+                       second);
+    }
+}
+
+void
+rp_figure_add_x_title(RpFigure *figure, const char *title, guint bottom)
+{
+    g_autofree char *quoted = rp_gnuplot_quote(title);
+
+    rp_text_append(figure->script, "set label 102 %s at graph 0.5, screen py(%d) center\n", quoted,
+                   (int)bottom - 46);
+}
+
+void
+rp_figure_add_y_title(RpFigure *figure, const char *title)
+{
+    g_autofree char *quoted = rp_gnuplot_quote(title);
+
+    rp_text_append(figure->script, "set label 103 %s at screen px(18), graph 0.5 center rotate\n",
+                   quoted);
+}
+
+guint
+rp_figure_add_legend_below(RpFigure *figure, const char *const *titles, guint n, guint plot_width)
+{
+    guint entries = 0;
+    glong widest = 1;
+
+    for (guint i = 0; i < n; i++) {
+        if (!titles[i])
+            continue;
+        widest = MAX(widest, g_utf8_strlen(titles[i], -1));
+        entries++;
+    }
+    guint columns = MAX(1, (guint)(plot_width / ((double)widest * 8.6 + 60)));
+    guint rows = MAX(1, (entries + columns - 1) / columns);
+    guint bottom = LEGEND_TOP + LEGEND_ROW * rows;
+
+    rp_text_append(
+        figure->script,
+        "set bmargin at screen py(%u)\n"
+        "set key at screen 0.5, screen py(%u) center top horizontal Left reverse maxcols "
+        "%u\n",
+        bottom, bottom - 58, columns);
+    figure->height += bottom;
+    return bottom;
+}
+
+static char *
+one_line(const char *text)
+{
+    return g_strdelimit(g_strdup(text), "\n\r", ' ');
+}
+
+static char *
+script_text(const RpFigure *figure)
+{
+    g_autofree char *title = one_line(figure->title);
+    g_autofree char *data = g_strconcat(figure->name, ".dat", NULL);
+    g_autofree char *quoted_name = rp_gnuplot_quote(figure->name);
+    g_autofree char *quoted_data = rp_gnuplot_quote(data);
+    GString *script = g_string_new(NULL);
+
+    rp_text_append(script,
+                   "# %s\n"
+                   "# draws the PNG file; for the others: gnuplot -e \"format='svg'\" %s.gp\n"
+                   "name = %s\nDATA = %s\nwide = %u\nhigh = %u\nload 'style.gp'\n\n",
+                   title, figure->name, quoted_name, quoted_data, figure->width, figure->height);
+    g_string_append_len(script, figure->script->str, (gssize)figure->script->len);
+    g_string_append(script, "\nunset output\n");
+    return g_string_free(script, FALSE);
+}
+
+static char *
+caption_text(const RpFigure *figure)
+{
+    g_autofree char *commands = rp_figure_commands(figure);
+
+    return g_strdup_printf("%s\n\n%s\n\nmade by\n\n%s", figure->title, figure->caption, commands);
+}
+
+static gboolean
+write_file(const RpFigure *figure, const char *directory, const char *file, const char *suffix,
+           const char *text, gssize length, GError **error)
+{
+    g_autofree char *base = g_strconcat(file, suffix, NULL);
+    g_autofree char *path = g_build_filename(directory, base, NULL);
+    g_autoptr(GError) local = NULL;
+
+    if (g_file_set_contents_full(path, text, length, G_FILE_SET_CONTENTS_CONSISTENT, 0644, &local))
+        return TRUE;
+    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "figure %s: cannot write %s: %s",
+                figure->name, path, local->message);
+    return FALSE;
+}
+
+/* One gnuplot process draws every format: the script is loaded once for each. */
+static gboolean
+draw(const RpFigure *figure, const char *directory, RpPictureFormat formats, GError **error)
+{
+    static const struct {
+        const char *name;
+        RpPictureFormat format;
+    } names[] = {{"png", RP_PICTURE_PNG}, {"svg", RP_PICTURE_SVG}, {"pdf", RP_PICTURE_PDF}};
+    g_autoptr(GString) commands = g_string_new(NULL);
+    g_autofree char *file = g_strconcat(figure->name, ".gp", NULL);
+    g_autofree char *quoted = rp_gnuplot_quote(file);
+
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        if ((guint)formats & (guint)names[i].format)
+            rp_text_append(commands, "format = '%s'\nload %s\n", names[i].name, quoted);
+    }
+    if (rp_gnuplot_run(directory, commands->str, error))
+        return TRUE;
+    g_prefix_error(error, "figure %s: ", figure->name);
+    return FALSE;
+}
+
+gboolean
+rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat formats,
+                GError **error)
+{
+    g_autoptr(GResource) resources = g_resource_ref(rp_plots_get_resource());
+    g_autoptr(GBytes) style = g_resource_lookup_data(resources, "/roundpipe/style.gp",
+                                                     G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
+    g_autofree char *script = script_text(figure);
+    g_autofree char *caption = caption_text(figure);
+    gsize style_length = 0;
+
+    g_assert(style);
+    const char *style_text = g_bytes_get_data(style, &style_length);
+    return write_file(figure, directory, "style", ".gp", style_text, (gssize)style_length, error) &&
+           write_file(figure, directory, figure->name, ".dat", figure->data->str,
+                      (gssize)figure->data->len, error) &&
+           write_file(figure, directory, figure->name, ".gp", script, -1, error) &&
+           (!figure->profile ||
+            write_file(figure, directory, figure->name, ".json", figure->profile, -1, error)) &&
+           write_file(figure, directory, figure->name, ".txt", caption, -1, error) &&
+           draw(figure, directory, formats, error);
+}

@@ -1,0 +1,82 @@
+/**
+ * A figure: data, script, caption and the command that made it, in memory until it is written.
+ *
+ * Making one needs no gnuplot; rp_figure_write() leaves in a directory
+ *
+ *   NAME.png NAME.svg NAME.pdf   pictures, as asked for
+ *   NAME.dat                     the numbers drawn; columns are named in comments
+ *   NAME.gp                      draws NAME.png by itself: gnuplot NAME.gp
+ *   NAME.txt                     caption and commands
+ *   NAME.json                    the made-up profile that the commands name, if there is one
+ *   style.gp                     what all scripts share (plots/style.gp)
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "plots/gnuplot.h"
+
+typedef struct _RpFigure RpFigure;
+
+/**
+ * rp_figure_new:
+ * @name: base name of its files, e.g. "figure-15"
+ * @title: one line for the index
+ * @width: pixels of the PNG file
+ * @height: pixels of the PNG file
+ */
+RpFigure *rp_figure_new(const char *name, const char *title, guint width, guint height);
+void rp_figure_free(RpFigure *figure);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFigure, rp_figure_free)
+
+const char *rp_figure_name(const RpFigure *figure);
+const char *rp_figure_title(const RpFigure *figure);
+guint rp_figure_width(const RpFigure *figure);
+guint rp_figure_height(const RpFigure *figure);
+
+/* Text so far; append with rp_text_append(). A script names its data file DATA and begins after
+ * style.gp has set the terminal, with `wide` and `high` set to the size in pixels. */
+GString *rp_figure_data(RpFigure *figure);
+GString *rp_figure_script(RpFigure *figure);
+
+/* What is shown; says of every series whether it is predicted, published or measured. */
+void rp_figure_set_caption(RpFigure *figure, const char *caption);
+const char *rp_figure_caption(const RpFigure *figure);
+
+/* Adds a line to the commands that make the figure or one part of it. */
+void rp_figure_add_command(RpFigure *figure, const char *command);
+/* Lines. (transfer full) */
+char *rp_figure_commands(const RpFigure *figure);
+
+/* Text of NAME.json: a profile that stands in no file. */
+void rp_figure_set_profile(RpFigure *figure, const char *json);
+
+/* Title and (nullable) second line in the upper left corner. */
+void rp_figure_add_titles(RpFigure *figure, const char *title, const char *subtitle);
+/* Name of the x axis, below a plot that ends @bottom pixels above the figure's lower edge. */
+void rp_figure_add_x_title(RpFigure *figure, const char *title, guint bottom);
+/* Name of the y axis, upright at the left edge. */
+void rp_figure_add_y_title(RpFigure *figure, const char *title);
+
+/**
+ * rp_figure_add_legend_below:
+ * @titles: (array length=n): what the plot commands will name; %NULL = no entry
+ * @plot_width: pixels
+ *
+ * Makes the figure higher by the room for tics, the axis' name and a legend of so many entries, and
+ * sets bmargin and key. gnuplot makes all columns of a legend as wide as the widest.
+ *
+ * Returns: pixels added, for rp_figure_add_x_title()
+ */
+guint rp_figure_add_legend_below(RpFigure *figure, const char *const *titles, guint n,
+                                 guint plot_width);
+
+/**
+ * rp_figure_write:
+ * @directory: exists (rp_output_directory_check())
+ *
+ * Errors: RP_PLOT_ERROR_DIRECTORY, RP_PLOT_ERROR_GNUPLOT, RP_PLOT_ERROR_DRAW, each naming the
+ * figure
+ */
+gboolean rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat formats,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;

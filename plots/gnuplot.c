@@ -1,0 +1,218 @@
+#include "plots/gnuplot.h"
+
+#include <errno.h>
+#include <gio/gio.h>
+#include <glib/gstdio.h>
+#include <locale.h>
+#include <string.h>
+
+G_DEFINE_QUARK(rp - plot - error - quark, rp_plot_error)
+
+static const struct {
+    const char *name;
+    const char *terminal;
+    RpPictureFormat format;
+} picture_formats[] = {
+    {"png", "pngcairo", RP_PICTURE_PNG},
+    {"svg", "svg", RP_PICTURE_SVG},
+    {"pdf", "pdfcairo", RP_PICTURE_PDF},
+};
+
+gboolean
+rp_picture_formats_parse(const char *text, RpPictureFormat *formats, GError **error)
+{
+    g_auto(GStrv) words = g_strsplit(text, ",", -1);
+    guint found = 0;
+
+    for (guint w = 0; words[w]; w++) {
+        guint flag = strcmp(g_strstrip(words[w]), "all") == 0 ? RP_PICTURE_ALL : 0;
+
+        for (guint i = 0; i < G_N_ELEMENTS(picture_formats); i++) {
+            if (strcmp(words[w], picture_formats[i].name) == 0)
+                flag = picture_formats[i].format;
+        }
+        if (flag == 0) {
+            g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
+                        "unknown picture format \"%s\": png, svg, pdf or all, separated by commas",
+                        words[w]);
+            return FALSE;
+        }
+        found |= flag;
+    }
+    if (found == 0) {
+        g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
+                            "no picture format given: png, svg, pdf or all");
+        return FALSE;
+    }
+    *formats = (RpPictureFormat)found;
+    return TRUE;
+}
+
+gboolean
+rp_gnuplot_check(GError **error)
+{
+    g_autofree char *path = g_find_program_in_path("gnuplot");
+
+    if (path)
+        return TRUE;
+    g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT,
+                        "gnuplot not found in PATH: install the Debian package gnuplot-nox");
+    return FALSE;
+}
+
+/* Runs gnuplot on @commands; @messages gets what it wrote to stderr, where `print` writes too. */
+static gboolean
+run(const char *directory, const char *commands, char **messages, GError **error)
+{
+    g_autoptr(GSubprocessLauncher) launcher = g_subprocess_launcher_new(
+        G_SUBPROCESS_FLAGS_STDIN_PIPE | G_SUBPROCESS_FLAGS_STDOUT_SILENCE |
+        G_SUBPROCESS_FLAGS_STDERR_PIPE);
+    g_autoptr(GError) local = NULL;
+    g_autofree char *text = NULL;
+
+    if (!rp_gnuplot_check(error))
+        return FALSE;
+    if (directory)
+        g_subprocess_launcher_set_cwd(launcher, directory);
+    g_subprocess_launcher_setenv(launcher, "LC_ALL", "C.UTF-8", TRUE);
+    /* or it would ask for a display */
+    g_subprocess_launcher_setenv(launcher, "GNUTERM", "unknown", TRUE);
+    g_autoptr(GSubprocess) process =
+        g_subprocess_launcher_spawn(launcher, &local, "gnuplot", "--default-settings", "-", NULL);
+    if (!process || !g_subprocess_communicate_utf8(process, commands, NULL, NULL, &text, &local)) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "cannot run gnuplot: %s",
+                    local->message);
+        return FALSE;
+    }
+    if (!g_subprocess_get_successful(process)) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot failed: %s",
+                    text && *text ? g_strstrip(text) : "no message");
+        return FALSE;
+    }
+    *messages = g_steal_pointer(&text);
+    return TRUE;
+}
+
+gboolean
+rp_gnuplot_check_formats(RpPictureFormat formats, GError **error)
+{
+    g_autofree char *terminals = NULL;
+
+    if (!run(NULL, "print GPVAL_TERMINALS\n", &terminals, error))
+        return FALSE;
+    g_auto(GStrv) words = g_strsplit_set(terminals, " \n", -1);
+    for (guint i = 0; i < G_N_ELEMENTS(picture_formats); i++) {
+        if (!((guint)formats & (guint)picture_formats[i].format) ||
+            g_strv_contains((const char *const *)words, picture_formats[i].terminal))
+            continue;
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT,
+                    "this gnuplot cannot draw %s (it has no terminal %s): install the Debian "
+                    "package gnuplot-nox",
+                    picture_formats[i].name, picture_formats[i].terminal);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+gboolean
+rp_output_directory_check(const char *directory, GError **error)
+{
+    if (g_mkdir_with_parents(directory, 0777) != 0) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
+                    "cannot make the output directory %s: %s", directory, g_strerror(errno));
+        return FALSE;
+    }
+    g_autofree char *probe = g_build_filename(directory, ".roundpipe-XXXXXX", NULL);
+    int fd = g_mkstemp(probe);
+    if (fd < 0) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
+                    "cannot write to the output directory %s: %s", directory, g_strerror(errno));
+        return FALSE;
+    }
+    (void)g_close(fd, NULL);
+    (void)g_unlink(probe);
+    return TRUE;
+}
+
+/* Font set-up of a bare machine complains without harm to the picture. */
+static gboolean
+is_harmless(const char *line)
+{
+    return *line == '\0' || g_str_has_prefix(line, "Fontconfig") || strstr(line, "Pango-WARNING");
+}
+
+gboolean
+rp_gnuplot_run(const char *directory, const char *commands, GError **error)
+{
+    g_autofree char *messages = NULL;
+
+    if (!run(directory, commands, &messages, error))
+        return FALSE;
+    g_auto(GStrv) lines = g_strsplit(messages ? messages : "", "\n", -1);
+    for (guint i = 0; lines[i]; i++) {
+        if (is_harmless(g_strstrip(lines[i])))
+            continue;
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot complains: %s",
+                    g_strstrip(messages));
+        return FALSE;
+    }
+    return TRUE;
+}
+
+char *
+rp_gnuplot_quote(const char *text)
+{
+    GString *quoted = g_string_new("'");
+
+    for (const char *c = text; *c; c++) {
+        if (*c == '\'')
+            g_string_append(quoted, "''");
+        else if (*c == '\n')
+            g_string_append(quoted, "'.\"\\n\".'");
+        else
+            g_string_append_c(quoted, (guchar)*c < 0x20 ? ' ' : *c);
+    }
+    return g_string_free(g_string_append_c(quoted, '\''), FALSE);
+}
+
+char *
+rp_gnuplot_quote_datum(const char *text)
+{
+    GString *quoted = g_string_new("\"");
+
+    for (const char *c = text; *c; c++) {
+        if (*c == '"')
+            g_string_append_c(quoted, '\'');
+        else if (*c == '\\')
+            g_string_append_c(quoted, '/');
+        else
+            g_string_append_c(quoted, (guchar)*c < 0x20 ? ' ' : *c);
+    }
+    return g_string_free(g_string_append_c(quoted, '"'), FALSE);
+}
+
+void
+rp_text_append_va(GString *text, const char *format, va_list arguments)
+{
+    static gsize once = 0;
+    static locale_t plain = (locale_t)0;
+
+    if (g_once_init_enter(&once)) {
+        plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+        g_once_init_leave(&once, 1);
+    }
+    locale_t before = plain ? uselocale(plain) : (locale_t)0;
+    g_string_append_vprintf(text, format, arguments);
+    if (before)
+        uselocale(before);
+}
+
+void
+rp_text_append(GString *text, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    rp_text_append_va(text, format, arguments);
+    va_end(arguments);
+}

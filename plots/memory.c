@@ -1,0 +1,185 @@
+#include "plots/memory.h"
+
+#include <math.h>
+
+#include "core/report.h"
+#include "core/units.h"
+#include "plots/palette.h"
+#include "plots/paper.h"
+
+/* Pixels. */
+#define WIDTH 1000
+#define PANEL 84
+#define GAP 20
+#define TOP 74
+#define BOTTOM 64
+
+static double
+gib(guint64 bytes)
+{
+    return (double)bytes / (double)RP_GIB;
+}
+
+/* Returns: the highest step, bytes. */
+static guint64
+append_curve(GString *data, const RpPlan *plan, const RpTrace *trace, guint32 arena)
+{
+    g_autoptr(GArray) curve = rp_report_memory_curve(plan, trace, arena);
+    guint64 bytes = 0;
+    guint64 peak = 0;
+
+    rp_text_append(data, "# arena %u%s\n# time_ms GiB\n", arena,
+                   arena == rp_plan_gpus(plan) ? " (host)" : "");
+    rp_text_append(data, "0 %.6f\n",
+                   curve->len > 0 && g_array_index(curve, RpMemoryStep, 0).time_ns <= 0
+                       ? gib(g_array_index(curve, RpMemoryStep, 0).bytes)
+                       : 0.0);
+    for (guint i = 0; i < curve->len; i++) {
+        const RpMemoryStep *step = &g_array_index(curve, RpMemoryStep, i);
+
+        bytes = step->bytes;
+        peak = MAX(peak, bytes);
+        rp_text_append(data, "%.6f %.6f\n", rp_ms_from_ns(step->time_ns), gib(bytes));
+    }
+    rp_text_append(data, "%.6f %.6f\n\n\n", rp_ms_from_ns(rp_trace_end_ns(trace)), gib(bytes));
+    return peak;
+}
+
+static void
+append_panel(GString *script, const RpPlan *plan, guint32 arena, guint64 peak, guint64 gpu_bytes)
+{
+    gboolean host = arena == rp_plan_gpus(plan);
+    double size = gib(rp_plan_arena_bytes(plan, arena));
+    double limit = host ? 0 : gib(gpu_bytes);
+    gboolean near = limit > 0 && size > 0.5 * limit;
+    guint top = TOP + arena * (PANEL + GAP);
+    double ceiling = 1.12 * fmax(near ? fmax(limit, size) : size, 1e-6);
+    g_autofree char *name = host ? g_strdup("host") : g_strdup_printf("GPU %u", arena);
+
+    rp_text_append(script,
+                   "set tmargin at screen 1 - py(%u)\nset bmargin at screen 1 - py(%u)\n"
+                   "set yrange [0:%.6g]\nset ytics %.6g\n"
+                   "set label 1 '%s' at screen px(16), graph 0.5 left font font_bold\n"
+                   "set label 2 'arena %.2f GiB' at graph 1, first %.6g left offset 0.6,0 font "
+                   "font_small\n"
+                   "set label 3 'peak %.2f GiB' at graph 1, first %.6g left offset 0.6,0 font "
+                   "font_small textcolor rgb '#%06x'\n",
+                   top, top + PANEL, ceiling, ldexp(1, (int)ceil(log2(ceiling / 4))), name, size,
+                   size, gib(peak), fmin(gib(peak), size - 0.2 * ceiling),
+                   host ? RP_COLOUR_GREEN : RP_COLOUR_BLUE);
+    g_string_append(script, "unset label 4\n");
+    if (near)
+        rp_text_append(
+            script,
+            "set label 4 'GPU has %.2f GiB' at graph 1, first %.6g left offset 0.6,0 font "
+            "font_small\n",
+            limit, fmax(limit, size + 0.2 * ceiling));
+    if (host)
+        g_string_append(script, "set xlabel 'time, ms'\nset format x '%.10g'\n");
+    rp_text_append(script,
+                   "plot DATA index %u using 1:2 with fillsteps fillstyle solid noborder linecolor "
+                   "rgb '#%06x', DATA index %u using 1:2 with steps linewidth 1 linecolor rgb "
+                   "'#%06x', %.6f with lines linewidth 1.2 dashtype (5,4) linecolor rgb '#222222'",
+                   arena, rp_colour_lighten(host ? RP_COLOUR_GREEN : RP_COLOUR_BLUE, 0.6), arena,
+                   host ? RP_COLOUR_GREEN : RP_COLOUR_BLUE, size);
+    if (near)
+        rp_text_append(script, ", %.6f with lines linewidth 1.2 linecolor rgb '#%06x'", limit,
+                       RP_COLOUR_VERMILLION);
+    g_string_append_c(script, '\n');
+}
+
+RpFigure *
+rp_memory_figure(const char *name, const char *title, const RpPlan *plan, const RpTrace *trace,
+                 guint64 gpu_bytes)
+{
+    guint arenas = rp_plan_gpus(plan) + 1;
+    RpFigure *figure =
+        rp_figure_new(name, title, WIDTH, TOP + arenas * PANEL + (arenas - 1) * GAP + BOTTOM);
+    GString *script = rp_figure_script(figure);
+
+    g_string_append(script, "set multiplot\n");
+    rp_figure_add_titles(figure, title, "GiB in use, on each device and the host");
+    rp_text_append(script,
+                   "set lmargin at screen px(110)\nset rmargin at screen 1 - px(130)\n"
+                   "set xrange [0:%.6f]\nset format x ''\nset key off\n",
+                   rp_ms_from_ns(rp_trace_end_ns(trace)));
+    for (guint32 arena = 0; arena < arenas; arena++) {
+        guint64 peak = append_curve(rp_figure_data(figure), plan, trace, arena);
+
+        append_panel(script, plan, arena, peak, gpu_bytes);
+        /* the figure's title once, not over each panel again */
+        g_string_append(script, "unset label 100\nunset label 101\n");
+    }
+    g_string_append(script, "unset multiplot\n");
+    return figure;
+}
+
+RpFigure *
+rp_memory_categories_figure(const char *name, const char *title, const RpPlan *plan)
+{
+    static const RpColour colours[RP_N_BUFFER_CATEGORIES] = {
+        [RP_BUFFER_PARAMETERS] = 0x5a5a5a,           [RP_BUFFER_GRADIENTS] = 0xa6a6a6,
+        [RP_BUFFER_ACCUMULATORS] = RP_COLOUR_PURPLE, [RP_BUFFER_ACTIVATIONS] = RP_COLOUR_SKY,
+        [RP_BUFFER_STASH] = RP_COLOUR_BLUE,          [RP_BUFFER_WORKSPACE] = RP_COLOUR_ORANGE,
+        [RP_BUFFER_STAGING] = RP_COLOUR_YELLOW,      [RP_BUFFER_OPTIMIZER] = RP_COLOUR_GREEN,
+    };
+    RpBarPart parts[RP_N_BUFFER_CATEGORIES];
+
+    G_STATIC_ASSERT(RP_N_BUFFER_CATEGORIES <= RP_BAR_MAX_PARTS);
+    for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
+        parts[c] = (RpBarPart){rp_buffer_category_name((RpBufferCategory)c), colours[c]};
+    g_autoptr(RpBarChart) chart =
+        rp_bar_chart_new(name, title, "GiB", 2, parts, RP_N_BUFFER_CATEGORIES);
+    for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++) {
+        g_autofree char *label =
+            arena == rp_plan_gpus(plan) ? g_strdup("host") : g_strdup_printf("GPU %u", arena);
+        RpBarRow row = {.label = label, .marker = NAN};
+
+        for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
+            row.values[c] = gib(rp_plan_category_bytes(plan, arena, (RpBufferCategory)c));
+        rp_bar_chart_add(chart, &row);
+    }
+    return rp_bar_chart_figure(chart);
+}
+
+gboolean
+rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error)
+{
+    const char *model = "qwen3-1.7b";
+    const RpProfile *profile = rp_paper_profile(paper, model, error);
+    g_autofree char *file = rp_paper_profile_path(paper, model);
+    RpPlanOptions options = {
+        .schedule = rp_schedule_find("roundpipe", error),
+        .gpus = 4,
+        .micro_batches = RP_PAPER_MICRO_BATCHES,
+        .round = RP_PAPER_ROUND,
+        .async = TRUE,
+        .fidelity = RP_FIDELITY_FULL,
+    };
+
+    if (!profile || !options.schedule)
+        return FALSE;
+    g_autoptr(RpPartition) partition = rp_paper_parse_partition(profile, "7*4|0,3*8,2*2", error);
+    g_autoptr(RpPaperRun) run =
+        partition ? rp_paper_simulate(profile, file, partition, &options, 2, error) : NULL;
+    if (!run)
+        return FALSE;
+    RpFigure *curves =
+        rp_memory_figure("memory", "Memory of two iterations of Qwen3-1.7B on 4 RTX 4090",
+                         run->plan, run->trace, profile->gpu_memory_bytes);
+    RpFigure *categories = rp_memory_categories_figure(
+        "memory-categories", "What the memory of Qwen3-1.7B on 4 RTX 4090 is for", run->plan);
+    rp_figure_set_caption(
+        curves,
+        "Predicted: bytes of planned buffers that hold something still to be read, "
+        "RoundPipe asynchronous, full fidelity, M = 16, M_R = 8. Dashed: the arena, which is "
+        "what the executor allocates.");
+    rp_figure_set_caption(
+        categories, "Predicted and, because buffers are planned, what the executor allocates: "
+                    "each arena by category. Same plan as the figure memory.");
+    rp_figure_add_command(curves, run->command);
+    rp_figure_add_command(categories, run->command);
+    g_ptr_array_add(figures, curves);
+    g_ptr_array_add(figures, categories);
+    return TRUE;
+}

@@ -1,0 +1,123 @@
+#include "plots/palette.h"
+
+#include <string.h>
+
+static const struct {
+    RpColour colour;
+    const char *title;
+} tasks[RP_N_TASK_KINDS] = {
+    [RP_TASK_FORWARD] = {RP_COLOUR_BLUE, "forward"},
+    [RP_TASK_BACKWARD] = {RP_COLOUR_VERMILLION, "backward (with recompute)"},
+    [RP_TASK_FUSED] = {RP_COLOUR_PURPLE, "fused forward + backward"},
+    [RP_TASK_INPUT_GRADIENT] = {RP_COLOUR_YELLOW, "input gradient (I)"},
+    [RP_TASK_WEIGHT_GRADIENT] = {RP_COLOUR_GREEN, "weight gradient (W)"},
+    [RP_TASK_OVERLAP] = {RP_COLOUR_GREY, "forward and backward overlapped"},
+    [RP_TASK_ACTIVATION_DOWNLOAD] = {RP_COLOUR_SKY, "activations"},
+    [RP_TASK_ACTIVATION_UPLOAD] = {RP_COLOUR_SKY, "activations"},
+    [RP_TASK_STASH_UPLOAD] = {RP_COLOUR_SKY, "activations"},
+    [RP_TASK_ACTGRAD_DOWNLOAD] = {RP_COLOUR_ORANGE, "gradients of activations"},
+    [RP_TASK_ACTGRAD_UPLOAD] = {RP_COLOUR_ORANGE, "gradients of activations"},
+    [RP_TASK_PARAMETER_UPLOAD] = {0x5a5a5a, "parameters"},
+    [RP_TASK_GRADIENT_DOWNLOAD] = {0xa6a6a6, "gradients of parameters"},
+    [RP_TASK_GRADIENT_ACCUMULATE] = {0x9a8a2f, "gradient sum of rounds"},
+    [RP_TASK_GRADIENT_COPY] = {0x7fceb9, "gradient copy"},
+    [RP_TASK_OPTIMIZER_STEP] = {RP_COLOUR_GREEN, "optimizer step"},
+    [RP_TASK_PARAMETER_COPY] = {0x00563f, "parameter copy"},
+    [RP_TASK_BARRIER] = {RP_COLOUR_BLACK, "barrier"},
+};
+
+RpColour
+rp_colour_of_task(RpTaskKind kind)
+{
+    g_return_val_if_fail(kind < RP_N_TASK_KINDS, RP_COLOUR_GREY);
+    return tasks[kind].colour;
+}
+
+const char *
+rp_colour_task_title(RpTaskKind kind)
+{
+    g_return_val_if_fail(kind < RP_N_TASK_KINDS, "");
+    return tasks[kind].title;
+}
+
+typedef struct {
+    const char *name;
+    RpColour colour;
+} Named;
+
+static RpColour
+find_colour(const Named *table, guint n, const char *name)
+{
+    for (guint i = 0; i < n; i++) {
+        if (strcmp(table[i].name, name) == 0)
+            return table[i].colour;
+    }
+    return rp_colour_of_series(g_str_hash(name));
+}
+
+RpColour
+rp_colour_of_schedule(const char *name, gboolean async)
+{
+    static const Named table[] = {
+        {"gpipe", RP_COLOUR_GREY},
+        {"1f1b", RP_COLOUR_SKY},
+        {"interleaved-1f1b", RP_COLOUR_ORANGE},
+        {"looped-bfs", RP_COLOUR_GREEN},
+        {"mobius", 0x7a6a00},
+        {"zb-h1", RP_COLOUR_BLACK},
+        {"interleaved-zb", 0x5b3f8c},
+        {"zb-v", RP_COLOUR_BLUE},
+        {"dualpipe-v", 0x8c4a2f},
+        {"roundpipe", RP_COLOUR_PURPLE},
+    };
+
+    if (async && strcmp(name, "roundpipe") == 0)
+        return RP_COLOUR_VERMILLION;
+    return find_colour(table, G_N_ELEMENTS(table), name);
+}
+
+RpColour
+rp_colour_of_model(const char *name)
+{
+    static const Named table[] = {
+        {"qwen3-1.7b", RP_COLOUR_SKY},         {"llama-3.1-8b", RP_COLOUR_ORANGE},
+        {"gpt-oss-20b", RP_COLOUR_GREEN},      {"qwen3-32b", RP_COLOUR_BLUE},
+        {"qwen3-235b-a22b", RP_COLOUR_PURPLE},
+    };
+
+    return find_colour(table, G_N_ELEMENTS(table), name);
+}
+
+RpColour
+rp_colour_of_series(guint index)
+{
+    static const RpColour cycle[] = {
+        RP_COLOUR_BLUE, RP_COLOUR_VERMILLION, RP_COLOUR_GREEN, RP_COLOUR_PURPLE,
+        RP_COLOUR_SKY,  RP_COLOUR_ORANGE,     RP_COLOUR_GREY,  RP_COLOUR_BLACK,
+    };
+
+    return cycle[index % G_N_ELEMENTS(cycle)];
+}
+
+RpColour
+rp_colour_lighten(RpColour colour, double share)
+{
+    RpColour mixed = 0;
+
+    for (guint shift = 0; shift <= 16; shift += 8) {
+        double channel = (double)((colour >> shift) & 0xff);
+
+        mixed |= (RpColour)(channel + (255.0 - channel) * share + 0.5) << shift;
+    }
+    return mixed;
+}
+
+RpColour
+rp_colour_of_text_on(RpColour colour)
+{
+    double red = (double)((colour >> 16) & 0xff);
+    double green = (double)((colour >> 8) & 0xff);
+    double blue = (double)(colour & 0xff);
+
+    return 0.299 * red + 0.587 * green + 0.114 * blue > 128 ? RP_COLOUR_BLACK : 0xffffff;
+}

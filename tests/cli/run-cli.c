@@ -1,0 +1,164 @@
+#include "tests/cli/run-cli.h"
+
+#include <glib/gstdio.h>
+
+static char *directory;
+
+int
+rp_cli_setup(void **state)
+{
+    (void)state;
+    directory = g_dir_make_tmp("test-cli-XXXXXX", NULL);
+    return directory == NULL || g_getenv("ROUNDPIPE") == NULL;
+}
+
+int
+rp_cli_teardown(void **state)
+{
+    GDir *files = g_dir_open(directory, 0, NULL);
+    const char *name;
+
+    (void)state;
+    while (files != NULL && (name = g_dir_read_name(files)) != NULL) {
+        g_autofree char *path = rp_cli_temporary(name);
+
+        (void)g_remove(path);
+    }
+    if (files != NULL)
+        g_dir_close(files);
+    (void)g_rmdir(directory);
+    g_clear_pointer(&directory, g_free);
+    return 0;
+}
+
+char *
+rp_cli_temporary(const char *name)
+{
+    return g_build_filename(directory, name, NULL);
+}
+
+void
+rp_cli_run_clear(RpCliRun *run)
+{
+    g_clear_pointer(&run->out, g_free);
+    g_clear_pointer(&run->err, g_free);
+}
+
+/* @Q, @R and @T. */
+static char *
+expand(const char *line)
+{
+    GString *text = g_string_new(line);
+
+    g_string_replace(text, "@Q", RP_SOURCE_ROOT "/profiles/rtx4090/qwen3-1.7b.json", 0);
+    g_string_replace(text, "@R", RP_SOURCE_ROOT, 0);
+    g_string_replace(text, "@T", directory, 0);
+    return g_string_free(text, FALSE);
+}
+
+static RpCliRun
+spawn(char **argv)
+{
+    g_autoptr(GError) error = NULL;
+    RpCliRun run = {0};
+    int status = 0;
+
+    if (!g_spawn_sync(NULL, argv, NULL, G_SPAWN_DEFAULT, NULL, NULL, &run.out, &run.err, &status,
+                      &error))
+        fail_msg("%s", error->message);
+    run.code = g_spawn_check_wait_status(status, &error) ? 0
+               : error->domain == G_SPAWN_EXIT_ERROR     ? error->code
+                                                         : -1;
+    return run;
+}
+
+RpCliRun
+rp_cli_run(const char *format, ...)
+{
+    g_autoptr(GError) error = NULL;
+    g_auto(GStrv) argv = NULL;
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *words = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    g_autofree char *expanded = expand(words);
+    g_autofree char *line = g_strdup_printf("roundpipe %s", expanded);
+
+    if (!g_shell_parse_argv(line, NULL, &argv, &error))
+        fail_msg("%s: %s", line, error->message);
+    g_free(argv[0]);
+    argv[0] = g_strdup(g_getenv("ROUNDPIPE"));
+    return spawn(argv);
+}
+
+RpCliRun
+rp_cli_shell(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *words = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    g_autofree char *line = expand(words);
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", line, NULL};
+
+    return spawn(argv);
+}
+
+JsonNode *
+rp_cli_json(const RpCliRun *run)
+{
+    g_autoptr(GError) error = NULL;
+
+    if (run->code != 0)
+        fail_msg("exit code %d: %s", run->code, run->err);
+    JsonNode *root = json_from_string(run->out, &error);
+
+    if (root == NULL)
+        fail_msg("not JSON: %s: %.200s", error ? error->message : "empty", run->out);
+    return root;
+}
+
+JsonNode *
+rp_cli_member(JsonNode *root, const char *path)
+{
+    g_auto(GStrv) keys = g_strsplit(path, ".", -1);
+    JsonNode *node = root;
+
+    for (char **key = keys; *key != NULL && node != NULL; key++) {
+        if (JSON_NODE_HOLDS_OBJECT(node)) {
+            node = json_object_get_member(json_node_get_object(node), *key);
+        } else if (JSON_NODE_HOLDS_ARRAY(node)) {
+            JsonArray *array = json_node_get_array(node);
+            guint64 index = g_ascii_strtoull(*key, NULL, 10);
+
+            node = index < json_array_get_length(array)
+                       ? json_array_get_element(array, (guint)index)
+                       : NULL;
+        } else {
+            node = NULL;
+        }
+    }
+    if (node == NULL)
+        fail_msg("no member %s", path);
+    return node;
+}
+
+double
+rp_cli_number(JsonNode *root, const char *path)
+{
+    return json_node_get_double(rp_cli_member(root, path));
+}
+
+char *
+rp_cli_list(JsonNode *root, const char *path)
+{
+    JsonArray *array = json_node_get_array(rp_cli_member(root, path));
+    GString *text = g_string_new(NULL);
+
+    for (guint i = 0; i < json_array_get_length(array); i++)
+        g_string_append_printf(text, "%s%" G_GINT64_FORMAT, i > 0 ? "," : "",
+                               json_array_get_int_element(array, i));
+    return g_string_free(text, FALSE);
+}

@@ -1,0 +1,44 @@
+/**
+ * Runs the built `roundpipe` as a user would and keeps what it said.
+ */
+#pragma once
+
+#include "tests/rp-test.h"
+
+#include <gio/gio.h>
+#include <json-glib/json-glib.h>
+
+/* A program run to its end. */
+typedef struct {
+    int code; /* exit code; -1 = ended by a signal */
+    char *out;
+    char *err;
+} RpCliRun;
+
+void rp_cli_run_clear(RpCliRun *run);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliRun, rp_cli_run_clear)
+
+/**
+ * rp_cli_run:
+ * @format: words as in a shell: `simulate @Q --schedule 1f1b`; @Q is the Qwen3-1.7B profile, @R the
+ *   root of the sources, @T a directory of the test's own
+ */
+RpCliRun rp_cli_run(const char *format, ...) G_GNUC_PRINTF(1, 2);
+
+/* The same by /bin/sh, where $ROUNDPIPE is the program. */
+RpCliRun rp_cli_shell(const char *format, ...) G_GNUC_PRINTF(1, 2);
+
+/* Fails unless the exit code is 0. Returns: what was printed, as JSON. (transfer full) */
+JsonNode *rp_cli_json(const RpCliRun *run);
+
+/* A member by its path, `bubble.fill` or `rows.3.schedule`; fails if it is missing. */
+JsonNode *rp_cli_member(JsonNode *root, const char *path);
+double rp_cli_number(JsonNode *root, const char *path);
+/* Numbers joined by commas: "3,3,4". (transfer full) */
+char *rp_cli_list(JsonNode *root, const char *path);
+
+/* @name in the directory @T; (transfer full) */
+char *rp_cli_temporary(const char *name);
+/* Group fixtures: make and remove @T. */
+int rp_cli_setup(void **state);
+int rp_cli_teardown(void **state);

@@ -1,0 +1,388 @@
+/* What `roundpipe` says when something is wrong: one line, and the exit code. */
+#include "tests/cli/run-cli.h"
+
+#include <glib/gstdio.h>
+#include <unistd.h>
+
+typedef struct {
+    const char *line;
+    int code;
+    const char *part; /* of the message */
+} Case;
+
+static guint
+count_lines(const char *text)
+{
+    guint n = 0;
+
+    for (; *text != '\0'; text++)
+        n += *text == '\n';
+    return n;
+}
+
+/* One line that contains @part, nothing on stdout. */
+static void
+check(const char *what, const RpCliRun *run, int code, const char *part)
+{
+    if (run->code != code)
+        fail_msg("%s: exit code %d, expected %d: %s", what, run->code, code, run->err);
+    if (strstr(run->err, part) == NULL)
+        fail_msg("%s: expected \"%s\" in: %s", what, part, run->err);
+    if (count_lines(run->err) != 1 || !g_str_has_prefix(run->err, "roundpipe"))
+        fail_msg("%s: expected one line, found: %s", what, run->err);
+    if (*run->out != '\0')
+        fail_msg("%s: printed %.100s", what, run->out);
+}
+
+static void
+check_cases(const Case *cases, gsize n)
+{
+    for (gsize i = 0; i < n; i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].line);
+
+        check(cases[i].line, &run, cases[i].code, cases[i].part);
+    }
+}
+
+/* ---- the command line ---- */
+
+#define SIMULATE "simulate @Q --gpus 8 --micro-batches 16 "
+
+static void
+refuses_wrong_words(void **state)
+{
+    static const Case cases[] = {
+        {"simulat", 2, "did you mean \"simulate\"?"},
+        {"frobnicate", 2, "no command \"frobnicate\""},
+        {"simulate", 2, "expected PROFILE.json"},
+        {"simulate @Q", 2, "--gpus: expected a number of 1 or more, found nothing"},
+        {"simulate @Q --gpus 8 --micro-batches 16", 2, "--schedule: expected the name"},
+        {SIMULATE "--schedule roundpip", 2, "did you mean \"roundpipe\"?"},
+        {SIMULATE "--schedule xyz", 2, "interleaved-1f1b"},
+        {SIMULATE "--schedule 1f1b --recomput early", 2, "did you mean --recompute?"},
+        {SIMULATE "--schedule 1f1b --frobnicate", 2, "Unknown option --frobnicate"},
+        {SIMULATE "--schedule 1f1b --recompute earl", 2, "did you mean \"early\"?"},
+        {SIMULATE "--schedule 1f1b --fidelity exact", 2, "not one of compute, full"},
+        {SIMULATE "--schedule 1f1b --partition papr", 2, "did you mean \"paper\"?"},
+        {SIMULATE "--schedule 1f1b more", 2, "\"more\" is one word too many"},
+        {SIMULATE "--schedule", 2, "--schedule"},
+        {"compare --schedules gpipe,1f1c", 2, "did you mean \"1f1b\"?"},
+        {"compare --schedules ''", 2, "expected names separated by commas"},
+        {"compare --stages 4*7", 2, "use `roundpipe simulate`"},
+        {"export", 2, "expected PROFILE.json or --profile MODEL"},
+        {"export @Q --schedule 1f1b --gpus 4 --micro-batches 4", 2, "nothing to write"},
+        {"export --profile qwen3-7b --gpu rtx4090 -o -", 2, "did you mean \"qwen3-4b\"?"},
+        {"export --profile qwen3-8b --gpu rtx490 -o -", 2, "did you mean \"rtx4090\"?"},
+        {"export --profile qwen3-8b --gpu rtx4090", 2, "--output: expected"},
+        {"export --profile qwen3-8b --gpu rtx4090 -o - --dtype fp8", 2, "--dtype: \"fp8\""},
+        {"export --profile qwen3-8b --gpu rtx4090 -o - --accumulate fp16", 2, "bf16"},
+        {"verify", 2, "expected PROFILE.json or --pytorch-csv"},
+        {"figures", 2, "--output: expected a directory"},
+        {"figures -o @T figure-99", 2, "no figure is called \"figure-99\""},
+        {"figures -o @T --format gif", 2, "\"gif\""},
+        {"models all", 2, "one word too many"},
+        {"gpus --jsn", 2, "did you mean --json?"},
+        {"partition @Q --gpus 8 --micro-batches 16 --partition best", 2, "simulated, paper"},
+    };
+
+    (void)state;
+    check_cases(cases, G_N_ELEMENTS(cases));
+}
+
+static void
+refuses_wrong_numbers(void **state)
+{
+    static const Case cases[] = {
+        {"simulate @Q --schedule 1f1b --gpus 0 --micro-batches 16", 2,
+         "--gpus: expected a number of 1 or more, found 0"},
+        {"simulate @Q --schedule 1f1b --gpus -8 --micro-batches 16", 2, "found -8"},
+        {"simulate @Q --schedule 1f1b --gpus eight --micro-batches 16", 2, "eight"},
+        {"simulate @Q --schedule 1f1b --gpus 8 --micro-batches 0", 2, "--micro-batches"},
+        {"simulate @Q --schedule 1f1b --gpus 8 --micro-batches 99999999999", 2, "out of range"},
+        {"simulate @Q --schedule gpipe --gpus 8 --micro-batches 10000000", 2,
+         "compute actions in a run"},
+        {"simulate @Q --schedule 1f1b --gpus 70000 --micro-batches 16", 2, "65536"},
+        {"simulate @Q --schedule 1f1b --gpus 40 --micro-batches 16", 2, "40"},
+        {SIMULATE "--schedule 1f1b --iterations 0", 2, "--iterations"},
+        {SIMULATE "--schedule 1f1b --iterations 2000000", 2, "iterations"},
+        {SIMULATE "--schedule roundpipe --round 0", 2, "--round"},
+        {SIMULATE "--schedule roundpipe --round 7", 2, "use M_R = 8"},
+        {SIMULATE "--schedule roundpipe --round 4", 2, "M_R = 8"},
+        {SIMULATE "--schedule 1f1b --stage-count 12", 2, "8"},
+        {SIMULATE "--schedule roundpipe --stage-count 16", 2, "--stage-count"},
+        {SIMULATE "--schedule looped-bfs --stage-count 64", 2, "64"},
+        {"simulate @Q --schedule roundpipe --gpus 8 --micro-batches 4", 2,
+         "at least 8 micro-batches"},
+        {"simulate @Q --schedule dualpipe-v --gpus 8 --micro-batches 8", 2, "2N = 16"},
+        {"simulate @Q --schedule interleaved-1f1b --gpus 8 --micro-batches 12", 2,
+         "whole groups of 8"},
+        {"compare --gpus 0", 2, "--gpus"},
+        {"export --profile qwen3-8b --gpu rtx4090 -o - --tokens 0", 2, "--tokens"},
+        {"export --profile qwen3-8b --gpu rtx4090 -o - --sequences 2000000", 2, "1048576"},
+    };
+
+    (void)state;
+    check_cases(cases, G_N_ELEMENTS(cases));
+}
+
+static void
+refuses_wrong_stage_lists(void **state)
+{
+    static const Case cases[] = {
+        {SIMULATE "--schedule 1f1b --stages 3,3", 2, "hold 6 blocks, but the model has 28"},
+        {SIMULATE "--schedule 1f1b --stages 3,,3", 2, "position 3"},
+        {SIMULATE "--schedule 1f1b --stages ''", 2, "--stages"},
+        {SIMULATE "--schedule 1f1b --stages three", 2, "position 1"},
+        {SIMULATE "--schedule 1f1b --stages 99999999999", 2, "--stages"},
+        {SIMULATE "--schedule 1f1b --stages 7*4", 2, "8"},
+        {SIMULATE "--schedule 1f1b --stages 4*7,0 --partition paper", 2, "exclude each other"},
+        {SIMULATE "--schedule roundpipe --stages 4*7", 2, "--forward-stages"},
+        {SIMULATE "--schedule 1f1b --forward-stages 4*7 --backward-stages 0,4*7", 2, "--stages"},
+        {SIMULATE "--schedule roundpipe --forward-stages 4*7", 2, "one is missing"},
+        {SIMULATE "--schedule roundpipe --forward-stages 4*7 --backward-stages 0,2*13", 2,
+         "hold 26 blocks, but the model has 28"},
+        {SIMULATE "--schedule roundpipe --forward-stages 4*6 --backward-stages 0,2*14", 2, "28"},
+    };
+
+    (void)state;
+    check_cases(cases, G_N_ELEMENTS(cases));
+}
+
+/* ---- files ---- */
+
+#define BLOCK "{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2}"
+#define PROFILE(layers) "{\"format\":\"roundpipe-profile/1\",\"layers\":[" layers "]}"
+
+static void
+refuses_bad_profiles(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *part;
+    } profiles[] = {
+        {"", "profile.json"},
+        {"[1, 2", "profile.json"},
+        {"{\"format\":\"roundpipe-profile/2\",\"layers\":[" BLOCK "]}", "roundpipe-profile/1"},
+        {"{\"layers\":[" BLOCK "]}", "format"},
+        {PROFILE(""), "layers"},
+        {PROFILE("{\"kind\":\"block\",\"forward_ms\":1}"), "layers[0].backward_ms"},
+        {PROFILE("{\"kind\":\"block\",\"forward_ms\":-1,\"backward_ms\":2}"),
+         "layers[0].forward_ms"},
+        {PROFILE("{\"kind\":\"block\",\"forward_ms\":NaN,\"backward_ms\":2}"), "profile.json"},
+        {PROFILE("{\"kind\":\"block\",\"forward_ms\":1e300,\"backward_ms\":2}"),
+         "layers[0].forward_ms"},
+        {PROFILE("{\"kind\":\"block\",\"count\":0,\"forward_ms\":1,\"backward_ms\":2}"),
+         "layers[0].count"},
+        {PROFILE("{\"kind\":\"block\",\"count\":1000000,\"forward_ms\":1,\"backward_ms\":2}"),
+         "profile.json"},
+        {PROFILE("{\"kind\":\"block\",\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2}"),
+         "kind"},
+        {PROFILE("{\"kind\":\"blok\",\"forward_ms\":1,\"backward_ms\":2}"), "layers[0].kind"},
+        {PROFILE(
+             "{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":1e30}"),
+         "layers[0].parameter_bytes"},
+    };
+    g_autofree char *path = rp_cli_temporary("profile.json");
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(profiles); i++) {
+        assert_true(g_file_set_contents(path, profiles[i].text, -1, NULL));
+        g_auto(RpCliRun) run =
+            rp_cli_run("simulate @T/profile.json --schedule gpipe --gpus 1 --micro-batches 2");
+
+        check(profiles[i].text, &run, 1, profiles[i].part);
+        assert_non_null(strstr(run.err, "profile.json"));
+    }
+}
+
+static void
+refuses_deep_nesting_and_a_million_layers(void **state)
+{
+    g_autofree char *path = rp_cli_temporary("profile.json");
+    g_autofree char *deep = g_strnfill(1000000, '[');
+    g_autoptr(GString) long_text = g_string_new("{\"format\":\"roundpipe-profile/1\",\"layers\":[");
+
+    (void)state;
+    assert_true(g_file_set_contents(path, deep, -1, NULL));
+    g_auto(RpCliRun) nested =
+        rp_cli_run("simulate @T/profile.json --schedule gpipe --gpus 1 --micro-batches 2");
+    check("nested", &nested, 1, "profile.json");
+
+    for (guint i = 0; i < 1000000; i++)
+        g_string_append(long_text, i > 0 ? "," BLOCK : BLOCK);
+    g_string_append(long_text, "]}");
+    assert_true(g_file_set_contents(path, long_text->str, (gssize)long_text->len, NULL));
+    g_auto(RpCliRun) many =
+        rp_cli_run("simulate @T/profile.json --schedule gpipe --gpus 1 --micro-batches 2");
+    check("a million layers", &many, 1, "profile.json");
+}
+
+static void
+refuses_files_that_cannot_be_read(void **state)
+{
+    static const Case cases[] = {
+        {"simulate @T/none.json --schedule 1f1b --gpus 8 --micro-batches 16", 1, "none.json"},
+        {"simulate @T --schedule 1f1b --gpus 8 --micro-batches 16", 1, "directory"},
+        {"simulate @R/fuzz/corpus/profile/smallest.json --schedule gpipe --gpus 1 "
+         "--micro-batches 4 --fidelity full",
+         1, "smallest.json: the profile of this model lacks"},
+        {"compare @T/none.json", 1, "none.json"},
+        {"compare --profiles @T/none", 1, "none"},
+        {"verify --pytorch-csv @T/none.csv", 1, "none.csv"},
+        {"verify @Q --schedule 1f1b --gpus 4 --micro-batches 4 --trace @T/none.json", 1,
+         "none.json"},
+    };
+
+    (void)state;
+    check_cases(cases, G_N_ELEMENTS(cases));
+}
+
+static void
+refuses_broken_orders(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *part;
+    } orders[] = {
+        {"0F0,0F1,0Q1\n", "row 1, cell 3"},
+        {"0F0,0F0,0B0\n", "row 1, cell 2"},
+        {"0F0,0B0\n1B0,1F0\n", "waits for"},
+        {"hello\n", "row 1, cell 1"},
+    };
+    g_autofree char *path = rp_cli_temporary("order.csv");
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(orders); i++) {
+        assert_true(g_file_set_contents(path, orders[i].text, -1, NULL));
+        g_auto(RpCliRun) run = rp_cli_run("verify --pytorch-csv @T/order.csv");
+
+        check(orders[i].text, &run, 1, orders[i].part);
+        assert_non_null(strstr(run.err, "order.csv"));
+    }
+}
+
+static void
+names_the_tasks_of_a_trace_that_breaks_its_plan(void **state)
+{
+    g_autofree char *path = rp_cli_temporary("trace.json");
+    g_autofree char *text = NULL;
+    g_auto(RpCliRun) made =
+        rp_cli_run("simulate @Q --schedule 1f1b --gpus 4 --micro-batches 8 --trace @T/trace.json");
+    g_auto(RpCliRun) run =
+        rp_cli_run("verify @Q --schedule gpipe --gpus 4 --micro-batches 8 --trace @T/trace.json");
+
+    (void)state;
+    assert_int_equal(made.code, 0);
+    check("another schedule's trace", &run, 1, "task");
+
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    text[strlen(text) / 2] = '#';
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+    g_auto(RpCliRun) damaged =
+        rp_cli_run("verify @Q --schedule 1f1b --gpus 4 --micro-batches 8 --trace @T/trace.json");
+    check("a damaged trace", &damaged, 1, "trace.json: line");
+}
+
+static void
+refuses_to_write_where_it_cannot(void **state)
+{
+    static const Case cases[] = {
+        {SIMULATE "--schedule 1f1b --trace @T/none/x.json", 1, "none"},
+        {SIMULATE "--schedule 1f1b --trace @T", 1, "Is a directory"},
+        {SIMULATE "--schedule 1f1b --csv /dev/full", 1, "No space left"},
+        {SIMULATE "--schedule 1f1b --trace -", 2, "--trace: expected a file"},
+        {SIMULATE "--schedule 1f1b --picture @T/x.gif", 2, ".png, .svg or .pdf"},
+        {SIMULATE "--schedule 1f1b --memory-picture @T/x.png", 2, "--fidelity full"},
+        {"export --profile qwen3-8b --gpu rtx4090 -o @T/none/x.json", 1, "none"},
+        {"export @Q --schedule 1f1b --gpus 4 --micro-batches 4 --csv - --chrome -", 2,
+         "at most one file"},
+        {"figures -o /proc/none", 1, "/proc/none"},
+    };
+
+    (void)state;
+    check_cases(cases, G_N_ELEMENTS(cases));
+}
+
+static void
+says_that_gnuplot_is_missing_before_long_work(void **state)
+{
+    g_auto(RpCliRun) figures = rp_cli_shell("PATH=@T \"$ROUNDPIPE\" figures -o @T");
+    g_auto(RpCliRun) picture =
+        rp_cli_shell("PATH=@T \"$ROUNDPIPE\" " SIMULATE "--schedule 1f1b --picture @T/x.png");
+
+    (void)state;
+    check("figures", &figures, 1, "gnuplot");
+    check("simulate --picture", &picture, 1, "gnuplot");
+}
+
+/* ---- standard output ---- */
+
+static void
+fails_when_nobody_takes_the_results(void **state)
+{
+    static const char *const lines[] = {
+        "\"$ROUNDPIPE\" models --json >/dev/full",
+        "\"$ROUNDPIPE\" simulate --help >/dev/full",
+        "\"$ROUNDPIPE\" " SIMULATE "--schedule 1f1b >&-",
+        "\"$ROUNDPIPE\" " SIMULATE "--schedule 1f1b --trace @T/closed.json >&-",
+        "\"$ROUNDPIPE\" export --profile qwen3-8b --gpu rtx4090 -o - >/dev/full",
+        "\"$ROUNDPIPE\" export @Q --schedule 1f1b --gpus 4 --micro-batches 4 --csv - >&-",
+        "(sleep 0.2; \"$ROUNDPIPE\" models --json; echo $? >@T/code) | true; sleep 0.6; "
+        "exit $(cat @T/code)",
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(lines); i++) {
+        g_auto(RpCliRun) run = rp_cli_shell("%s", lines[i]);
+
+        check(lines[i], &run, 1, "write");
+    }
+}
+
+static void
+explains_every_command(void **state)
+{
+    static const char *const commands[] = {"simulate", "models", "gpus",    "partition", "compare",
+                                           "verify",   "export", "figures", "plan"};
+    g_auto(RpCliRun) help = rp_cli_run("--help");
+    g_auto(RpCliRun) nothing = rp_cli_run("%s", "");
+    g_auto(RpCliRun) version = rp_cli_run("--version");
+
+    (void)state;
+    assert_int_equal(help.code, 0);
+    assert_int_equal(nothing.code, 2);
+    assert_string_equal(nothing.err, help.out);
+    assert_true(g_str_has_prefix(version.out, "roundpipe "));
+    for (gsize i = 0; i < G_N_ELEMENTS(commands); i++) {
+        g_autofree char *example = g_strdup_printf("  roundpipe %s", commands[i]);
+        g_auto(RpCliRun) run = rp_cli_run("%s --help", commands[i]);
+
+        assert_int_equal(run.code, 0);
+        assert_string_equal(run.err, "");
+        assert_non_null(strstr(help.out, commands[i]));
+        assert_non_null(strstr(run.out, "--json"));
+        if (strstr(run.out, "xample") == NULL || strstr(run.out, example) == NULL)
+            fail_msg("%s --help has no example", commands[i]);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_wrong_words),
+        cmocka_unit_test(refuses_wrong_numbers),
+        cmocka_unit_test(refuses_wrong_stage_lists),
+        cmocka_unit_test(refuses_bad_profiles),
+        cmocka_unit_test(refuses_deep_nesting_and_a_million_layers),
+        cmocka_unit_test(refuses_files_that_cannot_be_read),
+        cmocka_unit_test(refuses_broken_orders),
+        cmocka_unit_test(names_the_tasks_of_a_trace_that_breaks_its_plan),
+        cmocka_unit_test(refuses_to_write_where_it_cannot),
+        cmocka_unit_test(says_that_gnuplot_is_missing_before_long_work),
+        cmocka_unit_test(fails_when_nobody_takes_the_results),
+        cmocka_unit_test(explains_every_command),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}

@@ -1,0 +1,415 @@
+/* What `roundpipe` prints: the contract of --json, published results, files there and back. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+
+/* ---- simulate ---- */
+
+static void
+prints_every_key_of_the_contract(void **state)
+{
+    static const char *const keys[] = {
+        "schedule",        "gpus",         "micro_batches", "forward_stages",
+        "backward_stages", "makespan_ms",  "bubble_ratio",  "bubble.fill",
+        "bubble.switch",   "bubble.drain", "bubble.intra",  "comm_exposed_ratio",
+        "tasks",
+    };
+    g_auto(RpCliRun) run =
+        rp_cli_run("simulate @Q --schedule 1f1b --gpus 8 --micro-batches 16 --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(keys); i++)
+        assert_non_null(rp_cli_member(root, keys[i]));
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "schedule")), "1f1b");
+    assert_int_equal(rp_cli_number(root, "gpus"), 8);
+    assert_int_equal(rp_cli_number(root, "micro_batches"), 16);
+    assert_int_equal(rp_cli_number(root, "tasks"), 2 * 8 * 16);
+    assert_string_equal(run.err, "");
+}
+
+static void
+prints_the_given_stage_lists(void **state)
+{
+    g_auto(RpCliRun) bound = rp_cli_run("simulate @Q --schedule 1f1b --gpus 8 --micro-batches 16 "
+                                        "--stages 3,3,4*5,2 --json");
+    g_autoptr(JsonNode) bound_root = rp_cli_json(&bound);
+    g_autofree char *stages = rp_cli_list(bound_root, "forward_stages");
+    g_auto(RpCliRun) run = rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches "
+                                      "16 --round 8 --forward-stages 7*4 --backward-stages "
+                                      "0,3*8,2*2 --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autofree char *forward = rp_cli_list(root, "forward_stages");
+    g_autofree char *backward = rp_cli_list(root, "backward_stages");
+
+    (void)state;
+    assert_string_equal(stages, "3,3,4,4,4,4,4,2");
+    assert_string_equal(forward, "7,7,7,7");
+    assert_string_equal(backward, "0,3,3,3,3,3,3,3,3,2,2");
+}
+
+/* In every mode the parts add up to the ratio. */
+static void
+divides_the_bubble_ratio_into_its_parts(void **state)
+{
+    static const char *const modes[] = {
+        "--schedule 1f1b",
+        "--schedule zb-v --recompute early",
+        "--schedule roundpipe",
+        "--schedule roundpipe --iterations 3",
+        "--schedule roundpipe --async",
+        "--schedule roundpipe --async --iterations 1",
+        "--schedule roundpipe --async --iterations 3",
+        "--schedule looped-bfs --async",
+        "--schedule roundpipe --fidelity full",
+        "--schedule roundpipe --fidelity full --async",
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(modes); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_run("simulate @Q --gpus 8 --micro-batches 16 --json %s", modes[i]);
+        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        double sum = rp_cli_number(root, "bubble.fill") + rp_cli_number(root, "bubble.switch") +
+                     rp_cli_number(root, "bubble.drain") + rp_cli_number(root, "bubble.intra");
+
+        if (fabs(sum - rp_cli_number(root, "bubble_ratio")) > 1e-8)
+            fail_msg("%s: the parts add up to %.9f", modes[i], sum);
+        assert_true(rp_cli_number(root, "comm_exposed_ratio") <= sum + 1e-8);
+    }
+}
+
+static void
+has_neither_fill_nor_drain_in_steady_state(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --round 8 "
+                   "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --async --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+    (void)state;
+    assert_true(json_node_get_boolean(rp_cli_member(root, "steady_state")));
+    assert_true(rp_cli_number(root, "bubble.fill") == 0);
+    assert_true(rp_cli_number(root, "bubble.drain") == 0);
+    assert_true(rp_cli_number(root, "bubble_ratio") < 0.06);
+    /* published: switch + intra of one isolated iteration */
+    assert_true(fabs(rp_cli_number(root, "isolated.switch_intra_ratio") - 0.040495) < 5e-6);
+    assert_true(fabs(rp_cli_number(root, "isolated.bubble_ratio") - 0.190676) < 5e-6);
+}
+
+static void
+reports_one_asynchronous_iteration_as_an_isolated_one(void **state)
+{
+    g_auto(RpCliRun) async = rp_cli_run(
+        "simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --round 8 "
+        "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --async --iterations 1 --json");
+    g_auto(RpCliRun) sync =
+        rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --round 8 "
+                   "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --json");
+    g_autoptr(JsonNode) one = rp_cli_json(&async);
+    g_autoptr(JsonNode) other = rp_cli_json(&sync);
+
+    (void)state;
+    assert_false(json_node_get_boolean(rp_cli_member(one, "steady_state")));
+    assert_true(rp_cli_number(one, "bubble_ratio") == rp_cli_number(other, "bubble_ratio"));
+    assert_true(rp_cli_number(one, "bubble.drain") == rp_cli_number(other, "bubble.drain"));
+    assert_true(rp_cli_number(one, "isolated.bubble_ratio") ==
+                rp_cli_number(other, "bubble_ratio"));
+}
+
+static void
+prints_the_same_bytes_twice(void **state)
+{
+    static const char *const lines[] = {
+        "simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --async --fidelity full "
+        "--json",
+        "simulate @Q --schedule interleaved-zb --gpus 8 --micro-batches 16",
+        "compare @Q @R/profiles/rtx4090/llama-3.1-8b.json --json",
+        "export @Q --schedule zb-v --gpus 4 --micro-batches 8 --fidelity full --chrome -",
+        "export --profile qwen3-4b --gpu h200 -o -",
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(lines); i++) {
+        g_auto(RpCliRun) first = rp_cli_run("%s", lines[i]);
+        g_auto(RpCliRun) second = rp_cli_run("%s", lines[i]);
+
+        assert_int_equal(first.code, 0);
+        assert_string_equal(first.out, second.out);
+    }
+}
+
+/* ---- published results ---- */
+
+typedef struct {
+    const char *schedule;
+    const char *model;
+    const char *partition; /* "forward|backward" for roundpipe */
+    double makespan_ms;
+    double bubble_pct, fill_pct, switch_pct, drain_pct, intra_pct, comm_exposed_pct;
+} Row;
+
+static const Row rows[] = {
+#include "tests/sim/published-rows.inc"
+};
+
+static void
+check_percent(const Row *row, JsonNode *root, const char *path, double expected)
+{
+    double found = 100 * rp_cli_number(root, path);
+
+    if (fabs(found - expected) > 0.0005)
+        fail_msg("%s, %s: %s is %.5f %%, published %.5f %%", row->schedule, row->model, path, found,
+                 expected);
+}
+
+static void
+reproduces_every_published_row(void **state)
+{
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const Row *row = &rows[i];
+        g_auto(GStrv) lists = g_strsplit(row->partition, "|", 2);
+        g_autofree char *stages =
+            lists[1] == NULL
+                ? g_strdup_printf("--recompute gated --stages %s", lists[0])
+                : g_strdup_printf("--recompute early --forward-stages %s --backward-stages %s",
+                                  lists[0], lists[1]);
+        g_auto(RpCliRun) run = rp_cli_run("simulate @R/profiles/rtx4090/%s.json --schedule %s "
+                                          "--gpus 8 --micro-batches 16 --round 8 %s --json",
+                                          row->model, row->schedule, stages);
+        g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+        if (fabs(rp_cli_number(root, "makespan_ms") - row->makespan_ms) > 0.001)
+            fail_msg("%s, %s: makespan %.4f ms, published %.4f ms", row->schedule, row->model,
+                     rp_cli_number(root, "makespan_ms"), row->makespan_ms);
+        check_percent(row, root, "bubble_ratio", row->bubble_pct);
+        check_percent(row, root, "bubble.fill", row->fill_pct);
+        check_percent(row, root, "bubble.switch", row->switch_pct);
+        check_percent(row, root, "bubble.drain", row->drain_pct);
+        check_percent(row, root, "bubble.intra", row->intra_pct);
+        check_percent(row, root, "comm_exposed_ratio", row->comm_exposed_pct);
+    }
+}
+
+/* ---- the other commands ---- */
+
+static void
+lists_the_catalogue(void **state)
+{
+    g_auto(RpCliRun) models = rp_cli_run("models --json");
+    g_auto(RpCliRun) gpus = rp_cli_run("gpus --json");
+    g_auto(RpCliRun) table = rp_cli_run("models");
+    g_autoptr(JsonNode) model_root = rp_cli_json(&models);
+    g_autoptr(JsonNode) gpu_root = rp_cli_json(&gpus);
+
+    (void)state;
+    assert_true(json_array_get_length(json_node_get_array(model_root)) >= 11);
+    assert_true(json_array_get_length(json_node_get_array(gpu_root)) >= 7);
+    assert_true(rp_cli_number(model_root, "0.parameters") > 5e8);
+    assert_true(rp_cli_number(gpu_root, "0.memory_bytes") > 2e10);
+    assert_non_null(strstr(table.out, "qwen3-235b-a22b"));
+}
+
+static void
+compares_every_schedule_and_marks_the_best(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("compare @Q --json");
+    g_auto(RpCliRun) text = rp_cli_run("compare @Q");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    JsonArray *array = json_node_get_array(rp_cli_member(root, "rows"));
+    guint fastest = 0;
+
+    (void)state;
+    assert_int_equal(json_array_get_length(array), 11);
+    for (guint i = 0; i < 11; i++)
+        fastest +=
+            json_object_get_boolean_member(json_array_get_object_element(array, i), "fastest");
+    assert_int_equal(fastest, 1);
+    assert_non_null(strstr(text.out, "roundpipe (async)"));
+    assert_non_null(strstr(text.out, "*"));
+}
+
+static void
+compares_on_when_a_schedule_cannot_run(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("compare @Q --micro-batches 12 --schedules gpipe,dualpipe-v --json");
+    g_auto(RpCliRun) csv =
+        rp_cli_run("compare @Q --micro-batches 12 --schedules gpipe,dualpipe-v --csv -");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+    (void)state;
+    assert_true(rp_cli_number(root, "rows.0.bubble_ratio") > 0);
+    assert_non_null(strstr(json_node_get_string(rp_cli_member(root, "rows.1.error")), "2N = 16"));
+    assert_true(g_str_has_prefix(csv.out, "profile,schedule,"));
+    assert_non_null(strstr(csv.out, "\nqwen3-1.7b,dualpipe-v,0,"));
+}
+
+static void
+reads_profiles_from_the_environment(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell("ROUNDPIPE_PROFILES=@R/profiles/rtx4090 \"$ROUNDPIPE\" compare --schedules "
+                     "gpipe --json && ROUNDPIPE_PROFILES=@T \"$ROUNDPIPE\" compare");
+
+    (void)state;
+    assert_int_equal(run.code, 1);
+    assert_non_null(strstr(run.out, "qwen3-235b-a22b"));
+    assert_non_null(strstr(run.err, "expected profiles (*.json), found none"));
+}
+
+static void
+shows_both_partitions_side_by_side(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("partition @Q --gpus 8 --micro-batches 16 --round 8 "
+                                      "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --json");
+    g_auto(RpCliRun) text =
+        rp_cli_run("partition @Q --gpus 8 --micro-batches 16 --schedule looped-bfs");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+    (void)state;
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "partitions.0.partition")),
+                        "paper");
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "partitions.1.partition")),
+                        "simulated");
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "partitions.2.partition")),
+                        "given");
+    assert_true(rp_cli_number(root, "partitions.1.makespan_ms") <=
+                rp_cli_number(root, "partitions.0.makespan_ms"));
+    assert_true(fabs(rp_cli_number(root, "partitions.2.makespan_ms") - 2286.017) < 0.001);
+    assert_int_equal(text.code, 0);
+    assert_non_null(strstr(text.out, "####"));
+}
+
+static void
+verifies_plans_of_every_schedule(void **state)
+{
+    static const char *const schedules[] = {
+        "gpipe",
+        "1f1b",
+        "interleaved-1f1b",
+        "looped-bfs",
+        "zb-h1",
+        "interleaved-zb",
+        "zb-v",
+        "dualpipe-v",
+        "mobius",
+        "roundpipe",
+        "roundpipe --async",
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_run("verify @Q --gpus 4 --micro-batches 8 --json --schedule %s", schedules[i]);
+        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_autofree char *rules = rp_cli_list(root, "1.rules");
+
+        assert_true(rp_cli_number(root, "0.actions") > 0);
+        assert_string_equal(rules, "1,2,3,4,5");
+    }
+}
+
+/* ---- there and back ---- */
+
+static void
+simulates_the_profile_that_it_exported(void **state)
+{
+    g_auto(RpCliRun) written = rp_cli_run("export --profile qwen3-8b --gpu rtx4090 --sequences 2 "
+                                          "--tokens 4096 --gpus 4 -o @T/qwen3-8b.json");
+    g_auto(RpCliRun) printed = rp_cli_run("export --profile qwen3-8b --gpu rtx4090 --sequences 2 "
+                                          "--tokens 4096 --gpus 4 -o -");
+    g_autofree char *path = rp_cli_temporary("qwen3-8b.json");
+    g_autofree char *text = NULL;
+    g_auto(RpCliRun) run = rp_cli_run("simulate @T/qwen3-8b.json --schedule roundpipe --gpus 4 "
+                                      "--micro-batches 8 --fidelity full --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+    (void)state;
+    assert_int_equal(written.code, 0);
+    assert_string_equal(written.out, "");
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    assert_string_equal(text, printed.out);
+    assert_true(rp_cli_number(root, "tokens_per_s") > 0);
+    assert_true(rp_cli_number(root, "gpu_peak_bytes") > 0);
+}
+
+static void
+verifies_the_trace_that_it_wrote(void **state)
+{
+    static const char *const modes[] = {
+        "--schedule 1f1b",
+        "--schedule roundpipe --async --iterations 5",
+        "--schedule roundpipe --fidelity full --iterations 2",
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(modes); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_run("simulate @Q --gpus 4 --micro-batches 8 --trace @T/trace.json %s", modes[i]);
+        g_auto(RpCliRun) verified =
+            rp_cli_run("verify @Q --gpus 4 --micro-batches 8 --trace @T/trace.json %s", modes[i]);
+        g_auto(RpCliRun) other =
+            rp_cli_run("verify @Q --gpus 4 --micro-batches 12 --trace @T/trace.json %s", modes[i]);
+
+        assert_int_equal(run.code, 0);
+        if (verified.code != 0)
+            fail_msg("%s: %s", modes[i], verified.err);
+        assert_non_null(strstr(verified.out, "trace"));
+        assert_int_equal(other.code, 1);
+        assert_non_null(strstr(other.err, "task"));
+    }
+}
+
+static void
+verifies_the_pytorch_csv_that_it_exported(void **state)
+{
+    static const struct {
+        const char *schedule;
+        gboolean superset;
+    } orders[] = {{"1f1b", FALSE},
+                  {"gpipe", FALSE},
+                  {"interleaved-zb", FALSE},
+                  {"zb-v", FALSE},
+                  {"roundpipe", TRUE}};
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(orders); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("export @Q --gpus 4 --micro-batches 8 --schedule %s "
+                                          "--pytorch-csv @T/order.csv --csv @T/tasks.csv",
+                                          orders[i].schedule);
+        g_auto(RpCliRun) verified = rp_cli_run("verify --pytorch-csv @T/order.csv");
+
+        assert_int_equal(run.code, 0);
+        assert_string_equal(run.out, "");
+        assert_int_equal(strstr(run.err, "superset") != NULL, orders[i].superset);
+        if (verified.code != 0)
+            fail_msg("%s: %s", orders[i].schedule, verified.err);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prints_every_key_of_the_contract),
+        cmocka_unit_test(prints_the_given_stage_lists),
+        cmocka_unit_test(divides_the_bubble_ratio_into_its_parts),
+        cmocka_unit_test(has_neither_fill_nor_drain_in_steady_state),
+        cmocka_unit_test(reports_one_asynchronous_iteration_as_an_isolated_one),
+        cmocka_unit_test(prints_the_same_bytes_twice),
+        cmocka_unit_test(reproduces_every_published_row),
+        cmocka_unit_test(lists_the_catalogue),
+        cmocka_unit_test(compares_every_schedule_and_marks_the_best),
+        cmocka_unit_test(compares_on_when_a_schedule_cannot_run),
+        cmocka_unit_test(reads_profiles_from_the_environment),
+        cmocka_unit_test(shows_both_partitions_side_by_side),
+        cmocka_unit_test(verifies_plans_of_every_schedule),
+        cmocka_unit_test(simulates_the_profile_that_it_exported),
+        cmocka_unit_test(verifies_the_trace_that_it_wrote),
+        cmocka_unit_test(verifies_the_pytorch_csv_that_it_exported),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}

@@ -1,0 +1,440 @@
+/* What stands in data files and scripts; none of this needs gnuplot. */
+#include "tests/rp-test.h"
+
+#include <locale.h>
+#include <math.h>
+
+#include "core/planner.h"
+#include "core/units.h"
+#include "plots/balance.h"
+#include "plots/bars.h"
+#include "plots/lines.h"
+#include "plots/memory.h"
+#include "plots/table.h"
+#include "plots/timeline.h"
+#include "sim/simulate.h"
+
+/* @n blocks of forward 1 ms, recompute 1 ms, backward 2 ms, with sizes. */
+static RpProfile *
+profile_of_blocks(guint n)
+{
+    RpProfile *profile = rp_profile_new(n);
+
+    for (guint i = 0; i < n; i++) {
+        RpLayer *layer = &profile->layers[i];
+
+        layer->forward_ns = layer->recompute_ns = RP_NS_PER_MS;
+        layer->backward_ns = 2 * RP_NS_PER_MS;
+        layer->weight_gradient_ns = RP_NS_PER_MS;
+        layer->parameter_bytes = layer->gradient_bytes = RP_MIB;
+        layer->input_bytes = layer->output_bytes = RP_MIB;
+    }
+    profile->has_sizes = TRUE;
+    profile->links.h2d_bytes_per_s = profile->links.d2h_bytes_per_s = 25e9;
+    profile->optimizer_parameters_per_s = 1e9;
+    return profile;
+}
+
+typedef struct {
+    RpProfile *profile;
+    RpPartition *partition;
+    RpPlan *plan;
+    RpTrace *trace;
+} Run;
+
+static Run
+run(const char *schedule, guint gpus, guint micro_batches, RpFidelity fidelity)
+{
+    GError *error = NULL;
+    RpPlanOptions options = {.schedule = rp_schedule_find(schedule, &error),
+                             .gpus = gpus,
+                             .micro_batches = micro_batches,
+                             .fidelity = fidelity};
+    rp_assert_no_error(error);
+    guint stages = options.schedule->stages_per_gpu == 2 ? 2 * gpus : gpus;
+    Run made = {.profile = profile_of_blocks(stages)};
+
+    if (options.schedule->dispatched) {
+        guint forward[] = {stages - 1};
+        g_autofree guint *backward = g_new(guint, stages);
+
+        for (guint i = 0; i < stages; i++)
+            backward[i] = 1;
+        made.partition =
+            rp_partition_from_dispatched_blocks(made.profile, forward, 1, backward, stages, &error);
+    } else {
+        made.partition = rp_partition_min_max(made.profile, stages, &error);
+    }
+    rp_assert_no_error(error);
+    made.plan = rp_plan_make(made.profile, made.partition, &options, 1, &error);
+    rp_assert_no_error(error);
+    RpMachine machine = rp_machine_from_profile(made.profile);
+    made.trace = rp_simulate(made.plan, &machine, &error);
+    rp_assert_no_error(error);
+    return made;
+}
+
+static void
+run_clear(Run *made)
+{
+    rp_trace_free(made->trace);
+    rp_plan_free(made->plan);
+    rp_partition_free(made->partition);
+    rp_profile_free(made->profile);
+}
+
+/* Lines of a figure's data that are neither comments nor empty, from its @index-th block on. */
+static GPtrArray *
+data_lines(RpFigure *figure, guint index)
+{
+    g_auto(GStrv) blocks = g_strsplit(rp_figure_data(figure)->str, "\n\n\n", -1);
+    GPtrArray *lines = g_ptr_array_new_with_free_func(g_free);
+
+    assert_true(index < g_strv_length(blocks));
+    g_auto(GStrv) all = g_strsplit(blocks[index], "\n", -1);
+    for (guint i = 0; all[i]; i++) {
+        if (*all[i] != '\0' && *all[i] != '#')
+            g_ptr_array_add(lines, g_strdup(all[i]));
+    }
+    return lines;
+}
+
+static double
+column(const char *line, guint n)
+{
+    g_auto(GStrv) fields = g_strsplit(line, " ", -1);
+
+    assert_true(n < g_strv_length(fields));
+    return g_ascii_strtod(fields[n], NULL);
+}
+
+static void
+a_timeline_has_a_box_for_every_action(void **state)
+{
+    (void)state;
+    Run made = run("1f1b", 2, 4, RP_FIDELITY_COMPUTE);
+    RpTimelinePanel panel = {.trace = made.trace, .title = "1F1B"};
+    RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
+    GPtrArray *boxes = data_lines(figure, 0);
+    double busy_ms = 0;
+
+    assert_int_equal(boxes->len, 16);
+    for (guint i = 0; i < boxes->len; i++)
+        busy_ms += column(boxes->pdata[i], 1) - column(boxes->pdata[i], 0);
+    assert_true(fabs(busy_ms - 32) < 1e-9);
+    /* device 0 starts at once, its first action is a forward of micro-batch 0 */
+    assert_non_null(strstr(boxes->pdata[0], "0.000000 1.000000 "));
+    assert_non_null(strstr(boxes->pdata[0], " forward 0 0 0"));
+    GPtrArray *labels = data_lines(figure, 1);
+    assert_int_equal(labels->len, 16);
+    g_ptr_array_unref(labels);
+    g_ptr_array_unref(boxes);
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
+static void
+boxes_too_narrow_to_be_seen_are_joined_within_their_slot(void **state)
+{
+    (void)state;
+    Run made = run("gpipe", 2, 2000, RP_FIDELITY_COMPUTE);
+    RpTimelinePanel panel = {.trace = made.trace};
+    RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
+    GPtrArray *boxes = data_lines(figure, 0);
+
+    assert_int_equal(rp_trace_n_records(made.trace), 8000);
+    assert_int_equal(boxes->len, 4);
+    assert_true(fabs(column(boxes->pdata[0], 1) - 2000) < 1e-9);
+    g_ptr_array_unref(boxes);
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
+static void
+an_overlapped_action_is_drawn_as_two_halves(void **state)
+{
+    (void)state;
+    Run made = run("dualpipe-v", 2, 4, RP_FIDELITY_COMPUTE);
+    RpTimelinePanel panel = {.trace = made.trace};
+    RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
+    GPtrArray *boxes = data_lines(figure, 0);
+    const RpTraceRecord *records = rp_trace_records(made.trace);
+    guint overlaps = 0;
+
+    for (gsize i = 0; i < rp_trace_n_records(made.trace); i++)
+        overlaps += records[i].kind == RP_TASK_OVERLAP ? 1 : 0;
+    assert_true(overlaps > 0);
+    assert_int_equal(boxes->len, rp_trace_n_records(made.trace) + overlaps);
+    g_ptr_array_unref(boxes);
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
+static void
+a_window_of_a_timeline_is_clipped_and_counted_from_its_start(void **state)
+{
+    (void)state;
+    Run made = run("gpipe", 2, 4, RP_FIDELITY_COMPUTE);
+    RpTimelinePanel panel = {
+        .trace = made.trace, .from_ns = RP_NS_PER_MS / 2, .end_ns = 2 * RP_NS_PER_MS, .gpus = 1};
+    RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
+    GPtrArray *boxes = data_lines(figure, 0);
+
+    assert_int_equal(boxes->len, 2);
+    assert_true(fabs(column(boxes->pdata[0], 0)) < 1e-9);
+    assert_true(fabs(column(boxes->pdata[0], 1) - 0.5) < 1e-9);
+    assert_true(fabs(column(boxes->pdata[1], 1) - 1.5) < 1e-9);
+    g_ptr_array_unref(boxes);
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
+static void
+a_bubble_bar_is_stacked_from_its_parts_in_percent(void **state)
+{
+    (void)state;
+    Run made = run("1f1b", 4, 8, RP_FIDELITY_COMPUTE);
+    RpBubble bubble = rp_report_bubble(made.trace);
+    g_autoptr(RpBarChart) chart = rp_bubble_chart_new("b", "b");
+
+    rp_bubble_chart_add(chart, "group", "1F1B", &bubble, 27.5);
+    RpFigure *figure = rp_bar_chart_figure(chart);
+    GPtrArray *rows = data_lines(figure, 0);
+
+    assert_int_equal(rows->len, 1);
+    assert_true(fabs(column(rows->pdata[0], 3) - 100 * bubble.fill) < 1e-4);
+    assert_true(fabs(column(rows->pdata[0], 4) - 100 * bubble.switch_) < 1e-4);
+    assert_true(fabs(column(rows->pdata[0], 5) - 100 * bubble.drain) < 1e-4);
+    assert_true(fabs(column(rows->pdata[0], 6) - 100 * bubble.intra) < 1e-4);
+    assert_true(fabs(column(rows->pdata[0], 8) - 100.0 * 9 / 33) < 1e-4);
+    assert_true(fabs(column(rows->pdata[0], 10) - 27.5) < 1e-9);
+    assert_non_null(strstr(rows->pdata[0], "27.3 %"));
+    g_ptr_array_unref(rows);
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
+static void
+the_height_of_a_bar_chart_follows_from_its_rows(void **state)
+{
+    (void)state;
+    RpBarPart part = {NULL, RP_COLOUR_BLUE};
+    g_autoptr(RpBarChart) chart = rp_bar_chart_new("b", "b", "x", 1, &part, 1);
+    RpBarRow row = {.group = "a", .label = "one", .values = {1}, .marker = NAN};
+
+    rp_bar_chart_add(chart, &row);
+    g_autoptr(RpFigure) small = rp_bar_chart_figure(chart);
+    for (guint i = 0; i < 10; i++)
+        rp_bar_chart_add(chart, &row);
+    g_autoptr(RpFigure) large = rp_bar_chart_figure(chart);
+    assert_true(rp_figure_height(large) > rp_figure_height(small) + 100);
+    assert_int_equal(rp_figure_width(large), rp_figure_width(small));
+}
+
+static void
+a_line_chart_keeps_gaps_and_numbers(void **state)
+{
+    (void)state;
+    const double x[] = {1, 2, 4};
+    const double y[] = {0.125, NAN, 1e9};
+    g_autoptr(RpLineChart) chart = rp_line_chart_new("l", "l", "x", "y");
+
+    rp_line_chart_add(chart, "series", RP_COLOUR_BLUE, RP_LINE_SOLID, x, y, G_N_ELEMENTS(x));
+    g_autoptr(RpFigure) figure = rp_line_chart_figure(chart);
+    assert_non_null(strstr(rp_figure_data(figure)->str, "1 0.125\n2 NaN\n4 1e+09\n"));
+}
+
+static void
+a_table_of_a_benchmark_becomes_a_chart(void **state)
+{
+    (void)state;
+    GError *error = NULL;
+    RpFigure *figure = rp_line_chart_from_csv(
+        "cost", "cost", "seconds", "tasks,compute,full\n1000,0.0001,\n10000,0.001,0.01\n", &error);
+
+    rp_assert_no_error(error);
+    assert_non_null(strstr(rp_figure_data(figure)->str, "1000 0.0001\n10000 0.001\n"));
+    assert_non_null(strstr(rp_figure_data(figure)->str, "1000 NaN\n10000 0.01\n"));
+    rp_figure_free(figure);
+}
+
+static void
+a_table_that_cannot_be_read_names_the_line(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *part;
+    } cases[] = {
+        {"", "no data"},
+        {"tasks,seconds\n", "no data"},
+        {"tasks,seconds\n1,2\n3\n", "line 3"},
+        {"tasks,seconds\n1,fast\n", "line 2"},
+        {"tasks,seconds\n0,1\n", "line 2"},
+        {"tasks,seconds\n,1\n", "line 2"},
+        {"tasks,seconds\n1,nan\n", "line 2"},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(GError) error = NULL;
+
+        assert_null(rp_line_chart_from_csv("c", "c", "y", cases[i].text, &error));
+        assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
+        rp_assert_error_message_contains(error, cases[i].part);
+    }
+}
+
+static void
+balance_shows_the_time_of_each_slot(void **state)
+{
+    (void)state;
+    GError *error = NULL;
+    g_autoptr(RpProfile) profile = profile_of_blocks(4);
+    const guint forward[] = {3};
+    const guint backward[] = {1, 2, 1};
+    RpPartition *partition =
+        rp_partition_from_dispatched_blocks(profile, forward, 1, backward, 3, &error);
+    rp_assert_no_error(error);
+    RpBalancePanel panel = {partition, "by hand"};
+    RpFigure *figure = rp_balance_figure("b", "b", profile, &panel, 1);
+    GPtrArray *rows = data_lines(figure, 0);
+
+    assert_int_equal(rows->len, 4);
+    const double expected_ms[] = {3, 3, 6, 3};
+    for (guint i = 0; i < 4; i++)
+        assert_true(fabs(column(rows->pdata[i], 1) - expected_ms[i]) < 1e-9);
+    assert_non_null(strstr(rp_figure_script(figure)->str, "4 slots, t_max 6.0 ms"));
+    g_ptr_array_unref(rows);
+    rp_figure_free(figure);
+    rp_partition_free(partition);
+}
+
+static void
+a_memory_curve_never_rises_above_its_arena(void **state)
+{
+    (void)state;
+    Run made = run("roundpipe", 2, 2, RP_FIDELITY_FULL);
+    RpFigure *figure = rp_memory_figure("m", "m", made.plan, made.trace, 0);
+
+    for (guint arena = 0; arena <= 2; arena++) {
+        GPtrArray *steps = data_lines(figure, arena);
+        double size = (double)rp_plan_arena_bytes(made.plan, arena) / (double)RP_GIB;
+        double peak = 0;
+
+        for (guint i = 0; i < steps->len; i++)
+            peak = fmax(peak, column(steps->pdata[i], 1));
+        assert_true(peak > 0);
+        assert_true(peak <= size + 1e-6);
+        g_ptr_array_unref(steps);
+    }
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
+static void
+categories_sum_to_the_arena(void **state)
+{
+    (void)state;
+    Run made = run("roundpipe", 2, 2, RP_FIDELITY_FULL);
+    RpFigure *figure = rp_memory_categories_figure("m", "m", made.plan);
+    GPtrArray *rows = data_lines(figure, 0);
+
+    assert_int_equal(rows->len, 3);
+    for (guint arena = 0; arena <= 2; arena++) {
+        g_auto(GStrv) fields =
+            g_strsplit(strrchr(rows->pdata[arena], '"') ? rows->pdata[arena] : "", "\"", -1);
+        /* y "label" colour parts... total hatched marker text_at "text" */
+        g_auto(GStrv) numbers = g_strsplit(g_strstrip(fields[2]), " ", -1);
+        double total = g_ascii_strtod(numbers[1 + RP_N_BUFFER_CATEGORIES], NULL);
+        double size = (double)rp_plan_arena_bytes(made.plan, arena) / (double)RP_GIB;
+
+        assert_true(fabs(total - size) <= 1e-5 * size);
+    }
+    g_ptr_array_unref(rows);
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
+static void
+published_tables_are_complete(void **state)
+{
+    static const struct {
+        const char *file;
+        guint rows;
+    } files[] = {
+        {"published-schedules.csv", 15},
+        {"published-throughput.csv", 22},
+        {"published-sequence-sensitivity.csv", 8},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(files); i++) {
+        g_autoptr(RpTable) table = rp_table_published(files[i].file);
+
+        assert_int_equal(rp_table_n_rows(table), files[i].rows);
+    }
+    g_autoptr(RpTable) schedules = rp_table_published("published-schedules.csv");
+    guint row = rp_table_find(schedules, "schedule", "roundpipe", "model", "qwen3-32b");
+    assert_true(row != RP_TABLE_NONE);
+    assert_string_equal(rp_table_text(schedules, row, "partition"), "2*2,3*20|0,1*64");
+    assert_true(fabs(rp_table_number(schedules, row, "bubble_pct") - 6.6661) < 1e-9);
+    g_autoptr(RpTable) throughput = rp_table_published("published-throughput.csv");
+    assert_true(isnan(rp_table_number(throughput, 0, "qwen3-32b"))); /* OOM */
+    assert_true(isnan(rp_table_number(throughput, 0, "no such column")));
+    assert_int_equal(rp_table_find(throughput, "system", "x", "server", "y"), RP_TABLE_NONE);
+}
+
+static void
+a_table_with_an_open_quote_or_a_missing_field_is_refused(void **state)
+{
+    static const char *const texts[] = {"a,b\n1,\"2\n", "a,b\n1\n", "a,b\n# fine\n1,2,3\n"};
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(texts); i++) {
+        g_autoptr(GError) error = NULL;
+
+        assert_null(rp_table_parse(texts[i], &error));
+        rp_assert_error_message_contains(error, i == 2 ? "line 3" : "line 2");
+    }
+}
+
+static void
+numbers_have_points_in_every_locale(void **state)
+{
+    static const char *const locales[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"};
+    g_autoptr(GString) text = g_string_new(NULL);
+    const char *found = NULL;
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(locales) && !found; i++)
+        found = setlocale(LC_NUMERIC, locales[i]);
+    rp_text_append(text, "%.2f %u", 1.5, 7);
+    setlocale(LC_NUMERIC, "C");
+    assert_string_equal(text->str, "1.50 7");
+    if (!found)
+        skip();
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_timeline_has_a_box_for_every_action),
+        cmocka_unit_test(boxes_too_narrow_to_be_seen_are_joined_within_their_slot),
+        cmocka_unit_test(an_overlapped_action_is_drawn_as_two_halves),
+        cmocka_unit_test(a_window_of_a_timeline_is_clipped_and_counted_from_its_start),
+        cmocka_unit_test(a_bubble_bar_is_stacked_from_its_parts_in_percent),
+        cmocka_unit_test(the_height_of_a_bar_chart_follows_from_its_rows),
+        cmocka_unit_test(a_line_chart_keeps_gaps_and_numbers),
+        cmocka_unit_test(a_table_of_a_benchmark_becomes_a_chart),
+        cmocka_unit_test(a_table_that_cannot_be_read_names_the_line),
+        cmocka_unit_test(balance_shows_the_time_of_each_slot),
+        cmocka_unit_test(a_memory_curve_never_rises_above_its_arena),
+        cmocka_unit_test(categories_sum_to_the_arena),
+        cmocka_unit_test(published_tables_are_complete),
+        cmocka_unit_test(a_table_with_an_open_quote_or_a_missing_field_is_refused),
+        cmocka_unit_test(numbers_have_points_in_every_locale),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

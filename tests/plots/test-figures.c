@@ -1,0 +1,240 @@
+/* Pictures as gnuplot draws them, and the figures of the paper. Skipped without gnuplot. */
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+
+#include "plots/bars.h"
+#include "plots/figures.h"
+#include "plots/lines.h"
+
+#define EXIT_SKIP 77
+
+static void
+remove_directory(const char *path)
+{
+    g_autoptr(GDir) directory = g_dir_open(path, 0, NULL);
+    const char *name;
+
+    while (directory && (name = g_dir_read_name(directory))) {
+        g_autofree char *file = g_build_filename(path, name, NULL);
+
+        g_unlink(file);
+    }
+    g_rmdir(path);
+}
+
+/* Two directories to draw into. */
+typedef struct {
+    char *first;
+    char *second;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *fixture = g_new0(Fixture, 1);
+
+    fixture->first = g_dir_make_tmp("rp-figures-XXXXXX", NULL);
+    fixture->second = g_dir_make_tmp("rp-figures-XXXXXX", NULL);
+    *state = fixture;
+    return fixture->first && fixture->second ? 0 : -1;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *fixture = *state;
+
+    remove_directory(fixture->first);
+    remove_directory(fixture->second);
+    g_free(fixture->first);
+    g_free(fixture->second);
+    g_free(fixture);
+    return 0;
+}
+
+static char *
+contents(const char *directory, const char *file, gsize *length)
+{
+    g_autofree char *path = g_build_filename(directory, file, NULL);
+    g_autoptr(GError) error = NULL;
+    char *text = NULL;
+
+    if (!g_file_get_contents(path, &text, length, &error))
+        print_error("%s\n", error->message);
+    assert_non_null(text);
+    return text;
+}
+
+static guint32
+big_endian(const char *bytes)
+{
+    const guchar *b = (const guchar *)bytes;
+
+    return (guint32)b[0] << 24 | (guint32)b[1] << 16 | (guint32)b[2] << 8 | b[3];
+}
+
+static RpFigure *
+some_figure(void)
+{
+    static const RpBarPart part = {"part of a \"bar\"", RP_COLOUR_BLUE};
+    g_autoptr(RpBarChart) chart =
+        rp_bar_chart_new("bars", "it's `a` title, M_R = 8", "value, ms", 1, &part, 1);
+    RpBarRow row = {.group = "group's", .label = "a_{b} \"c\"", .values = {3}, .marker = NAN};
+
+    rp_bar_chart_add(chart, &row);
+    RpFigure *figure = rp_bar_chart_figure(chart);
+    rp_figure_set_caption(figure, "Predicted.");
+    rp_figure_add_command(figure, "roundpipe simulate X");
+    return figure;
+}
+
+static void
+a_picture_is_a_png_of_the_size_asked_for(void **state)
+{
+    Fixture *fixture = *state;
+    g_autoptr(RpFigure) figure = some_figure();
+    g_autoptr(GError) error = NULL;
+    gsize length = 0;
+
+    if (!rp_figure_write(figure, fixture->first, RP_PICTURE_PNG, &error))
+        fail_msg("%s", error->message);
+    g_autofree char *png = contents(fixture->first, "bars.png", &length);
+    assert_true(length > 1000);
+    assert_memory_equal(png, "\x89PNG\r\n\x1a\n", 8);
+    assert_memory_equal(png + 12, "IHDR", 4);
+    assert_int_equal(big_endian(png + 16), rp_figure_width(figure));
+    assert_int_equal(big_endian(png + 20), rp_figure_height(figure));
+    assert_memory_equal(png + length - 8, "IEND", 4);
+}
+
+static void
+a_figure_leaves_every_format_with_data_script_and_caption(void **state)
+{
+    static const struct {
+        const char *file;
+        const char *part;
+    } files[] = {
+        {"bars.svg", "<svg"},         {"bars.pdf", "%PDF-"},
+        {"bars.dat", "a_{b} 'c'"},    {"bars.gp", "load 'style.gp'"},
+        {"bars.txt", "Predicted."},   {"bars.txt", "roundpipe simulate X"},
+        {"style.gp", "set terminal"}, {"bars.svg", "it's `a` title, M_R = 8"},
+        {"bars.svg", "a_{b} 'c'"},
+    };
+    Fixture *fixture = *state;
+    g_autoptr(RpFigure) figure = some_figure();
+    g_autoptr(GError) error = NULL;
+
+    if (!rp_figure_write(figure, fixture->first, RP_PICTURE_ALL, &error))
+        fail_msg("%s", error->message);
+    for (gsize i = 0; i < G_N_ELEMENTS(files); i++) {
+        gsize length = 0;
+        g_autofree char *text = contents(fixture->first, files[i].file, &length);
+
+        if (!g_strstr_len(text, (gssize)length, files[i].part))
+            fail_msg("%s lacks %s", files[i].file, files[i].part);
+    }
+}
+
+static void
+a_figure_drawn_again_replaces_all_of_its_files(void **state)
+{
+    Fixture *fixture = *state;
+    const double x[] = {1, 2, 3};
+    g_autoptr(GError) error = NULL;
+
+    for (guint n = 3; n >= 2; n--) {
+        g_autoptr(RpLineChart) chart = rp_line_chart_new("lines", "lines", "x", "y");
+        rp_line_chart_add(chart, "series", RP_COLOUR_BLUE, RP_LINE_SOLID, x, x, n);
+        g_autoptr(RpFigure) figure = rp_line_chart_figure(chart);
+        if (!rp_figure_write(figure, fixture->first, RP_PICTURE_PNG, &error))
+            fail_msg("%s", error->message);
+    }
+    g_autofree char *data = contents(fixture->first, "lines.dat", NULL);
+    assert_null(strstr(data, "3 3"));
+}
+
+/* All figures, PNG only. */
+static void
+make_all(const char *directory)
+{
+    g_autofree char *profiles = rp_test_source_path("profiles");
+    g_autoptr(GError) error = NULL;
+
+    if (!rp_figures_make(directory, profiles, NULL, RP_PICTURE_PNG, NULL, NULL, &error))
+        fail_msg("%s", error->message);
+}
+
+static void
+check_published_bars(const char *directory)
+{
+    g_autofree char *data = contents(directory, "figure-15-published.dat", NULL);
+    g_auto(GStrv) lines = g_strsplit(data, "\n", -1);
+    guint checked = 0;
+
+    for (guint i = 0; lines[i]; i++) {
+        if (*lines[i] == '#' || *lines[i] == '\0' || strstr(lines[i], "async"))
+            continue;
+        const char *numbers = strchr(strchr(lines[i], '"') + 1, '"') + 2;
+        g_auto(GStrv) fields = g_strsplit(numbers, " ", -1);
+        /* colour, five parts, total, hatched, marker */
+        double total = g_ascii_strtod(fields[6], NULL);
+        double published = g_ascii_strtod(fields[8], NULL);
+
+        if (fabs(total - published) > 0.001)
+            fail_msg("%s: %g, published %g", lines[i], total, published);
+        checked++;
+    }
+    assert_int_equal(checked, 15);
+}
+
+static void
+every_figure_is_made_listed_and_the_same_again(void **state)
+{
+    Fixture *fixture = *state;
+    g_autoptr(GDir) directory = NULL;
+    guint data_files = 0;
+    const char *name;
+
+    make_all(fixture->first);
+    make_all(fixture->second);
+    check_published_bars(fixture->first);
+    g_autofree char *index = contents(fixture->first, "index.txt", NULL);
+    directory = g_dir_open(fixture->first, 0, NULL);
+    while ((name = g_dir_read_name(directory))) {
+        if (!g_str_has_suffix(name, ".dat") && !g_str_has_suffix(name, ".gp"))
+            continue;
+        g_autofree char *first = contents(fixture->first, name, NULL);
+        g_autofree char *second = contents(fixture->second, name, NULL);
+        assert_string_equal(first, second);
+        if (!g_str_has_suffix(name, ".dat"))
+            continue;
+        g_autofree char *heading = g_strdup_printf("%.*s: ", (int)strlen(name) - 4, name);
+        if (!strstr(index, heading))
+            fail_msg("index.txt does not list %s", name);
+        data_files++;
+    }
+    assert_true(data_files >= g_strv_length((char **)rp_figures_names()));
+    assert_non_null(strstr(index, "Predicted"));
+    assert_non_null(strstr(index, "Diamonds: published"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_picture_is_a_png_of_the_size_asked_for, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_figure_leaves_every_format_with_data_script_and_caption,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_figure_drawn_again_replaces_all_of_its_files, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(every_figure_is_made_listed_and_the_same_again, set_up,
+                                        tear_down),
+    };
+
+    if (!rp_gnuplot_check_formats(RP_PICTURE_ALL, NULL))
+        return EXIT_SKIP;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,217 @@
+/* gnuplot as a tool: what is checked before any work, and how text reaches it unharmed. */
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+
+#include "plots/figures.h"
+#include "plots/gnuplot.h"
+
+typedef struct {
+    char *directory;
+    char *path; /* PATH as it was */
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *fixture = g_new0(Fixture, 1);
+
+    fixture->directory = g_dir_make_tmp("rp-gnuplot-XXXXXX", NULL);
+    fixture->path = g_strdup(g_getenv("PATH"));
+    *state = fixture;
+    return fixture->directory ? 0 : -1;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *fixture = *state;
+    g_autofree char *file = g_build_filename(fixture->directory, "file", NULL);
+    g_autofree char *inner = g_build_filename(fixture->directory, "a", "b", NULL);
+    g_autofree char *outer = g_build_filename(fixture->directory, "a", NULL);
+
+    g_setenv("PATH", fixture->path, TRUE);
+    g_unlink(file);
+    g_rmdir(inner);
+    g_rmdir(outer);
+    int left = g_rmdir(fixture->directory);
+    g_free(fixture->directory);
+    g_free(fixture->path);
+    g_free(fixture);
+    return left;
+}
+
+static void
+scripts_quote_text_so_that_nothing_runs(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *quoted;
+    } cases[] = {
+        {"plain", "'plain'"},
+        {"it's", "'it''s'"},
+        {"`rm -rf /` \"$HOME\" @m \\n", "'`rm -rf /` \"$HOME\" @m \\n'"},
+        {"two\nlines", "'two'.\"\\n\".'lines'"},
+        {"tab\there", "'tab here'"},
+        {"", "''"},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *quoted = rp_gnuplot_quote(cases[i].text);
+
+        assert_string_equal(quoted, cases[i].quoted);
+    }
+}
+
+static void
+data_files_quote_text_so_that_columns_stay_apart(void **state)
+{
+    g_autofree char *quoted = rp_gnuplot_quote_datum("a \"b\" c\\n\td\n");
+
+    (void)state;
+    assert_string_equal(quoted, "\"a 'b' c/n d \"");
+}
+
+static void
+formats_are_read_from_a_list(void **state)
+{
+    RpPictureFormat formats = 0;
+    g_autoptr(GError) error = NULL;
+
+    (void)state;
+    assert_true(rp_picture_formats_parse("png", &formats, &error));
+    assert_int_equal(formats, RP_PICTURE_PNG);
+    assert_true(rp_picture_formats_parse("svg, pdf", &formats, &error));
+    assert_int_equal(formats, RP_PICTURE_SVG | RP_PICTURE_PDF);
+    assert_true(rp_picture_formats_parse("all", &formats, &error));
+    assert_int_equal(formats, RP_PICTURE_ALL);
+    assert_false(rp_picture_formats_parse("png,gif", &formats, &error));
+    rp_assert_error_message_contains(error, "\"gif\"");
+    g_clear_error(&error);
+    assert_false(rp_picture_formats_parse("", &formats, &error));
+    assert_non_null(error);
+}
+
+static void
+count_calls(const char *name, guint done, guint total, gpointer user_data)
+{
+    (void)name;
+    (void)done;
+    (void)total;
+    ++*(guint *)user_data;
+}
+
+static void
+a_missing_gnuplot_is_named_with_its_package_before_any_work(void **state)
+{
+    Fixture *fixture = *state;
+    g_autofree char *output = g_build_filename(fixture->directory, "a", NULL);
+    g_autoptr(GError) error = NULL;
+    guint calls = 0;
+
+    g_setenv("PATH", fixture->directory, TRUE);
+    assert_false(rp_gnuplot_check(&error));
+    assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT));
+    assert_string_equal(error->message,
+                        "gnuplot not found in PATH: install the Debian package gnuplot-nox");
+    g_clear_error(&error);
+    assert_false(rp_figures_make(output, "/no/such/profiles", NULL, RP_PICTURE_PNG, count_calls,
+                                 &calls, &error));
+    rp_assert_error_message_contains(error, "gnuplot-nox");
+    assert_int_equal(calls, 0);
+    assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
+}
+
+static void
+an_output_directory_is_made_with_its_parents(void **state)
+{
+    Fixture *fixture = *state;
+    g_autofree char *output = g_build_filename(fixture->directory, "a", "b", NULL);
+    g_autoptr(GError) error = NULL;
+
+    assert_true(rp_output_directory_check(output, &error));
+    assert_true(g_file_test(output, G_FILE_TEST_IS_DIR));
+    assert_true(rp_output_directory_check(output, &error));
+    assert_null(error);
+}
+
+static void
+an_output_directory_that_cannot_be_written_is_refused_before_any_work(void **state)
+{
+    Fixture *fixture = *state;
+    g_autofree char *file = g_build_filename(fixture->directory, "file", NULL);
+    g_autofree char *below = g_build_filename(file, "figures", NULL);
+    g_autoptr(GError) error = NULL;
+    guint calls = 0;
+
+    assert_true(g_file_set_contents(file, "", 0, NULL));
+    assert_false(rp_output_directory_check(below, &error));
+    assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY));
+    rp_assert_error_message_contains(error, below);
+    g_clear_error(&error);
+    /* not even mkdir, but no file can be made in it, not by root either */
+    assert_false(rp_output_directory_check("/proc/self", &error));
+    rp_assert_error_message_contains(error, "/proc/self");
+    g_clear_error(&error);
+    if (!rp_gnuplot_check(NULL))
+        skip();
+    assert_false(rp_figures_make(below, "/no/such/profiles", NULL, RP_PICTURE_PNG, count_calls,
+                                 &calls, &error));
+    rp_assert_error_message_contains(error, below);
+    assert_int_equal(calls, 0);
+}
+
+static void
+an_unknown_figure_is_refused_with_the_list(void **state)
+{
+    static const char *const names[] = {"figure-99", NULL};
+    Fixture *fixture = *state;
+    g_autoptr(GError) error = NULL;
+
+    assert_false(
+        rp_figures_make(fixture->directory, "profiles", names, RP_PICTURE_PNG, NULL, NULL, &error));
+    rp_assert_error_message_contains(error, "figure-99");
+    rp_assert_error_message_contains(error, "figure-15");
+}
+
+static void
+what_gnuplot_complains_about_becomes_an_error(void **state)
+{
+    Fixture *fixture = *state;
+    g_autoptr(GError) error = NULL;
+
+    if (!rp_gnuplot_check(NULL))
+        skip();
+    assert_true(rp_gnuplot_run(fixture->directory, "x = 1\n", &error));
+    assert_null(error);
+    assert_false(rp_gnuplot_run(fixture->directory, "plot 'no-such-file.dat'\n", &error));
+    assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW));
+    rp_assert_error_message_contains(error, "no-such-file.dat");
+    g_clear_error(&error);
+    assert_false(rp_gnuplot_run(fixture->directory, "print 'a warning'\n", &error));
+    rp_assert_error_message_contains(error, "a warning");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scripts_quote_text_so_that_nothing_runs),
+        cmocka_unit_test(data_files_quote_text_so_that_columns_stay_apart),
+        cmocka_unit_test(formats_are_read_from_a_list),
+        cmocka_unit_test_setup_teardown(a_missing_gnuplot_is_named_with_its_package_before_any_work,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_output_directory_is_made_with_its_parents, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(
+            an_output_directory_that_cannot_be_written_is_refused_before_any_work, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(an_unknown_figure_is_refused_with_the_list, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(what_gnuplot_complains_about_becomes_an_error, set_up,
+                                        tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
