@@ -30,7 +30,7 @@ typedef enum {
 typedef struct {
     guint32 stage;
     guint32 micro_batch;
-    guint32 backward_stage;       /* RP_ACTION_OVERLAP: its backward part; else RP_NONE */
+    guint32 backward_stage; /* RP_ACTION_OVERLAP: its backward part; else RP_NONE */
     guint32 backward_micro_batch;
     guint8 kind;
 } RpAction;
@@ -49,9 +49,9 @@ typedef struct {
 
 typedef struct _RpScheduleOps RpScheduleOps;
 struct _RpScheduleOps {
-    const char *name;    /* "interleaved-1f1b" */
-    const char *title;   /* "Interleaved 1F1B" */
-    const char *summary; /* one line */
+    const char *name;          /* "interleaved-1f1b" */
+    const char *title;         /* "Interleaved 1F1B" */
+    const char *summary;       /* one line */
     gboolean dispatched;       /* stages are not bound to devices */
     gboolean looped;           /* more than one stage per device is usual */
     gboolean folded;           /* stages r and 2N-1-r share device r (V shape) */

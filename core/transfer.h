@@ -17,14 +17,15 @@
  * @alignment: tensors are split at multiples of so many bytes; 0 = 256
  *
  * Longest-processing-time-first: pieces by falling size, each to the window with the least so far.
- * A tensor larger than an even share (total / n_windows) is split into pieces of at most that first;
- * neighbouring tensors that are small beside the share (the experts of a mixture) travel as one
- * piece, so that a chunk is a few copies and not hundreds. The largest chunk then exceeds the even
- * share by less than one piece plus alignment. Every byte is in exactly one segment; segments of a
- * chunk are sorted by layer and offset, neighbours merged; windows left without bytes are dropped.
+ * A tensor larger than an even share (total / n_windows) is split into pieces of at most that
+ * first; neighbouring tensors that are small beside the share (the experts of a mixture) travel as
+ * one piece, so that a chunk is a few copies and not hundreds. The largest chunk then exceeds the
+ * even share by less than one piece plus alignment. Every byte is in exactly one segment; segments
+ * of a chunk are sorted by layer and offset, neighbours merged; windows left without bytes are
+ * dropped.
  *
- * Gradients of a layer have the layout of its parameters when gradient_bytes = parameter_bytes, else
- * they count as one tensor.
+ * Gradients of a layer have the layout of its parameters when gradient_bytes = parameter_bytes,
+ * else they count as one tensor.
  */
 RpChunks rp_chunks_pack(const RpProfile *profile, RpInterval layers, gboolean gradients,
                         guint n_windows, guint64 alignment);
