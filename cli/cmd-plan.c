@@ -768,9 +768,11 @@ rp_cmd_plan(int argc, char **argv)
     int code = RP_EXIT_OK;
 
     if (!rp_cli_parse("",
-                      "Tells what will happen if a model is trained on these GPUs: roundpipe plan "
-                      "--model qwen3-32b --gpu rtx4090 --gpus 8 --host-memory 800GiB --sequence "
-                      "2048 --batch 128\nExit codes: 0 it fits, 1 it does not, 2 wrong usage.",
+                      "Tells what will happen if a model is trained on these GPUs.\n\n"
+                      "Example:\n"
+                      "  roundpipe plan --model qwen3-32b --gpu rtx4090 --gpus 8 \\\n"
+                      "    --host-memory 800GiB --sequence 2048 --batch 128\n\n"
+                      "Exit codes: 0 it fits, 1 it does not, 2 wrong usage.",
                       entries, NULL, 0, 0, &argc, &argv, &error) ||
         !run(&args, &code, &error))
         code = rp_cli_fail("plan", error);
