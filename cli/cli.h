@@ -102,6 +102,7 @@ typedef struct {
     gboolean async;
     int iterations;
     int group;
+    gboolean reverse_backward;
     gboolean json;
 } RpScheduleArgs;
 

@@ -51,6 +51,8 @@ rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule)
          "iterations to simulate (default: 1; --async: until steady)", "K"},
         {"group", 0, 0, G_OPTION_ARG_INT, &args->group,
          "interleaved schedules: micro-batches of a group (default: N)", "G"},
+        {"reverse-backward", 0, 0, G_OPTION_ARG_NONE, &args->reverse_backward,
+         "gpipe, looped-bfs, mobius: backward from the last micro-batch on, as PyTorch", NULL},
         {"json", 0, 0, G_OPTION_ARG_NONE, &args->json, "print JSON", NULL},
     };
     GOptionEntry schedule = {
@@ -140,6 +142,7 @@ rp_schedule_args_options(const RpScheduleArgs *args, RpPlanOptions *options, GEr
         .micro_batches = (guint)args->micro_batches,
         .round = (guint)args->round,
         .group = (guint)args->group,
+        .reverse_backward = args->reverse_backward,
         .async = args->async,
         .fidelity = (RpFidelity)fidelity,
         .recompute = (RpRecompute)(recompute + 1), /* 0 = default */
@@ -257,6 +260,7 @@ rp_request_shape(const RpRequest *request)
         .round = options->round,
         .forward_slots = partition->dispatched ? partition->n_forward : 0,
         .group = options->group,
+        .reverse_backward = options->reverse_backward,
     };
 }
 
@@ -322,6 +326,7 @@ check_early(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *req
                       : rp_partition_default_stages(profile, schedule, options->gpus),
         .round = schedule->dispatched && round == 0 ? options->micro_batches : options->round,
         .group = options->group,
+        .reverse_backward = options->reverse_backward,
     };
     return rp_schedule_check(schedule, &shape, error) &&
            check_size(options, shape.stages, (guint)MAX(1, args->iterations), error);

@@ -226,6 +226,7 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
         .round = planner->options.round,
         .forward_slots = partition->dispatched ? partition->n_forward : 0,
         .group = options->group,
+        .reverse_backward = options->reverse_backward,
         .gpus_per_root = profile->links.gpus_per_root,
     };
     if (!rp_schedule_check(options->schedule, &planner->shape, error))

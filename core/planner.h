@@ -31,8 +31,9 @@ typedef struct {
     const RpScheduleOps *schedule;
     guint gpus;
     guint micro_batches;
-    guint round; /* 0 = micro_batches */
-    guint group; /* interleaved: 0 = gpus */
+    guint round;               /* 0 = micro_batches */
+    guint group;               /* interleaved: 0 = gpus */
+    gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     gboolean async;
     RpFidelity fidelity;
     RpRecompute recompute; /* default: early for dispatched schedules, gated for bound ones */

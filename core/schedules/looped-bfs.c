@@ -5,8 +5,8 @@
  *   gpu 1      |1F0|1F1|3F0|3F1|3B0    |3B1    |1B0    |1B1    |
  *
  * Breadth first: for each chunk upwards F of all micro-batches, then for each chunk downwards B of
- * all micro-batches, in the same order of micro-batches (PyTorch reverses it in B; the makespan is
- * the same in every uniform case tried). vM activations live.
+ * all micro-batches, in the same order of micro-batches (with reverse_backward the last one first,
+ * as PyTorch does; the makespan is the same in every uniform case tried). vM activations live.
  * T = (vM + N - 1)(F + B) when M >= N or v = 1.
  *
  * Source: Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023.
@@ -23,8 +23,11 @@ rp_order_looped(const RpShape *shape, guint gpu, GArray *order)
         for (guint m = 0; m < shape->micro_batches; m++)
             rp_order_push(order, RP_ACTION_FORWARD, chunk * shape->gpus + gpu, m);
     for (guint chunk = v; chunk-- > 0;)
-        for (guint m = 0; m < shape->micro_batches; m++)
+        for (guint i = 0; i < shape->micro_batches; i++) {
+            guint m = shape->reverse_backward ? shape->micro_batches - 1 - i : i;
+
             rp_order_push(order, RP_ACTION_BACKWARD, chunk * shape->gpus + gpu, m);
+        }
 }
 
 const RpScheduleOps rp_schedule_looped_bfs = {

@@ -98,11 +98,13 @@ options_of(const char *schedule, guint gpus, guint micro_batches)
 
 static gint64
 uniform_makespan(const char *schedule, guint gpus, guint per_gpu, guint micro_batches,
-                 const Cost *cost)
+                 const Cost *cost, gboolean reverse)
 {
     g_autoptr(RpProfile) profile = new_blocks(gpus * per_gpu, cost);
     g_autoptr(RpPartition) partition = one_block_a_stage(profile);
     RpPlanOptions options = options_of(schedule, gpus, micro_batches);
+
+    options.reverse_backward = reverse;
     g_autoptr(RpTrace) trace = simulate(profile, partition, &options, 1, schedule);
 
     return rp_trace_makespan_ns(trace);
@@ -111,8 +113,10 @@ uniform_makespan(const char *schedule, guint gpus, guint per_gpu, guint micro_ba
 static void
 check(const char *schedule, guint n, guint v, guint m, const Cost *cost, gint64 expected)
 {
-    gint64 found = uniform_makespan(schedule, n, v, m, cost);
+    gint64 found = uniform_makespan(schedule, n, v, m, cost, FALSE);
+    gint64 reversed = uniform_makespan(schedule, n, v, m, cost, TRUE);
 
+    assert_int_equal(reversed, found);
     if (found != expected)
         fail_msg("%s, N=%u, v=%u, M=%u, F=%d, B=%d, W=%d: makespan %" G_GINT64_FORMAT
                  ", closed form %" G_GINT64_FORMAT,
