@@ -97,7 +97,6 @@ begin_slot(RpPlanner *planner, guint g, guint32 stage, guint32 round, gboolean b
     device->round = round;
     device->iteration = planner->iteration;
     device->backward = backward;
-    device->n_actions = 0;
     if (same_weights)
         return;
     device->parameter_turn ^= 1;
@@ -476,7 +475,6 @@ rp_planner_full_action(RpPlanner *planner, guint g, const RpAction *action)
         break;
     }
     g_array_append_val(device->gates, operands.gate);
-    device->n_actions++;
     if (backward && action->kind != RP_ACTION_INPUT_GRADIENT)
         count_gradient(planner, g, action);
     return id;

@@ -70,7 +70,6 @@ typedef struct {
     guint32 stage; /* RP_NONE before the first */
     guint32 round;
     guint32 iteration;
-    guint n_actions;      /* of the slot so far */
     gboolean backward;    /* the slot makes gradients */
     GArray *gates;        /* RpTaskId: activation upload of each window of the slot */
     GArray *old_gates;    /* the same of the slot before: windows of this slot's parameters */
