@@ -154,10 +154,14 @@ rp_schedule_args_options(const RpScheduleArgs *args, RpPlanOptions *options, GEr
     return TRUE;
 }
 
-/* A stage list, with the option's name in front of what is wrong with it. */
+/* A stage list, with the option's name in front of what is wrong with it. "none" is what an empty
+ * list is printed as: the fused stage holds every block. */
 static GArray *
 parse_stages(const char *option, const char *text, GError **error)
 {
+    if (strcmp(text, "none") == 0)
+        return g_array_new(FALSE, FALSE, sizeof(guint));
+
     GArray *list = rp_partition_parse_list(text, error);
 
     if (list == NULL)
@@ -198,6 +202,30 @@ given_dispatched(const RpScheduleArgs *args, const RpProfile *profile, GError **
     if (partition == NULL)
         g_prefix_error(error, "--forward-stages, --backward-stages: ");
     return partition;
+}
+
+/* Options that only some schedules know. */
+static gboolean
+check_own_options(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
+{
+    static const char *const grouped[] = {"interleaved-1f1b", "interleaved-zb", NULL};
+    static const char *const reversible[] = {"gpipe", "looped-bfs", "mobius", NULL};
+    const char *option = NULL;
+    const char *const *known = NULL;
+
+    if (args->group > 0 && !g_strv_contains(grouped, schedule->name)) {
+        option = "group";
+        known = grouped;
+    } else if (args->reverse_backward && !g_strv_contains(reversible, schedule->name)) {
+        option = "reverse-backward";
+        known = reversible;
+    } else {
+        return TRUE;
+    }
+    g_autofree char *names = g_strjoinv(", ", (char **)known);
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--%s: schedule %s has no such thing; only %s have", option, schedule->name, names);
+    return FALSE;
 }
 
 /* Which lists were given, and whether they suit the schedule. */
@@ -355,6 +383,7 @@ rp_request_resolve(const RpScheduleArgs *args, const RpProfile *profile, RpReque
     *request = (RpRequest){0};
     if (!rp_schedule_args_options(args, &request->options, error) ||
         !find_schedule(args, request, error) ||
+        !check_own_options(args, request->options.schedule, error) ||
         !check_lists(args, request->options.schedule, error) ||
         !check_early(args, profile, request, error) ||
         !resolve_partition(args, profile, request, error))

@@ -394,6 +394,10 @@ enough_rounds(const RpPartition *partition, const RpPlanOptions *options)
     guint64 twice = 2 * stages * options->round;
     guint64 rounds = ((stages + options->round) * options->gpus + twice - 1) / twice;
 
+    /* fewer stages than devices start side by side instead of one after the other: two turns of
+     * all devices keep the weights of T - 2 ahead of T then, too */
+    if (stages < options->gpus)
+        rounds = MAX(rounds, (2 * options->gpus + stages - 1) / stages);
     return (guint)MIN(rounds, options->micro_batches / options->round);
 }
 
@@ -450,6 +454,23 @@ tokens_per_second(const RpProfile *profile, const RpAdviseRun *run, gint64 ns)
     return ns > 0 && ns < G_MAXINT64 ? tokens / ((double)ns / (double)RP_NS_PER_S) : 0;
 }
 
+/* The whole model as one fused stage: nothing is recomputed, and each round has a device of its
+ * own. Where memory allows it, that is hard to beat. */
+static void
+try_one_stage(const Judge *judge, RpAdviseRun *run)
+{
+    RpInterval all = {0, judge->profile->n_layers};
+    g_autoptr(RpPartition) one = rp_partition_new_dispatched(NULL, 0, &all, 1);
+    RpAdviseRun other = {.options = run->options, .partition = one};
+    gboolean possible = fits(judge->query, judge->profile, &other);
+
+    g_free(other.problem);
+    if (!possible || compute_ns(judge, one) >= compute_ns(judge, run->partition))
+        return;
+    set_partition(run, g_steal_pointer(&one));
+    fits(judge->query, judge->profile, run);
+}
+
 gboolean
 rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
 {
@@ -457,6 +478,7 @@ rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
 
     if (!fit(query, profile, run))
         return FALSE;
+    try_one_stage(&judge, run);
     run->bound_tokens_per_s = tokens_per_second(profile, run, compute_ns(&judge, run->partition));
     return TRUE;
 }
