@@ -76,6 +76,10 @@ gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNU
 gboolean rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* A directory of the shipped profiles, as "rtx4090", or (%NULL) the one above them: in the source
+ * tree as long as that exists, else where `meson install` puts them. (transfer full) */
+char *rp_cli_shipped_profiles(const char *part);
+
 /* ---- schedule and partition options (cli/options.c) ---- */
 
 /* More compute actions than this in one run are refused: they would take tens of gigabytes. */
@@ -166,6 +170,18 @@ void rp_json_object(JsonBuilder *builder, const char *key);
 void rp_json_counts(JsonBuilder *builder, const char *key, const RpProfile *profile,
                     const RpInterval *stages, guint n);
 
+/**
+ * rp_cli_list_catalogue:
+ * @command: its name
+ * @summary: what it lists, and an example
+ * @print_table: for people
+ * @add_objects: for machines: adds each entry to an open array
+ *
+ * The whole of a command that prints a list and has no option but --json. Returns: an exit code
+ */
+int rp_cli_list_catalogue(const char *command, const char *summary, void (*print_table)(void),
+                          void (*add_objects)(JsonBuilder *json), int argc, char **argv);
+
 /* A table of text: right-aligned numbers, columns two spaces apart. */
 typedef struct _RpCliTable RpCliTable;
 /* @columns: headings, %NULL-terminated; a heading that starts with '<' is left-aligned. */
@@ -186,8 +202,10 @@ int rp_cmd_models(int argc, char **argv);
 int rp_cmd_gpus(int argc, char **argv);
 int rp_cmd_partition(int argc, char **argv);
 int rp_cmd_simulate(int argc, char **argv);
+int rp_cmd_replay(int argc, char **argv);
 int rp_cmd_compare(int argc, char **argv);
 int rp_cmd_verify(int argc, char **argv);
 int rp_cmd_export(int argc, char **argv);
 int rp_cmd_figures(int argc, char **argv);
 int rp_cmd_plan(int argc, char **argv);
+int rp_cmd_init(int argc, char **argv);

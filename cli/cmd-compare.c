@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/config.h"
 #include "cli/result.h"
 #include "core/schedule.h"
 #include "core/suggest.h"
@@ -123,6 +122,7 @@ load_directory(const char *directory, GPtrArray *entries, GError **error)
 static gboolean
 load_entries(const CompareArgs *args, char **paths, GPtrArray *entries, GError **error)
 {
+    g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
     const char *directory = g_getenv("ROUNDPIPE_PROFILES");
 
     if (*paths != NULL && args->profiles_dir != NULL) {
@@ -138,7 +138,7 @@ load_entries(const CompareArgs *args, char **paths, GPtrArray *entries, GError *
     if (args->profiles_dir != NULL)
         directory = args->profiles_dir;
     else if (directory == NULL || *directory == '\0')
-        directory = RP_PROFILES_DIR "/rtx4090";
+        directory = shipped;
     return load_directory(directory, entries, error);
 }
 

@@ -1,9 +1,9 @@
 #include "cli/cli.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
-#include "cli/config.h"
 #include "core/suggest.h"
 #include "plots/figures.h"
 
@@ -84,11 +84,23 @@ print_result(const FiguresArgs *args, guint n_recipes, double seconds)
     rp_cli_print_json(json);
 }
 
+/* @path as it is called from here, so that captions are the same wherever the sources lie. */
+static const char *
+seen_from_here(const char *path)
+{
+    g_autofree char *here = g_get_current_dir();
+    gsize length = strlen(here);
+
+    return g_str_has_prefix(path, here) && path[length] == '/' ? path + length + 1 : path;
+}
+
 static gboolean
 make(const FiguresArgs *args, char **names, GError **error)
 {
     RpPictureFormat formats = RP_PICTURE_ALL;
-    const char *profiles_dir = args->profiles_dir != NULL ? args->profiles_dir : RP_PROFILES_DIR;
+    g_autofree char *shipped = rp_cli_shipped_profiles(NULL);
+    const char *profiles_dir =
+        args->profiles_dir != NULL ? args->profiles_dir : seen_from_here(shipped);
     gint64 begin_us = g_get_monotonic_time();
     gboolean terminal = isatty(STDERR_FILENO) == 1;
     gboolean made;

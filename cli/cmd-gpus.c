@@ -30,15 +30,13 @@ json_gpu(JsonBuilder *json, const RpGpu *gpu)
 }
 
 static void
-print_json(const RpGpu *gpus, guint n)
+json_gpus(JsonBuilder *json)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    guint n;
+    const RpGpu *gpus = rp_gpu_list(&n);
 
-    json_builder_begin_array(json);
     for (guint i = 0; i < n; i++)
         json_gpu(json, &gpus[i]);
-    json_builder_end_array(json);
-    rp_cli_print_json(json);
 }
 
 static void
@@ -59,13 +57,15 @@ add_row(RpCliTable *table, const RpGpu *gpu)
 }
 
 static void
-print_table(const RpGpu *gpus, guint n)
+print_table(void)
 {
     static const char *const columns[] = {
         "<name",  "<GPU",          "memory",   "TFLOP/s", "fp16 acc.", "GB/s",
         "<links", "host GB/s u/d", "root u/d", "server",  NULL,
     };
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
+    guint n;
+    const RpGpu *gpus = rp_gpu_list(&n);
 
     for (guint i = 0; i < n; i++)
         add_row(table, &gpus[i]);
@@ -79,24 +79,9 @@ print_table(const RpGpu *gpus, guint n)
 int
 rp_cmd_gpus(int argc, char **argv)
 {
-    gboolean as_json = FALSE;
-    const GOptionEntry entries[] = {
-        {"json", 0, 0, G_OPTION_ARG_NONE, &as_json, "print JSON, with every fact", NULL},
-        {0},
-    };
-    GError *error = NULL;
-    guint n;
-
-    if (!rp_cli_parse(NULL,
-                      "Lists the GPUs of the catalogue and the servers they usually stand in.\n\n"
-                      "Example:\n  roundpipe gpus --json",
-                      entries, NULL, 0, 0, &argc, &argv, &error))
-        return rp_cli_fail("gpus", error);
-    const RpGpu *gpus = rp_gpu_list(&n);
-
-    if (as_json)
-        print_json(gpus, n);
-    else
-        print_table(gpus, n);
-    return RP_EXIT_OK;
+    return rp_cli_list_catalogue(
+        "gpus",
+        "Lists the GPUs of the catalogue and the servers they usually stand in.\n\n"
+        "Example:\n  roundpipe gpus --json",
+        print_table, json_gpus, argc, argv);
 }

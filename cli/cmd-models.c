@@ -41,15 +41,13 @@ json_model(JsonBuilder *json, const RpModel *model)
 }
 
 static void
-print_json(const RpModel *models, guint n)
+json_models(JsonBuilder *json)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    guint n;
+    const RpModel *models = rp_model_list(&n);
 
-    json_builder_begin_array(json);
     for (guint i = 0; i < n; i++)
         json_model(json, &models[i]);
-    json_builder_end_array(json);
-    rp_cli_print_json(json);
 }
 
 static void
@@ -76,13 +74,15 @@ add_row(RpCliTable *table, const RpModel *model)
 }
 
 static void
-print_table(const RpModel *models, guint n)
+print_table(void)
 {
     static const char *const columns[] = {
         "<model",  "10^9 parameters", "16-bit", "blocks",    "hidden",        "heads", "MLP",
         "experts", "vocabulary",      "tied",   "positions", "<Hugging Face", NULL,
     };
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
+    guint n;
+    const RpModel *models = rp_model_list(&n);
 
     for (guint i = 0; i < n; i++)
         add_row(table, &models[i]);
@@ -94,24 +94,8 @@ print_table(const RpModel *models, guint n)
 int
 rp_cmd_models(int argc, char **argv)
 {
-    gboolean as_json = FALSE;
-    const GOptionEntry entries[] = {
-        {"json", 0, 0, G_OPTION_ARG_NONE, &as_json, "print JSON, with every fact", NULL},
-        {0},
-    };
-    GError *error = NULL;
-    guint n;
-
-    if (!rp_cli_parse(NULL,
-                      "Lists the models of the catalogue, smallest first.\n\n"
-                      "Example:\n  roundpipe models --json",
-                      entries, NULL, 0, 0, &argc, &argv, &error))
-        return rp_cli_fail("models", error);
-    const RpModel *models = rp_model_list(&n);
-
-    if (as_json)
-        print_json(models, n);
-    else
-        print_table(models, n);
-    return RP_EXIT_OK;
+    return rp_cli_list_catalogue("models",
+                                 "Lists the models of the catalogue, smallest first.\n\n"
+                                 "Example:\n  roundpipe models --json",
+                                 print_table, json_models, argc, argv);
 }

@@ -99,8 +99,7 @@ replay(const RpRequest *request, const RpProfile *profile, double scale, Replay 
         return FALSE;
     RpBackend *backend = rp_replay_new(request->options.gpus, &replay_options);
     RpEngine *engine = rp_engine_new(rp_planner_plan(planner), backend, &options, error);
-    const gboolean done =
-        engine != NULL && stream(planner, engine, request->iterations, error);
+    const gboolean done = engine != NULL && stream(planner, engine, request->iterations, error);
 
     if (done) {
         result->trace = rp_engine_steal_trace(engine);
@@ -135,8 +134,7 @@ measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
         !replay(request, profile, comparison->scale, &comparison->timed, error) ||
         !verify(plan, comparison->timed.trace, error))
         return FALSE;
-    comparison->empty_task_ns =
-        rp_trace_end_ns(empty.trace) / (gint64)MAX(1, empty.cost.tasks);
+    comparison->empty_task_ns = rp_trace_end_ns(empty.trace) / (gint64)MAX(1, empty.cost.tasks);
     rp_result_measure(request, profile, plan, comparison->timed.trace, &comparison->measured);
     comparison->measured.makespan_ns =
         (gint64)llround((double)comparison->measured.makespan_ns / comparison->scale);
@@ -236,8 +234,7 @@ print_text(const RpRequest *request, const RpProfile *profile, const Comparison 
 
     printf("%s%s, %s on %u x %s: %u iteration%s replayed in %s fidelity, times x %.6g\n",
            options->schedule->title, options->async ? " (asynchronous)" : "", profile->model,
-           options->gpus, profile->device, request->iterations,
-           request->iterations == 1 ? "" : "s",
+           options->gpus, profile->device, request->iterations, request->iterations == 1 ? "" : "s",
            options->fidelity == RP_FIDELITY_FULL ? "full" : "compute", comparison->scale);
     add_time(table, "makespan, ms", predicted->makespan_ns, measured->makespan_ns);
     add_time(table, measured->steady ? "steady iteration, ms" : "iteration, ms",
@@ -309,9 +306,8 @@ run(const RpScheduleArgs *args, const ReplayArgs *replay_args, const char *path,
     const double seconds = replay_args->seconds > 0 ? replay_args->seconds : DEFAULT_SECONDS;
     const gint64 end_ns = MAX(1, rp_trace_end_ns(predicted));
 
-    comparison.scale = replay_args->scale > 0
-                           ? replay_args->scale
-                           : seconds * (double)RP_NS_PER_S / (double)end_ns;
+    comparison.scale = replay_args->scale > 0 ? replay_args->scale
+                                              : seconds * (double)RP_NS_PER_S / (double)end_ns;
     rp_result_measure(&request, profile, plan, predicted, &comparison.predicted);
     if (!measure(&request, profile, plan, &comparison, error))
         return FALSE;

@@ -1,4 +1,4 @@
-/* Files that commands write. */
+/* Files that commands write, and where the shipped ones stand. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "cli/config.h"
 
 gboolean
 rp_cli_check_writable(const char *path, GError **error)
@@ -75,4 +77,13 @@ rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data, GError
     if (!written)
         g_prefix_error(error, "cannot write \"%s\": ", path);
     return written;
+}
+
+char *
+rp_cli_shipped_profiles(const char *part)
+{
+    gboolean source = g_file_test(RP_SOURCE_PROFILES_DIR, G_FILE_TEST_IS_DIR);
+
+    return g_build_filename(source ? RP_SOURCE_PROFILES_DIR : RP_INSTALLED_PROFILES_DIR, part,
+                            NULL);
 }

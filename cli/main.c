@@ -16,10 +16,12 @@ static const RpCommand commands[] = {
     {"gpus", "list the GPUs of the catalogue", rp_cmd_gpus},
     {"plan", "what will happen if I train MODEL on N x GPU", rp_cmd_plan},
     {"simulate", "run one schedule in virtual time", rp_cmd_simulate},
+    {"replay", "run one schedule for real; tasks only take their time", rp_cmd_replay},
     {"compare", "several schedules and profiles in one table", rp_cmd_compare},
     {"partition", "divide a model into stages", rp_cmd_partition},
     {"verify", "prove that a plan is correct, or name the rule it breaks", rp_cmd_verify},
     {"export", "write a profile, a trace or a schedule for other tools", rp_cmd_export},
+    {"init", "make a model with random weights", rp_cmd_init},
     {"figures", "make every figure that needs no GPU", rp_cmd_figures},
 };
 

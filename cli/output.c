@@ -116,3 +116,29 @@ rp_csv_append(GString *csv, gboolean last, const char *format, ...)
     }
     g_string_append_c(csv, last ? '\n' : ',');
 }
+
+int
+rp_cli_list_catalogue(const char *command, const char *summary, void (*print_table)(void),
+                      void (*add_objects)(JsonBuilder *json), int argc, char **argv)
+{
+    gboolean as_json = FALSE;
+    const GOptionEntry entries[] = {
+        {"json", 0, 0, G_OPTION_ARG_NONE, &as_json, "print JSON, with every fact", NULL},
+        {0},
+    };
+    GError *error = NULL;
+
+    if (!rp_cli_parse(NULL, summary, entries, NULL, 0, 0, &argc, &argv, &error))
+        return rp_cli_fail(command, error);
+    if (!as_json) {
+        print_table();
+        return RP_EXIT_OK;
+    }
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_array(json);
+    add_objects(json);
+    json_builder_end_array(json);
+    rp_cli_print_json(json);
+    return RP_EXIT_OK;
+}

@@ -9,74 +9,6 @@ rp_result_clear(RpResult *result)
     g_clear_pointer(&result->memory_problem, g_free);
 }
 
-/* Exposed communication of the window: as rp_report_bubble() counts it, gaps clipped. */
-static gint64
-exposed_ns(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
-{
-    const RpTraceRecord *records = rp_trace_records(trace);
-    gsize n = rp_trace_n_records(trace);
-    guint gpus = rp_trace_gpus(trace);
-    g_autofree gint64 *previous_end_ns = g_new(gint64, gpus);
-    gint64 exposed = 0;
-
-    for (guint g = 0; g < gpus; g++)
-        previous_end_ns[g] = from_ns;
-    for (gsize i = 0; i < n; i++) {
-        guint32 g = records[i].kind <= RP_TASK_OVERLAP
-                        ? rp_trace_lane_device(trace, records[i].lane)
-                        : RP_NONE;
-
-        if (g == RP_NONE)
-            continue;
-        gint64 gap_ns = MIN(records[i].start_ns, to_ns) - previous_end_ns[g];
-
-        exposed += CLAMP(gap_ns, 0, records[i].transfer_ns);
-        previous_end_ns[g] = MAX(previous_end_ns[g], records[i].end_ns);
-    }
-    return exposed;
-}
-
-/* Start of an iteration's first action. */
-static gint64
-iteration_start_ns(const RpTrace *trace, guint iteration)
-{
-    const RpTraceRecord *records = rp_trace_records(trace);
-    gsize n = rp_trace_n_records(trace);
-    gint64 start_ns = G_MAXINT64;
-
-    for (gsize i = 0; i < n; i++)
-        if (records[i].iteration == iteration && records[i].kind <= RP_TASK_OVERLAP)
-            start_ns = MIN(start_ns, records[i].start_ns);
-    return start_ns;
-}
-
-/**
- * In steady state a device goes from one iteration straight to the next, so nothing is fill or
- * drain. Switch is that of the window's iterations; intra is what is left.
- */
-static RpBubble
-steady_bubble(const RpTrace *trace, const RpSteady *steady)
-{
-    gint64 from_ns = iteration_start_ns(trace, steady->first_iteration);
-    gint64 to_ns = iteration_start_ns(trace, steady->end_iteration);
-    double gpus = rp_trace_gpus(trace);
-    double all = gpus * (double)(to_ns - from_ns);
-    RpBubble bubble = {.makespan_ns = to_ns - from_ns, .ratio = steady->ratio};
-
-    if (!(all > 0))
-        return bubble;
-    for (guint k = steady->first_iteration; k < steady->end_iteration; k++) {
-        RpBubble one = rp_report_bubble_of_iteration(trace, k);
-
-        bubble.switch_ += one.switch_ * gpus * (double)one.makespan_ns / all;
-    }
-    bubble.busy_ns = (gint64)(all * (1 - bubble.ratio));
-    bubble.switch_ = MIN(bubble.switch_, bubble.ratio);
-    bubble.intra = bubble.ratio - bubble.switch_;
-    bubble.comm_exposed = (double)exposed_ns(trace, from_ns, to_ns) / all;
-    return bubble;
-}
-
 static void
 measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
 {
@@ -116,7 +48,7 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     if (request->steady) {
         RpSteady steady = rp_report_steady(trace, request->window.first, request->window.end);
 
-        result->bubble = steady_bubble(trace, &steady);
+        result->bubble = rp_report_steady_bubble(trace, &steady);
         result->iteration_ns = steady.iteration_ns;
         result->first_iteration = steady.first_iteration;
         result->end_iteration = steady.end_iteration;

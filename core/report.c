@@ -235,6 +235,56 @@ rp_report_steady(const RpTrace *trace, guint first, guint end)
     return steady;
 }
 
+/* Exposed communication of the window: as bubble() counts it, gaps clipped. */
+static gint64
+exposed_ns(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n_records = rp_trace_n_records(trace);
+    guint n_devices = rp_trace_gpus(trace);
+    g_autofree gint64 *previous_end_ns = g_new(gint64, n_devices);
+    gint64 exposed = 0;
+
+    for (guint g = 0; g < n_devices; g++)
+        previous_end_ns[g] = from_ns;
+    for (gsize i = 0; i < n_records; i++) {
+        if (!is_compute(trace, &records[i]))
+            continue;
+        guint g = rp_trace_lane_device(trace, records[i].lane);
+        gint64 gap_ns = MIN(records[i].start_ns, to_ns) - previous_end_ns[g];
+
+        exposed += CLAMP(gap_ns, 0, records[i].transfer_ns);
+        previous_end_ns[g] = MAX(previous_end_ns[g], records[i].end_ns);
+    }
+    return exposed;
+}
+
+RpBubble
+rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady)
+{
+    gint64 from_ns, to_ns, unused_ns;
+    double gpus = rp_trace_gpus(trace);
+    RpBubble bubble = {.ratio = steady->ratio};
+    gboolean found = iteration_span(trace, steady->first_iteration, &from_ns, &unused_ns) &&
+                     iteration_span(trace, steady->end_iteration, &to_ns, &unused_ns);
+
+    g_return_val_if_fail(found, bubble);
+    double all = gpus * (double)(to_ns - from_ns);
+    bubble.makespan_ns = to_ns - from_ns;
+    if (!(all > 0))
+        return bubble;
+    for (guint k = steady->first_iteration; k < steady->end_iteration; k++) {
+        RpBubble one = rp_report_bubble_of_iteration(trace, k);
+
+        bubble.switch_ += one.switch_ * gpus * (double)one.makespan_ns / all;
+    }
+    bubble.busy_ns = (gint64)(all * (1 - bubble.ratio));
+    bubble.switch_ = MIN(bubble.switch_, bubble.ratio);
+    bubble.intra = bubble.ratio - bubble.switch_;
+    bubble.comm_exposed = (double)exposed_ns(trace, from_ns, to_ns) / all;
+    return bubble;
+}
+
 GArray *
 rp_report_device_use(const RpTrace *trace)
 {

@@ -44,6 +44,16 @@ typedef struct {
  */
 RpSteady rp_report_steady(const RpTrace *trace, guint first, guint end);
 
+/**
+ * rp_report_steady_bubble:
+ * @steady: of the same trace
+ *
+ * The parts of the window's bubble. A device goes from one iteration straight to the next, so
+ * nothing is fill or drain; switch is that of the window's iterations, intra is what is left.
+ * Apart from rp_report_steady() because searches, which need only the period, call that often.
+ */
+RpBubble rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady);
+
 /* One device's use. */
 typedef struct {
     gint64 busy_ns[RP_LANES_PER_DEVICE];

@@ -138,7 +138,7 @@ rp_balance_figure(const char *name, const char *title, const RpProfile *profile,
 gboolean
 rp_paper_balance(RpPaper *paper, GPtrArray *figures, GError **error)
 {
-    const char *model = "qwen3-1.7b";
+    const char *model = RP_PAPER_EXAMPLE;
     const RpProfile *profile = rp_paper_profile(paper, model, error);
     g_autofree char *file = rp_paper_profile_path(paper, model);
     RpPlanOptions options = {

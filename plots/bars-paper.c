@@ -52,6 +52,28 @@ published_ratio(const RpTable *table, const char *schedule, const char *model, g
     return rp_table_number(table, row, "bubble_pct");
 }
 
+/* @published: a partition as the table writes it; %NULL = the one that our search finds for
+ * @objective, with its round in @options. Notes the command. */
+static RpPaperRun *
+simulate_model(RpPaper *paper, const RpPaperModel *model, const char *published,
+               RpObjective objective, RpPlanOptions *options, GPtrArray *commands, GError **error)
+{
+    const RpProfile *profile = rp_paper_profile(paper, model->name, error);
+    g_autofree char *file = rp_paper_profile_path(paper, model->name);
+
+    if (!profile)
+        return NULL;
+    g_autoptr(RpPartition) partition =
+        published ? rp_paper_parse_partition(profile, published, error)
+                  : rp_paper_partition(paper, model->name, options, objective, error);
+    if (!partition)
+        return NULL;
+    RpPaperRun *run = rp_paper_simulate(profile, file, partition, options, 0, error);
+    if (run)
+        g_ptr_array_add(commands, g_strdup(run->command));
+    return run;
+}
+
 static void
 add_run(RpBarChart *chart, const char *group, const char *label, const RpPaperRun *run,
         gboolean async, double published)
@@ -86,11 +108,7 @@ rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_bar_chart_set_marker_title(chart, "published");
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++) {
         const RpPaperModel *model = &rp_paper_models[m];
-        g_autofree char *file = rp_paper_profile_path(paper, model->name);
-        const RpProfile *profile = rp_paper_profile(paper, model->name, error);
 
-        if (!profile)
-            return FALSE;
         for (guint s = 0; s < G_N_ELEMENTS(series); s++) {
             guint row = rp_table_find(table, "schedule", series[s].schedule, "model", model->name);
             RpPlanOptions options;
@@ -101,17 +119,13 @@ rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error)
                                error))
                 return FALSE;
             options.round = RP_PAPER_ROUND;
-            g_autoptr(RpPartition) partition =
-                rp_paper_parse_partition(profile, rp_table_text(table, row, "partition"), error);
-            if (!partition)
-                return FALSE;
             g_autoptr(RpPaperRun) run =
-                rp_paper_simulate(profile, file, partition, &options, 0, error);
+                simulate_model(paper, model, rp_table_text(table, row, "partition"),
+                               RP_OBJECTIVE_PAPER, &options, commands, error);
             if (!run)
                 return FALSE;
             add_run(chart, model->trained, series[s].label, run, series[s].async,
                     published_ratio(table, series[s].schedule, model->name, series[s].async));
-            g_ptr_array_add(commands, g_steal_pointer(&run->command));
         }
     }
     g_ptr_array_add(
@@ -139,29 +153,20 @@ figure_15(RpPaper *paper, const char *name, const char *title, const char *subti
     g_string_append(text, " M_R chosen for RoundPipe (sync, async):");
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++) {
         const RpPaperModel *model = &rp_paper_models[m];
-        g_autofree char *file = rp_paper_profile_path(paper, model->name);
-        const RpProfile *profile = rp_paper_profile(paper, model->name, error);
 
-        if (!profile)
-            return FALSE;
         g_string_append_printf(text, "%s %s", m > 0 ? ";" : "", model->trained);
         for (guint s = 0; s < G_N_ELEMENTS(series); s++) {
             RpPlanOptions options;
 
             if (!paper_options(series[s].schedule, series[s].async, recompute, &options, error))
                 return FALSE;
-            g_autoptr(RpPartition) partition =
-                rp_paper_partition(paper, model->name, &options, RP_OBJECTIVE_SIMULATED, error);
-            if (!partition)
-                return FALSE;
-            g_autoptr(RpPaperRun) run =
-                rp_paper_simulate(profile, file, partition, &options, 0, error);
+            g_autoptr(RpPaperRun) run = simulate_model(paper, model, NULL, RP_OBJECTIVE_SIMULATED,
+                                                       &options, commands, error);
             if (!run)
                 return FALSE;
             add_run(chart, model->trained, series[s].label, run, series[s].async, NAN);
-            if (partition->dispatched)
+            if (options.schedule->dispatched)
                 g_string_append_printf(text, "%s %u", series[s].async ? "," : "", options.round);
-            g_ptr_array_add(commands, g_steal_pointer(&run->command));
         }
     }
     g_string_append_c(text, '.');
@@ -212,8 +217,9 @@ rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error)
 
 static void
 add_ideal_and_rest(RpBarChart *chart, const RpPaperModel *model, const char *label,
-                   const RpPaperRun *run, guint stages, double published)
+                   const RpPaperRun *run, double published)
 {
+    guint stages = rp_plan_n_stages(run->plan);
     double overhead = RP_PAPER_GPUS * (RP_PAPER_GPUS - 1);
     double ideal = overhead / ((double)stages * RP_PAPER_MICRO_BATCHES + overhead);
     g_autoptr(GString) text = g_string_new(NULL);
@@ -249,31 +255,21 @@ rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_bar_chart_set_marker_title(chart, "published");
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++) {
         const RpPaperModel *model = &rp_paper_models[m];
-        g_autofree char *file = rp_paper_profile_path(paper, model->name);
-        const RpProfile *profile = rp_paper_profile(paper, model->name, error);
 
-        if (!profile)
-            return FALSE;
         for (guint s = 0; s < G_N_ELEMENTS(names); s++) {
             guint row = rp_table_find(table, "schedule", names[s], "model", model->name);
             RpPlanOptions options;
 
             if (!paper_options(names[s], FALSE, RP_RECOMPUTE_GATED, &options, error))
                 return FALSE;
-            g_autoptr(RpPartition) partition =
-                row == RP_TABLE_NONE
-                    ? rp_paper_partition(paper, model->name, &options, RP_OBJECTIVE_PAPER, error)
-                    : rp_paper_parse_partition(profile, rp_table_text(table, row, "partition"),
-                                               error);
-            if (!partition)
-                return FALSE;
-            g_autoptr(RpPaperRun) run =
-                rp_paper_simulate(profile, file, partition, &options, 0, error);
+            const char *published =
+                row == RP_TABLE_NONE ? NULL : rp_table_text(table, row, "partition");
+            g_autoptr(RpPaperRun) run = simulate_model(paper, model, published, RP_OBJECTIVE_PAPER,
+                                                       &options, commands, error);
             if (!run)
                 return FALSE;
-            add_ideal_and_rest(chart, model, options.schedule->title, run, partition->n_forward,
+            add_ideal_and_rest(chart, model, options.schedule->title, run,
                                published_ratio(table, names[s], model->name, FALSE));
-            g_ptr_array_add(commands, g_steal_pointer(&run->command));
         }
     }
     g_ptr_array_add(

@@ -6,7 +6,8 @@
 #include "plots-resources.h"
 
 /* Pixels below a plot: tics and the axis' name, then each row of a legend. */
-#define LEGEND_TOP 64
+#define LEGEND_TOP 72
+#define LEGEND_OFFSET 66
 #define LEGEND_ROW 19
 
 struct _RpFigure {
@@ -181,7 +182,7 @@ rp_figure_add_legend_below(RpFigure *figure, const char *const *titles, guint n,
         "set bmargin at screen py(%u)\n"
         "set key at screen 0.5, screen py(%u) center top horizontal Left reverse maxcols "
         "%u\n",
-        bottom, bottom - 58, columns);
+        bottom, bottom - LEGEND_OFFSET, columns);
     figure->height += bottom;
     return bottom;
 }

@@ -7,6 +7,7 @@
 #define WIDTH 1000
 #define HEIGHT 600
 #define BOTTOM 60
+#define LEFT 95
 
 typedef struct {
     char *title;
@@ -29,6 +30,7 @@ struct _RpLineChart {
     char *x_title;
     char *y_title;
     gboolean tics_at_points;
+    gboolean short_tics; /* 1k, 10M */
     guint x_base;
     guint y_base;
     double x_low, x_high;
@@ -204,6 +206,21 @@ append_plot(const RpLineChart *chart, GString *script)
     }
 }
 
+/* Instead of 1000 or 1e+06: gnuplot takes such tics only if they are within the axis. */
+static void
+append_short_tics(GString *script, char axis)
+{
+    static const char *const prefixes[] = {"k", "M", "G", "T"};
+    double value = 1000;
+
+    rp_text_append(script, "set format %c '%%.10g'\nset %ctics add (", axis, axis);
+    for (guint i = 0; i < G_N_ELEMENTS(prefixes); i++)
+        for (guint one = 1; one < 1000; one *= 10, value *= 10)
+            rp_text_append(script, "%s'%u%s' %.0f", value > 1000 ? ", " : "", one, prefixes[i],
+                           value);
+    g_string_append(script, ")\n");
+}
+
 static void
 append_axis(GString *script, char axis, guint base, double low, double high)
 {
@@ -232,13 +249,24 @@ append_levels(const RpLineChart *chart, GString *script)
     }
 }
 
-/* Pixels that legend and names of levels take beside the plot. */
+/* Where levels are named beside the plot. Returns: pixels it takes below it. */
 static guint
-legend_width(const RpLineChart *chart)
+add_legend_below(const RpLineChart *chart, RpFigure *figure, guint plot_width)
+{
+    g_autofree const char **titles = g_new0(const char *, chart->series->len + 1);
+
+    for (guint i = 0; i < chart->series->len; i++)
+        titles[i] = ((const Series *)g_ptr_array_index(chart->series, i))->title;
+    return rp_figure_add_legend_below(figure, titles, chart->series->len, plot_width);
+}
+
+/* Pixels that the names of levels, or else the legend, take beside the plot. */
+static guint
+right_width(const RpLineChart *chart)
 {
     double width = 0;
 
-    for (guint i = 0; i < chart->series->len; i++) {
+    for (guint i = 0; i < chart->series->len && chart->levels->len == 0; i++) {
         const Series *series = g_ptr_array_index(chart->series, i);
 
         if (series->title)
@@ -271,21 +299,31 @@ rp_line_chart_figure(const RpLineChart *chart)
 {
     RpFigure *figure = rp_figure_new(chart->name, chart->title, WIDTH, HEIGHT);
     GString *script = rp_figure_script(figure);
-    guint right = legend_width(chart);
+    guint right = right_width(chart);
+    guint bottom =
+        chart->levels->len == 0 ? BOTTOM : add_legend_below(chart, figure, WIDTH - LEFT - right);
 
     append_data(chart, rp_figure_data(figure));
     rp_figure_add_titles(figure, chart->title, chart->subtitle);
-    rp_figure_add_x_title(figure, chart->x_title, BOTTOM);
+    rp_figure_add_x_title(figure, chart->x_title, bottom);
     rp_figure_add_y_title(figure, chart->y_title);
     append_axis(script, 'x', chart->x_base, chart->x_low, chart->x_high);
     append_axis(script, 'y', chart->y_base, chart->y_low, chart->y_high);
     append_levels(chart, script);
     append_tics(chart, script);
+    if (chart->short_tics) {
+        append_short_tics(script, 'x');
+        append_short_tics(script, 'y');
+    }
     rp_text_append(script,
-                   "set lmargin at screen px(95)\nset rmargin at screen 1 - px(%u)\n"
-                   "set tmargin at screen 1 - py(70)\nset bmargin at screen py(%d)\n"
-                   "set key at screen 1 - px(%u), graph 1 left top Left reverse\n",
-                   right, BOTTOM, right - 8);
+                   "set lmargin at screen px(%d)\nset rmargin at screen 1 - px(%u)\n"
+                   "set tmargin at screen 1 - py(70)\n",
+                   LEFT, right);
+    if (chart->levels->len == 0)
+        rp_text_append(script,
+                       "set bmargin at screen py(%d)\n"
+                       "set key at screen 1 - px(%u), graph 1 left top Left reverse\n",
+                       BOTTOM, right - 8);
     append_plot(chart, script);
     return figure;
 }
@@ -341,13 +379,17 @@ rp_line_chart_from_csv(const char *name, const char *title, const char *y_title,
     g_autofree double *x = g_new(double, rows);
     g_autofree double *y = g_new(double, rows);
     for (guint c = 1; c < columns; c++) {
+        guint n = 0;
+
         for (guint r = 0; r < rows; r++) {
-            x[r] = g_array_index(values, double, r *columns);
-            y[r] = g_array_index(values, double, r *columns + c);
+            x[n] = g_array_index(values, double, r *columns);
+            y[n] = g_array_index(values, double, r *columns + c);
+            n += isfinite(y[n]) ? 1 : 0;
         }
         rp_line_chart_add(chart, titles[c], rp_colour_of_series(c - 1), RP_LINE_WITH_POINTS, x, y,
-                          rows);
+                          n);
     }
+    chart->short_tics = TRUE;
     rp_line_chart_set_log(chart, 10, 10);
     return rp_line_chart_figure(chart);
 }

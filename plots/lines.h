@@ -35,7 +35,7 @@ void rp_line_chart_add(RpLineChart *chart, const char *title, RpColour colour, R
                        const double *x, const double *y, guint n);
 /* An entry of the legend without data: what a style means. */
 void rp_line_chart_explain(RpLineChart *chart, const char *title, RpLineStyle style);
-/* A dashed horizontal line across the chart, named at its right end. */
+/* A dashed horizontal line across the chart, named at its right end; the legend is then below. */
 void rp_line_chart_add_level(RpLineChart *chart, const char *title, double y);
 
 /* (transfer full) */
@@ -44,8 +44,8 @@ RpFigure *rp_line_chart_figure(const RpLineChart *chart);
 /**
  * rp_line_chart_from_csv:
  * @name: base name of the figure
- * @csv_text: first line: titles of the columns; first column x, each further one a series; an empty
- *   field is a gap. Both axes become logarithmic (base 10).
+ * @csv_text: first line: titles of the columns; first column x, each further one a series, whose
+ *   line passes over empty fields. Both axes become logarithmic (base 10), with tics as 1k or 10M.
  * @y_title: what the series are, with unit
  *
  * The simulator's and the partitioner's cost against size: the benchmarks write such tables.

@@ -145,11 +145,8 @@ rp_memory_categories_figure(const char *name, const char *title, const RpPlan *p
 gboolean
 rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error)
 {
-    const char *model = "qwen3-1.7b";
-    const RpProfile *profile = rp_paper_profile(paper, model, error);
-    g_autofree char *file = rp_paper_profile_path(paper, model);
+    const RpProfile *profile = rp_paper_profile(paper, RP_PAPER_EXAMPLE, error);
     RpPlanOptions options = {
-        .schedule = rp_schedule_find("roundpipe", error),
         .gpus = 4,
         .micro_batches = RP_PAPER_MICRO_BATCHES,
         .round = RP_PAPER_ROUND,
@@ -157,11 +154,9 @@ rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error)
         .fidelity = RP_FIDELITY_FULL,
     };
 
-    if (!profile || !options.schedule)
+    if (!profile)
         return FALSE;
-    g_autoptr(RpPartition) partition = rp_paper_parse_partition(profile, "7*4|0,3*8,2*2", error);
-    g_autoptr(RpPaperRun) run =
-        partition ? rp_paper_simulate(profile, file, partition, &options, 2, error) : NULL;
+    g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 2, error);
     if (!run)
         return FALSE;
     RpFigure *curves =

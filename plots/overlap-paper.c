@@ -13,23 +13,15 @@
 gboolean
 rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)
 {
-    const char *model = "qwen3-1.7b";
-    const RpProfile *profile = rp_paper_profile(paper, model, error);
-    g_autofree char *file = rp_paper_profile_path(paper, model);
     RpPlanOptions options = {
-        .schedule = rp_schedule_find("roundpipe", error),
         .gpus = 4,
         .micro_batches = RP_PAPER_ROUND,
         .round = RP_PAPER_ROUND,
         .async = TRUE,
         .fidelity = RP_FIDELITY_FULL,
     };
+    g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 4, error);
 
-    if (!profile || !options.schedule)
-        return FALSE;
-    g_autoptr(RpPartition) partition = rp_paper_parse_partition(profile, "7*4|0,3*8,2*2", error);
-    g_autoptr(RpPaperRun) run =
-        partition ? rp_paper_simulate(profile, file, partition, &options, 4, error) : NULL;
     if (!run)
         return FALSE;
     RpTimelinePanel panel = {
@@ -59,14 +51,7 @@ rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)
 static RpProfile *
 overlap_profile(void)
 {
-    RpProfile *profile = rp_profile_new(OVERLAP_BLOCKS);
-
-    g_free(profile->model);
-    profile->model = g_strdup("three-blocks");
-    g_free(profile->source);
-    profile->source = g_strdup("predicted");
-    g_free(profile->origin);
-    profile->origin = g_strdup("made up for a figure");
+    RpProfile *profile = rp_paper_made_up_profile(OVERLAP_BLOCKS, g_strdup("three-blocks"));
 
     for (guint i = 0; i < profile->n_layers; i++) {
         RpLayer *layer = &profile->layers[i];

@@ -225,3 +225,32 @@ rp_paper_simulate(const RpProfile *profile, const char *file, const RpPartition 
         run->steady = rp_report_steady(run->trace, window.first, window.end);
     return g_steal_pointer(&run);
 }
+
+RpPaperRun *
+rp_paper_simulate_published(RpPaper *paper, RpPlanOptions options, guint iterations, GError **error)
+{
+    const RpProfile *profile = rp_paper_profile(paper, RP_PAPER_EXAMPLE, error);
+    g_autofree char *file = rp_paper_profile_path(paper, RP_PAPER_EXAMPLE);
+
+    if (!profile)
+        return NULL;
+    options.schedule = rp_schedule_find("roundpipe", error);
+    g_autoptr(RpPartition) partition =
+        options.schedule ? rp_paper_parse_partition(profile, "7*4|0,3*8,2*2", error) : NULL;
+    return partition ? rp_paper_simulate(profile, file, partition, &options, iterations, error)
+                     : NULL;
+}
+
+RpProfile *
+rp_paper_made_up_profile(guint layers, char *model)
+{
+    RpProfile *profile = rp_profile_new(layers);
+
+    g_free(profile->model);
+    profile->model = model;
+    g_free(profile->source);
+    profile->source = g_strdup("predicted");
+    g_free(profile->origin);
+    profile->origin = g_strdup("made up for a figure");
+    return profile;
+}

@@ -14,6 +14,9 @@
 #define RP_PAPER_MICRO_BATCHES 16
 #define RP_PAPER_ROUND 8
 
+/* The model of figures that show one. */
+#define RP_PAPER_EXAMPLE "qwen3-1.7b"
+
 /* The five models of the evaluation. */
 #define RP_PAPER_N_MODELS 5
 typedef struct {
@@ -65,6 +68,19 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPaperRun, rp_paper_run_free)
 RpPaperRun *rp_paper_simulate(const RpProfile *profile, const char *file,
                               const RpPartition *partition, const RpPlanOptions *options,
                               guint iterations, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_paper_simulate_published:
+ * @options: schedule is set here
+ *
+ * Qwen3-1.7B (RP_PAPER_EXAMPLE) under RoundPipe with the published partition.
+ */
+RpPaperRun *rp_paper_simulate_published(RpPaper *paper, RpPlanOptions options, guint iterations,
+                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A profile of blocks without times, called @model, for a figure that shows a principle. Takes
+ * @model. (transfer full) */
+RpProfile *rp_paper_made_up_profile(guint layers, char *model);
 
 /* Appends its figures (element-type RpFigure) to @figures. */
 typedef gboolean (*RpPaperRecipe)(RpPaper *paper, GPtrArray *figures, GError **error);

@@ -16,14 +16,8 @@
 static RpProfile *
 unit_profile(guint blocks, gboolean head)
 {
-    RpProfile *profile = rp_profile_new(blocks + (head ? 1 : 0));
-
-    g_free(profile->model);
-    profile->model = g_strdup_printf("%u-blocks", blocks);
-    g_free(profile->source);
-    profile->source = g_strdup("predicted");
-    g_free(profile->origin);
-    profile->origin = g_strdup("made up for a figure");
+    RpProfile *profile =
+        rp_paper_made_up_profile(blocks + (head ? 1 : 0), g_strdup_printf("%u-blocks", blocks));
 
     for (guint i = 0; i < profile->n_layers; i++) {
         RpLayer *layer = &profile->layers[i];
@@ -185,21 +179,13 @@ every_schedule(const char *name, const char *title, const char *const *schedules
 static gboolean
 large_timeline(RpPaper *paper, GPtrArray *figures, GError **error)
 {
-    const char *model = "qwen3-1.7b";
-    const RpProfile *profile = rp_paper_profile(paper, model, error);
-    g_autofree char *file = rp_paper_profile_path(paper, model);
     RpPlanOptions options = {
-        .schedule = rp_schedule_find("roundpipe", error),
         .gpus = RP_PAPER_GPUS,
         .micro_batches = RP_PAPER_MICRO_BATCHES,
         .round = RP_PAPER_ROUND,
     };
+    g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 1, error);
 
-    if (!profile || !options.schedule)
-        return FALSE;
-    g_autoptr(RpPartition) partition = rp_paper_parse_partition(profile, "7*4|0,3*8,2*2", error);
-    g_autoptr(RpPaperRun) run =
-        partition ? rp_paper_simulate(profile, file, partition, &options, 1, error) : NULL;
     if (!run)
         return FALSE;
     g_autofree char *title = rp_timeline_title("RoundPipe, Qwen3-1.7B", run->trace,

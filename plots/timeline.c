@@ -18,9 +18,14 @@
 #define MANY_ROWS 9
 #define CHARACTER 6.5
 #define CHARACTER_MARGIN 1.5
-/* Boxes narrower than this are joined, and wider than that get a border. */
+/* Boxes narrower than this are joined, and none of them has a border, which would cover it. */
 #define JOIN_BELOW 3.0
+/* The others have one if compute boxes are wider than this. */
 #define BORDER_FROM 5.0
+/* What is narrower is drawn so wide, in pixels of the PNG file, but less wide where a row has so
+ * many that they would fill more than this share of it: it would look busier than it is. */
+#define LEAST_WIDTH 1.0
+#define LEAST_WIDTH_SHARE 0.3
 /* In rows. */
 #define PANEL_TITLE 0.95
 #define PANEL_GAP 0.45
@@ -38,6 +43,7 @@ typedef struct {
     GString *tics;
     double pixels_per_ms;
     double y;
+    guint most_narrow_boxes; /* in a row */
     double narrowest_pixels; /* mean width of the boxes of the panel with the narrowest ones */
     guint n_legend;
     RpTaskKind legend[RP_N_TASK_KINDS]; /* kinds that look different */
@@ -56,7 +62,8 @@ append_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *
         record->micro_batch == RP_NONE ? -1 : (int)record->micro_batch, record->iteration);
 }
 
-static void
+/* Returns: whether it is narrow. */
+static gboolean
 draw_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box, double y)
 {
     if (box->record->kind == RP_TASK_OVERLAP) {
@@ -65,6 +72,7 @@ draw_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *bo
     } else {
         append_box(drawing, panel, box, y, 2 * HALF, (RpTaskKind)box->record->kind);
     }
+    return (box->end_ms - box->from_ms) * drawing->pixels_per_ms < JOIN_BELOW;
 }
 
 /* Writes a row's boxes; those too narrow to be told apart are joined. */
@@ -74,6 +82,7 @@ draw_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *ro
     double pixel_ms = 1.0 / drawing->pixels_per_ms;
     gboolean iterations = panel->label == RP_LABEL_ITERATION;
     RpTimelineBox joined = {0, 0, NULL};
+    guint n_narrow = 0;
 
     for (guint i = 0; i < row->boxes->len; i++) {
         RpTimelineBox box = g_array_index(row->boxes, RpTimelineBox, i);
@@ -86,11 +95,12 @@ draw_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *ro
             continue;
         }
         if (joined.record)
-            draw_box(drawing, panel, &joined, row->y);
+            n_narrow += draw_box(drawing, panel, &joined, row->y) ? 1 : 0;
         joined = box;
     }
     if (joined.record)
-        draw_box(drawing, panel, &joined, row->y);
+        n_narrow += draw_box(drawing, panel, &joined, row->y) ? 1 : 0;
+    drawing->most_narrow_boxes = MAX(drawing->most_narrow_boxes, n_narrow);
 }
 
 static char *
@@ -325,11 +335,36 @@ append_legend(Drawing *drawing, const RpTimelinePanel *panels, guint n_panels, g
         rp_figure_add_legend_below(drawing->figure, titles, drawing->n_legend, width));
 }
 
+/* Narrow boxes on top of the borders of their neighbours. */
+static void
+append_boxes(const Drawing *drawing, GString *script, guint plot_width)
+{
+    double share = LEAST_WIDTH_SHARE * plot_width / MAX(1, drawing->most_narrow_boxes);
+    gboolean border = drawing->narrowest_pixels >= BORDER_FROM;
+
+    if (drawing->most_narrow_boxes == 0) {
+        rp_text_append(script,
+                       "plot DATA index 0 using (($1+$2)/2):(($3+$4)/2):1:2:3:4:5 with boxxyerror "
+                       "linecolor rgb variable linewidth 0.6 fillstyle solid %s, \\\n",
+                       border ? "border linecolor rgb '#ffffff'" : "noborder");
+        return;
+    }
+    rp_text_append(
+        script,
+        "narrow = %.9g\nleast = %.9g\nhalf(a, b) = (b - a < least ? least : b - a) / 2\n"
+        "plot DATA index 0 using ($2-$1 < narrow ? NaN : ($1+$2)/2):(($3+$4)/2):1:2:3:4:5 with "
+        "boxxyerror linecolor rgb variable linewidth 0.6 fillstyle solid %s, \\\n"
+        "  DATA index 0 using ($2-$1 < narrow ? ($1+$2)/2 : NaN):(($3+$4)/2):"
+        "(($1+$2)/2-half($1,$2)):(($1+$2)/2+half($1,$2)):3:4:5 with boxxyerror linecolor rgb "
+        "variable linewidth 0.6 fillstyle solid noborder, \\\n",
+        JOIN_BELOW / drawing->pixels_per_ms, fmin(LEAST_WIDTH, share) / drawing->pixels_per_ms,
+        border ? "border linecolor rgb '#ffffff'" : "noborder");
+}
+
 static void
 append_script(Drawing *drawing, guint left, double axis_ms)
 {
     GString *script = rp_figure_script(drawing->figure);
-    gboolean border = drawing->narrowest_pixels >= BORDER_FROM;
 
     rp_text_append(script,
                    "set lmargin at screen px(%u)\nset rmargin at screen 1 - px(%d)\n"
@@ -338,12 +373,9 @@ append_script(Drawing *drawing, guint left, double axis_ms)
                    "set border 1\nunset grid\nset grid xtics back linetype 1 linewidth 0.5 "
                    "linecolor rgb '#dddddd'\nset ytics scale 0 (%s)\n",
                    left, RIGHT, TOP, axis_ms, drawing->y, drawing->tics->str);
-    rp_text_append(
-        script,
-        "plot DATA index 0 using (($1+$2)/2):(($3+$4)/2):1:2:3:4:5 with boxxyerror "
-        "linecolor rgb variable linewidth 0.6 fillstyle solid %s, \\\n"
-        "  DATA index 1 using 1:2:3:4 with labels font font_small textcolor rgb variable",
-        border ? "border linecolor rgb '#ffffff'" : "noborder");
+    append_boxes(drawing, script, WIDTH - left - RIGHT);
+    g_string_append(script, "  DATA index 1 using 1:2:3:4 with labels font font_small textcolor "
+                            "rgb variable");
     for (guint i = 0; i < drawing->n_legend; i++)
         rp_text_append(script,
                        ", \\\n  keyentry with boxes fillstyle solid noborder linecolor rgb '#%06x' "

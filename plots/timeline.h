@@ -55,7 +55,8 @@ typedef struct {
  * rp_timeline_figure:
  * @panels: (array length=n_panels): drawn from top to bottom, times counted from each one's from_ns
  *
- * Boxes narrower than three pixels are joined within their slot.
+ * Boxes narrower than three pixels are joined within their slot and have no border; they are drawn
+ * at least a pixel wide where they are few.
  */
 RpFigure *rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *panels,
                              guint n_panels);

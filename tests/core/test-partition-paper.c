@@ -4,30 +4,7 @@
 #include "tests/rp-test.h"
 
 #include "core/partition.h"
-
-#define MS G_GINT64_CONSTANT(1000000)
-
-/* [embedding] blocks [head] with given times; recompute = forward. */
-static RpProfile *
-make_profile(guint n_blocks, gint64 forward, gint64 backward, gint64 head_forward,
-             gint64 head_backward)
-{
-    RpProfile *profile = rp_profile_new(n_blocks + 2);
-    for (guint i = 0; i < profile->n_layers; i++) {
-        RpLayer *layer = &profile->layers[i];
-        if (i == 0) {
-            layer->kind = RP_LAYER_EMBEDDING;
-        } else if (i <= n_blocks) {
-            layer->forward_ns = layer->recompute_ns = forward;
-            layer->backward_ns = backward;
-        } else {
-            layer->kind = RP_LAYER_HEAD;
-            layer->forward_ns = layer->recompute_ns = head_forward;
-            layer->backward_ns = head_backward;
-        }
-    }
-    return profile;
-}
+#include "tests/core/partition-fixture.h"
 
 /* Any layers at all: with and without embedding and head, with zeros, recompute != forward. */
 static RpProfile *
@@ -41,13 +18,7 @@ random_profile(GRand *rand, guint n_layers)
         layer->backward_ns = g_rand_int_range(rand, 0, 2 * scale);
         layer->recompute_ns =
             g_rand_boolean(rand) ? layer->forward_ns : g_rand_int_range(rand, 0, scale);
-        layer->parameter_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->gradient_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->input_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->output_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->forward_workspace_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->backward_workspace_bytes = (guint64)g_rand_int_range(rand, 0, 40);
-        layer->activation_bytes = (guint64)g_rand_int_range(rand, 0, 20);
+        rp_test_set_random_sizes(rand, layer);
     }
     if (n_layers > 1 && g_rand_boolean(rand)) {
         profile->layers[0].kind = RP_LAYER_EMBEDDING;
@@ -269,7 +240,7 @@ assert_min_max(const RpProfile *profile, guint n_stages, const char *list)
 static void
 min_max_yields_the_published_interleaved_partition(void **state)
 {
-    g_autoptr(RpProfile) small = make_profile(28, 7429000, 15831000, 22065500, 43707000);
+    g_autoptr(RpProfile) small = rp_test_profile(28, 7429000, 15831000, 22065500, 43707000);
     assert_min_max(small, 24, "1*18,2*5,0");
     assert_min_max(small, 8, "3,4*6,1"); /* published: 3,3,4*5,2, whose largest is larger */
 }
@@ -277,14 +248,14 @@ min_max_yields_the_published_interleaved_partition(void **state)
 static void
 paper_objective_agrees_with_the_published_stage_numbers(void **state)
 {
-    g_autoptr(RpProfile) small = make_profile(28, 7429000, 15831000, 22065500, 43707000);
+    g_autoptr(RpProfile) small = rp_test_profile(28, 7429000, 15831000, 22065500, 43707000);
     g_autoptr(RpPartition) a = rp_partition_paper(small, 8, 16, 0, NULL);
     g_autofree char *forward_a = forward_list(small, a);
     g_autofree char *backward_a = backward_list(small, a);
     assert_string_equal(forward_a, "9*3,1"); /* published evened out: 7*4 */
     assert_string_equal(backward_a, "0,3*9,1");
 
-    g_autoptr(RpProfile) llama = make_profile(32, 18503703, 41206594, 37225500, 74501000);
+    g_autoptr(RpProfile) llama = rp_test_profile(32, 18503703, 41206594, 37225500, 74501000);
     g_autoptr(RpPartition) b = rp_partition_paper(llama, 8, 16, 0, NULL);
     g_autofree char *forward_b = forward_list(llama, b);
     g_autofree char *backward_b = backward_list(llama, b);
@@ -319,7 +290,7 @@ splits_equal_weights_in_the_order_asked_for(void **state)
 static void
 zero_times_and_a_lone_layer_are_partitioned(void **state)
 {
-    g_autoptr(RpProfile) nothing = make_profile(6, 0, 0, 0, 0);
+    g_autoptr(RpProfile) nothing = rp_test_profile(6, 0, 0, 0, 0);
     g_autoptr(RpPartition) a = rp_partition_paper(nothing, 4, 8, 0, NULL);
     assert_well_formed(nothing, a);
     assert_int_equal(a->n_forward + a->n_backward, 1);
@@ -335,7 +306,7 @@ zero_times_and_a_lone_layer_are_partitioned(void **state)
 static void
 names_the_layer_that_exceeds_the_memory(void **state)
 {
-    g_autoptr(RpProfile) profile = make_profile(3, MS, MS, MS, MS);
+    g_autoptr(RpProfile) profile = rp_test_profile(3, MS, MS, MS, MS);
     profile->layers[2].name = g_intern_string("wide");
     profile->layers[2].activation_bytes = 1000;
     g_autoptr(GError) error = NULL;

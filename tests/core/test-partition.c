@@ -4,53 +4,12 @@
 #include "tests/rp-test.h"
 
 #include "core/partition.h"
-
-#define MS G_GINT64_CONSTANT(1000000)
-
-/* [embedding] blocks [head] with given times; recompute = forward. */
-static RpProfile *
-make_profile(guint n_blocks, gint64 forward, gint64 backward, gint64 head_forward,
-             gint64 head_backward)
-{
-    RpProfile *profile = rp_profile_new(n_blocks + 2);
-    for (guint i = 0; i < profile->n_layers; i++) {
-        RpLayer *layer = &profile->layers[i];
-        if (i == 0) {
-            layer->kind = RP_LAYER_EMBEDDING;
-        } else if (i <= n_blocks) {
-            layer->forward_ns = layer->recompute_ns = forward;
-            layer->backward_ns = backward;
-        } else {
-            layer->kind = RP_LAYER_HEAD;
-            layer->forward_ns = layer->recompute_ns = head_forward;
-            layer->backward_ns = head_backward;
-        }
-    }
-    return profile;
-}
-
-/* Blocks of random sizes. */
-static RpProfile *
-random_sizes(GRand *rand, guint n_layers)
-{
-    RpProfile *profile = rp_profile_new(n_layers);
-    for (guint i = 0; i < n_layers; i++) {
-        RpLayer *layer = &profile->layers[i];
-        layer->parameter_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->gradient_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->input_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->output_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->forward_workspace_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-        layer->backward_workspace_bytes = (guint64)g_rand_int_range(rand, 0, 40);
-        layer->activation_bytes = (guint64)g_rand_int_range(rand, 0, 20);
-    }
-    return profile;
-}
+#include "tests/core/partition-fixture.h"
 
 static void
 a_stage_costs_what_its_phase_runs(void **state)
 {
-    g_autoptr(RpProfile) profile = make_profile(3, 10 * MS, 20 * MS, 5 * MS, 7 * MS);
+    g_autoptr(RpProfile) profile = rp_test_profile(3, 10 * MS, 20 * MS, 5 * MS, 7 * MS);
     profile->layers[0].forward_ns = profile->layers[0].recompute_ns = 1 * MS;
     profile->layers[0].backward_ns = 2 * MS;
     profile->layers[2].recompute_ns = 11 * MS;
@@ -72,7 +31,7 @@ a_longer_stage_never_needs_less_memory(void **state)
 {
     GRand *rand = g_rand_new_with_seed(3);
     for (guint i = 0; i < 200; i++) {
-        g_autoptr(RpProfile) profile = random_sizes(rand, 8);
+        g_autoptr(RpProfile) profile = rp_test_random_sizes(rand, 8);
         for (RpPhase phase = RP_PHASE_FORWARD; phase <= RP_PHASE_FUSED; phase++) {
             for (guint first = 0; first < 8; first++) {
                 for (guint count = 1; first + count < 8; count++) {
@@ -151,7 +110,7 @@ refuses_stage_lists_with_the_position(void **state)
 static void
 embedding_and_head_join_their_stages(void **state)
 {
-    g_autoptr(RpProfile) profile = make_profile(6, MS, MS, MS, MS);
+    g_autoptr(RpProfile) profile = rp_test_profile(6, MS, MS, MS, MS);
     g_autoptr(RpPartition) bound =
         rp_partition_from_blocks(profile, (const guint[]){3, 3, 0}, 3, NULL);
     const RpInterval stages[] = {{0, 4}, {4, 3}, {7, 1}};
@@ -195,7 +154,7 @@ assert_dispatched_refused(const RpProfile *profile, const char *forward, const c
 static void
 refuses_stage_lists_that_do_not_add_up(void **state)
 {
-    g_autoptr(RpProfile) profile = make_profile(6, MS, MS, MS, MS);
+    g_autoptr(RpProfile) profile = rp_test_profile(6, MS, MS, MS, MS);
     g_autoptr(GError) error = NULL;
     assert_null(rp_partition_from_blocks(profile, (const guint[]){3, 2}, 2, &error));
     assert_true(g_error_matches(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT));
@@ -221,7 +180,7 @@ refuses_stage_lists_that_do_not_add_up(void **state)
 static void
 reports_the_balance(void **state)
 {
-    g_autoptr(RpProfile) profile = make_profile(4, 10, 20, 5, 5);
+    g_autoptr(RpProfile) profile = rp_test_profile(4, 10, 20, 5, 5);
     g_autoptr(RpPartition) partition = rp_partition_from_dispatched_blocks(
         profile, (const guint[]){4}, 1, (const guint[]){0, 2, 2}, 3, NULL);
     g_autoptr(GArray) times = NULL;

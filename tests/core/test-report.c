@@ -299,6 +299,26 @@ work_of_the_iteration_before_counts_in_the_steady_window(void **state)
     assert_float_equal(steady.ratio, 0, 1e-12);
 }
 
+static void
+the_parts_of_a_steady_bubble_are_switch_and_intra(void **state)
+{
+    Fixture *fixture = *state;
+    /* two_iterations with hops: 3 before gpu 1's first forward, which idles 2 for it; 9 before its
+     * second one, which idles 6 for it but only 5 of them in the window [0, 11) */
+    Row rows[G_N_ELEMENTS(two_iterations)];
+
+    memcpy(rows, two_iterations, sizeof rows);
+    rows[1].transfer_ns = 3;
+    rows[5].transfer_ns = 9;
+    MAKE_TRACE(fixture, 2, TRUE, rows);
+    RpSteady steady = rp_report_steady(fixture->trace, 0, 1);
+
+    assert_bubble(
+        rp_report_steady_bubble(fixture->trace, &steady), 2,
+        (Expected){
+            .makespan_ns = 11, .busy_ns = 12, .switch_ns = 2, .intra_ns = 8, .exposed_ns = 2 + 5});
+}
+
 /* Plays a plan of `compute` fidelity: its tasks stand in an order in which they can run. */
 static void
 play(Fixture *fixture)
@@ -542,6 +562,7 @@ main(void)
         TEST(one_iteration_is_measured_from_its_own_start),
         TEST(steady_state_clips_work_to_whole_periods),
         TEST(work_of_the_iteration_before_counts_in_the_steady_window),
+        TEST(the_parts_of_a_steady_bubble_are_switch_and_intra),
         TEST(schedules_have_the_bubbles_of_the_reference),
         TEST(device_use_counts_each_lane_and_direction),
         TEST(a_buffer_counts_from_the_first_write_of_a_value_to_its_last_read),

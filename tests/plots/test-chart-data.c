@@ -151,6 +151,22 @@ boxes_too_narrow_to_be_seen_are_joined_within_their_slot(void **state)
 }
 
 static void
+boxes_too_narrow_for_a_border_are_drawn_apart(void **state)
+{
+    (void)state;
+    /* transfers of a few microseconds beside actions of milliseconds */
+    Run made = run("1f1b", 2, 4, RP_FIDELITY_FULL);
+    RpTimelinePanel panels[] = {{.trace = made.trace},
+                                {.trace = made.trace, .lanes = RP_TIMELINE_ALL}};
+    g_autoptr(RpFigure) compute = rp_timeline_figure("t", "t", &panels[0], 1);
+    g_autoptr(RpFigure) all = rp_timeline_figure("t", "t", &panels[1], 1);
+
+    assert_null(strstr(rp_figure_script(compute)->str, "narrow"));
+    assert_non_null(strstr(rp_figure_script(all)->str, "narrow"));
+    run_clear(&made);
+}
+
+static void
 an_overlapped_action_is_drawn_as_two_halves(void **state)
 {
     (void)state;
@@ -245,6 +261,22 @@ a_line_chart_keeps_gaps_and_numbers(void **state)
 }
 
 static void
+names_of_levels_and_the_legend_stand_apart(void **state)
+{
+    (void)state;
+    const double x[] = {1, 2};
+    g_autoptr(RpLineChart) chart = rp_line_chart_new("l", "l", "x", "y");
+
+    rp_line_chart_add(chart, "series", RP_COLOUR_BLUE, RP_LINE_SOLID, x, x, G_N_ELEMENTS(x));
+    g_autoptr(RpFigure) beside = rp_line_chart_figure(chart);
+    rp_line_chart_add_level(chart, "planned", 2);
+    g_autoptr(RpFigure) below = rp_line_chart_figure(chart);
+    assert_non_null(strstr(rp_figure_script(beside)->str, "set key at screen 1 - px("));
+    assert_null(strstr(rp_figure_script(below)->str, "set key at screen 1 - px("));
+    assert_true(rp_figure_height(below) > rp_figure_height(beside));
+}
+
+static void
 a_table_of_a_benchmark_becomes_a_chart(void **state)
 {
     (void)state;
@@ -254,7 +286,8 @@ a_table_of_a_benchmark_becomes_a_chart(void **state)
 
     rp_assert_no_error(error);
     assert_non_null(strstr(rp_figure_data(figure)->str, "1000 0.0001\n10000 0.001\n"));
-    assert_non_null(strstr(rp_figure_data(figure)->str, "1000 NaN\n10000 0.01\n"));
+    assert_non_null(strstr(rp_figure_data(figure)->str, "seconds\n10000 0.01\n"));
+    assert_non_null(strstr(rp_figure_script(figure)->str, "'1M' 1000000,"));
     rp_figure_free(figure);
 }
 
@@ -421,11 +454,13 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_timeline_has_a_box_for_every_action),
         cmocka_unit_test(boxes_too_narrow_to_be_seen_are_joined_within_their_slot),
+        cmocka_unit_test(boxes_too_narrow_for_a_border_are_drawn_apart),
         cmocka_unit_test(an_overlapped_action_is_drawn_as_two_halves),
         cmocka_unit_test(a_window_of_a_timeline_is_clipped_and_counted_from_its_start),
         cmocka_unit_test(a_bubble_bar_is_stacked_from_its_parts_in_percent),
         cmocka_unit_test(the_height_of_a_bar_chart_follows_from_its_rows),
         cmocka_unit_test(a_line_chart_keeps_gaps_and_numbers),
+        cmocka_unit_test(names_of_levels_and_the_legend_stand_apart),
         cmocka_unit_test(a_table_of_a_benchmark_becomes_a_chart),
         cmocka_unit_test(a_table_that_cannot_be_read_names_the_line),
         cmocka_unit_test(balance_shows_the_time_of_each_slot),

@@ -1,0 +1,220 @@
+/*
+ * Bytes per second of the CPU optimizer, against a memory copy of the same run.
+ *
+ * Figure to hold (design.md §9): >= 80 % of the measured memory bandwidth at 28 bytes/parameter.
+ *
+ * The bandwidth is the best of memcpy(), a copy with non-temporal stores, and reading and writing
+ * in place, over as many threads; read and written bytes both count. Everything is measured in
+ * turn, several times, and the fastest time counts: other programs on the machine can only slow a
+ * run down.
+ *
+ *   bench-optimizer [MILLIONS OF PARAMETERS]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "exec/optim/optimizer.h"
+
+#define ROUNDS 40
+#define MAX_THREADS 2
+#define FUSED_BYTES 28 /* a parameter: gradient 2, state 12 read and 12 written, weight 2 */
+#define LEAN_BYTES 32  /* 26 without the weight; then 4 read, 2 written */
+
+typedef struct {
+    gsize n;
+    RpOptimizer *optimizer;
+    RpOptimizerLayer *layer;
+    uint16_t *gradient;
+    uint16_t *published;
+    float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
+} Bench;
+
+typedef enum { MEMCPY, STREAM, IN_PLACE, FUSED, LEAN, SUM_SQUARES, N_WHATS } What;
+
+static void
+memcpy_share(gsize first, gsize n, gpointer data)
+{
+    Bench *bench = data;
+    memcpy(bench->words + 2 * bench->n + first, bench->words + first, n * sizeof(float));
+}
+
+static void
+stream_share(gsize first, gsize n, gpointer data)
+{
+    Bench *bench = data;
+    rp_adamw_best()->publish(bench->words + first, bench->words + 2 * bench->n + first,
+                             RP_NUMBER_FP32, n);
+}
+
+static void
+in_place_share(gsize first, gsize n, gpointer data)
+{
+    Bench *bench = data;
+    uint64_t line[8];
+
+    for (gsize i = first; i + 16 <= first + n; i += 16) {
+        memcpy(line, bench->words + i, sizeof line);
+        for (guint j = 0; j < 8; j++)
+            line[j] = ~line[j];
+        memcpy(bench->words + i, line, sizeof line);
+    }
+}
+
+/* Bytes that @what moves, read and written. */
+static double
+bytes_of(const Bench *bench, What what)
+{
+    const double bytes[N_WHATS] = {[MEMCPY] = 16,         [STREAM] = 16,       [IN_PLACE] = 32,
+                                   [FUSED] = FUSED_BYTES, [LEAN] = LEAN_BYTES, [SUM_SQUARES] = 2};
+    return bytes[what] * (double)bench->n;
+}
+
+static void
+run(Bench *bench, RpPool *pool, What what)
+{
+    const RpOptimizerStep step = {
+        .learning_rate = 1e-4,
+        .gradient_scale = 1e-3,
+        .n_parameters = bench->n,
+        .gradient = bench->gradient,
+        .published = what == FUSED ? bench->published : NULL,
+        .gradient_number = RP_NUMBER_BF16,
+        .published_number = RP_NUMBER_BF16,
+    };
+    switch (what) {
+    case MEMCPY:
+        rp_pool_run(pool, 0, 2 * bench->n, 4096, memcpy_share, bench);
+        return;
+    case STREAM:
+        rp_pool_run(pool, 0, 2 * bench->n, 4096, stream_share, bench);
+        return;
+    case IN_PLACE:
+        rp_pool_run(pool, 0, 4 * bench->n, 4096, in_place_share, bench);
+        return;
+    case SUM_SQUARES:
+        rp_optimizer_sum_squares(bench->optimizer, bench->gradient, RP_NUMBER_BF16, bench->n);
+        return;
+    default:
+        rp_optimizer_layer_apply(bench->optimizer, bench->layer, &step);
+        if (what == LEAN)
+            rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n,
+                                       bench->published, RP_NUMBER_BF16);
+        rp_optimizer_layer_finish(bench->layer);
+    }
+}
+
+static double
+bytes_per_s(Bench *bench, RpPool *pool, What what)
+{
+    const gint64 start_us = g_get_monotonic_time();
+    run(bench, pool, what);
+    return bytes_of(bench, what) * 1e6 / (double)(g_get_monotonic_time() - start_us);
+}
+
+static void
+die_of(GError *error)
+{
+    if (error == NULL)
+        return;
+    fprintf(stderr, "bench-optimizer: %s\n", error->message);
+    exit(1);
+}
+
+/* On huge pages if the system has them, as the optimizer's state is. */
+static void *
+new_array(gsize n, gsize bytes_each)
+{
+    const gsize huge = (gsize)2 << 20, bytes = (n * bytes_each + huge - 1) / huge * huge;
+    void *array = g_aligned_alloc(1, bytes, huge);
+    (void)madvise(array, bytes, MADV_HUGEPAGE);
+    memset(array, 0, bytes);
+    return array;
+}
+
+/* A layer with weights, gradients, and something to copy. */
+static void
+fill(Bench *bench, RpPool *pool)
+{
+    GError *error = NULL;
+    const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+    GRand *rand = g_rand_new_with_seed(1);
+
+    bench->optimizer = rp_optimizer_new(&options, NULL, pool, &error);
+    die_of(error);
+    bench->layer = rp_optimizer_layer_new(bench->optimizer, bench->n, NULL, 0, &error);
+    die_of(error);
+    for (gsize i = 0; i < bench->n; i++) {
+        bench->gradient[i] =
+            rp_bf16_from_float(i < 65536 ? (float)g_rand_double_range(rand, -1, 1)
+                                         : rp_float_from_bf16(bench->gradient[i - 65536]));
+    }
+    rp_optimizer_layer_load(bench->optimizer, bench->layer, 0, bench->n, bench->gradient,
+                            RP_NUMBER_BF16);
+    g_rand_free(rand);
+}
+
+static void
+compare(Bench *bench, RpPool *pool)
+{
+    static const char *const names[N_WHATS] = {"memcpy", "streaming copy", "in place",
+                                               "fused",  "lean",           "sum of squares"};
+    double best[8][N_WHATS] = {{0}};
+    const RpAdamwOps *const *variants = rp_adamw_variants();
+    const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+
+    for (guint round = 0; round < ROUNDS; round++)
+        for (guint v = 0; variants[v]; v++) {
+            if (!variants[v]->supported())
+                continue;
+            g_autoptr(GError) error = NULL;
+            g_clear_pointer(&bench->optimizer, rp_optimizer_free);
+            bench->optimizer = rp_optimizer_new(&options, variants[v], pool, &error);
+            die_of(error);
+            for (guint what = 0; what < N_WHATS; what++)
+                best[v][what] = MAX(best[v][what], bytes_per_s(bench, pool, (What)what));
+        }
+    const guint n_threads = rp_pool_n_threads(pool);
+    double most = 0;
+    for (guint what = 0; what < FUSED; what++) {
+        double here = 0;
+        for (guint v = 0; variants[v]; v++)
+            here = MAX(here, best[v][what]);
+        most = MAX(most, here);
+        printf("%u       %-24s %7.2f\n", n_threads, names[what], here * 1e-9);
+    }
+    for (guint what = FUSED; what < N_WHATS; what++)
+        for (guint v = 0; variants[v]; v++)
+            if (variants[v]->supported())
+                printf("%u       %-15s %-8s %7.2f  %13.0f  %5.1f %%\n", n_threads, names[what],
+                       variants[v]->name, best[v][what] * 1e-9,
+                       best[v][what] / bytes_of(bench, (What)what) * (double)bench->n * 1e-6,
+                       100 * best[v][what] / most);
+}
+
+int
+main(int argc, char **argv)
+{
+    Bench bench = {.n = (gsize)(argc > 1 ? g_ascii_strtoull(argv[1], NULL, 10) : 16) << 20};
+
+    bench.gradient = new_array(bench.n, sizeof(uint16_t));
+    bench.published = new_array(bench.n, sizeof(uint16_t));
+    bench.words = new_array(4 * bench.n, sizeof(float));
+    printf("%zu MiB of state, bf16 gradients and weights; fastest of %d, measured\n",
+           (gsize)(rp_optimizer_state_bytes(bench.n) >> 20), ROUNDS);
+    printf("threads what            variant     GB/s  Mparameters/s  of best\n");
+    for (guint n_threads = 1; n_threads <= MIN(MAX_THREADS, g_get_num_processors()); n_threads++) {
+        GError *error = NULL;
+        g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
+        die_of(error);
+        if (bench.layer == NULL)
+            fill(&bench, pool);
+        compare(&bench, pool);
+        g_clear_pointer(&bench.optimizer, rp_optimizer_free);
+    }
+    rp_optimizer_layer_free(bench.layer);
+    g_aligned_free(bench.words);
+    g_aligned_free(bench.published);
+    g_aligned_free(bench.gradient);
+    return 0;
+}

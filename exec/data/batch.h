@@ -1,0 +1,105 @@
+/**
+ * Micro-batches of one shape, an iteration at a time, in an order that a resume continues.
+ *
+ *   file      sample 0, sample 1, …
+ *   order     a permutation for each epoch (order.h)
+ *   iteration the next M × b samples: M micro-batches of b sequences of s tokens
+ *
+ *   input_ids   a    b    c    d   pad  pad      cut or padded to s
+ *   targets     b    c    d  -100 -100 -100      the label of the *next* token
+ *
+ * The shift by one is done here, once: labels in files stand beside their own token, as Hugging
+ * Face has them, where the model shifts. So the loss of a row is that of its target, whatever
+ * chunk of rows the head works on.
+ *
+ * Here M = micro_batches, b = sequences, s = tokens. Memory is taken by the _new functions only.
+ */
+#pragma once
+
+#include "exec/data/dataset.h"
+#include "exec/data/state.h"
+
+/* What becomes of samples that do not fill an iteration at an epoch's end. */
+typedef enum {
+    RP_EPOCH_END_CONTINUE, /* the iteration goes on with the next epoch's first samples */
+    RP_EPOCH_END_DROP      /* they are left out, others in each epoch if shuffled */
+} RpEpochEnd;
+
+typedef struct {
+    guint micro_batches; /* M of an iteration */
+    guint sequences;     /* b of a micro-batch */
+    guint tokens;        /* s of a sequence */
+    gint32 pad_id;       /* an id of the vocabulary; where it stands nothing is learned */
+    gboolean shuffle;
+    guint64 seed;
+    RpEpochEnd epoch_end;
+} RpBatcherOptions;
+
+/* One iteration's tokens. Row r = (m × b + i) of sequence i of micro-batch m. */
+typedef struct {
+    guint micro_batches;
+    guint sequences;
+    guint tokens;
+    gint32 *input_ids;         /* [M × b][s] */
+    gint32 *targets;           /* [M × b][s]: an id or RP_LABEL_MASKED; the last always masked */
+    guint32 *lengths;          /* [M × b]: tokens before the padding, 1 to s */
+    guint64 *samples;          /* [M × b]: index in the dataset */
+    guint64 *n_micro_targets;  /* [M]: unmasked targets; may be 0 */
+    guint64 n_targets;         /* of the iteration, > 0: what its loss is divided by */
+    guint64 n_tokens;          /* without padding */
+    guint64 n_truncated;       /* sequences that were cut to s */
+    guint64 n_cut_tokens;      /* that were cut off them */
+    guint64 n_without_targets; /* sequences with nothing to learn */
+    guint64 epoch;             /* of the first sample */
+} RpTokenBatch;
+
+/* An empty one of the shape of @options; any number may be in flight. */
+RpTokenBatch *rp_token_batch_new(const RpBatcherOptions *options);
+void rp_token_batch_free(RpTokenBatch *batch);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTokenBatch, rp_token_batch_free)
+
+/* The [b][s] ids and targets of micro-batch @m. */
+const gint32 *rp_token_batch_input_ids(const RpTokenBatch *batch, guint m);
+const gint32 *rp_token_batch_targets(const RpTokenBatch *batch, guint m);
+
+typedef struct _RpBatcher RpBatcher;
+
+/**
+ * rp_batcher_new:
+ * @dataset: must outlive the batcher
+ * @options: M, b, s > 0; copied
+ *
+ * Stands at the first sample of epoch 0.
+ *
+ * Errors: %RP_DATASET_ERROR_BATCH if the padding id is not of the vocabulary, or if
+ *   %RP_EPOCH_END_DROP would drop every epoch as a whole
+ */
+RpBatcher *rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_batcher_free(RpBatcher *batcher);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBatcher, rp_batcher_free)
+
+/**
+ * rp_batcher_next:
+ * @batch: of the batcher's shape; what it held is lost even if the call fails
+ *
+ * The next iteration. On error the batcher stays where it was.
+ *
+ * Errors: those of rp_dataset_read(); %RP_DATASET_ERROR_BATCH, naming the samples, if no token of
+ *   the whole iteration has a target
+ */
+gboolean rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Where the batcher stands: what the next iteration begins with, and sums over those before. */
+RpDataState rp_batcher_state(const RpBatcher *batcher);
+
+/**
+ * rp_batcher_restore:
+ * @state: of a batcher of the same dataset, seed and shuffling. Shapes may differ: a place is a
+ *   number of samples.
+ *
+ * Errors: %RP_DATASET_ERROR_STATE naming what differs; the batcher stays where it was
+ */
+gboolean rp_batcher_restore(RpBatcher *batcher, const RpDataState *state,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,195 @@
+/* What is the same for every source of samples. */
+#include "exec/data/dataset.h"
+
+#include <gio/gio.h>
+#include <string.h>
+
+#include "exec/data/dataset-private.h"
+#include "exec/model/file.h"
+
+#define PROGRESS_SAMPLES 256
+
+#define HASH_PLACES 256
+#define HASH_PLACE_BYTES 64
+
+struct _RpDataset {
+    const RpDatasetOps *ops;
+    gpointer source;
+    char *name;
+    guint64 n_samples;
+    guint vocabulary;
+    guint64 fingerprint;
+};
+
+G_DEFINE_QUARK(rp - dataset - error - quark, rp_dataset_error)
+
+RpDataset *
+rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name, guint64 n_samples,
+               guint vocabulary, guint64 fingerprint)
+{
+    g_return_val_if_fail(ops && source && name && n_samples > 0, NULL);
+
+    RpDataset *dataset = g_new0(RpDataset, 1);
+    dataset->ops = ops;
+    dataset->source = source;
+    dataset->name = g_strdup(name);
+    dataset->n_samples = n_samples;
+    dataset->vocabulary = vocabulary;
+    dataset->fingerprint = fingerprint;
+    return dataset;
+}
+
+void
+rp_dataset_free(RpDataset *dataset)
+{
+    if (!dataset)
+        return;
+    dataset->ops->free(dataset->source);
+    g_free(dataset->name);
+    g_free(dataset);
+}
+
+RpDataset *
+rp_dataset_open(const char *path, guint vocabulary, guint sequence_tokens, GError **error)
+{
+    g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    if (g_str_has_suffix(path, ".jsonl"))
+        return rp_dataset_open_jsonl(path, vocabulary, error);
+    if (g_str_has_suffix(path, ".bin"))
+        return rp_dataset_open_tokens(path, vocabulary, sequence_tokens, error);
+    g_autofree char *name = rp_file_display_name(path);
+    g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
+                "%s: expected a name that ends in .jsonl or .bin, found another", name);
+    return NULL;
+}
+
+const char *
+rp_dataset_name(const RpDataset *dataset)
+{
+    g_return_val_if_fail(dataset, NULL);
+
+    return dataset->name;
+}
+
+guint64
+rp_dataset_n_samples(const RpDataset *dataset)
+{
+    g_return_val_if_fail(dataset, 0);
+
+    return dataset->n_samples;
+}
+
+guint
+rp_dataset_vocabulary(const RpDataset *dataset)
+{
+    g_return_val_if_fail(dataset, 0);
+
+    return dataset->vocabulary;
+}
+
+guint64
+rp_dataset_fingerprint(const RpDataset *dataset)
+{
+    g_return_val_if_fail(dataset, 0);
+
+    return dataset->fingerprint;
+}
+
+char *
+rp_dataset_locate(const RpDataset *dataset, guint64 index)
+{
+    g_return_val_if_fail(dataset && index < dataset->n_samples, NULL);
+
+    return dataset->ops->locate(dataset->source, index);
+}
+
+gboolean
+rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample, GError **error)
+{
+    g_return_val_if_fail(dataset && index < dataset->n_samples && sample, FALSE);
+    g_return_val_if_fail(sample->capacity == 0 || (sample->input_ids && sample->labels), FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    return dataset->ops->read(dataset->source, index, sample, error);
+}
+
+gboolean
+rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgress progress,
+                 gpointer user_data, RpDatasetSummary *summary, GError **error)
+{
+    g_return_val_if_fail(dataset && summary, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    RpDatasetSummary sum = {.n_samples = dataset->n_samples};
+    for (guint64 i = 0; i < dataset->n_samples; i++) {
+        RpSample sample = {.capacity = 0};
+        if (progress && i % PROGRESS_SAMPLES == 0 && !progress(i, dataset->n_samples, user_data)) {
+            g_set_error(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "%s: the check was stopped",
+                        dataset->name);
+            return FALSE;
+        }
+        if (!dataset->ops->read(dataset->source, i, &sample, error))
+            return FALSE;
+        sum.n_tokens += sample.n_tokens;
+        if (sample.n_tokens > sum.longest_tokens) {
+            sum.longest_tokens = sample.n_tokens;
+            sum.longest_index = i;
+        }
+        if (sequence_tokens > 0 && sample.n_tokens > sequence_tokens) {
+            sum.n_truncated_samples++;
+            sum.n_truncated_tokens += sample.n_tokens - sequence_tokens;
+        }
+    }
+    if (progress)
+        (void)progress(dataset->n_samples, dataset->n_samples, user_data);
+    *summary = sum;
+    return TRUE;
+}
+
+GBytes *
+rp_dataset_map(const char *path, char **name, GError **error)
+{
+    g_autoptr(GMappedFile) map = rp_file_map(path, error);
+
+    if (!map)
+        return NULL;
+    *name = rp_file_display_name(path);
+    return g_mapped_file_get_bytes(map);
+}
+
+static guint64
+hash_bytes(guint64 hash, const guint8 *bytes, gsize length)
+{
+    for (gsize i = 0; i < length; i++)
+        hash = (hash ^ bytes[i]) * G_GUINT64_CONSTANT(0x100000001b3);
+    return hash;
+}
+
+static guint64
+hash_number(guint64 hash, guint64 number)
+{
+    guint64 little = GUINT64_TO_LE(number);
+
+    return hash_bytes(hash, (const guint8 *)&little, sizeof little);
+}
+
+guint64
+rp_dataset_hash(const char *kind, guint64 shape, const guint8 *bytes, gsize length)
+{
+    guint64 hash = G_GUINT64_CONSTANT(0xcbf29ce484222325);
+
+    hash = hash_bytes(hash, (const guint8 *)kind, strlen(kind));
+    hash = hash_number(hash, shape);
+    hash = hash_number(hash, length);
+    if (length <= (gsize)HASH_PLACES * HASH_PLACE_BYTES)
+        return hash_bytes(hash, bytes, length);
+    gsize last = length - HASH_PLACE_BYTES;
+    for (gsize i = 0; i < HASH_PLACES; i++) {
+        /* not i × last / (places - 1), which could overflow */
+        gsize at = last / (HASH_PLACES - 1) * i;
+        hash = hash_bytes(hash, bytes + at, HASH_PLACE_BYTES);
+    }
+    return hash_bytes(hash, bytes + last, HASH_PLACE_BYTES);
+}

@@ -1,0 +1,146 @@
+/**
+ * Samples of tokens to train on, from files.
+ *
+ * One file a source: jsonl.c (JSONL with `input_ids` and perhaps `labels`) and tokens-bin.c (flat
+ * little-endian uint32). Both map the file and check a sample when it is read; a file of any size
+ * opens in the memory of its index. A file that is truncated by somebody while it is mapped ends
+ * the process with SIGBUS, as with any mapping. Formats and rules: docs/data.md.
+ */
+#pragma once
+
+#include <glib.h>
+
+typedef enum {
+    RP_DATASET_ERROR_FILE,   /* nothing in it, of impossible length, of an unknown kind */
+    RP_DATASET_ERROR_SAMPLE, /* a sample that is not JSON, of wrong type, with an impossible id */
+    RP_DATASET_ERROR_BATCH,  /* nothing to learn from it, or too few samples for one */
+    RP_DATASET_ERROR_STATE   /* a saved place that is not one of this dataset */
+} RpDatasetError;
+
+#define RP_DATASET_ERROR (rp_dataset_error_quark())
+GQuark rp_dataset_error_quark(void);
+
+/* A label that is no target, as PyTorch's cross entropy and Hugging Face have it. */
+#define RP_LABEL_MASKED (-100)
+
+#define RP_DATASET_MAX_VOCABULARY G_MAXINT32
+#define RP_JSONL_MAX_LINE_BYTES ((gsize)64 << 20)
+
+/* Where a sample is read to: memory of the caller. */
+typedef struct {
+    gint32 *input_ids; /* @capacity places; (nullable) if that is 0 */
+    gint32 *labels;    /* @capacity places: of the same token, not of the next; the ids themselves
+                          if the sample has none */
+    gsize capacity;    /* tokens; what is longer is checked and counted, not stored */
+    guint64 n_tokens;  /* (out): of the whole sample, at least 1 */
+} RpSample;
+
+/* What a kind of source does. Functions take the source and may be called from any thread. */
+typedef struct {
+    gboolean (*read)(gconstpointer source, guint64 index, RpSample *sample, GError **error);
+    char *(*locate)(gconstpointer source, guint64 index); /* "line 3"; (transfer full) */
+    void (*free)(gpointer source);
+} RpDatasetOps;
+
+typedef struct _RpDataset RpDataset;
+
+/**
+ * rp_dataset_new:
+ * @source: (transfer full)
+ * @name: for messages: the file's
+ * @n_samples: > 0
+ * @vocabulary: the ids read are less than this
+ * @fingerprint: changes when the content does; a resume compares it
+ */
+RpDataset *rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name,
+                          guint64 n_samples, guint vocabulary, guint64 fingerprint);
+void rp_dataset_free(RpDataset *dataset);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpDataset, rp_dataset_free)
+
+/**
+ * rp_dataset_open:
+ * @path: `….jsonl` or `….bin`
+ * @vocabulary: ids are less than this
+ * @sequence_tokens: what a `.bin` is cut into; not used for JSONL
+ *
+ * Errors: G_FILE_ERROR, %RP_DATASET_ERROR_FILE
+ */
+RpDataset *rp_dataset_open(const char *path, guint vocabulary, guint sequence_tokens,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_dataset_open_jsonl:
+ *
+ * One pass over the file finds where lines start: 8 bytes of memory a line, 64-bit places.
+ * Sample i is line i + 1.
+ *
+ * Errors: G_FILE_ERROR, %RP_DATASET_ERROR_FILE if the file is empty
+ */
+RpDataset *rp_dataset_open_jsonl(const char *path, guint vocabulary,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The same for text in memory, which is kept. */
+RpDataset *rp_dataset_new_jsonl(const char *name, GBytes *text, guint vocabulary,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_dataset_open_tokens:
+ * @sequence_tokens: > 0; sample i is tokens i × @sequence_tokens to (i + 1) × @sequence_tokens - 1.
+ *   What is left behind the last whole sequence belongs to no sample.
+ *
+ * Errors: G_FILE_ERROR, %RP_DATASET_ERROR_FILE if the length is no multiple of 4 bytes or there is
+ *   not one whole sequence
+ */
+RpDataset *rp_dataset_open_tokens(const char *path, guint vocabulary, guint sequence_tokens,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The same for bytes in memory, which are kept. */
+RpDataset *rp_dataset_new_tokens(const char *name, GBytes *bytes, guint vocabulary,
+                                 guint sequence_tokens, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+const char *rp_dataset_name(const RpDataset *dataset);
+guint64 rp_dataset_n_samples(const RpDataset *dataset);
+guint rp_dataset_vocabulary(const RpDataset *dataset);
+guint64 rp_dataset_fingerprint(const RpDataset *dataset);
+
+/* Where @index stands, without the file: "line 3". (transfer full) */
+char *rp_dataset_locate(const RpDataset *dataset, guint64 index);
+
+/**
+ * rp_dataset_read:
+ * @index: less than the number of samples
+ * @sample: of it, arrays may be written to even if the call fails
+ *
+ * Checks all of the sample, also what does not fit @sample.
+ *
+ * Errors: %RP_DATASET_ERROR_SAMPLE, one line: `FILE: line 3, column 14: expected …, found …`
+ */
+gboolean rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What a file holds. */
+typedef struct {
+    guint64 n_samples;
+    guint64 n_tokens;
+    guint64 longest_tokens;
+    guint64 longest_index;
+    guint64 n_truncated_samples; /* longer than asked for */
+    guint64 n_truncated_tokens;  /* that no training sees */
+} RpDatasetSummary;
+
+/* @done and @total in samples, every few hundred. Returns: whether to go on */
+typedef gboolean (*RpDatasetProgress)(guint64 done, guint64 total, gpointer user_data);
+
+/**
+ * rp_dataset_check:
+ * @sequence_tokens: training will truncate to this; 0 = it will not
+ * @progress: (nullable)
+ * @summary: (out): set on success only
+ *
+ * Reads every sample once, so that a bad line far down a file is found before training, not in it.
+ *
+ * Errors: those of rp_dataset_read(); G_IO_ERROR_CANCELLED if @progress says so
+ */
+gboolean rp_dataset_check(const RpDataset *dataset, guint sequence_tokens,
+                          RpDatasetProgress progress, gpointer user_data, RpDatasetSummary *summary,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,317 @@
+/* JSON lines as Hugging Face datasets write them.
+ *
+ *   {"input_ids":[1,2,3],"attention_mask":[1,1,1],"labels":[-100,2,3]}\n
+ *   ^offsets[0]                                                         ^offsets[1]
+ *
+ * The index is built once; a line is parsed each time it is read, which takes microseconds.
+ */
+#include "exec/data/dataset.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "exec/data/dataset-private.h"
+#include "exec/model/json-pull.h"
+
+typedef struct {
+    char *name;
+    GBytes *bytes;
+    const char *text;
+    guint64 length;
+    guint64 *offsets; /* n_lines + 1: where lines start; the last as if all ended in a newline */
+    guint64 n_lines;
+    guint vocabulary;
+    char *expected_id; /* for messages */
+    char *expected_label;
+} Jsonl;
+
+/* One line while it is read. */
+typedef struct {
+    const Jsonl *jsonl;
+    guint64 index;
+    const char *start;
+    RpJsonPull pull;
+    const char *ids_at; /* the opening bracket; NULL if not yet seen */
+    const char *labels_at;
+    guint64 n_ids;
+    guint64 n_labels;
+    GError **error;
+} Line;
+
+static gboolean fail_at(const Line *line, const char *at, const char *format, ...)
+    G_GNUC_PRINTF(3, 4);
+
+static gboolean
+fail_at(const Line *line, const char *at, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *what = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    g_set_error(line->error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
+                "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT ": %s", line->jsonl->name,
+                line->index + 1, (gsize)(at - line->start) + 1, what);
+    return FALSE;
+}
+
+/* Digits only, less than the vocabulary. */
+static gboolean
+read_id(Line *line, gint32 *id)
+{
+    RpJsonPull *pull = &line->pull;
+    guint64 value;
+
+    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER)
+        return rp_json_pull_fail(pull, line->jsonl->expected_id);
+    if (*pull->at == '-') /* whole() would have its own words for it */
+        return rp_json_pull_fail(pull, line->jsonl->expected_id);
+    if (!rp_json_pull_whole(pull, &value))
+        return FALSE;
+    if (value >= line->jsonl->vocabulary)
+        return rp_json_pull_fail_value(pull, line->jsonl->expected_id);
+    *id = (gint32)value;
+    return TRUE;
+}
+
+/* An id, or RP_LABEL_MASKED as an integer is written: -100.0 would be a number of another type. */
+static gboolean
+read_label(Line *line, gint32 *label)
+{
+    RpJsonPull *pull = &line->pull;
+    guint64 whole;
+    double number;
+
+    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER)
+        return rp_json_pull_fail(pull, line->jsonl->expected_label);
+    if (*pull->at == '-') {
+        if (!rp_json_pull_number(pull, &number))
+            return FALSE;
+        if (pull->at - pull->value != 4 || memcmp(pull->value, "-100", 4) != 0)
+            return rp_json_pull_fail_value(pull, line->jsonl->expected_label);
+        *label = RP_LABEL_MASKED;
+        return TRUE;
+    }
+    if (!rp_json_pull_whole(pull, &whole))
+        return FALSE;
+    if (whole >= line->jsonl->vocabulary)
+        return rp_json_pull_fail_value(pull, line->jsonl->expected_label);
+    *label = (gint32)whole;
+    return TRUE;
+}
+
+/* An array of ids or labels; stores what fits and counts all. */
+static gboolean
+read_tokens(Line *line, gboolean (*read)(Line *, gint32 *), gint32 *tokens, gsize capacity,
+            const char **start, guint64 *count)
+{
+    guint64 n = 0;
+
+    if (!rp_json_pull_enter_array(&line->pull))
+        return FALSE;
+    *start = line->pull.value;
+    while (rp_json_pull_next_element(&line->pull)) {
+        gint32 token = 0;
+        if (!read(line, &token))
+            return FALSE;
+        if (n < capacity)
+            tokens[n] = token;
+        n++;
+    }
+    *count = n;
+    return !line->pull.failed;
+}
+
+static gboolean
+read_member(Line *line, const GString *key, const char *key_at, RpSample *sample)
+{
+    gboolean is_ids = strcmp(key->str, "input_ids") == 0;
+    gboolean is_labels = strcmp(key->str, "labels") == 0;
+
+    if (!is_ids && !is_labels)
+        return rp_json_pull_skip(&line->pull);
+    if (is_ids ? line->ids_at != NULL : line->labels_at != NULL)
+        return fail_at(line, key_at, "expected each key once, found \"%s\" a second time",
+                       key->str);
+    if (is_ids)
+        return read_tokens(line, read_id, sample->input_ids, sample->capacity, &line->ids_at,
+                           &line->n_ids);
+    /* datasets write null where some rows have labels and this one has none */
+    if (rp_json_pull_peek(&line->pull) == RP_JSON_NULL)
+        return rp_json_pull_null(&line->pull);
+    return read_tokens(line, read_label, sample->labels, sample->capacity, &line->labels_at,
+                       &line->n_labels);
+}
+
+/* What can be said only when all members are read. */
+static gboolean
+finish(Line *line, RpSample *sample)
+{
+    const char *object = line->start + strspn(line->start, " \t\r");
+
+    if (!line->ids_at)
+        return fail_at(line, object, "expected an object with input_ids, found one without");
+    if (line->n_ids == 0)
+        return fail_at(line, line->ids_at, "expected at least one id, found none");
+    if (line->labels_at && line->n_labels != line->n_ids)
+        return fail_at(line, line->labels_at,
+                       "expected %" G_GUINT64_FORMAT " labels, one for each of input_ids, found "
+                       "%" G_GUINT64_FORMAT,
+                       line->n_ids, line->n_labels);
+    if (!line->labels_at && sample->capacity > 0)
+        memcpy(sample->labels, sample->input_ids,
+               (gsize)MIN(line->n_ids, sample->capacity) * sizeof *sample->labels);
+    sample->n_tokens = line->n_ids;
+    return TRUE;
+}
+
+static gboolean
+parse(Line *line, RpSample *sample)
+{
+    g_autoptr(GString) key = g_string_new(NULL);
+    RpJsonPull *pull = &line->pull;
+
+    if (!rp_json_pull_enter_object(pull))
+        return FALSE;
+    while (rp_json_pull_next_key(pull, key)) {
+        if (!read_member(line, key, pull->value, sample))
+            return FALSE;
+    }
+    return !pull->failed && rp_json_pull_end(pull) && finish(line, sample);
+}
+
+/* What a line must be before it is looked at as JSON. */
+static gboolean
+check_line(const Line *line, gsize length)
+{
+    gsize space = 0;
+
+    if (length > RP_JSONL_MAX_LINE_BYTES)
+        return fail_at(line, line->start,
+                       "expected at most %" G_GSIZE_FORMAT " bytes in a line, "
+                       "found %" G_GSIZE_FORMAT,
+                       RP_JSONL_MAX_LINE_BYTES, length);
+    while (space < length && strchr(" \t\r", line->start[space]) && line->start[space])
+        space++;
+    if (space == length)
+        return fail_at(line, line->start, "expected an object, found an empty line");
+    if (length >= 3 && memcmp(line->start, "\xef\xbb\xbf", 3) == 0)
+        return fail_at(line, line->start, "expected an object, found a byte order mark");
+    return TRUE;
+}
+
+/* As rp_json_pull_init(), with the line in the message. */
+static gboolean
+start_pull(Line *line, gsize length)
+{
+    const Jsonl *jsonl = line->jsonl;
+    const char *bad = line->start;
+
+    if (rp_json_pull_init(&line->pull, jsonl->name, line->start, length, RP_DATASET_ERROR,
+                          RP_DATASET_ERROR_SAMPLE, line->error)) {
+        line->pull.text = jsonl->text; /* from where lines are counted */
+        return TRUE;
+    }
+    g_clear_error(line->error);
+    (void)g_utf8_validate_len(line->start, length, &bad);
+    return fail_at(line, bad, "expected UTF-8 text, found byte 0x%02x", (guchar)*bad);
+}
+
+static gboolean
+jsonl_read(gconstpointer source, guint64 index, RpSample *sample, GError **error)
+{
+    const Jsonl *jsonl = source;
+    gsize length = jsonl->offsets[index + 1] - jsonl->offsets[index] - 1;
+    Line line = {.jsonl = jsonl,
+                 .index = index,
+                 .start = jsonl->text + jsonl->offsets[index],
+                 .error = error};
+
+    return check_line(&line, length) && start_pull(&line, length) && parse(&line, sample);
+}
+
+static char *
+jsonl_locate(gconstpointer source, guint64 index)
+{
+    return g_strdup_printf("line %" G_GUINT64_FORMAT, index + 1);
+}
+
+static void
+jsonl_free(gpointer source)
+{
+    Jsonl *jsonl = source;
+
+    g_free(jsonl->offsets);
+    g_free(jsonl->expected_id);
+    g_free(jsonl->expected_label);
+    g_free(jsonl->name);
+    g_bytes_unref(jsonl->bytes);
+    g_free(jsonl);
+}
+
+static const RpDatasetOps jsonl_ops = {jsonl_read, jsonl_locate, jsonl_free};
+
+static void
+build_index(Jsonl *jsonl)
+{
+    const char *end = jsonl->text + jsonl->length;
+    gsize room = 1024;
+    guint64 n = 0;
+
+    jsonl->offsets = g_new(guint64, room);
+    for (const char *at = jsonl->text; at < end; n++) {
+        if (n + 1 == room) {
+            room *= 2;
+            jsonl->offsets = g_renew(guint64, jsonl->offsets, room);
+        }
+        const char *newline = memchr(at, '\n', (gsize)(end - at));
+        jsonl->offsets[n] = (guint64)(at - jsonl->text);
+        at = newline ? newline + 1 : end;
+        jsonl->offsets[n + 1] = (guint64)(at - jsonl->text) + (newline ? 0 : 1);
+    }
+    jsonl->n_lines = n;
+    jsonl->offsets = g_renew(guint64, jsonl->offsets, n + 1);
+}
+
+RpDataset *
+rp_dataset_new_jsonl(const char *name, GBytes *text, guint vocabulary, GError **error)
+{
+    gsize length;
+
+    g_return_val_if_fail(name && text, NULL);
+    g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    const char *start = g_bytes_get_data(text, &length);
+    if (length == 0) {
+        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
+                    "%s: expected at least one line, found an empty file", name);
+        return NULL;
+    }
+    Jsonl *jsonl = g_new0(Jsonl, 1);
+    jsonl->name = g_strdup(name);
+    jsonl->bytes = g_bytes_ref(text);
+    jsonl->text = start;
+    jsonl->length = length;
+    jsonl->vocabulary = vocabulary;
+    jsonl->expected_id = g_strdup_printf("an id from 0 to %u", vocabulary - 1);
+    jsonl->expected_label =
+        g_strdup_printf("%d or an id from 0 to %u", RP_LABEL_MASKED, vocabulary - 1);
+    build_index(jsonl);
+    return rp_dataset_new(
+        &jsonl_ops, jsonl, name, jsonl->n_lines, vocabulary,
+        rp_dataset_hash("jsonl/1", jsonl->n_lines, (const guint8 *)start, length));
+}
+
+RpDataset *
+rp_dataset_open_jsonl(const char *path, guint vocabulary, GError **error)
+{
+    g_autofree char *name = NULL;
+    g_autoptr(GBytes) bytes = NULL;
+
+    g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    bytes = rp_dataset_map(path, &name, error);
+    return bytes ? rp_dataset_new_jsonl(name, bytes, vocabulary, error) : NULL;
+}

@@ -1,0 +1,43 @@
+/**
+ * A place in the training data: what a checkpoint keeps of it.
+ *
+ * As text one line of JSON, `roundpipe-data/1`. Checked strictly when it is read; whether it fits
+ * a dataset is for rp_batcher_restore() to say.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_DATA_STATE_FORMAT "roundpipe-data/1"
+
+typedef struct {
+    /* what the place is in */
+    guint64 n_samples;
+    guint64 fingerprint;
+    guint64 seed;
+    gboolean shuffle;
+    /* the place */
+    guint64 epoch;
+    guint64 position; /* in the epoch, at most n_samples */
+    /* sums since the first iteration */
+    guint64 n_iterations;
+    guint64 n_tokens;    /* without padding */
+    guint64 n_targets;   /* unmasked */
+    guint64 n_truncated; /* sequences that were cut */
+    guint64 n_cut_tokens;
+    guint64 n_dropped; /* samples left out at ends of epochs */
+} RpDataState;
+
+/* (transfer full), without a newline. The same state gives the same bytes. */
+char *rp_data_state_to_json(const RpDataState *state);
+
+/**
+ * rp_data_state_parse:
+ * @name: for messages: where the text is from
+ * @state: (out): set on success only
+ *
+ * Errors: %RP_DATASET_ERROR_STATE: not JSON, a key missing, unknown or twice, another format, a
+ *   number that is no whole one of 64 bits, a position behind the last sample
+ */
+gboolean rp_data_state_parse(const char *name, const char *text, gsize length, RpDataState *state,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

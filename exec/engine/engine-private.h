@@ -1,0 +1,138 @@
+/**
+ * What the engine's files share.
+ *
+ *   engine.c   life, hand-over, waiting, errors
+ *   batch.c    a part of the plan, copied and resolved
+ *   worker.c   the threads that issue and run it
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "exec/engine/engine.h"
+#include "exec/engine/gate.h"
+
+typedef struct _RpEngineTask RpEngineTask;
+
+/* Not before @task has ended and @delay_ns more have gone by. */
+typedef struct {
+    const RpEngineTask *task;
+    gint64 delay_ns;
+} RpEngineWait;
+
+/* A task handed over. Written by the caller's thread before the batch is; then only by its worker:
+ * the times of host tasks. */
+struct _RpEngineTask {
+    RpBackendTask task;
+    guint64 position; /* in its lane, counted from the first batch */
+    guint first_wait; /* of RpBatch.waits: those for the start, then those for the rest */
+    guint n_waits;
+    guint n_late;          /* more than 0: the task is launched in two parts */
+    RpBackendEvent *start; /* device tasks */
+    RpBackendEvent *lead_end;
+    RpBackendEvent *rest_start;
+    RpBackendEvent *end;
+    gint64 start_ns; /* host tasks */
+    gint64 end_ns;
+};
+
+/* Events that lanes of one device record in one batch. */
+typedef struct {
+    GPtrArray *events;
+    guint n_used;
+} RpEventPool;
+
+typedef struct {
+    guint64 number;
+    RpTaskId first_id;
+    gsize n_tasks;
+    gsize capacity; /* of tasks and order */
+    RpEngineTask *tasks;
+    guint32 *order;            /* indices of tasks by worker, ids ascending */
+    guint *worker_first;       /* n_workers + 1 indices into order */
+    GArray *waits;             /* RpEngineWait */
+    GArray *accesses;          /* RpBackendAccess */
+    const RpEngineTask **last; /* per lane: the batch's last task; %NULL = none */
+    RpEventPool *pools;        /* per device */
+    guint64 last_dependent;    /* number of the last batch that waits for tasks of this one */
+} RpBatch;
+
+typedef struct {
+    RpEngine *engine;
+    guint index; /* device, or gpus + RpHostLaneKind */
+    pthread_t thread;
+    RpGate passed; /* batches that it will not look at again */
+    _Atomic gint64 cpu_ns;
+} RpWorker;
+
+struct _RpEngine {
+    RpPlan *plan;
+    RpBackend *backend;
+    RpEngineOptions options;
+    guint gpus;
+    guint n_lanes;
+    guint n_device_lanes;
+    guint n_workers;
+    guint n_started; /* workers that have a thread */
+    RpWorker *workers;
+    RpBackendLane **lanes; /* device lanes */
+    RpGate *progress; /* per lane: tasks issued (device) or done (host), from the first batch on */
+    RpGate appended;  /* batches */
+    RpBatch *ring;
+    gboolean opened;
+    guint64 *arena_bytes;
+    /* caller's thread */
+    RpTaskId next_id;   /* first task that was not handed over */
+    guint64 n_appended; /* batches */
+    guint64 n_done;
+    guint64 *n_planned; /* per lane: tasks handed over */
+    guint64 *waited;    /* [lane * n_lanes + other]: tasks of other that lane has waited for */
+    guint64 n_tasks;
+    guint64 n_waits;
+    gint64 origin_ns;
+    RpTraceRecord *records;
+    gsize records_capacity;
+    RpTrace *trace;
+    /* the first failure */
+    pthread_mutex_t failure_lock;
+    pthread_cond_t failure_told;
+    guint n_failing; /* threads in rp_engine_fail() */
+    _Atomic gboolean failed;
+    RpTaskId failed_task;
+    GError *failure;
+};
+
+static inline RpBatch *
+rp_engine_batch(RpEngine *engine, guint64 number)
+{
+    return &engine->ring[number % engine->options.ring];
+}
+
+static inline guint
+rp_engine_worker_of(const RpEngine *engine, guint32 lane)
+{
+    return lane < engine->n_device_lanes ? lane / RP_LANES_PER_DEVICE
+                                         : engine->gpus + (lane - engine->n_device_lanes);
+}
+
+static inline gboolean
+rp_engine_is_device_lane(const RpEngine *engine, guint32 lane)
+{
+    return lane < engine->n_device_lanes;
+}
+
+void rp_batch_init(RpBatch *batch, const RpEngine *engine);
+void rp_batch_clear(RpBatch *batch, const RpEngine *engine);
+/* Copies tasks [first, end) of the plan. Errors: RP_ENGINE_ERROR_PLAN, those of event_new */
+gboolean rp_batch_fill(RpBatch *batch, RpEngine *engine, guint64 number, RpTaskId first,
+                       RpTaskId end, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Times of one task that has ended, on the backend's clock. */
+void rp_batch_task_times(const RpEngine *engine, const RpEngineTask *task, gint64 *start_ns,
+                         gint64 *end_ns);
+
+/* A worker's thread; @data: RpWorker */
+void *rp_worker_run(void *data);
+
+/* Notes the first failure, and lets every thread go. Takes @error over. Any thread. */
+void rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error);

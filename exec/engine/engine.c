@@ -1,0 +1,368 @@
+#include "exec/engine/engine-private.h"
+
+#include <string.h>
+
+#define DEFAULT_RING 4
+
+G_DEFINE_QUARK(rp_engine_error, rp_engine_error)
+G_DEFINE_QUARK(rp_backend_error, rp_backend_error)
+
+/* Lets every thread go. */
+static void
+stop(RpEngine *engine)
+{
+    atomic_store(&engine->failed, TRUE);
+    rp_gate_break(&engine->appended);
+    for (guint32 l = 0; l < engine->n_lanes; l++)
+        rp_gate_break(&engine->progress[l]);
+    for (guint w = 0; w < engine->n_workers; w++)
+        rp_gate_break(&engine->workers[w].passed);
+    engine->backend->ops->cancel(engine->backend);
+}
+
+void
+rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error)
+{
+    gboolean first;
+
+    pthread_mutex_lock(&engine->failure_lock);
+    engine->n_failing++;
+    first = engine->failure == NULL;
+    if (first) {
+        engine->failure = error;
+        engine->failed_task = task;
+    }
+    pthread_mutex_unlock(&engine->failure_lock);
+    if (first)
+        stop(engine);
+    else
+        g_error_free(error);
+    pthread_mutex_lock(&engine->failure_lock);
+    if (--engine->n_failing == 0)
+        pthread_cond_broadcast(&engine->failure_told);
+    pthread_mutex_unlock(&engine->failure_lock);
+}
+
+static void
+backend_failed(gpointer user_data, RpTaskId task, GError *error)
+{
+    rp_engine_fail(user_data, task, error);
+}
+
+/* Tells the caller what rp_engine_fail() was told. The task is still in the plan: only batches that
+ * are over are retired. */
+static gboolean
+set_failure(RpEngine *engine, GError **error)
+{
+    pthread_mutex_lock(&engine->failure_lock);
+    const RpTaskId id = engine->failed_task;
+    g_autofree char *message = g_strdup(engine->failure->message);
+    pthread_mutex_unlock(&engine->failure_lock);
+    g_autofree char *text = rp_task_describe(engine->plan, id);
+    g_autofree char *place = NULL;
+
+    if (id >= rp_plan_first_id(engine->plan) && id < rp_plan_end_id(engine->plan)) {
+        const guint32 lane = rp_plan_task(engine->plan, id)->lane;
+        const guint32 device = rp_plan_lane_device(engine->plan, lane);
+
+        place = device == RP_NONE ? g_strdup("host, ") : g_strdup_printf("gpu %u, ", device);
+        g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, "%s%s lane: %s: %s", place,
+                    rp_lane_name(rp_plan_lane_kind(engine->plan, lane)), text, message);
+        return FALSE;
+    }
+    g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, "%s: %s", text, message);
+    return FALSE;
+}
+
+static gboolean
+make_lanes(RpEngine *engine, GError **error)
+{
+    for (guint32 l = 0; l < engine->n_device_lanes; l++) {
+        engine->lanes[l] = engine->backend->ops->lane_new(
+            engine->backend, l / RP_LANES_PER_DEVICE, (RpLaneKind)(l % RP_LANES_PER_DEVICE), error);
+        if (engine->lanes[l] == NULL)
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+start_workers(RpEngine *engine, GError **error)
+{
+    for (guint w = 0; w < engine->n_workers; w++) {
+        RpWorker *worker = &engine->workers[w];
+
+        worker->engine = engine;
+        worker->index = w;
+        const int code = pthread_create(&worker->thread, NULL, rp_worker_run, worker);
+        if (code != 0) {
+            g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_SYSTEM,
+                        "cannot start a worker thread: %s", g_strerror(code));
+            return FALSE;
+        }
+        engine->n_started++;
+    }
+    return TRUE;
+}
+
+RpEngine *
+rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, GError **error)
+{
+    g_return_val_if_fail(plan != NULL && backend != NULL && options != NULL, NULL);
+
+    RpEngine *engine = g_new0(RpEngine, 1);
+
+    engine->plan = plan;
+    engine->backend = backend;
+    engine->options = *options;
+    if (engine->options.ring == 0)
+        engine->options.ring = DEFAULT_RING;
+    engine->gpus = rp_plan_gpus(plan);
+    engine->n_lanes = rp_plan_n_lanes(plan);
+    engine->n_device_lanes = engine->gpus * RP_LANES_PER_DEVICE;
+    engine->n_workers = engine->gpus + RP_HOST_LANES;
+    engine->workers = g_new0(RpWorker, engine->n_workers);
+    engine->lanes = g_new0(RpBackendLane *, engine->n_device_lanes);
+    engine->progress = g_new0(RpGate, engine->n_lanes);
+    engine->n_planned = g_new0(guint64, engine->n_lanes);
+    engine->waited = g_new0(guint64, (gsize)engine->n_lanes * engine->n_lanes);
+    engine->arena_bytes = g_new0(guint64, (gsize)engine->gpus + 1);
+    engine->ring = g_new0(RpBatch, engine->options.ring);
+    for (guint i = 0; i < engine->options.ring; i++)
+        rp_batch_init(&engine->ring[i], engine);
+    for (guint32 l = 0; l < engine->n_lanes; l++)
+        rp_gate_init(&engine->progress[l]);
+    rp_gate_init(&engine->appended);
+    for (guint w = 0; w < engine->n_workers; w++)
+        rp_gate_init(&engine->workers[w].passed);
+    pthread_mutex_init(&engine->failure_lock, NULL);
+    pthread_cond_init(&engine->failure_told, NULL);
+    engine->failed_task = RP_TASK_NONE;
+    engine->next_id = rp_plan_first_id(plan);
+    if (engine->options.keep_trace)
+        engine->trace = rp_trace_new(plan, RP_TRACE_MEASURED);
+    backend->failed = backend_failed;
+    backend->failed_data = engine;
+    if (!make_lanes(engine, error) || !start_workers(engine, error)) {
+        rp_engine_free(engine);
+        return NULL;
+    }
+    return engine;
+}
+
+void
+rp_engine_free(RpEngine *engine)
+{
+    if (engine == NULL)
+        return;
+    /* idle workers leave by the first gate; the others are stopped */
+    if (engine->n_done < engine->n_appended)
+        rp_engine_fail(engine, RP_TASK_NONE,
+                       g_error_new_literal(RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED,
+                                           "the engine was freed"));
+    rp_gate_break(&engine->appended);
+    for (guint w = 0; w < engine->n_started; w++)
+        pthread_join(engine->workers[w].thread, NULL);
+    for (guint32 l = 0; l < engine->n_device_lanes; l++)
+        if (engine->lanes[l] != NULL)
+            engine->backend->ops->lane_free(engine->backend, engine->lanes[l]);
+    /* a thread of the backend may still be telling of a failure */
+    pthread_mutex_lock(&engine->failure_lock);
+    while (engine->n_failing > 0)
+        pthread_cond_wait(&engine->failure_told, &engine->failure_lock);
+    pthread_mutex_unlock(&engine->failure_lock);
+    for (guint i = 0; i < engine->options.ring; i++)
+        rp_batch_clear(&engine->ring[i], engine);
+    for (guint32 l = 0; l < engine->n_lanes; l++)
+        rp_gate_clear(&engine->progress[l]);
+    rp_gate_clear(&engine->appended);
+    for (guint w = 0; w < engine->n_workers; w++)
+        rp_gate_clear(&engine->workers[w].passed);
+    pthread_cond_destroy(&engine->failure_told);
+    pthread_mutex_destroy(&engine->failure_lock);
+    g_clear_error(&engine->failure);
+    rp_trace_free(engine->trace);
+    g_free(engine->records);
+    g_free(engine->ring);
+    g_free(engine->arena_bytes);
+    g_free(engine->waited);
+    g_free(engine->n_planned);
+    g_free(engine->progress);
+    g_free(engine->lanes);
+    g_free(engine->workers);
+    g_free(engine);
+}
+
+/* Arenas are allocated once, so they must have their size before anything runs. */
+static gboolean
+check_arenas(RpEngine *engine, GError **error)
+{
+    for (guint32 a = 0; a <= engine->gpus; a++) {
+        const guint64 bytes = rp_plan_arena_bytes(engine->plan, a);
+
+        if (!engine->opened) {
+            engine->arena_bytes[a] = bytes;
+        } else if (bytes > engine->arena_bytes[a]) {
+            g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN,
+                        "arena %u grew from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
+                        " bytes after it was opened: plan two iterations before the first runs",
+                        a, engine->arena_bytes[a], bytes);
+            return FALSE;
+        }
+    }
+    if (engine->opened)
+        return TRUE;
+    engine->opened = TRUE;
+    if (!engine->backend->ops->open_arenas(engine->backend, engine->arena_bytes, engine->gpus + 1,
+                                           error)) {
+        g_prefix_error(error, "%s: ", engine->backend->ops->name);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+wait_for_lane(RpEngine *engine, guint32 lane, const RpEngineTask *last)
+{
+    GError *error = NULL;
+
+    if (!rp_gate_wait(&engine->progress[lane], last->position + 1))
+        return FALSE;
+    if (!rp_engine_is_device_lane(engine, lane) ||
+        engine->backend->ops->wait_host(engine->backend, last->end, &error))
+        return !atomic_load(&engine->failed);
+    rp_engine_fail(engine, last->task.id, error);
+    return FALSE;
+}
+
+static void
+make_records(RpEngine *engine, const RpBatch *batch)
+{
+    if (batch->n_tasks > engine->records_capacity) {
+        engine->records_capacity = batch->n_tasks + batch->n_tasks / 4;
+        g_free(engine->records);
+        engine->records = g_new(RpTraceRecord, engine->records_capacity);
+    }
+    for (gsize i = 0; i < batch->n_tasks; i++) {
+        RpTraceRecord *record = &engine->records[i];
+        gint64 start_ns, end_ns;
+
+        rp_trace_record_init(record, batch->first_id + i, &batch->tasks[i].task.task);
+        rp_batch_task_times(engine, &batch->tasks[i], &start_ns, &end_ns);
+        record->start_ns = start_ns - engine->origin_ns;
+        record->end_ns = end_ns - engine->origin_ns;
+    }
+}
+
+/* Waits for the oldest batch, tells its times and retires it. */
+static gboolean
+collect(RpEngine *engine, GError **error)
+{
+    const RpBatch *batch = rp_engine_batch(engine, engine->n_done);
+
+    for (guint32 l = 0; l < engine->n_lanes; l++)
+        if (batch->last[l] != NULL && !wait_for_lane(engine, l, batch->last[l]))
+            return set_failure(engine, error);
+    make_records(engine, batch);
+    engine->n_done++;
+    if (engine->trace != NULL && batch->n_tasks > 0)
+        memcpy(rp_trace_extend(engine->trace, batch->n_tasks), engine->records,
+               batch->n_tasks * sizeof *engine->records);
+    if (engine->options.done != NULL)
+        engine->options.done(engine->options.user_data, batch->number, engine->records,
+                             batch->n_tasks);
+    if (engine->options.retire)
+        rp_plan_retire(engine->plan, batch->first_id + batch->n_tasks);
+    return TRUE;
+}
+
+gboolean
+rp_engine_wait(RpEngine *engine, guint64 batch, GError **error)
+{
+    while (engine->n_done < MIN(batch, engine->n_appended)) {
+        if (!collect(engine, error))
+            return FALSE;
+    }
+    return atomic_load(&engine->failed) ? set_failure(engine, error) : TRUE;
+}
+
+gboolean
+rp_engine_finish(RpEngine *engine, GError **error)
+{
+    return rp_engine_wait(engine, engine->n_appended, error);
+}
+
+/* A place in the ring is free when its batch is over, those that wait for its tasks are, and every
+ * worker has seen that it has nothing more to do there. */
+static gboolean
+free_place(RpEngine *engine, GError **error)
+{
+    const RpBatch *batch = rp_engine_batch(engine, engine->n_appended);
+
+    if (engine->n_appended < engine->options.ring)
+        return TRUE;
+    if (!rp_engine_wait(engine, batch->last_dependent + 1, error))
+        return FALSE;
+    for (guint w = 0; w < engine->n_workers; w++)
+        if (!rp_gate_wait(&engine->workers[w].passed, batch->number + 1))
+            return set_failure(engine, error);
+    return TRUE;
+}
+
+gboolean
+rp_engine_append(RpEngine *engine, GError **error)
+{
+    const RpTaskId end = rp_plan_end_id(engine->plan);
+
+    if (atomic_load(&engine->failed))
+        return set_failure(engine, error);
+    if (end == engine->next_id)
+        return TRUE;
+    if (!free_place(engine, error))
+        return FALSE;
+
+    RpBatch *batch = rp_engine_batch(engine, engine->n_appended);
+    GError *problem = NULL;
+
+    if (!check_arenas(engine, &problem) ||
+        !rp_batch_fill(batch, engine, engine->n_appended, engine->next_id, end, &problem)) {
+        g_propagate_error(error, g_error_copy(problem));
+        rp_engine_fail(engine, RP_TASK_NONE, problem);
+        return FALSE;
+    }
+    if (engine->n_appended == 0)
+        engine->origin_ns = engine->backend->ops->clock_ns(engine->backend);
+    engine->next_id = end;
+    engine->n_tasks += batch->n_tasks;
+    engine->n_appended++;
+    rp_gate_advance(&engine->appended, engine->n_appended);
+    return TRUE;
+}
+
+guint64
+rp_engine_n_appended(const RpEngine *engine)
+{
+    return engine->n_appended;
+}
+
+guint64
+rp_engine_n_done(const RpEngine *engine)
+{
+    return engine->n_done;
+}
+
+RpTrace *
+rp_engine_steal_trace(RpEngine *engine)
+{
+    return g_steal_pointer(&engine->trace);
+}
+
+RpEngineCost
+rp_engine_cost(const RpEngine *engine)
+{
+    RpEngineCost cost = {.tasks = engine->n_tasks, .waits = engine->n_waits};
+
+    for (guint w = 0; w < engine->n_workers; w++)
+        cost.worker_cpu_ns += atomic_load(&engine->workers[w].cpu_ns);
+    return cost;
+}

@@ -1,0 +1,104 @@
+/**
+ * The engine: runs a plan for real, on any backend, as the planner appends it (design.md §4).
+ *
+ *   caller's thread    append |--wait--| append |--wait--|          plans, hands over, collects
+ *   worker of gpu g      issues gpu g's tasks in plan order to its lanes; events between lanes
+ *   host workers         one for each host lane; they wait for events and run the tasks themselves
+ *
+ * What is handed over is copied (a batch), so that the plan may grow while workers run. A batch is
+ * what the plan got since the last rp_engine_append(): usually one iteration. Batches live in a
+ * ring; once it has been through, nothing is allocated any more.
+ *
+ * All functions are for one thread: the one that appends to the plan.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/plan.h"
+#include "core/trace.h"
+#include "exec/engine/backend.h"
+
+#define RP_ENGINE_ERROR (rp_engine_error_quark())
+GQuark rp_engine_error_quark(void);
+
+typedef enum {
+    RP_ENGINE_ERROR_PLAN,  /* a task waits for a later one, or arenas grew after the first batch */
+    RP_ENGINE_ERROR_TASK,  /* a task failed: names device, lane and task */
+    RP_ENGINE_ERROR_SYSTEM /* no more threads */
+} RpEngineError;
+
+/**
+ * RpEngineDone:
+ * @batch: 0, 1, 2, …
+ * @records: (array length=n): measured, in task order; valid during the call
+ *
+ * A batch is over. Called on the caller's thread, from rp_engine_append(), _wait() or _finish().
+ */
+typedef void (*RpEngineDone)(gpointer user_data, guint64 batch, const RpTraceRecord *records,
+                             gsize n);
+
+typedef struct {
+    guint ring;          /* batches in flight at most; 0 = 4 */
+    gboolean retire;     /* rp_plan_retire() what is done */
+    gboolean keep_trace; /* keep all records for rp_engine_steal_trace(); it grows */
+    RpEngineDone done;   /* may be %NULL */
+    gpointer user_data;
+} RpEngineOptions;
+
+typedef struct _RpEngine RpEngine;
+
+/**
+ * rp_engine_new:
+ * @plan: borrowed; must outlive the engine. Only the calling thread reads it
+ * @backend: borrowed; must outlive the engine; for one engine at a time
+ *
+ * Errors: RP_ENGINE_ERROR_SYSTEM, those of the backend
+ */
+RpEngine *rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Stops what still runs and joins every thread. */
+void rp_engine_free(RpEngine *engine);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpEngine, rp_engine_free)
+
+/**
+ * rp_engine_append:
+ *
+ * Hands over what the plan got since the last call; the first call opens the arenas. Waits for the
+ * oldest batches while the ring is full.
+ *
+ * Errors: RP_ENGINE_ERROR_*; after one the engine has stopped and can only be freed
+ */
+gboolean rp_engine_append(RpEngine *engine, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Waits until the batches before @batch are over. Errors: as above */
+gboolean rp_engine_wait(RpEngine *engine, guint64 batch, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Waits until everything that was handed over is over. Errors: as above */
+gboolean rp_engine_finish(RpEngine *engine, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Batches handed over; of these, the first so many are over (and retired). */
+guint64 rp_engine_n_appended(const RpEngine *engine);
+guint64 rp_engine_n_done(const RpEngine *engine);
+
+/**
+ * rp_engine_steal_trace:
+ *
+ * The measured trace of what is over; time 0 is the first hand-over. A task that stood still
+ * between its lead and its rest counts from so much later, as the simulator has it:
+ *
+ *   ran        |--lead--|.......|----rest----|
+ *   recorded           |--------|----rest----|      the dots are idle, not busy
+ *
+ * Returns: (transfer full) (nullable): %NULL without keep_trace, or if taken before
+ */
+RpTrace *rp_engine_steal_trace(RpEngine *engine);
+
+/* What the engine itself has cost so far. */
+typedef struct {
+    guint64 tasks;        /* issued or run */
+    guint64 waits;        /* on events; those that follow from others are left out */
+    gint64 worker_cpu_ns; /* processor time of the workers (host tasks included) */
+} RpEngineCost;
+RpEngineCost rp_engine_cost(const RpEngine *engine);

@@ -1,0 +1,92 @@
+/**
+ * Reads JSON text value by value, as it stands, without building a tree.
+ *
+ * For files of others: a safetensors header may have 100 MB, of which a tree of nodes would make
+ * gigabytes, and json-glib takes more than JSON. Strict as RFC 8259; UTF-8 only, no NUL. No
+ * recursion; memory is that of the caller's strings.
+ *
+ *   rp_json_pull_enter_object(pull)
+ *   while (rp_json_pull_next_key(pull, key))
+ *       one rp_json_pull_<value>() or rp_json_pull_skip()
+ *   !pull->failed
+ *
+ * After the first error every function returns FALSE. Messages are
+ * `FILE: [PLACE: ]line 3, column 14: expected WHAT, found WHAT`.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_JSON_PULL_MAX_DEPTH 64
+
+typedef enum {
+    RP_JSON_OBJECT,
+    RP_JSON_ARRAY,
+    RP_JSON_STRING,
+    RP_JSON_NUMBER,
+    RP_JSON_BOOLEAN,
+    RP_JSON_NULL,
+    RP_JSON_NOTHING /* none of these stands here */
+} RpJsonType;
+
+/* On the stack of the caller; fields other than @place and @failed belong to the functions. */
+typedef struct {
+    const char *file;  /* display name */
+    const char *place; /* (nullable): what the caller is reading, for messages */
+    gboolean failed;
+    const char *text;
+    const char *end;
+    const char *at;
+    const char *value; /* start of the value read last */
+    guint depth;
+    guint64 objects; /* bit d: level d is an object */
+    gboolean opened; /* nothing yet read of the innermost level */
+    GQuark domain;
+    int code;
+    GError **error;
+} RpJsonPull;
+
+/**
+ * rp_json_pull_init:
+ * @file: name for messages; must outlive @pull
+ * @text: @length bytes; must outlive @pull
+ * @domain: of the errors, with @code
+ *
+ * Returns: FALSE, with the error set, if the text is not UTF-8
+ */
+gboolean rp_json_pull_init(RpJsonPull *pull, const char *file, const char *text, gsize length,
+                           GQuark domain, int code, GError **error);
+
+/* What stands next. */
+RpJsonType rp_json_pull_peek(RpJsonPull *pull);
+
+gboolean rp_json_pull_enter_object(RpJsonPull *pull);
+/* The next key of the innermost object; FALSE behind its last, which leaves the object. */
+gboolean rp_json_pull_next_key(RpJsonPull *pull, GString *key);
+
+gboolean rp_json_pull_enter_array(RpJsonPull *pull);
+/* Whether the innermost array has one more element; FALSE leaves the array. */
+gboolean rp_json_pull_next_element(RpJsonPull *pull);
+
+/* Replaces @text. */
+gboolean rp_json_pull_string(RpJsonPull *pull, GString *text);
+gboolean rp_json_pull_boolean(RpJsonPull *pull, gboolean *value);
+gboolean rp_json_pull_null(RpJsonPull *pull);
+gboolean rp_json_pull_number(RpJsonPull *pull, double *value);
+/* Digits only, at most G_MAXUINT64. */
+gboolean rp_json_pull_whole(RpJsonPull *pull, guint64 *value);
+/* Any value, with all that is in it. */
+gboolean rp_json_pull_skip(RpJsonPull *pull);
+/* Nothing follows but space. */
+gboolean rp_json_pull_end(RpJsonPull *pull);
+
+/* Refuses what stands next, or the value read last. Return FALSE. */
+gboolean rp_json_pull_fail(RpJsonPull *pull, const char *expected);
+gboolean rp_json_pull_fail_value(RpJsonPull *pull, const char *expected);
+
+/* @text for a message: quoted, on one line, cut after 100 characters. (transfer full) */
+char *rp_json_quote(const char *text);
+/* Appends @text as a JSON string. */
+void rp_json_append_string(GString *json, const char *text);
+/* Appends a finite @value in the fewest digits that read back as the same double. */
+void rp_json_append_number(GString *json, double value);

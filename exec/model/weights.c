@@ -1,0 +1,354 @@
+#include "exec/model/weights.h"
+
+#include <string.h>
+
+#include "exec/model/file.h"
+#include "exec/model/json-pull.h"
+
+G_DEFINE_QUARK(rp - weights - error - quark, rp_weights_error)
+
+struct _RpWeights {
+    RpModelConfig config;
+    GStringChunk *names;
+    GArray *list;                /* (element-type RpWeight) */
+    GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
+    const RpSafetensor **source; /* as long as @list; NULL before binding */
+    RpDtype dtype;
+};
+
+/* Which sizes of the config make a dimension. */
+typedef enum { NONE, HIDDEN, QUERIES, KEYS, HEAD_DIM, INTERMEDIATE, VOCAB } Size;
+
+/* Which models have the tensor. */
+typedef enum { ALWAYS, ATTENTION_BIAS, MLP_BIAS, QK_NORM } When;
+
+typedef struct {
+    RpWeightKind kind;
+    const char *name; /* of a block's: behind "model.layers.N." */
+    Size rows;
+    Size columns; /* NONE = a vector */
+    When when;
+    gboolean norm;
+} Template;
+
+static const Template embedding[] = {
+    {RP_WEIGHT_EMBEDDING, "model.embed_tokens.weight", VOCAB, HIDDEN, ALWAYS, FALSE},
+};
+static const Template block[] = {
+    {RP_WEIGHT_INPUT_NORM, "input_layernorm.weight", HIDDEN, NONE, ALWAYS, TRUE},
+    {RP_WEIGHT_Q, "self_attn.q_proj.weight", QUERIES, HIDDEN, ALWAYS, FALSE},
+    {RP_WEIGHT_Q_BIAS, "self_attn.q_proj.bias", QUERIES, NONE, ATTENTION_BIAS, FALSE},
+    {RP_WEIGHT_K, "self_attn.k_proj.weight", KEYS, HIDDEN, ALWAYS, FALSE},
+    {RP_WEIGHT_K_BIAS, "self_attn.k_proj.bias", KEYS, NONE, ATTENTION_BIAS, FALSE},
+    {RP_WEIGHT_V, "self_attn.v_proj.weight", KEYS, HIDDEN, ALWAYS, FALSE},
+    {RP_WEIGHT_V_BIAS, "self_attn.v_proj.bias", KEYS, NONE, ATTENTION_BIAS, FALSE},
+    {RP_WEIGHT_O, "self_attn.o_proj.weight", HIDDEN, QUERIES, ALWAYS, FALSE},
+    {RP_WEIGHT_O_BIAS, "self_attn.o_proj.bias", HIDDEN, NONE, ATTENTION_BIAS, FALSE},
+    {RP_WEIGHT_Q_NORM, "self_attn.q_norm.weight", HEAD_DIM, NONE, QK_NORM, TRUE},
+    {RP_WEIGHT_K_NORM, "self_attn.k_norm.weight", HEAD_DIM, NONE, QK_NORM, TRUE},
+    {RP_WEIGHT_POST_NORM, "post_attention_layernorm.weight", HIDDEN, NONE, ALWAYS, TRUE},
+    {RP_WEIGHT_GATE, "mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, ALWAYS, FALSE},
+    {RP_WEIGHT_GATE_BIAS, "mlp.gate_proj.bias", INTERMEDIATE, NONE, MLP_BIAS, FALSE},
+    {RP_WEIGHT_UP, "mlp.up_proj.weight", INTERMEDIATE, HIDDEN, ALWAYS, FALSE},
+    {RP_WEIGHT_UP_BIAS, "mlp.up_proj.bias", INTERMEDIATE, NONE, MLP_BIAS, FALSE},
+    {RP_WEIGHT_DOWN, "mlp.down_proj.weight", HIDDEN, INTERMEDIATE, ALWAYS, FALSE},
+    {RP_WEIGHT_DOWN_BIAS, "mlp.down_proj.bias", HIDDEN, NONE, MLP_BIAS, FALSE},
+};
+static const Template head[] = {
+    {RP_WEIGHT_FINAL_NORM, "model.norm.weight", HIDDEN, NONE, ALWAYS, TRUE},
+    {RP_WEIGHT_HEAD, "lm_head.weight", VOCAB, HIDDEN, ALWAYS, FALSE},
+};
+
+static guint64
+size_of(const RpModelConfig *config, Size size)
+{
+    switch (size) {
+    case HIDDEN:
+        return config->hidden;
+    case QUERIES:
+        return (guint64)config->heads * config->head_dim;
+    case KEYS:
+        return (guint64)config->kv_heads * config->head_dim;
+    case HEAD_DIM:
+        return config->head_dim;
+    case INTERMEDIATE:
+        return config->intermediate;
+    case VOCAB:
+        return config->vocab;
+    case NONE:
+        break;
+    }
+    return 1;
+}
+
+static gboolean
+applies(const RpModelConfig *config, When when)
+{
+    switch (when) {
+    case ATTENTION_BIAS:
+        return config->attention_bias;
+    case MLP_BIAS:
+        return config->mlp_bias;
+    case QK_NORM:
+        return config->qk_norm;
+    case ALWAYS:
+        break;
+    }
+    return TRUE;
+}
+
+static void
+add_layer(RpWeights *weights, const Template *templates, gsize n, const char *prefix)
+{
+    const RpModelConfig *config = &weights->config;
+    guint layer = weights->firsts->len;
+
+    g_array_append_val(weights->firsts, weights->list->len);
+    for (gsize i = 0; i < n; i++) {
+        const Template *t = &templates[i];
+        if (!applies(config, t->when))
+            continue;
+        g_autofree char *name = g_strconcat(prefix, t->name, NULL);
+        RpWeight weight = {.name = g_string_chunk_insert(weights->names, name),
+                           .kind = t->kind,
+                           .layer = layer,
+                           .rank = t->columns == NONE ? 1 : 2,
+                           .shape = {size_of(config, t->rows), size_of(config, t->columns)},
+                           .matrix = t->columns != NONE,
+                           .norm = t->norm,
+                           .tied = t->kind == RP_WEIGHT_HEAD && config->tied};
+        weight.elements = weight.shape[0] * weight.shape[1]; /* each at most 2^24 */
+        g_array_append_val(weights->list, weight);
+    }
+}
+
+RpWeights *
+rp_weights_new(const RpModelConfig *config)
+{
+    g_return_val_if_fail(config, NULL);
+
+    RpWeights *weights = g_new0(RpWeights, 1);
+    weights->config = *config;
+    weights->names = g_string_chunk_new(4096);
+    weights->list = g_array_new(FALSE, FALSE, sizeof(RpWeight));
+    weights->firsts = g_array_new(FALSE, FALSE, sizeof(guint));
+    add_layer(weights, embedding, G_N_ELEMENTS(embedding), "");
+    for (guint i = 0; i < config->blocks; i++) {
+        g_autofree char *prefix = g_strdup_printf("model.layers.%u.", i);
+        add_layer(weights, block, G_N_ELEMENTS(block), prefix);
+    }
+    add_layer(weights, head, G_N_ELEMENTS(head), "");
+    g_array_append_val(weights->firsts, weights->list->len);
+    return weights;
+}
+
+void
+rp_weights_free(RpWeights *weights)
+{
+    if (!weights)
+        return;
+    g_free(weights->source);
+    g_array_unref(weights->firsts);
+    g_array_unref(weights->list);
+    g_string_chunk_free(weights->names);
+    g_free(weights);
+}
+
+guint
+rp_weights_count(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights, 0);
+    return weights->list->len;
+}
+
+const RpWeight *
+rp_weights_nth(const RpWeights *weights, guint index)
+{
+    g_return_val_if_fail(weights && index < weights->list->len, NULL);
+    return &g_array_index(weights->list, RpWeight, index);
+}
+
+guint
+rp_weights_n_layers(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights, 0);
+    return weights->firsts->len - 1;
+}
+
+RpLayerKind
+rp_weights_layer_kind(const RpWeights *weights, guint layer)
+{
+    g_return_val_if_fail(weights && layer < rp_weights_n_layers(weights), RP_LAYER_BLOCK);
+    return layer == 0                             ? RP_LAYER_EMBEDDING
+           : layer == weights->config.blocks + 1u ? RP_LAYER_HEAD
+                                                  : RP_LAYER_BLOCK;
+}
+
+guint
+rp_weights_layer(const RpWeights *weights, guint layer, guint *first)
+{
+    g_return_val_if_fail(weights && layer < rp_weights_n_layers(weights) && first, 0);
+    *first = g_array_index(weights->firsts, guint, layer);
+    return g_array_index(weights->firsts, guint, layer + 1) - *first;
+}
+
+int
+rp_weights_find(const RpWeights *weights, guint layer, RpWeightKind kind)
+{
+    guint first;
+    guint n = rp_weights_layer(weights, layer, &first);
+
+    for (guint i = first; i < first + n; i++)
+        if (rp_weights_nth(weights, i)->kind == kind)
+            return (int)i;
+    return -1;
+}
+
+guint64
+rp_weights_elements(const RpWeights *weights)
+{
+    guint64 sum = 0;
+
+    g_return_val_if_fail(weights, 0);
+
+    for (guint i = 0; i < weights->list->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        sum += weight->tied ? 0 : weight->elements;
+    }
+    return sum;
+}
+
+static gboolean
+fail(GError **error, RpWeightsError code, const char *file, const char *tensor,
+     const char *expected, const char *found)
+{
+    g_autofree char *shown = rp_file_display_name(file);
+    g_autofree char *quoted = rp_json_quote(tensor);
+
+    g_set_error(error, RP_WEIGHTS_ERROR, (gint)code, "%s: tensor %s: expected %s, found %s", shown,
+                quoted, expected, found);
+    return FALSE;
+}
+
+/* Whether @tensor has the shape of @weight and the type @dtype. */
+static gboolean
+check_tensor(const RpWeight *weight, const RpSafetensor *tensor, RpDtype dtype, GError **error)
+{
+    const char *dtype_name = rp_dtype_safetensors_name(dtype);
+    gboolean same_shape = tensor->rank == weight->rank &&
+                          memcmp(tensor->shape, weight->shape, weight->rank * sizeof(guint64)) == 0;
+
+    if (same_shape && tensor->supported && tensor->dtype == dtype)
+        return TRUE;
+    g_autofree char *shape = rp_safetensor_describe(dtype_name, weight->shape, weight->rank);
+    g_autofree char *expected = g_strdup_printf("%s, as config.json has it", shape);
+    g_autofree char *found =
+        rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+    return fail(error, same_shape ? RP_WEIGHTS_ERROR_DTYPE : RP_WEIGHTS_ERROR_SHAPE, tensor->file,
+                tensor->name, expected, found);
+}
+
+/* The type that all tensors must have. */
+static gboolean
+pick_dtype(const RpWeights *weights, const RpSafetensors *checkpoint, RpDtype *dtype,
+           GError **error)
+{
+    const RpSafetensor *first = rp_safetensors_find(checkpoint, rp_weights_nth(weights, 0)->name);
+
+    *dtype = weights->config.dtype;
+    if (weights->config.has_dtype || !first)
+        return TRUE; /* a missing tensor is reported as such */
+    if (!first->supported)
+        return fail(error, RP_WEIGHTS_ERROR_DTYPE, first->file, first->name, "BF16, F16 or F32",
+                    first->dtype_name);
+    *dtype = first->dtype;
+    return TRUE;
+}
+
+static gboolean
+check_tied(const RpWeight *weight, const RpSafetensor *own, const RpSafetensor *embedding_tensor,
+           RpDtype dtype, GError **error)
+{
+    if (!check_tensor(weight, own, dtype, error))
+        return FALSE;
+    /* same type and shape as the embedding */
+    return memcmp(own->data, embedding_tensor->data, own->bytes) == 0 ||
+           fail(error, RP_WEIGHTS_ERROR_TIED, own->file, own->name,
+                "the bytes of model.embed_tokens.weight, since config.json has "
+                "tie_word_embeddings",
+                "others");
+}
+
+static gboolean
+is_ignored(const char *name)
+{
+    return g_str_has_prefix(name, "model.layers.") &&
+           g_str_has_suffix(name, ".self_attn.rotary_emb.inv_freq");
+}
+
+static gboolean
+check_extra(const RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
+{
+    g_autoptr(GHashTable) names = g_hash_table_new(g_str_hash, g_str_equal);
+
+    for (guint i = 0; i < weights->list->len; i++)
+        g_hash_table_add(names, (gpointer)rp_weights_nth(weights, i)->name);
+    for (guint i = 0; i < rp_safetensors_count(checkpoint); i++) {
+        const RpSafetensor *tensor = rp_safetensors_nth(checkpoint, i);
+        if (g_hash_table_contains(names, tensor->name) || is_ignored(tensor->name))
+            continue;
+        g_autofree char *found =
+            rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+        return fail(error, RP_WEIGHTS_ERROR_EXTRA, tensor->file, tensor->name,
+                    "no such tensor for this config.json", found);
+    }
+    return TRUE;
+}
+
+gboolean
+rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
+{
+    RpDtype dtype;
+
+    g_return_val_if_fail(weights && checkpoint, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    if (!pick_dtype(weights, checkpoint, &dtype, error))
+        return FALSE;
+    g_autofree const RpSafetensor **source = g_new0(const RpSafetensor *, weights->list->len);
+    for (guint i = 0; i < weights->list->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        const RpSafetensor *tensor = rp_safetensors_find(checkpoint, weight->name);
+        if (!tensor && !weight->tied) {
+            g_autofree char *shape = rp_safetensor_describe(rp_dtype_safetensors_name(dtype),
+                                                            weight->shape, weight->rank);
+            return fail(error, RP_WEIGHTS_ERROR_MISSING, rp_safetensors_path(checkpoint),
+                        weight->name, shape, "no such tensor");
+        }
+        if (weight->tied && tensor && !check_tied(weight, tensor, source[0], dtype, error))
+            return FALSE;
+        if (!weight->tied && !check_tensor(weight, tensor, dtype, error))
+            return FALSE;
+        source[i] = weight->tied ? source[0] : tensor;
+    }
+    if (!check_extra(weights, checkpoint, error))
+        return FALSE;
+    g_free(weights->source);
+    weights->source = g_steal_pointer(&source);
+    weights->dtype = dtype;
+    return TRUE;
+}
+
+const RpSafetensor *
+rp_weights_source(const RpWeights *weights, guint index)
+{
+    g_return_val_if_fail(weights && index < weights->list->len, NULL);
+    return weights->source ? weights->source[index] : NULL;
+}
+
+RpDtype
+rp_weights_dtype(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights && weights->source, RP_DTYPE_FP32);
+    return weights->dtype;
+}

@@ -1,0 +1,107 @@
+/**
+ * The tensors that a config needs, layer by layer, and where a checkpoint has them.
+ *
+ *   layer 0            embedding   model.embed_tokens.weight
+ *   layer 1 .. blocks  block       model.layers.<layer - 1>.*
+ *   layer blocks + 1   head        model.norm.weight, lm_head.weight
+ *
+ * A tied head lists lm_head.weight as well, since the matrix is uploaded once for the embedding
+ * and once for the head; it is marked @tied, is not in the file, and its data are the embedding's.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/profile.h"
+#include "exec/model/hf-config.h"
+#include "exec/model/safetensors.h"
+
+typedef enum {
+    RP_WEIGHTS_ERROR_MISSING, /* the config needs a tensor that the checkpoint lacks */
+    RP_WEIGHTS_ERROR_EXTRA,   /* the other way */
+    RP_WEIGHTS_ERROR_SHAPE,
+    RP_WEIGHTS_ERROR_DTYPE,
+    RP_WEIGHTS_ERROR_TIED /* config says one matrix, checkpoint has two different ones */
+} RpWeightsError;
+
+#define RP_WEIGHTS_ERROR (rp_weights_error_quark())
+GQuark rp_weights_error_quark(void);
+
+/* A layer's tensors in their order; what a layer lacks (biases, norms) is left out. */
+typedef enum {
+    RP_WEIGHT_EMBEDDING,
+    RP_WEIGHT_INPUT_NORM,
+    RP_WEIGHT_Q,
+    RP_WEIGHT_Q_BIAS,
+    RP_WEIGHT_K,
+    RP_WEIGHT_K_BIAS,
+    RP_WEIGHT_V,
+    RP_WEIGHT_V_BIAS,
+    RP_WEIGHT_O,
+    RP_WEIGHT_O_BIAS,
+    RP_WEIGHT_Q_NORM,
+    RP_WEIGHT_K_NORM,
+    RP_WEIGHT_POST_NORM,
+    RP_WEIGHT_GATE,
+    RP_WEIGHT_GATE_BIAS,
+    RP_WEIGHT_UP,
+    RP_WEIGHT_UP_BIAS,
+    RP_WEIGHT_DOWN,
+    RP_WEIGHT_DOWN_BIAS,
+    RP_WEIGHT_FINAL_NORM,
+    RP_WEIGHT_HEAD
+} RpWeightKind;
+#define RP_N_WEIGHT_KINDS (RP_WEIGHT_HEAD + 1)
+
+typedef struct {
+    const char *name; /* in the file: "model.layers.3.self_attn.q_proj.weight" */
+    RpWeightKind kind;
+    guint layer;
+    guint rank; /* 2: rows (output features) x columns (input features); 1: a vector */
+    guint64 shape[2];
+    guint64 elements;
+    gboolean matrix; /* linear or embedding: weight decay; FALSE = norm or bias: none */
+    gboolean norm;   /* starts as ones */
+    gboolean tied;   /* the head's, where it is the embedding's matrix: not in the file */
+} RpWeight;
+
+typedef struct _RpWeights RpWeights;
+
+/* The list of @config, in layer order. */
+RpWeights *rp_weights_new(const RpModelConfig *config);
+void rp_weights_free(RpWeights *weights);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpWeights, rp_weights_free)
+
+guint rp_weights_count(const RpWeights *weights);
+const RpWeight *rp_weights_nth(const RpWeights *weights, guint index);
+
+/* Embedding, blocks and head. */
+guint rp_weights_n_layers(const RpWeights *weights);
+RpLayerKind rp_weights_layer_kind(const RpWeights *weights, guint layer);
+/* The layer's weights are number @first to @first + returned - 1. @first: (out) */
+guint rp_weights_layer(const RpWeights *weights, guint layer, guint *first);
+/* The number of a layer's weight of that kind, or -1. */
+int rp_weights_find(const RpWeights *weights, guint layer, RpWeightKind kind);
+
+/* Elements of all weights; a tied matrix counts once. */
+guint64 rp_weights_elements(const RpWeights *weights);
+
+/**
+ * rp_weights_bind:
+ * @checkpoint: must outlive @weights
+ *
+ * Finds each weight in @checkpoint and checks that the two agree, tensor by tensor:
+ * - each is there, with the shape that the config asks for, and no other tensor is;
+ * - each has the type that the config names or, where it names none, that of the first;
+ * - a tied model may hold lm_head.weight all the same (Qwen3-0.6B does) if its bytes are those of
+ *   the embedding. Old files' rotary_emb.inv_freq is ignored, as transformers does.
+ *
+ * Errors: RP_WEIGHTS_ERROR_*, one line: `FILE: tensor "NAME": expected ..., found ...`
+ */
+gboolean rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The bound tensor of weight @index; of a tied head the embedding's. %NULL before binding. */
+const RpSafetensor *rp_weights_source(const RpWeights *weights, guint index);
+/* The type of all bound tensors. */
+RpDtype rp_weights_dtype(const RpWeights *weights);

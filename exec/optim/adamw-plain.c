@@ -1,0 +1,112 @@
+/*
+ * AdamW in plain C: what runs where nothing better is known, and what the other variants must
+ * equal bit for bit. Loops are written so that a compiler can vectorise them.
+ */
+#include "exec/optim/adamw-private.h"
+
+static gboolean
+supported(void)
+{
+    return TRUE;
+}
+
+/* With a constant @gradient_number, @publish and @published_number. */
+G_ALWAYS_INLINE static inline void
+step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
+          RpNumber gradient_number, gboolean publish, RpNumber published_number)
+{
+    const RpAdamwFactors f = *factors;
+    float *restrict weight = arrays->weight;
+    float *restrict moment1 = arrays->moment1;
+    float *restrict moment2 = arrays->moment2;
+    const void *restrict gradient = arrays->gradient;
+    void *restrict published = arrays->published;
+
+    for (gsize i = 0; i < n; i++) {
+        const float w = rp_adamw_update_one(&f, rp_number_get(gradient_number, gradient, i),
+                                            &weight[i], &moment1[i], &moment2[i]);
+        if (publish)
+            rp_number_set(published_number, published, i, w);
+    }
+}
+
+G_ALWAYS_INLINE static inline void
+step_from(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
+          RpNumber gradient_number)
+{
+    if (arrays->published == NULL)
+        step_loop(factors, arrays, n, gradient_number, FALSE, RP_NUMBER_FP32);
+    else if (arrays->published_number == RP_NUMBER_FP32)
+        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_FP32);
+    else if (arrays->published_number == RP_NUMBER_BF16)
+        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_BF16);
+    else
+        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_FP16);
+}
+
+static void
+step(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
+{
+    switch (arrays->gradient_number) {
+    case RP_NUMBER_FP32:
+        step_from(factors, arrays, n, RP_NUMBER_FP32);
+        break;
+    case RP_NUMBER_BF16:
+        step_from(factors, arrays, n, RP_NUMBER_BF16);
+        break;
+    case RP_NUMBER_FP16:
+        step_from(factors, arrays, n, RP_NUMBER_FP16);
+        break;
+    }
+}
+
+static void
+publish(const float *restrict weight, void *restrict published, RpNumber number, gsize n)
+{
+    uint16_t *restrict half = published;
+
+    if (number == RP_NUMBER_FP32)
+        memcpy(published, weight, n * sizeof *weight);
+    else if (number == RP_NUMBER_BF16)
+        for (gsize i = 0; i < n; i++)
+            half[i] = rp_bf16_from_float(weight[i]);
+    else
+        for (gsize i = 0; i < n; i++)
+            half[i] = rp_fp16_from_float(weight[i]);
+}
+
+G_ALWAYS_INLINE static inline double
+sum_squares_loop(const void *values, RpNumber number, gsize n)
+{
+    double lanes[RP_SUM_LANES] = {0};
+    gsize i = 0;
+
+    for (; i + RP_SUM_LANES <= n; i += RP_SUM_LANES)
+        for (gsize lane = 0; lane < RP_SUM_LANES; lane++) {
+            const double value = rp_number_get(number, values, i + lane);
+            lanes[lane] += value * value;
+        }
+    for (gsize lane = 0; i + lane < n; lane++) {
+        const double value = rp_number_get(number, values, i + lane);
+        lanes[lane] += value * value;
+    }
+    return rp_adamw_add_lanes(lanes);
+}
+
+static double
+sum_squares(const void *values, RpNumber number, gsize n)
+{
+    if (number == RP_NUMBER_FP32)
+        return sum_squares_loop(values, RP_NUMBER_FP32, n);
+    if (number == RP_NUMBER_BF16)
+        return sum_squares_loop(values, RP_NUMBER_BF16, n);
+    return sum_squares_loop(values, RP_NUMBER_FP16, n);
+}
+
+const RpAdamwOps rp_adamw_plain = {
+    .name = "plain",
+    .supported = supported,
+    .step = step,
+    .publish = publish,
+    .sum_squares = sum_squares,
+};

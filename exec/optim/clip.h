@@ -1,0 +1,24 @@
+/**
+ * Clipping by the global norm of the gradients, from each layer's sum of squares.
+ */
+#pragma once
+
+#include <glib.h>
+
+typedef struct {
+    double norm;        /* of all gradients, unscaled, before clipping */
+    double coefficient; /* what gradients are multiplied by besides the unscaling; <= 1 */
+    gboolean finite;    /* FALSE: a gradient is infinite or NaN; do not step */
+} RpClip;
+
+/**
+ * rp_clip_by_norm:
+ * @sum_squares: each layer's sum of squares of its gradients as stored; added in this order
+ * @n_layers: number of sums
+ * @unscale: what turns stored gradients into true ones: 1 / (loss scale * tokens)
+ * @max_norm: the norm to clip to; 0: no clipping
+ *
+ * Returns: norm and coefficient
+ * Source: torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6))
+ */
+RpClip rp_clip_by_norm(const double *sum_squares, gsize n_layers, double unscale, double max_norm);

@@ -1,0 +1,401 @@
+#include "exec/optim/optimizer.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sys/mman.h>
+
+#define PAGE ((guint64)4096)
+#define HUGE_PAGE ((guint64)2 << 20)
+/* Shares end at so many parameters: whole pages, and enough work to wake a thread for. */
+#define GRANULE ((gsize)16384)
+
+G_DEFINE_QUARK(rp - optimizer - error - quark, rp_optimizer_error)
+
+struct _RpOptimizer {
+    RpAdamwOptions options;
+    const RpAdamwOps *ops;
+    RpPool *pool; /* not owned; or NULL */
+    GArray *sums; /* double, one a block */
+};
+
+/* Parameters up to @end that are treated alike. */
+typedef struct {
+    gsize end;
+    gboolean decays;
+} Run;
+
+struct _RpOptimizerLayer {
+    guint64 n_steps;
+    gsize n_parameters;
+    gsize n_applied; /* in the step under way */
+    float *weight;
+    float *moment1;
+    float *moment2;
+    void *mapping;
+    gsize mapping_bytes;
+    GArray *runs; /* Run */
+};
+
+RpOptimizer *
+rp_optimizer_new(const RpAdamwOptions *options, const RpAdamwOps *ops, RpPool *pool, GError **error)
+{
+    const struct {
+        const char *name;
+        double value;
+        gboolean valid;
+        const char *range;
+    } checks[] = {
+        {"beta1", options->beta1, options->beta1 >= 0 && options->beta1 < 1, "[0, 1)"},
+        {"beta2", options->beta2, options->beta2 >= 0 && options->beta2 < 1, "[0, 1)"},
+        {"epsilon", options->epsilon, (float)options->epsilon > 0 && isfinite(options->epsilon),
+         "above 0, as an fp32"},
+        {"weight decay", options->weight_decay,
+         options->weight_decay >= 0 && isfinite(options->weight_decay), "0 or more"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(checks); i++)
+        if (!checks[i].valid) {
+            g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_VALUE, "%s is %g, not %s",
+                        checks[i].name, checks[i].value, checks[i].range);
+            return NULL;
+        }
+
+    RpOptimizer *optimizer = g_new0(RpOptimizer, 1);
+    optimizer->options = *options;
+    optimizer->ops = ops ? ops : rp_adamw_best();
+    optimizer->pool = pool;
+    optimizer->sums = g_array_new(FALSE, TRUE, sizeof(double));
+    return optimizer;
+}
+
+void
+rp_optimizer_free(RpOptimizer *optimizer)
+{
+    if (optimizer == NULL)
+        return;
+    g_array_unref(optimizer->sums);
+    g_free(optimizer);
+}
+
+const RpAdamwOps *
+rp_optimizer_ops(const RpOptimizer *optimizer)
+{
+    return optimizer->ops;
+}
+
+typedef struct {
+    const RpAdamwOps *ops;
+    const char *values;
+    RpNumber number;
+    double *sums;
+} SumJob;
+
+static void
+sum_share(gsize first, gsize n, gpointer data)
+{
+    const SumJob *job = data;
+
+    for (gsize i = first; i < first + n; i += RP_SUM_SQUARES_BLOCK)
+        job->sums[i / RP_SUM_SQUARES_BLOCK] =
+            job->ops->sum_squares(job->values + i * rp_number_bytes(job->number), job->number,
+                                  MIN(first + n - i, RP_SUM_SQUARES_BLOCK));
+}
+
+double
+rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number, gsize n)
+{
+    const gsize n_blocks = n / RP_SUM_SQUARES_BLOCK + 1;
+    double sum = 0;
+
+    if (optimizer->sums->len < n_blocks)
+        g_array_set_size(optimizer->sums, (guint)n_blocks);
+    SumJob job = {.ops = optimizer->ops,
+                  .values = gradient,
+                  .number = number,
+                  .sums = (double *)(void *)optimizer->sums->data};
+    rp_pool_run(optimizer->pool, 0, n, RP_SUM_SQUARES_BLOCK, sum_share, &job);
+    for (gsize i = 0; i * RP_SUM_SQUARES_BLOCK < n; i++)
+        sum += job.sums[i];
+    return sum;
+}
+
+static guint64
+array_bytes(guint64 n_parameters)
+{
+    return (n_parameters * sizeof(float) + PAGE - 1) / PAGE * PAGE;
+}
+
+guint64
+rp_optimizer_state_bytes(guint64 n_parameters)
+{
+    return 3 * array_bytes(n_parameters);
+}
+
+/* Maps the arrays, on huge pages where that helps and the system has them. */
+static gboolean
+map_arrays(RpOptimizerLayer *layer, GError **error)
+{
+    const guint64 each = array_bytes(layer->n_parameters);
+    const gboolean huge = 3 * each >= 2 * HUGE_PAGE;
+
+    layer->mapping_bytes = 3 * each + (huge ? HUGE_PAGE : 0);
+    void *mapping = MAP_FAILED;
+    if (layer->n_parameters <= G_MAXSIZE / 16)
+        mapping = mmap(NULL, layer->mapping_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) {
+        g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_MEMORY,
+                    "no memory for the optimizer state of %" G_GSIZE_FORMAT
+                    " parameters, 12 bytes each",
+                    layer->n_parameters);
+        return FALSE;
+    }
+    layer->mapping = mapping;
+
+    char *base = mapping;
+    if (huge) {
+        base += (HUGE_PAGE - (uintptr_t)base % HUGE_PAGE) % HUGE_PAGE;
+        (void)madvise(base, 3 * each, MADV_HUGEPAGE); /* a system without them works as well */
+    }
+    layer->weight = (float *)(void *)base;
+    layer->moment1 = (float *)(void *)(base + each);
+    layer->moment2 = (float *)(void *)(base + 2 * each);
+    return TRUE;
+}
+
+static void
+add_runs(RpOptimizerLayer *layer, const RpParameterSpan *spans, gsize n_spans)
+{
+    const RpParameterSpan whole = {.n_parameters = layer->n_parameters, .decays = TRUE};
+    Run run = {0};
+
+    for (gsize i = 0; i < (spans ? n_spans : 1); i++) {
+        const RpParameterSpan *span = spans ? &spans[i] : &whole;
+        run.end += span->n_parameters;
+        run.decays = span->decays;
+        Run *last =
+            layer->runs->len ? &g_array_index(layer->runs, Run, layer->runs->len - 1) : NULL;
+        if (last != NULL && last->decays == run.decays)
+            last->end = run.end;
+        else
+            g_array_append_val(layer->runs, run);
+    }
+    g_assert(run.end == layer->n_parameters);
+}
+
+static void
+touch_share(gsize first, gsize n, gpointer data)
+{
+    RpOptimizerLayer *layer = data;
+
+    memset(layer->weight + first, 0, n * sizeof(float));
+    memset(layer->moment1 + first, 0, n * sizeof(float));
+    memset(layer->moment2 + first, 0, n * sizeof(float));
+}
+
+RpOptimizerLayer *
+rp_optimizer_layer_new(RpOptimizer *optimizer, gsize n_parameters, const RpParameterSpan *spans,
+                       gsize n_spans, GError **error)
+{
+    g_autoptr(RpOptimizerLayer) layer = g_new0(RpOptimizerLayer, 1);
+
+    g_return_val_if_fail(n_parameters > 0, NULL);
+
+    layer->n_parameters = n_parameters;
+    layer->runs = g_array_new(FALSE, FALSE, sizeof(Run));
+    add_runs(layer, spans, n_spans);
+    if (!map_arrays(layer, error))
+        return NULL;
+    rp_pool_run(optimizer->pool, 0, n_parameters, GRANULE, touch_share, layer);
+    return g_steal_pointer(&layer);
+}
+
+void
+rp_optimizer_layer_free(RpOptimizerLayer *layer)
+{
+    if (layer == NULL)
+        return;
+    if (layer->mapping != NULL)
+        munmap(layer->mapping, layer->mapping_bytes);
+    g_array_unref(layer->runs);
+    g_free(layer);
+}
+
+/* Whether [@first, @first + @n) lies within @layer. */
+static gboolean
+within(const RpOptimizerLayer *layer, gsize first, gsize n)
+{
+    return first <= layer->n_parameters && n <= layer->n_parameters - first;
+}
+
+typedef struct {
+    const RpAdamwOps *ops;
+    const RpOptimizerLayer *layer;
+    const RpOptimizerStep *step;
+    RpAdamwFactors factors[2]; /* by whether weights decay */
+} StepJob;
+
+/* The arrays of @job from parameter @first of the layer on. */
+static RpAdamwArrays
+arrays_at(const StepJob *job, gsize first)
+{
+    const RpOptimizerStep *step = job->step;
+    const gsize offset = first - step->first;
+    const char *gradient = step->gradient;
+    char *published = step->published;
+
+    return (RpAdamwArrays){
+        .weight = job->layer->weight + first,
+        .moment1 = job->layer->moment1 + first,
+        .moment2 = job->layer->moment2 + first,
+        .gradient = gradient + offset * rp_number_bytes(step->gradient_number),
+        .published =
+            published ? published + offset * rp_number_bytes(step->published_number) : NULL,
+        .gradient_number = step->gradient_number,
+        .published_number = step->published_number,
+    };
+}
+
+static void
+step_share(gsize first, gsize n, gpointer data)
+{
+    const StepJob *job = data;
+    const GArray *runs = job->layer->runs;
+    const gsize end = first + n;
+
+    for (guint i = 0; i < runs->len && first < end; i++) {
+        const Run *run = &g_array_index(runs, Run, i);
+        if (run->end <= first)
+            continue;
+        const RpAdamwArrays arrays = arrays_at(job, first);
+        const gsize run_end = MIN(run->end, end);
+        job->ops->step(&job->factors[run->decays ? 1 : 0], &arrays, run_end - first);
+        first = run_end;
+    }
+}
+
+void
+rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
+                         const RpOptimizerStep *step)
+{
+    RpAdamwOptions options = optimizer->options;
+    StepJob job = {.ops = optimizer->ops, .layer = layer, .step = step};
+
+    g_return_if_fail(within(layer, step->first, step->n_parameters));
+    g_return_if_fail(step->n_parameters <= layer->n_parameters - layer->n_applied);
+
+    job.factors[1] =
+        rp_adamw_prepare(&options, step->learning_rate, step->gradient_scale, layer->n_steps + 1);
+    options.weight_decay = 0;
+    job.factors[0] =
+        rp_adamw_prepare(&options, step->learning_rate, step->gradient_scale, layer->n_steps + 1);
+    rp_pool_run(optimizer->pool, step->first, step->n_parameters, GRANULE, step_share, &job);
+    layer->n_applied += step->n_parameters;
+}
+
+void
+rp_optimizer_layer_finish(RpOptimizerLayer *layer)
+{
+    g_return_if_fail(layer->n_applied == layer->n_parameters);
+    layer->n_applied = 0;
+    layer->n_steps++;
+}
+
+typedef struct {
+    const RpAdamwOps *ops;
+    const RpOptimizerLayer *layer;
+    gsize first;
+    const void *weights; /* to load from, or NULL */
+    char *published;     /* to publish to, or NULL */
+    RpNumber number;
+} CopyJob;
+
+static void
+load_share(gsize first, gsize n, gpointer data)
+{
+    const CopyJob *job = data;
+
+    for (gsize i = first; i < first + n; i++)
+        job->layer->weight[i] = rp_number_get(job->number, job->weights, i - job->first);
+}
+
+static void
+publish_share(gsize first, gsize n, gpointer data)
+{
+    const CopyJob *job = data;
+
+    job->ops->publish(job->layer->weight + first,
+                      job->published + (first - job->first) * rp_number_bytes(job->number),
+                      job->number, n);
+}
+
+void
+rp_optimizer_layer_load(RpOptimizer *optimizer, RpOptimizerLayer *layer, gsize first, gsize n,
+                        const void *weights, RpNumber number)
+{
+    CopyJob job = {.layer = layer, .first = first, .weights = weights, .number = number};
+
+    g_return_if_fail(within(layer, first, n));
+    rp_pool_run(optimizer->pool, first, n, GRANULE, load_share, &job);
+}
+
+void
+rp_optimizer_layer_publish(RpOptimizer *optimizer, const RpOptimizerLayer *layer, gsize first,
+                           gsize n, void *published, RpNumber number)
+{
+    CopyJob job = {.ops = optimizer->ops,
+                   .layer = layer,
+                   .first = first,
+                   .published = published,
+                   .number = number};
+
+    g_return_if_fail(within(layer, first, n));
+    rp_pool_run(optimizer->pool, first, n, GRANULE, publish_share, &job);
+}
+
+RpOptimizerState
+rp_optimizer_layer_state(const RpOptimizerLayer *layer)
+{
+    g_assert(layer->n_applied == 0);
+    return (RpOptimizerState){
+        .n_steps = layer->n_steps,
+        .n_parameters = layer->n_parameters,
+        .weight = layer->weight,
+        .moment1 = layer->moment1,
+        .moment2 = layer->moment2,
+    };
+}
+
+typedef struct {
+    RpOptimizerLayer *layer;
+    const RpOptimizerState *state;
+} RestoreJob;
+
+static void
+restore_share(gsize first, gsize n, gpointer data)
+{
+    const RestoreJob *job = data;
+
+    memcpy(job->layer->weight + first, job->state->weight + first, n * sizeof(float));
+    memcpy(job->layer->moment1 + first, job->state->moment1 + first, n * sizeof(float));
+    memcpy(job->layer->moment2 + first, job->state->moment2 + first, n * sizeof(float));
+}
+
+gboolean
+rp_optimizer_layer_restore(RpOptimizer *optimizer, RpOptimizerLayer *layer,
+                           const RpOptimizerState *state, GError **error)
+{
+    RestoreJob job = {.layer = layer, .state = state};
+
+    if (state->n_parameters != layer->n_parameters) {
+        g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_STATE,
+                    "the saved optimizer state is of %" G_GSIZE_FORMAT
+                    " parameters, the layer has %" G_GSIZE_FORMAT,
+                    state->n_parameters, layer->n_parameters);
+        return FALSE;
+    }
+    rp_pool_run(optimizer->pool, 0, layer->n_parameters, GRANULE, restore_share, &job);
+    layer->n_steps = state->n_steps;
+    layer->n_applied = 0;
+    return TRUE;
+}

@@ -1,0 +1,129 @@
+/**
+ * The CPU optimizer: each layer's full-precision weights and moments, and their step.
+ *
+ * `fused`: one pass over memory reads the gradients, updates the state and writes the weights that
+ * devices read: 28 bytes a parameter with 16-bit gradients and weights. `lean`: the same step
+ * without the writing, and a copy later, when nothing reads the old weights any more: 32 bytes a
+ * parameter, but no second buffer of weights.
+ *
+ *   fused   g ----> [ w m v ] ----> published            26 + 2 bytes
+ *   lean    g ----> [ w m v ]                            26
+ *                   [ w     ] ----> published             4 + 2
+ *
+ * One step of a run, once all sums of squares are known:
+ *   clip = rp_clip_by_norm(); rp_loss_scale_update() says whether to step; then for each layer
+ *   rp_optimizer_layer_apply() over all its parameters, in one or more ranges, and
+ *   rp_optimizer_layer_finish(). A skipped step calls neither, and so changes nothing.
+ *
+ * The bits of the result depend on neither the variant, the threads nor the ranges.
+ */
+#pragma once
+
+#include "exec/optim/adamw.h"
+#include "exec/optim/parameter-group.h"
+#include "exec/optim/pool.h"
+
+typedef enum {
+    RP_OPTIMIZER_ERROR_VALUE,  /* an option out of range */
+    RP_OPTIMIZER_ERROR_MEMORY, /* no memory for a layer's state */
+    RP_OPTIMIZER_ERROR_STATE   /* a saved state that is not of this layer */
+} RpOptimizerError;
+
+#define RP_OPTIMIZER_ERROR (rp_optimizer_error_quark())
+GQuark rp_optimizer_error_quark(void);
+
+typedef struct _RpOptimizer RpOptimizer;
+typedef struct _RpOptimizerLayer RpOptimizerLayer;
+
+/* A layer's state as a checkpoint keeps it. The arrays have @n_parameters values each. */
+typedef struct {
+    guint64 n_steps; /* done */
+    gsize n_parameters;
+    const float *weight;
+    const float *moment1;
+    const float *moment2;
+} RpOptimizerState;
+
+/* What one step does to parameters [@first, @first + @n_parameters) of a layer. */
+typedef struct {
+    double learning_rate;
+    double gradient_scale; /* 1 / (loss scale * tokens) * clip coefficient */
+    gsize first;
+    gsize n_parameters;
+    const void *gradient; /* of the range; read */
+    void *published;      /* of the range: the weights that devices read; or NULL (lean) */
+    RpNumber gradient_number;
+    RpNumber published_number;
+} RpOptimizerStep;
+
+/**
+ * rp_optimizer_new:
+ * @options: copied
+ * @ops: variant, or %NULL: the best for this processor
+ * @pool: (nullable): threads to use; outlives the optimizer
+ *
+ * Returns: (transfer full): the optimizer, or %NULL
+ * Errors: %RP_OPTIMIZER_ERROR_VALUE
+ */
+RpOptimizer *rp_optimizer_new(const RpAdamwOptions *options, const RpAdamwOps *ops, RpPool *pool,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_optimizer_free(RpOptimizer *optimizer);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizer, rp_optimizer_free)
+
+/* The variant in use. */
+const RpAdamwOps *rp_optimizer_ops(const RpOptimizer *optimizer);
+
+/* Sum of squares of @n gradients, for rp_clip_by_norm(); the same bits for any threads. */
+double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number,
+                                gsize n);
+
+/* Host memory of the state of a layer of @n_parameters, bytes: 12 each, in whole pages. */
+guint64 rp_optimizer_state_bytes(guint64 n_parameters);
+
+/**
+ * rp_optimizer_layer_new:
+ * @optimizer: its threads touch the memory first, so that it lies near them
+ * @n_parameters: of the layer; > 0
+ * @spans: which of them decay, in order, @n_parameters in all; or %NULL: all do
+ * @n_spans: number of spans
+ *
+ * Makes the state of a layer: all zero, no step done.
+ *
+ * Returns: (transfer full): the state, or %NULL
+ * Errors: %RP_OPTIMIZER_ERROR_MEMORY
+ */
+RpOptimizerLayer *rp_optimizer_layer_new(RpOptimizer *optimizer, gsize n_parameters,
+                                         const RpParameterSpan *spans, gsize n_spans,
+                                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_optimizer_layer_free(RpOptimizerLayer *layer);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
+
+/* Sets the full-precision weights of parameters [@first, @first + @n) from @weights. */
+void rp_optimizer_layer_load(RpOptimizer *optimizer, RpOptimizerLayer *layer, gsize first, gsize n,
+                             const void *weights, RpNumber number);
+
+/* Applies @step to its range. Each parameter once before rp_optimizer_layer_finish(). */
+void rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
+                              const RpOptimizerStep *step);
+
+/* Ends a step that has been applied to every parameter. */
+void rp_optimizer_layer_finish(RpOptimizerLayer *layer);
+
+/* Writes the weights of parameters [@first, @first + @n) to @published, rounded. */
+void rp_optimizer_layer_publish(RpOptimizer *optimizer, const RpOptimizerLayer *layer, gsize first,
+                                gsize n, void *published, RpNumber number);
+
+/* A view of the state, valid until @layer changes; not in the middle of a step. */
+RpOptimizerState rp_optimizer_layer_state(const RpOptimizerLayer *layer);
+
+/**
+ * rp_optimizer_layer_restore:
+ * @layer: of as many parameters as @state
+ * @state: copied
+ *
+ * Returns: %TRUE on success; on failure @layer is as before
+ * Errors: %RP_OPTIMIZER_ERROR_STATE
+ */
+gboolean rp_optimizer_layer_restore(RpOptimizer *optimizer, RpOptimizerLayer *layer,
+                                    const RpOptimizerState *state,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;

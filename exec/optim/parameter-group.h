@@ -1,0 +1,22 @@
+/**
+ * Which parameters decay: weights do, norms and biases do not.
+ */
+#pragma once
+
+#include <glib.h>
+
+/* Consecutive parameters of a layer that are treated alike, one tensor say. */
+typedef struct {
+    gsize n_parameters;
+    gboolean decays; /* weight decay applies */
+} RpParameterSpan;
+
+/**
+ * rp_parameter_decays:
+ * @name: Hugging Face name, e.g. "model.layers.0.self_attn.q_norm.weight"
+ * @n_dims: dimensions of the tensor
+ *
+ * Returns: %FALSE for tensors of one dimension, biases, and parts of a norm
+ * Source: transformers, Trainer.get_decay_parameter_names
+ */
+gboolean rp_parameter_decays(const char *name, guint n_dims);

@@ -1,0 +1,66 @@
+/**
+ * A pool of threads, each pinned to one processor, that share the work on flat arrays.
+ *
+ * The split is static: which thread takes which values depends on the range and on the number of
+ * threads only, so that a thread meets the same memory every time.
+ */
+#pragma once
+
+#include <glib.h>
+
+typedef enum {
+    RP_POOL_ERROR_CPU_LIST, /* not a list like "0-3,8" */
+    RP_POOL_ERROR_NO_CPU,   /* no processor is left to run on */
+    RP_POOL_ERROR_THREAD    /* the system refused a thread */
+} RpPoolError;
+
+#define RP_POOL_ERROR (rp_pool_error_quark())
+GQuark rp_pool_error_quark(void);
+
+typedef struct {
+    guint n_threads;   /* 0: one for each processor to use */
+    const char *use;   /* processors to use, "0-3,8", or NULL: all that the process may use */
+    const char *avoid; /* processors to leave to others, or NULL or "": none */
+} RpPoolOptions;
+
+typedef struct _RpPool RpPool;
+
+/**
+ * rp_pool_new:
+ * @options: how many threads, and where
+ *
+ * Starts the threads. With more threads than processors they share them evenly. The threads block
+ * all signals.
+ *
+ * Returns: (transfer full): the pool, or %NULL
+ * Errors: any of RpPoolError
+ */
+RpPool *rp_pool_new(const RpPoolOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Ends the threads; NULL is no pool. */
+void rp_pool_free(RpPool *pool);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPool, rp_pool_free)
+
+guint rp_pool_n_threads(const RpPool *pool);
+
+/* The processor that thread @thread of @pool is pinned to. */
+guint rp_pool_cpu(const RpPool *pool, guint thread);
+
+/* Works on values [@first, @first + @n), n > 0. */
+typedef void (*RpPoolFunc)(gsize first, gsize n, gpointer data);
+
+/**
+ * rp_pool_run:
+ * @pool: or %NULL: everything in the caller's thread
+ * @first: first value
+ * @n: number of values
+ * @granule: shares end at multiples of so many values; > 0
+ * @func: called once for every share, in the share's thread
+ *
+ * Splits the range evenly and returns when all of it is done. A range of one granule at most is
+ * done in the caller's thread. One caller at a time.
+ *
+ *   granules   |..#|###|###|###|#..|
+ *   thread      0   0   1   1   2
+ */
+void rp_pool_run(RpPool *pool, gsize first, gsize n, gsize granule, RpPoolFunc func, gpointer data);

@@ -1,0 +1,37 @@
+/**
+ * The replay backend: tasks only take their profile's time, scaled. Real threads, real events, real
+ * clock reads; no arithmetic, no memory. It measures what the engine makes of a plan.
+ *
+ *   compute action   duration_ns x scale
+ *   hop              hop_ns x scale (`compute` plans)
+ *   copy             (latency + bytes / link speed) x scale; one copy engine per device and
+ *                    direction, activation lanes first, a copy in flight is not pre-empted
+ *   host task        bytes / optimizer speed x scale
+ *
+ * Nothing else is shared: no root complex, no host memory. Compare with a simulation of such a
+ * machine.
+ */
+#pragma once
+
+#include "core/profile.h"
+#include "exec/engine/backend.h"
+
+typedef struct {
+    double scale; /* >= 0; 0 = everything is over at once: only the engine takes time */
+    RpLinks links;
+    double optimizer_bytes_per_s; /* memory traffic of host tasks; 0 = no time */
+} RpReplayOptions;
+
+/* For one engine; a backend that was cancelled stays so. */
+RpBackend *rp_replay_new(guint gpus, const RpReplayOptions *options);
+void rp_replay_free(RpBackend *backend);
+
+/* How late the threads that stand for devices noticed that a task was over, behind the device's
+ * time. It is this machine's noise and does not add up; only where it exceeds the length of tasks
+ * does it change a measurement. Read after the engine has finished. */
+typedef struct {
+    guint64 tasks; /* that took time */
+    gint64 mean_ns;
+    gint64 max_ns;
+} RpReplayLateness;
+RpReplayLateness rp_replay_lateness(RpBackend *backend);

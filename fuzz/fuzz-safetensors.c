@@ -1,0 +1,98 @@
+/**
+ * Whatever the bytes: reading a safetensors file, its index or a config neither crashes nor leaks;
+ * a refusal is one line; what is accepted covers the data without gap or overlap.
+ *
+ * Text that starts with `{` goes to the readers of JSON files, anything else to that of tensors.
+ */
+#include <glib.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "exec/model/hf-config.h"
+#include "exec/model/safetensors-private.h"
+#include "exec/model/weights.h"
+
+#define MAX_BLOCKS 64 /* of configs whose weights are listed: nothing to gain from more */
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void
+check_refusal(gboolean taken, const GError *error)
+{
+    g_assert(taken == (error == NULL));
+    if (error) {
+        g_assert(g_utf8_validate(error->message, -1, NULL));
+        g_assert(strchr(error->message, '\n') == NULL);
+    }
+}
+
+static void
+check_tensors(const uint8_t *data, size_t size)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpSafetensors) tensors = rp_safetensors_parse("fuzz", data, size, &error);
+    const guint8 *at = NULL;
+    guint64 sum = 0;
+
+    check_refusal(tensors != NULL, error);
+    for (guint i = 0; tensors && i < rp_safetensors_count(tensors); i++) {
+        const RpSafetensor *tensor = rp_safetensors_nth(tensors, i);
+        const guint8 *bytes = tensor->data;
+        g_assert(rp_safetensors_find(tensors, tensor->name) == tensor);
+        g_assert(bytes >= data && bytes + tensor->bytes <= data + size);
+        g_assert(!at || bytes == at);
+        at = bytes + tensor->bytes;
+        for (guint64 j = 0; j < tensor->bytes; j++)
+            sum += bytes[j];
+        g_autofree char *text =
+            rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+        g_assert(text);
+    }
+    g_assert(!at || at == data + size);
+    g_assert(sum <= 255 * (guint64)size);
+}
+
+static void
+check_index(const char *text, size_t size)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GHashTable) shards = rp_safetensors_parse_index("fuzz", text, size, &error);
+
+    check_refusal(shards != NULL, error);
+}
+
+static void
+check_config(const char *text, size_t size)
+{
+    g_autoptr(GError) error = NULL;
+    RpModelConfig config;
+    RpModelConfig again;
+    gboolean taken = rp_hf_config_parse("fuzz", text, size, &config, &error);
+
+    check_refusal(taken, error);
+    if (!taken)
+        return;
+    g_autofree char *json = rp_hf_config_to_json(&config);
+    taken = rp_hf_config_parse("again", json, strlen(json), &again, &error);
+    g_assert_no_error(error);
+    g_assert(taken);
+    g_autofree char *same = rp_hf_config_to_json(&again);
+    g_assert_cmpstr(json, ==, same);
+    if (config.blocks <= MAX_BLOCKS) {
+        g_autoptr(RpWeights) weights = rp_weights_new(&config);
+        g_assert(rp_weights_elements(weights) > 0);
+    }
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size > 0 && data[0] == '{') {
+        check_index((const char *)data, size);
+        check_config((const char *)data, size);
+    } else {
+        check_tensors(data, size);
+    }
+    return 0;
+}

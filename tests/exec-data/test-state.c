@@ -1,0 +1,140 @@
+#include "tests/rp-test.h"
+
+#include "exec/data/dataset.h"
+#include "exec/data/state.h"
+
+typedef struct {
+    GError *error;
+    char *text;
+} Fixture;
+
+static int
+setup(void **state)
+{
+    *state = g_new0(Fixture, 1);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *f = *state;
+
+    g_clear_error(&f->error);
+    g_free(f->text);
+    g_free(f);
+    return 0;
+}
+
+static const RpDataState some = {.n_samples = 100,
+                                 .fingerprint = G_MAXUINT64,
+                                 .seed = G_MAXUINT64 - 1,
+                                 .shuffle = TRUE,
+                                 .epoch = 3,
+                                 .position = 100,
+                                 .n_iterations = 9,
+                                 .n_tokens = 1000,
+                                 .n_targets = 900,
+                                 .n_truncated = 8,
+                                 .n_cut_tokens = 77,
+                                 .n_dropped = 6};
+
+static const char some_text[] =
+    "{\"format\":\"roundpipe-data/1\",\"shuffle\":true,\"samples\":100,"
+    "\"fingerprint\":18446744073709551615,\"seed\":18446744073709551614,\"epoch\":3,"
+    "\"position\":100,\"iterations\":9,\"tokens\":1000,\"targets\":900,\"truncated\":8,"
+    "\"cut_tokens\":77,\"dropped\":6}";
+
+static gboolean
+parses(Fixture *f, const char *text, RpDataState *state)
+{
+    g_clear_error(&f->error);
+    gboolean good = rp_data_state_parse("FILE", text, strlen(text), state, &f->error);
+    assert_true(good == (f->error == NULL));
+    if (!good)
+        assert_true(g_error_matches(f->error, RP_DATASET_ERROR, RP_DATASET_ERROR_STATE));
+    return good;
+}
+
+static void
+reads_what_it_writes(void **state)
+{
+    Fixture *f = *state;
+    RpDataState again;
+
+    f->text = rp_data_state_to_json(&some);
+    assert_string_equal(f->text, some_text);
+    assert_true(parses(f, f->text, &again));
+    g_free(f->text);
+    f->text = rp_data_state_to_json(&again);
+    assert_string_equal(f->text, some_text);
+    assert_true(again.fingerprint == some.fingerprint && again.seed == some.seed);
+    assert_int_equal(again.n_dropped, 6);
+}
+
+static void
+refuses_every_cut(void **state)
+{
+    for (gsize n = 0; n < sizeof some_text - 1; n++) {
+        RpDataState untouched = some;
+        g_autofree char *cut = g_strndup(some_text, n);
+        if (parses(*state, cut, &untouched))
+            fail_msg("took the first %zu bytes", n);
+        assert_int_equal(untouched.n_iterations, 9);
+    }
+}
+
+/* The text with @from, which is in it once, replaced by @to. (transfer full) */
+static char *
+replace(const char *from, const char *to)
+{
+    g_auto(GStrv) parts = g_strsplit(some_text, from, -1);
+
+    assert_int_equal(g_strv_length(parts), 2);
+    return g_strjoinv(to, parts);
+}
+
+static void
+refuses_what_is_no_state(void **state)
+{
+    static const struct {
+        const char *from;
+        const char *to;
+        const char *message;
+    } cases[] = {
+        {"roundpipe-data/1", "roundpipe-data/2", "expected \"roundpipe-data/1\""},
+        {"\"format\":\"roundpipe-data/1\",", "", "expected the key \"format\" too"},
+        {"\"shuffle\":true,", "", "expected the key \"shuffle\" too"},
+        {",\"dropped\":6", "", "expected the key \"dropped\" too"},
+        {"\"epoch\":3", "\"epok\":3", "expected a key of roundpipe-data/1, found \"epok\""},
+        {"\"epoch\":3", "\"epoch\":3,\"epoch\":3", "expected each key once, found \"epoch\""},
+        {"\"epoch\":3", "\"epoch\":-3", "expected a whole number from 0 to 2^64 - 1, found -3"},
+        {"\"epoch\":3", "\"epoch\":\"3\"", "expected a number, found \"3\""},
+        {"true", "1", "expected true or false, found 1"},
+        {"\"position\":100", "\"position\":101", "found 101 of 100"},
+        {"\"samples\":100", "\"samples\":0", "found 100 of 0"},
+        {"6}", "6}x", "expected the end of the text, found x"},
+        {"18446744073709551615", "18446744073709551616", "expected a whole number"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        Fixture *f = *state;
+        RpDataState ignored;
+        g_free(f->text);
+        f->text = replace(cases[i].from, cases[i].to);
+        assert_false(parses(f, f->text, &ignored));
+        rp_assert_error_message_contains(f->error, cases[i].message);
+        rp_assert_error_message_contains(f->error, "FILE: ");
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(reads_what_it_writes, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_every_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_what_is_no_state, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+/* `roundpipe init` as a user runs it. */
+#include "tests/cli/run-cli.h"
+
+#define CONFIG                                                                                     \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":2,"        \
+    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
+
+static void
+make_config(void)
+{
+    g_autofree char *path = rp_cli_temporary("tiny.json");
+
+    assert_true(g_file_set_contents(path, CONFIG, -1, NULL));
+}
+
+static char *
+checksum(const char *file)
+{
+    g_autofree char *path = rp_cli_temporary(file);
+    g_autofree char *data = NULL;
+    gsize length;
+
+    assert_true(g_file_get_contents(path, &data, &length, NULL));
+    return g_compute_checksum_for_data(G_CHECKSUM_SHA256, (const guchar *)data, length);
+}
+
+static void
+makes_the_same_model_from_the_same_seed(void **state)
+{
+    make_config();
+    g_auto(RpCliRun) a = rp_cli_run("init @T/tiny.json -o @T/a --seed 1 --json");
+    g_auto(RpCliRun) b = rp_cli_run("init @T/tiny.json -o @T/new/b --seed 1");
+    g_auto(RpCliRun) c = rp_cli_run("init @T/tiny.json -o @T/c --seed 2");
+    g_autoptr(JsonNode) root = rp_cli_json(&a);
+    assert_int_equal(b.code, 0);
+    assert_int_equal(c.code, 0);
+    /* 2 x 33 x 16 + 16 + 2 x (2 x 16 + 4 x 16 x 16 + 3 x 16 x 24) */
+    assert_int_equal(rp_cli_number(root, "parameters"), 5488);
+    assert_int_equal(rp_cli_number(root, "bytes"), 2 * 5488); /* bf16 where nothing is said */
+    assert_string_equal(a.err, "");                           /* no progress into a pipe */
+    g_autofree char *sum_a = checksum("a/model.safetensors");
+    g_autofree char *sum_b = checksum("new/b/model.safetensors");
+    g_autofree char *sum_c = checksum("c/model.safetensors");
+    assert_string_equal(sum_a, sum_b);
+    assert_string_not_equal(sum_a, sum_c);
+}
+
+static void
+replaces_a_model_only_by_force(void **state)
+{
+    make_config();
+    g_auto(RpCliRun) first = rp_cli_run("init @T/tiny.json -o @T/f --seed 1");
+    g_autofree char *before = checksum("f/model.safetensors");
+    g_auto(RpCliRun) second = rp_cli_run("init @T/tiny.json -o @T/f --seed 2");
+    assert_int_equal(first.code, 0);
+    assert_int_equal(second.code, 1);
+    assert_non_null(strstr(second.err, "found config.json; --force replaces it"));
+    g_autofree char *kept = checksum("f/model.safetensors");
+    assert_string_equal(before, kept);
+    g_auto(RpCliRun) third =
+        rp_cli_run("init @T/tiny.json -o @T/f --seed 2 --force --shard-size 4KB --dtype fp32");
+    assert_int_equal(third.code, 0);
+    g_auto(RpCliRun) list = rp_cli_shell("ls @T/f");
+    assert_non_null(strstr(list.out, "model.safetensors.index.json"));
+    assert_null(strstr(list.out, "model.safetensors\n"));
+}
+
+static void
+says_what_is_wrong(void **state)
+{
+    static const struct {
+        const char *words;
+        int code;
+        const char *message;
+    } cases[] = {
+        {"init -o @T/x", 2, "expected either CONFIG.json or --from-model"},
+        {"init @T/tiny.json --from-model qwen3-0.6b -o @T/x", 2, "expected either"},
+        {"init @T/tiny.json", 2, "--output: expected a directory"},
+        {"init @T/tiny.json -o @T/x --dtype bf17", 2, "did you mean \"bf16\"?"},
+        {"init @T/tiny.json -o @T/x --seed -1", 2, "--seed: expected a number of 0 or more"},
+        {"init @T/tiny.json -o @T/x --shard-size many", 2, "--shard-size: expected a size"},
+        {"init --from-model qwen3-0.6 -o @T/x", 2, "did you mean \"qwen3-0.6b\"?"},
+        {"init --from-model gpt-oss-20b -o @T/x", 2, "expected a dense Qwen3 or Llama model"},
+        {"init @T/none.json -o @T/x", 1, "none.json: cannot be opened: No such file"},
+        {"init @R/README.md -o @T/x", 1, "README.md"},
+        {"init @T/tiny.json -o /dev/null/x", 1, "cannot make \"/dev/null/x\""},
+    };
+
+    make_config();
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
+        if (run.code != cases[i].code || !strstr(run.err, cases[i].message))
+            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
+        g_autofree char *made = rp_cli_temporary("x/model.safetensors");
+        assert_false(g_file_test(made, G_FILE_TEST_EXISTS));
+    }
+}
+
+/* The fixture's own takes files away, but not what is in directories. */
+static int
+teardown(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("rm -rf @T/a @T/new @T/c @T/f @T/x");
+
+    return rp_cli_teardown(state) != 0 || run.code != 0;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(makes_the_same_model_from_the_same_seed),
+        cmocka_unit_test(replaces_a_model_only_by_force),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
+}

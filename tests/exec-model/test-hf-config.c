@@ -1,0 +1,317 @@
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+
+#include "exec/model/hf-config.h"
+
+typedef struct {
+    RpModelConfig config;
+    GError *error;
+    char *text;
+} Fixture;
+
+static int
+setup(void **state)
+{
+    *state = g_new0(Fixture, 1);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *f = *state;
+
+    g_clear_error(&f->error);
+    g_free(f->text);
+    g_free(f);
+    return 0;
+}
+
+static gboolean
+parse(Fixture *f, const char *text)
+{
+    g_clear_error(&f->error);
+    gboolean good = rp_hf_config_parse("FILE", text, strlen(text), &f->config, &f->error);
+    assert_true(good == (f->error == NULL));
+    if (!good)
+        assert_null(strchr(f->error->message, '\n'));
+    return good;
+}
+
+/* As published with Qwen/Qwen3-0.6B. */
+static const char qwen3_06b[] =
+    "{\n  \"architectures\": [\n    \"Qwen3ForCausalLM\"\n  ],\n"
+    "  \"attention_bias\": false,\n  \"attention_dropout\": 0.0,\n"
+    "  \"bos_token_id\": 151643,\n  \"eos_token_id\": 151645,\n  \"head_dim\": 128,\n"
+    "  \"hidden_act\": \"silu\",\n  \"hidden_size\": 1024,\n  \"initializer_range\": 0.02,\n"
+    "  \"intermediate_size\": 3072,\n  \"max_position_embeddings\": 40960,\n"
+    "  \"max_window_layers\": 28,\n  \"model_type\": \"qwen3\",\n"
+    "  \"num_attention_heads\": 16,\n  \"num_hidden_layers\": 28,\n"
+    "  \"num_key_value_heads\": 8,\n  \"rms_norm_eps\": 1e-06,\n  \"rope_scaling\": null,\n"
+    "  \"rope_theta\": 1000000,\n  \"sliding_window\": null,\n"
+    "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"bfloat16\",\n"
+    "  \"transformers_version\": \"4.51.0\",\n  \"use_cache\": true,\n"
+    "  \"use_sliding_window\": false,\n  \"vocab_size\": 151936\n}\n";
+
+/* As published with meta-llama/Llama-3.1-8B. */
+static const char llama_31_8b[] =
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"attention_bias\": false,"
+    "\"attention_dropout\": 0.0, \"bos_token_id\": 128000, \"eos_token_id\": 128001,"
+    "\"hidden_act\": \"silu\", \"hidden_size\": 4096, \"initializer_range\": 0.02,"
+    "\"intermediate_size\": 14336, \"max_position_embeddings\": 131072, \"mlp_bias\": false,"
+    "\"model_type\": \"llama\", \"num_attention_heads\": 32, \"num_hidden_layers\": 32,"
+    "\"num_key_value_heads\": 8, \"pretraining_tp\": 1, \"rms_norm_eps\": 1e-05,"
+    "\"rope_scaling\": {\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0,"
+    "\"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"},"
+    "\"rope_theta\": 500000.0, \"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\","
+    "\"transformers_version\": \"4.43.0.dev0\", \"use_cache\": true, \"vocab_size\": 128256}";
+
+#define SIZES                                                                                      \
+    "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                        \
+    "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":256"
+#define LLAMA(more) "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES more "}"
+#define QWEN3(more) "{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES more "}"
+
+static void
+reads_the_published_configs_as_the_catalogue_has_them(void **state)
+{
+    static const struct {
+        const char *model;
+        const char *text;
+    } cases[] = {{"qwen3-0.6b", qwen3_06b}, {"llama-3.1-8b", llama_31_8b}};
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        RpModelConfig from_model;
+        assert_true(parse(f, cases[i].text));
+        assert_true(
+            rp_hf_config_from_model(rp_model_find(cases[i].model, NULL), &from_model, &f->error));
+        g_autofree char *read = rp_hf_config_to_json(&f->config);
+        g_autofree char *made = rp_hf_config_to_json(&from_model);
+        assert_string_equal(read, made);
+    }
+    assert_int_equal(f->config.rope.type, RP_ROPE_LLAMA3);
+    assert_true(f->config.rope.factor == 8 && f->config.rope.low_freq_factor == 1);
+    assert_true(f->config.rope.high_freq_factor == 4 && f->config.rope.theta == 500000);
+    assert_int_equal(f->config.rope.original_max_positions, 8192);
+    assert_int_equal(f->config.head_dim, 128); /* derived: 4096 / 32 */
+    assert_true(f->config.has_dtype && f->config.dtype == RP_DTYPE_BF16);
+}
+
+static void
+takes_absent_keys_as_transformers_does(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(parse(f, LLAMA("")));
+    assert_int_equal(f->config.head_dim, 16);
+    assert_int_equal(f->config.max_positions, 2048);
+    assert_true(f->config.rms_norm_eps == 1e-6 && f->config.rope.theta == 10000);
+    assert_true(f->config.initializer_range == 0.02);
+    assert_false(f->config.tied || f->config.attention_bias || f->config.mlp_bias);
+    assert_false(f->config.qk_norm || f->config.has_dtype);
+    assert_int_equal(f->config.pad_id, RP_MODEL_NO_TOKEN);
+    assert_int_equal(f->config.n_eos, 0);
+    assert_true(parse(f, QWEN3("")));
+    assert_int_equal(f->config.head_dim, 128); /* not 64 / 4 */
+    assert_int_equal(f->config.max_positions, 32768);
+    assert_true(f->config.qk_norm);
+    assert_true(parse(f, "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,"
+                         "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":9,"
+                         "\"num_key_value_heads\":null,\"head_dim\":null,\"rope_scaling\":null}"));
+    assert_int_equal(f->config.kv_heads, 4);
+}
+
+static void
+reads_the_spelling_of_transformers_5(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(parse(f, LLAMA(",\"dtype\":\"float16\",\"rope_parameters\":{\"rope_theta\":5e5,"
+                               "\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":1,"
+                               "\"high_freq_factor\":4,"
+                               "\"original_max_position_embeddings\":8192}")));
+    assert_int_equal(f->config.dtype, RP_DTYPE_FP16);
+    assert_true(f->config.rope.theta == 5e5 && f->config.rope.factor == 32);
+    assert_true(parse(f, QWEN3(",\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":"
+                               "\"default\"},\"layer_types\":[\"full_attention\","
+                               "\"full_attention\"]")));
+    assert_true(f->config.rope.theta == 1e6 && f->config.rope.type == RP_ROPE_DEFAULT);
+}
+
+static void
+reads_what_it_wrote(void **state)
+{
+    static const char *const texts[] = {
+        qwen3_06b,
+        llama_31_8b,
+        LLAMA(",\"attention_bias\":true,\"mlp_bias\":true,\"head_dim\":6,\"pad_token_id\":3,"
+              "\"eos_token_id\":[1,2,5],\"rms_norm_eps\":1.25e-5,\"torch_dtype\":\"float32\""),
+        QWEN3(",\"attention_bias\":true,\"head_dim\":8,\"eos_token_id\":0"),
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(texts); i++) {
+        assert_true(parse(f, texts[i]));
+        g_autofree char *first = rp_hf_config_to_json(&f->config);
+        assert_true(parse(f, first));
+        g_autofree char *second = rp_hf_config_to_json(&f->config);
+        assert_string_equal(first, second);
+    }
+}
+
+static void
+refuses_what_is_not_implemented(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *message;
+    } cases[] = {
+        {"{\"architectures\":[\"MistralForCausalLM\"]," SIZES "}",
+         "FILE: architectures: line 1, column 19: expected one of \"Qwen3ForCausalLM\", "
+         "\"LlamaForCausalLM\""},
+        {"{\"architectures\":[\"Qwen3MoeForCausalLM\"]," SIZES "}",
+         "found \"Qwen3MoeForCausalLM\""},
+        {"{\"architectures\":[\"LlamaForSequenceClassification\"]," SIZES "}", "expected one of"},
+        {"{\"model_type\":\"gpt2\"," SIZES "}", "model_type: "},
+        {LLAMA(",\"hidden_act\":\"gelu\""), "expected one of \"silu\", found \"gelu\""},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}"), "found \"yarn\""},
+        {LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"), "found \"linear\""},
+        {LLAMA(",\"torch_dtype\":\"float64\""), "found \"float64\""},
+        {LLAMA(",\"attention_dropout\":0.1"), "attention_dropout: expected 0, found 0.1"},
+        {QWEN3(",\"use_sliding_window\":true"), "use_sliding_window: expected false, found true"},
+        {QWEN3(",\"layer_types\":[\"sliding_attention\"]"), "found \"sliding_attention\""},
+        {QWEN3(",\"mlp_bias\":true"), "mlp_bias: expected false"},
+        {LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor: expected 1, found 0.5"},
+        {LLAMA(",\"quantization_config\":{\"bits\":4}"), "weights that are not quantized"},
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        if (parse(f, cases[i].text))
+            fail_msg("took: %s", cases[i].text);
+        rp_assert_error_message_contains(f->error, cases[i].message);
+        assert_int_equal(f->error->code, RP_HF_CONFIG_ERROR_UNSUPPORTED);
+    }
+}
+
+static void
+refuses_wrong_values(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *message;
+    } cases[] = {
+        {"[]", "expected an object, found an array"},
+        {"{}", "architectures: expected [\"Qwen3ForCausalLM\"] or [\"LlamaForCausalLM\"], found "
+               "nothing"},
+        {"{\"model_type\":\"llama\"}", "hidden_size: expected a whole number from 1 up, found "
+                                       "nothing"},
+        {LLAMA(",\"model_type\":\"qwen3\""), "expected \"llama\", that of LlamaForCausalLM"},
+        {LLAMA(",\"head_dim\":7"), "head_dim: expected an even number, found 7"},
+        {LLAMA(",\"head_dim\":0"), "head_dim: line 1, column "},
+        {LLAMA(",\"head_dim\":\"8\""), "expected a number, found \"8\""},
+        {LLAMA(",\"rms_norm_eps\":0"), "expected a positive number"},
+        {LLAMA(",\"rms_norm_eps\":-1e-6"), "expected a positive number"},
+        {LLAMA(",\"tie_word_embeddings\":1"), "expected true or false, found 1"},
+        {LLAMA(",\"vocab_size\":256"), "expected each key once"},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "expected a factor of 1 or more"},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+               "\"high_freq_factor\":4,\"original_max_position_embeddings\":8}"),
+         "expected 0 < low_freq_factor < high_freq_factor for llama3, found 4 and 4"},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+               "\"high_freq_factor\":4}"),
+         "expected original_max_position_embeddings"},
+        {LLAMA(",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":5e5}"),
+         "rope_theta: expected 500000, that of rope_parameters, found 10000"},
+        {LLAMA(",\"rope_scaling\":{},\"rope_parameters\":{}"),
+         "expected either rope_scaling or rope_parameters"},
+        {LLAMA(",\"dtype\":\"float16\",\"torch_dtype\":\"bfloat16\""),
+         "expected the same for torch_dtype and dtype"},
+        {LLAMA(",\"pad_token_id\":256"), "expected one of the 256 tokens, found 256"},
+        {LLAMA(",\"pad_token_id\":-2"), "expected a token's number, found -2"},
+        {LLAMA(",\"eos_token_id\":1.5"), "expected a token's number, found 1.5"},
+        {LLAMA(",\"layer_types\":[\"full_attention\"]"), "one for each of 2 blocks, found 1"},
+        {"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+         "\"num_attention_heads\":4,\"num_key_value_heads\":3,\"intermediate_size\":96,"
+         "\"vocab_size\":256}",
+         "num_key_value_heads: expected a divisor of num_attention_heads, 4, found 3"},
+        {"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":66,\"num_hidden_layers\":2,"
+         "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":256}",
+         "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
+        {LLAMA("") " x", "expected the end of the text"},
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        if (parse(f, cases[i].text))
+            fail_msg("took: %s", cases[i].text);
+        rp_assert_error_message_contains(f->error, cases[i].message);
+    }
+}
+
+static void
+refuses_a_config_cut_at_any_byte(void **state)
+{
+    for (gsize n = 0; n < strlen(llama_31_8b); n++) {
+        g_autofree char *cut = g_strndup(llama_31_8b, n);
+        assert_false(parse(*state, cut));
+    }
+}
+
+static void
+refuses_models_of_the_catalogue_that_it_cannot_run(void **state)
+{
+    Fixture *f = *state;
+    guint n;
+    const RpModel *models = rp_model_list(&n);
+
+    for (guint i = 0; i < n; i++) {
+        g_clear_error(&f->error);
+        gboolean made = rp_hf_config_from_model(&models[i], &f->config, &f->error);
+        assert_int_equal(made, models[i].experts == 1);
+    }
+}
+
+static void
+saves_and_loads(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *directory = g_dir_make_tmp("rp-config-XXXXXX", NULL);
+    g_autofree char *path = g_build_filename(directory, "config.json", NULL);
+    RpModelConfig loaded;
+
+    assert_true(parse(f, qwen3_06b));
+    gboolean good = rp_hf_config_save(&f->config, path, &f->error) &&
+                    rp_hf_config_load(directory, &loaded, &f->error);
+    g_remove(path);
+    g_rmdir(directory);
+    assert_true(good);
+    f->text = rp_hf_config_to_json(&loaded);
+    g_autofree char *expected = rp_hf_config_to_json(&f->config);
+    assert_string_equal(f->text, expected);
+    assert_false(rp_hf_config_load(path, &loaded, &f->error));
+    rp_assert_error_message_contains(f->error, "config.json: cannot be opened");
+    g_clear_error(&f->error);
+    assert_false(rp_hf_config_save(&f->config, path, &f->error));
+    rp_assert_error_message_contains(f->error, "cannot write \"");
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(reads_the_published_configs_as_the_catalogue_has_them),
+        TEST(takes_absent_keys_as_transformers_does),
+        TEST(reads_the_spelling_of_transformers_5),
+        TEST(reads_what_it_wrote),
+        TEST(refuses_what_is_not_implemented),
+        TEST(refuses_wrong_values),
+        TEST(refuses_a_config_cut_at_any_byte),
+        TEST(refuses_models_of_the_catalogue_that_it_cannot_run),
+        TEST(saves_and_loads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,215 @@
+#include "tests/exec-model/tensor-fixture.h"
+
+#include <math.h>
+
+#include "exec/model/init.h"
+
+static const RpModelConfig tiny = {
+    .architecture = RP_ARCHITECTURE_LLAMA,
+    .hidden = 16,
+    .blocks = 2,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 4,
+    .intermediate = 24,
+    .vocab = 33,
+    .max_positions = 32,
+    .rms_norm_eps = 1e-6,
+    .initializer_range = 0.02,
+    .rope = {.theta = 1e4},
+    .attention_bias = TRUE,
+    .mlp_bias = TRUE,
+    .dtype = RP_DTYPE_BF16,
+    .bos_id = RP_MODEL_NO_TOKEN,
+    .pad_id = 5,
+};
+
+/* The known answers that are published with the generator (Random123, kat_vectors). */
+static void
+gives_the_known_answers_of_philox(void **state)
+{
+    static const struct {
+        guint32 counter[4];
+        guint32 key[2];
+        guint32 words[4];
+    } cases[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        guint32 words[4];
+        rp_philox(cases[i].counter, cases[i].key, words);
+        assert_memory_equal(words, cases[i].words, sizeof words);
+    }
+}
+
+/* Against the error function of the C library. */
+static void
+inverts_the_normal_distribution(void **state)
+{
+    assert_true(rp_init_normal(0.5) == 0);
+    for (double z = -6.3; z < 6.3; z += 0.01) {
+        double p = erfc(-z / sqrt(2)) / 2;
+        double slope = exp(-z * z / 2) / sqrt(2 * G_PI);
+        double found = rp_init_normal(p);
+        /* near 1 a double tells fewer values apart */
+        if (fabs(found - z) > 2e-7 * fabs(z) + 1e-16 / slope + 1e-12)
+            fail_msg("at %g: %.17g", z, found);
+    }
+}
+
+static void
+gives_values_that_do_not_depend_on_order(void **state)
+{
+    g_autoptr(RpWeights) weights = rp_weights_new(&tiny);
+    const RpWeight *q = rp_weights_nth(weights, (guint)rp_weights_find(weights, 1, RP_WEIGHT_Q));
+    float whole[256], part[256];
+
+    rp_init_fill(&tiny, q, 7, 0, whole, 256);
+    for (guint step = 1; step < 9; step++) {
+        for (guint first = 0; first < 256; first += step)
+            rp_init_fill(&tiny, q, 7, first, part + first, MIN(step, 256 - first));
+        assert_memory_equal(whole, part, sizeof whole);
+    }
+    rp_init_fill(&tiny, q, 8, 0, part, 256);
+    assert_memory_not_equal(whole, part, sizeof whole);
+    const RpWeight *other =
+        rp_weights_nth(weights, (guint)rp_weights_find(weights, 2, RP_WEIGHT_Q));
+    rp_init_fill(&tiny, other, 7, 0, part, 256);
+    assert_memory_not_equal(whole, part, sizeof whole);
+}
+
+static void
+draws_from_the_normal_distribution(void **state)
+{
+    RpWeight weight = {.name = "x", .matrix = TRUE, .elements = 1000000};
+    g_autofree float *values = g_new(float, weight.elements);
+    double moments[5] = {0};
+
+    rp_init_fill(&tiny, &weight, 1, 0, values, weight.elements);
+    for (gsize i = 0; i < weight.elements; i++)
+        for (guint k = 1; k <= 4; k++)
+            moments[k] += pow(values[i] / 0.02, k) / 1e6;
+    /* four standard deviations of each estimate */
+    assert_true(fabs(moments[1]) < 0.004);
+    assert_true(fabs(moments[2] - 1) < 0.0057);
+    assert_true(fabs(moments[3]) < 0.0155);
+    assert_true(fabs(moments[4] - 3) < 0.04);
+}
+
+static void
+starts_norms_at_one_and_biases_and_padding_at_zero(void **state)
+{
+    g_autoptr(RpWeights) weights = rp_weights_new(&tiny);
+    float values[33 * 16];
+
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        rp_init_fill(&tiny, weight, 0, 0, values, weight->elements);
+        for (guint j = 0; j < weight->elements; j++) {
+            gboolean padding = weight->kind == RP_WEIGHT_EMBEDDING && j / 16 == 5;
+            if (weight->norm)
+                assert_true(values[j] == 1);
+            else
+                assert_true((values[j] == 0) == (!weight->matrix || padding));
+        }
+    }
+}
+
+static gboolean
+write_tiny(TensorFixture *f, const RpModelConfig *config, guint64 seed, guint64 max_shard_bytes)
+{
+    RpInitOptions options = {.seed = seed, .max_shard_bytes = max_shard_bytes};
+
+    g_clear_error(&f->error);
+    return rp_init_write(config, f->directory, &options, &f->error);
+}
+
+static char *
+checksum(TensorFixture *f)
+{
+    g_autoptr(GBytes) bytes = tensor_load(f, "model.safetensors");
+    return g_compute_checksum_for_bytes(G_CHECKSUM_SHA256, bytes);
+}
+
+static void
+writes_a_checkpoint_that_binds_to_its_config(void **state)
+{
+    TensorFixture *f = *state;
+    static const guint64 shards[] = {0, 1000};
+
+    for (guint tied = 0; tied < 2; tied++) {
+        for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+            RpModelConfig config = tiny;
+            RpModelConfig loaded;
+            config.tied = (gboolean)tied;
+            config.dtype = (RpDtype)dtype;
+            assert_true(write_tiny(f, &config, 3, shards[tied]));
+            assert_true(rp_hf_config_load(f->directory, &loaded, &f->error));
+            assert_true(loaded.has_dtype && loaded.dtype == config.dtype);
+            g_clear_pointer(&f->tensors, rp_safetensors_free);
+            f->tensors = rp_safetensors_open(f->directory, &f->error);
+            rp_assert_no_error(f->error);
+            g_autoptr(RpWeights) weights = rp_weights_new(&loaded);
+            gboolean bound = rp_weights_bind(weights, f->tensors, &f->error);
+            rp_assert_no_error(f->error);
+            assert_true(bound);
+        }
+    }
+}
+
+/* The bytes are part of the format: who changes them changes every published run. */
+static void
+writes_the_same_bytes_for_ever(void **state)
+{
+    static const char *const sums[RP_N_DTYPES] = {
+        [RP_DTYPE_FP32] = "6a41de1f7d7f1ce7aa8bccfb21eb4bb1cf723711e32968c54eb05b69a762f877",
+        [RP_DTYPE_BF16] = "bd6c8d2acd12ca51f08a182f81a26652ef12c831d8f5676249d63c91a21d910b",
+        [RP_DTYPE_FP16] = "82a208c737aff355ec7fcead00fcb5b2a8c204e22433900f093820feb7017468",
+    };
+    TensorFixture *f = *state;
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        RpModelConfig config = tiny;
+        config.dtype = (RpDtype)dtype;
+        assert_true(write_tiny(f, &config, 42, 0));
+        g_autofree char *first = checksum(f);
+        assert_string_equal(first, sums[dtype]);
+        assert_true(write_tiny(f, &config, 43, 0));
+        g_autofree char *other = checksum(f);
+        assert_string_not_equal(first, other);
+    }
+}
+
+static void
+says_where_it_cannot_write(void **state)
+{
+    TensorFixture *f = *state;
+    RpInitOptions options = {0};
+
+    assert_false(rp_init_write(&tiny, "/nowhere", &options, &f->error));
+    rp_assert_error_message_contains(f->error, "cannot write \"/nowhere");
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gives_the_known_answers_of_philox),
+        cmocka_unit_test(inverts_the_normal_distribution),
+        TEST(gives_values_that_do_not_depend_on_order),
+        TEST(draws_from_the_normal_distribution),
+        TEST(starts_norms_at_one_and_biases_and_padding_at_zero),
+        TEST(writes_a_checkpoint_that_binds_to_its_config),
+        TEST(writes_the_same_bytes_for_ever),
+        TEST(says_where_it_cannot_write),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

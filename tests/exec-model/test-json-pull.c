@@ -1,0 +1,258 @@
+#include "tests/rp-test.h"
+
+#include "exec/model/json-pull.h"
+
+typedef struct {
+    GError *error;
+    GString *text;
+    GString *key;
+} Fixture;
+
+static int
+setup(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->text = g_string_new(NULL);
+    f->key = g_string_new(NULL);
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *f = *state;
+
+    g_clear_error(&f->error);
+    g_string_free(f->text, TRUE);
+    g_string_free(f->key, TRUE);
+    g_free(f);
+    return 0;
+}
+
+static gboolean
+start(Fixture *f, RpJsonPull *pull, const char *text)
+{
+    g_clear_error(&f->error);
+    return rp_json_pull_init(pull, "FILE", text, strlen(text), g_quark_from_static_string("test"),
+                             7, &f->error);
+}
+
+static gboolean
+takes(Fixture *f, const char *text)
+{
+    RpJsonPull pull;
+    gboolean good = start(f, &pull, text) && rp_json_pull_skip(&pull) && rp_json_pull_end(&pull);
+
+    assert_true(good == (f->error == NULL));
+    return good;
+}
+
+static void
+takes_json(void **state)
+{
+    static const char *const good[] = {
+        "{}",
+        " [ ] ",
+        "0",
+        "-0.5e+10",
+        "1E9",
+        "true",
+        "null",
+        "\"\\u00e9\\ud83d\\ude00\\n\"",
+        "{\"a\":[1,{\"b\":[]},\"x\"],\"c\":false}",
+        "[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]",
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(good); i++)
+        if (!takes(*state, good[i]))
+            fail_msg("refused: %s", good[i]);
+}
+
+static void
+refuses_what_is_not_json(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "{",
+        "[1,]",
+        "{\"a\":1,}",
+        "{a:1}",
+        "01",
+        "1.",
+        ".5",
+        "+1",
+        "1e",
+        "nul",
+        "truex",
+        "\"a",
+        "\"\\x\"",
+        "\"\\u12\"",
+        "\"\\u0000\"",
+        "\"\\ud800\"",
+        "\"\t\"",
+        "[1 2]",
+        "{\"a\" 1}",
+        "{\"a\":}",
+        "[,]",
+        "1 2",
+        "// x\n1",
+        "\"\xff\"",
+        "NaN",
+        "Infinity",
+        "'a'",
+        "{\"a\":1]",
+        "-",
+        "\\",
+        "\"\\",
+        "\"\\ud800\\u0041\"",
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(bad); i++)
+        if (takes(*state, bad[i]))
+            fail_msg("took: %s", bad[i]);
+}
+
+static void
+refuses_more_levels_than_it_counts(void **state)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < RP_JSON_PULL_MAX_DEPTH; i++)
+        g_string_append_c(text, '[');
+    for (guint i = 0; i < RP_JSON_PULL_MAX_DEPTH; i++)
+        g_string_append_c(text, ']');
+    assert_true(takes(*state, text->str));
+    g_string_prepend_c(text, '[');
+    g_string_append_c(text, ']');
+    assert_false(takes(*state, text->str));
+}
+
+static void
+refuses_every_cut(void **state)
+{
+    const char *whole = "{\"a\":[1,{\"b\":[\"x\\n\"]}],\"c\":false}";
+
+    for (gsize n = 0; n < strlen(whole); n++) {
+        g_autofree char *cut = g_strndup(whole, n);
+        assert_false(takes(*state, cut));
+    }
+}
+
+static void
+reads_members_in_order(void **state)
+{
+    Fixture *f = *state;
+    RpJsonPull pull;
+    guint64 whole;
+    double number;
+    gboolean boolean;
+
+    assert_true(start(f, &pull,
+                      "{\"a\": 18446744073709551615, \"b\": [-1.5, true], \"c\": {}, "
+                      "\"d\\u00e9\": \"x\\\"y\", \"e\": null}"));
+    assert_true(rp_json_pull_enter_object(&pull));
+    assert_true(rp_json_pull_next_key(&pull, f->key));
+    assert_string_equal(f->key->str, "a");
+    assert_true(rp_json_pull_whole(&pull, &whole) && whole == G_MAXUINT64);
+    assert_true(rp_json_pull_next_key(&pull, f->key) && rp_json_pull_enter_array(&pull));
+    assert_true(rp_json_pull_next_element(&pull));
+    assert_true(rp_json_pull_number(&pull, &number) && number == -1.5);
+    assert_true(rp_json_pull_next_element(&pull));
+    assert_true(rp_json_pull_boolean(&pull, &boolean) && boolean);
+    assert_false(rp_json_pull_next_element(&pull));
+    assert_true(rp_json_pull_next_key(&pull, f->key) && rp_json_pull_skip(&pull));
+    assert_true(rp_json_pull_next_key(&pull, f->key) && rp_json_pull_string(&pull, f->text));
+    assert_string_equal(f->key->str, "dé");
+    assert_string_equal(f->text->str, "x\"y");
+    assert_true(rp_json_pull_next_key(&pull, f->key));
+    assert_int_equal(rp_json_pull_peek(&pull), RP_JSON_NULL);
+    assert_true(rp_json_pull_null(&pull));
+    assert_false(rp_json_pull_next_key(&pull, f->key));
+    assert_false(pull.failed);
+    assert_true(rp_json_pull_end(&pull));
+}
+
+static void
+names_line_column_and_what_it_found(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *message;
+    } cases[] = {
+        {"{\"a\":\n  -1}", "FILE: line 2, column 3: expected a whole number from 0 to 2^64 - 1, "
+                           "found -1"},
+        {"{\"a\": 18446744073709551616}", "found 18446744073709551616"},
+        {"{\"a\": 1.0}", "found 1.0"},
+        {"{\"a\": \"x\"}", "expected a number, found \"x\""},
+        {"{\"a\": [1]}", "found an array"},
+        {"{\"a\": ", "found the end of the text"},
+        {"{\"a\" 1", "expected `:`, found 1"},
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        RpJsonPull pull;
+        guint64 whole;
+        gboolean read = start(f, &pull, cases[i].text) && rp_json_pull_enter_object(&pull) &&
+                        rp_json_pull_next_key(&pull, f->key) && rp_json_pull_whole(&pull, &whole);
+        assert_false(read);
+        rp_assert_error_message_contains(f->error, cases[i].message);
+        assert_int_equal(f->error->code, 7);
+        assert_false(rp_json_pull_skip(&pull)); /* once failed, always failed */
+        assert_false(rp_json_pull_next_key(&pull, f->key));
+    }
+}
+
+static void
+writes_strings_that_read_back(void **state)
+{
+    Fixture *f = *state;
+    const char *hard = "a\"b\\c\n\x01\x1f é 😀 /";
+    g_autoptr(GString) json = g_string_new(NULL);
+    RpJsonPull pull;
+
+    rp_json_append_string(json, hard);
+    assert_true(start(f, &pull, json->str) && rp_json_pull_string(&pull, f->text));
+    assert_string_equal(f->text->str, hard);
+}
+
+static void
+writes_numbers_in_the_fewest_digits(void **state)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {
+        {1e-6, "1e-06"},
+        {0.02, "0.02"},
+        {1e6, "1e+06"},
+        {500000, "5e+05"},
+        {10000, "1e+04"},
+        {8, "8.0"},
+        {1.0 / 3, "0.3333333333333333"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(GString) json = g_string_new(NULL);
+        rp_json_append_number(json, cases[i].value);
+        assert_string_equal(json->str, cases[i].text);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(takes_json, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_what_is_not_json, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_more_levels_than_it_counts, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_every_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(reads_members_in_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_line_column_and_what_it_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(writes_strings_that_read_back, setup, teardown),
+        cmocka_unit_test(writes_numbers_in_the_fewest_digits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

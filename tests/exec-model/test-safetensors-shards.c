@@ -1,0 +1,149 @@
+#include "tests/exec-model/tensor-fixture.h"
+
+#define SHARD(name) "{\"" name "\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}"
+#define INDEX(map) "{\"metadata\":{\"total_size\":8},\"weight_map\":{" map "}}"
+#define GOOD_MAP "\"a\":\"1.safetensors\",\"b\":\"2.safetensors\""
+
+static void
+make_shards(TensorFixture *f)
+{
+    tensor_make(f, SHARD("a"), 4);
+    tensor_save(f, "1.safetensors");
+    tensor_make(f, SHARD("b"), 4);
+    tensor_save(f, "2.safetensors");
+}
+
+static gboolean
+open_index(TensorFixture *f, const char *index)
+{
+    g_autofree char *path = tensor_path(f, "model.safetensors.index.json");
+
+    tensor_save_text(f, "model.safetensors.index.json", index);
+    g_clear_error(&f->error);
+    g_clear_pointer(&f->tensors, rp_safetensors_free);
+    f->tensors = rp_safetensors_open(path, &f->error);
+    assert_true((f->tensors == NULL) == (f->error != NULL));
+    return f->tensors != NULL;
+}
+
+static void
+joins_the_shards_of_an_index(void **state)
+{
+    TensorFixture *f = *state;
+    g_autofree char *second = tensor_path(f, "2.safetensors");
+
+    make_shards(f);
+    assert_true(open_index(f, INDEX(GOOD_MAP)));
+    assert_int_equal(rp_safetensors_count(f->tensors), 2);
+    const RpSafetensor *b = rp_safetensors_find(f->tensors, "b");
+    assert_string_equal(b->file, second);
+    assert_int_equal(((const guint8 *)b->data)[3], 3);
+    g_clear_pointer(&f->tensors, rp_safetensors_free);
+    f->tensors = rp_safetensors_open(f->directory, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(rp_safetensors_count(f->tensors), 2);
+}
+
+static void
+refuses_an_index_that_disagrees_with_its_shards(void **state)
+{
+    static const struct {
+        const char *map;
+        const char *message;
+    } cases[] = {
+        {"\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"", "3.safetensors: cannot be opened"},
+        {GOOD_MAP ",\"c\":\"1.safetensors\"",
+         "tensor \"c\": expected it in 1.safetensors, found it in no file"},
+        {"\"b\":\"2.safetensors\",\"c\":\"1.safetensors\"",
+         "tensor \"a\": expected it in weight_map, found it in 1.safetensors"},
+        {"\"b\":\"1.safetensors\",\"a\":\"2.safetensors\"",
+         "tensor \"a\": expected it in 2.safetensors, found it in 1.safetensors"},
+        {"\"a\":\"1.safetensors\",\"a\":\"2.safetensors\"", "expected each tensor once"},
+        {"\"a\":\"../1.safetensors\"", "expected the name of a file beside the index"},
+        {"\"a\":\"/1.safetensors\"", "expected the name of a file beside the index"},
+        {"\"a\":\"..\"", "expected the name of a file beside the index"},
+        {"\"a\":\"\"", "expected the name of a file beside the index"},
+        {"\"a\":1", "weight_map: line 1, column 48: expected a string, found 1"},
+    };
+    TensorFixture *f = *state;
+
+    make_shards(f);
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *index = g_strdup_printf(INDEX("%s"), cases[i].map);
+        assert_false(open_index(f, index));
+        rp_assert_error_message_contains(f->error, cases[i].message);
+        assert_null(strchr(f->error->message, '\n'));
+    }
+}
+
+static void
+refuses_a_tensor_in_two_shards(void **state)
+{
+    TensorFixture *f = *state;
+
+    make_shards(f);
+    tensor_make(f, SHARD("a"), 4);
+    tensor_save(f, "2.safetensors");
+    assert_false(open_index(f, INDEX(GOOD_MAP)));
+    rp_assert_error_message_contains(f->error, "tensor \"a\": expected each name once, found it "
+                                               "again in ");
+}
+
+static void
+refuses_a_broken_shard_by_its_name(void **state)
+{
+    TensorFixture *f = *state;
+
+    make_shards(f);
+    tensor_make(f, SHARD("b"), 3);
+    tensor_save(f, "2.safetensors");
+    assert_false(open_index(f, INDEX(GOOD_MAP)));
+    rp_assert_error_message_contains(f->error, "2.safetensors: tensor \"b\": expected data_offsets "
+                                               "within the 3 bytes of data, found [0, 4]");
+}
+
+static void
+refuses_an_index_cut_at_any_byte(void **state)
+{
+    static const char whole[] = INDEX(GOOD_MAP);
+    TensorFixture *f = *state;
+
+    make_shards(f);
+    for (gsize n = 0; n < strlen(whole); n++) {
+        g_autofree char *cut = g_strndup(whole, n);
+        assert_false(open_index(f, cut));
+    }
+    assert_false(open_index(f, "{\"metadata\":{}}"));
+    rp_assert_error_message_contains(f->error, "expected a weight_map, found none");
+    assert_false(open_index(f, "{\"weight_map\":{},\"weight_map\":{}}"));
+    rp_assert_error_message_contains(f->error, "expected weight_map once");
+}
+
+static void
+prefers_a_single_file_as_transformers_does(void **state)
+{
+    TensorFixture *f = *state;
+
+    make_shards(f);
+    tensor_make(f, SHARD("single"), 4);
+    tensor_save(f, "model.safetensors");
+    tensor_save_text(f, "model.safetensors.index.json", INDEX(GOOD_MAP));
+    f->tensors = rp_safetensors_open(f->directory, &f->error);
+    rp_assert_no_error(f->error);
+    assert_non_null(rp_safetensors_find(f->tensors, "single"));
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(joins_the_shards_of_an_index),
+        TEST(refuses_an_index_that_disagrees_with_its_shards),
+        TEST(refuses_a_tensor_in_two_shards),
+        TEST(refuses_a_broken_shard_by_its_name),
+        TEST(refuses_an_index_cut_at_any_byte),
+        TEST(prefers_a_single_file_as_transformers_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

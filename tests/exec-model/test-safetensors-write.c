@@ -1,0 +1,261 @@
+#include "tests/exec-model/tensor-fixture.h"
+
+#include <glib/gstdio.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const guint64 shape[] = {2, 3};
+
+/* Three tensors: bf16 [3], fp32 [2, 3], fp16 scalar. */
+static gboolean
+write_three(TensorFixture *f, const char *path, guint64 max_shard_bytes)
+{
+    const guint8 bytes[24] = {1, 2, 3, 4, 5, 6, 7, 8};
+
+    g_clear_error(&f->error);
+    g_clear_pointer(&f->writer, rp_safetensors_writer_free);
+    f->writer = rp_safetensors_writer_new(path, max_shard_bytes);
+    guint a = rp_safetensors_writer_add(f->writer, "a\"", RP_DTYPE_BF16, &shape[1], 1);
+    guint b = rp_safetensors_writer_add(f->writer, "b", RP_DTYPE_FP32, shape, 2);
+    guint c = rp_safetensors_writer_add(f->writer, "c", RP_DTYPE_FP16, NULL, 0);
+    return rp_safetensors_writer_begin(f->writer, &f->error) &&
+           rp_safetensors_writer_write(f->writer, c, bytes, 2, &f->error) &&
+           rp_safetensors_writer_write(f->writer, b, bytes, 10, &f->error) &&
+           rp_safetensors_writer_write(f->writer, a, bytes, 6, &f->error) &&
+           rp_safetensors_writer_write(f->writer, b, bytes + 10, 14, &f->error) &&
+           rp_safetensors_writer_finish(f->writer, &f->error);
+}
+
+static void
+writes_what_reads_back(void **state)
+{
+    TensorFixture *f = *state;
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+
+    assert_true(write_three(f, path, 0));
+    f->tensors = rp_safetensors_open(path, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(rp_safetensors_count(f->tensors), 3);
+    const RpSafetensor *b = rp_safetensors_find(f->tensors, "b");
+    assert_int_equal(b->dtype, RP_DTYPE_FP32);
+    assert_int_equal(b->rank, 2);
+    assert_memory_equal(b->shape, shape, sizeof shape);
+    assert_int_equal(((const guint8 *)b->data)[7], 8);
+    assert_int_equal((gsize)b->data % 8, 0); /* wider types first, aligned */
+    assert_int_equal(rp_safetensors_find(f->tensors, "a\"")->bytes, 6);
+    assert_string_equal(rp_safetensors_metadata(f->tensors, "format"), "pt");
+    f->text = tensor_list(f);
+    assert_string_equal(f->text, "model.safetensors");
+}
+
+/* The whole file, byte by byte. */
+static void
+writes_exactly_these_bytes(void **state)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},"
+        "\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+        "\"a\\\"\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]},"
+        "\"c\":{\"dtype\":\"F16\",\"shape\":[],\"data_offsets\":[30,32]}}";
+    TensorFixture *f = *state;
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+
+    assert_true(write_three(f, path, 0));
+    g_autoptr(GBytes) file = tensor_load(f, "model.safetensors");
+    gsize length;
+    const guint8 *bytes = g_bytes_get_data(file, &length);
+    gsize padded = (strlen(header) + 7) / 8 * 8;
+    assert_int_equal(length, 8 + padded + 32);
+    assert_int_equal(bytes[0] | bytes[1] << 8, padded);
+    assert_memory_equal(bytes + 8, header, strlen(header));
+    for (gsize i = strlen(header); i < padded; i++)
+        assert_int_equal(bytes[8 + i], ' ');
+    assert_int_equal(bytes[8 + padded + 7], 8);
+    assert_int_equal(bytes[8 + padded + 24], 1);
+}
+
+static void
+divides_into_shards_with_an_index(void **state)
+{
+    static const char index[] = "{\n  \"metadata\": {\n    \"total_size\": 32\n  },\n"
+                                "  \"weight_map\": {\n"
+                                "    \"a\\\"\": \"model-00001-of-00003.safetensors\",\n"
+                                "    \"b\": \"model-00002-of-00003.safetensors\",\n"
+                                "    \"c\": \"model-00003-of-00003.safetensors\"\n  }\n}\n";
+    TensorFixture *f = *state;
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+
+    /* b alone is larger than a shard may be */
+    assert_true(write_three(f, path, 8));
+    g_autoptr(GBytes) written = tensor_load(f, "model.safetensors.index.json");
+    assert_int_equal(g_bytes_get_size(written), strlen(index));
+    assert_memory_equal(g_bytes_get_data(written, NULL), index, strlen(index));
+    f->tensors = rp_safetensors_open(f->directory, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(rp_safetensors_count(f->tensors), 3);
+    assert_int_equal(((const guint8 *)rp_safetensors_find(f->tensors, "b")->data)[7], 8);
+}
+
+static void
+removes_the_other_form_of_a_checkpoint(void **state)
+{
+    TensorFixture *f = *state;
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+
+    assert_true(write_three(f, path, 0));
+    assert_true(write_three(f, path, 30));
+    f->text = tensor_list(f);
+    assert_string_equal(f->text,
+                        "model-00001-of-00002.safetensors model-00002-of-00002.safetensors "
+                        "model.safetensors.index.json");
+    assert_true(write_three(f, path, 32));
+    g_free(f->text);
+    f->text = tensor_list(f);
+    assert_string_equal(f->text,
+                        "model-00001-of-00002.safetensors model-00002-of-00002.safetensors "
+                        "model.safetensors");
+}
+
+static void
+leaves_nothing_when_given_up(void **state)
+{
+    TensorFixture *f = *state;
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+
+    tensor_save_text(f, "model.safetensors", "old");
+    f->writer = rp_safetensors_writer_new(path, 0);
+    guint a = rp_safetensors_writer_add(f->writer, "a", RP_DTYPE_BF16, shape, 2);
+    assert_true(rp_safetensors_writer_begin(f->writer, &f->error));
+    assert_true(rp_safetensors_writer_write(f->writer, a, "x", 1, &f->error));
+    assert_false(rp_safetensors_writer_finish(f->writer, &f->error));
+    rp_assert_error_message_contains(f->error, "tensor \"a\": expected 12 bytes, found 1");
+    g_clear_pointer(&f->writer, rp_safetensors_writer_free);
+    f->text = tensor_list(f);
+    assert_string_equal(f->text, "model.safetensors");
+    g_autoptr(GBytes) old = tensor_load(f, "model.safetensors");
+    assert_int_equal(g_bytes_get_size(old), 3);
+}
+
+static void
+refuses_places_that_cannot_be_written(void **state)
+{
+    TensorFixture *f = *state;
+
+    assert_false(write_three(f, "/nowhere/model.safetensors", 0));
+    rp_assert_error_message_contains(f->error, "cannot write \"/nowhere");
+    /* a rename would replace the device */
+    assert_false(write_three(f, "/dev/full", 0));
+    rp_assert_error_message_contains(f->error, "cannot write \"/dev/full\"");
+    assert_false(write_three(f, f->directory, 0));
+    rp_assert_error_message_contains(f->error, f->directory);
+}
+
+static void
+asks_for_the_room_before_it_writes(void **state)
+{
+    const guint64 huge[] = {G_GUINT64_CONSTANT(1) << 50, 1 << 10};
+    TensorFixture *f = *state;
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+
+    f->writer = rp_safetensors_writer_new(path, 0);
+    rp_safetensors_writer_add(f->writer, "a", RP_DTYPE_FP32, huge, 2);
+    assert_false(rp_safetensors_writer_begin(f->writer, &f->error));
+    assert_true(g_error_matches(f->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE));
+    rp_assert_error_message_contains(f->error, "model.safetensors\": expected 46116860184273");
+    rp_assert_error_message_contains(f->error, " bytes of free disk space, found ");
+    g_clear_pointer(&f->writer, rp_safetensors_writer_free);
+    f->text = tensor_list(f);
+    assert_string_equal(f->text, "");
+}
+
+/* A limit on the size of files stands for a disk that is full in the middle. */
+static void
+keeps_the_old_file_when_writing_fails(void **state)
+{
+    TensorFixture *f = *state;
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+    struct rlimit before, small;
+
+    assert_true(write_three(f, path, 0));
+    g_autoptr(GBytes) old = tensor_load(f, "model.safetensors");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    for (small.rlim_cur = 0; small.rlim_cur < g_bytes_get_size(old); small.rlim_cur += 8) {
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &small);
+        gboolean written = write_three(f, path, 0);
+        setrlimit(RLIMIT_FSIZE, &before);
+        signal(SIGXFSZ, SIG_DFL);
+        assert_false(written);
+        rp_assert_error_message_contains(f->error, "model.safetensors\": File too large");
+        g_clear_pointer(&f->writer, rp_safetensors_writer_free);
+        g_autoptr(GBytes) now = tensor_load(f, "model.safetensors");
+        assert_true(g_bytes_equal(old, now));
+        g_autofree char *names = tensor_list(f);
+        assert_string_equal(names, "model.safetensors");
+    }
+}
+
+/* In a child with mounts of its own, a file system of 64 KiB on @directory; exits 77 if it may not.
+ */
+static int
+fill_small_disk(TensorFixture *f)
+{
+    const guint64 large[] = {40000};
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+    g_autofree guint8 *data = g_malloc0(large[0] * 2);
+
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", f->directory, "tmpfs", 0, "size=64k") != 0)
+        return 77;
+    if (!write_three(f, path, 0))
+        return 1;
+    g_clear_pointer(&f->writer, rp_safetensors_writer_free);
+    f->writer = rp_safetensors_writer_new(path, 0);
+    guint a = rp_safetensors_writer_add(f->writer, "a", RP_DTYPE_BF16, large, 1);
+    if ((rp_safetensors_writer_begin(f->writer, &f->error) &&
+         rp_safetensors_writer_write(f->writer, a, data, large[0] * 2, &f->error)) ||
+        !g_error_matches(f->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE))
+        return 2;
+    g_clear_pointer(&f->writer, rp_safetensors_writer_free);
+    g_clear_error(&f->error);
+    f->tensors = rp_safetensors_open(path, &f->error);
+    g_autofree char *names = tensor_list(f);
+    return f->tensors && strcmp(names, "model.safetensors") == 0 ? 0 : 3;
+}
+
+static void
+keeps_the_old_file_on_a_full_disk(void **state)
+{
+    int status;
+    pid_t child = fork();
+
+    if (child == 0)
+        _exit(fill_small_disk(*state));
+    assert_true(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(writes_what_reads_back),
+        TEST(writes_exactly_these_bytes),
+        TEST(divides_into_shards_with_an_index),
+        TEST(removes_the_other_form_of_a_checkpoint),
+        TEST(leaves_nothing_when_given_up),
+        TEST(refuses_places_that_cannot_be_written),
+        TEST(asks_for_the_room_before_it_writes),
+        TEST(keeps_the_old_file_when_writing_fails),
+        TEST(keeps_the_old_file_on_a_full_disk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,344 @@
+/*
+ * Every variant against the plain one, bit for bit, and the plain one against AdamW in double.
+ */
+#include "tests/rp-test.h"
+
+#include <math.h>
+
+#include "exec/optim/adamw.h"
+
+#define ROOM 4096  /* values in each array */
+#define GUARD 0x5a /* what fills arrays where nothing may be written */
+
+typedef struct {
+    float weight[ROOM];
+    float moment1[ROOM];
+    float moment2[ROOM];
+    float gradient[ROOM];  /* also read as 16-bit numbers */
+    float published[ROOM]; /* also written as 16-bit numbers */
+} Arrays;
+
+typedef struct {
+    Arrays initial, expected, found;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    *state = g_new(Fixture, 1);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    g_free(*state);
+    return 0;
+}
+
+/* Any bits, so subnormals, infinities and huge numbers too, but no NaN; or values like real ones.
+ */
+static float
+random_value(GRand *rand, gboolean wild)
+{
+    static const uint32_t special[] = {0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800000,
+                                       0x7f7fffff, 0x7f800000, 0xff800000, 0x3f808000, 0x33000000};
+    if (!wild)
+        return (float)g_rand_double_range(rand, -1, 1);
+    if (g_rand_int_range(rand, 0, 4) == 0)
+        return rp_float_from_bits(special[g_rand_int_range(rand, 0, G_N_ELEMENTS(special))]);
+    const float value = rp_float_from_bits(g_rand_int(rand));
+    return isnan(value) ? 0 : value;
+}
+
+static void
+fill(Arrays *arrays, guint32 seed, RpNumber gradient_number, gboolean wild)
+{
+    GRand *rand = g_rand_new_with_seed(seed);
+
+    memset(arrays, GUARD, sizeof *arrays);
+    for (gsize i = 0; i < ROOM; i++) {
+        arrays->weight[i] = random_value(rand, wild);
+        arrays->moment1[i] = random_value(rand, wild);
+        arrays->moment2[i] = fabsf(random_value(rand, wild));
+        rp_number_set(gradient_number, arrays->gradient, i, random_value(rand, wild));
+    }
+    g_rand_free(rand);
+}
+
+static RpAdamwFactors
+some_factors(double gradient_scale)
+{
+    const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+    return rp_adamw_prepare(&options, 1e-3, gradient_scale, 7);
+}
+
+/* Steps [@at, @at + @n) of @arrays, published @shift values further on. */
+static void
+step(const RpAdamwOps *ops, const RpAdamwFactors *factors, Arrays *arrays, gsize at, gsize n,
+     RpNumber gradient_number, int published_number, gsize shift)
+{
+    const gsize gradient_bytes = rp_number_bytes(gradient_number);
+    const gsize published_bytes = rp_number_bytes((RpNumber)MAX(published_number, 0));
+    const RpAdamwArrays part = {
+        .weight = arrays->weight + at,
+        .moment1 = arrays->moment1 + at,
+        .moment2 = arrays->moment2 + at,
+        .gradient = (const char *)arrays->gradient + at * gradient_bytes,
+        .published = published_number < 0
+                         ? NULL
+                         : (char *)arrays->published + (at + shift) * published_bytes,
+        .gradient_number = gradient_number,
+        .published_number = (RpNumber)MAX(published_number, 0),
+    };
+    ops->step(factors, &part, n);
+}
+
+/* Each variant but the last, plain, that this processor has, in turn; then NULL. */
+static const RpAdamwOps *
+next_variant(const RpAdamwOps *const **variants)
+{
+    while (**variants != NULL && (*variants)[1] != NULL) {
+        const RpAdamwOps *variant = *(*variants)++;
+        if (variant->supported())
+            return variant;
+    }
+    return NULL;
+}
+
+static void
+compare_step(Fixture *f, const RpAdamwOps *variant, const RpAdamwFactors *factors, gsize at,
+             gsize n, RpNumber gradient_number, int published_number, gsize shift)
+{
+    f->expected = f->initial;
+    f->found = f->initial;
+    step(rp_adamw_find("plain"), factors, &f->expected, at, n, gradient_number, published_number,
+         shift);
+    step(variant, factors, &f->found, at, n, gradient_number, published_number, shift);
+    if (memcmp(&f->expected, &f->found, sizeof f->found) != 0)
+        fail_msg("%s differs from plain: at %zu, %zu values, gradients %d, published %d, shift %zu",
+                 variant->name, at, n, (int)gradient_number, published_number, shift);
+}
+
+static void
+has_the_variants_of_this_processor(void **state)
+{
+    assert_non_null(rp_adamw_find("plain"));
+    assert_null(rp_adamw_find("abacus"));
+    assert_true(rp_adamw_best()->supported());
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++)
+        assert_ptr_equal(rp_adamw_find((*v)->name), (*v)->supported() ? *v : NULL);
+}
+
+static void
+variants_give_the_same_bits_at_every_length(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwFactors factors = some_factors(0.37);
+
+    for (int gradient = 0; gradient < 3; gradient++) {
+        fill(&f->initial, (guint32)gradient, (RpNumber)gradient, FALSE);
+        for (int published = -1; published < 3; published++) {
+            const RpAdamwOps *const *variants = rp_adamw_variants();
+            for (const RpAdamwOps *v; (v = next_variant(&variants));)
+                for (gsize n = 0; n <= 200; n++)
+                    compare_step(f, v, &factors, 0, n, (RpNumber)gradient, published, 0);
+        }
+    }
+}
+
+static void
+variants_give_the_same_bits_at_every_alignment(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwFactors factors = some_factors(1);
+
+    for (int gradient = 0; gradient < 3; gradient++) {
+        fill(&f->initial, (guint32)(10 + gradient), (RpNumber)gradient, FALSE);
+        for (int published = -1; published < 3; published++) {
+            const RpAdamwOps *const *variants = rp_adamw_variants();
+            for (const RpAdamwOps *v; (v = next_variant(&variants));)
+                for (gsize at = 0; at < 33; at++)
+                    for (gsize shift = 0; shift < 33; shift += 4)
+                        compare_step(f, v, &factors, at, 150 + at % 7, (RpNumber)gradient,
+                                     published, shift);
+        }
+    }
+}
+
+static void
+variants_give_the_same_bits_for_wild_numbers(void **state)
+{
+    Fixture *f = *state;
+    const double scales[] = {1, 0x1p-16, 0x1p40, 1e-38};
+
+    for (guint i = 0; i < 40; i++)
+        for (int gradient = 0; gradient < 3; gradient++) {
+            const RpAdamwFactors factors = some_factors(scales[i % G_N_ELEMENTS(scales)]);
+            const RpAdamwOps *const *variants = rp_adamw_variants();
+            fill(&f->initial, 100 + i, (RpNumber)gradient, TRUE);
+            for (const RpAdamwOps *v; (v = next_variant(&variants));)
+                for (int published = -1; published < 3; published++)
+                    compare_step(f, v, &factors, 1, ROOM - 3, (RpNumber)gradient, published, 0);
+        }
+}
+
+static void
+any_split_gives_the_same_bits(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwFactors factors = some_factors(1);
+
+    fill(&f->initial, 77, RP_NUMBER_BF16, FALSE);
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+        if (!(*v)->supported())
+            continue;
+        f->expected = f->initial;
+        step(*v, &factors, &f->expected, 0, ROOM, RP_NUMBER_BF16, RP_NUMBER_BF16, 0);
+        f->found = f->initial;
+        for (gsize at = 0, n = 1; at < ROOM; at += n, n = n * 7 % 97 + 1)
+            step(*v, &factors, &f->found, at, MIN(n, ROOM - at), RP_NUMBER_BF16, RP_NUMBER_BF16, 0);
+        assert_memory_equal(&f->found, &f->expected, sizeof f->found);
+    }
+}
+
+/* AdamW as the paper has it, in double, from the same initial values. */
+static void
+follows_adamw_in_double_over_many_steps(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwOptions options = {
+        .beta1 = 0.9, .beta2 = 0.98, .epsilon = 1e-8, .weight_decay = 0.1};
+    const double rate = 1e-2, scale = 0.25;
+    double largest = 0;
+
+    fill(&f->initial, 5, RP_NUMBER_FP32, FALSE);
+    memset(f->initial.moment1, 0, sizeof f->initial.moment1);
+    memset(f->initial.moment2, 0, sizeof f->initial.moment2);
+    f->found = f->initial;
+    for (guint t = 1; t <= 50; t++) {
+        const RpAdamwFactors factors = rp_adamw_prepare(&options, rate, scale, t);
+        step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_NUMBER_FP32, RP_NUMBER_BF16, 0);
+    }
+    for (gsize i = 0; i < ROOM; i++) {
+        const double g = (double)f->initial.gradient[i] * scale;
+        double w = f->initial.weight[i], m = 0, v = 0;
+        for (guint t = 1; t <= 50; t++) {
+            m = options.beta1 * m + (1 - options.beta1) * g;
+            v = options.beta2 * v + (1 - options.beta2) * g * g;
+            w -= rate * options.weight_decay * w;
+            w -= rate * (m / (1 - pow(options.beta1, t))) /
+                 (sqrt(v / (1 - pow(options.beta2, t))) + options.epsilon);
+        }
+        largest = fmax(largest, fabs(w - (double)f->found.weight[i]));
+    }
+    /* 50 steps, each rounding a weight below 2 and a change below 0.01: half a ulp of each */
+    assert_true(largest < 50 * (0x1p-24 + 0.012 * 0x1p-20));
+}
+
+static void
+a_step_without_rate_and_gradient_keeps_the_weights(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+    const RpAdamwFactors factors = rp_adamw_prepare(&options, 0, 1, 1);
+
+    fill(&f->initial, 5, RP_NUMBER_FP32, FALSE);
+    f->found = f->initial;
+    step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_NUMBER_FP32, -1, 0);
+    assert_memory_equal(f->found.weight, f->initial.weight, sizeof f->found.weight);
+}
+
+static void
+publishing_later_equals_publishing_at_once(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwFactors factors = some_factors(1);
+
+    for (guint seed = 0; seed < 8; seed++)
+        for (int number = 0; number < 3; number++) {
+            fill(&f->initial, seed, RP_NUMBER_BF16, seed % 2 == 1);
+            f->expected = f->initial;
+            step(rp_adamw_find("plain"), &factors, &f->expected, 0, ROOM, RP_NUMBER_BF16, number,
+                 0);
+            for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+                if (!(*v)->supported())
+                    continue;
+                f->found = f->initial;
+                step(*v, &factors, &f->found, 0, ROOM, RP_NUMBER_BF16, -1, 0);
+                for (gsize at = 0, n = 1; at < ROOM; at += n, n = n * 7 % 97 + 1)
+                    (*v)->publish(f->found.weight + at,
+                                  (char *)f->found.published +
+                                      at * rp_number_bytes((RpNumber)number),
+                                  (RpNumber)number, MIN(n, ROOM - at));
+                assert_memory_equal(&f->found, &f->expected, sizeof f->found);
+            }
+        }
+}
+
+static void
+variants_sum_squares_to_the_same_bits(void **state)
+{
+    Fixture *f = *state;
+
+    for (int number = 0; number < 3; number++) {
+        fill(&f->initial, (guint32)number, (RpNumber)number, FALSE);
+        for (gsize n = 0; n <= 200; n++)
+            for (gsize at = 0; at < 3; at++) {
+                const void *values =
+                    (char *)f->initial.gradient + at * rp_number_bytes((RpNumber)number);
+                const double expected =
+                    rp_adamw_find("plain")->sum_squares(values, (RpNumber)number, n);
+                const RpAdamwOps *const *variants = rp_adamw_variants();
+                double naive = 0;
+
+                for (gsize i = 0; i < n; i++)
+                    naive += pow((double)rp_number_get((RpNumber)number, values, i), 2);
+                assert_true(fabs(naive - expected) <= 1e-13 * naive);
+                for (const RpAdamwOps *v; (v = next_variant(&variants));) {
+                    const double found = v->sum_squares(values, (RpNumber)number, n);
+                    assert_memory_equal(&found, &expected, sizeof found);
+                }
+            }
+    }
+}
+
+static void
+a_sum_of_squares_is_finite_if_all_values_are(void **state)
+{
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < ROOM; i++)
+        f->initial.gradient[i] = i % 2 ? 3.4e38f : -3.4e38f;
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+        if (!(*v)->supported())
+            continue;
+        assert_true(isfinite(rp_adamw_sum_squares(*v, f->initial.gradient, RP_NUMBER_FP32, ROOM)));
+        for (gsize bad = 0; bad < 100; bad++) {
+            const float before = f->initial.gradient[bad];
+            f->initial.gradient[bad] = bad % 2 ? INFINITY : NAN;
+            assert_false(isfinite((*v)->sum_squares(f->initial.gradient, RP_NUMBER_FP32, 100)));
+            f->initial.gradient[bad] = before;
+        }
+    }
+}
+
+#define WITH_ARRAYS(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_variants_of_this_processor),
+        WITH_ARRAYS(variants_give_the_same_bits_at_every_length),
+        WITH_ARRAYS(variants_give_the_same_bits_at_every_alignment),
+        WITH_ARRAYS(variants_give_the_same_bits_for_wild_numbers),
+        WITH_ARRAYS(any_split_gives_the_same_bits),
+        WITH_ARRAYS(follows_adamw_in_double_over_many_steps),
+        WITH_ARRAYS(a_step_without_rate_and_gradient_keeps_the_weights),
+        WITH_ARRAYS(publishing_later_equals_publishing_at_once),
+        WITH_ARRAYS(variants_sum_squares_to_the_same_bits),
+        WITH_ARRAYS(a_sum_of_squares_is_finite_if_all_values_are),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,69 @@
+#include "tests/rp-test.h"
+
+#include <math.h>
+
+#include "exec/optim/clip.h"
+#include "exec/optim/parameter-group.h"
+
+static void
+norm_is_over_all_layers(void **state)
+{
+    const double sums[] = {9, 0, 16};
+    RpClip clip = rp_clip_by_norm(sums, 3, 1, 0);
+    assert_true(clip.norm == 5 && clip.coefficient == 1 && clip.finite);
+
+    clip = rp_clip_by_norm(sums, 3, 0.5, 0); /* stored gradients are twice the true ones */
+    assert_true(clip.norm == 2.5);
+    clip = rp_clip_by_norm(NULL, 0, 1, 1);
+    assert_true(clip.norm == 0 && clip.coefficient == 1 && clip.finite);
+}
+
+static void
+clips_above_the_limit_only(void **state)
+{
+    const double sum = 25;
+    assert_true(rp_clip_by_norm(&sum, 1, 1, 1).coefficient == 1 / (5 + 1e-6));
+    assert_true(rp_clip_by_norm(&sum, 1, 1, 10).coefficient == 1);
+    assert_true(rp_clip_by_norm(&sum, 1, 1, 5).coefficient == 5 / (5 + 1e-6)); /* as torch does */
+    assert_true(rp_clip_by_norm(&sum, 1, 1, 5 + 1e-5).coefficient == 1);
+    assert_true(rp_clip_by_norm(&sum, 1, 0.1, 1).coefficient == 1);
+}
+
+static void
+tells_what_is_not_finite(void **state)
+{
+    const double sums[][2] = {{1, INFINITY}, {NAN, 1}, {INFINITY, NAN}};
+    for (gsize i = 0; i < G_N_ELEMENTS(sums); i++) {
+        assert_false(rp_clip_by_norm(sums[i], 2, 1, 1).finite);
+        assert_false(rp_clip_by_norm(sums[i], 2, 0x1p-16, 0).finite);
+    }
+}
+
+static void
+norms_and_biases_do_not_decay(void **state)
+{
+    assert_true(rp_parameter_decays("model.embed_tokens.weight", 2));
+    assert_true(rp_parameter_decays("model.layers.0.self_attn.q_proj.weight", 2));
+    assert_true(rp_parameter_decays("lm_head.weight", 2));
+    assert_false(rp_parameter_decays("model.layers.0.self_attn.q_proj.bias", 1));
+    assert_false(rp_parameter_decays("model.layers.0.self_attn.q_norm.weight", 1));
+    assert_false(rp_parameter_decays("model.layers.0.input_layernorm.weight", 1));
+    assert_false(rp_parameter_decays("model.norm.weight", 1));
+    assert_false(rp_parameter_decays("anything", 1));
+    assert_false(rp_parameter_decays("model.norm.weight", 2));
+    assert_false(rp_parameter_decays("block.LayerNorm.weight", 2));
+    assert_false(rp_parameter_decays("block.attention.bias", 2));
+    assert_true(rp_parameter_decays("block.normal.weight", 2));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norm_is_over_all_layers),
+        cmocka_unit_test(clips_above_the_limit_only),
+        cmocka_unit_test(tells_what_is_not_finite),
+        cmocka_unit_test(norms_and_biases_do_not_decay),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,365 @@
+#include "tests/rp-test.h"
+
+#include <math.h>
+
+#include "exec/optim/clip.h"
+#include "exec/optim/loss-scale.h"
+#include "exec/optim/optimizer.h"
+
+#define N 200003 /* several granules, and a tail */
+#define STEPS 4
+
+typedef struct {
+    RpPool *pool;
+    RpOptimizer *optimizer;
+    RpOptimizerLayer *layer;
+    float *initial;
+    uint16_t *gradients[STEPS]; /* bf16 */
+    uint16_t *published;        /* bf16 */
+    float *expected;            /* weights, first moments, second moments */
+    uint16_t *expected_published;
+} Fixture;
+
+/* The middle does not decay. */
+static const RpParameterSpan spans[] = {
+    {1000, TRUE}, {50000, TRUE}, {77, FALSE}, {3, FALSE}, {N - 51080, TRUE}};
+
+static void
+close_layer(Fixture *f)
+{
+    g_clear_pointer(&f->layer, rp_optimizer_layer_free);
+    g_clear_pointer(&f->optimizer, rp_optimizer_free);
+    g_clear_pointer(&f->pool, rp_pool_free);
+}
+
+/* A new layer with the initial weights, of an optimizer with @n_threads (0: without a pool). */
+static void
+open_layer(Fixture *f, guint n_threads, const char *variant)
+{
+    const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+    GError *error = NULL;
+
+    close_layer(f);
+    if (n_threads > 0)
+        f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
+    rp_assert_no_error(error);
+    f->optimizer =
+        rp_optimizer_new(&options, variant ? rp_adamw_find(variant) : NULL, f->pool, &error);
+    rp_assert_no_error(error);
+    f->layer = rp_optimizer_layer_new(f->optimizer, N, spans, G_N_ELEMENTS(spans), &error);
+    rp_assert_no_error(error);
+    rp_optimizer_layer_load(f->optimizer, f->layer, 0, N, f->initial, RP_NUMBER_FP32);
+}
+
+static void
+apply(Fixture *f, guint step, gsize first, gsize n, gboolean fused)
+{
+    const RpOptimizerStep what = {
+        .learning_rate = 1e-3 * (step + 1),
+        .gradient_scale = 0.5,
+        .first = first,
+        .n_parameters = n,
+        .gradient = f->gradients[step] + first,
+        .published = fused ? f->published + first : NULL,
+        .gradient_number = RP_NUMBER_BF16,
+        .published_number = RP_NUMBER_BF16,
+    };
+    rp_optimizer_layer_apply(f->optimizer, f->layer, &what);
+}
+
+/* Steps from @from to @to in ranges of @range parameters. */
+static void
+run_steps(Fixture *f, guint from, guint to, gsize range)
+{
+    for (guint step = from; step < to; step++) {
+        for (gsize first = 0; first < N; first += range)
+            apply(f, step, first, MIN(range, N - first), TRUE);
+        rp_optimizer_layer_finish(f->layer);
+    }
+}
+
+static void
+assert_state(Fixture *f, guint64 n_steps)
+{
+    const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
+    assert_int_equal(found.n_steps, n_steps);
+    assert_int_equal(found.n_parameters, N);
+    assert_memory_equal(found.weight, f->expected, N * sizeof(float));
+    assert_memory_equal(found.moment1, f->expected + N, N * sizeof(float));
+    assert_memory_equal(found.moment2, f->expected + 2 * N, N * sizeof(float));
+    assert_memory_equal(f->published, f->expected_published, N * sizeof(uint16_t));
+}
+
+/* STEPS steps by the plain variant, span by span, without a layer. */
+static void
+make_expected(Fixture *f)
+{
+    float *weight = f->expected, *moment1 = weight + N, *moment2 = moment1 + N;
+
+    memcpy(weight, f->initial, N * sizeof(float));
+    for (guint step = 0; step < STEPS; step++) {
+        gsize first = 0;
+        for (gsize i = 0; i < G_N_ELEMENTS(spans); i++) {
+            const RpAdamwOptions options = {.beta1 = 0.9,
+                                            .beta2 = 0.999,
+                                            .epsilon = 1e-8,
+                                            .weight_decay = spans[i].decays ? 0.01 : 0};
+            const RpAdamwFactors factors =
+                rp_adamw_prepare(&options, 1e-3 * (step + 1), 0.5, step + 1);
+            const RpAdamwArrays arrays = {
+                .weight = weight + first,
+                .moment1 = moment1 + first,
+                .moment2 = moment2 + first,
+                .gradient = f->gradients[step] + first,
+                .published = f->expected_published + first,
+                .gradient_number = RP_NUMBER_BF16,
+                .published_number = RP_NUMBER_BF16,
+            };
+            rp_adamw_find("plain")->step(&factors, &arrays, spans[i].n_parameters);
+            first += spans[i].n_parameters;
+        }
+        assert_int_equal(first, N);
+    }
+}
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+    GRand *rand = g_rand_new_with_seed(9);
+
+    f->initial = g_new(float, N);
+    f->published = g_new0(uint16_t, N);
+    f->expected = g_new0(float, 3 * N);
+    f->expected_published = g_new0(uint16_t, N);
+    for (gsize i = 0; i < N; i++)
+        f->initial[i] = (float)g_rand_double_range(rand, -1, 1);
+    for (guint step = 0; step < STEPS; step++) {
+        f->gradients[step] = g_new(uint16_t, N);
+        for (gsize i = 0; i < N; i++)
+            f->gradients[step][i] = rp_bf16_from_float((float)g_rand_double_range(rand, -1, 1));
+    }
+    g_rand_free(rand);
+    make_expected(f);
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    close_layer(f);
+    for (guint step = 0; step < STEPS; step++)
+        g_free(f->gradients[step]);
+    g_free(f->expected_published);
+    g_free(f->expected);
+    g_free(f->published);
+    g_free(f->initial);
+    g_free(f);
+    return 0;
+}
+
+static void
+bits_do_not_depend_on_threads_or_variant(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint n_threads = 0; n_threads <= 4; n_threads++)
+        for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+            if (!(*v)->supported())
+                continue;
+            open_layer(f, n_threads, (*v)->name);
+            assert_ptr_equal(rp_optimizer_ops(f->optimizer), *v);
+            run_steps(f, 0, STEPS, N);
+            assert_state(f, STEPS);
+        }
+}
+
+static void
+bits_do_not_depend_on_ranges(void **state)
+{
+    Fixture *f = *state;
+
+    for (gsize range = 997; range < N; range = range * 5 + 1) {
+        open_layer(f, 2, NULL);
+        run_steps(f, 0, STEPS, range);
+        assert_state(f, STEPS);
+    }
+}
+
+static void
+lean_and_fused_publish_the_same_weights(void **state)
+{
+    Fixture *f = *state;
+
+    open_layer(f, 2, NULL);
+    for (guint step = 0; step < STEPS; step++) {
+        apply(f, step, 0, N, FALSE);
+        rp_optimizer_layer_finish(f->layer);
+    }
+    memset(f->published, 0, N * sizeof(uint16_t));
+    rp_optimizer_layer_publish(f->optimizer, f->layer, 0, 70001, f->published, RP_NUMBER_BF16);
+    rp_optimizer_layer_publish(f->optimizer, f->layer, 70001, N - 70001, f->published + 70001,
+                               RP_NUMBER_BF16);
+    assert_state(f, STEPS);
+}
+
+static void
+goes_on_from_a_saved_state(void **state)
+{
+    Fixture *f = *state;
+    g_autofree float *saved = g_new(float, 3 * N);
+    RpOptimizerState view;
+    GError *error = NULL;
+
+    open_layer(f, 2, NULL);
+    run_steps(f, 0, 2, N);
+    view = rp_optimizer_layer_state(f->layer);
+    memcpy(saved, view.weight, N * sizeof(float));
+    memcpy(saved + N, view.moment1, N * sizeof(float));
+    memcpy(saved + 2 * N, view.moment2, N * sizeof(float));
+    open_layer(f, 3, NULL);
+    view = (RpOptimizerState){.n_steps = 2,
+                              .n_parameters = N,
+                              .weight = saved,
+                              .moment1 = saved + N,
+                              .moment2 = saved + 2 * N};
+    assert_true(rp_optimizer_layer_restore(f->optimizer, f->layer, &view, &error));
+    rp_assert_no_error(error);
+    run_steps(f, 2, STEPS, N);
+    assert_state(f, STEPS);
+
+    view.n_parameters = N - 1;
+    assert_false(rp_optimizer_layer_restore(f->optimizer, f->layer, &view, &error));
+    assert_true(g_error_matches(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_STATE));
+    g_clear_error(&error);
+    assert_state(f, STEPS);
+}
+
+/* As a run does it: an infinite gradient in fp16 is found before anything is applied. */
+static void
+a_skipped_step_changes_nothing(void **state)
+{
+    Fixture *f = *state;
+    const RpLossScaleOptions options = RP_LOSS_SCALE_OPTIONS_INIT;
+    RpLossScale scale = RP_LOSS_SCALE_INIT;
+
+    open_layer(f, 2, NULL);
+    for (guint step = 0, tries = 0; step < STEPS; tries++) {
+        const uint16_t before = f->gradients[step][777];
+        if (tries % 2 == 0)
+            f->gradients[step][777] = tries % 4 ? 0x7f80 : 0x7fc0; /* infinite or NaN */
+        const double sum =
+            rp_optimizer_sum_squares(f->optimizer, f->gradients[step], RP_NUMBER_BF16, N);
+        const RpClip clip = rp_clip_by_norm(&sum, 1, 0.5, 0);
+        f->gradients[step][777] = before;
+        if (!rp_loss_scale_update(&scale, &options, clip.finite))
+            continue;
+        apply(f, step, 0, N, TRUE);
+        rp_optimizer_layer_finish(f->layer);
+        step++;
+    }
+    assert_state(f, STEPS);
+    assert_true(scale.scale == 65536.0f / 16);
+}
+
+static void
+sums_of_squares_do_not_depend_on_threads_or_variant(void **state)
+{
+    Fixture *f = *state;
+    const gsize lengths[] = {0, 1, 65535, 65536, 65537, 131072, N};
+
+    for (guint n_threads = 0; n_threads <= 4; n_threads++)
+        for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+            if (!(*v)->supported())
+                continue;
+            open_layer(f, n_threads, (*v)->name);
+            for (gsize i = 0; i < G_N_ELEMENTS(lengths); i++) {
+                const double expected = rp_adamw_sum_squares(
+                    rp_adamw_find("plain"), f->gradients[0], RP_NUMBER_BF16, lengths[i]);
+                const double found = rp_optimizer_sum_squares(f->optimizer, f->gradients[0],
+                                                              RP_NUMBER_BF16, lengths[i]);
+                assert_memory_equal(&found, &expected, sizeof found);
+            }
+        }
+}
+
+static void
+loads_weights_of_any_number(void **state)
+{
+    Fixture *f = *state;
+
+    for (int number = 0; number < 3; number++) {
+        g_autofree char *weights = g_malloc(N * 4);
+        for (gsize i = 0; i < N; i++)
+            rp_number_set((RpNumber)number, weights, i, f->initial[i]);
+        open_layer(f, 2, NULL);
+        rp_optimizer_layer_load(f->optimizer, f->layer, 0, N, weights, (RpNumber)number);
+        const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
+        for (gsize i = 0; i < N; i++)
+            assert_true(found.weight[i] == rp_number_get((RpNumber)number, weights, i));
+        assert_true(found.moment1[N - 1] == 0 && found.moment2[0] == 0 && found.n_steps == 0);
+    }
+}
+
+static void
+refuses_options_out_of_range(void **state)
+{
+    const struct {
+        RpAdamwOptions options;
+        const char *message;
+    } bad[] = {
+        {{1, 0.9, 1e-8, 0}, "beta1 is 1, not [0, 1)"},
+        {{-0.1, 0.9, 1e-8, 0}, "beta1 is -0.1"},
+        {{0.9, NAN, 1e-8, 0}, "beta2 is nan"},
+        {{0.9, 0.9, 0, 0}, "epsilon is 0, not above 0"},
+        {{0.9, 0.9, 1e-60, 0}, "epsilon is 1e-60"},
+        {{0.9, 0.9, 1e-8, -1}, "weight decay is -1, not 0 or more"},
+        {{0.9, 0.9, 1e-8, INFINITY}, "weight decay is inf"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(bad); i++) {
+        g_autoptr(GError) error = NULL;
+        assert_null(rp_optimizer_new(&bad[i].options, NULL, NULL, &error));
+        assert_true(g_error_matches(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_VALUE));
+        rp_assert_error_message_contains(error, bad[i].message);
+    }
+}
+
+static void
+refuses_a_layer_that_memory_cannot_hold(void **state)
+{
+    Fixture *f = *state;
+    const gsize sizes[] = {(gsize)1 << 50, G_MAXSIZE / 2, G_MAXSIZE};
+
+    open_layer(f, 0, NULL);
+    for (gsize i = 0; i < G_N_ELEMENTS(sizes); i++) {
+        g_autoptr(GError) error = NULL;
+        assert_null(rp_optimizer_layer_new(f->optimizer, sizes[i], NULL, 0, &error));
+        assert_true(g_error_matches(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_MEMORY));
+    }
+    assert_int_equal(rp_optimizer_state_bytes(1), 3 * 4096);
+    assert_int_equal(rp_optimizer_state_bytes(1024), 3 * 4096);
+    assert_int_equal(rp_optimizer_state_bytes(1025), 3 * 8192);
+}
+
+#define WITH_LAYER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_LAYER(bits_do_not_depend_on_threads_or_variant),
+        WITH_LAYER(bits_do_not_depend_on_ranges),
+        WITH_LAYER(lean_and_fused_publish_the_same_weights),
+        WITH_LAYER(goes_on_from_a_saved_state),
+        WITH_LAYER(a_skipped_step_changes_nothing),
+        WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
+        WITH_LAYER(loads_weights_of_any_number),
+        cmocka_unit_test(refuses_options_out_of_range),
+        WITH_LAYER(refuses_a_layer_that_memory_cannot_hold),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,213 @@
+#include "tests/rp-test.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "exec/optim/pool.h"
+
+#define N 1000
+
+typedef struct {
+    RpPool *pool;
+    pthread_mutex_t mutex;
+    guint n_calls;
+    guint visits[N];
+    gsize granule;
+    pthread_t caller;
+    gboolean in_caller;
+    gboolean unpinned; /* a thread was not bound to one processor */
+    gboolean misaligned;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+    pthread_mutex_init(&f->mutex, NULL);
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+    rp_pool_free(f->pool);
+    pthread_mutex_destroy(&f->mutex);
+    g_free(f);
+    return 0;
+}
+
+static void
+visit(gsize first, gsize n, gpointer data)
+{
+    Fixture *f = data;
+    cpu_set_t cpus;
+
+    for (gsize i = first; i < first + n; i++) /* no other thread's: the sanitizer would tell */
+        f->visits[i]++;
+    sched_getaffinity(0, sizeof cpus, &cpus);
+    pthread_mutex_lock(&f->mutex);
+    f->n_calls++;
+    f->in_caller |= pthread_equal(pthread_self(), f->caller) != 0;
+    f->unpinned |= CPU_COUNT(&cpus) != 1;
+    f->misaligned |= n == 0 || ((first + n) % f->granule != 0 && first + n != N - 3);
+    pthread_mutex_unlock(&f->mutex);
+}
+
+static RpPool *
+new_pool(guint n_threads)
+{
+    const RpPoolOptions options = {.n_threads = n_threads};
+    GError *error = NULL;
+    RpPool *pool = rp_pool_new(&options, &error);
+    rp_assert_no_error(error);
+    return pool;
+}
+
+static void
+visits_every_value_once(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint n_threads = 1; n_threads <= 5; n_threads++) {
+        f->pool = new_pool(n_threads);
+        assert_int_equal(rp_pool_n_threads(f->pool), n_threads);
+        for (gsize granule = 1; granule < 600; granule = granule * 3 + 1)
+            for (gsize first = 0; first < 40; first += 13) {
+                memset(f->visits, 0, sizeof f->visits);
+                f->granule = granule;
+                f->n_calls = 0;
+                f->caller = pthread_self();
+                rp_pool_run(f->pool, first, N - 3 - first, granule, visit, f);
+                for (gsize i = 0; i < N; i++)
+                    assert_int_equal(f->visits[i], i >= first && i < N - 3 ? 1 : 0);
+                assert_in_range(f->n_calls, 1, n_threads);
+                assert_false(f->misaligned);
+                assert_false(f->in_caller);
+                assert_false(f->unpinned);
+            }
+        rp_pool_free(f->pool);
+        f->pool = NULL;
+    }
+}
+
+static void
+does_small_work_in_the_caller(void **state)
+{
+    Fixture *f = *state;
+
+    f->pool = new_pool(2);
+    f->caller = pthread_self();
+    f->granule = 100;
+    rp_pool_run(f->pool, 0, 0, 100, visit, f);
+    assert_int_equal(f->n_calls, 0);
+    rp_pool_run(f->pool, 0, 100, 100, visit, f);
+    assert_int_equal(f->n_calls, 1);
+    assert_true(f->in_caller);
+}
+
+static void
+works_without_a_pool(void **state)
+{
+    Fixture *f = *state;
+
+    f->granule = 7;
+    rp_pool_run(NULL, 10, N - 10, 7, visit, f);
+    assert_int_equal(f->n_calls, 1);
+    assert_int_equal(f->visits[10], 1);
+    assert_int_equal(f->visits[N - 1], 1);
+}
+
+static void
+runs_many_times(void **state)
+{
+    Fixture *f = *state;
+
+    f->pool = new_pool(3);
+    f->granule = 10;
+    for (guint i = 0; i < 2000; i++)
+        rp_pool_run(f->pool, 0, N, 10, visit, f);
+    for (gsize i = 0; i < N; i++)
+        assert_int_equal(f->visits[i], 2000);
+}
+
+static void
+keeps_to_the_processors_it_is_given(void **state)
+{
+    Fixture *f = *state;
+    cpu_set_t mine;
+    char list[64];
+    guint last = 0, n_cpus;
+    GError *error = NULL;
+
+    sched_getaffinity(0, sizeof mine, &mine);
+    n_cpus = (guint)CPU_COUNT(&mine);
+    for (guint cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &mine))
+            last = cpu;
+    g_snprintf(list, sizeof list, "%u", last);
+
+    f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = 3, .use = list}, &error);
+    rp_assert_no_error(error);
+    for (guint thread = 0; thread < 3; thread++)
+        assert_int_equal(rp_pool_cpu(f->pool, thread), last);
+    rp_pool_free(f->pool);
+
+    f->pool = new_pool(0);
+    assert_int_equal(rp_pool_n_threads(f->pool), n_cpus);
+    rp_pool_free(f->pool);
+    f->pool = NULL;
+
+    f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = 1, .avoid = ""}, &error);
+    rp_assert_no_error(error);
+    rp_pool_free(f->pool);
+    f->pool = NULL;
+
+    if (n_cpus == 1)
+        return;
+    f->pool = rp_pool_new(&(RpPoolOptions){.avoid = list}, &error);
+    rp_assert_no_error(error);
+    assert_int_equal(rp_pool_n_threads(f->pool), n_cpus - 1);
+    for (guint thread = 0; thread < n_cpus - 1; thread++)
+        assert_int_not_equal(rp_pool_cpu(f->pool, thread), last);
+}
+
+static void
+refuses_what_is_not_a_list_of_processors(void **state)
+{
+    const char *const bad[] = {"x", "1-", "-1", "3-1", "0,,1", "0-5000", "1-2-3", "99999999999"};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(bad); i++) {
+        g_autoptr(GError) error = NULL;
+        assert_null(rp_pool_new(&(RpPoolOptions){.use = bad[i]}, &error));
+        assert_true(g_error_matches(error, RP_POOL_ERROR, RP_POOL_ERROR_CPU_LIST));
+        rp_assert_error_message_contains(error, "not a list of processors");
+    }
+}
+
+static void
+refuses_to_run_nowhere(void **state)
+{
+    g_autoptr(GError) error = NULL;
+    assert_null(rp_pool_new(&(RpPoolOptions){.avoid = "0-1023"}, &error));
+    assert_true(g_error_matches(error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU));
+    rp_assert_error_message_contains(error, "avoid '0-1023'");
+}
+
+#define WITH_POOL(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_POOL(visits_every_value_once),
+        WITH_POOL(does_small_work_in_the_caller),
+        WITH_POOL(works_without_a_pool),
+        WITH_POOL(runs_many_times),
+        WITH_POOL(keeps_to_the_processors_it_is_given),
+        cmocka_unit_test(refuses_what_is_not_a_list_of_processors),
+        cmocka_unit_test(refuses_to_run_nowhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,114 @@
+/*
+ * A fault in any task, and engines freed in the middle of a run: everything is joined, the message
+ * says where.
+ */
+#include "tests/exec/engine-fixture.h"
+
+#include "exec/replay/replay.h"
+
+#define TASKS 40
+
+static void
+check_message(const Fixture *f, RpTaskId id)
+{
+    const RpTask *task = rp_plan_task(f->plan, id);
+    const guint32 device = rp_plan_lane_device(f->plan, task->lane);
+    g_autofree char *text = rp_task_describe(f->plan, id);
+    g_autofree char *place =
+        device == RP_NONE ? g_strdup("host, ") : g_strdup_printf("gpu %u, ", device);
+
+    assert_true(g_error_matches(f->error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK));
+    rp_assert_error_message_contains(f->error, place);
+    rp_assert_error_message_contains(f->error,
+                                     rp_lane_name(rp_plan_lane_kind(f->plan, task->lane)));
+    rp_assert_error_message_contains(f->error, text);
+    rp_assert_error_message_contains(f->error, "injected");
+}
+
+static void
+fail_task(Fixture *f, guint32 seed, RpTaskId id, ManualFault fault)
+{
+    GRand *random = g_rand_new_with_seed(seed);
+    gboolean failed = FALSE;
+
+    begin(f, 2);
+    manual_set_fault(f->manual, id, fault);
+    manual_set_automatic(f->manual, seed);
+    start_engine(f, &(RpEngineOptions){.ring = 2});
+    for (guint k = 0; k < 4 && !failed; k++) {
+        add_random_tasks(f, random, TASKS / 2);
+        failed = !rp_engine_append(f->engine, &f->error);
+    }
+    if (!failed)
+        assert_false(rp_engine_finish(f->engine, &f->error));
+    check_message(f, id);
+    g_clear_error(&f->error);
+    /* it stays failed */
+    assert_false(rp_engine_append(f->engine, &f->error));
+    g_rand_free(random);
+}
+
+static void
+stops_when_any_task_fails_while_it_runs(void **state)
+{
+    for (RpTaskId id = 0; id < 2 * TASKS; id++)
+        fail_task(*state, 7, id, MANUAL_FAULT_RUN);
+}
+
+static void
+stops_when_any_task_cannot_be_issued(void **state)
+{
+    for (RpTaskId id = 0; id < 2 * TASKS; id++)
+        fail_task(*state, 8, id, MANUAL_FAULT_ISSUE);
+}
+
+static void
+can_be_freed_while_tasks_run(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint32 seed = 0; seed < 20; seed++) {
+        GRand *random = g_rand_new_with_seed(seed);
+
+        begin(f, 3);
+        if (seed % 2 == 0)
+            manual_set_automatic(f->manual, seed);
+        start_engine(f, &(RpEngineOptions){.ring = 4});
+        for (guint k = 0; k < 3; k++) {
+            add_random_tasks(f, random, TASKS);
+            append_batch(f);
+        }
+        g_rand_free(random);
+    }
+}
+
+/* Tasks of an hour: cancelling must wake their threads. */
+static void
+wakes_the_replay_s_sleepers(void **state)
+{
+    Fixture *f = *state;
+    const RpReplayOptions hours = {.scale = 3.6e11};
+
+    begin(f, 2);
+    f->replay = rp_replay_new(2, &hours);
+    for (guint32 lane = 0; lane < rp_plan_n_lanes(f->plan); lane++)
+        add(f,
+            rp_plan_lane_kind(f->plan, lane) == RP_LANE_COMPUTE ? RP_TASK_FORWARD : RP_TASK_BARRIER,
+            lane, 0, AT_ONCE);
+    start_engine(f, &(RpEngineOptions){.ring = 4});
+    append_batch(f);
+    rp_engine_free(g_steal_pointer(&f->engine));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RP_ENGINE_TEST(stops_when_any_task_fails_while_it_runs),
+        RP_ENGINE_TEST(stops_when_any_task_cannot_be_issued),
+        RP_ENGINE_TEST(can_be_freed_while_tasks_run),
+        RP_ENGINE_TEST(wakes_the_replay_s_sleepers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
