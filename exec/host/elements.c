@@ -1,0 +1,132 @@
+/*
+ * What works element by element: SwiGLU, conversion, addition, filling; and the sum of squares.
+ *
+ *   SwiGLU    y = a s up;  d_gate = dy up s (1 + a (1 - s)),  d_up = dy a s;  s = sigmoid(a)      =
+ *   convert   y = x;  add: y = x + b;  fill: x = value                                            =
+ *   squares   sum += sum x^2, in double lanes                                                    +=
+ *
+ * n elements; fp32 arithmetic. A tile is read as a whole before it is written: in place is fine.
+ */
+#include "exec/host/host-private.h"
+
+static inline float
+sigmoid(float a)
+{
+    return 1.0f / (1.0f + rp_host_exp(-a));
+}
+
+void
+rp_host_swiglu_forward(RpKernelStream *stream, const RpSwigluArgs *args)
+{
+    float gate_buffer[RP_TILE], up_buffer[RP_TILE], y[RP_TILE];
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        const float *gate = rp_host_load(args->dtype, args->gate, first, n, gate_buffer);
+        const float *up = rp_host_load(args->dtype, args->up, first, n, up_buffer);
+
+        for (size_t i = 0; i < n; i++)
+            y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+        rp_host_store(args->dtype, args->y, first, n, y);
+    }
+}
+
+void
+rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
+{
+    float gate_buffer[RP_TILE], up_buffer[RP_TILE], dy_buffer[RP_TILE];
+    float d_gate[RP_TILE], d_up[RP_TILE];
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        const float *gate = rp_host_load(args->dtype, args->gate, first, n, gate_buffer);
+        const float *up = rp_host_load(args->dtype, args->up, first, n, up_buffer);
+        const float *dy = rp_host_load(args->dtype, args->dy, first, n, dy_buffer);
+
+        for (size_t i = 0; i < n; i++) {
+            const float s = sigmoid(gate[i]);
+
+            d_gate[i] = dy[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+            d_up[i] = dy[i] * (gate[i] * s);
+        }
+        rp_host_store(args->dtype, args->d_gate, first, n, d_gate);
+        rp_host_store(args->dtype, args->d_up, first, n, d_up);
+    }
+}
+
+void
+rp_host_convert(RpKernelStream *stream, const RpElementsArgs *args)
+{
+    float buffer[RP_TILE];
+
+    if (args->x_dtype == args->y_dtype) {
+        if (args->n > 0 && args->x != args->y)
+            memcpy(args->y, args->x, args->n * rp_dtype_size(args->x_dtype));
+        return;
+    }
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        const float *x = rp_host_load(args->x_dtype, args->x, first, n, buffer);
+
+        rp_host_store(args->y_dtype, args->y, first, n, x);
+    }
+}
+
+void
+rp_host_add(RpKernelStream *stream, const RpElementsArgs *args)
+{
+    float x_buffer[RP_TILE], b_buffer[RP_TILE], y[RP_TILE];
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        const float *x = rp_host_load(args->x_dtype, args->x, first, n, x_buffer);
+        const float *b = rp_host_load(args->b_dtype, args->b, first, n, b_buffer);
+
+        for (size_t i = 0; i < n; i++)
+            y[i] = x[i] + b[i];
+        rp_host_store(args->y_dtype, args->y, first, n, y);
+    }
+}
+
+void
+rp_host_fill(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value)
+{
+    float values[RP_TILE];
+
+    for (size_t i = 0; i < RP_TILE; i++)
+        values[i] = value;
+    for (size_t first = 0; first < n; first += RP_TILE)
+        rp_host_store(dtype, x, first, MIN(RP_TILE, n - first), values);
+}
+
+size_t
+rp_host_sum_squares_workspace(const RpSumSquaresArgs *args)
+{
+    return 0;
+}
+
+void
+rp_host_sum_squares(RpKernelStream *stream, const RpSumSquaresArgs *args)
+{
+    float buffer[RP_TILE];
+    double lanes[RP_LANES] = {0};
+    double sum = 0;
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        const float *x = rp_host_load(args->dtype, args->x, first, n, buffer);
+        size_t i = 0;
+
+        for (; i + RP_LANES <= n; i += RP_LANES)
+            for (size_t lane = 0; lane < RP_LANES; lane++)
+                lanes[lane] += (double)x[i + lane] * (double)x[i + lane];
+        for (size_t lane = 0; i + lane < n; lane++)
+            lanes[lane] += (double)x[i + lane] * (double)x[i + lane];
+    }
+    for (size_t lane = 0; lane < RP_LANES; lane++)
+        sum += lanes[lane];
+    /* squares of floats do not overflow a double: only what is broken already breaks the sum */
+    if (args->broken && !isfinite(sum))
+        *args->broken = 1;
+    *args->sum += sum;
+}

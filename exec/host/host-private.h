@@ -1,0 +1,184 @@
+/**
+ * What the kernels of the host share: rows in any storage, sums in a fixed order, exp.
+ *
+ * Kernels work in tiles of RP_TILE values on the stack; storage is converted on the way in and out.
+ * Sums run in RP_LANES lanes, which a compiler can keep in vector registers of any width without
+ * changing a bit, and which are then added pairwise.
+ */
+#pragma once
+
+#include <math.h>
+#include <string.h>
+
+#include "exec/model/kernels.h"
+
+#define RP_TILE 512 /* a multiple of RP_LANES */
+#define RP_LANES 16
+/* Rows whose gradients are added up apart before they join the total: shorter sums, less error. */
+#define RP_PARTIAL_ROWS 64
+
+void rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args);
+size_t rp_host_matmul_workspace(const RpMatmulArgs *args);
+void rp_host_bias_forward(RpKernelStream *stream, const RpBiasArgs *args);
+size_t rp_host_bias_backward_workspace(const RpBiasArgs *args);
+void rp_host_bias_backward(RpKernelStream *stream, const RpBiasArgs *args);
+
+void rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args);
+size_t rp_host_rmsnorm_backward_workspace(const RpRmsnormArgs *args);
+void rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args);
+
+void rp_host_rope_forward(RpKernelStream *stream, const RpRopeArgs *args);
+void rp_host_rope_backward(RpKernelStream *stream, const RpRopeArgs *args);
+
+size_t rp_host_attention_forward_workspace(const RpAttentionArgs *args);
+void rp_host_attention_forward(RpKernelStream *stream, const RpAttentionArgs *args);
+size_t rp_host_attention_backward_workspace(const RpAttentionArgs *args);
+void rp_host_attention_backward(RpKernelStream *stream, const RpAttentionArgs *args);
+
+void rp_host_embedding_forward(RpKernelStream *stream, const RpEmbeddingArgs *args);
+size_t rp_host_embedding_backward_workspace(const RpEmbeddingArgs *args);
+void rp_host_embedding_backward(RpKernelStream *stream, const RpEmbeddingArgs *args);
+size_t rp_host_cross_entropy_workspace(const RpCrossEntropyArgs *args);
+void rp_host_cross_entropy(RpKernelStream *stream, const RpCrossEntropyArgs *args);
+
+void rp_host_swiglu_forward(RpKernelStream *stream, const RpSwigluArgs *args);
+void rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args);
+size_t rp_host_sum_squares_workspace(const RpSumSquaresArgs *args);
+void rp_host_sum_squares(RpKernelStream *stream, const RpSumSquaresArgs *args);
+void rp_host_convert(RpKernelStream *stream, const RpElementsArgs *args);
+void rp_host_add(RpKernelStream *stream, const RpElementsArgs *args);
+void rp_host_fill(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value);
+
+/* Bytes of @n floats of a workspace, up to the next multiple of 64. */
+static inline size_t
+rp_host_floats(size_t n)
+{
+    return (n * sizeof(float) + 63) / 64 * 64;
+}
+
+/* Takes @n floats off the front of a workspace, which may be NULL if all that is taken is 0. */
+static inline float *
+rp_host_take(void **workspace, size_t n)
+{
+    float *values = *workspace;
+
+    if (n > 0)
+        *workspace = (char *)*workspace + rp_host_floats(n);
+    return values;
+}
+
+static inline const void *
+rp_host_at(RpDtype dtype, const void *array, size_t index)
+{
+    return (const char *)array + index * rp_dtype_size(dtype);
+}
+
+/* Elements [index, index + n) as floats: in place if they are, else in @buffer. */
+static inline const float *
+rp_host_load(RpDtype dtype, const void *array, size_t index, size_t n, float *buffer)
+{
+    const void *source = rp_host_at(dtype, array, index);
+
+    if (dtype == RP_DTYPE_FP32)
+        return source;
+    rp_dtype_to_float(dtype, source, buffer, n);
+    return buffer;
+}
+
+/* @values may be the place itself. */
+static inline void
+rp_host_store(RpDtype dtype, void *array, size_t index, size_t n, const float *values)
+{
+    char *target = (char *)array + index * rp_dtype_size(dtype);
+
+    if (target != (const char *)values)
+        rp_dtype_from_float(dtype, values, target, n);
+}
+
+/* Adds the lanes pairwise. */
+static inline float
+rp_host_add_lanes(float lanes[RP_LANES])
+{
+    for (size_t half = RP_LANES / 2; half > 0; half /= 2)
+        for (size_t lane = 0; lane < half; lane++)
+            lanes[lane] += lanes[lane + half];
+    return lanes[0];
+}
+
+static inline float
+rp_host_dot(const float *a, const float *b, size_t n)
+{
+    float lanes[RP_LANES] = {0};
+    size_t i = 0;
+
+    for (; i + RP_LANES <= n; i += RP_LANES)
+        for (size_t lane = 0; lane < RP_LANES; lane++)
+            lanes[lane] += a[i + lane] * b[i + lane];
+    for (size_t lane = 0; i + lane < n; lane++)
+        lanes[lane] += a[i + lane] * b[i + lane];
+    return rp_host_add_lanes(lanes);
+}
+
+static inline float
+rp_host_sum(const float *x, size_t n)
+{
+    float lanes[RP_LANES] = {0};
+    size_t i = 0;
+
+    for (; i + RP_LANES <= n; i += RP_LANES)
+        for (size_t lane = 0; lane < RP_LANES; lane++)
+            lanes[lane] += x[i + lane];
+    for (size_t lane = 0; i + lane < n; lane++)
+        lanes[lane] += x[i + lane];
+    return rp_host_add_lanes(lanes);
+}
+
+/* The largest of @x and @least; NaNs are passed over. */
+static inline float
+rp_host_max(const float *x, size_t n, float least)
+{
+    float lanes[RP_LANES];
+    size_t i = 0;
+
+    for (size_t lane = 0; lane < RP_LANES; lane++)
+        lanes[lane] = least;
+    for (; i + RP_LANES <= n; i += RP_LANES)
+        for (size_t lane = 0; lane < RP_LANES; lane++)
+            lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (size_t lane = 0; i + lane < n; lane++)
+        lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (size_t lane = 1; lane < RP_LANES; lane++)
+        lanes[0] = lanes[lane] > lanes[0] ? lanes[lane] : lanes[0];
+    return lanes[0];
+}
+
+/*
+ * exp to 2 ulp, without branches so that loops over it vectorise, and the same on every machine,
+ * which expf is not. 0 below -86.6 (exp = 2.5e-38), infinite above 88.72, NaN for NaN.
+ *   x = n ln 2 + r, |r| <= ln 2 / 2;  exp x = 2^n exp r
+ * Source: Moshier, Cephes expf: its polynomial and its two-part ln 2
+ */
+static inline float
+rp_host_exp(float x)
+{
+    const float round = 12582912.0f; /* 1.5 x 2^23: n then stands in the lowest bits */
+    const float shifted = x * 1.44269504f + round;
+    const float n = shifted - round;
+    const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    uint32_t bits;
+    float half;
+
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 126u) << 23; /* 2^(n-1): 2^n may be too large although the result is not */
+    memcpy(&half, &bits, sizeof half);
+    p = p * half * 2.0f;
+    p = x < -86.6f ? 0.0f : p;
+    return x > 88.7228317f ? INFINITY : p;
+}

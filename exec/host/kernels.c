@@ -1,0 +1,54 @@
+#include "exec/host/kernels.h"
+
+#include <cblas.h>
+
+#include "exec/host/host-private.h"
+
+static gboolean
+check(RpKernelStream *stream, GError **error)
+{
+    return TRUE;
+}
+
+static const RpKernels kernels = {
+    .name = "host",
+    .matmul_workspace = rp_host_matmul_workspace,
+    .matmul = rp_host_matmul,
+    .bias_forward = rp_host_bias_forward,
+    .bias_backward_workspace = rp_host_bias_backward_workspace,
+    .bias_backward = rp_host_bias_backward,
+    .rmsnorm_forward = rp_host_rmsnorm_forward,
+    .rmsnorm_backward_workspace = rp_host_rmsnorm_backward_workspace,
+    .rmsnorm_backward = rp_host_rmsnorm_backward,
+    .rope_forward = rp_host_rope_forward,
+    .rope_backward = rp_host_rope_backward,
+    .attention_forward_workspace = rp_host_attention_forward_workspace,
+    .attention_forward = rp_host_attention_forward,
+    .attention_backward_workspace = rp_host_attention_backward_workspace,
+    .attention_backward = rp_host_attention_backward,
+    .swiglu_forward = rp_host_swiglu_forward,
+    .swiglu_backward = rp_host_swiglu_backward,
+    .embedding_forward = rp_host_embedding_forward,
+    .embedding_backward_workspace = rp_host_embedding_backward_workspace,
+    .embedding_backward = rp_host_embedding_backward,
+    .cross_entropy_workspace = rp_host_cross_entropy_workspace,
+    .cross_entropy = rp_host_cross_entropy,
+    .sum_squares_workspace = rp_host_sum_squares_workspace,
+    .sum_squares = rp_host_sum_squares,
+    .convert = rp_host_convert,
+    .add = rp_host_add,
+    .fill = rp_host_fill,
+    .check = check,
+};
+
+const RpKernels *
+rp_host_kernels(void)
+{
+    static gsize once = 0;
+
+    if (g_once_init_enter(&once)) {
+        openblas_set_num_threads(1);
+        g_once_init_leave(&once, 1);
+    }
+    return &kernels;
+}

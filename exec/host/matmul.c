@@ -1,0 +1,171 @@
+/*
+ * C[m,n] = A B or += A B, and bias: y[t,o] += bias[o], d_bias[o] += sum_t dy[t,o].
+ *
+ * Matmul is OpenBLAS's sgemm on one thread: fp32 sums, whose order follows from m, n and k.
+ * Operands that are not fp32 are converted a block at a time; blocks divide m and n, never k, so C
+ * is rounded to its storage once:
+ *
+ *            n: RP_BLOCK columns of B converted once
+ *          +-----+-----+--
+ *   m: A   |  C  |     |     and for each, block after block of A's rows
+ *          +-----+-----+--
+ */
+#include "exec/host/host-private.h"
+
+#include <cblas.h>
+#include <limits.h>
+
+#define RP_BLOCK 256
+
+/* A block of an operand, as sgemm takes it. */
+typedef struct {
+    const float *data;
+    size_t stride;
+} Block;
+
+static size_t
+block_floats(RpDtype dtype, size_t extent, size_t other)
+{
+    return dtype == RP_DTYPE_FP32 ? 0 : MIN(extent, RP_BLOCK) * other;
+}
+
+size_t
+rp_host_matmul_workspace(const RpMatmulArgs *args)
+{
+    return rp_host_floats(block_floats(args->a_dtype, args->m, args->k)) +
+           rp_host_floats(block_floats(args->b_dtype, args->n, args->k)) +
+           rp_host_floats(block_floats(args->c_dtype, args->m, MIN(args->n, RP_BLOCK)));
+}
+
+/* Rows [row, row + rows) x columns [column, column + columns) of a matrix of @stride columns. */
+static Block
+load_block(RpDtype dtype, const void *matrix, size_t stride, size_t row, size_t rows, size_t column,
+           size_t columns, float *buffer)
+{
+    if (dtype == RP_DTYPE_FP32)
+        return (Block){(const float *)matrix + row * stride + column, stride};
+    for (size_t r = 0; r < rows; r++)
+        rp_dtype_to_float(dtype, rp_host_at(dtype, matrix, (row + r) * stride + column),
+                          buffer + r * columns, columns);
+    return (Block){buffer, columns};
+}
+
+static Block
+load_a(const RpMatmulArgs *args, size_t row, size_t rows, float *buffer)
+{
+    if (args->form == RP_MATMUL_TN)
+        return load_block(args->a_dtype, args->a, args->m, 0, args->k, row, rows, buffer);
+    return load_block(args->a_dtype, args->a, args->k, row, rows, 0, args->k, buffer);
+}
+
+static Block
+load_b(const RpMatmulArgs *args, size_t column, size_t columns, float *buffer)
+{
+    if (args->form == RP_MATMUL_NT)
+        return load_block(args->b_dtype, args->b, args->k, column, columns, 0, args->k, buffer);
+    return load_block(args->b_dtype, args->b, args->n, 0, args->k, column, columns, buffer);
+}
+
+static void
+multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *c, size_t stride)
+{
+    const CBLAS_TRANSPOSE a_form = args->form == RP_MATMUL_TN ? CblasTrans : CblasNoTrans;
+    const CBLAS_TRANSPOSE b_form = args->form == RP_MATMUL_NT ? CblasTrans : CblasNoTrans;
+
+    cblas_sgemm(CblasRowMajor, a_form, b_form, (blasint)m, (blasint)n, (blasint)args->k, 1.0f,
+                a.data, (blasint)MAX(a.stride, 1), b.data, (blasint)MAX(b.stride, 1),
+                args->accumulate ? 1.0f : 0.0f, c, (blasint)stride);
+}
+
+static void
+multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column, size_t columns,
+               Block a, Block b, float *buffer)
+{
+    if (args->c_dtype == RP_DTYPE_FP32) {
+        multiply(args, rows, columns, a, b, (float *)args->c + row * args->n + column, args->n);
+        return;
+    }
+    if (args->accumulate)
+        load_block(args->c_dtype, args->c, args->n, row, rows, column, columns, buffer);
+    multiply(args, rows, columns, a, b, buffer, columns);
+    for (size_t r = 0; r < rows; r++)
+        rp_host_store(args->c_dtype, args->c, (row + r) * args->n + column, columns,
+                      buffer + r * columns);
+}
+
+void
+rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const gboolean whole = args->a_dtype == RP_DTYPE_FP32 && args->b_dtype == RP_DTYPE_FP32 &&
+                           args->c_dtype == RP_DTYPE_FP32;
+    const size_t row_step = whole ? args->m : RP_BLOCK;
+    const size_t column_step = whole ? args->n : RP_BLOCK;
+    void *workspace = args->workspace;
+    float *a_buffer = rp_host_take(&workspace, block_floats(args->a_dtype, args->m, args->k));
+    float *b_buffer = rp_host_take(&workspace, block_floats(args->b_dtype, args->n, args->k));
+    float *c_buffer = workspace;
+
+    g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
+    for (size_t column = 0; column < args->n; column += column_step) {
+        const size_t columns = MIN(column_step, args->n - column);
+        const Block b = load_b(args, column, columns, b_buffer);
+
+        for (size_t row = 0; row < args->m; row += row_step) {
+            const size_t rows = MIN(row_step, args->m - row);
+            const Block a = load_a(args, row, rows, a_buffer);
+
+            multiply_block(args, row, rows, column, columns, a, b, c_buffer);
+        }
+    }
+}
+
+void
+rp_host_bias_forward(RpKernelStream *stream, const RpBiasArgs *args)
+{
+    float bias_buffer[RP_TILE], y_buffer[RP_TILE], sum[RP_TILE];
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        const float *bias = rp_host_load(args->dtype, args->bias, first, n, bias_buffer);
+
+        for (size_t t = 0; t < args->tokens; t++) {
+            const size_t index = t * args->n + first;
+            const float *y = rp_host_load(args->dtype, args->y, index, n, y_buffer);
+
+            for (size_t i = 0; i < n; i++)
+                sum[i] = y[i] + bias[i];
+            rp_host_store(args->dtype, args->y, index, n, sum);
+        }
+    }
+}
+
+size_t
+rp_host_bias_backward_workspace(const RpBiasArgs *args)
+{
+    return 0;
+}
+
+void
+rp_host_bias_backward(RpKernelStream *stream, const RpBiasArgs *args)
+{
+    float dy_buffer[RP_TILE], partial[RP_TILE];
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+
+        for (size_t t = 0; t < args->tokens; t += RP_PARTIAL_ROWS) {
+            const size_t end = MIN(t + RP_PARTIAL_ROWS, args->tokens);
+
+            memset(partial, 0, sizeof partial);
+            for (size_t row = t; row < end; row++) {
+                const float *dy =
+                    rp_host_load(args->dtype, args->dy, row * args->n + first, n, dy_buffer);
+
+                for (size_t i = 0; i < n; i++)
+                    partial[i] += dy[i];
+            }
+            for (size_t i = 0; i < n; i++)
+                args->d_bias[first + i] += partial[i];
+        }
+    }
+}

@@ -1,0 +1,153 @@
+/*
+ * RMSNorm, optionally of a sum x + residual.
+ *
+ *   forward   s = x + residual;  y = weight s rstd,  rstd = 1 / sqrt(mean s^2 + epsilon)      =
+ *   backward  dx = rstd (g - h mean(g h)) + d_residual,  h = s rstd,  g = dy weight           =
+ *             d_weight += sum over rows of dy h                                              +=
+ *
+ * x, y, dx: [rows,n]. Sums over n: fp32 lanes in a tile, tiles in double. Sums over rows: fp32,
+ * each RP_PARTIAL_ROWS rows apart, then added to d_weight in order.
+ */
+#include "exec/host/host-private.h"
+
+/* Stores s = x + residual where there is one. Returns the sum of its squares. */
+static double
+add_and_square(const RpRmsnormArgs *args, size_t row)
+{
+    float x_buffer[RP_TILE], residual_buffer[RP_TILE], sum[RP_TILE];
+    double squares = 0;
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        const size_t index = row * args->n + first;
+        const float *s = rp_host_load(args->dtype, args->x, index, n, x_buffer);
+
+        if (args->residual) {
+            const float *residual =
+                rp_host_load(args->dtype, args->residual, index, n, residual_buffer);
+
+            for (size_t i = 0; i < n; i++)
+                sum[i] = s[i] + residual[i];
+            rp_host_store(args->dtype, args->sum, index, n, sum);
+            /* as stored: backward sees no more than that */
+            s = rp_host_load(args->dtype, args->sum, index, n, x_buffer);
+        }
+        squares += (double)rp_host_dot(s, s, n);
+    }
+    return squares;
+}
+
+void
+rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args)
+{
+    const void *s_array = args->residual ? args->sum : args->x;
+    float s_buffer[RP_TILE], weight_buffer[RP_TILE], y[RP_TILE];
+
+    for (size_t row = 0; row < args->rows; row++) {
+        const float mean = (float)(add_and_square(args, row) / (double)args->n);
+        const float rstd = 1.0f / sqrtf(mean + args->epsilon);
+
+        args->rstd[row] = rstd;
+        for (size_t first = 0; first < args->n; first += RP_TILE) {
+            const size_t n = MIN(RP_TILE, args->n - first);
+            const size_t index = row * args->n + first;
+            const float *s = rp_host_load(args->dtype, s_array, index, n, s_buffer);
+            const float *weight = rp_host_load(args->dtype, args->weight, first, n, weight_buffer);
+
+            for (size_t i = 0; i < n; i++)
+                y[i] = weight[i] * (s[i] * rstd);
+            rp_host_store(args->dtype, args->y, index, n, y);
+        }
+    }
+}
+
+/* Rows of one tile of columns, as floats. */
+typedef struct {
+    float s_buffer[RP_TILE], dy_buffer[RP_TILE], weight_buffer[RP_TILE];
+    const float *s, *dy, *weight;
+    size_t n;
+} Tile;
+
+static void
+load_tile(Tile *tile, const RpRmsnormArgs *args, size_t row, size_t first)
+{
+    const size_t n = MIN(RP_TILE, args->n - first);
+    const size_t index = row * args->n + first;
+
+    tile->n = n;
+    tile->s = rp_host_load(args->dtype, args->x, index, n, tile->s_buffer);
+    tile->dy = rp_host_load(args->dtype, args->dy, index, n, tile->dy_buffer);
+    tile->weight = rp_host_load(args->dtype, args->weight, first, n, tile->weight_buffer);
+}
+
+/* mean over a row of g h */
+static float
+mean_gradient(const RpRmsnormArgs *args, size_t row)
+{
+    const float rstd = args->rstd[row];
+    float g[RP_TILE], h[RP_TILE];
+    double sum = 0;
+    Tile tile;
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        load_tile(&tile, args, row, first);
+        for (size_t i = 0; i < tile.n; i++) {
+            g[i] = tile.dy[i] * tile.weight[i];
+            h[i] = tile.s[i] * rstd;
+        }
+        sum += (double)rp_host_dot(g, h, tile.n);
+    }
+    return (float)(sum / (double)args->n);
+}
+
+/* dx of one row; adds the row to @partial, [n]. */
+static void
+backward_row(const RpRmsnormArgs *args, size_t row, float *partial)
+{
+    const float mean = mean_gradient(args, row);
+    const float rstd = args->rstd[row];
+    float dx[RP_TILE], residual_buffer[RP_TILE];
+    Tile tile;
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t index = row * args->n + first;
+
+        load_tile(&tile, args, row, first);
+        for (size_t i = 0; i < tile.n; i++) {
+            const float h = tile.s[i] * rstd;
+
+            partial[first + i] += tile.dy[i] * h;
+            dx[i] = rstd * (tile.dy[i] * tile.weight[i] - h * mean);
+        }
+        if (args->d_residual) {
+            const float *residual =
+                rp_host_load(args->dtype, args->d_residual, index, tile.n, residual_buffer);
+
+            for (size_t i = 0; i < tile.n; i++)
+                dx[i] += residual[i];
+        }
+        rp_host_store(args->dtype, args->dx, index, tile.n, dx);
+    }
+}
+
+size_t
+rp_host_rmsnorm_backward_workspace(const RpRmsnormArgs *args)
+{
+    return rp_host_floats(args->n);
+}
+
+void
+rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args)
+{
+    float *partial = args->workspace;
+
+    for (size_t first = 0; first < args->rows; first += RP_PARTIAL_ROWS) {
+        const size_t end = MIN(first + RP_PARTIAL_ROWS, args->rows);
+
+        memset(partial, 0, args->n * sizeof *partial);
+        for (size_t row = first; row < end; row++)
+            backward_row(args, row, partial);
+        for (size_t i = 0; i < args->n; i++)
+            args->d_weight[i] += partial[i];
+    }
+}

@@ -1,0 +1,119 @@
+/*
+ * Rotary position embedding, rotate-half as in transformers, and its tables.
+ * x, y: [T,H,D]; tables [positions,D/2]; =; fp32 products, no sums. Formulas: exec/model/kernels.h.
+ */
+#include "exec/host/rope-table.h"
+
+#include "exec/host/host-private.h"
+
+/* What torch makes of `scalar / tensor`: two roundings. */
+static float
+scalar_over(double scalar, float value)
+{
+    const float reciprocal = 1.0f / value;
+
+    return reciprocal * (float)scalar;
+}
+
+static float
+llama3_frequency(const RpRope *rope, float frequency)
+{
+    const double positions = rope->original_max_positions;
+    const double low = rope->low_freq_factor;
+    const double high = rope->high_freq_factor;
+    const float factor = (float)rope->factor;
+    const float wavelength = scalar_over(2 * G_PI, frequency);
+    float smooth;
+
+    if (wavelength > (float)(positions / low))
+        return frequency / factor;
+    if (wavelength < (float)(positions / high))
+        return frequency;
+    smooth = (scalar_over(positions, wavelength) - (float)low) / (float)(high - low);
+    return (1.0f - smooth) * frequency / factor + smooth * frequency;
+}
+
+void
+rp_rope_frequencies(const RpRope *rope, guint head_dim, float *frequencies)
+{
+    g_return_if_fail(rope && frequencies && head_dim % 2 == 0);
+
+    for (guint i = 0; i < head_dim / 2; i++) {
+        const float exponent = (float)(2 * i) / (float)head_dim;
+        const float frequency = 1.0f / powf((float)rope->theta, exponent);
+
+        frequencies[i] =
+            rope->type == RP_ROPE_LLAMA3 ? llama3_frequency(rope, frequency) : frequency;
+    }
+}
+
+void
+rp_rope_table(const float *frequencies, guint head_dim, guint positions, float *cosines,
+              float *sines)
+{
+    const size_t half = head_dim / 2;
+
+    g_return_if_fail(frequencies && cosines && sines && head_dim % 2 == 0);
+
+    for (size_t position = 0; position < positions; position++) {
+        for (size_t i = 0; i < half; i++) {
+            const float angle = (float)position * frequencies[i];
+
+            cosines[position * half + i] = cosf(angle);
+            sines[position * half + i] = sinf(angle);
+        }
+    }
+}
+
+/* Turns one head, @offset its first element; @direction 1 or -1. */
+static void
+rotate_head(const RpRopeArgs *args, size_t offset, const float *cosines, const float *sines,
+            float direction)
+{
+    const size_t half = args->head_size / 2;
+    float x_buffer[2][RP_TILE], y[2][RP_TILE];
+
+    for (size_t first = 0; first < half; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, half - first);
+        const float *lower = rp_host_load(args->dtype, args->x, offset + first, n, x_buffer[0]);
+        const float *upper =
+            rp_host_load(args->dtype, args->x, offset + half + first, n, x_buffer[1]);
+
+        for (size_t i = 0; i < n; i++) {
+            const float c = cosines[first + i];
+            const float s = direction * sines[first + i];
+
+            y[0][i] = lower[i] * c - upper[i] * s;
+            y[1][i] = upper[i] * c + lower[i] * s;
+        }
+        rp_host_store(args->dtype, args->y, offset + first, n, y[0]);
+        rp_host_store(args->dtype, args->y, offset + half + first, n, y[1]);
+    }
+}
+
+static void
+rotate(const RpRopeArgs *args, float direction)
+{
+    const size_t half = args->head_size / 2;
+
+    g_assert(args->head_size % 2 == 0);
+    for (size_t t = 0; t < args->tokens; t++) {
+        const size_t row = (size_t)args->positions[t] * half;
+
+        for (size_t head = 0; head < args->heads; head++)
+            rotate_head(args, (t * args->heads + head) * args->head_size, args->cosines + row,
+                        args->sines + row, direction);
+    }
+}
+
+void
+rp_host_rope_forward(RpKernelStream *stream, const RpRopeArgs *args)
+{
+    rotate(args, 1.0f);
+}
+
+void
+rp_host_rope_backward(RpKernelStream *stream, const RpRopeArgs *args)
+{
+    rotate(args, -1.0f);
+}

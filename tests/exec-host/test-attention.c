@@ -1,0 +1,140 @@
+#include "tests/exec-host/host-fixture.h"
+#include "tests/exec-host/reference.h"
+
+#include <math.h>
+
+typedef struct {
+    const char *what;
+    size_t heads, kv_heads, head_size, window;
+    int32_t lengths[8]; /* up to the first 0 */
+} Shape;
+
+static const Shape shapes[] = {
+    {"one token", 1, 1, 1, 0, {1}},
+    {"group of 1", 3, 3, 7, 0, {67}},
+    {"group of 2", 4, 2, 33, 0, {130}},
+    {"group of 4", 8, 2, 12, 0, {65}},
+    {"one kv head", 5, 1, 65, 0, {63, 2}},
+    {"packed", 4, 2, 6, 0, {5, 1, 64, 129, 3, 67}},
+    {"window of 1", 2, 1, 5, 1, {70}},
+    {"small window, packed", 4, 1, 9, 13, {67, 12, 140}},
+    {"window of a block and one", 2, 1, 8, 65, {193}},
+    {"window of a block and two", 2, 1, 8, 66, {193}},
+    {"window beyond a block", 2, 2, 8, 70, {200, 69}},
+    {"window beyond the sequence", 2, 1, 8, 1000, {77}},
+};
+
+/* Sizes, scale and starts. */
+static RpAttentionArgs
+make_args(const Shape *shape, RpDtype dtype)
+{
+    int32_t *starts = host_bytes(9 * sizeof *starts);
+    RpAttentionArgs args = {.dtype = dtype,
+                            .heads = shape->heads,
+                            .kv_heads = shape->kv_heads,
+                            .head_size = shape->head_size,
+                            .window = shape->window,
+                            .scale = 1.0f / sqrtf((float)shape->head_size),
+                            .starts = starts};
+
+    starts[0] = 0;
+    for (size_t s = 0; shape->lengths[s] > 0; s++) {
+        starts[s + 1] = starts[s] + shape->lengths[s];
+        args.sequences = s + 1;
+        args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
+    }
+    args.tokens = (size_t)starts[args.sequences];
+    return args;
+}
+
+static void
+check_attention(const Shape *shape, RpDtype dtype)
+{
+    const RpKernels *kernels = rp_host_kernels();
+    RpAttentionArgs args = make_args(shape, dtype);
+    const size_t n = args.tokens * args.heads * args.head_size;
+    const size_t kv_n = args.tokens * args.kv_heads * args.head_size;
+    const Array q = host_random(dtype, n, 2);
+    const Array k = host_random(dtype, kv_n, 1);
+    const Array v = host_random(dtype, kv_n, 1);
+    const Array d_out = host_random(dtype, n, 1);
+    const Array out = host_output(dtype, n);
+    const Array lse = host_output(RP_DTYPE_FP32, args.heads * args.tokens);
+    const Array dq = host_output(dtype, n);
+    const Array dk = host_output(dtype, kv_n);
+    const Array dv = host_output(dtype, kv_n);
+    const size_t terms = args.max_length + args.head_size;
+    double *want[] = {host_doubles(n), host_doubles(kv_n), host_doubles(kv_n)};
+    double *want_lse = host_doubles(lse.n);
+
+    args.q = q.data;
+    args.k = k.data;
+    args.v = v.data;
+    args.out = out.data;
+    args.lse = lse.data;
+    args.d_out = d_out.data;
+    args.dq = dq.data;
+    args.dk = dk.data;
+    args.dv = dv.data;
+    reference_attention(&args, q.values, k.values, v.values, want[0], want_lse);
+    args.workspace = host_workspace(kernels->attention_forward_workspace(&args));
+    kernels->attention_forward(NULL, &args);
+    host_assert_close(out, want[0], terms, 0);
+    host_assert_close(lse, want_lse, terms, 0);
+
+    reference_attention_backward(&args, q.values, k.values, v.values, d_out.values, want[0],
+                                 want[1], want[2]);
+    args.workspace = host_workspace(kernels->attention_backward_workspace(&args));
+    kernels->attention_backward(NULL, &args);
+    /* delta is of the stored output: one more rounding */
+    host_assert_close(dq, want[0], terms, 1);
+    host_assert_close(dk, want[1], terms * args.heads / args.kv_heads, 1);
+    host_assert_close(dv, want[2], terms * args.heads / args.kv_heads, 0);
+}
+
+static void
+attends_in_every_shape(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)
+            check_attention(&shapes[i], (RpDtype)dtype);
+    }
+}
+
+static void
+stands_scores_of_any_size(void **state)
+{
+    /* the running maximum rises from block to block; exp of a score would overflow */
+    const RpKernels *kernels = rp_host_kernels();
+    const Shape shape = {"", 1, 1, 1, 0, {200}};
+    RpAttentionArgs args = make_args(&shape, RP_DTYPE_FP32);
+    const Array q = host_random(RP_DTYPE_FP32, 200, 0);
+    const Array k = host_copy(q);
+    const Array v = host_random(RP_DTYPE_FP32, 200, 1);
+    const Array out = host_output(RP_DTYPE_FP32, 200);
+    const Array lse = host_output(RP_DTYPE_FP32, 200);
+
+    for (size_t i = 0; i < 200; i++) {
+        ((float *)q.data)[i] = 10;
+        ((float *)k.data)[i] = (float)i * 20 - 2000;
+    }
+    args.q = q.data;
+    args.k = k.data;
+    args.v = v.data;
+    args.out = out.data;
+    args.lse = lse.data;
+    args.workspace = host_workspace(kernels->attention_forward_workspace(&args));
+    kernels->attention_forward(NULL, &args);
+    host_assert_close(out, v.values, 1, 0);
+    assert_true(((float *)lse.data)[199] == 19800.0f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(attends_in_every_shape),
+        host_test(stands_scores_of_any_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+#include "tests/exec-host/host-fixture.h"
+#include "tests/exec-host/reference.h"
+
+#include <math.h>
+
+#include "exec/host/host-private.h"
+
+static const size_t lengths[] = {0, 1, 7, 511, 512, 513, 2051};
+
+static void
+gates_with_silu(void **state)
+{
+    for (guint d = 0; d < RP_N_DTYPES; d++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
+            const RpDtype dtype = (RpDtype)d;
+            const size_t n = lengths[i];
+            const Array gate = host_random(dtype, n, 4);
+            const Array up = host_random(dtype, n, 1);
+            const Array dy = host_random(dtype, n, 1);
+            const Array y = host_output(dtype, n);
+            RpSwigluArgs args = {dtype, n, gate.data, up.data, .y = y.data, .dy = dy.data};
+            double *want[] = {host_doubles(n), host_doubles(n)};
+
+            reference_swiglu(n, gate.values, up.values, want[0]);
+            rp_host_kernels()->swiglu_forward(NULL, &args);
+            host_assert_close(y, want[0], 1, 0);
+
+            /* in place */
+            args.d_gate = gate.data;
+            args.d_up = dy.data;
+            reference_swiglu_backward(n, gate.values, up.values, dy.values, want[0], want[1]);
+            rp_host_kernels()->swiglu_backward(NULL, &args);
+            host_assert_close(gate, want[0], 1, 0);
+            host_assert_close(dy, want[1], 1, 0);
+        }
+    }
+}
+
+static void
+gates_at_the_ends_of_the_range(void **state)
+{
+    float gate[] = {-INFINITY, -3e38f, -200, -88.5f, -20, 0, 20, 88.5f, 200, 3e38f, INFINITY, NAN};
+    float up[G_N_ELEMENTS(gate)], y[G_N_ELEMENTS(gate)];
+    const RpSwigluArgs args = {RP_DTYPE_FP32, G_N_ELEMENTS(gate), gate, up, .y = y};
+
+    for (size_t i = 0; i < G_N_ELEMENTS(gate); i++)
+        up[i] = 1;
+    rp_host_kernels()->swiglu_forward(NULL, &args);
+    for (size_t i = 1; i + 2 < G_N_ELEMENTS(gate); i++) {
+        const double a = (double)gate[i];
+
+        assert_true(fabs((double)y[i] - a / (1 + exp(-a))) <=
+                    4e-7 * fabs(a / (1 + exp(-a))) + 1e-30);
+    }
+    /* as torch has it: silu(-inf) is NaN */
+    assert_true(isnan(y[0]));
+    assert_true(isinf(y[10]));
+    assert_true(isnan(y[11]));
+}
+
+static void
+takes_exp_to_two_units(void **state)
+{
+    for (double x = -86.6; x < 88.72; x += 0.0137) {
+        const double want = exp((double)(float)x);
+
+        assert_true(fabs((double)rp_host_exp((float)x) - want) <= want * 0x1p-22);
+    }
+    assert_true(rp_host_exp(0) == 1);
+    assert_true(rp_host_exp(-87) == 0);
+    assert_true(rp_host_exp(-INFINITY) == 0);
+    assert_true(isinf(rp_host_exp(88.8f)));
+    assert_true(isinf(rp_host_exp(INFINITY)));
+    assert_true(isnan(rp_host_exp(NAN)));
+}
+
+static void
+converts_and_adds_between_all_storages(void **state)
+{
+    const size_t n = 1031;
+
+    for (guint mixture = 0; mixture < 27; mixture++) {
+        const Array x = host_random((RpDtype)(mixture % 3), n, 1);
+        const Array b = host_random((RpDtype)(mixture / 3 % 3), n, 1);
+        const Array y = host_output((RpDtype)(mixture / 9), n);
+        const RpElementsArgs args = {n, x.data, b.data, y.data, x.dtype, b.dtype, y.dtype};
+
+        rp_host_kernels()->convert(NULL, &args);
+        host_assert_close(y, x.values, 1, 0);
+        rp_host_kernels()->add(NULL, &args);
+        for (size_t i = 0; i < n; i++)
+            x.values[i] += b.values[i];
+        host_assert_close(y, x.values, 1, 0);
+    }
+}
+
+static void
+adds_in_place(void **state)
+{
+    const Array x = host_random(RP_DTYPE_BF16, 700, 1);
+    const Array y = host_random(RP_DTYPE_FP32, 700, 1);
+    const RpElementsArgs args = {700, x.data, y.data, y.data, x.dtype, y.dtype, y.dtype};
+
+    rp_host_kernels()->add(NULL, &args);
+    for (size_t i = 0; i < 700; i++)
+        y.values[i] += x.values[i];
+    host_assert_close(y, y.values, 1, 0);
+}
+
+static void
+fills(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
+            const Array x = host_output((RpDtype)dtype, lengths[i]);
+
+            rp_host_kernels()->fill(NULL, x.data, x.dtype, x.n, 0.75f);
+            for (size_t j = 0; j < x.n; j++)
+                assert_true(host_value(x, j) == 0.75);
+        }
+    }
+}
+
+static void
+adds_up_squares(void **state)
+{
+    const RpKernels *kernels = rp_host_kernels();
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
+            const Array x = host_random((RpDtype)dtype, lengths[i], 1);
+            double sum = 2.5;
+            double want = 2.5;
+            int32_t broken = 0;
+            RpSumSquaresArgs args = {x.dtype, x.n, x.data, &sum, &broken};
+
+            for (size_t j = 0; j < x.n; j++)
+                want += x.values[j] * x.values[j];
+            args.workspace = host_workspace(kernels->sum_squares_workspace(&args));
+            kernels->sum_squares(NULL, &args);
+            assert_true(fabs(sum - want) <= 1e-13 * want);
+            assert_int_equal(broken, 0);
+        }
+    }
+}
+
+static void
+finds_what_is_not_finite(void **state)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+
+    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
+        for (size_t place = 0; place < 603; place += 67) {
+            const Array x = host_random(RP_DTYPE_FP32, 603, 1);
+            double sum = 0;
+            int32_t broken = 0;
+            const RpSumSquaresArgs args = {x.dtype, x.n, x.data, &sum, &broken};
+
+            ((float *)x.data)[place] = 3e38f;
+            rp_host_kernels()->sum_squares(NULL, &args);
+            assert_int_equal(broken, 0);
+            ((float *)x.data)[place] = bad[i];
+            rp_host_kernels()->sum_squares(NULL, &args);
+            assert_int_equal(broken, 1);
+            assert_false(isfinite(sum));
+        }
+    }
+}
+
+static void
+never_fails(void **state)
+{
+    GError *error = NULL;
+
+    assert_true(rp_host_kernels()->check(NULL, &error));
+    assert_null(error);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(gates_with_silu),
+        host_test(gates_at_the_ends_of_the_range),
+        host_test(takes_exp_to_two_units),
+        host_test(converts_and_adds_between_all_storages),
+        host_test(adds_in_place),
+        host_test(fills),
+        host_test(adds_up_squares),
+        host_test(finds_what_is_not_finite),
+        host_test(never_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,114 @@
+#include "tests/exec-host/host-fixture.h"
+#include "tests/exec-host/reference.h"
+
+static const RpMatmulForm forms[] = {RP_MATMUL_NT, RP_MATMUL_NN, RP_MATMUL_TN};
+
+static void
+check_matmul(RpMatmulArgs args)
+{
+    const RpKernels *kernels = rp_host_kernels();
+    const Array a = host_random(args.a_dtype, args.m * args.k, 1);
+    const Array b = host_random(args.b_dtype, args.n * args.k, 1);
+    const Array old = host_random(args.c_dtype, args.m * args.n, 1);
+    Array c = args.accumulate ? host_copy(old) : host_output(args.c_dtype, args.m * args.n);
+    double *want = host_doubles(c.n);
+
+    memcpy(want, old.values, c.n * sizeof *want);
+    reference_matmul(args.form, args.m, args.n, args.k, a.values, b.values, want, args.accumulate);
+    args.a = a.data;
+    args.b = b.data;
+    args.c = c.data;
+    args.workspace = host_workspace(kernels->matmul_workspace(&args));
+    kernels->matmul(NULL, &args);
+    host_assert_close(c, want, args.k, 0);
+}
+
+static void
+multiplies_in_every_form_and_size(void **state)
+{
+    static const size_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {67, 129, 31}, {13, 11, 1031},
+                                      {1, 300, 9}, {300, 259, 5}, {513, 2, 3},   {17, 1, 130}};
+
+    for (size_t f = 0; f < G_N_ELEMENTS(forms); f++)
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+            for (gboolean accumulate = FALSE; accumulate <= TRUE; accumulate++)
+                check_matmul((RpMatmulArgs){.form = forms[f],
+                                            .m = sizes[s][0],
+                                            .n = sizes[s][1],
+                                            .k = sizes[s][2],
+                                            .accumulate = accumulate});
+}
+
+static void
+multiplies_every_mixture_of_storages(void **state)
+{
+    for (size_t f = 0; f < G_N_ELEMENTS(forms); f++)
+        for (guint mixture = 0; mixture < RP_N_DTYPES * RP_N_DTYPES * RP_N_DTYPES; mixture++)
+            check_matmul((RpMatmulArgs){.form = forms[f],
+                                        .m = 261,
+                                        .n = 259,
+                                        .k = 13,
+                                        .a_dtype = (RpDtype)(mixture % 3),
+                                        .b_dtype = (RpDtype)(mixture / 3 % 3),
+                                        .c_dtype = (RpDtype)(mixture / 9),
+                                        .accumulate = mixture % 2 == 0});
+}
+
+static void
+needs_no_workspace_in_fp32(void **state)
+{
+    const RpMatmulArgs args = {.m = 100, .n = 200, .k = 300};
+
+    assert_int_equal(rp_host_kernels()->matmul_workspace(&args), 0);
+}
+
+static void
+adds_a_bias_to_every_token(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        const size_t tokens = 13;
+        const size_t n = 1031;
+        const Array bias = host_random((RpDtype)dtype, n, 1);
+        const Array y = host_random((RpDtype)dtype, tokens * n, 1);
+        const RpBiasArgs args = {(RpDtype)dtype, tokens, n, .bias = bias.data, .y = y.data};
+        double *want = host_doubles(y.n);
+
+        for (size_t i = 0; i < y.n; i++)
+            want[i] = y.values[i] + bias.values[i % n];
+        rp_host_kernels()->bias_forward(NULL, &args);
+        host_assert_close(y, want, 1, 0);
+    }
+}
+
+static void
+adds_up_the_gradient_of_a_bias(void **state)
+{
+    const RpKernels *kernels = rp_host_kernels();
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        const size_t tokens = 197;
+        const size_t n = 523;
+        const Array dy = host_random((RpDtype)dtype, tokens * n, 1);
+        const Array d_bias = host_random(RP_DTYPE_FP32, n, 1);
+        RpBiasArgs args = {(RpDtype)dtype, tokens, n, .dy = dy.data, .d_bias = d_bias.data};
+
+        args.workspace = host_workspace(kernels->bias_backward_workspace(&args));
+        kernels->bias_backward(NULL, &args);
+        for (size_t i = 0; i < dy.n; i++)
+            d_bias.values[i % n] += dy.values[i];
+        host_assert_close(d_bias, d_bias.values, tokens, 0);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(multiplies_in_every_form_and_size),
+        host_test(multiplies_every_mixture_of_storages),
+        host_test(needs_no_workspace_in_fp32),
+        host_test(adds_a_bias_to_every_token),
+        host_test(adds_up_the_gradient_of_a_bias),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

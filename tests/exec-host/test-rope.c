@@ -1,0 +1,125 @@
+#include "tests/exec-host/host-fixture.h"
+#include "tests/exec-host/reference.h"
+
+#include <math.h>
+
+#include "exec/host/rope-table.h"
+#include "exec/model/safetensors.h"
+
+#define POSITIONS 300
+
+typedef struct {
+    float *frequencies, *cosines, *sines;
+    double *exact_frequencies;
+    int32_t *positions;
+} Tables;
+
+static Tables
+make_tables(guint head_size, size_t tokens)
+{
+    const RpRope rope = {.type = RP_ROPE_DEFAULT, .theta = 10000};
+    Tables tables;
+
+    tables.frequencies = host_bytes(head_size / 2 * sizeof(float));
+    tables.cosines = host_bytes(POSITIONS * head_size / 2 * sizeof(float));
+    tables.sines = host_bytes(POSITIONS * head_size / 2 * sizeof(float));
+    tables.exact_frequencies = host_doubles(head_size / 2);
+    tables.positions = host_bytes(tokens * sizeof(int32_t));
+    rp_rope_frequencies(&rope, head_size, tables.frequencies);
+    rp_rope_table(tables.frequencies, head_size, POSITIONS, tables.cosines, tables.sines);
+    for (guint i = 0; i < head_size / 2; i++)
+        tables.exact_frequencies[i] = (double)tables.frequencies[i];
+    for (size_t t = 0; t < tokens; t++)
+        tables.positions[t] = host_random_below(POSITIONS);
+    return tables;
+}
+
+static void
+check_rotation(RpDtype dtype, guint head_size, gboolean in_place)
+{
+    const size_t tokens = 23;
+    const size_t heads = 3;
+    const Tables tables = make_tables(head_size, tokens);
+    double *want = host_doubles(tokens * heads * head_size);
+
+    for (int direction = 1; direction >= -1; direction -= 2) {
+        const Array x = host_random(dtype, tokens * heads * head_size, 1);
+        const Array y = in_place ? x : host_output(dtype, x.n);
+        const RpRopeArgs args = {.dtype = dtype,
+                                 .tokens = tokens,
+                                 .heads = heads,
+                                 .head_size = head_size,
+                                 .positions = tables.positions,
+                                 .cosines = tables.cosines,
+                                 .sines = tables.sines,
+                                 .x = x.data,
+                                 .y = y.data};
+
+        reference_rope(tokens, heads, head_size, tables.positions, tables.exact_frequencies,
+                       direction, x.values, want);
+        if (direction > 0)
+            rp_host_kernels()->rope_forward(NULL, &args);
+        else
+            rp_host_kernels()->rope_backward(NULL, &args);
+        /* the tables hold fp32 angles: half a unit at 299 is 1.5e-5, as 41 terms allow */
+        host_assert_close(y, want, 41 * 41, 0);
+    }
+}
+
+static void
+turns_heads_of_any_even_size(void **state)
+{
+    static const guint head_sizes[] = {2, 6, 34, 128, 1030};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+        for (size_t i = 0; i < G_N_ELEMENTS(head_sizes); i++)
+            for (gboolean in_place = FALSE; in_place <= TRUE; in_place++)
+                check_rotation((RpDtype)dtype, head_sizes[i], in_place);
+}
+
+static void
+makes_the_frequencies_of_transformers(void **state)
+{
+    static const struct {
+        const char *name;
+        guint head_size;
+        RpRope rope;
+    } cases[] = {
+        {"plain-1e4-128", 128, {RP_ROPE_DEFAULT, 1e4, 0, 0, 0, 0}},
+        {"plain-1e6-128", 128, {RP_ROPE_DEFAULT, 1e6, 0, 0, 0, 0}},
+        {"plain-5e5-64", 64, {RP_ROPE_DEFAULT, 5e5, 0, 0, 0, 0}},
+        {"llama3-5e5-128", 128, {RP_ROPE_LLAMA3, 5e5, 8, 1, 4, 8192}},
+        {"llama3-5e5-64", 64, {RP_ROPE_LLAMA3, 5e5, 32, 1, 4, 8192}},
+    };
+    char *path = rp_test_source_path("tests/exec-host/fixtures/frequencies.safetensors");
+    GError *error = NULL;
+    RpSafetensors *file = rp_safetensors_open(path, &error);
+
+    rp_assert_no_error(error);
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        const RpSafetensor *tensor = rp_safetensors_find(file, cases[i].name);
+        const Array got = host_output(RP_DTYPE_FP32, cases[i].head_size / 2);
+
+        assert_non_null(tensor);
+        assert_int_equal(tensor->elements, got.n);
+        rp_rope_frequencies(&cases[i].rope, cases[i].head_size, got.data);
+        for (size_t j = 0; j < got.n; j++) {
+            const double want = (double)((const float *)tensor->data)[j];
+
+            /* torch's pow may be off by a unit; the operations after it double that at most */
+            assert_true(fabs(host_value(got, j) - want) <= want * 0x1p-22);
+        }
+    }
+    rp_safetensors_free(file);
+    g_free(path);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(turns_heads_of_any_even_size),
+        host_test(makes_the_frequencies_of_transformers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
