@@ -10,7 +10,6 @@
 #define SEARCHED_ACTIONS 32768 /* of an iteration, each way; longer ones are cut for the search */
 #define CHEAP_ACTIONS 8192     /* of an iteration for which so many candidates are tried */
 #define PAPER_ATTEMPTS 16
-#define FULL_ITERATIONS 5
 #define FULL_ROUNDS 4       /* round sizes that are compared with every transfer */
 #define FULL_CANDIDATES 120 /* for each of them, in `compute` fidelity */
 #define SETTLING_TURNS 64   /* slots that each device runs before the rhythm is steady */
@@ -177,7 +176,9 @@ full_cost(const CostContext *context, const RpPartition *partition, guint round)
 {
     RpPlanOptions options = context->options;
     RpMachine machine = rp_machine_from_profile(context->profile);
-    guint iterations = options.async ? FULL_ITERATIONS : 1;
+    guint slots = (partition->n_forward + partition->n_backward) * (options.micro_batches / round);
+    guint end = SEARCH_WARM_UP + settling_iterations(SEARCH_TURNS, options.gpus, slots);
+    guint iterations = options.async ? end + 1 : 1;
 
     options.fidelity = RP_FIDELITY_FULL;
     options.fused_forward = RP_FUSED_PHYSICAL;
@@ -189,7 +190,7 @@ full_cost(const CostContext *context, const RpPartition *partition, guint round)
     if (trace == NULL)
         return G_MAXINT64;
     if (options.async)
-        return rp_report_steady(trace, FULL_ITERATIONS - 2, FULL_ITERATIONS - 1).iteration_ns;
+        return rp_report_steady(trace, SEARCH_WARM_UP, end).iteration_ns;
     return rp_trace_end_ns(trace);
 }
 
