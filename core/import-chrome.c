@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "core/profile-private.h"
+#include "core/quote.h"
 
 #define HEADER                                                                                     \
     "{\"otherData\":{\"format\":\"roundpipe-trace/1\",\"origin\":\"$\",\"gpus\":#,"                \
@@ -46,9 +46,9 @@ fail(const Reader *reader, RpExportError code, const char *expected)
 {
     const char *line_end = memchr(reader->at, '\n', (gsize)(reader->end - reader->at));
     gsize length = (gsize)((line_end ? line_end : reader->end) - reader->at);
-    g_autofree char *name = rp_profile_display_name(reader->name);
+    g_autofree char *name = rp_display_name(reader->name);
     g_autofree char *found = g_strndup(reader->at, MIN(length, 240));
-    g_autofree char *quoted = rp_profile_quote(found);
+    g_autofree char *quoted = rp_quote(found);
 
     g_set_error(reader->error, RP_EXPORT_ERROR, code,
                 "%s: line %" G_GUINT64_FORMAT ": expected %s, found %s", name, reader->line,

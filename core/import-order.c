@@ -8,7 +8,7 @@
  */
 #include "core/import-pytorch.h"
 
-#include "core/profile-private.h"
+#include "core/quote.h"
 
 enum { ACTIVATION, INPUT_GRADIENT, WEIGHT_GRADIENT, N_PRODUCTS };
 
@@ -70,7 +70,7 @@ describe(const Weave *weave, guint rank, guint i)
 static gboolean
 fail(const Weave *weave, const char *subject, const char *problem)
 {
-    g_autofree char *name = rp_profile_display_name(weave->orders->name);
+    g_autofree char *name = rp_display_name(weave->orders->name);
 
     g_set_error(weave->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
                 problem);
@@ -457,7 +457,7 @@ fail_deadlock(const Weave *weave, guint rank)
     guint head = weave->next[maker_rank];
     find_maker(weave, missing_need(weave, action_at(weave, maker_rank, head)), &behind_rank,
                &behind);
-    g_autofree char *name = rp_profile_display_name(weave->orders->name);
+    g_autofree char *name = rp_display_name(weave->orders->name);
     g_autofree char *waiting = describe(weave, rank, weave->next[rank]);
     g_autofree char *wanted = describe(weave, maker_rank, maker);
     g_autofree char *blocked = describe(weave, maker_rank, head);

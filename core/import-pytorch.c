@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "core/profile-private.h"
+#include "core/quote.h"
 
 /* A cell in a message is cut after so many bytes. */
 #define SHOWN_BYTES 40
@@ -130,9 +130,9 @@ static gboolean
 fail(const Reader *reader, RpImportError code, const char *expected, const char *at,
      const char *end)
 {
-    g_autofree char *name = rp_profile_display_name(reader->name);
+    g_autofree char *name = rp_display_name(reader->name);
     g_autofree char *text = g_strndup(at, MIN((gsize)(end - at), SHOWN_BYTES));
-    g_autofree char *found = rp_profile_quote(text);
+    g_autofree char *found = rp_quote(text);
 
     g_set_error(reader->error, RP_IMPORT_ERROR, code, "%s: row %u, cell %u: expected %s, found %s",
                 name, reader->row, reader->cell, expected, found);
@@ -335,7 +335,7 @@ rp_orders_import_pytorch(const char *name, const char *text, gsize length, guint
     const char *end = text + length;
     guint n_rows = count_rows(text, end);
     if (n_rows == 0 || n_rows > RP_PYTORCH_MAX_ROWS) {
-        g_autofree char *shown = rp_profile_display_name(name);
+        g_autofree char *shown = rp_display_name(name);
         g_set_error(error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
                     "%s: expected 1 to %u rows, one for each rank, found %s", shown,
                     RP_PYTORCH_MAX_ROWS, n_rows == 0 ? "an empty file" : "more");

@@ -26,11 +26,5 @@
 gboolean rp_profile_scan(const char *name, const char *text, gsize length,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Writes @text for a message: quoted, on one line, cut after 60 characters. (transfer full) */
-char *rp_profile_quote(const char *text);
-
-/* @name as it is where it is printable, quoted otherwise. (transfer full) */
-char *rp_profile_display_name(const char *name);
-
 /* The default of RpLayer.weight_gradient_ns. */
 gint64 rp_profile_default_weight_gradient_ns(gint64 backward_ns);

@@ -11,6 +11,7 @@
 
 #include "core/profile-private.h"
 #include "core/profile-section.h"
+#include "core/quote.h"
 
 #define MAX_NAME 128
 #define MAX_GPUS 4096
@@ -360,14 +361,14 @@ rp_profile_parse(const char *name, const char *text, gsize length, GError **erro
         return NULL;
     parser = json_parser_new_immutable();
     if (!json_parser_load_from_data(parser, text, (gssize)length, &json_error)) {
-        g_autofree char *shown = rp_profile_display_name(name);
+        g_autofree char *shown = rp_display_name(name);
         g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX, "%s: %s", shown,
                     json_error->message);
         return NULL;
     }
     JsonNode *root = json_parser_get_root(parser);
     if (!root || !JSON_NODE_HOLDS_OBJECT(root)) {
-        g_autofree char *shown = rp_profile_display_name(name);
+        g_autofree char *shown = rp_display_name(name);
         g_autofree char *found = rp_json_node_describe(root);
         g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FORMAT,
                     "%s: the file: expected an object, found %s", shown, found);
@@ -417,7 +418,7 @@ rp_profile_load(const char *path, GError **error)
 
     g_autofree char *text = read_text(path, &length, &code);
     if (!text) {
-        g_autofree char *shown = rp_profile_display_name(path);
+        g_autofree char *shown = rp_display_name(path);
         g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, "%s: cannot read: %s", shown,
                     g_strerror(code));
         return NULL;

@@ -5,6 +5,7 @@
  * allocation.
  */
 #include "core/profile-private.h"
+#include "core/quote.h"
 
 #include <string.h>
 
@@ -37,7 +38,7 @@ fail_at(const Scan *scan, const char *at, const char *expected, const char *foun
 {
     guint line = 1;
     const char *line_start = scan->text;
-    g_autofree char *name = rp_profile_display_name(scan->name);
+    g_autofree char *name = rp_display_name(scan->name);
 
     for (const char *p = scan->text; p < at; p++) {
         if (*p == '\n') {
@@ -68,7 +69,7 @@ fail(const Scan *scan, const char *expected)
         used++;
     memcpy(word, scan->at, used);
     word[used] = '\0';
-    g_autofree char *found = rp_profile_quote(word);
+    g_autofree char *found = rp_quote(word);
     return fail_at(scan, scan->at, expected, found);
 }
 
@@ -240,7 +241,7 @@ scan_key(Scan *scan)
         if (level->keys[i].length == key.length &&
             memcmp(level->keys[i].start, key.start, key.length) == 0) {
             g_autofree char *text = g_strndup(key.start, key.length);
-            g_autofree char *quoted = rp_profile_quote(text);
+            g_autofree char *quoted = rp_quote(text);
             g_autofree char *found = g_strdup_printf("%s a second time", quoted);
             return fail_at(scan, start, "each key once", found);
         }
@@ -317,7 +318,7 @@ rp_profile_scan(const char *name, const char *text, gsize length, GError **error
     gboolean done = FALSE;
 
     if (length > RP_PROFILE_MAX_FILE_BYTES) {
-        g_autofree char *shown = rp_profile_display_name(name);
+        g_autofree char *shown = rp_display_name(name);
         g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
                     "%s: expected at most %" G_GSIZE_FORMAT " bytes, found more", shown,
                     RP_PROFILE_MAX_FILE_BYTES);

@@ -10,6 +10,7 @@
 #include "core/profile-private.h"
 #include "core/suggest.h"
 #include "core/units.h"
+#include "core/quote.h"
 
 void
 rp_section_clear(RpSection *section)
@@ -29,7 +30,7 @@ gboolean
 rp_section_fail(const RpSection *section, RpProfileError code, const char *key,
                 const char *expected, const char *found)
 {
-    g_autofree char *file = rp_profile_display_name(section->file);
+    g_autofree char *file = rp_display_name(section->file);
     g_autofree char *place = rp_section_place(section, key);
 
     g_set_error(section->error, RP_PROFILE_ERROR, code, "%s: %s: expected %s, found %s", file,
@@ -49,7 +50,7 @@ rp_json_node_describe(JsonNode *node)
     if (JSON_NODE_HOLDS_NULL(node))
         return g_strdup("null");
     if (json_node_get_value_type(node) == G_TYPE_STRING)
-        return rp_profile_quote(json_node_get_string(node));
+        return rp_quote(json_node_get_string(node));
     if (json_node_get_value_type(node) == G_TYPE_BOOLEAN)
         return g_strdup(json_node_get_boolean(node) ? "true" : "false");
     if (json_node_get_value_type(node) == G_TYPE_INT64)
@@ -78,7 +79,7 @@ rp_section_check_keys(const RpSection *section, const char *const *known)
         const char *nearest = rp_nearest_name(key, known);
         g_autofree char *expected = nearest ? g_strdup_printf("a known key such as \"%s\"", nearest)
                                             : g_strdup("a known key");
-        g_autofree char *found = rp_profile_quote(key);
+        g_autofree char *found = rp_quote(key);
         return rp_section_fail(section, RP_PROFILE_ERROR_FORMAT, NULL, expected, found);
     }
     return TRUE;

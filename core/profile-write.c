@@ -15,6 +15,7 @@
 
 #include "core/profile-private.h"
 #include "core/units.h"
+#include "core/quote.h"
 
 #define BYTES_PER_GB 1e9
 
@@ -307,7 +308,7 @@ rp_profile_to_json(const RpProfile *profile)
 static gboolean
 fail(const char *path, const char *reason, GError **error)
 {
-    g_autofree char *shown = rp_profile_display_name(path);
+    g_autofree char *shown = rp_display_name(path);
 
     g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, "%s: cannot write: %s", shown,
                 reason);

@@ -6,6 +6,7 @@
 
 #include "exec/data/dataset-private.h"
 #include "exec/model/file.h"
+#include "core/quote.h"
 
 #define PROGRESS_SAMPLES 256
 
@@ -59,7 +60,7 @@ rp_dataset_open(const char *path, guint vocabulary, guint sequence_tokens, GErro
         return rp_dataset_open_jsonl(path, vocabulary, error);
     if (g_str_has_suffix(path, ".bin"))
         return rp_dataset_open_tokens(path, vocabulary, sequence_tokens, error);
-    g_autofree char *name = rp_file_display_name(path);
+    g_autofree char *name = rp_display_name(path);
     g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
                 "%s: expected a name that ends in .jsonl or .bin, found another", name);
     return NULL;
@@ -155,7 +156,7 @@ rp_dataset_map(const char *path, char **name, GError **error)
 
     if (!map)
         return NULL;
-    *name = rp_file_display_name(path);
+    *name = rp_display_name(path);
     return g_mapped_file_get_bytes(map);
 }
 

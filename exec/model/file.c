@@ -6,21 +6,12 @@
 #include <unistd.h>
 
 #include "exec/model/json-pull.h"
-
-char *
-rp_file_display_name(const char *path)
-{
-    gboolean plain = g_utf8_validate(path, -1, NULL);
-
-    for (const char *p = path; plain && *p; p = g_utf8_next_char(p))
-        plain = !g_unichar_iscntrl(g_utf8_get_char(p));
-    return plain ? g_strdup(path) : rp_json_quote(path);
-}
+#include "core/quote.h"
 
 static GMappedFile *
 fail(GError **error, const char *path, const char *what, int number)
 {
-    g_autofree char *shown = rp_file_display_name(path);
+    g_autofree char *shown = rp_display_name(path);
 
     g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number), "%s: %s: %s", shown,
                 what, g_strerror(number));
@@ -47,7 +38,7 @@ rp_file_map(const char *path, GError **error)
     GMappedFile *map = g_mapped_file_new_from_fd(fd, FALSE, &map_error);
     close(fd);
     if (!map) {
-        g_autofree char *shown = rp_file_display_name(path);
+        g_autofree char *shown = rp_display_name(path);
         g_set_error(error, map_error->domain, map_error->code, "%s: cannot be mapped: %s", shown,
                     map_error->message);
     }

@@ -14,6 +14,3 @@
  * Errors: G_FILE_ERROR naming @path
  */
 GMappedFile *rp_file_map(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* @path as it is where it is printable, quoted otherwise. (transfer full) */
-char *rp_file_display_name(const char *path);

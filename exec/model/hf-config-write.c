@@ -5,6 +5,7 @@
 
 #include "exec/model/file.h"
 #include "exec/model/json-pull.h"
+#include "core/quote.h"
 
 /* What the published configs of a family have in common beyond the catalogue's shapes. */
 typedef struct {
@@ -204,7 +205,7 @@ rp_hf_config_save(const RpModelConfig *config, const char *path, GError **error)
                                  G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0666,
                                  error))
         return TRUE;
-    g_autofree char *shown = rp_file_display_name(path);
+    g_autofree char *shown = rp_display_name(path);
     g_prefix_error(error, "cannot write \"%s\": ", shown);
     return FALSE;
 }

@@ -9,6 +9,7 @@
 #include "core/suggest.h"
 #include "exec/model/file.h"
 #include "exec/model/json-pull.h"
+#include "core/quote.h"
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
 #define MAX_SIZE (1u << 24)      /* of any dimension */
@@ -492,7 +493,7 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModelConf
     g_return_val_if_fail(name && (text || length == 0) && config, FALSE);
     g_return_val_if_fail(!error || !*error, FALSE);
 
-    shown = rp_file_display_name(name);
+    shown = rp_display_name(name);
     reader.raw = (Raw){.architecture = -1, .model_type = -1, .partial_rotary = 1};
     reader.raw.config = (RpModelConfig){.rms_norm_eps = DEFAULT_EPS,
                                         .initializer_range = DEFAULT_RANGE,
@@ -525,7 +526,7 @@ rp_hf_config_load(const char *path, RpModelConfig *config, GError **error)
         return FALSE;
     gsize length = g_mapped_file_get_length(map);
     if (length > MAX_FILE_BYTES) {
-        g_autofree char *shown = rp_file_display_name(path);
+        g_autofree char *shown = rp_display_name(path);
         g_set_error(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_SYNTAX,
                     "%s: expected at most %" G_GSIZE_FORMAT " bytes, found %" G_GSIZE_FORMAT, shown,
                     MAX_FILE_BYTES, length);

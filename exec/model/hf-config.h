@@ -2,8 +2,8 @@
  * `config.json` of Hugging Face transformers, for Qwen3ForCausalLM and LlamaForCausalLM.
  *
  * Keys that change the arithmetic are read and checked, and refused where they ask for something
- * that is not implemented here; all others are ignored, as transformers does. What an absent key
- * means is what transformers takes it to mean (docs/checkpoint-format.md lists it).
+ * that this project does not compute; all others are ignored, as transformers does. What an absent
+ * key means is what transformers takes it to mean (docs/checkpoint-format.md lists it).
  */
 #pragma once
 

@@ -1,4 +1,5 @@
 #include "exec/model/json-pull.h"
+#include "core/quote.h"
 
 #include <errno.h>
 #include <math.h>
@@ -46,7 +47,7 @@ fail_word(RpJsonPull *pull, const char *at, const char *expected)
         for (n = 1; n < left && n < MAX_QUOTED && at[n] != '"' && at[n] != '\n'; n++)
             ;
         g_autofree char *text = g_strndup(at + 1, n - 1);
-        g_autofree char *found = rp_json_quote(text);
+        g_autofree char *found = rp_quote(text);
         return fail_at(pull, at, expected, found);
     }
     while (n < MIN(left, MAX_NUMBER) && (g_ascii_isalnum(at[n]) || strchr("+-._", at[n])) && at[n])
@@ -56,7 +57,7 @@ fail_word(RpJsonPull *pull, const char *at, const char *expected)
             n++;
         while (n < left && ((guchar)at[n] & 0xc0) == 0x80);
     g_autofree char *text = g_strndup(at, n);
-    g_autofree char *quoted = rp_json_quote(text);
+    g_autofree char *quoted = rp_quote(text);
     gboolean plain = g_ascii_isalnum(*at) || *at == '-';
     return fail_at(pull, at, expected, plain ? text : quoted);
 }

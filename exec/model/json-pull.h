@@ -84,8 +84,6 @@ gboolean rp_json_pull_end(RpJsonPull *pull);
 gboolean rp_json_pull_fail(RpJsonPull *pull, const char *expected);
 gboolean rp_json_pull_fail_value(RpJsonPull *pull, const char *expected);
 
-/* @text for a message: quoted, on one line, cut after 100 characters. (transfer full) */
-char *rp_json_quote(const char *text);
 /* Appends @text as a JSON string. */
 void rp_json_append_string(GString *json, const char *text);
 /* Appends a finite @value in the fewest digits that read back as the same double. */

@@ -3,31 +3,6 @@
 
 #include <string.h>
 
-#define MAX_QUOTED 100
-
-char *
-rp_json_quote(const char *text)
-{
-    g_autoptr(GString) out = g_string_new("\"");
-    const char *p = text;
-
-    for (gsize n = 0; *p && n < MAX_QUOTED; n++) {
-        gunichar c = g_utf8_get_char_validated(p, -1);
-        if (c == (gunichar)-1 || c == (gunichar)-2) {
-            g_string_append_printf(out, "\\x%02x", (guchar)*p);
-            p++;
-            continue;
-        }
-        if (g_unichar_iscntrl(c) || c == 0x2028 || c == 0x2029)
-            g_string_append_printf(out, "\\u%04x", c);
-        else
-            g_string_append_unichar(out, c);
-        p = g_utf8_next_char(p);
-    }
-    g_string_append(out, *p ? "…\"" : "\"");
-    return g_string_free(g_steal_pointer(&out), FALSE);
-}
-
 void
 rp_json_append_string(GString *json, const char *text)
 {

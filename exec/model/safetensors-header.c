@@ -6,6 +6,7 @@
  *                           0          begin            end
  */
 #include "exec/model/safetensors-private.h"
+#include "core/quote.h"
 
 #include <string.h>
 
@@ -56,7 +57,7 @@ fail_header(const Reader *reader, const char *expected, const char *found)
 static gboolean G_GNUC_PRINTF(3, 4)
     fail_tensor(const Reader *reader, const char *name, const char *format, ...)
 {
-    g_autofree char *quoted = rp_json_quote(name);
+    g_autofree char *quoted = rp_quote(name);
     va_list arguments;
 
     va_start(arguments, format);
@@ -185,7 +186,7 @@ read_tensor(Reader *reader)
                            other->file);
     }
     entry.tensor.name = g_string_chunk_insert(tensors->names, reader->text->str);
-    g_autofree char *quoted = rp_json_quote(entry.tensor.name);
+    g_autofree char *quoted = rp_quote(entry.tensor.name);
     g_autofree char *place = g_strdup_printf("tensor %s", quoted);
     reader->pull.place = place;
     if (!rp_json_pull_enter_object(&reader->pull))
@@ -299,7 +300,7 @@ rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *b
     g_autoptr(GString) text = g_string_new(NULL);
     const guint8 *start = bytes;
     guint64 header_bytes = 0;
-    char *file = rp_file_display_name(name);
+    char *file = rp_display_name(name);
     Reader reader = {.tensors = tensors,
                      .file = file,
                      .first = tensors->tensors->len,

@@ -6,6 +6,7 @@
  *   finish   sync all, remove the old index, rename the shards, rename the index
  */
 #include "exec/model/safetensors-private.h"
+#include "core/quote.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +52,7 @@ struct _RpSafetensorsWriter {
 static gboolean
 fail_errno(GError **error, const char *path, int number)
 {
-    g_autofree char *shown = rp_file_display_name(path);
+    g_autofree char *shown = rp_display_name(path);
     gboolean full = number == ENOSPC || number == EDQUOT;
 
     g_set_error(error, full ? RP_SAFETENSORS_ERROR : G_FILE_ERROR,
@@ -279,7 +280,7 @@ check_room(const RpSafetensorsWriter *writer, GError **error)
     guint64 left = (guint64)room.f_bavail * room.f_frsize;
     if (needed <= left)
         return TRUE;
-    g_autofree char *shown = rp_file_display_name(writer->path);
+    g_autofree char *shown = rp_display_name(writer->path);
     g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE,
                 "cannot write \"%s\": expected %" G_GUINT64_FORMAT
                 " bytes of free disk space, found %" G_GUINT64_FORMAT,
@@ -364,8 +365,8 @@ check_complete(const RpSafetensorsWriter *writer, GError **error)
         const Declared *tensor = declared(writer, i);
         if (tensor->written == tensor->bytes)
             continue;
-        g_autofree char *shown = rp_file_display_name(target(writer, tensor->shard)->path);
-        g_autofree char *quoted = rp_json_quote(tensor->name);
+        g_autofree char *shown = rp_display_name(target(writer, tensor->shard)->path);
+        g_autofree char *quoted = rp_quote(tensor->name);
         g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INCOMPLETE,
                     "cannot write \"%s\": tensor %s: expected %" G_GUINT64_FORMAT
                     " bytes, found %" G_GUINT64_FORMAT,

@@ -1,5 +1,6 @@
 /* Files, directories and the index; the header of a file is in safetensors-header.c. */
 #include "exec/model/safetensors-private.h"
+#include "core/quote.h"
 
 #include <string.h>
 
@@ -83,7 +84,7 @@ rp_safetensors_parse_index(const char *name, const char *text, gsize length, GEr
 {
     g_autoptr(GHashTable) shards = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
     g_autoptr(GString) key = g_string_new(NULL);
-    g_autofree char *shown = rp_file_display_name(name);
+    g_autofree char *shown = rp_display_name(name);
     RpJsonPull pull;
     gboolean found = FALSE;
 
@@ -115,8 +116,8 @@ static gboolean
 fail_index(const char *path, const char *name, GError **error, const char *expected,
            const char *found)
 {
-    g_autofree char *shown = rp_file_display_name(path);
-    g_autofree char *quoted = rp_json_quote(name);
+    g_autofree char *shown = rp_display_name(path);
+    g_autofree char *quoted = rp_quote(name);
 
     g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
                 "%s: tensor %s: expected it in %s, found it in %s", shown, quoted, expected, found);
@@ -128,7 +129,7 @@ static gboolean
 check_shard(const RpSafetensors *tensors, GHashTable *shards, guint first, const char *shard,
             GError **error)
 {
-    g_autofree char *found = rp_file_display_name(shard);
+    g_autofree char *found = rp_display_name(shard);
 
     for (guint i = first; i < tensors->tensors->len; i++) {
         const RpSafetensor *tensor = &g_array_index(tensors->tensors, RpSafetensor, i);
@@ -136,7 +137,7 @@ check_shard(const RpSafetensors *tensors, GHashTable *shards, guint first, const
 
         if (named && strcmp(named, shard) == 0)
             continue;
-        g_autofree char *expected = named ? rp_file_display_name(named) : g_strdup("weight_map");
+        g_autofree char *expected = named ? rp_display_name(named) : g_strdup("weight_map");
         return fail_index(tensors->path, tensor->name, error, expected, found);
     }
     return TRUE;
@@ -150,7 +151,7 @@ check_complete(const RpSafetensors *tensors, GHashTable *shards, GError **error)
 
     for (GList *item = names; item; item = item->next) {
         if (!g_hash_table_contains(tensors->by_name, item->data)) {
-            g_autofree char *shown = rp_file_display_name(g_hash_table_lookup(shards, item->data));
+            g_autofree char *shown = rp_display_name(g_hash_table_lookup(shards, item->data));
             return fail_index(tensors->path, item->data, error, shown, "no file");
         }
     }
@@ -165,7 +166,7 @@ add_shards(RpSafetensors *tensors, GError **error)
     if (!map)
         return FALSE;
     if (g_mapped_file_get_length(map) > MAX_INDEX_BYTES) {
-        g_autofree char *shown = rp_file_display_name(tensors->path);
+        g_autofree char *shown = rp_display_name(tensors->path);
         g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
                     "%s: expected at most %d bytes, found %" G_GSIZE_FORMAT, shown, MAX_INDEX_BYTES,
                     g_mapped_file_get_length(map));
@@ -207,7 +208,7 @@ find_in_directory(const char *directory, GError **error)
         if (g_file_test(path, G_FILE_TEST_EXISTS))
             return g_steal_pointer(&path);
     }
-    g_autofree char *shown = rp_file_display_name(directory);
+    g_autofree char *shown = rp_display_name(directory);
     g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: expected %s or %s, found neither",
                 shown, names[0], names[1]);
     return NULL;

@@ -4,6 +4,7 @@
 
 #include "exec/model/file.h"
 #include "exec/model/json-pull.h"
+#include "core/quote.h"
 
 G_DEFINE_QUARK(rp - weights - error - quark, rp_weights_error)
 
@@ -222,8 +223,8 @@ static gboolean
 fail(GError **error, RpWeightsError code, const char *file, const char *tensor,
      const char *expected, const char *found)
 {
-    g_autofree char *shown = rp_file_display_name(file);
-    g_autofree char *quoted = rp_json_quote(tensor);
+    g_autofree char *shown = rp_display_name(file);
+    g_autofree char *quoted = rp_quote(tensor);
 
     g_set_error(error, RP_WEIGHTS_ERROR, (gint)code, "%s: tensor %s: expected %s, found %s", shown,
                 quoted, expected, found);

@@ -182,36 +182,6 @@ step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
         _mm_sfence(); /* before whatever tells another thread that the weights are there */
 }
 
-G_ALWAYS_INLINE static inline void
-step_from(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpNumber gradient_number)
-{
-    if (arrays->published == NULL)
-        step_loop(factors, arrays, n, gradient_number, FALSE, RP_NUMBER_FP32);
-    else if (arrays->published_number == RP_NUMBER_FP32)
-        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_FP32);
-    else if (arrays->published_number == RP_NUMBER_BF16)
-        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_BF16);
-    else
-        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_FP16);
-}
-
-static void
-step(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
-{
-    switch (arrays->gradient_number) {
-    case RP_NUMBER_FP32:
-        step_from(factors, arrays, n, RP_NUMBER_FP32);
-        break;
-    case RP_NUMBER_BF16:
-        step_from(factors, arrays, n, RP_NUMBER_BF16);
-        break;
-    case RP_NUMBER_FP16:
-        step_from(factors, arrays, n, RP_NUMBER_FP16);
-        break;
-    }
-}
-
 /* With a constant @number. */
 G_ALWAYS_INLINE static inline void
 publish_part(const float *weight, void *published, gsize i, gsize n, RpNumber number)
@@ -235,17 +205,6 @@ publish_loop(const float *weight, void *published, RpNumber number, gsize n)
     if (i < n)
         publish_part(weight, published, i, n - i, number);
     _mm_sfence();
-}
-
-static void
-publish(const float *weight, void *published, RpNumber number, gsize n)
-{
-    if (number == RP_NUMBER_FP32)
-        publish_loop(weight, published, RP_NUMBER_FP32, n);
-    else if (number == RP_NUMBER_BF16)
-        publish_loop(weight, published, RP_NUMBER_BF16, n);
-    else
-        publish_loop(weight, published, RP_NUMBER_FP16, n);
 }
 
 /* Adds the squares of 16 values to two accumulators of 8 lanes. */
@@ -281,15 +240,7 @@ sum_squares_loop(const void *values, RpNumber number, gsize n)
     return rp_adamw_add_lanes(lanes);
 }
 
-static double
-sum_squares(const void *values, RpNumber number, gsize n)
-{
-    if (number == RP_NUMBER_FP32)
-        return sum_squares_loop(values, RP_NUMBER_FP32, n);
-    if (number == RP_NUMBER_BF16)
-        return sum_squares_loop(values, RP_NUMBER_BF16, n);
-    return sum_squares_loop(values, RP_NUMBER_FP16, n);
-}
+#include "exec/optim/adamw-dispatch.h"
 
 const RpAdamwOps rp_adamw_avx512 = {
     .name = "avx512",

@@ -31,37 +31,7 @@ step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
 }
 
 G_ALWAYS_INLINE static inline void
-step_from(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpNumber gradient_number)
-{
-    if (arrays->published == NULL)
-        step_loop(factors, arrays, n, gradient_number, FALSE, RP_NUMBER_FP32);
-    else if (arrays->published_number == RP_NUMBER_FP32)
-        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_FP32);
-    else if (arrays->published_number == RP_NUMBER_BF16)
-        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_BF16);
-    else
-        step_loop(factors, arrays, n, gradient_number, TRUE, RP_NUMBER_FP16);
-}
-
-static void
-step(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
-{
-    switch (arrays->gradient_number) {
-    case RP_NUMBER_FP32:
-        step_from(factors, arrays, n, RP_NUMBER_FP32);
-        break;
-    case RP_NUMBER_BF16:
-        step_from(factors, arrays, n, RP_NUMBER_BF16);
-        break;
-    case RP_NUMBER_FP16:
-        step_from(factors, arrays, n, RP_NUMBER_FP16);
-        break;
-    }
-}
-
-static void
-publish(const float *restrict weight, void *restrict published, RpNumber number, gsize n)
+publish_loop(const float *restrict weight, void *restrict published, RpNumber number, gsize n)
 {
     uint16_t *restrict half = published;
 
@@ -93,15 +63,7 @@ sum_squares_loop(const void *values, RpNumber number, gsize n)
     return rp_adamw_add_lanes(lanes);
 }
 
-static double
-sum_squares(const void *values, RpNumber number, gsize n)
-{
-    if (number == RP_NUMBER_FP32)
-        return sum_squares_loop(values, RP_NUMBER_FP32, n);
-    if (number == RP_NUMBER_BF16)
-        return sum_squares_loop(values, RP_NUMBER_BF16, n);
-    return sum_squares_loop(values, RP_NUMBER_FP16, n);
-}
+#include "exec/optim/adamw-dispatch.h"
 
 const RpAdamwOps rp_adamw_plain = {
     .name = "plain",
