@@ -240,6 +240,8 @@ fill_head(const Context *context, RpProfile *profile, guint index)
 
     set_tensors(context, profile, index, RP_LAYER_HEAD);
     layer->name = g_intern_static_string("head");
+    if (model->tied)
+        layer->tied_bytes = BYTES_16BIT * model->vocabulary * model->hidden;
     layer->input_bytes = BYTES_16BIT * tokens * model->hidden;
     layer->activation_bytes = 2 * layer->input_bytes; /* input of the norm, and its output */
     layer->forward_workspace_bytes = chunk * model->vocabulary * (BYTES_16BIT + BYTES_FP32);

@@ -47,7 +47,8 @@ typedef struct {
  * - head: input 2hT, output 0 (a loss is two numbers); it works in chunks of
  *   RP_COST_MODEL_HEAD_CHUNK tokens and never holds all logits: chunk x V x (2 + 4) bytes of
  * scratch
- * - tied models: embedding and head both have the whole matrix as parameters and as gradient
+ * - tied models: embedding and head both have the whole matrix as parameters and as gradient; the
+ *   head's tied_bytes say that it is kept and updated once
  * - LoRA: parameters include the adapters; only adapters have gradients
  *
  * Returns: (transfer full): the profile

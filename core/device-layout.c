@@ -97,11 +97,11 @@ aligned(guint64 bytes)
 }
 
 RpSlotLayout
-rp_slot_layout(const RpLargest *largest)
+rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
 {
     const guint64 *parameters = largest->parameters;
     const guint64 *workspace = largest->workspace;
-    guint64 sums = aligned(2 * largest->gradients);
+    guint64 sums = aligned(rp_profile_sum_bytes(profile, largest->gradients));
     RpSlotLayout best = {.bytes = G_MAXUINT64};
 
     for (guint inside = 0; inside < 4; inside++) {
@@ -126,6 +126,6 @@ rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partit
 {
     RpLargest largest = rp_largest_dispatched(profile, partition);
 
-    return rp_slot_layout(&largest).bytes + 2 * aligned(largest.input) +
+    return rp_slot_layout(profile, &largest).bytes + 2 * aligned(largest.input) +
            2 * aligned(largest.gradient) + 2 * aligned(largest.output) + aligned(largest.gradients);
 }

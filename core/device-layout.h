@@ -51,4 +51,4 @@ void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpParti
 RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition);
 
 /* The layout that takes the least room. */
-RpSlotLayout rp_slot_layout(const RpLargest *largest);
+RpSlotLayout rp_slot_layout(const RpProfile *profile, const RpLargest *largest);

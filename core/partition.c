@@ -177,7 +177,9 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
         bytes = plus(bytes, plus(times(input, 4), output));
         break;
     }
-    return plus(bytes, plus(times(gradients, 3), activations));
+    return plus(bytes,
+                plus(plus(gradients, times(gradients, 4 / rp_profile_element_bytes(profile))),
+                     activations));
 }
 
 /* What stands at @at, for a message. */

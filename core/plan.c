@@ -18,6 +18,8 @@ struct _RpPlan {
     GArray *buffers;      /* RpBuffer */
     guint64 *arena_bytes; /* gpus + 1 */
     gboolean *overlaps;   /* gpus + 1: whether buffers share bytes */
+    RpPlanLayer *layers;  /* n_layers */
+    guint32 *constants;   /* gpus */
 };
 
 void
@@ -36,6 +38,7 @@ clear_stage(gpointer data)
 
     rp_chunks_clear(&stage->parameters);
     rp_chunks_clear(&stage->gradients);
+    g_free(stage->boundaries);
 }
 
 RpPlan *
@@ -58,6 +61,13 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     plan->buffers = g_array_new(FALSE, FALSE, sizeof(RpBuffer));
     plan->arena_bytes = g_new0(guint64, (gsize)gpus + 1);
     plan->overlaps = g_new0(gboolean, (gsize)gpus + 1);
+    plan->layers = g_new(RpPlanLayer, n_layers);
+    for (guint l = 0; l < n_layers; l++)
+        plan->layers[l] =
+            (RpPlanLayer){RP_NONE, {RP_NONE, RP_NONE}, RP_NONE, RP_NONE, RP_NONE, RP_NONE, 0};
+    plan->constants = g_new(guint32, gpus);
+    for (guint g = 0; g < gpus; g++)
+        plan->constants[g] = RP_NONE;
     return plan;
 }
 
@@ -73,6 +83,8 @@ rp_plan_free(RpPlan *plan)
     g_array_unref(plan->buffers);
     g_free(plan->arena_bytes);
     g_free(plan->overlaps);
+    g_free(plan->layers);
+    g_free(plan->constants);
     g_free(plan);
 }
 
@@ -150,6 +162,8 @@ rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage)
     g_array_append_val(plan->stages, *stage);
     stage->parameters = (RpChunks){0};
     stage->gradients = (RpChunks){0};
+    stage->boundaries = NULL;
+    stage->n_boundaries = 0;
     return plan->stages->len - 1;
 }
 
@@ -164,6 +178,44 @@ rp_plan_stage(const RpPlan *plan, guint32 stage)
 {
     g_return_val_if_fail(stage < plan->stages->len, NULL);
     return &g_array_index(plan->stages, RpPlanStage, stage);
+}
+
+void
+rp_plan_set_boundaries(RpPlan *plan, guint32 stage, guint *boundaries, guint n_boundaries)
+{
+    RpPlanStage *place = &g_array_index(plan->stages, RpPlanStage, stage);
+
+    g_free(place->boundaries);
+    place->boundaries = boundaries;
+    place->n_boundaries = n_boundaries;
+}
+
+void
+rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places)
+{
+    g_return_if_fail(layer < plan->n_layers);
+    plan->layers[layer] = *places;
+}
+
+const RpPlanLayer *
+rp_plan_layer(const RpPlan *plan, guint layer)
+{
+    g_return_val_if_fail(layer < plan->n_layers, NULL);
+    return &plan->layers[layer];
+}
+
+void
+rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer)
+{
+    g_return_if_fail(device < plan->gpus);
+    plan->constants[device] = buffer;
+}
+
+guint32
+rp_plan_constants(const RpPlan *plan, guint device)
+{
+    g_return_val_if_fail(device < plan->gpus, RP_NONE);
+    return plan->constants[device];
 }
 
 guint32

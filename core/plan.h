@@ -72,9 +72,38 @@ typedef enum {
 /* How a task uses a buffer. Accumulating is READ | WRITE. */
 typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
 
+/**
+ * What a buffer is to a task: how a backend finds its operands.
+ *
+ *   compute          PARAMETERS r, WORKSPACE w, INPUT r, OUTPUT w, GRADIENT r, and of those that
+ *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
+ *                    complete, LEAVING w
+ *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
+ *   parameters       device side PARAMETERS; HOST: what is read of each layer
+ *   gradients        device side LEAVING; host side STAGING in later rounds, else HOST
+ *   host lanes       HOST; accumulate: STAGING r
+ *
+ * OUTPUT: of a forward, the input of each of the stage's `boundaries`, one after the other; of a
+ * backward, the gradient of its input.
+ */
+typedef enum {
+    RP_ROLE_NONE,
+    RP_ROLE_PARAMETERS,
+    RP_ROLE_WORKSPACE,
+    RP_ROLE_INPUT,
+    RP_ROLE_OUTPUT,
+    RP_ROLE_GRADIENT,
+    RP_ROLE_SUM,
+    RP_ROLE_LEAVING,
+    RP_ROLE_KEPT,
+    RP_ROLE_STAGING,
+    RP_ROLE_HOST
+} RpAccessRole;
+
 typedef struct {
     guint32 buffer;
-    guint32 mode; /* RpAccessMode flags */
+    guint16 mode; /* RpAccessMode flags */
+    guint16 role; /* RpAccessRole */
 } RpAccess;
 
 /**
@@ -142,7 +171,20 @@ typedef struct {
     guint64 gradient_bytes;
     RpChunks parameters; /* n_chunks = 0 in `compute` fidelity */
     RpChunks gradients;
+    guint n_boundaries; /* `full`: layers whose input a forward of this stage sends on, in the */
+    guint *boundaries;  /* order of its output buffer: its end, then what lies inside it */
 } RpPlanStage;
+
+/* `full`: where a layer lives in the host arena, as buffers. RP_NONE: it has none. */
+typedef struct {
+    guint32 frozen;     /* weights that no step changes */
+    guint32 weights[2]; /* trained weights; [1] only with double weights */
+    guint32 gradients;
+    guint32 optimizer; /* full-precision weights and moments, 12 bytes a parameter */
+    guint32 copied;    /* blocking: fp32 gradients */
+    guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
+    guint64 tied_bytes;
+} RpPlanLayer;
 
 #define RP_BUFFER_ALIGNMENT 512 /* of every buffer's place and size, bytes */
 
@@ -196,6 +238,7 @@ typedef struct {
     gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
     gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
     const char *schedule;      /* static string */
+    guint32 first_iteration;   /* that has actions: of what came before only copies may follow */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
@@ -204,6 +247,16 @@ const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
 guint32 rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage);
 guint rp_plan_n_stages(const RpPlan *plan);
 const RpPlanStage *rp_plan_stage(const RpPlan *plan, guint32 stage);
+
+/* Takes over @boundaries. */
+void rp_plan_set_boundaries(RpPlan *plan, guint32 stage, guint *boundaries, guint n_boundaries);
+
+/* `full`: set by the planner before the first task, n_layers of them. */
+void rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places);
+const RpPlanLayer *rp_plan_layer(const RpPlan *plan, guint layer);
+/* Buffer of a device for what it keeps all the time beside the plan's data; RP_NONE if none. */
+void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
+guint32 rp_plan_constants(const RpPlan *plan, guint device);
 
 /**
  * rp_plan_add_buffer:

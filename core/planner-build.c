@@ -2,6 +2,13 @@
  * history serial (a read after the write before it, a write after the reads before it). */
 #include "core/planner-private.h"
 
+guint32
+rp_planner_global_micro_batch(const RpPlanner *planner, guint32 micro_batch)
+{
+    return micro_batch == RP_NONE ? RP_NONE
+                                  : planner->call * planner->shape.micro_batches + micro_batch;
+}
+
 void
 rp_planner_begin_task(RpPlanner *planner, RpTaskKind kind, guint32 lane, guint32 stage,
                       guint32 micro_batch)
@@ -10,7 +17,7 @@ rp_planner_begin_task(RpPlanner *planner, RpTaskKind kind, guint32 lane, guint32
         .kind = (guint8)kind,
         .lane = lane,
         .stage = stage,
-        .micro_batch = micro_batch,
+        .micro_batch = rp_planner_global_micro_batch(planner, micro_batch),
         .iteration = planner->iteration,
         .layer = RP_NONE,
         .chunk = RP_NONE,
@@ -74,13 +81,14 @@ rp_planner_share_history(RpPlanner *planner, guint32 buffer, guint32 with)
 }
 
 void
-rp_planner_access(RpPlanner *planner, guint32 buffer, guint32 mode, guint32 phase)
+rp_planner_access(RpPlanner *planner, guint32 buffer, guint32 mode, RpAccessRole role,
+                  guint32 phase)
 {
     if (buffer == RP_NONE)
         return;
 
     const RpBufferState *state = buffer_state(planner, buffer);
-    RpAccess access = {.buffer = buffer, .mode = mode};
+    RpAccess access = {.buffer = buffer, .mode = (guint16)mode, .role = (guint16)role};
 
     /* readers come after the writer, so waiting for them is waiting for it */
     if ((mode & RP_ACCESS_WRITE) == 0 || state->n_readers == 0)

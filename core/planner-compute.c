@@ -86,7 +86,7 @@ rp_planner_compute_action(RpPlanner *planner, guint device, const RpAction *acti
 
     rp_planner_begin_task(planner, (RpTaskKind)action->kind, lane, action->stage,
                           action->micro_batch);
-    planner->task.round = (guint16)(action->micro_batch / planner->shape.round);
+    planner->task.round = (guint16)rp_planner_round(planner, action->micro_batch);
     depend_on_flush(planner, device);
     switch ((RpActionKind)action->kind) {
     case RP_ACTION_FORWARD:

@@ -32,13 +32,15 @@ static RpTaskId
 append_upload(RpPlanner *planner, guint g, RpTaskKind kind, const RpAction *action, guint32 layer,
               guint32 host_buffer, guint32 device_buffer)
 {
+    RpAccessRole role = kind == RP_TASK_ACTGRAD_UPLOAD ? RP_ROLE_GRADIENT : RP_ROLE_INPUT;
+
     rp_planner_begin_task(planner, kind, rp_plan_lane(planner->plan, g, RP_LANE_ACTIVATION_UP),
                           action->stage, action->micro_batch);
     planner->task.layer = layer;
-    planner->task.round = (guint16)(action->micro_batch / planner->shape.round);
+    planner->task.round = (guint16)rp_planner_round(planner, action->micro_batch);
     planner->task.bytes = planner->profile->layers[layer].input_bytes;
-    rp_planner_access(planner, host_buffer, RP_ACCESS_READ, 0);
-    rp_planner_access(planner, device_buffer, RP_ACCESS_WRITE, 0);
+    rp_planner_access(planner, host_buffer, RP_ACCESS_READ, RP_ROLE_HOST, 0);
+    rp_planner_access(planner, device_buffer, RP_ACCESS_WRITE, role, 0);
     return rp_planner_end_task(planner);
 }
 
@@ -49,10 +51,10 @@ append_download(RpPlanner *planner, guint g, RpTaskKind kind, const RpAction *ac
     rp_planner_begin_task(planner, kind, rp_plan_lane(planner->plan, g, RP_LANE_ACTIVATION_DOWN),
                           action->stage, action->micro_batch);
     planner->task.layer = layer;
-    planner->task.round = (guint16)(action->micro_batch / planner->shape.round);
+    planner->task.round = (guint16)rp_planner_round(planner, action->micro_batch);
     planner->task.bytes = planner->profile->layers[layer].input_bytes;
-    rp_planner_access(planner, device_buffer, RP_ACCESS_READ, 0);
-    rp_planner_access(planner, host_buffer, RP_ACCESS_WRITE, 0);
+    rp_planner_access(planner, device_buffer, RP_ACCESS_READ, RP_ROLE_OUTPUT, 0);
+    rp_planner_access(planner, host_buffer, RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
     planner->devices[g].last_output = rp_planner_end_task(planner);
 }
 
@@ -124,7 +126,7 @@ static void
 enter(RpPlanner *planner, guint g, const RpAction *action, gboolean backward)
 {
     RpDeviceState *device = &planner->devices[g];
-    guint32 round = action->micro_batch / planner->shape.round;
+    guint32 round = rp_planner_round(planner, action->micro_batch);
 
     if (!offloads(planner)) {
         begin_resident_iteration(planner, g);
@@ -154,7 +156,6 @@ prepare_forward(RpPlanner *planner, guint g, const RpAction *action, Operands *o
     RpDeviceState *device = &planner->devices[g];
     const RpStageInfo *info = &planner->stages[action->stage];
     guint32 layer = info->layers.first;
-    guint32 round = action->micro_batch / planner->shape.round;
     gsize at = (gsize)action->stage * planner->shape.micro_batches + action->micro_batch;
     gboolean local = !planner->partition->dispatched && planner->stash_of[at] != RP_NONE;
 
@@ -167,8 +168,7 @@ prepare_forward(RpPlanner *planner, guint g, const RpAction *action, Operands *o
         return;
     operands->gate = append_upload(
         planner, g, RP_TASK_ACTIVATION_UPLOAD, action, layer,
-        layer > 0 ? rp_planner_host_activation(planner, layer, round, action->micro_batch)
-                  : RP_NONE,
+        layer > 0 ? rp_planner_host_activation(planner, layer, action->micro_batch) : RP_NONE,
         operands->input);
 }
 
@@ -192,14 +192,13 @@ finish_forward(RpPlanner *planner, guint g, const RpAction *action, const Operan
 {
     const RpStageInfo *info = &planner->stages[action->stage];
     guint32 next = action->stage + 1;
-    guint32 round = action->micro_batch / planner->shape.round;
     guint32 end = info->layers.first + info->layers.count;
 
     if (next >= planner->n_stages ||
         (!planner->partition->dispatched && planner->stages[next].device == g))
         return;
     append_download(planner, g, RP_TASK_ACTIVATION_DOWNLOAD, action, end, operands->output,
-                    rp_planner_host_activation(planner, end, round, action->micro_batch));
+                    rp_planner_host_activation(planner, end, action->micro_batch));
     if (planner->inner_boundaries == NULL)
         return;
     const GArray *inner = planner->inner_boundaries[action->stage];
@@ -207,7 +206,7 @@ finish_forward(RpPlanner *planner, guint g, const RpAction *action, const Operan
         guint layer = g_array_index(inner, guint, i);
 
         append_download(planner, g, RP_TASK_ACTIVATION_DOWNLOAD, action, layer, operands->output,
-                        rp_planner_host_activation(planner, layer, round, action->micro_batch));
+                        rp_planner_host_activation(planner, layer, action->micro_batch));
     }
 }
 
@@ -228,10 +227,7 @@ prepare_backward(RpPlanner *planner, guint g, const RpAction *action, Operands *
         operands->input = next_of(device->input, &device->input_turn);
         operands->gate = append_upload(
             planner, g, RP_TASK_STASH_UPLOAD, action, first,
-            first > 0 ? rp_planner_host_activation(planner, first,
-                                                   action->micro_batch / planner->shape.round,
-                                                   action->micro_batch)
-                      : RP_NONE,
+            first > 0 ? rp_planner_host_activation(planner, first, action->micro_batch) : RP_NONE,
             operands->input);
     }
     if (end == planner->profile->n_layers)
@@ -293,13 +289,14 @@ access_gradient_sum(RpPlanner *planner, guint g, guint32 stage)
     const RpDeviceState *device = &planner->devices[g];
     guint32 sum = offloads(planner) ? device->accumulator[device->parameter_turn]
                                     : planner->resident_accumulators[stage];
-    gboolean first = planner->backwards_left[stage] == planner->shape.round;
+    gboolean first = planner->backwards_left[stage] == rp_planner_backwards(planner);
 
     if (planner->stages[stage].gradient_bytes == 0)
         return;
-    rp_planner_access(planner, sum, first ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE, 0);
+    rp_planner_access(planner, sum, first ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                      RP_ROLE_SUM, 0);
     if (planner->backwards_left[stage] == 1)
-        rp_planner_access(planner, device->leaving, RP_ACCESS_WRITE, 0);
+        rp_planner_access(planner, device->leaving, RP_ACCESS_WRITE, RP_ROLE_LEAVING, 0);
 }
 
 static void
@@ -309,8 +306,8 @@ count_gradient(RpPlanner *planner, guint g, const RpAction *action)
 
     if (--planner->backwards_left[stage] > 0)
         return;
-    planner->backwards_left[stage] = planner->shape.round;
-    rp_planner_leave_gradients(planner, g, stage, action->micro_batch / planner->shape.round);
+    planner->backwards_left[stage] = rp_planner_backwards(planner);
+    rp_planner_leave_gradients(planner, g, stage, rp_planner_round(planner, action->micro_batch));
     if (!offloads(planner))
         rp_planner_download_gradients(planner, g, TRUE);
 }
@@ -324,22 +321,24 @@ begin_compute(RpPlanner *planner, guint g, const RpAction *action, gint64 durati
     rp_planner_begin_task(planner, (RpTaskKind)action->kind,
                           rp_plan_lane(planner->plan, g, RP_LANE_COMPUTE), action->stage,
                           action->micro_batch);
-    planner->task.round = (guint16)(action->micro_batch / planner->shape.round);
+    planner->task.round = (guint16)rp_planner_round(planner, action->micro_batch);
     planner->task.duration_ns = duration_ns;
     planner->task.lead_ns = lead_ns;
-    rp_planner_access(planner, parameter_buffer(planner, g, action->stage), RP_ACCESS_READ, 0);
+    rp_planner_access(planner, parameter_buffer(planner, g, action->stage), RP_ACCESS_READ,
+                      RP_ROLE_PARAMETERS, 0);
     rp_planner_access(planner,
                       device->workspace[way_of(planner, action->stage)][device->parameter_turn],
-                      RP_ACCESS_WRITE, 0);
+                      RP_ACCESS_WRITE, RP_ROLE_WORKSPACE, 0);
 }
 
 static void
 access_operands(RpPlanner *planner, const Operands *operands, guint32 gradient_phase)
 {
-    rp_planner_access(planner, operands->input, RP_ACCESS_READ, 0);
-    rp_planner_access(planner, operands->output, RP_ACCESS_WRITE, 0);
-    rp_planner_access(planner, operands->kept, RP_ACCESS_WRITE, 0);
-    rp_planner_access(planner, operands->gradient, RP_ACCESS_READ, gradient_phase);
+    rp_planner_access(planner, operands->input, RP_ACCESS_READ, RP_ROLE_INPUT, 0);
+    rp_planner_access(planner, operands->output, RP_ACCESS_WRITE, RP_ROLE_OUTPUT, 0);
+    rp_planner_access(planner, operands->kept, RP_ACCESS_WRITE, RP_ROLE_KEPT, 0);
+    rp_planner_access(planner, operands->gradient, RP_ACCESS_READ, RP_ROLE_GRADIENT,
+                      gradient_phase);
 }
 
 static const Operands no_operands = {RP_NONE, RP_NONE, RP_NONE, RP_NONE, RP_TASK_NONE};
@@ -406,8 +405,8 @@ append_weight_gradient(RpPlanner *planner, guint g, const RpAction *action)
     RpTaskId id;
 
     begin_compute(planner, g, action, planner->stages[action->stage].weight_ns, 0);
-    rp_planner_access(planner, planner->kept_of[at], RP_ACCESS_READ, 0);
-    rp_planner_access(planner, planner->stash_of[at], RP_ACCESS_READ, 0);
+    rp_planner_access(planner, planner->kept_of[at], RP_ACCESS_READ, RP_ROLE_KEPT, 0);
+    rp_planner_access(planner, planner->stash_of[at], RP_ACCESS_READ, RP_ROLE_INPUT, 0);
     access_gradient_sum(planner, g, action->stage);
     id = rp_planner_end_task(planner);
     rp_planner_pool_return(&device->kept, planner->kept_of[at]);
@@ -434,9 +433,11 @@ append_overlap(RpPlanner *planner, guint g, const RpAction *action, Operands *op
         planner, g, action,
         planner->stages[action->stage].forward_ns + planner->stages[backward.stage].backward_ns, 0);
     planner->task.backward_stage = backward.stage;
-    planner->task.backward_micro_batch = backward.micro_batch;
+    planner->task.backward_micro_batch =
+        rp_planner_global_micro_batch(planner, backward.micro_batch);
     if (backward.stage != action->stage)
-        rp_planner_access(planner, parameter_buffer(planner, g, backward.stage), RP_ACCESS_READ, 0);
+        rp_planner_access(planner, parameter_buffer(planner, g, backward.stage), RP_ACCESS_READ,
+                          RP_ROLE_PARAMETERS, 0);
     access_operands(planner, operands, 0);
     access_operands(planner, &other, 0);
     access_gradient_sum(planner, g, backward.stage);

@@ -10,13 +10,11 @@
  */
 #include "core/planner-private.h"
 
-/* Memory traffic of one trainable parameter, bytes (design: one pass 28, separate copies 40). */
-#define FUSED_STEP_BYTES                                                                           \
-    28 /* gradient 2, weight and moments read 12, written 12, 16-bit weight 2 */
-#define LEAN_STEP_BYTES 26
-#define COPIED_STEP_BYTES 28 /* fp32 gradient 4 + 12 + 12 */
-#define COPY_BYTES 6         /* 4 + 2, either way */
-#define ACCUMULATE_BYTES 3   /* per gradient byte: read twice, write once */
+/* Memory traffic of one trainable parameter, bytes (design: one pass 28, separate copies 40); e is
+ * the size of a weight or gradient. */
+#define STATE_TRAFFIC 24   /* weight and moments read 12, written 12 */
+#define FP32_BYTES 4       /* lean: 24 + e; blocking: 24 + 4; fused: 24 + 2 e; copies: 4 + e */
+#define ACCUMULATE_BYTES 3 /* per gradient byte: read twice, write once */
 
 static gboolean
 is_blocking(const RpPlanner *planner)
@@ -37,7 +35,7 @@ rp_planner_weight_version(const RpPlanner *planner)
 }
 
 void
-rp_planner_begin_iteration_host(RpPlanner *planner)
+rp_planner_begin_call_host(RpPlanner *planner)
 {
     gsize actions = (gsize)planner->n_stages * planner->shape.micro_batches;
 
@@ -46,15 +44,33 @@ rp_planner_begin_iteration_host(RpPlanner *planner)
         planner->kept_of[i] = RP_NONE;
         planner->gradient_of[i] = RP_NONE;
     }
+    if (planner->call > 0)
+        return;
     for (guint s = 0; s < planner->n_stages; s++)
-        planner->backwards_left[s] = planner->shape.round;
+        planner->backwards_left[s] = rp_planner_backwards(planner);
     planner->gradients_left[planner->iteration % 2] = planner->trainable_stages;
 }
 
+/* Trained parameters that live with the layer: without a tied matrix. */
 static guint64
 parameters_of(const RpPlanner *planner, guint layer)
 {
-    return planner->profile->layers[layer].gradient_bytes / 2;
+    const RpLayer *of = &planner->profile->layers[layer];
+
+    return (of->gradient_bytes - MIN(of->tied_bytes, of->gradient_bytes)) /
+           rp_profile_element_bytes(planner->profile);
+}
+
+/* The layer whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
+static guint
+tied_layer(const RpPlanner *planner, guint layer)
+{
+    guint last = planner->profile->n_layers - 1;
+
+    return last > layer && planner->layers[last].tied_to == layer &&
+                   planner->layers[last].gradients != RP_NONE
+               ? last
+               : RP_NONE;
 }
 
 static void
@@ -66,17 +82,23 @@ begin_host_task(RpPlanner *planner, RpTaskKind kind, guint32 layer, guint32 iter
     planner->task.iteration = iteration;
 }
 
+static guint64
+copy_bytes(const RpPlanner *planner)
+{
+    return FP32_BYTES + rp_profile_element_bytes(planner->profile);
+}
+
 static void
 append_parameter_copy(RpPlanner *planner, guint layer, guint32 iteration)
 {
-    const RpLayerState *state = &planner->layers[layer];
+    const RpPlanLayer *state = &planner->layers[layer];
 
     if (state->gradients == RP_NONE)
         return;
     begin_host_task(planner, RP_TASK_PARAMETER_COPY, layer, iteration);
-    planner->task.bytes = COPY_BYTES * parameters_of(planner, layer);
-    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ, 0);
-    rp_planner_access(planner, state->version[0], RP_ACCESS_WRITE, 0);
+    planner->task.bytes = copy_bytes(planner) * parameters_of(planner, layer);
+    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ, RP_ROLE_HOST, 0);
+    rp_planner_access(planner, state->weights[0], RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
     rp_planner_end_task(planner);
 }
 
@@ -84,14 +106,15 @@ static void
 append_gradient_copies(RpPlanner *planner, guint32 iteration)
 {
     for (guint l = 0; l < planner->profile->n_layers; l++) {
-        const RpLayerState *state = &planner->layers[l];
+        const RpPlanLayer *state = &planner->layers[l];
 
         if (state->gradients == RP_NONE)
             continue;
         begin_host_task(planner, RP_TASK_GRADIENT_COPY, l, iteration);
-        planner->task.bytes = COPY_BYTES * parameters_of(planner, l);
-        rp_planner_access(planner, state->gradients, RP_ACCESS_READ, 0);
-        rp_planner_access(planner, state->copied, RP_ACCESS_WRITE, 0);
+        planner->task.bytes = copy_bytes(planner) * planner->profile->layers[l].gradient_bytes /
+                              rp_profile_element_bytes(planner->profile);
+        rp_planner_access(planner, state->gradients, RP_ACCESS_READ, RP_ROLE_HOST, 0);
+        rp_planner_access(planner, state->copied, RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
         rp_planner_end_task(planner);
     }
 }
@@ -112,33 +135,53 @@ append_norm(RpPlanner *planner, guint32 iteration)
 static void
 append_step(RpPlanner *planner, guint layer, guint32 iteration)
 {
-    const RpLayerState *state = &planner->layers[layer];
+    const RpPlanLayer *state = &planner->layers[layer];
     guint version = rp_plan_promises(planner->plan)->double_weights ? iteration % 2 : 0;
-    guint64 traffic = is_fused(planner)      ? FUSED_STEP_BYTES
-                      : is_blocking(planner) ? COPIED_STEP_BYTES
-                                             : LEAN_STEP_BYTES;
+    guint64 element = rp_profile_element_bytes(planner->profile);
+    guint64 gradient = is_blocking(planner) ? FP32_BYTES : element;
+    guint64 traffic = STATE_TRAFFIC + gradient + (is_fused(planner) ? element : 0);
+    guint tied = tied_layer(planner, layer);
 
     if (state->gradients == RP_NONE)
         return;
     begin_host_task(planner, RP_TASK_OPTIMIZER_STEP, layer, iteration);
     planner->task.bytes = traffic * parameters_of(planner, layer);
     rp_planner_access(planner, is_blocking(planner) ? state->copied : state->gradients,
-                      RP_ACCESS_READ, 0);
-    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ | RP_ACCESS_WRITE, 0);
+                      RP_ACCESS_READ, RP_ROLE_HOST, 0);
+    if (tied != RP_NONE) {
+        const RpPlanLayer *other = &planner->layers[tied];
+
+        planner->task.bytes += gradient * (other->tied_bytes / element);
+        rp_planner_access(planner, is_blocking(planner) ? other->copied : other->gradients,
+                          RP_ACCESS_READ, RP_ROLE_HOST, 0);
+    }
+    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
     if (is_fused(planner))
-        rp_planner_access(planner, state->version[version], RP_ACCESS_WRITE, 0);
+        rp_planner_access(planner, state->weights[version], RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
     rp_planner_end_task(planner);
 }
 
-/* Synchronous: the first layer first, which the next forward needs first. Asynchronous: the last
- * layer first, since its gradients are the first that the running iteration overwrites. */
+/* The @i-th layer to step. Synchronous: the first layer first, which the next forward needs first.
+ * Asynchronous: the last layer first, since its gradients are the first that the running iteration
+ * overwrites; a layer that it is tied to comes right after it, for the same reason. */
+static guint
+step_order(const RpPlanner *planner, guint i)
+{
+    guint n = planner->profile->n_layers;
+    gboolean tied = tied_layer(planner, 0) != RP_NONE;
+
+    if (!planner->options.async)
+        return i;
+    if (!tied || i == 0)
+        return n - 1 - i;
+    return i == 1 ? 0 : n - i;
+}
+
 static void
 append_steps(RpPlanner *planner, guint32 iteration, gboolean with_copies)
 {
-    guint n = planner->profile->n_layers;
-
-    for (guint i = 0; i < n; i++) {
-        guint layer = planner->options.async ? n - 1 - i : i;
+    for (guint i = 0; i < planner->profile->n_layers; i++) {
+        guint layer = step_order(planner, i);
 
         append_step(planner, layer, iteration);
         if (with_copies)
@@ -189,10 +232,10 @@ append_accumulate(RpPlanner *planner, guint g, guint32 stage)
     planner->task.iteration = device->leaving_iteration;
     planner->task.round = (guint16)device->leaving_round;
     planner->task.bytes = ACCUMULATE_BYTES * planner->stages[stage].gradient_bytes;
-    rp_planner_access(planner, device->staging, RP_ACCESS_READ, 0);
+    rp_planner_access(planner, device->staging, RP_ACCESS_READ, RP_ROLE_STAGING, 0);
     for (guint l = layers.first; l < layers.first + layers.count; l++)
         rp_planner_access(planner, planner->layers[l].gradients, RP_ACCESS_READ | RP_ACCESS_WRITE,
-                          0);
+                          RP_ROLE_HOST, 0);
     planner->last_accumulate = rp_planner_end_task(planner);
 }
 
@@ -214,15 +257,16 @@ append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
     if (planner->options.transfers == RP_TRANSFERS_WINDOWS)
         rp_planner_depend(planner, device->last_output,
                           rp_plan_lane(planner->plan, g, RP_LANE_ACTIVATION_DOWN), 0, 0);
-    rp_planner_access(planner, device->leaving, RP_ACCESS_READ, 0);
+    rp_planner_access(planner, device->leaving, RP_ACCESS_READ, RP_ROLE_LEAVING, 0);
     if (device->leaving_round > 0)
-        rp_planner_access(planner, device->staging, RP_ACCESS_WRITE, 0);
+        rp_planner_access(planner, device->staging, RP_ACCESS_WRITE, RP_ROLE_STAGING, 0);
     for (guint i = chunks->first_segment[chunk];
          device->leaving_round == 0 && i < chunks->first_segment[chunk + 1]; i++) {
         guint32 layer = chunks->segments[i].layer;
 
         if (layer != last_layer)
-            rp_planner_access(planner, planner->layers[layer].gradients, RP_ACCESS_WRITE, 0);
+            rp_planner_access(planner, planner->layers[layer].gradients, RP_ACCESS_WRITE,
+                              RP_ROLE_HOST, 0);
         last_layer = layer;
     }
     device->last_gradient = rp_planner_end_task(planner);
@@ -317,13 +361,28 @@ rp_planner_end_iteration_host(RpPlanner *planner)
 }
 
 void
+rp_planner_flush_host(RpPlanner *planner)
+{
+    download_all(planner);
+}
+
+void
 rp_planner_finish_host(RpPlanner *planner)
 {
-    if (planner->iteration == 0)
+    if (planner->iteration == planner->options.first_iteration)
         return;
     download_all(planner);
     if (planner->options.async && !is_fused(planner))
         append_late_copies(planner, planner->iteration - 1);
+}
+
+static void
+read_weights(RpPlanner *planner, guint layer, guint version)
+{
+    const RpPlanLayer *state = &planner->layers[layer];
+
+    rp_planner_access(planner, state->frozen, RP_ACCESS_READ, RP_ROLE_HOST, 0);
+    rp_planner_access(planner, state->weights[version], RP_ACCESS_READ, RP_ROLE_HOST, 0);
 }
 
 void
@@ -348,15 +407,16 @@ rp_planner_upload_parameters(RpPlanner *planner, guint g, guint32 stage, guint32
                               rp_plan_lane(planner->plan, g, RP_LANE_ACTIVATION_UP), 0, 0);
         rp_planner_depend(planner, planner->barrier,
                           rp_plan_host_lane(planner->plan, RP_HOST_LANE_OPTIMIZER), 0, 0);
-        rp_planner_access(planner, device_buffer, RP_ACCESS_WRITE, 0);
+        rp_planner_access(planner, device_buffer, RP_ACCESS_WRITE, RP_ROLE_PARAMETERS, 0);
         for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
             guint32 layer = chunks->segments[i].layer;
 
             if (layer == last_layer)
                 continue;
             last_layer = layer;
-            rp_planner_access(planner, planner->layers[layer].frozen, RP_ACCESS_READ, 0);
-            rp_planner_access(planner, planner->layers[layer].version[version], RP_ACCESS_READ, 0);
+            read_weights(planner, layer, version);
+            if (planner->layers[layer].tied_to != RP_NONE)
+                read_weights(planner, planner->layers[layer].tied_to, version);
         }
         rp_planner_end_task(planner);
     }

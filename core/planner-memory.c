@@ -4,7 +4,8 @@
 
 #include "core/units.h"
 
-#define FP32_STATE_BYTES_PER_GRADIENT_BYTE 6 /* weights and two moments, 12 bytes a parameter */
+#define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
+#define FP32_BYTES 4
 
 static guint32
 add_if(RpPlanner *planner, guint32 arena, RpBufferCategory category, guint64 bytes)
@@ -30,7 +31,8 @@ lay_out_resident_stages(RpPlanner *planner, guint g)
         planner->resident_parameters[s] =
             add_if(planner, g, RP_BUFFER_PARAMETERS, info->parameter_bytes);
         planner->resident_accumulators[s] =
-            add_if(planner, g, RP_BUFFER_ACCUMULATORS, 2 * info->gradient_bytes);
+            add_if(planner, g, RP_BUFFER_ACCUMULATORS,
+                   rp_profile_sum_bytes(planner->profile, info->gradient_bytes));
     }
 }
 
@@ -66,15 +68,16 @@ lay_out_region(RpPlanner *planner, guint g, const RpLargest *largest, const RpSl
         base + rp_align_up(largest->parameters[RP_WAY_FORWARD], RP_BUFFER_ALIGNMENT);
     guint64 backward_end =
         base + rp_align_up(largest->parameters[RP_WAY_BACKWARD], RP_BUFFER_ALIGNMENT);
+    guint64 sums = rp_profile_sum_bytes(planner->profile, largest->gradients);
     guint32 history = RP_NONE;
 
     for (guint way = 0; way < RP_N_WAYS; way++)
         device->parameters[way][turn] = place_in_region(planner, g, RP_BUFFER_PARAMETERS, base,
                                                         largest->parameters[way], &history);
     if (layout->accumulators_inside) {
-        device->accumulator[turn] = place_in_region(planner, g, RP_BUFFER_ACCUMULATORS,
-                                                    backward_end, 2 * largest->gradients, &history);
-        backward_end += rp_align_up(2 * largest->gradients, RP_BUFFER_ALIGNMENT);
+        device->accumulator[turn] =
+            place_in_region(planner, g, RP_BUFFER_ACCUMULATORS, backward_end, sums, &history);
+        backward_end += rp_align_up(sums, RP_BUFFER_ALIGNMENT);
     }
     if (layout->workspace_inside) {
         device->workspace[RP_WAY_FORWARD][turn] =
@@ -103,7 +106,7 @@ lay_out_slots(RpPlanner *planner, guint g, const RpLargest *largest, gboolean di
     RpSlotLayout layout = {0};
 
     if (dispatched)
-        layout = rp_slot_layout(largest);
+        layout = rp_slot_layout(planner->profile, largest);
     for (guint turn = 0; turn < 2; turn++) {
         if (layout.accumulators_inside || layout.workspace_inside) {
             lay_out_region(planner, g, largest, &layout, turn);
@@ -114,7 +117,8 @@ lay_out_slots(RpPlanner *planner, guint g, const RpLargest *largest, gboolean di
         device->parameters[1][turn] = device->parameters[0][turn];
     }
     if (!layout.accumulators_inside) {
-        device->accumulator[0] = add_if(planner, g, RP_BUFFER_ACCUMULATORS, 2 * largest->gradients);
+        device->accumulator[0] = add_if(planner, g, RP_BUFFER_ACCUMULATORS,
+                                        rp_profile_sum_bytes(planner->profile, largest->gradients));
         device->accumulator[1] = device->accumulator[0];
     }
     if (!layout.workspace_inside)
@@ -151,8 +155,10 @@ lay_out_device(RpPlanner *planner, guint g)
         lay_out_slots(planner, g, &largest, !bound);
     }
     device->leaving = add_if(planner, g, RP_BUFFER_GRADIENTS, largest.gradients);
+    rp_plan_set_constants(planner->plan, g,
+                          add_if(planner, g, RP_BUFFER_WORKSPACE, planner->options.constant_bytes));
     device->staging = RP_NONE;
-    if (planner->rounds > 1)
+    if (!bound && planner->rounds * planner->options.calls > 1)
         device->staging =
             add_if(planner, planner->options.gpus, RP_BUFFER_STAGING, largest.gradients);
     init_pool(&device->stash, g, RP_BUFFER_STASH, largest.input);
@@ -173,24 +179,52 @@ lay_out_layers(RpPlanner *planner)
     guint32 host = planner->options.gpus;
     gboolean twice = rp_plan_promises(planner->plan)->double_weights;
     gboolean copied = planner->options.consistency == RP_CONSISTENCY_BLOCKING;
+    guint64 element = rp_profile_element_bytes(planner->profile);
 
-    planner->layers = g_new0(RpLayerState, planner->profile->n_layers);
+    planner->layers = g_new(RpPlanLayer, planner->profile->n_layers);
     for (guint l = 0; l < planner->profile->n_layers; l++) {
         const RpLayer *layer = &planner->profile->layers[l];
-        RpLayerState *state = &planner->layers[l];
-        guint64 trainable = MIN(layer->gradient_bytes, layer->parameter_bytes);
+        RpPlanLayer *state = &planner->layers[l];
+        /* a tied matrix lives with the layer that it is tied to; its gradient comes home here */
+        guint64 own = layer->parameter_bytes - layer->tied_bytes;
+        guint64 own_gradients =
+            layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
+        guint64 trainable = MIN(own_gradients, own);
 
-        state->frozen =
-            add_if(planner, host, RP_BUFFER_PARAMETERS, layer->parameter_bytes - trainable);
+        state->tied_to = layer->tied_bytes > 0 ? 0 : RP_NONE;
+        state->tied_bytes = layer->tied_bytes;
+        state->frozen = add_if(planner, host, RP_BUFFER_PARAMETERS, own - trainable);
         for (guint i = 0; i < 2; i++)
-            state->version[i] =
+            state->weights[i] =
                 i == 0 || twice ? add_if(planner, host, RP_BUFFER_PARAMETERS, trainable) : RP_NONE;
         state->gradients = add_if(planner, host, RP_BUFFER_GRADIENTS, layer->gradient_bytes);
-        state->optimizer = add_if(planner, host, RP_BUFFER_OPTIMIZER,
-                                  FP32_STATE_BYTES_PER_GRADIENT_BYTE * layer->gradient_bytes);
-        state->copied = copied
-                            ? add_if(planner, host, RP_BUFFER_OPTIMIZER, 2 * layer->gradient_bytes)
-                            : RP_NONE;
+        state->optimizer =
+            add_if(planner, host, RP_BUFFER_OPTIMIZER, own_gradients / element * STATE_BYTES);
+        state->copied = copied ? add_if(planner, host, RP_BUFFER_OPTIMIZER,
+                                        layer->gradient_bytes / element * FP32_BYTES)
+                               : RP_NONE;
+        rp_plan_set_layer(planner->plan, l, state);
+    }
+}
+
+/* What a forward of each stage sends on. */
+static void
+note_boundaries(RpPlanner *planner)
+{
+    for (guint s = 0; s < planner->n_stages; s++) {
+        const RpStageInfo *info = &planner->stages[s];
+        const GArray *inner =
+            planner->inner_boundaries != NULL ? planner->inner_boundaries[s] : NULL;
+        guint n_inner = inner != NULL ? inner->len : 0;
+        guint *layers = g_new(guint, 1 + n_inner);
+
+        layers[0] = info->layers.first + info->layers.count;
+        for (guint i = 0; i < n_inner; i++)
+            layers[1 + i] = g_array_index(inner, guint, i);
+        rp_plan_set_boundaries(
+            planner->plan, s, layers,
+            info->phase == RP_PHASE_FORWARD && layers[0] < planner->profile->n_layers ? 1 + n_inner
+                                                                                      : 0);
     }
 }
 
@@ -243,7 +277,8 @@ lay_out_boundaries(RpPlanner *planner)
     for (guint s = 0; s < planner->n_stages; s++)
         add_boundary(planner, planner->stages[s].layers.first);
     /* a round may start while the one before it still reads its stash */
-    planner->parities = !bound && (planner->options.async || planner->rounds > 1) ? 2 : 1;
+    planner->parities =
+        !bound && (planner->options.async || planner->rounds * planner->options.calls > 1) ? 2 : 1;
     planner->host_activations =
         g_new(guint32, MAX(1, planner->parities * planner->n_boundaries * round));
     for (guint p = 0; p < planner->parities; p++) {
@@ -305,19 +340,20 @@ rp_planner_lay_out(RpPlanner *planner)
     lay_out_host_gradients(planner);
     for (guint s = 0; s < planner->n_stages; s++)
         if (rp_plan_stage(planner->plan, s)->gradients.n_chunks > 0)
-            planner->trainable_stages += planner->rounds;
+            planner->trainable_stages +=
+                planner->partition->dispatched ? planner->rounds * planner->options.calls : 1;
+    note_boundaries(planner);
     for (guint g = 0; g < planner->options.gpus; g++)
         lay_out_device(planner, g);
     planner->last_accumulate = RP_TASK_NONE;
 }
 
 guint32
-rp_planner_host_activation(const RpPlanner *planner, guint32 layer, guint32 round,
-                           guint32 micro_batch)
+rp_planner_host_activation(const RpPlanner *planner, guint32 layer, guint32 micro_batch)
 {
     guint32 boundary = planner->boundary_index[layer];
     gsize per_round = planner->shape.round;
-    gsize turn = ((gsize)planner->iteration * planner->rounds + round) % planner->parities;
+    gsize turn = (planner->rounds_before + micro_batch / per_round) % planner->parities;
 
     if (boundary == RP_NONE)
         return RP_NONE;

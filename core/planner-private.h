@@ -82,14 +82,6 @@ typedef struct {
     RpTaskId last_gradient; /* last gradient download */
 } RpDeviceState;
 
-typedef struct {
-    guint32 frozen;     /* base weights that no optimizer touches; RP_NONE */
-    guint32 version[2]; /* trainable 16-bit weights; [1] only with double weights */
-    guint32 gradients;  /* RP_NONE: frozen layer */
-    guint32 optimizer;
-    guint32 copied; /* blocking: fp32 gradient copy; RP_NONE */
-} RpLayerState;
-
 struct _RpPlanner {
     const RpProfile *profile;
     RpPartition *partition;
@@ -99,8 +91,10 @@ struct _RpPlanner {
     guint rounds;
     guint n_stages;
     RpStageInfo *stages;
-    guint32 iteration; /* the one being appended, or next */
-    gboolean early;    /* recompute before the gradient arrives */
+    guint32 iteration;     /* the one being appended, or next */
+    guint call;            /* of the iteration, being appended or next */
+    guint64 rounds_before; /* since the first call */
+    gboolean early;        /* recompute before the gradient arrives */
     gboolean early_fused;
     /* weave */
     GArray **orders; /* per device, RpAction */
@@ -120,7 +114,7 @@ struct _RpPlanner {
     GArray *buffer_states; /* RpBufferState, by buffer index */
     GArray *histories;     /* guint32, by buffer index: whose state says what it holds */
     RpDeviceState *devices;
-    RpLayerState *layers;
+    RpPlanLayer *layers;            /* as in the plan */
     guint32 *resident_parameters;   /* [stage] */
     guint32 *resident_accumulators; /* [stage] */
     guint *backwards_left;     /* [stage] until the slot's (bound: iteration's) sum is complete */
@@ -142,17 +136,36 @@ struct _RpPlanner {
 };
 
 /* planner-build.c */
+/* A call's micro-batch as tasks name it: counted over all calls of the iteration. */
+guint32 rp_planner_global_micro_batch(const RpPlanner *planner, guint32 micro_batch);
 void rp_planner_begin_task(RpPlanner *planner, RpTaskKind kind, guint32 lane, guint32 stage,
                            guint32 micro_batch);
 /* Waits for @task of @lane; implied and covered edges are left out when @hop_ns is 0. */
 void rp_planner_depend(RpPlanner *planner, RpTaskId task, guint32 lane, guint32 hop_ns,
                        guint32 phase);
 /* Declares an access: the dependencies that keep the buffer's history serial are added. */
-void rp_planner_access(RpPlanner *planner, guint32 buffer, guint32 mode, guint32 phase);
+void rp_planner_access(RpPlanner *planner, guint32 buffer, guint32 mode, RpAccessRole role,
+                       guint32 phase);
 RpTaskId rp_planner_end_task(RpPlanner *planner);
 /* @buffer overlaps @with: what touches one of them touches both. */
 void rp_planner_share_history(RpPlanner *planner, guint32 buffer, guint32 with);
 void rp_planner_clear_buffer_states(RpPlanner *planner);
+
+/* Round of a call's micro-batch, counted likewise; bound schedules have one. */
+static inline guint32
+rp_planner_round(const RpPlanner *planner, guint32 micro_batch)
+{
+    return planner->partition->dispatched
+               ? planner->call * planner->rounds + micro_batch / planner->shape.round
+               : 0;
+}
+
+/* Micro-batches whose gradients a device sums before they leave. */
+static inline guint
+rp_planner_backwards(const RpPlanner *planner)
+{
+    return planner->shape.round * (planner->partition->dispatched ? 1 : planner->options.calls);
+}
 
 /* planner-compute.c */
 RpTaskId rp_planner_compute_action(RpPlanner *planner, guint device, const RpAction *action);
@@ -163,7 +176,7 @@ void rp_planner_compute_flush(RpPlanner *planner);
 RpTaskId rp_planner_full_action(RpPlanner *planner, guint device, const RpAction *action);
 
 /* planner-host.c */
-void rp_planner_begin_iteration_host(RpPlanner *planner);
+void rp_planner_begin_call_host(RpPlanner *planner);
 guint32 rp_planner_weight_version(const RpPlanner *planner);
 /* Uploads the parameters of @stage in the windows of the slot before (or at once). */
 void rp_planner_upload_parameters(RpPlanner *planner, guint device, guint32 stage,
@@ -172,6 +185,7 @@ void rp_planner_upload_parameters(RpPlanner *planner, guint device, guint32 stag
 void rp_planner_download_gradients(RpPlanner *planner, guint device, gboolean all);
 void rp_planner_leave_gradients(RpPlanner *planner, guint device, guint32 stage, guint32 round);
 void rp_planner_end_iteration_host(RpPlanner *planner);
+void rp_planner_flush_host(RpPlanner *planner);
 void rp_planner_finish_host(RpPlanner *planner);
 
 /* planner-memory.c */
@@ -179,6 +193,5 @@ void rp_planner_lay_out(RpPlanner *planner);
 guint32 rp_planner_pool_take(RpPlanner *planner, RpBufferPool *pool, gboolean spare);
 void rp_planner_pool_return(RpBufferPool *pool, guint32 buffer);
 void rp_planner_free_full(RpPlanner *planner);
-guint32 rp_planner_host_activation(const RpPlanner *planner, guint32 layer, guint32 round,
-                                   guint32 micro_batch);
+guint32 rp_planner_host_activation(const RpPlanner *planner, guint32 layer, guint32 micro_batch);
 guint32 rp_planner_host_gradient(const RpPlanner *planner, guint32 stage, guint32 micro_batch);

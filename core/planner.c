@@ -11,6 +11,7 @@ resolve_options(RpPlanner *planner)
     RpPlanOptions *options = &planner->options;
     gboolean full = options->fidelity == RP_FIDELITY_FULL;
 
+    options->calls = MAX(1, options->calls);
     if (options->round == 0 || !options->schedule->dispatched)
         options->round = options->micro_batches;
     if (options->recompute == RP_RECOMPUTE_DEFAULT)
@@ -46,6 +47,19 @@ check_partition(const RpPlanner *planner, GError **error)
         return rp_profile_check_full(planner->profile, error);
     }
     return TRUE;
+}
+
+static gboolean
+check_calls(const RpPlanner *planner, GError **error)
+{
+    const RpScheduleOps *schedule = planner->options.schedule;
+
+    if (planner->options.calls == 1 || schedule->dispatched || !schedule->offloads_weights)
+        return TRUE;
+    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                "schedule %s sums gradients over one call: found %u calls a step", schedule->name,
+                planner->options.calls);
+    return FALSE;
 }
 
 static void
@@ -166,12 +180,13 @@ set_promises(RpPlanner *planner)
     RpPlanPromises promises = {
         .async = options->async,
         .early_fused = planner->early_fused,
-        .rounds = planner->rounds,
+        .rounds = planner->rounds * (options->schedule->dispatched ? options->calls : 1),
         .double_weights = options->async && options->optimizer == RP_OPTIMIZER_FUSED &&
                           options->consistency == RP_CONSISTENCY_EVENTS,
         .resident_weights = !options->schedule->dispatched && !options->schedule->offloads_weights,
         .stash_on_host = options->schedule->dispatched,
         .schedule = options->schedule->name,
+        .first_iteration = options->first_iteration,
     };
 
     rp_plan_set_promises(planner->plan, &promises);
@@ -205,6 +220,17 @@ allocate_weave(RpPlanner *planner)
     planner->histories = g_array_new(FALSE, FALSE, sizeof(guint32));
 }
 
+void
+rp_planner_set_first_iteration(RpPlanner *planner, guint iteration)
+{
+    g_return_if_fail(rp_plan_end_id(planner->plan) == 0);
+    planner->options.first_iteration = iteration;
+    planner->iteration = iteration;
+    planner->next_step = iteration;
+    planner->next_copy = iteration > 0 ? iteration - 1 : 0;
+    set_promises(planner);
+}
+
 RpPlanner *
 rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
                GError **error)
@@ -231,10 +257,12 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
     };
     if (!rp_schedule_check(options->schedule, &planner->shape, error))
         return NULL;
+    if (!check_calls(planner, error))
+        return NULL;
     planner->rounds = options->micro_batches / planner->options.round;
-    planner->plan =
-        rp_plan_new(options->gpus, options->fidelity, profile->n_layers, options->micro_batches);
-    set_promises(planner);
+    planner->plan = rp_plan_new(options->gpus, options->fidelity, profile->n_layers,
+                                options->micro_batches * planner->options.calls);
+    rp_planner_set_first_iteration(planner, options->first_iteration);
     fill_stages(planner);
     allocate_weave(planner);
     if (options->fidelity == RP_FIDELITY_FULL)
@@ -414,7 +442,7 @@ weave(RpPlanner *planner, GError **error)
 }
 
 static void
-begin_iteration(RpPlanner *planner)
+begin_call(RpPlanner *planner)
 {
     gsize actions = (gsize)planner->n_stages * planner->shape.micro_batches;
 
@@ -428,14 +456,25 @@ begin_iteration(RpPlanner *planner)
         planner->cursors[g] = 0;
     }
     if (planner->options.fidelity == RP_FIDELITY_FULL)
-        rp_planner_begin_iteration_host(planner);
-    else if (planner->iteration > 0 && !planner->options.async)
+        rp_planner_begin_call_host(planner);
+    else if (planner->iteration > 0 && planner->call == 0 && !planner->options.async)
         rp_planner_compute_flush(planner);
 }
 
 static void
-end_iteration(RpPlanner *planner)
+end_call(RpPlanner *planner)
 {
+    planner->shape.first_gpu =
+        rp_schedule_next_first_gpu(planner->options.schedule, &planner->shape);
+    planner->rounds_before += planner->rounds;
+    planner->call++;
+}
+
+void
+rp_planner_append_step(RpPlanner *planner)
+{
+    g_return_if_fail(planner->call == planner->options.calls);
+
     RpTaskId *oldest = planner->previous_last_backward[1];
 
     planner->previous_last_backward[1] = planner->previous_last_backward[0];
@@ -445,21 +484,38 @@ end_iteration(RpPlanner *planner)
                                            planner->shape.micro_batches - 1];
     if (planner->options.fidelity == RP_FIDELITY_FULL)
         rp_planner_end_iteration_host(planner);
-    planner->shape.first_gpu =
-        rp_schedule_next_first_gpu(planner->options.schedule, &planner->shape);
     planner->iteration++;
+    planner->call = 0;
+}
+
+gboolean
+rp_planner_append_call(RpPlanner *planner, GError **error)
+{
+    g_return_val_if_fail(planner->call < planner->options.calls, FALSE);
+    begin_call(planner);
+    if (planner->options.schedule->dispatched)
+        append_slots(planner);
+    else if (!weave(planner, error))
+        return FALSE;
+    end_call(planner);
+    return TRUE;
 }
 
 gboolean
 rp_planner_append_iteration(RpPlanner *planner, GError **error)
 {
-    begin_iteration(planner);
-    if (planner->options.schedule->dispatched)
-        append_slots(planner);
-    else if (!weave(planner, error))
-        return FALSE;
-    end_iteration(planner);
+    for (guint c = 0; c < planner->options.calls; c++)
+        if (!rp_planner_append_call(planner, error))
+            return FALSE;
+    rp_planner_append_step(planner);
     return TRUE;
+}
+
+void
+rp_planner_flush(RpPlanner *planner)
+{
+    if (planner->options.fidelity == RP_FIDELITY_FULL)
+        rp_planner_flush_host(planner);
 }
 
 void

@@ -30,7 +30,8 @@ typedef enum { RP_FUSED_DEFAULT, RP_FUSED_PUBLISHED, RP_FUSED_PHYSICAL } RpFused
 typedef struct {
     const RpScheduleOps *schedule;
     guint gpus;
-    guint micro_batches;
+    guint micro_batches;       /* of a call */
+    guint calls;               /* of an iteration: gradient accumulation; 0 = 1 */
     guint round;               /* 0 = micro_batches */
     guint group;               /* interleaved: 0 = gpus */
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
@@ -41,6 +42,8 @@ typedef struct {
     RpTransfers transfers;
     RpConsistency consistency;
     RpOptimizerMode optimizer;
+    guint first_iteration;  /* 0, or 1 for a run that is resumed: there are older weights */
+    guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
 } RpPlanOptions;
 
 typedef struct _RpPlanner RpPlanner;
@@ -60,10 +63,29 @@ RpPlanner *rp_planner_new(const RpProfile *profile, const RpPartition *partition
 void rp_planner_free(RpPlanner *planner);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanner, rp_planner_free)
 
-/* Errors: RP_SCHEDULE_ERROR_DEADLOCK */
+/* Before anything is appended: options.first_iteration, where it is known only now. */
+void rp_planner_set_first_iteration(RpPlanner *planner, guint iteration);
+
+/* All calls of an iteration and its step. Errors: RP_SCHEDULE_ERROR_DEADLOCK */
 gboolean rp_planner_append_iteration(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Appends what still hangs: the last gradients, optimizer steps and weight copies. */
+/**
+ * rp_planner_append_call:
+ *
+ * Forward and backward of the next call's micro-batches; options.calls of them, then the step. The
+ * tasks of call c name micro-batches c M to (c + 1) M - 1.
+ *
+ * Errors: RP_SCHEDULE_ERROR_DEADLOCK
+ */
+gboolean rp_planner_append_call(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_planner_append_step(RpPlanner *planner);
+
+/* Appends the gradients and optimizer steps that still hang in between. The weights that the next
+ * iteration reads stay what they would have been. */
+void rp_planner_flush(RpPlanner *planner);
+
+/* Appends what still hangs: the last gradients, optimizer steps and weight copies. Nothing may
+ * follow. */
 void rp_planner_finish(RpPlanner *planner);
 
 /* Owned by the planner. */

@@ -15,6 +15,7 @@
 
 #define MAX_NAME 128
 #define MAX_GPUS 4096
+#define MAX_PROCESSORS 65536
 /* Slow enough for anything real, and 2^50 bytes at it still take less than G_MAXINT64 ns. */
 #define MIN_GB_PER_S 1e-3
 #define MAX_GB_PER_S 1e6
@@ -25,9 +26,10 @@ typedef struct {
     gsize offset;
 } Field;
 
-static const char *const top_keys[] = {
-    "format", "model", "device",           "gpus",      "dtype",  "accumulate",  "source", "origin",
-    "date",   "links", "gpu_memory_bytes", "optimizer", "layers", "micro_batch", NULL};
+static const char *const top_keys[] = {"format",     "model",  "device",      "gpus",
+                                       "processors", "dtype",  "accumulate",  "source",
+                                       "origin",     "date",   "links",       "gpu_memory_bytes",
+                                       "optimizer",  "layers", "micro_batch", NULL};
 static const char *const link_keys[] = {
     "hop_ms",        "copy_latency_ms", "h2d_gb_per_s",  "d2h_gb_per_s",
     "host_gb_per_s", "root_gb_per_s",   "gpus_per_root", NULL};
@@ -44,6 +46,7 @@ static const char *const layer_keys[] = {"kind",
                                          "backward_spread_ms",
                                          "parameter_bytes",
                                          "gradient_bytes",
+                                         "tied_bytes",
                                          "input_bytes",
                                          "output_bytes",
                                          "forward_workspace_bytes",
@@ -67,6 +70,7 @@ static const Field size_fields[] = {
     {"forward_workspace_bytes", G_STRUCT_OFFSET(RpLayer, forward_workspace_bytes)},
     {"backward_workspace_bytes", G_STRUCT_OFFSET(RpLayer, backward_workspace_bytes)},
     {"activation_bytes", G_STRUCT_OFFSET(RpLayer, activation_bytes)},
+    {"tied_bytes", G_STRUCT_OFFSET(RpLayer, tied_bytes)},
 };
 static const Field speed_fields[] = {
     {"h2d_gb_per_s", G_STRUCT_OFFSET(RpLinks, h2d_bytes_per_s)},
@@ -337,6 +341,7 @@ read_profile(const RpSection *top, RpProfile *profile)
            rp_section_string(top, "model", MAX_NAME, &profile->model) &&
            rp_section_string(top, "device", MAX_NAME, &profile->device) &&
            rp_section_count(top, "gpus", MAX_GPUS, &profile->gpus) &&
+           rp_section_count(top, "processors", MAX_PROCESSORS, &profile->processors) &&
            rp_section_choice(top, "dtype", dtypes, &profile->dtype) &&
            rp_section_choice(top, "accumulate", accumulates, &profile->accumulate) &&
            rp_section_choice(top, "source", sources, &profile->source) &&

@@ -163,7 +163,7 @@ layers_equal(const RpLayer *a, const RpLayer *b)
            x.output_bytes == y.output_bytes &&
            x.forward_workspace_bytes == y.forward_workspace_bytes &&
            x.backward_workspace_bytes == y.backward_workspace_bytes &&
-           x.activation_bytes == y.activation_bytes;
+           x.activation_bytes == y.activation_bytes && x.tied_bytes == y.tied_bytes;
 }
 
 static void
@@ -197,6 +197,7 @@ append_layer_sizes(Writer *writer, const RpLayer *layer, gboolean has_sizes)
         {"forward_workspace_bytes", layer->forward_workspace_bytes, FALSE},
         {"backward_workspace_bytes", layer->backward_workspace_bytes, FALSE},
         {"activation_bytes", layer->activation_bytes, FALSE},
+        {"tied_bytes", layer->tied_bytes, FALSE},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(sizes); i++) {
@@ -272,6 +273,8 @@ rp_profile_to_json(const RpProfile *profile)
     append_string(&writer, "device", profile->device, next);
     if (profile->gpus != 0)
         append_size(&writer, "gpus", profile->gpus, next);
+    if (profile->processors != 0)
+        append_size(&writer, "processors", profile->processors, next);
     append_string(&writer, "dtype", profile->dtype, next);
     append_string(&writer, "accumulate", profile->accumulate, next);
     append_string(&writer, "source", profile->source, next);

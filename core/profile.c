@@ -8,6 +8,18 @@ G_DEFINE_QUARK(rp - profile - error - quark, rp_profile_error)
 
 static const char *const kind_names[] = {"embedding", "block", "head"};
 
+guint
+rp_profile_element_bytes(const RpProfile *profile)
+{
+    return g_strcmp0(profile->dtype, "fp32") == 0 ? 4 : 2;
+}
+
+guint64
+rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes)
+{
+    return gradient_bytes * 4 / rp_profile_element_bytes(profile);
+}
+
 const char *
 rp_layer_kind_name(RpLayerKind kind)
 {

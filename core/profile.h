@@ -35,10 +35,12 @@ typedef struct {
     gint64 weight_gradient_ns; /* the W of backward_ns = I + W; default: half, rounded down */
     gint64 forward_spread_ns;  /* spread of measured times (half the 10-90 % range); 0 if unknown */
     gint64 backward_spread_ns;
-    guint64 parameter_bytes;          /* 16-bit weights uploaded to run the layer */
-    guint64 gradient_bytes;           /* 16-bit gradients downloaded; 0 for a frozen layer */
-    guint64 input_bytes;              /* one micro-batch's input activation */
-    guint64 output_bytes;             /* one micro-batch's output activation */
+    guint64 parameter_bytes; /* 16-bit weights uploaded to run the layer */
+    guint64 gradient_bytes;  /* gradients downloaded, as wide; 0 for a frozen layer */
+    guint64 tied_bytes;   /* the last so many parameters (and gradients) are those of layer 0, the
+                             embedding: uploaded and downloaded here, but kept and updated there */
+    guint64 input_bytes;  /* one micro-batch's input activation */
+    guint64 output_bytes; /* one micro-batch's output activation */
     guint64 forward_workspace_bytes;  /* scratch while the layer runs forward */
     guint64 backward_workspace_bytes; /* scratch while the layer runs backward */
     guint64 activation_bytes;         /* kept from (re)compute until the layer's backward */
@@ -68,6 +70,7 @@ typedef struct {
     char *origin;     /* where the numbers come from */
     char *date;       /* ISO 8601 date */
     guint gpus;       /* devices of the machine it describes; 0 = unknown */
+    guint processors; /* that the devices compute and copy on; 0 = each has its own */
     guint sequences;  /* per micro-batch */
     guint tokens_per_sequence;
     RpLinks links;
@@ -138,5 +141,10 @@ gboolean rp_profile_check_full(const RpProfile *profile, GError **error) G_GNUC_
 /* Sets the tensor sizes of one layer (copied); their sum becomes parameter_bytes. */
 void rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_bytes,
                             guint n_tensors);
+
+/* Bytes of a weight or leaving gradient: 4 of dtype "fp32", else 2. */
+guint rp_profile_element_bytes(const RpProfile *profile);
+/* Bytes of the fp32 sums of so many bytes of gradients. */
+guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 
 const char *rp_layer_kind_name(RpLayerKind kind);

@@ -78,6 +78,27 @@ written_weights(const RpPlan *plan, const RpTask *task)
     return RP_NONE;
 }
 
+/* The layer that keeps what @layer is tied to; RP_NONE. */
+static guint
+tied_to(const RpVerifier *verifier, guint layer)
+{
+    return layer < verifier->n_layers ? rp_plan_layer(verifier->plan, layer)->tied_to : RP_NONE;
+}
+
+/* A step also reads the gradients of the layers that are tied to its own. */
+static gboolean
+is_tied_gradient(const RpVerifier *verifier, const RpTask *task, const RpAccess *access)
+{
+    if (task->kind != RP_TASK_OPTIMIZER_STEP || access->mode != RP_ACCESS_READ)
+        return FALSE;
+    for (guint l = 0; l < verifier->n_layers; l++)
+        if (tied_to(verifier, l) == task->layer &&
+            (rp_plan_layer(verifier->plan, l)->gradients == access->buffer ||
+             rp_plan_layer(verifier->plan, l)->copied == access->buffer))
+            return TRUE;
+    return FALSE;
+}
+
 /* A buffer of weights or gradients on the host is one layer's, for good. */
 static gboolean
 note_owners(Protocol *protocol, guint32 index, const RpTask *task)
@@ -89,7 +110,8 @@ note_owners(Protocol *protocol, guint32 index, const RpTask *task)
         guint32 category = rp_plan_buffer(verifier->plan, accesses[i].buffer)->category;
         guint32 *owner = &protocol->owner[accesses[i].buffer];
 
-        if (category != RP_BUFFER_PARAMETERS && category != RP_BUFFER_GRADIENTS)
+        if ((category != RP_BUFFER_PARAMETERS && category != RP_BUFFER_GRADIENTS) ||
+            is_tied_gradient(verifier, task, &accesses[i]))
             continue;
         if (*owner != RP_NONE && *owner != task->layer)
             return rp_verifier_fail(verifier,
@@ -228,7 +250,8 @@ check_optimizer_reads(Protocol *protocol, guint32 index)
             const RpTask *from = rp_verifier_task(verifier, writer);
             gboolean copies = task->kind == RP_TASK_OPTIMIZER_STEP && !state;
 
-            if (from->layer == task->layer && (state || from->iteration == task->iteration) &&
+            if ((from->layer == task->layer || is_tied_gradient(verifier, task, &accesses[i])) &&
+                (state || from->iteration == task->iteration) &&
                 from->kind == (copies ? RP_TASK_GRADIENT_COPY : RP_TASK_OPTIMIZER_STEP))
                 continue;
         }
@@ -418,28 +441,47 @@ check_download(Protocol *protocol, guint32 download, guint32 layer)
                                   RP_CARRY_GRADIENTS, "the layer's gradient");
 }
 
+/* (3) of one layer that has been summed over rounds. */
+static gboolean
+check_sum_read(Protocol *protocol, guint32 accumulate, guint32 layer)
+{
+    RpVerifier *verifier = protocol->verifier;
+    guint32 now = rp_verifier_task(verifier, accumulate)->iteration - verifier->first_iteration;
+    guint32 step = protocol->has_norm[now] ? protocol->first_step[now] : RP_NO_TASK;
+    guint32 reader = gradient_reader(protocol, now, layer);
+
+    return !verifier->trainable[layer] || reader == RP_NO_TASK ||
+           (check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
+                          "the gradients may be read before the rounds have been summed") &&
+            check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, step,
+                          "the optimizer may start before the rounds have been summed") &&
+            rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
+                                   RP_CARRY_GRADIENTS, "the sum of the rounds' gradients"));
+}
+
+/* A tied layer carries weights and gradients of another as well: what holds for its own holds for
+ * those. Copied gradients are read by the layer's own copy only. */
+static gboolean
+check_tied(Protocol *protocol, guint32 index, guint32 layer,
+           gboolean (*check)(Protocol *protocol, guint32 task, guint32 layer))
+{
+    guint other = tied_to(protocol->verifier, layer);
+
+    return other == RP_NONE || (check != check_upload && protocol->has[GRADIENT_COPY]) ||
+           check(protocol, index, other);
+}
+
 static gboolean
 check_accumulate(Protocol *protocol, guint32 accumulate)
 {
-    RpVerifier *verifier = protocol->verifier;
-    const RpTask *task = rp_verifier_task(verifier, accumulate);
-    RpInterval layers = rp_plan_stage(verifier->plan, task->stage)->layers;
-    guint32 now = task->iteration - verifier->first_iteration;
-    guint32 step = protocol->has_norm[now] ? protocol->first_step[now] : RP_NO_TASK;
+    const RpVerifier *verifier = protocol->verifier;
+    guint32 stage = rp_verifier_task(verifier, accumulate)->stage;
+    RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
 
-    for (guint l = layers.first; l < layers.first + layers.count; l++) {
-        guint32 reader = gradient_reader(protocol, now, l);
-
-        if (!verifier->trainable[l] || reader == RP_NO_TASK)
-            continue;
-        if (!check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
-                           "the gradients may be read before the rounds have been summed") ||
-            !check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, step,
-                           "the optimizer may start before the rounds have been summed") ||
-            !rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
-                                    RP_CARRY_GRADIENTS, "the sum of the rounds' gradients"))
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        if (!check_sum_read(protocol, accumulate, l) ||
+            !check_tied(protocol, accumulate, l, check_sum_read))
             return FALSE;
-    }
     return TRUE;
 }
 
@@ -454,7 +496,8 @@ check_chunk(Protocol *protocol, guint32 index, const RpTask *task, const RpChunk
          i++) {
         guint32 layer = chunks->segments[i].layer;
 
-        if (layer != last && protocol->verifier->trainable[layer] && !check(protocol, index, layer))
+        if (layer != last && protocol->verifier->trainable[layer] &&
+            (!check(protocol, index, layer) || !check_tied(protocol, index, layer, check)))
             return FALSE;
         last = layer;
     }

@@ -217,7 +217,9 @@ sort_by_iteration(RpVerifier *verifier)
                                 high);
     verifier->first_iteration = low;
     verifier->n_iterations = high - low + 1;
-    if (!verifier->whole)
+    if (verifier->whole)
+        verifier->complete_from = MAX(verifier->promises->first_iteration, low) - low;
+    else
         verifier->complete_from =
             first_action == G_MAXUINT32 ? verifier->n_iterations : first_action - low + 1;
     verifier->iteration_start = g_new0(guint32, (gsize)verifier->n_iterations + 2);

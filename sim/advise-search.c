@@ -406,6 +406,7 @@ static gint64
 compute_ns(const Judge *judge, const RpPartition *partition)
 {
     RpPlanOptions options = *judge->options;
+    const RpMachine machine = rp_machine_from_profile(judge->profile);
 
     options.fidelity = RP_FIDELITY_COMPUTE;
     options.fused_forward = RP_FUSED_PHYSICAL;
@@ -418,7 +419,7 @@ compute_ns(const Judge *judge, const RpPartition *partition)
                                           options.async ? window.iterations : 1, NULL);
     if (plan == NULL)
         return G_MAXINT64;
-    g_autoptr(RpTrace) trace = rp_simulate(plan, NULL, NULL);
+    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, NULL);
     if (trace == NULL)
         return G_MAXINT64;
     gint64 ns = options.async ? rp_report_steady(trace, window.first, window.end).iteration_ns

@@ -8,9 +8,11 @@
  *
  *   gpu 1 activation-up    sleeps -> |--copy--|
  *   gpu 1 parameter-up      |--chunk--|       |--chunk--|     one engine: the activation goes
- * first, but waits for a copy in flight A slot of the event heap is a lane or a class of flows
- * (flow-set.h). All that ends at one moment ends before anything is begun at that moment, so the
- * order of events at one moment does not matter.
+ *                                                           first, but waits for a copy in flight
+ *
+ * A slot of the event heap is a lane or a class of flows (flow-set.h). All that ends at one moment
+ * ends before anything is begun at that moment, so the order of events at one moment does not
+ * matter.
  */
 #include "sim/simulate-private.h"
 
@@ -22,7 +24,7 @@
 #define ENDED G_MAXUINT32
 
 /* What a lane's tasks occupy. */
-typedef enum { RESOURCE_TIME, RESOURCE_ENGINE, RESOURCE_HOST } Resource;
+typedef enum { RESOURCE_TIME, RESOURCE_PROCESSOR, RESOURCE_ENGINE, RESOURCE_HOST } Resource;
 
 typedef enum {
     LANE_SLEEPS,  /* on a dependency, or for ever */
@@ -38,6 +40,7 @@ typedef struct {
     gint64 end_ns;       /* of the last task that ended */
     gint64 ready_ns;     /* when the dependencies looked at allow the head to start */
     gint64 start_ns;     /* of the head, once it has started */
+    gint64 lead_end_ns;  /* shared processors: when the head's lead is over, as recorded */
     guint32 next;        /* the head: index into Loop.order */
     guint32 last;        /* end of the lane's tasks there */
     guint32 cursor;      /* of the head's dependencies: the next to look at, or slept on */
@@ -46,7 +49,21 @@ typedef struct {
     guint32 class_id; /* of its flows */
     guint8 resource;  /* Resource */
     guint8 state;     /* LaneState */
+    guint8 part;      /* Part; shared processors */
 } Lane;
+
+/*
+ * On shared processors an action's end is not known when it starts, and neither is its lead's: they
+ * run one after the other, and what the rest waits for is looked at when the lead is over. The
+ * record counts from so much later as the rest had to wait, as if the processors were not shared:
+ *
+ *   runs       |--lead--|.......|----rest----|
+ *   recorded           |--------|----rest----|
+ */
+typedef enum {
+    PART_LEAD, /* waits for dependencies of phase 0 */
+    PART_REST  /* waits for all */
+} Part;
 
 /* A copy engine: its two lanes, activations first. */
 typedef struct {
@@ -105,12 +122,40 @@ begin_flow(Loop *loop, guint32 l, gint64 now_ns)
                       now_ns);
 }
 
+/* Shared processors: the next part of the head, an action, runs. */
+static void
+begin_part(Loop *loop, guint32 l, gint64 now_ns)
+{
+    Lane *lane = &loop->lanes[l];
+    const RpTask *task = &loop->gating.tasks[head_of(loop, lane)];
+    gint64 work_ns = task->lead_ns;
+
+    if (lane->part == PART_REST) {
+        lane->start_ns = task->lead_ns > 0 ? lane->start_ns + now_ns - lane->lead_end_ns : now_ns;
+        lane->lead_end_ns = now_ns;
+        work_ns = task->duration_ns - task->lead_ns;
+    } else {
+        lane->start_ns = now_ns;
+    }
+    if (work_ns == 0) {
+        lane->state = LANE_RUNS;
+        rp_event_heap_set(&loop->events, l, now_ns);
+        return;
+    }
+    lane->state = LANE_FLOWS;
+    rp_flow_set_begin(loop->flows, lane->class_id, l, (guint64)work_ns, now_ns);
+}
+
 /* The head's dependencies allow it to start now. */
 static void
 head_is_ready(Loop *loop, guint32 l, gint64 now_ns)
 {
     Lane *lane = &loop->lanes[l];
 
+    if (lane->resource == RESOURCE_PROCESSOR) {
+        begin_part(loop, l, now_ns);
+        return;
+    }
     lane->start_ns = now_ns;
     if (lane->resource == RESOURCE_HOST) {
         begin_flow(loop, l, now_ns);
@@ -131,7 +176,13 @@ look_on(Loop *loop, guint32 l, gint64 now_ns)
     lane->state = LANE_SLEEPS;
     for (; lane->cursor < task->dependency_count; lane->cursor++) {
         const RpDependency *dependency = &dependencies[lane->cursor];
+        gint64 lead_ns = 0;
 
+        if (dependency->phase != 0) {
+            if (lane->part == PART_LEAD)
+                continue;
+            lead_ns = lane->resource == RESOURCE_PROCESSOR ? 0 : task->lead_ns;
+        }
         if (dependency->task < loop->gating.first)
             continue;
         const gsize i = dependency->task - loop->gating.first;
@@ -142,12 +193,12 @@ look_on(Loop *loop, guint32 l, gint64 now_ns)
             loop->waiters[i] = l + 1;
             return;
         }
-        const gint64 lead_ns = dependency->phase != 0 ? task->lead_ns : 0;
         lane->ready_ns =
             MAX(lane->ready_ns, loop->records[i].end_ns + dependency->hop_ns - lead_ns);
     }
 
-    if (lane->resource == RESOURCE_TIME || task->bytes == 0) {
+    if (lane->resource == RESOURCE_TIME ||
+        (lane->resource != RESOURCE_PROCESSOR && task->bytes == 0)) {
         /* a copy of nothing is not a copy: it needs no engine */
         lane->start_ns = MAX(lane->ready_ns, lane->end_ns);
         lane->state = LANE_RUNS;
@@ -167,10 +218,13 @@ next_head(Loop *loop, guint32 l, gint64 now_ns)
 
     lane->cursor = 0;
     lane->ready_ns = 0;
-    if (lane->next == lane->last)
+    if (lane->next == lane->last) {
         lane->state = LANE_DONE;
-    else
-        look_on(loop, l, now_ns);
+        return;
+    }
+    if (lane->resource == RESOURCE_PROCESSOR)
+        lane->part = loop->gating.tasks[head_of(loop, lane)].lead_ns > 0 ? PART_LEAD : PART_REST;
+    look_on(loop, l, now_ns);
 }
 
 /* A copy's end frees its engine; a copy of nothing never held it. */
@@ -185,6 +239,20 @@ free_engine(Loop *loop, guint32 l)
     list_engine(loop, lane->engine);
 }
 
+/* What a transfer made the head wait; 0 if it is no action. */
+static gint64
+transfer_ns(const Loop *loop, const Lane *lane)
+{
+    const RpTask *task = &loop->gating.tasks[head_of(loop, lane)];
+    gint64 lead_ns = task->lead_ns;
+
+    if (lane->resource != RESOURCE_TIME && lane->resource != RESOURCE_PROCESSOR)
+        return 0;
+    if (lane->resource == RESOURCE_PROCESSOR)
+        lead_ns = lane->lead_end_ns - lane->start_ns;
+    return rp_gating_transfer_ns(&loop->gating, task, lead_ns, lane->start_ns, lane->end_ns);
+}
+
 /* The head has ended. */
 static void
 end_head(Loop *loop, guint32 l, gint64 now_ns)
@@ -197,10 +265,7 @@ end_head(Loop *loop, guint32 l, gint64 now_ns)
     rp_trace_record_init(record, loop->gating.first + i, task);
     record->start_ns = lane->start_ns;
     record->end_ns = now_ns;
-    record->transfer_ns =
-        lane->resource == RESOURCE_TIME
-            ? rp_gating_transfer_ns(&loop->gating, task, lane->start_ns, lane->end_ns)
-            : 0;
+    record->transfer_ns = transfer_ns(loop, lane);
 
     guint32 waiter = loop->waiters[i];
     loop->waiters[i] = ENDED;
@@ -214,6 +279,22 @@ end_head(Loop *loop, guint32 l, gint64 now_ns)
         look_on(loop, sleeper, now_ns);
     }
     next_head(loop, l, now_ns);
+}
+
+/* What the head was doing is over: the head, or its lead. */
+static void
+end_run(Loop *loop, guint32 l, gint64 now_ns)
+{
+    Lane *lane = &loop->lanes[l];
+
+    if (lane->part == PART_REST) {
+        end_head(loop, l, now_ns);
+        return;
+    }
+    lane->part = PART_REST;
+    lane->lead_end_ns = now_ns;
+    lane->cursor = 0;
+    look_on(loop, l, now_ns);
 }
 
 /* Gives the free engines to lanes that are ready, activations first. */
@@ -252,7 +333,7 @@ handle_lane_event(Loop *loop, guint32 l, gint64 now_ns)
         begin_flow(loop, l, now_ns);
         break;
     case LANE_RUNS:
-        end_head(loop, l, now_ns);
+        end_run(loop, l, now_ns);
         break;
     case LANE_SLEEPS:
     case LANE_READY:
@@ -266,7 +347,7 @@ static void
 end_flows(Loop *loop, guint class_id, gint64 now_ns)
 {
     do {
-        end_head(loop, rp_flow_set_end(loop->flows, class_id, now_ns), now_ns);
+        end_run(loop, rp_flow_set_end(loop->flows, class_id, now_ns), now_ns);
     } while (rp_flow_set_is_over(loop->flows, class_id, now_ns));
 }
 
@@ -317,9 +398,10 @@ fill_lanes(Loop *loop)
         loop->order[loop->lanes[tasks[i].lane].last++] = (guint32)i;
 }
 
-/* Says what each lane's tasks occupy. In a `compute` plan every task only takes its time. */
+/* Says what each lane's tasks occupy. In a `compute` plan every task only takes its time, or a
+ * processor if the devices share them (@shared). */
 static void
-set_resources(Loop *loop)
+set_resources(Loop *loop, gboolean shared)
 {
     const RpPlan *plan = loop->plan;
 
@@ -328,7 +410,11 @@ set_resources(Loop *loop)
         const guint kind = rp_plan_lane_kind(plan, l);
         const guint32 device = rp_plan_lane_device(plan, l);
 
-        if (rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE || kind == RP_LANE_COMPUTE) {
+        lane->part = PART_REST;
+        if (kind == RP_LANE_COMPUTE && shared) {
+            lane->resource = RESOURCE_PROCESSOR;
+            lane->class_id = rp_flow_set_action_class(loop->flows);
+        } else if (rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE || kind == RP_LANE_COMPUTE) {
             lane->resource = RESOURCE_TIME;
         } else if (device == RP_NONE) {
             lane->resource = RESOURCE_HOST;
@@ -369,7 +455,7 @@ loop_init(Loop *loop, const RpPlan *plan, const RpMachine *machine, RpTraceRecor
     loop->flows = rp_flow_set_new(machine, gpus, loop->n_lanes);
     rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_classes(loop->flows));
     fill_lanes(loop);
-    set_resources(loop);
+    set_resources(loop, machine != NULL && machine->processors > 0);
 }
 
 static void

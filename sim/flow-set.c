@@ -11,8 +11,9 @@
 #define ROUNDING_NS 1e-3
 
 typedef struct {
-    double bytes_per_ns; /* of each flow */
-    double served_bytes; /* by each flow of the class, up to served_at_ns */
+    double alone_bytes_per_s; /* own limit of a flow that has a processor to itself */
+    double bytes_per_ns;      /* of each flow */
+    double served_bytes;      /* by each flow of the class, up to served_at_ns */
     gint64 served_at_ns;
     guint32 first; /* lane of the flow that is over next */
     guint32 last;
@@ -28,7 +29,9 @@ typedef struct {
 
 struct _RpFlowSet {
     guint n_classes;
+    guint host_class;
     guint gpus_per_root;
+    guint processors; /* 0 = not shared */
     RpBandwidth *bandwidth;
     RpFlow *flows; /* per class: its links and number of flows */
     double *rates; /* per class, bytes/s */
@@ -41,6 +44,41 @@ static double
 limit(double bytes_per_s)
 {
     return bytes_per_s > 0 ? bytes_per_s : INFINITY;
+}
+
+/* Links and limits of every class. */
+static void
+init_classes(RpFlowSet *set, const RpMachine *machine, double root_bytes_per_s)
+{
+    const RpLinks *links = &machine->links;
+    const guint host = set->host_class;
+
+    for (guint c = 0; c < set->n_classes; c++) {
+        set->classes[c].first = NO_LANE;
+        set->classes[c].last = NO_LANE;
+        set->classes[c].alone_bytes_per_s = RP_NS_PER_S;
+    }
+    for (guint c = 0; c <= host; c++) {
+        RpFlow *flow = &set->flows[c];
+
+        flow->links[flow->n_links++] = host;
+        if (c != host)
+            flow->links[flow->n_links++] = c;
+        set->classes[c].alone_bytes_per_s = limit(c == host ? machine->optimizer_bytes_per_s
+                                                  : c % 2 == RP_FLOW_UP ? links->h2d_bytes_per_s
+                                                                        : links->d2h_bytes_per_s);
+        set->rates[c] = root_bytes_per_s;
+    }
+    set->rates[host] = limit(links->host_bytes_per_s);
+    set->bandwidth = rp_bandwidth_new(set->rates, host + 1);
+    for (guint c = 0; c < set->n_classes; c++) {
+        double *alone = &set->classes[c].alone_bytes_per_s;
+
+        /* nothing is oversubscribed at this point: from here on a class's own cap says it all */
+        if (c <= host)
+            *alone = MIN(*alone, MIN(set->rates[c], set->rates[host]));
+        set->flows[c].cap_bytes_per_s = *alone;
+    }
 }
 
 RpFlowSet *
@@ -56,33 +94,15 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
     set->gpus_per_root = MAX(has_roots ? links->gpus_per_root : gpus, 1);
     const guint n_roots = (gpus + set->gpus_per_root - 1) / set->gpus_per_root;
 
-    /* class and link 2 root + direction, then the host's */
-    set->n_classes = n_roots * 2 + 1;
+    /* class and link 2 root + direction, then the host's; a class of actions, without a link */
+    set->processors = machine->processors;
+    set->host_class = n_roots * 2;
+    set->n_classes = set->host_class + (set->processors > 0 ? 2 : 1);
     set->flows = g_new0(RpFlow, set->n_classes);
     set->rates = g_new0(double, set->n_classes);
     set->classes = g_new0(FlowClass, set->n_classes);
     set->lanes = g_new0(LaneFlow, n_lanes);
-    const guint host = set->n_classes - 1;
-    for (guint c = 0; c < set->n_classes; c++) {
-        RpFlow *flow = &set->flows[c];
-
-        flow->links[flow->n_links++] = host;
-        if (c != host)
-            flow->links[flow->n_links++] = c;
-        flow->cap_bytes_per_s = limit(c == host             ? machine->optimizer_bytes_per_s
-                                      : c % 2 == RP_FLOW_UP ? links->h2d_bytes_per_s
-                                                            : links->d2h_bytes_per_s);
-        set->rates[c] = has_roots ? links->root_bytes_per_s : INFINITY;
-        set->classes[c].first = NO_LANE;
-        set->classes[c].last = NO_LANE;
-    }
-    set->rates[host] = limit(links->host_bytes_per_s);
-    set->bandwidth = rp_bandwidth_new(set->rates, set->n_classes);
-    for (guint c = 0; c < set->n_classes; c++) {
-        /* nothing is oversubscribed at this point: from here on a class's own cap says it all */
-        set->flows[c].cap_bytes_per_s =
-            MIN(set->flows[c].cap_bytes_per_s, MIN(set->rates[c], set->rates[host]));
-    }
+    init_classes(set, machine, has_roots ? links->root_bytes_per_s : INFINITY);
     return set;
 }
 
@@ -114,7 +134,14 @@ rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direc
 guint
 rp_flow_set_host_class(const RpFlowSet *set)
 {
-    return set->n_classes - 1;
+    return set->host_class;
+}
+
+guint
+rp_flow_set_action_class(const RpFlowSet *set)
+{
+    g_assert(set->processors > 0);
+    return set->host_class + 1;
 }
 
 gboolean
@@ -191,11 +218,29 @@ rp_flow_set_is_over(const RpFlowSet *set, guint class_id, gint64 now_ns)
     return class->first != NO_LANE && next_end_ns(set, class) <= now_ns;
 }
 
+/* Gives each flow its part of a processor. */
+static void
+share_processors(RpFlowSet *set)
+{
+    guint threads = 0;
+
+    for (guint c = 0; c < set->n_classes; c++)
+        threads += set->flows[c].count;
+    for (guint c = 0; c < set->n_classes; c++) {
+        const double alone = set->classes[c].alone_bytes_per_s;
+
+        set->flows[c].cap_bytes_per_s =
+            threads > set->processors ? alone * set->processors / threads : alone;
+    }
+}
+
 void
 rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 first_slot)
 {
     if (!set->changed)
         return;
+    if (set->processors > 0)
+        share_processors(set);
     rp_bandwidth_share(set->bandwidth, set->flows, set->n_classes, set->rates);
     for (guint c = 0; c < set->n_classes; c++) {
         FlowClass *class = &set->classes[c];

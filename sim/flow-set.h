@@ -1,5 +1,6 @@
 /**
- * The copies and host tasks that are moving bytes, and when the next of them is over.
+ * The copies and host tasks that are moving bytes, and when the next of them is over; on shared
+ * processors the actions, too, whose bytes are nanoseconds of work.
  *
  * Flows that use the same links with the same own limit form a class: they always have equal rates,
  * so a class counts the bytes that each of its flows has been served, and a flow is over when its
@@ -10,6 +11,14 @@
  *   flow B            |--700--------|               begins at 800
  *
  * A change of rates is therefore one step per class, whatever the number of flows.
+ *
+ * Shared processors: every flow is a thread that takes one, whatever it waits for (memory or
+ * arithmetic), and the system gives k threads on C < k processors C/k each. So each flow's own
+ * limit, what it does alone, is multiplied by C/k first; what that leaves is shared as above.
+ *
+ *   C = 2   action         |--------1--------|-2/3-|     three run: 2/3 each
+ *           action              |------1-----|-2/3-|
+ *           copy of 6 B/ns                   |--4--|
  */
 #pragma once
 
@@ -34,6 +43,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFlowSet, rp_flow_set_free)
 guint rp_flow_set_n_classes(const RpFlowSet *set);
 guint rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direction);
 guint rp_flow_set_host_class(const RpFlowSet *set);
+/* Of actions; only if the machine's processors are shared. */
+guint rp_flow_set_action_class(const RpFlowSet *set);
 
 /* Whether nothing limits the class: its flows take no time and never need to begin. */
 gboolean rp_flow_set_unlimited(const RpFlowSet *set, guint class_id);

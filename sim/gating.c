@@ -53,8 +53,8 @@ upload_length_ns(const RpGating *gating, gsize upload)
 }
 
 gint64
-rp_gating_transfer_ns(const RpGating *gating, const RpTask *task, gint64 start_ns,
-                      gint64 lane_end_ns)
+rp_gating_transfer_ns(const RpGating *gating, const RpTask *task, gint64 task_lead_ns,
+                      gint64 start_ns, gint64 lane_end_ns)
 {
     const RpDependency *dependencies = rp_gating_dependencies(gating, task);
     gint64 transfer_ns = 0;
@@ -67,7 +67,7 @@ rp_gating_transfer_ns(const RpGating *gating, const RpTask *task, gint64 start_n
         if (dependency->task < gating->first)
             continue;
         const gsize i = dependency->task - gating->first;
-        const gint64 lead_ns = dependency->phase != 0 ? task->lead_ns : 0;
+        const gint64 lead_ns = dependency->phase != 0 ? task_lead_ns : 0;
         if (gating->records[i].end_ns + dependency->hop_ns - lead_ns != start_ns)
             continue;
         if (dependency->hop_ns > 0)

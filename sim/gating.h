@@ -25,6 +25,7 @@ rp_gating_dependencies(const RpGating *gating, const RpTask *task)
 /**
  * rp_gating_transfer_ns:
  * @task: a compute action, all of whose dependencies have ended
+ * @task_lead_ns: how long its leading part takes, RpTask.lead_ns unless processors are shared
  * @start_ns: when it starts
  * @lane_end_ns: when its lane's previous action ended
  *
@@ -40,5 +41,5 @@ rp_gating_dependencies(const RpGating *gating, const RpTask *task)
  *
  * Returns: its length, ns; the longest one if several end at once; 0 if no transfer gates @task
  */
-gint64 rp_gating_transfer_ns(const RpGating *gating, const RpTask *task, gint64 start_ns,
-                             gint64 lane_end_ns);
+gint64 rp_gating_transfer_ns(const RpGating *gating, const RpTask *task, gint64 task_lead_ns,
+                             gint64 start_ns, gint64 lane_end_ns);

@@ -66,6 +66,7 @@ simulated_cost(const RpPartition *candidate, guint round, gpointer user_data)
 {
     const CostContext *context = user_data;
     RpPlanOptions options = context->options;
+    const RpMachine machine = rp_machine_from_profile(context->profile);
     guint slots = (candidate->n_forward + candidate->n_backward) * (options.micro_batches / round);
     guint end = SEARCH_WARM_UP + settling_iterations(SEARCH_TURNS, options.gpus, slots);
 
@@ -78,7 +79,7 @@ simulated_cost(const RpPartition *candidate, guint round, gpointer user_data)
         rp_plan_make(context->profile, candidate, &options, options.async ? end + 1 : 1, NULL);
     if (plan == NULL)
         return G_MAXINT64;
-    g_autoptr(RpTrace) trace = rp_simulate(plan, NULL, NULL);
+    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, NULL);
     if (trace == NULL)
         return G_MAXINT64;
     if (options.async)

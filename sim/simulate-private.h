@@ -1,5 +1,6 @@
 /**
- * The two engines behind rp_simulate(). They agree to the nanosecond on `compute` plans.
+ * The two engines behind rp_simulate(). They agree to the nanosecond on `compute` plans, unless
+ * processors are shared, which only the event loop knows of.
  */
 #pragma once
 

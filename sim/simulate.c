@@ -3,8 +3,9 @@
  */
 #include "sim/simulate-private.h"
 
-/* Memory traffic of one parameter's update in one fused pass (design.md §6). */
-#define OPTIMIZER_BYTES_PER_PARAMETER 28.0
+/* Memory traffic of one parameter's update in one fused pass (design.md §6): weight and moments,
+ * read and written; its gradient and the weight that devices read come on top: 28 in 16 bits. */
+#define OPTIMIZER_STATE_BYTES 24
 
 G_DEFINE_QUARK(rp_simulate_error, rp_simulate_error)
 
@@ -33,9 +34,17 @@ rp_machine_from_profile(const RpProfile *profile)
     g_return_val_if_fail(profile != NULL, machine);
 
     machine.links = profile->links;
-    machine.optimizer_bytes_per_s =
-        profile->optimizer_parameters_per_s * OPTIMIZER_BYTES_PER_PARAMETER;
+    machine.processors = profile->processors;
+    machine.optimizer_bytes_per_s = profile->optimizer_parameters_per_s *
+                                    (OPTIMIZER_STATE_BYTES + 2 * rp_profile_element_bytes(profile));
     return machine;
+}
+
+/* Whether actions never share processors: in a `compute` plan nothing else needs one. */
+static gboolean
+have_a_processor_each(const RpPlan *plan, const RpMachine *machine)
+{
+    return machine == NULL || machine->processors == 0 || machine->processors >= rp_plan_gpus(plan);
 }
 
 RpTrace *
@@ -44,7 +53,7 @@ rp_simulate(const RpPlan *plan, const RpMachine *machine, GError **error)
     g_return_val_if_fail(plan != NULL, NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
-    return rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE
+    return rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE && have_a_processor_each(plan, machine)
                ? rp_simulate_compute_pass(plan, error)
                : rp_simulate_event_loop(plan, machine, error);
 }

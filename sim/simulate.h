@@ -16,17 +16,18 @@ typedef enum {
     RP_SIMULATE_ERROR_DEADLOCK /* a task waits for a later one: names both */
 } RpSimulateError;
 
-/* The machine a `full` plan runs on; bytes per second, 0 = no limit. */
+/* The machine a plan runs on; bytes per second, 0 = no limit. */
 typedef struct {
     RpLinks links;
     double optimizer_bytes_per_s; /* memory traffic of the CPU optimizer when alone */
+    guint processors;             /* that devices and host share; 0 = each device has its own */
 } RpMachine;
 
 RpMachine rp_machine_from_profile(const RpProfile *profile);
 
 /**
  * rp_simulate:
- * @machine: (nullable): only read for `full` plans
+ * @machine: (nullable): of it, `compute` plans only know `processors`
  *
  * Virtual time in whole nanoseconds; deterministic, byte for byte. A lane runs its tasks in order;
  * a task starts when its dependencies are done and its resources free:
@@ -36,6 +37,8 @@ RpMachine rp_machine_from_profile(const RpProfile *profile);
  *               parameter/gradient lane, activation first, a copy in flight is not pre-empted
  *   links       a copy's rate is its max-min fair share of the device link, its root complex (per
  *               direction) and host memory, which the optimizer's tasks use too
+ *   processors  devices that are threads of the host: every running action, moving copy and host
+ *               task takes one; k of them on C < k processors go on at C/k of their speed
  *
  * Returns: (transfer full): a predicted trace of every task, or %NULL
  */

@@ -34,7 +34,8 @@ typedef struct {
     guint64 offset;
     guint64 bytes;
     guint32 arena; /* device index, or gpus for the host */
-    guint32 mode;  /* RpAccessMode flags */
+    guint16 mode;  /* RpAccessMode flags */
+    guint16 role;  /* RpAccessRole */
     guint32 buffer;
 } RpBackendAccess;
 

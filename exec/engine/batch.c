@@ -171,6 +171,7 @@ resolve_accesses(const RpEngine *engine, RpBatch *batch, const RpTask *from)
             .bytes = buffer->bytes,
             .arena = buffer->arena,
             .mode = accesses[i].mode,
+            .role = accesses[i].role,
             .buffer = accesses[i].buffer,
         };
 

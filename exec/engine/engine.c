@@ -127,6 +127,9 @@ rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, 
     engine->n_planned = g_new0(guint64, engine->n_lanes);
     engine->waited = g_new0(guint64, (gsize)engine->n_lanes * engine->n_lanes);
     engine->arena_bytes = g_new0(guint64, (gsize)engine->gpus + 1);
+    if (engine->options.arena_bytes != NULL)
+        memcpy(engine->arena_bytes, engine->options.arena_bytes,
+               ((gsize)engine->gpus + 1) * sizeof(guint64));
     engine->ring = g_new0(RpBatch, engine->options.ring);
     for (guint i = 0; i < engine->options.ring; i++)
         rp_batch_init(&engine->ring[i], engine);
@@ -141,6 +144,8 @@ rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, 
     engine->next_id = rp_plan_first_id(plan);
     if (engine->options.keep_trace)
         engine->trace = rp_trace_new(plan, RP_TRACE_MEASURED);
+    (void)rp_backend_error_quark(); /* made by one thread, before workers fail with it */
+    (void)rp_engine_error_quark();
     backend->failed = backend_failed;
     backend->failed_data = engine;
     if (!make_lanes(engine, error) || !start_workers(engine, error)) {
@@ -201,7 +206,7 @@ check_arenas(RpEngine *engine, GError **error)
         const guint64 bytes = rp_plan_arena_bytes(engine->plan, a);
 
         if (!engine->opened) {
-            engine->arena_bytes[a] = bytes;
+            engine->arena_bytes[a] = MAX(engine->arena_bytes[a], bytes);
         } else if (bytes > engine->arena_bytes[a]) {
             g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN,
                         "arena %u grew from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT

@@ -44,6 +44,9 @@ typedef struct {
     gboolean keep_trace; /* keep all records for rp_engine_steal_trace(); it grows */
     RpEngineDone done;   /* may be %NULL */
     gpointer user_data;
+    /* (array length=gpus+1) (nullable): sizes that arenas have at least, where the plan does not
+     * know them all before its second iteration (bound schedules); copied */
+    const guint64 *arena_bytes;
 } RpEngineOptions;
 
 typedef struct _RpEngine RpEngine;

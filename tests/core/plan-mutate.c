@@ -33,6 +33,7 @@ copy_stage(const RpPlanStage *stage)
 
     copy.parameters = copy_chunks(&stage->parameters);
     copy.gradients = copy_chunks(&stage->gradients);
+    copy.boundaries = g_memdup2(stage->boundaries, stage->n_boundaries * sizeof(guint));
     return copy;
 }
 
@@ -43,6 +44,7 @@ clear_stage(gpointer data)
 
     rp_chunks_clear(&stage->parameters);
     rp_chunks_clear(&stage->gradients);
+    g_free(stage->boundaries);
 }
 
 RpPlanDraft *
@@ -66,6 +68,9 @@ rp_plan_draft_new(const RpPlan *plan)
 
         g_array_append_val(draft->stages, stage);
     }
+    draft->layers = g_array_new(FALSE, FALSE, sizeof(RpPlanLayer));
+    for (guint l = 0; l < draft->n_layers; l++)
+        g_array_append_vals(draft->layers, rp_plan_layer(plan, l), 1);
     for (guint b = 0; b < rp_plan_n_buffers(plan); b++)
         g_array_append_vals(draft->buffers, rp_plan_buffer(plan, b), 1);
     for (guint i = 0; i < rp_plan_end_id(plan); i++) {
@@ -92,6 +97,7 @@ rp_plan_draft_free(RpPlanDraft *draft)
     if (draft == NULL)
         return;
     g_array_unref(draft->stages);
+    g_array_unref(draft->layers);
     g_array_unref(draft->buffers);
     g_ptr_array_unref(draft->tasks);
     g_array_unref(draft->order);
@@ -156,6 +162,8 @@ rp_plan_draft_build(const RpPlanDraft *draft)
 
         rp_plan_add_stage(plan, &stage);
     }
+    for (guint l = 0; l < draft->n_layers; l++)
+        rp_plan_set_layer(plan, l, &g_array_index(draft->layers, RpPlanLayer, l));
     for (guint b = 0; b < draft->buffers->len; b++)
         rp_plan_place_buffer(plan, &g_array_index(draft->buffers, RpBuffer, b));
     for (guint i = 0; i < draft->order->len; i++) {
@@ -298,6 +306,15 @@ rp_test_profile(guint n_layers, guint64 token_bytes)
     return profile;
 }
 
+void
+rp_test_tie(RpProfile *profile)
+{
+    RpLayer *head = &profile->layers[profile->n_layers - 1];
+
+    head->tied_bytes = profile->layers[0].parameter_bytes;
+    head->parameter_bytes = head->gradient_bytes = head->tied_bytes + 1024;
+}
+
 static void
 split_layers(RpInterval *stages, guint n_stages, guint first, guint count)
 {
@@ -344,6 +361,8 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .schedule = schedule,
         .gpus = test->gpus,
         .micro_batches = test->micro_batches,
+        .calls = test->calls,
+        .first_iteration = test->resumed ? 1 : 0,
         .round = test->round,
         .async = test->async,
         .fidelity = test->fidelity,
@@ -365,8 +384,12 @@ RpPlan *
 rp_test_plan(const RpTestPlan *test)
 {
     RpProfile *profile = rp_test_profile(rp_test_n_layers(test), test->token_bytes);
-    RpPlanner *planner = rp_test_planner(test, profile);
+    RpPlanner *planner;
     RpPlan *plan = NULL;
+
+    if (test->tied)
+        rp_test_tie(profile);
+    planner = rp_test_planner(test, profile);
 
     if (planner != NULL) {
         rp_planner_finish(planner);

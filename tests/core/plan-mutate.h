@@ -24,6 +24,7 @@ typedef struct {
     RpFidelity fidelity;
     RpPlanPromises promises;
     GArray *stages;   /* RpPlanStage, owning their chunk tables */
+    GArray *layers;   /* RpPlanLayer */
     GArray *buffers;  /* RpBuffer */
     GPtrArray *tasks; /* RpDraftTask */
     GArray *order;    /* guint: in which order they are appended */
@@ -77,10 +78,15 @@ typedef struct {
     gboolean naive;
     guint64 token_bytes; /* input of layer 0 */
     guint iterations;    /* 0: only the planner, nothing appended */
+    guint calls;         /* of an iteration; 0 = 1 */
+    gboolean tied;       /* the head's matrix is the embedding's */
+    gboolean resumed;    /* older weights than the first iteration's exist */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */
 RpProfile *rp_test_profile(guint n_layers, guint64 token_bytes);
+/* Makes the head's matrix the embedding's; the head keeps 1024 bytes of its own. */
+void rp_test_tie(RpProfile *profile);
 /* Layers that make every stage of @test hold at least one. */
 guint rp_test_n_layers(const RpTestPlan *test);
 /* NULL if the schedule does not take the shape. @profile must outlive it. */

@@ -61,6 +61,7 @@ static const char full_text[] =
     "  \"model\": \"qwen3-1.7b\",\n"
     "  \"device\": \"RTX 4090\",\n"
     "  \"gpus\": 8,\n"
+    "  \"processors\": 6,\n"
     "  \"dtype\": \"fp16\",\n"
     "  \"accumulate\": \"fp32\",\n"
     "  \"source\": \"measured\",\n"
@@ -108,6 +109,7 @@ reads_every_key(void **state)
     assert_string_equal(p->origin, "a \"test\" with \\ and ü");
     assert_string_equal(p->date, "2026-04-29");
     assert_int_equal(p->gpus, 8);
+    assert_int_equal(p->processors, 6);
     assert_int_equal(rp_profile_micro_batch_tokens(p), 8192);
     assert_int_equal(p->links.hop_ns, 1600000);
     assert_int_equal(p->links.copy_latency_ns, 12000);

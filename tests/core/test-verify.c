@@ -334,6 +334,146 @@ proves_every_schedule(void **state)
     assert_true(n > 3000);
 }
 
+static void
+proves_ties_calls_and_resumed_plans(void **state)
+{
+    guint n = 0;
+
+    for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
+        for (guint options = 0; options < 128; options++) {
+            for (guint gpus = 1; gpus <= 3; gpus++) {
+                RpTestPlan test = {
+                    .schedule = (*schedule)->name,
+                    .gpus = gpus,
+                    .stages = gpus * MAX(1, (*schedule)->stages_per_gpu),
+                    .micro_batches = 2 * gpus,
+                    .round = (*schedule)->dispatched && (options & 64) != 0 ? gpus : 0,
+                    .fidelity = RP_FIDELITY_FULL,
+                    .async = (options & 2) != 0,
+                    .early = TRUE,
+                    .blocking = (options & 8) != 0,
+                    .lean = (options & 16) != 0,
+                    .token_bytes = 512,
+                    .iterations = 4,
+                    .calls = 1 + (options & 1),
+                    .tied = (options & 4) != 0,
+                    .resumed = (options & 32) != 0,
+                };
+                RpPlan *plan = rp_test_plan(&test);
+
+                if (plan == NULL)
+                    continue;
+                assert_proved(plan, test.schedule);
+                rp_plan_free(plan);
+                n++;
+            }
+        }
+    }
+    print_message("%u plans proved\n", n);
+    assert_true(n > 1500);
+}
+
+/* k calls of M micro-batches are one call of k M in rounds of M. */
+static void
+plans_calls_like_rounds(void **state)
+{
+    RpTestPlan calls = {"roundpipe", 2,    2,     2,     0,     RP_FIDELITY_FULL,
+                        TRUE,        TRUE, FALSE, FALSE, FALSE, 512,
+                        3,           3,    TRUE,  FALSE};
+    RpTestPlan rounds = {"roundpipe", 2,    2,     6,     2,     RP_FIDELITY_FULL,
+                         TRUE,        TRUE, FALSE, FALSE, FALSE, 512,
+                         3,           1,    TRUE,  FALSE};
+    RpPlan *a = rp_test_plan(&calls);
+    RpPlan *b = rp_test_plan(&rounds);
+
+    assert_int_equal(rp_plan_end_id(a), rp_plan_end_id(b));
+    for (RpTaskId id = 0; id < rp_plan_end_id(a); id++) {
+        const RpTask *x = rp_plan_task(a, id), *y = rp_plan_task(b, id);
+
+        assert_memory_equal(x, y, sizeof *x);
+        assert_memory_equal(rp_plan_dependencies(a, x), rp_plan_dependencies(b, y),
+                            x->dependency_count * sizeof(RpDependency));
+    }
+    rp_plan_free(a);
+    rp_plan_free(b);
+}
+
+/* The matrix is kept once, its step reads both gradients and it is uploaded twice. */
+static void
+keeps_a_tied_matrix_once(void **state)
+{
+    RpTestPlan test = {"roundpipe", 2,    2,     2,     0,     RP_FIDELITY_FULL,
+                       TRUE,        TRUE, FALSE, FALSE, FALSE, 512,
+                       3,           1,    TRUE,  FALSE};
+    RpPlan *plan = rp_test_plan(&test);
+    guint last = rp_plan_n_layers(plan) - 1;
+    const RpPlanLayer *head = rp_plan_layer(plan, last), *embedding = rp_plan_layer(plan, 0);
+    RpPlanDraft *draft;
+    RpViolation violation;
+
+    assert_int_equal(head->tied_to, 0);
+    assert_int_equal(embedding->tied_to, RP_NONE);
+    assert_int_equal(rp_plan_buffer(plan, head->weights[0])->bytes, 1024);
+    assert_int_equal(rp_plan_buffer(plan, head->gradients)->bytes, 5120);
+    assert_int_equal(rp_plan_buffer(plan, head->optimizer)->bytes, 6 * 1024);
+    /* a step that does not wait for the head's gradient is found out */
+    draft = rp_plan_draft_new(plan);
+    for (guint i = 0; i < draft->tasks->len; i++) {
+        RpDraftTask *task = rp_plan_draft_task(draft, i);
+
+        if (task->task.kind != RP_TASK_OPTIMIZER_STEP || task->task.layer != 0)
+            continue;
+        for (guint k = 0; k < task->accesses->len; k++)
+            if (g_array_index(task->accesses, RpAccess, k).buffer == head->gradients)
+                g_array_remove_index(task->accesses, k--);
+    }
+    assert_false(rp_plan_draft_verify(draft, &violation));
+    assert_int_equal(violation.rule, RP_RULE_INCOMPLETE_GRADIENTS);
+    rp_violation_clear(&violation);
+    rp_plan_draft_free(draft);
+    rp_plan_free(plan);
+}
+
+/* A flush in the middle changes no value: the plan around it still proves right. */
+static void
+proves_a_plan_that_is_flushed(void **state)
+{
+    for (guint options = 0; options < 8; options++) {
+        RpTestPlan test = {"roundpipe",
+                           2,
+                           2,
+                           4,
+                           2,
+                           RP_FIDELITY_FULL,
+                           (options & 1) != 0,
+                           TRUE,
+                           (options & 2) != 0,
+                           (options & 4) != 0,
+                           FALSE,
+                           512,
+                           0,
+                           1,
+                           TRUE,
+                           FALSE};
+        RpProfile *profile = rp_test_profile(rp_test_n_layers(&test), 512);
+        RpPlanner *planner;
+
+        rp_test_tie(profile);
+        planner = rp_test_planner(&test, profile);
+        for (guint i = 0; i < 4; i++) {
+            assert_true(rp_planner_append_iteration(planner, NULL));
+            if (i % 2 == 1)
+                rp_planner_flush(planner);
+            if (i > 0) /* before, nothing tells that copies are going to publish the weights */
+                assert_proved(rp_planner_plan(planner), "flushed");
+        }
+        rp_planner_finish(planner);
+        assert_proved(rp_planner_plan(planner), "flushed");
+        rp_planner_free(planner);
+        rp_profile_free(profile);
+    }
+}
+
 static const RpTestPlan growing[] = {
     {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 0},
     {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, TRUE, FALSE, 512, 0},
@@ -586,6 +726,10 @@ main(void)
         cmocka_unit_test(proves_a_full_plan_by_hand),
         cmocka_unit_test(names_the_gradient_that_a_step_does_not_wait_for),
         cmocka_unit_test(proves_every_schedule),
+        cmocka_unit_test(proves_ties_calls_and_resumed_plans),
+        cmocka_unit_test(plans_calls_like_rounds),
+        cmocka_unit_test(keeps_a_tied_matrix_once),
+        cmocka_unit_test(proves_a_plan_that_is_flushed),
         cmocka_unit_test(proves_a_plan_at_every_stage_of_its_growth),
         cmocka_unit_test(proves_what_is_left_after_retiring),
         cmocka_unit_test(still_finds_what_is_wrong_after_retiring),

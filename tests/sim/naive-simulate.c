@@ -7,11 +7,12 @@
 
 #define NEVER G_MAXINT64
 
-typedef enum { WAITS, LATENCY, FLOWS, TIMED, ENDED } State;
+typedef enum { WAITS, LATENCY, FLOWS, TIMED, LEAD, LEAD_OVER, ENDED } State;
 
 typedef struct {
-    State state;
+    State state;   /* LEAD: flows, too */
     gint64 due_ns; /* of LATENCY and TIMED */
+    gint64 lead_end_ns;
     double left;
     double rate; /* bytes/ns */
     gboolean has_rate;
@@ -50,13 +51,29 @@ is_up(const Naive *naive, const RpTask *task)
     return kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP;
 }
 
-/* Whether the task is its lane's head and its dependencies have ended; when they allow it to start.
+/* An action on shared processors. */
+static gboolean
+is_action(const Naive *naive, const RpTask *task)
+{
+    return naive->machine->processors > 0 &&
+           rp_plan_lane_kind(naive->plan, task->lane) == RP_LANE_COMPUTE;
+}
+
+static gboolean
+flows(const Task *task)
+{
+    return task->state == FLOWS || task->state == LEAD;
+}
+
+/* Whether the task is its lane's head and its dependencies have ended; when they allow it to start,
+ * or an action on shared processors to run its lead or its rest.
  */
 static gboolean
 is_ready(const Naive *naive, guint i, gint64 *ready_ns)
 {
     const RpTask *task = rp_plan_task(naive->plan, i);
     const RpDependency *dependencies = rp_plan_dependencies(naive->plan, task);
+    const gboolean action = is_action(naive, task);
 
     *ready_ns = 0;
     for (guint j = 0; j < i; j++) {
@@ -68,18 +85,21 @@ is_ready(const Naive *naive, guint i, gint64 *ready_ns)
     }
     for (guint d = 0; d < task->dependency_count; d++) {
         const guint j = (guint)dependencies[d].task;
+        const gboolean late = dependencies[d].phase != 0;
 
+        if (action && late && task->lead_ns > 0 && naive->tasks[i].state == WAITS)
+            continue;
         if (j >= naive->n || naive->tasks[j].state != ENDED)
             return FALSE;
         *ready_ns = MAX(*ready_ns, naive->times[j].end_ns + dependencies[d].hop_ns -
-                                       (dependencies[d].phase ? task->lead_ns : 0));
+                                       (late && !action ? task->lead_ns : 0));
     }
     return TRUE;
 }
 
 /* Link numbers of a flow: its own, its root complex's, the host's; @limits in bytes/ns. */
 static void
-links_of(const Naive *naive, guint i, guint links[3], double limits[3])
+links_alone(const Naive *naive, guint i, guint links[3], double limits[3])
 {
     const RpLinks *machine = &naive->machine->links;
     const RpTask *task = rp_plan_task(naive->plan, i);
@@ -88,6 +108,12 @@ links_of(const Naive *naive, guint i, guint links[3], double limits[3])
     links[0] = 1000 + i;
     links[1] = 2000 + i;
     links[2] = 0;
+    if (is_action(naive, task)) {
+        links[2] = 3000 + i;
+        limits[0] = 1;
+        limits[1] = limits[2] = INFINITY;
+        return;
+    }
     limits[0] = naive->machine->optimizer_bytes_per_s;
     limits[1] = 0;
     limits[2] = machine->host_bytes_per_s;
@@ -102,14 +128,34 @@ links_of(const Naive *naive, guint i, guint links[3], double limits[3])
         limits[k] = limits[k] > 0 ? limits[k] / 1e9 : INFINITY;
 }
 
-static gboolean
-is_unlimited(const Naive *naive, guint i)
+static double
+rate_alone(const Naive *naive, guint i)
 {
     guint links[3];
     double limits[3];
 
-    links_of(naive, i, links, limits);
-    return isinf(limits[0]) && isinf(limits[1]) && isinf(limits[2]);
+    links_alone(naive, i, links, limits);
+    return MIN(limits[0], MIN(limits[1], limits[2]));
+}
+
+/* Every flow is a thread; too many of them for the processors run slower. */
+static void
+links_of(const Naive *naive, guint i, guint links[3], double limits[3])
+{
+    const double processors = naive->machine->processors;
+    guint threads = 0;
+
+    links_alone(naive, i, links, limits);
+    for (guint j = 0; j < naive->n; j++)
+        threads += flows(&naive->tasks[j]) && !isinf(rate_alone(naive, j));
+    if (processors > 0 && threads > processors)
+        limits[0] = rate_alone(naive, i) * processors / threads;
+}
+
+static gboolean
+is_unlimited(const Naive *naive, guint i)
+{
+    return isinf(rate_alone(naive, i));
 }
 
 static gboolean
@@ -123,16 +169,50 @@ end_what_is_due(Naive *naive)
 
         if (task->state == TIMED)
             due = task->due_ns <= naive->now_ns;
-        else if (task->state == FLOWS)
+        else if (flows(task))
             due = is_unlimited(naive, i) ||
                   (task->has_rate && task->left / task->rate <= ROUNDING_NS);
-        if (due) {
+        if (due && task->state == LEAD) {
+            task->state = LEAD_OVER;
+            task->lead_end_ns = naive->now_ns;
+            changed = TRUE;
+        } else if (due) {
             task->state = ENDED;
             naive->times[i].end_ns = naive->now_ns;
             changed = TRUE;
         }
     }
     return changed;
+}
+
+/* Lead and rest of an action on shared processors. Returns: whether something began */
+static gboolean
+begin_part(Naive *naive, guint i)
+{
+    const RpTask *plan_task = rp_plan_task(naive->plan, i);
+    Task *task = &naive->tasks[i];
+    gint64 ready_ns;
+
+    if ((task->state != WAITS && task->state != LEAD_OVER) || !is_ready(naive, i, &ready_ns) ||
+        ready_ns > naive->now_ns)
+        return FALSE;
+    if (task->state == WAITS)
+        naive->times[i].start_ns = naive->now_ns;
+    else
+        naive->times[i].start_ns += naive->now_ns - task->lead_end_ns;
+    task->has_rate = FALSE;
+    if (task->state == WAITS && plan_task->lead_ns > 0) {
+        task->state = LEAD;
+        task->left = (double)plan_task->lead_ns;
+    } else {
+        task->state = FLOWS;
+        task->left = (double)(plan_task->duration_ns - plan_task->lead_ns);
+        if (task->left == 0) {
+            task->state = TIMED;
+            task->due_ns = naive->now_ns;
+        }
+    }
+    return TRUE;
 }
 
 static gboolean
@@ -148,6 +228,10 @@ begin_what_needs_no_engine(Naive *naive)
         if (task->state == LATENCY && task->due_ns <= naive->now_ns) {
             task->state = FLOWS;
             changed = TRUE;
+        }
+        if (is_action(naive, plan_task)) {
+            changed = begin_part(naive, i) || changed;
+            continue;
         }
         if (task->state != WAITS || is_full_copy(naive, plan_task) ||
             !is_ready(naive, i, &ready_ns))
@@ -219,7 +303,7 @@ fair_share(const Naive *naive, guint link)
 
             links_of(naive, i, links, limits);
             for (guint k = 0; k < 3; k++) {
-                if (naive->tasks[i].state != FLOWS || links[k] != link)
+                if (!flows(&naive->tasks[i]) || links[k] != link)
                     continue;
                 if (pass == 0)
                     left = limits[k];
@@ -248,7 +332,7 @@ set_rates(Naive *naive)
             guint links[3];
             double limits[3];
 
-            if (naive->tasks[i].state != FLOWS || naive->tasks[i].has_rate)
+            if (!flows(&naive->tasks[i]) || naive->tasks[i].has_rate)
                 continue;
             any = TRUE;
             links_of(naive, i, links, limits);
@@ -268,7 +352,7 @@ set_rates(Naive *naive)
             double limits[3];
 
             links_of(naive, i, links, limits);
-            if (naive->tasks[i].state == FLOWS && !naive->tasks[i].has_rate &&
+            if (flows(&naive->tasks[i]) && !naive->tasks[i].has_rate &&
                 (least_link == G_MAXUINT || links[0] == least_link || links[1] == least_link ||
                  links[2] == least_link)) {
                 naive->tasks[i].has_rate = TRUE;
@@ -289,12 +373,13 @@ next_moment(const Naive *naive)
 
         if (task->state == TIMED || task->state == LATENCY)
             next_ns = MIN(next_ns, task->due_ns);
-        else if (task->state == FLOWS && isinf(task->rate))
+        else if (flows(task) && isinf(task->rate))
             next_ns = naive->now_ns;
-        else if (task->state == FLOWS)
+        else if (flows(task))
             next_ns =
                 MIN(next_ns, naive->now_ns + (gint64)ceil(task->left / task->rate - ROUNDING_NS));
-        else if (task->state == WAITS && is_ready(naive, i, &ready_ns) && ready_ns > naive->now_ns)
+        else if ((task->state == WAITS || task->state == LEAD_OVER) &&
+                 is_ready(naive, i, &ready_ns) && ready_ns > naive->now_ns)
             next_ns = MIN(next_ns, ready_ns);
     }
     return next_ns;
@@ -324,7 +409,7 @@ naive_simulate(const RpPlan *plan, const RpMachine *machine)
         if (next_ns == NEVER)
             break;
         for (guint i = 0; i < naive.n; i++)
-            if (naive.tasks[i].state == FLOWS && !isinf(naive.tasks[i].rate))
+            if (flows(&naive.tasks[i]) && !isinf(naive.tasks[i].rate))
                 naive.tasks[i].left -= naive.tasks[i].rate * (double)(next_ns - naive.now_ns);
         naive.now_ns = next_ns;
     }

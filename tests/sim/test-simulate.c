@@ -276,11 +276,13 @@ takes_the_machine_from_a_profile(void **state)
 
     profile->links.h2d_bytes_per_s = 25e9;
     profile->links.gpus_per_root = 4;
+    profile->processors = 6;
     profile->optimizer_parameters_per_s = 3e9;
     const RpMachine machine = rp_machine_from_profile(profile);
     rp_profile_free(profile);
     assert_true(machine.links.h2d_bytes_per_s == 25e9);
     assert_int_equal(machine.links.gpus_per_root, 4);
+    assert_int_equal(machine.processors, 6);
     assert_true(machine.optimizer_bytes_per_s == 84e9);
 }
 
