@@ -146,8 +146,8 @@ fill(Bench *bench, RpPool *pool)
     die_of(error);
     for (gsize i = 0; i < bench->n; i++) {
         bench->gradient[i] =
-            rp_bf16_from_float(i < 65536 ? (float)g_rand_double_range(rand, -1, 1)
-                                         : rp_float_from_bf16(bench->gradient[i - 65536]));
+            rp_number_to_bf16(i < 65536 ? (float)g_rand_double_range(rand, -1, 1)
+                                        : rp_number_from_bf16(bench->gradient[i - 65536]));
     }
     rp_optimizer_layer_load(bench->optimizer, bench->layer, 0, bench->n, bench->gradient,
                             RP_NUMBER_BF16);

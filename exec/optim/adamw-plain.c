@@ -39,10 +39,10 @@ publish_loop(const float *restrict weight, void *restrict published, RpNumber nu
         memcpy(published, weight, n * sizeof *weight);
     else if (number == RP_NUMBER_BF16)
         for (gsize i = 0; i < n; i++)
-            half[i] = rp_bf16_from_float(weight[i]);
+            half[i] = rp_number_to_bf16(weight[i]);
     else
         for (gsize i = 0; i < n; i++)
-            half[i] = rp_fp16_from_float(weight[i]);
+            half[i] = rp_number_to_fp16(weight[i]);
 }
 
 G_ALWAYS_INLINE static inline double

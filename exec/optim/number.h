@@ -37,13 +37,13 @@ rp_float_from_bits(uint32_t bits)
 }
 
 static inline float
-rp_float_from_bf16(uint16_t bf16)
+rp_number_from_bf16(uint16_t bf16)
 {
     return rp_float_from_bits((uint32_t)bf16 << 16);
 }
 
 static inline uint16_t
-rp_bf16_from_float(float value)
+rp_number_to_bf16(float value)
 {
     const uint32_t bits = rp_float_bits(value);
     const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -51,7 +51,7 @@ rp_bf16_from_float(float value)
 }
 
 static inline float
-rp_float_from_fp16(uint16_t fp16)
+rp_number_from_fp16(uint16_t fp16)
 {
     /* the fp16 fields read as an fp32 are 2^112 too small; scaling also settles subnormals */
     const uint32_t shifted = (uint32_t)(fp16 & 0x7fff) << 13;
@@ -62,7 +62,7 @@ rp_float_from_fp16(uint16_t fp16)
 }
 
 static inline uint16_t
-rp_fp16_from_float(float value)
+rp_number_to_fp16(float value)
 {
     const uint32_t bits = rp_float_bits(value);
     const uint32_t magnitude = bits & 0x7fffffff;
@@ -85,7 +85,7 @@ rp_number_get(RpNumber number, const void *values, gsize i)
     if (number == RP_NUMBER_FP32)
         return ((const float *)values)[i];
     const uint16_t half = ((const uint16_t *)values)[i];
-    return number == RP_NUMBER_BF16 ? rp_float_from_bf16(half) : rp_float_from_fp16(half);
+    return number == RP_NUMBER_BF16 ? rp_number_from_bf16(half) : rp_number_from_fp16(half);
 }
 
 static inline void
@@ -95,5 +95,5 @@ rp_number_set(RpNumber number, void *values, gsize i, float value)
         ((float *)values)[i] = value;
     else
         ((uint16_t *)values)[i] =
-            number == RP_NUMBER_BF16 ? rp_bf16_from_float(value) : rp_fp16_from_float(value);
+            number == RP_NUMBER_BF16 ? rp_number_to_bf16(value) : rp_number_to_fp16(value);
 }

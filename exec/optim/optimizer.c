@@ -4,10 +4,14 @@
 #include <math.h>
 #include <sys/mman.h>
 
+#include "exec/optim/sums.h"
+
 #define PAGE ((guint64)4096)
 #define HUGE_PAGE ((guint64)2 << 20)
 /* Shares end at so many parameters: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)
+/* Values of two gradients that are added at a time: they stay in the nearest cache. */
+#define PIECE ((gsize)4096)
 
 G_DEFINE_QUARK(rp - optimizer - error - quark, rp_optimizer_error)
 
@@ -86,23 +90,44 @@ rp_optimizer_ops(const RpOptimizer *optimizer)
 typedef struct {
     const RpAdamwOps *ops;
     const char *values;
+    const char *added; /* or NULL */
     RpNumber number;
     double *sums;
 } SumJob;
+
+/* Of values @first to @first + @n of two arrays, added. */
+static double
+sum_block_of_sum(const SumJob *job, gsize first, gsize n)
+{
+    const gsize size = rp_number_bytes(job->number);
+    float piece[PIECE];
+    double sum = 0;
+
+    for (gsize i = first; i < first + n; i += PIECE) {
+        const gsize length = MIN(first + n - i, PIECE);
+        rp_sums_add(job->values + i * size, job->added + i * size, job->number, piece, length);
+        sum += job->ops->sum_squares(piece, RP_NUMBER_FP32, length);
+    }
+    return sum;
+}
 
 static void
 sum_share(gsize first, gsize n, gpointer data)
 {
     const SumJob *job = data;
 
-    for (gsize i = first; i < first + n; i += RP_SUM_SQUARES_BLOCK)
+    for (gsize i = first; i < first + n; i += RP_SUM_SQUARES_BLOCK) {
+        const gsize length = MIN(first + n - i, RP_SUM_SQUARES_BLOCK);
         job->sums[i / RP_SUM_SQUARES_BLOCK] =
-            job->ops->sum_squares(job->values + i * rp_number_bytes(job->number), job->number,
-                                  MIN(first + n - i, RP_SUM_SQUARES_BLOCK));
+            job->added ? sum_block_of_sum(job, i, length)
+                       : job->ops->sum_squares(job->values + i * rp_number_bytes(job->number),
+                                               job->number, length);
+    }
 }
 
 double
-rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number, gsize n)
+rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, const void *a, const void *b,
+                                RpNumber number, gsize n)
 {
     const gsize n_blocks = n / RP_SUM_SQUARES_BLOCK + 1;
     double sum = 0;
@@ -110,13 +135,20 @@ rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber 
     if (optimizer->sums->len < n_blocks)
         g_array_set_size(optimizer->sums, (guint)n_blocks);
     SumJob job = {.ops = optimizer->ops,
-                  .values = gradient,
+                  .values = a,
+                  .added = b,
                   .number = number,
                   .sums = (double *)(void *)optimizer->sums->data};
     rp_pool_run(optimizer->pool, 0, n, RP_SUM_SQUARES_BLOCK, sum_share, &job);
     for (gsize i = 0; i * RP_SUM_SQUARES_BLOCK < n; i++)
         sum += job.sums[i];
     return sum;
+}
+
+double
+rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number, gsize n)
+{
+    return rp_optimizer_sum_squares_of_sum(optimizer, gradient, NULL, number, n);
 }
 
 static guint64
@@ -193,21 +225,42 @@ touch_share(gsize first, gsize n, gpointer data)
     memset(layer->moment2 + first, 0, n * sizeof(float));
 }
 
-RpOptimizerLayer *
-rp_optimizer_layer_new(RpOptimizer *optimizer, gsize n_parameters, const RpParameterSpan *spans,
-                       gsize n_spans, GError **error)
+static RpOptimizerLayer *
+layer_new(gsize n_parameters, const RpParameterSpan *spans, gsize n_spans)
 {
-    g_autoptr(RpOptimizerLayer) layer = g_new0(RpOptimizerLayer, 1);
-
-    g_return_val_if_fail(n_parameters > 0, NULL);
+    RpOptimizerLayer *layer = g_new0(RpOptimizerLayer, 1);
 
     layer->n_parameters = n_parameters;
     layer->runs = g_array_new(FALSE, FALSE, sizeof(Run));
     add_runs(layer, spans, n_spans);
+    return layer;
+}
+
+RpOptimizerLayer *
+rp_optimizer_layer_new(RpOptimizer *optimizer, gsize n_parameters, const RpParameterSpan *spans,
+                       gsize n_spans, GError **error)
+{
+    g_return_val_if_fail(n_parameters > 0, NULL);
+
+    g_autoptr(RpOptimizerLayer) layer = layer_new(n_parameters, spans, n_spans);
     if (!map_arrays(layer, error))
         return NULL;
     rp_pool_run(optimizer->pool, 0, n_parameters, GRANULE, touch_share, layer);
     return g_steal_pointer(&layer);
+}
+
+RpOptimizerLayer *
+rp_optimizer_layer_new_in(RpOptimizer *optimizer, void *memory, gsize n_parameters,
+                          const RpParameterSpan *spans, gsize n_spans)
+{
+    g_return_val_if_fail(n_parameters > 0, NULL);
+
+    RpOptimizerLayer *layer = layer_new(n_parameters, spans, n_spans);
+    layer->weight = memory;
+    layer->moment1 = layer->weight + n_parameters;
+    layer->moment2 = layer->moment1 + n_parameters;
+    rp_pool_run(optimizer->pool, 0, n_parameters, GRANULE, touch_share, layer);
+    return layer;
 }
 
 void
@@ -256,6 +309,27 @@ arrays_at(const StepJob *job, gsize first)
     };
 }
 
+/* Parameters @first to @first + @n, whose gradient is the sum of two. */
+static void
+step_with_sum(const StepJob *job, const RpAdamwFactors *factors, gsize first, gsize n)
+{
+    const RpOptimizerStep *step = job->step;
+    const gsize size = rp_number_bytes(step->gradient_number);
+    const char *gradient = step->gradient;
+    const char *added = step->added;
+    float piece[PIECE];
+
+    for (gsize i = first; i < first + n; i += PIECE) {
+        const gsize length = MIN(first + n - i, PIECE);
+        const gsize offset = (i - step->first) * size;
+        RpAdamwArrays arrays = arrays_at(job, i);
+        rp_sums_add(gradient + offset, added + offset, step->gradient_number, piece, length);
+        arrays.gradient = piece;
+        arrays.gradient_number = RP_NUMBER_FP32;
+        job->ops->step(factors, &arrays, length);
+    }
+}
+
 static void
 step_share(gsize first, gsize n, gpointer data)
 {
@@ -267,9 +341,13 @@ step_share(gsize first, gsize n, gpointer data)
         const Run *run = &g_array_index(runs, Run, i);
         if (run->end <= first)
             continue;
+        const RpAdamwFactors *factors = &job->factors[run->decays ? 1 : 0];
         const RpAdamwArrays arrays = arrays_at(job, first);
         const gsize run_end = MIN(run->end, end);
-        job->ops->step(&job->factors[run->decays ? 1 : 0], &arrays, run_end - first);
+        if (job->step->added)
+            step_with_sum(job, factors, first, run_end - first);
+        else
+            job->ops->step(factors, &arrays, run_end - first);
         first = run_end;
     }
 }

@@ -51,8 +51,9 @@ typedef struct {
     gsize first;
     gsize n_parameters;
     const void *gradient; /* of the range; read */
+    const void *added;    /* a second gradient of the range, added in fp32 (tied matrix); or NULL */
     void *published;      /* of the range: the weights that devices read; or NULL (lean) */
-    RpNumber gradient_number;
+    RpNumber gradient_number; /* of both */
     RpNumber published_number;
 } RpOptimizerStep;
 
@@ -77,6 +78,10 @@ const RpAdamwOps *rp_optimizer_ops(const RpOptimizer *optimizer);
 double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number,
                                 gsize n);
 
+/* The same of @a + @b, added in fp32. */
+double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, const void *a, const void *b,
+                                       RpNumber number, gsize n);
+
 /* Host memory of the state of a layer of @n_parameters, bytes: 12 each, in whole pages. */
 guint64 rp_optimizer_state_bytes(guint64 n_parameters);
 
@@ -95,6 +100,19 @@ guint64 rp_optimizer_state_bytes(guint64 n_parameters);
 RpOptimizerLayer *rp_optimizer_layer_new(RpOptimizer *optimizer, gsize n_parameters,
                                          const RpParameterSpan *spans, gsize n_spans,
                                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_optimizer_layer_new_in:
+ * @memory: 12 bytes a parameter, aligned to 4: weights, first moments and second moments, one after
+ *   the other. Borrowed: outlives the layer; zeroed here, by the optimizer's threads
+ *
+ * The same in memory of the caller's.
+ *
+ * Returns: (transfer full): the state
+ */
+RpOptimizerLayer *rp_optimizer_layer_new_in(RpOptimizer *optimizer, void *memory,
+                                            gsize n_parameters, const RpParameterSpan *spans,
+                                            gsize n_spans) G_GNUC_WARN_UNUSED_RESULT;
 void rp_optimizer_layer_free(RpOptimizerLayer *layer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
 

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "exec/host/rope-table.h"
+#include "exec/model/rope-table.h"
 #include "exec/model/safetensors.h"
 
 /* Of the worst: gradients of a k bias, sums of terms that nearly cancel; all others stay below

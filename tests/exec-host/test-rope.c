@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "exec/host/rope-table.h"
+#include "exec/model/rope-table.h"
 #include "exec/model/safetensors.h"
 
 #define POSITIONS 300

@@ -8,13 +8,13 @@ static void
 every_fp16_goes_to_fp32_and_back(void **state)
 {
     for (guint bits = 0; bits < 65536; bits++) {
-        const float value = rp_float_from_fp16((uint16_t)bits);
+        const float value = rp_number_from_fp16((uint16_t)bits);
         const guint exponent = bits >> 10 & 31, mantissa = bits & 1023;
         const float sign = bits & 0x8000 ? -1 : 1;
 
         if (exponent == 31 && mantissa != 0) {
             assert_true(isnan(value));
-            assert_int_equal(rp_fp16_from_float(value), bits | 0x200); /* quiet */
+            assert_int_equal(rp_number_to_fp16(value), bits | 0x200); /* quiet */
             continue;
         }
         if (exponent == 31)
@@ -23,7 +23,7 @@ every_fp16_goes_to_fp32_and_back(void **state)
             assert_true(value == sign * ldexpf((float)mantissa, -24));
         else
             assert_true(value == sign * ldexpf((float)(1024 + mantissa), (int)exponent - 25));
-        assert_int_equal(rp_fp16_from_float(value), bits);
+        assert_int_equal(rp_number_to_fp16(value), bits);
     }
 }
 
@@ -31,9 +31,9 @@ static void
 every_bf16_goes_to_fp32_and_back(void **state)
 {
     for (guint bits = 0; bits < 65536; bits++) {
-        const float value = rp_float_from_bf16((uint16_t)bits);
+        const float value = rp_number_from_bf16((uint16_t)bits);
         assert_int_equal(rp_float_bits(value), bits << 16);
-        assert_int_equal(rp_bf16_from_float(value), isnan(value) ? 0x7fc0 : bits);
+        assert_int_equal(rp_number_to_bf16(value), isnan(value) ? 0x7fc0 : bits);
     }
 }
 
@@ -42,19 +42,19 @@ static void
 rounds_to_nearest_even(void **state)
 {
     for (guint bits = 0; bits < 0x7c00; bits++) {
-        const float low = rp_float_from_fp16((uint16_t)bits);
-        const float high = bits == 0x7bff ? 65536 : rp_float_from_fp16((uint16_t)(bits + 1));
+        const float low = rp_number_from_fp16((uint16_t)bits);
+        const float high = bits == 0x7bff ? 65536 : rp_number_from_fp16((uint16_t)(bits + 1));
         const float middle = (low + high) / 2; /* exact */
-        assert_int_equal(rp_fp16_from_float(middle), bits + (bits & 1));
-        assert_int_equal(rp_fp16_from_float(nextafterf(middle, 0)), bits);
-        assert_int_equal(rp_fp16_from_float(nextafterf(middle, INFINITY)), bits + 1);
-        assert_int_equal(rp_fp16_from_float(-middle), (bits + (bits & 1)) | 0x8000);
+        assert_int_equal(rp_number_to_fp16(middle), bits + (bits & 1));
+        assert_int_equal(rp_number_to_fp16(nextafterf(middle, 0)), bits);
+        assert_int_equal(rp_number_to_fp16(nextafterf(middle, INFINITY)), bits + 1);
+        assert_int_equal(rp_number_to_fp16(-middle), (bits + (bits & 1)) | 0x8000);
     }
     for (guint bits = 0; bits < 0x7f80; bits++) {
         const uint32_t middle = bits << 16 | 0x8000;
-        assert_int_equal(rp_bf16_from_float(rp_float_from_bits(middle)), bits + (bits & 1));
-        assert_int_equal(rp_bf16_from_float(rp_float_from_bits(middle - 1)), bits);
-        assert_int_equal(rp_bf16_from_float(rp_float_from_bits(middle + 1)), bits + 1);
+        assert_int_equal(rp_number_to_bf16(rp_float_from_bits(middle)), bits + (bits & 1));
+        assert_int_equal(rp_number_to_bf16(rp_float_from_bits(middle - 1)), bits);
+        assert_int_equal(rp_number_to_bf16(rp_float_from_bits(middle + 1)), bits + 1);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "exec/optim/clip.h"
 #include "exec/optim/loss-scale.h"
 #include "exec/optim/optimizer.h"
+#include "exec/optim/sums.h"
 
 #define N 200003 /* several granules, and a tail */
 #define STEPS 4
@@ -18,6 +19,7 @@ typedef struct {
     uint16_t *published;        /* bf16 */
     float *expected;            /* weights, first moments, second moments */
     uint16_t *expected_published;
+    float *memory; /* of a layer's state; one value more on either side */
 } Fixture;
 
 /* The middle does not decay. */
@@ -137,7 +139,7 @@ set_up(void **state)
     for (guint step = 0; step < STEPS; step++) {
         f->gradients[step] = g_new(uint16_t, N);
         for (gsize i = 0; i < N; i++)
-            f->gradients[step][i] = rp_bf16_from_float((float)g_rand_double_range(rand, -1, 1));
+            f->gradients[step][i] = rp_number_to_bf16((float)g_rand_double_range(rand, -1, 1));
     }
     g_rand_free(rand);
     make_expected(f);
@@ -151,6 +153,7 @@ tear_down(void **state)
     Fixture *f = *state;
 
     close_layer(f);
+    g_free(f->memory);
     for (guint step = 0; step < STEPS; step++)
         g_free(f->gradients[step]);
     g_free(f->expected_published);
@@ -204,6 +207,66 @@ lean_and_fused_publish_the_same_weights(void **state)
     rp_optimizer_layer_publish(f->optimizer, f->layer, 70001, N - 70001, f->published + 70001,
                                RP_NUMBER_BF16);
     assert_state(f, STEPS);
+}
+
+static void
+keeps_its_state_in_memory_of_the_callers(void **state)
+{
+    Fixture *f = *state;
+
+    open_layer(f, 2, NULL);
+    f->memory = g_new(float, 3 * N + 2);
+    memset(f->memory, 0x77, (3 * N + 2) * sizeof(float));
+    const float guard = f->memory[0];
+    rp_optimizer_layer_free(f->layer);
+    f->layer =
+        rp_optimizer_layer_new_in(f->optimizer, f->memory + 1, N, spans, G_N_ELEMENTS(spans));
+    for (gsize i = 0; i < 3 * N; i++)
+        assert_true(f->memory[1 + i] == 0);
+    rp_optimizer_layer_load(f->optimizer, f->layer, 0, N, f->initial, RP_NUMBER_FP32);
+    run_steps(f, 0, STEPS, 70001);
+    assert_state(f, STEPS);
+    assert_memory_equal(f->memory + 1, f->expected, 3 * N * sizeof(float));
+    assert_true(f->memory[0] == guard && f->memory[3 * N + 1] == guard);
+}
+
+/* A gradient in fp32 that is the sum, against two in bf16. */
+static void
+adds_a_second_gradient_in_fp32(void **state)
+{
+    Fixture *f = *state;
+    g_autofree float *sum = g_new(float, N);
+    g_autofree float *expected = g_new(float, N);
+
+    for (gsize i = 0; i < N; i++)
+        sum[i] = rp_number_from_bf16(f->gradients[0][i]) + rp_number_from_bf16(f->gradients[1][i]);
+    for (guint n_threads = 0; n_threads <= 3; n_threads++) {
+        RpOptimizerStep step = {.learning_rate = 1e-3,
+                                .gradient_scale = 0.25,
+                                .n_parameters = N,
+                                .gradient = sum,
+                                .gradient_number = RP_NUMBER_FP32,
+                                .published_number = RP_NUMBER_BF16};
+        open_layer(f, n_threads, NULL);
+        rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
+        rp_optimizer_layer_finish(f->layer);
+        memcpy(expected, rp_optimizer_layer_state(f->layer).weight, N * sizeof(float));
+        open_layer(f, n_threads, NULL);
+        step.gradient_number = RP_NUMBER_BF16;
+        step.published = f->published;
+        for (gsize first = 0; first < N; first += 60000) {
+            step.first = first;
+            step.n_parameters = MIN(60000, N - first);
+            step.gradient = f->gradients[0] + first;
+            step.added = f->gradients[1] + first;
+            step.published = f->published + first;
+            rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
+        }
+        rp_optimizer_layer_finish(f->layer);
+        assert_memory_equal(rp_optimizer_layer_state(f->layer).weight, expected, N * sizeof(float));
+        for (gsize i = 0; i < N; i++)
+            assert_int_equal(f->published[i], rp_number_to_bf16(expected[i]));
+    }
 }
 
 static void
@@ -287,6 +350,63 @@ sums_of_squares_do_not_depend_on_threads_or_variant(void **state)
 }
 
 static void
+sums_the_squares_of_a_sum(void **state)
+{
+    Fixture *f = *state;
+    double first = 0;
+
+    for (guint n_threads = 0; n_threads <= 3; n_threads++) {
+        double expected = 0;
+        open_layer(f, n_threads, NULL);
+        const double found = rp_optimizer_sum_squares_of_sum(f->optimizer, f->gradients[0],
+                                                             f->gradients[1], RP_NUMBER_BF16, N);
+        for (gsize i = 0; i < N; i++) {
+            const double sum = (double)(rp_number_from_bf16(f->gradients[0][i]) +
+                                        rp_number_from_bf16(f->gradients[1][i]));
+            expected += sum * sum;
+        }
+        assert_true(fabs(found / expected - 1) < 1e-12);
+        if (n_threads == 0)
+            first = found;
+        assert_memory_equal(&found, &first, sizeof found);
+    }
+    const uint16_t before = f->gradients[1][N - 1];
+    f->gradients[1][N - 1] = 0x7f80;
+    assert_false(isfinite(rp_optimizer_sum_squares_of_sum(f->optimizer, f->gradients[0],
+                                                          f->gradients[1], RP_NUMBER_BF16, N)));
+    f->gradients[1][N - 1] = before;
+}
+
+static void
+adds_values_of_any_number(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *a = g_malloc(N * 4);
+    g_autofree char *b = g_malloc(N * 4);
+    g_autofree char *sum = g_malloc(N * 4);
+    g_autofree float *wide = g_new(float, N);
+
+    for (int number = 0; number < 3; number++) {
+        for (gsize i = 0; i < N; i++) {
+            rp_number_set((RpNumber)number, a, i, f->initial[i]);
+            rp_number_set((RpNumber)number, b, i, f->initial[N - 1 - i] * 100);
+        }
+        rp_sums_widen(a, (RpNumber)number, wide, N);
+        for (gsize i = 0; i < N; i++)
+            assert_true(wide[i] == rp_number_get((RpNumber)number, a, i));
+        rp_sums_add(a, b, (RpNumber)number, wide, N);
+        for (gsize i = 0; i < N; i++) {
+            const float expected =
+                rp_number_get((RpNumber)number, a, i) + rp_number_get((RpNumber)number, b, i);
+            assert_true(wide[i] == expected);
+            rp_number_set((RpNumber)number, sum, i, expected);
+        }
+        rp_sums_accumulate(a, b, (RpNumber)number, N);
+        assert_memory_equal(a, sum, N * rp_number_bytes((RpNumber)number));
+    }
+}
+
+static void
 loads_weights_of_any_number(void **state)
 {
     Fixture *f = *state;
@@ -354,9 +474,13 @@ main(void)
         WITH_LAYER(bits_do_not_depend_on_threads_or_variant),
         WITH_LAYER(bits_do_not_depend_on_ranges),
         WITH_LAYER(lean_and_fused_publish_the_same_weights),
+        WITH_LAYER(keeps_its_state_in_memory_of_the_callers),
+        WITH_LAYER(adds_a_second_gradient_in_fp32),
         WITH_LAYER(goes_on_from_a_saved_state),
         WITH_LAYER(a_skipped_step_changes_nothing),
         WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
+        WITH_LAYER(sums_the_squares_of_a_sum),
+        WITH_LAYER(adds_values_of_any_number),
         WITH_LAYER(loads_weights_of_any_number),
         cmocka_unit_test(refuses_options_out_of_range),
         WITH_LAYER(refuses_a_layer_that_memory_cannot_hold),

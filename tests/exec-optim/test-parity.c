@@ -159,8 +159,8 @@ rounding_equals_torch(void **state)
 
     for (char **words; (words = next_words(f, "round")); g_strfreev(words), n_values++) {
         const float value = rp_float_from_bits((uint32_t)g_ascii_strtoull(words[1], NULL, 16));
-        assert_int_equal(rp_bf16_from_float(value), g_ascii_strtoull(words[2], NULL, 16));
-        assert_int_equal(rp_fp16_from_float(value), g_ascii_strtoull(words[3], NULL, 16));
+        assert_int_equal(rp_number_to_bf16(value), g_ascii_strtoull(words[2], NULL, 16));
+        assert_int_equal(rp_number_to_fp16(value), g_ascii_strtoull(words[3], NULL, 16));
     }
     assert_int_equal(n_values, 86);
 }

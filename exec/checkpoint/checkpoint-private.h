@@ -1,0 +1,83 @@
+/**
+ * What checkpoint*.c share: names, the manifest, the state, and directories that are complete or
+ * not there.
+ */
+#pragma once
+
+#include "exec/checkpoint/checkpoint.h"
+
+#define RP_CHECKPOINT_CONFIG "config.json"
+#define RP_CHECKPOINT_MODEL "model.safetensors"
+#define RP_CHECKPOINT_OPTIMIZER "optimizer.safetensors"
+#define RP_CHECKPOINT_NEXT "next.safetensors"
+#define RP_CHECKPOINT_STATE "trainer_state.json"
+#define RP_CHECKPOINT_MANIFEST "manifest.json"
+#define RP_CHECKPOINT_INDEX_SUFFIX ".index.json"
+
+#define RP_CHECKPOINT_MANIFEST_FORMAT "roundpipe-checkpoint/1"
+#define RP_CHECKPOINT_STATE_FORMAT "roundpipe-state/1"
+
+/* Sets `PATH: MESSAGE`. Returns: FALSE */
+gboolean rp_checkpoint_fail(GError **error, RpCheckpointError code, const char *path,
+                            const char *format, ...) G_GNUC_PRINTF(4, 5);
+/* `cannot VERB "PATH": MESSAGE OF @number`; full disks are RP_CHECKPOINT_ERROR_NO_SPACE, all else
+ * is RP_CHECKPOINT_ERROR_WRITE. Returns: FALSE */
+gboolean rp_checkpoint_fail_errno(GError **error, const char *verb, const char *path, int number);
+
+/* ---- checkpoint-directory.c ---- */
+
+/* OUTPUT/checkpoint-STEP, OUTPUT/.checkpoint-STEP.tmp. (transfer full) */
+char *rp_checkpoint_path(const char *output, guint64 step);
+char *rp_checkpoint_temporary_path(const char *output, guint64 step);
+
+/* Steps of the directories that are named as checkpoints, highest first; of an @output that is not
+ * there: none. (element-type guint64) (transfer full). Errors: G_FILE_ERROR */
+GArray *rp_checkpoint_list(const char *output, GError **error);
+
+/* Makes @output and puts its name on the disk. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
+gboolean rp_checkpoint_make_output(const char *output, GError **error);
+/* Removes what interrupted attempts left in @output. What cannot be removed stays. */
+void rp_checkpoint_remove_leftovers(const char *output);
+/* A file, a link, or a directory with all that is in it; links are not followed. Returns: whether
+ * nothing is left */
+gboolean rp_checkpoint_remove_tree(const char *path);
+
+/* The temporary directory of @step gets its name, on the disk; a directory of that name is replaced
+ * in one step and removed. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
+gboolean rp_checkpoint_publish(const char *output, guint64 step, GError **error);
+
+/* Removes complete checkpoints but those of the @keep highest steps and that of @saved; 0 = none.
+ * What cannot be removed stays. */
+void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
+
+/* ---- checkpoint-manifest.c ---- */
+
+/* Of all files of the directory at @path, synced. Errors: as of writing */
+gboolean rp_checkpoint_manifest_write(const char *path, GError **error);
+
+/* Whether @path has a manifest and every file in it has its size. Errors:
+ * RP_CHECKPOINT_ERROR_CORRUPT */
+gboolean rp_checkpoint_is_complete(const char *path, GError **error);
+
+/* ---- checkpoint-state.c ---- */
+
+/* trainer_state.json */
+typedef struct {
+    guint64 step;
+    gboolean async;
+    RpDtype dtype;
+    RpUpdateState update;
+    GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
+    RpDataState data;
+} RpCheckpointState;
+
+void rp_checkpoint_state_clear(RpCheckpointState *state);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointState, rp_checkpoint_state_clear)
+
+/* (transfer full). The same state gives the same bytes; floats come back bit for bit. */
+char *rp_checkpoint_state_to_json(const RpCheckpointState *state);
+
+/* @state: (out): set on success only. Errors: RP_CHECKPOINT_ERROR_CORRUPT, one line with file,
+ * line, column, expected and found */
+gboolean rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
+                                   RpCheckpointState *state, GError **error);

@@ -1,0 +1,288 @@
+/**
+ * A checkpoint into a new trainer. Everything is checked before the first weight is set: files,
+ * then what the run was, then each tensor.
+ */
+#include "exec/checkpoint/checkpoint-private.h"
+
+#include "core/quote.h"
+#include "exec/model/file.h"
+
+typedef struct {
+    const char *path;
+    RpTrainer *trainer;
+    const RpNetwork *network;
+    const RpWeights *weights;
+    RpCheckpointState state;
+    RpSafetensors *optimizer;
+    RpSafetensors *next; /* NULL if synchronous */
+} Restore;
+
+static void
+restore_clear(Restore *restore)
+{
+    rp_safetensors_free(restore->next);
+    rp_safetensors_free(restore->optimizer);
+    rp_checkpoint_state_clear(&restore->state);
+}
+
+static gboolean
+fail_as(GError **error, RpCheckpointError code, GError *cause)
+{
+    g_set_error_literal(error, RP_CHECKPOINT_ERROR, code, cause->message);
+    g_error_free(cause);
+    return FALSE;
+}
+
+static gboolean
+load_state(Restore *restore, GError **error)
+{
+    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_STATE, NULL);
+    g_autofree char *shown = rp_display_name(path);
+    GError *cause = NULL;
+    g_autoptr(GMappedFile) map = rp_file_map(path, &cause);
+
+    if (!map)
+        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    const char *text = g_mapped_file_get_contents(map);
+    return rp_checkpoint_state_parse(shown, text ? text : "", g_mapped_file_get_length(map),
+                                     &restore->state, error);
+}
+
+/* ---- what the run was ---- */
+
+typedef struct {
+    const char *key;
+    gsize offset;
+    gboolean is_boolean;
+} Shape;
+
+static const Shape shapes[] = {
+    {"hidden_size", G_STRUCT_OFFSET(RpModelConfig, hidden), FALSE},
+    {"num_hidden_layers", G_STRUCT_OFFSET(RpModelConfig, blocks), FALSE},
+    {"num_attention_heads", G_STRUCT_OFFSET(RpModelConfig, heads), FALSE},
+    {"num_key_value_heads", G_STRUCT_OFFSET(RpModelConfig, kv_heads), FALSE},
+    {"head_dim", G_STRUCT_OFFSET(RpModelConfig, head_dim), FALSE},
+    {"intermediate_size", G_STRUCT_OFFSET(RpModelConfig, intermediate), FALSE},
+    {"vocab_size", G_STRUCT_OFFSET(RpModelConfig, vocab), FALSE},
+    {"tie_word_embeddings", G_STRUCT_OFFSET(RpModelConfig, tied), TRUE},
+    {"attention_bias", G_STRUCT_OFFSET(RpModelConfig, attention_bias), TRUE},
+    {"mlp_bias", G_STRUCT_OFFSET(RpModelConfig, mlp_bias), TRUE},
+};
+
+G_STATIC_ASSERT(sizeof(gboolean) == sizeof(guint));
+
+static char *
+shape_text(const Shape *shape, guint value)
+{
+    return shape->is_boolean ? g_strdup(value ? "true" : "false") : g_strdup_printf("%u", value);
+}
+
+static gboolean
+fail_model(const char *path, const char *key, const char *expected, const char *found,
+           GError **error)
+{
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                              "%s: expected %s, as the model has it, found %s", key, expected,
+                              found);
+}
+
+static gboolean
+check_model(const Restore *restore, GError **error)
+{
+    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_CONFIG, NULL);
+    const RpModelConfig *model = rp_network_config(restore->network);
+    RpModelConfig saved;
+    GError *cause = NULL;
+
+    if (!rp_hf_config_load(path, &saved, &cause))
+        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    if (saved.architecture != model->architecture)
+        return fail_model(path, "architectures", rp_architecture_name(model->architecture),
+                          rp_architecture_name(saved.architecture), error);
+    for (gsize i = 0; i < G_N_ELEMENTS(shapes); i++) {
+        guint expected = G_STRUCT_MEMBER(guint, model, shapes[i].offset);
+        guint found = G_STRUCT_MEMBER(guint, &saved, shapes[i].offset);
+        if (expected == found)
+            continue;
+        g_autofree char *expected_text = shape_text(&shapes[i], expected);
+        g_autofree char *found_text = shape_text(&shapes[i], found);
+        return fail_model(path, shapes[i].key, expected_text, found_text, error);
+    }
+    return TRUE;
+}
+
+static const char *
+mode_name(gboolean async)
+{
+    return async ? "asynchronous" : "synchronous";
+}
+
+static gboolean
+check_run(const Restore *restore, GError **error)
+{
+    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_STATE, NULL);
+    gboolean async = rp_trainer_is_async(restore->trainer);
+    RpDtype dtype = rp_network_options(restore->network)->dtype;
+    guint n_layers = rp_weights_n_layers(restore->weights);
+
+    if (restore->state.async != async)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                                  "expected a checkpoint of %s training, as this run is, found one "
+                                  "of %s training (%s would go on with it)",
+                                  mode_name(async), mode_name(!async),
+                                  async ? "--sync" : "--async");
+    if (restore->state.dtype != dtype)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                                  "dtype: expected %s, as this run has it, found %s (--dtype %s "
+                                  "would go on with it)",
+                                  rp_dtype_name(dtype), rp_dtype_name(restore->state.dtype),
+                                  rp_dtype_name(restore->state.dtype));
+    if (restore->state.layer_steps->len != n_layers)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, path,
+                                  "layer_steps: expected %u numbers, one a layer, found %u",
+                                  n_layers, restore->state.layer_steps->len);
+    return TRUE;
+}
+
+/* ---- tensors ---- */
+
+static RpSafetensors *
+open_tensors(const Restore *restore, const char *name, GError **error)
+{
+    g_autofree char *single = g_build_filename(restore->path, name, NULL);
+    g_autofree char *index = g_strconcat(single, RP_CHECKPOINT_INDEX_SUFFIX, NULL);
+    GError *cause = NULL;
+    RpSafetensors *tensors =
+        rp_safetensors_open(g_file_test(single, G_FILE_TEST_EXISTS) ? single : index, &cause);
+
+    if (!tensors)
+        fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    return tensors;
+}
+
+static gboolean
+fail_tensor(const RpSafetensors *tensors, const char *name, const char *expected, const char *found,
+            GError **error)
+{
+    g_autofree char *quoted = rp_quote(name);
+
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, rp_safetensors_path(tensors),
+                              "tensor %s: expected %s, found %s", quoted, expected, found);
+}
+
+/* The data of a tensor of @weight's shape, or %NULL. */
+static const void *
+find_tensor(const RpSafetensors *tensors, const RpWeight *weight, const char *suffix, RpDtype dtype,
+            GError **error)
+{
+    g_autofree char *name = g_strconcat(weight->name, suffix, NULL);
+    const RpSafetensor *tensor = rp_safetensors_find(tensors, name);
+    g_autofree char *expected =
+        rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
+
+    if (!tensor) {
+        fail_tensor(tensors, name, expected, "no tensor of that name", error);
+        return NULL;
+    }
+    gboolean same = tensor->supported && tensor->dtype == dtype && tensor->rank == weight->rank;
+    for (guint i = 0; same && i < weight->rank; i++)
+        same = tensor->shape[i] == weight->shape[i];
+    if (!same) {
+        g_autofree char *found =
+            rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+        fail_tensor(tensors, name, expected, found, error);
+        return NULL;
+    }
+    if ((guintptr)tensor->data % rp_dtype_size(dtype) != 0) {
+        fail_tensor(tensors, name, "an aligned tensor", "one at an odd place", error);
+        return NULL;
+    }
+    return tensor->data;
+}
+
+/* Finds what belongs to weight @index. */
+static gboolean
+find_state(const Restore *restore, guint index, RpOptimizerState *state, const void **next,
+           GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(restore->weights, index);
+
+    *next = NULL;
+    *state = (RpOptimizerState){
+        .n_steps = g_array_index(restore->state.layer_steps, guint64, weight->layer),
+        .n_parameters = (gsize)weight->elements};
+    state->weight = find_tensor(restore->optimizer, weight, ".master", RP_DTYPE_FP32, error);
+    if (!state->weight)
+        return FALSE;
+    state->moment1 = find_tensor(restore->optimizer, weight, ".exp_avg", RP_DTYPE_FP32, error);
+    if (!state->moment1)
+        return FALSE;
+    state->moment2 = find_tensor(restore->optimizer, weight, ".exp_avg_sq", RP_DTYPE_FP32, error);
+    if (!state->moment2)
+        return FALSE;
+    if (!restore->next)
+        return TRUE;
+    *next = find_tensor(restore->next, weight, "", restore->state.dtype, error);
+    return *next != NULL;
+}
+
+static gboolean
+open_files(Restore *restore, GError **error)
+{
+    restore->optimizer = open_tensors(restore, RP_CHECKPOINT_OPTIMIZER, error);
+    if (!restore->optimizer)
+        return FALSE;
+    if (restore->state.async) {
+        restore->next = open_tensors(restore, RP_CHECKPOINT_NEXT, error);
+        if (!restore->next)
+            return FALSE;
+    }
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        RpOptimizerState state;
+        const void *next;
+        if (!rp_weights_nth(restore->weights, i)->tied &&
+            !find_state(restore, i, &state, &next, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+set_weights(const Restore *restore, GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        RpOptimizerState state;
+        const void *next;
+        GError *cause = NULL;
+        if (rp_weights_nth(restore->weights, i)->tied)
+            continue;
+        if (!find_state(restore, i, &state, &next, error))
+            return FALSE;
+        if (rp_trainer_restore_weight(restore->trainer, i, &state, next, &cause))
+            continue;
+        g_autofree char *shown = rp_display_name(restore->path);
+        g_prefix_error(&cause, "%s: ", shown);
+        return fail_as(error, RP_CHECKPOINT_ERROR_MISMATCH, cause);
+    }
+    return TRUE;
+}
+
+gboolean
+rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, GError **error)
+{
+    g_return_val_if_fail(path && trainer && data, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    Restore restore = {.path = path, .trainer = trainer};
+    restore.network = rp_trainer_network(trainer);
+    restore.weights = rp_network_weights(restore.network);
+    gboolean good = rp_checkpoint_verify(path, error) && load_state(&restore, error) &&
+                    check_model(&restore, error) && check_run(&restore, error) &&
+                    open_files(&restore, error) && set_weights(&restore, error);
+    if (good) {
+        rp_trainer_restore(trainer, &restore.state.update);
+        *data = restore.state.data;
+    }
+    restore_clear(&restore);
+    return good;
+}

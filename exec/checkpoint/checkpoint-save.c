@@ -1,0 +1,360 @@
+/**
+ * Writing a checkpoint into its temporary directory, and giving it its name.
+ *
+ *   leftovers -> room? -> tensor files asked for from the disk -> written -> small files
+ *             -> manifest -> name -> older ones
+ */
+#include "exec/checkpoint/checkpoint-private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <glib/gstdio.h>
+
+#include "core/quote.h"
+#include "exec/model/file.h"
+
+/* Of a tensor's entry in a header or an index, beside its name. */
+#define ENTRY_BYTES 128
+/* Of the small files: config, state, manifest. */
+#define SMALL_FILES_BYTES 65536
+#define PIECE_ELEMENTS ((guint64)1 << 18)
+
+/* Copied from the model's directory, so that the checkpoint is a model's directory too. */
+static const char *const copied[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "generation_config.json",
+    "chat_template.jinja",
+};
+
+/* A checkpoint being written. */
+typedef struct {
+    const RpCheckpointOptions *options;
+    RpTrainer *trainer;
+    const RpNetwork *network;
+    const RpWeights *weights;
+    RpDtype dtype;
+    char *path;
+    char *temporary;
+    guint64 needed_bytes;
+    RpSafetensorsWriter *model;
+    RpSafetensorsWriter *optimizer;
+    RpSafetensorsWriter *next; /* NULL if synchronous */
+} Save;
+
+static void
+save_init(Save *save, const RpCheckpointOptions *options, RpTrainer *trainer)
+{
+    guint64 step = rp_trainer_n_steps(trainer);
+
+    *save = (Save){.options = options, .trainer = trainer};
+    save->network = rp_trainer_network(trainer);
+    save->weights = rp_network_weights(save->network);
+    save->dtype = rp_network_options(save->network)->dtype;
+    save->path = rp_checkpoint_path(options->output, step);
+    save->temporary = rp_checkpoint_temporary_path(options->output, step);
+}
+
+static void
+save_clear(Save *save)
+{
+    rp_safetensors_writer_free(save->next);
+    rp_safetensors_writer_free(save->optimizer);
+    rp_safetensors_writer_free(save->model);
+    g_free(save->temporary);
+    g_free(save->path);
+}
+
+/* ---- room ---- */
+
+static guint64
+needed_bytes(const Save *save)
+{
+    guint copies = rp_trainer_is_async(save->trainer) ? 2 : 1;
+    guint64 sum = SMALL_FILES_BYTES;
+
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        if (weight->tied)
+            continue;
+        sum += weight->elements * (copies * rp_dtype_size(save->dtype) + 3 * sizeof(float));
+        sum += (copies + 3) * 2 * (ENTRY_BYTES + strlen(weight->name));
+    }
+    for (gsize i = 0; save->options->model_dir && i < G_N_ELEMENTS(copied); i++) {
+        g_autofree char *from = g_build_filename(save->options->model_dir, copied[i], NULL);
+        struct stat status;
+        if (stat(from, &status) == 0 && S_ISREG(status.st_mode))
+            sum += (guint64)status.st_size;
+    }
+    return sum;
+}
+
+static gboolean
+free_bytes(const Save *save, guint64 *bytes)
+{
+    struct statvfs room;
+
+    if (statvfs(save->options->output, &room) != 0)
+        return FALSE;
+    *bytes = (guint64)room.f_bavail * room.f_frsize;
+    return TRUE;
+}
+
+/* @cause: of what failed although the bytes are there: inodes, a quota */
+static gboolean
+fail_no_space(const Save *save, guint64 left, const char *cause, GError **error)
+{
+    g_autofree char *shown = rp_display_name(save->path);
+    gboolean enough = cause && left >= save->needed_bytes;
+
+    g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE,
+                "cannot write \"%s\": no space left: expected %" G_GUINT64_FORMAT
+                " bytes of free disk space, found %" G_GUINT64_FORMAT "%s%s",
+                shown, save->needed_bytes, left, enough ? ": " : "", enough ? cause : "");
+    return FALSE;
+}
+
+static gboolean
+check_room(Save *save, GError **error)
+{
+    guint64 left;
+
+    save->needed_bytes = needed_bytes(save);
+    if (!free_bytes(save, &left))
+        return rp_checkpoint_fail_errno(error, "write", save->options->output, errno);
+    return save->needed_bytes <= left || fail_no_space(save, left, NULL, error);
+}
+
+/* ---- tensors ---- */
+
+static RpSafetensorsWriter *
+new_writer(const Save *save, const char *name)
+{
+    g_autofree char *path = g_build_filename(save->temporary, name, NULL);
+
+    return rp_safetensors_writer_new(path, save->options->max_shard_bytes);
+}
+
+/* Three tensors a weight: numbers 3 k up for the k-th weight of the file. */
+static void
+add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight)
+{
+    static const char *const suffixes[] = {"master", "exp_avg", "exp_avg_sq"};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(suffixes); i++) {
+        g_autofree char *name = g_strconcat(weight->name, ".", suffixes[i], NULL);
+        rp_safetensors_writer_add(writer, name, RP_DTYPE_FP32, weight->shape, weight->rank);
+    }
+}
+
+/* All files have their room before the first tensor is written. */
+static gboolean
+begin_tensors(Save *save, GError **error)
+{
+    save->model = new_writer(save, RP_CHECKPOINT_MODEL);
+    save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER);
+    if (rp_trainer_is_async(save->trainer))
+        save->next = new_writer(save, RP_CHECKPOINT_NEXT);
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        if (weight->tied)
+            continue;
+        rp_safetensors_writer_add(save->model, weight->name, save->dtype, weight->shape,
+                                  weight->rank);
+        add_optimizer(save->optimizer, weight);
+        if (save->next)
+            rp_safetensors_writer_add(save->next, weight->name, save->dtype, weight->shape,
+                                      weight->rank);
+    }
+    return rp_safetensors_writer_begin(save->model, error) &&
+           rp_safetensors_writer_begin(save->optimizer, error) &&
+           (!save->next || rp_safetensors_writer_begin(save->next, error));
+}
+
+static gboolean
+write_rounded(const Save *save, guint tensor, const float *values, guint64 elements, void *piece,
+              GError **error)
+{
+    gsize size = rp_dtype_size(save->dtype);
+
+    for (guint64 at = 0; at < elements; at += PIECE_ELEMENTS) {
+        gsize n = (gsize)MIN(PIECE_ELEMENTS, elements - at);
+        rp_dtype_from_float(save->dtype, values + at, piece, n);
+        if (!rp_safetensors_writer_write(save->model, tensor, piece, n * size, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* @tensor: the weight's number among those of the file */
+static gboolean
+write_weight(const Save *save, guint index, guint tensor, void *piece, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(save->weights, index);
+    const float *master = rp_trainer_weight(save->trainer, index);
+    RpOptimizerState state = rp_trainer_weight_state(save->trainer, index);
+    gsize bytes = (gsize)weight->elements * sizeof(float);
+
+    if (!write_rounded(save, tensor, master, weight->elements, piece, error) ||
+        !rp_safetensors_writer_write(save->optimizer, 3 * tensor, master, bytes, error) ||
+        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 1, state.moment1, bytes,
+                                     error) ||
+        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, state.moment2, bytes, error))
+        return FALSE;
+    return !save->next || rp_safetensors_writer_write(
+                              save->next, tensor, rp_trainer_next_weight(save->trainer, index),
+                              (gsize)weight->elements * rp_dtype_size(save->dtype), error);
+}
+
+static gboolean
+write_tensors(Save *save, GError **error)
+{
+    g_autofree void *piece = g_malloc(PIECE_ELEMENTS * sizeof(float));
+    guint tensor = 0;
+
+    if (!begin_tensors(save, error))
+        return FALSE;
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        if (rp_weights_nth(save->weights, i)->tied)
+            continue;
+        if (!write_weight(save, i, tensor++, piece, error))
+            return FALSE;
+    }
+    return rp_safetensors_writer_finish(save->model, error) &&
+           rp_safetensors_writer_finish(save->optimizer, error) &&
+           (!save->next || rp_safetensors_writer_finish(save->next, error));
+}
+
+/* ---- small files ---- */
+
+static gboolean
+write_text(const Save *save, const char *name, const char *text, gsize length, GError **error)
+{
+    g_autofree char *path = g_build_filename(save->temporary, name, NULL);
+
+    return g_file_set_contents_full(path, text, (gssize)length,
+                                    G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE,
+                                    0666, error);
+}
+
+static gboolean
+write_config(const Save *save, GError **error)
+{
+    g_autofree char *path = g_build_filename(save->temporary, RP_CHECKPOINT_CONFIG, NULL);
+    RpModelConfig config = *rp_network_config(save->network);
+
+    config.has_dtype = TRUE;
+    config.dtype = save->dtype;
+    return rp_hf_config_save(&config, path, error);
+}
+
+static gboolean
+copy_files(const Save *save, GError **error)
+{
+    for (gsize i = 0; save->options->model_dir && i < G_N_ELEMENTS(copied); i++) {
+        g_autofree char *from = g_build_filename(save->options->model_dir, copied[i], NULL);
+        if (!g_file_test(from, G_FILE_TEST_IS_REGULAR))
+            continue;
+        g_autoptr(GMappedFile) map = rp_file_map(from, error);
+        if (!map)
+            return FALSE;
+        const char *text = g_mapped_file_get_contents(map);
+        if (!write_text(save, copied[i], text ? text : "", g_mapped_file_get_length(map), error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Every layer has a weight of its own: of a tied head, the norm. */
+static GArray *
+layer_steps(const Save *save)
+{
+    GArray *steps = g_array_new(FALSE, FALSE, sizeof(guint64));
+
+    for (guint layer = 0; layer < rp_weights_n_layers(save->weights); layer++) {
+        guint first;
+        guint n = rp_weights_layer(save->weights, layer, &first);
+        guint i = first;
+        while (i + 1 < first + n && rp_weights_nth(save->weights, i)->tied)
+            i++;
+        guint64 done = rp_trainer_weight_state(save->trainer, i).n_steps;
+        g_array_append_val(steps, done);
+    }
+    return steps;
+}
+
+static gboolean
+write_state(const Save *save, const RpDataState *data, GError **error)
+{
+    g_auto(RpCheckpointState) state = {.step = rp_trainer_n_steps(save->trainer),
+                                       .async = rp_trainer_is_async(save->trainer),
+                                       .dtype = save->dtype,
+                                       .update = rp_home_state(rp_trainer_home(save->trainer)),
+                                       .layer_steps = layer_steps(save),
+                                       .data = *data};
+    g_autofree char *json = rp_checkpoint_state_to_json(&state);
+
+    return write_text(save, RP_CHECKPOINT_STATE, json, strlen(json), error);
+}
+
+/* ---- all of it ---- */
+
+static gboolean
+write_directory(Save *save, const RpDataState *data, GError **error)
+{
+    if (g_mkdir(save->temporary, 0777) != 0)
+        return rp_checkpoint_fail_errno(error, "make", save->temporary, errno);
+    return write_tensors(save, error) && write_config(save, error) && copy_files(save, error) &&
+           write_state(save, data, error) && rp_checkpoint_manifest_write(save->temporary, error);
+}
+
+/* What other layers say, as an error of a checkpoint; what was written is gone by now. */
+static void
+explain(const Save *save, const GError *cause, GError **error)
+{
+    guint64 left;
+    gboolean full = g_error_matches(cause, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE) ||
+                    g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOSPC) ||
+                    g_error_matches(cause, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE);
+
+    if (full && save->needed_bytes > 0 && free_bytes(save, &left))
+        fail_no_space(save, left, cause->message, error);
+    else
+        g_set_error_literal(error, RP_CHECKPOINT_ERROR,
+                            full ? RP_CHECKPOINT_ERROR_NO_SPACE : RP_CHECKPOINT_ERROR_WRITE,
+                            cause->message);
+}
+
+char *
+rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const RpDataState *data,
+                   GError **error)
+{
+    g_autoptr(GError) local = NULL;
+    char *path = NULL;
+    Save save;
+
+    g_return_val_if_fail(options && options->output && trainer && data, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    if (!rp_checkpoint_make_output(options->output, error))
+        return NULL;
+    rp_checkpoint_remove_leftovers(options->output);
+    save_init(&save, options, trainer);
+    if (check_room(&save, &local) && write_directory(&save, data, &local) &&
+        rp_checkpoint_publish(options->output, rp_trainer_n_steps(trainer), &local)) {
+        rp_checkpoint_prune(options->output, options->keep, rp_trainer_n_steps(trainer));
+        path = g_strdup(save.path);
+    } else {
+        (void)rp_checkpoint_remove_tree(save.temporary);
+        explain(&save, local, error);
+    }
+    save_clear(&save);
+    return path;
+}

@@ -1,0 +1,61 @@
+/**
+ * Checkpoints of a run: `OUTPUT/checkpoint-STEP/`, each complete or not there.
+ *
+ *   config.json, model.safetensors (or shards)   as Hugging Face transformers loads them
+ *   tokenizer files of the model's directory     copied, if there are any
+ *   optimizer.safetensors    fp32 master weights and moments: NAME.master, NAME.exp_avg, ...
+ *   next.safetensors         asynchronous: the weights that the next forward reads
+ *   trainer_state.json       step, update state, data state, what the run was (roundpipe-state/1)
+ *   manifest.json            size and SHA-256 of every file above; written last
+ *
+ * Written beside as `.checkpoint-STEP.tmp`, synced, renamed; the parent synced. Older ones are
+ * removed after that. What is left of an interrupted attempt is removed by the next.
+ */
+#pragma once
+
+#include "exec/data/state.h"
+#include "exec/train/trainer.h"
+
+#define RP_CHECKPOINT_ERROR (rp_checkpoint_error_quark())
+GQuark rp_checkpoint_error_quark(void);
+typedef enum {
+    RP_CHECKPOINT_ERROR_NO_SPACE, /* the disk cannot hold it: the run can go on */
+    RP_CHECKPOINT_ERROR_WRITE,
+    RP_CHECKPOINT_ERROR_CORRUPT, /* a file missing, of another size or checksum */
+    RP_CHECKPOINT_ERROR_MISMATCH /* of another model, dtype or mode */
+} RpCheckpointError;
+
+typedef struct {
+    const char *output;    /* directory; made if missing */
+    const char *model_dir; /* tokenizer files come from here; may be %NULL */
+    guint keep;            /* the last so many stay; 0 = all */
+    guint64 max_shard_bytes;
+} RpCheckpointOptions;
+
+/**
+ * rp_checkpoint_save:
+ * @trainer: flushed
+ *
+ * Returns: (transfer full): the directory's path. On error every checkpoint that was there is
+ * there still. Errors: RP_CHECKPOINT_ERROR_*, G_FILE_ERROR
+ */
+char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
+                         const RpDataState *data, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Path of the newest complete checkpoint of @output; %NULL without error if there is none.
+ * Incomplete ones (no manifest, wrong size) are passed over; @skipped: (out) (optional) (transfer
+ * full) (nullable): a line saying which and why. */
+char *rp_checkpoint_find_last(const char *output, char **skipped, GError **error);
+
+/* Verifies sizes and checksums of all files. Errors: RP_CHECKPOINT_ERROR_CORRUPT naming the file */
+gboolean rp_checkpoint_verify(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_checkpoint_restore:
+ * @trainer: new, of the same model; devices, schedule and partition may differ
+ * @data: (out)
+ *
+ * Errors: RP_CHECKPOINT_ERROR_CORRUPT, RP_CHECKPOINT_ERROR_MISMATCH
+ */
+gboolean rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,34 @@
+/**
+ * Where a trainer's devices are: threads of the host, or GPUs. What training needs of a backend
+ * beside the engine's operations; one table a backend.
+ */
+#pragma once
+
+#include "exec/engine/backend.h"
+#include "exec/train/feed.h"
+#include "exec/train/home.h"
+
+typedef struct {
+    guint64 memory_bytes; /* limit of a device's arena; 0 = what it has */
+} RpDeviceOptions;
+
+/**
+ * RpDeviceOps:
+ * @host_memory: devices live in host memory: their arenas count there
+ * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now
+ * @open: allocates all arenas and attaches the home; once, before the engine is made
+ *
+ * Errors: the backend's own
+ */
+typedef struct {
+    const char *name; /* "host" */
+    gboolean host_memory;
+    const RpKernels *(*kernels)(void);
+    RpBackend *(*backend_new)(const RpPlan *plan, const RpNetwork *network, RpHome *home,
+                              RpFeed *feed, const RpDeviceOptions *options, GError **error);
+    gboolean (*open)(RpBackend *backend, const guint64 *bytes, guint n, GError **error);
+    void (*backend_free)(RpBackend *backend);
+} RpDeviceOps;
+
+/* Virtual devices on CPU threads (exec/host). */
+const RpDeviceOps *rp_host_devices(void);

@@ -1,0 +1,82 @@
+/**
+ * What the trainer's files share. Private to exec/train.
+ *
+ *   trainer.c         setting up, the two calls, flush
+ *   trainer-report.c  steps that are over: losses, times, bubble
+ *   trainer-state.c   weights, moments and gradients, out and in
+ */
+#pragma once
+
+#include "exec/train/feed.h"
+#include "exec/train/trainer.h"
+
+/* An iteration in flight. */
+typedef struct {
+    guint64 iteration;
+    guint64 end_batch; /* of the engine: its last call's + 1 */
+    guint64 n_tokens;
+    guint64 n_targets;
+    guint calls;
+    gint64 last_compute_ns; /* end, so far */
+} RpStepRecord;
+
+typedef struct {
+    gint64 start_ns;
+    gint64 end_ns;
+} RpBusy;
+
+/* A layer that is being restored, weight by weight. */
+typedef struct {
+    float *weight;
+    float *moment1;
+    float *moment2;
+    guint8 *next; /* in the network's dtype; %NULL: none given */
+    guint64 n_steps;
+    guint n_left;
+} RpRestoredLayer;
+
+struct _RpTrainer {
+    guint gpus;
+    guint calls;
+    gboolean async;
+    RpStepDone done;
+    gpointer user_data;
+    const RpDeviceOps *devices;
+    RpNetwork *network;
+    RpModelConfig config;
+    RpWeights *weights; /* a list of our own, unbound */
+    RpProfile *profile;
+    RpPartition *partition;
+    RpPlanner *planner;
+    RpHome *home;
+    RpFeed *feed;
+    RpBackend *backend;
+    RpEngine *engine;
+    guint64 *arena_bytes; /* gpus + 1 */
+
+    guint64 iteration; /* that the next call belongs to */
+    guint64 first_iteration;
+    guint64 steps_before; /* of a resumed run */
+    guint call;           /* of the iteration */
+    gboolean keep_trace;
+
+    /* reports */
+    RpStepRecord records[RP_HOME_RING];
+    guint64 n_reported; /* iterations, from first_iteration on */
+    gint64 last_end_ns; /* of the iteration reported last; -1: none since the devices stood still */
+    GArray *busy;       /* RpBusy: compute actions that may reach into windows to come */
+
+    RpRestoredLayer *restored; /* per layer; %NULL when nothing is being restored */
+};
+
+static inline RpStepRecord *
+rp_trainer_record(RpTrainer *trainer, guint64 iteration)
+{
+    return &trainer->records[iteration % RP_HOME_RING];
+}
+
+/* RpEngineDone: @user_data is the trainer. */
+void rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *records,
+                           gsize n);
+
+void rp_trainer_clear_restored(RpTrainer *trainer);

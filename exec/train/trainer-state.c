@@ -1,0 +1,202 @@
+/* Weights, moments and gradients of a trainer whose devices stand still. */
+#include "exec/train/trainer-private.h"
+
+#include <string.h>
+
+/* Where a weight stands; a tied head's is the embedding's. */
+typedef struct {
+    guint layer;
+    guint64 offset; /* elements */
+    guint64 elements;
+} Place;
+
+static Place
+place_of(const RpTrainer *trainer, guint weight)
+{
+    const RpWeight *w = rp_weights_nth(trainer->weights, weight);
+    guint layer = w->tied ? 0 : w->layer;
+    RpWeightKind kind = w->tied ? RP_WEIGHT_EMBEDDING : w->kind;
+
+    return (Place){layer, rp_network_layout(trainer->network, layer)->offset[kind], w->elements};
+}
+
+static gsize
+element_bytes(const RpTrainer *trainer)
+{
+    return rp_dtype_size(rp_network_options(trainer->network)->dtype);
+}
+
+const float *
+rp_trainer_weight(const RpTrainer *trainer, guint weight)
+{
+    const Place place = place_of(trainer, weight);
+
+    return rp_home_layer_state(trainer->home, place.layer).weight + place.offset;
+}
+
+RpOptimizerState
+rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
+{
+    const Place place = place_of(trainer, weight);
+    RpOptimizerState state = rp_home_layer_state(trainer->home, place.layer);
+
+    state.n_parameters = place.elements;
+    state.weight += place.offset;
+    state.moment1 += place.offset;
+    state.moment2 += place.offset;
+    return state;
+}
+
+static guint8 *
+next_weight(const RpTrainer *trainer, Place place)
+{
+    guint version = rp_home_version(trainer->home, trainer->iteration);
+    guint64 run;
+
+    return rp_home_weights(trainer->home, place.layer, version,
+                           place.offset * element_bytes(trainer), &run);
+}
+
+const void *
+rp_trainer_next_weight(const RpTrainer *trainer, guint weight)
+{
+    return next_weight(trainer, place_of(trainer, weight));
+}
+
+/* Adds a weight's gradients of one layer, as stored, to @values. */
+static void
+add_gradients(const RpTrainer *trainer, guint layer, guint64 offset, guint64 elements,
+              float *values)
+{
+    const RpDtype dtype = rp_network_options(trainer->network)->dtype;
+    guint64 run;
+    const guint8 *from =
+        rp_home_gradients(trainer->home, layer, offset * element_bytes(trainer), &run);
+    g_autofree float *wide = g_new(float, elements);
+
+    rp_dtype_to_float(dtype, from, wide, elements);
+    for (guint64 i = 0; i < elements; i++)
+        values[i] += wide[i];
+}
+
+void
+rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values)
+{
+    const RpNetworkOptions *shape = rp_network_options(trainer->network);
+    const RpUpdateReport report = rp_home_report(trainer->home, trainer->iteration - 1);
+    const Place place = place_of(trainer, weight);
+    const guint last = rp_network_n_layers(trainer->network) - 1;
+    const RpLayerLayout *head = rp_network_layout(trainer->network, last);
+    const double reference = (double)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
+                             shape->sequences * shape->tokens;
+    const double unscale = reference / ((double)report.loss_scale * (double)report.n_targets);
+
+    memset(values, 0, place.elements * sizeof *values);
+    add_gradients(trainer, place.layer, place.offset, place.elements, values);
+    if (place.layer == 0 && head->tied_elements > 0)
+        add_gradients(trainer, last, head->elements - head->tied_elements + place.offset,
+                      place.elements, values);
+    for (guint64 i = 0; i < place.elements; i++)
+        values[i] = (float)(values[i] * unscale);
+}
+
+void
+rp_trainer_clear_restored(RpTrainer *trainer)
+{
+    for (guint l = 0; trainer->restored != NULL && l < rp_network_n_layers(trainer->network); l++) {
+        g_free(trainer->restored[l].weight);
+        g_free(trainer->restored[l].moment1);
+        g_free(trainer->restored[l].moment2);
+        g_free(trainer->restored[l].next);
+    }
+    g_clear_pointer(&trainer->restored, g_free);
+}
+
+static RpRestoredLayer *
+restored_layer(RpTrainer *trainer, guint layer, gboolean with_next)
+{
+    const RpLayerLayout *layout = rp_network_layout(trainer->network, layer);
+    const gsize n = layout->elements - layout->tied_elements;
+    RpRestoredLayer *restored;
+    guint first, count;
+
+    if (trainer->restored == NULL)
+        trainer->restored = g_new0(RpRestoredLayer, rp_network_n_layers(trainer->network));
+    restored = &trainer->restored[layer];
+    if (restored->weight != NULL)
+        return restored;
+    restored->weight = g_new0(float, n);
+    restored->moment1 = g_new0(float, n);
+    restored->moment2 = g_new0(float, n);
+    if (with_next)
+        restored->next = g_malloc0(n * element_bytes(trainer));
+    count = rp_weights_layer(trainer->weights, layer, &first);
+    for (guint w = first; w < first + count; w++)
+        restored->n_left += rp_weights_nth(trainer->weights, w)->tied ? 0 : 1;
+    return restored;
+}
+
+/* All weights of the layer are there. */
+static gboolean
+finish_layer(RpTrainer *trainer, guint layer, GError **error)
+{
+    const RpLayerLayout *layout = rp_network_layout(trainer->network, layer);
+    const gsize n = layout->elements - layout->tied_elements;
+    RpRestoredLayer *restored = &trainer->restored[layer];
+    const RpOptimizerState state = {restored->n_steps, n, restored->weight, restored->moment1,
+                                    restored->moment2};
+
+    if (!rp_home_restore_layer(trainer->home, layer, &state, error))
+        return FALSE;
+    g_clear_pointer(&restored->weight, g_free);
+    g_clear_pointer(&restored->moment1, g_free);
+    g_clear_pointer(&restored->moment2, g_free);
+    return TRUE;
+}
+
+gboolean
+rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerState *state,
+                          const void *next, GError **error)
+{
+    const Place place = place_of(trainer, weight);
+    const gsize bytes = place.elements * sizeof(float);
+    RpRestoredLayer *restored;
+
+    g_return_val_if_fail(trainer->iteration == 0 && trainer->call == 0, FALSE);
+    if (state->n_parameters != place.elements) {
+        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_STATE,
+                    "%s: expected %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
+                    rp_weights_nth(trainer->weights, weight)->name, place.elements,
+                    state->n_parameters);
+        return FALSE;
+    }
+    restored = restored_layer(trainer, place.layer, next != NULL);
+    memcpy(restored->weight + place.offset, state->weight, bytes);
+    memcpy(restored->moment1 + place.offset, state->moment1, bytes);
+    memcpy(restored->moment2 + place.offset, state->moment2, bytes);
+    restored->n_steps = state->n_steps;
+    if (next != NULL)
+        memcpy(restored->next + place.offset * element_bytes(trainer), next,
+               place.elements * element_bytes(trainer));
+    return --restored->n_left > 0 || finish_layer(trainer, place.layer, error);
+}
+
+void
+rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
+{
+    /* there are weights older than the masters: the plan is told so */
+    trainer->first_iteration = trainer->async && state->n_iterations > 0 ? 1 : 0;
+    trainer->iteration = trainer->first_iteration;
+    trainer->steps_before = state->n_iterations;
+    rp_planner_set_first_iteration(trainer->planner, (guint)trainer->first_iteration);
+    rp_home_restore(trainer->home, state, trainer->first_iteration);
+    for (guint l = 0; trainer->restored != NULL && l < rp_network_n_layers(trainer->network); l++) {
+        const RpLayerLayout *layout = rp_network_layout(trainer->network, l);
+        const Place place = {.layer = l};
+
+        if (trainer->restored[l].next != NULL)
+            memcpy(next_weight(trainer, place), trainer->restored[l].next,
+                   (layout->elements - layout->tied_elements) * element_bytes(trainer));
+    }
+    rp_trainer_clear_restored(trainer);
+}

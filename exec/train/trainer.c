@@ -1,0 +1,304 @@
+#include "exec/train/trainer-private.h"
+
+#include <string.h>
+
+#include "core/verify.h"
+
+G_DEFINE_QUARK(rp - trainer - error - quark, rp_trainer_error)
+
+/* Iterations that a plan needs until its arenas have their size. */
+#define SIZING_ITERATIONS 3
+/* How often a caller that waits for a loss looks whether the engine still runs. */
+#define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
+
+static guint64
+available_memory(void)
+{
+    g_autofree char *text = NULL;
+    const char *line;
+
+    if (!g_file_get_contents("/proc/meminfo", &text, NULL, NULL) ||
+        (line = strstr(text, "MemAvailable:")) == NULL)
+        return 0;
+    return g_ascii_strtoull(line + strlen("MemAvailable:"), NULL, 10) * 1024;
+}
+
+static gboolean
+check_options(const RpTrainerOptions *options, GError **error)
+{
+    const RpScheduleOps *schedule = options->plan.schedule;
+
+    if (schedule->split_backward) {
+        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
+                    "schedule %s splits backward into two actions, which training does not: use "
+                    "roundpipe, gpipe, 1f1b, interleaved-1f1b, looped-bfs or mobius",
+                    schedule->name);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* Refuses what does not fit before any of it is taken. Arenas of devices that are threads of this
+ * machine come out of the same memory. */
+static gboolean
+check_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const RpPlan *plan,
+             GError **error)
+{
+    guint64 host = options->host_memory_bytes > 0 ? options->host_memory_bytes : available_memory();
+    guint64 devices = 0;
+    gboolean fits;
+
+    for (guint g = 0; trainer->devices->host_memory && g < options->plan.gpus; g++)
+        devices += rp_plan_arena_bytes(plan, g);
+    if (host > 0 && devices >= host) {
+        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_MEMORY,
+                    "host memory: the arenas of %u devices need %" G_GUINT64_FORMAT
+                    " bytes, there are %" G_GUINT64_FORMAT
+                    ": use fewer devices, a smaller micro-batch or a shorter sequence",
+                    options->plan.gpus, devices, host);
+        return FALSE;
+    }
+    fits = rp_plan_check_memory(plan, options->device_memory_bytes, host > 0 ? host - devices : 0,
+                                error);
+    if (!fits && error != NULL && (*error)->domain == RP_PLANNER_ERROR) {
+        g_autofree char *text = g_strdup((*error)->message);
+
+        g_clear_error(error);
+        g_set_error_literal(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_MEMORY, text);
+    }
+    return fits;
+}
+
+/* Plans a few iterations to learn the sizes of the arenas, and proves them. */
+static gboolean
+size_arenas(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *plan_options,
+            GError **error)
+{
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(trainer->profile, trainer->partition, plan_options, SIZING_ITERATIONS, error);
+    RpViolation violation;
+
+    if (plan == NULL || !check_memory(trainer, options, plan, error))
+        return FALSE;
+    if (!rp_verify_plan(plan, &violation)) {
+        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
+                    "the plan is not correct, please report this: %s", violation.message);
+        rp_violation_clear(&violation);
+        return FALSE;
+    }
+    trainer->arena_bytes = g_new(guint64, (gsize)trainer->gpus + 1);
+    for (guint32 a = 0; a <= trainer->gpus; a++)
+        trainer->arena_bytes[a] = rp_plan_arena_bytes(plan, a);
+    return TRUE;
+}
+
+static gboolean
+start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *plan_options,
+      GError **error)
+{
+    const RpDeviceOptions device_options = {.memory_bytes = options->device_memory_bytes};
+    RpEngineOptions engine_options = {
+        .retire = TRUE,
+        .keep_trace = options->keep_trace,
+        .done = rp_trainer_note_batch,
+        .user_data = trainer,
+        .arena_bytes = trainer->arena_bytes,
+    };
+    const RpPlan *plan;
+
+    trainer->planner = rp_planner_new(trainer->profile, trainer->partition, plan_options, error);
+    if (trainer->planner == NULL)
+        return FALSE;
+    plan = rp_planner_plan(trainer->planner);
+    trainer->home = rp_home_new(trainer->network, plan, &options->update, error);
+    if (trainer->home == NULL)
+        return FALSE;
+    trainer->feed = rp_feed_new(plan_options->micro_batches, trainer->calls);
+    trainer->backend = trainer->devices->backend_new(plan, trainer->network, trainer->home,
+                                                     trainer->feed, &device_options, error);
+    if (trainer->backend == NULL ||
+        !trainer->devices->open(trainer->backend, trainer->arena_bytes, trainer->gpus + 1, error))
+        return FALSE;
+    rp_home_load(trainer->home, options->weights);
+    trainer->engine =
+        rp_engine_new(rp_planner_plan(trainer->planner), trainer->backend, &engine_options, error);
+    return trainer->engine != NULL;
+}
+
+RpTrainer *
+rp_trainer_new(const RpTrainerOptions *options, GError **error)
+{
+    g_autoptr(RpTrainer) trainer = g_new0(RpTrainer, 1);
+    RpPlanOptions plan_options = options->plan;
+
+    g_return_val_if_fail(options->plan.schedule != NULL, NULL);
+    if (!check_options(options, error))
+        return NULL;
+    trainer->gpus = options->plan.gpus;
+    trainer->calls = MAX(1, options->plan.calls);
+    trainer->async = options->plan.async;
+    trainer->done = options->done;
+    trainer->user_data = options->user_data;
+    trainer->config = *options->config;
+    trainer->last_end_ns = -1;
+    trainer->busy = g_array_new(FALSE, FALSE, sizeof(RpBusy));
+    trainer->weights = rp_weights_new(&trainer->config);
+    trainer->devices = options->devices != NULL ? options->devices : rp_host_devices();
+    trainer->network = rp_network_new(&trainer->config, trainer->weights,
+                                      trainer->devices->kernels(), &options->network);
+    trainer->profile = rp_profile_copy(options->profile);
+    trainer->partition = rp_partition_copy(options->partition);
+    plan_options.fidelity = RP_FIDELITY_FULL;
+    plan_options.fused_forward = RP_FUSED_PHYSICAL;
+    plan_options.constant_bytes = rp_network_constant_bytes(trainer->network);
+    plan_options.calls = trainer->calls;
+    if (!size_arenas(trainer, options, &plan_options, error) ||
+        !start(trainer, options, &plan_options, error))
+        return NULL;
+    return g_steal_pointer(&trainer);
+}
+
+void
+rp_trainer_free(RpTrainer *trainer)
+{
+    if (trainer == NULL)
+        return;
+    rp_engine_free(trainer->engine);
+    if (trainer->backend != NULL)
+        trainer->devices->backend_free(trainer->backend);
+    rp_trainer_clear_restored(trainer);
+    rp_feed_free(trainer->feed);
+    rp_home_free(trainer->home);
+    rp_planner_free(trainer->planner);
+    rp_partition_free(trainer->partition);
+    rp_profile_free(trainer->profile);
+    rp_network_free(trainer->network);
+    rp_weights_free(trainer->weights);
+    g_clear_pointer(&trainer->busy, g_array_unref);
+    g_free(trainer->arena_bytes);
+    g_free(trainer);
+}
+
+/* Two iterations at most are under way, so that batches are free again and rings never run over. */
+static gboolean
+begin_iteration(RpTrainer *trainer, GError **error)
+{
+    RpStepRecord *record = rp_trainer_record(trainer, trainer->iteration);
+
+    if (trainer->iteration >= trainer->first_iteration + 2 &&
+        !rp_engine_wait(trainer->engine,
+                        rp_trainer_record(trainer, trainer->iteration - 2)->end_batch, error))
+        return FALSE;
+    *record = (RpStepRecord){.iteration = trainer->iteration};
+    rp_home_begin(trainer->home, trainer->iteration,
+                  (guint64)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
+                      rp_network_options(trainer->network)->sequences *
+                      rp_network_options(trainer->network)->tokens);
+    return TRUE;
+}
+
+static gboolean
+wait_for_loss(RpTrainer *trainer, const RpFeedCall *call, double *loss, GError **error)
+{
+    const guint m_end = rp_plan_micro_batches(rp_planner_plan(trainer->planner)) / trainer->calls;
+    double sum = 0;
+
+    while (!rp_feed_wait(trainer->feed, call, LOOK_NS))
+        if (!rp_engine_wait(trainer->engine, 0, error)) /* has a task failed? */
+            return FALSE;
+    for (guint m = 0; m < m_end; m++)
+        sum += call->losses[m];
+    *loss = sum / (double)call->batch->n_targets;
+    return TRUE;
+}
+
+gboolean
+rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, double *loss,
+                            GError **error)
+{
+    const RpNetworkOptions *shape = rp_network_options(trainer->network);
+    RpStepRecord *record = rp_trainer_record(trainer, trainer->iteration);
+    const RpFeedCall *call;
+
+    g_return_val_if_fail(trainer->call < trainer->calls, FALSE);
+    g_return_val_if_fail(batch->sequences == shape->sequences && batch->tokens == shape->tokens,
+                         FALSE);
+    g_return_val_if_fail(batch->micro_batches * trainer->calls ==
+                             rp_plan_micro_batches(rp_planner_plan(trainer->planner)),
+                         FALSE);
+    if (trainer->call == 0 && !begin_iteration(trainer, error))
+        return FALSE;
+    call = rp_feed_push(trainer->feed, trainer->iteration, trainer->call, batch);
+    record->n_tokens += batch->n_tokens;
+    record->n_targets += batch->n_targets;
+    if (++trainer->call == trainer->calls)
+        rp_home_set_targets(trainer->home, trainer->iteration, record->n_targets);
+    if (!rp_planner_append_call(trainer->planner, error) ||
+        !rp_engine_append(trainer->engine, error))
+        return FALSE;
+    record->end_batch = rp_engine_n_appended(trainer->engine);
+    return loss == NULL || wait_for_loss(trainer, call, loss, error);
+}
+
+gboolean
+rp_trainer_step(RpTrainer *trainer, GError **error)
+{
+    g_return_val_if_fail(trainer->call == trainer->calls, FALSE);
+    rp_planner_append_step(trainer->planner);
+    trainer->call = 0;
+    trainer->iteration++;
+    return rp_engine_append(trainer->engine, error);
+}
+
+gboolean
+rp_trainer_flush(RpTrainer *trainer, GError **error)
+{
+    g_return_val_if_fail(trainer->call == 0, FALSE);
+    rp_planner_flush(trainer->planner);
+    if (!rp_engine_append(trainer->engine, error) || !rp_engine_finish(trainer->engine, error))
+        return FALSE;
+    trainer->last_end_ns = -1;
+    return TRUE;
+}
+
+const RpNetwork *
+rp_trainer_network(const RpTrainer *trainer)
+{
+    return trainer->network;
+}
+
+gboolean
+rp_trainer_is_async(const RpTrainer *trainer)
+{
+    return trainer->async;
+}
+
+guint64
+rp_trainer_n_steps(const RpTrainer *trainer)
+{
+    return trainer->steps_before + trainer->iteration - trainer->first_iteration;
+}
+
+RpHome *
+rp_trainer_home(RpTrainer *trainer)
+{
+    return trainer->home;
+}
+
+RpTrace *
+rp_trainer_steal_trace(RpTrainer *trainer)
+{
+    return rp_engine_steal_trace(trainer->engine);
+}
+
+RpEngineCost
+rp_trainer_cost(const RpTrainer *trainer)
+{
+    return rp_engine_cost(trainer->engine);
+}
+
+guint64
+rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena)
+{
+    return trainer->arena_bytes[arena];
+}

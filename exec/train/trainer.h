@@ -1,0 +1,134 @@
+/**
+ * Training in two calls, as the paper has it (§4.1.1). The caller writes a sequential loop:
+ *
+ *   while (rp_batcher_next(batcher, batch, &error) &&
+ *          rp_trainer_forward_backward(trainer, batch, &loss, &error) &&
+ *          rp_trainer_step(trainer, &error))
+ *       printf("%f\n", loss);
+ *
+ * Synchronous: a step's weights are read by the next forward. Asynchronous: by the one after the
+ * next, so that the update runs beside it; weights are bit for bit those of a serial program that
+ * applies each update one iteration late.
+ *
+ * All functions are for one thread.
+ */
+#pragma once
+
+#include "core/planner.h"
+#include "core/trace.h"
+#include "exec/data/batch.h"
+#include "exec/engine/engine.h"
+#include "exec/train/device.h"
+
+#define RP_TRAINER_ERROR (rp_trainer_error_quark())
+GQuark rp_trainer_error_quark(void);
+typedef enum {
+    RP_TRAINER_ERROR_OPTIONS, /* schedule, shape or memory that cannot be run */
+    RP_TRAINER_ERROR_MEMORY,  /* host or device memory too small: category and remedy */
+    RP_TRAINER_ERROR_STATE    /* a checkpoint that is not of this model */
+} RpTrainerError;
+
+/* A step that is over. */
+typedef struct {
+    guint64 step; /* from 1 up, over the whole run, resumed parts included */
+    double loss;  /* mean over the targets of the step */
+    double learning_rate;
+    double grad_norm;
+    float loss_scale;
+    gboolean skipped;
+    guint64 n_tokens; /* without padding */
+    guint64 n_targets;
+    gint64 step_ns;      /* from the end of the step before (its last compute action) */
+    double bubble_ratio; /* of that time: 1 - busy compute / (N x time) */
+} RpStepReport;
+
+/* On the caller's thread, from within the functions below, in order of steps. */
+typedef void (*RpStepDone)(gpointer user_data, const RpStepReport *report);
+
+typedef struct {
+    const RpDeviceOps *devices; /* %NULL: rp_host_devices() */
+    const RpWeights *weights;   /* bound, borrowed until rp_trainer_new() returns */
+    const RpModelConfig *config;
+    const RpProfile *profile;     /* sizes of the network (rp_network_profile()); borrowed */
+    const RpPartition *partition; /* copied */
+    RpPlanOptions plan;           /* fidelity is set to full */
+    RpNetworkOptions network;
+    RpUpdateOptions update;
+    guint64 device_memory_bytes; /* of each device; 0 = no limit */
+    guint64 host_memory_bytes;   /* 0 = what the system has available now */
+    gboolean keep_trace;
+    RpStepDone done; /* may be %NULL */
+    gpointer user_data;
+} RpTrainerOptions;
+
+typedef struct _RpTrainer RpTrainer;
+
+/**
+ * rp_trainer_new:
+ *
+ * Checks the memory before it takes any. On the host backend.
+ *
+ * Errors: RP_TRAINER_ERROR_*, RP_PLANNER_ERROR_*, RP_SCHEDULE_ERROR_*, RP_ENGINE_ERROR_SYSTEM
+ */
+RpTrainer *rp_trainer_new(const RpTrainerOptions *options,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Stops what runs; nothing is saved. */
+void rp_trainer_free(RpTrainer *trainer);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
+
+/**
+ * rp_trainer_forward_backward:
+ * @batch: of the trainer's shape (plan.micro_batches x network.sequences x network.tokens); must
+ *   stay unchanged until the second next rp_trainer_step() has returned, or rp_trainer_flush()
+ * @loss: (out) (optional): mean over the targets of this call; %NULL: does not wait for it
+ *
+ * Adds the batch's gradients to those of the step: plan.calls times, then rp_trainer_step().
+ *
+ * Errors: what made a task fail: RP_ENGINE_ERROR_TASK. Afterwards the trainer can only be freed
+ */
+gboolean rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, double *loss,
+                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Applies the gradients. Does not wait. Errors: as above */
+gboolean rp_trainer_step(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Waits until every step has been applied and reported. Needed before the state is read; training
+ * goes on afterwards as if it had not happened. Errors: as above */
+gboolean rp_trainer_flush(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- after a flush ---- */
+
+const RpNetwork *rp_trainer_network(const RpTrainer *trainer);
+gboolean rp_trainer_is_async(const RpTrainer *trainer);
+guint64 rp_trainer_n_steps(const RpTrainer *trainer);
+RpHome *rp_trainer_home(RpTrainer *trainer);
+
+/* A weight's fp32 master values, @elements of them, in the network's layout order. */
+const float *rp_trainer_weight(const RpTrainer *trainer, guint weight);
+/* The weight as the next forward reads it, in the network's dtype: asynchronous, one step older
+ * than the masters. */
+const void *rp_trainer_next_weight(const RpTrainer *trainer, guint weight);
+/* The gradient of the last step's mean loss before clipping, as it came home, into @values (fp32).
+ * Tied: the sum of both. */
+void rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values);
+
+/**
+ * rp_trainer_restore_weight:
+ * @weight: index, not a tied head's
+ * @state: master values and moments of that weight alone
+ * @next: in the network's dtype: what the next forward reads; %NULL: the masters, rounded
+ *
+ * Before the first forward_backward(). Errors: RP_TRAINER_ERROR_STATE
+ */
+gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerState *state,
+                                   const void *next, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* After all weights. */
+void rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state);
+/* Moments beside rp_trainer_weight(); n_steps of its layer. */
+RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight);
+
+/* The measured trace so far; with keep_trace, once, at the end. (transfer full) (nullable) */
+RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);
+RpEngineCost rp_trainer_cost(const RpTrainer *trainer);
+/* What was taken, bytes: device @arena, or gpus for the host. */
+guint64 rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena);

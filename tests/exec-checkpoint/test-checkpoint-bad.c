@@ -1,0 +1,234 @@
+/* What is not as it was saved, or not of this run, is named. */
+#include "tests/exec-checkpoint/checkpoint-fixture.h"
+
+#include <glib/gstdio.h>
+
+/* Restores f->path into a new trainer, which must refuse it untouched. */
+static void
+expect_refusal(CheckpointFixture *f, RpTrainer *trainer, RpCheckpointError code, const char *part)
+{
+    RpDataState data;
+
+    g_clear_pointer(&f->other, fake_trainer_free);
+    f->other = trainer;
+    g_clear_error(&f->error);
+    assert_false(rp_checkpoint_restore(f->path, f->other, &data, &f->error));
+    assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, (gint)code));
+    rp_assert_error_message_contains(f->error, part);
+    assert_null(strchr(f->error->message, '\n'));
+    assert_true(fake_trainer_is_new(f->other));
+}
+
+static RpTrainer *
+same_trainer(void)
+{
+    RpModelConfig config = checkpoint_config(TRUE);
+
+    return fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
+}
+
+static void
+names_a_file_that_changed(void **state)
+{
+    static const char *const names[] = {"config.json",      "model.safetensors",
+                                        "next.safetensors", "optimizer.safetensors",
+                                        "tokenizer.json",   "trainer_state.json"};
+    CheckpointFixture *f = *state;
+
+    checkpoint_write_text(f->model_dir, "tokenizer.json", "{\"a\": 1}");
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
+        assert_true(checkpoint_save_step(f, 4));
+        checkpoint_load(f, f->path);
+        GBytes *bytes = g_hash_table_lookup(f->files, names[i]);
+        gsize length = g_bytes_get_size(bytes);
+        g_autofree char *text = g_memdup2(g_bytes_get_data(bytes, NULL), length);
+        g_autofree char *path = g_build_filename(f->path, names[i], NULL);
+        g_autofree char *expected = g_strdup_printf("%s: expected ", path);
+
+        text[length / 2] ^= 1; /* one bit */
+        assert_true(g_file_set_contents(path, text, (gssize)length, NULL));
+        expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_CORRUPT, expected);
+        rp_assert_error_message_contains(f->error, "SHA-256");
+        assert_true(g_file_set_contents(path, text, (gssize)length - 1, NULL));
+        expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_CORRUPT, expected);
+        rp_assert_error_message_contains(f->error, "bytes, as its manifest has it");
+        g_remove(path);
+        expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_CORRUPT, path);
+        rp_assert_error_message_contains(f->error, "No such file");
+    }
+}
+
+static void
+refuses_a_broken_manifest(void **state)
+{
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"", "expected an object"},
+        {"{}", "expected \"format\" and \"files\""},
+        {"{\"format\": \"roundpipe-checkpoint/2\", \"files\": {}}", "roundpipe-checkpoint/1"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {}}",
+         "expected the file config.json"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {}} x", "expected"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {\"../a\": {}}}", "names of files"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {\"a\": {\"bytes\": 1}}}", "sha256"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {\"a\": {\"sha256\": \"0\"}}}",
+         "64 hexadecimal digits"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"format\": \"roundpipe-checkpoint/1\"}",
+         "each once"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"fi", "expected"},
+    };
+    CheckpointFixture *f = *state;
+
+    assert_true(checkpoint_save_step(f, 4));
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        checkpoint_write_text(f->path, "manifest.json", cases[i].text);
+        expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_CORRUPT, cases[i].part);
+        rp_assert_error_message_contains(f->error, "manifest.json");
+        assert_null(rp_checkpoint_find_last(f->output, NULL, NULL));
+    }
+}
+
+/* Writes @text as trainer_state.json, with a manifest that agrees. */
+static void
+forge_state(CheckpointFixture *f, const char *text)
+{
+    g_autofree char *before = NULL;
+    g_autofree char *path = g_build_filename(f->path, "manifest.json", NULL);
+    g_autofree char *sha256 = g_compute_checksum_for_string(G_CHECKSUM_SHA256, text, -1);
+
+    checkpoint_write_text(f->path, "trainer_state.json", text);
+    assert_true(g_file_get_contents(path, &before, NULL, NULL));
+    char *entry = strstr(before, "\"trainer_state.json\"");
+    assert_non_null(entry);
+    *entry = '\0'; /* it is the last one */
+    g_autofree char *after =
+        g_strdup_printf("%s\"trainer_state.json\": {\"bytes\": %zu, \"sha256\": \"%s\"}}}", before,
+                        strlen(text), sha256);
+    checkpoint_write_text(f->path, "manifest.json", after);
+}
+
+static void
+refuses_a_broken_state(void **state)
+{
+    static const struct {
+        const char *find, *replace, *part;
+    } cases[] = {
+        {"roundpipe-state/1", "roundpipe-state/2", "roundpipe-state/1"},
+        {"\"step\": 4,", "", "expected the key \"step\" too"},
+        {"\"step\": 4,", "\"step\": 4, \"step\": 4,", "each key once"},
+        {"\"step\": 4,", "\"step\": -4,", "whole number"},
+        {"\"step\": 4,", "\"stop\": 4,", "a key of roundpipe-state/1"},
+        {"\"good_steps\": 4", "\"good_steps\": 4294967296", "below 2^32"},
+        {"\"bf16\"", "\"fp64\"", "\"fp32\", \"bf16\" or \"fp16\""},
+        {"\"loss_scale\": 5.5", "\"loss_scale\": 0.1", "fp32"},
+        {"\"loss_scale\": ", "\"loss_scale\": -", "fp32"},
+        {"\"layer_steps\": [", "\"layer_steps\": [1, ", "layer_steps: expected 4 numbers"},
+        {"roundpipe-data/1", "roundpipe-data/2", "trainer_state.json: data: line 1"},
+        {"\"async\": true", "\"async\": 1", "line 4, column 12: expected true or false"},
+    };
+    CheckpointFixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        assert_true(checkpoint_save_step(f, 4));
+        g_autofree char *path = g_build_filename(f->path, "trainer_state.json", NULL);
+        g_free(f->text);
+        assert_true(g_file_get_contents(path, &f->text, NULL, NULL));
+        g_auto(GStrv) parts = g_strsplit(f->text, cases[i].find, 2);
+        assert_int_equal(g_strv_length(parts), 2);
+        g_autofree char *text = g_strjoinv(cases[i].replace, parts);
+        forge_state(f, text);
+        assert_true(rp_checkpoint_verify(f->path, &f->error));
+        expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_CORRUPT, cases[i].part);
+        rp_assert_error_message_contains(f->error, "trainer_state.json");
+    }
+}
+
+static void
+refuses_another_model(void **state)
+{
+    CheckpointFixture *f = *state;
+    RpModelConfig config;
+
+    assert_true(checkpoint_save_step(f, 4));
+    config = checkpoint_config(TRUE);
+    config.intermediate = 32;
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "config.json: intermediate_size: expected 32, as the model has it, found 24");
+    config = checkpoint_config(TRUE);
+    config.blocks = 3;
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "num_hidden_layers: expected 3");
+    config = checkpoint_config(FALSE);
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "tie_word_embeddings: expected false, as the model has it, found true");
+    config = checkpoint_config(TRUE);
+    config.architecture = RP_ARCHITECTURE_LLAMA;
+    config.qk_norm = FALSE;
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "architectures: expected LlamaForCausalLM");
+}
+
+static void
+refuses_another_mode_or_dtype(void **state)
+{
+    CheckpointFixture *f = *state;
+    RpModelConfig config = checkpoint_config(TRUE);
+
+    assert_true(checkpoint_save_step(f, 4));
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, FALSE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "--async");
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_FP16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "--dtype bf16");
+    g_clear_pointer(&f->trainer, fake_trainer_free);
+    f->trainer = fake_trainer_new(&config, RP_DTYPE_BF16, FALSE);
+    assert_true(checkpoint_save_step(f, 5));
+    expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_MISMATCH, "--sync");
+}
+
+static void
+passes_on_what_the_trainer_refuses(void **state)
+{
+    CheckpointFixture *f = *state;
+    RpTrainer *trainer = same_trainer();
+
+    assert_true(checkpoint_save_step(f, 4));
+    fake_trainer_refuse(trainer);
+    expect_refusal(f, trainer, RP_CHECKPOINT_ERROR_MISMATCH,
+                   "checkpoint-4: model.embed_tokens.weight: refused");
+}
+
+static void
+does_not_save_in_the_place_of_a_file(void **state)
+{
+    CheckpointFixture *f = *state;
+
+    assert_true(checkpoint_save_step(f, 4));
+    checkpoint_write_text(f->output, "checkpoint-5", "mine");
+    assert_false(checkpoint_save_step(f, 5));
+    assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_WRITE));
+    rp_assert_error_message_contains(f->error, "Not a directory");
+    f->text = checkpoint_list(f->output);
+    assert_string_equal(f->text, "checkpoint-4 checkpoint-5");
+    g_autofree char *below = g_build_filename(f->output, "checkpoint-5", "run", NULL);
+    f->options.output = below;
+    assert_false(checkpoint_save_step(f, 6));
+    assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_WRITE));
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(names_a_file_that_changed),
+        TEST(refuses_a_broken_manifest),
+        TEST(refuses_a_broken_state),
+        TEST(refuses_another_model),
+        TEST(refuses_another_mode_or_dtype),
+        TEST(passes_on_what_the_trainer_refuses),
+        TEST(does_not_save_in_the_place_of_a_file),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

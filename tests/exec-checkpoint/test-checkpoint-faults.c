@@ -1,0 +1,312 @@
+/* Ends without warning and full disks: what was complete stays complete. */
+#include "tests/exec-checkpoint/checkpoint-fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SKIP 77
+
+/* The step that is found; checks that it verifies and holds what was saved. 0 = none. */
+static guint64
+found_step(CheckpointFixture *f)
+{
+    g_clear_pointer(&f->path, g_free);
+    f->path = rp_checkpoint_find_last(f->output, NULL, &f->error);
+    rp_assert_no_error(f->error);
+    if (!f->path)
+        return 0;
+    guint64 step = g_ascii_strtoull(strrchr(f->path, '-') + 1, NULL, 10);
+    gboolean holds = checkpoint_holds(f, f->path, step);
+    rp_assert_no_error(f->error);
+    assert_true(holds);
+    return step;
+}
+
+/* ---- ends ---- */
+
+static void
+survives_being_killed_at_any_time(void **state)
+{
+    CheckpointFixture *f = *state;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(1);
+    guint64 last = 0;
+
+    f->options.keep = 2;
+    for (guint i = 0; i < 100; i++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            for (guint64 step = last + 1;; step++)
+                for (guint again = 0; again < 2; again++) /* new, then replaced */
+                    if (!checkpoint_try_save(f, step, NULL))
+                        _exit(1);
+        }
+        g_usleep((gulong)g_rand_int_range(rand, 100, 40000));
+        kill(child, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+        guint64 step = found_step(f);
+        assert_true(step >= last);
+        last = step;
+    }
+    assert_true(checkpoint_save_step(f, last + 1));
+    f->text = checkpoint_list(f->output);
+    assert_null(strstr(f->text, ".tmp"));
+}
+
+/* Runs @child under ptrace until it enters its @calls-th system call, and kills it there. Returns:
+ * 1 killed, 0 it ended before, SKIP not allowed here. */
+static int
+run_calls(CheckpointFixture *f, guint64 step, guint calls)
+{
+    pid_t child = fork();
+    int status;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
+            _exit(SKIP);
+        raise(SIGSTOP);
+        _exit(checkpoint_try_save(f, step, NULL) ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    for (guint stop = 0; WIFSTOPPED(status) && stop < 2 * calls; stop++) {
+        if (ptrace(PTRACE_SYSCALL, child, NULL, NULL) != 0)
+            break;
+        assert_int_equal(waitpid(child, &status, 0), child);
+    }
+    if (WIFEXITED(status)) {
+        assert_true(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == SKIP);
+        return WEXITSTATUS(status);
+    }
+    kill(child, SIGKILL);
+    while (waitpid(child, &status, 0) == child && !WIFSIGNALED(status) && !WIFEXITED(status))
+        ;
+    return 1;
+}
+
+/* Kills a save of @step in front of each of its system calls in turn. */
+static void
+kill_at_each_call(CheckpointFixture *f, guint64 step)
+{
+    int outcome = 1;
+    guint calls = 1;
+
+    for (; outcome == 1; calls++) {
+        assert_true(checkpoint_save_step(f, 1));
+        assert_true(checkpoint_save_step(f, 2));
+        outcome = run_calls(f, step, calls);
+        if (outcome == SKIP)
+            skip();
+        guint64 found = found_step(f);
+        assert_true(outcome == 0 ? found == step : found == 2 || found == step);
+        if (found == step && step > 2)
+            checkpoint_remove_tree(f->path);
+    }
+    assert_true(calls > 50);
+    f->text = checkpoint_list(f->output);
+    assert_null(strstr(f->text, ".tmp"));
+}
+
+static void
+killed_at_each_system_call_of_a_save_it_has_the_old_or_the_new(void **state)
+{
+    CheckpointFixture *f = *state;
+
+    f->options.keep = 2;
+    kill_at_each_call(f, 3);
+}
+
+static void
+killed_at_each_system_call_of_a_replacement_it_has_that_step(void **state)
+{
+    CheckpointFixture *f = *state;
+
+    f->options.keep = 2;
+    kill_at_each_call(f, 2);
+}
+
+/* ---- full disks ---- */
+
+/* In a child: the save must fail with @code, leave checkpoint-1 and no temporary directory.
+ * Returns: an exit status; what it means is in the test's assert. */
+static int
+failing_save(CheckpointFixture *f, RpCheckpointError code, const char *part)
+{
+    g_autoptr(GError) error = NULL;
+
+    if (checkpoint_try_save(f, 2, &error))
+        return 10;
+    if (!g_error_matches(error, RP_CHECKPOINT_ERROR, (gint)code) || !strstr(error->message, part) ||
+        strchr(error->message, '\n')) {
+        print_error("%s\n", error->message);
+        return 11;
+    }
+    g_autofree char *list = checkpoint_list(f->output);
+    if (strcmp(list, "checkpoint-1") != 0) {
+        print_error("%s\n", list);
+        return 12;
+    }
+    g_autofree char *path = g_build_filename(f->output, "checkpoint-1", NULL);
+    return rp_checkpoint_verify(path, NULL) ? 0 : 13;
+}
+
+static int
+exit_status(pid_t child)
+{
+    int status;
+
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Files may have @limit bytes: whatever is larger fails, and the library is told so. */
+static int
+save_with_limit(CheckpointFixture *f, rlim_t limit)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        struct rlimit size = {limit, limit};
+        signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &size) != 0)
+            _exit(SKIP);
+        _exit(failing_save(f, RP_CHECKPOINT_ERROR_WRITE, "File too large"));
+    }
+    return exit_status(child);
+}
+
+static void
+a_file_that_cannot_be_written_leaves_what_was_there(void **state)
+{
+    CheckpointFixture *f = *state;
+    g_autofree char *large = g_strnfill(1000000, ' ');
+    rlim_t limit;
+
+    checkpoint_write_text(f->model_dir, "tokenizer.json", large);
+    assert_true(checkpoint_save_step(f, 1));
+    /* the largest file but one is the optimizer's: every file is the first to fail once */
+    for (limit = 0; limit < 999999; limit = limit * 2 + 1) {
+        int status = save_with_limit(f, limit);
+        if (status == SKIP)
+            skip();
+        assert_int_equal(status, 0);
+    }
+    assert_true(checkpoint_save_step(f, 2));
+    assert_true(checkpoint_holds(f, f->path, 2));
+}
+
+static gboolean
+write_line(const char *path, const char *line)
+{
+    int fd = open(path, O_WRONLY);
+    gboolean good = fd >= 0 && write(fd, line, strlen(line)) == (gssize)strlen(line);
+
+    if (fd >= 0)
+        close(fd);
+    return good;
+}
+
+/* A small disk of one's own at f->output: as root, or where users may have namespaces. */
+static gboolean
+mount_disk(CheckpointFixture *f, const char *options)
+{
+    g_autofree char *uids = g_strdup_printf("0 %u 1", (guint)getuid());
+    g_autofree char *gids = g_strdup_printf("0 %u 1", (guint)getgid());
+
+    if (unshare(CLONE_NEWNS) != 0) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
+            !write_line("/proc/self/setgroups", "deny") ||
+            !write_line("/proc/self/uid_map", uids) || !write_line("/proc/self/gid_map", gids))
+            return FALSE;
+    }
+    return mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           g_mkdir_with_parents(f->output, 0777) == 0 &&
+           mount("none", f->output, "tmpfs", 0, options) == 0;
+}
+
+/* Saves step 1 on a disk with @options, then lets step 2 fail for lack of space. @fill: bytes put
+ * onto the disk in between. */
+static int
+save_on_disk(CheckpointFixture *f, const char *options, guint n_inodes, gsize fill)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        g_autofree char *names = g_build_filename(f->output, "checkpoint-1", "filler", NULL);
+        g_autofree char *bytes = g_strnfill(fill, ' ');
+        g_autofree char *remount = g_strdup_printf("nr_inodes=%u", n_inodes);
+        if (!mount_disk(f, options))
+            _exit(SKIP);
+        if (!checkpoint_try_save(f, 1, NULL))
+            _exit(20);
+        if (fill > 0 && !g_file_set_contents(names, bytes, (gssize)fill, NULL))
+            _exit(21);
+        if (n_inodes > 0 && mount("none", f->output, "tmpfs", MS_REMOUNT, remount) != 0)
+            _exit(SKIP);
+        _exit(failing_save(f, RP_CHECKPOINT_ERROR_NO_SPACE, "checkpoint-2\": no space left"));
+    }
+    return exit_status(child);
+}
+
+static void
+a_disk_that_is_too_small_is_named_with_needed_and_free_bytes(void **state)
+{
+    CheckpointFixture *f = *state;
+    int status = save_on_disk(f, "size=1m", 0, 900000);
+
+    if (status == SKIP)
+        skip();
+    assert_int_equal(status, 0);
+}
+
+static void
+a_disk_that_fills_up_while_writing_leaves_what_was_there(void **state)
+{
+    CheckpointFixture *f = *state;
+    guint used = 0;
+
+    /* bytes are plenty, names run out: 2 to 11 more than the first checkpoint takes */
+    assert_true(checkpoint_save_step(f, 1));
+    g_autofree char *list = checkpoint_list(f->path);
+    for (const char *at = list; at; at = strchr(at + 1, ' '))
+        used++;
+    checkpoint_remove_tree(f->output);
+    for (guint more = 0; more < used; more++) {
+        /* the disk's root, checkpoint-1 and its files */
+        int status = save_on_disk(f, "size=64m,nr_inodes=1000", 2 + used + more, 0);
+        if (status == SKIP)
+            skip();
+        if (status != 0)
+            print_error("%u more names\n", more);
+        assert_int_equal(status, 0);
+    }
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(survives_being_killed_at_any_time),
+        TEST(killed_at_each_system_call_of_a_save_it_has_the_old_or_the_new),
+        TEST(killed_at_each_system_call_of_a_replacement_it_has_that_step),
+        TEST(a_file_that_cannot_be_written_leaves_what_was_there),
+        TEST(a_disk_that_is_too_small_is_named_with_needed_and_free_bytes),
+        TEST(a_disk_that_fills_up_while_writing_leaves_what_was_there),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,163 @@
+/* How times become a median and a spread, and what a caller sees of a measurement. */
+#include "tests/rp-test.h"
+
+#include <gio/gio.h>
+
+#include "exec/host/kernels.h"
+#include "exec/host/profile-private.h"
+
+static void
+the_median_and_half_the_range_of_80_percent(void **state)
+{
+    gint64 eleven[] = {5, 11, 1, 2, 3, 4, 6, 7, 8, 9, 10};
+    gint64 two[] = {30, 10};
+    gint64 one[] = {7};
+    RpTimes times = rp_times_of(eleven, G_N_ELEMENTS(eleven));
+
+    (void)state;
+    assert_int_equal(times.median_ns, 6);
+    assert_int_equal(times.spread_ns, 4); /* from 2 to 10 */
+    assert_int_equal(times.n, 11);
+    times = rp_times_of(two, 2);
+    assert_int_equal(times.median_ns, 20);
+    assert_int_equal(times.spread_ns, 8); /* from 12 to 28 */
+    times = rp_times_of(one, 1);
+    assert_int_equal(times.median_ns, 7);
+    assert_int_equal(times.spread_ns, 0);
+}
+
+static void
+drops_runs_that_took_far_too_long_and_no_others(void **state)
+{
+    gint64 interrupted[] = {100, 101, 5000, 102, 103, 104, 900, 99};
+    gint64 short_one[] = {100, 101, 5, 102, 103, 104, 105, 99};
+    RpTimes times = rp_times_of(interrupted, G_N_ELEMENTS(interrupted));
+
+    (void)state;
+    /* quartiles 100.75 and 303: 900 is beyond 606, 5000, too */
+    assert_int_equal(times.n, 6);
+    assert_int_equal(times.median_ns, 102);
+    times = rp_times_of(short_one, G_N_ELEMENTS(short_one));
+    assert_int_equal(times.n, 8);
+}
+
+typedef struct {
+    RpWeights *weights;
+    RpNetwork *network;
+    RpProfile *profile;
+    GError *error;
+    guint calls;
+    guint stop_at; /* call that cancels; 0 = none */
+    guint last, total;
+    gboolean ascending;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    static const RpModelConfig config = {.architecture = RP_ARCHITECTURE_QWEN3,
+                                         .hidden = 16,
+                                         .blocks = 3,
+                                         .heads = 2,
+                                         .kv_heads = 1,
+                                         .head_dim = 8,
+                                         .intermediate = 24,
+                                         .vocab = 19,
+                                         .max_positions = 8,
+                                         .rms_norm_eps = 1e-6,
+                                         .initializer_range = 0.02,
+                                         .rope = {.theta = 10000},
+                                         .qk_norm = TRUE,
+                                         .bos_id = RP_MODEL_NO_TOKEN,
+                                         .pad_id = RP_MODEL_NO_TOKEN};
+    static const RpNetworkOptions options = {.dtype = RP_DTYPE_BF16, .sequences = 1, .tokens = 8};
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->weights = rp_weights_new(&config);
+    f->network = rp_network_new(&config, f->weights, rp_host_kernels(), &options);
+    f->ascending = TRUE;
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    rp_profile_free(f->profile);
+    rp_network_free(f->network);
+    rp_weights_free(f->weights);
+    g_clear_error(&f->error);
+    g_free(f);
+    return 0;
+}
+
+static gboolean
+note(guint done, guint total, gpointer user_data)
+{
+    Fixture *f = user_data;
+
+    f->ascending = f->ascending && done >= f->last && done <= total;
+    f->last = done;
+    f->total = total;
+    return ++f->calls != f->stop_at;
+}
+
+static void
+measures_every_layer_and_tells_how_far_it_is(void **state)
+{
+    Fixture *f = *state;
+    const RpHostProfileOptions options = {.devices = 5,
+                                          .seconds = 1e-4,
+                                          .max_runs = 7,
+                                          .optimizer_threads = 2,
+                                          .progress = note,
+                                          .user_data = f};
+
+    f->profile = rp_host_profile(f->network, NULL, &options, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->profile->gpus, 5);
+    assert_string_equal(f->profile->source, "measured");
+    assert_true(rp_profile_check_full(f->profile, &f->error));
+    for (guint l = 0; l < f->profile->n_layers; l++) {
+        const RpLayer *layer = &f->profile->layers[l];
+
+        assert_true(layer->forward_ns > 0);
+        assert_true(layer->recompute_ns > 0);
+        assert_true(layer->backward_ns > 0);
+        assert_true(layer->weight_gradient_ns <= layer->backward_ns);
+    }
+    assert_true(f->ascending);
+    assert_int_equal(f->last, f->total);
+}
+
+static void
+ends_when_it_is_told_to(void **state)
+{
+    Fixture *f = *state;
+    RpHostProfileOptions options = {
+        .devices = 1, .seconds = 1e-4, .progress = note, .user_data = f};
+
+    for (f->stop_at = 1; f->stop_at < 40; f->stop_at += 6) {
+        f->calls = f->last = 0;
+        f->profile = rp_host_profile(f->network, NULL, &options, &f->error);
+        assert_null(f->profile);
+        assert_true(g_error_matches(f->error, G_IO_ERROR, G_IO_ERROR_CANCELLED));
+        assert_int_equal(f->calls, f->stop_at);
+        g_clear_error(&f->error);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_median_and_half_the_range_of_80_percent),
+        cmocka_unit_test(drops_runs_that_took_far_too_long_and_no_others),
+        cmocka_unit_test_setup_teardown(measures_every_layer_and_tells_how_far_it_is, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(ends_when_it_is_told_to, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

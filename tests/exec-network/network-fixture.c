@@ -1,0 +1,310 @@
+#include "tests/exec-network/network-fixture.h"
+
+#include <math.h>
+
+#include "core/device-layout.h"
+
+#define GUARD 4096
+#define POISON 0xff /* NaN in every storage */
+#define GUARD_BYTE 0xa5
+
+RpModelConfig
+network_config(RpArchitecture architecture, gboolean tied)
+{
+    const gboolean llama = architecture == RP_ARCHITECTURE_LLAMA;
+
+    return (RpModelConfig){.architecture = architecture,
+                           .hidden = 18,
+                           .blocks = 2,
+                           .heads = 4,
+                           .kv_heads = llama ? 1 : 2,
+                           .head_dim = 6,
+                           .intermediate = 23,
+                           .vocab = 41,
+                           .max_positions = 64,
+                           .rms_norm_eps = 1e-6,
+                           .rope = {.type = RP_ROPE_DEFAULT, .theta = 1e4},
+                           .tied = tied,
+                           .attention_bias = llama,
+                           .mlp_bias = llama,
+                           .qk_norm = !llama,
+                           .bos_id = RP_MODEL_NO_TOKEN,
+                           .pad_id = RP_MODEL_NO_TOKEN};
+}
+
+/* Poisoned memory with a guard behind it. */
+static guint8 *
+guarded(gsize bytes)
+{
+    guint8 *memory = host_bytes(bytes + GUARD);
+
+    memset(memory + bytes, GUARD_BYTE, GUARD);
+    return memory;
+}
+
+static void
+check_guard(const guint8 *memory, gsize bytes, const char *what)
+{
+    for (gsize i = 0; i < GUARD; i++)
+        if (memory[bytes + i] != GUARD_BYTE)
+            fail_msg("%s of %zu bytes: byte %zu was written", what, bytes, bytes + i);
+}
+
+Model *
+network_new(const RpModelConfig *config, const RpNetworkOptions *options)
+{
+    Model *model = g_new0(Model, 1);
+    gsize constant_bytes;
+
+    model->config = *config;
+    model->weights = rp_weights_new(config);
+    model->network = rp_network_new(config, model->weights, rp_host_kernels(), options);
+    assert_non_null(model->network);
+    model->profile = rp_network_profile(model->network);
+    model->tokens = (size_t)options->sequences * options->tokens;
+    for (guint l = 0; l < rp_network_n_layers(model->network); l++)
+        model->elements += rp_network_layout(model->network, l)->elements;
+    model->parameters = guarded(model->elements * rp_dtype_size(options->dtype));
+    constant_bytes = rp_network_constant_bytes(model->network);
+    model->constants = guarded(constant_bytes);
+    rp_network_fill_constants(model->network, model->constants);
+    check_guard(model->constants, constant_bytes, "constants");
+    model->ids = host_bytes(model->tokens * sizeof(gint32));
+    model->targets = host_bytes(model->tokens * sizeof(gint32));
+    memset(model->ids, 0, model->tokens * sizeof(gint32));
+    memset(model->targets, 0, model->tokens * sizeof(gint32));
+    model->scale = 1;
+    return model;
+}
+
+void
+network_free(Model *model)
+{
+    rp_profile_free(model->profile);
+    rp_network_free(model->network);
+    rp_weights_free(model->weights);
+    g_free(model);
+}
+
+/* Elements in front of weight @index, over all layers. */
+static guint64
+first_element(const Model *model, guint index)
+{
+    const RpWeight *weight = rp_weights_nth(model->weights, index);
+    guint64 first = 0;
+
+    for (guint l = 0; l < weight->layer; l++)
+        first += rp_network_layout(model->network, l)->elements;
+    return first + rp_network_layout(model->network, weight->layer)->offset[weight->kind];
+}
+
+void
+network_set_weight(Model *model, guint index, const float *values)
+{
+    const RpDtype dtype = rp_network_options(model->network)->dtype;
+
+    rp_dtype_from_float(dtype, values,
+                        model->parameters + first_element(model, index) * rp_dtype_size(dtype),
+                        rp_weights_nth(model->weights, index)->elements);
+}
+
+float *
+network_gradient(const Model *model, const Run *run, guint index)
+{
+    return run->sums + first_element(model, index);
+}
+
+void
+network_random_batch(Model *model, guint32 seed)
+{
+    GRand *random = g_rand_new_with_seed(seed);
+    const gint32 vocab = (gint32)model->config.vocab;
+
+    for (size_t t = 0; t < model->tokens; t++) {
+        model->ids[t] = g_rand_int_range(random, 0, vocab);
+        model->targets[t] = g_rand_int_range(random, 0, 4) == 0
+                                ? RP_LABEL_MASKED
+                                : g_rand_int_range(random, 0, vocab);
+    }
+    g_rand_free(random);
+}
+
+Model *
+network_random(const RpModelConfig *config, const RpNetworkOptions *options)
+{
+    Model *model = network_new(config, options);
+    GRand *random = g_rand_new_with_seed(20261120);
+
+    for (guint i = 0; i < rp_weights_count(model->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(model->weights, i);
+        float *values = host_bytes(weight->elements * sizeof *values);
+
+        for (guint64 j = 0; j < weight->elements; j++)
+            values[j] = (float)g_rand_double_range(random, -0.35, 0.35) + (weight->norm ? 1 : 0);
+        network_set_weight(model, i, values);
+    }
+    g_rand_free(random);
+    network_random_batch(model, 1);
+    model->scale = 1.0f / (float)model->tokens;
+    return model;
+}
+
+Run
+network_run_new(const Model *model)
+{
+    const guint n = rp_network_n_layers(model->network);
+    const gsize bytes = model->elements * sizeof(float);
+    Run run = {.sums = (float *)guarded(bytes),
+               .hidden = host_bytes(n * sizeof(guint8 *)),
+               .d_hidden = host_bytes(n * sizeof(guint8 *))};
+
+    memset(run.sums, 0, bytes);
+    memset(run.hidden, 0, n * sizeof *run.hidden);
+    memset(run.d_hidden, 0, n * sizeof *run.d_hidden);
+    return run;
+}
+
+/* As the planner computes it. */
+static gsize
+workspace_bytes(const Model *model, StageWay way, RpInterval layers)
+{
+    const RpPartition none = {.dispatched = TRUE};
+    RpLargest largest = {0};
+
+    rp_largest_note(&largest, model->profile, &none, layers, way == STAGE_FORWARD,
+                    way != STAGE_FORWARD);
+    return largest.workspace[way == STAGE_FORWARD ? RP_WAY_FORWARD : RP_WAY_BACKWARD];
+}
+
+static gsize
+untouched_bytes(const guint8 *memory, gsize bytes)
+{
+    gsize n = 0;
+
+    while (n < bytes && memory[bytes - 1 - n] == POISON)
+        n++;
+    return n;
+}
+
+/* Runs a prepared call in memory of exactly the size it may take. */
+static void
+run_call(const Model *model, StageWay way, RpStageCall *call, Run *run)
+{
+    const gsize bytes = workspace_bytes(model, way, call->layers);
+    guint8 *workspace = guarded(bytes);
+
+    call->workspace = workspace;
+    if (way == STAGE_FORWARD) {
+        rp_network_forward(model->network, call);
+    } else if (way == STAGE_FUSED) {
+        rp_network_fused(model->network, call);
+    } else {
+        rp_network_recompute(model->network, call);
+        rp_network_backward(model->network, call);
+    }
+    check_guard(workspace, bytes, "workspace");
+    check_guard((guint8 *)run->sums, model->elements * sizeof(float), "sums");
+    run->workspace_unused = untouched_bytes(workspace, bytes);
+}
+
+void
+network_stage(const Model *model, StageWay way, RpInterval layers, const guint *boundaries,
+              guint n_boundaries, Run *run)
+{
+    const gsize hidden = rp_network_hidden_bytes(model->network);
+    const guint end = layers.first + layers.count;
+    const gboolean head = end == rp_network_n_layers(model->network);
+    const gsize output_bytes = (way == STAGE_FORWARD ? n_boundaries : layers.first > 0) * hidden;
+    guint8 *output = guarded(output_bytes);
+    guint64 first = 0;
+    double *loss = host_bytes(sizeof *loss);
+    RpStageCall call = {.layers = layers,
+                        .constants = model->constants,
+                        .input = layers.first == 0 ? (const void *)model->ids
+                                                   : run->hidden[layers.first],
+                        .boundaries = boundaries,
+                        .n_boundaries = n_boundaries,
+                        .output = output_bytes > 0 ? output : NULL,
+                        .observe = model->observe,
+                        .observe_data = model->observe_data};
+
+    for (guint l = 0; l < layers.first; l++)
+        first += rp_network_layout(model->network, l)->elements;
+    call.parameters =
+        model->parameters + first * rp_dtype_size(rp_network_options(model->network)->dtype);
+    *loss = run->loss;
+    if (head) {
+        call.targets = model->targets;
+        call.scale = model->scale;
+        call.loss = loss;
+    }
+    if (way != STAGE_FORWARD) {
+        call.sums = run->sums + first;
+        call.gradient = head ? NULL : run->d_hidden[end];
+    }
+    run_call(model, way, &call, run);
+    check_guard(output, output_bytes, "output");
+    run->loss = *loss;
+    for (guint i = 0; way == STAGE_FORWARD && i < n_boundaries; i++)
+        run->hidden[boundaries[i]] = output + i * hidden;
+    if (way != STAGE_FORWARD)
+        run->d_hidden[layers.first] = call.output;
+}
+
+Run
+network_whole(const Model *model)
+{
+    Run run = network_run_new(model);
+
+    network_stage(model, STAGE_FUSED, (RpInterval){0, rp_network_n_layers(model->network)}, NULL, 0,
+                  &run);
+    return run;
+}
+
+static gboolean
+begins(guint cuts, guint layer)
+{
+    return layer == 0 || (cuts >> (layer - 1) & 1);
+}
+
+Run
+network_cut(const Model *model, guint forward, guint backward)
+{
+    const guint n = rp_network_n_layers(model->network);
+    Run run = network_run_new(model);
+    guint fused = n - 1;
+    guint *boundaries = host_bytes((n + 1) * sizeof *boundaries);
+
+    while (!begins(backward, fused))
+        fused--;
+    for (guint first = 0, end; first < fused; first = end) {
+        guint n_boundaries = 1;
+
+        for (end = first + 1; end < fused && !begins(forward, end); end++)
+            if (begins(backward, end))
+                boundaries[n_boundaries++] = end;
+        boundaries[0] = end;
+        network_stage(model, STAGE_FORWARD, (RpInterval){first, end - first}, boundaries,
+                      n_boundaries, &run);
+    }
+    network_stage(model, STAGE_FUSED, (RpInterval){fused, n - fused}, NULL, 0, &run);
+    for (guint end = fused, first; end > 0; end = first) {
+        for (first = end - 1; !begins(backward, first);)
+            first--;
+        network_stage(model, STAGE_BACKWARD, (RpInterval){first, end - first}, NULL, 0, &run);
+    }
+    return run;
+}
+
+double
+network_error(const float *a, const float *b, gsize n)
+{
+    double error = 0;
+    double norm = 0;
+
+    for (gsize i = 0; i < n; i++) {
+        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)b[i] * (double)b[i];
+    }
+    return norm > 0 ? sqrt(error / norm) : sqrt(error);
+}

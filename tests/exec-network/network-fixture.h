@@ -1,0 +1,73 @@
+/**
+ * Networks over the host's kernels, run stage by stage in memory that tells what is touched.
+ *
+ * Whatever a stage is given to write to begins as NaN, and ends exactly where the contract says,
+ * with a guard behind it; the workspace is as large as core/device-layout.h computes from the
+ * profile. Gaps between weights are NaN too.
+ */
+#pragma once
+
+#include "tests/exec-host/host-fixture.h"
+
+#include "exec/model/network.h"
+
+typedef struct {
+    RpModelConfig config;
+    RpWeights *weights;
+    RpNetwork *network;
+    RpProfile *profile;
+    size_t tokens;
+    guint64 elements; /* of all layers */
+    guint8 *parameters;
+    guint8 *constants;
+    gint32 *ids, *targets;
+    float scale;
+    RpNetworkObserver observe;
+    gpointer observe_data;
+} Model;
+
+/* What a run leaves. */
+typedef struct {
+    double loss;
+    float *sums;            /* all layers */
+    guint8 **hidden;        /* input of layer l, where a stage began there; [0]: NULL */
+    guint8 **d_hidden;      /* its gradient, where a backward stage began there */
+    gsize workspace_unused; /* of the last stage: bytes at the end that stayed as they were */
+} Run;
+
+typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_FUSED } StageWay;
+
+/* Small, with everything that a config can have. */
+RpModelConfig network_config(RpArchitecture architecture, gboolean tied);
+
+/* Random weights and batch, the same ones for every storage. */
+Model *network_random(const RpModelConfig *config, const RpNetworkOptions *options);
+/* Weights NaN, ids and targets 0, scale 1. */
+Model *network_new(const RpModelConfig *config, const RpNetworkOptions *options);
+void network_free(Model *model);
+
+/* @n_elements values of a weight, by its index. */
+void network_set_weight(Model *model, guint index, const float *values);
+/* Where the gradient of weight @index begins. */
+float *network_gradient(const Model *model, const Run *run, guint index);
+/* Ids and targets, a quarter of them masked; the same for a seed. */
+void network_random_batch(Model *model, guint32 seed);
+
+Run network_run_new(const Model *model);
+/* One micro-batch of one stage. Adds to @run. */
+void network_stage(const Model *model, StageWay way, RpInterval layers, const guint *boundaries,
+                   guint n_boundaries, Run *run);
+/* The whole model as one fused stage. */
+Run network_whole(const Model *model);
+
+/**
+ * network_cut:
+ * @forward: bit l - 1: a forward stage begins at layer l (and one at 0)
+ * @backward: the same for backward stages; the last of them is fused
+ *
+ *   layers     0 1 2 3 4       backward = 0b1010: [0 1][2 3][4]
+ */
+Run network_cut(const Model *model, guint forward, guint backward);
+
+/* sqrt(sum (a - b)^2 / sum b^2) */
+double network_error(const float *a, const float *b, gsize n);

@@ -1,0 +1,188 @@
+/*
+ * Whole models against transformers in fp32 (fixtures/make-models.py): loss and the gradient of
+ * every weight; and the same bits however the model is cut into stages.
+ */
+#include "tests/exec-network/network-fixture.h"
+
+#include <math.h>
+
+#include "exec/model/safetensors.h"
+
+#define TOLERANCE 1e-5 /* norm-wise, each tensor */
+
+typedef struct {
+    const char *name;
+    Model *model;
+    RpSafetensors *batch;
+} Case;
+
+static RpSafetensors *
+open_file(const char *directory, const char *file)
+{
+    g_autofree char *relative = g_strconcat("tests/exec-network/fixtures/", directory, file, NULL);
+    char *path = rp_test_source_path(relative);
+    GError *error = NULL;
+    RpSafetensors *tensors = rp_safetensors_open(path, &error);
+
+    g_free(path);
+    rp_assert_no_error(error);
+    return tensors;
+}
+
+static const RpSafetensor *
+find(const Case *c, const char *name)
+{
+    const RpSafetensor *tensor = rp_safetensors_find(c->batch, name);
+
+    if (!tensor)
+        fail_msg("%s: no tensor %s", c->name, name);
+    return tensor;
+}
+
+static RpModelConfig
+load_config(const char *name)
+{
+    g_autofree char *relative = g_strconcat("tests/exec-network/fixtures/", name, NULL);
+    char *path = rp_test_source_path(relative);
+    GError *error = NULL;
+    RpModelConfig config;
+    gboolean loaded = rp_hf_config_load(path, &config, &error);
+
+    g_free(path);
+    rp_assert_no_error(error);
+    assert_true(loaded);
+    return config;
+}
+
+static void
+load_weights(Model *model, const char *name)
+{
+    RpSafetensors *file = open_file(name, "/model.safetensors");
+    GError *error = NULL;
+
+    if (!rp_weights_bind(model->weights, file, &error))
+        rp_assert_no_error(error);
+    for (guint i = 0; i < rp_weights_count(model->weights); i++)
+        network_set_weight(model, i, rp_weights_source(model->weights, i)->data);
+    rp_safetensors_free(file);
+}
+
+static Case
+load_case(const char *name)
+{
+    Case c = {.name = name, .batch = open_file(name, "/batch.safetensors")};
+    const RpModelConfig config = load_config(name);
+    const RpSafetensor *ids = find(&c, "input_ids");
+    const RpSafetensor *targets = find(&c, "targets");
+    guint n_targets = 0;
+
+    c.model = network_new(&config, &(RpNetworkOptions){.dtype = RP_DTYPE_FP32,
+                                                       .sequences = (guint)ids->shape[0],
+                                                       .tokens = (guint)ids->shape[1],
+                                                       .head_chunk = 5});
+    load_weights(c.model, name);
+    memcpy(c.model->ids, ids->data, ids->bytes);
+    memcpy(c.model->targets, targets->data, targets->bytes);
+    for (size_t t = 0; t < c.model->tokens; t++)
+        n_targets += c.model->targets[t] != RP_LABEL_MASKED;
+    c.model->scale = 1.0f / (float)n_targets;
+    return c;
+}
+
+/* The embedding's gradient as transformers has it: of a tied matrix both uses together. */
+static void
+add_tied(const Case *c, Run *run)
+{
+    const guint last = rp_weights_count(c->model->weights) - 1;
+    const RpWeight *head = rp_weights_nth(c->model->weights, last);
+    const float *tied = network_gradient(c->model, run, last);
+    float *embedding = network_gradient(c->model, run, 0);
+
+    for (guint64 i = 0; head->tied && i < head->elements; i++)
+        embedding[i] += tied[i];
+}
+
+static void
+check_gradients(const Case *c, Run *run)
+{
+    add_tied(c, run);
+    for (guint i = 0; i < rp_weights_count(c->model->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(c->model->weights, i);
+        g_autofree char *name = g_strconcat("grad.", weight->name, NULL);
+        double error;
+
+        if (weight->tied)
+            continue;
+        error = network_error(network_gradient(c->model, run, i), find(c, name)->data,
+                              weight->elements);
+        if (!(error <= TOLERANCE))
+            print_error("%s: %s: relative error %.3g\n", c->name, name, error);
+        assert_true(error <= TOLERANCE);
+    }
+}
+
+static void
+check_same(const Case *c, const Run *run, guint forward, guint backward)
+{
+    const Run cut = network_cut(c->model, forward, backward);
+
+    if (cut.loss != run->loss ||
+        memcmp(cut.sums, run->sums, c->model->elements * sizeof(float)) != 0)
+        fail_msg("%s: other bits when cut at 0x%x forward, 0x%x backward", c->name, forward,
+                 backward);
+}
+
+static void
+check_case(const char *name)
+{
+    Case c = load_case(name);
+    const guint all = 1u << (rp_network_n_layers(c.model->network) - 1);
+    Run run = network_whole(c.model);
+    const double expected = (double)*(const float *)find(&c, "loss")->data;
+    const double loss = run.loss * (double)c.model->scale;
+
+    for (guint backward = 0; backward < all; backward++)
+        for (guint forward = 0; forward < all; forward++)
+            check_same(&c, &run, forward, backward);
+    if (!(fabs(loss - expected) <= 1e-5 * expected))
+        fail_msg("%s: loss %.9g, expected %.9g", name, loss, expected);
+    check_gradients(&c, &run);
+    rp_safetensors_free(c.batch);
+    network_free(c.model);
+}
+
+static void
+equals_a_tied_qwen3_with_padding_and_wide_heads(void **state)
+{
+    check_case("qwen3-tied");
+}
+
+static void
+equals_a_qwen3_with_biases_and_one_kv_head(void **state)
+{
+    check_case("qwen3-bias");
+}
+
+static void
+equals_a_llama_with_all_biases_and_llama3_rope(void **state)
+{
+    check_case("llama-bias");
+}
+
+static void
+equals_a_tied_llama_with_narrow_heads(void **state)
+{
+    check_case("llama-tied");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(equals_a_tied_qwen3_with_padding_and_wide_heads),
+        host_test(equals_a_qwen3_with_biases_and_one_kv_head),
+        host_test(equals_a_llama_with_all_biases_and_llama3_rope),
+        host_test(equals_a_tied_llama_with_narrow_heads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

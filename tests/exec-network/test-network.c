@@ -1,0 +1,408 @@
+/*
+ * Networks against themselves: storages, cuts, chunks, accumulation, sizes. Against transformers:
+ * test-network-parity.c.
+ */
+#include "tests/exec-network/network-fixture.h"
+
+#include <math.h>
+
+static RpNetworkOptions
+options_of(RpDtype dtype)
+{
+    return (RpNetworkOptions){.dtype = dtype, .sequences = 3, .tokens = 11, .head_chunk = 7};
+}
+
+static Model *
+model_of(RpArchitecture architecture, gboolean tied, RpDtype dtype)
+{
+    const RpModelConfig config = network_config(architecture, tied);
+    const RpNetworkOptions options = options_of(dtype);
+
+    return network_random(&config, &options);
+}
+
+static RpInterval
+all_layers(const Model *model)
+{
+    return (RpInterval){0, rp_network_n_layers(model->network)};
+}
+
+/* ---- layout and profile ---- */
+
+static void
+lays_out_each_weight_behind_the_one_before(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_LLAMA, TRUE, RP_DTYPE_BF16);
+
+    for (guint l = 0; l < rp_network_n_layers(model->network); l++) {
+        const RpLayerLayout *layout = rp_network_layout(model->network, l);
+        guint64 end = 0;
+        guint first;
+        const guint n = rp_weights_layer(model->weights, l, &first);
+
+        for (guint i = first; i < first + n; i++) {
+            const RpWeight *weight = rp_weights_nth(model->weights, i);
+
+            assert_int_equal(layout->offset[weight->kind], end);
+            end = (end + weight->elements + 63) / 64 * 64;
+        }
+        assert_int_equal(layout->elements, end);
+        assert_true(layout->offset[RP_WEIGHT_Q_NORM] == RP_LAYOUT_NONE);
+    }
+    network_free(model);
+}
+
+static void
+puts_the_tied_matrix_last_and_as_large_as_the_embedding(void **state)
+{
+    Model *tied = model_of(RP_ARCHITECTURE_QWEN3, TRUE, RP_DTYPE_FP32);
+    Model *own = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_FP32);
+    const guint head = rp_network_n_layers(tied->network) - 1;
+    const RpLayerLayout *layout = rp_network_layout(tied->network, head);
+
+    assert_int_equal(layout->tied_elements, rp_network_layout(tied->network, 0)->elements);
+    assert_int_equal(layout->offset[RP_WEIGHT_HEAD] + layout->tied_elements, layout->elements);
+    assert_int_equal(tied->profile->layers[head].tied_bytes, 4 * layout->tied_elements);
+    assert_int_equal(rp_network_layout(own->network, head)->tied_elements, 0);
+    assert_int_equal(own->profile->layers[head].tied_bytes, 0);
+    assert_int_equal(own->profile->layers[1].tied_bytes, 0);
+    network_free(tied);
+    network_free(own);
+}
+
+static void
+writes_a_profile_that_reads_back(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_QWEN3, TRUE, RP_DTYPE_BF16);
+    RpProfile *profile = model->profile;
+    const guint n = profile->n_layers;
+    GError *error = NULL;
+    char *json;
+    RpProfile *back;
+
+    for (guint l = 0; l < n; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        assert_int_equal(layer->parameter_bytes,
+                         2 * rp_network_layout(model->network, l)->elements);
+        assert_int_equal(layer->gradient_bytes, layer->parameter_bytes);
+        assert_int_equal(layer->input_bytes, l == 0 ? 4 * 33 : 2 * 33 * 18);
+        assert_int_equal(layer->output_bytes, l == n - 1 ? 0 : 2 * 33 * 18);
+        assert_int_equal(layer->activation_bytes % 256, 0);
+        assert_int_equal(layer->forward_workspace_bytes % 256, 0);
+        assert_int_equal(layer->backward_workspace_bytes % 256, 0);
+    }
+    assert_int_equal(rp_profile_n_blocks(profile), 2);
+    json = rp_profile_to_json(profile);
+    back = rp_profile_parse("profile", json, strlen(json), &error);
+    rp_assert_no_error(error);
+    assert_true(back->has_sizes);
+    assert_int_equal(back->n_layers, n);
+    assert_int_equal(back->layers[n - 1].tied_bytes, profile->layers[n - 1].tied_bytes);
+    assert_int_equal(back->layers[1].n_tensors, profile->layers[1].n_tensors);
+    g_free(json);
+    rp_profile_free(back);
+    network_free(model);
+}
+
+/* ---- stages ---- */
+
+static void
+gives_the_same_bits_however_it_is_cut_in_any_storage(void **state)
+{
+    for (RpDtype dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (guint architecture = 0; architecture < 2; architecture++) {
+            Model *model = model_of((RpArchitecture)architecture, FALSE, dtype);
+            const Run whole = network_whole(model);
+
+            for (guint cuts = 0; cuts < 8 * 8; cuts++) {
+                const Run run = network_cut(model, cuts % 8, cuts / 8);
+
+                assert_true(run.loss == whole.loss);
+                assert_memory_equal(run.sums, whole.sums, model->elements * sizeof(float));
+            }
+            network_free(model);
+        }
+    }
+}
+
+static void
+adds_gradients_and_losses_up_over_micro_batches(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_LLAMA, FALSE, RP_DTYPE_FP32);
+    const Run first = network_whole(model);
+    Run second, both = network_run_new(model);
+
+    network_stage(model, STAGE_FUSED, all_layers(model), NULL, 0, &both);
+    network_random_batch(model, 2);
+    second = network_whole(model);
+    network_stage(model, STAGE_FUSED, all_layers(model), NULL, 0, &both);
+    assert_true(fabs(both.loss - first.loss - second.loss) <= 1e-12 * both.loss);
+    for (guint64 i = 0; i < model->elements; i++)
+        first.sums[i] += second.sums[i];
+    assert_true(network_error(both.sums, first.sums, model->elements) < 1e-6);
+    assert_true(network_error(both.sums, second.sums, model->elements) > 0.1);
+    network_free(model);
+}
+
+static void
+leaves_gaps_between_sums_zero(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_LLAMA, TRUE, RP_DTYPE_FP32);
+    const Run run = network_whole(model);
+    guint64 gaps = 0;
+
+    for (guint i = 0; i < rp_weights_count(model->weights); i++) {
+        const guint64 n = rp_weights_nth(model->weights, i)->elements;
+        const float *sum = network_gradient(model, &run, i);
+
+        for (guint64 j = n; j < (n + 63) / 64 * 64; j++, gaps++)
+            assert_true(sum[j] == 0);
+    }
+    assert_true(gaps > 500);
+    network_free(model);
+}
+
+static void
+stays_near_fp32_in_smaller_storages(void **state)
+{
+    /* a few roundings of 2^-9 and 2^-12, in each of a dozen arrays one after the other */
+    static const double tolerance[] = {[RP_DTYPE_BF16] = 0.04, [RP_DTYPE_FP16] = 0.005};
+
+    for (guint architecture = 0; architecture < 2; architecture++) {
+        Model *exact = model_of((RpArchitecture)architecture, FALSE, RP_DTYPE_FP32);
+        const Run expected = network_whole(exact);
+
+        for (RpDtype dtype = RP_DTYPE_BF16; dtype <= RP_DTYPE_FP16; dtype++) {
+            Model *rounded = model_of((RpArchitecture)architecture, FALSE, dtype);
+            const Run run = network_whole(rounded);
+            const double error = network_error(run.sums, expected.sums, exact->elements);
+
+            if (!(error <= tolerance[dtype]))
+                fail_msg("%s: gradients %.3g off", rp_dtype_name(dtype), error);
+            assert_true(fabs(run.loss - expected.loss) <= 0.5 * tolerance[dtype] * expected.loss);
+            network_free(rounded);
+        }
+        network_free(exact);
+    }
+}
+
+static void
+gives_the_padding_row_no_gradient(void **state)
+{
+    RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpNetworkOptions options = options_of(RP_DTYPE_FP32);
+
+    for (config.pad_id = RP_MODEL_NO_TOKEN; config.pad_id <= 5; config.pad_id += 6) {
+        Model *model = network_random(&config, &options);
+        Run run;
+        double row = 0;
+
+        model->ids[4] = model->ids[20] = 5;
+        run = network_whole(model);
+        for (guint i = 0; i < config.hidden; i++)
+            row += fabs((double)network_gradient(model, &run, 0)[5 * config.hidden + i]);
+        assert_true((row == 0) == (config.pad_id == 5));
+        network_free(model);
+    }
+}
+
+/* Sequences of a micro-batch see nothing of each other. */
+static void
+equals_each_sequence_alone(void **state)
+{
+    Model *together = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_FP32);
+    const RpNetworkOptions options = {
+        .dtype = RP_DTYPE_FP32, .sequences = 1, .tokens = 11, .head_chunk = 7};
+    Model *alone = network_random(&together->config, &options);
+    const Run expected = network_whole(together);
+    Run sum = network_run_new(alone);
+
+    alone->scale = together->scale;
+    for (size_t b = 0; b < 3; b++) {
+        memcpy(alone->ids, together->ids + 11 * b, 11 * sizeof(gint32));
+        memcpy(alone->targets, together->targets + 11 * b, 11 * sizeof(gint32));
+        network_stage(alone, STAGE_FUSED, all_layers(alone), NULL, 0, &sum);
+    }
+    assert_true(fabs(sum.loss - expected.loss) <= 1e-6 * expected.loss);
+    assert_true(network_error(sum.sums, expected.sums, together->elements) < 2e-6);
+    network_free(alone);
+    network_free(together);
+}
+
+/* ---- the head ---- */
+
+/* The head alone, on an input of its own. */
+static Run
+run_head(guint head_chunk, Model **model)
+{
+    const RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    RpNetworkOptions options = options_of(RP_DTYPE_FP32);
+    Run run;
+
+    options.head_chunk = head_chunk;
+    *model = network_random(&config, &options);
+    run = network_run_new(*model);
+    network_stage(*model, STAGE_FORWARD, (RpInterval){0, 3}, (guint[]){3}, 1, &run);
+    network_stage(*model, STAGE_FUSED, (RpInterval){3, 1}, NULL, 0, &run);
+    return run;
+}
+
+static void
+takes_the_head_in_chunks_of_any_size(void **state)
+{
+    static const guint chunks[] = {1, 2, 7, 11, 32, 33, 500, 0};
+    Model *one;
+    const Run expected = run_head(33, &one);
+    const gsize n = one->tokens * one->config.hidden;
+
+    for (guint i = 0; i < G_N_ELEMENTS(chunks); i++) {
+        Model *model;
+        const Run run = run_head(chunks[i], &model);
+
+        assert_true(network_error((float *)run.d_hidden[3], (float *)expected.d_hidden[3], n) <
+                    1e-6);
+        assert_true(network_error(run.sums, expected.sums, model->elements) < 1e-6);
+        assert_true(fabs(run.loss - expected.loss) <= 1e-6 * expected.loss);
+        network_free(model);
+    }
+    network_free(one);
+}
+
+static void
+holds_the_logits_of_one_chunk_only(void **state)
+{
+    RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    RpNetworkOptions options = options_of(RP_DTYPE_FP32);
+    Model *small, *large;
+
+    config.vocab = 1000;
+    options.head_chunk = 4;
+    small = network_new(&config, &options);
+    options.head_chunk = 32;
+    large = network_new(&config, &options);
+    assert_true(small->profile->layers[3].backward_workspace_bytes < 33 * 1000 * 4 / 2);
+    assert_true(large->profile->layers[3].backward_workspace_bytes > 32 * 1000 * 4);
+    assert_int_equal(rp_network_options(small->network)->head_chunk, 4);
+    network_free(small);
+    network_free(large);
+}
+
+static void
+computes_the_loss_alone_in_a_forward(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_LLAMA, TRUE, RP_DTYPE_FP32);
+    const Run fused = network_whole(model);
+    Run forward = network_run_new(model);
+
+    network_stage(model, STAGE_FORWARD, all_layers(model), NULL, 0, &forward);
+    assert_true(forward.loss == fused.loss);
+    network_free(model);
+}
+
+/* ---- sizes ---- */
+
+/* Bytes behind the last one that a stage wrote: what it was promised in vain. */
+static void
+check_end(const Model *model, StageWay way, RpInterval layers, Run *run)
+{
+    network_stage(model, way, layers, (guint[]){layers.first + layers.count}, 1, run);
+    if (run->workspace_unused > 1024)
+        fail_msg("layers %u to %u: %zu bytes of workspace were not touched", layers.first,
+                 layers.first + layers.count - 1, run->workspace_unused);
+}
+
+static void
+uses_its_workspace_to_the_end(void **state)
+{
+    for (RpDtype dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (guint architecture = 0; architecture < 2; architecture++) {
+            Model *model = model_of((RpArchitecture)architecture, FALSE, dtype);
+            Run run = network_run_new(model);
+
+            check_end(model, STAGE_FORWARD, (RpInterval){0, 1}, &run);
+            check_end(model, STAGE_FORWARD, (RpInterval){1, 1}, &run);
+            check_end(model, STAGE_FORWARD, (RpInterval){1, 2}, &run);
+            check_end(model, STAGE_FUSED, (RpInterval){3, 1}, &run);
+            run.d_hidden[2] = run.d_hidden[3];
+            check_end(model, STAGE_BACKWARD, (RpInterval){1, 2}, &run);
+            check_end(model, STAGE_BACKWARD, (RpInterval){1, 1}, &run);
+            network_free(model);
+        }
+    }
+}
+
+/* ---- the observer ---- */
+
+typedef struct {
+    const Model *model;
+    const Run *expected; /* hidden states */
+    guint layers;        /* bit l: layer l was seen */
+} Seen;
+
+static void
+note_layer(gpointer user_data, guint layer, const void *output)
+{
+    Seen *seen = user_data;
+
+    assert_int_equal(seen->layers, (1u << layer) - 1);
+    seen->layers |= 1u << layer;
+    assert_memory_equal(output, seen->expected->hidden[layer + 1],
+                        rp_network_hidden_bytes(seen->model->network));
+}
+
+static void
+shows_the_output_of_each_layer_once(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_BF16);
+    Run expected = network_run_new(model);
+    Seen seen = {.model = model, .expected = &expected};
+
+    network_stage(model, STAGE_FORWARD, (RpInterval){0, 3}, (guint[]){3, 1, 2}, 3, &expected);
+    model->observe = note_layer;
+    model->observe_data = &seen;
+    network_whole(model);
+    assert_int_equal(seen.layers, 7);
+    seen.layers = 0;
+    network_cut(model, 2, 4);
+    assert_int_equal(seen.layers, 7);
+    network_free(model);
+}
+
+static void
+wants_nothing_of_a_batch_without_targets(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_FP32);
+    Run run;
+
+    for (size_t t = 0; t < model->tokens; t++)
+        model->targets[t] = RP_LABEL_MASKED;
+    run = network_whole(model);
+    assert_true(run.loss == 0);
+    for (guint64 i = 0; i < model->elements; i++)
+        assert_true(run.sums[i] == 0);
+    network_free(model);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(lays_out_each_weight_behind_the_one_before),
+        host_test(puts_the_tied_matrix_last_and_as_large_as_the_embedding),
+        host_test(writes_a_profile_that_reads_back),
+        host_test(gives_the_same_bits_however_it_is_cut_in_any_storage),
+        host_test(adds_gradients_and_losses_up_over_micro_batches),
+        host_test(leaves_gaps_between_sums_zero),
+        host_test(stays_near_fp32_in_smaller_storages),
+        host_test(gives_the_padding_row_no_gradient),
+        host_test(wants_nothing_of_a_batch_without_targets),
+        host_test(equals_each_sequence_alone),
+        host_test(takes_the_head_in_chunks_of_any_size),
+        host_test(holds_the_logits_of_one_chunk_only),
+        host_test(computes_the_loss_alone_in_a_forward),
+        host_test(uses_its_workspace_to_the_end),
+        host_test(shows_the_output_of_each_layer_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,297 @@
+#include "tests/exec-train/rig.h"
+
+#include <glib/gstdio.h>
+#include <sys/mman.h>
+
+#include "exec/host/kernels.h"
+#include "exec/model/init.h"
+
+static const RpModelConfig tiny = {
+    .architecture = RP_ARCHITECTURE_QWEN3,
+    .hidden = 24,
+    .blocks = RIG_BLOCKS,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 8,
+    .intermediate = 40,
+    .vocab = 50,
+    .max_positions = 32,
+    .rms_norm_eps = 1e-6,
+    .initializer_range = 0.2,
+    .rope = {.theta = 1e4},
+    .qk_norm = TRUE,
+    .has_dtype = TRUE,
+    .bos_id = RP_MODEL_NO_TOKEN,
+    .pad_id = RP_MODEL_NO_TOKEN,
+};
+
+int
+rig_set_up(void **state)
+{
+    *state = g_new0(Rig, 1);
+    return 0;
+}
+
+static void
+remove_directory(char *directory)
+{
+    g_autoptr(GDir) files = g_dir_open(directory, 0, NULL);
+    const char *name;
+
+    while (files != NULL && (name = g_dir_read_name(files)) != NULL) {
+        g_autofree char *path = g_build_filename(directory, name, NULL);
+        g_unlink(path);
+    }
+    g_rmdir(directory);
+    g_free(directory);
+}
+
+void
+rig_clear(Rig *rig)
+{
+    g_clear_pointer(&rig->engine, rp_engine_free);
+    g_clear_pointer(&rig->backend, rp_host_backend_free);
+    g_clear_pointer(&rig->home, rp_home_free);
+    g_clear_pointer(&rig->feed, rp_feed_free);
+    if (rig->memory != NULL)
+        munmap(rig->memory, rig->memory_bytes);
+    g_clear_pointer(&rig->batches, g_ptr_array_unref);
+    g_clear_pointer(&rig->planner, rp_planner_free);
+    g_clear_pointer(&rig->partition, rp_partition_free);
+    g_clear_pointer(&rig->profile, rp_profile_free);
+    g_clear_pointer(&rig->network, rp_network_free);
+    g_clear_pointer(&rig->weights, rp_weights_free);
+    g_clear_pointer(&rig->file, rp_safetensors_free);
+    if (rig->directory != NULL)
+        remove_directory(rig->directory);
+    g_clear_error(&rig->error);
+    *rig = (Rig){0};
+}
+
+int
+rig_tear_down(void **state)
+{
+    rig_clear(*state);
+    g_free(*state);
+    return 0;
+}
+
+static void
+open_model(Rig *rig)
+{
+    const RpInitOptions init = {.seed = 1};
+    const RpNetworkOptions options = {
+        .dtype = rig->options.dtype, .sequences = RIG_SEQUENCES, .tokens = RIG_TOKENS};
+
+    rig->config = tiny;
+    rig->config.dtype = rig->options.dtype;
+    rig->config.tied = rig->options.tied;
+    rig->directory = g_dir_make_tmp("rp-rig-XXXXXX", &rig->error);
+    rp_assert_no_error(rig->error);
+    assert_true(rp_init_write(&rig->config, rig->directory, &init, &rig->error));
+    rig->file = rp_safetensors_open(rig->directory, &rig->error);
+    rp_assert_no_error(rig->error);
+    rig->weights = rp_weights_new(&rig->config);
+    assert_true(rp_weights_bind(rig->weights, rig->file, &rig->error));
+    rig->network = rp_network_new(&rig->config, rig->weights, rp_host_kernels(), &options);
+    rig->profile = rp_network_profile(rig->network);
+    rig->profile->links.h2d_bytes_per_s = rig->profile->links.d2h_bytes_per_s = 1e9;
+    for (guint l = 0; l < rig->profile->n_layers; l++) {
+        rig->profile->layers[l].forward_ns = rig->profile->layers[l].recompute_ns = 1000;
+        rig->profile->layers[l].backward_ns = 2000;
+    }
+}
+
+static void
+open_partition(Rig *rig, gboolean dispatched)
+{
+    g_autoptr(GArray) forward = rp_partition_parse_list(rig->options.forward, &rig->error);
+    const guint *counts = (const guint *)(void *)forward->data;
+
+    if (dispatched) {
+        g_autoptr(GArray) backward = rp_partition_parse_list(rig->options.backward, &rig->error);
+        rig->partition = rp_partition_from_dispatched_blocks(rig->profile, counts, forward->len,
+                                                             (const guint *)(void *)backward->data,
+                                                             backward->len, &rig->error);
+    } else {
+        rig->partition = rp_partition_from_blocks(rig->profile, counts, forward->len, &rig->error);
+    }
+    rp_assert_no_error(rig->error);
+}
+
+static void
+open_plan(Rig *rig, guint iterations)
+{
+    const RigOptions *options = &rig->options;
+    const RpScheduleOps *schedule = rp_schedule_find(options->schedule, &rig->error);
+    rp_assert_no_error(rig->error);
+    const RpPlanOptions plan = {
+        .schedule = schedule,
+        .gpus = options->gpus,
+        .micro_batches = options->micro_batches,
+        .calls = options->calls,
+        .round = options->round,
+        .async = options->async,
+        .fidelity = RP_FIDELITY_FULL,
+        .consistency = options->consistency,
+        .optimizer = options->optimizer,
+        .constant_bytes = rp_network_constant_bytes(rig->network),
+    };
+
+    open_partition(rig, schedule->dispatched);
+    rig->planner = rp_planner_new(rig->profile, rig->partition, &plan, &rig->error);
+    rp_assert_no_error(rig->error);
+    rig->plan = rp_planner_plan(rig->planner);
+    for (guint i = 0; i < iterations; i++)
+        assert_true(rp_planner_append_iteration(rig->planner, &rig->error));
+    rp_planner_finish(rig->planner);
+}
+
+static RigOptions
+with_defaults(const RigOptions *given)
+{
+    RigOptions options = *given;
+
+    if (options.schedule == NULL)
+        options.schedule = "roundpipe";
+    if (options.forward == NULL)
+        options.forward = "2,1";
+    if (options.backward == NULL)
+        options.backward = "1,1,2";
+    options.gpus = MAX(1, options.gpus);
+    options.micro_batches = MAX(1, options.micro_batches);
+    options.calls = MAX(1, options.calls);
+    return options;
+}
+
+void
+rig_open(Rig *rig, const RigOptions *options, guint iterations)
+{
+    const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
+    const RpLossScaleOptions loss_scale = RP_LOSS_SCALE_OPTIONS_INIT;
+
+    rig_clear(rig);
+    rig->options = with_defaults(options);
+    open_model(rig);
+    open_plan(rig, iterations);
+    const RpUpdateOptions update = {
+        .adamw = adamw,
+        .learning_rate = {.kind = RP_LEARNING_RATE_LINEAR,
+                          .peak = 0.01,
+                          .warmup_steps = options->warmup,
+                          .total_steps = 100},
+        .max_grad_norm = options->max_grad_norm,
+        .scale_loss = options->scale_loss,
+        .loss_scale = loss_scale,
+        .threads = options->threads,
+    };
+    rig->home = rp_home_new(rig->network, rig->plan, &update, &rig->error);
+    rp_assert_no_error(rig->error);
+}
+
+void
+rig_attach(Rig *rig)
+{
+    rig->memory_bytes = rp_plan_arena_bytes(rig->plan, rig->options.gpus);
+    rig->memory =
+        mmap(NULL, rig->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(rig->memory != MAP_FAILED);
+    assert_true(rp_home_attach(rig->home, rig->memory, rig->memory_bytes, &rig->error));
+    rp_home_load(rig->home, rig->weights);
+}
+
+/* A micro-batch's tokens depend on nothing but its number, counted over the run. */
+static void
+fill_micro_batch(const Rig *rig, RpTokenBatch *batch, guint m, guint64 number)
+{
+    const guint n = RIG_SEQUENCES * RIG_TOKENS;
+    const gint32 vocab = (gint32)rig->config.vocab;
+    gint32 *ids = batch->input_ids + m * n;
+    gint32 *targets = batch->targets + m * n;
+    g_autoptr(GRand) random = g_rand_new_with_seed((guint32)number);
+
+    for (guint i = 0; i < n; i++) {
+        const gboolean last = i % RIG_TOKENS == RIG_TOKENS - 1;
+        ids[i] = g_rand_int_range(random, 0, vocab);
+        targets[i] = last ? RP_LABEL_MASKED : g_rand_int_range(random, 0, vocab);
+        batch->n_targets += !last;
+    }
+}
+
+static RpTokenBatch *
+make_batch(Rig *rig, guint64 number)
+{
+    const RpBatcherOptions shape = {.micro_batches = rig->options.micro_batches,
+                                    .sequences = RIG_SEQUENCES,
+                                    .tokens = RIG_TOKENS};
+    RpTokenBatch *batch = rp_token_batch_new(&shape);
+
+    for (guint m = 0; m < shape.micro_batches; m++)
+        fill_micro_batch(rig, batch, m, number * shape.micro_batches + m);
+    g_ptr_array_add(rig->batches, batch);
+    return batch;
+}
+
+void
+rig_start(Rig *rig)
+{
+    const RpDeviceOptions options = {.memory_bytes = rig->options.device_memory_bytes};
+    const guint n = rig->options.gpus + 1;
+    g_autofree guint64 *bytes = g_new(guint64, n);
+
+    rig->feed = rp_feed_new(rig->options.micro_batches, rig->options.calls);
+    rig->batches = g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
+    rig->backend = rp_host_backend_new(rig->plan, rig->network, rig->home, rig->feed, &options,
+                                       &rig->error);
+    rp_assert_no_error(rig->error);
+    for (guint i = 0; i < n; i++)
+        bytes[i] = rp_plan_arena_bytes(rig->plan, i);
+    if (!rp_host_backend_open(rig->backend, bytes, n, &rig->error))
+        return;
+    rp_home_load(rig->home, rig->weights);
+    rig->engine = rp_engine_new(rig->plan, rig->backend, &(RpEngineOptions){0}, &rig->error);
+    rp_assert_no_error(rig->error);
+}
+
+gboolean
+rig_run(Rig *rig, guint iterations)
+{
+    for (guint i = 0; i < iterations; i++) {
+        const guint64 iteration = rig->n_begun++;
+        guint64 targets = 0;
+
+        for (guint c = 0; c < rig->options.calls; c++) {
+            const RpTokenBatch *batch = make_batch(rig, iteration * rig->options.calls + c);
+            if (c == 0)
+                rp_home_begin(rig->home, iteration, batch->n_targets);
+            targets += batch->n_targets;
+            rp_feed_push(rig->feed, iteration, c, batch);
+        }
+        rp_home_set_targets(rig->home, iteration, targets);
+    }
+    return rp_engine_append(rig->engine, &rig->error) && rp_engine_finish(rig->engine, &rig->error);
+}
+
+GArray *
+rig_masters(const Rig *rig)
+{
+    GArray *all = g_array_new(FALSE, FALSE, sizeof(float));
+
+    for (guint l = 0; l < rp_network_n_layers(rig->network); l++) {
+        const RpOptimizerState state = rp_home_layer_state(rig->home, l);
+        g_array_append_vals(all, state.weight, (guint)state.n_parameters);
+    }
+    return all;
+}
+
+void
+rig_poison(Rig *rig, guint layer, RpWeightKind kind, float value)
+{
+    const guint64 offset = rp_network_layout(rig->network, layer)->offset[kind];
+    const gsize size = rp_dtype_size(rig->options.dtype);
+    guint64 run;
+
+    for (guint v = 0; v < (rp_plan_promises(rig->plan)->double_weights ? 2 : 1); v++)
+        rp_dtype_from_float(rig->options.dtype, &value,
+                            rp_home_weights(rig->home, layer, v, offset * size, &run), 1);
+}

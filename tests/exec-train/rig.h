@@ -1,0 +1,83 @@
+/**
+ * A tiny model with everything that training it takes, up to the point that a test needs.
+ */
+#pragma once
+
+#include "tests/rp-test.h"
+
+#include "core/planner.h"
+#include "exec/engine/engine.h"
+#include "exec/host/backend.h"
+#include "exec/model/network.h"
+#include "exec/train/feed.h"
+#include "exec/train/home.h"
+
+/* 0 and NULL: roundpipe in stages "2,1" and "1,1,2" on one device, one micro-batch, one call. */
+typedef struct {
+    /* model */
+    RpDtype dtype;
+    gboolean tied;
+    /* plan */
+    const char *schedule;
+    const char *forward;  /* block counts: bound: of the stages */
+    const char *backward; /* dispatched */
+    guint gpus;
+    guint micro_batches;
+    guint round;
+    guint calls;
+    gboolean async;
+    RpConsistency consistency;
+    RpOptimizerMode optimizer;
+    /* update */
+    double max_grad_norm;
+    gboolean scale_loss;
+    guint warmup;
+    guint threads;
+    guint64 device_memory_bytes;
+} RigOptions;
+
+#define RIG_TOKENS 6
+#define RIG_SEQUENCES 2
+#define RIG_BLOCKS 4
+#define RIG_LAYERS (RIG_BLOCKS + 2)
+
+typedef struct {
+    RigOptions options;
+    RpModelConfig config;
+    char *directory;
+    RpSafetensors *file;
+    RpWeights *weights;
+    RpNetwork *network;
+    RpProfile *profile;
+    RpPartition *partition;
+    RpPlanner *planner;
+    RpPlan *plan; /* the planner's */
+    RpHome *home;
+    void *memory; /* of the home, without a backend */
+    gsize memory_bytes;
+    RpFeed *feed;
+    RpBackend *backend;
+    RpEngine *engine;
+    GPtrArray *batches; /* RpTokenBatch */
+    guint64 n_begun;    /* iterations */
+    GError *error;
+} Rig;
+
+int rig_set_up(void **state);
+int rig_tear_down(void **state);
+/* Frees what was opened. */
+void rig_clear(Rig *rig);
+
+/* Model, network, planner with the first @iterations appended, and home. */
+void rig_open(Rig *rig, const RigOptions *options, guint iterations);
+/* Gives the home memory of its own and loads the weights. */
+void rig_attach(Rig *rig);
+/* A backend over it, its arenas open, and an engine. */
+void rig_start(Rig *rig);
+/* Runs everything that was planned, with random tokens. Returns: whether nothing failed */
+gboolean rig_run(Rig *rig, guint iterations);
+
+/* Full-precision weights of all layers, one after the other. (transfer full) */
+GArray *rig_masters(const Rig *rig);
+/* A weight of the file, overwritten before rig_start(). */
+void rig_poison(Rig *rig, guint layer, RpWeightKind kind, float value);

@@ -1,0 +1,258 @@
+#include "tests/exec-train/serial.h"
+
+#include "exec/host/kernels.h"
+#include "exec/optim/clip.h"
+#include "exec/optim/optimizer.h"
+
+typedef struct {
+    RpNetwork *network;
+    RpProfile *profile;
+    guint n_layers;
+    guint64 elements; /* of all layers, as a stage */
+    guint64 *first;   /* [layer] */
+    guint64 *n_own;   /* [layer] without a tied matrix */
+    gsize element;    /* bytes */
+    RpNumber number;
+    RpOptimizer *optimizer;
+    RpOptimizerLayer **layers;
+    guint8 *weights[2]; /* what forward reads: the newest, and the one before */
+    guint8 *gradients;
+    float *sums;
+    void *workspace, *constants;
+} Serial;
+
+static void *
+aligned(gsize bytes)
+{
+    void *memory = g_aligned_alloc0(1, bytes + 64, 64);
+
+    return memory;
+}
+
+static void
+set_up_layer(Serial *s, const RpTinyModel *model, guint l)
+{
+    const RpLayerLayout *layout = rp_network_layout(s->network, l);
+    g_autoptr(GArray) spans = g_array_new(FALSE, FALSE, sizeof(RpParameterSpan));
+    g_autofree float *values = g_new0(float, layout->elements);
+    guint64 at = 0;
+    guint first;
+    const guint n = rp_weights_layer(model->weights, l, &first);
+
+    s->n_own[l] = layout->elements - layout->tied_elements;
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *w = rp_weights_nth(model->weights, i);
+        const RpParameterSpan gap = {layout->offset[w->kind] - at, FALSE};
+        const RpParameterSpan span = {w->elements, w->matrix};
+
+        if (w->tied)
+            continue;
+        g_array_append_val(spans, gap);
+        g_array_append_val(spans, span);
+        at = layout->offset[w->kind] + w->elements;
+        memcpy(values + layout->offset[w->kind], rp_weights_source(model->weights, i)->data,
+               w->elements * sizeof(float));
+    }
+    const RpParameterSpan rest = {s->n_own[l] - at, FALSE};
+    g_array_append_val(spans, rest);
+    s->layers[l] = rp_optimizer_layer_new(
+        s->optimizer, s->n_own[l], (const RpParameterSpan *)(void *)spans->data, spans->len, NULL);
+    rp_optimizer_layer_load(s->optimizer, s->layers[l], 0, s->n_own[l], values, RP_NUMBER_FP32);
+}
+
+static void
+publish(Serial *s, guint8 *target)
+{
+    const RpLayerLayout *head = rp_network_layout(s->network, s->n_layers - 1);
+
+    for (guint l = 0; l < s->n_layers; l++)
+        rp_optimizer_layer_publish(s->optimizer, s->layers[l], 0, s->n_own[l],
+                                   target + s->first[l] * s->element, s->number);
+    memcpy(target + (s->elements - head->tied_elements) * s->element, target,
+           head->tied_elements * s->element);
+}
+
+static void
+set_up(Serial *s, const RpTinyModel *model, const RpSerialRun *run)
+{
+    const RpNetworkOptions options = {run->dtype, RP_TINY_SEQUENCES, RP_TINY_TOKENS, 8};
+    const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
+    guint64 activations = 0, scratch = 0;
+
+    s->network = rp_network_new(&model->config, model->weights, rp_host_kernels(), &options);
+    s->profile = rp_network_profile(s->network);
+    s->n_layers = rp_network_n_layers(s->network);
+    s->element = rp_dtype_size(run->dtype);
+    s->number = run->dtype == RP_DTYPE_FP32   ? RP_NUMBER_FP32
+                : run->dtype == RP_DTYPE_BF16 ? RP_NUMBER_BF16
+                                              : RP_NUMBER_FP16;
+    s->optimizer = rp_optimizer_new(&adamw, NULL, NULL, NULL);
+    s->layers = g_new0(RpOptimizerLayer *, s->n_layers);
+    s->first = g_new0(guint64, s->n_layers);
+    s->n_own = g_new0(guint64, s->n_layers);
+    for (guint l = 0; l < s->n_layers; l++) {
+        const RpLayer *layer = &s->profile->layers[l];
+
+        s->first[l] = s->elements;
+        s->elements += rp_network_layout(s->network, l)->elements;
+        activations += layer->activation_bytes;
+        scratch =
+            MAX(scratch, MAX(layer->forward_workspace_bytes, layer->backward_workspace_bytes));
+        set_up_layer(s, model, l);
+    }
+    for (guint i = 0; i < 2; i++) {
+        s->weights[i] = aligned(s->elements * s->element);
+        publish(s, s->weights[i]);
+    }
+    s->gradients = aligned(s->elements * s->element);
+    s->sums = aligned(s->elements * sizeof(float));
+    s->workspace = aligned(activations + scratch);
+    s->constants = aligned(rp_network_constant_bytes(s->network));
+    rp_network_fill_constants(s->network, s->constants);
+}
+
+static void
+clear(Serial *s)
+{
+    for (guint l = 0; l < s->n_layers; l++)
+        rp_optimizer_layer_free(s->layers[l]);
+    g_free(s->layers);
+    g_free(s->first);
+    g_free(s->n_own);
+    for (guint i = 0; i < 2; i++)
+        g_aligned_free(s->weights[i]);
+    g_aligned_free(s->gradients);
+    g_aligned_free(s->sums);
+    g_aligned_free(s->workspace);
+    g_aligned_free(s->constants);
+    rp_optimizer_free(s->optimizer);
+    rp_network_free(s->network);
+    rp_profile_free(s->profile);
+}
+
+/* Gradients of one batch at @weights into s->gradients. Returns: the summed loss */
+static double
+gradients_at(Serial *s, const guint8 *weights, const RpTokenBatch *batch, float scale)
+{
+    double loss = 0;
+
+    memset(s->sums, 0, s->elements * sizeof(float));
+    for (guint m = 0; m < batch->micro_batches; m++) {
+        const RpStageCall call = {.layers = {0, s->n_layers},
+                                  .constants = s->constants,
+                                  .parameters = weights,
+                                  .input = rp_token_batch_input_ids(batch, m),
+                                  .sums = s->sums,
+                                  .workspace = s->workspace,
+                                  .targets = rp_token_batch_targets(batch, m),
+                                  .scale = scale,
+                                  .loss = &loss};
+
+        rp_network_fused(s->network, &call);
+    }
+    const RpDtype dtype = rp_network_options(s->network)->dtype;
+    rp_dtype_from_float(dtype, s->sums, s->gradients, s->elements);
+    return loss;
+}
+
+/* A tied matrix gets the sum of two gradients, in fp32. */
+static float *
+whole_gradient(const Serial *s, guint l)
+{
+    const RpDtype dtype = rp_network_options(s->network)->dtype;
+    const RpLayerLayout *head = rp_network_layout(s->network, s->n_layers - 1);
+    float *wide = g_new(float, s->n_own[l]);
+
+    rp_dtype_to_float(dtype, s->gradients + s->first[l] * s->element, wide, s->n_own[l]);
+    if (l == 0 && head->tied_elements > 0) {
+        g_autofree float *other = g_new(float, s->n_own[l]);
+
+        rp_dtype_to_float(dtype, s->gradients + (s->elements - head->tied_elements) * s->element,
+                          other, s->n_own[l]);
+        for (guint64 i = 0; i < s->n_own[l]; i++)
+            wide[i] += other[i];
+    }
+    return wide;
+}
+
+static void
+update(Serial *s, const RpSerialRun *run, guint step, double unscale)
+{
+    const RpLearningRate rate = {RP_LEARNING_RATE_COSINE, 3e-3, 2, 40};
+    g_autofree double *sums = g_new(double, s->n_layers);
+    RpClip clip;
+
+    for (guint l = 0; l < s->n_layers; l++) {
+        g_autofree float *gradient = whole_gradient(s, l);
+
+        sums[l] = rp_optimizer_sum_squares(s->optimizer, gradient, RP_NUMBER_FP32, s->n_own[l]);
+    }
+    clip = rp_clip_by_norm(sums, s->n_layers, unscale, run->max_grad_norm);
+    for (guint l = 0; l < s->n_layers; l++) {
+        g_autofree float *gradient = whole_gradient(s, l);
+        const RpOptimizerStep by = {.learning_rate = rp_learning_rate_at(&rate, step),
+                                    .gradient_scale = unscale * clip.coefficient,
+                                    .n_parameters = s->n_own[l],
+                                    .gradient = gradient,
+                                    .gradient_number = RP_NUMBER_FP32,
+                                    .published_number = s->number};
+
+        rp_optimizer_layer_apply(s->optimizer, s->layers[l], &by);
+        rp_optimizer_layer_finish(s->layers[l]);
+    }
+}
+
+static void
+add_state(GChecksum *hash, const RpOptimizerState *state, guint64 offset, gsize n)
+{
+    g_checksum_update(hash, (const guchar *)(state->weight + offset), (gssize)(n * sizeof(float)));
+    g_checksum_update(hash, (const guchar *)(state->moment1 + offset), (gssize)(n * sizeof(float)));
+    g_checksum_update(hash, (const guchar *)(state->moment2 + offset), (gssize)(n * sizeof(float)));
+}
+
+char *
+rp_serial_hash(const RpTinyModel *model, const RpSerialRun *run, guint steps, double *losses)
+{
+    const double reference = (double)run->micro_batches * RP_TINY_SEQUENCES * RP_TINY_TOKENS;
+    g_autoptr(GChecksum) hash = g_checksum_new(G_CHECKSUM_SHA256);
+    Serial s = {0};
+
+    set_up(&s, model, run);
+    for (guint i = 0; i < steps; i++) {
+        RpTokenBatch *batch = rp_tiny_batch(i, 0, run->micro_batches);
+        guint8 *newest = s.weights[0];
+        double loss = gradients_at(&s, s.weights[run->delay], batch, (float)(1 / reference));
+
+        if (losses != NULL)
+            losses[i] = loss / (double)batch->n_targets;
+        update(&s, run, i, reference / (double)batch->n_targets);
+        s.weights[0] = s.weights[1];
+        s.weights[1] = newest;
+        publish(&s, s.weights[0]);
+        rp_token_batch_free(batch);
+    }
+    for (guint w = 0; w < rp_weights_count(model->weights); w++) {
+        const RpWeight *weight = rp_weights_nth(model->weights, w);
+        const guint l = weight->tied ? 0 : weight->layer;
+        const RpWeightKind kind = weight->tied ? RP_WEIGHT_EMBEDDING : weight->kind;
+        const RpOptimizerState state = rp_optimizer_layer_state(s.layers[l]);
+
+        add_state(hash, &state, rp_network_layout(s.network, l)->offset[kind], weight->elements);
+    }
+    clear(&s);
+    return g_strdup(g_checksum_get_string(hash));
+}
+
+char *
+rp_masters_hash(RpTrainer *trainer)
+{
+    const RpWeights *weights = rp_network_weights(rp_trainer_network(trainer));
+    g_autoptr(GChecksum) hash = g_checksum_new(G_CHECKSUM_SHA256);
+
+    for (guint w = 0; w < rp_weights_count(weights); w++) {
+        const RpOptimizerState state = rp_trainer_weight_state(trainer, w);
+
+        add_state(hash, &state, 0, rp_weights_nth(weights, w)->elements);
+    }
+    return g_strdup(g_checksum_get_string(hash));
+}

@@ -1,0 +1,117 @@
+#include "tests/rp-test.h"
+
+#include <pthread.h>
+
+#include "exec/train/feed.h"
+
+#define M 3
+#define CALLS 2
+
+typedef struct {
+    RpFeed *feed;
+    RpTokenBatch *batch;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->feed = rp_feed_new(M, CALLS);
+    f->batch =
+        rp_token_batch_new(&(RpBatcherOptions){.micro_batches = M, .sequences = 1, .tokens = 2});
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    rp_feed_free(f->feed);
+    rp_token_batch_free(f->batch);
+    g_free(f);
+    return 0;
+}
+
+static void
+finds_the_call_of_a_micro_batch(void **state)
+{
+    Fixture *f = *state;
+    RpFeedCall *calls[RP_FEED_RING][CALLS];
+    guint m;
+
+    for (guint64 i = 100; i < 100 + RP_FEED_RING; i++)
+        for (guint c = 0; c < CALLS; c++)
+            calls[i - 100][c] = rp_feed_push(f->feed, i, c, f->batch);
+    for (guint64 i = 100; i < 100 + RP_FEED_RING; i++)
+        for (guint32 micro_batch = 0; micro_batch < M * CALLS; micro_batch++) {
+            RpFeedCall *call = rp_feed_find(f->feed, i, micro_batch, &m);
+            assert_ptr_equal(call, calls[i - 100][micro_batch / M]);
+            assert_int_equal(m, micro_batch % M);
+            assert_int_equal(call->iteration, i);
+            assert_int_equal(call->call, micro_batch / M);
+        }
+}
+
+static void
+forgets_what_a_place_held_before(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint64 i = 0; i < 2; i++) {
+        RpFeedCall *call = rp_feed_push(f->feed, i * RP_FEED_RING, 1, f->batch);
+        assert_false(rp_feed_wait(f->feed, call, 1));
+        for (guint m = 0; m < M; m++) {
+            assert_true(call->losses[m] == 0);
+            assert_int_equal(call->broken_layer[m], G_MAXINT32);
+            call->broken_layer[m] = 1;
+            rp_feed_set_loss(f->feed, call, m, 7);
+        }
+        assert_true(rp_feed_wait(f->feed, call, 1));
+    }
+}
+
+static void *
+set_losses(void *data)
+{
+    Fixture *f = data;
+    RpFeedCall *call;
+    guint at;
+
+    for (guint32 m = 0; m < M; m++) {
+        call = rp_feed_find(f->feed, 5, m, &at);
+        rp_feed_set_loss(f->feed, call, at, m + 0.5);
+    }
+    return NULL;
+}
+
+static void
+wakes_who_waits_for_losses(void **state)
+{
+    Fixture *f = *state;
+    RpFeedCall *call = rp_feed_push(f->feed, 5, 0, f->batch);
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, set_losses, f), 0);
+    const gboolean there = rp_feed_wait(f->feed, call, G_GINT64_CONSTANT(100000000000));
+    pthread_join(thread, NULL);
+    assert_true(there);
+    for (guint m = 0; m < M; m++)
+        assert_true(call->losses[m] == m + 0.5);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(finds_the_call_of_a_micro_batch),
+        TEST(forgets_what_a_place_held_before),
+        TEST(wakes_who_waits_for_losses),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

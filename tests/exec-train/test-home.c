@@ -1,0 +1,631 @@
+#include "tests/exec-train/rig.h"
+
+#include <math.h>
+#include <sys/mman.h>
+
+#define REFERENCE 40 /* targets of an iteration's first call */
+#define TARGETS 60   /* of all its calls */
+#define MAX_ITERATIONS 8
+
+/* ---- the same training, written plainly ---- */
+
+typedef struct {
+    RpOptimizer *optimizer;
+    RpOptimizerLayer *layers[RIG_LAYERS];
+    GArray *gradients[RIG_LAYERS]; /* float: of the iteration at hand, as stored */
+    GArray *before[RIG_LAYERS];    /* float: full-precision weights one step ago */
+} Serial;
+
+typedef struct {
+    Rig rig;
+    Serial serial;
+    gint broken_iteration; /* one gradient of it is infinite; -1: none */
+    guint broken_layer;
+    float scales[MAX_ITERATIONS]; /* that iterations ran with, as the devices saw them */
+} Fixture;
+
+static void
+clear_serial(Serial *serial)
+{
+    for (guint l = 0; l < RIG_LAYERS; l++) {
+        g_clear_pointer(&serial->layers[l], rp_optimizer_layer_free);
+        g_clear_pointer(&serial->gradients[l], g_array_unref);
+        g_clear_pointer(&serial->before[l], g_array_unref);
+    }
+    g_clear_pointer(&serial->optimizer, rp_optimizer_free);
+}
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->broken_iteration = -1;
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    clear_serial(&f->serial);
+    rig_clear(&f->rig);
+    g_free(f);
+    return 0;
+}
+
+static gsize
+own_parameters(const Rig *rig, guint layer)
+{
+    const RpLayerLayout *layout = rp_network_layout(rig->network, layer);
+
+    return layout->elements - layout->tied_elements;
+}
+
+/* Makes a layer with the file's weights; each parameter says for itself whether it decays. */
+static void
+open_serial_layer(Serial *serial, const Rig *rig, guint layer)
+{
+    const gsize n = own_parameters(rig, layer);
+    g_autofree RpParameterSpan *spans = g_new(RpParameterSpan, n);
+    g_autofree float *values = g_new0(float, n);
+    guint first;
+    const guint n_weights = rp_weights_layer(rig->weights, layer, &first);
+
+    for (gsize i = 0; i < n; i++)
+        spans[i] = (RpParameterSpan){.n_parameters = 1};
+    for (guint w = first; w < first + n_weights; w++) {
+        const RpWeight *weight = rp_weights_nth(rig->weights, w);
+        const RpSafetensor *source = rp_weights_source(rig->weights, w);
+        const guint64 offset = rp_network_layout(rig->network, layer)->offset[weight->kind];
+
+        if (weight->tied)
+            continue;
+        rp_dtype_to_float(source->dtype, source->data, values + offset, weight->elements);
+        for (gsize i = 0; i < weight->elements; i++)
+            spans[offset + i].decays = weight->rank == 2;
+    }
+    serial->layers[layer] = rp_optimizer_layer_new(serial->optimizer, n, spans, n, NULL);
+    assert_non_null(serial->layers[layer]);
+    rp_optimizer_layer_load(serial->optimizer, serial->layers[layer], 0, n, values, RP_NUMBER_FP32);
+    serial->before[layer] = g_array_new(FALSE, FALSE, sizeof(float));
+    serial->gradients[layer] = g_array_new(FALSE, TRUE, sizeof(float));
+}
+
+static void
+open_serial(Fixture *f)
+{
+    const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
+
+    clear_serial(&f->serial);
+    f->serial.optimizer = rp_optimizer_new(&adamw, rp_adamw_find("plain"), NULL, NULL);
+    for (guint l = 0; l < RIG_LAYERS; l++)
+        open_serial_layer(&f->serial, &f->rig, l);
+}
+
+static float *
+values_of(GArray *array)
+{
+    return (float *)(void *)array->data;
+}
+
+/* Random gradients of every weight; gaps stay zero. In the home and, as rounded, in @f->serial. */
+static void
+fill_gradients(Fixture *f, guint64 iteration)
+{
+    const RpDtype dtype = f->rig.options.dtype;
+    g_autoptr(GRand) random = g_rand_new_with_seed((guint32)iteration + 77);
+
+    for (guint l = 0; l < RIG_LAYERS; l++) {
+        const RpLayerLayout *layout = rp_network_layout(f->rig.network, l);
+        GArray *gradients = f->serial.gradients[l];
+        guint first;
+        guint64 run;
+        const guint n = rp_weights_layer(f->rig.weights, l, &first);
+
+        g_array_set_size(gradients, 0);
+        g_array_set_size(gradients, (guint)layout->elements);
+        for (guint w = first; w < first + n; w++) {
+            const RpWeight *weight = rp_weights_nth(f->rig.weights, w);
+            for (gsize i = 0; i < weight->elements; i++)
+                values_of(gradients)[layout->offset[weight->kind] + i] =
+                    (float)g_rand_double_range(random, -1, 1);
+        }
+        if ((gint64)iteration == f->broken_iteration && l >= f->broken_layer)
+            values_of(gradients)[layout->elements / 2] = INFINITY;
+        guint8 *home = rp_home_gradients(f->rig.home, l, 0, &run);
+        assert_int_equal(run, layout->elements * rp_dtype_size(dtype));
+        rp_dtype_from_float(dtype, values_of(gradients), home, layout->elements);
+        rp_dtype_to_float(dtype, home, values_of(gradients), layout->elements);
+    }
+}
+
+static double
+norm_of(Fixture *f)
+{
+    double sum = 0;
+
+    for (guint l = 0; l < RIG_LAYERS; l++)
+        for (gsize i = 0; i < own_parameters(&f->rig, l); i++) {
+            const double value = (double)values_of(f->serial.gradients[l])[i];
+            sum += value * value;
+        }
+    return sqrt(sum);
+}
+
+/* The head's part of a tied matrix belongs to the embedding. */
+static void
+add_tied(Fixture *f)
+{
+    const guint head = RIG_LAYERS - 1;
+    const float *tied = values_of(f->serial.gradients[head]) + own_parameters(&f->rig, head);
+
+    for (guint i = 0; f->rig.options.tied && i < f->serial.gradients[0]->len; i++)
+        values_of(f->serial.gradients[0])[i] += tied[i];
+}
+
+static void
+step_serially(Fixture *f, double learning_rate, double scale)
+{
+    for (guint l = 0; l < RIG_LAYERS; l++) {
+        const gsize n = own_parameters(&f->rig, l);
+        const RpOptimizerStep step = {
+            .learning_rate = learning_rate,
+            .gradient_scale = scale,
+            .n_parameters = n,
+            .gradient = f->serial.gradients[l]->data,
+            .gradient_number = RP_NUMBER_FP32,
+        };
+        const RpOptimizerState state = rp_optimizer_layer_state(f->serial.layers[l]);
+
+        g_array_set_size(f->serial.before[l], 0);
+        g_array_append_vals(f->serial.before[l], state.weight, (guint)n);
+        rp_optimizer_layer_apply(f->serial.optimizer, f->serial.layers[l], &step);
+        rp_optimizer_layer_finish(f->serial.layers[l]);
+    }
+}
+
+/* ---- the home, task by task in plan order ---- */
+
+static gboolean
+run_task(Fixture *f, RpTaskId id)
+{
+    RpPlan *plan = f->rig.plan;
+    const RpTask *task = rp_plan_task(plan, id);
+    const RpAccess *accesses = rp_plan_accesses(plan, task);
+    const guint kind = rp_plan_lane_kind(plan, task->lane) - RP_LANES_PER_DEVICE;
+    g_autofree RpBackendAccess *placed = g_new0(RpBackendAccess, MAX(1, task->access_count));
+
+    for (guint i = 0; i < task->access_count; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, accesses[i].buffer);
+        placed[i] = (RpBackendAccess){.offset = buffer->offset,
+                                      .bytes = buffer->bytes,
+                                      .arena = buffer->arena,
+                                      .mode = accesses[i].mode,
+                                      .role = accesses[i].role,
+                                      .buffer = accesses[i].buffer};
+    }
+    return rp_home_run(f->rig.home, (RpHostLaneKind)kind,
+                       &(RpBackendTask){.task = *task, .id = id, .accesses = placed},
+                       &f->rig.error);
+}
+
+static void
+step_both_norms(Fixture *f, guint64 iteration)
+{
+    const RpUpdateReport report = rp_home_report(f->rig.home, iteration);
+    const double unscale = REFERENCE / ((double)report.loss_scale * TARGETS);
+    const double max = f->rig.options.max_grad_norm;
+
+    add_tied(f);
+    if (report.skipped)
+        return;
+    assert_true(fabs(report.grad_norm / (norm_of(f) * unscale) - 1) < 1e-12);
+    step_serially(f, report.learning_rate,
+                  unscale * (max > 0 ? fmin(1, max / (report.grad_norm + 1e-6)) : 1));
+}
+
+/* Runs host tasks of all that was planned. Returns: whether nothing failed */
+static gboolean
+run_home(Fixture *f)
+{
+    RpPlan *plan = f->rig.plan;
+    guint64 n_decided = 0;
+
+    for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+        const guint64 iteration = task->iteration;
+        const gboolean decides = task->kind == RP_TASK_BARRIER && iteration == n_decided;
+
+        if (rp_plan_lane_device(plan, task->lane) != RP_NONE)
+            continue;
+        if (decides) {
+            rp_home_begin(f->rig.home, iteration, REFERENCE);
+            rp_home_set_targets(f->rig.home, iteration, TARGETS);
+            f->scales[iteration] = rp_home_scale(f->rig.home, iteration) * REFERENCE;
+            fill_gradients(f, iteration);
+        }
+        if (!run_task(f, id))
+            return FALSE;
+        if (decides) {
+            step_both_norms(f, iteration);
+            n_decided++;
+        }
+    }
+    return TRUE;
+}
+
+static void
+open_both(Fixture *f, const RigOptions *options, guint iterations)
+{
+    rig_open(&f->rig, options, iterations);
+    rig_attach(&f->rig);
+    open_serial(f);
+}
+
+static void
+run_both(Fixture *f, const RigOptions *options, guint iterations)
+{
+    open_both(f, options, iterations);
+    const gboolean done = run_home(f);
+    rp_assert_no_error(f->rig.error);
+    assert_true(done);
+}
+
+static void
+assert_published(const Rig *rig, guint layer, guint version, const float *masters)
+{
+    const gsize n = own_parameters(rig, layer);
+    const gsize size = rp_dtype_size(rig->options.dtype);
+    g_autofree guint8 *expected = g_malloc(n * size);
+    guint64 run;
+
+    rp_dtype_from_float(rig->options.dtype, masters, expected, n);
+    assert_memory_equal(rp_home_weights(rig->home, layer, version, 0, &run), expected, n * size);
+}
+
+static void
+assert_equals_serial(Fixture *f)
+{
+    for (guint l = 0; l < RIG_LAYERS; l++) {
+        const RpOptimizerState home = rp_home_layer_state(f->rig.home, l);
+        const RpOptimizerState serial = rp_optimizer_layer_state(f->serial.layers[l]);
+        const gsize bytes = serial.n_parameters * sizeof(float);
+
+        assert_int_equal(home.n_parameters, serial.n_parameters);
+        assert_int_equal(home.n_steps, serial.n_steps);
+        assert_memory_equal(home.weight, serial.weight, bytes);
+        assert_memory_equal(home.moment1, serial.moment1, bytes);
+        assert_memory_equal(home.moment2, serial.moment2, bytes);
+    }
+}
+
+static void
+assert_versions(Fixture *f, guint newest)
+{
+    const gboolean twice = rp_plan_promises(f->rig.plan)->double_weights;
+
+    for (guint l = 0; l < RIG_LAYERS; l++) {
+        const RpOptimizerState state = rp_optimizer_layer_state(f->serial.layers[l]);
+
+        assert_published(&f->rig, l, twice ? newest : 0, state.weight);
+        if (twice)
+            assert_published(&f->rig, l, 1 - newest, values_of(f->serial.before[l]));
+    }
+}
+
+/* ---- tests ---- */
+
+static void
+updates_as_a_serial_program_in_every_mode(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint mode = 0; mode < 8; mode++) {
+        const RigOptions options = {
+            .dtype = RP_DTYPE_BF16,
+            .async = (mode & 1) != 0,
+            .optimizer = mode & 2 ? RP_OPTIMIZER_LEAN : RP_OPTIMIZER_FUSED,
+            .consistency = mode & 4 ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS,
+            .max_grad_norm = 0.5,
+            .warmup = 2,
+        };
+        run_both(f, &options, 4);
+        assert_equals_serial(f);
+        assert_versions(f, 1);
+    }
+}
+
+static void
+updates_every_storage_of_weights(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        run_both(f, &(RigOptions){.dtype = (RpDtype)dtype, .async = TRUE}, 3);
+        assert_equals_serial(f);
+        assert_versions(f, 0);
+    }
+}
+
+static void
+adds_the_two_gradients_of_a_tied_matrix(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint mode = 0; mode < 4; mode++) {
+        const RigOptions options = {
+            .dtype = RP_DTYPE_BF16,
+            .tied = TRUE,
+            .async = (mode & 1) != 0,
+            .consistency = mode & 2 ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS,
+            .max_grad_norm = 2,
+        };
+        run_both(f, &options, 3);
+        assert_equals_serial(f);
+        assert_versions(f, 0);
+    }
+}
+
+static void
+gives_the_same_bits_with_threads(void **state)
+{
+    Fixture *f = *state;
+
+    run_both(f,
+             &(RigOptions){.dtype = RP_DTYPE_BF16, .tied = TRUE, .max_grad_norm = 1, .threads = 3},
+             3);
+    assert_equals_serial(f);
+}
+
+static void
+finds_the_weights_of_a_tied_head_in_two_places(void **state)
+{
+    Fixture *f = *state;
+    const guint head = RIG_LAYERS - 1;
+    guint64 run, other;
+
+    open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16, .tied = TRUE, .async = TRUE}, 1);
+    const guint64 own = own_parameters(&f->rig, head) * 2;
+    const guint64 all = rp_network_layout(f->rig.network, head)->elements * 2;
+    for (guint v = 0; v < 2; v++) {
+        const guint8 *norm = rp_home_weights(f->rig.home, head, v, 8, &run);
+        assert_int_equal(run, own - 8);
+        assert_ptr_equal(norm, rp_home_weights(f->rig.home, head, v, 0, &other) + 8);
+        const guint8 *matrix = rp_home_weights(f->rig.home, head, v, own + 32, &run);
+        assert_int_equal(run, all - own - 32);
+        assert_ptr_equal(matrix, rp_home_weights(f->rig.home, 0, v, 32, &other));
+        assert_int_equal(other, run);
+    }
+    rp_home_gradients(f->rig.home, head, own, &run);
+    assert_int_equal(run, all - own);
+}
+
+static void
+skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint mode = 0; mode < 8; mode++) {
+        const RigOptions options = {
+            .dtype = RP_DTYPE_FP16,
+            .async = (mode & 1) != 0,
+            .optimizer = mode & 2 ? RP_OPTIMIZER_LEAN : RP_OPTIMIZER_FUSED,
+            .consistency = mode & 4 ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS,
+            .scale_loss = TRUE,
+            .max_grad_norm = 1,
+        };
+        f->broken_iteration = 2;
+        f->broken_layer = 3;
+        run_both(f, &options, 3);
+        assert_true(rp_home_report(f->rig.home, 2).skipped);
+        assert_equals_serial(f);
+        for (guint l = 0; l < RIG_LAYERS; l++) /* version 0 is what iteration 2 writes */
+            assert_published(&f->rig, l, 0, rp_optimizer_layer_state(f->serial.layers[l]).weight);
+        const RpUpdateState after = rp_home_state(f->rig.home);
+        assert_int_equal(after.n_iterations, 3);
+        assert_int_equal(after.n_updates, 2);
+        assert_true(after.loss_scale.scale == RP_LOSS_SCALE_INITIAL / 2);
+    }
+}
+
+static void
+lowers_the_loss_scale_one_iteration_later_if_asynchronous(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint async = 0; async < 2; async++) {
+        const RigOptions options = {
+            .dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .async = async != 0};
+        f->broken_iteration = 1;
+        run_both(f, &options, 4);
+        for (guint i = 0; i < 4; i++)
+            assert_true(f->scales[i] ==
+                        (i < 2 + async ? RP_LOSS_SCALE_INITIAL : RP_LOSS_SCALE_INITIAL / 2));
+        assert_true(rp_home_report(f->rig.home, 1).loss_scale == RP_LOSS_SCALE_INITIAL);
+    }
+    /* what the next iteration runs with was decided before the last update */
+    f->broken_iteration = 3;
+    run_both(f, &(RigOptions){.dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .async = TRUE}, 4);
+    assert_true(rp_home_state(f->rig.home).next_scale == RP_LOSS_SCALE_INITIAL);
+    assert_true(rp_home_state(f->rig.home).loss_scale.scale == RP_LOSS_SCALE_INITIAL / 2);
+}
+
+static void
+names_the_first_layer_whose_gradient_is_not_finite(void **state)
+{
+    Fixture *f = *state;
+
+    f->broken_iteration = 1;
+    f->broken_layer = 3;
+    open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16}, 2);
+    assert_false(run_home(f));
+    assert_true(g_error_matches(f->rig.error, RP_HOME_ERROR, RP_HOME_ERROR_GRADIENT));
+    rp_assert_error_message_contains(f->rig.error, "step 2");
+    rp_assert_error_message_contains(f->rig.error, "layer 3 (model.layers.2)");
+}
+
+static void
+counts_the_learning_rate_by_steps_that_were_applied(void **state)
+{
+    Fixture *f = *state;
+    const RigOptions options = {.dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .warmup = 4};
+
+    f->broken_iteration = 1;
+    run_both(f, &options, 4);
+    for (guint i = 0; i < 4; i++) {
+        const guint n_updates = i < 2 ? i : i - 1;
+        assert_true(fabs(rp_home_report(f->rig.home, i).learning_rate - 0.01 * n_updates / 4) <
+                    1e-15);
+    }
+}
+
+static RpTaskId
+find_task(const RpPlan *plan, RpTaskKind kind)
+{
+    RpTaskId id = rp_plan_first_id(plan);
+
+    while (rp_plan_task(plan, id)->kind != kind)
+        id++;
+    return id;
+}
+
+/* The stage's layers stand in the staging buffer end to end. */
+static void
+adds_a_later_round_and_rounds_once(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        const gsize size = rp_dtype_size((RpDtype)dtype);
+        open_both(f,
+                  &(RigOptions){.dtype = (RpDtype)dtype,
+                                .tied = TRUE,
+                                .micro_batches = 2,
+                                .round = 1,
+                                .threads = 2},
+                  1);
+        fill_gradients(f, 0);
+        const RpTaskId id = find_task(f->rig.plan, RP_TASK_GRADIENT_ACCUMULATE);
+        const RpTask *task = rp_plan_task(f->rig.plan, id);
+        const RpInterval layers = rp_plan_stage(f->rig.plan, task->stage)->layers;
+        const guint32 buffer = rp_plan_accesses(f->rig.plan, task)[0].buffer;
+        guint8 *staging = (guint8 *)f->rig.memory + rp_plan_buffer(f->rig.plan, buffer)->offset;
+        guint64 run;
+
+        for (guint l = layers.first; l < layers.first + layers.count; l++) {
+            GArray *gradients = f->serial.gradients[l];
+            for (guint i = 0; i < gradients->len; i++) {
+                float added = 0.37f * (float)(i % 11);
+                rp_dtype_from_float((RpDtype)dtype, &added, staging, 1);
+                rp_dtype_to_float((RpDtype)dtype, staging, &added, 1);
+                values_of(gradients)[i] += added;
+                staging += size;
+            }
+        }
+        assert_true(run_task(f, id));
+        for (guint l = 0; l < RIG_LAYERS; l++) {
+            GArray *gradients = f->serial.gradients[l];
+            g_autofree guint8 *expected = g_malloc(gradients->len * size);
+            rp_dtype_from_float((RpDtype)dtype, values_of(gradients), expected, gradients->len);
+            assert_memory_equal(rp_home_gradients(f->rig.home, l, 0, &run), expected,
+                                gradients->len * size);
+        }
+    }
+}
+
+static void
+scales_the_loss_by_the_targets_of_the_first_call(void **state)
+{
+    Fixture *f = *state;
+
+    open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
+    rp_home_begin(f->rig.home, 0, 3);
+    assert_true(rp_home_scale(f->rig.home, 0) == 1.0f / 3.0f);
+    open_both(f, &(RigOptions){.dtype = RP_DTYPE_FP16, .scale_loss = TRUE}, 1);
+    rp_home_begin(f->rig.home, 0, 3);
+    assert_true(rp_home_scale(f->rig.home, 0) == RP_LOSS_SCALE_INITIAL / 3);
+}
+
+static void
+continues_from_a_restored_state(void **state)
+{
+    Fixture *f = *state;
+    const RigOptions options = {
+        .dtype = RP_DTYPE_FP16, .tied = TRUE, .scale_loss = TRUE, .async = TRUE};
+
+    run_both(f, &options, 3);
+    RpHome *old = g_steal_pointer(&f->rig.home);
+    void *old_memory = g_steal_pointer(&f->rig.memory);
+    const gsize old_bytes = f->rig.memory_bytes;
+    RpUpdateState kept = rp_home_state(old);
+
+    rig_open(&f->rig, &options, 1);
+    rig_attach(&f->rig);
+    for (guint l = 0; l < RIG_LAYERS; l++) {
+        const RpOptimizerState layer = rp_home_layer_state(old, l);
+        assert_true(rp_home_restore_layer(f->rig.home, l, &layer, &f->rig.error));
+        assert_published(&f->rig, l, 0, layer.weight);
+        assert_published(&f->rig, l, 1, layer.weight);
+    }
+    kept.next_scale = 4;
+    kept.loss_scale.scale = 8;
+    rp_home_restore(f->rig.home, &kept, 1);
+    assert_equals_serial(f);
+    rp_home_begin(f->rig.home, 1, 1);
+    rp_home_begin(f->rig.home, 2, 1);
+    assert_true(rp_home_scale(f->rig.home, 1) == 4);
+    assert_true(rp_home_scale(f->rig.home, 2) == 8);
+    assert_int_equal(rp_home_state(f->rig.home).n_updates, 3);
+    rp_home_free(old);
+    munmap(old_memory, old_bytes);
+}
+
+static void
+refuses_a_plan_of_another_network(void **state)
+{
+    Fixture *f = *state;
+
+    rig_open(&f->rig, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
+    g_clear_pointer(&f->rig.home, rp_home_free);
+    rp_profile_set_tensors(f->rig.profile, 2, (guint64[]){1024}, 1);
+    f->rig.profile->layers[2].gradient_bytes = 1024;
+    g_clear_pointer(&f->rig.planner, rp_planner_free);
+    const RpPlanOptions plan = {.schedule = rp_schedule_find("roundpipe", NULL),
+                                .gpus = 1,
+                                .micro_batches = 1,
+                                .fidelity = RP_FIDELITY_FULL};
+    f->rig.planner = rp_planner_new(f->rig.profile, f->rig.partition, &plan, &f->rig.error);
+    rp_assert_no_error(f->rig.error);
+    const RpUpdateOptions update = {.adamw = RP_ADAMW_OPTIONS_INIT};
+    assert_null(
+        rp_home_new(f->rig.network, rp_planner_plan(f->rig.planner), &update, &f->rig.error));
+    assert_true(g_error_matches(f->rig.error, RP_HOME_ERROR, RP_HOME_ERROR_PLAN));
+    rp_assert_error_message_contains(f->rig.error, "layer 2: the plan has 1024 bytes");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(updates_as_a_serial_program_in_every_mode),
+        TEST(updates_every_storage_of_weights),
+        TEST(adds_the_two_gradients_of_a_tied_matrix),
+        TEST(gives_the_same_bits_with_threads),
+        TEST(finds_the_weights_of_a_tied_head_in_two_places),
+        TEST(skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same),
+        TEST(lowers_the_loss_scale_one_iteration_later_if_asynchronous),
+        TEST(names_the_first_layer_whose_gradient_is_not_finite),
+        TEST(counts_the_learning_rate_by_steps_that_were_applied),
+        TEST(adds_a_later_round_and_rounds_once),
+        TEST(scales_the_loss_by_the_targets_of_the_first_call),
+        TEST(continues_from_a_restored_state),
+        TEST(refuses_a_plan_of_another_network),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

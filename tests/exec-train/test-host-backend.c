@@ -1,0 +1,298 @@
+#include "tests/exec-train/rig.h"
+
+#include <math.h>
+
+#define ITERATIONS 4
+#define FOUR .dtype = RP_DTYPE_BF16, .micro_batches = 4
+
+/* Everything in one run: weights of all layers, then the losses. */
+static GArray *
+train(Rig *rig, const RigOptions *options)
+{
+    rig_open(rig, options, ITERATIONS);
+    rig_start(rig);
+    rp_assert_no_error(rig->error);
+    const gboolean done = rig_run(rig, ITERATIONS);
+    rp_assert_no_error(rig->error);
+    assert_true(done);
+
+    GArray *result = rig_masters(rig);
+    for (guint64 i = 0; i < ITERATIONS; i++)
+        for (guint32 m = 0; m < rig->options.calls * rig->options.micro_batches; m++) {
+            guint within;
+            const RpFeedCall *call = rp_feed_find(rig->feed, i, m, &within);
+            const float loss = (float)call->losses[within];
+            assert_true(isfinite(loss) && loss > 0);
+            g_array_append_val(result, loss);
+        }
+    return result;
+}
+
+static void
+assert_same_training(Rig *rig, const RigOptions *cases, gsize n)
+{
+    g_autoptr(GArray) expected = train(rig, &cases[0]);
+
+    for (gsize i = 1; i < n; i++) {
+        g_autoptr(GArray) found = train(rig, &cases[i]);
+        assert_int_equal(found->len, expected->len);
+        if (memcmp(found->data, expected->data, expected->len * sizeof(float)) != 0)
+            fail_msg("case %zu (%s on %u devices) differs from case 0", i, rig->options.schedule,
+                     rig->options.gpus);
+    }
+}
+
+static void
+trains_to_the_same_bits_on_any_devices_and_schedule(void **state)
+{
+    static const RigOptions cases[] = {
+        {FOUR},
+        {FOUR, .gpus = 2},
+        {FOUR, .gpus = 3},
+        {FOUR, .gpus = 2, .forward = "3", .backward = "1,3"},
+        {FOUR, .gpus = 2, .forward = "3", .backward = "1,1,1,1"},
+        {FOUR, .gpus = 3, .forward = "1,1,1", .backward = "1,3"},
+        {FOUR, .schedule = "gpipe", .forward = "4"},
+        {FOUR, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+        {FOUR, .gpus = 3, .schedule = "1f1b", .forward = "2,1,1"},
+        {FOUR, .gpus = 2, .schedule = "looped-bfs", .forward = "1,1,1,1"},
+        {FOUR, .gpus = 2, .schedule = "interleaved-1f1b", .forward = "1,1,1,1"},
+        {FOUR, .gpus = 2, .schedule = "mobius", .forward = "1,1,1,1"},
+        {FOUR, .gpus = 2, .optimizer = RP_OPTIMIZER_LEAN},
+        {FOUR, .gpus = 2, .consistency = RP_CONSISTENCY_BLOCKING},
+    };
+
+    assert_same_training(*state, cases, G_N_ELEMENTS(cases));
+}
+
+static void
+trains_to_the_same_bits_asynchronously(void **state)
+{
+    static const RigOptions cases[] = {
+        {FOUR, .async = TRUE},
+        {FOUR, .async = TRUE, .gpus = 2},
+        {FOUR, .async = TRUE, .gpus = 3, .threads = 2},
+        {FOUR, .async = TRUE, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+        {FOUR, .async = TRUE, .gpus = 3, .optimizer = RP_OPTIMIZER_LEAN},
+        {FOUR, .async = TRUE, .gpus = 2, .consistency = RP_CONSISTENCY_BLOCKING},
+    };
+
+    assert_same_training(*state, cases, G_N_ELEMENTS(cases));
+}
+
+static void
+trains_a_tied_model_in_rounds_to_the_same_bits(void **state)
+{
+    static const RigOptions cases[] = {
+        {.dtype = RP_DTYPE_BF16, .tied = TRUE, .micro_batches = 6, .round = 3},
+        {.dtype = RP_DTYPE_BF16, .tied = TRUE, .micro_batches = 6, .round = 3, .gpus = 2},
+        {.dtype = RP_DTYPE_BF16,
+         .tied = TRUE,
+         .micro_batches = 6,
+         .round = 3,
+         .gpus = 3,
+         .threads = 2},
+    };
+    static const RigOptions async[] = {
+        {.dtype = RP_DTYPE_BF16, .tied = TRUE, .async = TRUE, .micro_batches = 6, .round = 3},
+        {.dtype = RP_DTYPE_BF16,
+         .tied = TRUE,
+         .async = TRUE,
+         .micro_batches = 6,
+         .round = 3,
+         .gpus = 3},
+    };
+
+    assert_same_training(*state, cases, G_N_ELEMENTS(cases));
+    assert_same_training(*state, async, G_N_ELEMENTS(async));
+}
+
+/* Each call has half of the targets: the gradients differ by a factor of two, exactly. */
+static void
+sums_two_calls_like_one(void **state)
+{
+    static const RigOptions bound[] = {
+        {FOUR, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+        {.dtype = RP_DTYPE_BF16,
+         .micro_batches = 2,
+         .calls = 2,
+         .gpus = 2,
+         .schedule = "1f1b",
+         .forward = "2,2"},
+    };
+    static const RigOptions dispatched[] = {
+        {FOUR, .round = 2, .gpus = 2},
+        {.dtype = RP_DTYPE_BF16, .micro_batches = 2, .calls = 2, .gpus = 2},
+        {.dtype = RP_DTYPE_BF16, .micro_batches = 2, .calls = 2, .gpus = 1},
+    };
+
+    assert_same_training(*state, bound, G_N_ELEMENTS(bound));
+    assert_same_training(*state, dispatched, G_N_ELEMENTS(dispatched));
+}
+
+/* In fp32 it hardly matters in which order gradients are summed. */
+static void
+sums_rounds_like_one_round(void **state)
+{
+    const RigOptions once = {
+        .dtype = RP_DTYPE_FP32, .tied = TRUE, .micro_batches = 6, .round = 6, .gpus = 2};
+    RigOptions twice = once;
+    g_autoptr(GArray) expected = train(*state, &once);
+    const guint n_losses = ITERATIONS * once.micro_batches;
+
+    twice.round = 2;
+    g_autoptr(GArray) found = train(*state, &twice);
+    assert_int_equal(found->len, expected->len);
+    for (guint i = found->len - n_losses; i < found->len; i++)
+        assert_true(fabsf(g_array_index(found, float, i) / g_array_index(expected, float, i) - 1) <
+                    1e-4f);
+}
+
+static void
+trains_in_every_storage(void **state)
+{
+    static const RigOptions fp16[] = {
+        {.dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .micro_batches = 2},
+        {.dtype = RP_DTYPE_FP16,
+         .scale_loss = TRUE,
+         .micro_batches = 2,
+         .gpus = 2,
+         .schedule = "1f1b",
+         .forward = "2,2"},
+    };
+    static const RigOptions fp32[] = {
+        {.dtype = RP_DTYPE_FP32, .tied = TRUE, .micro_batches = 2},
+        {.dtype = RP_DTYPE_FP32,
+         .tied = TRUE,
+         .micro_batches = 2,
+         .gpus = 2,
+         .schedule = "1f1b",
+         .forward = "2,2"},
+    };
+
+    assert_same_training(*state, fp16, G_N_ELEMENTS(fp16));
+    assert_same_training(*state, fp32, G_N_ELEMENTS(fp32));
+}
+
+static void
+changes_the_weights_and_lowers_the_loss_of_what_it_has_seen(void **state)
+{
+    Rig *rig = *state;
+    RigOptions options = {.dtype = RP_DTYPE_BF16, .micro_batches = 2};
+    g_autoptr(GArray) trained = train(rig, &options);
+    const gsize n_losses = ITERATIONS * options.micro_batches;
+    const float *before = (const float *)(void *)trained->data + trained->len - n_losses;
+    float sum = 0;
+
+    assert_true(before[0] > 0.5f * RIG_SEQUENCES * (RIG_TOKENS - 1));
+    rig_open(rig, &options, 0);
+    rig_attach(rig);
+    g_autoptr(GArray) fresh = rig_masters(rig);
+    for (guint i = 0; i < fresh->len; i++)
+        sum += fabsf(g_array_index(fresh, float, i) - g_array_index(trained, float, i));
+    /* each step moves a weight by about the learning rate */
+    assert_true(sum > 0.002f * (float)fresh->len);
+}
+
+static void
+refuses_a_plan_that_exceeds_a_device(void **state)
+{
+    Rig *rig = *state;
+    g_autofree char *excess = NULL;
+
+    rig_open(rig, &(RigOptions){.dtype = RP_DTYPE_BF16, .device_memory_bytes = 10000}, 1);
+    rig_start(rig);
+    assert_true(g_error_matches(rig->error, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY));
+    excess = g_strdup_printf("needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT " more",
+                             rp_plan_arena_bytes(rig->plan, 0),
+                             rp_plan_arena_bytes(rig->plan, 0) - 10000);
+    rp_assert_error_message_contains(rig->error, "device 0");
+    rp_assert_error_message_contains(rig->error, excess);
+    rp_assert_error_message_contains(rig->error, "more stages");
+}
+
+static void
+is_content_with_open_arenas_unless_they_are_too_small(void **state)
+{
+    Rig *rig = *state;
+
+    rig_open(rig, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
+    rig_start(rig);
+    guint64 bytes[2] = {rp_plan_arena_bytes(rig->plan, 0), rp_plan_arena_bytes(rig->plan, 1)};
+    assert_true(rp_host_backend_open(rig->backend, bytes, 2, &rig->error));
+    bytes[1] += 512;
+    assert_false(rp_host_backend_open(rig->backend, bytes, 2, &rig->error));
+    assert_true(g_error_matches(rig->error, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY));
+    rp_assert_error_message_contains(rig->error, "arena 1 has grown");
+}
+
+static void
+refuses_a_split_backward(void **state)
+{
+    Rig *rig = *state;
+
+    rig_open(rig, &(RigOptions){FOUR, .gpus = 2, .schedule = "zb-h1", .forward = "2,2"}, 1);
+    rig_start(rig);
+    rp_assert_no_error(rig->error);
+    assert_false(rig_run(rig, 1));
+    rp_assert_error_message_contains(rig->error, "input-gradient");
+    rp_assert_error_message_contains(rig->error, "use a schedule");
+}
+
+static void
+assert_blames(Rig *rig, const RigOptions *options, guint layer, RpWeightKind kind, float value,
+              const char *where)
+{
+    rig_open(rig, options, 1);
+    rig_start(rig);
+    rp_assert_no_error(rig->error);
+    rig_poison(rig, layer, kind, value);
+    assert_false(rig_run(rig, 1));
+    assert_true(g_error_matches(rig->error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK));
+    rp_assert_error_message_contains(rig->error, "step 1: the loss is not a number (micro-batch ");
+    rp_assert_error_message_contains(rig->error, where);
+}
+
+static void
+names_the_layer_where_a_loss_breaks(void **state)
+{
+    const RigOptions dispatched = {FOUR, .gpus = 2};
+    const RigOptions bound = {FOUR, .gpus = 2, .schedule = "1f1b", .forward = "2,2"};
+    const RigOptions fp32 = {.dtype = RP_DTYPE_FP32, .gpus = 1};
+    const RigOptions fp16 = {.dtype = RP_DTYPE_FP16, .scale_loss = TRUE};
+
+    for (guint layer = 1; layer <= RIG_BLOCKS; layer++) {
+        g_autofree char *where =
+            g_strdup_printf("first in the output of layer %u (model.layers.%u)", layer, layer - 1);
+        assert_blames(*state, &dispatched, layer, RP_WEIGHT_Q, NAN, where);
+        assert_blames(*state, &bound, layer, RP_WEIGHT_DOWN, INFINITY, where);
+        assert_blames(*state, &fp32, layer, RP_WEIGHT_DOWN, -INFINITY, where);
+        assert_blames(*state, &fp16, layer, RP_WEIGHT_INPUT_NORM, NAN, where);
+    }
+    assert_blames(*state, &dispatched, RIG_LAYERS - 1, RP_WEIGHT_FINAL_NORM, NAN,
+                  "first in the head (lm_head)");
+    assert_blames(*state, &bound, RIG_LAYERS - 1, RP_WEIGHT_HEAD, NAN,
+                  "first in the head (lm_head)");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(trains_to_the_same_bits_on_any_devices_and_schedule),
+        TEST(trains_to_the_same_bits_asynchronously),
+        TEST(trains_a_tied_model_in_rounds_to_the_same_bits),
+        TEST(sums_two_calls_like_one),
+        TEST(sums_rounds_like_one_round),
+        TEST(trains_in_every_storage),
+        TEST(changes_the_weights_and_lowers_the_loss_of_what_it_has_seen),
+        TEST(refuses_a_plan_that_exceeds_a_device),
+        TEST(is_content_with_open_arenas_unless_they_are_too_small),
+        TEST(refuses_a_split_backward),
+        TEST(names_the_layer_where_a_loss_breaks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,187 @@
+/* Weights after ten steps are the same bits, however the work is spread. */
+#include "tests/exec-train/train-fixture.h"
+
+#define STEPS 10
+
+typedef struct {
+    RpTinyModel *model;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->model = rp_tiny_model_new(FALSE);
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    rp_tiny_model_free(f->model);
+    g_free(f);
+    return 0;
+}
+
+static void
+assert_same(const RpTinyModel *model, const RpTinyRun *run, const char *expected)
+{
+    g_autofree char *hash = rp_tiny_run_hash(model, run, STEPS);
+
+    if (strcmp(hash, expected) != 0)
+        fail_msg("%s on %u devices, stages %u, round %u, async %d, blocking %d, lean %d, naive %d: "
+                 "other bits",
+                 run->schedule, run->devices, run->n_stages, run->round, run->async, run->blocking,
+                 run->lean, run->naive);
+}
+
+static void
+for_devices_and_partitions(void **state)
+{
+    const Fixture *f = *state;
+    static const guint devices[] = {1, 2, 3, 4, 8};
+
+    for (guint async = 0; async < 2; async++) {
+        const RpTinyRun one = {"roundpipe", 1, 8, .async = async, .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(f->model, &one, STEPS);
+
+        for (guint d = 0; d < G_N_ELEMENTS(devices); d++) {
+            for (guint stages = 1; stages <= 5; stages += 2) {
+                const RpTinyRun run = {
+                    "roundpipe",          devices[d],          8,
+                    .async = async,       .n_stages = stages,  .gated = stages == 3,
+                    .naive = stages == 5, .max_grad_norm = 0.5};
+
+                assert_same(f->model, &run, expected);
+            }
+        }
+    }
+}
+
+static void
+for_schedules(void **state)
+{
+    const Fixture *f = *state;
+    static const struct {
+        const char *name;
+        guint devices, stages;
+    } bound[] = {{"gpipe", 2, 2},
+                 {"1f1b", 3, 3},
+                 {"1f1b", 5, 5},
+                 {"looped-bfs", 2, 4},
+                 {"interleaved-1f1b", 2, 4},
+                 {"mobius", 2, 4}};
+
+    for (guint async = 0; async < 2; async++) {
+        const RpTinyRun one = {"roundpipe", 1, 8, .async = async, .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(f->model, &one, STEPS);
+
+        for (guint i = 0; i < G_N_ELEMENTS(bound); i++) {
+            const RpTinyRun run = {
+                bound[i].name,  bound[i].devices,    8, .n_stages = bound[i].stages,
+                .async = async, .max_grad_norm = 0.5};
+
+            assert_same(f->model, &run, expected);
+        }
+    }
+}
+
+static void
+for_consistency_and_optimizer_modes(void **state)
+{
+    const Fixture *f = *state;
+
+    for (guint async = 0; async < 2; async++) {
+        RpTinyRun run = {"roundpipe", 3, 4, .async = async, .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(f->model, &run, STEPS);
+
+        for (guint mode = 1; mode < 4; mode++) {
+            run.blocking = (mode & 1) != 0;
+            run.lean = (mode & 2) != 0;
+            run.threads = mode;
+            assert_same(f->model, &run, expected);
+        }
+    }
+}
+
+static void
+for_rounds_on_any_devices_and_for_calls(void **state)
+{
+    const Fixture *f = *state;
+    const RpTinyRun rounds = {"roundpipe", 1, 8, .round = 4, .async = TRUE, .max_grad_norm = 0.5};
+    g_autofree char *expected = rp_tiny_run_hash(f->model, &rounds, STEPS);
+
+    for (guint devices = 1; devices <= 4; devices++) {
+        const RpTinyRun run = {"roundpipe", devices,       8,
+                               .round = 4,  .async = TRUE, .max_grad_norm = 0.5};
+        const RpTinyRun calls = {"roundpipe", devices,       4,
+                                 .calls = 2,  .async = TRUE, .max_grad_norm = 0.5};
+
+        assert_same(f->model, &run, expected);
+        assert_same(f->model, &calls, expected);
+    }
+}
+
+static void
+for_calls_of_bound_schedules(void **state)
+{
+    const Fixture *f = *state;
+    const RpTinyRun whole = {"1f1b", 2, 8, .max_grad_norm = 0.5};
+    g_autofree char *expected = rp_tiny_run_hash(f->model, &whole, STEPS);
+    const RpTinyRun calls = {"1f1b", 2, 2, .calls = 4, .max_grad_norm = 0.5};
+
+    assert_same(f->model, &calls, expected);
+}
+
+static void
+for_sixteen_bit_storage_and_tied_matrices(void **state)
+{
+    static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
+    RpTinyModel *tied = rp_tiny_model_new(TRUE);
+
+    for (guint i = 0; i < G_N_ELEMENTS(dtypes); i++) {
+        const RpTinyRun one = {"roundpipe",         1, 6, .async = TRUE, .dtype = dtypes[i],
+                               .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(tied, &one, STEPS);
+        const RpTinyRun three = {"roundpipe",
+                                 3,
+                                 6,
+                                 .async = TRUE,
+                                 .dtype = dtypes[i],
+                                 .n_stages = 1,
+                                 .lean = TRUE,
+                                 .max_grad_norm = 0.5};
+        const RpTinyRun bound = {"1f1b",
+                                 2,
+                                 6,
+                                 .async = TRUE,
+                                 .dtype = dtypes[i],
+                                 .blocking = TRUE,
+                                 .max_grad_norm = 0.5};
+
+        assert_same(tied, &three, expected);
+        assert_same(tied, &bound, expected);
+    }
+    rp_tiny_model_free(tied);
+}
+
+#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FIXTURE_TEST(for_devices_and_partitions),
+        FIXTURE_TEST(for_schedules),
+        FIXTURE_TEST(for_consistency_and_optimizer_modes),
+        FIXTURE_TEST(for_rounds_on_any_devices_and_for_calls),
+        FIXTURE_TEST(for_calls_of_bound_schedules),
+        cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
+    };
+
+    return cmocka_run_group_tests_name("same bits", tests, NULL, NULL);
+}

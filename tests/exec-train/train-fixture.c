@@ -1,0 +1,213 @@
+#include "tests/exec-train/train-fixture.h"
+
+#include <glib/gstdio.h>
+
+#include "core/partition.h"
+#include "exec/host/kernels.h"
+#include "exec/model/init.h"
+
+static const char config_text[] =
+    "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 32,"
+    " \"num_hidden_layers\": 5, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+    " \"head_dim\": 8, \"intermediate_size\": 48, \"vocab_size\": 61,"
+    " \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
+    " \"hidden_act\": \"silu\", \"initializer_range\": 0.1, \"torch_dtype\": \"float32\","
+    " \"tie_word_embeddings\": %s}";
+
+RpTinyModel *
+rp_tiny_model_new(gboolean tied)
+{
+    RpTinyModel *model = g_new0(RpTinyModel, 1);
+    const RpInitOptions options = {.seed = 7};
+    char text[sizeof config_text + 8];
+    GError *error = NULL;
+
+    g_snprintf(text, sizeof text, config_text, tied ? "true" : "false");
+    model->directory = g_dir_make_tmp("rp-train-XXXXXX", NULL);
+    g_assert_true(rp_hf_config_parse("config", text, strlen(text), &model->config, &error));
+    g_assert_true(rp_init_write(&model->config, model->directory, &options, &error));
+    model->file = rp_safetensors_open(model->directory, &error);
+    g_assert_no_error(error);
+    model->weights = rp_weights_new(&model->config);
+    g_assert_true(rp_weights_bind(model->weights, model->file, &error));
+    return model;
+}
+
+void
+rp_tiny_model_free(RpTinyModel *model)
+{
+    static const char *const files[] = {"config.json", "model.safetensors"};
+
+    rp_weights_free(model->weights);
+    rp_safetensors_free(model->file);
+    for (guint i = 0; i < G_N_ELEMENTS(files); i++) {
+        g_autofree char *path = g_build_filename(model->directory, files[i], NULL);
+
+        g_unlink(path);
+    }
+    g_rmdir(model->directory);
+    g_free(model->directory);
+    g_free(model);
+}
+
+/* Stages of so many blocks; what is left goes to the last of them. */
+static RpPartition *
+make_partition(const RpProfile *profile, const RpScheduleOps *schedule, const RpTinyRun *run)
+{
+    const guint blocks = rp_profile_n_blocks(profile);
+    guint counts[16], forward[16];
+    guint n = 0, n_forward = 0;
+
+    if (!schedule->dispatched) {
+        const guint stages = run->n_stages > 0 ? run->n_stages : run->devices;
+
+        for (guint s = 0; s < stages; s++)
+            counts[s] = blocks / stages + (s >= stages - blocks % stages ? 1 : 0);
+        return rp_partition_from_blocks(profile, counts, stages, NULL);
+    }
+    const guint each = run->n_stages > 0 ? run->n_stages : 2;
+    for (guint left = blocks; left > 0; left -= counts[n++])
+        counts[n] = MIN(each, left);
+    for (guint left = blocks - counts[0]; left > 0; left -= forward[n_forward++])
+        forward[n_forward] = MIN(each + 1, left);
+    return rp_partition_from_dispatched_blocks(profile, forward, n_forward, counts, n, NULL);
+}
+
+RpTrainer *
+rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
+{
+    const RpScheduleOps *schedule = rp_schedule_find(run->schedule, NULL);
+    RpTrainerOptions options = {
+        .weights = model->weights,
+        .config = &model->config,
+        .plan = {.schedule = schedule,
+                 .gpus = run->devices,
+                 .micro_batches = run->micro_batches,
+                 .calls = run->calls,
+                 .round = run->round,
+                 .reverse_backward = run->reverse,
+                 .async = run->async,
+                 .recompute = run->gated ? RP_RECOMPUTE_GATED : RP_RECOMPUTE_DEFAULT,
+                 .transfers = run->naive ? RP_TRANSFERS_NAIVE : RP_TRANSFERS_WINDOWS,
+                 .consistency = run->blocking ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS,
+                 .optimizer = run->lean ? RP_OPTIMIZER_LEAN : RP_OPTIMIZER_FUSED},
+        .network = {.dtype = run->dtype,
+                    .sequences = RP_TINY_SEQUENCES,
+                    .tokens = RP_TINY_TOKENS,
+                    .head_chunk = 8},
+        .update = {.adamw = RP_ADAMW_OPTIONS_INIT,
+                   .learning_rate = {.kind = RP_LEARNING_RATE_COSINE,
+                                     .peak = 3e-3,
+                                     .warmup_steps = 2,
+                                     .total_steps = 40},
+                   .max_grad_norm = run->max_grad_norm,
+                   .scale_loss = run->dtype == RP_DTYPE_FP16,
+                   .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
+                   .threads = run->threads},
+        .device_memory_bytes = run->device_memory_bytes,
+        .host_memory_bytes = run->host_memory_bytes,
+        .done = run->done,
+        .user_data = run->user_data,
+    };
+    g_autoptr(RpNetwork) network =
+        rp_network_new(&model->config, model->weights, rp_host_kernels(), &options.network);
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        layer->forward_ns = layer->recompute_ns = 1000;
+        layer->backward_ns = 2000;
+    }
+    profile->links.h2d_bytes_per_s = profile->links.d2h_bytes_per_s = 1e10;
+    g_autoptr(RpPartition) partition = make_partition(profile, schedule, run);
+    g_assert_nonnull(partition);
+    options.profile = profile;
+    options.partition = partition;
+    return rp_trainer_new(&options, error);
+}
+
+RpTokenBatch *
+rp_tiny_batch(guint64 step, guint first, guint n)
+{
+    const RpBatcherOptions options = {
+        .micro_batches = n, .sequences = RP_TINY_SEQUENCES, .tokens = RP_TINY_TOKENS};
+    RpTokenBatch *batch = rp_token_batch_new(&options);
+
+    for (guint m = 0; m < n; m++) {
+        g_autoptr(GRand) rand = g_rand_new_with_seed((guint32)(step * 1000 + first + m));
+
+        for (guint i = 0; i < RP_TINY_SEQUENCES * RP_TINY_TOKENS; i++) {
+            const guint at = m * RP_TINY_SEQUENCES * RP_TINY_TOKENS + i;
+            const gboolean masked =
+                i % RP_TINY_TOKENS == RP_TINY_TOKENS - 1 || g_rand_int_range(rand, 0, 5) == 0;
+
+            batch->input_ids[at] = g_rand_int_range(rand, 0, 61);
+            batch->targets[at] = masked ? RP_LABEL_MASKED : g_rand_int_range(rand, 0, 61);
+            batch->n_micro_targets[m] += masked ? 0 : 1;
+        }
+        batch->n_targets += batch->n_micro_targets[m];
+    }
+    batch->n_tokens = (guint64)n * RP_TINY_SEQUENCES * RP_TINY_TOKENS;
+    return batch;
+}
+
+void
+rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guint steps,
+              double *losses)
+{
+    const guint calls = MAX(1, run->calls);
+    g_autoptr(GPtrArray) batches =
+        g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
+    GError *error = NULL;
+
+    for (guint i = 0; i < steps; i++) {
+        for (guint c = 0; c < calls; c++) {
+            RpTokenBatch *batch =
+                rp_tiny_batch(first_step + i, c * run->micro_batches, run->micro_batches);
+
+            g_ptr_array_add(batches, batch);
+            if (!rp_trainer_forward_backward(trainer, batch, losses != NULL ? &losses[i] : NULL,
+                                             &error))
+                fail_msg("%s", error->message);
+        }
+        if (!rp_trainer_step(trainer, &error))
+            fail_msg("%s", error->message);
+    }
+    if (!rp_trainer_flush(trainer, &error))
+        fail_msg("%s", error->message);
+}
+
+char *
+rp_tiny_hash(RpTrainer *trainer)
+{
+    const RpWeights *weights = rp_network_weights(rp_trainer_network(trainer));
+    const gsize element = rp_dtype_size(rp_network_options(rp_trainer_network(trainer))->dtype);
+    g_autoptr(GChecksum) hash = g_checksum_new(G_CHECKSUM_SHA256);
+
+    for (guint w = 0; w < rp_weights_count(weights); w++) {
+        const gsize n = rp_weights_nth(weights, w)->elements;
+        const RpOptimizerState state = rp_trainer_weight_state(trainer, w);
+
+        g_checksum_update(hash, (const guchar *)state.weight, (gssize)(n * sizeof(float)));
+        g_checksum_update(hash, (const guchar *)state.moment1, (gssize)(n * sizeof(float)));
+        g_checksum_update(hash, (const guchar *)state.moment2, (gssize)(n * sizeof(float)));
+        g_checksum_update(hash, rp_trainer_next_weight(trainer, w), (gssize)(n * element));
+    }
+    return g_strdup(g_checksum_get_string(hash));
+}
+
+char *
+rp_tiny_run_hash(const RpTinyModel *model, const RpTinyRun *run, guint steps)
+{
+    GError *error = NULL;
+    RpTrainer *trainer = rp_tiny_trainer(model, run, &error);
+    char *hash;
+
+    if (trainer == NULL)
+        fail_msg("%s on %u: %s", run->schedule, run->devices, error->message);
+    rp_tiny_train(trainer, run, 0, steps, NULL);
+    hash = rp_tiny_hash(trainer);
+    rp_trainer_free(trainer);
+    return hash;
+}

@@ -1,0 +1,61 @@
+/**
+ * A tiny model on disk, trained: options in, weights out.
+ */
+#pragma once
+
+#include "tests/rp-test.h"
+
+#include "exec/train/trainer.h"
+
+/* hidden 32, 5 blocks, 4 heads of 8 in 2 groups, 61 tokens; tied: one matrix */
+typedef struct {
+    char *directory;
+    RpModelConfig config;
+    RpSafetensors *file;
+    RpWeights *weights;
+} RpTinyModel;
+
+RpTinyModel *rp_tiny_model_new(gboolean tied);
+void rp_tiny_model_free(RpTinyModel *model);
+
+typedef struct {
+    const char *schedule;
+    guint devices;
+    guint micro_batches;
+    guint calls;
+    guint round;
+    guint n_stages; /* bound: 0 = one a device; dispatched: blocks of a backward stage, 0 = 2 */
+    gboolean async;
+    gboolean blocking;
+    gboolean lean;
+    gboolean naive;
+    gboolean gated;
+    gboolean reverse;
+    RpDtype dtype;
+    double max_grad_norm;
+    guint threads;
+    guint64 device_memory_bytes;
+    guint64 host_memory_bytes;
+    RpStepDone done;
+    gpointer user_data;
+} RpTinyRun;
+
+/* %NULL with @error, or a trainer that stands before its first step. */
+RpTrainer *rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error);
+
+#define RP_TINY_SEQUENCES 2
+#define RP_TINY_TOKENS 11
+
+/* Batch number @step: random tokens, some masked; the same for the same numbers. Micro-batches
+ * [first, first + n) of the step. */
+RpTokenBatch *rp_tiny_batch(guint64 step, guint first, guint n);
+
+/* Trains @steps steps; fails the test on an error. Losses may be %NULL. */
+void rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guint steps,
+                   double *losses);
+
+/* Flushes. Masters, moments and next weights as one hash. */
+char *rp_tiny_hash(RpTrainer *trainer);
+
+/* Both at once. */
+char *rp_tiny_run_hash(const RpTinyModel *model, const RpTinyRun *run, guint steps);
