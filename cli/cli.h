@@ -209,3 +209,5 @@ int rp_cmd_export(int argc, char **argv);
 int rp_cmd_figures(int argc, char **argv);
 int rp_cmd_plan(int argc, char **argv);
 int rp_cmd_init(int argc, char **argv);
+int rp_cmd_profile(int argc, char **argv);
+int rp_cmd_train(int argc, char **argv);

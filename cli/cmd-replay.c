@@ -52,7 +52,7 @@ comparison_clear(Comparison *comparison)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Comparison, comparison_clear)
 
-/* The machine that a replay is: links of its own for every device. */
+/* The machine that a replay is: links of its own for every device, and nothing is computed. */
 static RpMachine
 replay_machine(const RpProfile *profile)
 {
@@ -61,6 +61,7 @@ replay_machine(const RpProfile *profile)
     machine.links.host_bytes_per_s = 0;
     machine.links.root_bytes_per_s = 0;
     machine.links.gpus_per_root = 0;
+    machine.processors = 0;
     return machine;
 }
 

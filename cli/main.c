@@ -22,6 +22,8 @@ static const RpCommand commands[] = {
     {"verify", "prove that a plan is correct, or name the rule it breaks", rp_cmd_verify},
     {"export", "write a profile, a trace or a schedule for other tools", rp_cmd_export},
     {"init", "make a model with random weights", rp_cmd_init},
+    {"profile", "measure a model's layers on this machine", rp_cmd_profile},
+    {"train", "train a model as a run file says", rp_cmd_train},
     {"figures", "make every figure that needs no GPU", rp_cmd_figures},
 };
 
@@ -29,7 +31,8 @@ static void
 print_help(FILE *stream)
 {
     fputs("Usage: roundpipe COMMAND [OPTION…] [ARGUMENT…]\n\n"
-          "Predicts how a model trains under pipeline schedules, RoundPipe first.\n\nCommands:\n",
+          "Predicts how a model trains under pipeline schedules, RoundPipe first, and trains it."
+          "\n\nCommands:\n",
           stream);
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
         fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);

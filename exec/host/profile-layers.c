@@ -17,7 +17,10 @@
 /* Random numbers in a row; larger tensors repeat them. */
 #define TILE 65536
 #define SEED 1
-#define GRADIENT 1e-3f /* how large the gradient of an output is */
+#define GRADIENT_SIZE 1e-3f /* of an output */
+
+/* What a call needs. */
+enum { CONSTANTS, PARAMETERS, INPUT, GRADIENT, OUTPUT, D_INPUT, SUMS, WORKSPACE, TARGETS, N_ROOMS };
 
 typedef struct {
     const RpNetwork *network;
@@ -137,50 +140,52 @@ prepare(Layer *layer, const RpWeights *weights, const RpProfile *profile, guint 
     const RpLayerLayout *layout = rp_network_layout(network, index);
     const guint64 hidden = rp_network_hidden_bytes(network);
     const gsize tokens = (gsize)profile->sequences * profile->tokens_per_sequence;
-    const gsize bytes[] = {
-        (gsize)rp_network_constant_bytes(network),
-        (gsize)(layout->elements * rp_dtype_size(rp_network_options(network)->dtype)),
-        (gsize)MAX(hidden, sizes->input_bytes),
-        (gsize)hidden,
-        (gsize)hidden,
-        (gsize)hidden,
-        (gsize)(layout->elements * sizeof(float)),
-        (gsize)(sizes->activation_bytes + profile->layers[profile->n_layers - 1].activation_bytes +
-                MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
-        tokens * sizeof(gint32),
+    const gsize bytes[N_ROOMS] = {
+        [CONSTANTS] = (gsize)rp_network_constant_bytes(network),
+        [PARAMETERS] =
+            (gsize)(layout->elements * rp_dtype_size(rp_network_options(network)->dtype)),
+        [INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
+        [GRADIENT] = (gsize)hidden,
+        [OUTPUT] = (gsize)hidden,
+        [D_INPUT] = (gsize)hidden,
+        [SUMS] = (gsize)(layout->elements * sizeof(float)),
+        [WORKSPACE] = (gsize)(sizes->activation_bytes +
+                              profile->layers[profile->n_layers - 1].activation_bytes +
+                              MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
+        [TARGETS] = tokens * sizeof(gint32),
     };
-    void *taken[G_N_ELEMENTS(bytes)];
+    void *taken[N_ROOMS];
     g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
 
-    for (guint i = 0; i < G_N_ELEMENTS(bytes); i++) {
+    for (guint i = 0; i < N_ROOMS; i++) {
         taken[i] = rp_measurer_take(bytes[i], error);
         if (taken[i] == NULL)
             return FALSE;
         g_ptr_array_add(memory, taken[i]);
     }
-    rp_network_fill_constants(network, taken[0]);
-    fill_weights(network, weights, index, taken[1]);
+    rp_network_fill_constants(network, taken[CONSTANTS]);
+    fill_weights(network, weights, index, taken[PARAMETERS]);
     if (sizes->kind == RP_LAYER_EMBEDDING)
-        fill_ids(network, random, taken[2], tokens);
+        fill_ids(network, random, taken[INPUT], tokens);
     else
-        fill_hidden(network, random, 1, taken[2]);
-    fill_hidden(network, random, GRADIENT, taken[3]);
-    fill_ids(network, random, taken[8], tokens);
+        fill_hidden(network, random, 1, taken[INPUT]);
+    fill_hidden(network, random, GRADIENT_SIZE, taken[GRADIENT]);
+    fill_ids(network, random, taken[TARGETS], tokens);
     layer->boundary = index + 1;
     layer->with_head = sizes->kind == RP_LAYER_BLOCK;
-    layer->output = taken[4];
-    layer->d_input = index == 0 ? NULL : taken[5];
+    layer->output = taken[OUTPUT];
+    layer->d_input = index == 0 ? NULL : taken[D_INPUT];
     layer->call = (RpStageCall){
         .layers = {index, 1},
-        .constants = taken[0],
-        .parameters = taken[1],
-        .input = taken[2],
+        .constants = taken[CONSTANTS],
+        .parameters = taken[PARAMETERS],
+        .input = taken[INPUT],
         .boundaries = &layer->boundary,
         .n_boundaries = sizes->kind == RP_LAYER_HEAD ? 0 : 1,
-        .gradient = taken[3],
-        .sums = taken[6],
-        .workspace = taken[7],
-        .targets = taken[8],
+        .gradient = taken[GRADIENT],
+        .sums = taken[SUMS],
+        .workspace = taken[WORKSPACE],
+        .targets = taken[TARGETS],
         .scale = 1.0f / (float)tokens,
         .loss = &layer->loss,
     };

@@ -65,7 +65,7 @@ gboolean rp_measure_layer(RpMeasurer *measurer, const RpNetwork *network, const 
                           guint layer, RpProfile *profile,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Copies and optimizer: RpProfile.links, optimizer_parameters_per_s. Two measurements and more. */
+/* Copies and optimizer: RpProfile.links, optimizer_parameters_per_s. So many measurements. */
 #define RP_MEMORY_MEASURES 4
 gboolean rp_measure_memory(RpMeasurer *measurer, const RpNetwork *network, RpProfile *profile,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,412 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/catalogue.h"
+#include "core/quote.h"
+#include "core/units.h"
+#include "exec/host/kernels.h"
+#include "exec/host/profile.h"
+#include "exec/model/safetensors.h"
+
+#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
+#define MAX_DEVICES 4096
+#define MAX_SECONDS 3600
+#define MAX_NAME 128 /* of a profile's strings, bytes */
+#define MAX_ORIGIN 4096
+#define DEFAULT_TOKENS 2048 /* or as many as the model has positions for */
+
+typedef struct {
+    char *devices;
+    char *output;
+    char *dtype;
+    int sequence_length;
+    int micro_batch_size;
+    int head_chunk;
+    int optimizer_threads;
+    double seconds;
+    gboolean json;
+} ProfileArgs;
+
+/* What is measured. */
+typedef struct {
+    const char *word; /* as given */
+    guint devices;
+    RpModelConfig config;
+    RpSafetensors *checkpoint; /* NULL: random weights */
+    RpWeights *weights;
+    RpNetworkOptions network;
+} Subject;
+
+static void
+subject_clear(Subject *subject)
+{
+    rp_weights_free(subject->weights);
+    rp_safetensors_free(subject->checkpoint);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Subject, subject_clear)
+
+typedef struct {
+    gint64 begin_us;
+    gint64 shown_us;
+} Progress;
+
+static gboolean
+show_progress(guint done, guint total, gpointer user_data)
+{
+    Progress *progress = user_data;
+    const gint64 now_us = g_get_monotonic_time();
+    const double seconds = (double)(now_us - progress->begin_us) / G_USEC_PER_SEC;
+
+    if (now_us - progress->shown_us < PROGRESS_INTERVAL_US || done == 0)
+        return TRUE;
+    progress->shown_us = now_us;
+    fprintf(stderr, "\r\033[Kmeasuring layers, copies, optimizer: %.0f %%, at most %.0f s left",
+            100.0 * done / total, seconds * (total - done) / done);
+    fflush(stderr);
+    return TRUE;
+}
+
+static gboolean
+usage_error(GError **error, const char *format, const char *found)
+{
+    g_autofree char *quoted = rp_quote(found);
+
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, format, quoted);
+    return FALSE;
+}
+
+static gboolean
+read_devices(const char *text, guint *devices, GError **error)
+{
+    guint64 n = 1;
+
+    if (strcmp(text, "cuda") == 0 || g_str_has_prefix(text, "cuda:"))
+        return usage_error(error,
+                           "--devices: CUDA is not built in: expected host:N, devices on "
+                           "processor threads, found %s",
+                           text);
+    if (strcmp(text, "host") != 0 &&
+        (!g_str_has_prefix(text, "host:") ||
+         !g_ascii_string_to_unsigned(text + strlen("host:"), 10, 1, MAX_DEVICES, &n, NULL)))
+        return usage_error(
+            error,
+            "--devices: expected host:N with N from 1 to " G_STRINGIFY(MAX_DEVICES) ", found %s",
+            text);
+    *devices = (guint)n;
+    return TRUE;
+}
+
+/* A directory, a config.json or a name of the catalogue. */
+static gboolean
+read_config(const char *word, RpModelConfig *config, GError **error)
+{
+    g_autoptr(GError) local = NULL;
+
+    if (g_file_test(word, G_FILE_TEST_EXISTS) || strchr(word, G_DIR_SEPARATOR) != NULL)
+        return rp_hf_config_load(word, config, error);
+    const RpModel *model = rp_model_find(word, error);
+
+    if (model == NULL) {
+        g_prefix_error(error, "%s: no such file or directory, and ", word);
+        return FALSE;
+    }
+    if (rp_hf_config_from_model(model, config, &local))
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: %s", word, local->message);
+    return FALSE;
+}
+
+/* A directory may hold the shapes alone. */
+static gboolean
+open_weights(Subject *subject, GError **error)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+
+    subject->weights = rp_weights_new(&subject->config);
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *path = g_build_filename(subject->word, names[i], NULL);
+
+        if (!g_file_test(path, G_FILE_TEST_EXISTS))
+            continue;
+        subject->checkpoint = rp_safetensors_open(subject->word, error);
+        return subject->checkpoint != NULL &&
+               rp_weights_bind(subject->weights, subject->checkpoint, error);
+    }
+    return TRUE;
+}
+
+static gboolean
+read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
+{
+    const char *names[RP_N_DTYPES + 1] = {NULL};
+
+    if (args->dtype == NULL) {
+        subject->network.dtype = subject->checkpoint         ? rp_weights_dtype(subject->weights)
+                                 : subject->config.has_dtype ? subject->config.dtype
+                                                             : RP_DTYPE_BF16;
+        return TRUE;
+    }
+    for (guint i = 0; i < RP_N_DTYPES; i++)
+        names[i] = rp_dtype_name((RpDtype)i);
+    const int choice = rp_cli_choice("dtype", args->dtype, names, error);
+
+    subject->network.dtype = choice >= 0 ? (RpDtype)choice : RP_DTYPE_BF16;
+    return choice >= 0;
+}
+
+static gboolean
+read_args(const ProfileArgs *args, GError **error)
+{
+    if (args->devices == NULL || args->output == NULL) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: expected %s, found nothing",
+                    args->devices == NULL ? "--devices" : "--output",
+                    args->devices == NULL ? "host:N" : "a file");
+        return FALSE;
+    }
+    if (strcmp(args->output, "-") == 0) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "--output: expected a file; standard output has the table");
+        return FALSE;
+    }
+    if (!(args->seconds > 0 && args->seconds <= MAX_SECONDS)) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--seconds: expected more than 0 and at most %d, found %g", MAX_SECONDS,
+                    args->seconds);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+open_subject(const ProfileArgs *args, Subject *subject, GError **error)
+{
+    RpNetworkOptions *network = &subject->network;
+
+    if (!read_args(args, error) || !read_devices(args->devices, &subject->devices, error) ||
+        !read_config(subject->word, &subject->config, error) || !open_weights(subject, error) ||
+        !read_dtype(args, subject, error))
+        return FALSE;
+    network->sequences = (guint)args->micro_batch_size;
+    network->tokens = args->sequence_length > 0
+                          ? (guint)args->sequence_length
+                          : MIN(DEFAULT_TOKENS, subject->config.max_positions);
+    network->head_chunk = (guint)args->head_chunk;
+    if ((guint64)network->sequences * network->tokens > G_MAXINT32) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--micro-batch-size x --sequence-length: expected at most %d tokens, found "
+                    "%" G_GUINT64_FORMAT,
+                    G_MAXINT32, (guint64)network->sequences * network->tokens);
+        return FALSE;
+    }
+    return rp_cli_check_writable(args->output, error);
+}
+
+/* One line of valid text, short enough for a profile. */
+static char *
+profile_text(const char *text, gsize most)
+{
+    g_autofree char *valid = g_utf8_make_valid(text, -1);
+    char *end = valid;
+
+    for (char *p = valid; *p != '\0' && (gsize)(g_utf8_next_char(p) - valid) <= most;
+         p = g_utf8_next_char(p)) {
+        if ((guchar)*p < 0x20 || *p == 0x7f)
+            *p = ' ';
+        end = g_utf8_next_char(p);
+    }
+    return g_strndup(valid, (gsize)(end - valid));
+}
+
+/* Which model, and the command that makes the file again. */
+static void
+describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
+{
+    const RpNetworkOptions *network = &subject->network;
+    g_autofree char *base = g_path_get_basename(subject->word);
+    g_autofree char *command = g_strdup_printf(
+        "roundpipe profile --devices host:%u %s --sequence-length %u --micro-batch-size %u "
+        "--dtype %s --head-chunk %u --optimizer-threads %d --seconds %g",
+        subject->devices, subject->word, network->tokens, network->sequences,
+        rp_dtype_name(network->dtype), network->head_chunk, args->optimizer_threads, args->seconds);
+
+    if (strcmp(base, ".") != 0 && strcmp(base, G_DIR_SEPARATOR_S) != 0) {
+        g_free(profile->model);
+        profile->model = profile_text(base, MAX_NAME);
+    }
+    g_free(profile->origin);
+    profile->origin = profile_text(command, MAX_ORIGIN);
+}
+
+/* Neighbours that are alike: blocks. Returns: how many, from @first on */
+static guint
+count_alike(const RpProfile *profile, guint first)
+{
+    guint n = 1;
+
+    while (profile->layers[first].kind == RP_LAYER_BLOCK && first + n < profile->n_layers &&
+           profile->layers[first + n].kind == RP_LAYER_BLOCK)
+        n++;
+    return n;
+}
+
+static void
+json_layers(JsonBuilder *json, const RpProfile *profile)
+{
+    json_builder_set_member_name(json, "layers");
+    json_builder_begin_array(json);
+    for (guint l = 0, n; l < profile->n_layers; l += n) {
+        const RpLayer *layer = &profile->layers[l];
+
+        n = count_alike(profile, l);
+        json_builder_begin_object(json);
+        rp_json_string(json, "kind", rp_layer_kind_name(layer->kind));
+        rp_json_int(json, "count", n);
+        rp_json_double(json, "forward_ms", rp_ms_from_ns(layer->forward_ns), 6);
+        rp_json_double(json, "recompute_ms", rp_ms_from_ns(layer->recompute_ns), 6);
+        rp_json_double(json, "backward_ms", rp_ms_from_ns(layer->backward_ns), 6);
+        rp_json_double(json, "forward_spread_ms", rp_ms_from_ns(layer->forward_spread_ns), 6);
+        rp_json_double(json, "backward_spread_ms", rp_ms_from_ns(layer->backward_spread_ns), 6);
+        rp_json_int(json, "parameter_bytes", (gint64)layer->parameter_bytes);
+        json_builder_end_object(json);
+    }
+    json_builder_end_array(json);
+}
+
+static void
+print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *profile)
+{
+    const RpLinks *links = &profile->links;
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_object(json);
+    rp_json_string(json, "model", profile->model);
+    rp_json_string(json, "output", args->output);
+    rp_json_int(json, "devices", profile->gpus);
+    rp_json_int(json, "processors", profile->processors);
+    rp_json_string(json, "weights", subject->checkpoint ? "given" : "random");
+    rp_json_string(json, "dtype", profile->dtype);
+    rp_json_int(json, "micro_batch_size", profile->sequences);
+    rp_json_int(json, "sequence_length", profile->tokens_per_sequence);
+    json_layers(json, profile);
+    rp_json_double(json, "copy_gb_per_s", links->h2d_bytes_per_s / 1e9, 3);
+    rp_json_double(json, "copy_latency_ms", rp_ms_from_ns(links->copy_latency_ns), 6);
+    rp_json_double(json, "host_gb_per_s", links->host_bytes_per_s / 1e9, 3);
+    rp_json_double(json, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 0);
+    json_builder_end_object(json);
+    rp_cli_print_json(json);
+}
+
+static void
+print_text(const ProfileArgs *args, const Subject *subject, const RpProfile *profile)
+{
+    static const char *const columns[] = {"<layer",       "count",       "forward ms", "+-",
+                                          "recompute ms", "backward ms", "+-",         NULL};
+    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
+
+    printf("%s, %s, %u x %u tokens, %s weights: measured on one thread, alone\n", profile->model,
+           profile->dtype, profile->sequences, profile->tokens_per_sequence,
+           subject->checkpoint ? "given" : "random");
+    for (guint l = 0, n; l < profile->n_layers; l += n) {
+        const RpLayer *layer = &profile->layers[l];
+
+        n = count_alike(profile, l);
+        rp_cli_table_add(table, "%s", rp_layer_kind_name(layer->kind));
+        rp_cli_table_add(table, "%u", n);
+        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->forward_ns));
+        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->forward_spread_ns));
+        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->recompute_ns));
+        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->backward_ns));
+        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->backward_spread_ns));
+    }
+    rp_cli_table_print(table);
+    printf("+-: half the range from the 10th to the 90th percentile\n");
+    printf("copies: %.1f GB/s alone, %.1f GB/s together; %.0f ns the smallest\n",
+           profile->links.h2d_bytes_per_s / 1e9, profile->links.host_bytes_per_s / 1e9,
+           (double)profile->links.copy_latency_ns);
+    printf("optimizer: %.0f x 10^6 parameters/s; %u device%s on %u processor%s\n",
+           profile->optimizer_parameters_per_s / 1e6, profile->gpus, profile->gpus == 1 ? "" : "s",
+           profile->processors, profile->processors == 1 ? "" : "s");
+    printf("written to %s\n", args->output);
+}
+
+static gboolean
+run(const ProfileArgs *args, const char *word, GError **error)
+{
+    const gboolean terminal = isatty(STDERR_FILENO) == 1;
+    g_auto(Subject) subject = {.word = word};
+    Progress progress = {.begin_us = g_get_monotonic_time()};
+
+    if (!open_subject(args, &subject, error))
+        return FALSE;
+    g_autoptr(RpNetwork) network =
+        rp_network_new(&subject.config, subject.weights, rp_host_kernels(), &subject.network);
+    const RpHostProfileOptions options = {
+        .devices = subject.devices,
+        .seconds = args->seconds,
+        .optimizer_threads = (guint)args->optimizer_threads,
+        .progress = terminal ? show_progress : NULL,
+        .user_data = &progress,
+    };
+
+    subject.network = *rp_network_options(network);
+    g_autoptr(RpProfile) profile =
+        rp_host_profile(network, subject.checkpoint ? subject.weights : NULL, &options, error);
+    if (terminal)
+        fputs("\r\033[K", stderr);
+    if (profile == NULL)
+        return FALSE;
+    describe(args, &subject, profile);
+    if (!rp_profile_save(profile, args->output, error))
+        return FALSE;
+    if (args->json)
+        print_json(args, &subject, profile);
+    else
+        print_text(args, &subject, profile);
+    return TRUE;
+}
+
+int
+rp_cmd_profile(int argc, char **argv)
+{
+    ProfileArgs args = {.micro_batch_size = 1, .optimizer_threads = 1, .seconds = 0.5};
+    const GOptionEntry entries[] = {
+        {"devices", 0, 0, G_OPTION_ARG_STRING, &args.devices,
+         "whose times to measure: host:N, N devices on processor threads", "host:N"},
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &args.output, "timing file to write",
+         "FILE.json"},
+        {"sequence-length", 0, 0, G_OPTION_ARG_INT, &args.sequence_length,
+         "tokens of a sequence (default: 2048, or as many as the model has positions)", "N"},
+        {"micro-batch-size", 0, 0, G_OPTION_ARG_INT, &args.micro_batch_size,
+         "sequences of a micro-batch (default: 1)", "N"},
+        {"dtype", 0, 0, G_OPTION_ARG_STRING, &args.dtype,
+         "bf16, fp16 or fp32 (default: the weights', the config's, else bf16)", "TYPE"},
+        {"head-chunk", 0, 0, G_OPTION_ARG_INT, &args.head_chunk,
+         "tokens whose logits exist at once (default: 1024)", "N"},
+        {"optimizer-threads", 0, 0, G_OPTION_ARG_INT, &args.optimizer_threads,
+         "threads of the optimizer (default: 1)", "N"},
+        {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, &args.seconds,
+         "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print the table as JSON", NULL},
+        {0},
+    };
+    GError *error = NULL;
+    int code = RP_EXIT_OK;
+
+    if (!rp_cli_parse("MODEL_DIR",
+                      "Measures a model's layers on this machine, for simulate, plan and train.\n"
+                      "MODEL_DIR has a config.json, and weights or none; or a name of the "
+                      "catalogue.\n\n"
+                      "Example:\n"
+                      "  roundpipe profile --devices host:2 qwen3-0.6b --sequence-length 128 \\\n"
+                      "    -o qwen3-0.6b.json",
+                      entries, NULL, 1, 1, &argc, &argv, &error) ||
+        !run(&args, argv[1], &error))
+        code = rp_cli_fail("profile", error);
+    g_free(args.devices);
+    g_free(args.output);
+    g_free(args.dtype);
+    return code;
+}

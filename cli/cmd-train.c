@@ -1,0 +1,165 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/train.h"
+#include "core/export.h"
+
+/* What a shell reports for a program that a signal ended. */
+#define SIGNAL_EXIT 128
+
+typedef struct {
+    char **sets;
+    char *resume; /* "" = the last checkpoint */
+    char *save_gradients;
+    char *trace;
+    gboolean dry_run;
+    gboolean json;
+} TrainArgs;
+
+static gboolean
+write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
+{
+    return rp_export_chrome(user_data, NULL, 0, stream, error);
+}
+
+/* Files that are written at the end can be written: said now. */
+static gboolean
+check_files(const RpTrainHow *how, GError **error)
+{
+    if (how->trace != NULL && strcmp(how->trace, "-") == 0) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "--trace: expected a file; standard output has the report");
+        return FALSE;
+    }
+    if (how->save_gradients != NULL && !g_str_has_suffix(how->save_gradients, ".safetensors")) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--save-gradients: expected FILE.safetensors, found \"%s\"",
+                    how->save_gradients);
+        return FALSE;
+    }
+    return (how->trace == NULL || rp_cli_check_writable(how->trace, error)) &&
+           (how->save_gradients == NULL || rp_cli_check_writable(how->save_gradients, error));
+}
+
+/* The plan is all: printed, and its predicted trace written. */
+static gboolean
+end_dry(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, GError **error)
+{
+    if (args->json)
+        rp_train_print_json(job, NULL);
+    return how->trace == NULL || rp_cli_write_file(how->trace, write_chrome, job->trace, error);
+}
+
+static gboolean
+train(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, int *code,
+      GError **error)
+{
+    g_auto(RpTrainOutcome) outcome = {0};
+
+    if (!rp_train_run(job, how, &outcome, error))
+        return FALSE;
+    if (args->json)
+        rp_train_print_json(job, &outcome);
+    else
+        rp_train_print_outcome(job, &outcome);
+    if (outcome.unsaved)
+        *code = RP_EXIT_FAILED;
+    else if (outcome.signal != 0)
+        *code = SIGNAL_EXIT + outcome.signal;
+    return TRUE;
+}
+
+static gboolean
+run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *code, GError **error)
+{
+    g_auto(RpTrainJob) job = {0};
+
+    if (!check_files(how, error) ||
+        (!args->dry_run && !rp_train_find_checkpoint(run_file, how, error)) ||
+        !rp_train_job_prepare(&job, run_file, error))
+        return FALSE;
+    if (!args->json)
+        rp_train_print_plan(&job);
+    if (args->dry_run)
+        return end_dry(args, how, &job, error);
+    if (how->save_gradients == NULL)
+        return train(args, how, &job, code, error);
+    if (!rp_train_save_gradients(&job, how, error))
+        return FALSE;
+    if (args->json)
+        rp_train_print_json(&job, NULL);
+    else
+        printf("gradients of the first step: %s\n", how->save_gradients);
+    return TRUE;
+}
+
+static gboolean
+run(const TrainArgs *args, const char *path, int *code, GError **error)
+{
+    g_autoptr(RpRunFile) run_file = rp_run_file_load(path, (const char *const *)args->sets, error);
+    gboolean done;
+
+    if (run_file == NULL)
+        return FALSE;
+
+    RpTrainHow how = {
+        .resume = args->resume != NULL,
+        .checkpoint = args->resume != NULL && *args->resume != '\0' ? g_strdup(args->resume) : NULL,
+        .trace = args->trace != NULL ? args->trace : run_file->trace,
+        .save_gradients = args->save_gradients,
+    };
+
+    done = run_as(args, run_file, &how, code, error);
+    g_free(how.checkpoint);
+    return done;
+}
+
+static void
+args_clear(TrainArgs *args)
+{
+    g_strfreev(args->sets);
+    g_free(args->resume);
+    g_free(args->save_gradients);
+    g_free(args->trace);
+}
+
+int
+rp_cmd_train(int argc, char **argv)
+{
+    TrainArgs args = {0};
+    const GOptionEntry entries[] = {
+        {"set", 0, 0, G_OPTION_ARG_STRING_ARRAY, &args.sets,
+         "set a key of the run file, as optimizer.learning_rate=3e-4; any number of times",
+         "KEY=VALUE"},
+        {"resume", 0, 0, G_OPTION_ARG_FILENAME, &args.resume,
+         "go on from a checkpoint; --resume alone: from the last one of the output directory",
+         "DIR"},
+        {"dry-run", 0, 0, G_OPTION_ARG_NONE, &args.dry_run, "stop when the plan is printed", NULL},
+        {"save-gradients", 0, 0, G_OPTION_ARG_FILENAME, &args.save_gradients,
+         "write the first step's gradients instead of training", "FILE.safetensors"},
+        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &args.trace,
+         "write the measured trace for ui.perfetto.dev (--dry-run: the predicted one)",
+         "FILE.json"},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON, at the end", NULL},
+        {0},
+    };
+    GError *error = NULL;
+    int code = RP_EXIT_OK;
+
+    /* GLib would take the word after it for its value */
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--resume") == 0)
+            argv[i] = (char *)"--resume=";
+    if (!rp_cli_parse("RUN.yaml",
+                      "Trains a model as a run file says: plans, predicts, then does it.\n"
+                      "docs/train.md has every key.\n\n"
+                      "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"
+                      "  roundpipe train run.yaml --resume",
+                      entries, NULL, 1, 1, &argc, &argv, &error) ||
+        !run(&args, argv[1], &code, &error))
+        code = rp_cli_fail("train", error);
+    args_clear(&args);
+    return code;
+}

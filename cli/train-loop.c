@@ -1,0 +1,493 @@
+/*
+ * roundpipe train: the loop.
+ *
+ *   batch -> forward_backward -> ... -> step -> [checkpoint] -> batch -> ...
+ *                                          \-> reports, as steps get over -> metrics
+ */
+#include "cli/train.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/export.h"
+#include "exec/checkpoint/checkpoint.h"
+
+/* A batch must not change until two more steps are over. */
+#define STEPS_IN_FLIGHT 4
+
+/* As transformers divides checkpoints. */
+#define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
+
+void
+rp_train_outcome_clear(RpTrainOutcome *outcome)
+{
+    g_clear_pointer(&outcome->arena_bytes, g_array_unref);
+    g_clear_pointer(&outcome->checkpoint, g_free);
+}
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t stop_signal;
+static volatile sig_atomic_t save_signal;
+
+static void
+note_signal(int number)
+{
+    if (number == SIGUSR1)
+        save_signal = 1;
+    else
+        stop_signal = number;
+}
+
+/* SIGINT only once: the second ends the process, as without us. */
+static void
+catch_signals(struct sigaction old[3])
+{
+    static const int numbers[3] = {SIGINT, SIGTERM, SIGUSR1};
+
+    stop_signal = 0;
+    save_signal = 0;
+    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++) {
+        struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+
+        if (numbers[i] == SIGINT)
+            action.sa_flags |= (int)SA_RESETHAND;
+        sigemptyset(&action.sa_mask);
+        (void)sigaction(numbers[i], &action, &old[i]);
+    }
+}
+
+static void
+release_signals(const struct sigaction old[3])
+{
+    static const int numbers[3] = {SIGINT, SIGTERM, SIGUSR1};
+
+    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++)
+        (void)sigaction(numbers[i], &old[i], NULL);
+}
+
+/* ---- where it begins ---- */
+
+/* A run that was not resumed would mix its checkpoints with those that are there. */
+static gboolean
+check_empty(const RpRunFile *run, GError **error)
+{
+    g_autoptr(GDir) directory = NULL;
+    const char *name;
+
+    if (!g_file_test(run->output, G_FILE_TEST_EXISTS))
+        return TRUE;
+    directory = g_dir_open(run->output, 0, error);
+    if (directory == NULL) {
+        g_prefix_error(error, "output: ");
+        return FALSE;
+    }
+    while ((name = g_dir_read_name(directory)) != NULL) {
+        if (!g_str_has_prefix(name, "checkpoint-"))
+            continue;
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                    "output: %s: expected no checkpoint there, found %s; go on from the last with "
+                    "--resume, or choose another with --set output=DIRECTORY",
+                    run->output, name);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+gboolean
+rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
+{
+    g_autofree char *skipped = NULL;
+    GError *local = NULL;
+
+    if (!how->resume)
+        return how->save_gradients != NULL || check_empty(run, error);
+    if (how->checkpoint != NULL)
+        return TRUE;
+    how->checkpoint = rp_checkpoint_find_last(run->output, &skipped, &local);
+    if (skipped != NULL)
+        fprintf(stderr, "roundpipe train: note: %s\n", skipped);
+    if (how->checkpoint == NULL && local == NULL)
+        g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                    "--resume: %s: expected a complete checkpoint, found none; begin without "
+                    "--resume",
+                    run->output);
+    if (local != NULL)
+        g_propagate_error(error, local);
+    return how->checkpoint != NULL;
+}
+
+static RpUpdateOptions
+update_options(const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+    const RpRunFileOptimizer *optimizer = &run->optimizer;
+    RpUpdateOptions update = {
+        .adamw = {.beta1 = optimizer->beta1,
+                  .beta2 = optimizer->beta2,
+                  .epsilon = optimizer->epsilon,
+                  .weight_decay = optimizer->weight_decay},
+        .learning_rate = {.kind = (RpLearningRateKind)optimizer->schedule,
+                          .peak = optimizer->learning_rate,
+                          .warmup_steps = (guint64)optimizer->warmup_steps,
+                          .total_steps = (guint64)run->steps},
+        .max_grad_norm = optimizer->max_grad_norm,
+        .scale_loss = job->network.dtype == RP_DTYPE_FP16,
+        .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
+        .threads = (guint)optimizer->threads,
+    };
+
+    update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;
+    return update;
+}
+
+/* Where dynamic loss scaling begins; a checkpoint has its own place. */
+static void
+set_loss_scale(RpTrainer *trainer, const RpRunFile *run)
+{
+    RpUpdateState state = rp_home_state(rp_trainer_home(trainer));
+
+    state.loss_scale.scale = (float)run->loss_scale.initial;
+    state.next_scale = state.loss_scale.scale;
+    rp_home_restore(rp_trainer_home(trainer), &state, 0);
+}
+
+static RpTrainer *
+make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metrics, GError **error)
+{
+    const RpRunFile *run = job->run;
+    const RpTrainerOptions options = {
+        .weights = job->weights,
+        .config = &job->config,
+        .profile = job->profile,
+        .partition = job->request.partition,
+        .plan = job->request.options,
+        .network = job->network,
+        .update = update_options(job),
+        .device_memory_bytes = run->device_memory_bytes,
+        .host_memory_bytes = run->host_memory_bytes,
+        .keep_trace = how->trace != NULL,
+        .done = metrics != NULL ? rp_train_metrics_add : NULL,
+        .user_data = metrics,
+    };
+
+    return rp_trainer_new(&options, error);
+}
+
+/* ---- the loop ---- */
+
+typedef struct {
+    const RpTrainJob *job;
+    const RpTrainHow *how;
+    RpTrainOutcome *outcome;
+    RpTrainMetrics *metrics;
+    RpTrainer *trainer;
+    RpBatcher *batcher;
+    RpTokenBatch **batches; /* STEPS_IN_FLIGHT x calls, used round and round */
+    guint n_batches;
+    guint64 n_used;
+    guint64 saved_step;
+    gboolean files; /* OUTPUT is written to */
+} Loop;
+
+static void
+loop_clear(Loop *loop)
+{
+    g_clear_pointer(&loop->trainer, rp_trainer_free); /* reads batches, reports to metrics */
+    for (guint i = 0; i < loop->n_batches; i++)
+        rp_token_batch_free(loop->batches[i]);
+    g_clear_pointer(&loop->batches, g_free);
+    g_clear_pointer(&loop->batcher, rp_batcher_free);
+    g_clear_pointer(&loop->metrics, rp_train_metrics_free);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Loop, loop_clear)
+
+/* One iteration's calls and its step. */
+static gboolean
+run_step(Loop *loop, GError **error)
+{
+    guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+
+    for (guint c = 0; c < calls; c++) {
+        RpTokenBatch *batch = loop->batches[loop->n_used++ % loop->n_batches];
+
+        if (!rp_batcher_next(loop->batcher, batch, error) ||
+            !rp_trainer_forward_backward(loop->trainer, batch, NULL, error))
+            return FALSE;
+    }
+    return rp_trainer_step(loop->trainer, error);
+}
+
+static void
+warn_unsaved(const Loop *loop, guint64 step, GError *problem)
+{
+    const char *last = loop->outcome->checkpoint;
+
+    g_strdelimit(problem->message, "\r\n", ' ');
+    fprintf(stderr, "roundpipe train: warning: no checkpoint of step %" G_GUINT64_FORMAT ": %s%s; ",
+            step, problem->message,
+            g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE)
+                ? "; make room or lower checkpoint.keep"
+                : "");
+    if (step < (guint64)loop->job->run->steps && stop_signal == 0)
+        fputs("training goes on\n", stderr);
+    else
+        fprintf(stderr, "the last one is %s\n", last != NULL ? last : "none");
+}
+
+/* Saves after @step. What goes wrong with the disk is told, and training goes on. */
+static gboolean
+save(Loop *loop, guint64 step, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    const RpCheckpointOptions options = {
+        .output = run->output,
+        .model_dir = run->model,
+        .keep = (guint)run->checkpoint.keep,
+        .max_shard_bytes = SHARD_BYTES,
+    };
+    const RpDataState state = rp_batcher_state(loop->batcher);
+    g_autoptr(GError) problem = NULL;
+
+    if (!rp_trainer_flush(loop->trainer, error))
+        return FALSE;
+    rp_train_metrics_pause(loop->metrics);
+
+    char *path = rp_checkpoint_save(&options, loop->trainer, &state, &problem);
+
+    rp_train_metrics_clear_line();
+    loop->outcome->unsaved = path == NULL;
+    if (path != NULL) {
+        g_free(loop->outcome->checkpoint);
+        loop->outcome->checkpoint = path;
+        loop->saved_step = step;
+        return TRUE;
+    }
+    warn_unsaved(loop, step, problem);
+    return TRUE;
+}
+
+static gboolean
+run_steps(Loop *loop, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    RpTrainOutcome *outcome = loop->outcome;
+    guint64 every = (guint64)run->checkpoint.every;
+    guint64 step = outcome->first_step;
+
+    while (step < (guint64)run->steps && stop_signal == 0) {
+        if (!run_step(loop, error))
+            return FALSE;
+        outcome->last_step = ++step;
+
+        gboolean asked = save_signal != 0;
+
+        save_signal = 0;
+        if ((asked || (every > 0 && step % every == 0)) && step < (guint64)run->steps &&
+            stop_signal == 0 && !save(loop, step, error))
+            return FALSE;
+    }
+    outcome->signal = stop_signal;
+    if (!rp_trainer_flush(loop->trainer, error))
+        return FALSE;
+    return step == loop->saved_step || save(loop, step, error);
+}
+
+/* Restores what a checkpoint keeps; its step is where training goes on. */
+static gboolean
+restore(Loop *loop, const char *path, GError **error)
+{
+    RpDataState state;
+
+    if (!rp_checkpoint_restore(path, loop->trainer, &state, error) ||
+        !rp_batcher_restore(loop->batcher, &state, error)) {
+        g_prefix_error(error, "--resume: ");
+        return FALSE;
+    }
+    loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
+    loop->outcome->checkpoint = g_strdup(path);
+    loop->saved_step = loop->outcome->first_step;
+    return TRUE;
+}
+
+static void
+make_batches(Loop *loop)
+{
+    loop->n_batches = STEPS_IN_FLIGHT * (guint)loop->job->run->gradient_accumulation_steps;
+    loop->batches = g_new0(RpTokenBatch *, loop->n_batches);
+    for (guint i = 0; i < loop->n_batches; i++)
+        loop->batches[i] = rp_token_batch_new(&loop->job->batcher);
+}
+
+/* OUTPUT, run.yaml and metrics.jsonl. */
+static gboolean
+make_files(Loop *loop, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
+
+    if (g_mkdir_with_parents(run->output, 0777) != 0) {
+        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "output: cannot make \"%s\": %s", run->output, g_strerror(errno));
+        return FALSE;
+    }
+    return g_file_set_contents(copy, run->resolved, -1, error);
+}
+
+static gboolean
+start(Loop *loop, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
+    const char *path = loop->how->checkpoint;
+
+    loop->batcher = rp_batcher_new(loop->job->dataset, &loop->job->batcher, error);
+    if (loop->batcher == NULL)
+        return FALSE;
+    make_batches(loop);
+    loop->metrics =
+        rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16, (guint64)run->steps);
+    loop->trainer = make_trainer(loop->job, loop->how, loop->metrics, error);
+    if (loop->trainer == NULL)
+        return FALSE;
+    if (path == NULL && loop->job->network.dtype == RP_DTYPE_FP16)
+        set_loss_scale(loop->trainer, run);
+    if (path != NULL && !restore(loop, path, error))
+        return FALSE;
+    if (loop->outcome->first_step > (guint64)run->steps) {
+        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
+                    "--resume: %s is of step %" G_GUINT64_FORMAT
+                    ": expected steps to be as many at least, found %" G_GINT64_FORMAT,
+                    path, loop->outcome->first_step, run->steps);
+        return FALSE;
+    }
+    if (!loop->files)
+        return TRUE;
+    return make_files(loop, error) &&
+           rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
+}
+
+static gboolean
+write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
+{
+    return rp_export_chrome(user_data, NULL, 0, stream, error);
+}
+
+static gboolean
+finish(Loop *loop, GError **error)
+{
+    RpTrainOutcome *outcome = loop->outcome;
+    const RpStepReport *last = rp_train_metrics_last(loop->metrics);
+    const GError *unwritten = rp_train_metrics_error(loop->metrics);
+
+    if (last != NULL)
+        outcome->last = *last;
+    outcome->means = rp_train_metrics_means(loop->metrics);
+    outcome->arena_bytes = g_array_new(FALSE, FALSE, sizeof(guint64));
+    for (guint a = 0; a <= loop->job->run->n_devices; a++) {
+        guint64 bytes = rp_trainer_arena_bytes(loop->trainer, a);
+
+        g_array_append_val(outcome->arena_bytes, bytes);
+    }
+    if (unwritten != NULL)
+        fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
+    if (loop->how->trace == NULL)
+        return TRUE;
+    g_autoptr(RpTrace) trace = rp_trainer_steal_trace(loop->trainer);
+
+    return trace == NULL || rp_cli_write_file(loop->how->trace, write_chrome, trace, error);
+}
+
+/* What is left of a run that broke off. */
+static void
+add_checkpoint(GError **error, const char *checkpoint)
+{
+    char *message;
+
+    if (error == NULL || *error == NULL)
+        return;
+    message =
+        checkpoint != NULL
+            ? g_strdup_printf("%s; the last good checkpoint is %s", (*error)->message, checkpoint)
+            : g_strdup_printf("%s; no checkpoint was saved before", (*error)->message);
+    g_free((*error)->message);
+    (*error)->message = message;
+}
+
+gboolean
+rp_train_run(const RpTrainJob *job, const RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
+{
+    g_auto(Loop) loop = {.job = job, .how = how, .outcome = outcome, .files = TRUE};
+    struct sigaction old[3];
+    gboolean trained;
+
+    if (!start(&loop, error))
+        return FALSE;
+    catch_signals(old);
+    trained = run_steps(&loop, error);
+    release_signals(old);
+    rp_train_metrics_clear_line();
+    if (trained)
+        return finish(&loop, error);
+    add_checkpoint(error, outcome->checkpoint);
+    return FALSE;
+}
+
+/* ---- gradients ---- */
+
+static gboolean
+write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *path,
+                GError **error)
+{
+    g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(path, 0);
+    g_autoptr(GArray) numbers = g_array_new(FALSE, TRUE, sizeof(guint));
+    guint64 most = 0;
+
+    g_array_set_size(numbers, rp_weights_count(weights));
+    for (guint i = 0; i < numbers->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (weight->tied)
+            continue;
+        g_array_index(numbers, guint, i) = rp_safetensors_writer_add(
+            writer, weight->name, RP_DTYPE_FP32, weight->shape, weight->rank);
+        most = MAX(most, weight->elements);
+    }
+    if (!rp_safetensors_writer_begin(writer, error))
+        return FALSE;
+
+    g_autofree float *values = g_new(float, most);
+
+    for (guint i = 0; i < numbers->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (weight->tied)
+            continue;
+        rp_trainer_gradient(trainer, i, values);
+        if (!rp_safetensors_writer_write(writer, g_array_index(numbers, guint, i), values,
+                                         (gsize)weight->elements * sizeof *values, error))
+            return FALSE;
+    }
+    return rp_safetensors_writer_finish(writer, error);
+}
+
+gboolean
+rp_train_save_gradients(const RpTrainJob *job, const RpTrainHow *how, GError **error)
+{
+    RpTrainOutcome outcome = {0};
+    gboolean saved = FALSE;
+
+    {
+        g_auto(Loop) loop = {.job = job, .how = how, .outcome = &outcome};
+
+        saved = start(&loop, error) && run_step(&loop, error) &&
+                rp_trainer_flush(loop.trainer, error) &&
+                write_gradients(loop.trainer, job->weights, how->save_gradients, error);
+    }
+    rp_train_metrics_clear_line();
+    rp_train_outcome_clear(&outcome);
+    return saved;
+}

@@ -1,0 +1,299 @@
+/* roundpipe train: the plan before the first step, and what it was worth after the last. */
+#include "cli/train.h"
+
+#include <stdio.h>
+
+#include "cli/result.h"
+#include "core/units.h"
+
+/* ---- what both outputs say ---- */
+
+static double
+tokens_per_s(double tokens, double step_ns)
+{
+    return step_ns > 0 ? tokens * (double)RP_NS_PER_S / step_ns : 0;
+}
+
+static guint64
+opened_bytes(const RpTrainOutcome *outcome, guint arena)
+{
+    return outcome->arena_bytes != NULL && arena < outcome->arena_bytes->len
+               ? g_array_index(outcome->arena_bytes, guint64, arena)
+               : 0;
+}
+
+static char *
+arena_name(const RpTrainJob *job, guint arena)
+{
+    return arena < job->run->n_devices ? g_strdup_printf("device %u", arena) : g_strdup("host");
+}
+
+/* ---- text ---- */
+
+static void
+print_stages(const char *label, const RpProfile *profile, const RpInterval *stages, guint n)
+{
+    g_autofree char *list = rp_cli_stage_list(profile, stages, n);
+
+    printf("  %-16s %s\n", label, n > 0 ? list : "none");
+}
+
+static void
+print_heading(const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+    const RpPlanOptions *options = &job->request.options;
+    const RpDatasetSummary *data = &job->summary;
+    guint rounds = options->micro_batches / options->round;
+
+    printf("%s%s, %s on %s\n", options->schedule->title, options->async ? " (asynchronous)" : "",
+           run->model, run->devices);
+    printf("  %-16s %s, %u blocks, %" G_GUINT64_FORMAT " parameters in %s\n", "model",
+           rp_architecture_name(job->config.architecture), job->config.blocks,
+           rp_weights_elements(job->weights), rp_dtype_name(job->network.dtype));
+    printf("  %-16s %" G_GUINT64_FORMAT " samples, %" G_GUINT64_FORMAT " tokens", "data",
+           data->n_samples, data->n_tokens);
+    if (data->n_truncated_samples > 0)
+        printf("; %" G_GUINT64_FORMAT " samples are cut, %" G_GUINT64_FORMAT " tokens of them",
+               data->n_truncated_samples, data->n_truncated_tokens);
+    printf("\n  %-16s %" G_GINT64_FORMAT " x %u micro-batches of %" G_GINT64_FORMAT
+           " x %" G_GINT64_FORMAT " tokens, %u round%s of %u\n",
+           "step", run->gradient_accumulation_steps, options->micro_batches, run->micro_batch_size,
+           run->sequence_length, rounds, rounds == 1 ? "" : "s", options->round);
+}
+
+static void
+print_partition(const RpTrainJob *job)
+{
+    const RpPartition *partition = job->request.partition;
+
+    if (partition->dispatched) {
+        print_stages("forward stages", job->profile, partition->forward, partition->n_forward);
+        print_stages("backward stages", job->profile, partition->backward, partition->n_backward);
+    } else {
+        print_stages("stages", job->profile, partition->forward, partition->n_forward);
+    }
+    printf("  %-16s %s\n", "partition", job->request.partition_source);
+}
+
+static void
+add_bytes(RpCliTable *table, guint64 bytes)
+{
+    g_autofree char *text = rp_cli_format_bytes(bytes);
+
+    rp_cli_table_add(table, "%s", bytes > 0 ? text : "-");
+}
+
+/* Bytes by category, of the fullest device and of the host. */
+static void
+print_memory(const RpTrainJob *job)
+{
+    static const char *const columns[] = {"<  memory, predicted", "fullest device", "host", NULL};
+    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
+    guint host = rp_plan_gpus(job->plan), fullest = 0;
+
+    for (guint g = 1; g < host; g++)
+        if (rp_plan_arena_bytes(job->plan, g) > rp_plan_arena_bytes(job->plan, fullest))
+            fullest = g;
+    for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++) {
+        guint64 device = rp_plan_category_bytes(job->plan, fullest, (RpBufferCategory)c);
+        guint64 home = rp_plan_category_bytes(job->plan, host, (RpBufferCategory)c);
+
+        if (device + home == 0)
+            continue;
+        rp_cli_table_add(table, "  %s", rp_buffer_category_name((RpBufferCategory)c));
+        add_bytes(table, device);
+        add_bytes(table, home);
+    }
+    rp_cli_table_add(table, "  total");
+    add_bytes(table, rp_plan_arena_bytes(job->plan, fullest));
+    add_bytes(table, rp_plan_arena_bytes(job->plan, host));
+    rp_cli_table_print(table);
+}
+
+void
+rp_train_print_plan(const RpTrainJob *job)
+{
+    print_heading(job);
+    print_partition(job);
+    print_memory(job);
+    printf("  %-16s %.3f ms a step, bubble ratio %.2f %%, %.0f tokens/s (steady, %s layer times)\n",
+           "predicted", rp_ms_from_ns(job->steady.iteration_ns), 100 * job->steady.ratio,
+           tokens_per_s((double)rp_train_job_step_tokens(job), (double)job->steady.iteration_ns),
+           job->profile->source);
+    (void)fflush(stdout);
+}
+
+static void
+add_row(RpCliTable *table, const char *label, int digits, double predicted, double measured,
+        const char *difference)
+{
+    rp_cli_table_add(table, "%s", label);
+    rp_cli_table_add(table, "%.*f", digits, predicted);
+    rp_cli_table_add(table, "%.*f", digits, measured);
+    rp_cli_table_add(table, "%s", difference);
+}
+
+static void
+print_comparison(const RpTrainJob *job, const RpTrainOutcome *outcome)
+{
+    static const char *const columns[] = {"<", "predicted", "measured", "difference", NULL};
+    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
+    const RpTrainMeans *means = &outcome->means;
+
+    if (means->steps > 0) {
+        double predicted_ns = (double)job->steady.iteration_ns;
+        double predicted_tokens = tokens_per_s(means->tokens, predicted_ns);
+        double tokens = tokens_per_s(means->tokens, means->step_ns);
+        g_autofree char *time =
+            g_strdup_printf("%+.1f %%", 100 * (means->step_ns / predicted_ns - 1));
+        g_autofree char *bubble =
+            g_strdup_printf("%+.2f points", 100 * (means->bubble_ratio - job->steady.ratio));
+        g_autofree char *rate = g_strdup_printf("%+.1f %%", 100 * (tokens / predicted_tokens - 1));
+
+        add_row(table, "step, ms", 3, predicted_ns / 1e6, means->step_ns / 1e6, time);
+        add_row(table, "bubble ratio, %", 2, 100 * job->steady.ratio, 100 * means->bubble_ratio,
+                bubble);
+        add_row(table, "tokens/s", 0, predicted_tokens, tokens, rate);
+    }
+    for (guint a = 0; a <= job->run->n_devices; a++) {
+        g_autofree char *name = arena_name(job, a);
+        guint64 predicted = rp_plan_arena_bytes(job->plan, a);
+        guint64 opened = opened_bytes(outcome, a);
+
+        rp_cli_table_add(table, "memory of %s", name);
+        add_bytes(table, predicted);
+        add_bytes(table, opened);
+        rp_cli_table_add(table, "%+" G_GINT64_FORMAT " bytes", (gint64)opened - (gint64)predicted);
+    }
+    rp_cli_table_print(table);
+    if (means->steps > 0)
+        printf("measured over %" G_GUINT64_FORMAT
+               " steady steps: not the first two, nor the two after a checkpoint\n",
+               means->steps);
+    else
+        printf("no steady step to measure: the first two do not count\n");
+}
+
+void
+rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome)
+{
+    printf("\n");
+    if (outcome->last_step > outcome->first_step) {
+        printf("step %" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT ", loss %.6f\n",
+               outcome->last_step, job->run->steps, outcome->last.loss);
+        print_comparison(job, outcome);
+    } else {
+        printf("nothing to do: step %" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT " is done\n",
+               outcome->last_step, job->run->steps);
+    }
+    if (outcome->checkpoint != NULL)
+        printf("saved: %s\n", outcome->checkpoint);
+}
+
+/* ---- JSON ---- */
+
+static void
+json_figures(JsonBuilder *json, double step_ns, double bubble_ratio, double tokens)
+{
+    rp_json_double(json, "step_ms", step_ns / 1e6, 6);
+    rp_json_double(json, "bubble_ratio", bubble_ratio, 9);
+    rp_json_double(json, "tokens_per_s", tokens_per_s(tokens, step_ns), 3);
+}
+
+/* Members device_bytes and host_bytes: planned, or (@outcome) opened. */
+static void
+json_memory(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
+{
+    guint host = job->run->n_devices;
+
+    json_builder_set_member_name(json, "device_bytes");
+    json_builder_begin_array(json);
+    for (guint a = 0; a < host; a++)
+        json_builder_add_int_value(json,
+                                   (gint64)(outcome != NULL ? opened_bytes(outcome, a)
+                                                            : rp_plan_arena_bytes(job->plan, a)));
+    json_builder_end_array(json);
+    rp_json_int(json, "host_bytes",
+                (gint64)(outcome != NULL ? opened_bytes(outcome, host)
+                                         : rp_plan_arena_bytes(job->plan, host)));
+}
+
+static void
+json_categories(JsonBuilder *json, const char *key, const RpTrainJob *job, guint arena)
+{
+    rp_json_object(json, key);
+    for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
+        rp_json_int(json, rp_buffer_category_name((RpBufferCategory)c),
+                    (gint64)rp_plan_category_bytes(job->plan, arena, (RpBufferCategory)c));
+    json_builder_end_object(json);
+}
+
+static void
+json_plan(JsonBuilder *json, const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+    const RpPlanOptions *options = &job->request.options;
+
+    rp_json_string(json, "model", run->model);
+    rp_json_string(json, "data", run->data);
+    rp_json_int(json, "parameters", (gint64)rp_weights_elements(job->weights));
+    rp_json_string(json, "dtype", rp_dtype_name(job->network.dtype));
+    rp_json_int(json, "samples", (gint64)job->summary.n_samples);
+    rp_json_int(json, "truncated_samples", (gint64)job->summary.n_truncated_samples);
+    rp_json_string(json, "schedule", options->schedule->name);
+    rp_json_bool(json, "async", options->async);
+    rp_json_int(json, "devices", options->gpus);
+    rp_json_int(json, "micro_batches", options->micro_batches);
+    rp_json_int(json, "gradient_accumulation_steps", run->gradient_accumulation_steps);
+    rp_json_int(json, "round", options->round);
+    rp_json_string(json, "partition", job->request.partition_source);
+    rp_json_partition(json, job->profile, job->request.partition);
+    rp_json_string(json, "times", job->profile->source);
+    rp_json_object(json, "predicted");
+    json_figures(json, (double)job->steady.iteration_ns, job->steady.ratio,
+                 (double)rp_train_job_step_tokens(job));
+    json_memory(json, job, NULL);
+    json_categories(json, "device_0_categories", job, 0);
+    json_categories(json, "host_categories", job, run->n_devices);
+    json_builder_end_object(json);
+}
+
+static void
+json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
+{
+    const RpTrainMeans *means = &outcome->means;
+
+    rp_json_int(json, "first_step", (gint64)outcome->first_step + 1);
+    rp_json_int(json, "last_step", (gint64)outcome->last_step);
+    if (outcome->last_step > outcome->first_step)
+        rp_json_double(json, "loss", outcome->last.loss, 9);
+    rp_json_object(json, "measured");
+    rp_json_int(json, "steady_steps", (gint64)means->steps);
+    if (means->steps > 0) {
+        json_figures(json, means->step_ns, means->bubble_ratio, means->tokens);
+        rp_json_double(json, "tokens_per_step", means->tokens, 3);
+    }
+    json_memory(json, job, outcome);
+    json_builder_end_object(json);
+    json_builder_set_member_name(json, "checkpoint");
+    if (outcome->checkpoint != NULL)
+        json_builder_add_string_value(json, outcome->checkpoint);
+    else
+        json_builder_add_null_value(json);
+    rp_json_bool(json, "saved", !outcome->unsaved);
+    rp_json_int(json, "signal", outcome->signal);
+}
+
+void
+rp_train_print_json(const RpTrainJob *job, const RpTrainOutcome *outcome)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_object(json);
+    json_plan(json, job);
+    if (outcome != NULL)
+        json_outcome(json, job, outcome);
+    json_builder_end_object(json);
+    rp_cli_print_json(json);
+}

@@ -1,0 +1,369 @@
+/* roundpipe train: what is known before the first step. */
+#include "cli/train.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/report.h"
+#include "exec/host/kernels.h"
+#include "exec/host/profile.h"
+#include "sim/simulate.h"
+
+#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
+
+void
+rp_train_job_clear(RpTrainJob *job)
+{
+    g_clear_pointer(&job->trace, rp_trace_free);
+    g_clear_pointer(&job->plan, rp_plan_free);
+    rp_request_clear(&job->request);
+    g_clear_pointer(&job->profile, rp_profile_free);
+    g_clear_pointer(&job->dataset, rp_dataset_free);
+    g_clear_pointer(&job->weights, rp_weights_free);
+    g_clear_pointer(&job->checkpoint, rp_safetensors_free);
+    *job = (RpTrainJob){0};
+}
+
+guint64
+rp_train_job_step_tokens(const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+
+    return (guint64)run->sequence_length * (guint64)run->micro_batch_size *
+           (guint64)run->micro_batches * (guint64)run->gradient_accumulation_steps;
+}
+
+/* ---- progress ---- */
+
+typedef struct {
+    const char *what; /* "reading d.jsonl: %s of %s samples" */
+    gint64 begin_us;
+    gint64 shown_us;
+} Progress;
+
+static gboolean
+show(Progress *progress, guint64 done, guint64 total)
+{
+    gint64 now_us = g_get_monotonic_time();
+    double seconds = (double)(now_us - progress->begin_us) / G_USEC_PER_SEC;
+
+    if (now_us - progress->shown_us < PROGRESS_INTERVAL_US || done == 0 || total == 0)
+        return TRUE;
+    progress->shown_us = now_us;
+    fprintf(stderr,
+            "\r\033[K%s: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT ", %.0f/s, %.0f s left",
+            progress->what, done, total, (double)done / seconds,
+            seconds * (double)(total - done) / (double)done);
+    fflush(stderr);
+    return TRUE;
+}
+
+static gboolean
+show_samples(guint64 done, guint64 total, gpointer user_data)
+{
+    return show(user_data, done, total);
+}
+
+static gboolean
+show_measurements(guint done, guint total, gpointer user_data)
+{
+    return show(user_data, done, total);
+}
+
+/* ---- model and data ---- */
+
+static gboolean
+open_model(RpTrainJob *job, GError **error)
+{
+    const RpRunFile *run = job->run;
+
+    if (!rp_hf_config_load(run->model, &job->config, error)) {
+        g_prefix_error(error, "model: ");
+        return FALSE;
+    }
+    job->checkpoint = rp_safetensors_open(run->model, error);
+    if (job->checkpoint == NULL) {
+        g_prefix_error(error, "model: ");
+        return FALSE;
+    }
+    job->weights = rp_weights_new(&job->config);
+    if (!rp_weights_bind(job->weights, job->checkpoint, error))
+        return FALSE;
+    job->network = (RpNetworkOptions){
+        .dtype = run->dtype_choice > 0 ? (RpDtype)(run->dtype_choice - 1)
+                                       : rp_weights_dtype(job->weights),
+        .sequences = (guint)run->micro_batch_size,
+        .tokens = (guint)run->sequence_length,
+        .head_chunk = (guint)run->head_chunk,
+    };
+    if ((guint64)run->sequence_length > job->config.max_positions)
+        fprintf(stderr,
+                "roundpipe train: note: sequence_length %" G_GINT64_FORMAT
+                " is beyond the model's max_position_embeddings, %u\n",
+                run->sequence_length, job->config.max_positions);
+    return TRUE;
+}
+
+/* What stands behind the end of a short sample. Nothing is learned there. */
+static gint32
+pad_id(const RpModelConfig *config)
+{
+    gint64 id = config->pad_id;
+
+    if (id == RP_MODEL_NO_TOKEN && config->n_eos > 0)
+        id = config->eos_ids[0];
+    return id >= 0 && id < (gint64)config->vocab ? (gint32)id : 0;
+}
+
+static gboolean
+open_data(RpTrainJob *job, GError **error)
+{
+    const RpRunFile *run = job->run;
+    gboolean terminal = isatty(STDERR_FILENO) == 1;
+    Progress progress = {.what = "reading data", .begin_us = g_get_monotonic_time()};
+    gboolean read;
+
+    job->dataset =
+        rp_dataset_open(run->data, job->config.vocab, (guint)run->sequence_length, error);
+    if (job->dataset == NULL) {
+        g_prefix_error(error, "data: ");
+        return FALSE;
+    }
+    read = rp_dataset_check(job->dataset, (guint)run->sequence_length,
+                            terminal ? show_samples : NULL, &progress, &job->summary, error);
+    if (terminal)
+        fputs("\r\033[K", stderr);
+    job->batcher = (RpBatcherOptions){
+        .micro_batches = (guint)run->micro_batches,
+        .sequences = (guint)run->micro_batch_size,
+        .tokens = (guint)run->sequence_length,
+        .pad_id = pad_id(&job->config),
+        .shuffle = run->shuffle != 0,
+        .seed = (guint64)run->seed,
+        .epoch_end = RP_EPOCH_END_CONTINUE,
+    };
+    return read;
+}
+
+/* ---- layer times ---- */
+
+static void
+take_string(char **to, const char *from)
+{
+    g_free(*to);
+    *to = g_strdup(from);
+}
+
+/* Times of a file for the sizes that the network has. */
+static gboolean
+take_times(RpProfile *profile, const RpProfile *file, const char *path, GError **error)
+{
+    if (file->n_layers != profile->n_layers) {
+        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
+                    "%s: expected times of the model's %u layers, found %u", path,
+                    profile->n_layers, file->n_layers);
+        return FALSE;
+    }
+    for (guint l = 0; l < file->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+        const RpLayer *times = &file->layers[l];
+
+        if (layer->kind != times->kind) {
+            g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
+                        "%s: layers[%u]: expected %s, found %s", path, l,
+                        rp_layer_kind_name(layer->kind), rp_layer_kind_name(times->kind));
+            return FALSE;
+        }
+        layer->forward_ns = times->forward_ns;
+        layer->backward_ns = times->backward_ns;
+        layer->recompute_ns = times->recompute_ns;
+        layer->weight_gradient_ns = times->weight_gradient_ns;
+        layer->forward_spread_ns = times->forward_spread_ns;
+        layer->backward_spread_ns = times->backward_spread_ns;
+    }
+    take_string(&profile->model, file->model);
+    take_string(&profile->device, file->device);
+    take_string(&profile->source, file->source);
+    take_string(&profile->origin, file->origin);
+    take_string(&profile->date, file->date);
+    profile->gpus = file->gpus;
+    profile->processors = file->processors;
+    profile->links = file->links;
+    profile->optimizer_parameters_per_s = file->optimizer_parameters_per_s;
+    return TRUE;
+}
+
+static RpProfile *
+read_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
+{
+    const char *path = job->run->profile;
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+    g_autoptr(RpProfile) file = rp_profile_load(path, error);
+    guint64 tokens = (guint64)job->network.sequences * job->network.tokens;
+
+    if (file == NULL || !take_times(profile, file, path, error))
+        return NULL;
+    if (!rp_profile_check_full(profile, error)) {
+        g_prefix_error(error, "%s: ", path);
+        return NULL;
+    }
+    if (rp_profile_micro_batch_tokens(file) != 0 && rp_profile_micro_batch_tokens(file) != tokens)
+        fprintf(stderr,
+                "roundpipe train: note: %s has times of micro-batches of %" G_GUINT64_FORMAT
+                " tokens, the run's have %" G_GUINT64_FORMAT "\n",
+                path, rp_profile_micro_batch_tokens(file), tokens);
+    return g_steal_pointer(&profile);
+}
+
+static RpProfile *
+measure_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
+{
+    gboolean terminal = isatty(STDERR_FILENO) == 1;
+    Progress progress = {.what = "measuring layers", .begin_us = g_get_monotonic_time()};
+    const RpHostProfileOptions options = {
+        .devices = job->run->n_devices,
+        .optimizer_threads = (guint)job->run->optimizer.threads,
+        .progress = terminal ? show_measurements : NULL,
+        .user_data = &progress,
+    };
+    RpProfile *profile = rp_host_profile(network, job->weights, &options, error);
+
+    if (terminal)
+        fputs("\r\033[K", stderr);
+    return profile;
+}
+
+/* ---- the plan ---- */
+
+static RpScheduleArgs
+schedule_args(const RpRunFile *run)
+{
+    return (RpScheduleArgs){
+        .schedule = g_strdup(run->schedule),
+        .gpus = (int)run->n_devices,
+        .micro_batches = (int)run->micro_batches,
+        .round = (int)run->round,
+        .stages = g_strdup(run->stages),
+        .forward_stages = g_strdup(run->forward_stages),
+        .backward_stages = g_strdup(run->backward_stages),
+        .partition = run->given_stages            ? NULL
+                     : run->partition_choice == 1 ? g_strdup("paper")
+                                                  : g_strdup("simulated"),
+        .fidelity = g_strdup("full"),
+        .recompute = run->recompute_choice == RP_RECOMPUTE_EARLY   ? g_strdup("early")
+                     : run->recompute_choice == RP_RECOMPUTE_GATED ? g_strdup("gated")
+                                                                   : NULL,
+        .transfers = g_strdup(run->transfers == RP_TRANSFERS_NAIVE ? "naive" : "windows"),
+        .consistency =
+            g_strdup(run->consistency == RP_CONSISTENCY_BLOCKING ? "blocking" : "events"),
+        .optimizer = g_strdup(run->optimizer.mode == RP_OPTIMIZER_LEAN ? "lean" : "fused"),
+        .async = run->async,
+    };
+}
+
+/* Messages of schedules and partitions speak of options; a run file has keys. */
+static void
+name_keys(GError *error)
+{
+    static const char *const names[][2] = {
+        {"--forward-stages", "forward_stages"},
+        {"--backward-stages", "backward_stages"},
+        {"--micro-batches", "micro_batches"},
+        {"--partition", "partition"},
+        {"--schedule", "schedule"},
+        {"--stages", "stages"},
+        {"--round", "round"},
+        {"--gpus", "devices"},
+    };
+    g_autoptr(GString) message = g_string_new(error->message);
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++)
+        g_string_replace(message, names[i][0], names[i][1], 0);
+    g_free(error->message);
+    error->message = g_string_free(g_steal_pointer(&message), FALSE);
+}
+
+static gboolean
+resolve(RpTrainJob *job, GError **error)
+{
+    RpScheduleArgs args = schedule_args(job->run);
+    GError *problem = NULL;
+    gboolean resolved = rp_request_resolve(&args, job->profile, &job->request, &problem);
+
+    rp_schedule_args_clear(&args);
+    if (resolved)
+        return TRUE;
+    name_keys(problem);
+    g_propagate_error(error, problem);
+    return FALSE;
+}
+
+/* Limits that the run file sets; what the machine has is the trainer's to check. Devices are
+ * threads here: their arenas come out of host memory. */
+static gboolean
+check_memory(const RpTrainJob *job, GError **error)
+{
+    const RpRunFile *run = job->run;
+    guint64 devices = 0;
+
+    for (guint g = 0; g < run->n_devices; g++)
+        devices += rp_plan_arena_bytes(job->plan, g);
+    if (run->host_memory_bytes > 0 && run->host_memory_bytes <= devices) {
+        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_MEMORY,
+                    "host memory: the arenas of %u devices alone need %" G_GUINT64_FORMAT
+                    " bytes, host_memory is %" G_GUINT64_FORMAT
+                    ": use fewer devices, a smaller micro-batch or a shorter sequence",
+                    run->n_devices, devices, run->host_memory_bytes);
+        return FALSE;
+    }
+    return rp_plan_check_memory(job->plan, run->device_memory_bytes,
+                                run->host_memory_bytes > 0 ? run->host_memory_bytes - devices : 0,
+                                error);
+}
+
+static gboolean
+predict(RpTrainJob *job, const RpNetwork *network, GError **error)
+{
+    const RpRunFile *run = job->run;
+    RpRequest *request = &job->request;
+    const guint calls = (guint)run->gradient_accumulation_steps;
+
+    if (!resolve(job, error))
+        return FALSE;
+
+    const RpPartition *partition = request->partition;
+    const guint rounds = request->options.micro_batches / request->options.round;
+
+    request->options.calls = calls;
+    request->options.constant_bytes = rp_network_constant_bytes(network);
+    request->window = rp_steady_window(
+        run->n_devices, (partition->n_forward + partition->n_backward) * rounds * calls);
+    request->iterations = request->window.iterations;
+    job->trace = rp_request_simulate(request, job->profile, &job->plan, error);
+    if (job->trace == NULL)
+        return FALSE;
+    job->steady = rp_report_steady(job->trace, request->window.first, request->window.end);
+    return check_memory(job, error);
+}
+
+gboolean
+rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, GError **error)
+{
+    job->run = run;
+    if (!open_model(job, error) || !open_data(job, error))
+        return FALSE;
+
+    RpNetwork *network =
+        rp_network_new(&job->config, job->weights, rp_host_kernels(), &job->network);
+    gboolean prepared = FALSE;
+
+    job->profile = strcmp(run->profile, "auto") == 0 ? measure_profile(job, network, error)
+                                                     : read_profile(job, network, error);
+    if (job->profile != NULL) {
+        job->profile->gpu_memory_bytes = run->device_memory_bytes;
+        prepared = predict(job, network, error);
+    }
+    rp_network_free(network);
+    return prepared;
+}

@@ -1,0 +1,136 @@
+/**
+ * roundpipe train, piece by piece: what is to be done (train-setup.c), the loop (train-loop.c),
+ * what is written of it (train-metrics.c) and printed (train-report.c).
+ */
+#pragma once
+
+#include "cli/cli.h"
+#include "cli/run-file.h"
+#include "exec/data/batch.h"
+#include "exec/model/network.h"
+#include "exec/model/safetensors.h"
+#include "exec/train/trainer.h"
+
+/* ---- train-setup.c ---- */
+
+/* Everything that is known before training. */
+typedef struct {
+    const RpRunFile *run;
+    RpModelConfig config;
+    RpSafetensors *checkpoint; /* the model's weights */
+    RpWeights *weights;
+    RpDataset *dataset;
+    RpDatasetSummary summary;
+    RpBatcherOptions batcher;
+    RpNetworkOptions network;
+    RpProfile *profile;
+    RpRequest request;
+    RpPlan *plan;    /* a few iterations, to predict with */
+    RpTrace *trace;  /* predicted */
+    RpSteady steady; /* predicted step time and bubble ratio */
+} RpTrainJob;
+
+void rp_train_job_clear(RpTrainJob *job);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
+
+/**
+ * rp_train_job_prepare:
+ * @run: borrowed by @job
+ *
+ * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
+ * the model, plans and simulates. Takes no memory for training.
+ *
+ * Errors: those of every part; a plan that exceeds a limit of the run file: RP_PLANNER_ERROR_MEMORY
+ */
+gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Tokens of a step if no sequence is padded. */
+guint64 rp_train_job_step_tokens(const RpTrainJob *job);
+
+/* ---- train-metrics.c ---- */
+
+/* What is known of steps that are over. */
+typedef struct _RpTrainMetrics RpTrainMetrics;
+
+/* Means over steady steps: not the first two, nor the two after a pause. */
+typedef struct {
+    guint64 steps;
+    double step_ns;
+    double bubble_ratio; /* of their whole time */
+    double tokens;       /* of a step, without padding */
+} RpTrainMeans;
+
+/* @scaled: lines also have the loss scale. @total_steps: of the run */
+RpTrainMetrics *rp_train_metrics_new(gboolean scaled, guint64 total_steps);
+void rp_train_metrics_free(RpTrainMetrics *metrics);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)
+
+/**
+ * rp_train_metrics_open:
+ * @path: `metrics.jsonl`
+ * @keep_steps: lines up to this step stay, later ones are removed; 0 = a new file
+ *
+ * From now on every step writes its line. Errors: G_FILE_ERROR
+ */
+gboolean rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_steps,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* RpStepDone: one line of the file, and of progress on a terminal. @metrics is RpTrainMetrics. */
+void rp_train_metrics_add(gpointer metrics, const RpStepReport *report);
+/* The pipeline ran empty: the next two steps are not steady. */
+void rp_train_metrics_pause(RpTrainMetrics *metrics);
+/* The last report. Returns: (nullable): none yet */
+const RpStepReport *rp_train_metrics_last(const RpTrainMetrics *metrics);
+RpTrainMeans rp_train_metrics_means(const RpTrainMetrics *metrics);
+/* Removes the progress line, before something else is printed. */
+void rp_train_metrics_clear_line(void);
+/* Why lines could not be written, or %NULL. */
+const GError *rp_train_metrics_error(const RpTrainMetrics *metrics);
+
+/* ---- train-loop.c ---- */
+
+typedef struct {
+    gboolean resume;
+    char *checkpoint;           /* to go on from; found if it is not given */
+    const char *trace;          /* measured, or %NULL */
+    const char *save_gradients; /* %NULL: train */
+} RpTrainHow;
+
+/* How training went. Zero-initialise. */
+typedef struct {
+    guint64 first_step;  /* done before: 0, or of the checkpoint */
+    guint64 last_step;   /* done now */
+    RpStepReport last;   /* valid if last_step > first_step */
+    RpTrainMeans means;  /* measured */
+    GArray *arena_bytes; /* (element-type guint64): of each device, then the host: as opened */
+    char *checkpoint;    /* the last that was saved, or %NULL */
+    gboolean unsaved;    /* the last attempt failed */
+    int signal;          /* that ended it, or 0 */
+} RpTrainOutcome;
+
+void rp_train_outcome_clear(RpTrainOutcome *outcome);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainOutcome, rp_train_outcome_clear)
+
+/* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
+ * the way of a new run. Errors: G_FILE_ERROR_EXIST with the remedy, G_FILE_ERROR,
+ * RP_CHECKPOINT_ERROR_* */
+gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Trains. Errors: those of the trainer, with the last checkpoint's path */
+gboolean rp_train_run(const RpTrainJob *job, const RpTrainHow *how, RpTrainOutcome *outcome,
+                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* One step that changes nothing; its gradients into a file. */
+gboolean rp_train_save_gradients(const RpTrainJob *job, const RpTrainHow *how,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- train-report.c ---- */
+
+/* The plan, before step 1. */
+void rp_train_print_plan(const RpTrainJob *job);
+/* Predicted against measured, after the last. */
+void rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome);
+/* Both as JSON. @outcome: (nullable): of a dry run */
+void rp_train_print_json(const RpTrainJob *job, const RpTrainOutcome *outcome);

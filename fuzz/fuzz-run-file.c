@@ -1,0 +1,38 @@
+/**
+ * Whatever the bytes: reading a run file neither crashes nor leaks; a refusal is one line that
+ * names the file; what is accepted, written as resolved, reads as the same run.
+ */
+#include <glib.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "cli/run-file.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpRunFile) run = rp_run_file_parse("fuzz", (const char *)data, size, NULL, &error);
+
+    if (run == NULL) {
+        g_assert(error->domain == RP_RUN_FILE_ERROR);
+        g_assert(g_str_has_prefix(error->message, "fuzz: "));
+        g_assert(g_utf8_validate(error->message, -1, NULL));
+        g_assert(strchr(error->message, '\n') == NULL);
+        return 0;
+    }
+    g_assert_no_error(error);
+    g_assert(run->n_devices >= 1 && run->n_devices <= RP_RUN_FILE_MAX_DEVICES);
+    g_assert(run->steps >= 1 && run->sequence_length >= 2 && run->micro_batches >= 1);
+    g_assert(run->optimizer.beta1 >= 0 && run->optimizer.beta1 < 1);
+
+    g_autoptr(RpRunFile) again =
+        rp_run_file_parse("again", run->resolved, strlen(run->resolved), NULL, &error);
+
+    g_assert_no_error(error);
+    g_assert_cmpstr(again->resolved, ==, run->resolved);
+    return 0;
+}

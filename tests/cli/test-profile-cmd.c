@@ -1,0 +1,213 @@
+/* `roundpipe profile` as a user runs it, and the file that it writes. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+
+#include "core/profile.h"
+#include "exec/host/kernels.h"
+#include "exec/model/network.h"
+
+#define CONFIG                                                                                     \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":3,"        \
+    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33,"                        \
+    "\"max_position_embeddings\":32,\"tie_word_embeddings\":true}"
+
+#define QUICK "--seconds 0.01"
+
+static void
+make_config(void)
+{
+    g_autofree char *directory = rp_cli_temporary("shapes");
+    g_autofree char *path = rp_cli_temporary("shapes/config.json");
+
+    assert_int_equal(g_mkdir_with_parents(directory, 0777), 0);
+    assert_true(g_file_set_contents(path, CONFIG, -1, NULL));
+}
+
+static RpProfile *
+load(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    g_autoptr(GError) error = NULL;
+    RpProfile *profile = rp_profile_load(path, &error);
+
+    rp_assert_no_error(error);
+    return profile;
+}
+
+/* Sizes as the network itself gives them. */
+static void
+assert_sizes(const RpProfile *profile, RpDtype dtype, guint sequences, guint tokens)
+{
+    g_autofree char *path = rp_cli_temporary("shapes/config.json");
+    const RpNetworkOptions options = {.dtype = dtype, .sequences = sequences, .tokens = tokens};
+    g_autoptr(GError) error = NULL;
+    RpModelConfig config;
+
+    assert_true(rp_hf_config_load(path, &config, &error));
+    g_autoptr(RpWeights) weights = rp_weights_new(&config);
+    g_autoptr(RpNetwork) network = rp_network_new(&config, weights, rp_host_kernels(), &options);
+    g_autoptr(RpProfile) expected = rp_network_profile(network);
+
+    assert_int_equal(profile->n_layers, expected->n_layers);
+    assert_string_equal(profile->dtype, expected->dtype);
+    assert_int_equal(profile->sequences, sequences);
+    assert_int_equal(profile->tokens_per_sequence, tokens);
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const RpLayer *a = &profile->layers[l], *b = &expected->layers[l];
+
+        assert_int_equal(a->kind, b->kind);
+        assert_int_equal(a->parameter_bytes, b->parameter_bytes);
+        assert_int_equal(a->gradient_bytes, b->gradient_bytes);
+        assert_int_equal(a->tied_bytes, b->tied_bytes);
+        assert_int_equal(a->input_bytes, b->input_bytes);
+        assert_int_equal(a->output_bytes, b->output_bytes);
+        assert_int_equal(a->activation_bytes, b->activation_bytes);
+        assert_int_equal(a->forward_workspace_bytes, b->forward_workspace_bytes);
+        assert_int_equal(a->backward_workspace_bytes, b->backward_workspace_bytes);
+        assert_int_equal(a->n_tensors, b->n_tensors);
+    }
+}
+
+static void
+writes_a_file_with_times_and_the_networks_sizes(void **state)
+{
+    make_config();
+    g_auto(RpCliRun) run = rp_cli_run("profile --devices host:3 @T/shapes -o @T/p.json " QUICK
+                                      " --micro-batch-size 2 --sequence-length 8 --dtype fp32");
+    assert_int_equal(run.code, 0);
+    assert_string_equal(run.err, ""); /* no progress into a pipe */
+    assert_non_null(strstr(run.out, "random weights"));
+    assert_non_null(strstr(run.out, "block          3"));
+
+    g_autoptr(RpProfile) profile = load("p.json");
+    g_autoptr(GError) error = NULL;
+    assert_sizes(profile, RP_DTYPE_FP32, 2, 8);
+    assert_true(rp_profile_check_full(profile, &error));
+    assert_string_equal(profile->model, "shapes");
+    assert_string_equal(profile->source, "measured");
+    assert_non_null(strstr(profile->origin, "roundpipe profile --devices host:3"));
+    assert_int_equal(profile->gpus, 3);
+    assert_int_not_equal(profile->processors, 0);
+    assert_true(profile->optimizer_parameters_per_s > 0);
+    assert_true(profile->links.host_bytes_per_s >= profile->links.h2d_bytes_per_s);
+    for (guint l = 0; l < profile->n_layers; l++) {
+        assert_true(profile->layers[l].forward_ns > 0);
+        assert_true(profile->layers[l].backward_ns > 0);
+        assert_true(profile->layers[l].recompute_ns > 0);
+    }
+    /* equal layers are measured once */
+    assert_int_equal(profile->layers[1].forward_ns, profile->layers[3].forward_ns);
+    assert_int_equal(profile->layers[1].backward_ns, profile->layers[3].backward_ns);
+}
+
+static void
+the_file_is_simulated_in_full(void **state)
+{
+    make_config();
+    g_auto(RpCliRun) run =
+        rp_cli_run("profile --devices host:2 @T/shapes -o @T/s.json --sequence-length 4 " QUICK);
+    assert_int_equal(run.code, 0);
+    g_auto(RpCliRun) simulated = rp_cli_run("simulate @T/s.json --schedule roundpipe --gpus 2 "
+                                            "--micro-batches 4 --fidelity full --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&simulated);
+    assert_true(rp_cli_number(root, "makespan_ms") > 0);
+}
+
+static void
+prints_the_table_as_json(void **state)
+{
+    make_config();
+    g_auto(RpCliRun) run = rp_cli_run("profile --devices host @T/shapes/config.json -o @T/j.json "
+                                      "--head-chunk 4 --json " QUICK);
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpProfile) profile = load("j.json");
+    /* as many tokens as the model has positions; bf16 where nothing is said */
+    assert_int_equal(rp_cli_number(root, "sequence_length"), 32);
+    assert_int_equal(rp_cli_number(root, "micro_batch_size"), 1);
+    assert_int_equal(rp_cli_number(root, "devices"), 1);
+    assert_string_equal(profile->dtype, "bf16");
+    assert_int_equal(rp_cli_number(root, "layers.1.count"), 3);
+    assert_true(fabs(rp_cli_number(root, "layers.1.forward_ms") -
+                     (double)profile->layers[1].forward_ns / 1e6) < 1e-9);
+    assert_true(fabs(rp_cli_number(root, "layers.2.backward_ms") -
+                     (double)profile->layers[4].backward_ns / 1e6) < 1e-9);
+}
+
+static void
+takes_weights_and_their_type_from_a_directory(void **state)
+{
+    make_config();
+    g_auto(RpCliRun) init =
+        rp_cli_run("init @T/shapes/config.json -o @T/model --seed 1 --dtype fp16");
+    assert_int_equal(init.code, 0);
+    g_auto(RpCliRun) run =
+        rp_cli_run("profile --devices host:1 @T/model -o @T/w.json --json " QUICK);
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpProfile) profile = load("w.json");
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "weights")), "given");
+    assert_sizes(profile, RP_DTYPE_FP16, 1, 32);
+}
+
+static void
+says_what_is_wrong(void **state)
+{
+    static const struct {
+        const char *words;
+        int code;
+        const char *message;
+    } cases[] = {
+        {"profile --devices host:1 -o @T/x.json", 2, "expected MODEL_DIR"},
+        {"profile @T/shapes -o @T/x.json", 2, "--devices: expected host:N"},
+        {"profile --devices host:1 @T/shapes", 2, "--output: expected a file"},
+        {"profile --devices host:1 @T/shapes -o -", 2, "standard output has the table"},
+        {"profile --devices host:0 @T/shapes -o @T/x.json", 2, "N from 1 to 4096, found"},
+        {"profile --devices host:1x @T/shapes -o @T/x.json", 2, "N from 1 to 4096, found"},
+        {"profile --devices hosts @T/shapes -o @T/x.json", 2, "found \"hosts\""},
+        {"profile --devices cuda:0 @T/shapes -o @T/x.json", 2, "CUDA is not built in"},
+        {"profile --devices host:1 @T/shapes -o @T/x.json --dtype bf17", 2, "did you mean"},
+        {"profile --devices host:1 @T/shapes -o @T/x.json --seconds 0", 2, "--seconds: expected"},
+        {"profile --devices host:1 @T/shapes -o @T/x.json --sequence-length 0", 2,
+         "--sequence-length: expected a number of 1 or more"},
+        {"profile --devices host:1 @T/shapes -o @T/x.json --sequence-length 65536 "
+         "--micro-batch-size 65536",
+         2, "expected at most 2147483647 tokens"},
+        {"profile --devices host:1 qwen3-0.6 -o @T/x.json", 2, "did you mean \"qwen3-0.6b\"?"},
+        {"profile --devices host:1 gpt-oss-20b -o @T/x.json", 2, "dense Qwen3 or Llama"},
+        {"profile --devices host:1 @T/none -o @T/x.json", 1, "none"},
+        {"profile --devices host:1 @R/README.md -o @T/x.json", 1, "README.md"},
+        {"profile --devices host:1 @T/shapes -o /dev/null/x", 1, "/dev/null/x"},
+    };
+
+    make_config();
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
+        g_autofree char *made = rp_cli_temporary("x.json");
+
+        if (run.code != cases[i].code || !strstr(run.err, cases[i].message))
+            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
+        assert_false(g_file_test(made, G_FILE_TEST_EXISTS));
+    }
+}
+
+/* The fixture's own takes files away, but not what is in directories. */
+static int
+teardown(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("rm -rf @T/shapes @T/model");
+
+    return rp_cli_teardown(state) != 0 || run.code != 0;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(writes_a_file_with_times_and_the_networks_sizes),
+        cmocka_unit_test(the_file_is_simulated_in_full),
+        cmocka_unit_test(prints_the_table_as_json),
+        cmocka_unit_test(takes_weights_and_their_type_from_a_directory),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
+}

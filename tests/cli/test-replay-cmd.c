@@ -1,0 +1,116 @@
+/* `roundpipe replay` as a user runs it: short runs, whose times are looked at for sense only. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+
+#define RUN "--schedule roundpipe --gpus 2 --micro-batches 4"
+
+static void
+prints_what_was_predicted_and_what_was_measured(void **state)
+{
+    static const char *const fidelities[] = {"compute", "full"};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(fidelities); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_run("replay @Q " RUN " --seconds 0.3 --fidelity %s --json", fidelities[i]);
+        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_auto(RpCliRun) simulated =
+            rp_cli_run("simulate @Q " RUN " --fidelity %s --json", fidelities[i]);
+        g_autoptr(JsonNode) expected = rp_cli_json(&simulated);
+
+        assert_string_equal(json_node_get_string(rp_cli_member(root, "fidelity")), fidelities[i]);
+        assert_int_equal(rp_cli_number(root, "gpus"), 2);
+        assert_true(rp_cli_number(root, "plan_tasks") > 0);
+        assert_true(rp_cli_number(root, "scale") > 0);
+        assert_true(rp_cli_number(root, "predicted.makespan_ms") > 0);
+        assert_true(rp_cli_number(root, "measured.makespan_ms") > 0);
+        assert_true(rp_cli_number(root, "measured.bubble_ratio") >= 0);
+        assert_true(rp_cli_number(root, "measured.bubble_ratio") < 1);
+        assert_true(rp_cli_number(root, "engine_us_per_task.worker_cpu") > 0);
+        assert_true(rp_cli_number(root, "device_threads_late_us.max") >=
+                    rp_cli_number(root, "device_threads_late_us.mean"));
+        if (i == 0) /* the shared links of `full` are not replayed */
+            assert_true(fabs(rp_cli_number(root, "predicted.makespan_ms") -
+                             rp_cli_number(expected, "makespan_ms")) < 1e-6);
+    }
+}
+
+/* The processors of a profile are not what a replay runs on. */
+static void
+tasks_that_only_take_their_time_share_no_processors(void **state)
+{
+    static const char text[] =
+        "{\"format\":\"roundpipe-profile/1\",\"processors\":1,\"layers\":"
+        "[{\"kind\":\"block\",\"count\":4,\"forward_ms\":10,\"backward_ms\":20}]}";
+    g_autofree char *path = rp_cli_temporary("one.json");
+
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+    g_auto(RpCliRun) run = rp_cli_run("replay @T/one.json --schedule gpipe --gpus 4 "
+                                      "--micro-batches 4 --seconds 0.1 --json");
+    g_auto(RpCliRun) simulated = rp_cli_run("simulate @T/one.json --schedule gpipe --gpus 4 "
+                                            "--micro-batches 4 --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(JsonNode) shared = rp_cli_json(&simulated);
+
+    /* (M + N - 1) (forward + recompute + backward); on one processor all the work */
+    assert_true(fabs(rp_cli_number(root, "predicted.makespan_ms") - 7 * 40) < 1e-3);
+    assert_true(fabs(rp_cli_number(shared, "makespan_ms") - 4 * 4 * 40) < 1e-3);
+}
+
+static void
+writes_the_measured_trace(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("replay @Q " RUN " --seconds 0.1 --trace @T/trace.json");
+
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.out, "the trace follows the plan (verified)"));
+    assert_non_null(strstr(run.out, "makespan, ms"));
+    g_auto(RpCliRun) verified =
+        rp_cli_run("verify @Q " RUN " --fidelity compute --trace @T/trace.json");
+    if (verified.code != 0)
+        fail_msg("%s", verified.err);
+}
+
+static void
+says_what_is_wrong(void **state)
+{
+    static const struct {
+        const char *words;
+        int code;
+        const char *message;
+    } cases[] = {
+        {"replay", 2, "expected PROFILE.json"},
+        {"replay @Q @Q " RUN, 2, "one word too many"},
+        {"replay @Q --gpus 2 --micro-batches 4", 2, "--schedule"},
+        {"replay @Q --schedule roundpip --gpus 2 --micro-batches 4", 2, "did you mean"},
+        {"replay @Q " RUN " --scale 1 --seconds 1", 2, "--scale and --seconds exclude each other"},
+        {"replay @Q " RUN " --seconds -1", 2, "--seconds between 0 and 86400"},
+        {"replay @Q " RUN " --scale 1001", 2, "--scale between 0 and 1000"},
+        {"replay @Q " RUN " --scale nan", 2, "--scale between 0 and 1000"},
+        {"replay @Q " RUN " --second 1", 2, "--seconds?"},
+        {"replay @Q " RUN " --trace -", 2, "standard output has the report"},
+        {"replay @Q " RUN " --trace /dev/null/x", 1, "/dev/null/x"},
+        {"replay @T/none.json " RUN, 1, "none.json"},
+        {"replay @Q --schedule roundpipe --gpus 2 --micro-batches 0", 2, "--micro-batches"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
+
+        if (run.code != cases[i].code || !strstr(run.err, cases[i].message))
+            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
+        assert_string_equal(run.out, "");
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prints_what_was_predicted_and_what_was_measured),
+        cmocka_unit_test(tasks_that_only_take_their_time_share_no_processors),
+        cmocka_unit_test(writes_the_measured_trace),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}

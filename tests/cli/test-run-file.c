@@ -1,0 +1,429 @@
+/* Run files: what is read, and what is said of one that is wrong. */
+#include "tests/rp-test.h"
+
+#include "cli/cli.h"
+#include "cli/run-file.h"
+
+#define LEAST "model: m\ndata: d.jsonl\noutput: o\nsequence_length: 64\nsteps: 10\n"
+
+typedef struct {
+    RpRunFile *run;
+    GError *error;
+} Fixture;
+
+static int
+setup(void **state)
+{
+    *state = g_new0(Fixture, 1);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *fixture = *state;
+
+    rp_run_file_free(fixture->run);
+    g_clear_error(&fixture->error);
+    g_free(fixture);
+    return 0;
+}
+
+static const RpRunFile *
+parse(Fixture *fixture, const char *text, const char *const *sets)
+{
+    g_clear_pointer(&fixture->run, rp_run_file_free);
+    g_clear_error(&fixture->error);
+    fixture->run = rp_run_file_parse("run.yaml", text, strlen(text), sets, &fixture->error);
+    if ((fixture->run == NULL) != (fixture->error != NULL))
+        fail_msg("result and error disagree: %s", text);
+    return fixture->run;
+}
+
+/* A text that is refused with exactly @message. */
+static void
+refuse(Fixture *fixture, const char *text, const char *set, const char *message)
+{
+    const char *sets[] = {set, NULL};
+
+    if (parse(fixture, text, sets) != NULL)
+        fail_msg("accepted: %s %s", text, set != NULL ? set : "");
+    if (strcmp(fixture->error->message, message) != 0)
+        fail_msg("of %s\n  expected: %s\n  found:    %s", text, message, fixture->error->message);
+    assert_int_equal(fixture->error->domain == RP_CLI_ERROR, g_str_has_prefix(message, "--set"));
+}
+
+static void
+fills_in_every_default(void **state)
+{
+    const RpRunFile *run = parse(*state, LEAST, NULL);
+
+    rp_assert_no_error(((Fixture *)*state)->error);
+    assert_string_equal(run->model, "m");
+    assert_string_equal(run->data, "d.jsonl");
+    assert_string_equal(run->output, "o");
+    assert_int_equal(run->sequence_length, 64);
+    assert_int_equal(run->steps, 10);
+    assert_int_equal(run->n_devices, 1);
+    assert_int_equal(run->dtype_choice, 0);
+    assert_int_equal(run->micro_batch_size, 1);
+    assert_int_equal(run->micro_batches, 8);
+    assert_int_equal(run->gradient_accumulation_steps, 1);
+    assert_int_equal(run->seed, 0);
+    assert_true(run->shuffle);
+    assert_string_equal(run->schedule, "roundpipe");
+    assert_true(run->async);
+    assert_int_equal(run->round, 0);
+    assert_int_equal(run->partition_choice, 0);
+    assert_false(run->given_stages);
+    assert_null(run->stages);
+    assert_int_equal(run->recompute_choice, RP_RECOMPUTE_DEFAULT);
+    assert_int_equal(run->transfers, RP_TRANSFERS_WINDOWS);
+    assert_int_equal(run->consistency, RP_CONSISTENCY_EVENTS);
+    assert_true(run->device_memory_bytes == 0 && run->host_memory_bytes == 0);
+    assert_int_equal(run->head_chunk, 1024);
+    assert_string_equal(run->profile, "auto");
+    assert_null(run->trace);
+    assert_int_equal(run->optimizer.mode, RP_OPTIMIZER_FUSED);
+    assert_true(run->optimizer.learning_rate == 1e-4);
+    assert_int_equal(run->optimizer.schedule, RP_LEARNING_RATE_COSINE);
+    assert_int_equal(run->optimizer.warmup_steps, 0);
+    assert_true(run->optimizer.weight_decay == 0.01);
+    assert_true(run->optimizer.beta1 == 0.9 && run->optimizer.beta2 == 0.999);
+    assert_true(run->optimizer.epsilon == 1e-8);
+    assert_true(run->optimizer.max_grad_norm == 1.0);
+    assert_int_equal(run->optimizer.threads, 1);
+    assert_true(run->loss_scale.initial == 65536);
+    assert_int_equal(run->loss_scale.growth_interval, 2000);
+    assert_int_equal(run->checkpoint.every, 0);
+    assert_int_equal(run->checkpoint.keep, 3);
+}
+
+static void
+reads_every_key(void **state)
+{
+    const RpRunFile *run = parse(
+        *state,
+        LEAST "devices: host:4\nseed: 010\ndtype: bf16\nmicro_batch_size: 2\nmicro_batches: 16\n"
+              "gradient_accumulation_steps: 3\nshuffle: no\nschedule: 1f1b\n"
+              "async: yes\nstages: \"3,3,2\"\nrecompute: gated\ntransfers: naive\n"
+              "consistency: blocking\ndevice_memory: 24GiB\nhost_memory: 1.5GB\n"
+              "head_chunk: 256\nprofile: times.json\ntrace: trace.json\n"
+              "optimizer: {mode: lean, learning_rate: 3.0e-4, schedule: linear,\n"
+              "  warmup_steps: 5, weight_decay: 0.1, beta1: 0.8, beta2: 0.95,\n"
+              "  epsilon: 1e-6, max_grad_norm: 0, threads: 2}\n"
+              "loss_scale:\n  initial: 1024\n  growth_interval: 100\n"
+              "checkpoint:\n  every: 50\n  keep: 0\n",
+        NULL);
+
+    rp_assert_no_error(((Fixture *)*state)->error);
+    assert_int_equal(run->n_devices, 4);
+    assert_int_equal(run->dtype_choice, RP_DTYPE_BF16 + 1);
+    assert_int_equal(run->micro_batch_size, 2);
+    assert_int_equal(run->micro_batches, 16);
+    assert_int_equal(run->gradient_accumulation_steps, 3);
+    assert_int_equal(run->seed, 10);
+    assert_false(run->shuffle);
+    assert_string_equal(run->schedule, "1f1b");
+    assert_true(run->async);
+    assert_true(run->given_stages);
+    assert_string_equal(run->stages, "3,3,2");
+    assert_int_equal(run->recompute_choice, RP_RECOMPUTE_GATED);
+    assert_int_equal(run->transfers, RP_TRANSFERS_NAIVE);
+    assert_int_equal(run->consistency, RP_CONSISTENCY_BLOCKING);
+    assert_true(run->device_memory_bytes == (guint64)24 << 30);
+    assert_true(run->host_memory_bytes == 1500000000);
+    assert_int_equal(run->head_chunk, 256);
+    assert_string_equal(run->profile, "times.json");
+    assert_string_equal(run->trace, "trace.json");
+    assert_int_equal(run->optimizer.mode, RP_OPTIMIZER_LEAN);
+    assert_true(run->optimizer.learning_rate == 3e-4);
+    assert_int_equal(run->optimizer.schedule, RP_LEARNING_RATE_LINEAR);
+    assert_int_equal(run->optimizer.warmup_steps, 5);
+    assert_true(run->optimizer.weight_decay == 0.1);
+    assert_true(run->optimizer.beta1 == 0.8 && run->optimizer.beta2 == 0.95);
+    assert_true(run->optimizer.epsilon == 1e-6);
+    assert_true(run->optimizer.max_grad_norm == 0);
+    assert_int_equal(run->optimizer.threads, 2);
+    assert_true(run->loss_scale.initial == 1024);
+    assert_int_equal(run->loss_scale.growth_interval, 100);
+    assert_int_equal(run->checkpoint.every, 50);
+    assert_int_equal(run->checkpoint.keep, 0);
+}
+
+static void
+is_synchronous_by_default_only_where_stages_are_bound(void **state)
+{
+    static const struct {
+        const char *text;
+        gboolean async;
+    } cases[] = {{LEAST "schedule: roundpipe\n", TRUE},
+                 {LEAST "schedule: gpipe\n", FALSE},
+                 {LEAST "schedule: interleaved-1f1b\n", FALSE},
+                 {LEAST "schedule: looped-bfs\nasync: true\n", TRUE},
+                 {LEAST "async: false\n", FALSE}};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        const RpRunFile *run = parse(*state, cases[i].text, NULL);
+
+        rp_assert_no_error(((Fixture *)*state)->error);
+        assert_int_equal(run->async, cases[i].async);
+    }
+}
+
+static void
+takes_a_list_of_stages_as_text_or_as_a_list(void **state)
+{
+    const RpRunFile *run =
+        parse(*state, LEAST "forward_stages: [3, 3]\nbackward_stages:\n  - 2\n  - 3*2\n", NULL);
+
+    rp_assert_no_error(((Fixture *)*state)->error);
+    assert_string_equal(run->forward_stages, "3,3");
+    assert_string_equal(run->backward_stages, "2,3*2");
+    run = parse(*state, LEAST "stages: []\ntrace: ~\nasync:\nshuffle: null\noptimizer:\n", NULL);
+    rp_assert_no_error(((Fixture *)*state)->error);
+    assert_null(run->stages);
+    assert_null(run->trace);
+    assert_true(run->async && run->shuffle);
+    assert_true(run->optimizer.learning_rate == 1e-4);
+}
+
+static void
+lets_the_command_line_win_and_the_last_word_of_it(void **state)
+{
+    const char *sets[] = {"steps=20",       "optimizer.learning_rate=1e-3",
+                          "steps=30",       "output=a=b",
+                          "trace=t.json",   "trace=",
+                          "model=a: 'b' #", NULL};
+    const RpRunFile *run = parse(*state, LEAST "optimizer: {learning_rate: 5}\n", sets);
+
+    rp_assert_no_error(((Fixture *)*state)->error);
+    assert_int_equal(run->steps, 30);
+    assert_true(run->optimizer.learning_rate == 1e-3);
+    assert_string_equal(run->output, "a=b");
+    assert_null(run->trace);
+    assert_string_equal(run->model, "a: 'b' #");
+}
+
+static void
+names_an_unknown_key_its_place_and_the_nearest_one(void **state)
+{
+    Fixture *fixture = *state;
+
+    refuse(fixture, LEAST "modle: m\n", NULL,
+           "run.yaml: line 6, column 1: no key \"modle\"; did you mean \"model\"?");
+    refuse(fixture, LEAST "optimizer:\n  lerning_rate: 1\n", NULL,
+           "run.yaml: line 7, column 3: no key \"optimizer.lerning_rate\"; did you mean "
+           "\"optimizer.learning_rate\"?");
+    refuse(fixture, LEAST "learning_rate: 1\n", NULL,
+           "run.yaml: line 6, column 1: no key \"learning_rate\"; did you mean "
+           "\"optimizer.learning_rate\"?");
+    refuse(fixture, LEAST "optimiser: {beta1: 0}\n", NULL,
+           "run.yaml: line 6, column 1: no key \"optimiser\"; did you mean \"optimizer\"?");
+    refuse(fixture, LEAST "colour: blue\n", NULL,
+           "run.yaml: line 6, column 1: no key \"colour\"; docs/train.md lists them");
+    refuse(fixture, LEAST, "step=5", "--set: no key \"step\"; did you mean \"steps\"?");
+    refuse(fixture, LEAST, "optimizer.beta=0",
+           "--set: no key \"optimizer.beta\"; did you mean \"optimizer.beta1\"?");
+    refuse(fixture, LEAST, "lr", "--set: expected KEY=VALUE, found \"lr\"");
+    refuse(fixture, LEAST, "=1", "--set: expected KEY=VALUE, found \"=1\"");
+    refuse(fixture, LEAST, "optimizer=1",
+           "--set: \"optimizer\" has keys of its own; expected one of them, as --set "
+           "optimizer.KEY=VALUE");
+}
+
+static void
+refuses_a_key_twice_or_none_where_one_is_needed(void **state)
+{
+    Fixture *fixture = *state;
+
+    refuse(fixture, LEAST "steps: 11\n", NULL,
+           "run.yaml: line 6, column 1: steps: expected once, found again (first on line 5)");
+    refuse(fixture, LEAST "optimizer: {beta1: 0, beta1: 0}\n", NULL,
+           "run.yaml: line 6, column 23: optimizer.beta1: expected once, found again (first on "
+           "line 6)");
+    refuse(fixture, "model: m\n", NULL,
+           "run.yaml: data: expected text of 1 to 4096 bytes, found nothing");
+    refuse(fixture, "model: m\ndata: d\noutput: o\nsequence_length: 8\n", NULL,
+           "run.yaml: steps: expected a whole number from 1 to 1000000000000, found nothing");
+    refuse(fixture, LEAST,
+           "steps=", "--set steps: expected a whole number from 1 to 1000000000000, found nothing");
+    refuse(fixture, LEAST "devices: ''\n", NULL,
+           "run.yaml: line 6, column 10: devices: expected text of 1 to 4096 bytes, found nothing");
+}
+
+static void
+refuses_values_of_the_wrong_type(void **state)
+{
+    Fixture *fixture = *state;
+
+    refuse(fixture, LEAST "seed: one\n", NULL,
+           "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
+           "9007199254740992, found \"one\"");
+    refuse(fixture, LEAST "seed: 1.5\n", NULL,
+           "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
+           "9007199254740992, found \"1.5\"");
+    refuse(fixture, LEAST "seed: 12x\n", NULL,
+           "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
+           "9007199254740992, found \"12x\"");
+    refuse(fixture, LEAST, "optimizer.beta1=0.5x",
+           "--set optimizer.beta1: expected a number from 0 to less than 1, found \"0.5x\"");
+    refuse(fixture, LEAST "shuffle: flase\n", NULL,
+           "run.yaml: line 6, column 10: shuffle: expected one of false, true, no, yes, off, on, "
+           "found \"flase\"; did you mean \"false\"?");
+    refuse(fixture, LEAST "schedule: 1f1c\n", NULL,
+           "run.yaml: line 6, column 11: schedule: expected one of roundpipe, gpipe, 1f1b, "
+           "interleaved-1f1b, looped-bfs, mobius, found \"1f1c\"; did you mean \"1f1b\"?");
+    refuse(fixture, LEAST "schedule: 1\n", NULL,
+           "run.yaml: line 6, column 11: schedule: expected one of roundpipe, gpipe, 1f1b, "
+           "interleaved-1f1b, looped-bfs, mobius, found \"1\"");
+    refuse(fixture, LEAST, "dtype=bf61",
+           "--set dtype: expected one of fp32, bf16, fp16, found \"bf61\"; did you mean \"bf16\"?");
+    refuse(fixture, LEAST "optimizer:\n  beta1: high\n", NULL,
+           "run.yaml: line 7, column 10: optimizer.beta1: expected a number from 0 to less than "
+           "1, found \"high\"");
+    refuse(fixture, LEAST "optimizer: fast\n", NULL,
+           "run.yaml: line 6, column 12: optimizer: expected keys of its own, found a value");
+    refuse(fixture, LEAST "seed: [1]\n", NULL,
+           "run.yaml: line 6, column 7: seed: expected a value, found a list");
+    refuse(fixture, LEAST "seed: {a: 1}\n", NULL,
+           "run.yaml: line 6, column 7: seed: expected a value, found keys");
+    refuse(fixture, LEAST "trace: \"a\\nb\"\n", NULL,
+           "run.yaml: line 6, column 8: trace: expected one line of text, found control "
+           "characters");
+}
+
+static void
+refuses_values_out_of_range(void **state)
+{
+    Fixture *fixture = *state;
+
+    refuse(fixture, LEAST "seed: -1\n", NULL,
+           "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
+           "9007199254740992, found \"-1\"");
+    refuse(fixture, LEAST "micro_batches: 0\n", NULL,
+           "run.yaml: line 6, column 16: micro_batches: expected a whole number from 1 to "
+           "1048576, found \"0\"");
+    refuse(fixture, LEAST "micro_batches: 99999999999999999999\n", NULL,
+           "run.yaml: line 6, column 16: micro_batches: expected a whole number from 1 to "
+           "1048576, found \"99999999999999999999\"");
+    refuse(fixture, LEAST, "optimizer.beta2=1",
+           "--set optimizer.beta2: expected a number from 0 to less than 1, found \"1\"");
+    refuse(fixture, LEAST, "optimizer.learning_rate=nan",
+           "--set optimizer.learning_rate: expected a number from 0 to 1000, found \"nan\"");
+    refuse(fixture, LEAST "devices: host:0\n", NULL,
+           "run.yaml: line 6, column 10: devices: expected host:N with N from 1 to 256, found "
+           "\"host:0\"");
+    refuse(fixture, LEAST "devices: cuda:2\n", NULL,
+           "run.yaml: line 6, column 10: devices: CUDA is not built in: expected host:N, devices "
+           "on processor threads, found \"cuda:2\"");
+    refuse(fixture, LEAST "host_memory: much\n", NULL,
+           "run.yaml: line 6, column 14: host_memory: expected a size such as 24GiB or 800GB, "
+           "found \"much\"");
+    refuse(fixture, LEAST "partition: paper\nstages: 4,4\n", NULL,
+           "run.yaml: line 6, column 12: partition: expected either a partition to be chosen or "
+           "lists of stages, found both");
+}
+
+static void
+refuses_what_is_not_a_run_file(void **state)
+{
+    Fixture *fixture = *state;
+
+    refuse(fixture, "", NULL,
+           "run.yaml: expected keys such as \"model: DIRECTORY\", found nothing");
+    refuse(fixture, "- a\n- b\n", NULL,
+           "run.yaml: line 1, column 1: expected keys such as \"model: DIRECTORY\", found "
+           "something else");
+    refuse(fixture, LEAST "---\nmodel: n\n", NULL,
+           "run.yaml: line 6: expected one document, found a second");
+    refuse(fixture, LEAST "[a]: b\n", NULL,
+           "run.yaml: line 6, column 1: expected the name of a key, found something else");
+    refuse(fixture, LEAST "seed: [1\n", NULL,
+           "run.yaml: line 7, column 1: expected YAML, found: did not find expected ',' or ']'");
+    if (parse(fixture, LEAST "a: \xff\n", NULL) != NULL)
+        fail_msg("accepted a byte that is no UTF-8");
+    rp_assert_error_message_contains(fixture->error, "run.yaml: byte");
+    if (parse(fixture, "model: *m\n", NULL) != NULL)
+        fail_msg("accepted an alias of nothing");
+    rp_assert_error_message_contains(fixture->error, "found undefined alias");
+}
+
+static void
+writes_a_run_that_reads_as_the_same_run(void **state)
+{
+    Fixture *fixture = *state;
+    const char *sets[] = {"optimizer.learning_rate=3e-4", "model=it's: \"here\"", "data=null",
+                          "output=-x", NULL};
+    const RpRunFile *run =
+        parse(fixture, LEAST "forward_stages: [7, 7*3]\nbackward_stages: 0,4*7\n", sets);
+
+    rp_assert_no_error(fixture->error);
+    g_autofree char *first = g_strdup(run->resolved);
+
+    run = parse(fixture, first, NULL);
+    rp_assert_no_error(fixture->error);
+    assert_string_equal(run->model, "it's: \"here\"");
+    assert_string_equal(run->data, "null");
+    assert_string_equal(run->output, "-x");
+    assert_string_equal(run->forward_stages, "7,7*3");
+    assert_true(run->optimizer.learning_rate == 3e-4);
+    assert_string_equal(run->resolved, first);
+}
+
+/* Every key, with its default where it has one, has a row in docs/train.md. */
+static void
+is_described_in_the_docs_with_its_defaults(void **state)
+{
+    g_autofree char *path = rp_test_source_path("docs/train.md");
+    g_autofree char *docs = NULL;
+    const RpRunFile *run = parse(*state, LEAST, NULL);
+    g_auto(GStrv) lines = g_strsplit(run->resolved, "\n", -1);
+    g_autofree char *group = g_strdup("");
+    guint rows = 0;
+
+    assert_true(g_file_get_contents(path, &docs, NULL, NULL));
+    for (char **line = lines; *line != NULL && **line != '\0'; line++) {
+        char *colon = strchr(*line, ':');
+
+        *colon = '\0';
+        if (colon[1] == '\0') {
+            g_free(group);
+            group = g_strconcat(*line, ".", NULL);
+            continue;
+        }
+        const gboolean inner = **line == ' ';
+        const char *key = g_strstrip(*line);
+        const gboolean given = !inner && strstr(LEAST, key) != NULL;
+        g_autofree char *row = g_strdup_printf(given ? "| `%s%s` | required |" : "| `%s%s` | `%s` ",
+                                               inner ? group : "", key, colon + 2);
+
+        if (strstr(docs, row) == NULL)
+            fail_msg("docs/train.md has no row that begins %s", row);
+        rows++;
+    }
+    assert_int_equal(rows, 35);
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(fills_in_every_default),
+        TEST(reads_every_key),
+        TEST(is_synchronous_by_default_only_where_stages_are_bound),
+        TEST(takes_a_list_of_stages_as_text_or_as_a_list),
+        TEST(lets_the_command_line_win_and_the_last_word_of_it),
+        TEST(names_an_unknown_key_its_place_and_the_nearest_one),
+        TEST(refuses_a_key_twice_or_none_where_one_is_needed),
+        TEST(refuses_values_of_the_wrong_type),
+        TEST(refuses_values_out_of_range),
+        TEST(refuses_what_is_not_a_run_file),
+        TEST(is_described_in_the_docs_with_its_defaults),
+        TEST(writes_a_run_that_reads_as_the_same_run),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,484 @@
+/* `roundpipe train` as a user runs it. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define CONFIG                                                                                     \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"        \
+    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
+
+/* Layer times, so that nothing needs to be measured. */
+#define TIMES                                                                                      \
+    "{\"format\":\"roundpipe-profile/1\",\"model\":\"tiny\",\"device\":\"host\",\"gpus\":2,"       \
+    "\"dtype\":\"bf16\",\"accumulate\":\"fp32\",\"source\":\"predicted\",\"origin\":\"a test\","   \
+    "\"date\":\"2026-01-01\",\"links\":{\"h2d_gb_per_s\":4.0,\"d2h_gb_per_s\":4.0},"               \
+    "\"layers\":[{\"kind\":\"embedding\",\"forward_ms\":0.1,\"backward_ms\":0.1},"                 \
+    "{\"kind\":\"block\",\"count\":%u,\"forward_ms\":0.2,\"backward_ms\":0.4},"                    \
+    "{\"kind\":\"head\",\"forward_ms\":0.2,\"backward_ms\":0.4}]}"
+
+#define RUN                                                                                        \
+    "model: %s/model\ndata: %s/data.jsonl\noutput: %s/out\nprofile: %s/times.json\n"               \
+    "devices: host:2\nsequence_length: 16\nmicro_batches: 4\nsteps: 5\n"                           \
+    "optimizer: {learning_rate: 1e-2}\n"
+
+#define TRAIN "train @T/run.yaml --set output=@T/"
+
+static void
+write_text(const char *name, const char *text)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+}
+
+static char *
+read_text(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    char *text = NULL;
+
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        fail_msg("cannot read %s", path);
+    return text;
+}
+
+static char *
+checksum(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    g_autofree char *data = NULL;
+    gsize length = 0;
+
+    if (!g_file_get_contents(path, &data, &length, NULL))
+        fail_msg("cannot read %s", path);
+    return g_compute_checksum_for_data(G_CHECKSUM_SHA256, (const guchar *)data, length);
+}
+
+/* A model, data, layer times and a run file in @T. */
+static int
+setup(void **state)
+{
+    g_autoptr(GString) data = g_string_new(NULL);
+    g_autoptr(GRand) rand = g_rand_new_with_seed(1);
+
+    if (rp_cli_setup(state) != 0)
+        return 1;
+
+    g_autofree char *root = rp_cli_temporary("");
+    g_autofree char *times = g_strdup_printf(TIMES, 4u);
+    g_autofree char *other = g_strdup_printf(TIMES, 5u);
+    g_autofree char *run = g_strdup_printf(RUN, root, root, root, root);
+
+    for (guint i = 0; i < 40; i++) {
+        g_string_append(data, "{\"input_ids\":[1");
+        for (gint n = g_rand_int_range(rand, 4, 24); n > 0; n--)
+            g_string_append_printf(data, ",%d", g_rand_int_range(rand, 0, 33));
+        g_string_append(data, "]}\n");
+    }
+    write_text("tiny.json", CONFIG);
+    write_text("data.jsonl", data->str);
+    write_text("times.json", times);
+    write_text("other.json", other);
+    write_text("run.yaml", run);
+
+    g_auto(RpCliRun) init = rp_cli_run("init @T/tiny.json -o @T/model --seed 1");
+
+    return init.code;
+}
+
+static int
+teardown(void **state)
+{
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
+
+    return rp_cli_teardown(state);
+}
+
+/* Lines of a metrics.jsonl as JSON objects. (transfer full) */
+static GPtrArray *
+read_metrics(const char *output)
+{
+    g_autofree char *name = g_build_filename(output, "metrics.jsonl", NULL);
+    g_autofree char *text = read_text(name);
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+    GPtrArray *metrics = g_ptr_array_new_with_free_func((GDestroyNotify)json_node_unref);
+
+    for (char **line = lines; *line != NULL && **line != '\0'; line++) {
+        JsonNode *node = json_from_string(*line, NULL);
+
+        if (node == NULL)
+            fail_msg("%s: not JSON: %s", name, *line);
+        g_ptr_array_add(metrics, node);
+    }
+    return metrics;
+}
+
+/* What a line says of training; times differ from run to run. (transfer full) */
+static char *
+learned(const GPtrArray *metrics)
+{
+    GString *text = g_string_new(NULL);
+
+    for (guint i = 0; i < metrics->len; i++) {
+        JsonNode *line = g_ptr_array_index(metrics, i);
+
+        g_string_append_printf(text, "%.0f %.17g %.17g %.17g %.0f\n", rp_cli_number(line, "step"),
+                               rp_cli_number(line, "loss"), rp_cli_number(line, "learning_rate"),
+                               rp_cli_number(line, "grad_norm"), rp_cli_number(line, "tokens"));
+    }
+    return g_string_free(text, FALSE);
+}
+
+/* One line on stderr that contains @part, and the exit code. */
+static void
+refuse(const char *line, int code, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    if (run.code != code || strstr(run.err, part) == NULL)
+        fail_msg("%s: exit code %d, expected %d with \"%s\": %s", line, run.code, code, part,
+                 run.err);
+    if (!g_str_has_prefix(run.err, "roundpipe train: ") ||
+        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
+        fail_msg("%s: expected one line, found: %s", line, run.err);
+}
+
+/* ---- plans ---- */
+
+static void
+plans_without_training_in_a_dry_run(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "dry --dry-run");
+    g_auto(RpCliRun) json = rp_cli_run(TRAIN "dry --dry-run --json --trace @T/predicted.json");
+    g_autoptr(JsonNode) root = rp_cli_json(&json);
+    g_autofree char *output = rp_cli_temporary("dry");
+    g_autofree char *trace = rp_cli_temporary("predicted.json");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_string_equal(run.err, "");
+    assert_non_null(strstr(run.out, "forward stages"));
+    assert_non_null(strstr(run.out, "optimizer state"));
+    assert_non_null(strstr(run.out, "predicted"));
+    assert_null(strstr(run.out, "measured"));
+    assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
+    assert_true(g_file_test(trace, G_FILE_TEST_EXISTS));
+    assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
+    assert_true(rp_cli_number(root, "predicted.host_categories.optimizer state") > 0);
+}
+
+static void
+measures_the_layers_itself_unless_told_their_times(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "auto --set profile=auto --dry-run --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+    (void)state;
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "times")), "measured");
+    assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
+}
+
+/* ---- training ---- */
+
+static void
+trains_and_reports_every_step(void **state)
+{
+    static const char *const keys[] = {"step",   "loss",    "learning_rate", "grad_norm",
+                                       "tokens", "step_ms", "bubble_ratio"};
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "five --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(GPtrArray) metrics = read_metrics("five");
+    g_autofree char *model = rp_cli_temporary("five/checkpoint-5/model.safetensors");
+    g_autofree char *copy = read_text("five/run.yaml");
+
+    (void)state;
+    assert_string_equal(run.err, "");
+    assert_int_equal(metrics->len, 5);
+    for (guint i = 0; i < metrics->len; i++) {
+        JsonNode *line = g_ptr_array_index(metrics, i);
+        g_autoptr(GList) members = json_object_get_members(json_node_get_object(line));
+
+        assert_int_equal(g_list_length(members), G_N_ELEMENTS(keys));
+        for (guint k = 0; k < G_N_ELEMENTS(keys); k++)
+            assert_string_equal(g_list_nth_data(members, k), keys[k]);
+        assert_int_equal(rp_cli_number(line, "step"), i + 1);
+        assert_true(rp_cli_number(line, "loss") > 1 && rp_cli_number(line, "loss") < 8);
+        assert_true(rp_cli_number(line, "tokens") > 0);
+        assert_true(rp_cli_number(line, "step_ms") > 0);
+    }
+    assert_true(g_file_test(model, G_FILE_TEST_EXISTS));
+    assert_non_null(strstr(copy, "learning_rate: 1e-2\n"));
+    assert_non_null(strstr(copy, "async: true\n"));
+    assert_int_equal(rp_cli_number(root, "last_step"), 5);
+    assert_int_equal(rp_cli_number(root, "measured.steady_steps"), 3);
+    assert_true(rp_cli_number(root, "measured.host_bytes") ==
+                rp_cli_number(root, "predicted.host_bytes"));
+    g_autofree char *planned = rp_cli_list(root, "predicted.device_bytes");
+    g_autofree char *opened = rp_cli_list(root, "measured.device_bytes");
+    assert_string_equal(planned, opened);
+}
+
+static void
+sets_what_was_predicted_against_what_was_measured(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "text");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.out, "predicted   measured     difference"));
+    assert_non_null(strstr(run.out, "step, ms"));
+    assert_non_null(strstr(run.out, "memory of device 1"));
+    assert_non_null(strstr(run.out, "text/checkpoint-5"));
+}
+
+static void
+learns_the_same_on_every_schedule_and_any_number_of_devices(void **state)
+{
+    static const char *const lines[] = {
+        "--set async=false",
+        "--set schedule=gpipe",
+        "--set schedule=1f1b",
+        "--set schedule=looped-bfs",
+        "--set async=false --set devices=host:4",
+        "--set async=false --set devices=host:1 --set optimizer.threads=2"};
+    g_autofree char *expected = NULL;
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(lines); i++) {
+        g_autofree char *output = g_strdup_printf("same-%u", i);
+        g_auto(RpCliRun) run = rp_cli_run(TRAIN "%s --set dtype=fp32 %s", output, lines[i]);
+
+        if (run.code != 0)
+            fail_msg("%s: %s", lines[i], run.err);
+        g_autoptr(GPtrArray) metrics = read_metrics(output);
+        JsonNode *last = g_ptr_array_index(metrics, metrics->len - 1);
+
+        if (i == 0)
+            expected = g_strdup_printf("%.5f", rp_cli_number(last, "loss"));
+        g_autofree char *found = g_strdup_printf("%.5f", rp_cli_number(last, "loss"));
+        if (strcmp(found, expected) != 0)
+            fail_msg("%s: loss %s, expected %s", lines[i], found, expected);
+    }
+}
+
+static void
+scales_the_loss_of_fp16_only_and_accumulates_over_calls(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "fp16 --set dtype=fp16 --set loss_scale.initial=256 "
+                                            "--set gradient_accumulation_steps=3 --set steps=2");
+    g_autoptr(GPtrArray) metrics = NULL;
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    metrics = read_metrics("fp16");
+    assert_int_equal(metrics->len, 2);
+    assert_int_equal(rp_cli_number(g_ptr_array_index(metrics, 0), "loss_scale"), 256);
+    assert_false(json_node_get_boolean(rp_cli_member(g_ptr_array_index(metrics, 0), "skipped")));
+    assert_true(rp_cli_number(g_ptr_array_index(metrics, 0), "tokens") > 3 * 4 * 5);
+}
+
+static void
+saves_gradients_whose_norm_is_that_of_the_first_step(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run(TRAIN "grad --set dtype=fp32 --save-gradients @T/gradients.safetensors");
+    g_auto(RpCliRun) train = rp_cli_run(TRAIN "grad --set dtype=fp32 --set steps=1");
+    g_autofree char *path = rp_cli_temporary("gradients.safetensors");
+    g_autofree char *data = NULL;
+    gsize length = 0;
+    guint64 header = 0;
+    double squares = 0;
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_int_equal(train.code, 0); /* nothing was left in the output directory */
+    assert_true(g_file_get_contents(path, &data, &length, NULL));
+    memcpy(&header, data, sizeof header);
+    assert_non_null(
+        g_strstr_len(data + 8, (gssize)header, "\"model.layers.3.mlp.up_proj.weight\""));
+    assert_non_null(g_strstr_len(data + 8, (gssize)header, "\"F32\""));
+    for (gsize at = 8 + (gsize)header; at + 4 <= length; at += 4) {
+        float value;
+
+        memcpy(&value, data + at, sizeof value);
+        squares += (double)value * value;
+    }
+    g_autoptr(GPtrArray) metrics = read_metrics("grad");
+    assert_float_equal(sqrt(squares), rp_cli_number(g_ptr_array_index(metrics, 0), "grad_norm"),
+                       1e-5);
+}
+
+/* ---- stopping and going on ---- */
+
+#define WAIT_FOR_STEPS(output)                                                                     \
+    "while [ $(cat @T/" output "/metrics.jsonl 2>/dev/null | wc -l) -lt 5 ]; do sleep 0.02; "      \
+    "done; "
+
+static void
+goes_on_after_a_signal_as_if_it_had_never_stopped(void **state)
+{
+    g_auto(RpCliRun) whole = rp_cli_run(TRAIN "whole --set steps=1000");
+    g_auto(RpCliRun) stopped = rp_cli_shell(
+        "$ROUNDPIPE " TRAIN
+        "parts --set steps=1000 & pid=$!; " WAIT_FOR_STEPS("parts") "kill -TERM $pid; wait $pid");
+    g_autoptr(GPtrArray) before = NULL, after = NULL, at_once = NULL;
+    g_autofree char *one = NULL, *two = NULL;
+
+    (void)state;
+    assert_int_equal(whole.code, 0);
+    assert_int_equal(stopped.code, 143);
+    before = read_metrics("parts");
+    assert_in_range(before->len, 5, 999);
+    g_auto(RpCliRun) resumed = rp_cli_run(TRAIN "parts --set steps=1000 --resume");
+    assert_int_equal(resumed.code, 0);
+    at_once = read_metrics("whole");
+    after = read_metrics("parts");
+    one = learned(at_once);
+    two = learned(after);
+    assert_string_equal(one, two);
+    g_autofree char *expected = checksum("whole/checkpoint-1000/model.safetensors");
+    g_autofree char *found = checksum("parts/checkpoint-1000/model.safetensors");
+    assert_string_equal(expected, found);
+}
+
+static void
+drops_the_lines_of_steps_that_are_done_again(void **state)
+{
+    g_auto(RpCliRun) first =
+        rp_cli_run(TRAIN "again --set checkpoint.every=2 --set checkpoint.keep=0");
+    g_autoptr(GPtrArray) before = read_metrics("again");
+    g_autofree char *torn = rp_cli_temporary("again/metrics.jsonl");
+    g_autofree char *expected = learned(before);
+    FILE *file = fopen(torn, "ae");
+
+    (void)state;
+    assert_int_equal(first.code, 0);
+    assert_non_null(file);
+    (void)fputs("{\"step\":6,\"lo", file); /* as if the process had died */
+    (void)fclose(file);
+    g_auto(RpCliRun) second = rp_cli_run(TRAIN "again --resume=@T/again/checkpoint-2");
+    assert_int_equal(second.code, 0);
+    g_autoptr(GPtrArray) after = read_metrics("again");
+    g_autofree char *found = learned(after);
+    assert_string_equal(found, expected);
+}
+
+static void
+saves_when_asked_by_a_signal_and_goes_on(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell("$ROUNDPIPE " TRAIN
+                     "usr --set steps=1000 --set checkpoint.keep=0 & pid=$!; " WAIT_FOR_STEPS(
+                         "usr") "kill -USR1 $pid; wait $pid");
+    g_auto(RpCliRun) list = rp_cli_shell("ls @T/usr | grep -c checkpoint-");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_string_equal(list.out, "2\n");
+}
+
+static void
+keeps_training_when_a_checkpoint_cannot_be_saved(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("trap '' XFSZ; ulimit -f 8; $ROUNDPIPE " TRAIN
+                                        "full --set checkpoint.every=2");
+    g_autoptr(GPtrArray) metrics = read_metrics("full");
+
+    (void)state;
+    assert_int_equal(run.code, 1);
+    assert_int_equal(metrics->len, 5);
+    assert_non_null(strstr(run.err, "warning: no checkpoint of step 2: "));
+    assert_non_null(strstr(run.err, "training goes on"));
+    assert_non_null(strstr(run.err, "warning: no checkpoint of step 5: "));
+}
+
+static void
+overwrites_no_run(void **state)
+{
+    g_auto(RpCliRun) first = rp_cli_run(TRAIN "kept --set steps=1");
+    g_autofree char *before = checksum("kept/checkpoint-1/model.safetensors");
+
+    (void)state;
+    assert_int_equal(first.code, 0);
+    refuse(TRAIN "kept", 1,
+           "kept: expected no checkpoint there, found checkpoint-1; go on from "
+           "the last with --resume");
+    g_autofree char *after = checksum("kept/checkpoint-1/model.safetensors");
+    assert_string_equal(before, after);
+    refuse(TRAIN "none --resume", 1, "expected a complete checkpoint, found none");
+    refuse(TRAIN "none --resume=@T/model", 1, "model");
+}
+
+static void
+tells_where_a_loss_broke_and_what_is_left(void **state)
+{
+    (void)state;
+    refuse(TRAIN "broken --set optimizer.learning_rate=1000 --set steps=200 "
+                 "--set checkpoint.every=5 --set optimizer.max_grad_norm=0",
+           1, "; the last good checkpoint is ");
+}
+
+/* ---- what is refused before training ---- */
+
+static void
+refuses_what_cannot_be_trained(void **state)
+{
+    static const struct {
+        const char *line;
+        int code;
+        const char *part;
+    } cases[] = {
+        {"train", 2, "expected RUN.yaml"},
+        {"train @T/no.yaml", 1, "no.yaml"},
+        {"train @T/run.yaml --set stepz=1", 2, "--set: no key \"stepz\"; did you mean \"steps\"?"},
+        {"train @T/run.yaml --dry-rum", 2, "did you mean --dry-run?"},
+        {TRAIN "x --set model=@T/nowhere", 1, "model: "},
+        {TRAIN "x --set data=@T/nowhere.jsonl", 1, "data: "},
+        {TRAIN "x --set data=@T/bad.jsonl", 1, "bad.jsonl: line 2, column 14: expected "},
+        {TRAIN "x --set data=@T/large.jsonl", 1, "large.jsonl: line 1, column 17: expected "},
+        {TRAIN "x --set host_memory=1KiB", 1, "host_memory is 1024: use fewer devices"},
+        {TRAIN "x --set host_memory=400KiB --dry-run", 1, "largest part is optimizer state"},
+        {TRAIN "x --set device_memory=1KiB --set schedule=gpipe", 1, "gpu 0"},
+        {TRAIN "x --set schedule=gpipe --set stages=2,3", 2,
+         "stages: the stages hold 5 blocks, but the model has 4"},
+        {TRAIN "x --set stages=2,2", 2, "needs forward_stages and backward_stages"},
+        {TRAIN "x --set micro_batches=1", 2, "at least 2 micro-batches"},
+        {TRAIN "x --set devices=cuda:1", 2, "CUDA is not built in"},
+        {TRAIN "x --set profile=@T/other.json", 1,
+         "other.json: expected times of the model's 6 layers, found 7"},
+        {TRAIN "x --save-gradients @T/g.bin", 2, "--save-gradients: expected FILE.safetensors"},
+        {TRAIN "x --trace @T/no/trace.json", 1, "cannot write"},
+    };
+    g_autofree char *output = rp_cli_temporary("x");
+
+    (void)state;
+    write_text("bad.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":1}\n");
+    write_text("large.jsonl", "{\"input_ids\":[1,33]}\n");
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
+        refuse(cases[i].line, cases[i].code, cases[i].part);
+    assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_without_training_in_a_dry_run),
+        cmocka_unit_test(measures_the_layers_itself_unless_told_their_times),
+        cmocka_unit_test(trains_and_reports_every_step),
+        cmocka_unit_test(sets_what_was_predicted_against_what_was_measured),
+        cmocka_unit_test(learns_the_same_on_every_schedule_and_any_number_of_devices),
+        cmocka_unit_test(scales_the_loss_of_fp16_only_and_accumulates_over_calls),
+        cmocka_unit_test(saves_gradients_whose_norm_is_that_of_the_first_step),
+        cmocka_unit_test(goes_on_after_a_signal_as_if_it_had_never_stopped),
+        cmocka_unit_test(drops_the_lines_of_steps_that_are_done_again),
+        cmocka_unit_test(saves_when_asked_by_a_signal_and_goes_on),
+        cmocka_unit_test(keeps_training_when_a_checkpoint_cannot_be_saved),
+        cmocka_unit_test(overwrites_no_run),
+        cmocka_unit_test(tells_where_a_loss_broke_and_what_is_left),
+        cmocka_unit_test(refuses_what_cannot_be_trained),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
