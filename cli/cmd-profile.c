@@ -1,18 +1,16 @@
 #include "cli/cli.h"
+#include "cli/devices.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/catalogue.h"
-#include "core/quote.h"
 #include "core/units.h"
-#include "exec/host/kernels.h"
-#include "exec/host/profile.h"
 #include "exec/model/safetensors.h"
+#include "exec/profile/profile.h"
 
 #define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
-#define MAX_DEVICES 4096
 #define MAX_SECONDS 3600
 #define MAX_NAME 128 /* of a profile's strings, bytes */
 #define MAX_ORIGIN 4096
@@ -33,7 +31,9 @@ typedef struct {
 /* What is measured. */
 typedef struct {
     const char *word; /* as given */
+    const RpDeviceOps *ops;
     guint devices;
+    guint optimizer_threads;
     RpModelConfig config;
     RpSafetensors *checkpoint; /* NULL: random weights */
     RpWeights *weights;
@@ -66,36 +66,6 @@ show_progress(guint done, guint total, gpointer user_data)
     fprintf(stderr, "\r\033[Kmeasuring layers, copies, optimizer: %.0f %%, at most %.0f s left",
             100.0 * done / total, seconds * (total - done) / done);
     fflush(stderr);
-    return TRUE;
-}
-
-static gboolean
-usage_error(GError **error, const char *format, const char *found)
-{
-    g_autofree char *quoted = rp_quote(found);
-
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, format, quoted);
-    return FALSE;
-}
-
-static gboolean
-read_devices(const char *text, guint *devices, GError **error)
-{
-    guint64 n = 1;
-
-    if (strcmp(text, "cuda") == 0 || g_str_has_prefix(text, "cuda:"))
-        return usage_error(error,
-                           "--devices: CUDA is not built in: expected host:N, devices on "
-                           "processor threads, found %s",
-                           text);
-    if (strcmp(text, "host") != 0 &&
-        (!g_str_has_prefix(text, "host:") ||
-         !g_ascii_string_to_unsigned(text + strlen("host:"), 10, 1, MAX_DEVICES, &n, NULL)))
-        return usage_error(
-            error,
-            "--devices: expected host:N with N from 1 to " G_STRINGIFY(MAX_DEVICES) ", found %s",
-            text);
-    *devices = (guint)n;
     return TRUE;
 }
 
@@ -144,9 +114,14 @@ read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
     const char *names[RP_N_DTYPES + 1] = {NULL};
 
     if (args->dtype == NULL) {
-        subject->network.dtype = subject->checkpoint         ? rp_weights_dtype(subject->weights)
-                                 : subject->config.has_dtype ? subject->config.dtype
-                                                             : RP_DTYPE_BF16;
+        RpDtype dtype = subject->checkpoint         ? rp_weights_dtype(subject->weights)
+                        : subject->config.has_dtype ? subject->config.dtype
+                                                    : RP_DTYPE_BF16;
+
+        /* nobody trains in fp32 on a GPU unless they say so */
+        if (dtype == RP_DTYPE_FP32 && !subject->ops->host_memory)
+            dtype = RP_DTYPE_BF16;
+        subject->network.dtype = dtype;
         return TRUE;
     }
     for (guint i = 0; i < RP_N_DTYPES; i++)
@@ -163,7 +138,7 @@ read_args(const ProfileArgs *args, GError **error)
     if (args->devices == NULL || args->output == NULL) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: expected %s, found nothing",
                     args->devices == NULL ? "--devices" : "--output",
-                    args->devices == NULL ? "host:N" : "a file");
+                    args->devices == NULL ? "host:N or cuda:N" : "a file");
         return FALSE;
     }
     if (strcmp(args->output, "-") == 0) {
@@ -185,8 +160,16 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
 {
     RpNetworkOptions *network = &subject->network;
 
-    if (!read_args(args, error) || !read_devices(args->devices, &subject->devices, error) ||
-        !read_config(subject->word, &subject->config, error) || !open_weights(subject, error) ||
+    if (!read_args(args, error))
+        return FALSE;
+    if (!rp_cli_parse_devices(args->devices, &subject->ops, &subject->devices, error)) {
+        g_prefix_error(error, "--devices: ");
+        return FALSE;
+    }
+    subject->optimizer_threads = args->optimizer_threads > 0
+                                     ? (guint)args->optimizer_threads
+                                     : rp_cli_optimizer_threads(subject->ops);
+    if (!read_config(subject->word, &subject->config, error) || !open_weights(subject, error) ||
         !read_dtype(args, subject, error))
         return FALSE;
     network->sequences = (guint)args->micro_batch_size;
@@ -227,10 +210,11 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
     const RpNetworkOptions *network = &subject->network;
     g_autofree char *base = g_path_get_basename(subject->word);
     g_autofree char *command = g_strdup_printf(
-        "roundpipe profile --devices host:%u %s --sequence-length %u --micro-batch-size %u "
-        "--dtype %s --head-chunk %u --optimizer-threads %d --seconds %g",
-        subject->devices, subject->word, network->tokens, network->sequences,
-        rp_dtype_name(network->dtype), network->head_chunk, args->optimizer_threads, args->seconds);
+        "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
+        "--dtype %s --head-chunk %u --optimizer-threads %u --seconds %g",
+        subject->ops->name, subject->devices, subject->word, network->tokens, network->sequences,
+        rp_dtype_name(network->dtype), network->head_chunk, subject->optimizer_threads,
+        args->seconds);
 
     if (strcmp(base, ".") != 0 && strcmp(base, G_DIR_SEPARATOR_S) != 0) {
         g_free(profile->model);
@@ -252,6 +236,13 @@ count_alike(const RpProfile *profile, guint first)
     return n;
 }
 
+/* Of a backward stage that ends with @layer. */
+static double
+recompute_last_ms(const RpLayer *layer)
+{
+    return rp_ms_from_ns(layer->recompute_ns - rp_layer_saving_ns(layer));
+}
+
 static void
 json_layers(JsonBuilder *json, const RpProfile *profile)
 {
@@ -266,6 +257,7 @@ json_layers(JsonBuilder *json, const RpProfile *profile)
         rp_json_int(json, "count", n);
         rp_json_double(json, "forward_ms", rp_ms_from_ns(layer->forward_ns), 6);
         rp_json_double(json, "recompute_ms", rp_ms_from_ns(layer->recompute_ns), 6);
+        rp_json_double(json, "recompute_last_ms", recompute_last_ms(layer), 6);
         rp_json_double(json, "backward_ms", rp_ms_from_ns(layer->backward_ns), 6);
         rp_json_double(json, "forward_spread_ms", rp_ms_from_ns(layer->forward_spread_ns), 6);
         rp_json_double(json, "backward_spread_ms", rp_ms_from_ns(layer->backward_spread_ns), 6);
@@ -284,6 +276,7 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     json_builder_begin_object(json);
     rp_json_string(json, "model", profile->model);
     rp_json_string(json, "output", args->output);
+    rp_json_string(json, "device", profile->device);
     rp_json_int(json, "devices", profile->gpus);
     rp_json_int(json, "processors", profile->processors);
     rp_json_string(json, "weights", subject->checkpoint ? "given" : "random");
@@ -291,24 +284,56 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     rp_json_int(json, "micro_batch_size", profile->sequences);
     rp_json_int(json, "sequence_length", profile->tokens_per_sequence);
     json_layers(json, profile);
-    rp_json_double(json, "copy_gb_per_s", links->h2d_bytes_per_s / 1e9, 3);
+    rp_json_double(json, "h2d_gb_per_s", links->h2d_bytes_per_s / 1e9, 3);
+    rp_json_double(json, "d2h_gb_per_s", links->d2h_bytes_per_s / 1e9, 3);
+    if (links->gpus_per_root > 0) {
+        rp_json_double(json, "root_gb_per_s", links->root_bytes_per_s / 1e9, 3);
+        rp_json_int(json, "gpus_per_root", links->gpus_per_root);
+    }
     rp_json_double(json, "copy_latency_ms", rp_ms_from_ns(links->copy_latency_ns), 6);
     rp_json_double(json, "host_gb_per_s", links->host_bytes_per_s / 1e9, 3);
+    rp_json_int(json, "optimizer_threads", subject->optimizer_threads);
     rp_json_double(json, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 0);
+    if (profile->gpu_memory_bytes > 0)
+        rp_json_int(json, "gpu_memory_bytes", (gint64)profile->gpu_memory_bytes);
     json_builder_end_object(json);
     rp_cli_print_json(json);
 }
 
 static void
+print_rates(const Subject *subject, const RpProfile *profile)
+{
+    const RpLinks *links = &profile->links;
+
+    printf("copies: %.1f GB/s up, %.1f GB/s down, alone; %.1f GB/s host memory; %.0f ns the "
+           "smallest\n",
+           links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9,
+           links->host_bytes_per_s / 1e9, (double)links->copy_latency_ns);
+    if (links->gpus_per_root > 0)
+        printf("%u devices share %.1f GB/s in each direction\n", links->gpus_per_root,
+               links->root_bytes_per_s / 1e9);
+    printf("optimizer: %.0f x 10^6 parameters/s on %u thread%s; %u device%s",
+           profile->optimizer_parameters_per_s / 1e6, subject->optimizer_threads,
+           subject->optimizer_threads == 1 ? "" : "s", profile->gpus,
+           profile->gpus == 1 ? "" : "s");
+    if (profile->processors > 0)
+        printf(" on %u processor%s\n", profile->processors, profile->processors == 1 ? "" : "s");
+    else
+        printf(" with %.1f GB each\n", (double)profile->gpu_memory_bytes / 1e9);
+}
+
+static void
 print_text(const ProfileArgs *args, const Subject *subject, const RpProfile *profile)
 {
-    static const char *const columns[] = {"<layer",       "count",       "forward ms", "+-",
-                                          "recompute ms", "backward ms", "+-",         NULL};
+    static const char *const columns[] = {"<layer",      "count",        "forward ms",
+                                          "+-",          "recompute ms", "last ms",
+                                          "backward ms", "+-",           NULL};
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
 
-    printf("%s, %s, %u x %u tokens, %s weights: measured on one thread, alone\n", profile->model,
+    printf("%s, %s, %u x %u tokens, %s weights: measured on one %s, alone\n", profile->model,
            profile->dtype, profile->sequences, profile->tokens_per_sequence,
-           subject->checkpoint ? "given" : "random");
+           subject->checkpoint ? "given" : "random",
+           subject->ops->host_memory ? "thread" : profile->device);
     for (guint l = 0, n; l < profile->n_layers; l += n) {
         const RpLayer *layer = &profile->layers[l];
 
@@ -318,17 +343,14 @@ print_text(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->forward_ns));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->forward_spread_ns));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->recompute_ns));
+        rp_cli_table_add(table, "%.3f", recompute_last_ms(layer));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->backward_ns));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->backward_spread_ns));
     }
     rp_cli_table_print(table);
-    printf("+-: half the range from the 10th to the 90th percentile\n");
-    printf("copies: %.1f GB/s alone, %.1f GB/s together; %.0f ns the smallest\n",
-           profile->links.h2d_bytes_per_s / 1e9, profile->links.host_bytes_per_s / 1e9,
-           (double)profile->links.copy_latency_ns);
-    printf("optimizer: %.0f x 10^6 parameters/s; %u device%s on %u processor%s\n",
-           profile->optimizer_parameters_per_s / 1e6, profile->gpus, profile->gpus == 1 ? "" : "s",
-           profile->processors, profile->processors == 1 ? "" : "s");
+    printf("+-: half the range from the 10th to the 90th percentile; last: recompute of a stage's "
+           "last block\n");
+    print_rates(subject, profile);
     printf("written to %s\n", args->output);
 }
 
@@ -341,19 +363,22 @@ run(const ProfileArgs *args, const char *word, GError **error)
 
     if (!open_subject(args, &subject, error))
         return FALSE;
+    g_autoptr(RpProbe) probe = subject.ops->probe_new(0, error);
+    if (probe == NULL)
+        return FALSE;
     g_autoptr(RpNetwork) network =
-        rp_network_new(&subject.config, subject.weights, rp_host_kernels(), &subject.network);
-    const RpHostProfileOptions options = {
+        rp_network_new(&subject.config, subject.weights, subject.ops->kernels(), &subject.network);
+    const RpMeasureOptions options = {
         .devices = subject.devices,
         .seconds = args->seconds,
-        .optimizer_threads = (guint)args->optimizer_threads,
+        .optimizer_threads = subject.optimizer_threads,
         .progress = terminal ? show_progress : NULL,
         .user_data = &progress,
     };
 
     subject.network = *rp_network_options(network);
-    g_autoptr(RpProfile) profile =
-        rp_host_profile(network, subject.checkpoint ? subject.weights : NULL, &options, error);
+    g_autoptr(RpProfile) profile = rp_measure_profile(
+        probe, network, subject.checkpoint ? subject.weights : NULL, &options, error);
     if (terminal)
         fputs("\r\033[K", stderr);
     if (profile == NULL)
@@ -371,10 +396,12 @@ run(const ProfileArgs *args, const char *word, GError **error)
 int
 rp_cmd_profile(int argc, char **argv)
 {
-    ProfileArgs args = {.micro_batch_size = 1, .optimizer_threads = 1, .seconds = 0.5};
+    ProfileArgs args = {.micro_batch_size = 1, .seconds = 0.5};
     const GOptionEntry entries[] = {
         {"devices", 0, 0, G_OPTION_ARG_STRING, &args.devices,
-         "whose times to measure: host:N, N devices on processor threads", "host:N"},
+         "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, "
+         "all",
+         "WHERE:N"},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &args.output, "timing file to write",
          "FILE.json"},
         {"sequence-length", 0, 0, G_OPTION_ARG_INT, &args.sequence_length,
@@ -382,11 +409,12 @@ rp_cmd_profile(int argc, char **argv)
         {"micro-batch-size", 0, 0, G_OPTION_ARG_INT, &args.micro_batch_size,
          "sequences of a micro-batch (default: 1)", "N"},
         {"dtype", 0, 0, G_OPTION_ARG_STRING, &args.dtype,
-         "bf16, fp16 or fp32 (default: the weights', the config's, else bf16)", "TYPE"},
+         "bf16, fp16 or fp32 (default: the weights', the config's, else bf16; on GPUs never fp32)",
+         "TYPE"},
         {"head-chunk", 0, 0, G_OPTION_ARG_INT, &args.head_chunk,
          "tokens whose logits exist at once (default: 1024)", "N"},
         {"optimizer-threads", 0, 0, G_OPTION_ARG_INT, &args.optimizer_threads,
-         "threads of the optimizer (default: 1)", "N"},
+         "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
         {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, &args.seconds,
          "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print the table as JSON", NULL},

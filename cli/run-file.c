@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/devices.h"
 #include "cli/run-file-private.h"
 #include "core/quote.h"
 #include "core/suggest.h"
@@ -29,6 +30,7 @@ static const char defaults[] = "devices: host:1\n"
                                "host_memory: 0\n"
                                "head_chunk: 1024\n"
                                "profile: auto\n"
+                               "plot_loss: false\n"
                                "optimizer:\n"
                                "  mode: fused\n"
                                "  learning_rate: 1e-4\n"
@@ -39,7 +41,7 @@ static const char defaults[] = "devices: host:1\n"
                                "  beta2: 0.999\n"
                                "  epsilon: 1e-8\n"
                                "  max_grad_norm: 1.0\n"
-                               "  threads: 1\n"
+                               "  threads: 0\n"
                                "loss_scale:\n"
                                "  initial: 65536\n"
                                "  growth_interval: 2000\n"
@@ -137,6 +139,7 @@ static const cyaml_schema_field_t fields[] = {
     WHOLE("head_chunk", RpRunFile, head_chunk),
     TEXT("profile", profile),
     OPTIONAL_TEXT("trace", trace),
+    NAME("plot_loss", RpRunFile, plot_loss, booleans),
     CYAML_FIELD_MAPPING("optimizer", CYAML_FLAG_DEFAULT, RpRunFile, optimizer, optimizer_fields),
     CYAML_FIELD_MAPPING("loss_scale", CYAML_FLAG_DEFAULT, RpRunFile, loss_scale, loss_scale_fields),
     CYAML_FIELD_MAPPING("checkpoint", CYAML_FLAG_DEFAULT, RpRunFile, checkpoint, checkpoint_fields),
@@ -169,7 +172,7 @@ static const Range ranges[] = {
     {"optimizer.beta2", 0, 1, TRUE},
     {"optimizer.epsilon", 0, 1, FALSE},
     {"optimizer.max_grad_norm", 0, 1e9, FALSE},
-    {"optimizer.threads", 1, 1024, FALSE},
+    {"optimizer.threads", 0, 1024, FALSE},
     {"loss_scale.initial", 1, 16777216, FALSE},
     {"loss_scale.growth_interval", 1, 1e9, FALSE},
     {"checkpoint.every", 0, 1e12, FALSE},
@@ -369,28 +372,13 @@ convert(const RpRunEntries *entries, const char *name, GError **error)
 static gboolean
 resolve_devices(const RpRunEntries *entries, RpRunFile *run, GError **error)
 {
-    const RpRunEntry *entry = rp_run_entries_find(entries, "devices");
-    const char *number = run->devices + strlen("host");
-    guint64 n = 1;
+    GError *problem = NULL;
 
-    if (strcmp(run->devices, "cuda") == 0 || g_str_has_prefix(run->devices, "cuda:")) {
-        rp_run_entry_fail(entry, error, RP_RUN_FILE_ERROR_VALUE,
-                          "CUDA is not built in: expected host:N, devices on processor threads, "
-                          "found \"%s\"",
-                          run->devices);
-        return FALSE;
-    }
-    if (strcmp(run->devices, "host") == 0 ||
-        (g_str_has_prefix(run->devices, "host:") &&
-         g_ascii_string_to_unsigned(number + 1, 10, 1, RP_RUN_FILE_MAX_DEVICES, &n, NULL))) {
-        run->n_devices = (guint)n;
+    if (rp_cli_parse_devices(run->devices, &run->device_ops, &run->n_devices, &problem))
         return TRUE;
-    }
-    g_autofree char *found = rp_quote(run->devices);
-
-    rp_run_entry_fail(entry, error, RP_RUN_FILE_ERROR_VALUE,
-                      "expected host:N with N from 1 to %d, found %s", RP_RUN_FILE_MAX_DEVICES,
-                      found);
+    rp_run_entry_fail(rp_run_entries_find(entries, "devices"), error, RP_RUN_FILE_ERROR_VALUE, "%s",
+                      problem->message);
+    g_error_free(problem);
     return FALSE;
 }
 

@@ -13,6 +13,7 @@
 #include "core/planner.h"
 #include "exec/model/dtype.h"
 #include "exec/optim/learning-rate.h"
+#include "exec/train/device.h"
 
 #define RP_RUN_FILE_ERROR (rp_run_file_error_quark())
 GQuark rp_run_file_error_quark(void);
@@ -24,7 +25,6 @@ typedef enum {
 
 /* Tokens of a sequence, sequences of a micro-batch, micro-batches of a call: no more than this. */
 #define RP_RUN_FILE_MAX_COUNT 1048576
-#define RP_RUN_FILE_MAX_DEVICES 256
 
 typedef struct {
     int mode; /* RpOptimizerMode */
@@ -78,12 +78,14 @@ typedef struct {
     gint64 head_chunk;
     char *profile; /* "auto", or a timing file */
     char *trace;
+    int plot_loss;
     RpRunFileOptimizer optimizer;
     RpRunFileLossScale loss_scale;
     RpRunFileCheckpoint checkpoint;
 
     /* what follows from them */
     guint n_devices;
+    const RpDeviceOps *device_ops;
     const char *schedule; /* its name */
     gboolean async;
     gboolean given_stages;

@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <glib/gstdio.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/export.h"
 #include "exec/checkpoint/checkpoint.h"
+#include "plots/gnuplot.h"
 
 /* A batch must not change until two more steps are over. */
 #define STEPS_IN_FLIGHT 4
@@ -26,12 +28,14 @@ rp_train_outcome_clear(RpTrainOutcome *outcome)
 {
     g_clear_pointer(&outcome->arena_bytes, g_array_unref);
     g_clear_pointer(&outcome->checkpoint, g_free);
+    g_clear_pointer(&outcome->loss_picture, g_free);
 }
 
 /* ---- signals ---- */
 
-static volatile sig_atomic_t stop_signal;
-static volatile sig_atomic_t save_signal;
+/* Lock-free: handlers run on any thread. */
+static atomic_int stop_signal;
+static atomic_int save_signal;
 
 static void
 note_signal(int number)
@@ -97,12 +101,38 @@ check_empty(const RpRunFile *run, GError **error)
     return TRUE;
 }
 
+/* The directory, or the nearest one above it that exists, takes new files: seen before anything
+ * long is done, and nothing of it stays. */
+static gboolean
+check_output(const RpRunFile *run, GError **error)
+{
+    g_autofree char *directory = g_strdup(run->output);
+
+    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
+        char *above = g_path_get_dirname(directory);
+
+        g_free(directory);
+        directory = above;
+    }
+    g_autofree char *probe = g_build_filename(directory, ".roundpipe-XXXXXX", NULL);
+
+    if (g_mkdtemp(probe) != NULL) {
+        (void)g_rmdir(probe);
+        return TRUE;
+    }
+    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                "output: cannot write to \"%s\": %s", run->output, g_strerror(errno));
+    return FALSE;
+}
+
 gboolean
 rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
 {
     g_autofree char *skipped = NULL;
     GError *local = NULL;
 
+    if (how->save_gradients == NULL && !check_output(run, error))
+        return FALSE;
     if (!how->resume)
         return how->save_gradients != NULL || check_empty(run, error);
     if (how->checkpoint != NULL)
@@ -137,7 +167,7 @@ update_options(const RpTrainJob *job)
         .max_grad_norm = optimizer->max_grad_norm,
         .scale_loss = job->network.dtype == RP_DTYPE_FP16,
         .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
-        .threads = (guint)optimizer->threads,
+        .threads = job->optimizer_threads,
     };
 
     update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;
@@ -160,6 +190,7 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
 {
     const RpRunFile *run = job->run;
     const RpTrainerOptions options = {
+        .devices = run->device_ops,
         .weights = job->weights,
         .config = &job->config,
         .profile = job->profile,
@@ -167,7 +198,7 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
         .plan = job->request.options,
         .network = job->network,
         .update = update_options(job),
-        .device_memory_bytes = run->device_memory_bytes,
+        .device_memory_bytes = job->device_memory_bytes,
         .host_memory_bytes = run->host_memory_bytes,
         .keep_trace = how->trace != NULL,
         .done = metrics != NULL ? rp_train_metrics_add : NULL,
@@ -191,6 +222,7 @@ typedef struct {
     guint64 n_used;
     guint64 saved_step;
     gboolean files; /* OUTPUT is written to */
+    gboolean draw;  /* and gnuplot can draw */
 } Loop;
 
 static void
@@ -417,10 +449,37 @@ add_checkpoint(GError **error, const char *checkpoint)
     (*error)->message = message;
 }
 
+/* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */
+static gboolean
+can_draw(const RpRunFile *run)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (run->plot_loss == 0 || rp_gnuplot_check_formats(RP_PICTURE_PNG, &problem))
+        return run->plot_loss != 0;
+    fprintf(stderr, "roundpipe train: warning: plot_loss: %s\n", problem->message);
+    return FALSE;
+}
+
+static void
+draw(Loop *loop)
+{
+    const char *output = loop->job->run->output;
+    g_autofree char *metrics = g_build_filename(output, "metrics.jsonl", NULL);
+    g_autofree char *picture = g_build_filename(output, "training_loss.png", NULL);
+    g_autoptr(GError) problem = NULL;
+
+    if (rp_train_plot_loss(loop->job, metrics, picture, &problem))
+        loop->outcome->loss_picture = g_steal_pointer(&picture);
+    else
+        fprintf(stderr, "roundpipe train: warning: plot_loss: %s\n", problem->message);
+}
+
 gboolean
 rp_train_run(const RpTrainJob *job, const RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
 {
-    g_auto(Loop) loop = {.job = job, .how = how, .outcome = outcome, .files = TRUE};
+    g_auto(Loop) loop = {
+        .job = job, .how = how, .outcome = outcome, .files = TRUE, .draw = can_draw(job->run)};
     struct sigaction old[3];
     gboolean trained;
 
@@ -430,6 +489,8 @@ rp_train_run(const RpTrainJob *job, const RpTrainHow *how, RpTrainOutcome *outco
     trained = run_steps(&loop, error);
     release_signals(old);
     rp_train_metrics_clear_line();
+    if (loop.draw)
+        draw(&loop);
     if (trained)
         return finish(&loop, error);
     add_checkpoint(error, outcome->checkpoint);

@@ -35,7 +35,7 @@ print_stages(const char *label, const RpProfile *profile, const RpInterval *stag
 {
     g_autofree char *list = rp_cli_stage_list(profile, stages, n);
 
-    printf("  %-16s %s\n", label, n > 0 ? list : "none");
+    printf("  %-16s %s\n", label, n > 0 ? list : "none: the fused stage runs forward and backward");
 }
 
 static void
@@ -187,6 +187,8 @@ rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome)
         printf("nothing to do: step %" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT " is done\n",
                outcome->last_step, job->run->steps);
     }
+    if (outcome->loss_picture != NULL)
+        printf("loss curve: %s\n", outcome->loss_picture);
     if (outcome->checkpoint != NULL)
         printf("saved: %s\n", outcome->checkpoint);
 }
@@ -260,6 +262,16 @@ json_plan(JsonBuilder *json, const RpTrainJob *job)
 }
 
 static void
+json_path(JsonBuilder *json, const char *key, const char *path)
+{
+    json_builder_set_member_name(json, key);
+    if (path != NULL)
+        json_builder_add_string_value(json, path);
+    else
+        json_builder_add_null_value(json);
+}
+
+static void
 json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
     const RpTrainMeans *means = &outcome->means;
@@ -276,11 +288,8 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
     }
     json_memory(json, job, outcome);
     json_builder_end_object(json);
-    json_builder_set_member_name(json, "checkpoint");
-    if (outcome->checkpoint != NULL)
-        json_builder_add_string_value(json, outcome->checkpoint);
-    else
-        json_builder_add_null_value(json);
+    json_path(json, "checkpoint", outcome->checkpoint);
+    json_path(json, "loss_picture", outcome->loss_picture);
     rp_json_bool(json, "saved", !outcome->unsaved);
     rp_json_int(json, "signal", outcome->signal);
 }

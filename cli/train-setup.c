@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/devices.h"
 #include "core/report.h"
-#include "exec/host/kernels.h"
-#include "exec/host/profile.h"
+#include "exec/profile/profile.h"
 #include "sim/simulate.h"
 
 #define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
@@ -178,6 +178,7 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
         layer->forward_ns = times->forward_ns;
         layer->backward_ns = times->backward_ns;
         layer->recompute_ns = times->recompute_ns;
+        layer->recompute_last_ns = times->recompute_last_ns;
         layer->weight_gradient_ns = times->weight_gradient_ns;
         layer->forward_spread_ns = times->forward_spread_ns;
         layer->backward_spread_ns = times->backward_spread_ns;
@@ -189,6 +190,7 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
     take_string(&profile->date, file->date);
     profile->gpus = file->gpus;
     profile->processors = file->processors;
+    profile->gpu_memory_bytes = file->gpu_memory_bytes;
     profile->links = file->links;
     profile->optimizer_parameters_per_s = file->optimizer_parameters_per_s;
     return TRUE;
@@ -221,14 +223,18 @@ measure_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
 {
     gboolean terminal = isatty(STDERR_FILENO) == 1;
     Progress progress = {.what = "measuring layers", .begin_us = g_get_monotonic_time()};
-    const RpHostProfileOptions options = {
+    const RpMeasureOptions options = {
         .devices = job->run->n_devices,
-        .optimizer_threads = (guint)job->run->optimizer.threads,
+        .optimizer_threads = job->optimizer_threads,
         .progress = terminal ? show_measurements : NULL,
         .user_data = &progress,
     };
-    RpProfile *profile = rp_host_profile(network, job->weights, &options, error);
+    RpProbe *probe = job->run->device_ops->probe_new(0, error);
+    RpProfile *profile = NULL;
 
+    if (probe != NULL)
+        profile = rp_measure_profile(probe, network, job->weights, &options, error);
+    rp_probe_free(probe);
     if (terminal)
         fputs("\r\033[K", stderr);
     return profile;
@@ -243,7 +249,9 @@ schedule_args(const RpRunFile *run)
         .schedule = g_strdup(run->schedule),
         .gpus = (int)run->n_devices,
         .micro_batches = (int)run->micro_batches,
-        .round = (int)run->round,
+        /* one round unless asked for: so the bits do not depend on devices, nor on what is measured
+         */
+        .round = (int)(run->round > 0 ? run->round : run->micro_batches),
         .stages = g_strdup(run->stages),
         .forward_stages = g_strdup(run->forward_stages),
         .backward_stages = g_strdup(run->backward_stages),
@@ -299,15 +307,15 @@ resolve(RpTrainJob *job, GError **error)
     return FALSE;
 }
 
-/* Limits that the run file sets; what the machine has is the trainer's to check. Devices are
- * threads here: their arenas come out of host memory. */
+/* Limits that the run file sets; what the machine has is the trainer's to check. Arenas of devices
+ * that are threads come out of host memory. */
 static gboolean
 check_memory(const RpTrainJob *job, GError **error)
 {
     const RpRunFile *run = job->run;
     guint64 devices = 0;
 
-    for (guint g = 0; g < run->n_devices; g++)
+    for (guint g = 0; run->device_ops->host_memory && g < run->n_devices; g++)
         devices += rp_plan_arena_bytes(job->plan, g);
     if (run->host_memory_bytes > 0 && run->host_memory_bytes <= devices) {
         g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_MEMORY,
@@ -317,9 +325,34 @@ check_memory(const RpTrainJob *job, GError **error)
                     run->n_devices, devices, run->host_memory_bytes);
         return FALSE;
     }
-    return rp_plan_check_memory(job->plan, run->device_memory_bytes,
+    return rp_plan_check_memory(job->plan, job->device_memory_bytes,
                                 run->host_memory_bytes > 0 ? run->host_memory_bytes - devices : 0,
                                 error);
+}
+
+/*
+ * In bound schedules the head does not run when its stage goes forward: the loss and its gradient
+ * are computed at once, at the beginning of the backward action.
+ *
+ *   planned   [ F: blocks, head ]  ...  [ B: recompute, head, blocks ]
+ *   run       [ F: blocks ]        ...  [ B: recompute, head forward and back, blocks ]
+ *
+ * So all of the head's time is planned there. RoundPipe runs it in the fused stage, where both
+ * stand together anyway.
+ */
+static gboolean
+place_head(RpTrainJob *job, GError **error)
+{
+    const RpScheduleOps *schedule = rp_schedule_find(job->run->schedule, error);
+    RpLayer *head = &job->profile->layers[job->profile->n_layers - 1];
+
+    if (schedule == NULL)
+        return FALSE;
+    if (!schedule->dispatched && head->kind == RP_LAYER_HEAD) {
+        head->backward_ns += head->forward_ns;
+        head->forward_ns = 0;
+    }
+    return TRUE;
 }
 
 static gboolean
@@ -329,7 +362,7 @@ predict(RpTrainJob *job, const RpNetwork *network, GError **error)
     RpRequest *request = &job->request;
     const guint calls = (guint)run->gradient_accumulation_steps;
 
-    if (!resolve(job, error))
+    if (!place_head(job, error) || !resolve(job, error))
         return FALSE;
 
     const RpPartition *partition = request->partition;
@@ -351,17 +384,22 @@ gboolean
 rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, GError **error)
 {
     job->run = run;
+    job->optimizer_threads = run->optimizer.threads > 0 ? (guint)run->optimizer.threads
+                                                        : rp_cli_optimizer_threads(run->device_ops);
     if (!open_model(job, error) || !open_data(job, error))
         return FALSE;
 
     RpNetwork *network =
-        rp_network_new(&job->config, job->weights, rp_host_kernels(), &job->network);
+        rp_network_new(&job->config, job->weights, run->device_ops->kernels(), &job->network);
     gboolean prepared = FALSE;
 
     job->profile = strcmp(run->profile, "auto") == 0 ? measure_profile(job, network, error)
                                                      : read_profile(job, network, error);
     if (job->profile != NULL) {
-        job->profile->gpu_memory_bytes = run->device_memory_bytes;
+        /* threads have what the machine has, GPUs what was found free */
+        if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
+            job->profile->gpu_memory_bytes = run->device_memory_bytes;
+        job->device_memory_bytes = job->profile->gpu_memory_bytes;
         prepared = predict(job, network, error);
     }
     rp_network_free(network);

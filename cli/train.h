@@ -1,6 +1,6 @@
 /**
  * roundpipe train, piece by piece: what is to be done (train-setup.c), the loop (train-loop.c),
- * what is written of it (train-metrics.c) and printed (train-report.c).
+ * what is written of it (train-metrics.c), drawn (train-plot.c) and printed (train-report.c).
  */
 #pragma once
 
@@ -24,6 +24,8 @@ typedef struct {
     RpBatcherOptions batcher;
     RpNetworkOptions network;
     RpProfile *profile;
+    guint64 device_memory_bytes; /* limit of each device; 0 = none */
+    guint optimizer_threads;
     RpRequest request;
     RpPlan *plan;    /* a few iterations, to predict with */
     RpTrace *trace;  /* predicted */
@@ -105,6 +107,7 @@ typedef struct {
     RpTrainMeans means;  /* measured */
     GArray *arena_bytes; /* (element-type guint64): of each device, then the host: as opened */
     char *checkpoint;    /* the last that was saved, or %NULL */
+    char *loss_picture;  /* %NULL: none was drawn */
     gboolean unsaved;    /* the last attempt failed */
     int signal;          /* that ended it, or 0 */
 } RpTrainOutcome;
@@ -113,8 +116,8 @@ void rp_train_outcome_clear(RpTrainOutcome *outcome);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainOutcome, rp_train_outcome_clear)
 
 /* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
- * the way of a new run. Errors: G_FILE_ERROR_EXIST with the remedy, G_FILE_ERROR,
- * RP_CHECKPOINT_ERROR_* */
+ * the way of a new run; and that the output directory is there or can be made, and be written to.
+ * Errors: G_FILE_ERROR_EXIST with the remedy, G_FILE_ERROR, RP_CHECKPOINT_ERROR_* */
 gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
@@ -125,6 +128,18 @@ gboolean rp_train_run(const RpTrainJob *job, const RpTrainHow *how, RpTrainOutco
 /* One step that changes nothing; its gradients into a file. */
 gboolean rp_train_save_gradients(const RpTrainJob *job, const RpTrainHow *how,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- train-plot.c ---- */
+
+/**
+ * rp_train_plot_loss:
+ * @metrics: `metrics.jsonl`: steps that were resumed from are in it
+ * @path: the PNG file
+ *
+ * Draws the loss curve. Errors: G_FILE_ERROR, RP_PLOT_ERROR_*, G_IO_ERROR
+ */
+gboolean rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- train-report.c ---- */
 

@@ -6,9 +6,10 @@
  *
  *   1. Greedy reaches S(t). A stage is feasible if its time is <= t and its memory <= the limit;
  * both grow with the stage, so every part of a feasible stage is feasible (times are >= 0, memory
- * is monotone). Hence for a given end of the forward part, filling each stage as far as it goes
- *      gives the least number of stages: by induction, the greedy's i-th border is never behind the
- *      i-th border of any other packing. The same downwards for the backward stages.
+ * is monotone; a backward stage saves a part of its last recompute, and one that is cut shorter at
+ * its end loses more than what it saved). Hence for a given end of the forward part, filling each
+ * stage as far as it goes gives the least number of stages: by induction, the greedy's i-th border
+ * is never behind the i-th border of any other packing. The same downwards for the backward stages.
  *   2. Filling the fused stage first is optimal. With a fused stage of [k, L), the rest are a cover
  *      of [0, k) by forward stages and one by backward stages. Cutting a cover of [0, k + 1) back
  * to [0, k) shortens or drops one stage and keeps the others, so the least numbers F(k) and B(k) do
@@ -37,6 +38,7 @@ typedef struct {
     gint64 *forward; /* n + 1 prefix sums of the stage times of each phase */
     gint64 *backward;
     gint64 *fused;
+    gint64 *saving;        /* n + 1: what a backward stage of [.., i) takes less than its sum */
     guint *forward_end;    /* how far a forward stage from i may reach, by memory; i = not at all */
     guint *backward_first; /* how far down a backward stage of [.., i) may reach, by memory */
     guint fused_first;     /* how far down the fused stage may reach, by memory */
@@ -60,8 +62,22 @@ prefix_sums(const RpProfile *profile, RpPhase phase)
     sums[0] = 0;
     for (guint i = 0; i < profile->n_layers; i++) {
         sums[i + 1] = sums[i] + rp_stage_time_ns(profile, (RpInterval){i, 1}, phase, NULL);
+        if (phase == RP_PHASE_BACKWARD) {
+            sums[i + 1] += rp_layer_saving_ns(&profile->layers[i]);
+        }
     }
     return sums;
+}
+
+static gint64 *
+savings(const RpProfile *profile)
+{
+    gint64 *saving = g_new(gint64, profile->n_layers + 1);
+    saving[0] = 0;
+    for (guint i = 0; i < profile->n_layers; i++) {
+        saving[i + 1] = rp_layer_saving_ns(&profile->layers[i]);
+    }
+    return saving;
 }
 
 static gboolean
@@ -119,6 +135,7 @@ table_init(Table *table, const RpProfile *profile, guint64 memory_bytes)
     table->forward = prefix_sums(profile, RP_PHASE_FORWARD);
     table->backward = prefix_sums(profile, RP_PHASE_BACKWARD);
     table->fused = prefix_sums(profile, RP_PHASE_FUSED);
+    table->saving = savings(profile);
     table->forward_end = g_new0(guint, table->n + 1);
     table->backward_first = g_new0(guint, table->n + 1);
     reach_by_memory(table);
@@ -130,6 +147,7 @@ table_clear(Table *table)
     g_free(table->forward);
     g_free(table->backward);
     g_free(table->fused);
+    g_free(table->saving);
     g_free(table->forward_end);
     g_free(table->backward_first);
 }
@@ -201,12 +219,14 @@ pack(const Table *table, gint64 t, const Stages *stages)
         }
     }
     for (guint end = fused_first, first; end > 0; end = first) {
-        first = reach_down(table->backward, end, table->backward_first[end], t);
+        const gint64 saving = table->saving[end];
+        first = reach_down(table->backward, end, table->backward_first[end], t + saving);
         if (first == end) {
             return impossible;
         }
         packing.stages++;
-        packing.longest_ns = MAX(packing.longest_ns, table->backward[end] - table->backward[first]);
+        packing.longest_ns =
+            MAX(packing.longest_ns, table->backward[end] - table->backward[first] - saving);
         if (stages != NULL) {
             keep_stage(stages->backward, first, end);
         }
@@ -286,7 +306,7 @@ longest_layer(const Table *table)
     gint64 longest = 0;
     for (guint i = 0; i < table->n; i++) {
         gint64 forward = table->forward[i + 1] - table->forward[i];
-        gint64 backward = table->backward[i + 1] - table->backward[i];
+        gint64 backward = table->backward[i + 1] - table->backward[i] - table->saving[i + 1];
         gint64 fused = table->fused[i + 1] - table->fused[i];
         longest = MAX(longest, MIN(MAX(forward, backward), fused));
     }
@@ -376,13 +396,25 @@ rp_partition_paper(const RpProfile *profile, guint gpus, guint micro_batches, gu
                                        (RpInterval *)(void *)backward->data, backward->len);
 }
 
+/* A row of items in a split. */
+typedef struct {
+    const gint64 *sums;   /* n + 1 */
+    const gint64 *saving; /* n + 1: what a run of [.., i) weighs less than its sum; or NULL */
+} Row;
+
+static gint64
+saving_at(const Row *row, guint end)
+{
+    return row->saving != NULL ? row->saving[end] : 0;
+}
+
 /* How many stages of at most @t the items [0, end) need, packed from the back. */
 static guint
-count_down(const gint64 *sums, guint end, gint64 t)
+count_down(const Row *row, guint end, gint64 t)
 {
     guint stages = 0;
     for (guint first; end > 0; end = first) {
-        first = reach_down(sums, end, 0, t);
+        first = reach_down(row->sums, end, 0, t + saving_at(row, end));
         if (first == end) {
             return NEVER;
         }
@@ -393,15 +425,15 @@ count_down(const gint64 *sums, guint end, gint64 t)
 
 /* The least longest stage of [0, end) in @parts stages, given that @t is long enough. */
 static gint64
-least_longest(const gint64 *sums, guint end, guint parts, gint64 t)
+least_longest(const Row *row, guint end, guint parts, gint64 t)
 {
-    if (count_down(sums, end, t - 1) > parts) {
+    if (count_down(row, end, t - 1) > parts) {
         return t; /* the usual case: the stage that was split off was not the only long one */
     }
-    gint64 low = sums[end] / parts, high = t - 1;
+    gint64 low = row->saving != NULL ? 0 : row->sums[end] / parts, high = t - 1;
     while (low < high) {
         gint64 middle = low + (high - low) / 2;
-        if (count_down(sums, end, middle) <= parts) {
+        if (count_down(row, end, middle) <= parts) {
             high = middle;
         } else {
             low = middle + 1;
@@ -413,12 +445,12 @@ least_longest(const gint64 *sums, guint end, guint parts, gint64 t)
 /* The last stage takes what the least longest stage allows; what is left is split in the same way.
  */
 static void
-split_nested(const gint64 *sums, guint n, guint parts, guint *counts)
+split_nested(const Row *row, guint n, guint parts, guint *counts)
 {
-    gint64 t = sums[n];
+    gint64 t = row->sums[n];
     for (guint end = n, left = parts; left > 0; left--) {
-        t = least_longest(sums, end, left, t);
-        guint first = reach_down(sums, end, left - 1, t);
+        t = least_longest(row, end, left, t);
+        guint first = reach_down(row->sums, end, left - 1, t + saving_at(row, end));
         counts[left - 1] = end - first;
         end = first;
     }
@@ -454,7 +486,7 @@ rp_partition_split(const gint64 *weights, guint n, guint parts, RpSplitOrder ord
         split_even(sums, n, parts, counts);
         return;
     }
-    split_nested(sums, n, parts, counts);
+    split_nested(&(Row){.sums = sums}, n, parts, counts);
     for (guint p = 0; mirrored && p < parts / 2; p++) {
         guint count = counts[p];
         counts[p] = counts[parts - 1 - p];
@@ -475,14 +507,16 @@ rp_partition_min_max(const RpProfile *profile, guint n_stages, GError **error)
                     "%u stages are asked for, but the model can be cut into 1 to %u", n_stages, n);
         return NULL;
     }
-    g_autofree gint64 *weights = g_new0(gint64, n);
-    for (guint i = 0; i < profile->n_layers; i++) {
-        weights[i < lead ? 0 : i - lead] +=
-            rp_stage_time_ns(profile, (RpInterval){i, 1}, RP_PHASE_FORWARD, NULL) +
-            rp_stage_time_ns(profile, (RpInterval){i, 1}, RP_PHASE_BACKWARD, NULL);
+    g_autofree gint64 *forward = prefix_sums(profile, RP_PHASE_FORWARD);
+    g_autofree gint64 *backward = prefix_sums(profile, RP_PHASE_BACKWARD);
+    g_autofree gint64 *saving = savings(profile);
+    g_autofree gint64 *sums = g_new(gint64, n + 1);
+    sums[0] = 0;
+    for (guint i = 1; i <= n; i++) {
+        sums[i] = forward[i + lead] + backward[i + lead];
     }
     g_autofree guint *counts = g_new(guint, n_stages);
-    rp_partition_split(weights, n, n_stages, RP_SPLIT_SMALL_FIRST, counts);
+    split_nested(&(Row){.sums = sums, .saving = saving + lead}, n, n_stages, counts);
     counts[0] += lead;
 
     g_autofree RpInterval *stages = g_new(RpInterval, n_stages);

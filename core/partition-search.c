@@ -120,8 +120,11 @@ rp_search_weights(const RpSearch *search, guint k, RpPhase phase, gboolean downw
     }
     for (guint i = 0; i < k; i++) {
         guint item = i < lead ? 0 : i - lead;
-        weights[downwards ? n - 1 - item : item] +=
-            rp_stage_time_ns(search->profile, (RpInterval){i, 1}, phase, NULL);
+        gint64 *weight = &weights[downwards ? n - 1 - item : item];
+        *weight += rp_stage_time_ns(search->profile, (RpInterval){i, 1}, phase, NULL);
+        if (phase == RP_PHASE_BACKWARD) { /* most layers are not the last of their stage */
+            *weight += rp_layer_saving_ns(&search->profile->layers[i]);
+        }
     }
     return n;
 }

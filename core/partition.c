@@ -106,6 +106,9 @@ rp_stage_time_ns(const RpProfile *profile, RpInterval stage, RpPhase phase, gint
         backward += layer->backward_ns;
         recompute += layer->kind == RP_LAYER_BLOCK ? layer->recompute_ns : 0;
     }
+    if (stage.count > 0) {
+        recompute -= rp_layer_saving_ns(&profile->layers[stage.first + stage.count - 1]);
+    }
     if (recompute_ns != NULL) {
         *recompute_ns = phase == RP_PHASE_BACKWARD ? recompute : 0;
     }

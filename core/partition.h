@@ -63,6 +63,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPartition, rp_partition_free)
  * @recompute_ns: (out) (optional): the leading part that is recompute (needs only the stashed
  *   input); 0 for forward and fused stages
  *
+ * Sums over the stage's layers, except that a backward stage does without the output of its last
+ * one (rp_layer_saving_ns()). Monotone: a longer stage never takes less.
+ *
  * Returns: compute time of one micro-batch, ns
  * Source: schedules.md "What an action costs"
  */

@@ -41,6 +41,7 @@ static const char *const layer_keys[] = {"kind",
                                          "forward_ms",
                                          "backward_ms",
                                          "recompute_ms",
+                                         "recompute_last_ms",
                                          "weight_gradient_ms",
                                          "forward_spread_ms",
                                          "backward_spread_ms",
@@ -186,10 +187,16 @@ read_layer_times(const RpSection *section, RpLayer *layer)
     layer->recompute_ns = layer->forward_ns;
     layer->weight_gradient_ns = rp_profile_default_weight_gradient_ns(layer->backward_ns);
     if (!rp_section_time(section, "recompute_ms", &layer->recompute_ns) ||
+        !rp_section_time(section, "recompute_last_ms", &layer->recompute_last_ns) ||
         !rp_section_time(section, "weight_gradient_ms", &layer->weight_gradient_ns) ||
         !rp_section_time(section, "forward_spread_ms", &layer->forward_spread_ns) ||
         !rp_section_time(section, "backward_spread_ms", &layer->backward_spread_ns))
         return FALSE;
+    /* more than 0, which stands for what a file does not say */
+    if (json_object_has_member(section->object, "recompute_last_ms") &&
+        (layer->recompute_last_ns == 0 || layer->recompute_last_ns > layer->recompute_ns))
+        return rp_section_fail_value(section, "recompute_last_ms",
+                                     "more than 0 and at most recompute_ms");
     return layer->weight_gradient_ns <= layer->backward_ns ||
            rp_section_fail_value(section, "weight_gradient_ms", "at most backward_ms");
 }

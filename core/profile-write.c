@@ -156,7 +156,8 @@ layers_equal(const RpLayer *a, const RpLayer *b)
 
     return same_tensors && x.kind == y.kind && g_strcmp0(x.name, y.name) == 0 &&
            x.forward_ns == y.forward_ns && x.backward_ns == y.backward_ns &&
-           x.recompute_ns == y.recompute_ns && x.weight_gradient_ns == y.weight_gradient_ns &&
+           x.recompute_ns == y.recompute_ns && rp_layer_saving_ns(a) == rp_layer_saving_ns(b) &&
+           x.weight_gradient_ns == y.weight_gradient_ns &&
            x.forward_spread_ns == y.forward_spread_ns &&
            x.backward_spread_ns == y.backward_spread_ns && x.parameter_bytes == y.parameter_bytes &&
            x.gradient_bytes == y.gradient_bytes && x.input_bytes == y.input_bytes &&
@@ -173,6 +174,8 @@ append_layer_times(Writer *writer, const RpLayer *layer)
     append_time(writer, "backward_ms", layer->backward_ns, ", ");
     if (layer->recompute_ns != layer->forward_ns)
         append_time(writer, "recompute_ms", layer->recompute_ns, ", ");
+    if (rp_layer_saving_ns(layer) > 0)
+        append_time(writer, "recompute_last_ms", layer->recompute_last_ns, ", ");
     if (layer->weight_gradient_ns != rp_profile_default_weight_gradient_ns(layer->backward_ns))
         append_time(writer, "weight_gradient_ms", layer->weight_gradient_ns, ", ");
     if (layer->forward_spread_ns != 0)

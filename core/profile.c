@@ -27,6 +27,15 @@ rp_layer_kind_name(RpLayerKind kind)
     return kind_names[kind];
 }
 
+gint64
+rp_layer_saving_ns(const RpLayer *layer)
+{
+    g_return_val_if_fail(layer, 0);
+    return layer->kind == RP_LAYER_BLOCK && layer->recompute_last_ns > 0
+               ? MAX(0, layer->recompute_ns - layer->recompute_last_ns)
+               : 0;
+}
+
 RpProfile *
 rp_profile_new(guint n_layers)
 {

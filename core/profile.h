@@ -32,6 +32,8 @@ typedef struct {
     gint64 forward_ns;
     gint64 backward_ns;        /* input and weight gradient, without recompute */
     gint64 recompute_ns;       /* default: forward_ns */
+    gint64 recompute_last_ns;  /* of a block that a backward stage ends with, whose output nobody
+                                  needs; <= recompute_ns; 0 = the same */
     gint64 weight_gradient_ns; /* the W of backward_ns = I + W; default: half, rounded down */
     gint64 forward_spread_ns;  /* spread of measured times (half the 10-90 % range); 0 if unknown */
     gint64 backward_spread_ns;
@@ -148,3 +150,11 @@ guint rp_profile_element_bytes(const RpProfile *profile);
 guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 
 const char *rp_layer_kind_name(RpLayerKind kind);
+
+/**
+ * rp_layer_saving_ns:
+ *
+ * Returns: by how much the recompute of a backward stage that ends with @layer is shorter than
+ *   those of its layers: recompute_ns - recompute_last_ns of a block that gives it, else 0
+ */
+gint64 rp_layer_saving_ns(const RpLayer *layer);

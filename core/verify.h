@@ -73,6 +73,7 @@ gboolean rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolat
  *
  * Each task of the plan once, none before what it depends on (hops and recompute leads counted in a
  * predicted trace; RP_VERIFY_CLOCK_SLACK_NS forgiven in a measured one), lanes in order and one
- * task at a time, no negative durations, predicted actions as long as the plan says.
+ * task at a time, no negative durations, predicted actions at least as long as the plan says
+ * (longer ones shared processors).
  */
 gboolean rp_verify_trace(const RpPlan *plan, const RpTrace *trace, RpViolation *violation);

@@ -7,6 +7,7 @@
 #include "exec/checkpoint/checkpoint-private.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -178,16 +179,54 @@ begin_tensors(Save *save, GError **error)
            (!save->next || rp_safetensors_writer_begin(save->next, error));
 }
 
+/* Weights that a step has blown up, perhaps in rounding, would replace the last good ones. */
 static gboolean
-write_rounded(const Save *save, guint tensor, const float *values, guint64 elements, void *piece,
-              GError **error)
+check_finite(const Save *save, const RpWeight *weight, const guint8 *values, gsize n, float *wide,
+             GError **error)
+{
+    gsize i = 0;
+
+    rp_dtype_to_float(save->dtype, values, wide, n);
+    while (i < n && isfinite(wide[i]))
+        i++;
+    return i == n || rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, save->path,
+                                        "%s: expected finite weights in %s, found %f", weight->name,
+                                        rp_dtype_name(save->dtype), (double)wide[i]);
+}
+
+/* Memory for a piece of a tensor, in fp32 and in the network's dtype. */
+typedef struct {
+    float *wide;
+    guint8 *rounded;
+} Piece;
+
+static gboolean
+write_rounded(const Save *save, const RpWeight *weight, guint tensor, const float *values,
+              const Piece *piece, GError **error)
 {
     gsize size = rp_dtype_size(save->dtype);
 
-    for (guint64 at = 0; at < elements; at += PIECE_ELEMENTS) {
-        gsize n = (gsize)MIN(PIECE_ELEMENTS, elements - at);
-        rp_dtype_from_float(save->dtype, values + at, piece, n);
-        if (!rp_safetensors_writer_write(save->model, tensor, piece, n * size, error))
+    for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
+        gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
+        rp_dtype_from_float(save->dtype, values + at, piece->rounded, n);
+        if (!check_finite(save, weight, piece->rounded, n, piece->wide, error) ||
+            !rp_safetensors_writer_write(save->model, tensor, piece->rounded, n * size, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+write_next(const Save *save, guint index, guint tensor, const Piece *piece, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(save->weights, index);
+    const guint8 *values = rp_trainer_next_weight(save->trainer, index);
+    gsize size = rp_dtype_size(save->dtype);
+
+    for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
+        gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
+        if (!check_finite(save, weight, values + at * size, n, piece->wide, error) ||
+            !rp_safetensors_writer_write(save->next, tensor, values + at * size, n * size, error))
             return FALSE;
     }
     return TRUE;
@@ -195,28 +234,28 @@ write_rounded(const Save *save, guint tensor, const float *values, guint64 eleme
 
 /* @tensor: the weight's number among those of the file */
 static gboolean
-write_weight(const Save *save, guint index, guint tensor, void *piece, GError **error)
+write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(save->weights, index);
     const float *master = rp_trainer_weight(save->trainer, index);
     RpOptimizerState state = rp_trainer_weight_state(save->trainer, index);
     gsize bytes = (gsize)weight->elements * sizeof(float);
 
-    if (!write_rounded(save, tensor, master, weight->elements, piece, error) ||
+    if (!write_rounded(save, weight, tensor, master, piece, error) ||
         !rp_safetensors_writer_write(save->optimizer, 3 * tensor, master, bytes, error) ||
         !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 1, state.moment1, bytes,
                                      error) ||
         !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, state.moment2, bytes, error))
         return FALSE;
-    return !save->next || rp_safetensors_writer_write(
-                              save->next, tensor, rp_trainer_next_weight(save->trainer, index),
-                              (gsize)weight->elements * rp_dtype_size(save->dtype), error);
+    return !save->next || write_next(save, index, tensor, piece, error);
 }
 
 static gboolean
 write_tensors(Save *save, GError **error)
 {
-    g_autofree void *piece = g_malloc(PIECE_ELEMENTS * sizeof(float));
+    g_autofree float *wide = g_new(float, PIECE_ELEMENTS);
+    g_autofree guint8 *rounded = g_malloc(PIECE_ELEMENTS * sizeof(float));
+    const Piece piece = {wide, rounded};
     guint tensor = 0;
 
     if (!begin_tensors(save, error))
@@ -224,7 +263,7 @@ write_tensors(Save *save, GError **error)
     for (guint i = 0; i < rp_weights_count(save->weights); i++) {
         if (rp_weights_nth(save->weights, i)->tied)
             continue;
-        if (!write_weight(save, i, tensor++, piece, error))
+        if (!write_weight(save, i, tensor++, &piece, error))
             return FALSE;
     }
     return rp_safetensors_writer_finish(save->model, error) &&

@@ -50,7 +50,7 @@ rp_checkpoint_find_last(const char *output, char **skipped, GError **error)
     for (guint i = 0; i < steps->len && !found; i++) {
         g_autofree char *path = rp_checkpoint_path(output, g_array_index(steps, guint64, i));
         g_autoptr(GError) reason = NULL;
-        if (rp_checkpoint_is_complete(path, &reason))
+        if (rp_checkpoint_verify(path, &reason))
             found = g_steal_pointer(&path);
         else
             g_string_append_printf(passed, "%s%s",

@@ -36,6 +36,8 @@ typedef struct {
  * rp_checkpoint_save:
  * @trainer: flushed
  *
+ * Weights that are not finite are not saved: the last checkpoint stays a good one.
+ *
  * Returns: (transfer full): the directory's path. On error every checkpoint that was there is
  * there still. Errors: RP_CHECKPOINT_ERROR_*, G_FILE_ERROR
  */
@@ -43,8 +45,8 @@ char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
                          const RpDataState *data, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Path of the newest complete checkpoint of @output; %NULL without error if there is none.
- * Incomplete ones (no manifest, wrong size) are passed over; @skipped: (out) (optional) (transfer
- * full) (nullable): a line saying which and why. */
+ * Damaged ones (no manifest, wrong size or checksum) are passed over; @skipped: (out) (optional)
+ * (transfer full) (nullable): a line saying which and why. */
 char *rp_checkpoint_find_last(const char *output, char **skipped, GError **error);
 
 /* Verifies sizes and checksums of all files. Errors: RP_CHECKPOINT_ERROR_CORRUPT naming the file */

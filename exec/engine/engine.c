@@ -28,15 +28,19 @@ rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error)
     pthread_mutex_lock(&engine->failure_lock);
     engine->n_failing++;
     first = engine->failure == NULL;
-    if (first) {
+    /* of tasks that failed side by side, the one that a serial program comes to first */
+    if (first || (task < engine->failed_task &&
+                  !g_error_matches(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED))) {
+        GError *later = engine->failure;
+
         engine->failure = error;
         engine->failed_task = task;
+        error = later;
     }
     pthread_mutex_unlock(&engine->failure_lock);
     if (first)
         stop(engine);
-    else
-        g_error_free(error);
+    g_clear_error(&error);
     pthread_mutex_lock(&engine->failure_lock);
     if (--engine->n_failing == 0)
         pthread_cond_broadcast(&engine->failure_told);
@@ -49,11 +53,30 @@ backend_failed(gpointer user_data, RpTaskId task, GError *error)
     rp_engine_fail(user_data, task, error);
 }
 
-/* Tells the caller what rp_engine_fail() was told. The task is still in the plan: only batches that
- * are over are retired. */
+/* Joins every thread. Idle workers leave by the gate; others must have been stopped. */
+static void
+join(RpEngine *engine)
+{
+    rp_gate_break(&engine->appended);
+    for (guint w = 0; w < engine->n_started; w++)
+        pthread_join(engine->workers[w].thread, NULL);
+    engine->n_started = 0;
+    for (guint32 l = 0; l < engine->n_device_lanes; l++)
+        if (engine->lanes[l] != NULL)
+            engine->backend->ops->lane_free(engine->backend, g_steal_pointer(&engine->lanes[l]));
+    /* a thread of the backend may still be telling of a failure */
+    pthread_mutex_lock(&engine->failure_lock);
+    while (engine->n_failing > 0)
+        pthread_cond_wait(&engine->failure_told, &engine->failure_lock);
+    pthread_mutex_unlock(&engine->failure_lock);
+}
+
+/* Tells the caller what rp_engine_fail() was told, when tasks that ran meanwhile have ended too.
+ * The task is still in the plan: only batches that are over are retired. */
 static gboolean
 set_failure(RpEngine *engine, GError **error)
 {
+    join(engine);
     pthread_mutex_lock(&engine->failure_lock);
     const RpTaskId id = engine->failed_task;
     g_autofree char *message = g_strdup(engine->failure->message);
@@ -160,22 +183,11 @@ rp_engine_free(RpEngine *engine)
 {
     if (engine == NULL)
         return;
-    /* idle workers leave by the first gate; the others are stopped */
     if (engine->n_done < engine->n_appended)
         rp_engine_fail(engine, RP_TASK_NONE,
                        g_error_new_literal(RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED,
                                            "the engine was freed"));
-    rp_gate_break(&engine->appended);
-    for (guint w = 0; w < engine->n_started; w++)
-        pthread_join(engine->workers[w].thread, NULL);
-    for (guint32 l = 0; l < engine->n_device_lanes; l++)
-        if (engine->lanes[l] != NULL)
-            engine->backend->ops->lane_free(engine->backend, engine->lanes[l]);
-    /* a thread of the backend may still be telling of a failure */
-    pthread_mutex_lock(&engine->failure_lock);
-    while (engine->n_failing > 0)
-        pthread_cond_wait(&engine->failure_told, &engine->failure_lock);
-    pthread_mutex_unlock(&engine->failure_lock);
+    join(engine);
     for (guint i = 0; i < engine->options.ring; i++)
         rp_batch_clear(&engine->ring[i], engine);
     for (guint32 l = 0; l < engine->n_lanes; l++)

@@ -7,6 +7,7 @@
 
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
+#include "exec/host/probe.h"
 #include "exec/train/task-map.h"
 
 G_DEFINE_QUARK(rp - host - error - quark, rp_host_error)
@@ -404,6 +405,7 @@ rp_host_devices(void)
         .backend_new = rp_host_backend_new,
         .open = rp_host_backend_open,
         .backend_free = rp_host_backend_free,
+        .probe_new = rp_host_probe_new,
     };
 
     return &ops;

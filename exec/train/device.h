@@ -5,6 +5,7 @@
 #pragma once
 
 #include "exec/engine/backend.h"
+#include "exec/profile/probe.h"
 #include "exec/train/feed.h"
 #include "exec/train/home.h"
 
@@ -17,6 +18,7 @@ typedef struct {
  * @host_memory: devices live in host memory: their arenas count there
  * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now
  * @open: allocates all arenas and attaches the home; once, before the engine is made
+ * @probe_new: to measure a profile with (rp_measure_profile()), on @device; rp_probe_free()
  *
  * Errors: the backend's own
  */
@@ -28,6 +30,7 @@ typedef struct {
                               RpFeed *feed, const RpDeviceOptions *options, GError **error);
     gboolean (*open)(RpBackend *backend, const guint64 *bytes, guint n, GError **error);
     void (*backend_free)(RpBackend *backend);
+    RpProbe *(*probe_new)(guint device, GError **error);
 } RpDeviceOps;
 
 /* Virtual devices on CPU threads (exec/host). */

@@ -67,11 +67,13 @@ report_step(RpTrainer *trainer, RpStepRecord *record)
 
     if (start_ns < 0)
         start_ns = first_start(trainer);
-    report.step_ns = record->last_compute_ns - start_ns;
+    /* asynchronous: on other devices, a step may end before the one before it does */
+    const gint64 end_ns = MAX(record->last_compute_ns, start_ns);
+    report.step_ns = end_ns - start_ns;
     if (report.step_ns > 0)
-        report.bubble_ratio = 1 - (double)take_busy(trainer, start_ns, record->last_compute_ns) /
+        report.bubble_ratio = 1 - (double)take_busy(trainer, start_ns, end_ns) /
                                       ((double)trainer->gpus * (double)report.step_ns);
-    trainer->last_end_ns = record->last_compute_ns;
+    trainer->last_end_ns = end_ns;
     trainer->n_reported++;
     if (trainer->done != NULL)
         trainer->done(trainer->user_data, &report);

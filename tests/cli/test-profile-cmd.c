@@ -95,7 +95,10 @@ writes_a_file_with_times_and_the_networks_sizes(void **state)
         assert_true(profile->layers[l].forward_ns > 0);
         assert_true(profile->layers[l].backward_ns > 0);
         assert_true(profile->layers[l].recompute_ns > 0);
+        assert_true(profile->layers[l].recompute_last_ns <= profile->layers[l].recompute_ns);
     }
+    assert_int_equal(profile->layers[0].recompute_last_ns, 0); /* a block's alone */
+    assert_true(profile->links.d2h_bytes_per_s == profile->links.h2d_bytes_per_s);
     /* equal layers are measured once */
     assert_int_equal(profile->layers[1].forward_ns, profile->layers[3].forward_ns);
     assert_int_equal(profile->layers[1].backward_ns, profile->layers[3].backward_ns);
@@ -128,6 +131,12 @@ prints_the_table_as_json(void **state)
     assert_int_equal(rp_cli_number(root, "devices"), 1);
     assert_string_equal(profile->dtype, "bf16");
     assert_int_equal(rp_cli_number(root, "layers.1.count"), 3);
+    assert_int_equal(rp_cli_number(root, "optimizer_threads"), 1);
+    assert_string_equal(profile->device, "host");
+    assert_true(fabs(rp_cli_number(root, "h2d_gb_per_s") - profile->links.h2d_bytes_per_s / 1e9) <
+                1e-3);
+    assert_true(rp_cli_number(root, "layers.1.recompute_last_ms") <=
+                rp_cli_number(root, "layers.1.recompute_ms"));
     assert_true(fabs(rp_cli_number(root, "layers.1.forward_ms") -
                      (double)profile->layers[1].forward_ns / 1e6) < 1e-9);
     assert_true(fabs(rp_cli_number(root, "layers.2.backward_ms") -
@@ -164,7 +173,9 @@ says_what_is_wrong(void **state)
         {"profile --devices host:0 @T/shapes -o @T/x.json", 2, "N from 1 to 4096, found"},
         {"profile --devices host:1x @T/shapes -o @T/x.json", 2, "N from 1 to 4096, found"},
         {"profile --devices hosts @T/shapes -o @T/x.json", 2, "found \"hosts\""},
-        {"profile --devices cuda:0 @T/shapes -o @T/x.json", 2, "CUDA is not built in"},
+        {"profile --devices cuda:0 @T/shapes -o @T/x.json", 2, "N from 1 to 4096, found"},
+        {"profile --devices cuda:x @T/shapes -o @T/x.json", 2, "found \"cuda:x\""},
+        {"profile --devices cuda2 @T/shapes -o @T/x.json", 2, "found \"cuda2\""},
         {"profile --devices host:1 @T/shapes -o @T/x.json --dtype bf17", 2, "did you mean"},
         {"profile --devices host:1 @T/shapes -o @T/x.json --seconds 0", 2, "--seconds: expected"},
         {"profile --devices host:1 @T/shapes -o @T/x.json --sequence-length 0", 2,
@@ -190,6 +201,20 @@ says_what_is_wrong(void **state)
     }
 }
 
+/* No more GPUs than there are anywhere: refused whether CUDA is built in or not. */
+static void
+finds_no_gpus_that_are_not_there(void **state)
+{
+    make_config();
+    g_auto(RpCliRun) run = rp_cli_run("profile --devices cuda:4096 @T/shapes -o @T/x.json");
+    g_autofree char *made = rp_cli_temporary("x.json");
+
+    assert_int_not_equal(run.code, 0);
+    assert_non_null(strstr(run.err, "--devices: "));
+    assert_non_null(strstr(run.err, "CUDA"));
+    assert_false(g_file_test(made, G_FILE_TEST_EXISTS));
+}
+
 /* The fixture's own takes files away, but not what is in directories. */
 static int
 teardown(void **state)
@@ -208,6 +233,7 @@ main(void)
         cmocka_unit_test(prints_the_table_as_json),
         cmocka_unit_test(takes_weights_and_their_type_from_a_directory),
         cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(finds_no_gpus_that_are_not_there),
     };
     return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
 }

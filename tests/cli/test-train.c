@@ -179,6 +179,50 @@ measures_the_layers_itself_unless_told_their_times(void **state)
     assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
 }
 
+/* Times of the profile: a block 0.2 ms forward and again to recompute, 0.4 ms back; the head 0.2
+ * and 0.4 ms. */
+static void
+plans_the_head_where_bound_schedules_run_it(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "head --dry-run --set schedule=gpipe --set stages=2,2 "
+                                            "--trace @T/gpipe.json");
+    g_autofree char *text = read_text("gpipe.json");
+    g_autoptr(JsonNode) root = json_from_string(text, NULL);
+    guint found = 0;
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_non_null(root);
+    JsonArray *events = json_node_get_array(rp_cli_member(root, "traceEvents"));
+    for (guint i = 0; i < json_array_get_length(events); i++) {
+        JsonNode *event = json_array_get_element(events, i);
+        JsonObject *object = json_node_get_object(event);
+        const char *kind = json_object_get_string_member_with_default(object, "cat", "");
+        gboolean forward = strcmp(kind, "forward") == 0;
+
+        if ((!forward && strcmp(kind, "backward") != 0) || rp_cli_number(event, "args.stage") != 1)
+            continue;
+        assert_float_equal(rp_cli_number(event, "dur"), forward ? 400 : 1800, 1e-6);
+        found++;
+    }
+    assert_true(found >= 8);
+}
+
+static void
+says_when_the_fused_stage_is_all_there_is(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "fused --dry-run --set devices=host:1");
+    g_auto(RpCliRun) two = rp_cli_run(TRAIN "fused --dry-run --set forward_stages=2 "
+                                            "--set backward_stages=2,2");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_non_null(
+        strstr(run.out, "forward stages   none: the fused stage runs forward and backward\n"));
+    assert_int_equal(two.code, 0);
+    assert_null(strstr(two.out, "none"));
+}
+
 /* ---- training ---- */
 
 static void
@@ -205,7 +249,7 @@ trains_and_reports_every_step(void **state)
         assert_int_equal(rp_cli_number(line, "step"), i + 1);
         assert_true(rp_cli_number(line, "loss") > 1 && rp_cli_number(line, "loss") < 8);
         assert_true(rp_cli_number(line, "tokens") > 0);
-        assert_true(rp_cli_number(line, "step_ms") > 0);
+        assert_true(rp_cli_number(line, "step_ms") >= 0);
     }
     assert_true(g_file_test(model, G_FILE_TEST_EXISTS));
     assert_non_null(strstr(copy, "learning_rate: 1e-2\n"));
@@ -307,6 +351,102 @@ saves_gradients_whose_norm_is_that_of_the_first_step(void **state)
     g_autoptr(GPtrArray) metrics = read_metrics("grad");
     assert_float_equal(sqrt(squares), rp_cli_number(g_ptr_array_index(metrics, 0), "grad_norm"),
                        1e-5);
+}
+
+/* ---- the picture ---- */
+
+static gboolean
+is_png(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    g_autofree char *data = NULL;
+    gsize length = 0;
+
+    return g_file_get_contents(path, &data, &length, NULL) && length > 1000 &&
+           memcmp(data, "\211PNG\r\n\032\n", 8) == 0;
+}
+
+static void
+draws_the_loss_also_of_what_was_resumed_from(void **state)
+{
+    g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
+
+    (void)state;
+    if (gnuplot == NULL)
+        skip();
+    /* keeps what is drawn, then draws it */
+    g_autofree char *spy = g_strdup_printf("#!/bin/sh\ncp *.dat @T/drawn.dat 2>/dev/null\n"
+                                           "exec %s \"$@\"\n",
+                                           gnuplot);
+    g_auto(RpCliRun) made = rp_cli_shell("mkdir -p @T/bin && printf '%%s' '%s' >@T/bin/gnuplot && "
+                                         "chmod +x @T/bin/gnuplot",
+                                         spy);
+    assert_int_equal(made.code, 0);
+    g_auto(RpCliRun) first = rp_cli_run(TRAIN "drawn --set plot_loss=true --set steps=3");
+    assert_int_equal(first.code, 0);
+    assert_string_equal(first.err, "");
+    assert_non_null(strstr(first.out, "drawn/training_loss.png\n"));
+    assert_true(is_png("drawn/training_loss.png"));
+    g_auto(RpCliRun) second = rp_cli_shell("PATH=@T/bin:$PATH exec $ROUNDPIPE " TRAIN
+                                           "drawn --set plot_loss=true --resume --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&second);
+    assert_true(g_str_has_suffix(json_node_get_string(rp_cli_member(root, "loss_picture")),
+                                 "drawn/training_loss.png"));
+    g_autoptr(GPtrArray) metrics = read_metrics("drawn");
+    g_autofree char *drawn = read_text("drawn.dat");
+    assert_int_equal(metrics->len, 5);
+    for (guint i = 0; i < metrics->len; i++) {
+        g_autofree char *line = g_strdup_printf(
+            "\n%u %.9g\n", i + 1, rp_cli_number(g_ptr_array_index(metrics, i), "loss"));
+
+        if (strstr(drawn, line) == NULL)
+            fail_msg("step %u is not drawn: expected %s in %s", i + 1, line, drawn);
+    }
+}
+
+static void
+draws_nothing_unless_it_is_told_to(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "plain --set steps=1 --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autofree char *picture = rp_cli_temporary("plain/training_loss.png");
+
+    (void)state;
+    assert_true(JSON_NODE_HOLDS_NULL(rp_cli_member(root, "loss_picture")));
+    assert_false(g_file_test(picture, G_FILE_TEST_EXISTS));
+}
+
+static void
+trains_without_gnuplot_and_says_so_once(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell("PATH=/nowhere; $ROUNDPIPE " TRAIN "blind --set plot_loss=true --set steps=2");
+    g_autoptr(GPtrArray) metrics = read_metrics("blind");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_int_equal(metrics->len, 2);
+    assert_true(
+        g_str_has_prefix(run.err, "roundpipe train: warning: plot_loss: gnuplot not found"));
+    assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
+    assert_null(strstr(run.out, "loss curve"));
+}
+
+static void
+draws_the_loss_of_a_run_that_was_interrupted(void **state)
+{
+    g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
+
+    (void)state;
+    if (gnuplot == NULL)
+        skip();
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "$ROUNDPIPE " TRAIN "cut --set steps=1000000 --set plot_loss=true & pid=$!; "
+        "while [ $(cat @T/cut/metrics.jsonl 2>/dev/null | wc -l) -lt 5 ]; do sleep 0.02; done; "
+        "kill -INT $pid; kill -TERM $pid; wait $pid");
+
+    assert_true(run.code == 130 || run.code == 143);
+    assert_true(is_png("cut/training_loss.png"));
 }
 
 /* ---- stopping and going on ---- */
@@ -444,7 +584,7 @@ refuses_what_cannot_be_trained(void **state)
          "stages: the stages hold 5 blocks, but the model has 4"},
         {TRAIN "x --set stages=2,2", 2, "needs forward_stages and backward_stages"},
         {TRAIN "x --set micro_batches=1", 2, "at least 2 micro-batches"},
-        {TRAIN "x --set devices=cuda:1", 2, "CUDA is not built in"},
+        {TRAIN "x --set devices=cuda:1", 2, "CUDA" /* not built in, or too few */},
         {TRAIN "x --set profile=@T/other.json", 1,
          "other.json: expected times of the model's 6 layers, found 7"},
         {TRAIN "x --save-gradients @T/g.bin", 2, "--save-gradients: expected FILE.safetensors"},
@@ -460,17 +600,50 @@ refuses_what_cannot_be_trained(void **state)
     assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
 }
 
+/* Before the data are read and layers are measured: the data here are wrong too. */
+static void
+sees_an_output_that_cannot_be_written_before_long_work(void **state)
+{
+    static const struct {
+        const char *line;
+        const char *part;
+    } cases[] = {
+        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/run.yaml/sub",
+         "output: cannot write to "},
+        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/run.yaml",
+         "output: cannot write to "},
+        {"train @T/run.yaml --set data=@T/no.jsonl --set output=/proc/a/b",
+         "output: cannot write to "},
+        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/run.yaml --resume",
+         "output: cannot write to "},
+        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/a/b/c", "data: "},
+        {"train @T/run.yaml --set data=@T/no.jsonl --set output=/proc/a/b --dry-run", "data: "},
+    };
+    g_autofree char *above = rp_cli_temporary("a");
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
+        refuse(cases[i].line, 1, cases[i].part);
+    assert_false(g_file_test(above, G_FILE_TEST_EXISTS));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_without_training_in_a_dry_run),
         cmocka_unit_test(measures_the_layers_itself_unless_told_their_times),
+        cmocka_unit_test(plans_the_head_where_bound_schedules_run_it),
+        cmocka_unit_test(says_when_the_fused_stage_is_all_there_is),
         cmocka_unit_test(trains_and_reports_every_step),
         cmocka_unit_test(sets_what_was_predicted_against_what_was_measured),
         cmocka_unit_test(learns_the_same_on_every_schedule_and_any_number_of_devices),
         cmocka_unit_test(scales_the_loss_of_fp16_only_and_accumulates_over_calls),
         cmocka_unit_test(saves_gradients_whose_norm_is_that_of_the_first_step),
+        cmocka_unit_test(draws_the_loss_also_of_what_was_resumed_from),
+        cmocka_unit_test(draws_nothing_unless_it_is_told_to),
+        cmocka_unit_test(trains_without_gnuplot_and_says_so_once),
+        cmocka_unit_test(draws_the_loss_of_a_run_that_was_interrupted),
         cmocka_unit_test(goes_on_after_a_signal_as_if_it_had_never_stopped),
         cmocka_unit_test(drops_the_lines_of_steps_that_are_done_again),
         cmocka_unit_test(saves_when_asked_by_a_signal_and_goes_on),
@@ -478,6 +651,7 @@ main(void)
         cmocka_unit_test(overwrites_no_run),
         cmocka_unit_test(tells_where_a_loss_broke_and_what_is_left),
         cmocka_unit_test(refuses_what_cannot_be_trained),
+        cmocka_unit_test(sees_an_output_that_cannot_be_written_before_long_work),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

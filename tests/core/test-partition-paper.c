@@ -18,6 +18,9 @@ random_profile(GRand *rand, guint n_layers)
         layer->backward_ns = g_rand_int_range(rand, 0, 2 * scale);
         layer->recompute_ns =
             g_rand_boolean(rand) ? layer->forward_ns : g_rand_int_range(rand, 0, scale);
+        if (g_rand_boolean(rand)) { /* 0: the same */
+            layer->recompute_last_ns = g_rand_int_range(rand, 0, (gint32)layer->recompute_ns + 1);
+        }
         rp_test_set_random_sizes(rand, layer);
     }
     if (n_layers > 1 && g_rand_boolean(rand)) {

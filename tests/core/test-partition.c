@@ -27,6 +27,58 @@ a_stage_costs_what_its_phase_runs(void **state)
 }
 
 static void
+a_backward_stage_saves_a_part_of_its_last_recompute(void **state)
+{
+    g_autoptr(RpProfile) profile = rp_test_profile(3, 10 * MS, 20 * MS, 5 * MS, 7 * MS);
+    const RpInterval all = {0, 5}, blocks = {1, 3}, lower = {1, 2}, embedding = {0, 1};
+    gint64 recompute = -1;
+    for (guint l = 0; l < 5; l++) {
+        profile->layers[l].recompute_last_ns = 6 * MS;
+    }
+    profile->layers[3].recompute_last_ns = 9 * MS;
+    assert_int_equal(rp_stage_time_ns(profile, blocks, RP_PHASE_BACKWARD, &recompute), 89 * MS);
+    assert_int_equal(recompute, 29 * MS);
+    assert_int_equal(rp_stage_time_ns(profile, lower, RP_PHASE_BACKWARD, &recompute), 56 * MS);
+    assert_int_equal(recompute, 16 * MS);
+    /* behind the last block stands a head, which needs its output; the others recompute nothing */
+    assert_int_equal(rp_stage_time_ns(profile, all, RP_PHASE_BACKWARD, &recompute),
+                     30 * MS + 60 * MS + 7 * MS + profile->layers[0].backward_ns);
+    assert_int_equal(recompute, 30 * MS);
+    rp_stage_time_ns(profile, embedding, RP_PHASE_BACKWARD, &recompute);
+    assert_int_equal(recompute, 0);
+    assert_int_equal(rp_stage_time_ns(profile, blocks, RP_PHASE_FORWARD, NULL), 30 * MS);
+    assert_int_equal(rp_stage_time_ns(profile, blocks, RP_PHASE_FUSED, NULL), 90 * MS);
+    profile->layers[3].recompute_last_ns = 0; /* unknown */
+    assert_int_equal(rp_stage_time_ns(profile, blocks, RP_PHASE_BACKWARD, NULL), 90 * MS);
+}
+
+static void
+a_longer_stage_never_takes_less_time(void **state)
+{
+    GRand *rand = g_rand_new_with_seed(5);
+    for (guint i = 0; i < 100; i++) {
+        g_autoptr(RpProfile) profile = rp_profile_new(6);
+        for (guint l = 0; l < 6; l++) {
+            RpLayer *layer = &profile->layers[l];
+            layer->backward_ns = g_rand_int_range(rand, 0, 3);
+            layer->recompute_ns = g_rand_int_range(rand, 0, 9);
+            layer->recompute_last_ns = g_rand_int_range(rand, 0, (gint32)layer->recompute_ns + 1);
+        }
+        for (guint first = 0; first < 6; first++) {
+            for (guint count = 1; first + count < 6; count++) {
+                const RpInterval stage = {first, count}, up = {first, count + 1};
+                const RpInterval down = {first - 1, count + 1};
+                gint64 time = rp_stage_time_ns(profile, stage, RP_PHASE_BACKWARD, NULL);
+                assert_true(time <= rp_stage_time_ns(profile, up, RP_PHASE_BACKWARD, NULL));
+                assert_true(first == 0 ||
+                            time <= rp_stage_time_ns(profile, down, RP_PHASE_BACKWARD, NULL));
+            }
+        }
+    }
+    g_rand_free(rand);
+}
+
+static void
 a_longer_stage_never_needs_less_memory(void **state)
 {
     GRand *rand = g_rand_new_with_seed(3);
@@ -200,6 +252,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stage_costs_what_its_phase_runs),
+        cmocka_unit_test(a_backward_stage_saves_a_part_of_its_last_recompute),
+        cmocka_unit_test(a_longer_stage_never_takes_less_time),
         cmocka_unit_test(a_longer_stage_never_needs_less_memory),
         cmocka_unit_test(reads_and_writes_stage_lists),
         cmocka_unit_test(refuses_stage_lists_with_the_position),

@@ -81,6 +81,7 @@ static const char full_text[] =
     "      \"tensor_bytes\": [60, 40] },\n"
     "    { \"kind\": \"block\", \"name\": \"block\", \"count\": 28,\n"
     "      \"forward_ms\": 7.429, \"backward_ms\": 15.831001, \"recompute_ms\": 7.5, "
+    "\"recompute_last_ms\": 7.25, "
     "\"weight_gradient_ms\": 7.0, \"forward_spread_ms\": 0.001, \"backward_spread_ms\": 0.000001,\n"
     "      \"parameter_bytes\": 1125899906842624, \"gradient_bytes\": 2, \"input_bytes\": 3, "
     "\"output_bytes\": 4,\n"
@@ -125,10 +126,13 @@ reads_every_key(void **state)
     assert_int_equal(p->layers[28].forward_ns, 7429000);
     assert_int_equal(p->layers[28].backward_ns, 15831001);
     assert_int_equal(p->layers[28].recompute_ns, 7500000);
+    assert_int_equal(p->layers[28].recompute_last_ns, 7250000);
+    assert_int_equal(rp_layer_saving_ns(&p->layers[28]), 250000);
     assert_int_equal(p->layers[28].weight_gradient_ns, 7000000);
     assert_int_equal(p->layers[28].backward_spread_ns, 1);
     assert_int_equal(p->layers[28].parameter_bytes, G_GUINT64_CONSTANT(1) << 50);
     assert_int_equal(p->layers[29].recompute_ns, 8000000);
+    assert_int_equal(rp_layer_saving_ns(&p->layers[29]), 0);
     assert_int_equal(p->layers[29].weight_gradient_ns, 8000000);
     assert_int_equal(p->layers[30].kind, RP_LAYER_HEAD);
     assert_true(rp_profile_check_full(p, &f->error));
@@ -280,6 +284,9 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":\"1\",\"backward_ms\":2}"),
      RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms"},
     {WITH_LAYER_KEY("\"recompute_ms\":-0.001"), RP_PROFILE_ERROR_VALUE, "recompute_ms"},
+    {WITH_LAYER_KEY("\"recompute_last_ms\":0"), RP_PROFILE_ERROR_VALUE, "more than 0 and at most"},
+    {WITH_LAYER_KEY("\"recompute_ms\":2,\"recompute_last_ms\":2.000001"), RP_PROFILE_ERROR_VALUE,
+     "recompute_last_ms: expected more than 0 and at most recompute_ms"},
     {WITH_LAYER_KEY("\"weight_gradient_ms\":2.1"), RP_PROFILE_ERROR_VALUE, "at most backward_ms"},
     {WITH_LAYER_KEY("\"forwrad_ms\":1"), RP_PROFILE_ERROR_FORMAT,
      "layers[0]: expected a known key such as \"forward_ms\", found \"forwrad_ms\""},

@@ -620,7 +620,7 @@ names_what_is_wrong_with_a_trace(void **state)
 {
     static const TraceChange changes[] = {
         {F1, -1, -1, F0, F1, "1 ns before what it waits for was done"},
-        {F1, 0, 1, RP_TASK_NONE, F1, "took 101 ns, the plan says 100"},
+        {F1, 0, -1, RP_TASK_NONE, F1, "took 99 ns, the plan says 100"},
         {F1, 0, -200, RP_TASK_NONE, F1, "ended 100 ns before it started"},
         {B1, -3, -3, F1, B1, "two tasks of one lane overlap"},
     };

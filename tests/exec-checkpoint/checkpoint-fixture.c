@@ -207,14 +207,14 @@ fake_trainer_free(RpTrainer *trainer)
     g_free(trainer);
 }
 
-/* Any bits of a finite number, NaNs and infinities left out. */
+/* Any bits of a number below 2, also when it is rounded. */
 static float
 any_float(guint32 seed)
 {
     guint32 bits = seed * 2654435761u ^ (seed >> 7) * 40503u;
     float value;
 
-    bits &= ~(1u << 23);
+    bits &= ~(1u << 30);
     memcpy(&value, &bits, sizeof value);
     return value;
 }
@@ -233,7 +233,7 @@ fake_trainer_go_to(RpTrainer *trainer, guint64 step)
             numbers->moment2[j] = any_float(at++);
         }
         for (gsize j = 0; j < weight->elements * rp_dtype_size(trainer->network.options.dtype); j++)
-            numbers->next[j] = (guint8)(at++ * 37u >> 3);
+            numbers->next[j] = (guint8)((at++ * 37u >> 3) & ~0x40u); /* finite in every storage */
         numbers->n_steps = step + weight->layer;
     }
     trainer->home.update = (RpUpdateState){.n_updates = step / 2,

@@ -4,7 +4,8 @@
 #include <gio/gio.h>
 
 #include "exec/host/kernels.h"
-#include "exec/host/profile-private.h"
+#include "exec/host/profile.h"
+#include "exec/profile/measure.h"
 
 static void
 the_median_and_half_the_range_of_80_percent(void **state)

@@ -77,7 +77,10 @@ RpTrainer *
 rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
 {
     const RpScheduleOps *schedule = rp_schedule_find(run->schedule, NULL);
+    const RpDeviceOps *backend = run->backend != NULL ? run->backend : rp_host_devices();
     RpTrainerOptions options = {
+        .devices = backend,
+        .keep_trace = run->keep_trace,
         .weights = model->weights,
         .config = &model->config,
         .plan = {.schedule = schedule,
@@ -110,7 +113,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
         .user_data = run->user_data,
     };
     g_autoptr(RpNetwork) network =
-        rp_network_new(&model->config, model->weights, rp_host_kernels(), &options.network);
+        rp_network_new(&model->config, model->weights, backend->kernels(), &options.network);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     for (guint l = 0; l < profile->n_layers; l++) {

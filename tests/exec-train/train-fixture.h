@@ -36,6 +36,8 @@ typedef struct {
     guint threads;
     guint64 device_memory_bytes;
     guint64 host_memory_bytes;
+    const RpDeviceOps *backend; /* NULL = the host */
+    gboolean keep_trace;
     RpStepDone done;
     gpointer user_data;
 } RpTinyRun;

@@ -9,6 +9,7 @@
 #include "plots/balance.h"
 #include "plots/bars.h"
 #include "plots/lines.h"
+#include "plots/loss.h"
 #include "plots/memory.h"
 #include "plots/table.h"
 #include "plots/timeline.h"
@@ -448,6 +449,83 @@ numbers_have_points_in_every_locale(void **state)
         skip();
 }
 
+static void
+a_loss_curve_has_every_step_its_mean_and_the_learning_rate(void **state)
+{
+    GError *error = NULL;
+    RpLossPoint points[100];
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(points); i++)
+        points[i] = (RpLossPoint){i + 1, i % 2 == 0 ? 2 : 4, 1e-3};
+    points[50].loss = NAN;
+    RpFigure *figure = rp_loss_figure("loss", "it's", NULL, points, G_N_ELEMENTS(points), &error);
+    rp_assert_no_error(error);
+    GPtrArray *losses = data_lines(figure, 0);
+    GPtrArray *means = data_lines(figure, 1);
+    GPtrArray *rates = data_lines(figure, 2);
+    assert_int_equal(losses->len, 100);
+    assert_string_equal(losses->pdata[1], "2 4");
+    assert_string_equal(losses->pdata[50], "51 NaN");
+    assert_int_equal(means->len, 100);
+    assert_true(fabs(column(means->pdata[0], 1) - 2) < 1e-8);
+    assert_true(fabs(column(means->pdata[10], 1) - 10.0 / 3) < 1e-8); /* 4 2 4 */
+    assert_true(fabs(column(means->pdata[50], 1) - 4) < 1e-8);        /* beside a gap */
+    assert_string_equal(rates->pdata[99], "100 0.001");
+    g_ptr_array_unref(losses);
+    g_ptr_array_unref(means);
+    g_ptr_array_unref(rates);
+    rp_figure_free(figure);
+}
+
+static void
+a_long_loss_curve_keeps_its_extremes_in_few_points(void **state)
+{
+    GError *error = NULL;
+    const guint n = 100001;
+    g_autofree RpLossPoint *points = g_new0(RpLossPoint, n);
+    gboolean least = FALSE, greatest = FALSE;
+
+    (void)state;
+    for (guint i = 0; i < n; i++)
+        points[i] = (RpLossPoint){i + 1, 5, 1e-3};
+    points[77777].loss = 9;
+    points[77779].loss = 1;
+    RpFigure *figure = rp_loss_figure("loss", "long", "data", points, n, &error);
+    rp_assert_no_error(error);
+    GPtrArray *losses = data_lines(figure, 0);
+    GPtrArray *means = data_lines(figure, 1);
+    assert_in_range(losses->len, 100, 1000);
+    for (guint i = 0; i < losses->len; i++) {
+        least |= strcmp(losses->pdata[i], "77780 1") == 0;
+        greatest |= strcmp(losses->pdata[i], "77778 9") == 0;
+    }
+    assert_true(least && greatest);
+    assert_string_equal(means->pdata[means->len - 1], "100001 5");
+    g_ptr_array_unref(losses);
+    g_ptr_array_unref(means);
+    rp_figure_free(figure);
+}
+
+static void
+no_loss_makes_no_curve(void **state)
+{
+    const RpLossPoint gap = {1, NAN, 0};
+    const RpLossPoint one = {1, 3, 0};
+    GError *error = NULL;
+
+    (void)state;
+    assert_null(rp_loss_figure("loss", "none", NULL, NULL, 0, &error));
+    assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
+    g_clear_error(&error);
+    assert_null(rp_loss_figure("loss", "gap", NULL, &gap, 1, &error));
+    assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
+    g_clear_error(&error);
+    RpFigure *figure = rp_loss_figure("loss", "one", NULL, &one, 1, &error);
+    rp_assert_no_error(error);
+    rp_figure_free(figure);
+}
+
 int
 main(void)
 {
@@ -469,6 +547,9 @@ main(void)
         cmocka_unit_test(published_tables_are_complete),
         cmocka_unit_test(a_table_with_an_open_quote_or_a_missing_field_is_refused),
         cmocka_unit_test(numbers_have_points_in_every_locale),
+        cmocka_unit_test(a_loss_curve_has_every_step_its_mean_and_the_learning_rate),
+        cmocka_unit_test(a_long_loss_curve_keeps_its_extremes_in_few_points),
+        cmocka_unit_test(no_loss_makes_no_curve),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include "tests/sim/plan-fixture.h"
 
 #include "core/planner.h"
+#include "core/verify.h"
 #include "sim/simulate-private.h"
 #include "tests/sim/naive-simulate.h"
 
@@ -374,6 +375,47 @@ fewer_processors_never_end_earlier_than_the_work_allows(void **state)
     }
 }
 
+/* The verifier knows no processors: what takes longer than planned may have shared them. */
+static void
+traces_of_shared_processors_are_proved(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint32 seed = 0; seed < 100; seed++) {
+        RpViolation violation = {0};
+
+        make_random(f, seed, 200);
+        simulate(f);
+        if (!rp_verify_trace(f->plan, f->trace, &violation))
+            fail_msg("seed %u: %s", seed, violation.message);
+    }
+}
+
+static void
+a_rest_that_ends_too_early_is_found(void **state)
+{
+    Fixture *f = *state;
+    RpViolation violation = {0};
+
+    begin_on(f, RP_FIDELITY_COMPUTE, 2, 1);
+    RpTaskId a = compute(f, 0, 30, AT_ONCE);
+    RpTaskId b = backward(f, 1, 20, 15, AFTER({.task = a, .phase = 1}));
+    simulate(f);
+    g_autoptr(RpTrace) early = rp_trace_new(f->plan, RP_TRACE_PREDICTED);
+    for (RpTaskId id = a; id <= b; id++) {
+        RpTraceRecord record = *record_of(f, id);
+
+        record.end_ns -= id == b;
+        rp_trace_append(early, &record);
+    }
+    assert_true(rp_verify_trace(f->plan, f->trace, &violation));
+    assert_false(rp_verify_trace(f->plan, early, &violation));
+    assert_int_equal(violation.first, a);
+    assert_int_equal(violation.second, b);
+    assert_non_null(strstr(violation.message, "1 ns before what it waits for"));
+    rp_violation_clear(&violation);
+}
+
 static void
 the_same_plan_gives_the_same_bytes(void **state)
 {
@@ -408,6 +450,8 @@ main(void)
         RP_PLAN_TEST(agrees_with_the_naive_simulator_on_random_plans),
         RP_PLAN_TEST(enough_processors_change_nothing),
         RP_PLAN_TEST(fewer_processors_never_end_earlier_than_the_work_allows),
+        RP_PLAN_TEST(traces_of_shared_processors_are_proved),
+        RP_PLAN_TEST(a_rest_that_ends_too_early_is_found),
         RP_PLAN_TEST(the_same_plan_gives_the_same_bytes),
     };
 

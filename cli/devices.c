@@ -1,0 +1,76 @@
+#include "cli/devices.h"
+
+#include <string.h>
+
+#include "cli/cli.h"
+#include "core/quote.h"
+#include "exec/cuda/backend.h"
+#include "exec/cuda/device.h"
+#include "exec/profile/profile.h"
+
+static gboolean
+usage_error(GError **error, const char *text)
+{
+    g_autofree char *quoted = rp_quote(text);
+
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "expected host:N (devices on processor threads) or cuda:N (GPUs) with N from 1 "
+                "to " G_STRINGIFY(RP_CLI_MAX_DEVICES) ", found %s",
+                quoted);
+    return FALSE;
+}
+
+/* Whether @text is @word or "@word:N". @given: (out): N, 0 without one */
+static gboolean
+is_word(const char *text, const char *word, guint64 *given)
+{
+    const gsize length = strlen(word);
+
+    *given = 0;
+    if (strcmp(text, word) == 0)
+        return TRUE;
+    return strncmp(text, word, length) == 0 && text[length] == ':' &&
+           g_ascii_string_to_unsigned(text + length + 1, 10, 1, RP_CLI_MAX_DEVICES, given, NULL);
+}
+
+/* @given: 0 = all. */
+static gboolean
+find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
+{
+    const RpDeviceOps *cuda = rp_cuda_devices();
+    const guint count = rp_cuda_device_count();
+
+    if (cuda == NULL) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "CUDA is not built in: expected host:N, devices on processor threads");
+        return FALSE;
+    }
+    if (count == 0 || given > count) {
+        g_set_error(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
+                    "expected %u GPU%s, CUDA finds %u", MAX(given, 1), given > 1 ? "s" : "", count);
+        return FALSE;
+    }
+    *devices = cuda;
+    *n = given > 0 ? given : count;
+    return TRUE;
+}
+
+gboolean
+rp_cli_parse_devices(const char *text, const RpDeviceOps **devices, guint *n, GError **error)
+{
+    guint64 given;
+
+    if (is_word(text, "cuda", &given))
+        return find_gpus((guint)given, devices, n, error);
+    if (!is_word(text, "host", &given))
+        return usage_error(error, text);
+    *devices = rp_host_devices();
+    *n = MAX((guint)given, 1);
+    return TRUE;
+}
+
+guint
+rp_cli_optimizer_threads(const RpDeviceOps *devices)
+{
+    return devices->host_memory ? 1 : rp_usable_processors();
+}

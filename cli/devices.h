@@ -1,0 +1,25 @@
+/**
+ * Devices as words: "host:4", "cuda:2", "cuda".
+ */
+#pragma once
+
+#include "exec/train/device.h"
+
+#define RP_CLI_MAX_DEVICES 4096
+
+/**
+ * rp_cli_parse_devices:
+ * @text: `host` (one) or `host:N`, devices on processor threads; `cuda:N`, the first N GPUs;
+ * `cuda`, all of them
+ * @devices: (out): their backend
+ * @n: (out): how many
+ *
+ * Messages do not name the option or key that @text is the value of: prefix them.
+ * Errors: RP_CLI_ERROR_USAGE; RP_BACKEND_ERROR_FAILED if there are fewer GPUs
+ */
+gboolean rp_cli_parse_devices(const char *text, const RpDeviceOps **devices, guint *n,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The CPU optimizer's threads where none are asked for: 1 beside devices that are threads
+ * themselves, all processors beside GPUs. */
+guint rp_cli_optimizer_threads(const RpDeviceOps *devices);

@@ -1,0 +1,109 @@
+/*
+ * What attention needs of the instruction set beyond CUDA C++ (PTX ISA, sm_80 and later), each a
+ * function. Fragments of mma.m16n8k16, with g = lane / 4, t = lane % 4, two elements a register:
+ *
+ *   A 16x16  a0 (g, 2t)  a1 (g+8, 2t)  a2 (g, 2t+8)  a3 (g+8, 2t+8)     + 1 in the upper half
+ *   B 16x8   b0 (2t, g)  b1 (2t+8, g)                                   + 1 in k
+ *   C 16x8   c0 (g, 2t)  c1 (g, 2t+1)  c2 (g+8, 2t)  c3 (g+8, 2t+1)     fp32
+ *
+ * ldmatrix.x4: lanes 8i .. 8i+7 name the rows of 8x8 matrix i, 16 bytes each; lane gets of matrix
+ * i, in register i, row g columns 2t, 2t+1; with .trans: column g, rows 2t, 2t+1.
+ */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* Address of the block's dynamic shared memory, in the shared window, at a multiple of 1024. */
+static __device__ __forceinline__ uint32_t
+dynamic_shared()
+{
+    extern __shared__ __align__(1024) unsigned char attention_shared[];
+
+    return (uint32_t)__cvta_generic_to_shared(attention_shared);
+}
+
+static __device__ __forceinline__ float2
+load_shared_pair(uint32_t address)
+{
+    float2 pair;
+
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(pair.x), "=f"(pair.y)
+                 : "r"(address)
+                 : "memory");
+    return pair;
+}
+
+/* Copies 16 bytes to shared memory, or zeros unless @valid. In order of commit and wait. */
+static __device__ __forceinline__ void
+copy_async_16(uint32_t target, const void *source, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target),
+                 "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void
+copy_async_4(uint32_t target, const void *source, bool valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target),
+                 "l"(__cvta_generic_to_global(source)), "r"(valid ? 4 : 0)
+                 : "memory");
+}
+
+/* Waits for all copies of this thread. */
+static __device__ __forceinline__ void
+copy_async_wait()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+load_matrices(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void
+load_matrices_transposed(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* c += a b. The first argument only names the storage. */
+static __device__ __forceinline__ void
+multiply_add(__nv_bfloat16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void
+multiply_add(__half, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* 2^x within 2 ulp, 0 for -infinity. */
+static __device__ __forceinline__ float
+fast_exp2(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}

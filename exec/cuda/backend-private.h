@@ -1,0 +1,148 @@
+/**
+ * The inside of the CUDA backend.
+ *
+ *   backend.c     the tables, life, arenas
+ *   lane.c        streams, events, waiting, times
+ *   copy.c        transfers; the pinned way of what the caller brings (token ids, targets)
+ *   compute.c     actions, their losses, and which layer broke
+ *   host-arena.c  host memory, pinned
+ *   clock.c       times of a device on the host's clock
+ *   finite.cu     two kernels
+ *
+ * A device's worker issues all of its lanes; other threads only look at events. The loss of a
+ * micro-batch takes a way of its own, so that nobody waits for it:
+ *
+ *   compute      |----head----|e|------------ next action ...
+ *   auxiliary                  e|copy|tell the feed|
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "exec/cuda/backend.h"
+#include "exec/cuda/clock.h"
+#include "exec/cuda/device-private.h"
+#include "exec/cuda/host-arena.h"
+#include "exec/cuda/kernels.h"
+#include "exec/train/task-map.h"
+
+/* Ids and targets of so many micro-batches may be on their way up to a device; then its worker
+ * waits, as it does while a stream's queue is full. */
+#define RP_CUDA_SLOTS 32
+
+typedef struct _RpCuda RpCuda;
+
+/* Pinned room for T int32, used in turn. */
+typedef struct {
+    gint32 *memory;
+    cudaEvent_t read; /* the device has read it */
+    gboolean used;
+} RpCudaSlot;
+
+/* One of a plan's devices. */
+typedef struct {
+    guint index;  /* the plan's */
+    int physical; /* CUDA's */
+    guint8 *memory;
+    guint64 bytes; /* of the arena */
+    RpKernelStream *kernels;
+    cudaStream_t compute;   /* the compute lane's */
+    cudaStream_t auxiliary; /* losses */
+    cudaEvent_t head_done;
+    void *side;      /* device memory beside the arena */
+    gint32 *targets; /* in it: [T] of the head that runs */
+    double *losses;  /* in it: [RP_FEED_RING x M] */
+    guint8 *pinned;  /* of all slots */
+    RpCudaSlot slots[RP_CUDA_SLOTS];
+    guint64 n_slots_taken;  /* worker's */
+    guint64 n_losses;       /* worker's: heads that were launched */
+    _Atomic guint64 n_told; /* of these, losses that were told */
+
+    cudaStream_t clock_stream; /* anchors alone */
+    cudaEvent_t anchors[RP_CUDA_CLOCK_RING];
+    pthread_mutex_t clock_lock;
+    RpCudaClock clock;
+    gint64 next_anchor_ns; /* worker's */
+} RpCudaDevice;
+
+/* A loss on its way: lives as long as its place in the ring is not used again. */
+typedef struct {
+    RpCuda *cuda;
+    RpCudaDevice *device;
+    RpTaskId task;
+    guint64 iteration;
+    guint32 micro_batch;
+} RpCudaLoss;
+
+struct _RpCuda {
+    RpBackend base;
+    RpTaskMap map;
+    const RpKernels *kernels;
+    RpDeviceOptions options;
+    guint micro_batches; /* M of an iteration */
+    gsize tokens;        /* T of a micro-batch */
+    gsize slot_bytes;
+    GArray *loose; /* RpCudaSpan of the host arena: optimizer state */
+    RpCudaDevice *devices;
+    RpCudaHostArena *host;
+    double *losses;    /* pinned, [RP_FEED_RING x M] */
+    guint8 *broken;    /* pinned, [RP_FEED_RING x M][n_layers]: outputs that are not finite */
+    RpCudaLoss *calls; /* [RP_FEED_RING x M] */
+    gboolean opened;
+    _Atomic gboolean cancelled;
+};
+
+struct _RpBackendLane {
+    RpCuda *cuda;
+    RpCudaDevice *device;
+    RpLaneKind kind;
+    cudaStream_t stream;
+};
+
+struct _RpBackendEvent {
+    RpCudaDevice *device;
+    cudaEvent_t event;
+    guint64 anchor;   /* written when it is recorded: the device's last one */
+    guint64 n_losses; /* and how many losses it stands for */
+};
+
+/* A micro-batch's place in rings. */
+static inline gsize
+rp_cuda_place(const RpCuda *cuda, guint64 iteration, guint32 micro_batch)
+{
+    return iteration % RP_FEED_RING * cuda->micro_batches + micro_batch;
+}
+
+/* FALSE with @error once the run was cancelled. */
+gboolean rp_cuda_go_on(RpCuda *cuda, GError **error);
+
+/* lane.c */
+RpBackendLane *rp_cuda_lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **error);
+void rp_cuda_lane_free(RpBackend *backend, RpBackendLane *lane);
+RpBackendEvent *rp_cuda_event_new(RpBackend *backend, guint device, GError **error);
+void rp_cuda_event_free(RpBackend *backend, RpBackendEvent *event);
+gboolean rp_cuda_record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event,
+                        GError **error);
+gboolean rp_cuda_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event,
+                      gint64 delay_ns, GError **error);
+gboolean rp_cuda_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error);
+gint64 rp_cuda_event_ns(RpBackend *backend, const RpBackendEvent *event);
+gint64 rp_cuda_clock_ns(RpBackend *backend);
+/* The device's first anchor and what belongs to it. */
+gboolean rp_cuda_clock_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
+void rp_cuda_clock_close(RpCudaDevice *device);
+
+/* copy.c */
+gboolean rp_cuda_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
+                      GError **error);
+gboolean rp_cuda_slots_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
+void rp_cuda_slots_close(RpCudaDevice *device);
+/* A slot holding @bytes of @source; waits until it is free. After issuing what reads it, record
+ * slot->read on that stream. */
+RpCudaSlot *rp_cuda_slot_fill(RpCuda *cuda, RpCudaDevice *device, const void *source, gsize bytes,
+                              GError **error);
+
+/* compute.c */
+gboolean rp_cuda_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
+                        RpTaskPart part, GError **error);

@@ -1,0 +1,39 @@
+/**
+ * The CUDA backend: GPUs driven by streams and events. Without CUDA (exec/cuda/none.c) there is
+ * none, and callers need no #ifdef.
+ *
+ *   host arena      one mapping; what is copied (weights, gradients, activations, staging) is
+ *                   pinned, optimizer state is not
+ *   device arena    one allocation of exactly the plan's bytes
+ *   beside it       4 T bytes of targets and 8 bytes for each loss that can be under way (T tokens
+ *                   of a micro-batch; 16 iterations of M micro-batches), and pinned room for token
+ *                   ids and targets on their way up
+ *
+ * Errors are RP_CUDA_ERROR_* (exec/cuda/kernels.h), with the device and CUDA's text.
+ */
+#pragma once
+
+#include "exec/train/device.h"
+
+/* %NULL without CUDA. */
+const RpDeviceOps *rp_cuda_devices(void);
+
+/* The same for tests on few GPUs: device g of a plan is GPU g modulo the number of GPUs. */
+const RpDeviceOps *rp_cuda_shared_devices(void);
+
+/* How the host arena was made ready. */
+typedef struct {
+    guint64 arena_bytes;
+    guint64 pinned_bytes;
+    guint threads;
+    double seconds;       /* from the start until all was pinned; other work goes on meanwhile */
+    double touch_seconds; /* of threads, summed */
+    double pin_seconds;   /* of threads, summed */
+} RpCudaHostMemory;
+
+/* Valid once the engine has been made; zeros before. */
+RpCudaHostMemory rp_cuda_backend_host_memory(const RpBackend *backend);
+
+/* By how much times of events may be off, beside the half microsecond that CUDA resolves and 2^-24
+ * of the time that an event was under way (exec/cuda/clock.h). */
+gint64 rp_cuda_backend_clock_error_ns(const RpBackend *backend);

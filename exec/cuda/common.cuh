@@ -1,0 +1,174 @@
+/*
+ * What the kernels share: storages, packs of eight elements, sums over warps and blocks.
+ *
+ * Arrays are worked on in packs of RP_PACK elements. @wide tells whether packs stand at multiples
+ * of 16 bytes, and are then moved in 16-byte pieces, or element by element; it is uniform over a
+ * launch and changes no result. Sums over threads are trees of fixed shape.
+ */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RP_PACK 8
+
+static __device__ __forceinline__ float
+to_float(float x)
+{
+    return x;
+}
+
+static __device__ __forceinline__ float
+to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ float
+to_float(__half x)
+{
+    return __half2float(x);
+}
+
+template <typename T> __device__ __forceinline__ T from_float(float x);
+
+template <>
+__device__ __forceinline__ float
+from_float<float>(float x)
+{
+    return x;
+}
+
+template <>
+__device__ __forceinline__ __nv_bfloat16
+from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+template <>
+__device__ __forceinline__ __half
+from_float<__half>(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* Eight elements in registers: 16 bytes, or 32 of fp32. */
+template <typename T> struct alignas(16) Pack {
+    T at[RP_PACK];
+};
+
+/* The @count (at most eight) elements at @source; zeros beyond them. */
+template <typename T>
+__device__ __forceinline__ Pack<T>
+load_pack(const T *source, size_t count, bool wide)
+{
+    Pack<T> pack;
+
+    if (wide && count >= RP_PACK)
+        return *reinterpret_cast<const Pack<T> *>(source);
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        pack.at[i] = (size_t)i < count ? source[i] : from_float<T>(0.0f);
+    return pack;
+}
+
+template <typename T>
+__device__ __forceinline__ void
+store_pack(T *target, const Pack<T> &pack, size_t count, bool wide)
+{
+    if (wide && count >= RP_PACK) {
+        *reinterpret_cast<Pack<T> *>(target) = pack;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        if ((size_t)i < count)
+            target[i] = pack.at[i];
+}
+
+/* Whether an array may be read in 16-byte pieces, from its beginning on. */
+static inline bool
+is_wide(const void *array)
+{
+    return (uintptr_t)array % 16 == 0;
+}
+
+/* Rows of @n elements one after another: packs of every row stand well only if rows do. */
+static inline bool
+rows_are_wide(const void *array, size_t n)
+{
+    return is_wide(array) && n % RP_PACK == 0;
+}
+
+static inline size_t
+ceil_divide(size_t n, size_t by)
+{
+    return (n + by - 1) / by;
+}
+
+static inline size_t
+round_to_64(size_t bytes)
+{
+    return ceil_divide(bytes, 64) * 64;
+}
+
+/* Sum over the @WIDTH neighbouring lanes of a group, the same in each; WIDTH a power of two. */
+template <int WIDTH, typename T>
+__device__ __forceinline__ T
+sum_lanes(T value)
+{
+#pragma unroll
+    for (int step = WIDTH / 2; step > 0; step /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, step);
+    return value;
+}
+
+/*
+ * Sum over a block of THREADS threads, the same in each. @room: THREADS / 32 values of shared
+ * memory, which must not be written again before the block has met once more.
+ */
+template <int THREADS, typename T>
+__device__ __forceinline__ T
+sum_block(T value, T *room)
+{
+    T sum = 0;
+
+    value = sum_lanes<32>(value);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = value;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < THREADS / 32; warp++)
+        sum += room[warp];
+    return sum;
+}
+
+/* exp, to 2 ulp for fp32; for 16-bit storages as fast as the hardware has it (2^-20 or better near
+ * zero). */
+template <typename T>
+__device__ __forceinline__ float
+exp_for(float x)
+{
+    return sizeof(T) == sizeof(float) ? expf(x) : __expf(x);
+}
+
+/* Calls f(T()) with the type of @dtype. */
+template <typename F>
+static cudaError_t
+for_dtype(int dtype, F f)
+{
+    switch (dtype) {
+    case 0:
+        return f(float());
+    case 1:
+        return f(__nv_bfloat16());
+    case 2:
+        return f(__half());
+    default:
+        return cudaErrorInvalidValue;
+    }
+}

@@ -1,0 +1,22 @@
+/**
+ * GPUs of the machine, as CUDA numbers them. Without CUDA (exec/cuda/none.c) there are none.
+ */
+#pragma once
+
+#include <glib.h>
+
+typedef struct {
+    char name[256]; /* "NVIDIA H200" */
+    guint64 memory_bytes;
+    guint64 free_bytes; /* now */
+    guint sm;           /* 90: compute capability 9.0 */
+    guint multiprocessors;
+} RpCudaDeviceInfo;
+
+/* Devices that a run may use; 0 if there is no driver. */
+guint rp_cuda_device_count(void);
+
+/* Wakes the device up, which takes a moment and some of its memory. Errors: RP_CUDA_ERROR_DEVICE;
+ * without CUDA, RP_BACKEND_ERROR_FAILED */
+gboolean rp_cuda_device_info(guint device, RpCudaDeviceInfo *info,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,57 @@
+/**
+ * The host arena: one mapping, with huge pages where the system has them. What devices copy from
+ * and to is touched and pinned, by several threads, while the caller goes on (loads weights);
+ * optimizer state is left to the threads that work on it.
+ *
+ *   plan     |weights|grads|  optimizer  |weights|grads|  optimizer  |activations|
+ *   pinned   |-piece-|-piece|            |----piece----|             |---piece---|
+ *
+ * Pieces end at pages, and no copy may reach from one into the next: CUDA takes a range of host
+ * memory only if it lies in one pinned piece.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "exec/cuda/backend.h"
+
+#define RP_CUDA_PIECE_BYTES (G_GUINT64_CONSTANT(512) << 20)
+
+typedef struct {
+    guint64 offset;
+    guint64 bytes;
+} RpCudaSpan;
+
+/**
+ * rp_cuda_pin_pieces:
+ * @bytes: of the arena
+ * @loose: (array length=n_loose): what need not be pinned, by ascending offset
+ * @page: a power of two; pieces begin and end there
+ * @most: bytes of a piece; a multiple of @page
+ *
+ * Returns: (transfer full): RpCudaSpan, ascending and without overlap, over every byte that is not
+ * loose; the last one ends at the first page boundary from @bytes on
+ */
+GArray *rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose, guint64 page,
+                           guint64 most);
+
+typedef struct _RpCudaHostArena RpCudaHostArena;
+
+/* Maps and begins. @device: any. Errors: RP_CUDA_ERROR_MEMORY */
+RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose,
+                                        int device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Waits for the threads, unpins and unmaps. */
+void rp_cuda_host_arena_free(RpCudaHostArena *arena);
+
+/* Zeros; page-aligned. */
+guint8 *rp_cuda_host_arena_memory(const RpCudaHostArena *arena);
+
+/* Waits until all is pinned; may be asked again. Errors: RP_CUDA_ERROR_MEMORY */
+gboolean rp_cuda_host_arena_finish(RpCudaHostArena *arena,
+                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Once finished: bytes from @address on that one copy may take. */
+guint64 rp_cuda_host_arena_run(const RpCudaHostArena *arena, const void *address);
+
+/* Zeros until finished. */
+RpCudaHostMemory rp_cuda_host_arena_report(const RpCudaHostArena *arena);

@@ -1,0 +1,275 @@
+/*
+ * C[m,n] = A B, or += A B, by cuBLASLt.
+ *
+ *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums (no TF32)    = or +=
+ *
+ * cuBLASLt thinks in columns: what is C[m,n] in rows is C^T, [n,m], in columns. So its first
+ * operand is our B, its second our A, and
+ *
+ *   NT   C^T = (B as it lies)^T  (A as it lies)       B: k x n, A: k x m
+ *   NN   C^T =  B as it lies     (A as it lies)       B: n x k, A: k x m
+ *   TN   C^T =  B as it lies     (A as it lies)^T     B: n x k, A: m x k
+ *
+ * A plan is made once a shape: the first algorithm of the heuristic, of those whose sums have an
+ * order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
+ * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
+ */
+#include "exec/cuda/kernels-private.h"
+
+#include <string.h>
+
+#define WORKSPACE_BYTES ((size_t)32 << 20) /* what cuBLAS asks for on sm_90 */
+#define WORKSPACE_ALIGNMENT 256            /* a workspace is at 64: the rest is cut off */
+
+/* What decides about a plan; compared as bytes, so made of zeros first. */
+typedef struct {
+    size_t m, n, k;
+    guint32 form, a_dtype, b_dtype, c_dtype, accumulate;
+    guint32 a_alignment, b_alignment, c_alignment; /* bytes: 16, or of an element */
+} Key;
+
+typedef struct {
+    Key key;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+} Plan;
+
+static guint
+key_hash(gconstpointer data)
+{
+    const guint8 *bytes = data;
+    guint32 hash = 2166136261u; /* FNV-1a */
+
+    for (size_t i = 0; i < sizeof(Key); i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    return hash;
+}
+
+static gboolean
+key_equal(gconstpointer a, gconstpointer b)
+{
+    return memcmp(a, b, sizeof(Key)) == 0;
+}
+
+static void
+plan_free(gpointer data)
+{
+    Plan *plan = data;
+
+    if (plan->a)
+        cublasLtMatrixLayoutDestroy(plan->a);
+    if (plan->b)
+        cublasLtMatrixLayoutDestroy(plan->b);
+    if (plan->c)
+        cublasLtMatrixLayoutDestroy(plan->c);
+    if (plan->operation)
+        cublasLtMatmulDescDestroy(plan->operation);
+    g_free(plan);
+}
+
+GHashTable *
+rp_cuda_matmul_plans_new(void)
+{
+    return g_hash_table_new_full(key_hash, key_equal, NULL, plan_free);
+}
+
+size_t
+rp_cuda_matmul_workspace(const RpMatmulArgs *args)
+{
+    return WORKSPACE_BYTES;
+}
+
+static guint32
+alignment_of(const void *array, RpDtype dtype)
+{
+    return (guintptr)array % 16 == 0 ? 16 : (guint32)rp_dtype_size(dtype);
+}
+
+static Key
+key_of(const RpMatmulArgs *args)
+{
+    Key key;
+
+    memset(&key, 0, sizeof key);
+    key.m = args->m;
+    key.n = args->n;
+    key.k = args->k;
+    key.form = args->form;
+    key.a_dtype = args->a_dtype;
+    key.b_dtype = args->b_dtype;
+    key.c_dtype = args->c_dtype;
+    key.accumulate = args->accumulate != FALSE;
+    key.a_alignment = alignment_of(args->a, args->a_dtype);
+    key.b_alignment = alignment_of(args->b, args->b_dtype);
+    key.c_alignment = alignment_of(args->c, args->c_dtype);
+    return key;
+}
+
+static cudaDataType_t
+data_type(guint32 dtype)
+{
+    static const cudaDataType_t types[RP_N_DTYPES] = {
+        [RP_DTYPE_FP32] = CUDA_R_32F, [RP_DTYPE_BF16] = CUDA_R_16BF, [RP_DTYPE_FP16] = CUDA_R_16F};
+
+    return types[dtype];
+}
+
+/* Of a matrix of @rows x @columns in rows. */
+static cublasStatus_t
+new_layout(cublasLtMatrixLayout_t *layout, guint32 dtype, size_t rows, size_t columns)
+{
+    return cublasLtMatrixLayoutCreate(layout, data_type(dtype), columns, rows, (int64_t)columns);
+}
+
+static cublasStatus_t
+describe(Plan *plan)
+{
+    const Key *key = &plan->key;
+    const gboolean a_turned = key->form == RP_MATMUL_TN;
+    const gboolean b_turned = key->form == RP_MATMUL_NT;
+    const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t status =
+        cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                &first, sizeof first);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                &second, sizeof second);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = new_layout(&plan->a, key->a_dtype, a_turned ? key->k : key->m,
+                            a_turned ? key->m : key->k);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = new_layout(&plan->b, key->b_dtype, b_turned ? key->n : key->k,
+                            b_turned ? key->k : key->n);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = new_layout(&plan->c, key->c_dtype, key->m, key->n);
+    return status;
+}
+
+static cublasStatus_t
+prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+       guint32 value)
+{
+    return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
+}
+
+static cublasStatus_t
+set_preferences(cublasLtMatmulPreference_t preference, const Key *key)
+{
+    const size_t workspace = WORKSPACE_BYTES - WORKSPACE_ALIGNMENT;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        guint32 value;
+    } wanted[] = {
+        /* parts of k, if any, kept in fp32 and added up in order */
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key->b_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key->a_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key->c_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key->c_alignment},
+    };
+    cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+
+    for (size_t i = 0; i < G_N_ELEMENTS(wanted) && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = prefer(preference, wanted[i].attribute, wanted[i].value);
+    return status;
+}
+
+static cublasStatus_t
+choose_algorithm(RpKernelStream *stream, Plan *plan)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = set_preferences(preference, &plan->key);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulAlgoGetHeuristic(stream->blas, plan->operation, plan->b, plan->a,
+                                                plan->c, plan->c, preference, 1, &result, &found);
+    if (status == CUBLAS_STATUS_SUCCESS && found == 0)
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        plan->algorithm = result.algo;
+    cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+}
+
+static void
+fail(RpKernelStream *stream, const RpMatmulArgs *args, cublasStatus_t status)
+{
+    static const char *const forms[] = {"NT", "NN", "TN"};
+    g_autofree char *operation = g_strdup_printf(
+        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s", forms[args->form], args->m, args->n, args->k,
+        rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype), rp_dtype_name(args->c_dtype));
+
+    rp_cuda_stream_fail(stream, operation, cublasLtGetStatusString(status));
+}
+
+/* The plan of @args, made if there is none yet. Returns: NULL after a failure, which is noted */
+static const Plan *
+find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const Key key = key_of(args);
+    Plan *plan = g_hash_table_lookup(stream->plans, &key);
+    cublasStatus_t status;
+
+    if (plan)
+        return plan;
+    plan = g_new0(Plan, 1);
+    plan->key = key;
+    status = describe(plan);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = choose_algorithm(stream, plan);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        plan_free(plan);
+        fail(stream, args, status);
+        return NULL;
+    }
+    g_hash_table_insert(stream->plans, &plan->key, plan);
+    return plan;
+}
+
+void
+rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const gboolean known = args->a_dtype == args->b_dtype &&
+                           (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32);
+    const float alpha = 1.0f;
+    const float beta = args->accumulate ? 1.0f : 0.0f;
+    const guintptr place = ((guintptr)args->workspace + WORKSPACE_ALIGNMENT - 1) /
+                           WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    const Plan *plan;
+    cublasStatus_t status;
+
+    if (!known) {
+        fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
+        return;
+    }
+    if (args->m == 0 || args->n == 0 || (args->k == 0 && args->accumulate))
+        return;
+    if (args->k == 0) { /* an empty sum */
+        const cudaError_t cleared = cudaMemsetAsync(
+            args->c, 0, args->m * args->n * rp_dtype_size(args->c_dtype), stream->stream);
+
+        if (cleared != cudaSuccess)
+            rp_cuda_stream_fail(stream, "matmul", cudaGetErrorString(cleared));
+        return;
+    }
+    g_return_if_fail(args->workspace);
+    plan = find_plan(stream, args);
+    if (!plan)
+        return;
+    status = cublasLtMatmul(stream->blas, plan->operation, &alpha, args->b, plan->b, args->a,
+                            plan->a, &beta, args->c, plan->c, args->c, plan->c, &plan->algorithm,
+                            (void *)place, WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        fail(stream, args, status);
+}

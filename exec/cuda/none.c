@@ -1,0 +1,41 @@
+/* In place of the CUDA backend where it is not built: there are no devices. */
+#include "exec/cuda/backend.h"
+#include "exec/cuda/device.h"
+
+const RpDeviceOps *
+rp_cuda_devices(void)
+{
+    return NULL;
+}
+
+const RpDeviceOps *
+rp_cuda_shared_devices(void)
+{
+    return NULL;
+}
+
+RpCudaHostMemory
+rp_cuda_backend_host_memory(const RpBackend *backend)
+{
+    return (RpCudaHostMemory){.arena_bytes = 0};
+}
+
+gint64
+rp_cuda_backend_clock_error_ns(const RpBackend *backend)
+{
+    return 0;
+}
+
+guint
+rp_cuda_device_count(void)
+{
+    return 0;
+}
+
+gboolean
+rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
+{
+    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
+                        "this program was built without CUDA");
+    return FALSE;
+}

@@ -1,0 +1,275 @@
+/*
+ * Links of GPUs: pinned memory copied up and down, alone, in growing groups, and all at once. Each
+ * run copies 1 GiB a device and direction, in pieces that alternate between devices:
+ *
+ *   device 0   up    |chunk|chunk|chunk|chunk|
+ *              down  |chunk|chunk|chunk|chunk|
+ *   device 1   up    |chunk|chunk|chunk|chunk|       ... until all have arrived
+ *
+ * A group that is slower than its devices alone shares a root complex. If all together are slower
+ * than even that explains, host memory is what limits them.
+ */
+#include "core/units.h"
+#include "exec/cuda/device-private.h"
+#include "exec/cuda/profile-probe.h"
+
+#define CHUNK_BYTES (256 * RP_MIB)
+#define RUN_CHUNKS 4             /* of a device and direction */
+#define MOST_HOST_BYTES (RP_GIB) /* that processors copy */
+#define MOST_GROUPS 6            /* sizes that are tried */
+#define LIMITED 0.9              /* of the sum of their speeds: slower ones share something */
+#define SMALL_BYTES 64
+#define SMALL_COPIES 64
+
+G_STATIC_ASSERT(RP_CUDA_LINK_MEASURES == 5 + 2 * MOST_GROUPS);
+
+enum { UP, DOWN, N_WAYS };
+
+/* One device's. */
+typedef struct {
+    cudaStream_t stream;
+    void *memory;
+    void *chunks[RUN_CHUNKS]; /* pinned */
+} Way;
+
+typedef struct {
+    RpMeasurer *measurer;
+    RpProbe *probe;
+    guint n_devices;
+    guint n_chunks; /* that a way has, and uses in turn */
+    Way (*ways)[N_WAYS];
+    guint active; /* the first so many devices copy ... */
+    guint first_way, end_way;
+    cudaError_t status; /* the first failure, */
+    guint failed;       /* of this device */
+} Lines;
+
+static void
+note(Lines *lines, guint device, cudaError_t status)
+{
+    if (lines->status != cudaSuccess)
+        return;
+    lines->status = status;
+    lines->failed = device;
+}
+
+static gboolean
+check(const Lines *lines, GError **error)
+{
+    return rp_cuda_check(lines->failed, lines->status, "copying pinned memory", error);
+}
+
+/* @stream: of @device */
+static void
+issue(Lines *lines, guint device, guint way, guint chunk, gsize bytes, cudaStream_t stream)
+{
+    const Way *line = &lines->ways[device][way];
+    void *host = line->chunks[chunk % lines->n_chunks];
+
+    if (way == UP)
+        note(lines, device,
+             cudaMemcpyAsync(line->memory, host, bytes, cudaMemcpyHostToDevice, stream));
+    else
+        note(lines, device,
+             cudaMemcpyAsync(host, line->memory, bytes, cudaMemcpyDeviceToHost, stream));
+}
+
+static void
+copy_all(gpointer data)
+{
+    Lines *lines = data;
+
+    for (guint c = 0; c < RUN_CHUNKS; c++)
+        for (guint d = 0; d < lines->active; d++)
+            for (guint w = lines->first_way; w < lines->end_way; w++)
+                issue(lines, d, w, c, CHUNK_BYTES, lines->ways[d][w].stream);
+    for (guint d = 0; d < lines->active; d++)
+        for (guint w = lines->first_way; w < lines->end_way; w++)
+            note(lines, d, cudaStreamSynchronize(lines->ways[d][w].stream));
+}
+
+/* What the first @n devices reach, in the ways [@first_way, @end_way). */
+static gboolean
+measure_rate(Lines *lines, guint n, guint first_way, guint end_way, double *bytes_per_s,
+             GError **error)
+{
+    static const RpProbePart part[] = {copy_all};
+    const double bytes = (double)CHUNK_BYTES * RUN_CHUNKS * n * (end_way - first_way);
+    RpTimes times;
+
+    lines->active = n;
+    lines->first_way = first_way;
+    lines->end_way = end_way;
+    if (!rp_measurer_run(lines->measurer, NULL, part, 1, lines, &times, error) ||
+        !check(lines, error))
+        return FALSE;
+    *bytes_per_s = rp_times_rate(&times, bytes);
+    return TRUE;
+}
+
+/* ---- latency ---- */
+
+static void
+copy_small(Lines *lines, guint way)
+{
+    for (guint i = 0; i < SMALL_COPIES; i++)
+        issue(lines, 0, way, 0, SMALL_BYTES, rp_cuda_probe_stream(lines->probe));
+}
+
+static void
+copy_small_up(gpointer data)
+{
+    copy_small(data, UP);
+}
+
+static void
+copy_small_down(gpointer data)
+{
+    copy_small(data, DOWN);
+}
+
+static gboolean
+measure_latency(Lines *lines, gint64 *latency_ns, GError **error)
+{
+    static const RpProbePart parts[] = {copy_small_up, copy_small_down};
+    RpTimes times[G_N_ELEMENTS(parts)];
+
+    if (!rp_measurer_run(lines->measurer, lines->probe, parts, G_N_ELEMENTS(parts), lines, times,
+                         error) ||
+        !check(lines, error))
+        return FALSE;
+    *latency_ns = MAX(times[UP].median_ns, times[DOWN].median_ns) / SMALL_COPIES;
+    return TRUE;
+}
+
+/* ---- who shares what ---- */
+
+/* Sizes of groups: 2, 4, 8, ..., and all. Returns: the one after @n, 0 after the last */
+static guint
+next_group(const Lines *lines, guint n)
+{
+    return n == lines->n_devices ? 0 : MIN(2 * n, lines->n_devices);
+}
+
+/* The smallest group that is limited in a direction, if one is. */
+static gboolean
+measure_roots(Lines *lines, RpLinks *links, GError **error)
+{
+    guint tried = 0;
+
+    for (guint n = next_group(lines, 1); n > 0 && tried < MOST_GROUPS && links->gpus_per_root == 0;
+         n = next_group(lines, n), tried++) {
+        double up, down;
+
+        if (!measure_rate(lines, n, UP, UP + 1, &up, error) ||
+            !measure_rate(lines, n, DOWN, DOWN + 1, &down, error))
+            return FALSE;
+        if (up < LIMITED * n * links->h2d_bytes_per_s ||
+            down < LIMITED * n * links->d2h_bytes_per_s) {
+            links->gpus_per_root = n;
+            links->root_bytes_per_s = MIN(up, down);
+        }
+    }
+    rp_measurer_skip(lines->measurer, 2 * (MOST_GROUPS - tried));
+    return TRUE;
+}
+
+/* What all devices would reach in one direction if nothing but their roots limited them. */
+static double
+expected(const Lines *lines, const RpLinks *links, double alone_bytes_per_s)
+{
+    const double devices = lines->n_devices * alone_bytes_per_s;
+
+    if (links->gpus_per_root == 0)
+        return devices;
+    const double roots = (double)lines->n_devices / links->gpus_per_root;
+
+    return MIN(devices, roots * links->root_bytes_per_s);
+}
+
+static gboolean
+measure_host(Lines *lines, RpLinks *links, GError **error)
+{
+    const double sum = expected(lines, links, links->h2d_bytes_per_s) +
+                       expected(lines, links, links->d2h_bytes_per_s);
+    double together, copies;
+
+    if (!measure_rate(lines, lines->n_devices, UP, N_WAYS, &together, error) ||
+        !rp_measure_host_copies(lines->measurer, rp_measure_buffer_bytes(MOST_HOST_BYTES),
+                                rp_usable_processors(), &copies, error))
+        return FALSE;
+    /* a processor reads and writes what it copies */
+    links->host_bytes_per_s = together < LIMITED * sum ? together : MAX(together, 2 * copies);
+    return TRUE;
+}
+
+/* ---- memory ---- */
+
+static gboolean
+open_way(Way *line, guint device, guint n_chunks, GError **error)
+{
+    if (!rp_cuda_check(device, cudaStreamCreateWithFlags(&line->stream, cudaStreamNonBlocking),
+                       "cudaStreamCreate", error) ||
+        !rp_cuda_check(device, cudaMalloc(&line->memory, CHUNK_BYTES), "cudaMalloc", error))
+        return FALSE;
+    for (guint c = 0; c < n_chunks; c++)
+        if (!rp_cuda_check(device,
+                           cudaHostAlloc(&line->chunks[c], CHUNK_BYTES, cudaHostAllocPortable),
+                           "cudaHostAlloc", error))
+            return FALSE;
+    return TRUE;
+}
+
+static gboolean
+open_lines(Lines *lines, GError **error)
+{
+    for (guint d = 0; d < lines->n_devices; d++) {
+        if (!rp_cuda_check(d, rp_cuda_use_device((int)d), "cudaSetDevice", error))
+            return FALSE;
+        for (guint w = 0; w < N_WAYS; w++)
+            if (!open_way(&lines->ways[d][w], d, lines->n_chunks, error))
+                return FALSE;
+    }
+    return TRUE;
+}
+
+static void
+close_lines(Lines *lines)
+{
+    for (guint d = 0; d < lines->n_devices; d++) {
+        for (guint w = 0; w < N_WAYS; w++) {
+            Way *line = &lines->ways[d][w];
+
+            if (line->stream != NULL) {
+                (void)cudaStreamSynchronize(line->stream);
+                (void)cudaStreamDestroy(line->stream);
+            }
+            (void)cudaFree(line->memory);
+            for (guint c = 0; c < lines->n_chunks; c++)
+                if (line->chunks[c] != NULL)
+                    (void)cudaFreeHost(line->chunks[c]);
+        }
+    }
+    g_free(lines->ways);
+}
+
+gboolean
+rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
+{
+    const guint n = MAX(profile->gpus, 1);
+    RpLinks *links = &profile->links;
+    Lines lines = {.measurer = measurer,
+                   .probe = probe,
+                   .n_devices = n,
+                   .n_chunks = MAX(RUN_CHUNKS / n, 1),
+                   .ways = g_malloc0_n(n, sizeof *lines.ways)};
+    const gboolean measured =
+        open_lines(&lines, error) &&
+        measure_rate(&lines, 1, UP, UP + 1, &links->h2d_bytes_per_s, error) &&
+        measure_rate(&lines, 1, DOWN, DOWN + 1, &links->d2h_bytes_per_s, error) &&
+        measure_latency(&lines, &links->copy_latency_ns, error) &&
+        measure_roots(&lines, links, error) && measure_host(&lines, links, error);
+
+    close_lines(&lines);
+    return measured;
+}

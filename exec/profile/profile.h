@@ -1,0 +1,40 @@
+/**
+ * Measures a network's layers on any device that has a kernel table and a probe: the timing file
+ * that simulate, plan and train read.
+ */
+#pragma once
+
+#include "core/profile.h"
+#include "exec/model/network.h"
+#include "exec/profile/probe.h"
+
+/* @done of @total measurements. Returns: whether to go on */
+typedef gboolean (*RpMeasureProgress)(guint done, guint total, gpointer user_data);
+
+typedef struct {
+    guint devices;              /* that the file is for; RpProfile.gpus. 0 = 1 */
+    double seconds;             /* spent on each kind of layer and direction; 0 = 0.5 */
+    guint max_runs;             /* of each; 0 = 100 */
+    guint optimizer_threads;    /* that a run would give the optimizer; 0 = 1 */
+    RpMeasureProgress progress; /* may be NULL */
+    gpointer user_data;
+} RpMeasureOptions;
+
+/**
+ * rp_measure_profile:
+ * @probe: device to measure on
+ * @network: over the device's kernels; equal layers are measured once
+ * @weights: (nullable): bound; else random ones (the times do not depend on them)
+ *
+ * Forward, recompute and backward of each kind of layer on one device, alone: medians after
+ * warm-up, spreads, outliers dropped; the links of all devices; the optimizer's rate. All sizes as
+ * rp_network_profile(). `source` is "measured".
+ *
+ * Errors: G_IO_ERROR_CANCELLED, G_IO_ERROR_NO_SPACE, the probe's
+ */
+RpProfile *rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+                              const RpMeasureOptions *options,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Processors that the process may use. */
+guint rp_usable_processors(void);

@@ -1,0 +1,269 @@
+/*
+ * `roundpipe train` killed with SIGKILL, over and over, and resumed in other shapes, must end with
+ * the bytes of a run that was never stopped.
+ *
+ *   whole   |=1=2=3[c]4=5=6[c]7= ... =40[c]|
+ *   parts   |=1=2=3[c]4=X                     host:2 roundpipe
+ *                     |4=5=6[X                host:3 gpipe: X while the checkpoint is written
+ *                     |4=5=6[c]7= ...         host:1, lists of layers as the paper has them
+ */
+#include "tests/cli/train-files.h"
+
+#include <stdio.h>
+
+#define STEPS "40"
+#define KILLS_EACH 8 /* of each kind of run */
+#define MOST_STARTS 64
+#define LOOK_US 200
+
+/* How a part of a run is run; those of RoundPipe first. */
+#define ROUNDPIPE_WAYS 5
+
+static const char *const ways[] = {
+    "--set devices=host:2",
+    "--set devices=host:1 --set partition=paper",
+    "--set devices=host:4 --set consistency=blocking --set optimizer.threads=2",
+    "--set devices=host:3 --set transfers=naive",
+    "--set devices=host:4 --set forward_stages=1,1,1 --set backward_stages=1,1,1,1",
+    "--set devices=host:3 --set schedule=gpipe --set round=0",
+    "--set devices=host:2 --set schedule=1f1b --set round=0 --set optimizer.threads=2",
+    "--set devices=host:2 --set schedule=interleaved-1f1b --set round=0",
+    "--set devices=host:4 --set schedule=looped-bfs --set round=0 --set recompute=early",
+    "--set devices=host:2 --set schedule=mobius --set round=0",
+};
+
+typedef struct {
+    guint kills;
+    guint torn;   /* of them, while a checkpoint was being written */
+    guint starts; /* processes */
+} Count;
+
+static GRand *dice;
+static Count total;
+
+static int
+setup(void **state)
+{
+    dice = g_rand_new_with_seed(20240607);
+    return rp_train_files_setup(state);
+}
+
+static int
+teardown(void **state)
+{
+    g_clear_pointer(&dice, g_rand_free);
+    return rp_train_files_teardown(state);
+}
+
+static GSubprocess *
+start(const char *line)
+{
+    g_autoptr(GSubprocessLauncher) launcher =
+        g_subprocess_launcher_new(G_SUBPROCESS_FLAGS_STDOUT_SILENCE);
+    g_autofree char *root = rp_cli_temporary("");
+    g_autofree char *errors = rp_cli_temporary("errors.txt");
+    g_autoptr(GString) text = g_string_new(line);
+    g_auto(GStrv) argv = NULL;
+    GSubprocess *process;
+
+    g_string_replace(text, "@T", root, 0);
+    g_string_prepend(text, "roundpipe ");
+    assert_true(g_shell_parse_argv(text->str, NULL, &argv, NULL));
+    g_free(argv[0]);
+    argv[0] = g_strdup(g_getenv("ROUNDPIPE"));
+    g_subprocess_launcher_set_stderr_file_path(launcher, errors);
+    process = g_subprocess_launcher_spawnv(launcher, (const char *const *)argv, NULL);
+    if (process == NULL)
+        fail_msg("cannot start %s", line);
+    return process;
+}
+
+/* Whether @output has a checkpoint, or one that is being written. */
+static gboolean
+has_checkpoint(const char *output, gboolean written)
+{
+    g_autofree char *path = rp_cli_temporary(output);
+    g_autoptr(GDir) directory = g_dir_open(path, 0, NULL);
+    const char *name;
+
+    while (directory != NULL && (name = g_dir_read_name(directory)) != NULL)
+        if (g_str_has_prefix(name, written ? ".checkpoint-" : "checkpoint-"))
+            return TRUE;
+    return FALSE;
+}
+
+/* Kills after a random time, or within a checkpoint, whichever the dice say. Returns: whether it
+ * was killed; otherwise it is over, with exit code 0 */
+static gboolean
+run_until_killed(GSubprocess *process, const char *output, gint64 whole_us)
+{
+    gint64 end_us = g_get_monotonic_time() + g_rand_int_range(dice, 0, (gint32)whole_us);
+    gboolean within = g_rand_boolean(dice);
+    guint n_left = (guint)g_rand_int_range(dice, 1, 4);
+    gboolean before = FALSE;
+
+    while (g_subprocess_get_identifier(process) != NULL) {
+        gboolean now = has_checkpoint(output, TRUE);
+
+        if (within && now && !before && --n_left == 0) {
+            g_usleep((gulong)g_rand_int_range(dice, 0, 3000));
+            break;
+        }
+        if (!within && g_get_monotonic_time() >= end_us)
+            break;
+        before = now;
+        g_usleep(LOOK_US);
+    }
+    g_subprocess_force_exit(process);
+    assert_true(g_subprocess_wait(process, NULL, NULL));
+    if (g_subprocess_get_if_signaled(process))
+        return TRUE;
+    if (g_subprocess_get_exit_status(process) != 0) {
+        g_autofree char *errors = rp_train_files_read("errors.txt", NULL);
+
+        fail_msg("%s: exit code %d: %s", output, g_subprocess_get_exit_status(process), errors);
+    }
+    return FALSE;
+}
+
+/* One run, in as many parts as it takes. */
+static void
+run_in_parts(const char *output, const char *kind, gint n_ways, gint64 whole_us, Count *count)
+{
+    for (guint n = 0; n < MOST_STARTS; n++) {
+        const char *way = ways[g_rand_int_range(dice, 0, n_ways)];
+        g_autofree char *line =
+            g_strdup_printf("train @T/run.yaml --set output=@T/%s --set steps=" STEPS
+                            " --set checkpoint.every=3 %s %s %s",
+                            output, way, kind, has_checkpoint(output, FALSE) ? "--resume" : "");
+        g_autoptr(GSubprocess) process = start(line);
+
+        count->starts++;
+        if (!run_until_killed(process, output, count->kills < KILLS_EACH ? whole_us : G_MAXINT32))
+            return;
+        count->kills++;
+        count->torn += has_checkpoint(output, TRUE);
+    }
+    fail_msg("%s: not over after %d starts", output, MOST_STARTS);
+}
+
+static void
+check_parts(const char *whole, const char *parts)
+{
+    g_autofree char *whole_step = g_build_filename(whole, "checkpoint-" STEPS, NULL);
+    g_autofree char *parts_step = g_build_filename(parts, "checkpoint-" STEPS, NULL);
+    g_autofree char *expected = rp_train_files_learned(whole);
+    g_autofree char *found = rp_train_files_learned(parts);
+    g_autofree char *names = rp_train_files_list(parts);
+
+    rp_train_files_assert_same(whole_step, parts_step);
+    assert_string_equal(expected, found);
+    /* more than three may be left if the last kill fell between the last checkpoint's name and the
+     * removal of older ones: then there is nothing more to save */
+    if (strstr(names, "checkpoint-36 checkpoint-39 checkpoint-" STEPS " metrics.jsonl ") == NULL)
+        fail_msg("%s has %s", parts, names);
+}
+
+/* @kind: what may not change within a run; @n_ways: of those above */
+static void
+survives(const char *name, const char *kind, gint n_ways)
+{
+    g_autofree char *whole = g_strdup_printf("%s-whole", name);
+    gint64 begin_us = g_get_monotonic_time();
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set output=@T/%s --set steps=" STEPS
+                                      " --set checkpoint.every=3 %s",
+                                      whole, kind);
+    gint64 whole_us = g_get_monotonic_time() - begin_us;
+    Count count = {0};
+
+    if (run.code != 0)
+        fail_msg("%s: %s", name, run.err);
+    for (guint part = 0; count.kills < KILLS_EACH; part++) {
+        g_autofree char *parts = g_strdup_printf("%s-parts-%u", name, part);
+
+        run_in_parts(parts, kind, n_ways, whole_us, &count);
+        check_parts(whole, parts);
+    }
+    print_message("           %u kills, %u of them within a checkpoint; %u starts\n", count.kills,
+                  count.torn, count.starts);
+    total.kills += count.kills;
+    total.torn += count.torn;
+}
+
+static void
+survives_in_fp32_asynchronously(void **state)
+{
+    (void)state;
+    survives("fp32", "--set dtype=fp32 --set async=true", G_N_ELEMENTS(ways));
+}
+
+static void
+survives_in_bf16_asynchronously_and_lean(void **state)
+{
+    (void)state;
+    survives("bf16-lean", "--set dtype=bf16 --set async=true --set optimizer.mode=lean",
+             G_N_ELEMENTS(ways));
+}
+
+/* Gradients of a call leave the device rounded; bound schedules sum those of all calls there. */
+static void
+survives_in_bf16_asynchronously_over_several_calls(void **state)
+{
+    (void)state;
+    survives("bf16-calls", "--set dtype=bf16 --set async=true --set gradient_accumulation_steps=2",
+             ROUNDPIPE_WAYS);
+}
+
+/* The scale falls and grows while a step is in flight. */
+#define FP16 "--set dtype=fp16 --set loss_scale.initial=8388608 --set loss_scale.growth_interval=3"
+
+static void
+survives_in_fp16_asynchronously_with_a_loss_scale_that_moves(void **state)
+{
+    (void)state;
+    survives("fp16", FP16 " --set async=true", G_N_ELEMENTS(ways));
+
+    g_autofree char *learned = rp_train_files_learned("fp16-whole");
+    assert_non_null(strstr(learned, "\"skipped\":true"));
+    assert_non_null(strstr(learned, "\"skipped\":false"));
+}
+
+static void
+survives_in_fp16_synchronously_and_lean(void **state)
+{
+    (void)state;
+    survives("fp16-lean", FP16 " --set async=false --set optimizer.mode=lean", G_N_ELEMENTS(ways));
+}
+
+static void
+survives_in_bf16_synchronously(void **state)
+{
+    (void)state;
+    survives("bf16", "--set dtype=bf16 --set async=false", G_N_ELEMENTS(ways));
+}
+
+static void
+some_kills_fell_within_a_checkpoint(void **state)
+{
+    (void)state;
+    print_message("           all in all %u kills, %u of them within a checkpoint\n", total.kills,
+                  total.torn);
+    assert_true(total.kills >= 40);
+    assert_true(total.torn > 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(survives_in_fp32_asynchronously),
+        cmocka_unit_test(survives_in_bf16_asynchronously_and_lean),
+        cmocka_unit_test(survives_in_bf16_asynchronously_over_several_calls),
+        cmocka_unit_test(survives_in_fp16_asynchronously_with_a_loss_scale_that_moves),
+        cmocka_unit_test(survives_in_fp16_synchronously_and_lean),
+        cmocka_unit_test(survives_in_bf16_synchronously),
+        cmocka_unit_test(some_kills_fell_within_a_checkpoint),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

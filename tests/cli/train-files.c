@@ -1,0 +1,138 @@
+#include "tests/cli/train-files.h"
+
+/* Layer times, so that nothing needs to be measured. */
+#define TIMES                                                                                      \
+    "{\"format\":\"roundpipe-profile/1\",\"model\":\"tiny\",\"device\":\"host\",\"gpus\":2,"       \
+    "\"dtype\":\"bf16\",\"accumulate\":\"fp32\",\"source\":\"predicted\",\"origin\":\"a test\","   \
+    "\"date\":\"2026-01-01\",\"links\":{\"h2d_gb_per_s\":4.0,\"d2h_gb_per_s\":4.0},"               \
+    "\"layers\":[{\"kind\":\"embedding\",\"forward_ms\":0.1,\"backward_ms\":0.1},"                 \
+    "{\"kind\":\"block\",\"count\":4,\"forward_ms\":0.2,\"backward_ms\":0.4},"                     \
+    "{\"kind\":\"head\",\"forward_ms\":0.2,\"backward_ms\":0.4}]}"
+
+#define RUN                                                                                        \
+    "model: %s/model\ndata: %s/data.jsonl\noutput: %s/out\nprofile: %s/times.json\n"               \
+    "devices: host:2\nsequence_length: 16\nmicro_batches: 4\nround: 4\nsteps: 5\n"                 \
+    "optimizer: {learning_rate: 1e-2}\n"
+
+#define SAMPLES 40
+
+void
+rp_train_files_write(const char *name, const char *data, gssize length)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    if (!g_file_set_contents(path, data, length, NULL))
+        fail_msg("cannot write %s", path);
+}
+
+char *
+rp_train_files_read(const char *name, gsize *length)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    char *data = NULL;
+
+    if (!g_file_get_contents(path, &data, length, NULL))
+        fail_msg("cannot read %s", path);
+    return data;
+}
+
+int
+rp_train_files_setup(void **state)
+{
+    g_autoptr(GString) data = g_string_new(NULL);
+    g_autoptr(GRand) rand = g_rand_new_with_seed(1);
+
+    if (rp_cli_setup(state) != 0)
+        return 1;
+
+    g_autofree char *root = rp_cli_temporary("");
+    g_autofree char *run = g_strdup_printf(RUN, root, root, root, root);
+
+    for (guint i = 0; i < SAMPLES; i++) {
+        g_string_append(data, "{\"input_ids\":[1");
+        for (gint n = g_rand_int_range(rand, 4, 24); n > 0; n--)
+            g_string_append_printf(data, ",%d", g_rand_int_range(rand, 0, 33));
+        g_string_append(data, "]}\n");
+    }
+    rp_train_files_write("tiny.json", RP_TINY_CONFIG, -1);
+    rp_train_files_write("data.jsonl", data->str, -1);
+    rp_train_files_write("times.json", TIMES, -1);
+    rp_train_files_write("run.yaml", run, -1);
+
+    g_auto(RpCliRun) init = rp_cli_run("init @T/tiny.json -o @T/model --seed 1");
+
+    return init.code;
+}
+
+int
+rp_train_files_teardown(void **state)
+{
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
+
+    return rp_cli_teardown(state);
+}
+
+static gint
+compare_names(gconstpointer a, gconstpointer b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+char *
+rp_train_files_list(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    g_autoptr(GDir) directory = g_dir_open(path, 0, NULL);
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    const char *entry;
+
+    if (directory == NULL)
+        fail_msg("no directory %s", path);
+    while ((entry = g_dir_read_name(directory)) != NULL)
+        g_ptr_array_add(names, g_strdup(entry));
+    g_ptr_array_sort(names, compare_names);
+    g_ptr_array_add(names, NULL);
+    return g_strjoinv(" ", (char **)names->pdata);
+}
+
+char *
+rp_train_files_learned(const char *output)
+{
+    g_autofree char *name = g_build_filename(output, "metrics.jsonl", NULL);
+    g_autofree char *text = rp_train_files_read(name, NULL);
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+    g_autoptr(GString) learned = g_string_new(NULL);
+
+    for (char **line = lines; *line != NULL && **line != '\0'; line++) {
+        g_autoptr(JsonNode) node = json_from_string(*line, NULL);
+
+        if (node == NULL)
+            fail_msg("%s: not JSON: %s", name, *line);
+        json_object_remove_member(json_node_get_object(node), "step_ms");
+        json_object_remove_member(json_node_get_object(node), "bubble_ratio");
+        g_autofree char *rest = json_to_string(node, FALSE);
+        g_string_append_printf(learned, "%s\n", rest);
+    }
+    return g_string_free(g_steal_pointer(&learned), FALSE);
+}
+
+void
+rp_train_files_assert_same(const char *expected, const char *found)
+{
+    g_autofree char *names = rp_train_files_list(expected);
+    g_autofree char *others = rp_train_files_list(found);
+    g_auto(GStrv) each = g_strsplit(names, " ", -1);
+
+    if (strcmp(names, others) != 0)
+        fail_msg("%s has %s, %s has %s", expected, names, found, others);
+    for (char **name = each; *name != NULL; name++) {
+        g_autofree char *a = g_build_filename(expected, *name, NULL);
+        g_autofree char *b = g_build_filename(found, *name, NULL);
+        gsize a_bytes, b_bytes;
+        g_autofree char *a_data = rp_train_files_read(a, &a_bytes);
+        g_autofree char *b_data = rp_train_files_read(b, &b_bytes);
+
+        if (a_bytes != b_bytes || memcmp(a_data, b_data, a_bytes) != 0)
+            fail_msg("%s and %s differ", a, b);
+    }
+}

@@ -1,0 +1,29 @@
+/**
+ * What tests of `roundpipe train` train: a tiny model, data, layer times and a run file in @T, and
+ * what is left when it is over.
+ */
+#pragma once
+
+#include "tests/cli/run-cli.h"
+
+#define RP_TINY_CONFIG                                                                             \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"        \
+    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
+
+/* Fixtures of a group: rp_cli_setup() and @T/model, @T/data.jsonl, @T/times.json, @T/run.yaml. The
+ * run has a round of its four micro-batches, so that sums do not depend on the devices. */
+int rp_train_files_setup(void **state);
+int rp_train_files_teardown(void **state);
+
+/* @name in @T; failures fail the test. (transfer full) */
+void rp_train_files_write(const char *name, const char *data, gssize length);
+char *rp_train_files_read(const char *name, gsize *length);
+
+/* Names in @T/@name, sorted, joined by spaces. (transfer full) */
+char *rp_train_files_list(const char *name);
+
+/* The lines of @T/@output/metrics.jsonl without their times. (transfer full) */
+char *rp_train_files_learned(const char *output);
+
+/* Fails unless both have the same files with the same bytes. */
+void rp_train_files_assert_same(const char *expected, const char *found);

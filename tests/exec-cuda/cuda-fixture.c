@@ -1,0 +1,206 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+#include <math.h>
+
+static RpKernelStream *stream;
+static GPtrArray *device_blocks;
+
+gboolean
+cuda_available(void)
+{
+    int count = 0;
+
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+static void
+free_device(gpointer block)
+{
+    cudaFree(block);
+}
+
+int
+cuda_setup(void **state)
+{
+    g_autoptr(GError) error = NULL;
+
+    if (!rp_cuda_ok(cudaSetDevice(0), "cudaSetDevice", &error))
+        return -1;
+    stream = rp_cuda_stream_new(0, NULL, &error);
+    if (!stream)
+        return -1;
+    device_blocks = g_ptr_array_new_with_free_func(free_device);
+    return host_setup(state);
+}
+
+int
+cuda_teardown(void **state)
+{
+    rp_cuda_stream_free(stream);
+    stream = NULL;
+    g_clear_pointer(&device_blocks, g_ptr_array_unref);
+    return host_teardown(state);
+}
+
+RpKernelStream *
+cuda_stream(void)
+{
+    return stream;
+}
+
+static void
+check_cuda(cudaError_t status, const char *what)
+{
+    g_autoptr(GError) error = NULL;
+
+    if (rp_cuda_ok(status, what, &error))
+        return;
+    print_error("%s\n", error->message);
+    fail();
+}
+
+static char *
+device_bytes(size_t bytes)
+{
+    void *block = NULL;
+
+    check_cuda(cudaMalloc(&block, MAX(bytes, 1)), "cudaMalloc");
+    g_ptr_array_add(device_blocks, block);
+    check_cuda(cudaMemset(block, 0xff, MAX(bytes, 1)), "cudaMemset");
+    return block;
+}
+
+void *
+cuda_room(const Side *side, size_t n, size_t size)
+{
+    return side->stream ? device_bytes((n + side->shift) * size) + side->shift * size
+                        : host_bytes(n * size);
+}
+
+void *
+cuda_copy_in(const Side *side, const void *data, size_t n, size_t size)
+{
+    void *room = cuda_room(side, n, size);
+
+    if (side->stream)
+        check_cuda(cudaMemcpy(room, data, n * size, cudaMemcpyHostToDevice), "cudaMemcpy");
+    else
+        memcpy(room, data, n * size);
+    return room;
+}
+
+void *
+cuda_workspace(const Side *side, size_t bytes)
+{
+    if (bytes == 0)
+        return NULL;
+    return side->stream ? device_bytes(bytes) : host_bytes(bytes);
+}
+
+void
+cuda_copy_out(const Side *side, const void *data, void *target, size_t bytes)
+{
+    g_autoptr(GError) error = NULL;
+    gboolean ok;
+
+    if (!side->stream) {
+        memcpy(target, data, bytes);
+        return;
+    }
+    ok = side->kernels->check(side->stream, &error);
+    if (!ok) {
+        print_error("%s\n", error->message);
+        fail();
+    }
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check_cuda(cudaMemcpy(target, data, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+void *
+cuda_in(const Side *side, Array array)
+{
+    return cuda_copy_in(side, array.data, array.n, rp_dtype_size(array.dtype));
+}
+
+void *
+cuda_out(const Side *side, RpDtype dtype, size_t n)
+{
+    return cuda_room(side, n, rp_dtype_size(dtype));
+}
+
+Array
+cuda_result(const Side *side, RpDtype dtype, size_t n, const void *data)
+{
+    const Array array = host_output(dtype, n);
+
+    cuda_copy_out(side, data, array.data, n * rp_dtype_size(dtype));
+    return array;
+}
+
+static void
+assert_close(Array got, Array want, size_t terms, guint output)
+{
+    static const double units[RP_N_DTYPES] = {
+        [RP_DTYPE_FP32] = 0x1p-24, [RP_DTYPE_BF16] = 0x1p-8, [RP_DTYPE_FP16] = 0x1p-11};
+    const double unit = units[got.dtype];
+    const double least = got.dtype == RP_DTYPE_FP16 ? 0x1p-25 : 0;
+    double largest = 1;
+
+    for (size_t i = 0; i < got.n; i++)
+        largest = fmax(largest, fabs(host_value(want, i)));
+    for (size_t i = 0; i < got.n; i++) {
+        const double value = host_value(got, i);
+        const double wanted = host_value(want, i);
+        const double tolerance =
+            2 * (unit * fabs(wanted) + least + 8 * sqrt((double)terms) * 0x1p-24 * largest);
+
+        if (fabs(value - wanted) <= tolerance)
+            continue;
+        print_error("output %u, %s, element %zu of %zu: %.9g, the host has %.9g +- %.3g\n", output,
+                    rp_dtype_name(got.dtype), i, got.n, value, wanted, tolerance);
+        fail();
+    }
+}
+
+static void
+assert_all_close(const Outputs *got, const Outputs *want)
+{
+    for (guint i = 0; i < CUDA_MOST_OUTPUTS; i++) {
+        assert_close(got->arrays[i], want->arrays[i], want->terms[i], i);
+        if (fabs(got->sums[i] - want->sums[i]) <= 1e-6 * fabs(want->sums[i]))
+            continue;
+        print_error("sum %u: %.9g, the host has %.9g\n", i, got->sums[i], want->sums[i]);
+        fail();
+    }
+}
+
+static void
+assert_all_same(const Outputs *got, const Outputs *want)
+{
+    for (guint i = 0; i < CUDA_MOST_OUTPUTS; i++)
+        if (got->arrays[i].n > 0)
+            host_assert_same(got->arrays[i], want->arrays[i]);
+    assert_memory_equal(got->sums, want->sums, sizeof got->sums);
+}
+
+void
+cuda_hold_to_host(Compute compute, const void *inputs, gboolean anywhere)
+{
+    const Side host = {rp_host_kernels(), NULL, 0};
+    const Side device = {rp_cuda_kernels(), stream, 0};
+    const Side shifted = {rp_cuda_kernels(), stream, 1};
+    Outputs want = {0};
+    Outputs got = {0};
+    Outputs again = {0};
+    Outputs elsewhere = {0};
+
+    compute(&host, inputs, &want);
+    compute(&device, inputs, &got);
+    assert_all_close(&got, &want);
+    compute(&device, inputs, &again);
+    assert_all_same(&again, &got);
+    compute(&shifted, inputs, &elsewhere);
+    assert_all_close(&elsewhere, &want);
+    if (anywhere)
+        assert_all_same(&elsewhere, &got);
+}

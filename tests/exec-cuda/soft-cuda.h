@@ -1,0 +1,23 @@
+/**
+ * A CUDA of threads: the part of the runtime that the backend calls, the kernel table of the host
+ * behind streams, two devices. It shows the backend's order of things where there is no GPU: every
+ * stream is a thread, so that a wait that is missing is a race (which the thread sanitizer sees).
+ *
+ *   stream     |copy|record|wait ..... |kernel|host function|
+ *
+ * It is strict: an asynchronous copy must lie in one piece of device memory and one piece of pinned
+ * memory, a stream and an event must be of one device, and nothing may be left behind at the end.
+ */
+#pragma once
+
+#include <glib.h>
+
+/* The @n-th piece of asynchronous work from now on fails, and all of CUDA with it; 0: none does.
+ * Forgets an earlier failure. */
+void soft_cuda_fail_at(guint64 n);
+
+/* From now on, asynchronous copies take so long, host functions ten times as long. */
+void soft_cuda_delay(guint ns);
+
+/* Streams, events and memory that nobody has freed. */
+guint soft_cuda_n_left(void);

@@ -1,0 +1,334 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+#include <math.h>
+
+typedef struct {
+    RpDtype dtype;
+    size_t heads, kv_heads, head_size, window;
+    size_t sequences;
+    int32_t lengths[4];
+    float scale; /* 0: 1 / sqrt(D) */
+} Shape;
+
+typedef struct {
+    Array q, k, v, d_out;
+} Inputs;
+
+/* out, lse, dq, dk, dv */
+#define N_OUTPUTS 5
+
+typedef struct {
+    Array arrays[N_OUTPUTS];
+} Results;
+
+static size_t
+tokens_of(const Shape *shape)
+{
+    size_t tokens = 0;
+
+    for (size_t s = 0; s < shape->sequences; s++)
+        tokens += (size_t)shape->lengths[s];
+    return tokens;
+}
+
+static Inputs
+random_inputs(const Shape *shape)
+{
+    const size_t row = shape->head_size * tokens_of(shape);
+
+    return (Inputs){host_random(shape->dtype, row * shape->heads, 2),
+                    host_random(shape->dtype, row * shape->kv_heads, 1),
+                    host_random(shape->dtype, row * shape->kv_heads, 1),
+                    host_random(shape->dtype, row * shape->heads, 1)};
+}
+
+static Array
+as_floats(Array array)
+{
+    const Array floats = host_output(RP_DTYPE_FP32, array.n);
+
+    rp_dtype_to_float(array.dtype, array.data, floats.data, array.n);
+    return floats;
+}
+
+/* Forward, then backward from its out and lse. @out_side: where `out` goes, for its own shift. */
+static Results
+attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs *inputs)
+{
+    const RpDtype dtype = inputs->q.dtype;
+    const size_t n = inputs->q.n, kv_n = inputs->k.n;
+    int32_t starts[5] = {0};
+    RpAttentionArgs args = {.dtype = dtype,
+                            .tokens = tokens_of(shape),
+                            .sequences = shape->sequences,
+                            .heads = shape->heads,
+                            .kv_heads = shape->kv_heads,
+                            .head_size = shape->head_size,
+                            .window = shape->window,
+                            .scale = shape->scale > 0 ? shape->scale
+                                                      : 1.0f / sqrtf((float)shape->head_size),
+                            .q = cuda_in(side, inputs->q),
+                            .k = cuda_in(side, inputs->k),
+                            .v = cuda_in(side, inputs->v),
+                            .d_out = cuda_in(side, inputs->d_out),
+                            .out = cuda_out(out_side, dtype, n),
+                            .lse = cuda_out(side, RP_DTYPE_FP32, n / shape->head_size),
+                            .dq = cuda_out(side, dtype, n),
+                            .dk = cuda_out(side, dtype, kv_n),
+                            .dv = cuda_out(side, dtype, kv_n)};
+
+    for (size_t s = 0; s < shape->sequences; s++) {
+        starts[s + 1] = starts[s] + shape->lengths[s];
+        args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
+    }
+    args.starts = cuda_copy_in(side, starts, shape->sequences + 1, sizeof *starts);
+    args.workspace = cuda_workspace(side, side->kernels->attention_forward_workspace(&args));
+    side->kernels->attention_forward(side->stream, &args);
+    args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
+    side->kernels->attention_backward(side->stream, &args);
+    return (Results){{cuda_result(side, dtype, n, args.out),
+                      cuda_result(side, RP_DTYPE_FP32, n / shape->head_size, args.lse),
+                      cuda_result(side, dtype, n, args.dq), cuda_result(side, dtype, kv_n, args.dk),
+                      cuda_result(side, dtype, kv_n, args.dv)}};
+}
+
+/* The host's, of the same inputs as fp32: its out is not rounded. */
+static Results
+attend_on_host(const Shape *shape, const Inputs *inputs)
+{
+    const Side host = {rp_host_kernels(), NULL, 0};
+    const Inputs floats = {as_floats(inputs->q), as_floats(inputs->k), as_floats(inputs->v),
+                           as_floats(inputs->d_out)};
+
+    return attend(&host, &host, shape, &floats);
+}
+
+static Results
+attend_on_device(const Shape *shape, const Inputs *inputs, size_t shift, size_t out_shift)
+{
+    const Side device = {rp_cuda_kernels(), cuda_stream(), shift};
+    const Side out_side = {rp_cuda_kernels(), cuda_stream(), out_shift};
+
+    return attend(&device, &out_side, shape, inputs);
+}
+
+/* Roundings to the storage before the last: P (out, dv), the gradient of scores and delta's stored
+ * out (dq, dk). Four times the terms: host and device both err, and errors go with the root. */
+static void
+assert_close(const Shape *shape, const Results *got, const Results *want)
+{
+    static const double roundings[N_OUTPUTS] = {1, 0, 2, 2, 1};
+    size_t terms = shape->head_size;
+
+    for (size_t s = 0; s < shape->sequences; s++)
+        terms = MAX(terms, shape->head_size + (size_t)shape->lengths[s]);
+    for (guint i = 0; i < N_OUTPUTS; i++) {
+        const size_t group = i < 3 ? 1 : shape->heads / shape->kv_heads;
+        double *values = host_doubles(want->arrays[i].n);
+
+        for (size_t j = 0; j < want->arrays[i].n; j++)
+            values[j] = host_value(want->arrays[i], j);
+        host_assert_close(got->arrays[i], values, 4 * terms * group, roundings[i]);
+    }
+}
+
+static void
+assert_same(const Results *a, const Results *b)
+{
+    for (guint i = 0; i < N_OUTPUTS; i++)
+        host_assert_same(a->arrays[i], b->arrays[i]);
+}
+
+/* One dtype and head size, which stand in the state: all lengths and windows. */
+static void
+check_shapes(void **state)
+{
+    static const struct {
+        size_t n;
+        int32_t lengths[4];
+    } packs[] = {{1, {1}}, {3, {7, 1, 130}}, {1, {64}}, {3, {129, 255, 300}}, {1, {1000}}};
+    static const size_t windows[] = {0, 1, 50, 128};
+    Shape shape = *(const Shape *)*state;
+    size_t group = 1;
+
+    for (size_t p = 0; p < G_N_ELEMENTS(packs); p++) {
+        for (size_t w = 0; w < G_N_ELEMENTS(windows); w++, group = group == 8 ? 1 : 2 * group) {
+            shape.kv_heads = group <= 2 ? 2 : 1;
+            shape.heads = shape.kv_heads * group;
+            shape.window = windows[(w + p) % G_N_ELEMENTS(windows)];
+            shape.sequences = packs[p].n;
+            memcpy(shape.lengths, packs[p].lengths, sizeof shape.lengths);
+
+            const Inputs inputs = random_inputs(&shape);
+            const Results want = attend_on_host(&shape, &inputs);
+            const Results got = attend_on_device(&shape, &inputs, 0, 0);
+            const Results again = attend_on_device(&shape, &inputs, 0, 0);
+
+            assert_close(&shape, &got, &want);
+            assert_same(&again, &got);
+        }
+    }
+}
+
+static void
+attends_over_a_long_sequence(void **state)
+{
+    Shape shape = {RP_DTYPE_BF16, 4, 2, 128, 0, 2, {3000, 77}, 0};
+
+    for (shape.window = 0; shape.window <= 1000; shape.window += 1000) {
+        const Inputs inputs = random_inputs(&shape);
+        const Results want = attend_on_host(&shape, &inputs);
+        const Results got = attend_on_device(&shape, &inputs, 0, 0);
+
+        assert_close(&shape, &got, &want);
+    }
+}
+
+static void
+gives_the_same_bits_wherever_out_is(void **state)
+{
+    static const size_t sizes[] = {64, 80, 128};
+
+    for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+        const Shape shape = {RP_DTYPE_FP16, 4, 2, sizes[i], 100, 2, {129, 70}, 0};
+        const Inputs inputs = random_inputs(&shape);
+        const Results got = attend_on_device(&shape, &inputs, 0, 0);
+        const Results moved = attend_on_device(&shape, &inputs, 0, 1);
+
+        assert_same(&moved, &got);
+    }
+}
+
+static void
+takes_arrays_at_any_multiple_of_their_element(void **state)
+{
+    static const size_t sizes[] = {64, 80, 128};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+            const Shape shape = {(RpDtype)dtype, 4, 2, sizes[i], 0, 2, {129, 70}, 0};
+            const Inputs inputs = random_inputs(&shape);
+            const Results want = attend_on_host(&shape, &inputs);
+            const Results moved = attend_on_device(&shape, &inputs, 1, 1);
+
+            assert_close(&shape, &moved, &want);
+        }
+    }
+}
+
+/* Tokens @first .. of an array with @heads. */
+static Array
+part_of(Array array, size_t first, size_t tokens, size_t row)
+{
+    const Array part = host_output(array.dtype, tokens * row);
+    const size_t size = rp_dtype_size(array.dtype);
+
+    memcpy(part.data, (const char *)array.data + first * row * size, part.n * size);
+    return part;
+}
+
+static void
+assert_same_alone(const Shape *shape, const Inputs *inputs, const Results *packed, size_t first,
+                  int32_t length)
+{
+    const size_t row = shape->heads * shape->head_size;
+    const size_t kv_row = shape->kv_heads * shape->head_size;
+    const size_t rows[N_OUTPUTS] = {row, 0, row, kv_row, kv_row};
+    const size_t tokens = (size_t)length;
+    const Inputs part = {
+        part_of(inputs->q, first, tokens, row), part_of(inputs->k, first, tokens, kv_row),
+        part_of(inputs->v, first, tokens, kv_row), part_of(inputs->d_out, first, tokens, row)};
+    Shape alone = *shape;
+    Results got;
+
+    alone.sequences = 1;
+    alone.lengths[0] = length;
+    got = attend_on_device(&alone, &part, 0, 0);
+    for (guint i = 0; i < N_OUTPUTS; i++)
+        if (i != 1)
+            host_assert_same(got.arrays[i], part_of(packed->arrays[i], first, tokens, rows[i]));
+    for (size_t h = 0; h < shape->heads; h++)
+        assert_memory_equal((float *)got.arrays[1].data + h * tokens,
+                            (float *)packed->arrays[1].data + h * tokens_of(shape) + first,
+                            tokens * sizeof(float));
+}
+
+static void
+gives_a_sequence_the_same_bits_alone_and_packed(void **state)
+{
+    static const size_t sizes[] = {40, 64, 128};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+            const Shape shape = {(RpDtype)dtype, 4, 2, sizes[i], 90, 4, {70, 1, 333, 128}, 0};
+            const Inputs inputs = random_inputs(&shape);
+            const Results packed = attend_on_device(&shape, &inputs, 0, 0);
+            size_t first = 0;
+
+            for (size_t s = 0; s < shape.sequences; s++) {
+                assert_same_alone(&shape, &inputs, &packed, first, shape.lengths[s]);
+                first += (size_t)shape.lengths[s];
+            }
+        }
+    }
+}
+
+static void
+stands_scores_of_any_size(void **state)
+{
+    /* every key outweighs all before it, by exp(128): query i is left with v[i] */
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        const Shape shape = {(RpDtype)dtype, 1, 1, 64, 0, 1, {200}, 1};
+        Inputs inputs = random_inputs(&shape);
+        Results got;
+
+        for (size_t i = 0; i < inputs.q.n; i++) {
+            const float q = i % 64 == 0 ? 128 : 0, k = i % 64 == 0 ? (float)(i / 64) : 0;
+            const size_t at = i * rp_dtype_size(shape.dtype);
+
+            rp_dtype_from_float(shape.dtype, &q, (char *)inputs.q.data + at, 1);
+            rp_dtype_from_float(shape.dtype, &k, (char *)inputs.k.data + at, 1);
+        }
+        got = attend_on_device(&shape, &inputs, 0, 0);
+        host_assert_same(got.arrays[0], inputs.v);
+        for (size_t i = 0; i < 200; i++)
+            assert_true(((const float *)got.arrays[1].data)[i] == 128.0f * (float)i);
+    }
+}
+
+int
+main(void)
+{
+    static Shape shapes[] = {
+        {.dtype = RP_DTYPE_FP32, .head_size = 8},   {.dtype = RP_DTYPE_FP32, .head_size = 40},
+        {.dtype = RP_DTYPE_FP32, .head_size = 64},  {.dtype = RP_DTYPE_FP32, .head_size = 80},
+        {.dtype = RP_DTYPE_BF16, .head_size = 8},   {.dtype = RP_DTYPE_BF16, .head_size = 40},
+        {.dtype = RP_DTYPE_BF16, .head_size = 64},  {.dtype = RP_DTYPE_BF16, .head_size = 80},
+        {.dtype = RP_DTYPE_FP16, .head_size = 8},   {.dtype = RP_DTYPE_FP16, .head_size = 40},
+        {.dtype = RP_DTYPE_FP16, .head_size = 64},  {.dtype = RP_DTYPE_FP16, .head_size = 80},
+        {.dtype = RP_DTYPE_FP32, .head_size = 128}, {.dtype = RP_DTYPE_BF16, .head_size = 128},
+        {.dtype = RP_DTYPE_FP16, .head_size = 128},
+    };
+    struct CMUnitTest tests[G_N_ELEMENTS(shapes)];
+    const struct CMUnitTest others[] = {
+        cuda_test(attends_over_a_long_sequence),
+        cuda_test(gives_the_same_bits_wherever_out_is),
+        cuda_test(takes_arrays_at_any_multiple_of_their_element),
+        cuda_test(gives_a_sequence_the_same_bits_alone_and_packed),
+        cuda_test(stands_scores_of_any_size),
+    };
+    int failed;
+
+    if (!cuda_available())
+        return 77;
+    for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)
+        tests[i] = (struct CMUnitTest){g_strdup_printf("attends_in_%s_with_heads_of_%zu",
+                                                       rp_dtype_name(shapes[i].dtype),
+                                                       shapes[i].head_size),
+                                       check_shapes, cuda_setup, cuda_teardown, &shapes[i]};
+    failed = cmocka_run_group_tests_name("shapes", tests, NULL, NULL);
+    failed += cmocka_run_group_tests_name("others", others, NULL, NULL);
+    for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)
+        g_free((char *)tests[i].name);
+    return failed;
+}

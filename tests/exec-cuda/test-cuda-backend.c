@@ -1,0 +1,353 @@
+/* Training on GPUs against training on the host. A GPU may stand for several devices of a plan, so
+ * that one is enough. The same program runs over a CUDA of threads (soft-cuda.h) where there is no
+ * GPU. Exits 77 without a device. */
+#include "tests/exec-train/rig.h"
+#include "tests/exec-train/train-fixture.h"
+
+#include <math.h>
+
+#include "exec/cuda/backend.h"
+#include "exec/cuda/device.h"
+
+#define STEPS 5
+
+typedef struct {
+    RpTinyModel *model;
+    RpTinyModel *tied;
+    RpTrainer *trainer;
+    GError *error;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->model = rp_tiny_model_new(FALSE);
+    f->tied = rp_tiny_model_new(TRUE);
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    rp_trainer_free(f->trainer);
+    g_clear_error(&f->error);
+    rp_tiny_model_free(f->tied);
+    rp_tiny_model_free(f->model);
+    g_free(f);
+    return 0;
+}
+
+static void
+train(Fixture *f, const RpTinyModel *model, const RpTinyRun *run, double *losses)
+{
+    g_clear_pointer(&f->trainer, rp_trainer_free);
+    f->trainer = rp_tiny_trainer(model, run, &f->error);
+    rp_assert_no_error(f->error);
+    rp_tiny_train(f->trainer, run, 0, STEPS, losses);
+}
+
+static void
+assert_losses_like_the_host(Fixture *f, const RpTinyModel *model, const RpTinyRun *run)
+{
+    RpTinyRun host = *run;
+    double expected[STEPS], found[STEPS];
+
+    host.backend = NULL;
+    train(f, model, &host, expected);
+    train(f, model, run, found);
+    for (guint i = 0; i < STEPS; i++) {
+        /* an update may turn round where a gradient is nearly zero, so later steps drift */
+        const double tolerance = i == 0 ? 1e-5 : 1e-4;
+
+        if (!(fabs(found[i] / expected[i] - 1) < tolerance))
+            fail_msg("%s on %u devices: step %u: %.9g, on the host %.9g", run->schedule,
+                     run->devices, i + 1, found[i], expected[i]);
+    }
+}
+
+static void
+gives_the_losses_of_the_host(void **state)
+{
+    Fixture *f = *state;
+    const RpTinyRun runs[] = {
+        {"roundpipe", 1, 4, .backend = rp_cuda_shared_devices()},
+        {"roundpipe", 2, 4, .backend = rp_cuda_shared_devices(), .async = TRUE},
+        {"1f1b", 2, 4, .backend = rp_cuda_shared_devices()},
+        {"roundpipe", 2, 6, .backend = rp_cuda_shared_devices(), .round = 3},
+        {"roundpipe", 1, 2, .backend = rp_cuda_shared_devices(), .calls = 2},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(runs); i++)
+        assert_losses_like_the_host(f, f->model, &runs[i]);
+    assert_losses_like_the_host(f, f->tied, &runs[0]);
+    assert_losses_like_the_host(f, f->tied, &runs[3]);
+}
+
+static void
+assert_same_bits(Fixture *f, const RpTinyRun *runs, guint n)
+{
+    g_autofree char *expected = rp_tiny_run_hash(f->model, &runs[0], STEPS);
+
+    for (guint i = 0; i < n; i++) { /* the first again: two runs are the same */
+        g_autofree char *found = rp_tiny_run_hash(f->model, &runs[i], STEPS);
+
+        if (strcmp(found, expected) != 0)
+            fail_msg("%s on %u devices (run %u): other bits than run 0", runs[i].schedule,
+                     runs[i].devices, i);
+    }
+}
+
+static void
+gives_the_same_bits_on_any_number_of_devices(void **state)
+{
+    const RpDeviceOps *gpus = rp_cuda_shared_devices();
+    const RpTinyRun runs[] = {
+        {"roundpipe", 1, 4, .backend = gpus},
+        {"roundpipe", 2, 4, .backend = gpus},
+        {"roundpipe", 3, 4, .backend = gpus, .n_stages = 1},
+        {"roundpipe", 2, 4, .backend = gpus, .gated = TRUE, .threads = 2},
+        {"roundpipe", 2, 4, .backend = gpus, .blocking = TRUE},
+        {"roundpipe", 2, 4, .backend = gpus, .naive = TRUE},
+        {"1f1b", 2, 4, .backend = gpus},
+        {"gpipe", 1, 4, .backend = gpus},
+        {"looped-bfs", 2, 4, .backend = gpus, .n_stages = 4},
+    };
+
+    assert_same_bits(*state, runs, G_N_ELEMENTS(runs));
+}
+
+static void
+gives_the_same_bits_asynchronously_on_any_number_of_devices(void **state)
+{
+    const RpDeviceOps *gpus = rp_cuda_shared_devices();
+    const RpTinyRun runs[] = {
+        {"roundpipe", 1, 4, .backend = gpus, .async = TRUE},
+        {"roundpipe", 2, 4, .backend = gpus, .async = TRUE},
+        {"roundpipe", 3, 4, .backend = gpus, .async = TRUE, .n_stages = 3, .gated = TRUE},
+        {"roundpipe", 2, 4, .backend = gpus, .async = TRUE, .blocking = TRUE},
+        {"1f1b", 2, 4, .backend = gpus, .async = TRUE},
+    };
+
+    assert_same_bits(*state, runs, G_N_ELEMENTS(runs));
+}
+
+static void
+gives_the_same_bits_in_16_bit_storage(void **state)
+{
+    const RpDeviceOps *gpus = rp_cuda_shared_devices();
+    const RpTinyRun bf16[] = {
+        {"roundpipe", 1, 4, .backend = gpus, .dtype = RP_DTYPE_BF16},
+        {"roundpipe", 2, 4, .backend = gpus, .dtype = RP_DTYPE_BF16},
+    };
+    const RpTinyRun fp16[] = {
+        {"roundpipe", 1, 4, .backend = gpus, .dtype = RP_DTYPE_FP16, .async = TRUE},
+        {"roundpipe", 2, 4, .backend = gpus, .dtype = RP_DTYPE_FP16, .async = TRUE},
+    };
+
+    assert_same_bits(*state, bf16, G_N_ELEMENTS(bf16));
+    assert_same_bits(*state, fp16, G_N_ELEMENTS(fp16));
+}
+
+typedef struct {
+    guint n;
+    double losses[STEPS];
+} Reports;
+
+static void
+note_step(gpointer user_data, const RpStepReport *report)
+{
+    Reports *reports = user_data;
+
+    assert_true(reports->n < STEPS);
+    assert_true(report->step_ns > 0);
+    reports->losses[reports->n++] = report->loss;
+}
+
+static void
+tells_every_loss_before_its_step_is_over(void **state)
+{
+    Fixture *f = *state;
+    Reports reports = {.n = 0};
+    double losses[STEPS];
+    const RpTinyRun run = {"roundpipe",
+                           2,
+                           4,
+                           .async = TRUE,
+                           .backend = rp_cuda_shared_devices(),
+                           .done = note_step,
+                           .user_data = &reports};
+
+    train(f, f->model, &run, losses);
+    assert_int_equal(reports.n, STEPS);
+    for (guint i = 0; i < STEPS; i++)
+        assert_true(reports.losses[i] == losses[i] && losses[i] > 0);
+    g_clear_pointer(&f->trainer, rp_trainer_free);
+}
+
+/* Times of one lane come from events of one stream; CUDA's are good to half a microsecond. */
+static void
+measures_tasks_of_a_lane_one_after_the_other(void **state)
+{
+    Fixture *f = *state;
+    const RpTinyRun run = {
+        "roundpipe", 2, 4, .async = TRUE, .backend = rp_cuda_shared_devices(), .keep_trace = TRUE};
+    const gint64 slack_ns = 2000;
+    gint64 ends_ns[2 * RP_LANES_PER_DEVICE + RP_HOST_LANES];
+
+    for (guint l = 0; l < G_N_ELEMENTS(ends_ns); l++)
+        ends_ns[l] = -G_GINT64_CONSTANT(1000000); /* clocks of host and device: a few µs */
+    train(f, f->model, &run, NULL);
+    g_autoptr(RpTrace) trace = rp_trainer_steal_trace(f->trainer);
+    assert_non_null(trace);
+    assert_true(rp_trace_n_records(trace) > 0);
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        const RpTraceRecord *record = &rp_trace_records(trace)[i];
+
+        assert_true(record->lane < G_N_ELEMENTS(ends_ns));
+        if (record->start_ns < ends_ns[record->lane] - slack_ns ||
+            record->end_ns < record->start_ns - slack_ns)
+            fail_msg("record %zu of lane %u: %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT
+                     ", the one before ended at %" G_GINT64_FORMAT,
+                     i, record->lane, record->start_ns, record->end_ns, ends_ns[record->lane]);
+        ends_ns[record->lane] = record->end_ns;
+    }
+}
+
+/* ---- failures ---- */
+
+/* A weight that is no number, where the first iteration reads it. */
+static gboolean
+train_poisoned(Fixture *f, const RpTinyRun *run, guint layer)
+{
+    g_autoptr(RpTokenBatch) batch = rp_tiny_batch(0, 0, run->micro_batches);
+    float *weights;
+    guint64 bytes;
+    double loss;
+    gboolean done;
+
+    g_clear_pointer(&f->trainer, rp_trainer_free);
+    g_clear_error(&f->error);
+    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
+    rp_assert_no_error(f->error);
+    weights = (float *)(void *)rp_home_weights(rp_trainer_home(f->trainer), layer, 0, 0, &bytes);
+    for (guint64 i = 0; i < bytes / sizeof(float); i++)
+        weights[i] = NAN;
+    done = rp_trainer_forward_backward(f->trainer, batch, &loss, &f->error);
+    g_clear_pointer(&f->trainer, rp_trainer_free); /* before the batch */
+    return done;
+}
+
+static void
+names_the_first_layer_that_breaks(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint devices = 1; devices <= 2; devices++) {
+        const RpTinyRun run = {"roundpipe", devices, 4, .backend = rp_cuda_shared_devices()};
+
+        assert_false(train_poisoned(f, &run, 3));
+        rp_assert_error_message_contains(f->error, "step 1: the loss is not a number");
+        rp_assert_error_message_contains(f->error, "in the output of layer 3 (model.layers.2)");
+        assert_false(train_poisoned(f, &run, 6));
+        rp_assert_error_message_contains(f->error, "in the head (lm_head)");
+    }
+}
+
+static RpBackend *
+make_backend(Rig *rig, const RpDeviceOps *ops, guint gpus, guint64 limit)
+{
+    const RigOptions options = {.dtype = RP_DTYPE_FP32, .gpus = gpus, .micro_batches = gpus};
+    const RpDeviceOptions device_options = {.memory_bytes = limit};
+
+    rig_open(rig, &options, 2);
+    return ops->backend_new(rig->plan, rig->network, rig->home, NULL, &device_options, &rig->error);
+}
+
+static void
+assert_refuses_arenas(Rig *rig, guint64 limit, guint64 device_bytes, guint64 host_bytes,
+                      const char *message)
+{
+    const RpDeviceOps *ops = rp_cuda_devices();
+    RpBackend *backend = make_backend(rig, ops, 1, limit);
+    guint64 bytes[2];
+    gboolean opened;
+
+    rp_assert_no_error(rig->error);
+    bytes[0] = MAX(device_bytes, rp_plan_arena_bytes(rig->plan, 0));
+    bytes[1] = MAX(host_bytes, rp_plan_arena_bytes(rig->plan, 1));
+    opened = ops->open(backend, bytes, 2, &rig->error);
+    ops->backend_free(backend);
+    assert_false(opened);
+    rp_assert_error_message_contains(rig->error, message);
+    rig_clear(rig);
+}
+
+static void
+refuses_memory_that_is_not_there(void **state)
+{
+    assert_refuses_arenas(*state, 1000, 0, 0, "device 0: the plan needs");
+    assert_refuses_arenas(*state, 1000, 0, 0, "more than the limit of 1000");
+    assert_refuses_arenas(*state, 0, G_GUINT64_CONSTANT(1) << 46, 0,
+                          "device 0: the plan needs 70368744177664 bytes");
+    assert_refuses_arenas(*state, 0, 0, G_GUINT64_CONSTANT(1) << 50, "host memory");
+}
+
+static void
+refuses_more_devices_than_there_are(void **state)
+{
+    Rig *rig = *state;
+    const guint count = rp_cuda_device_count();
+    g_autofree char *message = g_strdup_printf("CUDA finds %u", count);
+    RpBackend *backend = make_backend(rig, rp_cuda_devices(), count + 1, 0);
+
+    assert_null(backend);
+    rp_assert_error_message_contains(rig->error, message);
+}
+
+static void
+describes_every_device(void **state)
+{
+    const guint count = rp_cuda_device_count();
+    Rig *rig = *state;
+    RpCudaDeviceInfo info;
+
+    for (guint g = 0; g < count; g++) {
+        assert_true(rp_cuda_device_info(g, &info, &rig->error));
+        assert_true(info.name[0] != '\0' && info.sm >= 50 && info.multiprocessors > 0);
+        assert_true(info.free_bytes > 0 && info.free_bytes <= info.memory_bytes);
+    }
+    assert_false(rp_cuda_device_info(count, &info, &rig->error));
+    rp_assert_error_message_contains(rig->error, "there is no device");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(gives_the_losses_of_the_host, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_the_same_bits_on_any_number_of_devices, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(gives_the_same_bits_asynchronously_on_any_number_of_devices,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_the_same_bits_in_16_bit_storage, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(tells_every_loss_before_its_step_is_over, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(measures_tasks_of_a_lane_one_after_the_other, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(names_the_first_layer_that_breaks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(refuses_memory_that_is_not_there, rig_set_up,
+                                        rig_tear_down),
+        cmocka_unit_test_setup_teardown(refuses_more_devices_than_there_are, rig_set_up,
+                                        rig_tear_down),
+        cmocka_unit_test_setup_teardown(describes_every_device, rig_set_up, rig_tear_down),
+    };
+
+    if (rp_cuda_device_count() == 0)
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

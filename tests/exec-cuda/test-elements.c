@@ -1,0 +1,191 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+#include <math.h>
+
+static const size_t sizes[] = {1, 7, 8, 1023, 4099, 1 << 20, 8 * 256 * 4096 + 13};
+
+typedef struct {
+    Array a, b, c;
+    RpDtype target;
+    guint alias; /* which input is written over, from 1; 0: none */
+} Inputs;
+
+static void
+compute_swiglu(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const RpDtype dtype = inputs->a.dtype;
+    const size_t n = inputs->a.n;
+    void *gate = cuda_in(side, inputs->a);
+    void *up = cuda_in(side, inputs->b);
+    void *dy = cuda_in(side, inputs->c);
+    void *const places[] = {cuda_out(side, dtype, n), gate, up};
+    const RpSwigluArgs args = {dtype,          n,           gate, up, places[inputs->alias], dy,
+                               .d_gate = NULL, .d_up = NULL};
+    RpSwigluArgs backward = args;
+
+    /* the two exponentials differ by a few units; 16-bit ones end at 2^-126 */
+    outputs->terms[0] = outputs->terms[1] = outputs->terms[2] = 1;
+    if (inputs->alias == 0) {
+        side->kernels->swiglu_forward(side->stream, &args);
+        outputs->arrays[0] = cuda_result(side, dtype, n, args.y);
+        backward.d_gate = cuda_out(side, dtype, n);
+        backward.d_up = cuda_out(side, dtype, n);
+    } else {
+        backward.d_gate = inputs->alias == 1 ? dy : gate;
+        backward.d_up = up;
+    }
+    side->kernels->swiglu_backward(side->stream, &backward);
+    outputs->arrays[1] = cuda_result(side, dtype, n, backward.d_gate);
+    outputs->arrays[2] = cuda_result(side, dtype, n, backward.d_up);
+    if (inputs->alias > 0) {
+        gate = cuda_in(side, inputs->a);
+        up = cuda_in(side, inputs->b);
+        backward.gate = gate;
+        backward.up = up;
+        backward.y = inputs->alias == 1 ? gate : up;
+        side->kernels->swiglu_forward(side->stream, &backward);
+        outputs->arrays[0] = cuda_result(side, dtype, n, backward.y);
+    }
+}
+
+static void
+gates_forward_and_backward_in_place_or_not(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes) - 1; s++) {
+            for (guint alias = 0; alias < 3; alias++) {
+                const Inputs inputs = {.a = host_random((RpDtype)dtype, sizes[s], 3),
+                                       .b = host_random((RpDtype)dtype, sizes[s], 1),
+                                       .c = host_random((RpDtype)dtype, sizes[s], 1),
+                                       .alias = alias};
+
+                cuda_hold_to_host(compute_swiglu, &inputs, TRUE);
+            }
+        }
+    }
+}
+
+static void
+gates_beyond_where_exp_overflows(void **state)
+{
+    float values[] = {-1e4f, -100, -89, -88, -50, 0, 50, 88, 100, 1e4f};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        Inputs inputs = {.a = host_output((RpDtype)dtype, G_N_ELEMENTS(values)),
+                         .b = host_random((RpDtype)dtype, G_N_ELEMENTS(values), 1),
+                         .c = host_random((RpDtype)dtype, G_N_ELEMENTS(values), 1)};
+
+        rp_dtype_from_float((RpDtype)dtype, values, inputs.a.data, G_N_ELEMENTS(values));
+        cuda_hold_to_host(compute_swiglu, &inputs, TRUE);
+    }
+}
+
+static void
+compute_mixture(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const size_t n = inputs->a.n;
+    const RpElementsArgs args = {n,
+                                 cuda_in(side, inputs->a),
+                                 cuda_in(side, inputs->b),
+                                 cuda_out(side, inputs->target, n),
+                                 inputs->a.dtype,
+                                 inputs->b.dtype,
+                                 inputs->target};
+    const RpElementsArgs in_place = {
+        n, args.x, args.b, (void *)(guintptr)args.b, args.x_dtype, args.b_dtype, args.b_dtype};
+
+    side->kernels->convert(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, inputs->target, n, args.y);
+    side->kernels->add(side->stream, &args);
+    outputs->arrays[1] = cuda_result(side, inputs->target, n, args.y);
+    side->kernels->add(side->stream, &in_place);
+    outputs->arrays[2] = cuda_result(side, args.b_dtype, n, args.b);
+    side->kernels->fill(side->stream, args.y, inputs->target, n, -2.7182818f);
+    outputs->arrays[3] = cuda_result(side, inputs->target, n, args.y);
+}
+
+static void
+converts_adds_and_fills_every_mixture_of_storages(void **state)
+{
+    for (guint mixture = 0; mixture < RP_N_DTYPES * RP_N_DTYPES * RP_N_DTYPES; mixture++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes) - (mixture % 9 == 5 ? 0 : 2); s++) {
+            const Inputs inputs = {.a = host_random((RpDtype)(mixture % 3), sizes[s], 1),
+                                   .b = host_random((RpDtype)(mixture / 3 % 3), sizes[s], 1),
+                                   .target = (RpDtype)(mixture / 9)};
+
+            cuda_hold_to_host(compute_mixture, &inputs, TRUE);
+        }
+    }
+}
+
+static void
+compute_squares(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const double old = 3;
+    const int32_t unbroken = 0;
+    int32_t broken;
+    RpSumSquaresArgs args = {.dtype = inputs->a.dtype,
+                             .n = inputs->a.n,
+                             .x = cuda_in(side, inputs->a),
+                             .sum = cuda_copy_in(side, &old, 1, sizeof old),
+                             .broken = cuda_copy_in(side, &unbroken, 1, sizeof unbroken)};
+
+    args.workspace = cuda_workspace(side, side->kernels->sum_squares_workspace(&args));
+    side->kernels->sum_squares(side->stream, &args);
+    cuda_copy_out(side, args.sum, &outputs->sums[0], sizeof(double));
+    cuda_copy_out(side, args.broken, &broken, sizeof broken);
+    outputs->sums[1] = broken;
+    if (!isfinite(outputs->sums[0]))
+        outputs->sums[0] = 0;
+}
+
+static void
+adds_squares_up(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
+            const Inputs inputs = {.a = host_random((RpDtype)dtype, sizes[s], 1)};
+
+            cuda_hold_to_host(compute_squares, &inputs, TRUE);
+        }
+    }
+}
+
+static void
+tells_what_is_not_finite(void **state)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
+            const Inputs inputs = {.a = host_random((RpDtype)dtype, 5003, 1)};
+            const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+            Outputs outputs = {0};
+
+            rp_dtype_from_float((RpDtype)dtype, &bad[i],
+                                (char *)inputs.a.data + 4999 * rp_dtype_size((RpDtype)dtype), 1);
+            compute_squares(&device, &inputs, &outputs);
+            assert_true(outputs.sums[1] == 1);
+            assert_true(outputs.sums[0] == 0);
+        }
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cuda_test(gates_forward_and_backward_in_place_or_not),
+        cuda_test(gates_beyond_where_exp_overflows),
+        cuda_test(converts_adds_and_fills_every_mixture_of_storages),
+        cuda_test(adds_squares_up),
+        cuda_test(tells_what_is_not_finite),
+    };
+
+    if (!cuda_available())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,167 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+typedef struct {
+    RpMatmulArgs shape;
+    Array a, b, c;
+} Product;
+
+static void
+compute_product(const Side *side, const void *data, Outputs *outputs)
+{
+    const Product *inputs = data;
+    RpMatmulArgs args = inputs->shape;
+
+    args.a = cuda_in(side, inputs->a);
+    args.b = cuda_in(side, inputs->b);
+    args.c =
+        args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, args.m * args.n);
+    args.workspace = cuda_workspace(side, side->kernels->matmul_workspace(&args));
+    side->kernels->matmul(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, args.c_dtype, args.m * args.n, args.c);
+    outputs->terms[0] = args.k;
+}
+
+static void
+check_product(RpMatmulForm form, RpDtype in, RpDtype out, gboolean accumulate, const size_t size[3])
+{
+    const RpMatmulArgs shape = {.form = form,
+                                .m = size[0],
+                                .n = size[1],
+                                .k = size[2],
+                                .a_dtype = in,
+                                .b_dtype = in,
+                                .c_dtype = out,
+                                .accumulate = accumulate};
+    const Product inputs = {shape, host_random(in, shape.m * shape.k, 1),
+                            host_random(in, shape.n * shape.k, 1),
+                            host_random(out, shape.m * shape.n, 1)};
+
+    cuda_hold_to_host(compute_product, &inputs, FALSE);
+}
+
+/* Every form, input and output storage, = and +=, of one size. */
+static void
+check_products(const size_t size[3])
+{
+    for (guint i = 0; i < 3 * RP_N_DTYPES * 4; i++) {
+        const RpMatmulForm form = (RpMatmulForm)(i % 3);
+        const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
+        const RpDtype out = i / 9 % 2 ? in : RP_DTYPE_FP32;
+
+        check_product(form, in, out, i / 18, size);
+    }
+}
+
+static void
+multiplies_sizes_that_are_multiples_of_nothing(void **state)
+{
+    static const size_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {67, 129, 31}, {13, 11, 1031},
+                                      {1, 300, 9}, {300, 259, 5}, {513, 2, 3},   {17, 1, 130}};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+        check_products(sizes[s]);
+}
+
+static void
+multiplies_a_real_model(void **state)
+{
+    static const size_t sizes[][3] = {{512, 2048, 2048}, {256, 256, 6144}};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+        check_products(sizes[s]);
+}
+
+static void
+multiplies_nothing(void **state)
+{
+    static const size_t no_terms[] = {5, 7, 0};
+
+    for (guint accumulate = 0; accumulate < 2; accumulate++)
+        check_product(RP_MATMUL_NT, RP_DTYPE_BF16, RP_DTYPE_FP32, accumulate, no_terms);
+}
+
+static void
+names_the_mixture_that_it_cannot_multiply_and_tells_once(void **state)
+{
+    const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
+    const RpMatmulArgs args = {.form = RP_MATMUL_TN,
+                               .m = 8,
+                               .n = 16,
+                               .k = 24,
+                               .a = cuda_room(&side, 24 * 8, 2),
+                               .b = cuda_room(&side, 24 * 16, 2),
+                               .c = cuda_room(&side, 8 * 16, 4),
+                               .a_dtype = RP_DTYPE_BF16,
+                               .b_dtype = RP_DTYPE_FP16,
+                               .workspace = cuda_workspace(&side, 32 << 20)};
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GError) none = NULL;
+    const gboolean before = side.kernels->check(side.stream, &none);
+    gboolean after;
+    gboolean later;
+
+    side.kernels->matmul(side.stream, &args);
+    after = side.kernels->check(side.stream, &error);
+    later = side.kernels->check(side.stream, &none);
+    assert_true(before);
+    assert_false(after);
+    assert_true(later);
+    rp_assert_error_message_contains(error, "matmul TN m=8 n=16 k=24, bf16 x fp16 -> fp32");
+}
+
+typedef struct {
+    size_t tokens, n;
+    Array bias, y, d_bias;
+} Bias;
+
+static void
+compute_bias(const Side *side, const void *data, Outputs *outputs)
+{
+    const Bias *inputs = data;
+    const RpDtype dtype = inputs->y.dtype;
+    RpBiasArgs args = {dtype, inputs->tokens, inputs->n, .bias = cuda_in(side, inputs->bias),
+                       .y = cuda_in(side, inputs->y)};
+
+    side->kernels->bias_forward(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, dtype, inputs->y.n, args.y);
+    outputs->terms[0] = 1;
+    args.dy = cuda_in(side, inputs->y);
+    args.d_bias = cuda_in(side, inputs->d_bias);
+    args.workspace = cuda_workspace(side, side->kernels->bias_backward_workspace(&args));
+    side->kernels->bias_backward(side->stream, &args);
+    outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->n, args.d_bias);
+    outputs->terms[1] = inputs->tokens;
+}
+
+static void
+adds_biases_and_their_gradients_up(void **state)
+{
+    static const size_t sizes[][2] = {{1, 1}, {13, 1031}, {197, 523}, {40009, 8}, {2048, 2048}};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
+            const Bias inputs = {sizes[s][0], sizes[s][1],
+                                 host_random((RpDtype)dtype, sizes[s][1], 1),
+                                 host_random((RpDtype)dtype, sizes[s][0] * sizes[s][1], 1),
+                                 host_random(RP_DTYPE_FP32, sizes[s][1], 1)};
+
+            cuda_hold_to_host(compute_bias, &inputs, TRUE);
+        }
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
+        cuda_test(multiplies_a_real_model),
+        cuda_test(multiplies_nothing),
+        cuda_test(names_the_mixture_that_it_cannot_multiply_and_tells_once),
+        cuda_test(adds_biases_and_their_gradients_up),
+    };
+
+    if (!cuda_available())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

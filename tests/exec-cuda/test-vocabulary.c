@@ -1,0 +1,203 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+#include <math.h>
+
+typedef struct {
+    size_t tokens, n, vocabulary;
+    const int32_t *ids;
+    int32_t padding_id;
+    Array weight, dy, d_weight;
+} Embedding;
+
+static void
+compute_embedding(const Side *side, const void *data, Outputs *outputs)
+{
+    const Embedding *inputs = data;
+    const RpDtype dtype = inputs->dy.dtype;
+    RpEmbeddingArgs args = {
+        .dtype = dtype,
+        .tokens = inputs->tokens,
+        .n = inputs->n,
+        .vocabulary = inputs->vocabulary,
+        .ids = cuda_copy_in(side, inputs->ids, inputs->tokens, sizeof *inputs->ids),
+        .weight = cuda_in(side, inputs->weight),
+        .y = cuda_out(side, dtype, inputs->dy.n),
+        .dy = cuda_in(side, inputs->dy),
+        .d_weight = cuda_in(side, inputs->d_weight),
+        .padding_id = inputs->padding_id};
+
+    side->kernels->embedding_forward(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, dtype, inputs->dy.n, args.y);
+    args.workspace = cuda_workspace(side, side->kernels->embedding_backward_workspace(&args));
+    side->kernels->embedding_backward(side->stream, &args);
+    outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->d_weight.n, args.d_weight);
+    if (side->stream)
+        return;
+    /* the same sums in the same order: the host's bits */
+    outputs->terms[1] = 0;
+}
+
+/* Ids below @frequent come often, as in text. */
+static void
+check_embedding(RpDtype dtype, size_t tokens, size_t n, size_t vocabulary, gint32 frequent,
+                int32_t padding_id)
+{
+    int32_t *ids = host_bytes(tokens * sizeof *ids);
+    const Embedding inputs = {tokens,
+                              n,
+                              vocabulary,
+                              ids,
+                              padding_id,
+                              host_random(dtype, vocabulary * n, 1),
+                              host_random(dtype, tokens * n, 1),
+                              host_random(RP_DTYPE_FP32, vocabulary * n, 1)};
+
+    for (size_t t = 0; t < tokens; t++)
+        ids[t] = t % 3 ? host_random_below(frequent) : host_random_below((gint32)vocabulary);
+    ids[tokens - 1] = (int32_t)vocabulary - 1;
+    cuda_hold_to_host(compute_embedding, &inputs, TRUE);
+}
+
+static void
+looks_tokens_up_and_adds_their_gradients_up(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (int32_t padding_id = -1; padding_id < 4; padding_id += 4) {
+            check_embedding((RpDtype)dtype, 1, 1, 1, 1, padding_id);
+            check_embedding((RpDtype)dtype, 41, 521, 17, 7, padding_id);
+            check_embedding((RpDtype)dtype, 257, 8, 256, 256, padding_id);
+            check_embedding((RpDtype)dtype, 5003, 24, 257, 5, padding_id);
+            check_embedding((RpDtype)dtype, 2049, 2053, 70001 / 64, 9, padding_id);
+            check_embedding((RpDtype)dtype, 3001, 3, 151936, 1000, padding_id);
+        }
+    }
+}
+
+static void
+looks_a_real_model_up(void **state)
+{
+    check_embedding(RP_DTYPE_BF16, 4096, 1024, 20000, 300, -1);
+}
+
+typedef struct {
+    size_t tokens, vocabulary;
+    const int32_t *labels;
+    gboolean gradient;
+    Array logits;
+} Loss;
+
+static void
+compute_loss(const Side *side, const void *data, Outputs *outputs)
+{
+    const Loss *inputs = data;
+    const RpDtype dtype = inputs->logits.dtype;
+    const double old = 3;
+    RpCrossEntropyArgs args = {
+        .dtype = dtype,
+        .tokens = inputs->tokens,
+        .vocabulary = inputs->vocabulary,
+        .logits = cuda_in(side, inputs->logits),
+        .labels = cuda_copy_in(side, inputs->labels, inputs->tokens, sizeof *inputs->labels),
+        .scale = 0.125f,
+        .gradient = inputs->gradient,
+        .loss = cuda_copy_in(side, &old, 1, sizeof old),
+        .losses = cuda_out(side, RP_DTYPE_FP32, inputs->tokens)};
+
+    args.workspace = cuda_workspace(side, side->kernels->cross_entropy_workspace(&args));
+    side->kernels->cross_entropy(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, dtype, inputs->logits.n, args.logits);
+    outputs->terms[0] = 1;
+    outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->tokens, args.losses);
+    outputs->terms[1] = 1;
+    cuda_copy_out(side, args.loss, &outputs->sums[0], sizeof(double));
+}
+
+static void
+check_loss(RpDtype dtype, size_t tokens, size_t vocabulary, double spread, gboolean gradient)
+{
+    int32_t *labels = host_bytes(tokens * sizeof *labels);
+    const Loss inputs = {tokens, vocabulary, labels, gradient,
+                         host_random(dtype, tokens * vocabulary, spread)};
+
+    for (size_t t = 0; t < tokens; t++)
+        labels[t] = t % 5 == 3 ? RP_LABEL_MASKED : host_random_below((gint32)vocabulary);
+    cuda_hold_to_host(compute_loss, &inputs, TRUE);
+}
+
+static void
+computes_loss_and_gradient_of_a_chunk(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (gboolean gradient = FALSE; gradient <= TRUE; gradient++) {
+            check_loss((RpDtype)dtype, 1, 1, 1, gradient);
+            check_loss((RpDtype)dtype, 23, 37, 3, gradient);
+            check_loss((RpDtype)dtype, 9, 5003, 3, gradient);
+            check_loss((RpDtype)dtype, 11, 513, 1000, gradient);
+            check_loss((RpDtype)dtype, 1031, 264, 3, gradient);
+        }
+        /* more than shared memory keeps; rows that stand well, and rows that do not */
+        check_loss((RpDtype)dtype, 7, 151936, 3, TRUE);
+        check_loss((RpDtype)dtype, 7, 128259, 3, TRUE);
+    }
+}
+
+/* What the device makes of one row of three logits. */
+static Outputs
+loss_of_row(const float *logits, int32_t label)
+{
+    const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
+    Loss inputs = {1, 3, &label, TRUE, host_output(RP_DTYPE_FP32, 3)};
+    Outputs outputs = {0};
+
+    memcpy(inputs.logits.data, logits, 3 * sizeof *logits);
+    compute_loss(&side, &inputs, &outputs);
+    return outputs;
+}
+
+static void
+gives_nothing_for_masked_tokens(void **state)
+{
+    const float logits[] = {1, NAN, INFINITY};
+    const Outputs outputs = loss_of_row(logits, RP_LABEL_MASKED);
+
+    assert_true(outputs.sums[0] == 3);
+    assert_true(host_value(outputs.arrays[1], 0) == 0);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(host_value(outputs.arrays[0], i) == 0);
+}
+
+static void
+passes_on_what_is_not_finite(void **state)
+{
+    static const float bad[][3] = {
+        {1, INFINITY, 3}, {1, NAN, 3}, {-INFINITY, 2, 3}, {-INFINITY, -INFINITY, -INFINITY}};
+
+    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++)
+        assert_false(isfinite(loss_of_row(bad[i], 0).sums[0]));
+}
+
+static void
+gives_no_finite_loss_for_a_label_that_is_no_token(void **state)
+{
+    const float logits[] = {1, 2, 3};
+
+    assert_false(isfinite(loss_of_row(logits, 3).sums[0]));
+    assert_false(isfinite(loss_of_row(logits, -1).sums[0]));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cuda_test(looks_tokens_up_and_adds_their_gradients_up),
+        cuda_test(looks_a_real_model_up),
+        cuda_test(computes_loss_and_gradient_of_a_chunk),
+        cuda_test(gives_nothing_for_masked_tokens),
+        cuda_test(passes_on_what_is_not_finite),
+        cuda_test(gives_no_finite_loss_for_a_label_that_is_no_token),
+    };
+
+    if (!cuda_available())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,306 @@
+/* Measuring on any device: what a probe is asked for, and what becomes of the times that it tells.
+ * The probe here computes on the host, but its times are made up. */
+#include "tests/rp-test.h"
+
+#include <gio/gio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/units.h"
+#include "exec/host/kernels.h"
+#include "exec/profile/measure.h"
+
+#define MAX_ROOMS 64
+
+typedef struct {
+    RpProbe base;
+    guint8 *rooms[MAX_ROOMS]; /* taken and not given back */
+    gsize bytes[MAX_ROOMS];
+    guint n_taken, n_given;
+    guint fail_at;   /* call of take, upload or time that fails; 0 = none */
+    guint calls;     /* of them */
+    guint stray;     /* uploads beyond what was taken */
+    guint unaligned; /* rooms */
+    guint most_repeats;
+    gint64 last_ns; /* that a recompute as the last takes */
+    RpWeights *weights;
+    RpNetwork *network;
+    RpProfile *profile;
+    GError *error;
+} Fixture;
+
+static gboolean
+fails(Fixture *f, GError **error)
+{
+    if (++f->calls != f->fail_at)
+        return FALSE;
+    g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_FAILED, "the probe failed");
+    return TRUE;
+}
+
+static void *
+take(RpProbe *probe, gsize bytes, GError **error)
+{
+    Fixture *f = (Fixture *)probe;
+
+    if (fails(f, error))
+        return NULL;
+    assert_true(f->n_taken < MAX_ROOMS);
+    void *memory = rp_measure_take(bytes, error);
+    f->unaligned += (guintptr)memory % 256 != 0;
+    f->rooms[f->n_taken] = memory;
+    f->bytes[f->n_taken++] = bytes;
+    return memory;
+}
+
+static void
+give(RpProbe *probe, void *memory)
+{
+    Fixture *f = (Fixture *)probe;
+
+    for (guint i = 0; memory != NULL && i < f->n_taken; i++) {
+        if (f->rooms[i] != memory)
+            continue;
+        f->rooms[i] = NULL;
+        f->n_given++;
+        break;
+    }
+    free(memory);
+}
+
+static gboolean
+upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
+{
+    Fixture *f = (Fixture *)probe;
+    guint inside = 0;
+
+    if (fails(f, error))
+        return FALSE;
+    for (guint i = 0; i < f->n_taken; i++)
+        inside += f->rooms[i] != NULL && (guint8 *)to >= f->rooms[i] &&
+                  (guint8 *)to + bytes <= f->rooms[i] + f->bytes[i];
+    f->stray += inside != 1;
+    if (inside == 1)
+        memcpy(to, from, bytes);
+    return TRUE;
+}
+
+static RpKernelStream *
+stream(RpProbe *probe)
+{
+    return NULL;
+}
+
+/* In a block's order: forward, recompute, recompute as the last, backward; else forward and what
+ * there is besides. */
+static gboolean
+time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
+           gint64 *ns, GError **error)
+{
+    Fixture *f = (Fixture *)probe;
+    const gint64 block[] = {100, 90, f->last_ns, 301}, ends[] = {10, 51};
+
+    if (fails(f, error))
+        return FALSE;
+    f->most_repeats = MAX(f->most_repeats, repeats);
+    for (guint i = 0; i < n_parts * repeats; i++) {
+        if (i < n_parts)
+            parts[i](data);
+        ns[i] = n_parts == 4 ? block[i % 4] : ends[i % 2];
+    }
+    return TRUE;
+}
+
+static void
+describe(RpProbe *probe, RpProfile *profile)
+{
+    g_free(profile->device);
+    profile->device = g_strdup("paper");
+    profile->gpu_memory_bytes = 12345;
+}
+
+static gboolean
+measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
+{
+    Fixture *f = (Fixture *)probe;
+
+    if (fails(f, error))
+        return FALSE;
+    profile->links.h2d_bytes_per_s = 2e9;
+    profile->links.d2h_bytes_per_s = 1e9;
+    profile->links.copy_latency_ns = 7;
+    profile->links.host_bytes_per_s = 1;
+    rp_measurer_skip(measurer, probe->ops->n_link_measures);
+    return TRUE;
+}
+
+static int
+set_up(void **state)
+{
+    static const RpProbeOps ops = {.name = "paper",
+                                   .most_repeats = RP_PROBE_MAX_REPEATS,
+                                   .n_link_measures = 2,
+                                   .take = take,
+                                   .give = give,
+                                   .upload = upload,
+                                   .stream = stream,
+                                   .time = time_parts,
+                                   .describe = describe,
+                                   .measure_links = measure_links};
+    static const RpModelConfig config = {.architecture = RP_ARCHITECTURE_QWEN3,
+                                         .hidden = 16,
+                                         .blocks = 3,
+                                         .heads = 2,
+                                         .kv_heads = 1,
+                                         .head_dim = 8,
+                                         .intermediate = 24,
+                                         .vocab = 19,
+                                         .max_positions = 8,
+                                         .rms_norm_eps = 1e-6,
+                                         .initializer_range = 0.02,
+                                         .rope = {.theta = 10000},
+                                         .qk_norm = TRUE,
+                                         .bos_id = RP_MODEL_NO_TOKEN,
+                                         .pad_id = RP_MODEL_NO_TOKEN};
+    static const RpNetworkOptions options = {.dtype = RP_DTYPE_BF16, .sequences = 1, .tokens = 8};
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->base.ops = &ops;
+    f->last_ns = 70;
+    f->weights = rp_weights_new(&config);
+    f->network = rp_network_new(&config, f->weights, rp_host_kernels(), &options);
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    rp_profile_free(f->profile);
+    rp_network_free(f->network);
+    rp_weights_free(f->weights);
+    g_clear_error(&f->error);
+    for (guint i = 0; i < f->n_taken; i++)
+        free(f->rooms[i]);
+    g_free(f);
+    return 0;
+}
+
+static void
+measure(Fixture *f)
+{
+    const RpMeasureOptions options = {.devices = 3, .seconds = 1e-3, .max_runs = 40};
+
+    f->profile = rp_measure_profile(&f->base, f->network, NULL, &options, &f->error);
+}
+
+static void
+takes_the_times_that_the_device_tells(void **state)
+{
+    Fixture *f = *state;
+
+    measure(f);
+    rp_assert_no_error(f->error);
+    const RpLayer *layers = f->profile->layers;
+    for (guint l = 1; l <= 3; l++) {
+        assert_int_equal(layers[l].forward_ns, 100);
+        assert_int_equal(layers[l].recompute_ns, 90);
+        assert_int_equal(layers[l].recompute_last_ns, 70);
+        assert_int_equal(layers[l].backward_ns, 301);
+        assert_int_equal(layers[l].weight_gradient_ns, 150);
+        assert_int_equal(layers[l].forward_spread_ns, 0);
+    }
+    assert_int_equal(layers[0].forward_ns, 10);
+    assert_int_equal(layers[0].recompute_ns, 10);
+    assert_int_equal(layers[0].backward_ns, 51);
+    assert_int_equal(layers[4].forward_ns, 10);
+    assert_int_equal(layers[4].backward_ns, 41); /* beyond the forward */
+    assert_int_equal(layers[4].recompute_last_ns, 0);
+}
+
+static void
+takes_links_and_memory_of_the_device(void **state)
+{
+    Fixture *f = *state;
+
+    measure(f);
+    rp_assert_no_error(f->error);
+    assert_string_equal(f->profile->device, "paper");
+    assert_int_equal(f->profile->gpus, 3);
+    assert_int_equal(f->profile->processors, 0);
+    assert_int_equal(f->profile->gpu_memory_bytes, 12345);
+    /* 256 bytes down at 1 byte/ns, up at 2 */
+    assert_int_equal(rp_network_hidden_bytes(f->network), 256);
+    assert_int_equal(f->profile->links.hop_ns, 2 * 7 + 256 + 128);
+    /* at least what a copy alone, or the optimizer, reaches */
+    assert_true(f->profile->links.host_bytes_per_s >= 2e9);
+    assert_true(f->profile->links.host_bytes_per_s >=
+                28 * f->profile->optimizer_parameters_per_s * (1 - 1e-9));
+}
+
+static void
+gives_back_what_it_takes_and_stays_inside(void **state)
+{
+    Fixture *f = *state;
+
+    measure(f);
+    rp_assert_no_error(f->error);
+    assert_true(f->n_taken > 0);
+    assert_int_equal(f->n_taken, f->n_given);
+    assert_int_equal(f->stray, 0);
+    assert_int_equal(f->unaligned, 0);
+    assert_true(f->most_repeats > 1);
+    assert_true(f->most_repeats <= RP_PROBE_MAX_REPEATS);
+}
+
+static void
+a_last_recompute_is_never_longer(void **state)
+{
+    Fixture *f = *state;
+
+    f->last_ns = 93;
+    measure(f);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->profile->layers[2].recompute_last_ns, 90);
+    assert_int_equal(rp_layer_saving_ns(&f->profile->layers[2]), 0);
+}
+
+static void
+reports_a_failure_wherever_it_comes_from(void **state)
+{
+    Fixture *f = *state;
+    guint calls;
+
+    measure(f);
+    rp_assert_no_error(f->error);
+    calls = f->calls;
+    for (guint at = 1; at <= calls; at += 1 + at / 40) {
+        g_clear_pointer(&f->profile, rp_profile_free);
+        f->n_taken = f->n_given = f->calls = 0;
+        f->fail_at = at;
+        measure(f);
+        if (f->profile != NULL) /* fewer runs than before */
+            continue;
+        assert_true(g_error_matches(f->error, G_IO_ERROR, G_IO_ERROR_FAILED));
+        assert_int_equal(f->n_taken, f->n_given);
+        g_clear_error(&f->error);
+    }
+    assert_true(calls > 40);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(takes_links_and_memory_of_the_device, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_back_what_it_takes_and_stays_inside, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_last_recompute_is_never_longer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(reports_a_failure_wherever_it_comes_from, set_up,
+                                        tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
