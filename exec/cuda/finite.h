@@ -15,7 +15,7 @@ extern "C" {
 /* Sets @flag[0] to 1 if one of @n values of @x is infinite or NaN, else leaves it alone. @dtype:
  * RpDtype as int; @flag: device or pinned host memory. */
 cudaError_t rp_cuda_find_broken(int dtype, const void *x, size_t n, unsigned char *flag,
-                          cudaStream_t stream);
+                                cudaStream_t stream);
 
 /* @to[0 .. n) = @from[0 .. n); @from in pinned host memory. Needs no copy engine, which may be busy
  * with parameters for a while. */

@@ -138,7 +138,7 @@ cuda_result(const Side *side, RpDtype dtype, size_t n, const void *data)
 }
 
 static void
-assert_close(Array got, Array want, size_t terms, guint output)
+assert_close(Array got, Array want, size_t terms, guint output, const char *where)
 {
     static const double units[RP_N_DTYPES] = {
         [RP_DTYPE_FP32] = 0x1p-24, [RP_DTYPE_BF16] = 0x1p-8, [RP_DTYPE_FP16] = 0x1p-11};
@@ -156,17 +156,17 @@ assert_close(Array got, Array want, size_t terms, guint output)
 
         if (fabs(value - wanted) <= tolerance)
             continue;
-        print_error("output %u, %s, element %zu of %zu: %.9g, the host has %.9g +- %.3g\n", output,
-                    rp_dtype_name(got.dtype), i, got.n, value, wanted, tolerance);
+        print_error("%s: output %u, %s, element %zu of %zu: %.9g, the host has %.9g +- %.3g\n",
+                    where, output, rp_dtype_name(got.dtype), i, got.n, value, wanted, tolerance);
         fail();
     }
 }
 
 static void
-assert_all_close(const Outputs *got, const Outputs *want)
+assert_all_close(const Outputs *got, const Outputs *want, const char *where)
 {
     for (guint i = 0; i < CUDA_MOST_OUTPUTS; i++) {
-        assert_close(got->arrays[i], want->arrays[i], want->terms[i], i);
+        assert_close(got->arrays[i], want->arrays[i], want->terms[i], i, where);
         if (fabs(got->sums[i] - want->sums[i]) <= 1e-6 * fabs(want->sums[i]))
             continue;
         print_error("sum %u: %.9g, the host has %.9g\n", i, got->sums[i], want->sums[i]);
@@ -196,11 +196,11 @@ cuda_hold_to_host(Compute compute, const void *inputs, gboolean anywhere)
 
     compute(&host, inputs, &want);
     compute(&device, inputs, &got);
-    assert_all_close(&got, &want);
+    assert_all_close(&got, &want, "device");
     compute(&device, inputs, &again);
     assert_all_same(&again, &got);
     compute(&shifted, inputs, &elsewhere);
-    assert_all_close(&elsewhere, &want);
+    assert_all_close(&elsewhere, &want, "shifted");
     if (anywhere)
         assert_all_same(&elsewhere, &got);
 }

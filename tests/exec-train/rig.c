@@ -241,8 +241,8 @@ rig_start(Rig *rig)
 
     rig->feed = rp_feed_new(rig->options.micro_batches, rig->options.calls);
     rig->batches = g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
-    rig->backend = rp_host_backend_new(rig->plan, rig->network, rig->home, rig->feed, &options,
-                                       &rig->error);
+    rig->backend =
+        rp_host_backend_new(rig->plan, rig->network, rig->home, rig->feed, &options, &rig->error);
     rp_assert_no_error(rig->error);
     for (guint i = 0; i < n; i++)
         bytes[i] = rp_plan_arena_bytes(rig->plan, i);
