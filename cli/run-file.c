@@ -22,7 +22,7 @@ static const char defaults[] = "devices: host:1\n"
                                "seed: 0\n"
                                "shuffle: true\n"
                                "schedule: roundpipe\n"
-                               "round: 0\n"
+                               "round: all\n"
                                "partition: simulated\n"
                                "transfers: windows\n"
                                "consistency: events\n"
@@ -126,7 +126,7 @@ static const cyaml_schema_field_t fields[] = {
     NAME("shuffle", RpRunFile, shuffle, booleans),
     NAME("schedule", RpRunFile, schedule_choice, schedules),
     OPTIONAL_NAME("async", RpRunFile, async_choice, given_booleans),
-    WHOLE("round", RpRunFile, round),
+    TEXT("round", round_text),
     NAME("partition", RpRunFile, partition_choice, partitions),
     OPTIONAL_TEXT("stages", stages),
     OPTIONAL_TEXT("forward_stages", forward_stages),
@@ -163,7 +163,6 @@ static const Range ranges[] = {
     {"gradient_accumulation_steps", 1, 1024, FALSE},
     {"steps", 1, 1e12, FALSE},
     {"seed", 0, 9007199254740992.0, FALSE}, /* 2^53: the same number in every JSON reader */
-    {"round", 0, RP_RUN_FILE_MAX_COUNT, FALSE},
     {"head_chunk", 1, RP_RUN_FILE_MAX_COUNT, FALSE},
     {"optimizer.learning_rate", 0, 1000, FALSE},
     {"optimizer.warmup_steps", 0, 1e12, FALSE},
@@ -396,6 +395,28 @@ resolve_bytes(const RpRunEntries *entries, const char *key, const char *text, gu
 }
 
 static gboolean
+resolve_round(const RpRunEntries *entries, RpRunFile *run, GError **error)
+{
+    guint64 round = 0;
+
+    if (strcmp(run->round_text, "auto") == 0)
+        return TRUE;
+    if (strcmp(run->round_text, "all") != 0 &&
+        !g_ascii_string_to_unsigned(run->round_text, 10, 0, RP_RUN_FILE_MAX_COUNT, &round, NULL)) {
+        g_autofree char *found = rp_quote(run->round_text);
+
+        rp_run_entry_fail(rp_run_entries_find(entries, "round"), error, RP_RUN_FILE_ERROR_VALUE,
+                          "expected all, auto or a whole number up to %d, found %s",
+                          RP_RUN_FILE_MAX_COUNT, found);
+        return FALSE;
+    }
+    if (round == 0 && strcmp(run->schedule, "roundpipe") == 0) /* others have no rounds */
+        round = (guint64)run->micro_batches;
+    run->round = (gint64)round;
+    return TRUE;
+}
+
+static gboolean
 resolve(const RpRunEntries *entries, RpRunFile *run, GError **error)
 {
     RpRunEntry *async = rp_run_entries_find(entries, "async");
@@ -412,7 +433,7 @@ resolve(const RpRunEntries *entries, RpRunFile *run, GError **error)
                           "both");
         return FALSE;
     }
-    if (!resolve_devices(entries, run, error) ||
+    if (!resolve_devices(entries, run, error) || !resolve_round(entries, run, error) ||
         !resolve_bytes(entries, "device_memory", run->device_memory, &run->device_memory_bytes,
                        error) ||
         !resolve_bytes(entries, "host_memory", run->host_memory, &run->host_memory_bytes, error))

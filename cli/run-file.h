@@ -64,8 +64,8 @@ typedef struct {
     gint64 seed;
     int shuffle;
     int schedule_choice;
-    int async_choice; /* 1 = false, 2 = true, 0 = what suits the schedule */
-    gint64 round;
+    int async_choice;     /* 1 = false, 2 = true, 0 = what suits the schedule */
+    char *round_text;     /* "all", "auto" or a number */
     int partition_choice; /* 0 = simulated, 1 = paper */
     char *stages;
     char *forward_stages;
@@ -90,6 +90,7 @@ typedef struct {
     gboolean async;
     gboolean given_stages;
     guint64 device_memory_bytes; /* 0 = no limit */
+    gint64 round;                /* 0 = chosen with the partition */
     guint64 host_memory_bytes;   /* 0 = what is available */
     char *resolved;              /* the same run as YAML: every key that has a value, one a line */
 } RpRunFile;

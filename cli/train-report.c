@@ -121,6 +121,10 @@ rp_train_print_plan(const RpTrainJob *job)
            "predicted", rp_ms_from_ns(job->steady.iteration_ns), 100 * job->steady.ratio,
            tokens_per_s((double)rp_train_job_step_tokens(job), (double)job->steady.iteration_ns),
            job->profile->source);
+    if (job->other_round > 0 && job->other_gain > 0.01)
+        printf("  %-16s round: %u is predicted to be %.0f %% faster (other last bits, "
+               "docs/train.md)\n",
+               "note", job->other_round, 100 * job->other_gain);
     (void)fflush(stdout);
 }
 

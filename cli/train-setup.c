@@ -243,15 +243,13 @@ measure_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
 /* ---- the plan ---- */
 
 static RpScheduleArgs
-schedule_args(const RpRunFile *run)
+schedule_args(const RpRunFile *run, gint64 round)
 {
     return (RpScheduleArgs){
         .schedule = g_strdup(run->schedule),
         .gpus = (int)run->n_devices,
         .micro_batches = (int)run->micro_batches,
-        /* one round unless asked for: so the bits do not depend on devices, nor on what is measured
-         */
-        .round = (int)(run->round > 0 ? run->round : run->micro_batches),
+        .round = (int)round,
         .stages = g_strdup(run->stages),
         .forward_stages = g_strdup(run->forward_stages),
         .backward_stages = g_strdup(run->backward_stages),
@@ -293,11 +291,11 @@ name_keys(GError *error)
 }
 
 static gboolean
-resolve(RpTrainJob *job, GError **error)
+resolve(const RpTrainJob *job, gint64 round, RpRequest *request, GError **error)
 {
-    RpScheduleArgs args = schedule_args(job->run);
+    RpScheduleArgs args = schedule_args(job->run, round);
     GError *problem = NULL;
-    gboolean resolved = rp_request_resolve(&args, job->profile, &job->request, &problem);
+    gboolean resolved = rp_request_resolve(&args, job->profile, request, &problem);
 
     rp_schedule_args_clear(&args);
     if (resolved)
@@ -355,29 +353,60 @@ place_head(RpTrainJob *job, GError **error)
     return TRUE;
 }
 
-static gboolean
-predict(RpTrainJob *job, const RpNetwork *network, GError **error)
+/* A few iterations of a request. */
+static RpTrace *
+simulate(const RpTrainJob *job, const RpNetwork *network, RpRequest *request, RpPlan **plan,
+         GError **error)
 {
-    const RpRunFile *run = job->run;
-    RpRequest *request = &job->request;
-    const guint calls = (guint)run->gradient_accumulation_steps;
-
-    if (!place_head(job, error) || !resolve(job, error))
-        return FALSE;
-
     const RpPartition *partition = request->partition;
     const guint rounds = request->options.micro_batches / request->options.round;
+    const guint calls = (guint)job->run->gradient_accumulation_steps;
 
     request->options.calls = calls;
     request->options.constant_bytes = rp_network_constant_bytes(network);
     request->window = rp_steady_window(
-        run->n_devices, (partition->n_forward + partition->n_backward) * rounds * calls);
+        job->run->n_devices, (partition->n_forward + partition->n_backward) * rounds * calls);
     request->iterations = request->window.iterations;
-    job->trace = rp_request_simulate(request, job->profile, &job->plan, error);
+    return rp_request_simulate(request, job->profile, plan, error);
+}
+
+/* All micro-batches in one round is the default, because its bits do not depend on devices or on
+ * what was measured; where other rounds are faster, say so. */
+static void
+consider_rounds(RpTrainJob *job, const RpNetwork *network)
+{
+    g_auto(RpRequest) other = {0};
+    g_autoptr(RpPlan) plan = NULL;
+    g_autoptr(RpTrace) trace = NULL;
+
+    if (strcmp(job->run->round_text, "all") != 0 || job->run->n_devices == 1 ||
+        !job->request.options.schedule->dispatched || !resolve(job, 0, &other, NULL) ||
+        other.options.round == job->request.options.round)
+        return;
+    trace = simulate(job, network, &other, &plan, NULL);
+    if (trace == NULL || !rp_plan_check_memory(plan, job->device_memory_bytes, 0, NULL))
+        return;
+    const RpSteady steady = rp_report_steady(trace, other.window.first, other.window.end);
+
+    job->other_round = other.options.round;
+    job->other_gain = (double)job->steady.iteration_ns / (double)steady.iteration_ns - 1;
+}
+
+static gboolean
+predict(RpTrainJob *job, const RpNetwork *network, GError **error)
+{
+    const RpRunFile *run = job->run;
+
+    if (!place_head(job, error) || !resolve(job, run->round, &job->request, error))
+        return FALSE;
+    job->trace = simulate(job, network, &job->request, &job->plan, error);
     if (job->trace == NULL)
         return FALSE;
-    job->steady = rp_report_steady(job->trace, request->window.first, request->window.end);
-    return check_memory(job, error);
+    job->steady = rp_report_steady(job->trace, job->request.window.first, job->request.window.end);
+    if (!check_memory(job, error))
+        return FALSE;
+    consider_rounds(job, network);
+    return TRUE;
 }
 
 gboolean

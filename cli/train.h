@@ -27,9 +27,11 @@ typedef struct {
     guint64 device_memory_bytes; /* limit of each device; 0 = none */
     guint optimizer_threads;
     RpRequest request;
-    RpPlan *plan;    /* a few iterations, to predict with */
-    RpTrace *trace;  /* predicted */
-    RpSteady steady; /* predicted step time and bubble ratio */
+    RpPlan *plan;      /* a few iterations, to predict with */
+    RpTrace *trace;    /* predicted */
+    RpSteady steady;   /* predicted step time and bubble ratio */
+    guint other_round; /* that would be faster by so much, or 0 */
+    double other_gain;
 } RpTrainJob;
 
 void rp_train_job_clear(RpTrainJob *job);

@@ -73,7 +73,7 @@ fills_in_every_default(void **state)
     assert_true(run->shuffle);
     assert_string_equal(run->schedule, "roundpipe");
     assert_true(run->async);
-    assert_int_equal(run->round, 0);
+    assert_int_equal(run->round, 8); /* all */
     assert_int_equal(run->partition_choice, 0);
     assert_false(run->given_stages);
     assert_null(run->stages);
@@ -317,6 +317,9 @@ refuses_values_out_of_range(void **state)
            "run.yaml: line 6, column 10: devices: expected host:N (devices on "
            "processor threads) or cuda:N (GPUs) with N from 1 to 4096, found "
            "\"host:0\"");
+    refuse(fixture, LEAST "round: some\n", NULL,
+           "run.yaml: line 6, column 8: round: expected all, auto or a whole number up to 1048576, "
+           "found \"some\"");
     refuse(fixture, LEAST "host_memory: much\n", NULL,
            "run.yaml: line 6, column 14: host_memory: expected a size such as 24GiB or 800GB, "
            "found \"much\"");

@@ -290,7 +290,10 @@ stands_scores_of_any_size(void **state)
             rp_dtype_from_float(shape.dtype, &k, (char *)inputs.k.data + at, 1);
         }
         got = attend_on_device(&shape, &inputs, 0, 0);
-        host_assert_same(got.arrays[0], inputs.v);
+        /* scores near 25,000 leave exp(0) a thousandth off, above and below the line alike */
+        for (size_t i = 0; i < inputs.v.n; i++)
+            assert_true(fabs(host_value(got.arrays[0], i) - host_value(inputs.v, i)) <=
+                        0x1p-7 * fabs(host_value(inputs.v, i)));
         for (size_t i = 0; i < 200; i++)
             assert_true(fabsf(((const float *)got.arrays[1].data)[i] - 128.0f * (float)i) <=
                         1e-6f * 128.0f * (float)i);
