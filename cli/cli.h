@@ -204,6 +204,7 @@ int rp_cmd_partition(int argc, char **argv);
 int rp_cmd_simulate(int argc, char **argv);
 int rp_cmd_replay(int argc, char **argv);
 int rp_cmd_compare(int argc, char **argv);
+int rp_cmd_diff(int argc, char **argv);
 int rp_cmd_verify(int argc, char **argv);
 int rp_cmd_export(int argc, char **argv);
 int rp_cmd_figures(int argc, char **argv);

@@ -18,6 +18,7 @@ static const RpCommand commands[] = {
     {"simulate", "run one schedule in virtual time", rp_cmd_simulate},
     {"replay", "run one schedule for real; tasks only take their time", rp_cmd_replay},
     {"compare", "several schedules and profiles in one table", rp_cmd_compare},
+    {"diff", "predicted beside measured: the tasks that differ most", rp_cmd_diff},
     {"partition", "divide a model into stages", rp_cmd_partition},
     {"verify", "prove that a plan is correct, or name the rule it breaks", rp_cmd_verify},
     {"export", "write a profile, a trace or a schedule for other tools", rp_cmd_export},
@@ -62,6 +63,7 @@ static void
 secure_streams(void)
 {
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away is a write error */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd)
             _exit(RP_EXIT_FAILED);

@@ -426,22 +426,25 @@ remedy(gboolean host, RpBufferCategory category)
 {
     switch (category) {
     case RP_BUFFER_PARAMETERS:
-        return host ? "choose a smaller model or --optimizer=lean" : "use more, smaller stages";
     case RP_BUFFER_GRADIENTS:
     case RP_BUFFER_ACCUMULATORS:
-        return host ? "train with LoRA" : "use smaller backward stages, or LoRA";
+    case RP_BUFFER_OPTIMIZER:
+        if (host)
+            return "use --optimizer=lean (train: optimizer.mode: lean), a smaller model or more "
+                   "host memory";
+        return category == RP_BUFFER_PARAMETERS ? "use more, smaller stages"
+                                                : "use smaller backward stages";
     case RP_BUFFER_ACTIVATIONS:
         return "use a smaller micro-batch or a shorter sequence";
     case RP_BUFFER_STASH:
-        return host ? "use fewer micro-batches per round (--round) or a smaller micro-batch"
+        return host ? "use fewer micro-batches per round (--round; train: round) or a smaller "
+                      "micro-batch"
                     : "use roundpipe, which keeps stage inputs in host memory, or fewer "
                       "micro-batches";
     case RP_BUFFER_WORKSPACE:
         return "use smaller backward stages, a smaller micro-batch or a shorter sequence";
     case RP_BUFFER_STAGING:
-        return "use one round (--round = --micro-batches)";
-    case RP_BUFFER_OPTIMIZER:
-        return "train with LoRA, or add host memory";
+        return "use one round (--round = --micro-batches; train: round: all)";
     case RP_N_BUFFER_CATEGORIES:
         break;
     }

@@ -133,12 +133,14 @@ rp_timeline_lane_title(const RpTimelinePanel *panel, guint32 lane)
 
     if (device == RP_NONE)
         return g_strdup_printf("CPU %s", name);
+    g_autofree char *gpu = panel->device_names ? g_strdup(panel->device_names[device])
+                                               : g_strdup_printf("GPU %u", device);
     if (panel->lanes & RP_TIMELINE_ENGINES && kind != RP_LANE_COMPUTE)
-        return g_strdup_printf("GPU %u %s", device, kind == RP_LANE_ACTIVATION_UP ? "up" : "down");
+        return g_strdup_printf("%s %s", gpu, kind == RP_LANE_ACTIVATION_UP ? "up" : "down");
     if (kind == RP_LANE_COMPUTE)
-        return panel->lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES)
-                   ? g_strdup_printf("GPU %u compute", device)
-                   : g_strdup_printf("GPU %u", device);
+        return !panel->device_names && panel->lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES)
+                   ? g_strdup_printf("%s compute", gpu)
+                   : g_steal_pointer(&gpu);
     return g_strdelimit(g_strdup(name), "-", ' ');
 }
 

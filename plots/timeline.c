@@ -11,6 +11,7 @@
 #define TOP 44
 #define LEFT_COMPUTE 70
 #define LEFT_LANES 150
+#define LEFT_NAMED 175
 #define RIGHT 30
 #define ROW_COMPUTE 30
 #define ROW_MANY 24
@@ -236,6 +237,15 @@ mark_end(Drawing *drawing, const RpTimelinePanel *panel, double top)
                    (top + drawing->y) / 2);
 }
 
+/* Whether there is room between @device and the one before it. */
+static gboolean
+gap_before(const RpTimelinePanel *panel, guint32 device)
+{
+    if (panel->group > 0)
+        return device % panel->group == 0;
+    return (panel->lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES)) != 0;
+}
+
 static void
 draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
 {
@@ -264,7 +274,7 @@ draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
         if (!rows[lane].boxes)
             continue;
         if (rp_trace_lane_device(panel->trace, lane) != device && drawing->y > top &&
-            (host || panel->lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES)))
+            (host || gap_before(panel, rp_trace_lane_device(panel->trace, lane))))
             drawing->y += DEVICE_GAP;
         device = rp_trace_lane_device(panel->trace, lane);
         place_row(drawing, panel, &rows[lane], lane);
@@ -290,8 +300,8 @@ count_rows(const RpTimelinePanel *panels, guint n_panels, gboolean titled)
 
         for (guint lane = 0; lane < rp_timeline_n_lanes(panels[i].trace); lane++)
             sum += rows[lane].boxes ? 1 : 0;
-        if (panels[i].lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES))
-            sum += DEVICE_GAP * (shown - 1);
+        for (guint device = 1; device < shown; device++)
+            sum += gap_before(&panels[i], device) ? DEVICE_GAP : 0;
         if (panels[i].lanes & RP_TIMELINE_HOST)
             sum += DEVICE_GAP;
         sum += PANEL_GAP + (titled ? PANEL_TITLE : 0);
@@ -400,7 +410,9 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
         longest_ns = MAX(longest_ns, rp_timeline_end_ns(&panels[i]) - panels[i].from_ns);
         ends = ends || panels[i].mark_end;
         if (panels[i].lanes > RP_TIMELINE_COMPUTE)
-            left = LEFT_LANES;
+            left = MAX(left, LEFT_LANES);
+        if (panels[i].device_names)
+            left = LEFT_NAMED;
         if (panels[i].lanes & RP_TIMELINE_TRANSFERS)
             row_pixels = ROW_LANES;
     }

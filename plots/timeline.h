@@ -48,6 +48,10 @@ typedef struct {
     gint64 end_ns;
     /* devices shown; 0 = all */
     guint gpus;
+    /* (nullable): by device, instead of "GPU n" */
+    const char *const *device_names;
+    /* a gap after so many devices; 0 = none between rows of compute */
+    guint group;
     gboolean mark_end; /* the makespan, as a line */
 } RpTimelinePanel;
 

@@ -3,14 +3,13 @@
  *
  *   {"format":"roundpipe-checkpoint/1","files":{"config.json":{"bytes":731,"sha256":"9f…"}, …}}
  *
- * Checksums are of the files as they are read back. Several threads take files in turn: shards are
- * what makes them equal.
+ * Checksums are of the files as they are read back. Several threads take files in turn, the largest
+ * first: shards are what makes them equal.
  */
 #include "exec/checkpoint/checkpoint-private.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,7 +20,6 @@
 #include "exec/model/json-pull.h"
 
 #define PIECE_BYTES ((gsize)1 << 20)
-#define MAX_THREADS 8
 #define MAX_MANIFEST_BYTES ((gsize)16 << 20)
 #define SHA256_DIGITS 64
 
@@ -57,6 +55,7 @@ file_at(const GArray *files, guint i)
 typedef struct {
     const char *directory;
     const GArray *files;
+    guint *order; /* the largest file first */
     atomic_uint next;
     char (*sha256)[SHA256_DIGITS + 1]; /* of each file */
     int *number;                       /* errno of each file, or 0 */
@@ -88,9 +87,10 @@ digest_some(void *data)
 {
     Digests *digests = data;
     g_autofree guint8 *piece = g_malloc(PIECE_BYTES);
-    guint i;
+    guint k;
 
-    while ((i = atomic_fetch_add(&digests->next, 1)) < digests->files->len) {
+    while ((k = atomic_fetch_add(&digests->next, 1)) < digests->files->len) {
+        guint i = digests->order[k];
         g_autofree char *path =
             g_build_filename(digests->directory, file_at(digests->files, i)->name, NULL);
         digests->number[i] = digest_file(path, piece, digests->sha256[i]);
@@ -98,26 +98,32 @@ digest_some(void *data)
     return NULL;
 }
 
-/* The calling thread takes part, and alone if there are no others to be had. */
-static void
-digest_all(Digests *digests)
+static gint
+compare_sizes(gconstpointer a, gconstpointer b, gpointer data)
 {
-    pthread_t threads[MAX_THREADS];
-    guint n = MIN(MIN(g_get_num_processors(), digests->files->len), MAX_THREADS);
-    guint started = 0;
+    guint64 x = file_at(data, *(const guint *)a)->bytes;
+    guint64 y = file_at(data, *(const guint *)b)->bytes;
 
-    while (started + 1 < n && pthread_create(&threads[started], NULL, digest_some, digests) == 0)
-        started++;
-    digest_some(digests);
-    for (guint i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
+    return (x < y) - (x > y);
+}
+
+static guint *
+largest_first(GArray *files)
+{
+    guint *order = g_new(guint, files->len + 1);
+
+    for (guint i = 0; i < files->len; i++)
+        order[i] = i;
+    g_qsort_with_data(order, (gint)files->len, sizeof *order, compare_sizes, files);
+    return order;
 }
 
 static Digests
-digests_new(const char *directory, const GArray *files)
+digests_new(const char *directory, GArray *files)
 {
     return (Digests){.directory = directory,
                      .files = files,
+                     .order = largest_first(files),
                      .sha256 = g_malloc0_n(files->len + 1, SHA256_DIGITS + 1),
                      .number = g_new0(int, files->len + 1)};
 }
@@ -125,6 +131,7 @@ digests_new(const char *directory, const GArray *files)
 static void
 digests_clear(Digests *digests)
 {
+    g_free(digests->order);
     g_free(digests->sha256);
     g_free(digests->number);
 }
@@ -199,7 +206,7 @@ rp_checkpoint_manifest_write(const char *path, GError **error)
     if (!files)
         return FALSE;
     Digests digests = digests_new(path, files);
-    digest_all(&digests);
+    rp_checkpoint_in_threads(files->len, digest_some, &digests);
     gboolean good = take_digests(files, &digests, error);
     digests_clear(&digests);
     if (!good)
@@ -425,7 +432,7 @@ rp_checkpoint_verify(const char *path, GError **error)
     if (!files || !check_sizes(path, files, error))
         return FALSE;
     Digests digests = digests_new(path, files);
-    digest_all(&digests);
+    rp_checkpoint_in_threads(files->len, digest_some, &digests);
     gboolean good = check_digests(files, &digests, error);
     digests_clear(&digests);
     return good;

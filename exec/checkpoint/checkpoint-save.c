@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -22,6 +23,8 @@
 /* Of the small files: config, state, manifest. */
 #define SMALL_FILES_BYTES 65536
 #define PIECE_ELEMENTS ((guint64)1 << 18)
+/* Of files that are ours alone to read: many of one size are written and summed at a time. */
+#define STATE_SHARD_BYTES G_GUINT64_CONSTANT(1000000000)
 
 /* Copied from the model's directory, so that the checkpoint is a model's directory too. */
 static const char *const copied[] = {
@@ -136,11 +139,11 @@ check_room(Save *save, GError **error)
 /* ---- tensors ---- */
 
 static RpSafetensorsWriter *
-new_writer(const Save *save, const char *name)
+new_writer(const Save *save, const char *name, guint64 max_shard_bytes)
 {
     g_autofree char *path = g_build_filename(save->temporary, name, NULL);
 
-    return rp_safetensors_writer_new(path, save->options->max_shard_bytes);
+    return rp_safetensors_writer_new(path, max_shard_bytes);
 }
 
 /* Three tensors a weight: numbers 3 k up for the k-th weight of the file. */
@@ -159,10 +162,13 @@ add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight)
 static gboolean
 begin_tensors(Save *save, GError **error)
 {
-    save->model = new_writer(save, RP_CHECKPOINT_MODEL);
-    save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER);
+    guint64 bytes = save->options->max_shard_bytes;
+    guint64 state_bytes = bytes > 0 ? MIN(bytes, STATE_SHARD_BYTES) : STATE_SHARD_BYTES;
+
+    save->model = new_writer(save, RP_CHECKPOINT_MODEL, bytes);
+    save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER, state_bytes);
     if (rp_trainer_is_async(save->trainer))
-        save->next = new_writer(save, RP_CHECKPOINT_NEXT);
+        save->next = new_writer(save, RP_CHECKPOINT_NEXT, state_bytes);
     for (guint i = 0; i < rp_weights_count(save->weights); i++) {
         const RpWeight *weight = rp_weights_nth(save->weights, i);
         if (weight->tied)
@@ -250,21 +256,114 @@ write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GE
     return !save->next || write_next(save, index, tensor, piece, error);
 }
 
-static gboolean
-write_tensors(Save *save, GError **error)
+/* Weights being written by several threads. Different tensors may be: each has a place of its own.
+ * The error that is kept is that of the first weight that fails, as with one thread. */
+typedef struct {
+    const Save *save;
+    GArray *order;  /* (element-type guint): weights of the files, the largest first */
+    guint *tensors; /* number in the files of each weight */
+    pthread_mutex_t mutex;
+    /* under the mutex */
+    guint next;    /* in order */
+    guint failed;  /* weight; beyond all if none */
+    GError *error; /* of that */
+} Writing;
+
+static gint
+compare_weights(gconstpointer a, gconstpointer b, gpointer weights)
 {
+    guint64 x = rp_weights_nth(weights, *(const guint *)a)->elements;
+    guint64 y = rp_weights_nth(weights, *(const guint *)b)->elements;
+
+    return (x < y) - (x > y);
+}
+
+static void
+writing_init(Writing *writing, const Save *save)
+{
+    guint n = rp_weights_count(save->weights);
+    guint tensor = 0;
+
+    *writing = (Writing){.save = save, .failed = n};
+    writing->order = g_array_new(FALSE, FALSE, sizeof(guint));
+    writing->tensors = g_new0(guint, n);
+    for (guint i = 0; i < n; i++) {
+        if (rp_weights_nth(save->weights, i)->tied)
+            continue;
+        writing->tensors[i] = tensor++;
+        g_array_append_val(writing->order, i);
+    }
+    g_array_sort_with_data(writing->order, compare_weights, (gpointer)save->weights);
+    pthread_mutex_init(&writing->mutex, NULL);
+}
+
+static void
+writing_clear(Writing *writing)
+{
+    pthread_mutex_destroy(&writing->mutex);
+    g_free(writing->tensors);
+    g_array_unref(writing->order);
+}
+
+/* After a failure, those before it only. */
+static gboolean
+take_weight(Writing *writing, guint *index)
+{
+    gboolean taken = FALSE;
+
+    pthread_mutex_lock(&writing->mutex);
+    while (!taken && writing->next < writing->order->len) {
+        *index = g_array_index(writing->order, guint, writing->next++);
+        taken = *index < writing->failed;
+    }
+    pthread_mutex_unlock(&writing->mutex);
+    return taken;
+}
+
+static void
+keep_error(Writing *writing, guint index, GError *error)
+{
+    pthread_mutex_lock(&writing->mutex);
+    if (index < writing->failed) {
+        GError *other = writing->error;
+        writing->failed = index;
+        writing->error = error;
+        error = other;
+    }
+    pthread_mutex_unlock(&writing->mutex);
+    g_clear_error(&error);
+}
+
+static void *
+write_some(void *data)
+{
+    Writing *writing = data;
     g_autofree float *wide = g_new(float, PIECE_ELEMENTS);
     g_autofree guint8 *rounded = g_malloc(PIECE_ELEMENTS * sizeof(float));
     const Piece piece = {wide, rounded};
-    guint tensor = 0;
+    guint index;
+
+    while (take_weight(writing, &index)) {
+        GError *error = NULL;
+        if (!write_weight(writing->save, index, writing->tensors[index], &piece, &error))
+            keep_error(writing, index, error);
+    }
+    return NULL;
+}
+
+static gboolean
+write_tensors(Save *save, GError **error)
+{
+    Writing writing;
 
     if (!begin_tensors(save, error))
         return FALSE;
-    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
-        if (rp_weights_nth(save->weights, i)->tied)
-            continue;
-        if (!write_weight(save, i, tensor++, &piece, error))
-            return FALSE;
+    writing_init(&writing, save);
+    rp_checkpoint_in_threads(writing.order->len, write_some, &writing);
+    writing_clear(&writing);
+    if (writing.error) {
+        g_propagate_error(error, writing.error);
+        return FALSE;
     }
     return rp_safetensors_writer_finish(save->model, error) &&
            rp_safetensors_writer_finish(save->optimizer, error) &&

@@ -10,12 +10,13 @@
 
 #include "exec/model/weights.h"
 
-/* @done and @total in elements. */
+/* @done and @total in elements. One call at a time, from any thread of the run. */
 typedef void (*RpInitProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
     guint64 seed;
     guint64 max_shard_bytes; /* 0 = one file */
+    guint threads;           /* 0 = one a processor that may be used; the bytes are the same */
     RpInitProgress progress; /* (nullable) */
     gpointer user_data;
 } RpInitOptions;
@@ -39,6 +40,18 @@ void rp_philox(const guint32 counter[4], const guint32 key[2], guint32 words[4])
  * Source: Wichura, Algorithm AS 241, Applied Statistics 37 (1988): PPND7
  */
 double rp_init_normal(double p);
+
+/**
+ * rp_init_normals:
+ * @stream: hash of a tensor's name
+ * @first: position in the tensor of the first value
+ * @values: (out): @n of them
+ *
+ * Value i is @deviation x rp_init_normal((word + 1/2) / 2^32), in doubles, rounded once, where word
+ * is number i mod 4 of rp_philox() at counter (i / 4, @stream).
+ */
+void rp_init_normals(guint64 seed, guint64 stream, double deviation, guint64 first, float *values,
+                     gsize n);
 
 /**
  * rp_init_fill:

@@ -116,7 +116,7 @@ gboolean rp_safetensors_writer_begin(RpSafetensorsWriter *writer,
 
 /**
  * rp_safetensors_writer_write:
- * @tensor: as _add() returned; any order
+ * @tensor: as _add() returned; any order, and different tensors in different threads at a time
  * @data: the next @bytes of that tensor
  *
  * Errors: G_FILE_ERROR naming the file

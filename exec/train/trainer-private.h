@@ -64,7 +64,8 @@ struct _RpTrainer {
     RpStepRecord records[RP_HOME_RING];
     guint64 n_reported; /* iterations, from first_iteration on */
     gint64 last_end_ns; /* of the iteration reported last; -1: none since the devices stood still */
-    GArray *busy;       /* RpBusy: compute actions that may reach into windows to come */
+    gint64 earlier_end_ns; /* of the one before that; -1 */
+    GArray *busy;          /* RpBusy: compute actions that may reach into windows to come */
 
     RpRestoredLayer *restored; /* per layer; %NULL when nothing is being restored */
 };

@@ -2,6 +2,7 @@
  *
  *   compute    |---- T-1 ----|---- T ----|
  *   window                   |<--------->|     from the last action's end to the last action's end
+ *                 |<------ / 2 -------->|     asynchronous: two steps overlap, so the mean of two
  *   host                        |barrier T-1|  tells that T-1 is reported
  */
 #include "exec/train/trainer-private.h"
@@ -21,22 +22,32 @@ mean_loss(RpTrainer *trainer, const RpStepRecord *record)
     return sum / (double)record->n_targets;
 }
 
-/* Busy time of all devices between @start_ns and @end_ns; forgets what ended before @end_ns. */
+/* Busy time of all devices between @start_ns and @end_ns. */
 static gint64
-take_busy(RpTrainer *trainer, gint64 start_ns, gint64 end_ns)
+busy_between(const RpTrainer *trainer, gint64 start_ns, gint64 end_ns)
 {
     gint64 sum_ns = 0;
-    guint kept = 0;
 
     for (guint i = 0; i < trainer->busy->len; i++) {
         const RpBusy busy = g_array_index(trainer->busy, RpBusy, i);
 
         sum_ns += MAX(0, MIN(busy.end_ns, end_ns) - MAX(busy.start_ns, start_ns));
-        if (busy.end_ns > end_ns)
+    }
+    return sum_ns;
+}
+
+static void
+forget_busy(RpTrainer *trainer, gint64 before_ns)
+{
+    guint kept = 0;
+
+    for (guint i = 0; i < trainer->busy->len; i++) {
+        const RpBusy busy = g_array_index(trainer->busy, RpBusy, i);
+
+        if (busy.end_ns > before_ns)
             g_array_index(trainer->busy, RpBusy, kept++) = busy;
     }
     g_array_set_size(trainer->busy, kept);
-    return sum_ns;
 }
 
 static gint64
@@ -53,7 +64,8 @@ static void
 report_step(RpTrainer *trainer, RpStepRecord *record)
 {
     const RpUpdateReport update = rp_home_report(trainer->home, record->iteration);
-    gint64 start_ns = trainer->last_end_ns;
+    const guint n_steps = trainer->async && trainer->earlier_end_ns >= 0 ? 2 : 1;
+    gint64 start_ns = n_steps == 2 ? trainer->earlier_end_ns : trainer->last_end_ns;
     RpStepReport report = {
         .step = trainer->steps_before + record->iteration - trainer->first_iteration + 1,
         .loss = mean_loss(trainer, record),
@@ -67,13 +79,15 @@ report_step(RpTrainer *trainer, RpStepRecord *record)
 
     if (start_ns < 0)
         start_ns = first_start(trainer);
-    /* asynchronous: on other devices, a step may end before the one before it does */
-    const gint64 end_ns = MAX(record->last_compute_ns, start_ns);
-    report.step_ns = end_ns - start_ns;
-    if (report.step_ns > 0)
-        report.bubble_ratio = 1 - (double)take_busy(trainer, start_ns, end_ns) /
-                                      ((double)trainer->gpus * (double)report.step_ns);
+    /* on other devices, an asynchronous step may end before the one before it does */
+    const gint64 end_ns = MAX(record->last_compute_ns, MAX(start_ns, trainer->last_end_ns));
+    if (end_ns > start_ns)
+        report.bubble_ratio = 1 - (double)busy_between(trainer, start_ns, end_ns) /
+                                      ((double)trainer->gpus * (double)(end_ns - start_ns));
+    report.step_ns = (end_ns - start_ns) / n_steps;
+    trainer->earlier_end_ns = trainer->last_end_ns >= 0 ? trainer->last_end_ns : start_ns;
     trainer->last_end_ns = end_ns;
+    forget_busy(trainer, trainer->async ? trainer->earlier_end_ns : end_ns);
     trainer->n_reported++;
     if (trainer->done != NULL)
         trainer->done(trainer->user_data, &report);

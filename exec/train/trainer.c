@@ -141,6 +141,7 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->user_data = options->user_data;
     trainer->config = *options->config;
     trainer->last_end_ns = -1;
+    trainer->earlier_end_ns = -1;
     trainer->busy = g_array_new(FALSE, FALSE, sizeof(RpBusy));
     trainer->weights = rp_weights_new(&trainer->config);
     trainer->devices = options->devices != NULL ? options->devices : rp_host_devices();
@@ -258,6 +259,7 @@ rp_trainer_flush(RpTrainer *trainer, GError **error)
     if (!rp_engine_append(trainer->engine, error) || !rp_engine_finish(trainer->engine, error))
         return FALSE;
     trainer->last_end_ns = -1;
+    trainer->earlier_end_ns = -1;
     return TRUE;
 }
 

@@ -38,7 +38,8 @@ typedef struct {
     gboolean skipped;
     guint64 n_tokens; /* without padding */
     guint64 n_targets;
-    gint64 step_ns;      /* from the end of the step before (its last compute action) */
+    gint64 step_ns; /* from the end of the step before (its last compute action); asynchronous: the
+                       mean of this step and the one before, which overlap */
     double bubble_ratio; /* of that time: 1 - busy compute / (N x time) */
 } RpStepReport;
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -295,6 +296,31 @@ a_disk_that_fills_up_while_writing_leaves_what_was_there(void **state)
     }
 }
 
+/* Of several, whatever the order in which threads meet them. */
+static void
+the_first_weight_that_is_not_finite_is_named(void **state)
+{
+    CheckpointFixture *f = *state;
+    const RpWeights *weights = rp_network_weights(rp_trainer_network(f->trainer));
+    const RpWeight *first = rp_weights_nth(weights, 1);
+
+    assert_true(checkpoint_save_step(f, 1));
+    fake_trainer_go_to(f->trainer, 2);
+    for (guint i = 1; i < rp_weights_count(weights); i++)
+        if (!rp_weights_nth(weights, i)->tied)
+            ((float *)rp_trainer_weight(f->trainer, i))[0] = (float)INFINITY;
+    for (guint repeat = 0; repeat < 20; repeat++) {
+        g_clear_error(&f->error);
+        assert_null(rp_checkpoint_save(&f->options, f->trainer, &f->data, &f->error));
+        assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_WRITE));
+        g_autofree char *expected =
+            g_strconcat(": ", first->name, ": expected finite weights in bf16, found inf", NULL);
+        rp_assert_error_message_contains(f->error, expected);
+        g_autofree char *list = checkpoint_list(f->output);
+        assert_string_equal(list, "checkpoint-1");
+    }
+}
+
 int
 main(void)
 {
@@ -306,6 +332,7 @@ main(void)
         TEST(a_file_that_cannot_be_written_leaves_what_was_there),
         TEST(a_disk_that_is_too_small_is_named_with_needed_and_free_bytes),
         TEST(a_disk_that_fills_up_while_writing_leaves_what_was_there),
+        TEST(the_first_weight_that_is_not_finite_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -138,7 +138,7 @@ cuda_result(const Side *side, RpDtype dtype, size_t n, const void *data)
 }
 
 static void
-assert_close(Array got, Array want, size_t terms, guint output, const char *where)
+assert_close(Array got, Array want, size_t terms, double slack, guint output, const char *where)
 {
     static const double units[RP_N_DTYPES] = {
         [RP_DTYPE_FP32] = 0x1p-24, [RP_DTYPE_BF16] = 0x1p-8, [RP_DTYPE_FP16] = 0x1p-11};
@@ -152,7 +152,7 @@ assert_close(Array got, Array want, size_t terms, guint output, const char *wher
         const double value = host_value(got, i);
         const double wanted = host_value(want, i);
         const double tolerance =
-            2 * (unit * fabs(wanted) + least + 8 * sqrt((double)terms) * 0x1p-24 * largest);
+            slack + 2 * (unit * fabs(wanted) + least + 8 * sqrt((double)terms) * 0x1p-24 * largest);
 
         if (fabs(value - wanted) <= tolerance)
             continue;
@@ -166,7 +166,7 @@ static void
 assert_all_close(const Outputs *got, const Outputs *want, const char *where)
 {
     for (guint i = 0; i < CUDA_MOST_OUTPUTS; i++) {
-        assert_close(got->arrays[i], want->arrays[i], want->terms[i], i, where);
+        assert_close(got->arrays[i], want->arrays[i], want->terms[i], want->slack[i], i, where);
         if (fabs(got->sums[i] - want->sums[i]) <= 1e-6 * fabs(want->sums[i]))
             continue;
         print_error("sum %u: %.9g, the host has %.9g\n", i, got->sums[i], want->sums[i]);

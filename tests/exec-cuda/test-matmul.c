@@ -19,6 +19,9 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     side->kernels->matmul(side->stream, &args);
     outputs->arrays[0] = cuda_result(side, args.c_dtype, args.m * args.n, args.c);
     outputs->terms[0] = args.k;
+    /* cuBLASLt may round a product before it adds to a 16-bit C: half a unit of at most 8 */
+    if (args.accumulate && args.c_dtype != RP_DTYPE_FP32)
+        outputs->slack[0] = args.c_dtype == RP_DTYPE_BF16 ? 0x1p-6 : 0x1p-9;
 }
 
 static void

@@ -85,6 +85,29 @@ gives_values_that_do_not_depend_on_order(void **state)
     assert_memory_not_equal(whole, part, sizeof whole);
 }
 
+/* Groups of values against the two functions of one block and of one value. */
+static void
+gives_each_value_as_its_formula_has_it(void **state)
+{
+    const guint64 seed = G_GUINT64_CONSTANT(0x123456789abcdef0);
+    const guint64 stream = G_GUINT64_CONSTANT(0xfedcba9876543210);
+    const guint32 key[2] = {0x9abcdef0, 0x12345678};
+    const guint64 first = ((guint64)1 << 34) - 1003; /* the counter's lower word runs over */
+    float values[2000];
+
+    rp_init_normals(seed, stream, 0.02, first, values, G_N_ELEMENTS(values));
+    for (guint i = 0; i < G_N_ELEMENTS(values); i++) {
+        guint64 index = (first + i) / 4;
+        const guint32 counter[4] = {(guint32)index, (guint32)(index >> 32), (guint32)stream,
+                                    (guint32)(stream >> 32)};
+        guint32 words[4];
+        rp_philox(counter, key, words);
+        double p = ((double)words[(first + i) % 4] + 0.5) * 0x1p-32;
+        float expected = (float)(0.02 * rp_init_normal(p));
+        assert_memory_equal(&values[i], &expected, sizeof expected);
+    }
+}
+
 static void
 draws_from_the_normal_distribution(void **state)
 {
@@ -187,6 +210,48 @@ writes_the_same_bytes_for_ever(void **state)
     }
 }
 
+typedef struct {
+    guint64 done;
+    guint64 total;
+    gboolean went_back;
+} Seen;
+
+static void
+note_progress(guint64 done, guint64 total, gpointer user_data)
+{
+    Seen *seen = user_data;
+
+    seen->went_back |= done <= seen->done;
+    seen->done = done;
+    seen->total = total;
+}
+
+/* Several pieces a thread, also with more threads than pieces at the end. */
+static void
+writes_the_same_bytes_whatever_the_threads(void **state)
+{
+    static const guint threads[] = {1, 2, 3, 7, 0};
+    TensorFixture *f = *state;
+    RpModelConfig config = tiny;
+    g_autofree char *expected = NULL;
+
+    config.vocab = 50000;
+    for (guint i = 0; i < G_N_ELEMENTS(threads); i++) {
+        Seen seen = {0};
+        RpInitOptions options = {
+            .seed = 9, .threads = threads[i], .progress = note_progress, .user_data = &seen};
+        assert_true(rp_init_write(&config, f->directory, &options, &f->error));
+        g_autofree char *found = checksum(f);
+        if (!expected)
+            expected = g_steal_pointer(&found);
+        else
+            assert_string_equal(found, expected);
+        assert_false(seen.went_back);
+        assert_int_equal(seen.done, seen.total);
+        assert_true(seen.total > 2 * (guint64)config.vocab * config.hidden);
+    }
+}
+
 static void
 says_where_it_cannot_write(void **state)
 {
@@ -205,10 +270,12 @@ main(void)
         cmocka_unit_test(gives_the_known_answers_of_philox),
         cmocka_unit_test(inverts_the_normal_distribution),
         TEST(gives_values_that_do_not_depend_on_order),
+        cmocka_unit_test(gives_each_value_as_its_formula_has_it),
         TEST(draws_from_the_normal_distribution),
         TEST(starts_norms_at_one_and_biases_and_padding_at_zero),
         TEST(writes_a_checkpoint_that_binds_to_its_config),
         TEST(writes_the_same_bytes_for_ever),
+        TEST(writes_the_same_bytes_whatever_the_threads),
         TEST(says_where_it_cannot_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,253 @@
+/* `roundpipe diff` as a user runs it, on traces of the shipped profile. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+
+#define RUN                                                                                        \
+    "--schedule roundpipe --gpus 2 --micro-batches 4 --round 4 --forward-stages 7*4 "              \
+    "--backward-stages 0,7*4"
+
+static int
+make_traces(void **state)
+{
+    static const char *const commands[] = {
+        "simulate @Q " RUN " --trace @T/a.json",
+        "simulate @R/profiles/rtx4090/qwen3-1.7b.json --schedule 1f1b --gpus 2 --micro-batches 4 "
+        "--stages 14,14 --trace @T/bound.json",
+        "simulate @Q --schedule roundpipe --gpus 2 --micro-batches 4 --round 4 --forward-stages "
+        "14*2 --backward-stages 0,7*4 --trace @T/stages.json",
+        "simulate @Q --schedule roundpipe --gpus 4 --micro-batches 4 --round 4 --forward-stages "
+        "7*4 --backward-stages 0,7*4 --trace @T/gpus.json",
+        "simulate @Q " RUN " --async --iterations 4 --trace @T/four.json",
+        "simulate @Q " RUN " --async --iterations 2 --trace @T/two.json",
+        "simulate @Q " RUN " --fidelity full --trace @T/full.json",
+    };
+
+    if (rp_cli_setup(state) != 0)
+        return 1;
+    for (gsize i = 0; i < G_N_ELEMENTS(commands); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", commands[i]);
+
+        if (run.code != 0) {
+            print_error("%s: %s\n", commands[i], run.err);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The profile with blocks a tenth slower in forward. */
+static void
+simulate_slower(void)
+{
+    g_autofree char *from = rp_test_source_path("profiles/rtx4090/qwen3-1.7b.json");
+    g_autofree char *to = rp_cli_temporary("slow-profile.json");
+    g_autofree char *text = NULL;
+
+    assert_true(g_file_get_contents(from, &text, NULL, NULL));
+    GString *slow = g_string_new(text);
+    assert_true(g_string_replace(slow, "\"forward_ms\": 7.429", "\"forward_ms\": 8.1719", 0) > 0);
+    assert_true(g_file_set_contents(to, slow->str, -1, NULL));
+    g_string_free(slow, TRUE);
+    g_auto(RpCliRun) run = rp_cli_run("simulate @T/slow-profile.json " RUN " --trace @T/slow.json");
+    assert_int_equal(run.code, 0);
+}
+
+static void
+two_predictions_differ_by_what_the_profiles_differ_by(void **state)
+{
+    (void)state;
+    simulate_slower();
+    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/slow.json --top 3 --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_auto(RpCliRun) again = rp_cli_run("diff @T/a.json @T/slow.json --top 3 --json");
+
+    assert_string_equal(run.out, again.out);
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "second.origin")), "predicted");
+    /* 4 forward and 4 backward stages (recompute), 4 micro-batches, 7 blocks each 0.7429 ms longer
+     */
+    assert_true(fabs(rp_cli_number(root, "difference.busy_ms.compute") - 32 * 7 * 0.7429) < 1e-3);
+    assert_true(fabs(rp_cli_number(root, "groups.0.difference_ms") - 4 * 7 * 0.7429) < 1e-3);
+    assert_true(fabs(rp_cli_number(root, "groups.0.ratio") - 1.1) < 1e-6);
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "groups.0.kind")), "forward");
+    assert_int_equal(json_array_get_length(json_node_get_array(rp_cli_member(root, "durations"))),
+                     3);
+    assert_true(fabs(rp_cli_number(root, "durations.0.longer_ms") - 7 * 0.7429) < 1e-3);
+    /* all that starts later does because of what came before it */
+    assert_int_equal(json_array_get_length(json_node_get_array(rp_cli_member(root, "slips"))), 0);
+    assert_true(fabs(rp_cli_number(root, "difference.bubble.fill") +
+                     rp_cli_number(root, "difference.bubble.switch") +
+                     rp_cli_number(root, "difference.bubble.drain") +
+                     rp_cli_number(root, "difference.bubble.intra") -
+                     rp_cli_number(root, "difference.bubble_ratio")) < 1e-8);
+}
+
+/* Whatever the order of a schedule, all that a task waits for is known from a trace of actions. */
+static void
+predictions_with_other_layer_times_have_no_slips(void **state)
+{
+    static const char *const schedules[] = {
+        "gpipe --stages 14,14",
+        "1f1b --stages 14,14 --async",
+        "zb-h1 --stages 14,14",
+        "interleaved-1f1b --stages 7*4",
+        "interleaved-zb --stages 7*4",
+        "looped-bfs --stages 7*4",
+        "zb-v --stages 7*4 --async",
+        "dualpipe-v --stages 7*4",
+        "mobius --stages 7*4 --async",
+        "roundpipe --round 4 --forward-stages 7*4 "
+        "--backward-stages 0,7*4 --async",
+    };
+
+    (void)state;
+    simulate_slower();
+    for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
+        g_auto(RpCliRun) first =
+            rp_cli_run("simulate @Q --gpus 2 --micro-batches 8 --iterations 3 --schedule %s "
+                       "--trace @T/1.json",
+                       schedules[i]);
+        g_auto(RpCliRun) second =
+            rp_cli_run("simulate @T/slow-profile.json --gpus 2 --micro-batches 8 --iterations 3 "
+                       "--schedule %s --trace @T/2.json",
+                       schedules[i]);
+        g_auto(RpCliRun) run = rp_cli_run("diff @T/1.json @T/2.json --json");
+
+        if (first.code != 0 || second.code != 0)
+            fail_msg("%s: %s%s", schedules[i], first.err, second.err);
+        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        if (json_array_get_length(json_node_get_array(rp_cli_member(root, "slips"))) != 0)
+            fail_msg("%s: %s", schedules[i], run.out);
+        assert_true(rp_cli_number(root, "difference.makespan_ms") > 0);
+    }
+}
+
+static void
+a_replay_is_compared_at_its_scale(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) replayed = rp_cli_run("replay @Q " RUN " --seconds 0.5 --trace @T/m.json "
+                                           "--json");
+    g_autoptr(JsonNode) result = rp_cli_json(&replayed);
+    double scale = rp_cli_number(result, "scale");
+    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/m.json --scale %.9f --json", scale);
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_auto(RpCliRun) text = rp_cli_run("diff @T/a.json @T/m.json --scale auto");
+
+    assert_string_equal(json_node_get_string(rp_cli_member(root, "second.origin")), "measured");
+    assert_int_equal(json_node_get_int(rp_cli_member(root, "tasks")), 36);
+    assert_true(fabs(rp_cli_number(root, "scale") - scale) < 1e-8);
+    assert_true(fabs(rp_cli_number(root, "first.makespan_ms") -
+                     rp_cli_number(result, "predicted.makespan_ms")) < 1e-5);
+    /* replay counts from the start of the run, diff from the first action */
+    assert_true(rp_cli_number(root, "second.makespan_ms") <=
+                rp_cli_number(result, "measured.makespan_ms") + 1e-3);
+    assert_true(rp_cli_number(root, "second.makespan_ms") > 0);
+    assert_true(json_node_get_boolean(rp_cli_member(root, "same_order")));
+    assert_int_equal(text.code, 0);
+    assert_non_null(strstr(text.out, "those of measured divided by"));
+    assert_non_null(strstr(text.out, "makespan, ms"));
+    assert_non_null(strstr(text.out, "Largest differences of duration"));
+    assert_non_null(strstr(text.out, "(slip)"));
+}
+
+static void
+compares_the_iterations_that_both_have(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) run = rp_cli_run("diff @T/four.json @T/two.json --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_auto(RpCliRun) one = rp_cli_run("diff @T/four.json @T/two.json --iterations 1:2");
+
+    assert_int_equal(json_node_get_int(rp_cli_member(root, "end_iteration")), 2);
+    assert_int_equal(json_node_get_int(rp_cli_member(root, "tasks")), 72);
+    assert_true(rp_cli_number(root, "difference.makespan_ms") == 0);
+    assert_int_equal(one.code, 0);
+    assert_non_null(strstr(one.out, "iteration 1, 36 tasks in both"));
+}
+
+static void
+fidelities_may_differ_and_the_rest_is_counted(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/full.json");
+
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.out, "note: tasks that only second has: "));
+    assert_non_null(strstr(run.out, " parameter-upload"));
+}
+
+static void
+draws_both_timelines_device_by_device(void **state)
+{
+    static const char *const wanted[] = {"GPU 0 first", "GPU 0 second", "GPU 1 first",
+                                         "GPU 1 second"};
+    g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
+    g_autofree char *path = rp_cli_temporary("diff.svg");
+    g_autofree char *svg = NULL;
+
+    (void)state;
+    if (gnuplot == NULL)
+        skip();
+    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/full.json --picture @T/diff.svg");
+    if (run.code != 0)
+        fail_msg("%s", run.err);
+    assert_true(g_file_get_contents(path, &svg, NULL, NULL));
+    const char *at = svg;
+    for (gsize i = 0; i < G_N_ELEMENTS(wanted); i++) { /* each below the one before it */
+        at = strstr(at, wanted[i]);
+        if (at == NULL)
+            fail_msg("%s is not drawn, or not in its place", wanted[i]);
+    }
+}
+
+static void
+says_what_is_wrong(void **state)
+{
+    static const struct {
+        const char *words;
+        int code;
+        const char *message;
+    } cases[] = {
+        {"diff @T/a.json", 2, "expected PREDICTED MEASURED"},
+        {"diff @T/a.json @T/a.json @T/a.json", 2, "one word too many"},
+        {"diff @T/a.json @T/none.json", 1, "none.json"},
+        {"diff @T/a.json @Q", 1, "expected the first line of a trace"},
+        {"diff @T/a.json @T/gpus.json", 1, "a.json has 2 devices, "},
+        {"diff @T/a.json @T/stages.json", 1, "a.json has 9 stages, "},
+        {"diff @T/a.json @T/bound.json", 1, "bound to devices in "},
+        {"diff @T/m.json @T/a.json", 1, "expected the predicted trace first"},
+        {"diff @T/a.json @T/a.json --iterations 1", 2, "--iterations: expected A:B"},
+        {"diff @T/a.json @T/a.json --iterations 2:2", 2, "--iterations: expected A:B"},
+        {"diff @T/a.json @T/a.json --iterations 0:2", 2, "which has 0:1, found 0:2"},
+        {"diff @T/a.json @T/a.json --scale 0", 2, "--scale: expected a number above 0 or auto"},
+        {"diff @T/a.json @T/a.json --scale nan", 2, "--scale: expected a number above 0 or auto"},
+        {"diff @T/a.json @T/a.json --top 0", 2, "--top: expected a number of 1 or more"},
+        {"diff @T/a.json @T/a.json --top 1000000", 2, "--top: expected at most"},
+        {"diff @T/a.json @T/a.json --picture x.jpg", 2, "--picture: expected a name that ends"},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
+
+        if (run.code != cases[i].code || !strstr(run.err, cases[i].message))
+            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
+        assert_string_equal(run.out, "");
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_predictions_differ_by_what_the_profiles_differ_by),
+        cmocka_unit_test(predictions_with_other_layer_times_have_no_slips),
+        cmocka_unit_test(a_replay_is_compared_at_its_scale),
+        cmocka_unit_test(compares_the_iterations_that_both_have),
+        cmocka_unit_test(fidelities_may_differ_and_the_rest_is_counted),
+        cmocka_unit_test(draws_both_timelines_device_by_device),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, make_traces, rp_cli_teardown);
+}

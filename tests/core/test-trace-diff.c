@@ -1,0 +1,428 @@
+/*
+ * Two traces beside each other: matching, what does not belong together, slips, rankings.
+ *
+ *   1F1B-like, N = 2, M = 2, F = 10, B = 20
+ *   gpu 0 |F0|F1|     | B0 | | B1 |      0 10 20 | 40 60 | 70 90
+ *   gpu 1    |F0| B0 |F1| B1 |           10 20 40 50 70
+ */
+#include "tests/rp-test.h"
+
+#include "core/trace-diff.h"
+
+typedef struct {
+    RpTrace *traces[2];
+    RpTraceDiff *diff;
+    GArray *list;
+    GError *error;
+} Fixture;
+
+static const char *const names[] = {"a.json", "b.json"};
+
+static int
+set_up(void **state)
+{
+    *state = g_new0(Fixture, 1);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *fixture = *state;
+
+    rp_trace_diff_free(fixture->diff);
+    rp_trace_free(fixture->traces[0]);
+    rp_trace_free(fixture->traces[1]);
+    g_clear_pointer(&fixture->list, g_array_unref);
+    g_clear_error(&fixture->error);
+    g_free(fixture);
+    return 0;
+}
+
+static void
+add(RpTrace *trace, guint8 kind, guint32 gpu, guint32 stage, guint32 micro_batch, gint64 start_ns,
+    gint64 end_ns)
+{
+    RpTraceRecord record = {
+        .task = rp_trace_n_records(trace),
+        .kind = kind,
+        .lane = gpu * RP_LANES_PER_DEVICE,
+        .stage = stage,
+        .micro_batch = micro_batch,
+        .layer = RP_NONE,
+        .chunk = RP_NONE,
+        .start_ns = start_ns,
+        .end_ns = end_ns,
+    };
+
+    rp_trace_append(trace, &record);
+}
+
+/* The one above. */
+static RpTrace *
+small_trace(RpTraceOrigin origin)
+{
+    RpTrace *trace = rp_trace_new_empty(2, origin);
+
+    add(trace, RP_TASK_FORWARD, 0, 0, 0, 0, 10);
+    add(trace, RP_TASK_FORWARD, 0, 0, 1, 10, 20);
+    add(trace, RP_TASK_FORWARD, 1, 1, 0, 10, 20);
+    add(trace, RP_TASK_BACKWARD, 1, 1, 0, 20, 40);
+    add(trace, RP_TASK_FORWARD, 1, 1, 1, 40, 50);
+    add(trace, RP_TASK_BACKWARD, 0, 0, 0, 40, 60);
+    add(trace, RP_TASK_BACKWARD, 1, 1, 1, 50, 70);
+    add(trace, RP_TASK_BACKWARD, 0, 0, 1, 70, 90);
+    return trace;
+}
+
+static RpTraceRecord *
+record(RpTrace *trace, gsize i)
+{
+    return (RpTraceRecord *)rp_trace_records(trace) + i;
+}
+
+static void
+shift(RpTrace *trace, gsize first, gint64 start_ns, gint64 end_ns)
+{
+    record(trace, first)->start_ns += start_ns;
+    record(trace, first)->end_ns += end_ns;
+}
+
+static void
+both_small(Fixture *fixture)
+{
+    fixture->traces[0] = small_trace(RP_TRACE_PREDICTED);
+    fixture->traces[1] = small_trace(RP_TRACE_MEASURED);
+}
+
+static gboolean
+compare(Fixture *fixture, const RpTraceDiffOptions *options)
+{
+    const RpTraceDiffOptions plain = {.scale = 1};
+    const RpTrace *const traces[] = {fixture->traces[0], fixture->traces[1]};
+
+    fixture->diff = rp_trace_diff_new(traces, names, options ? options : &plain, &fixture->error);
+    return fixture->diff != NULL;
+}
+
+static const RpTaskPair *
+pair(const Fixture *fixture, gsize i)
+{
+    gsize n;
+    const RpTaskPair *pairs = rp_trace_diff_pairs(fixture->diff, &n);
+
+    assert_true(i < n);
+    return &pairs[i];
+}
+
+static void
+a_trace_does_not_differ_from_itself(void **state)
+{
+    Fixture *fixture = *state;
+    gsize n;
+
+    both_small(fixture);
+    assert_true(compare(fixture, NULL));
+    (void)rp_trace_diff_pairs(fixture->diff, &n);
+    assert_int_equal(n, 8);
+    for (gsize i = 0; i < n; i++) {
+        assert_int_equal(pair(fixture, i)->record[0]->task, i);
+        assert_int_equal(pair(fixture, i)->record[1]->task, i);
+        assert_int_equal(pair(fixture, i)->slip_ns, 0);
+    }
+    assert_null(rp_trace_diff_reordered(fixture->diff));
+    fixture->list = rp_trace_diff_rank(fixture->diff, RP_RANK_DURATION, 10);
+    assert_int_equal(fixture->list->len, 0);
+}
+
+/* B(1, 0) takes 5 longer: everything after it is later, nothing slipped. */
+static void
+a_longer_task_is_listed_and_what_waits_for_it_is_not(void **state)
+{
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    shift(fixture->traces[1], 3, 0, 5);
+    for (gsize i = 4; i < 8; i++)
+        shift(fixture->traces[1], i, 5, 5);
+    assert_true(compare(fixture, NULL));
+    fixture->list = rp_trace_diff_rank(fixture->diff, RP_RANK_SLIP, 10);
+    assert_int_equal(fixture->list->len, 0);
+    g_array_unref(fixture->list);
+    fixture->list = rp_trace_diff_rank(fixture->diff, RP_RANK_DURATION, 10);
+    assert_int_equal(fixture->list->len, 1);
+    const RpTaskPair *longest = &g_array_index(fixture->list, RpTaskPair, 0);
+    assert_int_equal(longest->record[0]->task, 3);
+    assert_int_equal(rp_task_pair_longer_ns(longest), 5);
+}
+
+/* F(1, 1) starts 7 late for no reason: it alone slipped. */
+static void
+a_late_task_slips_and_what_waits_for_it_does_not(void **state)
+{
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    shift(fixture->traces[1], 4, 7, 7);
+    shift(fixture->traces[1], 6, 7, 7);
+    shift(fixture->traces[1], 7, 7, 7);
+    assert_true(compare(fixture, NULL));
+    fixture->list = rp_trace_diff_rank(fixture->diff, RP_RANK_SLIP, 10);
+    assert_int_equal(fixture->list->len, 1);
+    assert_int_equal(g_array_index(fixture->list, RpTaskPair, 0).record[0]->task, 4);
+    assert_int_equal(g_array_index(fixture->list, RpTaskPair, 0).slip_ns, 7);
+}
+
+/* With a hop of 3 between the devices, either predecessor may be the one that is waited for. */
+static void
+a_hop_is_no_slip_when_another_predecessor_becomes_the_last(void **state)
+{
+    Fixture *fixture = *state;
+
+    for (guint side = 0; side < 2; side++) {
+        RpTrace *trace = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
+        gint64 late_ns = side == 0 ? 0 : 20;
+
+        add(trace, RP_TASK_FORWARD, 0, 0, 0, 0, 10 + late_ns);
+        add(trace, RP_TASK_FORWARD, 1, 1, 0, 13 + late_ns, 23 + late_ns);
+        record(trace, 1)->transfer_ns = 3;
+        add(trace, RP_TASK_FORWARD, 0, 0, 1, 10 + late_ns, 14 + (side == 0 ? 0 : 40));
+        /* due by its device (23), in the second by its input (54 and the hop) */
+        add(trace, RP_TASK_FORWARD, 1, 1, 1, side == 0 ? 23 : 57, side == 0 ? 33 : 67);
+        fixture->traces[side] = trace;
+    }
+    assert_true(compare(fixture, NULL));
+    for (gsize i = 0; i < 4; i++)
+        assert_int_equal(pair(fixture, i)->slip_ns, 0);
+}
+
+/* Nothing that a trace names links the two, but the one started the moment the other was over. */
+static void
+what_ended_when_a_predicted_task_started_is_what_it_waited_for(void **state)
+{
+    Fixture *fixture = *state;
+
+    for (guint side = 0; side < 2; side++) {
+        gint64 late_ns = side == 0 ? 0 : 6;
+        RpTrace *trace = small_trace(side == 0 ? RP_TRACE_PREDICTED : RP_TRACE_MEASURED);
+
+        add(trace, RP_TASK_OPTIMIZER_STEP, 0, RP_NONE, RP_NONE, 90, 100 + late_ns);
+        record(trace, 8)->lane = 2 * RP_LANES_PER_DEVICE;
+        record(trace, 8)->layer = 3;
+        add(trace, RP_TASK_PARAMETER_UPLOAD, 0, 0, RP_NONE, 100 + late_ns, 104 + late_ns);
+        record(trace, 9)->lane = RP_LANE_PARAMETER_UP;
+        record(trace, 9)->bytes = 64;
+        record(trace, 9)->chunk = 0;
+        fixture->traces[side] = trace;
+    }
+    assert_true(compare(fixture, NULL));
+    assert_int_equal(pair(fixture, 9)->record[0]->kind, RP_TASK_PARAMETER_UPLOAD);
+    assert_int_equal(pair(fixture, 9)->slip_ns, 0);
+}
+
+static void
+times_count_from_the_first_action_and_are_divided_by_the_scale(void **state)
+{
+    Fixture *fixture = *state;
+    const RpTraceDiffOptions by_work = {.scale = 0};
+
+    both_small(fixture);
+    for (gsize i = 0; i < 8; i++) {
+        RpTraceRecord *task = record(fixture->traces[1], i);
+
+        task->start_ns = 1000 + 4 * task->start_ns;
+        task->end_ns = 1000 + 4 * task->end_ns;
+    }
+    assert_true(compare(fixture, &by_work));
+    assert_true(rp_trace_diff_scale(fixture->diff) == 4.0);
+    for (gsize i = 0; i < 8; i++)
+        assert_int_equal(pair(fixture, i)->record[1]->start_ns,
+                         pair(fixture, i)->record[0]->start_ns);
+}
+
+static void
+compares_the_common_iterations_or_those_that_are_asked_for(void **state)
+{
+    Fixture *fixture = *state;
+    const RpTraceDiffOptions last = {.first_iteration = 2, .end_iteration = 3, .scale = 1};
+    const RpTraceDiffOptions beyond = {.first_iteration = 2, .end_iteration = 4, .scale = 1};
+
+    for (guint side = 0; side < 2; side++) {
+        fixture->traces[side] = rp_trace_new_empty(1, RP_TRACE_PREDICTED);
+        for (guint32 i = side; i < 3 + side; i++) { /* 0 to 2, and 1 to 3 */
+            add(fixture->traces[side], RP_TASK_FORWARD, 0, 0, 0, 10 * i, 10 * i + 10);
+            record(fixture->traces[side], i - side)->iteration = i;
+        }
+    }
+    assert_true(compare(fixture, NULL));
+    assert_int_equal(rp_trace_diff_first_iteration(fixture->diff), 1);
+    assert_int_equal(rp_trace_diff_end_iteration(fixture->diff), 3);
+    assert_int_equal(rp_trace_n_records(rp_trace_diff_trace(fixture->diff, RP_TRACE_SECOND)), 2);
+    rp_trace_diff_free(fixture->diff);
+    assert_true(compare(fixture, &last));
+    assert_int_equal(rp_trace_diff_first_iteration(fixture->diff), 2);
+    assert_int_equal(pair(fixture, 0)->record[0]->start_ns, 0);
+    rp_trace_diff_free(fixture->diff);
+    assert_false(compare(fixture, &beyond));
+    rp_assert_error_message_contains(fixture->error, "a.json, which has 0:3, found 2:4");
+}
+
+static void
+repeated_tasks_are_matched_in_their_order(void **state)
+{
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    for (guint side = 0; side < 2; side++)
+        for (gint64 i = 0; i < 2; i++) {
+            add(fixture->traces[side], RP_TASK_PARAMETER_UPLOAD, 0, 0, RP_NONE, 10 * i, 10 * i + 4);
+            record(fixture->traces[side], 8 + (gsize)i)->lane = RP_LANE_PARAMETER_UP;
+        }
+    assert_true(compare(fixture, NULL));
+    assert_int_equal(pair(fixture, 8)->record[1]->task, 8);
+    assert_int_equal(pair(fixture, 9)->record[1]->task, 9);
+}
+
+static void
+tasks_that_only_one_has_are_counted(void **state)
+{
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    add(fixture->traces[1], RP_TASK_BARRIER, 0, RP_NONE, RP_NONE, 90, 90);
+    record(fixture->traces[1], 8)->lane = 2 * RP_LANES_PER_DEVICE;
+    assert_true(compare(fixture, NULL));
+    assert_int_equal(rp_trace_diff_only(fixture->diff, RP_TRACE_FIRST, RP_TASK_BARRIER), 0);
+    assert_int_equal(rp_trace_diff_only(fixture->diff, RP_TRACE_SECOND, RP_TASK_BARRIER), 1);
+}
+
+static void
+another_order_on_a_device_is_found(void **state)
+{
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    record(fixture->traces[1], 0)->micro_batch = 1;
+    record(fixture->traces[1], 1)->micro_batch = 0;
+    assert_true(compare(fixture, NULL));
+    assert_non_null(rp_trace_diff_reordered(fixture->diff));
+    assert_int_equal(rp_trace_diff_reordered(fixture->diff)->record[0]->task, 1);
+}
+
+static void
+sums_by_kind_and_stage_come_largest_difference_first(void **state)
+{
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    shift(fixture->traces[1], 7, 0, 9);  /* backward of stage 0: +9 */
+    shift(fixture->traces[1], 4, 0, -6); /* forward of stage 1: -6 */
+    assert_true(compare(fixture, NULL));
+    fixture->list = rp_trace_diff_groups(fixture->diff);
+    assert_int_equal(fixture->list->len, 4);
+    const RpTaskGroup *groups = (const RpTaskGroup *)(const void *)fixture->list->data;
+    assert_int_equal(groups[0].kind, RP_TASK_BACKWARD);
+    assert_int_equal(groups[0].stage, 0);
+    assert_int_equal(groups[0].count, 2);
+    assert_int_equal(groups[0].total_ns[0], 40);
+    assert_int_equal(groups[0].total_ns[1], 49);
+    assert_int_equal(groups[1].kind, RP_TASK_FORWARD);
+    assert_int_equal(groups[1].stage, 1);
+    assert_int_equal(groups[1].total_ns[1] - groups[1].total_ns[0], -6);
+}
+
+static void
+rankings_hold_the_largest_and_ties_stay_in_task_order(void **state)
+{
+    static const gint64 longer_ns[] = {1, -3, 2, 3, 0, 3, -5, 2};
+    static const RpTaskId expected[] = {6, 1, 3, 5};
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    for (gsize i = 0; i < 8; i++)
+        shift(fixture->traces[1], i, 0, longer_ns[i]);
+    assert_true(compare(fixture, NULL));
+    fixture->list = rp_trace_diff_rank(fixture->diff, RP_RANK_DURATION, 4);
+    assert_int_equal(fixture->list->len, 4);
+    for (guint i = 0; i < 4; i++)
+        assert_int_equal(g_array_index(fixture->list, RpTaskPair, i).record[0]->task, expected[i]);
+}
+
+static void
+refuses(Fixture *fixture, const char *message)
+{
+    assert_false(compare(fixture, NULL));
+    rp_assert_error_message_contains(fixture->error, message);
+    g_clear_error(&fixture->error);
+    rp_trace_free(fixture->traces[0]);
+    rp_trace_free(fixture->traces[1]);
+    both_small(fixture);
+}
+
+static void
+names_the_first_difference_of_traces_that_do_not_belong_together(void **state)
+{
+    Fixture *fixture = *state;
+
+    both_small(fixture);
+    rp_trace_free(fixture->traces[1]);
+    fixture->traces[1] = rp_trace_new_empty(3, RP_TRACE_MEASURED);
+    refuses(fixture, "a.json has 2 devices, b.json has 3");
+
+    rp_trace_set_dispatched(fixture->traces[1], TRUE);
+    refuses(fixture, "bound to devices in a.json, dispatched in b.json");
+
+    record(fixture->traces[1], 6)->stage = 2;
+    refuses(fixture, "a.json has 2 stages, b.json has 3");
+
+    record(fixture->traces[1], 6)->micro_batch = 2;
+    refuses(fixture, "a.json has the backward of stage 1, micro-batch 1, iteration 0 on gpu 1, "
+                     "b.json has not");
+
+    record(fixture->traces[1], 5)->lane = RP_LANES_PER_DEVICE;
+    refuses(fixture, "a.json has the backward of stage 0, micro-batch 0, iteration 0 on gpu 0, "
+                     "b.json has it on gpu 1");
+
+    for (guint side = 0; side < 2; side++) {
+        add(fixture->traces[side], RP_TASK_PARAMETER_UPLOAD, 0, 1, RP_NONE, 0, 1);
+        record(fixture->traces[side], 8)->bytes = 10 + side;
+    }
+    refuses(fixture, "stage 1 uploads 10 bytes of parameters in a.json, 11 in b.json");
+
+    for (gsize i = 0; i < 8; i++)
+        record(fixture->traces[1], i)->iteration = 5;
+    refuses(fixture, "no iteration in common: a.json has 0 to 0, b.json has 5 to 5");
+
+    rp_trace_free(fixture->traces[0]);
+    fixture->traces[0] = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
+    refuses(fixture, "a.json: expected compute actions, found none");
+
+    rp_trace_free(fixture->traces[0]);
+    rp_trace_free(fixture->traces[1]);
+    fixture->traces[0] = small_trace(RP_TRACE_MEASURED);
+    fixture->traces[1] = small_trace(RP_TRACE_PREDICTED);
+    refuses(fixture, "expected the predicted trace first");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_trace_does_not_differ_from_itself),
+        TEST(a_longer_task_is_listed_and_what_waits_for_it_is_not),
+        TEST(a_late_task_slips_and_what_waits_for_it_does_not),
+        TEST(a_hop_is_no_slip_when_another_predecessor_becomes_the_last),
+        TEST(what_ended_when_a_predicted_task_started_is_what_it_waited_for),
+        TEST(times_count_from_the_first_action_and_are_divided_by_the_scale),
+        TEST(compares_the_common_iterations_or_those_that_are_asked_for),
+        TEST(repeated_tasks_are_matched_in_their_order),
+        TEST(tasks_that_only_one_has_are_counted),
+        TEST(another_order_on_a_device_is_found),
+        TEST(sums_by_kind_and_stage_come_largest_difference_first),
+        TEST(rankings_hold_the_largest_and_ties_stay_in_task_order),
+        TEST(names_the_first_difference_of_traces_that_do_not_belong_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
