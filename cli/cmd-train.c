@@ -2,12 +2,15 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/train.h"
-#include "core/export.h"
 
 /* What a shell reports for a program that a signal ended. */
 #define SIGNAL_EXIT 128
+
+/* More is not even read. */
+#define MAX_RUN_FILE_BYTES (1 << 20)
 
 typedef struct {
     char **sets;
@@ -18,15 +21,9 @@ typedef struct {
     gboolean json;
 } TrainArgs;
 
+/* Files that are written at the end can be written, and are not those that are read: said now. */
 static gboolean
-write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
-{
-    return rp_export_chrome(user_data, NULL, 0, stream, error);
-}
-
-/* Files that are written at the end can be written: said now. */
-static gboolean
-check_files(const RpTrainHow *how, GError **error)
+check_files(const RpRunFile *run_file, const RpTrainHow *how, GError **error)
 {
     if (how->trace != NULL && strcmp(how->trace, "-") == 0) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
@@ -40,7 +37,9 @@ check_files(const RpTrainHow *how, GError **error)
         return FALSE;
     }
     return (how->trace == NULL || rp_cli_check_writable(how->trace, error)) &&
-           (how->save_gradients == NULL || rp_cli_check_writable(how->save_gradients, error));
+           (how->save_gradients == NULL || rp_cli_check_writable(how->save_gradients, error)) &&
+           rp_train_check_no_input("--trace", how->trace, run_file, how, error) &&
+           rp_train_check_no_input("--save-gradients", how->save_gradients, run_file, how, error);
 }
 
 /* The plan is all: printed, and its predicted trace written. */
@@ -49,12 +48,11 @@ end_dry(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, GEr
 {
     if (args->json)
         rp_train_print_json(job, NULL);
-    return how->trace == NULL || rp_cli_write_file(how->trace, write_chrome, job->trace, error);
+    return how->trace == NULL || rp_train_write_trace(how->trace, job->trace, error);
 }
 
 static gboolean
-train(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, int *code,
-      GError **error)
+train(const TrainArgs *args, RpTrainHow *how, const RpTrainJob *job, int *code, GError **error)
 {
     g_auto(RpTrainOutcome) outcome = {0};
 
@@ -76,7 +74,9 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *c
 {
     g_auto(RpTrainJob) job = {0};
 
-    if (!check_files(how, error) ||
+    if (!check_files(run_file, how, error) ||
+        (strcmp(run_file->profile, "auto") != 0 &&
+         !rp_train_check_regular("profile: ", run_file->profile, G_MAXUINT64, error)) ||
         (!args->dry_run && !rp_train_find_checkpoint(run_file, how, error)) ||
         !rp_train_job_prepare(&job, run_file, error))
         return FALSE;
@@ -98,20 +98,27 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *c
 static gboolean
 run(const TrainArgs *args, const char *path, int *code, GError **error)
 {
-    g_autoptr(RpRunFile) run_file = rp_run_file_load(path, (const char *const *)args->sets, error);
+    g_autoptr(RpRunFile) run_file = NULL;
     gboolean done;
 
+    if (!rp_train_check_regular("", path, MAX_RUN_FILE_BYTES, error))
+        return FALSE;
+    run_file = rp_run_file_load(path, (const char *const *)args->sets, error);
     if (run_file == NULL)
         return FALSE;
 
     RpTrainHow how = {
+        .run_file = path,
         .resume = args->resume != NULL,
         .checkpoint = args->resume != NULL && *args->resume != '\0' ? g_strdup(args->resume) : NULL,
         .trace = args->trace != NULL ? args->trace : run_file->trace,
         .save_gradients = args->save_gradients,
+        .lock = -1,
     };
 
     done = run_as(args, run_file, &how, code, error);
+    if (how.lock >= 0)
+        close(how.lock);
     g_free(how.checkpoint);
     return done;
 }
@@ -148,6 +155,7 @@ rp_cmd_train(int argc, char **argv)
     GError *error = NULL;
     int code = RP_EXIT_OK;
 
+    rp_train_catch_save();
     /* GLib would take the word after it for its value */
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--resume") == 0)

@@ -125,8 +125,43 @@ rp_run_entries_is_group(const RpRunEntries *entries, const char *key)
     return FALSE;
 }
 
-/* The known key that @key was meant to be: one of the same group, the same word of another group,
- * or a near one of any. Returns: (transfer full) (nullable) */
+/* What other tools call a key. */
+static const char *
+other_name(const char *word)
+{
+    static const char *const names[][2] = {
+        {"base_model", "model"},
+        {"batch", "micro_batch_size"},
+        {"batch_size", "micro_batch_size"},
+        {"cutoff_len", "sequence_length"},
+        {"dataset", "data"},
+        {"datasets", "data"},
+        {"gradient_accumulation", "gradient_accumulation_steps"},
+        {"lr", "optimizer.learning_rate"},
+        {"lr_scheduler", "optimizer.schedule"},
+        {"lr_scheduler_type", "optimizer.schedule"},
+        {"max_seq_length", "sequence_length"},
+        {"max_steps", "steps"},
+        {"model_name_or_path", "model"},
+        {"num_steps", "steps"},
+        {"output_dir", "output"},
+        {"per_device_train_batch_size", "micro_batch_size"},
+        {"save_steps", "checkpoint.every"},
+        {"save_total_limit", "checkpoint.keep"},
+        {"seq_len", "sequence_length"},
+        {"sequence_len", "sequence_length"},
+        {"train_file", "data"},
+        {"warmup", "optimizer.warmup_steps"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++)
+        if (strcmp(names[i][0], word) == 0)
+            return names[i][1];
+    return NULL;
+}
+
+/* The known key that @key was meant to be: what other tools call it, one of the same group, the
+ * same word of another group, or a near one of any. Returns: (transfer full) (nullable) */
 static char *
 nearest_key(const RpRunEntries *entries, const char *key)
 {
@@ -135,8 +170,10 @@ nearest_key(const RpRunEntries *entries, const char *key)
     const char *dot = strrchr(key, '.');
     const char *word = dot != NULL ? dot + 1 : key;
     gsize group = dot != NULL ? (gsize)(dot - key) : 0;
-    const char *same = NULL, *near;
+    const char *same = NULL, *near = other_name(word);
 
+    if (near != NULL)
+        return g_strdup(near);
     for (guint i = 0; i < entries->entries->len; i++) {
         const RpRunEntry *entry = g_ptr_array_index(entries->entries, i);
         const char *own_dot = strrchr(entry->key, '.');

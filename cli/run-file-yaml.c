@@ -6,6 +6,8 @@
 #include "cli/run-file.h"
 #include "core/quote.h"
 
+#define MAX_DEPTH 16u
+
 typedef struct {
     RpRunEntries *entries;
     const char *name; /* %NULL: defaults */
@@ -219,6 +221,37 @@ read_end(yaml_parser_t *parser, const char *name, GError **error)
     return ended;
 }
 
+/* A run file needs 3 levels; what libyaml does with many takes time with their square. */
+static gboolean
+check_depth(const char *name, const char *text, gsize length, GError **error)
+{
+    yaml_parser_t parser;
+    yaml_event_t event;
+    gboolean ended = FALSE;
+    guint depth = 0;
+
+    if (!yaml_parser_initialize(&parser))
+        g_error("out of memory");
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, length);
+    while (!ended && depth <= MAX_DEPTH && yaml_parser_parse(&parser, &event)) {
+        ended = event.type == YAML_STREAM_END_EVENT; /* after an error: said when it is loaded */
+        if (event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT)
+            depth++;
+        else if (event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT)
+            depth--;
+        if (depth > MAX_DEPTH) {
+            g_autofree char *shown = rp_display_name(name != NULL ? name : "defaults");
+
+            g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_SYNTAX,
+                        "%s: line %zu, column %zu: expected at most %u levels, found more", shown,
+                        event.start_mark.line + 1, event.start_mark.column + 1, MAX_DEPTH);
+        }
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return depth <= MAX_DEPTH;
+}
+
 gboolean
 rp_run_entries_read(RpRunEntries *entries, const char *name, const char *text, gsize length,
                     GError **error)
@@ -227,6 +260,8 @@ rp_run_entries_read(RpRunEntries *entries, const char *name, const char *text, g
     yaml_document_t document;
     gboolean read = FALSE;
 
+    if (!check_depth(name, text, length, error))
+        return FALSE;
     if (!yaml_parser_initialize(&parser))
         g_error("out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, length);

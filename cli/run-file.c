@@ -8,6 +8,7 @@
 #include "cli/devices.h"
 #include "cli/run-file-private.h"
 #include "core/quote.h"
+#include "core/schedule.h"
 #include "core/suggest.h"
 
 G_DEFINE_QUARK(rp - run - file - error - quark, rp_run_file_error)
@@ -169,7 +170,7 @@ static const Range ranges[] = {
     {"optimizer.weight_decay", 0, 1000, FALSE},
     {"optimizer.beta1", 0, 1, TRUE},
     {"optimizer.beta2", 0, 1, TRUE},
-    {"optimizer.epsilon", 0, 1, FALSE},
+    {"optimizer.epsilon", 1e-30, 1, FALSE}, /* more than 0, as an fp32 too */
     {"optimizer.max_grad_norm", 0, 1e9, FALSE},
     {"optimizer.threads", 0, 1024, FALSE},
     {"loss_scale.initial", 1, 16777216, FALSE},
@@ -199,7 +200,7 @@ describe(const RpRunEntry *entry)
     }
     for (guint i = 0; i < G_N_ELEMENTS(ranges); i++)
         if (strcmp(ranges[i].key, entry->key) == 0)
-            return g_strdup_printf("%s from %.17g to %s%.17g", kind, ranges[i].least,
+            return g_strdup_printf("%s from %.16g to %s%.16g", kind, ranges[i].least,
                                    ranges[i].below ? "less than " : "", ranges[i].most);
     return g_strdup(kind);
 }
@@ -243,7 +244,8 @@ check_given(const RpRunEntries *entries, const char *name, GError **error)
             g_autofree char *shown = rp_display_name(name);
 
             g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_KEY,
-                        "%s: %s: expected %s, found nothing", shown, entry->key, expected);
+                        "%s: %s: required: expected %s, found nothing", shown, entry->key,
+                        expected);
         } else {
             fail_value(entry, error);
         }
@@ -394,6 +396,26 @@ resolve_bytes(const RpRunEntries *entries, const char *key, const char *text, gu
     return FALSE;
 }
 
+/* RoundPipe's rounds are of one size, and no device may be left without a micro-batch in one. */
+static gboolean
+check_round(const RpRunEntries *entries, const RpRunFile *run, guint64 round, GError **error)
+{
+    const RpRunEntry *entry = rp_run_entries_find(entries, "round");
+    const guint64 all = (guint64)run->micro_batches;
+    guint64 good = CLAMP(round, MIN(run->n_devices, all), all);
+
+    if (all < run->n_devices || (all % round == 0 && round >= run->n_devices))
+        return TRUE; /* too few micro-batches are the schedule's to refuse */
+    while (all % good != 0)
+        good++;
+    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                "%s%sround: expected a divisor of micro_batches (%" G_GUINT64_FORMAT
+                ") not below the number of devices (%u), found %" G_GUINT64_FORMAT
+                "; use %" G_GUINT64_FORMAT,
+                entry->place, entry->from_set ? " " : ": ", all, run->n_devices, round, good);
+    return FALSE;
+}
+
 static gboolean
 resolve_round(const RpRunEntries *entries, RpRunFile *run, GError **error)
 {
@@ -410,8 +432,12 @@ resolve_round(const RpRunEntries *entries, RpRunFile *run, GError **error)
                           RP_RUN_FILE_MAX_COUNT, found);
         return FALSE;
     }
-    if (round == 0 && strcmp(run->schedule, "roundpipe") == 0) /* others have no rounds */
-        round = (guint64)run->micro_batches;
+    if (strcmp(run->schedule, "roundpipe") == 0) { /* others have no rounds */
+        if (round > 0 && !check_round(entries, run, round, error))
+            return FALSE;
+        if (round == 0)
+            round = (guint64)run->micro_batches;
+    }
     run->round = (gint64)round;
     return TRUE;
 }

@@ -101,7 +101,8 @@ typedef struct {
  *
  * Returns: (transfer full): the run, or %NULL
  * Errors: G_FILE_ERROR; RP_RUN_FILE_ERROR_*, one line: `RUN.yaml: line 3, column 9: steps: expected
- *   ..., found ...`; RP_CLI_ERROR_USAGE if it is one of @sets that is wrong
+ *   ..., found ...`; RP_CLI_ERROR_USAGE if it is one of @sets that is wrong;
+ *   RP_SCHEDULE_ERROR_SHAPE if rounds do not suit micro-batches and devices
  */
 RpRunFile *rp_run_file_load(const char *path, const char *const *sets,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

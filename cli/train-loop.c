@@ -6,14 +6,9 @@
  */
 #include "cli/train.h"
 
-#include <errno.h>
-#include <glib/gstdio.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/export.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "plots/gnuplot.h"
 
@@ -29,125 +24,6 @@ rp_train_outcome_clear(RpTrainOutcome *outcome)
     g_clear_pointer(&outcome->arena_bytes, g_array_unref);
     g_clear_pointer(&outcome->checkpoint, g_free);
     g_clear_pointer(&outcome->loss_picture, g_free);
-}
-
-/* ---- signals ---- */
-
-/* Lock-free: handlers run on any thread. */
-static atomic_int stop_signal;
-static atomic_int save_signal;
-
-static void
-note_signal(int number)
-{
-    if (number == SIGUSR1)
-        save_signal = 1;
-    else
-        stop_signal = number;
-}
-
-/* SIGINT only once: the second ends the process, as without us. */
-static void
-catch_signals(struct sigaction old[3])
-{
-    static const int numbers[3] = {SIGINT, SIGTERM, SIGUSR1};
-
-    stop_signal = 0;
-    save_signal = 0;
-    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++) {
-        struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
-
-        if (numbers[i] == SIGINT)
-            action.sa_flags |= (int)SA_RESETHAND;
-        sigemptyset(&action.sa_mask);
-        (void)sigaction(numbers[i], &action, &old[i]);
-    }
-}
-
-static void
-release_signals(const struct sigaction old[3])
-{
-    static const int numbers[3] = {SIGINT, SIGTERM, SIGUSR1};
-
-    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++)
-        (void)sigaction(numbers[i], &old[i], NULL);
-}
-
-/* ---- where it begins ---- */
-
-/* A run that was not resumed would mix its checkpoints with those that are there. */
-static gboolean
-check_empty(const RpRunFile *run, GError **error)
-{
-    g_autoptr(GDir) directory = NULL;
-    const char *name;
-
-    if (!g_file_test(run->output, G_FILE_TEST_EXISTS))
-        return TRUE;
-    directory = g_dir_open(run->output, 0, error);
-    if (directory == NULL) {
-        g_prefix_error(error, "output: ");
-        return FALSE;
-    }
-    while ((name = g_dir_read_name(directory)) != NULL) {
-        if (!g_str_has_prefix(name, "checkpoint-"))
-            continue;
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                    "output: %s: expected no checkpoint there, found %s; go on from the last with "
-                    "--resume, or choose another with --set output=DIRECTORY",
-                    run->output, name);
-        return FALSE;
-    }
-    return TRUE;
-}
-
-/* The directory, or the nearest one above it that exists, takes new files: seen before anything
- * long is done, and nothing of it stays. */
-static gboolean
-check_output(const RpRunFile *run, GError **error)
-{
-    g_autofree char *directory = g_strdup(run->output);
-
-    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
-        char *above = g_path_get_dirname(directory);
-
-        g_free(directory);
-        directory = above;
-    }
-    g_autofree char *probe = g_build_filename(directory, ".roundpipe-XXXXXX", NULL);
-
-    if (g_mkdtemp(probe) != NULL) {
-        (void)g_rmdir(probe);
-        return TRUE;
-    }
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                "output: cannot write to \"%s\": %s", run->output, g_strerror(errno));
-    return FALSE;
-}
-
-gboolean
-rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
-{
-    g_autofree char *skipped = NULL;
-    GError *local = NULL;
-
-    if (how->save_gradients == NULL && !check_output(run, error))
-        return FALSE;
-    if (!how->resume)
-        return how->save_gradients != NULL || check_empty(run, error);
-    if (how->checkpoint != NULL)
-        return TRUE;
-    how->checkpoint = rp_checkpoint_find_last(run->output, &skipped, &local);
-    if (skipped != NULL)
-        fprintf(stderr, "roundpipe train: note: %s\n", skipped);
-    if (how->checkpoint == NULL && local == NULL)
-        g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                    "--resume: %s: expected a complete checkpoint, found none; begin without "
-                    "--resume",
-                    run->output);
-    if (local != NULL)
-        g_propagate_error(error, local);
-    return how->checkpoint != NULL;
 }
 
 static RpUpdateOptions
@@ -212,17 +88,18 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
 
 typedef struct {
     const RpTrainJob *job;
-    const RpTrainHow *how;
+    RpTrainHow *how;
     RpTrainOutcome *outcome;
     RpTrainMetrics *metrics;
     RpTrainer *trainer;
     RpBatcher *batcher;
     RpTokenBatch **batches; /* STEPS_IN_FLIGHT x calls, used round and round */
     guint n_batches;
-    guint64 n_used;
+    guint64 n_used; /* steps */
     guint64 saved_step;
-    gboolean files; /* OUTPUT is written to */
-    gboolean draw;  /* and gnuplot can draw */
+    gboolean files;  /* OUTPUT is written to */
+    gboolean draw;   /* and gnuplot can draw */
+    gboolean ending; /* no step follows */
 } Loop;
 
 static void
@@ -237,20 +114,41 @@ loop_clear(Loop *loop)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Loop, loop_clear)
 
+/* The batches of all calls of a step; on error the batcher stays before the first. */
+static gboolean
+next_batches(Loop *loop, RpTokenBatch **batches, guint calls, GError **error)
+{
+    const RpDataState before = rp_batcher_state(loop->batcher);
+
+    for (guint c = 0; c < calls; c++)
+        if (!rp_batcher_next(loop->batcher, batches[c], error)) {
+            gboolean back = rp_batcher_restore(loop->batcher, &before, NULL);
+
+            g_assert(back); /* it was there */
+            return FALSE;
+        }
+    return TRUE;
+}
+
 /* One iteration's calls and its step. */
 static gboolean
-run_step(Loop *loop, GError **error)
+run_step(Loop *loop, RpTokenBatch **batches, GError **error)
 {
     guint calls = (guint)loop->job->run->gradient_accumulation_steps;
 
-    for (guint c = 0; c < calls; c++) {
-        RpTokenBatch *batch = loop->batches[loop->n_used++ % loop->n_batches];
-
-        if (!rp_batcher_next(loop->batcher, batch, error) ||
-            !rp_trainer_forward_backward(loop->trainer, batch, NULL, error))
+    for (guint c = 0; c < calls; c++)
+        if (!rp_trainer_forward_backward(loop->trainer, batches[c], NULL, error))
             return FALSE;
-    }
     return rp_trainer_step(loop->trainer, error);
+}
+
+/* The place of the next step's batches. */
+static RpTokenBatch **
+step_batches(Loop *loop)
+{
+    guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+
+    return loop->batches + (loop->n_used++ % STEPS_IN_FLIGHT) * calls;
 }
 
 static void
@@ -264,7 +162,7 @@ warn_unsaved(const Loop *loop, guint64 step, GError *problem)
             g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE)
                 ? "; make room or lower checkpoint.keep"
                 : "");
-    if (step < (guint64)loop->job->run->steps && stop_signal == 0)
+    if (!loop->ending)
         fputs("training goes on\n", stderr);
     else
         fprintf(stderr, "the last one is %s\n", last != NULL ? last : "none");
@@ -302,27 +200,47 @@ save(Loop *loop, guint64 step, GError **error)
     return TRUE;
 }
 
+/* What was learned before the data's @problem is not lost. (transfer full): @problem */
+static gboolean
+save_before(Loop *loop, GError *problem, GError **error)
+{
+    guint64 step = loop->outcome->last_step;
+
+    loop->ending = TRUE;
+    if (step != loop->saved_step && !save(loop, step, error))
+        g_error_free(problem); /* a step before it failed */
+    else
+        g_propagate_error(error, problem);
+    return FALSE;
+}
+
 static gboolean
 run_steps(Loop *loop, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     RpTrainOutcome *outcome = loop->outcome;
+    guint calls = (guint)run->gradient_accumulation_steps;
     guint64 every = (guint64)run->checkpoint.every;
     guint64 step = outcome->first_step;
 
-    while (step < (guint64)run->steps && stop_signal == 0) {
-        if (!run_step(loop, error))
+    while (step < (guint64)run->steps && rp_train_stop_signal() == 0) {
+        RpTokenBatch **batches = step_batches(loop);
+        GError *problem = NULL;
+
+        if (!next_batches(loop, batches, calls, &problem))
+            return save_before(loop, problem, error);
+        if (!run_step(loop, batches, error))
             return FALSE;
         outcome->last_step = ++step;
 
-        gboolean asked = save_signal != 0;
+        gboolean asked = rp_train_take_save();
 
-        save_signal = 0;
         if ((asked || (every > 0 && step % every == 0)) && step < (guint64)run->steps &&
-            stop_signal == 0 && !save(loop, step, error))
+            rp_train_stop_signal() == 0 && !save(loop, step, error))
             return FALSE;
     }
-    outcome->signal = stop_signal;
+    outcome->signal = rp_train_stop_signal();
+    loop->ending = TRUE;
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
     return step == loop->saved_step || save(loop, step, error);
@@ -354,21 +272,6 @@ make_batches(Loop *loop)
         loop->batches[i] = rp_token_batch_new(&loop->job->batcher);
 }
 
-/* OUTPUT, run.yaml and metrics.jsonl. */
-static gboolean
-make_files(Loop *loop, GError **error)
-{
-    const RpRunFile *run = loop->job->run;
-    g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
-
-    if (g_mkdir_with_parents(run->output, 0777) != 0) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "output: cannot make \"%s\": %s", run->output, g_strerror(errno));
-        return FALSE;
-    }
-    return g_file_set_contents(copy, run->resolved, -1, error);
-}
-
 static gboolean
 start(Loop *loop, GError **error)
 {
@@ -398,22 +301,30 @@ start(Loop *loop, GError **error)
     }
     if (!loop->files)
         return TRUE;
-    return make_files(loop, error) &&
+    return rp_train_begin_output(run, loop->how, loop->outcome->first_step, error) &&
            rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
 }
 
+/* What is written of a run at its end, however it ended. */
 static gboolean
-write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
+write_rest(Loop *loop, GError **error)
 {
-    return rp_export_chrome(user_data, NULL, 0, stream, error);
+    const GError *unwritten = rp_train_metrics_error(loop->metrics);
+
+    if (unwritten != NULL)
+        fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
+    if (loop->how->trace == NULL)
+        return TRUE;
+    g_autoptr(RpTrace) trace = rp_trainer_steal_trace(loop->trainer);
+
+    return trace == NULL || rp_train_write_trace(loop->how->trace, trace, error);
 }
 
-static gboolean
-finish(Loop *loop, GError **error)
+static void
+tell_outcome(Loop *loop)
 {
     RpTrainOutcome *outcome = loop->outcome;
     const RpStepReport *last = rp_train_metrics_last(loop->metrics);
-    const GError *unwritten = rp_train_metrics_error(loop->metrics);
 
     if (last != NULL)
         outcome->last = *last;
@@ -424,13 +335,6 @@ finish(Loop *loop, GError **error)
 
         g_array_append_val(outcome->arena_bytes, bytes);
     }
-    if (unwritten != NULL)
-        fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
-    if (loop->how->trace == NULL)
-        return TRUE;
-    g_autoptr(RpTrace) trace = rp_trainer_steal_trace(loop->trainer);
-
-    return trace == NULL || rp_cli_write_file(loop->how->trace, write_chrome, trace, error);
 }
 
 /* What is left of a run that broke off. */
@@ -476,23 +380,27 @@ draw(Loop *loop)
 }
 
 gboolean
-rp_train_run(const RpTrainJob *job, const RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
+rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
 {
     g_auto(Loop) loop = {
         .job = job, .how = how, .outcome = outcome, .files = TRUE, .draw = can_draw(job->run)};
-    struct sigaction old[3];
+    g_autoptr(GError) unwritten = NULL;
     gboolean trained;
 
     if (!start(&loop, error))
         return FALSE;
-    catch_signals(old);
+    rp_train_catch_stop();
     trained = run_steps(&loop, error);
-    release_signals(old);
+    rp_train_release_stop();
     rp_train_metrics_clear_line();
     if (loop.draw)
         draw(&loop);
-    if (trained)
-        return finish(&loop, error);
+    if (trained) {
+        tell_outcome(&loop);
+        return write_rest(&loop, error);
+    }
+    if (!write_rest(&loop, &unwritten))
+        fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
     add_checkpoint(error, outcome->checkpoint);
     return FALSE;
 }
@@ -535,8 +443,17 @@ write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *
     return rp_safetensors_writer_finish(writer, error);
 }
 
+static gboolean
+run_first(Loop *loop, GError **error)
+{
+    RpTokenBatch **batches = step_batches(loop);
+
+    return next_batches(loop, batches, (guint)loop->job->run->gradient_accumulation_steps, error) &&
+           run_step(loop, batches, error);
+}
+
 gboolean
-rp_train_save_gradients(const RpTrainJob *job, const RpTrainHow *how, GError **error)
+rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, GError **error)
 {
     RpTrainOutcome outcome = {0};
     gboolean saved = FALSE;
@@ -544,7 +461,7 @@ rp_train_save_gradients(const RpTrainJob *job, const RpTrainHow *how, GError **e
     {
         g_auto(Loop) loop = {.job = job, .how = how, .outcome = &outcome};
 
-        saved = start(&loop, error) && run_step(&loop, error) &&
+        saved = start(&loop, error) && run_first(&loop, error) &&
                 rp_trainer_flush(loop.trainer, error) &&
                 write_gradients(loop.trainer, job->weights, how->save_gradients, error);
     }

@@ -268,11 +268,56 @@ schedule_args(const RpRunFile *run, gint64 round)
     };
 }
 
+/* A prediction that would not fit in memory is refused before anything long is done.
+ * @stages: of all passes; no partition has fewer
+ *
+ * actions = stages x micro-batches x calls x iterations, times two if stages go forward and
+ * backward. Iterations are fewer where they are longer: with the fewest stages, in the most rounds,
+ * there are the fewest actions.
+ */
+static gboolean
+check_size(const RpTrainJob *job, gboolean dispatched, guint stages, guint rounds, GError **error)
+{
+    const RpRunFile *run = job->run;
+    guint64 slots = (guint64)stages * rounds * (guint64)run->gradient_accumulation_steps;
+    RpSteadyWindow window =
+        rp_steady_window(run->n_devices, (guint)MIN(slots, (guint64)G_MAXUINT32));
+    double actions = (double)stages * (double)run->micro_batches *
+                     (double)run->gradient_accumulation_steps * window.iterations *
+                     (dispatched ? 1 : 2);
+
+    if (actions <= RP_CLI_MAX_FULL_ACTIONS)
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "micro_batches, gradient_accumulation_steps: expected at most %d compute actions "
+                "in a prediction, found %.0f or more (%u stages x %" G_GINT64_FORMAT
+                " micro-batches x %" G_GINT64_FORMAT " calls x %u iterations%s)",
+                RP_CLI_MAX_FULL_ACTIONS, actions, stages, run->micro_batches,
+                run->gradient_accumulation_steps, window.iterations,
+                dispatched ? "" : ", forward and backward");
+    return FALSE;
+}
+
+/* Before there is a partition: RoundPipe may come down to its fused stage. */
+static gboolean
+check_least_size(const RpTrainJob *job, GError **error)
+{
+    const RpRunFile *run = job->run;
+    const RpScheduleOps *schedule = rp_schedule_find(run->schedule, error);
+    gint64 rounds = run->round > 0 ? MAX(1, run->micro_batches / run->round) : run->micro_batches;
+
+    if (schedule == NULL)
+        return FALSE;
+    return schedule->dispatched ? check_size(job, TRUE, 1, (guint)rounds, error)
+                                : check_size(job, FALSE, run->n_devices, 1, error);
+}
+
 /* Messages of schedules and partitions speak of options; a run file has keys. */
 static void
 name_keys(GError *error)
 {
     static const char *const names[][2] = {
+        {"--micro-batches, --iterations", "micro_batches"},
         {"--forward-stages", "forward_stages"},
         {"--backward-stages", "backward_stages"},
         {"--micro-batches", "micro_batches"},
@@ -399,6 +444,10 @@ predict(RpTrainJob *job, const RpNetwork *network, GError **error)
 
     if (!place_head(job, error) || !resolve(job, run->round, &job->request, error))
         return FALSE;
+    if (!check_size(job, job->request.options.schedule->dispatched,
+                    job->request.partition->n_forward + job->request.partition->n_backward,
+                    job->request.options.micro_batches / job->request.options.round, error))
+        return FALSE;
     job->trace = simulate(job, network, &job->request, &job->plan, error);
     if (job->trace == NULL)
         return FALSE;
@@ -415,7 +464,7 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, GError **error)
     job->run = run;
     job->optimizer_threads = run->optimizer.threads > 0 ? (guint)run->optimizer.threads
                                                         : rp_cli_optimizer_threads(run->device_ops);
-    if (!open_model(job, error) || !open_data(job, error))
+    if (!check_least_size(job, error) || !open_model(job, error) || !open_data(job, error))
         return FALSE;
 
     RpNetwork *network =

@@ -1,6 +1,8 @@
 /**
- * roundpipe train, piece by piece: what is to be done (train-setup.c), the loop (train-loop.c),
- * what is written of it (train-metrics.c), drawn (train-plot.c) and printed (train-report.c).
+ * roundpipe train, piece by piece: what is to be done (train-setup.c), files that are read
+ * (train-files.c), the output directory (train-output.c), signals (train-signals.c), the loop
+ * (train-loop.c), what is written of it (train-metrics.c), drawn (train-plot.c) and printed
+ * (train-report.c).
  */
 #pragma once
 
@@ -92,14 +94,64 @@ void rp_train_metrics_clear_line(void);
 /* Why lines could not be written, or %NULL. */
 const GError *rp_train_metrics_error(const RpTrainMetrics *metrics);
 
-/* ---- train-loop.c ---- */
+/* ---- how ---- */
 
 typedef struct {
+    const char *run_file; /* its path */
     gboolean resume;
     char *checkpoint;           /* to go on from; found if it is not given */
     const char *trace;          /* measured, or %NULL */
     const char *save_gradients; /* %NULL: train */
+    int lock;                   /* of the output directory, to be closed; -1 = not locked yet */
 } RpTrainHow;
+
+/* ---- train-files.c ---- */
+
+/* Whether both are there and are one file. */
+gboolean rp_train_same_file(const char *a, const char *b);
+
+/* A file that reading would wait for, or never come to the end of, is refused. What is not there,
+ * or a directory, is for the reader to tell. @what: for messages. Errors: G_FILE_ERROR_INVAL */
+gboolean rp_train_check_regular(const char *what, const char *path, guint64 most_bytes,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A @path (nullable) that @option would write is none of the files that the run reads.
+ * Errors: G_FILE_ERROR_EXIST */
+gboolean rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
+                                 const RpTrainHow *how, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* For ui.perfetto.dev. Errors: those of rp_cli_write_file() */
+gboolean rp_train_write_trace(const char *path, RpTrace *trace,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- train-output.c ---- */
+
+/* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
+ * the way of a new run; that the output directory is there or can be made, and be written to; and
+ * that no other run writes there. Errors: G_FILE_ERROR_EXIST with the remedy, G_FILE_ERROR_AGAIN,
+ * G_FILE_ERROR, RP_CHECKPOINT_ERROR_* */
+gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Makes and locks the output directory, sets checkpoints behind @step aside, and writes run.yaml.
+ * Errors: G_FILE_ERROR */
+gboolean rp_train_begin_output(const RpRunFile *run, RpTrainHow *how, guint64 step,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- train-signals.c ---- */
+
+/* From now on SIGUSR1 asks for a checkpoint; it stays so until the process ends. */
+void rp_train_catch_save(void);
+/* Whether one was asked for since. */
+gboolean rp_train_take_save(void);
+
+/* SIGTERM and SIGINT are noted; SIGINT only once: the second ends the process, as without us. */
+void rp_train_catch_stop(void);
+void rp_train_release_stop(void);
+/* The last one, or 0. */
+int rp_train_stop_signal(void);
+
+/* ---- train-loop.c ---- */
 
 /* How training went. Zero-initialise. */
 typedef struct {
@@ -117,18 +169,13 @@ typedef struct {
 void rp_train_outcome_clear(RpTrainOutcome *outcome);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainOutcome, rp_train_outcome_clear)
 
-/* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
- * the way of a new run; and that the output directory is there or can be made, and be written to.
- * Errors: G_FILE_ERROR_EXIST with the remedy, G_FILE_ERROR, RP_CHECKPOINT_ERROR_* */
-gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
-                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Trains. Errors: those of the trainer, with the last checkpoint's path */
-gboolean rp_train_run(const RpTrainJob *job, const RpTrainHow *how, RpTrainOutcome *outcome,
+/* Trains. If data cannot be read on, what was learned until then is saved. Errors: those of the
+ * trainer and the data, with the last checkpoint's path */
+gboolean rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* One step that changes nothing; its gradients into a file. */
-gboolean rp_train_save_gradients(const RpTrainJob *job, const RpTrainHow *how,
+gboolean rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- train-plot.c ---- */

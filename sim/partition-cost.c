@@ -142,7 +142,7 @@ choose_paper(const CostContext *context, const RpPartitionSearch *search, GError
     }
     g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY,
                 "no partition of %s fits into %" G_GUINT64_FORMAT
-                " bytes of GPU memory: use a smaller micro-batch, a shorter sequence or LoRA",
+                " bytes of GPU memory: use a smaller micro-batch, a shorter sequence",
                 context->profile->model, context->memory_bytes);
     return NULL;
 }

@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 #include "cli/run-file.h"
+#include "core/schedule.h"
 
 #define LEAST "model: m\ndata: d.jsonl\noutput: o\nsequence_length: 64\nsteps: 10\n"
 
@@ -235,6 +236,91 @@ names_an_unknown_key_its_place_and_the_nearest_one(void **state)
 }
 
 static void
+knows_what_other_tools_call_a_key(void **state)
+{
+    static const char *const names[][2] = {
+        {"lr", "optimizer.learning_rate"},
+        {"batch", "micro_batch_size"},
+        {"batch_size", "micro_batch_size"},
+        {"per_device_train_batch_size", "micro_batch_size"},
+        {"seq_len", "sequence_length"},
+        {"max_seq_length", "sequence_length"},
+        {"sequence_len", "sequence_length"},
+        {"cutoff_len", "sequence_length"},
+        {"max_steps", "steps"},
+        {"num_steps", "steps"},
+        {"warmup", "optimizer.warmup_steps"},
+        {"gradient_accumulation", "gradient_accumulation_steps"},
+        {"output_dir", "output"},
+        {"base_model", "model"},
+        {"model_name_or_path", "model"},
+        {"datasets", "data"},
+        {"train_file", "data"},
+        {"weight_decay", "optimizer.weight_decay"},
+        {"save_steps", "checkpoint.every"},
+        {"save_total_limit", "checkpoint.keep"},
+        {"lr_scheduler_type", "optimizer.schedule"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *text = g_strconcat(LEAST, names[i][0], ": 1\n", NULL);
+        g_autofree char *in_file =
+            g_strdup_printf("run.yaml: line 6, column 1: no key \"%s\"; did you mean \"%s\"?",
+                            names[i][0], names[i][1]);
+        g_autofree char *set = g_strconcat(names[i][0], "=1", NULL);
+        g_autofree char *in_set =
+            g_strdup_printf("--set: no key \"%s\"; did you mean \"%s\"?", names[i][0], names[i][1]);
+
+        refuse(*state, text, NULL, in_file);
+        refuse(*state, LEAST, set, in_set);
+    }
+    refuse(*state, LEAST, "optimizer.lr=1",
+           "--set: no key \"optimizer.lr\"; did you mean \"optimizer.learning_rate\"?");
+}
+
+static void
+refuses_rounds_that_do_not_divide_or_leave_devices_idle(void **state)
+{
+    Fixture *fixture = *state;
+
+    refuse(fixture, LEAST "micro_batches: 12\nround: 5\n", NULL,
+           "run.yaml: line 7, column 8: round: expected a divisor of micro_batches (12) not below "
+           "the number of devices (1), found 5; use 6");
+    assert_true(g_error_matches(fixture->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE));
+    refuse(fixture, LEAST "devices: host:4\nround: 2\n", NULL,
+           "run.yaml: line 7, column 8: round: expected a divisor of micro_batches (8) not below "
+           "the number of devices (4), found 2; use 4");
+    refuse(fixture, LEAST "round: 9\n", NULL,
+           "run.yaml: line 6, column 8: round: expected a divisor of micro_batches (8) not below "
+           "the number of devices (1), found 9; use 8");
+    assert_non_null(parse(fixture, LEAST "devices: host:4\nround: 4\n", NULL));
+    assert_int_equal(fixture->run->round, 4);
+    assert_non_null(parse(fixture, LEAST "schedule: gpipe\nround: 8\n", NULL));
+}
+
+static void
+refuses_deep_nesting_at_once(void **state)
+{
+    g_autofree char *deep = g_strnfill(100000, '[');
+    g_autofree char *dashes = g_strnfill(1000, '-');
+    g_autoptr(GString) steps = g_string_new("a:\n");
+
+    refuse(*state, deep, NULL,
+           "run.yaml: line 1, column 17: expected at most 16 levels, found more");
+    for (gsize i = 1; i < strlen(dashes); i += 2)
+        dashes[i] = ' ';
+    refuse(*state, dashes, NULL,
+           "run.yaml: line 1, column 33: expected at most 16 levels, found more");
+    for (guint i = 1; i < 17; i++)
+        g_string_append_printf(steps, "%*sa:%s\n", (int)i, "", i == 16 ? " 1" : "");
+    refuse(*state, steps->str, NULL,
+           "run.yaml: line 17, column 17: expected at most 16 levels, found more");
+    /* 16 levels are read, and wrong for what they say */
+    refuse(*state, "seed: [[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]\n", NULL,
+           "run.yaml: line 1, column 7: seed: expected a value, found a list");
+}
+
+static void
 refuses_a_key_twice_or_none_where_one_is_needed(void **state)
 {
     Fixture *fixture = *state;
@@ -245,9 +331,10 @@ refuses_a_key_twice_or_none_where_one_is_needed(void **state)
            "run.yaml: line 6, column 23: optimizer.beta1: expected once, found again (first on "
            "line 6)");
     refuse(fixture, "model: m\n", NULL,
-           "run.yaml: data: expected text of 1 to 4096 bytes, found nothing");
+           "run.yaml: data: required: expected text of 1 to 4096 bytes, found nothing");
     refuse(fixture, "model: m\ndata: d\noutput: o\nsequence_length: 8\n", NULL,
-           "run.yaml: steps: expected a whole number from 1 to 1000000000000, found nothing");
+           "run.yaml: steps: required: expected a whole number from 1 to 1000000000000, found "
+           "nothing");
     refuse(fixture, LEAST,
            "steps=", "--set steps: expected a whole number from 1 to 1000000000000, found nothing");
     refuse(fixture, LEAST "devices: ''\n", NULL,
@@ -311,6 +398,11 @@ refuses_values_out_of_range(void **state)
            "1048576, found \"99999999999999999999\"");
     refuse(fixture, LEAST, "optimizer.beta2=1",
            "--set optimizer.beta2: expected a number from 0 to less than 1, found \"1\"");
+    refuse(fixture, LEAST, "optimizer.epsilon=0",
+           "--set optimizer.epsilon: expected a number from 1e-30 to 1, found \"0\"");
+    refuse(fixture, LEAST "optimizer:\n  epsilon: 1e-50\n", NULL,
+           "run.yaml: line 7, column 12: optimizer.epsilon: expected a number from 1e-30 to 1, "
+           "found \"1e-50\"");
     refuse(fixture, LEAST, "optimizer.learning_rate=nan",
            "--set optimizer.learning_rate: expected a number from 0 to 1000, found \"nan\"");
     refuse(fixture, LEAST "devices: host:0\n", NULL,
@@ -420,6 +512,9 @@ main(void)
         TEST(takes_a_list_of_stages_as_text_or_as_a_list),
         TEST(lets_the_command_line_win_and_the_last_word_of_it),
         TEST(names_an_unknown_key_its_place_and_the_nearest_one),
+        TEST(knows_what_other_tools_call_a_key),
+        TEST(refuses_rounds_that_do_not_divide_or_leave_devices_idle),
+        TEST(refuses_deep_nesting_at_once),
         TEST(refuses_a_key_twice_or_none_where_one_is_needed),
         TEST(refuses_values_of_the_wrong_type),
         TEST(refuses_values_out_of_range),

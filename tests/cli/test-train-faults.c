@@ -224,7 +224,7 @@ keeps_the_last_checkpoint_when_files_may_not_grow(void **state)
     (void)state;
     succeed(TRAIN "grown --set steps=3 --set checkpoint.keep=1", NULL);
     g_auto(RpCliRun) stuck =
-        rp_cli_shell("trap '' XFSZ; ulimit -f 8; exec $ROUNDPIPE " TRAIN
+        rp_cli_shell("ulimit -f 8; exec $ROUNDPIPE " TRAIN
                      "grown --set checkpoint.keep=1 --set checkpoint.every=1 --resume");
     g_autofree char *names = rp_train_files_list("grown");
 
@@ -249,7 +249,7 @@ refuses_memory_that_is_too_small(void **state)
     REFUSE(TRAIN "memory --set host_memory=1KiB", 1, "host memory: ", "host_memory is 1024",
            "use fewer devices");
     REFUSE(TRAIN "memory --set host_memory=400KiB", 1,
-           "host memory: ", "the largest part is optimizer state with ", "add host memory");
+           "host memory: ", "the largest part is optimizer state with ", "more host memory");
     REFUSE(TRAIN "memory --set device_memory=1KiB", 1, "device memory", "the limit is 1024 bytes");
     assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
 }

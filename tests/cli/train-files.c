@@ -89,7 +89,8 @@ rp_train_files_list(const char *name)
     if (directory == NULL)
         fail_msg("no directory %s", path);
     while ((entry = g_dir_read_name(directory)) != NULL)
-        g_ptr_array_add(names, g_strdup(entry));
+        if (strcmp(entry, ".lock") != 0)
+            g_ptr_array_add(names, g_strdup(entry));
     g_ptr_array_sort(names, compare_names);
     g_ptr_array_add(names, NULL);
     return g_strjoinv(" ", (char **)names->pdata);

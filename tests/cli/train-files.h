@@ -19,7 +19,7 @@ int rp_train_files_teardown(void **state);
 void rp_train_files_write(const char *name, const char *data, gssize length);
 char *rp_train_files_read(const char *name, gsize *length);
 
-/* Names in @T/@name, sorted, joined by spaces. (transfer full) */
+/* Names in @T/@name but the lock, sorted, joined by spaces. (transfer full) */
 char *rp_train_files_list(const char *name);
 
 /* The lines of @T/@output/metrics.jsonl without their times. (transfer full) */

@@ -1,0 +1,321 @@
+/* What `roundpipe train` writes over, and what it does not: the output directory of another run, a
+ * branch that is left, files that are somebody's. */
+#include "tests/cli/train-files.h"
+
+#define TRAIN "train @T/run.yaml --set output=@T/"
+
+/* A run that fails: one line on stderr with @part. */
+static void
+refuse(const char *line, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    if (run.code != 1 || strstr(run.err, part) == NULL ||
+        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
+        fail_msg("%s: exit code %d, expected one line with \"%s\": %s", line, run.code, part,
+                 run.err);
+}
+
+/* Runs @line to its end; stderr is expected to be @words. */
+static void
+succeed(const char *line, const char *words)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    if (run.code != 0 || strcmp(run.err, words) != 0)
+        fail_msg("%s: exit code %d, expected 0 and \"%s\": %s", line, run.code, words, run.err);
+}
+
+static void
+shell(const char *line)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("%s", line);
+
+    if (run.code != 0)
+        fail_msg("%s: exit code %d: %s", line, run.code, run.err);
+}
+
+static void
+assert_names(const char *output, const char *expected)
+{
+    g_autofree char *names = rp_train_files_list(output);
+
+    assert_string_equal(names, expected);
+}
+
+/* ---- the branch that is left ---- */
+
+#define EVERY " --set steps=6 --set checkpoint.every=2 --set optimizer.schedule=constant"
+
+static void
+sets_checkpoints_aside_that_a_resume_leaves_behind(void **state)
+{
+    g_autofree char *root = rp_cli_temporary("branch");
+    g_autofree char *note =
+        g_strdup_printf("roundpipe train: note: %s: checkpoints behind step 2 are set aside as "
+                        "abandoned-checkpoint-4, abandoned-checkpoint-6\n",
+                        root);
+    g_autofree char *second =
+        g_strdup_printf("roundpipe train: note: %s: checkpoints behind step 2 are set aside as "
+                        "abandoned-checkpoint-4-2\n",
+                        root);
+
+    (void)state;
+    succeed(TRAIN "branch" EVERY, "");
+    succeed(TRAIN "branch --resume=@T/branch/checkpoint-2" EVERY
+                  " --set steps=4 --set optimizer.learning_rate=1e-4 --set checkpoint.keep=2",
+            note);
+    assert_names("branch", "abandoned-checkpoint-4 abandoned-checkpoint-6 checkpoint-2 "
+                           "checkpoint-4 metrics.jsonl run.yaml");
+    /* the last is that of the new branch */
+    g_autofree char *learned = rp_train_files_learned("branch");
+    succeed(TRAIN "branch --resume" EVERY " --set steps=4", "");
+    g_autofree char *after = rp_train_files_learned("branch");
+    assert_string_equal(learned, after);
+    /* names that are taken stay */
+    succeed(TRAIN "branch --resume=@T/branch/checkpoint-2" EVERY " --set steps=4", second);
+    assert_names("branch", "abandoned-checkpoint-4 abandoned-checkpoint-4-2 abandoned-checkpoint-6 "
+                           "checkpoint-2 checkpoint-4 metrics.jsonl run.yaml");
+}
+
+static void
+sets_nothing_aside_if_it_does_not_come_to_a_step(void **state)
+{
+    (void)state;
+    succeed(TRAIN "stays" EVERY, "");
+    refuse(TRAIN "stays --resume=@T/stays/checkpoint-2 --set seed=9" EVERY, "the seed 0");
+    assert_names("stays", "checkpoint-2 checkpoint-4 checkpoint-6 metrics.jsonl run.yaml");
+}
+
+/* ---- another run ---- */
+
+static void
+refuses_an_output_that_another_run_writes_to(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "$ROUNDPIPE " TRAIN "shared --set steps=100000 >/dev/null & pid=$!; "
+        "until [ -s @T/shared/metrics.jsonl ]; do sleep 0.02; done; "
+        "$ROUNDPIPE " TRAIN "shared; echo $?; $ROUNDPIPE " TRAIN "shared --resume; echo $?; "
+        "$ROUNDPIPE " TRAIN "shared --dry-run >/dev/null; echo $?; kill -TERM $pid; wait $pid");
+    g_autofree char *directory = rp_cli_temporary("shared");
+    g_autofree char *line =
+        g_strdup_printf("roundpipe train: output: %s: another run writes there; wait for its end, "
+                        "or choose another with --set output=DIRECTORY\n",
+                        directory);
+    g_autofree char *twice = g_strconcat(line, line, NULL);
+
+    (void)state;
+    assert_int_equal(run.code, 143);
+    assert_string_equal(run.out, "1\n1\n0\n");
+    assert_string_equal(run.err, twice);
+    /* the lock went with the process */
+    g_auto(RpCliRun) resumed =
+        rp_cli_run(TRAIN "shared --set steps=100000 --resume --save-gradients "
+                         "@T/shared.safetensors");
+    assert_int_equal(resumed.code, 0);
+}
+
+/* ---- what is somebody's ---- */
+
+static void
+overwrites_no_file_that_no_run_wrote(void **state)
+{
+    static const char *const names[] = {"run.yaml", "metrics.jsonl", "training_loss.png"};
+
+    (void)state;
+    succeed(TRAIN "source --set steps=1", "");
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *file = g_strdup_printf("mine%u/%s", i, names[i]);
+        g_autofree char *fresh =
+            g_strdup_printf(TRAIN "mine%u --set data=@T/no.jsonl --set plot_loss=true", i);
+        g_autofree char *resumed = g_strdup_printf("%s --resume=@T/source/checkpoint-1", fresh);
+        g_autofree char *expected = g_strdup_printf("expected no %s there", names[i]);
+        g_autofree char *directory = g_strdup_printf("mine%u", i);
+        g_autofree char *path = rp_cli_temporary(directory);
+        g_autofree char *lock = g_build_filename(path, ".lock", NULL);
+
+        assert_int_equal(g_mkdir_with_parents(path, 0777), 0);
+        rp_train_files_write(file, "mine", -1);
+        refuse(fresh, expected);
+        refuse(resumed, expected);
+        g_autofree char *text = rp_train_files_read(file, NULL);
+        assert_string_equal(text, "mine");
+        assert_false(g_file_test(lock, G_FILE_TEST_EXISTS));
+    }
+}
+
+/* A run that ended before its first checkpoint has left files of its own. */
+static void
+begins_anew_where_a_run_left_no_checkpoint(void **state)
+{
+    (void)state;
+    succeed(TRAIN "anew --set steps=2", "");
+    shell("rm -r @T/anew/checkpoint-2");
+    succeed(TRAIN "anew --set steps=1", "");
+    assert_names("anew", "checkpoint-1 metrics.jsonl run.yaml");
+}
+
+static void
+leaves_the_run_file_alone_that_it_was_started_with(void **state)
+{
+    (void)state;
+    succeed(TRAIN "own --set steps=2", "");
+    shell("echo '# mine' >> @T/own/run.yaml; cp @T/own/run.yaml @T/own.yaml");
+    succeed("train @T/own/run.yaml --set steps=3 --resume", "");
+    g_autofree char *expected = rp_train_files_read("own.yaml", NULL);
+    g_autofree char *found = rp_train_files_read("own/run.yaml", NULL);
+    assert_string_equal(expected, found);
+    shell("rm -r @T/own/checkpoint-*");
+    refuse("train @T/own/run.yaml", "expected no run.yaml there, it would be overwritten");
+    succeed("train @T/own/run.yaml --set output=@T/other --set steps=1", "");
+}
+
+static void
+writes_over_no_file_that_it_reads(void **state)
+{
+    static const struct {
+        const char *line;
+        const char *part;
+    } cases[] = {
+        {"--save-gradients @T/model/model.safetensors", "which is a file of the model"},
+        {"--save-gradients @T/link.safetensors", "which is a file of the model"},
+        {"--trace @T/model/config.json", "--trace: expected a file that the run does not read"},
+        {"--trace @T/model/config.json --dry-run", "which is a file of the model"},
+        {"--trace @T/data.jsonl", "which is the data"},
+        {"--trace @T/run.yaml", "which is the run file"},
+        {"--set trace=@T/times.json", "which is the profile"},
+        {"--resume=@T/read/checkpoint-1 --trace @T/read/checkpoint-1/manifest.json",
+         "which is a file of the checkpoint"},
+    };
+
+    (void)state;
+    succeed(TRAIN "read --set steps=1", "");
+    shell("ln @T/model/model.safetensors @T/link.safetensors; cp -r @T/model @T/before; "
+          "cp @T/data.jsonl @T/times.json @T/run.yaml @T/read/checkpoint-1/manifest.json "
+          "@T/before");
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *line = g_strdup_printf(TRAIN "no %s", cases[i].line);
+
+        refuse(line, cases[i].part);
+    }
+    shell("cd @T/before && cmp config.json ../model/config.json && "
+          "cmp model.safetensors ../model/model.safetensors && cmp data.jsonl ../data.jsonl && "
+          "cmp times.json ../times.json && cmp run.yaml ../run.yaml && "
+          "cmp manifest.json ../read/checkpoint-1/manifest.json");
+}
+
+/* ---- what is not read ---- */
+
+static void
+reads_no_run_file_or_profile_that_may_have_no_end(void **state)
+{
+    (void)state;
+    shell("mkfifo @T/fifo; truncate -s 1G @T/large.yaml");
+    refuse("train @T/fifo", "fifo: expected a regular file");
+    refuse("train /dev/zero", "/dev/zero: expected a regular file");
+    refuse("train @T/large.yaml", "large.yaml: expected at most 1048576 bytes, found 1073741824");
+    refuse(TRAIN "no --set profile=@T/fifo", "profile: ");
+    refuse(TRAIN "no --set profile=/dev/zero", "profile: /dev/zero: expected a regular file");
+}
+
+/* ---- what is left of a run that breaks off ---- */
+
+/* @T/late.jsonl: samples that have a target, then none that has. */
+static void
+write_late(guint good)
+{
+    g_autoptr(GString) data = g_string_new(NULL);
+
+    for (guint i = 0; i < good + 40; i++)
+        g_string_append_printf(data, "{\"input_ids\":[1,2,%u],\"labels\":[1,%d,-100]}\n",
+                               i % 30 + 3, i < good ? 2 : -100);
+    rp_train_files_write("late.jsonl", data->str, -1);
+}
+
+#define LATE                                                                                       \
+    " --set data=@T/late.jsonl --set shuffle=false --set steps=100 "                               \
+    "--set optimizer.schedule=constant"
+
+static void
+saves_what_was_learned_before_data_without_targets(void **state)
+{
+    (void)state;
+    write_late(14);
+    refuse(TRAIN "late --trace @T/late.json" LATE, "late/checkpoint-4");
+    succeed(TRAIN "late" LATE " --set steps=4 --resume", "");
+    succeed(TRAIN "good" LATE " --set steps=4", "");
+    g_autofree char *expected = rp_train_files_learned("good");
+    g_autofree char *found = rp_train_files_learned("late");
+    assert_string_equal(expected, found);
+    shell("cmp @T/good/checkpoint-4/model.safetensors @T/late/checkpoint-4/model.safetensors");
+    /* the trace is written too */
+    g_autofree char *trace = rp_train_files_read("late.json", NULL);
+    g_autoptr(JsonNode) root = json_from_string(trace, NULL);
+    assert_non_null(root);
+    assert_non_null(rp_cli_member(root, "traceEvents.100"));
+}
+
+/* In the middle of a step: the data stay before its first call. */
+static void
+saves_the_place_of_the_last_whole_step(void **state)
+{
+    (void)state;
+    write_late(12);
+    refuse(TRAIN "calls --set gradient_accumulation_steps=2" LATE, "calls/checkpoint-1");
+    g_autofree char *text = rp_train_files_read("calls/checkpoint-1/trainer_state.json", NULL);
+    assert_non_null(strstr(text, "\"position\":8,"));
+    assert_non_null(strstr(text, "\"iterations\":2,"));
+}
+
+static void
+tells_that_metrics_are_missing_also_of_a_run_that_breaks_off(void **state)
+{
+    (void)state;
+    write_late(160);
+    g_auto(RpCliRun) run = rp_cli_shell("ulimit -f 4; exec $ROUNDPIPE " TRAIN "short" LATE);
+
+    assert_int_equal(run.code, 1);
+    assert_non_null(strstr(run.err, "warning: no checkpoint of step 40: "));
+    assert_non_null(strstr(run.err, "the last one is none\n"));
+    assert_non_null(strstr(run.err, "short/metrics.jsonl\": "));
+    assert_non_null(strstr(run.err, "no checkpoint was saved before"));
+}
+
+/* ---- a request to save that comes early ---- */
+
+/* From /proc: SIGUSR1 is caught, SIGTERM is not: there are no steps yet, or none any more. */
+#define EARLY "'SigCgt:.*[012389ab][2367abef][0-9a-f][0-9a-f]$'"
+
+static void
+stands_a_request_to_save_before_the_first_step(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell("$ROUNDPIPE " TRAIN "early --set profile=auto >/dev/null & pid=$!; "
+                     "until grep -q " EARLY " /proc/$pid/status; do kill -0 $pid || exit 9; done; "
+                     "kill -USR1 $pid && wait $pid");
+
+    (void)state;
+    if (run.code != 0)
+        fail_msg("exit code %d: %s", run.code, run.err);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sets_checkpoints_aside_that_a_resume_leaves_behind),
+        cmocka_unit_test(sets_nothing_aside_if_it_does_not_come_to_a_step),
+        cmocka_unit_test(refuses_an_output_that_another_run_writes_to),
+        cmocka_unit_test(overwrites_no_file_that_no_run_wrote),
+        cmocka_unit_test(begins_anew_where_a_run_left_no_checkpoint),
+        cmocka_unit_test(leaves_the_run_file_alone_that_it_was_started_with),
+        cmocka_unit_test(writes_over_no_file_that_it_reads),
+        cmocka_unit_test(reads_no_run_file_or_profile_that_may_have_no_end),
+        cmocka_unit_test(saves_what_was_learned_before_data_without_targets),
+        cmocka_unit_test(saves_the_place_of_the_last_whole_step),
+        cmocka_unit_test(tells_that_metrics_are_missing_also_of_a_run_that_breaks_off),
+        cmocka_unit_test(stands_a_request_to_save_before_the_first_step),
+    };
+
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+}
