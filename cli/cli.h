@@ -76,6 +76,10 @@ gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNU
 gboolean rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Writes a trace without its plan, in Chrome's format. Errors: G_IO_ERROR naming @path */
+gboolean rp_cli_write_trace(const char *path, RpTrace *trace,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* A directory of the shipped profiles, as "rtx4090", or (%NULL) the one above them: in the source
  * tree as long as that exists, else where `meson install` puts them. (transfer full) */
 char *rp_cli_shipped_profiles(const char *part);

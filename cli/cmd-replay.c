@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "cli/result.h"
-#include "core/export.h"
 #include "core/units.h"
 #include "core/verify.h"
 #include "exec/engine/engine.h"
@@ -259,12 +258,6 @@ print_text(const RpRequest *request, const RpProfile *profile, const Comparison 
 }
 
 static gboolean
-write_chrome(GOutputStream *stream_out, gpointer user_data, GError **error)
-{
-    return rp_export_chrome(user_data, NULL, 0, stream_out, error);
-}
-
-static gboolean
 check_args(const ReplayArgs *args, GError **error)
 {
     if (args->trace != NULL && strcmp(args->trace, "-") == 0) {
@@ -313,7 +306,7 @@ run(const RpScheduleArgs *args, const ReplayArgs *replay_args, const char *path,
     if (!measure(&request, profile, plan, &comparison, error))
         return FALSE;
     if (replay_args->trace != NULL &&
-        !rp_cli_write_file(replay_args->trace, write_chrome, comparison.timed.trace, error))
+        !rp_cli_write_trace(replay_args->trace, comparison.timed.trace, error))
         return FALSE;
     if (args->json)
         print_json(&request, profile, &comparison);

@@ -48,7 +48,7 @@ end_dry(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, GEr
 {
     if (args->json)
         rp_train_print_json(job, NULL);
-    return how->trace == NULL || rp_train_write_trace(how->trace, job->trace, error);
+    return how->trace == NULL || rp_cli_write_trace(how->trace, job->trace, error);
 }
 
 static gboolean

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/config.h"
+#include "core/export.h"
 
 gboolean
 rp_cli_check_writable(const char *path, GError **error)
@@ -86,4 +87,16 @@ rp_cli_shipped_profiles(const char *part)
 
     return g_build_filename(source ? RP_SOURCE_PROFILES_DIR : RP_INSTALLED_PROFILES_DIR, part,
                             NULL);
+}
+
+static gboolean
+write_chrome(GOutputStream *stream, gpointer trace, GError **error)
+{
+    return rp_export_chrome(trace, NULL, 0, stream, error);
+}
+
+gboolean
+rp_cli_write_trace(const char *path, RpTrace *trace, GError **error)
+{
+    return rp_cli_write_file(path, write_chrome, trace, error);
 }

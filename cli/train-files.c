@@ -4,8 +4,6 @@
 #include <glib/gstdio.h>
 #include <sys/stat.h>
 
-#include "core/export.h"
-
 gboolean
 rp_train_same_file(const char *a, const char *b)
 {
@@ -78,16 +76,4 @@ rp_train_check_no_input(const char *option, const char *path, const RpRunFile *r
         return FALSE;
     }
     return TRUE;
-}
-
-static gboolean
-write_chrome(GOutputStream *stream, gpointer trace, GError **error)
-{
-    return rp_export_chrome(trace, NULL, 0, stream, error);
-}
-
-gboolean
-rp_train_write_trace(const char *path, RpTrace *trace, GError **error)
-{
-    return rp_cli_write_file(path, write_chrome, trace, error);
 }

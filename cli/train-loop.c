@@ -317,7 +317,7 @@ write_rest(Loop *loop, GError **error)
         return TRUE;
     g_autoptr(RpTrace) trace = rp_trainer_steal_trace(loop->trainer);
 
-    return trace == NULL || rp_train_write_trace(loop->how->trace, trace, error);
+    return trace == NULL || rp_cli_write_trace(loop->how->trace, trace, error);
 }
 
 static void

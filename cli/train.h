@@ -120,10 +120,6 @@ gboolean rp_train_check_regular(const char *what, const char *path, guint64 most
 gboolean rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
                                  const RpTrainHow *how, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* For ui.perfetto.dev. Errors: those of rp_cli_write_file() */
-gboolean rp_train_write_trace(const char *path, RpTrace *trace,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* ---- train-output.c ---- */
 
 /* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
