@@ -168,7 +168,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
     }
     subject->optimizer_threads = args->optimizer_threads > 0
                                      ? (guint)args->optimizer_threads
-                                     : rp_cli_optimizer_threads(subject->ops);
+                                     : rp_cli_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) || !open_weights(subject, error) ||
         !read_dtype(args, subject, error))
         return FALSE;

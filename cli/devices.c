@@ -70,7 +70,17 @@ rp_cli_parse_devices(const char *text, const RpDeviceOps **devices, guint *n, GE
 }
 
 guint
-rp_cli_optimizer_threads(const RpDeviceOps *devices)
+rp_cli_optimizer_threads(const RpDeviceOps *devices, guint n)
 {
-    return devices->host_memory ? 1 : rp_usable_processors();
+    const guint processors = rp_usable_processors();
+
+    if (devices->host_memory)
+        return 1;
+    return processors > n ? processors - n : processors;
+}
+
+char *
+rp_cli_device_processors(guint n)
+{
+    return rp_usable_processors() > n ? g_strdup_printf("0-%u", n - 1) : NULL;
 }

@@ -44,6 +44,7 @@ update_options(const RpTrainJob *job)
         .scale_loss = job->network.dtype == RP_DTYPE_FP16,
         .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
         .threads = job->optimizer_threads,
+        .avoid_cpus = job->device_processors,
     };
 
     update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;

@@ -15,6 +15,7 @@
 void
 rp_train_job_clear(RpTrainJob *job)
 {
+    g_clear_pointer(&job->device_processors, g_free);
     g_clear_pointer(&job->trace, rp_trace_free);
     g_clear_pointer(&job->plan, rp_plan_free);
     rp_request_clear(&job->request);
@@ -462,8 +463,10 @@ gboolean
 rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, GError **error)
 {
     job->run = run;
-    job->optimizer_threads = run->optimizer.threads > 0 ? (guint)run->optimizer.threads
-                                                        : rp_cli_optimizer_threads(run->device_ops);
+    job->device_processors = rp_cli_device_processors(run->n_devices);
+    job->optimizer_threads = run->optimizer.threads > 0
+                                 ? (guint)run->optimizer.threads
+                                 : rp_cli_optimizer_threads(run->device_ops, run->n_devices);
     if (!check_least_size(job, error) || !open_model(job, error) || !open_data(job, error))
         return FALSE;
 

@@ -28,6 +28,7 @@ typedef struct {
     RpProfile *profile;
     guint64 device_memory_bytes; /* limit of each device; 0 = none */
     guint optimizer_threads;
+    char *device_processors; /* that the optimizer's threads keep off; or %NULL */
     RpRequest request;
     RpPlan *plan;      /* a few iterations, to predict with */
     RpTrace *trace;    /* predicted */
