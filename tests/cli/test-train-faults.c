@@ -193,6 +193,7 @@ goes_on_when_the_disk_is_full_and_keeps_what_there_is(void **state)
     shell("mkdir @T/small");
     if (!mount_small(path, "640k")) {
         print_message("           not allowed to mount\n");
+        g_clear_pointer(&path, g_free); /* skip() jumps */
         skip();
     }
     g_auto(RpCliRun) full = rp_cli_run(TRAIN "small/out --set steps=12 --set checkpoint.every=2 "
