@@ -46,8 +46,12 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
         return FALSE;
     }
     if (count == 0 || given > count) {
+        const char *problem = rp_cuda_no_device_text();
+
         g_set_error(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
-                    "expected %u GPU%s, CUDA finds %u", MAX(given, 1), given > 1 ? "s" : "", count);
+                    "expected %u GPU%s, CUDA finds %u%s%s: see nvidia-smi and CUDA_VISIBLE_DEVICES",
+                    MAX(given, 1), given > 1 ? "s" : "", count, problem != NULL ? ", " : "",
+                    problem != NULL ? problem : "");
         return FALSE;
     }
     *devices = cuda;

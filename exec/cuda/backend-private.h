@@ -90,6 +90,7 @@ struct _RpCuda {
     guint8 *broken;    /* pinned, [RP_FEED_RING x M][n_layers]: outputs that are not finite */
     RpCudaLoss *calls; /* [RP_FEED_RING x M] */
     gboolean opened;
+    gboolean stuck; /* a stream never ends: it keeps what it may still use */
     _Atomic gboolean cancelled;
 };
 

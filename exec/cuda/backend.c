@@ -5,54 +5,53 @@
 #include "core/units.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/cuda/profile-probe.h"
+#include "exec/train/arena-check.h"
 
 #define SIDE_ALIGNMENT 256
 
 /* ---- devices ---- */
 
+/* CUDA's own words do not say how much there is. */
 static gboolean
-check_limits(const RpCuda *cuda, const guint64 *bytes, GError **error)
+fail_memory(const RpCudaDevice *device, guint64 bytes, GError **error)
 {
-    const guint64 limit = cuda->options.memory_bytes;
+    gsize free_bytes = 0, total_bytes = 0;
 
-    for (guint g = 0; limit > 0 && g < cuda->map.gpus; g++) {
-        if (bytes[g] <= limit)
-            continue;
-        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
-                    "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT
-                    " more than the limit of %" G_GUINT64_FORMAT
-                    ": use more stages or smaller micro-batches, or raise the limit",
-                    g, bytes[g], bytes[g] - limit, limit);
-        return FALSE;
-    }
-    return TRUE;
+    (void)cudaGetLastError();
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        return rp_cuda_check(device->index, cudaErrorMemoryAllocation, "cudaMalloc", error);
+    g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
+                "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, of %" G_GUINT64_FORMAT
+                " bytes %" G_GUINT64_FORMAT
+                " are free: use more stages or smaller micro-batches, or free the device",
+                device->index, bytes, (guint64)total_bytes, (guint64)free_bytes + device->bytes);
+    return FALSE;
+}
+
+/* @bytes: taken now; @needed_bytes: with what was taken before */
+static gboolean
+take_memory(const RpCudaDevice *device, void **memory, guint64 bytes, guint64 needed_bytes,
+            GError **error)
+{
+    const cudaError_t status = cudaMalloc(memory, bytes);
+
+    if (status == cudaSuccess)
+        return TRUE;
+    *memory = NULL;
+    return status == cudaErrorMemoryAllocation
+               ? fail_memory(device, needed_bytes, error)
+               : rp_cuda_check(device->index, status, "cudaMalloc", error);
 }
 
 static gboolean
 open_arena(RpCudaDevice *device, guint64 bytes, GError **error)
 {
-    gsize free_bytes = 0, total_bytes = 0;
-    cudaError_t status;
-
     if (bytes == 0)
         return TRUE;
-    status = cudaMalloc((void **)&device->memory, bytes);
-    if (status == cudaSuccess) {
-        device->bytes = bytes;
-        return rp_cuda_check(device->index, cudaMemset(device->memory, 0, bytes), "cudaMemset",
-                             error);
-    }
-    device->memory = NULL;
-    if (status != cudaErrorMemoryAllocation ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
-        return rp_cuda_check(device->index, status, "cudaMalloc", error);
-    (void)cudaGetLastError();
-    g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
-                "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, of %" G_GUINT64_FORMAT
-                " bytes %" G_GUINT64_FORMAT
-                " are free: use more stages or smaller micro-batches, or free the device",
-                device->index, bytes, (guint64)total_bytes, (guint64)free_bytes);
-    return FALSE;
+    if (!take_memory(device, (void **)&device->memory, bytes, bytes, error))
+        return FALSE;
+    device->bytes = bytes;
+    return rp_cuda_check(device->index, cudaMemset(device->memory, 0, bytes), "cudaMemset", error);
 }
 
 /* What a device needs that the plan knows nothing of. */
@@ -62,8 +61,8 @@ open_side(RpCuda *cuda, RpCudaDevice *device, GError **error)
     const gsize target_bytes = rp_align_up(cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
     const gsize loss_bytes = RP_FEED_RING * (gsize)cuda->micro_batches * sizeof(double);
 
-    if (!rp_cuda_check(device->index, cudaMalloc(&device->side, target_bytes + loss_bytes),
-                       "cudaMalloc of targets and losses", error))
+    if (!take_memory(device, &device->side, target_bytes + loss_bytes,
+                     device->bytes + target_bytes + loss_bytes, error))
         return FALSE;
     device->targets = device->side;
     device->losses = (double *)(void *)((guint8 *)device->side + target_bytes);
@@ -161,25 +160,16 @@ open_host(RpCuda *cuda, guint64 bytes, GError **error)
     return rp_home_attach(cuda->map.home, memory, bytes, error);
 }
 
-/* Whether what is open is enough. */
 static gboolean
 check_open(const RpCuda *cuda, const guint64 *bytes, GError **error)
 {
     const guint gpus = cuda->map.gpus;
+    g_autofree guint64 *open = g_new(guint64, (gsize)gpus + 1);
 
-    for (guint i = 0; i <= gpus; i++) {
-        const guint64 open =
-            i < gpus ? cuda->devices[i].bytes : rp_cuda_host_arena_report(cuda->host).arena_bytes;
-
-        if (bytes[i] <= open)
-            continue;
-        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
-                    "arena %u has grown to %" G_GUINT64_FORMAT
-                    " bytes since it was opened with %" G_GUINT64_FORMAT,
-                    i, bytes[i], open);
-        return FALSE;
-    }
-    return TRUE;
+    for (guint g = 0; g < gpus; g++)
+        open[g] = cuda->devices[g].bytes;
+    open[gpus] = rp_cuda_host_arena_report(cuda->host).arena_bytes;
+    return rp_arena_check_open(bytes, open, gpus + 1, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY, error);
 }
 
 /* What was opened of a backend that fails to open is closed when it is freed. */
@@ -193,7 +183,8 @@ open_arenas(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
     if (cuda->opened)
         return check_open(cuda, bytes, error);
     g_return_val_if_fail(cuda->host == NULL && cuda->losses == NULL, FALSE); /* failed before */
-    if (!check_limits(cuda, bytes, error))
+    if (!rp_arena_check_limits(bytes, gpus, cuda->options.memory_bytes, RP_CUDA_ERROR,
+                               RP_CUDA_ERROR_MEMORY, error))
         return FALSE;
     for (guint g = 0; g < gpus; g++) {
         if (!open_device(cuda, &cuda->devices[g], bytes[g], error))
@@ -327,7 +318,7 @@ cuda_backend_free(RpBackend *backend)
 {
     RpCuda *cuda = (RpCuda *)backend;
 
-    if (cuda == NULL)
+    if (cuda == NULL || cuda->stuck) /* freeing memory of a stream that never ends never ends */
         return;
     rp_cuda_host_arena_free(cuda->host);
     for (guint g = 0; g < cuda->map.gpus; g++)

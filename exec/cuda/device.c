@@ -13,6 +13,21 @@ rp_cuda_use_device(int device)
     return cudaSetDevice(device);
 }
 
+/* What CUDA's text leaves open. */
+static const char *
+remedy(cudaError_t status)
+{
+    switch (status) {
+    case cudaErrorMemoryAllocation:
+        return ": free the device, nvidia-smi shows who has its memory";
+    case cudaErrorDevicesUnavailable:
+        return ": another program has it to itself, or its compute mode forbids a second one; "
+               "nvidia-smi shows both";
+    default:
+        return "";
+    }
+}
+
 gboolean
 rp_cuda_check(guint device, cudaError_t status, const char *what, GError **error)
 {
@@ -22,8 +37,8 @@ rp_cuda_check(guint device, cudaError_t status, const char *what, GError **error
         return TRUE;
     if (status == cudaErrorMemoryAllocation)
         code = RP_CUDA_ERROR_MEMORY;
-    g_set_error(error, RP_CUDA_ERROR, code, "device %u: %s: %s (%s)", device, what,
-                cudaGetErrorString(status), cudaGetErrorName(status));
+    g_set_error(error, RP_CUDA_ERROR, code, "device %u: %s: %s (%s)%s", device, what,
+                cudaGetErrorString(status), cudaGetErrorName(status), remedy(status));
     return FALSE;
 }
 
@@ -57,6 +72,18 @@ rp_cuda_device_count(void)
         return 0;
     }
     return (guint)MAX(0, count);
+}
+
+const char *
+rp_cuda_no_device_text(void)
+{
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+
+    if (status == cudaSuccess)
+        return count > 0 ? NULL : cudaGetErrorString(cudaErrorNoDevice);
+    (void)cudaGetLastError();
+    return cudaGetErrorString(status);
 }
 
 gboolean

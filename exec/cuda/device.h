@@ -16,6 +16,9 @@ typedef struct {
 /* Devices that a run may use; 0 if there is no driver. */
 guint rp_cuda_device_count(void);
 
+/* Why there are none, in CUDA's words: no driver, an old one, nothing visible. %NULL: there are */
+const char *rp_cuda_no_device_text(void);
+
 /* Wakes the device up, which takes a moment and some of its memory. Errors: RP_CUDA_ERROR_DEVICE;
  * without CUDA, RP_BACKEND_ERROR_FAILED */
 gboolean rp_cuda_device_info(guint device, RpCudaDeviceInfo *info,

@@ -7,9 +7,15 @@
 #define FIRST_NAP_NS 2000
 #define LAST_NAP_NS 100000
 
+/* After so many naps it looks whether another device has failed, which this one may wait for. */
+#define NAPS_A_LOOK 100
+
 /* An anchor is good if CUDA said so soon that it had happened; it is tried a few times. */
 #define GOOD_ANCHOR_NS 20000
 #define ANCHOR_TRIES 4
+
+/* So long a stream may go on once a device has failed: what it waits for may never happen. */
+#define AFTER_FAILURE_NS (3 * G_GINT64_CONSTANT(1000000000))
 
 static gint64
 clock_ns(void)
@@ -89,17 +95,60 @@ rp_cuda_lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **err
     return lane;
 }
 
+static void
+nap(gint64 *nap_ns)
+{
+    const struct timespec time = {.tv_nsec = *nap_ns};
+
+    (void)nanosleep(&time, NULL);
+    *nap_ns = MIN(2 * *nap_ns, LAST_NAP_NS);
+}
+
+/* Whether no device has failed. */
+static gboolean
+check_devices(const RpCuda *cuda, GError **error)
+{
+    for (guint g = 0; g < cuda->map.gpus; g++) {
+        const cudaError_t status = rp_cuda_query_stream(cuda->devices[g].auxiliary);
+
+        if (status != cudaErrorNotReady &&
+            !rp_cuda_check(g, status, "one of its tasks failed", error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Runs out what was issued, or what is left of it after a failure. Streams wait for events of other
+ * devices, and those of a device that has failed may never happen. */
+static void
+run_out(RpCuda *cuda, cudaStream_t stream)
+{
+    const gint64 end_ns = clock_ns() + AFTER_FAILURE_NS;
+    gint64 nap_ns = FIRST_NAP_NS;
+
+    while (!cuda->stuck && rp_cuda_query_stream(stream) == cudaErrorNotReady) {
+        cuda->stuck = clock_ns() >= end_ns && !check_devices(cuda, NULL);
+        nap(&nap_ns);
+    }
+}
+
 /* Whether something failed does not matter any more: the engine knows. */
 void
 rp_cuda_lane_free(RpBackend *backend, RpBackendLane *lane)
 {
+    RpCuda *cuda = (RpCuda *)backend;
     RpCudaDevice *device = lane->device;
 
     (void)rp_cuda_use_device(device->physical);
     if (lane->stream != NULL)
-        (void)cudaStreamSynchronize(lane->stream);
+        run_out(cuda, lane->stream);
+    if (lane->kind == RP_LANE_COMPUTE)
+        run_out(cuda, device->auxiliary); /* nobody tells of losses any more */
+    if (cuda->stuck) {
+        g_free(lane);
+        return;
+    }
     if (lane->kind == RP_LANE_COMPUTE) {
-        (void)cudaStreamSynchronize(device->auxiliary); /* nobody tells of losses any more */
         rp_cuda_stream_free(device->kernels);
         device->kernels = NULL;
         device->compute = NULL;
@@ -256,18 +305,14 @@ rp_cuda_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, gin
 {
     g_return_val_if_fail(delay_ns == 0, FALSE); /* only `compute` plans have hops */
 
-    return rp_cuda_go_on((RpCuda *)backend, error) &&
-           rp_cuda_check(lane->device->index, cudaStreamWaitEvent(lane->stream, event->event, 0),
-                         "cudaStreamWaitEvent", error);
-}
-
-static void
-nap(gint64 *nap_ns)
-{
-    const struct timespec time = {.tv_nsec = *nap_ns};
-
-    (void)nanosleep(&time, NULL);
-    *nap_ns = MIN(2 * *nap_ns, LAST_NAP_NS);
+    if (!rp_cuda_go_on((RpCuda *)backend, error))
+        return FALSE;
+    /* CUDA does not say which of two devices has failed */
+    return rp_cuda_check(lane->device->index, cudaStreamWaitEvent(lane->stream, event->event, 0),
+                         event->device == lane->device
+                             ? "cudaStreamWaitEvent"
+                             : "cudaStreamWaitEvent, for an event of another device",
+                         error);
 }
 
 /* An event of a compute lane stands for the losses of the heads before it, too: a task is over when
@@ -289,10 +334,12 @@ rp_cuda_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error)
 {
     RpCuda *cuda = (RpCuda *)backend;
     gint64 nap_ns = FIRST_NAP_NS;
+    guint n_naps = 0;
     cudaError_t status;
 
     while ((status = query(event)) == cudaErrorNotReady) {
-        if (!rp_cuda_go_on(cuda, error))
+        if (!rp_cuda_go_on(cuda, error) ||
+            (++n_naps % NAPS_A_LOOK == 0 && !check_devices(cuda, error)))
             return FALSE;
         nap(&nap_ns);
     }

@@ -32,6 +32,12 @@ rp_cuda_device_count(void)
     return 0;
 }
 
+const char *
+rp_cuda_no_device_text(void)
+{
+    return "this program was built without CUDA";
+}
+
 gboolean
 rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
 {

@@ -343,6 +343,11 @@ rp_engine_append(RpEngine *engine, GError **error)
 
     if (!check_arenas(engine, &problem) ||
         !rp_batch_fill(batch, engine, engine->n_appended, engine->next_id, end, &problem)) {
+        /* a device that has failed gives no more events; the task that did it says more */
+        if (!rp_engine_wait(engine, engine->n_appended, error)) {
+            g_error_free(problem);
+            return FALSE;
+        }
         g_propagate_error(error, g_error_copy(problem));
         rp_engine_fail(engine, RP_TASK_NONE, problem);
         return FALSE;

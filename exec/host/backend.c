@@ -8,6 +8,7 @@
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
 #include "exec/host/probe.h"
+#include "exec/train/arena-check.h"
 #include "exec/train/task-map.h"
 
 G_DEFINE_QUARK(rp - host - error - quark, rp_host_error)
@@ -22,24 +23,6 @@ typedef struct {
 } Host;
 
 /* ---- arenas ---- */
-
-static gboolean
-check_limits(const Host *host, const guint64 *bytes, GError **error)
-{
-    const guint64 limit = host->options.memory_bytes;
-
-    for (guint g = 0; limit > 0 && g < host->map.gpus; g++) {
-        if (bytes[g] <= limit)
-            continue;
-        g_set_error(error, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY,
-                    "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT
-                    " more than the limit of %" G_GUINT64_FORMAT
-                    ": use more stages or smaller micro-batches, or raise the limit",
-                    g, bytes[g], bytes[g] - limit, limit);
-        return FALSE;
-    }
-    return TRUE;
-}
 
 static gboolean
 open_arena(Host *host, guint index, guint64 bytes, GError **error)
@@ -77,22 +60,6 @@ close_arenas(Host *host)
     }
 }
 
-/* Whether what is open is enough. */
-static gboolean
-check_open(const Host *host, const guint64 *bytes, GError **error)
-{
-    for (guint i = 0; i <= host->map.gpus; i++) {
-        if (bytes[i] <= host->arena_bytes[i])
-            continue;
-        g_set_error(error, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY,
-                    "arena %u has grown to %" G_GUINT64_FORMAT
-                    " bytes since it was opened with %" G_GUINT64_FORMAT,
-                    i, bytes[i], host->arena_bytes[i]);
-        return FALSE;
-    }
-    return TRUE;
-}
-
 gboolean
 rp_host_backend_open(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
 {
@@ -101,8 +68,10 @@ rp_host_backend_open(RpBackend *backend, const guint64 *bytes, guint n, GError *
 
     g_return_val_if_fail(n == host->map.gpus + 1, FALSE);
     if (host->opened)
-        return check_open(host, bytes, error);
-    if (!check_limits(host, bytes, error))
+        return rp_arena_check_open(bytes, host->arena_bytes, n, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY,
+                                   error);
+    if (!rp_arena_check_limits(bytes, host->map.gpus, host->options.memory_bytes, RP_HOST_ERROR,
+                               RP_HOST_ERROR_MEMORY, error))
         return FALSE;
     for (guint i = 0; i < n && opened; i++)
         opened = open_arena(host, i, bytes[i], error);

@@ -21,6 +21,7 @@ typedef void (*Work)(void *payload);
 typedef struct {
     guint n_users;
     gboolean happened;
+    gboolean lost; /* of a device that has failed: it happens when the failure is forgotten */
     gint64 time_ns;
 } Record;
 
@@ -38,6 +39,7 @@ struct CUstream_st {
     pthread_t thread;
     Command *first, **last;
     guint64 n_issued, n_done;
+    guint age; /* failures that had been forgotten when it was made */
     gboolean stop;
 };
 
@@ -60,8 +62,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static GArray *areas;
 static guint n_left;
-static guint64 fail_in; /* pieces of work; 0: never */
-static _Atomic gboolean broken;
+static guint64 fail_in;     /* pieces of work; 0: never */
+static int failing = -1;    /* the device whose pieces count, and which fails; -1: all do */
+static gboolean losing;     /* events of a device that has failed do not happen */
+static guint n_forgotten;   /* failures; older streams do no work any more */
+static cudaError_t refusal; /* of memory */
+static _Atomic gboolean broken[DEVICES];
 static _Atomic guint delay_ns;
 static _Thread_local int current_device;
 
@@ -75,17 +81,54 @@ clock_ns(void)
 }
 
 static cudaError_t
+device_state(int device)
+{
+    return atomic_load(&broken[device]) ? cudaErrorIllegalAddress : cudaSuccess;
+}
+
+static cudaError_t
 state(void)
 {
-    return atomic_load(&broken) ? cudaErrorIllegalAddress : cudaSuccess;
+    return device_state(current_device);
+}
+
+static void
+fail_at(guint64 n, int device, gboolean lose)
+{
+    pthread_mutex_lock(&lock);
+    fail_in = n;
+    failing = device;
+    losing = lose;
+    for (int d = 0; d < DEVICES; d++)
+        n_forgotten += (guint)atomic_exchange(&broken[d], FALSE);
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
 }
 
 void
 soft_cuda_fail_at(guint64 n)
 {
+    fail_at(n, -1, FALSE);
+}
+
+void
+soft_cuda_fail_device_at(guint device, guint64 n, gboolean lose_events)
+{
+    g_assert(device < DEVICES);
+    fail_at(n, (int)device, lose_events);
+}
+
+void
+soft_cuda_answer(SoftCudaAnswer answer)
+{
+    static const cudaError_t errors[] = {
+        [SOFT_CUDA_GIVES] = cudaSuccess,
+        [SOFT_CUDA_IS_FULL] = cudaErrorMemoryAllocation,
+        [SOFT_CUDA_IS_BUSY] = cudaErrorDevicesUnavailable,
+    };
+
     pthread_mutex_lock(&lock);
-    fail_in = n;
-    atomic_store(&broken, FALSE);
+    refusal = errors[answer];
     pthread_mutex_unlock(&lock);
 }
 
@@ -126,17 +169,26 @@ drop(Record *record) /* locked */
 
 /* Everything after a failure is left out, but streams run on. */
 static void
-run_work(Command *command) /* locked; unlocks for the work */
+run_work(cudaStream_t stream, Command *command) /* locked; unlocks for the work */
 {
-    if (command->work == NULL || atomic_load(&broken))
+    if (command->work == NULL || atomic_load(&broken[stream->device]) || stream->age != n_forgotten)
         return;
-    if (fail_in > 0 && --fail_in == 0) {
-        atomic_store(&broken, TRUE);
+    if (fail_in > 0 && (failing < 0 || failing == stream->device) && --fail_in == 0) {
+        for (int d = 0; d < DEVICES; d++)
+            if (failing < 0 || failing == d)
+                atomic_store(&broken[d], TRUE);
         return;
     }
     pthread_mutex_unlock(&lock);
     command->work(command->payload);
     pthread_mutex_lock(&lock);
+}
+
+static gboolean
+must_wait(cudaStream_t stream, const Record *record) /* locked */
+{
+    return record != NULL && !record->happened && !(record->lost && !losing) &&
+           !atomic_load(&broken[stream->device]);
 }
 
 static void *
@@ -152,10 +204,12 @@ stream_main(void *data)
 
         if (command == NULL)
             break;
-        while (command->wait != NULL && !command->wait->happened)
+        while (must_wait(stream, command->wait))
             pthread_cond_wait(&changed, &lock);
-        run_work(command);
-        if (command->record != NULL) {
+        run_work(stream, command);
+        if (command->record != NULL && losing && atomic_load(&broken[stream->device])) {
+            command->record->lost = TRUE;
+        } else if (command->record != NULL) {
             command->record->happened = TRUE;
             command->record->time_ns = clock_ns();
         }
@@ -192,7 +246,7 @@ soft_cuda_issue(cudaStream_t stream, Work work, const void *payload, size_t byte
     pthread_mutex_lock(&lock);
     push(stream, command);
     pthread_mutex_unlock(&lock);
-    return state();
+    return device_state(stream->device);
 }
 
 cudaError_t
@@ -206,6 +260,9 @@ cudaStreamCreateWithPriority(cudaStream_t *result, unsigned flags, int priority)
     g_assert(flags == cudaStreamNonBlocking && priority <= 0 && priority >= -5);
     stream->device = current_device;
     stream->last = &stream->first;
+    pthread_mutex_lock(&lock);
+    stream->age = n_forgotten;
+    pthread_mutex_unlock(&lock);
     g_assert(pthread_create(&stream->thread, NULL, stream_main, stream) == 0);
     pthread_mutex_lock(&lock);
     n_left++;
@@ -231,6 +288,8 @@ cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 cudaError_t
 cudaStreamDestroy(cudaStream_t stream)
 {
+    const int device = stream->device;
+
     pthread_mutex_lock(&lock);
     stream->stop = TRUE;
     n_left--;
@@ -238,7 +297,7 @@ cudaStreamDestroy(cudaStream_t stream)
     pthread_mutex_unlock(&lock);
     pthread_join(stream->thread, NULL);
     g_free(stream);
-    return state();
+    return device_state(device);
 }
 
 cudaError_t
@@ -248,7 +307,7 @@ cudaStreamSynchronize(cudaStream_t stream)
     while (stream->n_done < stream->n_issued)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
-    return state();
+    return device_state(stream->device);
 }
 
 cudaError_t
@@ -259,7 +318,9 @@ cudaStreamQuery(cudaStream_t stream)
     pthread_mutex_lock(&lock);
     done = stream->n_done == stream->n_issued;
     pthread_mutex_unlock(&lock);
-    return state() != cudaSuccess ? state() : done ? cudaSuccess : cudaErrorNotReady;
+    if (device_state(stream->device) != cudaSuccess)
+        return device_state(stream->device);
+    return done ? cudaSuccess : cudaErrorNotReady;
 }
 
 typedef struct {
@@ -308,12 +369,14 @@ cudaEventCreate(cudaEvent_t *result)
 cudaError_t
 cudaEventDestroy(cudaEvent_t event)
 {
+    const int device = event->device;
+
     pthread_mutex_lock(&lock);
     drop(event->record);
     n_left--;
     pthread_mutex_unlock(&lock);
     g_free(event);
-    return state();
+    return device_state(device);
 }
 
 cudaError_t
@@ -330,7 +393,7 @@ cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     event->record = record;
     push(stream, command);
     pthread_mutex_unlock(&lock);
-    return state();
+    return device_state(stream->device);
 }
 
 cudaError_t
@@ -344,7 +407,7 @@ cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
     event->record->n_users++;
     push(stream, command);
     pthread_mutex_unlock(&lock);
-    return state();
+    return device_state(stream->device);
 }
 
 cudaError_t
@@ -355,18 +418,22 @@ cudaEventQuery(cudaEvent_t event)
     pthread_mutex_lock(&lock);
     happened = event->record == NULL || event->record->happened;
     pthread_mutex_unlock(&lock);
-    return state() != cudaSuccess ? state() : happened ? cudaSuccess : cudaErrorNotReady;
+    if (device_state(event->device) != cudaSuccess)
+        return device_state(event->device);
+    return happened ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t
 cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     g_assert(start->device == end->device);
+    if (device_state(end->device) != cudaSuccess)
+        return device_state(end->device);
     pthread_mutex_lock(&lock);
     g_assert(start->record->happened && end->record->happened);
     *ms = (float)((double)(end->record->time_ns - start->record->time_ns) / 1e6);
     pthread_mutex_unlock(&lock);
-    return state();
+    return cudaSuccess;
 }
 
 /* ---- memory ---- */
@@ -426,8 +493,15 @@ lies_in(AreaKind kind, const void *start, size_t bytes)
 static cudaError_t
 allocate(AreaKind kind, void **result, size_t bytes)
 {
+    cudaError_t refused;
+
     if (state() != cudaSuccess)
         return state();
+    pthread_mutex_lock(&lock);
+    refused = refusal;
+    pthread_mutex_unlock(&lock);
+    if (refused != cudaSuccess)
+        return refused;
     if (bytes > MEMORY_BYTES)
         return cudaErrorMemoryAllocation;
     *result = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -582,6 +656,8 @@ cudaGetErrorString(cudaError_t status)
         return "an illegal memory access was encountered";
     case cudaErrorMemoryAllocation:
         return "out of memory";
+    case cudaErrorDevicesUnavailable:
+        return "CUDA-capable device(s) is/are busy or unavailable";
     default:
         return "an error";
     }

@@ -16,6 +16,15 @@
  * Forgets an earlier failure. */
 void soft_cuda_fail_at(guint64 n);
 
+/* The same with the work of one device, which then fails alone. @lose_events: what its events stand
+ * for never happens, so that streams of other devices wait for ever; what they leave behind stays
+ * until the failure is forgotten, and beyond. */
+void soft_cuda_fail_device_at(guint device, guint64 n, gboolean lose_events);
+
+/* What becomes of those who ask for memory from now on. */
+typedef enum { SOFT_CUDA_GIVES, SOFT_CUDA_IS_FULL, SOFT_CUDA_IS_BUSY } SoftCudaAnswer;
+void soft_cuda_answer(SoftCudaAnswer answer);
+
 /* From now on, asynchronous copies take so long, host functions ten times as long. */
 void soft_cuda_delay(guint ns);
 

@@ -30,6 +30,7 @@ tear_down(void **state)
     rp_tiny_model_free(f->model);
     g_free(f);
     soft_cuda_fail_at(0);
+    soft_cuda_answer(SOFT_CUDA_GIVES);
     soft_cuda_delay(0);
     return 0;
 }
@@ -61,23 +62,59 @@ gives_the_bits_of_the_host(void **state)
     }
 }
 
-/* Three steps; FALSE with the fixture's error where one fails. */
+#define STEPS 3
+#define CALM_STEPS 6 /* until the engine asks for nothing new */
+
+/* @n steps of @batches, which are made; FALSE with the fixture's error where one fails. */
 static gboolean
-train(Fixture *f, const RpTinyRun *run)
+run_steps(Fixture *f, const RpTinyRun *run, RpTokenBatch **batches, guint n)
 {
-    RpTokenBatch *batches[3] = {NULL};
     gboolean done = TRUE;
 
-    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
-    for (guint i = 0; f->trainer != NULL && i < G_N_ELEMENTS(batches) && done; i++) {
+    for (guint i = 0; i < n && done; i++) {
         batches[i] = rp_tiny_batch(i, 0, run->micro_batches);
         done = rp_trainer_forward_backward(f->trainer, batches[i], NULL, &f->error) &&
                rp_trainer_step(f->trainer, &f->error);
     }
-    done = done && f->trainer != NULL && rp_trainer_flush(f->trainer, &f->error);
+    return done && rp_trainer_flush(f->trainer, &f->error);
+}
+
+static void
+end(Fixture *f, RpTokenBatch **batches, guint n)
+{
     g_clear_pointer(&f->trainer, rp_trainer_free);
-    for (guint i = 0; i < G_N_ELEMENTS(batches); i++)
+    for (guint i = 0; i < n; i++)
         rp_token_batch_free(batches[i]);
+}
+
+static gboolean
+train(Fixture *f, const RpTinyRun *run)
+{
+    RpTokenBatch *batches[STEPS] = {NULL};
+    gboolean done;
+
+    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
+    done = f->trainer != NULL && run_steps(f, run, batches, STEPS);
+    end(f, batches, STEPS);
+    return done;
+}
+
+/* The same with steps before, in whose wake work @n of @device fails. */
+static gboolean
+train_until_failure(Fixture *f, const RpTinyRun *run, guint device, guint64 n, gboolean lose_events)
+{
+    RpTokenBatch *batches[CALM_STEPS + STEPS] = {NULL};
+    gboolean done;
+
+    soft_cuda_fail_at(0);
+    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
+    rp_assert_no_error(f->error);
+    done = run_steps(f, run, batches, CALM_STEPS);
+    rp_assert_no_error(f->error);
+    assert_true(done);
+    soft_cuda_fail_device_at(device, n, lose_events);
+    done = run_steps(f, run, batches + CALM_STEPS, STEPS);
+    end(f, batches, CALM_STEPS + STEPS);
     return done;
 }
 
@@ -95,6 +132,68 @@ ends_cleanly_whenever_cuda_fails(void **state)
             g_clear_error(&f->error);
             assert_int_equal(soft_cuda_n_left(), 0);
         }
+}
+
+/* The other device's worker, streams and memory end as well. */
+static void
+names_the_one_device_that_fails(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint i = 0; i < 2; i++)
+        for (guint device = 0; device < 2; device++)
+            for (guint64 n = 1; n < 1500; n = n * 3 + 1) {
+                g_autofree char *name = g_strdup_printf("device %u: ", device);
+
+                assert_false(train_until_failure(f, &runs()[i], device, n, FALSE));
+                rp_assert_error_message_contains(f->error, " lane: ");
+                rp_assert_error_message_contains(f->error, name);
+                rp_assert_error_message_contains(f->error, "illegal memory access");
+                g_clear_error(&f->error);
+                assert_int_equal(soft_cuda_n_left(), 0);
+            }
+}
+
+/* Streams of device 0 wait for events of device 1 that never come. What they hold is lost. */
+static void
+ends_although_the_other_device_waits_for_ever(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint i = 0; i < 2; i++) {
+        assert_false(train_until_failure(f, &runs()[i], 1, 400, TRUE));
+        rp_assert_error_message_contains(f->error, " lane: ");
+        rp_assert_error_message_contains(f->error, "device 1: ");
+        rp_assert_error_message_contains(f->error, "illegal memory access");
+        g_clear_error(&f->error);
+    }
+    assert_true(soft_cuda_n_left() > 0); /* or none has waited */
+}
+
+static void
+says_that_a_device_is_busy(void **state)
+{
+    Fixture *f = *state;
+
+    soft_cuda_answer(SOFT_CUDA_IS_BUSY);
+    assert_false(train(f, &runs()[0]));
+    rp_assert_error_message_contains(f->error, "device 0: ");
+    rp_assert_error_message_contains(f->error, "busy or unavailable");
+    rp_assert_error_message_contains(f->error, "nvidia-smi");
+    assert_int_equal(soft_cuda_n_left(), 0);
+}
+
+static void
+says_how_much_memory_is_wanted_and_free(void **state)
+{
+    Fixture *f = *state;
+
+    soft_cuda_answer(SOFT_CUDA_IS_FULL);
+    assert_false(train(f, &runs()[0]));
+    rp_assert_error_message_contains(f->error, "device 0: the plan needs ");
+    rp_assert_error_message_contains(f->error, " bytes, of 1073741824 bytes 1073741824 are free");
+    rp_assert_error_message_contains(f->error, "smaller micro-batches");
+    assert_int_equal(soft_cuda_n_left(), 0);
 }
 
 static void
@@ -130,6 +229,12 @@ main(void)
         cmocka_unit_test_setup_teardown(waits_for_copies_and_losses_that_take_long, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(ends_cleanly_whenever_cuda_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(names_the_one_device_that_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(says_that_a_device_is_busy, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(says_how_much_memory_is_wanted_and_free, set_up, tear_down),
+        /* the last one: leaves something behind */
+        cmocka_unit_test_setup_teardown(ends_although_the_other_device_waits_for_ever, set_up,
+                                        tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,83 @@
+#include "exec/train/arena-check.h"
+#include "tests/rp-test.h"
+
+#define DOMAIN g_quark_from_static_string("test-arena-check")
+#define CODE 7
+
+static const guint64 bytes[] = {100, 200, 300};
+
+static void
+assert_message(GError *error, const char *message)
+{
+    assert_non_null(error);
+    assert_true(g_error_matches(error, DOMAIN, CODE));
+    assert_string_equal(error->message, message);
+    g_error_free(error);
+}
+
+static void
+accepts_arenas_up_to_the_limit(void **state)
+{
+    GError *error = NULL;
+
+    (void)state;
+    assert_true(rp_arena_check_limits(bytes, 3, 300, DOMAIN, CODE, &error));
+    assert_null(error);
+}
+
+static void
+takes_a_limit_of_zero_for_none(void **state)
+{
+    GError *error = NULL;
+
+    (void)state;
+    assert_true(rp_arena_check_limits(bytes, 3, 0, DOMAIN, CODE, &error));
+    assert_null(error);
+}
+
+static void
+names_the_first_device_beyond_the_limit(void **state)
+{
+    GError *error = NULL;
+
+    (void)state;
+    assert_false(rp_arena_check_limits(bytes, 3, 150, DOMAIN, CODE, &error));
+    assert_message(error, "device 1: the plan needs 200 bytes, 50 more than the limit of 150: use "
+                          "more stages or smaller micro-batches, or raise the limit");
+}
+
+static void
+accepts_arenas_that_are_large_enough(void **state)
+{
+    static const guint64 open[] = {100, 1000, 300};
+    GError *error = NULL;
+
+    (void)state;
+    assert_true(rp_arena_check_open(bytes, open, 3, DOMAIN, CODE, &error));
+    assert_null(error);
+}
+
+static void
+names_the_first_arena_that_has_grown(void **state)
+{
+    static const guint64 open[] = {100, 199, 0};
+    GError *error = NULL;
+
+    (void)state;
+    assert_false(rp_arena_check_open(bytes, open, 3, DOMAIN, CODE, &error));
+    assert_message(error, "arena 1 has grown to 200 bytes since it was opened with 199");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts_arenas_up_to_the_limit),
+        cmocka_unit_test(takes_a_limit_of_zero_for_none),
+        cmocka_unit_test(names_the_first_device_beyond_the_limit),
+        cmocka_unit_test(accepts_arenas_that_are_large_enough),
+        cmocka_unit_test(names_the_first_arena_that_has_grown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
