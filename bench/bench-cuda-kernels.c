@@ -3,6 +3,7 @@
  * and 8 kv heads of 128) and 16384 tokens, in bf16: medians by CUDA events. GB/s count what an
  * operation must read and write at the least, TFLOP/s its multiplications and additions (causal
  * attention: half a square). Inputs are random: constant ones draw less power, and clocks rise.
+ * --half-sums: the matmuls alone, in fp16, with fp16 sums where C is fp16.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,8 @@
 #define REPEATS 15
 
 typedef struct {
+    RpDtype dtype; /* of matmuls; all else is bf16 */
+    gboolean half_sums;
     const RpKernels *kernels;
     RpKernelStream *stream;
     void *big[6];    /* T x M elements of 16 bits, random, each */
@@ -66,17 +69,18 @@ room(size_t bytes)
 
 /* @n random values of 16 bits, about normal, times @spread; repeats itself after a while. */
 static void *
-random_room(size_t n, double spread)
+random_room(RpDtype dtype, size_t n, double spread)
 {
     const size_t period = MIN(n, ((size_t)4 << 20) + 32);
     g_autofree guint16 *values = g_new(guint16, period);
+    guint16 (*from_float)(float) = dtype == RP_DTYPE_FP16 ? rp_fp16_from_float : rp_bf16_from_float;
     g_autoptr(GRand) random = g_rand_new_with_seed(20261120);
     char *block = room(n * sizeof *values);
 
     for (size_t i = 0; i < period; i++) {
         const double sum = g_rand_double(random) + g_rand_double(random) + g_rand_double(random);
 
-        values[i] = rp_bf16_from_float((float)(2 * spread * (sum - 1.5)));
+        values[i] = from_float((float)(2 * spread * (sum - 1.5)));
     }
     for (size_t i = 0; i < n; i += period)
         must(cudaMemcpy(block + i * sizeof *values, values, MIN(period, n - i) * sizeof *values,
@@ -122,9 +126,19 @@ matmul(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, cons
     const gboolean gradient = form == RP_MATMUL_TN;
 
     bench->kernels->matmul(bench->stream,
-                           &(RpMatmulArgs){form, m, n, k, a, b, c, RP_DTYPE_BF16, RP_DTYPE_BF16,
-                                           gradient ? RP_DTYPE_FP32 : RP_DTYPE_BF16, gradient,
-                                           bench->workspace});
+                           &(RpMatmulArgs){.form = form,
+                                           .m = m,
+                                           .n = n,
+                                           .k = k,
+                                           .a = a,
+                                           .b = b,
+                                           .c = c,
+                                           .a_dtype = bench->dtype,
+                                           .b_dtype = bench->dtype,
+                                           .c_dtype = gradient ? RP_DTYPE_FP32 : bench->dtype,
+                                           .accumulate = gradient,
+                                           .half_sums = bench->half_sums,
+                                           .workspace = bench->workspace});
 }
 
 static void
@@ -295,6 +309,59 @@ rope(const Bench *bench)
                                      bench->table[1], bench->big[0], bench->big[1]});
 }
 
+static RpNormRopeArgs
+norm_rope_args(const Bench *bench, size_t heads)
+{
+    return (RpNormRopeArgs){.dtype = RP_DTYPE_BF16,
+                            .tokens = T,
+                            .heads = heads,
+                            .head_size = D,
+                            .epsilon = 1e-6f,
+                            .positions = bench->positions,
+                            .cosines = bench->table[0],
+                            .sines = bench->table[1],
+                            .x = bench->big[0],
+                            .weight = bench->head,
+                            .y = bench->big[3],
+                            .rstd = bench->rows,
+                            .dy = bench->big[1],
+                            .dx = bench->big[3],
+                            .d_weight = bench->floats,
+                            .workspace = bench->workspace};
+}
+
+static void
+norm_rope_q(const Bench *bench)
+{
+    const RpNormRopeArgs args = norm_rope_args(bench, HEADS);
+
+    bench->kernels->norm_rope_forward(bench->stream, &args);
+}
+
+static void
+norm_rope_k(const Bench *bench)
+{
+    const RpNormRopeArgs args = norm_rope_args(bench, KV_HEADS);
+
+    bench->kernels->norm_rope_forward(bench->stream, &args);
+}
+
+static void
+norm_rope_q_backward(const Bench *bench)
+{
+    const RpNormRopeArgs args = norm_rope_args(bench, HEADS);
+
+    bench->kernels->norm_rope_backward(bench->stream, &args);
+}
+
+static void
+norm_rope_k_backward(const Bench *bench)
+{
+    const RpNormRopeArgs args = norm_rope_args(bench, KV_HEADS);
+
+    bench->kernels->norm_rope_backward(bench->stream, &args);
+}
+
 static void
 swiglu_forward(const Bench *bench)
 {
@@ -315,6 +382,19 @@ swiglu_backward(const Bench *bench)
                                                                    .dy = bench->big[2],
                                                                    .d_gate = bench->big[3],
                                                                    .d_up = bench->big[4]});
+}
+
+static void
+swiglu_backward_product(const Bench *bench)
+{
+    bench->kernels->swiglu_backward(bench->stream, &(RpSwigluArgs){.dtype = RP_DTYPE_BF16,
+                                                                   .n = T * M,
+                                                                   .gate = bench->big[0],
+                                                                   .up = bench->big[1],
+                                                                   .dy = bench->big[2],
+                                                                   .d_gate = bench->big[3],
+                                                                   .d_up = bench->big[4],
+                                                                   .product = bench->big[5]});
 }
 
 static RpEmbeddingArgs
@@ -427,8 +507,15 @@ static const Entry entries[] = {
     {"rmsnorm", "262144 x 128", rmsnorm_head_forward, .bytes = 4.0 * (double)(T * C)},
     {"rmsnorm backward", "262144 x 128", rmsnorm_head_backward, .bytes = 6.0 * (double)(T * C)},
     {"rope", "16384 x 16 x 128", rope, .bytes = 4.0 * (double)(T * C)},
+    {"norm and rope", "16384 x 16 x 128", norm_rope_q, .bytes = 4.0 * (double)(T * C)},
+    {"norm and rope", "16384 x 8 x 128", norm_rope_k, .bytes = 2.0 * (double)(T * C)},
+    {"norm rope backward", "16384 x 16 x 128", norm_rope_q_backward,
+     .bytes = 6.0 * (double)(T * C)},
+    {"norm rope backward", "16384 x 8 x 128", norm_rope_k_backward, .bytes = 3.0 * (double)(T * C)},
     {"swiglu", "16384 x 6144", swiglu_forward, .bytes = 6.0 * (double)(T * M)},
     {"swiglu backward", "", swiglu_backward, .bytes = 10.0 * (double)(T * M)},
+    {"swiglu backward", "and the product", swiglu_backward_product,
+     .bytes = 12.0 * (double)(T * M)},
     {"embedding", "16384 x 2048", embedding_forward, .bytes = 4.0 * (double)(T * C)},
     {"embedding backward", "of about 9900 ids", embedding_backward,
      .bytes = (double)(C * (2 * T + 8 * 9900))},
@@ -445,9 +532,9 @@ static void
 setup(Bench *bench)
 {
     for (size_t i = 0; i < G_N_ELEMENTS(bench->big); i++)
-        bench->big[i] = random_room(T * M, 1);
-    bench->logits = random_room(CHUNK * V, 3);
-    bench->head = random_room(V * C, 0.02);
+        bench->big[i] = random_room(bench->dtype, T * M, 1);
+    bench->logits = random_room(bench->dtype, CHUNK * V, 3);
+    bench->head = random_room(bench->dtype, V * C, 0.02);
     bench->d_head = room(V * C * sizeof(float));
     bench->floats = room(PARAMETERS * sizeof(float));
     bench->rows = room(T * HEADS * sizeof(float));
@@ -495,14 +582,21 @@ measure(const Bench *bench, const Entry *entry, cudaStream_t stream)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
+    const gboolean half_sums = argc == 2 && g_str_equal(argv[1], "--half-sums");
     g_autoptr(GError) error = NULL;
-    Bench bench = {.kernels = rp_cuda_kernels()};
+    Bench bench = {.dtype = half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16,
+                   .half_sums = half_sums,
+                   .kernels = rp_cuda_kernels()};
     struct cudaDeviceProp device;
     cudaStream_t stream;
     int count = 0;
 
+    if (argc > 1 && !half_sums) {
+        fprintf(stderr, "usage: %s [--half-sums]\n", argv[0]);
+        return 2;
+    }
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         return 77;
     must(cudaSetDevice(0), "cudaSetDevice");
@@ -515,12 +609,16 @@ main(void)
     }
     setup(&bench);
     must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    printf("%s, bf16, median of %d\n\n", device.name, REPEATS);
+    printf("%s, %s, median of %d\n\n", device.name, half_sums ? "fp16, fp16 sums" : "bf16",
+           REPEATS);
     printf("%-20s %-30s %10s %10s %10s\n", "operation", "shape", "us", "GB/s", "TFLOP/s");
     for (size_t i = 0; i < G_N_ELEMENTS(entries); i++) {
         const Entry *entry = &entries[i];
-        const double ms = (double)measure(&bench, entry, stream);
+        double ms;
 
+        if (half_sums && !g_str_has_prefix(entry->name, "matmul"))
+            continue;
+        ms = (double)measure(&bench, entry, stream);
         printf("%-20s %-30s %10.1f ", entry->name, entry->shape, ms * 1e3);
         if (entry->bytes > 0)
             printf("%10.0f\n", entry->bytes / ms * 1e-6);

@@ -26,15 +26,15 @@ typedef struct {
     gsize offset;
 } Field;
 
-static const char *const top_keys[] = {"format",     "model",  "device",      "gpus",
-                                       "processors", "dtype",  "accumulate",  "source",
-                                       "origin",     "date",   "links",       "gpu_memory_bytes",
-                                       "optimizer",  "layers", "micro_batch", NULL};
+static const char *const top_keys[] = {
+    "format",     "model",  "device",      "gpus",      "processors", "dtype",
+    "accumulate", "source", "origin",      "date",      "links",      "gpu_memory_bytes",
+    "optimizer",  "layers", "micro_batch", "attention", NULL};
 static const char *const link_keys[] = {
     "hop_ms",        "copy_latency_ms", "h2d_gb_per_s",  "d2h_gb_per_s",
     "host_gb_per_s", "root_gb_per_s",   "gpus_per_root", NULL};
 static const char *const micro_batch_keys[] = {"sequences", "tokens_per_sequence", NULL};
-static const char *const optimizer_keys[] = {"parameters_per_s", NULL};
+static const char *const optimizer_keys[] = {"parameters_per_s", "norm_parameters_per_s", NULL};
 static const char *const layer_keys[] = {"kind",
                                          "name",
                                          "count",
@@ -58,6 +58,7 @@ static const char *const layer_keys[] = {"kind",
 
 static const char *const dtypes[] = {"fp16", "bf16", "fp32", NULL};
 static const char *const accumulates[] = {"fp16", "fp32", NULL};
+static const char *const attentions[] = {"builtin", "cudnn", NULL};
 static const char *const sources[] = {"published", "measured", "predicted", NULL};
 static const char *const kinds[] = {"embedding", "block", "head", NULL};
 
@@ -130,7 +131,10 @@ read_optimizer(const RpSection *top, RpProfile *profile)
     return !found || (rp_section_check_keys(&section, optimizer_keys) &&
                       rp_section_number(&section, "parameters_per_s", 1e6, 1e15,
                                         "parameters/s from 1e6 to 1e15",
-                                        &profile->optimizer_parameters_per_s));
+                                        &profile->optimizer_parameters_per_s) &&
+                      rp_section_number(&section, "norm_parameters_per_s", 1e6, 1e15,
+                                        "parameters/s from 1e6 to 1e15",
+                                        &profile->norm_parameters_per_s));
 }
 
 static gboolean
@@ -351,6 +355,7 @@ read_profile(const RpSection *top, RpProfile *profile)
            rp_section_count(top, "processors", MAX_PROCESSORS, &profile->processors) &&
            rp_section_choice(top, "dtype", dtypes, &profile->dtype) &&
            rp_section_choice(top, "accumulate", accumulates, &profile->accumulate) &&
+           rp_section_choice(top, "attention", attentions, &profile->attention) &&
            rp_section_choice(top, "source", sources, &profile->source) &&
            rp_section_string(top, "origin", RP_PROFILE_MAX_STRING, &profile->origin) &&
            rp_section_date(top, "date", &profile->date) && read_micro_batch(top, profile) &&

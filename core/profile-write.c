@@ -280,6 +280,7 @@ rp_profile_to_json(const RpProfile *profile)
         append_size(&writer, "processors", profile->processors, next);
     append_string(&writer, "dtype", profile->dtype, next);
     append_string(&writer, "accumulate", profile->accumulate, next);
+    append_string(&writer, "attention", profile->attention, next);
     append_string(&writer, "source", profile->source, next);
     append_string(&writer, "origin", profile->origin, next);
     append_string(&writer, "date", profile->date, next);
@@ -302,7 +303,8 @@ rp_profile_to_json(const RpProfile *profile)
         append_key(&writer, "optimizer");
         g_string_append(writer.text, "{ ");
         writer.separator = "";
-        append_rate(&writer, "parameters_per_s", profile->optimizer_parameters_per_s, 1, "");
+        append_rate(&writer, "parameters_per_s", profile->optimizer_parameters_per_s, 1, ", ");
+        append_rate(&writer, "norm_parameters_per_s", profile->norm_parameters_per_s, 1, "");
         g_string_append(writer.text, " }");
         writer.separator = next;
     }

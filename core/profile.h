@@ -68,6 +68,7 @@ typedef struct {
     char *device;     /* e.g. "RTX 4090" */
     char *dtype;      /* "fp16", "bf16", "fp32" */
     char *accumulate; /* "fp16" or "fp32" */
+    char *attention;  /* whose kernels: "builtin" or "cudnn" */
     char *source;     /* "published", "measured" or "predicted" */
     char *origin;     /* where the numbers come from */
     char *date;       /* ISO 8601 date */
@@ -78,6 +79,7 @@ typedef struct {
     RpLinks links;
     guint64 gpu_memory_bytes;          /* 0 = unknown */
     double optimizer_parameters_per_s; /* CPU optimizer rate; 0 = unknown */
+    double norm_parameters_per_s;      /* of its pass over all gradients before it; 0 = no time */
     guint n_layers;
     RpLayer *layers;    /* counts expanded: [embedding] block... [head] */
     gboolean has_sizes; /* every layer gives parameter, gradient, input and output bytes */

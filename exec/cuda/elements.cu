@@ -5,7 +5,7 @@
  *   fill      x[i] = value                                                                      =
  *   bias      y[t,o] += bias[o]                                                                +=
  *   SwiGLU    y = gate s up;  d_gate = dy up s (1 + gate (1 - s)),  d_up = dy gate s             =
- *             s = 1 / (1 + exp(-gate))
+ *             s = 1 / (1 + exp(-gate));  backward may give y again, as product: the same bits
  *
  * n elements, or [tokens,n]. fp32 arithmetic, rounded once; no sums. A thread takes packs of eight:
  * it reads a pack of every input before it writes, so outputs may be inputs. Blocks of 256 threads
@@ -176,14 +176,14 @@ swiglu_kernel(size_t n, const T *gate, const T *up, T *y, bool wide)
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy, T *d_gate, T *d_up,
-                       bool wide)
+                       T *product, bool wide)
 {
     FOR_PACKS(first, count, n)
     {
         const Pack<T> gates = load_pack(gate + first, count, wide);
         const Pack<T> ups = load_pack(up + first, count, wide);
         const Pack<T> dys = load_pack(dy + first, count, wide);
-        Pack<T> d_gates, d_ups;
+        Pack<T> d_gates, d_ups, products;
 
 #pragma unroll
         for (int i = 0; i < RP_PACK; i++) {
@@ -193,9 +193,12 @@ swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy, T *d_g
 
             d_gates.at[i] = from_float<T>(d * to_float(ups.at[i]) * s * (1.0f + a * (1.0f - s)));
             d_ups.at[i] = from_float<T>(d * (a * s));
+            products.at[i] = from_float<T>(a * s * to_float(ups.at[i]));
         }
         store_pack(d_gate + first, d_gates, count, wide);
         store_pack(d_up + first, d_ups, count, wide);
+        if (product)
+            store_pack(product + first, products, count, wide);
     }
 }
 
@@ -276,10 +279,10 @@ rp_cuda_swiglu_forward(int dtype, size_t n, const void *gate, const void *up, vo
 
 extern "C" cudaError_t
 rp_cuda_swiglu_backward(int dtype, size_t n, const void *gate, const void *up, const void *dy,
-                        void *d_gate, void *d_up, cudaStream_t stream)
+                        void *d_gate, void *d_up, void *product, cudaStream_t stream)
 {
-    const bool wide =
-        is_wide(gate) && is_wide(up) && is_wide(dy) && is_wide(d_gate) && is_wide(d_up);
+    const bool wide = is_wide(gate) && is_wide(up) && is_wide(dy) && is_wide(d_gate) &&
+                      is_wide(d_up) && is_wide(product);
 
     if (n == 0)
         return cudaSuccess;
@@ -287,7 +290,8 @@ rp_cuda_swiglu_backward(int dtype, size_t n, const void *gate, const void *up, c
         using T = decltype(zero);
 
         swiglu_backward_kernel<T><<<blocks_for(n), THREADS, 0, stream>>>(
-            n, (const T *)gate, (const T *)up, (const T *)dy, (T *)d_gate, (T *)d_up, wide);
+            n, (const T *)gate, (const T *)up, (const T *)dy, (T *)d_gate, (T *)d_up, (T *)product,
+            wide);
         return cudaGetLastError();
     });
 }

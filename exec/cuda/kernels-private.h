@@ -1,6 +1,7 @@
 /* The inside of a stream: for kernels.c, matmul.c and stream.c only. */
 #pragma once
 
+#include "exec/cuda/attention-cudnn.h"
 #include "exec/cuda/kernels.h"
 
 struct _RpKernelStream {
@@ -8,6 +9,7 @@ struct _RpKernelStream {
     cudaStream_t stream; /* borrowed */
     cublasLtHandle_t blas;
     GHashTable *plans; /* matmul.c: how each shape is multiplied */
+    RpCudnn *cudnn;    /* attention-cudnn.c: NULL where cuDNN was not found */
     char *failure;     /* the first since `check` was last asked, or NULL */
 };
 

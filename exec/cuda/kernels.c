@@ -108,6 +108,50 @@ rope_backward(RpKernelStream *stream, const RpRopeArgs *args)
     note(stream, "rope backward", rope(stream, args, -1.0f));
 }
 
+static RpCudaNormRope
+norm_rope_of(const RpNormRopeArgs *args)
+{
+    g_assert(args->head_size % 2 == 0);
+    return (RpCudaNormRope){.dtype = (int)args->dtype,
+                            .tokens = args->tokens,
+                            .heads = args->heads,
+                            .head_size = args->head_size,
+                            .epsilon = args->epsilon,
+                            .positions = args->positions,
+                            .cosines = args->cosines,
+                            .sines = args->sines,
+                            .x = args->x,
+                            .weight = args->weight,
+                            .y = args->y,
+                            .rstd = args->rstd,
+                            .dy = args->dy,
+                            .dx = args->dx,
+                            .d_weight = args->d_weight,
+                            .workspace = args->workspace};
+}
+
+static void
+norm_rope_forward(RpKernelStream *stream, const RpNormRopeArgs *args)
+{
+    const RpCudaNormRope launch = norm_rope_of(args);
+
+    note(stream, "norm and rope forward", rp_cuda_norm_rope_forward(&launch, stream->stream));
+}
+
+static size_t
+norm_rope_backward_workspace(const RpNormRopeArgs *args)
+{
+    return rp_cuda_norm_rope_backward_workspace(args->tokens, args->heads, args->head_size);
+}
+
+static void
+norm_rope_backward(RpKernelStream *stream, const RpNormRopeArgs *args)
+{
+    const RpCudaNormRope launch = norm_rope_of(args);
+
+    note(stream, "norm and rope backward", rp_cuda_norm_rope_backward(&launch, stream->stream));
+}
+
 static RpCudaAttention
 attention_of(const RpAttentionArgs *args)
 {
@@ -133,12 +177,21 @@ attention_of(const RpAttentionArgs *args)
                              .workspace = args->workspace};
 }
 
+static gboolean
+has_attention(RpAttentionChoice choice)
+{
+    return choice == RP_ATTENTION_BUILTIN || (choice == RP_ATTENTION_CUDNN && rp_cudnn_available());
+}
+
 static size_t
 attention_forward_workspace(const RpAttentionArgs *args)
 {
     const RpCudaAttention launch = attention_of(args);
+    const size_t bytes = rp_cuda_attention_forward_workspace(&launch);
 
-    return rp_cuda_attention_forward_workspace(&launch);
+    if (args->choice != RP_ATTENTION_CUDNN)
+        return bytes;
+    return MAX(bytes, rp_cudnn_forward_workspace(&launch));
 }
 
 static void
@@ -146,6 +199,8 @@ attention_forward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
     const RpCudaAttention launch = attention_of(args);
 
+    if (args->choice == RP_ATTENTION_CUDNN && rp_cudnn_forward(stream->cudnn, &launch))
+        return;
     note(stream, "attention forward", rp_cuda_attention_forward(&launch, stream->stream));
 }
 
@@ -153,8 +208,11 @@ static size_t
 attention_backward_workspace(const RpAttentionArgs *args)
 {
     const RpCudaAttention launch = attention_of(args);
+    const size_t bytes = rp_cuda_attention_backward_workspace(&launch);
 
-    return rp_cuda_attention_backward_workspace(&launch);
+    if (args->choice != RP_ATTENTION_CUDNN)
+        return bytes;
+    return MAX(bytes, rp_cudnn_backward_workspace(&launch));
 }
 
 static void
@@ -162,6 +220,8 @@ attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
     const RpCudaAttention launch = attention_of(args);
 
+    if (args->choice == RP_ATTENTION_CUDNN && rp_cudnn_backward(stream->cudnn, &launch))
+        return;
     note(stream, "attention backward", rp_cuda_attention_backward(&launch, stream->stream));
 }
 
@@ -178,7 +238,7 @@ swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
 {
     note(stream, "swiglu backward",
          rp_cuda_swiglu_backward((int)args->dtype, args->n, args->gate, args->up, args->dy,
-                                 args->d_gate, args->d_up, stream->stream));
+                                 args->d_gate, args->d_up, args->product, stream->stream));
 }
 
 static void
@@ -285,6 +345,10 @@ static const RpKernels kernels = {
     .rmsnorm_backward = rmsnorm_backward,
     .rope_forward = rope_forward,
     .rope_backward = rope_backward,
+    .norm_rope_forward = norm_rope_forward,
+    .norm_rope_backward_workspace = norm_rope_backward_workspace,
+    .norm_rope_backward = norm_rope_backward,
+    .has_attention = has_attention,
     .attention_forward_workspace = attention_forward_workspace,
     .attention_forward = attention_forward,
     .attention_backward_workspace = attention_backward_workspace,

@@ -1,6 +1,7 @@
 /**
- * The kernel table of CUDA: cuBLASLt for matmul, hand-written kernels for the rest. Same formulas,
- * shapes and sums as exec/model/kernels.h says; held to exec/host by tests.
+ * The kernel table of CUDA: cuBLASLt for matmul, cuDNN for attention that asks for it, hand-written
+ * kernels for the rest. Same formulas, shapes and sums as exec/model/kernels.h says; held to
+ * exec/host by tests.
  */
 #pragma once
 
@@ -33,6 +34,11 @@ const RpKernels *rp_cuda_kernels(void);
 RpKernelStream *rp_cuda_stream_new(int device, cudaStream_t stream,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_cuda_stream_free(RpKernelStream *stream);
+
+/* How often cuDNN did attention in @stream, and why it last left that to the built-in kernels,
+ * which is no failure; NULL: it never did. */
+guint64 rp_cuda_stream_cudnn_runs(const RpKernelStream *stream);
+const char *rp_cuda_stream_cudnn_reason(const RpKernelStream *stream);
 
 /* Sets @error from @status, naming @what. Returns: FALSE unless cudaSuccess */
 gboolean rp_cuda_ok(cudaError_t status, const char *what, GError **error);

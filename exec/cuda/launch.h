@@ -27,8 +27,10 @@ cudaError_t rp_cuda_bias_forward(int dtype, size_t tokens, size_t n, const void 
                                  cudaStream_t stream);
 cudaError_t rp_cuda_swiglu_forward(int dtype, size_t n, const void *gate, const void *up, void *y,
                                    cudaStream_t stream);
+/* @product: or NULL */
 cudaError_t rp_cuda_swiglu_backward(int dtype, size_t n, const void *gate, const void *up,
-                                    const void *dy, void *d_gate, void *d_up, cudaStream_t stream);
+                                    const void *dy, void *d_gate, void *d_up, void *product,
+                                    cudaStream_t stream);
 
 /* reduce.cu */
 size_t rp_cuda_bias_backward_workspace(size_t tokens, size_t n);
@@ -76,6 +78,26 @@ typedef struct {
     float direction;
 } RpCudaRope;
 cudaError_t rp_cuda_rope(const RpCudaRope *args, cudaStream_t stream);
+
+/* norm-rope.cu */
+typedef struct {
+    int dtype;
+    size_t tokens, heads, head_size;
+    float epsilon;
+    const int32_t *positions;     /* [tokens] */
+    const float *cosines, *sines; /* [positions,head_size/2] */
+    const void *x;                /* [tokens,heads,head_size] */
+    const void *weight;           /* [head_size] */
+    void *y;                      /* forward: as x; may be x */
+    float *rstd;                  /* [tokens,heads] */
+    const void *dy;               /* backward: as x */
+    void *dx;                     /* backward: as x; may be dy */
+    float *d_weight;              /* backward: [head_size], += */
+    void *workspace;              /* backward */
+} RpCudaNormRope;
+cudaError_t rp_cuda_norm_rope_forward(const RpCudaNormRope *args, cudaStream_t stream);
+size_t rp_cuda_norm_rope_backward_workspace(size_t tokens, size_t heads, size_t head_size);
+cudaError_t rp_cuda_norm_rope_backward(const RpCudaNormRope *args, cudaStream_t stream);
 
 /* embedding.cu */
 cudaError_t rp_cuda_embedding_forward(int dtype, size_t tokens, size_t n, const int32_t *ids,

@@ -2,6 +2,8 @@
  * C[m,n] = A B, or += A B, by cuBLASLt.
  *
  *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums (no TF32)    = or +=
+ *   half_sums: A, B and C all fp16: fp16 sums, if cuBLASLt has an algorithm for them; else ignored.
+ *   So gradients of weights, which are added to fp32, always have fp32 sums.
  *
  * cuBLASLt thinks in columns: what is C[m,n] in rows is C^T, [n,m], in columns. So its first
  * operand is our B, its second our A, and
@@ -24,12 +26,14 @@
 /* What decides about a plan; compared as bytes, so made of zeros first. */
 typedef struct {
     size_t m, n, k;
-    guint32 form, a_dtype, b_dtype, c_dtype, accumulate;
+    guint32 form, a_dtype, b_dtype, c_dtype;
+    guint16 accumulate, half_sums;                 /* together as wide as the others: no gap */
     guint32 a_alignment, b_alignment, c_alignment; /* bytes: 16, or of an element */
 } Key;
 
 typedef struct {
     Key key;
+    gboolean half_sums; /* what the key asks for, if there is an algorithm */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
@@ -86,6 +90,13 @@ alignment_of(const void *array, RpDtype dtype)
     return (guintptr)array % 16 == 0 ? 16 : (guint32)rp_dtype_size(dtype);
 }
 
+static gboolean
+may_sum_in_half(const RpMatmulArgs *args)
+{
+    return args->half_sums && args->a_dtype == RP_DTYPE_FP16 && args->b_dtype == RP_DTYPE_FP16 &&
+           args->c_dtype == RP_DTYPE_FP16;
+}
+
 static Key
 key_of(const RpMatmulArgs *args)
 {
@@ -100,6 +111,7 @@ key_of(const RpMatmulArgs *args)
     key.b_dtype = args->b_dtype;
     key.c_dtype = args->c_dtype;
     key.accumulate = args->accumulate != FALSE;
+    key.half_sums = may_sum_in_half(args);
     key.a_alignment = alignment_of(args->a, args->a_dtype);
     key.b_alignment = alignment_of(args->b, args->b_dtype);
     key.c_alignment = alignment_of(args->c, args->c_dtype);
@@ -130,8 +142,9 @@ describe(Plan *plan)
     const gboolean b_turned = key->form == RP_MATMUL_NT;
     const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasStatus_t status =
-        cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasStatus_t status = cublasLtMatmulDescCreate(
+        &plan->operation, plan->half_sums ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F,
+        plan->half_sums ? CUDA_R_16F : CUDA_R_32F);
 
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
@@ -165,7 +178,7 @@ set_preferences(cublasLtMatmulPreference_t preference, const Key *key)
         cublasLtMatmulPreferenceAttributes_t attribute;
         guint32 value;
     } wanted[] = {
-        /* parts of k, if any, kept in fp32 and added up in order */
+        /* parts of k, if any, kept as the sums are and added up in order */
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key->b_alignment},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key->a_alignment},
@@ -213,6 +226,23 @@ fail(RpKernelStream *stream, const RpMatmulArgs *args, cublasStatus_t status)
     rp_cuda_stream_fail(stream, operation, cublasLtGetStatusString(status));
 }
 
+/* Returns: NULL if cuBLASLt cannot, or not with such sums; @status: (out): why */
+static Plan *
+new_plan(RpKernelStream *stream, const Key *key, gboolean half_sums, cublasStatus_t *status)
+{
+    Plan *plan = g_new0(Plan, 1);
+
+    plan->key = *key;
+    plan->half_sums = half_sums;
+    *status = describe(plan);
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = choose_algorithm(stream, plan);
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        return plan;
+    plan_free(plan);
+    return NULL;
+}
+
 /* The plan of @args, made if there is none yet. Returns: NULL after a failure, which is noted */
 static const Plan *
 find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
@@ -223,13 +253,10 @@ find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
 
     if (plan)
         return plan;
-    plan = g_new0(Plan, 1);
-    plan->key = key;
-    status = describe(plan);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = choose_algorithm(stream, plan);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        plan_free(plan);
+    plan = new_plan(stream, &key, key.half_sums, &status);
+    if (!plan && key.half_sums) /* which depends on the key alone */
+        plan = new_plan(stream, &key, FALSE, &status);
+    if (!plan) {
         fail(stream, args, status);
         return NULL;
     }
@@ -242,10 +269,12 @@ rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     const gboolean known = args->a_dtype == args->b_dtype &&
                            (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32);
-    const float alpha = 1.0f;
-    const float beta = args->accumulate ? 1.0f : 0.0f;
+    /* 0 and 1, stored as sums are */
+    static const float scales[] = {0.0f, 1.0f};
+    static const guint16 half_scales[] = {0x0000, 0x3c00};
     const guintptr place = ((guintptr)args->workspace + WORKSPACE_ALIGNMENT - 1) /
                            WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    const void *alpha, *beta;
     const Plan *plan;
     cublasStatus_t status;
 
@@ -267,8 +296,11 @@ rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     plan = find_plan(stream, args);
     if (!plan)
         return;
-    status = cublasLtMatmul(stream->blas, plan->operation, &alpha, args->b, plan->b, args->a,
-                            plan->a, &beta, args->c, plan->c, args->c, plan->c, &plan->algorithm,
+    alpha = plan->half_sums ? (const void *)&half_scales[1] : &scales[1];
+    beta = plan->half_sums ? (const void *)&half_scales[args->accumulate != FALSE]
+                           : &scales[args->accumulate != FALSE];
+    status = cublasLtMatmul(stream->blas, plan->operation, alpha, args->b, plan->b, args->a,
+                            plan->a, beta, args->c, plan->c, args->c, plan->c, &plan->algorithm,
                             (void *)place, WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         fail(stream, args, status);

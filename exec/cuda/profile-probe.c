@@ -13,7 +13,7 @@
 #include "exec/cuda/device-private.h"
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
-#define WARM_UP_SECONDS 0.2 /* clocks rise under load */
+#define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
 
 typedef struct {
     RpProbe base;

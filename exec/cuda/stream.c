@@ -40,6 +40,7 @@ rp_cuda_stream_new(int device, cudaStream_t stream, GError **error)
     result->stream = stream;
     result->blas = blas;
     result->plans = rp_cuda_matmul_plans_new();
+    result->cudnn = rp_cudnn_new(stream);
     return result;
 }
 
@@ -49,6 +50,7 @@ rp_cuda_stream_free(RpKernelStream *stream)
     if (!stream)
         return;
     g_hash_table_unref(stream->plans);
+    rp_cudnn_free(stream->cudnn);
     cublasLtDestroy(stream->blas);
     g_free(stream->failure);
     g_free(stream);
@@ -59,4 +61,16 @@ rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *r
 {
     if (!stream->failure)
         stream->failure = g_strdup_printf("%s: %s", operation, reason);
+}
+
+guint64
+rp_cuda_stream_cudnn_runs(const RpKernelStream *stream)
+{
+    return rp_cudnn_runs(stream->cudnn);
+}
+
+const char *
+rp_cuda_stream_cudnn_reason(const RpKernelStream *stream)
+{
+    return rp_cudnn_reason(stream->cudnn);
 }

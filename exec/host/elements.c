@@ -35,7 +35,7 @@ void
 rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
 {
     float gate_buffer[RP_TILE], up_buffer[RP_TILE], dy_buffer[RP_TILE];
-    float d_gate[RP_TILE], d_up[RP_TILE];
+    float d_gate[RP_TILE], d_up[RP_TILE], product[RP_TILE];
 
     for (size_t first = 0; first < args->n; first += RP_TILE) {
         const size_t n = MIN(RP_TILE, args->n - first);
@@ -48,9 +48,12 @@ rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
 
             d_gate[i] = dy[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
             d_up[i] = dy[i] * (gate[i] * s);
+            product[i] = gate[i] * s * up[i];
         }
         rp_host_store(args->dtype, args->d_gate, first, n, d_gate);
         rp_host_store(args->dtype, args->d_up, first, n, d_up);
+        if (args->product)
+            rp_host_store(args->dtype, args->product, first, n, product);
     }
 }
 

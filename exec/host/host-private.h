@@ -30,6 +30,10 @@ void rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args)
 void rp_host_rope_forward(RpKernelStream *stream, const RpRopeArgs *args);
 void rp_host_rope_backward(RpKernelStream *stream, const RpRopeArgs *args);
 
+void rp_host_norm_rope_forward(RpKernelStream *stream, const RpNormRopeArgs *args);
+size_t rp_host_norm_rope_backward_workspace(const RpNormRopeArgs *args);
+void rp_host_norm_rope_backward(RpKernelStream *stream, const RpNormRopeArgs *args);
+
 size_t rp_host_attention_forward_workspace(const RpAttentionArgs *args);
 void rp_host_attention_forward(RpKernelStream *stream, const RpAttentionArgs *args);
 size_t rp_host_attention_backward_workspace(const RpAttentionArgs *args);

@@ -10,6 +10,12 @@ check(RpKernelStream *stream, GError **error)
     return TRUE;
 }
 
+static gboolean
+has_attention(RpAttentionChoice choice)
+{
+    return choice == RP_ATTENTION_BUILTIN;
+}
+
 static const RpKernels kernels = {
     .name = "host",
     .matmul_workspace = rp_host_matmul_workspace,
@@ -22,6 +28,10 @@ static const RpKernels kernels = {
     .rmsnorm_backward = rp_host_rmsnorm_backward,
     .rope_forward = rp_host_rope_forward,
     .rope_backward = rp_host_rope_backward,
+    .norm_rope_forward = rp_host_norm_rope_forward,
+    .norm_rope_backward_workspace = rp_host_norm_rope_backward_workspace,
+    .norm_rope_backward = rp_host_norm_rope_backward,
+    .has_attention = has_attention,
     .attention_forward_workspace = rp_host_attention_forward_workspace,
     .attention_forward = rp_host_attention_forward,
     .attention_backward_workspace = rp_host_attention_backward_workspace,

@@ -37,7 +37,8 @@ typedef enum {
     RP_MATMUL_TN  /* A[k,m] B[k,n]: dW = dY^T X, weight gradient */
 } RpMatmulForm;
 
-/* C = A B, or C += A B if @accumulate. Storage of each may differ; fp32 sums. */
+/* C = A B, or C += A B if @accumulate. Storage of each may differ; fp32 sums, but fp16 ones allowed
+ * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). */
 typedef struct {
     RpMatmulForm form;
     size_t m, n, k;
@@ -45,6 +46,7 @@ typedef struct {
     void *c;
     RpDtype a_dtype, b_dtype, c_dtype;
     gboolean accumulate;
+    gboolean half_sums;
     void *workspace;
 } RpMatmulArgs;
 
@@ -102,6 +104,36 @@ typedef struct {
 } RpRopeArgs;
 
 /*
+ * q/k norm, then rope, in one pass over memory: a head is a row of the norm, n = D.
+ * forward:   rmsnorm_forward, then rope_forward
+ * backward:  rope_backward, then rmsnorm_backward
+ * What is between the two is rounded to the storage, as if they ran one after the other.
+ */
+typedef struct {
+    RpDtype dtype;
+    size_t tokens, heads, head_size; /* head_size even */
+    float epsilon;
+    const int32_t *positions;     /* [tokens], each a row of the tables */
+    const float *cosines, *sines; /* [positions,D/2]: rp_rope_table() */
+    const void *x;                /* [T,H,D] */
+    const void *weight;           /* [D] */
+    void *y;                      /* forward: [T,H,D]; may be x */
+    float *rstd;                  /* [T,H]; forward: out, backward: in */
+    const void *dy;               /* backward: [T,H,D] */
+    void *dx;                     /* backward: [T,H,D]; may be dy */
+    float *d_weight;              /* backward: [D], += */
+    void *workspace;              /* backward */
+} RpNormRopeArgs;
+
+/* Whose attention kernels run: the backend's own, or a library's. */
+typedef enum { RP_ATTENTION_BUILTIN, RP_ATTENTION_CUDNN, RP_N_ATTENTIONS } RpAttentionChoice;
+
+/* "builtin", "cudnn". */
+const char *rp_attention_name(RpAttentionChoice choice);
+/* @choice: (out): set on success only. Returns: whether @name is one */
+gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
+
+/*
  * Per sequence and query head, query i of its length L, key j, kv head = h / (heads / kv_heads):
  * i sees j if i - window < j <= i (window 0: all j <= i).
  * forward:   S = scale q k^T;  lse[i] = log sum_j exp S[i,j];  out[i] = sum_j exp(S[i,j]-lse[i])
@@ -116,6 +148,7 @@ typedef struct {
     size_t heads, kv_heads, head_size;    /* kv_heads divides heads */
     size_t window;                        /* keys that a query sees, itself included; 0 = all */
     float scale;                          /* 1 / sqrt(D) as a rule */
+    RpAttentionChoice choice;             /* what it cannot do, the built-in one does */
     const int32_t *starts;                /* [sequences+1]: first tokens; the last is T */
     const void *q;                        /* [T,heads,D] */
     const void *k, *v;                    /* [T,kv_heads,D] */
@@ -128,7 +161,7 @@ typedef struct {
 
 /*
  * forward:   y = silu(gate) up,  silu(a) = a s,  s = 1 / (1 + exp(-a))
- * backward:  d_gate = dy up s (1 + a (1 - s));  d_up = dy silu(gate)
+ * backward:  d_gate = dy up s (1 + a (1 - s));  d_up = dy silu(gate);  product = y again
  * Source: Shazeer 2020, equation 6
  */
 typedef struct {
@@ -138,6 +171,7 @@ typedef struct {
     void *y; /* forward; may be gate or up */
     const void *dy;
     void *d_gate, *d_up; /* backward; may be any of gate, up, dy */
+    void *product;       /* backward, or NULL: y, the same bits; may be any of gate, up, dy */
 } RpSwigluArgs;
 
 /*
@@ -225,6 +259,11 @@ typedef struct {
     void (*rope_forward)(RpKernelStream *stream, const RpRopeArgs *args);
     void (*rope_backward)(RpKernelStream *stream, const RpRopeArgs *args);
 
+    void (*norm_rope_forward)(RpKernelStream *stream, const RpNormRopeArgs *args);
+    size_t (*norm_rope_backward_workspace)(const RpNormRopeArgs *args);
+    void (*norm_rope_backward)(RpKernelStream *stream, const RpNormRopeArgs *args);
+
+    gboolean (*has_attention)(RpAttentionChoice choice); /* built in, and its library is there */
     size_t (*attention_forward_workspace)(const RpAttentionArgs *args);
     void (*attention_forward)(RpKernelStream *stream, const RpAttentionArgs *args);
     size_t (*attention_backward_workspace)(const RpAttentionArgs *args);

@@ -30,7 +30,7 @@ typedef struct {
 } Heads;
 
 typedef struct {
-    size_t T, C, H, K, D, m;
+    size_t T, C, H, K, m;
     RpLinear q, k, v, o, gate, up, down;
 } Shape;
 
@@ -47,7 +47,6 @@ shape_of(const RpPass *pass)
                    .C = C,
                    .H = config->heads,
                    .K = config->kv_heads,
-                   .D = config->head_dim,
                    .m = m,
                    .q = {RP_WEIGHT_Q, RP_WEIGHT_Q_BIAS, C, queries},
                    .k = {RP_WEIGHT_K, RP_WEIGHT_K_BIAS, C, keys},
@@ -83,29 +82,24 @@ take_mlp(const RpPass *pass, RpRoom *room, const Shape *z)
 
 /* y = rope([norm] x) of each head. */
 static void
-turn(RpPass *pass, const Shape *z, RpWeightKind norm, size_t heads, const void *x, void *y,
-     float *rstd)
+turn(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, void *y, float *rstd)
 {
-    if (rp_pass_has(pass, norm)) {
-        rp_pass_norm(
-            pass, norm,
-            (RpRmsnormArgs){.rows = z->T * heads, .n = z->D, .x = x, .y = y, .rstd = rstd});
-        x = y;
-    }
-    rp_pass_rope(pass, heads, x, y);
+    if (rp_pass_has(pass, norm))
+        rp_pass_norm_rope(pass, norm,
+                          (RpNormRopeArgs){.heads = heads, .x = x, .y = y, .rstd = rstd});
+    else
+        rp_pass_rope(pass, heads, x, y);
 }
 
 /* In place: @d of y becomes that of x. */
 static void
-turn_back(RpPass *pass, const Shape *z, RpWeightKind norm, size_t heads, const void *x, float *rstd,
-          void *d)
+turn_back(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, float *rstd, void *d)
 {
-    rp_pass_rope_backward(pass, heads, d);
     if (rp_pass_has(pass, norm))
-        rp_pass_norm_backward(
-            pass, norm,
-            (RpRmsnormArgs){
-                .rows = z->T * heads, .n = z->D, .x = x, .rstd = rstd, .dy = d, .dx = d});
+        rp_pass_norm_rope_backward(
+            pass, norm, (RpNormRopeArgs){.heads = heads, .x = x, .rstd = rstd, .dy = d, .dx = d});
+    else
+        rp_pass_rope_backward(pass, heads, d);
 }
 
 static Heads
@@ -119,8 +113,8 @@ make_heads(RpPass *pass, const Shape *z, const Attention *a)
         heads.q_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->H);
         heads.k_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->K);
     }
-    turn(pass, z, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q, heads.q_rstd);
-    turn(pass, z, RP_WEIGHT_K_NORM, z->K, a->k, heads.k, heads.k_rstd);
+    turn(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q, heads.q_rstd);
+    turn(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k, heads.k_rstd);
     return heads;
 }
 
@@ -179,11 +173,11 @@ static void
 mlp_backward(RpPass *pass, const Shape *z, const void *s, const Mlp *mlp, const void *dy,
              void *normed, float *rstd, void *ds)
 {
-    void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m);
+    void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m); /* its gradient first */
 
-    rp_pass_swiglu(pass, mlp->gate, mlp->up, product);
-    rp_pass_linear_backward(pass, &z->down, z->T, product, dy, product, FALSE);
+    rp_pass_linear_input(pass, &z->down, z->T, dy, product, FALSE);
     rp_pass_swiglu_backward(pass, mlp->gate, mlp->up, product);
+    rp_pass_linear_sums(pass, &z->down, z->T, product, dy);
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd});
     rp_pass_linear_backward(pass, &z->up, z->T, normed, mlp->up, ds, FALSE);
@@ -216,8 +210,8 @@ attention_backward(RpPass *pass, const Shape *z, const void *x, const Attention 
                                                        .dq = dq,
                                                        .dk = dk,
                                                        .dv = dv});
-    turn_back(pass, z, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
-    turn_back(pass, z, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
+    turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
+    turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
     rp_pass_linear_backward(pass, &z->q, z->T, normed, dq, dx, FALSE);

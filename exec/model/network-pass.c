@@ -67,6 +67,7 @@ matmul(RpPass *pass, RpMatmulArgs args)
     const RpKernels *kernels = pass->network->kernels;
 
     args.workspace = pass->kernel_workspace;
+    args.half_sums = pass->network->options.half_sums;
     if (pass->measuring)
         measure(pass, kernels->matmul_workspace(&args));
     else
@@ -115,8 +116,8 @@ bias_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy)
 }
 
 void
-rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
-                        const void *dy, void *dx, gboolean accumulate)
+rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
+                    const void *dy)
 {
     const RpDtype dtype = pass->network->options.dtype;
 
@@ -133,6 +134,14 @@ rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const
                                 .b_dtype = dtype,
                                 .c_dtype = RP_DTYPE_FP32,
                                 .accumulate = TRUE});
+}
+
+void
+rp_pass_linear_input(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy, void *dx,
+                     gboolean accumulate)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+
     matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_NN,
                                 .m = rows,
                                 .n = linear->in,
@@ -144,6 +153,14 @@ rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const
                                 .b_dtype = dtype,
                                 .c_dtype = dtype,
                                 .accumulate = accumulate});
+}
+
+void
+rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
+                        const void *dy, void *dx, gboolean accumulate)
+{
+    rp_pass_linear_sums(pass, linear, rows, x, dy);
+    rp_pass_linear_input(pass, linear, rows, dy, dx, accumulate);
 }
 
 static void
@@ -217,6 +234,45 @@ rp_pass_rope_backward(RpPass *pass, size_t heads, void *d)
 }
 
 static void
+complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
+{
+    const RpNetwork *network = pass->network;
+
+    args->dtype = network->options.dtype;
+    args->tokens = network->tokens;
+    args->head_size = network->config.head_dim;
+    args->epsilon = (float)network->config.rms_norm_eps;
+    args->weight = rp_pass_weight(pass, kind);
+    args->workspace = pass->kernel_workspace;
+    if (pass->measuring)
+        return;
+    args->positions = constant(pass, network->constants.positions);
+    args->cosines = constant(pass, network->constants.cosines);
+    args->sines = constant(pass, network->constants.sines);
+}
+
+void
+rp_pass_norm_rope(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
+{
+    complete_norm_rope(pass, kind, &args);
+    if (!pass->measuring)
+        pass->network->kernels->norm_rope_forward(stream_of(pass), &args);
+}
+
+void
+rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
+{
+    const RpKernels *kernels = pass->network->kernels;
+
+    complete_norm_rope(pass, kind, &args);
+    args.d_weight = rp_pass_sum(pass, kind);
+    if (pass->measuring)
+        measure(pass, kernels->norm_rope_backward_workspace(&args));
+    else
+        kernels->norm_rope_backward(stream_of(pass), &args);
+}
+
+static void
 complete_attention(const RpPass *pass, RpAttentionArgs *args)
 {
     const RpNetwork *network = pass->network;
@@ -230,6 +286,7 @@ complete_attention(const RpPass *pass, RpAttentionArgs *args)
     args->kv_heads = config->kv_heads;
     args->head_size = config->head_dim;
     args->scale = 1.0f / sqrtf((float)config->head_dim);
+    args->choice = network->options.attention;
     args->workspace = pass->kernel_workspace;
     if (!pass->measuring)
         args->starts = constant(pass, network->constants.starts);
@@ -278,7 +335,7 @@ rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y)
 }
 
 void
-rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, const void *dy)
+rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d)
 {
     if (!pass->measuring)
         pass->network->kernels->swiglu_backward(
@@ -286,9 +343,10 @@ rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, const void *dy)
                                              .n = mlp_elements(pass),
                                              .gate = gate,
                                              .up = up,
-                                             .dy = dy,
+                                             .dy = d,
                                              .d_gate = gate,
-                                             .d_up = up});
+                                             .d_up = up,
+                                             .product = d});
 }
 
 void

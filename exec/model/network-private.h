@@ -92,13 +92,22 @@ float *rp_pass_sum(const RpPass *pass, RpWeightKind kind);
 
 /* x: [rows,in], y: [rows,out]. */
 void rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x, void *y);
-/* Sums += gradients of weight and bias; then dx = dy W, or += if @accumulate. @dx may be @x. */
+/* Sums += gradients of weight and bias. */
+void rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
+                         const void *dy);
+/* dx = dy W, or += if @accumulate. */
+void rp_pass_linear_input(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy,
+                          void *dx, gboolean accumulate);
+/* Both, sums first: @dx may be @x. */
 void rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
                              const void *dy, void *dx, gboolean accumulate);
 
 /* RMSNorm, its dtype and epsilon filled in. */
 void rp_pass_norm(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args);
 void rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args);
+/* q/k norm and rope; tables, dtype and epsilon are filled in. */
+void rp_pass_norm_rope(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
+void rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
 /* In place or not; x, y: [T,heads,D]. */
 void rp_pass_rope(RpPass *pass, size_t heads, const void *x, void *y);
 void rp_pass_rope_backward(RpPass *pass, size_t heads, void *d);
@@ -106,8 +115,8 @@ void rp_pass_rope_backward(RpPass *pass, size_t heads, void *d);
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);
-/* In place: @gate and @up become their gradients. */
-void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, const void *dy);
+/* In place: @gate and @up become their gradients, @d, the product's gradient, the product. */
+void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);
 /* y += x, hidden states. */
 void rp_pass_add(RpPass *pass, const void *x, void *y);
 void rp_pass_embedding(RpPass *pass, const void *ids, void *y);

@@ -277,7 +277,8 @@ rp_network_profile(const RpNetwork *network)
 
     set_string(&profile->model, g_strdup_printf("%ux%u", config->hidden, config->blocks));
     set_string(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
-    set_string(&profile->accumulate, g_strdup("fp32"));
+    set_string(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
+    set_string(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
     set_string(&profile->source, g_strdup("measured"));
     profile->sequences = network->options.sequences;
     profile->tokens_per_sequence = network->options.tokens;

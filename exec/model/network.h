@@ -28,6 +28,8 @@ typedef struct {
     guint sequences;  /* B of a micro-batch */
     guint tokens;     /* S of a sequence */
     guint head_chunk; /* tokens whose logits exist at once; 0 = 1024 */
+    RpAttentionChoice attention;
+    gboolean half_sums; /* fp16: matmuls of activations may add up in fp16 */
 } RpNetworkOptions;
 
 typedef struct _RpNetwork RpNetwork;

@@ -3,6 +3,7 @@
  * links with.
  *
  *   profile.c           which kinds of layers there are, and the file that comes of it
+ *   profile-attention.c whose attention is faster
  *   profile-layers.c    a layer run over and over
  *   profile-memory.c    copies in the host's memory, and the optimizer
  *   profile-sample.c    times to a median and a spread
@@ -84,7 +85,7 @@ gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads
                                 double *bytes_per_s, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode,
- * on the threads that a run gives it. One measurement. */
+ * on the threads that a run gives it; RpProfile.norm_parameters_per_s. One measurement. */
 gboolean rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *profile,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

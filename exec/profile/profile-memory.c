@@ -11,7 +11,7 @@
 
 #define CACHES 4 /* how much larger than the largest cache a buffer is */
 #define LEAST_BUFFER_BYTES (64 * RP_MIB)
-#define MOST_OPTIMIZER_BYTES (512 * RP_MIB)
+#define MOST_OPTIMIZER_BYTES (2 * RP_GIB)
 #define GRANULE_BYTES 4096
 #define TRAFFIC_BYTES 24 /* of a parameter's state; gradient and weight are added */
 
@@ -83,6 +83,15 @@ typedef struct {
 } Update;
 
 static void
+sum_squares(gpointer data)
+{
+    const Update *update = data;
+
+    (void)rp_optimizer_sum_squares(update->optimizer, update->step.gradient,
+                                   update->step.gradient_number, update->step.n_parameters);
+}
+
+static void
 apply_step(gpointer data)
 {
     Update *update = data;
@@ -91,12 +100,13 @@ apply_step(gpointer data)
     rp_optimizer_layer_finish(update->layer);
 }
 
+/* @times: (out): of the norm and of the step */
 static gboolean
 measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, void *gradient,
                void *published, RpTimes *times, GError **error)
 {
     static const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
-    static const RpProbePart part[] = {apply_step};
+    static const RpProbePart parts[] = {sum_squares, apply_step};
     g_autoptr(RpOptimizer) optimizer = rp_optimizer_new(&adamw, NULL, pool, error);
     g_autoptr(RpOptimizerLayer) layer =
         optimizer ? rp_optimizer_layer_new(optimizer, n, NULL, 0, error) : NULL;
@@ -112,7 +122,7 @@ measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, voi
                               .published = published,
                               .gradient_number = number,
                               .published_number = number}};
-    return rp_measurer_run(measurer, NULL, part, 1, &update, times, error);
+    return rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error);
 }
 
 gboolean
@@ -129,7 +139,7 @@ rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *
         1, MIN(all, rp_measure_buffer_bytes(MOST_OPTIMIZER_BYTES) / (TRAFFIC_BYTES / 2 + size)));
     const RpPoolOptions pool_options = {.n_threads = measurer->options->optimizer_threads};
     RpPool *pool = NULL;
-    RpTimes times;
+    RpTimes times[2];
 
     if (pool_options.n_threads > 1) {
         pool = rp_pool_new(&pool_options, error);
@@ -145,13 +155,15 @@ rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *
         for (gsize i = 0; i < n; i++)
             ones[i] = 1e-3f;
         rp_dtype_from_float(rp_network_options(network)->dtype, ones, gradient, n);
-        measured = measure_update(measurer, pool, number, n, gradient, published, &times, error);
+        measured = measure_update(measurer, pool, number, n, gradient, published, times, error);
     }
     free(ones);
     free(gradient);
     free(published);
     rp_pool_free(pool);
-    if (measured)
-        profile->optimizer_parameters_per_s = rp_times_rate(&times, (double)n);
+    if (measured) {
+        profile->norm_parameters_per_s = rp_times_rate(&times[0], (double)n);
+        profile->optimizer_parameters_per_s = rp_times_rate(&times[1], (double)n);
+    }
     return measured;
 }

@@ -36,5 +36,17 @@ RpProfile *rp_measure_profile(RpProbe *probe, const RpNetwork *network, const Rp
                               const RpMeasureOptions *options,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_measure_attention:
+ * @network: whose shape it is; its own choice of attention does not matter
+ * @weights: (nullable): bound
+ * @fastest: (out): set on success only. Nothing is measured if there is but one
+ *
+ * Errors: G_IO_ERROR_NO_SPACE, the probe's
+ */
+gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+                              RpAttentionChoice *fastest,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Processors that the process may use. */
 guint rp_usable_processors(void);

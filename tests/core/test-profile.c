@@ -545,6 +545,9 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         f->profile->links.h2d_bytes_per_s = floor(rate);
         f->profile->links.root_bytes_per_s = rate;
         f->profile->optimizer_parameters_per_s = rate;
+        f->profile->norm_parameters_per_s = 1e21 / rate;
+        g_free(f->profile->attention);
+        f->profile->attention = g_strdup(i % 3 == 0 ? "" : i % 3 == 1 ? "builtin" : "cudnn");
         g_free(f->text);
         f->text = rp_profile_to_json(f->profile);
         f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
@@ -553,6 +556,8 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         same = g_str_equal(again, f->text) &&
                f->other->layers[0].forward_ns == f->profile->layers[0].forward_ns &&
                f->other->optimizer_parameters_per_s == rate &&
+               f->other->norm_parameters_per_s == 1e21 / rate &&
+               g_str_equal(f->other->attention, f->profile->attention) &&
                fabs(f->other->links.root_bytes_per_s / rate - 1) < 1e-15;
         g_free(again);
     }

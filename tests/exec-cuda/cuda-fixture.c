@@ -162,8 +162,8 @@ assert_close(Array got, Array want, size_t terms, double slack, guint output, co
     }
 }
 
-static void
-assert_all_close(const Outputs *got, const Outputs *want, const char *where)
+void
+cuda_assert_close(const Outputs *got, const Outputs *want, const char *where)
 {
     for (guint i = 0; i < CUDA_MOST_OUTPUTS; i++) {
         assert_close(got->arrays[i], want->arrays[i], want->terms[i], want->slack[i], i, where);
@@ -196,11 +196,11 @@ cuda_hold_to_host(Compute compute, const void *inputs, gboolean anywhere)
 
     compute(&host, inputs, &want);
     compute(&device, inputs, &got);
-    assert_all_close(&got, &want, "device");
+    cuda_assert_close(&got, &want, "device");
     compute(&device, inputs, &again);
     assert_all_same(&again, &got);
     compute(&shifted, inputs, &elsewhere);
-    assert_all_close(&elsewhere, &want, "shifted");
+    cuda_assert_close(&elsewhere, &want, "shifted");
     if (anywhere)
         assert_all_same(&elsewhere, &got);
 }

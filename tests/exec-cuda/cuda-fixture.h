@@ -62,5 +62,7 @@ Array cuda_result(const Side *side, RpDtype dtype, size_t n, const void *data);
  * twice that from one another.
  */
 void cuda_hold_to_host(Compute compute, const void *inputs, gboolean anywhere);
+/* The tolerance of cuda_hold_to_host(), with terms and slack of @want. @where: whose @got is */
+void cuda_assert_close(const Outputs *got, const Outputs *want, const char *where);
 /* The device's stream of this test. */
 RpKernelStream *cuda_stream(void);

@@ -29,6 +29,8 @@ DEFER(rmsnorm_forward, RpRmsnormArgs)
 DEFER(rmsnorm_backward, RpRmsnormArgs)
 DEFER(rope_forward, RpRopeArgs)
 DEFER(rope_backward, RpRopeArgs)
+DEFER(norm_rope_forward, RpNormRopeArgs)
+DEFER(norm_rope_backward, RpNormRopeArgs)
 DEFER(attention_forward, RpAttentionArgs)
 DEFER(attention_backward, RpAttentionArgs)
 DEFER(swiglu_forward, RpSwigluArgs)
@@ -86,6 +88,8 @@ rp_cuda_kernels(void)
         table.rmsnorm_backward = issue_rmsnorm_backward;
         table.rope_forward = issue_rope_forward;
         table.rope_backward = issue_rope_backward;
+        table.norm_rope_forward = issue_norm_rope_forward;
+        table.norm_rope_backward = issue_norm_rope_backward;
         table.attention_forward = issue_attention_forward;
         table.attention_backward = issue_attention_backward;
         table.swiglu_forward = issue_swiglu_forward;

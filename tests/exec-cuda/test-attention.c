@@ -7,7 +7,8 @@ typedef struct {
     size_t heads, kv_heads, head_size, window;
     size_t sequences;
     int32_t lengths[4];
-    float scale; /* 0: 1 / sqrt(D) */
+    float scale;                         /* 0: 1 / sqrt(D) */
+    RpAttentionChoice forward, backward; /* on the device */
 } Shape;
 
 typedef struct {
@@ -82,8 +83,10 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
         args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
     }
     args.starts = cuda_copy_in(side, starts, shape->sequences + 1, sizeof *starts);
+    args.choice = side->stream ? shape->forward : RP_ATTENTION_BUILTIN;
     args.workspace = cuda_workspace(side, side->kernels->attention_forward_workspace(&args));
     side->kernels->attention_forward(side->stream, &args);
+    args.choice = side->stream ? shape->backward : RP_ATTENTION_BUILTIN;
     args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
     side->kernels->attention_backward(side->stream, &args);
     return (Results){{cuda_result(side, dtype, n, args.out),
@@ -113,11 +116,15 @@ attend_on_device(const Shape *shape, const Inputs *inputs, size_t shift, size_t 
 }
 
 /* Roundings to the storage before the last: P (out, dv), the gradient of scores and delta's stored
- * out (dq, dk). Four times the terms: host and device both err, and errors go with the root. */
+ * out (dq, dk). cuDNN also rounds dk and dv of each query head. Four times the terms: host and
+ * device both err, and errors go with the root. */
 static void
 assert_close(const Shape *shape, const Results *got, const Results *want)
 {
     static const double roundings[N_OUTPUTS] = {1, 0, 2, 2, 1};
+    const double each_head = shape->backward == RP_ATTENTION_CUDNN
+                                 ? sqrt((double)shape->heads / (double)shape->kv_heads)
+                                 : 0;
     size_t terms = shape->head_size;
 
     for (size_t s = 0; s < shape->sequences; s++)
@@ -128,7 +135,8 @@ assert_close(const Shape *shape, const Results *got, const Results *want)
 
         for (size_t j = 0; j < want->arrays[i].n; j++)
             values[j] = host_value(want->arrays[i], j);
-        host_assert_close(got->arrays[i], values, 4 * terms * group, roundings[i]);
+        host_assert_close(got->arrays[i], values, 4 * terms * group,
+                          roundings[i] + (i < 3 ? 0 : each_head));
     }
 }
 
@@ -300,6 +308,132 @@ stands_scores_of_any_size(void **state)
     }
 }
 
+/*
+ * cuDNN. Whether it runs is counted in the stream; where it has to and does not, the test says why.
+ */
+static gboolean
+have_cudnn(void)
+{
+    return rp_cuda_kernels()->has_attention(RP_ATTENTION_CUDNN);
+}
+
+static void
+assert_runs(guint64 before, guint64 runs, const Shape *shape)
+{
+    const guint64 got = rp_cuda_stream_cudnn_runs(cuda_stream()) - before;
+
+    if (got == runs)
+        return;
+    print_error("%s, %zu/%zu heads of %zu, %zu x %d, window %zu: cuDNN ran %" G_GUINT64_FORMAT
+                " times, not %" G_GUINT64_FORMAT ": %s\n",
+                rp_dtype_name(shape->dtype), shape->heads, shape->kv_heads, shape->head_size,
+                shape->sequences, shape->lengths[0], shape->window, got, runs,
+                rp_cuda_stream_cudnn_reason(cuda_stream()));
+    fail();
+}
+
+/* @runs: of forward and backward together, each time */
+static void
+check_cudnn(Shape shape, guint64 runs, size_t shift)
+{
+    guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
+    const Inputs inputs = random_inputs(&shape);
+    const Results want = attend_on_host(&shape, &inputs);
+    Results got, again;
+
+    shape.forward = shape.backward = RP_ATTENTION_CUDNN;
+    got = attend_on_device(&shape, &inputs, shift, shift);
+    assert_runs(before, runs, &shape);
+    assert_close(&shape, &got, &want);
+    before = rp_cuda_stream_cudnn_runs(cuda_stream());
+    again = attend_on_device(&shape, &inputs, shift, shift);
+    assert_runs(before, runs, &shape);
+    assert_same(&again, &got);
+}
+
+static const Shape dense[] = {
+    {RP_DTYPE_BF16, 4, 2, 128, 0, 2, {256, 256}, 0},
+    {RP_DTYPE_FP16, 4, 2, 128, 0, 2, {256, 256}, 0},
+    {RP_DTYPE_BF16, 2, 2, 128, 0, 1, {1024}, 0},
+    {RP_DTYPE_FP16, 8, 1, 64, 0, 3, {128, 128, 128}, 0},
+    {RP_DTYPE_BF16, 3, 3, 64, 0, 4, {384, 384, 384, 384}, 0},
+    {RP_DTYPE_BF16, 4, 1, 64, 0, 1, {640}, 0.3f},
+    {RP_DTYPE_BF16, 2, 1, 128, 100, 2, {512, 512}, 0},
+    {RP_DTYPE_FP16, 2, 2, 64, 128, 1, {384}, 0},
+    {RP_DTYPE_BF16, 2, 2, 128, 1000, 2, {512, 512}, 0},
+};
+
+static void
+attends_by_cudnn_to_dense_batches(void **state)
+{
+    if (!have_cudnn())
+        skip();
+    for (size_t i = 0; i < G_N_ELEMENTS(dense); i++)
+        check_cudnn(dense[i], 2, 0);
+}
+
+static void
+attends_by_cudnn_forward_to_any_length_from_64(void **state)
+{
+    static const int32_t lengths[] = {64, 65, 100, 129, 1000};
+
+    if (!have_cudnn())
+        skip();
+    for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
+        Shape shape = {RP_DTYPE_BF16, 4, 2, 128, 0, 2, {lengths[i], lengths[i]}, 0};
+        const guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
+        const Inputs inputs = random_inputs(&shape);
+        const Results want = attend_on_host(&shape, &inputs);
+        Results got, again;
+
+        shape.forward = shape.backward = RP_ATTENTION_CUDNN;
+        got = attend_on_device(&shape, &inputs, 0, 0);
+        /* backward may be the built-in one: some versions want multiples of 128 */
+        if (rp_cuda_stream_cudnn_runs(cuda_stream()) == before)
+            assert_runs(before, 1, &shape);
+        assert_close(&shape, &got, &want);
+        again = attend_on_device(&shape, &inputs, 0, 0);
+        assert_same(&again, &got);
+    }
+}
+
+static void
+leaves_what_cudnn_does_not_do_to_the_built_in_kernels(void **state)
+{
+    static const Shape others[] = {
+        {RP_DTYPE_FP32, 2, 1, 64, 0, 2, {128, 128}, 0},
+        {RP_DTYPE_BF16, 2, 1, 80, 0, 2, {128, 128}, 0},
+        {RP_DTYPE_BF16, 2, 1, 64, 0, 2, {128, 256}, 0},
+        {RP_DTYPE_FP16, 4, 2, 128, 100, 4, {70, 1, 333, 128}, 0},
+        {RP_DTYPE_FP16, 2, 1, 128, 0, 1, {7}, 0},
+    };
+
+    for (size_t i = 0; i < G_N_ELEMENTS(others); i++)
+        check_cudnn(others[i], 0, 0);
+    check_cudnn(dense[0], 0, 1); /* no multiples of 16 bytes */
+}
+
+static void
+takes_lse_from_either_implementation(void **state)
+{
+    /* forward by one, backward by the other: the gradients are close to the host's */
+    if (!have_cudnn())
+        skip();
+    for (guint choice = 0; choice < RP_N_ATTENTIONS; choice++) {
+        Shape shape = dense[0];
+        const guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
+        const Inputs inputs = random_inputs(&shape);
+        const Results want = attend_on_host(&shape, &inputs);
+        Results got;
+
+        shape.forward = (RpAttentionChoice)choice;
+        shape.backward = (RpAttentionChoice)(RP_N_ATTENTIONS - 1 - choice);
+        got = attend_on_device(&shape, &inputs, 0, 0);
+        assert_runs(before, 1, &shape);
+        assert_close(&shape, &got, &want);
+    }
+}
+
 int
 main(void)
 {
@@ -320,6 +454,10 @@ main(void)
         cuda_test(takes_arrays_at_any_multiple_of_their_element),
         cuda_test(gives_a_sequence_the_same_bits_alone_and_packed),
         cuda_test(stands_scores_of_any_size),
+        cuda_test(attends_by_cudnn_to_dense_batches),
+        cuda_test(attends_by_cudnn_forward_to_any_length_from_64),
+        cuda_test(leaves_what_cudnn_does_not_do_to_the_built_in_kernels),
+        cuda_test(takes_lse_from_either_implementation),
     };
     int failed;
 

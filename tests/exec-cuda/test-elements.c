@@ -25,19 +25,23 @@ compute_swiglu(const Side *side, const void *data, Outputs *outputs)
     RpSwigluArgs backward = args;
 
     /* the two exponentials differ by a few units; 16-bit ones end at 2^-126 */
-    outputs->terms[0] = outputs->terms[1] = outputs->terms[2] = 1;
+    for (guint i = 0; i < 4; i++)
+        outputs->terms[i] = 1;
     if (inputs->alias == 0) {
         side->kernels->swiglu_forward(side->stream, &args);
         outputs->arrays[0] = cuda_result(side, dtype, n, args.y);
         backward.d_gate = cuda_out(side, dtype, n);
         backward.d_up = cuda_out(side, dtype, n);
+        backward.product = cuda_out(side, dtype, n);
     } else {
         backward.d_gate = inputs->alias == 1 ? dy : gate;
         backward.d_up = up;
+        backward.product = inputs->alias == 1 ? gate : dy;
     }
     side->kernels->swiglu_backward(side->stream, &backward);
     outputs->arrays[1] = cuda_result(side, dtype, n, backward.d_gate);
     outputs->arrays[2] = cuda_result(side, dtype, n, backward.d_up);
+    outputs->arrays[3] = cuda_result(side, dtype, n, backward.product);
     if (inputs->alias > 0) {
         gate = cuda_in(side, inputs->a);
         up = cuda_in(side, inputs->b);
@@ -47,6 +51,7 @@ compute_swiglu(const Side *side, const void *data, Outputs *outputs)
         side->kernels->swiglu_forward(side->stream, &backward);
         outputs->arrays[0] = cuda_result(side, dtype, n, backward.y);
     }
+    host_assert_same(outputs->arrays[3], outputs->arrays[0]);
 }
 
 static void

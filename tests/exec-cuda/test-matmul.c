@@ -1,9 +1,26 @@
 #include "tests/exec-cuda/cuda-fixture.h"
 
+#include <math.h>
+
 typedef struct {
     RpMatmulArgs shape;
     Array a, b, c;
 } Product;
+
+/*
+ * fp16 sums: at most k + 1 roundings of 2^-11 of a partial sum each. Inputs are random, and so are
+ * signs of errors: 8 sqrt(k + 1) 2^-11 max(1, max |C|), as for fp32 with its 2^-24. Nothing
+ * overflows: sum |a b| is about 0.64 k, of at most 65504.
+ */
+static double
+slack_of_half_sums(Array result, size_t k)
+{
+    double largest = 1;
+
+    for (size_t i = 0; i < result.n; i++)
+        largest = fmax(largest, fabs(host_value(result, i)));
+    return 8 * sqrt((double)k + 1) * 0x1p-11 * largest;
+}
 
 static void
 compute_product(const Side *side, const void *data, Outputs *outputs)
@@ -22,6 +39,8 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     /* cuBLASLt may round a product before it adds to a 16-bit C: half a unit of at most 8 */
     if (args.accumulate && args.c_dtype != RP_DTYPE_FP32)
         outputs->slack[0] = args.c_dtype == RP_DTYPE_BF16 ? 0x1p-6 : 0x1p-9;
+    if (args.half_sums)
+        outputs->slack[0] += slack_of_half_sums(outputs->arrays[0], args.k);
 }
 
 static void
@@ -81,6 +100,117 @@ multiplies_nothing(void **state)
 
     for (guint accumulate = 0; accumulate < 2; accumulate++)
         check_product(RP_MATMUL_NT, RP_DTYPE_BF16, RP_DTYPE_FP32, accumulate, no_terms);
+}
+
+static Product
+half_product(RpMatmulForm form, RpDtype in, RpDtype out, gboolean accumulate, const size_t size[3])
+{
+    const RpMatmulArgs shape = {.form = form,
+                                .m = size[0],
+                                .n = size[1],
+                                .k = size[2],
+                                .a_dtype = in,
+                                .b_dtype = in,
+                                .c_dtype = out,
+                                .accumulate = accumulate,
+                                .half_sums = TRUE};
+
+    return (Product){shape, host_random(in, shape.m * shape.k, 1),
+                     host_random(in, shape.n * shape.k, 1), host_random(out, shape.m * shape.n, 1)};
+}
+
+static const size_t half_sizes[][3] = {{1, 1, 1},       {3, 5, 7},    {67, 129, 31},
+                                       {13, 11, 1031},  {513, 2, 33}, {264, 136, 520},
+                                       {512, 256, 2048}};
+
+static void
+adds_up_in_fp16_as_closely_as_fp16_can(void **state)
+{
+    for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
+        for (guint i = 0; i < 6; i++) {
+            const Product inputs = half_product((RpMatmulForm)(i % 3), RP_DTYPE_FP16, RP_DTYPE_FP16,
+                                                i / 3 == 1, half_sizes[s]);
+
+            cuda_hold_to_host(compute_product, &inputs, FALSE);
+        }
+    }
+}
+
+/* -1, 0 and 1: a sum of up to 2048 of them is a whole number that fp16 has, in any order. */
+static void
+make_whole(Array array)
+{
+    guint16 *values = array.data;
+
+    for (size_t i = 0; i < array.n; i++)
+        values[i] = ((const guint16[]){0x0000, 0x3c00, 0xbc00})[host_random_below(3)];
+}
+
+static void
+adds_whole_numbers_up_in_fp16_without_an_error(void **state)
+{
+    const Side host = {rp_host_kernels(), NULL, 0};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
+        for (guint i = 0; i < 6; i++) {
+            const Product inputs = half_product((RpMatmulForm)(i % 3), RP_DTYPE_FP16, RP_DTYPE_FP16,
+                                                i / 3 == 1, half_sizes[s]);
+            Outputs want = {0};
+            Outputs got = {0};
+
+            make_whole(inputs.a);
+            make_whole(inputs.b);
+            make_whole(inputs.c);
+            compute_product(&host, &inputs, &want);
+            compute_product(&device, &inputs, &got);
+            for (size_t j = 0; j < want.arrays[0].n; j++) /* -0 and 0 are the same */
+                assert_true(host_value(got.arrays[0], j) == host_value(want.arrays[0], j));
+        }
+    }
+}
+
+/* On one stream, so that the plans of both are in one table. */
+static void
+lets_half_sums_change_no_bit_of_other_storages(void **state)
+{
+    static const size_t size[] = {264, 136, 520};
+    static const RpDtype storages[][2] = {{RP_DTYPE_BF16, RP_DTYPE_BF16},
+                                          {RP_DTYPE_BF16, RP_DTYPE_FP32},
+                                          {RP_DTYPE_FP16, RP_DTYPE_FP32},
+                                          {RP_DTYPE_FP32, RP_DTYPE_FP32}};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+
+    for (guint i = 0; i < 3 * G_N_ELEMENTS(storages); i++) {
+        Product inputs =
+            half_product((RpMatmulForm)(i % 3), storages[i / 3][0], storages[i / 3][1], TRUE, size);
+        Outputs with = {0};
+        Outputs without = {0};
+
+        compute_product(&device, &inputs, &with);
+        inputs.shape.half_sums = FALSE;
+        compute_product(&device, &inputs, &without);
+        host_assert_same(with.arrays[0], without.arrays[0]);
+    }
+}
+
+static void
+keeps_fp32_sums_of_fp16_apart_from_half_sums(void **state)
+{
+    static const size_t size[] = {264, 136, 2048};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+    Product inputs = half_product(RP_MATMUL_NT, RP_DTYPE_FP16, RP_DTYPE_FP16, FALSE, size);
+    Outputs before = {0};
+    Outputs half = {0};
+    Outputs after = {0};
+
+    inputs.shape.half_sums = FALSE;
+    compute_product(&device, &inputs, &before);
+    inputs.shape.half_sums = TRUE;
+    compute_product(&device, &inputs, &half);
+    inputs.shape.half_sums = FALSE;
+    compute_product(&device, &inputs, &after);
+    host_assert_same(before.arrays[0], after.arrays[0]);
 }
 
 static void
@@ -160,6 +290,10 @@ main(void)
         cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
         cuda_test(multiplies_a_real_model),
         cuda_test(multiplies_nothing),
+        cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),
+        cuda_test(adds_whole_numbers_up_in_fp16_without_an_error),
+        cuda_test(lets_half_sums_change_no_bit_of_other_storages),
+        cuda_test(keeps_fp32_sums_of_fp16_apart_from_half_sums),
         cuda_test(names_the_mixture_that_it_cannot_multiply_and_tells_once),
         cuda_test(adds_biases_and_their_gradients_up),
     };

@@ -28,10 +28,12 @@ gates_with_silu(void **state)
             /* in place */
             args.d_gate = gate.data;
             args.d_up = dy.data;
+            args.product = up.data;
             reference_swiglu_backward(n, gate.values, up.values, dy.values, want[0], want[1]);
             rp_host_kernels()->swiglu_backward(NULL, &args);
             host_assert_close(gate, want[0], 1, 0);
             host_assert_close(dy, want[1], 1, 0);
+            host_assert_same(up, y);
         }
     }
 }

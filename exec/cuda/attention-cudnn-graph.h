@@ -1,0 +1,62 @@
+/* The operations of attention as cuDNN wants to be told them: for attention-cudnn*.c only. */
+#pragma once
+
+#include <cudnn.h>
+#include <glib.h>
+
+/* One attention of a batch of sequences of one length. */
+typedef struct {
+    gint64 batch, heads, kv_heads, length, head_size;
+    gint64 window; /* keys that a query sees; 0: all before */
+    cudnnDataType_t type;
+} RpCudnnShape;
+
+/* The tensors that a run has pointers for; their unique ids. Of the values, pointers to the host.
+ */
+typedef enum {
+    RP_CUDNN_Q = 1,
+    RP_CUDNN_K,
+    RP_CUDNN_V,
+    RP_CUDNN_OUT,
+    RP_CUDNN_STATS, /* lse, [batch,heads,length] */
+    RP_CUDNN_D_OUT,
+    RP_CUDNN_DQ,
+    RP_CUDNN_DK,
+    RP_CUDNN_DV,
+    RP_CUDNN_DELTA,        /* d_out . out, [batch,heads,length], of the workspace */
+    RP_CUDNN_SCALE,        /* value, float */
+    RP_CUDNN_MINUS,        /* value, float: of scores that are not seen */
+    RP_CUDNN_WINDOW_MINUS, /* the same, of those before the window */
+    RP_CUDNN_WINDOW,       /* value, float */
+    RP_CUDNN_ONE,          /* value, float: 1 */
+    RP_CUDNN_N_TENSORS     /* virtual ones count on from here */
+} RpCudnnTensor;
+
+typedef struct {
+    GPtrArray *descriptors;           /* all that were made, destroyed with it */
+    GArray *operations;               /* of cudnnBackendDescriptor_t, borrowed */
+    gboolean has[RP_CUDNN_N_TENSORS]; /* which of them a run must give */
+    gint64 next_virtual;
+    char *failure; /* the first: step and cuDNN's text; nothing is done after it */
+} RpCudnnGraph;
+
+RpCudnnGraph *rp_cudnn_graph_new(void);
+void rp_cudnn_graph_free(RpCudnnGraph *graph);
+
+/* Says that @step failed with @status, unless something already did. */
+void rp_cudnn_graph_note(RpCudnnGraph *graph, cudnnStatus_t status, const char *step);
+
+/* A descriptor that lives as long as @graph, or NULL after a failure. */
+cudnnBackendDescriptor_t rp_cudnn_graph_create(RpCudnnGraph *graph,
+                                               cudnnBackendDescriptorType_t type, const char *step);
+void rp_cudnn_graph_set(RpCudnnGraph *graph, cudnnBackendDescriptor_t descriptor,
+                        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                        gint64 count, const void *values, const char *step);
+void rp_cudnn_graph_finalize(RpCudnnGraph *graph, cudnnBackendDescriptor_t descriptor,
+                             const char *step);
+
+/* Add the operations of a pass. */
+void rp_cudnn_graph_add_forward(RpCudnnGraph *graph, const RpCudnnShape *shape);
+void rp_cudnn_graph_add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpCudnnGraph, rp_cudnn_graph_free)

@@ -1,0 +1,269 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+#include <math.h>
+
+#include "exec/model/rope-table.h"
+
+#define POSITIONS 97
+
+typedef struct {
+    size_t tokens, heads, head_size;
+    const int32_t *positions;
+    const float *cosines, *sines; /* [POSITIONS,head_size/2] */
+    gboolean in_place;
+    gboolean one_by_one; /* rmsnorm and rope instead */
+    Array x, weight, dy, rstd, d_weight;
+} Inputs;
+
+static RpNormRopeArgs
+fused_args(const Side *side, const Inputs *inputs)
+{
+    const size_t table = POSITIONS * inputs->head_size / 2;
+
+    return (RpNormRopeArgs){
+        .dtype = inputs->x.dtype,
+        .tokens = inputs->tokens,
+        .heads = inputs->heads,
+        .head_size = inputs->head_size,
+        .epsilon = 1e-6f,
+        .positions = cuda_copy_in(side, inputs->positions, inputs->tokens, sizeof(int32_t)),
+        .cosines = cuda_copy_in(side, inputs->cosines, table, sizeof(float)),
+        .sines = cuda_copy_in(side, inputs->sines, table, sizeof(float)),
+        .weight = cuda_in(side, inputs->weight)};
+}
+
+static RpRmsnormArgs
+norm_args(const RpNormRopeArgs *args)
+{
+    return (RpRmsnormArgs){.dtype = args->dtype,
+                           .rows = args->tokens * args->heads,
+                           .n = args->head_size,
+                           .epsilon = args->epsilon,
+                           .x = args->x,
+                           .weight = args->weight,
+                           .y = args->y,
+                           .rstd = args->rstd,
+                           .dy = args->dx,
+                           .dx = args->dx,
+                           .d_weight = args->d_weight};
+}
+
+static RpRopeArgs
+rope_args(const RpNormRopeArgs *args, const void *x, void *y)
+{
+    return (RpRopeArgs){.dtype = args->dtype,
+                        .tokens = args->tokens,
+                        .heads = args->heads,
+                        .head_size = args->head_size,
+                        .positions = args->positions,
+                        .cosines = args->cosines,
+                        .sines = args->sines,
+                        .x = x,
+                        .y = y};
+}
+
+static void
+run_forward(const Side *side, const Inputs *inputs, const RpNormRopeArgs *args)
+{
+    const RpRmsnormArgs norm = norm_args(args);
+    const RpRopeArgs rope = rope_args(args, args->y, args->y);
+
+    if (!inputs->one_by_one) {
+        side->kernels->norm_rope_forward(side->stream, args);
+        return;
+    }
+    side->kernels->rmsnorm_forward(side->stream, &norm);
+    side->kernels->rope_forward(side->stream, &rope);
+}
+
+static void
+run_backward(const Side *side, const Inputs *inputs, RpNormRopeArgs *args)
+{
+    RpRmsnormArgs norm = norm_args(args);
+    const RpRopeArgs rope = rope_args(args, args->dy, args->dx);
+
+    if (!inputs->one_by_one) {
+        args->workspace = cuda_workspace(side, side->kernels->norm_rope_backward_workspace(args));
+        side->kernels->norm_rope_backward(side->stream, args);
+        return;
+    }
+    norm.workspace = cuda_workspace(side, side->kernels->rmsnorm_backward_workspace(&norm));
+    side->kernels->rope_backward(side->stream, &rope);
+    side->kernels->rmsnorm_backward(side->stream, &norm);
+}
+
+static double
+largest(Array array)
+{
+    double value = 1;
+
+    for (size_t i = 0; i < array.n; i++)
+        value = fmax(value, fabs(host_value(array, i)));
+    return value;
+}
+
+/* One unit of the storage, of values up to @value: what is rounded between norm and rope may be
+ * rounded the other way. */
+static double
+unit_of(RpDtype dtype, double value)
+{
+    static const double units[RP_N_DTYPES] = {
+        [RP_DTYPE_FP32] = 0x1p-23, [RP_DTYPE_BF16] = 0x1p-7, [RP_DTYPE_FP16] = 0x1p-10};
+
+    return units[dtype] * value;
+}
+
+/*
+ * y: a pair's values between are at most as long as y's pair, sqrt(2) largest; two of them, times a
+ * cosine and a sine, make at most 2 largest.
+ * dx: g, at most sqrt(2) largest dy, times weight and rstd; and through the mean, in which one in D
+ * differs as a rule (four are allowed), times k^2, k = x rstd.
+ * d_weight: few values in a thousand are rounded the other way: four at once, all of one sign.
+ */
+static void
+allow_for_roundings_between(const Inputs *inputs, Outputs *outputs)
+{
+    const RpDtype dtype = inputs->x.dtype;
+    const double rstd = largest(inputs->rstd);
+    const double k = largest(inputs->x) * rstd;
+    const double g = unit_of(dtype, sqrt(2) * largest(inputs->dy));
+    const double through_mean = fmin(1, 4 / (double)inputs->head_size) * k * k;
+
+    outputs->slack[0] = unit_of(dtype, 2 * largest(outputs->arrays[0]));
+    outputs->slack[2] = g * largest(inputs->weight) * rstd * (1 + through_mean);
+    outputs->slack[3] = 4 * g * k;
+}
+
+static void
+compute(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const RpDtype dtype = inputs->x.dtype;
+    const size_t rows = inputs->tokens * inputs->heads;
+    void *x = cuda_in(side, inputs->x);
+    void *dy = cuda_in(side, inputs->dy);
+    RpNormRopeArgs args = fused_args(side, inputs);
+
+    args.x = x;
+    args.y = inputs->in_place ? x : cuda_out(side, dtype, inputs->x.n);
+    args.rstd = cuda_out(side, RP_DTYPE_FP32, rows);
+    run_forward(side, inputs, &args);
+    outputs->arrays[0] = cuda_result(side, dtype, inputs->x.n, args.y);
+    outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, rows, args.rstd);
+
+    args.x = cuda_in(side, inputs->x);
+    args.rstd = cuda_in(side, inputs->rstd);
+    args.dy = dy;
+    args.dx = inputs->in_place ? dy : cuda_out(side, dtype, inputs->x.n);
+    args.d_weight = cuda_in(side, inputs->d_weight);
+    run_backward(side, inputs, &args);
+    outputs->arrays[2] = cuda_result(side, dtype, inputs->x.n, args.dx);
+    outputs->arrays[3] = cuda_result(side, RP_DTYPE_FP32, inputs->head_size, args.d_weight);
+
+    outputs->terms[0] = outputs->terms[1] = outputs->terms[2] = inputs->head_size;
+    outputs->terms[3] = rows;
+    allow_for_roundings_between(inputs, outputs);
+}
+
+static Inputs
+make_inputs(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
+{
+    const size_t half = head_size / 2;
+    const size_t n = tokens * heads * head_size;
+    float *frequencies = host_bytes(half * sizeof *frequencies);
+    float *cosines = host_bytes(POSITIONS * half * sizeof *cosines);
+    float *sines = host_bytes(POSITIONS * half * sizeof *sines);
+    int32_t *positions = host_bytes(tokens * sizeof *positions);
+    const Inputs inputs = {.tokens = tokens,
+                           .heads = heads,
+                           .head_size = head_size,
+                           .positions = positions,
+                           .cosines = cosines,
+                           .sines = sines,
+                           .x = host_random(dtype, n, 1),
+                           .weight = host_random(dtype, head_size, 1),
+                           .dy = host_random(dtype, n, 1),
+                           .rstd = host_random(RP_DTYPE_FP32, tokens * heads, 0.1),
+                           .d_weight = host_random(RP_DTYPE_FP32, head_size, 1)};
+
+    for (size_t i = 0; i < half; i++)
+        frequencies[i] = 1.0f / (float)(i + 1);
+    rp_rope_table(frequencies, (guint)head_size, POSITIONS, cosines, sines);
+    for (size_t t = 0; t < tokens; t++)
+        positions[t] = host_random_below(POSITIONS);
+    for (size_t i = 0; i < inputs.rstd.n; i++)
+        ((float *)inputs.rstd.data)[i] += 1;
+    return inputs;
+}
+
+static void
+check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
+{
+    Inputs inputs = make_inputs(dtype, tokens, heads, head_size);
+
+    for (guint in_place = 0; in_place < 2; in_place++) {
+        inputs.in_place = in_place != 0;
+        cuda_hold_to_host(compute, &inputs, TRUE);
+    }
+}
+
+static void
+normalises_and_turns_heads_of_every_size(void **state)
+{
+    /* beside every limit where the kernel changes */
+    static const size_t sizes[] = {2, 6, 16, 34, 64, 66, 80, 128, 130, 192, 256, 258, 512, 1030};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+            check_size((RpDtype)dtype, 29, 1 + s % 5, sizes[s]);
+}
+
+static void
+adds_gradients_up_over_many_tokens(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        check_size((RpDtype)dtype, 1, 1, 64);
+        check_size((RpDtype)dtype, 33003, 3, 8);
+        check_size((RpDtype)dtype, 2311, 5, 128);
+    }
+}
+
+static void
+normalises_and_turns_a_real_model(void **state)
+{
+    check_size(RP_DTYPE_BF16, 2048, 16, 128);
+    check_size(RP_DTYPE_FP16, 2048, 8, 128);
+}
+
+/* Both on the GPU, within what the host is allowed to differ. */
+static void
+equals_norm_and_rope_one_after_the_other(void **state)
+{
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        Inputs inputs = make_inputs((RpDtype)dtype, 515, 6, 128);
+        Outputs fused = {0};
+        Outputs pair = {0};
+
+        compute(&device, &inputs, &fused);
+        inputs.one_by_one = TRUE;
+        compute(&device, &inputs, &pair);
+        cuda_assert_close(&fused, &pair, "one after the other");
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cuda_test(normalises_and_turns_heads_of_every_size),
+        cuda_test(adds_gradients_up_over_many_tokens),
+        cuda_test(normalises_and_turns_a_real_model),
+        cuda_test(equals_norm_and_rope_one_after_the_other),
+    };
+
+    if (!cuda_available())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
