@@ -111,6 +111,7 @@ typedef struct {
     int iterations;
     int group;
     gboolean reverse_backward;
+    guint64 constant_bytes; /* as RpPlanOptions; no option */
     gboolean json;
 } RpScheduleArgs;
 

@@ -2,11 +2,13 @@
 #include "cli/cmd-plan.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "core/units.h"
 
 /* ---- words that both outputs use ---- */
 
+/* Of a whole advice; the longest sequence has a name of its own. */
 static const char *
 model_name(const RpAdviseQuery *query)
 {
@@ -100,7 +102,18 @@ json_runs(JsonBuilder *json, const char *key, const RpAdvice *advice, const GPtr
 }
 
 static void
-json_longest(JsonBuilder *json, const RpAdviseQuery *query, const RpAdviseLongest *longest)
+json_blocks(JsonBuilder *json, const char *key, const GArray *blocks)
+{
+    json_builder_set_member_name(json, key);
+    json_builder_begin_array(json);
+    for (guint i = 0; i < blocks->len; i++)
+        json_builder_add_int_value(json, g_array_index(blocks, guint, i));
+    json_builder_end_array(json);
+}
+
+static void
+json_longest(JsonBuilder *json, const RpAdviseQuery *query, const RpAdviseLongest *longest,
+             const RpPlanNetwork *network)
 {
     json_builder_set_member_name(json, "longest_sequence");
     if (!longest->known) {
@@ -112,12 +125,17 @@ json_longest(JsonBuilder *json, const RpAdviseQuery *query, const RpAdviseLonges
     rp_json_int(json, "micro_batch", 1);
     rp_json_int(json, "max_positions", longest->max_positions);
     rp_json_bool(json, "beyond_max_positions", longest->tokens > longest->max_positions);
+    rp_json_string(json, "sizes",
+                   network != NULL ? rp_plan_network_devices(network) : "cost model");
     rp_json_bool(json, "unlimited", longest->unlimited);
     if (!longest->unlimited) {
         rp_json_string(json, "limited_by", longest->host_limited ? "host" : "gpu");
         rp_json_string(json, "largest", rp_buffer_category_name(longest->largest));
     }
     if (longest->tokens > 0) {
+        rp_json_int(json, "micro_batches", longest->micro_batches);
+        json_blocks(json, "forward_stages", longest->forward_blocks);
+        json_blocks(json, "backward_stages", longest->backward_blocks);
         json_bytes(json, "gpu", &longest->gpu, query->gpu_bytes, 0);
         json_bytes(json, "host", &longest->host, query->host_bytes, 0);
     }
@@ -125,11 +143,12 @@ json_longest(JsonBuilder *json, const RpAdviseQuery *query, const RpAdviseLonges
 }
 
 static void
-json_query(JsonBuilder *json, const RpAdviseQuery *query, guint gpus_asked)
+json_query(JsonBuilder *json, const char *name, const RpAdviseQuery *query, guint gpus_asked)
 {
     rp_json_string(json, "origin", "predicted");
-    rp_json_string(json, "model", model_name(query));
-    rp_json_string(json, "device", device_name(query));
+    rp_json_string(json, "model", name);
+    if (query->gpu != NULL || query->profile != NULL)
+        rp_json_string(json, "device", device_name(query));
     rp_json_int(json, "gpus", query->gpus);
     rp_json_int(json, "gpus_asked", gpus_asked);
     rp_json_int(json, "gpu_memory_bytes", (gint64)query->gpu_bytes);
@@ -159,14 +178,14 @@ json_remedies(JsonBuilder *json, const GPtrArray *remedies)
 }
 
 static void
-print_json(const RpAdvice *advice)
+print_json(const RpAdvice *advice, const RpPlanNetwork *network)
 {
     g_autoptr(JsonBuilder) json = json_builder_new();
     const RpAdviseQuery *query = &advice->query;
     const RpAdviseRun *shown = shown_run(advice);
 
     json_builder_begin_object(json);
-    json_query(json, query, advice->gpus_asked);
+    json_query(json, model_name(query), query, advice->gpus_asked);
     rp_json_int(json, "sequence", query->tokens_per_sequence);
     rp_json_int(json, "batch", query->batch);
     rp_json_bool(json, "fits", advice->best != NULL);
@@ -181,7 +200,7 @@ print_json(const RpAdvice *advice)
     rp_json_int(json, "untried_micro_batches", advice->untried);
     json_remedies(json, advice->remedies);
     json_runs(json, "schedules", advice, advice->schedules);
-    json_longest(json, query, &advice->longest);
+    json_longest(json, query, &advice->longest, network);
     json_builder_end_object(json);
     rp_cli_print_json(json);
 }
@@ -304,21 +323,21 @@ add_memory_row(RpCliTable *table, const char *name, guint64 gpu, guint64 host)
 }
 
 static void
-print_memory(const RpAdvice *advice)
+print_memory(const RpAdviseQuery *query, const RpAdviseBytes *gpu, const RpAdviseBytes *host,
+             const char *whose)
 {
     static const char *const columns[] = {"<  category", "each GPU", "host", NULL};
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
-    const RpAdviseRun *run = shown_run(advice);
 
-    printf("\nMemory%s\n", advice->best != NULL ? "" : " of the plan that needs least");
+    printf("\nMemory%s\n", whose);
     for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
-        if (run->gpu.categories[c] + run->host.categories[c] > 0)
-            add_memory_row(table, rp_buffer_category_name((RpBufferCategory)c),
-                           run->gpu.categories[c], run->host.categories[c]);
-    add_memory_row(table, "total", run->gpu.total, run->host.total);
-    add_memory_row(table, "limit", advice->query.gpu_bytes, advice->query.host_bytes);
+        if (gpu->categories[c] + host->categories[c] > 0)
+            add_memory_row(table, rp_buffer_category_name((RpBufferCategory)c), gpu->categories[c],
+                           host->categories[c]);
+    add_memory_row(table, "total", gpu->total, host->total);
+    add_memory_row(table, "limit", query->gpu_bytes, query->host_bytes);
     rp_cli_table_print(table);
-    if (advice->query.host_bytes == 0)
+    if (query->host_bytes == 0)
         printf("  (host memory is reported, not checked: no --host-memory)\n");
 }
 
@@ -403,10 +422,50 @@ print_longest(const RpAdviseLongest *longest)
                rp_buffer_category_name(longest->largest));
 }
 
+/* Whose sizes the longest sequence was found with. */
 static void
-print_text(const RpAdvice *advice)
+print_sizes(const RpPlanNetwork *network)
+{
+    if (network == NULL)
+        return;
+    printf("  (sizes of what `roundpipe train` runs, with %s kernels%s)\n",
+           rp_plan_network_devices(network),
+           strcmp(rp_plan_network_devices(network), "host") == 0
+               ? "; a GPU's need more room, which a program built with CUDA knows"
+               : "");
+}
+
+static void
+print_list(const char *key, const GArray *blocks)
+{
+    g_autofree char *list =
+        rp_partition_format_list((const guint *)(void *)blocks->data, blocks->len);
+
+    printf("  %s: %s\n", key, blocks->len > 0 ? list : "none");
+}
+
+/* What makes `train` do it: with its own choice of stages it fits as well, unless host memory is
+ * short. */
+static void
+print_keys(const RpAdviseQuery *query, const RpAdviseLongest *longest)
+{
+    printf("\nIn a run file\n");
+    printf("  sequence_length: %u\n", longest->tokens);
+    printf("  micro_batches: %u\n", longest->micro_batches);
+    printf("  device_memory: %" G_GUINT64_FORMAT "\n", query->gpu_bytes);
+    print_list("forward_stages", longest->forward_blocks);
+    print_list("backward_stages", longest->backward_blocks);
+    if (query->sync)
+        printf("  async: false\n");
+    if (query->optimizer == RP_OPTIMIZER_LEAN)
+        printf("  optimizer: {mode: lean}\n");
+}
+
+static void
+print_text(const RpAdvice *advice, const RpPlanNetwork *network)
 {
     const RpAdviseQuery *query = &advice->query;
+    const RpAdviseRun *shown = shown_run(advice);
 
     print_heading(query);
     printf(": %u sequences of %u tokens a step, predicted\n", query->batch,
@@ -423,39 +482,62 @@ print_text(const RpAdvice *advice)
         print_recommendation(advice);
         print_candidates(advice);
     }
-    print_memory(advice);
+    print_memory(query, &shown->gpu, &shown->host,
+                 advice->best != NULL ? "" : " of the plan that needs least");
     if (advice->best == NULL)
         print_no_fit(advice);
     print_schedules(advice);
     print_longest(&advice->longest);
+    print_sizes(network);
 }
 
 /* ---- either ---- */
 
 void
-rp_cmd_plan_print(const RpAdvice *advice, gboolean as_json)
+rp_cmd_plan_print(const RpAdvice *advice, const RpPlanNetwork *network, gboolean as_json)
 {
     if (as_json)
-        print_json(advice);
+        print_json(advice, network);
     else
-        print_text(advice);
+        print_text(advice, network);
+}
+
+static void
+print_longest_text(const char *name, const RpAdviseQuery *query, const RpAdviseLongest *longest,
+                   const RpPlanNetwork *network)
+{
+    g_autofree char *limit = rp_cli_format_bytes(query->gpu_bytes);
+
+    if (network == NULL) {
+        print_heading(query);
+        printf(", predicted\n");
+    } else {
+        printf("%s on %u x %s, %s, predicted\n", name, query->gpus,
+               query->gpu != NULL ? query->gpu->title : limit, query->dtype);
+    }
+    print_longest(longest);
+    print_sizes(network);
+    if (longest->tokens == 0)
+        return;
+    print_memory(query, &longest->gpu, &longest->host, "");
+    if (network != NULL)
+        print_keys(query, longest);
 }
 
 void
-rp_cmd_plan_print_longest(const RpAdviseQuery *query, const RpAdviseLongest *longest,
+rp_cmd_plan_print_longest(const char *name, const RpAdviseQuery *query,
+                          const RpAdviseLongest *longest, const RpPlanNetwork *network,
                           gboolean as_json)
 {
     if (!as_json) {
-        print_heading(query);
-        printf(", predicted\n");
-        print_longest(longest);
+        print_longest_text(name, query, longest, network);
         return;
     }
     g_autoptr(JsonBuilder) json = json_builder_new();
 
     json_builder_begin_object(json);
-    json_query(json, query, query->gpus);
-    json_longest(json, query, longest);
+    json_query(json, name, query, query->gpus);
+    json_longest(json, query, longest, network);
     json_builder_end_object(json);
     rp_cli_print_json(json);
 }

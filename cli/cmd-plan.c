@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "core/cost-model.h"
+#include "exec/model/hf-config.h"
 
 /* The words as written. */
 typedef struct {
+    const char *directory; /* the one that is no option; or %NULL */
     char *model;
     char *gpu;
     char *profile;
@@ -24,6 +26,8 @@ typedef struct {
     char *accumulate;
     char *optimizer;
     char *schedules;
+    char *devices;
+    char *attention;
     gboolean max_sequence;
     gboolean json;
 } Args;
@@ -32,7 +36,9 @@ typedef struct {
 typedef struct {
     RpAdviseQuery query;
     RpProfile *profile;
-    GPtrArray *schedules; /* (element-type RpScheduleOps), %NULL-terminated */
+    RpPlanNetwork *network; /* what `train` would run; %NULL: it does not have that */
+    char *name;             /* of the model */
+    GPtrArray *schedules;   /* (element-type RpScheduleOps), %NULL-terminated */
 } Question;
 
 static const char *const dtype_names[] = {"bf16", "fp16", NULL};
@@ -51,12 +57,16 @@ clear_args(Args *args)
     g_free(args->accumulate);
     g_free(args->optimizer);
     g_free(args->schedules);
+    g_free(args->devices);
+    g_free(args->attention);
 }
 
 static void
 clear_question(Question *question)
 {
     rp_profile_free(question->profile);
+    rp_plan_network_free(question->network);
+    g_free(question->name);
     g_clear_pointer(&question->schedules, g_ptr_array_unref);
 }
 
@@ -87,7 +97,7 @@ check_counts(const Args *args, GError **error)
         const char *option;
         gboolean missing;
     } counts[] = {
-        {"--gpus", args->gpus == 0},
+        {"--gpus", args->gpus == 0 && !args->max_sequence},
         {"--sequence", args->sequence == 0 && args->profile == NULL && !args->max_sequence},
         {"--batch", args->batch == 0 && !args->max_sequence &&
                         (args->micro_batch == 0 || args->micro_batches == 0)},
@@ -170,23 +180,86 @@ read_profile(const Args *args, Question *question, GError **error)
     return TRUE;
 }
 
+/* A directory has sizes, but no times and no adapters. */
+static gboolean
+check_directory(const Args *args, GError **error)
+{
+    if (args->directory == NULL)
+        return TRUE;
+    if (!args->max_sequence)
+        return refuse(args->directory, "a directory is for --max-sequence; expected --model NAME",
+                      error);
+    if (args->model != NULL || args->profile != NULL || args->lora_rank != 0 ||
+        args->accumulate != NULL)
+        return refuse(
+            args->directory,
+            "leave --model, --profile, --lora-rank and --accumulate out, or the directory", error);
+    return TRUE;
+}
+
+static gboolean
+read_directory(const Args *args, Question *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+
+    const RpPlanNetworkWords words = {
+        .devices = args->devices, .dtype = args->dtype, .attention = args->attention};
+
+    question->network = rp_plan_network_open(args->directory, &words, error);
+    if (question->network == NULL)
+        return FALSE;
+    question->name = g_path_get_basename(args->directory);
+    query->dtype = rp_plan_network_dtype(question->network);
+    return TRUE;
+}
+
+/* What `train` has is asked there, anything else of the cost model. */
+static gboolean
+read_network(const Args *args, Question *question, GError **error)
+{
+    const RpModel *model = question->query.model;
+    const RpPlanNetworkWords words = {
+        .devices = args->devices,
+        .dtype = question->query.dtype,
+        .attention = args->attention,
+        .half_sums = strcmp(question->query.accumulate, "fp16") == 0,
+    };
+    g_autoptr(GError) problem = NULL;
+
+    if (args->lora_rank == 0)
+        question->network = rp_plan_network_of(model, &words, &problem);
+    if (question->network != NULL || problem == NULL ||
+        g_error_matches(problem, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED))
+        return TRUE;
+    g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
+
+static gboolean
+find_gpu(const Args *args, RpAdviseQuery *query, GError **error)
+{
+    if (args->gpu == NULL)
+        return TRUE;
+    query->gpu = rp_gpu_find(args->gpu, error);
+    if (query->gpu == NULL) {
+        g_prefix_error(error, "--gpu: ");
+        return FALSE;
+    }
+    query->gpu_bytes = query->gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    return TRUE;
+}
+
 static gboolean
 read_catalogue(const Args *args, Question *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
     int index;
 
-    if (args->model == NULL || args->gpu == NULL)
-        return refuse(args->model == NULL ? "--model" : "--gpu",
-                      "expected a name, found nothing; or give --profile", error);
+    if (args->model == NULL)
+        return refuse("--model", "expected a name, found nothing; or give --profile", error);
     query->model = rp_model_find(args->model, error);
     if (query->model == NULL) {
         g_prefix_error(error, "--model: ");
-        return FALSE;
-    }
-    query->gpu = rp_gpu_find(args->gpu, error);
-    if (query->gpu == NULL) {
-        g_prefix_error(error, "--gpu: ");
         return FALSE;
     }
     index = args->dtype != NULL ? rp_cli_choice("dtype", args->dtype, dtype_names, error) : 0;
@@ -201,7 +274,25 @@ read_catalogue(const Args *args, Question *question, GError **error)
     query->accumulate = accumulate_names[index];
     query->tokens_per_sequence = (guint)args->sequence;
     query->lora_rank = (guint)args->lora_rank;
-    query->gpu_bytes = query->gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    question->name = g_strdup(query->model->name);
+    return read_network(args, question, error);
+}
+
+/* Times are those of a GPU; sizes need none. */
+static gboolean
+check_gpu(const Args *args, const Question *question, GError **error)
+{
+    const gboolean sizes_only = args->max_sequence && question->network != NULL;
+
+    if (question->network == NULL && (args->devices != NULL || args->attention != NULL))
+        return refuse(args->devices != NULL ? "--devices" : "--attention",
+                      "sizes are those of the cost model or the file: `train` has no such run; "
+                      "leave it out",
+                      error);
+    if (args->gpu == NULL && args->profile == NULL && !sizes_only)
+        return refuse("--gpu", "expected a name, found nothing; or give --profile", error);
+    if (sizes_only && args->gpu == NULL && args->gpu_memory == NULL)
+        return refuse("--gpu-memory", "expected a size, found nothing; or give --gpu", error);
     return TRUE;
 }
 
@@ -225,22 +316,28 @@ read_question(const Args *args, Question *question, GError **error)
     RpAdviseQuery *query = &question->query;
     int optimizer = 0;
 
-    query->gpus = (guint)args->gpus;
+    query->gpus = args->gpus == 0 ? 1 : (guint)args->gpus;
     query->batch = (guint)args->batch;
     query->micro_batch = (guint)args->micro_batch;
     query->micro_batches = (guint)args->micro_batches;
     query->round = (guint)args->round;
     query->sync = args->sync;
+    query->accumulate = accumulate_names[0];
     if (args->optimizer != NULL)
         optimizer = rp_cli_choice("optimizer", args->optimizer, rp_cmd_plan_optimizers, error);
     if (optimizer < 0)
         return FALSE;
     query->optimizer = (RpOptimizerMode)optimizer;
-    if (!check_counts(args, error) || !read_schedules(args->schedules, question, error))
+    if (!check_directory(args, error) || !check_counts(args, error) ||
+        !read_schedules(args->schedules, question, error) || !find_gpu(args, query, error))
         return FALSE;
-    if (!(args->profile != NULL ? read_profile(args, question, error)
-                                : read_catalogue(args, question, error)))
+    if (!(args->profile != NULL     ? read_profile(args, question, error)
+          : args->directory != NULL ? read_directory(args, question, error)
+                                    : read_catalogue(args, question, error)) ||
+        !check_gpu(args, question, error))
         return FALSE;
+    if (question->network != NULL)
+        query->sizes = rp_plan_network_sizes(question->network);
     return read_memory("gpu-memory", args->gpu_memory, &query->gpu_bytes, error) &&
            read_memory("host-memory", args->host_memory, &query->host_bytes, error);
 }
@@ -251,12 +348,12 @@ static gboolean
 run_longest(const Question *question, gboolean as_json, int *code, GError **error)
 {
     const RpAdviseQuery *query = &question->query;
-    RpAdviseLongest longest;
+    g_auto(RpAdviseLongest) longest = {0};
 
     if (!rp_advise_longest(query, &longest, error))
         return FALSE;
     *code = longest.tokens > 0 ? RP_EXIT_OK : RP_EXIT_FAILED;
-    rp_cmd_plan_print_longest(query, &longest, as_json);
+    rp_cmd_plan_print_longest(question->name, query, &longest, question->network, as_json);
     return TRUE;
 }
 
@@ -276,7 +373,7 @@ run(const Args *args, int *code, GError **error)
     }
     if (advice != NULL) {
         *code = advice->best != NULL ? RP_EXIT_OK : RP_EXIT_FAILED;
-        rp_cmd_plan_print(advice, args->json);
+        rp_cmd_plan_print(advice, question.network, args->json);
     }
     clear_question(&question);
     blame_usage(error);
@@ -309,7 +406,8 @@ rp_cmd_plan(int argc, char **argv)
         {"round", 0, 0, G_OPTION_ARG_INT, &args.round, "micro-batches of a round (default: chosen)",
          "M_R"},
         {"sync", 0, 0, G_OPTION_ARG_NONE, &args.sync, "synchronous optimizer step", NULL},
-        {"dtype", 0, 0, G_OPTION_ARG_STRING, &args.dtype, "bf16 (default) or fp16", "NAME"},
+        {"dtype", 0, 0, G_OPTION_ARG_STRING, &args.dtype,
+         "bf16 (default) or fp16; of a MODEL_DIR: default its own", "NAME"},
         {"accumulate", 0, 0, G_OPTION_ARG_STRING, &args.accumulate,
          "of matmuls: fp32 (default) or fp16", "NAME"},
         {"optimizer", 0, 0, G_OPTION_ARG_STRING, &args.optimizer,
@@ -317,22 +415,33 @@ rp_cmd_plan(int argc, char **argv)
         {"schedules", 0, 0, G_OPTION_ARG_STRING, &args.schedules,
          "schedules to compare (default: all)", "LIST"},
         {"max-sequence", 0, 0, G_OPTION_ARG_NONE, &args.max_sequence,
-         "tell the longest sequence at micro-batch 1, nothing else", NULL},
+         "tell the longest sequence that `train` takes at micro-batch 1, nothing else", NULL},
+        {"devices", 0, 0, G_OPTION_ARG_STRING, &args.devices,
+         "of the longest sequence: room of whose kernels, cuda (default, where it is built in) or "
+         "host",
+         "NAME"},
+        {"attention", 0, 0, G_OPTION_ARG_STRING, &args.attention,
+         "of the longest sequence: the run's, builtin (default) or cudnn", "NAME"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON", NULL},
         G_OPTION_ENTRY_NULL,
     };
     GError *error = NULL;
     int code = RP_EXIT_OK;
 
-    if (!rp_cli_parse("",
+    if (!rp_cli_parse("[MODEL_DIR]",
                       "Tells what will happen if a model is trained on these GPUs.\n\n"
-                      "Example:\n"
+                      "Examples:\n"
                       "  roundpipe plan --model qwen3-32b --gpu rtx4090 --gpus 8 \\\n"
-                      "    --host-memory 800GiB --sequence 2048 --batch 128\n\n"
+                      "    --host-memory 800GiB --sequence 2048 --batch 128\n"
+                      "  roundpipe plan MODEL_DIR --max-sequence --gpu-memory 24GiB\n\n"
                       "Exit codes: 0 it fits, 1 it does not, 2 wrong usage.",
-                      entries, NULL, 0, 0, &argc, &argv, &error) ||
-        !run(&args, &code, &error))
+                      entries, NULL, 0, 1, &argc, &argv, &error)) {
         code = rp_cli_fail("plan", error);
+    } else {
+        args.directory = argc > 1 ? argv[1] : NULL;
+        if (!run(&args, &code, &error))
+            code = rp_cli_fail("plan", error);
+    }
     clear_args(&args);
     return code;
 }

@@ -20,6 +20,8 @@ typedef struct {
     char *devices;
     char *output;
     char *dtype;
+    char *accumulate;
+    char *attention;
     int sequence_length;
     int micro_batch_size;
     int head_chunk;
@@ -38,6 +40,7 @@ typedef struct {
     RpSafetensors *checkpoint; /* NULL: random weights */
     RpWeights *weights;
     RpNetworkOptions network;
+    gboolean attention_auto; /* the faster one */
 } Subject;
 
 static void
@@ -132,6 +135,39 @@ read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
     return choice >= 0;
 }
 
+/* What the kernels are to be. "auto" attention is measured later. */
+static gboolean
+read_kernels(const ProfileArgs *args, Subject *subject, GError **error)
+{
+    static const char *const sums[] = {"fp32", "fp16", NULL};
+    static const char *const attentions[] = {"builtin", "cudnn", "auto", NULL};
+    RpNetworkOptions *network = &subject->network;
+    int choice = rp_cli_choice("accumulate", args->accumulate, sums, error);
+
+    if (choice < 0)
+        return FALSE;
+    network->half_sums = choice == 1;
+    if (network->half_sums && network->dtype != RP_DTYPE_FP16) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--accumulate: expected fp32 with dtype %s, found fp16",
+                    rp_dtype_name(network->dtype));
+        return FALSE;
+    }
+    choice = rp_cli_choice("attention", args->attention, attentions, error);
+    if (choice < 0)
+        return FALSE;
+    subject->attention_auto = choice == RP_N_ATTENTIONS;
+    if (subject->attention_auto)
+        return TRUE;
+    network->attention = (RpAttentionChoice)choice;
+    if (subject->ops->kernels()->has_attention(network->attention))
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--attention: expected builtin or auto, found %s, which %s devices do not have",
+                args->attention, subject->ops->name);
+    return FALSE;
+}
+
 static gboolean
 read_args(const ProfileArgs *args, GError **error)
 {
@@ -170,7 +206,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
                                      ? (guint)args->optimizer_threads
                                      : rp_cli_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) || !open_weights(subject, error) ||
-        !read_dtype(args, subject, error))
+        !read_dtype(args, subject, error) || !read_kernels(args, subject, error))
         return FALSE;
     network->sequences = (guint)args->micro_batch_size;
     network->tokens = args->sequence_length > 0
@@ -211,9 +247,11 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
     g_autofree char *base = g_path_get_basename(subject->word);
     g_autofree char *command = g_strdup_printf(
         "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
-        "--dtype %s --head-chunk %u --optimizer-threads %u --seconds %g",
+        "--dtype %s --accumulate %s --attention %s --head-chunk %u --optimizer-threads %u "
+        "--seconds %g",
         subject->ops->name, subject->devices, subject->word, network->tokens, network->sequences,
-        rp_dtype_name(network->dtype), network->head_chunk, subject->optimizer_threads,
+        rp_dtype_name(network->dtype), network->half_sums ? "fp16" : "fp32",
+        rp_attention_name(network->attention), network->head_chunk, subject->optimizer_threads,
         args->seconds);
 
     if (strcmp(base, ".") != 0 && strcmp(base, G_DIR_SEPARATOR_S) != 0) {
@@ -281,6 +319,8 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     rp_json_int(json, "processors", profile->processors);
     rp_json_string(json, "weights", subject->checkpoint ? "given" : "random");
     rp_json_string(json, "dtype", profile->dtype);
+    rp_json_string(json, "accumulate", profile->accumulate);
+    rp_json_string(json, "attention", profile->attention);
     rp_json_int(json, "micro_batch_size", profile->sequences);
     rp_json_int(json, "sequence_length", profile->tokens_per_sequence);
     json_layers(json, profile);
@@ -294,6 +334,7 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     rp_json_double(json, "host_gb_per_s", links->host_bytes_per_s / 1e9, 3);
     rp_json_int(json, "optimizer_threads", subject->optimizer_threads);
     rp_json_double(json, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 0);
+    rp_json_double(json, "norm_parameters_per_s", profile->norm_parameters_per_s, 0);
     if (profile->gpu_memory_bytes > 0)
         rp_json_int(json, "gpu_memory_bytes", (gint64)profile->gpu_memory_bytes);
     json_builder_end_object(json);
@@ -312,9 +353,9 @@ print_rates(const Subject *subject, const RpProfile *profile)
     if (links->gpus_per_root > 0)
         printf("%u devices share %.1f GB/s in each direction\n", links->gpus_per_root,
                links->root_bytes_per_s / 1e9);
-    printf("optimizer: %.0f x 10^6 parameters/s on %u thread%s; %u device%s",
-           profile->optimizer_parameters_per_s / 1e6, subject->optimizer_threads,
-           subject->optimizer_threads == 1 ? "" : "s", profile->gpus,
+    printf("optimizer: %.0f x 10^6 parameters/s, their norm %.0f, on %u thread%s; %u device%s",
+           profile->optimizer_parameters_per_s / 1e6, profile->norm_parameters_per_s / 1e6,
+           subject->optimizer_threads, subject->optimizer_threads == 1 ? "" : "s", profile->gpus,
            profile->gpus == 1 ? "" : "s");
     if (profile->processors > 0)
         printf(" on %u processor%s\n", profile->processors, profile->processors == 1 ? "" : "s");
@@ -330,8 +371,10 @@ print_text(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
                                           "backward ms", "+-",           NULL};
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
 
-    printf("%s, %s, %u x %u tokens, %s weights: measured on one %s, alone\n", profile->model,
-           profile->dtype, profile->sequences, profile->tokens_per_sequence,
+    printf("%s, %s, sums in %s, %s attention, %u x %u tokens, %s weights: measured on one %s, "
+           "alone\n",
+           profile->model, profile->dtype, profile->accumulate, profile->attention,
+           profile->sequences, profile->tokens_per_sequence,
            subject->checkpoint ? "given" : "random",
            subject->ops->host_memory ? "thread" : profile->device);
     for (guint l = 0, n; l < profile->n_layers; l += n) {
@@ -354,6 +397,23 @@ print_text(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     printf("written to %s\n", args->output);
 }
 
+static RpNetwork *
+make_network(Subject *subject, RpProbe *probe, GError **error)
+{
+    const RpKernels *kernels = subject->ops->kernels();
+    RpNetworkOptions *options = &subject->network;
+
+    if (subject->attention_auto) {
+        g_autoptr(RpNetwork) any =
+            rp_network_new(&subject->config, subject->weights, kernels, options);
+
+        if (!rp_measure_attention(probe, any, subject->checkpoint ? subject->weights : NULL,
+                                  &options->attention, error))
+            return NULL;
+    }
+    return rp_network_new(&subject->config, subject->weights, kernels, options);
+}
+
 static gboolean
 run(const ProfileArgs *args, const char *word, GError **error)
 {
@@ -366,8 +426,9 @@ run(const ProfileArgs *args, const char *word, GError **error)
     g_autoptr(RpProbe) probe = subject.ops->probe_new(0, error);
     if (probe == NULL)
         return FALSE;
-    g_autoptr(RpNetwork) network =
-        rp_network_new(&subject.config, subject.weights, subject.ops->kernels(), &subject.network);
+    g_autoptr(RpNetwork) network = make_network(&subject, probe, error);
+    if (network == NULL)
+        return FALSE;
     const RpMeasureOptions options = {
         .devices = subject.devices,
         .seconds = args->seconds,
@@ -396,7 +457,10 @@ run(const ProfileArgs *args, const char *word, GError **error)
 int
 rp_cmd_profile(int argc, char **argv)
 {
-    ProfileArgs args = {.micro_batch_size = 1, .seconds = 0.5};
+    ProfileArgs args = {.accumulate = g_strdup("fp32"),
+                        .attention = g_strdup("auto"),
+                        .micro_batch_size = 1,
+                        .seconds = 0.5};
     const GOptionEntry entries[] = {
         {"devices", 0, 0, G_OPTION_ARG_STRING, &args.devices,
          "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, "
@@ -411,6 +475,10 @@ rp_cmd_profile(int argc, char **argv)
         {"dtype", 0, 0, G_OPTION_ARG_STRING, &args.dtype,
          "bf16, fp16 or fp32 (default: the weights', the config's, else bf16; on GPUs never fp32)",
          "TYPE"},
+        {"accumulate", 0, 0, G_OPTION_ARG_STRING, &args.accumulate,
+         "what matmuls add up in: fp32, or fp16 with fp16 (default: fp32)", "TYPE"},
+        {"attention", 0, 0, G_OPTION_ARG_STRING, &args.attention,
+         "whose: builtin, cudnn, or auto, the faster one (default: auto)", "NAME"},
         {"head-chunk", 0, 0, G_OPTION_ARG_INT, &args.head_chunk,
          "tokens whose logits exist at once (default: 1024)", "N"},
         {"optimizer-threads", 0, 0, G_OPTION_ARG_INT, &args.optimizer_threads,
@@ -436,5 +504,7 @@ rp_cmd_profile(int argc, char **argv)
     g_free(args.devices);
     g_free(args.output);
     g_free(args.dtype);
+    g_free(args.accumulate);
+    g_free(args.attention);
     return code;
 }

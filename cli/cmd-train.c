@@ -78,7 +78,7 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *c
         (strcmp(run_file->profile, "auto") != 0 &&
          !rp_train_check_regular("profile: ", run_file->profile, G_MAXUINT64, error)) ||
         (!args->dry_run && !rp_train_find_checkpoint(run_file, how, error)) ||
-        !rp_train_job_prepare(&job, run_file, error))
+        !rp_train_job_prepare(&job, run_file, how->resume, error))
         return FALSE;
     if (!args->json)
         rp_train_print_plan(&job);

@@ -150,6 +150,7 @@ rp_schedule_args_options(const RpScheduleArgs *args, RpPlanOptions *options, GEr
         .transfers = (RpTransfers)transfers,
         .consistency = (RpConsistency)consistency,
         .optimizer = (RpOptimizerMode)optimizer,
+        .constant_bytes = args->constant_bytes,
     };
     return TRUE;
 }

@@ -30,6 +30,8 @@ static const char defaults[] = "devices: host:1\n"
                                "device_memory: 0\n"
                                "host_memory: 0\n"
                                "head_chunk: 1024\n"
+                               "accumulate: fp32\n"
+                               "attention: auto\n"
                                "profile: auto\n"
                                "plot_loss: false\n"
                                "optimizer:\n"
@@ -48,7 +50,8 @@ static const char defaults[] = "devices: host:1\n"
                                "  growth_interval: 2000\n"
                                "checkpoint:\n"
                                "  every: 0\n"
-                               "  keep: 3\n";
+                               "  keep: 3\n"
+                               "  final: true\n";
 
 /* ---- the schema ---- */
 
@@ -72,6 +75,9 @@ static const cyaml_strval_t transfers[] = {{"windows", RP_TRANSFERS_WINDOWS},
                                            {"naive", RP_TRANSFERS_NAIVE}};
 static const cyaml_strval_t consistencies[] = {{"events", RP_CONSISTENCY_EVENTS},
                                                {"blocking", RP_CONSISTENCY_BLOCKING}};
+static const cyaml_strval_t accumulates[] = {{"fp32", 0}, {"fp16", 1}};
+static const cyaml_strval_t attentions[] = {
+    {"auto", 0}, {"builtin", RP_ATTENTION_BUILTIN + 1}, {"cudnn", RP_ATTENTION_CUDNN + 1}};
 static const cyaml_strval_t optimizer_modes[] = {{"fused", RP_OPTIMIZER_FUSED},
                                                  {"lean", RP_OPTIMIZER_LEAN}};
 static const cyaml_strval_t rates[] = {{"cosine", RP_LEARNING_RATE_COSINE},
@@ -108,9 +114,9 @@ static const cyaml_schema_field_t loss_scale_fields[] = {
     REAL("initial", RpRunFileLossScale, initial),
     WHOLE("growth_interval", RpRunFileLossScale, growth_interval), CYAML_FIELD_END};
 
-static const cyaml_schema_field_t checkpoint_fields[] = {WHOLE("every", RpRunFileCheckpoint, every),
-                                                         WHOLE("keep", RpRunFileCheckpoint, keep),
-                                                         CYAML_FIELD_END};
+static const cyaml_schema_field_t checkpoint_fields[] = {
+    WHOLE("every", RpRunFileCheckpoint, every), WHOLE("keep", RpRunFileCheckpoint, keep),
+    NAME("final", RpRunFileCheckpoint, final, booleans), CYAML_FIELD_END};
 
 static const cyaml_schema_field_t fields[] = {
     TEXT("model", model),
@@ -138,6 +144,8 @@ static const cyaml_schema_field_t fields[] = {
     TEXT("device_memory", device_memory),
     TEXT("host_memory", host_memory),
     WHOLE("head_chunk", RpRunFile, head_chunk),
+    NAME("accumulate", RpRunFile, half_sums, accumulates),
+    NAME("attention", RpRunFile, attention_choice, attentions),
     TEXT("profile", profile),
     OPTIONAL_TEXT("trace", trace),
     NAME("plot_loss", RpRunFile, plot_loss, booleans),

@@ -47,6 +47,7 @@ typedef struct {
 typedef struct {
     gint64 every; /* steps; 0 = at the end only */
     gint64 keep;  /* 0 = all */
+    int final;    /* whether the last step is saved, too */
 } RpRunFileCheckpoint;
 
 /* Values as written; %NULL = not given. Numbers are in range. */
@@ -76,6 +77,8 @@ typedef struct {
     char *device_memory;
     char *host_memory;
     gint64 head_chunk;
+    int attention_choice; /* RpAttentionChoice + 1; 0 = the faster one */
+    int half_sums;        /* accumulate: 1 = fp16 */
     char *profile; /* "auto", or a timing file */
     char *trace;
     int plot_loss;

@@ -244,6 +244,8 @@ run_steps(Loop *loop, GError **error)
     loop->ending = TRUE;
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
+    if (run->checkpoint.final == 0 && outcome->signal == 0)
+        return TRUE;
     return step == loop->saved_step || save(loop, step, error);
 }
 
@@ -302,7 +304,7 @@ start(Loop *loop, GError **error)
     }
     if (!loop->files)
         return TRUE;
-    return rp_train_begin_output(run, loop->how, loop->outcome->first_step, error) &&
+    return rp_train_begin_output(loop->job, loop->how, loop->outcome->first_step, error) &&
            rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
 }
 

@@ -269,8 +269,10 @@ abandon_later(const char *output, guint64 step, GError **error)
 }
 
 gboolean
-rp_train_begin_output(const RpRunFile *run, RpTrainHow *how, guint64 step, GError **error)
+rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GError **error)
 {
+    const RpRunFile *run = job->run;
+    g_autofree char *profile = g_build_filename(run->output, RP_TRAIN_PROFILE, NULL);
     g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
 
     if (g_mkdir_with_parents(run->output, 0777) != 0) {
@@ -288,5 +290,7 @@ rp_train_begin_output(const RpRunFile *run, RpTrainHow *how, guint64 step, GErro
         return FALSE;
     }
     return (!how->resume || abandon_later(run->output, step, error)) &&
-           (is_own_run_file(run, how) || g_file_set_contents(copy, run->resolved, -1, error));
+           (is_own_run_file(run, how) || g_file_set_contents(copy, run->resolved, -1, error)) &&
+           (rp_train_same_file(profile, run->profile) ||
+            g_file_set_contents(profile, job->profile_json, -1, error));
 }

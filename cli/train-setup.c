@@ -20,6 +20,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->plan, rp_plan_free);
     rp_request_clear(&job->request);
     g_clear_pointer(&job->profile, rp_profile_free);
+    g_clear_pointer(&job->profile_json, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
     g_clear_pointer(&job->weights, rp_weights_free);
     g_clear_pointer(&job->checkpoint, rp_safetensors_free);
@@ -97,7 +98,22 @@ open_model(RpTrainJob *job, GError **error)
         .sequences = (guint)run->micro_batch_size,
         .tokens = (guint)run->sequence_length,
         .head_chunk = (guint)run->head_chunk,
+        .attention = run->attention_choice > 0 ? (RpAttentionChoice)(run->attention_choice - 1)
+                                               : RP_ATTENTION_BUILTIN,
+        .half_sums = run->half_sums != 0,
     };
+    if (!run->device_ops->kernels()->has_attention(job->network.attention)) {
+        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
+                    "attention: expected builtin or auto, found %s, which %s devices do not have",
+                    rp_attention_name(job->network.attention), run->device_ops->name);
+        return FALSE;
+    }
+    if (job->network.half_sums && job->network.dtype != RP_DTYPE_FP16) {
+        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
+                    "accumulate: expected fp32 with dtype %s, found fp16",
+                    rp_dtype_name(job->network.dtype));
+        return FALSE;
+    }
     if ((guint64)run->sequence_length > job->config.max_positions)
         fprintf(stderr,
                 "roundpipe train: note: sequence_length %" G_GINT64_FORMAT
@@ -194,18 +210,47 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
     profile->gpu_memory_bytes = file->gpu_memory_bytes;
     profile->links = file->links;
     profile->optimizer_parameters_per_s = file->optimizer_parameters_per_s;
+    profile->norm_parameters_per_s = file->norm_parameters_per_s;
     return TRUE;
 }
 
-static RpProfile *
-read_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
+/* The choice of a timing file, if this build has it; else it stays as it is. */
+static void
+take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
 {
-    const char *path = job->run->profile;
-    g_autoptr(RpProfile) profile = rp_network_profile(network);
+    RpAttentionChoice choice;
+
+    if (job->run->attention_choice != 0 || !rp_attention_from_name(file->attention, &choice))
+        return;
+    if (job->run->device_ops->kernels()->has_attention(choice))
+        job->network.attention = choice;
+    else
+        fprintf(stderr,
+                "roundpipe train: note: %s has times of %s attention, which %s devices do not "
+                "have here\n",
+                path, file->attention, job->run->device_ops->name);
+}
+
+static RpNetwork *
+make_network(const RpTrainJob *job)
+{
+    return rp_network_new(&job->config, job->weights, job->run->device_ops->kernels(),
+                          &job->network);
+}
+
+static RpProfile *
+read_profile(RpTrainJob *job, const char *path, GError **error)
+{
     g_autoptr(RpProfile) file = rp_profile_load(path, error);
     guint64 tokens = (guint64)job->network.sequences * job->network.tokens;
 
-    if (file == NULL || !take_times(profile, file, path, error))
+    if (file == NULL)
+        return NULL;
+    take_attention(job, file, path);
+    g_autoptr(RpNetwork) network = make_network(job);
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    if (!take_times(profile, file, path, error))
         return NULL;
     if (!rp_profile_check_full(profile, error)) {
         g_prefix_error(error, "%s: ", path);
@@ -219,8 +264,66 @@ read_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
     return g_steal_pointer(&profile);
 }
 
+/* Whether @file was measured on what @now describes, for micro-batches of this run. */
+static gboolean
+is_of_these_devices(const RpTrainJob *job, const RpProfile *file, const RpProfile *now)
+{
+    return strcmp(file->source, "measured") == 0 && strcmp(file->device, now->device) == 0 &&
+           file->processors == now->processors && file->gpus == job->run->n_devices &&
+           file->n_layers == now->n_layers && file->sequences == job->network.sequences &&
+           file->tokens_per_sequence == job->network.tokens &&
+           strcmp(file->dtype, now->dtype) == 0 && strcmp(file->accumulate, now->accumulate) == 0 &&
+           rp_profile_check_full(file, NULL);
+}
+
+/* A run that goes on takes the times that it began with, if its devices are still the same: they
+ * decide about the plan, and about whose attention it is. %NULL: there are none. */
 static RpProfile *
-measure_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
+earlier_profile(RpTrainJob *job, RpProbe *probe)
+{
+    g_autofree char *path = g_build_filename(job->run->output, RP_TRAIN_PROFILE, NULL);
+    g_autoptr(RpProfile) file = rp_profile_load(path, NULL);
+
+    if (file == NULL)
+        return NULL;
+    take_attention(job, file, path);
+    g_autoptr(RpNetwork) network = make_network(job);
+    g_autoptr(RpProfile) now = rp_network_profile(network);
+
+    probe->ops->describe(probe, now);
+    const guint64 memory = now->gpu_memory_bytes;
+    if (!is_of_these_devices(job, file, now) ||
+        (job->run->attention_choice != 0 && strcmp(file->attention, now->attention) != 0) ||
+        !take_times(now, file, path, NULL))
+        return NULL;
+    now->gpu_memory_bytes = memory;
+    return g_steal_pointer(&now);
+}
+
+static RpProfile *
+measure_with(RpTrainJob *job, RpProbe *probe, gboolean resume, const RpMeasureOptions *options,
+             GError **error)
+{
+    RpProfile *earlier = resume ? earlier_profile(job, probe) : NULL;
+
+    if (earlier != NULL)
+        return earlier;
+    g_autoptr(RpNetwork) network = make_network(job);
+    RpAttentionChoice fastest;
+
+    if (job->run->attention_choice == 0 && job->network.attention == RP_ATTENTION_BUILTIN &&
+        !resume) {
+        if (!rp_measure_attention(probe, network, job->weights, &fastest, error))
+            return NULL;
+        job->network.attention = fastest;
+        rp_network_free(network);
+        network = make_network(job);
+    }
+    return rp_measure_profile(probe, network, job->weights, options, error);
+}
+
+static RpProfile *
+measure_profile(RpTrainJob *job, gboolean resume, GError **error)
 {
     gboolean terminal = isatty(STDERR_FILENO) == 1;
     Progress progress = {.what = "measuring layers", .begin_us = g_get_monotonic_time()};
@@ -234,7 +337,7 @@ measure_profile(const RpTrainJob *job, const RpNetwork *network, GError **error)
     RpProfile *profile = NULL;
 
     if (probe != NULL)
-        profile = rp_measure_profile(probe, network, job->weights, &options, error);
+        profile = measure_with(job, probe, resume, &options, error);
     rp_probe_free(probe);
     if (terminal)
         fputs("\r\033[K", stderr);
@@ -337,10 +440,13 @@ name_keys(GError *error)
 }
 
 static gboolean
-resolve(const RpTrainJob *job, gint64 round, RpRequest *request, GError **error)
+resolve(const RpTrainJob *job, const RpNetwork *network, gint64 round, RpRequest *request,
+        GError **error)
 {
     RpScheduleArgs args = schedule_args(job->run, round);
     GError *problem = NULL;
+
+    args.constant_bytes = rp_network_constant_bytes(network);
     gboolean resolved = rp_request_resolve(&args, job->profile, request, &problem);
 
     rp_schedule_args_clear(&args);
@@ -409,7 +515,6 @@ simulate(const RpTrainJob *job, const RpNetwork *network, RpRequest *request, Rp
     const guint calls = (guint)job->run->gradient_accumulation_steps;
 
     request->options.calls = calls;
-    request->options.constant_bytes = rp_network_constant_bytes(network);
     request->window = rp_steady_window(
         job->run->n_devices, (partition->n_forward + partition->n_backward) * rounds * calls);
     request->iterations = request->window.iterations;
@@ -426,7 +531,7 @@ consider_rounds(RpTrainJob *job, const RpNetwork *network)
     g_autoptr(RpTrace) trace = NULL;
 
     if (strcmp(job->run->round_text, "all") != 0 || job->run->n_devices == 1 ||
-        !job->request.options.schedule->dispatched || !resolve(job, 0, &other, NULL) ||
+        !job->request.options.schedule->dispatched || !resolve(job, network, 0, &other, NULL) ||
         other.options.round == job->request.options.round)
         return;
     trace = simulate(job, network, &other, &plan, NULL);
@@ -443,7 +548,7 @@ predict(RpTrainJob *job, const RpNetwork *network, GError **error)
 {
     const RpRunFile *run = job->run;
 
-    if (!place_head(job, error) || !resolve(job, run->round, &job->request, error))
+    if (!place_head(job, error) || !resolve(job, network, run->round, &job->request, error))
         return FALSE;
     if (!check_size(job, job->request.options.schedule->dispatched,
                     job->request.partition->n_forward + job->request.partition->n_backward,
@@ -460,7 +565,7 @@ predict(RpTrainJob *job, const RpNetwork *network, GError **error)
 }
 
 gboolean
-rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, GError **error)
+rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, gboolean resume, GError **error)
 {
     job->run = run;
     job->device_processors = rp_cli_device_processors(run->n_devices);
@@ -470,19 +575,16 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, GError **error)
     if (!check_least_size(job, error) || !open_model(job, error) || !open_data(job, error))
         return FALSE;
 
-    RpNetwork *network =
-        rp_network_new(&job->config, job->weights, run->device_ops->kernels(), &job->network);
-    gboolean prepared = FALSE;
+    job->profile = strcmp(run->profile, "auto") == 0 ? measure_profile(job, resume, error)
+                                                     : read_profile(job, run->profile, error);
+    if (job->profile == NULL)
+        return FALSE;
+    g_autoptr(RpNetwork) network = make_network(job);
 
-    job->profile = strcmp(run->profile, "auto") == 0 ? measure_profile(job, network, error)
-                                                     : read_profile(job, network, error);
-    if (job->profile != NULL) {
-        /* threads have what the machine has, GPUs what was found free */
-        if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
-            job->profile->gpu_memory_bytes = run->device_memory_bytes;
-        job->device_memory_bytes = job->profile->gpu_memory_bytes;
-        prepared = predict(job, network, error);
-    }
-    rp_network_free(network);
-    return prepared;
+    job->profile_json = rp_profile_to_json(job->profile);
+    /* threads have what the machine has, GPUs what was found free */
+    if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
+        job->profile->gpu_memory_bytes = run->device_memory_bytes;
+    job->device_memory_bytes = job->profile->gpu_memory_bytes;
+    return predict(job, network, error);
 }

@@ -15,6 +15,9 @@
 
 /* ---- train-setup.c ---- */
 
+/* In the output directory: the timing file that the run was planned with. */
+#define RP_TRAIN_PROFILE "profile.json"
+
 /* Everything that is known before training. */
 typedef struct {
     const RpRunFile *run;
@@ -26,6 +29,7 @@ typedef struct {
     RpBatcherOptions batcher;
     RpNetworkOptions network;
     RpProfile *profile;
+    char *profile_json;          /* as it was measured or read: goes into the output directory */
     guint64 device_memory_bytes; /* limit of each device; 0 = none */
     guint optimizer_threads;
     char *device_processors; /* that the optimizer's threads keep off; or %NULL */
@@ -43,13 +47,14 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
 /**
  * rp_train_job_prepare:
  * @run: borrowed by @job
+ * @resume: layer times of the output directory will do, if its devices are still the same
  *
  * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
  * the model, plans and simulates. Takes no memory for training.
  *
  * Errors: those of every part; a plan that exceeds a limit of the run file: RP_PLANNER_ERROR_MEMORY
  */
-gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run,
+gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, gboolean resume,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Tokens of a step if no sequence is padded. */
@@ -130,9 +135,9 @@ gboolean rp_train_check_no_input(const char *option, const char *path, const RpR
 gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Makes and locks the output directory, sets checkpoints behind @step aside, and writes run.yaml.
- * Errors: G_FILE_ERROR */
-gboolean rp_train_begin_output(const RpRunFile *run, RpTrainHow *how, guint64 step,
+/* Makes and locks the output directory, sets checkpoints behind @step aside, and writes run.yaml
+ * and profile.json. Errors: G_FILE_ERROR */
+gboolean rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- train-signals.c ---- */

@@ -175,7 +175,8 @@ add_seeds(RpSearch *search, Shape shape, const GArray *rounds, GArray *seeds)
     }
 }
 
-/* Seeds for stage times from the longest layer's to that of all layers, in coarse steps first. */
+/* Seeds for stage times from the longest layer's to that of all layers, in coarse steps first.
+ * All layers in one stage first of all: its rounds run beside each other and recompute nothing. */
 static void
 judge_seeds(RpSearch *search, const GArray *rounds, GArray *seeds)
 {
@@ -192,6 +193,7 @@ judge_seeds(RpSearch *search, const GArray *rounds, GArray *seeds)
         g_array_append_val(times, t);
     }
     guint stop = search->left - (guint)((guint64)search->left * SEED_PERCENT / 100);
+    add_seeds(search, shape_for_time(search, total, weights), rounds, seeds);
     for (guint stride = SEED_STRIDE; stride > 0; stride /= 2) {
         for (guint i = 0; i < times->len && search->left > stop; i += stride) {
             gint64 t = g_array_index(times, gint64, i);

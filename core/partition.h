@@ -140,6 +140,14 @@ RpPartition *rp_partition_from_dispatched_blocks(const RpProfile *profile, const
 RpPartition *rp_partition_paper(const RpProfile *profile, guint gpus, guint micro_batches,
                                 guint64 memory_bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The dispatched partition whose embedding and head are stages of their own and whose other stages
+ * have @blocks blocks each, the last of them fewer. */
+RpPartition *rp_partition_even(const RpProfile *profile, guint blocks);
+
+/* The dispatched partition that needs the least device memory (rp_plan_dispatched_gpu_bytes()):
+ * every layer a stage of its own, or (small models) all layers in one. */
+RpPartition *rp_partition_least(const RpProfile *profile);
+
 /* Where the larger parts of an uneven split stand. 10 equal weights in 4 parts: */
 typedef enum {
     RP_SPLIT_SMALL_FIRST, /* 2,2,3,3 */

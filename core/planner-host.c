@@ -119,11 +119,31 @@ append_gradient_copies(RpPlanner *planner, guint32 iteration)
     }
 }
 
+/* Memory traffic of a fused step that takes as long as the pass over all gradients does, bytes. A
+ * matrix that is tied counts twice: two gradients are read. */
+static guint64
+norm_bytes(const RpPlanner *planner)
+{
+    const RpProfile *profile = planner->profile;
+    const guint64 element = rp_profile_element_bytes(profile);
+    const double traffic = (double)(STATE_TRAFFIC + 2 * element);
+    guint64 parameters = 0;
+
+    if (profile->norm_parameters_per_s <= 0)
+        return 0;
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (planner->layers[l].gradients != RP_NONE)
+            parameters += profile->layers[l].gradient_bytes / element;
+    return (guint64)((double)parameters * traffic * profile->optimizer_parameters_per_s /
+                     profile->norm_parameters_per_s);
+}
+
 /* Every gradient of the iteration is home: the global norm is known from here on. */
 static void
 append_norm(RpPlanner *planner, guint32 iteration)
 {
     begin_host_task(planner, RP_TASK_BARRIER, RP_NONE, iteration);
+    planner->task.bytes = norm_bytes(planner);
     for (guint g = 0; g < planner->options.gpus; g++)
         rp_planner_depend(planner, planner->devices[g].last_gradient,
                           rp_plan_lane(planner->plan, g, RP_LANE_GRADIENT_DOWN), 0, 0);

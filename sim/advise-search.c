@@ -68,6 +68,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .async = schedule->dispatched && !query->sync,
         .fidelity = RP_FIDELITY_FULL,
         .optimizer = query->optimizer,
+        .constant_bytes = query->constant_bytes,
     };
     return run;
 }
@@ -171,12 +172,15 @@ describe_excess(const char *where, guint64 over, const RpAdviseBytes *bytes)
 static gboolean
 check_limits(const RpAdviseQuery *query, RpAdviseRun *run)
 {
+    const guint64 host =
+        run->host.total +
+        (query->sizes != NULL && query->sizes->host_devices ? query->gpus * run->gpu.total : 0);
+
     run->gpu_over_bytes = query->gpu_bytes != 0 && run->gpu.total > query->gpu_bytes
                               ? run->gpu.total - query->gpu_bytes
                               : 0;
-    run->host_over_bytes = query->host_bytes != 0 && run->host.total > query->host_bytes
-                               ? run->host.total - query->host_bytes
-                               : 0;
+    run->host_over_bytes =
+        query->host_bytes != 0 && host > query->host_bytes ? host - query->host_bytes : 0;
     if (run->gpu_over_bytes > 0)
         set_problem(run, describe_excess("a GPU", run->gpu_over_bytes, &run->gpu));
     else if (run->host_over_bytes > 0)
@@ -269,37 +273,16 @@ set_partition(RpAdviseRun *run, RpPartition *partition)
     run->partition = partition;
 }
 
-/* Embedding and head are stages of their own, every other one has @blocks blocks. */
-static RpPartition *
-equal_stages(const RpProfile *profile, guint blocks)
-{
-    guint first = rp_profile_first_block(profile);
-    guint end = first + rp_profile_n_blocks(profile);
-    guint fused = end < profile->n_layers ? end : end - MIN(blocks, end - first);
-    g_autoptr(GArray) forward = g_array_new(FALSE, FALSE, sizeof(RpInterval));
-    g_autoptr(GArray) backward = g_array_new(FALSE, FALSE, sizeof(RpInterval));
-    RpInterval stage = {fused, profile->n_layers - fused};
-
-    g_array_append_val(backward, stage);
-    for (guint at = 0; at < fused; at += stage.count) {
-        stage = (RpInterval){at, at < first ? first - at : MIN(blocks, fused - at)};
-        g_array_append_val(forward, stage);
-    }
-    for (guint i = forward->len; i-- > 0;)
-        g_array_append_val(backward, g_array_index(forward, RpInterval, i));
-    return rp_partition_new_dispatched((const RpInterval *)(void *)forward->data, forward->len,
-                                       (const RpInterval *)(void *)backward->data, backward->len);
-}
-
 gboolean
 rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
 {
-    guint most = MIN(LEAST_MAX_BLOCKS, rp_profile_n_blocks(profile));
+    guint most = MAX(1, MIN(LEAST_MAX_BLOCKS, rp_profile_n_blocks(profile)));
     guint64 least_over = G_MAXUINT64;
     g_autoptr(RpPartition) least = NULL;
 
     for (guint blocks = 1; blocks <= most; blocks++) {
-        set_partition(run, equal_stages(profile, blocks));
+        set_partition(run, blocks == 1 ? rp_partition_least(profile)
+                                       : rp_partition_even(profile, blocks));
         if (fits(query, profile, run))
             return TRUE;
         if (run->gpu_over_bytes == 0 && run->host_over_bytes == 0)

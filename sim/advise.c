@@ -40,7 +40,15 @@ rp_advice_free(RpAdvice *advice)
     g_clear_pointer(&advice->schedules, g_ptr_array_unref);
     g_clear_pointer(&advice->remedies, g_ptr_array_unref);
     rp_advise_run_free(advice->nearest);
+    rp_advise_longest_clear(&advice->longest);
     g_free(advice);
+}
+
+void
+rp_advise_longest_clear(RpAdviseLongest *longest)
+{
+    g_clear_pointer(&longest->forward_blocks, g_array_unref);
+    g_clear_pointer(&longest->backward_blocks, g_array_unref);
 }
 
 static void
@@ -201,6 +209,8 @@ least_run(const RpAdviseQuery *query, RpProfile **profile_out, GError **error)
 static RpAdviseRun *
 run_of_length(const RpAdviseQuery *query, guint steps, RpProfile **profile_out, GError **error)
 {
+    const RpAdviseSizes *sizes = query->sizes;
+    g_autoptr(RpProfile) sized = NULL;
     RpAdviseQuery longer = *query;
 
     longer.tokens_per_sequence = steps * RP_ADVISE_SEQUENCE_STEP;
@@ -208,10 +218,22 @@ run_of_length(const RpAdviseQuery *query, guint steps, RpProfile **profile_out, 
     longer.batch = MAX(query->round, query->gpus);
     longer.micro_batches = longer.batch;
     longer.round = longer.batch;
+    if (sizes != NULL) {
+        sized = sizes->make(longer.tokens_per_sequence, &longer.constant_bytes, sizes->user_data);
+        longer.profile = sized;
+    }
     return least_run(&longer, profile_out, error);
 }
 
-/* What is full at one step more than @steps. */
+/* The longest that sizes are known of, in steps. */
+static guint
+most_steps(const RpAdviseQuery *query)
+{
+    return (query->sizes != NULL ? query->sizes->most_tokens : MAX_TOKENS) /
+           RP_ADVISE_SEQUENCE_STEP;
+}
+
+/* The plan of the longest sequence, and what is full at one step more. */
 static gboolean
 explain_longest(const RpAdviseQuery *query, guint steps, RpAdviseLongest *longest, GError **error)
 {
@@ -222,11 +244,18 @@ explain_longest(const RpAdviseQuery *query, guint steps, RpAdviseLongest *longes
         run = run_of_length(query, steps, &profile, error);
         if (run == NULL)
             return FALSE;
+        const RpPartition *partition = run->partition;
+
         longest->gpu = run->gpu;
         longest->host = run->host;
+        longest->micro_batches = run->options.micro_batches;
+        longest->forward_blocks =
+            rp_partition_block_counts(profile, partition->forward, partition->n_forward);
+        longest->backward_blocks =
+            rp_partition_block_counts(profile, partition->backward, partition->n_backward);
     }
     longest->tokens = steps * RP_ADVISE_SEQUENCE_STEP;
-    longest->unlimited = longest->tokens == MAX_TOKENS;
+    longest->unlimited = steps == most_steps(query);
     if (longest->unlimited)
         return TRUE;
     longer = run_of_length(query, steps + 1, &longer_profile, error);
@@ -241,9 +270,9 @@ explain_longest(const RpAdviseQuery *query, guint steps, RpAdviseLongest *longes
 gboolean
 rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest, GError **error)
 {
-    guint low = 0, high = MAX_TOKENS / RP_ADVISE_SEQUENCE_STEP + 1; /* fits, does not; in steps */
-    gboolean met = FALSE; /* something that does not fit */
-    RpAdviseLongest result = {.known = query->profile == NULL};
+    guint low = 0, high = most_steps(query) + 1; /* fits, does not; in steps */
+    gboolean met = FALSE;                        /* something that does not fit */
+    g_auto(RpAdviseLongest) result = {.known = query->profile == NULL};
 
     if (query->gpus < 1 || query->gpus > MAX_GPUS)
         return refuse(error, "one machine has 1 to %d GPUs, found %u", MAX_GPUS, query->gpus);
@@ -262,8 +291,12 @@ rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest, GError *
     }
     if (result.known && !explain_longest(query, low, &result, error))
         return FALSE;
-    result.max_positions = query->model != NULL ? query->model->max_positions : 0;
+    result.max_positions = query->sizes != NULL   ? query->sizes->max_positions
+                           : query->model != NULL ? query->model->max_positions
+                                                  : 0;
     *longest = result;
+    result.forward_blocks = NULL;
+    result.backward_blocks = NULL;
     return TRUE;
 }
 

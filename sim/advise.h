@@ -27,11 +27,31 @@ typedef enum {
 /* The LoRA rank that remedies are tried with. */
 #define RP_ADVISE_LORA_RANK 32
 
+/**
+ * RpAdviseSizes:
+ * @make: (transfer full): sizes of one sequence of @tokens; times are not read. @constant_bytes:
+ *   (out): of every device, beside the plan's data
+ * @most_tokens: that @make takes
+ * @max_positions: of the model
+ * @host_devices: devices are threads, their arenas count in host memory
+ *
+ * Sizes from elsewhere than the cost model, for rp_advise_longest().
+ */
+typedef struct {
+    RpProfile *(*make)(guint tokens, guint64 *constant_bytes, gpointer user_data);
+    gpointer user_data;
+    guint most_tokens;
+    guint max_positions;
+    gboolean host_devices;
+} RpAdviseSizes;
+
 /* What is asked. Everything is borrowed. */
 typedef struct {
     const RpModel *model; /* with @gpu; %NULL with @profile */
     const RpGpu *gpu;
-    const RpProfile *profile; /* measured or published times; fixes the micro-batch */
+    const RpProfile *profile;   /* measured or published times; fixes the micro-batch */
+    const RpAdviseSizes *sizes; /* of the longest sequence; %NULL = the cost model's */
+    guint64 constant_bytes;     /* of every device, beside the plan's data */
     guint gpus;
     guint64 gpu_bytes;         /* that a plan may use on each device; 0 = not checked */
     guint64 host_bytes;        /* 0 = not checked */
@@ -86,13 +106,19 @@ typedef struct {
 typedef struct {
     gboolean known;     /* FALSE with a timing file, which has sizes for one length only */
     guint tokens;       /* 0: not even one step fits */
-    gboolean unlimited; /* stopped at the longest that the cost model takes */
+    gboolean unlimited; /* stopped at the longest that the sizes are known of */
     guint max_positions;
     gboolean host_limited;    /* one step more: host memory (else device memory) is too small */
     RpBufferCategory largest; /* largest category of the arena that is too small then */
     RpAdviseBytes gpu;        /* at @tokens */
     RpAdviseBytes host;
+    guint micro_batches;     /* M = M_R that @host is for */
+    GArray *forward_blocks;  /* (element-type guint) of each stage, at @tokens; or %NULL */
+    GArray *backward_blocks; /* the fused stage first */
 } RpAdviseLongest;
+
+void rp_advise_longest_clear(RpAdviseLongest *longest);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpAdviseLongest, rp_advise_longest_clear)
 
 typedef struct {
     RpAdviseQuery query;     /* as planned: @gpus may be fewer than asked for */
@@ -125,7 +151,8 @@ RpAdvice *rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *sche
 
 /**
  * rp_advise_longest:
- * @query: batch, micro-batch and sequence length are not read
+ * @query: batch, micro-batch and sequence length are not read; with sizes nor model and GPU
+ * @longest: (out): to be cleared
  *
  * The most tokens of a sequence, a multiple of RP_ADVISE_SEQUENCE_STEP, whose exact arenas fit at
  * micro-batch 1 and M = M_R = N (or @query's round): a device's buffers do not depend on M. The
@@ -162,9 +189,9 @@ RpBufferCategory rp_advise_largest_category(const RpAdviseBytes *bytes);
 /**
  * rp_advise_fit_least:
  *
- * Gives @run (roundpipe) the first that fits of: every layer a stage of its own, which needs the
- * least device memory of all partitions, then 2, 3 ... blocks a stage, which stash less in host
- * memory. If none fits: of those that fit the device, the one that exceeds host memory least.
+ * Gives @run (roundpipe) the first that fits of: rp_partition_least(), then 2, 3 ... blocks a stage
+ * (rp_partition_even()), which stash less in host memory. If none fits: of those that fit the
+ * device, the one that exceeds host memory least.
  */
 gboolean rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profile,
                              RpAdviseRun *run);

@@ -1,5 +1,6 @@
 #include "sim/partition-cost.h"
 
+#include "core/units.h"
 #include "sim/simulate.h"
 
 #define SEARCH_WARM_UP 4 /* iterations, while searching … */
@@ -50,7 +51,8 @@ rp_steady_window(guint gpus, guint slots)
 typedef struct {
     const RpProfile *profile;
     RpPlanOptions options;
-    guint least_slots;    /* dispatched: S >= N, unless the model is too small for it */
+    guint least_slots;    /* dispatched: N, unless the model is too small for it, and ... */
+    gboolean all_rounds;  /* ... whether an iteration's slots count, or a round's (the paper's) */
     guint64 memory_bytes; /* dispatched: of the whole arena; 0 = no limit */
 } CostContext;
 
@@ -58,7 +60,9 @@ static gboolean
 fits(const CostContext *context, const RpPartition *partition)
 {
     return context->memory_bytes == 0 ||
-           rp_plan_dispatched_gpu_bytes(context->profile, partition) <= context->memory_bytes;
+           rp_plan_dispatched_gpu_bytes(context->profile, partition) +
+                   rp_align_up(context->options.constant_bytes, RP_BUFFER_ALIGNMENT) <=
+               context->memory_bytes;
 }
 
 static gint64
@@ -71,7 +75,8 @@ simulated_cost(const RpPartition *candidate, guint round, gpointer user_data)
     guint end = SEARCH_WARM_UP + settling_iterations(SEARCH_TURNS, options.gpus, slots);
 
     if (candidate->dispatched &&
-        (candidate->n_forward + candidate->n_backward < context->least_slots ||
+        ((context->all_rounds ? slots : candidate->n_forward + candidate->n_backward) <
+             context->least_slots ||
          !fits(context, candidate)))
         return G_MAXINT64;
     options.round = round;
@@ -125,25 +130,41 @@ choose_bound(const RpProfile *profile, const CostContext *context, const RpParti
 }
 
 /* The paper's partition. Its limit is on stages, but the largest parameters, gradients and
- * activations may belong to different stages and add up: the limit is lowered until all fits. */
+ * activations may belong to different stages and add up: the limit is lowered until all fits. Where
+ * the limit is too near to what must be, the partition that needs least is the answer. */
 static RpPartition *
 choose_paper(const CostContext *context, const RpPartitionSearch *search, GError **error)
 {
+    const RpProfile *profile = context->profile;
     guint64 limit = search->memory_bytes;
+    g_autoptr(GError) too_large = NULL; /* a layer that does not fit alone */
 
-    for (guint attempt = 0; attempt < PAPER_ATTEMPTS; attempt++) {
-        g_autoptr(RpPartition) paper =
-            rp_partition_paper(context->profile, search->gpus, search->micro_batches, limit, error);
+    for (guint attempt = 0; attempt < PAPER_ATTEMPTS && too_large == NULL; attempt++) {
+        g_autoptr(RpPartition) paper = rp_partition_paper(
+            profile, search->gpus, search->micro_batches, limit, attempt == 0 ? &too_large : NULL);
 
-        if (paper == NULL || fits(context, paper))
+        if (paper == NULL)
+            break;
+        if (fits(context, paper))
             return g_steal_pointer(&paper);
-        limit -= MIN(limit / 4,
-                     rp_plan_dispatched_gpu_bytes(context->profile, paper) - context->memory_bytes);
+        limit -= MIN(limit / 4, rp_plan_dispatched_gpu_bytes(profile, paper) +
+                                    context->options.constant_bytes - context->memory_bytes);
+    }
+    g_autoptr(RpPartition) least = rp_partition_least(profile);
+
+    if (fits(context, least))
+        return g_steal_pointer(&least);
+    if (too_large != NULL) {
+        g_propagate_error(error, g_steal_pointer(&too_large));
+        return NULL;
     }
     g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY,
-                "no partition of %s fits into %" G_GUINT64_FORMAT
-                " bytes of GPU memory: use a smaller micro-batch, a shorter sequence",
-                context->profile->model, context->memory_bytes);
+                "device memory: no partition of %s fits into %" G_GUINT64_FORMAT
+                " bytes of GPU memory, %" G_GUINT64_FORMAT
+                " is the least: use a smaller micro-batch, a shorter sequence",
+                profile->model, context->memory_bytes,
+                rp_plan_dispatched_gpu_bytes(profile, least) +
+                    rp_align_up(context->options.constant_bytes, RP_BUFFER_ALIGNMENT));
     return NULL;
 }
 
@@ -234,6 +255,7 @@ choose_dispatched(CostContext *context, const RpPartitionSearch *search, RpObjec
     if (paper == NULL || objective == RP_OBJECTIVE_PAPER)
         return g_steal_pointer(&paper);
     context->least_slots = MIN(search->gpus, paper->n_forward + paper->n_backward);
+    context->all_rounds = full;
     if (full && search->round == 0 && search->micro_batches > search->gpus)
         return choose_round_by_transfers(context, search, paper, round);
     return search_or_paper(context, search, paper, round);

@@ -256,6 +256,16 @@ refuses_memory_that_is_too_small(void **state)
 }
 
 static void
+refuses_kernels_that_the_devices_do_not_have(void **state)
+{
+    (void)state;
+    REFUSE(TRAIN "kernels --set attention=cudnn", 1, "attention: expected builtin or auto",
+           "found cudnn, which host devices do not have");
+    REFUSE(TRAIN "kernels --set dtype=bf16 --set accumulate=fp16", 1,
+           "accumulate: expected fp32 with dtype bf16, found fp16");
+}
+
+static void
 refuses_weights_that_are_not_those_of_the_config(void **state)
 {
     gsize length;
@@ -516,6 +526,7 @@ main(void)
         cmocka_unit_test(goes_on_when_the_disk_is_full_and_keeps_what_there_is),
         cmocka_unit_test(keeps_the_last_checkpoint_when_files_may_not_grow),
         cmocka_unit_test(refuses_memory_that_is_too_small),
+        cmocka_unit_test(refuses_kernels_that_the_devices_do_not_have),
         cmocka_unit_test(refuses_weights_that_are_not_those_of_the_config),
         cmocka_unit_test(refuses_tokens_and_labels_that_cannot_be_learned),
         cmocka_unit_test(names_the_last_checkpoint_when_a_batch_has_no_targets),

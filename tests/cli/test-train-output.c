@@ -66,7 +66,7 @@ sets_checkpoints_aside_that_a_resume_leaves_behind(void **state)
                   " --set steps=4 --set optimizer.learning_rate=1e-4 --set checkpoint.keep=2",
             note);
     assert_names("branch", "abandoned-checkpoint-4 abandoned-checkpoint-6 checkpoint-2 "
-                           "checkpoint-4 metrics.jsonl run.yaml");
+                           "checkpoint-4 metrics.jsonl profile.json run.yaml");
     /* the last is that of the new branch */
     g_autofree char *learned = rp_train_files_learned("branch");
     succeed(TRAIN "branch --resume" EVERY " --set steps=4", "");
@@ -75,7 +75,7 @@ sets_checkpoints_aside_that_a_resume_leaves_behind(void **state)
     /* names that are taken stay */
     succeed(TRAIN "branch --resume=@T/branch/checkpoint-2" EVERY " --set steps=4", second);
     assert_names("branch", "abandoned-checkpoint-4 abandoned-checkpoint-4-2 abandoned-checkpoint-6 "
-                           "checkpoint-2 checkpoint-4 metrics.jsonl run.yaml");
+                           "checkpoint-2 checkpoint-4 metrics.jsonl profile.json run.yaml");
 }
 
 static void
@@ -84,7 +84,8 @@ sets_nothing_aside_if_it_does_not_come_to_a_step(void **state)
     (void)state;
     succeed(TRAIN "stays" EVERY, "");
     refuse(TRAIN "stays --resume=@T/stays/checkpoint-2 --set seed=9" EVERY, "the seed 0");
-    assert_names("stays", "checkpoint-2 checkpoint-4 checkpoint-6 metrics.jsonl run.yaml");
+    assert_names("stays",
+                 "checkpoint-2 checkpoint-4 checkpoint-6 metrics.jsonl profile.json run.yaml");
 }
 
 /* ---- another run ---- */
@@ -152,7 +153,30 @@ begins_anew_where_a_run_left_no_checkpoint(void **state)
     succeed(TRAIN "anew --set steps=2", "");
     shell("rm -r @T/anew/checkpoint-2");
     succeed(TRAIN "anew --set steps=1", "");
-    assert_names("anew", "checkpoint-1 metrics.jsonl run.yaml");
+    assert_names("anew", "checkpoint-1 metrics.jsonl profile.json run.yaml");
+}
+
+/* Layer times decide about the plan: measured again, they would not be the same. */
+static void
+goes_on_with_the_layer_times_that_it_began_with(void **state)
+{
+    (void)state;
+    succeed(TRAIN "times --set steps=2 --set profile=auto", "");
+    shell("sed -i 's/\"hop_ms\": [^,]*,/\"hop_ms\": 7.25,/' @T/times/profile.json; "
+          "cp @T/times/profile.json @T/began.json");
+    succeed(TRAIN "times --set steps=3 --set profile=auto --resume", "");
+    g_autofree char *began = rp_train_files_read("began.json", NULL);
+    g_autofree char *found = rp_train_files_read("times/profile.json", NULL);
+    assert_non_null(strstr(began, "\"hop_ms\": 7.25,"));
+    assert_string_equal(began, found);
+
+    /* of other devices, or torn: measured again */
+    succeed(TRAIN "times --set steps=4 --set profile=auto --set devices=host:1 --resume", "");
+    g_autofree char *other = rp_train_files_read("times/profile.json", NULL);
+    assert_null(strstr(other, "\"hop_ms\": 7.25,"));
+    shell("head -c 300 @T/began.json > @T/times/profile.json");
+    succeed(TRAIN "times --set steps=5 --set profile=auto --resume", "");
+    shell("$ROUNDPIPE simulate @T/times/profile.json --schedule gpipe -n 2 -m 4");
 }
 
 static void
@@ -308,6 +332,7 @@ main(void)
         cmocka_unit_test(refuses_an_output_that_another_run_writes_to),
         cmocka_unit_test(overwrites_no_file_that_no_run_wrote),
         cmocka_unit_test(begins_anew_where_a_run_left_no_checkpoint),
+        cmocka_unit_test(goes_on_with_the_layer_times_that_it_began_with),
         cmocka_unit_test(leaves_the_run_file_alone_that_it_was_started_with),
         cmocka_unit_test(writes_over_no_file_that_it_reads),
         cmocka_unit_test(reads_no_run_file_or_profile_that_may_have_no_end),

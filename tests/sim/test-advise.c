@@ -234,7 +234,7 @@ one_step_beyond_the_longest_sequence_does_not_fit(void **state)
     RpAdviseQuery query = query_of("llama-3.1-8b", "rtx4090", 8, 8);
 
     for (guint i = 0; i < 2; i++) {
-        RpAdviseLongest longest;
+        g_auto(RpAdviseLongest) longest = {0};
         GError *error = NULL;
 
         query.host_bytes = i * 250 * RP_GIB;
@@ -252,7 +252,7 @@ static void
 without_limits_the_longest_sequence_is_the_cost_models(void **state)
 {
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 1, 1);
-    RpAdviseLongest longest;
+    g_auto(RpAdviseLongest) longest = {0};
 
     query.gpu_bytes = 0;
     assert_true(rp_advise_longest(&query, &longest, NULL));
@@ -280,7 +280,7 @@ longest_sequences_are_one_to_two_and_a_half_times_the_published(void **state)
 
     for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
         RpAdviseQuery query = query_of(rows[i].model, rows[i].gpu, 8, 8);
-        RpAdviseLongest longest;
+        g_auto(RpAdviseLongest) longest = {0};
 
         query.lora_rank = rows[i].lora_rank;
         assert_true(rp_advise_longest(&query, &longest, NULL));

@@ -1,0 +1,187 @@
+/* roundpipe plan: sizes as `train` has them, of a network over a backend's kernels. */
+#include <string.h>
+
+#include "cli/cmd-plan.h"
+#include "cli/run-file.h"
+#include "exec/cuda/backend.h"
+#include "exec/model/hf-config.h"
+#include "exec/model/network.h"
+#include "exec/model/safetensors.h"
+#include "exec/train/device.h"
+
+struct _RpPlanNetwork {
+    RpModelConfig config;
+    RpWeights *weights;
+    const RpDeviceOps *devices;
+    RpNetworkOptions options;
+    RpAdviseSizes sizes;
+};
+
+void
+rp_plan_network_free(RpPlanNetwork *network)
+{
+    if (network == NULL)
+        return;
+    rp_weights_free(network->weights);
+    g_free(network);
+}
+
+static RpProfile *
+make_sizes(guint tokens, guint64 *constant_bytes, gpointer user_data)
+{
+    const RpPlanNetwork *plan = user_data;
+    RpNetworkOptions options = plan->options;
+
+    options.tokens = tokens;
+    g_autoptr(RpNetwork) network =
+        rp_network_new(&plan->config, plan->weights, plan->devices->kernels(), &options);
+
+    RpProfile *profile = rp_network_profile(network);
+
+    /* a plan with all its buffers has links; how fast they are changes no size */
+    profile->links.h2d_bytes_per_s = 1;
+    profile->links.d2h_bytes_per_s = 1;
+    *constant_bytes = rp_network_constant_bytes(network);
+    return profile;
+}
+
+static gboolean
+find_devices(RpPlanNetwork *network, const char *word, GError **error)
+{
+    static const char *const names[] = {"host", "cuda", NULL};
+    const RpDeviceOps *cuda = rp_cuda_devices();
+    const int choice = word != NULL ? rp_cli_choice("devices", word, names, error) : cuda != NULL;
+
+    if (choice < 0)
+        return FALSE;
+    network->devices = choice == 0 ? rp_host_devices() : cuda;
+    if (network->devices != NULL)
+        return TRUE;
+    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                        "--devices: CUDA is not built in, nor what its kernels need: expected "
+                        "host");
+    return FALSE;
+}
+
+/* Storage of weights, as `train` finds it: theirs if they are there, or what the config says. */
+static gboolean
+find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    const RpModelConfig *config = &network->config;
+
+    network->options.dtype = config->has_dtype ? config->dtype : RP_DTYPE_BF16;
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *path = g_build_filename(directory, names[i], NULL);
+
+        if (!g_file_test(path, G_FILE_TEST_EXISTS))
+            continue;
+        RpSafetensors *checkpoint = rp_safetensors_open(directory, error);
+        gboolean bound = checkpoint != NULL && rp_weights_bind(network->weights, checkpoint, error);
+
+        if (bound)
+            network->options.dtype = rp_weights_dtype(network->weights);
+        /* names and shapes are all that is needed from here on */
+        rp_weights_free(network->weights);
+        network->weights = rp_weights_new(config);
+        rp_safetensors_free(checkpoint);
+        return bound;
+    }
+    return TRUE;
+}
+
+static gboolean
+find_attention(RpPlanNetwork *network, const char *word, GError **error)
+{
+    const char *names[RP_N_ATTENTIONS + 1] = {NULL};
+    int choice = 0;
+
+    for (guint i = 0; i < RP_N_ATTENTIONS; i++)
+        names[i] = rp_attention_name((RpAttentionChoice)i);
+    if (word != NULL)
+        choice = rp_cli_choice("attention", word, names, error);
+    if (choice < 0)
+        return FALSE;
+    network->options.attention = (RpAttentionChoice)choice;
+    if (network->devices->kernels()->has_attention(network->options.attention))
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--attention: %s kernels have no %s attention here", network->devices->name, word);
+    return FALSE;
+}
+
+/* @directory: (nullable): of weights */
+static gboolean
+set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *words,
+       GError **error)
+{
+    const char *names[RP_N_DTYPES + 1] = {NULL};
+    int choice = RP_DTYPE_BF16;
+
+    for (guint i = 0; i < RP_N_DTYPES; i++)
+        names[i] = rp_dtype_name((RpDtype)i);
+    if (words->dtype != NULL)
+        choice = rp_cli_choice("dtype", words->dtype, names, error);
+    if (choice < 0 || !find_devices(network, words->devices, error) ||
+        !find_attention(network, words->attention, error) ||
+        (directory != NULL && !find_dtype(network, directory, error)))
+        return FALSE;
+    if (directory == NULL || words->dtype != NULL)
+        network->options.dtype = (RpDtype)choice;
+    network->options.sequences = 1;
+    network->options.half_sums = words->half_sums;
+    network->sizes = (RpAdviseSizes){
+        .make = make_sizes,
+        .user_data = network,
+        .most_tokens = RP_RUN_FILE_MAX_COUNT,
+        .max_positions = network->config.max_positions,
+        .host_devices = words->devices != NULL && network->devices->host_memory,
+    };
+    return TRUE;
+}
+
+static RpPlanNetwork *
+make(const RpModelConfig *config, const char *directory, const RpPlanNetworkWords *words,
+     GError **error)
+{
+    g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
+
+    network->config = *config;
+    network->weights = rp_weights_new(config);
+    return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
+}
+
+RpPlanNetwork *
+rp_plan_network_open(const char *path, const RpPlanNetworkWords *words, GError **error)
+{
+    RpModelConfig config;
+
+    return rp_hf_config_load(path, &config, error) ? make(&config, path, words, error) : NULL;
+}
+
+RpPlanNetwork *
+rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords *words, GError **error)
+{
+    RpModelConfig config;
+
+    return rp_hf_config_from_model(model, &config, error) ? make(&config, NULL, words, error)
+                                                          : NULL;
+}
+
+const RpAdviseSizes *
+rp_plan_network_sizes(const RpPlanNetwork *network)
+{
+    return &network->sizes;
+}
+
+const char *
+rp_plan_network_devices(const RpPlanNetwork *network)
+{
+    return network->devices->name;
+}
+
+const char *
+rp_plan_network_dtype(const RpPlanNetwork *network)
+{
+    return rp_dtype_name(network->options.dtype);
+}

@@ -1,0 +1,202 @@
+/* `roundpipe plan --max-sequence` beside what `roundpipe train` does. */
+#include "tests/cli/train-files.h"
+
+#define STEP 64 /* RP_ADVISE_SEQUENCE_STEP */
+#define MEMORY "2MiB"
+#define BYTES (2 << 20)
+#define POSITIONS 2048 /* of a Llama whose config says nothing */
+
+static JsonNode *
+plan_of(guint devices, const char *more)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan @T/model --max-sequence --devices host --gpus %u "
+                                      "--gpu-memory " MEMORY " --json %s",
+                                      devices, more);
+
+    return rp_cli_json(&run);
+}
+
+static guint
+tokens_of(JsonNode *plan)
+{
+    return (guint)rp_cli_number(plan, "longest_sequence.tokens");
+}
+
+static RpCliRun
+train(guint devices, guint tokens, const char *more)
+{
+    return rp_cli_run("train @T/run.yaml --set devices=host:%u --set micro_batches=%u "
+                      "--set round=all --set sequence_length=%u --set device_memory=" MEMORY
+                      " --set steps=2 --json %s",
+                      devices, devices, tokens, more);
+}
+
+/* The stage lists of a plan as words for `train`. (transfer full) */
+static char *
+stages_of(JsonNode *plan)
+{
+    g_autofree char *forward = rp_cli_list(plan, "longest_sequence.forward_stages");
+    g_autofree char *backward = rp_cli_list(plan, "longest_sequence.backward_stages");
+
+    return g_strdup_printf("--set forward_stages=%s --set backward_stages=%s "
+                           "--set output=@T/by-hand",
+                           forward, backward);
+}
+
+static void
+train_takes_the_longest_sequence_and_not_one_step_more(void **state)
+{
+    for (guint devices = 1; devices <= 3; devices++) {
+        g_autoptr(JsonNode) plan = plan_of(devices, "");
+        const guint tokens = tokens_of(plan);
+        g_auto(RpCliRun) longest = train(devices, tokens, "--dry-run");
+        g_auto(RpCliRun) longer = train(devices, tokens + STEP, "--dry-run");
+        g_autoptr(JsonNode) taken = rp_cli_json(&longest);
+
+        assert_true(tokens > 0);
+        assert_true(rp_cli_number(taken, "predicted.device_bytes.0") <= BYTES);
+        if (longer.code != 1 || strstr(longer.err, "no partition of") == NULL)
+            fail_msg("%u devices, %u tokens: exit code %d: %s", devices, tokens + STEP, longer.code,
+                     longer.err);
+    }
+}
+
+static void
+a_run_of_it_takes_the_bytes_that_were_told(void **state)
+{
+    for (guint devices = 1; devices <= 2; devices++) {
+        g_autoptr(JsonNode) plan = plan_of(devices, "");
+        g_autofree char *stages = stages_of(plan);
+        g_autofree char *more = g_strdup_printf("%s-%u", stages, devices);
+        g_auto(RpCliRun) run = train(devices, tokens_of(plan), more);
+        g_autoptr(JsonNode) trained = rp_cli_json(&run);
+
+        assert_int_equal(rp_cli_number(trained, "last_step"), 2);
+        for (guint d = 0; d < devices; d++) {
+            g_autofree char *member = g_strdup_printf("measured.device_bytes.%u", d);
+
+            assert_int_equal(rp_cli_number(trained, member),
+                             rp_cli_number(plan, "longest_sequence.gpu.total"));
+        }
+        assert_int_equal(rp_cli_number(trained, "measured.host_bytes"),
+                         rp_cli_number(plan, "longest_sequence.host.total"));
+        assert_int_equal(rp_cli_number(trained, "predicted.host_bytes"),
+                         rp_cli_number(plan, "longest_sequence.host.total"));
+    }
+}
+
+/* Stages of train's own choice: other bytes, but planned and taken are the same. */
+static void
+train_chooses_stages_that_fit_by_itself(void **state)
+{
+    g_autoptr(JsonNode) plan = plan_of(2, "");
+    g_auto(RpCliRun) run = train(2, tokens_of(plan), "--set output=@T/own");
+    g_autoptr(JsonNode) trained = rp_cli_json(&run);
+
+    assert_true(rp_cli_number(trained, "measured.device_bytes.0") <= BYTES);
+    assert_int_equal(rp_cli_number(trained, "measured.device_bytes.0"),
+                     rp_cli_number(trained, "predicted.device_bytes.0"));
+}
+
+static void
+sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **state)
+{
+    g_autoptr(JsonNode) plan = plan_of(1, "");
+    const guint tokens = tokens_of(plan);
+    g_autofree char *number = g_strdup_printf("%u", tokens);
+
+    assert_true(tokens > POSITIONS);
+    assert_true(json_node_get_boolean(rp_cli_member(plan, "longest_sequence."
+                                                          "beyond_max_positions")));
+    g_auto(RpCliRun) run = train(1, tokens, "--set output=@T/beyond");
+
+    assert_int_equal(run.code, 0);
+    if (strstr(run.err, "max_position_embeddings") == NULL || strstr(run.err, number) == NULL ||
+        strstr(run.err, G_STRINGIFY(POSITIONS)) == NULL)
+        fail_msg("expected a warning of %u tokens, found: %s", tokens, run.err);
+}
+
+/* Arenas of devices that are threads count there. */
+static void
+host_memory_limits_it_as_in_train(void **state)
+{
+    g_autoptr(JsonNode) plan = plan_of(2, "--host-memory 5MB");
+    const guint tokens = tokens_of(plan);
+    g_autofree char *stages = stages_of(plan);
+    g_autofree char *more = g_strdup_printf("%s --set host_memory=5MB --dry-run", stages);
+    g_auto(RpCliRun) longest = train(2, tokens, more);
+    g_auto(RpCliRun) longer = train(2, tokens + STEP, more);
+
+    assert_string_equal(json_node_get_string(rp_cli_member(plan, "longest_sequence.limited_by")),
+                        "host");
+    assert_true(tokens > 0);
+    assert_int_equal(longest.code, 0);
+    assert_int_equal(longer.code, 1);
+    assert_non_null(strstr(longer.err, "host memory"));
+}
+
+static void
+tells_what_to_write_into_a_run_file(void **state)
+{
+    g_autoptr(JsonNode) plan = plan_of(1, "--sync --optimizer lean");
+    g_auto(RpCliRun) run =
+        rp_cli_run("plan @T/model --max-sequence --devices host --gpu-memory " MEMORY
+                   " --sync --optimizer lean");
+    g_autofree char *length = g_strdup_printf("sequence_length: %u\n", tokens_of(plan));
+
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.out, length));
+    assert_non_null(strstr(run.out, "forward_stages: 0,1*4\n"));
+    assert_non_null(strstr(run.out, "backward_stages: 0,1*4,0\n"));
+    assert_non_null(strstr(run.out, "async: false\n"));
+    assert_non_null(strstr(run.out, "mode: lean"));
+}
+
+static void
+refuses_what_does_not_go_together(void **state)
+{
+    static const char *const lines[][2] = {
+        {"plan @T/model --gpu-memory 2MiB", "is for --max-sequence"},
+        {"plan @T/model --max-sequence", "--gpu-memory"},
+        {"plan @T/model --max-sequence --gpu-memory 2MiB --model qwen3-0.6b", "--model"},
+        {"plan @T/model --max-sequence --gpu-memory 2MiB --devices tpu", "--devices"},
+        {"plan @T/model --max-sequence --gpu-memory 2MiB --devices host --attention cudnn",
+         "--attention"},
+        {"plan --model gpt-oss-20b --max-sequence --gpu-memory 24GiB", "--gpu"},
+        {"plan --model gpt-oss-20b --max-sequence --gpu rtx4090 --devices host", "--devices"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(lines); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", lines[i][0]);
+
+        if (run.code != 2 || strstr(run.err, lines[i][1]) == NULL)
+            fail_msg("%s: exit code %d: %s", lines[i][0], run.code, run.err);
+    }
+}
+
+static void
+a_model_that_fits_with_no_sequence_is_said_to(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("plan @T/model --max-sequence --devices host --gpu-memory 4KiB");
+
+    assert_int_equal(run.code, 1);
+    assert_non_null(strstr(run.out, "none, not even"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(train_takes_the_longest_sequence_and_not_one_step_more),
+        cmocka_unit_test(a_run_of_it_takes_the_bytes_that_were_told),
+        cmocka_unit_test(train_chooses_stages_that_fit_by_itself),
+        cmocka_unit_test(sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning),
+        cmocka_unit_test(host_memory_limits_it_as_in_train),
+        cmocka_unit_test(tells_what_to_write_into_a_run_file),
+        cmocka_unit_test(refuses_what_does_not_go_together),
+        cmocka_unit_test(a_model_that_fits_with_no_sequence_is_said_to),
+    };
+
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+}
