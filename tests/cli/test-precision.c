@@ -1,0 +1,234 @@
+/* examples/precision: its data, its first steps beside the kept curve, and its comparison. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define COMPARE "@R/examples/precision/compare "
+/* Steps of the warm-up have the same learning rate in a shorter run. */
+#define STEPS "6"
+#define TRAIN                                                                                      \
+    "train @R/examples/precision/run.yaml --set steps=" STEPS " --set model=@T/model "             \
+    "--set data=@T/text.jsonl "
+
+/* About three times what was measured; of fp32 what other compilers and libraries may change. */
+static const struct {
+    const char *dtype, *mean, *greatest;
+} runs[] = {
+    {"fp32", "0.00001", "0.00002"},
+    {"bf16", "0.0006", "0.001"},
+    {"fp16", "0.0001", "0.0002"},
+};
+
+static void
+succeed(const RpCliRun *run)
+{
+    if (run->code != 0)
+        fail_msg("exit code %d: %s%s", run->code, run->out, run->err);
+}
+
+/* Writes @text as @name into @T. */
+static void
+write_text(const char *name, const char *text)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+}
+
+/* The line of @run in a comparison: mean, greatest and its step. */
+static void
+assert_distance(const char *out, const char *run, double mean, double greatest, guint step)
+{
+    g_autofree char *begin = g_strdup_printf("\n%s ", run);
+    const char *line = strstr(out, begin);
+    double found_mean = -1, found_greatest = -1;
+    guint found_step = 0;
+
+    if (line == NULL || sscanf(line + strlen(begin), "%*u %lf %lf, %u", &found_mean,
+                               &found_greatest, &found_step) != 3)
+        fail_msg("expected a line of %s, found: %s", run, out);
+    if (fabs(found_mean - mean) > 1e-6 || fabs(found_greatest - greatest) > 1e-6 ||
+        found_step != step)
+        fail_msg("%s: expected %f, %f at %u, found: %s", run, mean, greatest, step, out);
+}
+
+/* ---- data and runs ---- */
+
+static void
+the_data_are_windows_of_the_license(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("@R/examples/precision/make-data >@T/text.jsonl");
+    g_auto(RpCliRun) again =
+        rp_cli_shell("cd / && @R/examples/precision/make-data | cmp - @T/text.jsonl");
+    g_autofree char *path = rp_cli_temporary("text.jsonl");
+    g_autofree char *text = NULL;
+    g_autofree char *samples = NULL;
+    gsize length;
+
+    (void)state;
+    succeed(&run);
+    succeed(&again);
+    assert_true(g_file_get_contents(RP_SOURCE_ROOT "/LICENSE", &text, &length, NULL));
+    assert_true(g_file_get_contents(path, &samples, NULL, NULL));
+    g_auto(GStrv) lines = g_strsplit(samples, "\n", -1);
+    guint n = g_strv_length(lines) - 1; /* nothing follows the last newline */
+
+    assert_int_equal(n, (length - 128) / 32 + 1);
+    for (guint i = 0; i < n; i++) {
+        g_autoptr(JsonNode) root = json_from_string(lines[i], NULL);
+        JsonArray *ids = json_node_get_array(rp_cli_member(root, "input_ids"));
+
+        assert_int_equal(json_array_get_length(ids), 128);
+        for (guint t = 0; t < 128; t++)
+            assert_int_equal(json_array_get_int_element(ids, t), (guchar)text[32 * i + t]);
+    }
+}
+
+static void
+the_first_steps_are_those_of_the_curve_that_is_kept(void **state)
+{
+    g_auto(RpCliRun) data = rp_cli_shell("@R/examples/precision/make-data >@T/text.jsonl");
+    g_auto(RpCliRun) init =
+        rp_cli_run("init @R/examples/precision/config.json -o @T/model --seed 1");
+
+    (void)state;
+    succeed(&data);
+    succeed(&init);
+    for (guint i = 0; i < G_N_ELEMENTS(runs); i++) {
+        g_auto(RpCliRun) train =
+            rp_cli_run(TRAIN "--set dtype=%s --set output=@T/%s", runs[i].dtype, runs[i].dtype);
+        g_auto(RpCliRun) compare = rp_cli_shell(COMPARE "--mean %s --greatest %s --steps " STEPS
+                                                        " @R/examples/precision/host-fp32.csv "
+                                                        "@T/%s",
+                                                runs[i].mean, runs[i].greatest, runs[i].dtype);
+
+        succeed(&train);
+        succeed(&compare);
+    }
+
+    g_auto(RpCliRun) not_same = rp_cli_shell(COMPARE "--mean 0.00001 @T/fp32 @T/bf16");
+
+    assert_int_equal(not_same.code, 1);
+}
+
+/* ---- the comparison ---- */
+
+static void
+compares_step_by_step(void **state)
+{
+    g_auto(RpCliRun) within = {0};
+    g_auto(RpCliRun) beyond = {0};
+    g_auto(RpCliRun) first = {0};
+    g_auto(RpCliRun) table = {0};
+
+    (void)state;
+    write_text("reference.csv", "# made by hand\nstep,loss\n1,3\n2,2.5\n3,2\n4,1e0\n");
+    write_text("near.jsonl", "{\"step\":1,\"loss\":3,\"tokens\":9}\n{\"step\":2,\"loss\":2.52}\n"
+                             "{\"step\":3,\"loss\":1.99}\n{\"step\":4,\"loss\":1.0e0}\n");
+    write_text("far.csv", "1,3\n2,2.5\n3,2.07\n4,1.5\n");
+
+    within = rp_cli_shell(COMPARE "@T/reference.csv @T/near.jsonl");
+    assert_int_equal(within.code, 0);
+    assert_distance(within.out, "near", 0.0075, 0.02, 2);
+    assert_non_null(strstr(within.out, "bounds: mean 0.01, greatest 0.05: all within"));
+
+    beyond = rp_cli_shell(COMPARE "@T/reference.csv @T/near.jsonl @T/far.csv");
+    assert_int_equal(beyond.code, 1);
+    assert_distance(beyond.out, "far", 0.1425, 0.5, 4);
+    assert_non_null(strstr(beyond.out, "1 of 2 beyond"));
+
+    first =
+        rp_cli_shell(COMPARE "--mean 0.03 --greatest 0.08 --steps 3 @T/reference.csv @T/far.csv");
+    assert_int_equal(first.code, 0);
+    assert_distance(first.out, "far", 0.07 / 3, 0.07, 3);
+
+    table = rp_cli_shell(COMPARE "--table @T/table @T/reference.csv @T/near.jsonl >/dev/null "
+                                 "&& cat @T/table");
+    assert_int_equal(table.code, 0);
+    assert_string_equal(table.out,
+                        "step\treference\tnear\n1\t3\t3\n2\t2.5\t2.52\n3\t2\t1.99\n4\t1\t1\n");
+}
+
+static void
+refuses_what_it_cannot_compare(void **state)
+{
+    static const struct {
+        const char *text; /* of the run; NULL = no file */
+        const char *words;
+        const char *part;
+    } cases[] = {
+        {"1,3\n", "", "run.csv: expected 2 steps, found 1"},
+        {"", "", "found 1 without a line"},
+        {"step,loss\n", "", "run.csv: expected 2 steps, found 0"},
+        {"1,3\n3,2\n", "", "run.csv: line 2: expected step 2, found 3"},
+        {"1,3\n2,nan\n", "", "run.csv: line 2: expected a step and its loss, found \"2,nan\""},
+        {"{\"step\":1,\"loss\":null}\n", "", "line 1: expected a step and its loss"},
+        {NULL, "", "run.csv: cannot be read"},
+        {"1,3\n2,2\n", "--mean x", "--mean: expected a number, found \"x\""},
+        {"1,3\n2,2\n", "--steps 0", "--steps: expected a number from 1"},
+        {"1,3\n2,2\n", "--means 1", "no option --means"},
+    };
+
+    (void)state;
+    write_text("two.csv", "1,3\n2,2\n");
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        if (cases[i].text != NULL)
+            write_text("run.csv", cases[i].text);
+        g_auto(RpCliRun) run =
+            rp_cli_shell("%s" COMPARE "%s @T/two.csv @T/run.csv",
+                         cases[i].text == NULL ? "rm @T/run.csv; " : "", cases[i].words);
+
+        if (run.code != 2 || strstr(run.err, cases[i].part) == NULL ||
+            !g_str_has_prefix(run.err, "compare: ") ||
+            strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
+            fail_msg("expected exit code 2 and \"%s\", found %d: %s%s", cases[i].part, run.code,
+                     run.out, run.err);
+    }
+}
+
+static void
+draws_the_curves(void **state)
+{
+    g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
+    g_autofree char *path = rp_cli_temporary("curves.png");
+
+    (void)state;
+    if (gnuplot == NULL) {
+        g_clear_pointer(&gnuplot, g_free);
+        g_clear_pointer(&path, g_free);
+        skip();
+    }
+    write_text("apart.csv", "1,3\n2,2.5\n3,2.07\n");
+    g_auto(RpCliRun) run =
+        rp_cli_shell("@R/examples/precision/draw @T/curves.png @T/apart.csv @T/apart.csv");
+    g_autofree char *picture = NULL;
+    gsize length = 0;
+
+    succeed(&run);
+    assert_string_equal(run.err, "");
+    assert_true(g_file_get_contents(path, &picture, &length, NULL));
+    assert_true(length > 1000 && memcmp(picture, "\x89PNG", 4) == 0);
+}
+
+static int
+teardown(void **state)
+{
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
+
+    return rp_cli_teardown(state);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_data_are_windows_of_the_license),
+        cmocka_unit_test(the_first_steps_are_those_of_the_curve_that_is_kept),
+        cmocka_unit_test(compares_step_by_step),
+        cmocka_unit_test(refuses_what_it_cannot_compare),
+        cmocka_unit_test(draws_the_curves),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
+}
