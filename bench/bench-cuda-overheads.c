@@ -1,0 +1,166 @@
+/*
+ * What each mechanism costs by itself: docs/overheads.md says what the rows mean.
+ *
+ *   bench-cuda-overheads [--csv FILE] [--only PART] [--pinned-gib N] [--profiles DIR]
+ *
+ * Medians with p10 and p90. A part that fails prints its error, and the next one goes on. Without a
+ * GPU only the planner is timed, and the exit status is 77.
+ */
+#include "bench/overheads.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "exec/cuda/device.h"
+
+#define NO_GPU 77 /* Meson: skipped */
+
+typedef struct {
+    const char *name;
+    gboolean needs_gpu;
+    gboolean (*run)(const RpOverheads *overheads, GError **error);
+} Part;
+
+static const Part parts[] = {
+    {"windows", FALSE, rp_overheads_windows}, {"calls", TRUE, rp_overheads_calls},
+    {"events", TRUE, rp_overheads_events},    {"dispatch", TRUE, rp_overheads_dispatch},
+    {"waiting", TRUE, rp_overheads_waiting},  {"handover", TRUE, rp_overheads_handover},
+    {"upload", TRUE, rp_overheads_upload},    {"pinned", TRUE, rp_overheads_pinned},
+};
+
+static int
+compare(gconstpointer a, gconstpointer b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double
+percentile(const GArray *values, guint percent)
+{
+    return g_array_index(values, double, (values->len - 1) * percent / 100);
+}
+
+double
+rp_overheads_add(const RpOverheads *overheads, const char *what, const char *unit, GArray *values,
+                 const char *note)
+{
+    if (values->len == 0) {
+        printf("%-9s %-58s nothing measured\n", overheads->part, what);
+        return 0;
+    }
+    g_array_sort(values, compare);
+    const double low = percentile(values, 10), middle = percentile(values, 50);
+    const double high = percentile(values, 90);
+
+    printf("%-9s %-58s %6u %11.3f %11.3f %11.3f  %-10s %s\n", overheads->part, what, values->len,
+           low, middle, high, unit, note != NULL ? note : "");
+    (void)fflush(stdout);
+    if (overheads->csv != NULL)
+        fprintf(overheads->csv, "%s,\"%s\",%u,%.4f,%.4f,%.4f,%s,\"%s\"\n", overheads->part, what,
+                values->len, low, middle, high, unit, note != NULL ? note : "");
+    return middle;
+}
+
+static gboolean
+is_part(const char *name)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
+        if (strcmp(parts[i].name, name) == 0)
+            return TRUE;
+    fprintf(stderr, "bench-cuda-overheads: --only: no part \"%s\"; there are", name);
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
+        fprintf(stderr, " %s", parts[i].name);
+    fprintf(stderr, "\n");
+    return FALSE;
+}
+
+static void
+print_devices(RpOverheads *overheads)
+{
+    overheads->gpus = rp_cuda_device_count();
+    for (guint g = 0; g < overheads->gpus; g++) {
+        g_autoptr(GError) error = NULL;
+        RpCudaDeviceInfo info;
+
+        if (rp_cuda_device_info(g, &info, &error))
+            printf("gpu %u: %s\n", g, info.name);
+        else
+            fprintf(stderr, "gpu %u: %s\n", g, error->message);
+    }
+    printf("%u processors\n\n", g_get_num_processors());
+}
+
+/* Returns: exit status */
+static int
+run(RpOverheads *overheads, const char *only)
+{
+    gboolean skipped = FALSE, failed = FALSE;
+
+    print_devices(overheads);
+    printf("%-9s %-58s %6s %11s %11s %11s  %-10s %s\n", "part", "what", "n", "p10", "median", "p90",
+           "unit", "note");
+    if (overheads->csv != NULL)
+        fprintf(overheads->csv, "part,what,n,p10,median,p90,unit,note\n");
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
+        g_autoptr(GError) error = NULL;
+
+        if (only != NULL && strcmp(parts[i].name, only) != 0)
+            continue;
+        if (parts[i].needs_gpu && overheads->gpus == 0) {
+            skipped = TRUE;
+            continue;
+        }
+        overheads->part = parts[i].name;
+        if (parts[i].run(overheads, &error))
+            continue;
+        fflush(stdout);
+        fprintf(stderr, "bench-cuda-overheads: %s: %s\n", parts[i].name, error->message);
+        failed = TRUE;
+    }
+    if (skipped)
+        printf("no GPU: what needs one is skipped\n");
+    return failed ? 1 : skipped ? NO_GPU : 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    RpOverheads overheads = {.pinned_bytes = 0};
+    g_autofree char *csv = NULL, *only = NULL, *profiles = NULL;
+    gint gib = 8;
+    const GOptionEntry entries[] = {
+        {"csv", 0, 0, G_OPTION_ARG_FILENAME, &csv, "Also write comma-separated values", "FILE"},
+        {"only", 0, 0, G_OPTION_ARG_STRING, &only, "Run one part", "PART"},
+        {"pinned-gib", 0, 0, G_OPTION_ARG_INT, &gib, "GiB to pin at a time (8)", "N"},
+        {"profiles", 0, 0, G_OPTION_ARG_FILENAME, &profiles, "Where profiles/rtx4090 is", "DIR"},
+        {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL},
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    g_autoptr(GError) error = NULL;
+
+    g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &error)) {
+        fprintf(stderr, "bench-cuda-overheads: %s\n", error->message);
+        return 2;
+    }
+    if (gib < 1 || argc > 1) {
+        fprintf(stderr, "bench-cuda-overheads: expected options only, --pinned-gib from 1 on\n");
+        return 2;
+    }
+    if (only != NULL && !is_part(only))
+        return 2;
+    if (csv != NULL && (overheads.csv = fopen(csv, "w")) == NULL) {
+        fprintf(stderr, "bench-cuda-overheads: cannot write \"%s\": %s\n", csv, g_strerror(errno));
+        return 1;
+    }
+    overheads.profiles = profiles != NULL ? profiles : RP_BENCH_PROFILES;
+    overheads.pinned_bytes = (guint64)gib << 30;
+    const int status = run(&overheads, only);
+    if (overheads.csv != NULL && fclose(overheads.csv) != 0) {
+        fprintf(stderr, "bench-cuda-overheads: cannot write \"%s\": %s\n", csv, g_strerror(errno));
+        return 1;
+    }
+    return status;
+}

@@ -1,0 +1,63 @@
+/**
+ * What the parts of bench-cuda-overheads share. A part measures one thing by itself: it adds rows,
+ * or fails with an error and leaves the others alone.
+ */
+#pragma once
+
+#include <stdio.h>
+#include <time.h>
+
+#include <glib.h>
+
+typedef struct {
+    FILE *csv;            /* or NULL */
+    const char *part;     /* that runs */
+    guint gpus;           /* of the machine; 0: only what needs none runs */
+    guint64 pinned_bytes; /* that are pinned at a time */
+    const char *profiles; /* directory of qwen3-1.7b.json and qwen3-235b-a22b.json */
+} RpOverheads;
+
+/**
+ * rp_overheads_add:
+ * @values: (element-type double): one a repetition; sorted by this
+ * @note: or NULL
+ *
+ * One row: n, p10, median, p90. Returns: the median
+ */
+double rp_overheads_add(const RpOverheads *overheads, const char *what, const char *unit,
+                        GArray *values, const char *note);
+
+static inline GArray *
+rp_overheads_values(void)
+{
+    return g_array_new(FALSE, FALSE, sizeof(double));
+}
+
+static inline void
+rp_overheads_note(GArray *values, double value)
+{
+    g_array_append_val(values, value);
+}
+
+static inline gint64
+rp_overheads_clock_ns(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * G_GINT64_CONSTANT(1000000000) + time.tv_nsec;
+}
+
+/* overheads-windows.c; needs no GPU: planning with and without windows. */
+gboolean rp_overheads_windows(const RpOverheads *overheads, GError **error);
+/* overheads-events.c: what CUDA's calls cost the host, and events the device. */
+gboolean rp_overheads_calls(const RpOverheads *overheads, GError **error);
+gboolean rp_overheads_events(const RpOverheads *overheads, GError **error);
+/* overheads-engine.c: engine and CUDA backend on a tiny model: dispatch, how the host learns of
+ * events, and the optimizer's hand-over to devices. */
+gboolean rp_overheads_dispatch(const RpOverheads *overheads, GError **error);
+gboolean rp_overheads_waiting(const RpOverheads *overheads, GError **error);
+gboolean rp_overheads_handover(const RpOverheads *overheads, GError **error);
+/* overheads-copies.c: parameters beside activations; pinned memory. */
+gboolean rp_overheads_upload(const RpOverheads *overheads, GError **error);
+gboolean rp_overheads_pinned(const RpOverheads *overheads, GError **error);
