@@ -11,6 +11,7 @@ typedef struct {
     char *output;
     char *formats;
     char *profiles_dir;
+    char *measured_dir;
     gboolean list;
     gboolean json;
 } FiguresArgs;
@@ -69,10 +70,13 @@ print_names(gboolean as_json)
 }
 
 static void
-print_result(const FiguresArgs *args, guint n_recipes, double seconds)
+print_result(const FiguresArgs *args, guint n_recipes, const GPtrArray *left_out, double seconds)
 {
     g_autoptr(JsonBuilder) json = json_builder_new();
 
+    for (guint i = 0; i < left_out->len; i++)
+        fprintf(stderr, "roundpipe figures: not drawn: %s\n",
+                (const char *)g_ptr_array_index(left_out, i));
     if (!args->json) {
         printf("drawn in %.1f s; %s/index.txt has captions and commands\n", seconds, args->output);
         return;
@@ -80,6 +84,11 @@ print_result(const FiguresArgs *args, guint n_recipes, double seconds)
     json_builder_begin_object(json);
     rp_json_string(json, "output", args->output);
     rp_json_int(json, "recipes", n_recipes);
+    json_builder_set_member_name(json, "left_out");
+    json_builder_begin_array(json);
+    for (guint i = 0; i < left_out->len; i++)
+        json_builder_add_string_value(json, g_ptr_array_index(left_out, i));
+    json_builder_end_array(json);
     json_builder_end_object(json);
     rp_cli_print_json(json);
 }
@@ -97,12 +106,19 @@ seen_from_here(const char *path)
 static gboolean
 make(const FiguresArgs *args, char **names, GError **error)
 {
-    RpPictureFormat formats = RP_PICTURE_ALL;
     g_autofree char *shipped = rp_cli_shipped_profiles(NULL);
-    const char *profiles_dir =
-        args->profiles_dir != NULL ? args->profiles_dir : seen_from_here(shipped);
+    g_autoptr(GPtrArray) left_out = g_ptr_array_new_with_free_func(g_free);
     gint64 begin_us = g_get_monotonic_time();
     gboolean terminal = isatty(STDERR_FILENO) == 1;
+    RpFiguresRequest request = {
+        .output_dir = args->output,
+        .profiles_dir = args->profiles_dir != NULL ? args->profiles_dir : seen_from_here(shipped),
+        .measured_dir = args->measured_dir,
+        .names = *names != NULL ? (const char *const *)names : NULL,
+        .formats = RP_PICTURE_ALL,
+        .progress = terminal ? show_progress : NULL,
+        .user_data = &begin_us,
+    };
     gboolean made;
 
     if (args->output == NULL) {
@@ -110,20 +126,19 @@ make(const FiguresArgs *args, char **names, GError **error)
                             "--output: expected a directory, found nothing");
         return FALSE;
     }
-    if (args->formats != NULL && !rp_picture_formats_parse(args->formats, &formats, error)) {
+    if (args->formats != NULL &&
+        !rp_picture_formats_parse(args->formats, &request.formats, error)) {
         g_prefix_error(error, "--format: ");
         return FALSE;
     }
     if (!check_names(names, error))
         return FALSE;
-    made = rp_figures_make(args->output, profiles_dir,
-                           *names != NULL ? (const char *const *)names : NULL, formats,
-                           terminal ? show_progress : NULL, &begin_us, error);
+    made = rp_figures_make(&request, left_out, error);
     if (terminal)
         fputs("\r\033[K", stderr);
     if (made)
         print_result(args, g_strv_length(*names != NULL ? names : (char **)rp_figures_names()),
-                     (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC);
+                     left_out, (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC);
     return made;
 }
 
@@ -147,6 +162,8 @@ rp_cmd_figures(int argc, char **argv)
          "png, svg, pdf, separated by commas (default: all)", "LIST"},
         {"profiles", 0, 0, G_OPTION_ARG_FILENAME, &args.profiles_dir,
          "the project's directory of profiles", "DIR"},
+        {"measured", 0, 0, G_OPTION_ARG_FILENAME, &args.measured_dir,
+         "where figure-13.csv and others are (default: those built in)", "DIR"},
         {"list", 0, 0, G_OPTION_ARG_NONE, &args.list, "list the names of the figures", NULL},
         {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON", NULL},
         {0},
@@ -155,8 +172,8 @@ rp_cmd_figures(int argc, char **argv)
     int code = RP_EXIT_OK;
 
     if (!rp_cli_parse("[FIGURE...]",
-                      "Makes every figure that needs no GPU (or those named), each with its data, "
-                      "script, caption\nand command.\n\n"
+                      "Makes every figure (or those named), each with its data, script, caption "
+                      "and command.\nNone needs a GPU: what GPUs measured is read from tables.\n\n"
                       "Example:\n  roundpipe figures -o figures --format png,svg",
                       entries, NULL, 0, -1, &argc, &argv, &error) ||
         !run(&args, argv + 1, &error))
@@ -164,5 +181,6 @@ rp_cmd_figures(int argc, char **argv)
     g_free(args.output);
     g_free(args.formats);
     g_free(args.profiles_dir);
+    g_free(args.measured_dir);
     return code;
 }

@@ -15,11 +15,14 @@ static const struct {
     {"figure-6", rp_paper_figure_6},
     {"figure-7", rp_paper_figure_7},
     {"figure-13", rp_paper_figure_13},
+    {"figure-13-measured", rp_paper_figure_13_measured},
     {"figure-14", rp_paper_figure_14},
+    {"figure-14-measured", rp_paper_figure_14_measured},
     {"figure-15", rp_paper_figure_15},
     {"figure-15-published", rp_paper_figure_15_published},
     {"figure-15-early", rp_paper_figure_15_early},
     {"figure-16", rp_paper_figure_16},
+    {"figure-16-measured", rp_paper_figure_16_measured},
     {"figure-17", rp_paper_figure_17},
     {"timelines", rp_paper_timelines},
     {"memory", rp_paper_memory},
@@ -77,35 +80,59 @@ make_one(RpPaper *paper, RpPaperRecipe recipe, const char *output_dir, RpPicture
     return TRUE;
 }
 
-gboolean
-rp_figures_make(const char *output_dir, const char *profiles_dir, const char *const *names,
-                RpPictureFormat formats, RpFiguresProgress progress, gpointer user_data,
-                GError **error)
+/* What was measured for some figures may be nothing yet. */
+static void
+leave_out(const char *name, const char *reason, GString *index, GPtrArray *left_out)
 {
-    g_autofree char *index_path = g_build_filename(output_dir, "index.txt", NULL);
-    g_autoptr(GString) index = g_string_new(NULL);
-    guint total = names ? g_strv_length((char **)names) : (guint)G_N_ELEMENTS(recipes);
+    g_string_append_printf(index, "%s: not drawn\n\n%s\n\n", name, reason);
+    if (left_out)
+        g_ptr_array_add(left_out, g_strdup_printf("%s: %s", name, reason));
+}
+
+static gboolean
+make_all(RpPaper *paper, const RpFiguresRequest *request, GString *index, GPtrArray *left_out,
+         GError **error)
+{
+    guint total = request->names ? g_strv_length((char **)request->names) : G_N_ELEMENTS(recipes);
     guint done = 0;
 
-    if (!check_names(names, error) || !rp_gnuplot_check_formats(formats, error) ||
-        !rp_output_directory_check(output_dir, error))
+    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
+        const char *name = recipes[i].name;
+        g_autoptr(GError) local = NULL;
+
+        if (request->names && !g_strv_contains(request->names, name))
+            continue;
+        if (request->progress)
+            request->progress(name, done, total, request->user_data);
+        done++;
+        if (make_one(paper, recipes[i].make, request->output_dir, request->formats, index, &local))
+            continue;
+        if (!request->names && g_error_matches(local, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY)) {
+            leave_out(name, local->message, index, left_out);
+            continue;
+        }
+        g_propagate_prefixed_error(error, g_steal_pointer(&local), "%s: ", name);
         return FALSE;
-    g_autoptr(RpPaper) paper = rp_paper_new(profiles_dir);
+    }
+    return TRUE;
+}
+
+gboolean
+rp_figures_make(const RpFiguresRequest *request, GPtrArray *left_out, GError **error)
+{
+    g_autofree char *index_path = g_build_filename(request->output_dir, "index.txt", NULL);
+    g_autoptr(GString) index = g_string_new(NULL);
+    g_autoptr(GError) local = NULL;
+
+    if (!check_names(request->names, error) || !rp_gnuplot_check_formats(request->formats, error) ||
+        !rp_output_directory_check(request->output_dir, error))
+        return FALSE;
+    g_autoptr(RpPaper) paper = rp_paper_new(request->profiles_dir, request->measured_dir);
     g_string_printf(index,
                     "Figures, with what they show and the commands that give their numbers.\n"
                     "All of them: roundpipe figures -o DIR\n\n");
-    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
-        if (names && !g_strv_contains(names, recipes[i].name))
-            continue;
-        if (progress)
-            progress(recipes[i].name, done, total, user_data);
-        if (!make_one(paper, recipes[i].make, output_dir, formats, index, error)) {
-            g_prefix_error(error, "%s: ", recipes[i].name);
-            return FALSE;
-        }
-        done++;
-    }
-    g_autoptr(GError) local = NULL;
+    if (!make_all(paper, request, index, left_out, error))
+        return FALSE;
     if (!g_file_set_contents(index_path, index->str, (gssize)index->len, &local)) {
         g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "cannot write %s: %s",
                     index_path, local->message);

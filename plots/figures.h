@@ -1,5 +1,6 @@
 /**
- * Every figure that needs no GPU, at once: the paper's and a few of our own.
+ * Every figure at once, the paper's and a few of our own: predicted, or drawn from what was
+ * measured before.
  */
 #pragma once
 
@@ -18,19 +19,28 @@ typedef void (*RpFiguresProgress)(const char *name, guint done, guint total, gpo
 /* Names of the recipes, %NULL-terminated, static. A recipe makes one figure or a few. */
 const char *const *rp_figures_names(void);
 
+/* What is to be drawn. Zero-initialise. */
+typedef struct {
+    const char *output_dir;   /* made if missing */
+    const char *profiles_dir; /* the project's profiles/ */
+    const char *measured_dir; /* of figure-13.csv and others; NULL = those built in */
+    const char *const *names; /* NULL-terminated names of recipes; NULL = all */
+    RpPictureFormat formats;
+    RpFiguresProgress progress; /* or NULL */
+    gpointer user_data;
+} RpFiguresRequest;
+
 /**
  * rp_figures_make:
- * @output_dir: made if missing
- * @profiles_dir: the project's profiles/
- * @names: (nullable): %NULL-terminated names of recipes; %NULL = all
- * @progress: (nullable)
+ * @left_out: (element-type utf8): why figures are missing that nothing was measured for; NULL =
+ *   nobody asks
  *
  * Checks gnuplot, its terminals and @output_dir before it does any work. Writes the figures and
  * index.txt, which lists them with captions and commands. Data files and scripts are the same for
- * the same input, byte for byte.
+ * the same input, byte for byte. A figure without measurements is left out; one that was asked for
+ * by its name is an error.
  *
  * Errors: RP_PLOT_ERROR_*, and whatever a profile or a plan can be refused for
  */
-gboolean rp_figures_make(const char *output_dir, const char *profiles_dir, const char *const *names,
-                         RpPictureFormat formats, RpFiguresProgress progress, gpointer user_data,
+gboolean rp_figures_make(const RpFiguresRequest *request, GPtrArray *left_out,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

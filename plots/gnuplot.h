@@ -18,7 +18,8 @@ typedef enum {
     RP_PLOT_ERROR_DIRECTORY, /* cannot be made or written */
     RP_PLOT_ERROR_DRAW,      /* gnuplot failed: its message */
     RP_PLOT_ERROR_DATA,      /* input that no picture can be made of */
-    RP_PLOT_ERROR_FORMAT     /* unknown picture format */
+    RP_PLOT_ERROR_FORMAT,    /* unknown picture format */
+    RP_PLOT_ERROR_EMPTY      /* a table of measurements that has none yet */
 } RpPlotError;
 
 /* Flags. */

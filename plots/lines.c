@@ -30,6 +30,7 @@ struct _RpLineChart {
     char *x_title;
     char *y_title;
     gboolean tics_at_points;
+    GArray *tics;        /* (element-type double) */
     gboolean short_tics; /* 1k, 10M */
     guint x_base;
     guint y_base;
@@ -70,6 +71,7 @@ rp_line_chart_new(const char *name, const char *title, const char *x_title, cons
     chart->y_title = g_strdup(y_title);
     chart->series = g_ptr_array_new_with_free_func(free_series);
     chart->levels = g_ptr_array_new_with_free_func(free_level);
+    chart->tics = g_array_new(FALSE, FALSE, sizeof(double));
     return chart;
 }
 
@@ -85,6 +87,7 @@ rp_line_chart_free(RpLineChart *chart)
     g_free(chart->y_title);
     g_ptr_array_unref(chart->series);
     g_ptr_array_unref(chart->levels);
+    g_array_unref(chart->tics);
     g_free(chart);
 }
 
@@ -106,6 +109,13 @@ void
 rp_line_chart_set_tics_at_points(RpLineChart *chart)
 {
     chart->tics_at_points = TRUE;
+}
+
+void
+rp_line_chart_set_tics(RpLineChart *chart, const double *x, guint n)
+{
+    g_array_set_size(chart->tics, 0);
+    g_array_append_vals(chart->tics, x, n);
 }
 
 void
@@ -159,7 +169,9 @@ append_style(GString *script, const Series *series)
     static const char *const styles[] = {
         [RP_LINE_SOLID] = "lines linewidth 2",
         [RP_LINE_DASHED] = "lines linewidth 2 dashtype (8,5)",
+        [RP_LINE_DOTTED] = "lines linewidth 1.2 dashtype (2,4)",
         [RP_LINE_POINTS] = "points pointtype 6 pointsize 1.2*dot linewidth 1.6",
+        [RP_LINE_CROSSES] = "points pointtype 2 pointsize 1.1*dot linewidth 1.8",
         [RP_LINE_WITH_POINTS] = "linespoints linewidth 2 pointtype 7 pointsize 0.8*dot",
     };
 
@@ -280,17 +292,23 @@ right_width(const RpLineChart *chart)
     return (guint)width + 10;
 }
 
-/* Tics at the abscissas of the first series. */
+/* Tics that were given, or at the abscissas of the first series. */
 static void
 append_tics(const RpLineChart *chart, GString *script)
 {
     const Series *series = chart->series->len > 0 ? g_ptr_array_index(chart->series, 0) : NULL;
+    const double *x = (const double *)(gconstpointer)chart->tics->data;
+    guint n = chart->tics->len;
 
-    if (!chart->tics_at_points || !series)
+    if (n == 0 && chart->tics_at_points && series) {
+        x = series->x;
+        n = series->n;
+    }
+    if (n == 0)
         return;
     g_string_append(script, "set xtics (");
-    for (guint i = 0; i < series->n; i++)
-        rp_text_append(script, "%s%.9g", i > 0 ? ", " : "", series->x[i]);
+    for (guint i = 0; i < n; i++)
+        rp_text_append(script, "%s%.9g", i > 0 ? ", " : "", x[i]);
     g_string_append(script, ")\n");
 }
 

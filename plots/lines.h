@@ -7,7 +7,14 @@
 #include "plots/figure.h"
 #include "plots/palette.h"
 
-typedef enum { RP_LINE_SOLID, RP_LINE_DASHED, RP_LINE_POINTS, RP_LINE_WITH_POINTS } RpLineStyle;
+typedef enum {
+    RP_LINE_SOLID,
+    RP_LINE_DASHED,
+    RP_LINE_DOTTED,
+    RP_LINE_POINTS,
+    RP_LINE_CROSSES,
+    RP_LINE_WITH_POINTS
+} RpLineStyle;
 
 typedef struct _RpLineChart RpLineChart;
 
@@ -21,6 +28,8 @@ void rp_line_chart_set_subtitle(RpLineChart *chart, const char *subtitle);
 void rp_line_chart_set_log(RpLineChart *chart, guint x_base, guint y_base);
 /* The x axis has tics where the first series has points, and nowhere else. */
 void rp_line_chart_set_tics_at_points(RpLineChart *chart);
+/* The x axis has tics at @x (array length=n), and nowhere else. */
+void rp_line_chart_set_tics(RpLineChart *chart, const double *x, guint n);
 /* Both 0: as the data need. */
 void rp_line_chart_set_x_range(RpLineChart *chart, double low, double high);
 void rp_line_chart_set_y_range(RpLineChart *chart, double low, double high);

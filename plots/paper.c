@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "plots/gnuplot.h"
+#include "plots/measured.h"
+#include "plots/table.h"
 
 const RpPaperModel rp_paper_models[RP_PAPER_N_MODELS] = {
     {"qwen3-1.7b", "Qwen3-1.7B", "Qwen3-1.7B", "qwen3-1.7b", 512},
@@ -14,6 +16,7 @@ const RpPaperModel rp_paper_models[RP_PAPER_N_MODELS] = {
 
 struct _RpPaper {
     char *profiles_dir;
+    char *measured_dir;     /* or NULL */
     GHashTable *profiles;   /* model -> RpProfile */
     GHashTable *partitions; /* key -> Chosen */
 };
@@ -33,11 +36,12 @@ free_chosen(gpointer data)
 }
 
 RpPaper *
-rp_paper_new(const char *profiles_dir)
+rp_paper_new(const char *profiles_dir, const char *measured_dir)
 {
     RpPaper *paper = g_new0(RpPaper, 1);
 
     paper->profiles_dir = g_strdup(profiles_dir);
+    paper->measured_dir = g_strdup(measured_dir);
     paper->profiles =
         g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)rp_profile_free);
     paper->partitions = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, free_chosen);
@@ -50,6 +54,7 @@ rp_paper_free(RpPaper *paper)
     if (!paper)
         return;
     g_free(paper->profiles_dir);
+    g_free(paper->measured_dir);
     g_hash_table_unref(paper->profiles);
     g_hash_table_unref(paper->partitions);
     g_free(paper);
@@ -75,6 +80,28 @@ rp_paper_profile(RpPaper *paper, const char *model, GError **error)
     if (profile)
         g_hash_table_insert(paper->profiles, g_strdup(model), profile);
     return profile;
+}
+
+GPtrArray *
+rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
+{
+    g_autofree char *text = NULL;
+    g_autofree char *path = NULL;
+    g_autoptr(GError) local = NULL;
+
+    if (!paper->measured_dir) {
+        text = rp_table_built_in(file);
+        return rp_measured_parse(text, file, error);
+    }
+    path = g_build_filename(paper->measured_dir, file, NULL);
+    if (!g_file_get_contents(path, &text, NULL, &local)) {
+        g_set_error(error, RP_PLOT_ERROR,
+                    g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT) ? RP_PLOT_ERROR_EMPTY
+                                                                             : RP_PLOT_ERROR_DATA,
+                    "%s", local->message);
+        return NULL;
+    }
+    return rp_measured_parse(text, path, error);
 }
 
 RpPartition *

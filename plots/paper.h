@@ -30,8 +30,9 @@ extern const RpPaperModel rp_paper_models[RP_PAPER_N_MODELS];
 
 typedef struct _RpPaper RpPaper;
 
-/* @profiles_dir: the project's profiles/ */
-RpPaper *rp_paper_new(const char *profiles_dir);
+/* @profiles_dir: the project's profiles/. @measured_dir: (nullable): where figure-13.csv and others
+ * are; %NULL = those built in */
+RpPaper *rp_paper_new(const char *profiles_dir, const char *measured_dir);
 void rp_paper_free(RpPaper *paper);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPaper, rp_paper_free)
 
@@ -39,6 +40,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPaper, rp_paper_free)
 const RpProfile *rp_paper_profile(RpPaper *paper, const char *model, GError **error);
 /* How commands call it: "profiles/rtx4090/MODEL.json". (transfer full) */
 char *rp_paper_profile_path(const RpPaper *paper, const char *model);
+
+/* Rows of one of the files that paper-figs/measure writes (plots/measured.h). A file that is not
+ * there has none. Errors: RP_PLOT_ERROR_EMPTY, RP_PLOT_ERROR_DATA. (transfer full) */
+GPtrArray *rp_paper_measured(const RpPaper *paper, const char *file,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* rp_partition_choose() for @options, found once for each model and options. (transfer full) */
 RpPartition *rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options,
@@ -92,11 +98,14 @@ gboolean rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_6(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_7(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_13_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_14_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_15(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error);
 /* Not in the paper: a timeline of every schedule, memory over time, balance of the stages. */
 gboolean rp_paper_timelines(RpPaper *paper, GPtrArray *figures, GError **error);

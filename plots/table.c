@@ -67,8 +67,8 @@ rp_table_parse(const char *text, GError **error)
     return g_steal_pointer(&table);
 }
 
-RpTable *
-rp_table_published(const char *file)
+char *
+rp_table_built_in(const char *file)
 {
     g_autoptr(GResource) resources = g_resource_ref(rp_plots_get_resource());
     g_autofree char *path = g_strconcat("/roundpipe/", file, NULL);
@@ -78,8 +78,15 @@ rp_table_published(const char *file)
     g_assert(bytes);
     gsize length = 0;
     const char *data = g_bytes_get_data(bytes, &length);
-    g_autofree char *text = g_strndup(data, length);
+    return g_strndup(data, length);
+}
+
+RpTable *
+rp_table_published(const char *file)
+{
+    g_autofree char *text = rp_table_built_in(file);
     RpTable *table = rp_table_parse(text, NULL);
+
     g_assert(table);
     return table;
 }

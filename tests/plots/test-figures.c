@@ -155,14 +155,18 @@ a_figure_drawn_again_replaces_all_of_its_files(void **state)
     assert_null(strstr(data, "3 3"));
 }
 
-/* All figures, PNG only. */
+/* All figures, PNG only. @measured_dir: (nullable) */
 static void
-make_all(const char *directory)
+make_all(const char *directory, const char *measured_dir, GPtrArray *left_out)
 {
     g_autofree char *profiles = rp_test_source_path("profiles");
     g_autoptr(GError) error = NULL;
+    RpFiguresRequest request = {.output_dir = directory,
+                                .profiles_dir = profiles,
+                                .measured_dir = measured_dir,
+                                .formats = RP_PICTURE_PNG};
 
-    if (!rp_figures_make(directory, profiles, NULL, RP_PICTURE_PNG, NULL, NULL, &error))
+    if (!rp_figures_make(&request, left_out, &error))
         fail_msg("%s", error->message);
 }
 
@@ -193,12 +197,14 @@ static void
 every_figure_is_made_listed_and_the_same_again(void **state)
 {
     Fixture *fixture = *state;
+    g_autoptr(GPtrArray) left_out = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GDir) directory = NULL;
     guint data_files = 0;
     const char *name;
 
-    make_all(fixture->first);
-    make_all(fixture->second);
+    /* once without measurements */
+    make_all(fixture->first, "/no/such/tables", left_out);
+    make_all(fixture->second, NULL, NULL);
     check_published_bars(fixture->first);
     g_autofree char *index = contents(fixture->first, "index.txt", NULL);
     directory = g_dir_open(fixture->first, 0, NULL);
@@ -215,9 +221,29 @@ every_figure_is_made_listed_and_the_same_again(void **state)
             fail_msg("index.txt does not list %s", name);
         data_files++;
     }
-    assert_true(data_files >= g_strv_length((char **)rp_figures_names()));
+    assert_int_equal(left_out->len, 3);
+    assert_true(g_str_has_prefix(g_ptr_array_index(left_out, 0), "figure-13-measured: "));
+    assert_non_null(strstr(index, "figure-14-measured: not drawn"));
+    assert_true(data_files >= g_strv_length((char **)rp_figures_names()) - left_out->len);
     assert_non_null(strstr(index, "Predicted"));
     assert_non_null(strstr(index, "Diamonds: published"));
+}
+
+static void
+a_figure_that_nothing_was_measured_for_is_refused_by_name(void **state)
+{
+    Fixture *fixture = *state;
+    static const char *const names[] = {"figure-16-measured", NULL};
+    g_autoptr(GError) error = NULL;
+    RpFiguresRequest request = {.output_dir = fixture->first,
+                                .profiles_dir = "/no/such/profiles",
+                                .measured_dir = fixture->second,
+                                .names = names,
+                                .formats = RP_PICTURE_PNG};
+
+    assert_false(rp_figures_make(&request, NULL, &error));
+    assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY));
+    rp_assert_error_message_contains(error, "figure-16.csv");
 }
 
 int
@@ -232,6 +258,8 @@ main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(every_figure_is_made_listed_and_the_same_again, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(a_figure_that_nothing_was_measured_for_is_refused_by_name,
+                                        set_up, tear_down),
     };
 
     if (!rp_gnuplot_check_formats(RP_PICTURE_ALL, NULL))

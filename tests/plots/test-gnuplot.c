@@ -116,8 +116,12 @@ a_missing_gnuplot_is_named_with_its_package_before_any_work(void **state)
     assert_string_equal(error->message,
                         "gnuplot not found in PATH: install the Debian package gnuplot-nox");
     g_clear_error(&error);
-    assert_false(rp_figures_make(output, "/no/such/profiles", NULL, RP_PICTURE_PNG, count_calls,
-                                 &calls, &error));
+    RpFiguresRequest request = {.output_dir = output,
+                                .profiles_dir = "/no/such/profiles",
+                                .formats = RP_PICTURE_PNG,
+                                .progress = count_calls,
+                                .user_data = &calls};
+    assert_false(rp_figures_make(&request, NULL, &error));
     rp_assert_error_message_contains(error, "gnuplot-nox");
     assert_int_equal(calls, 0);
     assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
@@ -156,8 +160,12 @@ an_output_directory_that_cannot_be_written_is_refused_before_any_work(void **sta
     g_clear_error(&error);
     if (!rp_gnuplot_check(NULL))
         skip();
-    assert_false(rp_figures_make(below, "/no/such/profiles", NULL, RP_PICTURE_PNG, count_calls,
-                                 &calls, &error));
+    RpFiguresRequest request = {.output_dir = below,
+                                .profiles_dir = "/no/such/profiles",
+                                .formats = RP_PICTURE_PNG,
+                                .progress = count_calls,
+                                .user_data = &calls};
+    assert_false(rp_figures_make(&request, NULL, &error));
     rp_assert_error_message_contains(error, below);
     assert_int_equal(calls, 0);
 }
@@ -169,8 +177,11 @@ an_unknown_figure_is_refused_with_the_list(void **state)
     Fixture *fixture = *state;
     g_autoptr(GError) error = NULL;
 
-    assert_false(
-        rp_figures_make(fixture->directory, "profiles", names, RP_PICTURE_PNG, NULL, NULL, &error));
+    RpFiguresRequest request = {.output_dir = fixture->directory,
+                                .profiles_dir = "profiles",
+                                .names = names,
+                                .formats = RP_PICTURE_PNG};
+    assert_false(rp_figures_make(&request, NULL, &error));
     rp_assert_error_message_contains(error, "figure-99");
     rp_assert_error_message_contains(error, "figure-15");
 }

@@ -1,0 +1,300 @@
+/*
+ * paper-figs/measure: real runs on devices of the host, and what becomes of runs that fail. Where
+ * numbers must be known, a stand-in trains: it prints a plan and writes metrics.
+ */
+#include "tests/cli/run-cli.h"
+
+#include <stdio.h>
+
+#define MEASURE "bash @R/paper-figs/measure"
+#define TINY                                                                                       \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"        \
+    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
+#define REAL                                                                                       \
+    MEASURE " --devices host:2 --model @T/tiny.json --micro-batch-tokens 32 --step-tokens 64 "     \
+            "--steps 3 --work @T/work"
+
+/* Six steps of which those after the second take 30, 10, 20 and 90 ms; goes on until it is ended.
+ */
+#define STAND_IN                                                                                   \
+    "#!/usr/bin/env bash\n"                                                                        \
+    "if [ \"$1\" = init ]; then\n"                                                                 \
+    "    while [ \"$1\" != -o ]; do shift; done\n"                                                 \
+    "    mkdir -p \"$2\"\n"                                                                        \
+    "    echo '{\"vocab_size\": 70000}' >\"$2/config.json\"\n"                                     \
+    "    exit\n"                                                                                   \
+    "fi\n"                                                                                         \
+    "out=$(sed -n \"s/^output: '\\(.*\\)'/\\1/p\" \"$2\")\n"                                       \
+    "echo '  predicted        12.500 ms a step, bubble ratio 3.25 %, 8000 tokens/s (steady)'\n"    \
+    "mkdir \"$out\"\n"                                                                             \
+    "if grep -q '^sequence_length: 16$' \"$2\"; then exec sleep 60; fi\n"                          \
+    "step=0\n"                                                                                     \
+    "for ms in 900 5 30 10 20 90; do\n"                                                            \
+    "    step=$((step + 1))\n"                                                                     \
+    "    echo \"{\\\"step\\\":$step,\\\"loss\\\":1,\\\"tokens\\\":100,"                            \
+    "\\\"step_ms\\\":$ms,\\\"bubble_ratio\\\":0.0$ms}\"\n"                                         \
+    "done >\"$out/metrics.jsonl\"\n"                                                               \
+    "echo $$ >\"$out/../../pid\"\n"                                                                \
+    "exec sleep 60\n"
+
+static void
+write_file(const char *name, const char *text)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    if (!g_file_set_contents(path, text, -1, NULL))
+        fail_msg("cannot write %s", path);
+}
+
+static int
+setup(void **state)
+{
+    if (rp_cli_setup(state) != 0)
+        return 1;
+    write_file("tiny.json", TINY);
+    write_file("stand-in", STAND_IN);
+    g_auto(RpCliRun) made = rp_cli_shell("chmod +x @T/stand-in");
+    return made.code;
+}
+
+static int
+teardown(void **state)
+{
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
+
+    return rp_cli_teardown(state);
+}
+
+/* Lines of a file that are no comments, the header first. (transfer full) */
+static GStrv
+lines_of(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    char *text = NULL;
+
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        fail_msg("cannot read %s", path);
+    GStrv lines = g_strsplit(g_strchomp(text), "\n", -1);
+    g_free(text);
+    return lines;
+}
+
+/* Field @column of @line, where @header has the names. (transfer full) */
+static char *
+field(const char *header, const char *line, const char *column)
+{
+    g_auto(GStrv) names = g_strsplit(header, ",", -1);
+    g_auto(GStrv) fields = g_strsplit(line, ",", -1);
+
+    assert_int_equal(g_strv_length(names), g_strv_length(fields));
+    for (guint i = 0; names[i] != NULL; i++)
+        if (strcmp(names[i], column) == 0)
+            return g_strdup(fields[i]);
+    fail_msg("no column %s in %s", column, header);
+    return NULL;
+}
+
+static void
+assert_field(const char *header, const char *line, const char *column, const char *expected)
+{
+    g_autofree char *found = field(header, line, column);
+
+    if (strcmp(found, expected) != 0)
+        fail_msg("%s: expected %s, found %s in %s", column, expected, found, line);
+}
+
+static double
+number(const char *header, const char *line, const char *column)
+{
+    g_autofree char *text = field(header, line, column);
+
+    return g_ascii_strtod(text, NULL);
+}
+
+static void
+assert_ran(const RpCliRun *run, int code)
+{
+    if (run->code != code)
+        fail_msg("exit code %d:\n%s", run->code, run->err);
+}
+
+static void
+assert_measured(const char *header, const char *line)
+{
+    double tokens = number(header, line, "tokens_per_step");
+    double ms = number(header, line, "measured_ms");
+    double rate = number(header, line, "tokens_per_s");
+    double bubble = number(header, line, "measured_bubble");
+
+    assert_true(ms > 0);
+    assert_true(number(header, line, "predicted_ms") > 0);
+    assert_true(number(header, line, "predicted_tokens_per_s") > 0);
+    assert_true(rate > tokens / ms * 999 && rate < tokens / ms * 1001);
+    assert_true(bubble >= 0 && bubble < 1);
+    assert_field(header, line, "device", "host");
+}
+
+static void
+runs_on_devices_of_the_host_become_rows_and_pictures(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(REAL " 13 14 16 --sequences 16,32 --output @T/real "
+                                             "--only tiny-2-async --only tiny-32 "
+                                             "--only 'tiny-[eb]*'");
+
+    (void)state;
+    assert_ran(&run, 0);
+    g_auto(GStrv) gpus = lines_of("real/figure-13.csv");
+    g_auto(GStrv) lengths = lines_of("real/figure-14.csv");
+    g_auto(GStrv) consistency = lines_of("real/figure-16.csv");
+    assert_int_equal(g_strv_length(gpus), 2);
+    assert_int_equal(g_strv_length(lengths), 2);
+    assert_int_equal(g_strv_length(consistency), 3);
+    assert_measured(gpus[0], gpus[1]);
+    assert_field(gpus[0], gpus[1], "gpus", "2");
+    assert_field(gpus[0], gpus[1], "tokens_per_step", "128");
+    for (guint i = 1; i < 3; i++) {
+        assert_measured(consistency[0], consistency[i]);
+        assert_field(consistency[0], consistency[i], "consistency", i == 1 ? "events" : "blocking");
+    }
+    assert_measured(lengths[0], lengths[1]);
+    assert_field(lengths[0], lengths[1], "micro_batch", "1");
+    assert_field(lengths[0], lengths[1], "micro_batches", "4");
+
+    g_auto(RpCliRun) gnuplot = rp_cli_shell("command -v gnuplot");
+    if (gnuplot.code != 0)
+        return;
+    g_auto(RpCliRun) draw = rp_cli_run("figures -o @T/pictures --measured @T/real --format png "
+                                       "figure-13-measured figure-14-measured figure-16-measured");
+    assert_ran(&draw, 0);
+    g_autofree char *rate = field(lengths[0], lengths[1], "tokens_per_s");
+    g_autofree char *point = g_strdup_printf("\n32 %s\n", rate);
+    g_auto(RpCliRun) data = rp_cli_shell("cat @T/pictures/figure-14-measured.dat");
+    assert_non_null(strstr(data.out, point));
+}
+
+static void
+a_run_that_fails_leaves_no_row_and_the_others_go_on(void **state)
+{
+    /* there are 131,072 tokens */
+    g_auto(RpCliRun) run = rp_cli_shell(REAL " 14 --sequences 200000,16 --output @T/fails");
+
+    (void)state;
+    assert_ran(&run, 1);
+    g_auto(GStrv) lines = lines_of("fails/figure-14.csv");
+    assert_int_equal(g_strv_length(lines), 2);
+    assert_field(lines[0], lines[1], "sequence", "16");
+    if (strstr(run.err, "figure 14, tiny-200000: no row: exit code 1: roundpipe train: ") == NULL ||
+        strstr(run.err, "1 rows added in") == NULL)
+        fail_msg("%s", run.err);
+}
+
+static void
+the_median_of_the_steps_after_the_second_counts(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        MEASURE " 13 --roundpipe @T/stand-in --devices host --device 'Some device' --steps 6 "
+                "--device-memory 24GiB --only '*-async' --work @T/six --output @T/median");
+
+    (void)state;
+    assert_ran(&run, 0);
+    g_auto(GStrv) lines = lines_of("median/figure-13.csv");
+    assert_int_equal(g_strv_length(lines), 2);
+    assert_field(lines[0], lines[1], "measured_ms", "25.000");
+    assert_field(lines[0], lines[1], "measured_bubble", "0.0250");
+    assert_field(lines[0], lines[1], "tokens_per_step", "100");
+    assert_field(lines[0], lines[1], "tokens_per_s", "4000");
+    assert_field(lines[0], lines[1], "predicted_ms", "12.500");
+    assert_field(lines[0], lines[1], "predicted_tokens_per_s", "8000");
+    assert_field(lines[0], lines[1], "predicted_bubble", "0.0325");
+    assert_field(lines[0], lines[1], "device_memory", "24GiB");
+    assert_field(lines[0], lines[1], "device", "Some device");
+
+    /* it was ended, not waited for */
+    g_auto(RpCliRun) left = rp_cli_shell("kill -0 $(cat @T/six/pid)");
+    assert_int_not_equal(left.code, 0);
+
+    /* 512 KiB of ids, four bytes each, below 70,000 and some above 65,535 */
+    g_auto(RpCliRun) tokens = rp_cli_shell(
+        "od -An -v -tu4 -w4 @T/six/qwen3-1.7b.bin | sort -n | sed -n '1p;$p' | tr -d ' '; "
+        "wc -c <@T/six/qwen3-1.7b.bin");
+    guint low = 0, high = 0, bytes = 0;
+    if (sscanf(tokens.out, "%u %u %u", &low, &high, &bytes) != 3)
+        fail_msg("%s", tokens.out);
+    assert_true(low < 100);
+    assert_true(high > 69900 && high < 70000);
+    assert_int_equal(bytes, 524288);
+}
+
+static void
+a_run_beyond_its_limit_is_ended(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell(MEASURE " 14 --roundpipe @T/stand-in --devices host --steps 3 --limit 1 "
+                             "--sequences 16,32 --work @T/late --output @T/limit");
+
+    (void)state;
+    assert_ran(&run, 1);
+    g_auto(GStrv) lines = lines_of("limit/figure-14.csv");
+    assert_int_equal(g_strv_length(lines), 2);
+    assert_field(lines[0], lines[1], "sequence", "32");
+    assert_non_null(strstr(run.err, "qwen3-1.7b-16: no row: not done after 1 s, 0 of 3 steps"));
+}
+
+static void
+rows_are_added_to_those_that_are_there(void **state)
+{
+    (void)state;
+    for (guint i = 1; i <= 2; i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_shell(MEASURE " 16 --roundpipe @T/stand-in --devices host --only '*-events' "
+                                 "--work @T/again --output @T/twice");
+
+        assert_ran(&run, 0);
+        g_auto(GStrv) lines = lines_of("twice/figure-16.csv");
+        assert_int_equal(g_strv_length(lines), 1 + i);
+    }
+}
+
+static void
+wrong_words_are_refused_before_any_run(void **state)
+{
+    static const struct {
+        const char *words;
+        const char *part;
+    } cases[] = {
+        {"15 --devices host", "found \"15\""},
+        {"--devices gpu:2", "expected cuda:N or host:N, found \"gpu:2\""},
+        {"--devices host --steps 2", "expected at least 3"},
+        {"--devices host --limit soon", "--limit: expected a whole number, found \"soon\""},
+        {"--devices host --sequences 16,x", "found \"x\""},
+        {"--devices host --only none", "no run has such a name"},
+        {"--devices host --model 'a b'", "found \"a b\""},
+        {"--devices host --roundpipe @T/none", "none\": --roundpipe or ROUNDPIPE"},
+        {"--devices", "--devices: expected a value"},
+        {"13 --devices host --output @T/other", "figure-13.csv: expected the columns model,"},
+    };
+
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/other && echo a,b >@T/other/figure-13.csv");
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_shell(MEASURE " --output @T/wrong %s", cases[i].words);
+
+        if (run.code != 2 || strstr(run.err, cases[i].part) == NULL)
+            fail_msg("%s: exit code %d: %s", cases[i].words, run.code, run.err);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_on_devices_of_the_host_become_rows_and_pictures),
+        cmocka_unit_test(a_run_that_fails_leaves_no_row_and_the_others_go_on),
+        cmocka_unit_test(the_median_of_the_steps_after_the_second_counts),
+        cmocka_unit_test(a_run_beyond_its_limit_is_ended),
+        cmocka_unit_test(rows_are_added_to_those_that_are_there),
+        cmocka_unit_test(wrong_words_are_refused_before_any_run),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
