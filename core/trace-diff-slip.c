@@ -167,22 +167,30 @@ add_predecessor(const Search *search, Due *due, guint predecessor)
     due->any = TRUE;
 }
 
-static void
-need(const Search *search, Due *due, ValueKind kind, guint32 number, guint32 place)
+/* Where values of such a place begin. */
+static guint
+first_value(const Search *search, const Value *wanted)
 {
-    const Value wanted = {kind, due->pair->record[0]->iteration, number, place, 0};
     guint low = 0, high = search->values->len;
 
     while (low < high) {
         guint middle = low + (high - low) / 2;
 
-        if (compare_places(&g_array_index(search->values, Value, middle), &wanted) < 0)
+        if (compare_places(&g_array_index(search->values, Value, middle), wanted) < 0)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < search->values->len; low++) {
-        const Value *value = &g_array_index(search->values, Value, low);
+    return low;
+}
+
+static void
+need(const Search *search, Due *due, ValueKind kind, guint32 number, guint32 place)
+{
+    const Value wanted = {kind, due->pair->record[0]->iteration, number, place, 0};
+
+    for (guint i = first_value(search, &wanted); i < search->values->len; i++) {
+        const Value *value = &g_array_index(search->values, Value, i);
 
         if (compare_places(value, &wanted) != 0)
             break;
@@ -308,6 +316,82 @@ slip_of(const Search *search, guint i)
     return (task[1]->start_ns - due.due_ns[1]) - (task[0]->start_ns - due.due_ns[0]);
 }
 
+/* ---- uploads that nobody waited for ---- */
+
+/* What an action needs that is uploaded. */
+typedef struct {
+    ValueKind kind;
+    guint32 number, place;
+    gint64 end_ns; /* of all of it, in the second trace */
+} Needed;
+
+/* Calls for each upload of what is needed: raises @delays of it to @delay_ns, or finds its end. */
+static void
+visit_uploads(const Search *search, const RpTraceRecord *action, Needed *needed, gint64 *delays,
+              gint64 delay_ns)
+{
+    const Value wanted = {needed->kind, action->iteration, needed->number, needed->place, 0};
+
+    for (guint i = first_value(search, &wanted); i < search->values->len; i++) {
+        const Value *value = &g_array_index(search->values, Value, i);
+        const RpTaskPair *upload = pair_at(search, value->pair);
+
+        if (compare_places(value, &wanted) != 0)
+            break;
+        if (upload->record[0]->task > action->task)
+            continue;
+        if (delays != NULL)
+            delays[value->pair] = MAX(delays[value->pair], delay_ns);
+        else
+            needed->end_ns = MAX(needed->end_ns, upload->record[1]->end_ns);
+    }
+}
+
+/* By how much each kind of upload alone held up the action: behind what its lane had before it, and
+ * behind the others. */
+static void
+note_delays(const Search *search, guint action, gint64 *delays)
+{
+    const RpTraceRecord *task = pair_at(search, action)->record[0];
+    Needed needed[] = {{VALUE_FORWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
+                       {VALUE_BACKWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
+                       {VALUE_PARAMETERS, task->round, task->stage, G_MININT64}};
+
+    for (guint n = 0; n < G_N_ELEMENTS(needed); n++)
+        visit_uploads(search, task, &needed[n], NULL, 0);
+    for (guint n = 0; n < G_N_ELEMENTS(needed); n++) {
+        gint64 others_ns = search->lane_ends[1][action];
+
+        if (needed[n].end_ns == G_MININT64)
+            continue;
+        for (guint o = 0; o < G_N_ELEMENTS(needed); o++)
+            others_ns = o == n ? others_ns : MAX(others_ns, needed[o].end_ns);
+        visit_uploads(search, task, &needed[n], delays,
+                      others_ns == G_MININT64 ? G_MAXINT64 : MAX(needed[n].end_ns - others_ns, 0));
+    }
+}
+
+/* An upload that starts late has slipped by no more than somebody had to wait for it. Most begin
+ * late because nothing hurries: for lack of room on the device, or of a call for the iteration. */
+static void
+forgive_early_uploads(const Search *search)
+{
+    const guint n = search->diff->pairs->len;
+    g_autofree gint64 *delays = g_new(gint64, (gsize)n + 1);
+
+    for (guint i = 0; i < n; i++)
+        delays[i] = -1; /* nobody uses it */
+    for (guint i = 0; i < n; i++)
+        if (pair_at(search, i)->record[0]->kind <= RP_TASK_INPUT_GRADIENT)
+            note_delays(search, i, delays);
+    for (guint i = 0; i < n; i++) {
+        RpTaskPair *pair = &g_array_index(search->diff->pairs, RpTaskPair, i);
+
+        if (delays[i] >= 0)
+            pair->slip_ns = MIN(pair->slip_ns, delays[i]);
+    }
+}
+
 /* ---- all of them ---- */
 
 /* By task of a trace's part: the end of the task before it on its lane. */
@@ -374,6 +458,7 @@ rp_trace_diff_find_slips(RpTraceDiff *diff)
     qsort(search.ends->data, search.ends->len, sizeof(End), compare_ends);
     for (guint i = 0; i < n; i++)
         g_array_index(diff->pairs, RpTaskPair, i).slip_ns = slip_of(&search, i);
+    forgive_early_uploads(&search);
     g_array_unref(search.values);
     g_array_unref(search.ends);
     g_free(search.lane_ends[0]);

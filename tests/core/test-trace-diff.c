@@ -220,6 +220,38 @@ what_ended_when_a_predicted_task_started_is_what_it_waited_for(void **state)
     assert_int_equal(pair(fixture, 9)->slip_ns, 0);
 }
 
+/* Device 0 uploads the input of F(0, 1) at 2 in the prediction. Late, but there before F(0, 0) is
+ * over, it slipped by nothing; 3 behind it, by 3 of the 11 that it was late. */
+static void
+an_upload_slips_by_what_was_waited_for_it(void **state)
+{
+    Fixture *fixture = *state;
+    static const gint64 start_ns[] = {7, 11}, slip_ns[] = {0, 3};
+
+    for (guint c = 0; c < 2; c++) {
+        const gint64 wait_ns = slip_ns[c];
+
+        for (guint side = 0; side < 2; side++) {
+            RpTrace *trace =
+                rp_trace_new_empty(1, side == 0 ? RP_TRACE_PREDICTED : RP_TRACE_MEASURED);
+
+            add(trace, RP_TASK_FORWARD, 0, 0, 0, 0, 10);
+            add(trace, RP_TASK_ACTIVATION_UPLOAD, 0, 0, 1, side == 0 ? 0 : start_ns[c],
+                (side == 0 ? 0 : start_ns[c]) + 2);
+            record(trace, 1)->lane = RP_LANE_ACTIVATION_UP;
+            record(trace, 1)->layer = 0;
+            add(trace, RP_TASK_FORWARD, 0, 0, 1, 10 + (side == 0 ? 0 : wait_ns),
+                20 + (side == 0 ? 0 : wait_ns));
+            rp_trace_free(fixture->traces[side]);
+            fixture->traces[side] = trace;
+        }
+        g_clear_pointer(&fixture->diff, rp_trace_diff_free);
+        assert_true(compare(fixture, NULL));
+        assert_int_equal(pair(fixture, 1)->slip_ns, slip_ns[c]);
+        assert_int_equal(pair(fixture, 2)->slip_ns, 0);
+    }
+}
+
 static void
 times_count_from_the_first_action_and_are_divided_by_the_scale(void **state)
 {
@@ -414,6 +446,7 @@ main(void)
         TEST(a_longer_task_is_listed_and_what_waits_for_it_is_not),
         TEST(a_late_task_slips_and_what_waits_for_it_does_not),
         TEST(a_hop_is_no_slip_when_another_predecessor_becomes_the_last),
+        TEST(an_upload_slips_by_what_was_waited_for_it),
         TEST(what_ended_when_a_predicted_task_started_is_what_it_waited_for),
         TEST(times_count_from_the_first_action_and_are_divided_by_the_scale),
         TEST(compares_the_common_iterations_or_those_that_are_asked_for),
