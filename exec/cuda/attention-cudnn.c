@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "exec/cuda/attention-cudnn-graph.h"
+#include "exec/cuda/shape-hash.h"
 
 #define LEAST_LENGTH 64
 #define LEAST_VERSION 90600
@@ -47,14 +48,9 @@ struct _RpCudnn {
 };
 
 static guint
-key_hash(gconstpointer data)
+key_hash(gconstpointer key)
 {
-    const guint8 *bytes = data;
-    guint32 hash = 2166136261u; /* FNV-1a */
-
-    for (size_t i = 0; i < sizeof(Key); i++)
-        hash = (hash ^ bytes[i]) * 16777619u;
-    return hash;
+    return rp_shape_hash(key, sizeof(Key));
 }
 
 static gboolean

@@ -17,6 +17,7 @@
  * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
  */
 #include "exec/cuda/kernels-private.h"
+#include "exec/cuda/shape-hash.h"
 
 #include <string.h>
 
@@ -40,14 +41,9 @@ typedef struct {
 } Plan;
 
 static guint
-key_hash(gconstpointer data)
+key_hash(gconstpointer key)
 {
-    const guint8 *bytes = data;
-    guint32 hash = 2166136261u; /* FNV-1a */
-
-    for (size_t i = 0; i < sizeof(Key); i++)
-        hash = (hash ^ bytes[i]) * 16777619u;
-    return hash;
+    return rp_shape_hash(key, sizeof(Key));
 }
 
 static gboolean
