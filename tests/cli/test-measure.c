@@ -13,9 +13,10 @@
 #define REAL                                                                                       \
     MEASURE " --devices host:2 --model @T/tiny.json --micro-batch-tokens 32 --step-tokens 64 "     \
             "--steps 3 --work @T/work"
+#define STANDS_IN MEASURE " --roundpipe @T/stand-in "
 
-/* Six steps of which those after the second take 30, 10, 20 and 90 ms; goes on until it is ended.
- */
+/* Its layer times say on how many devices, and it will not train without them. Six steps of which
+ * those after the second take 30, 10, 20 and 90 ms; goes on until it is ended. */
 #define STAND_IN                                                                                   \
     "#!/usr/bin/env bash\n"                                                                        \
     "if [ \"$1\" = init ]; then\n"                                                                 \
@@ -24,6 +25,15 @@
     "    echo '{\"vocab_size\": 70000}' >\"$2/config.json\"\n"                                     \
     "    exit\n"                                                                                   \
     "fi\n"                                                                                         \
+    "if [ \"$1\" = profile ]; then\n"                                                              \
+    "    while [ \"$1\" != --devices ]; do shift; done\n"                                          \
+    "    echo \"  \\\"gpus\\\": ${2#host:},\" >\"${@: -1}\"\n"                                     \
+    "    echo \"$*\" >>\"${@: -1}.calls\"\n"                                                       \
+    "    [[ $* == *' --sequence-length 8 '* ]] || exit 0\n"                                        \
+    "    echo 'no memory for 8' >&2\n"                                                             \
+    "    exit 1\n"                                                                                 \
+    "fi\n"                                                                                         \
+    "[ -f \"$(sed -n \"s/^profile: '\\(.*\\)'/\\1/p\" \"$2\")\" ] || exit 1\n"                     \
     "out=$(sed -n \"s/^output: '\\(.*\\)'/\\1/p\" \"$2\")\n"                                       \
     "echo '  predicted        12.500 ms a step, bubble ratio 3.25 %, 8000 tokens/s (steady)'\n"    \
     "mkdir \"$out\"\n"                                                                             \
@@ -175,10 +185,14 @@ runs_on_devices_of_the_host_become_rows_and_pictures(void **state)
 static void
 a_run_that_fails_leaves_no_row_and_the_others_go_on(void **state)
 {
-    /* there are 131,072 tokens */
-    g_auto(RpCliRun) run = rp_cli_shell(REAL " 14 --sequences 200000,16 --output @T/fails");
+    /* There are 131,072 tokens. Nobody waits for layers of 200,000. */
+    g_auto(RpCliRun) kept = rp_cli_shell("mkdir @T/kept && cp @T/work/profiles/tiny-2x16.json "
+                                         "@T/kept/tiny-1x200000.json");
+    g_auto(RpCliRun) run = rp_cli_shell(REAL " 14 --sequences 200000,16 --output @T/fails "
+                                             "--profiles @T/kept");
 
     (void)state;
+    assert_ran(&kept, 0);
     assert_ran(&run, 1);
     g_auto(GStrv) lines = lines_of("fails/figure-14.csv");
     assert_int_equal(g_strv_length(lines), 2);
@@ -192,8 +206,8 @@ static void
 the_median_of_the_steps_after_the_second_counts(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_shell(
-        MEASURE " 13 --roundpipe @T/stand-in --devices host --device 'Some device' --steps 6 "
-                "--device-memory 24GiB --only '*-async' --work @T/six --output @T/median");
+        STANDS_IN "13 --devices host --device 'Some device' --steps 6 "
+                  "--device-memory 24GiB --only '*-async' --work @T/six --output @T/median");
 
     (void)state;
     assert_ran(&run, 0);
@@ -229,8 +243,8 @@ static void
 a_run_beyond_its_limit_is_ended(void **state)
 {
     g_auto(RpCliRun) run =
-        rp_cli_shell(MEASURE " 14 --roundpipe @T/stand-in --devices host --steps 3 --limit 1 "
-                             "--sequences 16,32 --work @T/late --output @T/limit");
+        rp_cli_shell(STANDS_IN "14 --devices host --steps 3 --limit 1 "
+                               "--sequences 16,32 --work @T/late --output @T/limit");
 
     (void)state;
     assert_ran(&run, 1);
@@ -240,14 +254,98 @@ a_run_beyond_its_limit_is_ended(void **state)
     assert_non_null(strstr(run.err, "qwen3-1.7b-16: no row: not done after 1 s, 0 of 3 steps"));
 }
 
+/* How often layers were timed for runs in @T/@work, and with what the last time. */
+static void
+assert_timed(const char *work, guint times, const char *last)
+{
+    g_autofree char *name = g_strdup_printf("%s/profile.json.calls", work);
+    g_auto(GStrv) calls = lines_of(name);
+
+    assert_int_equal(g_strv_length(calls), times);
+    if (strstr(calls[times - 1], last) == NULL)
+        fail_msg("expected %s, found %s", last, calls[times - 1]);
+}
+
+static void
+layers_are_timed_once_for_each_shape_on_the_most_devices(void **state)
+{
+    static const char *const memory[] = {"", "", "", "24GiB"};
+    static const char *const schedule[] = {"roundpipe", "roundpipe", "looped-bfs", "roundpipe"};
+    static const char *const mode[] = {"async", "sync", "sync", "async"};
+    const char *const words = STANDS_IN "13 16 --steps 3 --work @T/shapes --output @T/once ";
+
+    (void)state;
+    g_auto(RpCliRun) first = rp_cli_shell("%s --devices host:2", words);
+    assert_ran(&first, 0);
+    assert_timed("shapes", 1, "host:2 --micro-batch-size 8 --sequence-length 2048 --seconds 0.3");
+    g_auto(GStrv) rows = lines_of("once/figure-13.csv");
+    assert_int_equal(g_strv_length(rows), 9);
+    for (guint i = 0; i < 8; i++) {
+        assert_field(rows[0], rows[1 + i], "gpus", i < 4 ? "1" : "2");
+        assert_field(rows[0], rows[1 + i], "micro_batches", i < 4 ? "8" : "16");
+        assert_field(rows[0], rows[1 + i], "schedule", schedule[i % 4]);
+        assert_field(rows[0], rows[1 + i], "mode", mode[i % 4]);
+        assert_field(rows[0], rows[1 + i], "device_memory", memory[i % 4]);
+    }
+
+    /* what figure 16 shares with figure 13 is the same row, not another run */
+    g_auto(GStrv) shared = lines_of("once/figure-16.csv");
+    assert_int_equal(g_strv_length(shared), 3);
+    assert_string_equal(shared[1], rows[5]);
+    assert_non_null(strstr(first.err, "(the same run)\n"));
+
+    /* links were not timed with so many */
+    g_auto(RpCliRun) more = rp_cli_shell("%s --devices host:4 --only '*-4-async'", words);
+    assert_ran(&more, 0);
+    assert_timed("shapes", 2, "host:4 ");
+    g_auto(RpCliRun) fewer = rp_cli_shell("%s --devices host:2 --only '*-2-async'", words);
+    assert_ran(&fewer, 0);
+    assert_timed("shapes", 2, "host:4 ");
+    g_auto(RpCliRun) longer = rp_cli_shell("%s --devices host:2 --sequences 4096 "
+                                           "--only '*-events'",
+                                           words);
+    assert_ran(&longer, 0);
+    assert_timed("shapes", 3, "host:2 --micro-batch-size 4 --sequence-length 4096");
+}
+
+static void
+layers_that_cannot_be_timed_are_not_tried_again(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell(STANDS_IN "16 --devices host --sequences 8 --work @T/cannot --output @T/none");
+
+    (void)state;
+    assert_ran(&run, 1);
+    assert_timed("cannot", 1, "--sequence-length 8");
+    assert_non_null(strstr(run.err, "qwen3-1.7b-events: no row: no memory for 8\n"));
+    assert_non_null(strstr(run.err, "qwen3-1.7b-blocking: no row: no memory for 8\n"));
+    g_auto(GStrv) lines = lines_of("none/figure-16.csv");
+    assert_int_equal(g_strv_length(lines), 1);
+}
+
+static void
+a_step_of_qwen3_8b_is_the_same_on_any_number_of_devices(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(MEASURE " 13 --model qwen3-8b --devices cuda:4 --list | "
+                                                "sed 1d");
+    g_auto(RpCliRun) asked = rp_cli_shell(MEASURE " 13 --model qwen3-8b --devices cuda:4 --list "
+                                                  "--only '*-4-*' | sed 1d | wc -l");
+
+    (void)state;
+    assert_string_equal(run.out,
+                        "13 qwen3-8b-1-async qwen3-8b 1 roundpipe async events 2048 4 16 -\n"
+                        "13 qwen3-8b-2-async qwen3-8b 2 roundpipe async events 2048 4 16 -\n"
+                        "13 qwen3-8b-4-async qwen3-8b 4 roundpipe async events 2048 4 16 -\n");
+    assert_int_equal(g_ascii_strtoull(asked.out, NULL, 10), 4);
+}
+
 static void
 rows_are_added_to_those_that_are_there(void **state)
 {
     (void)state;
     for (guint i = 1; i <= 2; i++) {
-        g_auto(RpCliRun) run =
-            rp_cli_shell(MEASURE " 16 --roundpipe @T/stand-in --devices host --only '*-events' "
-                                 "--work @T/again --output @T/twice");
+        g_auto(RpCliRun) run = rp_cli_shell(STANDS_IN "16 --devices host --only '*-events' "
+                                                      "--work @T/again --output @T/twice");
 
         assert_ran(&run, 0);
         g_auto(GStrv) lines = lines_of("twice/figure-16.csv");
@@ -292,6 +390,9 @@ main(void)
         cmocka_unit_test(a_run_that_fails_leaves_no_row_and_the_others_go_on),
         cmocka_unit_test(the_median_of_the_steps_after_the_second_counts),
         cmocka_unit_test(a_run_beyond_its_limit_is_ended),
+        cmocka_unit_test(layers_are_timed_once_for_each_shape_on_the_most_devices),
+        cmocka_unit_test(layers_that_cannot_be_timed_are_not_tried_again),
+        cmocka_unit_test(a_step_of_qwen3_8b_is_the_same_on_any_number_of_devices),
         cmocka_unit_test(rows_are_added_to_those_that_are_there),
         cmocka_unit_test(wrong_words_are_refused_before_any_run),
     };

@@ -223,6 +223,23 @@ says_when_the_fused_stage_is_all_there_is(void **state)
     assert_null(strstr(two.out, "none"));
 }
 
+static void
+takes_no_forward_stages_as_they_are_printed(void **state)
+{
+    g_auto(RpCliRun) fused = rp_cli_run(TRAIN "given --dry-run --set forward_stages=none "
+                                              "--set backward_stages=4");
+
+    (void)state;
+    assert_int_equal(fused.code, 0);
+    assert_non_null(strstr(fused.out, "forward stages   none: "));
+    assert_non_null(strstr(fused.out, "backward stages  4\n"));
+    assert_non_null(strstr(fused.out, "partition        given\n"));
+    refuse(TRAIN "given --dry-run --set forward_stages=none --set backward_stages=2,2", 2,
+           "the forward stages and the first backward stage hold 2 blocks, but the model has 4");
+    refuse(TRAIN "given --dry-run --set forward_stages=4 --set backward_stages=none", 2,
+           "no backward stages are given");
+}
+
 /* ---- training ---- */
 
 static void
@@ -638,6 +655,7 @@ main(void)
         cmocka_unit_test(measures_the_layers_itself_unless_told_their_times),
         cmocka_unit_test(plans_the_head_where_bound_schedules_run_it),
         cmocka_unit_test(says_when_the_fused_stage_is_all_there_is),
+        cmocka_unit_test(takes_no_forward_stages_as_they_are_printed),
         cmocka_unit_test(trains_and_reports_every_step),
         cmocka_unit_test(sets_what_was_predicted_against_what_was_measured),
         cmocka_unit_test(learns_the_same_on_every_schedule_and_any_number_of_devices),
