@@ -79,7 +79,7 @@ typedef struct {
     gint64 head_chunk;
     int attention_choice; /* RpAttentionChoice + 1; 0 = the faster one */
     int half_sums;        /* accumulate: 1 = fp16 */
-    char *profile; /* "auto", or a timing file */
+    char *profile;        /* "auto", or a timing file */
     char *trace;
     int plot_loss;
     RpRunFileOptimizer optimizer;

@@ -128,13 +128,13 @@ read_optimizer(const RpSection *top, RpProfile *profile)
 
     if (!rp_section_open(top, "optimizer", &section, &found))
         return FALSE;
-    return !found || (rp_section_check_keys(&section, optimizer_keys) &&
-                      rp_section_number(&section, "parameters_per_s", 1e6, 1e15,
-                                        "parameters/s from 1e6 to 1e15",
-                                        &profile->optimizer_parameters_per_s) &&
-                      rp_section_number(&section, "norm_parameters_per_s", 1e6, 1e15,
-                                        "parameters/s from 1e6 to 1e15",
-                                        &profile->norm_parameters_per_s));
+    return !found ||
+           (rp_section_check_keys(&section, optimizer_keys) &&
+            rp_section_number(&section, "parameters_per_s", 1e6, 1e15,
+                              "parameters/s from 1e6 to 1e15",
+                              &profile->optimizer_parameters_per_s) &&
+            rp_section_number(&section, "norm_parameters_per_s", 1e6, 1e15,
+                              "parameters/s from 1e6 to 1e15", &profile->norm_parameters_per_s));
 }
 
 static gboolean

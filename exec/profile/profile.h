@@ -45,8 +45,7 @@ RpProfile *rp_measure_profile(RpProbe *probe, const RpNetwork *network, const Rp
  * Errors: G_IO_ERROR_NO_SPACE, the probe's
  */
 gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
-                              RpAttentionChoice *fastest,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                              RpAttentionChoice *fastest, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Processors that the process may use. */
 guint rp_usable_processors(void);

@@ -6,8 +6,8 @@
  *   device, again -----------> the same bits
  *   device, shifted ---------> the same bits: all arrays one element further
  *
- * Programs of these tests exit with 77, skipped, if there is no device. Under compute-sanitizer they
- * take minutes: RP_TEST_FILTER='attends_in_bf16*' runs those tests alone.
+ * Programs of these tests exit with 77, skipped, if there is no device. Under compute-sanitizer
+ * they take minutes: RP_TEST_FILTER='attends_in_bf16*' runs those tests alone.
  */
 #pragma once
 
