@@ -11,7 +11,10 @@
 
 #define CACHES 4 /* how much larger than the largest cache a buffer is */
 #define LEAST_BUFFER_BYTES (64 * RP_MIB)
-#define MOST_OPTIMIZER_BYTES (2 * RP_GIB)
+#define THREAD_BYTES (256 * RP_MIB) /* no cache that a thread has to itself holds so much */
+#define MOST_OPTIMIZER_BYTES (8 * RP_GIB)
+#define MEMORY_SHARE 8 /* of what is free */
+#define TILE 65536
 #define GRANULE_BYTES 4096
 #define TRAFFIC_BYTES 24 /* of a parameter's state; gradient and weight are added */
 
@@ -125,6 +128,32 @@ measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, voi
     return rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error);
 }
 
+/* As many as a run has, or as keep every thread's share out of its caches: the threads of a machine
+ * have more cache together than one buffer of a few hundred megabytes. */
+static gsize
+optimizer_parameters(const RpNetwork *network, guint n_threads)
+{
+    const gsize each = TRAFFIC_BYTES / 2 + rp_dtype_size(rp_network_options(network)->dtype);
+    const guint64 all = rp_weights_elements(rp_network_weights(network));
+    const guint64 free_bytes = (guint64)sysconf(_SC_AVPHYS_PAGES) * (guint64)sysconf(_SC_PAGESIZE);
+    const guint64 bytes =
+        MIN(n_threads * THREAD_BYTES, MIN(MOST_OPTIMIZER_BYTES, free_bytes / MEMORY_SHARE));
+
+    return (gsize)MAX(1, MIN(all, MAX(bytes, LEAST_BUFFER_BYTES) / each));
+}
+
+static void
+fill_gradient(RpDtype dtype, guint8 *gradient, gsize n)
+{
+    const gsize size = rp_dtype_size(dtype);
+    g_autofree float *tile = g_new(float, TILE);
+
+    for (gsize i = 0; i < TILE; i++)
+        tile[i] = 1e-3f;
+    for (gsize i = 0; i < n; i += TILE)
+        rp_dtype_from_float(dtype, tile, gradient + i * size, MIN(n - i, TILE));
+}
+
 gboolean
 rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *profile,
                      GError **error)
@@ -134,10 +163,8 @@ rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *
                                        [RP_DTYPE_FP16] = RP_NUMBER_FP16};
     const RpNumber number = numbers[rp_network_options(network)->dtype];
     const gsize size = rp_number_bytes(number);
-    const guint64 all = rp_weights_elements(rp_network_weights(network));
-    const gsize n = (gsize)MAX(
-        1, MIN(all, rp_measure_buffer_bytes(MOST_OPTIMIZER_BYTES) / (TRAFFIC_BYTES / 2 + size)));
     const RpPoolOptions pool_options = {.n_threads = measurer->options->optimizer_threads};
+    const gsize n = optimizer_parameters(network, pool_options.n_threads);
     RpPool *pool = NULL;
     RpTimes times[2];
 
@@ -146,18 +173,14 @@ rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *
         if (pool == NULL)
             return FALSE;
     }
-    float *ones = rp_measure_take(n * sizeof(float), error);
-    void *gradient = ones ? rp_measure_take(n * size, error) : NULL;
+    void *gradient = rp_measure_take(n * size, error);
     void *published = gradient ? rp_measure_take(n * size, error) : NULL;
     gboolean measured = FALSE;
 
     if (published != NULL) {
-        for (gsize i = 0; i < n; i++)
-            ones[i] = 1e-3f;
-        rp_dtype_from_float(rp_network_options(network)->dtype, ones, gradient, n);
+        fill_gradient(rp_network_options(network)->dtype, gradient, n);
         measured = measure_update(measurer, pool, number, n, gradient, published, times, error);
     }
-    free(ones);
     free(gradient);
     free(published);
     rp_pool_free(pool);
