@@ -33,7 +33,7 @@
 
 typedef struct _RpCuda RpCuda;
 
-/* Pinned room for T int32, used in turn. */
+/* Pinned room for 2 T int32, used in turn. */
 typedef struct {
     gint32 *memory;
     cudaEvent_t read; /* the device has read it */
@@ -51,7 +51,8 @@ typedef struct {
     cudaStream_t auxiliary; /* losses */
     cudaEvent_t head_done;
     void *side;      /* device memory beside the arena */
-    gint32 *targets; /* in it: [T] of the head that runs */
+    gint32 *targets; /* in it: [2][T] of the head that runs: targets, and their rows if packed */
+    gint32 *packed;  /* worker's, of the host: the same, on their way */
     double *losses;  /* in it: [RP_FEED_RING x M] */
     guint8 *pinned;  /* of all slots */
     RpCudaSlot slots[RP_CUDA_SLOTS];

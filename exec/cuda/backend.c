@@ -58,7 +58,7 @@ open_arena(RpCudaDevice *device, guint64 bytes, GError **error)
 static gboolean
 open_side(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
-    const gsize target_bytes = rp_align_up(cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
+    const gsize target_bytes = rp_align_up(2 * cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
     const gsize loss_bytes = RP_FEED_RING * (gsize)cuda->micro_batches * sizeof(double);
 
     if (!take_memory(device, &device->side, target_bytes + loss_bytes,
@@ -288,12 +288,13 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
     cuda->options = *options;
     cuda->micro_batches = rp_plan_micro_batches(plan);
     cuda->tokens = (gsize)shape->sequences * shape->tokens;
-    cuda->slot_bytes = rp_align_up(cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
+    cuda->slot_bytes = rp_align_up(2 * cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
     cuda->loose = find_loose(plan);
     cuda->devices = g_new0(RpCudaDevice, cuda->map.gpus);
     for (guint g = 0; g < cuda->map.gpus; g++) {
         cuda->devices[g].index = g;
         cuda->devices[g].physical = (int)(g % count);
+        cuda->devices[g].packed = g_new(gint32, 2 * cuda->tokens);
         pthread_mutex_init(&cuda->devices[g].clock_lock, NULL);
     }
     return &cuda->base;
@@ -323,6 +324,8 @@ cuda_backend_free(RpBackend *backend)
     rp_cuda_host_arena_free(cuda->host);
     for (guint g = 0; g < cuda->map.gpus; g++)
         close_device(&cuda->devices[g]);
+    for (guint g = 0; g < cuda->map.gpus; g++)
+        g_free(cuda->devices[g].packed);
     if (cuda->losses != NULL)
         (void)cudaFreeHost(cuda->losses);
     g_free(cuda->calls);

@@ -5,9 +5,9 @@
  *   host arena      one mapping; what is copied (weights, gradients, activations, staging) is
  *                   pinned, optimizer state is not
  *   device arena    one allocation of exactly the plan's bytes
- *   beside it       4 T bytes of targets and 8 bytes for each loss that can be under way (T tokens
- *                   of a micro-batch; 16 iterations of M micro-batches), and pinned room for token
- *                   ids and targets on their way up
+ *   beside it       8 T bytes: targets and their rows (T tokens of a micro-batch); 8 bytes for
+ *                   each loss that can be under way (16 iterations of M micro-batches); pinned
+ *                   room for token ids and targets on their way up
  *
  * Errors are RP_CUDA_ERROR_* (exec/cuda/kernels.h), with the device and CUDA's text.
  */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "exec/cuda/finite.h"
+#include "exec/train/targets.h"
 
 /* One action, while it is issued. */
 typedef struct {
@@ -125,25 +126,50 @@ send_loss(const Action *action, GError **error)
     return TRUE;
 }
 
+/* @n int32 of a slot, from @first on, to the same place of the device's targets. */
+static gboolean
+fetch_targets(const RpCudaDevice *device, const RpCudaSlot *slot, gsize first, gsize n,
+              GError **error)
+{
+    return n == 0 || rp_cuda_check(device->index,
+                                   rp_cuda_fetch(slot->memory + first, device->targets + first, n,
+                                                 device->compute),
+                                   "fetching targets", error);
+}
+
+/* Targets, those that are masked left out if they are many. */
+static gboolean
+take_targets(Action *action, GError **error)
+{
+    RpCuda *cuda = action->cuda;
+    RpCudaDevice *device = action->device;
+    const gint32 *targets = rp_token_batch_targets(action->feed_call->batch, action->m);
+    const guint n = rp_targets_pack(targets, (guint)cuda->tokens, device->packed,
+                                    device->packed + cuda->tokens);
+    const gboolean all = n == RP_TARGETS_ALL;
+    RpCudaSlot *slot = rp_cuda_slot_fill(cuda, device, all ? targets : device->packed,
+                                         (all ? 1 : 2) * cuda->tokens * sizeof(gint32), error);
+
+    if (slot == NULL || !fetch_targets(device, slot, 0, all ? cuda->tokens : n, error) ||
+        (!all && !fetch_targets(device, slot, cuda->tokens, n, error)) ||
+        !rp_cuda_check(device->index, cudaEventRecord(slot->read, device->compute),
+                       "cudaEventRecord", error))
+        return FALSE;
+    action->call.targets = device->targets;
+    action->call.rows = all ? NULL : device->targets + cuda->tokens;
+    action->call.n_rows = all ? 0 : n;
+    return TRUE;
+}
+
 /* Targets and a loss of zero: the network's head adds. */
 static gboolean
 begin_head(Action *action, GError **error)
 {
     RpCuda *cuda = action->cuda;
     RpCudaDevice *device = action->device;
-    const gint32 *targets = rp_token_batch_targets(action->feed_call->batch, action->m);
-    RpCudaSlot *slot =
-        rp_cuda_slot_fill(cuda, device, targets, cuda->tokens * sizeof(gint32), error);
 
-    if (slot == NULL)
+    if (!take_targets(action, error))
         return FALSE;
-    if (!rp_cuda_check(device->index,
-                       rp_cuda_fetch(slot->memory, device->targets, cuda->tokens, device->compute),
-                       "fetching targets", error) ||
-        !rp_cuda_check(device->index, cudaEventRecord(slot->read, device->compute),
-                       "cudaEventRecord", error))
-        return FALSE;
-    action->call.targets = device->targets;
     action->call.scale = rp_home_scale(cuda->map.home, action->task->task.iteration);
     action->call.loss = device->losses + action->place;
     cuda->kernels->fill(device->kernels, action->call.loss, RP_DTYPE_FP32,

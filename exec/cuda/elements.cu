@@ -3,6 +3,7 @@
  *
  *   convert   y[i] = x[i];  add: y[i] = x[i] + b[i], each of any storage                         =
  *   fill      x[i] = value                                                                      =
+ *   scatter   y[rows[i],c] = x[i,c]                                                             =
  *   bias      y[t,o] += bias[o]                                                                +=
  *   SwiGLU    y = gate s up;  d_gate = dy up s (1 + gate (1 - s)),  d_up = dy gate s             =
  *             s = 1 / (1 + exp(-gate));  backward may give y again, as product: the same bits
@@ -238,6 +239,44 @@ rp_cuda_fill(int dtype, void *x, size_t n, float value, cudaStream_t stream)
         return cudaSuccess;
     fill_kernel<<<blocks_for(n), THREADS, 0, stream>>>(dtype, x, n, value, is_wide(x));
     return cudaGetLastError();
+}
+
+/* A thread moves a word of a row and strides over all. */
+template <typename Word>
+__global__ void
+scatter_kernel(const int32_t *rows, const Word *x, Word *y, size_t n, size_t columns)
+{
+    const size_t stride = (size_t)gridDim.x * THREADS;
+
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n * columns; i += stride)
+        y[(size_t)rows[i / columns] * columns + i % columns] = x[i];
+}
+
+template <typename Word>
+static cudaError_t
+scatter(const int32_t *rows, const void *x, void *y, size_t n, size_t row_bytes,
+        cudaStream_t stream)
+{
+    const size_t columns = row_bytes / sizeof(Word);
+
+    scatter_kernel<Word><<<blocks_for(n * columns * RP_PACK), THREADS, 0, stream>>>(
+        rows, (const Word *)x, (Word *)y, n, columns);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t
+rp_cuda_scatter(int dtype, size_t n, size_t columns, const int32_t *rows, const void *x, void *y,
+                cudaStream_t stream)
+{
+    const size_t row_bytes = columns * dtype_size(dtype);
+
+    if (n == 0 || columns == 0)
+        return cudaSuccess;
+    if (row_bytes % sizeof(uint4) == 0 && is_wide(x) && is_wide(y))
+        return scatter<uint4>(rows, x, y, n, row_bytes, stream);
+    if (dtype == 0)
+        return scatter<uint32_t>(rows, x, y, n, row_bytes, stream);
+    return scatter<uint16_t>(rows, x, y, n, row_bytes, stream);
 }
 
 extern "C" cudaError_t

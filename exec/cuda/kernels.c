@@ -318,6 +318,14 @@ add(RpKernelStream *stream, const RpElementsArgs *args)
 }
 
 static void
+scatter(RpKernelStream *stream, const RpScatterArgs *args)
+{
+    note(stream, "scatter",
+         rp_cuda_scatter((int)args->dtype, args->n, args->columns, args->rows, args->x, args->y,
+                         stream->stream));
+}
+
+static void
 fill(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value)
 {
     note(stream, "fill", rp_cuda_fill((int)dtype, x, n, value, stream->stream));
@@ -364,6 +372,7 @@ static const RpKernels kernels = {
     .sum_squares = sum_squares,
     .convert = convert,
     .add = add,
+    .scatter = scatter,
     .fill = fill,
     .check = check,
 };

@@ -9,6 +9,7 @@
 #include "exec/host/kernels.h"
 #include "exec/host/probe.h"
 #include "exec/train/arena-check.h"
+#include "exec/train/targets.h"
 #include "exec/train/task-map.h"
 
 G_DEFINE_QUARK(rp - host - error - quark, rp_host_error)
@@ -19,6 +20,8 @@ typedef struct {
     const RpKernels *kernels;
     RpDeviceOptions options;
     guint64 *arena_bytes; /* gpus + 1; the host's last */
+    guint tokens;         /* T of a micro-batch */
+    gint32 *packed;       /* [gpus][2][T]: targets that are not masked, and their rows */
     gboolean opened;
 } Host;
 
@@ -150,6 +153,20 @@ observe(gpointer user_data, guint layer, const void *output)
         *lowest = (gint32)layer;
 }
 
+/* Targets, those that are masked left out if they are many. */
+static void
+take_targets(Action *action, const Host *host, guint device)
+{
+    const gint32 *targets = rp_token_batch_targets(action->feed_call->batch, action->m);
+    gint32 *packed = host->packed + 2 * (gsize)host->tokens * device;
+    gint32 *rows = packed + host->tokens;
+    const guint n = rp_targets_pack(targets, host->tokens, packed, rows);
+
+    action->call.targets = n == RP_TARGETS_ALL ? targets : packed;
+    action->call.rows = n == RP_TARGETS_ALL ? NULL : rows;
+    action->call.n_rows = n == RP_TARGETS_ALL ? 0 : n;
+}
+
 /* The head runs where its backward does, at once with it; a bound forward leaves it out. */
 static void
 begin_action(Action *action, const Host *host, guint device, const RpBackendTask *task)
@@ -165,7 +182,7 @@ begin_action(Action *action, const Host *host, guint device, const RpBackendTask
         action->call.observe_data = action;
     }
     if (!forward && rp_task_has_head(map, task)) {
-        action->call.targets = rp_token_batch_targets(action->feed_call->batch, action->m);
+        take_targets(action, host, device);
         action->call.scale = rp_home_scale(map->home, task->task.iteration);
         action->call.loss = &action->loss;
     }
@@ -347,6 +364,8 @@ rp_host_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, 
     host->kernels = rp_network_kernels(network);
     host->options = *options;
     host->arena_bytes = g_new0(guint64, (gsize)host->map.gpus + 1);
+    host->tokens = rp_network_options(network)->sequences * rp_network_options(network)->tokens;
+    host->packed = g_new(gint32, 2 * (gsize)host->tokens * host->map.gpus);
     return &host->soft.base;
 }
 
@@ -359,6 +378,7 @@ rp_host_backend_free(RpBackend *backend)
         return;
     close_arenas(host);
     g_free(host->arena_bytes);
+    g_free(host->packed);
     rp_task_map_clear(&host->map);
     rp_soft_backend_clear(&host->soft);
     g_free(host);

@@ -3,6 +3,7 @@
  *
  *   SwiGLU    y = a s up;  d_gate = dy up s (1 + a (1 - s)),  d_up = dy a s;  s = sigmoid(a)      =
  *   convert   y = x;  add: y = x + b;  fill: x = value                                            =
+ *   scatter   y[rows[i]] = x[i]                                                                   =
  *   squares   sum += sum x^2, in double lanes                                                    +=
  *
  * n elements; fp32 arithmetic. A tile is read as a whole before it is written: in place is fine.
@@ -89,6 +90,16 @@ rp_host_add(RpKernelStream *stream, const RpElementsArgs *args)
             y[i] = x[i] + b[i];
         rp_host_store(args->y_dtype, args->y, first, n, y);
     }
+}
+
+void
+rp_host_scatter(RpKernelStream *stream, const RpScatterArgs *args)
+{
+    const size_t bytes = args->columns * rp_dtype_size(args->dtype);
+
+    for (size_t i = 0; i < args->n; i++)
+        memcpy((guint8 *)args->y + (size_t)args->rows[i] * bytes,
+               (const guint8 *)args->x + i * bytes, bytes);
 }
 
 void

@@ -232,6 +232,15 @@ typedef struct {
     RpDtype x_dtype, b_dtype, y_dtype;
 } RpElementsArgs;
 
+/* y[rows[i]] = x[i], i < n: rows of @columns elements. No row twice; other rows of y stay. */
+typedef struct {
+    RpDtype dtype;
+    size_t n, columns;
+    const int32_t *rows; /* [n] */
+    const void *x;       /* [n,columns] */
+    void *y;
+} RpScatterArgs;
+
 /**
  * RpKernels:
  * @convert: y = x, from one storage to another; a plain copy if they are the same
@@ -283,6 +292,7 @@ typedef struct {
     void (*sum_squares)(RpKernelStream *stream, const RpSumSquaresArgs *args);
     void (*convert)(RpKernelStream *stream, const RpElementsArgs *args);
     void (*add)(RpKernelStream *stream, const RpElementsArgs *args);
+    void (*scatter)(RpKernelStream *stream, const RpScatterArgs *args);
     void (*fill)(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value);
 
     gboolean (*check)(RpKernelStream *stream, GError **error);

@@ -418,3 +418,41 @@ rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args)
     else
         kernels->cross_entropy(stream_of(pass), &args);
 }
+
+void
+rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed)
+{
+    const RpNetwork *network = pass->network;
+
+    network->kernels->embedding_forward(stream_of(pass),
+                                        &(RpEmbeddingArgs){.dtype = network->options.dtype,
+                                                           .tokens = n,
+                                                           .n = network->config.hidden,
+                                                           .vocabulary = network->tokens,
+                                                           .ids = rows,
+                                                           .weight = hidden,
+                                                           .y = packed,
+                                                           .padding_id = -1});
+}
+
+void
+rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden)
+{
+    const RpNetwork *network = pass->network;
+
+    network->kernels->scatter(stream_of(pass), &(RpScatterArgs){.dtype = network->options.dtype,
+                                                                .n = n,
+                                                                .columns = network->config.hidden,
+                                                                .rows = rows,
+                                                                .x = packed,
+                                                                .y = hidden});
+}
+
+void
+rp_pass_clear_hidden(RpPass *pass, void *hidden)
+{
+    const RpNetwork *network = pass->network;
+
+    network->kernels->fill(stream_of(pass), hidden, network->options.dtype,
+                           network->tokens * network->config.hidden, 0);
+}

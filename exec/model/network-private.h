@@ -122,6 +122,11 @@ void rp_pass_add(RpPass *pass, const void *x, void *y);
 void rp_pass_embedding(RpPass *pass, const void *ids, void *y);
 void rp_pass_embedding_backward(RpPass *pass, const void *ids, const void *dy);
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);
+/* Rows of a hidden state: @packed[i] = @hidden[rows[i]], and back. Not when measuring. */
+void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed);
+void rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden);
+/* A hidden state of zeros. Not when measuring. */
+void rp_pass_clear_hidden(RpPass *pass, void *hidden);
 
 /* ---- network-block.c ---- */
 

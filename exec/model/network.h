@@ -87,10 +87,13 @@ typedef struct {
     float *sums;          /* backward, fused: of the stage, layer after layer; += */
     void *workspace;      /* the same at recompute and backward */
 
-    /* stages with the head */
-    const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED */
-    float scale;           /* of the loss's gradient */
-    double *loss;          /* [1], +=: sum over targets. NULL in a forward: leave the head out */
+    /* stages with the head. With @rows it computes @n_rows tokens alone, whose targets stand one
+     * after the other; the others are masked */
+    const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED; with @rows [n_rows], none masked */
+    const gint32 *rows;    /* [n_rows], ascending, or NULL: all tokens */
+    guint n_rows;
+    float scale;  /* of the loss's gradient */
+    double *loss; /* [1], +=: sum over targets. NULL in a forward: leave the head out */
 
     RpNetworkObserver observe; /* may be NULL */
     gpointer observe_data;

@@ -41,6 +41,7 @@ DEFER(cross_entropy, RpCrossEntropyArgs)
 DEFER(sum_squares, RpSumSquaresArgs)
 DEFER(convert, RpElementsArgs)
 DEFER(add, RpElementsArgs)
+DEFER(scatter, RpScatterArgs)
 
 typedef struct {
     void *x;
@@ -100,6 +101,7 @@ rp_cuda_kernels(void)
         table.sum_squares = issue_sum_squares;
         table.convert = issue_convert;
         table.add = issue_add;
+        table.scatter = issue_scatter;
         table.fill = issue_fill;
         table.check = check;
         g_once_init_leave(&ready, 1);

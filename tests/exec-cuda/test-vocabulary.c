@@ -73,6 +73,51 @@ looks_tokens_up_and_adds_their_gradients_up(void **state)
     }
 }
 
+typedef struct {
+    size_t n, columns;
+    const int32_t *rows;
+    Array x, y;
+} Scatter;
+
+static void
+compute_scatter(const Side *side, const void *data, Outputs *outputs)
+{
+    const Scatter *inputs = data;
+    const RpScatterArgs args = {.dtype = inputs->x.dtype,
+                                .n = inputs->n,
+                                .columns = inputs->columns,
+                                .rows =
+                                    cuda_copy_in(side, inputs->rows, inputs->n, sizeof(int32_t)),
+                                .x = cuda_in(side, inputs->x),
+                                .y = cuda_in(side, inputs->y)};
+
+    side->kernels->scatter(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, args.dtype, inputs->y.n, args.y);
+}
+
+/* Every third row and the last of an array that has other values there. */
+static void
+puts_rows_back_where_they_were(void **state)
+{
+    static const size_t columns[] = {1, 8, 129, 2048};
+    static const size_t tokens[] = {1, 2, 67, 1025};
+
+    for (guint c = 0; c < RP_N_DTYPES * G_N_ELEMENTS(columns) * G_N_ELEMENTS(tokens); c++) {
+        const RpDtype dtype = (RpDtype)(c % RP_N_DTYPES);
+        const size_t of = tokens[c / RP_N_DTYPES % G_N_ELEMENTS(tokens)];
+        const size_t each = columns[c / RP_N_DTYPES / G_N_ELEMENTS(tokens)];
+        int32_t *rows = host_bytes(of * sizeof *rows);
+        size_t n = 0;
+
+        for (size_t t = 0; t < of; t++)
+            if (t % 3 == 1 || t + 1 == of)
+                rows[n++] = (int32_t)t;
+        const Scatter inputs = {n, each, rows, host_random(dtype, n * each, 1),
+                                host_random(dtype, of * each, 1)};
+        cuda_hold_to_host(compute_scatter, &inputs, TRUE);
+    }
+}
+
 static void
 looks_a_real_model_up(void **state)
 {
@@ -190,6 +235,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cuda_test(looks_tokens_up_and_adds_their_gradients_up),
+        cuda_test(puts_rows_back_where_they_were),
         cuda_test(looks_a_real_model_up),
         cuda_test(computes_loss_and_gradient_of_a_chunk),
         cuda_test(gives_nothing_for_masked_tokens),

@@ -123,6 +123,29 @@ fills(void **state)
     }
 }
 
+/* Rows 4, 0 and 2 of five; the others stay. */
+static void
+puts_rows_where_they_belong(void **state)
+{
+    static const int32_t rows[] = {4, 0, 2};
+    static const float of[] = {1, -1, 2, -1, 0};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        const float numbers[] = {0, 0, 0, 1, 1, 1, 2, 2, 2},
+                    old[15] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+        const Array x = host_output((RpDtype)dtype, 9), y = host_output((RpDtype)dtype, 15);
+
+        rp_dtype_from_float(x.dtype, numbers, x.data, 9);
+        rp_dtype_from_float(y.dtype, old, y.data, 15);
+        rp_host_kernels()->scatter(
+            NULL,
+            &(RpScatterArgs){
+                .dtype = x.dtype, .n = 3, .columns = 3, .rows = rows, .x = x.data, .y = y.data});
+        for (size_t i = 0; i < 15; i++)
+            assert_true(host_value(y, i) == of[i / 3]);
+    }
+}
+
 static void
 adds_up_squares(void **state)
 {
@@ -188,6 +211,7 @@ main(void)
         host_test(converts_and_adds_between_all_storages),
         host_test(adds_in_place),
         host_test(fills),
+        host_test(puts_rows_where_they_belong),
         host_test(adds_up_squares),
         host_test(finds_what_is_not_finite),
         host_test(never_fails),

@@ -235,6 +235,8 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
     *loss = run->loss;
     if (head) {
         call.targets = model->targets;
+        call.rows = model->rows;
+        call.n_rows = model->n_rows;
         call.scale = model->scale;
         call.loss = loss;
     }

@@ -21,6 +21,8 @@ typedef struct {
     guint8 *parameters;
     guint8 *constants;
     gint32 *ids, *targets;
+    const gint32 *rows; /* of packed targets, or NULL */
+    guint n_rows;
     float scale;
     RpNetworkObserver observe;
     gpointer observe_data;

@@ -369,6 +369,42 @@ shows_the_output_of_each_layer_once(void **state)
     network_free(model);
 }
 
+/* Sums in another order, nothing else. */
+static void
+computes_the_same_without_the_tokens_that_are_masked(void **state)
+{
+    static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
+    static const double most[] = {2e-6, 2e-2};
+
+    for (guint c = 0; c < 2 * G_N_ELEMENTS(dtypes); c++) {
+        Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, dtypes[c / 2]);
+        gint32 *rows = g_new(gint32, model->tokens);
+
+        /* a chunk is 7 tokens: none, or less than one, or several of them are left */
+        for (size_t t = 0; c % 2 == 1 && t < model->tokens; t++)
+            if (t != 20)
+                model->targets[t] = RP_LABEL_MASKED;
+        const Run all = network_whole(model);
+        guint n = 0;
+
+        for (size_t t = 0; t < model->tokens; t++) {
+            if (model->targets[t] == RP_LABEL_MASKED)
+                continue;
+            model->targets[n] = model->targets[t];
+            rows[n++] = (gint32)t;
+        }
+        assert_in_range(n, 1, model->tokens - 1);
+        model->rows = rows;
+        model->n_rows = n;
+        const Run packed = network_whole(model);
+
+        assert_true(fabs(packed.loss - all.loss) <= 1e-6 * all.loss);
+        assert_true(network_error(packed.sums, all.sums, model->elements) < most[c / 2]);
+        g_free(rows);
+        network_free(model);
+    }
+}
+
 static void
 wants_nothing_of_a_batch_without_targets(void **state)
 {
@@ -377,10 +413,13 @@ wants_nothing_of_a_batch_without_targets(void **state)
 
     for (size_t t = 0; t < model->tokens; t++)
         model->targets[t] = RP_LABEL_MASKED;
-    run = network_whole(model);
-    assert_true(run.loss == 0);
-    for (guint64 i = 0; i < model->elements; i++)
-        assert_true(run.sums[i] == 0);
+    for (guint packed = 0; packed < 2; packed++) {
+        model->rows = packed ? model->targets : NULL;
+        run = network_whole(model);
+        assert_true(run.loss == 0);
+        for (guint64 i = 0; i < model->elements; i++)
+            assert_true(run.sums[i] == 0);
+    }
     network_free(model);
 }
 
@@ -396,6 +435,7 @@ main(void)
         host_test(leaves_gaps_between_sums_zero),
         host_test(stays_near_fp32_in_smaller_storages),
         host_test(gives_the_padding_row_no_gradient),
+        host_test(computes_the_same_without_the_tokens_that_are_masked),
         host_test(wants_nothing_of_a_batch_without_targets),
         host_test(equals_each_sequence_alone),
         host_test(takes_the_head_in_chunks_of_any_size),

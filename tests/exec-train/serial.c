@@ -3,6 +3,7 @@
 #include "exec/host/kernels.h"
 #include "exec/optim/clip.h"
 #include "exec/optim/optimizer.h"
+#include "exec/train/targets.h"
 
 typedef struct {
     RpNetwork *network;
@@ -134,17 +135,24 @@ clear(Serial *s)
 static double
 gradients_at(Serial *s, const guint8 *weights, const RpTokenBatch *batch, float scale)
 {
+    const guint n = batch->sequences * batch->tokens;
+    g_autofree gint32 *packed = g_new(gint32, n), *rows = g_new(gint32, n);
     double loss = 0;
 
     memset(s->sums, 0, s->elements * sizeof(float));
     for (guint m = 0; m < batch->micro_batches; m++) {
+        const gint32 *targets = rp_token_batch_targets(batch, m);
+        const guint n_packed = rp_targets_pack(targets, n, packed, rows);
+        const gboolean all = n_packed == RP_TARGETS_ALL;
         const RpStageCall call = {.layers = {0, s->n_layers},
                                   .constants = s->constants,
                                   .parameters = weights,
                                   .input = rp_token_batch_input_ids(batch, m),
                                   .sums = s->sums,
                                   .workspace = s->workspace,
-                                  .targets = rp_token_batch_targets(batch, m),
+                                  .targets = all ? targets : packed,
+                                  .rows = all ? NULL : rows,
+                                  .n_rows = all ? 0 : n_packed,
                                   .scale = scale,
                                   .loss = &loss};
 
