@@ -4,10 +4,10 @@
  */
 #pragma once
 
-#include <cuda_runtime.h>
+#include <glib.h>
 #include <stdatomic.h>
 
-#include <glib.h>
+#include "exec/cuda/kernels.h"
 
 typedef struct {
     _Atomic int open;
