@@ -447,12 +447,13 @@ print_list(const char *key, const GArray *blocks)
 /* What makes `train` do it: with its own choice of stages it fits as well, unless host memory is
  * short. */
 static void
-print_keys(const RpAdviseQuery *query, const RpAdviseLongest *longest)
+print_keys(const RpAdviseQuery *query, const RpAdviseLongest *longest, const RpPlanNetwork *network)
 {
     printf("\nIn a run file\n");
     printf("  sequence_length: %u\n", longest->tokens);
     printf("  micro_batches: %u\n", longest->micro_batches);
     printf("  device_memory: %" G_GUINT64_FORMAT "\n", query->gpu_bytes);
+    printf("  attention: %s\n", rp_plan_network_attention(network));
     print_list("forward_stages", longest->forward_blocks);
     print_list("backward_stages", longest->backward_blocks);
     if (query->sync)
@@ -521,7 +522,7 @@ print_longest_text(const char *name, const RpAdviseQuery *query, const RpAdviseL
         return;
     print_memory(query, &longest->gpu, &longest->host, "");
     if (network != NULL)
-        print_keys(query, longest);
+        print_keys(query, longest, network);
 }
 
 void

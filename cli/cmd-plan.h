@@ -47,6 +47,8 @@ const RpAdviseSizes *rp_plan_network_sizes(const RpPlanNetwork *network);
 /* "cuda" or "host": whose kernels. */
 const char *rp_plan_network_devices(const RpPlanNetwork *network);
 const char *rp_plan_network_dtype(const RpPlanNetwork *network);
+/* "builtin" or "cudnn". */
+const char *rp_plan_network_attention(const RpPlanNetwork *network);
 
 /* ---- cmd-plan-print.c ---- */
 

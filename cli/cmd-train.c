@@ -69,6 +69,19 @@ train(const TrainArgs *args, RpTrainHow *how, const RpTrainJob *job, int *code, 
     return TRUE;
 }
 
+/* Output directory of the run that goes on; %NULL: none does. */
+static char *
+earlier_run(const RpRunFile *run_file, const RpTrainHow *how)
+{
+    if (!how->resume)
+        return NULL;
+    if (how->checkpoint == NULL)
+        return g_strdup(run_file->output);
+    g_autofree char *checkpoint = g_canonicalize_filename(how->checkpoint, NULL);
+
+    return g_path_get_dirname(checkpoint);
+}
+
 static gboolean
 run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *code, GError **error)
 {
@@ -77,8 +90,11 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *c
     if (!check_files(run_file, how, error) ||
         (strcmp(run_file->profile, "auto") != 0 &&
          !rp_train_check_regular("profile: ", run_file->profile, G_MAXUINT64, error)) ||
-        (!args->dry_run && !rp_train_find_checkpoint(run_file, how, error)) ||
-        !rp_train_job_prepare(&job, run_file, how->resume, error))
+        (!args->dry_run && !rp_train_find_checkpoint(run_file, how, error)))
+        return FALSE;
+    g_autofree char *earlier = earlier_run(run_file, how);
+
+    if (!rp_train_job_prepare(&job, run_file, earlier, error))
         return FALSE;
     if (!args->json)
         rp_train_print_plan(&job);

@@ -185,3 +185,9 @@ rp_plan_network_dtype(const RpPlanNetwork *network)
 {
     return rp_dtype_name(network->options.dtype);
 }
+
+const char *
+rp_plan_network_attention(const RpPlanNetwork *network)
+{
+    return rp_attention_name(network->options.attention);
+}

@@ -101,5 +101,6 @@ rp_cli_stage_list(const RpProfile *profile, const RpInterval *stages, guint n)
 {
     g_autoptr(GArray) counts = rp_partition_block_counts(profile, stages, n);
 
-    return rp_partition_format_list((const guint *)(void *)counts->data, counts->len);
+    return n == 0 ? g_strdup("none")
+                  : rp_partition_format_list((const guint *)(void *)counts->data, counts->len);
 }

@@ -96,7 +96,7 @@ is_own_run_file(const RpRunFile *run, const RpTrainHow *how)
 static gboolean
 check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
 {
-    const char *const names[] = {"run.yaml", "metrics.jsonl",
+    const char *const names[] = {"run.yaml", "metrics.jsonl", RP_TRAIN_PROFILE,
                                  run->plot_loss != 0 ? "training_loss.png" : NULL};
     gboolean ours = lock_is_ours(run->output);
     g_autofree char *checkpoint = NULL;
@@ -114,7 +114,9 @@ check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
                     run->output, checkpoint);
     for (guint i = 0; i < G_N_ELEMENTS(names) && names[i] != NULL && local == NULL; i++) {
         g_autofree char *path = g_build_filename(run->output, names[i], NULL);
-        gboolean kept = rp_train_same_file(path, how->run_file) ? how->resume : ours;
+        gboolean kept = rp_train_same_file(path, how->run_file)  ? how->resume
+                        : rp_train_same_file(path, run->profile) ? TRUE /* not written */
+                                                                 : ours;
 
         if (g_file_test(path, G_FILE_TEST_EXISTS) && !kept)
             g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_EXIST,

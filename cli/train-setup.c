@@ -279,9 +279,9 @@ is_of_these_devices(const RpTrainJob *job, const RpProfile *file, const RpProfil
 /* A run that goes on takes the times that it began with, if its devices are still the same: they
  * decide about the plan, and about whose attention it is. %NULL: there are none. */
 static RpProfile *
-earlier_profile(RpTrainJob *job, RpProbe *probe)
+earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
 {
-    g_autofree char *path = g_build_filename(job->run->output, RP_TRAIN_PROFILE, NULL);
+    g_autofree char *path = g_build_filename(directory, RP_TRAIN_PROFILE, NULL);
     g_autoptr(RpProfile) file = rp_profile_load(path, NULL);
 
     if (file == NULL)
@@ -300,11 +300,29 @@ earlier_profile(RpTrainJob *job, RpProbe *probe)
     return g_steal_pointer(&now);
 }
 
-static RpProfile *
-measure_with(RpTrainJob *job, RpProbe *probe, gboolean resume, const RpMeasureOptions *options,
-             GError **error)
+/* Whether the partition that needs least fits: cuDNN plans more workspace than the built-in one. */
+static gboolean
+may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
 {
-    RpProfile *earlier = resume ? earlier_profile(job, probe) : NULL;
+    g_autoptr(RpProfile) sizes = rp_network_profile(network);
+
+    probe->ops->describe(probe, sizes);
+    const guint64 limit =
+        job->run->device_memory_bytes > 0 ? job->run->device_memory_bytes : sizes->gpu_memory_bytes;
+    /* a plan with all its buffers has links; how fast they are changes no size */
+    sizes->links.h2d_bytes_per_s = 1;
+    sizes->links.d2h_bytes_per_s = 1;
+    g_autoptr(RpPartition) least = rp_partition_least(sizes);
+
+    return limit == 0 ||
+           rp_plan_dispatched_gpu_bytes(sizes, least) + rp_network_constant_bytes(network) <= limit;
+}
+
+static RpProfile *
+measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
+             const RpMeasureOptions *options, GError **error)
+{
+    RpProfile *earlier = earlier_run != NULL ? earlier_profile(job, probe, earlier_run) : NULL;
 
     if (earlier != NULL)
         return earlier;
@@ -312,18 +330,23 @@ measure_with(RpTrainJob *job, RpProbe *probe, gboolean resume, const RpMeasureOp
     RpAttentionChoice fastest;
 
     if (job->run->attention_choice == 0 && job->network.attention == RP_ATTENTION_BUILTIN &&
-        !resume) {
+        earlier_run == NULL) {
         if (!rp_measure_attention(probe, network, job->weights, &fastest, error))
             return NULL;
         job->network.attention = fastest;
         rp_network_free(network);
         network = make_network(job);
+        if (fastest != RP_ATTENTION_BUILTIN && !may_fit(job, probe, network)) {
+            job->network.attention = RP_ATTENTION_BUILTIN;
+            rp_network_free(network);
+            network = make_network(job);
+        }
     }
     return rp_measure_profile(probe, network, job->weights, options, error);
 }
 
 static RpProfile *
-measure_profile(RpTrainJob *job, gboolean resume, GError **error)
+measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
 {
     gboolean terminal = isatty(STDERR_FILENO) == 1;
     Progress progress = {.what = "measuring layers", .begin_us = g_get_monotonic_time()};
@@ -337,7 +360,7 @@ measure_profile(RpTrainJob *job, gboolean resume, GError **error)
     RpProfile *profile = NULL;
 
     if (probe != NULL)
-        profile = measure_with(job, probe, resume, &options, error);
+        profile = measure_with(job, probe, earlier_run, &options, error);
     rp_probe_free(probe);
     if (terminal)
         fputs("\r\033[K", stderr);
@@ -565,7 +588,7 @@ predict(RpTrainJob *job, const RpNetwork *network, GError **error)
 }
 
 gboolean
-rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, gboolean resume, GError **error)
+rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run, GError **error)
 {
     job->run = run;
     job->device_processors = rp_cli_device_processors(run->n_devices);
@@ -575,7 +598,7 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, gboolean resume, GEr
     if (!check_least_size(job, error) || !open_model(job, error) || !open_data(job, error))
         return FALSE;
 
-    job->profile = strcmp(run->profile, "auto") == 0 ? measure_profile(job, resume, error)
+    job->profile = strcmp(run->profile, "auto") == 0 ? measure_profile(job, earlier_run, error)
                                                      : read_profile(job, run->profile, error);
     if (job->profile == NULL)
         return FALSE;

@@ -47,14 +47,15 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
 /**
  * rp_train_job_prepare:
  * @run: borrowed by @job
- * @resume: layer times of the output directory will do, if its devices are still the same
+ * @earlier_run: output directory of the run that goes on, whose layer times will do if devices are
+ *   still the same; %NULL: a new run
  *
  * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
  * the model, plans and simulates. Takes no memory for training.
  *
  * Errors: those of every part; a plan that exceeds a limit of the run file: RP_PLANNER_ERROR_MEMORY
  */
-gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, gboolean resume,
+gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Tokens of a step if no sequence is padded. */

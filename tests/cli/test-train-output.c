@@ -121,7 +121,8 @@ refuses_an_output_that_another_run_writes_to(void **state)
 static void
 overwrites_no_file_that_no_run_wrote(void **state)
 {
-    static const char *const names[] = {"run.yaml", "metrics.jsonl", "training_loss.png"};
+    static const char *const names[] = {"run.yaml", "metrics.jsonl", "profile.json",
+                                        "training_loss.png"};
 
     (void)state;
     succeed(TRAIN "source --set steps=1", "");
