@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "exec/cuda/device-private.h"
+#include "exec/optim/available-memory.h"
 
 #define MAX_THREADS 16
 #ifndef MADV_POPULATE_WRITE
@@ -93,18 +94,6 @@ rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose, guint6
 
 /* ---- touching and pinning ---- */
 
-static guint64
-available_memory(void)
-{
-    g_autofree char *text = NULL;
-    const char *line;
-
-    if (!g_file_get_contents("/proc/meminfo", &text, NULL, NULL) ||
-        (line = strstr(text, "MemAvailable:")) == NULL)
-        return G_MAXUINT64;
-    return g_ascii_strtoull(line + strlen("MemAvailable:"), NULL, 10) * 1024;
-}
-
 /* The owner may be filling the same pages with weights: nothing is changed. */
 static void
 touch(const RpCudaHostArena *arena, const RpCudaSpan *piece)
@@ -136,7 +125,7 @@ fail_pin(RpCudaHostArena *arena, const RpCudaSpan *piece, cudaError_t status)
                     "): cudaHostRegister: %s; available: %" G_GUINT64_FORMAT
                     " bytes, lock limit (ulimit -l): %s; free some memory or raise the limit",
                     piece->bytes, piece->offset, arena->bytes, cudaGetErrorString(status),
-                    available_memory(), lock_limit);
+                    rp_available_memory(), lock_limit);
     pthread_mutex_unlock(&arena->lock);
     atomic_fetch_add(&arena->n_failed, 1);
 }
@@ -227,9 +216,9 @@ join_threads(RpCudaHostArena *arena)
 static gboolean
 check_memory(guint64 bytes, GError **error)
 {
-    const guint64 available = available_memory();
+    const guint64 available = rp_available_memory();
 
-    if (bytes <= available)
+    if (available == 0 || bytes <= available) /* 0: nobody knows */
         return TRUE;
     g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
                 "host memory: %" G_GUINT64_FORMAT " bytes are needed, %" G_GUINT64_FORMAT

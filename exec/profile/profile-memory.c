@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/units.h"
+#include "exec/optim/available-memory.h"
 #include "exec/optim/optimizer.h"
 #include "exec/profile/measure.h"
 
@@ -13,7 +14,7 @@
 #define LEAST_BUFFER_BYTES (64 * RP_MIB)
 #define THREAD_BYTES (256 * RP_MIB) /* no cache that a thread has to itself holds so much */
 #define MOST_OPTIMIZER_BYTES (8 * RP_GIB)
-#define MEMORY_SHARE 8 /* of what is free */
+#define MEMORY_SHARE 8 /* of what is available */
 #define TILE 65536
 #define GRANULE_BYTES 4096
 #define TRAFFIC_BYTES 24 /* of a parameter's state; gradient and weight are added */
@@ -135,9 +136,9 @@ optimizer_parameters(const RpNetwork *network, guint n_threads)
 {
     const gsize each = TRAFFIC_BYTES / 2 + rp_dtype_size(rp_network_options(network)->dtype);
     const guint64 all = rp_weights_elements(rp_network_weights(network));
-    const guint64 free_bytes = (guint64)sysconf(_SC_AVPHYS_PAGES) * (guint64)sysconf(_SC_PAGESIZE);
+    const guint64 available = rp_available_memory();
     const guint64 bytes =
-        MIN(n_threads * THREAD_BYTES, MIN(MOST_OPTIMIZER_BYTES, free_bytes / MEMORY_SHARE));
+        MIN(n_threads * THREAD_BYTES, MIN(MOST_OPTIMIZER_BYTES, available / MEMORY_SHARE));
 
     return (gsize)MAX(1, MIN(all, MAX(bytes, LEAST_BUFFER_BYTES) / each));
 }

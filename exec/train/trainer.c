@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/verify.h"
+#include "exec/optim/available-memory.h"
 
 G_DEFINE_QUARK(rp - trainer - error - quark, rp_trainer_error)
 
@@ -10,18 +11,6 @@ G_DEFINE_QUARK(rp - trainer - error - quark, rp_trainer_error)
 #define SIZING_ITERATIONS 3
 /* How often a caller that waits for a loss looks whether the engine still runs. */
 #define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
-
-static guint64
-available_memory(void)
-{
-    g_autofree char *text = NULL;
-    const char *line;
-
-    if (!g_file_get_contents("/proc/meminfo", &text, NULL, NULL) ||
-        (line = strstr(text, "MemAvailable:")) == NULL)
-        return 0;
-    return g_ascii_strtoull(line + strlen("MemAvailable:"), NULL, 10) * 1024;
-}
 
 static gboolean
 check_options(const RpTrainerOptions *options, GError **error)
@@ -44,7 +33,8 @@ static gboolean
 check_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const RpPlan *plan,
              GError **error)
 {
-    guint64 host = options->host_memory_bytes > 0 ? options->host_memory_bytes : available_memory();
+    guint64 host =
+        options->host_memory_bytes > 0 ? options->host_memory_bytes : rp_available_memory();
     guint64 devices = 0;
     gboolean fits;
 
