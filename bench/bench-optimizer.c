@@ -15,11 +15,13 @@
 #include <sys/mman.h>
 
 #include "exec/optim/optimizer.h"
+#include "exec/optim/sums.h"
 
 #define ROUNDS 40
-#define MAX_THREADS 2
 #define FUSED_BYTES 28 /* a parameter: gradient 2, state 12 read and 12 written, weight 2 */
 #define LEAN_BYTES 32  /* 26 without the weight; then 4 read, 2 written */
+#define ACCUMULATE_BYTES 6
+#define COPY_BYTES 6 /* of gradients or weights: 2 and 4 */
 
 typedef struct {
     gsize n;
@@ -30,7 +32,18 @@ typedef struct {
     float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
 } Bench;
 
-typedef enum { MEMCPY, STREAM, IN_PLACE, FUSED, LEAN, SUM_SQUARES, N_WHATS } What;
+typedef enum {
+    MEMCPY,
+    STREAM,
+    IN_PLACE,
+    FUSED,
+    LEAN,
+    SUM_SQUARES,
+    ACCUMULATE,
+    COPY_GRADIENTS,
+    COPY_WEIGHTS,
+    N_WHATS
+} What;
 
 static void
 memcpy_share(gsize first, gsize n, gpointer data)
@@ -65,8 +78,15 @@ in_place_share(gsize first, gsize n, gpointer data)
 static double
 bytes_of(const Bench *bench, What what)
 {
-    const double bytes[N_WHATS] = {[MEMCPY] = 16,         [STREAM] = 16,       [IN_PLACE] = 32,
-                                   [FUSED] = FUSED_BYTES, [LEAN] = LEAN_BYTES, [SUM_SQUARES] = 2};
+    const double bytes[N_WHATS] = {[MEMCPY] = 16,
+                                   [STREAM] = 16,
+                                   [IN_PLACE] = 32,
+                                   [FUSED] = FUSED_BYTES,
+                                   [LEAN] = LEAN_BYTES,
+                                   [SUM_SQUARES] = 2,
+                                   [ACCUMULATE] = ACCUMULATE_BYTES,
+                                   [COPY_GRADIENTS] = COPY_BYTES,
+                                   [COPY_WEIGHTS] = COPY_BYTES};
     return bytes[what] * (double)bench->n;
 }
 
@@ -94,6 +114,18 @@ run(Bench *bench, RpPool *pool, What what)
         return;
     case SUM_SQUARES:
         rp_optimizer_sum_squares(bench->optimizer, bench->gradient, RP_NUMBER_BF16, bench->n);
+        return;
+    case ACCUMULATE:
+        rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->published,
+                           bench->gradient, RP_NUMBER_BF16, bench->n);
+        return;
+    case COPY_GRADIENTS:
+        rp_sums_widen(pool, rp_optimizer_ops(bench->optimizer), bench->gradient, RP_NUMBER_BF16,
+                      bench->words, bench->n);
+        return;
+    case COPY_WEIGHTS:
+        rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n, bench->published,
+                                   RP_NUMBER_BF16);
         return;
     default:
         rp_optimizer_layer_apply(bench->optimizer, bench->layer, &step);
@@ -157,8 +189,9 @@ fill(Bench *bench, RpPool *pool)
 static void
 compare(Bench *bench, RpPool *pool)
 {
-    static const char *const names[N_WHATS] = {"memcpy", "streaming copy", "in place",
-                                               "fused",  "lean",           "sum of squares"};
+    static const char *const names[N_WHATS] = {"memcpy",     "streaming copy", "in place",
+                                               "fused",      "lean",           "sum of squares",
+                                               "accumulate", "copy gradients", "copy weights"};
     double best[8][N_WHATS] = {{0}};
     const RpAdamwOps *const *variants = rp_adamw_variants();
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
@@ -203,7 +236,7 @@ main(int argc, char **argv)
     printf("%zu MiB of state, bf16 gradients and weights; fastest of %d, measured\n",
            (gsize)(rp_optimizer_state_bytes(bench.n) >> 20), ROUNDS);
     printf("threads what            variant     GB/s  Mparameters/s  of best\n");
-    for (guint n_threads = 1; n_threads <= MIN(MAX_THREADS, g_get_num_processors()); n_threads++) {
+    for (guint n_threads = 1; n_threads <= g_get_num_processors(); n_threads *= 2) {
         GError *error = NULL;
         g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
         die_of(error);

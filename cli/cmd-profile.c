@@ -335,6 +335,11 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     rp_json_int(json, "optimizer_threads", subject->optimizer_threads);
     rp_json_double(json, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 0);
     rp_json_double(json, "norm_parameters_per_s", profile->norm_parameters_per_s, 0);
+    rp_json_double(json, "accumulate_parameters_per_s", profile->accumulate_parameters_per_s, 0);
+    rp_json_double(json, "gradient_copy_parameters_per_s", profile->gradient_copy_parameters_per_s,
+                   0);
+    rp_json_double(json, "parameter_copy_parameters_per_s",
+                   profile->parameter_copy_parameters_per_s, 0);
     if (profile->gpu_memory_bytes > 0)
         rp_json_int(json, "gpu_memory_bytes", (gint64)profile->gpu_memory_bytes);
     json_builder_end_object(json);
@@ -353,10 +358,13 @@ print_rates(const Subject *subject, const RpProfile *profile)
     if (links->gpus_per_root > 0)
         printf("%u devices share %.1f GB/s in each direction\n", links->gpus_per_root,
                links->root_bytes_per_s / 1e9);
-    printf("optimizer: %.0f x 10^6 parameters/s, their norm %.0f, on %u thread%s; %u device%s",
-           profile->optimizer_parameters_per_s / 1e6, profile->norm_parameters_per_s / 1e6,
-           subject->optimizer_threads, subject->optimizer_threads == 1 ? "" : "s", profile->gpus,
-           profile->gpus == 1 ? "" : "s");
+    printf(
+        "optimizer: %.0f x 10^6 parameters/s, their norm %.0f, sums of rounds %.0f, copies of "
+        "gradients %.0f, of weights %.0f, on %u thread%s; %u device%s",
+        profile->optimizer_parameters_per_s / 1e6, profile->norm_parameters_per_s / 1e6,
+        profile->accumulate_parameters_per_s / 1e6, profile->gradient_copy_parameters_per_s / 1e6,
+        profile->parameter_copy_parameters_per_s / 1e6, subject->optimizer_threads,
+        subject->optimizer_threads == 1 ? "" : "s", profile->gpus, profile->gpus == 1 ? "" : "s");
     if (profile->processors > 0)
         printf(" on %u processor%s\n", profile->processors, profile->processors == 1 ? "" : "s");
     else

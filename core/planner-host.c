@@ -82,10 +82,25 @@ begin_host_task(RpPlanner *planner, RpTaskKind kind, guint32 layer, guint32 iter
     planner->task.iteration = iteration;
 }
 
+/* Memory traffic of a fused step that takes as long as a pass over @parameters at @parameters_per_s
+ * does, bytes. */
 static guint64
-copy_bytes(const RpPlanner *planner)
+bytes_at_rate(const RpPlanner *planner, guint64 parameters, double parameters_per_s)
 {
-    return FP32_BYTES + rp_profile_element_bytes(planner->profile);
+    const guint64 element = rp_profile_element_bytes(planner->profile);
+    const double traffic = (double)(STATE_TRAFFIC + 2 * element);
+
+    return (guint64)((double)parameters * traffic * planner->profile->optimizer_parameters_per_s /
+                     parameters_per_s);
+}
+
+/* Of a copy between the network's storage and fp32. @parameters_per_s: measured, or 0 */
+static guint64
+copy_bytes(const RpPlanner *planner, guint64 parameters, double parameters_per_s)
+{
+    if (parameters_per_s > 0)
+        return bytes_at_rate(planner, parameters, parameters_per_s);
+    return (FP32_BYTES + rp_profile_element_bytes(planner->profile)) * parameters;
 }
 
 static void
@@ -96,7 +111,8 @@ append_parameter_copy(RpPlanner *planner, guint layer, guint32 iteration)
     if (state->gradients == RP_NONE)
         return;
     begin_host_task(planner, RP_TASK_PARAMETER_COPY, layer, iteration);
-    planner->task.bytes = copy_bytes(planner) * parameters_of(planner, layer);
+    planner->task.bytes = copy_bytes(planner, parameters_of(planner, layer),
+                                     planner->profile->parameter_copy_parameters_per_s);
     rp_planner_access(planner, state->optimizer, RP_ACCESS_READ, RP_ROLE_HOST, 0);
     rp_planner_access(planner, state->weights[0], RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
     rp_planner_end_task(planner);
@@ -111,22 +127,22 @@ append_gradient_copies(RpPlanner *planner, guint32 iteration)
         if (state->gradients == RP_NONE)
             continue;
         begin_host_task(planner, RP_TASK_GRADIENT_COPY, l, iteration);
-        planner->task.bytes = copy_bytes(planner) * planner->profile->layers[l].gradient_bytes /
-                              rp_profile_element_bytes(planner->profile);
+        planner->task.bytes = copy_bytes(planner,
+                                         planner->profile->layers[l].gradient_bytes /
+                                             rp_profile_element_bytes(planner->profile),
+                                         planner->profile->gradient_copy_parameters_per_s);
         rp_planner_access(planner, state->gradients, RP_ACCESS_READ, RP_ROLE_HOST, 0);
         rp_planner_access(planner, state->copied, RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
         rp_planner_end_task(planner);
     }
 }
 
-/* Memory traffic of a fused step that takes as long as the pass over all gradients does, bytes. A
- * matrix that is tied counts twice: two gradients are read. */
+/* Of the pass over all gradients. A matrix that is tied counts twice: two gradients are read. */
 static guint64
 norm_bytes(const RpPlanner *planner)
 {
     const RpProfile *profile = planner->profile;
     const guint64 element = rp_profile_element_bytes(profile);
-    const double traffic = (double)(STATE_TRAFFIC + 2 * element);
     guint64 parameters = 0;
 
     if (profile->norm_parameters_per_s <= 0)
@@ -134,8 +150,7 @@ norm_bytes(const RpPlanner *planner)
     for (guint l = 0; l < profile->n_layers; l++)
         if (planner->layers[l].gradients != RP_NONE)
             parameters += profile->layers[l].gradient_bytes / element;
-    return (guint64)((double)parameters * traffic * profile->optimizer_parameters_per_s /
-                     profile->norm_parameters_per_s);
+    return bytes_at_rate(planner, parameters, profile->norm_parameters_per_s);
 }
 
 /* Every gradient of the iteration is home: the global norm is known from here on. */
@@ -240,6 +255,17 @@ download_all(RpPlanner *planner)
         rp_planner_download_gradients(planner, g, TRUE);
 }
 
+static guint64
+accumulate_bytes(const RpPlanner *planner, guint64 gradient_bytes)
+{
+    const double rate = planner->profile->accumulate_parameters_per_s;
+
+    if (rate > 0)
+        return bytes_at_rate(planner, gradient_bytes / rp_profile_element_bytes(planner->profile),
+                             rate);
+    return ACCUMULATE_BYTES * gradient_bytes;
+}
+
 static void
 append_accumulate(RpPlanner *planner, guint g, guint32 stage)
 {
@@ -251,7 +277,7 @@ append_accumulate(RpPlanner *planner, guint g, guint32 stage)
                           RP_NONE);
     planner->task.iteration = device->leaving_iteration;
     planner->task.round = (guint16)device->leaving_round;
-    planner->task.bytes = ACCUMULATE_BYTES * planner->stages[stage].gradient_bytes;
+    planner->task.bytes = accumulate_bytes(planner, planner->stages[stage].gradient_bytes);
     rp_planner_access(planner, device->staging, RP_ACCESS_READ, RP_ROLE_STAGING, 0);
     for (guint l = layers.first; l < layers.first + layers.count; l++)
         rp_planner_access(planner, planner->layers[l].gradients, RP_ACCESS_READ | RP_ACCESS_WRITE,

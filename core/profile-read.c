@@ -34,7 +34,12 @@ static const char *const link_keys[] = {
     "hop_ms",        "copy_latency_ms", "h2d_gb_per_s",  "d2h_gb_per_s",
     "host_gb_per_s", "root_gb_per_s",   "gpus_per_root", NULL};
 static const char *const micro_batch_keys[] = {"sequences", "tokens_per_sequence", NULL};
-static const char *const optimizer_keys[] = {"parameters_per_s", "norm_parameters_per_s", NULL};
+static const char *const optimizer_keys[] = {"parameters_per_s",
+                                             "norm_parameters_per_s",
+                                             "accumulate_parameters_per_s",
+                                             "gradient_copy_parameters_per_s",
+                                             "parameter_copy_parameters_per_s",
+                                             NULL};
 static const char *const layer_keys[] = {"kind",
                                          "name",
                                          "count",
@@ -124,17 +129,22 @@ static gboolean
 read_optimizer(const RpSection *top, RpProfile *profile)
 {
     g_auto(RpSection) section = {0};
+    double *const rates[] = {&profile->optimizer_parameters_per_s, &profile->norm_parameters_per_s,
+                             &profile->accumulate_parameters_per_s,
+                             &profile->gradient_copy_parameters_per_s,
+                             &profile->parameter_copy_parameters_per_s};
     gboolean found;
 
+    G_STATIC_ASSERT(G_N_ELEMENTS(rates) + 1 == G_N_ELEMENTS(optimizer_keys));
     if (!rp_section_open(top, "optimizer", &section, &found))
         return FALSE;
-    return !found ||
-           (rp_section_check_keys(&section, optimizer_keys) &&
-            rp_section_number(&section, "parameters_per_s", 1e6, 1e15,
-                              "parameters/s from 1e6 to 1e15",
-                              &profile->optimizer_parameters_per_s) &&
-            rp_section_number(&section, "norm_parameters_per_s", 1e6, 1e15,
-                              "parameters/s from 1e6 to 1e15", &profile->norm_parameters_per_s));
+    if (found && !rp_section_check_keys(&section, optimizer_keys))
+        return FALSE;
+    for (gsize i = 0; found && i < G_N_ELEMENTS(rates); i++)
+        if (!rp_section_number(&section, optimizer_keys[i], 1e6, 1e15,
+                               "parameters/s from 1e6 to 1e15", rates[i]))
+            return FALSE;
+    return TRUE;
 }
 
 static gboolean

@@ -211,4 +211,7 @@ const RpAdamwOps rp_adamw_avx2 = {
     .step = step,
     .publish = publish,
     .sum_squares = sum_squares,
+    .add = add,
+    .accumulate = accumulate,
+    .widen = widen,
 };

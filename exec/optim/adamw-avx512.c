@@ -248,4 +248,7 @@ const RpAdamwOps rp_adamw_avx512 = {
     .step = step,
     .publish = publish,
     .sum_squares = sum_squares,
+    .add = add,
+    .accumulate = accumulate,
+    .widen = widen,
 };

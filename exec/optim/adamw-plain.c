@@ -71,4 +71,7 @@ const RpAdamwOps rp_adamw_plain = {
     .step = step,
     .publish = publish,
     .sum_squares = sum_squares,
+    .add = add,
+    .accumulate = accumulate,
+    .widen = widen,
 };

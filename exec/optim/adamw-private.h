@@ -8,6 +8,7 @@
 #include <math.h>
 
 #define RP_SUM_LANES 32
+#define RP_WIDEN_PIECE ((gsize)2048)
 
 extern const RpAdamwOps rp_adamw_plain;
 extern const RpAdamwOps rp_adamw_avx2;

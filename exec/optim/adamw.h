@@ -73,6 +73,15 @@ typedef struct {
      * 32nd value from l on, then the lanes are added in order. Infinite or NaN if and only if a
      * value is. */
     double (*sum_squares)(const void *values, RpNumber number, gsize n);
+
+    /* @sum[i] = @a[i] + @b[i], in fp32. The arrays do not overlap, here and below. */
+    void (*add)(const void *a, const void *b, RpNumber number, float *sum, gsize n);
+
+    /* @a[i] = round(@a[i] + @b[i]), added in fp32 and rounded once. */
+    void (*accumulate)(void *a, const void *b, RpNumber number, gsize n);
+
+    /* @wide[i] = @values[i]. */
+    void (*widen)(const void *values, RpNumber number, float *wide, gsize n);
 } RpAdamwOps;
 
 /* Every variant built in, the fastest first, then NULL; ask supported() before use. */

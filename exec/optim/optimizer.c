@@ -4,8 +4,6 @@
 #include <math.h>
 #include <sys/mman.h>
 
-#include "exec/optim/sums.h"
-
 #define PAGE ((guint64)4096)
 #define HUGE_PAGE ((guint64)2 << 20)
 /* Shares end at so many parameters: whole pages, and enough work to wake a thread for. */
@@ -105,7 +103,7 @@ sum_block_of_sum(const SumJob *job, gsize first, gsize n)
 
     for (gsize i = first; i < first + n; i += PIECE) {
         const gsize length = MIN(first + n - i, PIECE);
-        rp_sums_add(job->values + i * size, job->added + i * size, job->number, piece, length);
+        job->ops->add(job->values + i * size, job->added + i * size, job->number, piece, length);
         sum += job->ops->sum_squares(piece, RP_NUMBER_FP32, length);
     }
     return sum;
@@ -323,7 +321,7 @@ step_with_sum(const StepJob *job, const RpAdamwFactors *factors, gsize first, gs
         const gsize length = MIN(first + n - i, PIECE);
         const gsize offset = (i - step->first) * size;
         RpAdamwArrays arrays = arrays_at(job, i);
-        rp_sums_add(gradient + offset, added + offset, step->gradient_number, piece, length);
+        job->ops->add(gradient + offset, added + offset, step->gradient_number, piece, length);
         arrays.gradient = piece;
         arrays.gradient_number = RP_NUMBER_FP32;
         job->ops->step(factors, &arrays, length);

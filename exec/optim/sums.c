@@ -1,72 +1,47 @@
-/* One loop for each storage, so that a compiler can vectorise them. */
 #include "exec/optim/sums.h"
 
-G_ALWAYS_INLINE static inline void
-add_loop(const void *restrict a, const void *restrict b, RpNumber number, float *restrict sum,
-         gsize n)
+/* Shares end at so many values: whole pages, and enough work to wake a thread for. */
+#define GRANULE ((gsize)16384)
+
+typedef struct {
+    const RpAdamwOps *ops;
+    const char *from;
+    char *to;
+    RpNumber number;
+} Job;
+
+static void
+accumulate_share(gsize first, gsize n, gpointer data)
 {
-    for (gsize i = 0; i < n; i++)
-        sum[i] = rp_number_get(number, a, i) + rp_number_get(number, b, i);
+    const Job *job = data;
+    const gsize offset = first * rp_number_bytes(job->number);
+
+    job->ops->accumulate(job->to + offset, job->from + offset, job->number, n);
 }
 
 void
-rp_sums_add(const void *a, const void *b, RpNumber number, float *sum, gsize n)
+rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, void *sum, const void *added,
+                   RpNumber number, gsize n)
 {
-    switch (number) {
-    case RP_NUMBER_FP32:
-        add_loop(a, b, RP_NUMBER_FP32, sum, n);
-        break;
-    case RP_NUMBER_BF16:
-        add_loop(a, b, RP_NUMBER_BF16, sum, n);
-        break;
-    case RP_NUMBER_FP16:
-        add_loop(a, b, RP_NUMBER_FP16, sum, n);
-        break;
-    }
+    Job job = {.ops = ops, .from = added, .to = sum, .number = number};
+
+    rp_pool_run(pool, 0, n, GRANULE, accumulate_share, &job);
 }
 
-G_ALWAYS_INLINE static inline void
-accumulate_loop(void *restrict a, const void *restrict b, RpNumber number, gsize n)
+static void
+widen_share(gsize first, gsize n, gpointer data)
 {
-    for (gsize i = 0; i < n; i++)
-        rp_number_set(number, a, i, rp_number_get(number, a, i) + rp_number_get(number, b, i));
+    const Job *job = data;
+
+    job->ops->widen(job->from + first * rp_number_bytes(job->number), job->number,
+                    (float *)(void *)job->to + first, n);
 }
 
 void
-rp_sums_accumulate(void *a, const void *b, RpNumber number, gsize n)
+rp_sums_widen(RpPool *pool, const RpAdamwOps *ops, const void *values, RpNumber number, float *wide,
+              gsize n)
 {
-    switch (number) {
-    case RP_NUMBER_FP32:
-        accumulate_loop(a, b, RP_NUMBER_FP32, n);
-        break;
-    case RP_NUMBER_BF16:
-        accumulate_loop(a, b, RP_NUMBER_BF16, n);
-        break;
-    case RP_NUMBER_FP16:
-        accumulate_loop(a, b, RP_NUMBER_FP16, n);
-        break;
-    }
-}
+    Job job = {.ops = ops, .from = values, .to = (char *)(void *)wide, .number = number};
 
-G_ALWAYS_INLINE static inline void
-widen_loop(const void *restrict a, RpNumber number, float *restrict y, gsize n)
-{
-    for (gsize i = 0; i < n; i++)
-        y[i] = rp_number_get(number, a, i);
-}
-
-void
-rp_sums_widen(const void *a, RpNumber number, float *y, gsize n)
-{
-    switch (number) {
-    case RP_NUMBER_FP32:
-        widen_loop(a, RP_NUMBER_FP32, y, n);
-        break;
-    case RP_NUMBER_BF16:
-        widen_loop(a, RP_NUMBER_BF16, y, n);
-        break;
-    case RP_NUMBER_FP16:
-        widen_loop(a, RP_NUMBER_FP16, y, n);
-        break;
-    }
+    rp_pool_run(pool, 0, n, GRANULE, widen_share, &job);
 }

@@ -1,15 +1,28 @@
 /**
- * Elementwise sums of gradients in any storage. In fp32, rounded once; on the calling thread.
+ * Sums and copies of gradients in any storage, on the threads of a pool. The bits of the result
+ * depend on neither the variant nor the threads.
  */
 #pragma once
 
-#include "exec/optim/number.h"
+#include "exec/optim/adamw.h"
+#include "exec/optim/pool.h"
 
-/* sum[i] = a[i] + b[i] */
-void rp_sums_add(const void *a, const void *b, RpNumber number, float *sum, gsize n);
+/**
+ * rp_sums_accumulate:
+ * @pool: (nullable): threads to use
+ * @ops: variant
+ *
+ * @sum[i] = round(@sum[i] + @added[i]) for @n values; in fp32, rounded once.
+ */
+void rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, void *sum, const void *added,
+                        RpNumber number, gsize n);
 
-/* a[i] = round(a[i] + b[i]) */
-void rp_sums_accumulate(void *a, const void *b, RpNumber number, gsize n);
-
-/* y[i] = a[i] */
-void rp_sums_widen(const void *a, RpNumber number, float *y, gsize n);
+/**
+ * rp_sums_widen:
+ * @pool: (nullable): threads to use
+ * @ops: variant
+ *
+ * @wide[i] = @values[i] for @n values.
+ */
+void rp_sums_widen(RpPool *pool, const RpAdamwOps *ops, const void *values, RpNumber number,
+                   float *wide, gsize n);

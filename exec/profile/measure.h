@@ -85,7 +85,8 @@ gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads
                                 double *bytes_per_s, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode,
- * on the threads that a run gives it; RpProfile.norm_parameters_per_s. One measurement. */
+ * on the threads that a run gives it; and the rates of the other passes: norm, sums of rounds,
+ * copies of gradients and of weights. One measurement. */
 gboolean rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *profile,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -9,7 +9,7 @@
 #include "exec/model/kernels.h"
 
 /* Parts that run in turn, at most, and how often in one go. */
-#define RP_PROBE_MAX_PARTS 4
+#define RP_PROBE_MAX_PARTS 5
 #define RP_PROBE_MAX_REPEATS 16
 
 typedef struct _RpProbe RpProbe;

@@ -8,6 +8,7 @@
 #include "core/units.h"
 #include "exec/optim/available-memory.h"
 #include "exec/optim/optimizer.h"
+#include "exec/optim/sums.h"
 #include "exec/profile/measure.h"
 
 #define CACHES 4 /* how much larger than the largest cache a buffer is */
@@ -18,6 +19,9 @@
 #define TILE 65536
 #define GRANULE_BYTES 4096
 #define TRAFFIC_BYTES 24 /* of a parameter's state; gradient and weight are added */
+
+/* The passes over a run's gradients and weights, in the order in which they are measured. */
+typedef enum { NORM, STEP, ACCUMULATE, GRADIENT_COPY, PARAMETER_COPY, N_PASSES } Pass;
 
 gsize
 rp_measure_buffer_bytes(gsize most)
@@ -84,6 +88,8 @@ typedef struct {
     RpOptimizer *optimizer;
     RpOptimizerLayer *layer;
     RpOptimizerStep step;
+    RpPool *pool;
+    float *copied; /* a gradient's copy */
 } Update;
 
 static void
@@ -104,13 +110,69 @@ apply_step(gpointer data)
     rp_optimizer_layer_finish(update->layer);
 }
 
-/* @times: (out): of the norm and of the step */
+/* Into what the next step overwrites. */
+static void
+accumulate(gpointer data)
+{
+    const Update *update = data;
+
+    rp_sums_accumulate(update->pool, rp_optimizer_ops(update->optimizer), update->step.published,
+                       update->step.gradient, update->step.gradient_number,
+                       update->step.n_parameters);
+}
+
+static void
+copy_gradient(gpointer data)
+{
+    const Update *update = data;
+
+    rp_sums_widen(update->pool, rp_optimizer_ops(update->optimizer), update->step.gradient,
+                  update->step.gradient_number, update->copied, update->step.n_parameters);
+}
+
+static void
+copy_parameters(gpointer data)
+{
+    const Update *update = data;
+
+    rp_optimizer_layer_publish(update->optimizer, update->layer, 0, update->step.n_parameters,
+                               update->step.published, update->step.published_number);
+}
+
+/* The arrays of a run for @n parameters. */
+typedef struct {
+    void *gradient, *published;
+    float *copied;
+} Arrays;
+
+static void
+arrays_clear(Arrays *arrays)
+{
+    free(arrays->gradient);
+    free(arrays->published);
+    free(arrays->copied);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Arrays, arrays_clear)
+
 static gboolean
-measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, void *gradient,
-               void *published, RpTimes *times, GError **error)
+take_arrays(Arrays *arrays, gsize n, gsize size, GError **error)
+{
+    return (arrays->gradient = rp_measure_take(n * size, error)) != NULL &&
+           (arrays->published = rp_measure_take(n * size, error)) != NULL &&
+           (arrays->copied = rp_measure_take(n * sizeof(float), error)) != NULL;
+}
+
+/* @times: (out): of each Pass */
+static gboolean
+measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, const Arrays *arrays,
+               RpTimes *times, GError **error)
 {
     static const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
-    static const RpProbePart parts[] = {sum_squares, apply_step};
+    static const RpProbePart parts[N_PASSES] = {[NORM] = sum_squares,
+                                                [STEP] = apply_step,
+                                                [ACCUMULATE] = accumulate,
+                                                [GRADIENT_COPY] = copy_gradient,
+                                                [PARAMETER_COPY] = copy_parameters};
     g_autoptr(RpOptimizer) optimizer = rp_optimizer_new(&adamw, NULL, pool, error);
     g_autoptr(RpOptimizerLayer) layer =
         optimizer ? rp_optimizer_layer_new(optimizer, n, NULL, 0, error) : NULL;
@@ -122,10 +184,12 @@ measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, voi
                      .step = {.learning_rate = 1e-3,
                               .gradient_scale = 1,
                               .n_parameters = n,
-                              .gradient = gradient,
-                              .published = published,
+                              .gradient = arrays->gradient,
+                              .published = arrays->published,
                               .gradient_number = number,
-                              .published_number = number}};
+                              .published_number = number},
+                     .pool = pool,
+                     .copied = arrays->copied};
     return rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error);
 }
 
@@ -134,7 +198,8 @@ measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, voi
 static gsize
 optimizer_parameters(const RpNetwork *network, guint n_threads)
 {
-    const gsize each = TRAFFIC_BYTES / 2 + rp_dtype_size(rp_network_options(network)->dtype);
+    const gsize each =
+        TRAFFIC_BYTES / 2 + sizeof(float) + 2 * rp_dtype_size(rp_network_options(network)->dtype);
     const guint64 all = rp_weights_elements(rp_network_weights(network));
     const guint64 available = rp_available_memory();
     const guint64 bytes =
@@ -166,28 +231,24 @@ rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *
     const gsize size = rp_number_bytes(number);
     const RpPoolOptions pool_options = {.n_threads = measurer->options->optimizer_threads};
     const gsize n = optimizer_parameters(network, pool_options.n_threads);
-    RpPool *pool = NULL;
-    RpTimes times[2];
+    g_autoptr(RpPool) pool = NULL;
+    g_auto(Arrays) arrays = {0};
+    RpTimes times[N_PASSES];
 
     if (pool_options.n_threads > 1) {
         pool = rp_pool_new(&pool_options, error);
         if (pool == NULL)
             return FALSE;
     }
-    void *gradient = rp_measure_take(n * size, error);
-    void *published = gradient ? rp_measure_take(n * size, error) : NULL;
-    gboolean measured = FALSE;
-
-    if (published != NULL) {
-        fill_gradient(rp_network_options(network)->dtype, gradient, n);
-        measured = measure_update(measurer, pool, number, n, gradient, published, times, error);
-    }
-    free(gradient);
-    free(published);
-    rp_pool_free(pool);
-    if (measured) {
-        profile->norm_parameters_per_s = rp_times_rate(&times[0], (double)n);
-        profile->optimizer_parameters_per_s = rp_times_rate(&times[1], (double)n);
-    }
-    return measured;
+    if (!take_arrays(&arrays, n, size, error))
+        return FALSE;
+    fill_gradient(rp_network_options(network)->dtype, arrays.gradient, n);
+    if (!measure_update(measurer, pool, number, n, &arrays, times, error))
+        return FALSE;
+    profile->norm_parameters_per_s = rp_times_rate(&times[NORM], (double)n);
+    profile->optimizer_parameters_per_s = rp_times_rate(&times[STEP], (double)n);
+    profile->accumulate_parameters_per_s = rp_times_rate(&times[ACCUMULATE], (double)n);
+    profile->gradient_copy_parameters_per_s = rp_times_rate(&times[GRADIENT_COPY], (double)n);
+    profile->parameter_copy_parameters_per_s = rp_times_rate(&times[PARAMETER_COPY], (double)n);
+    return TRUE;
 }

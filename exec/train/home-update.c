@@ -13,24 +13,7 @@
 #include "exec/optim/sums.h"
 #include "exec/train/home-private.h"
 
-#define GRANULE ((gsize)16384)
-
 /* ---- sums of rounds ---- */
-
-typedef struct {
-    guint8 *sum;
-    const guint8 *added;
-    RpNumber number;
-} AccumulateJob;
-
-static void
-accumulate_share(gsize first, gsize n, gpointer data)
-{
-    const AccumulateJob *job = data;
-    const gsize offset = first * rp_number_bytes(job->number);
-
-    rp_sums_accumulate(job->sum + offset, job->added + offset, job->number, n);
-}
 
 static const RpBackendAccess *
 find_role(const RpBackendTask *task, RpAccessRole role)
@@ -53,9 +36,9 @@ accumulate(RpHome *home, const RpBackendTask *task)
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
         const RpHomeLayer *layer = &home->layers[l];
         const guint64 n = layer->own + layer->tied;
-        AccumulateJob job = {.sum = layer->gradients, .added = staging, .number = home->number};
 
-        rp_pool_run(home->accumulate_pool, 0, n, GRANULE, accumulate_share, &job);
+        rp_sums_accumulate(home->accumulate_pool, rp_optimizer_ops(home->optimizer),
+                           layer->gradients, staging, home->number, n);
         staging += n * home->element_bytes;
     }
 }
@@ -186,29 +169,14 @@ step(RpHome *home, const RpBackendTask *task)
     rp_optimizer_layer_finish(of->state);
 }
 
-typedef struct {
-    const guint8 *gradients;
-    float *copied;
-    RpNumber number;
-} WidenJob;
-
-static void
-widen_share(gsize first, gsize n, gpointer data)
-{
-    const WidenJob *job = data;
-
-    rp_sums_widen(job->gradients + first * rp_number_bytes(job->number), job->number,
-                  job->copied + first, n);
-}
-
 static void
 copy_gradients(RpHome *home, guint layer)
 {
     const RpHomeLayer *of = &home->layers[layer];
-    WidenJob job = {.gradients = of->gradients, .copied = of->copied, .number = home->number};
 
     g_assert(of->copied != NULL);
-    rp_pool_run(home->pool, 0, of->own + of->tied, GRANULE, widen_share, &job);
+    rp_sums_widen(home->pool, rp_optimizer_ops(home->optimizer), of->gradients, home->number,
+                  of->copied, of->own + of->tied);
 }
 
 static void

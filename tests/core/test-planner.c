@@ -104,6 +104,36 @@ uploads_every_forward_and_backward_stage_once_a_round(void **state)
     assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 14 * 10 * RP_MIB);
 }
 
+/* Tasks of the host count in bytes that the optimizer moves, 28 a parameter at its rate: what
+ * passes at another rate counts as many as take that long. */
+static void
+passes_of_the_host_take_the_time_that_was_measured(void **state)
+{
+    const guint64 parameters = 10 * RP_MIB / 2;
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+
+    (void)state;
+    options.round = 4;
+    options.consistency = RP_CONSISTENCY_BLOCKING;
+    for (int measured = 0; measured < 2; measured++) {
+        profile->norm_parameters_per_s = measured ? 8e9 : 0;
+        profile->accumulate_parameters_per_s = measured ? 7e9 : 0;
+        profile->gradient_copy_parameters_per_s = measured ? 4e9 : 0;
+        profile->parameter_copy_parameters_per_s = measured ? 2e9 : 0;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+        /* without: twice read and once written; 2 and 4 bytes */
+        assert_int_equal(sum_bytes(plan, RP_TASK_BARRIER, 0), measured ? parameters * 28 / 8 : 0);
+        assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 0),
+                         measured ? parameters * 28 / 7 : parameters * 6);
+        assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_COPY, 0),
+                         measured ? parameters * 28 / 4 : parameters * 6);
+        assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_COPY, 0),
+                         measured ? parameters * 28 / 2 : parameters * 6);
+    }
+}
+
 static void
 bound_weights_travel_once_an_iteration(void **state)
 {
@@ -320,6 +350,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uploads_every_forward_and_backward_stage_once_a_round),
+        cmocka_unit_test(passes_of_the_host_take_the_time_that_was_measured),
         cmocka_unit_test(bound_weights_travel_once_an_iteration),
         cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),
         cmocka_unit_test(categories_of_an_arena_add_up_to_its_size),

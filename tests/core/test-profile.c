@@ -546,6 +546,9 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         f->profile->links.root_bytes_per_s = rate;
         f->profile->optimizer_parameters_per_s = rate;
         f->profile->norm_parameters_per_s = 1e21 / rate;
+        f->profile->accumulate_parameters_per_s = i % 2 == 0 ? 0 : rate;
+        f->profile->gradient_copy_parameters_per_s = 1e21 / rate;
+        f->profile->parameter_copy_parameters_per_s = rate;
         g_free(f->profile->attention);
         f->profile->attention = g_strdup(i % 3 == 0 ? "" : i % 3 == 1 ? "builtin" : "cudnn");
         g_free(f->text);
@@ -557,6 +560,9 @@ keeps_nanoseconds_and_rates_exactly(void **state)
                f->other->layers[0].forward_ns == f->profile->layers[0].forward_ns &&
                f->other->optimizer_parameters_per_s == rate &&
                f->other->norm_parameters_per_s == 1e21 / rate &&
+               f->other->accumulate_parameters_per_s == (i % 2 == 0 ? 0 : rate) &&
+               f->other->gradient_copy_parameters_per_s == 1e21 / rate &&
+               f->other->parameter_copy_parameters_per_s == rate &&
                g_str_equal(f->other->attention, f->profile->attention) &&
                fabs(f->other->links.root_bytes_per_s / rate - 1) < 1e-15;
         g_free(again);

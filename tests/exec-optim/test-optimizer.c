@@ -5,7 +5,6 @@
 #include "exec/optim/clip.h"
 #include "exec/optim/loss-scale.h"
 #include "exec/optim/optimizer.h"
-#include "exec/optim/sums.h"
 
 #define N 200003 /* several granules, and a tail */
 #define STEPS 4
@@ -377,33 +376,42 @@ sums_the_squares_of_a_sum(void **state)
     f->gradients[1][N - 1] = before;
 }
 
+/* With @ops, at an odd place of the arrays and of odd length. */
 static void
-adds_values_of_any_number(void **state)
+check_sums(const Fixture *f, const RpAdamwOps *ops, RpNumber number)
 {
-    Fixture *f = *state;
+    const gsize n = N - 3, size = rp_number_bytes(number);
     g_autofree char *a = g_malloc(N * 4);
     g_autofree char *b = g_malloc(N * 4);
     g_autofree char *sum = g_malloc(N * 4);
     g_autofree float *wide = g_new(float, N);
 
-    for (int number = 0; number < 3; number++) {
-        for (gsize i = 0; i < N; i++) {
-            rp_number_set((RpNumber)number, a, i, f->initial[i]);
-            rp_number_set((RpNumber)number, b, i, f->initial[N - 1 - i] * 100);
-        }
-        rp_sums_widen(a, (RpNumber)number, wide, N);
-        for (gsize i = 0; i < N; i++)
-            assert_true(wide[i] == rp_number_get((RpNumber)number, a, i));
-        rp_sums_add(a, b, (RpNumber)number, wide, N);
-        for (gsize i = 0; i < N; i++) {
-            const float expected =
-                rp_number_get((RpNumber)number, a, i) + rp_number_get((RpNumber)number, b, i);
-            assert_true(wide[i] == expected);
-            rp_number_set((RpNumber)number, sum, i, expected);
-        }
-        rp_sums_accumulate(a, b, (RpNumber)number, N);
-        assert_memory_equal(a, sum, N * rp_number_bytes((RpNumber)number));
+    for (gsize i = 0; i < n; i++) {
+        rp_number_set(number, a + size, i, f->initial[i]);
+        rp_number_set(number, b + size, i, f->initial[n - 1 - i] * 100);
     }
+    ops->widen(a + size, number, wide + 1, n);
+    for (gsize i = 0; i < n; i++)
+        assert_true(wide[i + 1] == rp_number_get(number, a + size, i));
+    ops->add(a + size, b + size, number, wide + 1, n);
+    for (gsize i = 0; i < n; i++) {
+        const float expected =
+            rp_number_get(number, a + size, i) + rp_number_get(number, b + size, i);
+        assert_true(wide[i + 1] == expected);
+        rp_number_set(number, sum, i, expected);
+    }
+    ops->accumulate(a + size, b + size, number, n);
+    assert_memory_equal(a + size, sum, n * size);
+}
+
+static void
+every_variant_adds_and_widens_values_of_any_number(void **state)
+{
+    const RpAdamwOps *const *variants = rp_adamw_variants();
+
+    for (guint v = 0; variants[v] != NULL; v++)
+        for (int number = 0; number < 3 && variants[v]->supported(); number++)
+            check_sums(*state, variants[v], (RpNumber)number);
 }
 
 static void
@@ -480,7 +488,7 @@ main(void)
         WITH_LAYER(a_skipped_step_changes_nothing),
         WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
         WITH_LAYER(sums_the_squares_of_a_sum),
-        WITH_LAYER(adds_values_of_any_number),
+        WITH_LAYER(every_variant_adds_and_widens_values_of_any_number),
         WITH_LAYER(loads_weights_of_any_number),
         cmocka_unit_test(refuses_options_out_of_range),
         WITH_LAYER(refuses_a_layer_that_memory_cannot_hold),
