@@ -67,16 +67,18 @@ sum_rows_kernel(size_t tokens, size_t n, size_t rows, const T *dy, float *partia
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
+/* A block: WIDTH columns, each by DEPTH strands of every DEPTHth chunk */
+template <int WIDTH, int DEPTH>
+static __global__ void __launch_bounds__(WIDTH * DEPTH)
 add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
 {
-    __shared__ float room[STRANDS][LANES];
-    const size_t column = (size_t)blockIdx.x * LANES + threadIdx.x;
+    __shared__ float room[DEPTH][WIDTH];
+    const size_t column = (size_t)blockIdx.x * WIDTH + threadIdx.x;
     float sum = 0;
 
     if (column < n) {
 #pragma unroll 8
-        for (size_t chunk = threadIdx.y; chunk < count; chunk += STRANDS)
+        for (size_t chunk = threadIdx.y; chunk < count; chunk += DEPTH)
             sum += partials[chunk * n + column];
     }
     room[threadIdx.y][threadIdx.x] = sum;
@@ -84,7 +86,7 @@ add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
     if (threadIdx.y == 0 && column < n) {
         sum = 0;
 #pragma unroll
-        for (int strand = 0; strand < STRANDS; strand++)
+        for (int strand = 0; strand < DEPTH; strand++)
             sum += room[strand][threadIdx.x];
         sums[column] += sum;
     }
@@ -132,13 +134,22 @@ add_doubles_kernel(const double *values, size_t n, double *total, int32_t *broke
     *total += sum;
 }
 
+template <int WIDTH, int DEPTH>
+static cudaError_t
+add_partials(const float *partials, size_t count, size_t n, float *sums, cudaStream_t stream)
+{
+    add_partials_kernel<WIDTH, DEPTH>
+        <<<(unsigned)ceil_divide(n, WIDTH), dim3(WIDTH, DEPTH), 0, stream>>>(partials, count, n,
+                                                                             sums);
+    return cudaGetLastError();
+}
+
+/* Few columns and many chunks as a rule: narrow blocks, so that there are enough of them */
 extern "C" cudaError_t
 rp_cuda_add_partials(const float *partials, size_t count, size_t n, float *sums,
                      cudaStream_t stream)
 {
-    add_partials_kernel<<<(unsigned)ceil_divide(n, LANES), dim3(LANES, STRANDS), 0, stream>>>(
-        partials, count, n, sums);
-    return cudaGetLastError();
+    return add_partials<8, 32>(partials, count, n, sums, stream);
 }
 
 extern "C" size_t
@@ -166,7 +177,7 @@ rp_cuda_bias_backward(int dtype, size_t tokens, size_t n, const void *dy, float 
             tokens, n, rows, (const T *)dy, partials, rows_are_wide(dy, n));
         return cudaGetLastError();
     });
-    return status == cudaSuccess ? rp_cuda_add_partials(partials, chunks, n, d_bias, stream)
+    return status == cudaSuccess ? add_partials<LANES, STRANDS>(partials, chunks, n, d_bias, stream)
                                  : status;
 }
 

@@ -16,15 +16,19 @@
  *
  * Small groups: 256 threads a block, 256 / group rows at a time. Backward: a block has a chunk of
  * consecutive rows, sums dy h of its columns in registers (looping: in the workspace) and writes
- * them to partials, [chunks,n]; reduce.cu adds those up in order.
+ * them to partials, [chunks,n]; reduce.cu adds those up in order. It reads its rows ahead
+ * (ring.cuh) where packs stand at multiples of 16 bytes and a ring fits shared memory; fmaf() says
+ * where products are fused, so that every way of reading gives the same bits.
  * Oracle: exec/host/rmsnorm.c
  */
 #include "exec/cuda/common.cuh"
 #include "exec/cuda/launch.h"
+#include "exec/cuda/ring.cuh"
 
 #define LOOP_THREADS 512
 /* Backward keeps more: past this, registers would spill. */
 #define MOST_BACKWARD 8192
+#define MOST_SHARED_BYTES (99 * 1024) /* a block's, on every GPU since Ampere */
 
 template <typename T> struct Forward {
     size_t rows, n;
@@ -163,33 +167,28 @@ add_products(float sum, const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weig
 {
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
-        sum += to_float(dy.at[i]) * to_float(weight.at[i]) * (to_float(s.at[i]) * rstd);
+        sum = fmaf(to_float(dy.at[i]) * to_float(weight.at[i]), to_float(s.at[i]) * rstd, sum);
     return sum;
 }
 
-/* Stores dx of a pack; adds dy h to @partial. */
+/* dx of a pack; adds dy h to @partial. */
 template <typename T>
-__device__ __forceinline__ void
-store_gradient(const Backward<T> &args, size_t index, size_t count, const Pack<T> &s,
-               const Pack<T> &dy, const Pack<T> &weight, float rstd, float mean, float *partial)
+__device__ __forceinline__ Pack<T>
+differentiate(const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weight, const Pack<T> &residual,
+              float rstd, float mean, float *partial)
 {
-    Pack<T> residual = {};
     Pack<T> dx;
 
-    if (args.d_residual)
-        residual = load_pack(args.d_residual + index, count, args.wide);
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++) {
         const float d = to_float(dy.at[i]);
         const float h = to_float(s.at[i]) * rstd;
-        float value = rstd * (d * to_float(weight.at[i]) - h * mean);
+        const float part = fmaf(d, to_float(weight.at[i]), -(h * mean));
 
-        partial[i] += d * h;
-        if (args.d_residual)
-            value += to_float(residual.at[i]);
-        dx.at[i] = from_float<T>(value);
+        partial[i] = fmaf(d, h, partial[i]);
+        dx.at[i] = from_float<T>(fmaf(rstd, part, to_float(residual.at[i])));
     }
-    store_pack(args.dx + index, dx, count, args.wide);
+    return dx;
 }
 
 /*
@@ -230,64 +229,159 @@ store_partials(float *partials, size_t n, const float (*sums)[RP_PACK], float *r
     }
 }
 
-/* What a thread holds of one row: read ahead while the row before is still being summed. */
-template <typename T, int PACKS> struct Row {
-    Pack<T> s[PACKS], dy[PACKS];
-    float rstd;
+enum { ROW_S, ROW_DY, ROW_D_RESIDUAL, N_ARRAYS }; /* what backward reads of a row */
+
+/*
+ * How backward works on rows: a stage of the ring is what a block has of AT_ONCE rows. So many
+ * stages that the threads which a multiprocessor's registers hold find room for theirs.
+ */
+template <typename T, bool WIDE, int GROUP, int PACKS> struct Shape {
+    static constexpr int BLOCK = GROUP > 32 ? GROUP : 256;
+    static constexpr int AT_ONCE = BLOCK / GROUP; /* rows */
+    static constexpr int PIECES = N_ARRAYS * PACKS * pieces_of<T>;
+    static constexpr int STAGES = PIECES <= N_ARRAYS ? 3 : 2;
+    static constexpr int STAGE = PIECES * BLOCK; /* slots */
+    static constexpr size_t RING_BYTES = (size_t)STAGES * STAGE * sizeof(uint4);
+    static constexpr int ROOM = GROUP > 32 ? 2 * (GROUP / 32) : BLOCK * RP_PACK; /* floats */
+    static constexpr bool AHEAD = WIDE && RING_BYTES + ROOM * sizeof(float) <= MOST_SHARED_BYTES;
+    /* threads of a multiprocessor at once: so many registers are left */
+    static constexpr int THREADS = AHEAD && PACKS == 1 ? 1024 : 512;
 };
 
-template <typename T, int GROUP, int PACKS>
-__device__ __forceinline__ void
-load_row(Row<T, PACKS> &data, const Backward<T> &args, size_t row, size_t end, unsigned lane)
+/* The first slot of pack @pack of array @array; @stage: of the thread */
+template <typename S, typename T>
+__device__ __forceinline__ constexpr int
+slot_of(int pack, int array)
 {
-    const size_t n = args.n;
-
-    data.rstd = 0;
-    if (row >= end)
-        return;
-    data.rstd = args.rstd[row];
-    FOR_PACKS_OF_ROW (pack, first) {
-        data.s[pack] = load_pack(args.s + row * n + first, n - first, args.wide);
-        data.dy[pack] = load_pack(args.dy + row * n + first, n - first, args.wide);
-    }
+    return (pack * N_ARRAYS + array) * pieces_of<T> * S::BLOCK;
 }
 
+/* Starts to copy row @row of @arrays (or NULL each), if there is one. @stage: of the thread */
 template <typename T, int GROUP, int PACKS>
-static __global__ void __launch_bounds__(GROUP > 32 ? GROUP : 256)
+__device__ __forceinline__ void
+copy_row_ahead(uint4 *stage, const T *const (&arrays)[N_ARRAYS], size_t n, size_t row, size_t end,
+               unsigned lane)
+{
+    using S = Shape<T, true, GROUP, PACKS>;
+
+    if (row < end) {
+        FOR_PACKS_OF_ROW (pack, first) {
+#pragma unroll
+            for (int array = 0; array < N_ARRAYS; array++)
+                if (arrays[array])
+                    copy_ahead<S::BLOCK>(stage + slot_of<S, T>(pack, array),
+                                         arrays[array] + row * n + first);
+        }
+    }
+    __pipeline_commit();
+}
+
+/* The same for the first rows: all stages but one */
+template <typename T, int GROUP, int PACKS>
+__device__ __forceinline__ void
+copy_first_rows_ahead(uint4 *ring, const T *const (&arrays)[N_ARRAYS], size_t n, size_t row,
+                      size_t end, unsigned lane)
+{
+    using S = Shape<T, true, GROUP, PACKS>;
+
+#pragma unroll
+    for (int stage = 0; stage < S::STAGES - 1; stage++)
+        copy_row_ahead<T, GROUP, PACKS>(ring + stage * S::STAGE + threadIdx.x, arrays, n,
+                                        row + stage * S::AT_ONCE, end, lane);
+}
+
+/* Before row @row, of stage @here, is worked on: reads one further ahead, waits for this one. */
+template <typename T, int GROUP, int PACKS>
+__device__ __forceinline__ void
+read_on(uint4 *ring, unsigned here, const T *const (&arrays)[N_ARRAYS], size_t n, size_t row,
+        size_t end, unsigned lane)
+{
+    using S = Shape<T, true, GROUP, PACKS>;
+    const unsigned before = here > 0 ? here - 1 : S::STAGES - 1;
+
+    copy_row_ahead<T, GROUP, PACKS>(ring + before * S::STAGE + threadIdx.x, arrays, n,
+                                    row + (S::STAGES - 1) * S::AT_ONCE, end, lane);
+    __pipeline_wait_prior(S::STAGES - 1);
+}
+
+/* Pack @pack of array @array of a row; at @source, if it is not read ahead */
+template <typename T, bool WIDE, int GROUP, int PACKS>
+__device__ __forceinline__ Pack<T>
+pack_of_row(const uint4 *stage, int pack, int array, const T *source, size_t count)
+{
+    using S = Shape<T, WIDE, GROUP, PACKS>;
+
+    if constexpr (S::AHEAD)
+        return take_pack<T, S::BLOCK>(stage + slot_of<S, T>(pack, array));
+    else
+        return load_pack(source, count, WIDE);
+}
+
+template <typename T, bool WIDE, int GROUP, int PACKS>
+static __global__ void
+__launch_bounds__(Shape<T, WIDE, GROUP, PACKS>::BLOCK,
+                  Shape<T, WIDE, GROUP, PACKS>::THREADS / Shape<T, WIDE, GROUP, PACKS>::BLOCK)
 backward_kernel(const Backward<T> args)
 {
-    constexpr int BLOCK = GROUP > 32 ? GROUP : 256;
-    __shared__ float room[GROUP > 32 ? 2 * (GROUP / 32) : BLOCK * RP_PACK];
+    using S = Shape<T, WIDE, GROUP, PACKS>;
+    __shared__ float room[S::ROOM];
+    extern __shared__ uint4 ring[];
     const size_t n = args.n;
     const unsigned lane = threadIdx.x % GROUP;
     const size_t start = (size_t)blockIdx.x * args.chunk_rows;
     const size_t end = start + args.chunk_rows < args.rows ? start + args.chunk_rows : args.rows;
+    const size_t first_row = start + threadIdx.x / GROUP;
+    const T *const arrays[N_ARRAYS] = {args.s, args.dy, args.d_residual};
     float sums[PACKS][RP_PACK] = {};
     Pack<T> weight[PACKS];
-    Row<T, PACKS> data;
+    float next_rstd = first_row < end ? args.rstd[first_row] : 0.0f;
+    unsigned here = 0; /* the stage of this row */
     unsigned turn = 0; /* which half of the room: one meeting a row is enough */
 
+    if constexpr (S::AHEAD)
+        copy_first_rows_ahead<T, GROUP, PACKS>(ring, arrays, n, first_row, end, lane);
     FOR_PACKS_OF_ROW (pack, first)
-        weight[pack] = load_pack(args.weight + first, n - first, args.wide);
-    load_row<T, GROUP>(data, args, start + threadIdx.x / GROUP, end, lane);
-    for (size_t base = start; base < end; base += BLOCK / GROUP) {
+        weight[pack] = load_pack(args.weight + first, n - first, WIDE);
+    /* all threads stay: lanes are summed by whole warps */
+    for (size_t base = start; base < end; base += S::AT_ONCE) {
         const size_t row = base + threadIdx.x / GROUP;
-        const Row<T, PACKS> now = data;
+        const uint4 *stage = ring + here * S::STAGE + threadIdx.x;
+        const float rstd = next_rstd;
+        Pack<T> s[PACKS], dy[PACKS];
         float products = 0;
         float mean;
 
-        load_row<T, GROUP>(data, args, row + BLOCK / GROUP, end, lane);
+        next_rstd = row + S::AT_ONCE < end ? args.rstd[row + S::AT_ONCE] : 0.0f;
+        if constexpr (S::AHEAD) {
+            read_on<T, GROUP, PACKS>(ring, here, arrays, n, row, end, lane);
+            here = here + 1 < S::STAGES ? here + 1 : 0;
+        }
         if (row < end) {
-            FOR_PACKS_OF_ROW (pack, first)
-                products =
-                    add_products(products, now.s[pack], now.dy[pack], weight[pack], now.rstd);
+            FOR_PACKS_OF_ROW (pack, first) {
+                const size_t index = row * n + first;
+
+                s[pack] = pack_of_row<T, WIDE, GROUP, PACKS>(stage, pack, ROW_S, args.s + index,
+                                                             n - first);
+                dy[pack] = pack_of_row<T, WIDE, GROUP, PACKS>(stage, pack, ROW_DY, args.dy + index,
+                                                              n - first);
+                products = add_products(products, s[pack], dy[pack], weight[pack], rstd);
+            }
         }
         mean = sum_group<GROUP>(products, room + turn * (GROUP > 32 ? GROUP / 32 : 0)) / (float)n;
         turn ^= 1;
         if (row < end) {
-            FOR_PACKS_OF_ROW (pack, first)
-                store_gradient(args, row * n + first, n - first, now.s[pack], now.dy[pack],
-                               weight[pack], now.rstd, mean, sums[pack]);
+            FOR_PACKS_OF_ROW (pack, first) {
+                const size_t index = row * n + first;
+                Pack<T> residual = {};
+
+                if (args.d_residual)
+                    residual = pack_of_row<T, WIDE, GROUP, PACKS>(
+                        stage, pack, ROW_D_RESIDUAL, args.d_residual + index, n - first);
+                store_pack(args.dx + index,
+                           differentiate(s[pack], dy[pack], weight[pack], residual, rstd, mean,
+                                         sums[pack]),
+                           n - first, WIDE);
+            }
         }
     }
     store_partials<GROUP, PACKS>(args.partials + (size_t)blockIdx.x * n, n, sums, room);
@@ -318,14 +412,21 @@ backward_loop_kernel(const Backward<T> args)
         turn ^= 1;
         for (size_t first = threadIdx.x * RP_PACK; first < n; first += LOOP_THREADS * RP_PACK) {
             const size_t index = row * n + first;
+            const size_t count = n - first;
+            Pack<T> residual = {};
             float sums[RP_PACK];
 
+            if (args.d_residual)
+                residual = load_pack(args.d_residual + index, count, args.wide);
 #pragma unroll
             for (int i = 0; i < RP_PACK; i++)
                 sums[i] = row > start && first + i < n ? partials[first + i] : 0.0f;
-            store_gradient(args, index, n - first, load_pack(args.s + index, n - first, args.wide),
-                           load_pack(args.dy + index, n - first, args.wide),
-                           load_pack(args.weight + first, n - first, args.wide), rstd, mean, sums);
+            store_pack(args.dx + index,
+                       differentiate(load_pack(args.s + index, count, args.wide),
+                                     load_pack(args.dy + index, count, args.wide),
+                                     load_pack(args.weight + first, count, args.wide), residual,
+                                     rstd, mean, sums),
+                       count, args.wide);
 #pragma unroll
             for (int i = 0; i < RP_PACK; i++)
                 if (first + i < n)
@@ -385,16 +486,39 @@ template <typename T> struct LaunchBackward {
     size_t chunks;
     cudaStream_t stream;
 
+    template <bool WIDE, int GROUP, int PACKS>
+    cudaError_t
+    run_rows() const
+    {
+        using S = Shape<T, WIDE, GROUP, PACKS>;
+        void (*const kernel)(Backward<T>) = backward_kernel<T, WIDE, GROUP, PACKS>;
+        const size_t bytes = S::AHEAD ? S::RING_BYTES : 0;
+
+        if (bytes > 0) {
+            cudaError_t status = cudaFuncSetAttribute(
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+
+            if (status == cudaSuccess) /* the rings of several blocks */
+                status =
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared);
+            if (status != cudaSuccess)
+                return status;
+        }
+        kernel<<<(unsigned)chunks, S::BLOCK, bytes, stream>>>(args);
+        return cudaGetLastError();
+    }
+
     template <int GROUP, int PACKS>
     cudaError_t
     run() const
     {
-        if constexpr (GROUP == 0 || GROUP * PACKS * RP_PACK > MOST_BACKWARD)
+        if constexpr (GROUP == 0 || GROUP * PACKS * RP_PACK > MOST_BACKWARD) {
             backward_loop_kernel<<<(unsigned)chunks, LOOP_THREADS, 0, stream>>>(args);
-        else
-            backward_kernel<T, GROUP, PACKS>
-                <<<(unsigned)chunks, GROUP > 32 ? GROUP : 256, 0, stream>>>(args);
-        return cudaGetLastError();
+            return cudaGetLastError();
+        } else {
+            return args.wide ? run_rows<true, GROUP, PACKS>() : run_rows<false, GROUP, PACKS>();
+        }
     }
 };
 
@@ -418,11 +542,18 @@ rp_cuda_rmsnorm_forward(const RpCudaRmsnorm *args, cudaStream_t stream)
     });
 }
 
-/* Many blocks, but many rows each as well: partials are written and read once a chunk. */
+/*
+ * Many blocks, but many rows each as well: partials are written and read once a chunk. Where there
+ * are many rows: about as many chunks as blocks are held at once by a GPU of 128 multiprocessors.
+ */
 static size_t
 rows_of_chunk(size_t rows, size_t n)
 {
-    const size_t most_chunks = n <= 512 ? 1024 : n <= MOST_BACKWARD ? 512 : 128;
+    const size_t most_chunks = n <= 512             ? 512
+                               : n <= 1024          ? 1024
+                               : n <= 2048          ? 512
+                               : n <= MOST_BACKWARD ? 256
+                                                    : 128;
     const size_t least_rows = n <= 512 ? 32 : 4;
     const size_t chunk_rows = ceil_divide(rows, most_chunks);
 

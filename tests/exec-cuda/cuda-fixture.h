@@ -55,9 +55,17 @@ void *cuda_in(const Side *side, Array array);
 void *cuda_out(const Side *side, RpDtype dtype, size_t n);
 Array cuda_result(const Side *side, RpDtype dtype, size_t n, const void *data);
 
+/* Like host_random(), but values repeat after a prime number of them: for arrays of millions, most
+ * of whose time that takes. Has no `values`. */
+Array cuda_random(RpDtype dtype, size_t n, double spread);
+/* The largest magnitude that is a number, or 1 if that is more. */
+double cuda_largest(Array array);
+
 /**
  * cuda_hold_to_host:
  * @anywhere: whether shifted arrays must give the same bits; else they need only be close
+ *
+ * What @compute made is freed again.
  *
  * Arrays: host and device are each allowed host_assert_close()'s tolerance from the exact value, so
  * twice that from one another.

@@ -60,12 +60,14 @@ gates_forward_and_backward_in_place_or_not(void **state)
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t s = 0; s < G_N_ELEMENTS(sizes) - 1; s++) {
             for (guint alias = 0; alias < 3; alias++) {
-                const Inputs inputs = {.a = host_random((RpDtype)dtype, sizes[s], 3),
-                                       .b = host_random((RpDtype)dtype, sizes[s], 1),
-                                       .c = host_random((RpDtype)dtype, sizes[s], 1),
+                const guint mark = host_mark();
+                const Inputs inputs = {.a = cuda_random((RpDtype)dtype, sizes[s], 3),
+                                       .b = cuda_random((RpDtype)dtype, sizes[s], 1),
+                                       .c = cuda_random((RpDtype)dtype, sizes[s], 1),
                                        .alias = alias};
 
                 cuda_hold_to_host(compute_swiglu, &inputs, TRUE);
+                host_free_since(mark);
             }
         }
     }
@@ -116,11 +118,13 @@ converts_adds_and_fills_every_mixture_of_storages(void **state)
 {
     for (guint mixture = 0; mixture < RP_N_DTYPES * RP_N_DTYPES * RP_N_DTYPES; mixture++) {
         for (size_t s = 0; s < G_N_ELEMENTS(sizes) - (mixture % 9 == 5 ? 0 : 2); s++) {
-            const Inputs inputs = {.a = host_random((RpDtype)(mixture % 3), sizes[s], 1),
-                                   .b = host_random((RpDtype)(mixture / 3 % 3), sizes[s], 1),
+            const guint mark = host_mark();
+            const Inputs inputs = {.a = cuda_random((RpDtype)(mixture % 3), sizes[s], 1),
+                                   .b = cuda_random((RpDtype)(mixture / 3 % 3), sizes[s], 1),
                                    .target = (RpDtype)(mixture / 9)};
 
             cuda_hold_to_host(compute_mixture, &inputs, TRUE);
+            host_free_since(mark);
         }
     }
 }
@@ -152,9 +156,11 @@ adds_squares_up(void **state)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
-            const Inputs inputs = {.a = host_random((RpDtype)dtype, sizes[s], 1)};
+            const guint mark = host_mark();
+            const Inputs inputs = {.a = cuda_random((RpDtype)dtype, sizes[s], 1)};
 
             cuda_hold_to_host(compute_squares, &inputs, TRUE);
+            host_free_since(mark);
         }
     }
 }

@@ -15,11 +15,7 @@ typedef struct {
 static double
 slack_of_half_sums(Array result, size_t k)
 {
-    double largest = 1;
-
-    for (size_t i = 0; i < result.n; i++)
-        largest = fmax(largest, fabs(host_value(result, i)));
-    return 8 * sqrt((double)k + 1) * 0x1p-11 * largest;
+    return 8 * sqrt((double)k + 1) * 0x1p-11 * cuda_largest(result);
 }
 
 static void
@@ -54,11 +50,13 @@ check_product(RpMatmulForm form, RpDtype in, RpDtype out, gboolean accumulate, c
                                 .b_dtype = in,
                                 .c_dtype = out,
                                 .accumulate = accumulate};
-    const Product inputs = {shape, host_random(in, shape.m * shape.k, 1),
-                            host_random(in, shape.n * shape.k, 1),
-                            host_random(out, shape.m * shape.n, 1)};
+    const guint mark = host_mark();
+    const Product inputs = {shape, cuda_random(in, shape.m * shape.k, 1),
+                            cuda_random(in, shape.n * shape.k, 1),
+                            cuda_random(out, shape.m * shape.n, 1)};
 
     cuda_hold_to_host(compute_product, &inputs, FALSE);
+    host_free_since(mark);
 }
 
 /* Every form, input and output storage, = and +=, of one size. */
@@ -275,7 +273,7 @@ adds_biases_and_their_gradients_up(void **state)
         for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
             const Bias inputs = {sizes[s][0], sizes[s][1],
                                  host_random((RpDtype)dtype, sizes[s][1], 1),
-                                 host_random((RpDtype)dtype, sizes[s][0] * sizes[s][1], 1),
+                                 cuda_random((RpDtype)dtype, sizes[s][0] * sizes[s][1], 1),
                                  host_random(RP_DTYPE_FP32, sizes[s][1], 1)};
 
             cuda_hold_to_host(compute_bias, &inputs, TRUE);

@@ -92,16 +92,6 @@ run_backward(const Side *side, const Inputs *inputs, RpNormRopeArgs *args)
     side->kernels->rmsnorm_backward(side->stream, &norm);
 }
 
-static double
-largest(Array array)
-{
-    double value = 1;
-
-    for (size_t i = 0; i < array.n; i++)
-        value = fmax(value, fabs(host_value(array, i)));
-    return value;
-}
-
 /* One unit of the storage, of values up to @value: what is rounded between norm and rope may be
  * rounded the other way. */
 static double
@@ -124,13 +114,13 @@ static void
 allow_for_roundings_between(const Inputs *inputs, Outputs *outputs)
 {
     const RpDtype dtype = inputs->x.dtype;
-    const double rstd = largest(inputs->rstd);
-    const double k = largest(inputs->x) * rstd;
-    const double g = unit_of(dtype, sqrt(2) * largest(inputs->dy));
+    const double rstd = cuda_largest(inputs->rstd);
+    const double k = cuda_largest(inputs->x) * rstd;
+    const double g = unit_of(dtype, sqrt(2) * cuda_largest(inputs->dy));
     const double through_mean = fmin(1, 4 / (double)inputs->head_size) * k * k;
 
-    outputs->slack[0] = unit_of(dtype, 2 * largest(outputs->arrays[0]));
-    outputs->slack[2] = g * largest(inputs->weight) * rstd * (1 + through_mean);
+    outputs->slack[0] = unit_of(dtype, 2 * cuda_largest(outputs->arrays[0]));
+    outputs->slack[2] = g * cuda_largest(inputs->weight) * rstd * (1 + through_mean);
     outputs->slack[3] = 4 * g * k;
 }
 
@@ -180,9 +170,9 @@ make_inputs(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
                            .positions = positions,
                            .cosines = cosines,
                            .sines = sines,
-                           .x = host_random(dtype, n, 1),
+                           .x = cuda_random(dtype, n, 1),
                            .weight = host_random(dtype, head_size, 1),
-                           .dy = host_random(dtype, n, 1),
+                           .dy = cuda_random(dtype, n, 1),
                            .rstd = host_random(RP_DTYPE_FP32, tokens * heads, 0.1),
                            .d_weight = host_random(RP_DTYPE_FP32, head_size, 1)};
 
@@ -199,12 +189,14 @@ make_inputs(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
 static void
 check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
 {
+    const guint mark = host_mark();
     Inputs inputs = make_inputs(dtype, tokens, heads, head_size);
 
     for (guint in_place = 0; in_place < 2; in_place++) {
         inputs.in_place = in_place != 0;
         cuda_hold_to_host(compute, &inputs, TRUE);
     }
+    host_free_since(mark);
 }
 
 static void

@@ -64,26 +64,49 @@ compute_backward(const Side *side, const void *data, Outputs *outputs)
     outputs->terms[1] = inputs->rows;
 }
 
-static void
-check_size(RpDtype dtype, size_t rows, size_t n)
+static Inputs
+make_inputs(RpDtype dtype, size_t rows, size_t n)
 {
-    Inputs inputs = {.rows = rows,
-                     .n = n,
-                     .x = host_random(dtype, rows * n, 1),
-                     .other = host_random(dtype, rows * n, 1),
-                     .weight = host_random(dtype, n, 1),
-                     .rstd = host_random(RP_DTYPE_FP32, rows, 0.1),
-                     .dy = host_random(dtype, rows * n, 1),
-                     .d_weight = host_random(RP_DTYPE_FP32, n, 1)};
+    const Inputs inputs = {.rows = rows,
+                           .n = n,
+                           .x = cuda_random(dtype, rows * n, 1),
+                           .other = cuda_random(dtype, rows * n, 1),
+                           .weight = host_random(dtype, n, 1),
+                           .rstd = host_random(RP_DTYPE_FP32, rows, 0.1),
+                           .dy = cuda_random(dtype, rows * n, 1),
+                           .d_weight = host_random(RP_DTYPE_FP32, n, 1)};
 
     for (size_t row = 0; row < rows; row++)
         ((float *)inputs.rstd.data)[row] += 1;
+    return inputs;
+}
+
+static void
+check_size(RpDtype dtype, size_t rows, size_t n)
+{
+    const guint mark = host_mark();
+    Inputs inputs = make_inputs(dtype, rows, n);
+
     for (guint way = 0; way < 4; way++) {
         inputs.residual = way & 1;
         inputs.in_place = way >> 1;
         cuda_hold_to_host(compute_forward, &inputs, TRUE);
         cuda_hold_to_host(compute_backward, &inputs, TRUE);
     }
+    host_free_since(mark);
+}
+
+/* One way, for sizes at which the host takes its time. */
+static void
+check_backward(RpDtype dtype, size_t rows, size_t n, gboolean residual, gboolean in_place)
+{
+    const guint mark = host_mark();
+    Inputs inputs = make_inputs(dtype, rows, n);
+
+    inputs.residual = residual;
+    inputs.in_place = in_place;
+    cuda_hold_to_host(compute_backward, &inputs, TRUE);
+    host_free_since(mark);
 }
 
 static void
@@ -94,26 +117,57 @@ normalises_rows_of_every_length(void **state)
                                      256,  263,  512,  521,  1024, 1031,  2048,  2053,
                                      4096, 4099, 8192, 8200, 8201, 16384, 16392, 20011};
 
+    /* more rows than a block has at once, and than a chunk of backward: the last is short */
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++)
-            check_size((RpDtype)dtype, 37, lengths[i]);
+            check_size((RpDtype)dtype, lengths[i] <= 521 ? 37 : 7, lengths[i]);
 }
 
 static void
 adds_gradients_up_over_many_rows(void **state)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        check_size((RpDtype)dtype, 1, 64);
         check_size((RpDtype)dtype, 1, 2048);
-        check_size((RpDtype)dtype, 33003, 64);
-        check_size((RpDtype)dtype, 2311, 777);
-        check_size((RpDtype)dtype, 523, 8208);
+        check_size((RpDtype)dtype, 3303, 64);
+        check_size((RpDtype)dtype, 131, 777);
+        check_size((RpDtype)dtype, 13, 8208);
+        check_backward((RpDtype)dtype, 33003, 61, TRUE, FALSE); /* read as they come */
+        check_backward((RpDtype)dtype, 4111, 523, FALSE, TRUE);
+        check_backward((RpDtype)dtype, 523, 8208, TRUE, TRUE);
     }
+}
+
+/* Chunks of so many rows that every stage of a ring is filled twice and more, once a kernel. */
+static void
+reads_rows_ahead(void **state)
+{
+    static const struct {
+        size_t rows, n;
+    } sizes[] = {
+        {100003, 8},  /* chunks of 196 rows, 32 at once: 7 steps, of 3 stages */
+        {40961, 72},  /* of 81, 16 at once: 6 steps */
+        {22531, 136}, /* of 45, 8 at once: 6 steps */
+        {2003, 264},  /* of 32, 8 at once: 4 steps, of 2 stages */
+        {6661, 520},  /* of 7, one by one as all that follow */
+        {3333, 1032}, /* of 7, the last of 1 */
+        {1801, 2056}, /* of 8 */
+        {1027, 4104}, /* of 5, 2 stages */
+    };
+
+    for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++)
+        for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+            check_backward((RpDtype)dtype, sizes[i].rows, sizes[i].n, (dtype + i) % 2 == 0,
+                           (dtype + i) % 3 == 0);
 }
 
 static void
 normalises_a_real_model(void **state)
 {
-    check_size(RP_DTYPE_BF16, 512, 2048);
+    static const size_t hidden[] = {1024, 2048, 4096, 5120};
+
+    for (size_t i = 0; i < G_N_ELEMENTS(hidden); i++)
+        check_size(RP_DTYPE_BF16, 70, hidden[i]);
     check_size(RP_DTYPE_BF16, 512 * 16, 128);
 }
 
@@ -123,6 +177,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cuda_test(normalises_rows_of_every_length),
         cuda_test(adds_gradients_up_over_many_rows),
+        cuda_test(reads_rows_ahead),
         cuda_test(normalises_a_real_model),
     };
 

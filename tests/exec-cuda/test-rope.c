@@ -49,7 +49,7 @@ check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size, gboolea
     int32_t *positions = host_bytes(tokens * sizeof *positions);
     Inputs inputs = {tokens,    heads,       head_size,
                      positions, rows * half, cosines,
-                     sines,     in_place,    host_random(dtype, tokens * heads * head_size, 1)};
+                     sines,     in_place,    cuda_random(dtype, tokens * heads * head_size, 1)};
 
     for (size_t i = 0; i < half; i++)
         frequencies[i] = 1.0f / (float)(i + 1);

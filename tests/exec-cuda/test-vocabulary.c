@@ -42,20 +42,22 @@ static void
 check_embedding(RpDtype dtype, size_t tokens, size_t n, size_t vocabulary, gint32 frequent,
                 int32_t padding_id)
 {
+    const guint mark = host_mark();
     int32_t *ids = host_bytes(tokens * sizeof *ids);
     const Embedding inputs = {tokens,
                               n,
                               vocabulary,
                               ids,
                               padding_id,
-                              host_random(dtype, vocabulary * n, 1),
-                              host_random(dtype, tokens * n, 1),
-                              host_random(RP_DTYPE_FP32, vocabulary * n, 1)};
+                              cuda_random(dtype, vocabulary * n, 1),
+                              cuda_random(dtype, tokens * n, 1),
+                              cuda_random(RP_DTYPE_FP32, vocabulary * n, 1)};
 
     for (size_t t = 0; t < tokens; t++)
         ids[t] = t % 3 ? host_random_below(frequent) : host_random_below((gint32)vocabulary);
     ids[tokens - 1] = (int32_t)vocabulary - 1;
     cuda_hold_to_host(compute_embedding, &inputs, TRUE);
+    host_free_since(mark);
 }
 
 static void
@@ -160,13 +162,15 @@ compute_loss(const Side *side, const void *data, Outputs *outputs)
 static void
 check_loss(RpDtype dtype, size_t tokens, size_t vocabulary, double spread, gboolean gradient)
 {
+    const guint mark = host_mark();
     int32_t *labels = host_bytes(tokens * sizeof *labels);
     const Loss inputs = {tokens, vocabulary, labels, gradient,
-                         host_random(dtype, tokens * vocabulary, spread)};
+                         cuda_random(dtype, tokens * vocabulary, spread)};
 
     for (size_t t = 0; t < tokens; t++)
         labels[t] = t % 5 == 3 ? RP_LABEL_MASKED : host_random_below((gint32)vocabulary);
     cuda_hold_to_host(compute_loss, &inputs, TRUE);
+    host_free_since(mark);
 }
 
 static void

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#define TILE 1024 /* elements converted at once */
+
 static GPtrArray *blocks;
 static GRand *random_source;
 
@@ -34,6 +36,18 @@ host_bytes(size_t bytes)
     return block;
 }
 
+guint
+host_mark(void)
+{
+    return blocks->len;
+}
+
+void
+host_free_since(guint mark)
+{
+    g_ptr_array_set_size(blocks, (gint)mark);
+}
+
 void *
 host_workspace(size_t bytes)
 {
@@ -49,21 +63,34 @@ host_output(RpDtype dtype, size_t n)
 static void
 read_values(Array *array)
 {
+    float tile[TILE];
+
     array->values = host_doubles(array->n);
-    for (size_t i = 0; i < array->n; i++)
-        array->values[i] = host_value(*array, i);
+    for (size_t first = 0; first < array->n; first += TILE) {
+        const size_t n = MIN(TILE, array->n - first);
+
+        rp_dtype_to_float(array->dtype, (char *)array->data + first * rp_dtype_size(array->dtype),
+                          tile, n);
+        for (size_t i = 0; i < n; i++)
+            array->values[first + i] = (double)tile[i];
+    }
 }
 
 Array
 host_random(RpDtype dtype, size_t n, double spread)
 {
     Array array = host_output(dtype, n);
+    float tile[TILE];
 
-    for (size_t i = 0; i < n; i++) {
-        const double radius = sqrt(-2 * log(1 - g_rand_double(random_source)));
-        const float value = (float)(spread * radius * cos(2 * G_PI * g_rand_double(random_source)));
+    for (size_t first = 0; first < n; first += TILE) {
+        const size_t count = MIN(TILE, n - first);
 
-        rp_dtype_from_float(dtype, &value, (char *)array.data + i * rp_dtype_size(dtype), 1);
+        for (size_t i = 0; i < count; i++) {
+            const double radius = sqrt(-2 * log(1 - g_rand_double(random_source)));
+
+            tile[i] = (float)(spread * radius * cos(2 * G_PI * g_rand_double(random_source)));
+        }
+        rp_dtype_from_float(dtype, tile, (char *)array.data + first * rp_dtype_size(dtype), count);
     }
     read_values(&array);
     return array;
@@ -88,10 +115,15 @@ host_random_below(gint32 end)
 double
 host_value(Array array, size_t i)
 {
-    float value;
-
-    rp_dtype_to_float(array.dtype, (char *)array.data + i * rp_dtype_size(array.dtype), &value, 1);
-    return (double)value;
+    switch (array.dtype) {
+    case RP_DTYPE_BF16:
+        return (double)rp_float_from_bf16(((const guint16 *)array.data)[i]);
+    case RP_DTYPE_FP16:
+        return (double)rp_float_from_fp16(((const guint16 *)array.data)[i]);
+    case RP_DTYPE_FP32:
+        break;
+    }
+    return (double)((const float *)array.data)[i];
 }
 
 void

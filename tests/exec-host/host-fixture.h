@@ -1,6 +1,6 @@
 /**
  * Arrays for tests of kernels: in the storage under test, each with the exact double values of what
- * is stored. Everything lives until the test's teardown.
+ * is stored. Everything lives until the test's teardown, or host_free_since().
  */
 #pragma once
 
@@ -21,6 +21,9 @@ int host_teardown(void **state);
 
 /* Memory of exactly @bytes (at least 1), at a multiple of 64, full of 0xff: NaN. */
 void *host_bytes(size_t bytes);
+/* How much has been made so far; freed again is all that was made after @mark. */
+guint host_mark(void);
+void host_free_since(guint mark);
 /* The same, but NULL for nothing. */
 void *host_workspace(size_t bytes);
 #define host_doubles(n) ((double *)host_bytes((n) * sizeof(double)))
