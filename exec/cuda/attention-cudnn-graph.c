@@ -1,7 +1,8 @@
 /*
  * The graphs of operations that cuDNN's fused attention engines recognise: which operations, in
  * which order, over which virtual tensors. B batch, H heads, K kv heads, S length, D head size; all
- * tensors have four dimensions, [B,heads,S,D] for arrays that lie as [B,S,heads,D].
+ * tensors have four dimensions, [B,heads,S,D] for arrays that lie as [B,S,heads,D], of whose heads
+ * they may be some.
  *
  *   forward                               backward
  *     S   = mask(scale Q K^T)               delta = row sum of dO O                      (stored)
@@ -161,13 +162,25 @@ virtual_tensor(RpCudnnGraph *graph, cudnnDataType_t type, Layout layout)
     return make_tensor(graph, graph->next_virtual++, type, &layout, TRUE, FALSE);
 }
 
-/* [B,heads,S,D] of an array [B,S,heads,D] */
+/* [B,heads,S,D] of an array [B,S,row_heads,D] */
 static Layout
-array_layout(const RpCudnnShape *shape, gint64 heads)
+array_layout(const RpCudnnShape *shape, gint64 heads, gint64 row_heads)
 {
     const gint64 S = shape->length, D = shape->head_size;
 
-    return (Layout){{shape->batch, heads, S, D}, {S * heads * D, D, heads * D, 1}};
+    return (Layout){{shape->batch, heads, S, D}, {S * row_heads * D, D, row_heads * D, 1}};
+}
+
+static Layout
+queries_layout(const RpCudnnShape *shape)
+{
+    return array_layout(shape, shape->heads, shape->row_heads);
+}
+
+static Layout
+keys_layout(const RpCudnnShape *shape)
+{
+    return array_layout(shape, shape->kv_heads, shape->kv_row_heads);
 }
 
 /* [B,H,rows,columns] without gaps */
@@ -387,8 +400,8 @@ mask(RpCudnnGraph *graph, const RpCudnnShape *shape, Descriptor x)
 void
 rp_cudnn_graph_add_forward(RpCudnnGraph *graph, const RpCudnnShape *shape)
 {
-    const Layout queries = array_layout(shape, shape->heads);
-    const Layout keys = array_layout(shape, shape->kv_heads);
+    const Layout queries = queries_layout(shape);
+    const Layout keys = keys_layout(shape);
     const Layout scores = scores_layout(shape), rows = rows_layout(shape);
     const Descriptor q = array_tensor(graph, RP_CUDNN_Q, shape->type, queries);
     const Descriptor k_transposed = array_tensor(graph, RP_CUDNN_K, shape->type, transposed(keys));
@@ -417,8 +430,8 @@ static void
 add_key_gradient(RpCudnnGraph *graph, const RpCudnnShape *shape, Descriptor a, Descriptor b,
                  RpCudnnTensor gradient, const char *step)
 {
-    const Descriptor y =
-        array_tensor(graph, gradient, shape->type, array_layout(shape, shape->kv_heads));
+    const Descriptor y = array_tensor(graph, gradient, shape->type,
+                                      array_layout(shape, shape->kv_heads, shape->d_row_heads));
     Descriptor each;
 
     if (shape->heads == shape->kv_heads) {
@@ -434,8 +447,8 @@ add_key_gradient(RpCudnnGraph *graph, const RpCudnnShape *shape, Descriptor a, D
 void
 rp_cudnn_graph_add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape)
 {
-    const Layout queries = array_layout(shape, shape->heads);
-    const Layout keys = array_layout(shape, shape->kv_heads);
+    const Layout queries = queries_layout(shape);
+    const Layout keys = keys_layout(shape);
     const Layout scores = scores_layout(shape), rows = rows_layout(shape);
     const Descriptor q = array_tensor(graph, RP_CUDNN_Q, shape->type, queries);
     const Descriptor k_transposed = array_tensor(graph, RP_CUDNN_K, shape->type, transposed(keys));

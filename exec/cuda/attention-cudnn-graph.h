@@ -1,13 +1,17 @@
-/* The operations of attention as cuDNN wants to be told them: for attention-cudnn*.c only. */
+/* The operations of attention as cuDNN wants to be told them, and the plan that runs them: for
+ * attention-cudnn*.c only. */
 #pragma once
 
 #include <cudnn.h>
 #include <glib.h>
 
-/* One attention of a batch of sequences of one length. */
+/* One attention of a batch of sequences of one length, in arrays that may have more heads. */
 typedef struct {
     gint64 batch, heads, kv_heads, length, head_size;
-    gint64 window; /* keys that a query sees; 0: all before */
+    gint64 row_heads;    /* from a token to the next: of q, out and their gradients */
+    gint64 kv_row_heads; /* of k and v */
+    gint64 d_row_heads;  /* of dk and dv */
+    gint64 window;       /* keys that a query sees; 0: all before */
     cudnnDataType_t type;
 } RpCudnnShape;
 
@@ -58,5 +62,15 @@ void rp_cudnn_graph_finalize(RpCudnnGraph *graph, cudnnBackendDescriptor_t descr
 /* Add the operations of a pass. */
 void rp_cudnn_graph_add_forward(RpCudnnGraph *graph, const RpCudnnShape *shape);
 void rp_cudnn_graph_add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape);
+
+/**
+ * rp_cudnn_graph_plan:
+ * @most_bytes: of workspace
+ *
+ * Returns: (transfer none): the first configuration that cuDNN proposes and that works, or NULL
+ *   with the failure set to every one's
+ */
+cudnnBackendDescriptor_t rp_cudnn_graph_plan(RpCudnnGraph *graph, cudnnHandle_t handle,
+                                             size_t most_bytes);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpCudnnGraph, rp_cudnn_graph_free)

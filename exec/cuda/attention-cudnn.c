@@ -1,15 +1,20 @@
 /*
  * Attention by cuDNN 9: which shapes, plans (one a shape, in the stream's table), and runs.
  *
- * cuDNN reads and writes lse as [batch,heads,S]; here it is [heads,tokens]. For one sequence that
- * is the same; for more a run copies it to or from the workspace.
+ * Forward is one run of cuDNN. Backward is one for each part (attention-parts.h), one after another
+ * in one workspace, so that a part's dS is at most DS_MOST; beyond that it is the built-in one.
+ *
+ * cuDNN reads and writes lse as [batch,heads,S]; here it is [heads,tokens]. For heads of an only
+ * sequence that is the same; else a run copies its part's to or from the workspace.
  *
  *   forward   | lse [batch,heads,S] | cuDNN's own |
- *   backward  | lse [batch,heads,S] | delta [batch,heads,S] | cuDNN's own |
+ *   backward  | lse [batch,heads,S] | delta [batch,heads,S] | dk, dv [slices,S,D] each | cuDNN's |
+ *
+ * Of a part. Slices: of a group that is cut; where the last was, they are added up.
  *
  * cuDNN's own part of backward, for R = batch x S to 128 x heads rows, holds dK and dV of each
  * query head (2 x 2 D R bytes) and dS whole (2 R x S to 128), which is how it makes its sums in one
- * order. Where dS is beyond DS_MOST, backward is the built-in one.
+ * order.
  */
 #include "exec/cuda/attention-cudnn.h"
 
@@ -18,17 +23,32 @@
 #include <string.h>
 
 #include "exec/cuda/attention-cudnn-graph.h"
+#include "exec/cuda/attention-parts.h"
 #include "exec/cuda/shape-hash.h"
 
 #define LEAST_LENGTH 64
 #define LEAST_VERSION 90600
 #define DS_MOST ((size_t)2 << 30)   /* bytes */
 #define OWN_LEAST ((size_t)1 << 20) /* bytes that any plan may use */
-#define PART_ALIGNMENT 256
+#define PIECE_ALIGNMENT 256         /* of the workspace's */
+#define ELEMENT 2                   /* bytes, of either storage */
+
+/* A pass over @args: its parts, and the bytes of the workspace's pieces. */
+typedef struct {
+    const RpCudaAttention *args;
+    gboolean backward;
+    RpAttentionParts parts;
+    size_t stats; /* 0: cuDNN has lse itself */
+    size_t delta;
+    size_t slices; /* twice: dk's, dv's */
+    size_t own;
+} Pass;
 
 /* What decides about a plan; compared as bytes, so made of zeros first. */
 typedef struct {
-    size_t batch, heads, kv_heads, length, head_size, window;
+    RpAttentionSize part;
+    size_t row_heads, kv_row_heads; /* of whole arrays */
+    size_t length, head_size, window;
     guint32 dtype, backward;
 } Key;
 
@@ -169,58 +189,78 @@ suits(const RpCudaAttention *args)
            args->sequences * args->max_length == args->tokens && args->heads <= G_MAXUINT16;
 }
 
-static gboolean
-is_aligned(const void *array)
-{
-    return (guintptr)array % 16 == 0;
-}
-
 static size_t
 round_up(size_t n, size_t unit)
 {
     return (n + unit - 1) / unit * unit;
 }
 
-static size_t
-rows_bytes(const RpCudaAttention *args)
+/* Whether cuDNN can have lse as it is: rows of @parts one after another, at multiples of 16 bytes.
+ */
+static gboolean
+has_stats(const RpCudaAttention *args, const RpAttentionParts *parts)
 {
-    return round_up(args->tokens * args->heads * sizeof(float), PART_ALIGNMENT);
+    return args->sequences == 1 && (parts->count == 1 || args->max_length % 4 == 0);
 }
 
-/* Bytes of lse as cuDNN has it, in the workspace. */
+/* The most that a plan may take for itself. */
 static size_t
-stats_bytes(const RpCudaAttention *args)
+own_bytes(const RpCudaAttention *args, const RpAttentionSize *part, gboolean backward)
 {
-    return args->sequences > 1 ? rows_bytes(args) : 0;
-}
-
-/* The most that a plan may take for itself; 0: it shall not be tried. */
-static size_t
-own_bytes(const RpCudaAttention *args, gboolean backward)
-{
-    const size_t length = round_up(args->max_length, 128);
-    const size_t rows = args->sequences * length * args->heads;
-    const size_t ds = rows * 2 * length;
+    const size_t heads = part->sequences * part->heads;
+    const size_t rows = heads * round_up(args->max_length, 128);
 
     if (!backward)
         return OWN_LEAST + rows * sizeof(float);
-    return ds > DS_MOST ? 0 : OWN_LEAST + rows * 2 * 2 * args->head_size + ds;
+    return OWN_LEAST + rows * 2 * ELEMENT * args->head_size +
+           heads * rp_attention_head_ds(args->max_length);
+}
+
+/* Cuts the work. Returns: FALSE if a single head's dS is too large */
+static gboolean
+divide(const RpCudaAttention *args, gboolean backward, Pass *pass)
+{
+    const RpAttentionSize whole = {args->sequences, args->heads, args->kv_heads};
+    const size_t ds_most = args->ds_most > 0 ? args->ds_most : DS_MOST;
+    const size_t S = args->max_length;
+    RpAttentionParts parts;
+    size_t rows, slices;
+
+    if (!rp_attention_parts_choose(&whole, backward ? ds_most / rp_attention_head_ds(S) : G_MAXSIZE,
+                                   &parts))
+        return FALSE;
+    rows = parts.part.sequences * parts.part.heads * S * sizeof(float);
+    slices = parts.slices > 1 ? parts.slices * S * args->head_size * ELEMENT : 0;
+    *pass = (Pass){.args = args,
+                   .backward = backward,
+                   .parts = parts,
+                   .stats = has_stats(args, &parts) ? 0 : round_up(rows, PIECE_ALIGNMENT),
+                   .delta = backward ? round_up(rows, PIECE_ALIGNMENT) : 0,
+                   .slices = round_up(slices, PIECE_ALIGNMENT),
+                   .own = own_bytes(args, &parts.part, backward)};
+    return TRUE;
+}
+
+static size_t
+workspace_bytes(const RpCudaAttention *args, gboolean backward)
+{
+    Pass pass;
+
+    if (!suits(args) || !divide(args, backward, &pass))
+        return 0;
+    return PIECE_ALIGNMENT + pass.stats + pass.delta + 2 * pass.slices + pass.own;
 }
 
 size_t
 rp_cudnn_forward_workspace(const RpCudaAttention *args)
 {
-    if (!suits(args))
-        return 0;
-    return PART_ALIGNMENT + stats_bytes(args) + own_bytes(args, FALSE);
+    return workspace_bytes(args, FALSE);
 }
 
 size_t
 rp_cudnn_backward_workspace(const RpCudaAttention *args)
 {
-    if (!suits(args) || own_bytes(args, TRUE) == 0)
-        return 0;
-    return PART_ALIGNMENT + stats_bytes(args) + rows_bytes(args) + own_bytes(args, TRUE);
+    return workspace_bytes(args, TRUE);
 }
 
 static gboolean
@@ -251,145 +291,19 @@ open_library(RpCudnn *cudnn)
     return TRUE;
 }
 
-/* Whether cuDNN says so of itself. 9.19 does not where sums are atomic: the graph sees to the
- * order. */
-static gboolean
-is_nondeterministic(RpCudnnGraph *graph, cudnnBackendDescriptor_t configuration)
-{
-    static const char step[] = "engine";
-    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16];
-    cudnnBackendDescriptor_t engine =
-        rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, step);
-    gint64 count = 0;
-
-    if (graph->failure)
-        return TRUE;
-    rp_cudnn_graph_note(graph,
-                        cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine),
-                        step);
-    if (!graph->failure)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                                     CUDNN_TYPE_NUMERICAL_NOTE, G_N_ELEMENTS(notes),
-                                                     &count, notes),
-                            step);
-    if (graph->failure)
-        return TRUE;
-    for (gint64 i = 0; i < MIN(count, (gint64)G_N_ELEMENTS(notes)); i++)
-        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
-            return TRUE;
-    return FALSE;
-}
-
-/* The plan of one engine configuration. Returns: NULL with the graph's failure set */
-static cudnnBackendDescriptor_t
-try_configuration(RpCudnn *cudnn, RpCudnnGraph *graph, cudnnBackendDescriptor_t configuration,
-                  size_t most_bytes)
-{
-    cudnnBackendDescriptor_t plan;
-    gint64 count = 0, bytes = 0;
-
-    if (is_nondeterministic(graph, configuration)) {
-        if (!graph->failure)
-            graph->failure = g_strdup("engine: its sums have no order of their own");
-        return NULL;
-    }
-    plan = rp_cudnn_graph_create(graph, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan");
-    rp_cudnn_graph_set(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                       &cudnn->handle, "plan");
-    rp_cudnn_graph_set(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration, "plan");
-    rp_cudnn_graph_finalize(graph, plan, "plan");
-    if (!graph->failure)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                     CUDNN_TYPE_INT64, 1, &count, &bytes),
-                            "plan's workspace");
-    if (!graph->failure && bytes > 0 && (size_t)bytes > most_bytes)
-        graph->failure = g_strdup_printf(
-            "plan: needs %" G_GINT64_FORMAT " bytes of workspace, has %zu", bytes, most_bytes);
-    return graph->failure ? NULL : plan;
-}
-
-/* The engine configurations that cuDNN proposes, best first. */
-static GPtrArray *
-propose(RpCudnn *cudnn, RpCudnnGraph *graph)
-{
-    const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    cudnnBackendDescriptor_t operations, heuristic;
-    GPtrArray *configurations = g_ptr_array_new();
-    gint64 count = 0;
-
-    operations = rp_cudnn_graph_create(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "graph");
-    rp_cudnn_graph_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                       &cudnn->handle, "graph");
-    rp_cudnn_graph_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                       CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->operations->len,
-                       graph->operations->data, "graph");
-    rp_cudnn_graph_finalize(graph, operations, "graph");
-
-    heuristic = rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristic");
-    rp_cudnn_graph_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations, "heuristic");
-    rp_cudnn_graph_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode,
-                       "heuristic");
-    rp_cudnn_graph_finalize(graph, heuristic, "heuristic");
-    if (!graph->failure)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count,
-                                                     NULL),
-                            "heuristic's results");
-    for (gint64 i = 0; i < count; i++) {
-        const cudnnBackendDescriptor_t configuration =
-            rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "configuration");
-
-        if (configuration)
-            g_ptr_array_add(configurations, configuration);
-    }
-    if (!graph->failure && count > 0)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count,
-                                                     configurations->pdata),
-                            "heuristic's results");
-    if (!graph->failure && count == 0)
-        rp_cudnn_graph_note(graph, CUDNN_STATUS_NOT_SUPPORTED, "heuristic: no engine does it");
-    if (!graph->failure)
-        g_ptr_array_set_size(configurations, (gint)count); /* fewer may have been given */
-    return configurations;
-}
-
-/* Gives @plan the first proposed configuration that works, or leaves every one's failure. */
-static void
-choose_plan(RpCudnn *cudnn, Plan *plan, size_t most_bytes)
-{
-    RpCudnnGraph *graph = plan->graph;
-    g_autoptr(GPtrArray) configurations = propose(cudnn, graph);
-    g_autoptr(GString) failures = g_string_new(NULL);
-
-    if (graph->failure)
-        return;
-    for (guint i = 0; i < configurations->len && !plan->plan; i++) {
-        plan->plan = try_configuration(cudnn, graph, configurations->pdata[i], most_bytes);
-        if (graph->failure)
-            g_string_append_printf(failures, "%s%u of %u: %s", i > 0 ? "; " : "", i + 1,
-                                   configurations->len, graph->failure);
-        g_clear_pointer(&graph->failure, g_free);
-    }
-    if (!plan->plan)
-        graph->failure = g_strdup(failures->str);
-}
-
 static Plan *
 plan_new(RpCudnn *cudnn, const Key *key, size_t most_bytes)
 {
-    const RpCudnnShape shape = {.batch = (gint64)key->batch,
-                                .heads = (gint64)key->heads,
-                                .kv_heads = (gint64)key->kv_heads,
+    const gboolean is_sliced =
+        key->part.heads / key->part.kv_heads < key->row_heads / key->kv_row_heads;
+    const RpCudnnShape shape = {.batch = (gint64)key->part.sequences,
+                                .heads = (gint64)key->part.heads,
+                                .kv_heads = (gint64)key->part.kv_heads,
                                 .length = (gint64)key->length,
                                 .head_size = (gint64)key->head_size,
+                                .row_heads = (gint64)key->row_heads,
+                                .kv_row_heads = (gint64)key->kv_row_heads,
+                                .d_row_heads = is_sliced ? 1 : (gint64)key->kv_row_heads,
                                 .window = (gint64)key->window,
                                 .type = key->dtype == 1 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF};
     Plan *plan = g_new0(Plan, 1);
@@ -400,7 +314,7 @@ plan_new(RpCudnn *cudnn, const Key *key, size_t most_bytes)
         rp_cudnn_graph_add_backward(plan->graph, &shape);
     else
         rp_cudnn_graph_add_forward(plan->graph, &shape);
-    choose_plan(cudnn, plan, most_bytes);
+    plan->plan = rp_cudnn_graph_plan(plan->graph, cudnn->handle, most_bytes);
     return plan;
 }
 
@@ -417,33 +331,26 @@ known_to_fail(const Key *key)
     return NULL;
 }
 
-/* The plan for @args. Returns: NULL if the built-in kernels have to do it */
+/* The plan of each part. Returns: NULL if the built-in kernels have to do it */
 static Plan *
-find_plan(RpCudnn *cudnn, const RpCudaAttention *args, gboolean backward)
+find_plan(RpCudnn *cudnn, const Pass *pass)
 {
+    const RpCudaAttention *args = pass->args;
     const char *reason;
     Plan *plan;
     Key key;
 
-    if (!suits(args) || !(args->scale > 0)) {
-        refuse(cudnn, "cuDNN: not for such sizes");
-        return NULL;
-    }
-    if (own_bytes(args, backward) == 0) {
-        refuse(cudnn, "cuDNN: backward would need too large a workspace");
-        return NULL;
-    }
     if (!open_library(cudnn))
         return NULL;
     memset(&key, 0, sizeof key);
-    key.batch = args->sequences;
-    key.heads = args->heads;
-    key.kv_heads = args->kv_heads;
+    key.part = pass->parts.part;
+    key.row_heads = args->heads;
+    key.kv_row_heads = args->kv_heads;
     key.length = args->max_length;
     key.head_size = args->head_size;
     key.window = args->window < args->max_length ? args->window : 0;
     key.dtype = (guint32)args->dtype;
-    key.backward = backward != FALSE;
+    key.backward = pass->backward != FALSE;
     reason = known_to_fail(&key);
     if (reason) {
         refuse(cudnn, reason);
@@ -451,7 +358,7 @@ find_plan(RpCudnn *cudnn, const RpCudaAttention *args, gboolean backward)
     }
     plan = g_hash_table_lookup(cudnn->plans, &key);
     if (!plan) {
-        plan = plan_new(cudnn, &key, own_bytes(args, backward));
+        plan = plan_new(cudnn, &key, pass->own);
         g_hash_table_insert(cudnn->plans, &plan->key, plan);
     }
     if (plan->plan)
@@ -460,22 +367,49 @@ find_plan(RpCudnn *cudnn, const RpCudaAttention *args, gboolean backward)
     return NULL;
 }
 
-/* Copies lse between [heads,batch,S] and cuDNN's [batch,heads,S], as few pieces as may be. */
+/* Whether all that cuDNN gets of @args is at multiples of 16 bytes. */
 static gboolean
-copy_stats(RpCudnn *cudnn, const RpCudaAttention *args, float *stats, gboolean to_stats)
+is_aligned(const Pass *pass)
 {
-    const size_t S = args->max_length, B = args->sequences, H = args->heads;
+    const RpCudaAttention *args = pass->args;
+    const void *const arrays[] = {
+        args->q,     args->k,  args->v,  args->out, pass->stats > 0 ? NULL : args->lse,
+        args->d_out, args->dq, args->dk, args->dv};
+
+    for (guint i = 0; i < (pass->backward ? G_N_ELEMENTS(arrays) : 5); i++)
+        if ((guintptr)arrays[i] % 16 != 0)
+            return FALSE;
+    return TRUE;
+}
+
+/* The first value of lse of the part at @place. */
+static float *
+part_lse(const Pass *pass, RpAttentionPlace place)
+{
+    const RpCudaAttention *args = pass->args;
+
+    return args->lse + place.head * args->tokens + place.sequence * args->max_length;
+}
+
+/* Copies a part's lse between [heads,tokens] and cuDNN's [batch,heads,S], in as few pieces as may
+ * be. */
+static gboolean
+copy_stats(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place, float *stats)
+{
+    const size_t S = pass->args->max_length, tokens = pass->args->tokens;
+    const size_t B = pass->parts.part.sequences, H = pass->parts.part.heads;
     const size_t row = S * sizeof(float);
     const gboolean by_head = H < B;
+    const size_t my_pitch = by_head ? row : tokens * sizeof(float);
+    const size_t their_pitch = by_head ? H * row : row;
+    const size_t rows = by_head ? B : H;
     cudaError_t status = cudaSuccess;
 
     for (size_t i = 0; i < (by_head ? H : B) && status == cudaSuccess; i++) {
-        float *mine = args->lse + (by_head ? i * B * S : i * S);
-        float *theirs = stats + (by_head ? i * S : i * H * S);
-        const size_t my_pitch = by_head ? row : B * row, their_pitch = by_head ? H * row : row;
-        const size_t rows = by_head ? B : H;
+        float *mine = part_lse(pass, place) + i * (by_head ? tokens : S);
+        float *theirs = stats + i * (by_head ? S : H * S);
 
-        if (to_stats)
+        if (pass->backward)
             status = cudaMemcpy2DAsync(theirs, their_pitch, mine, my_pitch, row, rows,
                                        cudaMemcpyDeviceToDevice, cudnn->stream);
         else
@@ -513,44 +447,124 @@ run_plan(RpCudnn *cudnn, Plan *plan, void *const *pointers, void *workspace)
     return !run->failure || refuse(cudnn, run->failure);
 }
 
+/* Element @n of an array. */
+static void *
+at(const void *array, size_t n)
+{
+    return (char *)array + n * ELEMENT;
+}
+
+/* The slices of dk; those of dv follow. */
+static char *
+slices_of(const Pass *pass)
+{
+    return (char *)round_up((guintptr)pass->args->workspace, PIECE_ALIGNMENT) + pass->stats +
+           pass->delta;
+}
+
+/* The first element of dk and dv of the part at @place. */
+static size_t
+kv_offset(const Pass *pass, RpAttentionPlace place)
+{
+    const RpCudaAttention *args = pass->args;
+
+    return (place.sequence * args->max_length * args->kv_heads + place.kv_head) * args->head_size;
+}
+
+/* Sets the arrays of the part at @place in @pointers. */
+static void
+point_at(const Pass *pass, RpAttentionPlace place, void **pointers)
+{
+    const RpCudaAttention *args = pass->args;
+    const size_t S = args->max_length, D = args->head_size;
+    const size_t q = (place.sequence * S * args->heads + place.head) * D;
+    const size_t kv = kv_offset(pass, place);
+    char *slices = slices_of(pass);
+
+    pointers[RP_CUDNN_Q] = at(args->q, q);
+    pointers[RP_CUDNN_K] = at(args->k, kv);
+    pointers[RP_CUDNN_V] = at(args->v, kv);
+    pointers[RP_CUDNN_OUT] = at(args->out, q);
+    pointers[RP_CUDNN_STATS] =
+        pass->stats > 0 ? slices - pass->delta - pass->stats : (char *)part_lse(pass, place);
+    if (!pass->backward)
+        return;
+    pointers[RP_CUDNN_DELTA] = slices - pass->delta;
+    pointers[RP_CUDNN_D_OUT] = at(args->d_out, q);
+    pointers[RP_CUDNN_DQ] = at(args->dq, q);
+    pointers[RP_CUDNN_DK] = at(args->dk, kv);
+    pointers[RP_CUDNN_DV] = at(args->dv, kv);
+    if (pass->slices > 0) {
+        pointers[RP_CUDNN_DK] = at(slices, place.slice * S * D);
+        pointers[RP_CUDNN_DV] = at(slices + pass->slices, place.slice * S * D);
+    }
+}
+
+/* dk and dv of the group at @place, whose slices are all there. */
+static gboolean
+add_slices(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place)
+{
+    const RpCudaAttention *args = pass->args;
+    RpCudaAttentionSlices sum = {.dtype = args->dtype,
+                                 .slices = pass->parts.slices,
+                                 .tokens = args->max_length,
+                                 .n = args->head_size,
+                                 .stride = args->kv_heads * args->head_size};
+    cudaError_t status;
+
+    sum.x = slices_of(pass);
+    sum.y = at(args->dk, kv_offset(pass, place));
+    status = rp_cuda_attention_add_slices(&sum, cudnn->stream);
+    sum.x = slices_of(pass) + pass->slices;
+    sum.y = at(args->dv, kv_offset(pass, place));
+    if (status == cudaSuccess)
+        status = rp_cuda_attention_add_slices(&sum, cudnn->stream);
+    return status == cudaSuccess || refuse(cudnn, cudaGetErrorString(status));
+}
+
+static gboolean
+attend_part(RpCudnn *cudnn, const Pass *pass, Plan *plan, RpAttentionPlace place)
+{
+    float scale = pass->args->scale, window = (float)pass->args->window, one = 1;
+    float minus = cudnnGetVersion() < 91000 ? -G_MAXFLOAT : -INFINITY;
+    void *pointers[RP_CUDNN_N_TENSORS] = {[RP_CUDNN_SCALE] = &scale,
+                                          [RP_CUDNN_MINUS] = &minus,
+                                          [RP_CUDNN_WINDOW_MINUS] = &minus,
+                                          [RP_CUDNN_WINDOW] = &window,
+                                          [RP_CUDNN_ONE] = &one};
+    char *own = slices_of(pass) + 2 * pass->slices;
+
+    point_at(pass, place, pointers);
+    if (pass->backward && pass->stats > 0 &&
+        !copy_stats(cudnn, pass, place, pointers[RP_CUDNN_STATS]))
+        return FALSE;
+    if (!run_plan(cudnn, plan, pointers, own))
+        return FALSE;
+    if (!pass->backward && pass->stats > 0 &&
+        !copy_stats(cudnn, pass, place, pointers[RP_CUDNN_STATS]))
+        return FALSE;
+    return pass->slices == 0 || place.slice + 1 < pass->parts.slices ||
+           add_slices(cudnn, pass, place);
+}
+
 static gboolean
 attend(RpCudnn *cudnn, const RpCudaAttention *args, gboolean backward)
 {
-    float scale = args->scale, minus = -INFINITY, window = (float)args->window, one = 1;
-    void *pointers[RP_CUDNN_N_TENSORS] = {
-        [RP_CUDNN_Q] = (void *)args->q, [RP_CUDNN_K] = (void *)args->k,
-        [RP_CUDNN_V] = (void *)args->v, [RP_CUDNN_OUT] = args->out,
-        [RP_CUDNN_STATS] = args->lse,   [RP_CUDNN_D_OUT] = (void *)args->d_out,
-        [RP_CUDNN_DQ] = args->dq,       [RP_CUDNN_DK] = args->dk,
-        [RP_CUDNN_DV] = args->dv,       [RP_CUDNN_SCALE] = &scale,
-        [RP_CUDNN_MINUS] = &minus,      [RP_CUDNN_WINDOW_MINUS] = &minus,
-        [RP_CUDNN_WINDOW] = &window,    [RP_CUDNN_ONE] = &one};
-    char *part = (char *)round_up((guintptr)args->workspace, PART_ALIGNMENT);
-    Plan *plan = find_plan(cudnn, args, backward);
+    Pass pass;
+    Plan *plan;
 
+    if (!suits(args) || !(args->scale > 0))
+        return refuse(cudnn, "cuDNN: not for such sizes");
+    if (!divide(args, backward, &pass))
+        return refuse(cudnn, "cuDNN: backward would need too large a workspace");
+    plan = find_plan(cudnn, &pass);
     if (!plan)
         return FALSE;
-    if (stats_bytes(args) > 0) {
-        pointers[RP_CUDNN_STATS] = part;
-        part += rows_bytes(args);
-    }
-    if (backward) {
-        pointers[RP_CUDNN_DELTA] = part;
-        part += rows_bytes(args);
-    }
-    for (guint i = RP_CUDNN_Q; i <= RP_CUDNN_DELTA; i++)
-        if (plan->graph->has[i] && !is_aligned(pointers[i]))
-            return refuse(cudnn, "cuDNN: arrays must be at multiples of 16 bytes");
-    if (cudnnGetVersion() < 91000)
-        minus = -G_MAXFLOAT;
-    if (backward && pointers[RP_CUDNN_STATS] != args->lse &&
-        !copy_stats(cudnn, args, pointers[RP_CUDNN_STATS], TRUE))
-        return FALSE;
-    if (!run_plan(cudnn, plan, pointers, part))
-        return FALSE;
-    if (!backward && pointers[RP_CUDNN_STATS] != args->lse &&
-        !copy_stats(cudnn, args, pointers[RP_CUDNN_STATS], FALSE))
-        return FALSE;
+    if (!is_aligned(&pass))
+        return refuse(cudnn, "cuDNN: arrays must be at multiples of 16 bytes");
+    for (size_t i = 0; i < pass.parts.count; i++)
+        if (!attend_part(cudnn, &pass, plan, rp_attention_parts_place(&pass.parts, i)))
+            return FALSE;
     cudnn->runs++;
     return TRUE;
 }

@@ -7,6 +7,9 @@
  * Whether cuDNN runs depends on sizes, alignment, the library and the GPU, never on values. Two
  * runs give the same bits; a sequence alone and in a batch need not.
  *
+ * Backward keeps dS whole, so it runs in parts of at most `ds_most` bytes of it, in the workspace
+ * of one part.
+ *
  * attention-cudnn.c, or attention-cudnn-none.c where cuDNN was not found.
  */
 #pragma once
@@ -44,7 +47,7 @@ size_t rp_cudnn_backward_workspace(const RpCudaAttention *args);
 gboolean rp_cudnn_forward(RpCudnn *cudnn, const RpCudaAttention *args);
 gboolean rp_cudnn_backward(RpCudnn *cudnn, const RpCudaAttention *args);
 
-/* How often it did the work. */
+/* How often it did the work, in however many parts. */
 guint64 rp_cudnn_runs(const RpCudnn *cudnn);
 /* Why it last did not, with the step and cuDNN's text; NULL if it always did. */
 const char *rp_cudnn_reason(const RpCudnn *cudnn);

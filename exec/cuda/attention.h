@@ -32,6 +32,7 @@ typedef struct {
     const void *d_out;     /* backward: [tokens,heads,D] */
     void *dq, *dk, *dv;    /* backward: as q, k, v */
     void *workspace;       /* at a multiple of 64 bytes */
+    size_t ds_most;        /* backward by cuDNN: bytes of dS at a time; 0: 2 GiB */
 } RpCudaAttention;
 
 /**
@@ -57,6 +58,18 @@ size_t rp_cuda_attention_backward_workspace(const RpCudaAttention *args);
 
 /* Writes dq, dk and dv, whole. As for forward. */
 cudaError_t rp_cuda_attention_backward(const RpCudaAttention *args, cudaStream_t stream);
+
+typedef struct {
+    int dtype;
+    size_t slices, tokens, n; /* n: of a row; a multiple of 8 */
+    const void *x;            /* [slices,tokens,n] */
+    void *y;                  /* [tokens] rows of n elements */
+    size_t stride;            /* elements from a row of y to the next; a multiple of 8 */
+} RpCudaAttentionSlices;
+
+/* y = x[0] + x[1] + ..., in that order in fp32: dk or dv of a kv head. x and y at multiples of 16
+ * bytes. attention-slices.cu */
+cudaError_t rp_cuda_attention_add_slices(const RpCudaAttentionSlices *args, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

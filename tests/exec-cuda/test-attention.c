@@ -2,6 +2,9 @@
 
 #include <math.h>
 
+#include "exec/cuda/attention-cudnn.h"
+#include "exec/cuda/attention-parts.h"
+
 typedef struct {
     RpDtype dtype;
     size_t heads, kv_heads, head_size, window;
@@ -9,6 +12,7 @@ typedef struct {
     int32_t lengths[4];
     float scale;                         /* 0: 1 / sqrt(D) */
     RpAttentionChoice forward, backward; /* on the device */
+    size_t part_heads;                   /* not 0: backward by cuDNN, of so many heads at a time */
 } Shape;
 
 typedef struct {
@@ -37,10 +41,10 @@ random_inputs(const Shape *shape)
 {
     const size_t row = shape->head_size * tokens_of(shape);
 
-    return (Inputs){host_random(shape->dtype, row * shape->heads, 2),
-                    host_random(shape->dtype, row * shape->kv_heads, 1),
-                    host_random(shape->dtype, row * shape->kv_heads, 1),
-                    host_random(shape->dtype, row * shape->heads, 1)};
+    return (Inputs){cuda_random(shape->dtype, row * shape->heads, 2),
+                    cuda_random(shape->dtype, row * shape->kv_heads, 1),
+                    cuda_random(shape->dtype, row * shape->kv_heads, 1),
+                    cuda_random(shape->dtype, row * shape->heads, 1)};
 }
 
 static Array
@@ -50,6 +54,44 @@ as_floats(Array array)
 
     rp_dtype_to_float(array.dtype, array.data, floats.data, array.n);
     return floats;
+}
+
+static RpCudnn *cudnn; /* of a test that cuts backward */
+
+/* Backward by cuDNN with no more dS at a time than that of the shape's part_heads, in less room. */
+static void
+differentiate_in_parts(const Side *side, const Shape *shape, const RpAttentionArgs *args)
+{
+    RpCudaAttention launch = {.dtype = (int)args->dtype,
+                              .tokens = args->tokens,
+                              .sequences = args->sequences,
+                              .max_length = args->max_length,
+                              .heads = args->heads,
+                              .kv_heads = args->kv_heads,
+                              .head_size = args->head_size,
+                              .window = args->window,
+                              .scale = args->scale,
+                              .starts = args->starts,
+                              .q = args->q,
+                              .k = args->k,
+                              .v = args->v,
+                              .out = args->out,
+                              .lse = args->lse,
+                              .d_out = args->d_out,
+                              .dq = args->dq,
+                              .dk = args->dk,
+                              .dv = args->dv};
+    const size_t whole_bytes = rp_cudnn_backward_workspace(&launch);
+    size_t bytes;
+
+    launch.ds_most = shape->part_heads * rp_attention_head_ds(args->max_length);
+    bytes = rp_cudnn_backward_workspace(&launch);
+    assert_true(bytes > 0 && bytes < whole_bytes);
+    launch.workspace = cuda_workspace(side, bytes);
+    if (rp_cudnn_backward(cudnn, &launch))
+        return;
+    print_error("%zu heads at a time: %s\n", shape->part_heads, rp_cudnn_reason(cudnn));
+    fail();
 }
 
 /* Forward, then backward from its out and lse. @out_side: where `out` goes, for its own shift. */
@@ -87,8 +129,12 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
     args.workspace = cuda_workspace(side, side->kernels->attention_forward_workspace(&args));
     side->kernels->attention_forward(side->stream, &args);
     args.choice = side->stream ? shape->backward : RP_ATTENTION_BUILTIN;
-    args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
-    side->kernels->attention_backward(side->stream, &args);
+    if (side->stream && shape->part_heads > 0) {
+        differentiate_in_parts(side, shape, &args);
+    } else {
+        args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
+        side->kernels->attention_backward(side->stream, &args);
+    }
     return (Results){{cuda_result(side, dtype, n, args.out),
                       cuda_result(side, RP_DTYPE_FP32, n / shape->head_size, args.lse),
                       cuda_result(side, dtype, n, args.dq), cuda_result(side, dtype, kv_n, args.dk),
@@ -434,6 +480,89 @@ takes_lse_from_either_implementation(void **state)
     }
 }
 
+static int
+setup_parts(void **state)
+{
+    const int failed = cuda_setup(state);
+
+    cudnn = failed ? NULL : rp_cudnn_new(NULL);
+    return failed;
+}
+
+static int
+teardown_parts(void **state)
+{
+    g_clear_pointer(&cudnn, rp_cudnn_free);
+    return cuda_teardown(state);
+}
+
+#define parts_test(f) cmocka_unit_test_setup_teardown(f, setup_parts, teardown_parts)
+
+/* Backward in @count parts, of which @slices share a kv head: close to the host's and to that in
+ * one part, twice the same. */
+static void
+check_parts(Shape shape, size_t part_heads, size_t count, size_t slices)
+{
+    const RpAttentionSize size = {shape.sequences, shape.heads, shape.kv_heads};
+    const guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
+    const Inputs inputs = random_inputs(&shape);
+    const Results want = attend_on_host(&shape, &inputs);
+    RpAttentionParts parts;
+    Results whole, got, again;
+
+    assert_true(rp_attention_parts_choose(&size, part_heads, &parts));
+    assert_int_equal(parts.count, count);
+    assert_int_equal(parts.slices, slices);
+    shape.forward = shape.backward = RP_ATTENTION_CUDNN;
+    whole = attend_on_device(&shape, &inputs, 0, 0);
+    /* some versions want multiples of 128 */
+    if (shape.lengths[0] % 128 != 0 && rp_cuda_stream_cudnn_runs(cuda_stream()) - before < 2)
+        return;
+    assert_runs(before, 2, &shape);
+    shape.part_heads = part_heads;
+    got = attend_on_device(&shape, &inputs, 0, 0);
+    again = attend_on_device(&shape, &inputs, 0, 0);
+    assert_close(&shape, &got, &want);
+    assert_close(&shape, &got, &whole);
+    assert_same(&again, &got);
+}
+
+static void
+differentiates_by_cudnn_some_sequences_at_a_time(void **state)
+{
+    if (!have_cudnn())
+        skip();
+    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 3, {256, 256, 256}, 0}, 8, 3, 1);
+    check_parts((Shape){RP_DTYPE_FP16, 4, 2, 64, 0, 4, {128, 128, 128, 128}, 0}, 8, 2, 1);
+    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 3, {200, 200, 200}, 0}, 8, 3, 1);
+}
+
+static void
+differentiates_by_cudnn_some_kv_heads_at_a_time(void **state)
+{
+    if (!have_cudnn())
+        skip();
+    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 1, {256}, 0}, 4, 2, 1);
+    check_parts((Shape){RP_DTYPE_FP16, 3, 3, 64, 100, 1, {384}, 0}, 2, 3, 1);
+    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 1, {200}, 0}, 2, 4, 1);
+    /* a part's lse is not at a multiple of 16 bytes */
+    check_parts((Shape){RP_DTYPE_BF16, 4, 2, 64, 0, 1, {129}, 0}, 2, 2, 1);
+    /* of all sequences, and of one at a time */
+    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 3, {256, 256, 256}, 0}, 6, 4, 1);
+    check_parts((Shape){RP_DTYPE_FP16, 8, 4, 64, 0, 2, {256, 256}, 0}, 3, 8, 1);
+}
+
+static void
+differentiates_by_cudnn_some_query_heads_of_a_group_at_a_time(void **state)
+{
+    if (!have_cudnn())
+        skip();
+    check_parts((Shape){RP_DTYPE_BF16, 4, 1, 64, 0, 1, {256}, 0}, 1, 4, 4);
+    check_parts((Shape){RP_DTYPE_BF16, 8, 2, 128, 0, 1, {256}, 0}, 2, 4, 2);
+    check_parts((Shape){RP_DTYPE_FP16, 8, 2, 128, 100, 2, {256, 256}, 0}, 3, 8, 2);
+    check_parts((Shape){RP_DTYPE_FP16, 8, 2, 64, 0, 2, {200, 200}, 0}, 1, 16, 4);
+}
+
 int
 main(void)
 {
@@ -458,6 +587,9 @@ main(void)
         cuda_test(attends_by_cudnn_forward_to_any_length_from_64),
         cuda_test(leaves_what_cudnn_does_not_do_to_the_built_in_kernels),
         cuda_test(takes_lse_from_either_implementation),
+        parts_test(differentiates_by_cudnn_some_sequences_at_a_time),
+        parts_test(differentiates_by_cudnn_some_kv_heads_at_a_time),
+        parts_test(differentiates_by_cudnn_some_query_heads_of_a_group_at_a_time),
     };
     int failed;
 
