@@ -9,8 +9,9 @@
  *   clock.c       times of a device on the host's clock
  *   finite.cu     two kernels
  *
- * A device's worker issues all of its lanes; other threads only look at events. The loss of a
- * micro-batch takes a way of its own, so that nobody waits for it:
+ * A device has three workers: one issues actions and activations, one uploads of parameters, one
+ * downloads of gradients; other threads only look at events. What is marked as the worker's is the
+ * first one's. The loss of a micro-batch takes a way of its own, so that nobody waits for it:
  *
  *   compute      |----head----|e|------------ next action ...
  *   auxiliary                  e|copy|tell the feed|
@@ -64,7 +65,9 @@ typedef struct {
     cudaEvent_t anchors[RP_CUDA_CLOCK_RING];
     pthread_mutex_t clock_lock;
     RpCudaClock clock;
-    gint64 next_anchor_ns; /* worker's */
+    pthread_mutex_t anchor_lock; /* who makes an anchor; the device's workers take turns */
+    _Atomic gint64 next_anchor_ns;
+    _Atomic guint64 n_anchors;
 } RpCudaDevice;
 
 /* A loss on its way: lives as long as its place in the ring is not used again. */

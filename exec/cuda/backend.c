@@ -109,6 +109,7 @@ static void
 close_device(RpCudaDevice *device)
 {
     pthread_mutex_destroy(&device->clock_lock);
+    pthread_mutex_destroy(&device->anchor_lock);
     if (device->memory == NULL && device->side == NULL)
         return; /* do not wake it up */
     (void)rp_cuda_use_device(device->physical);
@@ -296,6 +297,7 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
         cuda->devices[g].physical = (int)(g % count);
         cuda->devices[g].packed = g_new(gint32, 2 * cuda->tokens);
         pthread_mutex_init(&cuda->devices[g].clock_lock, NULL);
+        pthread_mutex_init(&cuda->devices[g].anchor_lock, NULL);
     }
     return &cuda->base;
 }

@@ -214,7 +214,7 @@ measure_anchor(RpCuda *cuda, RpCudaDevice *device, cudaEvent_t anchor, gint64 *h
     return TRUE;
 }
 
-/* Worker's thread, or the caller's before there is one. */
+/* A worker's thread, with anchor_lock, or the caller's before there are any. */
 static gboolean
 add_anchor(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
@@ -234,8 +234,28 @@ add_anchor(RpCuda *cuda, RpCudaDevice *device, GError **error)
     pthread_mutex_lock(&device->clock_lock);
     rp_cuda_clock_add(&device->clock, (double)elapsed_ms * 1e6, host_ns, error_ns);
     pthread_mutex_unlock(&device->clock_lock);
-    device->next_anchor_ns = host_ns + RP_CUDA_CLOCK_PERIOD_NS;
+    atomic_store(&device->n_anchors, n + 1);
+    atomic_store(&device->next_anchor_ns, host_ns + RP_CUDA_CLOCK_PERIOD_NS);
     return TRUE;
+}
+
+static gboolean
+is_anchor_due(RpCudaDevice *device)
+{
+    return clock_ns() >= atomic_load(&device->next_anchor_ns);
+}
+
+/* Makes an anchor if it is time for one and no other worker of the device does. */
+static gboolean
+keep_time(RpCuda *cuda, RpCudaDevice *device, GError **error)
+{
+    gboolean kept;
+
+    if (!is_anchor_due(device) || pthread_mutex_trylock(&device->anchor_lock) != 0)
+        return TRUE;
+    kept = !is_anchor_due(device) || add_anchor(cuda, device, error);
+    pthread_mutex_unlock(&device->anchor_lock);
+    return kept;
 }
 
 gboolean
@@ -290,10 +310,9 @@ rp_cuda_record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, G
     RpCuda *cuda = (RpCuda *)backend;
     RpCudaDevice *device = lane->device;
 
-    if (!rp_cuda_go_on(cuda, error) ||
-        (clock_ns() >= device->next_anchor_ns && !add_anchor(cuda, device, error)))
+    if (!rp_cuda_go_on(cuda, error) || !keep_time(cuda, device, error))
         return FALSE;
-    event->anchor = device->clock.n - 1;
+    event->anchor = atomic_load(&device->n_anchors) - 1;
     event->n_losses = lane->kind == RP_LANE_COMPUTE ? device->n_losses : 0;
     return rp_cuda_check(device->index, cudaEventRecord(event->event, lane->stream),
                          "cudaEventRecord", error);

@@ -58,9 +58,18 @@ typedef struct {
     guint64 last_dependent;    /* number of the last batch that waits for tasks of this one */
 } RpBatch;
 
+/* The workers of a device. Uploads of parameters wait for the optimizer, and downloads of gradients
+ * for sums of rounds: host tasks, which must not hold up the issue of what does not need them. */
+typedef enum {
+    RP_ISSUER_COMPUTE, /* with activations */
+    RP_ISSUER_PARAMETER_UP,
+    RP_ISSUER_GRADIENT_DOWN,
+    RP_ISSUERS
+} RpIssuer;
+
 typedef struct {
     RpEngine *engine;
-    guint index; /* device, or gpus + RpHostLaneKind */
+    guint index; /* device * RP_ISSUERS + RpIssuer, or gpus * RP_ISSUERS + RpHostLaneKind */
     pthread_t thread;
     RpGate passed; /* batches that it will not look at again */
     _Atomic gint64 cpu_ns;
@@ -112,8 +121,14 @@ rp_engine_batch(RpEngine *engine, guint64 number)
 static inline guint
 rp_engine_worker_of(const RpEngine *engine, guint32 lane)
 {
-    return lane < engine->n_device_lanes ? lane / RP_LANES_PER_DEVICE
-                                         : engine->gpus + (lane - engine->n_device_lanes);
+    static const RpIssuer issuers[RP_LANES_PER_DEVICE] = {
+        [RP_LANE_PARAMETER_UP] = RP_ISSUER_PARAMETER_UP,
+        [RP_LANE_GRADIENT_DOWN] = RP_ISSUER_GRADIENT_DOWN,
+    };
+
+    return lane < engine->n_device_lanes
+               ? lane / RP_LANES_PER_DEVICE * RP_ISSUERS + issuers[lane % RP_LANES_PER_DEVICE]
+               : engine->gpus * RP_ISSUERS + (lane - engine->n_device_lanes);
 }
 
 static inline gboolean

@@ -1,6 +1,7 @@
 /* The threads of the engine.
  *
- *   device worker   for each task in plan order:  [host event?]  wait*  record start
+ *   device workers  for each task of their lanes, in plan order:
+ *                   [host event?]  wait*  record start
  *                   launch lead, record, wait*, record, launch rest   (or launch whole, or copy)
  *                   record end
  *   host worker     for each task of its lane:    wait for events, run, tell
@@ -122,8 +123,9 @@ rp_worker_run(void *data)
         for (guint i = batch->worker_first[worker->index]; i < end; i++) {
             RpEngineTask *task = &batch->tasks[batch->order[i]];
             GError *error = NULL;
-            gboolean done = worker->index < engine->gpus ? issue(engine, batch, task, &error)
-                                                         : run_host(engine, batch, task, &error);
+            gboolean done = rp_engine_is_device_lane(engine, task->task.task.lane)
+                                ? issue(engine, batch, task, &error)
+                                : run_host(engine, batch, task, &error);
 
             if (atomic_load(&engine->failed) || !done) {
                 if (!done)

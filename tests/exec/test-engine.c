@@ -149,6 +149,38 @@ waits_for_host_tasks_and_lets_them_wait(void **state)
     finish(f);
 }
 
+/* As at the end of a synchronous iteration: the next one begins with the layers that are there. */
+static void
+goes_on_while_copies_of_the_same_device_wait_for_the_host(void **state)
+{
+    Fixture *f = *state;
+
+    begin(f, 1);
+    guint32 optimizer = rp_plan_host_lane(f->plan, RP_HOST_LANE_OPTIMIZER);
+    guint32 accumulate = rp_plan_host_lane(f->plan, RP_HOST_LANE_ACCUMULATE);
+    RpTaskId step = add(f, RP_TASK_OPTIMIZER_STEP, optimizer, 0, AT_ONCE);
+    RpTaskId sum = add(f, RP_TASK_GRADIENT_ACCUMULATE, accumulate, 0, AT_ONCE);
+    RpTaskId up = add(f, RP_TASK_PARAMETER_UPLOAD, lane_of(f, 0, RP_LANE_PARAMETER_UP), 0,
+                      AFTER({.task = step}));
+    RpTaskId down = add(f, RP_TASK_GRADIENT_DOWNLOAD, lane_of(f, 0, RP_LANE_GRADIENT_DOWN), 0,
+                        AFTER({.task = sum}));
+    RpTaskId ids =
+        add(f, RP_TASK_ACTIVATION_UPLOAD, lane_of(f, 0, RP_LANE_ACTIVATION_UP), 0, AT_ONCE);
+    RpTaskId forward = add(f, RP_TASK_FORWARD, 0, 0, AFTER({.task = ids}));
+    RpTaskId next = add(f, RP_TASK_FORWARD, 0, 0, AFTER({.task = up}));
+    start_engine(f, &with_trace);
+    append_batch(f);
+    manual_end(f->manual, ids, RP_PART_WHOLE);
+    manual_end(f->manual, forward, RP_PART_WHOLE);
+    manual_end(f->manual, sum, RP_PART_WHOLE);
+    manual_end(f->manual, down, RP_PART_WHOLE);
+    assert_false(manual_is_started(f->manual, up, RP_PART_WHOLE));
+    manual_end(f->manual, step, RP_PART_WHOLE);
+    manual_end(f->manual, up, RP_PART_WHOLE);
+    manual_end(f->manual, next, RP_PART_WHOLE);
+    finish(f);
+}
+
 static void
 keeps_the_accumulate_lane_free_of_the_optimizer(void **state)
 {
@@ -330,6 +362,7 @@ main(void)
         RP_ENGINE_TEST(runs_the_lead_before_a_late_dependency_is_over),
         RP_ENGINE_TEST(takes_a_lead_of_no_length_as_a_start),
         RP_ENGINE_TEST(waits_for_host_tasks_and_lets_them_wait),
+        RP_ENGINE_TEST(goes_on_while_copies_of_the_same_device_wait_for_the_host),
         RP_ENGINE_TEST(keeps_the_accumulate_lane_free_of_the_optimizer),
         RP_ENGINE_TEST(passes_hops_on_to_the_backend),
         RP_ENGINE_TEST(leaves_out_waits_that_follow_from_others),
