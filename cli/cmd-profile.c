@@ -488,7 +488,7 @@ rp_cmd_profile(int argc, char **argv)
         {"attention", 0, 0, G_OPTION_ARG_STRING, &args.attention,
          "whose: builtin, cudnn, or auto, the faster one (default: auto)", "NAME"},
         {"head-chunk", 0, 0, G_OPTION_ARG_INT, &args.head_chunk,
-         "tokens whose logits exist at once (default: 1024)", "N"},
+         "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
         {"optimizer-threads", 0, 0, G_OPTION_ARG_INT, &args.optimizer_threads,
          "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
         {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, &args.seconds,

@@ -29,7 +29,7 @@ static const char defaults[] = "devices: host:1\n"
                                "consistency: events\n"
                                "device_memory: 0\n"
                                "host_memory: 0\n"
-                               "head_chunk: 1024\n"
+                               "head_chunk: 0\n"
                                "accumulate: fp32\n"
                                "attention: auto\n"
                                "profile: auto\n"
@@ -172,7 +172,7 @@ static const Range ranges[] = {
     {"gradient_accumulation_steps", 1, 1024, FALSE},
     {"steps", 1, 1e12, FALSE},
     {"seed", 0, 9007199254740992.0, FALSE}, /* 2^53: the same number in every JSON reader */
-    {"head_chunk", 1, RP_RUN_FILE_MAX_COUNT, FALSE},
+    {"head_chunk", 0, RP_RUN_FILE_MAX_COUNT, FALSE},
     {"optimizer.learning_rate", 0, 1000, FALSE},
     {"optimizer.warmup_steps", 0, 1e12, FALSE},
     {"optimizer.weight_decay", 0, 1000, FALSE},

@@ -4,7 +4,10 @@
 #include "exec/model/network-private.h"
 #include "exec/model/rope-table.h"
 
-#define DEFAULT_HEAD_CHUNK 1024
+/* Each chunk reads and writes the fp32 sums of the head's gradient once, so larger ones are faster;
+ * past the largest the gain is small. */
+#define LEAST_HEAD_CHUNK 1024
+#define MOST_HEAD_CHUNK 4096
 
 static gsize
 aligned(gsize bytes)
@@ -83,6 +86,29 @@ measure_head(RpNetwork *network)
     sizes->backward = measured(&pass);
 }
 
+static gboolean
+fits_where_blocks_do(const RpNetwork *network)
+{
+    const RpLayerSizes *head = &network->sizes[RP_LAYER_HEAD];
+    const RpLayerSizes *block = &network->sizes[RP_LAYER_BLOCK];
+
+    return head->forward.total <= block->backward.total &&
+           head->backward.total <= block->backward.total;
+}
+
+/* The largest chunk that needs no more workspace than a block's backward does. */
+static void
+choose_head_chunk(RpNetwork *network)
+{
+    guint *chunk = &network->options.head_chunk;
+
+    for (*chunk = MOST_HEAD_CHUNK; *chunk > LEAST_HEAD_CHUNK; *chunk /= 2) {
+        measure_head(network);
+        if (fits_where_blocks_do(network))
+            return;
+    }
+}
+
 /* ---- constants ---- */
 
 static RpConstants
@@ -143,8 +169,6 @@ rp_network_new(const RpModelConfig *config, const RpWeights *weights, const RpKe
     network->weights = weights;
     network->kernels = kernels;
     network->options = *options;
-    if (network->options.head_chunk == 0)
-        network->options.head_chunk = DEFAULT_HEAD_CHUNK;
     network->n_layers = rp_weights_n_layers(weights);
     network->layouts = g_new(RpLayerLayout, network->n_layers);
     for (guint layer = 0; layer < network->n_layers; layer++)
@@ -156,6 +180,8 @@ rp_network_new(const RpModelConfig *config, const RpWeights *weights, const RpKe
     measure_embedding(network);
     if (config->blocks > 0)
         measure_block(network);
+    if (options->head_chunk == 0)
+        choose_head_chunk(network);
     measure_head(network);
     return network;
 }

@@ -27,14 +27,16 @@ typedef struct {
     RpDtype dtype;    /* storage of weights, activations, their gradients, and leaving gradients */
     guint sequences;  /* B of a micro-batch */
     guint tokens;     /* S of a sequence */
-    guint head_chunk; /* tokens whose logits exist at once; 0 = 1024 */
+    guint head_chunk; /* tokens whose logits exist at once; 0 = chosen: 4096, 2048 or 1024 */
     RpAttentionChoice attention;
     gboolean half_sums; /* fp16: matmuls of activations may add up in fp16 */
 } RpNetworkOptions;
 
 typedef struct _RpNetwork RpNetwork;
 
-/* @kernels, @weights: borrowed. @weights may be unbound: only names and shapes are read. */
+/* @kernels, @weights: borrowed. @weights may be unbound: only names and shapes are read. A
+ * head_chunk of 0 becomes the largest of its choices whose workspace is not beyond that of a
+ * block's backward, or the least. */
 RpNetwork *rp_network_new(const RpModelConfig *config, const RpWeights *weights,
                           const RpKernels *kernels, const RpNetworkOptions *options);
 void rp_network_free(RpNetwork *network);

@@ -82,7 +82,7 @@ fills_in_every_default(void **state)
     assert_int_equal(run->transfers, RP_TRANSFERS_WINDOWS);
     assert_int_equal(run->consistency, RP_CONSISTENCY_EVENTS);
     assert_true(run->device_memory_bytes == 0 && run->host_memory_bytes == 0);
-    assert_int_equal(run->head_chunk, 1024);
+    assert_int_equal(run->head_chunk, 0);
     assert_string_equal(run->profile, "auto");
     assert_null(run->trace);
     assert_false(run->plot_loss);

@@ -288,6 +288,41 @@ holds_the_logits_of_one_chunk_only(void **state)
     network_free(large);
 }
 
+/* Of 8192 tokens; sizes only, nothing is computed. */
+static guint64
+head_workspace(RpModelConfig *config, guint head_chunk, guint *chosen, guint64 *of_block)
+{
+    const RpNetworkOptions options = {
+        .dtype = RP_DTYPE_BF16, .sequences = 8, .tokens = 1024, .head_chunk = head_chunk};
+    Model *model = network_new(config, &options);
+    const guint64 bytes = model->profile->layers[3].backward_workspace_bytes;
+
+    *chosen = rp_network_options(model->network)->head_chunk;
+    *of_block = model->profile->layers[1].backward_workspace_bytes;
+    network_free(model);
+    return bytes;
+}
+
+static void
+chooses_the_largest_chunk_that_fits_where_blocks_do(void **state)
+{
+    RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    guint seen = 0;
+
+    (void)state;
+    for (config.vocab = 64; config.vocab <= 65536; config.vocab *= 2) {
+        guint chosen, unused;
+        guint64 block;
+        const guint64 bytes = head_workspace(&config, 0, &chosen, &block);
+
+        assert_true(chosen == 1024 || chosen == 2048 || chosen == 4096);
+        assert_true(chosen == 1024 || bytes <= block);
+        assert_true(chosen == 4096 || head_workspace(&config, 2 * chosen, &unused, &block) > block);
+        seen |= chosen;
+    }
+    assert_int_equal(seen, 1024 | 2048 | 4096);
+}
+
 static void
 computes_the_loss_alone_in_a_forward(void **state)
 {
@@ -440,6 +475,7 @@ main(void)
         host_test(equals_each_sequence_alone),
         host_test(takes_the_head_in_chunks_of_any_size),
         host_test(holds_the_logits_of_one_chunk_only),
+        host_test(chooses_the_largest_chunk_that_fits_where_blocks_do),
         host_test(computes_the_loss_alone_in_a_forward),
         host_test(uses_its_workspace_to_the_end),
         host_test(shows_the_output_of_each_layer_once),
