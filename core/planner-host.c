@@ -318,6 +318,23 @@ append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
     device->last_gradient = rp_planner_end_task(planner);
 }
 
+/* Rounds of a stage are added up in their order, whatever devices they were on, so that the result
+ * has the same bits on any number of them; round 0 is what the others are added to. */
+static void
+download_earlier_rounds(RpPlanner *planner, guint g)
+{
+    const RpDeviceState later = planner->devices[g];
+
+    for (guint d = 0; d < planner->options.gpus; d++) {
+        const RpDeviceState *device = &planner->devices[d];
+
+        if (device->leaving_stage == later.leaving_stage &&
+            device->leaving_iteration == later.leaving_iteration &&
+            device->leaving_round < later.leaving_round)
+            rp_planner_download_gradients(planner, d, TRUE);
+    }
+}
+
 void
 rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
 {
@@ -334,8 +351,10 @@ rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
     } while (all && device->leaving_chunk < n_chunks);
     if (device->leaving_chunk < n_chunks)
         return;
-    if (device->leaving_round > 0)
+    if (device->leaving_round > 0) {
+        download_earlier_rounds(planner, g);
         append_accumulate(planner, g, stage);
+    }
     device->leaving_stage = RP_NONE;
     planner->gradients_left[iteration % 2]--;
     if (planner->gradients_left[iteration % 2] == 0 && !is_blocking(planner))

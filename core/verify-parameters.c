@@ -1,7 +1,7 @@
 /*
  * Rule 4: parameters reach the device before the first action that reads them and stay until the
  * last; every gradient goes down once, after the last action that adds to it, and rounds are
- * summed.
+ * summed, one after another.
  *
  *   parameter-up    |c0|c1|c2|             slot = one stage of one round (resident weights: of one
  *   compute                  |F0|F1|F2|    iteration); a bound stage whose weights are offloaded
@@ -352,6 +352,13 @@ check_downloads(Parameters *state, guint round, guint32 stage, const Slot *slot)
                           "the gradients of the first round are not sure to have arrived") ||
              !rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, first_round[c], slot->accumulate,
                                      RP_CARRY_GRADIENTS, "a chunk of the first round's gradients")))
+            return FALSE;
+    }
+    if (round > 1 && slot->accumulate != RP_NO_TASK) {
+        const guint32 before = slot_of(state, round - 1, stage)->accumulate;
+
+        if (before != RP_NO_TASK && !check_order(verifier, before, slot->accumulate,
+                                                 "rounds are not sure to be summed in their order"))
             return FALSE;
     }
     if (round > 0 && slot->accumulate == RP_NO_TASK && state->gradients_complete &&

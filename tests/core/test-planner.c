@@ -2,6 +2,7 @@
 
 #include "core/planner.h"
 #include "core/units.h"
+#include "core/verify.h"
 
 /* Embedding, eight blocks and a head with every size. */
 static RpProfile *
@@ -102,6 +103,43 @@ uploads_every_forward_and_backward_stage_once_a_round(void **state)
     assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 1), 3 * 10 * RP_MIB);
     /* 28 bytes for each 2 bytes of gradient */
     assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 14 * 10 * RP_MIB);
+}
+
+/* Of few stages, rounds of one leave several devices at once. */
+static void
+rounds_of_a_stage_are_summed_in_order_on_any_devices(void **state)
+{
+    static const struct {
+        guint n_forward, n_backward, forward[3], backward[3];
+    } lists[] = {{1, 2, {8}, {0, 8}}, {2, 3, {4, 4}, {0, 4, 4}}, {1, 3, {6}, {2, 2, 4}}};
+    g_autoptr(RpProfile) profile = new_profile();
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(lists) * 8 * 4; i++) {
+        const guint l = i / 32, gpus = 1 + i / 4 % 8, rounds = 2 + i % 4;
+        GError *error = NULL;
+        g_autoptr(RpPartition) partition =
+            rp_partition_from_dispatched_blocks(profile, lists[l].forward, lists[l].n_forward,
+                                                lists[l].backward, lists[l].n_backward, &error);
+        RpPlanOptions options = full_options("roundpipe", gpus, 8 * rounds);
+        RpViolation violation;
+        guint last[8][2] = {{0}};
+
+        rp_assert_no_error(error);
+        options.round = 8;
+        options.async = i % 2 == 0;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+        if (!rp_verify_plan(plan, &violation))
+            fail_msg("lists %u, %u devices, %u rounds: %s", l, gpus, rounds, violation.message);
+        for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+            const RpTask *task = rp_plan_task(plan, id);
+
+            if (task->kind != RP_TASK_GRADIENT_ACCUMULATE)
+                continue;
+            assert_int_equal(task->round, last[task->stage][task->iteration] + 1);
+            last[task->stage][task->iteration] = task->round;
+        }
+    }
 }
 
 /* Tasks of the host count in bytes that the optimizer moves, 28 a parameter at its rate: what
@@ -350,6 +388,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uploads_every_forward_and_backward_stage_once_a_round),
+        cmocka_unit_test(rounds_of_a_stage_are_summed_in_order_on_any_devices),
         cmocka_unit_test(passes_of_the_host_take_the_time_that_was_measured),
         cmocka_unit_test(bound_weights_travel_once_an_iteration),
         cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),

@@ -126,6 +126,28 @@ for_rounds_on_any_devices_and_for_calls(void **state)
     }
 }
 
+/* Few stages, so that rounds of one stage leave several devices at once. */
+static void
+for_many_rounds_of_few_stages(void **state)
+{
+    const Fixture *f = *state;
+
+    for (guint async = 0; async < 2; async++) {
+        const RpTinyRun one = {"roundpipe",         1, 20, .round = 5, .async = async,
+                               .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(f->model, &one, STEPS);
+
+        for (guint devices = 1; devices <= 5; devices++)
+            for (guint stages = 2; stages <= 6; stages += 2) {
+                const RpTinyRun run = {"roundpipe",         devices,        20,
+                                       .round = 5,          .async = async, .n_stages = stages,
+                                       .max_grad_norm = 0.5};
+
+                assert_same(f->model, &run, expected);
+            }
+    }
+}
+
 static void
 for_calls_of_bound_schedules(void **state)
 {
@@ -179,6 +201,7 @@ main(void)
         FIXTURE_TEST(for_schedules),
         FIXTURE_TEST(for_consistency_and_optimizer_modes),
         FIXTURE_TEST(for_rounds_on_any_devices_and_for_calls),
+        FIXTURE_TEST(for_many_rounds_of_few_stages),
         FIXTURE_TEST(for_calls_of_bound_schedules),
         cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
     };
