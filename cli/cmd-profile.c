@@ -321,6 +321,7 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     rp_json_string(json, "dtype", profile->dtype);
     rp_json_string(json, "accumulate", profile->accumulate);
     rp_json_string(json, "attention", profile->attention);
+    rp_json_int(json, "head_chunk", profile->head_chunk);
     rp_json_int(json, "micro_batch_size", profile->sequences);
     rp_json_int(json, "sequence_length", profile->tokens_per_sequence);
     json_layers(json, profile);

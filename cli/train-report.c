@@ -253,6 +253,7 @@ json_plan(JsonBuilder *json, const RpTrainJob *job)
     rp_json_int(json, "micro_batches", options->micro_batches);
     rp_json_int(json, "gradient_accumulation_steps", run->gradient_accumulation_steps);
     rp_json_int(json, "round", options->round);
+    rp_json_int(json, "head_chunk", job->profile->head_chunk);
     rp_json_string(json, "partition", job->request.partition_source);
     rp_json_partition(json, job->profile, job->request.partition);
     rp_json_string(json, "times", job->profile->source);

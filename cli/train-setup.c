@@ -11,6 +11,8 @@
 #include "sim/simulate.h"
 
 #define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
+/* Of runs whose profile.json does not say: that was the default. */
+#define EARLIER_HEAD_CHUNK 1024
 
 void
 rp_train_job_clear(RpTrainJob *job)
@@ -234,6 +236,22 @@ take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
                 path, file->attention, job->run->device_ops->name);
 }
 
+/* The head's chunk of a timing file, where the run's own is to be chosen: times are with it, and a
+ * run that goes on keeps its bits. @unknown: of a file that does not say */
+static void
+take_head_chunk(RpTrainJob *job, const RpProfile *file, guint unknown, const char *path)
+{
+    const guint chunk = file->head_chunk > 0 ? file->head_chunk : unknown;
+
+    if (job->run->head_chunk == 0)
+        job->network.head_chunk = chunk;
+    else if (chunk > 0 && chunk != job->network.head_chunk)
+        fprintf(stderr,
+                "roundpipe train: note: %s has times of a head in chunks of %u tokens, the run's "
+                "are of %u\n",
+                path, chunk, job->network.head_chunk);
+}
+
 static RpNetwork *
 make_network(const RpTrainJob *job)
 {
@@ -250,6 +268,7 @@ read_profile(RpTrainJob *job, const char *path, GError **error)
     if (file == NULL)
         return NULL;
     take_attention(job, file, path);
+    take_head_chunk(job, file, 0, path);
     g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
@@ -276,6 +295,7 @@ is_of_these_devices(const RpTrainJob *job, const RpProfile *file, const RpProfil
            file->n_layers == now->n_layers && file->sequences == job->network.sequences &&
            file->tokens_per_sequence == job->network.tokens &&
            strcmp(file->dtype, now->dtype) == 0 && strcmp(file->accumulate, now->accumulate) == 0 &&
+           (file->head_chunk == 0 || file->head_chunk == now->head_chunk) &&
            rp_profile_check_full(file, NULL);
 }
 
@@ -290,6 +310,7 @@ earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
     if (file == NULL)
         return NULL;
     take_attention(job, file, path);
+    take_head_chunk(job, file, EARLIER_HEAD_CHUNK, path);
     g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) now = rp_network_profile(network);
 

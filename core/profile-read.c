@@ -29,7 +29,7 @@ typedef struct {
 static const char *const top_keys[] = {
     "format",     "model",  "device",      "gpus",      "processors", "dtype",
     "accumulate", "source", "origin",      "date",      "links",      "gpu_memory_bytes",
-    "optimizer",  "layers", "micro_batch", "attention", NULL};
+    "optimizer",  "layers", "micro_batch", "attention", "head_chunk", NULL};
 static const char *const link_keys[] = {
     "hop_ms",        "copy_latency_ms", "h2d_gb_per_s",  "d2h_gb_per_s",
     "host_gb_per_s", "root_gb_per_s",   "gpus_per_root", NULL};
@@ -366,6 +366,7 @@ read_profile(const RpSection *top, RpProfile *profile)
            rp_section_choice(top, "dtype", dtypes, &profile->dtype) &&
            rp_section_choice(top, "accumulate", accumulates, &profile->accumulate) &&
            rp_section_choice(top, "attention", attentions, &profile->attention) &&
+           rp_section_count(top, "head_chunk", 1u << 30, &profile->head_chunk) &&
            rp_section_choice(top, "source", sources, &profile->source) &&
            rp_section_string(top, "origin", RP_PROFILE_MAX_STRING, &profile->origin) &&
            rp_section_date(top, "date", &profile->date) && read_micro_batch(top, profile) &&

@@ -281,6 +281,8 @@ rp_profile_to_json(const RpProfile *profile)
     append_string(&writer, "dtype", profile->dtype, next);
     append_string(&writer, "accumulate", profile->accumulate, next);
     append_string(&writer, "attention", profile->attention, next);
+    if (profile->head_chunk != 0)
+        append_size(&writer, "head_chunk", profile->head_chunk, next);
     append_string(&writer, "source", profile->source, next);
     append_string(&writer, "origin", profile->origin, next);
     append_string(&writer, "date", profile->date, next);

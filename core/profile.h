@@ -76,6 +76,7 @@ typedef struct {
     guint processors; /* that the devices compute and copy on; 0 = each has its own */
     guint sequences;  /* per micro-batch */
     guint tokens_per_sequence;
+    guint head_chunk; /* tokens whose logits exist at once in the head; 0 = unknown */
     RpLinks links;
     guint64 gpu_memory_bytes;          /* 0 = unknown */
     double optimizer_parameters_per_s; /* CPU optimizer rate; 0 = unknown */

@@ -308,6 +308,7 @@ rp_network_profile(const RpNetwork *network)
     set_string(&profile->source, g_strdup("measured"));
     profile->sequences = network->options.sequences;
     profile->tokens_per_sequence = network->options.tokens;
+    profile->head_chunk = network->options.head_chunk;
     profile->has_sizes = TRUE;
     for (guint i = 0; i < network->n_layers; i++)
         set_layer(network, profile, i);

@@ -179,6 +179,63 @@ measures_the_layers_itself_unless_told_their_times(void **state)
     assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
 }
 
+static gint64
+head_chunk_of(const RpCliRun *run)
+{
+    g_autoptr(JsonNode) root = rp_cli_json(run);
+
+    return (gint64)rp_cli_number(root, "head_chunk");
+}
+
+/* Replaces @from by @to in @T/@name. */
+static void
+edit(const char *name, const char *from, const char *to)
+{
+    g_autofree char *text = read_text(name);
+    g_auto(GStrv) parts = g_strsplit(text, from, 2);
+
+    assert_int_equal(g_strv_length(parts), 2);
+    g_autofree char *edited = g_strjoinv(to, parts);
+    write_text(name, edited);
+}
+
+static void
+takes_the_chunk_of_the_head_that_layer_times_are_of(void **state)
+{
+    g_autofree char *times = g_strdup_printf(TIMES, 4u);
+
+    (void)state;
+    write_text("chunk.json", times);
+    edit("chunk.json", "\"dtype\"", "\"head_chunk\":5,\"dtype\"");
+    g_auto(RpCliRun) taken = rp_cli_run(TRAIN "x --set profile=@T/chunk.json --dry-run --json");
+    assert_int_equal(head_chunk_of(&taken), 5);
+    assert_string_equal(taken.err, "");
+    g_auto(RpCliRun) given =
+        rp_cli_run(TRAIN "x --set profile=@T/chunk.json --set head_chunk=7 --dry-run --json");
+    assert_int_equal(head_chunk_of(&given), 7);
+    assert_non_null(strstr(given.err, "chunks of 5 tokens, the run's are of 7"));
+}
+
+/* Whatever a later version would choose, and whatever the devices are. */
+static void
+keeps_the_chunk_of_the_head_that_a_run_began_with(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "chunks --set profile=auto --set steps=2 --json");
+    g_autofree char *chosen =
+        g_strdup_printf("\"head_chunk\": %" G_GINT64_FORMAT ",", head_chunk_of(&run));
+
+    edit("chunks/profile.json", chosen, "\"head_chunk\": 3,");
+    g_auto(RpCliRun) on =
+        rp_cli_run(TRAIN "chunks --set profile=auto --set steps=3 --resume --json");
+    assert_int_equal(head_chunk_of(&on), 3);
+    edit("chunks/profile.json", "\"head_chunk\": 3,", "");
+    g_auto(RpCliRun) older =
+        rp_cli_run(TRAIN "chunks --set profile=auto --set steps=4 --set devices=host:1 --resume "
+                         "--json");
+    assert_int_equal(head_chunk_of(&older), 1024); /* the default before files said so */
+}
+
 /* Times of the profile: a block 0.2 ms forward and again to recompute, 0.4 ms back; the head 0.2
  * and 0.4 ms. */
 static void
@@ -653,6 +710,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_without_training_in_a_dry_run),
         cmocka_unit_test(measures_the_layers_itself_unless_told_their_times),
+        cmocka_unit_test(takes_the_chunk_of_the_head_that_layer_times_are_of),
+        cmocka_unit_test(keeps_the_chunk_of_the_head_that_a_run_began_with),
         cmocka_unit_test(plans_the_head_where_bound_schedules_run_it),
         cmocka_unit_test(says_when_the_fused_stage_is_all_there_is),
         cmocka_unit_test(takes_no_forward_stages_as_they_are_printed),

@@ -546,6 +546,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         f->profile->links.root_bytes_per_s = rate;
         f->profile->optimizer_parameters_per_s = rate;
         f->profile->norm_parameters_per_s = 1e21 / rate;
+        f->profile->head_chunk = i % 4 * 1024;
         f->profile->accumulate_parameters_per_s = i % 2 == 0 ? 0 : rate;
         f->profile->gradient_copy_parameters_per_s = 1e21 / rate;
         f->profile->parameter_copy_parameters_per_s = rate;
@@ -560,6 +561,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
                f->other->layers[0].forward_ns == f->profile->layers[0].forward_ns &&
                f->other->optimizer_parameters_per_s == rate &&
                f->other->norm_parameters_per_s == 1e21 / rate &&
+               f->other->head_chunk == i % 4 * 1024 &&
                f->other->accumulate_parameters_per_s == (i % 2 == 0 ? 0 : rate) &&
                f->other->gradient_copy_parameters_per_s == 1e21 / rate &&
                f->other->parameter_copy_parameters_per_s == rate &&
