@@ -5,8 +5,8 @@
  *   bench-engine [--csv] [PROFILE.json…]
  *
  * elapsed: from the first hand-over to the last end, over the tasks; workers: processor time of the
- * engine's threads, of which there is one a device and one a host lane. The caller's planning is in
- * the elapsed time, too, as it is in training.
+ * engine's threads, of which there are three a device and one a host lane. The caller's planning is
+ * in the elapsed time, too, as it is in training.
  *
  * Figure to hold (design.md §9): < 20 µs host time per task.
  */

@@ -225,6 +225,15 @@ compare(Bench *bench, RpPool *pool)
                        100 * best[v][what] / most);
 }
 
+/* 1, 2, 4 ... and at last all processors. */
+static guint
+next_threads(guint n_threads)
+{
+    const guint all = g_get_num_processors();
+
+    return n_threads == all ? all + 1 : MIN(2 * n_threads, all);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -236,7 +245,8 @@ main(int argc, char **argv)
     printf("%zu MiB of state, bf16 gradients and weights; fastest of %d, measured\n",
            (gsize)(rp_optimizer_state_bytes(bench.n) >> 20), ROUNDS);
     printf("threads what            variant     GB/s  Mparameters/s  of best\n");
-    for (guint n_threads = 1; n_threads <= g_get_num_processors(); n_threads *= 2) {
+    for (guint n_threads = 1; n_threads <= g_get_num_processors();
+         n_threads = next_threads(n_threads)) {
         GError *error = NULL;
         g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
         die_of(error);

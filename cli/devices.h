@@ -21,7 +21,7 @@ gboolean rp_cli_parse_devices(const char *text, const RpDeviceOps **devices, gui
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The CPU optimizer's threads where none are asked for: 1 beside devices that are threads
- * themselves; beside @n GPUs all processors but one for each GPU's worker. */
+ * themselves; beside @n GPUs all processors but one for each GPU's workers. */
 guint rp_cli_optimizer_threads(const RpDeviceOps *devices, guint n);
 
 /* Processors that the optimizer's threads leave to the workers of @n devices, as a list; %NULL

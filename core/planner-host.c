@@ -15,6 +15,7 @@
 #define STATE_TRAFFIC 24   /* weight and moments read 12, written 12 */
 #define FP32_BYTES 4       /* lean: 24 + e; blocking: 24 + 4; fused: 24 + 2 e; copies: 4 + e */
 #define ACCUMULATE_BYTES 3 /* per gradient byte: read twice, write once */
+#define MOST_BYTES 0x1p62  /* of a task, whatever rates a file says */
 
 static gboolean
 is_blocking(const RpPlanner *planner)
@@ -89,9 +90,10 @@ bytes_at_rate(const RpPlanner *planner, guint64 parameters, double parameters_pe
 {
     const guint64 element = rp_profile_element_bytes(planner->profile);
     const double traffic = (double)(STATE_TRAFFIC + 2 * element);
+    const double bytes = (double)parameters * traffic *
+                         planner->profile->optimizer_parameters_per_s / parameters_per_s;
 
-    return (guint64)((double)parameters * traffic * planner->profile->optimizer_parameters_per_s /
-                     parameters_per_s);
+    return (guint64)MIN(bytes, MOST_BYTES);
 }
 
 /* Of a copy between the network's storage and fp32. @parameters_per_s: measured, or 0 */

@@ -44,7 +44,8 @@ rp_cuda_go_on(RpCuda *cuda, GError **error)
 /* ---- lanes ---- */
 
 /* What the compute lane waits for goes first. CUDA orders kernels by it; copies of one direction
- * take turns in the order they were issued (the plan's windows see to that). */
+ * take turns as they become ready, whatever the order of their issue: the plan's windows are
+ * dependencies. */
 static int
 choose_priority(RpLaneKind kind, int least, int greatest)
 {

@@ -2,7 +2,8 @@
  * The engine: runs a plan for real, on any backend, as the planner appends it (design.md §4).
  *
  *   caller's thread    append |--wait--| append |--wait--|          plans, hands over, collects
- *   worker of gpu g      issues gpu g's tasks in plan order to its lanes; events between lanes
+ *   workers of gpu g     three: each issues the tasks of its lanes in plan order; events between
+ *                        lanes
  *   host workers         one for each host lane; they wait for events and run the tasks themselves
  *
  * What is handed over is copied (a batch), so that the plan may grow while workers run. A batch is

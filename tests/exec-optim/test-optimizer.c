@@ -5,6 +5,7 @@
 #include "exec/optim/clip.h"
 #include "exec/optim/loss-scale.h"
 #include "exec/optim/optimizer.h"
+#include "exec/optim/sums.h"
 
 #define N 200003 /* several granules, and a tail */
 #define STEPS 4
@@ -404,6 +405,32 @@ check_sums(const Fixture *f, const RpAdamwOps *ops, RpNumber number)
     assert_memory_equal(a + size, sum, n * size);
 }
 
+/* More values than three shares of the smallest size; the last share is short. */
+static void
+threads_share_sums_and_copies(void **state)
+{
+    const gsize n = 200003;
+    const RpAdamwOps *ops = rp_adamw_best();
+    g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = 3}, NULL);
+    g_autofree uint16_t *a = g_new(uint16_t, n);
+    g_autofree uint16_t *b = g_new(uint16_t, n);
+    g_autofree uint16_t *sum = g_new(uint16_t, n);
+    g_autofree float *wide = g_new0(float, n);
+
+    (void)state;
+    assert_non_null(pool);
+    for (gsize i = 0; i < n; i++) {
+        a[i] = rp_number_to_bf16((float)i);
+        b[i] = rp_number_to_bf16(-3.0f * (float)(i % 1009));
+        sum[i] = rp_number_to_bf16(rp_number_from_bf16(a[i]) + rp_number_from_bf16(b[i]));
+    }
+    rp_sums_widen(pool, ops, a, RP_NUMBER_BF16, wide, n);
+    for (gsize i = 0; i < n; i++)
+        assert_true(wide[i] == rp_number_from_bf16(a[i]));
+    rp_sums_accumulate(pool, ops, a, b, RP_NUMBER_BF16, n);
+    assert_memory_equal(a, sum, n * sizeof *a);
+}
+
 static void
 every_variant_adds_and_widens_values_of_any_number(void **state)
 {
@@ -488,6 +515,7 @@ main(void)
         WITH_LAYER(a_skipped_step_changes_nothing),
         WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
         WITH_LAYER(sums_the_squares_of_a_sum),
+        cmocka_unit_test(threads_share_sums_and_copies),
         WITH_LAYER(every_variant_adds_and_widens_values_of_any_number),
         WITH_LAYER(loads_weights_of_any_number),
         cmocka_unit_test(refuses_options_out_of_range),

@@ -1,6 +1,10 @@
 #include "tests/exec/manual-backend.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <time.h>
+
+#define MOST_SECONDS 60
 
 typedef enum { COMMAND_RUN, COMMAND_RECORD, COMMAND_WAIT } CommandKind;
 
@@ -424,14 +428,27 @@ manual_set_fault(ManualBackend *manual, RpTaskId task, ManualFault fault)
     manual->fault = fault;
 }
 
+/* With the lock. A task that never starts ends the test instead of holding it up. */
+static void
+wait_started(ManualBackend *manual, RpTaskId task, RpTaskPart part, guint *i)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += MOST_SECONDS;
+    while (!is_started(manual, task, part, i))
+        if (pthread_cond_timedwait(&manual->changed, &manual->lock, &until) == ETIMEDOUT)
+            g_error("task %" G_GUINT64_FORMAT " has not started in %d seconds", (guint64)task,
+                    MOST_SECONDS);
+}
+
 void
 manual_wait_started(ManualBackend *manual, RpTaskId task, RpTaskPart part)
 {
     guint i;
 
     pthread_mutex_lock(&manual->lock);
-    while (!is_started(manual, task, part, &i))
-        pthread_cond_wait(&manual->changed, &manual->lock);
+    wait_started(manual, task, part, &i);
     pthread_mutex_unlock(&manual->lock);
 }
 
@@ -441,8 +458,7 @@ manual_end(ManualBackend *manual, RpTaskId task, RpTaskPart part)
     guint i;
 
     pthread_mutex_lock(&manual->lock);
-    while (!is_started(manual, task, part, &i))
-        pthread_cond_wait(&manual->changed, &manual->lock);
+    wait_started(manual, task, part, &i);
     end_started(manual, i);
     pthread_mutex_unlock(&manual->lock);
 }
