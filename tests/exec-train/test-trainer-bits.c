@@ -126,25 +126,22 @@ for_rounds_on_any_devices_and_for_calls(void **state)
     }
 }
 
-/* Few stages, so that rounds of one stage leave several devices at once. */
+/* One stage of all blocks, so that its rounds leave several devices at once. */
 static void
 for_many_rounds_of_few_stages(void **state)
 {
+    static const guint devices[] = {2, 3, 5};
     const Fixture *f = *state;
 
     for (guint async = 0; async < 2; async++) {
-        const RpTinyRun one = {"roundpipe",         1, 20, .round = 5, .async = async,
-                               .max_grad_norm = 0.5};
-        g_autofree char *expected = rp_tiny_run_hash(f->model, &one, STEPS);
+        RpTinyRun run = {"roundpipe", 1, 20, .round = 5, .async = async, .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(f->model, &run, STEPS);
 
-        for (guint devices = 1; devices <= 5; devices++)
-            for (guint stages = 2; stages <= 6; stages += 2) {
-                const RpTinyRun run = {"roundpipe",         devices,        20,
-                                       .round = 5,          .async = async, .n_stages = stages,
-                                       .max_grad_norm = 0.5};
-
-                assert_same(f->model, &run, expected);
-            }
+        run.n_stages = 6;
+        for (guint d = 0; d < G_N_ELEMENTS(devices); d++) {
+            run.devices = devices[d];
+            assert_same(f->model, &run, expected);
+        }
     }
 }
 
