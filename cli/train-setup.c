@@ -239,17 +239,22 @@ take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
 /* The head's chunk of a timing file, where the run's own is to be chosen: times are with it, and a
  * run that goes on keeps its bits. @unknown: of a file that does not say */
 static void
-take_head_chunk(RpTrainJob *job, const RpProfile *file, guint unknown, const char *path)
+take_head_chunk(RpTrainJob *job, const RpProfile *file, guint unknown)
 {
-    const guint chunk = file->head_chunk > 0 ? file->head_chunk : unknown;
-
     if (job->run->head_chunk == 0)
-        job->network.head_chunk = chunk;
-    else if (chunk > 0 && chunk != job->network.head_chunk)
+        job->network.head_chunk = file->head_chunk > 0 ? file->head_chunk : unknown;
+}
+
+/* Of a file that the run names; an earlier run's is not used then. */
+static void
+note_other_chunk(const RpTrainJob *job, const RpProfile *file, const char *path)
+{
+    if (job->run->head_chunk > 0 && file->head_chunk > 0 &&
+        file->head_chunk != job->network.head_chunk)
         fprintf(stderr,
                 "roundpipe train: note: %s has times of a head in chunks of %u tokens, the run's "
                 "are of %u\n",
-                path, chunk, job->network.head_chunk);
+                path, file->head_chunk, job->network.head_chunk);
 }
 
 static RpNetwork *
@@ -268,7 +273,8 @@ read_profile(RpTrainJob *job, const char *path, GError **error)
     if (file == NULL)
         return NULL;
     take_attention(job, file, path);
-    take_head_chunk(job, file, 0, path);
+    take_head_chunk(job, file, 0);
+    note_other_chunk(job, file, path);
     g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
@@ -310,7 +316,7 @@ earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
     if (file == NULL)
         return NULL;
     take_attention(job, file, path);
-    take_head_chunk(job, file, EARLIER_HEAD_CHUNK, path);
+    take_head_chunk(job, file, EARLIER_HEAD_CHUNK);
     g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) now = rp_network_profile(network);
 
