@@ -207,7 +207,7 @@ step_order(const RpPlanner *planner, guint i)
     guint n = planner->profile->n_layers;
     gboolean tied = tied_layer(planner, 0) != RP_NONE;
 
-    if (!planner->options.async)
+    if (!planner->options.async || planner->n_stages == 1)
         return i;
     if (!tied || i == 0)
         return n - 1 - i;

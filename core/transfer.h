@@ -14,18 +14,19 @@
  * @layers: the stage
  * @gradients: pack gradient_bytes instead of parameter_bytes
  * @n_windows: M_R, the number of chunks; >= 1
- * @alignment: tensors are split at multiples of so many bytes; 0 = 256
+ * @alignment: layers are cut at multiples of so many bytes; 0 = 256
  *
- * Longest-processing-time-first: pieces by falling size, each to the window with the least so far.
- * A tensor larger than an even share (total / n_windows) is split into pieces of at most that
- * first; neighbouring tensors that are small beside the share (the experts of a mixture) travel as
- * one piece, so that a chunk is a few copies and not hundreds. The largest chunk then exceeds the
- * even share by less than one piece plus alignment. Every byte is in exactly one segment; segments
- * of a chunk are sorted by layer and offset, neighbours merged; windows left without bytes are
- * dropped.
+ * The stage's bytes in order of its layers, cut into @n_windows chunks of the same size: chunk 0
+ * has the first layers. No chunk exceeds an even share (total / n_windows) by more than alignment.
+ * Every byte is in exactly one segment, and a chunk has one segment for each layer that it is part
+ * of: a chunk can travel as soon as its own layers are updated, in few copies. Windows left without
+ * bytes are dropped.
  *
- * Gradients of a layer have the layout of its parameters when gradient_bytes = parameter_bytes,
- * else they count as one tensor.
+ *   layers    | 0     | 1 | 2 | 3 | 4         |
+ *   chunks    |  0       |  1       |  2      |
+ *
+ * The paper packs tensors longest-first (§4.2.2): as even, but with parts of all layers in every
+ * chunk, so that the first chunk waits for the last layer's update.
  */
 RpChunks rp_chunks_pack(const RpProfile *profile, RpInterval layers, gboolean gradients,
                         guint n_windows, guint64 alignment);

@@ -105,7 +105,7 @@ window_of(const RpPartition *partition, const RpPlanOptions *options, guint warm
     if (!options->async)
         return (RpSteadyWindow){.iterations = 3, .first = 1, .end = 2};
     window.first = MIN(window.first, warm_up);
-    window.end = window.first + (guint)CLAMP(most / actions, 1, period);
+    window.end = window.first + (guint)CLAMP(most / actions, 2, period) / 2 * 2;
     window.iterations = window.end + 1;
     return window;
 }

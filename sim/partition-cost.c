@@ -15,11 +15,11 @@
 #define FULL_CANDIDATES 120 /* for each of them, in `compute` fidelity */
 #define SETTLING_TURNS 64   /* slots that each device runs before the rhythm is steady */
 
-/* Iterations until each device has run @turns slots; never fewer than three. */
+/* Iterations until each device has run @turns slots; never fewer than four, and an even number. */
 static guint
 settling_iterations(guint turns, guint gpus, guint slots)
 {
-    return CLAMP(turns / MAX(1, slots / gpus), 3, turns);
+    return CLAMP(turns / MAX(1, slots / gpus), 4, turns) / 2 * 2;
 }
 
 static guint
@@ -38,7 +38,8 @@ RpSteadyWindow
 rp_steady_window(guint gpus, guint slots)
 {
     guint warm_up = settling_iterations(SETTLING_TURNS, gpus, slots);
-    guint period = gpus / greatest_common_divisor(slots, gpus);
+    guint turn = gpus / greatest_common_divisor(slots, gpus);
+    guint period = turn % 2 == 0 ? turn : 2 * turn; /* the update of T is for T + 2 */
     RpSteadyWindow window = {
         .first = warm_up,
         .end = warm_up + period,

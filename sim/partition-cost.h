@@ -49,7 +49,8 @@ typedef struct {
  * rp_steady_window:
  * @slots: slots of an iteration (all rounds); bound schedules: any multiple of @gpus
  *
- * The rotation of devices repeats after gpus / gcd(slots, gpus) iterations: the window is a whole
- * number of repetitions, after as many iterations of warm-up as it takes to settle.
+ * The rotation of devices repeats after gpus / gcd(slots, gpus) iterations, and what the optimizer
+ * delays after two, since an iteration waits for the update of the one before the last: the window
+ * is a whole number of both, after as many iterations of warm-up as it takes to settle.
  */
 RpSteadyWindow rp_steady_window(guint gpus, guint slots);

@@ -67,6 +67,19 @@ assert_every_byte_once(const RpProfile *profile, RpInterval layers, gboolean gra
     assert_int_equal(covered, total_of(profile, layers, gradients));
 }
 
+/* The bytes of every chunk come before those of the next one, and cuts are at 256 bytes. */
+static void
+assert_in_order(const RpChunks *chunks)
+{
+    for (guint i = 1; i < chunks->first_segment[chunks->n_chunks]; i++) {
+        const RpSegment *before = &chunks->segments[i - 1], *segment = &chunks->segments[i];
+
+        assert_true(segment->layer > before->layer ||
+                    segment->offset == before->offset + before->bytes);
+        assert_int_equal(segment->offset % 256, 0);
+    }
+}
+
 static void
 packs_every_byte_once_and_evenly(void **state)
 {
@@ -84,9 +97,9 @@ packs_every_byte_once_and_evenly(void **state)
 
         assert_true(chunks.n_chunks >= 1 && chunks.n_chunks <= windows);
         assert_every_byte_once(profile, layers, gradients, &chunks);
-        /* LPT: above the even share by less than one piece, and no piece is above it */
+        assert_in_order(&chunks);
         for (guint c = 0; c < chunks.n_chunks; c++)
-            assert_true(chunks.chunk_bytes[c] <= 2 * (share + 256));
+            assert_true(chunks.chunk_bytes[c] <= share + 256);
         rp_chunks_clear(&chunks);
     }
 }
@@ -108,7 +121,7 @@ splits_a_tensor_larger_than_a_window(void **state)
 }
 
 static void
-joins_small_neighbours_into_few_copies(void **state)
+takes_neighbours_in_few_copies(void **state)
 {
     g_autoptr(RpProfile) profile = rp_profile_new(1);
     guint64 experts[384];
@@ -120,8 +133,31 @@ joins_small_neighbours_into_few_copies(void **state)
     rp_profile_set_tensors(profile, 0, experts, G_N_ELEMENTS(experts));
     chunks = rp_chunks_pack(profile, (RpInterval){0, 1}, FALSE, 8, 0);
     assert_int_equal(chunks.n_chunks, 8);
-    assert_true(chunks.first_segment[8] <= 8 * 10);
+    assert_int_equal(chunks.first_segment[8], 8); /* one layer: one run of bytes a chunk */
     assert_every_byte_once(profile, (RpInterval){0, 1}, FALSE, &chunks);
+    rp_chunks_clear(&chunks);
+}
+
+/* What waits for the update of one layer is not what the first chunk needs. */
+static void
+a_chunk_has_neighbouring_layers_only(void **state)
+{
+    g_autoptr(RpProfile) profile = rp_profile_new(8);
+    RpChunks chunks;
+
+    (void)state;
+    for (guint l = 0; l < 8; l++) {
+        const guint64 tensors[] = {4096, 65536, 1024};
+
+        rp_profile_set_tensors(profile, l, tensors, G_N_ELEMENTS(tensors));
+    }
+    chunks = rp_chunks_pack(profile, (RpInterval){0, 8}, FALSE, 4, 0);
+    assert_int_equal(chunks.n_chunks, 4);
+    for (guint c = 0; c < 4; c++) {
+        assert_int_equal(chunks.first_segment[c + 1] - chunks.first_segment[c], 2);
+        assert_int_equal(chunks.segments[chunks.first_segment[c]].layer, 2 * c);
+        assert_int_equal(chunks.segments[chunks.first_segment[c] + 1].layer, 2 * c + 1);
+    }
     rp_chunks_clear(&chunks);
 }
 
@@ -157,7 +193,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packs_every_byte_once_and_evenly),
         cmocka_unit_test(splits_a_tensor_larger_than_a_window),
-        cmocka_unit_test(joins_small_neighbours_into_few_copies),
+        cmocka_unit_test(takes_neighbours_in_few_copies),
+        cmocka_unit_test(a_chunk_has_neighbouring_layers_only),
         cmocka_unit_test(a_whole_stage_is_one_chunk),
         cmocka_unit_test(a_stage_without_gradients_has_no_chunk),
     };
