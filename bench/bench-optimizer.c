@@ -8,6 +8,9 @@
  * turn, several times, and the fastest time counts: other programs on the machine can only slow a
  * run down.
  *
+ * "begin and end" is a run of the pool in which there is nothing to do, one after the other and
+ * after a pause in which the threads go to sleep: the mean, microseconds.
+ *
  *   bench-optimizer [MILLIONS OF PARAMETERS]
  */
 #include <stdio.h>
@@ -22,6 +25,7 @@
 #define LEAN_BYTES 32  /* 26 without the weight; then 4 read, 2 written */
 #define ACCUMULATE_BYTES 6
 #define COPY_BYTES 6 /* of gradients or weights: 2 and 4 */
+#define PAUSE_US 2000
 
 typedef struct {
     gsize n;
@@ -117,7 +121,7 @@ run(Bench *bench, RpPool *pool, What what)
         return;
     case ACCUMULATE:
         rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->published,
-                           bench->gradient, RP_NUMBER_BF16, bench->n);
+                           &(const void *){bench->gradient}, 1, RP_NUMBER_BF16, bench->n);
         return;
     case COPY_GRADIENTS:
         rp_sums_widen(pool, rp_optimizer_ops(bench->optimizer), bench->gradient, RP_NUMBER_BF16,
@@ -225,6 +229,30 @@ compare(Bench *bench, RpPool *pool)
                        100 * best[v][what] / most);
 }
 
+static void
+do_nothing(gsize first, gsize n, gpointer data)
+{
+    (void)first;
+    (void)n;
+    (void)data;
+}
+
+/* Of @n_runs runs, each after @pause_us, microseconds. */
+static double
+empty_run_us(RpPool *pool, guint n_runs, gulong pause_us)
+{
+    gint64 sum_us = 0;
+
+    for (guint i = 0; i < n_runs; i++) {
+        if (pause_us > 0)
+            g_usleep(pause_us);
+        const gint64 start_us = g_get_monotonic_time();
+        rp_pool_run(pool, 0, 2 * rp_pool_n_threads(pool), 1, do_nothing, NULL);
+        sum_us += g_get_monotonic_time() - start_us;
+    }
+    return (double)sum_us / n_runs;
+}
+
 /* 1, 2, 4 ... and at last all processors. */
 static guint
 next_threads(guint n_threads)
@@ -253,6 +281,8 @@ main(int argc, char **argv)
         if (bench.layer == NULL)
             fill(&bench, pool);
         compare(&bench, pool);
+        printf("%u       begin and end: %.1f us, after a pause %.1f us\n", n_threads,
+               empty_run_us(pool, 10000, 0), empty_run_us(pool, 200, PAUSE_US));
         g_clear_pointer(&bench.optimizer, rp_optimizer_free);
     }
     rp_optimizer_layer_free(bench.layer);

@@ -61,7 +61,8 @@ typedef enum {
     RP_TASK_PARAMETER_UPLOAD,
     RP_TASK_GRADIENT_DOWNLOAD,
     /* host lanes */
-    RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of a later round into the sum */
+    RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of later rounds, up to `round`, one
+                                    after the other into the sum */
     RP_TASK_GRADIENT_COPY,       /* G copy: 16-bit gradients of `layer` to the optimizer */
     RP_TASK_OPTIMIZER_STEP, /* update of `layer` (fused mode: reads gradients, writes weights) */
     RP_TASK_PARAMETER_COPY, /* P copy: new 16-bit weights of `layer` */
@@ -81,7 +82,7 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
  *   parameters       device side PARAMETERS; HOST: what is read of each layer
  *   gradients        device side LEAVING; host side STAGING in later rounds, else HOST
- *   host lanes       HOST; accumulate: STAGING r
+ *   host lanes       HOST; accumulate: STAGING r, one for each round that is added, in order
  *
  * OUTPUT: of a forward, the input of each of the stage's `boundaries`, one after the other; of a
  * backward, the gradient of its input.

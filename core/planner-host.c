@@ -12,10 +12,10 @@
 
 /* Memory traffic of one trainable parameter, bytes (design: one pass 28, separate copies 40); e is
  * the size of a weight or gradient. */
-#define STATE_TRAFFIC 24   /* weight and moments read 12, written 12 */
-#define FP32_BYTES 4       /* lean: 24 + e; blocking: 24 + 4; fused: 24 + 2 e; copies: 4 + e */
-#define ACCUMULATE_BYTES 3 /* per gradient byte: read twice, write once */
-#define MOST_BYTES 0x1p62  /* of a task, whatever rates a file says */
+#define STATE_TRAFFIC 24  /* weight and moments read 12, written 12 */
+#define FP32_BYTES 4      /* lean: 24 + e; blocking: 24 + 4; fused: 24 + 2 e; copies: 4 + e */
+#define SUM_TRAFFIC 2     /* per gradient byte: read and written, beside what is added to it */
+#define MOST_BYTES 0x1p62 /* of a task, whatever rates a file says */
 
 static gboolean
 is_blocking(const RpPlanner *planner)
@@ -239,52 +239,96 @@ append_late_copies(RpPlanner *planner, guint32 iteration)
     planner->next_copy = iteration + 1;
 }
 
-/* The optimizer of an iteration whose last gradient has just been appended (events). */
-static void
-append_optimizer(RpPlanner *planner, guint32 iteration)
-{
-    append_norm(planner, iteration);
-    /* the step overwrites the full-precision weights that the copy reads */
-    if (planner->options.async && !is_fused(planner) && iteration > 0)
-        append_late_copies(planner, iteration - 1);
-    append_steps(planner, iteration, !planner->options.async && !is_fused(planner));
-}
-
-static void
-download_all(RpPlanner *planner)
-{
-    for (guint g = 0; g < planner->options.gpus; g++)
-        rp_planner_download_gradients(planner, g, TRUE);
-}
-
+/* Of adding @n rounds to a sum: each of them is read, the sum is read and written once. A measured
+ * rate is that of one. */
 static guint64
-accumulate_bytes(const RpPlanner *planner, guint64 gradient_bytes)
+accumulate_bytes(const RpPlanner *planner, guint64 gradient_bytes, guint n)
 {
     const double rate = planner->profile->accumulate_parameters_per_s;
 
     if (rate > 0)
         return bytes_at_rate(planner, gradient_bytes / rp_profile_element_bytes(planner->profile),
-                             rate);
-    return ACCUMULATE_BYTES * gradient_bytes;
+                             rate * ((SUM_TRAFFIC + 1.0) / (SUM_TRAFFIC + n)));
+    return (SUM_TRAFFIC + n) * gradient_bytes;
 }
 
+/* One task for summand @first and those of its stage and iteration behind it. */
 static void
-append_accumulate(RpPlanner *planner, guint g, guint32 stage)
+append_accumulate(RpPlanner *planner, guint first)
 {
-    const RpDeviceState *device = &planner->devices[g];
-    RpInterval layers = planner->stages[stage].layers;
+    const RpSummand of = g_array_index(planner->summands, RpSummand, first);
+    RpInterval layers = planner->stages[of.stage].layers;
+    guint n = 0;
 
     rp_planner_begin_task(planner, RP_TASK_GRADIENT_ACCUMULATE,
-                          rp_plan_host_lane(planner->plan, RP_HOST_LANE_ACCUMULATE), stage,
+                          rp_plan_host_lane(planner->plan, RP_HOST_LANE_ACCUMULATE), of.stage,
                           RP_NONE);
-    planner->task.iteration = device->leaving_iteration;
-    planner->task.round = (guint16)device->leaving_round;
-    planner->task.bytes = accumulate_bytes(planner, planner->stages[stage].gradient_bytes);
-    rp_planner_access(planner, device->staging, RP_ACCESS_READ, RP_ROLE_STAGING, 0);
+    planner->task.iteration = of.iteration;
+    for (guint i = first; i < planner->summands->len; i++) {
+        RpSummand *summand = &g_array_index(planner->summands, RpSummand, i);
+
+        if (summand->stage != of.stage || summand->iteration != of.iteration)
+            continue;
+        g_assert(summand->round == of.round + n);
+        planner->task.round = (guint16)summand->round;
+        rp_planner_access(planner, summand->staging, RP_ACCESS_READ, RP_ROLE_STAGING, 0);
+        summand->stage = RP_NONE;
+        n++;
+    }
+    planner->task.bytes = accumulate_bytes(planner, planner->stages[of.stage].gradient_bytes, n);
     for (guint l = layers.first; l < layers.first + layers.count; l++)
         rp_planner_access(planner, planner->layers[l].gradients, RP_ACCESS_READ | RP_ACCESS_WRITE,
                           RP_ROLE_HOST, 0);
     planner->last_accumulate = rp_planner_end_task(planner);
+}
+
+static void
+append_sums(RpPlanner *planner)
+{
+    for (guint i = 0; i < planner->summands->len; i++)
+        if (g_array_index(planner->summands, RpSummand, i).stage != RP_NONE)
+            append_accumulate(planner, i);
+    g_array_set_size(planner->summands, 0);
+}
+
+/* Rounds of a stage that leave between the two are added to the sum in one pass over it:
+ *
+ *   gradient-down  gpu 1  |--round 1--|
+ *                  gpu 2  |--round 2--|
+ *   accumulate                        |0 + 1 + 2|    moves 4 times its bytes, two sums 6
+ */
+static void
+begin_leaving_together(RpPlanner *planner)
+{
+    planner->leaving_depth++;
+}
+
+static void
+end_leaving_together(RpPlanner *planner)
+{
+    if (--planner->leaving_depth == 0)
+        append_sums(planner);
+}
+
+static void
+download_all(RpPlanner *planner)
+{
+    begin_leaving_together(planner);
+    for (guint g = 0; g < planner->options.gpus; g++)
+        rp_planner_download_gradients(planner, g, TRUE);
+    end_leaving_together(planner);
+}
+
+/* The optimizer of an iteration whose last gradient has just been appended (events). */
+static void
+append_optimizer(RpPlanner *planner, guint32 iteration)
+{
+    append_sums(planner);
+    append_norm(planner, iteration);
+    /* the step overwrites the full-precision weights that the copy reads */
+    if (planner->options.async && !is_fused(planner) && iteration > 0)
+        append_late_copies(planner, iteration - 1);
+    append_steps(planner, iteration, !planner->options.async && !is_fused(planner));
 }
 
 static void
@@ -353,23 +397,32 @@ rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
     } while (all && device->leaving_chunk < n_chunks);
     if (device->leaving_chunk < n_chunks)
         return;
+    begin_leaving_together(planner);
     if (device->leaving_round > 0) {
+        const RpSummand summand = {.stage = stage,
+                                   .iteration = iteration,
+                                   .round = device->leaving_round,
+                                   .staging = device->staging};
+
         download_earlier_rounds(planner, g);
-        append_accumulate(planner, g, stage);
+        g_array_append_val(planner->summands, summand);
     }
     device->leaving_stage = RP_NONE;
     planner->gradients_left[iteration % 2]--;
     if (planner->gradients_left[iteration % 2] == 0 && !is_blocking(planner))
         append_optimizer(planner, iteration);
+    end_leaving_together(planner);
 }
 
 /* Gradients of an iteration overwrite those of the one before: its optimizer must stand first. */
 static void
 flush_older_gradients(RpPlanner *planner)
 {
+    begin_leaving_together(planner);
     for (guint g = 0; g < planner->options.gpus; g++)
         if (planner->devices[g].leaving_iteration < planner->iteration)
             rp_planner_download_gradients(planner, g, TRUE);
+    end_leaving_together(planner);
 }
 
 void

@@ -346,6 +346,7 @@ rp_planner_lay_out(RpPlanner *planner)
     for (guint g = 0; g < planner->options.gpus; g++)
         lay_out_device(planner, g);
     planner->last_accumulate = RP_TASK_NONE;
+    planner->summands = g_array_new(FALSE, FALSE, sizeof(RpSummand));
 }
 
 guint32
@@ -407,6 +408,8 @@ rp_planner_free_full(RpPlanner *planner)
         if (planner->inner_boundaries[s] != NULL)
             g_array_unref(planner->inner_boundaries[s]);
     g_free(planner->inner_boundaries);
+    if (planner->summands != NULL)
+        g_array_unref(planner->summands);
     g_free(planner->devices);
     g_free(planner->layers);
     g_free(planner->resident_parameters);

@@ -82,6 +82,14 @@ typedef struct {
     RpTaskId last_gradient; /* last gradient download */
 } RpDeviceState;
 
+/* Gradients of a later round in a device's staging buffer, to be added to those of the stage. */
+typedef struct {
+    guint32 stage; /* RP_NONE: has been added */
+    guint32 iteration;
+    guint32 round;
+    guint32 staging;
+} RpSummand;
+
 struct _RpPlanner {
     const RpProfile *profile;
     RpPartition *partition;
@@ -132,6 +140,8 @@ struct _RpPlanner {
     guint32 next_step;       /* first iteration whose optimizer tasks are not appended */
     guint32 next_copy;       /* lean: first iteration whose parameter copies are not all appended */
     RpTaskId last_accumulate;
+    guint leaving_depth;    /* calls, one inside the other, in which gradients leave together */
+    GArray *summands;       /* RpSummand: what has left in them; rounds of a stage in order */
     guint trainable_stages; /* stage-rounds with gradients, one iteration */
 };
 

@@ -255,7 +255,8 @@ add_needs(const Search *search, Due *due)
         need(search, due, VALUE_GRADIENT, task->micro_batch, task->layer);
         break;
     case RP_TASK_GRADIENT_ACCUMULATE:
-        need(search, due, VALUE_STAGE_GRADIENTS, task->round, task->stage);
+        for (guint32 round = 1; round <= task->round; round++) /* those it adds, and before */
+            need(search, due, VALUE_STAGE_GRADIENTS, round, task->stage);
         break;
     default:
         break;

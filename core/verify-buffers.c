@@ -400,11 +400,11 @@ rp_verify_accesses(RpVerifier *verifier)
     return TRUE;
 }
 
-/* Whether write @i of @producer is what @consumer reads. @writer: who overwrote it, if @consumer
- * reads the buffer later than that. */
+/* Whether write @i of @producer is what @consumer reads, with access @only unless that is RP_NONE.
+ * @writer: who overwrote it, if @consumer reads the buffer later than that. */
 static gboolean
-carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *to, guint categories,
-        guint32 *writer)
+carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *to, guint32 only,
+        guint categories, guint32 *writer)
 {
     const RpAccess *write = rp_plan_accesses(verifier->plan, from) + i;
     const RpAccess *reads = rp_plan_accesses(verifier->plan, to);
@@ -415,7 +415,8 @@ carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *t
         (categories >> rp_plan_buffer(verifier->plan, write->buffer)->category & 1) == 0)
         return FALSE;
     for (guint k = 0; k < to->access_count; k++) {
-        if (reads[k].buffer != write->buffer || (reads[k].mode & RP_ACCESS_READ) == 0)
+        if (reads[k].buffer != write->buffer || (reads[k].mode & RP_ACCESS_READ) == 0 ||
+            (only != RP_NONE && only != k))
             continue;
         if (seen[k].seen == made->made)
             return TRUE;
@@ -432,24 +433,24 @@ rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, gui
     guint n = 0;
 
     for (guint i = 0; i < from->access_count; i++)
-        if (carries(verifier, from, i, rp_verifier_task(verifier, a), RP_CARRY_ACTIVATIONS,
+        if (carries(verifier, from, i, rp_verifier_task(verifier, a), RP_NONE, RP_CARRY_ACTIVATIONS,
                     &writer) ||
-            carries(verifier, from, i, rp_verifier_task(verifier, b), RP_CARRY_ACTIVATIONS,
+            carries(verifier, from, i, rp_verifier_task(verifier, b), RP_NONE, RP_CARRY_ACTIVATIONS,
                     &writer))
             n++;
     return n;
 }
 
 gboolean
-rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
-                       guint categories, const char *value)
+rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
+                            guint32 access, guint categories, const char *value)
 {
     const RpTask *from = rp_verifier_task(verifier, producer);
     const RpTask *to = rp_verifier_task(verifier, consumer);
     guint32 writer = RP_NO_TASK;
 
     for (guint i = 0; i < from->access_count; i++)
-        if (carries(verifier, from, i, to, categories, &writer))
+        if (carries(verifier, from, i, to, access, categories, &writer))
             return TRUE;
     if (writer == RP_NO_TASK)
         return rp_verifier_fail(verifier, rule, producer, consumer,
@@ -459,4 +460,12 @@ rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer, guin
                             "what the first task wrote is overwritten by task %" G_GUINT64_FORMAT
                             " before the second reads it: %s is lost",
                             verifier->first_id + writer, value);
+}
+
+gboolean
+rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
+                       guint categories, const char *value)
+{
+    return rp_verifier_check_flow_into(verifier, rule, producer, consumer, RP_NONE, categories,
+                                       value);
 }

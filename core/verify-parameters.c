@@ -8,6 +8,8 @@
  *                                          may be uploaded twice: for its F and again for its B
  *   compute         |B0|B1|B2|
  *   gradient-down            |c0|c1|c2|--> accumulate (rounds after the first)
+ *
+ * An accumulate task adds as many rounds as it reads staging buffers, its own round last.
  */
 #include "core/verify-private.h"
 
@@ -17,7 +19,8 @@ typedef struct {
     guint32 first_backward;
     guint32 last_weights; /* last action that adds to the gradients */
     guint32 accumulate;
-    guint32 summed; /* last action that was seen adding, while walking */
+    guint32 staging; /* access of accumulate that reads this round */
+    guint32 summed;  /* last action that was seen adding, while walking */
 } Slot;
 
 typedef struct {
@@ -103,6 +106,38 @@ check_chunk_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 }
 
 static gboolean
+reads_staging(const RpAccess *access)
+{
+    return access->role == RP_ROLE_STAGING && (access->mode & RP_ACCESS_READ) != 0;
+}
+
+/* How many rounds an accumulate task adds. */
+static guint
+n_summed(const RpVerifier *verifier, const RpTask *task)
+{
+    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
+    guint n = 0;
+
+    for (guint i = 0; i < task->access_count; i++)
+        n += reads_staging(&accesses[i]);
+    return n;
+}
+
+static gboolean
+check_sum_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
+{
+    const guint n = n_summed(verifier, task);
+
+    if (task->stage >= verifier->n_stages || task->round == 0 || task->round >= verifier->rounds)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "there are no gradients of a later round to sum");
+    if (n == 0 || n > task->round)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "gradients of %u rounds are summed, of up to %u", n, task->round);
+    return TRUE;
+}
+
+static gboolean
 check_fields(RpVerifier *verifier)
 {
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
@@ -111,11 +146,8 @@ check_fields(RpVerifier *verifier)
         if ((task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD) &&
             !check_chunk_fields(verifier, i, task))
             return FALSE;
-        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE &&
-            (task->stage >= verifier->n_stages || task->round == 0 ||
-             task->round >= verifier->rounds))
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, i,
-                                    "there are no gradients of a later round to sum");
+        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !check_sum_fields(verifier, i, task))
+            return FALSE;
     }
     return TRUE;
 }
@@ -140,6 +172,26 @@ note_chunk(Parameters *state, guint32 index, const RpTask *task)
 }
 
 static gboolean
+note_sum(Parameters *state, guint32 index, const RpTask *task)
+{
+    RpVerifier *verifier = state->verifier;
+    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
+    guint round = task->round + 1 - n_summed(verifier, task);
+
+    for (guint i = 0; i < task->access_count; i++) {
+        if (!reads_staging(&accesses[i]))
+            continue;
+        Slot *slot = slot_of(state, round++, task->stage);
+        if (slot->accumulate != RP_NO_TASK)
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, slot->accumulate, index,
+                                    "the same gradients are summed twice");
+        slot->accumulate = index;
+        slot->staging = i;
+    }
+    return TRUE;
+}
+
+static gboolean
 note_tasks(Parameters *state)
 {
     RpVerifier *verifier = state->verifier;
@@ -156,13 +208,8 @@ note_tasks(Parameters *state)
             return FALSE;
         if (task->kind == RP_TASK_OPTIMIZER_STEP)
             state->gradients_complete = TRUE;
-        if (task->kind != RP_TASK_GRADIENT_ACCUMULATE)
-            continue;
-        guint32 *place = &slot_of(state, task->round, task->stage)->accumulate;
-        if (*place != RP_NO_TASK)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, *place, index,
-                                    "the same gradients are summed twice");
-        *place = index;
+        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !note_sum(state, index, task))
+            return FALSE;
     }
     return TRUE;
 }
@@ -328,7 +375,8 @@ check_downloads(Parameters *state, guint round, guint32 stage, const Slot *slot)
 
     for (guint c = 0; c < chunks->n_chunks && slot->last_weights != RP_NO_TASK; c++) {
         if (chunks->chunk_bytes[c] == 0 ||
-            (downloads[c] == RP_NO_TASK && !state->gradients_complete))
+            (downloads[c] == RP_NO_TASK && !state->gradients_complete &&
+             slot->accumulate == RP_NO_TASK))
             continue;
         if (downloads[c] == RP_NO_TASK)
             return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, slot->last_weights,
@@ -344,8 +392,9 @@ check_downloads(Parameters *state, guint round, guint32 stage, const Slot *slot)
             continue;
         if (!check_order(verifier, downloads[c], slot->accumulate,
                          "the gradients of a later round are not sure to have arrived") ||
-            !rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, downloads[c], slot->accumulate,
-                                    RP_CARRY_GRADIENTS, "a chunk of a later round's gradients"))
+            !rp_verifier_check_flow_into(verifier, RP_RULE_TRANSFERS, downloads[c],
+                                         slot->accumulate, slot->staging, RP_CARRY_GRADIENTS,
+                                         "a chunk of a later round's gradients"))
             return FALSE;
         if (first_round[c] != RP_NO_TASK &&
             (!check_order(verifier, first_round[c], slot->accumulate,
@@ -357,8 +406,12 @@ check_downloads(Parameters *state, guint round, guint32 stage, const Slot *slot)
     if (round > 1 && slot->accumulate != RP_NO_TASK) {
         const guint32 before = slot_of(state, round - 1, stage)->accumulate;
 
-        if (before != RP_NO_TASK && !check_order(verifier, before, slot->accumulate,
-                                                 "rounds are not sure to be summed in their order"))
+        if (before == RP_NO_TASK)
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, slot->accumulate,
+                                    "round %u of the stage has not been summed before", round - 1);
+        if (before != slot->accumulate &&
+            !check_order(verifier, before, slot->accumulate,
+                         "rounds are not sure to be summed in their order"))
             return FALSE;
     }
     if (round > 0 && slot->accumulate == RP_NO_TASK && state->gradients_complete &&
@@ -405,7 +458,11 @@ check_iteration(Parameters *state)
     gsize n_chunks = (gsize)verifier->rounds * state->first_parameter_chunk[verifier->n_stages];
 
     for (gsize i = 0; i < n_slots; i++)
-        state->slots[i] = (Slot){RP_NO_TASK, RP_NO_TASK, RP_NO_TASK, RP_NO_TASK, RP_NO_TASK};
+        state->slots[i] = (Slot){.first_forward = RP_NO_TASK,
+                                 .first_backward = RP_NO_TASK,
+                                 .last_weights = RP_NO_TASK,
+                                 .accumulate = RP_NO_TASK,
+                                 .summed = RP_NO_TASK};
     clear(state->uploads[0], n_chunks);
     clear(state->uploads[1], n_chunks);
     clear(state->downloads,

@@ -140,6 +140,10 @@ guint rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 
 /* Fails unless one reaches @consumer, saying what became of it; @value: what it is, in words. */
 gboolean rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer,
                                 guint32 consumer, guint categories, const char *value);
+/* The same of what access number @access of @consumer reads. */
+gboolean rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
+                                     guint32 consumer, guint32 access, guint categories,
+                                     const char *value);
 
 /* The steps of the proof, in order. */
 gboolean rp_verify_deadlock(RpVerifier *verifier);

@@ -11,11 +11,13 @@
  * rp_sums_accumulate:
  * @pool: (nullable): threads to use
  * @ops: variant
+ * @added: (array length=n_added): what is added, @n values each
  *
- * @sum[i] = round(@sum[i] + @added[i]) for @n values; in fp32, rounded once.
+ * For k = 0, 1, ...: @sum[i] = round(@sum[i] + @added[k][i]) for @n values; in fp32, rounded each
+ * time. @sum goes through memory once, however many are added.
  */
-void rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, void *sum, const void *added,
-                        RpNumber number, gsize n);
+void rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, void *sum, const void *const *added,
+                        guint n_added, RpNumber number, gsize n);
 
 /**
  * rp_sums_widen:

@@ -117,7 +117,7 @@ accumulate(gpointer data)
     const Update *update = data;
 
     rp_sums_accumulate(update->pool, rp_optimizer_ops(update->optimizer), update->step.published,
-                       update->step.gradient, update->step.gradient_number,
+                       &update->step.gradient, 1, update->step.gradient_number,
                        update->step.n_parameters);
 }
 

@@ -1,7 +1,7 @@
 /* Tasks of the host lanes.
  *
- *   accumulate lane   |round 1 + 0|round 2 + 1|
- *   optimizer lane                            |norm|step 0|step 1| ... |copy 0|copy 1| ...
+ *   accumulate lane   |+ round 1|+ rounds 2, 3|
+ *   optimizer lane                             |norm|step 0|step 1| ... |copy 0|copy 1| ...
  *
  * The gradient of a tied matrix is the sum of two, the embedding's and the head's. It is added up
  * on the fly, once for the norm and once for the step, and stored nowhere.
@@ -15,31 +15,28 @@
 
 /* ---- sums of rounds ---- */
 
-static const RpBackendAccess *
-find_role(const RpBackendTask *task, RpAccessRole role)
-{
-    for (guint i = 0; i < task->task.access_count; i++)
-        if (task->accesses[i].role == role)
-            return &task->accesses[i];
-    return NULL;
-}
-
-/* The stage's layers stand in the staging buffer one after the other. */
+/* Each staging buffer of the task holds a round; the stage's layers stand in it one after the
+ * other.
+ */
 static void
 accumulate(RpHome *home, const RpBackendTask *task)
 {
-    const RpBackendAccess *access = find_role(task, RP_ROLE_STAGING);
     const RpInterval layers = home->stages[task->task.stage];
+    g_autofree const void **added = g_new(const void *, task->task.access_count);
+    guint n_added = 0;
 
-    g_assert(access != NULL);
-    const guint8 *staging = rp_home_memory(home, access);
+    for (guint i = 0; i < task->task.access_count; i++)
+        if (task->accesses[i].role == RP_ROLE_STAGING)
+            added[n_added++] = rp_home_memory(home, &task->accesses[i]);
+    g_assert(n_added > 0);
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
         const RpHomeLayer *layer = &home->layers[l];
         const guint64 n = layer->own + layer->tied;
 
         rp_sums_accumulate(home->accumulate_pool, rp_optimizer_ops(home->optimizer),
-                           layer->gradients, staging, home->number, n);
-        staging += n * home->element_bytes;
+                           layer->gradients, added, n_added, home->number, n);
+        for (guint i = 0; i < n_added; i++)
+            added[i] = (const guint8 *)added[i] + n * home->element_bytes;
     }
 }
 

@@ -334,6 +334,10 @@ make_partition(const RpTestPlan *test, const RpScheduleOps *schedule, guint n_la
     g_autofree RpInterval *upwards = g_new(RpInterval, test->stages + 1);
     g_autofree RpInterval *backward = g_new(RpInterval, test->stages + 2);
 
+    if (test->stages == 0) {
+        backward[0] = (RpInterval){.first = 0, .count = n_layers};
+        return rp_partition_new_dispatched(NULL, 0, backward, 1);
+    }
     if (!schedule->dispatched) {
         split_layers(forward, test->stages, 0, n_layers);
         return rp_partition_new_bound(forward, test->stages);

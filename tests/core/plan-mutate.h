@@ -67,7 +67,8 @@ gboolean rp_plan_draft_conflict(const RpPlanDraft *draft, guint a, guint b);
 typedef struct {
     const char *schedule;
     guint gpus;
-    guint stages; /* bound: of all devices; dispatched: forward stages, and backward ones + 1 */
+    guint stages; /* bound: of all devices; dispatched: forward stages, and backward ones + 1; 0 =
+                     one fused stage of all layers */
     guint micro_batches;
     guint round; /* 0 = micro_batches */
     RpFidelity fidelity;

@@ -105,18 +105,38 @@ uploads_every_forward_and_backward_stage_once_a_round(void **state)
     assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 14 * 10 * RP_MIB);
 }
 
+/* How many rounds a sum adds: it reads as many staging buffers, no two of them the same. */
+static guint
+n_added(const RpPlan *plan, const RpTask *sum)
+{
+    const RpAccess *accesses = rp_plan_accesses(plan, sum);
+    guint n = 0;
+
+    while (accesses[n].role == RP_ROLE_STAGING) {
+        assert_int_equal(accesses[n].mode, RP_ACCESS_READ);
+        for (guint i = 0; i < n; i++)
+            assert_int_not_equal(accesses[i].buffer, accesses[n].buffer);
+        n++;
+    }
+    for (guint i = n; i < sum->access_count; i++)
+        assert_int_not_equal(accesses[i].role, RP_ROLE_STAGING);
+    return n;
+}
+
 /* Of few stages, rounds of one leave several devices at once. */
 static void
 rounds_of_a_stage_are_summed_in_order_on_any_devices(void **state)
 {
     static const struct {
         guint n_forward, n_backward, forward[3], backward[3];
-    } lists[] = {{1, 2, {8}, {0, 8}}, {2, 3, {4, 4}, {0, 4, 4}}, {1, 3, {6}, {2, 2, 4}}};
+    } lists[] = {
+        {0, 1, {0}, {8}}, {1, 2, {8}, {0, 8}}, {2, 3, {4, 4}, {0, 4, 4}}, {1, 3, {6}, {2, 2, 4}}};
     g_autoptr(RpProfile) profile = new_profile();
+    guint n_merged = 0, n_single = 0;
 
     (void)state;
-    for (guint i = 0; i < G_N_ELEMENTS(lists) * 8 * 4; i++) {
-        const guint l = i / 32, gpus = 1 + i / 4 % 8, rounds = 2 + i % 4;
+    for (guint i = 0; i < G_N_ELEMENTS(lists) * 8 * 8; i++) {
+        const guint l = i / 64, gpus = 1 + i / 8 % 8, rounds = 2 + i / 2 % 4;
         GError *error = NULL;
         g_autoptr(RpPartition) partition =
             rp_partition_from_dispatched_blocks(profile, lists[l].forward, lists[l].n_forward,
@@ -136,8 +156,88 @@ rounds_of_a_stage_are_summed_in_order_on_any_devices(void **state)
 
             if (task->kind != RP_TASK_GRADIENT_ACCUMULATE)
                 continue;
-            assert_int_equal(task->round, last[task->stage][task->iteration] + 1);
+            const guint n = n_added(plan, task);
+            assert_in_range(n, 1, gpus);
+            assert_int_equal(task->round, last[task->stage][task->iteration] + n);
             last[task->stage][task->iteration] = task->round;
+            /* each is read, the sum is read and written once: for n of them never more than 3 n */
+            assert_int_equal(task->bytes,
+                             (n + 2) * rp_plan_stage(plan, task->stage)->gradient_bytes);
+            n_merged += n > 1;
+            n_single += n == 1;
+        }
+        for (guint s = 0; s < rp_plan_n_stages(plan); s++)
+            for (guint t = 0; t < 2 && rp_plan_stage(plan, s)->gradients.n_chunks > 0; t++)
+                assert_int_equal(last[s][t], rounds - 1);
+    }
+    assert_true(n_merged > 100);
+    assert_true(n_single > 100);
+}
+
+typedef struct {
+    guint gpus, rounds;
+    gboolean async;
+    RpConsistency consistency;
+    const char *sums; /* rounds that each task of an iteration adds, in order */
+    const char *last; /* in the last iteration, where all that is left leaves at once */
+} TogetherCase;
+
+static char *
+list_sums(const RpPlan *plan, guint iteration)
+{
+    GString *text = g_string_new(NULL);
+
+    for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+
+        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && task->iteration == iteration)
+            g_string_append_printf(text, "%s%u-%u", text->len > 0 ? " " : "",
+                                   task->round + 1 - n_added(plan, task), task->round);
+    }
+    return g_string_free(text, FALSE);
+}
+
+/* One fused stage. As many devices as rounds: all rounds leave together. Half as many: round r has
+ * left its device when round r + N begins there, one device after the other, and only the rounds
+ * that are left at the end of an iteration leave together. Asynchronous, these leave when the same
+ * device begins the next iteration, or when gradients of that are to leave. */
+static void
+rounds_that_leave_together_are_added_in_one_pass(void **state)
+{
+    static const TogetherCase cases[] = {
+        {4, 4, FALSE, RP_CONSISTENCY_EVENTS, "1-3", "1-3"},
+        {4, 4, TRUE, RP_CONSISTENCY_EVENTS, "1-3", "1-3"},
+        {4, 4, FALSE, RP_CONSISTENCY_BLOCKING, "1-3", "1-3"},
+        {4, 4, TRUE, RP_CONSISTENCY_BLOCKING, "1-3", "1-3"},
+        {2, 4, FALSE, RP_CONSISTENCY_EVENTS, "1-1 2-3", "1-1 2-3"},
+        {2, 4, FALSE, RP_CONSISTENCY_BLOCKING, "1-1 2-3", "1-1 2-3"},
+        {2, 4, TRUE, RP_CONSISTENCY_BLOCKING, "1-1 2-3", "1-1 2-3"},
+        {2, 4, TRUE, RP_CONSISTENCY_EVENTS, "1-1 2-2 3-3", "1-1 2-3"},
+        {64, 64, FALSE, RP_CONSISTENCY_EVENTS, "1-63", "1-63"},
+    };
+    g_autoptr(RpProfile) profile = new_profile();
+    const guint none = 0, all = 8;
+    GError *error = NULL;
+    g_autoptr(RpPartition) partition =
+        rp_partition_from_dispatched_blocks(profile, &none, 0, &all, 1, &error);
+
+    (void)state;
+    rp_assert_no_error(error);
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        const TogetherCase *test = &cases[i];
+        RpPlanOptions options = full_options("roundpipe", test->gpus, test->rounds * test->gpus);
+        RpViolation violation;
+
+        options.round = test->gpus;
+        options.async = test->async;
+        options.consistency = test->consistency;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+        if (!rp_verify_plan(plan, &violation))
+            fail_msg("case %u: %s", i, violation.message);
+        for (guint t = 0; t < 3; t++) {
+            g_autofree char *sums = list_sums(plan, t);
+
+            assert_string_equal(sums, t < 2 ? test->sums : test->last);
         }
     }
 }
@@ -170,6 +270,28 @@ passes_of_the_host_take_the_time_that_was_measured(void **state)
         assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_COPY, 0),
                          measured ? parameters * 28 / 2 : parameters * 6);
     }
+}
+
+/* Ten bytes a parameter for three rounds, six for the one that was measured. */
+static void
+a_measured_rate_counts_for_the_bytes_of_one_sum(void **state)
+{
+    const guint64 parameters = 10 * RP_MIB / 2;
+    g_autoptr(RpProfile) profile = new_profile();
+    const guint none = 0, all = 8;
+    GError *error = NULL;
+    g_autoptr(RpPartition) partition =
+        rp_partition_from_dispatched_blocks(profile, &none, 0, &all, 1, &error);
+    RpPlanOptions options = full_options("roundpipe", 4, 16);
+
+    (void)state;
+    rp_assert_no_error(error);
+    options.round = 4;
+    profile->accumulate_parameters_per_s = 7e9;
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 1);
+    /* 28 bytes a parameter at the optimizer's rate, 1e9 */
+    const guint64 expected = parameters * 28 * 10 / (7 * 6);
+    assert_in_range(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 0), expected, expected + 1);
 }
 
 static void
@@ -389,6 +511,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uploads_every_forward_and_backward_stage_once_a_round),
         cmocka_unit_test(rounds_of_a_stage_are_summed_in_order_on_any_devices),
+        cmocka_unit_test(rounds_that_leave_together_are_added_in_one_pass),
+        cmocka_unit_test(a_measured_rate_counts_for_the_bytes_of_one_sum),
         cmocka_unit_test(passes_of_the_host_take_the_time_that_was_measured),
         cmocka_unit_test(bound_weights_travel_once_an_iteration),
         cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),

@@ -252,6 +252,39 @@ an_upload_slips_by_what_was_waited_for_it(void **state)
     }
 }
 
+/* One task adds rounds 1 and 2. In the second trace it waits for round 1, which came after 2. */
+static void
+a_sum_of_rounds_waits_for_each_of_them(void **state)
+{
+    Fixture *fixture = *state;
+
+    for (guint side = 0; side < 2; side++) {
+        const gint64 late_ns = side == 0 ? 0 : 20;
+        RpTrace *trace = small_trace(side == 0 ? RP_TRACE_PREDICTED : RP_TRACE_MEASURED);
+
+        for (guint round = 1; round <= 2; round++) {
+            const gint64 start_ns = 90 + (round == 1 ? late_ns : 5);
+
+            add(trace, RP_TASK_GRADIENT_DOWNLOAD, round - 1, 0, RP_NONE, start_ns, start_ns + 10);
+            record(trace, 7 + round)->lane += RP_LANE_GRADIENT_DOWN;
+            record(trace, 7 + round)->chunk = 0;
+            record(trace, 7 + round)->bytes = 64;
+            record(trace, 7 + round)->round = (guint16)round;
+        }
+        add(trace, RP_TASK_GRADIENT_ACCUMULATE, 0, 0, RP_NONE, side == 0 ? 105 : 120,
+            side == 0 ? 115 : 130);
+        record(trace, 10)->lane = 2 * RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE;
+        record(trace, 10)->round = 2;
+        fixture->traces[side] = trace;
+    }
+    assert_true(compare(fixture, NULL));
+    for (gsize i = 8; i < 11; i++)
+        if (pair(fixture, i)->record[0]->kind == RP_TASK_GRADIENT_ACCUMULATE)
+            assert_int_equal(pair(fixture, i)->slip_ns, 0);
+        else if (pair(fixture, i)->record[0]->round == 1)
+            assert_int_equal(pair(fixture, i)->slip_ns, 20);
+}
+
 static void
 times_count_from_the_first_action_and_are_divided_by_the_scale(void **state)
 {
@@ -447,6 +480,7 @@ main(void)
         TEST(a_late_task_slips_and_what_waits_for_it_does_not),
         TEST(a_hop_is_no_slip_when_another_predecessor_becomes_the_last),
         TEST(an_upload_slips_by_what_was_waited_for_it),
+        TEST(a_sum_of_rounds_waits_for_each_of_them),
         TEST(what_ended_when_a_predicted_task_started_is_what_it_waited_for),
         TEST(times_count_from_the_first_action_and_are_divided_by_the_scale),
         TEST(compares_the_common_iterations_or_those_that_are_asked_for),

@@ -19,6 +19,8 @@ typedef struct {
         schedule, gpus, stages, m, round, RP_FIDELITY_FULL, async, TRUE, FALSE, lean, FALSE, 512,  \
             3                                                                                      \
     }
+/* One fused stage, each round on a device of its own. */
+#define FUSED(rounds) FULL("roundpipe", rounds, 0, (rounds) * (rounds), rounds, FALSE, FALSE)
 #define COMPUTE(schedule, gpus, stages, m)                                                         \
     {                                                                                              \
         schedule, gpus, stages, m, 0, RP_FIDELITY_COMPUTE, FALSE, TRUE, FALSE, FALSE, FALSE, 512,  \
@@ -89,6 +91,106 @@ static void
 forget_sum(RpPlanDraft *draft)
 {
     drop_edges(draft, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, 0);
+}
+
+/* The first task of iteration 0 that adds @n rounds; its staging buffers are its first accesses. */
+static GArray *
+accesses_of_sum(RpPlanDraft *draft, guint n, guint *index)
+{
+    for (guint nth = 0;; nth++) {
+        const guint task = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, 0, nth);
+        guint found = 0;
+
+        assert_int_not_equal(task, RP_NONE);
+        GArray *accesses = rp_plan_draft_task(draft, task)->accesses;
+        while (g_array_index(accesses, RpAccess, found).role == RP_ROLE_STAGING)
+            found++;
+        if (index != NULL)
+            *index = task;
+        if (found == n)
+            return accesses;
+    }
+}
+
+static void
+leave_first_round_out(RpPlanDraft *draft)
+{
+    g_array_remove_index(accesses_of_sum(draft, 3, NULL), 0);
+}
+
+static void
+leave_middle_round_out(RpPlanDraft *draft)
+{
+    g_array_remove_index(accesses_of_sum(draft, 3, NULL), 1);
+}
+
+static void
+add_no_round(RpPlanDraft *draft)
+{
+    g_array_remove_range(accesses_of_sum(draft, 3, NULL), 0, 3);
+}
+
+static void
+read_a_round_twice(RpPlanDraft *draft)
+{
+    GArray *accesses = accesses_of_sum(draft, 3, NULL);
+
+    g_array_index(accesses, RpAccess, 1).buffer = g_array_index(accesses, RpAccess, 2).buffer;
+}
+
+static void
+add_a_round_twice(RpPlanDraft *draft)
+{
+    GArray *accesses = accesses_of_sum(draft, 3, NULL);
+    const RpAccess again = g_array_index(accesses, RpAccess, 2);
+
+    g_array_insert_val(accesses, 3, again);
+}
+
+static void
+add_rounds_out_of_order(RpPlanDraft *draft)
+{
+    GArray *accesses = accesses_of_sum(draft, 3, NULL);
+    const RpAccess first = g_array_index(accesses, RpAccess, 0);
+
+    g_array_index(accesses, RpAccess, 0) = g_array_index(accesses, RpAccess, 1);
+    g_array_index(accesses, RpAccess, 1) = first;
+}
+
+static void
+add_what_is_no_staging(RpPlanDraft *draft)
+{
+    g_array_index(accesses_of_sum(draft, 3, NULL), RpAccess, 2).role = RP_ROLE_HOST;
+}
+
+/* The same rounds of the stage whose sum comes next. */
+static void
+add_rounds_of_another_stage(RpPlanDraft *draft)
+{
+    guint index, other;
+    GArray *accesses = accesses_of_sum(draft, 2, &index);
+
+    for (guint nth = 0;; nth++) {
+        other = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, 0, nth);
+        if (other > index)
+            break;
+    }
+    assert_int_not_equal(other, RP_NONE);
+    const RpDraftTask *next = rp_plan_draft_task(draft, other);
+    assert_int_not_equal(next->task.stage, rp_plan_draft_task(draft, index)->task.stage);
+    for (guint i = 0; i < 2; i++)
+        g_array_index(accesses, RpAccess, i) = g_array_index(next->accesses, RpAccess, i);
+}
+
+/* The second task adds the last of the rounds that the first adds. */
+static void
+sum_a_round_in_two_tasks(RpPlanDraft *draft)
+{
+    guint index;
+
+    accesses_of_sum(draft, 3, &index);
+    const guint copy = rp_plan_draft_duplicate(draft, index);
+    g_array_remove_range(rp_plan_draft_task(draft, copy)->accesses, 0, 2);
 }
 
 static void
@@ -280,6 +382,25 @@ static const Mutation mutations[] = {
      RP_TASK_PARAMETER_COPY, RP_TASK_OPTIMIZER_STEP, RP_RULE_OPTIMIZER_ORDER, step_before_copy},
     {"rounds summed before they arrive", FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE),
      RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, forget_sum},
+    {"a sum without its first round", FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS,
+     leave_first_round_out},
+    {"a sum without a round in its middle", FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
+     RP_RULE_TRANSFERS, leave_middle_round_out},
+    {"a sum of nothing", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS,
+     add_no_round},
+    {"a round read instead of another", FUSED(4), RP_TASK_GRADIENT_DOWNLOAD,
+     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, read_a_round_twice},
+    {"a round added twice", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
+     RP_RULE_TRANSFERS, add_a_round_twice},
+    {"rounds added out of their order", FUSED(4), RP_TASK_GRADIENT_DOWNLOAD,
+     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, add_rounds_out_of_order},
+    {"a round that is read and not added", FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
+     RP_RULE_TRANSFERS, add_what_is_no_staging},
+    {"a round added by two tasks", FUSED(4), RP_TASK_GRADIENT_ACCUMULATE,
+     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, sum_a_round_in_two_tasks},
+    {"rounds of another stage", FULL("roundpipe", 8, 1, 24, 8, FALSE, FALSE),
+     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS,
+     add_rounds_of_another_stage},
     {"staleness 0", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_OPTIMIZER_STEP,
      RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_fresh_weights},
     {"staleness 2", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
@@ -337,11 +458,38 @@ names_the_broken_rule_and_the_two_tasks(void **state)
     }
 }
 
+/* While a plan grows, some sums of its last iteration are yet to come, but none before another. */
+static void
+names_a_sum_that_leaves_a_round_out_while_the_plan_grows(void **state)
+{
+    const RpTestPlan test = FULL("roundpipe", 2, 0, 12, 2, TRUE, FALSE);
+    g_autoptr(RpProfile) profile = rp_test_profile(rp_test_n_layers(&test), test.token_bytes);
+    g_autoptr(RpPlanner) planner = rp_test_planner(&test, profile);
+    const guint32 last = test.iterations - 1;
+    RpViolation violation;
+
+    (void)state;
+    assert_non_null(planner);
+    g_autoptr(RpPlanDraft) draft = rp_plan_draft_new(rp_planner_plan(planner));
+    const guint first = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, last, 0);
+    const guint second = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, last, 1);
+    assert_int_not_equal(second, RP_NONE);
+    assert_int_equal(rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, last, 0), RP_NONE);
+    if (!rp_plan_draft_verify(draft, &violation))
+        fail_msg("the plan: %s", violation.message);
+    rp_plan_draft_task(draft, first)->dropped = TRUE;
+    assert_false(rp_plan_draft_verify(draft, &violation));
+    assert_int_equal(violation.rule, RP_RULE_TRANSFERS);
+    assert_int_equal(violation.second, second - 1);
+    rp_violation_clear(&violation);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_the_broken_rule_and_the_two_tasks),
+        cmocka_unit_test(names_a_sum_that_leaves_a_round_out_while_the_plan_grows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -427,8 +427,53 @@ threads_share_sums_and_copies(void **state)
     rp_sums_widen(pool, ops, a, RP_NUMBER_BF16, wide, n);
     for (gsize i = 0; i < n; i++)
         assert_true(wide[i] == rp_number_from_bf16(a[i]));
-    rp_sums_accumulate(pool, ops, a, b, RP_NUMBER_BF16, n);
+    rp_sums_accumulate(pool, ops, a, &(const void *){b}, 1, RP_NUMBER_BF16, n);
     assert_memory_equal(a, sum, n * sizeof *a);
+}
+
+#define MOST_ADDED 5
+
+/* One pass over @n values with @n_added arrays leaves what as many passes with one leave. */
+static void
+check_passes(RpPool *pool, const RpAdamwOps *ops, RpNumber number, guint n_added, gsize n)
+{
+    const gsize bytes = n * rp_number_bytes(number);
+    g_autofree char *once = g_malloc(bytes);
+    g_autofree char *again = g_malloc(bytes);
+    g_autofree char *values = g_malloc(MOST_ADDED * bytes);
+    const void *added[MOST_ADDED];
+
+    for (gsize i = 0; i < n; i++)
+        rp_number_set(number, once, i, 1.0f + (float)(i % 7919) / 64);
+    memcpy(again, once, bytes);
+    for (guint k = 0; k < n_added; k++) {
+        char *of = values + k * bytes;
+
+        for (gsize i = 0; i < n; i++) /* of which a sum in another order has other bits */
+            rp_number_set(number, of, i, (k % 2 == 0 ? 37.3f : -36.9f) / (float)(1 + i % (3 + k)));
+        added[k] = of;
+        rp_sums_accumulate(NULL, ops, again, &added[k], 1, number, n);
+    }
+    rp_sums_accumulate(pool, ops, once, added, n_added, number, n);
+    assert_memory_equal(once, again, bytes);
+}
+
+static void
+several_sums_in_one_pass_have_the_bits_of_one_after_the_other(void **state)
+{
+    static const gsize sizes[] = {1, 33, 1023, 1025, 16383, 16385, 3 * 16384, 100003};
+    const RpAdamwOps *const *variants = rp_adamw_variants();
+    g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = 3}, NULL);
+
+    (void)state;
+    assert_non_null(pool);
+    for (guint v = 0; variants[v] != NULL; v++)
+        for (int number = 0; number < 3 && variants[v]->supported(); number++)
+            for (guint i = 0; i < G_N_ELEMENTS(sizes); i++)
+                for (guint k = 1; k <= MOST_ADDED; k++) {
+                    check_passes(pool, variants[v], (RpNumber)number, k, sizes[i]);
+                    check_passes(NULL, variants[v], (RpNumber)number, k, sizes[i]);
+                }
 }
 
 static void
@@ -516,6 +561,7 @@ main(void)
         WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
         WITH_LAYER(sums_the_squares_of_a_sum),
         cmocka_unit_test(threads_share_sums_and_copies),
+        cmocka_unit_test(several_sums_in_one_pass_have_the_bits_of_one_after_the_other),
         WITH_LAYER(every_variant_adds_and_widens_values_of_any_number),
         WITH_LAYER(loads_weights_of_any_number),
         cmocka_unit_test(refuses_options_out_of_range),

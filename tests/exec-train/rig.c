@@ -105,7 +105,9 @@ open_model(Rig *rig)
 static void
 open_partition(Rig *rig, gboolean dispatched)
 {
-    g_autoptr(GArray) forward = rp_partition_parse_list(rig->options.forward, &rig->error);
+    g_autoptr(GArray) forward = rig->options.forward[0] == '\0'
+                                    ? g_array_new(FALSE, FALSE, sizeof(guint))
+                                    : rp_partition_parse_list(rig->options.forward, &rig->error);
     const guint *counts = (const guint *)(void *)forward->data;
 
     if (dispatched) {

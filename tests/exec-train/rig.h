@@ -19,7 +19,7 @@ typedef struct {
     gboolean tied;
     /* plan */
     const char *schedule;
-    const char *forward;  /* block counts: bound: of the stages */
+    const char *forward;  /* block counts: bound: of the stages; "": none */
     const char *backward; /* dispatched */
     guint gpus;
     guint micro_batches;

@@ -536,6 +536,68 @@ adds_a_later_round_and_rounds_once(void **state)
     }
 }
 
+/* A value of round @round's gradients in the storage of @dtype; written to @place as well. */
+static float
+gradient_of_round(RpDtype dtype, guint round, guint i, guint8 *place)
+{
+    float value = (round % 2 == 0 ? -0.61f : 0.83f) / (float)(1 + i % (5 + round));
+
+    rp_dtype_from_float(dtype, &value, place, 1);
+    rp_dtype_to_float(dtype, place, &value, 1);
+    return value;
+}
+
+/* One stage, a round on each of four devices: one task adds three, and rounds after each. */
+static void
+adds_rounds_that_left_together_one_after_the_other(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        const gsize size = rp_dtype_size((RpDtype)dtype);
+        open_both(f,
+                  &(RigOptions){.dtype = (RpDtype)dtype,
+                                .tied = TRUE,
+                                .forward = "",
+                                .backward = "4",
+                                .gpus = 4,
+                                .micro_batches = 16,
+                                .round = 4,
+                                .threads = 2},
+                  1);
+        fill_gradients(f, 0);
+        const RpTaskId id = find_task(f->rig.plan, RP_TASK_GRADIENT_ACCUMULATE);
+        const RpTask *task = rp_plan_task(f->rig.plan, id);
+        const RpAccess *accesses = rp_plan_accesses(f->rig.plan, task);
+        guint64 at = 0, run;
+
+        assert_int_equal(task->round, 3);
+        for (guint l = 0; l < RIG_LAYERS; l++) {
+            GArray *gradients = f->serial.gradients[l];
+            for (guint i = 0; i < gradients->len; i++, at += size)
+                for (guint k = 0; k < 3; k++) {
+                    guint8 rounded[4];
+                    guint8 *staging = (guint8 *)f->rig.memory +
+                                      rp_plan_buffer(f->rig.plan, accesses[k].buffer)->offset;
+                    float *value = &values_of(gradients)[i];
+
+                    assert_int_equal(accesses[k].role, RP_ROLE_STAGING);
+                    *value += gradient_of_round((RpDtype)dtype, k + 1, i, staging + at);
+                    rp_dtype_from_float((RpDtype)dtype, value, rounded, 1);
+                    rp_dtype_to_float((RpDtype)dtype, rounded, value, 1);
+                }
+        }
+        assert_true(run_task(f, id));
+        for (guint l = 0; l < RIG_LAYERS; l++) {
+            GArray *gradients = f->serial.gradients[l];
+            g_autofree guint8 *expected = g_malloc(gradients->len * size);
+            rp_dtype_from_float((RpDtype)dtype, values_of(gradients), expected, gradients->len);
+            assert_memory_equal(rp_home_gradients(f->rig.home, l, 0, &run), expected,
+                                gradients->len * size);
+        }
+    }
+}
+
 static void
 scales_the_loss_by_the_targets_of_the_first_call(void **state)
 {
@@ -622,6 +684,7 @@ main(void)
         TEST(names_the_first_layer_whose_gradient_is_not_finite),
         TEST(counts_the_learning_rate_by_steps_that_were_applied),
         TEST(adds_a_later_round_and_rounds_once),
+        TEST(adds_rounds_that_left_together_one_after_the_other),
         TEST(scales_the_loss_by_the_targets_of_the_first_call),
         TEST(continues_from_a_restored_state),
         TEST(refuses_a_plan_of_another_network),
