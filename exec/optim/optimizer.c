@@ -6,7 +6,7 @@
 
 #define PAGE ((guint64)4096)
 #define HUGE_PAGE ((guint64)2 << 20)
-/* Shares end at so many parameters: whole pages, and enough work to wake a thread for. */
+/* Pieces end at so many parameters: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)
 /* Values of two gradients that are added at a time: they stay in the nearest cache. */
 #define PIECE ((gsize)4096)

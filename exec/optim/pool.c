@@ -1,13 +1,42 @@
+/*
+ * A run on two threads, shares of three pieces each; thread 1 is late:
+ *
+ *   thread 0  |--0a--|--0b--|--0c--|--1b--|     1b: of thread 1's share, when its own was empty
+ *   thread 1            |--1a--|-----1c-----|
+ *   caller    put                           done
+ *
+ * What the caller puts (the run, the bounds of the shares) is plain memory. Only a thread that has
+ * taken a piece reads it: the run is not over before that piece is done, and the caller puts
+ * nothing new before the run is over. A thread that comes late, or still looks for pieces of a run
+ * that is over, sees nothing but the atomic numbers: it finds no piece, or one of the next run,
+ * which is then its to do like anybody's.
+ */
 #include "exec/optim/pool.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 G_DEFINE_QUARK(rp - pool - error - quark, rp_pool_error)
 
+#define CACHE_LINE 64
+#define PIECES 16 /* of a share, at least, if it has as many granules */
+#define SPIN_US 200
+/* Threads that sleep on one condition: as many as queue for its mutex when they are woken. */
+#define BED_THREADS 4
+#define ENDING G_MAXUINT64 /* in place of a run's number: the threads are to end */
+
 typedef struct {
+    _Alignas(CACHE_LINE) pthread_mutex_t mutex;
+    pthread_cond_t cond;
+} Bed;
+
+typedef struct {
+    _Alignas(CACHE_LINE) _Atomic gsize n_left; /* pieces of the share that nobody has taken */
+    gsize from, to;                            /* the share, granules */
+
     RpPool *pool;
     guint index;
     guint cpu;
@@ -15,19 +44,23 @@ typedef struct {
 } Worker;
 
 struct _RpPool {
-    pthread_mutex_t mutex;
-    pthread_cond_t start;
-    pthread_cond_t done;
-    /* under the mutex */
-    guint64 n_runs;
-    guint n_busy;
-    gboolean ending;
+    _Alignas(CACHE_LINE) _Atomic guint64 n_runs; /* begun, or ENDING */
+
     /* the run under way */
-    gsize first, n, granule;
+    _Alignas(CACHE_LINE) gsize first, n, granule;
+    gsize piece; /* granules */
     RpPoolFunc func;
     gpointer data;
-
+    /* fixed */
+    gboolean spins;  /* before a thread sleeps */
     guint n_threads; /* started */
+    guint n_beds;
+    Bed *beds; /* of the threads */
+
+    _Alignas(CACHE_LINE) _Atomic gsize n_undone; /* pieces of the run */
+    _Atomic guint64 n_over;                      /* runs */
+    Bed bed;                                     /* of the caller */
+
     Worker workers[];
 };
 
@@ -56,9 +89,9 @@ parse_cpus(const char *list, cpu_set_t *set, GError **error)
     return TRUE;
 }
 
-/* Those of the process that @options want. */
+/* Those of the process that @options want; @n_all: how many the process has. */
 static gboolean
-choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, GError **error)
+choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, guint *n_all, GError **error)
 {
     cpu_set_t listed;
 
@@ -67,6 +100,7 @@ choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, GError **error)
                     "cannot tell which processors may be used: %s", g_strerror(errno));
         return FALSE;
     }
+    *n_all = (guint)CPU_COUNT(chosen);
     if (options->use != NULL) {
         if (!parse_cpus(options->use, &listed, error))
             return FALSE;
@@ -87,44 +121,107 @@ choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, GError **error)
     return TRUE;
 }
 
-/* Thread @index's part of the run. */
+/* The piece of @share after which @left - 1 are left. */
 static void
-run_share(const RpPool *pool, guint index)
+do_piece(const RpPool *pool, const Worker *share, gsize left)
 {
-    const gsize first_granule = pool->first / pool->granule;
-    const gsize n_granules = (pool->first + pool->n - 1) / pool->granule - first_granule + 1;
-    const gsize each = n_granules / pool->n_threads;
-    const gsize more = n_granules % pool->n_threads; /* the first so many take one more */
-    const gsize from = first_granule + index * each + MIN(index, more);
-    const gsize to = from + each + (index < more ? 1 : 0);
+    const gsize to = share->to - (left - 1) * pool->piece;
+    const gsize from = MAX(to, share->from + pool->piece) - pool->piece; /* the first is shorter */
     const gsize begin = MAX(pool->first, from * pool->granule);
     const gsize end = MIN(pool->first + pool->n, to * pool->granule);
 
-    if (begin < end)
-        pool->func(begin, end - begin, pool->data);
+    pool->func(begin, end - begin, pool->data);
+}
+
+/* Takes a piece of @share and does it. Returns: %FALSE if none was left */
+static gboolean
+take_piece(const RpPool *pool, Worker *share)
+{
+    /* relaxed: nothing is read on the strength of it */
+    gsize left = atomic_load_explicit(&share->n_left, memory_order_relaxed);
+
+    while (left > 0)
+        /* acquire: with the piece comes what the caller put before it released the number */
+        if (atomic_compare_exchange_weak_explicit(&share->n_left, &left, left - 1,
+                                                  memory_order_acquire, memory_order_relaxed)) {
+            do_piece(pool, share, left);
+            return TRUE;
+        }
+    return FALSE;
+}
+
+static void
+wake(Bed *bed)
+{
+    pthread_mutex_lock(&bed->mutex); /* who has looked before this, sleeps now */
+    pthread_cond_broadcast(&bed->cond);
+    pthread_mutex_unlock(&bed->mutex);
+}
+
+/* Waits until @number is not @seen. Returns: what it is */
+static guint64
+wait_for_change(const RpPool *pool, Bed *bed, _Atomic guint64 *number, guint64 seen)
+{
+    const gint64 end_us = pool->spins ? g_get_monotonic_time() + SPIN_US : 0;
+    guint64 now;
+
+    /* acquire: what was done before the number was released is seen */
+    while ((now = atomic_load_explicit(number, memory_order_acquire)) == seen && pool->spins &&
+           g_get_monotonic_time() < end_us)
+        sched_yield();
+    if (now != seen)
+        return now;
+    pthread_mutex_lock(&bed->mutex);
+    while ((now = atomic_load_explicit(number, memory_order_acquire)) == seen)
+        pthread_cond_wait(&bed->cond, &bed->mutex);
+    pthread_mutex_unlock(&bed->mutex);
+    return now;
+}
+
+/* @n pieces are done. */
+static void
+report(RpPool *pool, gsize n)
+{
+    /* Who does the last hands the work of all to the caller. release: its own; acquire: the
+     * others'. */
+    if (n == 0 || atomic_fetch_sub_explicit(&pool->n_undone, n, memory_order_acq_rel) != n)
+        return;
+    /* release: to wait_for_change() */
+    atomic_fetch_add_explicit(&pool->n_over, 1, memory_order_release);
+    wake(&pool->bed);
+}
+
+/* Does @worker's share, then pieces of the others', always looking at its own first: the next run
+ * may have begun. */
+static void
+do_pieces(RpPool *pool, Worker *worker)
+{
+    guint other = worker->index;
+    gsize n_done = 0;
+
+    do {
+        while (take_piece(pool, worker))
+            n_done++;
+        report(pool, n_done);
+        n_done = 0;
+        for (guint i = 0; i < pool->n_threads && n_done == 0; i++)
+            if (take_piece(pool, &pool->workers[other]))
+                n_done = 1;
+            else
+                other = (other + 1) % pool->n_threads;
+    } while (n_done > 0);
 }
 
 static void *
 work(void *data)
 {
-    const Worker *worker = data;
+    Worker *worker = data;
     RpPool *pool = worker->pool;
-    guint64 n_done = 0;
+    Bed *bed = &pool->beds[worker->index / BED_THREADS];
+    guint64 seen = 0;
 
-    pthread_mutex_lock(&pool->mutex);
-    while (TRUE) {
-        while (pool->n_runs == n_done && !pool->ending)
-            pthread_cond_wait(&pool->start, &pool->mutex);
-        if (pool->ending)
-            break;
-        pthread_mutex_unlock(&pool->mutex);
-        run_share(pool, worker->index);
-        n_done++;
-        pthread_mutex_lock(&pool->mutex);
-        if (--pool->n_busy == 0)
-            pthread_cond_signal(&pool->done);
-    }
-    pthread_mutex_unlock(&pool->mutex);
+    while ((seen = wait_for_change(pool, bed, &pool->n_runs, seen)) != ENDING)
+        do_pieces(pool, worker);
     return NULL;
 }
 
@@ -162,8 +259,11 @@ start_workers(RpPool *pool, guint n_threads, const cpu_set_t *cpus, GError **err
         do
             cpu = (cpu + 1) % CPU_SETSIZE;
         while (!CPU_ISSET(cpu, cpus));
-        pool->workers[i] = (Worker){.pool = pool, .index = i, .cpu = cpu};
-        started = start_worker(&pool->workers[i], error);
+        Worker *worker = &pool->workers[i];
+        worker->pool = pool;
+        worker->index = i;
+        worker->cpu = cpu;
+        started = start_worker(worker, error);
         if (started)
             pool->n_threads++;
     }
@@ -171,22 +271,51 @@ start_workers(RpPool *pool, guint n_threads, const cpu_set_t *cpus, GError **err
     return started;
 }
 
+static void
+make(Bed *bed)
+{
+    pthread_mutex_init(&bed->mutex, NULL);
+    pthread_cond_init(&bed->cond, NULL);
+}
+
+static void
+unmake(Bed *bed)
+{
+    pthread_cond_destroy(&bed->cond);
+    pthread_mutex_destroy(&bed->mutex);
+}
+
+/* Wakes all threads to a run, or to ENDING. */
+static void
+announce(RpPool *pool, guint64 number)
+{
+    /* release: what was put before, to wait_for_change() */
+    atomic_store_explicit(&pool->n_runs, number, memory_order_release);
+    for (guint i = 0; i < pool->n_beds; i++)
+        wake(&pool->beds[i]);
+}
+
 RpPool *
 rp_pool_new(const RpPoolOptions *options, GError **error)
 {
     g_autoptr(RpPool) pool = NULL;
     cpu_set_t cpus;
+    guint n_all;
 
     g_return_val_if_fail(options != NULL, NULL);
 
-    if (!choose_cpus(options, &cpus, error))
+    if (!choose_cpus(options, &cpus, &n_all, error))
         return NULL;
 
-    const guint n_threads = options->n_threads > 0 ? options->n_threads : (guint)CPU_COUNT(&cpus);
-    pool = g_malloc0(sizeof *pool + n_threads * sizeof *pool->workers);
-    pthread_mutex_init(&pool->mutex, NULL);
-    pthread_cond_init(&pool->start, NULL);
-    pthread_cond_init(&pool->done, NULL);
+    const guint n_cpus = (guint)CPU_COUNT(&cpus);
+    const guint n_threads = options->n_threads > 0 ? options->n_threads : n_cpus;
+    pool = g_aligned_alloc0(1, sizeof *pool + n_threads * sizeof *pool->workers, CACHE_LINE);
+    pool->spins = n_threads <= n_cpus && n_threads < n_all; /* in nobody's way */
+    pool->n_beds = (n_threads + BED_THREADS - 1) / BED_THREADS;
+    pool->beds = g_aligned_alloc0(pool->n_beds, sizeof *pool->beds, CACHE_LINE);
+    for (guint i = 0; i < pool->n_beds; i++)
+        make(&pool->beds[i]);
+    make(&pool->bed);
     if (!start_workers(pool, n_threads, &cpus, error))
         return NULL;
     return g_steal_pointer(&pool);
@@ -197,16 +326,14 @@ rp_pool_free(RpPool *pool)
 {
     if (pool == NULL)
         return;
-    pthread_mutex_lock(&pool->mutex);
-    pool->ending = TRUE;
-    pthread_cond_broadcast(&pool->start);
-    pthread_mutex_unlock(&pool->mutex);
+    announce(pool, ENDING);
     for (guint i = 0; i < pool->n_threads; i++)
         pthread_join(pool->workers[i].thread, NULL);
-    pthread_cond_destroy(&pool->done);
-    pthread_cond_destroy(&pool->start);
-    pthread_mutex_destroy(&pool->mutex);
-    g_free(pool);
+    unmake(&pool->bed);
+    for (guint i = 0; i < pool->n_beds; i++)
+        unmake(&pool->beds[i]);
+    g_aligned_free(pool->beds);
+    g_aligned_free(pool);
 }
 
 guint
@@ -222,6 +349,33 @@ rp_pool_cpu(const RpPool *pool, guint thread)
     return pool->workers[thread].cpu;
 }
 
+/* Divides the run under way into shares, and these into pieces. From here on a thread that looks
+ * for pieces finds them. */
+static void
+put_pieces(RpPool *pool)
+{
+    const gsize first_granule = pool->first / pool->granule;
+    const gsize n_granules = (pool->first + pool->n - 1) / pool->granule - first_granule + 1;
+    const gsize each = n_granules / pool->n_threads;
+    const gsize more = n_granules % pool->n_threads; /* the first so many take one more */
+    gsize n_pieces[2];                               /* of a share, and of one that takes more */
+
+    pool->piece = MAX(1, each / PIECES);
+    for (guint i = 0; i < 2; i++)
+        n_pieces[i] = (each + i + pool->piece - 1) / pool->piece;
+    /* relaxed: the releases below cover it */
+    atomic_store_explicit(&pool->n_undone,
+                          more * n_pieces[1] + (pool->n_threads - more) * n_pieces[0],
+                          memory_order_relaxed);
+    for (guint i = 0; i < pool->n_threads; i++) {
+        Worker *share = &pool->workers[i];
+        share->from = first_granule + i * each + MIN(i, more);
+        share->to = share->from + each + (i < more ? 1 : 0);
+        /* release: the run and the share, to take_piece() */
+        atomic_store_explicit(&share->n_left, n_pieces[i < more ? 1 : 0], memory_order_release);
+    }
+}
+
 void
 rp_pool_run(RpPool *pool, gsize first, gsize n, gsize granule, RpPoolFunc func, gpointer data)
 {
@@ -232,17 +386,16 @@ rp_pool_run(RpPool *pool, gsize first, gsize n, gsize granule, RpPoolFunc func, 
             func(first, n, data);
         return;
     }
-    pthread_mutex_lock(&pool->mutex);
-    g_assert(pool->n_busy == 0);
+
+    /* relaxed: numbers that only the caller changes, or that are at rest between runs */
+    const guint64 n_before = atomic_load_explicit(&pool->n_runs, memory_order_relaxed);
+    g_assert(atomic_load_explicit(&pool->n_over, memory_order_relaxed) == n_before);
     pool->first = first;
     pool->n = n;
     pool->granule = granule;
     pool->func = func;
     pool->data = data;
-    pool->n_busy = pool->n_threads;
-    pool->n_runs++;
-    pthread_cond_broadcast(&pool->start);
-    while (pool->n_busy > 0)
-        pthread_cond_wait(&pool->done, &pool->mutex);
-    pthread_mutex_unlock(&pool->mutex);
+    put_pieces(pool);
+    announce(pool, n_before + 1);
+    (void)wait_for_change(pool, &pool->bed, &pool->n_over, n_before);
 }

@@ -1,8 +1,10 @@
 /**
  * A pool of threads, each pinned to one processor, that share the work on flat arrays.
  *
- * The split is static: which thread takes which values depends on the range and on the number of
- * threads only, so that a thread meets the same memory every time.
+ * Each thread has a share, which depends on the range and on the number of threads only, so that a
+ * thread meets the same memory every time. It works through it in pieces; one that has no piece
+ * left takes some of the others', so that a thread that is late or slow holds up a run by about a
+ * piece. Which thread does a piece is therefore not fixed: results must not depend on it.
  */
 #pragma once
 
@@ -32,6 +34,10 @@ typedef struct _RpPool RpPool;
  * Starts the threads. With more threads than processors they share them evenly. The threads block
  * all signals.
  *
+ * Between runs the threads sleep, as the caller does during one. If the process may use more
+ * processors than there are threads, and no two threads share one, they wait awake for the first
+ * 200 us, giving way to whoever wants the processor.
+ *
  * Returns: (transfer full): the pool, or %NULL
  * Errors: any of RpPoolError
  */
@@ -54,13 +60,15 @@ typedef void (*RpPoolFunc)(gsize first, gsize n, gpointer data);
  * @pool: or %NULL: everything in the caller's thread
  * @first: first value
  * @n: number of values
- * @granule: shares end at multiples of so many values; > 0
- * @func: called once for every share, in the share's thread
+ * @granule: pieces begin and end at multiples of so many values, except at the range's ends; > 0
+ * @func: called once for every piece, in the pool's threads, in any order; by each thread as often
+ *   as it takes a piece, or never
  *
- * Splits the range evenly and returns when all of it is done. A range of one granule at most is
- * done in the caller's thread. One caller at a time.
+ * Splits the range evenly into shares, these into 16 to 32 pieces (fewer if a share has not as many
+ * granules), and returns when all of it is done; @func and @data are not used after that. A range
+ * of one granule at most is done in one call, in the caller's thread. One caller at a time.
  *
  *   granules   |..#|###|###|###|#..|
- *   thread      0   0   1   1   2
+ *   share of    0   0   1   1   2
  */
 void rp_pool_run(RpPool *pool, gsize first, gsize n, gsize granule, RpPoolFunc func, gpointer data);
