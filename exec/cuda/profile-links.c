@@ -1,6 +1,7 @@
 /*
- * Links of GPUs: pinned memory copied up and down, alone, in growing groups, and all at once. Each
- * run copies 1 GiB a device and direction, in pieces that alternate between devices:
+ * Links of GPUs: pinned memory copied up and down, alone, in growing groups, and all at once. The
+ * memory is a host arena, as a run has it: where it lies decides how fast several devices read it.
+ * Each run copies 1 GiB a device and direction, in pieces that alternate between devices:
  *
  *   device 0   up    |chunk|chunk|chunk|chunk|
  *              down  |chunk|chunk|chunk|chunk|
@@ -11,10 +12,13 @@
  */
 #include "core/units.h"
 #include "exec/cuda/device-private.h"
+#include "exec/cuda/host-arena.h"
 #include "exec/cuda/profile-probe.h"
+#include "exec/optim/available-memory.h"
 
 #define CHUNK_BYTES (256 * RP_MIB)
 #define RUN_CHUNKS 4             /* of a device and direction */
+#define MEMORY_SHARE 8           /* of what is available */
 #define MOST_HOST_BYTES (RP_GIB) /* that processors copy */
 #define MOST_GROUPS 6            /* sizes that are tried */
 #define LIMITED 0.9              /* of the sum of their speeds: slower ones share something */
@@ -29,7 +33,7 @@ enum { UP, DOWN, N_WAYS };
 typedef struct {
     cudaStream_t stream;
     void *memory;
-    void *chunks[RUN_CHUNKS]; /* pinned */
+    guint8 *chunks; /* n_chunks, pinned */
 } Way;
 
 typedef struct {
@@ -37,6 +41,7 @@ typedef struct {
     RpProbe *probe;
     guint n_devices;
     guint n_chunks; /* that a way has, and uses in turn */
+    RpCudaHostArena *arena;
     Way (*ways)[N_WAYS];
     guint active; /* the first so many devices copy ... */
     guint first_way, end_way;
@@ -64,7 +69,7 @@ static void
 issue(Lines *lines, guint device, guint way, guint chunk, gsize bytes, cudaStream_t stream)
 {
     const Way *line = &lines->ways[device][way];
-    void *host = line->chunks[chunk % lines->n_chunks];
+    void *host = line->chunks + chunk % lines->n_chunks * CHUNK_BYTES;
 
     if (way == UP)
         note(lines, device,
@@ -206,29 +211,33 @@ measure_host(Lines *lines, RpLinks *links, GError **error)
 /* ---- memory ---- */
 
 static gboolean
-open_way(Way *line, guint device, guint n_chunks, GError **error)
+open_way(Way *line, guint device, GError **error)
 {
-    if (!rp_cuda_check(device, cudaStreamCreateWithFlags(&line->stream, cudaStreamNonBlocking),
-                       "cudaStreamCreate", error) ||
-        !rp_cuda_check(device, cudaMalloc(&line->memory, CHUNK_BYTES), "cudaMalloc", error))
-        return FALSE;
-    for (guint c = 0; c < n_chunks; c++)
-        if (!rp_cuda_check(device,
-                           cudaHostAlloc(&line->chunks[c], CHUNK_BYTES, cudaHostAllocPortable),
-                           "cudaHostAlloc", error))
-            return FALSE;
-    return TRUE;
+    return rp_cuda_check(device, cudaStreamCreateWithFlags(&line->stream, cudaStreamNonBlocking),
+                         "cudaStreamCreate", error) &&
+           rp_cuda_check(device, cudaMalloc(&line->memory, CHUNK_BYTES), "cudaMalloc", error);
 }
+
+/* A piece of the arena has whole chunks only: no copy reaches from one into the next. */
+G_STATIC_ASSERT(RP_CUDA_PIECE_BYTES % CHUNK_BYTES == 0);
 
 static gboolean
 open_lines(Lines *lines, GError **error)
 {
+    const guint64 way_bytes = lines->n_chunks * CHUNK_BYTES;
+
+    lines->arena = rp_cuda_host_arena_new(lines->n_devices * N_WAYS * way_bytes, NULL, 0, 0, error);
+    if (lines->arena == NULL || !rp_cuda_host_arena_finish(lines->arena, error))
+        return FALSE;
     for (guint d = 0; d < lines->n_devices; d++) {
         if (!rp_cuda_check(d, rp_cuda_use_device((int)d), "cudaSetDevice", error))
             return FALSE;
-        for (guint w = 0; w < N_WAYS; w++)
-            if (!open_way(&lines->ways[d][w], d, lines->n_chunks, error))
+        for (guint w = 0; w < N_WAYS; w++) {
+            lines->ways[d][w].chunks =
+                rp_cuda_host_arena_memory(lines->arena) + (d * N_WAYS + w) * way_bytes;
+            if (!open_way(&lines->ways[d][w], d, error))
                 return FALSE;
+        }
     }
     return TRUE;
 }
@@ -245,11 +254,9 @@ close_lines(Lines *lines)
                 (void)cudaStreamDestroy(line->stream);
             }
             (void)cudaFree(line->memory);
-            for (guint c = 0; c < lines->n_chunks; c++)
-                if (line->chunks[c] != NULL)
-                    (void)cudaFreeHost(line->chunks[c]);
         }
     }
+    rp_cuda_host_arena_free(lines->arena);
     g_free(lines->ways);
 }
 
@@ -258,10 +265,11 @@ rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, 
 {
     const guint n = MAX(profile->gpus, 1);
     RpLinks *links = &profile->links;
+    const guint64 chunks = rp_available_memory() / MEMORY_SHARE / (n * N_WAYS * CHUNK_BYTES);
     Lines lines = {.measurer = measurer,
                    .probe = probe,
                    .n_devices = n,
-                   .n_chunks = MAX(RUN_CHUNKS / n, 1),
+                   .n_chunks = (guint)CLAMP(chunks, 1, RUN_CHUNKS),
                    .ways = g_malloc0_n(n, sizeof *lines.ways)};
     const gboolean measured =
         open_lines(&lines, error) &&
