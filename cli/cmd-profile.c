@@ -333,6 +333,9 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     }
     rp_json_double(json, "copy_latency_ms", rp_ms_from_ns(links->copy_latency_ns), 6);
     rp_json_double(json, "host_gb_per_s", links->host_bytes_per_s / 1e9, 3);
+    if (links->beside_optimizer_bytes_per_s > 0)
+        rp_json_double(json, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s / 1e9,
+                       3);
     rp_json_int(json, "optimizer_threads", subject->optimizer_threads);
     rp_json_double(json, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 0);
     rp_json_double(json, "norm_parameters_per_s", profile->norm_parameters_per_s, 0);
@@ -359,6 +362,9 @@ print_rates(const Subject *subject, const RpProfile *profile)
     if (links->gpus_per_root > 0)
         printf("%u devices share %.1f GB/s in each direction\n", links->gpus_per_root,
                links->root_bytes_per_s / 1e9);
+    if (links->beside_optimizer_bytes_per_s > 0)
+        printf("%.1f GB/s up, all together, beside the optimizer\n",
+               links->beside_optimizer_bytes_per_s / 1e9);
     printf(
         "optimizer: %.0f x 10^6 parameters/s, their norm %.0f, sums of rounds %.0f, copies of "
         "gradients %.0f, of weights %.0f, on %u thread%s; %u device%s",

@@ -30,9 +30,15 @@ static const char *const top_keys[] = {
     "format",     "model",  "device",      "gpus",      "processors", "dtype",
     "accumulate", "source", "origin",      "date",      "links",      "gpu_memory_bytes",
     "optimizer",  "layers", "micro_batch", "attention", "head_chunk", NULL};
-static const char *const link_keys[] = {
-    "hop_ms",        "copy_latency_ms", "h2d_gb_per_s",  "d2h_gb_per_s",
-    "host_gb_per_s", "root_gb_per_s",   "gpus_per_root", NULL};
+static const char *const link_keys[] = {"hop_ms",
+                                        "copy_latency_ms",
+                                        "h2d_gb_per_s",
+                                        "d2h_gb_per_s",
+                                        "host_gb_per_s",
+                                        "root_gb_per_s",
+                                        "gpus_per_root",
+                                        "beside_optimizer_gb_per_s",
+                                        NULL};
 static const char *const micro_batch_keys[] = {"sequences", "tokens_per_sequence", NULL};
 static const char *const optimizer_keys[] = {"parameters_per_s",
                                              "norm_parameters_per_s",
@@ -84,6 +90,7 @@ static const Field speed_fields[] = {
     {"d2h_gb_per_s", G_STRUCT_OFFSET(RpLinks, d2h_bytes_per_s)},
     {"host_gb_per_s", G_STRUCT_OFFSET(RpLinks, host_bytes_per_s)},
     {"root_gb_per_s", G_STRUCT_OFFSET(RpLinks, root_bytes_per_s)},
+    {"beside_optimizer_gb_per_s", G_STRUCT_OFFSET(RpLinks, beside_optimizer_bytes_per_s)},
 };
 
 static gboolean

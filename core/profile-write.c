@@ -260,6 +260,8 @@ append_links(Writer *writer, const RpLinks *links)
     append_rate(writer, "root_gb_per_s", links->root_bytes_per_s, BYTES_PER_GB, ", ");
     if (links->gpus_per_root != 0)
         append_size(writer, "gpus_per_root", links->gpus_per_root, ", ");
+    append_rate(writer, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s,
+                BYTES_PER_GB, ", ");
     g_string_append(writer->text, " }");
 }
 

@@ -60,6 +60,8 @@ typedef struct {
     double host_bytes_per_s; /* host memory: all copies and the CPU optimizer together */
     double root_bytes_per_s; /* one root complex, per direction, shared by its devices */
     guint gpus_per_root;     /* 0 = no shared root complex */
+    double beside_optimizer_bytes_per_s; /* of host_bytes_per_s, what copies to all devices get
+                                            while the CPU optimizer runs; 0 = unknown */
 } RpLinks;
 
 /* The profile. Plain value: read freely, change only through rp_profile_copy() of your own. */

@@ -9,8 +9,8 @@
 typedef struct {
     double capacity;
     double spent;  /* by flows that have their rate */
-    double weight; /* number of flows that still rise */
-    double share;  /* what each of those can get from this link */
+    double weight; /* of the flows that still rise */
+    double share;  /* what one of weight 1 can get from this link */
 } Link;
 
 struct _RpBandwidth {
@@ -70,7 +70,7 @@ share_unhindered(RpBandwidth *bandwidth, const RpFlow *flows, guint n_flows, dou
 
 /* Where the first of the rising flows stops; every link's share is brought up to date. */
 static double
-next_level(RpBandwidth *bandwidth, const double *bounds, double last_level)
+next_level(RpBandwidth *bandwidth, const RpFlow *flows, const double *bounds, double last_level)
 {
     double level = INFINITY;
 
@@ -83,8 +83,11 @@ next_level(RpBandwidth *bandwidth, const double *bounds, double last_level)
         link->share = MAX((link->capacity - link->spent) / link->weight, last_level);
         level = MIN(level, link->share);
     }
-    for (guint i = 0; i < bandwidth->rising->len; i++)
-        level = MIN(level, bounds[g_array_index(bandwidth->rising, guint32, i)]);
+    for (guint i = 0; i < bandwidth->rising->len; i++) {
+        const guint32 f = g_array_index(bandwidth->rising, guint32, i);
+
+        level = MIN(level, bounds[f] / flows[f].weight);
+    }
     return level;
 }
 
@@ -108,19 +111,19 @@ fill(RpBandwidth *bandwidth, const RpFlow *flows, double *rates)
     while (rising->len > 0) {
         guint n_rising = 0;
 
-        level = next_level(bandwidth, rates, level);
+        level = next_level(bandwidth, flows, rates, level);
         for (guint i = 0; i < rising->len; i++) {
             const guint32 f = g_array_index(rising, guint32, i);
             const RpFlow *flow = &flows[f];
 
-            if (rates[f] > level && !stops_at(links, flow, level)) {
+            if (rates[f] / flow->weight > level && !stops_at(links, flow, level)) {
                 g_array_index(rising, guint32, n_rising++) = f;
                 continue;
             }
-            rates[f] = MIN(rates[f], level);
+            rates[f] = MIN(rates[f], level * flow->weight);
             for (guint k = 0; k < flow->n_links; k++) {
                 links[flow->links[k]].spent += flow->count * rates[f];
-                links[flow->links[k]].weight -= flow->count;
+                links[flow->links[k]].weight -= flow->count * flow->weight;
             }
         }
         g_array_set_size(rising, n_rising);
@@ -143,7 +146,7 @@ rp_bandwidth_share(RpBandwidth *bandwidth, const RpFlow *flows, guint n_flows,
         if (flows[f].count == 0 || isinf(rates_bytes_per_s[f]))
             continue;
         for (guint i = 0; i < flows[f].n_links; i++)
-            bandwidth->links[flows[f].links[i]].weight += flows[f].count;
+            bandwidth->links[flows[f].links[i]].weight += flows[f].count * flows[f].weight;
         g_array_append_val(bandwidth->rising, f);
     }
     fill(bandwidth, flows, rates_bytes_per_s);

@@ -1,5 +1,6 @@
 /**
- * Max-min fair sharing of links: nobody can get more without taking from somebody who has less.
+ * Max-min fair sharing of links: nobody can get more without taking from somebody who has less for
+ * its weight.
  */
 #pragma once
 
@@ -10,7 +11,8 @@
 /* @count equal flows: each gets the same rate. */
 typedef struct {
     double cap_bytes_per_s; /* own limit of each; INFINITY = none */
-    guint32 count;          /* 0 = none at the moment */
+    double weight; /* of each: on a full link it gets so many times the rate of others; > 0 */
+    guint32 count; /* 0 = none at the moment */
     guint32 n_links;
     guint32 links[RP_FLOW_MAX_LINKS];
 } RpFlow;
@@ -27,8 +29,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBandwidth, rp_bandwidth_free)
  * @rates_bytes_per_s: (out) (array length=n_flows): of each of the @count flows; INFINITY if
  * nothing limits it, 0 if @count is 0
  *
- * Progressive filling: all rates rise together; a flow stops at its own cap or when one of its
- * links is full, and the others go on.
+ * Progressive filling: all rates rise together, in proportion to their weights; a flow stops at its
+ * own cap or when one of its links is full, and the others go on.
  *
  *   link of 10, caps 2, inf, inf:   2 -> its cap, then 4 and 4 fill the link
  *

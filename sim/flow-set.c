@@ -31,7 +31,8 @@ struct _RpFlowSet {
     guint n_classes;
     guint host_class;
     guint gpus_per_root;
-    guint processors; /* 0 = not shared */
+    guint processors;        /* 0 = not shared */
+    double optimizer_weight; /* 0 = host tasks are flows like others */
     RpBandwidth *bandwidth;
     RpFlow *flows; /* per class: its links and number of flows */
     double *rates; /* per class, bytes/s */
@@ -51,12 +52,14 @@ static void
 init_classes(RpFlowSet *set, const RpMachine *machine, double root_bytes_per_s)
 {
     const RpLinks *links = &machine->links;
-    const guint host = set->host_class;
+    const guint host = set->host_class, tasks = host + 1;
+    g_autofree double *capacities = g_new(double, tasks + 1);
 
     for (guint c = 0; c < set->n_classes; c++) {
         set->classes[c].first = NO_LANE;
         set->classes[c].last = NO_LANE;
         set->classes[c].alone_bytes_per_s = RP_NS_PER_S;
+        set->flows[c].weight = 1;
     }
     for (guint c = 0; c <= host; c++) {
         RpFlow *flow = &set->flows[c];
@@ -64,19 +67,22 @@ init_classes(RpFlowSet *set, const RpMachine *machine, double root_bytes_per_s)
         flow->links[flow->n_links++] = host;
         if (c != host)
             flow->links[flow->n_links++] = c;
+        else if (set->optimizer_weight > 0)
+            flow->links[flow->n_links++] = tasks;
         set->classes[c].alone_bytes_per_s = limit(c == host ? machine->optimizer_bytes_per_s
                                                   : c % 2 == RP_FLOW_UP ? links->h2d_bytes_per_s
                                                                         : links->d2h_bytes_per_s);
-        set->rates[c] = root_bytes_per_s;
+        capacities[c] = root_bytes_per_s;
     }
-    set->rates[host] = limit(links->host_bytes_per_s);
-    set->bandwidth = rp_bandwidth_new(set->rates, host + 1);
+    capacities[host] = limit(links->host_bytes_per_s);
+    capacities[tasks] = set->classes[host].alone_bytes_per_s;
+    set->bandwidth = rp_bandwidth_new(capacities, tasks + 1);
     for (guint c = 0; c < set->n_classes; c++) {
         double *alone = &set->classes[c].alone_bytes_per_s;
 
         /* nothing is oversubscribed at this point: from here on a class's own cap says it all */
         if (c <= host)
-            *alone = MIN(*alone, MIN(set->rates[c], set->rates[host]));
+            *alone = MIN(*alone, MIN(capacities[c], capacities[host]));
         set->flows[c].cap_bytes_per_s = *alone;
     }
 }
@@ -96,6 +102,7 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
 
     /* class and link 2 root + direction, then the host's; a class of actions, without a link */
     set->processors = machine->processors;
+    set->optimizer_weight = set->processors > 0 ? 0 : machine->optimizer_weight;
     set->host_class = n_roots * 2;
     set->n_classes = set->host_class + (set->processors > 0 ? 2 : 1);
     set->flows = g_new0(RpFlow, set->n_classes);
@@ -241,6 +248,9 @@ rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 
         return;
     if (set->processors > 0)
         share_processors(set);
+    if (set->optimizer_weight > 0)
+        set->flows[set->host_class].weight =
+            set->optimizer_weight / MAX(set->flows[set->host_class].count, 1);
     rp_bandwidth_share(set->bandwidth, set->flows, set->n_classes, set->rates);
     for (guint c = 0; c < set->n_classes; c++) {
         FlowClass *class = &set->classes[c];

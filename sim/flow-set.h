@@ -12,6 +12,10 @@
  *
  * A change of rates is therefore one step per class, whatever the number of flows.
  *
+ * Where host memory has too little for all, the host's tasks get a machine's optimizer_weight times
+ * as much as a copy: a weight for all tasks together, and never more than the optimizer moves
+ * alone.
+ *
  * Shared processors: every flow is a thread that takes one, whatever it waits for (memory or
  * arithmetic), and the system gives k threads on C < k processors C/k each. So each flow's own
  * limit, what it does alone, is multiplied by C/k first; what that leaves is shared as above.

@@ -6,6 +6,8 @@
 /* Memory traffic of one parameter's update in one fused pass (design.md §6): weight and moments,
  * read and written; its gradient and the weight that devices read come on top: 28 in 16 bits. */
 #define OPTIMIZER_STATE_BYTES 24
+#define LEAST_WEIGHT 0.01
+#define MOST_WEIGHT 100.0
 
 G_DEFINE_QUARK(rp_simulate_error, rp_simulate_error)
 
@@ -27,6 +29,19 @@ rp_simulate_set_deadlock(GError **error, const RpPlan *plan, RpTaskId waiting, R
                 "deadlock: %s waits for %s, which %s", task, other, why);
 }
 
+/* How much more host memory processors take than a device's copy: where there is too little for
+ * all, neither waits for the other, each makes requests at its own pace. */
+static double
+optimizer_weight(const RpProfile *profile)
+{
+    const double copies = profile->links.beside_optimizer_bytes_per_s;
+    const double rest = profile->links.host_bytes_per_s - copies;
+
+    if (copies <= 0 || rest <= 0)
+        return 0;
+    return CLAMP(rest * MAX(profile->gpus, 1) / copies, LEAST_WEIGHT, MOST_WEIGHT);
+}
+
 RpMachine
 rp_machine_from_profile(const RpProfile *profile)
 {
@@ -35,6 +50,7 @@ rp_machine_from_profile(const RpProfile *profile)
 
     machine.links = profile->links;
     machine.processors = profile->processors;
+    machine.optimizer_weight = optimizer_weight(profile);
     machine.optimizer_bytes_per_s = profile->optimizer_parameters_per_s *
                                     (OPTIMIZER_STATE_BYTES + 2 * rp_profile_element_bytes(profile));
     return machine;

@@ -20,7 +20,9 @@ typedef enum {
 typedef struct {
     RpLinks links;
     double optimizer_bytes_per_s; /* memory traffic of the CPU optimizer when alone */
-    guint processors;             /* that devices and host share; 0 = each device has its own */
+    double optimizer_weight; /* of host memory it gets so many times what a device's copy gets, if
+                                both want more than there is; 0 = 1 */
+    guint processors;        /* that devices and host share; 0 = each device has its own */
 } RpMachine;
 
 RpMachine rp_machine_from_profile(const RpProfile *profile);

@@ -10,6 +10,10 @@
  * A group that is slower than its devices alone shares a root complex. If all together are slower
  * than even that explains, host memory is what limits them.
  */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
 #include "core/units.h"
 #include "exec/cuda/device-private.h"
 #include "exec/cuda/host-arena.h"
@@ -260,17 +264,25 @@ close_lines(Lines *lines)
     g_free(lines->ways);
 }
 
+static Lines
+new_lines(guint n_devices)
+{
+    const guint64 chunks =
+        rp_available_memory() / MEMORY_SHARE / (n_devices * N_WAYS * CHUNK_BYTES);
+
+    return (Lines){.n_devices = n_devices,
+                   .n_chunks = (guint)CLAMP(chunks, 1, RUN_CHUNKS),
+                   .ways = g_malloc0_n(n_devices, sizeof(Way[N_WAYS]))};
+}
+
 gboolean
 rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
 {
-    const guint n = MAX(profile->gpus, 1);
     RpLinks *links = &profile->links;
-    const guint64 chunks = rp_available_memory() / MEMORY_SHARE / (n * N_WAYS * CHUNK_BYTES);
-    Lines lines = {.measurer = measurer,
-                   .probe = probe,
-                   .n_devices = n,
-                   .n_chunks = (guint)CLAMP(chunks, 1, RUN_CHUNKS),
-                   .ways = g_malloc0_n(n, sizeof *lines.ways)};
+    Lines lines = new_lines(MAX(profile->gpus, 1));
+
+    lines.measurer = measurer;
+    lines.probe = probe;
     const gboolean measured =
         open_lines(&lines, error) &&
         measure_rate(&lines, 1, UP, UP + 1, &links->h2d_bytes_per_s, error) &&
@@ -280,4 +292,79 @@ rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, 
 
     close_lines(&lines);
     return measured;
+}
+
+/* ---- beside the optimizer ---- */
+
+typedef struct {
+    Lines lines;
+    pthread_t thread;
+    atomic_bool ending;
+    /* the thread's, until it has ended */
+    guint64 bytes;
+    gint64 us;
+} Load;
+
+static void *
+copy_until_told(void *data)
+{
+    Load *load = data;
+    Lines *lines = &load->lines;
+    const gint64 begin_us = g_get_monotonic_time();
+
+    while (!atomic_load(&load->ending) && lines->status == cudaSuccess) {
+        copy_all(lines);
+        load->bytes += CHUNK_BYTES * RUN_CHUNKS * lines->active;
+    }
+    load->us = MAX(g_get_monotonic_time() - begin_us, 1);
+    return NULL;
+}
+
+static void
+load_free(Load *load)
+{
+    close_lines(&load->lines);
+    g_free(load);
+}
+
+gpointer
+rp_cuda_begin_copies(RpProbe *probe, guint devices, GError **error)
+{
+    Load *load = g_new0(Load, 1);
+    sigset_t all, before;
+
+    load->lines = new_lines(devices);
+    load->lines.active = devices;
+    load->lines.first_way = UP;
+    load->lines.end_way = UP + 1;
+    atomic_init(&load->ending, FALSE);
+    if (!open_lines(&load->lines, error)) {
+        load_free(load);
+        return NULL;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int status = pthread_create(&load->thread, NULL, copy_until_told, load);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status != 0) {
+        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY, "cannot start a thread: %s",
+                    g_strerror(status));
+        load_free(load);
+        return NULL;
+    }
+    return load;
+}
+
+gboolean
+rp_cuda_end_copies(RpProbe *probe, gpointer copies, double *bytes_per_s, GError **error)
+{
+    Load *load = copies;
+
+    atomic_store(&load->ending, TRUE);
+    pthread_join(load->thread, NULL);
+    const gboolean copied = check(&load->lines, error);
+    if (copied)
+        *bytes_per_s = (double)load->bytes / (double)load->us * G_USEC_PER_SEC;
+    load_free(load);
+    return copied;
 }

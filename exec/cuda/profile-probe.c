@@ -165,6 +165,8 @@ static const RpProbeOps ops = {
     .time = time_parts,
     .describe = describe,
     .measure_links = rp_cuda_measure_links,
+    .begin_copies = rp_cuda_begin_copies,
+    .end_copies = rp_cuda_end_copies,
 };
 
 static gboolean

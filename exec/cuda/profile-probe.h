@@ -21,3 +21,8 @@ cudaStream_t rp_cuda_probe_stream(const RpProbe *probe);
  * G_IO_ERROR_CANCELLED, G_IO_ERROR_NO_SPACE */
 gboolean rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* RpProbeOps.begin_copies: up, of the GPUs 0 to @devices - 1. Errors: RP_CUDA_ERROR_* */
+gpointer rp_cuda_begin_copies(RpProbe *probe, guint devices,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_cuda_end_copies(RpProbe *probe, gpointer copies, double *bytes_per_s, GError **error);

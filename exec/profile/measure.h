@@ -86,9 +86,10 @@ gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads
 
 /* RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode,
  * on the threads that a run gives it; and the rates of the other passes: norm, sums of rounds,
- * copies of gradients and of weights. One measurement. */
-gboolean rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *profile,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+ * copies of gradients and of weights. One measurement; and one more where devices copy beside it:
+ * RpLinks.beside_optimizer_bytes_per_s. */
+gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+                              RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Host memory that the optimizer's step moves for a parameter, bytes. */
 gsize rp_measure_optimizer_traffic(const RpProfile *profile);

@@ -32,6 +32,9 @@ typedef void (*RpProbePart)(gpointer data);
  * @n_link_measures: that @measure_links makes
  * @measure_links: speeds of the links of profile->gpus devices, but for hop_ns. Of one device, the
  *   probe's
+ * @begin_copies: (nullable): the first @devices devices copy from pinned memory of the host until
+ *   @end_copies; returns what that wants to know. NULL where the host's processors do the copying
+ * @end_copies: (nullable): frees @copies; @bytes_per_s (out): of all together, if they succeeded
  *
  * Errors: the backend's own; those of a cancelled measurement
  */
@@ -50,6 +53,8 @@ typedef struct {
     void (*describe)(RpProbe *probe, RpProfile *profile);
     gboolean (*measure_links)(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile,
                               GError **error);
+    gpointer (*begin_copies)(RpProbe *probe, guint devices, GError **error);
+    gboolean (*end_copies)(RpProbe *probe, gpointer copies, double *bytes_per_s, GError **error);
 } RpProbeOps;
 
 /* The beginning of every probe. One thread at a time. */

@@ -162,10 +162,35 @@ take_arrays(Arrays *arrays, gsize n, gsize size, GError **error)
            (arrays->copied = rp_measure_take(n * sizeof(float), error)) != NULL;
 }
 
+/* Steps, while the devices copy: how much both move together, and the copies of it. */
+static gboolean
+measure_copies_beside(RpMeasurer *measurer, RpProbe *probe, Update *update, RpProfile *profile,
+                      GError **error)
+{
+    static const RpProbePart part[] = {apply_step};
+    RpLinks *links = &profile->links;
+    double beside;
+    RpTimes times;
+
+    if (probe->ops->begin_copies == NULL)
+        return TRUE;
+    gpointer copies = probe->ops->begin_copies(probe, MAX(profile->gpus, 1), error);
+    if (copies == NULL)
+        return FALSE;
+    const gboolean timed = rp_measurer_run(measurer, NULL, part, 1, update, &times, error);
+    if (!probe->ops->end_copies(probe, copies, &beside, timed ? error : NULL) || !timed)
+        return FALSE;
+    links->beside_optimizer_bytes_per_s = beside;
+    links->host_bytes_per_s = MAX(
+        links->host_bytes_per_s, beside + rp_times_rate(&times, (double)update->step.n_parameters) *
+                                              (double)rp_measure_optimizer_traffic(profile));
+    return TRUE;
+}
+
 /* @times: (out): of each Pass */
 static gboolean
-measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, const Arrays *arrays,
-               RpTimes *times, GError **error)
+measure_update(RpMeasurer *measurer, RpProbe *probe, RpPool *pool, RpNumber number, gsize n,
+               const Arrays *arrays, RpProfile *profile, RpTimes *times, GError **error)
 {
     static const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
     static const RpProbePart parts[N_PASSES] = {[NORM] = sum_squares,
@@ -190,7 +215,8 @@ measure_update(RpMeasurer *measurer, RpPool *pool, RpNumber number, gsize n, con
                               .published_number = number},
                      .pool = pool,
                      .copied = arrays->copied};
-    return rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error);
+    return rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error) &&
+           measure_copies_beside(measurer, probe, &update, profile, error);
 }
 
 /* As many as a run has, or as keep every thread's share out of its caches: the threads of a machine
@@ -221,8 +247,8 @@ fill_gradient(RpDtype dtype, guint8 *gradient, gsize n)
 }
 
 gboolean
-rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *profile,
-                     GError **error)
+rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+                     RpProfile *profile, GError **error)
 {
     static const RpNumber numbers[] = {[RP_DTYPE_FP32] = RP_NUMBER_FP32,
                                        [RP_DTYPE_BF16] = RP_NUMBER_BF16,
@@ -243,7 +269,7 @@ rp_measure_optimizer(RpMeasurer *measurer, const RpNetwork *network, RpProfile *
     if (!take_arrays(&arrays, n, size, error))
         return FALSE;
     fill_gradient(rp_network_options(network)->dtype, arrays.gradient, n);
-    if (!measure_update(measurer, pool, number, n, &arrays, times, error))
+    if (!measure_update(measurer, probe, pool, number, n, &arrays, profile, times, error))
         return FALSE;
     profile->norm_parameters_per_s = rp_times_rate(&times[NORM], (double)n);
     profile->optimizer_parameters_per_s = rp_times_rate(&times[STEP], (double)n);

@@ -68,7 +68,7 @@ measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, R
     const double hidden = (double)rp_network_hidden_bytes(network);
 
     if (!probe->ops->measure_links(probe, measurer, profile, error) ||
-        !rp_measure_optimizer(measurer, network, profile, error))
+        !rp_measure_optimizer(measurer, probe, network, profile, error))
         return FALSE;
     /* host memory allows at least what one of them does alone */
     links->host_bytes_per_s =
@@ -96,7 +96,8 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     resolved.max_runs = options->max_runs > 0 ? options->max_runs : DEFAULT_RUNS;
     resolved.optimizer_threads = MAX(options->optimizer_threads, 1);
     RpMeasurer measurer = {.options = &resolved,
-                           .n_measures = RP_LAYER_HEAD + 1 + probe->ops->n_link_measures + 1};
+                           .n_measures = RP_LAYER_HEAD + 1 + probe->ops->n_link_measures + 1 +
+                                         (probe->ops->begin_copies != NULL)};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     set_string(&profile->source, g_strdup("measured"));

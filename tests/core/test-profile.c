@@ -544,6 +544,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         double rate = exp(g_rand_double_range(random, log(1e6), log(1e15)));
         f->profile->links.h2d_bytes_per_s = floor(rate);
         f->profile->links.root_bytes_per_s = rate;
+        f->profile->links.beside_optimizer_bytes_per_s = i % 2 == 0 ? 0 : rate;
         f->profile->optimizer_parameters_per_s = rate;
         f->profile->norm_parameters_per_s = 1e21 / rate;
         f->profile->head_chunk = i % 4 * 1024;
@@ -566,6 +567,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
                f->other->gradient_copy_parameters_per_s == 1e21 / rate &&
                f->other->parameter_copy_parameters_per_s == rate &&
                g_str_equal(f->other->attention, f->profile->attention) &&
+               (f->other->links.beside_optimizer_bytes_per_s > 0) == (i % 2 != 0) &&
                fabs(f->other->links.root_bytes_per_s / rate - 1) < 1e-15;
         g_free(again);
     }

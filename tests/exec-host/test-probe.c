@@ -22,6 +22,7 @@ typedef struct {
     guint stray;     /* uploads beyond what was taken */
     guint unaligned; /* rooms */
     guint most_repeats;
+    guint copying, n_begun, n_ended;
     gint64 last_ns; /* that a recompute as the last takes */
     RpWeights *weights;
     RpNetwork *network;
@@ -134,6 +135,30 @@ measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError *
     return TRUE;
 }
 
+static gpointer
+begin_copies(RpProbe *probe, guint devices, GError **error)
+{
+    Fixture *f = (Fixture *)probe;
+
+    if (fails(f, error))
+        return NULL;
+    f->copying = devices;
+    f->n_begun++;
+    return f;
+}
+
+static gboolean
+end_copies(RpProbe *probe, gpointer copies, double *bytes_per_s, GError **error)
+{
+    Fixture *f = copies;
+
+    f->n_ended++;
+    if (fails(f, error))
+        return FALSE;
+    *bytes_per_s = 0.5e9;
+    return TRUE;
+}
+
 static int
 set_up(void **state)
 {
@@ -146,7 +171,9 @@ set_up(void **state)
                                    .stream = stream,
                                    .time = time_parts,
                                    .describe = describe,
-                                   .measure_links = measure_links};
+                                   .measure_links = measure_links,
+                                   .begin_copies = begin_copies,
+                                   .end_copies = end_copies};
     static const RpModelConfig config = {.architecture = RP_ARCHITECTURE_QWEN3,
                                          .hidden = 16,
                                          .blocks = 3,
@@ -241,6 +268,19 @@ takes_links_and_memory_of_the_device(void **state)
 }
 
 static void
+takes_what_copies_reach_beside_the_optimizer(void **state)
+{
+    Fixture *f = *state;
+
+    measure(f);
+    rp_assert_no_error(f->error);
+    assert_true(f->profile->links.beside_optimizer_bytes_per_s == 0.5e9);
+    assert_int_equal(f->n_begun, 1);
+    assert_int_equal(f->n_ended, 1);
+    assert_int_equal(f->copying, 3);
+}
+
+static void
 gives_back_what_it_takes_and_stays_inside(void **state)
 {
     Fixture *f = *state;
@@ -285,6 +325,7 @@ reports_a_failure_wherever_it_comes_from(void **state)
             continue;
         assert_true(g_error_matches(f->error, G_IO_ERROR, G_IO_ERROR_FAILED));
         assert_int_equal(f->n_taken, f->n_given);
+        assert_int_equal(f->n_begun, f->n_ended);
         g_clear_error(&f->error);
     }
     assert_true(calls > 40);
@@ -296,6 +337,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_links_and_memory_of_the_device, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(takes_what_copies_reach_beside_the_optimizer, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(gives_back_what_it_takes_and_stays_inside, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_last_recompute_is_never_longer, set_up, tear_down),

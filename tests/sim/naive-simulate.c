@@ -97,6 +97,25 @@ is_ready(const Naive *naive, guint i, gint64 *ready_ns)
     return TRUE;
 }
 
+/* Of all host tasks together; 0: they are flows like others. */
+static double
+optimizer_weight(const Naive *naive)
+{
+    return naive->machine->processors > 0 ? 0 : naive->machine->optimizer_weight;
+}
+
+static double
+weight_of(const Naive *naive, guint i)
+{
+    guint n = 0;
+
+    if (optimizer_weight(naive) <= 0 || !is_host_work(naive, rp_plan_task(naive->plan, i)))
+        return 1;
+    for (guint j = 0; j < naive->n; j++)
+        n += is_host_work(naive, rp_plan_task(naive->plan, j)) && flows(&naive->tasks[j]);
+    return optimizer_weight(naive) / MAX(n, 1);
+}
+
 /* Link numbers of a flow: its own, its root complex's, the host's; @limits in bytes/ns. */
 static void
 links_alone(const Naive *naive, guint i, guint links[3], double limits[3])
@@ -117,6 +136,10 @@ links_alone(const Naive *naive, guint i, guint links[3], double limits[3])
     limits[0] = naive->machine->optimizer_bytes_per_s;
     limits[1] = 0;
     limits[2] = machine->host_bytes_per_s;
+    if (device == RP_NONE && optimizer_weight(naive) > 0) {
+        links[1] = 4000; /* of host tasks only */
+        limits[1] = limits[0];
+    }
     if (device != RP_NONE) {
         limits[0] = is_up(naive, task) ? machine->h2d_bytes_per_s : machine->d2h_bytes_per_s;
         if (machine->gpus_per_root > 0) {
@@ -289,12 +312,11 @@ begin_copies(Naive *naive, RpLaneKind kind)
     return changed;
 }
 
-/* What every flow without a rate gets from @link, if nothing else held it back. */
+/* What a flow of weight 1 without a rate gets from @link, if nothing else held it back. */
 static double
 fair_share(const Naive *naive, guint link)
 {
-    double left = INFINITY;
-    guint n = 0;
+    double left = INFINITY, weight = 0;
 
     for (int pass = 0; pass < 2; pass++) {
         for (guint i = 0; i < naive->n; i++) {
@@ -310,11 +332,11 @@ fair_share(const Naive *naive, guint link)
                 else if (naive->tasks[i].has_rate)
                     left -= naive->tasks[i].rate;
                 else
-                    n++;
+                    weight += weight_of(naive, i);
             }
         }
     }
-    return left / n;
+    return left / weight;
 }
 
 /* Again and again: the link with the least fair share sets the rate of its flows. */
@@ -356,7 +378,7 @@ set_rates(Naive *naive)
                 (least_link == G_MAXUINT || links[0] == least_link || links[1] == least_link ||
                  links[2] == least_link)) {
                 naive->tasks[i].has_rate = TRUE;
-                naive->tasks[i].rate = least;
+                naive->tasks[i].rate = least * weight_of(naive, i);
             }
         }
     }

@@ -429,6 +429,47 @@ add_random_task(Fixture *f, GRand *random)
     rp_plan_append(f->plan, &task, after, n, NULL, 0);
 }
 
+static void
+the_optimizer_takes_more_of_host_memory_than_a_copy(void **state)
+{
+    Fixture *f = *state;
+
+    begin_full(f, 2);
+    f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
+    f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
+    f->machine.optimizer_bytes_per_s = 5 * BYTE_PER_NS;
+    f->machine.optimizer_weight = 4;
+    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 400, AT_ONCE);
+    RpTaskId a = copy(f, 0, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
+    RpTaskId b = copy(f, 1, RP_LANE_PARAMETER_UP, 300, AT_ONCE);
+    simulate(f);
+    /* 4 + 1 + 1 until 100; b alone after that */
+    assert_times(f, step, 0, 100);
+    assert_times(f, a, 0, 100);
+    assert_times(f, b, 0, 150);
+}
+
+/* Sums of rounds and steps run on the same processors. */
+static void
+host_tasks_share_what_the_optimizer_moves(void **state)
+{
+    Fixture *f = *state;
+
+    begin_full(f, 1);
+    f->machine.links.h2d_bytes_per_s = 20 * BYTE_PER_NS;
+    f->machine.links.host_bytes_per_s = 10 * BYTE_PER_NS;
+    f->machine.optimizer_bytes_per_s = 6 * BYTE_PER_NS;
+    f->machine.optimizer_weight = 4;
+    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 600, AT_ONCE);
+    RpTaskId sum = host(f, RP_TASK_GRADIENT_ACCUMULATE, 300, AT_ONCE);
+    RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 400, AT_ONCE);
+    simulate(f);
+    /* 3 + 3, and 4 for the copy, until 100; then 6 alone */
+    assert_times(f, sum, 0, 100);
+    assert_times(f, up, 0, 100);
+    assert_times(f, step, 0, 150);
+}
+
 static double
 random_limit(GRand *random)
 {
@@ -445,6 +486,7 @@ set_random_machine(RpMachine *machine, GRand *random)
     machine->links.host_bytes_per_s = 2 * random_limit(random);
     machine->links.gpus_per_root = (guint)g_rand_int_range(random, 0, 4);
     machine->optimizer_bytes_per_s = random_limit(random);
+    machine->optimizer_weight = g_rand_int_range(random, 0, 5) * 0.75; /* 0 = none */
 }
 
 static void
@@ -519,6 +561,8 @@ main(void)
         RP_PLAN_TEST(a_full_plan_may_depend_on_later_tasks_of_other_lanes),
         RP_PLAN_TEST(names_two_tasks_of_the_cycle_in_a_deadlock),
         RP_PLAN_TEST(names_a_task_that_waits_for_itself_or_for_nobody),
+        RP_PLAN_TEST(the_optimizer_takes_more_of_host_memory_than_a_copy),
+        RP_PLAN_TEST(host_tasks_share_what_the_optimizer_moves),
         RP_PLAN_TEST(agrees_with_the_naive_simulator_on_random_plans),
         RP_PLAN_TEST(the_same_plan_gives_the_same_bytes),
     };
