@@ -14,6 +14,7 @@
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
 #define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
+#define SWING_SECONDS 3.5   /* they swing about that, a second up and down on an H200 */
 
 typedef struct {
     RpProbe base;
@@ -156,6 +157,7 @@ static const RpProbeOps ops = {
     .name = "cuda",
     .most_repeats = RP_PROBE_MAX_REPEATS,
     .warm_up_seconds = WARM_UP_SECONDS,
+    .swing_seconds = SWING_SECONDS,
     .n_link_measures = RP_CUDA_LINK_MEASURES,
     .free = probe_free,
     .take = take,

@@ -15,6 +15,7 @@
 /* Of what was measured so many times. */
 typedef struct {
     gint64 median_ns;
+    gint64 mean_ns;
     gint64 spread_ns; /* half the range from the 10th to the 90th percentile */
     guint n;          /* without outliers */
 } RpTimes;
@@ -48,7 +49,8 @@ struct _RpMeasurer {
  *   RP_PROBE_MAX_PARTS
  * @times: (out) (array length=n_parts)
  *
- * Warm-up runs, then runs for options->seconds a part, at least 5 and at most options->max_runs.
+ * Warm-up runs, then runs for options->seconds a part, at least 5 and at most options->max_runs;
+ * where the probe's speed swings, for as long as its swing_seconds say at least.
  * Counts as one measurement.
  *
  * Errors: G_IO_ERROR_CANCELLED, the probe's

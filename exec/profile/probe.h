@@ -23,6 +23,8 @@ typedef void (*RpProbePart)(gpointer data);
  * @most_repeats: in one go, at most RP_PROBE_MAX_REPEATS; 1 where each run ends before the next is
  *   issued
  * @warm_up_seconds: that runs take before any counts, beside the first
+ * @swing_seconds: over which times have to be taken, since the device's clocks swing about what its
+ *   power allows; layers then get means. 0 where they do not
  * @take: zeroed memory of the device, at a multiple of 256; freed with @give, which takes %NULL too
  * @upload: from memory of the host; done on return
  * @stream: that parts issue to
@@ -42,6 +44,7 @@ typedef struct {
     const char *name;
     guint most_repeats;
     double warm_up_seconds;
+    double swing_seconds;
     guint n_link_measures;
     void (*free)(RpProbe *probe);
     void *(*take)(RpProbe *probe, gsize bytes, GError **error);

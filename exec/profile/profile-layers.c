@@ -277,6 +277,13 @@ make_call(Layer *layer, const RpProfile *profile, guint index)
 
 /* ---- times ---- */
 
+/* What a run of many takes each. Where clocks swing that is the mean, not the median. */
+static gint64
+typical_ns(const RpProbe *probe, const RpTimes *times)
+{
+    return probe->ops->swing_seconds > 0 ? times->mean_ns : times->median_ns;
+}
+
 static gboolean
 measure_block(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 {
@@ -286,11 +293,11 @@ measure_block(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 
     if (!rp_measurer_run(measurer, layer->probe, parts, G_N_ELEMENTS(parts), layer, times, error))
         return FALSE;
-    to->forward_ns = times[0].median_ns;
+    to->forward_ns = typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
-    to->recompute_ns = times[1].median_ns;
-    to->recompute_last_ns = MIN(times[2].median_ns, to->recompute_ns);
-    to->backward_ns = times[3].median_ns;
+    to->recompute_ns = typical_ns(layer->probe, &times[1]);
+    to->recompute_last_ns = MIN(typical_ns(layer->probe, &times[2]), to->recompute_ns);
+    to->backward_ns = typical_ns(layer->probe, &times[3]);
     to->backward_spread_ns = times[3].spread_ns;
     return TRUE;
 }
@@ -307,10 +314,11 @@ measure_end(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
     if (!rp_measurer_run(measurer, layer->probe, is_head ? head : embedding, 2, layer, times,
                          error))
         return FALSE;
-    to->forward_ns = times[0].median_ns;
+    to->forward_ns = typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
     to->recompute_ns = to->forward_ns;
-    to->backward_ns = MAX(0, times[1].median_ns - (is_head ? times[0].median_ns : 0));
+    to->backward_ns = MAX(0, typical_ns(layer->probe, &times[1]) -
+                                 (is_head ? typical_ns(layer->probe, &times[0]) : 0));
     to->backward_spread_ns = times[1].spread_ns;
     return TRUE;
 }
