@@ -246,6 +246,14 @@ fill_gradient(RpDtype dtype, guint8 *gradient, gsize n)
         rp_dtype_from_float(dtype, tile, gradient + i * size, MIN(n - i, TILE));
 }
 
+/* What a file may say (docs/profile-format.md): of a tiny model on a slow machine it would be less.
+ */
+static double
+parameters_per_s(const RpTimes *times, gsize n)
+{
+    return CLAMP(rp_times_rate(times, (double)n), 1e6, 1e15);
+}
+
 gboolean
 rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                      RpProfile *profile, GError **error)
@@ -271,10 +279,10 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
     fill_gradient(rp_network_options(network)->dtype, arrays.gradient, n);
     if (!measure_update(measurer, probe, pool, number, n, &arrays, profile, times, error))
         return FALSE;
-    profile->norm_parameters_per_s = rp_times_rate(&times[NORM], (double)n);
-    profile->optimizer_parameters_per_s = rp_times_rate(&times[STEP], (double)n);
-    profile->accumulate_parameters_per_s = rp_times_rate(&times[ACCUMULATE], (double)n);
-    profile->gradient_copy_parameters_per_s = rp_times_rate(&times[GRADIENT_COPY], (double)n);
-    profile->parameter_copy_parameters_per_s = rp_times_rate(&times[PARAMETER_COPY], (double)n);
+    profile->norm_parameters_per_s = parameters_per_s(&times[NORM], n);
+    profile->optimizer_parameters_per_s = parameters_per_s(&times[STEP], n);
+    profile->accumulate_parameters_per_s = parameters_per_s(&times[ACCUMULATE], n);
+    profile->gradient_copy_parameters_per_s = parameters_per_s(&times[GRADIENT_COPY], n);
+    profile->parameter_copy_parameters_per_s = parameters_per_s(&times[PARAMETER_COPY], n);
     return TRUE;
 }

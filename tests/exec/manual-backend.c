@@ -474,6 +474,14 @@ manual_is_started(ManualBackend *manual, RpTaskId task, RpTaskPart part)
     return started;
 }
 
+void
+manual_pass(ManualBackend *manual, gint64 ns)
+{
+    pthread_mutex_lock(&manual->lock);
+    manual->now_ns += ns;
+    pthread_mutex_unlock(&manual->lock);
+}
+
 int
 manual_find(ManualBackend *manual, RpTaskId task, RpTaskPart part, gboolean end)
 {

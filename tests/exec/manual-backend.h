@@ -39,6 +39,8 @@ void manual_set_fault(ManualBackend *manual, RpTaskId task, ManualFault fault);
 void manual_wait_started(ManualBackend *manual, RpTaskId task, RpTaskPart part);
 /* Waits until it has started, and ends it. */
 void manual_end(ManualBackend *manual, RpTaskId task, RpTaskPart part);
+/* Time that nothing fills. */
+void manual_pass(ManualBackend *manual, gint64 ns);
 gboolean manual_is_started(ManualBackend *manual, RpTaskId task, RpTaskPart part);
 
 /* Position in the log; -1 = did not happen. */

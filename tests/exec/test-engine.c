@@ -99,6 +99,7 @@ runs_the_lead_before_a_late_dependency_is_over(void **state)
     append_batch(f);
     manual_end(f->manual, b, RP_PART_LEAD);
     assert_false(manual_is_started(f->manual, b, RP_PART_REST));
+    manual_pass(f->manual, 100000 * MANUAL_TICK_NS);
     manual_end(f->manual, a, RP_PART_WHOLE);
     manual_end(f->manual, b, RP_PART_REST);
     finish(f);
@@ -107,7 +108,7 @@ runs_the_lead_before_a_late_dependency_is_over(void **state)
     /* what it stood still is not part of its time: the lead ended, a ended and b went on */
     const RpTraceRecord *record = record_of(f, b);
     assert_true(record->start_ns > 0);
-    assert_true(record->end_ns - record->start_ns <= 8 * MANUAL_TICK_NS);
+    assert_true(record->end_ns - record->start_ns < 50000 * MANUAL_TICK_NS);
 }
 
 static void
