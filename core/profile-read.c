@@ -115,6 +115,10 @@ read_links(const RpSection *top, RpLinks *links)
             return FALSE;
         G_STRUCT_MEMBER(double, links, speed_fields[i].offset) = gb_per_s * BYTES_PER_GB;
     }
+    if (links->beside_optimizer_bytes_per_s > 0 &&
+        links->beside_optimizer_bytes_per_s >= links->host_bytes_per_s)
+        return rp_section_fail_value(&section, "beside_optimizer_gb_per_s",
+                                     "less than host_gb_per_s");
     return TRUE;
 }
 

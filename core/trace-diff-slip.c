@@ -255,8 +255,9 @@ add_needs(const Search *search, Due *due)
         need(search, due, VALUE_GRADIENT, task->micro_batch, task->layer);
         break;
     case RP_TASK_GRADIENT_ACCUMULATE:
-        for (guint32 round = 1; round <= task->round; round++) /* those it adds, and before */
-            need(search, due, VALUE_STAGE_GRADIENTS, round, task->stage);
+        /* it adds at most one of each device's */
+        for (guint32 n = 0; n < rp_trace_gpus(search->diff->traces[0]) && n < task->round; n++)
+            need(search, due, VALUE_STAGE_GRADIENTS, task->round - n, task->stage);
         break;
     default:
         break;

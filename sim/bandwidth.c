@@ -8,9 +8,10 @@
 
 typedef struct {
     double capacity;
-    double spent;  /* by flows that have their rate */
-    double weight; /* of the flows that still rise */
-    double share;  /* what one of weight 1 can get from this link */
+    double spent;   /* by flows that have their rate */
+    guint n_rising; /* flows that still rise */
+    double weight;  /* of them */
+    double share;   /* what one of weight 1 can get from this link */
 } Link;
 
 struct _RpBandwidth {
@@ -77,7 +78,7 @@ next_level(RpBandwidth *bandwidth, const RpFlow *flows, const double *bounds, do
     for (guint l = 0; l < bandwidth->n_links; l++) {
         Link *link = &bandwidth->links[l];
 
-        if (link->weight <= 0)
+        if (link->n_rising == 0)
             continue;
         /* levels only rise; rounding must not take the last flow's rate away */
         link->share = MAX((link->capacity - link->spent) / link->weight, last_level);
@@ -124,6 +125,7 @@ fill(RpBandwidth *bandwidth, const RpFlow *flows, double *rates)
             for (guint k = 0; k < flow->n_links; k++) {
                 links[flow->links[k]].spent += flow->count * rates[f];
                 links[flow->links[k]].weight -= flow->count * flow->weight;
+                links[flow->links[k]].n_rising--;
             }
         }
         g_array_set_size(rising, n_rising);
@@ -141,12 +143,17 @@ rp_bandwidth_share(RpBandwidth *bandwidth, const RpFlow *flows, guint n_flows,
     for (guint l = 0; l < bandwidth->n_links; l++) {
         bandwidth->links[l].spent = 0;
         bandwidth->links[l].weight = 0;
+        bandwidth->links[l].n_rising = 0;
     }
     for (guint32 f = 0; f < n_flows; f++) {
         if (flows[f].count == 0 || isinf(rates_bytes_per_s[f]))
             continue;
-        for (guint i = 0; i < flows[f].n_links; i++)
-            bandwidth->links[flows[f].links[i]].weight += flows[f].count * flows[f].weight;
+        for (guint i = 0; i < flows[f].n_links; i++) {
+            Link *link = &bandwidth->links[flows[f].links[i]];
+
+            link->weight += flows[f].count * flows[f].weight;
+            link->n_rising++;
+        }
         g_array_append_val(bandwidth->rising, f);
     }
     fill(bandwidth, flows, rates_bytes_per_s);

@@ -229,16 +229,17 @@ static gboolean
 open_lines(Lines *lines, GError **error)
 {
     const guint64 way_bytes = lines->n_chunks * CHUNK_BYTES;
+    const guint n_ways = lines->end_way - lines->first_way;
 
-    lines->arena = rp_cuda_host_arena_new(lines->n_devices * N_WAYS * way_bytes, NULL, 0, 0, error);
+    lines->arena = rp_cuda_host_arena_new(lines->n_devices * n_ways * way_bytes, NULL, 0, 0, error);
     if (lines->arena == NULL || !rp_cuda_host_arena_finish(lines->arena, error))
         return FALSE;
     for (guint d = 0; d < lines->n_devices; d++) {
         if (!rp_cuda_check(d, rp_cuda_use_device((int)d), "cudaSetDevice", error))
             return FALSE;
-        for (guint w = 0; w < N_WAYS; w++) {
-            lines->ways[d][w].chunks =
-                rp_cuda_host_arena_memory(lines->arena) + (d * N_WAYS + w) * way_bytes;
+        for (guint w = lines->first_way; w < lines->end_way; w++) {
+            lines->ways[d][w].chunks = rp_cuda_host_arena_memory(lines->arena) +
+                                       (d * n_ways + w - lines->first_way) * way_bytes;
             if (!open_way(&lines->ways[d][w], d, error))
                 return FALSE;
         }
@@ -264,13 +265,17 @@ close_lines(Lines *lines)
     g_free(lines->ways);
 }
 
+/* Of the ways [@first_way, @end_way). */
 static Lines
-new_lines(guint n_devices)
+new_lines(guint n_devices, guint first_way, guint end_way)
 {
     const guint64 chunks =
-        rp_available_memory() / MEMORY_SHARE / (n_devices * N_WAYS * CHUNK_BYTES);
+        rp_available_memory() / MEMORY_SHARE / (n_devices * (end_way - first_way) * CHUNK_BYTES);
 
     return (Lines){.n_devices = n_devices,
+                   .active = n_devices,
+                   .first_way = first_way,
+                   .end_way = end_way,
                    .n_chunks = (guint)CLAMP(chunks, 1, RUN_CHUNKS),
                    .ways = g_malloc0_n(n_devices, sizeof(Way[N_WAYS]))};
 }
@@ -279,7 +284,7 @@ gboolean
 rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
 {
     RpLinks *links = &profile->links;
-    Lines lines = new_lines(MAX(profile->gpus, 1));
+    Lines lines = new_lines(MAX(profile->gpus, 1), UP, N_WAYS);
 
     lines.measurer = measurer;
     lines.probe = probe;
@@ -333,10 +338,7 @@ rp_cuda_begin_copies(RpProbe *probe, guint devices, GError **error)
     Load *load = g_new0(Load, 1);
     sigset_t all, before;
 
-    load->lines = new_lines(devices);
-    load->lines.active = devices;
-    load->lines.first_way = UP;
-    load->lines.end_way = UP + 1;
+    load->lines = new_lines(devices, UP, UP + 1);
     atomic_init(&load->ending, FALSE);
     if (!open_lines(&load->lines, error)) {
         load_free(load);

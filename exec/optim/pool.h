@@ -35,8 +35,8 @@ typedef struct _RpPool RpPool;
  * all signals.
  *
  * Between runs the threads sleep, as the caller does during one. If the process may use more
- * processors than there are threads, and no two threads share one, they wait awake for the first
- * 200 us, giving way to whoever wants the processor.
+ * processors than there are threads, and no two of its threads share one, they wait awake for the
+ * first 200 us, giving way to whoever wants the processor.
  *
  * Returns: (transfer full): the pool, or %NULL
  * Errors: any of RpPoolError

@@ -40,6 +40,7 @@ struct _RpMeasurer {
     const RpMeasureOptions *options; /* resolved */
     guint n_measures;                /* in all */
     guint measure;                   /* under way */
+    gboolean over_swings;            /* take the probe's swing_seconds at least */
 };
 
 /**
@@ -50,7 +51,7 @@ struct _RpMeasurer {
  * @times: (out) (array length=n_parts)
  *
  * Warm-up runs, then runs for options->seconds a part, at least 5 and at most options->max_runs;
- * where the probe's speed swings, for as long as its swing_seconds say at least.
+ * or, where it is to be over swings, up to 2,000 within the probe's swing_seconds.
  * Counts as one measurement.
  *
  * Errors: G_IO_ERROR_CANCELLED, the probe's

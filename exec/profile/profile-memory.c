@@ -181,9 +181,8 @@ measure_copies_beside(RpMeasurer *measurer, RpProbe *probe, Update *update, RpPr
     if (!probe->ops->end_copies(probe, copies, &beside, timed ? error : NULL) || !timed)
         return FALSE;
     links->beside_optimizer_bytes_per_s = beside;
-    links->host_bytes_per_s = MAX(
-        links->host_bytes_per_s, beside + rp_times_rate(&times, (double)update->step.n_parameters) *
-                                              (double)rp_measure_optimizer_traffic(profile));
+    links->host_bytes_per_s = beside + rp_times_rate(&times, (double)update->step.n_parameters) *
+                                           (double)rp_measure_optimizer_traffic(profile);
     return TRUE;
 }
 

@@ -149,7 +149,8 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
 
     const RpMeasureOptions *options = measurer->options;
     const Subject subject = {probe, parts, n_parts, data};
-    const double swing_seconds = probe != NULL ? probe->ops->swing_seconds : 0;
+    const double swing_seconds =
+        probe != NULL && measurer->over_swings ? probe->ops->swing_seconds : 0;
     const guint most = MAX(options->max_runs, swing_seconds > 0 ? SWING_RUNS : LEAST_RUNS);
     const double budget_ns = MAX(options->seconds * n_parts, swing_seconds) * (double)RP_NS_PER_S;
     g_autofree gint64 *values = g_new(gint64, (gsize)most * n_parts);

@@ -46,6 +46,8 @@ measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
 {
     const RpLayer *measured[RP_LAYER_HEAD + 1] = {NULL};
 
+    measurer->over_swings = TRUE;
+
     for (guint l = 0; l < profile->n_layers; l++) {
         RpLayer *layer = &profile->layers[l];
 
@@ -57,6 +59,7 @@ measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
             return FALSE;
         measured[layer->kind] = layer;
     }
+    measurer->over_swings = FALSE;
     return TRUE;
 }
 

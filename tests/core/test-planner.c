@@ -123,6 +123,39 @@ n_added(const RpPlan *plan, const RpTask *sum)
     return n;
 }
 
+/* Layers in the order of the uploads that wait for them where one stage has all; else those first
+ * whose gradients the running iteration overwrites first. */
+static void
+steps_layers_in_the_order_in_which_they_are_waited_for(void **state)
+{
+    const guint blocks[] = {8}, halves[] = {0, 4, 4};
+    g_autoptr(RpProfile) profile = new_profile();
+
+    (void)state;
+    for (guint one = 0; one < 2; one++) {
+        GError *error = NULL;
+        g_autoptr(RpPartition) partition =
+            one ? rp_partition_from_dispatched_blocks(profile, blocks, 0, blocks, 1, &error)
+                : rp_partition_from_dispatched_blocks(profile, blocks, 1, halves, 3, &error);
+        RpPlanOptions options = full_options("roundpipe", 2, 4);
+        guint n = 0;
+
+        rp_assert_no_error(error);
+        options.round = 2;
+        options.async = TRUE;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+        for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+            const RpTask *task = rp_plan_task(plan, id);
+
+            if (task->kind != RP_TASK_OPTIMIZER_STEP || task->iteration != 0)
+                continue;
+            assert_int_equal(task->layer, one ? n : 9 - n);
+            n++;
+        }
+        assert_int_equal(n, 10);
+    }
+}
+
 /* Of few stages, rounds of one leave several devices at once. */
 static void
 rounds_of_a_stage_are_summed_in_order_on_any_devices(void **state)
@@ -510,6 +543,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uploads_every_forward_and_backward_stage_once_a_round),
+        cmocka_unit_test(steps_layers_in_the_order_in_which_they_are_waited_for),
         cmocka_unit_test(rounds_of_a_stage_are_summed_in_order_on_any_devices),
         cmocka_unit_test(rounds_that_leave_together_are_added_in_one_pass),
         cmocka_unit_test(a_measured_rate_counts_for_the_bytes_of_one_sum),

@@ -268,6 +268,10 @@ static const BadInput bad_inputs[] = {
     {WITH_KEY("\"links\":{\"hop_ms\":-1}"), RP_PROFILE_ERROR_VALUE, "links.hop_ms"},
     {WITH_KEY("\"links\":{\"h2d_gb_per_s\":0}"), RP_PROFILE_ERROR_VALUE, "links.h2d_gb_per_s"},
     {WITH_KEY("\"links\":{\"gpus_per_root\":1.5}"), RP_PROFILE_ERROR_VALUE, "gpus_per_root"},
+    {WITH_KEY("\"links\":{\"beside_optimizer_gb_per_s\":5}"), RP_PROFILE_ERROR_VALUE,
+     "links.beside_optimizer_gb_per_s: expected less than host_gb_per_s, found 5"},
+    {WITH_KEY("\"links\":{\"host_gb_per_s\":5,\"beside_optimizer_gb_per_s\":5}"),
+     RP_PROFILE_ERROR_VALUE, "less than host_gb_per_s"},
     {WITH_KEY("\"optimizer\":{\"parameters_per_s\":1e400}"), RP_PROFILE_ERROR_VALUE, "found inf"},
     {WITH_KEY("\"micro_batch\":{\"sequences\":true}"), RP_PROFILE_ERROR_VALUE, "found true"},
     {WITH_KEY("\"gpu_memory_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "gpu_memory_bytes"},
@@ -544,7 +548,9 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         double rate = exp(g_rand_double_range(random, log(1e6), log(1e15)));
         f->profile->links.h2d_bytes_per_s = floor(rate);
         f->profile->links.root_bytes_per_s = rate;
-        f->profile->links.beside_optimizer_bytes_per_s = i % 2 == 0 ? 0 : rate;
+        f->profile->links.host_bytes_per_s = rate;
+        const double beside = i % 2 == 0 || rate < 4e6 ? 0 : rate / 2;
+        f->profile->links.beside_optimizer_bytes_per_s = beside;
         f->profile->optimizer_parameters_per_s = rate;
         f->profile->norm_parameters_per_s = 1e21 / rate;
         f->profile->head_chunk = i % 4 * 1024;
@@ -567,7 +573,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
                f->other->gradient_copy_parameters_per_s == 1e21 / rate &&
                f->other->parameter_copy_parameters_per_s == rate &&
                g_str_equal(f->other->attention, f->profile->attention) &&
-               (f->other->links.beside_optimizer_bytes_per_s > 0) == (i % 2 != 0) &&
+               fabs(f->other->links.beside_optimizer_bytes_per_s - beside) <= 1e-15 * beside &&
                fabs(f->other->links.root_bytes_per_s / rate - 1) < 1e-15;
         g_free(again);
     }

@@ -54,7 +54,7 @@ random_case(GRand *random, gboolean small_numbers)
         const guint step = c.n_links > 1 ? (guint)g_rand_int_range(random, 1, (int)c.n_links) : 1;
 
         flow->count = (guint32)g_rand_int_range(random, 0, 4);
-        flow->weight = g_rand_int_range(random, 1, 9) * 0.25;
+        flow->weight = g_rand_boolean(random) ? 1 : g_rand_int_range(random, 1, 90) * 0.1;
         flow->cap_bytes_per_s = g_rand_boolean(random) ? INFINITY
                                 : small_numbers        ? g_rand_int_range(random, 1, 9)
                                                        : exp(g_rand_double_range(random, 0, 25));

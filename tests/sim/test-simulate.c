@@ -4,6 +4,9 @@
  */
 #include "tests/sim/plan-fixture.h"
 
+#include <math.h>
+
+#include "sim/partition-cost.h"
 #include "sim/simulate-private.h"
 
 /* Simulates a `compute` plan with both engines, which must agree. */
@@ -286,6 +289,52 @@ takes_the_machine_from_a_profile(void **state)
     assert_true(machine.optimizer_bytes_per_s == 84e9);
 }
 
+/* What copies leave of host memory, beside one of them. */
+static void
+weighs_the_optimizer_as_measured(void **state)
+{
+    (void)state;
+    const struct {
+        double host, beside, weight;
+        guint gpus;
+    } cases[] = {{205e9, 91e9, 4 * 114.0 / 91, 4},
+                 {200e9, 50e9, 3, 0},
+                 {200e9, 0, 0, 4},
+                 {0, 50e9, 0, 4},
+                 {50e9, 50e9, 0, 4},
+                 {1e15, 1e9, 100, 4},
+                 {1.00001e9, 1e9, 0.01, 1}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        RpProfile *profile = rp_profile_new(1);
+
+        profile->gpus = cases[i].gpus;
+        profile->links.host_bytes_per_s = cases[i].host;
+        profile->links.beside_optimizer_bytes_per_s = cases[i].beside;
+        const double weight = rp_machine_from_profile(profile).optimizer_weight;
+        rp_profile_free(profile);
+        assert_true(fabs(weight - cases[i].weight) <= 1e-12);
+    }
+}
+
+/* Rotation of devices, and pairs of iterations: an update is for the iteration after the next. */
+static void
+a_steady_window_has_whole_pairs_and_turns(void **state)
+{
+    (void)state;
+    for (guint gpus = 1; gpus <= 9; gpus++)
+        for (guint slots = 1; slots <= 40; slots++) {
+            const RpSteadyWindow window = rp_steady_window(gpus, slots);
+            const guint iterations = window.end - window.first;
+
+            assert_true(window.first >= 4 && iterations > 0);
+            assert_int_equal(window.first % 2, 0);
+            assert_int_equal(iterations % 2, 0);
+            assert_int_equal(iterations * slots % gpus, 0);
+            assert_true(window.end < window.iterations);
+        }
+}
+
 int
 main(void)
 {
@@ -304,6 +353,8 @@ main(void)
         RP_PLAN_TEST(meets_the_formula_of_gpipe),
         RP_PLAN_TEST(both_engines_agree_on_random_plans),
         RP_PLAN_TEST(takes_the_machine_from_a_profile),
+        RP_PLAN_TEST(weighs_the_optimizer_as_measured),
+        RP_PLAN_TEST(a_steady_window_has_whole_pairs_and_turns),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
