@@ -200,7 +200,8 @@ append_step(RpPlanner *planner, guint layer, guint32 iteration)
 
 /* The @i-th layer to step. Synchronous: the first layer first, which the next forward needs first.
  * Asynchronous: the last layer first, since its gradients are the first that the running iteration
- * overwrites; a layer that it is tied to comes right after it, for the same reason. */
+ * overwrites; a layer that it is tied to comes right after it, for the same reason. One stage has
+ * no gradient home before all of the iteration is computed, and uploads from the first layer on. */
 static guint
 step_order(const RpPlanner *planner, guint i)
 {

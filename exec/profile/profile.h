@@ -14,7 +14,7 @@ typedef gboolean (*RpMeasureProgress)(guint done, guint total, gpointer user_dat
 typedef struct {
     guint devices;              /* that the file is for; RpProfile.gpus. 0 = 1 */
     double seconds;             /* spent on each kind of layer and direction; 0 = 0.5 */
-    guint max_runs;             /* of each; 0 = 100 */
+    guint max_runs;             /* of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
     guint optimizer_threads;    /* that a run would give the optimizer; 0 = 1 */
     RpMeasureProgress progress; /* may be NULL */
     gpointer user_data;
