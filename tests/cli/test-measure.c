@@ -183,6 +183,22 @@ runs_on_devices_of_the_host_become_rows_and_pictures(void **state)
 }
 
 static void
+traces_of_runs_and_of_their_predictions_are_kept(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(REAL " 13 --sequences 16 --output @T/traced "
+                                             "--traces @T/traces --only tiny-2-sync");
+    g_auto(RpCliRun) diff =
+        rp_cli_run("diff @T/traces/tiny-2-sync-predicted.json @T/traces/tiny-2-sync.json");
+
+    (void)state;
+    assert_ran(&run, 0);
+    g_auto(GStrv) lines = lines_of("traced/figure-13.csv");
+    assert_int_equal(g_strv_length(lines), 2);
+    assert_measured(lines[0], lines[1]);
+    assert_ran(&diff, 0);
+}
+
+static void
 a_run_that_fails_leaves_no_row_and_the_others_go_on(void **state)
 {
     /* There are 131,072 tokens. Nobody waits for layers of 200,000. */
@@ -387,6 +403,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_on_devices_of_the_host_become_rows_and_pictures),
+        cmocka_unit_test(traces_of_runs_and_of_their_predictions_are_kept),
         cmocka_unit_test(a_run_that_fails_leaves_no_row_and_the_others_go_on),
         cmocka_unit_test(the_median_of_the_steps_after_the_second_counts),
         cmocka_unit_test(a_run_beyond_its_limit_is_ended),
