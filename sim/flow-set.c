@@ -31,8 +31,9 @@ struct _RpFlowSet {
     guint n_classes;
     guint host_class;
     guint gpus_per_root;
-    guint processors;        /* 0 = not shared */
-    double optimizer_weight; /* 0 = host tasks are flows like others */
+    guint processors;          /* 0 = not shared */
+    double optimizer_weight;   /* 0 = host tasks are flows like others */
+    double beside_bytes_per_s; /* of a copy up while a host task runs; INFINITY = as alone */
     RpBandwidth *bandwidth;
     RpFlow *flows; /* per class: its links and number of flows */
     double *rates; /* per class, bytes/s */
@@ -103,6 +104,8 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
     /* class and link 2 root + direction, then the host's; a class of actions, without a link */
     set->processors = machine->processors;
     set->optimizer_weight = set->processors > 0 ? 0 : machine->optimizer_weight;
+    set->beside_bytes_per_s =
+        set->processors > 0 ? INFINITY : limit(machine->beside_optimizer_bytes_per_s);
     set->host_class = n_roots * 2;
     set->n_classes = set->host_class + (set->processors > 0 ? 2 : 1);
     set->flows = g_new0(RpFlow, set->n_classes);
@@ -241,6 +244,20 @@ share_processors(RpFlowSet *set)
     }
 }
 
+/* Slows copies up while the host's tasks keep its memory busy. */
+static void
+slow_copies_up(RpFlowSet *set)
+{
+    const gboolean busy = set->flows[set->host_class].count > 0;
+
+    for (guint c = RP_FLOW_UP; c < set->host_class; c += 2) {
+        const double alone = set->classes[c].alone_bytes_per_s;
+
+        if (isfinite(alone))
+            set->flows[c].cap_bytes_per_s = busy ? MIN(alone, set->beside_bytes_per_s) : alone;
+    }
+}
+
 void
 rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 first_slot)
 {
@@ -248,6 +265,8 @@ rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 
         return;
     if (set->processors > 0)
         share_processors(set);
+    if (isfinite(set->beside_bytes_per_s))
+        slow_copies_up(set);
     if (set->optimizer_weight > 0)
         set->flows[set->host_class].weight =
             set->optimizer_weight / MAX(set->flows[set->host_class].count, 1);

@@ -14,7 +14,12 @@
  *
  * Where host memory has too little for all, the host's tasks get a machine's optimizer_weight times
  * as much as a copy: a weight for all tasks together, and never more than the optimizer moves
- * alone.
+ * alone. A device that reads memory which the host's tasks keep busy waits longer for each answer,
+ * and has only so many questions open: while such a task runs, a copy up has a lower limit of its
+ * own, beside_optimizer_bytes_per_s, however few the copies are. Writes wait for nobody.
+ *
+ *   host 190, tasks 176 alone, copies 55, up 30 beside them:
+ *   one copy up       30, tasks 160        one copy down     54, tasks 136 (weight 2.5)
  *
  * Shared processors: every flow is a thread that takes one, whatever it waits for (memory or
  * arithmetic), and the system gives k threads on C < k processors C/k each. So each flow's own

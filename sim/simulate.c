@@ -51,6 +51,8 @@ rp_machine_from_profile(const RpProfile *profile)
     machine.links = profile->links;
     machine.processors = profile->processors;
     machine.optimizer_weight = optimizer_weight(profile);
+    machine.beside_optimizer_bytes_per_s =
+        profile->links.beside_optimizer_bytes_per_s / MAX(profile->gpus, 1);
     machine.optimizer_bytes_per_s = profile->optimizer_parameters_per_s *
                                     (OPTIMIZER_STATE_BYTES + 2 * rp_profile_element_bytes(profile));
     return machine;

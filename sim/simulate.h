@@ -22,7 +22,8 @@ typedef struct {
     double optimizer_bytes_per_s; /* memory traffic of the CPU optimizer when alone */
     double optimizer_weight; /* of host memory it gets so many times what a device's copy gets, if
                                 both want more than there is; 0 = 1 */
-    guint processors;        /* that devices and host share; 0 = each device has its own */
+    double beside_optimizer_bytes_per_s; /* limit of a copy up while the optimizer runs; 0 = none */
+    guint processors; /* that devices and host share; 0 = each device has its own */
 } RpMachine;
 
 RpMachine rp_machine_from_profile(const RpProfile *profile);

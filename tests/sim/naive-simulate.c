@@ -161,14 +161,31 @@ rate_alone(const Naive *naive, guint i)
     return MIN(limits[0], MIN(limits[1], limits[2]));
 }
 
-/* Every flow is a thread; too many of them for the processors run slower. */
+/* Whether a task of the host's moves bytes. */
+static gboolean
+host_works(const Naive *naive)
+{
+    for (guint i = 0; i < naive->n; i++)
+        if (flows(&naive->tasks[i]) && is_host_work(naive, rp_plan_task(naive->plan, i)) &&
+            !isinf(rate_alone(naive, i)))
+            return TRUE;
+    return FALSE;
+}
+
+/* Every flow is a thread; too many of them for the processors run slower. What devices read beside
+ * the host's tasks comes slower, too. */
 static void
 links_of(const Naive *naive, guint i, guint links[3], double limits[3])
 {
     const double processors = naive->machine->processors;
+    const double beside = naive->machine->beside_optimizer_bytes_per_s / 1e9;
+    const RpTask *task = rp_plan_task(naive->plan, i);
     guint threads = 0;
 
     links_alone(naive, i, links, limits);
+    if (processors == 0 && beside > 0 && is_full_copy(naive, task) && is_up(naive, task) &&
+        !isinf(rate_alone(naive, i)) && host_works(naive))
+        limits[0] = MIN(limits[0], beside);
     for (guint j = 0; j < naive->n; j++)
         threads += flows(&naive->tasks[j]) && !isinf(rate_alone(naive, j));
     if (processors > 0 && threads > processors)

@@ -470,6 +470,29 @@ host_tasks_share_what_the_optimizer_moves(void **state)
     assert_times(f, step, 0, 150);
 }
 
+/* Memory has enough for all; what devices read comes slower nonetheless, and what they write does
+ * not. */
+static void
+a_copy_up_is_slower_beside_the_optimizer(void **state)
+{
+    Fixture *f = *state;
+
+    begin_full(f, 1);
+    f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
+    f->machine.links.d2h_bytes_per_s = 4 * BYTE_PER_NS;
+    f->machine.links.host_bytes_per_s = 20 * BYTE_PER_NS;
+    f->machine.optimizer_bytes_per_s = 6 * BYTE_PER_NS;
+    f->machine.beside_optimizer_bytes_per_s = 2 * BYTE_PER_NS;
+    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 600, AT_ONCE);
+    RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 400, AT_ONCE);
+    RpTaskId down = copy(f, 0, RP_LANE_GRADIENT_DOWN, 400, AT_ONCE);
+    simulate(f);
+    /* up: 200 bytes until the step is over, 4 a ns after that */
+    assert_times(f, step, 0, 100);
+    assert_times(f, down, 0, 100);
+    assert_times(f, up, 0, 150);
+}
+
 static double
 random_limit(GRand *random)
 {
@@ -487,6 +510,7 @@ set_random_machine(RpMachine *machine, GRand *random)
     machine->links.gpus_per_root = (guint)g_rand_int_range(random, 0, 4);
     machine->optimizer_bytes_per_s = random_limit(random);
     machine->optimizer_weight = g_rand_int_range(random, 0, 5) * 0.75; /* 0 = none */
+    machine->beside_optimizer_bytes_per_s = random_limit(random) / 2;
 }
 
 static void
@@ -563,6 +587,7 @@ main(void)
         RP_PLAN_TEST(names_a_task_that_waits_for_itself_or_for_nobody),
         RP_PLAN_TEST(the_optimizer_takes_more_of_host_memory_than_a_copy),
         RP_PLAN_TEST(host_tasks_share_what_the_optimizer_moves),
+        RP_PLAN_TEST(a_copy_up_is_slower_beside_the_optimizer),
         RP_PLAN_TEST(agrees_with_the_naive_simulator_on_random_plans),
         RP_PLAN_TEST(the_same_plan_gives_the_same_bytes),
     };

@@ -311,9 +311,11 @@ weighs_the_optimizer_as_measured(void **state)
         profile->gpus = cases[i].gpus;
         profile->links.host_bytes_per_s = cases[i].host;
         profile->links.beside_optimizer_bytes_per_s = cases[i].beside;
-        const double weight = rp_machine_from_profile(profile).optimizer_weight;
+        const RpMachine machine = rp_machine_from_profile(profile);
         rp_profile_free(profile);
-        assert_true(fabs(weight - cases[i].weight) <= 1e-12);
+        assert_true(fabs(machine.optimizer_weight - cases[i].weight) <= 1e-12);
+        assert_true(machine.beside_optimizer_bytes_per_s ==
+                    cases[i].beside / MAX(cases[i].gpus, 1));
     }
 }
 
