@@ -4,6 +4,8 @@
  * operation must read and write at the least, TFLOP/s its multiplications and additions (causal
  * attention: half a square). Inputs are random: constant ones draw less power, and clocks rise.
  * --half-sums: the matmuls alone, in fp16, with fp16 sums where C is fp16.
+ * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of
+ * a long run at the power limit; else 3 times.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,9 +121,10 @@ fill_ids(Bench *bench)
     bench->starts = upload(starts, T / LENGTH + 1);
 }
 
+/* @bias: or NULL */
 static void
-matmul(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, const void *a,
-       const void *b, void *c)
+matmul_biased(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, const void *a,
+              const void *b, const void *bias, void *c)
 {
     const gboolean gradient = form == RP_MATMUL_TN;
 
@@ -133,6 +136,7 @@ matmul(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, cons
                                            .a = a,
                                            .b = b,
                                            .c = c,
+                                           .bias = bias,
                                            .a_dtype = bench->dtype,
                                            .b_dtype = bench->dtype,
                                            .c_dtype = gradient ? RP_DTYPE_FP32 : bench->dtype,
@@ -142,9 +146,34 @@ matmul(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, cons
 }
 
 static void
+matmul(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, const void *a,
+       const void *b, void *c)
+{
+    matmul_biased(bench, form, m, n, k, a, b, NULL, c);
+}
+
+static void
 matmul_q(const Bench *bench)
 {
     matmul(bench, RP_MATMUL_NT, T, C, C, bench->big[0], bench->big[1], bench->big[2]);
+}
+
+/* A bias of q by a pass of its own, and by the matmul. */
+static void
+matmul_q_then_bias(const Bench *bench)
+{
+    matmul_q(bench);
+    bench->kernels->bias_forward(
+        bench->stream,
+        &(RpBiasArgs){
+            .dtype = bench->dtype, .tokens = T, .n = C, .bias = bench->head, .y = bench->big[2]});
+}
+
+static void
+matmul_q_with_bias(const Bench *bench)
+{
+    matmul_biased(bench, RP_MATMUL_NT, T, C, C, bench->big[0], bench->big[1], bench->head,
+                  bench->big[2]);
 }
 
 static void
@@ -490,6 +519,8 @@ fill(const Bench *bench)
 
 static const Entry entries[] = {
     {"matmul NT", "q: 16384 x 2048 x 2048", matmul_q, PRODUCT(T, C, C)},
+    {"matmul NT, then bias", "q", matmul_q_then_bias, PRODUCT(T, C, C)},
+    {"matmul NT with bias", "q", matmul_q_with_bias, PRODUCT(T, C, C)},
     {"matmul NT", "up: 16384 x 6144 x 2048", matmul_up, PRODUCT(T, M, C)},
     {"matmul NT", "down: 16384 x 2048 x 6144", matmul_down, PRODUCT(T, C, M)},
     {"matmul NN", "d up: 16384 x 2048 x 6144", matmul_up_input, PRODUCT(T, C, M)},
@@ -554,9 +585,31 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median of one run, milliseconds */
+/* A few runs are on their way at a time, so that the GPU does not wait for the host. */
+static void
+warm_up(const Bench *bench, const Entry *entry, cudaStream_t stream, double seconds)
+{
+    const gint64 end_us = g_get_monotonic_time() + (gint64)(seconds * G_USEC_PER_SEC);
+    cudaEvent_t done[2];
+    guint n = 0;
+
+    for (guint i = 0; i < 2; i++)
+        must(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming),
+             "cudaEventCreateWithFlags");
+    for (; g_get_monotonic_time() < end_us; n++) {
+        /* an event that was never recorded is done */
+        must(cudaEventSynchronize(done[n % 2]), entry->name);
+        for (guint i = 0; i < WARM_UP; i++)
+            entry->run(bench);
+        must(cudaEventRecord(done[n % 2], stream), "cudaEventRecord");
+    }
+    for (guint i = 0; i < 2; i++)
+        cudaEventDestroy(done[i]);
+}
+
+/* Median of one run, milliseconds. @warm_up_s: or 0 */
 static float
-measure(const Bench *bench, const Entry *entry, cudaStream_t stream)
+measure(const Bench *bench, const Entry *entry, cudaStream_t stream, double warm_up_s)
 {
     g_autoptr(GError) error = NULL;
     float times[REPEATS];
@@ -564,6 +617,7 @@ measure(const Bench *bench, const Entry *entry, cudaStream_t stream)
 
     must(cudaEventCreate(&start), "cudaEventCreate");
     must(cudaEventCreate(&end), "cudaEventCreate");
+    warm_up(bench, entry, stream, warm_up_s);
     for (int i = -WARM_UP; i < REPEATS; i++) {
         must(cudaEventRecord(start, stream), "cudaEventRecord");
         entry->run(bench);
@@ -581,22 +635,51 @@ measure(const Bench *bench, const Entry *entry, cudaStream_t stream)
     return times[REPEATS / 2];
 }
 
+typedef struct {
+    gboolean half_sums;
+    double warm_up_s;
+} Options;
+
+static gboolean
+parse(int *argc, char ***argv, Options *options)
+{
+    const GOptionEntry known[] = {
+        {"half-sums", 0, 0, G_OPTION_ARG_NONE, &options->half_sums, "Matmuls alone, fp16 sums",
+         NULL},
+        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &options->warm_up_s,
+         "Run each operation so long before it is timed", "SECONDS"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    g_autoptr(GError) error = NULL;
+
+    g_option_context_add_main_entries(context, known, NULL);
+    if (!g_option_context_parse(context, argc, argv, &error))
+        fprintf(stderr, "%s\n", error->message);
+    else if (*argc > 1)
+        fprintf(stderr, "expected no argument, found \"%s\"\n", (*argv)[1]);
+    else if (!(options->warm_up_s >= 0 && options->warm_up_s <= 3600))
+        fprintf(stderr, "--warm-up: expected 0 to 3600 seconds, found %g\n", options->warm_up_s);
+    else
+        return TRUE;
+    return FALSE;
+}
+
 int
 main(int argc, char **argv)
 {
-    const gboolean half_sums = argc == 2 && g_str_equal(argv[1], "--half-sums");
+    Options options = {0};
     g_autoptr(GError) error = NULL;
-    Bench bench = {.dtype = half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16,
-                   .half_sums = half_sums,
-                   .kernels = rp_cuda_kernels()};
     struct cudaDeviceProp device;
     cudaStream_t stream;
     int count = 0;
+    Bench bench;
 
-    if (argc > 1 && !half_sums) {
-        fprintf(stderr, "usage: %s [--half-sums]\n", argv[0]);
+    if (!parse(&argc, &argv, &options))
         return 2;
-    }
+    bench = (Bench){.dtype = options.half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16,
+                    .half_sums = options.half_sums,
+                    .kernels = rp_cuda_kernels()};
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         return 77;
     must(cudaSetDevice(0), "cudaSetDevice");
@@ -609,16 +692,19 @@ main(int argc, char **argv)
     }
     setup(&bench);
     must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    printf("%s, %s, median of %d\n\n", device.name, half_sums ? "fp16, fp16 sums" : "bf16",
+    printf("%s, %s, median of %d", device.name, options.half_sums ? "fp16, fp16 sums" : "bf16",
            REPEATS);
+    if (options.warm_up_s > 0)
+        printf(" after %g s each", options.warm_up_s);
+    printf("\n\n");
     printf("%-20s %-30s %10s %10s %10s\n", "operation", "shape", "us", "GB/s", "TFLOP/s");
     for (size_t i = 0; i < G_N_ELEMENTS(entries); i++) {
         const Entry *entry = &entries[i];
         double ms;
 
-        if (half_sums && !g_str_has_prefix(entry->name, "matmul"))
+        if (options.half_sums && !g_str_has_prefix(entry->name, "matmul"))
             continue;
-        ms = (double)measure(&bench, entry, stream);
+        ms = (double)measure(&bench, entry, stream, options.warm_up_s);
         printf("%-20s %-30s %10.1f ", entry->name, entry->shape, ms * 1e3);
         if (entry->bytes > 0)
             printf("%10.0f\n", entry->bytes / ms * 1e-6);

@@ -1,9 +1,11 @@
 /*
- * C[m,n] = A B, or += A B, by cuBLASLt.
+ * C[m,n] = A B, A B + bias, or += A B, by cuBLASLt.
  *
  *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums (no TF32)    = or +=
  *   half_sums: A, B and C all fp16: fp16 sums, if cuBLASLt has an algorithm for them; else ignored.
  *   So gradients of weights, which are added to fp32, always have fp32 sums.
+ *   bias: stored as C is. cuBLASLt's epilogue, which adds it to sums before they are rounded; where
+ *   there is no algorithm with one (or k is 0), a pass of its own behind the matmul (elements.cu).
  *
  * cuBLASLt thinks in columns: what is C[m,n] in rows is C^T, [n,m], in columns. So its first
  * operand is our B, its second our A, and
@@ -12,11 +14,14 @@
  *   NN   C^T =  B as it lies     (A as it lies)       B: n x k, A: k x m
  *   TN   C^T =  B as it lies     (A as it lies)^T     B: n x k, A: m x k
  *
+ * and a bias, one value a column of C, is one a row of C^T, as the epilogue wants it.
+ *
  * A plan is made once a shape: the first algorithm of the heuristic, of those whose sums have an
  * order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
  * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
  */
 #include "exec/cuda/kernels-private.h"
+#include "exec/cuda/launch.h"
 #include "exec/cuda/shape-hash.h"
 
 #include <string.h>
@@ -28,13 +33,18 @@
 typedef struct {
     size_t m, n, k;
     guint32 form, a_dtype, b_dtype, c_dtype;
-    guint16 accumulate, half_sums;                 /* together as wide as the others: no gap */
-    guint32 a_alignment, b_alignment, c_alignment; /* bytes: 16, or of an element */
+    guint32 a_alignment, b_alignment; /* bytes: 16, or of an element */
+    /* two as wide as one of the others: no gap */
+    guint16 accumulate, half_sums;
+    guint16 c_alignment, bias_alignment; /* 0: no bias */
 } Key;
+
+G_STATIC_ASSERT(sizeof(Key) == 3 * sizeof(size_t) + 8 * sizeof(guint32));
 
 typedef struct {
     Key key;
     gboolean half_sums; /* what the key asks for, if there is an algorithm */
+    gboolean adds_bias; /* the same; else a pass does */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
@@ -80,10 +90,10 @@ rp_cuda_matmul_workspace(const RpMatmulArgs *args)
     return WORKSPACE_BYTES;
 }
 
-static guint32
+static guint16
 alignment_of(const void *array, RpDtype dtype)
 {
-    return (guintptr)array % 16 == 0 ? 16 : (guint32)rp_dtype_size(dtype);
+    return (guintptr)array % 16 == 0 ? 16 : (guint16)rp_dtype_size(dtype);
 }
 
 static gboolean
@@ -111,6 +121,7 @@ key_of(const RpMatmulArgs *args)
     key.a_alignment = alignment_of(args->a, args->a_dtype);
     key.b_alignment = alignment_of(args->b, args->b_dtype);
     key.c_alignment = alignment_of(args->c, args->c_dtype);
+    key.bias_alignment = args->bias ? alignment_of(args->bias, args->c_dtype) : 0;
     return key;
 }
 
@@ -131,6 +142,30 @@ new_layout(cublasLtMatrixLayout_t *layout, guint32 dtype, size_t rows, size_t co
 }
 
 static cublasStatus_t
+set_bias(cublasLtMatmulDesc_t operation, const void *bias)
+{
+    return cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                          sizeof bias);
+}
+
+/* The heuristic reads the alignment off the pointer and nothing else: it gets the key's. */
+static cublasStatus_t
+describe_bias(const Plan *plan)
+{
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const int32_t type = data_type(plan->key.c_dtype);
+    cublasStatus_t status = cublasLtMatmulDescSetAttribute(
+        plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(
+            plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set_bias(plan->operation, (const void *)(guintptr)plan->key.bias_alignment);
+    return status;
+}
+
+static cublasStatus_t
 describe(Plan *plan)
 {
     const Key *key = &plan->key;
@@ -148,6 +183,8 @@ describe(Plan *plan)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
                                                 &second, sizeof second);
+    if (status == CUBLAS_STATUS_SUCCESS && plan->adds_bias)
+        status = describe_bias(plan);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = new_layout(&plan->a, key->a_dtype, a_turned ? key->k : key->m,
                             a_turned ? key->m : key->k);
@@ -216,20 +253,23 @@ fail(RpKernelStream *stream, const RpMatmulArgs *args, cublasStatus_t status)
 {
     static const char *const forms[] = {"NT", "NN", "TN"};
     g_autofree char *operation = g_strdup_printf(
-        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s", forms[args->form], args->m, args->n, args->k,
-        rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype), rp_dtype_name(args->c_dtype));
+        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s%s", forms[args->form], args->m, args->n,
+        args->k, rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype),
+        rp_dtype_name(args->c_dtype), args->bias ? " + bias" : "");
 
     rp_cuda_stream_fail(stream, operation, cublasLtGetStatusString(status));
 }
 
-/* Returns: NULL if cuBLASLt cannot, or not with such sums; @status: (out): why */
+/* Returns: NULL if cuBLASLt cannot, or not so; @status: (out): why */
 static Plan *
-new_plan(RpKernelStream *stream, const Key *key, gboolean half_sums, cublasStatus_t *status)
+new_plan(RpKernelStream *stream, const Key *key, gboolean half_sums, gboolean adds_bias,
+         cublasStatus_t *status)
 {
     Plan *plan = g_new0(Plan, 1);
 
     plan->key = *key;
     plan->half_sums = half_sums;
+    plan->adds_bias = adds_bias;
     *status = describe(plan);
     if (*status == CUBLAS_STATUS_SUCCESS)
         *status = choose_algorithm(stream, plan);
@@ -244,20 +284,50 @@ static const Plan *
 find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     const Key key = key_of(args);
+    const gboolean has_bias = key.bias_alignment > 0;
     Plan *plan = g_hash_table_lookup(stream->plans, &key);
     cublasStatus_t status;
 
     if (plan)
         return plan;
-    plan = new_plan(stream, &key, key.half_sums, &status);
-    if (!plan && key.half_sums) /* which depends on the key alone */
-        plan = new_plan(stream, &key, FALSE, &status);
+    /* all it asks for, then less: fast sums are worth more than a pass. Depends on the key alone */
+    plan = new_plan(stream, &key, key.half_sums, has_bias, &status);
+    if (!plan && key.half_sums && has_bias)
+        plan = new_plan(stream, &key, TRUE, FALSE, &status);
+    if (!plan && key.half_sums)
+        plan = new_plan(stream, &key, FALSE, has_bias, &status);
+    if (!plan && has_bias)
+        plan = new_plan(stream, &key, FALSE, FALSE, &status);
     if (!plan) {
         fail(stream, args, status);
         return NULL;
     }
     g_hash_table_insert(stream->plans, &plan->key, plan);
     return plan;
+}
+
+/* Of what the matmul has stored. */
+static void
+add_bias(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const cudaError_t added = rp_cuda_bias_forward((int)args->c_dtype, args->m, args->n, args->bias,
+                                                   args->c, stream->stream);
+
+    if (added != cudaSuccess)
+        rp_cuda_stream_fail(stream, "bias of a matmul", cudaGetErrorString(added));
+}
+
+/* C of sums without a term */
+static void
+store_empty_sums(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const cudaError_t cleared = cudaMemsetAsync(
+        args->c, 0, args->m * args->n * rp_dtype_size(args->c_dtype), stream->stream);
+
+    if (cleared != cudaSuccess)
+        rp_cuda_stream_fail(stream, "matmul", cudaGetErrorString(cleared));
+    else if (args->bias)
+        add_bias(stream, args);
 }
 
 void
@@ -272,20 +342,17 @@ rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
                            WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
     const void *alpha, *beta;
     const Plan *plan;
-    cublasStatus_t status;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
+    g_return_if_fail(!(args->bias && args->accumulate));
     if (!known) {
         fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
         return;
     }
     if (args->m == 0 || args->n == 0 || (args->k == 0 && args->accumulate))
         return;
-    if (args->k == 0) { /* an empty sum */
-        const cudaError_t cleared = cudaMemsetAsync(
-            args->c, 0, args->m * args->n * rp_dtype_size(args->c_dtype), stream->stream);
-
-        if (cleared != cudaSuccess)
-            rp_cuda_stream_fail(stream, "matmul", cudaGetErrorString(cleared));
+    if (args->k == 0) {
+        store_empty_sums(stream, args);
         return;
     }
     g_return_if_fail(args->workspace);
@@ -295,9 +362,15 @@ rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     alpha = plan->half_sums ? (const void *)&half_scales[1] : &scales[1];
     beta = plan->half_sums ? (const void *)&half_scales[args->accumulate != FALSE]
                            : &scales[args->accumulate != FALSE];
-    status = cublasLtMatmul(stream->blas, plan->operation, alpha, args->b, plan->b, args->a,
-                            plan->a, beta, args->c, plan->c, args->c, plan->c, &plan->algorithm,
-                            (void *)place, WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
+    if (plan->adds_bias)
+        status = set_bias(plan->operation, args->bias);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status =
+            cublasLtMatmul(stream->blas, plan->operation, alpha, args->b, plan->b, args->a, plan->a,
+                           beta, args->c, plan->c, args->c, plan->c, &plan->algorithm,
+                           (void *)place, WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         fail(stream, args, status);
+    else if (args->bias && !plan->adds_bias)
+        add_bias(stream, args);
 }

@@ -1,9 +1,9 @@
 /*
- * C[m,n] = A B or += A B, and bias: y[t,o] += bias[o], d_bias[o] += sum_t dy[t,o].
+ * C[m,n] = A B, A B + bias or += A B; bias: y[t,o] += bias[o], d_bias[o] += sum_t dy[t,o].
  *
  * Matmul is OpenBLAS's sgemm on one thread: fp32 sums, whose order follows from m, n and k.
  * Operands that are not fp32 are converted a block at a time; blocks divide m and n, never k, so C
- * is rounded to its storage once:
+ * is rounded to its storage once, a bias added to the finished sum before:
  *
  *            n: RP_BLOCK columns of B converted once
  *          +-----+-----+--
@@ -77,18 +77,37 @@ multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *
                 args->accumulate ? 1.0f : 0.0f, c, (blasint)stride);
 }
 
+/* @rows x @columns sums of C, which begin at its column @column, += bias */
+static void
+add_bias(const RpMatmulArgs *args, size_t rows, size_t column, size_t columns, float *c,
+         size_t stride)
+{
+    float buffer[RP_TILE];
+
+    for (size_t first = 0; first < columns; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, columns - first);
+        const float *bias = rp_host_load(args->c_dtype, args->bias, column + first, n, buffer);
+
+        for (size_t r = 0; r < rows; r++)
+            for (size_t i = 0; i < n; i++)
+                c[r * stride + first + i] += bias[i];
+    }
+}
+
 static void
 multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column, size_t columns,
                Block a, Block b, float *buffer)
 {
-    if (args->c_dtype == RP_DTYPE_FP32) {
-        multiply(args, rows, columns, a, b, (float *)args->c + row * args->n + column, args->n);
-        return;
-    }
-    if (args->accumulate)
+    const gboolean in_place = args->c_dtype == RP_DTYPE_FP32;
+    float *c = in_place ? (float *)args->c + row * args->n + column : buffer;
+    const size_t stride = in_place ? args->n : columns;
+
+    if (args->accumulate && !in_place)
         load_block(args->c_dtype, args->c, args->n, row, rows, column, columns, buffer);
-    multiply(args, rows, columns, a, b, buffer, columns);
-    for (size_t r = 0; r < rows; r++)
+    multiply(args, rows, columns, a, b, c, stride);
+    if (args->bias)
+        add_bias(args, rows, column, columns, c, stride);
+    for (size_t r = 0; r < rows && !in_place; r++)
         rp_host_store(args->c_dtype, args->c, (row + r) * args->n + column, columns,
                       buffer + r * columns);
 }
@@ -106,6 +125,7 @@ rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     float *c_buffer = workspace;
 
     g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
+    g_assert(!(args->bias && args->accumulate));
     for (size_t column = 0; column < args->n; column += column_step) {
         const size_t columns = MIN(column_step, args->n - column);
         const Block b = load_b(args, column, columns, b_buffer);

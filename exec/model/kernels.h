@@ -38,19 +38,22 @@ typedef enum {
 } RpMatmulForm;
 
 /* C = A B, or C += A B if @accumulate. Storage of each may differ; fp32 sums, but fp16 ones allowed
- * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). */
+ * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). With @bias, not
+ * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded. */
 typedef struct {
     RpMatmulForm form;
     size_t m, n, k;
     const void *a, *b;
     void *c;
+    const void *bias; /* [n], stored as C is; or NULL */
     RpDtype a_dtype, b_dtype, c_dtype;
     gboolean accumulate;
     gboolean half_sums;
     void *workspace;
 } RpMatmulArgs;
 
-/* forward:  y[t,o] += bias[o];  backward:  d_bias[o] += sum_t dy[t,o] */
+/* forward:  y[t,o] += bias[o], for what is stored already: a matmul adds its own bias;
+ * backward:  d_bias[o] += sum_t dy[t,o] */
 typedef struct {
     RpDtype dtype;
     size_t tokens, n;

@@ -7,10 +7,13 @@
  *
  * Each row of dx is the same whatever the chunk; dW adds up chunk by chunk.
  *
- * Where the call names the rows whose targets are not masked, they alone are gathered, chunk by
- * chunk, and dx is scattered back to where they were; it is 0 for the others:
+ * Where the call names rows, they alone are gathered, chunk by chunk, and dx is scattered back to
+ * where they were; it is 0 for the others, whose targets are masked:
  *
  *   x      a b c d e f      rows 1 3 4      normed  b d e      dx   0 . 0 . . 0
+ *
+ * Rows whose targets are masked may be among them, to make n one of few sizes (train/targets.h):
+ * their gradients of logits are 0, and so is all that comes of them, a 0 added to each sum.
  */
 #include "exec/model/network-private.h"
 

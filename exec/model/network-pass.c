@@ -78,6 +78,7 @@ void
 rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x, void *y)
 {
     const RpDtype dtype = pass->network->options.dtype;
+    const gboolean has_bias = rp_pass_has(pass, linear->bias);
 
     matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_NT,
                                 .m = rows,
@@ -86,16 +87,10 @@ rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
                                 .a = x,
                                 .b = rp_pass_weight(pass, linear->weight),
                                 .c = y,
+                                .bias = has_bias ? rp_pass_weight(pass, linear->bias) : NULL,
                                 .a_dtype = dtype,
                                 .b_dtype = dtype,
                                 .c_dtype = dtype});
-    if (rp_pass_has(pass, linear->bias) && !pass->measuring)
-        pass->network->kernels->bias_forward(
-            stream_of(pass), &(RpBiasArgs){.dtype = dtype,
-                                           .tokens = rows,
-                                           .n = linear->out,
-                                           .bias = rp_pass_weight(pass, linear->bias),
-                                           .y = y});
 }
 
 static void

@@ -90,9 +90,9 @@ typedef struct {
     void *workspace;      /* the same at recompute and backward */
 
     /* stages with the head. With @rows it computes @n_rows tokens alone, whose targets stand one
-     * after the other; the others are masked */
-    const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED; with @rows [n_rows], none masked */
-    const gint32 *rows;    /* [n_rows], ascending, or NULL: all tokens */
+     * after the other; all others are masked, and those may be */
+    const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED; with @rows [n_rows] */
+    const gint32 *rows;    /* [n_rows], none twice, or NULL: all tokens */
     guint n_rows;
     float scale;  /* of the loss's gradient */
     double *loss; /* [1], +=: sum over targets. NULL in a forward: leave the head out */

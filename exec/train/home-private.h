@@ -59,7 +59,9 @@ struct _RpHome {
     RpPool *pool;            /* of the optimizer's lane; NULL: its own thread alone */
     RpPool *accumulate_pool; /* of the other lane, which runs beside it */
     RpOptimizer *optimizer;
-    double *sums; /* [n_layers] of squares */
+    double *sums;       /* [n_layers] of squares */
+    guint rounds;       /* of an iteration */
+    const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
     RpHomeIteration ring[RP_HOME_RING];
     float scales[RP_HOME_RING]; /* loss scale of each iteration */
     RpUpdateState state;

@@ -22,12 +22,15 @@ static void
 accumulate(RpHome *home, const RpBackendTask *task)
 {
     const RpInterval layers = home->stages[task->task.stage];
-    g_autofree const void **added = g_new(const void *, task->task.access_count);
+    const void **added = home->added;
     guint n_added = 0;
 
-    for (guint i = 0; i < task->task.access_count; i++)
-        if (task->accesses[i].role == RP_ROLE_STAGING)
-            added[n_added++] = rp_home_memory(home, &task->accesses[i]);
+    for (guint i = 0; i < task->task.access_count; i++) {
+        if (task->accesses[i].role != RP_ROLE_STAGING)
+            continue;
+        g_assert(n_added < home->rounds);
+        added[n_added++] = rp_home_memory(home, &task->accesses[i]);
+    }
     g_assert(n_added > 0);
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
         const RpHomeLayer *layer = &home->layers[l];

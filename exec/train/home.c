@@ -131,6 +131,8 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
     home->n_layers = rp_network_n_layers(network);
     home->layers = g_new0(RpHomeLayer, home->n_layers);
     home->sums = g_new0(double, home->n_layers);
+    home->rounds = promises->rounds;
+    home->added = g_new0(const void *, home->rounds);
     home->n_stages = rp_plan_n_stages(plan);
     home->stages = g_new(RpInterval, home->n_stages);
     for (guint s = 0; s < home->n_stages; s++)
@@ -158,6 +160,7 @@ rp_home_free(RpHome *home)
     rp_pool_free(home->accumulate_pool);
     rp_pool_free(home->pool);
     g_free(home->stages);
+    g_free(home->added);
     g_free(home->sums);
     g_free(home->layers);
     g_free(home);

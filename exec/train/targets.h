@@ -1,8 +1,12 @@
 /**
- * Targets of a micro-batch without those that are masked: what the head need not compute.
+ * Targets of a micro-batch without those that are masked: what the head need not compute. Filled up
+ * with some that are, to a multiple of a step, so that few sizes occur however many are masked: a
+ * GPU has a plan for each size of a matmul.
  *
- *   targets   b  -100  d   e  -100       rows  0 2 3
- *                                        packed  b d e
+ *   targets   b  -100  d   e  -100       rows    0 2 3 |    1
+ *                                        packed  b d e | -100     with a step of 2
+ *
+ * The step is the largest power of two that is at most a sixteenth of all, at most 128.
  */
 #pragma once
 
@@ -13,11 +17,12 @@
 /**
  * rp_targets_pack:
  * @targets: (array length=n): ids, or RP_LABEL_MASKED
- * @packed, @rows: (out) (array length=n): room for as many
+ * @packed, @rows: (out) (array length=n): room for as many. Ids in their order, then as many
+ *   masked ones as the step wants, the first of all; no row twice. Nothing is added to no ids
  *
  * Does nothing where less than a sixteenth is masked, as where only the last token of each sequence
  * is: moving rows would cost more than they do.
  *
- * Returns: how many were packed, or %RP_TARGETS_ALL
+ * Returns: how many were packed, masked ones included, or %RP_TARGETS_ALL
  */
 guint rp_targets_pack(const gint32 *targets, guint n, gint32 *packed, gint32 *rows);

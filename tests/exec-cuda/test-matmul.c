@@ -5,6 +5,8 @@
 typedef struct {
     RpMatmulArgs shape;
     Array a, b, c;
+    Array bias;      /* nothing: none */
+    void *workspace; /* the device's, for many calls; NULL: each has its own */
 } Product;
 
 /*
@@ -28,12 +30,16 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     args.b = cuda_in(side, inputs->b);
     args.c =
         args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, args.m * args.n);
-    args.workspace = cuda_workspace(side, side->kernels->matmul_workspace(&args));
+    args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
+    args.workspace = side->stream && inputs->workspace
+                         ? inputs->workspace
+                         : cuda_workspace(side, side->kernels->matmul_workspace(&args));
     side->kernels->matmul(side->stream, &args);
     outputs->arrays[0] = cuda_result(side, args.c_dtype, args.m * args.n, args.c);
     outputs->terms[0] = args.k;
-    /* cuBLASLt may round a product before it adds to a 16-bit C: half a unit of at most 8 */
-    if (args.accumulate && args.c_dtype != RP_DTYPE_FP32)
+    /* cuBLASLt may round a product before it adds to a 16-bit C: half a unit of at most 8. So does
+     * a bias that is a pass of its own */
+    if ((args.accumulate || args.bias) && args.c_dtype != RP_DTYPE_FP32)
         outputs->slack[0] = args.c_dtype == RP_DTYPE_BF16 ? 0x1p-6 : 0x1p-9;
     if (args.half_sums)
         outputs->slack[0] += slack_of_half_sums(outputs->arrays[0], args.k);
@@ -53,7 +59,7 @@ check_product(RpMatmulForm form, RpDtype in, RpDtype out, gboolean accumulate, c
     const guint mark = host_mark();
     const Product inputs = {shape, cuda_random(in, shape.m * shape.k, 1),
                             cuda_random(in, shape.n * shape.k, 1),
-                            cuda_random(out, shape.m * shape.n, 1)};
+                            .c = cuda_random(out, shape.m * shape.n, 1)};
 
     cuda_hold_to_host(compute_product, &inputs, FALSE);
     host_free_since(mark);
@@ -91,6 +97,36 @@ multiplies_a_real_model(void **state)
         check_products(sizes[s]);
 }
 
+/* Biases of order 1, as products are: one of another column, or none, is an error of that order. */
+static void
+adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
+{
+    static const size_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {67, 129, 31},   {13, 11, 1031},
+                                      {1, 300, 9}, {300, 259, 5}, {513, 2, 3},     {17, 1, 130},
+                                      {5, 7, 0},   {264, 136, 8}, {264, 520, 1000}};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
+        for (guint i = 0; i < 3 * RP_N_DTYPES * 2; i++) {
+            const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
+            const RpDtype out = i / 9 ? in : RP_DTYPE_FP32;
+            const RpMatmulArgs shape = {.form = (RpMatmulForm)(i % 3),
+                                        .m = sizes[s][0],
+                                        .n = sizes[s][1],
+                                        .k = sizes[s][2],
+                                        .a_dtype = in,
+                                        .b_dtype = in,
+                                        .c_dtype = out};
+            const guint mark = host_mark();
+            const Product inputs = {shape, cuda_random(in, shape.m * shape.k, 1),
+                                    cuda_random(in, shape.n * shape.k, 1),
+                                    .bias = host_random(out, shape.n, 1)};
+
+            cuda_hold_to_host(compute_product, &inputs, FALSE);
+            host_free_since(mark);
+        }
+    }
+}
+
 static void
 multiplies_nothing(void **state)
 {
@@ -114,12 +150,27 @@ half_product(RpMatmulForm form, RpDtype in, RpDtype out, gboolean accumulate, co
                                 .half_sums = TRUE};
 
     return (Product){shape, host_random(in, shape.m * shape.k, 1),
-                     host_random(in, shape.n * shape.k, 1), host_random(out, shape.m * shape.n, 1)};
+                     host_random(in, shape.n * shape.k, 1),
+                     .c = host_random(out, shape.m * shape.n, 1)};
 }
 
 static const size_t half_sizes[][3] = {{1, 1, 1},       {3, 5, 7},    {67, 129, 31},
                                        {13, 11, 1031},  {513, 2, 33}, {264, 136, 520},
                                        {512, 256, 2048}};
+
+static void
+adds_biases_up_in_fp16_as_closely_as_fp16_can(void **state)
+{
+    for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
+        for (guint form = 0; form < 3; form++) {
+            Product inputs = half_product((RpMatmulForm)form, RP_DTYPE_FP16, RP_DTYPE_FP16, FALSE,
+                                          half_sizes[s]);
+
+            inputs.bias = host_random(RP_DTYPE_FP16, inputs.shape.n, 1);
+            cuda_hold_to_host(compute_product, &inputs, FALSE);
+        }
+    }
+}
 
 static void
 adds_up_in_fp16_as_closely_as_fp16_can(void **state)
@@ -134,14 +185,29 @@ adds_up_in_fp16_as_closely_as_fp16_can(void **state)
     }
 }
 
-/* -1, 0 and 1: a sum of up to 2048 of them is a whole number that fp16 has, in any order. */
+/* -1, 0 and 1: sums of up to 2048 of them are whole numbers that fp16 has, in any order; of up to
+ * 256, bf16. */
 static void
 make_whole(Array array)
 {
-    guint16 *values = array.data;
+    for (size_t i = 0; i < array.n; i++) {
+        const float value = (float)(host_random_below(3) - 1);
 
-    for (size_t i = 0; i < array.n; i++)
-        values[i] = ((const guint16[]){0x0000, 0x3c00, 0xbc00})[host_random_below(3)];
+        rp_dtype_from_float(array.dtype, &value,
+                            (char *)array.data + i * rp_dtype_size(array.dtype), 1);
+    }
+}
+
+static void
+assert_equal_numbers(Array got, Array want, const Product *of)
+{
+    for (size_t i = 0; i < want.n; i++)
+        if (!(host_value(got, i) == host_value(want, i))) /* -0 and 0 are the same */
+            fail_msg("form %d, %zu x %zu x %zu, %s -> %s%s, row %zu, column %zu: %g, expected %g",
+                     (int)of->shape.form, of->shape.m, of->shape.n, of->shape.k,
+                     rp_dtype_name(of->shape.a_dtype), rp_dtype_name(of->shape.c_dtype),
+                     of->bias.n > 0 ? " + bias" : "", i / of->shape.n, i % of->shape.n,
+                     host_value(got, i), host_value(want, i));
 }
 
 static void
@@ -162,9 +228,47 @@ adds_whole_numbers_up_in_fp16_without_an_error(void **state)
             make_whole(inputs.c);
             compute_product(&host, &inputs, &want);
             compute_product(&device, &inputs, &got);
-            for (size_t j = 0; j < want.arrays[0].n; j++) /* -0 and 0 are the same */
-                assert_true(host_value(got.arrays[0], j) == host_value(want.arrays[0], j));
+            assert_equal_numbers(got.arrays[0], want.arrays[0], &inputs);
         }
+    }
+}
+
+/* On one stream: without a bias, with one, with another by the same plan, and without again. What
+ * no rounding touches tells a wrong bias from a right one. */
+static void
+adds_the_bias_of_each_call_and_of_none(void **state)
+{
+    static const size_t sizes[][3] = {{67, 129, 31}, {13, 11, 131}, {264, 136, 200}};
+    const Side host = {rp_host_kernels(), NULL, 0};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+    void *workspace =
+        cuda_workspace(&device, device.kernels->matmul_workspace(&(RpMatmulArgs){.m = 1}));
+
+    for (guint i = 0; i < G_N_ELEMENTS(sizes) * 3 * RP_N_DTYPES * 3; i++) {
+        const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
+        const guint way = i / 9 % 3; /* C as A and B, fp32, fp16 sums */
+        const RpDtype out = way == 1 ? RP_DTYPE_FP32 : in;
+        const guint mark = host_mark();
+        Product inputs = half_product((RpMatmulForm)(i % 3), in, out, FALSE, sizes[i / 27]);
+
+        inputs.shape.half_sums = way == 2;
+        inputs.workspace = workspace;
+        make_whole(inputs.a);
+        make_whole(inputs.b);
+        for (guint call = 0; call < 4; call++) {
+            Outputs want = {0};
+            Outputs got = {0};
+
+            inputs.bias = (Array){0};
+            if (call % 3 != 0) {
+                inputs.bias = host_random(out, inputs.shape.n, 1);
+                make_whole(inputs.bias);
+            }
+            compute_product(&host, &inputs, &want);
+            compute_product(&device, &inputs, &got);
+            assert_equal_numbers(got.arrays[0], want.arrays[0], &inputs);
+        }
+        host_free_since(mark);
     }
 }
 
@@ -287,7 +391,10 @@ main(void)
     const struct CMUnitTest tests[] = {
         cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
         cuda_test(multiplies_a_real_model),
+        cuda_test(adds_biases_to_sizes_that_are_multiples_of_nothing),
+        cuda_test(adds_the_bias_of_each_call_and_of_none),
         cuda_test(multiplies_nothing),
+        cuda_test(adds_biases_up_in_fp16_as_closely_as_fp16_can),
         cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),
         cuda_test(adds_whole_numbers_up_in_fp16_without_an_error),
         cuda_test(lets_half_sums_change_no_bit_of_other_storages),

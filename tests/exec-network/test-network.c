@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "exec/train/targets.h"
+
 static RpNetworkOptions
 options_of(RpDtype dtype)
 {
@@ -440,6 +442,152 @@ computes_the_same_without_the_tokens_that_are_masked(void **state)
     }
 }
 
+/* The head alone, from an input of its own, of targets that are packed. */
+static Run
+run_packed(Model *model, const gint32 *rows, guint n)
+{
+    Run run = network_run_new(model);
+
+    model->rows = rows;
+    model->n_rows = n;
+    network_stage(model, STAGE_FORWARD, (RpInterval){0, 3}, (guint[]){3}, 1, &run);
+    network_stage(model, STAGE_FUSED, (RpInterval){3, 1}, NULL, 0, &run);
+    return run;
+}
+
+static double
+hidden_error(const Model *model, const guint8 *a, const guint8 *b)
+{
+    const RpDtype dtype = rp_network_options(model->network)->dtype;
+    const gsize n = model->tokens * model->config.hidden;
+    float *values = host_bytes(2 * n * sizeof *values);
+
+    rp_dtype_to_float(dtype, a, values, n);
+    rp_dtype_to_float(dtype, b, values + n, n);
+    return network_error(values, values + n, n);
+}
+
+static gboolean
+is_zero(const guint8 *memory, gsize bytes)
+{
+    for (gsize i = 0; i < bytes; i++)
+        if (memory[i] != 0)
+            return FALSE;
+    return TRUE;
+}
+
+/* Rows of masked tokens behind the others, in the last chunk and in some of their own, add zeros.
+ * But chunks have other sizes, and so sums another order. */
+static void
+is_not_changed_by_masked_rows_among_the_packed_ones(void **state)
+{
+    static const double most[] = {
+        [RP_DTYPE_FP32] = 2e-6, [RP_DTYPE_BF16] = 2e-2, [RP_DTYPE_FP16] = 2e-3};
+
+    for (RpDtype dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, dtype);
+        const size_t T = model->tokens;
+        const gsize row_bytes = model->config.hidden * rp_dtype_size(dtype);
+        gint32 *rows = host_bytes(T * sizeof *rows);
+        gint32 *masked = host_bytes(T * sizeof *masked);
+        guint n = 0, n_masked = 0;
+
+        for (size_t t = 0; t < T; t++) {
+            if (model->targets[t] == RP_LABEL_MASKED) {
+                masked[n_masked++] = (gint32)t;
+                continue;
+            }
+            model->targets[n] = model->targets[t];
+            rows[n++] = (gint32)t;
+        }
+        assert_in_range(n_masked, 4, T - 8);
+        for (guint i = 0; i < n_masked; i++) {
+            model->targets[n + i] = RP_LABEL_MASKED;
+            rows[n + i] = masked[n_masked - 1 - i]; /* in any order */
+        }
+        const Run expected = run_packed(model, rows, n);
+        for (guint added = 1; added <= n_masked; added++) {
+            const Run run = run_packed(model, rows, n + added);
+            const double sums_error = network_error(run.sums, expected.sums, model->elements);
+            const double dx_error = hidden_error(model, run.d_hidden[3], expected.d_hidden[3]);
+
+            if (!(fabs(run.loss - expected.loss) <= 1e-6 * expected.loss) ||
+                !(sums_error < most[dtype]) || !(dx_error < most[dtype]))
+                fail_msg("%s, %u rows and %u masked ones: loss %.9g, expected %.9g; gradients of "
+                         "weights %.3g off, of the input %.3g",
+                         rp_dtype_name(dtype), n, added, run.loss, expected.loss, sums_error,
+                         dx_error);
+            for (guint i = 0; i < n_masked; i++)
+                assert_true(is_zero(run.d_hidden[3] + (gsize)masked[i] * row_bytes, row_bytes));
+        }
+        network_free(model);
+    }
+}
+
+/* What a backend would have to plan for. */
+static GHashTable *shapes;
+
+static void
+note_shape(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    g_hash_table_add(shapes,
+                     g_strdup_printf("%d %zu %zu %zu", (int)args->form, args->m, args->n, args->k));
+    rp_host_kernels()->matmul(stream, args);
+}
+
+/* The head alone, of batches masked at random. */
+static guint
+count_shapes(gboolean packs_as_backends_do)
+{
+    const RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpNetworkOptions options = {
+        .dtype = RP_DTYPE_FP32, .sequences = 8, .tokens = 256, .head_chunk = 512};
+    Model *model = network_new(&config, &options);
+    GRand *random = g_rand_new_with_seed(3);
+    RpKernels counting = *rp_host_kernels();
+    gint32 *targets = host_bytes(model->tokens * sizeof *targets);
+    gint32 *rows = host_bytes(model->tokens * sizeof *rows);
+    guint n_shapes;
+
+    counting.matmul = note_shape;
+    rp_network_free(model->network);
+    model->network = rp_network_new(&config, model->weights, &counting, &options);
+    shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    model->rows = rows;
+    for (guint try = 0; try < 100; try++) {
+        const guint mark = host_mark();
+        const double share = g_rand_double_range(random, 0.1, 1);
+        Run run = network_run_new(model);
+
+        model->n_rows = 0;
+        for (size_t t = 0; t < model->tokens; t++) {
+            targets[t] = g_rand_double(random) < share ? RP_LABEL_MASKED : 1;
+            if (targets[t] == RP_LABEL_MASKED)
+                continue;
+            model->targets[model->n_rows] = targets[t];
+            rows[model->n_rows++] = (gint32)t;
+        }
+        if (packs_as_backends_do)
+            model->n_rows = rp_targets_pack(targets, (guint)model->tokens, model->targets, rows);
+        run.hidden[3] = host_bytes(rp_network_hidden_bytes(model->network));
+        network_stage(model, STAGE_FUSED, (RpInterval){3, 1}, NULL, 0, &run);
+        host_free_since(mark);
+    }
+    n_shapes = g_hash_table_size(shapes);
+    g_hash_table_unref(shapes);
+    g_rand_free(random);
+    network_free(model);
+    return n_shapes;
+}
+
+/* Chunks of 512 rows and a last one of 128, 256 or 384: three matmuls each. */
+static void
+has_few_shapes_of_matmuls_however_tokens_are_masked(void **state)
+{
+    assert_int_equal(count_shapes(TRUE), 3 * 4);
+    assert_true(count_shapes(FALSE) > 3 * 50);
+}
+
 static void
 wants_nothing_of_a_batch_without_targets(void **state)
 {
@@ -471,6 +619,8 @@ main(void)
         host_test(stays_near_fp32_in_smaller_storages),
         host_test(gives_the_padding_row_no_gradient),
         host_test(computes_the_same_without_the_tokens_that_are_masked),
+        host_test(is_not_changed_by_masked_rows_among_the_packed_ones),
+        host_test(has_few_shapes_of_matmuls_however_tokens_are_masked),
         host_test(wants_nothing_of_a_batch_without_targets),
         host_test(equals_each_sequence_alone),
         host_test(takes_the_head_in_chunks_of_any_size),
