@@ -8,12 +8,15 @@
 
 #include "exec/cuda/backend.h"
 #include "exec/cuda/device.h"
+#include "exec/model/init.h"
 
 #define STEPS 5
+#define DEEP_BLOCKS 8 /* two stages for each of four devices */
 
 typedef struct {
     RpTinyModel *model;
     RpTinyModel *tied;
+    RpTinyModel *deep; /* DEEP_BLOCKS blocks; where a test has made it */
     RpTrainer *trainer;
     GError *error;
 } Fixture;
@@ -36,10 +39,28 @@ tear_down(void **state)
 
     rp_trainer_free(f->trainer);
     g_clear_error(&f->error);
+    if (f->deep != NULL)
+        rp_tiny_model_free(f->deep);
     rp_tiny_model_free(f->tied);
     rp_tiny_model_free(f->model);
     g_free(f);
     return 0;
+}
+
+static void
+make_deep(Fixture *f)
+{
+    const RpInitOptions options = {.seed = 7};
+    RpTinyModel *deep = f->deep = g_new0(RpTinyModel, 1);
+
+    deep->config = f->model->config;
+    deep->config.blocks = DEEP_BLOCKS;
+    deep->directory = g_dir_make_tmp("rp-deep-XXXXXX", NULL);
+    g_assert_true(rp_init_write(&deep->config, deep->directory, &options, &f->error));
+    deep->file = rp_safetensors_open(deep->directory, &f->error);
+    g_assert_no_error(f->error);
+    deep->weights = rp_weights_new(&deep->config);
+    g_assert_true(rp_weights_bind(deep->weights, deep->file, &f->error));
 }
 
 static void
@@ -89,12 +110,12 @@ gives_the_losses_of_the_host(void **state)
 }
 
 static void
-assert_same_bits(Fixture *f, const RpTinyRun *runs, guint n)
+assert_same_bits(const RpTinyModel *model, const RpTinyRun *runs, guint n)
 {
-    g_autofree char *expected = rp_tiny_run_hash(f->model, &runs[0], STEPS);
+    g_autofree char *expected = rp_tiny_run_hash(model, &runs[0], STEPS);
 
     for (guint i = 0; i < n; i++) { /* the first again: two runs are the same */
-        g_autofree char *found = rp_tiny_run_hash(f->model, &runs[i], STEPS);
+        g_autofree char *found = rp_tiny_run_hash(model, &runs[i], STEPS);
 
         if (strcmp(found, expected) != 0)
             fail_msg("%s on %u devices (run %u): other bits than run 0", runs[i].schedule,
@@ -102,9 +123,49 @@ assert_same_bits(Fixture *f, const RpTinyRun *runs, guint n)
     }
 }
 
+/* gpipe, 1f1b and looped-bfs, each on one, two and four devices. On devices of their own as far as
+ * there are as many. Returns: how many there are */
+static guint
+make_bound_runs(RpTinyRun runs[9])
+{
+    static const char *const schedules[] = {"gpipe", "1f1b", "looped-bfs"};
+    guint n = 0;
+
+    for (guint s = 0; s < G_N_ELEMENTS(schedules); s++)
+        for (guint devices = 1; devices <= 4; devices *= 2)
+            runs[n++] = (RpTinyRun){schedules[s], devices, 4, .n_stages = s == 2 ? DEEP_BLOCKS : 0,
+                                    .backend = rp_cuda_shared_devices()};
+    return n;
+}
+
+static void
+gives_the_losses_of_the_host_in_bound_schedules(void **state)
+{
+    Fixture *f = *state;
+    RpTinyRun runs[9];
+    const guint n = make_bound_runs(runs);
+
+    make_deep(f);
+    for (guint i = 0; i < n; i++)
+        assert_losses_like_the_host(f, f->deep, &runs[i]);
+    print_message("%u devices shared among up to four of a plan\n", rp_cuda_device_count());
+}
+
+static void
+gives_the_same_bits_in_bound_schedules(void **state)
+{
+    Fixture *f = *state;
+    RpTinyRun runs[9];
+    const guint n = make_bound_runs(runs);
+
+    make_deep(f);
+    assert_same_bits(f->deep, runs, n);
+}
+
 static void
 gives_the_same_bits_on_any_number_of_devices(void **state)
 {
+    Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
     const RpTinyRun runs[] = {
         {"roundpipe", 1, 4, .backend = gpus},
@@ -118,12 +179,13 @@ gives_the_same_bits_on_any_number_of_devices(void **state)
         {"looped-bfs", 2, 4, .backend = gpus, .n_stages = 4},
     };
 
-    assert_same_bits(*state, runs, G_N_ELEMENTS(runs));
+    assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
 }
 
 static void
 gives_the_same_bits_asynchronously_on_any_number_of_devices(void **state)
 {
+    Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
     const RpTinyRun runs[] = {
         {"roundpipe", 1, 4, .backend = gpus, .async = TRUE},
@@ -133,12 +195,13 @@ gives_the_same_bits_asynchronously_on_any_number_of_devices(void **state)
         {"1f1b", 2, 4, .backend = gpus, .async = TRUE},
     };
 
-    assert_same_bits(*state, runs, G_N_ELEMENTS(runs));
+    assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
 }
 
 static void
 gives_the_same_bits_in_16_bit_storage(void **state)
 {
+    Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
     const RpTinyRun bf16[] = {
         {"roundpipe", 1, 4, .backend = gpus, .dtype = RP_DTYPE_BF16},
@@ -149,8 +212,8 @@ gives_the_same_bits_in_16_bit_storage(void **state)
         {"roundpipe", 2, 4, .backend = gpus, .dtype = RP_DTYPE_FP16, .async = TRUE},
     };
 
-    assert_same_bits(*state, bf16, G_N_ELEMENTS(bf16));
-    assert_same_bits(*state, fp16, G_N_ELEMENTS(fp16));
+    assert_same_bits(f->model, bf16, G_N_ELEMENTS(bf16));
+    assert_same_bits(f->model, fp16, G_N_ELEMENTS(fp16));
 }
 
 typedef struct {
@@ -330,6 +393,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gives_the_losses_of_the_host, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_the_losses_of_the_host_in_bound_schedules, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(gives_the_same_bits_in_bound_schedules, set_up, tear_down),
         cmocka_unit_test_setup_teardown(gives_the_same_bits_on_any_number_of_devices, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(gives_the_same_bits_asynchronously_on_any_number_of_devices,

@@ -1,0 +1,648 @@
+/*
+ * Whole models on GPUs against the host: the loss and the gradient of every weight, through the
+ * trainer, from one step of several micro-batches. Models of the fixtures have heads that tensor
+ * cores do not take; those with random weights have heads of 64 and 128, in groups, and sequences
+ * longer than a block of queries. A GPU may stand for several devices of a plan. The same program
+ * runs over a CUDA of threads (soft-cuda.h), where bits must be the host's. Exits 77 without a
+ * device.
+ */
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+
+#include "exec/cuda/backend.h"
+#include "exec/cuda/device.h"
+#include "exec/host/backend.h"
+#include "exec/model/init.h"
+#include "exec/train/trainer.h"
+
+#define MICRO_BATCHES 4
+#define HEAD_CHUNK 64 /* tokens: most micro-batches have several */
+
+typedef struct {
+    const char *name;
+    gboolean fixture;   /* of tests/exec-network/fixtures; else random weights of @config */
+    const char *config; /* with %s: the dtype of the weights */
+    guint sequences, tokens;
+    guint n_weights; /* with a gradient: embedding, blocks x weights of one, final norm, head */
+} Kind;
+
+static const Kind kinds[] = {
+    {"qwen3-tied", TRUE, NULL, 2, 13, 1 + 2 * 11 + 1},
+    {"llama-bias", TRUE, NULL, 1, 37, 1 + 2 * 16 + 1 + 1},
+    {"qwen3-heads-of-64", FALSE,
+     "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 96,"
+     " \"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+     " \"head_dim\": 64, \"intermediate_size\": 157, \"vocab_size\": 131,"
+     " \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
+     " \"hidden_act\": \"silu\", \"initializer_range\": 0.1, \"torch_dtype\": \"%s\","
+     " \"tie_word_embeddings\": false}",
+     2, 150, 1 + 3 * 11 + 1 + 1},
+    {"llama-heads-of-128", FALSE,
+     "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 80,"
+     " \"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
+     " \"head_dim\": 128, \"intermediate_size\": 136, \"vocab_size\": 101,"
+     " \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
+     " \"hidden_act\": \"silu\", \"initializer_range\": 0.1, \"torch_dtype\": \"%s\","
+     " \"tie_word_embeddings\": true}",
+     1, 170, 1 + 3 * 9 + 1},
+};
+enum { QWEN3_TIED, LLAMA_BIAS, QWEN3_64, LLAMA_128 };
+
+typedef struct {
+    const char *schedule; /* roundpipe, or a bound one of two stages */
+    guint devices;
+    const RpDeviceOps *backend;
+} Plan;
+
+/* One model in one storage; what tests leave behind is freed with it. */
+typedef struct {
+    const Kind *kind;
+    RpModelConfig config;
+    char *directory; /* of random weights; removed at the end */
+    RpSafetensors *file;
+    RpWeights *weights;
+    RpTrainer *trainer;
+    RpTokenBatch *batch;
+    GPtrArray *results; /* Gradients */
+    GError *error;
+} Fixture;
+
+/* What one run gave. */
+typedef struct {
+    double loss;
+    float **values; /* of weight i; NULL: a tied head's, which are the embedding's */
+    guint n;
+} Gradients;
+
+static void
+free_gradients(gpointer data)
+{
+    Gradients *gradients = data;
+
+    for (guint i = 0; i < gradients->n; i++)
+        g_free(gradients->values[i]);
+    g_free(gradients->values);
+    g_free(gradients);
+}
+
+/* The fixture's. */
+static Gradients *
+new_gradients(Fixture *f)
+{
+    Gradients *gradients = g_new0(Gradients, 1);
+
+    gradients->n = rp_weights_count(f->weights);
+    gradients->values = g_new0(float *, gradients->n);
+    for (guint i = 0; i < gradients->n; i++)
+        if (!rp_weights_nth(f->weights, i)->tied)
+            gradients->values[i] = g_new0(float, rp_weights_nth(f->weights, i)->elements);
+    g_ptr_array_add(f->results, gradients);
+    return gradients;
+}
+
+static Gradients *
+copy_gradients(Fixture *f, const Gradients *from)
+{
+    Gradients *to = new_gradients(f);
+
+    to->loss = from->loss;
+    for (guint i = 0; i < to->n; i++)
+        if (to->values[i] != NULL)
+            memcpy(to->values[i], from->values[i],
+                   rp_weights_nth(f->weights, i)->elements * sizeof(float));
+    return to;
+}
+
+/* ---- models ---- */
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->results = g_ptr_array_new_with_free_func(free_gradients);
+    *state = f;
+    return 0;
+}
+
+static void
+close_model(Fixture *f)
+{
+    static const char *const files[] = {"config.json", "model.safetensors"};
+
+    g_clear_pointer(&f->trainer, rp_trainer_free);
+    g_clear_pointer(&f->batch, rp_token_batch_free);
+    g_ptr_array_set_size(f->results, 0);
+    g_clear_pointer(&f->weights, rp_weights_free);
+    g_clear_pointer(&f->file, rp_safetensors_free);
+    for (guint i = 0; f->directory != NULL && i < G_N_ELEMENTS(files); i++) {
+        g_autofree char *path = g_build_filename(f->directory, files[i], NULL);
+
+        g_unlink(path);
+    }
+    if (f->directory != NULL)
+        g_rmdir(f->directory);
+    g_clear_pointer(&f->directory, g_free);
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    close_model(f);
+    g_ptr_array_unref(f->results);
+    g_clear_error(&f->error);
+    g_free(f);
+    return 0;
+}
+
+/* Random weights, rounded to @dtype: the same ones for every storage that they are computed in. */
+static void
+make_model(Fixture *f, RpDtype dtype)
+{
+    const RpInitOptions options = {.seed = 11};
+    char text[1024];
+
+    g_snprintf(text, sizeof text, f->kind->config, rp_dtype_torch_name(dtype));
+    f->directory = g_dir_make_tmp("rp-gradients-XXXXXX", &f->error);
+    rp_assert_no_error(f->error);
+    if (rp_hf_config_parse("config", text, strlen(text), &f->config, &f->error))
+        (void)!rp_init_write(&f->config, f->directory, &options, &f->error);
+    rp_assert_no_error(f->error);
+    f->file = rp_safetensors_open(f->directory, &f->error);
+}
+
+static void
+load_fixture(Fixture *f)
+{
+    g_autofree char *relative = g_strconcat("tests/exec-network/fixtures/", f->kind->name, NULL);
+    g_autofree char *directory = rp_test_source_path(relative);
+    g_autofree char *path = g_build_filename(directory, "model.safetensors", NULL);
+
+    if (rp_hf_config_load(directory, &f->config, &f->error))
+        f->file = rp_safetensors_open(path, &f->error);
+}
+
+static void
+open_model(Fixture *f, guint kind, RpDtype dtype)
+{
+    close_model(f);
+    f->kind = &kinds[kind];
+    if (f->kind->fixture)
+        load_fixture(f);
+    else
+        make_model(f, dtype);
+    rp_assert_no_error(f->error);
+    f->weights = rp_weights_new(&f->config);
+    (void)!rp_weights_bind(f->weights, f->file, &f->error);
+    rp_assert_no_error(f->error);
+}
+
+/* ---- one step ---- */
+
+/* Random tokens; a fifth of the targets is masked. */
+static void
+make_batch(Fixture *f)
+{
+    const RpBatcherOptions options = {
+        .micro_batches = MICRO_BATCHES, .sequences = f->kind->sequences, .tokens = f->kind->tokens};
+    const guint n = f->kind->sequences * f->kind->tokens;
+    const gint32 vocabulary = (gint32)f->config.vocab;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(5);
+
+    f->batch = rp_token_batch_new(&options);
+    for (guint i = 0; i < MICRO_BATCHES * n; i++) {
+        const gboolean masked =
+            i % f->kind->tokens == f->kind->tokens - 1 || g_rand_int_range(rand, 0, 5) == 0;
+
+        f->batch->input_ids[i] = g_rand_int_range(rand, 0, vocabulary);
+        f->batch->targets[i] = masked ? RP_LABEL_MASKED : g_rand_int_range(rand, 0, vocabulary);
+        f->batch->n_micro_targets[i / n] += masked ? 0 : 1;
+        f->batch->n_targets += masked ? 0 : 1;
+    }
+    f->batch->n_tokens = MICRO_BATCHES * (guint64)n;
+}
+
+/* A block a stage; bound: two stages. */
+static RpPartition *
+make_partition(const RpProfile *profile, const RpScheduleOps *schedule)
+{
+    const guint ones[] = {1, 1, 1, 1};
+    const guint blocks = rp_profile_n_blocks(profile);
+    const guint bound[] = {blocks - 1, 1};
+
+    g_assert(blocks <= G_N_ELEMENTS(ones));
+    return schedule->dispatched
+               ? rp_partition_from_dispatched_blocks(profile, ones, blocks - 1, ones, blocks, NULL)
+               : rp_partition_from_blocks(profile, bound, 2, NULL);
+}
+
+static RpTrainer *
+make_trainer(Fixture *f, RpDtype dtype, const Plan *plan)
+{
+    const RpScheduleOps *schedule = rp_schedule_find(plan->schedule, NULL);
+    RpTrainerOptions options = {
+        .devices = plan->backend,
+        .weights = f->weights,
+        .config = &f->config,
+        .plan = {.schedule = schedule, .gpus = plan->devices, .micro_batches = MICRO_BATCHES},
+        .network = {.dtype = dtype,
+                    .sequences = f->kind->sequences,
+                    .tokens = f->kind->tokens,
+                    .head_chunk = HEAD_CHUNK},
+        .update = {.adamw = RP_ADAMW_OPTIONS_INIT,
+                   .learning_rate = {.peak = 1e-3, .total_steps = 10},
+                   .scale_loss = dtype == RP_DTYPE_FP16,
+                   .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT},
+    };
+    g_autoptr(RpNetwork) network =
+        rp_network_new(&f->config, f->weights, plan->backend->kernels(), &options.network);
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        layer->forward_ns = layer->recompute_ns = 1000;
+        layer->backward_ns = 2000;
+    }
+    profile->links.h2d_bytes_per_s = profile->links.d2h_bytes_per_s = 1e10;
+    g_autoptr(RpPartition) partition = make_partition(profile, schedule);
+    g_assert_nonnull(partition);
+    options.profile = profile;
+    options.partition = partition;
+    return rp_trainer_new(&options, &f->error);
+}
+
+/* Loss and gradients of one step. (transfer none) */
+static Gradients *
+run(Fixture *f, RpDtype dtype, const Plan *plan)
+{
+    Gradients *gradients = new_gradients(f);
+
+    if (f->batch == NULL)
+        make_batch(f);
+    f->trainer = make_trainer(f, dtype, plan);
+    rp_assert_no_error(f->error);
+    if (rp_trainer_forward_backward(f->trainer, f->batch, &gradients->loss, &f->error) &&
+        rp_trainer_step(f->trainer, &f->error))
+        (void)!rp_trainer_flush(f->trainer, &f->error);
+    if (f->error != NULL)
+        fail_msg("%s in %s, %s on %u devices: %s", f->kind->name, rp_dtype_name(dtype),
+                 plan->schedule, plan->devices, f->error->message);
+    for (guint i = 0; i < gradients->n; i++)
+        if (gradients->values[i] != NULL)
+            rp_trainer_gradient(f->trainer, i, gradients->values[i]);
+    g_clear_pointer(&f->trainer, rp_trainer_free);
+    return gradients;
+}
+
+static Gradients *
+run_on_host(Fixture *f, RpDtype dtype)
+{
+    return run(f, dtype, &(Plan){"roundpipe", 1, rp_host_devices()});
+}
+
+/* ---- how close ---- */
+
+/*
+ * What is rounded to the storage between the tokens and a gradient:
+ *   a block forward    norm; q, k, v; q, k normed and turned (4); P; out; its product with O; s;
+ *                      norm; gate, up; swiglu; down; y: 18, and 7 with biases added
+ *   a block backward   d swiglu; d gate, d up; d norm from up, and gate; ds; d out; P, dP; dq, dk,
+ *                      dv; dq, dk turned back and through their norms (4); d norm from q, k and v
+ *                      (3); dx: 20
+ *   the ends           norm, logits and their gradients, dx of the head; the gradient, as it leaves
+ * Each moves what it rounds by at most u of its norm, u = 2^-24, 2^-8 or 2^-11; sums of n terms in
+ * fp32 add sqrt(n) 2^-24. Those errors know nothing of one another, so that R of them make sqrt(R);
+ * host and device err alike:
+ *
+ *   |gradient - host's| <= sqrt(2 R) (u + sqrt(n) 2^-24) |host's|       (norms of a weight's)
+ *
+ * Most roundings are of less than u, 0.4 u in the root of their mean square: that is left for what
+ * the derivatives of norms and of softmax make of them. How near to it the host's own roundings
+ * come is a test below.
+ */
+#define FORWARD_ROUNDINGS 25
+#define BACKWARD_ROUNDINGS 20
+#define END_ROUNDINGS 6
+
+static double
+longest_sum(const Fixture *f)
+{
+    const RpModelConfig *config = &f->config;
+    guint n = MICRO_BATCHES * f->kind->sequences * f->kind->tokens;
+
+    n = MAX(n, config->hidden);
+    n = MAX(n, config->intermediate);
+    n = MAX(n, config->heads * config->head_dim);
+    return MAX(n, config->vocab);
+}
+
+static double
+tolerance_of(const Fixture *f, RpDtype dtype, double roundings)
+{
+    static const double units[RP_N_DTYPES] = {
+        [RP_DTYPE_FP32] = 0x1p-24, [RP_DTYPE_BF16] = 0x1p-8, [RP_DTYPE_FP16] = 0x1p-11};
+
+    return sqrt(2 * roundings) * (units[dtype] + sqrt(longest_sum(f)) * 0x1p-24);
+}
+
+/* Of the gradients of one layer: 0 is the embedding, the last the head. */
+static double
+gradient_tolerance(const Fixture *f, RpDtype dtype, guint layer)
+{
+    const guint blocks = f->config.blocks;
+    const guint backward = blocks + 1 - MAX(1, layer); /* blocks that it came through */
+
+    return tolerance_of(f, dtype,
+                        END_ROUNDINGS + FORWARD_ROUNDINGS * blocks + BACKWARD_ROUNDINGS * backward);
+}
+
+/* The mean of so many losses, whose errors differ. */
+static double
+loss_tolerance(const Fixture *f, RpDtype dtype)
+{
+    return tolerance_of(f, dtype, END_ROUNDINGS + FORWARD_ROUNDINGS * f->config.blocks) /
+           sqrt((double)f->batch->n_targets);
+}
+
+typedef struct {
+    guint n_compared;
+    double largest; /* error of a weight's, as a share of the tolerance */
+    const char *worst;
+    GString *text; /* a line for each that is too far off */
+} Comparison;
+
+/* Goes on after a difference, so that a failure names them all. */
+static void
+compare_weight(const RpWeight *weight, double tolerance, const float *got, const float *want,
+               Comparison *comparison)
+{
+    double difference = 0, norm = 0, got_norm = 0;
+
+    for (guint64 i = 0; i < weight->elements; i++) {
+        const double a = (double)got[i], b = (double)want[i];
+
+        difference += (a - b) * (a - b);
+        got_norm += a * a;
+        norm += b * b;
+    }
+    comparison->n_compared++;
+    if (sqrt(difference) > comparison->largest * tolerance * sqrt(norm)) {
+        comparison->largest = sqrt(difference / norm) / tolerance;
+        comparison->worst = weight->name;
+    }
+    /* nothing may be zero: these models leave no weight out */
+    if (norm > 0 && sqrt(difference) <= tolerance * sqrt(norm))
+        return;
+    g_string_append_printf(
+        comparison->text,
+        "  %s: norm %.9g, the host's %.9g, of the difference %.3g; at most %.3g\n", weight->name,
+        sqrt(got_norm), sqrt(norm), sqrt(difference), tolerance * sqrt(norm));
+}
+
+static void
+compare_loss(const Fixture *f, RpDtype dtype, double got, double want, Comparison *comparison)
+{
+    const double tolerance = loss_tolerance(f, dtype) * want;
+
+    if (!(fabs(got - want) <= tolerance))
+        g_string_append_printf(comparison->text, "  loss: %.9g, the host's %.9g +- %.3g\n", got,
+                               want, tolerance);
+}
+
+/* @dtype: of the less exact one. Free its text. */
+static Comparison
+compare(const Fixture *f, RpDtype dtype, const Gradients *got, const Gradients *want)
+{
+    Comparison comparison = {.worst = "none", .text = g_string_new(NULL)};
+
+    compare_loss(f, dtype, got->loss, want->loss, &comparison);
+    for (guint i = 0; i < want->n; i++) {
+        const RpWeight *weight = rp_weights_nth(f->weights, i);
+
+        if (!weight->tied)
+            compare_weight(weight, gradient_tolerance(f, dtype, weight->layer), got->values[i],
+                           want->values[i], &comparison);
+    }
+    return comparison;
+}
+
+/* @what: which run it was. Returns: the largest error, as a share of the tolerance */
+static double
+assert_close(const Fixture *f, RpDtype dtype, const Gradients *got, const Gradients *want,
+             const char *what)
+{
+    Comparison comparison = compare(f, dtype, got, want);
+    char text[4096];
+
+    g_strlcpy(text, comparison.text->str, sizeof text);
+    g_string_free(comparison.text, TRUE);
+    assert_int_equal(comparison.n_compared, f->kind->n_weights);
+    if (text[0] != '\0')
+        fail_msg("%s in %s, %s:\n%s", f->kind->name, rp_dtype_name(dtype), what, text);
+    print_message("%s in %s, %s: loss off by %.1e; largest error %.2f of the tolerance, of %s\n",
+                  f->kind->name, rp_dtype_name(dtype), what, got->loss / want->loss - 1,
+                  comparison.largest, comparison.worst);
+    return comparison.largest;
+}
+
+static void
+assert_same_bits(const Fixture *f, const Gradients *got, const Gradients *want, const char *what)
+{
+    if (got->loss != want->loss)
+        fail_msg("%s, %s: loss %.17g, before %.17g", f->kind->name, what, got->loss, want->loss);
+    for (guint i = 0; i < want->n; i++) {
+        const RpWeight *weight = rp_weights_nth(f->weights, i);
+
+        if (!weight->tied &&
+            memcmp(got->values[i], want->values[i], weight->elements * sizeof(float)) != 0)
+            fail_msg("%s, %s: other bits in the gradient of %s", f->kind->name, what, weight->name);
+    }
+}
+
+/* ---- on GPUs ---- */
+
+static void
+check_model(Fixture *f, guint kind, RpDtype dtype)
+{
+    const RpDeviceOps *gpus = rp_cuda_shared_devices();
+    const Plan plans[] = {{"roundpipe", 1, gpus}, {"roundpipe", 2, gpus}, {"1f1b", 2, gpus}};
+    const Gradients *want, *first = NULL;
+
+    open_model(f, kind, dtype);
+    want = run_on_host(f, dtype);
+    for (guint i = 0; i < G_N_ELEMENTS(plans); i++) {
+        const Gradients *got = run(f, dtype, &plans[i]);
+        char what[64];
+
+        g_snprintf(what, sizeof what, "%s on %u devices", plans[i].schedule, plans[i].devices);
+        assert_close(f, dtype, got, want, what);
+        if (first == NULL)
+            first = got;
+        assert_same_bits(f, got, first, what);
+    }
+}
+
+static void
+are_the_hosts_of_a_tied_qwen3(void **state)
+{
+    check_model(*state, QWEN3_TIED, RP_DTYPE_FP32);
+}
+
+static void
+are_the_hosts_of_a_llama_with_biases(void **state)
+{
+    check_model(*state, LLAMA_BIAS, RP_DTYPE_FP32);
+}
+
+static void
+are_the_hosts_of_a_qwen3_with_heads_of_64(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+        check_model(*state, QWEN3_64, (RpDtype)dtype);
+}
+
+static void
+are_the_hosts_of_a_llama_with_heads_of_128(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+        check_model(*state, LLAMA_128, (RpDtype)dtype);
+}
+
+/* ---- the comparison itself, on the host ---- */
+
+/* The host in 16 bits against the host in fp32, from the same weights: within the tolerance, which
+ * is then no smaller than roundings are; and not far within, or it would let other things pass. */
+static void
+has_a_tolerance_of_the_size_of_roundings(void **state)
+{
+    static const RpDtype dtypes[] = {RP_DTYPE_BF16, RP_DTYPE_FP16};
+    Fixture *f = *state;
+
+    for (guint kind = QWEN3_64; kind <= LLAMA_128; kind++)
+        for (guint i = 0; i < G_N_ELEMENTS(dtypes); i++) {
+            double largest;
+
+            open_model(f, kind, dtypes[i]);
+            largest = assert_close(f, dtypes[i], run_on_host(f, dtypes[i]),
+                                   run_on_host(f, RP_DTYPE_FP32), "the host against fp32");
+            if (!(largest >= 0.1))
+                fail_msg("%s in %s: no error is more than %.3f of the tolerance", f->kind->name,
+                         rp_dtype_name(dtypes[i]), largest);
+        }
+}
+
+/* @got, which differs in weight @index alone. */
+static void
+assert_found(const Fixture *f, RpDtype dtype, const Gradients *got, const Gradients *want,
+             guint index, const char *what)
+{
+    const char *name = rp_weights_nth(f->weights, index)->name;
+    g_autofree char *start = g_strdup_printf("  %s: ", name);
+    Comparison comparison = compare(f, dtype, got, want);
+    const gboolean named = g_str_has_prefix(comparison.text->str, start);
+    const gboolean alone =
+        strchr(comparison.text->str, '\n') == strrchr(comparison.text->str, '\n');
+
+    g_string_free(comparison.text, TRUE);
+    if (!named || !alone)
+        fail_msg("%s in %s: the gradient of %s %s, which is %s", f->kind->name,
+                 rp_dtype_name(dtype), name, what, named ? "not found alone" : "not found");
+}
+
+/* Each of them: left out, turned round, a little too long, one value no number. */
+static void
+check_changes(Fixture *f, RpDtype dtype, const Gradients *want)
+{
+    Gradients *got = copy_gradients(f, want);
+
+    for (guint w = 0; w < want->n; w++) {
+        const RpWeight *weight = rp_weights_nth(f->weights, w);
+        const double tolerance = gradient_tolerance(f, dtype, weight->layer);
+        const float factors[] = {0, -1, (float)(1 + 1.01 * tolerance),
+                                 (float)(1 - 1.01 * tolerance)};
+
+        if (weight->tied)
+            continue;
+        for (guint k = 0; k < G_N_ELEMENTS(factors); k++) {
+            for (guint64 i = 0; i < weight->elements; i++)
+                got->values[w][i] = want->values[w][i] * factors[k];
+            assert_found(f, dtype, got, want, w, "is left out, turned round or too long or short");
+        }
+        memcpy(got->values[w], want->values[w], weight->elements * sizeof(float));
+        got->values[w][weight->elements - 1] = NAN;
+        assert_found(f, dtype, got, want, w, "has a NaN at its end");
+        got->values[w][weight->elements - 1] = want->values[w][weight->elements - 1];
+    }
+}
+
+/* Each pair of one length: exchanged. Returns: how many there are */
+static guint
+check_exchanges(Fixture *f, RpDtype dtype, const Gradients *want)
+{
+    Gradients *got = copy_gradients(f, want);
+    guint n = 0;
+
+    for (guint a = 0; a < want->n; a++) {
+        for (guint b = a + 1; b < want->n; b++) {
+            const RpWeight *one = rp_weights_nth(f->weights, a);
+            const RpWeight *other = rp_weights_nth(f->weights, b);
+            float *kept = got->values[a];
+
+            if (one->tied || other->tied || one->elements != other->elements)
+                continue;
+            got->values[a] = want->values[b];
+            assert_found(f, dtype, got, want, a, "is another's");
+            got->values[a] = kept;
+            n++;
+        }
+    }
+    return n;
+}
+
+static void
+are_compared_one_by_one(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint kind = 0; kind < G_N_ELEMENTS(kinds); kind++) {
+        for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+            const Gradients *want;
+            Gradients *got;
+            Comparison comparison;
+
+            open_model(f, kind, RP_DTYPE_FP32);
+            want = run_on_host(f, RP_DTYPE_FP32);
+            check_changes(f, (RpDtype)dtype, want);
+            assert_true(check_exchanges(f, (RpDtype)dtype, want) > 10);
+            got = copy_gradients(f, want);
+            got->loss *= 1 + 1.01 * loss_tolerance(f, (RpDtype)dtype);
+            comparison = compare(f, (RpDtype)dtype, got, want);
+            assert_true(g_str_has_prefix(comparison.text->str, "  loss: "));
+            g_string_free(comparison.text, TRUE);
+        }
+    }
+}
+
+#define test(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        test(are_the_hosts_of_a_tied_qwen3),
+        test(are_the_hosts_of_a_llama_with_biases),
+        test(are_the_hosts_of_a_qwen3_with_heads_of_64),
+        test(are_the_hosts_of_a_llama_with_heads_of_128),
+        test(has_a_tolerance_of_the_size_of_roundings),
+        test(are_compared_one_by_one),
+    };
+
+    if (rp_cuda_device_count() == 0)
+        return 77;
+    return cmocka_run_group_tests_name("gradients", tests, NULL, NULL);
+}
