@@ -298,11 +298,25 @@ json_layers(JsonBuilder *json, const RpProfile *profile)
         rp_json_double(json, "recompute_last_ms", recompute_last_ms(layer), 6);
         rp_json_double(json, "backward_ms", rp_ms_from_ns(layer->backward_ns), 6);
         rp_json_double(json, "forward_spread_ms", rp_ms_from_ns(layer->forward_spread_ns), 6);
+        rp_json_double(json, "recompute_spread_ms", rp_ms_from_ns(layer->recompute_spread_ns), 6);
         rp_json_double(json, "backward_spread_ms", rp_ms_from_ns(layer->backward_spread_ns), 6);
         rp_json_int(json, "parameter_bytes", (gint64)layer->parameter_bytes);
         json_builder_end_object(json);
     }
     json_builder_end_array(json);
+}
+
+/* Of copies at once, where they were measured. */
+static void
+json_sums(JsonBuilder *json, const RpLinks *links)
+{
+    if (links->both_bytes_per_s > 0)
+        rp_json_double(json, "both_gb_per_s", links->both_bytes_per_s / 1e9, 3);
+    if (!(links->all_both_bytes_per_s > 0))
+        return;
+    rp_json_double(json, "all_h2d_gb_per_s", links->all_h2d_bytes_per_s / 1e9, 3);
+    rp_json_double(json, "all_d2h_gb_per_s", links->all_d2h_bytes_per_s / 1e9, 3);
+    rp_json_double(json, "all_both_gb_per_s", links->all_both_bytes_per_s / 1e9, 3);
 }
 
 static void
@@ -327,6 +341,7 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     json_layers(json, profile);
     rp_json_double(json, "h2d_gb_per_s", links->h2d_bytes_per_s / 1e9, 3);
     rp_json_double(json, "d2h_gb_per_s", links->d2h_bytes_per_s / 1e9, 3);
+    json_sums(json, links);
     if (links->gpus_per_root > 0) {
         rp_json_double(json, "root_gb_per_s", links->root_bytes_per_s / 1e9, 3);
         rp_json_int(json, "gpus_per_root", links->gpus_per_root);
@@ -355,10 +370,16 @@ print_rates(const Subject *subject, const RpProfile *profile)
 {
     const RpLinks *links = &profile->links;
 
-    printf("copies: %.1f GB/s up, %.1f GB/s down, alone; %.1f GB/s host memory; %.0f ns the "
-           "smallest\n",
-           links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9,
-           links->host_bytes_per_s / 1e9, (double)links->copy_latency_ns);
+    printf("copies: %.1f GB/s up, %.1f GB/s down, ", links->h2d_bytes_per_s / 1e9,
+           links->d2h_bytes_per_s / 1e9);
+    if (links->both_bytes_per_s > 0)
+        printf("%.1f GB/s both ways at once, ", links->both_bytes_per_s / 1e9);
+    printf("alone; %.1f GB/s host memory; %.0f ns the smallest\n", links->host_bytes_per_s / 1e9,
+           (double)links->copy_latency_ns);
+    if (links->all_both_bytes_per_s > 0)
+        printf("%u devices at once: %.1f GB/s up, %.1f GB/s down, %.1f GB/s both ways, together\n",
+               profile->gpus, links->all_h2d_bytes_per_s / 1e9, links->all_d2h_bytes_per_s / 1e9,
+               links->all_both_bytes_per_s / 1e9);
     if (links->gpus_per_root > 0)
         printf("%u devices share %.1f GB/s in each direction\n", links->gpus_per_root,
                links->root_bytes_per_s / 1e9);
@@ -381,9 +402,8 @@ print_rates(const Subject *subject, const RpProfile *profile)
 static void
 print_text(const ProfileArgs *args, const Subject *subject, const RpProfile *profile)
 {
-    static const char *const columns[] = {"<layer",      "count",        "forward ms",
-                                          "+-",          "recompute ms", "last ms",
-                                          "backward ms", "+-",           NULL};
+    static const char *const columns[] = {"<layer", "count",   "forward ms",  "+-", "recompute ms",
+                                          "+-",     "last ms", "backward ms", "+-", NULL};
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
 
     printf("%s, %s, sums in %s, %s attention, %u x %u tokens, %s weights: measured on one %s, "
@@ -401,6 +421,7 @@ print_text(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->forward_ns));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->forward_spread_ns));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->recompute_ns));
+        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->recompute_spread_ns));
         rp_cli_table_add(table, "%.3f", recompute_last_ms(layer));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->backward_ns));
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(layer->backward_spread_ns));

@@ -200,6 +200,7 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
         layer->recompute_last_ns = times->recompute_last_ns;
         layer->weight_gradient_ns = times->weight_gradient_ns;
         layer->forward_spread_ns = times->forward_spread_ns;
+        layer->recompute_spread_ns = times->recompute_spread_ns;
         layer->backward_spread_ns = times->backward_spread_ns;
     }
     take_string(&profile->model, file->model);

@@ -34,6 +34,10 @@ static const char *const link_keys[] = {"hop_ms",
                                         "copy_latency_ms",
                                         "h2d_gb_per_s",
                                         "d2h_gb_per_s",
+                                        "both_gb_per_s",
+                                        "all_h2d_gb_per_s",
+                                        "all_d2h_gb_per_s",
+                                        "all_both_gb_per_s",
                                         "host_gb_per_s",
                                         "root_gb_per_s",
                                         "gpus_per_root",
@@ -55,6 +59,7 @@ static const char *const layer_keys[] = {"kind",
                                          "recompute_last_ms",
                                          "weight_gradient_ms",
                                          "forward_spread_ms",
+                                         "recompute_spread_ms",
                                          "backward_spread_ms",
                                          "parameter_bytes",
                                          "gradient_bytes",
@@ -88,6 +93,10 @@ static const Field size_fields[] = {
 static const Field speed_fields[] = {
     {"h2d_gb_per_s", G_STRUCT_OFFSET(RpLinks, h2d_bytes_per_s)},
     {"d2h_gb_per_s", G_STRUCT_OFFSET(RpLinks, d2h_bytes_per_s)},
+    {"both_gb_per_s", G_STRUCT_OFFSET(RpLinks, both_bytes_per_s)},
+    {"all_h2d_gb_per_s", G_STRUCT_OFFSET(RpLinks, all_h2d_bytes_per_s)},
+    {"all_d2h_gb_per_s", G_STRUCT_OFFSET(RpLinks, all_d2h_bytes_per_s)},
+    {"all_both_gb_per_s", G_STRUCT_OFFSET(RpLinks, all_both_bytes_per_s)},
     {"host_gb_per_s", G_STRUCT_OFFSET(RpLinks, host_bytes_per_s)},
     {"root_gb_per_s", G_STRUCT_OFFSET(RpLinks, root_bytes_per_s)},
     {"beside_optimizer_gb_per_s", G_STRUCT_OFFSET(RpLinks, beside_optimizer_bytes_per_s)},
@@ -215,6 +224,7 @@ read_layer_times(const RpSection *section, RpLayer *layer)
         !rp_section_time(section, "recompute_last_ms", &layer->recompute_last_ns) ||
         !rp_section_time(section, "weight_gradient_ms", &layer->weight_gradient_ns) ||
         !rp_section_time(section, "forward_spread_ms", &layer->forward_spread_ns) ||
+        !rp_section_time(section, "recompute_spread_ms", &layer->recompute_spread_ns) ||
         !rp_section_time(section, "backward_spread_ms", &layer->backward_spread_ns))
         return FALSE;
     /* more than 0, which stands for what a file does not say */

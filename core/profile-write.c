@@ -159,6 +159,7 @@ layers_equal(const RpLayer *a, const RpLayer *b)
            x.recompute_ns == y.recompute_ns && rp_layer_saving_ns(a) == rp_layer_saving_ns(b) &&
            x.weight_gradient_ns == y.weight_gradient_ns &&
            x.forward_spread_ns == y.forward_spread_ns &&
+           x.recompute_spread_ns == y.recompute_spread_ns &&
            x.backward_spread_ns == y.backward_spread_ns && x.parameter_bytes == y.parameter_bytes &&
            x.gradient_bytes == y.gradient_bytes && x.input_bytes == y.input_bytes &&
            x.output_bytes == y.output_bytes &&
@@ -180,6 +181,8 @@ append_layer_times(Writer *writer, const RpLayer *layer)
         append_time(writer, "weight_gradient_ms", layer->weight_gradient_ns, ", ");
     if (layer->forward_spread_ns != 0)
         append_time(writer, "forward_spread_ms", layer->forward_spread_ns, ", ");
+    if (layer->recompute_spread_ns != 0)
+        append_time(writer, "recompute_spread_ms", layer->recompute_spread_ns, ", ");
     if (layer->backward_spread_ns != 0)
         append_time(writer, "backward_spread_ms", layer->backward_spread_ns, ", ");
 }
@@ -256,6 +259,10 @@ append_links(Writer *writer, const RpLinks *links)
         append_time(writer, "copy_latency_ms", links->copy_latency_ns, ", ");
     append_rate(writer, "h2d_gb_per_s", links->h2d_bytes_per_s, BYTES_PER_GB, ", ");
     append_rate(writer, "d2h_gb_per_s", links->d2h_bytes_per_s, BYTES_PER_GB, ", ");
+    append_rate(writer, "both_gb_per_s", links->both_bytes_per_s, BYTES_PER_GB, ", ");
+    append_rate(writer, "all_h2d_gb_per_s", links->all_h2d_bytes_per_s, BYTES_PER_GB, ", ");
+    append_rate(writer, "all_d2h_gb_per_s", links->all_d2h_bytes_per_s, BYTES_PER_GB, ", ");
+    append_rate(writer, "all_both_gb_per_s", links->all_both_bytes_per_s, BYTES_PER_GB, ", ");
     append_rate(writer, "host_gb_per_s", links->host_bytes_per_s, BYTES_PER_GB, ", ");
     append_rate(writer, "root_gb_per_s", links->root_bytes_per_s, BYTES_PER_GB, ", ");
     if (links->gpus_per_root != 0)

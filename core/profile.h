@@ -36,6 +36,7 @@ typedef struct {
                                   needs; <= recompute_ns; 0 = the same */
     gint64 weight_gradient_ns; /* the W of backward_ns = I + W; default: half, rounded down */
     gint64 forward_spread_ns;  /* spread of measured times (half the 10-90 % range); 0 if unknown */
+    gint64 recompute_spread_ns;
     gint64 backward_spread_ns;
     guint64 parameter_bytes; /* 16-bit weights uploaded to run the layer */
     guint64 gradient_bytes;  /* gradients downloaded, as wide; 0 for a frozen layer */
@@ -53,10 +54,16 @@ typedef struct {
 
 /* Link speeds. Bytes per second; 0 = unknown. One direction each unless said otherwise. */
 typedef struct {
-    gint64 hop_ns;           /* fixed time from one device to another (`compute` fidelity) */
-    gint64 copy_latency_ns;  /* fixed cost of one copy, before its first byte */
-    double h2d_bytes_per_s;  /* one device alone, host to device */
-    double d2h_bytes_per_s;  /* one device alone, device to host */
+    gint64 hop_ns;          /* fixed time from one device to another (`compute` fidelity) */
+    gint64 copy_latency_ns; /* fixed cost of one copy, before its first byte */
+    double h2d_bytes_per_s; /* one device alone, host to device */
+    double d2h_bytes_per_s; /* one device alone, device to host */
+    /* Measured sums that nothing predicts with: of one device alone in both directions at once; of
+     * all devices at once in one, the other, and both. */
+    double both_bytes_per_s;
+    double all_h2d_bytes_per_s;
+    double all_d2h_bytes_per_s;
+    double all_both_bytes_per_s;
     double host_bytes_per_s; /* host memory: all copies and the CPU optimizer together */
     double root_bytes_per_s; /* one root complex, per direction, shared by its devices */
     guint gpus_per_root;     /* 0 = no shared root complex */

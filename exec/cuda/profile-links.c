@@ -22,6 +22,7 @@
 
 #define CHUNK_BYTES (256 * RP_MIB)
 #define RUN_CHUNKS 4             /* of a device and direction */
+#define WAY_CHUNKS 16            /* that runs use in turn: a run's memory lies everywhere, too */
 #define MEMORY_SHARE 8           /* of what is available */
 #define MOST_HOST_BYTES (RP_GIB) /* that processors copy */
 #define MOST_GROUPS 6            /* sizes that are tried */
@@ -29,7 +30,7 @@
 #define SMALL_BYTES 64
 #define SMALL_COPIES 64
 
-G_STATIC_ASSERT(RP_CUDA_LINK_MEASURES == 5 + 2 * MOST_GROUPS);
+G_STATIC_ASSERT(RP_CUDA_LINK_MEASURES == 8 + 2 * MOST_GROUPS);
 
 enum { UP, DOWN, N_WAYS };
 
@@ -49,6 +50,7 @@ typedef struct {
     Way (*ways)[N_WAYS];
     guint active; /* the first so many devices copy ... */
     guint first_way, end_way;
+    guint at;           /* the next run's first chunk */
     cudaError_t status; /* the first failure, */
     guint failed;       /* of this device */
 } Lines;
@@ -91,10 +93,11 @@ copy_all(gpointer data)
     for (guint c = 0; c < RUN_CHUNKS; c++)
         for (guint d = 0; d < lines->active; d++)
             for (guint w = lines->first_way; w < lines->end_way; w++)
-                issue(lines, d, w, c, CHUNK_BYTES, lines->ways[d][w].stream);
+                issue(lines, d, w, lines->at + c, CHUNK_BYTES, lines->ways[d][w].stream);
     for (guint d = 0; d < lines->active; d++)
         for (guint w = lines->first_way; w < lines->end_way; w++)
             note(lines, d, cudaStreamSynchronize(lines->ways[d][w].stream));
+    lines->at = (lines->at + RUN_CHUNKS) % WAY_CHUNKS;
 }
 
 /* What the first @n devices reach, in the ways [@first_way, @end_way). */
@@ -178,8 +181,41 @@ measure_roots(Lines *lines, RpLinks *links, GError **error)
             links->gpus_per_root = n;
             links->root_bytes_per_s = MIN(up, down);
         }
+        if (n == lines->n_devices) {
+            links->all_h2d_bytes_per_s = up;
+            links->all_d2h_bytes_per_s = down;
+        }
     }
     rp_measurer_skip(lines->measurer, 2 * (MOST_GROUPS - tried));
+    return TRUE;
+}
+
+/* All devices in one direction, unless they were the last group. */
+static gboolean
+measure_all(Lines *lines, RpLinks *links, GError **error)
+{
+    const guint n = lines->n_devices;
+
+    if (n == 1 || links->all_h2d_bytes_per_s > 0) {
+        rp_measurer_skip(lines->measurer, 2);
+        return TRUE;
+    }
+    return measure_rate(lines, n, UP, UP + 1, &links->all_h2d_bytes_per_s, error) &&
+           measure_rate(lines, n, DOWN, DOWN + 1, &links->all_d2h_bytes_per_s, error);
+}
+
+/* All devices in both directions. */
+static gboolean
+measure_together(Lines *lines, RpLinks *links, double *bytes_per_s, GError **error)
+{
+    if (lines->n_devices == 1) {
+        *bytes_per_s = links->both_bytes_per_s;
+        rp_measurer_skip(lines->measurer, 1);
+        return TRUE;
+    }
+    if (!measure_rate(lines, lines->n_devices, UP, N_WAYS, bytes_per_s, error))
+        return FALSE;
+    links->all_both_bytes_per_s = *bytes_per_s;
     return TRUE;
 }
 
@@ -203,7 +239,7 @@ measure_host(Lines *lines, RpLinks *links, GError **error)
                        expected(lines, links, links->d2h_bytes_per_s);
     double together, copies;
 
-    if (!measure_rate(lines, lines->n_devices, UP, N_WAYS, &together, error) ||
+    if (!measure_together(lines, links, &together, error) ||
         !rp_measure_host_copies(lines->measurer, rp_measure_buffer_bytes(MOST_HOST_BYTES),
                                 rp_usable_processors(), &copies, error))
         return FALSE;
@@ -276,7 +312,7 @@ new_lines(guint n_devices, guint first_way, guint end_way)
                    .active = n_devices,
                    .first_way = first_way,
                    .end_way = end_way,
-                   .n_chunks = (guint)CLAMP(chunks, 1, RUN_CHUNKS),
+                   .n_chunks = (guint)CLAMP(chunks, 1, WAY_CHUNKS),
                    .ways = g_malloc0_n(n_devices, sizeof(Way[N_WAYS]))};
 }
 
@@ -292,8 +328,10 @@ rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, 
         open_lines(&lines, error) &&
         measure_rate(&lines, 1, UP, UP + 1, &links->h2d_bytes_per_s, error) &&
         measure_rate(&lines, 1, DOWN, DOWN + 1, &links->d2h_bytes_per_s, error) &&
+        measure_rate(&lines, 1, UP, N_WAYS, &links->both_bytes_per_s, error) &&
         measure_latency(&lines, &links->copy_latency_ns, error) &&
-        measure_roots(&lines, links, error) && measure_host(&lines, links, error);
+        measure_roots(&lines, links, error) && measure_all(&lines, links, error) &&
+        measure_host(&lines, links, error);
 
     close_lines(&lines);
     return measured;

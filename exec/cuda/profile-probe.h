@@ -15,7 +15,7 @@ cudaStream_t rp_cuda_probe_stream(const RpProbe *probe);
 
 /* ---- profile-links.c ---- */
 
-#define RP_CUDA_LINK_MEASURES 17
+#define RP_CUDA_LINK_MEASURES 20
 
 /* RpProbeOps.measure_links, of the GPUs 0 to profile->gpus - 1. Errors: RP_CUDA_ERROR_*,
  * G_IO_ERROR_CANCELLED, G_IO_ERROR_NO_SPACE */

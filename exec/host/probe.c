@@ -69,8 +69,8 @@ measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError *
 
     copies.piece_bytes = (gsize)CLAMP(profile->layers[block].parameter_bytes, LEAST_PIECE_BYTES,
                                       copies.buffer_bytes);
-    copies.from = rp_measure_take(copies.buffer_bytes, error);
-    copies.to = copies.from ? rp_measure_take(copies.buffer_bytes, error) : NULL;
+    copies.from = rp_measure_take(NULL, copies.buffer_bytes, error);
+    copies.to = copies.from ? rp_measure_take(NULL, copies.buffer_bytes, error) : NULL;
     if (copies.to != NULL)
         measured = measure_alone(measurer, &copies, &profile->links, error);
     free(copies.from);
@@ -96,7 +96,7 @@ probe_free(RpProbe *probe)
 static void *
 take(RpProbe *probe, gsize bytes, GError **error)
 {
-    return rp_measure_take(bytes, error);
+    return rp_measure_take(NULL, bytes, error);
 }
 
 static void

@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "exec/optim/pool.h"
 #include "exec/profile/profile.h"
 
 /* Of what was measured so many times. */
@@ -67,9 +68,10 @@ void rp_measurer_skip(RpMeasurer *measurer, guint n);
 void rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
                      gint64 *ns);
 
-/* Memory of the host at a multiple of 256 bytes, all zero and touched. Free with free().
- * Errors: G_IO_ERROR_NO_SPACE */
-void *rp_measure_take(gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Memory of the host at a multiple of 256 bytes, on huge pages where the system has them, as a
+ * run's is; all zero, and touched by the threads of @pool (or %NULL). Free with free(). Errors:
+ * G_IO_ERROR_NO_SPACE */
+void *rp_measure_take(RpPool *pool, gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* How large buffers must be for no cache to hold them: from 64 MiB to @most. */
 gsize rp_measure_buffer_bytes(gsize most);

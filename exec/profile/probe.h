@@ -32,8 +32,8 @@ typedef void (*RpProbePart)(gpointer data);
  *   what run r of part p issued, one run behind the other without a gap between them
  * @describe: device, processors, gpu_memory_bytes
  * @n_link_measures: that @measure_links makes
- * @measure_links: speeds of the links of profile->gpus devices, but for hop_ns. Of one device, the
- *   probe's
+ * @measure_links: speeds of the links of profile->gpus devices, but for hop_ns; sums of copies at
+ *   once may stay 0. Of one device, the probe's
  * @begin_copies: (nullable): the first @devices devices copy from pinned memory of the host until
  *   @end_copies; returns what that wants to know. NULL where the host's processors do the copying
  * @end_copies: (nullable): frees @copies; @bytes_per_s (out): of all together, if they succeeded

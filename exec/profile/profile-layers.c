@@ -186,7 +186,7 @@ static gboolean
 fill_constants(const Layer *layer, GError **error)
 {
     const gsize bytes = (gsize)rp_network_constant_bytes(layer->network);
-    void *constants = rp_measure_take(bytes, error);
+    void *constants = rp_measure_take(NULL, bytes, error);
     gboolean filled = FALSE;
 
     if (constants != NULL) {
@@ -296,6 +296,7 @@ measure_block(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
     to->forward_ns = typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
     to->recompute_ns = typical_ns(layer->probe, &times[1]);
+    to->recompute_spread_ns = times[1].spread_ns;
     to->recompute_last_ns = MIN(typical_ns(layer->probe, &times[2]), to->recompute_ns);
     to->backward_ns = typical_ns(layer->probe, &times[3]);
     to->backward_spread_ns = times[3].spread_ns;
@@ -317,6 +318,7 @@ measure_end(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
     to->forward_ns = typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
     to->recompute_ns = to->forward_ns;
+    to->recompute_spread_ns = to->forward_spread_ns;
     to->backward_ns = MAX(0, typical_ns(layer->probe, &times[1]) -
                                  (is_head ? typical_ns(layer->probe, &times[0]) : 0));
     to->backward_spread_ns = times[1].spread_ns;

@@ -13,8 +13,8 @@
 
 #define CACHES 4 /* how much larger than the largest cache a buffer is */
 #define LEAST_BUFFER_BYTES (64 * RP_MIB)
-#define THREAD_BYTES (256 * RP_MIB) /* no cache that a thread has to itself holds so much */
-#define MOST_OPTIMIZER_BYTES (8 * RP_GIB)
+#define THREAD_BYTES RP_GIB /* no cache holds so much */
+#define MOST_OPTIMIZER_BYTES (32 * RP_GIB)
 #define MEMORY_SHARE 8 /* of what is available */
 #define TILE 65536
 #define GRANULE_BYTES 4096
@@ -67,8 +67,8 @@ rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads, double 
 
     if (pool == NULL)
         return FALSE;
-    copies.from = rp_measure_take(bytes, error);
-    copies.to = copies.from ? rp_measure_take(bytes, error) : NULL;
+    copies.from = rp_measure_take(pool, bytes, error);
+    copies.to = copies.from ? rp_measure_take(pool, bytes, error) : NULL;
     if (copies.to != NULL)
         measured = rp_measurer_run(measurer, NULL, part, 1, &copies, &times, error);
     if (measured)
@@ -155,11 +155,11 @@ arrays_clear(Arrays *arrays)
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Arrays, arrays_clear)
 
 static gboolean
-take_arrays(Arrays *arrays, gsize n, gsize size, GError **error)
+take_arrays(Arrays *arrays, RpPool *pool, gsize n, gsize size, GError **error)
 {
-    return (arrays->gradient = rp_measure_take(n * size, error)) != NULL &&
-           (arrays->published = rp_measure_take(n * size, error)) != NULL &&
-           (arrays->copied = rp_measure_take(n * sizeof(float), error)) != NULL;
+    return (arrays->gradient = rp_measure_take(pool, n * size, error)) != NULL &&
+           (arrays->published = rp_measure_take(pool, n * size, error)) != NULL &&
+           (arrays->copied = rp_measure_take(pool, n * sizeof(float), error)) != NULL;
 }
 
 /* Steps, while the devices copy: how much both move together, and the copies of it. */
@@ -219,7 +219,9 @@ measure_update(RpMeasurer *measurer, RpProbe *probe, RpPool *pool, RpNumber numb
 }
 
 /* As many as a run has, or as keep every thread's share out of its caches: the threads of a machine
- * have more cache together than one buffer of a few hundred megabytes. */
+ * have more cache together than one buffer of a few hundred megabytes. And more: where memory lies
+ * decides how fast it is, a run's lies everywhere, and in a virtual machine nobody can tell where.
+ */
 static gsize
 optimizer_parameters(const RpNetwork *network, guint n_threads)
 {
@@ -273,7 +275,7 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
         if (pool == NULL)
             return FALSE;
     }
-    if (!take_arrays(&arrays, n, size, error))
+    if (!take_arrays(&arrays, pool, n, size, error))
         return FALSE;
     fill_gradient(rp_network_options(network)->dtype, arrays.gradient, n);
     if (!measure_update(measurer, probe, pool, number, n, &arrays, profile, times, error))

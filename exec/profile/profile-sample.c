@@ -1,6 +1,7 @@
 #include <gio/gio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "core/units.h"
@@ -10,6 +11,7 @@
 #define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
 #define BATCHES 8 /* that the time of a measurement is divided into, where runs are repeated */
 #define ALIGNMENT 256
+#define HUGE_PAGE ((gsize)2 << 20)
 
 static int
 compare(const void *a, const void *b)
@@ -187,17 +189,27 @@ rp_measurer_skip(RpMeasurer *measurer, guint n)
     measurer->measure += n;
 }
 
-void *
-rp_measure_take(gsize bytes, GError **error)
+static void
+zero(gsize first, gsize n, gpointer data)
 {
-    const gsize whole = rp_align_up(MAX(bytes, 1), ALIGNMENT);
-    void *memory = aligned_alloc(ALIGNMENT, whole);
+    memset((guint8 *)data + first, 0, n);
+}
+
+void *
+rp_measure_take(RpPool *pool, gsize bytes, GError **error)
+{
+    const gboolean huge = bytes >= 2 * HUGE_PAGE;
+    const gsize alignment = huge ? HUGE_PAGE : ALIGNMENT;
+    const gsize whole = rp_align_up(MAX(bytes, 1), alignment);
+    void *memory = aligned_alloc(alignment, whole);
 
     if (memory == NULL) {
         g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
                     "cannot take %" G_GSIZE_FORMAT " bytes of memory to measure in", bytes);
         return NULL;
     }
-    memset(memory, 0, whole);
+    if (huge)
+        (void)madvise(memory, whole, MADV_HUGEPAGE); /* a system without them works as well */
+    rp_pool_run(pool, 0, whole, HUGE_PAGE, zero, memory);
     return memory;
 }

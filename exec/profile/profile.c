@@ -36,6 +36,7 @@ copy_times(const RpLayer *from, RpLayer *to)
     to->backward_ns = from->backward_ns;
     to->weight_gradient_ns = from->weight_gradient_ns;
     to->forward_spread_ns = from->forward_spread_ns;
+    to->recompute_spread_ns = from->recompute_spread_ns;
     to->backward_spread_ns = from->backward_spread_ns;
 }
 

@@ -79,6 +79,7 @@ writes_a_file_with_times_and_the_networks_sizes(void **state)
     assert_string_equal(run.err, ""); /* no progress into a pipe */
     assert_non_null(strstr(run.out, "random weights"));
     assert_non_null(strstr(run.out, "block          3"));
+    assert_null(strstr(run.out, "both ways")); /* a thread's copies have no ways */
 
     g_autoptr(RpProfile) profile = load("p.json");
     g_autoptr(GError) error = NULL;
@@ -95,6 +96,7 @@ writes_a_file_with_times_and_the_networks_sizes(void **state)
         assert_true(profile->layers[l].forward_ns > 0);
         assert_true(profile->layers[l].backward_ns > 0);
         assert_true(profile->layers[l].recompute_ns > 0);
+        assert_true(profile->layers[l].recompute_spread_ns >= 0);
         assert_true(profile->layers[l].recompute_last_ns <= profile->layers[l].recompute_ns);
     }
     assert_int_equal(profile->layers[0].recompute_last_ns, 0); /* a block's alone */
@@ -137,6 +139,15 @@ prints_the_table_as_json(void **state)
                 1e-3);
     assert_true(rp_cli_number(root, "layers.1.recompute_last_ms") <=
                 rp_cli_number(root, "layers.1.recompute_ms"));
+    for (guint l = 0; l < 3; l++) {
+        g_autofree char *member = g_strdup_printf("layers.%u.recompute_spread_ms", l);
+        const RpLayer *layer = &profile->layers[l == 2 ? 4 : l];
+
+        assert_true(fabs(rp_cli_number(root, member) - (double)layer->recompute_spread_ns / 1e6) <
+                    1e-9);
+    }
+    assert_false(json_object_has_member(json_node_get_object(root), "both_gb_per_s"));
+    assert_false(json_object_has_member(json_node_get_object(root), "all_both_gb_per_s"));
     assert_true(fabs(rp_cli_number(root, "layers.1.forward_ms") -
                      (double)profile->layers[1].forward_ns / 1e6) < 1e-9);
     assert_true(fabs(rp_cli_number(root, "layers.2.backward_ms") -

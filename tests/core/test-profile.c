@@ -69,7 +69,9 @@ static const char full_text[] =
     "  \"date\": \"2026-04-29\",\n"
     "  \"micro_batch\": { \"sequences\": 4, \"tokens_per_sequence\": 2048 },\n"
     "  \"links\": { \"hop_ms\": 1.6, \"copy_latency_ms\": 0.012, \"h2d_gb_per_s\": 25.0, "
-    "\"d2h_gb_per_s\": 24.5, \"host_gb_per_s\": 150.0, \"root_gb_per_s\": 50.0, "
+    "\"d2h_gb_per_s\": 24.5, \"both_gb_per_s\": 43.25, \"all_h2d_gb_per_s\": 100.0, "
+    "\"all_d2h_gb_per_s\": 99.5, \"all_both_gb_per_s\": 149.0, "
+    "\"host_gb_per_s\": 150.0, \"root_gb_per_s\": 50.0, "
     "\"gpus_per_root\": 4 },\n"
     "  \"gpu_memory_bytes\": 25757220864,\n"
     "  \"optimizer\": { \"parameters_per_s\": 3.0e9 },\n"
@@ -82,7 +84,8 @@ static const char full_text[] =
     "    { \"kind\": \"block\", \"name\": \"block\", \"count\": 28,\n"
     "      \"forward_ms\": 7.429, \"backward_ms\": 15.831001, \"recompute_ms\": 7.5, "
     "\"recompute_last_ms\": 7.25, "
-    "\"weight_gradient_ms\": 7.0, \"forward_spread_ms\": 0.001, \"backward_spread_ms\": 0.000001,\n"
+    "\"weight_gradient_ms\": 7.0, \"forward_spread_ms\": 0.001, \"recompute_spread_ms\": 0.002, "
+    "\"backward_spread_ms\": 0.000001,\n"
     "      \"parameter_bytes\": 1125899906842624, \"gradient_bytes\": 2, \"input_bytes\": 3, "
     "\"output_bytes\": 4,\n"
     "      \"forward_workspace_bytes\": 5, \"backward_workspace_bytes\": 6, "
@@ -115,6 +118,10 @@ reads_every_key(void **state)
     assert_int_equal(p->links.hop_ns, 1600000);
     assert_int_equal(p->links.copy_latency_ns, 12000);
     assert_true(p->links.d2h_bytes_per_s == 24.5e9);
+    assert_true(p->links.both_bytes_per_s == 43.25e9);
+    assert_true(p->links.all_h2d_bytes_per_s == 100e9);
+    assert_true(p->links.all_d2h_bytes_per_s == 99.5e9);
+    assert_true(p->links.all_both_bytes_per_s == 149e9);
     assert_int_equal(p->links.gpus_per_root, 4);
     assert_true(p->optimizer_parameters_per_s == 3e9);
     assert_int_equal(p->n_layers, 31);
@@ -129,7 +136,10 @@ reads_every_key(void **state)
     assert_int_equal(p->layers[28].recompute_last_ns, 7250000);
     assert_int_equal(rp_layer_saving_ns(&p->layers[28]), 250000);
     assert_int_equal(p->layers[28].weight_gradient_ns, 7000000);
+    assert_int_equal(p->layers[28].forward_spread_ns, 1000);
+    assert_int_equal(p->layers[28].recompute_spread_ns, 2000);
     assert_int_equal(p->layers[28].backward_spread_ns, 1);
+    assert_int_equal(p->layers[29].recompute_spread_ns, 0);
     assert_int_equal(p->layers[28].parameter_bytes, G_GUINT64_CONSTANT(1) << 50);
     assert_int_equal(p->layers[29].recompute_ns, 8000000);
     assert_int_equal(rp_layer_saving_ns(&p->layers[29]), 0);
@@ -267,6 +277,14 @@ static const BadInput bad_inputs[] = {
     {WITH_KEY("\"links\":{\"hop\":1}"), RP_PROFILE_ERROR_FORMAT, "links: expected a known key"},
     {WITH_KEY("\"links\":{\"hop_ms\":-1}"), RP_PROFILE_ERROR_VALUE, "links.hop_ms"},
     {WITH_KEY("\"links\":{\"h2d_gb_per_s\":0}"), RP_PROFILE_ERROR_VALUE, "links.h2d_gb_per_s"},
+    {WITH_KEY("\"links\":{\"both_gb_per_s\":1e7}"), RP_PROFILE_ERROR_VALUE,
+     "links.both_gb_per_s: expected GB/s from 0.001 to 1e6"},
+    {WITH_KEY("\"links\":{\"all_h2d_gb_per_s\":0}"), RP_PROFILE_ERROR_VALUE,
+     "links.all_h2d_gb_per_s"},
+    {WITH_KEY("\"links\":{\"all_d2h_gb_per_s\":-1}"), RP_PROFILE_ERROR_VALUE,
+     "links.all_d2h_gb_per_s"},
+    {WITH_KEY("\"links\":{\"all_both_gb_per_s\":\"fast\"}"), RP_PROFILE_ERROR_VALUE,
+     "links.all_both_gb_per_s"},
     {WITH_KEY("\"links\":{\"gpus_per_root\":1.5}"), RP_PROFILE_ERROR_VALUE, "gpus_per_root"},
     {WITH_KEY("\"links\":{\"beside_optimizer_gb_per_s\":5}"), RP_PROFILE_ERROR_VALUE,
      "links.beside_optimizer_gb_per_s: expected less than host_gb_per_s, found 5"},
@@ -288,6 +306,8 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":\"1\",\"backward_ms\":2}"),
      RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms"},
     {WITH_LAYER_KEY("\"recompute_ms\":-0.001"), RP_PROFILE_ERROR_VALUE, "recompute_ms"},
+    {WITH_LAYER_KEY("\"recompute_spread_ms\":-1"), RP_PROFILE_ERROR_VALUE,
+     "layers[0].recompute_spread_ms: expected milliseconds from 0 to 1e9, found -1"},
     {WITH_LAYER_KEY("\"recompute_last_ms\":0"), RP_PROFILE_ERROR_VALUE, "more than 0 and at most"},
     {WITH_LAYER_KEY("\"recompute_ms\":2,\"recompute_last_ms\":2.000001"), RP_PROFILE_ERROR_VALUE,
      "recompute_last_ms: expected more than 0 and at most recompute_ms"},
@@ -592,6 +612,7 @@ folds_equal_neighbours_only(void **state)
     for (guint i = 0; i < 6; i++)
         rp_profile_set_tensors(f->profile, i, i < 5 ? two : other_two, 2);
     f->profile->layers[2].forward_ns = 1;
+    f->profile->layers[3].recompute_spread_ns = 1;
     assert_int_equal(f->profile->layers[5].parameter_bytes, 3);
     assert_ptr_equal(f->profile->layers[0].tensor_bytes, f->profile->layers[4].tensor_bytes);
     f->text = rp_profile_to_json(f->profile);
@@ -601,7 +622,7 @@ folds_equal_neighbours_only(void **state)
     guint n = 0;
     for (const char *p = f->text; (p = strstr(p, "\"kind\"")); p++)
         n++;
-    assert_int_equal(n, 4); /* 0-1, 2, 3-4, 5 */
+    assert_int_equal(n, 5); /* 0-1, 2, 3, 4, 5 */
     assert_int_equal(f->other->layers[5].tensor_bytes[0], 2);
 }
 

@@ -59,6 +59,35 @@ tear_down(void **state)
     return 0;
 }
 
+/* Measured values vary; what cannot be is off by more. */
+#define LEEWAY 1.25
+
+/* One way is no faster than both, both are no faster than each way by itself. */
+static void
+assert_both_ways(const char *who, double up, double down, double both)
+{
+    print_message("           %s: %.2f GB/s up, %.2f down, %.2f both ways\n", who, up / 1e9,
+                  down / 1e9, both / 1e9);
+    if (!(up > 0 && down > 0 && both * LEEWAY >= MAX(up, down) && both <= LEEWAY * (up + down)))
+        fail_msg("%s: expected both ways between the faster one and the sum", who);
+}
+
+static void
+assert_links(const RpLinks *links, guint devices)
+{
+    assert_both_ways("one GPU", links->h2d_bytes_per_s, links->d2h_bytes_per_s,
+                     links->both_bytes_per_s);
+    if (devices == 1) {
+        assert_true(links->all_h2d_bytes_per_s == 0 && links->all_d2h_bytes_per_s == 0 &&
+                    links->all_both_bytes_per_s == 0);
+        return;
+    }
+    assert_both_ways("all GPUs", links->all_h2d_bytes_per_s, links->all_d2h_bytes_per_s,
+                     links->all_both_bytes_per_s);
+    assert_true(links->all_h2d_bytes_per_s <= LEEWAY * devices * links->h2d_bytes_per_s);
+    assert_true(links->all_d2h_bytes_per_s <= LEEWAY * devices * links->d2h_bytes_per_s);
+}
+
 static void
 measures_layers_and_links(void **state)
 {
@@ -84,8 +113,15 @@ measures_layers_and_links(void **state)
         assert_true(layer->recompute_ns > 0);
         assert_true(layer->backward_ns > 0);
         assert_true(layer->recompute_last_ns <= layer->recompute_ns);
+        print_message("           %s: forward %.1f +- %.1f us, recompute %.1f +- %.1f us\n",
+                      layer->name, (double)layer->forward_ns / 1e3,
+                      (double)layer->forward_spread_ns / 1e3, (double)layer->recompute_ns / 1e3,
+                      (double)layer->recompute_spread_ns / 1e3);
+        assert_true(layer->recompute_spread_ns >= 0);
+        assert_true(layer->recompute_spread_ns < layer->recompute_ns);
         assert_true((layer->recompute_last_ns > 0) == (layer->kind == RP_LAYER_BLOCK));
     }
+    assert_links(&profile->links, options.devices);
     assert_true(profile->links.copy_latency_ns > 0);
     assert_true(profile->links.host_bytes_per_s >= profile->links.h2d_bytes_per_s);
     assert_true(profile->links.host_bytes_per_s >= profile->links.d2h_bytes_per_s);

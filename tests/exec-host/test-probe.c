@@ -23,9 +23,10 @@ typedef struct {
     guint unaligned; /* rooms */
     guint most_repeats;
     guint copying, n_begun, n_ended;
-    gint64 last_ns;  /* that a recompute as the last takes */
-    gint64 swing_ns; /* by which three runs of eight are longer */
-    guint timed;     /* runs */
+    gint64 last_ns;      /* that a recompute as the last takes */
+    gint64 swing_ns;     /* by which three runs of eight are longer */
+    gboolean alternates; /* every other run is longer, part n of it by 2 (n + 1) */
+    guint timed;         /* runs */
     RpWeights *weights;
     RpNetwork *network;
     RpProfile *profile;
@@ -49,7 +50,7 @@ take(RpProbe *probe, gsize bytes, GError **error)
     if (fails(f, error))
         return NULL;
     assert_true(f->n_taken < MAX_ROOMS);
-    void *memory = rp_measure_take(bytes, error);
+    void *memory = rp_measure_take(NULL, bytes, error);
     f->unaligned += (guintptr)memory % 256 != 0;
     f->rooms[f->n_taken] = memory;
     f->bytes[f->n_taken++] = bytes;
@@ -112,6 +113,8 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
         ns[i] = n_parts == 4 ? block[i % 4] : ends[i % 2];
         if ((f->timed + i / n_parts) % 8 >= 5)
             ns[i] += f->swing_ns;
+        if (f->alternates && (f->timed + i / n_parts) % 2 == 1)
+            ns[i] += 2 * (i % n_parts + 1);
     }
     f->timed += repeats;
     return TRUE;
@@ -252,6 +255,25 @@ takes_the_times_that_the_device_tells(void **state)
     assert_int_equal(layers[4].recompute_last_ns, 0);
 }
 
+static void
+tells_how_far_each_kind_of_time_spreads(void **state)
+{
+    Fixture *f = *state;
+
+    f->alternates = TRUE;
+    measure(f);
+    rp_assert_no_error(f->error);
+    const RpLayer *layers = f->profile->layers;
+    for (guint l = 0; l < 5; l++) {
+        const gboolean block = layers[l].kind == RP_LAYER_BLOCK;
+
+        assert_int_equal(layers[l].forward_spread_ns, 1);
+        assert_int_equal(layers[l].recompute_spread_ns,
+                         block ? 2 : 1); /* an end's: its forward's */
+        assert_int_equal(layers[l].backward_spread_ns, block ? 4 : 2);
+    }
+}
+
 /* A card at its power limit: some runs are longer, and a training run sees all of them. */
 static void
 takes_means_where_clocks_swing(void **state)
@@ -365,6 +387,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(tells_how_far_each_kind_of_time_spreads, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_means_where_clocks_swing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_links_and_memory_of_the_device, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_what_copies_reach_beside_the_optimizer, set_up,

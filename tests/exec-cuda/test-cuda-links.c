@@ -1,0 +1,448 @@
+/* How links of GPUs are measured: exec/cuda/profile-links.c over made-up machines, whose copies
+ * take what their links, roots and host memory allow, by arithmetic. */
+#include "tests/rp-test.h"
+
+#include <math.h>
+#include <sys/mman.h>
+
+#include "core/units.h"
+#include "exec/cuda/device-private.h"
+#include "exec/cuda/host-arena.h"
+#include "exec/cuda/profile-probe.h"
+#include "exec/optim/available-memory.h"
+
+#define MOST_DEVICES 128
+#define MOST_RUNS 64
+#define UP_GB 50.0 /* of one device alone, GB/s */
+#define DOWN_GB 40.0
+#define BOTH_GB 72.0
+#define COPIES_GB 1.0 /* that processors copy */
+#define SMALL_NS 3000 /* a copy's */
+
+enum { UP, DOWN, N_WAYS };
+
+struct CUstream_st {
+    guint device;
+};
+
+/* What copied in one run: so many devices, in these ways (bits). */
+typedef struct {
+    guint devices;
+    guint ways;
+} Run;
+
+static struct {
+    /* the machine */
+    guint per_root; /* 0: no roots */
+    double root_gb; /* of a direction */
+    double host_gb; /* 0: no limit */
+    /* what is asked of it */
+    guint device; /* current */
+    double bytes[MOST_DEVICES][N_WAYS];
+    guint n_copies; /* of all sizes */
+    Run runs[MOST_RUNS];
+    guint n_runs, n_skipped;
+    guint fail_at, n_calls; /* copies; 0: none fails */
+    gint n_left;            /* streams and memory */
+} machine;
+
+G_DEFINE_QUARK(rp - cuda - error - quark, rp_cuda_error)
+
+/* ---- CUDA ---- */
+
+cudaError_t
+rp_cuda_use_device(int device)
+{
+    machine.device = (guint)device;
+    return cudaSuccess;
+}
+
+gboolean
+rp_cuda_check(guint device, cudaError_t status, const char *what, GError **error)
+{
+    if (status == cudaSuccess)
+        return TRUE;
+    g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_DEVICE, "device %u: %s", device, what);
+    return FALSE;
+}
+
+cudaError_t
+cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    *stream = g_new(struct CUstream_st, 1);
+    (*stream)->device = machine.device;
+    machine.n_left++;
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaStreamSynchronize(cudaStream_t stream)
+{
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaStreamDestroy(cudaStream_t stream)
+{
+    g_free(stream);
+    machine.n_left--;
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaMalloc(void **memory, size_t bytes)
+{
+    *memory = g_malloc(1);
+    machine.n_left++;
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaFree(void *memory)
+{
+    machine.n_left -= memory != NULL;
+    g_free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t
+cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                cudaStream_t stream)
+{
+    if (++machine.n_calls == machine.fail_at)
+        return cudaErrorUnknown;
+    machine.bytes[stream->device][kind == cudaMemcpyHostToDevice ? UP : DOWN] += (double)bytes;
+    machine.n_copies++;
+    return cudaSuccess;
+}
+
+cudaStream_t
+rp_cuda_probe_stream(const RpProbe *probe)
+{
+    static struct CUstream_st stream;
+
+    return &stream;
+}
+
+/* ---- memory of the host, which nobody touches ---- */
+
+struct _RpCudaHostArena {
+    void *memory;
+    gsize bytes;
+};
+
+RpCudaHostArena *
+rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, int device,
+                       GError **error)
+{
+    RpCudaHostArena *arena = g_new(RpCudaHostArena, 1);
+
+    arena->bytes = bytes;
+    arena->memory =
+        mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_ptr_not_equal(arena->memory, MAP_FAILED);
+    machine.n_left++;
+    return arena;
+}
+
+void
+rp_cuda_host_arena_free(RpCudaHostArena *arena)
+{
+    if (arena == NULL)
+        return;
+    munmap(arena->memory, arena->bytes);
+    g_free(arena);
+    machine.n_left--;
+}
+
+guint8 *
+rp_cuda_host_arena_memory(const RpCudaHostArena *arena)
+{
+    return arena->memory;
+}
+
+gboolean
+rp_cuda_host_arena_finish(RpCudaHostArena *arena, GError **error)
+{
+    return TRUE;
+}
+
+guint64
+rp_available_memory(void)
+{
+    return 16 * RP_GIB;
+}
+
+/* ---- time ---- */
+
+/* Each link, each root in each direction and host memory do what they can. */
+static double
+copy_seconds(void)
+{
+    double roots[MOST_DEVICES][N_WAYS] = {{0}};
+    double sum = 0, seconds = 0;
+
+    for (guint d = 0; d < MOST_DEVICES; d++) {
+        const double up = machine.bytes[d][UP], down = machine.bytes[d][DOWN];
+        const guint root = machine.per_root > 0 ? d / machine.per_root : 0;
+
+        seconds = MAX(seconds, up / (UP_GB * 1e9));
+        seconds = MAX(seconds, down / (DOWN_GB * 1e9));
+        seconds = MAX(seconds, (up + down) / (BOTH_GB * 1e9));
+        roots[root][UP] += up;
+        roots[root][DOWN] += down;
+        sum += up + down;
+    }
+    for (guint r = 0; r < MOST_DEVICES && machine.per_root > 0; r++)
+        seconds = MAX(seconds, MAX(roots[r][UP], roots[r][DOWN]) / (machine.root_gb * 1e9));
+    return machine.host_gb > 0 ? MAX(seconds, sum / (machine.host_gb * 1e9)) : seconds;
+}
+
+static void
+note_run(void)
+{
+    Run run = {0};
+
+    for (guint d = 0; d < MOST_DEVICES; d++) {
+        run.devices += machine.bytes[d][UP] + machine.bytes[d][DOWN] > 0;
+        run.ways |= (machine.bytes[d][UP] > 0) << UP | (machine.bytes[d][DOWN] > 0) << DOWN;
+    }
+    assert_true(machine.n_runs < MOST_RUNS);
+    machine.runs[machine.n_runs++] = run;
+}
+
+gboolean
+rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, guint n_parts,
+                gpointer data, RpTimes *times, GError **error)
+{
+    for (guint p = 0; p < n_parts; p++) {
+        memset(machine.bytes, 0, sizeof machine.bytes);
+        machine.n_copies = 0;
+        parts[p](data);
+        times[p] = (RpTimes){.n = 1};
+        times[p].median_ns =
+            probe != NULL ? machine.n_copies * SMALL_NS : llround(copy_seconds() * 1e9);
+    }
+    if (probe != NULL)
+        memset(machine.bytes, 0, sizeof machine.bytes); /* how long a copy takes is no rate */
+    note_run();
+    return TRUE;
+}
+
+void
+rp_measurer_skip(RpMeasurer *measurer, guint n)
+{
+    machine.n_skipped += n;
+}
+
+double
+rp_times_rate(const RpTimes *times, double amount)
+{
+    return amount / (double)times->median_ns * 1e9;
+}
+
+gsize
+rp_measure_buffer_bytes(gsize most)
+{
+    return most;
+}
+
+guint
+rp_usable_processors(void)
+{
+    return 2;
+}
+
+gboolean
+rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads, double *bytes_per_s,
+                       GError **error)
+{
+    memset(machine.bytes, 0, sizeof machine.bytes);
+    note_run();
+    *bytes_per_s = COPIES_GB * 1e9;
+    return TRUE;
+}
+
+/* ---- tests ---- */
+
+typedef struct {
+    RpProfile profile;
+    GError *error;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    memset(&machine, 0, sizeof machine);
+    *state = g_new0(Fixture, 1);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    g_clear_error(&f->error);
+    g_free(f);
+    return 0;
+}
+
+/* Any pointer does: the probe's stream is all that is asked of it. */
+static gboolean
+measure(Fixture *f, guint gpus)
+{
+    RpProbe probe = {NULL};
+    RpMeasurer measurer = {.n_measures = RP_CUDA_LINK_MEASURES};
+
+    machine.n_runs = machine.n_skipped = machine.n_calls = 0;
+    f->profile = (RpProfile){.gpus = gpus};
+    return rp_cuda_measure_links(&probe, &measurer, &f->profile, &f->error);
+}
+
+static void
+assert_gb(double bytes_per_s, double gb)
+{
+    if (fabs(bytes_per_s / 1e9 - gb) > 1e-6 * gb)
+        fail_msg("%.9g GB/s, expected %.9g", bytes_per_s / 1e9, gb);
+}
+
+static guint
+n_runs_of(guint devices, guint ways)
+{
+    guint n = 0;
+
+    for (guint r = 0; r < machine.n_runs; r++)
+        n += machine.runs[r].devices == devices && machine.runs[r].ways == ways;
+    return n;
+}
+
+#define WAY_UP (1 << UP)
+#define WAY_DOWN (1 << DOWN)
+
+static void
+one_gpu_is_measured_one_way_and_both_ways(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(measure(f, 1));
+    const RpLinks *links = &f->profile.links;
+    assert_gb(links->h2d_bytes_per_s, UP_GB);
+    assert_gb(links->d2h_bytes_per_s, DOWN_GB);
+    assert_gb(links->both_bytes_per_s, BOTH_GB);
+    assert_int_equal(links->copy_latency_ns, SMALL_NS);
+    /* there is no other */
+    assert_true(links->all_h2d_bytes_per_s == 0);
+    assert_true(links->all_d2h_bytes_per_s == 0);
+    assert_true(links->all_both_bytes_per_s == 0);
+    assert_int_equal(links->gpus_per_root, 0);
+    /* less than 90 % of both ways: host memory is taken for the limit */
+    assert_gb(links->host_bytes_per_s, BOTH_GB);
+    assert_int_equal(machine.n_runs, 5);
+}
+
+static void
+all_gpus_are_measured_together_although_they_share_nothing(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(measure(f, 6));
+    const RpLinks *links = &f->profile.links;
+    assert_gb(links->both_bytes_per_s, BOTH_GB);
+    assert_gb(links->all_h2d_bytes_per_s, 6 * UP_GB);
+    assert_gb(links->all_d2h_bytes_per_s, 6 * DOWN_GB);
+    assert_gb(links->all_both_bytes_per_s, 6 * BOTH_GB);
+    assert_int_equal(links->gpus_per_root, 0);
+}
+
+/* Pairs are slower than two: no larger group is tried, but all are. */
+static void
+all_gpus_are_measured_together_although_fewer_share_a_root(void **state)
+{
+    Fixture *f = *state;
+
+    machine.per_root = 2;
+    machine.root_gb = 60;
+    assert_true(measure(f, 8));
+    const RpLinks *links = &f->profile.links;
+    assert_int_equal(links->gpus_per_root, 2);
+    assert_gb(links->root_bytes_per_s, 60);
+    assert_gb(links->all_h2d_bytes_per_s, 4 * 60);
+    assert_gb(links->all_d2h_bytes_per_s, 4 * 60);
+    assert_gb(links->all_both_bytes_per_s, 4 * 120);
+    assert_int_equal(n_runs_of(4, WAY_UP), 0);
+    assert_int_equal(n_runs_of(8, WAY_UP), 1);
+    assert_int_equal(n_runs_of(8, WAY_DOWN), 1);
+}
+
+static void
+what_host_memory_leaves_all_gpus_is_told(void **state)
+{
+    Fixture *f = *state;
+
+    machine.host_gb = 170;
+    assert_true(measure(f, 4));
+    const RpLinks *links = &f->profile.links;
+    assert_gb(links->all_h2d_bytes_per_s, 170);
+    assert_gb(links->all_d2h_bytes_per_s, 160);
+    assert_gb(links->all_both_bytes_per_s, 170);
+    assert_gb(links->host_bytes_per_s, 170);
+}
+
+/* Nothing is measured twice, and what is not needed is told: progress comes to its end. */
+static void
+measures_are_as_many_as_were_announced(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint gpus = 1; gpus <= MOST_DEVICES; gpus++)
+        for (guint shared = 0; shared < 3; shared++) {
+            machine.per_root = shared == 1 ? 2 : shared == 2 ? gpus : 0;
+            machine.root_gb = 60;
+            assert_true(measure(f, gpus));
+            assert_int_equal(machine.n_runs + machine.n_skipped, RP_CUDA_LINK_MEASURES);
+            for (guint r = 0; r < machine.n_runs; r++)
+                if (machine.runs[r].devices > 0)
+                    assert_int_equal(n_runs_of(machine.runs[r].devices, machine.runs[r].ways), 1);
+            assert_int_equal(n_runs_of(1, WAY_UP | WAY_DOWN), 1);
+            assert_int_equal(n_runs_of(gpus, WAY_UP | WAY_DOWN), 1);
+            assert_int_equal(n_runs_of(gpus, WAY_UP), 1);
+            assert_int_equal(machine.n_left, 0);
+        }
+}
+
+static void
+a_copy_that_fails_ends_the_measurement(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(measure(f, 3));
+    const guint n = machine.n_calls;
+    for (guint at = 1; at <= n; at++) {
+        machine.fail_at = at;
+        assert_false(measure(f, 3));
+        rp_assert_error_message_contains(f->error, "copying pinned memory");
+        g_clear_error(&f->error);
+        assert_int_equal(machine.n_left, 0);
+    }
+    assert_true(n > 100);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(one_gpu_is_measured_one_way_and_both_ways, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(all_gpus_are_measured_together_although_they_share_nothing,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(all_gpus_are_measured_together_although_fewer_share_a_root,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_host_memory_leaves_all_gpus_is_told, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(measures_are_as_many_as_were_announced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_copy_that_fails_ends_the_measurement, set_up, tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
