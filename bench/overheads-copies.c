@@ -352,7 +352,7 @@ static const char *const pin_names[N_PINS] = {
 };
 
 static gboolean
-pin_ours(guint64 bytes, gint64 *ns, RpCudaHostMemory *report, GError **error)
+pin_ours(guint64 bytes, gint64 *ns, RpPinnedMemory *report, GError **error)
 {
     const gint64 start_ns = rp_overheads_clock_ns();
     RpCudaHostArena *arena = rp_cuda_host_arena_new(bytes, NULL, 0, 0, error);
@@ -398,7 +398,7 @@ pin_by_register(guint64 bytes, gint64 *ns, GError **error)
 }
 
 static gboolean
-pin(Pin how, guint64 bytes, gint64 *ns, RpCudaHostMemory *report, GError **error)
+pin(Pin how, guint64 bytes, gint64 *ns, RpPinnedMemory *report, GError **error)
 {
     return how == PIN_OURS         ? pin_ours(bytes, ns, report, error)
            : how == PIN_HOST_ALLOC ? pin_by_cuda(bytes, ns, error)
@@ -412,7 +412,7 @@ measure_pin(const RpOverheads *overheads, Pin how, GError **error)
     const gint64 begin_ns = rp_overheads_clock_ns();
     g_autoptr(GArray) seconds = rp_overheads_values();
     g_autofree char *note = NULL;
-    RpCudaHostMemory report = {.threads = 1};
+    RpPinnedMemory report = {.threads = 1};
 
     for (guint i = 0;
          i < PINNED_RUNS && (i == 0 || rp_overheads_clock_ns() - begin_ns < PINNED_BUDGET_NS);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/picture.h"
 #include "cli/train.h"
 
 /* What a shell reports for a program that a signal ended. */
@@ -17,6 +18,7 @@ typedef struct {
     char *resume; /* "" = the last checkpoint */
     char *save_gradients;
     char *trace;
+    char *picture;
     gboolean dry_run;
     gboolean json;
 } TrainArgs;
@@ -39,16 +41,19 @@ check_files(const RpRunFile *run_file, const RpTrainHow *how, GError **error)
     return (how->trace == NULL || rp_cli_check_writable(how->trace, error)) &&
            (how->save_gradients == NULL || rp_cli_check_writable(how->save_gradients, error)) &&
            rp_train_check_no_input("--trace", how->trace, run_file, how, error) &&
-           rp_train_check_no_input("--save-gradients", how->save_gradients, run_file, how, error);
+           rp_train_check_no_input("--save-gradients", how->save_gradients, run_file, how, error) &&
+           (how->picture == NULL || rp_cli_picture_check("picture", how->picture, error)) &&
+           rp_train_check_no_input("--picture", how->picture, run_file, how, error);
 }
 
-/* The plan is all: printed, and its predicted trace written. */
+/* The plan is all: printed, and its predicted trace written and drawn. */
 static gboolean
 end_dry(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, GError **error)
 {
     if (args->json)
         rp_train_print_json(job, NULL);
-    return how->trace == NULL || rp_cli_write_trace(how->trace, job->trace, error);
+    return (how->trace == NULL || rp_cli_write_trace(how->trace, job->trace, error)) &&
+           (how->picture == NULL || rp_train_plot_timeline(job, job->trace, how->picture, error));
 }
 
 static gboolean
@@ -128,7 +133,9 @@ run(const TrainArgs *args, const char *path, int *code, GError **error)
         .resume = args->resume != NULL,
         .checkpoint = args->resume != NULL && *args->resume != '\0' ? g_strdup(args->resume) : NULL,
         .trace = args->trace != NULL ? args->trace : run_file->trace,
+        .picture = args->picture,
         .save_gradients = args->save_gradients,
+        .json = args->json,
         .lock = -1,
     };
 
@@ -146,6 +153,7 @@ args_clear(TrainArgs *args)
     g_free(args->resume);
     g_free(args->save_gradients);
     g_free(args->trace);
+    g_free(args->picture);
 }
 
 int
@@ -165,6 +173,8 @@ rp_cmd_train(int argc, char **argv)
         {"trace", 0, 0, G_OPTION_ARG_FILENAME, &args.trace,
          "write the measured trace for ui.perfetto.dev (--dry-run: the predicted one)",
          "FILE.json"},
+        {"picture", 0, 0, G_OPTION_ARG_FILENAME, &args.picture,
+         "draw the measured timeline: .png, .svg or .pdf (--dry-run: the predicted one)", "FILE"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON, at the end", NULL},
         {0},
     };

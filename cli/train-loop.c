@@ -77,7 +77,7 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
         .update = update_options(job),
         .device_memory_bytes = job->device_memory_bytes,
         .host_memory_bytes = run->host_memory_bytes,
-        .keep_trace = how->trace != NULL,
+        .keep_trace = how->trace != NULL || how->picture != NULL,
         .done = metrics != NULL ? rp_train_metrics_add : NULL,
         .user_data = metrics,
     };
@@ -308,19 +308,29 @@ start(Loop *loop, GError **error)
            rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
 }
 
-/* What is written of a run at its end, however it ended. */
+/* What is written of a run at its end, however it ended; drawn is only one that came to its end. */
 static gboolean
-write_rest(Loop *loop, GError **error)
+write_rest(Loop *loop, gboolean trained, GError **error)
 {
     const GError *unwritten = rp_train_metrics_error(loop->metrics);
+    const RpTrainHow *how = loop->how;
 
     if (unwritten != NULL)
         fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
-    if (loop->how->trace == NULL)
+    if (how->trace == NULL && how->picture == NULL)
         return TRUE;
     g_autoptr(RpTrace) trace = rp_trainer_steal_trace(loop->trainer);
 
-    return trace == NULL || rp_cli_write_trace(loop->how->trace, trace, error);
+    if (trace == NULL)
+        return TRUE;
+    if (how->trace != NULL && !rp_cli_write_trace(how->trace, trace, error))
+        return FALSE;
+    if (how->picture == NULL || !trained)
+        return TRUE;
+    if (loop->outcome->last_step > loop->outcome->first_step)
+        return rp_train_plot_timeline(loop->job, trace, how->picture, error);
+    fprintf(stderr, "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
+    return TRUE;
 }
 
 static void
@@ -392,6 +402,9 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
 
     if (!start(&loop, error))
         return FALSE;
+    outcome->pinned = rp_trainer_pinned(loop.trainer);
+    if (!how->json)
+        rp_train_print_pinned(&outcome->pinned);
     rp_train_catch_stop();
     trained = run_steps(&loop, error);
     rp_train_release_stop();
@@ -400,9 +413,9 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         draw(&loop);
     if (trained) {
         tell_outcome(&loop);
-        return write_rest(&loop, error);
+        return write_rest(&loop, TRUE, error);
     }
-    if (!write_rest(&loop, &unwritten))
+    if (!write_rest(&loop, FALSE, &unwritten))
         fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
     add_checkpoint(error, outcome->checkpoint);
     return FALSE;

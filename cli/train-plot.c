@@ -1,4 +1,4 @@
-/* roundpipe train: the loss curve. */
+/* roundpipe train: the loss curve, and the timeline. */
 #include "cli/train.h"
 
 #include <math.h>
@@ -63,4 +63,13 @@ rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
     figure = rp_loss_figure("training_loss", title, subtitle,
                             (const RpLossPoint *)(const void *)points->data, points->len, error);
     return figure != NULL && rp_cli_picture_write(figure, path, error);
+}
+
+gboolean
+rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *path,
+                       GError **error)
+{
+    g_autoptr(RpFigure) figure = rp_cli_timeline(&job->request, job->profile, trace);
+
+    return rp_cli_picture_write(figure, path, error);
 }

@@ -128,6 +128,26 @@ rp_train_print_plan(const RpTrainJob *job)
     (void)fflush(stdout);
 }
 
+static double
+seconds_per_100_gib(const RpPinnedMemory *pinned)
+{
+    return pinned->seconds * 100 * (double)RP_GIB / (double)pinned->pinned_bytes;
+}
+
+void
+rp_train_print_pinned(const RpPinnedMemory *pinned)
+{
+    g_autofree char *bytes = rp_cli_format_bytes(pinned->pinned_bytes);
+
+    if (pinned->pinned_bytes == 0)
+        return;
+    printf("  %-16s %s in %.1f s, ", "pinned memory", bytes, pinned->seconds);
+    if (pinned->pinned_bytes >= RP_GIB) /* of less it says nothing */
+        printf("%.1f s per 100 GiB, ", seconds_per_100_gib(pinned));
+    printf("%u thread%s\n", pinned->threads, pinned->threads == 1 ? "" : "s");
+    (void)fflush(stdout);
+}
+
 static void
 add_row(RpCliTable *table, const char *label, int digits, double predicted, double measured,
         const char *difference)
@@ -277,6 +297,19 @@ json_path(JsonBuilder *json, const char *key, const char *path)
 }
 
 static void
+json_pinned(JsonBuilder *json, const RpPinnedMemory *pinned)
+{
+    if (pinned->pinned_bytes == 0)
+        return;
+    rp_json_object(json, "pinned");
+    rp_json_int(json, "bytes", (gint64)pinned->pinned_bytes);
+    rp_json_double(json, "seconds", pinned->seconds, 6);
+    rp_json_double(json, "seconds_per_100_gib", seconds_per_100_gib(pinned), 3);
+    rp_json_int(json, "threads", pinned->threads);
+    json_builder_end_object(json);
+}
+
+static void
 json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
     const RpTrainMeans *means = &outcome->means;
@@ -292,6 +325,7 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
         rp_json_double(json, "tokens_per_step", means->tokens, 3);
     }
     json_memory(json, job, outcome);
+    json_pinned(json, &outcome->pinned);
     json_builder_end_object(json);
     json_path(json, "checkpoint", outcome->checkpoint);
     json_path(json, "loss_picture", outcome->loss_picture);

@@ -108,7 +108,9 @@ typedef struct {
     gboolean resume;
     char *checkpoint;           /* to go on from; found if it is not given */
     const char *trace;          /* measured, or %NULL */
+    const char *picture;        /* of the trace, or %NULL */
     const char *save_gradients; /* %NULL: train */
+    gboolean json;              /* standard output has nothing else */
     int lock;                   /* of the output directory, to be closed; -1 = not locked yet */
 } RpTrainHow;
 
@@ -163,10 +165,11 @@ typedef struct {
     RpStepReport last;   /* valid if last_step > first_step */
     RpTrainMeans means;  /* measured */
     GArray *arena_bytes; /* (element-type guint64): of each device, then the host: as opened */
-    char *checkpoint;    /* the last that was saved, or %NULL */
-    char *loss_picture;  /* %NULL: none was drawn */
-    gboolean unsaved;    /* the last attempt failed */
-    int signal;          /* that ended it, or 0 */
+    RpPinnedMemory pinned;
+    char *checkpoint;   /* the last that was saved, or %NULL */
+    char *loss_picture; /* %NULL: none was drawn */
+    gboolean unsaved;   /* the last attempt failed */
+    int signal;         /* that ended it, or 0 */
 } RpTrainOutcome;
 
 void rp_train_outcome_clear(RpTrainOutcome *outcome);
@@ -183,6 +186,11 @@ gboolean rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how,
 
 /* ---- train-plot.c ---- */
 
+/* Draws the timeline of @trace, measured or predicted. Errors: RP_PLOT_ERROR_*, G_IO_ERROR,
+ * G_FILE_ERROR */
+gboolean rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *path,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /**
  * rp_train_plot_loss:
  * @metrics: `metrics.jsonl`: steps that were resumed from are in it
@@ -197,6 +205,8 @@ gboolean rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const ch
 
 /* The plan, before step 1. */
 void rp_train_print_plan(const RpTrainJob *job);
+/* What pinning the host's memory took, if any was pinned. */
+void rp_train_print_pinned(const RpPinnedMemory *pinned);
 /* Predicted against measured, after the last. */
 void rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome);
 /* Both as JSON. @outcome: (nullable): of a dry run */

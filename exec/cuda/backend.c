@@ -337,6 +337,12 @@ cuda_backend_free(RpBackend *backend)
     g_free(cuda);
 }
 
+static RpPinnedMemory
+pinned(const RpBackend *backend)
+{
+    return rp_cuda_host_arena_report(((const RpCuda *)backend)->host);
+}
+
 const RpDeviceOps *
 rp_cuda_devices(void)
 {
@@ -346,6 +352,7 @@ rp_cuda_devices(void)
         .backend_new = cuda_backend_new,
         .open = open_arenas,
         .backend_free = cuda_backend_free,
+        .pinned = pinned,
         .probe_new = rp_cuda_probe_new, /* exec/cuda/profile-probe.c */
     };
 
@@ -361,16 +368,11 @@ rp_cuda_shared_devices(void)
         .backend_new = shared_backend_new,
         .open = open_arenas,
         .backend_free = cuda_backend_free,
+        .pinned = pinned,
         .probe_new = rp_cuda_probe_new, /* exec/cuda/profile-probe.c */
     };
 
     return &ops;
-}
-
-RpCudaHostMemory
-rp_cuda_backend_host_memory(const RpBackend *backend)
-{
-    return rp_cuda_host_arena_report(((const RpCuda *)backend)->host);
 }
 
 gint64

@@ -21,19 +21,6 @@ const RpDeviceOps *rp_cuda_devices(void);
 /* The same for tests on few GPUs: device g of a plan is GPU g modulo the number of GPUs. */
 const RpDeviceOps *rp_cuda_shared_devices(void);
 
-/* How the host arena was made ready. */
-typedef struct {
-    guint64 arena_bytes;
-    guint64 pinned_bytes;
-    guint threads;
-    double seconds;       /* from the start until all was pinned; other work goes on meanwhile */
-    double touch_seconds; /* of threads, summed */
-    double pin_seconds;   /* of threads, summed */
-} RpCudaHostMemory;
-
-/* Valid once the engine has been made; zeros before. */
-RpCudaHostMemory rp_cuda_backend_host_memory(const RpBackend *backend);
-
 /* By how much times of events may be off, beside the half microsecond that CUDA resolves and 2^-24
  * of the time that an event was under way (exec/cuda/clock.h). */
 gint64 rp_cuda_backend_clock_error_ns(const RpBackend *backend);

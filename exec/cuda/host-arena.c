@@ -39,7 +39,7 @@ struct _RpCudaHostArena {
     guint n_threads; /* that are to be joined */
     pthread_mutex_t lock;
     GError *error; /* the first; under the lock */
-    RpCudaHostMemory report;
+    RpPinnedMemory report;
     gint64 start_ns;
 };
 
@@ -106,7 +106,6 @@ touch(const RpCudaHostArena *arena, const RpCudaSpan *piece)
         __atomic_fetch_or(memory + i, 0, __ATOMIC_RELAXED);
 }
 
-/* The system's lock limit does not bind CUDA's driver everywhere, so it is told, not tested. */
 static void
 fail_pin(RpCudaHostArena *arena, const RpCudaSpan *piece, cudaError_t status)
 {
@@ -167,6 +166,43 @@ pin_main(void *data)
             break;
     thread->end_ns = clock_ns();
     return NULL;
+}
+
+static guint64
+bytes_to_pin(const RpCudaHostArena *arena)
+{
+    guint64 bytes = 0;
+
+    for (guint i = 0; i < arena->pieces->len; i++)
+        bytes += g_array_index(arena->pieces, RpCudaSpan, i).bytes;
+    return bytes;
+}
+
+/* The system's lock limit does not bind CUDA's driver everywhere. Whether it does, a page more than
+ * it allows shows, as far as the first piece goes, before minutes go into touching all. */
+static gboolean
+try_lock_limit(RpCudaHostArena *arena, GError **error)
+{
+    struct rlimit limit;
+    RpCudaSpan trial;
+    cudaError_t status;
+
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= bytes_to_pin(arena))
+        return TRUE;
+    trial = g_array_index(arena->pieces, RpCudaSpan, 0);
+    trial.bytes = MIN(trial.bytes, (limit.rlim_cur / arena->page + 1) * arena->page);
+    (void)rp_cuda_use_device(arena->device);
+    touch(arena, &trial);
+    status = cudaHostRegister(arena->memory + trial.offset, trial.bytes, cudaHostRegisterPortable);
+    if (status == cudaSuccess)
+        status = cudaHostUnregister(arena->memory + trial.offset);
+    if (status == cudaSuccess)
+        return TRUE;
+    (void)cudaGetLastError(); /* not for this thread's next call to find */
+    fail_pin(arena, &trial, status);
+    g_propagate_error(error, g_steal_pointer(&arena->error));
+    return FALSE;
 }
 
 static void
@@ -256,6 +292,10 @@ rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, in
     arena->pieces = rp_cuda_pin_pieces(bytes, loose, n_loose, page, RP_CUDA_PIECE_BYTES);
     arena->pinned = g_new0(_Atomic guint, MAX(1, arena->pieces->len));
     pthread_mutex_init(&arena->lock, NULL);
+    if (!try_lock_limit(arena, error)) {
+        rp_cuda_host_arena_free(arena);
+        return NULL;
+    }
     start_threads(arena);
     return arena;
 }
@@ -313,8 +353,8 @@ rp_cuda_host_arena_run(const RpCudaHostArena *arena, const void *address)
     return piece->offset + piece->bytes - offset;
 }
 
-RpCudaHostMemory
+RpPinnedMemory
 rp_cuda_host_arena_report(const RpCudaHostArena *arena)
 {
-    return arena == NULL ? (RpCudaHostMemory){.threads = 0} : arena->report;
+    return arena == NULL ? (RpPinnedMemory){.threads = 0} : arena->report;
 }

@@ -37,7 +37,9 @@ GArray *rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose
 
 typedef struct _RpCudaHostArena RpCudaHostArena;
 
-/* Maps and begins. @device: any. Errors: RP_CUDA_ERROR_MEMORY */
+/* Maps and begins. @device: any; becomes the calling thread's where the lock limit (ulimit -l) is
+ * below what is to be pinned: more than it allows is then pinned first, for a moment.
+ * Errors: RP_CUDA_ERROR_MEMORY */
 RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose,
                                         int device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Waits for the threads, unpins and unmaps. */
@@ -54,4 +56,4 @@ gboolean rp_cuda_host_arena_finish(RpCudaHostArena *arena,
 guint64 rp_cuda_host_arena_run(const RpCudaHostArena *arena, const void *address);
 
 /* Zeros until finished. */
-RpCudaHostMemory rp_cuda_host_arena_report(const RpCudaHostArena *arena);
+RpPinnedMemory rp_cuda_host_arena_report(const RpCudaHostArena *arena);

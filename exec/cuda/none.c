@@ -14,12 +14,6 @@ rp_cuda_shared_devices(void)
     return NULL;
 }
 
-RpCudaHostMemory
-rp_cuda_backend_host_memory(const RpBackend *backend)
-{
-    return (RpCudaHostMemory){.arena_bytes = 0};
-}
-
 gint64
 rp_cuda_backend_clock_error_ns(const RpBackend *backend)
 {

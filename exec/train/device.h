@@ -13,11 +13,23 @@ typedef struct {
     guint64 memory_bytes; /* limit of a device's arena; 0 = what it has */
 } RpDeviceOptions;
 
+/* How host memory was made ready for copies of devices; all zero: it was not, or not yet. */
+typedef struct {
+    guint64 arena_bytes;
+    guint64 pinned_bytes;
+    guint threads;
+    double seconds;       /* from the start until all was pinned; other work goes on meanwhile */
+    double touch_seconds; /* of threads, summed */
+    double pin_seconds;   /* of threads, summed */
+} RpPinnedMemory;
+
 /**
  * RpDeviceOps:
  * @host_memory: devices live in host memory: their arenas count there
  * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now
  * @open: allocates all arenas and attaches the home; once, before the engine is made
+ * @pinned: (nullable): of the host's arena; known once the engine has been made. NULL where nothing
+ *   is pinned
  * @probe_new: to measure a profile with (rp_measure_profile()), on @device; rp_probe_free()
  *
  * Errors: the backend's own
@@ -30,6 +42,7 @@ typedef struct {
                               RpFeed *feed, const RpDeviceOptions *options, GError **error);
     gboolean (*open)(RpBackend *backend, const guint64 *bytes, guint n, GError **error);
     void (*backend_free)(RpBackend *backend);
+    RpPinnedMemory (*pinned)(const RpBackend *backend);
     RpProbe *(*probe_new)(guint device, GError **error);
 } RpDeviceOps;
 

@@ -294,3 +294,12 @@ rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena)
 {
     return trainer->arena_bytes[arena];
 }
+
+RpPinnedMemory
+rp_trainer_pinned(const RpTrainer *trainer)
+{
+    const RpDeviceOps *devices = trainer->devices;
+
+    return devices->pinned != NULL ? devices->pinned(trainer->backend)
+                                   : (RpPinnedMemory){.threads = 0};
+}

@@ -133,3 +133,5 @@ RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);
 RpEngineCost rp_trainer_cost(const RpTrainer *trainer);
 /* What was taken, bytes: device @arena, or gpus for the host. */
 guint64 rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena);
+/* What the backend pinned of the host's; zeros if nothing. */
+RpPinnedMemory rp_trainer_pinned(const RpTrainer *trainer);

@@ -12,6 +12,8 @@
  */
 #include "tests/cli/train-files.h"
 
+#include <math.h>
+
 #define CONFIG                                                                                     \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":4,"        \
     "\"num_attention_heads\":4,\"intermediate_size\":48,\"vocab_size\":64}"
@@ -35,6 +37,7 @@
 
 static guint n_gpus;
 static guint64 n_matmuls; /* of an undisturbed run on one GPU */
+static char *whole_out;   /* what it printed */
 
 /* Runs @line to its end; nothing is expected on stderr. */
 static void
@@ -115,6 +118,7 @@ setup(void **state)
         print_error("%s%s", init.err, whole.err);
         return 1;
     }
+    whole_out = g_strdup(whole.out);
     g_autofree char *text = rp_train_files_read("matmuls", NULL);
     n_matmuls = g_ascii_strtoull(text, NULL, 10);
     if (n_matmuls < STEPS)
@@ -263,6 +267,34 @@ says_that_nothing_at_all_is_free(void **state)
     give_memory(taker);
 }
 
+/* A line before the first step, and members of the JSON at the end. */
+static void
+tells_what_pinning_took(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell(NO_HANG TRAIN "pinned --set devices=cuda:1 --set steps=2 --json");
+    const char *line = strstr(whole_out, "  pinned memory    ");
+    const char *comparison = strstr(whole_out, "difference");
+
+    (void)state;
+    if (line == NULL || comparison == NULL || line > comparison || !strstr(line, " thread"))
+        fail_msg("expected a line of pinned memory before the first step, found:\n%s", whole_out);
+    print_message("           %.*s\n", (int)strcspn(line, "\n"), line);
+    if (run.code != 0 || strstr(run.out, "\"pinned\"") == NULL)
+        fail_msg("expected JSON with what was pinned, found:\n%s%s", run.out, run.err);
+
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    const double bytes = rp_cli_number(root, "measured.pinned.bytes");
+    const double seconds = rp_cli_number(root, "measured.pinned.seconds");
+    const double each = rp_cli_number(root, "measured.pinned.seconds_per_100_gib");
+
+    assert_true(bytes > 0 && bytes <= rp_cli_number(root, "measured.host_bytes") + 65536);
+    assert_true(seconds > 0);
+    assert_true(rp_cli_number(root, "measured.pinned.threads") >= 1);
+    /* both are rounded */
+    assert_true(fabs(each / (seconds * 100 * (1 << 30) / bytes) - 1) < 0.01);
+}
+
 /* ---- failures in the middle ---- */
 
 /* The GPU works no more. */
@@ -327,6 +359,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves_at_sigterm_and_goes_on_to_the_same_bits),
         cmocka_unit_test(goes_on_to_the_same_bits_after_every_sigkill),
+        cmocka_unit_test(tells_what_pinning_took),
         cmocka_unit_test(says_how_many_gpus_there_are),
         cmocka_unit_test(says_that_a_gpu_is_busy),
         cmocka_unit_test(says_how_much_memory_is_wanted_and_free_and_keeps_the_checkpoint),

@@ -332,6 +332,9 @@ trains_and_reports_every_step(void **state)
     assert_int_equal(rp_cli_number(root, "measured.steady_steps"), 3);
     assert_true(rp_cli_number(root, "measured.host_bytes") ==
                 rp_cli_number(root, "predicted.host_bytes"));
+    /* devices that are threads copy from any memory */
+    assert_false(
+        json_object_has_member(json_node_get_object(rp_cli_member(root, "measured")), "pinned"));
     g_autofree char *planned = rp_cli_list(root, "predicted.device_bytes");
     g_autofree char *opened = rp_cli_list(root, "measured.device_bytes");
     assert_string_equal(planned, opened);
@@ -347,6 +350,7 @@ sets_what_was_predicted_against_what_was_measured(void **state)
     assert_non_null(strstr(run.out, "predicted   measured     difference"));
     assert_non_null(strstr(run.out, "step, ms"));
     assert_non_null(strstr(run.out, "memory of device 1"));
+    assert_null(strstr(run.out, "pinned memory"));
     assert_non_null(strstr(run.out, "text/checkpoint-5"));
 }
 

@@ -67,6 +67,8 @@ static int failing = -1;    /* the device whose pieces count, and which fails; -
 static gboolean losing;     /* events of a device that has failed do not happen */
 static guint n_forgotten;   /* failures; older streams do no work any more */
 static cudaError_t refusal; /* of memory */
+static guint most_pins = G_MAXUINT;
+static guint n_pins; /* that were tried */
 static _Atomic gboolean broken[DEVICES];
 static _Atomic guint delay_ns;
 static _Thread_local int current_device;
@@ -136,6 +138,26 @@ void
 soft_cuda_delay(guint ns)
 {
     atomic_store(&delay_ns, ns);
+}
+
+void
+soft_cuda_allow_pins(guint n)
+{
+    pthread_mutex_lock(&lock);
+    most_pins = n;
+    n_pins = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+guint
+soft_cuda_n_pins(void)
+{
+    guint n;
+
+    pthread_mutex_lock(&lock);
+    n = n_pins;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 static void
@@ -537,8 +559,15 @@ cudaFreeHost(void *memory)
 cudaError_t
 cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 {
+    gboolean allowed;
+
     if (state() != cudaSuccess)
         return state();
+    pthread_mutex_lock(&lock);
+    allowed = n_pins++ < most_pins;
+    pthread_mutex_unlock(&lock);
+    if (!allowed)
+        return cudaErrorMemoryAllocation;
     if (lies_in(AREA_PINNED, memory, 1))
         return cudaErrorHostMemoryAlreadyRegistered;
     add_area(AREA_PINNED, memory, bytes, FALSE);

@@ -28,5 +28,10 @@ void soft_cuda_answer(SoftCudaAnswer answer);
 /* From now on, asynchronous copies take so long, host functions ten times as long. */
 void soft_cuda_delay(guint ns);
 
+/* From now on memory of the host can be pinned so many times, then no more; G_MAXUINT: always. */
+void soft_cuda_allow_pins(guint n);
+/* How often that was tried since. */
+guint soft_cuda_n_pins(void);
+
 /* Streams, events and memory that nobody has freed. */
 guint soft_cuda_n_left(void);

@@ -1,12 +1,18 @@
 /* The CUDA backend over a CUDA of threads: what a GPU cannot be made to do. */
 #include "tests/exec-train/train-fixture.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "exec/cuda/backend.h"
+#include "exec/cuda/host-arena.h"
 #include "tests/exec-cuda/soft-cuda.h"
 
 typedef struct {
     RpTinyModel *model;
     RpTrainer *trainer;
+    RpCudaHostArena *arena;
+    struct rlimit lock_limit; /* before the test */
     GError *error;
 } Fixture;
 
@@ -16,6 +22,7 @@ set_up(void **state)
     Fixture *f = g_new0(Fixture, 1);
 
     f->model = rp_tiny_model_new(FALSE);
+    assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &f->lock_limit), 0);
     *state = f;
     return 0;
 }
@@ -24,15 +31,18 @@ static int
 tear_down(void **state)
 {
     Fixture *f = *state;
+    const struct rlimit lock_limit = f->lock_limit;
 
     rp_trainer_free(f->trainer);
+    rp_cuda_host_arena_free(f->arena);
     g_clear_error(&f->error);
     rp_tiny_model_free(f->model);
     g_free(f);
     soft_cuda_fail_at(0);
     soft_cuda_answer(SOFT_CUDA_GIVES);
     soft_cuda_delay(0);
-    return 0;
+    soft_cuda_allow_pins(G_MAXUINT);
+    return setrlimit(RLIMIT_MEMLOCK, &lock_limit);
 }
 
 static const RpTinyRun *
@@ -196,6 +206,122 @@ says_how_much_memory_is_wanted_and_free(void **state)
     assert_int_equal(soft_cuda_n_left(), 0);
 }
 
+/* ---- pinned memory ---- */
+
+#define PIECES 5
+
+/* An arena of so many pieces of a page. */
+static guint64
+make_arena(Fixture *f, guint n)
+{
+    const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
+    RpCudaSpan loose[PIECES];
+
+    assert_true(n <= PIECES);
+    for (guint i = 0; i < n; i++)
+        loose[i] = (RpCudaSpan){.offset = (2 * i + 1) * page, .bytes = page};
+    f->arena = rp_cuda_host_arena_new(2 * n * page, loose, n, 0, &f->error);
+    return page;
+}
+
+/* FALSE where the system allows no such limit. */
+static gboolean
+limit_locks(const Fixture *f, guint64 bytes)
+{
+    const struct rlimit limit = {.rlim_cur = bytes, .rlim_max = f->lock_limit.rlim_max};
+
+    return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+}
+
+static void
+gives_up_at_once_where_the_lock_limit_binds(void **state)
+{
+    Fixture *f = *state;
+
+    if (!limit_locks(f, 4096))
+        skip();
+    soft_cuda_allow_pins(0);
+    make_arena(f, PIECES);
+    assert_null(f->arena);
+    rp_assert_error_message_contains(f->error, "cannot pin host memory (");
+    rp_assert_error_message_contains(f->error, " bytes at offset 0 of ");
+    rp_assert_error_message_contains(f->error, "lock limit (ulimit -l): 4096 bytes; ");
+    assert_int_equal(soft_cuda_n_pins(), 1);
+    assert_int_equal(soft_cuda_n_left(), 0);
+}
+
+static void
+pins_all_where_the_lock_limit_does_not_bind(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(limit_locks(f, 0));
+    for (guint n = 1; n <= PIECES; n += PIECES - 1) {
+        soft_cuda_allow_pins(G_MAXUINT);
+        const guint64 page = make_arena(f, n);
+        rp_assert_no_error(f->error);
+        assert_true(rp_cuda_host_arena_finish(f->arena, &f->error));
+        assert_int_equal(soft_cuda_n_pins(), 1 + n); /* a trial, and each piece */
+        assert_int_equal(rp_cuda_host_arena_report(f->arena).pinned_bytes, n * page);
+        assert_true(rp_cuda_host_arena_report(f->arena).threads > 0);
+        assert_true(rp_cuda_host_arena_report(f->arena).seconds > 0);
+        g_clear_pointer(&f->arena, rp_cuda_host_arena_free);
+        assert_int_equal(soft_cuda_n_left(), 0);
+    }
+}
+
+static void
+goes_on_beside_the_caller_below_the_lock_limit(void **state)
+{
+    Fixture *f = *state;
+
+    if (!limit_locks(f, PIECES * (guint64)sysconf(_SC_PAGESIZE)))
+        skip();
+    soft_cuda_allow_pins(0);
+    make_arena(f, PIECES);
+    rp_assert_no_error(f->error);
+    assert_false(rp_cuda_host_arena_finish(f->arena, &f->error));
+    rp_assert_error_message_contains(f->error, "cannot pin host memory (");
+    g_clear_error(&f->error);
+    g_clear_pointer(&f->arena, rp_cuda_host_arena_free);
+    assert_int_equal(soft_cuda_n_left(), 0);
+}
+
+static void
+a_run_that_cannot_pin_its_memory_ends_cleanly(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(limit_locks(f, 0));
+    for (guint n = 0; n < 2; n++) { /* the trial fails, or the first piece */
+        soft_cuda_allow_pins(n);
+        assert_false(train(f, &runs()[0]));
+        rp_assert_error_message_contains(f->error, "cannot pin host memory (");
+        g_clear_error(&f->error);
+        assert_int_equal(soft_cuda_n_left(), 0);
+    }
+}
+
+static void
+a_run_tells_what_was_pinned(void **state)
+{
+    Fixture *f = *state;
+    RpTinyRun run = runs()[0];
+
+    f->trainer = rp_tiny_trainer(f->model, &run, &f->error);
+    rp_assert_no_error(f->error);
+    const RpPinnedMemory pinned = rp_trainer_pinned(f->trainer);
+    assert_true(pinned.pinned_bytes > 0 && pinned.pinned_bytes < pinned.arena_bytes);
+    assert_true(pinned.arena_bytes >= rp_trainer_arena_bytes(f->trainer, run.devices));
+    assert_true(pinned.threads > 0 && pinned.seconds > 0);
+    assert_true(pinned.touch_seconds > 0 && pinned.pin_seconds > 0);
+    g_clear_pointer(&f->trainer, rp_trainer_free);
+    run.backend = NULL; /* threads: nothing is */
+    f->trainer = rp_tiny_trainer(f->model, &run, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(rp_trainer_pinned(f->trainer).pinned_bytes, 0);
+}
+
 static void
 sum_losses(gpointer user_data, const RpStepReport *report)
 {
@@ -232,6 +358,15 @@ main(void)
         cmocka_unit_test_setup_teardown(names_the_one_device_that_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(says_that_a_device_is_busy, set_up, tear_down),
         cmocka_unit_test_setup_teardown(says_how_much_memory_is_wanted_and_free, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_up_at_once_where_the_lock_limit_binds, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(pins_all_where_the_lock_limit_does_not_bind, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(goes_on_beside_the_caller_below_the_lock_limit, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_run_that_cannot_pin_its_memory_ends_cleanly, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_run_tells_what_was_pinned, set_up, tear_down),
         /* the last one: leaves something behind */
         cmocka_unit_test_setup_teardown(ends_although_the_other_device_waits_for_ever, set_up,
                                         tear_down),
