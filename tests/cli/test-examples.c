@@ -100,6 +100,217 @@ a_loop_of_ones_own_says_what_is_wrong(void **state)
     assert_non_null(strstr(model.err, "nowhere"));
 }
 
+/* ---- examples/fine-tune ---- */
+
+/* What text-to-ids needs of Hugging Face transformers: ids are bytes, 256 ends a text, 257 begins
+ * one, 258 and 259 are the roles. */
+static const char tokenizer[] =
+    "class AutoTokenizer:\n"
+    "    eos_token_id = 256\n"
+    "    @classmethod\n"
+    "    def from_pretrained(cls, path):\n"
+    "        open(path + '/config.json').close()\n"
+    "        return cls()\n"
+    "    def __call__(self, text, add_special_tokens=True):\n"
+    "        return {'input_ids': [257] * add_special_tokens + list(text.encode())}\n"
+    "    def apply_chat_template(self, messages, tokenize, return_dict,\n"
+    "                            add_generation_prompt=False):\n"
+    "        assert tokenize and return_dict\n"
+    "        ids = []\n"
+    "        for m in messages:\n"
+    "            ids += [258 + (m['role'] == 'assistant'), *m['content'].encode(), 256]\n"
+    "        return {'input_ids': ids + [259] * add_generation_prompt}\n";
+
+/* As many blocks as Qwen3-1.7B, whose times are predicted with. */
+static const char tiny_qwen3[] =
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":16,\"intermediate_size\":24,"
+    "\"num_hidden_layers\":28,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":8,"
+    "\"vocab_size\":260,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\"}";
+
+#define CHATS "@R/examples/fine-tune/make-data"
+#define TO_IDS "PYTHONPATH=@T/fake @R/examples/fine-tune/text-to-ids @T/checkpoint "
+#define FINE_TUNE                                                                                  \
+    "train @R/examples/fine-tune/run.yaml --set model=@T/checkpoint --set data=@T/train.jsonl "    \
+    "--set output=@T/tuned "
+
+static void
+write_text(const char *name, const char *text)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    if (!g_file_set_contents(path, text, -1, NULL))
+        fail_msg("cannot write %s", path);
+}
+
+/* Makes the checkpoint, and of its data what is learned. */
+static void
+make_checkpoint_and_data(void)
+{
+    g_auto(RpCliRun) folder = rp_cli_shell("mkdir -p @T/fake");
+
+    assert_int_equal(folder.code, 0);
+    write_text("fake/transformers.py", tokenizer);
+    write_text("tiny.json", tiny_qwen3);
+    g_auto(RpCliRun) made =
+        rp_cli_shell("\"$ROUNDPIPE\" init @T/tiny.json -o @T/checkpoint --force "
+                     "&& " CHATS " 64 >@T/chats.jsonl && " TO_IDS "@T/chats.jsonl >@T/train.jsonl");
+
+    if (made.code != 0)
+        fail_msg("%s", made.err);
+    assert_non_null(strstr(made.err, "64 samples of "));
+}
+
+/* The answer of a chat has a line for each sentence of the note, with its words. */
+static void
+notes_hold_what_their_csv_says(void **state)
+{
+    g_auto(RpCliRun) first = rp_cli_shell(CHATS " 100");
+    g_auto(RpCliRun) second = rp_cli_shell(CHATS " 100");
+    g_auto(GStrv) lines = g_strsplit(first.out, "\n", -1);
+
+    (void)state;
+    assert_string_equal(first.out, second.out);
+    assert_int_equal(g_strv_length(lines), 101);
+    for (guint i = 0; i < 100; i++) {
+        g_autoptr(JsonNode) root = json_from_string(lines[i], NULL);
+
+        assert_non_null(root);
+        const char *note = json_node_get_string(rp_cli_member(root, "messages.0.content"));
+        const char *csv = json_node_get_string(rp_cli_member(root, "messages.1.content"));
+        g_auto(GStrv) rows = g_strsplit(csv, "\n", -1);
+
+        assert_string_equal(rows[0], "date,amount,unit,item,place");
+        assert_in_range(g_strv_length(rows), 5, 11);
+        for (guint r = 1; rows[r] != NULL; r++) {
+            g_auto(GStrv) cells = g_strsplit(rows[r], ",", -1);
+
+            assert_int_equal(g_strv_length(cells), 5);
+            assert_int_equal(strlen(cells[0]), strlen("2000-01-01"));
+            for (guint c = 1; c < 5; c++)
+                if (strstr(note, cells[c]) == NULL)
+                    fail_msg("expected \"%s\" in the note, found: %s", cells[c], note);
+        }
+    }
+}
+
+static void
+only_answers_are_learned(void **state)
+{
+    (void)state;
+    make_checkpoint_and_data();
+    g_auto(RpCliRun) chats = rp_cli_shell("cat @T/chats.jsonl");
+    g_auto(RpCliRun) ids = rp_cli_shell("cat @T/train.jsonl");
+    g_auto(GStrv) texts = g_strsplit(chats.out, "\n", -1);
+    g_auto(GStrv) lines = g_strsplit(ids.out, "\n", -1);
+
+    assert_int_equal(g_strv_length(lines), 65);
+    for (guint i = 0; i < 64; i++) {
+        g_autoptr(JsonNode) text = json_from_string(texts[i], NULL);
+        g_autoptr(JsonNode) root = json_from_string(lines[i], NULL);
+        const char *answer = json_node_get_string(rp_cli_member(text, "messages.1.content"));
+        JsonArray *tokens = json_node_get_array(rp_cli_member(root, "input_ids"));
+        JsonArray *labels = json_node_get_array(rp_cli_member(root, "labels"));
+        const guint n = json_array_get_length(tokens);
+        const guint known = n - (guint)strlen(answer) - 1;
+
+        assert_int_equal(json_array_get_length(labels), n);
+        assert_int_equal(json_array_get_int_element(tokens, known - 1), 259);
+        assert_int_equal(json_array_get_int_element(labels, n - 1), 256);
+        for (guint t = 0; t < known; t++)
+            assert_int_equal(json_array_get_int_element(labels, t), -100);
+        for (guint t = known; t < n - 1; t++) {
+            assert_int_equal(json_array_get_int_element(labels, t), answer[t - known]);
+            assert_int_equal(json_array_get_int_element(tokens, t), answer[t - known]);
+        }
+    }
+}
+
+static void
+prompts_become_ids_and_what_is_neither_is_named(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"{\"prompt\":\"a\"}", "expected an object with"},
+        {"x", "expected JSON"},
+        {"{\"prompt\":\"a\",\"completion\":1}", "to be strings"},
+        {"{\"messages\":[\"a\",\"b\"]}", "objects with \"role\" and \"content\""},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "the last of the role"},
+    };
+
+    (void)state;
+    make_checkpoint_and_data();
+    write_text("prompts.jsonl", "{\"prompt\":\"ab\",\"completion\":\"c\"}\n");
+    g_auto(RpCliRun) run = rp_cli_shell(TO_IDS "@T/prompts.jsonl");
+    assert_string_equal(run.out,
+                        "{\"input_ids\":[257,97,98,99,256],\"labels\":[-100,-100,-100,99,256]}\n");
+    assert_int_equal(run.code, 0);
+    for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        g_autofree char *text =
+            g_strdup_printf("{\"prompt\":\"ab\",\"completion\":\"c\"}\n%s\n", wrong[i][0]);
+
+        write_text("wrong.jsonl", text);
+        g_auto(RpCliRun) refused = rp_cli_shell(TO_IDS "@T/wrong.jsonl");
+        assert_int_equal(refused.code, 1);
+        if (strstr(refused.err, "wrong.jsonl: line 2: ") == NULL ||
+            strstr(refused.err, wrong[i][1]) == NULL)
+            fail_msg("expected line 2 and \"%s\", found: %s", wrong[i][1], refused.err);
+    }
+}
+
+/* As the page says, on a machine without a GPU: only the number of devices changes. */
+static void
+the_fine_tuning_is_predicted_for_one_to_eight_cards(void **state)
+{
+    double before_ms = G_MAXDOUBLE;
+
+    (void)state;
+    make_checkpoint_and_data();
+    for (guint n = 1; n <= 8; n *= 2) {
+        g_auto(RpCliRun) times = rp_cli_run("export --profile qwen3-1.7b --gpu rtx4090 "
+                                            "--sequences 4 --tokens 512 --gpus %u -o @T/cards.json",
+                                            n);
+        g_auto(RpCliRun) run =
+            rp_cli_run(FINE_TUNE "--dry-run --json --set devices=host:%u "
+                                 "--set profile=@T/cards.json --set device_memory=23.4GiB",
+                       n);
+        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        const double ms = rp_cli_number(root, "predicted.step_ms");
+
+        assert_int_equal(times.code, 0);
+        assert_string_equal(run.err, "");
+        assert_int_equal(rp_cli_number(root, "devices"), n);
+        assert_int_equal(rp_cli_number(root, "micro_batches"), 16);
+        if (!(ms > 0 && ms < before_ms))
+            fail_msg("%u cards: expected a step of less than %g ms, found %g", n, before_ms, ms);
+        before_ms = ms;
+    }
+}
+
+/* With less to do than the file says. */
+#define SMALL                                                                                      \
+    "--set devices=host:1 --set profile=@T/cards.json --set micro_batch_size=1 "                   \
+    "--set micro_batches=2 --set checkpoint.every=1 "
+
+static void
+the_fine_tuning_trains_saves_and_goes_on(void **state)
+{
+    (void)state;
+    make_checkpoint_and_data();
+    write_text("checkpoint/tokenizer.json", "{}");
+    g_auto(RpCliRun) times = rp_cli_run("export --profile qwen3-1.7b --gpu rtx4090 --sequences 1 "
+                                        "--tokens 512 --gpus 1 -o @T/cards.json");
+    g_auto(RpCliRun) first = rp_cli_run(FINE_TUNE SMALL "--set steps=2");
+    g_auto(RpCliRun) rest = rp_cli_run(FINE_TUNE SMALL "--set steps=3 --resume");
+    g_auto(RpCliRun) list = rp_cli_shell("cd @T/tuned && ls -d checkpoint-* && ls checkpoint-3 && "
+                                         "wc -l <metrics.jsonl");
+
+    assert_int_equal(times.code, 0);
+    if (first.code != 0 || rest.code != 0)
+        fail_msg("exit codes %d and %d: %s%s", first.code, rest.code, first.err, rest.err);
+    assert_string_equal(list.out, "checkpoint-2\ncheckpoint-3\nconfig.json\nmanifest.json\n"
+                                  "model.safetensors\nnext.safetensors\noptimizer.safetensors\n"
+                                  "tokenizer.json\ntrainer_state.json\n3\n");
+}
+
 static int
 teardown(void **state)
 {
@@ -116,6 +327,11 @@ main(void)
         cmocka_unit_test(the_run_file_plans_for_its_model_and_data),
         cmocka_unit_test(a_loop_of_ones_own_learns),
         cmocka_unit_test(a_loop_of_ones_own_says_what_is_wrong),
+        cmocka_unit_test(notes_hold_what_their_csv_says),
+        cmocka_unit_test(only_answers_are_learned),
+        cmocka_unit_test(prompts_become_ids_and_what_is_neither_is_named),
+        cmocka_unit_test(the_fine_tuning_is_predicted_for_one_to_eight_cards),
+        cmocka_unit_test(the_fine_tuning_trains_saves_and_goes_on),
     };
 
     return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
