@@ -626,6 +626,36 @@ folds_equal_neighbours_only(void **state)
     assert_int_equal(f->other->layers[5].tensor_bytes[0], 2);
 }
 
+/* Measured on GPUs or published, all of them serve full fidelity. */
+static void
+reads_every_file_that_is_shipped(void **state)
+{
+    static const char *const folders[] = {"profiles/h200", "profiles/rtx4090"};
+    Fixture *f = *state;
+
+    for (guint i = 0; i < G_N_ELEMENTS(folders); i++) {
+        g_autofree char *path = rp_test_source_path(folders[i]);
+        g_autoptr(GDir) folder = g_dir_open(path, 0, NULL);
+        const char *name;
+        guint n_files = 0;
+
+        assert_non_null(folder);
+        while ((name = g_dir_read_name(folder)) != NULL) {
+            g_autofree char *file = g_build_filename(path, name, NULL);
+
+            if (!g_str_has_suffix(name, ".json"))
+                continue;
+            g_clear_pointer(&f->profile, rp_profile_free);
+            f->profile = rp_profile_load(file, &f->error);
+            rp_assert_no_error(f->error);
+            if (!f->profile->has_sizes || !(f->profile->links.h2d_bytes_per_s > 0))
+                fail_msg("%s: expected sizes and links, found none", file);
+            n_files++;
+        }
+        assert_true(n_files >= 4);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -653,6 +683,7 @@ main(void)
         TEST(reports_a_read_that_fails_midway),
         TEST(keeps_nanoseconds_and_rates_exactly),
         TEST(folds_equal_neighbours_only),
+        TEST(reads_every_file_that_is_shipped),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

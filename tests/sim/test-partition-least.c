@@ -168,7 +168,7 @@ a_partition_is_found_wherever_one_fits(void **state)
 static void
 every_device_runs_the_whole_model_where_it_fits(void **state)
 {
-    g_autofree char *path = rp_test_source_path("profiles/h200/qwen3-1.7b-16x2048.json");
+    g_autofree char *path = rp_test_source_path("profiles/h200/qwen3-1.7b-8x2048.json");
     g_autoptr(RpProfile) profile = rp_profile_load(path, NULL);
 
     assert_non_null(profile);
