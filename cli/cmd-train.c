@@ -23,10 +23,15 @@ typedef struct {
     gboolean json;
 } TrainArgs;
 
-/* Files that are written at the end can be written, and are not those that are read: said now. */
 static gboolean
-check_files(const RpRunFile *run_file, const RpTrainHow *how, GError **error)
+check_words(const RpTrainHow *how, GError **error)
 {
+    if (how->save_gradients != NULL && (how->trace != NULL || how->picture != NULL)) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--save-gradients: expected no %s with it, for nothing is trained",
+                    how->trace != NULL ? "--trace" : "--picture");
+        return FALSE;
+    }
     if (how->trace != NULL && strcmp(how->trace, "-") == 0) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                             "--trace: expected a file; standard output has the report");
@@ -38,31 +43,77 @@ check_files(const RpRunFile *run_file, const RpTrainHow *how, GError **error)
                     how->save_gradients);
         return FALSE;
     }
-    return (how->trace == NULL || rp_cli_check_writable(how->trace, error)) &&
+    if (how->trace != NULL && how->picture != NULL &&
+        rp_train_same_place(how->trace, how->picture)) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--picture: expected another file than that of --trace, found \"%s\"",
+                    how->picture);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* Files that are written at the end can be written, and are not those that are read or written
+ * anyway: said now. */
+static gboolean
+check_files(const RpRunFile *run_file, const RpTrainHow *how, GError **error)
+{
+    return check_words(how, error) &&
+           (how->trace == NULL || rp_cli_check_writable(how->trace, error)) &&
            (how->save_gradients == NULL || rp_cli_check_writable(how->save_gradients, error)) &&
            rp_train_check_no_input("--trace", how->trace, run_file, how, error) &&
+           rp_train_check_no_output("--trace", how->trace, run_file, error) &&
            rp_train_check_no_input("--save-gradients", how->save_gradients, run_file, how, error) &&
            (how->picture == NULL || rp_cli_picture_check("picture", how->picture, error)) &&
-           rp_train_check_no_input("--picture", how->picture, run_file, how, error);
+           rp_train_check_no_input("--picture", how->picture, run_file, how, error) &&
+           rp_train_check_no_output("--picture", how->picture, run_file, error);
+}
+
+/* Tells, and forgets, why @option's file could not be written. */
+static void
+tell_unwritten(const char *option, GError **problem, int *code)
+{
+    g_prefix_error(problem, "%s: ", option);
+    (void)rp_cli_fail("train", g_steal_pointer(problem));
+    *code = RP_EXIT_FAILED;
+}
+
+/* @trace (nullable) as a file, and if @draw as a picture; one that fails does not keep the other
+ * back. The report stands before: nothing that happens here is to cost it. */
+static void
+write_trace(const RpTrainHow *how, const RpTrainJob *job, RpTrace *trace, gboolean draw, int *code)
+{
+    GError *problem = NULL;
+
+    (void)fflush(stdout);
+    if (trace == NULL)
+        return;
+    if (how->trace != NULL && !rp_cli_write_trace(how->trace, trace, &problem))
+        tell_unwritten("--trace", &problem, code);
+    if (how->picture != NULL && draw && !rp_train_plot_timeline(job, trace, how->picture, &problem))
+        tell_unwritten("--picture", &problem, code);
 }
 
 /* The plan is all: printed, and its predicted trace written and drawn. */
-static gboolean
-end_dry(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, GError **error)
+static void
+end_dry(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, int *code)
 {
     if (args->json)
         rp_train_print_json(job, NULL);
-    return (how->trace == NULL || rp_cli_write_trace(how->trace, job->trace, error)) &&
-           (how->picture == NULL || rp_train_plot_timeline(job, job->trace, how->picture, error));
+    write_trace(how, job, job->trace, TRUE, code);
 }
 
+/* Drawn is only a run that came to its end; its trace is written however it ended. */
 static gboolean
 train(const TrainArgs *args, RpTrainHow *how, const RpTrainJob *job, int *code, GError **error)
 {
     g_auto(RpTrainOutcome) outcome = {0};
+    gboolean stepped;
 
-    if (!rp_train_run(job, how, &outcome, error))
+    if (!rp_train_run(job, how, &outcome, error)) {
+        write_trace(how, job, outcome.trace, FALSE, code);
         return FALSE;
+    }
     if (args->json)
         rp_train_print_json(job, &outcome);
     else
@@ -71,6 +122,10 @@ train(const TrainArgs *args, RpTrainHow *how, const RpTrainJob *job, int *code, 
         *code = RP_EXIT_FAILED;
     else if (outcome.signal != 0)
         *code = SIGNAL_EXIT + outcome.signal;
+    stepped = outcome.last_step > outcome.first_step;
+    if (how->picture != NULL && !stepped)
+        fprintf(stderr, "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
+    write_trace(how, job, outcome.trace, stepped, code);
     return TRUE;
 }
 
@@ -103,8 +158,10 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *c
         return FALSE;
     if (!args->json)
         rp_train_print_plan(&job);
-    if (args->dry_run)
-        return end_dry(args, how, &job, error);
+    if (args->dry_run) {
+        end_dry(args, how, &job, code);
+        return TRUE;
+    }
     if (how->save_gradients == NULL)
         return train(args, how, &job, code, error);
     if (!rp_train_save_gradients(&job, how, error))
@@ -128,11 +185,19 @@ run(const TrainArgs *args, const char *path, int *code, GError **error)
     if (run_file == NULL)
         return FALSE;
 
+    /* a key may be there for other runs, an option is not */
+    gboolean ignored =
+        args->save_gradients != NULL && args->trace == NULL && run_file->trace != NULL;
+    if (ignored)
+        fprintf(stderr, "roundpipe train: note: trace: --save-gradients writes none\n");
+
     RpTrainHow how = {
         .run_file = path,
         .resume = args->resume != NULL,
         .checkpoint = args->resume != NULL && *args->resume != '\0' ? g_strdup(args->resume) : NULL,
-        .trace = args->trace != NULL ? args->trace : run_file->trace,
+        .trace = args->trace != NULL ? args->trace
+                 : ignored           ? NULL
+                                     : run_file->trace,
         .picture = args->picture,
         .save_gradients = args->save_gradients,
         .json = args->json,

@@ -2,6 +2,7 @@
 #include "cli/train.h"
 
 #include <glib/gstdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 gboolean
@@ -10,6 +11,20 @@ rp_train_same_file(const char *a, const char *b)
     GStatBuf x, y;
 
     return g_stat(a, &x) == 0 && g_stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+gboolean
+rp_train_same_place(const char *a, const char *b)
+{
+    g_autofree char *whole_a = g_canonicalize_filename(a, NULL);
+    g_autofree char *whole_b = g_canonicalize_filename(b, NULL);
+    g_autofree char *name_a = g_path_get_basename(whole_a);
+    g_autofree char *name_b = g_path_get_basename(whole_b);
+    g_autofree char *directory_a = g_path_get_dirname(a);
+    g_autofree char *directory_b = g_path_get_dirname(b);
+
+    return rp_train_same_file(a, b) || strcmp(whole_a, whole_b) == 0 ||
+           (strcmp(name_a, name_b) == 0 && rp_train_same_file(directory_a, directory_b));
 }
 
 gboolean

@@ -22,6 +22,7 @@ void
 rp_train_outcome_clear(RpTrainOutcome *outcome)
 {
     g_clear_pointer(&outcome->arena_bytes, g_array_unref);
+    g_clear_pointer(&outcome->trace, rp_trace_free);
     g_clear_pointer(&outcome->checkpoint, g_free);
     g_clear_pointer(&outcome->loss_picture, g_free);
 }
@@ -308,31 +309,6 @@ start(Loop *loop, GError **error)
            rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
 }
 
-/* What is written of a run at its end, however it ended; drawn is only one that came to its end. */
-static gboolean
-write_rest(Loop *loop, gboolean trained, GError **error)
-{
-    const GError *unwritten = rp_train_metrics_error(loop->metrics);
-    const RpTrainHow *how = loop->how;
-
-    if (unwritten != NULL)
-        fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
-    if (how->trace == NULL && how->picture == NULL)
-        return TRUE;
-    g_autoptr(RpTrace) trace = rp_trainer_steal_trace(loop->trainer);
-
-    if (trace == NULL)
-        return TRUE;
-    if (how->trace != NULL && !rp_cli_write_trace(how->trace, trace, error))
-        return FALSE;
-    if (how->picture == NULL || !trained)
-        return TRUE;
-    if (loop->outcome->last_step > loop->outcome->first_step)
-        return rp_train_plot_timeline(loop->job, trace, how->picture, error);
-    fprintf(stderr, "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
-    return TRUE;
-}
-
 static void
 tell_outcome(Loop *loop)
 {
@@ -397,7 +373,7 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
 {
     g_auto(Loop) loop = {
         .job = job, .how = how, .outcome = outcome, .files = TRUE, .draw = can_draw(job->run)};
-    g_autoptr(GError) unwritten = NULL;
+    const GError *unwritten = NULL;
     gboolean trained;
 
     if (!start(&loop, error))
@@ -411,14 +387,16 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     rp_train_metrics_clear_line();
     if (loop.draw)
         draw(&loop);
-    if (trained) {
-        tell_outcome(&loop);
-        return write_rest(&loop, TRUE, error);
-    }
-    if (!write_rest(&loop, FALSE, &unwritten))
+    unwritten = rp_train_metrics_error(loop.metrics);
+    if (unwritten != NULL)
         fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
-    add_checkpoint(error, outcome->checkpoint);
-    return FALSE;
+    if (how->trace != NULL || how->picture != NULL)
+        outcome->trace = rp_trainer_steal_trace(loop.trainer);
+    if (trained)
+        tell_outcome(&loop);
+    else
+        add_checkpoint(error, outcome->checkpoint);
+    return trained;
 }
 
 /* ---- gradients ---- */

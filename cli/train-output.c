@@ -66,6 +66,26 @@ lock_is_ours(const char *output)
 
 /* ---- nothing in the way ---- */
 
+gboolean
+rp_train_check_no_output(const char *option, const char *path, const RpRunFile *run, GError **error)
+{
+    const char *const names[] = {"run.yaml", "metrics.jsonl", RP_TRAIN_PROFILE, LOCK_NAME,
+                                 run->plot_loss != 0 ? "training_loss.png" : NULL};
+
+    for (guint i = 0; path != NULL && i < G_N_ELEMENTS(names) && names[i] != NULL; i++) {
+        g_autofree char *written = g_build_filename(run->output, names[i], NULL);
+
+        if (!rp_train_same_place(path, written))
+            continue;
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                    "%s: expected a file that the run does not write, found \"%s\", which is %s of "
+                    "its output",
+                    option, path, names[i]);
+        return FALSE;
+    }
+    return TRUE;
+}
+
 /* Any name of a checkpoint. Returns: (transfer full), %NULL if there is none, or on error */
 static char *
 find_any(const char *output, GError **error)

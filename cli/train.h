@@ -108,7 +108,7 @@ typedef struct {
     gboolean resume;
     char *checkpoint;           /* to go on from; found if it is not given */
     const char *trace;          /* measured, or %NULL */
-    const char *picture;        /* of the trace, or %NULL */
+    const char *picture;        /* of the trace, or %NULL; neither with save_gradients */
     const char *save_gradients; /* %NULL: train */
     gboolean json;              /* standard output has nothing else */
     int lock;                   /* of the output directory, to be closed; -1 = not locked yet */
@@ -118,6 +118,9 @@ typedef struct {
 
 /* Whether both are there and are one file. */
 gboolean rp_train_same_file(const char *a, const char *b);
+
+/* Whether both are one file, or would be when they are written. */
+gboolean rp_train_same_place(const char *a, const char *b);
 
 /* A file that reading would wait for, or never come to the end of, is refused. What is not there,
  * or a directory, is for the reader to tell. @what: for messages. Errors: G_FILE_ERROR_INVAL */
@@ -130,6 +133,11 @@ gboolean rp_train_check_no_input(const char *option, const char *path, const RpR
                                  const RpTrainHow *how, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- train-output.c ---- */
+
+/* A @path (nullable) that @option would write is none of the files that the run writes into the
+ * output directory. Errors: G_FILE_ERROR_EXIST */
+gboolean rp_train_check_no_output(const char *option, const char *path, const RpRunFile *run,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
  * the way of a new run; that the output directory is there or can be made, and be written to; and
@@ -166,6 +174,7 @@ typedef struct {
     RpTrainMeans means;  /* measured */
     GArray *arena_bytes; /* (element-type guint64): of each device, then the host: as opened */
     RpPinnedMemory pinned;
+    RpTrace *trace;     /* measured, also of a run that broke off; %NULL: not kept */
     char *checkpoint;   /* the last that was saved, or %NULL */
     char *loss_picture; /* %NULL: none was drawn */
     gboolean unsaved;   /* the last attempt failed */

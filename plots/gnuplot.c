@@ -60,6 +60,31 @@ rp_gnuplot_check(GError **error)
     return FALSE;
 }
 
+/* Whether @problem is but that @process ended, without success, before it had read everything. */
+static gboolean
+ended_early(GSubprocess *process, const GError *problem)
+{
+    return g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_BROKEN_PIPE) &&
+           g_subprocess_wait(process, NULL, NULL) && !g_subprocess_get_successful(process);
+}
+
+/* Of a @process that did not succeed; @text is what it said, or %NULL. */
+static void
+set_failure(GSubprocess *process, char *text, GError **error)
+{
+    const char *said = text && *g_strstrip(text) ? text : NULL;
+    int number = 0;
+
+    if (!g_subprocess_get_if_signaled(process)) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot failed: %s",
+                    said ? said : "no message");
+        return;
+    }
+    number = g_subprocess_get_term_sig(process);
+    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot was ended by signal %d (%s)%s%s",
+                number, g_strsignal(number), said ? ": " : "", said ? said : "");
+}
+
 /* Runs gnuplot on @commands; @messages gets what it wrote to stderr, where `print` writes too. */
 static gboolean
 run(const char *directory, const char *commands, char **messages, GError **error)
@@ -79,14 +104,14 @@ run(const char *directory, const char *commands, char **messages, GError **error
     g_subprocess_launcher_setenv(launcher, "GNUTERM", "unknown", TRUE);
     g_autoptr(GSubprocess) process =
         g_subprocess_launcher_spawn(launcher, &local, "gnuplot", "--default-settings", "-", NULL);
-    if (!process || !g_subprocess_communicate_utf8(process, commands, NULL, NULL, &text, &local)) {
+    if (!process || (!g_subprocess_communicate_utf8(process, commands, NULL, NULL, &text, &local) &&
+                     !ended_early(process, local))) {
         g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "cannot run gnuplot: %s",
                     local->message);
         return FALSE;
     }
     if (!g_subprocess_get_successful(process)) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot failed: %s",
-                    text && *text ? g_strstrip(text) : "no message");
+        set_failure(process, text, error);
         return FALSE;
     }
     *messages = g_steal_pointer(&text);

@@ -434,9 +434,9 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
         draw_panel(&drawing, &panels[i], titled);
     }
     append_script(&drawing, left, axis_ms);
-    /* without a label the second block still needs a line */
+    /* without a label the second block still needs a line; on NaN gnuplot 5.4 would crash */
     if (strchr(drawing.labels->str + 2, '\n')[1] == '\0')
-        g_string_append(drawing.labels, "NaN NaN \"\" 0\n");
+        g_string_append(drawing.labels, "0 0 \"\" 0\n");
     g_string_append(rp_figure_data(drawing.figure), drawing.boxes->str);
     g_string_append(rp_figure_data(drawing.figure), drawing.labels->str);
     g_string_free(drawing.boxes, TRUE);

@@ -89,9 +89,11 @@ draws_nothing_of_a_run_that_breaks_off(void **state)
                                i < 8 ? 2 : -100);
     rp_train_files_write("broken.jsonl", data->str, -1);
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "broken --set data=@T/broken.jsonl "
-                                            "--set shuffle=false --picture @T/broken.svg");
+                                            "--set shuffle=false --picture @T/broken.svg "
+                                            "--trace /dev/full");
     assert_int_equal(run.code, 1);
-    assert_non_null(strstr(run.err, "checkpoint"));
+    assert_true(g_str_has_prefix(run.err, "roundpipe train: --trace: cannot write \""));
+    assert_non_null(strstr(run.err, "; the last good checkpoint is "));
     assert_false(g_file_test(picture, G_FILE_TEST_EXISTS));
 }
 
@@ -129,6 +131,174 @@ refuses_what_it_cannot_draw(void **state)
     }
 }
 
+/* ---- what cannot be written at the end ---- */
+
+/* In @T/bin: a gnuplot that can draw everything, says so, and crashes when it is asked to. */
+static void
+write_crashing_gnuplot(void)
+{
+    g_auto(RpCliRun) directory = rp_cli_shell("mkdir -p @T/bin");
+
+    assert_int_equal(directory.code, 0);
+    rp_train_files_write("bin/gnuplot",
+                         "#!/bin/sh\n"
+                         "if grep -q GPVAL_TERMINALS; then echo pngcairo svg pdfcairo >&2\n"
+                         "else kill -SEGV $$; fi\n",
+                         -1);
+    g_auto(RpCliRun) executable = rp_cli_shell("chmod +x @T/bin/gnuplot");
+    assert_int_equal(executable.code, 0);
+}
+
+#define CRASHED "gnuplot was ended by signal 11 (Segmentation fault)"
+
+static void
+reports_a_run_whose_picture_cannot_be_drawn(void **state)
+{
+    (void)state;
+    write_crashing_gnuplot();
+    g_auto(RpCliRun) run = rp_cli_shell("PATH=@T/bin:$PATH exec \"$ROUNDPIPE\" " TRAIN
+                                        "crash --set steps=2 --picture @T/crash.svg "
+                                        "--trace @T/crash.json");
+    assert_int_equal(run.code, 1);
+    assert_non_null(strstr(run.out, "step 2 of 2, loss "));
+    assert_non_null(strstr(run.out, "saved: "));
+    assert_non_null(strstr(run.out, "crash/checkpoint-2\n"));
+    assert_true(g_str_has_prefix(run.err, "roundpipe train: --picture: "));
+    assert_non_null(strstr(run.err, CRASHED "\n"));
+    assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
+    /* and what can be written is */
+    g_autofree char *trace = rp_train_files_read("crash.json", NULL);
+    assert_non_null(strstr(trace, "traceEvents"));
+
+    g_auto(RpCliRun) again = rp_cli_shell("PATH=@T/bin:$PATH exec \"$ROUNDPIPE\" " TRAIN
+                                          "crash-json --set steps=2 --json "
+                                          "--picture @T/crash.svg --trace /dev/full");
+    assert_int_equal(again.code, 1);
+    g_autoptr(JsonNode) root = json_from_string(again.out, NULL);
+    assert_non_null(root);
+    assert_int_equal(rp_cli_number(root, "last_step"), 2);
+    /* one line for each file */
+    assert_true(g_str_has_prefix(again.err, "roundpipe train: --trace: cannot write \""));
+    assert_non_null(strstr(again.err, "\nroundpipe train: --picture: "));
+}
+
+static void
+prints_the_plan_of_a_dry_run_whose_picture_cannot_be_drawn(void **state)
+{
+    (void)state;
+    write_crashing_gnuplot();
+    g_auto(RpCliRun) run = rp_cli_shell("PATH=@T/bin:$PATH exec \"$ROUNDPIPE\" " TRAIN
+                                        "dry-crash --dry-run --json --picture @T/dry-crash.svg");
+    assert_int_equal(run.code, 1);
+    g_autoptr(JsonNode) root = json_from_string(run.out, NULL);
+    assert_non_null(root);
+    assert_true(g_str_has_prefix(run.err, "roundpipe train: --picture: "));
+    assert_non_null(strstr(run.err, CRASHED));
+}
+
+static void
+reports_and_draws_a_run_whose_trace_cannot_be_written(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "full --set devices=host:2 --set steps=2 "
+                                            "--picture @T/full.svg --trace /dev/full");
+
+    assert_int_equal(run.code, 1);
+    assert_non_null(strstr(run.out, "step 2 of 2, loss "));
+    assert_non_null(strstr(run.out, "saved: "));
+    assert_true(g_str_has_prefix(run.err, "roundpipe train: --trace: cannot write \""));
+    assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
+    assert_timeline("full.svg", "(measured)");
+}
+
+/* ---- files in each other's way ---- */
+
+static void
+refuses_files_in_each_others_way(void **state)
+{
+    static const struct {
+        const char *line;
+        int code;
+        const char *message;
+    } cases[] = {
+        {"--picture @T/x.svg --trace @T/x.svg", 2,
+         "--picture: expected another file than that of --trace, found \""},
+        {"--dry-run --picture @T/x.svg --trace @T/model/.././x.svg", 2,
+         "--picture: expected another file than that of --trace"},
+        {"--picture @T/x.svg --set trace=@T/alias/x.svg", 2,
+         "--picture: expected another file than that of --trace"},
+        {"--picture @T/old.svg --trace @T/hard.json", 2,
+         "--picture: expected another file than that of --trace"},
+        {"--set plot_loss=true --picture @T/none/training_loss.png", 1,
+         "--picture: expected a file that the run does not write, found \""},
+        {"--set plot_loss=true --picture @T/alias/none/training_loss.png", 1,
+         "which is training_loss.png of its output"},
+        {"--trace @T/none/metrics.jsonl", 1,
+         "--trace: expected a file that the run does not write"},
+        {"--trace @T/none/profile.json", 1, "which is profile.json of its output"},
+        {"--trace @T/none/run.yaml", 1, "which is run.yaml of its output"},
+        {"--trace @T/none/.lock", 1, "which is .lock of its output"},
+    };
+    g_auto(RpCliRun) made =
+        rp_cli_shell("mkdir @T/none && ln -s . @T/alias && echo old > @T/old.svg "
+                     "&& ln @T/old.svg @T/hard.json");
+    g_autofree char *picture = rp_cli_temporary("x.svg");
+
+    (void)state;
+    assert_int_equal(made.code, 0);
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *line = g_strconcat(TRAIN "none ", cases[i].line, NULL);
+        g_auto(RpCliRun) run = rp_cli_run("%s", line);
+        g_autofree char *names = rp_train_files_list("none");
+
+        if (run.code != cases[i].code || strstr(run.err, cases[i].message) == NULL)
+            fail_msg("%s: expected exit code %d and \"%s\", found %d and %s", cases[i].line,
+                     cases[i].code, cases[i].message, run.code, run.err);
+        assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
+        assert_string_equal(names, "");
+        assert_false(g_file_test(picture, G_FILE_TEST_EXISTS));
+    }
+    g_autofree char *old = rp_train_files_read("old.svg", NULL);
+    assert_string_equal(old, "old\n");
+    /* a name of the loss's picture is free where there is none, and so are other directories */
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "free --set devices=host:2 --dry-run "
+                                            "--picture @T/none/training_loss.png "
+                                            "--trace @T/none/training_loss.json");
+    assert_string_equal(run.err, "");
+    assert_int_equal(run.code, 0);
+}
+
+static void
+refuses_a_picture_or_a_trace_of_gradients(void **state)
+{
+    static const char *const options[] = {"--picture @T/g.svg", "--trace @T/g.json",
+                                          "--dry-run --trace @T/g.json"};
+    static const char *const named[] = {"--picture", "--trace", "--trace"};
+    g_autofree char *gradients = rp_cli_temporary("g.safetensors");
+    g_autofree char *trace = rp_cli_temporary("g.json");
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(options); i++) {
+        g_autofree char *line =
+            g_strconcat(TRAIN "g --save-gradients @T/g.safetensors ", options[i], NULL);
+        g_auto(RpCliRun) run = rp_cli_run("%s", line);
+        g_autofree char *message = g_strdup_printf(
+            "roundpipe train: --save-gradients: expected no %s with it, for nothing is trained\n",
+            named[i]);
+
+        assert_string_equal(run.err, message);
+        assert_int_equal(run.code, 2);
+        assert_false(g_file_test(gradients, G_FILE_TEST_EXISTS));
+    }
+    /* a key may be there for other runs */
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "g --save-gradients @T/g.safetensors "
+                                            "--set trace=@T/g.json");
+    assert_string_equal(run.err, "roundpipe train: note: trace: --save-gradients writes none\n");
+    assert_int_equal(run.code, 0);
+    assert_true(g_file_test(gradients, G_FILE_TEST_EXISTS));
+    assert_false(g_file_test(trace, G_FILE_TEST_EXISTS));
+}
+
 int
 main(void)
 {
@@ -139,6 +309,11 @@ main(void)
         cmocka_unit_test(says_that_a_run_without_steps_has_no_timeline),
         cmocka_unit_test(draws_nothing_of_a_run_that_breaks_off),
         cmocka_unit_test(refuses_what_it_cannot_draw),
+        cmocka_unit_test(reports_a_run_whose_picture_cannot_be_drawn),
+        cmocka_unit_test(prints_the_plan_of_a_dry_run_whose_picture_cannot_be_drawn),
+        cmocka_unit_test(reports_and_draws_a_run_whose_trace_cannot_be_written),
+        cmocka_unit_test(refuses_files_in_each_others_way),
+        cmocka_unit_test(refuses_a_picture_or_a_trace_of_gradients),
     };
 
     return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);

@@ -167,6 +167,23 @@ boxes_too_narrow_for_a_border_are_drawn_apart(void **state)
     run_clear(&made);
 }
 
+/* gnuplot 5.4 crashes on a block of labels whose places are not numbers. */
+static void
+a_timeline_without_room_for_a_label_has_an_empty_one(void **state)
+{
+    (void)state;
+    Run made = run("1f1b", 2, 2000, RP_FIDELITY_COMPUTE);
+    RpTimelinePanel panel = {.trace = made.trace};
+    RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
+    GPtrArray *labels = data_lines(figure, 1);
+
+    assert_int_equal(labels->len, 1);
+    assert_string_equal(labels->pdata[0], "0 0 \"\" 0");
+    g_ptr_array_unref(labels);
+    rp_figure_free(figure);
+    run_clear(&made);
+}
+
 static void
 an_overlapped_action_is_drawn_as_two_halves(void **state)
 {
@@ -536,6 +553,7 @@ main(void)
         cmocka_unit_test(a_timeline_has_a_box_for_every_action),
         cmocka_unit_test(boxes_too_narrow_to_be_seen_are_joined_within_their_slot),
         cmocka_unit_test(boxes_too_narrow_for_a_border_are_drawn_apart),
+        cmocka_unit_test(a_timeline_without_room_for_a_label_has_an_empty_one),
         cmocka_unit_test(an_overlapped_action_is_drawn_as_two_halves),
         cmocka_unit_test(a_window_of_a_timeline_is_clipped_and_counted_from_its_start),
         cmocka_unit_test(a_bubble_bar_is_stacked_from_its_parts_in_percent),

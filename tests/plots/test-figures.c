@@ -7,6 +7,7 @@
 #include "plots/bars.h"
 #include "plots/figures.h"
 #include "plots/lines.h"
+#include "plots/timeline.h"
 
 #define EXIT_SKIP 77
 
@@ -246,6 +247,41 @@ a_figure_that_nothing_was_measured_for_is_refused_by_name(void **state)
     rp_assert_error_message_contains(error, "figure-16.csv");
 }
 
+/* Two GPUs, hundreds of iterations: no box is wide enough for a label. */
+static void
+a_timeline_without_room_for_a_label_is_drawn_in_every_format(void **state)
+{
+    static const char *const files[] = {"steps.png", "steps.svg", "steps.pdf"};
+    Fixture *fixture = *state;
+    g_autoptr(RpTrace) trace = rp_trace_new_empty(2, RP_TRACE_MEASURED);
+    RpTimelinePanel panel = {.trace = trace, .mark_end = TRUE};
+    g_autoptr(RpFigure) figure = NULL;
+    g_autoptr(GError) error = NULL;
+
+    for (guint i = 0; i < 2000; i++) {
+        RpTraceRecord record = {.start_ns = 1000000 * (gint64)i,
+                                .end_ns = 1000000 * (gint64)i + 600000,
+                                .task = i,
+                                .lane = i % 2 == 0 ? 0 : RP_LANES_PER_DEVICE,
+                                .iteration = i / 4,
+                                .micro_batch = i / 2 % 2,
+                                .kind = i % 2 == 0 ? RP_TASK_FORWARD : RP_TASK_BACKWARD};
+
+        rp_trace_append(trace, &record);
+    }
+    figure = rp_timeline_figure("steps", "steps", &panel, 1);
+    assert_non_null(
+        strstr(rp_figure_data(figure)->str, "# time_ms row label colour\n0 0 \"\" 0\n"));
+    if (!rp_figure_write(figure, fixture->first, RP_PICTURE_ALL, &error))
+        fail_msg("%s", error->message);
+    for (guint i = 0; i < G_N_ELEMENTS(files); i++) {
+        gsize length = 0;
+        g_autofree char *picture = contents(fixture->first, files[i], &length);
+
+        assert_true(length > 1000);
+    }
+}
+
 int
 main(void)
 {
@@ -256,6 +292,8 @@ main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_figure_drawn_again_replaces_all_of_its_files, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(
+            a_timeline_without_room_for_a_label_is_drawn_in_every_format, set_up, tear_down),
         cmocka_unit_test_setup_teardown(every_figure_is_made_listed_and_the_same_again, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_figure_that_nothing_was_measured_for_is_refused_by_name,

@@ -2,6 +2,7 @@
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>
+#include <signal.h>
 
 #include "plots/figures.h"
 #include "plots/gnuplot.h"
@@ -27,11 +28,13 @@ tear_down(void **state)
 {
     Fixture *fixture = *state;
     g_autofree char *file = g_build_filename(fixture->directory, "file", NULL);
+    g_autofree char *program = g_build_filename(fixture->directory, "gnuplot", NULL);
     g_autofree char *inner = g_build_filename(fixture->directory, "a", "b", NULL);
     g_autofree char *outer = g_build_filename(fixture->directory, "a", NULL);
 
     g_setenv("PATH", fixture->path, TRUE);
     g_unlink(file);
+    g_unlink(program);
     g_rmdir(inner);
     g_rmdir(outer);
     int left = g_rmdir(fixture->directory);
@@ -204,6 +207,43 @@ what_gnuplot_complains_about_becomes_an_error(void **state)
     rp_assert_error_message_contains(error, "a warning");
 }
 
+/* Something else of this name stands first in PATH: what it does, and what is told of it. */
+static void
+a_gnuplot_that_ends_badly_is_told_with_how_it_ended(void **state)
+{
+    static const struct {
+        const char *script;
+        const char *message;
+    } cases[] = {
+        {"cat >/dev/null; kill -SEGV $$", "gnuplot was ended by signal 11 (Segmentation fault)"},
+        {"cat >/dev/null; echo 'no memory' >&2; kill -ABRT $$",
+         "gnuplot was ended by signal 6 (Aborted): no memory"},
+        {"cat >/dev/null; exit 3", "gnuplot failed: no message"},
+        {"cat >/dev/null; echo 'no such file' >&2; exit 1", "gnuplot failed: no such file"},
+        /* it may be gone before it is written to */
+        {"exec <&-; kill -KILL $$", "gnuplot was ended by signal 9 (Killed)"},
+    };
+    Fixture *fixture = *state;
+    g_autofree char *file = g_build_filename(fixture->directory, "gnuplot", NULL);
+    g_autofree char *path = g_strconcat(fixture->directory, ":", fixture->path, NULL);
+    g_autoptr(GString) commands = g_string_new(NULL);
+
+    signal(SIGPIPE, SIG_IGN);
+    while (commands->len < 1 << 18) /* no pipe takes it all at once */
+        g_string_append(commands, "x = 1\n");
+    g_setenv("PATH", path, TRUE);
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *script = g_strconcat("#!/bin/sh\n", cases[i].script, "\n", NULL);
+        g_autoptr(GError) error = NULL;
+
+        assert_true(g_file_set_contents(file, script, -1, NULL));
+        assert_int_equal(g_chmod(file, 0755), 0);
+        assert_false(rp_gnuplot_run(fixture->directory, commands->str, &error));
+        assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW));
+        assert_string_equal(error->message, cases[i].message);
+    }
+}
+
 int
 main(void)
 {
@@ -219,6 +259,8 @@ main(void)
             an_output_directory_that_cannot_be_written_is_refused_before_any_work, set_up,
             tear_down),
         cmocka_unit_test_setup_teardown(an_unknown_figure_is_refused_with_the_list, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_gnuplot_that_ends_badly_is_told_with_how_it_ended, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(what_gnuplot_complains_about_becomes_an_error, set_up,
                                         tear_down),
