@@ -38,7 +38,8 @@ GArray *rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose
 typedef struct _RpCudaHostArena RpCudaHostArena;
 
 /* Maps and begins. @device: any; becomes the calling thread's where the lock limit (ulimit -l) is
- * below what is to be pinned: more than it allows is then pinned first, for a moment.
+ * below what is to be pinned: a page more than it allows is then pinned first, for a moment, or the
+ * first piece where that is smaller (which shows nothing: the limit may allow it).
  * Errors: RP_CUDA_ERROR_MEMORY */
 RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose,
                                         int device, GError **error) G_GNUC_WARN_UNUSED_RESULT;

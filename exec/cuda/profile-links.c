@@ -38,7 +38,7 @@ enum { UP, DOWN, N_WAYS };
 typedef struct {
     cudaStream_t stream;
     void *memory;
-    guint8 *chunks; /* n_chunks, pinned */
+    guint8 *chunks; /* the first of n_chunks, pinned; the others a stride apart */
 } Way;
 
 typedef struct {
@@ -46,6 +46,7 @@ typedef struct {
     RpProbe *probe;
     guint n_devices;
     guint n_chunks; /* that a way has, and uses in turn */
+    guint64 stride; /* bytes: the ways' chunks take turns, so that no way has slow memory alone */
     RpCudaHostArena *arena;
     Way (*ways)[N_WAYS];
     guint active; /* the first so many devices copy ... */
@@ -75,7 +76,7 @@ static void
 issue(Lines *lines, guint device, guint way, guint chunk, gsize bytes, cudaStream_t stream)
 {
     const Way *line = &lines->ways[device][way];
-    void *host = line->chunks + chunk % lines->n_chunks * CHUNK_BYTES;
+    void *host = line->chunks + chunk % lines->n_chunks * lines->stride;
 
     if (way == UP)
         note(lines, device,
@@ -264,10 +265,10 @@ G_STATIC_ASSERT(RP_CUDA_PIECE_BYTES % CHUNK_BYTES == 0);
 static gboolean
 open_lines(Lines *lines, GError **error)
 {
-    const guint64 way_bytes = lines->n_chunks * CHUNK_BYTES;
     const guint n_ways = lines->end_way - lines->first_way;
 
-    lines->arena = rp_cuda_host_arena_new(lines->n_devices * n_ways * way_bytes, NULL, 0, 0, error);
+    lines->stride = lines->n_devices * n_ways * CHUNK_BYTES;
+    lines->arena = rp_cuda_host_arena_new(lines->n_chunks * lines->stride, NULL, 0, 0, error);
     if (lines->arena == NULL || !rp_cuda_host_arena_finish(lines->arena, error))
         return FALSE;
     for (guint d = 0; d < lines->n_devices; d++) {
@@ -275,7 +276,7 @@ open_lines(Lines *lines, GError **error)
             return FALSE;
         for (guint w = lines->first_way; w < lines->end_way; w++) {
             lines->ways[d][w].chunks = rp_cuda_host_arena_memory(lines->arena) +
-                                       (d * n_ways + w - lines->first_way) * way_bytes;
+                                       (d * n_ways + w - lines->first_way) * CHUNK_BYTES;
             if (!open_way(&lines->ways[d][w], d, error))
                 return FALSE;
         }

@@ -5,7 +5,8 @@
  *   profile.c           which kinds of layers there are, and the file that comes of it
  *   profile-attention.c whose attention is faster
  *   profile-layers.c    a layer run over and over
- *   profile-memory.c    copies in the host's memory, and the optimizer
+ *   profile-memory.c    copies in the host's memory
+ *   profile-optimizer.c the optimizer
  *   profile-sample.c    times to a median and a spread
  */
 #pragma once
@@ -68,6 +69,10 @@ void rp_measurer_skip(RpMeasurer *measurer, guint n);
 void rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
                      gint64 *ns);
 
+/* Memory of the host at a multiple of 256 bytes, untouched, on huge pages where the system has them
+ * and it is large. Free with free(). Errors: G_IO_ERROR_NO_SPACE */
+void *rp_measure_reserve(gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Memory of the host at a multiple of 256 bytes, on huge pages where the system has them, as a
  * run's is; all zero, and touched by the threads of @pool (or %NULL). Free with free(). Errors:
  * G_IO_ERROR_NO_SPACE */
@@ -95,6 +100,18 @@ gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads
  * RpLinks.beside_optimizer_bytes_per_s. */
 gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                               RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_measure_optimizer_parameters:
+ * @all: of the model, > 0
+ * @element_bytes: of a gradient and of a weight
+ * @available_bytes: of the host's memory
+ *
+ * How many the optimizer is measured with: all, or as many as keep every thread's share out of its
+ * caches, within 32 GiB and an eighth of what is available; but not fewer than 64 MiB hold.
+ */
+gsize rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_threads,
+                                      guint64 available_bytes);
 
 /* Host memory that the optimizer's step moves for a parameter, bytes. */
 gsize rp_measure_optimizer_traffic(const RpProfile *profile);

@@ -195,11 +195,17 @@ zero(gsize first, gsize n, gpointer data)
     memset((guint8 *)data + first, 0, n);
 }
 
-void *
-rp_measure_take(RpPool *pool, gsize bytes, GError **error)
+/* What large memory needs for huge pages, and any for vectors. */
+static gsize
+alignment_of(gsize bytes)
 {
-    const gboolean huge = bytes >= 2 * HUGE_PAGE;
-    const gsize alignment = huge ? HUGE_PAGE : ALIGNMENT;
+    return bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+}
+
+void *
+rp_measure_reserve(gsize bytes, GError **error)
+{
+    const gsize alignment = alignment_of(bytes);
     const gsize whole = rp_align_up(MAX(bytes, 1), alignment);
     void *memory = aligned_alloc(alignment, whole);
 
@@ -208,8 +214,18 @@ rp_measure_take(RpPool *pool, gsize bytes, GError **error)
                     "cannot take %" G_GSIZE_FORMAT " bytes of memory to measure in", bytes);
         return NULL;
     }
-    if (huge)
+    if (alignment == HUGE_PAGE)
         (void)madvise(memory, whole, MADV_HUGEPAGE); /* a system without them works as well */
-    rp_pool_run(pool, 0, whole, HUGE_PAGE, zero, memory);
+    return memory;
+}
+
+void *
+rp_measure_take(RpPool *pool, gsize bytes, GError **error)
+{
+    void *memory = rp_measure_reserve(bytes, error);
+
+    if (memory != NULL)
+        rp_pool_run(pool, 0, rp_align_up(MAX(bytes, 1), alignment_of(bytes)), HUGE_PAGE, zero,
+                    memory);
     return memory;
 }

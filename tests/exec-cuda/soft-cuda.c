@@ -4,7 +4,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "exec/cuda/kernels.h"
 #include "tests/exec-cuda/soft-cuda-private.h"
@@ -69,9 +71,11 @@ static guint n_forgotten;   /* failures; older streams do no work any more */
 static cudaError_t refusal; /* of memory */
 static guint most_pins = G_MAXUINT;
 static guint n_pins; /* that were tried */
+static guint64 first_pin;
 static _Atomic gboolean broken[DEVICES];
 static _Atomic guint delay_ns;
 static _Thread_local int current_device;
+static _Thread_local cudaError_t last_error; /* pins that were refused */
 
 static gint64
 clock_ns(void)
@@ -146,6 +150,7 @@ soft_cuda_allow_pins(guint n)
     pthread_mutex_lock(&lock);
     most_pins = n;
     n_pins = 0;
+    first_pin = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -158,6 +163,23 @@ soft_cuda_n_pins(void)
     n = n_pins;
     pthread_mutex_unlock(&lock);
     return n;
+}
+
+guint64
+soft_cuda_first_pin(void)
+{
+    guint64 bytes;
+
+    pthread_mutex_lock(&lock);
+    bytes = first_pin;
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+gboolean
+soft_cuda_error_is_left(void)
+{
+    return last_error != cudaSuccess;
 }
 
 static void
@@ -556,6 +578,21 @@ cudaFreeHost(void *memory)
     return remove_area(AREA_PINNED, memory);
 }
 
+/* Whether pages that begin at @memory are there: some systems say so of all. */
+static gboolean
+is_touched(void *memory, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t n = (bytes + page - 1) / page;
+    g_autofree unsigned char *there = g_malloc(n);
+
+    g_assert(mincore(memory, bytes, there) == 0);
+    for (size_t i = 0; i < n; i++)
+        if (!(there[i] & 1))
+            return FALSE;
+    return TRUE;
+}
+
 cudaError_t
 cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 {
@@ -563,13 +600,16 @@ cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 
     if (state() != cudaSuccess)
         return state();
+    g_assert(is_touched(memory, bytes));
     pthread_mutex_lock(&lock);
+    if (n_pins == 0)
+        first_pin = bytes;
     allowed = n_pins++ < most_pins;
     pthread_mutex_unlock(&lock);
     if (!allowed)
-        return cudaErrorMemoryAllocation;
+        return last_error = cudaErrorMemoryAllocation;
     if (lies_in(AREA_PINNED, memory, 1))
-        return cudaErrorHostMemoryAlreadyRegistered;
+        return last_error = cudaErrorHostMemoryAlreadyRegistered;
     add_area(AREA_PINNED, memory, bytes, FALSE);
     return cudaSuccess;
 }
@@ -674,7 +714,10 @@ cudaDeviceSynchronize(void)
 cudaError_t
 cudaGetLastError(void)
 {
-    return state();
+    const cudaError_t last = last_error;
+
+    last_error = cudaSuccess;
+    return state() != cudaSuccess ? state() : last;
 }
 
 const char *

@@ -6,7 +6,8 @@
  *   stream     |copy|record|wait ..... |kernel|host function|
  *
  * It is strict: an asynchronous copy must lie in one piece of device memory and one piece of pinned
- * memory, a stream and an event must be of one device, and nothing may be left behind at the end.
+ * memory, memory that is pinned must have been touched, a stream and an event must be of one
+ * device, and nothing may be left behind at the end.
  */
 #pragma once
 
@@ -30,8 +31,11 @@ void soft_cuda_delay(guint ns);
 
 /* From now on memory of the host can be pinned so many times, then no more; G_MAXUINT: always. */
 void soft_cuda_allow_pins(guint n);
-/* How often that was tried since. */
+/* How often that was tried since, and how many bytes the first time. */
 guint soft_cuda_n_pins(void);
+guint64 soft_cuda_first_pin(void);
+/* Whether a pin that was refused is still there for the calling thread's next call to find. */
+gboolean soft_cuda_error_is_left(void);
 
 /* Streams, events and memory that nobody has freed. */
 guint soft_cuda_n_left(void);

@@ -3,6 +3,7 @@
 #include "tests/rp-test.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "core/units.h"
@@ -18,11 +19,21 @@
 #define BOTH_GB 72.0
 #define COPIES_GB 1.0 /* that processors copy */
 #define SMALL_NS 3000 /* a copy's */
+#define REPEATS 5     /* of a measurement; the fewest that there are */
+#define CHUNK_BYTES (256 * RP_MIB)
+#define MOST_CHUNKS 16 /* of a way */
+#define ARENA_CHUNKS (MOST_DEVICES * N_WAYS * MOST_CHUNKS)
+#define NOBODY 0
 
 enum { UP, DOWN, N_WAYS };
 
 struct CUstream_st {
     guint device;
+};
+
+struct _RpCudaHostArena {
+    void *memory;
+    gsize bytes;
 };
 
 /* What copied in one run: so many devices, in these ways (bits). */
@@ -36,15 +47,22 @@ static struct {
     guint per_root; /* 0: no roots */
     double root_gb; /* of a direction */
     double host_gb; /* 0: no limit */
+    guint64 available_bytes;
     /* what is asked of it */
     guint device; /* current */
     double bytes[MOST_DEVICES][N_WAYS];
     guint n_copies; /* of all sizes */
     Run runs[MOST_RUNS];
     guint n_runs, n_skipped;
-    guint fail_at, n_calls; /* copies; 0: none fails */
-    gint n_left;            /* streams and memory */
+    RpCudaHostArena *arena;
+    guint users[ARENA_CHUNKS];            /* of the arena's chunks: ways, or nobody */
+    guint n_chunks[MOST_DEVICES][N_WAYS]; /* that a way has used */
+    guint n_outside, n_across, n_shared;  /* copies: the arena, several chunks, with another way */
+    guint fail_at, n_calls;               /* copies; 0: none fails */
+    gint n_left;                          /* streams and memory */
 } machine;
+
+static _Atomic guint n_copied; /* in all, for those who wait */
 
 G_DEFINE_QUARK(rp - cuda - error - quark, rp_cuda_error)
 
@@ -105,14 +123,38 @@ cudaFree(void *memory)
     return cudaSuccess;
 }
 
+/* Which chunk of the arena it is, and whose. Called by threads, too: no assertions. */
+static void
+note_chunk(guint device, guint way, const guint8 *host, gsize bytes)
+{
+    const guint64 at = (guint64)(host - rp_cuda_host_arena_memory(machine.arena));
+    const guint64 chunk = at / CHUNK_BYTES;
+    const guint user = 1 + device * N_WAYS + way;
+
+    if (at + bytes > machine.arena->bytes || chunk >= ARENA_CHUNKS) {
+        machine.n_outside++;
+    } else if (at % CHUNK_BYTES != 0 || bytes > CHUNK_BYTES) {
+        machine.n_across++;
+    } else if (machine.users[chunk] == NOBODY) {
+        machine.users[chunk] = user;
+        machine.n_chunks[device][way]++;
+    } else if (machine.users[chunk] != user) {
+        machine.n_shared++;
+    }
+}
+
 cudaError_t
 cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                 cudaStream_t stream)
 {
+    const guint way = kind == cudaMemcpyHostToDevice ? UP : DOWN;
+
     if (++machine.n_calls == machine.fail_at)
         return cudaErrorUnknown;
-    machine.bytes[stream->device][kind == cudaMemcpyHostToDevice ? UP : DOWN] += (double)bytes;
+    note_chunk(stream->device, way, way == UP ? from : to, bytes);
+    machine.bytes[stream->device][way] += (double)bytes;
     machine.n_copies++;
+    atomic_fetch_add(&n_copied, 1);
     return cudaSuccess;
 }
 
@@ -126,11 +168,6 @@ rp_cuda_probe_stream(const RpProbe *probe)
 
 /* ---- memory of the host, which nobody touches ---- */
 
-struct _RpCudaHostArena {
-    void *memory;
-    gsize bytes;
-};
-
 RpCudaHostArena *
 rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, int device,
                        GError **error)
@@ -142,6 +179,9 @@ rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, in
         mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert_ptr_not_equal(arena->memory, MAP_FAILED);
     machine.n_left++;
+    machine.arena = arena;
+    memset(machine.users, NOBODY, sizeof machine.users);
+    memset(machine.n_chunks, 0, sizeof machine.n_chunks);
     return arena;
 }
 
@@ -170,7 +210,7 @@ rp_cuda_host_arena_finish(RpCudaHostArena *arena, GError **error)
 guint64
 rp_available_memory(void)
 {
-    return 16 * RP_GIB;
+    return machine.available_bytes;
 }
 
 /* ---- time ---- */
@@ -216,9 +256,11 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
                 gpointer data, RpTimes *times, GError **error)
 {
     for (guint p = 0; p < n_parts; p++) {
-        memset(machine.bytes, 0, sizeof machine.bytes);
-        machine.n_copies = 0;
-        parts[p](data);
+        for (guint r = 0; r < REPEATS; r++) {
+            memset(machine.bytes, 0, sizeof machine.bytes);
+            machine.n_copies = 0;
+            parts[p](data);
+        }
         times[p] = (RpTimes){.n = 1};
         times[p].median_ns =
             probe != NULL ? machine.n_copies * SMALL_NS : llround(copy_seconds() * 1e9);
@@ -274,6 +316,7 @@ static int
 set_up(void **state)
 {
     memset(&machine, 0, sizeof machine);
+    machine.available_bytes = 16 * RP_GIB;
     *state = g_new0(Fixture, 1);
     return 0;
 }
@@ -288,6 +331,14 @@ tear_down(void **state)
     return 0;
 }
 
+static void
+assert_chunks_are_nobody_elses(void)
+{
+    assert_int_equal(machine.n_outside, 0);
+    assert_int_equal(machine.n_across, 0);
+    assert_int_equal(machine.n_shared, 0);
+}
+
 /* Any pointer does: the probe's stream is all that is asked of it. */
 static gboolean
 measure(Fixture *f, guint gpus)
@@ -297,7 +348,9 @@ measure(Fixture *f, guint gpus)
 
     machine.n_runs = machine.n_skipped = machine.n_calls = 0;
     f->profile = (RpProfile){.gpus = gpus};
-    return rp_cuda_measure_links(&probe, &measurer, &f->profile, &f->error);
+    const gboolean measured = rp_cuda_measure_links(&probe, &measurer, &f->profile, &f->error);
+    assert_chunks_are_nobody_elses();
+    return measured;
 }
 
 static void
@@ -411,6 +464,62 @@ measures_are_as_many_as_were_announced(void **state)
         }
 }
 
+/* Chunks of @bytes a way, of which the measurement gets an eighth. */
+static void
+assert_chunks_of_their_own(Fixture *f, guint gpus, guint64 bytes, guint n_chunks)
+{
+    machine.available_bytes = 8 * gpus * N_WAYS * bytes;
+    assert_true(measure(f, gpus));
+    for (guint d = 0; d < gpus; d++)
+        for (guint w = 0; w < N_WAYS; w++)
+            if (machine.n_chunks[d][w] != n_chunks)
+                fail_msg("%u GPUs, %" G_GUINT64_FORMAT
+                         " bytes: device %u uses %u chunks in way %u, expected %u",
+                         gpus, bytes, d, machine.n_chunks[d][w], w, n_chunks);
+}
+
+/* Where memory lies decides how fast it is: a way uses as much as it may, and all of it. */
+static void
+every_way_of_every_gpu_uses_all_chunks_of_its_own(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint gpus = 1; gpus <= 8; gpus++) {
+        assert_chunks_of_their_own(f, gpus, MOST_CHUNKS * CHUNK_BYTES, MOST_CHUNKS);
+        assert_chunks_of_their_own(f, gpus, 100 * CHUNK_BYTES, MOST_CHUNKS);
+        assert_chunks_of_their_own(f, gpus, 6 * CHUNK_BYTES, 6);
+        assert_chunks_of_their_own(f, gpus, CHUNK_BYTES, 1);
+        assert_chunks_of_their_own(f, gpus, CHUNK_BYTES / 2, 1);
+    }
+}
+
+/* They go up only. */
+static void
+copies_beside_the_optimizer_use_chunks_of_their_own(void **state)
+{
+    Fixture *f = *state;
+    RpProbe probe = {NULL};
+
+    for (guint gpus = 1; gpus <= 4; gpus++) {
+        double bytes_per_s = 0;
+
+        machine.available_bytes = 8 * gpus * MOST_CHUNKS * CHUNK_BYTES;
+        atomic_store(&n_copied, 0);
+        gpointer copies = rp_cuda_begin_copies(&probe, gpus, &f->error);
+        rp_assert_no_error(f->error);
+        while (atomic_load(&n_copied) < MOST_CHUNKS * gpus)
+            g_usleep(100);
+        assert_true(rp_cuda_end_copies(&probe, copies, &bytes_per_s, &f->error));
+        assert_true(bytes_per_s > 0);
+        assert_chunks_are_nobody_elses();
+        for (guint d = 0; d < gpus; d++) {
+            assert_int_equal(machine.n_chunks[d][UP], MOST_CHUNKS);
+            assert_int_equal(machine.n_chunks[d][DOWN], 0);
+        }
+        assert_int_equal(machine.n_left, 0);
+    }
+}
+
 static void
 a_copy_that_fails_ends_the_measurement(void **state)
 {
@@ -441,6 +550,10 @@ main(void)
         cmocka_unit_test_setup_teardown(what_host_memory_leaves_all_gpus_is_told, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(measures_are_as_many_as_were_announced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(every_way_of_every_gpu_uses_all_chunks_of_its_own, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(copies_beside_the_optimizer_use_chunks_of_their_own, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_copy_that_fails_ends_the_measurement, set_up, tear_down),
     };
 

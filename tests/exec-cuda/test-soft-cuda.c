@@ -248,6 +248,51 @@ gives_up_at_once_where_the_lock_limit_binds(void **state)
     rp_assert_error_message_contains(f->error, "lock limit (ulimit -l): 4096 bytes; ");
     assert_int_equal(soft_cuda_n_pins(), 1);
     assert_int_equal(soft_cuda_n_left(), 0);
+    assert_false(soft_cuda_error_is_left());
+}
+
+/* One page more than the limit allows. */
+static void
+tries_to_pin_more_than_the_lock_limit(void **state)
+{
+    Fixture *f = *state;
+    const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
+    const guint64 cases[][2] = {/* limit, pinned */
+                                {0, page},
+                                {page - 1, page},
+                                {page, 2 * page},
+                                {3 * page, 4 * page},
+                                {3 * page + 1, 4 * page}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        if (!limit_locks(f, cases[i][0]))
+            skip();
+        soft_cuda_allow_pins(G_MAXUINT);
+        f->arena = rp_cuda_host_arena_new(64 * page, NULL, 0, 0, &f->error);
+        rp_assert_no_error(f->error);
+        assert_true(rp_cuda_host_arena_finish(f->arena, &f->error));
+        assert_int_equal(soft_cuda_first_pin(), cases[i][1]);
+        assert_int_equal(soft_cuda_n_pins(), 2);
+        g_clear_pointer(&f->arena, rp_cuda_host_arena_free);
+        assert_int_equal(soft_cuda_n_left(), 0);
+    }
+}
+
+/* Memory between pieces is not to be pinned. */
+static void
+tries_to_pin_no_more_than_the_first_piece(void **state)
+{
+    Fixture *f = *state;
+    const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
+
+    if (!limit_locks(f, 3 * page))
+        skip();
+    soft_cuda_allow_pins(G_MAXUINT);
+    make_arena(f, PIECES);
+    rp_assert_no_error(f->error);
+    assert_true(rp_cuda_host_arena_finish(f->arena, &f->error));
+    assert_int_equal(soft_cuda_first_pin(), page);
+    assert_int_equal(soft_cuda_n_pins(), 1 + PIECES);
 }
 
 static void
@@ -359,6 +404,9 @@ main(void)
         cmocka_unit_test_setup_teardown(says_that_a_device_is_busy, set_up, tear_down),
         cmocka_unit_test_setup_teardown(says_how_much_memory_is_wanted_and_free, set_up, tear_down),
         cmocka_unit_test_setup_teardown(gives_up_at_once_where_the_lock_limit_binds, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(tries_to_pin_more_than_the_lock_limit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(tries_to_pin_no_more_than_the_first_piece, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(pins_all_where_the_lock_limit_does_not_bind, set_up,
                                         tear_down),

@@ -93,6 +93,24 @@ adds_the_bias_of_a_product_before_it_rounds(void **state)
     assert_true(c == 258);
 }
 
+/* A bias is read a tile at a time, and a block of columns may have several. */
+static void
+adds_a_bias_of_several_tiles_to_a_product(void **state)
+{
+    static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
+
+    for (size_t d = 0; d < G_N_ELEMENTS(dtypes); d++)
+        for (size_t f = 0; f < G_N_ELEMENTS(forms); f++)
+            check_matmul((RpMatmulArgs){.form = forms[f],
+                                        .m = 3,
+                                        .n = 1031,
+                                        .k = 5,
+                                        .a_dtype = dtypes[d],
+                                        .b_dtype = dtypes[d],
+                                        .c_dtype = dtypes[d]},
+                         TRUE);
+}
+
 static void
 needs_no_workspace_in_fp32(void **state)
 {
@@ -146,6 +164,7 @@ main(void)
         host_test(multiplies_in_every_form_and_size),
         host_test(multiplies_every_mixture_of_storages),
         host_test(adds_the_bias_of_a_product_before_it_rounds),
+        host_test(adds_a_bias_of_several_tiles_to_a_product),
         host_test(needs_no_workspace_in_fp32),
         host_test(adds_a_bias_to_every_token),
         host_test(adds_up_the_gradient_of_a_bias),

@@ -331,6 +331,34 @@ takes_what_copies_reach_beside_the_optimizer(void **state)
     assert_int_equal(f->copying, 3);
 }
 
+/* Bytes of gradients, weights, a gradient's copy and the optimizer's state. */
+static void
+measures_the_optimizer_within_a_share_of_memory(void **state)
+{
+    static const struct {
+        guint threads;
+        guint64 available_gib;
+        guint64 bytes;
+    } cases[] = {{2, 1024, 2 * RP_GIB},
+                 {256, 1024, 32 * RP_GIB},
+                 {256, 80, 10 * RP_GIB},
+                 {4, 16, 2 * RP_GIB},
+                 {4, 0, 64 * RP_MIB}}; /* nobody knows how much there is */
+    const guint64 many = G_GUINT64_CONSTANT(1) << 40;
+
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
+        for (guint size = 2; size <= 4; size += 2) {
+            const gsize each = 12 + 4 + 2 * size;
+            const gsize n = rp_measure_optimizer_parameters(many, size, cases[i].threads,
+                                                            cases[i].available_gib * RP_GIB);
+
+            assert_int_equal(n, cases[i].bytes / each);
+            assert_int_equal(rp_measure_optimizer_parameters(n - 1, size, cases[i].threads,
+                                                             cases[i].available_gib * RP_GIB),
+                             n - 1);
+        }
+}
+
 static void
 gives_back_what_it_takes_and_stays_inside(void **state)
 {
@@ -392,6 +420,7 @@ main(void)
         cmocka_unit_test_setup_teardown(takes_links_and_memory_of_the_device, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_what_copies_reach_beside_the_optimizer, set_up,
                                         tear_down),
+        cmocka_unit_test(measures_the_optimizer_within_a_share_of_memory),
         cmocka_unit_test_setup_teardown(gives_back_what_it_takes_and_stays_inside, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_last_recompute_is_never_longer, set_up, tear_down),

@@ -309,6 +309,8 @@ make_random(Fixture *f, guint32 seed, guint n)
     f->machine.links.host_bytes_per_s = 2 * random_limit(random);
     f->machine.links.gpus_per_root = (guint)g_rand_int_range(random, 0, 4);
     f->machine.optimizer_bytes_per_s = random_limit(random);
+    f->machine.optimizer_weight = g_rand_int_range(random, 0, 5) * 0.75; /* 0 = none */
+    f->machine.beside_optimizer_bytes_per_s = random_limit(random) / 2;
     for (guint i = 0; i < n; i++)
         add_random_task(f, random);
     g_rand_free(random);
@@ -342,6 +344,8 @@ enough_processors_change_nothing(void **state)
 
     for (guint32 seed = 0; seed < 100; seed++) {
         make_random(f, seed, 300);
+        /* these count without processors only */
+        f->machine.optimizer_weight = f->machine.beside_optimizer_bytes_per_s = 0;
         f->machine.processors = 0;
         simulate(f);
         /* every action and every copy at once, and the host lanes */
