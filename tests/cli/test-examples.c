@@ -256,6 +256,98 @@ prompts_become_ids_and_what_is_neither_is_named(void **state)
     }
 }
 
+/* Only the first line of what it prints is read, as one may never end. Python buffers what it
+ * prints, whatever the environment says. */
+static RpCliRun
+shell_one_line(const char *words)
+{
+    return rp_cli_shell("export PYTHONUNBUFFERED=; { %s; echo $? >@T/code; } | head -n 1; "
+                        "exit $(cat @T/code)",
+                        words);
+}
+
+/* One line on standard error, with @part in it. */
+static void
+assert_refused(const RpCliRun *run, const char *words, int code, const char *part)
+{
+    const char *end = strchr(run->err, '\n');
+
+    if (run->code != code || strstr(run->err, part) == NULL || end == NULL || end[1] != '\0')
+        fail_msg("%s: expected exit code %d and a line with \"%s\", found %d: %s", words, code,
+                 part, run->code, run->err);
+}
+
+static void
+a_number_of_samples_is_whole_and_at_least_one(void **state)
+{
+    static const char *const numbers[] = {"abc", "10x", "3.5", "-5", "0", "1e3", "''", "' 7'"};
+
+    (void)state;
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(numbers); i++) {
+        g_autofree char *words = g_strdup_printf(
+            "@R/examples/%s/make-data %s", i % 2 == 0 ? "fine-tune" : "arithmetic", numbers[i / 2]);
+        g_auto(RpCliRun) run = shell_one_line(words);
+
+        assert_refused(&run, words, 2, "make-data: expected a whole number of samples, at least 1");
+        assert_string_equal(run.out, "");
+    }
+    g_auto(RpCliRun) one = rp_cli_shell(CHATS " 1 | wc -l");
+    assert_int_equal(g_ascii_strtoull(one.out, NULL, 10), 1);
+}
+
+/* A tokenizer without a chat template, as transformers words it in lines; and none at all. */
+static const char fussy[] = "class AutoTokenizer:\n"
+                            "    @classmethod\n"
+                            "    def from_pretrained(cls, path):\n"
+                            "        return cls()\n"
+                            "    def apply_chat_template(self, *messages, **options):\n"
+                            "        raise ValueError('no chat_template,\\n  see the page')\n";
+static const char missing[] = "raise ModuleNotFoundError(\"No module named 'transformers'\")\n";
+
+static void
+what_is_wrong_with_files_and_tokenizers_is_one_line(void **state)
+{
+#define CONVERT "@R/examples/fine-tune/text-to-ids "
+    static const struct {
+        const char *words;
+        const char *part;
+        int code;
+    } cases[] = {
+        {CONVERT "@T/checkpoint", "usage: text-to-ids MODEL_DIR TEXT.jsonl", 2},
+        {TO_IDS "@T/nowhere.jsonl", "nowhere.jsonl: No such file or directory", 1},
+        {TO_IDS "@T/fake", "fake: Is a directory", 1},
+        {TO_IDS "/dev/null", "/dev/null: expected a line", 1},
+        {"PYTHONPATH=@T/fake " CONVERT "@T/nowhere @T/chats.jsonl",
+         "nowhere: expected the folder of a model", 1},
+        {"PYTHONPATH=@T/fake " CONVERT "@T/fake @T/chats.jsonl", "fake: FileNotFoundError: ", 1},
+        {"PYTHONPATH=@T/missing " CONVERT "@T/fake @T/chats.jsonl",
+         "'transformers': pip install transformers jinja2", 1},
+        {"PYTHONPATH=@T/fussy " CONVERT "@T/fake @T/chats.jsonl",
+         "chats.jsonl: line 1: ValueError: no chat_template, see the page", 1},
+        {TO_IDS "@T/latin.jsonl", "latin.jsonl: line 2: expected text in UTF-8", 1},
+        {TO_IDS "@T/half.jsonl", "half.jsonl: line 1: expected text in UTF-8", 1},
+        {TO_IDS "@T/empty.jsonl", "empty.jsonl: line 1: expected an answer", 1},
+        {TO_IDS "@T/chats.jsonl", "standard output: Broken pipe", 1},
+        {TO_IDS "@T/chats.jsonl >/dev/full", "standard output: No space left on device", 1},
+    };
+
+    (void)state;
+    make_checkpoint_and_data();
+    g_auto(RpCliRun) folders = rp_cli_shell("mkdir @T/fussy @T/missing");
+    assert_int_equal(folders.code, 0);
+    write_text("fussy/transformers.py", fussy);
+    write_text("missing/transformers.py", missing);
+    write_text("latin.jsonl", "{\"prompt\":\"a\",\"completion\":\"b\"}\n"
+                              "{\"prompt\":\"caf\xe9\",\"completion\":\"b\"}\n");
+    write_text("half.jsonl", "{\"prompt\":\"a\",\"completion\":\"\\ud83d\"}\n");
+    write_text("empty.jsonl", "{\"prompt\":\"a\",\"completion\":\"\"}\n");
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = shell_one_line(cases[i].words);
+
+        assert_refused(&run, cases[i].words, cases[i].code, cases[i].part);
+    }
+}
+
 /* As the page says, on a machine without a GPU: only the number of devices changes. */
 static void
 the_fine_tuning_is_predicted_for_one_to_eight_cards(void **state)
@@ -330,6 +422,8 @@ main(void)
         cmocka_unit_test(notes_hold_what_their_csv_says),
         cmocka_unit_test(only_answers_are_learned),
         cmocka_unit_test(prompts_become_ids_and_what_is_neither_is_named),
+        cmocka_unit_test(a_number_of_samples_is_whole_and_at_least_one),
+        cmocka_unit_test(what_is_wrong_with_files_and_tokenizers_is_one_line),
         cmocka_unit_test(the_fine_tuning_is_predicted_for_one_to_eight_cards),
         cmocka_unit_test(the_fine_tuning_trains_saves_and_goes_on),
     };

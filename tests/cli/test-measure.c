@@ -16,7 +16,8 @@
 #define STANDS_IN MEASURE " --roundpipe @T/stand-in "
 
 /* Its layer times say on how many devices, and it will not train without them. Six steps of which
- * those after the second take 30, 10, 20 and 90 ms; goes on until it is ended. */
+ * those after the second take 30, 10, 20 and 90 ms; goes on until it is ended. With a trace it ends
+ * by itself a second later, and writes it then; with 64 tokens it loses it. */
 #define STAND_IN                                                                                   \
     "#!/usr/bin/env bash\n"                                                                        \
     "if [ \"$1\" = init ]; then\n"                                                                 \
@@ -33,6 +34,7 @@
     "    echo 'no memory for 8' >&2\n"                                                             \
     "    exit 1\n"                                                                                 \
     "fi\n"                                                                                         \
+    "if [ \"$3\" = --dry-run ]; then echo predicted >\"$5\" && exit; fi\n"                         \
     "[ -f \"$(sed -n \"s/^profile: '\\(.*\\)'/\\1/p\" \"$2\")\" ] || exit 1\n"                     \
     "out=$(sed -n \"s/^output: '\\(.*\\)'/\\1/p\" \"$2\")\n"                                       \
     "echo '  predicted        12.500 ms a step, bubble ratio 3.25 %, 8000 tokens/s (steady)'\n"    \
@@ -45,7 +47,10 @@
     "\\\"step_ms\\\":$ms,\\\"bubble_ratio\\\":0.0$ms}\"\n"                                         \
     "done >\"$out/metrics.jsonl\"\n"                                                               \
     "echo $$ >\"$out/../../pid\"\n"                                                                \
-    "exec sleep 60\n"
+    "[ \"$3\" = --trace ] || exec sleep 60\n"                                                      \
+    "sleep 1\n"                                                                                    \
+    "if grep -q '^sequence_length: 64$' \"$2\"; then echo 'no trace: disk full' >&2; exit 1; fi\n" \
+    "echo measured >\"$4\"\n"
 
 static void
 write_file(const char *name, const char *text)
@@ -196,6 +201,50 @@ traces_of_runs_and_of_their_predictions_are_kept(void **state)
     assert_int_equal(g_strv_length(lines), 2);
     assert_measured(lines[0], lines[1]);
     assert_ran(&diff, 0);
+}
+
+/* A trace comes after the last step, and what two figures share has it by both names. */
+static void
+a_run_is_followed_until_its_trace_is_there(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell(STANDS_IN "14 16 --devices host --sequences 32 --only '*-32' "
+                               "--only '*-events' --work @T/wait --output @T/waited "
+                               "--traces @T/late-traces");
+    g_auto(RpCliRun) files = rp_cli_shell("cd @T/late-traces && grep . *");
+
+    (void)state;
+    assert_ran(&run, 0);
+    g_auto(GStrv) lengths = lines_of("waited/figure-14.csv");
+    g_auto(GStrv) consistency = lines_of("waited/figure-16.csv");
+    assert_int_equal(g_strv_length(lengths), 2);
+    assert_int_equal(g_strv_length(consistency), 2);
+    assert_string_equal(lengths[1], consistency[1]);
+    assert_non_null(strstr(run.err, "(the same run)\n"));
+    assert_string_equal(files.out, "qwen3-1.7b-32-predicted.json:predicted\n"
+                                   "qwen3-1.7b-32.json:measured\n"
+                                   "qwen3-1.7b-events-predicted.json:predicted\n"
+                                   "qwen3-1.7b-events.json:measured\n");
+}
+
+static void
+a_run_that_loses_its_trace_leaves_no_row(void **state)
+{
+    g_auto(RpCliRun) earlier =
+        rp_cli_shell("mkdir @T/lost && echo old >@T/lost/qwen3-1.7b-64.json");
+    g_auto(RpCliRun) run = rp_cli_shell(STANDS_IN "14 --devices host --sequences 64 --work @T/lose "
+                                                  "--output @T/loses --traces @T/lost");
+    g_auto(RpCliRun) files = rp_cli_shell("ls @T/lost");
+
+    (void)state;
+    assert_ran(&earlier, 0);
+    assert_ran(&run, 1);
+    g_auto(GStrv) lines = lines_of("loses/figure-14.csv");
+    assert_int_equal(g_strv_length(lines), 1);
+    if (strstr(run.err, "qwen3-1.7b-64: no row: exit code 1: no trace: disk full\n") == NULL ||
+        strstr(run.err, "1 runs failed\n") == NULL)
+        fail_msg("%s", run.err);
+    assert_string_equal(files.out, "qwen3-1.7b-64-predicted.json\n");
 }
 
 static void
@@ -404,6 +453,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_on_devices_of_the_host_become_rows_and_pictures),
         cmocka_unit_test(traces_of_runs_and_of_their_predictions_are_kept),
+        cmocka_unit_test(a_run_is_followed_until_its_trace_is_there),
+        cmocka_unit_test(a_run_that_loses_its_trace_leaves_no_row),
         cmocka_unit_test(a_run_that_fails_leaves_no_row_and_the_others_go_on),
         cmocka_unit_test(the_median_of_the_steps_after_the_second_counts),
         cmocka_unit_test(a_run_beyond_its_limit_is_ended),
