@@ -46,7 +46,7 @@ typedef struct {
     RpProbe *probe;
     guint n_devices;
     guint n_chunks; /* that a way has, and uses in turn */
-    guint64 stride; /* bytes: the ways' chunks take turns, so that no way has slow memory alone */
+    guint64 stride; /* bytes: ways' chunks take turns, should memory differ from place to place */
     RpCudaHostArena *arena;
     Way (*ways)[N_WAYS];
     guint active; /* the first so many devices copy ... */

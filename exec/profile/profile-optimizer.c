@@ -3,8 +3,8 @@
  * them.
  *
  * What a layer has lies together, as in a run's arena, so that every pass goes through all of the
- * memory: where memory lies decides how fast it is, and in a virtual machine nobody can tell where
- * it lies.
+ * memory: a pass over one large array took half or twice as long as over another (measured in a
+ * virtual machine, which does not tell where memory lies; why is not known).
  *
  *   layer    |g|p|c| state |g|p|c| state |...     g: gradients, p: weights that devices read,
  *                                                 c: a copy of the gradients
