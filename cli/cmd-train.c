@@ -13,6 +13,9 @@
 /* More is not even read. */
 #define MAX_RUN_FILE_BYTES (1 << 20)
 
+/* Between lines of progress in a file. */
+#define PROGRESS_SECONDS 30.0
+
 typedef struct {
     char **sets;
     char *resume; /* "" = the last checkpoint */
@@ -21,11 +24,17 @@ typedef struct {
     char *picture;
     gboolean dry_run;
     gboolean json;
+    double progress_s;
 } TrainArgs;
 
 static gboolean
 check_words(const RpTrainHow *how, GError **error)
 {
+    if (!(how->progress_s >= 0 && how->progress_s <= 86400)) { /* also refuses NaN */
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--progress: expected seconds from 0 to 86400, found %g", how->progress_s);
+        return FALSE;
+    }
     if (how->save_gradients != NULL && (how->trace != NULL || how->picture != NULL)) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "--save-gradients: expected no %s with it, for nothing is trained",
@@ -201,6 +210,7 @@ run(const TrainArgs *args, const char *path, int *code, GError **error)
         .picture = args->picture,
         .save_gradients = args->save_gradients,
         .json = args->json,
+        .progress_s = args->progress_s,
         .lock = -1,
     };
 
@@ -224,7 +234,7 @@ args_clear(TrainArgs *args)
 int
 rp_cmd_train(int argc, char **argv)
 {
-    TrainArgs args = {0};
+    TrainArgs args = {.progress_s = PROGRESS_SECONDS};
     const GOptionEntry entries[] = {
         {"set", 0, 0, G_OPTION_ARG_STRING_ARRAY, &args.sets,
          "set a key of the run file, as optimizer.learning_rate=3e-4; any number of times",
@@ -240,6 +250,8 @@ rp_cmd_train(int argc, char **argv)
          "FILE.json"},
         {"picture", 0, 0, G_OPTION_ARG_FILENAME, &args.picture,
          "draw the measured timeline: .png, .svg or .pdf (--dry-run: the predicted one)", "FILE"},
+        {"progress", 0, 0, G_OPTION_ARG_DOUBLE, &args.progress_s,
+         "in a log file: a line of progress every S seconds (default: 30; 0 = none)", "S"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON, at the end", NULL},
         {0},
     };

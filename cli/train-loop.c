@@ -287,8 +287,8 @@ start(Loop *loop, GError **error)
     if (loop->batcher == NULL)
         return FALSE;
     make_batches(loop);
-    loop->metrics =
-        rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16, (guint64)run->steps);
+    loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
+                                         (guint64)run->steps, loop->how->progress_s);
     loop->trainer = make_trainer(loop->job, loop->how, loop->metrics, error);
     if (loop->trainer == NULL)
         return FALSE;

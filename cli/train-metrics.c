@@ -11,7 +11,7 @@
 /* Steps from an empty pipeline until it is full again. */
 #define FILLING_STEPS 2
 
-#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
+#define TERMINAL_INTERVAL_US (G_USEC_PER_SEC / 10)
 
 struct _RpTrainMetrics {
     FILE *file; /* %NULL: not written */
@@ -22,7 +22,8 @@ struct _RpTrainMetrics {
     guint64 total_steps;
     RpStepReport last;
     gboolean reported;
-    guint filling; /* steps that still do not count */
+    guint filling;      /* steps that still do not count */
+    gint64 interval_us; /* between lines of progress; 0 = none */
     gint64 shown_us;
 
     /* sums over steady steps */
@@ -74,13 +75,16 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
 }
 
 RpTrainMetrics *
-rp_train_metrics_new(gboolean scaled, guint64 total_steps)
+rp_train_metrics_new(gboolean scaled, guint64 total_steps, double progress_s)
 {
     RpTrainMetrics *metrics = g_new0(RpTrainMetrics, 1);
 
     metrics->scaled = scaled;
     metrics->total_steps = total_steps;
     metrics->terminal = isatty(STDERR_FILENO) == 1;
+    metrics->interval_us = metrics->terminal ? TERMINAL_INTERVAL_US
+                                             : (gint64)MAX(0, progress_s * (double)G_USEC_PER_SEC);
+    metrics->shown_us = metrics->terminal ? 0 : g_get_monotonic_time();
     metrics->filling = FILLING_STEPS;
     return metrics;
 }
@@ -150,29 +154,36 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
                     "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
 }
 
+char *
+rp_train_format_time(double seconds)
+{
+    if (seconds < 120)
+        return g_strdup_printf("%.0f s", seconds);
+    return seconds < 7200 ? g_strdup_printf("%.0f min", seconds / 60)
+                          : g_strdup_printf("%.1f h", seconds / 3600);
+}
+
+/* On a terminal one line that is written over, in a file line after line. */
 static void
 show(RpTrainMetrics *metrics, const RpStepReport *report)
 {
     gint64 now_us = g_get_monotonic_time();
     RpTrainMeans means = rp_train_metrics_means(metrics);
     double step_ns = means.steps > 0 ? means.step_ns : (double)report->step_ns;
-    double left_s =
-        (double)(metrics->total_steps - MIN(report->step, metrics->total_steps)) * step_ns / 1e9;
+    g_autofree char *left = rp_train_format_time(
+        (double)(metrics->total_steps - MIN(report->step, metrics->total_steps)) * step_ns / 1e9);
+    gboolean last = metrics->terminal && report->step >= metrics->total_steps;
 
-    if (now_us - metrics->shown_us < PROGRESS_INTERVAL_US && report->step < metrics->total_steps)
+    if (now_us - metrics->shown_us < metrics->interval_us && !last)
         return;
     metrics->shown_us = now_us;
     fprintf(stderr,
-            "\r\033[Kstep %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
-            ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, ",
-            report->step, metrics->total_steps, report->loss, report->learning_rate,
-            report->grad_norm, (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns));
-    if (left_s < 120)
-        fprintf(stderr, "%.0f s left", left_s);
-    else if (left_s < 7200)
-        fprintf(stderr, "%.0f min left", left_s / 60);
-    else
-        fprintf(stderr, "%.1f h left", left_s / 3600);
+            "%sstep %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
+            ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left%s",
+            metrics->terminal ? "\r\033[K" : "", report->step, metrics->total_steps, report->loss,
+            report->learning_rate, report->grad_norm,
+            (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns), left,
+            metrics->terminal ? "" : "\n");
     fflush(stderr);
 }
 
@@ -200,7 +211,7 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
     }
     if (metrics->file != NULL)
         write_line(metrics, report);
-    if (metrics->terminal)
+    if (metrics->interval_us > 0)
         show(metrics, report);
 }
 

@@ -62,6 +62,24 @@ print_heading(const RpTrainJob *job)
            run->sequence_length, rounds, rounds == 1 ? "" : "s", options->round);
 }
 
+/* How often the data are seen, and how long that takes. */
+static void
+print_length(const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+    const RpBatcherOptions *batcher = &job->batcher;
+    double samples = (double)run->steps * (double)run->gradient_accumulation_steps *
+                     batcher->micro_batches * batcher->sequences;
+    g_autofree char *time =
+        rp_train_format_time((double)run->steps * (double)job->steady.iteration_ns / 1e9);
+
+    double epochs = samples / (double)MAX(1, job->summary.n_samples);
+
+    printf(epochs < 100 ? "  %-16s %" G_GINT64_FORMAT ": %.3g epochs, about %s predicted\n"
+                        : "  %-16s %" G_GINT64_FORMAT ": %.0f epochs, about %s predicted\n",
+           "steps", run->steps, epochs, time);
+}
+
 static void
 print_partition(const RpTrainJob *job)
 {
@@ -115,6 +133,7 @@ void
 rp_train_print_plan(const RpTrainJob *job)
 {
     print_heading(job);
+    print_length(job);
     print_partition(job);
     print_memory(job);
     printf("  %-16s %.3f ms a step, bubble ratio %.2f %%, %.0f tokens/s (steady, %s layer times)\n",

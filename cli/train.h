@@ -74,8 +74,9 @@ typedef struct {
     double tokens;       /* of a step, without padding */
 } RpTrainMeans;
 
-/* @scaled: lines also have the loss scale. @total_steps: of the run */
-RpTrainMetrics *rp_train_metrics_new(gboolean scaled, guint64 total_steps);
+/* @scaled: lines also have the loss scale. @total_steps: of the run. @progress_s: where standard
+ * error is no terminal, a line of progress every so many seconds; 0 = none */
+RpTrainMetrics *rp_train_metrics_new(gboolean scaled, guint64 total_steps, double progress_s);
 void rp_train_metrics_free(RpTrainMetrics *metrics);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)
 
@@ -98,6 +99,8 @@ const RpStepReport *rp_train_metrics_last(const RpTrainMetrics *metrics);
 RpTrainMeans rp_train_metrics_means(const RpTrainMetrics *metrics);
 /* Removes the progress line, before something else is printed. */
 void rp_train_metrics_clear_line(void);
+/* "45 s", "12 min", "3.5 h" (transfer full) */
+char *rp_train_format_time(double seconds);
 /* Why lines could not be written, or %NULL. */
 const GError *rp_train_metrics_error(const RpTrainMetrics *metrics);
 
@@ -111,6 +114,7 @@ typedef struct {
     const char *picture;        /* of the trace, or %NULL; neither with save_gradients */
     const char *save_gradients; /* %NULL: train */
     gboolean json;              /* standard output has nothing else */
+    double progress_s;          /* as rp_train_metrics_new() */
     int lock;                   /* of the output directory, to be closed; -1 = not locked yet */
 } RpTrainHow;
 
