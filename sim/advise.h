@@ -1,7 +1,7 @@
 /**
  * Advice: what will happen if a model is trained on these GPUs with this host memory, sequence
  * length and batch. Every number is a plan's: its arenas for memory, its simulation in `full`
- * fidelity for time. sim/advise-search.c finds plans that fit, sim/advise.c compares them.
+ * fidelity for time. Each part has a file of its own, sim/advise-*.c.
  */
 #pragma once
 
@@ -163,7 +163,7 @@ RpAdvice *rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *sche
 gboolean rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* ---- one plan at a time (sim/advise-search.c) ---- */
+/* ---- one plan at a time ---- */
 
 /* The profile of @query at @sequences a micro-batch. */
 RpProfile *rp_advise_profile(const RpAdviseQuery *query, guint sequences,
