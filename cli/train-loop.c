@@ -12,9 +12,6 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "plots/gnuplot.h"
 
-/* A batch must not change until two more steps are over. */
-#define STEPS_IN_FLIGHT 4
-
 /* As transformers divides checkpoints. */
 #define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
@@ -95,9 +92,8 @@ typedef struct {
     RpTrainMetrics *metrics;
     RpTrainer *trainer;
     RpBatcher *batcher;
-    RpTokenBatch **batches; /* STEPS_IN_FLIGHT x calls, used round and round */
+    RpTokenBatch **batches; /* of the calls of a step; the trainer has copied them after each */
     guint n_batches;
-    guint64 n_used; /* steps */
     guint64 saved_step;
     gboolean files;  /* OUTPUT is written to */
     gboolean draw;   /* and gnuplot can draw */
@@ -107,7 +103,7 @@ typedef struct {
 static void
 loop_clear(Loop *loop)
 {
-    g_clear_pointer(&loop->trainer, rp_trainer_free); /* reads batches, reports to metrics */
+    g_clear_pointer(&loop->trainer, rp_trainer_free); /* reports to metrics */
     for (guint i = 0; i < loop->n_batches; i++)
         rp_token_batch_free(loop->batches[i]);
     g_clear_pointer(&loop->batches, g_free);
@@ -142,15 +138,6 @@ run_step(Loop *loop, RpTokenBatch **batches, GError **error)
         if (!rp_trainer_forward_backward(loop->trainer, batches[c], NULL, error))
             return FALSE;
     return rp_trainer_step(loop->trainer, error);
-}
-
-/* The place of the next step's batches. */
-static RpTokenBatch **
-step_batches(Loop *loop)
-{
-    guint calls = (guint)loop->job->run->gradient_accumulation_steps;
-
-    return loop->batches + (loop->n_used++ % STEPS_IN_FLIGHT) * calls;
 }
 
 static void
@@ -226,12 +213,11 @@ run_steps(Loop *loop, GError **error)
     guint64 step = outcome->first_step;
 
     while (step < (guint64)run->steps && rp_train_stop_signal() == 0) {
-        RpTokenBatch **batches = step_batches(loop);
         GError *problem = NULL;
 
-        if (!next_batches(loop, batches, calls, &problem))
+        if (!next_batches(loop, loop->batches, calls, &problem))
             return save_before(loop, problem, error);
-        if (!run_step(loop, batches, error))
+        if (!run_step(loop, loop->batches, error))
             return FALSE;
         outcome->last_step = ++step;
 
@@ -270,7 +256,7 @@ restore(Loop *loop, const char *path, GError **error)
 static void
 make_batches(Loop *loop)
 {
-    loop->n_batches = STEPS_IN_FLIGHT * (guint)loop->job->run->gradient_accumulation_steps;
+    loop->n_batches = (guint)loop->job->run->gradient_accumulation_steps;
     loop->batches = g_new0(RpTokenBatch *, loop->n_batches);
     for (guint i = 0; i < loop->n_batches; i++)
         loop->batches[i] = rp_token_batch_new(&loop->job->batcher);
@@ -440,10 +426,9 @@ write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *
 static gboolean
 run_first(Loop *loop, GError **error)
 {
-    RpTokenBatch **batches = step_batches(loop);
+    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
 
-    return next_batches(loop, batches, (guint)loop->job->run->gradient_accumulation_steps, error) &&
-           run_step(loop, batches, error);
+    return next_batches(loop, loop->batches, calls, error) && run_step(loop, loop->batches, error);
 }
 
 gboolean

@@ -20,7 +20,6 @@ main(int argc, char **argv)
 {
     /* micro-batches of a step, sequences of each, tokens of each */
     const RpBatcherOptions shape = {8, 4, 32, .shuffle = TRUE, .seed = 1};
-    RpTokenBatch *ring[3]; /* the devices may still read the last two */
     RpModelConfig config;
     GError *error = NULL;
 
@@ -60,10 +59,8 @@ main(int argc, char **argv)
     g_autoptr(RpTrainer) trainer = stages != NULL ? rp_trainer_new(&how, &error) : NULL;
     if (trainer == NULL)
         return fail(error);
-    for (guint i = 0; i < G_N_ELEMENTS(ring); i++)
-        ring[i] = rp_token_batch_new(&shape);
+    g_autoptr(RpTokenBatch) batch = rp_token_batch_new(&shape);
     for (guint step = 0; step < steps; step++) {
-        RpTokenBatch *batch = ring[step % G_N_ELEMENTS(ring)];
         double loss;
 
         if (!rp_batcher_next(batcher, batch, &error) ||
@@ -72,8 +69,5 @@ main(int argc, char **argv)
             return fail(error);
         printf("step %u: loss %.4f\n", step + 1, loss);
     }
-    const int code = rp_trainer_flush(trainer, &error) ? 0 : fail(error);
-    for (guint i = 0; i < G_N_ELEMENTS(ring); i++)
-        rp_token_batch_free(ring[i]);
-    return code;
+    return rp_trainer_flush(trainer, &error) ? 0 : fail(error);
 }

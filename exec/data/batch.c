@@ -1,6 +1,8 @@
 /* Iterations out of samples; see batch.h. */
 #include "exec/data/batch.h"
 
+#include <string.h>
+
 #include "exec/data/order.h"
 
 #define MAX_NAMED_SAMPLES 8
@@ -51,6 +53,24 @@ rp_token_batch_free(RpTokenBatch *batch)
     g_free(batch->samples);
     g_free(batch->n_micro_targets);
     g_free(batch);
+}
+
+void
+rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from)
+{
+    g_return_if_fail(to->micro_batches == from->micro_batches);
+    g_return_if_fail(to->sequences == from->sequences && to->tokens == from->tokens);
+
+    const gsize n_rows = count_rows(from->micro_batches, from->sequences);
+    const gsize n = n_rows * from->tokens;
+    RpTokenBatch copy = *from;
+    copy.input_ids = memcpy(to->input_ids, from->input_ids, n * sizeof *from->input_ids);
+    copy.targets = memcpy(to->targets, from->targets, n * sizeof *from->targets);
+    copy.lengths = memcpy(to->lengths, from->lengths, n_rows * sizeof *from->lengths);
+    copy.samples = memcpy(to->samples, from->samples, n_rows * sizeof *from->samples);
+    copy.n_micro_targets = memcpy(to->n_micro_targets, from->n_micro_targets,
+                                  from->micro_batches * sizeof *from->n_micro_targets);
+    *to = copy;
 }
 
 static gsize

@@ -58,6 +58,9 @@ RpTokenBatch *rp_token_batch_new(const RpBatcherOptions *options);
 void rp_token_batch_free(RpTokenBatch *batch);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTokenBatch, rp_token_batch_free)
 
+/* @to: of the shape of @from */
+void rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from);
+
 /* The [b][s] ids and targets of micro-batch @m. */
 const gint32 *rp_token_batch_input_ids(const RpTokenBatch *batch, guint m);
 const gint32 *rp_token_batch_targets(const RpTokenBatch *batch, guint m);

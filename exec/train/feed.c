@@ -11,7 +11,8 @@ struct _RpFeed {
     RpFeedCall *calls; /* [RP_FEED_RING][n_calls] */
     double *losses;    /* [RP_FEED_RING][n_calls][M] */
     gint32 *broken_layer;
-    guint *n_losses; /* [RP_FEED_RING][n_calls]: that are stored; under the lock */
+    GPtrArray *spare; /* RpTokenBatch: of calls that are over */
+    guint *n_losses;  /* [RP_FEED_RING][n_calls]: that are stored; under the lock */
     pthread_mutex_t lock;
     pthread_cond_t told;
 };
@@ -32,6 +33,7 @@ rp_feed_new(guint micro_batches, guint calls)
     feed->losses = g_new0(double, n_values);
     feed->broken_layer = g_new0(gint32, n_values);
     feed->n_losses = g_new0(guint, n);
+    feed->spare = g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
     for (gsize i = 0; i < n; i++) {
         feed->calls[i].losses = feed->losses + i * micro_batches;
         feed->calls[i].broken_layer = feed->broken_layer + i * micro_batches;
@@ -51,6 +53,9 @@ rp_feed_free(RpFeed *feed)
         return;
     pthread_cond_destroy(&feed->told);
     pthread_mutex_destroy(&feed->lock);
+    for (gsize i = 0; i < RP_FEED_RING * (gsize)feed->n_calls; i++)
+        rp_token_batch_free(feed->calls[i].batch);
+    g_ptr_array_unref(feed->spare);
     g_free(feed->n_losses);
     g_free(feed->broken_layer);
     g_free(feed->losses);
@@ -64,6 +69,32 @@ place_of(const RpFeed *feed, guint64 iteration, guint call)
     return iteration % RP_FEED_RING * feed->n_calls + call;
 }
 
+/* A place for tokens: the one that @call had, or one of a call that is over, or a new one. */
+static RpTokenBatch *
+take_room(RpFeed *feed, RpFeedCall *call, const RpTokenBatch *batch)
+{
+    const RpBatcherOptions shape = {.micro_batches = batch->micro_batches,
+                                    .sequences = batch->sequences,
+                                    .tokens = batch->tokens};
+
+    if (call->batch != NULL)
+        return call->batch;
+    if (feed->spare->len > 0)
+        return g_ptr_array_steal_index_fast(feed->spare, feed->spare->len - 1);
+    return rp_token_batch_new(&shape);
+}
+
+void
+rp_feed_let_go(RpFeed *feed, guint64 iteration)
+{
+    for (guint c = 0; c < feed->n_calls; c++) {
+        RpFeedCall *call = &feed->calls[place_of(feed, iteration, c)];
+
+        if (call->batch != NULL)
+            g_ptr_array_add(feed->spare, g_steal_pointer(&call->batch));
+    }
+}
+
 RpFeedCall *
 rp_feed_push(RpFeed *feed, guint64 iteration, guint call, const RpTokenBatch *batch)
 {
@@ -75,7 +106,8 @@ rp_feed_push(RpFeed *feed, guint64 iteration, guint call, const RpTokenBatch *ba
 
     pushed->iteration = iteration;
     pushed->call = call;
-    pushed->batch = batch;
+    pushed->batch = take_room(feed, pushed, batch);
+    rp_token_batch_copy(pushed->batch, batch);
     for (guint m = 0; m < feed->micro_batches; m++) {
         pushed->losses[m] = 0;
         pushed->broken_layer[m] = G_MAXINT32;

@@ -1,7 +1,8 @@
 /**
  * What flows between the caller and the tasks of an iteration: tokens in, losses out. A ring of
  * calls; the caller fills a place before the tasks that read it are handed over, and reads the
- * losses after they have run.
+ * losses after they have run. Tokens are copied: they are few beside all that a step moves, and a
+ * batch is the caller's again at once.
  */
 #pragma once
 
@@ -12,10 +13,10 @@
 /* One forward_backward(). */
 typedef struct {
     guint64 iteration;
-    guint call;                /* within the iteration */
-    const RpTokenBatch *batch; /* borrowed until the iteration's tasks are over */
-    double *losses;            /* [M]: summed over the targets of a micro-batch */
-    gint32 *broken_layer;      /* [M]: lowest layer whose output was not finite, or G_MAXINT32 */
+    guint call;           /* within the iteration */
+    RpTokenBatch *batch;  /* the feed's copy; %NULL once it was let go */
+    double *losses;       /* [M]: summed over the targets of a micro-batch */
+    gint32 *broken_layer; /* [M]: lowest layer whose output was not finite, or G_MAXINT32 */
 } RpFeedCall;
 
 typedef struct _RpFeed RpFeed;
@@ -25,8 +26,12 @@ RpFeed *rp_feed_new(guint micro_batches, guint calls);
 void rp_feed_free(RpFeed *feed);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFeed, rp_feed_free)
 
-/* Caller: takes the next place for a call and resets its outputs. */
+/* Caller: takes the next place for a call, copies its tokens and resets its outputs. */
 RpFeedCall *rp_feed_push(RpFeed *feed, guint64 iteration, guint call, const RpTokenBatch *batch);
+
+/* Caller: the tasks of @iteration are over. What its tokens took is used for calls to come; its
+ * losses stay. */
+void rp_feed_let_go(RpFeed *feed, guint64 iteration);
 
 /**
  * rp_feed_find:

@@ -170,7 +170,7 @@ rp_trainer_free(RpTrainer *trainer)
     g_free(trainer);
 }
 
-/* Two iterations at most are under way, so that batches are free again and rings never run over. */
+/* Two iterations at most are under way, so that rings never run over. */
 static gboolean
 begin_iteration(RpTrainer *trainer, GError **error)
 {
@@ -180,6 +180,8 @@ begin_iteration(RpTrainer *trainer, GError **error)
         !rp_engine_wait(trainer->engine,
                         rp_trainer_record(trainer, trainer->iteration - 2)->end_batch, error))
         return FALSE;
+    if (trainer->iteration >= trainer->first_iteration + 2)
+        rp_feed_let_go(trainer->feed, trainer->iteration - 2);
     *record = (RpStepRecord){.iteration = trainer->iteration};
     rp_home_begin(trainer->home, trainer->iteration,
                   (guint64)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *

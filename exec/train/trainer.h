@@ -79,8 +79,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
 
 /**
  * rp_trainer_forward_backward:
- * @batch: of the trainer's shape (plan.micro_batches x network.sequences x network.tokens); must
- *   stay unchanged until the second next rp_trainer_step() has returned, or rp_trainer_flush()
+ * @batch: of the trainer's shape (plan.micro_batches x network.sequences x network.tokens);
+ *   copied: the caller's again when the call returns
  * @loss: (out) (optional): mean over the targets of this call; %NULL: does not wait for it
  *
  * Adds the batch's gradients to those of the step: plan.calls times, then rp_trainer_step().

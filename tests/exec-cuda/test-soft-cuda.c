@@ -392,6 +392,23 @@ waits_for_copies_and_losses_that_take_long(void **state)
     assert_true(found > 0 && found == expected);
 }
 
+/* As tests/exec-train/test-trainer.c has it, with tokens that go up long after the call. */
+static void
+has_read_a_batch_when_its_call_returns(void **state)
+{
+    Fixture *f = *state;
+    const RpTinyRun run = runs()[0];
+    g_autofree char *expected = rp_tiny_run_hash(f->model, &run, 4);
+
+    f->trainer = rp_tiny_trainer(f->model, &run, &f->error);
+    rp_assert_no_error(f->error);
+    soft_cuda_delay(2000000);
+    rp_tiny_train_overwriting(f->trainer, &run, 4);
+    soft_cuda_delay(0);
+    g_autofree char *found = rp_tiny_hash(f->trainer);
+    assert_string_equal(found, expected);
+}
+
 int
 main(void)
 {
@@ -399,6 +416,7 @@ main(void)
         cmocka_unit_test_setup_teardown(gives_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(waits_for_copies_and_losses_that_take_long, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(has_read_a_batch_when_its_call_returns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ends_cleanly_whenever_cuda_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(names_the_one_device_that_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(says_that_a_device_is_busy, set_up, tear_down),

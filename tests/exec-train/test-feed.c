@@ -73,6 +73,27 @@ forgets_what_a_place_held_before(void **state)
     }
 }
 
+/* As many copies as there are iterations in flight, however many there are in all. */
+static void
+copies_tokens_into_room_of_calls_that_are_over(void **state)
+{
+    Fixture *f = *state;
+    g_autoptr(GHashTable) rooms = g_hash_table_new(NULL, NULL);
+
+    for (guint64 i = 0; i < 4 * RP_FEED_RING; i++) {
+        if (i >= 2)
+            rp_feed_let_go(f->feed, i - 2);
+        for (guint c = 0; c < CALLS; c++) {
+            f->batch->input_ids[M] = (gint32)i;
+            const RpFeedCall *call = rp_feed_push(f->feed, i, c, f->batch);
+            f->batch->input_ids[M] = -1;
+            assert_int_equal(call->batch->input_ids[M], i);
+            g_hash_table_add(rooms, call->batch);
+        }
+    }
+    assert_int_equal(g_hash_table_size(rooms), 2 * CALLS);
+}
+
 static void *
 set_losses(void *data)
 {
@@ -109,6 +130,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(finds_the_call_of_a_micro_batch),
+        TEST(copies_tokens_into_room_of_calls_that_are_over),
         TEST(forgets_what_a_place_held_before),
         TEST(wakes_who_waits_for_losses),
     };

@@ -47,6 +47,30 @@ is_a_serial_program_with_updates_one_step_late(void **state)
     }
 }
 
+/* A batch is the caller's again as soon as its call has returned: one batch for all, filled with
+ * other tokens at once. */
+static void
+has_read_a_batch_when_its_call_returns(void **state)
+{
+    RpTinyModel *model = rp_tiny_model_new(FALSE);
+
+    for (guint mode = 0; mode < 4; mode++) {
+        const RpTinyRun run = {"roundpipe", 2, 4, .calls = 1 + mode / 2, .async = mode % 2 == 1,
+                               .threads = 1};
+        g_autofree char *expected = rp_tiny_run_hash(model, &run, 6);
+        GError *error = NULL;
+        RpTrainer *trainer = rp_tiny_trainer(model, &run, &error);
+
+        assert_non_null(trainer);
+        rp_tiny_train_overwriting(trainer, &run, 6);
+        g_autofree char *hash = rp_tiny_hash(trainer);
+        if (strcmp(hash, expected) != 0)
+            fail_msg("mode %u: trained on tokens of another step", mode);
+        rp_trainer_free(trainer);
+    }
+    rp_tiny_model_free(model);
+}
+
 typedef struct {
     guint n;
     RpStepReport reports[16];
@@ -226,6 +250,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_a_serial_program_with_updates_one_step_late),
+        cmocka_unit_test(has_read_a_batch_when_its_call_returns),
         cmocka_unit_test(reports_every_step_once),
         cmocka_unit_test(goes_on_after_a_restore_as_if_nothing_had_happened),
         cmocka_unit_test(refuses_what_does_not_fit),

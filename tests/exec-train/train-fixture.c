@@ -181,6 +181,33 @@ rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guin
         fail_msg("%s", error->message);
 }
 
+void
+rp_tiny_train_overwriting(RpTrainer *trainer, const RpTinyRun *run, guint steps)
+{
+    const guint calls = MAX(1, run->calls);
+    RpTokenBatch *batch = rp_tiny_batch(0, 0, run->micro_batches);
+    RpTokenBatch *other = rp_tiny_batch(1000, 0, run->micro_batches);
+    GError *error = NULL;
+    gboolean done = TRUE;
+
+    for (guint i = 0; i < steps && done; i++) {
+        for (guint c = 0; c < calls && done; c++) {
+            RpTokenBatch *next = rp_tiny_batch(i, c * run->micro_batches, run->micro_batches);
+
+            rp_token_batch_copy(batch, next);
+            done = rp_trainer_forward_backward(trainer, batch, NULL, &error);
+            rp_token_batch_copy(batch, other);
+            rp_token_batch_free(next);
+        }
+        done = done && rp_trainer_step(trainer, &error);
+    }
+    done = done && rp_trainer_flush(trainer, &error);
+    rp_token_batch_free(other);
+    rp_token_batch_free(batch);
+    if (!done)
+        fail_msg("%s", error->message);
+}
+
 char *
 rp_tiny_hash(RpTrainer *trainer)
 {

@@ -56,6 +56,10 @@ RpTokenBatch *rp_tiny_batch(guint64 step, guint first, guint n);
 void rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guint steps,
                    double *losses);
 
+/* The same from step 0 on with one batch for all, whose tokens become others when a call has read
+ * them. */
+void rp_tiny_train_overwriting(RpTrainer *trainer, const RpTinyRun *run, guint steps);
+
 /* Flushes. Masters, moments and next weights as one hash. */
 char *rp_tiny_hash(RpTrainer *trainer);
 
