@@ -68,6 +68,27 @@ char *rp_cli_format_bytes(guint64 bytes);
 
 typedef gboolean (*RpCliWrite)(GOutputStream *stream, gpointer user_data, GError **error);
 
+/* A file that a command line names. */
+typedef struct {
+    const char *what; /* "--trace", "PROFILE.json" */
+    const char *path; /* %NULL: not given; "-": standard output */
+    gboolean written; /* else read */
+} RpCliFile;
+
+/**
+ * rp_cli_check_files:
+ *
+ * Sees that no file is written over one that is read, nor two of them to one place. Every command
+ * that writes asks this before it does anything. Errors: RP_CLI_ERROR_USAGE naming both
+ */
+gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether both are there and are one file: device and inode. */
+gboolean rp_cli_same_file(const char *a, const char *b);
+/* Whether both are one file, or would be when they are written. */
+gboolean rp_cli_same_place(const char *a, const char *b);
+
 /* Whether @path can be written, before long work. Errors: G_FILE_ERROR */
 gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

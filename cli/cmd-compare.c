@@ -19,6 +19,7 @@ typedef struct {
 } CompareArgs;
 
 typedef struct {
+    char *path;
     char *name; /* of the file, without .json */
     RpProfile *profile;
 } Entry;
@@ -40,6 +41,7 @@ free_entry(gpointer data)
 {
     Entry *entry = data;
 
+    g_free(entry->path);
     g_free(entry->name);
     rp_profile_free(entry->profile);
     g_free(entry);
@@ -67,6 +69,7 @@ load_entry(const char *path, GPtrArray *entries, GError **error)
     Entry *entry = g_new0(Entry, 1);
 
     entry->profile = profile;
+    entry->path = g_strdup(path);
     entry->name = g_path_get_basename(path);
     if (g_str_has_suffix(entry->name, ".json"))
         entry->name[strlen(entry->name) - strlen(".json")] = '\0';
@@ -461,6 +464,22 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
 }
 
 static gboolean
+check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
+{
+    for (guint i = 0; i < entries->len; i++) {
+        const Entry *entry = g_ptr_array_index(entries, i);
+        const RpCliFile files[] = {
+            {"PROFILE.json", entry->path, FALSE},
+            {"--csv", more->csv, TRUE},
+        };
+
+        if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
 run(RpScheduleArgs *args, const CompareArgs *more, char **paths, GError **error)
 {
     g_autoptr(GPtrArray) entries = g_ptr_array_new_with_free_func(free_entry);
@@ -468,7 +487,8 @@ run(RpScheduleArgs *args, const CompareArgs *more, char **paths, GError **error)
     gboolean csv_only = more->csv != NULL && strcmp(more->csv, "-") == 0;
 
     g_array_set_clear_func(rows, clear_row);
-    if (!check_args(args, more, error) || !load_entries(more, paths, entries, error))
+    if (!check_args(args, more, error) || !load_entries(more, paths, entries, error) ||
+        !check_csv(more, entries, error))
         return FALSE;
     for (guint i = 0; i < entries->len; i++)
         if (!add_rows(more->schedules, g_ptr_array_index(entries, i), args->async, rows, error))

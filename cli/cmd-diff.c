@@ -99,9 +99,15 @@ compare(const DiffArgs *args, char *const *paths, const RpTraceDiffOptions *opti
 static gboolean
 run(const DiffArgs *args, char *const *paths, GError **error)
 {
+    const RpCliFile files[] = {
+        {"PREDICTED", paths[0], FALSE},
+        {"MEASURED", paths[1], FALSE},
+        {"--picture", args->picture, TRUE},
+    };
     RpTraceDiffOptions options = {.scale = 1};
 
-    if (!read_options(args, &options, error))
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error) ||
+        !read_options(args, &options, error))
         return FALSE;
     g_autoptr(RpTraceDiff) diff = compare(args, paths, &options, error);
     if (diff == NULL)

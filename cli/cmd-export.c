@@ -134,23 +134,22 @@ export_pytorch(const ExportArgs *more, Source *source, GError **error)
 }
 
 static gboolean
-check_paths(const ExportArgs *more, GError **error)
+check_paths(const ExportArgs *more, const char *path, GError **error)
 {
-    const char *paths[] = {more->chrome, more->csv, more->pytorch_csv};
-    guint to_stdout = 0;
+    const RpCliFile files[] = {
+        {"PROFILE.json", path, FALSE},
+        {"--chrome", more->chrome, TRUE},
+        {"--csv", more->csv, TRUE},
+        {"--pytorch-csv", more->pytorch_csv, TRUE},
+    };
 
-    for (guint i = 0; i < G_N_ELEMENTS(paths); i++) {
-        if (paths[i] == NULL)
-            continue;
-        to_stdout += strcmp(paths[i], "-") == 0;
-        if (!rp_cli_check_writable(paths[i], error))
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+        return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(files); i++)
+        if (files[i].written && files[i].path != NULL &&
+            !rp_cli_check_writable(files[i].path, error))
             return FALSE;
-    }
-    if (to_stdout <= 1)
-        return TRUE;
-    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                        "expected at most one file on standard output (-), found several");
-    return FALSE;
+    return TRUE;
 }
 
 static gboolean
@@ -161,7 +160,7 @@ export_schedule(const RpScheduleArgs *args, const ExportArgs *more, const char *
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(RpPlan) plan = NULL;
 
-    if (!check_paths(more, error) || !rp_request_load(args, path, &profile, &request, error))
+    if (!check_paths(more, path, error) || !rp_request_load(args, path, &profile, &request, error))
         return FALSE;
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
     Source source = {.plan = plan, .trace = trace};

@@ -131,7 +131,13 @@ make(const FiguresArgs *args, char **names, GError **error)
         g_prefix_error(error, "--format: ");
         return FALSE;
     }
-    if (!check_names(names, error))
+    const RpCliFile files[] = {
+        {"--profiles", request.profiles_dir, FALSE},
+        {"--measured", args->measured_dir, FALSE},
+        {"--output", args->output, TRUE},
+    };
+
+    if (!check_names(names, error) || !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     made = rp_figures_make(&request, left_out, error);
     if (terminal)

@@ -70,6 +70,22 @@ check_directory(const InitArgs *args, GError **error)
     return TRUE;
 }
 
+/* --force replaces a model, but not the description that it is made from. */
+static gboolean
+check_config(const InitArgs *args, const char *path, GError **error)
+{
+    g_autofree char *written = g_build_filename(args->output, "config.json", NULL);
+    g_autofree char *inner = path != NULL && g_file_test(path, G_FILE_TEST_IS_DIR)
+                                 ? g_build_filename(path, "config.json", NULL)
+                                 : g_strdup(path);
+    const RpCliFile files[] = {
+        {"CONFIG.json", inner, FALSE},
+        {"--output", written, TRUE},
+    };
+
+    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
+}
+
 static gboolean
 read_config(const InitArgs *args, const char *path, RpModelConfig *config, GError **error)
 {
@@ -160,7 +176,7 @@ run(const InitArgs *args, const char *path, GError **error)
     RpModelConfig config;
 
     if (!read_config(args, path, &config, error) || !read_words(args, &config, &options, error) ||
-        !check_directory(args, error))
+        !check_directory(args, error) || !check_config(args, path, error))
         return FALSE;
     gboolean written = rp_init_write(&config, args->output, &options, error);
     if (terminal)

@@ -191,12 +191,37 @@ read_args(const ProfileArgs *args, GError **error)
     return TRUE;
 }
 
+/* The timing file is none of the files that the model is read from. */
+static gboolean
+check_output(const ProfileArgs *args, const char *word, GError **error)
+{
+    g_autoptr(GDir) directory = g_dir_open(word, 0, NULL);
+    const char *name;
+
+    do {
+        name = directory != NULL ? g_dir_read_name(directory) : NULL;
+        if (name != NULL && strcmp(name, "config.json") != 0 &&
+            !g_str_has_suffix(name, ".safetensors") &&
+            !g_str_has_suffix(name, ".safetensors.index.json"))
+            continue;
+        g_autofree char *path = g_build_filename(word, name, NULL);
+        const RpCliFile files[] = {
+            {"MODEL_DIR", path, FALSE},
+            {"--output", args->output, TRUE},
+        };
+
+        if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+            return FALSE;
+    } while (name != NULL);
+    return rp_cli_check_writable(args->output, error);
+}
+
 static gboolean
 open_subject(const ProfileArgs *args, Subject *subject, GError **error)
 {
     RpNetworkOptions *network = &subject->network;
 
-    if (!read_args(args, error))
+    if (!read_args(args, error) || !check_output(args, subject->word, error))
         return FALSE;
     if (!rp_cli_parse_devices(args->devices, &subject->ops, &subject->devices, error)) {
         g_prefix_error(error, "--devices: ");
@@ -220,7 +245,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
                     G_MAXINT32, (guint64)network->sequences * network->tokens);
         return FALSE;
     }
-    return rp_cli_check_writable(args->output, error);
+    return TRUE;
 }
 
 /* One line of valid text, short enough for a profile. */

@@ -258,8 +258,15 @@ print_text(const RpRequest *request, const RpProfile *profile, const Comparison 
 }
 
 static gboolean
-check_args(const ReplayArgs *args, GError **error)
+check_args(const ReplayArgs *args, const char *path, GError **error)
 {
+    const RpCliFile files[] = {
+        {"PROFILE.json", path, FALSE},
+        {"--trace", args->trace, TRUE},
+    };
+
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+        return FALSE;
     if (args->trace != NULL && strcmp(args->trace, "-") == 0) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                             "--trace: expected a file; standard output has the report");
@@ -286,7 +293,8 @@ run(const RpScheduleArgs *args, const ReplayArgs *replay_args, const char *path,
     g_auto(Comparison) comparison = {0};
     g_autoptr(RpProfile) profile = NULL;
 
-    if (!check_args(replay_args, error) || !rp_request_load(args, path, &profile, &request, error))
+    if (!check_args(replay_args, path, error) ||
+        !rp_request_load(args, path, &profile, &request, error))
         return FALSE;
 
     const RpMachine machine = replay_machine(profile);

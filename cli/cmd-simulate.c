@@ -249,9 +249,18 @@ check_file(const char *option, const char *path, GError **error)
 
 /* Before long work. */
 static gboolean
-check_outputs(const Outputs *outputs, const RpScheduleArgs *args, GError **error)
+check_outputs(const Outputs *outputs, const RpScheduleArgs *args, const char *path, GError **error)
 {
-    if (!check_file("trace", outputs->trace, error) || !check_file("csv", outputs->csv, error))
+    const RpCliFile files[] = {
+        {"PROFILE.json", path, FALSE},
+        {"--trace", outputs->trace, TRUE},
+        {"--csv", outputs->csv, TRUE},
+        {"--picture", outputs->picture, TRUE},
+        {"--memory-picture", outputs->memory_picture, TRUE},
+    };
+
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error) ||
+        !check_file("trace", outputs->trace, error) || !check_file("csv", outputs->csv, error))
         return FALSE;
     if (outputs->picture != NULL && !rp_cli_picture_check("picture", outputs->picture, error))
         return FALSE;
@@ -274,7 +283,7 @@ run(const RpScheduleArgs *args, const Outputs *outputs, const char *path, GError
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(RpPlan) plan = NULL;
 
-    if (!check_outputs(outputs, args, error) ||
+    if (!check_outputs(outputs, args, path, error) ||
         !rp_request_load(args, path, &profile, &request, error))
         return FALSE;
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);

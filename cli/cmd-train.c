@@ -30,6 +30,11 @@ typedef struct {
 static gboolean
 check_words(const RpTrainHow *how, GError **error)
 {
+    const RpCliFile files[] = {
+        {"--trace", how->trace, TRUE},
+        {"--picture", how->picture, TRUE},
+    };
+
     if (!(how->progress_s >= 0 && how->progress_s <= 86400)) { /* also refuses NaN */
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "--progress: expected seconds from 0 to 86400, found %g", how->progress_s);
@@ -52,14 +57,7 @@ check_words(const RpTrainHow *how, GError **error)
                     how->save_gradients);
         return FALSE;
     }
-    if (how->trace != NULL && how->picture != NULL &&
-        rp_train_same_place(how->trace, how->picture)) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--picture: expected another file than that of --trace, found \"%s\"",
-                    how->picture);
-        return FALSE;
-    }
-    return TRUE;
+    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
 /* Files that are written at the end can be written, and are not those that are read or written

@@ -1,4 +1,4 @@
-/* Files that commands write, and where the shipped ones stand. */
+/* Files that commands read and write, and where the shipped ones stand. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -6,10 +6,69 @@
 #include <glib/gstdio.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/config.h"
 #include "core/export.h"
+
+gboolean
+rp_cli_same_file(const char *a, const char *b)
+{
+    GStatBuf x, y;
+
+    return g_stat(a, &x) == 0 && g_stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+gboolean
+rp_cli_same_place(const char *a, const char *b)
+{
+    g_autofree char *whole_a = g_canonicalize_filename(a, NULL);
+    g_autofree char *whole_b = g_canonicalize_filename(b, NULL);
+    g_autofree char *name_a = g_path_get_basename(whole_a);
+    g_autofree char *name_b = g_path_get_basename(whole_b);
+    g_autofree char *directory_a = g_path_get_dirname(a);
+    g_autofree char *directory_b = g_path_get_dirname(b);
+
+    return rp_cli_same_file(a, b) || strcmp(whole_a, whole_b) == 0 ||
+           (strcmp(name_a, name_b) == 0 && rp_cli_same_file(directory_a, directory_b));
+}
+
+/* Devices and pipes keep nothing that could be lost. */
+static gboolean
+keeps_data(const char *path)
+{
+    return !g_file_test(path, G_FILE_TEST_EXISTS) || g_file_test(path, G_FILE_TEST_IS_REGULAR) ||
+           g_file_test(path, G_FILE_TEST_IS_DIR);
+}
+
+static gboolean
+clash(const RpCliFile *written, const RpCliFile *other)
+{
+    if (strcmp(written->path, "-") == 0 || strcmp(other->path, "-") == 0)
+        return other->written && strcmp(written->path, other->path) == 0;
+    return keeps_data(written->path) && rp_cli_same_place(written->path, other->path);
+}
+
+gboolean
+rp_cli_check_files(const RpCliFile *files, gsize n_files, GError **error)
+{
+    for (gsize i = 0; i < n_files; i++) {
+        for (gsize k = 0; files[i].written && files[i].path != NULL && k < n_files; k++) {
+            const RpCliFile *file = &files[i], *other = &files[k];
+
+            if (k == i || other->path == NULL || (other->written && k > i) || !clash(file, other))
+                continue;
+            g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                        "%s: expected another file than that of %s, found \"%s\", which would be "
+                        "%s",
+                        file->what, other->what, file->path,
+                        other->written ? "written twice" : "read and written over");
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
 
 gboolean
 rp_cli_check_writable(const char *path, GError **error)

@@ -6,28 +6,6 @@
 #include <sys/stat.h>
 
 gboolean
-rp_train_same_file(const char *a, const char *b)
-{
-    GStatBuf x, y;
-
-    return g_stat(a, &x) == 0 && g_stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-gboolean
-rp_train_same_place(const char *a, const char *b)
-{
-    g_autofree char *whole_a = g_canonicalize_filename(a, NULL);
-    g_autofree char *whole_b = g_canonicalize_filename(b, NULL);
-    g_autofree char *name_a = g_path_get_basename(whole_a);
-    g_autofree char *name_b = g_path_get_basename(whole_b);
-    g_autofree char *directory_a = g_path_get_dirname(a);
-    g_autofree char *directory_b = g_path_get_dirname(b);
-
-    return rp_train_same_file(a, b) || strcmp(whole_a, whole_b) == 0 ||
-           (strcmp(name_a, name_b) == 0 && rp_train_same_file(directory_a, directory_b));
-}
-
-gboolean
 rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, GError **error)
 {
     GStatBuf status;
@@ -57,12 +35,12 @@ is_of(const char *path, const char *input)
     const char *name;
 
     if (!g_file_test(input, G_FILE_TEST_IS_DIR))
-        return rp_train_same_file(path, input);
+        return rp_cli_same_file(path, input);
     directory = g_dir_open(input, 0, NULL);
     while (directory != NULL && (name = g_dir_read_name(directory)) != NULL) {
         g_autofree char *inner = g_build_filename(input, name, NULL);
 
-        if (rp_train_same_file(path, inner))
+        if (rp_cli_same_file(path, inner))
             return TRUE;
     }
     return FALSE;

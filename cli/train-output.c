@@ -75,7 +75,7 @@ rp_train_check_no_output(const char *option, const char *path, const RpRunFile *
     for (guint i = 0; path != NULL && i < G_N_ELEMENTS(names) && names[i] != NULL; i++) {
         g_autofree char *written = g_build_filename(run->output, names[i], NULL);
 
-        if (!rp_train_same_place(path, written))
+        if (!rp_cli_same_place(path, written))
             continue;
         g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
                     "%s: expected a file that the run does not write, found \"%s\", which is %s of "
@@ -108,7 +108,7 @@ is_own_run_file(const RpRunFile *run, const RpTrainHow *how)
 {
     g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
 
-    return rp_train_same_file(copy, how->run_file);
+    return rp_cli_same_file(copy, how->run_file);
 }
 
 /* A new run would mix its checkpoints with those that are there. Files of a run's names that no run
@@ -134,9 +134,9 @@ check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
                     run->output, checkpoint);
     for (guint i = 0; i < G_N_ELEMENTS(names) && names[i] != NULL && local == NULL; i++) {
         g_autofree char *path = g_build_filename(run->output, names[i], NULL);
-        gboolean kept = rp_train_same_file(path, how->run_file)  ? how->resume
-                        : rp_train_same_file(path, run->profile) ? TRUE /* not written */
-                                                                 : ours;
+        gboolean kept = rp_cli_same_file(path, how->run_file)  ? how->resume
+                        : rp_cli_same_file(path, run->profile) ? TRUE /* not written */
+                                                               : ours;
 
         if (g_file_test(path, G_FILE_TEST_EXISTS) && !kept)
             g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_EXIST,
@@ -313,6 +313,6 @@ rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GErr
     }
     return (!how->resume || abandon_later(run->output, step, error)) &&
            (is_own_run_file(run, how) || g_file_set_contents(copy, run->resolved, -1, error)) &&
-           (rp_train_same_file(profile, run->profile) ||
+           (rp_cli_same_file(profile, run->profile) ||
             g_file_set_contents(profile, job->profile_json, -1, error));
 }

@@ -120,12 +120,6 @@ typedef struct {
 
 /* ---- train-files.c ---- */
 
-/* Whether both are there and are one file. */
-gboolean rp_train_same_file(const char *a, const char *b);
-
-/* Whether both are one file, or would be when they are written. */
-gboolean rp_train_same_place(const char *a, const char *b);
-
 /* A file that reading would wait for, or never come to the end of, is refused. What is not there,
  * or a directory, is for the reader to tell. @what: for messages. Errors: G_FILE_ERROR_INVAL */
 gboolean rp_train_check_regular(const char *what, const char *path, guint64 most_bytes,

@@ -295,12 +295,84 @@ refuses_to_write_where_it_cannot(void **state)
         {SIMULATE "--schedule 1f1b --memory-picture @T/x.png", 2, "--fidelity full"},
         {"export --profile qwen3-8b --gpu rtx4090 -o @T/none/x.json", 1, "none"},
         {"export @Q --schedule 1f1b --gpus 4 --micro-batches 4 --csv - --chrome -", 2,
-         "at most one file"},
+         "--csv: expected another file than that of --chrome"},
         {"figures -o /proc/none", 1, "/proc/none"},
     };
 
     (void)state;
     check_cases(cases, G_N_ELEMENTS(cases));
+}
+
+/* Every command that writes: its own input, by another name too, and two outputs of one name. */
+static void
+writes_over_no_input_and_nothing_twice(void **state)
+{
+    static const Case cases[] = {
+        {"simulate @T/in.json --schedule 1f1b --gpus 8 --micro-batches 16 --trace @T/in.json", 2,
+         "--trace: expected another file than that of PROFILE.json"},
+        {"simulate @T/in.json --schedule 1f1b --gpus 8 --micro-batches 16 --csv @T/hard.json", 2,
+         "--csv: expected another file than that of PROFILE.json"},
+        {"simulate @T/link.json --schedule 1f1b --gpus 8 --micro-batches 16 --picture "
+         "@T/../@B/in.json",
+         2, "--picture: expected another file"},
+        {SIMULATE "--schedule 1f1b --trace @T/new.json --csv @T/./new.json", 2,
+         "--csv: expected another file than that of --trace"},
+        {SIMULATE "--schedule 1f1b --fidelity full --picture @T/p.png --memory-picture "
+                  "@T/../@B/p.png",
+         2, "--memory-picture: expected another file than that of --picture"},
+        {"compare @Q @T/in.json --schedules 1f1b --csv @T/in.json", 2, "written over"},
+        {"compare --profiles @T/profiles --schedules 1f1b --csv @T/profiles/in.json", 2,
+         "written over"},
+        {"export @T/in.json --schedule 1f1b --gpus 4 --micro-batches 4 --pytorch-csv @T/in.json", 2,
+         "--pytorch-csv: expected another file than that of PROFILE.json"},
+        {"export @T/in.json --schedule 1f1b --gpus 4 --micro-batches 4 --csv @T/a --chrome @T/a", 2,
+         "written twice"},
+        {"replay @T/in.json --schedule 1f1b --gpus 4 --micro-batches 4 --trace @T/in.json", 2,
+         "--trace: expected another file than that of PROFILE.json"},
+        {"diff @T/in.json @T/in.png --picture @T/in.png", 2,
+         "--picture: expected another file than that of MEASURED"},
+        {"profile @T --devices host:1 -o @T/config.json", 2,
+         "--output: expected another file than that of MODEL_DIR"},
+        {"profile @T/config.json --devices host:1 -o @T/config.json", 2, "MODEL_DIR"},
+        {"init @T/config.json -o @T --force", 2,
+         "--output: expected another file than that of CONFIG.json"},
+        {"init @T -o @T --force", 2, "CONFIG.json"},
+        {"figures --measured @T -o @T", 2, "--output: expected another file than that of --meas"},
+        {"train @T/run.yaml --trace @T/t.png --picture @T/t.png", 2,
+         "--picture: expected another file than that of --trace"},
+    };
+    static const char config[] =
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"
+        "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}";
+    static const char *const kept[] = {"in.json", "in.png", "config.json", "run.yaml",
+                                       "profiles/in.json"};
+    g_auto(RpCliRun) made = rp_cli_shell(
+        "mkdir @T/profiles && cp @Q @T/in.json && cp @Q @T/in.png && cp @Q @T/profiles/in.json && "
+        "ln @T/in.json @T/hard.json && ln -s in.json @T/link.json && echo '%s' >@T/config.json && "
+        "printf 'model: m\ndata: d.jsonl\noutput: o\ndevices: host:1\nsteps: 1\n"
+        "sequence_length: 8\n' >@T/run.yaml && cd @T && sha256sum %s %s %s %s %s >sums",
+        config, kept[0], kept[1], kept[2], kept[3], kept[4]);
+
+    (void)state;
+    assert_string_equal(made.err, "");
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *root = rp_cli_temporary("");
+        g_autofree char *base = g_path_get_basename(root);
+        g_auto(GStrv) parts = g_strsplit(cases[i].line, "@B", -1);
+        g_autofree char *line = g_strjoinv(base, parts);
+        g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+        check(line, &run, cases[i].code, cases[i].part);
+    }
+    /* a device keeps nothing */
+    g_auto(RpCliRun) device =
+        rp_cli_run(SIMULATE "--schedule 1f1b --trace /dev/null --csv /dev/null");
+    assert_int_equal(device.code, 0);
+    g_auto(RpCliRun) unchanged = rp_cli_shell("cd @T && sha256sum --quiet -c sums");
+    assert_string_equal(unchanged.err, "");
+    assert_int_equal(unchanged.code, 0);
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -r @T/*");
+    assert_int_equal(removed.code, 0);
 }
 
 static void
@@ -379,6 +451,7 @@ main(void)
         cmocka_unit_test(refuses_broken_orders),
         cmocka_unit_test(names_the_tasks_of_a_trace_that_breaks_its_plan),
         cmocka_unit_test(refuses_to_write_where_it_cannot),
+        cmocka_unit_test(writes_over_no_input_and_nothing_twice),
         cmocka_unit_test(says_that_gnuplot_is_missing_before_long_work),
         cmocka_unit_test(fails_when_nobody_takes_the_results),
         cmocka_unit_test(explains_every_command),
