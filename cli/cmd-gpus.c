@@ -26,6 +26,9 @@ json_gpu(JsonBuilder *json, const RpGpu *gpu)
     rp_json_double(json, "attention_backward_efficiency", gpu->attention_backward_efficiency, 4);
     rp_json_double(json, "memory_efficiency", gpu->memory_efficiency, 4);
     rp_json_int(json, "expert_ns", gpu->expert_ns);
+    rp_json_double(json, "optimizer_parameters_per_s", gpu->optimizer_parameters_per_s, 3);
+    rp_json_bool(json, "measured", gpu->measured);
+    rp_json_string(json, "basis", gpu->basis);
     json_builder_end_object(json);
 }
 
@@ -54,14 +57,15 @@ add_row(RpCliTable *table, const RpGpu *gpu)
     rp_cli_table_add(table, "%g/%g", gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
     rp_cli_table_add(table, "%u x %g", gpu->gpus_per_root, gpu->root_gb_per_s);
     rp_cli_table_add(table, "%g", gpu->host_gb_per_s);
+    rp_cli_table_add(table, "%s %s", gpu->measured ? "measured" : "derived from", gpu->basis);
 }
 
 static void
 print_table(void)
 {
     static const char *const columns[] = {
-        "<name",  "<GPU",          "memory",   "TFLOP/s", "fp16 acc.", "GB/s",
-        "<links", "host GB/s u/d", "root u/d", "server",  NULL,
+        "<name",  "<GPU",          "memory",   "TFLOP/s", "fp16 acc.",        "GB/s",
+        "<links", "host GB/s u/d", "root u/d", "server",  "<times of layers", NULL,
     };
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
     guint n;

@@ -16,10 +16,12 @@
  *   servers: the paper has DDR4 and a Xeon Gold 6330 (8 x DDR4-2933, 188 GB/s a socket); two
  *   sockets and 150 GB/s reached, remote-socket traffic included, are ASSUMED. RTX 5090: ASSUMED
  *   DDR5, 200 GB/s.
- * - efficiencies: RTX 4090 fitted to the published layer times (docs/cost-model.md). H200 matmul:
- *   measured bf16 782 and fp16 754 of 989.5 TFLOP/s, 8192^3; attention: measured 287 and 188
- *   TFLOP/s at 2048 tokens. ASSUMED the same: RTX 3090 and 5090 as RTX 4090; H100 as H200; A100 and
- *   A800 0.80 and attention 0.55 and 0.45.
+ * - efficiencies: H200 fitted to the times of this project's kernels on it, profiles/h200, cuDNN's
+ *   attention, clocks as a run has them (docs/cost-model.md). RTX 4090 fitted to the published
+ *   layer times of PyTorch's kernels. ASSUMED the same: RTX 3090 and 5090 as RTX 4090; H100 as
+ *   H200; A100 and A800 0.80 and attention 0.55 and 0.45.
+ * - optimizer: H200 measured with 60 threads, 6.3 to 7.7e9 parameters/s in profiles/h200; others
+ *   ASSUMED 3e9, 84 GB/s of host memory at 28 bytes a parameter.
  */
 #include "core/catalogue-private.h"
 
@@ -34,16 +36,16 @@
 #define A100_GUESS                                                                                 \
     .matmul_efficiency = 0.80, .attention_efficiency = 0.55,                                       \
     .attention_backward_efficiency = 0.45, .memory_efficiency = 0.85, EXPERT_FIT
-#define H200_MEASURED                                                                              \
-    .matmul_efficiency = 0.775, .attention_efficiency = 0.29,                                      \
-    .attention_backward_efficiency = 0.19, .memory_efficiency = 0.85, EXPERT_FIT
+#define H200_FIT                                                                                   \
+    .matmul_efficiency = 0.66, .attention_efficiency = 0.475,                                      \
+    .attention_backward_efficiency = 0.36, .memory_efficiency = 0.85, EXPERT_FIT
 
 #define PCIE4_SERVER                                                                               \
     .h2d_gb_per_s = 25, .d2h_gb_per_s = 25, .gpus_per_root = 4, .root_gb_per_s = 50,               \
-    .host_gb_per_s = 150
+    .host_gb_per_s = 150, .optimizer_parameters_per_s = 3.0e9
 #define PCIE5_MEASURED                                                                             \
     .h2d_gb_per_s = 55.5, .d2h_gb_per_s = 55.4, .gpus_per_root = 4, .root_gb_per_s = 196.4,        \
-    .host_gb_per_s = 192.2
+    .host_gb_per_s = 192.2, .optimizer_parameters_per_s = 6.3e9
 
 const RpGpu rp_catalogue_gpus[] = {
     {.name = "rtx3090",
@@ -54,6 +56,7 @@ const RpGpu rp_catalogue_gpus[] = {
      .memory_gb_per_s = 936,
      .interconnect = "PCIe4",
      .interconnect_gb_per_s = 32,
+     .basis = "the RTX 4090's",
      PCIE4_SERVER,
      GEFORCE_FIT},
     {.name = "rtx4090",
@@ -64,6 +67,7 @@ const RpGpu rp_catalogue_gpus[] = {
      .memory_gb_per_s = 1008,
      .interconnect = "PCIe4",
      .interconnect_gb_per_s = 32,
+     .basis = "published times of PyTorch's kernels",
      PCIE4_SERVER,
      GEFORCE_FIT},
     {.name = "rtx5090",
@@ -79,6 +83,8 @@ const RpGpu rp_catalogue_gpus[] = {
      .gpus_per_root = 4,
      .root_gb_per_s = 110,
      .host_gb_per_s = 200,
+     .optimizer_parameters_per_s = 3.0e9,
+     .basis = "the RTX 4090's",
      GEFORCE_FIT},
     {.name = "a100",
      .title = "A100 80GB SXM",
@@ -88,6 +94,7 @@ const RpGpu rp_catalogue_gpus[] = {
      .memory_gb_per_s = 2039,
      .interconnect = "NVLink3",
      .interconnect_gb_per_s = 300,
+     .basis = "the data sheet",
      PCIE4_SERVER,
      A100_GUESS},
     {.name = "a800",
@@ -98,6 +105,7 @@ const RpGpu rp_catalogue_gpus[] = {
      .memory_gb_per_s = 2039,
      .interconnect = "NVLink3",
      .interconnect_gb_per_s = 200,
+     .basis = "the data sheet",
      PCIE4_SERVER,
      A100_GUESS},
     {.name = "h100",
@@ -108,8 +116,9 @@ const RpGpu rp_catalogue_gpus[] = {
      .memory_gb_per_s = 3350,
      .interconnect = "NVLink4",
      .interconnect_gb_per_s = 450,
+     .basis = "the H200's",
      PCIE5_MEASURED,
-     H200_MEASURED},
+     H200_FIT},
     {.name = "h200",
      .title = "H200",
      .memory_bytes = 143771 * RP_MIB,
@@ -118,8 +127,10 @@ const RpGpu rp_catalogue_gpus[] = {
      .memory_gb_per_s = 4800,
      .interconnect = "NVLink4",
      .interconnect_gb_per_s = 450,
+     .measured = TRUE,
+     .basis = "with this project's kernels",
      PCIE5_MEASURED,
-     H200_MEASURED},
+     H200_FIT},
 };
 
 const guint rp_catalogue_n_gpus = G_N_ELEMENTS(rp_catalogue_gpus);

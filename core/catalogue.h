@@ -61,8 +61,11 @@ typedef struct {
     double matmul_efficiency;    /* reached fraction of the 16-bit peak */
     double attention_efficiency; /* reached fraction of the fp32-accumulating peak */
     double attention_backward_efficiency;
-    double memory_efficiency; /* reached fraction of memory_gb_per_s */
-    gint64 expert_ns;         /* dispatch of one expert of one block, forward */
+    double memory_efficiency;          /* reached fraction of memory_gb_per_s */
+    gint64 expert_ns;                  /* dispatch of one expert of one block, forward */
+    double optimizer_parameters_per_s; /* of the server's processors, all devices together */
+    gboolean measured; /* the efficiencies are those of this project's kernels on this GPU */
+    const char *basis; /* where they come from: "the RTX 4090's" */
 } RpGpu;
 
 /* One weight tensor of a layer. */

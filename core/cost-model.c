@@ -5,29 +5,49 @@
 
 G_DEFINE_QUARK(rp - cost - model - error - quark, rp_cost_model_error)
 
+/* Bytes that element-wise kernels read and write of one element of each kind, in one pass. */
+typedef struct {
+    double hidden; /* of h: norms, residuals, sums of input gradients */
+    double heads;  /* of q and k: rope */
+    double normed; /* the same where they are normed */
+    double mlp;    /* of m: SwiGLU */
+    double norm;   /* of h: the head's norm */
+    double logits; /* of V: the loss */
+} Traffic;
+
 /*
- * Bytes that element-wise kernels read and write for each element, counted over the kernels of the
- * published implementation (PyTorch, one kernel an operation, norms and softmax statistics in
- * fp32).
+ * Counted over the kernels, in 16-bit reads and writes of 2 bytes.
+ *
+ * This project's (exec/model/network-block.c, exec/cuda). Forward: h: norm 4, sum and norm 8,
+ * residual 6. Heads: norm and rope in one pass, 4. m: SwiGLU 6. Backward: h: two norms made anew 8,
+ * their backwards with the residual's gradient 16, three sums of input gradients 6. Heads: made
+ * anew 4, backward in one pass 6, or 4 where rope alone turns in place. m: 12, the product made
+ * anew among it. Logits: read, and their gradient written in their place.
+ *
+ * The published implementation's: PyTorch, one kernel an operation, fp32 inside norms. Forward: h:
+ * two norms of 36, two residuals of 6. Heads: rope 18, norms 36. m: 10. Logits 4. Backward: twice.
  */
-#define NORM_BYTES 36           /* to fp32, square, mean, scale, to 16 bits, times weight */
-#define ROPE_BYTES 18           /* two products, one rotation, one sum */
-#define RESIDUAL_BYTES 6        /* read two, write one */
-#define SWIGLU_BYTES 10         /* silu, product */
+static const struct {
+    Traffic forward, backward;
+    gboolean skips_last; /* a recompute leaves out what only the block's output needs */
+} kernels[] = {
+    [RP_COST_KERNELS_OWN] = {{18, 4, 4, 6, 4, 2}, {30, 8, 10, 12, 12, 2}, TRUE},
+    [RP_COST_KERNELS_PYTORCH] = {{84, 18, 54, 10, 36, 4}, {168, 36, 108, 20, 72, 4}, FALSE},
+};
+
+/* Of what no kernel of this project does, PyTorch's; its backward moves twice as much. */
 #define CLAMPED_SWIGLU_BYTES 32 /* two clamps, sigmoid, two additions, three products */
 #define BIAS_BYTES 4            /* in place; attention's are part of the matmul */
 #define ROUTE_BYTES 14          /* gather, weigh, scatter-add; per element and active expert */
-#define HEAD_LOGIT_BYTES 4      /* logits written once and read once */
-
-/* The backward of an element-wise kernel moves about twice what its forward moves. */
 #define BACKWARD_TRAFFIC 2.0
+/* A residual: two read, one written. */
+#define RESIDUAL_BYTES 6
 /* FLOP of attention's backward over its forward: five matmuls against two. */
 #define BACKWARD_ATTENTION 2.5
 /* Weight gradient: written, then read, added to the accumulator, written: 16 bits each. */
 #define GRADIENT_BYTES 8
 /* Share of the link's speed that a hop reaches; see rp_cost_model_hop_ns(). */
 #define HOP_EFFICIENCY 0.84
-#define OPTIMIZER_PARAMETERS_PER_S 3.0e9
 
 #define BYTES_16BIT 2
 #define BYTES_FP32 4
@@ -40,9 +60,12 @@ typedef struct {
     double adapter_flops;   /* LoRA's own matmuls, one pass */
     double attention_flops; /* forward */
     double traffic_bytes;   /* element-wise, forward */
-    double gradient_bytes;  /* weight gradients, 16 bits */
-    guint experts;          /* dispatched one by one; 0 in dense layers */
-    gboolean frozen;        /* the base weights have no gradient */
+    double backward_bytes;  /* element-wise, backward */
+    double output_flops;    /* what only the output needs, of one pass */
+    double output_bytes;
+    double gradient_bytes; /* weight gradients, 16 bits */
+    guint experts;         /* dispatched one by one; 0 in dense layers */
+    gboolean frozen;       /* the base weights have no gradient */
 } Work;
 
 /* One prediction in progress. */
@@ -107,23 +130,21 @@ rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes)
     return llround((double)bytes / gb_per_s); /* bytes over GB/s is ns */
 }
 
-/* Bytes that a block's element-wise kernels move per token, forward. */
+/* Bytes that a block's element-wise kernels move per token. @times: of what only PyTorch's do */
 static double
-block_traffic(const RpModel *model)
+block_traffic(const RpModel *model, const Traffic *traffic, double times)
 {
     double h = model->hidden;
     double qk = (double)(model->heads + model->kv_heads) * model->head_size;
     double m = model->intermediate;
-    double bytes = 2 * (NORM_BYTES + RESIDUAL_BYTES) * h + ROPE_BYTES * qk;
+    double mlp = (model->clamped_swiglu ? times * CLAMPED_SWIGLU_BYTES : traffic->mlp) * m;
 
-    if (model->qk_norm)
-        bytes += NORM_BYTES * qk;
-    double mlp = (model->clamped_swiglu ? CLAMPED_SWIGLU_BYTES : SWIGLU_BYTES) * m;
     if (model->mlp_bias)
-        mlp += BIAS_BYTES * (2 * m + h);
+        mlp += times * BIAS_BYTES * (2 * m + h);
     if (model->experts > 1)
-        mlp += ROUTE_BYTES * h;
-    return bytes + model->active_experts * mlp;
+        mlp += times * ROUTE_BYTES * h;
+    return traffic->hidden * h + (model->qk_norm ? traffic->normed : traffic->heads) * qk +
+           model->active_experts * mlp;
 }
 
 /* Times of @layer from its @work. */
@@ -145,10 +166,14 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
 
     layer->forward_ns = llround(ns * (pass + adapters + attention + traffic));
     layer->recompute_ns = layer->forward_ns;
+    if (work->output_flops > 0)
+        layer->recompute_last_ns =
+            MAX(1, layer->recompute_ns - llround(ns * (work->output_flops / context->matmul_rate +
+                                                       work->output_bytes / context->bandwidth)));
     layer->weight_gradient_ns = llround(ns * weights);
     layer->backward_ns =
-        layer->weight_gradient_ns +
-        llround(ns * (pass + adapters + attention_backward + BACKWARD_TRAFFIC * traffic));
+        layer->weight_gradient_ns + llround(ns * (pass + adapters + attention_backward +
+                                                  work->backward_bytes / context->bandwidth));
 }
 
 /* Tensors, parameter and gradient bytes; returns the elements of adapters. */
@@ -217,12 +242,21 @@ fill_block(const Context *context, RpProfile *profile, guint index, guint block)
                   MAX(BYTES_16BIT * (2 * ad + 2 * kd) + BYTES_FP32 * (ad + 2 * model->heads),
                       BYTES_16BIT * (3 * m + routed)));
 
+    const RpCostKernels family = context->workload->kernels;
+    const Traffic *forward = &kernels[family].forward;
+    gboolean skips = kernels[family].skips_last && model->experts <= 1;
+
     Work work = {
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
         .adapter_flops = 2.0 * (double)adapters * (double)tokens,
         .attention_flops = rp_cost_model_attention_flops(model, block, context->b, context->s),
-        .traffic_bytes = block_traffic(model) * (double)tokens,
+        .traffic_bytes = block_traffic(model, forward, 1) * (double)tokens,
+        .backward_bytes =
+            block_traffic(model, &kernels[family].backward, BACKWARD_TRAFFIC) * (double)tokens,
+        .output_flops = skips ? 2.0 * (double)(tokens * h * m) : 0,
+        .output_bytes =
+            skips ? (RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens : 0,
         .gradient_bytes = (double)layer->gradient_bytes,
         .experts = model->experts > 1 ? model->experts : 0,
         .frozen = context->workload->lora_rank > 0,
@@ -248,22 +282,26 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     layer->backward_workspace_bytes =
         layer->forward_workspace_bytes + BYTES_16BIT * tokens * model->hidden;
 
+    const RpCostKernels family = context->workload->kernels;
     double logits = (double)tokens * model->vocabulary;
+    double hidden = (double)tokens * model->hidden;
     Work work = {
         .matmul_flops = rp_cost_model_head_flops(model, context->b, context->s),
         .matmul_bytes =
             (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
-        .traffic_bytes = NORM_BYTES * (double)tokens * model->hidden,
+        .traffic_bytes = kernels[family].forward.norm * hidden,
+        .backward_bytes = kernels[family].backward.norm * hidden,
         .gradient_bytes = (double)layer->gradient_bytes,
         .frozen = context->workload->lora_rank > 0,
     };
     set_times(context, &work, layer);
 
     /* the loss, forward and backward, moves each logit once more */
-    gint64 loss_ns = llround(HEAD_LOGIT_BYTES * logits / context->bandwidth * 1e9);
+    gint64 loss_ns = llround(kernels[family].forward.logits * logits / context->bandwidth * 1e9);
     layer->forward_ns += loss_ns;
     layer->recompute_ns += loss_ns;
-    layer->backward_ns += loss_ns;
+    layer->backward_ns +=
+        llround(kernels[family].backward.logits * logits / context->bandwidth * 1e9);
 }
 
 static gboolean
@@ -324,7 +362,7 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
         .gpus_per_root = gpu->gpus_per_root,
     };
     profile->gpu_memory_bytes = gpu->memory_bytes;
-    profile->optimizer_parameters_per_s = OPTIMIZER_PARAMETERS_PER_S;
+    profile->optimizer_parameters_per_s = gpu->optimizer_parameters_per_s;
     profile->has_sizes = TRUE;
 }
 

@@ -25,6 +25,13 @@ GQuark rp_cost_model_error_quark(void);
 /* Tokens whose logits the head holds at once. */
 #define RP_COST_MODEL_HEAD_CHUNK 1024
 
+/* Whose kernels: the bytes that element-wise ones move, and whether a recompute leaves out what
+ * only the block's output needs. */
+typedef enum {
+    RP_COST_KERNELS_OWN,    /* exec/cuda */
+    RP_COST_KERNELS_PYTORCH /* the published implementation's */
+} RpCostKernels;
+
 /* What is run. */
 typedef struct {
     guint sequences;           /* per micro-batch; >= 1 */
@@ -33,6 +40,7 @@ typedef struct {
     const char *accumulate;    /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
     guint lora_rank;           /* 0 = full-parameter */
     guint gpus;                /* of the machine; 0 = unknown */
+    RpCostKernels kernels;
 } RpWorkload;
 
 /**

@@ -178,7 +178,8 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
                                .tokens_per_sequence = tokens,
                                .dtype = "fp16",
                                .accumulate = "fp16",
-                               .gpus = RP_PAPER_GPUS};
+                               .gpus = RP_PAPER_GPUS,
+                               .kernels = RP_COST_KERNELS_PYTORCH};
         g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, &workload, error);
         if (!profile)
             return FALSE;

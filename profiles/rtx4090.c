@@ -111,7 +111,8 @@ profile_from_columns(char **columns, GError **error)
                            .dtype = "fp16",
                            .accumulate = "fp16",
                            .lora_rank = rank,
-                           .gpus = GPUS};
+                           .gpus = GPUS,
+                           .kernels = RP_COST_KERNELS_PYTORCH};
     RpProfile *profile = rp_cost_model_profile(model, gpu, &workload, error);
     if (profile)
         publish(profile, columns[COLUMN_HF_NAME], values, rank > 0);

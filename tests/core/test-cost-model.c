@@ -76,7 +76,8 @@ predicts_the_published_layer_times_as_documented(void **state)
                                .tokens_per_sequence = 2048,
                                .dtype = "fp16",
                                .accumulate = "fp16",
-                               .lora_rank = calibration[i].lora_rank};
+                               .lora_rank = calibration[i].lora_rank,
+                               .kernels = RP_COST_KERNELS_PYTORCH};
         double ms[4] = {0};
 
         rp_profile_free(f->profile);
@@ -105,6 +106,112 @@ predicts_the_published_layer_times_as_documented(void **state)
     assert_true(good);
 }
 
+/*
+ * Times of this project's kernels, profiles/h200, and how far the model is from them, in percent.
+ * Two constants are fitted to them, the rest is counted; pinned to half a percentage point. The
+ * head of Qwen3-4B was timed in chunks of 1,024 tokens, the others in 4,096.
+ */
+static const struct {
+    const char *file;
+    double error_pct[4]; /* block forward, block backward, recompute without output, head */
+} measured[] = {
+    {"qwen3-1.7b-8x2048-one-gpu", {-0.1, 1.1, -1.3, 2.5}},
+    {"qwen3-1.7b-8x2048", {0.1, 1.0, -2.0, 0.6}},
+    {"qwen3-4b-8x2048-one-gpu", {1.3, -1.9, 0.1, -13.3}},
+    {"qwen3-8b-4x2048", {2.9, 4.1, 1.8, 3.3}},
+};
+
+static void
+times_of_layers(const RpProfile *profile, double ms[4])
+{
+    const RpLayer *block = &profile->layers[1];
+    const RpLayer *head = &profile->layers[profile->n_layers - 1];
+
+    ms[0] = rp_ms_from_ns(block->forward_ns);
+    ms[1] = rp_ms_from_ns(block->backward_ns);
+    ms[2] = rp_ms_from_ns(block->recompute_last_ns);
+    ms[3] = rp_ms_from_ns(head->forward_ns + head->backward_ns);
+}
+
+static void
+predicts_the_layer_times_measured_on_an_h200_as_documented(void **state)
+{
+    Fixture *f = *state;
+    gboolean good = TRUE;
+
+    for (guint i = 0; i < G_N_ELEMENTS(measured); i++) {
+        g_autofree char *name = g_strdup_printf("profiles/h200/%s.json", measured[i].file);
+        g_autofree char *path = rp_test_source_path(name);
+        double found[4], predicted[4];
+
+        rp_profile_free(f->other);
+        f->other = rp_profile_load(path, &f->error);
+        rp_assert_no_error(f->error);
+        RpWorkload workload = {.sequences = f->other->sequences,
+                               .tokens_per_sequence = f->other->tokens_per_sequence};
+
+        rp_profile_free(f->profile);
+        f->profile = predict(f->other->model, "h200", &workload, &f->error);
+        rp_assert_no_error(f->error);
+        times_of_layers(f->other, found);
+        times_of_layers(f->profile, predicted);
+        for (guint j = 0; j < 4; j++) {
+            double error_pct = 100 * (predicted[j] / found[j] - 1);
+            if (ABS(error_pct - measured[i].error_pct[j]) <= 0.5)
+                continue;
+            print_error("%s, time %u: %.3f ms, error %+.1f %%, documented %+.1f %%\n",
+                        measured[i].file, j, predicted[j], error_pct, measured[i].error_pct[j]);
+            good = FALSE;
+        }
+    }
+    assert_true(good);
+}
+
+/* paper-figs/figure-13.csv, figure-14.csv: asynchronous, one GPU, one fused stage of all layers. At
+ * longer sequences cuDNN reaches more than the model's share, which is that at 2,048 tokens. */
+static void
+predicts_the_throughput_measured_on_an_h200(void **state)
+{
+    static const struct {
+        const char *model;
+        guint sequences, tokens;
+        double tokens_per_s, error_pct;
+    } rows[] = {
+        {"qwen3-1.7b", 8, 2048, 49379, 3},  {"qwen3-4b", 8, 2048, 20931, 3},
+        {"qwen3-8b", 4, 2048, 12567, 3},    {"qwen3-1.7b", 4, 4096, 45130, 3},
+        {"qwen3-1.7b", 1, 32768, 20594, 8},
+    };
+    Fixture *f = *state;
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        RpWorkload workload = {.sequences = rows[i].sequences,
+                               .tokens_per_sequence = rows[i].tokens};
+        gint64 total_ns = 0;
+
+        rp_profile_free(f->profile);
+        f->profile = predict(rows[i].model, "h200", &workload, &f->error);
+        rp_assert_no_error(f->error);
+        for (guint j = 0; j < f->profile->n_layers; j++)
+            total_ns += f->profile->layers[j].forward_ns + f->profile->layers[j].backward_ns;
+        double tokens = (double)rows[i].sequences * rows[i].tokens;
+        assert_true(
+            near(tokens / ((double)total_ns / 1e9), rows[i].tokens_per_s, rows[i].error_pct / 100));
+    }
+}
+
+static void
+says_of_each_gpu_whether_it_was_measured(void **state)
+{
+    guint n;
+    const RpGpu *gpus = rp_gpu_list(&n);
+
+    for (guint i = 0; i < n; i++) {
+        assert_non_null(gpus[i].basis);
+        assert_int_equal(gpus[i].measured, g_str_equal(gpus[i].name, "h200"));
+        assert_true(gpus[i].optimizer_parameters_per_s > 0);
+    }
+}
+
 static void
 predicts_the_published_hops(void **state)
 {
@@ -124,7 +231,8 @@ static void
 is_within_a_fifth_of_the_throughput_measured_on_an_h200(void **state)
 {
     Fixture *f = *state;
-    RpWorkload workload = {.sequences = 8, .tokens_per_sequence = 2048};
+    RpWorkload workload = {
+        .sequences = 8, .tokens_per_sequence = 2048, .kernels = RP_COST_KERNELS_PYTORCH};
     gint64 total_ns = 0;
 
     f->profile = predict("qwen3-1.7b", "h200", &workload, &f->error);
@@ -356,6 +464,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(predicts_the_published_layer_times_as_documented),
+        TEST(predicts_the_layer_times_measured_on_an_h200_as_documented),
+        TEST(predicts_the_throughput_measured_on_an_h200),
+        TEST(says_of_each_gpu_whether_it_was_measured),
         TEST(predicts_the_published_hops),
         TEST(is_within_a_fifth_of_the_throughput_measured_on_an_h200),
         TEST(serves_full_fidelity_for_every_model_and_gpu),
