@@ -33,8 +33,12 @@ typedef struct {
     RpJsonPull pull;
     const char *ids_at; /* the opening bracket; NULL if not yet seen */
     const char *labels_at;
+    const char *mask_at;
     guint64 n_ids;
     guint64 n_labels;
+    guint64 labels_end; /* behind the last label that is not masked */
+    guint64 n_mask;
+    guint64 mask_ones; /* at its beginning */
     GError **error;
 } Line;
 
@@ -106,6 +110,7 @@ read_tokens(Line *line, gboolean (*read)(Line *, gint32 *), gint32 *tokens, gsiz
             const char **start, guint64 *count)
 {
     guint64 n = 0;
+    guint64 end = 0;
 
     if (!rp_json_pull_enter_array(&line->pull))
         return FALSE;
@@ -117,30 +122,110 @@ read_tokens(Line *line, gboolean (*read)(Line *, gint32 *), gint32 *tokens, gsiz
         if (n < capacity)
             tokens[n] = token;
         n++;
+        if (token != RP_LABEL_MASKED)
+            end = n;
     }
     *count = n;
+    if (read == read_label)
+        line->labels_end = end;
     return !line->pull.failed;
 }
+
+/* Ones, then zeros: what is padded behind. All else changes which tokens are seen, or where they
+ * stand. */
+static gboolean
+read_mask(Line *line)
+{
+    RpJsonPull *pull = &line->pull;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    line->mask_at = pull->value;
+    while (rp_json_pull_next_element(pull)) {
+        gboolean ended = line->mask_ones < line->n_mask;
+        guint64 seen;
+        if (!rp_json_pull_whole(pull, &seen))
+            return FALSE;
+        if (seen > 1 || (seen == 1 && ended) || (seen == 0 && line->n_mask == 0))
+            return rp_json_pull_fail_value(pull, line->n_mask == 0
+                                                     ? "1, since the first token is no padding"
+                                                 : ended ? "0, as all that follow padding"
+                                                         : "0 or 1");
+        line->mask_ones += seen;
+        line->n_mask++;
+    }
+    return !pull->failed;
+}
+
+typedef enum { INPUT_IDS, LABELS, ATTENTION_MASK, REFUSED } MemberKind;
+
+/* The arguments of transformers' models that its Trainer fills from columns; others it drops. */
+static const struct {
+    const char *key;
+    MemberKind kind;
+    const char *why; /* of what is refused */
+} members[] = {
+    {"input_ids", INPUT_IDS, NULL},
+    {"labels", LABELS, NULL},
+    {"attention_mask", ATTENTION_MASK, NULL},
+    {"position_ids", REFUSED, "positions count from 0 in each sample"},
+    {"inputs_embeds", REFUSED, "tokens come from input_ids"},
+    {"past_key_values", REFUSED, "a sample begins with nothing before it"},
+    {"cache_position", REFUSED, "positions count from 0 in each sample"},
+    {"logits_to_keep", REFUSED, "labels of -100 say what is not learned"},
+    {"label", REFUSED, "labels stand in labels"},
+    {"label_ids", REFUSED, "labels stand in labels"},
+};
 
 static gboolean
 read_member(Line *line, const GString *key, const char *key_at, RpSample *sample)
 {
-    gboolean is_ids = strcmp(key->str, "input_ids") == 0;
-    gboolean is_labels = strcmp(key->str, "labels") == 0;
+    const char **places[] = {&line->ids_at, &line->labels_at, &line->mask_at};
+    gsize i = 0;
 
-    if (!is_ids && !is_labels)
+    while (i < G_N_ELEMENTS(members) && strcmp(key->str, members[i].key) != 0)
+        i++;
+    if (i == G_N_ELEMENTS(members))
         return rp_json_pull_skip(&line->pull);
-    if (is_ids ? line->ids_at != NULL : line->labels_at != NULL)
+    if (members[i].kind != REFUSED && *places[members[i].kind] != NULL)
         return fail_at(line, key_at, "expected each key once, found \"%s\" a second time",
                        key->str);
-    if (is_ids)
+    /* datasets write null where some rows have the key and this one has not */
+    if (members[i].kind != INPUT_IDS && rp_json_pull_peek(&line->pull) == RP_JSON_NULL)
+        return rp_json_pull_null(&line->pull);
+    switch (members[i].kind) {
+    case INPUT_IDS:
         return read_tokens(line, read_id, sample->input_ids, sample->capacity, &line->ids_at,
                            &line->n_ids);
-    /* datasets write null where some rows have labels and this one has none */
-    if (rp_json_pull_peek(&line->pull) == RP_JSON_NULL)
-        return rp_json_pull_null(&line->pull);
-    return read_tokens(line, read_label, sample->labels, sample->capacity, &line->labels_at,
-                       &line->n_labels);
+    case LABELS:
+        return read_tokens(line, read_label, sample->labels, sample->capacity, &line->labels_at,
+                           &line->n_labels);
+    case ATTENTION_MASK:
+        return read_mask(line);
+    case REFUSED:
+        break;
+    }
+    return fail_at(line, key_at, "expected no %s, for %s", members[i].key, members[i].why);
+}
+
+/* Whether padding is neither learned nor learned from: then it changes nothing. */
+static gboolean
+check_mask(const Line *line)
+{
+    /* a label is learned one place before its own */
+    guint64 learned = line->labels_at ? line->labels_end : line->n_ids;
+
+    if (!line->mask_at)
+        return TRUE;
+    if (line->n_mask != line->n_ids)
+        return fail_at(line, line->mask_at,
+                       "expected attention_mask to have %" G_GUINT64_FORMAT
+                       " numbers, one for each of input_ids, found %" G_GUINT64_FORMAT,
+                       line->n_ids, line->n_mask);
+    return learned <= line->mask_ones + 1 || line->mask_ones == line->n_ids ||
+           fail_at(line, line->mask_at,
+                   "expected labels of -100 where attention_mask is 0, found %s",
+                   line->labels_at ? "another" : "no labels");
 }
 
 /* What can be said only when all members are read. */
@@ -158,6 +243,8 @@ finish(Line *line, RpSample *sample)
                        "expected %" G_GUINT64_FORMAT " labels, one for each of input_ids, found "
                        "%" G_GUINT64_FORMAT,
                        line->n_ids, line->n_labels);
+    if (!check_mask(line))
+        return FALSE;
     if (!line->labels_at && sample->capacity > 0)
         memcpy(sample->labels, sample->input_ids,
                (gsize)MIN(line->n_ids, sample->capacity) * sizeof *sample->labels);

@@ -2,8 +2,9 @@
  * `config.json` of Hugging Face transformers, for Qwen3ForCausalLM and LlamaForCausalLM.
  *
  * Keys that change the arithmetic are read and checked, and refused where they ask for something
- * that this project does not compute; all others are ignored, as transformers does. What an absent
- * key means is what transformers takes it to mean (docs/checkpoint-format.md lists it).
+ * that this project does not compute; all others are ignored, as transformers does. One table has
+ * them all (hf-config-keys.c, docs/checkpoint-format.md). What an absent key means is what
+ * transformers takes it to mean.
  */
 #pragma once
 
@@ -63,6 +64,23 @@ typedef struct {
     gint64 eos_ids[RP_MODEL_MAX_EOS];
     guint n_eos;
 } RpModelConfig;
+
+typedef enum {
+    RP_CONFIG_KEY_HONOURED, /* read, checked and computed with */
+    RP_CONFIG_KEY_REFUSED,  /* taken only with the values that the row names */
+    RP_CONFIG_KEY_IGNORED,  /* changes neither the loss nor its gradient */
+} RpConfigKeyFate;
+
+typedef struct {
+    const char *name;
+    RpConfigKeyFate fate;
+    gboolean in_rope;  /* stands in rope_scaling or rope_parameters */
+    const char *taken; /* of a refused key: "true", "{} or null" */
+    const char *why;   /* of a refused or ignored key */
+} RpConfigKey;
+
+/* The keys that transformers reads, one by one; %NULL behind the last. */
+const RpConfigKey *rp_hf_config_key(guint index);
 
 /**
  * rp_hf_config_parse:

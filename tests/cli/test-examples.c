@@ -123,7 +123,8 @@ static const char tokenizer[] =
 
 /* As many blocks as Qwen3-1.7B, whose times are predicted with. */
 static const char tiny_qwen3[] =
-    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":16,\"intermediate_size\":24,"
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\","
+    "\"hidden_size\":16,\"intermediate_size\":24,"
     "\"num_hidden_layers\":28,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":8,"
     "\"vocab_size\":260,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\"}";
 

@@ -8,7 +8,8 @@
 
 #define MEASURE "bash @R/paper-figs/measure"
 #define TINY                                                                                       \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"        \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 #define REAL                                                                                       \
     MEASURE " --devices host:2 --model @T/tiny.json --micro-batch-tokens 32 --step-tokens 64 "     \

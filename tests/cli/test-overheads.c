@@ -2,7 +2,8 @@
 #include "tests/cli/run-cli.h"
 
 #define TINY                                                                                       \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"        \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 #define RUN                                                                                        \
     "model: %s/model\ndata: %s/data.jsonl\noutput: %s/untouched\ndevices: host:1\n"                \

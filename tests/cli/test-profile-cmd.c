@@ -8,7 +8,8 @@
 #include "exec/model/network.h"
 
 #define CONFIG                                                                                     \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":3,"        \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":16,\"num_hidden_layers\":3,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33,"                        \
     "\"max_position_embeddings\":32,\"tie_word_embeddings\":true}"
 

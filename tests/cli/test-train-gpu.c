@@ -15,7 +15,8 @@
 #include <math.h>
 
 #define CONFIG                                                                                     \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":4,"        \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":32,\"num_hidden_layers\":4,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":48,\"vocab_size\":64}"
 
 #define STEPS 300

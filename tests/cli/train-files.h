@@ -7,7 +7,8 @@
 #include "tests/cli/run-cli.h"
 
 #define RP_TINY_CONFIG                                                                             \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"        \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 
 /* Fixtures of a group: rp_cli_setup() and @T/model, @T/data.jsonl, @T/times.json, @T/run.yaml. The

@@ -109,6 +109,20 @@ takes_the_ids_as_labels_where_there_are_none(void **state)
 }
 
 static void
+takes_padding_that_is_not_learned(void **state)
+{
+    Fixture *f = *state;
+
+    /* the label beside the first padding is that of the last token */
+    open_text(f, "{\"input_ids\":[5,6,0,0],\"labels\":[5,6,0,-100],\"attention_mask\":[1,1,0,0]}\n"
+                 "{\"attention_mask\":null,\"position_ids\":null,\"input_ids\":[7,8]}");
+    read_sample(f, 0);
+    assert_tokens(f->labels, 4, (const gint32[]){5, 6, 0, -100});
+    read_sample(f, 1);
+    assert_tokens(f->labels, 2, (const gint32[]){7, 8});
+}
+
+static void
 takes_keys_in_any_order_and_spelling(void **state)
 {
     Fixture *f = *state;
@@ -291,6 +305,7 @@ main(void)
         cmocka_unit_test_setup_teardown(reads_what_hugging_face_datasets_write, setup, teardown),
         cmocka_unit_test_setup_teardown(takes_the_ids_as_labels_where_there_are_none, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(takes_padding_that_is_not_learned, setup, teardown),
         cmocka_unit_test_setup_teardown(takes_keys_in_any_order_and_spelling, setup, teardown),
         cmocka_unit_test_setup_teardown(takes_either_line_ending_and_none_at_the_end, setup,
                                         teardown),

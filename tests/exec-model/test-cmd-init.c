@@ -2,7 +2,8 @@
 #include "tests/cli/run-cli.h"
 
 #define CONFIG                                                                                     \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":2,"        \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":16,\"num_hidden_layers\":2,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 
 static void

@@ -70,8 +70,13 @@ static const char llama_31_8b[] =
 #define SIZES                                                                                      \
     "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                        \
     "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":256"
-#define LLAMA(more) "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES more "}"
-#define QWEN3(more) "{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES more "}"
+#define LLAMA_NAMES "\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
+#define QWEN3_NAMES "\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\","
+#define LLAMA(more) "{" LLAMA_NAMES SIZES more "}"
+#define QWEN3(more) "{" QWEN3_NAMES SIZES more "}"
+#define LLAMA3                                                                                     \
+    "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"                                   \
+    "\"original_max_position_embeddings\":128"
 
 static void
 reads_the_published_configs_as_the_catalogue_has_them(void **state)
@@ -168,23 +173,45 @@ refuses_what_is_not_implemented(void **state)
         const char *text;
         const char *message;
     } cases[] = {
+        /* no "did you mean": Mistral has a window */
         {"{\"architectures\":[\"MistralForCausalLM\"]," SIZES "}",
          "FILE: architectures: line 1, column 19: expected one of \"Qwen3ForCausalLM\", "
-         "\"LlamaForCausalLM\""},
+         "\"LlamaForCausalLM\", found \"MistralForCausalLM\""},
         {"{\"architectures\":[\"Qwen3MoeForCausalLM\"]," SIZES "}",
          "found \"Qwen3MoeForCausalLM\""},
         {"{\"architectures\":[\"LlamaForSequenceClassification\"]," SIZES "}", "expected one of"},
         {"{\"model_type\":\"gpt2\"," SIZES "}", "model_type: "},
-        {LLAMA(",\"hidden_act\":\"gelu\""), "expected one of \"silu\", found \"gelu\""},
+        {LLAMA(",\"hidden_act\":\"gelu\""), "expected \"silu\", found \"gelu\""},
         {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}"), "found \"yarn\""},
         {LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"), "found \"linear\""},
         {LLAMA(",\"torch_dtype\":\"float64\""), "found \"float64\""},
-        {LLAMA(",\"attention_dropout\":0.1"), "attention_dropout: expected 0, found 0.1"},
-        {QWEN3(",\"use_sliding_window\":true"), "use_sliding_window: expected false, found true"},
+        {LLAMA(",\"attention_dropout\":0.1"),
+         ": expected 0 (transformers drops attention in training), found 0.1"},
+        {QWEN3(",\"use_sliding_window\":true"),
+         ": expected false (transformers hides earlier tokens), found true"},
         {QWEN3(",\"layer_types\":[\"sliding_attention\"]"), "found \"sliding_attention\""},
         {QWEN3(",\"mlp_bias\":true"), "mlp_bias: expected false"},
-        {LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor: expected 1, found 0.5"},
-        {LLAMA(",\"quantization_config\":{\"bits\":4}"), "weights that are not quantized"},
+        {LLAMA(",\"partial_rotary_factor\":0.5"),
+         ": expected 1 (transformers turns a part of each head), found 0.5"},
+        {LLAMA(",\"rope_scaling\":{\"partial_rotary_factor\":0.5},\"partial_rotary_factor\":1"),
+         "found 0.5"},
+        {LLAMA(",\"quantization_config\":{\"bits\":4}"), "the weights must not be quantized"},
+        /* transformers computes something else, or refuses them */
+        {LLAMA(",\"is_causal\":false"),
+         "is_causal: line 1, column 199: expected true (without it transformers lets tokens see "
+         "later ones), found false"},
+        {LLAMA(",\"is_causal\":null"), "is_causal: "},
+        {LLAMA(",\"is_causal\":1"), "is_causal: "},
+        {LLAMA(",\"per_layer_config\":{\"0\":{\"hidden_act\":\"gelu\"}}"), "found an object"},
+        {LLAMA(",\"per_layer_config\":{}"), "per_layer_config: "},
+        {QWEN3(",\"text_config\":{\"hidden_size\":3}"), "text_config: "},
+        {LLAMA(",\"decoder\":{}"), "decoder: "},
+        {LLAMA(",\"pruned_heads\":{\"0\":[1]}"), "expected {} or null (transformers 4 prunes"},
+        {LLAMA(",\"torchscript\":true"), "torchscript: "},
+        {LLAMA(",\"transformers_weights\":\"other.safetensors\""), "transformers_weights: "},
+        {QWEN3(",\"layer_types\":[\"full_attention\",\"full_attention\"],\"rope_parameters\":{"
+               "\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}"),
+         "expected a key of one rope for all layers, found \"full_attention\""},
     };
     Fixture *f = *state;
 
@@ -208,7 +235,10 @@ refuses_wrong_values(void **state)
                "nothing"},
         {"{\"model_type\":\"llama\"}", "hidden_size: expected a whole number from 1 up, found "
                                        "nothing"},
-        {LLAMA(",\"model_type\":\"qwen3\""), "expected \"llama\", that of LlamaForCausalLM"},
+        {"{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"qwen3\"," SIZES "}",
+         "expected \"llama\", that of LlamaForCausalLM"},
+        {"{\"architectures\":[\"LlamaForCausalLM\"]," SIZES "}",
+         "FILE: model_type: expected \"llama\", that of LlamaForCausalLM, found nothing"},
         {LLAMA(",\"head_dim\":7"), "head_dim: expected an even number, found 7"},
         {LLAMA(",\"head_dim\":0"), "head_dim: line 1, column "},
         {LLAMA(",\"head_dim\":\"8\""), "expected a number, found \"8\""},
@@ -231,13 +261,33 @@ refuses_wrong_values(void **state)
          "expected the same for torch_dtype and dtype"},
         {LLAMA(",\"pad_token_id\":256"), "expected one of the 256 tokens, found 256"},
         {LLAMA(",\"pad_token_id\":-2"), "expected a token's number, found -2"},
+        {LLAMA(",\"pad_token_id\":-1"),
+         "expected a token's number, or null for none (torch takes -1 for the last token), found "
+         "-1"},
+        {LLAMA(",\"tie_word_embeddings\":null"), "expected true or false, found null"},
+        {LLAMA(",\"rms_norm_eps\":null"), "expected a number, found null"},
+        {LLAMA(",\"max_position_embeddings\":null"), "expected a number, found null"},
+        {QWEN3(",\"head_dim\":null"), "head_dim: expected a whole number from 1 up, found null"},
+        {LLAMA(",\"initializer_range\":2"), "initializer_range: expected at most 1, found 2"},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"default\",\"type\":\"llama3\"," LLAMA3 "}"),
+         "expected the same for rope_type and type, found \"llama3\""},
+        {LLAMA(",\"rope_scaling\":{\"type\":\"default\",\"rope_type\":\"llama3\"," LLAMA3 "}"),
+         "expected the same for rope_type and type, found \"llama3\""},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"," LLAMA3
+               "},\"original_max_position_embeddings\":77"),
+         "original_max_position_embeddings: expected 128, that of rope_scaling (transformers 5 "
+         "takes this one instead), found 77"},
+        {LLAMA(",\"rope_scaling\":{\"rope_theta\":null}"), "expected a number, found null"},
         {LLAMA(",\"eos_token_id\":1.5"), "expected a token's number, found 1.5"},
         {LLAMA(",\"layer_types\":[\"full_attention\"]"), "one for each of 2 blocks, found 1"},
-        {"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+        {"{" LLAMA_NAMES "\"hidden_size\":64,\"num_hidden_layers\":2,"
          "\"num_attention_heads\":4,\"num_key_value_heads\":3,\"intermediate_size\":96,"
          "\"vocab_size\":256}",
          "num_key_value_heads: expected a divisor of num_attention_heads, 4, found 3"},
-        {"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":66,\"num_hidden_layers\":2,"
+        {"{" LLAMA_NAMES "\"hidden_size\":66,\"num_hidden_layers\":2,"
+         "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":256}",
+         "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
+        {"{" LLAMA_NAMES "\"hidden_size\":66,\"num_hidden_layers\":2,\"head_dim\":16,"
          "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":256}",
          "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
         {LLAMA("") " x", "expected the end of the text"},
@@ -248,6 +298,49 @@ refuses_wrong_values(void **state)
         if (parse(f, cases[i].text))
             fail_msg("took: %s", cases[i].text);
         rp_assert_error_message_contains(f->error, cases[i].message);
+    }
+}
+
+static void
+takes_what_changes_nothing(void **state)
+{
+    static const char *const texts[] = {
+        LLAMA(",\"is_causal\":true,\"per_layer_config\":null,\"text_config\":null,"
+              "\"quantization_config\":null,\"attention_dropout\":0.0,\"pruned_heads\":{},"
+              "\"sliding_window\":4096,\"pretraining_tp\":2,\"use_cache\":false,"
+              "\"partial_rotary_factor\":1.0,\"torchscript\":false,\"nobody_reads_this\":[1]"),
+        LLAMA(",\"rope_scaling\":{\"type\":\"llama3\",\"rope_type\":\"llama3\"," LLAMA3
+              "},\"original_max_position_embeddings\":128"),
+        QWEN3(",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[1,2],"
+              "\"rope_theta\":1e6},\"original_max_position_embeddings\":77"),
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(texts); i++) {
+        Fixture *f = *state;
+        if (!parse(f, texts[i]))
+            fail_msg("%s", f->error->message);
+    }
+}
+
+/* The page has a row for each key: of the honoured ones the name stands in a first cell. */
+static void
+the_page_lists_every_key(void **state)
+{
+    Fixture *f = *state;
+    const RpConfigKey *key;
+
+    assert_true(
+        g_file_get_contents(RP_SOURCE_ROOT "/docs/checkpoint-format.md", &f->text, NULL, NULL));
+    for (guint i = 0; (key = rp_hf_config_key(i)); i++) {
+        g_autofree char *name =
+            g_strdup_printf(key->in_rope ? "`%s` of a rope" : "`%s`", key->name);
+        g_autofree char *row =
+            key->fate == RP_CONFIG_KEY_REFUSED
+                ? g_strdup_printf("| %s | %s | %s |\n", name, key->taken, key->why)
+            : key->fate == RP_CONFIG_KEY_IGNORED ? g_strdup_printf("| %s | %s |\n", name, key->why)
+                                                 : g_strdup_printf("`%s`", key->name);
+        if (!strstr(f->text, row))
+            fail_msg("docs/checkpoint-format.md lacks %s", row);
     }
 }
 
@@ -309,6 +402,8 @@ main(void)
         TEST(reads_what_it_wrote),
         TEST(refuses_what_is_not_implemented),
         TEST(refuses_wrong_values),
+        TEST(takes_what_changes_nothing),
+        TEST(the_page_lists_every_key),
         TEST(refuses_a_config_cut_at_any_byte),
         TEST(refuses_models_of_the_catalogue_that_it_cannot_run),
         TEST(saves_and_loads),
