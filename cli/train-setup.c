@@ -104,6 +104,10 @@ open_model(RpTrainJob *job, GError **error)
                                                : RP_ATTENTION_BUILTIN,
         .half_sums = run->half_sums != 0,
     };
+    if (!rp_weights_check_finite(job->weights, job->network.dtype, error)) {
+        g_prefix_error(error, "model: ");
+        return FALSE;
+    }
     if (!run->device_ops->kernels()->has_attention(job->network.attention)) {
         g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
                     "attention: expected builtin or auto, found %s, which %s devices do not have",

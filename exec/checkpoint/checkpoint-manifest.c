@@ -18,6 +18,7 @@
 #include "core/quote.h"
 #include "exec/model/file.h"
 #include "exec/model/json-pull.h"
+#include "exec/model/threads.h"
 
 #define PIECE_BYTES ((gsize)1 << 20)
 #define MAX_MANIFEST_BYTES ((gsize)16 << 20)
@@ -206,7 +207,7 @@ rp_checkpoint_manifest_write(const char *path, GError **error)
     if (!files)
         return FALSE;
     Digests digests = digests_new(path, files);
-    rp_checkpoint_in_threads(files->len, digest_some, &digests);
+    rp_run_in_threads(files->len, digest_some, &digests);
     gboolean good = take_digests(files, &digests, error);
     digests_clear(&digests);
     if (!good)
@@ -432,7 +433,7 @@ rp_checkpoint_verify(const char *path, GError **error)
     if (!files || !check_sizes(path, files, error))
         return FALSE;
     Digests digests = digests_new(path, files);
-    rp_checkpoint_in_threads(files->len, digest_some, &digests);
+    rp_run_in_threads(files->len, digest_some, &digests);
     gboolean good = check_digests(files, &digests, error);
     digests_clear(&digests);
     return good;

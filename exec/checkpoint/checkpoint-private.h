@@ -24,15 +24,6 @@ gboolean rp_checkpoint_fail(GError **error, RpCheckpointError code, const char *
  * is RP_CHECKPOINT_ERROR_WRITE. Returns: FALSE */
 gboolean rp_checkpoint_fail_errno(GError **error, const char *verb, const char *path, int number);
 
-/* ---- checkpoint-threads.c ---- */
-
-/* Returns: %NULL */
-typedef void *(*RpCheckpointWork)(void *data);
-
-/* Runs @work(@data) in @max threads at the same time, or fewer: one of them the caller's, which is
- * alone if there are no others to be had. Returns when all have. */
-void rp_checkpoint_in_threads(guint max, RpCheckpointWork work, gpointer data);
-
 /* ---- checkpoint-directory.c ---- */
 
 /* OUTPUT/checkpoint-STEP, OUTPUT/.checkpoint-STEP.tmp. (transfer full) */

@@ -17,6 +17,7 @@
 
 #include "core/quote.h"
 #include "exec/model/file.h"
+#include "exec/model/threads.h"
 
 /* Of a tensor's entry in a header or an index, beside its name. */
 #define ENTRY_BYTES 128
@@ -359,7 +360,7 @@ write_tensors(Save *save, GError **error)
     if (!begin_tensors(save, error))
         return FALSE;
     writing_init(&writing, save);
-    rp_checkpoint_in_threads(writing.order->len, write_some, &writing);
+    rp_run_in_threads(writing.order->len, write_some, &writing);
     writing_clear(&writing);
     if (writing.error) {
         g_propagate_error(error, writing.error);

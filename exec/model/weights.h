@@ -21,7 +21,8 @@ typedef enum {
     RP_WEIGHTS_ERROR_EXTRA,   /* the other way */
     RP_WEIGHTS_ERROR_SHAPE,
     RP_WEIGHTS_ERROR_DTYPE,
-    RP_WEIGHTS_ERROR_TIED /* config says one matrix, checkpoint has two different ones */
+    RP_WEIGHTS_ERROR_TIED, /* config says one matrix, checkpoint has two different ones */
+    RP_WEIGHTS_ERROR_VALUE /* NaN or infinity */
 } RpWeightsError;
 
 #define RP_WEIGHTS_ERROR (rp_weights_error_quark())
@@ -100,6 +101,20 @@ guint64 rp_weights_elements(const RpWeights *weights);
  */
 gboolean rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_weights_check_finite:
+ * @weights: bound
+ * @dtype: that they will be computed in
+ *
+ * Looks at every value for a NaN or an infinity, in several threads: also for one that becomes
+ * infinite when it is rounded to @dtype, such as 70000 in fp16. No token may ever reach it, and
+ * yet no checkpoint could be saved with it.
+ *
+ * Errors: RP_WEIGHTS_ERROR_VALUE with tensor and index of the first
+ */
+gboolean rp_weights_check_finite(const RpWeights *weights, RpDtype dtype,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The bound tensor of weight @index; of a tied head the embedding's. %NULL before binding. */
 const RpSafetensor *rp_weights_source(const RpWeights *weights, guint index);

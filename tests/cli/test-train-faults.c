@@ -6,6 +6,8 @@
 
 #define TRAIN "train @T/run.yaml --set output=@T/"
 #define BF16_NAN 0x7fc0
+#define BF16_65536 0x4780
+#define BF16_LARGEST 0x7f7f
 
 /* A run that fails: its exit code, and one line on stderr with all of @parts, NULL at the end. */
 static void
@@ -86,22 +88,48 @@ copy_model(const char *to)
     shell(line);
 }
 
+/* Sets @n values of @tensor in @T/@model, from number @first on. */
 static void
-names_the_layer_of_a_weight_that_is_no_number(void **state)
+set_values(const char *model, const char *tensor, guint first, guint n, guint16 bits)
 {
-    const guint16 nan = BF16_NAN;
+    g_autofree char *file = g_strdup_printf("%s/model.safetensors", model);
     gsize length;
+    g_autofree char *data = rp_train_files_read(file, &length);
 
+    for (guint i = first; i < first + n; i++)
+        memcpy(data + tensor_start(data, tensor) + i * sizeof bits, &bits, sizeof bits);
+    rp_train_files_write(file, data, (gssize)length);
+}
+
+/* In a row of the embedding that no token of the data has: training would not notice. */
+static void
+refuses_a_weight_that_is_no_number_before_the_first_step(void **state)
+{
     (void)state;
     copy_model("nan");
-    g_autofree char *data = rp_train_files_read("nan/model.safetensors", &length);
-    memcpy(data + tensor_start(data, "model.layers.2.mlp.up_proj.weight"), &nan, sizeof nan);
-    rp_train_files_write("nan/model.safetensors", data, (gssize)length);
-    REFUSE(TRAIN "nan-sync --set model=@T/nan --set async=false --set checkpoint.every=1", 1,
+    set_values("nan", "model.embed_tokens.weight", 32 * 16 + 3, 1, BF16_NAN);
+    REFUSE(TRAIN "nan --set model=@T/nan", 1,
+           "model.safetensors: tensor \"model.embed_tokens.weight\": expected finite values in "
+           "bf16, found nan at [32, 3]");
+    copy_model("big");
+    set_values("big", "model.layers.1.mlp.up_proj.weight", 16, 1, BF16_65536);
+    REFUSE(TRAIN "big --set model=@T/big --set dtype=fp16", 1,
+           "tensor \"model.layers.1.mlp.up_proj.weight\": expected finite values in fp16, found "
+           "65536, which is infinite there, at [1, 0]");
+}
+
+static void
+names_the_layer_that_makes_the_loss_no_number(void **state)
+{
+    (void)state;
+    copy_model("huge");
+    set_values("huge", "model.layers.2.mlp.up_proj.weight", 0, 16, BF16_LARGEST);
+    set_values("huge", "model.layers.2.mlp.gate_proj.weight", 0, 16, BF16_LARGEST);
+    REFUSE(TRAIN "huge-sync --set model=@T/huge --set async=false --set checkpoint.every=1", 1,
            "step 1: the loss is not ", "(micro-batch 0)", "layer 3 (model.layers.2)",
            "no checkpoint was saved before");
     /* two steps begin at once */
-    REFUSE(TRAIN "nan-async --set model=@T/nan --set checkpoint.every=1 --set devices=host:4", 1,
+    REFUSE(TRAIN "huge-async --set model=@T/huge --set checkpoint.every=1 --set devices=host:4", 1,
            ": the loss is not ", "layer 3 (model.layers.2)", "no checkpoint was saved before");
 }
 
@@ -520,7 +548,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_the_layer_of_a_weight_that_is_no_number),
+        cmocka_unit_test(refuses_a_weight_that_is_no_number_before_the_first_step),
+        cmocka_unit_test(names_the_layer_that_makes_the_loss_no_number),
         cmocka_unit_test(names_the_step_where_training_blew_up_and_the_last_good_checkpoint),
         cmocka_unit_test(saves_no_weights_that_are_not_finite),
         cmocka_unit_test(goes_on_when_the_disk_is_full_and_keeps_what_there_is),

@@ -1,5 +1,4 @@
-/* The same work in several threads. */
-#include "exec/checkpoint/checkpoint-private.h"
+#include "exec/model/threads.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -7,7 +6,7 @@
 #define MAX_THREADS 32
 
 void
-rp_checkpoint_in_threads(guint max, RpCheckpointWork work, gpointer data)
+rp_run_in_threads(guint max, RpThreadWork work, gpointer data)
 {
     pthread_t threads[MAX_THREADS];
     guint n = MIN(MIN(g_get_num_processors(), max), MAX_THREADS);

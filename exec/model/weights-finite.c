@@ -1,0 +1,187 @@
+/**
+ * Whether all weights are finite in the type of the run.
+ *
+ * A value rounds to infinity in a type if its magnitude is at least half a step above the largest
+ * finite one. Magnitudes compare as their bits do, so that one comparison of integers a value is
+ * enough, and a block of values needs no branch:
+ *
+ *   bits of fp32     0 | 01111111 | 11…1        largest finite
+ *                    0 | 11111111 | 00…0        infinity, then NaNs
+ *   limits           fp32 0x7f800000   bf16 0x7f7f8000   fp16 0x477ff000 (65520)
+ *
+ * Pieces of tensors are taken in turn by several threads; the first bad value in the order of the
+ * list is told, whichever thread finds one first.
+ */
+#include "exec/model/weights.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/quote.h"
+#include "exec/model/threads.h"
+
+#define PIECE_ELEMENTS ((guint64)1 << 20)
+#define BLOCK_ELEMENTS 256
+#define MAX_THREADS 32
+
+typedef struct {
+    guint weight;
+    guint64 first;
+    guint64 n;
+} Piece;
+
+typedef struct {
+    const RpWeights *weights;
+    gint32 limit32; /* of bits as fp32 has them, without the sign */
+    gint16 limit16;
+    GArray *pieces; /* (element-type Piece) */
+    atomic_uint next;
+    atomic_uint bad; /* the first piece with a bad value; their number if none */
+} Search;
+
+/* The least bits, without the sign, that are or become infinite. */
+static guint32
+infinite_bits(RpDtype dtype)
+{
+    switch (dtype) {
+    case RP_DTYPE_FP32:
+        return 0x7f800000;
+    case RP_DTYPE_BF16:
+        return 0x7f7f8000;
+    case RP_DTYPE_FP16:
+        return 0x477ff000;
+    }
+    g_assert_not_reached();
+}
+
+/* The same for values of @source, which has 16 bits. Its bf16 is the upper half of fp32. */
+static guint16
+infinite_bits16(RpDtype source, RpDtype dtype)
+{
+    if (source == RP_DTYPE_FP16)
+        return 0x7c00; /* what is finite is so in all types */
+    return (guint16)((infinite_bits(dtype) + 0xffff) >> 16);
+}
+
+/* Whether one of @n values is bad. Copied to a block first: tensors may stand at odd places. */
+static gboolean
+has_bad32(const guint8 *values, guint64 n, gint32 limit)
+{
+    gint32 block[BLOCK_ELEMENTS] = {0};
+    gint32 bad = 0;
+
+    for (guint64 at = 0; at < n && !bad; at += BLOCK_ELEMENTS) {
+        gsize left = (gsize)MIN(BLOCK_ELEMENTS, n - at);
+        if (left < BLOCK_ELEMENTS)
+            memset(block, 0, sizeof block);
+        memcpy(block, values + at * sizeof *block, left * sizeof *block);
+        for (gsize i = 0; i < BLOCK_ELEMENTS; i++)
+            bad |= (block[i] & 0x7fffffff) >= limit;
+    }
+    return bad;
+}
+
+static gboolean
+has_bad16(const guint8 *values, guint64 n, gint16 limit)
+{
+    gint16 block[BLOCK_ELEMENTS] = {0};
+    gint16 bad = 0;
+
+    for (guint64 at = 0; at < n && !bad; at += BLOCK_ELEMENTS) {
+        gsize left = (gsize)MIN(BLOCK_ELEMENTS, n - at);
+        if (left < BLOCK_ELEMENTS)
+            memset(block, 0, sizeof block);
+        memcpy(block, values + at * sizeof *block, left * sizeof *block);
+        for (gsize i = 0; i < BLOCK_ELEMENTS; i++)
+            bad |= (gint16)((gint16)(block[i] & 0x7fff) >= limit ? -1 : 0);
+    }
+    return bad != 0;
+}
+
+static gboolean
+has_bad(const Search *search, const RpSafetensor *tensor, guint64 first, guint64 n)
+{
+    const guint8 *values = (const guint8 *)tensor->data + first * rp_dtype_size(tensor->dtype);
+
+    return tensor->dtype == RP_DTYPE_FP32 ? has_bad32(values, n, search->limit32)
+                                          : has_bad16(values, n, search->limit16);
+}
+
+/* Pieces behind a bad one need no look. */
+static void *
+search_some(void *data)
+{
+    Search *search = data;
+    guint k;
+
+    while ((k = atomic_fetch_add(&search->next, 1)) < atomic_load(&search->bad)) {
+        const Piece *piece = &g_array_index(search->pieces, Piece, k);
+        guint bad = atomic_load(&search->bad);
+        if (!has_bad(search, rp_weights_source(search->weights, piece->weight), piece->first,
+                     piece->n))
+            continue;
+        while (k < bad && !atomic_compare_exchange_weak(&search->bad, &bad, k))
+            ;
+    }
+    return NULL;
+}
+
+static GArray *
+divide(const RpWeights *weights)
+{
+    GArray *pieces = g_array_new(FALSE, FALSE, sizeof(Piece));
+
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        for (guint64 at = 0; at < weight->elements && !weight->tied; at += PIECE_ELEMENTS) {
+            Piece piece = {i, at, MIN(PIECE_ELEMENTS, weight->elements - at)};
+            g_array_append_val(pieces, piece);
+        }
+    }
+    return pieces;
+}
+
+static gboolean
+fail(const Search *search, const Piece *piece, RpDtype dtype, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(search->weights, piece->weight);
+    const RpSafetensor *tensor = rp_weights_source(search->weights, piece->weight);
+    gsize size = rp_dtype_size(tensor->dtype);
+    guint64 at = piece->first;
+    float value;
+
+    while (!has_bad(search, tensor, at, 1))
+        at++;
+    rp_dtype_to_float(tensor->dtype, (const guint8 *)tensor->data + at * size, &value, 1);
+    g_autofree char *shown = rp_display_name(tensor->file);
+    g_autofree char *quoted = rp_quote(tensor->name);
+    g_autofree char *place = weight->rank == 2
+                                 ? g_strdup_printf("%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT,
+                                                   at / weight->shape[1], at % weight->shape[1])
+                                 : g_strdup_printf("%" G_GUINT64_FORMAT, at);
+    g_set_error(error, RP_WEIGHTS_ERROR, RP_WEIGHTS_ERROR_VALUE,
+                "%s: tensor %s: expected finite values in %s, found %.9g%s at [%s]", shown, quoted,
+                rp_dtype_name(dtype), (double)value,
+                isfinite(value) ? ", which is infinite there," : "", place);
+    return FALSE;
+}
+
+gboolean
+rp_weights_check_finite(const RpWeights *weights, RpDtype dtype, GError **error)
+{
+    g_return_val_if_fail(weights && (guint)dtype < RP_N_DTYPES, FALSE);
+    g_return_val_if_fail(rp_weights_source(weights, 0), FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    g_autoptr(GArray) pieces = divide(weights);
+    Search search = {.weights = weights,
+                     .limit32 = (gint32)infinite_bits(dtype),
+                     .limit16 = (gint16)infinite_bits16(rp_weights_dtype(weights), dtype),
+                     .pieces = pieces};
+    atomic_init(&search.next, 0);
+    atomic_init(&search.bad, pieces->len);
+    rp_run_in_threads(MIN(pieces->len, MAX_THREADS), search_some, &search);
+    guint bad = atomic_load(&search.bad);
+    return bad == pieces->len || fail(&search, &g_array_index(pieces, Piece, bad), dtype, error);
+}
