@@ -342,7 +342,8 @@ writes_over_no_input_and_nothing_twice(void **state)
          "--picture: expected another file than that of --trace"},
     };
     static const char config[] =
-        "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":4,"
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":16,"
+        "\"num_hidden_layers\":4,"
         "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}";
     static const char *const kept[] = {"in.json", "in.png", "config.json", "run.yaml",
                                        "profiles/in.json"};
