@@ -284,6 +284,7 @@ open_trainer(Tiny *tiny, const TinyOptions *options, GError **error)
                                      .peak = 1e-5,
                                      .total_steps = 1000},
                    .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
+                   .max_grad_norm = 1,
                    .threads = 1},
     };
     g_autoptr(RpNetwork) network =
@@ -606,9 +607,9 @@ rp_overheads_waiting(const RpOverheads *overheads, GError **error)
 typedef struct {
     gint64 compute_start, compute_end;
     gint64 upload_start; /* the first */
-    gint64 norm_end;     /* the first barrier */
-    gint64 barrier_end;  /* the last barrier */
-    gint64 ready;        /* the last step of a layer of which that upload reads */
+    gint64 norm_end;
+    gint64 barrier_end;
+    gint64 ready; /* the last step of a layer of which that upload reads */
 } Turn;
 
 /* Whether the first upload of an iteration reads @layer. */
@@ -637,8 +638,9 @@ note_record(Turn *turn, const RpTraceRecord *record)
         turn->compute_end = MAX(turn->compute_end, record->end_ns);
     } else if (record->kind == RP_TASK_PARAMETER_UPLOAD) {
         turn->upload_start = earliest(turn->upload_start, record->start_ns);
+    } else if (record->kind == RP_TASK_NORM) {
+        turn->norm_end = record->end_ns;
     } else if (record->kind == RP_TASK_BARRIER) {
-        turn->norm_end = earliest(turn->norm_end, record->end_ns);
         turn->barrier_end = MAX(turn->barrier_end, record->end_ns);
     } else if (record->kind == RP_TASK_OPTIMIZER_STEP && is_first_to_go(record->layer)) {
         turn->ready = MAX(turn->ready, record->end_ns);

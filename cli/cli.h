@@ -129,6 +129,7 @@ typedef struct {
     char *consistency;
     char *optimizer;
     gboolean async;
+    gboolean no_clip;
     int iterations;
     int group;
     gboolean reverse_backward;

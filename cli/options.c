@@ -47,6 +47,9 @@ rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule)
          "full fidelity: fused (default) or lean", "NAME"},
         {"async", 0, 0, G_OPTION_ARG_NONE, &args->async,
          "asynchronous optimizer (staleness 1): iterations without a flush", NULL},
+        {"no-clip", 0, 0, G_OPTION_ARG_NONE, &args->no_clip,
+         "full fidelity: a layer steps as soon as its gradient is home, without a global norm",
+         NULL},
         {"iterations", 0, 0, G_OPTION_ARG_INT, &args->iterations,
          "iterations to simulate (default: 1; --async: until steady)", "K"},
         {"group", 0, 0, G_OPTION_ARG_INT, &args->group,
@@ -150,6 +153,7 @@ rp_schedule_args_options(const RpScheduleArgs *args, RpPlanOptions *options, GEr
         .transfers = (RpTransfers)transfers,
         .consistency = (RpConsistency)consistency,
         .optimizer = (RpOptimizerMode)optimizer,
+        .step_at_once = args->no_clip,
         .constant_bytes = args->constant_bytes,
     };
     return TRUE;

@@ -405,8 +405,10 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
 /* ---- the plan ---- */
 
 static RpScheduleArgs
-schedule_args(const RpRunFile *run, gint64 round)
+schedule_args(const RpTrainJob *job, gint64 round)
 {
+    const RpRunFile *run = job->run;
+
     return (RpScheduleArgs){
         .schedule = g_strdup(run->schedule),
         .gpus = (int)run->n_devices,
@@ -427,6 +429,7 @@ schedule_args(const RpRunFile *run, gint64 round)
             g_strdup(run->consistency == RP_CONSISTENCY_BLOCKING ? "blocking" : "events"),
         .optimizer = g_strdup(run->optimizer.mode == RP_OPTIMIZER_LEAN ? "lean" : "fused"),
         .async = run->async,
+        .no_clip = run->optimizer.max_grad_norm <= 0 && job->network.dtype != RP_DTYPE_FP16,
     };
 }
 
@@ -501,7 +504,7 @@ static gboolean
 resolve(const RpTrainJob *job, const RpNetwork *network, gint64 round, RpRequest *request,
         GError **error)
 {
-    RpScheduleArgs args = schedule_args(job->run, round);
+    RpScheduleArgs args = schedule_args(job, round);
     GError *problem = NULL;
 
     args.constant_bytes = rp_network_constant_bytes(network);

@@ -20,6 +20,8 @@ struct _RpPlan {
     gboolean *overlaps;   /* gpus + 1: whether buffers share bytes */
     RpPlanLayer *layers;  /* n_layers */
     guint32 *constants;   /* gpus */
+    guint32 decisions[2];
+    guint n_decisions;
 };
 
 void
@@ -216,6 +218,27 @@ rp_plan_constants(const RpPlan *plan, guint device)
 {
     g_return_val_if_fail(device < plan->gpus, RP_NONE);
     return plan->constants[device];
+}
+
+guint32
+rp_plan_decision(const RpPlan *plan, guint64 iteration)
+{
+    return plan->n_decisions > 0 ? plan->decisions[iteration % plan->n_decisions] : RP_NONE;
+}
+
+void
+rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n)
+{
+    g_return_if_fail(n <= G_N_ELEMENTS(plan->decisions));
+    for (guint i = 0; i < n; i++)
+        plan->decisions[i] = buffers[i];
+    plan->n_decisions = n;
+}
+
+guint
+rp_plan_n_decisions(const RpPlan *plan)
+{
+    return plan->n_decisions;
 }
 
 guint32
@@ -426,6 +449,7 @@ rp_task_kind_name(RpTaskKind kind)
         [RP_TASK_PARAMETER_UPLOAD] = "parameter-upload",
         [RP_TASK_GRADIENT_DOWNLOAD] = "gradient-download",
         [RP_TASK_GRADIENT_ACCUMULATE] = "gradient-accumulate",
+        [RP_TASK_NORM] = "norm",
         [RP_TASK_GRADIENT_COPY] = "gradient-copy",
         [RP_TASK_OPTIMIZER_STEP] = "optimizer-step",
         [RP_TASK_PARAMETER_COPY] = "parameter-copy",

@@ -63,10 +63,12 @@ typedef enum {
     /* host lanes */
     RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of later rounds, up to `round`, one
                                     after the other into the sum */
-    RP_TASK_GRADIENT_COPY,       /* G copy: 16-bit gradients of `layer` to the optimizer */
+    RP_TASK_NORM,           /* global norm of all gradients of an iteration, and what follows of
+                               it: the iteration's decision (rp_plan_decision()) */
+    RP_TASK_GRADIENT_COPY,  /* G copy: 16-bit gradients of `layer` to the optimizer */
     RP_TASK_OPTIMIZER_STEP, /* update of `layer` (fused mode: reads gradients, writes weights) */
     RP_TASK_PARAMETER_COPY, /* P copy: new 16-bit weights of `layer` */
-    RP_TASK_BARRIER,        /* no work: joins lanes (flush, global norm) */
+    RP_TASK_BARRIER,        /* no work: joins lanes (flush) */
     RP_N_TASK_KINDS
 } RpTaskKind;
 
@@ -78,11 +80,12 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *
  *   compute          PARAMETERS r, WORKSPACE w, INPUT r, OUTPUT w, GRADIENT r, and of those that
  *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
- *                    complete, LEAVING w
+ *                    complete, LEAVING w; the head's backward DECISION r, in a gated plan
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
  *   parameters       device side PARAMETERS; HOST: what is read of each layer
  *   gradients        device side LEAVING; host side STAGING in later rounds, else HOST
- *   host lanes       HOST; accumulate: STAGING r, one for each round that is added, in order
+ *   host lanes       HOST; accumulate: STAGING r, one for each round that is added, in order; norm
+ *                    and steps DECISION (RpPlanPromises.gated)
  *
  * OUTPUT: of a forward, the input of each of the stage's `boundaries`, one after the other; of a
  * backward, the gradient of its input.
@@ -98,7 +101,9 @@ typedef enum {
     RP_ROLE_LEAVING,
     RP_ROLE_KEPT,
     RP_ROLE_STAGING,
-    RP_ROLE_HOST
+    RP_ROLE_DECISION,
+    RP_ROLE_HOST,
+    RP_N_ACCESS_ROLES
 } RpAccessRole;
 
 typedef struct {
@@ -198,7 +203,7 @@ typedef enum {
     RP_BUFFER_STASH,        /* stage inputs kept from forward to backward */
     RP_BUFFER_WORKSPACE,    /* recomputed activations and scratch */
     RP_BUFFER_STAGING,      /* host: gradients of later rounds before they are summed */
-    RP_BUFFER_OPTIMIZER,    /* host: full-precision weights and moments */
+    RP_BUFFER_OPTIMIZER,    /* host: full-precision weights and moments, decisions */
     RP_N_BUFFER_CATEGORIES
 } RpBufferCategory;
 
@@ -240,6 +245,8 @@ typedef struct {
     gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
     const char *schedule;      /* static string */
     guint32 first_iteration;   /* that has actions: of what came before only copies may follow */
+    gboolean
+        gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
@@ -255,6 +262,26 @@ void rp_plan_set_boundaries(RpPlan *plan, guint32 stage, guint *boundaries, guin
 /* `full`: set by the planner before the first task, n_layers of them. */
 void rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places);
 const RpPlanLayer *rp_plan_layer(const RpPlan *plan, guint layer);
+/**
+ * rp_plan_decision:
+ *
+ * `full`: the buffer of the host arena that holds the decision on @iteration: loss scale, clipping,
+ * whether to step at all, and each layer's sum of squares. RP_NONE if there is none.
+ *
+ *   gated        norm T reads every gradient of T, and overwrites the decision that heads of T read
+ *                with the one that steps of T read; heads of T + n read it too: n = 1 synchronous,
+ *                n = 2 asynchronous, one buffer for each of n iterations
+ *   otherwise    steps of T add their layer's sum, norm T stands behind all of them and closes the
+ *                iteration; one buffer; heads read nothing: the scale is that of the run
+ *
+ * So a head reads the newest decision that the plan orders before it, the same on any number of
+ * devices and under every schedule.
+ */
+guint32 rp_plan_decision(const RpPlan *plan, guint64 iteration);
+/* @buffers: one or two */
+void rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n);
+guint rp_plan_n_decisions(const RpPlan *plan);
+#define RP_DECISION_BYTES(n_layers) (64 + (guint64)(n_layers) * sizeof(double))
 /* Buffer of a device for what it keeps all the time beside the plan's data; RP_NONE if none. */
 void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
 guint32 rp_plan_constants(const RpPlan *plan, guint device);

@@ -341,6 +341,18 @@ access_operands(RpPlanner *planner, const Operands *operands, guint32 gradient_p
                       gradient_phase);
 }
 
+/* The head makes the loss, scaled as the newest decision has it. */
+static void
+access_decision(RpPlanner *planner, guint32 stage)
+{
+    const RpInterval layers = planner->stages[stage].layers;
+
+    if (rp_plan_promises(planner->plan)->gated &&
+        layers.first + layers.count == planner->profile->n_layers)
+        rp_planner_access(planner, rp_plan_decision(planner->plan, planner->iteration),
+                          RP_ACCESS_READ, RP_ROLE_DECISION, 0);
+}
+
 static const Operands no_operands = {RP_NONE, RP_NONE, RP_NONE, RP_NONE, RP_TASK_NONE};
 
 static RpTaskId
@@ -367,6 +379,7 @@ append_fused(RpPlanner *planner, guint g, const RpAction *action, Operands *oper
     begin_compute(planner, g, action, planner->stages[action->stage].backward_ns, 0);
     access_operands(planner, operands, 0);
     access_gradient_sum(planner, g, action->stage);
+    access_decision(planner, action->stage);
     id = rp_planner_end_task(planner);
     finish_backward(planner, g, action, operands);
     return id;
@@ -392,6 +405,7 @@ append_backward(RpPlanner *planner, guint g, const RpAction *action, Operands *o
     access_operands(planner, operands, planner->early ? 1 : 0);
     if (!split)
         access_gradient_sum(planner, g, action->stage);
+    access_decision(planner, action->stage);
     id = rp_planner_end_task(planner);
     finish_backward(planner, g, action, operands);
     return id;
@@ -441,6 +455,7 @@ append_overlap(RpPlanner *planner, guint g, const RpAction *action, Operands *op
     access_operands(planner, operands, 0);
     access_operands(planner, &other, 0);
     access_gradient_sum(planner, g, backward.stage);
+    access_decision(planner, backward.stage);
     id = rp_planner_end_task(planner);
     finish_forward(planner, g, &forward, operands);
     finish_backward(planner, g, &backward, &other);

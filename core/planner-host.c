@@ -1,4 +1,4 @@
-/* Gradients on their way down and on the host, and the optimizer protocol of §4.3.
+/* Gradients on their way down and on the host, and weights on their way up (§4.3).
  *
  * Asynchronous, events, one pass (two weight buffers, version T in buffer T mod 2):
  *
@@ -10,24 +10,7 @@
  */
 #include "core/planner-private.h"
 
-/* Memory traffic of one trainable parameter, bytes (design: one pass 28, separate copies 40); e is
- * the size of a weight or gradient. */
-#define STATE_TRAFFIC 24  /* weight and moments read 12, written 12 */
-#define FP32_BYTES 4      /* lean: 24 + e; blocking: 24 + 4; fused: 24 + 2 e; copies: 4 + e */
-#define SUM_TRAFFIC 2     /* per gradient byte: read and written, beside what is added to it */
-#define MOST_BYTES 0x1p62 /* of a task, whatever rates a file says */
-
-static gboolean
-is_blocking(const RpPlanner *planner)
-{
-    return planner->options.consistency == RP_CONSISTENCY_BLOCKING;
-}
-
-static gboolean
-is_fused(const RpPlanner *planner)
-{
-    return !is_blocking(planner) && planner->options.optimizer == RP_OPTIMIZER_FUSED;
-}
+#define SUM_TRAFFIC 2 /* per gradient byte: read and written, beside what is added to it */
 
 guint32
 rp_planner_weight_version(const RpPlanner *planner)
@@ -50,194 +33,15 @@ rp_planner_begin_call_host(RpPlanner *planner)
     for (guint s = 0; s < planner->n_stages; s++)
         planner->backwards_left[s] = rp_planner_backwards(planner);
     planner->gradients_left[planner->iteration % 2] = planner->trainable_stages;
-}
+    for (guint s = 0; s < planner->n_stages; s++) {
+        const RpInterval layers = planner->stages[s].layers;
 
-/* Trained parameters that live with the layer: without a tied matrix. */
-static guint64
-parameters_of(const RpPlanner *planner, guint layer)
-{
-    const RpLayer *of = &planner->profile->layers[layer];
-
-    return (of->gradient_bytes - MIN(of->tied_bytes, of->gradient_bytes)) /
-           rp_profile_element_bytes(planner->profile);
-}
-
-/* The layer whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
-static guint
-tied_layer(const RpPlanner *planner, guint layer)
-{
-    guint last = planner->profile->n_layers - 1;
-
-    return last > layer && planner->layers[last].tied_to == layer &&
-                   planner->layers[last].gradients != RP_NONE
-               ? last
-               : RP_NONE;
-}
-
-static void
-begin_host_task(RpPlanner *planner, RpTaskKind kind, guint32 layer, guint32 iteration)
-{
-    rp_planner_begin_task(planner, kind, rp_plan_host_lane(planner->plan, RP_HOST_LANE_OPTIMIZER),
-                          RP_NONE, RP_NONE);
-    planner->task.layer = layer;
-    planner->task.iteration = iteration;
-}
-
-/* Memory traffic of a fused step that takes as long as a pass over @parameters at @parameters_per_s
- * does, bytes. */
-static guint64
-bytes_at_rate(const RpPlanner *planner, guint64 parameters, double parameters_per_s)
-{
-    const guint64 element = rp_profile_element_bytes(planner->profile);
-    const double traffic = (double)(STATE_TRAFFIC + 2 * element);
-    const double bytes = (double)parameters * traffic *
-                         planner->profile->optimizer_parameters_per_s / parameters_per_s;
-
-    return (guint64)MIN(bytes, MOST_BYTES);
-}
-
-/* Of a copy between the network's storage and fp32. @parameters_per_s: measured, or 0 */
-static guint64
-copy_bytes(const RpPlanner *planner, guint64 parameters, double parameters_per_s)
-{
-    if (parameters_per_s > 0)
-        return bytes_at_rate(planner, parameters, parameters_per_s);
-    return (FP32_BYTES + rp_profile_element_bytes(planner->profile)) * parameters;
-}
-
-static void
-append_parameter_copy(RpPlanner *planner, guint layer, guint32 iteration)
-{
-    const RpPlanLayer *state = &planner->layers[layer];
-
-    if (state->gradients == RP_NONE)
-        return;
-    begin_host_task(planner, RP_TASK_PARAMETER_COPY, layer, iteration);
-    planner->task.bytes = copy_bytes(planner, parameters_of(planner, layer),
-                                     planner->profile->parameter_copy_parameters_per_s);
-    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ, RP_ROLE_HOST, 0);
-    rp_planner_access(planner, state->weights[0], RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
-    rp_planner_end_task(planner);
-}
-
-static void
-append_gradient_copies(RpPlanner *planner, guint32 iteration)
-{
-    for (guint l = 0; l < planner->profile->n_layers; l++) {
-        const RpPlanLayer *state = &planner->layers[l];
-
-        if (state->gradients == RP_NONE)
+        if (rp_plan_stage(planner->plan, s)->gradients.n_chunks == 0)
             continue;
-        begin_host_task(planner, RP_TASK_GRADIENT_COPY, l, iteration);
-        planner->task.bytes = copy_bytes(planner,
-                                         planner->profile->layers[l].gradient_bytes /
-                                             rp_profile_element_bytes(planner->profile),
-                                         planner->profile->gradient_copy_parameters_per_s);
-        rp_planner_access(planner, state->gradients, RP_ACCESS_READ, RP_ROLE_HOST, 0);
-        rp_planner_access(planner, state->copied, RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
-        rp_planner_end_task(planner);
+        for (guint l = layers.first; l < layers.first + layers.count; l++)
+            planner->layer_left[planner->iteration % 2][l] =
+                rp_planner_rounds_of_iteration(planner);
     }
-}
-
-/* Of the pass over all gradients. A matrix that is tied counts twice: two gradients are read. */
-static guint64
-norm_bytes(const RpPlanner *planner)
-{
-    const RpProfile *profile = planner->profile;
-    const guint64 element = rp_profile_element_bytes(profile);
-    guint64 parameters = 0;
-
-    if (profile->norm_parameters_per_s <= 0)
-        return 0;
-    for (guint l = 0; l < profile->n_layers; l++)
-        if (planner->layers[l].gradients != RP_NONE)
-            parameters += profile->layers[l].gradient_bytes / element;
-    return bytes_at_rate(planner, parameters, profile->norm_parameters_per_s);
-}
-
-/* Every gradient of the iteration is home: the global norm is known from here on. */
-static void
-append_norm(RpPlanner *planner, guint32 iteration)
-{
-    begin_host_task(planner, RP_TASK_BARRIER, RP_NONE, iteration);
-    planner->task.bytes = norm_bytes(planner);
-    for (guint g = 0; g < planner->options.gpus; g++)
-        rp_planner_depend(planner, planner->devices[g].last_gradient,
-                          rp_plan_lane(planner->plan, g, RP_LANE_GRADIENT_DOWN), 0, 0);
-    rp_planner_depend(planner, planner->last_accumulate,
-                      rp_plan_host_lane(planner->plan, RP_HOST_LANE_ACCUMULATE), 0, 0);
-    rp_planner_end_task(planner);
-}
-
-static void
-append_step(RpPlanner *planner, guint layer, guint32 iteration)
-{
-    const RpPlanLayer *state = &planner->layers[layer];
-    guint version = rp_plan_promises(planner->plan)->double_weights ? iteration % 2 : 0;
-    guint64 element = rp_profile_element_bytes(planner->profile);
-    guint64 gradient = is_blocking(planner) ? FP32_BYTES : element;
-    guint64 traffic = STATE_TRAFFIC + gradient + (is_fused(planner) ? element : 0);
-    guint tied = tied_layer(planner, layer);
-
-    if (state->gradients == RP_NONE)
-        return;
-    begin_host_task(planner, RP_TASK_OPTIMIZER_STEP, layer, iteration);
-    planner->task.bytes = traffic * parameters_of(planner, layer);
-    rp_planner_access(planner, is_blocking(planner) ? state->copied : state->gradients,
-                      RP_ACCESS_READ, RP_ROLE_HOST, 0);
-    if (tied != RP_NONE) {
-        const RpPlanLayer *other = &planner->layers[tied];
-
-        planner->task.bytes += gradient * (other->tied_bytes / element);
-        rp_planner_access(planner, is_blocking(planner) ? other->copied : other->gradients,
-                          RP_ACCESS_READ, RP_ROLE_HOST, 0);
-    }
-    rp_planner_access(planner, state->optimizer, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
-    if (is_fused(planner))
-        rp_planner_access(planner, state->weights[version], RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
-    rp_planner_end_task(planner);
-}
-
-/* The @i-th layer to step. Synchronous: the first layer first, which the next forward needs first.
- * Asynchronous: the last layer first, since its gradients are the first that the running iteration
- * overwrites; a layer that it is tied to comes right after it, for the same reason. One stage has
- * no gradient home before all of the iteration is computed, and uploads from the first layer on. */
-static guint
-step_order(const RpPlanner *planner, guint i)
-{
-    guint n = planner->profile->n_layers;
-    gboolean tied = tied_layer(planner, 0) != RP_NONE;
-
-    if (!planner->options.async || planner->n_stages == 1)
-        return i;
-    if (!tied || i == 0)
-        return n - 1 - i;
-    return i == 1 ? 0 : n - i;
-}
-
-static void
-append_steps(RpPlanner *planner, guint32 iteration, gboolean with_copies)
-{
-    for (guint i = 0; i < planner->profile->n_layers; i++) {
-        guint layer = step_order(planner, i);
-
-        append_step(planner, layer, iteration);
-        if (with_copies)
-            append_parameter_copy(planner, layer, iteration);
-    }
-    planner->next_step = iteration + 1;
-}
-
-/* Lean, asynchronous: v(T-1) goes into the one buffer once T has uploaded what it reads. Layers in
- * the order in which backward is through with them. */
-static void
-append_late_copies(RpPlanner *planner, guint32 iteration)
-{
-    if (planner->next_copy > iteration)
-        return;
-    for (guint l = planner->profile->n_layers; l-- > 0;)
-        append_parameter_copy(planner, l, iteration);
-    planner->next_copy = iteration + 1;
 }
 
 /* Of adding @n rounds to a sum: each of them is read, the sum is read and written once. A measured
@@ -248,8 +52,9 @@ accumulate_bytes(const RpPlanner *planner, guint64 gradient_bytes, guint n)
     const double rate = planner->profile->accumulate_parameters_per_s;
 
     if (rate > 0)
-        return bytes_at_rate(planner, gradient_bytes / rp_profile_element_bytes(planner->profile),
-                             rate * ((SUM_TRAFFIC + 1.0) / (SUM_TRAFFIC + n)));
+        return rp_planner_bytes_at_rate(planner,
+                                        gradient_bytes / rp_profile_element_bytes(planner->profile),
+                                        rate * ((SUM_TRAFFIC + 1.0) / (SUM_TRAFFIC + n)));
     return (SUM_TRAFFIC + n) * gradient_bytes;
 }
 
@@ -280,7 +85,7 @@ append_accumulate(RpPlanner *planner, guint first)
     for (guint l = layers.first; l < layers.first + layers.count; l++)
         rp_planner_access(planner, planner->layers[l].gradients, RP_ACCESS_READ | RP_ACCESS_WRITE,
                           RP_ROLE_HOST, 0);
-    planner->last_accumulate = rp_planner_end_task(planner);
+    rp_planner_end_task(planner);
 }
 
 static void
@@ -290,6 +95,17 @@ append_sums(RpPlanner *planner)
         if (g_array_index(planner->summands, RpSummand, i).stage != RP_NONE)
             append_accumulate(planner, i);
     g_array_set_size(planner->summands, 0);
+}
+
+static void
+append_sums_of(RpPlanner *planner, guint32 stage, guint32 iteration)
+{
+    for (guint i = 0; i < planner->summands->len; i++) {
+        const RpSummand *summand = &g_array_index(planner->summands, RpSummand, i);
+
+        if (summand->stage == stage && summand->iteration == iteration)
+            append_accumulate(planner, i);
+    }
 }
 
 /* Rounds of a stage that leave between the two are added to the sum in one pass over it:
@@ -318,18 +134,6 @@ download_all(RpPlanner *planner)
     for (guint g = 0; g < planner->options.gpus; g++)
         rp_planner_download_gradients(planner, g, TRUE);
     end_leaving_together(planner);
-}
-
-/* The optimizer of an iteration whose last gradient has just been appended (events). */
-static void
-append_optimizer(RpPlanner *planner, guint32 iteration)
-{
-    append_sums(planner);
-    append_norm(planner, iteration);
-    /* the step overwrites the full-precision weights that the copy reads */
-    if (planner->options.async && !is_fused(planner) && iteration > 0)
-        append_late_copies(planner, iteration - 1);
-    append_steps(planner, iteration, !planner->options.async && !is_fused(planner));
 }
 
 static void
@@ -362,7 +166,7 @@ append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
                               RP_ROLE_HOST, 0);
         last_layer = layer;
     }
-    device->last_gradient = rp_planner_end_task(planner);
+    rp_planner_end_task(planner);
 }
 
 /* Rounds of a stage are added up in their order, whatever devices they were on, so that the result
@@ -409,9 +213,13 @@ rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
         g_array_append_val(planner->summands, summand);
     }
     device->leaving_stage = RP_NONE;
-    planner->gradients_left[iteration % 2]--;
-    if (planner->gradients_left[iteration % 2] == 0 && !is_blocking(planner))
-        append_optimizer(planner, iteration);
+    if (rp_planner_note_home(planner, stage, iteration)) {
+        if (planner->gradients_left[iteration % 2] == 0)
+            append_sums(planner);
+        else if (!rp_plan_promises(planner->plan)->gated)
+            append_sums_of(planner, stage, iteration);
+        rp_planner_append_optimizer(planner, stage, iteration);
+    }
     end_leaving_together(planner);
 }
 
@@ -442,43 +250,19 @@ rp_planner_leave_gradients(RpPlanner *planner, guint g, guint32 stage, guint32 r
     device->leaving_chunk = 0;
 }
 
-static void
-end_iteration_blocking(RpPlanner *planner)
-{
-    guint32 iteration = planner->iteration;
-
-    download_all(planner);
-    append_norm(planner, iteration);
-    if (planner->options.async && iteration > 0)
-        append_late_copies(planner, iteration - 1);
-    append_gradient_copies(planner, iteration);
-    if (!planner->options.async)
-        append_steps(planner, iteration, TRUE);
-    begin_host_task(planner, RP_TASK_BARRIER, RP_NONE, iteration);
-    for (guint g = 0; g < planner->options.gpus; g++)
-        rp_planner_depend(planner, planner->last_compute[g],
-                          rp_plan_lane(planner->plan, g, RP_LANE_COMPUTE), 0, 0);
-    planner->barrier = rp_planner_end_task(planner);
-    if (planner->options.async)
-        append_steps(planner, iteration, FALSE);
-}
-
 void
 rp_planner_end_iteration_host(RpPlanner *planner)
 {
-    if (is_blocking(planner)) {
-        end_iteration_blocking(planner);
-        return;
-    }
-    if (!planner->options.async) {
+    if (rp_planner_is_blocking(planner)) {
         download_all(planner);
-        if (planner->trainable_stages == 0)
-            append_norm(planner, planner->iteration);
+        rp_planner_append_blocking_optimizer(planner);
         return;
     }
-    flush_older_gradients(planner);
-    if (!is_fused(planner) && planner->iteration > 0)
-        append_late_copies(planner, planner->iteration - 1);
+    if (planner->options.async)
+        flush_older_gradients(planner);
+    else
+        download_all(planner);
+    rp_planner_end_optimizer(planner);
 }
 
 void
@@ -493,8 +277,7 @@ rp_planner_finish_host(RpPlanner *planner)
     if (planner->iteration == planner->options.first_iteration)
         return;
     download_all(planner);
-    if (planner->options.async && !is_fused(planner))
-        append_late_copies(planner, planner->iteration - 1);
+    rp_planner_finish_optimizer(planner);
 }
 
 static void

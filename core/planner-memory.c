@@ -167,7 +167,6 @@ lay_out_device(RpPlanner *planner, guint g)
     device->stage = RP_NONE;
     device->leaving_stage = RP_NONE;
     device->last_output = RP_TASK_NONE;
-    device->last_gradient = RP_TASK_NONE;
     device->gates = g_array_new(FALSE, FALSE, sizeof(RpTaskId));
     device->old_gates = g_array_new(FALSE, FALSE, sizeof(RpTaskId));
 }
@@ -182,6 +181,9 @@ lay_out_layers(RpPlanner *planner)
     guint64 element = rp_profile_element_bytes(planner->profile);
 
     planner->layers = g_new(RpPlanLayer, planner->profile->n_layers);
+    planner->next_copy = g_new0(guint32, planner->profile->n_layers);
+    for (guint i = 0; i < 2; i++)
+        planner->layer_left[i] = g_new0(guint, planner->profile->n_layers);
     for (guint l = 0; l < planner->profile->n_layers; l++) {
         const RpLayer *layer = &planner->profile->layers[l];
         RpPlanLayer *state = &planner->layers[l];
@@ -205,6 +207,20 @@ lay_out_layers(RpPlanner *planner)
                                : RP_NONE;
         rp_plan_set_layer(planner->plan, l, state);
     }
+}
+
+/* Gated: one for each iteration that may be under way (rp_plan_decision()). */
+static void
+lay_out_decisions(RpPlanner *planner)
+{
+    const RpPlanPromises *promises = rp_plan_promises(planner->plan);
+    const guint n = promises->gated && promises->async ? 2 : 1;
+    guint32 buffers[2];
+
+    for (guint i = 0; i < n; i++)
+        buffers[i] = add_if(planner, planner->options.gpus, RP_BUFFER_OPTIMIZER,
+                            RP_DECISION_BYTES(planner->profile->n_layers));
+    rp_plan_set_decisions(planner->plan, buffers, n);
 }
 
 /* What a forward of each stage sends on. */
@@ -336,16 +352,15 @@ rp_planner_lay_out(RpPlanner *planner)
     planner->gradient_of = g_new(guint32, actions);
     planner->devices = g_new0(RpDeviceState, planner->options.gpus);
     lay_out_layers(planner);
+    lay_out_decisions(planner);
     lay_out_boundaries(planner);
     lay_out_host_gradients(planner);
     for (guint s = 0; s < planner->n_stages; s++)
         if (rp_plan_stage(planner->plan, s)->gradients.n_chunks > 0)
-            planner->trainable_stages +=
-                planner->partition->dispatched ? planner->rounds * planner->options.calls : 1;
+            planner->trainable_stages += rp_planner_rounds_of_iteration(planner);
     note_boundaries(planner);
     for (guint g = 0; g < planner->options.gpus; g++)
         lay_out_device(planner, g);
-    planner->last_accumulate = RP_TASK_NONE;
     planner->summands = g_array_new(FALSE, FALSE, sizeof(RpSummand));
 }
 
@@ -412,6 +427,9 @@ rp_planner_free_full(RpPlanner *planner)
         g_array_unref(planner->summands);
     g_free(planner->devices);
     g_free(planner->layers);
+    g_free(planner->next_copy);
+    for (guint i = 0; i < 2; i++)
+        g_free(planner->layer_left[i]);
     g_free(planner->resident_parameters);
     g_free(planner->resident_accumulators);
     g_free(planner->backwards_left);

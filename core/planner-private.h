@@ -4,7 +4,8 @@
  *   planner.c          checks, weaves the devices' orders into one stream of actions
  *   planner-compute.c  an action in `compute` fidelity
  *   planner-full.c     an action in `full` fidelity: transfers, windows, buffers
- *   planner-host.c     gradients on the host, optimizer protocol
+ *   planner-host.c     gradients on the host, weights to the devices
+ *   planner-optimizer.c  norm, steps and copies
  *   planner-memory.c   arenas and the memory check
  *   planner-build.c    a task under construction: accesses become dependencies
  */
@@ -78,8 +79,7 @@ typedef struct {
     guint32 leaving_stage; /* RP_NONE: nothing */
     guint32 leaving_round;
     guint32 leaving_iteration;
-    guint leaving_chunk;    /* next to go */
-    RpTaskId last_gradient; /* last gradient download */
+    guint leaving_chunk; /* next to go */
 } RpDeviceState;
 
 /* Gradients of a later round in a device's staging buffer, to be added to those of the stage. */
@@ -138,8 +138,9 @@ struct _RpPlanner {
     /* optimizer protocol */
     guint gradients_left[2]; /* [iteration % 2] stage-rounds whose downloads are not all appended */
     guint32 next_step;       /* first iteration whose optimizer tasks are not appended */
-    guint32 next_copy;       /* lean: first iteration whose parameter copies are not all appended */
-    RpTaskId last_accumulate;
+    guint32 first_copy;      /* lean: first iteration that has parameter copies */
+    guint32 *next_copy;     /* lean: [layer] first iteration whose parameter copy is not appended */
+    guint *layer_left[2];   /* [iteration % 2][layer] stage-rounds whose gradients are not home */
     guint leaving_depth;    /* calls, one inside the other, in which gradients leave together */
     GArray *summands;       /* RpSummand: what has left in them; rounds of a stage in order */
     guint trainable_stages; /* stage-rounds with gradients, one iteration */
@@ -170,6 +171,13 @@ rp_planner_round(const RpPlanner *planner, guint32 micro_batch)
                : 0;
 }
 
+/* Rounds of an iteration whose gradients leave one after the other. */
+static inline guint
+rp_planner_rounds_of_iteration(const RpPlanner *planner)
+{
+    return planner->partition->dispatched ? planner->rounds * planner->options.calls : 1;
+}
+
 /* Micro-batches whose gradients a device sums before they leave. */
 static inline guint
 rp_planner_backwards(const RpPlanner *planner)
@@ -197,6 +205,26 @@ void rp_planner_leave_gradients(RpPlanner *planner, guint device, guint32 stage,
 void rp_planner_end_iteration_host(RpPlanner *planner);
 void rp_planner_flush_host(RpPlanner *planner);
 void rp_planner_finish_host(RpPlanner *planner);
+
+/* planner-optimizer.c */
+/* Memory traffic of a fused step that takes as long as a pass over @parameters at @parameters_per_s
+ * does, bytes. */
+guint64 rp_planner_bytes_at_rate(const RpPlanner *planner, guint64 parameters,
+                                 double parameters_per_s);
+/* Gradients of one round of @stage have left. Returns: whether they were the stage's last */
+gboolean rp_planner_note_home(RpPlanner *planner, guint32 stage, guint32 iteration);
+/* All gradients of @stage are home and summed: what may be stepped now is (events). */
+void rp_planner_append_optimizer(RpPlanner *planner, guint32 stage, guint32 iteration);
+void rp_planner_append_blocking_optimizer(RpPlanner *planner);
+/* Parameter copies that must stand before the next iteration (events); the last ones. */
+void rp_planner_end_optimizer(RpPlanner *planner);
+void rp_planner_finish_optimizer(RpPlanner *planner);
+
+static inline gboolean
+rp_planner_is_blocking(const RpPlanner *planner)
+{
+    return planner->options.consistency == RP_CONSISTENCY_BLOCKING;
+}
 
 /* planner-memory.c */
 void rp_planner_lay_out(RpPlanner *planner);

@@ -187,6 +187,7 @@ set_promises(RpPlanner *planner)
         .stash_on_host = options->schedule->dispatched,
         .schedule = options->schedule->name,
         .first_iteration = options->first_iteration,
+        .gated = !options->step_at_once || options->consistency == RP_CONSISTENCY_BLOCKING,
     };
 
     rp_plan_set_promises(planner->plan, &promises);
@@ -227,7 +228,7 @@ rp_planner_set_first_iteration(RpPlanner *planner, guint iteration)
     planner->options.first_iteration = iteration;
     planner->iteration = iteration;
     planner->next_step = iteration;
-    planner->next_copy = iteration > 0 ? iteration - 1 : 0;
+    planner->first_copy = iteration > 0 ? iteration - 1 : 0;
     set_promises(planner);
 }
 

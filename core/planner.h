@@ -42,6 +42,8 @@ typedef struct {
     RpTransfers transfers;
     RpConsistency consistency;
     RpOptimizerMode optimizer;
+    gboolean step_at_once;  /* neither clipping nor skipping: a layer is stepped as soon as its
+                               gradient is home. Events only */
     guint first_iteration;  /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
 } RpPlanOptions;

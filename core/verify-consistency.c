@@ -22,8 +22,7 @@ typedef struct {
     RpVerifier *verifier;
     gboolean has[N_HOST_KINDS]; /* which kinds the plan uses at all */
     guint32 *host;              /* [(iteration * n_layers + layer) * N_HOST_KINDS + kind] */
-    gboolean *has_norm;         /* [iteration] a barrier on the optimizer lane before its steps */
-    guint32 *first_step;        /* [iteration] */
+    gboolean *has_norm;         /* [iteration] */
     guint32 *owner;             /* [buffer] layer whose weights or gradients it holds; RP_NONE */
     guint32 last_actions;       /* last iteration that has actions */
 } Protocol;
@@ -136,9 +135,7 @@ note_host_tasks(Protocol *protocol)
 
         if (rp_task_is_compute(task))
             protocol->last_actions = MAX(protocol->last_actions, iteration);
-        if (task->kind == RP_TASK_BARRIER && protocol->first_step[iteration] == RP_NO_TASK &&
-            rp_plan_lane_kind(verifier->plan, task->lane) ==
-                RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER)
+        if (task->kind == RP_TASK_NORM)
             protocol->has_norm[iteration] = TRUE;
         if (kind < 0)
             continue;
@@ -151,15 +148,14 @@ note_host_tasks(Protocol *protocol)
                                     "the same update is done twice");
         *place = i;
         protocol->has[kind] = TRUE;
-        if (kind == STEP && protocol->first_step[iteration] == RP_NO_TASK)
-            protocol->first_step[iteration] = i;
         if (!note_owners(protocol, i, task))
             return FALSE;
     }
     return TRUE;
 }
 
-/* Of each kind in use: all layers or, in the last iteration of a growing plan, none. */
+/* Of each kind in use: all layers or, in the last iteration of a growing plan, none; some, if
+ * layers are stepped one by one. */
 static gboolean
 check_present(Protocol *protocol)
 {
@@ -180,7 +176,8 @@ check_present(Protocol *protocol)
                     some = task;
             }
             if (missing != RP_NONE &&
-                (some != RP_NO_TASK || (protocol->has[kind] && t < protocol->last_actions) ||
+                ((some != RP_NO_TASK && (verifier->promises->gated || protocol->has_norm[t])) ||
+                 (protocol->has[kind] && t < protocol->last_actions) ||
                  (kind == STEP && t < protocol->last_actions)))
                 return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, some,
                                         "no %s of layer %u in iteration %u", names[kind], missing,
@@ -242,7 +239,7 @@ check_optimizer_reads(Protocol *protocol, guint32 index)
         guint32 writer = verifier->contents[task->first_access - verifier->first_access + i].writer;
         gboolean state = accesses[i].mode == (RP_ACCESS_READ | RP_ACCESS_WRITE);
 
-        if ((accesses[i].mode & RP_ACCESS_READ) == 0 ||
+        if ((accesses[i].mode & RP_ACCESS_READ) == 0 || accesses[i].role == RP_ROLE_DECISION ||
             rp_plan_buffer(verifier->plan, buffer)->category != RP_BUFFER_OPTIMIZER ||
             (writer == RP_NO_TASK && (state || !verifier->whole)))
             continue;
@@ -420,13 +417,9 @@ check_download(Protocol *protocol, guint32 download, guint32 layer)
     const RpTask *task = rp_verifier_task(verifier, download);
     guint32 now = task->iteration - verifier->first_iteration;
     guint32 reader = gradient_reader(protocol, now, layer);
-    guint32 step = protocol->has_norm[now] ? protocol->first_step[now] : RP_NO_TASK;
 
     if (!check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, download, reader,
-                       "the gradients may be read before they have arrived") ||
-        !check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, download, step,
-                       "the optimizer may start before every gradient of the global norm has "
-                       "arrived"))
+                       "the gradients may be read before they have arrived"))
         return FALSE;
     if (now > 0) {
         guint32 before = gradient_reader(protocol, now - 1, layer);
@@ -447,14 +440,11 @@ check_sum_read(Protocol *protocol, guint32 accumulate, guint32 layer)
 {
     RpVerifier *verifier = protocol->verifier;
     guint32 now = rp_verifier_task(verifier, accumulate)->iteration - verifier->first_iteration;
-    guint32 step = protocol->has_norm[now] ? protocol->first_step[now] : RP_NO_TASK;
     guint32 reader = gradient_reader(protocol, now, layer);
 
     return !verifier->trainable[layer] || reader == RP_NO_TASK ||
            (check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
                           "the gradients may be read before the rounds have been summed") &&
-            check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, step,
-                          "the optimizer may start before the rounds have been summed") &&
             rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
                                    RP_CARRY_GRADIENTS, "the sum of the rounds' gradients"));
 }
@@ -564,16 +554,12 @@ rp_verify_consistency(RpVerifier *verifier)
     for (guint64 i = 0; i < n; i++)
         protocol.host[i] = RP_NO_TASK;
     protocol.has_norm = g_new0(gboolean, verifier->n_iterations);
-    protocol.first_step = g_new(guint32, verifier->n_iterations);
-    for (guint32 t = 0; t < verifier->n_iterations; t++)
-        protocol.first_step[t] = RP_NO_TASK;
     protocol.owner = g_new(guint32, (gsize)n_buffers + 1);
     for (guint b = 0; b < n_buffers; b++)
         protocol.owner[b] = RP_NONE;
     correct = check_protocol(&protocol);
     g_free(protocol.host);
     g_free(protocol.has_norm);
-    g_free(protocol.first_step);
     g_free(protocol.owner);
     return correct;
 }

@@ -8,6 +8,7 @@
  *   verify-dataflow.c     rule 1: actions and the values that travel between them
  *   verify-parameters.c   rule 4: parameters to the devices, gradients from them
  *   verify-consistency.c  rule 5: the optimizer protocol
+ *   verify-decision.c     rule 5: the norm, and who follows its decision
  *   verify-staleness.c    rule 5 in `compute` fidelity, where only actions are planned
  *   verify-trace.c        traces
  *
@@ -153,4 +154,5 @@ gboolean rp_verify_accesses(RpVerifier *verifier);
 gboolean rp_verify_dataflow(RpVerifier *verifier);
 gboolean rp_verify_parameters(RpVerifier *verifier);
 gboolean rp_verify_consistency(RpVerifier *verifier);
+gboolean rp_verify_decisions(RpVerifier *verifier);
 gboolean rp_verify_staleness(RpVerifier *verifier);

@@ -15,6 +15,7 @@ static const struct {
     [RP_RULE_INCOMPLETE_GRADIENTS] = {"incomplete gradients", 5},
     [RP_RULE_GRADIENT_INTEGRITY] = {"gradient integrity", 5},
     [RP_RULE_OPTIMIZER_ORDER] = {"optimizer order", 5},
+    [RP_RULE_DECISION] = {"decision", 5},
     [RP_RULE_STALENESS] = {"staleness", 5},
     [RP_RULE_TRACE] = {"trace", 0},
 };
@@ -129,6 +130,7 @@ lanes_of_kind(guint kind)
     case RP_TASK_GRADIENT_ACCUMULATE:
         return 1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER) |
                1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE);
+    case RP_TASK_NORM:
     case RP_TASK_GRADIENT_COPY:
     case RP_TASK_OPTIMIZER_STEP:
     case RP_TASK_PARAMETER_COPY:
@@ -259,7 +261,7 @@ prove(RpVerifier *verifier)
            rp_verify_deadlock(verifier) && rp_verify_make_clocks(verifier) &&
            rp_verify_accesses(verifier) && rp_verify_dataflow(verifier) &&
            rp_verify_parameters(verifier) && rp_verify_consistency(verifier) &&
-           report_race(verifier);
+           rp_verify_decisions(verifier) && report_race(verifier);
 }
 
 gboolean

@@ -25,6 +25,7 @@ typedef enum {
     RP_RULE_INCOMPLETE_GRADIENTS, /* 5 (3): the optimizer reads gradients that are complete */
     RP_RULE_GRADIENT_INTEGRITY,   /* 5 (4): no gradient is overwritten before it is read */
     RP_RULE_OPTIMIZER_ORDER,      /* 5 (5): copies stand between the two steps they belong to */
+    RP_RULE_DECISION,             /* 5: steps and heads follow the decision that is for them */
     RP_RULE_STALENESS,            /* 5: weights are one iteration old (async) or fresh (sync) */
     RP_RULE_TRACE,                /* a trace that does not follow its plan */
     RP_N_RULES

@@ -20,6 +20,7 @@ static const struct {
     [RP_TASK_PARAMETER_UPLOAD] = {0x5a5a5a, "parameters"},
     [RP_TASK_GRADIENT_DOWNLOAD] = {0xa6a6a6, "gradients of parameters"},
     [RP_TASK_GRADIENT_ACCUMULATE] = {0x9a8a2f, "gradient sum of rounds"},
+    [RP_TASK_NORM] = {0x7a3b69, "norm of all gradients"},
     [RP_TASK_GRADIENT_COPY] = {0x7fceb9, "gradient copy"},
     [RP_TASK_OPTIMIZER_STEP] = {RP_COLOUR_GREEN, "optimizer step"},
     [RP_TASK_PARAMETER_COPY] = {0x00563f, "parameter copy"},

@@ -170,7 +170,8 @@ begin_head(Action *action, GError **error)
 
     if (!take_targets(action, error))
         return FALSE;
-    action->call.scale = rp_home_scale(cuda->map.home, action->task->task.iteration);
+    action->call.scale = rp_home_scale(cuda->map.home, action->task->task.iteration,
+                                       rp_task_access(action->task, RP_ROLE_DECISION));
     action->call.loss = device->losses + action->place;
     cuda->kernels->fill(device->kernels, action->call.loss, RP_DTYPE_FP32,
                         sizeof(double) / sizeof(float), 0);

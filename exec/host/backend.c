@@ -183,7 +183,8 @@ begin_action(Action *action, const Host *host, guint device, const RpBackendTask
     }
     if (!forward && rp_task_has_head(map, task)) {
         take_targets(action, host, device);
-        action->call.scale = rp_home_scale(map->home, task->task.iteration);
+        action->call.scale =
+            rp_home_scale(map->home, task->task.iteration, rp_task_access(task, RP_ROLE_DECISION));
         action->call.loss = &action->loss;
     }
 }

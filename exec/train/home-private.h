@@ -35,14 +35,22 @@ typedef struct {
 } RpHomeLayer;
 
 /* An iteration on its way. The caller's thread writes reference and targets before the tasks are
- * handed over that read them; the barrier writes the rest. */
+ * handed over that read them; the norm writes the report. */
 typedef struct {
     guint64 reference;
     guint64 targets;
-    gboolean decided;
-    double multiplier; /* of the gradients as stored */
     RpUpdateReport report;
 } RpHomeIteration;
+
+/* What stands in a decision buffer (rp_plan_decision()). Gated: the decision on the last iteration
+ * that the buffer is for; else what has been gathered of the iteration. */
+typedef struct {
+    double multiplier; /* of the gradients as stored */
+    double learning_rate;
+    float scale; /* loss scale of the iterations whose heads read it */
+    guint32 skipped;
+    double sums[]; /* [n_layers] of squares */
+} RpHomeDecision;
 
 struct _RpHome {
     const RpNetwork *network;
@@ -59,11 +67,13 @@ struct _RpHome {
     RpPool *pool;            /* of the optimizer's lane; NULL: its own thread alone */
     RpPool *accumulate_pool; /* of the other lane, which runs beside it */
     RpOptimizer *optimizer;
-    double *sums;       /* [n_layers] of squares */
     guint rounds;       /* of an iteration */
     const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
     RpHomeIteration ring[RP_HOME_RING];
-    float scales[RP_HOME_RING]; /* loss scale of each iteration */
+    gboolean gated; /* steps and heads follow the norm's decision */
+    guint n_decisions;
+    RpHomePlace decision_place[2];
+    RpHomeDecision *decisions[2]; /* since rp_home_attach() */
     RpUpdateState state;
     guint64 next_iteration;  /* to be decided */
     guint64 first_iteration; /* of the plan */
@@ -76,7 +86,11 @@ rp_home_iteration(RpHome *home, guint64 iteration)
     return &home->ring[iteration % RP_HOME_RING];
 }
 
-/* Sets the loss scale of the iterations that the last update decides on. */
-void rp_home_set_scale(RpHome *home, guint64 iteration, float scale);
+static inline RpHomeDecision *
+rp_home_decision(const RpHome *home, guint64 iteration)
+{
+    return home->decisions[iteration % home->n_decisions];
+}
+
 /* Rounds a layer's full-precision weights into @published. */
 void rp_home_publish(RpHome *home, guint layer, void *published);

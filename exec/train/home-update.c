@@ -2,6 +2,7 @@
  *
  *   accumulate lane   |+ round 1|+ rounds 2, 3|
  *   optimizer lane                             |norm|step 0|step 1| ... |copy 0|copy 1| ...
+ *   not gated                  |step 1|step 0| ... |norm|
  *
  * The gradient of a tied matrix is the sum of two, the embedding's and the head's. It is added up
  * on the fly, once for the norm and once for the step, and stored nowhere.
@@ -56,22 +57,17 @@ tied_gradients(const RpHome *home, guint layer)
     return home->layers[from].gradients + home->layers[from].own * home->element_bytes;
 }
 
-static void
-sum_squares(RpHome *home)
+static double
+sum_squares(RpHome *home, guint layer)
 {
-    for (guint l = 0; l < home->n_layers; l++)
-        home->sums[l] = rp_optimizer_sum_squares_of_sum(home->optimizer, home->layers[l].gradients,
-                                                        tied_gradients(home, l), home->number,
-                                                        home->layers[l].own);
+    return rp_optimizer_sum_squares_of_sum(home->optimizer, home->layers[layer].gradients,
+                                           tied_gradients(home, layer), home->number,
+                                           home->layers[layer].own);
 }
 
 static gboolean
-fail_gradient(const RpHome *home, GError **error)
+fail_gradient(const RpHome *home, guint layer, GError **error)
 {
-    guint layer = 0;
-
-    while (layer + 1 < home->n_layers && isfinite(home->sums[layer]))
-        layer++;
     g_autofree char *name = rp_home_describe_layer(home->network, layer);
     g_set_error(error, RP_HOME_ERROR, RP_HOME_ERROR_GRADIENT,
                 "step %" G_GUINT64_FORMAT ": the gradient of %s is not finite; "
@@ -80,39 +76,108 @@ fail_gradient(const RpHome *home, GError **error)
     return FALSE;
 }
 
-/* Norm, clipping and loss scale of the iteration; whether it is stepped at all. */
-static gboolean
-decide(RpHome *home, guint64 iteration, GError **error)
+static guint
+first_broken(const RpHome *home, const double *sums)
+{
+    guint layer = 0;
+
+    while (layer + 1 < home->n_layers && isfinite(sums[layer]))
+        layer++;
+    return layer;
+}
+
+/* What the task reads and writes of decisions. */
+static RpHomeDecision *
+decision_of(const RpHome *home, const RpBackendTask *task)
+{
+    for (guint i = 0; i < task->task.access_count; i++)
+        if (task->accesses[i].role == RP_ROLE_DECISION)
+            return (RpHomeDecision *)(void *)rp_home_memory(home, &task->accesses[i]);
+    g_assert_not_reached();
+}
+
+/* What turns stored gradients into those of the mean loss. */
+static double
+unscale_of(const RpHomeIteration *of, float loss_scale)
+{
+    g_assert(of->targets > 0);
+    return (double)of->reference / ((double)loss_scale * (double)of->targets);
+}
+
+static void
+close_iteration(RpHome *home, guint64 iteration, const RpClip *clip, float loss_scale)
 {
     RpHomeIteration *of = rp_home_iteration(home, iteration);
-    const float loss_scale = home->scales[iteration % RP_HOME_RING];
-
-    g_assert(of->targets > 0);
-    const double unscale = (double)of->reference / ((double)loss_scale * (double)of->targets);
-    sum_squares(home);
-    const RpClip clip =
-        rp_clip_by_norm(home->sums, home->n_layers, unscale, home->options.max_grad_norm);
 
     of->report = (RpUpdateReport){
         .learning_rate = rp_learning_rate_at(&home->options.learning_rate, home->state.n_updates),
-        .grad_norm = clip.norm,
-        .skipped = !clip.finite,
+        .grad_norm = clip->norm,
+        .skipped = !clip->finite,
         .loss_scale = loss_scale,
         .n_targets = of->targets,
     };
-    of->multiplier = unscale * clip.coefficient;
+    home->state.n_iterations++;
+    if (clip->finite)
+        home->state.n_updates++;
+    home->next_iteration = iteration + 1;
+}
+
+/* Norm, clipping and loss scale of the iteration; whether it is stepped at all. Until now the
+ * decision was the one that the iteration's heads have read. */
+static gboolean
+decide(RpHome *home, const RpBackendTask *task, GError **error)
+{
+    const guint64 iteration = task->task.iteration;
+    RpHomeDecision *decision = decision_of(home, task);
+    const float loss_scale = decision->scale;
+    const double unscale = unscale_of(rp_home_iteration(home, iteration), loss_scale);
+
+    for (guint l = 0; l < home->n_layers; l++)
+        decision->sums[l] = sum_squares(home, l);
+    const RpClip clip =
+        rp_clip_by_norm(decision->sums, home->n_layers, unscale, home->options.max_grad_norm);
+
     if (home->options.scale_loss)
         (void)rp_loss_scale_update(&home->state.loss_scale, &home->options.loss_scale, clip.finite);
     /* a scale that small has lost what it was to keep: it is not the scale's fault */
     if (!clip.finite && (!home->options.scale_loss || home->state.loss_scale.scale < FLT_MIN))
-        return fail_gradient(home, error);
-    home->state.n_iterations++;
-    if (clip.finite)
-        home->state.n_updates++;
-    /* asynchronous: the next iteration runs already */
-    rp_home_set_scale(home, iteration + (home->async ? 2 : 1), home->state.loss_scale.scale);
-    home->next_iteration = iteration + 1;
-    of->decided = TRUE;
+        return fail_gradient(home, first_broken(home, decision->sums), error);
+    decision->multiplier = unscale * clip.coefficient;
+    decision->learning_rate =
+        rp_learning_rate_at(&home->options.learning_rate, home->state.n_updates);
+    decision->skipped = !clip.finite;
+    decision->scale = home->state.loss_scale.scale;
+    close_iteration(home, iteration, &clip, loss_scale);
+    return TRUE;
+}
+
+/* Not gated: every layer has been stepped. */
+static void
+sum_up(RpHome *home, const RpBackendTask *task)
+{
+    const guint64 iteration = task->task.iteration;
+    const RpHomeDecision *decision = decision_of(home, task);
+    const RpClip clip =
+        rp_clip_by_norm(decision->sums, home->n_layers,
+                        unscale_of(rp_home_iteration(home, iteration), decision->scale), 0);
+
+    close_iteration(home, iteration, &clip, decision->scale);
+}
+
+/* Not gated: what the norm would have told, as far as it is the layer's. */
+static gboolean
+decide_alone(RpHome *home, const RpBackendTask *task, GError **error)
+{
+    const guint layer = task->task.layer;
+    RpHomeDecision *decision = decision_of(home, task);
+
+    decision->sums[layer] = sum_squares(home, layer);
+    if (!isfinite(decision->sums[layer]))
+        return fail_gradient(home, layer, error);
+    decision->multiplier =
+        unscale_of(rp_home_iteration(home, task->task.iteration), decision->scale);
+    decision->learning_rate =
+        rp_learning_rate_at(&home->options.learning_rate, home->state.n_updates);
     return TRUE;
 }
 
@@ -138,24 +203,25 @@ step_gradients(const RpHome *home, guint layer, guint64 first)
                               : of->gradients + first * home->element_bytes;
 }
 
-static void
-step(RpHome *home, const RpBackendTask *task)
+static gboolean
+step(RpHome *home, const RpBackendTask *task, GError **error)
 {
     const guint layer = task->task.layer;
     const RpHomeLayer *of = &home->layers[layer];
-    const RpHomeIteration *iteration = rp_home_iteration(home, task->task.iteration);
+    const RpHomeDecision *decision = decision_of(home, task);
     void *published = written(home, task);
 
-    g_assert(iteration->decided);
-    if (iteration->report.skipped) {
+    if (!home->gated && !decide_alone(home, task, error))
+        return FALSE;
+    if (decision->skipped) {
         /* of two versions, this one is older than the weights */
         if (published != NULL)
             rp_home_publish(home, layer, published);
-        return;
+        return TRUE;
     }
     const RpOptimizerStep what = {
-        .learning_rate = iteration->report.learning_rate,
-        .gradient_scale = iteration->multiplier,
+        .learning_rate = decision->learning_rate,
+        .gradient_scale = decision->multiplier,
         .n_parameters = of->own,
         .gradient = step_gradients(home, layer, 0),
         .added = of->tied_from == RP_NONE
@@ -167,6 +233,7 @@ step(RpHome *home, const RpBackendTask *task)
     };
     rp_optimizer_layer_apply(home->optimizer, of->state, &what);
     rp_optimizer_layer_finish(of->state);
+    return TRUE;
 }
 
 static void
@@ -196,15 +263,18 @@ rp_home_run(RpHome *home, RpHostLaneKind kind, const RpBackendTask *task, GError
         g_assert(kind == RP_HOST_LANE_ACCUMULATE); /* its threads are those of that lane */
         accumulate(home, task);
         return TRUE;
-    case RP_TASK_BARRIER: /* blocking: there is a second one, which only joins */
-        return rp_home_iteration(home, task->task.iteration)->decided ||
-               decide(home, task->task.iteration, error);
+    case RP_TASK_BARRIER:
+        return TRUE;
+    case RP_TASK_NORM:
+        if (home->gated)
+            return decide(home, task, error);
+        sum_up(home, task);
+        return TRUE;
     case RP_TASK_GRADIENT_COPY:
         copy_gradients(home, task->task.layer);
         return TRUE;
     case RP_TASK_OPTIMIZER_STEP:
-        step(home, task);
-        return TRUE;
+        return step(home, task, error);
     case RP_TASK_PARAMETER_COPY:
         copy_parameters(home, task);
         return TRUE;

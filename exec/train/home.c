@@ -122,6 +122,11 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
     const RpDtype dtype = rp_network_options(network)->dtype;
     g_autoptr(RpHome) home = g_new0(RpHome, 1);
 
+    g_return_val_if_fail(promises->gated || rp_update_steps_at_once(options), NULL);
+    home->gated = promises->gated;
+    home->n_decisions = rp_plan_n_decisions(plan);
+    for (guint i = 0; i < home->n_decisions; i++)
+        home->decision_place[i] = place_of(plan, rp_plan_decision(plan, i));
     home->network = network;
     home->options = *options;
     home->number = number_of(dtype);
@@ -130,7 +135,6 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
     home->n_versions = promises->double_weights ? 2 : 1;
     home->n_layers = rp_network_n_layers(network);
     home->layers = g_new0(RpHomeLayer, home->n_layers);
-    home->sums = g_new0(double, home->n_layers);
     home->rounds = promises->rounds;
     home->added = g_new0(const void *, home->rounds);
     home->n_stages = rp_plan_n_stages(plan);
@@ -145,7 +149,6 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
     home->optimizer = rp_optimizer_new(&options->adamw, options->variant, home->pool, error);
     if (home->optimizer == NULL)
         return NULL;
-    set_initial_state(home);
     return g_steal_pointer(&home);
 }
 
@@ -161,7 +164,6 @@ rp_home_free(RpHome *home)
     rp_pool_free(home->pool);
     g_free(home->stages);
     g_free(home->added);
-    g_free(home->sums);
     g_free(home->layers);
     g_free(home);
 }
@@ -232,7 +234,8 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
     for (guint l = 0; l < home->n_layers; l++) {
         const RpHomeLayer *layer = &home->layers[l];
 
-        if (fits(&layer->weight_place[0], bytes) && fits(&layer->weight_place[1], bytes) &&
+        if (fits(&home->decision_place[0], bytes) && fits(&home->decision_place[1], bytes) &&
+            fits(&layer->weight_place[0], bytes) && fits(&layer->weight_place[1], bytes) &&
             fits(&layer->gradient_place, bytes) && fits(&layer->optimizer_place, bytes) &&
             fits(&layer->copied_place, bytes))
             continue;
@@ -242,6 +245,9 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
         return FALSE;
     }
     home->memory = memory;
+    for (guint i = 0; i < home->n_decisions; i++)
+        home->decisions[i] = address(home, &home->decision_place[i]);
+    set_initial_state(home);
     for (guint l = 0; l < home->n_layers; l++) {
         RpHomeLayer *layer = &home->layers[l];
         g_autoptr(GArray) spans = decay_spans(home, l);
@@ -366,21 +372,15 @@ rp_home_restore_layer(RpHome *home, guint layer, const RpOptimizerState *state, 
 /* ---- iterations ---- */
 
 void
-rp_home_set_scale(RpHome *home, guint64 iteration, float scale)
-{
-    home->scales[iteration % RP_HOME_RING] = scale;
-}
-
-void
 rp_home_restore(RpHome *home, const RpUpdateState *state, guint64 first_iteration)
 {
     home->state = *state;
     home->next_iteration = first_iteration;
     home->first_iteration = first_iteration;
     home->steps_before = state->n_iterations;
-    rp_home_set_scale(home, first_iteration, state->next_scale);
-    if (home->async)
-        rp_home_set_scale(home, first_iteration + 1, state->loss_scale.scale);
+    for (guint i = 0; i < home->n_decisions; i++)
+        rp_home_decision(home, first_iteration + i)->scale =
+            i == 0 ? state->next_scale : state->loss_scale.scale;
 }
 
 guint64
@@ -394,7 +394,7 @@ rp_home_state(const RpHome *home)
 {
     RpUpdateState state = home->state;
 
-    state.next_scale = home->scales[home->next_iteration % RP_HOME_RING];
+    state.next_scale = rp_home_decision(home, home->next_iteration)->scale;
     return state;
 }
 
@@ -415,11 +415,14 @@ rp_home_set_targets(RpHome *home, guint64 iteration, guint64 targets)
 }
 
 float
-rp_home_scale(const RpHome *home, guint64 iteration)
+rp_home_scale(const RpHome *home, guint64 iteration, const RpBackendAccess *decision)
 {
-    const guint slot = (guint)(iteration % RP_HOME_RING);
+    const RpHomeDecision *newest;
 
-    return (float)((double)home->scales[slot] / (double)home->ring[slot].reference);
+    g_assert((decision != NULL) == home->gated);
+    newest = decision != NULL ? (const RpHomeDecision *)(void *)rp_home_memory(home, decision)
+                              : home->decisions[0];
+    return (float)((double)newest->scale / (double)home->ring[iteration % RP_HOME_RING].reference);
 }
 
 RpUpdateReport

@@ -42,6 +42,13 @@ typedef struct {
     const RpAdamwOps *variant; /* NULL = the best */
 } RpUpdateOptions;
 
+/* Neither clipping nor skipping: RpPlanOptions.step_at_once of such a run. */
+static inline gboolean
+rp_update_steps_at_once(const RpUpdateOptions *options)
+{
+    return options->max_grad_norm <= 0 && !options->scale_loss;
+}
+
 /* What a checkpoint keeps beside weights and moments. */
 typedef struct {
     guint64 n_updates;      /* steps that were applied; the learning rate follows them */
@@ -99,14 +106,16 @@ guint8 *rp_home_memory(const RpHome *home, const RpBackendAccess *access);
 void rp_home_begin(RpHome *home, guint64 iteration, guint64 reference);
 /* Before its update is handed over. @targets: of all its calls */
 void rp_home_set_targets(RpHome *home, guint64 iteration, guint64 targets);
-/* What the gradient of the summed loss is multiplied by: for tasks of devices. */
-float rp_home_scale(const RpHome *home, guint64 iteration);
+/* What the gradient of the summed loss is multiplied by: for tasks of devices. @decision: the
+ * task's access of RP_ROLE_DECISION; %NULL in a plan that is not gated */
+float rp_home_scale(const RpHome *home, guint64 iteration, const RpBackendAccess *decision);
 
 /**
  * rp_home_run:
  *
- * A task of a host lane; @stages of the plan are those given at rp_home_new(). The first barrier of
- * an iteration computes the global norm and decides on the step.
+ * A task of a host lane; @stages of the plan are those given at rp_home_new(). The norm of a gated
+ * plan computes the global norm and decides on the step; otherwise each step sums up its own layer,
+ * and the norm closes the iteration.
  *
  * Errors: RP_HOME_ERROR_GRADIENT, naming the step and the layer
  */
@@ -116,7 +125,7 @@ gboolean rp_home_run(RpHome *home, RpHostLaneKind kind, const RpBackendTask *tas
 /* Number of the step that an iteration of the plan is: from 1 up, over the whole run. */
 guint64 rp_home_step(const RpHome *home, guint64 iteration);
 
-/* Valid once the iteration's barrier has run. */
+/* Valid once the iteration's norm has run. */
 RpUpdateReport rp_home_report(const RpHome *home, guint64 iteration);
 
 /* ---- while nothing runs ---- */

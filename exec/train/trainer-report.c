@@ -3,7 +3,7 @@
  *   compute    |---- T-1 ----|---- T ----|
  *   window                   |<--------->|     from the last action's end to the last action's end
  *                 |<------ / 2 -------->|     asynchronous: two steps overlap, so the mean of two
- *   host                        |barrier T-1|  tells that T-1 is reported
+ *   host                        |norm T-1   |  tells that T-1 is reported
  */
 #include "exec/train/trainer-private.h"
 
@@ -108,7 +108,7 @@ rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *re
         g_array_append_val(trainer->busy, busy);
     }
     for (gsize i = 0; i < n; i++)
-        if (records[i].kind == RP_TASK_BARRIER &&
+        if (records[i].kind == RP_TASK_NORM &&
             records[i].iteration == trainer->first_iteration + trainer->n_reported)
             report_step(trainer, rp_trainer_record(trainer, records[i].iteration));
 }

@@ -143,6 +143,7 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     plan_options.fused_forward = RP_FUSED_PHYSICAL;
     plan_options.constant_bytes = rp_network_constant_bytes(trainer->network);
     plan_options.calls = trainer->calls;
+    plan_options.step_at_once = rp_update_steps_at_once(&options->update);
     if (!size_arenas(trainer, options, &plan_options, error) ||
         !start(trainer, options, &plan_options, error))
         return NULL;

@@ -71,6 +71,9 @@ rp_plan_draft_new(const RpPlan *plan)
     draft->layers = g_array_new(FALSE, FALSE, sizeof(RpPlanLayer));
     for (guint l = 0; l < draft->n_layers; l++)
         g_array_append_vals(draft->layers, rp_plan_layer(plan, l), 1);
+    draft->n_decisions = rp_plan_n_decisions(plan);
+    for (guint i = 0; i < draft->n_decisions; i++)
+        draft->decisions[i] = rp_plan_decision(plan, i);
     for (guint b = 0; b < rp_plan_n_buffers(plan); b++)
         g_array_append_vals(draft->buffers, rp_plan_buffer(plan, b), 1);
     for (guint i = 0; i < rp_plan_end_id(plan); i++) {
@@ -166,6 +169,7 @@ rp_plan_draft_build(const RpPlanDraft *draft)
         rp_plan_set_layer(plan, l, &g_array_index(draft->layers, RpPlanLayer, l));
     for (guint b = 0; b < draft->buffers->len; b++)
         rp_plan_place_buffer(plan, &g_array_index(draft->buffers, RpBuffer, b));
+    rp_plan_set_decisions(plan, draft->decisions, draft->n_decisions);
     for (guint i = 0; i < draft->order->len; i++) {
         guint index = g_array_index(draft->order, guint, i);
 
@@ -368,6 +372,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .calls = test->calls,
         .first_iteration = test->resumed ? 1 : 0,
         .round = test->round,
+        .step_at_once = test->at_once,
         .async = test->async,
         .fidelity = test->fidelity,
         .recompute = test->early ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED,

@@ -23,9 +23,11 @@ typedef struct {
     guint micro_batches;
     RpFidelity fidelity;
     RpPlanPromises promises;
-    GArray *stages;   /* RpPlanStage, owning their chunk tables */
-    GArray *layers;   /* RpPlanLayer */
-    GArray *buffers;  /* RpBuffer */
+    GArray *stages;  /* RpPlanStage, owning their chunk tables */
+    GArray *layers;  /* RpPlanLayer */
+    GArray *buffers; /* RpBuffer */
+    guint32 decisions[2];
+    guint n_decisions;
     GPtrArray *tasks; /* RpDraftTask */
     GArray *order;    /* guint: in which order they are appended */
 } RpPlanDraft;
@@ -82,6 +84,7 @@ typedef struct {
     guint calls;         /* of an iteration; 0 = 1 */
     gboolean tied;       /* the head's matrix is the embedding's */
     gboolean resumed;    /* older weights than the first iteration's exist */
+    gboolean at_once;    /* a layer steps as soon as its gradient is home */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */

@@ -295,7 +295,7 @@ passes_of_the_host_take_the_time_that_was_measured(void **state)
         profile->parameter_copy_parameters_per_s = measured ? 2e9 : 0;
         g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
         /* without: twice read and once written; 2 and 4 bytes */
-        assert_int_equal(sum_bytes(plan, RP_TASK_BARRIER, 0), measured ? parameters * 28 / 8 : 0);
+        assert_int_equal(sum_bytes(plan, RP_TASK_NORM, 0), measured ? parameters * 28 / 8 : 0);
         assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 0),
                          measured ? parameters * 28 / 7 : parameters * 6);
         assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_COPY, 0),
@@ -361,7 +361,7 @@ host_holds_18_bytes_a_parameter_fused_and_16_lean(void **state)
                               rp_plan_category_bytes(plan, 2, RP_BUFFER_GRADIENTS) +
                               rp_plan_category_bytes(plan, 2, RP_BUFFER_OPTIMIZER);
 
-        assert_int_equal(state_bytes, (mode == 0 ? 18 : 16) * parameters);
+        assert_int_equal(state_bytes, (mode == 0 ? 18 : 16) * parameters + 2 * RP_BUFFER_ALIGNMENT);
     }
 }
 
@@ -478,7 +478,44 @@ frozen_layers_cost_no_gradient_and_no_optimizer(void **state)
     g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
     assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1), 4096);
     assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 14 * 4096);
-    assert_int_equal(rp_plan_category_bytes(plan, 2, RP_BUFFER_OPTIMIZER), 6 * 4096);
+    assert_int_equal(rp_plan_category_bytes(plan, 2, RP_BUFFER_OPTIMIZER),
+                     6 * 4096 + RP_BUFFER_ALIGNMENT);
+}
+
+/* Without clipping: how many gradient downloads of the iteration stand behind its first step, and
+ * where its norm stands. */
+static void
+a_layer_that_needs_no_norm_steps_as_soon_as_its_gradient_is_home(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+
+    (void)state;
+    for (guint mode = 0; mode < 8; mode++) {
+        RpPlanOptions options = full_options("roundpipe", 2, 8);
+
+        options.round = 4;
+        options.step_at_once = (mode & 1) != 0;
+        options.async = (mode & 2) != 0;
+        options.optimizer = mode & 4 ? RP_OPTIMIZER_LEAN : RP_OPTIMIZER_FUSED;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+        guint behind = 0, steps = 0, norms = 0;
+
+        for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+            const RpTask *task = rp_plan_task(plan, id);
+
+            if (task->iteration != 1)
+                continue;
+            behind += task->kind == RP_TASK_GRADIENT_DOWNLOAD && steps > 0;
+            if (task->kind == RP_TASK_NORM)
+                assert_int_equal(steps, options.step_at_once ? 10 : 0);
+            norms += task->kind == RP_TASK_NORM;
+            steps += task->kind == RP_TASK_OPTIMIZER_STEP;
+        }
+        assert_int_equal(norms, 1);
+        assert_int_equal(steps, 10);
+        assert_int_equal(behind > 0, options.step_at_once);
+    }
 }
 
 static void
@@ -555,6 +592,7 @@ main(void)
         cmocka_unit_test(arenas_stay_as_they_are_after_the_second_iteration),
         cmocka_unit_test(a_plan_that_does_not_fit_names_category_excess_and_remedy),
         cmocka_unit_test(frozen_layers_cost_no_gradient_and_no_optimizer),
+        cmocka_unit_test(a_layer_that_needs_no_norm_steps_as_soon_as_its_gradient_is_home),
         cmocka_unit_test(refuses_a_partition_of_the_wrong_kind),
         cmocka_unit_test(full_fidelity_refuses_the_published_fused_forward),
         cmocka_unit_test(retired_tasks_leave_the_rest_as_it_was),

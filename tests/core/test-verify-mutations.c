@@ -25,6 +25,13 @@ static const RpTestPlan plans[] = {
     {"zb-h1", 2, 2, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3},
     {"zb-v", 2, 4, 3, 0, RP_FIDELITY_FULL, FALSE, FALSE, FALSE, FALSE, FALSE, 512, 2},
     {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, FALSE, FALSE, FALSE, 512, 2},
+    /* layers that step one by one */
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3, 1, FALSE,
+     FALSE, TRUE},
+    {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, TRUE, FALSE, 512, 3, 1, TRUE,
+     FALSE, TRUE},
+    {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, FALSE, FALSE, FALSE, 512, 2, 1, FALSE,
+     FALSE, TRUE},
 };
 
 static void

@@ -196,9 +196,9 @@ sum_a_round_in_two_tasks(RpPlanDraft *draft)
 static void
 forget_gradients(RpPlanDraft *draft)
 {
-    guint barrier = rp_plan_draft_find(draft, RP_TASK_BARRIER, 0, 0);
+    guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
 
-    g_array_set_size(rp_plan_draft_task(draft, barrier)->dependencies, 0);
+    g_array_set_size(rp_plan_draft_task(draft, norm)->dependencies, 0);
     for (guint nth = 0; rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth) != RP_NONE;
          nth++) {
         guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, nth);

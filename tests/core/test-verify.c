@@ -188,10 +188,10 @@ finds_dependencies_that_nothing_can_meet(void **state)
  *   parameter-up    |upload|
  *   compute                 |F||B|
  *   gradient-down                 |download|
- *   optimizer                               |step|
+ *   optimizer                               |step|norm|
  */
 enum { UPLOAD, FORWARD, BACKWARD, DOWNLOAD, STEP };
-enum { WEIGHTS, HOME, SUM, LEAVING, GRADIENTS, STATE };
+enum { WEIGHTS, HOME, SUM, LEAVING, GRADIENTS, STATE, DECISION };
 
 static guint32
 append_full(RpPlan *plan, RpTask task, RpTaskId dependency, const RpAccess *accesses, guint n)
@@ -216,10 +216,10 @@ one_layer_plan(gboolean step_waits)
                          .parameter_bytes = 4096,
                          .gradient_bytes = 4096};
     RpChunks *chunks[] = {&stage.parameters, &stage.gradients};
-    const guint32 arenas[] = {0, 1, 0, 0, 1, 1};
-    const RpBufferCategory categories[] = {RP_BUFFER_PARAMETERS,   RP_BUFFER_PARAMETERS,
-                                           RP_BUFFER_ACCUMULATORS, RP_BUFFER_GRADIENTS,
-                                           RP_BUFFER_GRADIENTS,    RP_BUFFER_OPTIMIZER};
+    const guint32 arenas[] = {0, 1, 0, 0, 1, 1, 1};
+    const RpBufferCategory categories[] = {
+        RP_BUFFER_PARAMETERS, RP_BUFFER_PARAMETERS, RP_BUFFER_ACCUMULATORS, RP_BUFFER_GRADIENTS,
+        RP_BUFFER_GRADIENTS,  RP_BUFFER_OPTIMIZER,  RP_BUFFER_OPTIMIZER};
 
     for (guint i = 0; i < 2; i++) {
         chunks[i]->n_chunks = 1;
@@ -237,6 +237,7 @@ one_layer_plan(gboolean step_waits)
 
         rp_plan_place_buffer(plan, &buffer);
     }
+    rp_plan_set_decisions(plan, (guint32[]){DECISION}, 1);
     const RpTask base = {.stage = 0, .layer = RP_NONE, .chunk = RP_NONE, .micro_batch = RP_NONE};
     RpTask task = base;
     task.kind = RP_TASK_PARAMETER_UPLOAD;
@@ -269,8 +270,13 @@ one_layer_plan(gboolean step_waits)
     append_full(plan, task, step_waits ? DOWNLOAD : UPLOAD,
                 (RpAccess[]){{GRADIENTS, RP_ACCESS_READ},
                              {STATE, RP_ACCESS_READ | RP_ACCESS_WRITE},
-                             {HOME, RP_ACCESS_WRITE}},
-                3);
+                             {HOME, RP_ACCESS_WRITE},
+                             {DECISION, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ROLE_DECISION}},
+                4);
+    task.kind = RP_TASK_NORM;
+    task.layer = RP_NONE;
+    append_full(plan, task, RP_TASK_NONE,
+                (RpAccess[]){{DECISION, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ROLE_DECISION}}, 1);
     return plan;
 }
 
@@ -340,7 +346,7 @@ proves_ties_calls_and_resumed_plans(void **state)
     guint n = 0;
 
     for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
-        for (guint options = 0; options < 128; options++) {
+        for (guint options = 0; options < 256; options++) {
             for (guint gpus = 1; gpus <= 3; gpus++) {
                 RpTestPlan test = {
                     .schedule = (*schedule)->name,
@@ -358,6 +364,7 @@ proves_ties_calls_and_resumed_plans(void **state)
                     .calls = 1 + (options & 1),
                     .tied = (options & 4) != 0,
                     .resumed = (options & 32) != 0,
+                    .at_once = (options & 128) != 0,
                 };
                 RpPlan *plan = rp_test_plan(&test);
 

@@ -135,6 +135,7 @@ open_plan(Rig *rig, guint iterations)
         .round = options->round,
         .async = options->async,
         .fidelity = RP_FIDELITY_FULL,
+        .step_at_once = options->max_grad_norm <= 0 && !options->scale_loss,
         .consistency = options->consistency,
         .optimizer = options->optimizer,
         .constant_bytes = rp_network_constant_bytes(rig->network),
@@ -272,6 +273,15 @@ rig_run(Rig *rig, guint iterations)
         rp_home_set_targets(rig->home, iteration, targets);
     }
     return rp_engine_append(rig->engine, &rig->error) && rp_engine_finish(rig->engine, &rig->error);
+}
+
+float
+rig_scale(const Rig *rig, guint64 iteration)
+{
+    const RpBuffer *buffer = rp_plan_buffer(rig->plan, rp_plan_decision(rig->plan, iteration));
+    const RpBackendAccess access = {.offset = buffer->offset, .bytes = buffer->bytes};
+
+    return rp_home_scale(rig->home, iteration, rp_plan_promises(rig->plan)->gated ? &access : NULL);
 }
 
 GArray *

@@ -232,27 +232,27 @@ static gboolean
 run_home(Fixture *f)
 {
     RpPlan *plan = f->rig.plan;
-    guint64 n_decided = 0;
+    guint64 n_begun = 0;
 
     for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
         const RpTask *task = rp_plan_task(plan, id);
         const guint64 iteration = task->iteration;
-        const gboolean decides = task->kind == RP_TASK_BARRIER && iteration == n_decided;
+        const gboolean begins = iteration == n_begun && (task->kind == RP_TASK_NORM ||
+                                                         task->kind == RP_TASK_OPTIMIZER_STEP);
 
         if (rp_plan_lane_device(plan, task->lane) != RP_NONE)
             continue;
-        if (decides) {
+        if (begins) {
             rp_home_begin(f->rig.home, iteration, REFERENCE);
             rp_home_set_targets(f->rig.home, iteration, TARGETS);
-            f->scales[iteration] = rp_home_scale(f->rig.home, iteration) * REFERENCE;
+            f->scales[iteration] = rig_scale(&f->rig, iteration) * REFERENCE;
             fill_gradients(f, iteration);
+            n_begun++;
         }
         if (!run_task(f, id))
             return FALSE;
-        if (decides) {
+        if (task->kind == RP_TASK_NORM)
             step_both_norms(f, iteration);
-            n_decided++;
-        }
     }
     return TRUE;
 }
@@ -323,16 +323,17 @@ updates_as_a_serial_program_in_every_mode(void **state)
 {
     Fixture *f = *state;
 
-    for (guint mode = 0; mode < 8; mode++) {
+    for (guint mode = 0; mode < 16; mode++) {
         const RigOptions options = {
             .dtype = RP_DTYPE_BF16,
             .async = (mode & 1) != 0,
             .optimizer = mode & 2 ? RP_OPTIMIZER_LEAN : RP_OPTIMIZER_FUSED,
             .consistency = mode & 4 ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS,
-            .max_grad_norm = 0.5,
+            .max_grad_norm = mode & 8 ? 0 : 0.5,
             .warmup = 2,
         };
         run_both(f, &options, 4);
+        assert_int_equal(rp_plan_promises(f->rig.plan)->gated, (mode & 12) != 8);
         assert_equals_serial(f);
         assert_versions(f, 1);
     }
@@ -460,11 +461,15 @@ names_the_first_layer_whose_gradient_is_not_finite(void **state)
 
     f->broken_iteration = 1;
     f->broken_layer = 3;
-    open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16}, 2);
-    assert_false(run_home(f));
-    assert_true(g_error_matches(f->rig.error, RP_HOME_ERROR, RP_HOME_ERROR_GRADIENT));
-    rp_assert_error_message_contains(f->rig.error, "step 2");
-    rp_assert_error_message_contains(f->rig.error, "layer 3 (model.layers.2)");
+    for (guint at_once = 0; at_once < 2; at_once++) {
+        open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16, .max_grad_norm = at_once ? 0 : 1}, 2);
+        assert_false(run_home(f));
+        assert_true(g_error_matches(f->rig.error, RP_HOME_ERROR, RP_HOME_ERROR_GRADIENT));
+        rp_assert_error_message_contains(f->rig.error, "step 2");
+        /* of layers that step as their gradients come home: the first that is broken */
+        rp_assert_error_message_contains(f->rig.error, at_once ? "layer 4 (model.layers.3)"
+                                                               : "layer 3 (model.layers.2)");
+    }
 }
 
 static void
@@ -605,10 +610,10 @@ scales_the_loss_by_the_targets_of_the_first_call(void **state)
 
     open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
     rp_home_begin(f->rig.home, 0, 3);
-    assert_true(rp_home_scale(f->rig.home, 0) == 1.0f / 3.0f);
+    assert_true(rig_scale(&f->rig, 0) == 1.0f / 3.0f);
     open_both(f, &(RigOptions){.dtype = RP_DTYPE_FP16, .scale_loss = TRUE}, 1);
     rp_home_begin(f->rig.home, 0, 3);
-    assert_true(rp_home_scale(f->rig.home, 0) == RP_LOSS_SCALE_INITIAL / 3);
+    assert_true(rig_scale(&f->rig, 0) == RP_LOSS_SCALE_INITIAL / 3);
 }
 
 static void
@@ -638,8 +643,8 @@ continues_from_a_restored_state(void **state)
     assert_equals_serial(f);
     rp_home_begin(f->rig.home, 1, 1);
     rp_home_begin(f->rig.home, 2, 1);
-    assert_true(rp_home_scale(f->rig.home, 1) == 4);
-    assert_true(rp_home_scale(f->rig.home, 2) == 8);
+    assert_true(rig_scale(&f->rig, 1) == 4);
+    assert_true(rig_scale(&f->rig, 2) == 8);
     assert_int_equal(rp_home_state(f->rig.home).n_updates, 3);
     rp_home_free(old);
     munmap(old_memory, old_bytes);

@@ -156,6 +156,37 @@ for_calls_of_bound_schedules(void **state)
     assert_same(f->model, &calls, expected);
 }
 
+/* A norm that nothing reaches clips nothing, but every step waits for it. */
+static void
+for_layers_that_step_as_soon_as_their_gradient_is_home(void **state)
+{
+    RpTinyModel *models[2] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE)};
+
+    (void)state;
+    for (guint mode = 0; mode < 16; mode++) {
+        RpTinyRun run = {"roundpipe",
+                         1 + mode % 3,
+                         8,
+                         .n_stages = 3,
+                         .round = mode & 8 ? 4 : 0,
+                         .async = (mode & 2) != 0,
+                         .lean = (mode & 4) != 0,
+                         .max_grad_norm = 1e9};
+        const RpTinyModel *model = models[mode & 1];
+        g_autofree char *expected = rp_tiny_run_hash(model, &run, STEPS);
+
+        run.max_grad_norm = 0;
+        assert_same(model, &run, expected);
+        if (run.round > 0)
+            continue;
+        run.schedule = "1f1b";
+        run.devices = run.n_stages = 3;
+        assert_same(model, &run, expected);
+    }
+    for (guint i = 0; i < 2; i++)
+        rp_tiny_model_free(models[i]);
+}
+
 static void
 for_sixteen_bit_storage_and_tied_matrices(void **state)
 {
@@ -200,6 +231,7 @@ main(void)
         FIXTURE_TEST(for_rounds_on_any_devices_and_for_calls),
         FIXTURE_TEST(for_many_rounds_of_few_stages),
         FIXTURE_TEST(for_calls_of_bound_schedules),
+        cmocka_unit_test(for_layers_that_step_as_soon_as_their_gradient_is_home),
         cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
     };
 
