@@ -29,9 +29,9 @@ typedef struct {
     guint iterations;
     gboolean full;
     gboolean async;
-    gboolean trace; /* a trace was checked against the plan, too */
+    gboolean trace;                      /* a trace was checked against the plan, too */
+    RpCommunicationProof communications; /* of a PyTorch CSV */
     gint64 time_us;
-    guint rules; /* proved: rules 1 ... rules */
 } Proof;
 
 static void
@@ -146,10 +146,32 @@ verify_pytorch(const VerifyArgs *more, GArray *proofs, GError **error)
             g_prefix_error(error, "%s: ", more->pytorch_csv);
         return FALSE;
     }
-    return prove(more->pytorch_csv, plan, NULL, proofs, error);
+    RpCommunicationProof communications;
+
+    if (!rp_orders_check_communications(orders, &communications, error) ||
+        !prove(more->pytorch_csv, plan, NULL, proofs, error))
+        return FALSE;
+    g_array_index(proofs, Proof, proofs->len - 1).communications = communications;
+    return TRUE;
 }
 
 /* ---- printing ---- */
+
+static void
+print_communications(const RpCommunicationProof *proof)
+{
+    if (proof->transfers > 0)
+        printf("  sends          %" G_GUINT64_FORMAT
+               " sends and their receives, in one order on %u "
+               "pair%s of ranks; none waits for ever\n",
+               proof->transfers, proof->rank_pairs, proof->rank_pairs == 1 ? "" : "s");
+    if (proof->unshards > 0)
+        printf("  shards         %" G_GUINT64_FORMAT " times a stage is unsharded, used and "
+               "resharded\n",
+               proof->unshards);
+    if (proof->reductions > 0)
+        printf("  reductions     %u stages, each after its last backward\n", proof->reductions);
+}
 
 static guint64
 transfers(const Proof *proof)
@@ -190,8 +212,10 @@ print_proof(const Proof *proof)
     } else {
         printf("  rules 2, 4, 5  need transfers and buffers: --fidelity full\n");
     }
+    print_communications(&proof->communications);
     if (proof->trace)
-        printf("  trace          every task once, in lane order, none before what it depends on\n");
+        printf("  trace          every task once, in lane order, none before what it depends on, "
+               "with the plan's bytes\n");
 }
 
 static void
@@ -215,6 +239,9 @@ json_proof(JsonBuilder *json, const Proof *proof)
         if (proof->full || rule == 1 || rule == 3)
             json_builder_add_int_value(json, rule);
     json_builder_end_array(json);
+    rp_json_int(json, "sends", (gint64)proof->communications.transfers);
+    rp_json_int(json, "unshards", (gint64)proof->communications.unshards);
+    rp_json_int(json, "reductions", proof->communications.reductions);
     rp_json_bool(json, "trace", proof->trace);
     rp_json_double(json, "verify_ms", (double)proof->time_us / 1000, 3);
     json_builder_end_object(json);

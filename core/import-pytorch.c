@@ -24,9 +24,11 @@ rp_orders_new(const char *name, guint n_ranks)
     orders->n_ranks = n_ranks;
     orders->ranks = g_new0(GArray *, n_ranks);
     orders->cells = g_new0(GArray *, n_ranks);
+    orders->communications = g_new0(GArray *, n_ranks);
     for (guint r = 0; r < n_ranks; r++) {
         orders->ranks[r] = g_array_new(FALSE, FALSE, sizeof(RpAction));
         orders->cells[r] = g_array_new(FALSE, FALSE, sizeof(guint32));
+        orders->communications[r] = g_array_new(FALSE, FALSE, sizeof(RpCommunication));
     }
     return orders;
 }
@@ -39,9 +41,11 @@ rp_orders_free(RpOrders *orders)
     for (guint r = 0; r < orders->n_ranks; r++) {
         g_array_unref(orders->ranks[r]);
         g_array_unref(orders->cells[r]);
+        g_array_unref(orders->communications[r]);
     }
     g_free(orders->ranks);
     g_free(orders->cells);
+    g_free(orders->communications);
     g_free(orders->name);
     g_free(orders);
 }
@@ -68,6 +72,16 @@ rp_orders_n_actions(const RpOrders *orders)
 
     for (guint r = 0; r < orders->n_ranks; r++)
         n += orders->ranks[r]->len;
+    return n;
+}
+
+guint64
+rp_orders_n_communications(const RpOrders *orders)
+{
+    guint64 n = 0;
+
+    for (guint r = 0; r < orders->n_ranks; r++)
+        n += orders->communications[r]->len;
     return n;
 }
 
@@ -159,61 +173,77 @@ take_index(const Reader *reader, const char **at, const char *end, guint32 *inde
 /* What the letters of an action mean. */
 typedef struct {
     const char *letters;
-    gboolean skipped;
-    guint8 kind;
+    const char *old_letters; /* in files of older PyTorch; %NULL: not there */
+    gboolean computes;
+    guint8 kind; /* RpActionKind if it computes, else RpCommunicationKind */
 } Name;
 
 static const Name names[] = {
-    {"F", FALSE, RP_ACTION_FORWARD},
-    {"B", FALSE, RP_ACTION_BACKWARD},
-    {"I", FALSE, RP_ACTION_INPUT_GRADIENT},
-    {"W", FALSE, RP_ACTION_WEIGHT_GRADIENT},
-    {"UNSHARD", TRUE, 0},
-    {"RESHARD", TRUE, 0},
-    {"REDUCE_GRAD", TRUE, 0},
-    {"SEND_F", TRUE, 0},
-    {"RECV_F", TRUE, 0},
-    {"SEND_B", TRUE, 0},
-    {"RECV_B", TRUE, 0},
+    {"F", "F", TRUE, RP_ACTION_FORWARD},
+    {"B", "BW", TRUE, RP_ACTION_BACKWARD},
+    {"I", "B", TRUE, RP_ACTION_INPUT_GRADIENT},
+    {"W", "W", TRUE, RP_ACTION_WEIGHT_GRADIENT},
+    {"SEND_F", "SEND_F", FALSE, RP_COMMUNICATION_SEND_F},
+    {"RECV_F", "RECV_F", FALSE, RP_COMMUNICATION_RECV_F},
+    {"SEND_B", "SEND_B", FALSE, RP_COMMUNICATION_SEND_B},
+    {"RECV_B", "RECV_B", FALSE, RP_COMMUNICATION_RECV_B},
+    {"UNSHARD", "UNSHARD", FALSE, RP_COMMUNICATION_UNSHARD},
+    {"RESHARD", "RESHARD", FALSE, RP_COMMUNICATION_RESHARD},
+    {"REDUCE_GRAD", NULL, FALSE, RP_COMMUNICATION_REDUCE_GRAD},
 };
 
-static const Name old_names[] = {
-    {"F", FALSE, RP_ACTION_FORWARD},
-    {"BW", FALSE, RP_ACTION_BACKWARD},
-    {"B", FALSE, RP_ACTION_INPUT_GRADIENT},
-    {"W", FALSE, RP_ACTION_WEIGHT_GRADIENT},
-    {"UNSHARD", TRUE, 0},
-    {"RESHARD", TRUE, 0},
-    {"SEND_F", TRUE, 0},
-    {"RECV_F", TRUE, 0},
-    {"SEND_B", TRUE, 0},
-    {"RECV_B", TRUE, 0},
-};
+void
+rp_communication_format(GString *text, const RpCommunication *communication)
+{
+    const char *letters = "?";
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++)
+        if (!names[i].computes && names[i].kind == communication->kind)
+            letters = names[i].letters;
+    g_string_append_printf(text, "%u%s", communication->stage, letters);
+    if (communication->micro_batch != RP_NONE)
+        g_string_append_printf(text, "%u", communication->micro_batch);
+}
 
 static const Name *
 find_name(const Reader *reader, const char *at, gsize length)
 {
     gboolean old = (reader->flags & RP_PYTORCH_OLD_NAMES) != 0;
-    const Name *list = old ? old_names : names;
-    gsize n = old ? G_N_ELEMENTS(old_names) : G_N_ELEMENTS(names);
 
-    for (gsize i = 0; i < n; i++)
-        if (strlen(list[i].letters) == length && memcmp(list[i].letters, at, length) == 0)
-            return &list[i];
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
+        const char *letters = old ? names[i].old_letters : names[i].letters;
+
+        if (letters != NULL && strlen(letters) == length && memcmp(letters, at, length) == 0)
+            return &names[i];
+    }
     return NULL;
 }
 
-/* One `3F0`, from @at to @end; @skipped if it is no compute action. */
-static gboolean
-read_simple(const Reader *reader, const char *at, const char *end, RpAction *action,
-            gboolean *skipped)
+/* Those of the file's age, as a message lists them. */
+static char *
+list_names(const Reader *reader)
 {
     gboolean old = (reader->flags & RP_PYTORCH_OLD_NAMES) != 0;
-    const char *expected =
-        old ? "<stage><action><micro-batch> with the action one of F, B, W, BW, UNSHARD, RESHARD, "
-              "SEND_F, RECV_F, SEND_B, RECV_B"
-            : "<stage><action><micro-batch> with the action one of F, B, I, W, UNSHARD, RESHARD, "
-              "REDUCE_GRAD, SEND_F, RECV_F, SEND_B, RECV_B";
+    GString *list = g_string_new("<stage><action><micro-batch> with the action one of ");
+    const char *comma = "";
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
+        const char *letters = old ? names[i].old_letters : names[i].letters;
+
+        if (letters == NULL)
+            continue;
+        g_string_append_printf(list, "%s%s", comma, letters);
+        comma = ", ";
+    }
+    return g_string_free(list, FALSE);
+}
+
+/* One `3F0`, from @at to @end; @computes: whether it is an action; else @action->kind is that of a
+ * communication. */
+static gboolean
+read_simple(const Reader *reader, const char *at, const char *end, RpAction *action,
+            gboolean *computes)
+{
     const char *start = at;
 
     *action = (RpAction){.backward_stage = RP_NONE, .backward_micro_batch = RP_NONE};
@@ -226,15 +256,19 @@ read_simple(const Reader *reader, const char *at, const char *end, RpAction *act
     if (!name)
         goto wrong;
     action->kind = name->kind;
-    *skipped = name->skipped;
+    *computes = name->computes;
     /* UNSHARD and its like may stand for the whole stage */
     gboolean numbered = take_index(reader, &at, end, &action->micro_batch);
-    if (at == end && (numbered || name->skipped))
+    if (!numbered)
+        action->micro_batch = RP_NONE;
+    if (at == end && (numbered || !name->computes))
         return TRUE;
 
 wrong:
-    if (!*reader->error)
+    if (!*reader->error) {
+        g_autofree char *expected = list_names(reader);
         fail(reader, RP_IMPORT_ERROR_SYNTAX, expected, start, end);
+    }
     return FALSE;
 }
 
@@ -245,17 +279,17 @@ read_overlap(const Reader *reader, const char *at, const char *end, RpAction *ac
     static const char tail[] = ")OVERLAP_F_B";
     const char *close = memchr(at, ')', (gsize)(end - at));
     const char *middle = memchr(at, ';', (gsize)(end - at));
-    gboolean skipped[2] = {FALSE, FALSE};
+    gboolean computes[2] = {FALSE, FALSE};
     RpAction backward;
 
     if (!close || !middle || middle > close || (gsize)(end - close) != sizeof tail - 1 ||
         memcmp(close, tail, sizeof tail - 1) != 0)
         return fail(reader, RP_IMPORT_ERROR_SYNTAX,
                     "an overlap as (<forward>;<backward>)OVERLAP_F_B", at, end);
-    if (!read_simple(reader, at + 1, middle, action, &skipped[0]) ||
-        !read_simple(reader, middle + 1, close, &backward, &skipped[1]))
+    if (!read_simple(reader, at + 1, middle, action, &computes[0]) ||
+        !read_simple(reader, middle + 1, close, &backward, &computes[1]))
         return FALSE;
-    if (skipped[0] || skipped[1] || action->kind != RP_ACTION_FORWARD ||
+    if (!computes[0] || !computes[1] || action->kind != RP_ACTION_FORWARD ||
         backward.kind != RP_ACTION_BACKWARD)
         return fail(reader, RP_IMPORT_ERROR_SYNTAX, "an overlap of a forward and a full backward",
                     at, end);
@@ -272,7 +306,7 @@ read_overlap(const Reader *reader, const char *at, const char *end, RpAction *ac
 static gboolean
 read_cell(Reader *reader, const char *at, const char *end, RpOrders *orders)
 {
-    gboolean skipped = FALSE;
+    gboolean computes = TRUE; /* an overlap does */
     RpAction action;
 
     if (reader->n_cells++ == RP_PYTORCH_MAX_CELLS)
@@ -284,12 +318,21 @@ read_cell(Reader *reader, const char *at, const char *end, RpOrders *orders)
     if (at == end)
         return TRUE;
     if (*at == '(' ? !read_overlap(reader, at, end, &action)
-                   : !read_simple(reader, at, end, &action, &skipped))
+                   : !read_simple(reader, at, end, &action, &computes))
         return FALSE;
-    if (skipped)
-        orders->n_skipped++;
-    else
+    if (computes) {
         rp_orders_append(orders, reader->row - 1, &action, reader->cell);
+        return TRUE;
+    }
+    const RpCommunication communication = {
+        .stage = action.stage,
+        .micro_batch = action.micro_batch,
+        .cell = reader->cell,
+        .position = orders->ranks[reader->row - 1]->len,
+        .kind = action.kind,
+    };
+
+    g_array_append_val(orders->communications[reader->row - 1], communication);
     return TRUE;
 }
 

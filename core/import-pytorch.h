@@ -24,15 +24,35 @@ typedef enum {
                                suit */
 } RpImportError;
 
+/* Cells that do not compute. */
+typedef enum {
+    RP_COMMUNICATION_SEND_F,
+    RP_COMMUNICATION_RECV_F,
+    RP_COMMUNICATION_SEND_B,
+    RP_COMMUNICATION_RECV_B,
+    RP_COMMUNICATION_UNSHARD,
+    RP_COMMUNICATION_RESHARD,
+    RP_COMMUNICATION_REDUCE_GRAD,
+    RP_N_COMMUNICATIONS
+} RpCommunicationKind;
+
+typedef struct {
+    guint32 stage;
+    guint32 micro_batch; /* RP_NONE: the whole stage */
+    guint32 cell;        /* in its row, from 1 */
+    guint32 position;    /* actions of the row that stand before it */
+    guint8 kind;         /* RpCommunicationKind */
+} RpCommunication;
+
 /* One row of actions for each rank. */
 typedef struct {
     char *name; /* for messages: the file */
     guint n_ranks;
-    GArray **ranks;      /* (element-type RpAction) */
-    GArray **cells;      /* (element-type guint32): the cell of each action in its row, from 1 */
-    guint n_stages;      /* highest stage + 1 */
-    guint micro_batches; /* highest micro-batch + 1 */
-    gsize n_skipped;     /* cells that are no compute action: UNSHARD, SEND_F, ... */
+    GArray **ranks; /* (element-type RpAction) */
+    GArray **cells; /* (element-type guint32): the cell of each action in its row, from 1 */
+    GArray **communications; /* (element-type RpCommunication): the other cells of each row */
+    guint n_stages;          /* highest stage of an action + 1 */
+    guint micro_batches;     /* highest micro-batch of an action + 1 */
 } RpOrders;
 
 RpOrders *rp_orders_new(const char *name, guint n_ranks);
@@ -43,8 +63,11 @@ void rp_orders_append(RpOrders *orders, guint rank, const RpAction *action, guin
 /* Whether both run the same actions in the same order; names and cells do not matter. */
 gboolean rp_orders_equal(const RpOrders *a, const RpOrders *b);
 guint64 rp_orders_n_actions(const RpOrders *orders);
+guint64 rp_orders_n_communications(const RpOrders *orders);
 /* "3F0", "(0F7;7B3)OVERLAP_F_B" (transfer none, into @text) */
 void rp_action_format(GString *text, const RpAction *action);
+/* "0SEND_F1", "3UNSHARD" (transfer none, into @text) */
+void rp_communication_format(GString *text, const RpCommunication *communication);
 
 /* The compute actions of one iteration. */
 RpOrders *rp_orders_from_plan(const RpPlan *plan, guint iteration);
@@ -62,8 +85,9 @@ typedef enum {
  * @flags: RpPytorchFlags, or 0
  *
  * Row r is rank r; a cell is `<stage><action><micro-batch>`, or empty (idle); spaces around a cell
- * do not matter. UNSHARD, RESHARD, REDUCE_GRAD, SEND_F, RECV_F, SEND_B and RECV_B are checked and
- * skipped. An overlap of the forward and backward of one stage and micro-batch is a fused action.
+ * do not matter. UNSHARD, RESHARD, REDUCE_GRAD, SEND_F, RECV_F, SEND_B and RECV_B are kept as
+ * communications, for rp_orders_check_communications(). An overlap of the forward and backward of
+ * one stage and micro-batch is a fused action.
  *
  * Errors: RP_IMPORT_ERROR_SYNTAX, RP_IMPORT_ERROR_LIMIT, with file, row, cell, what was expected
  * and what was found
@@ -110,3 +134,35 @@ typedef struct {
  */
 RpPlan *rp_plan_from_orders(const RpOrders *orders, const RpOrderCosts *costs,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What was proved of an order's communications. */
+typedef struct {
+    guint64 transfers; /* pairs of a send and a receive */
+    guint rank_pairs;  /* ranks that send to each other */
+    guint64 unshards;
+    guint reductions;
+} RpCommunicationProof;
+
+/**
+ * rp_orders_check_communications:
+ * @orders: of which rp_plan_from_orders() made a plan
+ * @proof: (out): set on success only; all 0 if the order has no communications, which PyTorch then
+ *   adds itself
+ *
+ * Where there is one SEND or RECV, there must be all: for each F(s,m) whose next stage is on
+ * another rank a SEND_F(s,m) behind it and a RECV_F(s+1,m) before F(s+1,m), and backward as well.
+ * The k-th transfer of one rank with another is the k-th of the other with the one: a pair of ranks
+ * has one channel, which keeps its order. A receive is over after its send; sends do not wait. So
+ * run, every row must come to its end.
+ *
+ * Where there is one UNSHARD or RESHARD, every action of a stage stands between an UNSHARD and a
+ * RESHARD of it; both take turns, with an action between. Where there is one REDUCE_GRAD, each
+ * stage has one, behind its last backward.
+ *
+ * Errors: RP_IMPORT_ERROR_ORDER with row and cell, RP_SCHEDULE_ERROR_DEADLOCK naming the transfers
+ * that wait for each other
+ * Source: torch.distributed.pipelining.schedules, `_simulate_comms_compute` and the checks of
+ * `_PipelineScheduleRuntime`
+ */
+gboolean rp_orders_check_communications(const RpOrders *orders, RpCommunicationProof *proof,
+                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -68,6 +68,10 @@ find_records(TraceCheck *check)
             return fail(check, RP_TASK_NONE, record->task,
                         "what ran (%s on lane %u) is not what the plan says",
                         rp_task_kind_name((RpTaskKind)record->kind), record->lane);
+        if (record->bytes != task->bytes)
+            return fail(check, RP_TASK_NONE, record->task,
+                        "%" G_GUINT64_FORMAT " bytes were moved, the plan says %" G_GUINT64_FORMAT,
+                        record->bytes, task->bytes);
         *place = record;
     }
     for (gsize i = 0; i < check->n_tasks; i++)

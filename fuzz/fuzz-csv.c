@@ -55,6 +55,12 @@ check_plan(const RpOrders *orders)
         check_message(error);
         return;
     }
+    g_autoptr(GError) problem = NULL;
+    RpCommunicationProof communications;
+    gboolean sound = rp_orders_check_communications(orders, &communications, &problem);
+    g_assert(sound == (problem == NULL));
+    if (problem)
+        check_message(problem);
     g_autoptr(RpOrders) same = rp_orders_from_plan(plan, 0);
     g_assert(rp_orders_equal(orders, same));
 

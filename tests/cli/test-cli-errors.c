@@ -247,6 +247,8 @@ refuses_broken_orders(void **state)
         {"0F0,0F1,0Q1\n", "row 1, cell 3"},
         {"0F0,0F0,0B0\n", "row 1, cell 2"},
         {"0F0,0B0\n1B0,1F0\n", "waits for"},
+        {"0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "the order cannot run"},
+        {"0F0,0B0,0RESHARD\n", "row 1, cell 1"},
         {"hello\n", "row 1, cell 1"},
     };
     g_autofree char *path = rp_cli_temporary("order.csv");
@@ -259,6 +261,22 @@ refuses_broken_orders(void **state)
         check(orders[i].text, &run, 1, orders[i].part);
         assert_non_null(strstr(run.err, "order.csv"));
     }
+}
+
+/* Those that the README names. */
+static void
+tells_the_pytorch_examples_apart(void **state)
+{
+    g_auto(RpCliRun) right = rp_cli_run("verify --pytorch-csv @R/examples/pytorch/1f1b.csv");
+    g_auto(RpCliRun) json = rp_cli_run("verify --pytorch-csv @R/examples/pytorch/1f1b.csv --json");
+    g_auto(RpCliRun) wrong = rp_cli_run("verify --pytorch-csv @R/examples/pytorch/deadlock.csv");
+    g_autoptr(JsonNode) root = rp_cli_json(&json);
+
+    (void)state;
+    assert_int_equal(right.code, 0);
+    assert_non_null(strstr(right.out, "36 sends and their receives, in one order on 3 pairs"));
+    assert_true(rp_cli_number(root, "0.sends") == 36);
+    check("deadlock.csv", &wrong, 1, "the order cannot run: `0RECV_B0` (row 1, cell 2) waits for");
 }
 
 static void
@@ -450,6 +468,7 @@ main(void)
         cmocka_unit_test(refuses_deep_nesting_and_a_million_layers),
         cmocka_unit_test(refuses_files_that_cannot_be_read),
         cmocka_unit_test(refuses_broken_orders),
+        cmocka_unit_test(tells_the_pytorch_examples_apart),
         cmocka_unit_test(names_the_tasks_of_a_trace_that_breaks_its_plan),
         cmocka_unit_test(refuses_to_write_where_it_cannot),
         cmocka_unit_test(writes_over_no_input_and_nothing_twice),

@@ -106,7 +106,7 @@ lines_end_in_lf_crlf_or_the_file(void **state)
 }
 
 static void
-actions_that_do_not_compute_are_skipped(void **state)
+cells_that_do_not_compute_are_kept_apart(void **state)
 {
     Fixture *fixture = *state;
 
@@ -115,7 +115,13 @@ actions_that_do_not_compute_are_skipped(void **state)
                 "1RECV_F0,1F0,1B0,1SEND_B0\n",
                 0);
     assert_int_equal(rp_orders_n_actions(fixture->orders), 4);
-    assert_int_equal(fixture->orders->n_skipped, 7);
+    assert_int_equal(rp_orders_n_communications(fixture->orders), 7);
+    const RpCommunication *last =
+        &g_array_index(fixture->orders->communications[0], RpCommunication, 4);
+    assert_int_equal(last->kind, RP_COMMUNICATION_RESHARD);
+    assert_int_equal(last->micro_batch, RP_NONE);
+    assert_int_equal(last->cell, 7);
+    assert_int_equal(last->position, 2);
 }
 
 static void
@@ -507,7 +513,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(reads_rows_as_ranks_and_skips_idle_cells),
         TEST(lines_end_in_lf_crlf_or_the_file),
-        TEST(actions_that_do_not_compute_are_skipped),
+        TEST(cells_that_do_not_compute_are_kept_apart),
         TEST(an_overlap_is_one_action_and_of_the_same_stage_a_fused_one),
         TEST(older_names_are_read_only_if_asked_for),
         TEST(refuses_a_wrong_cell_with_its_place),

@@ -687,6 +687,39 @@ misses_no_task_in_a_trace(void **state)
 }
 
 static void
+compares_the_bytes_of_a_trace_with_the_plan(void **state)
+{
+    RpTestPlan test = growing[0];
+    RpPlan *plan;
+    guint transfers = 0;
+
+    test.iterations = 2;
+    plan = rp_test_plan(&test);
+    for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+        RpTrace *right = earliest(plan, RP_TRACE_MEASURED);
+        RpTrace *trace = rp_trace_new(plan, RP_TRACE_MEASURED);
+        RpViolation violation;
+
+        for (gsize k = 0; k < rp_trace_n_records(right); k++) {
+            RpTraceRecord record = rp_trace_records(right)[k];
+
+            record.bytes += record.task == id;
+            rp_trace_append(trace, &record);
+        }
+        assert_false(rp_verify_trace(plan, trace, &violation));
+        assert_int_equal(violation.rule, RP_RULE_TRACE);
+        assert_int_equal(violation.second, id);
+        assert_non_null(strstr(violation.message, "bytes were moved, the plan says"));
+        transfers += rp_plan_task(plan, id)->bytes > 0;
+        rp_violation_clear(&violation);
+        rp_trace_free(trace);
+        rp_trace_free(right);
+    }
+    assert_true(transfers > 10);
+    rp_plan_free(plan);
+}
+
+static void
 forgives_a_measured_trace_its_clocks(void **state)
 {
     RpPlan *plan = two_stage_plan();
@@ -744,6 +777,7 @@ main(void)
         cmocka_unit_test(proves_a_trace),
         cmocka_unit_test(names_what_is_wrong_with_a_trace),
         cmocka_unit_test(misses_no_task_in_a_trace),
+        cmocka_unit_test(compares_the_bytes_of_a_trace_with_the_plan),
         cmocka_unit_test(forgives_a_measured_trace_its_clocks),
         cmocka_unit_test(names_every_rule),
     };
