@@ -27,11 +27,12 @@ rp_plan_network_free(RpPlanNetwork *network)
 }
 
 static RpProfile *
-make_sizes(guint tokens, guint64 *constant_bytes, gpointer user_data)
+make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user_data)
 {
     const RpPlanNetwork *plan = user_data;
     RpNetworkOptions options = plan->options;
 
+    options.sequences = sequences;
     options.tokens = tokens;
     g_autoptr(RpNetwork) network =
         rp_network_new(&plan->config, plan->weights, plan->devices->kernels(), &options);
@@ -128,7 +129,6 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
         return FALSE;
     if (directory == NULL || words->dtype != NULL)
         network->options.dtype = (RpDtype)choice;
-    network->options.sequences = 1;
     network->options.half_sums = words->half_sums;
     network->sizes = (RpAdviseSizes){
         .make = make_sizes,

@@ -5,14 +5,8 @@
  * worth simulating with all transfers: the fastest without. */
 #define MAX_FITTED 24
 #define MAX_TRIED 4
-/* Values of M_R tried for one micro-batch, smallest first. */
-#define MAX_ROUNDS 3
 /* Partitions tried for the one chosen. */
 #define FINAL_CANDIDATES 160
-/* A larger M_R is not worth its host memory where so little is to be won. */
-#define SMALL_BUBBLE 0.005
-/* The more frugal of two runs wins unless it is slower than this share. */
-#define CLEARLY_FASTER 1.001
 
 /* Runs and their profiles, side by side. */
 typedef struct {
@@ -41,10 +35,12 @@ find_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
 
         if (round == 0)
             continue;
-        RpProfile *profile = rp_advise_profile(query, b, error);
+        guint64 constant_bytes;
+        RpProfile *profile = rp_advise_profile(query, b, &constant_bytes, error);
         if (profile == NULL)
             return FALSE;
-        RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), b, micro_batches, round);
+        RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), b, micro_batches, round,
+                                             constant_bytes);
 
         if (rp_advise_fit(query, profile, run)) {
             n_fitting++;
@@ -85,39 +81,6 @@ drop_slow(Tried *tried)
     return before - tried->runs->len;
 }
 
-/* The same micro-batch in longer rounds: weights travel less often and stages need not be as even,
- * but more waits on the host. */
-static gboolean
-try_rounds(const RpAdviseQuery *query, const RpProfile *profile, GPtrArray *runs, guint i,
-           GError **error)
-{
-    const RpAdviseRun *first = g_ptr_array_index(runs, i);
-    guint round = first->options.round;
-
-    for (guint n = 1; n < MAX_ROUNDS; n++) {
-        RpAdviseRun *best = g_ptr_array_index(runs, i);
-
-        if (best->bubble_ratio <= SMALL_BUBBLE)
-            break;
-        round = rp_advise_next_round(query, best->options.micro_batches, round + 1);
-        if (round == 0)
-            break;
-        g_autoptr(RpAdviseRun) longer = rp_advise_run_copy(best);
-
-        longer->options.round = round;
-        if (!rp_advise_measure(query, profile, longer))
-            break;
-        rp_advise_improve(query, profile, longer, RP_ADVISE_CANDIDATES);
-        if (!rp_advise_simulate(profile, longer, TRUE, error))
-            return FALSE;
-        if (longer->tokens_per_s > CLEARLY_FASTER * best->tokens_per_s) {
-            rp_advise_run_free(best);
-            runs->pdata[i] = g_steal_pointer(&longer);
-        }
-    }
-    return TRUE;
-}
-
 static gint
 by_bound(gconstpointer a, gconstpointer b, gpointer user_data)
 {
@@ -128,14 +91,15 @@ by_bound(gconstpointer a, gconstpointer b, gpointer user_data)
     return (x < y) - (x > y);
 }
 
-/* Simulates the runs that fit, most promising first; those that cannot win are left alone.
- * Returns: the index of the fastest; -1 on error. */
-static gint
-simulate_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
+/* Simulates the runs that fit, most promising first, in several rounds each, into @variants; those
+ * that cannot come near the fastest are left alone. */
+static gboolean
+simulate_fitting(const RpAdviseQuery *query, const Tried *tried, GPtrArray *variants,
+                 GError **error)
 {
     guint n = tried->runs->len;
     g_autofree guint *order = g_new(guint, n);
-    gint best = -1;
+    double fastest = 0;
 
     for (guint i = 0; i < n; i++) {
         RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
@@ -147,25 +111,51 @@ simulate_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
     }
     g_qsort_with_data(order, (gint)n, sizeof *order, by_bound, tried->runs->pdata);
     for (guint k = 0; k < n; k++) {
-        guint i = order[k];
-        const RpProfile *profile = g_ptr_array_index(tried->profiles, i);
-        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
-        const RpAdviseRun *leader = best >= 0 ? g_ptr_array_index(tried->runs, best) : NULL;
+        const RpProfile *profile = g_ptr_array_index(tried->profiles, order[k]);
+        RpAdviseRun *run = g_ptr_array_index(tried->runs, order[k]);
 
-        if (run->problem != NULL || (leader != NULL && run->bound_tokens_per_s > 0 &&
-                                     run->bound_tokens_per_s < leader->tokens_per_s))
+        if (run->problem != NULL ||
+            (run->bound_tokens_per_s > 0 && run->bound_tokens_per_s < RP_ADVISE_AS_FAST * fastest))
             continue;
         if (!rp_advise_simulate(profile, run, TRUE, error) ||
-            !try_rounds(query, profile, tried->runs, i, error))
-            return -1;
-        run = g_ptr_array_index(tried->runs, i);
-        if (leader == NULL || run->tokens_per_s > CLEARLY_FASTER * leader->tokens_per_s)
-            best = (gint)i;
+            !rp_advise_try_rounds(query, profile, run, variants, &fastest, error))
+            return FALSE;
     }
-    return best;
+    /* as few rounds as are as fast, of each micro-batch that is as fast */
+    for (guint k = 0; k < n; k++)
+        if (!rp_advise_try_fewer(query, g_ptr_array_index(tried->profiles, order[k]),
+                                 g_ptr_array_index(tried->runs, order[k]), variants, fastest,
+                                 error))
+            return FALSE;
+    return TRUE;
 }
 
-/* More partitions for the one that is recommended, and its full simulation. */
+/* Puts the variant to prefer of each micro-batch in its place. Returns: the index of the one to
+ * recommend */
+static guint
+take_variants(Tried *tried, const GPtrArray *variants)
+{
+    const RpAdviseRun *best = rp_advise_most_frugal(variants, 0);
+    guint index = 0;
+
+    for (guint i = 0; i < tried->runs->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
+        const RpAdviseRun *preferred = run->sequences == best->sequences
+                                           ? best
+                                           : rp_advise_most_frugal(variants, run->sequences);
+
+        if (preferred == best)
+            index = i;
+        if (!run->simulated || preferred == NULL)
+            continue;
+        tried->runs->pdata[i] = rp_advise_run_copy(preferred);
+        rp_advise_run_free(run);
+    }
+    return index;
+}
+
+/* More partitions for the one that is recommended, and its full simulation. More host memory is
+ * worth it for what predictions can tell apart only. */
 static gboolean
 finish_best(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun **best,
             GError **error)
@@ -179,7 +169,9 @@ finish_best(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun **
         return TRUE;
     if (!rp_advise_simulate(profile, better, FALSE, error))
         return FALSE;
-    if (better->step_ns < (*best)->step_ns) {
+    if (better->host.total <= (*best)->host.total
+            ? better->step_ns < (*best)->step_ns
+            : (double)better->step_ns < RP_ADVISE_AS_FAST * (double)(*best)->step_ns) {
         rp_advise_run_free(*best);
         *best = g_steal_pointer(&better);
     }
@@ -211,7 +203,7 @@ static gboolean
 choose(RpAdvice *advice, Tried *tried, GError **error)
 {
     const RpAdviseQuery *query = &advice->query;
-    gint best;
+    g_autoptr(GPtrArray) variants = g_ptr_array_new_with_free_func(free_run);
 
     if (!find_fitting(query, tried, error))
         return FALSE;
@@ -228,9 +220,10 @@ choose(RpAdvice *advice, Tried *tried, GError **error)
         advice->nearest = rp_advise_least(query, &advice->profile, error);
         return advice->nearest != NULL;
     }
-    best = simulate_fitting(query, tried, error);
-    if (best < 0)
+    if (!simulate_fitting(query, tried, variants, error))
         return FALSE;
+    guint best = take_variants(tried, variants);
+
     if (!finish_best(query, g_ptr_array_index(tried->profiles, best),
                      (RpAdviseRun **)&tried->runs->pdata[best], error))
         return FALSE;

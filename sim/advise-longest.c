@@ -13,23 +13,21 @@ rp_advise_longest_clear(RpAdviseLongest *longest)
     g_clear_pointer(&longest->backward_blocks, g_array_unref);
 }
 
-/* The plan of sequences of so many steps at micro-batch 1, M = M_R. */
+/* The plan of sequences of so many steps at micro-batch 1, of the query's batch or M = M_R. */
 static RpAdviseRun *
 run_of_length(const RpAdviseQuery *query, guint steps, RpProfile **profile_out, GError **error)
 {
-    const RpAdviseSizes *sizes = query->sizes;
-    g_autoptr(RpProfile) sized = NULL;
     RpAdviseQuery longer = *query;
 
     longer.tokens_per_sequence = steps * RP_ADVISE_SEQUENCE_STEP;
     longer.micro_batch = 1;
-    longer.batch = MAX(query->round, query->gpus);
-    longer.micro_batches = longer.batch;
-    longer.round = longer.batch;
-    if (sizes != NULL) {
-        sized = sizes->make(longer.tokens_per_sequence, &longer.constant_bytes, sizes->user_data);
-        longer.profile = sized;
+    if (query->batch == 0) {
+        longer.batch = MAX(query->round, query->gpus);
+        longer.round = longer.batch;
     }
+    longer.micro_batches = longer.batch;
+    if (query->sizes != NULL)
+        longer.gpu = NULL;
     return rp_advise_least(&longer, profile_out, error);
 }
 

@@ -16,6 +16,9 @@
 /* Partitions tried for one micro-batch. */
 #define RP_ADVISE_CANDIDATES 32
 
+/* Predictions are good for three percent: what is that close to the fastest is as fast. */
+#define RP_ADVISE_AS_FAST 0.97
+
 /* ---- queries ---- */
 
 /* Sets RP_ADVISE_ERROR_QUERY. Returns: %FALSE */
@@ -79,6 +82,28 @@ gint64 rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer 
 
 /* Of iterations that take @ns; 0 if the profile gives no tokens. */
 double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns);
+
+/* ---- rounds (advise-rounds.c) ---- */
+
+/**
+ * rp_advise_try_rounds:
+ * @run: simulated
+ * @variants: (element-type RpAdviseRun): gets @run, and while it has bubbles the same in longer
+ *   rounds
+ * @fastest: (inout): tokens/s
+ */
+gboolean rp_advise_try_rounds(const RpAdviseQuery *query, const RpProfile *profile,
+                              const RpAdviseRun *run, GPtrArray *variants, double *fastest,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Adds to @variants the fewest rounds of @run's micro-batch that are as fast as @fastest. */
+gboolean rp_advise_try_fewer(const RpAdviseQuery *query, const RpProfile *profile,
+                             const RpAdviseRun *run, GPtrArray *variants, double fastest,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Of those that are as fast as the fastest, the one with the fewest rounds, then the least host
+ * memory. @sequences: of one micro-batch; 0 = of all. Returns: (nullable) */
+const RpAdviseRun *rp_advise_most_frugal(const GPtrArray *variants, guint sequences);
 
 /* ---- parts of an advice ---- */
 

@@ -3,6 +3,9 @@
 
 /* More sequences in a batch are a mistake. */
 #define MAX_BATCH (1u << 20)
+/* Rounds of so many micro-batches a GPU are long, and so much of a batch is little. */
+#define LONG_ROUND 4
+#define BATCH_GROWTH 0.05
 
 gboolean
 rp_advise_refuse(GError **error, const char *format, ...)
@@ -60,9 +63,47 @@ rp_advise_next_round(const RpAdviseQuery *query, guint micro_batches, guint leas
     return 0;
 }
 
+/* The shortest round that any micro-batch allows; 0 if there is none. */
+static guint
+shortest_round(const RpAdviseQuery *query)
+{
+    guint most = query->micro_batch != 0 ? query->micro_batch : query->batch / query->gpus;
+    guint shortest = 0;
+
+    for (guint b = query->micro_batch != 0 ? query->micro_batch : 1; b <= most; b++) {
+        guint round = query->batch % b == 0 ? rp_advise_next_round(query, query->batch / b, 1) : 0;
+
+        if (round != 0 && (shortest == 0 || round < shortest))
+            shortest = round;
+    }
+    return shortest;
+}
+
+/*
+ * A batch that divides into nothing near N micro-batches - a prime - runs as one long round, whose
+ * inputs all wait in host memory. A few sequences more make it a multiple of N: that is planned
+ * instead, where it changes the batch by little.
+ */
+static void
+round_batch(RpAdviseQuery *query)
+{
+    guint unit = query->gpus * MAX(1, query->micro_batch);
+    guint more = unit - query->batch % unit;
+
+    if (query->gpus < 2 || query->batch % unit == 0 ||
+        (double)more > BATCH_GROWTH * (double)query->batch || query->batch + more > MAX_BATCH ||
+        shortest_round(query) <= LONG_ROUND * query->gpus)
+        return;
+    query->batch += more;
+    if (query->micro_batches != 0)
+        query->micro_batches = query->batch / query->micro_batch;
+}
+
 gboolean
 rp_advise_resolve(RpAdviseQuery *query, GError **error)
 {
+    const gboolean chosen = query->micro_batches == 0 && query->round == 0;
+
     if (query->gpus < 1 || query->gpus > RP_ADVISE_MAX_GPUS)
         return rp_advise_refuse(error, "one machine has 1 to %d GPUs, found %u", RP_ADVISE_MAX_GPUS,
                                 query->gpus);
@@ -79,6 +120,8 @@ rp_advise_resolve(RpAdviseQuery *query, GError **error)
     }
     if (!resolve_batch(query, error))
         return FALSE;
+    if (chosen)
+        round_batch(query);
     query->gpus = MIN(query->gpus, query->micro_batches > 0 ? query->micro_batches : query->batch);
     if (query->round == 0)
         return TRUE;

@@ -13,9 +13,32 @@ rp_advise_run_free(RpAdviseRun *run)
     g_free(run);
 }
 
-RpProfile *
-rp_advise_profile(const RpAdviseQuery *query, guint sequences, GError **error)
+/* Gives @profile the sizes of @sized, layer by layer. */
+static void
+take_sizes(RpProfile *profile, const RpProfile *sized)
 {
+    g_assert(profile->n_layers == sized->n_layers);
+    for (guint i = 0; i < profile->n_layers; i++) {
+        const RpLayer *from = &sized->layers[i];
+        RpLayer *to = &profile->layers[i];
+
+        rp_profile_set_tensors(profile, i, from->tensor_bytes, from->n_tensors);
+        to->gradient_bytes = from->gradient_bytes;
+        to->tied_bytes = from->tied_bytes;
+        to->input_bytes = from->input_bytes;
+        to->output_bytes = from->output_bytes;
+        to->forward_workspace_bytes = from->forward_workspace_bytes;
+        to->backward_workspace_bytes = from->backward_workspace_bytes;
+        to->activation_bytes = from->activation_bytes;
+    }
+}
+
+RpProfile *
+rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes,
+                  GError **error)
+{
+    const RpAdviseSizes *sizes = query->sizes;
+
     RpWorkload workload = {
         .sequences = sequences,
         .tokens_per_sequence = query->tokens_per_sequence,
@@ -25,14 +48,27 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, GError **error)
         .gpus = query->gpus,
     };
 
+    *constant_bytes = 0;
     if (query->profile != NULL)
         return rp_profile_copy(query->profile);
-    return rp_cost_model_profile(query->model, query->gpu, &workload, error);
+    g_autoptr(RpProfile) timed =
+        query->gpu != NULL ? rp_cost_model_profile(query->model, query->gpu, &workload, error)
+                           : NULL;
+
+    if (sizes == NULL || (query->gpu != NULL && timed == NULL))
+        return g_steal_pointer(&timed);
+    g_autoptr(RpProfile) sized =
+        sizes->make(sequences, query->tokens_per_sequence, constant_bytes, sizes->user_data);
+
+    if (timed == NULL)
+        return g_steal_pointer(&sized);
+    take_sizes(timed, sized);
+    return g_steal_pointer(&timed);
 }
 
 RpAdviseRun *
 rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint sequences,
-                  guint micro_batches, guint round)
+                  guint micro_batches, guint round, guint64 constant_bytes)
 {
     RpAdviseRun *run = g_new0(RpAdviseRun, 1);
 
@@ -45,7 +81,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .async = schedule->dispatched && !query->sync,
         .fidelity = RP_FIDELITY_FULL,
         .optimizer = query->optimizer,
-        .constant_bytes = query->constant_bytes,
+        .constant_bytes = constant_bytes,
     };
     return run;
 }
@@ -77,12 +113,14 @@ rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **er
 {
     guint sequences = MAX(1, query->micro_batch);
     guint micro_batches = query->batch / sequences;
-    g_autoptr(RpProfile) profile = rp_advise_profile(query, sequences, error);
+    guint64 constant_bytes;
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, sequences, &constant_bytes, error);
 
     if (profile == NULL)
         return NULL;
-    RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), sequences, micro_batches,
-                                         rp_advise_next_round(query, micro_batches, 1));
+    RpAdviseRun *run =
+        rp_advise_run_new(query, rp_advise_roundpipe(), sequences, micro_batches,
+                          rp_advise_next_round(query, micro_batches, 1), constant_bytes);
 
     rp_advise_fit_least(query, profile, run);
     if (profile_out != NULL) {

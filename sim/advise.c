@@ -1,6 +1,9 @@
 /* What to recommend. */
 #include "sim/advise-private.h"
 
+/* So much idle time that half as many GPUs may be as fast. */
+#define IDLE_BUBBLE 0.4
+
 G_DEFINE_QUARK(rp - advise - error - quark, rp_advise_error)
 
 void
@@ -17,6 +20,36 @@ rp_advice_free(RpAdvice *advice)
     g_free(advice);
 }
 
+/* Half as many GPUs, and half of those, while they are as fast: a batch too small for all of them
+ * leaves most idle. */
+static gboolean
+try_fewer_gpus(const RpAdviseQuery *query, RpAdvice *advice, GError **error)
+{
+    while (advice->best != NULL && advice->best->bubble_ratio > IDLE_BUBBLE &&
+           advice->query.gpus > 1) {
+        g_autoptr(RpAdvice) fewer = g_new0(RpAdvice, 1);
+
+        fewer->query = *query;
+        fewer->query.gpus = advice->query.gpus / 2;
+        if (!rp_advise_resolve(&fewer->query, NULL))
+            return TRUE;
+        if (!rp_advise_choose(fewer, error))
+            return FALSE;
+        if (fewer->best == NULL ||
+            fewer->best->tokens_per_s < RP_ADVISE_AS_FAST * advice->best->tokens_per_s)
+            return TRUE;
+        advice->query = fewer->query;
+        advice->fewer_faster = TRUE;
+        advice->untried = fewer->untried;
+        advice->best = fewer->best;
+        rp_profile_free(advice->profile);
+        advice->profile = g_steal_pointer(&fewer->profile);
+        g_ptr_array_unref(advice->candidates);
+        advice->candidates = g_steal_pointer(&fewer->candidates);
+    }
+    return TRUE;
+}
+
 RpAdvice *
 rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules, GError **error)
 {
@@ -26,7 +59,9 @@ rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules, GEr
     advice->gpus_asked = query->gpus;
     if (!rp_advise_resolve(&advice->query, error))
         return NULL;
-    if (!rp_advise_choose(advice, error) || !rp_advise_compare(advice, schedules, error) ||
+    advice->batch_asked = query->batch != 0 ? query->batch : advice->query.batch;
+    if (!rp_advise_choose(advice, error) || !try_fewer_gpus(query, advice, error) ||
+        !rp_advise_compare(advice, schedules, error) ||
         !rp_advise_longest(&advice->query, &advice->longest, error))
         return NULL;
     advice->remedies = advice->best == NULL ? rp_advise_find_remedies(query) : g_ptr_array_new();

@@ -29,16 +29,16 @@ typedef enum {
 
 /**
  * RpAdviseSizes:
- * @make: (transfer full): sizes of one sequence of @tokens; times are not read. @constant_bytes:
- *   (out): of every device, beside the plan's data
- * @most_tokens: that @make takes
+ * @make: (transfer full): sizes of micro-batches of @sequences of @tokens; times are not read.
+ *   @constant_bytes: (out): of every device, beside the plan's data
+ * @most_tokens: of a sequence, that @make takes
  * @max_positions: of the model
  * @host_devices: devices are threads, their arenas count in host memory
  *
- * Sizes from elsewhere than the cost model, for rp_advise_longest().
+ * Sizes of the program that will run, in place of the cost model's.
  */
 typedef struct {
-    RpProfile *(*make)(guint tokens, guint64 *constant_bytes, gpointer user_data);
+    RpProfile *(*make)(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user_data);
     gpointer user_data;
     guint most_tokens;
     guint max_positions;
@@ -50,8 +50,7 @@ typedef struct {
     const RpModel *model; /* with @gpu; %NULL with @profile */
     const RpGpu *gpu;
     const RpProfile *profile;   /* measured or published times; fixes the micro-batch */
-    const RpAdviseSizes *sizes; /* of the longest sequence; %NULL = the cost model's */
-    guint64 constant_bytes;     /* of every device, beside the plan's data */
+    const RpAdviseSizes *sizes; /* %NULL = the profile's, or the cost model's */
     guint gpus;
     guint64 gpu_bytes;         /* that a plan may use on each device; 0 = not checked */
     guint64 host_bytes;        /* 0 = not checked */
@@ -121,11 +120,13 @@ void rp_advise_longest_clear(RpAdviseLongest *longest);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpAdviseLongest, rp_advise_longest_clear)
 
 typedef struct {
-    RpAdviseQuery query;     /* as planned: @gpus may be fewer than asked for */
-    guint gpus_asked;        /* > query.gpus: the batch has fewer micro-batches than that */
-    RpProfile *profile;      /* of @best, or of @nearest */
-    GPtrArray *candidates;   /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
-    guint untried;           /* micro-batches that fit but are slower before any transfer */
+    RpAdviseQuery query;   /* as planned: @gpus may be fewer than asked for */
+    guint gpus_asked;      /* > query.gpus: the others would not help */
+    gboolean fewer_faster; /* because fewer are as fast; else the batch has too few micro-batches */
+    guint batch_asked;     /* < query.batch: it divides into one long round only */
+    RpProfile *profile;    /* of @best, or of @nearest */
+    GPtrArray *candidates; /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
+    guint untried;         /* micro-batches that fit but are slower before any transfer */
     const RpAdviseRun *best; /* of @candidates; %NULL: nothing fits */
     RpAdviseRun *nearest;    /* when nothing fits: the plan with the least memory */
     GPtrArray *schedules; /* (element-type RpAdviseRun) bound schedules, roundpipe sync and async */
@@ -151,11 +152,11 @@ RpAdvice *rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *sche
 
 /**
  * rp_advise_longest:
- * @query: batch, micro-batch and sequence length are not read; with sizes nor model and GPU
+ * @query: micro-batch and sequence length are not read; with sizes nor model and GPU
  * @longest: (out): to be cleared
  *
  * The most tokens of a sequence, a multiple of RP_ADVISE_SEQUENCE_STEP, whose exact arenas fit at
- * micro-batch 1 and M = M_R = N (or @query's round): a device's buffers do not depend on M. The
+ * micro-batch 1 and @query's batch, or without one at M = M_R = N (or @query's round). The
  * positions that the model was made for are no limit here.
  *
  * Errors: RP_COST_MODEL_ERROR_WORKLOAD
@@ -165,13 +166,16 @@ gboolean rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest,
 
 /* ---- one plan at a time ---- */
 
-/* The profile of @query at @sequences a micro-batch. */
-RpProfile *rp_advise_profile(const RpAdviseQuery *query, guint sequences,
+/* The profile of @query at @sequences a micro-batch: the file's, or the cost model's times with the
+ * sizes of the program that will run. @constant_bytes: (out): of every device, beside the plan's
+ * data */
+RpProfile *rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A run that has not been planned yet. */
 RpAdviseRun *rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule,
-                               guint sequences, guint micro_batches, guint round);
+                               guint sequences, guint micro_batches, guint round,
+                               guint64 constant_bytes);
 
 /**
  * rp_advise_measure:
