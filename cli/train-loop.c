@@ -240,13 +240,16 @@ run_steps(Loop *loop, GError **error)
 static gboolean
 restore(Loop *loop, const char *path, GError **error)
 {
+    g_autofree char *note = NULL;
     RpDataState state;
 
-    if (!rp_checkpoint_restore(path, loop->trainer, &state, error) ||
+    if (!rp_checkpoint_restore(path, loop->trainer, &state, &note, error) ||
         !rp_batcher_restore(loop->batcher, &state, error)) {
         g_prefix_error(error, "--resume: ");
         return FALSE;
     }
+    if (note != NULL)
+        fprintf(stderr, "roundpipe train: note: --resume: %s\n", note);
     loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
     loop->outcome->checkpoint = g_strdup(path);
     loop->saved_step = loop->outcome->first_step;
@@ -423,12 +426,30 @@ write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *
     return rp_safetensors_writer_finish(writer, error);
 }
 
+/* The first step; in fp16 again, with the lower scale that follows, until its gradients are finite.
+ * A skipped step changes no weight. Too low a scale is an error of the step: it ends. */
 static gboolean
 run_first(Loop *loop, GError **error)
 {
     const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+    const RpStepReport *last = NULL;
+    float first = 0;
 
-    return next_batches(loop, loop->batches, calls, error) && run_step(loop, loop->batches, error);
+    if (!next_batches(loop, loop->batches, calls, error))
+        return FALSE;
+    do {
+        if (!run_step(loop, loop->batches, error) || !rp_trainer_flush(loop->trainer, error))
+            return FALSE;
+        last = rp_train_metrics_last(loop->metrics);
+        if (first == 0)
+            first = last->loss_scale;
+    } while (last->skipped);
+    if (last->loss_scale != first)
+        fprintf(stderr,
+                "roundpipe train: note: --save-gradients: they overflow at a loss scale of %g; "
+                "these were computed at %g\n",
+                (double)first, (double)last->loss_scale);
+    return TRUE;
 }
 
 gboolean
@@ -441,7 +462,6 @@ rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, GError **error)
         g_auto(Loop) loop = {.job = job, .how = how, .outcome = &outcome};
 
         saved = start(&loop, error) && run_first(&loop, error) &&
-                rp_trainer_flush(loop.trainer, error) &&
                 write_gradients(loop.trainer, job->weights, how->save_gradients, error);
     }
     rp_train_metrics_clear_line();

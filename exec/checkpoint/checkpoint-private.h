@@ -67,6 +67,8 @@ typedef struct {
     gboolean async;
     RpDtype dtype;
     RpUpdateState update;
+    guint
+        rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
     GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
     RpDataState data;
 } RpCheckpointState;

@@ -4,8 +4,11 @@
  */
 #include "exec/checkpoint/checkpoint-private.h"
 
+#include <string.h>
+
 #include "core/quote.h"
 #include "exec/model/file.h"
+#include "exec/model/json-pull.h"
 
 typedef struct {
     const char *path;
@@ -50,31 +53,62 @@ load_state(Restore *restore, GError **error)
 
 /* ---- what the run was ---- */
 
+typedef enum { COUNT, BOOLEAN, NUMBER, TOKEN, ROPE_TYPE } ValueKind;
+
 typedef struct {
     const char *key;
+    ValueKind kind;
     gsize offset;
-    gboolean is_boolean;
-} Shape;
+} Value;
 
-static const Shape shapes[] = {
-    {"hidden_size", G_STRUCT_OFFSET(RpModelConfig, hidden), FALSE},
-    {"num_hidden_layers", G_STRUCT_OFFSET(RpModelConfig, blocks), FALSE},
-    {"num_attention_heads", G_STRUCT_OFFSET(RpModelConfig, heads), FALSE},
-    {"num_key_value_heads", G_STRUCT_OFFSET(RpModelConfig, kv_heads), FALSE},
-    {"head_dim", G_STRUCT_OFFSET(RpModelConfig, head_dim), FALSE},
-    {"intermediate_size", G_STRUCT_OFFSET(RpModelConfig, intermediate), FALSE},
-    {"vocab_size", G_STRUCT_OFFSET(RpModelConfig, vocab), FALSE},
-    {"tie_word_embeddings", G_STRUCT_OFFSET(RpModelConfig, tied), TRUE},
-    {"attention_bias", G_STRUCT_OFFSET(RpModelConfig, attention_bias), TRUE},
-    {"mlp_bias", G_STRUCT_OFFSET(RpModelConfig, mlp_bias), TRUE},
+#define AT(member) G_STRUCT_OFFSET(RpModelConfig, member)
+
+/* All that the loss or its gradient depends on. */
+static const Value values[] = {
+    {"hidden_size", COUNT, AT(hidden)},
+    {"num_hidden_layers", COUNT, AT(blocks)},
+    {"num_attention_heads", COUNT, AT(heads)},
+    {"num_key_value_heads", COUNT, AT(kv_heads)},
+    {"head_dim", COUNT, AT(head_dim)},
+    {"intermediate_size", COUNT, AT(intermediate)},
+    {"vocab_size", COUNT, AT(vocab)},
+    {"tie_word_embeddings", BOOLEAN, AT(tied)},
+    {"attention_bias", BOOLEAN, AT(attention_bias)},
+    {"mlp_bias", BOOLEAN, AT(mlp_bias)},
+    {"rms_norm_eps", NUMBER, AT(rms_norm_eps)},
+    {"rope_type", ROPE_TYPE, AT(rope.type)},
+    {"rope_theta", NUMBER, AT(rope.theta)},
+    {"factor of the rope", NUMBER, AT(rope.factor)},
+    {"low_freq_factor of the rope", NUMBER, AT(rope.low_freq_factor)},
+    {"high_freq_factor of the rope", NUMBER, AT(rope.high_freq_factor)},
+    {"original_max_position_embeddings of the rope", COUNT, AT(rope.original_max_positions)},
+    {"pad_token_id", TOKEN, AT(pad_id)},
 };
 
-G_STATIC_ASSERT(sizeof(gboolean) == sizeof(guint));
-
+/* As config.json has it. (transfer full) */
 static char *
-shape_text(const Shape *shape, guint value)
+value_text(const Value *value, const RpModelConfig *config)
 {
-    return shape->is_boolean ? g_strdup(value ? "true" : "false") : g_strdup_printf("%u", value);
+    gconstpointer at = G_STRUCT_MEMBER_P(config, value->offset);
+
+    switch (value->kind) {
+    case COUNT:
+        return g_strdup_printf("%u", *(const guint *)at);
+    case BOOLEAN:
+        return g_strdup(*(const gboolean *)at ? "true" : "false");
+    case NUMBER: {
+        GString *number = g_string_new(NULL);
+        rp_json_append_number(number, *(const double *)at);
+        return g_string_free(number, FALSE);
+    }
+    case ROPE_TYPE:
+        return g_strdup(*(const RpRopeType *)at == RP_ROPE_LLAMA3 ? "llama3" : "default");
+    case TOKEN:
+        if (*(const gint64 *)at == RP_MODEL_NO_TOKEN)
+            return g_strdup("null");
+        return g_strdup_printf("%" G_GINT64_FORMAT, *(const gint64 *)at);
+    }
+    g_assert_not_reached();
 }
 
 static gboolean
@@ -99,14 +133,11 @@ check_model(const Restore *restore, GError **error)
     if (saved.architecture != model->architecture)
         return fail_model(path, "architectures", rp_architecture_name(model->architecture),
                           rp_architecture_name(saved.architecture), error);
-    for (gsize i = 0; i < G_N_ELEMENTS(shapes); i++) {
-        guint expected = G_STRUCT_MEMBER(guint, model, shapes[i].offset);
-        guint found = G_STRUCT_MEMBER(guint, &saved, shapes[i].offset);
-        if (expected == found)
-            continue;
-        g_autofree char *expected_text = shape_text(&shapes[i], expected);
-        g_autofree char *found_text = shape_text(&shapes[i], found);
-        return fail_model(path, shapes[i].key, expected_text, found_text, error);
+    for (gsize i = 0; i < G_N_ELEMENTS(values); i++) {
+        g_autofree char *expected = value_text(&values[i], model);
+        g_autofree char *found = value_text(&values[i], &saved);
+        if (strcmp(expected, found) != 0)
+            return fail_model(path, values[i].key, expected, found, error);
     }
     return TRUE;
 }
@@ -269,8 +300,24 @@ set_weights(const Restore *restore, GError **error)
     return TRUE;
 }
 
+/* Whether steps from here on have the bits that the checkpoint's run would have given them. */
+static char *
+note_rounds(const Restore *restore)
+{
+    guint now = rp_trainer_rounds(restore->trainer);
+
+    if (restore->state.rounds == 0 || restore->state.rounds == now)
+        return NULL;
+    return g_strdup_printf(
+        "gradients of a step are summed in %u round%s, in the checkpoint's run in %u: the same "
+        "training to rounding, not to the bit (round, gradient_accumulation_steps or schedule "
+        "differ)",
+        now, now == 1 ? "" : "s", restore->state.rounds);
+}
+
 gboolean
-rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, GError **error)
+rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, char **note,
+                      GError **error)
 {
     g_return_val_if_fail(path && trainer && data, FALSE);
     g_return_val_if_fail(!error || !*error, FALSE);
@@ -284,6 +331,8 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, G
     if (good) {
         rp_trainer_restore(trainer, &restore.state.update);
         *data = restore.state.data;
+        if (note)
+            *note = note_rounds(&restore);
     }
     restore_clear(&restore);
     return good;

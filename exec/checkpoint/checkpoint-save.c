@@ -436,6 +436,7 @@ write_state(const Save *save, const RpDataState *data, GError **error)
                                        .async = rp_trainer_is_async(save->trainer),
                                        .dtype = save->dtype,
                                        .update = rp_home_state(rp_trainer_home(save->trainer)),
+                                       .rounds = rp_trainer_rounds(save->trainer),
                                        .layer_steps = layer_steps(save),
                                        .data = *data};
     g_autofree char *json = rp_checkpoint_state_to_json(&state);

@@ -11,6 +11,7 @@ typedef struct {
     const char *key;
     Kind kind;
     gsize offset;
+    gboolean optional; /* checkpoints of before have it not */
 } Field;
 
 #define OFFSET(member) G_STRUCT_OFFSET(RpCheckpointState, member)
@@ -26,11 +27,10 @@ static const Field fields[] = {
     {"loss_scale", SCALE, OFFSET(update.loss_scale.scale)},
     {"good_steps", COUNT, OFFSET(update.loss_scale.good_steps)},
     {"next_scale", SCALE, OFFSET(update.next_scale)},
+    {"rounds", COUNT, OFFSET(rounds), TRUE},
     {"layer_steps", STEPS, OFFSET(layer_steps)},
     {"data", DATA, OFFSET(data)},
 };
-
-#define SEEN_ALL ((1u << G_N_ELEMENTS(fields)) - 1)
 
 void
 rp_checkpoint_state_clear(RpCheckpointState *state)
@@ -215,13 +215,20 @@ read_member(RpJsonPull *pull, GString *key, RpCheckpointState *state, guint *see
     return read_field(pull, &fields[i], key, state);
 }
 
-static gboolean
-fail_missing(RpJsonPull *pull, guint seen)
+/* The first key that is not there and has to be; their number if none. */
+static gsize
+find_missing(guint seen)
 {
     gsize i = 0;
 
-    while (seen & (1u << i))
+    while (i < G_N_ELEMENTS(fields) && (fields[i].optional || seen & (1u << i)))
         i++;
+    return i;
+}
+
+static gboolean
+fail_missing(RpJsonPull *pull, gsize i)
+{
     g_autofree char *expected = g_strdup_printf("the key \"%s\" too", fields[i].key);
     return rp_json_pull_fail(pull, expected);
 }
@@ -246,8 +253,8 @@ rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
     }
     if (pull.failed || !rp_json_pull_end(&pull))
         return FALSE;
-    if (seen != SEEN_ALL)
-        return fail_missing(&pull, seen);
+    if (find_missing(seen) < G_N_ELEMENTS(fields))
+        return fail_missing(&pull, find_missing(seen));
     *state = read;
     read.layer_steps = NULL;
     return TRUE;

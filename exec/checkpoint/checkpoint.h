@@ -57,8 +57,10 @@ gboolean rp_checkpoint_verify(const char *path, GError **error) G_GNUC_WARN_UNUS
  * rp_checkpoint_restore:
  * @trainer: new, of the same model; devices, schedule and partition may differ
  * @data: (out)
+ * @note: (out) (optional) (transfer full) (nullable): a line for the user, where the steps that
+ *   follow will not have the bits of a run that never stopped
  *
  * Errors: RP_CHECKPOINT_ERROR_CORRUPT, RP_CHECKPOINT_ERROR_MISMATCH
  */
-gboolean rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data,
+gboolean rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, char **note,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;

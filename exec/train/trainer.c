@@ -268,6 +268,12 @@ rp_trainer_is_async(const RpTrainer *trainer)
     return trainer->async;
 }
 
+guint
+rp_trainer_rounds(const RpTrainer *trainer)
+{
+    return rp_plan_promises(rp_planner_plan(trainer->planner))->rounds;
+}
+
 guint64
 rp_trainer_n_steps(const RpTrainer *trainer)
 {

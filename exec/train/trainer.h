@@ -102,6 +102,9 @@ gboolean rp_trainer_flush(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED
 const RpNetwork *rp_trainer_network(const RpTrainer *trainer);
 gboolean rp_trainer_is_async(const RpTrainer *trainer);
 guint64 rp_trainer_n_steps(const RpTrainer *trainer);
+/* Sums that a step's gradients are rounded to 16 bits in before they are added up: rounds of all
+ * calls, 1 of a bound schedule. Steps with other numbers differ in their last bits. */
+guint rp_trainer_rounds(const RpTrainer *trainer);
 RpHome *rp_trainer_home(RpTrainer *trainer);
 
 /* A weight's fp32 master values, @elements of them, in the network's layout order. */

@@ -402,20 +402,33 @@ scales_the_loss_of_fp16_only_and_accumulates_over_calls(void **state)
 }
 
 static void
-saves_gradients_whose_norm_is_that_of_the_first_step(void **state)
+tells_on_a_resume_that_other_rounds_give_other_bits(void **state)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run(TRAIN "grad --set dtype=fp32 --save-gradients @T/gradients.safetensors");
-    g_auto(RpCliRun) train = rp_cli_run(TRAIN "grad --set dtype=fp32 --set steps=1");
-    g_autofree char *path = rp_cli_temporary("gradients.safetensors");
+    static const char more[] = "--set async=false --set gradient_accumulation_steps=2";
+    g_auto(RpCliRun) first = rp_cli_run(TRAIN "rounds %s --set steps=1", more);
+    g_auto(RpCliRun) same = rp_cli_run(TRAIN "rounds %s --set steps=2 --resume", more);
+    g_auto(RpCliRun) other =
+        rp_cli_run(TRAIN "rounds %s --set steps=3 --set schedule=gpipe --resume", more);
+
+    (void)state;
+    assert_int_equal(first.code, 0);
+    assert_int_equal(same.code, 0);
+    assert_null(strstr(same.err, "summed"));
+    assert_int_equal(other.code, 0);
+    assert_non_null(strstr(other.err, "note: --resume: gradients of a step are summed in 1 round, "
+                                      "in the checkpoint's run in 2: "));
+}
+
+/* Of the gradients in @T/@name; infinite if one of them is. */
+static double
+gradient_norm(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
     g_autofree char *data = NULL;
     gsize length = 0;
     guint64 header = 0;
     double squares = 0;
 
-    (void)state;
-    assert_int_equal(run.code, 0);
-    assert_int_equal(train.code, 0); /* nothing was left in the output directory */
     assert_true(g_file_get_contents(path, &data, &length, NULL));
     memcpy(&header, data, sizeof header);
     assert_non_null(
@@ -427,9 +440,44 @@ saves_gradients_whose_norm_is_that_of_the_first_step(void **state)
         memcpy(&value, data + at, sizeof value);
         squares += (double)value * value;
     }
+    return sqrt(squares);
+}
+
+static void
+saves_gradients_whose_norm_is_that_of_the_first_step(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run(TRAIN "grad --set dtype=fp32 --save-gradients @T/gradients.safetensors");
+    g_auto(RpCliRun) train = rp_cli_run(TRAIN "grad --set dtype=fp32 --set steps=1");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_int_equal(train.code, 0); /* nothing was left in the output directory */
     g_autoptr(GPtrArray) metrics = read_metrics("grad");
-    assert_float_equal(sqrt(squares), rp_cli_number(g_ptr_array_index(metrics, 0), "grad_norm"),
-                       1e-5);
+    assert_float_equal(gradient_norm("gradients.safetensors"),
+                       rp_cli_number(g_ptr_array_index(metrics, 0), "grad_norm"), 1e-5);
+}
+
+static void
+saves_finite_gradients_of_fp16_although_the_first_scale_overflows(void **state)
+{
+    const char *const modes[] = {"false", "true"};
+    g_auto(RpCliRun) exact =
+        rp_cli_run(TRAIN "grad16 --set dtype=fp32 --save-gradients @T/exact.safetensors");
+    double norm = gradient_norm("exact.safetensors");
+
+    (void)state;
+    assert_int_equal(exact.code, 0);
+    for (gsize i = 0; i < G_N_ELEMENTS(modes); i++) {
+        g_auto(RpCliRun) run = rp_cli_run(
+            TRAIN "grad16 --set dtype=fp16 --set async=%s --set loss_scale.initial=16777216 "
+                  "--save-gradients @T/scaled.safetensors",
+            modes[i]);
+        assert_int_equal(run.code, 0);
+        assert_non_null(
+            strstr(run.err, "they overflow at a loss scale of 1.67772e+07; these were"));
+        assert_float_equal(gradient_norm("scaled.safetensors"), norm, norm * 0.01);
+    }
 }
 
 /* ---- the picture ---- */
@@ -724,7 +772,9 @@ main(void)
         cmocka_unit_test(sets_what_was_predicted_against_what_was_measured),
         cmocka_unit_test(learns_the_same_on_every_schedule_and_any_number_of_devices),
         cmocka_unit_test(scales_the_loss_of_fp16_only_and_accumulates_over_calls),
+        cmocka_unit_test(tells_on_a_resume_that_other_rounds_give_other_bits),
         cmocka_unit_test(saves_gradients_whose_norm_is_that_of_the_first_step),
+        cmocka_unit_test(saves_finite_gradients_of_fp16_although_the_first_scale_overflows),
         cmocka_unit_test(draws_the_loss_also_of_what_was_resumed_from),
         cmocka_unit_test(draws_nothing_unless_it_is_told_to),
         cmocka_unit_test(trains_without_gnuplot_and_says_so_once),

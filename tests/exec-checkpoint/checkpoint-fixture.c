@@ -27,6 +27,7 @@ struct _RpTrainer {
     RpHome home;
     gboolean async;
     gboolean refuse;
+    guint rounds;
     guint n_restored; /* calls of rp_trainer_restore() */
     Numbers *numbers; /* of each weight */
 };
@@ -75,6 +76,12 @@ guint64
 rp_trainer_n_steps(const RpTrainer *trainer)
 {
     return trainer->home.update.n_iterations;
+}
+
+guint
+rp_trainer_rounds(const RpTrainer *trainer)
+{
+    return trainer->rounds;
 }
 
 RpHome *
@@ -176,6 +183,7 @@ fake_trainer_new(const RpModelConfig *config, RpDtype dtype, gboolean async)
     RpTrainer *trainer = g_new0(RpTrainer, 1);
 
     trainer->async = async;
+    trainer->rounds = 1;
     trainer->network.config = *config;
     trainer->network.options = (RpNetworkOptions){.dtype = dtype, .sequences = 1, .tokens = 8};
     trainer->network.weights = rp_weights_new(config);
@@ -284,6 +292,12 @@ void
 fake_trainer_refuse(RpTrainer *trainer)
 {
     trainer->refuse = TRUE;
+}
+
+void
+fake_trainer_set_rounds(RpTrainer *trainer, guint rounds)
+{
+    trainer->rounds = rounds;
 }
 
 RpUpdateState *
@@ -395,7 +409,7 @@ checkpoint_holds(CheckpointFixture *f, const char *path, guint64 step)
 
     g_clear_error(&f->error);
     fake_trainer_go_to(f->trainer, step);
-    gboolean good = rp_checkpoint_restore(path, restored, &data, &f->error) &&
+    gboolean good = rp_checkpoint_restore(path, restored, &data, NULL, &f->error) &&
                     fake_trainer_equal(f->trainer, restored) &&
                     memcmp(&data, &expected, sizeof data) == 0;
     fake_trainer_free(restored);

@@ -37,6 +37,7 @@ gboolean fake_trainer_equal(const RpTrainer *a, const RpTrainer *b);
 /* Whether it is as new: nothing restored. */
 gboolean fake_trainer_is_new(const RpTrainer *trainer);
 /* Makes rp_trainer_restore_weight() refuse. */
+void fake_trainer_set_rounds(RpTrainer *trainer, guint rounds);
 void fake_trainer_refuse(RpTrainer *trainer);
 RpUpdateState *fake_trainer_update(RpTrainer *trainer);
 

@@ -12,7 +12,7 @@ expect_refusal(CheckpointFixture *f, RpTrainer *trainer, RpCheckpointError code,
     g_clear_pointer(&f->other, fake_trainer_free);
     f->other = trainer;
     g_clear_error(&f->error);
-    assert_false(rp_checkpoint_restore(f->path, f->other, &data, &f->error));
+    assert_false(rp_checkpoint_restore(f->path, f->other, &data, NULL, &f->error));
     assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, (gint)code));
     rp_assert_error_message_contains(f->error, part);
     assert_null(strchr(f->error->message, '\n'));
@@ -145,6 +145,26 @@ refuses_a_broken_state(void **state)
 }
 
 static void
+takes_a_state_of_before_rounds_were_told(void **state)
+{
+    CheckpointFixture *f = *state;
+    RpDataState data;
+    char *note = NULL;
+
+    assert_true(checkpoint_save_step(f, 4));
+    g_autofree char *path = g_build_filename(f->path, "trainer_state.json", NULL);
+    assert_true(g_file_get_contents(path, &f->text, NULL, NULL));
+    g_auto(GStrv) parts = g_strsplit(f->text, "  \"rounds\": 1,\n", 2);
+    assert_int_equal(g_strv_length(parts), 2);
+    g_autofree char *text = g_strjoinv("", parts);
+    forge_state(f, text);
+    f->other = same_trainer();
+    fake_trainer_set_rounds(f->other, 3);
+    assert_true(rp_checkpoint_restore(f->path, f->other, &data, &note, &f->error));
+    assert_null(note);
+}
+
+static void
 refuses_another_model(void **state)
 {
     CheckpointFixture *f = *state;
@@ -167,6 +187,59 @@ refuses_another_model(void **state)
     config.qk_norm = FALSE;
     expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
                    "architectures: expected LlamaForCausalLM");
+}
+
+/* What changes the arithmetic and no tensor's shape. */
+static void
+refuses_a_model_that_computes_something_else(void **state)
+{
+    static const struct {
+        gsize offset;
+        gsize size;
+        RpModelConfig other;
+        const char *part;
+    } cases[] = {
+#define CASE(member, value, message)                                                               \
+    {G_STRUCT_OFFSET(RpModelConfig, member),                                                       \
+     sizeof(((RpModelConfig *)0)->member),                                                         \
+     {.member = value},                                                                            \
+     message}
+        CASE(rms_norm_eps, 1e-5, "rms_norm_eps: expected 1e-05, as the model has it, found 1e-06"),
+        CASE(rope.theta, 5e5, "rope_theta: expected 5e+05, as the model has it, found 1e+06"),
+        CASE(rope.type, RP_ROPE_LLAMA3,
+             "rope_type: expected llama3, as the model has it, found default"),
+        CASE(pad_id, 3, "pad_token_id: expected 3, as the model has it, found null"),
+#undef CASE
+    };
+    CheckpointFixture *f = *state;
+
+    assert_true(checkpoint_save_step(f, 4));
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        RpModelConfig config = checkpoint_config(TRUE);
+        memcpy((char *)&config + cases[i].offset, (const char *)&cases[i].other + cases[i].offset,
+               cases[i].size);
+        expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE),
+                       RP_CHECKPOINT_ERROR_MISMATCH, cases[i].part);
+    }
+}
+
+static void
+refuses_another_factor_of_the_rope(void **state)
+{
+    CheckpointFixture *f = *state;
+    RpModelConfig config = checkpoint_config(TRUE);
+
+    config.rope = (RpRope){RP_ROPE_LLAMA3, 1e6, 8, 1, 4, 32};
+    g_clear_pointer(&f->trainer, fake_trainer_free);
+    f->trainer = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
+    assert_true(checkpoint_save_step(f, 4));
+    config.rope.factor = 16;
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "factor of the rope: expected 16.0, as the model has it, found 8.0");
+    config.rope.factor = 8;
+    config.rope.original_max_positions = 64;
+    expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
+                   "original_max_position_embeddings of the rope: expected 64, as the model has");
 }
 
 static void
@@ -224,7 +297,10 @@ main(void)
         TEST(names_a_file_that_changed),
         TEST(refuses_a_broken_manifest),
         TEST(refuses_a_broken_state),
+        TEST(takes_a_state_of_before_rounds_were_told),
         TEST(refuses_another_model),
+        TEST(refuses_a_model_that_computes_something_else),
+        TEST(refuses_another_factor_of_the_rope),
         TEST(refuses_another_mode_or_dtype),
         TEST(passes_on_what_the_trainer_refuses),
         TEST(does_not_save_in_the_place_of_a_file),

@@ -37,8 +37,30 @@ gives_back_the_scales_bit_for_bit(void **state)
         rp_assert_no_error(f->error);
         g_clear_pointer(&f->other, fake_trainer_free);
         f->other = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
-        assert_true(rp_checkpoint_restore(f->path, f->other, &data, &f->error));
+        assert_true(rp_checkpoint_restore(f->path, f->other, &data, NULL, &f->error));
         assert_true(fake_trainer_equal(f->trainer, f->other));
+    }
+}
+
+static void
+tells_when_gradients_are_summed_in_other_rounds(void **state)
+{
+    CheckpointFixture *f = *state;
+    RpModelConfig config = checkpoint_config(TRUE);
+
+    fake_trainer_set_rounds(f->trainer, 4);
+    assert_true(checkpoint_save_step(f, 5));
+    for (guint rounds = 1; rounds <= 4; rounds += 3) {
+        RpDataState data;
+        g_clear_pointer(&f->other, fake_trainer_free);
+        g_clear_pointer(&f->text, g_free);
+        f->other = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
+        fake_trainer_set_rounds(f->other, rounds);
+        assert_true(rp_checkpoint_restore(f->path, f->other, &data, &f->text, &f->error));
+        assert_true((f->text == NULL) == (rounds == 4));
+        if (f->text)
+            assert_non_null(
+                strstr(f->text, "are summed in 1 round, in the checkpoint's run in 4:"));
     }
 }
 
@@ -294,6 +316,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(gives_back_every_bit),
         TEST(gives_back_the_scales_bit_for_bit),
+        TEST(tells_when_gradients_are_summed_in_other_rounds),
         TEST(writes_the_same_bytes_for_the_same_state),
         TEST(holds_a_model_as_transformers_has_it),
         TEST(names_its_files),
