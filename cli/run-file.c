@@ -48,6 +48,7 @@ static const char defaults[] = "devices: host:1\n"
                                "loss_scale:\n"
                                "  initial: 65536\n"
                                "  growth_interval: 2000\n"
+                               "  max_skipped: 32\n"
                                "checkpoint:\n"
                                "  every: 0\n"
                                "  keep: 3\n"
@@ -112,7 +113,8 @@ static const cyaml_schema_field_t optimizer_fields[] = {
 
 static const cyaml_schema_field_t loss_scale_fields[] = {
     REAL("initial", RpRunFileLossScale, initial),
-    WHOLE("growth_interval", RpRunFileLossScale, growth_interval), CYAML_FIELD_END};
+    WHOLE("growth_interval", RpRunFileLossScale, growth_interval),
+    WHOLE("max_skipped", RpRunFileLossScale, max_skipped), CYAML_FIELD_END};
 
 static const cyaml_schema_field_t checkpoint_fields[] = {
     WHOLE("every", RpRunFileCheckpoint, every), WHOLE("keep", RpRunFileCheckpoint, keep),
@@ -183,6 +185,7 @@ static const Range ranges[] = {
     {"optimizer.threads", 0, 1024, FALSE},
     {"loss_scale.initial", 1, 16777216, FALSE},
     {"loss_scale.growth_interval", 1, 1e9, FALSE},
+    {"loss_scale.max_skipped", 0, 1e9, FALSE},
     {"checkpoint.every", 0, 1e12, FALSE},
     {"checkpoint.keep", 0, 1e6, FALSE},
 };

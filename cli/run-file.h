@@ -42,6 +42,7 @@ typedef struct {
 typedef struct {
     double initial;
     gint64 growth_interval;
+    gint64 max_skipped;
 } RpRunFileLossScale;
 
 typedef struct {

@@ -46,6 +46,7 @@ update_options(const RpTrainJob *job)
     };
 
     update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;
+    update.loss_scale.max_skipped = (guint)run->loss_scale.max_skipped;
     return update;
 }
 

@@ -1,9 +1,6 @@
 /* Actions, as exec/host/backend.c runs them, but issued. What they find out comes back later. */
 #include "exec/cuda/backend-private.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "exec/cuda/finite.h"
 #include "exec/train/targets.h"
 
@@ -56,22 +53,6 @@ take_broken(const RpCuda *cuda, gsize place)
 
 /* ---- losses ---- */
 
-static GError *
-describe_loss(const RpCudaLoss *loss, gint32 broken)
-{
-    const RpTaskMap *map = &loss->cuda->map;
-    g_autofree char *layer =
-        broken == G_MAXINT32 ? NULL : rp_home_describe_layer(map->network, (guint)broken);
-    g_autofree char *where = layer == NULL ? g_strdup("in the head (lm_head)")
-                                           : g_strdup_printf("in the output of %s", layer);
-
-    return g_error_new(RP_CUDA_ERROR, RP_CUDA_ERROR_LOSS,
-                       "step %" G_GUINT64_FORMAT
-                       ": the loss is not a number (micro-batch %u); it appeared "
-                       "first %s",
-                       rp_home_step(map->home, loss->iteration), loss->micro_batch, where);
-}
-
 /* The loss has come home. On a thread of CUDA's, where CUDA may not be called. */
 static void CUDART_CB
 tell_loss(void *data)
@@ -82,15 +63,16 @@ tell_loss(void *data)
 
     if (!atomic_load(&cuda->cancelled)) {
         const double value = cuda->losses[place];
+        GError *error = NULL;
         guint m;
         RpFeedCall *call = rp_feed_find(cuda->map.feed, loss->iteration, loss->micro_batch, &m);
 
         call->broken_layer[m] = take_broken(cuda, place);
-        if (isfinite(value))
+        if (rp_home_take_loss(cuda->map.home, loss->iteration, loss->micro_batch, value,
+                              call->broken_layer[m], &error))
             rp_feed_set_loss(cuda->map.feed, call, m, value);
         else
-            cuda->base.failed(cuda->base.failed_data, loss->task,
-                              describe_loss(loss, call->broken_layer[m]));
+            cuda->base.failed(cuda->base.failed_data, loss->task, error);
     }
     atomic_fetch_add(&loss->device->n_told, 1);
 }
@@ -215,6 +197,19 @@ begin_sums(const Action *action)
                             rp_task_map_elements(&cuda->map, action->call.layers), 0);
 }
 
+/* A loss may be infinite and its gradients finite: the norm is to see it in them. */
+static void
+break_sums(Action *action)
+{
+    if (action->call.loss == NULL || action->call.sums == NULL ||
+        !rp_home_skips(action->cuda->map.home))
+        return;
+    const cudaError_t status =
+        rp_cuda_break_sum(action->call.loss, action->call.sums, action->device->compute);
+    if (action->status == cudaSuccess)
+        action->status = status;
+}
+
 /* The sum is complete: it leaves in the network's storage. */
 static void
 leave_sums(const Action *action)
@@ -234,7 +229,7 @@ leave_sums(const Action *action)
 }
 
 static void
-issue_backward(const Action *action, RpTaskPart part)
+issue_backward(Action *action, RpTaskPart part)
 {
     const RpNetwork *network = action->cuda->map.network;
 
@@ -244,14 +239,16 @@ issue_backward(const Action *action, RpTaskPart part)
         return;
     begin_sums(action);
     rp_network_backward(network, &action->call);
+    break_sums(action);
     leave_sums(action);
 }
 
 static void
-issue_fused(const Action *action)
+issue_fused(Action *action)
 {
     begin_sums(action);
     rp_network_fused(action->cuda->map.network, &action->call);
+    break_sums(action);
     leave_sums(action);
 }
 
@@ -273,7 +270,8 @@ issue(RpCuda *cuda, RpCudaDevice *device, const RpBackendTask *task, RpTaskPart 
         g_prefix_error(error, "device %u: ", device->index);
         return FALSE;
     }
-    return rp_cuda_check(device->index, action.status, "looking at a layer's output", error) &&
+    return rp_cuda_check(device->index, action.status, "looking at a layer's output or the loss",
+                         error) &&
            send_loss(&action, error);
 }
 

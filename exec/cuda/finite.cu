@@ -3,6 +3,8 @@
  *         set. No sum, no atomics: all writers write the same. The oracle is observe() in
  *         exec/host/backend.c. Launch: blocks of 256, at most 1024 of them, each thread every
  *         (blocks x 256)-th piece of 16 bytes.
+ * break:  sum[0] = NaN if loss[0] is infinite or NaN. One thread. The oracle is break_sums() in
+ *         exec/host/backend.c.
  * fetch:  to[i] = from[i]. Launch: blocks of 256, at most 16 of them: PCIe is the limit.
  */
 #include "exec/cuda/finite.h"
@@ -55,6 +57,13 @@ find_broken(const Value *x, size_t n, size_t n_pieces, uint32_t infinity, volati
 }
 
 static __global__ void
+break_sum(const double *loss, float *sum)
+{
+    if (!isfinite(*loss))
+        *sum = __int_as_float(0x7fc00000);
+}
+
+static __global__ void
 __launch_bounds__(THREADS)
 fetch(const volatile int32_t *from, int32_t *to, size_t n)
 {
@@ -95,6 +104,13 @@ rp_cuda_find_broken(int dtype, const void *x, size_t n, unsigned char *flag, cud
     default:
         return cudaErrorInvalidValue;
     }
+}
+
+extern "C" cudaError_t
+rp_cuda_break_sum(const double *loss, float *sum, cudaStream_t stream)
+{
+    break_sum<<<1, 1, 0, stream>>>(loss, sum);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t

@@ -16,8 +16,7 @@ typedef enum {
     RP_CUDA_ERROR_DEVICE, /* missing, busy or failed */
     RP_CUDA_ERROR_MEMORY,
     RP_CUDA_ERROR_LAUNCH,
-    RP_CUDA_ERROR_LOSS, /* not finite: names step, micro-batch and layer */
-    RP_CUDA_ERROR_PLAN  /* a task that the backend cannot run (split backward) */
+    RP_CUDA_ERROR_PLAN /* a task that the backend cannot run (split backward) */
 } RpCudaError;
 
 /**

@@ -189,34 +189,19 @@ begin_action(Action *action, const Host *host, guint device, const RpBackendTask
     }
 }
 
-static gboolean
-fail_loss(const Action *action, GError **error)
-{
-    const gint32 broken = action->feed_call->broken_layer[action->m];
-    g_autofree char *layer = broken == G_MAXINT32
-                                 ? NULL
-                                 : rp_home_describe_layer(action->host->map.network, (guint)broken);
-    g_autofree char *where = layer == NULL ? g_strdup("in the head (lm_head)")
-                                           : g_strdup_printf("in the output of %s", layer);
-
-    g_set_error(error, RP_HOST_ERROR, RP_HOST_ERROR_LOSS,
-                "step %" G_GUINT64_FORMAT
-                ": the loss is not a number (micro-batch %u); it appeared "
-                "first %s",
-                rp_home_step(action->host->map.home, action->task->task.iteration),
-                action->task->task.micro_batch, where);
-    return FALSE;
-}
-
 /* The head has run. */
 static gboolean
 take_loss(const Action *action, GError **error)
 {
+    const RpTaskMap *map = &action->host->map;
+    const RpTask *task = &action->task->task;
+
     if (action->call.loss == NULL)
         return TRUE;
-    if (!isfinite(action->loss))
-        return fail_loss(action, error);
-    rp_feed_set_loss(action->host->map.feed, action->feed_call, action->m, action->loss);
+    if (!rp_home_take_loss(map->home, task->iteration, task->micro_batch, action->loss,
+                           action->feed_call->broken_layer[action->m], error))
+        return FALSE;
+    rp_feed_set_loss(map->feed, action->feed_call, action->m, action->loss);
     return TRUE;
 }
 
@@ -229,6 +214,14 @@ begin_sums(const Action *action)
     if (access != NULL && (access->mode & RP_ACCESS_READ) == 0)
         host->kernels->fill(NULL, action->call.sums, RP_DTYPE_FP32,
                             rp_task_map_elements(&host->map, action->call.layers), 0);
+}
+
+/* A loss may be infinite and its gradients finite: the norm is to see it in them. */
+static void
+break_sums(const Action *action)
+{
+    if (action->call.loss != NULL && !isfinite(action->loss) && action->call.sums != NULL)
+        action->call.sums[0] = NAN;
 }
 
 /* The sum is complete: it leaves in the network's storage. */
@@ -257,6 +250,7 @@ run_backward(const Action *action, RpTaskPart part, GError **error)
         return TRUE;
     begin_sums(action);
     rp_network_backward(action->host->map.network, &action->call);
+    break_sums(action);
     leave_sums(action);
     return take_loss(action, error);
 }
@@ -266,6 +260,7 @@ run_fused(const Action *action, GError **error)
 {
     begin_sums(action);
     rp_network_fused(action->host->map.network, &action->call);
+    break_sums(action);
     leave_sums(action);
     return take_loss(action, error);
 }

@@ -14,7 +14,6 @@
 GQuark rp_host_error_quark(void);
 typedef enum {
     RP_HOST_ERROR_MEMORY, /* no memory for an arena, or the plan exceeds the limit of a device */
-    RP_HOST_ERROR_LOSS,   /* the loss is not finite: names step, micro-batch and layer */
     RP_HOST_ERROR_PLAN    /* a task that this backend cannot run (split backward) */
 } RpHostError;
 

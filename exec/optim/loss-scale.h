@@ -12,12 +12,14 @@ typedef struct {
     double growth_factor;
     double backoff_factor;
     guint growth_interval; /* good steps in a row until the scale grows */
+    guint max_skipped;     /* so many bad steps in a row end the run; 0: never */
 } RpLossScaleOptions;
 
-/* torch.amp.GradScaler's defaults. */
+/* torch.amp.GradScaler's defaults; it never gives up. 32 steps halve the largest initial scale,
+ * 2^24, to 2^-8: what still overflows is not the scale's fault. */
 #define RP_LOSS_SCALE_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 2000                         \
+        .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 2000, .max_skipped = 32      \
     }
 #define RP_LOSS_SCALE_INITIAL 65536.0f
 

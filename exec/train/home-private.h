@@ -2,6 +2,7 @@
  * What the home's files share.
  *
  *   home.c          life, places, weights in and out
+ *   home-overflow.c losses and gradients that are not finite
  *   home-update.c   tasks of the host lanes: sums of rounds, norm, steps, copies
  */
 #pragma once
@@ -52,6 +53,13 @@ typedef struct {
     double sums[]; /* [n_layers] of squares */
 } RpHomeDecision;
 
+/* A loss that was not finite: of the newest such step the first micro-batch. */
+typedef struct {
+    guint64 step; /* 0: none */
+    guint32 micro_batch;
+    gint32 broken_layer;
+} RpHomeOverflow;
+
 struct _RpHome {
     const RpNetwork *network;
     RpUpdateOptions options;
@@ -75,6 +83,9 @@ struct _RpHome {
     RpHomePlace decision_place[2];
     RpHomeDecision *decisions[2]; /* since rp_home_attach() */
     RpUpdateState state;
+    guint n_skipped;         /* steps in a row, up to the last decision; of this process */
+    GMutex overflow_lock;    /* heads of several devices tell at once */
+    RpHomeOverflow overflow; /* under it */
     guint64 next_iteration;  /* to be decided */
     guint64 first_iteration; /* of the plan */
     guint64 steps_before;    /* it */
@@ -92,5 +103,10 @@ rp_home_decision(const RpHome *home, guint64 iteration)
     return home->decisions[iteration % home->n_decisions];
 }
 
+/* A decision: its gradients are @finite or not. Returns: whether the run may go on, after this step
+ * or without it. @sums: [n_layers] of squares. Errors: RP_HOME_ERROR_GRADIENT, RP_HOME_ERROR_LOSS
+ */
+gboolean rp_home_note_finite(RpHome *home, gboolean finite, const double *sums, GError **error);
+gboolean rp_home_fail_gradient(const RpHome *home, guint layer, GError **error);
 /* Rounds a layer's full-precision weights into @published. */
 void rp_home_publish(RpHome *home, guint layer, void *published);

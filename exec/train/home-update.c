@@ -7,7 +7,6 @@
  * The gradient of a tied matrix is the sum of two, the embedding's and the head's. It is added up
  * on the fly, once for the norm and once for the step, and stored nowhere.
  */
-#include <float.h>
 #include <math.h>
 
 #include "exec/optim/clip.h"
@@ -65,27 +64,6 @@ sum_squares(RpHome *home, guint layer)
                                            home->layers[layer].own);
 }
 
-static gboolean
-fail_gradient(const RpHome *home, guint layer, GError **error)
-{
-    g_autofree char *name = rp_home_describe_layer(home->network, layer);
-    g_set_error(error, RP_HOME_ERROR, RP_HOME_ERROR_GRADIENT,
-                "step %" G_GUINT64_FORMAT ": the gradient of %s is not finite; "
-                "a lower learning rate or clipping may avoid it",
-                home->state.n_iterations + 1, name);
-    return FALSE;
-}
-
-static guint
-first_broken(const RpHome *home, const double *sums)
-{
-    guint layer = 0;
-
-    while (layer + 1 < home->n_layers && isfinite(sums[layer]))
-        layer++;
-    return layer;
-}
-
 /* What the task reads and writes of decisions. */
 static RpHomeDecision *
 decision_of(const RpHome *home, const RpBackendTask *task)
@@ -137,11 +115,8 @@ decide(RpHome *home, const RpBackendTask *task, GError **error)
     const RpClip clip =
         rp_clip_by_norm(decision->sums, home->n_layers, unscale, home->options.max_grad_norm);
 
-    if (home->options.scale_loss)
-        (void)rp_loss_scale_update(&home->state.loss_scale, &home->options.loss_scale, clip.finite);
-    /* a scale that small has lost what it was to keep: it is not the scale's fault */
-    if (!clip.finite && (!home->options.scale_loss || home->state.loss_scale.scale < FLT_MIN))
-        return fail_gradient(home, first_broken(home, decision->sums), error);
+    if (!rp_home_note_finite(home, clip.finite, decision->sums, error))
+        return FALSE;
     decision->multiplier = unscale * clip.coefficient;
     decision->learning_rate =
         rp_learning_rate_at(&home->options.learning_rate, home->state.n_updates);
@@ -173,7 +148,7 @@ decide_alone(RpHome *home, const RpBackendTask *task, GError **error)
 
     decision->sums[layer] = sum_squares(home, layer);
     if (!isfinite(decision->sums[layer]))
-        return fail_gradient(home, layer, error);
+        return rp_home_fail_gradient(home, layer, error);
     decision->multiplier =
         unscale_of(rp_home_iteration(home, task->task.iteration), decision->scale);
     decision->learning_rate =

@@ -122,6 +122,7 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
     const RpDtype dtype = rp_network_options(network)->dtype;
     g_autoptr(RpHome) home = g_new0(RpHome, 1);
 
+    g_mutex_init(&home->overflow_lock); /* or rp_home_free() may not be called */
     g_return_val_if_fail(promises->gated || rp_update_steps_at_once(options), NULL);
     home->gated = promises->gated;
     home->n_decisions = rp_plan_n_decisions(plan);
@@ -165,6 +166,7 @@ rp_home_free(RpHome *home)
     g_free(home->stages);
     g_free(home->added);
     g_free(home->layers);
+    g_mutex_clear(&home->overflow_lock);
     g_free(home);
 }
 
@@ -375,6 +377,7 @@ void
 rp_home_restore(RpHome *home, const RpUpdateState *state, guint64 first_iteration)
 {
     home->state = *state;
+    home->n_skipped = 0;
     home->next_iteration = first_iteration;
     home->first_iteration = first_iteration;
     home->steps_before = state->n_iterations;

@@ -25,6 +25,7 @@
 GQuark rp_home_error_quark(void);
 typedef enum {
     RP_HOME_ERROR_GRADIENT, /* a gradient is not finite and there is no loss scale to lower */
+    RP_HOME_ERROR_LOSS,     /* the same of a loss */
     RP_HOME_ERROR_MEMORY,   /* the arena does not hold what the plan places there */
     RP_HOME_ERROR_PLAN      /* the plan was made for another network */
 } RpHomeError;
@@ -61,7 +62,7 @@ typedef struct {
 typedef struct {
     double learning_rate;
     double grad_norm; /* of the mean loss, before clipping */
-    gboolean skipped; /* a gradient was not finite: the loss scale was lowered instead */
+    gboolean skipped; /* a loss or gradient was not finite: the loss scale was lowered instead */
     float loss_scale; /* that the iteration ran with */
     guint64 n_targets;
 } RpUpdateReport;
@@ -111,13 +112,31 @@ void rp_home_set_targets(RpHome *home, guint64 iteration, guint64 targets);
 float rp_home_scale(const RpHome *home, guint64 iteration, const RpBackendAccess *decision);
 
 /**
+ * rp_home_take_loss:
+ * @micro_batch: as in RpTask
+ * @loss: of a head that has run, on any thread
+ * @broken_layer: lowest layer of the micro-batch whose output is not finite, or G_MAXINT32
+ *
+ * With a loss scale, a loss that is not finite is noted for a message; the backend makes the
+ * gradients of its stage not finite either (rp_home_skips()), from which the norm sees that the
+ * step is to be skipped. Otherwise it ends the run.
+ *
+ * Errors: RP_HOME_ERROR_LOSS, naming the step, the micro-batch and the layer
+ */
+gboolean rp_home_take_loss(RpHome *home, guint64 iteration, guint32 micro_batch, double loss,
+                           gint32 broken_layer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether a step may be skipped: there is a loss scale. */
+gboolean rp_home_skips(const RpHome *home);
+
+/**
  * rp_home_run:
  *
  * A task of a host lane; @stages of the plan are those given at rp_home_new(). The norm of a gated
  * plan computes the global norm and decides on the step; otherwise each step sums up its own layer,
  * and the norm closes the iteration.
  *
- * Errors: RP_HOME_ERROR_GRADIENT, naming the step and the layer
+ * Errors: RP_HOME_ERROR_GRADIENT, RP_HOME_ERROR_LOSS, naming the step and the layer. With a loss
+ * scale: if max_skipped steps in a row were skipped
  */
 gboolean rp_home_run(RpHome *home, RpHostLaneKind kind, const RpBackendTask *task,
                      GError **error) G_GNUC_WARN_UNUSED_RESULT;

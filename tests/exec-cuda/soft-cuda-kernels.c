@@ -1,6 +1,7 @@
 /* The host's kernels behind streams of soft-cuda.c. */
 #include "tests/exec-cuda/soft-cuda-private.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "exec/cuda/finite.h"
@@ -156,6 +157,28 @@ rp_cuda_find_broken(int dtype, const void *x, size_t n, unsigned char *flag, cud
     const Find find = {dtype, x, n, flag};
 
     return soft_cuda_issue(stream, run_find, &find, sizeof find);
+}
+
+typedef struct {
+    const double *loss;
+    float *sum;
+} BreakSum;
+
+static void
+run_break_sum(void *payload)
+{
+    const BreakSum *call = payload;
+
+    if (!isfinite(*call->loss))
+        *call->sum = NAN;
+}
+
+cudaError_t
+rp_cuda_break_sum(const double *loss, float *sum, cudaStream_t stream)
+{
+    const BreakSum call = {loss, sum};
+
+    return soft_cuda_issue(stream, run_break_sum, &call, sizeof call);
 }
 
 typedef struct {

@@ -1,6 +1,7 @@
 /* Training on GPUs against training on the host. A GPU may stand for several devices of a plan, so
  * that one is enough. The same program runs over a CUDA of threads (soft-cuda.h) where there is no
  * GPU. Exits 77 without a device. */
+#include "tests/exec-train/overflow.h"
 #include "tests/exec-train/rig.h"
 #include "tests/exec-train/train-fixture.h"
 
@@ -321,6 +322,17 @@ names_the_first_layer_that_breaks(void **state)
     }
 }
 
+/* fp16: not a failure */
+static void
+skips_a_step_whose_forward_overflows(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint async = 0; async < 2; async++)
+        g_free(rp_overflow_check_skips(f->model, rp_cuda_shared_devices(), async != 0));
+    rp_overflow_check_gives_up(f->model, rp_cuda_shared_devices());
+}
+
 static RpBackend *
 make_backend(Rig *rig, const RpDeviceOps *ops, guint gpus, guint64 limit)
 {
@@ -406,6 +418,7 @@ main(void)
         cmocka_unit_test_setup_teardown(measures_tasks_of_a_lane_one_after_the_other, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(names_the_first_layer_that_breaks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(skips_a_step_whose_forward_overflows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(refuses_memory_that_is_not_there, rig_set_up,
                                         rig_tear_down),
         cmocka_unit_test_setup_teardown(refuses_more_devices_than_there_are, rig_set_up,

@@ -1,4 +1,4 @@
-/* The backend's own two kernels (exec/cuda/finite.h). The oracle is isfinite() on the host, value
+/* The backend's own kernels (exec/cuda/finite.h). The oracle is isfinite() on the host, value
  * by value. Around the values that a kernel may read stand values that it would notice: 0xff, NaN.
  * The same program runs over a CUDA of threads (soft-cuda.h). Exits 77 without a device. */
 #include "tests/rp-test.h"
@@ -366,6 +366,32 @@ fetches_what_stands_there_and_no_more(void **state)
             check_fetch(*state, sizes[i], shift * 5 % FETCH_GUARD, shift);
 }
 
+/* The double stands before two floats, the first of which is the sum. */
+static void
+breaks_a_sum_whose_loss_is_no_number(void **state)
+{
+    static const double losses[] = {0, -1.5, 1e300, G_MINDOUBLE, INFINITY, -INFINITY, NAN};
+    Fixture *f = *state;
+
+    make_room(f, 16);
+    for (guint i = 0; i < G_N_ELEMENTS(losses); i++) {
+        const float before[] = {-0.0f, 3};
+        float after[2];
+
+        copy_up(f->device, &losses[i], sizeof losses[i]);
+        copy_up(f->device + 8, before, sizeof before);
+        check_cuda(rp_cuda_break_sum((const double *)(void *)f->device,
+                                     (float *)(void *)(f->device + 8), f->stream),
+                   "rp_cuda_break_sum");
+        check_cuda(cudaStreamSynchronize(f->stream), "cudaStreamSynchronize");
+        copy_down(after, f->device + 8, sizeof after);
+        assert_true(isnan(after[0]) == !isfinite(losses[i]));
+        assert_memory_equal(&after[1], &before[1], sizeof after[1]);
+        if (isfinite(losses[i]))
+            assert_memory_equal(after, before, sizeof after);
+    }
+}
+
 int
 main(void)
 {
@@ -375,6 +401,7 @@ main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(leaves_the_flag_alone_where_all_are_numbers, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(breaks_a_sum_whose_loss_is_no_number, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fetches_what_stands_there_and_no_more, set_up, tear_down),
     };
 

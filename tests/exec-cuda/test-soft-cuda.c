@@ -1,5 +1,5 @@
 /* The CUDA backend over a CUDA of threads: what a GPU cannot be made to do. */
-#include "tests/exec-train/train-fixture.h"
+#include "tests/exec-train/overflow.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -409,6 +409,30 @@ has_read_a_batch_when_its_call_returns(void **state)
     assert_string_equal(found, expected);
 }
 
+/* The bits of the host: a step is skipped or not by the same values. */
+static void
+skips_a_step_whose_forward_overflows(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint async = 0; async < 2; async++) {
+        g_autofree char *expected =
+            rp_overflow_check_skips(f->model, rp_host_devices(), async != 0);
+        g_autofree char *found =
+            rp_overflow_check_skips(f->model, rp_cuda_shared_devices(), async != 0);
+
+        assert_string_equal(found, expected);
+    }
+}
+
+static void
+gives_up_after_so_many_skipped_steps(void **state)
+{
+    Fixture *f = *state;
+
+    rp_overflow_check_gives_up(f->model, rp_cuda_shared_devices());
+}
+
 int
 main(void)
 {
@@ -417,6 +441,8 @@ main(void)
         cmocka_unit_test_setup_teardown(waits_for_copies_and_losses_that_take_long, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(has_read_a_batch_when_its_call_returns, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(skips_a_step_whose_forward_overflows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_up_after_so_many_skipped_steps, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ends_cleanly_whenever_cuda_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(names_the_one_device_that_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(says_that_a_device_is_busy, set_up, tear_down),

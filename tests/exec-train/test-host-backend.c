@@ -259,7 +259,7 @@ names_the_layer_where_a_loss_breaks(void **state)
     const RigOptions dispatched = {FOUR, .gpus = 2};
     const RigOptions bound = {FOUR, .gpus = 2, .schedule = "1f1b", .forward = "2,2"};
     const RigOptions fp32 = {.dtype = RP_DTYPE_FP32, .gpus = 1};
-    const RigOptions fp16 = {.dtype = RP_DTYPE_FP16, .scale_loss = TRUE};
+    const RigOptions fp16 = {.dtype = RP_DTYPE_FP16}; /* with a loss scale the step is skipped */
 
     for (guint layer = 1; layer <= RIG_BLOCKS; layer++) {
         g_autofree char *where =

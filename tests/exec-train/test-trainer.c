@@ -1,4 +1,5 @@
 /* The two calls against a plain serial program, and what goes wrong. */
+#include "tests/exec-train/overflow.h"
 #include "tests/exec-train/serial.h"
 
 #include <math.h>
@@ -206,7 +207,8 @@ names_the_layer_whose_output_is_not_finite(void **state)
         ((float *)(gpointer)rp_trainer_next_weight(trainer, (guint)q))[5] = NAN;
         assert_false(rp_trainer_forward_backward(trainer, batch, &loss, &error));
         if (strstr(error->message, "step 1:") == NULL ||
-            strstr(error->message, "layer 3 (model.layers.2)") == NULL)
+            strstr(error->message, "layer 3 (model.layers.2)") == NULL ||
+            strstr(error->message, "learning_rate") == NULL)
             fail_msg("not what was expected: %s", error->message);
         g_clear_error(&error);
         rp_trainer_free(trainer);
@@ -245,6 +247,25 @@ skips_a_step_whose_gradients_overflow(void **state)
     rp_tiny_model_free(model);
 }
 
+static void
+skips_a_step_whose_forward_overflows(void **state)
+{
+    RpTinyModel *model = rp_tiny_model_new(FALSE);
+
+    for (guint async = 0; async < 2; async++)
+        g_free(rp_overflow_check_skips(model, rp_host_devices(), async != 0));
+    rp_tiny_model_free(model);
+}
+
+static void
+gives_up_after_so_many_skipped_steps(void **state)
+{
+    RpTinyModel *model = rp_tiny_model_new(FALSE);
+
+    rp_overflow_check_gives_up(model, rp_host_devices());
+    rp_tiny_model_free(model);
+}
+
 int
 main(void)
 {
@@ -256,6 +277,8 @@ main(void)
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(names_the_layer_whose_output_is_not_finite),
         cmocka_unit_test(skips_a_step_whose_gradients_overflow),
+        cmocka_unit_test(skips_a_step_whose_forward_overflows),
+        cmocka_unit_test(gives_up_after_so_many_skipped_steps),
     };
 
     return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);

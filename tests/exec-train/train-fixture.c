@@ -112,6 +112,8 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
         .done = run->done,
         .user_data = run->user_data,
     };
+    if (run->max_skipped > 0)
+        options.update.loss_scale.max_skipped = run->max_skipped;
     g_autoptr(RpNetwork) network =
         rp_network_new(&model->config, model->weights, backend->kernels(), &options.network);
     g_autoptr(RpProfile) profile = rp_network_profile(network);

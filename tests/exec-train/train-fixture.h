@@ -33,6 +33,7 @@ typedef struct {
     gboolean reverse;
     RpDtype dtype;
     double max_grad_norm;
+    guint max_skipped; /* 0 = the default */
     guint threads;
     guint64 device_memory_bytes;
     guint64 host_memory_bytes;
