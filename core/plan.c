@@ -66,7 +66,7 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     plan->layers = g_new(RpPlanLayer, n_layers);
     for (guint l = 0; l < n_layers; l++)
         plan->layers[l] =
-            (RpPlanLayer){RP_NONE, {RP_NONE, RP_NONE}, RP_NONE, RP_NONE, RP_NONE, RP_NONE, 0};
+            (RpPlanLayer){RP_NONE, {RP_NONE, RP_NONE}, RP_NONE, RP_NONE, RP_NONE, RP_NONE, 0, 0};
     plan->constants = g_new(guint32, gpus);
     for (guint g = 0; g < gpus; g++)
         plan->constants[g] = RP_NONE;
@@ -474,6 +474,21 @@ rp_buffer_category_name(RpBufferCategory category)
     };
 
     return (guint)category < RP_N_BUFFER_CATEGORIES ? names[category] : "unknown";
+}
+
+const char *
+rp_access_role_name(RpAccessRole role)
+{
+    static const char *const names[RP_N_ACCESS_ROLES] = {
+        [RP_ROLE_NONE] = "no operand",     [RP_ROLE_PARAMETERS] = "parameters",
+        [RP_ROLE_WORKSPACE] = "workspace", [RP_ROLE_INPUT] = "input",
+        [RP_ROLE_OUTPUT] = "output",       [RP_ROLE_GRADIENT] = "gradient",
+        [RP_ROLE_SUM] = "gradient sum",    [RP_ROLE_LEAVING] = "leaving gradients",
+        [RP_ROLE_KEPT] = "kept values",    [RP_ROLE_STAGING] = "staging",
+        [RP_ROLE_DECISION] = "decision",   [RP_ROLE_HOST] = "host buffer",
+    };
+
+    return (guint)role < RP_N_ACCESS_ROLES ? names[role] : "unknown";
 }
 
 const char *

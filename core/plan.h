@@ -175,7 +175,9 @@ typedef struct {
     guint device;           /* where it is bound; RP_NONE if dispatched */
     guint64 parameter_bytes;
     guint64 gradient_bytes;
-    RpChunks parameters; /* n_chunks = 0 in `compute` fidelity */
+    guint64 workspace_bytes; /* `full`: scratch of its actions */
+    guint64 kept_bytes;      /* `full`: what a split backward keeps between its two parts */
+    RpChunks parameters;     /* n_chunks = 0 in `compute` fidelity */
     RpChunks gradients;
     guint n_boundaries; /* `full`: layers whose input a forward of this stage sends on, in the */
     guint *boundaries;  /* order of its output buffer: its end, then what lies inside it */
@@ -190,6 +192,7 @@ typedef struct {
     guint32 copied;    /* blocking: fp32 gradients */
     guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
     guint64 tied_bytes;
+    guint64 input_bytes; /* of a micro-batch: what crosses the boundary before the layer */
 } RpPlanLayer;
 
 #define RP_BUFFER_ALIGNMENT 512 /* of every buffer's place and size, bytes */
@@ -247,6 +250,10 @@ typedef struct {
     guint32 first_iteration;   /* that has actions: of what came before only copies may follow */
     gboolean
         gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */
+    guint element_bytes;       /* `full`: of a weight or gradient as stored */
+    gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
+    gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
+    guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
@@ -341,6 +348,7 @@ rp_task_is_transfer(const RpTask *task)
 
 const char *rp_task_kind_name(RpTaskKind kind); /* "forward", "parameter-upload", ... */
 const char *rp_buffer_category_name(RpBufferCategory category);
+const char *rp_access_role_name(RpAccessRole role);
 const char *rp_lane_name(guint lane_kind); /* rp_plan_lane_kind() to "compute", ... */
 /* One line naming a task for messages: "forward of stage 3, micro-batch 5, iteration 0 on gpu 2".
  */

@@ -195,6 +195,7 @@ lay_out_layers(RpPlanner *planner)
 
         state->tied_to = layer->tied_bytes > 0 ? 0 : RP_NONE;
         state->tied_bytes = layer->tied_bytes;
+        state->input_bytes = layer->input_bytes;
         state->frozen = add_if(planner, host, RP_BUFFER_PARAMETERS, own - trainable);
         for (guint i = 0; i < 2; i++)
             state->weights[i] =

@@ -1,3 +1,4 @@
+#include "core/device-layout.h"
 #include "core/planner-private.h"
 
 #include "core/units.h"
@@ -153,6 +154,12 @@ fill_stages(RpPlanner *planner)
         };
         if (stage.runs_backward)
             stage.gradient_bytes = info->gradient_bytes;
+        RpLargest needs = {0};
+        rp_largest_note(&needs, planner->profile, planner->partition, stage.layers,
+                        stage.runs_forward, stage.runs_backward);
+        stage.workspace_bytes =
+            needs.workspace[stage.runs_backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD];
+        stage.kept_bytes = needs.activations;
         gboolean whole = planner->options.transfers == RP_TRANSFERS_NAIVE ||
                          (stage.bound && !planner->options.schedule->offloads_weights);
 
@@ -187,6 +194,11 @@ set_promises(RpPlanner *planner)
         .stash_on_host = options->schedule->dispatched,
         .schedule = options->schedule->name,
         .first_iteration = options->first_iteration,
+        .element_bytes = (guint)rp_profile_element_bytes(planner->profile),
+        .gradient_copies = options->consistency == RP_CONSISTENCY_BLOCKING,
+        .parameter_copies = options->consistency == RP_CONSISTENCY_BLOCKING ||
+                            options->optimizer == RP_OPTIMIZER_LEAN,
+        .constant_bytes = options->constant_bytes,
         .gated = !options->step_at_once || options->consistency == RP_CONSISTENCY_BLOCKING,
     };
 

@@ -404,7 +404,7 @@ rp_verify_accesses(RpVerifier *verifier)
  * @writer: who overwrote it, if @consumer reads the buffer later than that. */
 static gboolean
 carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *to, guint32 only,
-        guint categories, guint32 *writer)
+        const RpCarriage *carriage, guint32 *writer)
 {
     const RpAccess *write = rp_plan_accesses(verifier->plan, from) + i;
     const RpAccess *reads = rp_plan_accesses(verifier->plan, to);
@@ -412,10 +412,12 @@ carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *t
     const RpContent *seen = verifier->contents + (to->first_access - verifier->first_access);
 
     if ((write->mode & RP_ACCESS_WRITE) == 0 ||
-        (categories >> rp_plan_buffer(verifier->plan, write->buffer)->category & 1) == 0)
+        (carriage->from != RP_N_ACCESS_ROLES && write->role != carriage->from) ||
+        (carriage->categories >> rp_plan_buffer(verifier->plan, write->buffer)->category & 1) == 0)
         return FALSE;
     for (guint k = 0; k < to->access_count; k++) {
         if (reads[k].buffer != write->buffer || (reads[k].mode & RP_ACCESS_READ) == 0 ||
+            (carriage->to != RP_N_ACCESS_ROLES && reads[k].role != carriage->to) ||
             (only != RP_NONE && only != k))
             continue;
         if (seen[k].seen == made->made)
@@ -429,28 +431,27 @@ guint
 rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, guint32 b)
 {
     const RpTask *from = rp_verifier_task(verifier, producer);
+    const RpCarriage any = {RP_N_ACCESS_ROLES, RP_N_ACCESS_ROLES, RP_CARRY_ACTIVATIONS};
     guint32 writer;
     guint n = 0;
 
     for (guint i = 0; i < from->access_count; i++)
-        if (carries(verifier, from, i, rp_verifier_task(verifier, a), RP_NONE, RP_CARRY_ACTIVATIONS,
-                    &writer) ||
-            carries(verifier, from, i, rp_verifier_task(verifier, b), RP_NONE, RP_CARRY_ACTIVATIONS,
-                    &writer))
+        if (carries(verifier, from, i, rp_verifier_task(verifier, a), RP_NONE, &any, &writer) ||
+            carries(verifier, from, i, rp_verifier_task(verifier, b), RP_NONE, &any, &writer))
             n++;
     return n;
 }
 
 gboolean
 rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
-                            guint32 access, guint categories, const char *value)
+                            guint32 access, RpCarriage carriage, const char *value)
 {
     const RpTask *from = rp_verifier_task(verifier, producer);
     const RpTask *to = rp_verifier_task(verifier, consumer);
     guint32 writer = RP_NO_TASK;
 
     for (guint i = 0; i < from->access_count; i++)
-        if (carries(verifier, from, i, to, access, categories, &writer))
+        if (carries(verifier, from, i, to, access, &carriage, &writer))
             return TRUE;
     if (writer == RP_NO_TASK)
         return rp_verifier_fail(verifier, rule, producer, consumer,
@@ -464,8 +465,8 @@ rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
 
 gboolean
 rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
-                       guint categories, const char *value)
+                       RpCarriage carriage, const char *value)
 {
-    return rp_verifier_check_flow_into(verifier, rule, producer, consumer, RP_NONE, categories,
+    return rp_verifier_check_flow_into(verifier, rule, producer, consumer, RP_NONE, carriage,
                                        value);
 }

@@ -278,10 +278,14 @@ check_optimizer_values(Protocol *protocol, guint32 t, guint32 layer)
         written_weights(verifier->plan, rp_verifier_task(verifier, writer)) == RP_NONE)
         return rp_verifier_fail(verifier, rule, RP_NO_TASK, writer,
                                 "the updated weights are not written anywhere");
-    if ((in != RP_NO_TASK && !rp_verifier_check_flow(verifier, rule, in, step, RP_CARRY_OPTIMIZER,
-                                                     "the copied gradient")) ||
-        (out != RP_NO_TASK && !rp_verifier_check_flow(verifier, rule, step, out, RP_CARRY_OPTIMIZER,
-                                                      "the updated weights")))
+    if ((in != RP_NO_TASK &&
+         !rp_verifier_check_flow(verifier, rule, in, step,
+                                 (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER},
+                                 "the copied gradient")) ||
+        (out != RP_NO_TASK &&
+         !rp_verifier_check_flow(verifier, rule, step, out,
+                                 (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER},
+                                 "the updated weights")))
         return FALSE;
     if (t + 1 >= verifier->n_iterations)
         return TRUE;
@@ -294,7 +298,8 @@ check_optimizer_values(Protocol *protocol, guint32 t, guint32 layer)
             written_weights(verifier->plan, rp_verifier_task(verifier, next_writer)))
         return rp_verifier_fail(verifier, RP_RULE_WEIGHT_INTEGRITY, writer, next_writer,
                                 "two iterations in a row write the same of two weight buffers");
-    return rp_verifier_check_flow(verifier, rule, step, next, RP_CARRY_OPTIMIZER,
+    return rp_verifier_check_flow(verifier, rule, step, next,
+                                  (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER},
                                   "the optimizer's state");
 }
 
@@ -431,7 +436,8 @@ check_download(Protocol *protocol, guint32 download, guint32 layer)
     }
     return task->round > 0 || reader == RP_NO_TASK ||
            rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, download, reader,
-                                  RP_CARRY_GRADIENTS, "the layer's gradient");
+                                  (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},
+                                  "the layer's gradient");
 }
 
 /* (3) of one layer that has been summed over rounds. */
@@ -446,7 +452,8 @@ check_sum_read(Protocol *protocol, guint32 accumulate, guint32 layer)
            (check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
                           "the gradients may be read before the rounds have been summed") &&
             rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
-                                   RP_CARRY_GRADIENTS, "the sum of the rounds' gradients"));
+                                   (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},
+                                   "the sum of the rounds' gradients"));
 }
 
 /* A tied layer carries weights and gradients of another as well: what holds for its own holds for

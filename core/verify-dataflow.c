@@ -142,7 +142,7 @@ check_order(Dataflow *flow, guint32 first, guint32 second, gboolean late, const 
 /* One leg of a transport: in order, on one device if @near, and through a buffer. */
 static gboolean
 check_leg(Dataflow *flow, guint32 first, guint32 second, gboolean near, gboolean late,
-          gboolean has_bytes, const char *value)
+          gboolean has_bytes, RpAccessRole from, RpAccessRole to, const char *value)
 {
     RpVerifier *verifier = flow->verifier;
 
@@ -150,8 +150,16 @@ check_leg(Dataflow *flow, guint32 first, guint32 second, gboolean near, gboolean
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, first, second,
                                 "%s is carried to or from another gpu than the action's", value);
     return check_order(flow, first, second, late, value) &&
-           (!has_bytes || rp_verifier_check_flow(verifier, RP_RULE_ACTIONS, first, second,
-                                                 RP_CARRY_ACTIVATIONS, value));
+           (!has_bytes ||
+            rp_verifier_check_flow(verifier, RP_RULE_ACTIONS, first, second,
+                                   (RpCarriage){from, to, RP_CARRY_ACTIVATIONS}, value));
+}
+
+/* As what an upload's value is read. */
+static RpAccessRole
+role_of(int up)
+{
+    return up == GRADIENT_UP ? RP_ROLE_GRADIENT : RP_ROLE_INPUT;
 }
 
 /* The whole way through host memory. */
@@ -173,11 +181,14 @@ check_transport(Dataflow *flow, guint32 producer, guint32 consumer, int down, in
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, download, upload,
                                 "%s is not uploaded in the size in which it was downloaded", value);
     return (producer == RP_NO_TASK || download == RP_NO_TASK ||
-            check_leg(flow, producer, download, TRUE, FALSE, has_bytes, value)) &&
+            check_leg(flow, producer, download, TRUE, FALSE, has_bytes, RP_ROLE_OUTPUT,
+                      RP_ROLE_OUTPUT, value)) &&
            (download == RP_NO_TASK || upload == RP_NO_TASK ||
-            check_leg(flow, download, upload, FALSE, FALSE, has_bytes, value)) &&
+            check_leg(flow, download, upload, FALSE, FALSE, has_bytes, RP_ROLE_HOST, RP_ROLE_HOST,
+                      value)) &&
            (consumer == RP_NO_TASK || upload == RP_NO_TASK ||
-            check_leg(flow, upload, consumer, TRUE, late, has_bytes, value));
+            check_leg(flow, upload, consumer, TRUE, late, has_bytes, role_of(up), role_of(up),
+                      value));
 }
 
 /* Whether a value may stay where it is, on one device. */
@@ -205,7 +216,8 @@ check_value(Dataflow *flow, guint32 producer, guint32 consumer, int down, int up
     if (!verifier->full)
         return check_order(flow, producer, consumer, late, value);
     if (stays(flow, producer, consumer, up, at))
-        return check_leg(flow, producer, consumer, TRUE, late, TRUE, value);
+        return check_leg(flow, producer, consumer, TRUE, late, TRUE, RP_ROLE_OUTPUT, role_of(up),
+                         value);
     return check_transport(flow, producer, consumer, down, up, boundary, micro_batch, late, value);
 }
 
@@ -289,7 +301,8 @@ check_forward(Dataflow *flow, guint32 boundary, guint32 m)
 
         return upload == RP_NO_TASK || consumer == RP_NO_TASK ||
                check_leg(flow, upload, consumer, TRUE, late,
-                         rp_verifier_task(verifier, upload)->bytes > 0, "the forward's input");
+                         rp_verifier_task(verifier, upload)->bytes > 0, RP_ROLE_INPUT,
+                         RP_ROLE_INPUT, "the forward's input");
     }
     return check_value(flow, flow->forward[verifier->forward_of[boundary - 1] * M + m], consumer,
                        DOWN, UP, boundary, m, late, "the forward's input");
@@ -329,15 +342,19 @@ check_kept_input(Dataflow *flow, guint32 own, guint32 consumer, guint32 boundary
     RpVerifier *verifier = flow->verifier;
     gsize M = verifier->micro_batches;
     guint32 source = flow->transport[UP][boundary * M + m];
+    RpAccessRole from = RP_ROLE_INPUT;
 
     if (!check_order(flow, own, consumer, FALSE, "the stashed input"))
         return FALSE;
     if (!verifier->full || verifier->promises->stash_on_host)
         return TRUE;
-    if (source == RP_NO_TASK && boundary > 0)
+    if (source == RP_NO_TASK && boundary > 0) {
         source = flow->forward[verifier->forward_of[boundary - 1] * M + m];
+        from = RP_ROLE_OUTPUT;
+    }
     return source == RP_NO_TASK || /* token ids without bytes, or retired */
-           rp_verifier_check_flow(verifier, RP_RULE_ACTIONS, source, consumer, RP_CARRY_ACTIVATIONS,
+           rp_verifier_check_flow(verifier, RP_RULE_ACTIONS, source, consumer,
+                                  (RpCarriage){from, RP_ROLE_INPUT, RP_CARRY_ACTIVATIONS},
                                   "the stashed input");
 }
 
@@ -352,6 +369,11 @@ check_weight_gradient(Dataflow *flow, guint32 s, guint32 m)
     if (weights == backward || weights == RP_NO_TASK || backward == RP_NO_TASK)
         return TRUE;
     if (!check_order(flow, backward, weights, FALSE, "what W needs of its I"))
+        return FALSE;
+    if (verifier->full && rp_plan_stage(verifier->plan, s)->kept_bytes > 0 &&
+        !rp_verifier_check_flow(verifier, RP_RULE_ACTIONS, backward, weights,
+                                (RpCarriage){RP_ROLE_KEPT, RP_ROLE_KEPT, RP_CARRY_ACTIVATIONS},
+                                "what W needs of its I"))
         return FALSE;
     if (flow->forward[at] == RP_NO_TASK || !reads_category(verifier, weights, RP_BUFFER_STASH))
         return TRUE;
@@ -378,7 +400,8 @@ check_stash(Dataflow *flow, guint32 s, guint32 m)
 
         return upload == RP_NO_TASK || consumer == RP_NO_TASK ||
                check_leg(flow, upload, consumer, TRUE, FALSE,
-                         rp_verifier_task(verifier, upload)->bytes > 0, "the stashed input");
+                         rp_verifier_task(verifier, upload)->bytes > 0, RP_ROLE_INPUT,
+                         RP_ROLE_INPUT, "the stashed input");
     }
     guint32 producer = flow->forward[verifier->forward_of[boundary - 1] * M + m];
     if (!verifier->full)

@@ -148,9 +148,8 @@ check_adds(Decisions *decisions, guint32 index)
                             "the task does not add to the decision on its iteration");
 }
 
-/* Whether the head's loss is made in the action: its backward, at once with its forward. */
-static gboolean
-makes_loss(const RpVerifier *verifier, const RpTask *task)
+gboolean
+rp_verifier_makes_loss(const RpVerifier *verifier, const RpTask *task)
 {
     RpActionPart parts[2];
     const guint n = rp_action_parts(task, parts);
@@ -195,7 +194,7 @@ check_gated(Decisions *decisions, guint32 index, const RpTask *task)
         return (norm == RP_NO_TASK || check_layer_of_norm(decisions, norm, index)) &&
                check_reads(decisions, index, 0, "the step");
     default:
-        return !makes_loss(verifier, task) ||
+        return !rp_verifier_makes_loss(verifier, task) ||
                check_reads(decisions, index, decisions->n, "the head");
     }
 }

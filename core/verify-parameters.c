@@ -249,8 +249,10 @@ check_upload_session(Parameters *state, guint round, guint32 stage, guint sessio
                                     c, stage, round, verifier->first_iteration + state->iteration);
         if (!check_order(verifier, upload, action,
                          "the parameters are not sure to be on the device") ||
-            !rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, upload, action,
-                                    RP_CARRY_PARAMETERS, "a chunk of the parameters"))
+            !rp_verifier_check_flow(
+                verifier, RP_RULE_TRANSFERS, upload, action,
+                (RpCarriage){RP_ROLE_PARAMETERS, RP_ROLE_PARAMETERS, RP_CARRY_PARAMETERS},
+                "a chunk of the parameters"))
             return FALSE;
     }
     return TRUE;
@@ -325,7 +327,8 @@ check_sum(Parameters *state, Slot *slot, guint32 action)
     guint32 before = slot->summed;
     slot->summed = action;
     return before == RP_NO_TASK ||
-           rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, before, action, RP_CARRY_SUMS,
+           rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, before, action,
+                                  (RpCarriage){RP_ROLE_SUM, RP_ROLE_SUM, RP_CARRY_SUMS},
                                   "the sum of the gradients so far");
 }
 
@@ -385,22 +388,26 @@ check_downloads(Parameters *state, guint round, guint32 stage, const Slot *slot)
                                     c, stage, round, verifier->first_iteration + state->iteration);
         if (!check_order(verifier, slot->last_weights, downloads[c],
                          "the gradients are not sure to be complete") ||
-            !rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, slot->last_weights, downloads[c],
-                                    RP_CARRY_GRADIENTS, "the slot's gradients"))
+            !rp_verifier_check_flow(
+                verifier, RP_RULE_TRANSFERS, slot->last_weights, downloads[c],
+                (RpCarriage){RP_ROLE_LEAVING, RP_ROLE_LEAVING, RP_CARRY_GRADIENTS},
+                "the slot's gradients"))
             return FALSE;
         if (round == 0 || slot->accumulate == RP_NO_TASK)
             continue;
         if (!check_order(verifier, downloads[c], slot->accumulate,
                          "the gradients of a later round are not sure to have arrived") ||
-            !rp_verifier_check_flow_into(verifier, RP_RULE_TRANSFERS, downloads[c],
-                                         slot->accumulate, slot->staging, RP_CARRY_GRADIENTS,
-                                         "a chunk of a later round's gradients"))
+            !rp_verifier_check_flow_into(
+                verifier, RP_RULE_TRANSFERS, downloads[c], slot->accumulate, slot->staging,
+                (RpCarriage){RP_ROLE_STAGING, RP_ROLE_STAGING, RP_CARRY_GRADIENTS},
+                "a chunk of a later round's gradients"))
             return FALSE;
         if (first_round[c] != RP_NO_TASK &&
             (!check_order(verifier, first_round[c], slot->accumulate,
                           "the gradients of the first round are not sure to have arrived") ||
              !rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, first_round[c], slot->accumulate,
-                                     RP_CARRY_GRADIENTS, "a chunk of the first round's gradients")))
+                                     (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},
+                                     "a chunk of the first round's gradients")))
             return FALSE;
     }
     if (round > 1 && slot->accumulate != RP_NO_TASK) {

@@ -9,6 +9,8 @@
  *   verify-parameters.c   rule 4: parameters to the devices, gradients from them
  *   verify-consistency.c  rule 5: the optimizer protocol
  *   verify-decision.c     rule 5: the norm, and who follows its decision
+ *   verify-tables.c       rule 2: where layers, decisions and constants live
+ *   verify-operands.c     rule 2: what each kind of task accesses
  *   verify-staleness.c    rule 5 in `compute` fidelity, where only actions are planned
  *   verify-trace.c        traces
  *
@@ -63,6 +65,9 @@ typedef struct {
     guint32 *forward_of;
     guint32 *backward_of;
     gboolean *trainable;
+    guint64 *parameter_bytes; /* as the stages' chunks have them */
+    guint64 *gradient_bytes;
+    gboolean *claimed; /* [buffer] a table names it */
 
     /* contents: [access - first access of the plan] */
     guint64 first_access;
@@ -120,6 +125,9 @@ typedef struct {
 /* Returns: how many of @parts are filled in, 0 if @task is not an action */
 guint rp_action_parts(const RpTask *task, RpActionPart parts[2]);
 
+/* Whether the head's loss is made in the action: its backward, at once with its forward. */
+gboolean rp_verifier_makes_loss(const RpVerifier *verifier, const RpTask *task);
+
 /* Sets the violation. The tasks are described and placed after the text. Returns: %FALSE */
 gboolean rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
                           const char *format, ...) G_GNUC_PRINTF(5, 6);
@@ -138,12 +146,19 @@ enum {
 /* How many of the activation buffers that @producer wrote still hold it when @a or @b reads them.
  */
 guint rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, guint32 b);
+/* What travels: as what it is written, as what it is read, and in which categories. */
+typedef struct {
+    RpAccessRole from;
+    RpAccessRole to;
+    guint categories;
+} RpCarriage;
+
 /* Fails unless one reaches @consumer, saying what became of it; @value: what it is, in words. */
 gboolean rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer,
-                                guint32 consumer, guint categories, const char *value);
+                                guint32 consumer, RpCarriage carriage, const char *value);
 /* The same of what access number @access of @consumer reads. */
 gboolean rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
-                                     guint32 consumer, guint32 access, guint categories,
+                                     guint32 consumer, guint32 access, RpCarriage carriage,
                                      const char *value);
 
 /* The steps of the proof, in order. */
@@ -156,3 +171,5 @@ gboolean rp_verify_parameters(RpVerifier *verifier);
 gboolean rp_verify_consistency(RpVerifier *verifier);
 gboolean rp_verify_decisions(RpVerifier *verifier);
 gboolean rp_verify_staleness(RpVerifier *verifier);
+gboolean rp_verify_tables(RpVerifier *verifier);
+gboolean rp_verify_operands(RpVerifier *verifier);

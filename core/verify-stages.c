@@ -121,9 +121,11 @@ check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint6
 static gboolean
 check_chunk_tables(RpVerifier *verifier)
 {
-    g_autofree guint64 *parameters = g_new(guint64, verifier->n_layers);
-    g_autofree guint64 *gradients = g_new(guint64, verifier->n_layers);
+    guint64 *parameters = g_new(guint64, verifier->n_layers);
+    guint64 *gradients = g_new(guint64, verifier->n_layers);
 
+    verifier->parameter_bytes = parameters;
+    verifier->gradient_bytes = gradients;
     for (guint l = 0; l < verifier->n_layers; l++)
         parameters[l] = gradients[l] = G_MAXUINT64;
     for (guint s = 0; s < verifier->n_stages; s++) {
@@ -137,8 +139,8 @@ check_chunk_tables(RpVerifier *verifier)
             return FALSE;
     }
     verifier->trainable = g_new0(gboolean, verifier->n_layers);
-    for (guint l = 0; l < verifier->n_layers; l++)
-        verifier->trainable[l] = gradients[l] != G_MAXUINT64 && gradients[l] > 0;
+    for (guint l = 0; l < verifier->n_layers; l++) /* each runs in some stage both ways */
+        verifier->trainable[l] = gradients[l] > 0;
     return TRUE;
 }
 

@@ -8,6 +8,8 @@ static const struct {
     [RP_RULE_ACTIONS] = {"actions", 1},
     [RP_RULE_BUFFERS] = {"buffers", 2},
     [RP_RULE_ARENA] = {"arena", 2},
+    [RP_RULE_TABLES] = {"tables", 2},
+    [RP_RULE_OPERANDS] = {"operands", 2},
     [RP_RULE_DEADLOCK] = {"deadlock", 3},
     [RP_RULE_TRANSFERS] = {"transfers", 4},
     [RP_RULE_WEIGHT_INTEGRITY] = {"weight integrity", 5},
@@ -261,7 +263,8 @@ prove(RpVerifier *verifier)
            rp_verify_deadlock(verifier) && rp_verify_make_clocks(verifier) &&
            rp_verify_accesses(verifier) && rp_verify_dataflow(verifier) &&
            rp_verify_parameters(verifier) && rp_verify_consistency(verifier) &&
-           rp_verify_decisions(verifier) && report_race(verifier);
+           rp_verify_decisions(verifier) && rp_verify_tables(verifier) &&
+           rp_verify_operands(verifier) && report_race(verifier);
 }
 
 gboolean
@@ -300,6 +303,9 @@ rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *viol
     g_free(verifier.forward_of);
     g_free(verifier.backward_of);
     g_free(verifier.trainable);
+    g_free(verifier.parameter_bytes);
+    g_free(verifier.gradient_bytes);
+    g_free(verifier.claimed);
     g_free(verifier.contents);
     g_free(verifier.race_text);
     return proved;

@@ -18,6 +18,8 @@ typedef enum {
     RP_RULE_ACTIONS,              /* 1: every action once, after what it reads was written */
     RP_RULE_BUFFERS,              /* 2: no buffer is reused while something may still read it */
     RP_RULE_ARENA,                /* 2: buffers lie within the arena of the task's device or host */
+    RP_RULE_TABLES,               /* 2: what tables name is large enough and shares no byte */
+    RP_RULE_OPERANDS,             /* 2: a task accesses what one of its kind must, no more */
     RP_RULE_DEADLOCK,             /* 3: in-order lanes can run every task */
     RP_RULE_TRANSFERS,            /* 4: parameters before the first action, gradients once */
     RP_RULE_WEIGHT_INTEGRITY,     /* 5 (1): no weight is overwritten while it is uploaded */

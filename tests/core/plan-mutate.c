@@ -71,6 +71,9 @@ rp_plan_draft_new(const RpPlan *plan)
     draft->layers = g_array_new(FALSE, FALSE, sizeof(RpPlanLayer));
     for (guint l = 0; l < draft->n_layers; l++)
         g_array_append_vals(draft->layers, rp_plan_layer(plan, l), 1);
+    draft->constants = g_new(guint32, draft->gpus);
+    for (guint g = 0; g < draft->gpus; g++)
+        draft->constants[g] = rp_plan_constants(plan, g);
     draft->n_decisions = rp_plan_n_decisions(plan);
     for (guint i = 0; i < draft->n_decisions; i++)
         draft->decisions[i] = rp_plan_decision(plan, i);
@@ -102,6 +105,7 @@ rp_plan_draft_free(RpPlanDraft *draft)
     g_array_unref(draft->stages);
     g_array_unref(draft->layers);
     g_array_unref(draft->buffers);
+    g_free(draft->constants);
     g_ptr_array_unref(draft->tasks);
     g_array_unref(draft->order);
     g_free(draft);
@@ -169,6 +173,8 @@ rp_plan_draft_build(const RpPlanDraft *draft)
         rp_plan_set_layer(plan, l, &g_array_index(draft->layers, RpPlanLayer, l));
     for (guint b = 0; b < draft->buffers->len; b++)
         rp_plan_place_buffer(plan, &g_array_index(draft->buffers, RpBuffer, b));
+    for (guint g = 0; g < draft->gpus; g++)
+        rp_plan_set_constants(plan, g, draft->constants[g]);
     rp_plan_set_decisions(plan, draft->decisions, draft->n_decisions);
     for (guint i = 0; i < draft->order->len; i++) {
         guint index = g_array_index(draft->order, guint, i);
@@ -373,6 +379,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .first_iteration = test->resumed ? 1 : 0,
         .round = test->round,
         .step_at_once = test->at_once,
+        .constant_bytes = test->fidelity == RP_FIDELITY_FULL ? 640 : 0,
         .async = test->async,
         .fidelity = test->fidelity,
         .recompute = test->early ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED,

@@ -28,8 +28,9 @@ typedef struct {
     GArray *buffers; /* RpBuffer */
     guint32 decisions[2];
     guint n_decisions;
-    GPtrArray *tasks; /* RpDraftTask */
-    GArray *order;    /* guint: in which order they are appended */
+    guint32 *constants; /* gpus */
+    GPtrArray *tasks;   /* RpDraftTask */
+    GArray *order;      /* guint: in which order they are appended */
 } RpPlanDraft;
 
 /* @plan: nothing of it retired */

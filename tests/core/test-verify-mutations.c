@@ -379,16 +379,6 @@ no_task_may_work_on_something_else(void **state)
     }
 }
 
-/* Both buffers of double weights hold the initial weights until the first update is written. */
-static gboolean
-reads_initial_weights(const RpPlanDraft *draft, guint index, const RpBuffer *buffer)
-{
-    const RpTask *task = &rp_plan_draft_task(draft, index)->task;
-
-    return task->kind == RP_TASK_PARAMETER_UPLOAD && task->iteration < 2 &&
-           buffer->arena == draft->gpus && draft->promises.double_weights;
-}
-
 /* Scratch may lie anywhere where it disturbs nobody. */
 static gboolean
 carries_something(const RpPlanDraft *draft, guint index, const RpAccess *access)
@@ -415,7 +405,7 @@ no_access_may_go_elsewhere(void **state)
                 guint32 right = access->buffer;
                 char change[80];
 
-                if (!carries_something(draft, i, access) || reads_initial_weights(draft, i, &from))
+                if (!carries_something(draft, i, access))
                     continue;
                 for (guint32 b = 0; b < draft->buffers->len; b++) {
                     const RpBuffer *to = &g_array_index(draft->buffers, RpBuffer, b);
@@ -453,11 +443,6 @@ no_access_may_be_forgotten(void **state)
                 guint32 category = g_array_index(draft->buffers, RpBuffer, access.buffer).category;
                 char change[80];
 
-                /* scratch, and what W looks at of the stash, is up to the model */
-                if (category == RP_BUFFER_WORKSPACE ||
-                    (category == RP_BUFFER_STASH &&
-                     rp_plan_draft_task(draft, i)->task.kind == RP_TASK_WEIGHT_GRADIENT))
-                    continue;
                 g_array_remove_index(accesses, k);
                 g_snprintf(change, sizeof change, "an access to buffer %u (%s, mode %u) left out",
                            access.buffer, rp_buffer_category_name((RpBufferCategory)category),
@@ -466,6 +451,201 @@ no_access_may_be_forgotten(void **state)
                 g_array_insert_val(accesses, k, access);
             }
         }
+        rp_plan_draft_free(draft);
+    }
+}
+
+static void
+no_access_may_have_another_role_or_mode(void **state)
+{
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = rp_test_draft(&plans[p]);
+
+        for (guint i = 0; i < draft->tasks->len; i++) {
+            for (guint k = 0; k < rp_plan_draft_task(draft, i)->accesses->len; k++) {
+                RpAccess *access = rp_plan_draft_access(draft, i, k);
+                const RpAccess right = *access;
+                char change[80];
+
+                access->role = (guint16)((right.role + 1 + (i + k) % (RP_N_ACCESS_ROLES - 1)) %
+                                         RP_N_ACCESS_ROLES);
+                g_snprintf(change, sizeof change, "%s called %s",
+                           rp_access_role_name((RpAccessRole)right.role),
+                           rp_access_role_name((RpAccessRole)access->role));
+                assert_refused(draft, &plans[p], i, change);
+                *access = right;
+                access->mode = (guint16)(1 + (right.mode + (i + k) % 2) % 3);
+                g_snprintf(change, sizeof change, "mode %u instead of %u", access->mode,
+                           right.mode);
+                assert_refused(draft, &plans[p], i, change);
+                *access = right;
+            }
+        }
+        rp_plan_draft_free(draft);
+    }
+}
+
+/* Any two accesses of one task that exchange their roles. */
+static void
+no_two_roles_may_be_exchanged(void **state)
+{
+    guint exchanged = 0;
+
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = rp_test_draft(&plans[p]);
+
+        for (guint i = 0; i < draft->tasks->len; i++) {
+            const guint n = rp_plan_draft_task(draft, i)->accesses->len;
+
+            for (guint k = 0; k + 1 < n; k++) {
+                RpAccess *a = rp_plan_draft_access(draft, i, k);
+                RpAccess *b = rp_plan_draft_access(draft, i, k + 1);
+                const guint16 role = a->role;
+
+                if (role == b->role)
+                    continue;
+                a->role = b->role;
+                b->role = role;
+                assert_refused(draft, &plans[p], i, "two roles exchanged");
+                b->role = a->role;
+                a->role = role;
+                exchanged++;
+            }
+        }
+        rp_plan_draft_free(draft);
+    }
+    assert_true(exchanged > 1000);
+}
+
+/* Token ids take no more. */
+static gboolean
+holds_only_tokens(const RpPlanDraft *draft, const RpTask *task)
+{
+    return (task->kind == RP_TASK_ACTIVATION_UPLOAD && task->layer == 0) ||
+           (rp_task_is_compute(task) &&
+            (rp_plan_draft_stage(draft, task->stage)->layers.first == 0 ||
+             (task->kind == RP_TASK_OVERLAP &&
+              rp_plan_draft_stage(draft, task->backward_stage)->layers.first == 0)));
+}
+
+/* Whether a task needs more than token ids take of the buffer. */
+static gboolean
+is_needed_whole(const RpPlanDraft *draft, guint32 buffer)
+{
+    for (guint i = 0; i < draft->tasks->len; i++)
+        for (guint k = 0; k < rp_plan_draft_task(draft, i)->accesses->len; k++)
+            if (rp_plan_draft_access(draft, i, k)->buffer == buffer &&
+                (rp_plan_draft_access(draft, i, k)->role != RP_ROLE_INPUT ||
+                 !holds_only_tokens(draft, &rp_plan_draft_task(draft, i)->task)))
+                return TRUE;
+    return FALSE;
+}
+
+static void
+no_buffer_may_be_cut(void **state)
+{
+    guint cut = 0;
+
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = rp_test_draft(&plans[p]);
+
+        for (guint32 b = 0; b < draft->buffers->len; b++) {
+            RpBuffer *buffer = &g_array_index(draft->buffers, RpBuffer, b);
+            const guint64 bytes = buffer->bytes;
+            char change[80];
+
+            /* pools keep a spare one that small plans do not come to need */
+            if (bytes <= RP_BUFFER_ALIGNMENT || !is_needed_whole(draft, b))
+                continue;
+            buffer->bytes = RP_BUFFER_ALIGNMENT;
+            g_snprintf(change, sizeof change, "buffer %u (%s) of 512 bytes", b,
+                       rp_buffer_category_name((RpBufferCategory)buffer->category));
+            assert_refused(draft, &plans[p], 0, change);
+            buffer->bytes = bytes;
+            cut++;
+        }
+        rp_plan_draft_free(draft);
+    }
+    assert_true(cut > 300);
+}
+
+/* The buffers of a row, in the order of its fields. */
+static guint32 *
+place_of_row(RpPlanLayer *row, guint field)
+{
+    guint32 *const places[] = {&row->frozen,    &row->weights[0], &row->weights[1],
+                               &row->gradients, &row->optimizer,  &row->copied};
+
+    return field < G_N_ELEMENTS(places) ? places[field] : NULL;
+}
+
+static void
+no_two_rows_of_the_layers_may_be_exchanged(void **state)
+{
+    guint exchanged = 0;
+
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = rp_test_draft(&plans[p]);
+
+        for (guint l = 0; l + 1 < draft->n_layers; l++) {
+            RpPlanLayer *rows[2];
+
+            /* every third layer is of the same size */
+            rows[0] = &g_array_index(draft->layers, RpPlanLayer, l);
+            rows[1] = &g_array_index(draft->layers, RpPlanLayer, (l + 3) % draft->n_layers);
+            for (guint field = 0; place_of_row(rows[0], field) != NULL; field++) {
+                guint32 *a = place_of_row(rows[0], field), *b = place_of_row(rows[1], field);
+                const guint32 x = *a, y = *b;
+
+                if (x == y)
+                    continue;
+                *a = y;
+                *b = x;
+                assert_refused(draft, &plans[p], 0, "two rows exchanged");
+                *b = y;
+                assert_refused(draft, &plans[p], 0, "one buffer in two rows");
+                *a = x;
+                exchanged++;
+            }
+        }
+        rp_plan_draft_free(draft);
+    }
+    assert_true(exchanged > 100);
+}
+
+/* A buffer that is for good lies under no other, before or behind. */
+static void
+constants_decisions_and_layers_lie_under_nothing(void **state)
+{
+    for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
+        RpPlanDraft *draft = rp_test_draft(&plans[p]);
+        guint32 fixed[3];
+
+        if (draft->fidelity == RP_FIDELITY_COMPUTE) {
+            rp_plan_draft_free(draft);
+            continue;
+        }
+        fixed[0] = draft->constants[0];
+        fixed[1] = draft->decisions[draft->n_decisions - 1];
+        fixed[2] = g_array_index(draft->layers, RpPlanLayer, 1).optimizer;
+        for (guint i = 0; i < G_N_ELEMENTS(fixed); i++) {
+            RpBuffer *under = &g_array_index(draft->buffers, RpBuffer, fixed[i]);
+            const RpBuffer right = *under;
+
+            for (guint32 b = 0; b < draft->buffers->len; b++) {
+                const RpBuffer *over = &g_array_index(draft->buffers, RpBuffer, b);
+
+                if (b == fixed[i] || over->arena != right.arena)
+                    continue;
+                under->offset = over->offset;
+                assert_refused(draft, &plans[p], 0, "a fixed buffer under another");
+                under->offset = over->offset + over->bytes - RP_BUFFER_ALIGNMENT;
+                assert_refused(draft, &plans[p], 0, "a fixed buffer under the end of another");
+                *under = right;
+            }
+        }
+        draft->constants[0] = RP_NONE;
+        assert_refused(draft, &plans[p], 0, "no constants");
         rp_plan_draft_free(draft);
     }
 }
@@ -593,6 +773,11 @@ main(void)
         cmocka_unit_test(no_task_may_work_on_something_else),
         cmocka_unit_test(no_access_may_go_elsewhere),
         cmocka_unit_test(no_access_may_be_forgotten),
+        cmocka_unit_test(no_access_may_have_another_role_or_mode),
+        cmocka_unit_test(no_two_roles_may_be_exchanged),
+        cmocka_unit_test(no_buffer_may_be_cut),
+        cmocka_unit_test(no_two_rows_of_the_layers_may_be_exchanged),
+        cmocka_unit_test(constants_decisions_and_layers_lie_under_nothing),
         cmocka_unit_test(a_lane_may_not_be_reordered_at_will),
     };
 

@@ -357,7 +357,172 @@ wait_for_the_future(RpPlanDraft *draft)
     g_array_append_val(rp_plan_draft_task(draft, forward)->dependencies, edge);
 }
 
+/* Nothing but its lane orders it. */
+static void
+norm_waits_for_nothing(RpPlanDraft *draft)
+{
+    guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
+
+    g_array_set_size(rp_plan_draft_task(draft, norm)->dependencies, 0);
+}
+
+static void
+drop_norm(RpPlanDraft *draft)
+{
+    guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
+
+    rp_plan_draft_task(draft, norm)->dropped = TRUE;
+}
+
+static void
+norm_leaves_a_layer_out(RpPlanDraft *draft)
+{
+    guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
+
+    g_array_remove_index(rp_plan_draft_task(draft, norm)->accesses, 1);
+}
+
+/* The norm is a barrier, as it was: it orders all, and nobody reads what it found. */
+static void
+step_without_decision(RpPlanDraft *draft)
+{
+    guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, 1);
+    GArray *accesses = rp_plan_draft_task(draft, step)->accesses;
+
+    for (guint i = accesses->len; i-- > 0;)
+        if (g_array_index(accesses, RpAccess, i).role == RP_ROLE_DECISION)
+            g_array_remove_index(accesses, i);
+}
+
+/* The head of iteration 2 reads the decision on 1, of which it may be too early to hear. */
+static void
+head_reads_another_decision(RpPlanDraft *draft)
+{
+    guint head = rp_plan_draft_find(draft, RP_TASK_FUSED, 2, 0);
+    GArray *accesses = rp_plan_draft_task(draft, head)->accesses;
+
+    for (guint i = 0; i < accesses->len; i++)
+        if (g_array_index(accesses, RpAccess, i).role == RP_ROLE_DECISION)
+            g_array_index(accesses, RpAccess, i).buffer = draft->decisions[1];
+}
+
+static void
+exchange_input_and_gradient(RpPlanDraft *draft)
+{
+    guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 0);
+    GArray *accesses = rp_plan_draft_task(draft, backward)->accesses;
+
+    for (guint i = 0; i < accesses->len; i++) {
+        RpAccess *access = &g_array_index(accesses, RpAccess, i);
+
+        if (access->role == RP_ROLE_INPUT)
+            access->role = RP_ROLE_GRADIENT;
+        else if (access->role == RP_ROLE_GRADIENT)
+            access->role = RP_ROLE_INPUT;
+    }
+}
+
+static void
+cut_device_buffers(RpPlanDraft *draft)
+{
+    for (guint b = 0; b < draft->buffers->len; b++) {
+        RpBuffer *buffer = &g_array_index(draft->buffers, RpBuffer, b);
+
+        if (buffer->arena < draft->gpus && b != draft->constants[buffer->arena])
+            buffer->bytes = MIN(buffer->bytes, RP_BUFFER_ALIGNMENT);
+    }
+}
+
+static RpPlanLayer *
+row(RpPlanDraft *draft, guint layer)
+{
+    return &g_array_index(draft->layers, RpPlanLayer, layer);
+}
+
+static void
+exchange_weights(RpPlanDraft *draft)
+{
+    const guint32 first = row(draft, 0)->weights[0];
+
+    row(draft, 0)->weights[0] = row(draft, 3)->weights[0];
+    row(draft, 3)->weights[0] = first;
+}
+
+static void
+exchange_gradients(RpPlanDraft *draft)
+{
+    const guint32 first = row(draft, 0)->gradients;
+
+    row(draft, 0)->gradients = row(draft, 3)->gradients;
+    row(draft, 3)->gradients = first;
+}
+
+static void
+share_optimizer_state(RpPlanDraft *draft)
+{
+    row(draft, 0)->optimizer = row(draft, 3)->optimizer;
+}
+
+static void
+lay_constants_under_a_buffer(RpPlanDraft *draft)
+{
+    const RpBuffer *other = &g_array_index(
+        draft->buffers, RpBuffer,
+        rp_plan_draft_access(draft, rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0), 0)->buffer);
+
+    g_array_index(draft->buffers, RpBuffer, draft->constants[0]).offset = other->offset;
+}
+
+static void
+use_constants_as_workspace(RpPlanDraft *draft)
+{
+    guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
+    guint at =
+        rp_plan_draft_find_access(draft, forward, RP_ACCESS_WRITE, RP_BUFFER_WORKSPACE, FALSE);
+
+    rp_plan_draft_access(draft, forward, at)->buffer =
+        draft->constants[rp_plan_draft_task(draft, forward)->task.lane / RP_LANES_PER_DEVICE];
+}
+
+static void
+transfer_fewer_bytes(RpPlanDraft *draft)
+{
+    for (guint i = 0; i < draft->tasks->len; i++) {
+        RpTask *task = &rp_plan_draft_task(draft, i)->task;
+
+        if (task->layer == 2 &&
+            (task->kind == RP_TASK_ACTGRAD_DOWNLOAD || task->kind == RP_TASK_ACTGRAD_UPLOAD))
+            task->bytes -= 512;
+    }
+}
+
 static const Mutation mutations[] = {
+    {"a norm that waits for nothing", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_NORM, RP_RULE_INCOMPLETE_GRADIENTS, norm_waits_for_nothing},
+    {"no norm", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS, RP_TASK_OPTIMIZER_STEP,
+     RP_RULE_DECISION, drop_norm},
+    {"a norm that leaves a layer out", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_NORM, RP_RULE_DECISION, norm_leaves_a_layer_out},
+    {"a step that follows no decision", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_OPTIMIZER_STEP, RP_RULE_DECISION, step_without_decision},
+    {"a head that follows another decision", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_DECISION, head_reads_another_decision},
+    {"input and gradient exchanged", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_TASK_ACTGRAD_UPLOAD, RP_TASK_BACKWARD, RP_RULE_ACTIONS, exchange_input_and_gradient},
+    {"device buffers of 512 bytes", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_PARAMETER_UPLOAD, RP_RULE_OPERANDS, cut_device_buffers},
+    {"weights of two layers exchanged", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_PARAMETER_UPLOAD, RP_RULE_OPERANDS, exchange_weights},
+    {"gradients of two layers exchanged", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_N_TASK_KINDS, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_OPERANDS, exchange_gradients},
+    {"one optimizer state for two layers", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
+     RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TABLES, share_optimizer_state},
+    {"constants under another buffer", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_N_TASK_KINDS, RP_RULE_TABLES, lay_constants_under_a_buffer},
+    {"constants written over", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_FORWARD, RP_RULE_OPERANDS, use_constants_as_workspace},
+    {"a value that travels in part", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_TASK_ACTGRAD_DOWNLOAD, RP_RULE_OPERANDS, transfer_fewer_bytes},
     {"an upload that does not wait for the download", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
      RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_ACTIONS,
      forget_activation_download},

@@ -206,7 +206,14 @@ static RpPlan *
 one_layer_plan(gboolean step_waits)
 {
     RpPlan *plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
-    RpPlanPromises promises = {.rounds = 1, .resident_weights = TRUE, .schedule = "by hand"};
+    RpPlanPromises promises = {
+        .rounds = 1, .resident_weights = TRUE, .schedule = "by hand", .element_bytes = 2};
+    const RpPlanLayer layer = {.frozen = RP_NONE,
+                               .weights = {HOME, RP_NONE},
+                               .gradients = GRADIENTS,
+                               .optimizer = STATE,
+                               .copied = RP_NONE,
+                               .tied_to = RP_NONE};
     static const guint first_segment[2] = {0, 1};
     static const RpSegment segment = {.layer = 0, .offset = 0, .bytes = 4096};
     RpPlanStage stage = {.layers = {0, 1},
@@ -232,11 +239,12 @@ one_layer_plan(gboolean step_waits)
     for (guint i = 0; i < G_N_ELEMENTS(arenas); i++) {
         RpBuffer buffer = {.arena = arenas[i],
                            .category = categories[i],
-                           .offset = 4096 * (guint64)i,
-                           .bytes = 4096};
+                           .offset = 32768 * (guint64)i,
+                           .bytes = 32768};
 
         rp_plan_place_buffer(plan, &buffer);
     }
+    rp_plan_set_layer(plan, 0, &layer);
     rp_plan_set_decisions(plan, (guint32[]){DECISION}, 1);
     const RpTask base = {.stage = 0, .layer = RP_NONE, .chunk = RP_NONE, .micro_batch = RP_NONE};
     RpTask task = base;
@@ -245,32 +253,37 @@ one_layer_plan(gboolean step_waits)
     task.chunk = 0;
     task.bytes = 4096;
     append_full(plan, task, RP_TASK_NONE,
-                (RpAccess[]){{HOME, RP_ACCESS_READ}, {WEIGHTS, RP_ACCESS_WRITE}}, 2);
+                (RpAccess[]){{HOME, RP_ACCESS_READ, RP_ROLE_HOST},
+                             {WEIGHTS, RP_ACCESS_WRITE, RP_ROLE_PARAMETERS}},
+                2);
     task = base;
     task.kind = RP_TASK_FORWARD;
     task.lane = rp_plan_lane(plan, 0, RP_LANE_COMPUTE);
     task.micro_batch = 0;
-    append_full(plan, task, UPLOAD, (RpAccess[]){{WEIGHTS, RP_ACCESS_READ}}, 1);
+    append_full(plan, task, UPLOAD, (RpAccess[]){{WEIGHTS, RP_ACCESS_READ, RP_ROLE_PARAMETERS}}, 1);
     task.kind = RP_TASK_BACKWARD;
-    append_full(
-        plan, task, RP_TASK_NONE,
-        (RpAccess[]){{WEIGHTS, RP_ACCESS_READ}, {SUM, RP_ACCESS_WRITE}, {LEAVING, RP_ACCESS_WRITE}},
-        3);
+    append_full(plan, task, RP_TASK_NONE,
+                (RpAccess[]){{WEIGHTS, RP_ACCESS_READ, RP_ROLE_PARAMETERS},
+                             {SUM, RP_ACCESS_WRITE, RP_ROLE_SUM},
+                             {LEAVING, RP_ACCESS_WRITE, RP_ROLE_LEAVING}},
+                3);
     task = base;
     task.kind = RP_TASK_GRADIENT_DOWNLOAD;
     task.lane = rp_plan_lane(plan, 0, RP_LANE_GRADIENT_DOWN);
     task.chunk = 0;
     task.bytes = 4096;
     append_full(plan, task, BACKWARD,
-                (RpAccess[]){{LEAVING, RP_ACCESS_READ}, {GRADIENTS, RP_ACCESS_WRITE}}, 2);
+                (RpAccess[]){{LEAVING, RP_ACCESS_READ, RP_ROLE_LEAVING},
+                             {GRADIENTS, RP_ACCESS_WRITE, RP_ROLE_HOST}},
+                2);
     task = base;
     task.kind = RP_TASK_OPTIMIZER_STEP;
     task.lane = rp_plan_host_lane(plan, RP_HOST_LANE_OPTIMIZER);
     task.layer = 0;
     append_full(plan, task, step_waits ? DOWNLOAD : UPLOAD,
-                (RpAccess[]){{GRADIENTS, RP_ACCESS_READ},
-                             {STATE, RP_ACCESS_READ | RP_ACCESS_WRITE},
-                             {HOME, RP_ACCESS_WRITE},
+                (RpAccess[]){{GRADIENTS, RP_ACCESS_READ, RP_ROLE_HOST},
+                             {STATE, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ROLE_HOST},
+                             {HOME, RP_ACCESS_WRITE, RP_ROLE_HOST},
                              {DECISION, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ROLE_DECISION}},
                 4);
     task.kind = RP_TASK_NORM;
