@@ -6,6 +6,7 @@
 #include "core/quote.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/device.h"
+#include "exec/cuda/toolkit/toolkit.h"
 #include "exec/profile/profile.h"
 
 static gboolean
@@ -41,8 +42,9 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     const guint count = rp_cuda_device_count();
 
     if (cuda == NULL) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "CUDA is not built in: expected host:N, devices on processor threads");
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "expected host:N, devices on processor threads, for GPU code is %s",
+                    rp_cuda_built_text());
         return FALSE;
     }
     if (count == 0 || given > count) {

@@ -10,6 +10,8 @@
 
 #include "cli/config.h"
 #include "core/suggest.h"
+#include "exec/cuda/device.h"
+#include "exec/cuda/toolkit/toolkit.h"
 
 static const RpCommand commands[] = {
     {"models", "list the models of the catalogue", rp_cmd_models},
@@ -69,6 +71,28 @@ secure_streams(void)
             _exit(RP_EXIT_FAILED);
 }
 
+static void
+print_version(void)
+{
+    const guint gpus = rp_cuda_device_count();
+    const char *problem = rp_cuda_no_device_text();
+
+    printf("roundpipe %s\nGPU code: %s\n", RP_VERSION, rp_cuda_built_text());
+    if (!rp_cuda_built())
+        return;
+    if (gpus == 0)
+        printf("GPUs: none: %s\n", problem != NULL ? problem : "CUDA finds no device");
+    for (guint g = 0; g < gpus; g++) {
+        g_autoptr(GError) error = NULL;
+        RpCudaDeviceInfo info;
+
+        if (rp_cuda_device_info(g, &info, &error))
+            printf("GPU %u: %s, compute capability %u\n", g, info.name, info.sm);
+        else
+            printf("GPU %u: %s\n", g, error->message);
+    }
+}
+
 static int
 run_command(int argc, char **argv)
 {
@@ -82,7 +106,7 @@ run_command(int argc, char **argv)
         return RP_EXIT_OK;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("roundpipe %s\n", RP_VERSION);
+        print_version();
         return RP_EXIT_OK;
     }
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)

@@ -1,0 +1,13 @@
+#include "exec/cuda/toolkit/toolkit.h"
+
+gboolean
+rp_cuda_built(void)
+{
+    return RP_CUDA_BUILT;
+}
+
+const char *
+rp_cuda_built_text(void)
+{
+    return RP_CUDA_TEXT;
+}

@@ -1,0 +1,12 @@
+/**
+ * Whether GPU code was built into this program, as Meson found it: no CUDA is asked for it.
+ */
+#pragma once
+
+#include <glib.h>
+
+gboolean rp_cuda_built(void);
+
+/* "CUDA 13.0.88, for cards of compute capability 80, 90", or "not built in: there was no nvcc in
+ * PATH (docs/install-cuda.md)". */
+const char *rp_cuda_built_text(void);
