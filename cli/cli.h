@@ -239,3 +239,4 @@ int rp_cmd_plan(int argc, char **argv);
 int rp_cmd_init(int argc, char **argv);
 int rp_cmd_profile(int argc, char **argv);
 int rp_cmd_train(int argc, char **argv);
+int rp_cmd_generate(int argc, char **argv);

@@ -27,6 +27,7 @@ static const RpCommand commands[] = {
     {"init", "make a model with random weights", rp_cmd_init},
     {"profile", "measure a model's layers on this machine", rp_cmd_profile},
     {"train", "train a model as a run file says", rp_cmd_train},
+    {"generate", "answer prompts of token ids with a trained model", rp_cmd_generate},
     {"figures", "make every figure that needs no GPU", rp_cmd_figures},
 };
 

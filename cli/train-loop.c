@@ -308,6 +308,7 @@ tell_outcome(Loop *loop)
     if (last != NULL)
         outcome->last = *last;
     outcome->means = rp_train_metrics_means(loop->metrics);
+    outcome->action_time = rp_trainer_action_time(loop->trainer);
     outcome->arena_bytes = g_array_new(FALSE, FALSE, sizeof(guint64));
     for (guint a = 0; a <= loop->job->run->n_devices; a++) {
         guint64 bytes = rp_trainer_arena_bytes(loop->trainer, a);

@@ -5,6 +5,11 @@
 
 #include "cli/result.h"
 #include "core/units.h"
+#include "exec/cuda/toolkit/toolkit.h"
+
+/* Actions on threads that waited longer for a processor, as a share of their time, are not compared
+ * with the prediction: other programs, or more devices than processors, made them what they are. */
+#define MAX_WAITED 0.05
 
 /* ---- what both outputs say ---- */
 
@@ -60,6 +65,7 @@ print_heading(const RpTrainJob *job)
            " x %" G_GINT64_FORMAT " tokens, %u round%s of %u\n",
            "step", run->gradient_accumulation_steps, options->micro_batches, run->micro_batch_size,
            run->sequence_length, rounds, rounds == 1 ? "" : "s", options->round);
+    printf("  %-16s %s\n", "GPU code", rp_cuda_built_text());
 }
 
 /* How often the data are seen, and how long that takes. */
@@ -167,6 +173,45 @@ rp_train_print_pinned(const RpPinnedMemory *pinned)
     (void)fflush(stdout);
 }
 
+/* Share of their time that actions on threads waited for a processor; 0: they are not on any. */
+static double
+waited(const RpTrainOutcome *outcome)
+{
+    const RpActionTime *time = &outcome->action_time;
+
+    return time->elapsed_ns > 0 ? MAX(0, 1 - (double)time->processor_ns / (double)time->elapsed_ns)
+                                : 0;
+}
+
+/* Whether step times say something about the prediction, and not about other programs. */
+static gboolean
+is_comparable(const RpTrainOutcome *outcome)
+{
+    return outcome->means.steps > 0 && waited(outcome) <= MAX_WAITED;
+}
+
+/* Of a time with the predicted one. (transfer full) */
+static char *
+difference(const RpTrainOutcome *outcome, int digits, double value, const char *unit)
+{
+    return is_comparable(outcome) ? g_strdup_printf("%+.*f %s", digits, value, unit)
+                                  : g_strdup("not compared");
+}
+
+static void
+print_waited(const RpTrainJob *job, const RpTrainOutcome *outcome)
+{
+    const gboolean many = job->run->n_devices > 1;
+
+    if (outcome->action_time.elapsed_ns == 0)
+        return;
+    printf("actions waited %.1f %% of their time for a processor that other programs%s had",
+           100 * waited(outcome), many ? " or devices" : "");
+    if (outcome->means.steps > 0 && !is_comparable(outcome))
+        printf(": times are compared up to %.0f %%", 100 * MAX_WAITED);
+    printf("\n");
+}
+
 static void
 add_row(RpCliTable *table, const char *label, int digits, double predicted, double measured,
         const char *difference)
@@ -189,10 +234,10 @@ print_comparison(const RpTrainJob *job, const RpTrainOutcome *outcome)
         double predicted_tokens = tokens_per_s(means->tokens, predicted_ns);
         double tokens = tokens_per_s(means->tokens, means->step_ns);
         g_autofree char *time =
-            g_strdup_printf("%+.1f %%", 100 * (means->step_ns / predicted_ns - 1));
+            difference(outcome, 1, 100 * (means->step_ns / predicted_ns - 1), "%");
         g_autofree char *bubble =
-            g_strdup_printf("%+.2f points", 100 * (means->bubble_ratio - job->steady.ratio));
-        g_autofree char *rate = g_strdup_printf("%+.1f %%", 100 * (tokens / predicted_tokens - 1));
+            difference(outcome, 2, 100 * (means->bubble_ratio - job->steady.ratio), "points");
+        g_autofree char *rate = difference(outcome, 1, 100 * (tokens / predicted_tokens - 1), "%");
 
         add_row(table, "step, ms", 3, predicted_ns / 1e6, means->step_ns / 1e6, time);
         add_row(table, "bubble ratio, %", 2, 100 * job->steady.ratio, 100 * means->bubble_ratio,
@@ -216,6 +261,7 @@ print_comparison(const RpTrainJob *job, const RpTrainOutcome *outcome)
                means->steps);
     else
         printf("no steady step to measure: the first two do not count\n");
+    print_waited(job, outcome);
 }
 
 void
@@ -342,7 +388,10 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
     if (means->steps > 0) {
         json_figures(json, means->step_ns, means->bubble_ratio, means->tokens);
         rp_json_double(json, "tokens_per_step", means->tokens, 3);
+        rp_json_bool(json, "times_comparable", is_comparable(outcome));
     }
+    if (outcome->action_time.elapsed_ns > 0)
+        rp_json_double(json, "processor_wait_ratio", waited(outcome), 6);
     json_memory(json, job, outcome);
     json_pinned(json, &outcome->pinned);
     json_builder_end_object(json);

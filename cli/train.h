@@ -172,11 +172,12 @@ typedef struct {
     RpTrainMeans means;  /* measured */
     GArray *arena_bytes; /* (element-type guint64): of each device, then the host: as opened */
     RpPinnedMemory pinned;
-    RpTrace *trace;     /* measured, also of a run that broke off; %NULL: not kept */
-    char *checkpoint;   /* the last that was saved, or %NULL */
-    char *loss_picture; /* %NULL: none was drawn */
-    gboolean unsaved;   /* the last attempt failed */
-    int signal;         /* that ended it, or 0 */
+    RpActionTime action_time; /* of devices that are threads */
+    RpTrace *trace;           /* measured, also of a run that broke off; %NULL: not kept */
+    char *checkpoint;         /* the last that was saved, or %NULL */
+    char *loss_picture;       /* %NULL: none was drawn */
+    gboolean unsaved;         /* the last attempt failed */
+    int signal;               /* that ended it, or 0 */
 } RpTrainOutcome;
 
 void rp_train_outcome_clear(RpTrainOutcome *outcome);

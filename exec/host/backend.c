@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
@@ -22,6 +23,7 @@ typedef struct {
     guint64 *arena_bytes; /* gpus + 1; the host's last */
     guint tokens;         /* T of a micro-batch */
     gint32 *packed;       /* [gpus][2][T]: targets that are not masked, and their rows */
+    RpActionTime *times;  /* [gpus], each written by its device's compute lane alone */
     gboolean opened;
 } Host;
 
@@ -265,9 +267,18 @@ run_fused(const Action *action, GError **error)
     return take_loss(action, error);
 }
 
+static gint64
+clock_ns(clockid_t clock)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(clock, &now);
+    return now.tv_sec * G_GINT64_CONSTANT(1000000000) + now.tv_nsec;
+}
+
 static gboolean
-run_compute(const Host *host, guint device, const RpBackendTask *task, RpTaskPart part,
-            GError **error)
+run_action(const Host *host, guint device, const RpBackendTask *task, RpTaskPart part,
+           GError **error)
 {
     Action action;
     gboolean done;
@@ -282,6 +293,20 @@ run_compute(const Host *host, guint device, const RpBackendTask *task, RpTaskPar
         done = run_backward(&action, part, error);
     }
     return done && host->kernels->check(NULL, error);
+}
+
+/* Kernels run on the calling thread alone, so its processor time is the action's. */
+static gboolean
+run_compute(const Host *host, guint device, const RpBackendTask *task, RpTaskPart part,
+            GError **error)
+{
+    const gint64 begin_ns = clock_ns(CLOCK_MONOTONIC);
+    const gint64 processor_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    const gboolean done = run_action(host, device, task, part, error);
+
+    host->times[device].processor_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - processor_ns;
+    host->times[device].elapsed_ns += clock_ns(CLOCK_MONOTONIC) - begin_ns;
+    return done;
 }
 
 /* ---- the backend ---- */
@@ -362,6 +387,7 @@ rp_host_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, 
     host->arena_bytes = g_new0(guint64, (gsize)host->map.gpus + 1);
     host->tokens = rp_network_options(network)->sequences * rp_network_options(network)->tokens;
     host->packed = g_new(gint32, 2 * (gsize)host->tokens * host->map.gpus);
+    host->times = g_new0(RpActionTime, host->map.gpus);
     return &host->soft.base;
 }
 
@@ -375,9 +401,23 @@ rp_host_backend_free(RpBackend *backend)
     close_arenas(host);
     g_free(host->arena_bytes);
     g_free(host->packed);
+    g_free(host->times);
     rp_task_map_clear(&host->map);
     rp_soft_backend_clear(&host->soft);
     g_free(host);
+}
+
+static RpActionTime
+action_time(const RpBackend *backend)
+{
+    const Host *host = (const Host *)backend;
+    RpActionTime sum = {0};
+
+    for (guint g = 0; g < host->map.gpus; g++) {
+        sum.elapsed_ns += host->times[g].elapsed_ns;
+        sum.processor_ns += host->times[g].processor_ns;
+    }
+    return sum;
 }
 
 const RpDeviceOps *
@@ -390,6 +430,7 @@ rp_host_devices(void)
         .backend_new = rp_host_backend_new,
         .open = rp_host_backend_open,
         .backend_free = rp_host_backend_free,
+        .action_time = action_time,
         .probe_new = rp_host_probe_new,
     };
 

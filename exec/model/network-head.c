@@ -84,16 +84,53 @@ run_rows(RpPass *pass, const Chunk *chunk, size_t largest, const void *x, void *
                   call->rows + first, dx);
 }
 
+static size_t
+largest_chunk(const RpNetwork *network)
+{
+    return MIN(network->options.head_chunk, network->tokens);
+}
+
+/* @backward: room for gradients of gathered rows, too */
+static Chunk
+take_chunk(RpPass *pass, gboolean backward)
+{
+    const RpNetwork *network = pass->network;
+    const size_t largest = largest_chunk(network);
+
+    return (Chunk){.normed = rp_pass_take(pass, &pass->scratch, largest * network->config.hidden),
+                   .rstd = rp_pass_take_floats(&pass->scratch, largest),
+                   .logits = rp_pass_take(pass, &pass->scratch, largest * network->config.vocab),
+                   .dh = backward
+                             ? rp_pass_take(pass, &pass->scratch, largest * network->config.hidden)
+                             : NULL};
+}
+
+const void *
+rp_head_logits(RpPass *pass, const void *x)
+{
+    const RpModelConfig *config = &pass->network->config;
+    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, config->hidden, config->vocab};
+    const size_t n = pass->call->n_rows;
+    const Chunk chunk = take_chunk(pass, FALSE);
+
+    g_return_val_if_fail(n <= largest_chunk(pass->network), NULL);
+    rp_pass_gather(pass, n, pass->call->rows, x, chunk.normed);
+    rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM,
+                 (RpRmsnormArgs){.rows = n,
+                                 .n = config->hidden,
+                                 .x = chunk.normed,
+                                 .y = chunk.normed,
+                                 .rstd = chunk.rstd});
+    rp_pass_linear(pass, &linear, n, chunk.normed, chunk.logits);
+    return chunk.logits;
+}
+
 void
 rp_head_run(RpPass *pass, const void *x, void *dx)
 {
     const RpNetwork *network = pass->network;
-    const size_t largest = MIN(network->options.head_chunk, network->tokens);
-    const Chunk chunk = {
-        .normed = rp_pass_take(pass, &pass->scratch, largest * network->config.hidden),
-        .rstd = rp_pass_take_floats(&pass->scratch, largest),
-        .logits = rp_pass_take(pass, &pass->scratch, largest * network->config.vocab),
-        .dh = dx ? rp_pass_take(pass, &pass->scratch, largest * network->config.hidden) : NULL};
+    const size_t largest = largest_chunk(network);
+    const Chunk chunk = take_chunk(pass, dx != NULL);
 
     if (!pass->measuring && pass->call->rows != NULL) {
         run_rows(pass, &chunk, largest, x, dx);

@@ -144,3 +144,5 @@ void rp_block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy
 
 /* Loss of the head's input, and with @dx its gradient and those of the weights. */
 void rp_head_run(RpPass *pass, const void *x, void *dx);
+/* Logits of the call's rows of @x, a chunk at most; in the scratch that a forward takes. */
+const void *rp_head_logits(RpPass *pass, const void *x);

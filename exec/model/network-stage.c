@@ -115,6 +115,13 @@ observe(const RpStageCall *call, guint layer, const void *output)
         call->observe(call->observe_data, layer, output);
 }
 
+/* Where the scratch of a forward's layers stands: behind the two spare hidden states. */
+static guintptr
+forward_scratch(const RpNetwork *network, const RpStageCall *call)
+{
+    return (guintptr)call->workspace + (call->layers.count > 1 ? 2 * network->hidden_room : 0);
+}
+
 void
 rp_network_forward(const RpNetwork *network, const RpStageCall *call)
 {
@@ -123,7 +130,7 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
     const guint end = call->layers.first + call->layers.count;
     guintptr spare[2] = {(guintptr)call->workspace,
                          (guintptr)call->workspace + network->hidden_room};
-    const guintptr scratch = spare[0] + (call->layers.count > 1 ? 2 * network->hidden_room : 0);
+    const guintptr scratch = forward_scratch(network, call);
     const void *x = call->input;
     guint64 first_element = 0;
     guint turn = 0;
@@ -140,6 +147,33 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
         first_element += network->layouts[layer].elements;
         x = y;
     }
+}
+
+const void *
+rp_network_logits(const RpNetwork *network, const RpStageCall *call)
+{
+    g_return_val_if_fail(is_valid(network, call) && call->layers.first == 0 &&
+                             call->layers.count == network->n_layers && call->rows,
+                         NULL);
+
+    const guint head = network->n_layers - 1;
+    const guintptr scratch = forward_scratch(network, call);
+    RpStageCall body = *call;
+    guint64 first_element = 0;
+    /* of the two spare hidden states, the one that the last layer's input is not in */
+    void *x = (guint8 *)call->workspace + (head - 1) % 2 * network->hidden_room;
+
+    body.loss = NULL;
+    body.boundaries = &head;
+    body.n_boundaries = 1;
+    body.output = x;
+    rp_network_forward(network, &body);
+    for (guint layer = 0; layer < head; layer++)
+        first_element += network->layouts[layer].elements;
+
+    RpPass pass =
+        begin_pass(network, call, head, first_element, sizes_of(network, head)->forward, scratch);
+    return rp_head_logits(&pass, x);
 }
 
 /* Bytes that the stage's layers keep: what stands before the scratch. */

@@ -103,6 +103,16 @@ typedef struct {
 
 /* The head's forward is its loss alone; needs no scale. */
 void rp_network_forward(const RpNetwork *network, const RpStageCall *call);
+/**
+ * rp_network_logits:
+ * @call: all layers, forwards; of the head it has @rows, @n_rows of them (a head_chunk at most).
+ *   The workspace is a forward's
+ *
+ * A forward up to the logits of some tokens: of what comes after each. For generating.
+ *
+ * Returns: [n_rows,vocabulary] of `dtype`, within the workspace
+ */
+const void *rp_network_logits(const RpNetwork *network, const RpStageCall *call);
 /* Leaves the head out, whose forward belongs to its backward: with a head, fused is recompute
  * (observed), then backward. */
 void rp_network_recompute(const RpNetwork *network, const RpStageCall *call);

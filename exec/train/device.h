@@ -23,6 +23,13 @@ typedef struct {
     double pin_seconds;   /* of threads, summed */
 } RpPinnedMemory;
 
+/* Time of compute actions, all devices', so far. On threads of a machine that others use too, the
+ * first is more than the second: for the rest they waited for a processor. */
+typedef struct {
+    gint64 elapsed_ns;
+    gint64 processor_ns;
+} RpActionTime;
+
 /**
  * RpDeviceOps:
  * @host_memory: devices live in host memory: their arenas count there
@@ -30,6 +37,7 @@ typedef struct {
  * @open: allocates all arenas and attaches the home; once, before the engine is made
  * @pinned: (nullable): of the host's arena; known once the engine has been made. NULL where nothing
  *   is pinned
+ * @action_time: (nullable): while nothing runs. NULL where actions are not on processors
  * @probe_new: to measure a profile with (rp_measure_profile()), on @device; rp_probe_free()
  *
  * Errors: the backend's own
@@ -43,6 +51,7 @@ typedef struct {
     gboolean (*open)(RpBackend *backend, const guint64 *bytes, guint n, GError **error);
     void (*backend_free)(RpBackend *backend);
     RpPinnedMemory (*pinned)(const RpBackend *backend);
+    RpActionTime (*action_time)(const RpBackend *backend);
     RpProbe *(*probe_new)(guint device, GError **error);
 } RpDeviceOps;
 

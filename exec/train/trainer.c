@@ -304,6 +304,15 @@ rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena)
     return trainer->arena_bytes[arena];
 }
 
+RpActionTime
+rp_trainer_action_time(const RpTrainer *trainer)
+{
+    const RpDeviceOps *devices = trainer->devices;
+
+    return devices->action_time != NULL ? devices->action_time(trainer->backend)
+                                        : (RpActionTime){0};
+}
+
 RpPinnedMemory
 rp_trainer_pinned(const RpTrainer *trainer)
 {

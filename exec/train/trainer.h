@@ -136,5 +136,7 @@ RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);
 RpEngineCost rp_trainer_cost(const RpTrainer *trainer);
 /* What was taken, bytes: device @arena, or gpus for the host. */
 guint64 rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena);
+/* Time of actions; zeros where devices are no threads of this machine. After a flush. */
+RpActionTime rp_trainer_action_time(const RpTrainer *trainer);
 /* What the backend pinned of the host's; zeros if nothing. */
 RpPinnedMemory rp_trainer_pinned(const RpTrainer *trainer);

@@ -1,6 +1,8 @@
 /* The programs and data of examples/, run as their pages say. */
 #include "tests/cli/run-cli.h"
 
+#include <stdio.h>
+
 /* Mean of the last column of lines @from .. @end - 1. */
 static double
 mean_loss(char **lines, guint from, guint end)
@@ -46,6 +48,45 @@ the_data_are_additions_and_the_same_every_time(void **state)
         assert_int_equal(ids[0] + 10 * ids[1] + ids[3] + 10 * ids[4],
                          ids[6] + 10 * ids[7] + 100 * ids[8]);
     }
+}
+
+/* Numbers of an addition, the larger first: "85 47". */
+static char *
+numbers_of(const char *line)
+{
+    int a, b, c, d;
+
+    assert_int_equal(sscanf(line, "{\"input_ids\":[%d,%d,10,%d,%d,11,", &a, &b, &c, &d), 4);
+    const int x = a + 10 * b, y = c + 10 * d;
+
+    return g_strdup_printf("%d %d", MAX(x, y), MIN(x, y));
+}
+
+static void
+held_out_additions_are_none_of_those_trained(void **state)
+{
+    g_auto(RpCliRun) trained = rp_cli_shell("@R/examples/arithmetic/make-data");
+    g_auto(RpCliRun) held = rp_cli_shell("@R/examples/arithmetic/make-data 8192 500");
+    g_auto(RpCliRun) many = rp_cli_shell("@R/examples/arithmetic/make-data 8192 5000");
+    g_autoptr(GHashTable) seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    g_autoptr(GHashTable) once = g_hash_table_new(g_str_hash, g_str_equal);
+    g_auto(GStrv) lines = g_strsplit(trained.out, "\n", -1);
+    g_auto(GStrv) others = g_strsplit(held.out, "\n", -1);
+
+    (void)state;
+    assert_int_equal(held.code, 0);
+    assert_int_equal(g_strv_length(lines), 8193);
+    assert_int_equal(g_strv_length(others), 501);
+    for (guint i = 0; i < 8192; i++)
+        g_hash_table_add(seen, numbers_of(lines[i]));
+    for (guint i = 0; i < 500; i++) {
+        g_autofree char *numbers = numbers_of(others[i]);
+
+        assert_false(g_hash_table_contains(seen, numbers));
+        assert_true(g_hash_table_add(once, others[i]));
+    }
+    assert_int_equal(many.code, 2);
+    assert_non_null(strstr(many.err, "expected at most 1945 held out, found 5000"));
 }
 
 static void
@@ -417,6 +458,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_data_are_additions_and_the_same_every_time),
+        cmocka_unit_test(held_out_additions_are_none_of_those_trained),
         cmocka_unit_test(the_run_file_plans_for_its_model_and_data),
         cmocka_unit_test(a_loop_of_ones_own_learns),
         cmocka_unit_test(a_loop_of_ones_own_says_what_is_wrong),

@@ -1,0 +1,174 @@
+/* Greedy answers, against the loss that training's own head gives to every token that might come
+ * next: the likeliest is the one that costs least. */
+#include "tests/exec-network/network-fixture.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+
+#include "exec/generate/greedy.h"
+#include "exec/host/kernels.h"
+#include "exec/model/init.h"
+
+#define TOKENS 9
+#define PROMPTS 3
+#define NEW_TOKENS 4
+
+typedef struct {
+    char *directory;
+    RpModelConfig config;
+    RpSafetensors *checkpoint;
+    RpWeights *weights;
+} Files;
+
+static int
+setup(void **state)
+{
+    Files *files = g_new0(Files, 1);
+    RpInitOptions options = {.seed = 3};
+
+    files->directory = g_dir_make_tmp("rp-greedy-XXXXXX", NULL);
+    files->config = network_config(RP_ARCHITECTURE_QWEN3, TRUE);
+    files->config.dtype = RP_DTYPE_BF16;
+    files->config.has_dtype = TRUE;
+    files->config.initializer_range = 0.5; /* else all tokens are about as likely */
+    files->config.n_eos = 0;
+    if (!rp_init_write(&files->config, files->directory, &options, NULL))
+        return 1;
+    files->checkpoint = rp_safetensors_open(files->directory, NULL);
+    files->weights = rp_weights_new(&files->config);
+    *state = files;
+    return files->checkpoint == NULL || !rp_weights_bind(files->weights, files->checkpoint, NULL);
+}
+
+static int
+teardown(void **state)
+{
+    Files *files = *state;
+    static const char *const names[] = {"config.json", "model.safetensors"};
+
+    rp_safetensors_free(files->checkpoint);
+    rp_weights_free(files->weights);
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *path = g_build_filename(files->directory, names[i], NULL);
+
+        (void)g_remove(path);
+    }
+    (void)g_rmdir(files->directory);
+    g_free(files->directory);
+    g_free(files);
+    return 0;
+}
+
+/* The model as a test's, for sequences of @tokens. */
+static Model *
+model_of(const Files *files, guint tokens)
+{
+    const RpNetworkOptions options = {.dtype = RP_DTYPE_BF16, .sequences = 1, .tokens = tokens};
+    Model *model = network_new(&files->config, &options);
+
+    for (guint i = 0; i < rp_weights_count(files->weights); i++) {
+        const RpSafetensor *source = rp_weights_source(files->weights, i);
+        g_autofree float *values = g_new(float, source->elements);
+
+        rp_dtype_to_float(source->dtype, source->data, values, source->elements);
+        network_set_weight(model, i, values);
+    }
+    return model;
+}
+
+/* The loss of @token behind @n ids. */
+static double
+cost(Model *model, const gint32 *ids, guint n, gint32 token)
+{
+    Run run = network_run_new(model);
+
+    for (guint t = 0; t < model->tokens; t++) {
+        model->ids[t] = t < n ? ids[t] : 0;
+        model->targets[t] = t == n - 1 ? token : RP_LABEL_MASKED;
+    }
+    network_stage(model, STAGE_FORWARD, (RpInterval){0, rp_network_n_layers(model->network)}, NULL,
+                  0, &run);
+    return run.loss;
+}
+
+static void
+prompts_of_any_length_get_the_likeliest_tokens(void **state)
+{
+    static const gint32 prompts[PROMPTS][TOKENS - NEW_TOKENS] = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9}};
+    static const guint lengths[PROMPTS] = {3, 1, 5};
+    const Files *files = *state;
+    gint32 answers[PROMPTS][NEW_TOKENS];
+    RpAnswer answer[PROMPTS];
+    RpGreedy *greedy =
+        rp_greedy_new(&files->config, files->weights, rp_host_kernels(), PROMPTS, TOKENS, NULL);
+    Model *model = model_of(files, TOKENS);
+
+    assert_non_null(greedy);
+    for (guint i = 0; i < PROMPTS; i++)
+        answer[i] = (RpAnswer){.prompt = prompts[i], .n_prompt = lengths[i], .answer = answers[i]};
+    rp_greedy_answer(greedy, answer, PROMPTS, NEW_TOKENS);
+    for (guint i = 0; i < PROMPTS; i++) {
+        gint32 ids[TOKENS];
+
+        assert_int_equal(answer[i].n_answer, NEW_TOKENS);
+        memcpy(ids, prompts[i], lengths[i] * sizeof *ids);
+        for (guint n = lengths[i]; n < lengths[i] + NEW_TOKENS; n++) {
+            gint32 best = 0;
+
+            for (gint32 v = 1; v < (gint32)files->config.vocab; v++)
+                if (cost(model, ids, n, v) < cost(model, ids, n, best))
+                    best = v;
+            ids[n] = best;
+            assert_int_equal(answers[i][n - lengths[i]], best);
+        }
+    }
+    network_free(model);
+    rp_greedy_free(greedy);
+}
+
+static void
+an_end_ends_its_own_answer_alone(void **state)
+{
+    static const gint32 prompts[2][2] = {{1, 2}, {3, 4}};
+    Files *files = *state;
+    gint32 free_answers[2][NEW_TOKENS], answers[2][NEW_TOKENS];
+    RpAnswer first[2], second[2];
+    RpModelConfig config = files->config;
+
+    for (guint i = 0; i < 2; i++) {
+        first[i] = (RpAnswer){.prompt = prompts[i], .n_prompt = 2, .answer = free_answers[i]};
+        second[i] = (RpAnswer){.prompt = prompts[i], .n_prompt = 2, .answer = answers[i]};
+    }
+    RpGreedy *greedy =
+        rp_greedy_new(&config, files->weights, rp_host_kernels(), 2, 2 + NEW_TOKENS, NULL);
+    assert_non_null(greedy);
+    rp_greedy_answer(greedy, first, 2, NEW_TOKENS);
+    rp_greedy_free(greedy);
+
+    config.n_eos = 1;
+    config.eos_ids[0] = free_answers[0][1];
+    greedy = rp_greedy_new(&config, files->weights, rp_host_kernels(), 2, 2 + NEW_TOKENS, NULL);
+    assert_non_null(greedy);
+    rp_greedy_answer(greedy, second, 2, NEW_TOKENS);
+    rp_greedy_free(greedy);
+    for (guint i = 0; i < 2; i++) {
+        guint n = 0;
+
+        while (n < NEW_TOKENS && free_answers[i][n] != config.eos_ids[0])
+            n++;
+        assert_int_equal(second[i].n_answer, MIN(n + 1, NEW_TOKENS));
+        assert_memory_equal(answers[i], free_answers[i], second[i].n_answer * sizeof(gint32));
+    }
+    assert_true(second[0].n_answer <= 2);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_of_any_length_get_the_likeliest_tokens),
+        cmocka_unit_test(an_end_ends_its_own_answer_alone),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
