@@ -96,9 +96,10 @@ typedef struct {
     RpTokenBatch **batches; /* of the calls of a step; the trainer has copied them after each */
     guint n_batches;
     guint64 saved_step;
-    gboolean files;  /* OUTPUT is written to */
-    gboolean draw;   /* and gnuplot can draw */
-    gboolean ending; /* no step follows */
+    gboolean files;   /* OUTPUT is written to */
+    gboolean draw;    /* and gnuplot can draw */
+    gboolean ending;  /* no step follows */
+    gboolean changed; /* the data file, and it was said */
 } Loop;
 
 static void
@@ -158,6 +159,19 @@ warn_unsaved(const Loop *loop, guint64 step, GError *problem)
         fprintf(stderr, "the last one is %s\n", last != NULL ? last : "none");
 }
 
+/* Once: the data is not what was checked and is not what a resume will ask for. */
+static void
+warn_changed(Loop *loop)
+{
+    g_autoptr(GError) change = NULL;
+
+    if (loop->changed || rp_dataset_check_unchanged(loop->job->dataset, &change))
+        return;
+    loop->changed = TRUE;
+    rp_train_metrics_clear_line();
+    fprintf(stderr, "roundpipe train: warning: data: %s\n", change->message);
+}
+
 /* Saves after @step. What goes wrong with the disk is told, and training goes on. */
 static gboolean
 save(Loop *loop, guint64 step, GError **error)
@@ -175,6 +189,7 @@ save(Loop *loop, guint64 step, GError **error)
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
     rp_train_metrics_pause(loop->metrics);
+    warn_changed(loop);
 
     char *path = rp_checkpoint_save(&options, loop->trainer, &state, &problem);
 
@@ -251,6 +266,10 @@ restore(Loop *loop, const char *path, GError **error)
     }
     if (note != NULL)
         fprintf(stderr, "roundpipe train: note: --resume: %s\n", note);
+    if (state.sampled)
+        fprintf(stderr,
+                "roundpipe train: note: --resume: the checkpoint knows 256 places of the data; "
+                "they are as they were, the rest cannot be compared\n");
     loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
     loop->outcome->checkpoint = g_strdup(path);
     loop->saved_step = loop->outcome->first_step;

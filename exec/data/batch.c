@@ -121,7 +121,7 @@ rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError
     batcher->dataset = dataset;
     batcher->options = *options;
     batcher->state = (RpDataState){.n_samples = n_samples,
-                                   .fingerprint = rp_dataset_fingerprint(dataset),
+                                   .fingerprint = rp_dataset_fingerprint(dataset).all,
                                    .seed = options->seed,
                                    .shuffle = options->shuffle};
     rp_order_init(&batcher->order, n_samples, options->shuffle, options->seed, 0);
@@ -296,9 +296,10 @@ rp_batcher_restore(RpBatcher *batcher, const RpDataState *state, GError **error)
     if (state->n_samples != here->n_samples)
         return fail_state(batcher, "the number of samples", state->n_samples, here->n_samples,
                           error);
-    if (state->fingerprint != here->fingerprint)
-        return fail_state(batcher, "a file of fingerprint", state->fingerprint, here->fingerprint,
-                          error);
+    const RpFingerprints prints = rp_dataset_fingerprint(batcher->dataset);
+    const guint64 fingerprint = state->sampled ? prints.sampled : prints.all;
+    if (state->fingerprint != fingerprint)
+        return fail_state(batcher, "a file of fingerprint", state->fingerprint, fingerprint, error);
     if (state->seed != here->seed)
         return fail_state(batcher, "the seed", state->seed, here->seed, error);
     if (!state->shuffle != !here->shuffle)
@@ -307,6 +308,8 @@ rp_batcher_restore(RpBatcher *batcher, const RpDataState *state, GError **error)
         return fail_state(batcher, "a position of at most", state->n_samples, state->position,
                           error);
     batcher->state = *state;
+    batcher->state.fingerprint = prints.all;
+    batcher->state.sampled = FALSE;
     enter_epoch(batcher, state->epoch);
     return TRUE;
 }

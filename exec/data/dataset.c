@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "exec/data/dataset-private.h"
-#include "exec/model/file.h"
+#include "exec/data/hash.h"
 #include "core/quote.h"
 
 #define PROGRESS_SAMPLES 256
 
-#define HASH_PLACES 256
-#define HASH_PLACE_BYTES 64
+/* Of the fingerprints of roundpipe-data/1. */
+#define OLD_PLACES G_GUINT64_CONSTANT(256)
+#define OLD_PLACE_BYTES 64
 
 struct _RpDataset {
     const RpDatasetOps *ops;
@@ -19,16 +20,16 @@ struct _RpDataset {
     char *name;
     guint64 n_samples;
     guint vocabulary;
-    guint64 fingerprint;
+    RpFingerprints fingerprints;
 };
 
 G_DEFINE_QUARK(rp - dataset - error - quark, rp_dataset_error)
 
 RpDataset *
 rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name, guint64 n_samples,
-               guint vocabulary, guint64 fingerprint)
+               guint vocabulary, const RpFingerprints *fingerprints)
 {
-    g_return_val_if_fail(ops && source && name && n_samples > 0, NULL);
+    g_return_val_if_fail(ops && source && name && n_samples > 0 && fingerprints, NULL);
 
     RpDataset *dataset = g_new0(RpDataset, 1);
     dataset->ops = ops;
@@ -36,7 +37,7 @@ rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name, guint
     dataset->name = g_strdup(name);
     dataset->n_samples = n_samples;
     dataset->vocabulary = vocabulary;
-    dataset->fingerprint = fingerprint;
+    dataset->fingerprints = *fingerprints;
     return dataset;
 }
 
@@ -90,12 +91,21 @@ rp_dataset_vocabulary(const RpDataset *dataset)
     return dataset->vocabulary;
 }
 
-guint64
+RpFingerprints
 rp_dataset_fingerprint(const RpDataset *dataset)
 {
-    g_return_val_if_fail(dataset, 0);
+    g_return_val_if_fail(dataset, (RpFingerprints){0});
 
-    return dataset->fingerprint;
+    return dataset->fingerprints;
+}
+
+gboolean
+rp_dataset_check_unchanged(const RpDataset *dataset, GError **error)
+{
+    g_return_val_if_fail(dataset, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    return rp_data_bytes_check_unchanged(dataset->ops->bytes(dataset->source), error);
 }
 
 char *
@@ -149,19 +159,11 @@ rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgr
     return TRUE;
 }
 
-GBytes *
-rp_dataset_map(const char *path, char **name, GError **error)
-{
-    g_autoptr(GMappedFile) map = rp_file_map(path, error);
+/* ---- fingerprints ---- */
 
-    if (!map)
-        return NULL;
-    *name = rp_display_name(path);
-    return g_mapped_file_get_bytes(map);
-}
-
+/* FNV-1a, 64 bits */
 static guint64
-hash_bytes(guint64 hash, const guint8 *bytes, gsize length)
+old_bytes(guint64 hash, const guint8 *bytes, gsize length)
 {
     for (gsize i = 0; i < length; i++)
         hash = (hash ^ bytes[i]) * G_GUINT64_CONSTANT(0x100000001b3);
@@ -169,28 +171,63 @@ hash_bytes(guint64 hash, const guint8 *bytes, gsize length)
 }
 
 static guint64
-hash_number(guint64 hash, guint64 number)
+old_number(guint64 hash, guint64 number)
 {
     guint64 little = GUINT64_TO_LE(number);
 
-    return hash_bytes(hash, (const guint8 *)&little, sizeof little);
+    return old_bytes(hash, (const guint8 *)&little, sizeof little);
 }
 
-guint64
-rp_dataset_hash(const char *kind, guint64 shape, const guint8 *bytes, gsize length)
+static gboolean
+old_place(const RpDataBytes *bytes, guint64 at, gsize n, guint64 *hash, GError **error)
 {
+    g_autofree guint8 *scratch = NULL;
+    const guint8 *place = rp_data_bytes_get(bytes, at, n, &scratch, error);
+
+    if (!place)
+        return FALSE;
+    *hash = old_bytes(*hash, place, n);
+    return TRUE;
+}
+
+/* Of the length and of 256 places; of all bytes of a small file. */
+static gboolean
+old_fingerprint(const char *kind, guint64 shape, const RpDataBytes *bytes, guint64 *fingerprint,
+                GError **error)
+{
+    const guint64 length = rp_data_bytes_length(bytes);
     guint64 hash = G_GUINT64_CONSTANT(0xcbf29ce484222325);
 
-    hash = hash_bytes(hash, (const guint8 *)kind, strlen(kind));
-    hash = hash_number(hash, shape);
-    hash = hash_number(hash, length);
-    if (length <= (gsize)HASH_PLACES * HASH_PLACE_BYTES)
-        return hash_bytes(hash, bytes, length);
-    gsize last = length - HASH_PLACE_BYTES;
-    for (gsize i = 0; i < HASH_PLACES; i++) {
-        /* not i × last / (places - 1), which could overflow */
-        gsize at = last / (HASH_PLACES - 1) * i;
-        hash = hash_bytes(hash, bytes + at, HASH_PLACE_BYTES);
+    hash = old_bytes(hash, (const guint8 *)kind, strlen(kind));
+    hash = old_number(hash, shape);
+    hash = old_number(hash, length);
+    if (length <= OLD_PLACES * OLD_PLACE_BYTES) {
+        if (!old_place(bytes, 0, (gsize)length, &hash, error))
+            return FALSE;
+    } else {
+        guint64 last = length - OLD_PLACE_BYTES;
+        for (guint64 i = 0; i <= OLD_PLACES; i++) {
+            /* not i × last / (places - 1), which could overflow */
+            guint64 at = i < OLD_PLACES ? last / (OLD_PLACES - 1) * i : last;
+            if (!old_place(bytes, at, OLD_PLACE_BYTES, &hash, error))
+                return FALSE;
+        }
     }
-    return hash_bytes(hash, bytes + last, HASH_PLACE_BYTES);
+    *fingerprint = hash;
+    return TRUE;
+}
+
+gboolean
+rp_dataset_fingerprints(const char *kind, guint64 shape, const RpDataBytes *bytes,
+                        RpFingerprints *fingerprints, GError **error)
+{
+    guint64 all, old;
+
+    if (!rp_data_bytes_hash(bytes, &all, error) ||
+        !old_fingerprint(kind, shape, bytes, &old, error))
+        return FALSE;
+    guint64 numbers[] = {GUINT64_TO_LE(all), GUINT64_TO_LE(shape)};
+    guint64 seed = rp_hash64(kind, strlen(kind), 0);
+    *fingerprints = (RpFingerprints){rp_hash64(numbers, sizeof numbers, seed), old};
+    return TRUE;
 }

@@ -2,16 +2,17 @@
  * Samples of tokens to train on, from files.
  *
  * One file a source: jsonl.c (JSONL with `input_ids` and perhaps `labels`) and tokens-bin.c (flat
- * little-endian uint32). Both map the file and check a sample when it is read; a file of any size
- * opens in the memory of its index. A file that is truncated by somebody while it is mapped ends
- * the process with SIGBUS, as with any mapping. Formats and rules: docs/data.md.
+ * little-endian uint32). Both read and check a sample when it is asked for; a file of any size
+ * opens in the memory of its index. Formats and rules: docs/data.md.
  */
 #pragma once
 
 #include <glib.h>
 
+#include "exec/data/bytes.h"
+
 typedef enum {
-    RP_DATASET_ERROR_FILE,   /* nothing in it, of impossible length, of an unknown kind */
+    RP_DATASET_ERROR_FILE, /* nothing in it, of impossible length, of an unknown kind, cut short */
     RP_DATASET_ERROR_SAMPLE, /* a sample that is not JSON, of wrong type, with an impossible id */
     RP_DATASET_ERROR_BATCH,  /* nothing to learn from it, or too few samples for one */
     RP_DATASET_ERROR_STATE   /* a saved place that is not one of this dataset */
@@ -39,8 +40,15 @@ typedef struct {
 typedef struct {
     gboolean (*read)(gconstpointer source, guint64 index, RpSample *sample, GError **error);
     char *(*locate)(gconstpointer source, guint64 index); /* "line 3"; (transfer full) */
+    const RpDataBytes *(*bytes)(gconstpointer source);
     void (*free)(gpointer source);
 } RpDatasetOps;
+
+/* They change when the content does; a resume compares one. */
+typedef struct {
+    guint64 all;     /* of all bytes */
+    guint64 sampled; /* of the length and 256 places, as roundpipe-data/1 has it */
+} RpFingerprints;
 
 typedef struct _RpDataset RpDataset;
 
@@ -50,10 +58,9 @@ typedef struct _RpDataset RpDataset;
  * @name: for messages: the file's
  * @n_samples: > 0
  * @vocabulary: the ids read are less than this
- * @fingerprint: changes when the content does; a resume compares it
  */
 RpDataset *rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name,
-                          guint64 n_samples, guint vocabulary, guint64 fingerprint);
+                          guint64 n_samples, guint vocabulary, const RpFingerprints *fingerprints);
 void rp_dataset_free(RpDataset *dataset);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpDataset, rp_dataset_free)
 
@@ -101,7 +108,12 @@ RpDataset *rp_dataset_new_tokens(const char *name, GBytes *bytes, guint vocabula
 const char *rp_dataset_name(const RpDataset *dataset);
 guint64 rp_dataset_n_samples(const RpDataset *dataset);
 guint rp_dataset_vocabulary(const RpDataset *dataset);
-guint64 rp_dataset_fingerprint(const RpDataset *dataset);
+RpFingerprints rp_dataset_fingerprint(const RpDataset *dataset);
+
+/* Whether the file has the size and the time of when it was opened; memory does not change.
+ * Errors: %RP_DATASET_ERROR_FILE saying what changed, G_FILE_ERROR */
+gboolean rp_dataset_check_unchanged(const RpDataset *dataset,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Where @index stands, without the file: "line 3". (transfer full) */
 char *rp_dataset_locate(const RpDataset *dataset, guint64 index);
@@ -113,7 +125,8 @@ char *rp_dataset_locate(const RpDataset *dataset, guint64 index);
  *
  * Checks all of the sample, also what does not fit @sample.
  *
- * Errors: %RP_DATASET_ERROR_SAMPLE, one line: `FILE: line 3, column 14: expected …, found …`
+ * Errors: %RP_DATASET_ERROR_SAMPLE, one line: `FILE: line 3, column 14: expected …, found …`;
+ *   %RP_DATASET_ERROR_FILE if the file has become shorter, G_FILE_ERROR
  */
 gboolean rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -13,11 +13,11 @@
 #include "exec/data/dataset-private.h"
 #include "exec/model/json-pull.h"
 
+#define INDEX_PIECE_BYTES ((gsize)1 << 22)
+
 typedef struct {
-    char *name;
-    GBytes *bytes;
-    const char *text;
-    guint64 length;
+    RpDataBytes *bytes;
+    const char *name;
     guint64 *offsets; /* n_lines + 1: where lines start; the last as if all ended in a newline */
     guint64 n_lines;
     guint vocabulary;
@@ -267,17 +267,21 @@ parse(Line *line, RpSample *sample)
     return !pull->failed && rp_json_pull_end(pull) && finish(line, sample);
 }
 
+static gboolean
+check_length(const Line *line, guint64 length)
+{
+    return length <= RP_JSONL_MAX_LINE_BYTES ||
+           fail_at(line, line->start,
+                   "expected at most %" G_GSIZE_FORMAT " bytes in a line, found %" G_GUINT64_FORMAT,
+                   RP_JSONL_MAX_LINE_BYTES, length);
+}
+
 /* What a line must be before it is looked at as JSON. */
 static gboolean
 check_line(const Line *line, gsize length)
 {
     gsize space = 0;
 
-    if (length > RP_JSONL_MAX_LINE_BYTES)
-        return fail_at(line, line->start,
-                       "expected at most %" G_GSIZE_FORMAT " bytes in a line, "
-                       "found %" G_GSIZE_FORMAT,
-                       RP_JSONL_MAX_LINE_BYTES, length);
     while (space < length && strchr(" \t\r", line->start[space]) && line->start[space])
         space++;
     if (space == length)
@@ -291,12 +295,11 @@ check_line(const Line *line, gsize length)
 static gboolean
 start_pull(Line *line, gsize length)
 {
-    const Jsonl *jsonl = line->jsonl;
     const char *bad = line->start;
 
-    if (rp_json_pull_init(&line->pull, jsonl->name, line->start, length, RP_DATASET_ERROR,
+    if (rp_json_pull_init(&line->pull, line->jsonl->name, line->start, length, RP_DATASET_ERROR,
                           RP_DATASET_ERROR_SAMPLE, line->error)) {
-        line->pull.text = jsonl->text; /* from where lines are counted */
+        line->pull.lines_before = line->index;
         return TRUE;
     }
     g_clear_error(line->error);
@@ -308,19 +311,28 @@ static gboolean
 jsonl_read(gconstpointer source, guint64 index, RpSample *sample, GError **error)
 {
     const Jsonl *jsonl = source;
-    gsize length = jsonl->offsets[index + 1] - jsonl->offsets[index] - 1;
-    Line line = {.jsonl = jsonl,
-                 .index = index,
-                 .start = jsonl->text + jsonl->offsets[index],
-                 .error = error};
+    guint64 length = jsonl->offsets[index + 1] - jsonl->offsets[index] - 1;
+    Line line = {.jsonl = jsonl, .index = index, .error = error};
+    g_autofree guint8 *scratch = NULL;
 
-    return check_line(&line, length) && start_pull(&line, length) && parse(&line, sample);
+    if (!check_length(&line, length))
+        return FALSE;
+    line.start = (const char *)rp_data_bytes_get(jsonl->bytes, jsonl->offsets[index], (gsize)length,
+                                                 &scratch, error);
+    return line.start && check_line(&line, (gsize)length) && start_pull(&line, (gsize)length) &&
+           parse(&line, sample);
 }
 
 static char *
 jsonl_locate(gconstpointer source, guint64 index)
 {
     return g_strdup_printf("line %" G_GUINT64_FORMAT, index + 1);
+}
+
+static const RpDataBytes *
+jsonl_bytes(gconstpointer source)
+{
+    return ((const Jsonl *)source)->bytes;
 }
 
 static void
@@ -331,74 +343,88 @@ jsonl_free(gpointer source)
     g_free(jsonl->offsets);
     g_free(jsonl->expected_id);
     g_free(jsonl->expected_label);
-    g_free(jsonl->name);
-    g_bytes_unref(jsonl->bytes);
+    rp_data_bytes_free(jsonl->bytes);
     g_free(jsonl);
 }
 
-static const RpDatasetOps jsonl_ops = {jsonl_read, jsonl_locate, jsonl_free};
+static const RpDatasetOps jsonl_ops = {jsonl_read, jsonl_locate, jsonl_bytes, jsonl_free};
 
 static void
-build_index(Jsonl *jsonl)
+add_offset(Jsonl *jsonl, gsize *room, guint64 offset)
 {
-    const char *end = jsonl->text + jsonl->length;
-    gsize room = 1024;
-    guint64 n = 0;
-
-    jsonl->offsets = g_new(guint64, room);
-    for (const char *at = jsonl->text; at < end; n++) {
-        if (n + 1 == room) {
-            room *= 2;
-            jsonl->offsets = g_renew(guint64, jsonl->offsets, room);
-        }
-        const char *newline = memchr(at, '\n', (gsize)(end - at));
-        jsonl->offsets[n] = (guint64)(at - jsonl->text);
-        at = newline ? newline + 1 : end;
-        jsonl->offsets[n + 1] = (guint64)(at - jsonl->text) + (newline ? 0 : 1);
+    if (jsonl->n_lines + 1 == *room) {
+        *room *= 2;
+        jsonl->offsets = g_renew(guint64, jsonl->offsets, *room);
     }
-    jsonl->n_lines = n;
-    jsonl->offsets = g_renew(guint64, jsonl->offsets, n + 1);
+    jsonl->offsets[++jsonl->n_lines] = offset;
+}
+
+/* Piece by piece: the file may be larger than memory. */
+static gboolean
+build_index(Jsonl *jsonl, GError **error)
+{
+    const guint64 length = rp_data_bytes_length(jsonl->bytes);
+    gsize room = 1024;
+
+    jsonl->offsets = g_new0(guint64, room);
+    for (guint64 first = 0; first < length; first += INDEX_PIECE_BYTES) {
+        g_autofree guint8 *scratch = NULL;
+        gsize n = (gsize)MIN(INDEX_PIECE_BYTES, length - first);
+        const guint8 *piece = rp_data_bytes_get(jsonl->bytes, first, n, &scratch, error);
+        if (!piece)
+            return FALSE;
+        const guint8 *at = piece;
+        while ((at = memchr(at, '\n', n - (gsize)(at - piece))))
+            add_offset(jsonl, &room, first + (guint64)(++at - piece));
+    }
+    if (jsonl->offsets[jsonl->n_lines] < length) /* a last line without its newline */
+        add_offset(jsonl, &room, length + 1);
+    jsonl->offsets = g_renew(guint64, jsonl->offsets, jsonl->n_lines + 1);
+    return TRUE;
+}
+
+/* @bytes: (transfer full) */
+static RpDataset *
+new_from(RpDataBytes *bytes, guint vocabulary, GError **error)
+{
+    RpFingerprints fingerprints;
+    Jsonl *jsonl = g_new0(Jsonl, 1);
+
+    jsonl->bytes = bytes;
+    jsonl->name = rp_data_bytes_name(bytes);
+    jsonl->vocabulary = vocabulary;
+    jsonl->expected_id = g_strdup_printf("an id from 0 to %u", vocabulary - 1);
+    jsonl->expected_label =
+        g_strdup_printf("%d or an id from 0 to %u", RP_LABEL_MASKED, vocabulary - 1);
+    if (rp_data_bytes_length(bytes) == 0) {
+        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
+                    "%s: expected at least one line, found an empty file", jsonl->name);
+    } else if (build_index(jsonl, error) &&
+               rp_dataset_fingerprints("jsonl/1", jsonl->n_lines, bytes, &fingerprints, error)) {
+        return rp_dataset_new(&jsonl_ops, jsonl, jsonl->name, jsonl->n_lines, vocabulary,
+                              &fingerprints);
+    }
+    jsonl_free(jsonl);
+    return NULL;
 }
 
 RpDataset *
 rp_dataset_new_jsonl(const char *name, GBytes *text, guint vocabulary, GError **error)
 {
-    gsize length;
-
     g_return_val_if_fail(name && text, NULL);
     g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    const char *start = g_bytes_get_data(text, &length);
-    if (length == 0) {
-        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
-                    "%s: expected at least one line, found an empty file", name);
-        return NULL;
-    }
-    Jsonl *jsonl = g_new0(Jsonl, 1);
-    jsonl->name = g_strdup(name);
-    jsonl->bytes = g_bytes_ref(text);
-    jsonl->text = start;
-    jsonl->length = length;
-    jsonl->vocabulary = vocabulary;
-    jsonl->expected_id = g_strdup_printf("an id from 0 to %u", vocabulary - 1);
-    jsonl->expected_label =
-        g_strdup_printf("%d or an id from 0 to %u", RP_LABEL_MASKED, vocabulary - 1);
-    build_index(jsonl);
-    return rp_dataset_new(
-        &jsonl_ops, jsonl, name, jsonl->n_lines, vocabulary,
-        rp_dataset_hash("jsonl/1", jsonl->n_lines, (const guint8 *)start, length));
+    return new_from(rp_data_bytes_new(name, text), vocabulary, error);
 }
 
 RpDataset *
 rp_dataset_open_jsonl(const char *path, guint vocabulary, GError **error)
 {
-    g_autofree char *name = NULL;
-    g_autoptr(GBytes) bytes = NULL;
-
     g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    bytes = rp_dataset_map(path, &name, error);
-    return bytes ? rp_dataset_new_jsonl(name, bytes, vocabulary, error) : NULL;
+    RpDataBytes *bytes = rp_data_bytes_open(path, error);
+    return bytes ? new_from(bytes, vocabulary, error) : NULL;
 }

@@ -34,7 +34,8 @@ rp_data_state_to_json(const RpDataState *state)
 {
     g_return_val_if_fail(state, NULL);
 
-    GString *json = g_string_new("{\"format\":\"" RP_DATA_STATE_FORMAT "\"");
+    GString *json = g_string_new("{\"format\":");
+    rp_json_append_string(json, state->sampled ? RP_DATA_STATE_OLD_FORMAT : RP_DATA_STATE_FORMAT);
     g_string_append_printf(json, ",\"shuffle\":%s", state->shuffle ? "true" : "false");
     for (gsize i = 0; i < G_N_ELEMENTS(fields); i++)
         g_string_append_printf(json, ",\"%s\":%" G_GUINT64_FORMAT, fields[i].key,
@@ -44,11 +45,12 @@ rp_data_state_to_json(const RpDataState *state)
 }
 
 static gboolean
-read_format(RpJsonPull *pull, GString *scratch)
+read_format(RpJsonPull *pull, GString *scratch, gboolean *sampled)
 {
     if (!rp_json_pull_string(pull, scratch))
         return FALSE;
-    return strcmp(scratch->str, RP_DATA_STATE_FORMAT) == 0 ||
+    *sampled = strcmp(scratch->str, RP_DATA_STATE_OLD_FORMAT) == 0;
+    return *sampled || strcmp(scratch->str, RP_DATA_STATE_FORMAT) == 0 ||
            rp_json_pull_fail_value(pull, "\"" RP_DATA_STATE_FORMAT "\"");
 }
 
@@ -75,7 +77,7 @@ read_member(RpJsonPull *pull, GString *key, RpDataState *state, guint *seen)
         return rp_json_pull_fail_value(pull, "each key once");
     *seen |= bit;
     if (bit == SEEN_FORMAT)
-        return read_format(pull, key);
+        return read_format(pull, key, &state->sampled);
     if (bit == SEEN_SHUFFLE)
         return rp_json_pull_boolean(pull, &state->shuffle);
     return rp_json_pull_whole(pull, &G_STRUCT_MEMBER(guint64, state, fields[i].offset));

@@ -1,14 +1,17 @@
 /**
  * A place in the training data: what a checkpoint keeps of it.
  *
- * As text one line of JSON, `roundpipe-data/1`. Checked strictly when it is read; whether it fits
+ * As text one line of JSON, `roundpipe-data/2`. Checked strictly when it is read; whether it fits
  * a dataset is for rp_batcher_restore() to say.
  */
 #pragma once
 
 #include <glib.h>
 
-#define RP_DATA_STATE_FORMAT "roundpipe-data/1"
+/* The second has a fingerprint of 256 places of the file instead of all of it: read, not written.
+ */
+#define RP_DATA_STATE_FORMAT "roundpipe-data/2"
+#define RP_DATA_STATE_OLD_FORMAT "roundpipe-data/1"
 
 typedef struct {
     /* what the place is in */
@@ -16,6 +19,7 @@ typedef struct {
     guint64 fingerprint;
     guint64 seed;
     gboolean shuffle;
+    gboolean sampled; /* @fingerprint is of 256 places: of the old format */
     /* the place */
     guint64 epoch;
     guint64 position; /* in the epoch, at most n_samples */

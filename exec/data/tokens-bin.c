@@ -12,20 +12,19 @@
 #define TOKEN_BYTES 4
 
 typedef struct {
-    char *name;
-    GBytes *bytes;
-    const guint8 *tokens;
+    RpDataBytes *bytes;
+    const char *name;
     guint vocabulary;
     guint sequence_tokens;
 } Tokens;
 
 /* At any address, on a machine of any byte order. */
 static guint32
-token_at(const Tokens *tokens, guint64 index)
+token_at(const guint8 *tokens, guint index)
 {
     guint32 little;
 
-    memcpy(&little, tokens->tokens + index * TOKEN_BYTES, sizeof little);
+    memcpy(&little, tokens + (gsize)index * TOKEN_BYTES, sizeof little);
     return GUINT32_FROM_LE(little);
 }
 
@@ -34,9 +33,15 @@ tokens_read(gconstpointer source, guint64 index, RpSample *sample, GError **erro
 {
     const Tokens *tokens = source;
     guint64 first = index * tokens->sequence_tokens;
+    g_autofree guint8 *scratch = NULL;
+    const guint8 *sequence =
+        rp_data_bytes_get(tokens->bytes, first * TOKEN_BYTES,
+                          (gsize)tokens->sequence_tokens * TOKEN_BYTES, &scratch, error);
 
+    if (!sequence)
+        return FALSE;
     for (guint i = 0; i < tokens->sequence_tokens; i++) {
-        guint32 id = token_at(tokens, first + i);
+        guint32 id = token_at(sequence, i);
         if (id >= tokens->vocabulary) {
             g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
                         "%s: token %" G_GUINT64_FORMAT " at byte %" G_GUINT64_FORMAT
@@ -64,63 +69,84 @@ tokens_locate(gconstpointer source, guint64 index)
                            first + tokens->sequence_tokens - 1);
 }
 
+static const RpDataBytes *
+tokens_bytes(gconstpointer source)
+{
+    return ((const Tokens *)source)->bytes;
+}
+
 static void
 tokens_free(gpointer source)
 {
     Tokens *tokens = source;
 
-    g_free(tokens->name);
-    g_bytes_unref(tokens->bytes);
+    rp_data_bytes_free(tokens->bytes);
     g_free(tokens);
 }
 
-static const RpDatasetOps tokens_ops = {tokens_read, tokens_locate, tokens_free};
+static const RpDatasetOps tokens_ops = {tokens_read, tokens_locate, tokens_bytes, tokens_free};
+
+static gboolean
+check_length(const RpDataBytes *bytes, guint sequence_tokens, GError **error)
+{
+    const guint64 length = rp_data_bytes_length(bytes);
+
+    if (length % TOKEN_BYTES != 0) {
+        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
+                    "%s: expected a length that is a multiple of 4 bytes, found %" G_GUINT64_FORMAT
+                    " bytes",
+                    rp_data_bytes_name(bytes), length);
+        return FALSE;
+    }
+    if (length / TOKEN_BYTES < sequence_tokens) {
+        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
+                    "%s: expected at least one sequence of %u tokens, found %" G_GUINT64_FORMAT
+                    " tokens",
+                    rp_data_bytes_name(bytes), sequence_tokens, length / TOKEN_BYTES);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* @bytes: (transfer full) */
+static RpDataset *
+new_from(RpDataBytes *bytes, guint vocabulary, guint sequence_tokens, GError **error)
+{
+    RpFingerprints fingerprints;
+
+    if (!check_length(bytes, sequence_tokens, error) ||
+        !rp_dataset_fingerprints("tokens/1", sequence_tokens, bytes, &fingerprints, error)) {
+        rp_data_bytes_free(bytes);
+        return NULL;
+    }
+    Tokens *tokens = g_new0(Tokens, 1);
+    tokens->bytes = bytes;
+    tokens->name = rp_data_bytes_name(bytes);
+    tokens->vocabulary = vocabulary;
+    tokens->sequence_tokens = sequence_tokens;
+    return rp_dataset_new(&tokens_ops, tokens, tokens->name,
+                          rp_data_bytes_length(bytes) / TOKEN_BYTES / sequence_tokens, vocabulary,
+                          &fingerprints);
+}
 
 RpDataset *
 rp_dataset_new_tokens(const char *name, GBytes *bytes, guint vocabulary, guint sequence_tokens,
                       GError **error)
 {
-    gsize length;
-
     g_return_val_if_fail(name && bytes && sequence_tokens > 0, NULL);
     g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    const guint8 *start = g_bytes_get_data(bytes, &length);
-    guint64 n_tokens = length / TOKEN_BYTES;
-    if (length % TOKEN_BYTES != 0) {
-        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
-                    "%s: expected a length that is a multiple of 4 bytes, found %" G_GSIZE_FORMAT
-                    " bytes",
-                    name, length);
-        return NULL;
-    }
-    if (n_tokens < sequence_tokens) {
-        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
-                    "%s: expected at least one sequence of %u tokens, found %" G_GUINT64_FORMAT
-                    " tokens",
-                    name, sequence_tokens, n_tokens);
-        return NULL;
-    }
-    Tokens *tokens = g_new0(Tokens, 1);
-    tokens->name = g_strdup(name);
-    tokens->bytes = g_bytes_ref(bytes);
-    tokens->tokens = start;
-    tokens->vocabulary = vocabulary;
-    tokens->sequence_tokens = sequence_tokens;
-    return rp_dataset_new(&tokens_ops, tokens, name, n_tokens / sequence_tokens, vocabulary,
-                          rp_dataset_hash("tokens/1", sequence_tokens, start, length));
+    return new_from(rp_data_bytes_new(name, bytes), vocabulary, sequence_tokens, error);
 }
 
 RpDataset *
 rp_dataset_open_tokens(const char *path, guint vocabulary, guint sequence_tokens, GError **error)
 {
-    g_autofree char *name = NULL;
-    g_autoptr(GBytes) bytes = NULL;
-
     g_return_val_if_fail(path && sequence_tokens > 0, NULL);
+    g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    bytes = rp_dataset_map(path, &name, error);
-    return bytes ? rp_dataset_new_tokens(name, bytes, vocabulary, sequence_tokens, error) : NULL;
+    RpDataBytes *bytes = rp_data_bytes_open(path, error);
+    return bytes ? new_from(bytes, vocabulary, sequence_tokens, error) : NULL;
 }

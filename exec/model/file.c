@@ -8,14 +8,30 @@
 #include "exec/model/json-pull.h"
 #include "core/quote.h"
 
-static GMappedFile *
+static int
 fail(GError **error, const char *path, const char *what, int number)
 {
     g_autofree char *shown = rp_display_name(path);
 
     g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number), "%s: %s: %s", shown,
                 what, g_strerror(number));
-    return NULL;
+    return -1;
+}
+
+int
+rp_file_open(const char *path, struct stat *status, GError **error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+    if (fd < 0)
+        return fail(error, path, "cannot be opened", errno);
+    int number = fstat(fd, status) != 0 ? errno : 0;
+    if (number == 0 && S_ISREG(status->st_mode))
+        return fd;
+    close(fd);
+    return number != 0 ? fail(error, path, "cannot be looked at", number)
+                       : fail(error, path, "expected a regular file",
+                              S_ISDIR(status->st_mode) ? EISDIR : EINVAL);
 }
 
 GMappedFile *
@@ -27,14 +43,9 @@ rp_file_map(const char *path, GError **error)
     g_return_val_if_fail(path, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = rp_file_open(path, &status, error);
     if (fd < 0)
-        return fail(error, path, "cannot be opened", errno);
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-        close(fd);
-        return fail(error, path, "expected a regular file",
-                    S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
-    }
+        return NULL;
     GMappedFile *map = g_mapped_file_new_from_fd(fd, FALSE, &map_error);
     close(fd);
     if (!map) {

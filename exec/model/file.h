@@ -4,11 +4,23 @@
 #pragma once
 
 #include <glib.h>
+#include <sys/stat.h>
+
+/**
+ * rp_file_open:
+ * @status: (out)
+ *
+ * Opens a regular file for reading. A pipe would block and a device has no size: both are refused.
+ *
+ * Returns: a descriptor, -1 on error
+ * Errors: G_FILE_ERROR naming @path
+ */
+int rp_file_open(const char *path, struct stat *status, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_file_map:
  *
- * Maps a regular file for reading. A pipe would block and a device has no size: both are refused.
+ * Maps a regular file for reading, as rp_file_open() opens it.
  *
  * Returns: (transfer full)
  * Errors: G_FILE_ERROR naming @path

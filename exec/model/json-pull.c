@@ -13,7 +13,7 @@
 static gboolean
 fail_at(RpJsonPull *pull, const char *at, const char *expected, const char *found)
 {
-    guint line = 1;
+    guint64 line = pull->lines_before + 1;
     const char *line_start = pull->text;
 
     if (pull->failed)
@@ -26,8 +26,9 @@ fail_at(RpJsonPull *pull, const char *at, const char *expected, const char *foun
     }
     pull->failed = TRUE;
     g_set_error(pull->error, pull->domain, pull->code,
-                "%s: %s%sline %u, column %" G_GSIZE_FORMAT ": expected %s, found %s", pull->file,
-                pull->place ? pull->place : "", pull->place ? ": " : "", line,
+                "%s: %s%sline %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
+                ": expected %s, found %s",
+                pull->file, pull->place ? pull->place : "", pull->place ? ": " : "", line,
                 (gsize)(at - line_start) + 1, expected, found);
     return FALSE;
 }

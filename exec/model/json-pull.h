@@ -29,12 +29,14 @@ typedef enum {
     RP_JSON_NOTHING /* none of these stands here */
 } RpJsonType;
 
-/* On the stack of the caller; fields other than @place and @failed belong to the functions. */
+/* On the stack of the caller; fields other than @place, @lines_before and @failed belong to the
+ * functions. */
 typedef struct {
     const char *file;  /* display name */
     const char *place; /* (nullable): what the caller is reading, for messages */
     gboolean failed;
     const char *text;
+    guint64 lines_before; /* of the file, where @text is a part of it; for messages */
     const char *end;
     const char *at;
     const char *value; /* start of the value read last */

@@ -61,6 +61,56 @@ assert_same_run(const char *whole, const char *parts, const char *step)
     assert_string_equal(expected, found);
 }
 
+/* ---- data that changes ---- */
+
+/* Starts TRAIN with @options in the background, waits for @steps lines of metrics, runs @change,
+ * and waits for the end; what it wrote and its exit code are in @T/changed.err. (transfer full) */
+static char *
+change_while_training(const char *output, const char *options, const char *change)
+{
+    g_autofree char *line = g_strdup_printf(
+        "\"$ROUNDPIPE\" train @T/run.yaml --set output=@T/%s %s >/dev/null 2>@T/changed.err & "
+        "pid=$!; "
+        "for i in $(seq 600); do [ -s @T/%s/metrics.jsonl ] && break; sleep 0.05; done; "
+        "%s; wait $pid; echo \"code $?\" >>@T/changed.err",
+        output, options, output, change);
+    gsize length;
+
+    shell(line);
+    return rp_train_files_read("changed.err", &length);
+}
+
+static void
+a_data_file_that_is_cut_short_ends_the_run_with_a_message(void **state)
+{
+    (void)state;
+    shell("cp @T/data.jsonl @T/cut.jsonl");
+    g_autofree char *said = change_while_training(
+        "cut", "--set data=@T/cut.jsonl --set steps=1000000", "truncate -s 300 @T/cut.jsonl");
+    assert_non_null(strstr(said, "bytes, as there were at the start, found "));
+    assert_non_null(strstr(said, "the file was cut short while it was read; the last good"));
+    assert_non_null(strstr(said, "/cut/checkpoint-"));
+    assert_non_null(strstr(said, "code 1\n"));
+}
+
+static void
+a_data_file_that_is_written_to_is_told_at_the_next_checkpoint(void **state)
+{
+    (void)state;
+    shell("cp @T/data.jsonl @T/appended.jsonl");
+    g_autofree char *said =
+        change_while_training("appended", "--set data=@T/appended.jsonl --set steps=1000000",
+                              "echo >>@T/appended.jsonl; kill -USR1 $pid; "
+                              "for i in $(seq 600); do ls -d @T/appended/checkpoint-* >/dev/null "
+                              "2>&1 && break; sleep 0.05; "
+                              "done; kill -TERM $pid");
+    const char *warning = strstr(said, "warning: data: ");
+    assert_non_null(warning);
+    assert_non_null(strstr(warning, "expected the file as it was at the start, found it grown"));
+    assert_null(strstr(warning + 1, "warning: data: ")); /* once */
+    assert_non_null(strstr(said, "code 143\n"));
+}
+
 /* ---- numbers that are none ---- */
 
 /* Where the data of tensor @name begins in a safetensors file. */
@@ -441,9 +491,10 @@ goes_on_with_batches_of_another_shape(void **state)
 {
     (void)state;
     succeed(TRAIN "shape --set steps=3", NULL);
-    succeed(TRAIN "shape --resume --set micro_batches=8 --set round=8 --set sequence_length=12 "
-                  "--set gradient_accumulation_steps=2 --set optimizer.mode=lean",
-            NULL);
+    succeed(
+        TRAIN "shape --resume --set micro_batches=8 --set round=8 --set sequence_length=12 "
+              "--set gradient_accumulation_steps=2 --set optimizer.mode=lean",
+        "note: --resume: gradients of a step are summed in 2 rounds, in the checkpoint's run in 1");
 
     g_autofree char *text = rp_train_files_read("shape/checkpoint-5/trainer_state.json", NULL);
     /* 3 x 4 samples, then 2 x 2 x 8, of 40 */
@@ -548,6 +599,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_data_file_that_is_cut_short_ends_the_run_with_a_message),
+        cmocka_unit_test(a_data_file_that_is_written_to_is_told_at_the_next_checkpoint),
         cmocka_unit_test(refuses_a_weight_that_is_no_number_before_the_first_step),
         cmocka_unit_test(names_the_layer_that_makes_the_loss_no_number),
         cmocka_unit_test(names_the_step_where_training_blew_up_and_the_last_good_checkpoint),

@@ -282,20 +282,20 @@ has_another_fingerprint_for_another_content(void **state)
     Fixture *f = *state;
 
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[2]}\n");
-    guint64 first = rp_dataset_fingerprint(f->dataset);
+    guint64 first = rp_dataset_fingerprint(f->dataset).all;
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[3]}\n");
-    assert_true(first != rp_dataset_fingerprint(f->dataset));
+    assert_true(first != rp_dataset_fingerprint(f->dataset).all);
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[2]}\n");
-    assert_true(first == rp_dataset_fingerprint(f->dataset));
+    assert_true(first == rp_dataset_fingerprint(f->dataset).all);
 
     g_autoptr(GString) text = g_string_new(NULL);
     for (guint i = 0; i < 10000; i++)
         g_string_append(text, "{\"input_ids\":[1]}\n");
     open_text(f, text->str);
-    first = rp_dataset_fingerprint(f->dataset);
+    first = rp_dataset_fingerprint(f->dataset).all;
     text->str[text->len - 4] = '2';
     open_text(f, text->str);
-    assert_true(first != rp_dataset_fingerprint(f->dataset));
+    assert_true(first != rp_dataset_fingerprint(f->dataset).all);
 }
 
 int

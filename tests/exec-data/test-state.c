@@ -40,7 +40,7 @@ static const RpDataState some = {.n_samples = 100,
                                  .n_dropped = 6};
 
 static const char some_text[] =
-    "{\"format\":\"roundpipe-data/1\",\"shuffle\":true,\"samples\":100,"
+    "{\"format\":\"roundpipe-data/2\",\"shuffle\":true,\"samples\":100,"
     "\"fingerprint\":18446744073709551615,\"seed\":18446744073709551614,\"epoch\":3,"
     "\"position\":100,\"iterations\":9,\"tokens\":1000,\"targets\":900,\"truncated\":8,"
     "\"cut_tokens\":77,\"dropped\":6}";
@@ -94,6 +94,22 @@ replace(const char *from, const char *to)
     return g_strjoinv(to, parts);
 }
 
+/* Of a fingerprint of 256 places. */
+static void
+reads_the_format_of_before(void **state)
+{
+    Fixture *f = *state;
+    RpDataState read;
+
+    f->text = replace("roundpipe-data/2", "roundpipe-data/1");
+    assert_true(parses(f, f->text, &read));
+    assert_true(read.sampled && read.fingerprint == some.fingerprint);
+    g_autofree char *again = rp_data_state_to_json(&read);
+    assert_string_equal(again, f->text);
+    assert_true(parses(f, some_text, &read));
+    assert_false(read.sampled);
+}
+
 static void
 refuses_what_is_no_state(void **state)
 {
@@ -102,11 +118,11 @@ refuses_what_is_no_state(void **state)
         const char *to;
         const char *message;
     } cases[] = {
-        {"roundpipe-data/1", "roundpipe-data/2", "expected \"roundpipe-data/1\""},
-        {"\"format\":\"roundpipe-data/1\",", "", "expected the key \"format\" too"},
+        {"roundpipe-data/2", "roundpipe-data/3", "expected \"roundpipe-data/2\""},
+        {"\"format\":\"roundpipe-data/2\",", "", "expected the key \"format\" too"},
         {"\"shuffle\":true,", "", "expected the key \"shuffle\" too"},
         {",\"dropped\":6", "", "expected the key \"dropped\" too"},
-        {"\"epoch\":3", "\"epok\":3", "expected a key of roundpipe-data/1, found \"epok\""},
+        {"\"epoch\":3", "\"epok\":3", "expected a key of roundpipe-data/2, found \"epok\""},
         {"\"epoch\":3", "\"epoch\":3,\"epoch\":3", "expected each key once, found \"epoch\""},
         {"\"epoch\":3", "\"epoch\":-3", "expected a whole number from 0 to 2^64 - 1, found -3"},
         {"\"epoch\":3", "\"epoch\":\"3\"", "expected a number, found \"3\""},
@@ -134,6 +150,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads_what_it_writes, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_every_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(reads_the_format_of_before, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_what_is_no_state, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,287 @@
+#include "tests/rp-test.h"
+
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "exec/data/batch.h"
+#include "exec/data/hash.h"
+
+#define LINE "{\"input_ids\":[1]}\n"
+/* Two pieces of the hash (2^24 bytes each) and a bit. */
+#define LARGE_BYTES ((gsize)34000001)
+
+typedef struct {
+    char *directory;
+    char *path;
+    RpDataset *dataset;
+    RpDataBytes *bytes;
+    RpBatcher *batcher;
+    GError *error;
+    char *text;
+} Fixture;
+
+static int
+setup(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->directory = g_dir_make_tmp("rp-bytes-XXXXXX", NULL);
+    *state = f;
+    return f->directory ? 0 : -1;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *f = *state;
+
+    rp_batcher_free(f->batcher);
+    rp_dataset_free(f->dataset);
+    rp_data_bytes_free(f->bytes);
+    g_clear_error(&f->error);
+    g_autofree char *other = g_build_filename(f->directory, "other", NULL);
+    g_remove(other);
+    if (f->path)
+        g_remove(f->path);
+    g_rmdir(f->directory);
+    g_free(f->path);
+    g_free(f->text);
+    g_free(f->directory);
+    g_free(f);
+    return 0;
+}
+
+static void
+write_file(Fixture *f, const char *name, const char *data, gsize length)
+{
+    g_free(f->path);
+    f->path = g_build_filename(f->directory, name, NULL);
+    assert_true(g_file_set_contents(f->path, data, (gssize)length, NULL));
+}
+
+static char *
+repeat(const char *line, guint n)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    while (n-- > 0)
+        g_string_append(text, line);
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}
+
+/* ---- fingerprints ---- */
+
+static void
+hashes_as_xxhash_does(void **state)
+{
+    guint8 bytes[101];
+
+    for (guint i = 0; i < sizeof bytes; i++)
+        bytes[i] = (guint8)i;
+    assert_true(rp_hash64("", 0, 0) == G_GUINT64_CONSTANT(0xef46db3751d8e999));
+    assert_true(rp_hash64("a", 1, 0) == G_GUINT64_CONSTANT(0xd24ec4f1a98c6e5b));
+    assert_true(rp_hash64("abc", 3, 0) == G_GUINT64_CONSTANT(0x44bc2cf5ad770999));
+    assert_true(rp_hash64(bytes, sizeof bytes, 0) == G_GUINT64_CONSTANT(0xe99038495f85381e));
+    assert_true(rp_hash64(bytes, sizeof bytes, 7) == G_GUINT64_CONSTANT(0xe878e9791dbc64fa));
+}
+
+static guint64
+hash_memory(const char *data, gsize length)
+{
+    g_autoptr(GBytes) memory = g_bytes_new_static(data, length);
+    g_autoptr(RpDataBytes) bytes = rp_data_bytes_new("FILE", memory);
+    guint64 hash = 0;
+
+    assert_true(rp_data_bytes_hash(bytes, &hash, NULL));
+    return hash;
+}
+
+static void
+finds_every_change_of_one_digit(void **state)
+{
+    Fixture *f = *state;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(1);
+    guint64 first, hash;
+
+    f->text = g_malloc(LARGE_BYTES);
+    for (gsize i = 0; i < LARGE_BYTES; i++)
+        f->text[i] = (char)('0' + i * 7 % 10);
+    first = hash_memory(f->text, LARGE_BYTES);
+    for (guint i = 0; i < 40; i++) {
+        gsize at = i == 0   ? 0
+                   : i == 1 ? LARGE_BYTES - 1
+                            : (gsize)g_rand_int_range(rand, 0, LARGE_BYTES);
+        f->text[at] ^= 1;
+        assert_true(hash_memory(f->text, LARGE_BYTES) != first);
+        f->text[at] ^= 1;
+    }
+    assert_true(hash_memory(f->text, LARGE_BYTES) == first);
+    assert_true(hash_memory(f->text, LARGE_BYTES - 1) != first);
+    write_file(f, "large", f->text, LARGE_BYTES);
+    f->bytes = rp_data_bytes_open(f->path, &f->error);
+    rp_assert_no_error(f->error);
+    assert_true(rp_data_bytes_hash(f->bytes, &hash, &f->error));
+    assert_true(hash == first);
+}
+
+/* Two pieces change places: each has the hash of before. */
+static void
+finds_pieces_that_change_places(void **state)
+{
+    Fixture *f = *state;
+    const gsize piece = (gsize)1 << 24;
+
+    f->text = g_malloc0(2 * piece);
+    memset(f->text, 'a', piece);
+    memset(f->text + piece, 'b', piece);
+    guint64 first = hash_memory(f->text, 2 * piece);
+    memset(f->text, 'b', piece);
+    memset(f->text + piece, 'a', piece);
+    assert_true(hash_memory(f->text, 2 * piece) != first);
+}
+
+/* Computed by another program, after the text of data.md of then. */
+static void
+knows_the_fingerprints_of_before(void **state)
+{
+    Fixture *f = *state;
+    static const char small[] = "{\"input_ids\":[1]}\n{\"input_ids\":[2]}\n";
+    g_autofree char *lines = repeat(LINE, 5000);
+    g_autofree char *large = g_strconcat(lines, "{\"input_ids\":[7]}", NULL);
+    const struct {
+        const char *text;
+        guint64 fingerprint;
+    } cases[] = {{small, G_GUINT64_CONSTANT(2415279087813361780)},
+                 {large, G_GUINT64_CONSTANT(5360204725016573289)}};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(GBytes) bytes = g_bytes_new_static(cases[i].text, strlen(cases[i].text));
+        g_clear_pointer(&f->dataset, rp_dataset_free);
+        f->dataset = rp_dataset_new_jsonl("FILE", bytes, 100, &f->error);
+        assert_true(rp_dataset_fingerprint(f->dataset).sampled == cases[i].fingerprint);
+        assert_true(rp_dataset_fingerprint(f->dataset).all != cases[i].fingerprint);
+    }
+
+    guint8 *tokens = g_malloc0(400000);
+    for (guint i = 0; i < 100000; i++)
+        tokens[4 * i] = (guint8)(i % 97);
+    g_autoptr(GBytes) bytes = g_bytes_new_take(tokens, 400000);
+    g_clear_pointer(&f->dataset, rp_dataset_free);
+    f->dataset = rp_dataset_new_tokens("FILE", bytes, 100, 32, &f->error);
+    assert_true(rp_dataset_fingerprint(f->dataset).sampled ==
+                G_GUINT64_CONSTANT(7146678931643794875));
+}
+
+static void
+resumes_from_a_place_with_the_fingerprint_of_before(void **state)
+{
+    Fixture *f = *state;
+    const RpBatcherOptions options = {.micro_batches = 2, .sequences = 1, .tokens = 4};
+    g_autofree char *text = repeat("{\"input_ids\":[1,2]}\n", 9);
+    g_autoptr(GBytes) bytes = g_bytes_new_static(text, strlen(text));
+
+    f->dataset = rp_dataset_new_jsonl("FILE", bytes, 100, &f->error);
+    f->batcher = rp_batcher_new(f->dataset, &options, &f->error);
+    RpFingerprints prints = rp_dataset_fingerprint(f->dataset);
+    RpDataState saved = rp_batcher_state(f->batcher);
+    assert_true(saved.fingerprint == prints.all && !saved.sampled);
+    saved.sampled = TRUE;
+    assert_false(rp_batcher_restore(f->batcher, &saved, &f->error));
+    g_clear_error(&f->error);
+    saved.fingerprint = prints.sampled;
+    saved.position = 4;
+    assert_true(rp_batcher_restore(f->batcher, &saved, &f->error));
+    /* what is saved from now on is of all of the file */
+    saved = rp_batcher_state(f->batcher);
+    assert_true(saved.fingerprint == prints.all && !saved.sampled && saved.position == 4);
+}
+
+/* ---- files that change while they are read ---- */
+
+static void
+a_file_that_is_cut_short_is_an_error_with_a_message(void **state)
+{
+    static const char *const names[] = {"data.jsonl", "data.bin"};
+    Fixture *f = *state;
+    g_autofree char *lines = repeat(LINE, 4096); /* of 18 bytes: of a multiple of 4, too */
+    RpDatasetSummary sum;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
+        gint32 ids[2], labels[2];
+        RpSample sample = {ids, labels, 2, 0};
+        g_clear_pointer(&f->dataset, rp_dataset_free);
+        if (f->path)
+            g_remove(f->path);
+        write_file(f, names[i], lines, strlen(lines));
+        f->dataset = rp_dataset_open(f->path, RP_DATASET_MAX_VOCABULARY, 2, &f->error);
+        rp_assert_no_error(f->error);
+        assert_int_equal(truncate(f->path, 40000), 0);
+        assert_true(rp_dataset_read(f->dataset, 0, &sample, &f->error));
+        assert_false(
+            rp_dataset_read(f->dataset, rp_dataset_n_samples(f->dataset) - 1, &sample, &f->error));
+        assert_true(g_error_matches(f->error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE));
+        rp_assert_error_message_contains(
+            f->error, ": expected 73728 bytes, as there were at the start, found ");
+        rp_assert_error_message_contains(f->error, ": the file was cut short while it was read");
+        g_clear_error(&f->error);
+        assert_false(rp_dataset_check(f->dataset, 0, NULL, NULL, &sum, &f->error));
+        g_clear_error(&f->error);
+        assert_false(rp_dataset_check_unchanged(f->dataset, &f->error));
+        rp_assert_error_message_contains(f->error, "found 40000: the file was cut short");
+        g_clear_error(&f->error);
+    }
+}
+
+static void
+tells_a_file_that_was_written_to(void **state)
+{
+    Fixture *f = *state;
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000000000, .tv_nsec = 5}};
+
+    write_file(f, "data.jsonl", LINE, strlen(LINE));
+    f->dataset = rp_dataset_open(f->path, 100, 2, &f->error);
+    assert_true(rp_dataset_check_unchanged(f->dataset, &f->error));
+    assert_int_equal(utimensat(AT_FDCWD, f->path, times, 0), 0);
+    assert_false(rp_dataset_check_unchanged(f->dataset, &f->error));
+    rp_assert_error_message_contains(f->error, "found it written to since: samples may be others");
+    g_clear_error(&f->error);
+    assert_int_equal(truncate(f->path, 100), 0);
+    assert_false(rp_dataset_check_unchanged(f->dataset, &f->error));
+    rp_assert_error_message_contains(f->error, "found it grown since");
+}
+
+static void
+reads_on_in_a_file_whose_name_another_takes(void **state)
+{
+    Fixture *f = *state;
+    gint32 ids[1], labels[1];
+    RpSample sample = {ids, labels, 1, 0};
+    g_autofree char *other = g_build_filename(f->directory, "other", NULL);
+
+    write_file(f, "data.jsonl", LINE, strlen(LINE));
+    f->dataset = rp_dataset_open(f->path, 100, 2, &f->error);
+    assert_true(g_file_set_contents(other, "", 0, NULL));
+    assert_int_equal(g_rename(other, f->path), 0);
+    assert_true(rp_dataset_check_unchanged(f->dataset, &f->error));
+    assert_true(rp_dataset_read(f->dataset, 0, &sample, &f->error));
+    assert_int_equal(ids[0], 1);
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(hashes_as_xxhash_does),
+        TEST(finds_every_change_of_one_digit),
+        TEST(finds_pieces_that_change_places),
+        TEST(knows_the_fingerprints_of_before),
+        TEST(resumes_from_a_place_with_the_fingerprint_of_before),
+        TEST(a_file_that_is_cut_short_is_an_error_with_a_message),
+        TEST(tells_a_file_that_was_written_to),
+        TEST(reads_on_in_a_file_whose_name_another_takes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
