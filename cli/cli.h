@@ -16,6 +16,7 @@
 #define RP_EXIT_OK 0
 #define RP_EXIT_FAILED 1
 #define RP_EXIT_USAGE 2
+#define RP_EXIT_PIPE 141 /* nobody reads on: as a shell reports SIGPIPE */
 
 /* A subcommand: argv[0] is its own name. Returns an exit code. */
 typedef struct {
@@ -31,6 +32,9 @@ typedef enum {
     RP_CLI_ERROR_USAGE,
     RP_CLI_ERROR_HELP /* no error: --help was answered, nothing is left to do */
 } RpCliError;
+
+/* Whether standard output is a pipe that nobody reads any more. */
+gboolean rp_cli_reader_left(void);
 
 /* Prints "roundpipe COMMAND: MESSAGE" on stderr as one line, frees @error. Returns: its exit code:
  * 2 where the command line is to blame (also a shape that a schedule refuses, a stage list that
@@ -105,7 +109,31 @@ gboolean rp_cli_write_trace(const char *path, RpTrace *trace,
  * tree as long as that exists, else where `meson install` puts them. (transfer full) */
 char *rp_cli_shipped_profiles(const char *part);
 
-/* ---- schedule and partition options (cli/options.c) ---- */
+/* ---- profiles by name (cli/profile-name.c) ---- */
+
+/* Of a profile that the cost model makes, unless options say otherwise. */
+#define RP_CLI_SEQUENCES 4
+#define RP_CLI_TOKENS 2048
+#define RP_CLI_GPUS 8
+
+/**
+ * rp_cli_load_profile:
+ * @word: a path; or, where there is no such file, the name of a model: its shipped profile, else
+ *   that of the cost model, both for an RTX 4090
+ * @gpus: that the machine is made for, where the cost model makes it; 0: as usual
+ *
+ * Errors: RP_PROFILE_ERROR_*, G_FILE_ERROR with where a file comes from, RP_CLI_ERROR_USAGE
+ */
+RpProfile *rp_cli_load_profile(const char *word, guint gpus,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The file that rp_cli_load_profile() reads, or @word. (transfer full) */
+char *rp_cli_profile_path(const char *word);
+/* "qwen3-1.7b", or that it has none. (transfer full) */
+char *rp_cli_model_name(const RpProfile *profile);
+/* "qwen3-1.7b on 8 x RTX 4090", or as much as the profile says. (transfer full) */
+char *rp_cli_subject(const RpProfile *profile, guint gpus);
+
+/* ---- schedule and partition options (cli/options.c, cli/options-check.c) ---- */
 
 /* More compute actions than this in one run are refused: they would take tens of gigabytes. */
 #define RP_CLI_MAX_ACTIONS 50000000
@@ -140,6 +168,21 @@ typedef struct {
 /* GOptionEntry list for @args. --schedule only if @with_schedule. (transfer container) */
 GOptionEntry *rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule);
 void rp_schedule_args_clear(RpScheduleArgs *args);
+
+/**
+ * rp_schedule_args_check:
+ *
+ * Sees that every option that was given has an effect on @schedule, and on the fidelity. What
+ * rp_request_load() asks first. Errors: RP_CLI_ERROR_USAGE with the option and the reason
+ */
+gboolean rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same for several at once (%NULL-terminated): each option suits one of them at least. */
+gboolean rp_schedule_args_check_any(const RpScheduleArgs *args,
+                                    const RpScheduleOps *const *schedules,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Forgets options that @schedule does not know; frees nothing. */
+void rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule);
 
 /* A request resolved: everything a run needs. */
 typedef struct {

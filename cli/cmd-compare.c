@@ -60,16 +60,16 @@ clear_row(gpointer data)
 /* ---- what is compared ---- */
 
 static gboolean
-load_entry(const char *path, GPtrArray *entries, GError **error)
+load_entry(const char *path, guint gpus, GPtrArray *entries, GError **error)
 {
-    RpProfile *profile = rp_profile_load(path, error);
+    RpProfile *profile = rp_cli_load_profile(path, gpus, error);
 
     if (profile == NULL)
         return FALSE;
     Entry *entry = g_new0(Entry, 1);
 
     entry->profile = profile;
-    entry->path = g_strdup(path);
+    entry->path = rp_cli_profile_path(path);
     entry->name = g_path_get_basename(path);
     if (g_str_has_suffix(entry->name, ".json"))
         entry->name[strlen(entry->name) - strlen(".json")] = '\0';
@@ -100,7 +100,7 @@ compare_entries(gconstpointer a, gconstpointer b)
 }
 
 static gboolean
-load_directory(const char *directory, GPtrArray *entries, GError **error)
+load_directory(const char *directory, guint gpus, GPtrArray *entries, GError **error)
 {
     g_autoptr(GDir) files = g_dir_open(directory, 0, error);
     const char *name;
@@ -110,7 +110,7 @@ load_directory(const char *directory, GPtrArray *entries, GError **error)
     while ((name = g_dir_read_name(files)) != NULL) {
         g_autofree char *path = g_build_filename(directory, name, NULL);
 
-        if (g_str_has_suffix(name, ".json") && !load_entry(path, entries, error))
+        if (g_str_has_suffix(name, ".json") && !load_entry(path, gpus, entries, error))
             return FALSE;
     }
     if (entries->len == 0) {
@@ -123,7 +123,7 @@ load_directory(const char *directory, GPtrArray *entries, GError **error)
 }
 
 static gboolean
-load_entries(const CompareArgs *args, char **paths, GPtrArray *entries, GError **error)
+load_entries(const CompareArgs *args, guint gpus, char **paths, GPtrArray *entries, GError **error)
 {
     g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
     const char *directory = g_getenv("ROUNDPIPE_PROFILES");
@@ -134,7 +134,7 @@ load_entries(const CompareArgs *args, char **paths, GPtrArray *entries, GError *
         return FALSE;
     }
     for (char **path = paths; *path != NULL; path++)
-        if (!load_entry(*path, entries, error))
+        if (!load_entry(*path, gpus, entries, error))
             return FALSE;
     if (entries->len > 0)
         return TRUE;
@@ -142,7 +142,7 @@ load_entries(const CompareArgs *args, char **paths, GPtrArray *entries, GError *
         directory = args->profiles_dir;
     else if (directory == NULL || *directory == '\0')
         directory = shipped;
-    return load_directory(directory, entries, error);
+    return load_directory(directory, gpus, entries, error);
 }
 
 static void
@@ -203,6 +203,7 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
 
     own.schedule = (char *)row->schedule->name;
     own.async = row->async;
+    rp_schedule_args_keep_known(&own, row->schedule);
     if (row->schedule->dispatched)
         own.n_stages = 0;
     if (!rp_request_resolve(&own, row->entry->profile, &row->request, error))
@@ -463,6 +464,18 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
            (more->csv == NULL || rp_cli_check_writable(more->csv, error));
 }
 
+/* Options that none of the rows knows. */
+static gboolean
+check_options(const RpScheduleArgs *args, const GArray *rows, GError **error)
+{
+    g_autoptr(GPtrArray) schedules = g_ptr_array_new();
+
+    for (guint i = 0; i < rows->len; i++)
+        g_ptr_array_add(schedules, (gpointer)g_array_index(rows, Row, i).schedule);
+    g_ptr_array_add(schedules, NULL);
+    return rp_schedule_args_check_any(args, (const RpScheduleOps *const *)schedules->pdata, error);
+}
+
 static gboolean
 check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
 {
@@ -487,13 +500,14 @@ run(RpScheduleArgs *args, const CompareArgs *more, char **paths, GError **error)
     gboolean csv_only = more->csv != NULL && strcmp(more->csv, "-") == 0;
 
     g_array_set_clear_func(rows, clear_row);
-    if (!check_args(args, more, error) || !load_entries(more, paths, entries, error) ||
+    if (!check_args(args, more, error) ||
+        !load_entries(more, (guint)MAX(0, args->gpus), paths, entries, error) ||
         !check_csv(more, entries, error))
         return FALSE;
     for (guint i = 0; i < entries->len; i++)
         if (!add_rows(more->schedules, g_ptr_array_index(entries, i), args->async, rows, error))
             return FALSE;
-    if (!run_rows(args, rows, error))
+    if (!check_options(args, rows, error) || !run_rows(args, rows, error))
         return FALSE;
     mark_best(rows);
     if (more->csv != NULL && !rp_cli_write_file(more->csv, write_csv, rows, error))

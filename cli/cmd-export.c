@@ -6,10 +6,6 @@
 #include "core/cost-model.h"
 #include "core/export.h"
 
-#define DEFAULT_SEQUENCES 4
-#define DEFAULT_TOKENS 2048
-#define DEFAULT_GPUS 8
-
 typedef struct {
     /* a profile from the catalogue */
     char *model;
@@ -65,7 +61,7 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         .dtype = more->dtype,
         .accumulate = more->accumulate,
         .lora_rank = (guint)more->lora_rank,
-        .gpus = args->gpus > 0 ? (guint)args->gpus : DEFAULT_GPUS,
+        .gpus = args->gpus > 0 ? (guint)args->gpus : RP_CLI_GPUS,
     };
     const RpModel *model = rp_model_find(more->model, error);
 
@@ -136,8 +132,9 @@ export_pytorch(const ExportArgs *more, Source *source, GError **error)
 static gboolean
 check_paths(const ExportArgs *more, const char *path, GError **error)
 {
+    g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", path, FALSE},
+        {"PROFILE.json", read, FALSE},
         {"--chrome", more->chrome, TRUE},
         {"--csv", more->csv, TRUE},
         {"--pytorch-csv", more->pytorch_csv, TRUE},
@@ -231,7 +228,7 @@ int
 rp_cmd_export(int argc, char **argv)
 {
     RpScheduleArgs args = {0};
-    ExportArgs export = {.sequences = DEFAULT_SEQUENCES, .tokens = DEFAULT_TOKENS};
+    ExportArgs export = {.sequences = RP_CLI_SEQUENCES, .tokens = RP_CLI_TOKENS};
     const GOptionEntry more[] = {
         {"profile", 'p', 0, G_OPTION_ARG_STRING, &export.model,
          "write the profile of a model of the catalogue", "MODEL"},

@@ -226,8 +226,10 @@ print_text(const GArray *choices, const RpProfile *profile)
         columns[i + 1] = g_array_index(choices, Choice, i).request.partition_source;
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
 
+    g_autofree char *model = rp_cli_model_name(profile);
+
     printf("%s of %s, %u GPUs, %u micro-batches, objective: %s; predicted, %s layer times\n\n",
-           options->schedule->title, profile->model, options->gpus, options->micro_batches,
+           options->schedule->title, model, options->gpus, options->micro_batches,
            options->async ? "asynchronous iteration" : "makespan", profile->source);
     for (guint row = 0; row < N_ROWS; row++) {
         if (row == ROW_BOUND && !options->schedule->dispatched)
@@ -311,12 +313,13 @@ static gboolean
 run(const RpScheduleArgs *args, const char *path, GError **error)
 {
     static const char *const objectives[] = {"paper", "simulated"};
-    g_autoptr(RpProfile) profile = rp_profile_load(path, error);
+    g_autoptr(RpProfile) profile = rp_cli_load_profile(path, (guint)MAX(0, args->gpus), error);
     g_autoptr(GArray) choices = g_array_new(FALSE, TRUE, sizeof(Choice));
     RpScheduleArgs searched = *args;
 
     g_array_set_clear_func(choices, clear_choice);
-    if (profile == NULL)
+    const RpScheduleOps *schedule = profile == NULL ? NULL : rp_schedule_find(args->schedule, NULL);
+    if (profile == NULL || (schedule != NULL && !rp_schedule_args_check(args, schedule, error)))
         return FALSE;
     searched.stages = searched.forward_stages = searched.backward_stages = NULL;
     for (guint i = 0; i < G_N_ELEMENTS(objectives); i++)

@@ -232,9 +232,11 @@ print_text(const RpRequest *request, const RpProfile *profile, const Comparison 
     const RpReplayLateness *late = &comparison->timed.lateness;
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
 
-    printf("%s%s, %s on %u x %s: %u iteration%s replayed in %s fidelity, times x %.6g\n",
-           options->schedule->title, options->async ? " (asynchronous)" : "", profile->model,
-           options->gpus, profile->device, request->iterations, request->iterations == 1 ? "" : "s",
+    g_autofree char *subject = rp_cli_subject(profile, options->gpus);
+
+    printf("%s%s, %s: %u iteration%s replayed in %s fidelity, times x %.6g\n",
+           options->schedule->title, options->async ? " (asynchronous)" : "", subject,
+           request->iterations, request->iterations == 1 ? "" : "s",
            options->fidelity == RP_FIDELITY_FULL ? "full" : "compute", comparison->scale);
     add_time(table, "makespan, ms", predicted->makespan_ns, measured->makespan_ns);
     add_time(table, measured->steady ? "steady iteration, ms" : "iteration, ms",
@@ -260,8 +262,9 @@ print_text(const RpRequest *request, const RpProfile *profile, const Comparison 
 static gboolean
 check_args(const ReplayArgs *args, const char *path, GError **error)
 {
+    g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", path, FALSE},
+        {"PROFILE.json", read, FALSE},
         {"--trace", args->trace, TRUE},
     };
 

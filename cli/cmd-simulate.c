@@ -152,10 +152,10 @@ print_text(const RpRequest *request, const RpProfile *profile, const RpPlan *pla
 {
     const RpPlanOptions *options = &request->options;
     const RpPartition *partition = request->partition;
+    g_autofree char *subject = rp_cli_subject(profile, options->gpus);
 
-    printf("%s%s, %s on %u x %s: predicted, %s fidelity, %s recompute, %s layer times\n",
-           options->schedule->title, options->async ? " (asynchronous)" : "", profile->model,
-           options->gpus, profile->device,
+    printf("%s%s, %s: predicted, %s fidelity, %s recompute, %s layer times\n",
+           options->schedule->title, options->async ? " (asynchronous)" : "", subject,
            options->fidelity == RP_FIDELITY_FULL ? "full" : "compute",
            rp_request_recompute(request), profile->source);
     if (partition->dispatched) {
@@ -251,8 +251,9 @@ check_file(const char *option, const char *path, GError **error)
 static gboolean
 check_outputs(const Outputs *outputs, const RpScheduleArgs *args, const char *path, GError **error)
 {
+    g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", path, FALSE},
+        {"PROFILE.json", read, FALSE},
         {"--trace", outputs->trace, TRUE},
         {"--csv", outputs->csv, TRUE},
         {"--picture", outputs->picture, TRUE},

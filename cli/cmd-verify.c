@@ -105,8 +105,11 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
         g_auto(RpRequest) request = {0};
         g_autoptr(RpProfile) profile = NULL;
 
-        if (both)
+        if (both) {
             own.fidelity = (char *)fidelities[i];
+            if (i == 0) /* of the full plan */
+                own.transfers = own.consistency = own.optimizer = NULL;
+        }
         if (!rp_request_load(&own, path, &profile, &request, error))
             return FALSE;
         if (args->iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)

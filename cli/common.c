@@ -1,7 +1,9 @@
 #include "cli/cli.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/catalogue.h"
 #include "core/cost-model.h"
@@ -27,6 +29,14 @@ is_usage(const GError *error)
            error->domain == RP_CATALOGUE_ERROR || error->domain == RP_COST_MODEL_ERROR;
 }
 
+gboolean
+rp_cli_reader_left(void)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+
+    return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
 int
 rp_cli_fail(const char *command, GError *error)
 {
@@ -35,6 +45,10 @@ rp_cli_fail(const char *command, GError *error)
     if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP)) {
         g_error_free(error);
         return RP_EXIT_OK;
+    }
+    if (g_error_matches(error, G_IO_ERROR, G_IO_ERROR_BROKEN_PIPE) && rp_cli_reader_left()) {
+        g_error_free(error);
+        return RP_EXIT_PIPE;
     }
     g_strdelimit(error->message, "\r\n", ' '); /* a file's name may hold one */
     g_strchomp(error->message);

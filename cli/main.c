@@ -126,6 +126,8 @@ main(int argc, char **argv)
     code = run_command(argc, argv);
     errno = 0;
     if (fflush(stdout) != 0 || ferror(stdout)) {
+        if (rp_cli_reader_left()) /* `| head` has seen enough */
+            return code != RP_EXIT_OK ? code : RP_EXIT_PIPE;
         fprintf(stderr, "roundpipe: cannot write the results to standard output%s%s\n",
                 errno != 0 ? ": " : "", errno != 0 ? g_strerror(errno) : "");
         return code != RP_EXIT_OK ? code : RP_EXIT_FAILED;

@@ -209,30 +209,6 @@ given_dispatched(const RpScheduleArgs *args, const RpProfile *profile, GError **
     return partition;
 }
 
-/* Options that only some schedules know. */
-static gboolean
-check_own_options(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
-{
-    static const char *const grouped[] = {"interleaved-1f1b", "interleaved-zb", NULL};
-    static const char *const reversible[] = {"gpipe", "looped-bfs", "mobius", NULL};
-    const char *option = NULL;
-    const char *const *known = NULL;
-
-    if (args->group > 0 && !g_strv_contains(grouped, schedule->name)) {
-        option = "group";
-        known = grouped;
-    } else if (args->reverse_backward && !g_strv_contains(reversible, schedule->name)) {
-        option = "reverse-backward";
-        known = reversible;
-    } else {
-        return TRUE;
-    }
-    g_autofree char *names = g_strjoinv(", ", (char **)known);
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--%s: schedule %s has no such thing; only %s have", option, schedule->name, names);
-    return FALSE;
-}
-
 /* Which lists were given, and whether they suit the schedule. */
 static gboolean
 check_lists(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
@@ -388,7 +364,6 @@ rp_request_resolve(const RpScheduleArgs *args, const RpProfile *profile, RpReque
     *request = (RpRequest){0};
     if (!rp_schedule_args_options(args, &request->options, error) ||
         !find_schedule(args, request, error) ||
-        !check_own_options(args, request->options.schedule, error) ||
         !check_lists(args, request->options.schedule, error) ||
         !check_early(args, profile, request, error) ||
         !resolve_partition(args, profile, request, error))
@@ -411,9 +386,11 @@ gboolean
 rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                 RpRequest *request, GError **error)
 {
-    g_autoptr(RpProfile) loaded = rp_profile_load(path, error);
+    g_autoptr(RpProfile) loaded = rp_cli_load_profile(path, (guint)MAX(0, args->gpus), error);
+    const RpScheduleOps *schedule =
+        args->schedule != NULL ? rp_schedule_find(args->schedule, NULL) : NULL;
 
-    if (loaded == NULL)
+    if (loaded == NULL || (schedule != NULL && !rp_schedule_args_check(args, schedule, error)))
         return FALSE;
     if (!rp_request_resolve(args, loaded, request, error)) {
         if (error != NULL && (*error)->domain == RP_PROFILE_ERROR)

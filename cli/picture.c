@@ -75,9 +75,9 @@ RpFigure *
 rp_cli_timeline(const RpRequest *request, const RpProfile *profile, const RpTrace *trace)
 {
     const RpPlanOptions *options = &request->options;
-    g_autofree char *schedule =
-        g_strdup_printf("%s%s, %s", options->schedule->title,
-                        options->async ? " (asynchronous)" : "", profile->model);
+    g_autofree char *model = rp_cli_model_name(profile);
+    g_autofree char *schedule = g_strdup_printf("%s%s, %s", options->schedule->title,
+                                                options->async ? " (asynchronous)" : "", model);
     g_autofree char *title = rp_timeline_title(schedule, trace, options->micro_batches,
                                                request->partition->dispatched ? options->round : 0);
     RpTimelinePanel panel = {

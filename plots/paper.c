@@ -198,7 +198,7 @@ command_of(const RpProfile *profile, const char *file, const RpPartition *partit
     if (options->recompute != RP_RECOMPUTE_DEFAULT)
         g_string_append_printf(command, " --recompute %s",
                                options->recompute == RP_RECOMPUTE_GATED ? "gated" : "early");
-    if (options->fused_forward != RP_FUSED_DEFAULT)
+    if (partition->dispatched && options->fused_forward != RP_FUSED_DEFAULT)
         g_string_append_printf(command, " --fused-forward %s",
                                options->fused_forward == RP_FUSED_PHYSICAL ? "physical"
                                                                            : "published");

@@ -125,6 +125,110 @@ refuses_wrong_numbers(void **state)
     check_cases(cases, G_N_ELEMENTS(cases));
 }
 
+#define ROUNDPIPE SIMULATE "--schedule roundpipe "
+
+static void
+refuses_options_that_have_no_effect(void **state)
+{
+    static const Case cases[] = {
+        {SIMULATE "--schedule 1f1b --round 8", 2,
+         "--round: schedule 1f1b runs all micro-batches as one round; it is for roundpipe"},
+        {SIMULATE "--schedule zb-v --fused-forward physical", 2,
+         "--fused-forward: schedule zb-v has no fused stage"},
+        {SIMULATE "--schedule gpipe --group 4", 2,
+         "--group: schedule gpipe has no groups of micro-batches; it is for interleaved-1f1b, "
+         "interleaved-zb"},
+        {SIMULATE "--schedule 1f1b --reverse-backward", 2, "--reverse-backward: schedule 1f1b"},
+        {ROUNDPIPE "--transfers naive", 2, "--transfers: compute fidelity has no transfers; "},
+        {ROUNDPIPE "--consistency blocking", 2, "--consistency: compute fidelity copies no"},
+        {ROUNDPIPE "--optimizer lean", 2, "--optimizer: compute fidelity has no optimizer; "},
+        {ROUNDPIPE "--fidelity full --consistency blocking --optimizer lean", 2,
+         "--optimizer: --consistency blocking has one optimizer only"},
+        {ROUNDPIPE "--fidelity full --fused-forward published", 2,
+         "--fused-forward: published is of compute fidelity"},
+        {ROUNDPIPE "--recompute gated --fused-forward published", 2,
+         "--fused-forward: published runs early"},
+        {"partition @Q --schedule 1f1b --gpus 8 --micro-batches 16 --round 8", 2, "--round: "},
+        {"export @Q --schedule 1f1b --gpus 8 --micro-batches 16 --round 8 --csv -", 2, "--round: "},
+        {"replay @Q --schedule 1f1b --gpus 8 --micro-batches 16 --transfers naive", 2,
+         "--transfers: "},
+        {"verify @Q --schedule 1f1b --gpus 8 --micro-batches 16 --round 8", 2, "--round: "},
+        {"compare @Q --schedules 1f1b,gpipe --round 8", 2,
+         "--round: schedule 1f1b runs all micro-batches as one round"},
+        {"compare @Q --transfers naive", 2, "--transfers: "},
+    };
+    /* without --fidelity verify proves both; compare drops for each schedule what it lacks */
+    static const char *const right[] = {
+        "verify @Q --schedule roundpipe --gpus 4 --micro-batches 4 --transfers naive",
+        "verify @Q --schedule roundpipe --gpus 4 --micro-batches 4 --optimizer lean --async",
+        "compare @Q --schedules 1f1b,interleaved-1f1b,roundpipe --gpus 4 --micro-batches 8 "
+        "--round 4 --group 4",
+        ROUNDPIPE "--fidelity full --transfers naive --optimizer lean --fused-forward physical",
+    };
+
+    (void)state;
+    check_cases(cases, G_N_ELEMENTS(cases));
+    for (gsize i = 0; i < G_N_ELEMENTS(right); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", right[i]);
+
+        if (run.code != 0 || strstr(run.out, "cannot run") != NULL)
+            fail_msg("%s: exit code %d: %s%s", right[i], run.code, run.err, run.out);
+    }
+}
+
+static void
+takes_models_of_the_catalogue_for_profiles(void **state)
+{
+    static const Case cases[] = {
+        {"simulate qwen3-1.8b --schedule 1f1b --gpus 8 --micro-batches 16", 2,
+         "qwen3-1.8b: no such file, and unknown model \"qwen3-1.8b\"; did you mean "
+         "\"qwen3-1.7b\"?"},
+        {"simulate @T/none.json --schedule 1f1b --gpus 8 --micro-batches 16", 1,
+         "`roundpipe export --profile MODEL --gpu GPU -o "},
+        {"simulate qwen3-1.7b --schedule 1f1b --gpus 4 --micro-batches 4 --trace "
+         "@R/profiles/rtx4090/qwen3-1.7b.json",
+         2, "--trace: expected another file than that of PROFILE.json"},
+    };
+    g_auto(RpCliRun) file = rp_cli_run(SIMULATE "--schedule 1f1b --json");
+    g_auto(RpCliRun) name =
+        rp_cli_run("simulate qwen3-1.7b --gpus 8 --micro-batches 16 --schedule 1f1b --json");
+    g_auto(RpCliRun) made =
+        rp_cli_run("simulate qwen3-8b --gpus 4 --micro-batches 8 --schedule 1f1b");
+    g_auto(RpCliRun) compared =
+        rp_cli_run("compare qwen3-8b --gpus 4 --micro-batches 8 --schedules 1f1b");
+    g_auto(RpCliRun) divided =
+        rp_cli_run("partition qwen3-8b --gpus 4 --micro-batches 8 --schedule 1f1b");
+
+    (void)state;
+    assert_int_equal(name.code, 0);
+    assert_string_equal(file.out, name.out);
+    assert_true(g_str_has_prefix(made.out, "1F1B, qwen3-8b on 4 x "));
+    assert_non_null(strstr(made.out, "predicted layer times"));
+    assert_non_null(strstr(compared.out, "qwen3-8b  1f1b"));
+    assert_int_equal(divided.code, 0);
+    check_cases(cases, G_N_ELEMENTS(cases));
+}
+
+static void
+says_when_a_profile_has_no_names(void **state)
+{
+    g_autofree char *path = rp_cli_temporary("nameless.json");
+
+    (void)state;
+    assert_true(g_file_set_contents(
+        path,
+        "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"count\":4,"
+        "\"forward_ms\":1,\"backward_ms\":2}]}",
+        -1, NULL));
+    g_auto(RpCliRun) run =
+        rp_cli_run("simulate @T/nameless.json --gpus 4 --micro-batches 8 --schedule 1f1b");
+    g_auto(RpCliRun) divided =
+        rp_cli_run("partition @T/nameless.json --gpus 4 --micro-batches 8 --schedule 1f1b");
+
+    assert_true(g_str_has_prefix(run.out, "1F1B, a model without a name on 4 devices: predicted"));
+    assert_true(g_str_has_prefix(divided.out, "1F1B of a model without a name, 4 GPUs"));
+}
+
 static void
 refuses_wrong_stage_lists(void **state)
 {
@@ -418,8 +522,6 @@ fails_when_nobody_takes_the_results(void **state)
         "\"$ROUNDPIPE\" " SIMULATE "--schedule 1f1b --trace @T/closed.json >&-",
         "\"$ROUNDPIPE\" export --profile qwen3-8b --gpu rtx4090 -o - >/dev/full",
         "\"$ROUNDPIPE\" export @Q --schedule 1f1b --gpus 4 --micro-batches 4 --csv - >&-",
-        "(sleep 0.2; \"$ROUNDPIPE\" models --json; echo $? >@T/code) | true; sleep 0.6; "
-        "exit $(cat @T/code)",
     };
 
     (void)state;
@@ -427,6 +529,29 @@ fails_when_nobody_takes_the_results(void **state)
         g_auto(RpCliRun) run = rp_cli_shell("%s", lines[i]);
 
         check(lines[i], &run, 1, "write");
+    }
+}
+
+/* As `| head` does. */
+static void
+ends_quietly_when_the_reader_leaves(void **state)
+{
+    static const char *const words[] = {
+        "models --json",
+        "simulate --help",
+        "export --profile qwen3-8b --gpu rtx4090 -o -",
+        SIMULATE "--schedule 1f1b --json",
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(words); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_shell("(sleep 0.2; \"$ROUNDPIPE\" %s; echo $? >@T/code) | true; sleep 0.6; "
+                         "exit $(cat @T/code)",
+                         words[i]);
+
+        if (run.code != 141 || *run.err != '\0')
+            fail_msg("%s: exit code %d, expected 141 and no word: %s", words[i], run.code, run.err);
     }
 }
 
@@ -463,6 +588,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_wrong_words),
         cmocka_unit_test(refuses_wrong_numbers),
+        cmocka_unit_test(refuses_options_that_have_no_effect),
+        cmocka_unit_test(takes_models_of_the_catalogue_for_profiles),
+        cmocka_unit_test(says_when_a_profile_has_no_names),
         cmocka_unit_test(refuses_wrong_stage_lists),
         cmocka_unit_test(refuses_bad_profiles),
         cmocka_unit_test(refuses_deep_nesting_and_a_million_layers),
@@ -474,6 +602,7 @@ main(void)
         cmocka_unit_test(writes_over_no_input_and_nothing_twice),
         cmocka_unit_test(says_that_gnuplot_is_missing_before_long_work),
         cmocka_unit_test(fails_when_nobody_takes_the_results),
+        cmocka_unit_test(ends_quietly_when_the_reader_leaves),
         cmocka_unit_test(explains_every_command),
     };
 

@@ -173,10 +173,11 @@ reproduces_every_published_row(void **state)
         g_autofree char *stages =
             lists[1] == NULL
                 ? g_strdup_printf("--recompute gated --stages %s", lists[0])
-                : g_strdup_printf("--recompute early --forward-stages %s --backward-stages %s",
-                                  lists[0], lists[1]);
+                : g_strdup_printf(
+                      "--recompute early --round 8 --forward-stages %s --backward-stages %s",
+                      lists[0], lists[1]);
         g_auto(RpCliRun) run = rp_cli_run("simulate @R/profiles/rtx4090/%s.json --schedule %s "
-                                          "--gpus 8 --micro-batches 16 --round 8 %s --json",
+                                          "--gpus 8 --micro-batches 16 %s --json",
                                           row->model, row->schedule, stages);
         g_autoptr(JsonNode) root = rp_cli_json(&run);
 

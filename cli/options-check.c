@@ -1,0 +1,171 @@
+/* Options that only some schedules, or only one fidelity, know: refused elsewhere, not ignored. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+#include "core/schedule.h"
+
+#define MOST_KNOWN 4
+
+/* Of a schedule. */
+typedef struct {
+    const char *option;
+    const char *lacks; /* "schedule 1f1b ..." */
+    const char *known[MOST_KNOWN];
+    gboolean (*given)(const RpScheduleArgs *args);
+    void (*drop)(RpScheduleArgs *args); /* frees nothing */
+} OwnOption;
+
+static gboolean
+has_round(const RpScheduleArgs *args)
+{
+    return args->round > 0;
+}
+
+static void
+drop_round(RpScheduleArgs *args)
+{
+    args->round = 0;
+}
+
+static gboolean
+has_fused_forward(const RpScheduleArgs *args)
+{
+    return args->fused_forward != NULL;
+}
+
+static void
+drop_fused_forward(RpScheduleArgs *args)
+{
+    args->fused_forward = NULL;
+}
+
+static gboolean
+has_group(const RpScheduleArgs *args)
+{
+    return args->group > 0;
+}
+
+static void
+drop_group(RpScheduleArgs *args)
+{
+    args->group = 0;
+}
+
+static gboolean
+has_reverse(const RpScheduleArgs *args)
+{
+    return args->reverse_backward;
+}
+
+static void
+drop_reverse(RpScheduleArgs *args)
+{
+    args->reverse_backward = FALSE;
+}
+
+static const OwnOption own_options[] = {
+    {"round", "runs all micro-batches as one round", {"roundpipe"}, has_round, drop_round},
+    {"fused-forward", "has no fused stage", {"roundpipe"}, has_fused_forward, drop_fused_forward},
+    {"group",
+     "has no groups of micro-batches",
+     {"interleaved-1f1b", "interleaved-zb"},
+     has_group,
+     drop_group},
+    {"reverse-backward",
+     "has an order of its own for backward actions",
+     {"gpipe", "looped-bfs", "mobius"},
+     has_reverse,
+     drop_reverse},
+};
+
+static gboolean
+knows(const RpScheduleOps *schedule, const OwnOption *option)
+{
+    for (guint i = 0; i < MOST_KNOWN && option->known[i] != NULL; i++)
+        if (strcmp(option->known[i], schedule->name) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+static gboolean
+fail_unknown(const RpScheduleOps *schedule, const OwnOption *option, GError **error)
+{
+    g_autoptr(GString) names = g_string_new(option->known[0]);
+
+    for (guint i = 1; i < MOST_KNOWN && option->known[i] != NULL; i++)
+        g_string_append_printf(names, ", %s", option->known[i]);
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: schedule %s %s; it is for %s",
+                option->option, schedule->name, option->lacks, names->str);
+    return FALSE;
+}
+
+/* What the other options leave without effect. */
+static const char *
+find_idle(const RpScheduleArgs *args)
+{
+    gboolean full = g_strcmp0(args->fidelity, "full") == 0;
+    gboolean published = g_strcmp0(args->fused_forward, "published") == 0;
+
+    if (!full && args->transfers != NULL)
+        return "--transfers: compute fidelity has no transfers; expected --fidelity full beside it";
+    if (!full && args->consistency != NULL)
+        return "--consistency: compute fidelity copies no weights; expected --fidelity full "
+               "beside it";
+    if (!full && args->optimizer != NULL)
+        return "--optimizer: compute fidelity has no optimizer; expected --fidelity full beside it";
+    if (args->optimizer != NULL && g_strcmp0(args->consistency, "blocking") == 0)
+        return "--optimizer: --consistency blocking has one optimizer only, which copies all "
+               "weights; expected no --optimizer beside it";
+    if (full && published)
+        return "--fused-forward: published is of compute fidelity; full is always physical, as "
+               "machines are";
+    if (published && g_strcmp0(args->recompute, "gated") == 0)
+        return "--fused-forward: published runs early; expected no --recompute gated beside it";
+    return NULL;
+}
+
+gboolean
+rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
+{
+    const char *problem;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
+        if (own_options[i].given(args) && !knows(schedule, &own_options[i]))
+            return fail_unknown(schedule, &own_options[i], error);
+    problem = find_idle(args);
+    if (problem == NULL)
+        return TRUE;
+    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
+    return FALSE;
+}
+
+void
+rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule)
+{
+    for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
+        if (!knows(schedule, &own_options[i]))
+            own_options[i].drop(args);
+}
+
+gboolean
+rp_schedule_args_check_any(const RpScheduleArgs *args, const RpScheduleOps *const *schedules,
+                           GError **error)
+{
+    RpScheduleArgs known = *args;
+    const char *problem;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++) {
+        gboolean any = !own_options[i].given(args);
+
+        for (guint k = 0; schedules[k] != NULL; k++)
+            any |= knows(schedules[k], &own_options[i]);
+        if (!any)
+            return fail_unknown(schedules[0], &own_options[i], error);
+    }
+    problem = find_idle(&known);
+    if (problem == NULL)
+        return TRUE;
+    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
+    return FALSE;
+}

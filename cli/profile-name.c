@@ -1,0 +1,102 @@
+/* A timing file by its path, or by the name of a model: shipped, or made by the cost model. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+#include "core/cost-model.h"
+
+/* Of which card the shipped profiles are that stand for a model. */
+#define CARD "rtx4090"
+
+/* Whether @word can only be the path of a file. */
+static gboolean
+is_path(const char *word)
+{
+    return g_file_test(word, G_FILE_TEST_EXISTS) || strchr(word, G_DIR_SEPARATOR) != NULL ||
+           g_str_has_suffix(word, ".json");
+}
+
+char *
+rp_cli_profile_path(const char *word)
+{
+    g_autofree char *directory = rp_cli_shipped_profiles(CARD);
+    g_autofree char *base = g_strconcat(word, ".json", NULL);
+    g_autofree char *path = g_build_filename(directory, base, NULL);
+
+    return !is_path(word) && g_file_test(path, G_FILE_TEST_EXISTS) ? g_steal_pointer(&path)
+                                                                   : g_strdup(word);
+}
+
+/* A file that is not there: where one comes from. */
+static RpProfile *
+load_file(const char *path, GError **error)
+{
+    GError *problem = NULL;
+    RpProfile *profile = rp_profile_load(path, &problem);
+
+    if (profile != NULL)
+        return profile;
+    if (g_file_test(path, G_FILE_TEST_EXISTS))
+        g_propagate_error(error, problem);
+    else
+        g_propagate_error(
+            error, g_error_new(problem->domain, problem->code,
+                               "%s; `roundpipe export --profile MODEL --gpu GPU -o %s` makes one "
+                               "for a model of the catalogue, `roundpipe profile` measures one",
+                               problem->message, path));
+    if (error == NULL || *error != problem)
+        g_error_free(problem);
+    return NULL;
+}
+
+static RpProfile *
+make_predicted(const RpModel *model, guint gpus, GError **error)
+{
+    const RpWorkload workload = {
+        .sequences = RP_CLI_SEQUENCES,
+        .tokens_per_sequence = RP_CLI_TOKENS,
+        .gpus = gpus > 0 ? gpus : RP_CLI_GPUS,
+    };
+    const RpGpu *gpu = rp_gpu_find(CARD, error);
+
+    return gpu == NULL ? NULL : rp_cost_model_profile(model, gpu, &workload, error);
+}
+
+RpProfile *
+rp_cli_load_profile(const char *word, guint gpus, GError **error)
+{
+    g_autofree char *path = rp_cli_profile_path(word);
+    g_autoptr(GError) problem = NULL;
+    const RpModel *model;
+
+    if (is_path(path))
+        return load_file(path, error);
+    model = rp_model_find(word, &problem);
+    if (model != NULL)
+        return make_predicted(model, gpus, error);
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: no such file, and %s", word,
+                problem->message);
+    return NULL;
+}
+
+static gboolean
+is_named(const char *text)
+{
+    return text != NULL && *text != '\0';
+}
+
+char *
+rp_cli_model_name(const RpProfile *profile)
+{
+    return g_strdup(is_named(profile->model) ? profile->model : "a model without a name");
+}
+
+char *
+rp_cli_subject(const RpProfile *profile, guint gpus)
+{
+    g_autofree char *model = rp_cli_model_name(profile);
+
+    return is_named(profile->device)
+               ? g_strdup_printf("%s on %u x %s", model, gpus, profile->device)
+               : g_strdup_printf("%s on %u device%s", model, gpus, gpus == 1 ? "" : "s");
+}
