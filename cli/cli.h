@@ -30,7 +30,8 @@ typedef struct {
 GQuark rp_cli_error_quark(void);
 typedef enum {
     RP_CLI_ERROR_USAGE,
-    RP_CLI_ERROR_HELP /* no error: --help was answered, nothing is left to do */
+    RP_CLI_ERROR_HELP, /* no error: --help was answered, nothing is left to do */
+    RP_CLI_ERROR_TOLD  /* rp_cli_tell() has printed it */
 } RpCliError;
 
 /* Whether standard output is a pipe that nobody reads any more. */
@@ -40,6 +41,19 @@ gboolean rp_cli_reader_left(void);
  * 2 where the command line is to blame (also a shape that a schedule refuses, a stage list that
  * does not add up, an unknown model or GPU), else 1; 0 for RP_CLI_ERROR_HELP. */
 int rp_cli_fail(const char *command, GError *error);
+/* Prints it now, before what takes a while. @error becomes RP_CLI_ERROR_TOLD, of exit code 1. */
+void rp_cli_tell(const char *command, GError **error);
+
+/* ---- after a GPU has failed (cli/leave.c) ---- */
+
+/* From now on the end of main() ends the process at once: threads may be left that a driver holds,
+ * and its exit handlers would wait for them. */
+void rp_cli_leave(void);
+gboolean rp_cli_leaves(void);
+/* Ends the process after so many seconds, with exit code 1; 0: no more. */
+void rp_cli_leave_within(guint seconds);
+
+/* ---- the command line ---- */
 
 /**
  * rp_cli_parse:

@@ -106,6 +106,10 @@ replay(const RpRequest *request, const RpProfile *profile, double scale, Replay 
         result->cost = rp_engine_cost(engine);
         result->lateness = rp_replay_lateness(backend);
     }
+    if (engine != NULL && !rp_engine_stop(engine)) {
+        (void)g_steal_pointer(&planner); /* a thread may still come back to all of it */
+        return done;
+    }
     rp_engine_free(engine);
     rp_replay_free(backend);
     return done;

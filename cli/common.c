@@ -42,9 +42,11 @@ rp_cli_fail(const char *command, GError *error)
 {
     int code = is_usage(error) ? RP_EXIT_USAGE : RP_EXIT_FAILED;
 
-    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP)) {
+    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP) ||
+        g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD)) {
+        code = error->code == RP_CLI_ERROR_HELP ? RP_EXIT_OK : RP_EXIT_FAILED;
         g_error_free(error);
-        return RP_EXIT_OK;
+        return code;
     }
     if (g_error_matches(error, G_IO_ERROR, G_IO_ERROR_BROKEN_PIPE) && rp_cli_reader_left()) {
         g_error_free(error);
@@ -55,6 +57,13 @@ rp_cli_fail(const char *command, GError *error)
     fprintf(stderr, "roundpipe %s: %s\n", command, error->message);
     g_error_free(error);
     return code;
+}
+
+void
+rp_cli_tell(const char *command, GError **error)
+{
+    (void)rp_cli_fail(command, g_steal_pointer(error));
+    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD, "told");
 }
 
 /* "Unknown option --shedule" becomes more helpful. */

@@ -130,7 +130,9 @@ main(int argc, char **argv)
             return code != RP_EXIT_OK ? code : RP_EXIT_PIPE;
         fprintf(stderr, "roundpipe: cannot write the results to standard output%s%s\n",
                 errno != 0 ? ": " : "", errno != 0 ? g_strerror(errno) : "");
-        return code != RP_EXIT_OK ? code : RP_EXIT_FAILED;
+        code = code != RP_EXIT_OK ? code : RP_EXIT_FAILED;
     }
+    if (rp_cli_leaves())
+        _exit(code);
     return code;
 }

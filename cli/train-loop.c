@@ -12,6 +12,9 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "plots/gnuplot.h"
 
+/* A GPU that has failed keeps the process so long, and no longer. */
+#define MOST_SECONDS 8
+
 /* As transformers divides checkpoints. */
 #define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
@@ -105,7 +108,13 @@ typedef struct {
 static void
 loop_clear(Loop *loop)
 {
-    g_clear_pointer(&loop->trainer, rp_trainer_free); /* reports to metrics */
+    if (rp_cli_leaves())
+        rp_cli_leave_within(MOST_SECONDS);
+    const gboolean ended = rp_trainer_free(g_steal_pointer(&loop->trainer));
+
+    rp_cli_leave_within(0);
+    if (!ended)
+        rp_cli_leave();
     for (guint i = 0; i < loop->n_batches; i++)
         rp_token_batch_free(loop->batches[i]);
     g_clear_pointer(&loop->batches, g_free);
@@ -352,6 +361,17 @@ add_checkpoint(GError **error, const char *checkpoint)
     (*error)->message = message;
 }
 
+/* Said before the trainer is freed, which takes its time where a GPU has failed. */
+static void
+tell_failure(const Loop *loop, GError **error)
+{
+    rp_train_metrics_clear_line();
+    add_checkpoint(error, loop->outcome->checkpoint);
+    rp_cli_tell("train", error);
+    if (!loop->job->run->device_ops->host_memory)
+        rp_cli_leave();
+}
+
 /* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */
 static gboolean
 can_draw(const RpRunFile *run)
@@ -395,6 +415,8 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     trained = run_steps(&loop, error);
     rp_train_release_stop();
     rp_train_metrics_clear_line();
+    if (!trained)
+        tell_failure(&loop, error);
     if (loop.draw)
         draw(&loop);
     unwritten = rp_train_metrics_error(loop.metrics);
@@ -404,8 +426,6 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         outcome->trace = rp_trainer_steal_trace(loop.trainer);
     if (trained)
         tell_outcome(&loop);
-    else
-        add_checkpoint(error, outcome->checkpoint);
     return trained;
 }
 

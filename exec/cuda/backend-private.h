@@ -7,6 +7,7 @@
  *   compute.c     actions, their losses, and which layer broke
  *   host-arena.c  host memory, pinned
  *   clock.c       times of a device on the host's clock
+ *   watch.c       sees that a device has failed, if nobody else does
  *   finite.cu     two kernels
  *
  * A device has three workers: one issues actions and activations, one uploads of parameters, one
@@ -43,6 +44,7 @@ typedef struct {
 
 /* One of a plan's devices. */
 typedef struct {
+    RpCuda *cuda;
     guint index;  /* the plan's */
     int physical; /* CUDA's */
     guint8 *memory;
@@ -68,6 +70,9 @@ typedef struct {
     pthread_mutex_t anchor_lock; /* who makes an anchor; the device's workers take turns */
     _Atomic gint64 next_anchor_ns;
     _Atomic guint64 n_anchors;
+
+    pthread_t watcher;
+    gboolean watched;
 } RpCudaDevice;
 
 /* A loss on its way: lives as long as its place in the ring is not used again. */
@@ -96,6 +101,9 @@ struct _RpCuda {
     gboolean opened;
     gboolean stuck; /* a stream never ends: it keeps what it may still use */
     _Atomic gboolean cancelled;
+    pthread_mutex_t watch_lock;
+    pthread_cond_t watch_cond; /* of the monotonic clock */
+    gboolean watch_ends;
 };
 
 struct _RpBackendLane {
@@ -137,6 +145,10 @@ gint64 rp_cuda_clock_ns(RpBackend *backend);
 /* The device's first anchor and what belongs to it. */
 gboolean rp_cuda_clock_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
 void rp_cuda_clock_close(RpCudaDevice *device);
+
+/* watch.c; open: with the device's compute lane, close: before any lane is freed, all of them */
+gboolean rp_cuda_watch_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
+void rp_cuda_watch_close(RpCuda *cuda);
 
 /* copy.c */
 gboolean rp_cuda_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,

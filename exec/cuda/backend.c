@@ -1,6 +1,7 @@
 #include "exec/cuda/backend.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "core/units.h"
 #include "exec/cuda/backend-private.h"
@@ -275,6 +276,7 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
 {
     const RpNetworkOptions *shape = rp_network_options(network);
     const guint count = rp_cuda_device_count();
+    pthread_condattr_t attributes;
     RpCuda *cuda;
 
     if (!check_count(plan, count, shared, error))
@@ -291,8 +293,14 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
     cuda->tokens = (gsize)shape->sequences * shape->tokens;
     cuda->slot_bytes = rp_align_up(2 * cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
     cuda->loose = find_loose(plan);
+    pthread_mutex_init(&cuda->watch_lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&cuda->watch_cond, &attributes);
+    pthread_condattr_destroy(&attributes);
     cuda->devices = g_new0(RpCudaDevice, cuda->map.gpus);
     for (guint g = 0; g < cuda->map.gpus; g++) {
+        cuda->devices[g].cuda = cuda;
         cuda->devices[g].index = g;
         cuda->devices[g].physical = (int)(g % count);
         cuda->devices[g].packed = g_new(gint32, 2 * cuda->tokens);
@@ -333,6 +341,8 @@ cuda_backend_free(RpBackend *backend)
     g_free(cuda->calls);
     g_free(cuda->devices);
     g_array_unref(cuda->loose);
+    pthread_cond_destroy(&cuda->watch_cond);
+    pthread_mutex_destroy(&cuda->watch_lock);
     rp_task_map_clear(&cuda->map);
     g_free(cuda);
 }

@@ -73,7 +73,7 @@ open_lane(RpBackendLane *lane, GError **error)
     device->kernels = rp_cuda_stream_new(device->physical, lane->stream, error);
     if (device->kernels == NULL)
         g_prefix_error(error, "device %u: ", device->index);
-    return device->kernels != NULL;
+    return device->kernels != NULL && rp_cuda_watch_open(lane->cuda, device, error);
 }
 
 RpBackendLane *
@@ -140,6 +140,7 @@ rp_cuda_lane_free(RpBackend *backend, RpBackendLane *lane)
     RpCuda *cuda = (RpCuda *)backend;
     RpCudaDevice *device = lane->device;
 
+    rp_cuda_watch_close(cuda);
     (void)rp_cuda_use_device(device->physical);
     if (lane->stream != NULL)
         run_out(cuda, lane->stream);

@@ -7,8 +7,9 @@
  *   wait e, launch     ->                     ......e |---action---|
  *
  * Operations on a lane only issue: the lane runs them first to last, by itself. They may block
- * while the lane's queue is full, on nothing else. The engine records an event before it lets a
- * lane wait for it, and records it again only after every wait for it is over.
+ * while the lane's queue is full, on nothing else; for ever, once a device has failed. The engine
+ * records an event before it lets a lane wait for it, and records it again only after every wait
+ * for it is over.
  */
 #pragma once
 

@@ -36,6 +36,7 @@ rp_batch_clear(RpBatch *batch, const RpEngine *engine)
     g_array_unref(batch->waits);
     g_free(batch->order);
     g_free(batch->tasks);
+    g_free(batch->records);
 }
 
 static RpBackendEvent *

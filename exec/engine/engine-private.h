@@ -1,9 +1,11 @@
 /**
  * What the engine's files share.
  *
- *   engine.c   life, hand-over, waiting, errors
- *   batch.c    a part of the plan, copied and resolved
- *   worker.c   the threads that issue and run it
+ *   engine.c     life, hand-over, waiting
+ *   failure.c    the first failure, and the end of all threads
+ *   batch.c      a part of the plan, copied and resolved
+ *   worker.c     the threads that issue and run it
+ *   collector.c  the thread that sees batches end
  */
 #pragma once
 
@@ -49,10 +51,12 @@ typedef struct {
     gsize n_tasks;
     gsize capacity; /* of tasks and order */
     RpEngineTask *tasks;
-    guint32 *order;            /* indices of tasks by worker, ids ascending */
-    guint *worker_first;       /* n_workers + 1 indices into order */
-    GArray *waits;             /* RpEngineWait */
-    GArray *accesses;          /* RpBackendAccess */
+    guint32 *order;         /* indices of tasks by worker, ids ascending */
+    guint *worker_first;    /* n_workers + 1 indices into order */
+    GArray *waits;          /* RpEngineWait */
+    GArray *accesses;       /* RpBackendAccess */
+    RpTraceRecord *records; /* of all tasks; the collector's until the batch is over */
+    gsize records_capacity;
     const RpEngineTask **last; /* per lane: the batch's last task; %NULL = none */
     RpEventPool *pools;        /* per device */
     guint64 last_dependent;    /* number of the last batch that waits for tasks of this one */
@@ -88,7 +92,12 @@ struct _RpEngine {
     RpBackendLane **lanes; /* device lanes */
     RpGate *progress; /* per lane: tasks issued (device) or done (host), from the first batch on */
     RpGate appended;  /* batches */
+    RpGate over;      /* batches: the collector's */
     RpBatch *ring;
+    pthread_t collector;
+    gboolean collecting; /* it has a thread */
+    pthread_t ender;
+    RpGate ending; /* 1: all threads leave, and the ender waits for them */
     gboolean opened;
     guint64 *arena_bytes;
     /* caller's thread */
@@ -100,13 +109,12 @@ struct _RpEngine {
     guint64 n_tasks;
     guint64 n_waits;
     gint64 origin_ns;
-    RpTraceRecord *records;
-    gsize records_capacity;
     RpTrace *trace;
     /* the first failure */
     pthread_mutex_t failure_lock;
-    pthread_cond_t failure_told;
-    guint n_failing; /* threads in rp_engine_fail() */
+    pthread_cond_t failure_told; /* and the end; of the monotonic clock */
+    guint n_failing;             /* threads in rp_engine_fail() */
+    gboolean ended;              /* no thread is left but the ender */
     _Atomic gboolean failed;
     RpTaskId failed_task;
     GError *failure;
@@ -149,5 +157,17 @@ void rp_batch_task_times(const RpEngine *engine, const RpEngineTask *task, gint6
 /* A worker's thread; @data: RpWorker */
 void *rp_worker_run(void *data);
 
+/* The collector's thread; @data: RpEngine */
+void *rp_collector_run(void *data);
+
+/* The ender's thread; @data: RpEngine. Sleeps until all is to end, then waits for every other
+ * thread and frees the lanes. Either may take for ever where a device has failed. */
+void *rp_ender_run(void *data);
+
 /* Notes the first failure, and lets every thread go. Takes @error over. Any thread. */
 void rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error);
+/* Tells the caller what rp_engine_fail() was told; a moment later, if threads take it to end: tasks
+ * that ran meanwhile may have failed, too. Returns: FALSE */
+gboolean rp_engine_set_failure(RpEngine *engine, GError **error);
+/* Waits so long for the ender. Returns: whether all threads have ended */
+gboolean rp_engine_wait_end(RpEngine *engine, gint64 ns);

@@ -7,94 +7,13 @@
 G_DEFINE_QUARK(rp_engine_error, rp_engine_error)
 G_DEFINE_QUARK(rp_backend_error, rp_backend_error)
 
-/* Lets every thread go. */
-static void
-stop(RpEngine *engine)
-{
-    atomic_store(&engine->failed, TRUE);
-    rp_gate_break(&engine->appended);
-    for (guint32 l = 0; l < engine->n_lanes; l++)
-        rp_gate_break(&engine->progress[l]);
-    for (guint w = 0; w < engine->n_workers; w++)
-        rp_gate_break(&engine->workers[w].passed);
-    engine->backend->ops->cancel(engine->backend);
-}
-
-void
-rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error)
-{
-    gboolean first;
-
-    pthread_mutex_lock(&engine->failure_lock);
-    engine->n_failing++;
-    first = engine->failure == NULL;
-    /* of tasks that failed side by side, the one that a serial program comes to first */
-    if (first || (task < engine->failed_task &&
-                  !g_error_matches(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED))) {
-        GError *later = engine->failure;
-
-        engine->failure = error;
-        engine->failed_task = task;
-        error = later;
-    }
-    pthread_mutex_unlock(&engine->failure_lock);
-    if (first)
-        stop(engine);
-    g_clear_error(&error);
-    pthread_mutex_lock(&engine->failure_lock);
-    if (--engine->n_failing == 0)
-        pthread_cond_broadcast(&engine->failure_told);
-    pthread_mutex_unlock(&engine->failure_lock);
-}
+/* So long rp_engine_stop() waits for threads. Beyond the time that a backend takes to give up. */
+#define STOP_NS (5 * G_GINT64_CONSTANT(1000000000))
 
 static void
 backend_failed(gpointer user_data, RpTaskId task, GError *error)
 {
     rp_engine_fail(user_data, task, error);
-}
-
-/* Joins every thread. Idle workers leave by the gate; others must have been stopped. */
-static void
-join(RpEngine *engine)
-{
-    rp_gate_break(&engine->appended);
-    for (guint w = 0; w < engine->n_started; w++)
-        pthread_join(engine->workers[w].thread, NULL);
-    engine->n_started = 0;
-    for (guint32 l = 0; l < engine->n_device_lanes; l++)
-        if (engine->lanes[l] != NULL)
-            engine->backend->ops->lane_free(engine->backend, g_steal_pointer(&engine->lanes[l]));
-    /* a thread of the backend may still be telling of a failure */
-    pthread_mutex_lock(&engine->failure_lock);
-    while (engine->n_failing > 0)
-        pthread_cond_wait(&engine->failure_told, &engine->failure_lock);
-    pthread_mutex_unlock(&engine->failure_lock);
-}
-
-/* Tells the caller what rp_engine_fail() was told, when tasks that ran meanwhile have ended too.
- * The task is still in the plan: only batches that are over are retired. */
-static gboolean
-set_failure(RpEngine *engine, GError **error)
-{
-    join(engine);
-    pthread_mutex_lock(&engine->failure_lock);
-    const RpTaskId id = engine->failed_task;
-    g_autofree char *message = g_strdup(engine->failure->message);
-    pthread_mutex_unlock(&engine->failure_lock);
-    g_autofree char *text = rp_task_describe(engine->plan, id);
-    g_autofree char *place = NULL;
-
-    if (id >= rp_plan_first_id(engine->plan) && id < rp_plan_end_id(engine->plan)) {
-        const guint32 lane = rp_plan_task(engine->plan, id)->lane;
-        const guint32 device = rp_plan_lane_device(engine->plan, lane);
-
-        place = device == RP_NONE ? g_strdup("host, ") : g_strdup_printf("gpu %u, ", device);
-        g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, "%s%s lane: %s: %s", place,
-                    rp_lane_name(rp_plan_lane_kind(engine->plan, lane)), text, message);
-        return FALSE;
-    }
-    g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, "%s: %s", text, message);
-    return FALSE;
 }
 
 static gboolean
@@ -110,22 +29,83 @@ make_lanes(RpEngine *engine, GError **error)
 }
 
 static gboolean
-start_workers(RpEngine *engine, GError **error)
+start_thread(pthread_t *thread, void *(*run)(void *data), void *data, GError **error)
+{
+    const int code = pthread_create(thread, NULL, run, data);
+
+    if (code == 0)
+        return TRUE;
+    g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_SYSTEM, "cannot start a worker thread: %s",
+                g_strerror(code));
+    return FALSE;
+}
+
+static gboolean
+start_threads(RpEngine *engine, GError **error)
 {
     for (guint w = 0; w < engine->n_workers; w++) {
         RpWorker *worker = &engine->workers[w];
 
         worker->engine = engine;
         worker->index = w;
-        const int code = pthread_create(&worker->thread, NULL, rp_worker_run, worker);
-        if (code != 0) {
-            g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_SYSTEM,
-                        "cannot start a worker thread: %s", g_strerror(code));
+        if (!start_thread(&worker->thread, rp_worker_run, worker, error))
             return FALSE;
-        }
         engine->n_started++;
     }
-    return TRUE;
+    engine->collecting = start_thread(&engine->collector, rp_collector_run, engine, error);
+    return engine->collecting;
+}
+
+static void
+init_waits(RpEngine *engine)
+{
+    pthread_condattr_t attributes;
+
+    for (guint32 l = 0; l < engine->n_lanes; l++)
+        rp_gate_init(&engine->progress[l]);
+    for (guint w = 0; w < engine->n_workers; w++)
+        rp_gate_init(&engine->workers[w].passed);
+    rp_gate_init(&engine->appended);
+    rp_gate_init(&engine->over);
+    rp_gate_init(&engine->ending);
+    pthread_mutex_init(&engine->failure_lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->failure_told, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static void
+clear_waits(RpEngine *engine)
+{
+    for (guint32 l = 0; l < engine->n_lanes; l++)
+        rp_gate_clear(&engine->progress[l]);
+    for (guint w = 0; w < engine->n_workers; w++)
+        rp_gate_clear(&engine->workers[w].passed);
+    rp_gate_clear(&engine->appended);
+    rp_gate_clear(&engine->over);
+    rp_gate_clear(&engine->ending);
+    pthread_cond_destroy(&engine->failure_told);
+    pthread_mutex_destroy(&engine->failure_lock);
+}
+
+/* No thread is left. */
+static void
+free_engine(RpEngine *engine)
+{
+    for (guint i = 0; i < engine->options.ring; i++)
+        rp_batch_clear(&engine->ring[i], engine);
+    clear_waits(engine);
+    g_clear_error(&engine->failure);
+    rp_trace_free(engine->trace);
+    g_free(engine->ring);
+    g_free(engine->arena_bytes);
+    g_free(engine->waited);
+    g_free(engine->n_planned);
+    g_free(engine->progress);
+    g_free(engine->lanes);
+    g_free(engine->workers);
+    g_free(engine);
 }
 
 RpEngine *
@@ -156,58 +136,47 @@ rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, 
     engine->ring = g_new0(RpBatch, engine->options.ring);
     for (guint i = 0; i < engine->options.ring; i++)
         rp_batch_init(&engine->ring[i], engine);
-    for (guint32 l = 0; l < engine->n_lanes; l++)
-        rp_gate_init(&engine->progress[l]);
-    rp_gate_init(&engine->appended);
-    for (guint w = 0; w < engine->n_workers; w++)
-        rp_gate_init(&engine->workers[w].passed);
-    pthread_mutex_init(&engine->failure_lock, NULL);
-    pthread_cond_init(&engine->failure_told, NULL);
+    init_waits(engine);
     engine->failed_task = RP_TASK_NONE;
     engine->next_id = rp_plan_first_id(plan);
     if (engine->options.keep_trace)
         engine->trace = rp_trace_new(plan, RP_TRACE_MEASURED);
-    (void)rp_backend_error_quark(); /* made by one thread, before workers fail with it */
+    /* by one thread, before workers fail: what GLib makes at its first error */
+    g_error_free(g_error_new_literal(RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, ""));
     (void)rp_engine_error_quark();
     backend->failed = backend_failed;
     backend->failed_data = engine;
-    if (!make_lanes(engine, error) || !start_workers(engine, error)) {
+    /* the ender before what it frees, the others after what they use */
+    if (!start_thread(&engine->ender, rp_ender_run, engine, error)) {
+        free_engine(engine);
+        return NULL;
+    }
+    if (!make_lanes(engine, error) || !start_threads(engine, error)) {
         rp_engine_free(engine);
         return NULL;
     }
     return engine;
 }
 
-void
-rp_engine_free(RpEngine *engine)
+gboolean
+rp_engine_stop(RpEngine *engine)
 {
-    if (engine == NULL)
-        return;
     if (engine->n_done < engine->n_appended)
         rp_engine_fail(engine, RP_TASK_NONE,
                        g_error_new_literal(RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED,
                                            "the engine was freed"));
-    join(engine);
-    for (guint i = 0; i < engine->options.ring; i++)
-        rp_batch_clear(&engine->ring[i], engine);
-    for (guint32 l = 0; l < engine->n_lanes; l++)
-        rp_gate_clear(&engine->progress[l]);
-    rp_gate_clear(&engine->appended);
-    for (guint w = 0; w < engine->n_workers; w++)
-        rp_gate_clear(&engine->workers[w].passed);
-    pthread_cond_destroy(&engine->failure_told);
-    pthread_mutex_destroy(&engine->failure_lock);
-    g_clear_error(&engine->failure);
-    rp_trace_free(engine->trace);
-    g_free(engine->records);
-    g_free(engine->ring);
-    g_free(engine->arena_bytes);
-    g_free(engine->waited);
-    g_free(engine->n_planned);
-    g_free(engine->progress);
-    g_free(engine->lanes);
-    g_free(engine->workers);
-    g_free(engine);
+    rp_gate_break(&engine->appended); /* idle threads leave by it */
+    rp_gate_break(&engine->ending);
+    return rp_engine_wait_end(engine, STOP_NS);
+}
+
+void
+rp_engine_free(RpEngine *engine)
+{
+    if (engine == NULL || !rp_engine_stop(engine))
+        return; /* threads that are left may still come back to it */
+    pthread_join(engine->ender, NULL);
+    free_engine(engine);
 }
 
 /* Arenas are allocated once, so they must have their size before anything runs. */
@@ -238,55 +207,21 @@ check_arenas(RpEngine *engine, GError **error)
     return TRUE;
 }
 
-static gboolean
-wait_for_lane(RpEngine *engine, guint32 lane, const RpEngineTask *last)
-{
-    GError *error = NULL;
-
-    if (!rp_gate_wait(&engine->progress[lane], last->position + 1))
-        return FALSE;
-    if (!rp_engine_is_device_lane(engine, lane) ||
-        engine->backend->ops->wait_host(engine->backend, last->end, &error))
-        return !atomic_load(&engine->failed);
-    rp_engine_fail(engine, last->task.id, error);
-    return FALSE;
-}
-
-static void
-make_records(RpEngine *engine, const RpBatch *batch)
-{
-    if (batch->n_tasks > engine->records_capacity) {
-        engine->records_capacity = batch->n_tasks + batch->n_tasks / 4;
-        g_free(engine->records);
-        engine->records = g_new(RpTraceRecord, engine->records_capacity);
-    }
-    for (gsize i = 0; i < batch->n_tasks; i++) {
-        RpTraceRecord *record = &engine->records[i];
-        gint64 start_ns, end_ns;
-
-        rp_trace_record_init(record, batch->first_id + i, &batch->tasks[i].task.task);
-        rp_batch_task_times(engine, &batch->tasks[i], &start_ns, &end_ns);
-        record->start_ns = start_ns - engine->origin_ns;
-        record->end_ns = end_ns - engine->origin_ns;
-    }
-}
-
-/* Waits for the oldest batch, tells its times and retires it. */
+/* Waits for the oldest batch, tells its times and retires it. On a gate alone: after a failure a
+ * driver may keep whoever asks it. */
 static gboolean
 collect(RpEngine *engine, GError **error)
 {
     const RpBatch *batch = rp_engine_batch(engine, engine->n_done);
 
-    for (guint32 l = 0; l < engine->n_lanes; l++)
-        if (batch->last[l] != NULL && !wait_for_lane(engine, l, batch->last[l]))
-            return set_failure(engine, error);
-    make_records(engine, batch);
+    if (!rp_gate_wait(&engine->over, engine->n_done + 1))
+        return rp_engine_set_failure(engine, error);
     engine->n_done++;
     if (engine->trace != NULL && batch->n_tasks > 0)
-        memcpy(rp_trace_extend(engine->trace, batch->n_tasks), engine->records,
-               batch->n_tasks * sizeof *engine->records);
+        memcpy(rp_trace_extend(engine->trace, batch->n_tasks), batch->records,
+               batch->n_tasks * sizeof *batch->records);
     if (engine->options.done != NULL)
-        engine->options.done(engine->options.user_data, batch->number, engine->records,
+        engine->options.done(engine->options.user_data, batch->number, batch->records,
                              batch->n_tasks);
     if (engine->options.retire)
         rp_plan_retire(engine->plan, batch->first_id + batch->n_tasks);
@@ -300,7 +235,7 @@ rp_engine_wait(RpEngine *engine, guint64 batch, GError **error)
         if (!collect(engine, error))
             return FALSE;
     }
-    return atomic_load(&engine->failed) ? set_failure(engine, error) : TRUE;
+    return atomic_load(&engine->failed) ? rp_engine_set_failure(engine, error) : TRUE;
 }
 
 gboolean
@@ -322,7 +257,7 @@ free_place(RpEngine *engine, GError **error)
         return FALSE;
     for (guint w = 0; w < engine->n_workers; w++)
         if (!rp_gate_wait(&engine->workers[w].passed, batch->number + 1))
-            return set_failure(engine, error);
+            return rp_engine_set_failure(engine, error);
     return TRUE;
 }
 
@@ -332,7 +267,7 @@ rp_engine_append(RpEngine *engine, GError **error)
     const RpTaskId end = rp_plan_end_id(engine->plan);
 
     if (atomic_load(&engine->failed))
-        return set_failure(engine, error);
+        return rp_engine_set_failure(engine, error);
     if (end == engine->next_id)
         return TRUE;
     if (!free_place(engine, error))

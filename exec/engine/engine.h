@@ -5,6 +5,8 @@
  *   workers of gpu g     three: each issues the tasks of its lanes in plan order; events between
  *                        lanes
  *   host workers         one for each host lane; they wait for events and run the tasks themselves
+ *   collector            waits for batches to end and reads their times
+ *   ender                waits for all these threads, at the end
  *
  * What is handed over is copied (a batch), so that the plan may grow while workers run. A batch is
  * what the plan got since the last rp_engine_append(): usually one iteration. Batches live in a
@@ -62,7 +64,19 @@ typedef struct _RpEngine RpEngine;
 RpEngine *rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Stops what still runs and joins every thread. */
+/**
+ * rp_engine_stop:
+ *
+ * Stops what still runs and waits for every thread, five seconds at most: one that issues to a
+ * device which waits for another that has failed may never come back from the driver.
+ *
+ * Returns: %FALSE if a thread is left. It does no more than return, whenever it comes back, but
+ * reads on its way what its task is about: neither the backend, nor what the backend borrows (the
+ * network, the home, batches of tokens), nor the plan may be freed any more
+ */
+gboolean rp_engine_stop(RpEngine *engine);
+
+/* Stops it, and frees it unless a thread is left. */
 void rp_engine_free(RpEngine *engine);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpEngine, rp_engine_free)
 
@@ -72,7 +86,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpEngine, rp_engine_free)
  * Hands over what the plan got since the last call; the first call opens the arenas. Waits for the
  * oldest batches while the ring is full.
  *
- * Errors: RP_ENGINE_ERROR_*; after one the engine has stopped and can only be freed
+ * Errors: RP_ENGINE_ERROR_*, within half a second of the failure, whoever still runs; after one the
+ * engine has stopped and can only be freed
  */
 gboolean rp_engine_append(RpEngine *engine, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

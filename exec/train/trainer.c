@@ -150,11 +150,13 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     return g_steal_pointer(&trainer);
 }
 
-void
+gboolean
 rp_trainer_free(RpTrainer *trainer)
 {
     if (trainer == NULL)
-        return;
+        return TRUE;
+    if (trainer->engine != NULL && !rp_engine_stop(trainer->engine))
+        return FALSE;
     rp_engine_free(trainer->engine);
     if (trainer->backend != NULL)
         trainer->devices->backend_free(trainer->backend);
@@ -169,6 +171,7 @@ rp_trainer_free(RpTrainer *trainer)
     g_clear_pointer(&trainer->busy, g_array_unref);
     g_free(trainer->arena_bytes);
     g_free(trainer);
+    return TRUE;
 }
 
 /* Two iterations at most are under way, so that rings never run over. */

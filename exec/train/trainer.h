@@ -73,8 +73,11 @@ typedef struct _RpTrainer RpTrainer;
  */
 RpTrainer *rp_trainer_new(const RpTrainerOptions *options,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Stops what runs; nothing is saved. */
-void rp_trainer_free(RpTrainer *trainer);
+/* Stops what runs, within five seconds; nothing is saved. Returns: %FALSE if a thread is left,
+ * which the driver of a device holds (rp_engine_stop()): then all of it stays, to be freed later or
+ * never
+ */
+gboolean rp_trainer_free(RpTrainer *trainer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
 
 /**

@@ -14,6 +14,7 @@
 #define DEVICES 2
 #define MEMORY_BYTES ((size_t)1 << 30)
 #define PAYLOAD_BYTES 256
+#define MOST_COMMANDS 112 /* of a stream's queue, unless a test says otherwise */
 
 G_DEFINE_QUARK(rp - cuda - error - quark, rp_cuda_error)
 
@@ -64,15 +65,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static GArray *areas;
 static guint n_left;
-static guint64 fail_in;     /* pieces of work; 0: never */
-static int failing = -1;    /* the device whose pieces count, and which fails; -1: all do */
-static gboolean losing;     /* events of a device that has failed do not happen */
-static guint n_forgotten;   /* failures; older streams do no work any more */
-static cudaError_t refusal; /* of memory */
+static guint64 fail_in;   /* pieces of work; 0: never */
+static int failing = -1;  /* the device whose pieces count, and which fails; -1: all do */
+static gboolean losing;   /* events of a device that has failed do not happen */
+static guint n_forgotten; /* failures; older streams do no work any more */
+static guint most_commands = MOST_COMMANDS;
+static gboolean holding;         /* who waits for room in a queue keeps all others off the device */
+static guint n_holders[DEVICES]; /* threads that wait for room */
+static guint n_kept_off;         /* threads that wait for them */
+static gint64 failed_ns;         /* when the last failure was */
+static cudaError_t refusal;      /* of memory */
 static guint most_pins = G_MAXUINT;
 static guint n_pins; /* that were tried */
 static guint64 first_pin;
 static _Atomic gboolean broken[DEVICES];
+static _Atomic gint64 tell_ns; /* from when on calls say that a device is broken */
+static _Atomic guint late_ns;
 static _Atomic guint delay_ns;
 static _Thread_local int current_device;
 static _Thread_local cudaError_t last_error; /* pins that were refused */
@@ -89,7 +97,9 @@ clock_ns(void)
 static cudaError_t
 device_state(int device)
 {
-    return atomic_load(&broken[device]) ? cudaErrorIllegalAddress : cudaSuccess;
+    return atomic_load(&broken[device]) && clock_ns() >= atomic_load(&tell_ns)
+               ? cudaErrorIllegalAddress
+               : cudaSuccess;
 }
 
 static cudaError_t
@@ -122,6 +132,46 @@ soft_cuda_fail_device_at(guint device, guint64 n, gboolean lose_events)
 {
     g_assert(device < DEVICES);
     fail_at(n, (int)device, lose_events);
+}
+
+void
+soft_cuda_tell_late(guint ns)
+{
+    atomic_store(&late_ns, ns);
+}
+
+void
+soft_cuda_bound_queues(guint n, gboolean hold)
+{
+    pthread_mutex_lock(&lock);
+    most_commands = n > 0 ? n : MOST_COMMANDS;
+    holding = hold;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+guint
+soft_cuda_n_blocked(void)
+{
+    guint n;
+
+    pthread_mutex_lock(&lock);
+    n = n_kept_off;
+    for (int d = 0; d < DEVICES; d++)
+        n += n_holders[d];
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+gint64
+soft_cuda_failed_ns(void)
+{
+    gint64 ns;
+
+    pthread_mutex_lock(&lock);
+    ns = failed_ns;
+    pthread_mutex_unlock(&lock);
+    return ns;
 }
 
 void
@@ -218,6 +268,8 @@ run_work(cudaStream_t stream, Command *command) /* locked; unlocks for the work 
     if (command->work == NULL || atomic_load(&broken[stream->device]) || stream->age != n_forgotten)
         return;
     if (fail_in > 0 && (failing < 0 || failing == stream->device) && --fail_in == 0) {
+        failed_ns = clock_ns();
+        atomic_store(&tell_ns, failed_ns + atomic_load(&late_ns));
         for (int d = 0; d < DEVICES; d++)
             if (failing < 0 || failing == d)
                 atomic_store(&broken[d], TRUE);
@@ -270,9 +322,26 @@ stream_main(void *data)
     return NULL;
 }
 
+/* A driver's lock of one device; not where a stream's own thread calls. */
+static void
+enter(int device) /* locked */
+{
+    n_kept_off++;
+    while (holding && n_holders[device] > 0)
+        pthread_cond_wait(&changed, &lock);
+    n_kept_off--;
+}
+
+/* Blocks while the queue is full. */
 static void
 push(cudaStream_t stream, Command *command) /* locked */
 {
+    enter(stream->device);
+    n_holders[stream->device]++;
+    while (stream->n_issued - stream->n_done >= most_commands &&
+           !atomic_load(&broken[stream->device]))
+        pthread_cond_wait(&changed, &lock);
+    n_holders[stream->device]--;
     *stream->last = command;
     stream->last = &command->next;
     stream->n_issued++;
@@ -348,6 +417,7 @@ cudaError_t
 cudaStreamSynchronize(cudaStream_t stream)
 {
     pthread_mutex_lock(&lock);
+    enter(stream->device);
     while (stream->n_done < stream->n_issued)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
@@ -360,6 +430,7 @@ cudaStreamQuery(cudaStream_t stream)
     gboolean done;
 
     pthread_mutex_lock(&lock);
+    enter(stream->device);
     done = stream->n_done == stream->n_issued;
     pthread_mutex_unlock(&lock);
     if (device_state(stream->device) != cudaSuccess)
@@ -460,6 +531,7 @@ cudaEventQuery(cudaEvent_t event)
     gboolean happened;
 
     pthread_mutex_lock(&lock);
+    enter(event->device);
     happened = event->record == NULL || event->record->happened;
     pthread_mutex_unlock(&lock);
     if (device_state(event->device) != cudaSuccess)

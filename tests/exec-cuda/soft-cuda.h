@@ -5,6 +5,8 @@
  *
  *   stream     |copy|record|wait ..... |kernel|host function|
  *
+ * A queue holds so many commands, and who issues one more waits, for ever if need be.
+ *
  * It is strict: an asynchronous copy must lie in one piece of device memory and one piece of pinned
  * memory, memory that is pinned must have been touched, a stream and an event must be of one
  * device, and nothing may be left behind at the end.
@@ -21,6 +23,18 @@ void soft_cuda_fail_at(guint64 n);
  * for never happens, so that streams of other devices wait for ever; what they leave behind stays
  * until the failure is forgotten, and beyond. */
 void soft_cuda_fail_device_at(guint device, guint64 n, gboolean lose_events);
+
+/* From now on calls succeed for so long after a device has failed. */
+void soft_cuda_tell_late(guint ns);
+
+/* From now on a stream's queue holds @n commands (0: as many as at first), and whoever issues one
+ * more blocks. @hold: meanwhile the thread keeps the device's lock, as drivers do: nobody else
+ * comes to issue or to ask. */
+void soft_cuda_bound_queues(guint n, gboolean hold);
+/* Threads that wait for room in a queue, or for those. */
+guint soft_cuda_n_blocked(void);
+/* When work failed, on the monotonic clock. */
+gint64 soft_cuda_failed_ns(void);
 
 /* What becomes of those who ask for memory from now on. */
 typedef enum { SOFT_CUDA_GIVES, SOFT_CUDA_IS_FULL, SOFT_CUDA_IS_BUSY } SoftCudaAnswer;

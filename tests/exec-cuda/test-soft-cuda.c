@@ -2,6 +2,7 @@
 #include "tests/exec-train/overflow.h"
 
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "exec/cuda/backend.h"
@@ -13,6 +14,7 @@ typedef struct {
     RpTrainer *trainer;
     RpCudaHostArena *arena;
     struct rlimit lock_limit; /* before the test */
+    guint n_left;             /* trainers that could not be freed at first */
     GError *error;
 } Fixture;
 
@@ -40,6 +42,8 @@ tear_down(void **state)
     g_free(f);
     soft_cuda_fail_at(0);
     soft_cuda_answer(SOFT_CUDA_GIVES);
+    soft_cuda_bound_queues(0, FALSE);
+    soft_cuda_tell_late(0);
     soft_cuda_delay(0);
     soft_cuda_allow_pins(G_MAXUINT);
     return setrlimit(RLIMIT_MEMLOCK, &lock_limit);
@@ -72,6 +76,7 @@ gives_the_bits_of_the_host(void **state)
     }
 }
 
+#define NS_PER_S G_GINT64_CONSTANT(1000000000)
 #define STEPS 3
 #define CALM_STEPS 6 /* until the engine asks for nothing new */
 
@@ -92,7 +97,12 @@ run_steps(Fixture *f, const RpTinyRun *run, RpTokenBatch **batches, guint n)
 static void
 end(Fixture *f, RpTokenBatch **batches, guint n)
 {
-    g_clear_pointer(&f->trainer, rp_trainer_free);
+    if (!rp_trainer_free(f->trainer)) {
+        f->n_left++;
+        soft_cuda_fail_at(0); /* lets threads go */
+        assert_true(rp_trainer_free(f->trainer));
+    }
+    f->trainer = NULL;
     for (guint i = 0; i < n; i++)
         rp_token_batch_free(batches[i]);
 }
@@ -170,14 +180,73 @@ ends_although_the_other_device_waits_for_ever(void **state)
 {
     Fixture *f = *state;
 
+    soft_cuda_tell_late(NS_PER_S / 20);
     for (guint i = 0; i < 2; i++) {
         assert_false(train_until_failure(f, &runs()[i], 1, 400, TRUE));
-        rp_assert_error_message_contains(f->error, " lane: ");
         rp_assert_error_message_contains(f->error, "device 1: ");
         rp_assert_error_message_contains(f->error, "illegal memory access");
         g_clear_error(&f->error);
     }
-    assert_true(soft_cuda_n_left() > 0); /* or none has waited */
+    assert_true(f->n_left > 0 || soft_cuda_n_left() > 0); /* or none has waited */
+}
+
+static gint64
+clock_ns(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * NS_PER_S + time.tv_nsec;
+}
+
+/* Trains until work @n of device 1 fails, then frees, with limits of time for both. Returns:
+ * whether threads were left, which then come back */
+static gboolean
+fail_in_time(Fixture *f, const RpTinyRun *run, guint64 n)
+{
+    RpTokenBatch *batches[CALM_STEPS + STEPS] = {NULL};
+    gint64 failed_ns;
+    gboolean left;
+
+    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
+    rp_assert_no_error(f->error);
+    assert_true(run_steps(f, run, batches, CALM_STEPS));
+    soft_cuda_fail_device_at(1, n, TRUE);
+    assert_false(run_steps(f, run, batches + CALM_STEPS, STEPS));
+    failed_ns = soft_cuda_failed_ns();
+    assert_true(clock_ns() - failed_ns < NS_PER_S);
+    rp_assert_error_message_contains(f->error, "device 1: ");
+    rp_assert_error_message_contains(f->error, "illegal memory access");
+    g_clear_error(&f->error);
+    left = !rp_trainer_free(f->trainer);
+    assert_true(clock_ns() - failed_ns < 10 * NS_PER_S);
+    if (left) {
+        assert_true(soft_cuda_n_blocked() > 0);
+        soft_cuda_fail_at(0);
+        assert_true(rp_trainer_free(f->trainer));
+    }
+    f->trainer = NULL;
+    for (guint i = 0; i < CALM_STEPS + STEPS; i++)
+        rp_token_batch_free(batches[i]);
+    return left;
+}
+
+/* Workers are inside a full queue of device 0, which waits for events of device 1 that never come.
+ */
+static void
+tells_at_once_of_a_failure_that_keeps_threads_for_ever(void **state)
+{
+    Fixture *f = *state;
+    guint n_left = 0;
+
+    soft_cuda_tell_late(NS_PER_S / 20);
+    for (guint hold = 0; hold < 2; hold++)
+        for (guint64 n = 20; n < 400; n += 330) {
+            soft_cuda_bound_queues(96, hold == 1);
+            n_left += (guint)fail_in_time(f, &runs()[hold], n);
+            soft_cuda_fail_at(0);
+        }
+    assert_true(n_left > 0);
 }
 
 static void
@@ -459,7 +528,9 @@ main(void)
         cmocka_unit_test_setup_teardown(a_run_that_cannot_pin_its_memory_ends_cleanly, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_run_tells_what_was_pinned, set_up, tear_down),
-        /* the last one: leaves something behind */
+        /* the last ones: leave something behind */
+        cmocka_unit_test_setup_teardown(tells_at_once_of_a_failure_that_keeps_threads_for_ever,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(ends_although_the_other_device_waits_for_ever, set_up,
                                         tear_down),
     };

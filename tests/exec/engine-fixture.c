@@ -14,6 +14,8 @@ set_up(void **state)
 void
 clear(Fixture *f)
 {
+    if (f->engine != NULL)
+        assert_true(rp_engine_stop(f->engine));
     rp_engine_free(f->engine);
     manual_free(f->manual);
     rp_replay_free(f->replay);

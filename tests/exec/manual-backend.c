@@ -47,6 +47,8 @@ struct _ManualBackend {
     gint64 delay_ns;
     RpTaskId fault_task;
     ManualFault fault;
+    RpTaskId held_task;
+    guint n_held;
     GPtrArray *lanes;
     GArray *started; /* Started */
     GArray *log;     /* ManualEntry */
@@ -233,6 +235,11 @@ launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, RpTas
     ManualBackend *manual = (ManualBackend *)backend;
 
     pthread_mutex_lock(&manual->lock);
+    manual->n_held++;
+    pthread_cond_broadcast(&manual->changed);
+    while (manual->held_task == task->id)
+        pthread_cond_wait(&manual->changed, &manual->lock);
+    manual->n_held--;
     const gboolean fails = fails_at_once(manual, task, error);
     if (!fails)
         push(manual, lane, &(Command){.kind = COMMAND_RUN, .task = task, .part = part});
@@ -378,6 +385,7 @@ manual_new(void)
 
     manual->base.ops = &manual_ops;
     manual->fault_task = RP_TASK_NONE;
+    manual->held_task = RP_TASK_NONE;
     pthread_mutex_init(&manual->lock, NULL);
     pthread_cond_init(&manual->changed, NULL);
     manual->lanes = g_ptr_array_new_with_free_func(free_lane);
@@ -511,4 +519,22 @@ gint64
 manual_delay_ns(ManualBackend *manual)
 {
     return manual->delay_ns;
+}
+
+void
+manual_hold(ManualBackend *manual, RpTaskId task)
+{
+    pthread_mutex_lock(&manual->lock);
+    manual->held_task = task;
+    pthread_cond_broadcast(&manual->changed);
+    pthread_mutex_unlock(&manual->lock);
+}
+
+void
+manual_wait_held(ManualBackend *manual)
+{
+    pthread_mutex_lock(&manual->lock);
+    while (manual->n_held == 0)
+        pthread_cond_wait(&manual->changed, &manual->lock);
+    pthread_mutex_unlock(&manual->lock);
 }

@@ -35,6 +35,12 @@ RpBackend *manual_backend(ManualBackend *manual);
 void manual_set_automatic(ManualBackend *manual, guint32 seed);
 void manual_set_fault(ManualBackend *manual, RpTaskId task, ManualFault fault);
 
+/* From now on who issues @task is held, as by a full queue, until this is called with another;
+ * cancelling does not help. */
+void manual_hold(ManualBackend *manual, RpTaskId task);
+/* Blocks until somebody is held. */
+void manual_wait_held(ManualBackend *manual);
+
 /* Blocks until the part has started. */
 void manual_wait_started(ManualBackend *manual, RpTaskId task, RpTaskPart part);
 /* Waits until it has started, and ends it. */

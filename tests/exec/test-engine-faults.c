@@ -82,6 +82,37 @@ can_be_freed_while_tasks_run(void **state)
     }
 }
 
+#define US_PER_S G_USEC_PER_SEC
+
+/* A worker is inside a queue that stays full; the other device fails. The caller is told, and goes
+ * on; when the worker comes back, all that it looks at is still there. */
+static void
+tells_and_leaves_a_worker_that_a_device_holds(void **state)
+{
+    Fixture *f = *state;
+    RpTaskId held, fails;
+    gint64 begin_us;
+
+    begin(f, 2);
+    held = add(f, RP_TASK_FORWARD, rp_plan_lane(f->plan, 0, RP_LANE_COMPUTE), 0, AT_ONCE);
+    fails = add(f, RP_TASK_FORWARD, rp_plan_lane(f->plan, 1, RP_LANE_COMPUTE), 0, AT_ONCE);
+    manual_hold(f->manual, held);
+    manual_set_fault(f->manual, fails, MANUAL_FAULT_RUN);
+    start_engine(f, &(RpEngineOptions){.ring = 2});
+    append_batch(f);
+    manual_wait_held(f->manual);
+    manual_wait_started(f->manual, fails, RP_PART_WHOLE);
+    begin_us = g_get_monotonic_time();
+    manual_end(f->manual, fails, RP_PART_WHOLE);
+    assert_false(rp_engine_finish(f->engine, &f->error));
+    assert_true(g_get_monotonic_time() - begin_us < US_PER_S);
+    check_message(f, fails);
+    assert_false(rp_engine_stop(f->engine));
+    assert_true(g_get_monotonic_time() - begin_us < 10 * US_PER_S);
+    manual_hold(f->manual, RP_TASK_NONE);
+    assert_true(rp_engine_stop(f->engine));
+}
+
 /* Tasks of an hour: cancelling must wake their threads. */
 static void
 wakes_the_replay_s_sleepers(void **state)
@@ -107,6 +138,7 @@ main(void)
         RP_ENGINE_TEST(stops_when_any_task_fails_while_it_runs),
         RP_ENGINE_TEST(stops_when_any_task_cannot_be_issued),
         RP_ENGINE_TEST(can_be_freed_while_tasks_run),
+        RP_ENGINE_TEST(tells_and_leaves_a_worker_that_a_device_holds),
         RP_ENGINE_TEST(wakes_the_replay_s_sleepers),
     };
 

@@ -1,0 +1,79 @@
+/* The watcher of a device: a thread that asks it, now and then, whether it has failed.
+ *
+ * A device that waits for one that has failed keeps its worker inside a full queue, and the worker
+ * of the one that has failed waits for that worker: then nobody else would ask.
+ */
+#include <time.h>
+
+#include "exec/cuda/backend-private.h"
+
+#define NS_PER_S G_GINT64_CONSTANT(1000000000)
+#define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
+/* So long a worker may take to tell of it first: it knows the task. */
+#define TELL_NS (150 * G_GINT64_CONSTANT(1000000))
+
+/* Sleeps. Returns: FALSE if the watcher is to end */
+static gboolean
+sleep_on(RpCuda *cuda, gint64 ns)
+{
+    struct timespec end;
+    gboolean on;
+
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    ns += end.tv_nsec;
+    end.tv_sec += ns / NS_PER_S;
+    end.tv_nsec = ns % NS_PER_S;
+    pthread_mutex_lock(&cuda->watch_lock);
+    while (!cuda->watch_ends &&
+           pthread_cond_timedwait(&cuda->watch_cond, &cuda->watch_lock, &end) == 0)
+        ;
+    on = !cuda->watch_ends;
+    pthread_mutex_unlock(&cuda->watch_lock);
+    return on;
+}
+
+static void *
+watch(void *data)
+{
+    RpCudaDevice *device = data;
+    RpCuda *cuda = device->cuda;
+    GError *error = NULL;
+    cudaError_t status = rp_cuda_use_device(device->physical);
+
+    while (status == cudaSuccess || status == cudaErrorNotReady) {
+        if (!sleep_on(cuda, LOOK_NS))
+            return NULL;
+        status = rp_cuda_query_stream(device->auxiliary);
+    }
+    if (!sleep_on(cuda, TELL_NS) || atomic_load(&cuda->cancelled) ||
+        rp_cuda_check(device->index, status, "one of its tasks failed", &error))
+        return NULL;
+    cuda->base.failed(cuda->base.failed_data, RP_TASK_NONE, error);
+    return NULL;
+}
+
+gboolean
+rp_cuda_watch_open(RpCuda *cuda, RpCudaDevice *device, GError **error)
+{
+    const int code = pthread_create(&device->watcher, NULL, watch, device);
+
+    device->watched = code == 0;
+    if (code != 0)
+        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_DEVICE,
+                    "device %u: cannot start a thread: %s", device->index, g_strerror(code));
+    return device->watched;
+}
+
+void
+rp_cuda_watch_close(RpCuda *cuda)
+{
+    pthread_mutex_lock(&cuda->watch_lock);
+    cuda->watch_ends = TRUE;
+    pthread_cond_broadcast(&cuda->watch_cond);
+    pthread_mutex_unlock(&cuda->watch_lock);
+    for (guint g = 0; g < cuda->map.gpus; g++)
+        if (cuda->devices[g].watched) {
+            pthread_join(cuda->devices[g].watcher, NULL);
+            cuda->devices[g].watched = FALSE;
+        }
+}
