@@ -10,6 +10,8 @@
 #include "exec/train/device.h"
 
 struct _RpPlanNetwork {
+    RpModel model;
+    char *name; /* of @model */
     RpModelConfig config;
     RpWeights *weights;
     const RpDeviceOps *devices;
@@ -23,6 +25,7 @@ rp_plan_network_free(RpPlanNetwork *network)
     if (network == NULL)
         return;
     rp_weights_free(network->weights);
+    g_free(network->name);
     g_free(network);
 }
 
@@ -151,12 +154,56 @@ make(const RpModelConfig *config, const char *directory, const RpPlanNetworkWord
     return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
 }
 
+/* What the path calls the model: the directory's name, also of its config.json. */
+static char *
+name_of(const char *path)
+{
+    g_autofree char *full = g_canonicalize_filename(path, NULL);
+    g_autofree char *directory =
+        g_file_test(full, G_FILE_TEST_IS_DIR) ? g_strdup(full) : g_path_get_dirname(full);
+
+    return g_path_get_basename(directory);
+}
+
+static void
+set_model(RpPlanNetwork *network)
+{
+    const RpModelConfig *config = &network->config;
+
+    network->model = (RpModel){
+        .name = network->name,
+        .hf_name = network->name,
+        .blocks = config->blocks,
+        .hidden = config->hidden,
+        .heads = config->heads,
+        .kv_heads = config->kv_heads,
+        .head_size = config->head_dim,
+        .intermediate = config->intermediate,
+        .experts = 1,
+        .active_experts = 1,
+        .vocabulary = config->vocab,
+        .tied = config->tied,
+        .qk_norm = config->qk_norm,
+        .attention_bias = config->attention_bias,
+        .mlp_bias = config->mlp_bias,
+        .dtype = rp_dtype_name(network->options.dtype),
+        .max_positions = config->max_positions,
+    };
+}
+
 RpPlanNetwork *
 rp_plan_network_open(const char *path, const RpPlanNetworkWords *words, GError **error)
 {
     RpModelConfig config;
+    RpPlanNetwork *network = NULL;
 
-    return rp_hf_config_load(path, &config, error) ? make(&config, path, words, error) : NULL;
+    if (rp_hf_config_load(path, &config, error))
+        network = make(&config, path, words, error);
+    if (network == NULL)
+        return NULL;
+    network->name = name_of(path);
+    set_model(network);
+    return network;
 }
 
 RpPlanNetwork *
@@ -172,6 +219,12 @@ const RpAdviseSizes *
 rp_plan_network_sizes(const RpPlanNetwork *network)
 {
     return &network->sizes;
+}
+
+const RpModel *
+rp_plan_network_model(const RpPlanNetwork *network)
+{
+    return &network->model;
 }
 
 const char *

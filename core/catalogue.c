@@ -1,5 +1,7 @@
 #include "core/catalogue.h"
 
+#include <string.h>
+
 #include "core/catalogue-private.h"
 #include "core/suggest.h"
 
@@ -41,22 +43,33 @@ set_unknown(GError **error, RpCatalogueError code, const char *what, const char 
                     list);
 }
 
+/* "unsloth/Qwen3-8B" has the shapes of Qwen/Qwen3-8B: who published it is no matter. */
+static const char *
+without_organisation(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : name;
+}
+
 const RpModel *
 rp_model_find(const char *name, GError **error)
 {
     g_return_val_if_fail(name, NULL);
 
+    const char *last = without_organisation(name);
+
     for (guint i = 0; i < rp_catalogue_n_models; i++) {
         const RpModel *model = &rp_catalogue_models[i];
-        if (g_ascii_strcasecmp(name, model->name) == 0 ||
-            g_ascii_strcasecmp(name, model->hf_name) == 0)
+        if (g_ascii_strcasecmp(last, model->name) == 0 ||
+            g_ascii_strcasecmp(last, without_organisation(model->hf_name)) == 0)
             return model;
     }
     g_autoptr(GPtrArray) names = g_ptr_array_new();
     for (guint i = 0; i < rp_catalogue_n_models; i++)
         g_ptr_array_add(names, (gpointer)rp_catalogue_models[i].name);
     g_ptr_array_add(names, NULL);
-    set_unknown(error, RP_CATALOGUE_ERROR_MODEL, "model", name, names);
+    set_unknown(error, RP_CATALOGUE_ERROR_MODEL, "model", last, names);
     return NULL;
 }
 

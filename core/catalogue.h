@@ -80,7 +80,7 @@ typedef struct {
 
 /**
  * rp_model_find:
- * @name: name or Hugging Face name, letter case ignored
+ * @name: name or Hugging Face name, letter case and organisation ignored
  *
  * Returns: (transfer none): the model, or %NULL
  * Errors: RP_CATALOGUE_ERROR_MODEL, suggesting the nearest name and listing all

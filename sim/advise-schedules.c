@@ -35,6 +35,18 @@ bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint seque
     return run;
 }
 
+/* The recommendation for the other kind of optimizer step; %NULL if nothing fits then either. */
+static RpAdviseRun *
+recommended_row(const RpAdvice *advice, gboolean sync)
+{
+    g_autoptr(RpAdvice) other = g_new0(RpAdvice, 1);
+
+    other->query = advice->query;
+    other->query.sync = sync;
+    return rp_advise_choose(other, NULL) && other->best != NULL ? rp_advise_run_copy(other->best)
+                                                                : NULL;
+}
+
 /* Roundpipe with the other kind of optimizer step than the recommendation's. */
 static RpAdviseRun *
 roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
@@ -44,6 +56,12 @@ roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
 
     if (query.sync == sync)
         return rp_advise_run_copy(model);
+    if (advice->best == NULL) {
+        RpAdviseRun *recommended = recommended_row(advice, sync);
+
+        if (recommended != NULL)
+            return recommended;
+    }
     query.sync = sync;
     g_autoptr(RpAdviseRun) run = rp_advise_run_new(
         &query, model->options.schedule, model->sequences, model->options.micro_batches,

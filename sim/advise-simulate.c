@@ -12,6 +12,9 @@
 #define WINDOW_ACTIONS_COMPUTE 400000
 /* Warm-up of a quick simulation, iterations. */
 #define QUICK_WARM_UP 2
+/* Idle time that needs no cause, and the share of an iteration that a lane is busy to be one. */
+#define LITTLE_BUBBLE 0.03
+#define ALL_THE_TIME 0.85
 
 guint
 rp_advise_count_stages(const RpPartition *partition)
@@ -49,9 +52,83 @@ rp_advise_window(const RpPartition *partition, const RpPlanOptions *options, gui
     return window;
 }
 
+/* Busy time of lanes, of an iteration in the window. */
+typedef struct {
+    gint64 optimizer_ns;
+    gint64 sums_ns;
+    gint64 upload_ns; /* of the busiest device */
+    gint64 download_ns;
+} Busy;
+
+static gint64
+busiest(const gint64 *ns, guint n)
+{
+    gint64 most = 0;
+
+    for (guint i = 0; i < n; i++)
+        most = MAX(most, ns[i]);
+    return most;
+}
+
+static Busy
+find_busy(const RpPlan *plan, const RpTrace *trace, const RpSteadyWindow *window)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    guint gpus = rp_plan_gpus(plan);
+    guint iterations = window->end - window->first;
+    g_autofree gint64 *up = g_new0(gint64, gpus);
+    g_autofree gint64 *down = g_new0(gint64, gpus);
+    gint64 host[RP_HOST_LANES] = {0};
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        const RpTraceRecord *record = &records[i];
+        guint kind = rp_plan_lane_kind(plan, record->lane);
+        gint64 ns = record->end_ns - record->start_ns;
+
+        if (record->iteration < window->first || record->iteration >= window->end)
+            continue;
+        if (kind >= RP_LANES_PER_DEVICE)
+            host[kind - RP_LANES_PER_DEVICE] += ns;
+        else if (kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP)
+            up[rp_plan_lane_device(plan, record->lane)] += ns;
+        else if (kind != RP_LANE_COMPUTE)
+            down[rp_plan_lane_device(plan, record->lane)] += ns;
+    }
+    return (Busy){host[RP_HOST_LANE_OPTIMIZER] / iterations,
+                  host[RP_HOST_LANE_ACCUMULATE] / iterations, busiest(up, gpus) / iterations,
+                  busiest(down, gpus) / iterations};
+}
+
+/* Devices wait for whatever is busy all the time. A synchronous step ends with the optimizer, which
+ * is the cause if it takes half of what is idle. */
+static RpAdviseWaits
+find_waits(const RpSteady *steady, const Busy *busy, gboolean async)
+{
+    const struct {
+        RpAdviseWaits cause;
+        gint64 ns;
+    } lanes[] = {{RP_ADVISE_WAITS_OPTIMIZER, busy->optimizer_ns},
+                 {RP_ADVISE_WAITS_SUMS, busy->sums_ns},
+                 {RP_ADVISE_WAITS_UPLOADS, busy->upload_ns},
+                 {RP_ADVISE_WAITS_DOWNLOADS, busy->download_ns}};
+    double period = (double)steady->iteration_ns;
+    guint most = 0;
+
+    if (steady->ratio <= LITTLE_BUBBLE)
+        return RP_ADVISE_WAITS_LITTLE;
+    for (guint i = 1; i < G_N_ELEMENTS(lanes); i++)
+        if (lanes[i].ns > lanes[most].ns)
+            most = i;
+    if ((double)lanes[most].ns >= ALL_THE_TIME * period)
+        return lanes[most].cause;
+    return !async && (double)busy->optimizer_ns >= steady->ratio * period / 2
+               ? RP_ADVISE_WAITS_OPTIMIZER
+               : RP_ADVISE_WAITS_STAGES;
+}
+
 static gboolean
 simulate(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *given,
-         guint micro_batches, guint warm_up, RpSteady *steady, GError **error)
+         guint micro_batches, guint warm_up, RpSteady *steady, Busy *busy, GError **error)
 {
     RpPlanOptions options = *given;
     RpMachine machine = rp_machine_from_profile(profile);
@@ -69,6 +146,7 @@ simulate(const RpProfile *profile, const RpPartition *partition, const RpPlanOpt
     if (trace == NULL)
         return FALSE;
     *steady = rp_report_steady(trace, window.first, window.end);
+    *busy = find_busy(plan, trace, &window);
     return TRUE;
 }
 
@@ -103,13 +181,17 @@ rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick, G
     guint half_micro_batches = micro_batches / unit / 2 * unit;
     guint warm_up = quick ? QUICK_WARM_UP : RP_ADVISE_WARM_UP;
     RpSteady steady, half = {0};
+    Busy busy, half_busy;
 
     if (micro_batches == options->micro_batches || options->async)
         half_micro_batches = 0;
-    if (!simulate(profile, run->partition, options, micro_batches, warm_up, &steady, error) ||
-        (half_micro_batches > 0 &&
-         !simulate(profile, run->partition, options, half_micro_batches, warm_up, &half, error)))
+    if (!simulate(profile, run->partition, options, micro_batches, warm_up, &steady, &busy,
+                  error) ||
+        (half_micro_batches > 0 && !simulate(profile, run->partition, options, half_micro_batches,
+                                             warm_up, &half, &half_busy, error)))
         return FALSE;
     set_figures(profile, run, micro_batches, &steady, half_micro_batches, &half);
+    run->waits = find_waits(&steady, &busy, options->async);
+    run->optimizer_ns = busy.optimizer_ns;
     return TRUE;
 }

@@ -20,13 +20,14 @@ rp_advice_free(RpAdvice *advice)
     g_free(advice);
 }
 
-/* Half as many GPUs, and half of those, while they are as fast: a batch too small for all of them
- * leaves most idle. */
+/* Half as many GPUs, and half of those, while they are as fast: with too few stages and
+ * micro-batches for all of them most are idle. (Those that wait for the optimizer need a larger
+ * batch, not fewer GPUs.) */
 static gboolean
 try_fewer_gpus(const RpAdviseQuery *query, RpAdvice *advice, GError **error)
 {
     while (advice->best != NULL && advice->best->bubble_ratio > IDLE_BUBBLE &&
-           advice->query.gpus > 1) {
+           advice->best->waits != RP_ADVISE_WAITS_OPTIMIZER && advice->query.gpus > 1) {
         g_autoptr(RpAdvice) fewer = g_new0(RpAdvice, 1);
 
         fewer->query = *query;
@@ -50,6 +51,21 @@ try_fewer_gpus(const RpAdviseQuery *query, RpAdvice *advice, GError **error)
     return TRUE;
 }
 
+static const RpAdviseRun *
+fastest_schedule(const RpAdvice *advice)
+{
+    const RpAdviseRun *fastest = NULL;
+
+    for (guint i = 0; i < advice->schedules->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(advice->schedules, i);
+
+        if (run->problem == NULL && run->simulated &&
+            (fastest == NULL || run->tokens_per_s > fastest->tokens_per_s))
+            fastest = run;
+    }
+    return fastest;
+}
+
 RpAdvice *
 rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules, GError **error)
 {
@@ -64,6 +80,7 @@ rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules, GEr
         !rp_advise_compare(advice, schedules, error) ||
         !rp_advise_longest(&advice->query, &advice->longest, error))
         return NULL;
+    advice->instead = advice->best == NULL ? fastest_schedule(advice) : NULL;
     advice->remedies = advice->best == NULL ? rp_advise_find_remedies(query) : g_ptr_array_new();
     return g_steal_pointer(&advice);
 }

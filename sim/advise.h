@@ -24,9 +24,6 @@ typedef enum {
 /* Sequence lengths are tried in steps of so many tokens. */
 #define RP_ADVISE_SEQUENCE_STEP 64
 
-/* The LoRA rank that remedies are tried with. */
-#define RP_ADVISE_LORA_RANK 32
-
 /**
  * RpAdviseSizes:
  * @make: (transfer full): sizes of micro-batches of @sequences of @tokens; times are not read.
@@ -72,6 +69,16 @@ typedef struct {
     guint64 categories[RP_N_BUFFER_CATEGORIES];
 } RpAdviseBytes;
 
+/* What devices wait for, if they do. */
+typedef enum {
+    RP_ADVISE_WAITS_LITTLE,    /* at most 3 % of the time */
+    RP_ADVISE_WAITS_OPTIMIZER, /* the host's steps take as long as an iteration, or end it */
+    RP_ADVISE_WAITS_SUMS,      /* the same of the sums of rounds' gradients */
+    RP_ADVISE_WAITS_UPLOADS,   /* a device's link is busy all the time */
+    RP_ADVISE_WAITS_DOWNLOADS,
+    RP_ADVISE_WAITS_STAGES /* for each other: uneven stages, first and last micro-batches */
+} RpAdviseWaits;
+
 /* One way to train, fitting or not. */
 typedef struct {
     RpPlanOptions options;  /* full fidelity; round is definite */
@@ -89,15 +96,33 @@ typedef struct {
     double bubble_ratio;
     double tokens_per_s;       /* 0 if the profile gives no tokens */
     double bound_tokens_per_s; /* without any transfer (`compute` fidelity); 0 = unknown */
+    RpAdviseWaits waits;       /* of a simulated run */
+    gint64 optimizer_ns;       /* of a simulated iteration: the host's steps */
 } RpAdviseRun;
 
 void rp_advise_run_free(RpAdviseRun *run);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpAdviseRun, rp_advise_run_free)
 
-/* A change that makes a query fit; tried, not guessed. */
+/* What a remedy changes, a bit each. */
+typedef enum {
+    RP_ADVISE_CHANGE_ROUND = 1 << 0,       /* to @round */
+    RP_ADVISE_CHANGE_MICRO_BATCH = 1 << 1, /* to 1 sequence */
+    RP_ADVISE_CHANGE_LEAN = 1 << 2,        /* one version of the weights in host memory */
+    RP_ADVISE_CHANGE_SYNC = 1 << 3,        /* synchronous steps: that, and one round's stash */
+    RP_ADVISE_CHANGE_SEQUENCE = 1 << 4,    /* to @sequence */
+    RP_ADVISE_CHANGE_HOST_MEMORY = 1 << 5, /* to @host_bytes */
+    RP_ADVISE_CHANGE_GPU = 1 << 6          /* to @gpu */
+} RpAdviseChange;
+
+/* Changes that together make a query fit, and of which none can be left out; planned, not
+ * guessed. */
 typedef struct {
-    char *change;      /* "--lora-rank 32" */
-    guint64 gpu_total; /* bytes, with the change */
+    guint changes; /* RpAdviseChange */
+    guint round;
+    guint sequence;     /* tokens */
+    guint64 host_bytes; /* in whole GiB */
+    const RpGpu *gpu;
+    guint64 gpu_total; /* bytes, with the changes */
     guint64 host_total;
 } RpAdviseRemedy;
 
@@ -128,9 +153,10 @@ typedef struct {
     GPtrArray *candidates; /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
     guint untried;         /* micro-batches that fit but are slower before any transfer */
     const RpAdviseRun *best; /* of @candidates; %NULL: nothing fits */
-    RpAdviseRun *nearest;    /* when nothing fits: the plan with the least memory */
+    RpAdviseRun *nearest;    /* without @best: the plan with the least memory */
     GPtrArray *schedules; /* (element-type RpAdviseRun) bound schedules, roundpipe sync and async */
-    GPtrArray *remedies;  /* (element-type RpAdviseRemedy) when nothing fits */
+    const RpAdviseRun *instead; /* without @best: the fastest of @schedules that fits; or %NULL */
+    GPtrArray *remedies;        /* (element-type RpAdviseRemedy) without @best */
     RpAdviseLongest longest;
 } RpAdvice;
 

@@ -156,7 +156,7 @@ static void
 refuses_what_does_not_go_together(void **state)
 {
     static const char *const lines[][2] = {
-        {"plan @T/model --gpu-memory 2MiB", "is for --max-sequence"},
+        {"plan @T/model --gpu-memory 2MiB", "--gpu: expected a name"},
         {"plan @T/model --max-sequence", "--gpu-memory"},
         {"plan @T/model --max-sequence --gpu-memory 2MiB --model qwen3-0.6b", "--model"},
         {"plan @T/model --max-sequence --gpu-memory 2MiB --devices tpu", "--devices"},

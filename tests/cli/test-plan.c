@@ -1,0 +1,268 @@
+/* `roundpipe plan` as a newcomer meets it: its first sentence, its remedies, its refusals. */
+#include "tests/cli/train-files.h"
+
+#define ONLY " --schedules roundpipe"
+
+static void
+assert_says(const RpCliRun *run, int code, const char *const *parts)
+{
+    if (run->code != code)
+        fail_msg("exit code %d, expected %d: %s%s", run->code, code, run->err, run->out);
+    for (; *parts != NULL; parts++)
+        if (strstr(run->out, *parts) == NULL && strstr(run->err, *parts) == NULL)
+            fail_msg("expected \"%s\", found: %s%s", *parts, run->err, run->out);
+}
+
+#define SAYS(run, code, ...) assert_says(run, code, (const char *const[]){__VA_ARGS__, NULL})
+
+static void
+one_sentence_answers_first(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model Qwen/Qwen3-0.6B --gpu rtx4090 --gpus 4 "
+                                      "--host-memory 256 --tokens 100M" ONLY);
+
+    SAYS(&run, 0, " GiB a card, ", " of 256 GiB of host memory.\n",
+         " hours for 100,000,000 tokens, ", "checkpoint.keep", "PCIe 25 GB/s", "AdamW on the host",
+         "derived from", "taken as --sequence 2048 --batch 64");
+    assert_true(g_str_has_prefix(run.out, "Yes: "));
+    assert_non_null(strstr(run.out, " tokens/s, "));
+    assert_true(strchr(run.out, '\n') > strstr(run.out, "host memory."));
+}
+
+static void
+says_that_the_h200_was_measured(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-1.7b --gpu h200 --batch 64 "
+                                      "--micro-batch 8 --json" ONLY);
+    g_autoptr(JsonNode) plan = rp_cli_json(&run);
+    double tokens = rp_cli_number(plan, "recommendation.tokens_per_s");
+
+    assert_true(json_node_get_boolean(rp_cli_member(plan, "times_measured")));
+    /* docs/measurements.md: 49,379 */
+    if (ABS(tokens / 49379 - 1) > 0.03)
+        fail_msg("%.0f tokens/s, measured 49,379", tokens);
+}
+
+static void
+all_that_is_missing_is_told_at_once(void **state)
+{
+    g_auto(RpCliRun) both = rp_cli_run("plan --gpus 4");
+    g_auto(RpCliRun) gpu = rp_cli_run("plan --model qwen3-8b");
+    g_auto(RpCliRun) model = rp_cli_run("plan --gpu rtx4090");
+
+    SAYS(&both, 2, "--model and --gpu: expected names", "roundpipe models", "roundpipe gpus");
+    SAYS(&gpu, 2, "--gpu: expected a name");
+    SAYS(&model, 2, "--model: expected a name", "config.json");
+}
+
+static void
+a_number_alone_is_in_gib(void **state)
+{
+    static const struct {
+        const char *word;
+        double bytes; /* 0: refused */
+    } rows[] = {
+        {"256", 256.0 * (1 << 30)},
+        {"0.5", 0.5 * (1 << 30)},
+        {"256GiB", 256.0 * (1 << 30)},
+        {"256GB", 256e9},
+        {"1048576B", 1048576},
+        {"256000000000", 0},
+        {"0", 0},
+        {"-5", 0},
+        {"256GX", 0},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("plan @T/model --gpu rtx4090 --batch 2 "
+                                          "--host-memory=%s --json" ONLY,
+                                          rows[i].word);
+
+        if (rows[i].bytes == 0) {
+            SAYS(&run, 2, "--host-memory: ", rows[i].word);
+            continue;
+        }
+        g_autoptr(JsonNode) plan = json_from_string(run.out, NULL);
+        assert_non_null(plan);
+        assert_true(rp_cli_number(plan, "host_memory_bytes") == rows[i].bytes);
+    }
+}
+
+static void
+a_model_has_a_name_a_directory_or_a_config(void **state)
+{
+    static const char *const same[][2] = {
+        {"--model qwen3-0.6b", "--model unsloth/Qwen3-0.6B"},
+        {"--model @T/model", "--model @T/model/config.json"},
+        {"@T/model", "@T/model/config.json"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(same); i++) {
+        g_auto(RpCliRun) one =
+            rp_cli_run("plan %s --gpu rtx4090 --gpus 2 --dtype bf16 --json" ONLY, same[i][0]);
+        g_auto(RpCliRun) other =
+            rp_cli_run("plan %s --gpu rtx4090 --gpus 2 --dtype bf16 --json" ONLY, same[i][1]);
+
+        assert_int_equal(one.code, 0);
+        assert_string_equal(one.out, other.out);
+    }
+    g_auto(RpCliRun) unknown = rp_cli_run("plan --model Qwen/Qwen4-8B --gpu rtx4090");
+    SAYS(&unknown, 2, "--model: unknown model \"Qwen4-8B\"; did you mean \"qwen3-8b\"");
+}
+
+/* The shapes of a config.json are those of the catalogue, and its plan is the same. */
+static void
+a_config_is_planned_like_the_model_of_the_catalogue(void **state)
+{
+    static const char config[] =
+        "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\","
+        "\"hidden_size\":1024,\"num_hidden_layers\":28,\"num_attention_heads\":16,"
+        "\"num_key_value_heads\":8,\"head_dim\":128,\"intermediate_size\":3072,"
+        "\"vocab_size\":151936,\"tie_word_embeddings\":true,"
+        "\"max_position_embeddings\":40960,\"torch_dtype\":\"bfloat16\"}";
+
+    rp_train_files_write("qwen3.json", config, -1);
+    g_auto(RpCliRun) one = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --json" ONLY);
+    g_auto(RpCliRun) other = rp_cli_run("plan @T/qwen3.json --gpu rtx4090 --json" ONLY);
+    g_autoptr(JsonNode) named = rp_cli_json(&one);
+    g_autoptr(JsonNode) read = rp_cli_json(&other);
+
+    assert_true(rp_cli_number(named, "recommendation.tokens_per_s") ==
+                rp_cli_number(read, "recommendation.tokens_per_s"));
+    assert_true(rp_cli_number(named, "gpu.total") == rp_cli_number(read, "gpu.total"));
+}
+
+/* The longest sequence that is told fits when it is asked for; one step more does not. */
+static void
+plans_and_the_longest_sequence_have_one_model_of_memory(void **state)
+{
+    static const char *const machines[] = {
+        "--model qwen3-0.6b --gpu rtx4090 --gpus 2 --gpu-memory 3GiB --batch 2",
+        "--model qwen3-0.6b --gpu rtx4090 --gpus 2 --host-memory 20GiB --batch 8",
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(machines); i++) {
+        g_auto(RpCliRun) asked = rp_cli_run("plan %s --json" ONLY, machines[i]);
+        g_autoptr(JsonNode) plan = json_from_string(asked.out, NULL);
+        guint tokens = (guint)rp_cli_number(plan, "longest_sequence.tokens");
+        g_auto(RpCliRun) longest =
+            rp_cli_run("plan %s --sequence %u --json" ONLY, machines[i], tokens);
+        g_auto(RpCliRun) longer =
+            rp_cli_run("plan %s --sequence %u --json" ONLY, machines[i], tokens + 64);
+        g_autoptr(JsonNode) fits = json_from_string(longest.out, NULL);
+        g_autoptr(JsonNode) fails = json_from_string(longer.out, NULL);
+
+        assert_true(tokens > 64);
+        if (!json_node_get_boolean(rp_cli_member(fits, "fits")))
+            fail_msg("%s: %u tokens were told to be possible", machines[i], tokens);
+        if (json_node_get_boolean(rp_cli_member(fails, "fits")))
+            fail_msg("%s: %u tokens were told to be the most", machines[i], tokens);
+    }
+}
+
+/* Options of a remedy go behind the command as they stand: the last one of a name counts. */
+static void
+every_remedy_can_be_typed_and_helps(void **state)
+{
+    static const char *const commands[] = {
+        "plan --model qwen3-8b --gpu rtx4090 --gpus 4 --host-memory 144 --sequence 80000 --batch 8",
+        "plan --model qwen3-8b --gpu rtx4090 --gpus 4 --host-memory 135 --batch 8",
+        "plan --model qwen3-8b --gpu rtx4090 --gpus 4 --host-memory 110 --batch 8 --sync",
+        "plan --model qwen3-1.7b --gpu rtx4090 --gpus 2 --sequence 200000 --batch 8 "
+        "--micro-batch 4 --optimizer lean",
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(commands); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s --json" ONLY, commands[i]);
+        g_autoptr(JsonNode) plan = json_from_string(run.out, NULL);
+        JsonArray *remedies = json_node_get_array(rp_cli_member(plan, "remedies"));
+
+        assert_false(json_node_get_boolean(rp_cli_member(plan, "fits")));
+        assert_true(json_array_get_length(remedies) > 0);
+        for (guint j = 0; j < json_array_get_length(remedies); j++) {
+            const char *change =
+                json_object_get_string_member(json_array_get_object_element(remedies, j), "change");
+            g_auto(RpCliRun) fixed = rp_cli_run("%s %s --json" ONLY, commands[i], change);
+            g_autoptr(JsonNode) fixed_plan = rp_cli_json(&fixed);
+
+            if (!json_node_get_boolean(rp_cli_member(fixed_plan, "fits")))
+                fail_msg("%s %s does not fit", commands[i], change);
+            if (strstr(change, "lora") != NULL ||
+                (strstr(change, "--sync") != NULL && strstr(commands[i], "--sync") != NULL) ||
+                (strstr(change, "lean") != NULL && strstr(commands[i], "lean") != NULL))
+                fail_msg("%s: %s", commands[i], change);
+        }
+    }
+}
+
+static void
+remedies_are_combined_where_one_does_not_do(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
+                                      "--host-memory 144 --sequence 80000 --batch 8" ONLY);
+
+    SAYS(&run, 1, "No: ", "would fit with one of these", "--optimizer lean --sequence ");
+}
+
+static void
+what_fits_in_another_way_is_a_yes(void **state)
+{
+    g_auto(RpCliRun) sync = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
+                                       "--host-memory 135 --batch 16" ONLY);
+    g_auto(RpCliRun) bound = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
+                                        "--host-memory 135 --batch 128 --round 128 --sync "
+                                        "--schedules 1f1b,roundpipe");
+
+    SAYS(&sync, 0, "Yes, with --sync: ", "GiB of host memory are missing",
+         "RoundPipe as asked would fit with", "--optimizer lean");
+    SAYS(&bound, 0, "Yes, with schedule 1f1b: ");
+}
+
+static void
+adapters_are_predicted_and_said_not_to_run(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
+                                      "--host-memory 64 --lora-rank 32" ONLY);
+
+    SAYS(&run, 0, "Yes: ", "`roundpipe train` has no LoRA yet");
+}
+
+static void
+the_cause_of_waiting_is_told(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 "
+                                      "--sequence 512 --batch 8" ONLY);
+
+    SAYS(&run, 0, "of the time for the optimizer on the host", "about --batch ", "would hide");
+}
+
+static void
+a_batch_that_does_not_divide_is_rounded_and_said_to_be(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --gpus 4 "
+                                      "--sequence 512 --batch 211" ONLY);
+
+    SAYS(&run, 0, "212 sequences of 512 tokens", "not 211, which divides into one round");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_sentence_answers_first),
+        cmocka_unit_test(says_that_the_h200_was_measured),
+        cmocka_unit_test(all_that_is_missing_is_told_at_once),
+        cmocka_unit_test(a_number_alone_is_in_gib),
+        cmocka_unit_test(a_model_has_a_name_a_directory_or_a_config),
+        cmocka_unit_test(a_config_is_planned_like_the_model_of_the_catalogue),
+        cmocka_unit_test(plans_and_the_longest_sequence_have_one_model_of_memory),
+        cmocka_unit_test(every_remedy_can_be_typed_and_helps),
+        cmocka_unit_test(remedies_are_combined_where_one_does_not_do),
+        cmocka_unit_test(what_fits_in_another_way_is_a_yes),
+        cmocka_unit_test(adapters_are_predicted_and_said_not_to_run),
+        cmocka_unit_test(the_cause_of_waiting_is_told),
+        cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
+    };
+
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+}
