@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint.h"
+#include "exec/model/file.h"
 
 #define LOCK_NAME ".lock"
 /* What stands in it once a run has begun to write: what is beside it is ours. */
@@ -90,16 +91,14 @@ rp_train_check_no_output(const char *option, const char *path, const RpRunFile *
 static char *
 find_any(const char *output, GError **error)
 {
-    g_autoptr(GDir) directory = g_dir_open(output, 0, error);
-    const char *name = NULL;
+    g_autoptr(GPtrArray) names = rp_file_list(output, error);
 
-    if (directory == NULL)
+    if (names == NULL)
         g_prefix_error(error, "output: ");
-    else
-        while ((name = g_dir_read_name(directory)) != NULL)
-            if (g_str_has_prefix(name, CHECKPOINT_PREFIX))
-                break;
-    return g_strdup(name);
+    for (guint i = 0; names != NULL && i < names->len; i++)
+        if (g_str_has_prefix(g_ptr_array_index(names, i), CHECKPOINT_PREFIX))
+            return g_strdup(g_ptr_array_index(names, i));
+    return NULL;
 }
 
 /* Whether the run file is OUTPUT/run.yaml itself. */
@@ -262,18 +261,16 @@ abandon(const char *output, const char *name, GError **error)
 static gboolean
 abandon_later(const char *output, guint64 step, GError **error)
 {
-    g_autoptr(GDir) directory = g_dir_open(output, 0, error);
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) names = rp_file_list(output, error);
     g_autoptr(GString) said = g_string_new(NULL);
-    const char *name;
 
-    if (directory == NULL) {
+    if (names == NULL) {
         g_prefix_error(error, "output: ");
         return FALSE;
     }
-    while ((name = g_dir_read_name(directory)) != NULL)
-        if (name_step(name) > step)
-            g_ptr_array_add(names, g_strdup(name));
+    for (guint i = names->len; i-- > 0;)
+        if (name_step(g_ptr_array_index(names, i)) <= step)
+            g_ptr_array_remove_index(names, i);
     g_ptr_array_sort(names, compare_steps);
     for (guint i = 0; i < names->len; i++) {
         g_autofree char *to = abandon(output, g_ptr_array_index(names, i), error);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/quote.h"
+#include "exec/model/file.h"
 
 #define PREFIX "checkpoint-"
 #define TEMPORARY_SUFFIX ".tmp"
@@ -72,18 +73,25 @@ GArray *
 rp_checkpoint_list(const char *output, GError **error)
 {
     g_autoptr(GError) local = NULL;
-    g_autoptr(GDir) dir = g_dir_open(output, 0, &local);
+    g_autoptr(GPtrArray) names = rp_file_list(output, &local);
     g_autoptr(GArray) steps = g_array_new(FALSE, FALSE, sizeof(guint64));
-    const char *name;
 
-    if (!dir && !g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)) {
+    if (!names && !g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)) {
         g_propagate_error(error, g_steal_pointer(&local));
         return NULL;
     }
-    while (dir && (name = g_dir_read_name(dir))) {
-        g_autofree char *path = g_build_filename(output, name, NULL);
+    for (guint i = 0; names && i < names->len; i++) {
+        const char *name = g_ptr_array_index(names, i);
         guint64 step;
-        if (parse_name(name, PREFIX, "", &step) && g_file_test(path, G_FILE_TEST_IS_DIR))
+        if (!parse_name(name, PREFIX, "", &step))
+            continue;
+        g_autofree char *path = g_build_filename(output, name, NULL);
+        struct stat status = {0};
+        if (stat(path, &status) != 0 && errno != ENOENT) { /* it may be the last one */
+            rp_checkpoint_fail_errno(error, "look at", path, errno);
+            return NULL;
+        }
+        if (S_ISDIR(status.st_mode))
             g_array_append_val(steps, step);
     }
     g_array_sort(steps, compare_descending);
@@ -118,15 +126,14 @@ gboolean
 rp_checkpoint_remove_tree(const char *path)
 {
     struct stat status;
-    const char *name;
 
     if (lstat(path, &status) != 0)
         return errno == ENOENT;
     if (!S_ISDIR(status.st_mode))
         return unlink(path) == 0;
-    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
-    while (dir && (name = g_dir_read_name(dir))) {
-        g_autofree char *inner = g_build_filename(path, name, NULL);
+    g_autoptr(GPtrArray) names = rp_file_list(path, NULL);
+    for (guint i = 0; names && i < names->len; i++) {
+        g_autofree char *inner = g_build_filename(path, g_ptr_array_index(names, i), NULL);
         if (!rp_checkpoint_remove_tree(inner))
             return FALSE;
     }
@@ -136,18 +143,16 @@ rp_checkpoint_remove_tree(const char *path)
 void
 rp_checkpoint_remove_leftovers(const char *output)
 {
-    g_autoptr(GDir) dir = g_dir_open(output, 0, NULL);
-    g_autoptr(GPtrArray) paths = g_ptr_array_new_with_free_func(g_free);
-    const char *name;
+    g_autoptr(GPtrArray) names = rp_file_list(output, NULL);
     guint64 step;
 
-    while (dir && (name = g_dir_read_name(dir))) {
+    for (guint i = 0; names && i < names->len; i++) {
+        const char *name = g_ptr_array_index(names, i);
+        g_autofree char *path = g_build_filename(output, name, NULL);
         if (parse_name(name, "." PREFIX, TEMPORARY_SUFFIX, &step) ||
             parse_name(name, "." PREFIX, OLD_SUFFIX, &step))
-            g_ptr_array_add(paths, g_build_filename(output, name, NULL));
+            (void)rp_checkpoint_remove_tree(path);
     }
-    for (guint i = 0; i < paths->len; i++)
-        (void)rp_checkpoint_remove_tree(g_ptr_array_index(paths, i));
 }
 
 /* For file systems without an exchange: for a moment neither name stands. */

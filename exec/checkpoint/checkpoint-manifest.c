@@ -51,6 +51,33 @@ file_at(const GArray *files, guint i)
     return &g_array_index(files, File, i);
 }
 
+static gboolean
+has_name(const GArray *files, const char *name)
+{
+    for (guint i = 0; i < files->len; i++)
+        if (strcmp(file_at(files, i)->name, name) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* What no checkpoint is without, or its name: one file, or an index of several. */
+static const char *
+find_missing(const GArray *files)
+{
+    static const char *const single[] = {RP_CHECKPOINT_CONFIG, RP_CHECKPOINT_STATE};
+    static const char *const sharded[] = {RP_CHECKPOINT_MODEL, RP_CHECKPOINT_OPTIMIZER};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(single); i++)
+        if (!has_name(files, single[i]))
+            return single[i];
+    for (gsize i = 0; i < G_N_ELEMENTS(sharded); i++) {
+        g_autofree char *index = g_strconcat(sharded[i], RP_CHECKPOINT_INDEX_SUFFIX, NULL);
+        if (!has_name(files, sharded[i]) && !has_name(files, index))
+            return sharded[i];
+    }
+    return NULL;
+}
+
 /* ---- checksums ---- */
 
 typedef struct {
@@ -139,22 +166,14 @@ digests_clear(Digests *digests)
 
 /* ---- writing ---- */
 
-static gint
-compare_files(gconstpointer a, gconstpointer b)
-{
-    return strcmp(((const File *)a)->name, ((const File *)b)->name);
-}
-
 static GArray *
 scan(const char *path, GError **error)
 {
-    g_autoptr(GDir) dir = g_dir_open(path, 0, error);
+    g_autoptr(GPtrArray) names = rp_file_list(path, error);
     g_autoptr(GArray) files = files_new();
-    const char *name;
 
-    if (!dir)
-        return NULL;
-    while ((name = g_dir_read_name(dir))) {
+    for (guint i = 0; names && i < names->len; i++) {
+        const char *name = g_ptr_array_index(names, i);
         g_autofree char *inner = g_build_filename(path, name, NULL);
         struct stat status;
         if (lstat(inner, &status) != 0) {
@@ -164,8 +183,7 @@ scan(const char *path, GError **error)
         File file = {.name = g_strdup(name), .bytes = (guint64)status.st_size};
         g_array_append_val(files, file);
     }
-    g_array_sort(files, compare_files);
-    return g_steal_pointer(&files);
+    return names ? g_steal_pointer(&files) : NULL;
 }
 
 static gboolean
@@ -206,6 +224,10 @@ rp_checkpoint_manifest_write(const char *path, GError **error)
 
     if (!files)
         return FALSE;
+    const char *missing = find_missing(files);
+    if (missing)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, path,
+                                  "expected the file %s, found none of that name", missing);
     Digests digests = digests_new(path, files);
     rp_run_in_threads(files->len, digest_some, &digests);
     gboolean good = take_digests(files, &digests, error);
@@ -288,33 +310,6 @@ read_files(RpJsonPull *pull, GString *scratch, GArray *files)
             return FALSE;
     }
     return !pull->failed;
-}
-
-static gboolean
-has_name(const GArray *files, const char *name)
-{
-    for (guint i = 0; i < files->len; i++)
-        if (strcmp(file_at(files, i)->name, name) == 0)
-            return TRUE;
-    return FALSE;
-}
-
-/* What no checkpoint is without, or its name: one file, or an index of several. */
-static const char *
-find_missing(const GArray *files)
-{
-    static const char *const single[] = {RP_CHECKPOINT_CONFIG, RP_CHECKPOINT_STATE};
-    static const char *const sharded[] = {RP_CHECKPOINT_MODEL, RP_CHECKPOINT_OPTIMIZER};
-
-    for (gsize i = 0; i < G_N_ELEMENTS(single); i++)
-        if (!has_name(files, single[i]))
-            return single[i];
-    for (gsize i = 0; i < G_N_ELEMENTS(sharded); i++) {
-        g_autofree char *index = g_strconcat(sharded[i], RP_CHECKPOINT_INDEX_SUFFIX, NULL);
-        if (!has_name(files, sharded[i]) && !has_name(files, index))
-            return sharded[i];
-    }
-    return NULL;
 }
 
 static gboolean

@@ -399,7 +399,10 @@ copy_files(const Save *save, GError **error)
 {
     for (gsize i = 0; save->options->model_dir && i < G_N_ELEMENTS(copied); i++) {
         g_autofree char *from = g_build_filename(save->options->model_dir, copied[i], NULL);
-        if (!g_file_test(from, G_FILE_TEST_IS_REGULAR))
+        struct stat status = {0};
+        if (stat(from, &status) != 0 && errno != ENOENT && errno != ENOTDIR)
+            return rp_checkpoint_fail_errno(error, "read", from, errno);
+        if (!S_ISREG(status.st_mode))
             continue;
         g_autoptr(GMappedFile) map = rp_file_map(from, error);
         if (!map)

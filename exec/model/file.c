@@ -1,7 +1,9 @@
 #include "exec/model/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,4 +56,42 @@ rp_file_map(const char *path, GError **error)
                     map_error->message);
     }
     return map;
+}
+
+static gint
+compare_names(gconstpointer a, gconstpointer b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+GPtrArray *
+rp_file_list(const char *path, GError **error)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    const struct dirent *entry;
+
+    g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    DIR *directory = opendir(path);
+    if (!directory) {
+        (void)fail(error, path, "cannot be opened", errno);
+        return NULL;
+    }
+    for (;;) {
+        errno = 0;
+        entry = readdir(directory);
+        if (!entry)
+            break;
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            g_ptr_array_add(names, g_strdup(entry->d_name));
+    }
+    int number = errno;
+    closedir(directory);
+    if (number != 0) {
+        (void)fail(error, path, "cannot be listed", number);
+        return NULL;
+    }
+    g_ptr_array_sort(names, compare_names);
+    return g_steal_pointer(&names);
 }

@@ -26,3 +26,13 @@ int rp_file_open(const char *path, struct stat *status, GError **error) G_GNUC_W
  * Errors: G_FILE_ERROR naming @path
  */
 GMappedFile *rp_file_map(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_file_list:
+ *
+ * The names in a directory, sorted. All of them or an error: GDir takes an error for the end.
+ *
+ * Returns: (transfer full) (element-type utf8)
+ * Errors: G_FILE_ERROR naming @path
+ */
+GPtrArray *rp_file_list(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
