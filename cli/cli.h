@@ -75,6 +75,10 @@ gboolean rp_cli_parse(const char *usage, const char *summary, const GOptionEntry
  * Errors: RP_CLI_ERROR_USAGE */
 int rp_cli_choice(const char *option, const char *text, const char *const *names, GError **error);
 
+/* "A:B": iterations A to B - 1. Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* A size such as 24GiB, 800GB, 1.5TiB or plain bytes. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_parse_bytes(const char *option, const char *text, guint64 *bytes,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

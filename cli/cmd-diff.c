@@ -22,20 +22,13 @@ typedef struct {
 static gboolean
 parse_iterations(const char *text, RpTraceDiffOptions *options, GError **error)
 {
-    g_auto(GStrv) parts = g_strsplit(text, ":", 3);
     guint64 first, end;
 
-    if (g_strv_length(parts) == 2 &&
-        g_ascii_string_to_unsigned(parts[0], 10, 0, G_MAXUINT32 - 1, &first, NULL) &&
-        g_ascii_string_to_unsigned(parts[1], 10, first + 1, G_MAXUINT32, &end, NULL)) {
-        options->first_iteration = (guint32)first;
-        options->end_iteration = (guint32)end;
-        return TRUE;
-    }
-    g_autofree char *found = rp_quote(text);
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--iterations: expected A:B, A < B, for iterations A to B - 1, found %s", found);
-    return FALSE;
+    if (!rp_cli_parse_range("iterations", text, &first, &end, error))
+        return FALSE;
+    options->first_iteration = (guint32)first;
+    options->end_iteration = (guint32)end;
+    return TRUE;
 }
 
 static gboolean

@@ -14,6 +14,7 @@ typedef struct {
     char *csv;
     char *picture;
     char *memory_picture;
+    char *window; /* of the pictures */
 } Outputs;
 
 static void
@@ -209,14 +210,20 @@ static gboolean
 draw(const Outputs *outputs, const RpRequest *request, const RpProfile *profile, const Run *what,
      GError **error)
 {
+    g_autofree char *model = rp_cli_model_name(profile);
+    RpPictureWindow window;
+
+    if (!rp_cli_picture_window(request, what->trace, outputs->window, &window, error))
+        return FALSE;
     if (outputs->picture != NULL) {
-        g_autoptr(RpFigure) figure = rp_cli_timeline(request, profile, what->trace);
+        g_autoptr(RpFigure) figure = rp_cli_timeline(request, model, what->trace, &window);
 
         if (!rp_cli_picture_write(figure, outputs->picture, error))
             return FALSE;
     }
     if (outputs->memory_picture != NULL) {
-        g_autoptr(RpFigure) figure = rp_cli_memory_chart(request, profile, what->plan, what->trace);
+        g_autoptr(RpFigure) figure =
+            rp_cli_memory_chart(request, profile, what->plan, what->trace, &window);
 
         return rp_cli_picture_write(figure, outputs->memory_picture, error);
     }
@@ -260,6 +267,11 @@ check_outputs(const Outputs *outputs, const RpScheduleArgs *args, const char *pa
         {"--memory-picture", outputs->memory_picture, TRUE},
     };
 
+    if (outputs->window != NULL && outputs->picture == NULL && outputs->memory_picture == NULL) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "--window: expected --picture or --memory-picture beside it");
+        return FALSE;
+    }
     if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error) ||
         !check_file("trace", outputs->trace, error) || !check_file("csv", outputs->csv, error))
         return FALSE;
@@ -317,6 +329,8 @@ rp_cmd_simulate(int argc, char **argv)
          "draw the timeline: .png, .svg or .pdf", "FILE"},
         {"memory-picture", 0, 0, G_OPTION_ARG_FILENAME, &outputs.memory_picture,
          "full fidelity: draw the memory of each GPU over time", "FILE"},
+        {"window", 0, 0, G_OPTION_ARG_STRING, &outputs.window,
+         "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
         {0},
     };
     g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
@@ -336,5 +350,6 @@ rp_cmd_simulate(int argc, char **argv)
     g_free(outputs.csv);
     g_free(outputs.picture);
     g_free(outputs.memory_picture);
+    g_free(outputs.window);
     return code;
 }

@@ -7,6 +7,7 @@
 
 #include "core/catalogue.h"
 #include "core/cost-model.h"
+#include "core/quote.h"
 #include "core/schedule.h"
 #include "core/suggest.h"
 #include "plots/gnuplot.h"
@@ -217,6 +218,22 @@ rp_cli_choice(const char *option, const char *text, const char *const *names, GE
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: \"%s\" is not one of %s",
                     option, text, list);
     return -1;
+}
+
+gboolean
+rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
+                   GError **error)
+{
+    g_auto(GStrv) parts = g_strsplit(text, ":", 3);
+
+    if (g_strv_length(parts) == 2 &&
+        g_ascii_string_to_unsigned(parts[0], 10, 0, G_MAXUINT32 - 1, first, NULL) &&
+        g_ascii_string_to_unsigned(parts[1], 10, *first + 1, G_MAXUINT32, end, NULL))
+        return TRUE;
+    g_autofree char *found = rp_quote(text);
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--%s: expected A:B, A < B, for iterations A to B - 1, found %s", option, found);
+    return FALSE;
 }
 
 gboolean

@@ -5,7 +5,7 @@
 
 #include "core/report.h"
 #include "core/units.h"
-#include "plots/lines.h"
+#include "plots/memory.h"
 #include "plots/timeline.h"
 
 /* 0 = none */
@@ -71,62 +71,102 @@ rp_cli_picture_write(const RpFigure *figure, const char *path, GError **error)
     return written;
 }
 
-RpFigure *
-rp_cli_timeline(const RpRequest *request, const RpProfile *profile, const RpTrace *trace)
+gboolean
+rp_cli_picture_window(const RpRequest *request, const RpTrace *trace, const char *text,
+                      RpPictureWindow *window, GError **error)
+{
+    guint64 first = 0, end = request->iterations;
+
+    if (text != NULL && !rp_cli_parse_range("window", text, &first, &end, error))
+        return FALSE;
+    if (end > request->iterations) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--window: expected at most the %u iterations that are simulated, found %s; "
+                    "--iterations simulates more",
+                    request->iterations, text);
+        return FALSE;
+    }
+    if (text == NULL && request->steady) {
+        first = request->window.first;
+        end = request->window.end;
+    }
+    *window = (RpPictureWindow){.first = (guint)first, .end = (guint)end};
+    if (first == 0 && end == request->iterations)
+        return TRUE;
+
+    gint64 unused_ns;
+    gboolean found = rp_report_iteration_span(trace, (guint)first, &window->from_ns, &unused_ns);
+
+    if (end < request->iterations)
+        found = found && rp_report_iteration_span(trace, (guint)end, &window->end_ns, &unused_ns);
+    else
+        window->end_ns = rp_trace_makespan_ns(trace);
+    g_assert(found); /* every iteration has actions */
+    return TRUE;
+}
+
+/* Below the schedule and the model: "N = 8, M = 16, M_R = 8, iterations 20 to 23 of 25, 1937.2 ms
+ * each, bubble ratio 4.5 % (predicted)"; of the whole trace its makespan. */
+static char *
+timeline_title(const RpRequest *request, const char *model, const RpTrace *trace,
+               const RpPictureWindow *window)
 {
     const RpPlanOptions *options = &request->options;
-    g_autofree char *model = rp_cli_model_name(profile);
-    g_autofree char *schedule = g_strdup_printf("%s%s, %s", options->schedule->title,
-                                                options->async ? " (asynchronous)" : "", model);
-    g_autofree char *title = rp_timeline_title(schedule, trace, options->micro_batches,
-                                               request->partition->dispatched ? options->round : 0);
+    guint count = window->end - window->first;
+    gboolean part = window->end_ns > window->from_ns;
+    gint64 time_ns =
+        part ? (window->end_ns - window->from_ns) / count : rp_trace_makespan_ns(trace);
+    double ratio = part ? rp_report_ratio_between(trace, window->from_ns, window->end_ns)
+                        : rp_report_bubble(trace).ratio;
+    g_autofree char *time = rp_text_time(time_ns);
+    g_autoptr(GString) title = g_string_new(options->schedule->title);
+
+    g_string_append_printf(title, "%s, %s\nN = %u, M = %u", options->async ? " (asynchronous)" : "",
+                           model, options->gpus, options->micro_batches);
+    if (request->partition->dispatched)
+        g_string_append_printf(title, ", M_R = %u", options->round);
+    if (part && count > 1)
+        g_string_append_printf(title, ", iterations %u to %u of %u, %s each", window->first,
+                               window->end - 1, request->iterations, time);
+    else if (part)
+        g_string_append_printf(title, ", iteration %u of %u, %s", window->first,
+                               request->iterations, time);
+    else
+        g_string_append_printf(title, ", makespan %s", time);
+    g_string_append_printf(title, ", bubble ratio %.1f %% (%s)", 100 * ratio,
+                           rp_trace_origin(trace) == RP_TRACE_MEASURED ? "measured" : "predicted");
+    return g_string_free(g_steal_pointer(&title), FALSE);
+}
+
+RpFigure *
+rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trace,
+                const RpPictureWindow *window)
+{
+    const RpPictureWindow whole = {0};
+    gboolean part = window != NULL && window->end_ns > window->from_ns;
+    g_autofree char *title =
+        timeline_title(request, model, trace, window != NULL ? window : &whole);
     RpTimelinePanel panel = {
         .trace = trace,
-        .lanes = options->fidelity == RP_FIDELITY_FULL ? RP_TIMELINE_ALL : RP_TIMELINE_COMPUTE,
-        .mark_end = TRUE,
+        .lanes =
+            request->options.fidelity == RP_FIDELITY_FULL ? RP_TIMELINE_ALL : RP_TIMELINE_COMPUTE,
+        .from_ns = part ? window->from_ns : 0,
+        .end_ns = part ? window->end_ns : 0,
+        .mark_end = !part,
     };
 
     return rp_timeline_figure("timeline", title, &panel, 1);
 }
 
-/* A step curve: each value holds until the next time. */
-static void
-add_curve(RpLineChart *chart, const RpPlan *plan, const RpTrace *trace, guint gpu)
-{
-    g_autoptr(GArray) steps = rp_report_memory_curve(plan, trace, gpu);
-    g_autofree double *x = g_new(double, 2 * steps->len + 1);
-    g_autofree double *y = g_new(double, 2 * steps->len + 1);
-    g_autofree char *title = g_strdup_printf("GPU %u", gpu);
-    guint n = 0;
-
-    for (guint i = 0; i < steps->len; i++) {
-        const RpMemoryStep *step = &g_array_index(steps, RpMemoryStep, i);
-
-        if (n > 0) {
-            x[n] = rp_ms_from_ns(step->time_ns);
-            y[n] = y[n - 1];
-            n++;
-        }
-        x[n] = rp_ms_from_ns(step->time_ns);
-        y[n++] = (double)step->bytes / (double)RP_GIB;
-    }
-    rp_line_chart_add(chart, title, rp_colour_of_series(gpu), RP_LINE_SOLID, x, y, n);
-}
-
 RpFigure *
 rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
-                    const RpTrace *trace)
+                    const RpTrace *trace, const RpPictureWindow *window)
 {
-    guint gpus = rp_plan_gpus(plan);
-    g_autofree char *title = g_strdup_printf("GPU memory in use: %s, %s (predicted)",
-                                             request->options.schedule->title, profile->model);
-    g_autoptr(RpLineChart) chart = rp_line_chart_new("memory", title, "ms", "GiB");
-    guint64 arena_bytes = 0;
+    g_autofree char *model = rp_cli_model_name(profile);
+    g_autofree char *title =
+        g_strdup_printf("Memory in use: %s%s, %s (predicted)", request->options.schedule->title,
+                        request->options.async ? " (asynchronous)" : "", model);
 
-    for (guint g = 0; g < gpus; g++) {
-        add_curve(chart, plan, trace, g);
-        arena_bytes = MAX(arena_bytes, rp_plan_arena_bytes(plan, g));
-    }
-    rp_line_chart_add_level(chart, "planned", (double)arena_bytes / (double)RP_GIB);
-    return rp_line_chart_figure(chart);
+    return rp_memory_figure("memory", title, plan, trace, profile->gpu_memory_bytes,
+                            window->from_ns, window->end_ns);
 }

@@ -15,9 +15,31 @@ gboolean rp_cli_picture_check(const char *option, const char *path,
 gboolean rp_cli_picture_write(const RpFigure *figure, const char *path,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Every device's lanes (compute only in `compute` fidelity). (transfer full) */
-RpFigure *rp_cli_timeline(const RpRequest *request, const RpProfile *profile, const RpTrace *trace);
+/* What part of a run is drawn. */
+typedef struct {
+    guint first; /* iteration */
+    guint end;   /* excluded */
+    gint64 from_ns;
+    gint64 end_ns; /* not after from_ns: all of it */
+} RpPictureWindow;
 
-/* What the buffers of the GPUs hold over time. (transfer full) */
+/**
+ * rp_cli_picture_window:
+ * @text: (nullable): "A:B", iterations A to B - 1; %NULL: the steady state if the run has one, as
+ *   the report has it, else all
+ *
+ * From the start of the first iteration to that of the one after the last, as rp_report_steady().
+ * Errors: RP_CLI_ERROR_USAGE
+ */
+gboolean rp_cli_picture_window(const RpRequest *request, const RpTrace *trace, const char *text,
+                               RpPictureWindow *window, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Every device's lanes (compute only in `compute` fidelity). @window: (nullable): all of it. The
+ * bubble ratio of its title is that of what is drawn. (transfer full) */
+RpFigure *rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trace,
+                          const RpPictureWindow *window);
+
+/* What the buffers of each GPU and of the host hold over time. (transfer full) */
 RpFigure *rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile,
-                              const RpPlan *plan, const RpTrace *trace);
+                              const RpPlan *plan, const RpTrace *trace,
+                              const RpPictureWindow *window);

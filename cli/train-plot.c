@@ -69,7 +69,14 @@ gboolean
 rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *path,
                        GError **error)
 {
-    g_autoptr(RpFigure) figure = rp_cli_timeline(&job->request, job->profile, trace);
+    g_autofree char *model = g_path_get_basename(job->run->model);
+    RpPictureWindow window = {0};
+    gboolean predicted = rp_trace_origin(trace) == RP_TRACE_PREDICTED;
+
+    /* of a measured run every step is drawn */
+    if (predicted && !rp_cli_picture_window(&job->request, trace, NULL, &window, error))
+        return FALSE;
+    g_autoptr(RpFigure) figure = rp_cli_timeline(&job->request, model, trace, &window);
 
     return rp_cli_picture_write(figure, path, error);
 }

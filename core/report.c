@@ -181,8 +181,8 @@ rp_report_bubble(const RpTrace *trace)
 }
 
 /* Start of the first and end of the last action; FALSE if the iteration has none. */
-static gboolean
-iteration_span(const RpTrace *trace, guint32 iteration, gint64 *start_ns, gint64 *end_ns)
+gboolean
+rp_report_iteration_span(const RpTrace *trace, guint32 iteration, gint64 *start_ns, gint64 *end_ns)
 {
     const RpTraceRecord *records = rp_trace_records(trace);
     gsize n_records = rp_trace_n_records(trace);
@@ -203,26 +203,20 @@ rp_report_bubble_of_iteration(const RpTrace *trace, guint iteration)
 {
     gint64 start_ns, end_ns;
 
-    if (!iteration_span(trace, iteration, &start_ns, &end_ns))
+    if (!rp_report_iteration_span(trace, iteration, &start_ns, &end_ns))
         return (RpBubble){0};
     return bubble(trace, iteration, start_ns, end_ns);
 }
 
-RpSteady
-rp_report_steady(const RpTrace *trace, guint first, guint end)
+double
+rp_report_ratio_between(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
 {
     const RpTraceRecord *records = rp_trace_records(trace);
     gsize n_records = rp_trace_n_records(trace);
-    gint64 from_ns, to_ns, unused_ns, busy_ns = 0;
-    RpSteady steady = {.first_iteration = first, .end_iteration = end};
+    gint64 busy_ns = 0;
 
-    g_return_val_if_fail(first < end, steady);
-    gboolean found = iteration_span(trace, first, &from_ns, &unused_ns) &&
-                     iteration_span(trace, end, &to_ns, &unused_ns);
-    g_return_val_if_fail(found, steady);
     if (to_ns <= from_ns)
-        return steady;
-
+        return 0;
     for (gsize i = 0; i < n_records; i++) {
         if (!is_compute(trace, &records[i]))
             continue;
@@ -230,8 +224,23 @@ rp_report_steady(const RpTrace *trace, guint first, guint end)
         gint64 end_ns = MIN(records[i].end_ns, to_ns);
         busy_ns += MAX(0, end_ns - start_ns);
     }
+    return 1 - (double)busy_ns / ((double)rp_trace_gpus(trace) * (double)(to_ns - from_ns));
+}
+
+RpSteady
+rp_report_steady(const RpTrace *trace, guint first, guint end)
+{
+    gint64 from_ns, to_ns, unused_ns;
+    RpSteady steady = {.first_iteration = first, .end_iteration = end};
+
+    g_return_val_if_fail(first < end, steady);
+    gboolean found = rp_report_iteration_span(trace, first, &from_ns, &unused_ns) &&
+                     rp_report_iteration_span(trace, end, &to_ns, &unused_ns);
+    g_return_val_if_fail(found, steady);
+    if (to_ns <= from_ns)
+        return steady;
     steady.iteration_ns = (to_ns - from_ns + (end - first) / 2) / (end - first);
-    steady.ratio = 1 - (double)busy_ns / ((double)rp_trace_gpus(trace) * (double)(to_ns - from_ns));
+    steady.ratio = rp_report_ratio_between(trace, from_ns, to_ns);
     return steady;
 }
 
@@ -265,8 +274,9 @@ rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady)
     gint64 from_ns, to_ns, unused_ns;
     double gpus = rp_trace_gpus(trace);
     RpBubble bubble = {.ratio = steady->ratio};
-    gboolean found = iteration_span(trace, steady->first_iteration, &from_ns, &unused_ns) &&
-                     iteration_span(trace, steady->end_iteration, &to_ns, &unused_ns);
+    gboolean found =
+        rp_report_iteration_span(trace, steady->first_iteration, &from_ns, &unused_ns) &&
+        rp_report_iteration_span(trace, steady->end_iteration, &to_ns, &unused_ns);
 
     g_return_val_if_fail(found, bubble);
     double all = gpus * (double)(to_ns - from_ns);

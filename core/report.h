@@ -54,6 +54,13 @@ RpSteady rp_report_steady(const RpTrace *trace, guint first, guint end);
  */
 RpBubble rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady);
 
+/* 1 - busy / (N x (to - from)), work clipped to the window; 0 of an empty one. */
+double rp_report_ratio_between(const RpTrace *trace, gint64 from_ns, gint64 to_ns);
+
+/* From the start of an iteration's first action to the end of its last. FALSE: it has none */
+gboolean rp_report_iteration_span(const RpTrace *trace, guint iteration, gint64 *from_ns,
+                                  gint64 *to_ns);
+
 /* One device's use. */
 typedef struct {
     gint64 busy_ns[RP_LANES_PER_DEVICE];

@@ -218,6 +218,34 @@ append_rows(const RpBarChart *chart, RpFigure *figure, double *axis)
     return y;
 }
 
+/* Whether a bar has the part: what is not drawn is not explained. */
+static gboolean
+has_part(const RpBarChart *chart, guint part)
+{
+    for (guint i = 0; i < chart->rows->len; i++)
+        if (((const Row *)g_ptr_array_index(chart->rows, i))->values[part] > 0)
+            return TRUE;
+    return FALSE;
+}
+
+static gboolean
+has_hatched(const RpBarChart *chart)
+{
+    for (guint i = 0; chart->hatched_title != NULL && i < chart->rows->len; i++)
+        if (((const Row *)g_ptr_array_index(chart->rows, i))->hatched > 0)
+            return TRUE;
+    return FALSE;
+}
+
+static gboolean
+has_marker(const RpBarChart *chart)
+{
+    for (guint i = 0; chart->marker_title != NULL && i < chart->rows->len; i++)
+        if (isfinite(((const Row *)g_ptr_array_index(chart->rows, i))->marker))
+            return TRUE;
+    return FALSE;
+}
+
 static void
 append_stack(const RpBarChart *chart, GString *script)
 {
@@ -237,7 +265,7 @@ append_stack(const RpBarChart *chart, GString *script)
             g_string_append(script, "variable");
         else
             rp_text_append(script, "'#%06x'", chart->part_colours[i]);
-        if (chart->part_titles[i])
+        if (chart->part_titles[i] && has_part(chart, i))
             rp_text_append(script, " title %s", title);
         g_string_append(script, ", \\\n");
     }
@@ -251,7 +279,7 @@ append_plot(const RpBarChart *chart, RpFigure *figure)
 
     g_string_append(script, "plot \\\n");
     append_stack(chart, script);
-    if (chart->hatched_title) {
+    if (has_hatched(chart)) {
         g_autofree char *title = rp_gnuplot_quote(chart->hatched_title);
 
         rp_text_append(script,
@@ -260,7 +288,7 @@ append_plot(const RpBarChart *chart, RpFigure *figure)
                        "\\\n",
                        total, total, total + 1, total, title);
     }
-    if (chart->marker_title) {
+    if (has_marker(chart)) {
         g_autofree char *title = rp_gnuplot_quote(chart->marker_title);
 
         rp_text_append(
@@ -274,7 +302,7 @@ append_plot(const RpBarChart *chart, RpFigure *figure)
     rp_text_append(script,
                    "  DATA using %u:1:%u with labels left offset %s,0 font font_small notitle, \\\n"
                    "  DATA using (0):1:ytic(%u) with points pointtype -1 notitle\n",
-                   total + 3, total + 4, chart->marker_title ? "1.1" : "0.5", COLUMN_LABEL);
+                   total + 3, total + 4, has_marker(chart) ? "1.1" : "0.5", COLUMN_LABEL);
 }
 
 static void
@@ -284,9 +312,9 @@ append_legend(const RpBarChart *chart, RpFigure *figure)
     guint n = 0;
 
     for (guint i = 0; i < chart->n_parts; i++)
-        titles[n++] = chart->part_titles[i];
-    titles[n++] = chart->hatched_title;
-    titles[n++] = chart->marker_title;
+        titles[n++] = has_part(chart, i) ? chart->part_titles[i] : NULL;
+    titles[n++] = has_hatched(chart) ? chart->hatched_title : NULL;
+    titles[n++] = has_marker(chart) ? chart->marker_title : NULL;
     rp_figure_add_x_title(
         figure, chart->axis,
         rp_figure_add_legend_below(figure, titles, n, chart->width - LEFT - RIGHT));

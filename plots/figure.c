@@ -3,6 +3,7 @@
 #include <gio/gio.h>
 #include <string.h>
 
+#include "core/units.h"
 #include "plots-resources.h"
 
 /* Pixels below a plot: tics and the axis' name, then each row of a legend. */
@@ -278,4 +279,20 @@ rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat f
             write_file(figure, directory, figure->name, ".json", figure->profile, -1, error)) &&
            write_file(figure, directory, figure->name, ".txt", caption, -1, error) &&
            draw(figure, directory, formats, error);
+}
+
+RpTimeUnit
+rp_time_unit(gint64 longest_ns)
+{
+    return longest_ns >= 10 * RP_NS_PER_S ? (RpTimeUnit){"s", 1e-3} : (RpTimeUnit){"ms", 1};
+}
+
+char *
+rp_text_time(gint64 time_ns)
+{
+    RpTimeUnit unit = rp_time_unit(time_ns);
+    GString *text = g_string_new(NULL);
+
+    rp_text_append(text, "%.1f %s", rp_ms_from_ns(time_ns) * unit.per_ms, unit.name);
+    return g_string_free(text, FALSE);
 }

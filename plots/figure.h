@@ -80,3 +80,15 @@ guint rp_figure_add_legend_below(RpFigure *figure, const char *const *titles, gu
  */
 gboolean rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat formats,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What times of a figure are drawn in. */
+typedef struct {
+    const char *name; /* "ms" */
+    double per_ms;
+} RpTimeUnit;
+
+/* @longest_ns: of the figure's times. Ten seconds and more are seconds. */
+RpTimeUnit rp_time_unit(gint64 longest_ns);
+
+/* "2177.6 ms", "254.7 s". (transfer full) */
+char *rp_text_time(gint64 time_ns);

@@ -20,33 +20,57 @@ gib(guint64 bytes)
     return (double)bytes / (double)RP_GIB;
 }
 
+/* What part of the trace is drawn, from 0 on. */
+typedef struct {
+    gint64 from_ns;
+    gint64 end_ns;
+    RpTimeUnit unit;
+} Window;
+
+static double
+window_time(const Window *window, gint64 time_ns)
+{
+    return rp_ms_from_ns(CLAMP(time_ns, window->from_ns, window->end_ns) - window->from_ns) *
+           window->unit.per_ms;
+}
+
 /* Returns: the highest step, bytes. */
 static guint64
-append_curve(GString *data, const RpPlan *plan, const RpTrace *trace, guint32 arena)
+append_curve(GString *data, const RpPlan *plan, const RpTrace *trace, guint32 arena,
+             const Window *window)
 {
     g_autoptr(GArray) curve = rp_report_memory_curve(plan, trace, arena);
     guint64 bytes = 0;
     guint64 peak = 0;
+    guint i = 0;
 
-    rp_text_append(data, "# arena %u%s\n# time_ms GiB\n", arena,
-                   arena == rp_plan_gpus(plan) ? " (host)" : "");
-    rp_text_append(data, "0 %.6f\n",
-                   curve->len > 0 && g_array_index(curve, RpMemoryStep, 0).time_ns <= 0
-                       ? gib(g_array_index(curve, RpMemoryStep, 0).bytes)
-                       : 0.0);
-    for (guint i = 0; i < curve->len; i++) {
+    rp_text_append(data, "# arena %u%s\n# time_%s GiB\n", arena,
+                   arena == rp_plan_gpus(plan) ? " (host)" : "", window->unit.name);
+    for (; i < curve->len; i++) {
         const RpMemoryStep *step = &g_array_index(curve, RpMemoryStep, i);
 
+        if (step->time_ns > window->from_ns)
+            break;
+        bytes = step->bytes;
+    }
+    peak = bytes;
+    rp_text_append(data, "0 %.6f\n", gib(bytes));
+    for (; i < curve->len; i++) {
+        const RpMemoryStep *step = &g_array_index(curve, RpMemoryStep, i);
+
+        if (step->time_ns > window->end_ns)
+            break;
         bytes = step->bytes;
         peak = MAX(peak, bytes);
-        rp_text_append(data, "%.6f %.6f\n", rp_ms_from_ns(step->time_ns), gib(bytes));
+        rp_text_append(data, "%.6f %.6f\n", window_time(window, step->time_ns), gib(bytes));
     }
-    rp_text_append(data, "%.6f %.6f\n\n\n", rp_ms_from_ns(rp_trace_end_ns(trace)), gib(bytes));
+    rp_text_append(data, "%.6f %.6f\n\n\n", window_time(window, window->end_ns), gib(bytes));
     return peak;
 }
 
 static void
-append_panel(GString *script, const RpPlan *plan, guint32 arena, guint64 peak, guint64 gpu_bytes)
+append_panel(GString *script, const RpPlan *plan, guint32 arena, guint64 peak, guint64 gpu_bytes,
+             const Window *window)
 {
     gboolean host = arena == rp_plan_gpus(plan);
     double size = gib(rp_plan_arena_bytes(plan, arena));
@@ -75,7 +99,7 @@ append_panel(GString *script, const RpPlan *plan, guint32 arena, guint64 peak, g
             "font_small\n",
             limit, fmax(limit, size + 0.2 * ceiling));
     if (host)
-        g_string_append(script, "set xlabel 'time, ms'\nset format x '%.10g'\n");
+        rp_text_append(script, "set xlabel 'time, %s'\nset format x '%%.10g'\n", window->unit.name);
     rp_text_append(script,
                    "plot DATA index %u using 1:2 with fillsteps fillstyle solid noborder linecolor "
                    "rgb '#%06x', DATA index %u using 1:2 with steps linewidth 1 linecolor rgb "
@@ -90,23 +114,25 @@ append_panel(GString *script, const RpPlan *plan, guint32 arena, guint64 peak, g
 
 RpFigure *
 rp_memory_figure(const char *name, const char *title, const RpPlan *plan, const RpTrace *trace,
-                 guint64 gpu_bytes)
+                 guint64 gpu_bytes, gint64 from_ns, gint64 end_ns)
 {
+    Window window = {from_ns, end_ns > from_ns ? end_ns : rp_trace_end_ns(trace), {NULL, 0}};
     guint arenas = rp_plan_gpus(plan) + 1;
     RpFigure *figure =
         rp_figure_new(name, title, WIDTH, TOP + arenas * PANEL + (arenas - 1) * GAP + BOTTOM);
     GString *script = rp_figure_script(figure);
 
+    window.unit = rp_time_unit(window.end_ns - window.from_ns);
     g_string_append(script, "set multiplot\n");
     rp_figure_add_titles(figure, title, "GiB in use, on each device and the host");
     rp_text_append(script,
                    "set lmargin at screen px(110)\nset rmargin at screen 1 - px(130)\n"
                    "set xrange [0:%.6f]\nset format x ''\nset key off\n",
-                   rp_ms_from_ns(rp_trace_end_ns(trace)));
+                   window_time(&window, window.end_ns));
     for (guint32 arena = 0; arena < arenas; arena++) {
-        guint64 peak = append_curve(rp_figure_data(figure), plan, trace, arena);
+        guint64 peak = append_curve(rp_figure_data(figure), plan, trace, arena, &window);
 
-        append_panel(script, plan, arena, peak, gpu_bytes);
+        append_panel(script, plan, arena, peak, gpu_bytes, &window);
         /* the figure's title once, not over each panel again */
         g_string_append(script, "unset label 100\nunset label 101\n");
     }
@@ -161,7 +187,7 @@ rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error)
         return FALSE;
     RpFigure *curves =
         rp_memory_figure("memory", "Memory of two iterations of Qwen3-1.7B on 4 RTX 4090",
-                         run->plan, run->trace, profile->gpu_memory_bytes);
+                         run->plan, run->trace, profile->gpu_memory_bytes, 0, 0);
     RpFigure *categories = rp_memory_categories_figure(
         "memory-categories", "What the memory of Qwen3-1.7B on 4 RTX 4090 is for", run->plan);
     rp_figure_set_caption(

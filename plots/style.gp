@@ -5,7 +5,8 @@
 reset
 if (!exists("format")) format = 'png'
 set encoding utf8
-if (format eq 'png') set terminal pngcairo noenhanced size wide,high font 'DejaVu Sans,10' linewidth 1.3
+# twice the pixels: screens have them
+if (format eq 'png') set terminal pngcairo noenhanced size 2*wide,2*high font 'DejaVu Sans,10' fontscale 2 linewidth 2.6 dashlength 2 pointscale 2
 if (format eq 'svg') set terminal svg noenhanced size wide,high font 'DejaVu Sans,13' linewidth 1.3 background '#ffffff'
 if (format eq 'pdf') set terminal pdfcairo noenhanced size wide/100.0,high/100.0 font 'DejaVu Sans,10' fontscale 0.7 linewidth 1.7
 set output name.'.'.format

@@ -9,6 +9,7 @@
 /* Pixels. */
 #define WIDTH 1100
 #define TOP 44
+#define SUBTITLE 22
 #define LEFT_COMPUTE 70
 #define LEFT_LANES 150
 #define LEFT_NAMED 175
@@ -42,6 +43,7 @@ typedef struct {
     GString *boxes;
     GString *labels;
     GString *tics;
+    RpTimeUnit unit; /* of what is written; everything else is in ms */
     double pixels_per_ms;
     double y;
     guint most_narrow_boxes; /* in a row */
@@ -56,8 +58,9 @@ append_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *
 {
     const RpTraceRecord *record = box->record;
 
-    rp_text_append(drawing->boxes, "%.6f %.6f %.3f %.3f %u %s", box->from_ms, box->end_ms, y - half,
-                   y + half, rp_timeline_shade(panel, record, kind), rp_task_kind_name(kind));
+    rp_text_append(drawing->boxes, "%.6f %.6f %.3f %.3f %u %s", box->from_ms * drawing->unit.per_ms,
+                   box->end_ms * drawing->unit.per_ms, y - half, y + half,
+                   rp_timeline_shade(panel, record, kind), rp_task_kind_name(kind));
     rp_text_append(
         drawing->boxes, " %d %d %u\n", record->stage == RP_NONE ? -1 : (int)record->stage,
         record->micro_batch == RP_NONE ? -1 : (int)record->micro_batch, record->iteration);
@@ -139,7 +142,7 @@ append_text(Drawing *drawing, double time_ms, double y, const char *text, RpColo
 {
     g_autofree char *quoted = rp_gnuplot_quote_datum(text);
 
-    rp_text_append(drawing->labels, "%.6f %.3f %s %u\n", time_ms, y, quoted,
+    rp_text_append(drawing->labels, "%.6f %.3f %s %u\n", time_ms * drawing->unit.per_ms, y, quoted,
                    rp_colour_of_text_on(behind));
 }
 
@@ -226,14 +229,14 @@ place_row(Drawing *drawing, const RpTimelinePanel *panel, RpTimelineRow *row, gu
 static void
 mark_end(Drawing *drawing, const RpTimelinePanel *panel, double top)
 {
-    double end_ms = rp_ms_from_ns(rp_timeline_end_ns(panel) - panel->from_ns);
+    double end = rp_ms_from_ns(rp_timeline_end_ns(panel) - panel->from_ns) * drawing->unit.per_ms;
 
     rp_text_append(rp_figure_script(drawing->figure),
                    "set arrow from first %.6f, first %.3f to first %.6f, first %.3f nohead front "
                    "linewidth 1.2 dashtype (4,3) linecolor rgb '#222222'\n"
-                   "set label '%.*f ms' at first %.6f, first %.3f left offset 0.5,0 font "
+                   "set label '%.*f %s' at first %.6f, first %.3f left offset 0.5,0 font "
                    "font_small front\n",
-                   end_ms, top, end_ms, drawing->y, end_ms < 100 ? 1 : 0, end_ms, end_ms,
+                   end, top, end, drawing->y, end < 100 ? 1 : 0, end, drawing->unit.name, end,
                    (top + drawing->y) / 2);
 }
 
@@ -340,8 +343,10 @@ append_legend(Drawing *drawing, const RpTimelinePanel *panels, guint n_panels, g
         titles[drawing->n_legend] = title;
         drawing->legend[drawing->n_legend++] = (RpTaskKind)kind;
     }
+    g_autofree char *axis = g_strdup_printf("time, %s", drawing->unit.name);
+
     rp_figure_add_x_title(
-        drawing->figure, "time, ms",
+        drawing->figure, axis,
         rp_figure_add_legend_below(drawing->figure, titles, drawing->n_legend, width));
 }
 
@@ -367,22 +372,24 @@ append_boxes(const Drawing *drawing, GString *script, guint plot_width)
         "  DATA index 0 using ($2-$1 < narrow ? ($1+$2)/2 : NaN):(($3+$4)/2):"
         "(($1+$2)/2-half($1,$2)):(($1+$2)/2+half($1,$2)):3:4:5 with boxxyerror linecolor rgb "
         "variable linewidth 0.6 fillstyle solid noborder, \\\n",
-        JOIN_BELOW / drawing->pixels_per_ms, fmin(LEAST_WIDTH, share) / drawing->pixels_per_ms,
+        JOIN_BELOW / drawing->pixels_per_ms * drawing->unit.per_ms,
+        fmin(LEAST_WIDTH, share) / drawing->pixels_per_ms * drawing->unit.per_ms,
         border ? "border linecolor rgb '#ffffff'" : "noborder");
 }
 
 static void
-append_script(Drawing *drawing, guint left, double axis_ms)
+append_script(Drawing *drawing, guint left, guint top, double axis_ms)
 {
     GString *script = rp_figure_script(drawing->figure);
 
     rp_text_append(script,
                    "set lmargin at screen px(%u)\nset rmargin at screen 1 - px(%d)\n"
-                   "set tmargin at screen 1 - py(%d)\n"
+                   "set tmargin at screen 1 - py(%u)\n"
                    "set xrange [0:%.6f]\nset yrange [%.3f:0]\nset format x '%%.10g'\n"
                    "set border 1\nunset grid\nset grid xtics back linetype 1 linewidth 0.5 "
                    "linecolor rgb '#dddddd'\nset ytics scale 0 (%s)\n",
-                   left, RIGHT, TOP, axis_ms, drawing->y, drawing->tics->str);
+                   left, RIGHT, top, axis_ms * drawing->unit.per_ms, drawing->y,
+                   drawing->tics->str);
     append_boxes(drawing, script, WIDTH - left - RIGHT);
     g_string_append(script, "  DATA index 1 using 1:2:3:4 with labels font font_small textcolor "
                             "rgb variable");
@@ -399,6 +406,8 @@ RpFigure *
 rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *panels,
                    guint n_panels)
 {
+    g_auto(GStrv) titles = g_strsplit(title, "\n", 2);
+    guint top = TOP + (titles[1] != NULL ? SUBTITLE : 0);
     gboolean titled = n_panels > 1;
     double rows = count_rows(panels, n_panels, titled);
     guint left = LEFT_COMPUTE;
@@ -418,22 +427,27 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
     }
     double axis_ms = rp_ms_from_ns(longest_ns) * (ends ? 1 + END_ROOM : 1.0);
     Drawing drawing = {
-        .boxes = g_string_new("# start_ms end_ms row_top row_bottom colour(decimal RRGGBB) task "
-                              "stage micro_batch iteration (of the first if joined)\n"),
-        .labels = g_string_new("\n\n# time_ms row label colour\n"),
+        .boxes = g_string_new(NULL),
+        .labels = g_string_new(NULL),
+        .unit = rp_time_unit(longest_ns),
         .tics = g_string_new(NULL),
         .pixels_per_ms = (WIDTH - left - RIGHT) / axis_ms,
         .narrowest_pixels = G_MAXDOUBLE,
     };
-    drawing.figure = rp_figure_new(name, title, WIDTH, (guint)(TOP + rows * row_pixels));
-    rp_figure_add_titles(drawing.figure, title, NULL);
+    rp_text_append(drawing.boxes,
+                   "# start_%s end_%s row_top row_bottom colour(decimal RRGGBB) task stage "
+                   "micro_batch iteration (of the first if joined)\n",
+                   drawing.unit.name, drawing.unit.name);
+    rp_text_append(drawing.labels, "\n\n# time_%s row label colour\n", drawing.unit.name);
+    drawing.figure = rp_figure_new(name, titles[0], WIDTH, (guint)(top + rows * row_pixels));
+    rp_figure_add_titles(drawing.figure, titles[0], titles[1]);
     append_legend(&drawing, panels, n_panels, WIDTH - left - RIGHT);
     for (guint i = 0; i < n_panels; i++) {
         rp_text_append(drawing.boxes, "# panel %u: %s\n", i,
-                       panels[i].title ? panels[i].title : title);
+                       panels[i].title ? panels[i].title : titles[0]);
         draw_panel(&drawing, &panels[i], titled);
     }
-    append_script(&drawing, left, axis_ms);
+    append_script(&drawing, left, top, axis_ms);
     /* without a label the second block still needs a line; on NaN gnuplot 5.4 would crash */
     if (strchr(drawing.labels->str + 2, '\n')[1] == '\0')
         g_string_append(drawing.labels, "0 0 \"\" 0\n");
@@ -454,8 +468,9 @@ rp_timeline_title(const char *schedule, const RpTrace *trace, guint micro_batche
     rp_text_append(title, ": N = %u, M = %u", rp_trace_gpus(trace), micro_batches);
     if (round > 0)
         rp_text_append(title, ", M_R = %u", round);
-    rp_text_append(title, ", makespan %.1f ms, bubble ratio %.1f %% (%s)",
-                   rp_ms_from_ns(bubble.makespan_ns), 100 * bubble.ratio,
+    g_autofree char *makespan = rp_text_time(bubble.makespan_ns);
+
+    rp_text_append(title, ", makespan %s, bubble ratio %.1f %% (%s)", makespan, 100 * bubble.ratio,
                    rp_trace_origin(trace) == RP_TRACE_MEASURED ? "measured" : "predicted");
     return g_string_free(title, FALSE);
 }

@@ -57,6 +57,7 @@ typedef struct {
 
 /**
  * rp_timeline_figure:
+ * @title: what follows a line's end stands below it, smaller
  * @panels: (array length=n_panels): drawn from top to bottom, times counted from each one's from_ns
  *
  * Boxes narrower than three pixels are joined within their slot and have no border; they are drawn
