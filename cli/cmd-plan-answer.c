@@ -159,7 +159,7 @@ print_duration(const RpPlanQuestion *question, const RpAdvice *advice, const RpA
 }
 
 static void
-print_waits(const RpAdviseRun *run, guint batch)
+print_waits(const RpAdviseRun *run, guint batch, gboolean sync)
 {
     const char *cause = rp_plan_waits_words(run->waits);
     guint larger = rp_plan_batch_to_hide(run, batch);
@@ -175,7 +175,7 @@ print_waits(const RpAdviseRun *run, guint batch)
         line("", "about --batch %u would hide them", larger);
     else if (!run->options.async)
         line("", "a larger batch makes them a smaller part%s",
-             run->options.schedule->dispatched ? ", asynchronous steps hide them" : "");
+             sync ? "; without --sync they run beside" : "");
 }
 
 static void
@@ -274,7 +274,7 @@ rp_cmd_plan_print_answer(const RpAdvice *advice, const RpPlanQuestion *question)
     print_subject(advice, question);
     if (run->simulated) {
         print_duration(question, advice, run);
-        print_waits(run, advice->query.batch);
+        print_waits(run, advice->query.batch, advice->query.sync);
         print_disk(advice, run);
     }
     print_assumed(advice, question);

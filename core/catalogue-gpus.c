@@ -128,7 +128,7 @@ const RpGpu rp_catalogue_gpus[] = {
      .interconnect = "NVLink4",
      .interconnect_gb_per_s = 450,
      .measured = TRUE,
-     .basis = "with this project's kernels",
+     .basis = "with this project's kernels, attention by cuDNN",
      PCIE5_MEASURED,
      H200_FIT},
 };
