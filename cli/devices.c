@@ -41,10 +41,15 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     const RpDeviceOps *cuda = rp_cuda_devices();
     const guint count = rp_cuda_device_count();
 
-    if (cuda == NULL) {
+    if (cuda == NULL && !rp_cuda_built()) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "expected host:N, devices on processor threads, for GPU code is %s",
                     rp_cuda_built_text());
+        return FALSE;
+    }
+    if (cuda == NULL) {
+        g_set_error(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED, "GPU code is missing: %s",
+                    rp_cuda_missing_text());
         return FALSE;
     }
     if (count == 0 || given > count) {

@@ -61,9 +61,9 @@ find_devices(RpPlanNetwork *network, const char *word, GError **error)
     network->devices = choice == 0 ? rp_host_devices() : cuda;
     if (network->devices != NULL)
         return TRUE;
-    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                        "--devices: CUDA is not built in, nor what its kernels need: expected "
-                        "host");
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--devices: expected host, for what GPU code needs is not known: %s",
+                rp_cuda_missing_text());
     return FALSE;
 }
 

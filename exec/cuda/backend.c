@@ -369,6 +369,12 @@ rp_cuda_devices(void)
     return &ops;
 }
 
+const char *
+rp_cuda_missing_text(void)
+{
+    return NULL;
+}
+
 const RpDeviceOps *
 rp_cuda_shared_devices(void)
 {

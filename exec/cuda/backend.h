@@ -15,8 +15,11 @@
 
 #include "exec/train/device.h"
 
-/* %NULL without CUDA. */
+/* %NULL without CUDA, or where it cannot be loaded (exec/cuda/load.c). */
 const RpDeviceOps *rp_cuda_devices(void);
+
+/* Why rp_cuda_devices() is %NULL, and what to do about it. %NULL: it is not */
+const char *rp_cuda_missing_text(void);
 
 /* The same for tests on few GPUs: device g of a plan is GPU g modulo the number of GPUs. */
 const RpDeviceOps *rp_cuda_shared_devices(void);

@@ -8,6 +8,12 @@ rp_cuda_devices(void)
     return NULL;
 }
 
+const char *
+rp_cuda_missing_text(void)
+{
+    return "this program was built without CUDA";
+}
+
 const RpDeviceOps *
 rp_cuda_shared_devices(void)
 {

@@ -1,0 +1,34 @@
+/**
+ * The CUDA backend as a module: a shared library that a program loads when it is asked for GPUs, so
+ * that commands which need none neither wait for CUDA's libraries nor hold their memory.
+ *
+ *   roundpipe          load.c: backend.h and device.h, by way of the table
+ *   roundpipe-cuda.so  module.c: the table;  the backend, its kernels, CUDA's libraries
+ *
+ * Both are of one build, and each has its own copy of what the backend needs of the other folders.
+ */
+#pragma once
+
+#include "exec/cuda/backend.h"
+#include "exec/cuda/device.h"
+
+#define RP_CUDA_MODULE_FILE "roundpipe-cuda.so"
+#define RP_CUDA_MODULE_SYMBOL "rp_cuda_module"
+
+typedef struct {
+    gsize sizes[4]; /* RP_CUDA_MODULE_SIZES: of what both parts look into */
+    const RpDeviceOps *(*devices)(void);
+    const RpDeviceOps *(*shared_devices)(void);
+    gint64 (*clock_error_ns)(const RpBackend *backend);
+    guint (*device_count)(void);
+    const char *(*no_device_text)(void);
+    gboolean (*device_info)(guint device, RpCudaDeviceInfo *info, GError **error);
+} RpCudaModule;
+
+#define RP_CUDA_MODULE_SIZES                                                                       \
+    {                                                                                              \
+        sizeof(RpBackendOps), sizeof(RpDeviceOps), sizeof(RpKernels), sizeof(RpTask)               \
+    }
+
+/* What the module exports. */
+const RpCudaModule *rp_cuda_module(void);
