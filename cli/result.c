@@ -3,6 +3,9 @@
 #include "core/schedule.h"
 #include "core/units.h"
 
+/* A bound schedule's buffers are all known when its second iteration is planned. */
+#define BUFFERED_ITERATIONS 2
+
 void
 rp_result_clear(RpResult *result)
 {
@@ -20,6 +23,22 @@ measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
     result->host_peak_bytes = rp_plan_arena_bytes(plan, gpus);
     if (!rp_plan_check_memory(plan, profile->gpu_memory_bytes, 0, &problem))
         result->memory_problem = g_strdup(problem->message);
+}
+
+void
+rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result)
+{
+    RpPlanOptions options = request->options;
+
+    if (!rp_profile_check_full(profile, NULL))
+        return;
+    options.fidelity = RP_FIDELITY_FULL;
+    options.fused_forward = RP_FUSED_PHYSICAL;
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, request->partition, &options, BUFFERED_ITERATIONS, NULL);
+
+    if (plan != NULL)
+        measure_memory(profile, plan, result);
 }
 
 static guint

@@ -18,9 +18,9 @@ typedef struct {
     guint64 actions; /* compute tasks */
     guint64 tasks;
     guint peak_live;         /* stage inputs on the fullest GPU (rp_schedule_peak_live()) */
-    guint64 gpu_peak_bytes;  /* full fidelity */
-    guint64 host_peak_bytes; /* full fidelity */
-    char *memory_problem;    /* full fidelity: why it does not fit the profile's GPU, or %NULL */
+    guint64 gpu_peak_bytes;  /* full fidelity, or rp_result_plan_memory(); 0 = not known */
+    guint64 host_peak_bytes; /* the same */
+    char *memory_problem;    /* why it does not fit the profile's GPU, or %NULL */
 } RpResult;
 
 void rp_result_clear(RpResult *result);
@@ -29,6 +29,10 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpResult, rp_result_clear)
 /* Zero-initialise @result. */
 void rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
                        const RpTrace *trace, RpResult *result);
+
+/* The memory that the request's partition takes with every buffer, also where it was simulated in
+ * `compute` fidelity; a profile without sizes has none. */
+void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result);
 
 /* Members of an open object: bubble_ratio, bubble {fill, ...}, comm_exposed_ratio. */
 void rp_json_bubble(JsonBuilder *json, const RpBubble *bubble);

@@ -156,6 +156,7 @@ refuses_options_that_have_no_effect(void **state)
         {"compare @Q --schedules 1f1b,gpipe --round 8", 2,
          "--round: schedule 1f1b runs all micro-batches as one round"},
         {"compare @Q --transfers naive", 2, "--transfers: "},
+        {"compare @Q --published --recompute early", 2, "--published: expected no --recompute"},
     };
     /* without --fidelity verify proves both; compare drops for each schedule what it lacks */
     static const char *const right[] = {
