@@ -112,7 +112,8 @@ rp_planner_compute_action(RpPlanner *planner, guint device, const RpAction *acti
         break;
     case RP_ACTION_OVERLAP:
         planner->task.backward_stage = action->backward_stage;
-        planner->task.backward_micro_batch = action->backward_micro_batch;
+        planner->task.backward_micro_batch =
+            rp_planner_global_micro_batch(planner, action->backward_micro_batch);
         forward_part(planner, action->stage, action->micro_batch, 0);
         if (action->backward_stage + 1 < planner->n_stages)
             depend_on_action(planner,

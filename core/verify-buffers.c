@@ -21,15 +21,24 @@
 #include "core/verify-private.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* A task by its place in its lane, which outlives it. */
+typedef struct {
+    guint32 task;
+    guint32 lane;
+    guint32 position;
+} Toucher;
 
 typedef struct {
-    guint32 lane;
-    guint32 task;
+    Toucher by;
     guint32 next; /* index of a reader, or RP_NO_TASK */
 } Reader;
 
 typedef struct {
-    guint32 writer; /* RP_NO_TASK: nobody yet */
+    guint32 arena;
+    guint64 offset;
+    Toucher writer; /* RP_NO_TASK: nobody yet */
     guint32 writer_buffer;
     guint32 generation;
     guint32 readers; /* since the last write; RP_NO_TASK: none */
@@ -40,13 +49,16 @@ typedef struct {
     guint32 count;
 } AtomRun;
 
-typedef struct {
+struct _RpSweep {
     RpVerifier *verifier;
+    guint n_buffers;
     AtomRun *runs; /* [buffer] */
-    Atom *atoms;
-    GArray *readers;
-    guint32 unused; /* readers to be used again */
-} Sweep;
+    Atom *atoms;   /* by arena and offset; behind those of an arena one for the rest of it */
+    guint32 n_atoms;
+    GArray *readers; /* Reader */
+    guint32 unused;  /* readers to be used again */
+};
+typedef RpSweep Sweep;
 
 static int
 compare_offsets(const void *a, const void *b)
@@ -91,6 +103,11 @@ cut_arena(Sweep *sweep, guint32 arena, guint32 first, guint64 *borders)
     for (guint32 i = 0; i < n; i++)
         if (n_unique == 0 || borders[n_unique - 1] != borders[i])
             borders[n_unique++] = borders[i];
+    for (guint32 i = 0; i < n_unique; i++)
+        sweep->atoms[first + i] = (Atom){.arena = arena,
+                                         .offset = borders[i],
+                                         .writer = {.task = RP_NO_TASK},
+                                         .readers = RP_NO_TASK};
     for (guint i = 0; i < n_buffers; i++) {
         const RpBuffer *buffer = rp_plan_buffer(plan, i);
         AtomRun *run = &sweep->runs[i];
@@ -104,20 +121,50 @@ cut_arena(Sweep *sweep, guint32 arena, guint32 first, guint64 *borders)
     return n_unique;
 }
 
+/* Buffers that came since: an atom goes on as the one that lay there before. */
+static void
+inherit(Sweep *sweep, const Atom *before, guint32 n_before)
+{
+    for (guint32 i = 0, k = 0; i < sweep->n_atoms && n_before > 0; i++) {
+        Atom *atom = &sweep->atoms[i];
+
+        while (k + 1 < n_before &&
+               (before[k + 1].arena < atom->arena ||
+                (before[k + 1].arena == atom->arena && before[k + 1].offset <= atom->offset)))
+            k++;
+        if (before[k].arena != atom->arena || before[k].offset > atom->offset)
+            continue;
+        atom->writer = before[k].writer;
+        atom->writer_buffer = before[k].writer_buffer;
+        atom->generation = before[k].generation;
+        for (guint32 r = before[k].readers; r != RP_NO_TASK;) {
+            Reader reader = g_array_index(sweep->readers, Reader, r);
+
+            r = reader.next;
+            reader.next = atom->readers;
+            atom->readers = sweep->readers->len;
+            g_array_append_val(sweep->readers, reader);
+        }
+    }
+}
+
 static void
 cut_arenas(Sweep *sweep)
 {
     const RpPlan *plan = sweep->verifier->plan;
     gsize n_buffers = rp_plan_n_buffers(plan);
     g_autofree guint64 *borders = g_new(guint64, 2 * n_buffers + 1);
-    guint32 n_atoms = 0;
+    g_autofree Atom *before = g_steal_pointer(&sweep->atoms);
+    const guint32 n_before = sweep->n_atoms;
 
+    g_free(sweep->runs);
+    sweep->n_buffers = (guint)n_buffers;
     sweep->runs = g_new0(AtomRun, n_buffers + 1);
+    sweep->atoms = g_new(Atom, 2 * n_buffers + 1);
+    sweep->n_atoms = 0;
     for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++)
-        n_atoms += cut_arena(sweep, arena, n_atoms, borders);
-    sweep->atoms = g_new(Atom, (gsize)n_atoms + 1);
-    for (guint32 i = 0; i < n_atoms; i++)
-        sweep->atoms[i] = (Atom){.writer = RP_NO_TASK, .readers = RP_NO_TASK};
+        sweep->n_atoms += cut_arena(sweep, arena, sweep->n_atoms, borders);
+    inherit(sweep, before, n_before);
 }
 
 static void
@@ -151,6 +198,8 @@ describe_buffer(const RpPlan *plan, guint32 buffer)
 static gboolean
 may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
 {
+    if (writer == RP_OLD_TASK)
+        return FALSE;
     guint8 from = rp_verifier_task(verifier, writer)->kind;
     guint8 to = rp_verifier_task(verifier, reader)->kind;
 
@@ -160,13 +209,24 @@ may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
            verifier->promises->early_fused;
 }
 
+/* Whether a task that may be old has ended whenever @second starts. */
+static gboolean
+is_before(const RpVerifier *verifier, const Toucher *first, guint32 second)
+{
+    if (first->lane == verifier->lane[second])
+        return first->position < verifier->position[second];
+    return verifier->clocks[verifier->start_row[second] * verifier->stride + first->lane] >=
+           first->position;
+}
+
 static void
-check_order(Sweep *sweep, guint32 first, guint32 second, guint32 buffer, gboolean first_writes,
+check_order(Sweep *sweep, const Toucher *by, guint32 second, guint32 buffer, gboolean first_writes,
             gboolean second_writes)
 {
     RpVerifier *verifier = sweep->verifier;
+    const guint32 first = by->task;
 
-    if (first == second || rp_verifier_before(verifier, first, second) ||
+    if (first == second || is_before(verifier, by, second) ||
         (!second_writes && may_come_late(verifier, first, second) &&
          rp_verifier_before_late(verifier, first, second)))
         return;
@@ -183,13 +243,14 @@ static gboolean
 continues(const RpVerifier *verifier, const Atom *atom, guint32 buffer, const RpTask *task,
           guint32 mode)
 {
-    if (atom->writer == RP_NO_TASK || atom->writer_buffer != buffer)
+    if (atom->writer.task == RP_NO_TASK || atom->writer_buffer != buffer)
         return FALSE;
     if ((mode & RP_ACCESS_READ) != 0)
         return rp_task_is_compute(task) || task->kind == RP_TASK_GRADIENT_ACCUMULATE;
-    if (task->kind != RP_TASK_PARAMETER_UPLOAD && task->kind != RP_TASK_GRADIENT_DOWNLOAD)
+    if (atom->writer.task == RP_OLD_TASK ||
+        (task->kind != RP_TASK_PARAMETER_UPLOAD && task->kind != RP_TASK_GRADIENT_DOWNLOAD))
         return FALSE;
-    const RpTask *writer = rp_verifier_task(verifier, atom->writer);
+    const RpTask *writer = rp_verifier_task(verifier, atom->writer.task);
 
     return writer->kind == task->kind && writer->iteration == task->iteration &&
            writer->round == task->round && writer->stage == task->stage;
@@ -198,18 +259,19 @@ continues(const RpVerifier *verifier, const Atom *atom, guint32 buffer, const Rp
 static void
 add_reader(Sweep *sweep, Atom *atom, guint32 task)
 {
-    guint32 lane = sweep->verifier->lane[task];
+    const RpVerifier *verifier = sweep->verifier;
+    const Toucher by = {task, verifier->lane[task], verifier->position[task]};
     guint32 index = atom->readers;
 
     for (; index != RP_NO_TASK; index = g_array_index(sweep->readers, Reader, index).next) {
         Reader *reader = &g_array_index(sweep->readers, Reader, index);
 
-        if (reader->lane == lane) {
-            reader->task = task;
+        if (reader->by.lane == by.lane) {
+            reader->by = by;
             return;
         }
     }
-    Reader fresh = {.lane = lane, .task = task, .next = atom->readers};
+    Reader fresh = {.by = by, .next = atom->readers};
     if (sweep->unused != RP_NO_TASK) {
         atom->readers = sweep->unused;
         sweep->unused = g_array_index(sweep->readers, Reader, atom->readers).next;
@@ -227,7 +289,7 @@ check_and_drop_readers(Sweep *sweep, Atom *atom, guint32 task, guint32 buffer)
         guint32 index = atom->readers;
         Reader *reader = &g_array_index(sweep->readers, Reader, index);
 
-        check_order(sweep, reader->task, task, buffer, FALSE, TRUE);
+        check_order(sweep, &reader->by, task, buffer, FALSE, TRUE);
         atom->readers = reader->next;
         reader->next = sweep->unused;
         sweep->unused = index;
@@ -242,17 +304,19 @@ touch(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *access, A
     gboolean reads = (access->mode & RP_ACCESS_READ) != 0;
     gboolean writes = (access->mode & RP_ACCESS_WRITE) != 0;
 
-    if (atom->writer != RP_NO_TASK) {
-        check_order(sweep, atom->writer, index, access->buffer, TRUE, writes);
-        if (content->writer == RP_NO_TASK || content->writer < atom->writer)
-            content->writer = atom->writer;
+    if (atom->writer.task != RP_NO_TASK) {
+        check_order(sweep, &atom->writer, index, access->buffer, TRUE, writes);
+        if (content->writer == RP_NO_TASK || content->writer == RP_OLD_TASK ||
+            (atom->writer.task != RP_OLD_TASK && content->writer < atom->writer.task))
+            content->writer = atom->writer.task;
     }
     content->seen += atom->generation;
     if (writes) {
         check_and_drop_readers(sweep, atom, index, access->buffer);
         if (!continues(sweep->verifier, atom, access->buffer, task, access->mode))
             atom->generation++;
-        atom->writer = index;
+        atom->writer =
+            (Toucher){index, sweep->verifier->lane[index], sweep->verifier->position[index]};
         atom->writer_buffer = access->buffer;
     } else if (reads) {
         add_reader(sweep, atom, index);
@@ -311,10 +375,12 @@ check_read(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *acce
                   g_strdup_printf("%s is read before anything was written to it", name));
         return;
     }
-    const RpTask *writer = rp_verifier_task(verifier, content->writer);
-    gboolean right = reads_token_ids(task) || same_micro_batch(writer, task);
+    const RpTask *writer =
+        content->writer == RP_OLD_TASK ? NULL : rp_verifier_task(verifier, content->writer);
+    gboolean right = reads_token_ids(task) || (writer != NULL && same_micro_batch(writer, task));
     if (task->kind == RP_TASK_WEIGHT_GRADIENT && category == RP_BUFFER_WORKSPACE)
-        right = right && writer->kind == RP_TASK_INPUT_GRADIENT && writer->stage == task->stage;
+        right = right && writer != NULL && writer->kind == RP_TASK_INPUT_GRADIENT &&
+                writer->stage == task->stage;
     if (!right && (category == RP_BUFFER_ACTIVATIONS || category == RP_BUFFER_STASH ||
                    (category == RP_BUFFER_WORKSPACE && !adds))) {
         g_autofree char *name = describe_buffer(verifier->plan, access->buffer);
@@ -359,7 +425,7 @@ check_places(RpVerifier *verifier)
             return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, RP_NO_TASK,
                                     "buffer %u does not lie in its arena", i);
     }
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
         const RpAccess *accesses = rp_plan_accesses(plan, task);
         guint32 device = rp_plan_lane_device(plan, task->lane);
@@ -382,22 +448,60 @@ check_places(RpVerifier *verifier)
 gboolean
 rp_verify_accesses(RpVerifier *verifier)
 {
-    Sweep sweep = {.verifier = verifier, .unused = RP_NO_TASK};
     const RpTask *last = rp_verifier_task(verifier, verifier->n_tasks - 1);
+    gsize n_contents;
 
     if (!check_places(verifier))
         return FALSE;
     verifier->first_access = rp_verifier_task(verifier, 0)->first_access;
-    verifier->contents =
-        g_new(RpContent, last->first_access + last->access_count - verifier->first_access + 1);
-    sweep.readers = g_array_new(FALSE, FALSE, sizeof(Reader));
-    cut_arenas(&sweep);
-    for (guint32 i = 0; i < verifier->n_tasks; i++)
-        sweep_task(&sweep, i);
-    g_array_unref(sweep.readers);
-    g_free(sweep.atoms);
-    g_free(sweep.runs);
+    n_contents = last->first_access + last->access_count - verifier->first_access + 1;
+    if (n_contents > verifier->max_contents) {
+        verifier->max_contents = verifier->source == NULL ? n_contents : 2 * n_contents;
+        verifier->contents = g_renew(RpContent, verifier->contents, verifier->max_contents);
+    }
+    if (verifier->sweep == NULL) {
+        verifier->sweep = g_new(Sweep, 1);
+        *verifier->sweep = (Sweep){.verifier = verifier, .unused = RP_NO_TASK};
+        verifier->sweep->readers = g_array_new(FALSE, FALSE, sizeof(Reader));
+    }
+    if (verifier->sweep->atoms == NULL ||
+        verifier->sweep->n_buffers != rp_plan_n_buffers(verifier->plan))
+        cut_arenas(verifier->sweep);
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++)
+        sweep_task(verifier->sweep, i);
     return TRUE;
+}
+
+void
+rp_verifier_free_sweep(RpSweep *sweep)
+{
+    if (sweep == NULL)
+        return;
+    g_array_unref(sweep->readers);
+    g_free(sweep->atoms);
+    g_free(sweep->runs);
+    g_free(sweep);
+}
+
+void
+rp_verifier_forget_contents(RpVerifier *verifier, guint32 n)
+{
+    const RpTask *first = rp_verifier_task(verifier, n);
+    const RpTask *last = rp_verifier_task(verifier, verifier->n_tasks - 1);
+    const gsize gone = first->first_access - verifier->first_access;
+    const gsize kept = last->first_access + last->access_count - first->first_access;
+    Sweep *sweep = verifier->sweep;
+
+    memmove(verifier->contents, verifier->contents + gone, kept * sizeof(RpContent));
+    for (gsize i = 0; i < kept; i++)
+        verifier->contents[i].writer = rp_verifier_moved(verifier->contents[i].writer, n);
+    for (guint32 i = 0; i < sweep->n_atoms; i++)
+        sweep->atoms[i].writer.task = rp_verifier_moved(sweep->atoms[i].writer.task, n);
+    for (guint i = 0; i < sweep->readers->len; i++) {
+        Reader *reader = &g_array_index(sweep->readers, Reader, i);
+
+        reader->by.task = rp_verifier_moved(reader->by.task, n);
+    }
 }
 
 /* Whether write @i of @producer is what @consumer reads, with access @only unless that is RP_NONE.
@@ -453,7 +557,7 @@ rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
     for (guint i = 0; i < from->access_count; i++)
         if (carries(verifier, from, i, to, access, &carriage, &writer))
             return TRUE;
-    if (writer == RP_NO_TASK)
+    if (writer == RP_NO_TASK || writer == RP_OLD_TASK)
         return rp_verifier_fail(verifier, rule, producer, consumer,
                                 "the second task reads no buffer that the first wrote: %s is lost",
                                 value);

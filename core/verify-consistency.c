@@ -147,7 +147,6 @@ note_host_tasks(Protocol *protocol)
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, *place, i,
                                     "the same update is done twice");
         *place = i;
-        protocol->has[kind] = TRUE;
         if (!note_owners(protocol, i, task))
             return FALSE;
     }
@@ -162,7 +161,9 @@ check_present(Protocol *protocol)
     RpVerifier *verifier = protocol->verifier;
     static const char *const names[] = {"gradient copy", "optimizer step", "parameter copy"};
 
-    for (guint32 t = verifier->complete_from; t <= protocol->last_actions; t++) {
+    for (guint32 t = rp_verifier_first_to_check(verifier); t <= protocol->last_actions; t++) {
+        const gboolean past = t + verifier->pending < protocol->last_actions;
+
         for (guint kind = 0; kind < N_HOST_KINDS; kind++) {
             guint32 some = RP_NO_TASK;
             guint missing = RP_NONE;
@@ -175,10 +176,12 @@ check_present(Protocol *protocol)
                 else if (task != RP_NO_TASK)
                     some = task;
             }
+            /* late copies of layers that are stepped one by one come one by one, too */
+            const gboolean closed =
+                protocol->has_norm[t] && (kind != PARAMETER_COPY || t >= protocol->last_actions);
             if (missing != RP_NONE &&
-                ((some != RP_NO_TASK && (verifier->promises->gated || protocol->has_norm[t])) ||
-                 (protocol->has[kind] && t < protocol->last_actions) ||
-                 (kind == STEP && t < protocol->last_actions)))
+                ((some != RP_NO_TASK && (verifier->promises->gated || closed)) ||
+                 (past && protocol->has[kind])))
                 return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, some,
                                         "no %s of layer %u in iteration %u", names[kind], missing,
                                         verifier->first_iteration + t);
@@ -243,7 +246,7 @@ check_optimizer_reads(Protocol *protocol, guint32 index)
             rp_plan_buffer(verifier->plan, buffer)->category != RP_BUFFER_OPTIMIZER ||
             (writer == RP_NO_TASK && (state || !verifier->whole)))
             continue;
-        if (writer != RP_NO_TASK) {
+        if (writer != RP_NO_TASK && writer != RP_OLD_TASK) {
             const RpTask *from = rp_verifier_task(verifier, writer);
             gboolean copies = task->kind == RP_TASK_OPTIMIZER_STEP && !state;
 
@@ -312,7 +315,7 @@ fail_staleness(Protocol *protocol, guint32 upload, guint32 writer, guint32 layer
                                           : g_strdup_printf("those of iteration %" G_GINT64_FORMAT,
                                                             version + verifier->first_iteration);
 
-    if (writer == RP_NO_TASK)
+    if (writer == RP_NO_TASK || writer == RP_OLD_TASK)
         return rp_verifier_fail(verifier, RP_RULE_STALENESS, RP_NO_TASK, upload,
                                 "the upload does not read the weights of layer %u it should: %s",
                                 layer, wanted);
@@ -345,10 +348,11 @@ check_version(Protocol *protocol, guint32 upload, guint32 layer, gint64 version)
         if (protocol->owner[accesses[i].buffer] != layer)
             continue;
         owned = TRUE;
-        if (writer == RP_NO_TASK ? version >= 0 && verifier->whole
-                                 : rp_verifier_task(verifier, writer)->iteration -
-                                           (gint64)verifier->first_iteration !=
-                                       version)
+        if (writer == RP_OLD_TASK ||
+            (writer == RP_NO_TASK ? version >= 0 && verifier->whole
+                                  : rp_verifier_task(verifier, writer)->iteration -
+                                            (gint64)verifier->first_iteration !=
+                                        version))
             return fail_staleness(protocol, upload, writer, layer, version);
         found = TRUE;
     }
@@ -509,6 +513,8 @@ check_transfers(Protocol *protocol)
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
 
+        if (task->iteration - verifier->first_iteration < verifier->first_dirty)
+            continue;
         if (task->kind == RP_TASK_PARAMETER_UPLOAD &&
             !check_chunk(protocol, i, task, &rp_plan_stage(verifier->plan, task->stage)->parameters,
                          check_upload))
@@ -532,11 +538,13 @@ check_protocol(Protocol *protocol)
         return FALSE;
     if (!check_transfers(protocol))
         return FALSE;
-    for (guint32 t = 0; t < verifier->n_iterations; t++)
+    /* one back: from its step to the next */
+    const guint32 first = MAX(1, verifier->first_dirty) - 1;
+    for (guint32 t = first; t < verifier->n_iterations; t++)
         for (guint l = 0; l < verifier->n_layers; l++)
             if (!check_optimizer_order(protocol, t, l))
                 return FALSE;
-    for (guint32 t = 0; t < verifier->n_iterations; t++)
+    for (guint32 t = first; t < verifier->n_iterations; t++)
         for (guint l = 0; l < verifier->n_layers; l++)
             if (!check_optimizer_values(protocol, t, l))
                 return FALSE;
@@ -546,7 +554,9 @@ check_protocol(Protocol *protocol)
 gboolean
 rp_verify_consistency(RpVerifier *verifier)
 {
-    Protocol protocol = {.verifier = verifier};
+    Protocol protocol = {
+        .verifier = verifier,
+        .has = {verifier->promises->gradient_copies, TRUE, verifier->promises->parameter_copies}};
     guint64 n = (guint64)verifier->n_iterations * verifier->n_layers * N_HOST_KINDS;
     guint n_buffers = rp_plan_n_buffers(verifier->plan);
     gboolean correct;

@@ -64,11 +64,11 @@ note_tasks(Decisions *decisions)
                                     "two norms decide on one iteration");
         decisions->norm[t] = i;
     }
-    for (guint32 t = verifier->complete_from; t < verifier->n_iterations; t++) {
+    for (guint32 t = rp_verifier_first_to_check(verifier); t < verifier->n_iterations; t++) {
         const guint32 step = decisions->steps[t];
 
         if (decisions->norm[t] == RP_NO_TASK &&
-            (t < decisions->last_actions ||
+            (t + verifier->pending < decisions->last_actions ||
              (step != RP_NO_TASK && (decisions->gated || decisions->n_steps[t] == trained))))
             return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step,
                                     "iteration %u has no norm", verifier->first_iteration + t);
@@ -219,6 +219,8 @@ check_tasks(Decisions *decisions)
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
 
+        if (task->iteration - verifier->first_iteration < verifier->first_dirty)
+            continue;
         if (decisions->gated ? !check_gated(decisions, i, task) : !check_alone(decisions, i, task))
             return FALSE;
     }

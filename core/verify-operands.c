@@ -534,7 +534,7 @@ rp_verify_operands(RpVerifier *verifier)
     if (!verifier->full)
         return TRUE;
     operands.expected = g_array_new(FALSE, FALSE, sizeof(Expected));
-    for (guint32 i = 0; i < verifier->n_tasks && correct; i++) {
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks && correct; i++) {
         operands.index = i;
         operands.task = rp_verifier_task(verifier, i);
         correct = check_task(&operands);

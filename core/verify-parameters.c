@@ -140,7 +140,7 @@ check_sum_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 static gboolean
 check_fields(RpVerifier *verifier)
 {
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
 
         if ((task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD) &&
@@ -206,7 +206,7 @@ note_tasks(Parameters *state)
         if ((task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD) &&
             !note_chunk(state, index, task))
             return FALSE;
-        if (task->kind == RP_TASK_OPTIMIZER_STEP)
+        if (task->kind == RP_TASK_NORM) /* before all steps, or behind them */
             state->gradients_complete = TRUE;
         if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !note_sum(state, index, task))
             return FALSE;
@@ -512,9 +512,10 @@ rp_verify_parameters(RpVerifier *verifier)
     state.uploads[0] = g_new(guint32, n_parameters + 1);
     state.uploads[1] = g_new(guint32, n_parameters + 1);
     state.downloads = g_new(guint32, n_gradients + 1);
-    for (guint32 t = verifier->complete_from; t < verifier->n_iterations && correct; t++) {
+    for (guint32 t = rp_verifier_first_to_check(verifier); t < verifier->n_iterations && correct;
+         t++) {
         state.iteration = t;
-        state.gradients_complete = t + 1 < verifier->n_iterations;
+        state.gradients_complete = rp_verifier_is_past(verifier, t);
         correct = check_iteration(&state);
     }
     g_free(state.first_parameter_chunk);

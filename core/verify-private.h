@@ -3,6 +3,7 @@
  *
  *   verify.c              entry, violations, which task belongs to which iteration
  *   verify-stages.c       the table of stages and their chunks
+ *   verify-grow.c         a plan that is proved as it grows
  *   verify-reach.c        rule 3, then clocks: what happens before what
  *   verify-buffers.c      rule 2, and which write each read sees
  *   verify-dataflow.c     rule 1: actions and the values that travel between them
@@ -21,6 +22,8 @@
 #include "core/verify.h"
 
 #define RP_NO_TASK G_MAXUINT32
+/* A task that a growing plan has left behind: it was there, and is older than all that are held. */
+#define RP_OLD_TASK (G_MAXUINT32 - 1)
 
 /* What one access found and left in its buffer: see verify-buffers.c. */
 typedef struct {
@@ -29,7 +32,9 @@ typedef struct {
     guint32 writer; /* last task that wrote before, RP_NO_TASK if none */
 } RpContent;
 
-typedef struct {
+typedef struct _RpSweep RpSweep;
+
+struct _RpVerifier {
     const RpPlan *plan;
     const RpPlanPromises *promises;
     RpViolation *violation;
@@ -41,7 +46,15 @@ typedef struct {
     guint micro_batches;
     guint rounds;
     gboolean full;
-    gboolean whole; /* nothing was retired */
+    gboolean whole; /* nothing was retired, or what was is known */
+
+    /* a plan that grows: verify-grow.c. Otherwise zeros: everything is new */
+    const RpPlan *source; /* what grows; `plan` holds the last iterations of it */
+    RpPlan *window;       /* the same as `plan`, owned */
+    guint32 first_new;    /* tasks before it have been seen one by one */
+    guint32 first_dirty;  /* relative: iterations before it have been seen as a whole */
+    guint pending;        /* 1: the optimizer of the last iteration is yet to be appended */
+    gboolean open;        /* calls of the last iteration are yet to be appended */
 
     /* iterations: tasks of iteration first_iteration + i are by_iteration[iteration_start[i]...] */
     guint32 first_iteration;
@@ -51,8 +64,12 @@ typedef struct {
     guint32 *by_iteration;
 
     /* reachability */
-    guint n_lanes;      /* lanes that hold a task */
+    guint n_lanes;      /* lanes that hold a task; growing: all */
     gsize stride;       /* guint32 per clock */
+    gsize max_tasks;    /* room in the tables of tasks */
+    guint32 *dense;     /* [lane of the plan] index */
+    guint32 *length;    /* [lane of the plan] tasks so far */
+    guint32 *lane_row;  /* [dense lane] clock of its last task when it ends */
     guint32 *lane;      /* [task] dense index */
     guint32 *position;  /* [task] in its lane, from 1 */
     guint32 *start_row; /* [task] clock of what has ended when it starts */
@@ -68,14 +85,17 @@ typedef struct {
     guint64 *parameter_bytes; /* as the stages' chunks have them */
     guint64 *gradient_bytes;
     gboolean *claimed; /* [buffer] a table names it */
+    guint n_claimed;   /* buffers there were then */
 
     /* contents: [access - first access of the plan] */
     guint64 first_access;
+    gsize max_contents;
     RpContent *contents;
+    RpSweep *sweep;
     RpRule race; /* a violation of rule 2, reported if no other rule says it better */
     guint32 race_first, race_second;
     char *race_text;
-} RpVerifier;
+};
 
 static inline const RpTask *
 rp_verifier_task(const RpVerifier *verifier, guint32 task)
@@ -111,6 +131,20 @@ rp_verifier_before_late(const RpVerifier *verifier, guint32 first, guint32 secon
         return verifier->position[first] < verifier->position[second];
     return verifier->clocks[verifier->end_row[second] * verifier->stride + lane] >=
            verifier->position[first];
+}
+
+/* Whether all that belongs to an iteration must be there: another has followed it. */
+static inline gboolean
+rp_verifier_is_past(const RpVerifier *verifier, guint32 iteration)
+{
+    return iteration + 1 + verifier->pending < verifier->n_iterations;
+}
+
+/* First iteration that is looked at as a whole. */
+static inline guint32
+rp_verifier_first_to_check(const RpVerifier *verifier)
+{
+    return MAX(verifier->complete_from, verifier->first_dirty);
 }
 
 /* The parts of an action: OVERLAP has two. */
@@ -160,6 +194,24 @@ gboolean rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 produ
 gboolean rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
                                      guint32 consumer, guint32 access, RpCarriage carriage,
                                      const char *value);
+
+/* Forgets the first @n tasks. */
+void rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n);
+void rp_verifier_forget_contents(RpVerifier *verifier, guint32 n);
+/* @task after the first @n were forgotten. */
+static inline guint32
+rp_verifier_moved(guint32 task, guint32 n)
+{
+    if (task == RP_NO_TASK)
+        return RP_NO_TASK;
+    return task == RP_OLD_TASK || task < n ? RP_OLD_TASK : task - n;
+}
+
+void rp_verifier_free_sweep(RpSweep *sweep);
+/* Frees what was made, not the verifier itself. */
+void rp_verifier_clear(RpVerifier *verifier);
+/* All steps of the proof. */
+gboolean rp_verifier_prove(RpVerifier *verifier);
 
 /* The steps of the proof, in order. */
 gboolean rp_verify_deadlock(RpVerifier *verifier);

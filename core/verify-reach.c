@@ -17,25 +17,39 @@
 
 #include <string.h>
 
-/* Lanes without tasks take no room; positions count from 1. */
+static void
+make_room(RpVerifier *verifier)
+{
+    if (verifier->n_tasks <= verifier->max_tasks)
+        return;
+    verifier->max_tasks = verifier->source == NULL ? verifier->n_tasks : 2 * verifier->n_tasks;
+    verifier->lane = g_renew(guint32, verifier->lane, verifier->max_tasks);
+    verifier->position = g_renew(guint32, verifier->position, verifier->max_tasks);
+    verifier->start_row = g_renew(guint32, verifier->start_row, verifier->max_tasks);
+    verifier->end_row = g_renew(guint32, verifier->end_row, verifier->max_tasks);
+}
+
+/* Lanes without tasks take no room, unless they may get some; positions count from 1. */
 static void
 number_lanes(RpVerifier *verifier)
 {
-    guint n = rp_plan_n_lanes(verifier->plan);
-    g_autofree guint32 *dense = g_new(guint32, n);
-    g_autofree guint32 *length = g_new0(guint32, n);
+    const guint n = rp_plan_n_lanes(verifier->plan);
 
-    for (guint i = 0; i < n; i++)
-        dense[i] = G_MAXUINT32;
-    verifier->lane = g_new(guint32, verifier->n_tasks);
-    verifier->position = g_new(guint32, verifier->n_tasks);
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+    make_room(verifier);
+    if (verifier->dense == NULL) {
+        verifier->dense = g_new(guint32, n);
+        verifier->length = g_new0(guint32, n);
+        for (guint i = 0; i < n; i++)
+            verifier->dense[i] = verifier->source == NULL ? G_MAXUINT32 : i;
+        verifier->n_lanes = verifier->source == NULL ? 0 : n;
+    }
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
         guint32 lane = rp_verifier_task(verifier, i)->lane;
 
-        if (dense[lane] == G_MAXUINT32)
-            dense[lane] = verifier->n_lanes++;
-        verifier->lane[i] = dense[lane];
-        verifier->position[i] = ++length[lane];
+        if (verifier->dense[lane] == G_MAXUINT32)
+            verifier->dense[lane] = verifier->n_lanes++;
+        verifier->lane[i] = verifier->dense[lane];
+        verifier->position[i] = ++verifier->length[lane];
     }
     verifier->stride = (verifier->n_lanes + 3) / 4 * 4;
 }
@@ -168,7 +182,7 @@ rp_verify_deadlock(RpVerifier *verifier)
     guint32 waiting = RP_NO_TASK, awaited = RP_NO_TASK;
 
     number_lanes(verifier);
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
         const RpDependency *dependencies = rp_plan_dependencies(verifier->plan, task);
 
@@ -255,15 +269,14 @@ join_dependencies(RpVerifier *verifier, guint32 index, guint32 phase, guint32 ba
 gboolean
 rp_verify_make_clocks(RpVerifier *verifier)
 {
-    g_autofree guint32 *lane_row = g_new0(guint32, verifier->n_lanes);
-
-    verifier->start_row = g_new(guint32, verifier->n_tasks);
-    verifier->end_row = g_new(guint32, verifier->n_tasks);
-    verifier->max_rows = 1;
-    verifier->n_rows = 1; /* row 0: nothing has ended */
-    verifier->clocks = g_new0(guint32, verifier->stride);
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        guint32 *row = &lane_row[verifier->lane[i]];
+    if (verifier->clocks == NULL) {
+        verifier->lane_row = g_new0(guint32, verifier->n_lanes);
+        verifier->max_rows = 1;
+        verifier->n_rows = 1; /* row 0: nothing has ended */
+        verifier->clocks = g_new0(guint32, verifier->stride);
+    }
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
+        guint32 *row = &verifier->lane_row[verifier->lane[i]];
 
         if (!join_dependencies(verifier, i, 0, *row, &verifier->start_row[i]) ||
             !join_dependencies(verifier, i, 1, verifier->start_row[i], &verifier->end_row[i]))
@@ -274,4 +287,45 @@ rp_verify_make_clocks(RpVerifier *verifier)
         *row = verifier->end_row[i];
     }
     return TRUE;
+}
+
+/* Clocks that are still asked for move to the front; their order stays. */
+static void
+compact_rows(RpVerifier *verifier)
+{
+    g_autofree guint32 *moved = g_new0(guint32, verifier->n_rows); /* 1: is needed */
+    const gsize row_bytes = verifier->stride * sizeof(guint32);
+    guint32 n = 0;
+
+    moved[0] = 1;
+    for (guint32 i = 0; i < verifier->n_tasks; i++)
+        moved[verifier->start_row[i]] = moved[verifier->end_row[i]] = 1;
+    for (guint l = 0; l < verifier->n_lanes; l++)
+        moved[verifier->lane_row[l]] = 1;
+    for (gsize row = 0; row < verifier->n_rows; row++) {
+        if (moved[row] == 0)
+            continue;
+        memmove(verifier->clocks + n * verifier->stride, verifier->clocks + row * verifier->stride,
+                row_bytes);
+        moved[row] = n++;
+    }
+    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+        verifier->start_row[i] = moved[verifier->start_row[i]];
+        verifier->end_row[i] = moved[verifier->end_row[i]];
+    }
+    for (guint l = 0; l < verifier->n_lanes; l++)
+        verifier->lane_row[l] = moved[verifier->lane_row[l]];
+    verifier->n_rows = n;
+}
+
+void
+rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n)
+{
+    guint32 *const tables[] = {verifier->lane, verifier->position, verifier->start_row,
+                               verifier->end_row};
+
+    for (guint i = 0; i < G_N_ELEMENTS(tables); i++)
+        memmove(tables[i], tables[i] + n, (verifier->n_tasks - n) * sizeof(guint32));
+    verifier->n_tasks -= n;
+    compact_rows(verifier);
 }

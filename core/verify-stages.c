@@ -147,6 +147,8 @@ check_chunk_tables(RpVerifier *verifier)
 gboolean
 rp_verify_stages(RpVerifier *verifier)
 {
+    if (verifier->forward_of != NULL)
+        return TRUE;
     verifier->forward_of = g_new(guint32, verifier->n_layers);
     verifier->backward_of = g_new(guint32, verifier->n_layers);
     return tile_layers(verifier, verifier->forward_of, TRUE) &&

@@ -96,7 +96,7 @@ rp_verify_staleness(RpVerifier *verifier)
     };
     gboolean correct = TRUE;
 
-    for (guint32 t = age; t < verifier->n_iterations && correct; t++) {
+    for (guint32 t = MAX(age, verifier->first_dirty); t < verifier->n_iterations && correct; t++) {
         note_makers(&staleness, t - age);
         correct = check_readers(&staleness, t);
     }

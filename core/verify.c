@@ -63,6 +63,8 @@ rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 secon
 
     if (violation == NULL)
         return FALSE;
+    if (first == RP_OLD_TASK)
+        first = RP_NO_TASK;
     if (rp_rule_number(rule) > 0)
         g_string_append_printf(text, "rule %u (%s): ", rp_rule_number(rule), rp_rule_name(rule));
     va_start(arguments, format);
@@ -184,7 +186,7 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 static gboolean
 check_fields(RpVerifier *verifier)
 {
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
 
         if (task->lane >= rp_plan_n_lanes(verifier->plan) || task->kind >= RP_N_TASK_KINDS)
@@ -221,11 +223,13 @@ sort_by_iteration(RpVerifier *verifier)
                                 high);
     verifier->first_iteration = low;
     verifier->n_iterations = high - low + 1;
-    if (verifier->whole)
+    if (verifier->whole) /* growing: what is held in part is not dirty */
         verifier->complete_from = MAX(verifier->promises->first_iteration, low) - low;
     else
         verifier->complete_from =
             first_action == G_MAXUINT32 ? verifier->n_iterations : first_action - low + 1;
+    g_free(verifier->iteration_start);
+    g_free(verifier->by_iteration);
     verifier->iteration_start = g_new0(guint32, (gsize)verifier->n_iterations + 2);
     verifier->by_iteration = g_new(guint32, verifier->n_tasks);
     for (guint32 i = 0; i < verifier->n_tasks; i++)
@@ -249,8 +253,8 @@ report_race(RpVerifier *verifier)
                             "%s", verifier->race_text);
 }
 
-static gboolean
-prove(RpVerifier *verifier)
+gboolean
+rp_verifier_prove(RpVerifier *verifier)
 {
     if (verifier->n_tasks == 0)
         return TRUE;
@@ -265,6 +269,30 @@ prove(RpVerifier *verifier)
            rp_verify_parameters(verifier) && rp_verify_consistency(verifier) &&
            rp_verify_decisions(verifier) && rp_verify_tables(verifier) &&
            rp_verify_operands(verifier) && report_race(verifier);
+}
+
+void
+rp_verifier_clear(RpVerifier *verifier)
+{
+    g_free(verifier->iteration_start);
+    g_free(verifier->by_iteration);
+    g_free(verifier->lane);
+    g_free(verifier->position);
+    g_free(verifier->start_row);
+    g_free(verifier->end_row);
+    g_free(verifier->clocks);
+    g_free(verifier->dense);
+    g_free(verifier->length);
+    g_free(verifier->lane_row);
+    g_free(verifier->forward_of);
+    g_free(verifier->backward_of);
+    g_free(verifier->trainable);
+    g_free(verifier->parameter_bytes);
+    g_free(verifier->gradient_bytes);
+    g_free(verifier->claimed);
+    g_free(verifier->contents);
+    rp_verifier_free_sweep(verifier->sweep);
+    g_free(verifier->race_text);
 }
 
 gboolean
@@ -288,26 +316,12 @@ rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *viol
 
     if (violation != NULL)
         *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
-    if (n_tasks >= RP_NO_TASK)
+    if (n_tasks >= RP_OLD_TASK)
         return rp_verifier_fail(&verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
                                 "too large to verify: %" G_GUINT64_FORMAT " tasks", n_tasks);
     verifier.n_tasks = (guint32)n_tasks;
-    proved = prove(&verifier);
-    g_free(verifier.iteration_start);
-    g_free(verifier.by_iteration);
-    g_free(verifier.lane);
-    g_free(verifier.position);
-    g_free(verifier.start_row);
-    g_free(verifier.end_row);
-    g_free(verifier.clocks);
-    g_free(verifier.forward_of);
-    g_free(verifier.backward_of);
-    g_free(verifier.trainable);
-    g_free(verifier.parameter_bytes);
-    g_free(verifier.gradient_bytes);
-    g_free(verifier.claimed);
-    g_free(verifier.contents);
-    g_free(verifier.race_text);
+    proved = rp_verifier_prove(&verifier);
+    rp_verifier_clear(&verifier);
     return proved;
 }
 

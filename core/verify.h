@@ -65,6 +65,41 @@ gboolean rp_verify_plan(const RpPlan *plan, RpViolation *violation);
 /* The same with another limit than RP_VERIFY_CLOCK_BYTES. */
 gboolean rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *violation);
 
+/* Proves a plan while it grows: each task once, with all that is known of those before it. */
+typedef struct _RpVerifier RpVerifier;
+
+/* How far a growing plan's last iteration has got. */
+typedef enum {
+    RP_GROWN_PART,  /* some of its calls are appended */
+    RP_GROWN_CALLS, /* all calls, not its step */
+    RP_GROWN_STEP   /* rp_planner_append_step(), a flush or the end */
+} RpGrown;
+
+/**
+ * rp_verifier_new:
+ * @plan: borrowed; nothing may have been appended yet
+ *
+ * It keeps copies of the last few iterations' tasks, so that @plan may retire what it likes once it
+ * has been proved. What has left those is remembered by its place in its lane and the buffers that
+ * it wrote: never taken for done.
+ */
+RpVerifier *rp_verifier_new(const RpPlan *plan);
+void rp_verifier_free(RpVerifier *verifier);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpVerifier, rp_verifier_free)
+
+/**
+ * rp_verifier_extend:
+ * @violation: (out) (optional): as of rp_verify_plan(); afterwards @verifier can only be freed
+ *
+ * Proves what was appended since the last call, against all that was before. An iteration is seen
+ * as a whole when its calls are complete, and its gradients and steps when the next one's are.
+ *
+ * Returns: %TRUE if the plan as it now stands is proved
+ */
+gboolean rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation);
+/* Tasks that it holds. */
+guint rp_verifier_n_held(const RpVerifier *verifier);
+
 /* Two clocks of one machine may disagree by so much in a measured trace. */
 #define RP_VERIFY_CLOCK_SLACK_NS 2000
 
