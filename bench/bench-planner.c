@@ -78,6 +78,48 @@ time_proof(const RpProfile *profile, const RpPartition *partition, guint round, 
     return TRUE;
 }
 
+/* Proves each iteration before it would run, twice: its calls, then its step. */
+static gboolean
+time_growing_proof(const RpProfile *profile, const RpPartition *partition, guint round,
+                   GError **error)
+{
+    g_autoptr(RpPlanner) planner = new_planner(profile, partition, round, error);
+    gint64 best = G_MAXINT64;
+    guint64 n = 0;
+
+    if (planner == NULL)
+        return FALSE;
+    RpPlan *plan = rp_planner_plan(planner);
+    g_autoptr(RpVerifier) verifier = rp_verifier_new(plan);
+    for (guint i = 0; i < ITERATIONS; i++) {
+        const RpTaskId begin = rp_plan_end_id(plan);
+        RpViolation violation;
+        gint64 took = 0;
+
+        for (guint part = 0; part < 2; part++) {
+            if (part == 0 && !rp_planner_append_call(planner, error))
+                return FALSE;
+            if (part == 1)
+                rp_planner_append_step(planner);
+            const gint64 start = g_get_monotonic_time();
+            if (!rp_verifier_extend(verifier, part == 0 ? RP_GROWN_CALLS : RP_GROWN_STEP,
+                                    &violation)) {
+                printf("%s\n", violation.message);
+                rp_violation_clear(&violation);
+                return TRUE;
+            }
+            took += g_get_monotonic_time() - start;
+        }
+        n = rp_plan_end_id(plan) - begin;
+        best = MIN(best, took);
+        rp_plan_retire(plan, rp_plan_end_id(plan));
+    }
+    printf("growing rounds of %2u  %6" G_GUINT64_FORMAT
+           " tasks  best %.2f ms, %.2f us a task; %u tasks held\n",
+           round, n, (double)best / 1e3, (double)best / (double)n, rp_verifier_n_held(verifier));
+    return TRUE;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -90,7 +132,8 @@ main(int argc, char **argv)
         partition = rp_partition_paper(profile, 8, 64, profile->gpu_memory_bytes, &error);
     for (guint round = 8; partition != NULL && error == NULL && round <= 64; round *= 8)
         if (time_planning(profile, partition, round, &error))
-            (void)time_proof(profile, partition, round, &error);
+            if (time_proof(profile, partition, round, &error))
+                (void)time_growing_proof(profile, partition, round, &error);
     if (error == NULL)
         return 0;
     fprintf(stderr, "bench-planner: %s\n", error->message);

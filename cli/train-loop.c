@@ -419,6 +419,7 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         tell_failure(&loop, error);
     if (loop.draw)
         draw(&loop);
+    outcome->proof = rp_trainer_proof_cost(loop.trainer);
     unwritten = rp_train_metrics_error(loop.metrics);
     if (unwritten != NULL)
         fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);

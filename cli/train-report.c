@@ -222,6 +222,21 @@ add_row(RpCliTable *table, const char *label, int digits, double predicted, doub
     rp_cli_table_add(table, "%s", difference);
 }
 
+/* What proving the plan takes of a step, where steps were measured. */
+static void
+print_proof(const RpTrainOutcome *outcome)
+{
+    const RpProofCost *proof = &outcome->proof;
+    const guint64 steps = outcome->last_step - outcome->first_step;
+
+    if (proof->tasks == 0 || outcome->means.steps == 0)
+        return;
+    printf("plan proved before it ran: %" G_GUINT64_FORMAT " tasks, %.2f us each, %.2f %% of a "
+           "step\n",
+           proof->tasks, (double)proof->ns / 1e3 / (double)proof->tasks,
+           100 * (double)proof->ns / (double)steps / outcome->means.step_ns);
+}
+
 static void
 print_comparison(const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
@@ -272,6 +287,7 @@ rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome)
         printf("step %" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT ", loss %.6f\n",
                outcome->last_step, job->run->steps, outcome->last.loss);
         print_comparison(job, outcome);
+        print_proof(outcome);
     } else {
         printf("nothing to do: step %" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT " is done\n",
                outcome->last_step, job->run->steps);
@@ -394,6 +410,10 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
         rp_json_double(json, "processor_wait_ratio", waited(outcome), 6);
     json_memory(json, job, outcome);
     json_pinned(json, &outcome->pinned);
+    rp_json_object(json, "proof");
+    rp_json_int(json, "tasks", (gint64)outcome->proof.tasks);
+    rp_json_double(json, "us", (double)outcome->proof.ns / 1e3, 3);
+    json_builder_end_object(json);
     json_builder_end_object(json);
     json_path(json, "checkpoint", outcome->checkpoint);
     json_path(json, "loss_picture", outcome->loss_picture);

@@ -172,6 +172,7 @@ typedef struct {
     RpTrainMeans means;  /* measured */
     GArray *arena_bytes; /* (element-type guint64): of each device, then the host: as opened */
     RpPinnedMemory pinned;
+    RpProofCost proof;
     RpActionTime action_time; /* of devices that are threads */
     RpTrace *trace;           /* measured, also of a run that broke off; %NULL: not kept */
     char *checkpoint;         /* the last that was saved, or %NULL */

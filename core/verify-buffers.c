@@ -25,6 +25,7 @@
 
 /* A task by its place in its lane, which outlives it. */
 typedef struct {
+    RpTaskId id;
     guint32 task;
     guint32 lane;
     guint32 position;
@@ -260,7 +261,8 @@ static void
 add_reader(Sweep *sweep, Atom *atom, guint32 task)
 {
     const RpVerifier *verifier = sweep->verifier;
-    const Toucher by = {task, verifier->lane[task], verifier->position[task]};
+    const Toucher by = {verifier->first_id + task, task, verifier->lane[task],
+                        verifier->position[task]};
     guint32 index = atom->readers;
 
     for (; index != RP_NO_TASK; index = g_array_index(sweep->readers, Reader, index).next) {
@@ -315,8 +317,8 @@ touch(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *access, A
         check_and_drop_readers(sweep, atom, index, access->buffer);
         if (!continues(sweep->verifier, atom, access->buffer, task, access->mode))
             atom->generation++;
-        atom->writer =
-            (Toucher){index, sweep->verifier->lane[index], sweep->verifier->position[index]};
+        atom->writer = (Toucher){sweep->verifier->first_id + index, index,
+                                 sweep->verifier->lane[index], sweep->verifier->position[index]};
         atom->writer_buffer = access->buffer;
     } else if (reads) {
         add_reader(sweep, atom, index);
@@ -483,6 +485,58 @@ rp_verifier_free_sweep(RpSweep *sweep)
     g_free(sweep);
 }
 
+static int
+compare_ids(gconstpointer a, gconstpointer b)
+{
+    const RpTaskId x = ((const RpOldTask *)a)->id, y = ((const RpOldTask *)b)->id;
+
+    return x < y ? -1 : x > y;
+}
+
+/* What is known of @by goes with the old tasks, if it is one now. */
+static void
+keep_old(const RpVerifier *verifier, GArray *old, Toucher *by, guint32 n)
+{
+    RpOldTask kept = {.id = by->id, .lane = by->lane, .position = by->position};
+
+    if (by->task == RP_NO_TASK)
+        return;
+    if (by->task == RP_OLD_TASK)
+        kept.end_row = rp_verifier_old(verifier, by->id)->end_row;
+    else if (by->task < n)
+        kept.end_row = verifier->end_row[by->task];
+    by->task = rp_verifier_moved(by->task, n);
+    if (by->task == RP_OLD_TASK)
+        g_array_append_val(old, kept);
+}
+
+static void
+keep_touchers(RpVerifier *verifier, guint32 n)
+{
+    Sweep *sweep = verifier->sweep;
+    GArray *old = g_array_new(FALSE, FALSE, sizeof(RpOldTask));
+    guint unique = 0;
+
+    for (guint32 i = 0; i < sweep->n_atoms; i++) {
+        Atom *atom = &sweep->atoms[i];
+
+        keep_old(verifier, old, &atom->writer, n);
+        for (guint32 r = atom->readers; r != RP_NO_TASK;
+             r = g_array_index(sweep->readers, Reader, r).next)
+            keep_old(verifier, old, &g_array_index(sweep->readers, Reader, r).by, n);
+    }
+    g_array_sort(old, compare_ids);
+    for (guint i = 0; i < old->len; i++) {
+        const RpOldTask kept = g_array_index(old, RpOldTask, i);
+
+        if (unique == 0 || g_array_index(old, RpOldTask, unique - 1).id != kept.id)
+            g_array_index(old, RpOldTask, unique++) = kept;
+    }
+    g_array_set_size(old, unique);
+    g_clear_pointer(&verifier->old, g_array_unref);
+    verifier->old = old;
+}
+
 void
 rp_verifier_forget_contents(RpVerifier *verifier, guint32 n)
 {
@@ -490,18 +544,11 @@ rp_verifier_forget_contents(RpVerifier *verifier, guint32 n)
     const RpTask *last = rp_verifier_task(verifier, verifier->n_tasks - 1);
     const gsize gone = first->first_access - verifier->first_access;
     const gsize kept = last->first_access + last->access_count - first->first_access;
-    Sweep *sweep = verifier->sweep;
 
     memmove(verifier->contents, verifier->contents + gone, kept * sizeof(RpContent));
     for (gsize i = 0; i < kept; i++)
         verifier->contents[i].writer = rp_verifier_moved(verifier->contents[i].writer, n);
-    for (guint32 i = 0; i < sweep->n_atoms; i++)
-        sweep->atoms[i].writer.task = rp_verifier_moved(sweep->atoms[i].writer.task, n);
-    for (guint i = 0; i < sweep->readers->len; i++) {
-        Reader *reader = &g_array_index(sweep->readers, Reader, i);
-
-        reader->by.task = rp_verifier_moved(reader->by.task, n);
-    }
+    keep_touchers(verifier, n);
 }
 
 /* Whether write @i of @producer is what @consumer reads, with access @only unless that is RP_NONE.

@@ -541,8 +541,8 @@ rp_verify_dataflow(RpVerifier *verifier)
         flow.transport[t] = g_new(guint32, n_values);
         clear(flow.transport[t], n_values);
     }
-    for (guint32 t = rp_verifier_first_to_check(verifier); t < verifier->n_iterations && correct;
-         t++) {
+    for (guint32 t = MAX(verifier->complete_from, verifier->first_flow);
+         t < verifier->n_iterations && correct; t++) {
         flow.iteration = t;
         flow.complete = t + 1 < verifier->n_iterations ||
                         (!verifier->open && (t == 0 || has_actions(verifier, t)));

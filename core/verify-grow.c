@@ -8,8 +8,9 @@
  * the proof that look at one task after the other: fields, order, clocks, buffers, operands. Their
  * state goes on from call to call. Iterations that got tasks, and the one before the last, are then
  * looked at as a whole. At last the window forgets what lies before T - 3. Of an old task there
- * remain its place in its lane, which is all that order needs, and that it wrote or read a buffer;
- * its content has then been replaced in every right plan.
+ * remain, as long as it is the last that touched some buffer, its place in its lane and its clock:
+ * all that order needs (a device may rest for many iterations). That a value which it left is still
+ * wanted is not so in any right plan.
  */
 #include "core/verify-private.h"
 
@@ -75,6 +76,8 @@ copy_tasks(RpVerifier *verifier)
                        task->dependency_count, rp_plan_accesses(source, task), task->access_count);
     }
     verifier->n_tasks = (guint32)(rp_plan_end_id(verifier->window) - verifier->first_id);
+    if (verifier->n_tasks > 0)
+        verifier->tasks = rp_plan_task(verifier->window, verifier->first_id);
 }
 
 RpVerifier *
@@ -112,19 +115,44 @@ rp_verifier_n_held(const RpVerifier *verifier)
     return verifier->n_tasks;
 }
 
-/* Lowest iteration that got tasks, and highest of all. */
-static void
-find_iterations(const RpVerifier *verifier, guint32 *low, guint32 *high)
-{
-    *low = G_MAXUINT32;
-    *high = 0;
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        const guint32 iteration = rp_verifier_task(verifier, i)->iteration;
+typedef struct {
+    guint32 first;    /* that has tasks in the window */
+    guint32 last;     /* of all */
+    guint32 new_any;  /* lowest that got tasks */
+    guint32 new_flow; /* ... that got actions or values */
+} Iterations;
 
-        if (i >= verifier->first_new)
-            *low = MIN(*low, iteration);
-        *high = MAX(*high, iteration);
+static Iterations
+find_iterations(const RpVerifier *verifier)
+{
+    Iterations found = {G_MAXUINT32, 0, G_MAXUINT32, G_MAXUINT32};
+
+    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+        const RpTask *task = rp_verifier_task(verifier, i);
+
+        found.first = MIN(found.first, task->iteration);
+        found.last = MAX(found.last, task->iteration);
+        if (i < verifier->first_new)
+            continue;
+        found.new_any = MIN(found.new_any, task->iteration);
+        if (task->kind < RP_TASK_PARAMETER_UPLOAD)
+            found.new_flow = MIN(found.new_flow, task->iteration);
     }
+    return found;
+}
+
+/* Which iterations are looked at as a whole. */
+static void
+find_dirty(RpVerifier *verifier, const Iterations *found)
+{
+    const guint32 before_last = MAX(found->last, 1) - 1;
+    guint32 flow = found->new_flow;
+
+    if (verifier->open) /* as it was left the last time: it may have got nothing more */
+        flow = MIN(flow, verifier->open_iteration);
+    verifier->first_dirty = MIN(found->new_any, before_last);
+    verifier->first_dirty -= MIN(found->first, verifier->first_dirty);
+    verifier->first_flow = flow - MIN(found->first, flow);
 }
 
 /* Iterations before @first have been seen for the last time. */
@@ -141,12 +169,13 @@ forget_before(RpVerifier *verifier, guint32 first)
     rp_verifier_forget_clocks(verifier, n);
     rp_plan_retire(verifier->window, verifier->first_id + n);
     verifier->first_id += n;
+    verifier->tasks = rp_plan_task(verifier->window, verifier->first_id);
 }
 
 gboolean
 rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
 {
-    guint32 low, high, first = G_MAXUINT32;
+    Iterations found;
 
     if (violation != NULL)
         *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
@@ -157,15 +186,14 @@ rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
     verifier->violation = violation;
     verifier->first_new = verifier->n_tasks;
     copy_tasks(verifier);
+    found = find_iterations(verifier);
+    find_dirty(verifier, &found);
     verifier->open = grown == RP_GROWN_PART;
+    verifier->open_iteration = found.last;
     verifier->pending = grown == RP_GROWN_STEP ? 0 : 1;
-    find_iterations(verifier, &low, &high);
-    for (guint32 i = 0; i < verifier->n_tasks; i++)
-        first = MIN(first, rp_verifier_task(verifier, i)->iteration);
-    verifier->first_dirty = MIN(low, MAX(high, 1) - 1) - MIN(first, MIN(low, MAX(high, 1) - 1));
     if (!rp_verifier_prove(verifier))
         return FALSE;
-    if (high >= HELD_ITERATIONS)
-        forget_before(verifier, high - (HELD_ITERATIONS - 1));
+    if (found.last >= HELD_ITERATIONS)
+        forget_before(verifier, found.last - (HELD_ITERATIONS - 1));
     return TRUE;
 }

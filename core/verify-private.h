@@ -34,12 +34,22 @@ typedef struct {
 
 typedef struct _RpSweep RpSweep;
 
+/* A task that has left the window, but is the last that touched some buffer: tasks to come may wait
+ * for it. */
+typedef struct {
+    RpTaskId id;
+    guint32 lane;
+    guint32 position;
+    guint32 end_row;
+} RpOldTask;
+
 struct _RpVerifier {
     const RpPlan *plan;
     const RpPlanPromises *promises;
     RpViolation *violation;
     guint64 clock_bytes;
     RpTaskId first_id;
+    const RpTask *tasks; /* the plan's; they lie one after the other */
     guint32 n_tasks;
     guint n_stages;
     guint n_layers;
@@ -53,8 +63,11 @@ struct _RpVerifier {
     RpPlan *window;       /* the same as `plan`, owned */
     guint32 first_new;    /* tasks before it have been seen one by one */
     guint32 first_dirty;  /* relative: iterations before it have been seen as a whole */
+    guint32 first_flow;   /* the same, of actions and the values between them */
     guint pending;        /* 1: the optimizer of the last iteration is yet to be appended */
+    GArray *old;          /* RpOldTask, by id */
     gboolean open;        /* calls of the last iteration are yet to be appended */
+    guint32 open_iteration;
 
     /* iterations: tasks of iteration first_iteration + i are by_iteration[iteration_start[i]...] */
     guint32 first_iteration;
@@ -100,7 +113,7 @@ struct _RpVerifier {
 static inline const RpTask *
 rp_verifier_task(const RpVerifier *verifier, guint32 task)
 {
-    return rp_plan_task(verifier->plan, verifier->first_id + task);
+    return &verifier->tasks[task];
 }
 
 static inline guint32
@@ -194,6 +207,9 @@ gboolean rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 produ
 gboolean rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
                                      guint32 consumer, guint32 access, RpCarriage carriage,
                                      const char *value);
+
+/* The old task of that id; %NULL: nothing is known of it. */
+const RpOldTask *rp_verifier_old(const RpVerifier *verifier, RpTaskId id);
 
 /* Forgets the first @n tasks. */
 void rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n);

@@ -230,16 +230,53 @@ copy_row(RpVerifier *verifier, guint32 row, guint32 *copy)
     return TRUE;
 }
 
+const RpOldTask *
+rp_verifier_old(const RpVerifier *verifier, RpTaskId id)
+{
+    guint low = 0, high = verifier->old != NULL ? verifier->old->len : 0;
+
+    while (low < high) {
+        const guint half = (low + high) / 2;
+        const RpOldTask *old = &g_array_index(verifier->old, RpOldTask, half);
+
+        if (old->id == id)
+            return old;
+        if (old->id < id)
+            low = half + 1;
+        else
+            high = half;
+    }
+    return NULL;
+}
+
 /* @row learns that @task has ended, and all that has ended before it. */
 static void
-join(RpVerifier *verifier, guint32 row, guint32 task)
+join(RpVerifier *verifier, guint32 row, const RpOldTask *task)
 {
     guint32 *into = verifier->clocks + row * verifier->stride;
-    const guint32 *from = verifier->clocks + verifier->end_row[task] * verifier->stride;
+    const guint32 *from = verifier->clocks + task->end_row * verifier->stride;
 
     for (gsize i = 0; i < verifier->stride; i++)
         into[i] = MAX(into[i], from[i]);
-    into[verifier->lane[task]] = MAX(into[verifier->lane[task]], verifier->position[task]);
+    into[task->lane] = MAX(into[task->lane], task->position);
+}
+
+/* What is known of a task; FALSE: of an old one, nothing. Waiting for it then teaches nothing. */
+static gboolean
+find_task(const RpVerifier *verifier, RpTaskId id, RpOldTask *found)
+{
+    const guint32 index = (guint32)(id - verifier->first_id);
+    const RpOldTask *old;
+
+    if (id >= verifier->first_id) {
+        *found = (RpOldTask){id, verifier->lane[index], verifier->position[index],
+                             verifier->end_row[index]};
+        return TRUE;
+    }
+    old = rp_verifier_old(verifier, id);
+    if (old != NULL)
+        *found = *old;
+    return old != NULL;
 }
 
 /* The clock @base joined with the dependencies of @phase; a new row only if they add something. */
@@ -251,17 +288,15 @@ join_dependencies(RpVerifier *verifier, guint32 index, guint32 phase, guint32 ba
 
     *row = base;
     for (guint k = 0; k < task->dependency_count; k++) {
-        if (dependencies[k].phase != phase || dependencies[k].task < verifier->first_id)
-            continue;
-        guint32 before = (guint32)(dependencies[k].task - verifier->first_id);
-        guint32 lane = verifier->lane[before];
+        RpOldTask before;
 
-        if (lane == verifier->lane[index] ||
-            verifier->clocks[*row * verifier->stride + lane] >= verifier->position[before])
+        if (dependencies[k].phase != phase || !find_task(verifier, dependencies[k].task, &before) ||
+            before.lane == verifier->lane[index] ||
+            verifier->clocks[*row * verifier->stride + before.lane] >= before.position)
             continue;
         if (*row == base && !copy_row(verifier, base, row))
             return FALSE;
-        join(verifier, *row, before);
+        join(verifier, *row, &before);
     }
     return TRUE;
 }
@@ -302,6 +337,8 @@ compact_rows(RpVerifier *verifier)
         moved[verifier->start_row[i]] = moved[verifier->end_row[i]] = 1;
     for (guint l = 0; l < verifier->n_lanes; l++)
         moved[verifier->lane_row[l]] = 1;
+    for (guint i = 0; i < verifier->old->len; i++)
+        moved[g_array_index(verifier->old, RpOldTask, i).end_row] = 1;
     for (gsize row = 0; row < verifier->n_rows; row++) {
         if (moved[row] == 0)
             continue;
@@ -315,6 +352,11 @@ compact_rows(RpVerifier *verifier)
     }
     for (guint l = 0; l < verifier->n_lanes; l++)
         verifier->lane_row[l] = moved[verifier->lane_row[l]];
+    for (guint i = 0; i < verifier->old->len; i++) {
+        RpOldTask *old = &g_array_index(verifier->old, RpOldTask, i);
+
+        old->end_row = moved[old->end_row];
+    }
     verifier->n_rows = n;
 }
 

@@ -258,6 +258,7 @@ rp_verifier_prove(RpVerifier *verifier)
 {
     if (verifier->n_tasks == 0)
         return TRUE;
+    verifier->tasks = rp_plan_task(verifier->plan, verifier->first_id);
     if (verifier->micro_batches == 0 || verifier->n_layers == 0 || verifier->rounds == 0 ||
         verifier->micro_batches % verifier->rounds != 0)
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
@@ -292,6 +293,7 @@ rp_verifier_clear(RpVerifier *verifier)
     g_free(verifier->claimed);
     g_free(verifier->contents);
     rp_verifier_free_sweep(verifier->sweep);
+    g_clear_pointer(&verifier->old, g_array_unref);
     g_free(verifier->race_text);
 }
 

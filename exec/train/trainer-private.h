@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "core/verify.h"
 #include "exec/train/feed.h"
 #include "exec/train/trainer.h"
 
@@ -48,6 +49,8 @@ struct _RpTrainer {
     RpProfile *profile;
     RpPartition *partition;
     RpPlanner *planner;
+    RpVerifier *verifier; /* of the planner's plan, as it is made */
+    RpProofCost proof;
     RpHome *home;
     RpFeed *feed;
     RpBackend *backend;

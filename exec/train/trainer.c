@@ -27,6 +27,15 @@ check_options(const RpTrainerOptions *options, GError **error)
     return TRUE;
 }
 
+static gboolean
+fail_proof(RpViolation *violation, GError **error)
+{
+    g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
+                "the plan is not correct, please report this: %s", violation->message);
+    rp_violation_clear(violation);
+    return FALSE;
+}
+
 /* Refuses what does not fit before any of it is taken. Arenas of devices that are threads of this
  * machine come out of the same memory. */
 static gboolean
@@ -70,12 +79,9 @@ size_arenas(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOpt
 
     if (plan == NULL || !check_memory(trainer, options, plan, error))
         return FALSE;
-    if (!rp_verify_plan(plan, &violation)) {
-        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
-                    "the plan is not correct, please report this: %s", violation.message);
-        rp_violation_clear(&violation);
-        return FALSE;
-    }
+    /* its like, before anything is taken; the plan that runs is proved as it is made */
+    if (!rp_verify_plan(plan, &violation))
+        return fail_proof(&violation, error);
     trainer->arena_bytes = g_new(guint64, (gsize)trainer->gpus + 1);
     for (guint32 a = 0; a <= trainer->gpus; a++)
         trainer->arena_bytes[a] = rp_plan_arena_bytes(plan, a);
@@ -100,6 +106,7 @@ start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *
     if (trainer->planner == NULL)
         return FALSE;
     plan = rp_planner_plan(trainer->planner);
+    trainer->verifier = rp_verifier_new(plan);
     trainer->home = rp_home_new(trainer->network, plan, &options->update, error);
     if (trainer->home == NULL)
         return FALSE;
@@ -163,6 +170,7 @@ rp_trainer_free(RpTrainer *trainer)
     rp_trainer_clear_restored(trainer);
     rp_feed_free(trainer->feed);
     rp_home_free(trainer->home);
+    rp_verifier_free(trainer->verifier);
     rp_planner_free(trainer->planner);
     rp_partition_free(trainer->partition);
     rp_profile_free(trainer->profile);
@@ -172,6 +180,23 @@ rp_trainer_free(RpTrainer *trainer)
     g_free(trainer->arena_bytes);
     g_free(trainer);
     return TRUE;
+}
+
+/* Hands over what was planned, once it is proved. */
+static gboolean
+append(RpTrainer *trainer, RpGrown grown, GError **error)
+{
+    const RpPlan *plan = rp_planner_plan(trainer->planner);
+    const gint64 start_us = g_get_monotonic_time();
+    RpViolation violation;
+    gboolean proved;
+
+    proved = rp_verifier_extend(trainer->verifier, grown, &violation);
+    trainer->proof.tasks = rp_plan_end_id(plan);
+    trainer->proof.ns += 1000 * (g_get_monotonic_time() - start_us);
+    if (!proved)
+        return fail_proof(&violation, error);
+    return rp_engine_append(trainer->engine, error);
 }
 
 /* Two iterations at most are under way, so that rings never run over. */
@@ -231,7 +256,7 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
     if (++trainer->call == trainer->calls)
         rp_home_set_targets(trainer->home, trainer->iteration, record->n_targets);
     if (!rp_planner_append_call(trainer->planner, error) ||
-        !rp_engine_append(trainer->engine, error))
+        !append(trainer, trainer->call < trainer->calls ? RP_GROWN_PART : RP_GROWN_CALLS, error))
         return FALSE;
     record->end_batch = rp_engine_n_appended(trainer->engine);
     return loss == NULL || wait_for_loss(trainer, call, loss, error);
@@ -244,7 +269,7 @@ rp_trainer_step(RpTrainer *trainer, GError **error)
     rp_planner_append_step(trainer->planner);
     trainer->call = 0;
     trainer->iteration++;
-    return rp_engine_append(trainer->engine, error);
+    return append(trainer, RP_GROWN_STEP, error);
 }
 
 gboolean
@@ -252,7 +277,7 @@ rp_trainer_flush(RpTrainer *trainer, GError **error)
 {
     g_return_val_if_fail(trainer->call == 0, FALSE);
     rp_planner_flush(trainer->planner);
-    if (!rp_engine_append(trainer->engine, error) || !rp_engine_finish(trainer->engine, error))
+    if (!append(trainer, RP_GROWN_STEP, error) || !rp_engine_finish(trainer->engine, error))
         return FALSE;
     trainer->last_end_ns = -1;
     trainer->earlier_end_ns = -1;
@@ -299,6 +324,12 @@ RpEngineCost
 rp_trainer_cost(const RpTrainer *trainer)
 {
     return rp_engine_cost(trainer->engine);
+}
+
+RpProofCost
+rp_trainer_proof_cost(const RpTrainer *trainer)
+{
+    return trainer->proof;
 }
 
 guint64

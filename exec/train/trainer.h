@@ -86,9 +86,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
  *   copied: the caller's again when the call returns
  * @loss: (out) (optional): mean over the targets of this call; %NULL: does not wait for it
  *
- * Adds the batch's gradients to those of the step: plan.calls times, then rp_trainer_step().
+ * Adds the batch's gradients to those of the step: plan.calls times, then rp_trainer_step(). Every
+ * task is proved correct before it is handed over (core/verify.h).
  *
- * Errors: what made a task fail: RP_ENGINE_ERROR_TASK. Afterwards the trainer can only be freed
+ * Errors: what made a task fail: RP_ENGINE_ERROR_TASK; RP_TRAINER_ERROR_OPTIONS: a plan that is not
+ *   correct. Afterwards the trainer can only be freed
  */
 gboolean rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, double *loss,
                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -137,6 +139,12 @@ RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 /* The measured trace so far; with keep_trace, once, at the end. (transfer full) (nullable) */
 RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);
 RpEngineCost rp_trainer_cost(const RpTrainer *trainer);
+/* What proving the plan before it ran has cost the caller's thread so far. */
+typedef struct {
+    guint64 tasks;
+    gint64 ns;
+} RpProofCost;
+RpProofCost rp_trainer_proof_cost(const RpTrainer *trainer);
 /* What was taken, bytes: device @arena, or gpus for the host. */
 guint64 rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena);
 /* Time of actions; zeros where devices are no threads of this machine. After a flush. */

@@ -64,6 +64,7 @@ has_read_a_batch_when_its_call_returns(void **state)
 
         assert_non_null(trainer);
         rp_tiny_train_overwriting(trainer, &run, 6);
+        assert_int_equal(rp_trainer_proof_cost(trainer).tasks, rp_trainer_cost(trainer).tasks);
         g_autofree char *hash = rp_tiny_hash(trainer);
         if (strcmp(hash, expected) != 0)
             fail_msg("mode %u: trained on tokens of another step", mode);
