@@ -36,13 +36,18 @@ static guint64
 inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInterval layers)
 {
     guint64 bytes = 0;
+    guint low = 0, high = partition->n_backward;
 
-    for (guint b = 0; b < partition->n_backward; b++) {
-        guint first = partition->backward[b].first;
+    while (low < high) { /* the first that does not begin behind these layers */
+        guint middle = low + (high - low) / 2;
 
-        if (first > layers.first && first < layers.first + layers.count)
-            bytes += rp_boundary_bytes(profile, first);
+        if (partition->backward[middle].first >= layers.first + layers.count)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    for (; low < partition->n_backward && partition->backward[low].first > layers.first; low++)
+        bytes += rp_boundary_bytes(profile, partition->backward[low].first);
     return bytes;
 }
 
@@ -121,11 +126,37 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
     return best;
 }
 
+static guint64
+device_bytes(const RpProfile *profile, const RpLargest *largest)
+{
+    return rp_slot_layout(profile, largest).bytes + 2 * aligned(largest->input) +
+           2 * aligned(largest->gradient) + 2 * aligned(largest->output) +
+           aligned(largest->gradients);
+}
+
 guint64
 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition)
 {
     RpLargest largest = rp_largest_dispatched(profile, partition);
 
-    return rp_slot_layout(profile, &largest).bytes + 2 * aligned(largest.input) +
-           2 * aligned(largest.gradient) + 2 * aligned(largest.output) + aligned(largest.gradients);
+    return device_bytes(profile, &largest);
+}
+
+guint64
+rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first, const RpInterval *stage,
+                        RpPhase phase)
+{
+    const RpPartition alone = {.dispatched = TRUE}; /* nothing is stashed inside a stage */
+    const RpInterval fused = {fused_first, profile->n_layers - fused_first};
+    RpLargest largest = {0};
+
+    rp_largest_note(&largest, profile, &alone, fused, FALSE, TRUE);
+    for (guint l = 0; l < fused_first; l++) {
+        rp_largest_note(&largest, profile, &alone, (RpInterval){l, 1}, TRUE, FALSE);
+        rp_largest_note(&largest, profile, &alone, (RpInterval){l, 1}, FALSE, TRUE);
+    }
+    if (stage != NULL)
+        rp_largest_note(&largest, profile, &alone, *stage, phase == RP_PHASE_FORWARD,
+                        phase != RP_PHASE_FORWARD);
+    return device_bytes(profile, &largest);
 }

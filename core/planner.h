@@ -104,6 +104,16 @@ RpPlan *rp_plan_make(const RpProfile *profile, const RpPartition *partition,
 guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition);
 
 /**
+ * rp_plan_least_gpu_bytes:
+ * @fused_first: first layer of the fused stage
+ * @stage: one more stage, or %NULL; @phase: forward or backward
+ *
+ * Returns: what the arena of no dispatched plan with these stages does without, bytes
+ */
+guint64 rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first,
+                                const RpInterval *stage, RpPhase phase);
+
+/**
  * rp_plan_check_memory:
  * @gpu_bytes: of each device; 0 = not checked
  * @host_bytes: 0 = not checked

@@ -1,19 +1,22 @@
 #include "sim/partition-cost.h"
 
 #include "core/units.h"
+#include "sim/partition-bound.h"
+#include "sim/search-bound.h"
+#include "sim/search-dispatched.h"
 #include "sim/simulate.h"
 
-#define SEARCH_WARM_UP 4 /* iterations, while searching … */
-#define SEARCH_TURNS 16  /* … and slots of each device that its mean is taken over */
-#define SYNC_CANDIDATES 400
-#define ASYNC_CANDIDATES 150
-#define LEAST_CANDIDATES 20
-#define SEARCHED_ACTIONS 32768 /* of an iteration, each way; longer ones are cut for the search */
-#define CHEAP_ACTIONS 8192     /* of an iteration for which so many candidates are tried */
+#define FULL_WARM_UP 4        /* `full`: iterations before the window, ... */
+#define FULL_TURNS 16         /* ... and slots of each device in it */
+#define FULL_ROUNDS 4         /* round sizes that are compared with every transfer, ... */
+#define FULL_OF_ROUND 6       /* ... partitions of each at most, ... */
+#define FULL_EVALUATED 150000 /* ... while these have so many actions together, ... */
+#define FULL_ACTIONS 32768    /* ... of iterations of so many each way: longer ones are cut */
+#define FULL_EVEN 120         /* partitions without tapers that are judged for each */
+#define FULL_SEARCH                                                                                \
+    (G_GUINT64_CONSTANT(80) * 1000 * 1000) /* spent for each, sim/search-dispatched.h */
 #define PAPER_ATTEMPTS 16
-#define FULL_ROUNDS 4       /* round sizes that are compared with every transfer */
-#define FULL_CANDIDATES 120 /* for each of them, in `compute` fidelity */
-#define SETTLING_TURNS 64   /* slots that each device runs before the rhythm is steady */
+#define SETTLING_TURNS 64 /* slots that each device runs before the rhythm is steady */
 
 /* Iterations until each device has run @turns slots; never fewer than four, and an even number. */
 static guint
@@ -49,48 +52,13 @@ rp_steady_window(guint gpus, guint slots)
     return window;
 }
 
-typedef struct {
-    const RpProfile *profile;
-    RpPlanOptions options;
-    guint least_slots;    /* dispatched: N, unless the model is too small for it, and ... */
-    gboolean all_rounds;  /* ... whether an iteration's slots count, or a round's (the paper's) */
-    guint64 memory_bytes; /* dispatched: of the whole arena; 0 = no limit */
-} CostContext;
-
 static gboolean
-fits(const CostContext *context, const RpPartition *partition)
+fits(const RpDispatchedSearch *search, const RpPartition *partition)
 {
-    return context->memory_bytes == 0 ||
-           rp_plan_dispatched_gpu_bytes(context->profile, partition) +
-                   rp_align_up(context->options.constant_bytes, RP_BUFFER_ALIGNMENT) <=
-               context->memory_bytes;
-}
-
-static gint64
-simulated_cost(const RpPartition *candidate, guint round, gpointer user_data)
-{
-    const CostContext *context = user_data;
-    RpPlanOptions options = context->options;
-    const RpMachine machine = rp_machine_from_profile(context->profile);
-    guint slots = (candidate->n_forward + candidate->n_backward) * (options.micro_batches / round);
-    guint end = SEARCH_WARM_UP + settling_iterations(SEARCH_TURNS, options.gpus, slots);
-
-    if (candidate->dispatched &&
-        ((context->all_rounds ? slots : candidate->n_forward + candidate->n_backward) <
-             context->least_slots ||
-         !fits(context, candidate)))
-        return G_MAXINT64;
-    options.round = round;
-    g_autoptr(RpPlan) plan =
-        rp_plan_make(context->profile, candidate, &options, options.async ? end + 1 : 1, NULL);
-    if (plan == NULL)
-        return G_MAXINT64;
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, NULL);
-    if (trace == NULL)
-        return G_MAXINT64;
-    if (options.async)
-        return rp_report_steady(trace, SEARCH_WARM_UP, end).iteration_ns;
-    return rp_trace_makespan_ns(trace);
+    return search->memory_bytes == 0 ||
+           rp_plan_dispatched_gpu_bytes(search->profile, partition) +
+                   rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT) <=
+               search->memory_bytes;
 }
 
 guint
@@ -103,57 +71,31 @@ rp_partition_default_stages(const RpProfile *profile, const RpScheduleOps *sched
     return per_gpu * gpus;
 }
 
-static RpPartition *
-choose_bound(const RpProfile *profile, const CostContext *context, const RpPartitionSearch *search,
-             RpObjective objective, guint n_stages, GError **error)
-{
-    const RpScheduleOps *schedule = context->options.schedule;
-    guint most =
-        n_stages != 0 ? n_stages : rp_partition_default_stages(profile, schedule, search->gpus);
-    guint best_stages = most;
-    gint64 best = G_MAXINT64;
-
-    if (objective == RP_OBJECTIVE_PAPER)
-        return rp_partition_min_max(profile, most, error);
-    for (guint s = most; n_stages == 0 && schedule->stages_per_gpu == 0 && s >= search->gpus;
-         s -= search->gpus) {
-        g_autoptr(RpPartition) even = rp_partition_min_max(profile, s, NULL);
-        gint64 cost = even == NULL ? G_MAXINT64
-                                   : simulated_cost(even, search->micro_batches, (gpointer)context);
-
-        if (cost < best) {
-            best = cost;
-            best_stages = s;
-        }
-    }
-    return rp_partition_search_bound(profile, best_stages, search, simulated_cost,
-                                     (gpointer)context, error);
-}
-
 /* The paper's partition. Its limit is on stages, but the largest parameters, gradients and
  * activations may belong to different stages and add up: the limit is lowered until all fits. Where
  * the limit is too near to what must be, the partition that needs least is the answer. */
 static RpPartition *
-choose_paper(const CostContext *context, const RpPartitionSearch *search, GError **error)
+choose_paper(const RpDispatchedSearch *search, GError **error)
 {
-    const RpProfile *profile = context->profile;
+    const RpProfile *profile = search->profile;
     guint64 limit = search->memory_bytes;
     g_autoptr(GError) too_large = NULL; /* a layer that does not fit alone */
 
     for (guint attempt = 0; attempt < PAPER_ATTEMPTS && too_large == NULL; attempt++) {
-        g_autoptr(RpPartition) paper = rp_partition_paper(
-            profile, search->gpus, search->micro_batches, limit, attempt == 0 ? &too_large : NULL);
+        g_autoptr(RpPartition) paper =
+            rp_partition_paper(profile, search->options.gpus, search->options.micro_batches, limit,
+                               attempt == 0 ? &too_large : NULL);
 
         if (paper == NULL)
             break;
-        if (fits(context, paper))
+        if (fits(search, paper))
             return g_steal_pointer(&paper);
         limit -= MIN(limit / 4, rp_plan_dispatched_gpu_bytes(profile, paper) +
-                                    context->options.constant_bytes - context->memory_bytes);
+                                    search->options.constant_bytes - search->memory_bytes);
     }
     g_autoptr(RpPartition) least = rp_partition_least(profile);
 
-    if (fits(context, least))
+    if (fits(search, least))
         return g_steal_pointer(&least);
     if (too_large != NULL) {
         g_propagate_error(error, g_steal_pointer(&too_large));
@@ -163,124 +105,61 @@ choose_paper(const CostContext *context, const RpPartitionSearch *search, GError
                 "device memory: no partition of %s fits into %" G_GUINT64_FORMAT
                 " bytes of GPU memory, %" G_GUINT64_FORMAT
                 " is the least: use a smaller micro-batch, a shorter sequence",
-                profile->model, context->memory_bytes,
+                profile->model, search->memory_bytes,
                 rp_plan_dispatched_gpu_bytes(profile, least) +
-                    rp_align_up(context->options.constant_bytes, RP_BUFFER_ALIGNMENT));
+                    rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT));
     return NULL;
-}
-
-/* The better of the search's result and @paper, which the search may not have seen. */
-static RpPartition *
-search_or_paper(const CostContext *context, const RpPartitionSearch *search,
-                const RpPartition *paper, guint *round)
-{
-    g_autoptr(RpPartition) found = rp_partition_search_dispatched(
-        context->profile, search, simulated_cost, (gpointer)context, round, NULL);
-    gint64 best = found == NULL ? G_MAXINT64 : simulated_cost(found, *round, (gpointer)context);
-
-    for (guint r = search->micro_batches; r >= 1; r--) {
-        if (search->micro_batches % r != 0 || (search->round != 0 && r != search->round) ||
-            (r < search->gpus && r != search->micro_batches))
-            continue;
-        gint64 cost = simulated_cost(paper, r, (gpointer)context);
-        if (found != NULL && cost >= best)
-            continue;
-        rp_partition_free(found);
-        found = rp_partition_copy(paper);
-        best = cost;
-        *round = r;
-    }
-    return g_steal_pointer(&found);
 }
 
 /* Time of an iteration with every transfer; G_MAXINT64 if it cannot be run. */
 static gint64
-full_cost(const CostContext *context, const RpPartition *partition, guint round)
+full_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint round)
 {
-    RpPlanOptions options = context->options;
-    RpMachine machine = rp_machine_from_profile(context->profile);
+    RpPlanOptions options = search->options;
+    RpMachine machine = rp_machine_from_profile(search->profile);
     guint slots = (partition->n_forward + partition->n_backward) * (options.micro_batches / round);
-    guint end = SEARCH_WARM_UP + settling_iterations(SEARCH_TURNS, options.gpus, slots);
+    guint end = FULL_WARM_UP + settling_iterations(FULL_TURNS, options.gpus, slots);
     guint iterations = options.async ? end + 1 : 1;
 
     options.fidelity = RP_FIDELITY_FULL;
     options.fused_forward = RP_FUSED_PHYSICAL;
     options.round = round;
-    g_autoptr(RpPlan) plan = rp_plan_make(context->profile, partition, &options, iterations, NULL);
+    g_autoptr(RpPlan) plan = rp_plan_make(search->profile, partition, &options, iterations, NULL);
     if (plan == NULL)
         return G_MAXINT64;
     g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, NULL);
     if (trace == NULL)
         return G_MAXINT64;
     if (options.async)
-        return rp_report_steady(trace, SEARCH_WARM_UP, end).iteration_ns;
+        return rp_report_steady(trace, FULL_WARM_UP, end).iteration_ns;
     return rp_trace_end_ns(trace);
 }
 
-/* `full`: the winner of each round size in `compute` fidelity, judged with every transfer. */
-static RpPartition *
-choose_round_by_transfers(const CostContext *context, const RpPartitionSearch *search,
-                          const RpPartition *paper, guint *round)
+typedef struct {
+    RpPartition *partition;
+    guint round;
+    gint64 cost_ns;
+} Choice;
+
+static void
+offer(const RpDispatchedSearch *search, const RpPartition *partition, guint round, Choice *best)
 {
-    RpPartitionSearch fixed = *search;
-    RpPartition *best = NULL;
-    gint64 best_cost = G_MAXINT64;
-    guint tried = 0;
+    const gint64 cost_ns = full_cost(search, partition, round);
 
-    for (guint r = search->micro_batches; r >= search->gpus && tried < FULL_ROUNDS; r--) {
-        guint found = r;
-
-        if (search->micro_batches % r != 0)
-            continue;
-        tried++;
-        fixed.round = r;
-        fixed.max_candidates = MIN(search->max_candidates, FULL_CANDIDATES);
-        g_autoptr(RpPartition) partition = search_or_paper(context, &fixed, paper, &found);
-        gint64 cost = full_cost(context, partition, r);
-        if (best == NULL || cost < best_cost) {
-            rp_partition_free(best);
-            best = g_steal_pointer(&partition);
-            best_cost = cost;
-            *round = r;
-        }
-    }
-    return best;
+    if (best->partition != NULL && cost_ns >= best->cost_ns)
+        return;
+    rp_partition_free(best->partition);
+    *best = (Choice){rp_partition_copy(partition), round, cost_ns};
 }
 
-static RpPartition *
-choose_dispatched(CostContext *context, const RpPartitionSearch *search, RpObjective objective,
-                  gboolean full, guint *round, GError **error)
-{
-    g_autoptr(RpPartition) paper = choose_paper(context, search, error);
-
-    if (paper == NULL || objective == RP_OBJECTIVE_PAPER)
-        return g_steal_pointer(&paper);
-    context->least_slots = MIN(search->gpus, paper->n_forward + paper->n_backward);
-    context->all_rounds = full;
-    if (full && search->round == 0 && search->micro_batches > search->gpus)
-        return choose_round_by_transfers(context, search, paper, round);
-    return search_or_paper(context, search, paper, round);
-}
-
-/* How many candidates are worth their time: an asynchronous one is simulated for several
- * iterations, and large runs are dear. */
+/* A run of thousands of micro-batches repeats itself: transfers are looked at over a divisor of M
+ * of a few rounds, whose rounds are rounds of M, too. */
 static guint
-candidates_for(const RpProfile *profile, const RpPlanOptions *options)
+cut_micro_batches(const RpDispatchedSearch *search)
 {
-    guint most = options->async ? ASYNC_CANDIDATES : SYNC_CANDIDATES;
-    guint64 actions = 2 * (guint64)options->micro_batches * profile->n_layers;
-    guint64 affordable = (guint64)most * CHEAP_ACTIONS / MAX(1, actions);
-
-    return (guint)CLAMP(affordable, MIN(most, LEAST_CANDIDATES), most);
-}
-
-/* A run of thousands of micro-batches repeats itself: the search looks at a divisor of M of a few
- * rounds, whose rounds are rounds of M, too. */
-static guint
-micro_batches_to_search(const RpProfile *profile, const RpPlanOptions *options)
-{
+    const RpPlanOptions *options = &search->options;
     guint m = options->micro_batches;
-    guint64 most = MAX(SEARCHED_ACTIONS / profile->n_layers, 8 * (guint64)options->gpus);
+    guint64 most = MAX(FULL_ACTIONS / search->profile->n_layers, 8 * (guint64)options->gpus);
 
     if (options->round != 0 || m <= most)
         return m;
@@ -290,35 +169,183 @@ micro_batches_to_search(const RpProfile *profile, const RpPlanOptions *options)
     return m;
 }
 
+typedef struct {
+    const RpDispatchedSearch *search;
+    RpRecurrence *recurrence;
+    RpCut *cut;
+} EvenJudge;
+
+static gint64
+even_cost(const RpPartition *candidate, guint round, gpointer user_data)
+{
+    EvenJudge *judge = user_data;
+    const RpPlanOptions *options = &judge->search->options;
+    const guint slots = candidate->n_forward + candidate->n_backward;
+    const guint rounds = options->micro_batches / round;
+    RpSpan span = {.micro_batches = options->micro_batches, .round = round};
+
+    if (slots * rounds < MIN(options->gpus,
+                             judge->search->start->n_forward + judge->search->start->n_backward) ||
+        !fits(judge->search, candidate))
+        return G_MAXINT64;
+    if (options->async) {
+        span.first = FULL_WARM_UP;
+        span.end = FULL_WARM_UP + settling_iterations(FULL_TURNS, options->gpus, slots * rounds);
+    }
+    rp_cut_read(judge->cut, candidate);
+    return rp_recurrence_time_ns(judge->recurrence, judge->cut, &span, G_MAXINT64);
+}
+
+/* A partition of stages that are not tapered: small stages at the ends leave less time for what is
+ * transferred meanwhile. May be %NULL. */
+static RpPartition *
+find_even(const RpDispatchedSearch *search)
+{
+    const RpPartitionSearch limits = {
+        .gpus = search->options.gpus,
+        .micro_batches = search->options.micro_batches,
+        .round = search->options.round,
+        .memory_bytes = search->memory_bytes,
+        .max_candidates = FULL_EVEN,
+    };
+    RpDispatchedSearch with = *search;
+    guint unused = 0;
+
+    with.options.fused_forward = RP_FUSED_DEFAULT;
+    g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(search->profile, &with.options);
+    g_autoptr(RpCut) cut = rp_cut_new(search->profile->n_layers);
+    EvenJudge judge = {&with, recurrence, cut};
+
+    return rp_partition_search_dispatched(search->profile, &limits, even_cost, &judge, &unused,
+                                          NULL);
+}
+
+/* How many partitions of a round size are worth their time. */
+static guint
+count_evaluated(const RpDispatchedSearch *search)
+{
+    const guint64 slots = 2 * (guint64)search->profile->n_layers;
+    const guint64 iterations = search->options.async ? 2 * FULL_WARM_UP : 1;
+    const guint64 actions = slots * search->options.micro_batches * iterations;
+
+    return (guint)CLAMP(FULL_EVALUATED / MAX(1, actions), 1, FULL_OF_ROUND);
+}
+
+/* `full`: the best of each round size in `compute` fidelity, judged with every transfer. */
+static RpPartition *
+choose_by_transfers(const RpDispatchedSearch *given, guint *round)
+{
+    RpDispatchedSearch search = *given;
+    Choice best = {0};
+    guint tried = 0;
+
+    search.options.micro_batches = cut_micro_batches(given);
+    search.options.fused_forward = RP_FUSED_PHYSICAL;
+    search.actions = FULL_SEARCH;
+    const guint evaluated = count_evaluated(&search);
+
+    for (guint r = search.options.micro_batches; r >= 1 && tried < FULL_ROUNDS; r--) {
+        if (search.options.micro_batches % r != 0 ||
+            (r < search.options.gpus && r != search.options.micro_batches) ||
+            (given->options.round != 0 && r != given->options.round))
+            continue;
+        tried++;
+        search.options.round = r;
+        g_autoptr(GPtrArray) found = rp_search_dispatched(&search, evaluated);
+
+        for (guint i = 0; i < found->len; i++) {
+            g_autoptr(RpPartition) partition =
+                rp_cut_partition(((RpFinding *)g_ptr_array_index(found, i))->cut);
+
+            offer(&search, partition, r, &best);
+        }
+        g_autoptr(RpPartition) even = find_even(&search);
+
+        offer(&search, even != NULL ? even : search.start, r, &best);
+    }
+    *round = best.round;
+    return best.partition;
+}
+
+static RpPartition *
+choose_by_recurrence(const RpDispatchedSearch *search, guint *round)
+{
+    g_autoptr(GPtrArray) found = rp_search_dispatched(search, 1);
+
+    if (found->len == 0) /* no round that it may have holds enough slots */
+        return rp_partition_copy(search->start);
+    const RpFinding *best = g_ptr_array_index(found, 0);
+
+    *round = best->round;
+    return rp_cut_partition(best->cut);
+}
+
+/* Fewer slots in a round than devices are as good as any, if they fit: rounds run beside each
+ * other. Where it is not known what fits, the model is divided among the devices at least. */
+static void
+set_least_slots(RpDispatchedSearch *search)
+{
+    const RpPartition *paper = search->start;
+
+    search->least_slots = search->memory_bytes > 0
+                              ? 1
+                              : MIN(search->options.gpus, paper->n_forward + paper->n_backward);
+}
+
+static RpPartition *
+choose_dispatched(RpDispatchedSearch *search, RpObjective objective, guint *round, GError **error)
+{
+    g_autoptr(RpPartition) paper = choose_paper(search, error);
+
+    if (paper == NULL || objective == RP_OBJECTIVE_PAPER)
+        return g_steal_pointer(&paper);
+    search->start = paper;
+    set_least_slots(search);
+    if (search->options.fidelity == RP_FIDELITY_FULL &&
+        rp_profile_check_full(search->profile, NULL))
+        return choose_by_transfers(search, round);
+    return choose_by_recurrence(search, round);
+}
+
 RpPartition *
 rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpObjective objective,
                     guint n_stages, guint64 memory_bytes, guint *round, GError **error)
 {
-    CostContext context = {.profile = profile, .options = *options, .memory_bytes = memory_bytes};
-    RpPartitionSearch search = {
-        .gpus = options->gpus,
-        .micro_batches = micro_batches_to_search(profile, options),
-        .round = options->round,
-        .memory_bytes = memory_bytes,
-        .max_candidates = candidates_for(profile, options),
-    };
-    guint chosen = search.round != 0 ? search.round : search.micro_batches;
+    guint chosen = options->round != 0 ? options->round : options->micro_batches;
     RpPartition *partition;
 
-    context.options.fidelity = RP_FIDELITY_COMPUTE;
-    context.options.micro_batches = search.micro_batches;
-    if (!options->schedule->dispatched) {
-        chosen = options->micro_batches;
-        search.memory_bytes =
-            0; /* what a bound device holds depends on the order, not on a stage */
-        partition = choose_bound(profile, &context, &search, objective, n_stages, error);
+    if (options->schedule->dispatched) {
+        RpDispatchedSearch search = {
+            .profile = profile, .options = *options, .memory_bytes = memory_bytes};
+
+        partition = choose_dispatched(&search, objective, &chosen, error);
     } else {
-        partition = choose_dispatched(&context, &search, objective,
-                                      options->fidelity == RP_FIDELITY_FULL &&
-                                          rp_profile_check_full(profile, NULL),
-                                      &chosen, error);
+        const guint most =
+            n_stages != 0 ? n_stages
+                          : rp_partition_default_stages(profile, options->schedule, options->gpus);
+        /* what a bound device holds depends on the order, not on a stage: no limit of memory */
+        const RpBoundSearch search = {
+            .profile = profile, .options = *options, .n_stages = n_stages};
+
+        chosen = options->micro_batches;
+        partition = objective == RP_OBJECTIVE_PAPER ? rp_partition_min_max(profile, most, error)
+                                                    : rp_search_bound(&search, error);
     }
     if (partition != NULL && round != NULL)
         *round = chosen;
     return partition;
+}
+
+gint64
+rp_partition_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint n_stages,
+                      guint64 memory_bytes)
+{
+    RpDispatchedSearch search = {
+        .profile = profile, .options = *options, .memory_bytes = memory_bytes};
+
+    if (!options->schedule->dispatched)
+        return rp_bound_bound_ns(profile, options, n_stages);
+    if (options->fidelity == RP_FIDELITY_FULL)
+        search.options.fused_forward = RP_FUSED_PHYSICAL;
+    return rp_dispatched_bound_ns(&search);
 }

@@ -1,0 +1,89 @@
+/* The recurrence against plans that are made and simulated. */
+#include "tests/rp-test.h"
+
+#include "core/report.h"
+#include "core/schedule.h"
+#include "sim/partition-cost.h"
+#include "sim/recurrence.h"
+#include "sim/simulate.h"
+#include "tests/sim/random-cut.h"
+
+#define CASES 3000
+
+static gint64
+simulated_ns(const RpProfile *profile, const RpCut *cut, const RpPlanOptions *options,
+             const RpSpan *span, guint iterations)
+{
+    const RpMachine machine = rp_machine_from_profile(profile);
+    g_autoptr(RpPartition) partition = rp_cut_partition(cut);
+    GError *error = NULL;
+    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, options, iterations, &error);
+
+    rp_assert_no_error(error);
+    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+
+    rp_assert_no_error(error);
+    return options->async ? rp_report_steady(trace, span->first, span->end).iteration_ns
+                          : rp_trace_makespan_ns(trace);
+}
+
+static RpPlanOptions
+random_options(GRand *rand)
+{
+    const guint gpus = (guint)g_rand_int_range(rand, 1, 7);
+    const guint round = gpus + (guint)g_rand_int_range(rand, 0, 7);
+
+    return (RpPlanOptions){
+        .schedule = rp_schedule_find("roundpipe", NULL),
+        .gpus = gpus,
+        .micro_batches = round * (guint)g_rand_int_range(rand, 1, 30),
+        .round = round,
+        .async = g_rand_boolean(rand),
+        .recompute = g_rand_boolean(rand) ? RP_RECOMPUTE_GATED : RP_RECOMPUTE_EARLY,
+        .fused_forward = g_rand_boolean(rand) ? RP_FUSED_PUBLISHED : RP_FUSED_PHYSICAL,
+    };
+}
+
+/* To the nanosecond: any partition, fewer slots than devices as well, any number of rounds. */
+static void
+takes_what_the_simulator_takes(void **state)
+{
+    g_autoptr(GRand) rand = g_rand_new_with_seed(11);
+
+    for (guint i = 0; i < CASES; i++) {
+        const guint n_blocks = (guint)g_rand_int_range(rand, 1, 12);
+        g_autoptr(RpProfile) profile = rp_test_random_times(rand, n_blocks);
+        g_autoptr(RpCut) cut = rp_cut_new(profile->n_layers);
+        const RpPlanOptions options = random_options(rand);
+        guint iterations = 1;
+        RpSpan span = {.micro_batches = options.micro_batches, .round = options.round};
+
+        rp_test_random_cut(rand, profile, cut);
+        if (options.async) {
+            const RpSteadyWindow window = rp_steady_window(
+                options.gpus, rp_cut_slots(cut) * (options.micro_batches / options.round));
+
+            iterations = window.iterations;
+            span.first = window.first;
+            span.end = window.end;
+        }
+        g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(profile, &options);
+        const gint64 expected = simulated_ns(profile, cut, &options, &span, iterations);
+
+        assert_int_equal(rp_recurrence_time_ns(recurrence, cut, &span, G_MAXINT64), expected);
+        if (options.async)
+            continue;
+        /* given up only above the limit */
+        assert_int_equal(rp_recurrence_time_ns(recurrence, cut, &span, expected), expected);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_what_the_simulator_takes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
