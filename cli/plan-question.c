@@ -273,12 +273,19 @@ read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *que
     return FALSE;
 }
 
+/* Words that can only be paths, whether they are there or not. */
+static gboolean
+is_path(const char *word)
+{
+    return g_path_is_absolute(word) || word[0] == '.' || g_str_has_suffix(word, ".json") ||
+           (rp_model_find(word, NULL) == NULL && g_file_test(word, G_FILE_TEST_EXISTS));
+}
+
 static gboolean
 read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
-    const gboolean is_path = args->path != NULL || (rp_model_find(args->model, NULL) == NULL &&
-                                                    g_file_test(args->model, G_FILE_TEST_EXISTS));
+    const char *path = args->path != NULL ? args->path : is_path(args->model) ? args->model : NULL;
     RpPlanNetworkWords words = {
         .devices = args->devices, .dtype = args->dtype, .attention = args->attention};
     int index = 0;
@@ -294,9 +301,8 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
         return FALSE;
     query->accumulate = accumulate_names[index];
     words.half_sums = index == 1;
-    if (is_path ? !read_path(args, args->path != NULL ? args->path : args->model, &words, question,
-                             error)
-                : !read_name(args, &words, question, error))
+    if (path != NULL ? !read_path(args, path, &words, question, error)
+                     : !read_name(args, &words, question, error))
         return FALSE;
     query->lora_rank = (guint)args->lora_rank;
     query->tokens_per_sequence = args->sequence != 0

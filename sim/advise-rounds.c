@@ -10,7 +10,7 @@
 
 /* Values of M_R tried for more speed, smallest first, and for fewer rounds, largest first. */
 #define MAX_ROUNDS 3
-#define MAX_FEWER 2
+#define MAX_FEWER 5
 /* A larger M_R is not worth trying for speed where so little is to be won. */
 #define SMALL_BUBBLE 0.005
 /* Of the least host memory with which training is as fast. */

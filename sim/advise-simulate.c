@@ -12,9 +12,10 @@
 #define WINDOW_ACTIONS_COMPUTE 400000
 /* Warm-up of a quick simulation, iterations. */
 #define QUICK_WARM_UP 2
-/* Idle time that needs no cause, and the share of an iteration that a lane is busy to be one. */
+/* Idle time that needs no cause, and the share of an iteration that a lane is busy to be one: an
+ * update waits for the last gradient, and the iteration after the next for the update. */
 #define LITTLE_BUBBLE 0.03
-#define ALL_THE_TIME 0.85
+#define ALL_THE_TIME 0.7
 
 guint
 rp_advise_count_stages(const RpPartition *partition)

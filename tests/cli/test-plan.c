@@ -44,6 +44,14 @@ says_that_the_h200_was_measured(void **state)
 }
 
 static void
+gpus_says_of_each_whether_it_was_measured(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("gpus");
+
+    SAYS(&run, 0, "measured with this project's kernels", "derived from the RTX 4090's");
+}
+
+static void
 all_that_is_missing_is_told_at_once(void **state)
 {
     g_auto(RpCliRun) both = rp_cli_run("plan --gpus 4");
@@ -107,6 +115,8 @@ a_model_has_a_name_a_directory_or_a_config(void **state)
         assert_string_equal(one.out, other.out);
     }
     g_auto(RpCliRun) unknown = rp_cli_run("plan --model Qwen/Qwen4-8B --gpu rtx4090");
+    g_auto(RpCliRun) missing = rp_cli_run("plan --model ./nosuch/config.json --gpu rtx4090");
+    SAYS(&missing, 1, "./nosuch/config.json: cannot be opened");
     SAYS(&unknown, 2, "--model: unknown model \"Qwen4-8B\"; did you mean \"qwen3-8b\"");
 }
 
@@ -251,6 +261,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_sentence_answers_first),
         cmocka_unit_test(says_that_the_h200_was_measured),
+        cmocka_unit_test(gpus_says_of_each_whether_it_was_measured),
         cmocka_unit_test(all_that_is_missing_is_told_at_once),
         cmocka_unit_test(a_number_alone_is_in_gib),
         cmocka_unit_test(a_model_has_a_name_a_directory_or_a_config),

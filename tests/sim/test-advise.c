@@ -147,6 +147,21 @@ as_fast_a_plan_with_fewer_rounds_is_preferred(void **state)
     }
 }
 
+/* One stage on four GPUs: a round each is enough, and two iterations may overlap. */
+static void
+a_round_a_gpu_is_enough_for_one_stage(void **state)
+{
+    RpAdviseQuery query = query_of("qwen3-1.7b", "h200", 4, 256);
+
+    query.micro_batch = 8;
+    g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
+    const RpAdviseRun *best = advice->best;
+
+    assert_non_null(best);
+    assert_int_equal(best->options.micro_batches, 32);
+    assert_true(best->options.round >= 8);
+}
+
 /* Three percent is what predictions are good for, a quarter more host memory what fewer rounds may
  * cost. */
 static void
@@ -579,6 +594,7 @@ main(void)
         cmocka_unit_test(what_it_recommends_is_a_plan_that_fits),
         cmocka_unit_test(the_recommended_micro_batch_is_the_fastest_of_the_candidates),
         cmocka_unit_test(as_fast_a_plan_with_fewer_rounds_is_preferred),
+        cmocka_unit_test(a_round_a_gpu_is_enough_for_one_stage),
         cmocka_unit_test(of_runs_as_fast_the_most_frugal_is_preferred),
         cmocka_unit_test(a_large_batch_is_not_one_long_round),
         cmocka_unit_test(a_prime_batch_is_planned_as_the_next_that_divides),
