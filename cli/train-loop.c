@@ -151,8 +151,18 @@ run_step(Loop *loop, RpTokenBatch **batches, GError **error)
     return rp_trainer_step(loop->trainer, error);
 }
 
+/* At the end, what was learned is kept at least. Returns: (transfer full) (nullable): where */
+static char *
+save_weights(const Loop *loop, const RpCheckpointOptions *options, const GError *problem)
+{
+    if (!loop->ending ||
+        !g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE))
+        return NULL;
+    return rp_checkpoint_save_weights(options, loop->trainer, NULL);
+}
+
 static void
-warn_unsaved(const Loop *loop, guint64 step, GError *problem)
+warn_unsaved(const Loop *loop, guint64 step, GError *problem, const char *weights)
 {
     const char *last = loop->outcome->checkpoint;
 
@@ -165,7 +175,10 @@ warn_unsaved(const Loop *loop, guint64 step, GError *problem)
     if (!loop->ending)
         fputs("training goes on\n", stderr);
     else
-        fprintf(stderr, "the last one is %s\n", last != NULL ? last : "none");
+        fprintf(stderr, "%s%s%sthe last one is %s\n",
+                weights != NULL ? "its weights alone, from which no run goes on, are in " : "",
+                weights != NULL ? weights : "", weights != NULL ? "; " : "",
+                last != NULL ? last : "none");
 }
 
 /* Once: the data is not what was checked and is not what a resume will ask for. */
@@ -193,6 +206,7 @@ save(Loop *loop, guint64 step, GError **error)
         .max_shard_bytes = SHARD_BYTES,
     };
     const RpDataState state = rp_batcher_state(loop->batcher);
+    g_autofree char *removed = NULL, *weights = NULL;
     g_autoptr(GError) problem = NULL;
 
     if (!rp_trainer_flush(loop->trainer, error))
@@ -200,9 +214,16 @@ save(Loop *loop, guint64 step, GError **error)
     rp_train_metrics_pause(loop->metrics);
     warn_changed(loop);
 
-    char *path = rp_checkpoint_save(&options, loop->trainer, &state, &problem);
+    char *path = rp_checkpoint_save(&options, loop->trainer, &state, &removed, &problem);
 
+    if (path == NULL)
+        weights = save_weights(loop, &options, problem);
     rp_train_metrics_clear_line();
+    if (removed != NULL)
+        fprintf(stderr,
+                "roundpipe train: warning: the disk is full: %s made room for that of step "
+                "%" G_GUINT64_FORMAT "\n",
+                removed, step);
     loop->outcome->unsaved = path == NULL;
     if (path != NULL) {
         g_free(loop->outcome->checkpoint);
@@ -210,7 +231,7 @@ save(Loop *loop, guint64 step, GError **error)
         loop->saved_step = step;
         return TRUE;
     }
-    warn_unsaved(loop, step, problem);
+    warn_unsaved(loop, step, problem, weights);
     return TRUE;
 }
 

@@ -21,6 +21,7 @@
 #include "exec/model/file.h"
 
 #define PREFIX "checkpoint-"
+#define WEIGHTS_PREFIX "weights-"
 #define TEMPORARY_SUFFIX ".tmp"
 #define OLD_SUFFIX ".old.tmp" /* moved aside where the two cannot be exchanged */
 
@@ -32,18 +33,22 @@ rp_checkpoint_path(const char *output, guint64 step)
     return g_build_filename(output, name, NULL);
 }
 
-static char *
-hidden_path(const char *output, guint64 step, const char *suffix)
+char *
+rp_checkpoint_weights_path(const char *output, guint64 step)
 {
-    g_autofree char *name = g_strdup_printf("." PREFIX "%" G_GUINT64_FORMAT "%s", step, suffix);
+    g_autofree char *name = g_strdup_printf(WEIGHTS_PREFIX "%" G_GUINT64_FORMAT, step);
 
     return g_build_filename(output, name, NULL);
 }
 
 char *
-rp_checkpoint_temporary_path(const char *output, guint64 step)
+rp_checkpoint_temporary_path(const char *path, const char *suffix)
 {
-    return hidden_path(output, step, TEMPORARY_SUFFIX);
+    g_autofree char *output = g_path_get_dirname(path);
+    g_autofree char *name = g_path_get_basename(path);
+    g_autofree char *hidden = g_strconcat(".", name, suffix, NULL);
+
+    return g_build_filename(output, hidden, NULL);
 }
 
 /* Whether @name is `PREFIX STEP SUFFIX`, with the step as we write it. */
@@ -150,17 +155,18 @@ rp_checkpoint_remove_leftovers(const char *output)
         const char *name = g_ptr_array_index(names, i);
         g_autofree char *path = g_build_filename(output, name, NULL);
         if (parse_name(name, "." PREFIX, TEMPORARY_SUFFIX, &step) ||
-            parse_name(name, "." PREFIX, OLD_SUFFIX, &step))
+            parse_name(name, "." PREFIX, OLD_SUFFIX, &step) ||
+            parse_name(name, "." WEIGHTS_PREFIX, TEMPORARY_SUFFIX, &step) ||
+            parse_name(name, "." WEIGHTS_PREFIX, OLD_SUFFIX, &step))
             (void)rp_checkpoint_remove_tree(path);
     }
 }
 
 /* For file systems without an exchange: for a moment neither name stands. */
 static gboolean
-replace_in_two(const char *output, guint64 step, const char *temporary, const char *path,
-               GError **error)
+replace_in_two(const char *temporary, const char *path, GError **error)
 {
-    g_autofree char *old = hidden_path(output, step, OLD_SUFFIX);
+    g_autofree char *old = rp_checkpoint_temporary_path(path, OLD_SUFFIX);
 
     if (rename(path, old) != 0)
         return rp_checkpoint_fail_errno(error, "replace", path, errno);
@@ -173,28 +179,26 @@ replace_in_two(const char *output, guint64 step, const char *temporary, const ch
 }
 
 static gboolean
-replace(const char *output, guint64 step, const char *temporary, const char *path, GError **error)
+replace(const char *temporary, const char *path, GError **error)
 {
     if (!g_file_test(path, G_FILE_TEST_IS_DIR))
         return rp_checkpoint_fail_errno(error, "replace", path, ENOTDIR);
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) == 0)
         return TRUE;
     if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP)
-        return replace_in_two(output, step, temporary, path, error);
+        return replace_in_two(temporary, path, error);
     return rp_checkpoint_fail_errno(error, "replace", path, errno);
 }
 
 gboolean
-rp_checkpoint_publish(const char *output, guint64 step, GError **error)
+rp_checkpoint_publish(const char *output, const char *temporary, const char *path, GError **error)
 {
-    g_autofree char *temporary = rp_checkpoint_temporary_path(output, step);
-    g_autofree char *path = rp_checkpoint_path(output, step);
     struct stat status;
 
     if (!sync_directory(temporary, error))
         return FALSE;
     gboolean exists = lstat(path, &status) == 0;
-    if (exists && !replace(output, step, temporary, path, error))
+    if (exists && !replace(temporary, path, error))
         return FALSE;
     if (!exists && rename(temporary, path) != 0)
         return rp_checkpoint_fail_errno(error, "make", path, errno);
@@ -206,6 +210,15 @@ rp_checkpoint_publish(const char *output, guint64 step, GError **error)
     if (exists)
         rp_checkpoint_remove_leftovers(output);
     return TRUE;
+}
+
+gboolean
+rp_checkpoint_discard(const char *output, const char *path)
+{
+    g_autofree char *temporary = rp_checkpoint_temporary_path(path, TEMPORARY_SUFFIX);
+
+    return rename(path, temporary) == 0 && sync_directory(output, NULL) &&
+           rp_checkpoint_remove_tree(temporary);
 }
 
 void
@@ -224,7 +237,7 @@ rp_checkpoint_prune(const char *output, guint keep, guint64 saved)
             kept++;
             continue;
         }
-        g_autofree char *temporary = rp_checkpoint_temporary_path(output, step);
+        g_autofree char *temporary = rp_checkpoint_temporary_path(path, TEMPORARY_SUFFIX);
         moved |= rename(path, temporary) == 0;
     }
     /* the names are off the disk before the first file is */

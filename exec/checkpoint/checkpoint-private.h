@@ -26,9 +26,11 @@ gboolean rp_checkpoint_fail_errno(GError **error, const char *verb, const char *
 
 /* ---- checkpoint-directory.c ---- */
 
-/* OUTPUT/checkpoint-STEP, OUTPUT/.checkpoint-STEP.tmp. (transfer full) */
+/* OUTPUT/checkpoint-STEP, OUTPUT/weights-STEP. (transfer full) */
 char *rp_checkpoint_path(const char *output, guint64 step);
-char *rp_checkpoint_temporary_path(const char *output, guint64 step);
+char *rp_checkpoint_weights_path(const char *output, guint64 step);
+/* Of one of these, OUTPUT/.checkpoint-STEP.tmp or OUTPUT/.weights-STEP.tmp. (transfer full) */
+char *rp_checkpoint_temporary_path(const char *path, const char *suffix);
 
 /* Steps of the directories that are named as checkpoints, highest first; of an @output that is not
  * there: none. (element-type guint64) (transfer full). Errors: G_FILE_ERROR */
@@ -42,13 +44,32 @@ void rp_checkpoint_remove_leftovers(const char *output);
  * nothing is left */
 gboolean rp_checkpoint_remove_tree(const char *path);
 
-/* The temporary directory of @step gets its name, on the disk; a directory of that name is replaced
- * in one step and removed. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
-gboolean rp_checkpoint_publish(const char *output, guint64 step, GError **error);
+/* @temporary gets the name @path, on the disk; a directory of that name is replaced in one step and
+ * removed. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
+gboolean rp_checkpoint_publish(const char *output, const char *temporary, const char *path,
+                               GError **error);
+/* A checkpoint loses its name, on the disk, and then its files. Returns: whether it is gone */
+gboolean rp_checkpoint_discard(const char *output, const char *path);
 
 /* Removes complete checkpoints but those of the @keep highest steps and that of @saved; 0 = none.
  * What cannot be removed stays. */
 void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
+
+/* ---- checkpoint-room.c ---- */
+
+/* Copied from the model's directory, so that the checkpoint is a model's directory too.
+ * %NULL-terminated */
+extern const char *const rp_checkpoint_copied_files[];
+
+guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpTrainer *trainer,
+                                   gboolean weights_only);
+/* Returns: FALSE with errno if it cannot be told */
+gboolean rp_checkpoint_free_bytes(const char *output, guint64 *bytes);
+
+/* Removes the oldest complete checkpoint but the last, if with all that may go there would be room
+ * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */
+gboolean rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpTrainer *trainer,
+                                 GString *gone);
 
 /* ---- checkpoint-manifest.c ---- */
 
@@ -75,6 +96,10 @@ typedef struct {
 
 void rp_checkpoint_state_clear(RpCheckpointState *state);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointState, rp_checkpoint_state_clear)
+
+/* @state: (out): of a flushed trainer */
+void rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer,
+                              const RpDataState *data);
 
 /* (transfer full). The same state gives the same bytes; floats come back bit for bit. */
 char *rp_checkpoint_state_to_json(const RpCheckpointState *state);

@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <glib/gstdio.h>
 
@@ -19,25 +18,9 @@
 #include "exec/model/file.h"
 #include "exec/model/threads.h"
 
-/* Of a tensor's entry in a header or an index, beside its name. */
-#define ENTRY_BYTES 128
-/* Of the small files: config, state, manifest. */
-#define SMALL_FILES_BYTES 65536
 #define PIECE_ELEMENTS ((guint64)1 << 18)
 /* Of files that are ours alone to read: many of one size are written and summed at a time. */
 #define STATE_SHARD_BYTES G_GUINT64_CONSTANT(1000000000)
-
-/* Copied from the model's directory, so that the checkpoint is a model's directory too. */
-static const char *const copied[] = {
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.model",
-    "generation_config.json",
-    "chat_template.jinja",
-};
 
 /* A checkpoint being written. */
 typedef struct {
@@ -46,6 +29,7 @@ typedef struct {
     const RpNetwork *network;
     const RpWeights *weights;
     RpDtype dtype;
+    gboolean weights_only;
     char *path;
     char *temporary;
     guint64 needed_bytes;
@@ -55,16 +39,17 @@ typedef struct {
 } Save;
 
 static void
-save_init(Save *save, const RpCheckpointOptions *options, RpTrainer *trainer)
+save_init(Save *save, const RpCheckpointOptions *options, RpTrainer *trainer, gboolean weights_only)
 {
     guint64 step = rp_trainer_n_steps(trainer);
 
-    *save = (Save){.options = options, .trainer = trainer};
+    *save = (Save){.options = options, .trainer = trainer, .weights_only = weights_only};
     save->network = rp_trainer_network(trainer);
     save->weights = rp_network_weights(save->network);
     save->dtype = rp_network_options(save->network)->dtype;
-    save->path = rp_checkpoint_path(options->output, step);
-    save->temporary = rp_checkpoint_temporary_path(options->output, step);
+    save->path = weights_only ? rp_checkpoint_weights_path(options->output, step)
+                              : rp_checkpoint_path(options->output, step);
+    save->temporary = rp_checkpoint_temporary_path(save->path, ".tmp");
 }
 
 static void
@@ -78,39 +63,6 @@ save_clear(Save *save)
 }
 
 /* ---- room ---- */
-
-static guint64
-needed_bytes(const Save *save)
-{
-    guint copies = rp_trainer_is_async(save->trainer) ? 2 : 1;
-    guint64 sum = SMALL_FILES_BYTES;
-
-    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
-        const RpWeight *weight = rp_weights_nth(save->weights, i);
-        if (weight->tied)
-            continue;
-        sum += weight->elements * (copies * rp_dtype_size(save->dtype) + 3 * sizeof(float));
-        sum += (copies + 3) * 2 * (ENTRY_BYTES + strlen(weight->name));
-    }
-    for (gsize i = 0; save->options->model_dir && i < G_N_ELEMENTS(copied); i++) {
-        g_autofree char *from = g_build_filename(save->options->model_dir, copied[i], NULL);
-        struct stat status;
-        if (stat(from, &status) == 0 && S_ISREG(status.st_mode))
-            sum += (guint64)status.st_size;
-    }
-    return sum;
-}
-
-static gboolean
-free_bytes(const Save *save, guint64 *bytes)
-{
-    struct statvfs room;
-
-    if (statvfs(save->options->output, &room) != 0)
-        return FALSE;
-    *bytes = (guint64)room.f_bavail * room.f_frsize;
-    return TRUE;
-}
 
 /* @cause: of what failed although the bytes are there: inodes, a quota */
 static gboolean
@@ -131,8 +83,9 @@ check_room(Save *save, GError **error)
 {
     guint64 left;
 
-    save->needed_bytes = needed_bytes(save);
-    if (!free_bytes(save, &left))
+    save->needed_bytes =
+        rp_checkpoint_needed_bytes(save->options, save->trainer, save->weights_only);
+    if (!rp_checkpoint_free_bytes(save->options->output, &left))
         return rp_checkpoint_fail_errno(error, "write", save->options->output, errno);
     return save->needed_bytes <= left || fail_no_space(save, left, NULL, error);
 }
@@ -159,6 +112,22 @@ add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight)
     }
 }
 
+static gboolean
+begin_state(Save *save, GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        if (weight->tied)
+            continue;
+        add_optimizer(save->optimizer, weight);
+        if (save->next)
+            rp_safetensors_writer_add(save->next, weight->name, save->dtype, weight->shape,
+                                      weight->rank);
+    }
+    return rp_safetensors_writer_begin(save->optimizer, error) &&
+           (!save->next || rp_safetensors_writer_begin(save->next, error));
+}
+
 /* All files have their room before the first tensor is written. */
 static gboolean
 begin_tensors(Save *save, GError **error)
@@ -167,23 +136,18 @@ begin_tensors(Save *save, GError **error)
     guint64 state_bytes = bytes > 0 ? MIN(bytes, STATE_SHARD_BYTES) : STATE_SHARD_BYTES;
 
     save->model = new_writer(save, RP_CHECKPOINT_MODEL, bytes);
-    save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER, state_bytes);
-    if (rp_trainer_is_async(save->trainer))
+    if (!save->weights_only)
+        save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER, state_bytes);
+    if (!save->weights_only && rp_trainer_is_async(save->trainer))
         save->next = new_writer(save, RP_CHECKPOINT_NEXT, state_bytes);
     for (guint i = 0; i < rp_weights_count(save->weights); i++) {
         const RpWeight *weight = rp_weights_nth(save->weights, i);
-        if (weight->tied)
-            continue;
-        rp_safetensors_writer_add(save->model, weight->name, save->dtype, weight->shape,
-                                  weight->rank);
-        add_optimizer(save->optimizer, weight);
-        if (save->next)
-            rp_safetensors_writer_add(save->next, weight->name, save->dtype, weight->shape,
+        if (!weight->tied)
+            rp_safetensors_writer_add(save->model, weight->name, save->dtype, weight->shape,
                                       weight->rank);
     }
     return rp_safetensors_writer_begin(save->model, error) &&
-           rp_safetensors_writer_begin(save->optimizer, error) &&
-           (!save->next || rp_safetensors_writer_begin(save->next, error));
+           (save->weights_only || begin_state(save, error));
 }
 
 /* Weights that a step has blown up, perhaps in rounding, would replace the last good ones. */
@@ -248,8 +212,11 @@ write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GE
     RpOptimizerState state = rp_trainer_weight_state(save->trainer, index);
     gsize bytes = (gsize)weight->elements * sizeof(float);
 
-    if (!write_rounded(save, weight, tensor, master, piece, error) ||
-        !rp_safetensors_writer_write(save->optimizer, 3 * tensor, master, bytes, error) ||
+    if (!write_rounded(save, weight, tensor, master, piece, error))
+        return FALSE;
+    if (save->weights_only)
+        return TRUE;
+    if (!rp_safetensors_writer_write(save->optimizer, 3 * tensor, master, bytes, error) ||
         !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 1, state.moment1, bytes,
                                      error) ||
         !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, state.moment2, bytes, error))
@@ -367,7 +334,7 @@ write_tensors(Save *save, GError **error)
         return FALSE;
     }
     return rp_safetensors_writer_finish(save->model, error) &&
-           rp_safetensors_writer_finish(save->optimizer, error) &&
+           (!save->optimizer || rp_safetensors_writer_finish(save->optimizer, error)) &&
            (!save->next || rp_safetensors_writer_finish(save->next, error));
 }
 
@@ -397,8 +364,9 @@ write_config(const Save *save, GError **error)
 static gboolean
 copy_files(const Save *save, GError **error)
 {
-    for (gsize i = 0; save->options->model_dir && i < G_N_ELEMENTS(copied); i++) {
-        g_autofree char *from = g_build_filename(save->options->model_dir, copied[i], NULL);
+    for (gsize i = 0; save->options->model_dir && rp_checkpoint_copied_files[i]; i++) {
+        g_autofree char *from =
+            g_build_filename(save->options->model_dir, rp_checkpoint_copied_files[i], NULL);
         struct stat status = {0};
         if (stat(from, &status) != 0 && errno != ENOENT && errno != ENOTDIR)
             return rp_checkpoint_fail_errno(error, "read", from, errno);
@@ -408,42 +376,20 @@ copy_files(const Save *save, GError **error)
         if (!map)
             return FALSE;
         const char *text = g_mapped_file_get_contents(map);
-        if (!write_text(save, copied[i], text ? text : "", g_mapped_file_get_length(map), error))
+        if (!write_text(save, rp_checkpoint_copied_files[i], text ? text : "",
+                        g_mapped_file_get_length(map), error))
             return FALSE;
     }
     return TRUE;
 }
 
-/* Every layer has a weight of its own: of a tied head, the norm. */
-static GArray *
-layer_steps(const Save *save)
-{
-    GArray *steps = g_array_new(FALSE, FALSE, sizeof(guint64));
-
-    for (guint layer = 0; layer < rp_weights_n_layers(save->weights); layer++) {
-        guint first;
-        guint n = rp_weights_layer(save->weights, layer, &first);
-        guint i = first;
-        while (i + 1 < first + n && rp_weights_nth(save->weights, i)->tied)
-            i++;
-        guint64 done = rp_trainer_weight_state(save->trainer, i).n_steps;
-        g_array_append_val(steps, done);
-    }
-    return steps;
-}
-
 static gboolean
 write_state(const Save *save, const RpDataState *data, GError **error)
 {
-    g_auto(RpCheckpointState) state = {.step = rp_trainer_n_steps(save->trainer),
-                                       .async = rp_trainer_is_async(save->trainer),
-                                       .dtype = save->dtype,
-                                       .update = rp_home_state(rp_trainer_home(save->trainer)),
-                                       .rounds = rp_trainer_rounds(save->trainer),
-                                       .layer_steps = layer_steps(save),
-                                       .data = *data};
-    g_autofree char *json = rp_checkpoint_state_to_json(&state);
+    g_auto(RpCheckpointState) state = {0};
 
+    rp_checkpoint_state_take(&state, save->trainer, data);
+    g_autofree char *json = rp_checkpoint_state_to_json(&state);
     return write_text(save, RP_CHECKPOINT_STATE, json, strlen(json), error);
 }
 
@@ -455,7 +401,8 @@ write_directory(Save *save, const RpDataState *data, GError **error)
     if (g_mkdir(save->temporary, 0777) != 0)
         return rp_checkpoint_fail_errno(error, "make", save->temporary, errno);
     return write_tensors(save, error) && write_config(save, error) && copy_files(save, error) &&
-           write_state(save, data, error) && rp_checkpoint_manifest_write(save->temporary, error);
+           (save->weights_only || (write_state(save, data, error) &&
+                                   rp_checkpoint_manifest_write(save->temporary, error)));
 }
 
 /* What other layers say, as an error of a checkpoint; what was written is gone by now. */
@@ -467,7 +414,7 @@ explain(const Save *save, const GError *cause, GError **error)
                     g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOSPC) ||
                     g_error_matches(cause, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE);
 
-    if (full && save->needed_bytes > 0 && free_bytes(save, &left))
+    if (full && save->needed_bytes > 0 && rp_checkpoint_free_bytes(save->options->output, &left))
         fail_no_space(save, left, cause->message, error);
     else
         g_set_error_literal(error, RP_CHECKPOINT_ERROR,
@@ -475,29 +422,66 @@ explain(const Save *save, const GError *cause, GError **error)
                             cause->message);
 }
 
-char *
-rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const RpDataState *data,
-                   GError **error)
+/* Once. On error nothing is left of it. Returns: (transfer full): the path */
+static char *
+try_save(Save *save, const RpDataState *data, GError **error)
 {
     g_autoptr(GError) local = NULL;
+
+    if (check_room(save, &local) && write_directory(save, data, &local) &&
+        rp_checkpoint_publish(save->options->output, save->temporary, save->path, &local))
+        return g_strdup(save->path);
+    (void)rp_checkpoint_remove_tree(save->temporary);
+    explain(save, local, error);
+    return NULL;
+}
+
+char *
+rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const RpDataState *data,
+                   char **removed, GError **error)
+{
+    g_autoptr(GString) gone = g_string_new(NULL);
+    g_autoptr(GError) local = NULL;
     char *path = NULL;
-    Save save;
 
     g_return_val_if_fail(options && options->output && trainer && data, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    if (removed)
+        *removed = NULL;
+    if (!rp_checkpoint_make_output(options->output, error))
+        return NULL;
+    rp_checkpoint_remove_leftovers(options->output);
+    do {
+        Save save;
+        g_clear_error(&local);
+        save_init(&save, options, trainer, FALSE);
+        path = try_save(&save, data, &local);
+        save_clear(&save);
+    } while (!path && g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
+             rp_checkpoint_make_room(options, trainer, gone));
+    if (path)
+        rp_checkpoint_prune(options->output, options->keep, rp_trainer_n_steps(trainer));
+    else
+        g_propagate_error(error, g_steal_pointer(&local));
+    if (removed && gone->len > 0)
+        *removed = g_strdup(gone->str);
+    return path;
+}
+
+char *
+rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *trainer, GError **error)
+{
+    Save save;
+
+    g_return_val_if_fail(options && options->output && trainer, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
     if (!rp_checkpoint_make_output(options->output, error))
         return NULL;
     rp_checkpoint_remove_leftovers(options->output);
-    save_init(&save, options, trainer);
-    if (check_room(&save, &local) && write_directory(&save, data, &local) &&
-        rp_checkpoint_publish(options->output, rp_trainer_n_steps(trainer), &local)) {
-        rp_checkpoint_prune(options->output, options->keep, rp_trainer_n_steps(trainer));
-        path = g_strdup(save.path);
-    } else {
-        (void)rp_checkpoint_remove_tree(save.temporary);
-        explain(&save, local, error);
-    }
+    save_init(&save, options, trainer, TRUE);
+    char *path = try_save(&save, NULL, error);
     save_clear(&save);
     return path;
 }

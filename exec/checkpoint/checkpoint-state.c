@@ -38,6 +38,38 @@ rp_checkpoint_state_clear(RpCheckpointState *state)
     g_clear_pointer(&state->layer_steps, g_array_unref);
 }
 
+/* Every layer has a weight of its own: of a tied head, the norm. */
+static GArray *
+layer_steps(const RpTrainer *trainer, const RpWeights *weights)
+{
+    GArray *steps = g_array_new(FALSE, FALSE, sizeof(guint64));
+
+    for (guint layer = 0; layer < rp_weights_n_layers(weights); layer++) {
+        guint first;
+        guint n = rp_weights_layer(weights, layer, &first);
+        guint i = first;
+        while (i + 1 < first + n && rp_weights_nth(weights, i)->tied)
+            i++;
+        guint64 done = rp_trainer_weight_state(trainer, i).n_steps;
+        g_array_append_val(steps, done);
+    }
+    return steps;
+}
+
+void
+rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpDataState *data)
+{
+    const RpNetwork *network = rp_trainer_network(trainer);
+
+    *state = (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
+                                 .async = rp_trainer_is_async(trainer),
+                                 .dtype = rp_network_options(network)->dtype,
+                                 .update = rp_home_state(rp_trainer_home(trainer)),
+                                 .rounds = rp_trainer_rounds(trainer),
+                                 .layer_steps = layer_steps(trainer, rp_network_weights(network)),
+                                 .data = *data};
+}
+
 /* ---- writing ---- */
 
 static void

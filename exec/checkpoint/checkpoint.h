@@ -37,13 +37,30 @@ typedef struct {
  * rp_checkpoint_save:
  * @trainer: flushed
  *
- * Weights that are not finite are not saved: the last checkpoint stays a good one.
+ * @removed: (out) (optional) (transfer full) (nullable): names of checkpoints that made room
+ *
+ * Weights that are not finite are not saved: the last checkpoint stays a good one. Where the disk
+ * is full, the oldest complete checkpoints make room, one by one, if that can help and not all are
+ * to be kept; the last one never does.
  *
  * Returns: (transfer full): the directory's path. On error every checkpoint that was there is
- * there still. Errors: RP_CHECKPOINT_ERROR_*, G_FILE_ERROR
+ * there still, but for @removed. Errors: RP_CHECKPOINT_ERROR_*, G_FILE_ERROR
  */
 char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
-                         const RpDataState *data, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                         const RpDataState *data, char **removed,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_checkpoint_save_weights:
+ * @trainer: flushed
+ *
+ * `OUTPUT/weights-STEP/`, a model's directory and no more: where a checkpoint, six to eight times
+ * as large, has no room, what was learned is not lost. No run can go on from there.
+ *
+ * Returns: (transfer full): the directory's path. Errors: as above
+ */
+char *rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *trainer,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Path of the newest complete checkpoint of @output; %NULL without error if there is none.
  * Damaged ones (no manifest, wrong size or checksum) are passed over; @skipped: (out) (optional)

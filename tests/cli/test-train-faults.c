@@ -297,6 +297,55 @@ goes_on_when_the_disk_is_full_and_keeps_what_there_is(void **state)
     assert_same_run("roomy", "full", "checkpoint-12");
 }
 
+/* Trains on a disk of @size with @options; the names there afterwards in @names. Skips where
+ * nothing may be mounted. */
+static RpCliRun
+train_on_disk(const char *size, const char *options, char **names)
+{
+    g_autofree char *path = rp_cli_temporary("tight");
+
+    shell("rm -rf @T/tight; mkdir @T/tight");
+    if (!mount_small(path, size)) {
+        print_message("           not allowed to mount\n");
+        g_clear_pointer(&path, g_free); /* skip() jumps */
+        skip();
+    }
+    RpCliRun run = rp_cli_run(TRAIN "tight/out %s", options);
+
+    *names = rp_train_files_list("tight/out");
+    (void)umount2(path, MNT_DETACH);
+    return run;
+}
+
+static void
+the_oldest_checkpoint_makes_room_for_the_newest(void **state)
+{
+    g_autofree char *names = NULL;
+    g_auto(RpCliRun) run = train_on_disk(
+        "520k", "--set steps=8 --set checkpoint.every=2 --set checkpoint.keep=3", &names);
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.err, "warning: the disk is full: checkpoint-"));
+    assert_non_null(strstr(run.err, " made room for that of step 8\n"));
+    assert_true(g_str_has_prefix(names, "checkpoint-6 checkpoint-8 metrics.jsonl"));
+}
+
+static void
+keeps_the_weights_where_the_last_checkpoint_has_no_room(void **state)
+{
+    g_autofree char *names = NULL;
+    g_auto(RpCliRun) run = train_on_disk("340k", "--set steps=4 --set checkpoint.every=2", &names);
+
+    (void)state;
+    assert_int_equal(run.code, 1);
+    assert_non_null(strstr(run.err, "warning: no checkpoint of step 4: "));
+    assert_non_null(strstr(run.err, "; its weights alone, from which no run goes on, are in "));
+    assert_non_null(strstr(run.err, "/tight/out/weights-4; the last one is "));
+    assert_true(g_str_has_prefix(names, "checkpoint-2 metrics.jsonl"));
+    assert_true(g_str_has_suffix(names, " weights-4"));
+}
+
 static void
 keeps_the_last_checkpoint_when_files_may_not_grow(void **state)
 {
@@ -606,6 +655,8 @@ main(void)
         cmocka_unit_test(names_the_step_where_training_blew_up_and_the_last_good_checkpoint),
         cmocka_unit_test(saves_no_weights_that_are_not_finite),
         cmocka_unit_test(goes_on_when_the_disk_is_full_and_keeps_what_there_is),
+        cmocka_unit_test(the_oldest_checkpoint_makes_room_for_the_newest),
+        cmocka_unit_test(keeps_the_weights_where_the_last_checkpoint_has_no_room),
         cmocka_unit_test(keeps_the_last_checkpoint_when_files_may_not_grow),
         cmocka_unit_test(refuses_memory_that_is_too_small),
         cmocka_unit_test(refuses_kernels_that_the_devices_do_not_have),

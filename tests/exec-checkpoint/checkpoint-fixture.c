@@ -379,7 +379,7 @@ checkpoint_try_save(CheckpointFixture *f, guint64 step, GError **error)
 {
     fake_trainer_go_to(f->trainer, step);
     f->data = checkpoint_data(step);
-    g_autofree char *path = rp_checkpoint_save(&f->options, f->trainer, &f->data, error);
+    g_autofree char *path = rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, error);
     return path != NULL;
 }
 
@@ -390,7 +390,7 @@ checkpoint_save_step(CheckpointFixture *f, guint64 step)
     g_clear_pointer(&f->path, g_free);
     fake_trainer_go_to(f->trainer, step);
     f->data = checkpoint_data(step);
-    f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, &f->error);
+    f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, &f->error);
     assert_true((f->path == NULL) == (f->error != NULL));
     if (f->error)
         assert_null(strchr(f->error->message, '\n'));

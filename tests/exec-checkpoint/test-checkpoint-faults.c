@@ -300,6 +300,160 @@ a_disk_that_fills_up_while_writing_leaves_what_was_there(void **state)
     }
 }
 
+/* Bytes of the files of one checkpoint, as the disk counts them. */
+static gsize
+checkpoint_blocks(CheckpointFixture *f)
+{
+    gsize sum = 0;
+
+    assert_true(checkpoint_save_step(f, 1));
+    g_autofree char *list = checkpoint_list(f->path);
+    g_auto(GStrv) names = g_strsplit(list, " ", -1);
+    for (guint i = 0; names[i]; i++) {
+        g_autofree char *path = g_build_filename(f->path, names[i], NULL);
+        struct stat status;
+        assert_int_equal(stat(path, &status), 0);
+        sum += ((gsize)status.st_size + 4095) / 4096 * 4096;
+    }
+    checkpoint_remove_tree(f->output);
+    return sum;
+}
+
+/* A disk of @bytes, in a child; what @work returns is its exit status. */
+static int
+on_disk(CheckpointFixture *f, gsize bytes, int (*work)(CheckpointFixture *))
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        g_autofree char *options = g_strdup_printf("size=%zu", bytes);
+        _exit(mount_disk(f, options) ? work(f) : SKIP);
+    }
+    return exit_status(child);
+}
+
+/* Saves @step; checks which checkpoints made room, and which are there and whole. */
+static int
+save_and_list(CheckpointFixture *f, guint64 step, const char *removed, const char *list)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *gone = NULL;
+
+    fake_trainer_go_to(f->trainer, step);
+    f->data = checkpoint_data(step);
+    g_autofree char *path = rp_checkpoint_save(&f->options, f->trainer, &f->data, &gone, &error);
+    g_autofree char *found = checkpoint_list(f->output);
+    if (g_strcmp0(gone, removed) == 0 && strcmp(found, list) == 0 &&
+        (!path || checkpoint_holds(f, path, step)))
+        return 0;
+    print_error("step %u: %s; removed %s; there are %s\n", (guint)step,
+                error ? error->message : "saved", gone, found);
+    return 1;
+}
+
+static int
+make_room(CheckpointFixture *f)
+{
+    f->options.keep = 3;
+    return save_and_list(f, 1, NULL, "checkpoint-1") ||
+           save_and_list(f, 2, NULL, "checkpoint-1 checkpoint-2") ||
+           save_and_list(f, 3, "checkpoint-1", "checkpoint-2 checkpoint-3") ||
+           save_and_list(f, 4, "checkpoint-2", "checkpoint-3 checkpoint-4") ||
+           /* of the very step: the one that is replaced stays until then */
+           save_and_list(f, 4, "checkpoint-3", "checkpoint-4");
+}
+
+static int
+keep_all(CheckpointFixture *f)
+{
+    f->options.keep = 0;
+    return save_and_list(f, 1, NULL, "checkpoint-1") ||
+           save_and_list(f, 2, NULL, "checkpoint-1 checkpoint-2") ||
+           save_and_list(f, 3, NULL, "checkpoint-1 checkpoint-2");
+}
+
+/* A tokenizer that has no room, whatever goes. */
+static int
+remove_none_in_vain(CheckpointFixture *f)
+{
+    g_autofree char *large = g_build_filename(f->model_dir, "tokenizer.json", NULL);
+    g_autofree char *bytes = g_strnfill(1 << 20, ' ');
+
+    f->options.keep = 3;
+    if (save_and_list(f, 1, NULL, "checkpoint-1") ||
+        save_and_list(f, 2, NULL, "checkpoint-1 checkpoint-2") ||
+        !g_file_set_contents(large, bytes, 1 << 20, NULL))
+        return 2;
+    return save_and_list(f, 3, NULL, "checkpoint-1 checkpoint-2");
+}
+
+static void
+the_oldest_make_room_on_a_full_disk_and_the_last_never_does(void **state)
+{
+    CheckpointFixture *f = *state;
+    gsize one = checkpoint_blocks(f);
+    /* room as it is asked for is a little more than what is taken */
+    int status = on_disk(f, 2 * one + one / 4 + 150000, make_room);
+
+    if (status == SKIP)
+        skip();
+    assert_int_equal(status, 0);
+    assert_int_equal(on_disk(f, 2 * one + one / 4 + 150000, keep_all), 0);
+    assert_int_equal(on_disk(f, 2 * one + one / 4 + 150000, remove_none_in_vain), 0);
+}
+
+/* ---- weights alone ---- */
+
+static int
+save_weights(CheckpointFixture *f)
+{
+    g_autoptr(GError) error = NULL;
+
+    if (save_and_list(f, 1, NULL, "checkpoint-1") || save_and_list(f, 2, NULL, "checkpoint-1"))
+        return 1;
+    for (guint again = 0; again < 2; again++) { /* made, then replaced */
+        g_autofree char *path = rp_checkpoint_save_weights(&f->options, f->trainer, &error);
+        if (!path || !g_str_has_suffix(path, "/weights-2")) {
+            print_error("%s\n", error ? error->message : path);
+            return 2;
+        }
+        g_autofree char *list = checkpoint_list(path);
+        g_autofree char *all = checkpoint_list(f->output);
+        if (strcmp(list, "config.json model.safetensors tokenizer.json") != 0 ||
+            strcmp(all, "checkpoint-1 weights-2") != 0) {
+            print_error("%s; %s\n", list, all);
+            return 3;
+        }
+        g_autoptr(RpSafetensors) tensors = rp_safetensors_open(path, NULL);
+        RpModelConfig config;
+        if (!tensors || !rp_hf_config_load(path, &config, NULL))
+            return 4;
+        g_autoptr(RpWeights) weights = rp_weights_new(&config);
+        if (!rp_weights_bind(weights, tensors, NULL))
+            return 5;
+        float value = rp_trainer_weight(f->trainer, 0)[7];
+        guint16 bits = rp_bf16_from_float(value);
+        if (memcmp((const guint8 *)rp_weights_source(weights, 0)->data + 14, &bits, 2) != 0)
+            return 6;
+    }
+    g_autofree char *last = rp_checkpoint_find_last(f->output, NULL, NULL);
+    return last && g_str_has_suffix(last, "/checkpoint-1") ? 0 : 7;
+}
+
+static void
+weights_alone_fit_where_a_checkpoint_does_not(void **state)
+{
+    CheckpointFixture *f = *state;
+
+    checkpoint_write_text(f->model_dir, "tokenizer.json", "{}");
+    gsize one = checkpoint_blocks(f);
+    int status = on_disk(f, one + one / 2 + 70000, save_weights);
+
+    if (status == SKIP)
+        skip();
+    assert_int_equal(status, 0);
+}
+
 /* Of several, whatever the order in which threads meet them. */
 static void
 the_first_weight_that_is_not_finite_is_named(void **state)
@@ -315,7 +469,7 @@ the_first_weight_that_is_not_finite_is_named(void **state)
             ((float *)rp_trainer_weight(f->trainer, i))[0] = (float)INFINITY;
     for (guint repeat = 0; repeat < 20; repeat++) {
         g_clear_error(&f->error);
-        assert_null(rp_checkpoint_save(&f->options, f->trainer, &f->data, &f->error));
+        assert_null(rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, &f->error));
         assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_WRITE));
         g_autofree char *expected =
             g_strconcat(": ", first->name, ": expected finite weights in bf16, found inf", NULL);
@@ -336,6 +490,8 @@ main(void)
         TEST(a_file_that_cannot_be_written_leaves_what_was_there),
         TEST(a_disk_that_is_too_small_is_named_with_needed_and_free_bytes),
         TEST(a_disk_that_fills_up_while_writing_leaves_what_was_there),
+        TEST(the_oldest_make_room_on_a_full_disk_and_the_last_never_does),
+        TEST(weights_alone_fit_where_a_checkpoint_does_not),
         TEST(the_first_weight_that_is_not_finite_is_named),
     };
 

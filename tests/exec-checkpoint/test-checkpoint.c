@@ -33,7 +33,7 @@ gives_back_the_scales_bit_for_bit(void **state)
         fake_trainer_update(f->trainer)->next_scale = scales[G_N_ELEMENTS(scales) - 1 - i];
         f->data = checkpoint_data(5);
         g_clear_pointer(&f->path, g_free);
-        f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, &f->error);
+        f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, &f->error);
         rp_assert_no_error(f->error);
         g_clear_pointer(&f->other, fake_trainer_free);
         f->other = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
@@ -266,7 +266,7 @@ replaces_a_checkpoint_of_the_same_step(void **state)
     fake_trainer_update(f->trainer)->n_iterations = 4;
     f->data = checkpoint_data(5);
     g_clear_pointer(&f->path, g_free);
-    f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, &f->error);
+    f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, &f->error);
     rp_assert_no_error(f->error);
     expect_output(f, "checkpoint-4");
     g_free(f->text);
