@@ -156,8 +156,10 @@ typedef enum {
     ROW_BALANCE,
     ROW_BOUND,
     ROW_MAKESPAN,
+    ROW_ABOVE,
     ROW_BUBBLE,
     ROW_STEADY,
+    ROW_STEADY_ABOVE,
     ROW_STEADY_BUBBLE,
     ROW_SEARCH,
     N_ROWS
@@ -170,11 +172,22 @@ static const char *const row_names[N_ROWS] = {
     "balance (mean / max)",
     "(M S + N (N-1)) t_max / N, ms",
     "makespan, ms",
+    "above the least that any partition may take, %",
     "bubble, %",
     "steady iteration, ms (async)",
+    "above the least that any partition may take, % (async)",
     "steady bubble, % (async)",
     "search, ms",
 };
+
+static void
+add_above(RpCliTable *table, const RpResult *result)
+{
+    if (result->bound_ns > 0)
+        rp_cli_table_add(table, "%.2f", rp_result_above_bound(result));
+    else
+        rp_cli_table_add(table, "-");
+}
 
 static void
 add_cell(RpCliTable *table, const Choice *choice, RowKind row)
@@ -197,6 +210,12 @@ add_cell(RpCliTable *table, const Choice *choice, RowKind row)
         return;
     case ROW_MAKESPAN:
         rp_cli_table_add(table, "%.3f", rp_ms_from_ns(choice->synchronous.makespan_ns));
+        return;
+    case ROW_ABOVE:
+        add_above(table, &choice->synchronous);
+        return;
+    case ROW_STEADY_ABOVE:
+        add_above(table, &choice->asynchronous);
         return;
     case ROW_BUBBLE:
         rp_cli_table_add(table, "%.3f", 100 * choice->synchronous.bubble.ratio);
@@ -274,6 +293,10 @@ json_choice(JsonBuilder *json, const Choice *choice, const RpProfile *profile)
         rp_json_double(json, "paper_objective_ms", paper_bound_ms(choice), 6);
     rp_json_double(json, "makespan_ms", rp_ms_from_ns(choice->synchronous.makespan_ns), 6);
     rp_json_double(json, "bubble_ratio", choice->synchronous.bubble.ratio, 9);
+    if (choice->synchronous.bound_ns > 0) {
+        rp_json_double(json, "bound_ms", rp_ms_from_ns(choice->synchronous.bound_ns), 6);
+        rp_json_double(json, "steady_bound_ms", rp_ms_from_ns(choice->asynchronous.bound_ns), 6);
+    }
     rp_json_double(json, "steady_iteration_ms", rp_ms_from_ns(choice->asynchronous.iteration_ns),
                    6);
     rp_json_double(json, "steady_bubble_ratio", choice->asynchronous.bubble.ratio, 9);

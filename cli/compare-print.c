@@ -31,6 +31,10 @@ add_figures(RpCliTable *table, const RpCompareRow *row, gboolean memory)
     rp_cli_table_add(table, "%.3f%s", rp_ms_from_ns(result->iteration_ns),
                      row->fastest ? "*" : " ");
     rp_cli_table_add(table, "%.3f%s", 100 * bubble->ratio, row->least_bubble ? "*" : " ");
+    if (result->bound_ns > 0)
+        rp_cli_table_add(table, "%.1f", rp_result_above_bound(result));
+    else
+        rp_cli_table_add(table, "-");
     rp_cli_table_add(table, "%.3f", 100 * bubble->fill);
     rp_cli_table_add(table, "%.3f", 100 * bubble->switch_);
     rp_cli_table_add(table, "%.3f", 100 * bubble->drain);
@@ -47,17 +51,10 @@ add_figures(RpCliTable *table, const RpCompareRow *row, gboolean memory)
 static void
 print_group(const GArray *rows, gboolean async, gboolean memory)
 {
-    const char *columns[] = {"<profile",
-                             "<schedule",
-                             "iteration ms ",
-                             "bubble % ",
-                             "fill",
-                             "switch",
-                             "drain",
-                             "intra",
-                             "exposed",
-                             "tokens/s",
-                             memory ? "GPU GiB " : "live ",
+    const char *columns[] = {"<profile",  "<schedule",     "iteration ms ",
+                             "bubble % ", "above least %", "fill",
+                             "switch",    "drain",         "intra",
+                             "exposed",   "tokens/s",      memory ? "GPU GiB " : "live ",
                              NULL};
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
     guint n = 0;
@@ -121,7 +118,9 @@ rp_compare_print(const RpCompareReport *report, const GArray *rows)
     print_group(rows, FALSE, memory);
     print_group(rows, TRUE, memory);
     puts("\n* best of the profile in its group, of what fits. Bubble = 1 - busy / (N x makespan) = "
-         "fill + switch\n  + drain + intra; exposed is a slice of it.");
+         "fill + switch\n  + drain + intra; exposed is a slice of it. Above least: how much longer "
+         "the "
+         "iteration is than a\n  bound that no partition of the schedule is below.");
     puts(memory
              ? "  GPU GiB: the fullest GPU with every buffer, planned to the byte; ! = more than "
                "it has."
@@ -148,6 +147,8 @@ json_row(JsonBuilder *json, const RpCompareRow *row)
     rp_json_int(json, "round", row->request.options.round);
     rp_json_partition(json, row->entry->profile, row->request.partition);
     rp_json_double(json, "iteration_ms", rp_ms_from_ns(result->iteration_ns), 6);
+    if (result->bound_ns > 0)
+        rp_json_double(json, "bound_ms", rp_ms_from_ns(result->bound_ns), 6);
     rp_json_bubble(json, &result->bubble);
     rp_json_double(json, "tokens_per_s", result->tokens_per_s, 3);
     rp_json_int(json, "tasks", (gint64)result->actions);

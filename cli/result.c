@@ -2,6 +2,7 @@
 
 #include "core/schedule.h"
 #include "core/units.h"
+#include "sim/partition-cost.h"
 
 /* A bound schedule's buffers are all known when its second iteration is planned. */
 #define BUFFERED_ITERATIONS 2
@@ -52,6 +53,27 @@ peak_live(const RpRequest *request)
     return peak;
 }
 
+/* Of one iteration, steady or alone: runs of several with flushes are not compared with it. */
+static gint64
+bound_ns(const RpRequest *request, const RpProfile *profile)
+{
+    RpPlanOptions options = request->options;
+
+    if (options.fidelity == RP_FIDELITY_FULL || (options.async && !request->steady))
+        return 0;
+    options.round = 0;
+    return rp_partition_bound_ns(profile, &options, 0,
+                                 profile->has_sizes ? profile->gpu_memory_bytes : 0);
+}
+
+double
+rp_result_above_bound(const RpResult *result)
+{
+    return result->bound_ns > 0
+               ? 100 * ((double)result->iteration_ns / (double)result->bound_ns - 1)
+               : 0;
+}
+
 void
 rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
                   const RpTrace *trace, RpResult *result)
@@ -77,6 +99,7 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     }
     if (result->iteration_ns > 0)
         result->tokens_per_s = tokens / ((double)result->iteration_ns / (double)RP_NS_PER_S);
+    result->bound_ns = bound_ns(request, profile);
     result->tasks = n;
     for (gsize i = 0; i < n; i++)
         if (records[i].kind <= RP_TASK_OVERLAP)

@@ -8,6 +8,8 @@
 
 typedef struct {
     gint64 makespan_ns;  /* of the whole run: 0 to the end of its last action */
+    gint64 bound_ns;     /* no partition's iteration is shorter (sim/partition-cost.h); 0 = unknown:
+                            full     fidelity */
     gint64 iteration_ns; /* steady: mean period; else the run, with its last task, divided */
     gboolean steady;     /* `bubble` is of the window [first, end), not of the whole run */
     guint first_iteration;
@@ -33,6 +35,9 @@ void rp_result_measure(const RpRequest *request, const RpProfile *profile, const
 /* The memory that the request's partition takes with every buffer, also where it was simulated in
  * `compute` fidelity; a profile without sizes has none. */
 void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result);
+
+/* By how much the iteration is longer than the bound, %; 0 if that is not known. */
+double rp_result_above_bound(const RpResult *result);
 
 /* Members of an open object: bubble_ratio, bubble {fill, ...}, comm_exposed_ratio. */
 void rp_json_bubble(JsonBuilder *json, const RpBubble *bubble);

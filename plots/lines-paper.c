@@ -15,67 +15,50 @@
 /* Figure 14: the tokens of an iteration, and of a micro-batch unless one sequence has more. */
 #define ITERATION_TOKENS (512 * 2048)
 #define MICRO_BATCH_TOKENS 8192
+/* M_R of both figures: the published one is not known. */
+#define MACHINE_ROUND 16
 
-/* The smallest divisor of M that is a round for N devices; M if there is none. */
-static guint
-smallest_round(guint micro_batches, guint gpus)
+/* The partition that docs/results.md predicts with: published where there is one, else by the
+ * paper's rule. */
+static RpPartition *
+partition_of(const RpProfile *profile, const char *model, const RpPlanOptions *options,
+             GError **error)
 {
-    for (guint round = gpus; round < micro_batches; round++) {
-        if (micro_batches % round == 0)
-            return round;
-    }
-    return micro_batches;
+    g_autoptr(RpTable) table = rp_table_published("published-schedules.csv");
+    const guint row = rp_table_find(table, "schedule", "roundpipe", "model", model);
+
+    if (row != RP_TABLE_NONE)
+        return rp_paper_parse_partition(profile, rp_table_text(table, row, "partition"), error);
+    return rp_partition_paper(profile, options->gpus, options->micro_batches,
+                              profile->gpu_memory_bytes, error);
 }
 
-/* Tokens per second in steady state. 0 = error. */
+/* Tokens per second in steady state, in rounds of 16. 0 = error. */
 static double
-throughput_of_round(const RpProfile *profile, const char *file, const RpPlanOptions *options,
-                    char **command, GError **error)
+throughput(const RpProfile *profile, const char *model, const char *file, guint gpus,
+           guint micro_batches, RpFidelity fidelity, GPtrArray *commands, GError **error)
 {
-    g_autoptr(RpPartition) partition = rp_partition_paper(
-        profile, options->gpus, options->micro_batches, profile->gpu_memory_bytes, error);
-    if (!partition)
-        return 0;
-    g_autoptr(RpPaperRun) run = rp_paper_simulate(profile, file, partition, options, 0, error);
-    if (!run)
-        return 0;
-    g_free(*command);
-    *command = g_steal_pointer(&run->command);
-    return (double)options->micro_batches * (double)rp_profile_micro_batch_tokens(profile) *
-           (double)RP_NS_PER_S / (double)run->steady.iteration_ns;
-}
-
-/* The better of the smallest possible round and one round for all micro-batches: long rounds upload
- * the weights less often. 0 = error. */
-static double
-throughput(const RpProfile *profile, const char *file, guint gpus, guint micro_batches,
-           RpFidelity fidelity, GPtrArray *commands, GError **error)
-{
-    RpPlanOptions options = {
+    const RpPlanOptions options = {
         .schedule = rp_schedule_find("roundpipe", error),
         .gpus = gpus,
         .micro_batches = micro_batches,
-        .round = smallest_round(micro_batches, gpus),
+        .round = MACHINE_ROUND,
         .async = TRUE,
         .fidelity = fidelity,
     };
-    g_autofree char *first_command = NULL;
-    g_autofree char *second_command = NULL;
 
     if (!options.schedule)
         return 0;
-    double first = throughput_of_round(profile, file, &options, &first_command, error);
-    if (first <= 0)
+    g_autoptr(RpPartition) partition = partition_of(profile, model, &options, error);
+    if (!partition)
         return 0;
-    options.round = micro_batches;
-    double second = throughput_of_round(profile, file, &options, &second_command, error);
-    if (second <= 0)
+    g_autoptr(RpPaperRun) run = rp_paper_simulate(profile, file, partition, &options, 0, error);
+    if (!run)
         return 0;
-    if (commands && first >= second)
-        g_ptr_array_add(commands, g_steal_pointer(&first_command));
-    else if (commands)
-        g_ptr_array_add(commands, g_steal_pointer(&second_command));
-    return MAX(first, second);
+    if (commands)
+        g_ptr_array_add(commands, g_strdup(run->command));
+    return (double)micro_batches * (double)rp_profile_micro_batch_tokens(profile) *
+           (double)RP_NS_PER_S / (double)run->steady.iteration_ns;
 }
 
 static double
@@ -121,10 +104,10 @@ rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
 
             gpus[i] = n;
             published[i] = published_throughput(table, model->column, n);
-            full[i] =
-                throughput(profile, file, n, micro_batches, RP_FIDELITY_FULL, commands, error);
+            full[i] = throughput(profile, model->name, file, n, micro_batches, RP_FIDELITY_FULL,
+                                 commands, error);
             compute[i] = full[i] <= 0 ? 0
-                                      : throughput(profile, file, n, micro_batches,
+                                      : throughput(profile, model->name, file, n, micro_batches,
                                                    RP_FIDELITY_COMPUTE, commands, error);
             if (compute[i] <= 0)
                 return FALSE;
@@ -146,8 +129,8 @@ rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
     add_commands(figure, commands);
     rp_figure_set_caption(
         figure,
-        "Lines: predicted by our simulator in steady state, partitions by the paper's rule, the "
-        "better of M_R = N (or the next divisor of M) and M_R = M. "
+        "Lines: predicted by our simulator in steady state, published partitions where there are "
+        "any and else by the paper's rule, rounds of 16: the figures of docs/results.md. "
         "Solid: "
         "full fidelity, with every transfer over links and host memory as the profile has them and "
         "the CPU optimizer. Dashed: compute fidelity, a fixed time per hop and nothing else. "
@@ -183,9 +166,9 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
         g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, &workload, error);
         if (!profile)
             return FALSE;
-        predicted[i] =
-            throughput(profile, "", RP_PAPER_GPUS, ITERATION_TOKENS / (workload.sequences * tokens),
-                       RP_FIDELITY_FULL, NULL, error);
+        predicted[i] = throughput(profile, model->name, "", RP_PAPER_GPUS,
+                                  ITERATION_TOKENS / (workload.sequences * tokens),
+                                  RP_FIDELITY_FULL, NULL, error);
         if (predicted[i] <= 0)
             return FALSE;
     }
@@ -206,7 +189,7 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_figure_set_caption(
         figure, "Line: predicted, layer times from our cost model of the RTX 4090 (not from "
                 "measured layers), simulated in steady state at full fidelity with 2^20 tokens per "
-                "iteration, "
+                "iteration, the published partition, rounds of 16, "
                 "micro-batches of 8192 tokens or one sequence if it is longer. Points: published; "
                 "their micro-batch sizes are not known.");
     rp_figure_add_command(figure, "roundpipe figures -o DIR figure-14");

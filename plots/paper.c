@@ -109,9 +109,10 @@ rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options, Rp
                    GError **error)
 {
     const RpProfile *profile = rp_paper_profile(paper, model, error);
-    g_autofree char *key = g_strdup_printf(
-        "%s %s %u %u %u %d %d %d", model, options->schedule->name, options->gpus,
-        options->micro_batches, options->round, options->async, options->recompute, objective);
+    g_autofree char *key =
+        g_strdup_printf("%s %s %u %u %u %d %d %d %d", model, options->schedule->name, options->gpus,
+                        options->micro_batches, options->round, options->async, options->recompute,
+                        options->fused_forward, objective);
     Chosen *chosen = g_hash_table_lookup(paper->partitions, key);
 
     if (!profile)

@@ -4,6 +4,7 @@
 #include "core/report.h"
 #include "core/units.h"
 #include "sim/partition-cost.h"
+#include "sim/recurrence.h"
 #include "sim/simulate.h"
 
 /* Actions simulated in a search for one partition. */
@@ -30,6 +31,26 @@ enough_rounds(const RpPartition *partition, const RpPlanOptions *options)
     return (guint)MIN(rounds, options->micro_batches / options->round);
 }
 
+/* What the plan's simulation would say, without a plan. */
+static gint64
+dispatched_ns(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+              const RpSteadyWindow *window)
+{
+    RpSpan span = {.micro_batches = options->micro_batches, .round = options->round};
+
+    if (options->round < options->gpus)
+        return G_MAXINT64;
+    if (options->async) {
+        span.first = window->first;
+        span.end = window->end;
+    }
+    g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(profile, options);
+    g_autoptr(RpCut) cut = rp_cut_new(profile->n_layers);
+
+    rp_cut_read(cut, partition);
+    return rp_recurrence_time_ns(recurrence, cut, &span, G_MAXINT64);
+}
+
 /* Time of an iteration. */
 gint64
 rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
@@ -44,6 +65,9 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
     if (!options.schedule->dispatched)
         options.round = options.micro_batches;
     RpSteadyWindow window = rp_advise_window(partition, &options, RP_ADVISE_WARM_UP);
+    if (options.schedule->dispatched)
+        return (gint64)((double)dispatched_ns(judge->profile, partition, &options, &window) *
+                        judge->options->micro_batches / options.micro_batches);
     g_autoptr(RpPlan) plan = rp_plan_make(judge->profile, partition, &options,
                                           options.async ? window.iterations : 1, NULL);
     if (plan == NULL)
