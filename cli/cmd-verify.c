@@ -107,8 +107,10 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
 
         if (both) {
             own.fidelity = (char *)fidelities[i];
-            if (i == 0) /* of the full plan */
+            if (i == 0) { /* of the full plan */
                 own.transfers = own.consistency = own.optimizer = NULL;
+                own.no_clip = FALSE;
+            }
         }
         if (!rp_request_load(&own, path, &profile, &request, error))
             return FALSE;

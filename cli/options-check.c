@@ -117,6 +117,11 @@ find_idle(const RpScheduleArgs *args)
     if (args->optimizer != NULL && g_strcmp0(args->consistency, "blocking") == 0)
         return "--optimizer: --consistency blocking has one optimizer only, which copies all "
                "weights; expected no --optimizer beside it";
+    if (!full && args->no_clip)
+        return "--no-clip: compute fidelity has no optimizer; expected --fidelity full beside it";
+    if (args->no_clip && g_strcmp0(args->consistency, "blocking") == 0)
+        return "--no-clip: with --consistency blocking every layer waits for all copies; expected "
+               "no --no-clip beside it";
     if (full && published)
         return "--fused-forward: published is of compute fidelity; full is always physical, as "
                "machines are";

@@ -429,7 +429,8 @@ schedule_args(const RpTrainJob *job, gint64 round)
             g_strdup(run->consistency == RP_CONSISTENCY_BLOCKING ? "blocking" : "events"),
         .optimizer = g_strdup(run->optimizer.mode == RP_OPTIMIZER_LEAN ? "lean" : "fused"),
         .async = run->async,
-        .no_clip = run->optimizer.max_grad_norm <= 0 && job->network.dtype != RP_DTYPE_FP16,
+        .no_clip = run->optimizer.max_grad_norm <= 0 && job->network.dtype != RP_DTYPE_FP16 &&
+                   run->consistency != RP_CONSISTENCY_BLOCKING,
     };
 }
 
