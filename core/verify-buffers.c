@@ -412,49 +412,12 @@ sweep_task(Sweep *sweep, guint32 index)
     }
 }
 
-/* Places: everything that an access names exists and can be reached from its task. */
-static gboolean
-check_places(RpVerifier *verifier)
-{
-    const RpPlan *plan = verifier->plan;
-    guint n_buffers = rp_plan_n_buffers(plan), gpus = rp_plan_gpus(plan);
-
-    for (guint i = 0; i < n_buffers; i++) {
-        const RpBuffer *buffer = rp_plan_buffer(plan, i);
-
-        if (buffer->arena > gpus || buffer->offset > G_MAXUINT64 - buffer->bytes ||
-            buffer->offset + buffer->bytes > rp_plan_arena_bytes(plan, buffer->arena))
-            return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, RP_NO_TASK,
-                                    "buffer %u does not lie in its arena", i);
-    }
-    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
-        const RpTask *task = rp_verifier_task(verifier, i);
-        const RpAccess *accesses = rp_plan_accesses(plan, task);
-        guint32 device = rp_plan_lane_device(plan, task->lane);
-
-        for (guint k = 0; k < task->access_count; k++) {
-            if (accesses[k].buffer >= n_buffers || accesses[k].mode == 0 || accesses[k].mode > 3)
-                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
-                                        "accesses buffer %u, which does not exist",
-                                        accesses[k].buffer);
-            guint32 arena = rp_plan_buffer(plan, accesses[k].buffer)->arena;
-            if (arena != gpus && arena != device)
-                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
-                                        "accesses buffer %u of gpu %u, where it does not run",
-                                        accesses[k].buffer, arena);
-        }
-    }
-    return TRUE;
-}
-
 gboolean
 rp_verify_accesses(RpVerifier *verifier)
 {
     const RpTask *last = rp_verifier_task(verifier, verifier->n_tasks - 1);
     gsize n_contents;
 
-    if (!check_places(verifier))
-        return FALSE;
     verifier->first_access = rp_verifier_task(verifier, 0)->first_access;
     n_contents = last->first_access + last->access_count - verifier->first_access + 1;
     if (n_contents > verifier->max_contents) {
@@ -549,75 +512,4 @@ rp_verifier_forget_contents(RpVerifier *verifier, guint32 n)
     for (gsize i = 0; i < kept; i++)
         verifier->contents[i].writer = rp_verifier_moved(verifier->contents[i].writer, n);
     keep_touchers(verifier, n);
-}
-
-/* Whether write @i of @producer is what @consumer reads, with access @only unless that is RP_NONE.
- * @writer: who overwrote it, if @consumer reads the buffer later than that. */
-static gboolean
-carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *to, guint32 only,
-        const RpCarriage *carriage, guint32 *writer)
-{
-    const RpAccess *write = rp_plan_accesses(verifier->plan, from) + i;
-    const RpAccess *reads = rp_plan_accesses(verifier->plan, to);
-    const RpContent *made = verifier->contents + (from->first_access - verifier->first_access) + i;
-    const RpContent *seen = verifier->contents + (to->first_access - verifier->first_access);
-
-    if ((write->mode & RP_ACCESS_WRITE) == 0 ||
-        (carriage->from != RP_N_ACCESS_ROLES && write->role != carriage->from) ||
-        (carriage->categories >> rp_plan_buffer(verifier->plan, write->buffer)->category & 1) == 0)
-        return FALSE;
-    for (guint k = 0; k < to->access_count; k++) {
-        if (reads[k].buffer != write->buffer || (reads[k].mode & RP_ACCESS_READ) == 0 ||
-            (carriage->to != RP_N_ACCESS_ROLES && reads[k].role != carriage->to) ||
-            (only != RP_NONE && only != k))
-            continue;
-        if (seen[k].seen == made->made)
-            return TRUE;
-        *writer = seen[k].writer;
-    }
-    return FALSE;
-}
-
-guint
-rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, guint32 b)
-{
-    const RpTask *from = rp_verifier_task(verifier, producer);
-    const RpCarriage any = {RP_N_ACCESS_ROLES, RP_N_ACCESS_ROLES, RP_CARRY_ACTIVATIONS};
-    guint32 writer;
-    guint n = 0;
-
-    for (guint i = 0; i < from->access_count; i++)
-        if (carries(verifier, from, i, rp_verifier_task(verifier, a), RP_NONE, &any, &writer) ||
-            carries(verifier, from, i, rp_verifier_task(verifier, b), RP_NONE, &any, &writer))
-            n++;
-    return n;
-}
-
-gboolean
-rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
-                            guint32 access, RpCarriage carriage, const char *value)
-{
-    const RpTask *from = rp_verifier_task(verifier, producer);
-    const RpTask *to = rp_verifier_task(verifier, consumer);
-    guint32 writer = RP_NO_TASK;
-
-    for (guint i = 0; i < from->access_count; i++)
-        if (carries(verifier, from, i, to, access, &carriage, &writer))
-            return TRUE;
-    if (writer == RP_NO_TASK || writer == RP_OLD_TASK)
-        return rp_verifier_fail(verifier, rule, producer, consumer,
-                                "the second task reads no buffer that the first wrote: %s is lost",
-                                value);
-    return rp_verifier_fail(verifier, RP_RULE_BUFFERS, producer, consumer,
-                            "what the first task wrote is overwritten by task %" G_GUINT64_FORMAT
-                            " before the second reads it: %s is lost",
-                            verifier->first_id + writer, value);
-}
-
-gboolean
-rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer, guint32 consumer,
-                       RpCarriage carriage, const char *value)
-{
-    return rp_verifier_check_flow_into(verifier, rule, producer, consumer, RP_NONE, carriage,
-                                       value);
 }

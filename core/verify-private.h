@@ -6,12 +6,14 @@
  *   verify-grow.c         a plan that is proved as it grows
  *   verify-reach.c        rule 3, then clocks: what happens before what
  *   verify-buffers.c      rule 2, and which write each read sees
+ *   verify-flow.c         what became of a value
  *   verify-dataflow.c     rule 1: actions and the values that travel between them
  *   verify-parameters.c   rule 4: parameters to the devices, gradients from them
  *   verify-consistency.c  rule 5: the optimizer protocol
  *   verify-decision.c     rule 5: the norm, and who follows its decision
  *   verify-tables.c       rule 2: where layers, decisions and constants live
- *   verify-operands.c     rule 2: what each kind of task accesses
+ *   verify-expect.c       rule 2: what each kind of task must access
+ *   verify-operands.c     rule 2: that it does
  *   verify-staleness.c    rule 5 in `compute` fidelity, where only actions are planned
  *   verify-trace.c        traces
  *
@@ -175,6 +177,22 @@ guint rp_action_parts(const RpTask *task, RpActionPart parts[2]);
 /* Whether the head's loss is made in the action: its backward, at once with its forward. */
 gboolean rp_verifier_makes_loss(const RpVerifier *verifier, const RpTask *task);
 
+/* An access that a task must have, or may. */
+typedef struct {
+    guint32 buffer; /* this one; RP_NONE: any that fits */
+    guint16 role;
+    guint16 mode;    /* RpAccessMode, or RP_MAY_ADD */
+    gboolean device; /* in the task's device's arena, or the host's */
+    gboolean optional;
+    gboolean seen;
+    guint categories; /* bits */
+    guint64 bytes;
+} RpExpected;
+#define RP_MAY_ADD 4 /* writes, or reads and writes */
+
+/* Fills @expected (RpExpected) for @task. */
+void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expected);
+
 /* Sets the violation. The tasks are described and placed after the text. Returns: %FALSE */
 gboolean rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
                           const char *format, ...) G_GNUC_PRINTF(5, 6);
@@ -233,6 +251,7 @@ gboolean rp_verifier_prove(RpVerifier *verifier);
 gboolean rp_verify_deadlock(RpVerifier *verifier);
 gboolean rp_verify_make_clocks(RpVerifier *verifier);
 gboolean rp_verify_stages(RpVerifier *verifier);
+gboolean rp_verify_places(RpVerifier *verifier);
 gboolean rp_verify_accesses(RpVerifier *verifier);
 gboolean rp_verify_dataflow(RpVerifier *verifier);
 gboolean rp_verify_parameters(RpVerifier *verifier);

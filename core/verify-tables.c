@@ -181,3 +181,38 @@ rp_verify_tables(RpVerifier *verifier)
     g_free(tables.owner);
     return correct;
 }
+
+/* Places: everything that an access names exists and can be reached from its task. */
+gboolean
+rp_verify_places(RpVerifier *verifier)
+{
+    const RpPlan *plan = verifier->plan;
+    guint n_buffers = rp_plan_n_buffers(plan), gpus = rp_plan_gpus(plan);
+
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, i);
+
+        if (buffer->arena > gpus || buffer->offset > G_MAXUINT64 - buffer->bytes ||
+            buffer->offset + buffer->bytes > rp_plan_arena_bytes(plan, buffer->arena))
+            return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, RP_NO_TASK,
+                                    "buffer %u does not lie in its arena", i);
+    }
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
+        const RpTask *task = rp_verifier_task(verifier, i);
+        const RpAccess *accesses = rp_plan_accesses(plan, task);
+        guint32 device = rp_plan_lane_device(plan, task->lane);
+
+        for (guint k = 0; k < task->access_count; k++) {
+            if (accesses[k].buffer >= n_buffers || accesses[k].mode == 0 || accesses[k].mode > 3)
+                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
+                                        "accesses buffer %u, which does not exist",
+                                        accesses[k].buffer);
+            guint32 arena = rp_plan_buffer(plan, accesses[k].buffer)->arena;
+            if (arena != gpus && arena != device)
+                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
+                                        "accesses buffer %u of gpu %u, where it does not run",
+                                        accesses[k].buffer, arena);
+        }
+    }
+    return TRUE;
+}

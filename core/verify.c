@@ -266,10 +266,10 @@ rp_verifier_prove(RpVerifier *verifier)
                                 verifier->micro_batches, verifier->n_layers, verifier->rounds);
     return check_fields(verifier) && sort_by_iteration(verifier) && rp_verify_stages(verifier) &&
            rp_verify_deadlock(verifier) && rp_verify_make_clocks(verifier) &&
-           rp_verify_accesses(verifier) && rp_verify_dataflow(verifier) &&
-           rp_verify_parameters(verifier) && rp_verify_consistency(verifier) &&
-           rp_verify_decisions(verifier) && rp_verify_tables(verifier) &&
-           rp_verify_operands(verifier) && report_race(verifier);
+           rp_verify_places(verifier) && rp_verify_accesses(verifier) &&
+           rp_verify_dataflow(verifier) && rp_verify_parameters(verifier) &&
+           rp_verify_consistency(verifier) && rp_verify_decisions(verifier) &&
+           rp_verify_tables(verifier) && rp_verify_operands(verifier) && report_race(verifier);
 }
 
 void
