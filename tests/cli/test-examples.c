@@ -298,6 +298,59 @@ prompts_become_ids_and_what_is_neither_is_named(void **state)
     }
 }
 
+/* A chat template that writes its last answer with a place to think (260, 261), as some do. */
+static const char thinking[] =
+    "class AutoTokenizer:\n"
+    "    eos_token_id = 256\n"
+    "    @classmethod\n"
+    "    def from_pretrained(cls, path):\n"
+    "        return cls()\n"
+    "    def apply_chat_template(self, messages, tokenize, return_dict,\n"
+    "                            add_generation_prompt=False):\n"
+    "        ids = []\n"
+    "        for i, m in enumerate(messages):\n"
+    "            last = i + 1 == len(messages) and m['role'] == 'assistant'\n"
+    "            ids += [258 + (m['role'] == 'assistant'), *([260, 261] if last else []),\n"
+    "                    *m['content'].encode(), 256]\n"
+    "        return {'input_ids': ids + [259] * add_generation_prompt}\n";
+
+/* a asks, b answers, c asks, d answers */
+#define TWO_TURNS                                                                                  \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"    \
+    "\"b\"},"                                                                                      \
+    "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}"
+
+static void
+every_answer_of_a_chat_is_learned(void **state)
+{
+    g_auto(RpCliRun) folder = rp_cli_shell("mkdir -p @T/fake/transformers @T/checkpoint");
+
+    (void)state;
+    assert_int_equal(folder.code, 0);
+    write_text("checkpoint/config.json", tiny_qwen3);
+    write_text("turns.jsonl", TWO_TURNS "\n\n  \n"); /* empty lines at the end */
+    write_text("fake/transformers/__init__.py", tokenizer);
+    g_auto(RpCliRun) plain = rp_cli_shell(TO_IDS "@T/turns.jsonl");
+    assert_int_equal(plain.code, 0);
+    assert_string_equal(plain.out,
+                        "{\"input_ids\":[258,97,256,259,98,256,258,99,256,259,100,256],"
+                        "\"labels\":[-100,-100,-100,-100,98,256,-100,-100,-100,-100,100,256]}\n");
+    assert_non_null(strstr(plain.err, "1 samples of 12 to 12 tokens, 12 in the mean, of which 4"));
+
+    write_text("fake/transformers/__init__.py", thinking);
+    g_auto(RpCliRun) thought = rp_cli_shell(TO_IDS "@T/turns.jsonl");
+    assert_string_equal(
+        thought.out,
+        "{\"input_ids\":[258,97,256,259,98,256,258,99,256,259,260,261,100,256],"
+        "\"labels\":[-100,-100,-100,-100,98,256,-100,-100,-100,-100,260,261,100,256]}\n");
+
+    write_text("turns.jsonl", TWO_TURNS "\n\n" TWO_TURNS "\n");
+    g_auto(RpCliRun) hole = rp_cli_shell(TO_IDS "@T/turns.jsonl");
+    assert_int_equal(hole.code, 1);
+    assert_non_null(strstr(hole.err, "turns.jsonl: line 2: expected JSON, found an empty line"));
+    write_text("fake/transformers/__init__.py", tokenizer);
+}
+
 /* Only the first line of what it prints is read, as one may never end. Python buffers what it
  * prints, whatever the environment says. */
 static RpCliRun
@@ -465,6 +518,7 @@ main(void)
         cmocka_unit_test(notes_hold_what_their_csv_says),
         cmocka_unit_test(only_answers_are_learned),
         cmocka_unit_test(prompts_become_ids_and_what_is_neither_is_named),
+        cmocka_unit_test(every_answer_of_a_chat_is_learned),
         cmocka_unit_test(a_number_of_samples_is_whole_and_at_least_one),
         cmocka_unit_test(what_is_wrong_with_files_and_tokenizers_is_one_line),
         cmocka_unit_test(the_fine_tuning_is_predicted_for_one_to_eight_cards),
