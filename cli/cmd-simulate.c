@@ -70,6 +70,12 @@ print_json(const RpRequest *request, const RpProfile *profile, const RpTrace *tr
     rp_json_double(json, "makespan_ms", rp_ms_from_ns(result->makespan_ns), 6);
     rp_json_bool(json, "steady_state", result->steady);
     rp_json_double(json, "iteration_ms", rp_ms_from_ns(result->iteration_ns), 6);
+    if (result->most_ns > 0) {
+        rp_json_object(json, "iteration_ms_range");
+        rp_json_double(json, "least", rp_ms_from_ns(result->least_ns), 6);
+        rp_json_double(json, "most", rp_ms_from_ns(result->most_ns), 6);
+        json_builder_end_object(json);
+    }
     rp_json_bubble(json, &result->bubble);
     if (result->steady) {
         rp_json_object(json, "window");
@@ -171,6 +177,11 @@ print_text(const RpRequest *request, const RpProfile *profile, const RpPlan *pla
     printf("  %-17s %s\n", "partition", request->partition_source);
     printf("  %-17s %.4f ms for %u iteration%s\n", "makespan", rp_ms_from_ns(result->makespan_ns),
            request->iterations, request->iterations == 1 ? "" : "s");
+    if (result->most_ns > 0)
+        printf("  %-17s %.4f ms, %.4f to %.4f with every layer at the 10th or the 90th percentile "
+               "of its times\n",
+               "iteration", rp_ms_from_ns(result->iteration_ns), rp_ms_from_ns(result->least_ns),
+               rp_ms_from_ns(result->most_ns));
     print_bubble(request, result);
     if (result->tokens_per_s > 0)
         printf("  %-17s %.0f tokens/s\n", "throughput", result->tokens_per_s);
@@ -308,6 +319,8 @@ run(const RpScheduleArgs *args, const Outputs *outputs, const char *path, GError
     if (!write_outputs(outputs, &request, profile, &what, error))
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
+    if (!rp_result_spread(&request, profile, &result, error))
+        return FALSE;
     if (args->json)
         print_json(&request, profile, trace, &result);
     else

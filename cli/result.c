@@ -42,6 +42,67 @@ rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResu
         measure_memory(profile, plan, result);
 }
 
+static gboolean
+has_spreads(const RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (profile->layers[l].forward_spread_ns > 0 || profile->layers[l].backward_spread_ns > 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* A part of @whole, whose time changes by @change. */
+static gint64
+scaled(gint64 part_ns, gint64 whole_ns, gint64 change_ns)
+{
+    return whole_ns > 0
+               ? (gint64)((double)part_ns * (double)(whole_ns + change_ns) / (double)whole_ns)
+               : part_ns;
+}
+
+/* Every time of @profile with its spread added or (@sign -1) taken off; never below 0. */
+static RpProfile *
+shift(const RpProfile *profile, gint sign)
+{
+    RpProfile *shifted = rp_profile_copy(profile);
+
+    for (guint l = 0; l < shifted->n_layers; l++) {
+        RpLayer *layer = &shifted->layers[l];
+        gint64 forward = sign * MIN(layer->forward_spread_ns, layer->forward_ns);
+        gint64 recompute = sign * MIN(layer->recompute_spread_ns, layer->recompute_ns);
+        gint64 backward = sign * MIN(layer->backward_spread_ns, layer->backward_ns);
+
+        layer->recompute_last_ns = scaled(layer->recompute_last_ns, layer->recompute_ns, recompute);
+        layer->weight_gradient_ns = scaled(layer->weight_gradient_ns, layer->backward_ns, backward);
+        layer->forward_ns += forward;
+        layer->recompute_ns += recompute;
+        layer->backward_ns += backward;
+    }
+    return shifted;
+}
+
+gboolean
+rp_result_spread(const RpRequest *request, const RpProfile *profile, RpResult *result,
+                 GError **error)
+{
+    gint64 *const times_ns[] = {&result->least_ns, &result->most_ns};
+
+    if (!has_spreads(profile))
+        return TRUE;
+    for (gint i = 0; i < 2; i++) {
+        g_auto(RpResult) other = {0};
+        g_autoptr(RpPlan) plan = NULL;
+        g_autoptr(RpProfile) shifted = shift(profile, i == 0 ? -1 : 1);
+        g_autoptr(RpTrace) trace = rp_request_simulate(request, shifted, &plan, error);
+
+        if (trace == NULL)
+            return FALSE;
+        rp_result_measure(request, shifted, plan, trace, &other);
+        *times_ns[i] = other.iteration_ns;
+    }
+    return TRUE;
+}
+
 static guint
 peak_live(const RpRequest *request)
 {

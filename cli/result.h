@@ -14,6 +14,8 @@ typedef struct {
     gboolean steady;     /* `bubble` is of the window [first, end), not of the whole run */
     guint first_iteration;
     guint end_iteration;
+    gint64 least_ns;   /* iteration_ns if every layer took its 10th percentile, */
+    gint64 most_ns;    /* or its 90th; both 0: the profile has no spreads */
     RpBubble bubble;   /* ratio = fill + switch + drain + intra; steady: fill = drain = 0 */
     RpBubble isolated; /* asynchronous: the first iteration alone */
     double tokens_per_s;
@@ -31,6 +33,16 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpResult, rp_result_clear)
 /* Zero-initialise @result. */
 void rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
                        const RpTrace *trace, RpResult *result);
+
+/**
+ * rp_result_spread:
+ *
+ * Simulates the request twice more, with every layer's time less its spread and with that more:
+ * between the two lies the predicted time, as far as the profile's measurements go. Nothing is
+ * done where the profile has no spreads. Errors: those of rp_request_simulate()
+ */
+gboolean rp_result_spread(const RpRequest *request, const RpProfile *profile, RpResult *result,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The memory that the request's partition takes with every buffer, also where it was simulated in
  * `compute` fidelity; a profile without sizes has none. */

@@ -274,6 +274,33 @@ compares_alike_and_says_what_fits(void **state)
 }
 
 static void
+spreads_of_a_profile_give_a_range(void **state)
+{
+    g_autofree char *path = rp_cli_temporary("spread.json");
+
+    (void)state;
+    assert_true(g_file_set_contents(
+        path,
+        "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"forward_ms\":1,"
+        "\"backward_ms\":2,\"recompute_ms\":1,\"forward_spread_ms\":0.1,"
+        "\"recompute_spread_ms\":0.1,\"backward_spread_ms\":0.2}]}",
+        -1, NULL));
+    /* two micro-batches of 1 + 1 + 2 ms */
+    g_auto(RpCliRun) run = rp_cli_run("simulate @T/spread.json --schedule gpipe --gpus 1 "
+                                      "--micro-batches 2 --json");
+    g_auto(RpCliRun) text =
+        rp_cli_run("simulate @T/spread.json --schedule gpipe --gpus 1 --micro-batches 2");
+    g_auto(RpCliRun) none = rp_cli_run("simulate @Q --schedule gpipe --gpus 1 --micro-batches 2");
+    g_autoptr(JsonNode) root = rp_cli_json(&run);
+
+    assert_true(fabs(rp_cli_number(root, "iteration_ms") - 8) < 1e-6);
+    assert_true(fabs(rp_cli_number(root, "iteration_ms_range.least") - 7.2) < 1e-6);
+    assert_true(fabs(rp_cli_number(root, "iteration_ms_range.most") - 8.8) < 1e-6);
+    assert_non_null(strstr(text.out, "8.0000 ms, 7.2000 to 8.8000 with every layer"));
+    assert_null(strstr(none.out, "with every layer"));
+}
+
+static void
 compares_on_when_a_schedule_cannot_run(void **state)
 {
     g_auto(RpCliRun) run =
@@ -446,6 +473,7 @@ main(void)
         cmocka_unit_test(lists_the_catalogue),
         cmocka_unit_test(compares_every_schedule_and_marks_the_best),
         cmocka_unit_test(compares_alike_and_says_what_fits),
+        cmocka_unit_test(spreads_of_a_profile_give_a_range),
         cmocka_unit_test(compares_on_when_a_schedule_cannot_run),
         cmocka_unit_test(reads_profiles_from_the_environment),
         cmocka_unit_test(shows_both_partitions_side_by_side),
