@@ -24,6 +24,7 @@ static const struct {
     {"figure-16", rp_paper_figure_16},
     {"figure-16-measured", rp_paper_figure_16_measured},
     {"figure-17", rp_paper_figure_17},
+    {"fit", rp_paper_fit},
     {"timelines", rp_paper_timelines},
     {"memory", rp_paper_memory},
     {"balance", rp_paper_balance},

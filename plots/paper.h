@@ -107,7 +107,9 @@ gboolean rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **e
 gboolean rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error);
-/* Not in the paper: a timeline of every schedule, memory over time, balance of the stages. */
+/* Not in the paper: what fits in the card, a timeline of every schedule, memory over time, balance
+ * of the stages. */
+gboolean rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_timelines(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_balance(RpPaper *paper, GPtrArray *figures, GError **error);
