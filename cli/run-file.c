@@ -51,6 +51,7 @@ static const char defaults[] = "devices: host:1\n"
                                "  max_skipped: 32\n"
                                "checkpoint:\n"
                                "  every: 0\n"
+                               "  minutes: 30\n"
                                "  keep: 3\n"
                                "  final: true\n";
 
@@ -117,8 +118,9 @@ static const cyaml_schema_field_t loss_scale_fields[] = {
     WHOLE("max_skipped", RpRunFileLossScale, max_skipped), CYAML_FIELD_END};
 
 static const cyaml_schema_field_t checkpoint_fields[] = {
-    WHOLE("every", RpRunFileCheckpoint, every), WHOLE("keep", RpRunFileCheckpoint, keep),
-    NAME("final", RpRunFileCheckpoint, final, booleans), CYAML_FIELD_END};
+    WHOLE("every", RpRunFileCheckpoint, every), REAL("minutes", RpRunFileCheckpoint, minutes),
+    WHOLE("keep", RpRunFileCheckpoint, keep), NAME("final", RpRunFileCheckpoint, final, booleans),
+    CYAML_FIELD_END};
 
 static const cyaml_schema_field_t fields[] = {
     TEXT("model", model),
@@ -187,6 +189,7 @@ static const Range ranges[] = {
     {"loss_scale.growth_interval", 1, 1e9, FALSE},
     {"loss_scale.max_skipped", 0, 1e9, FALSE},
     {"checkpoint.every", 0, 1e12, FALSE},
+    {"checkpoint.minutes", 0, 1e6, FALSE},
     {"checkpoint.keep", 0, 1e6, FALSE},
 };
 

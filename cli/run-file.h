@@ -46,9 +46,10 @@ typedef struct {
 } RpRunFileLossScale;
 
 typedef struct {
-    gint64 every; /* steps; 0 = at the end only */
-    gint64 keep;  /* 0 = all */
-    int final;    /* whether the last step is saved, too */
+    gint64 every;   /* steps; 0 = not by steps */
+    double minutes; /* since the last one, or the start; 0 = not by time */
+    gint64 keep;    /* 0 = all */
+    int final;      /* whether the last step is saved, too */
 } RpRunFileCheckpoint;
 
 /* Values as written; %NULL = not given. Numbers are in range. */

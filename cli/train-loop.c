@@ -15,6 +15,9 @@
 /* A GPU that has failed keeps the process so long, and no longer. */
 #define MOST_SECONDS 8
 
+/* How often the output directory is looked after. */
+#define WATCH_INTERVAL_US G_USEC_PER_SEC
+
 /* As transformers divides checkpoints. */
 #define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
@@ -99,6 +102,9 @@ typedef struct {
     RpTokenBatch **batches; /* of the calls of a step; the trainer has copied them after each */
     guint n_batches;
     guint64 saved_step;
+    gint64 saved_us;  /* of the last attempt, or of the start */
+    gint64 seen_us;   /* when the output directory was there last */
+    gboolean lost;    /* it is gone for good, and that was told */
     gboolean files;   /* OUTPUT is written to */
     gboolean draw;    /* and gnuplot can draw */
     gboolean ending;  /* no step follows */
@@ -194,6 +200,47 @@ warn_changed(Loop *loop)
     fprintf(stderr, "roundpipe train: warning: data: %s\n", change->message);
 }
 
+/* An output directory that was removed is made anew, and that is said. Errors: it cannot be */
+static gboolean
+hold_output(Loop *loop, guint64 step, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
+
+    loop->seen_us = g_get_monotonic_time();
+    if (rp_train_output_is_there(run, loop->how))
+        return TRUE;
+    if (!rp_train_renew_output(loop->job, loop->how, error) ||
+        !rp_train_metrics_open(loop->metrics, metrics, 0, error)) {
+        g_prefix_error(error, "the output directory was removed or replaced: ");
+        return FALSE;
+    }
+    g_clear_pointer(&loop->outcome->checkpoint, g_free);
+    loop->saved_step = G_MAXUINT64;
+    loop->lost = FALSE;
+    rp_train_metrics_clear_line();
+    fprintf(stderr,
+            "roundpipe train: warning: output: %s was removed or replaced before step "
+            "%" G_GUINT64_FORMAT " was over, with its metrics and checkpoints; it is made anew\n",
+            run->output, step + 1);
+    return TRUE;
+}
+
+/* Looks after the output directory now and then, and tells once that it is gone for good. */
+static void
+watch_output(Loop *loop, guint64 step)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (loop->lost || g_get_monotonic_time() - loop->seen_us < WATCH_INTERVAL_US ||
+        hold_output(loop, step, &problem))
+        return;
+    loop->lost = TRUE;
+    rp_train_metrics_clear_line();
+    g_strdelimit(problem->message, "\r\n", ' ');
+    fprintf(stderr, "roundpipe train: warning: %s; nothing can be saved there\n", problem->message);
+}
+
 /* Saves after @step. What goes wrong with the disk is told, and training goes on. */
 static gboolean
 save(Loop *loop, guint64 step, GError **error)
@@ -211,13 +258,21 @@ save(Loop *loop, guint64 step, GError **error)
 
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
-    rp_train_metrics_pause(loop->metrics);
     warn_changed(loop);
 
-    char *path = rp_checkpoint_save(&options, loop->trainer, &state, &removed, &problem);
+    const gint64 begin_us = g_get_monotonic_time();
+    const gboolean held = hold_output(loop, step, &problem);
+    char *path = held ? rp_checkpoint_save(&options, loop->trainer, &state, &removed, &problem)
+                      : NULL;
 
-    if (path == NULL)
+    if (held && path == NULL)
         weights = save_weights(loop, &options, problem);
+    loop->saved_us = g_get_monotonic_time();
+    const double seconds = (double)(loop->saved_us - begin_us) / G_USEC_PER_SEC;
+
+    rp_train_metrics_pause(loop->metrics, seconds);
+    loop->outcome->saving_seconds += seconds;
+    loop->outcome->n_saved += path != NULL;
     rp_train_metrics_clear_line();
     if (removed != NULL)
         fprintf(stderr,
@@ -249,14 +304,28 @@ save_before(Loop *loop, GError *problem, GError **error)
     return FALSE;
 }
 
+/* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
+static gboolean
+is_due(const Loop *loop, guint64 step)
+{
+    const RpRunFileCheckpoint *checkpoint = &loop->job->run->checkpoint;
+    const gboolean asked = rp_train_take_save();
+    const double minutes =
+        (double)(g_get_monotonic_time() - loop->saved_us) / (60.0 * G_USEC_PER_SEC);
+
+    return asked || (checkpoint->every > 0 && step % (guint64)checkpoint->every == 0) ||
+           (checkpoint->minutes > 0 && minutes >= checkpoint->minutes);
+}
+
 static gboolean
 run_steps(Loop *loop, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     RpTrainOutcome *outcome = loop->outcome;
     guint calls = (guint)run->gradient_accumulation_steps;
-    guint64 every = (guint64)run->checkpoint.every;
     guint64 step = outcome->first_step;
+
+    loop->saved_us = loop->seen_us = g_get_monotonic_time();
 
     while (step < (guint64)run->steps && rp_train_stop_signal() == 0) {
         GError *problem = NULL;
@@ -267,10 +336,9 @@ run_steps(Loop *loop, GError **error)
             return FALSE;
         outcome->last_step = ++step;
 
-        gboolean asked = rp_train_take_save();
-
-        if ((asked || (every > 0 && step % every == 0)) && step < (guint64)run->steps &&
-            rp_train_stop_signal() == 0 && !save(loop, step, error))
+        watch_output(loop, step);
+        if (is_due(loop, step) && step < (guint64)run->steps && rp_train_stop_signal() == 0 &&
+            !save(loop, step, error))
             return FALSE;
     }
     outcome->signal = rp_train_stop_signal();

@@ -23,6 +23,7 @@ struct _RpTrainMetrics {
     RpStepReport last;
     gboolean reported;
     guint filling;      /* steps that still do not count */
+    double pause_s;     /* before the next step; 0: none */
     gint64 interval_us; /* between lines of progress; 0 = none */
     gint64 shown_us;
 
@@ -96,6 +97,9 @@ rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_st
 
     if (kept == NULL || !g_file_set_contents(path, kept, -1, error))
         return FALSE;
+    if (metrics->file != NULL)
+        (void)fclose(metrics->file); /* it was removed */
+    g_free(metrics->path);
     metrics->path = g_strdup(path);
     metrics->file = g_fopen(path, "ae");
     if (metrics->file != NULL)
@@ -142,6 +146,9 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
     append_number(line, "grad_norm", report->grad_norm);
     g_string_append_printf(line, ",\"tokens\":%" G_GUINT64_FORMAT, report->n_tokens);
     append_number(line, "step_ms", (double)report->step_ns / 1e6);
+    if (metrics->pause_s > 0)
+        append_number(line, "checkpoint_ms", rp_cli_round(1000 * metrics->pause_s, 3));
+    metrics->pause_s = 0;
     append_number(line, "bubble_ratio", rp_cli_round(report->bubble_ratio, 9));
     if (metrics->scaled) {
         append_number(line, "loss_scale", report->loss_scale);
@@ -216,8 +223,9 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
 }
 
 void
-rp_train_metrics_pause(RpTrainMetrics *metrics)
+rp_train_metrics_pause(RpTrainMetrics *metrics, double seconds)
 {
+    metrics->pause_s = seconds;
     metrics->filling = FILLING_STEPS;
 }
 

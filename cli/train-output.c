@@ -313,3 +313,32 @@ rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GErr
            (rp_cli_same_file(profile, run->profile) ||
             g_file_set_contents(profile, job->profile_json, -1, error));
 }
+
+/* ---- the steps ---- */
+
+gboolean
+rp_train_output_is_there(const RpRunFile *run, const RpTrainHow *how)
+{
+    g_autofree char *path = g_build_filename(run->output, LOCK_NAME, NULL);
+    struct stat ours, there;
+
+    return fstat(how->lock, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
+           ours.st_ino == there.st_ino;
+}
+
+gboolean
+rp_train_renew_output(const RpTrainJob *job, RpTrainHow *how, GError **error)
+{
+    RpTrainHow anew = *how;
+
+    anew.resume = FALSE; /* nothing of ours can be there */
+    anew.lock = -1;
+    if (!rp_train_begin_output(job, &anew, 0, error)) {
+        if (anew.lock >= 0)
+            close(anew.lock);
+        return FALSE;
+    }
+    close(how->lock);
+    how->lock = anew.lock;
+    return TRUE;
+}

@@ -294,6 +294,9 @@ rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome)
     }
     if (outcome->loss_picture != NULL)
         printf("loss curve: %s\n", outcome->loss_picture);
+    if (outcome->saving_seconds >= 1)
+        printf("%u checkpoint%s: nothing was trained for %.1f s\n", outcome->n_saved,
+               outcome->n_saved == 1 ? "" : "s", outcome->saving_seconds);
     if (outcome->checkpoint != NULL)
         printf("saved: %s\n", outcome->checkpoint);
 }
@@ -414,6 +417,10 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
     rp_json_int(json, "tasks", (gint64)outcome->proof.tasks);
     rp_json_double(json, "us", (double)outcome->proof.ns / 1e3, 3);
     json_builder_end_object(json);
+    json_builder_end_object(json);
+    rp_json_object(json, "checkpoints");
+    rp_json_int(json, "saved", outcome->n_saved);
+    rp_json_double(json, "seconds", outcome->saving_seconds, 6);
     json_builder_end_object(json);
     json_path(json, "checkpoint", outcome->checkpoint);
     json_path(json, "loss_picture", outcome->loss_picture);

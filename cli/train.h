@@ -92,8 +92,9 @@ gboolean rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint6
 
 /* RpStepDone: one line of the file, and of progress on a terminal. @metrics is RpTrainMetrics. */
 void rp_train_metrics_add(gpointer metrics, const RpStepReport *report);
-/* The pipeline ran empty: the next two steps are not steady. */
-void rp_train_metrics_pause(RpTrainMetrics *metrics);
+/* The pipeline ran empty: the next two steps are not steady. @seconds: what then took so long, in
+ * which nothing was trained; the next step's line tells it */
+void rp_train_metrics_pause(RpTrainMetrics *metrics, double seconds);
 /* The last report. Returns: (nullable): none yet */
 const RpStepReport *rp_train_metrics_last(const RpTrainMetrics *metrics);
 RpTrainMeans rp_train_metrics_means(const RpTrainMetrics *metrics);
@@ -144,6 +145,14 @@ gboolean rp_train_check_no_output(const char *option, const char *path, const Rp
 gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Whether the output directory is still the one that the run locked, with its lock in it. */
+gboolean rp_train_output_is_there(const RpRunFile *run, const RpTrainHow *how);
+
+/* Makes one that is not there any more anew, with run.yaml and profile.json, and locks it.
+ * Errors: G_FILE_ERROR; G_FILE_ERROR_EXIST, G_FILE_ERROR_AGAIN: something else is there now */
+gboolean rp_train_renew_output(const RpTrainJob *job, RpTrainHow *how,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Makes and locks the output directory, sets checkpoints behind @step aside, and writes run.yaml
  * and profile.json. Errors: G_FILE_ERROR */
 gboolean rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step,
@@ -156,7 +165,8 @@ void rp_train_catch_save(void);
 /* Whether one was asked for since. */
 gboolean rp_train_take_save(void);
 
-/* SIGTERM and SIGINT are noted; SIGINT only once: the second ends the process, as without us. */
+/* SIGTERM, SIGINT, SIGHUP and SIGXCPU are noted; a second SIGINT, or SIGTERM after a second, ends
+ * the process, as without us. */
 void rp_train_catch_stop(void);
 void rp_train_release_stop(void);
 /* The last one, or 0. */
@@ -177,6 +187,8 @@ typedef struct {
     RpTrace *trace;           /* measured, also of a run that broke off; %NULL: not kept */
     char *checkpoint;         /* the last that was saved, or %NULL */
     char *loss_picture;       /* %NULL: none was drawn */
+    guint n_saved;            /* checkpoints */
+    double saving_seconds;    /* in which nothing was trained; failed attempts count, too */
     gboolean unsaved;         /* the last attempt failed */
     int signal;               /* that ended it, or 0 */
 } RpTrainOutcome;

@@ -18,13 +18,8 @@ typedef struct {
     guint64 n_tokens;
     guint64 n_targets;
     guint calls;
-    gint64 last_compute_ns; /* end, so far */
+    gint64 busy_ns; /* of its actions on all devices, so far */
 } RpStepRecord;
-
-typedef struct {
-    gint64 start_ns;
-    gint64 end_ns;
-} RpBusy;
 
 /* A layer that is being restored, weight by weight. */
 typedef struct {
@@ -65,10 +60,11 @@ struct _RpTrainer {
 
     /* reports */
     RpStepRecord records[RP_HOME_RING];
-    guint64 n_reported; /* iterations, from first_iteration on */
-    gint64 last_end_ns; /* of the iteration reported last; -1: none since the devices stood still */
-    gint64 earlier_end_ns; /* of the one before that; -1 */
-    GArray *busy;          /* RpBusy: compute actions that may reach into windows to come */
+    guint64 n_reported;    /* iterations, from first_iteration on */
+    gint64 first_start_ns; /* of an action since the devices stood still; G_MAXINT64: none yet */
+    gint64 *ends_ns;       /* [RP_HOME_RING][gpus]: end of an iteration's last action on a device */
+    gint64
+        *last_ends_ns; /* [gpus]: of the iteration reported last; -1: none since they stood still */
 
     RpRestoredLayer *restored; /* per layer; %NULL when nothing is being restored */
 };
@@ -78,6 +74,16 @@ rp_trainer_record(RpTrainer *trainer, guint64 iteration)
 {
     return &trainer->records[iteration % RP_HOME_RING];
 }
+
+/* [gpus] of @iteration. */
+static inline gint64 *
+rp_trainer_ends(RpTrainer *trainer, guint64 iteration)
+{
+    return trainer->ends_ns + iteration % RP_HOME_RING * trainer->gpus;
+}
+
+/* All devices have run out of work: the next step's time begins with its first action. */
+void rp_trainer_stand_still(RpTrainer *trainer);
 
 /* RpEngineDone: @user_data is the trainer. */
 void rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *records,

@@ -1,9 +1,14 @@
 /* Steps that are over.
  *
- *   compute    |---- T-1 ----|---- T ----|
- *   window                   |<--------->|     from the last action's end to the last action's end
- *                 |<------ / 2 -------->|     asynchronous: two steps overlap, so the mean of two
- *   host                        |norm T-1   |  tells that T-1 is reported
+ * A step's time on a device is from the end of the last action of the step before to the end of its
+ * own last one: on one device steps follow each other, though asynchronous ones overlap across
+ * devices. Its time is the mean over devices, so that times of steps add up to that of the run.
+ *
+ *   device 0  | 1 | 1 | 2 | 2 | 3 | 3 |             step 2:  |------>|
+ *   device 1      | 1 | 1 | 2 | 2 | 3 | 3 |                      |------>|
+ *   host                  |norm of 1|               tells that 1 is reported
+ *
+ * A synchronous step is over on all devices before the next begins: its time is that of the last.
  */
 #include "exec/train/trainer-private.h"
 
@@ -22,50 +27,39 @@ mean_loss(RpTrainer *trainer, const RpStepRecord *record)
     return sum / (double)record->n_targets;
 }
 
-/* Busy time of all devices between @start_ns and @end_ns. */
-static gint64
-busy_between(const RpTrainer *trainer, gint64 start_ns, gint64 end_ns)
+void
+rp_trainer_stand_still(RpTrainer *trainer)
 {
-    gint64 sum_ns = 0;
+    trainer->first_start_ns = G_MAXINT64;
+    for (guint g = 0; g < trainer->gpus; g++)
+        trainer->last_ends_ns[g] = -1;
+}
 
-    for (guint i = 0; i < trainer->busy->len; i++) {
-        const RpBusy busy = g_array_index(trainer->busy, RpBusy, i);
+/* The time of @iteration, all devices' together. */
+static gint64
+take_window(RpTrainer *trainer, guint64 iteration)
+{
+    const gint64 *ends_ns = rp_trainer_ends(trainer, iteration);
+    gint64 last_ns = -1, sum_ns = 0;
 
-        sum_ns += MAX(0, MIN(busy.end_ns, end_ns) - MAX(busy.start_ns, start_ns));
+    for (guint g = 0; g < trainer->gpus; g++)
+        last_ns = MAX(last_ns, ends_ns[g]);
+    for (guint g = 0; g < trainer->gpus; g++) {
+        const gint64 start_ns =
+            trainer->last_ends_ns[g] >= 0 ? trainer->last_ends_ns[g] : trainer->first_start_ns;
+        const gint64 end_ns = MAX(start_ns, trainer->async ? ends_ns[g] : last_ns);
+
+        sum_ns += end_ns - start_ns;
+        trainer->last_ends_ns[g] = end_ns;
     }
     return sum_ns;
-}
-
-static void
-forget_busy(RpTrainer *trainer, gint64 before_ns)
-{
-    guint kept = 0;
-
-    for (guint i = 0; i < trainer->busy->len; i++) {
-        const RpBusy busy = g_array_index(trainer->busy, RpBusy, i);
-
-        if (busy.end_ns > before_ns)
-            g_array_index(trainer->busy, RpBusy, kept++) = busy;
-    }
-    g_array_set_size(trainer->busy, kept);
-}
-
-static gint64
-first_start(const RpTrainer *trainer)
-{
-    gint64 first_ns = G_MAXINT64;
-
-    for (guint i = 0; i < trainer->busy->len; i++)
-        first_ns = MIN(first_ns, g_array_index(trainer->busy, RpBusy, i).start_ns);
-    return first_ns;
 }
 
 static void
 report_step(RpTrainer *trainer, RpStepRecord *record)
 {
     const RpUpdateReport update = rp_home_report(trainer->home, record->iteration);
-    const guint n_steps = trainer->async && trainer->earlier_end_ns >= 0 ? 2 : 1;
-    gint64 start_ns = n_steps == 2 ? trainer->earlier_end_ns : trainer->last_end_ns;
+    const gint64 window_ns = take_window(trainer, record->iteration);
     RpStepReport report = {
         .step = trainer->steps_before + record->iteration - trainer->first_iteration + 1,
         .loss = mean_loss(trainer, record),
@@ -77,17 +71,9 @@ report_step(RpTrainer *trainer, RpStepRecord *record)
         .n_targets = record->n_targets,
     };
 
-    if (start_ns < 0)
-        start_ns = first_start(trainer);
-    /* on other devices, an asynchronous step may end before the one before it does */
-    const gint64 end_ns = MAX(record->last_compute_ns, MAX(start_ns, trainer->last_end_ns));
-    if (end_ns > start_ns)
-        report.bubble_ratio = 1 - (double)busy_between(trainer, start_ns, end_ns) /
-                                      ((double)trainer->gpus * (double)(end_ns - start_ns));
-    report.step_ns = (end_ns - start_ns) / n_steps;
-    trainer->earlier_end_ns = trainer->last_end_ns >= 0 ? trainer->last_end_ns : start_ns;
-    trainer->last_end_ns = end_ns;
-    forget_busy(trainer, trainer->async ? trainer->earlier_end_ns : end_ns);
+    report.step_ns = window_ns / trainer->gpus;
+    if (window_ns > 0)
+        report.bubble_ratio = 1 - (double)record->busy_ns / (double)window_ns;
     trainer->n_reported++;
     if (trainer->done != NULL)
         trainer->done(trainer->user_data, &report);
@@ -100,12 +86,15 @@ rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *re
 
     for (gsize i = 0; i < n; i++) {
         RpStepRecord *record = rp_trainer_record(trainer, records[i].iteration);
-        const RpBusy busy = {records[i].start_ns, records[i].end_ns};
+        gint64 *end_ns;
 
         if (records[i].kind > RP_TASK_OVERLAP)
             continue;
-        record->last_compute_ns = MAX(record->last_compute_ns, records[i].end_ns);
-        g_array_append_val(trainer->busy, busy);
+        end_ns = rp_trainer_ends(trainer, records[i].iteration) +
+                 rp_plan_lane_device(rp_planner_plan(trainer->planner), records[i].lane);
+        *end_ns = MAX(*end_ns, records[i].end_ns);
+        trainer->first_start_ns = MIN(trainer->first_start_ns, records[i].start_ns);
+        record->busy_ns += records[i].end_ns - records[i].start_ns;
     }
     for (gsize i = 0; i < n; i++)
         if (records[i].kind == RP_TASK_NORM &&

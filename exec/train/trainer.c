@@ -137,9 +137,9 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->done = options->done;
     trainer->user_data = options->user_data;
     trainer->config = *options->config;
-    trainer->last_end_ns = -1;
-    trainer->earlier_end_ns = -1;
-    trainer->busy = g_array_new(FALSE, FALSE, sizeof(RpBusy));
+    trainer->ends_ns = g_new(gint64, RP_HOME_RING * (gsize)trainer->gpus);
+    trainer->last_ends_ns = g_new(gint64, trainer->gpus);
+    rp_trainer_stand_still(trainer);
     trainer->weights = rp_weights_new(&trainer->config);
     trainer->devices = options->devices != NULL ? options->devices : rp_host_devices();
     trainer->network = rp_network_new(&trainer->config, trainer->weights,
@@ -176,7 +176,8 @@ rp_trainer_free(RpTrainer *trainer)
     rp_profile_free(trainer->profile);
     rp_network_free(trainer->network);
     rp_weights_free(trainer->weights);
-    g_clear_pointer(&trainer->busy, g_array_unref);
+    g_free(trainer->ends_ns);
+    g_free(trainer->last_ends_ns);
     g_free(trainer->arena_bytes);
     g_free(trainer);
     return TRUE;
@@ -212,6 +213,8 @@ begin_iteration(RpTrainer *trainer, GError **error)
     if (trainer->iteration >= trainer->first_iteration + 2)
         rp_feed_let_go(trainer->feed, trainer->iteration - 2);
     *record = (RpStepRecord){.iteration = trainer->iteration};
+    for (guint g = 0; g < trainer->gpus; g++)
+        rp_trainer_ends(trainer, trainer->iteration)[g] = -1;
     rp_home_begin(trainer->home, trainer->iteration,
                   (guint64)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
                       rp_network_options(trainer->network)->sequences *
@@ -279,8 +282,7 @@ rp_trainer_flush(RpTrainer *trainer, GError **error)
     rp_planner_flush(trainer->planner);
     if (!append(trainer, RP_GROWN_STEP, error) || !rp_engine_finish(trainer->engine, error))
         return FALSE;
-    trainer->last_end_ns = -1;
-    trainer->earlier_end_ns = -1;
+    rp_trainer_stand_still(trainer);
     return TRUE;
 }
 

@@ -38,8 +38,8 @@ typedef struct {
     gboolean skipped;
     guint64 n_tokens; /* without padding */
     guint64 n_targets;
-    gint64 step_ns; /* from the end of the step before (its last compute action); asynchronous: the
-                       mean of this step and the one before, which overlap */
+    gint64 step_ns; /* from the end of the step before (its last compute action) to its own end;
+                       asynchronous: so on each device, and the mean over them */
     double bubble_ratio; /* of that time: 1 - busy compute / (N x time) */
 } RpStepReport;
 

@@ -111,6 +111,7 @@ rp_train_files_learned(const char *output)
             fail_msg("%s: not JSON: %s", name, *line);
         json_object_remove_member(json_node_get_object(node), "step_ms");
         json_object_remove_member(json_node_get_object(node), "bubble_ratio");
+        json_object_remove_member(json_node_get_object(node), "checkpoint_ms");
         g_autofree char *rest = json_to_string(node, FALSE);
         g_string_append_printf(learned, "%s\n", rest);
     }

@@ -124,6 +124,70 @@ reports_every_step_once(void **state)
     }
 }
 
+/* End of the last action of @iteration on @device; and the first start of all. */
+static gint64
+last_end(const RpTrace *trace, guint32 iteration, guint device, gint64 *first_ns)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gint64 end_ns = -1;
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        if (records[i].kind > RP_TASK_OVERLAP)
+            continue;
+        *first_ns = MIN(*first_ns, records[i].start_ns);
+        if (records[i].iteration == iteration &&
+            rp_trace_lane_device(trace, records[i].lane) == device)
+            end_ns = MAX(end_ns, records[i].end_ns);
+    }
+    return end_ns;
+}
+
+/* Asynchronous steps overlap, and their last actions may come in pairs: each has a time of its own
+ * all the same, and together they have the run's. */
+static void
+a_steps_time_is_its_own(void **state)
+{
+    enum { DEVICES = 3, STEPS = 12 };
+    RpTinyModel *model = rp_tiny_model_new(FALSE);
+    Reports reports = {0};
+    const RpTinyRun run = {"roundpipe",
+                           DEVICES,
+                           3,
+                           .calls = 1,
+                           .async = TRUE,
+                           .keep_trace = TRUE,
+                           .done = note_report,
+                           .user_data = &reports};
+    RpTrainer *trainer = rp_tiny_trainer(model, &run, NULL);
+
+    assert_non_null(trainer);
+    rp_tiny_train(trainer, &run, 0, STEPS, NULL);
+    assert_int_equal(reports.n, STEPS);
+    g_autoptr(RpTrace) trace = rp_trainer_steal_trace(trainer);
+    gint64 ends_ns[DEVICES], sum_ns = 0, reported_ns = 0;
+
+    for (guint i = 0; i < STEPS; i++) {
+        gint64 first_ns = G_MAXINT64, step_ns = 0;
+
+        for (guint g = 0; g < DEVICES; g++) {
+            const gint64 end_ns = last_end(trace, i, g, &first_ns);
+
+            if (i == 0)
+                ends_ns[g] = first_ns;
+            step_ns += MAX(0, end_ns - ends_ns[g]);
+            ends_ns[g] = MAX(ends_ns[g], end_ns);
+        }
+        assert_int_equal(reports.reports[i].step_ns, step_ns / DEVICES);
+        assert_true(i == 0 || reports.reports[i].step_ns != reports.reports[i - 1].step_ns);
+        assert_true(reports.reports[i].bubble_ratio > -1e-9);
+        sum_ns += step_ns;
+        reported_ns += reports.reports[i].step_ns;
+    }
+    assert_true(sum_ns / DEVICES - reported_ns <= STEPS);
+    rp_trainer_free(trainer);
+    rp_tiny_model_free(model);
+}
+
 static void
 goes_on_after_a_restore_as_if_nothing_had_happened(void **state)
 {
@@ -274,6 +338,7 @@ main(void)
         cmocka_unit_test(is_a_serial_program_with_updates_one_step_late),
         cmocka_unit_test(has_read_a_batch_when_its_call_returns),
         cmocka_unit_test(reports_every_step_once),
+        cmocka_unit_test(a_steps_time_is_its_own),
         cmocka_unit_test(goes_on_after_a_restore_as_if_nothing_had_happened),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(names_the_layer_whose_output_is_not_finite),

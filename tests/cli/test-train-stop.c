@@ -1,0 +1,145 @@
+/* How a run of `roundpipe train` is stopped and kept: signals, checkpoints by time, an output
+ * directory that is taken away. */
+#include "tests/cli/train-files.h"
+
+#define TRAIN "$ROUNDPIPE train @T/run.yaml --set steps=1000000 --set output=@T/"
+/* Until the run has reported a step; it must not end before. */
+#define STEPS(output)                                                                              \
+    "until [ -s @T/" output "/metrics.jsonl ]; do kill -0 $pid || exit 9; sleep 0.05; done; "
+/* A step of many seconds. */
+#define LONG                                                                                       \
+    " --set steps=2 --set sequence_length=2048 --set micro_batch_size=8 --set micro_batches=512 "  \
+    "--set round=512"
+
+static void
+expect(const RpCliRun *run, int code, const char *output, const char *names)
+{
+    g_autofree char *found = rp_train_files_list(output);
+
+    if (run->code != code || strstr(found, names) == NULL)
+        fail_msg("exit code %d, expected %d; %s has \"%s\", expected \"%s\": %s", run->code, code,
+                 output, found, names, run->err);
+}
+
+static void
+a_closed_terminal_and_used_up_time_end_a_run_saved(void **state)
+{
+    g_auto(RpCliRun) closed = rp_cli_shell(
+        TRAIN "closed >/dev/null & pid=$!; " STEPS("closed") "kill -HUP $pid; kill -HUP $pid; "
+                                                             "wait $pid");
+    g_auto(RpCliRun) used = rp_cli_shell(
+        TRAIN "used >/dev/null & pid=$!; " STEPS("used") "kill -XCPU $pid; sleep 0.2; "
+                                                         "kill -XCPU $pid 2>/dev/null; wait $pid");
+
+    (void)state;
+    expect(&closed, 129, "closed", "checkpoint-");
+    expect(&used, 152, "used", "checkpoint-");
+}
+
+static void
+nohup_goes_on_when_the_terminal_closes(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("trap '' HUP; " TRAIN "nohup >/dev/null & pid=$!; " STEPS(
+        "nohup") "kill -HUP $pid; sleep 0.5; kill -0 $pid || exit 8; kill -TERM $pid; wait $pid");
+
+    (void)state;
+    expect(&run, 143, "nohup", "checkpoint-");
+}
+
+/* As timeout sends it: to the process, and to its group. */
+static void
+two_requests_at_once_are_one(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        TRAIN "twice >/dev/null & pid=$!; " STEPS("twice") "kill -TERM $pid; kill -TERM $pid; "
+                                                           "wait $pid");
+
+    (void)state;
+    expect(&run, 143, "twice", "checkpoint-");
+}
+
+static void
+a_second_request_to_stop_ends_at_once(void **state)
+{
+    const gint64 begin_us = g_get_monotonic_time();
+    g_auto(RpCliRun) run =
+        rp_cli_shell("$ROUNDPIPE train @T/run.yaml --set output=@T/hang" LONG
+                     " >/dev/null & pid=$!; until [ -e @T/hang/metrics.jsonl ]; do kill -0 $pid || "
+                     "exit 9; sleep 0.05; done; sleep 0.2; kill -TERM $pid; sleep 1.2; "
+                     "kill -0 $pid || exit 8; kill -TERM $pid; wait $pid");
+
+    (void)state;
+    expect(&run, 143, "hang", "metrics.jsonl");
+    if (g_get_monotonic_time() - begin_us > 10 * G_USEC_PER_SEC)
+        fail_msg("it took longer than the second signal");
+    g_autofree char *names = rp_train_files_list("hang");
+    assert_null(strstr(names, "checkpoint-"));
+}
+
+static void
+saves_by_time(void **state)
+{
+    g_auto(RpCliRun) often =
+        rp_cli_run("train @T/run.yaml --set output=@T/often --set steps=30 "
+                   "--set checkpoint.minutes=1e-5 --set checkpoint.keep=0 --json");
+    g_auto(RpCliRun) never = rp_cli_run("train @T/run.yaml --set output=@T/never --set steps=30 "
+                                        "--set checkpoint.minutes=0 --set checkpoint.keep=0");
+    g_auto(RpCliRun) usual = rp_cli_run("train @T/run.yaml --set output=@T/usual --set steps=1");
+    g_autoptr(JsonNode) root = rp_cli_json(&often);
+    g_autofree char *metrics = rp_train_files_read("often/metrics.jsonl", NULL);
+    g_autofree char *resolved = rp_train_files_read("usual/run.yaml", NULL);
+    g_autofree char *once = rp_train_files_list("never");
+
+    (void)state;
+    assert_true(rp_cli_number(root, "checkpoints.saved") > 5);
+    assert_true(rp_cli_number(root, "checkpoints.seconds") > 0);
+    assert_non_null(strstr(metrics, "\"checkpoint_ms\":"));
+    assert_true(g_str_has_prefix(once, "checkpoint-30 "));
+    assert_true(g_regex_match_simple("minutes: .?30", resolved, 0, 0));
+}
+
+static void
+an_output_that_is_removed_is_made_anew_and_that_is_said(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(TRAIN "gone >/dev/null & pid=$!; " STEPS(
+        "gone") "rm -rf @T/gone; " STEPS("gone") "kill -TERM $pid; wait $pid");
+    g_auto(RpCliRun) resumed =
+        rp_cli_shell("$ROUNDPIPE train @T/gone/run.yaml --resume --dry-run >/dev/null");
+
+    (void)state;
+    expect(&run, 143, "gone", "checkpoint-");
+    assert_non_null(strstr(run.err, "gone was removed or replaced before step "));
+    assert_non_null(strstr(run.err, "it is made anew"));
+    assert_int_equal(resumed.code, 0);
+}
+
+static void
+an_output_that_became_another_runs_is_left_alone(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(TRAIN "taken >/dev/null & pid=$!; " STEPS(
+        "taken") "rm -rf @T/taken; mkdir -p @T/taken/checkpoint-7; sleep 1.5; "
+                 "kill -TERM $pid; wait $pid");
+
+    (void)state;
+    expect(&run, 1, "taken", "checkpoint-7");
+    assert_non_null(strstr(run.err, "removed or replaced: output: "));
+    assert_non_null(strstr(run.err, "nothing can be saved there"));
+    g_autofree char *names = rp_train_files_list("taken");
+    assert_null(strstr(names, "metrics.jsonl"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_closed_terminal_and_used_up_time_end_a_run_saved),
+        cmocka_unit_test(nohup_goes_on_when_the_terminal_closes),
+        cmocka_unit_test(two_requests_at_once_are_one),
+        cmocka_unit_test(a_second_request_to_stop_ends_at_once),
+        cmocka_unit_test(saves_by_time),
+        cmocka_unit_test(an_output_that_is_removed_is_made_anew_and_that_is_said),
+        cmocka_unit_test(an_output_that_became_another_runs_is_left_alone),
+    };
+
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+}
