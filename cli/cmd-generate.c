@@ -192,6 +192,14 @@ answer_all(Generation *generation, GError **error)
     const guint sequences = MIN(total, RP_GREEDY_MAX_SEQUENCES);
     const gint64 begin_us = g_get_monotonic_time();
     gint64 shown_us = begin_us;
+
+    if (rp_host_reserve_matmul(1) == 0) {
+        g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
+                    "matmuls need %zu bytes of address space, which there are not: raise the limit "
+                    "(ulimit -v) or free some memory",
+                    RP_HOST_MATMUL_BUFFER_BYTES);
+        return FALSE;
+    }
     g_autoptr(RpGreedy) greedy =
         rp_greedy_new(&generation->config, generation->weights, rp_host_kernels(), sequences,
                       generation->longest_prompt + generation->new_tokens, error);

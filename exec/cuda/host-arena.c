@@ -12,6 +12,7 @@
 
 #include "exec/cuda/device-private.h"
 #include "exec/optim/available-memory.h"
+#include "exec/optim/memory-limit.h"
 
 #define MAX_THREADS 16
 #ifndef MADV_POPULATE_WRITE
@@ -252,14 +253,18 @@ join_threads(RpCudaHostArena *arena)
 static gboolean
 check_memory(guint64 bytes, GError **error)
 {
-    const guint64 available = rp_available_memory();
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 
-    if (available == 0 || bytes <= available) /* 0: nobody knows */
+    if (bytes <= limit.bytes)
         return TRUE;
-    g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
-                "host memory: %" G_GUINT64_FORMAT " bytes are needed, %" G_GUINT64_FORMAT
-                " are available: use a smaller model or shorter sequences, or free some memory",
-                bytes, available);
+    g_autofree char *what = rp_memory_limit_describe(&limit);
+
+    g_set_error(
+        error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
+        "host memory: %" G_GUINT64_FORMAT " bytes are needed, %" G_GUINT64_FORMAT
+        " are available: use a smaller model or shorter sequences, or free some memory; the "
+        "limit is %s",
+        bytes, limit.bytes, what);
     return FALSE;
 }
 

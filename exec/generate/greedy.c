@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/units.h"
-#include "exec/optim/available-memory.h"
+#include "exec/optim/memory-limit.h"
 
 G_DEFINE_QUARK(rp - generate - error - quark, rp_generate_error)
 
@@ -76,14 +76,17 @@ load(RpGreedy *greedy, const RpWeights *weights)
 static gboolean
 check_memory(guint64 bytes, GError **error)
 {
-    const guint64 available = rp_available_memory();
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 
-    if (available == 0 || bytes < available)
+    if (bytes < limit.bytes)
         return TRUE;
+    g_autofree char *what = rp_memory_limit_describe(&limit);
+
     g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
                 "host memory: the model and its workspace need %" G_GUINT64_FORMAT
-                " bytes, there are %" G_GUINT64_FORMAT ": use a machine with more memory",
-                bytes, available);
+                " bytes, there are %" G_GUINT64_FORMAT
+                ": use a machine with more memory; the limit is %s",
+                bytes, limit.bytes, what);
     return FALSE;
 }
 

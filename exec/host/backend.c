@@ -9,6 +9,7 @@
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
 #include "exec/host/probe.h"
+#include "exec/optim/memory-limit.h"
 #include "exec/train/arena-check.h"
 #include "exec/train/targets.h"
 #include "exec/train/task-map.h"
@@ -65,6 +66,27 @@ close_arenas(Host *host)
     }
 }
 
+/* What matmuls of all devices need beside the arenas. */
+static gboolean
+reserve(const Host *host, GError **error)
+{
+    const guint gpus = host->map.gpus;
+    const guint n = rp_host_reserve_matmul(gpus);
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", TRUE);
+
+    if (n == gpus)
+        return TRUE;
+    g_autofree char *what =
+        limit.name != NULL ? rp_memory_limit_describe(&limit) : g_strdup("the system's");
+
+    g_set_error(
+        error, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY,
+        "matmuls of %u devices need %u x %zu bytes of address space, there is room for %u of "
+        "them: use fewer devices or raise the limit, which is %s",
+        gpus, gpus, RP_HOST_MATMUL_BUFFER_BYTES, n, what);
+    return FALSE;
+}
+
 gboolean
 rp_host_backend_open(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
 {
@@ -80,8 +102,9 @@ rp_host_backend_open(RpBackend *backend, const guint64 *bytes, guint n, GError *
         return FALSE;
     for (guint i = 0; i < n && opened; i++)
         opened = open_arena(host, i, bytes[i], error);
-    if (!opened || !rp_home_attach(host->map.home, host->map.memory[host->map.gpus],
-                                   bytes[host->map.gpus], error)) {
+    if (!opened || !reserve(host, error) ||
+        !rp_home_attach(host->map.home, host->map.memory[host->map.gpus], bytes[host->map.gpus],
+                        error)) {
         close_arenas(host);
         return FALSE;
     }

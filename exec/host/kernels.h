@@ -16,3 +16,17 @@
  * Streams are NULL. Nothing fails: `check` is always %TRUE.
  */
 const RpKernels *rp_host_kernels(void);
+
+/* Address space of a thread that multiplies: OpenBLAS's buffer, of which it touches what it needs.
+ */
+#define RP_HOST_MATMUL_BUFFER_BYTES ((gsize)129 << 20)
+
+/**
+ * rp_host_reserve_matmul:
+ * @threads: that will multiply at one time
+ *
+ * Takes what their matmuls map. Without it they wait for ever where it cannot be had.
+ *
+ * Returns: for how many it was there; less than @threads: no more may multiply at one time
+ */
+guint rp_host_reserve_matmul(guint threads);

@@ -8,10 +8,12 @@
  */
 #include "exec/host/probe.h"
 
+#include <gio/gio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/units.h"
+#include "exec/host/kernels.h"
 #include "exec/profile/measure.h"
 
 #define LEAST_PIECE_BYTES 65536
@@ -143,8 +145,16 @@ static const RpProbeOps ops = {
 RpProbe *
 rp_host_probe_new(guint device, GError **error)
 {
-    RpProbe *probe = g_new0(RpProbe, 1);
+    RpProbe *probe;
 
+    if (rp_host_reserve_matmul(1) == 0) {
+        g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
+                    "matmuls need %zu bytes of address space, which there are not: raise the limit "
+                    "(ulimit -v) or free some memory",
+                    RP_HOST_MATMUL_BUFFER_BYTES);
+        return NULL;
+    }
+    probe = g_new0(RpProbe, 1);
     probe->ops = &ops;
     return probe;
 }

@@ -5,5 +5,6 @@
 
 #include "exec/profile/probe.h"
 
-/* @device: any; they are all alike. Never fails. Free with rp_probe_free() */
+/* @device: any; they are all alike. Free with rp_probe_free(). Errors:
+ * G_IO_ERROR_NO_SPACE: no room for a matmul */
 RpProbe *rp_host_probe_new(guint device, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,15 +1,11 @@
 #include "exec/optim/available-memory.h"
 
-#include <string.h>
+#include "exec/optim/memory-limit.h"
 
 guint64
 rp_available_memory(void)
 {
-    g_autofree char *text = NULL;
-    const char *line;
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 
-    if (!g_file_get_contents("/proc/meminfo", &text, NULL, NULL) ||
-        (line = strstr(text, "MemAvailable:")) == NULL)
-        return 0;
-    return g_ascii_strtoull(line + strlen("MemAvailable:"), NULL, 10) * 1024;
+    return limit.bytes == G_MAXUINT64 ? 0 : MAX(1, limit.bytes);
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/verify.h"
-#include "exec/optim/available-memory.h"
+#include "exec/optim/memory-limit.h"
 
 G_DEFINE_QUARK(rp - trainer - error - quark, rp_trainer_error)
 
@@ -37,13 +37,11 @@ fail_proof(RpViolation *violation, GError **error)
 }
 
 /* Refuses what does not fit before any of it is taken. Arenas of devices that are threads of this
- * machine come out of the same memory. */
+ * machine come out of the same memory. @host: bytes; 0 = nobody knows */
 static gboolean
-check_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const RpPlan *plan,
-             GError **error)
+check_host_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const RpPlan *plan,
+                  guint64 host, GError **error)
 {
-    guint64 host =
-        options->host_memory_bytes > 0 ? options->host_memory_bytes : rp_available_memory();
     guint64 devices = 0;
     gboolean fits;
 
@@ -66,6 +64,28 @@ check_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const Rp
         g_set_error_literal(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_MEMORY, text);
     }
     return fits;
+}
+
+/* Within what was asked for, and what the machine, cgroups and limits of the process leave. */
+static gboolean
+check_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const RpPlan *plan,
+             GError **error)
+{
+    const guint64 asked = options->host_memory_bytes;
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", asked > 0);
+    const gboolean limited = limit.name != NULL && (asked == 0 || limit.bytes < asked);
+    const guint64 host = limited ? MAX(1, limit.bytes) : asked;
+
+    if (check_host_memory(trainer, options, plan, host, error))
+        return TRUE;
+    if (limited && error != NULL && g_str_has_prefix((*error)->message, "host memory")) {
+        g_autofree char *what = rp_memory_limit_describe(&limit);
+        char *message = g_strdup_printf("%s; the limit is %s", (*error)->message, what);
+
+        g_free((*error)->message);
+        (*error)->message = message;
+    }
+    return FALSE;
 }
 
 /* Plans a few iterations to learn the sizes of the arenas, and proves them. */
