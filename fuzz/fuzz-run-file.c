@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cli/devices.h"
 #include "cli/run-file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -25,7 +26,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     g_assert_no_error(error);
-    g_assert(run->n_devices >= 1 && run->n_devices <= RP_RUN_FILE_MAX_DEVICES);
+    g_assert(run->n_devices >= 1 && run->n_devices <= RP_CLI_MAX_DEVICES);
     g_assert(run->steps >= 1 && run->sequence_length >= 2 && run->micro_batches >= 1);
     g_assert(run->optimizer.beta1 >= 0 && run->optimizer.beta1 < 1);
 
