@@ -91,51 +91,81 @@ suggest_option(const GOptionEntry *const *lists, GError **error)
     (*error)->message = message;
 }
 
-#define NOT_GIVEN G_MININT
+/* A command's options as GLib is to read them: counts as text, for no number tells that one was not
+ * given. */
+typedef struct {
+    GArray *entries; /* GOptionEntry, with a last one of zeros */
+    GArray *counts;  /* Count */
+} OptionTexts;
 
-/* Marks every count as not given. Returns: what they were. */
-static GArray *
-forget_counts(const GOptionEntry *const *lists)
+typedef struct {
+    const GOptionEntry *entry; /* the command's, whose arg_data is an int */
+    char *text;                /* as given, or %NULL */
+} Count;
+
+static void
+option_texts_clear(OptionTexts *texts)
 {
-    GArray *before = g_array_new(FALSE, FALSE, sizeof(int));
+    for (guint i = 0; i < texts->counts->len; i++)
+        g_free(g_array_index(texts->counts, Count, i).text);
+    g_array_unref(texts->entries);
+    g_array_unref(texts->counts);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(OptionTexts, option_texts_clear)
 
-    for (; *lists != NULL; lists++) {
-        for (const GOptionEntry *entry = *lists; entry->long_name != NULL; entry++) {
-            if (entry->arg != G_OPTION_ARG_INT)
-                continue;
-            g_array_append_vals(before, entry->arg_data, 1);
-            *(int *)entry->arg_data = NOT_GIVEN;
+static OptionTexts
+make_option_texts(const GOptionEntry *const *lists)
+{
+    OptionTexts texts = {.entries = g_array_new(TRUE, TRUE, sizeof(GOptionEntry)),
+                         .counts = g_array_new(FALSE, TRUE, sizeof(Count))};
+    guint n = 0;
+
+    for (const GOptionEntry *const *list = lists; *list != NULL; list++)
+        for (const GOptionEntry *entry = *list; entry->long_name != NULL; entry++) {
+            const Count count = {.entry = entry};
+
+            g_array_append_vals(texts.entries, entry, 1);
+            if (entry->arg == G_OPTION_ARG_INT)
+                g_array_append_val(texts.counts, count);
         }
+    /* places of texts, now that they do not move any more */
+    for (guint i = 0; i < texts.entries->len; i++) {
+        GOptionEntry *entry = &g_array_index(texts.entries, GOptionEntry, i);
+
+        if (entry->arg != G_OPTION_ARG_INT)
+            continue;
+        entry->arg = G_OPTION_ARG_STRING;
+        entry->arg_data = &g_array_index(texts.counts, Count, n++).text;
     }
-    return before;
+    return texts;
 }
 
+/* Gives the counts that were given to the command. */
 static gboolean
-check_counts(const GOptionEntry *const *lists, const GArray *before, GError **error)
+take_counts(const OptionTexts *texts, GError **error)
 {
-    const char *wrong = NULL;
-    int found = 0;
-    guint i = 0;
+    for (guint i = 0; i < texts->counts->len; i++) {
+        const Count *count = &g_array_index(texts->counts, Count, i);
+        gint64 number = 0;
 
-    for (; *lists != NULL; lists++) {
-        for (const GOptionEntry *entry = *lists; entry->long_name != NULL; entry++) {
-            int *value = entry->arg_data;
+        if (count->text == NULL)
+            continue;
+        const gboolean is_number =
+            g_ascii_string_to_signed(count->text, 10, G_MININT64, G_MAXINT64, &number, NULL);
+        if (!is_number || number < 1 || number > G_MAXINT) {
+            g_autofree char *found =
+                is_number ? g_strdup_printf("%" G_GINT64_FORMAT, number) : rp_quote(count->text);
 
-            if (entry->arg != G_OPTION_ARG_INT)
-                continue;
-            if (*value != NOT_GIVEN && *value < 1 && wrong == NULL) {
-                wrong = entry->long_name;
-                found = *value;
-            }
-            if (*value == NOT_GIVEN)
-                *value = g_array_index(before, int, i);
-            i++;
+            if (*error == NULL)
+                g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "--%s: expected a number of 1 or more, found %s%s",
+                            count->entry->long_name, found,
+                            number > G_MAXINT ? ", which is out of range" : "");
+            return FALSE;
         }
+        *(int *)count->entry->arg_data = (int)number;
     }
-    if (wrong != NULL && error != NULL && *error == NULL)
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: expected a number of 1 or more, found %d", wrong, found);
-    return wrong == NULL;
+    return TRUE;
 }
 
 static gboolean
@@ -178,15 +208,15 @@ rp_cli_parse(const char *usage, const char *summary, const GOptionEntry *entries
     g_set_prgname(program);
     g_option_context_set_summary(context, summary);
     g_option_context_set_help_enabled(context, FALSE); /* GLib's would exit */
-    for (guint i = 0; i <= n; i++)
-        g_option_context_add_main_entries(context, lists[i], NULL);
+    g_auto(OptionTexts) texts = make_option_texts(lists);
 
-    g_autoptr(GArray) before = forget_counts(lists);
+    g_option_context_add_main_entries(context, (const GOptionEntry *)(void *)texts.entries->data,
+                                      NULL);
     gboolean parsed = g_option_context_parse(context, argc, argv, &local);
 
     if (!parsed)
         suggest_option(lists, &local);
-    parsed = check_counts(lists, before, &local) && parsed;
+    parsed = take_counts(&texts, &local) && parsed;
     if (help) {
         g_autofree char *text = g_option_context_get_help(context, TRUE, NULL);
 

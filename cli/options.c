@@ -4,7 +4,11 @@
 #include <string.h>
 
 #include "core/schedule.h"
+#include "core/units.h"
 #include "sim/simulate.h"
+
+#define SECONDS_PER_YEAR (365.25 * 86400)
+#define MOST_SECONDS (50 * SECONDS_PER_YEAR)
 
 static const char *const partition_names[] = {"simulated", "paper", NULL};
 static const char *const fidelity_names[] = {"compute", "full", NULL};
@@ -302,6 +306,37 @@ check_size(const RpPlanOptions *options, guint stages, guint iterations, GError 
     return FALSE;
 }
 
+/* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
+ * the other, would come near it is refused. */
+static gboolean
+check_time(const RpPlanOptions *options, const RpProfile *profile, guint iterations, GError **error)
+{
+    const double slowest =
+        MIN(profile->links.h2d_bytes_per_s > 0 ? profile->links.h2d_bytes_per_s : G_MAXDOUBLE,
+            profile->links.d2h_bytes_per_s > 0 ? profile->links.d2h_bytes_per_s : G_MAXDOUBLE);
+    double seconds = 0, bytes = 0;
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        seconds += ((double)layer->forward_ns + (double)layer->backward_ns +
+                    (double)layer->recompute_ns + (double)profile->links.hop_ns) /
+                   (double)RP_NS_PER_S;
+        bytes += 2.0 * (double)layer->parameter_bytes + 2.0 * (double)layer->gradient_bytes +
+                 2.0 * (double)layer->input_bytes + 2.0 * (double)layer->output_bytes;
+    }
+    if (options->fidelity == RP_FIDELITY_FULL)
+        seconds += bytes / slowest;
+    seconds *= (double)options->micro_batches * iterations;
+    if (seconds <= MOST_SECONDS)
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--micro-batches, --iterations: expected a run of at most %.0f years, action after "
+                "action, found %.0f",
+                MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
+    return FALSE;
+}
+
 /* What can be said before a partition is searched for: the search takes long, a message does not.
  */
 static gboolean
@@ -338,7 +373,8 @@ check_early(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *req
         .reverse_backward = options->reverse_backward,
     };
     return rp_schedule_check(schedule, &shape, error) &&
-           check_size(options, shape.stages, (guint)MAX(1, args->iterations), error);
+           check_size(options, shape.stages, (guint)MAX(1, args->iterations), error) &&
+           check_time(options, profile, (guint)MAX(1, args->iterations), error);
 }
 
 static gboolean
@@ -379,7 +415,8 @@ rp_request_resolve(const RpScheduleArgs *args, const RpProfile *profile, RpReque
     request->steady = args->async && request->iterations >= request->window.iterations;
     return check_size(&request->options,
                       request->partition->n_forward + request->partition->n_backward,
-                      request->iterations, error);
+                      request->iterations, error) &&
+           check_time(&request->options, profile, request->iterations, error);
 }
 
 gboolean

@@ -262,8 +262,8 @@ save(Loop *loop, guint64 step, GError **error)
 
     const gint64 begin_us = g_get_monotonic_time();
     const gboolean held = hold_output(loop, step, &problem);
-    char *path = held ? rp_checkpoint_save(&options, loop->trainer, &state, &removed, &problem)
-                      : NULL;
+    char *path =
+        held ? rp_checkpoint_save(&options, loop->trainer, &state, &removed, &problem) : NULL;
 
     if (held && path == NULL)
         weights = save_weights(loop, &options, problem);

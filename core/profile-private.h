@@ -9,7 +9,7 @@
 #define RP_PROFILE_MAX_DEPTH 16       /* nested objects and arrays */
 #define RP_PROFILE_MAX_KEYS 64        /* keys of one object */
 #define RP_PROFILE_MAX_VALUES 4194304 /* values of a whole file */
-#define RP_PROFILE_MAX_MS 1e9
+#define RP_PROFILE_MAX_MS 1e9         /* of a layer, and of all together */
 #define RP_PROFILE_MAX_BYTES (G_GUINT64_CONSTANT(1) << 50)
 
 /**

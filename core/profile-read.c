@@ -12,6 +12,7 @@
 #include "core/profile-private.h"
 #include "core/profile-section.h"
 #include "core/quote.h"
+#include "core/units.h"
 
 #define MAX_NAME 128
 #define MAX_GPUS 4096
@@ -332,6 +333,23 @@ check_order(const RpSection *section, RpLayerKind kind, guint at, guint count, g
     return TRUE;
 }
 
+/* So that a sum over all layers, a few times over, is far from the end of 64 bits. */
+static gboolean
+check_times(const RpSection *top, const RpProfile *profile)
+{
+    double ms = 0;
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        ms += rp_ms_from_ns(layer->forward_ns) + rp_ms_from_ns(layer->backward_ns) +
+              rp_ms_from_ns(layer->recompute_ns);
+    }
+    return ms <= RP_PROFILE_MAX_MS ||
+           rp_section_fail(top, RP_PROFILE_ERROR_VALUE, "layers",
+                           "times of at most 1e9 ms, all layers together", "more");
+}
+
 static gboolean
 read_layers(const RpSection *top, RpProfile *profile)
 {
@@ -359,6 +377,8 @@ read_layers(const RpSection *top, RpProfile *profile)
     }
     if (rp_profile_n_blocks(profile) == 0)
         return rp_section_fail(top, RP_PROFILE_ERROR_VALUE, "layers", "at least one block", "none");
+    if (!check_times(top, profile))
+        return FALSE;
     profile->has_sizes = !profile->missing;
     return TRUE;
 }

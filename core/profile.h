@@ -10,7 +10,7 @@
 #include <glib.h>
 
 #define RP_PROFILE_FORMAT "roundpipe-profile/1"
-#define RP_PROFILE_MAX_LAYERS 65536
+#define RP_PROFILE_MAX_LAYERS 32000
 
 typedef enum {
     RP_PROFILE_ERROR_IO,      /* cannot read or write the file */

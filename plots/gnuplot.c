@@ -6,6 +6,9 @@
 #include <locale.h>
 #include <string.h>
 
+/* More than any picture takes; $ROUNDPIPE_GNUPLOT_SECONDS: another number. */
+#define MOST_SECONDS 60
+
 G_DEFINE_QUARK(rp - plot - error - quark, rp_plot_error)
 
 static const struct {
@@ -85,6 +88,55 @@ set_failure(GSubprocess *process, char *text, GError **error)
                 number, g_strsignal(number), said ? ": " : "", said ? said : "");
 }
 
+/* Ends a process that gives no answer. */
+typedef struct {
+    GMutex lock;
+    GCond over;
+    GSubprocess *process;
+    guint seconds;
+    gboolean answered;
+    gboolean ended;
+} Watch;
+
+static gpointer
+watch(gpointer data)
+{
+    Watch *watch = data;
+    const gint64 end_us = g_get_monotonic_time() + watch->seconds * G_USEC_PER_SEC;
+
+    g_mutex_lock(&watch->lock);
+    while (!watch->answered && !watch->ended)
+        if (!g_cond_wait_until(&watch->over, &watch->lock, end_us)) {
+            watch->ended = TRUE;
+            g_subprocess_force_exit(watch->process);
+        }
+    g_mutex_unlock(&watch->lock);
+    return NULL;
+}
+
+/* As g_subprocess_communicate_utf8(). @hung: (out): whether it was ended for giving no answer */
+static gboolean
+communicate(GSubprocess *process, const char *commands, guint seconds, char **text, gboolean *hung,
+            GError **error)
+{
+    Watch state = {.process = process, .seconds = seconds};
+    gboolean done;
+
+    g_mutex_init(&state.lock);
+    g_cond_init(&state.over);
+    GThread *thread = g_thread_new("gnuplot", watch, &state);
+    done = g_subprocess_communicate_utf8(process, commands, NULL, NULL, text, error);
+    g_mutex_lock(&state.lock);
+    state.answered = TRUE;
+    g_cond_signal(&state.over);
+    g_mutex_unlock(&state.lock);
+    g_thread_join(thread);
+    *hung = state.ended;
+    g_mutex_clear(&state.lock);
+    g_cond_clear(&state.over);
+    return done;
+}
+
 /* Runs gnuplot on @commands; @messages gets what it wrote to stderr, where `print` writes too. */
 static gboolean
 run(const char *directory, const char *commands, char **messages, GError **error)
@@ -94,6 +146,13 @@ run(const char *directory, const char *commands, char **messages, GError **error
         G_SUBPROCESS_FLAGS_STDERR_PIPE);
     g_autoptr(GError) local = NULL;
     g_autofree char *text = NULL;
+    gboolean hung = FALSE;
+    const char *given = g_getenv("ROUNDPIPE_GNUPLOT_SECONDS");
+    guint64 most = MOST_SECONDS;
+
+    if (given != NULL)
+        (void)g_ascii_string_to_unsigned(given, 10, 1, 86400, &most, NULL);
+    const guint seconds = (guint)most;
 
     if (!rp_gnuplot_check(error))
         return FALSE;
@@ -104,8 +163,16 @@ run(const char *directory, const char *commands, char **messages, GError **error
     g_subprocess_launcher_setenv(launcher, "GNUTERM", "unknown", TRUE);
     g_autoptr(GSubprocess) process =
         g_subprocess_launcher_spawn(launcher, &local, "gnuplot", "--default-settings", "-", NULL);
-    if (!process || (!g_subprocess_communicate_utf8(process, commands, NULL, NULL, &text, &local) &&
-                     !ended_early(process, local))) {
+    const gboolean answered =
+        process && communicate(process, commands, seconds, &text, &hung, &local);
+
+    if (hung) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW,
+                    "gnuplot gave no answer for %d s and was ended: try it by hand, or draw less",
+                    (int)seconds);
+        return FALSE;
+    }
+    if (!answered && !(process && ended_early(process, local))) {
         g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "cannot run gnuplot: %s",
                     local->message);
         return FALSE;

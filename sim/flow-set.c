@@ -8,6 +8,9 @@
 #define NO_LANE G_MAXUINT32
 
 /* What rounding may add to an exact number of nanoseconds before it counts as one more. */
+/* A flow that takes longer ends then: longer than any run may take (cli/options.c), and far from
+ * the end of 64 bits. */
+#define MOST_NS 0x1p61
 #define ROUNDING_NS 1e-3
 
 typedef struct {
@@ -217,7 +220,7 @@ next_end_ns(const RpFlowSet *set, const FlowClass *class)
     const double left_bytes = set->lanes[class->first].end_bytes - class->served_bytes;
     const double left_ns = ceil(left_bytes / class->bytes_per_ns - ROUNDING_NS);
 
-    return class->served_at_ns + (gint64)MAX(left_ns, 0.0);
+    return class->served_at_ns + (gint64)CLAMP(left_ns, 0.0, MOST_NS);
 }
 
 gboolean

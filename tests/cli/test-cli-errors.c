@@ -96,6 +96,12 @@ refuses_wrong_numbers(void **state)
         {"simulate @Q --schedule 1f1b --gpus 0 --micro-batches 16", 2,
          "--gpus: expected a number of 1 or more, found 0"},
         {"simulate @Q --schedule 1f1b --gpus -8 --micro-batches 16", 2, "found -8"},
+        {"simulate @Q --schedule 1f1b --gpus -2147483648 --micro-batches 16", 2,
+         "--gpus: expected a number of 1 or more, found -2147483648"},
+        {"simulate @Q --schedule 1f1b --gpus 4294967297 --micro-batches 16", 2,
+         "--gpus: expected a number of 1 or more, found 4294967297, which is out of range"},
+        {"partition @T/slow.json --schedule gpipe --gpus 2 --micro-batches 1000000", 2,
+         "expected a run of at most 50 years, action after action, found"},
         {"simulate @Q --schedule 1f1b --gpus eight --micro-batches 16", 2, "eight"},
         {"simulate @Q --schedule 1f1b --gpus 8 --micro-batches 0", 2, "--micro-batches"},
         {"simulate @Q --schedule 1f1b --gpus 8 --micro-batches 99999999999", 2, "out of range"},
@@ -120,6 +126,13 @@ refuses_wrong_numbers(void **state)
         {"export --profile qwen3-8b --gpu rtx4090 -o - --tokens 0", 2, "--tokens"},
         {"export --profile qwen3-8b --gpu rtx4090 -o - --sequences 2000000", 2, "1048576"},
     };
+    g_autofree char *slow = rp_cli_temporary("slow.json");
+
+    assert_true(g_file_set_contents(
+        slow,
+        "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"count\":8,"
+        "\"forward_ms\":1e6,\"backward_ms\":2e6}]}",
+        -1, NULL));
 
     (void)state;
     check_cases(cases, G_N_ELEMENTS(cases));

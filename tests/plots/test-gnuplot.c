@@ -222,6 +222,8 @@ a_gnuplot_that_ends_badly_is_told_with_how_it_ended(void **state)
         {"cat >/dev/null; echo 'no such file' >&2; exit 1", "gnuplot failed: no such file"},
         /* it may be gone before it is written to */
         {"exec <&-; kill -KILL $$", "gnuplot was ended by signal 9 (Killed)"},
+        {"exec sleep 1000", "gnuplot gave no answer for 1 s and was ended: try it by hand, or draw "
+                            "less"},
     };
     Fixture *fixture = *state;
     g_autofree char *file = g_build_filename(fixture->directory, "gnuplot", NULL);
@@ -232,6 +234,7 @@ a_gnuplot_that_ends_badly_is_told_with_how_it_ended(void **state)
     while (commands->len < 1 << 18) /* no pipe takes it all at once */
         g_string_append(commands, "x = 1\n");
     g_setenv("PATH", path, TRUE);
+    g_setenv("ROUNDPIPE_GNUPLOT_SECONDS", "1", TRUE);
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autofree char *script = g_strconcat("#!/bin/sh\n", cases[i].script, "\n", NULL);
         g_autoptr(GError) error = NULL;
