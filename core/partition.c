@@ -5,8 +5,8 @@
 #include "core/partition.h"
 
 /* A stage list is at most as long as a profile, and so is a stage. */
-#define MAX_STAGES RP_PROFILE_MAX_LAYERS
-#define MAX_BLOCKS RP_PROFILE_MAX_LAYERS
+#define MAX_STAGES 65536
+#define MAX_BLOCKS 65536
 
 G_DEFINE_QUARK(rp_partition_error, rp_partition_error)
 
