@@ -11,25 +11,51 @@
 #include "core/schedule.h"
 #include "core/units.h"
 #include "sim/partition-bound.h"
+#include "sim/partition-cost.h"
 
 #define GPUS 8
 #define DEFAULT_ACTIONS (G_GUINT64_CONSTANT(250) * 1000 * 1000)
 
+/* What a command finds when no partition is given. */
 static gint64
-find_ns(RpDispatchedSearch *search, guint64 actions, gint64 *took_us)
+chosen_ns(const RpDispatchedSearch *search)
 {
-    const gint64 begin_us = g_get_monotonic_time();
+    RpPlanOptions options = search->options;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpPartition) partition =
+        rp_partition_choose(search->profile, &options, RP_OBJECTIVE_SIMULATED, 0,
+                            search->memory_bytes, &options.round, &error);
+    if (partition == NULL)
+        return 0;
+    g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(search->profile, &options);
+    g_autoptr(RpCut) cut = rp_cut_new(search->profile->n_layers);
+    RpSpan span = {.micro_batches = options.micro_batches, .round = options.round};
 
-    search->actions = actions;
-    g_autoptr(GPtrArray) found = rp_search_dispatched(search, 1);
-    *took_us = g_get_monotonic_time() - begin_us;
-    return found->len > 0 ? ((RpFinding *)g_ptr_array_index(found, 0))->cost_ns : 0;
+    rp_cut_read(cut, partition);
+    if (options.async) {
+        const RpSteadyWindow window =
+            rp_steady_window(GPUS, rp_cut_slots(cut) * (options.micro_batches / options.round));
+
+        span.first = window.first;
+        span.end = window.end;
+    }
+    return rp_recurrence_time_ns(recurrence, cut, &span, G_MAXINT64);
+}
+
+static gint64
+searched_ns(const RpDispatchedSearch *given, guint effort)
+{
+    RpDispatchedSearch search = *given;
+
+    search.actions = effort * DEFAULT_ACTIONS;
+    g_autoptr(GPtrArray) found = rp_search_dispatched(&search, 1);
+    return found->len > 0 ? ((RpFinding *)g_ptr_array_index(found, 0))->cost_ns : G_MAXINT64;
 }
 
 static void
 print_row(const RpProfile *profile, gboolean async, guint micro_batches, guint effort)
 {
-    RpDispatchedSearch search = {
+    const RpDispatchedSearch search = {
         .profile = profile,
         .options =
             {
@@ -42,9 +68,8 @@ print_row(const RpProfile *profile, gboolean async, guint micro_batches, guint e
         .memory_bytes = profile->gpu_memory_bytes,
         .least_slots = 1,
     };
-    gint64 took_us, unused_us;
-    const gint64 found_ns = find_ns(&search, 0, &took_us);
-    const gint64 long_ns = MIN(found_ns, find_ns(&search, effort * DEFAULT_ACTIONS, &unused_us));
+    const gint64 found_ns = chosen_ns(&search);
+    const gint64 long_ns = MIN(found_ns, searched_ns(&search, effort));
     const gint64 bound_ns = rp_dispatched_bound_ns(&search);
 
     printf("| %s | %s | %u | %.1f | %.1f | %.1f | %.2f %% | %.2f %% |\n", profile->model,

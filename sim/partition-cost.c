@@ -184,7 +184,8 @@ even_cost(const RpPartition *candidate, guint round, gpointer user_data)
     const guint rounds = options->micro_batches / round;
     RpSpan span = {.micro_batches = options->micro_batches, .round = round};
 
-    if (slots * rounds < MIN(options->gpus,
+    if (slots < judge->search->least_slots ||
+        slots * rounds < MIN(options->gpus,
                              judge->search->start->n_forward + judge->search->start->n_backward) ||
         !fits(judge->search, candidate))
         return G_MAXINT64;
@@ -199,7 +200,7 @@ even_cost(const RpPartition *candidate, guint round, gpointer user_data)
 /* A partition of stages that are not tapered: small stages at the ends leave less time for what is
  * transferred meanwhile. May be %NULL. */
 static RpPartition *
-find_even(const RpDispatchedSearch *search)
+find_even(const RpDispatchedSearch *search, RpFusedForward fused, guint *round)
 {
     const RpPartitionSearch limits = {
         .gpus = search->options.gpus,
@@ -209,15 +210,13 @@ find_even(const RpDispatchedSearch *search)
         .max_candidates = FULL_EVEN,
     };
     RpDispatchedSearch with = *search;
-    guint unused = 0;
 
-    with.options.fused_forward = RP_FUSED_DEFAULT;
+    with.options.fused_forward = fused;
     g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(search->profile, &with.options);
     g_autoptr(RpCut) cut = rp_cut_new(search->profile->n_layers);
     EvenJudge judge = {&with, recurrence, cut};
 
-    return rp_partition_search_dispatched(search->profile, &limits, even_cost, &judge, &unused,
-                                          NULL);
+    return rp_partition_search_dispatched(search->profile, &limits, even_cost, &judge, round, NULL);
 }
 
 /* How many partitions of a round size are worth their time. */
@@ -237,7 +236,7 @@ choose_by_transfers(const RpDispatchedSearch *given, guint *round)
 {
     RpDispatchedSearch search = *given;
     Choice best = {0};
-    guint tried = 0;
+    guint tried = 0, unused = 0;
 
     search.options.micro_batches = cut_micro_batches(given);
     search.options.fused_forward = RP_FUSED_PHYSICAL;
@@ -259,7 +258,7 @@ choose_by_transfers(const RpDispatchedSearch *given, guint *round)
 
             offer(&search, partition, r, &best);
         }
-        g_autoptr(RpPartition) even = find_even(&search);
+        g_autoptr(RpPartition) even = find_even(&search, RP_FUSED_DEFAULT, &unused);
 
         offer(&search, even != NULL ? even : search.start, r, &best);
     }
@@ -267,15 +266,43 @@ choose_by_transfers(const RpDispatchedSearch *given, guint *round)
     return best.partition;
 }
 
+/* As the reports measure it. */
+static gint64
+reported_ns(const RpDispatchedSearch *search, const RpPartition *partition, guint round)
+{
+    const RpPlanOptions *options = &search->options;
+    const guint slots = partition->n_forward + partition->n_backward;
+    g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(search->profile, options);
+    g_autoptr(RpCut) cut = rp_cut_new(search->profile->n_layers);
+    RpSpan span = {.micro_batches = options->micro_batches, .round = round};
+
+    if (options->async) {
+        const RpSteadyWindow window =
+            rp_steady_window(options->gpus, slots * (options->micro_batches / round));
+
+        span.first = window.first;
+        span.end = window.end;
+    }
+    rp_cut_read(cut, partition);
+    return rp_recurrence_time_ns(recurrence, cut, &span, G_MAXINT64);
+}
+
+/* The better of what is annealed and what is found around even stages. */
 static RpPartition *
 choose_by_recurrence(const RpDispatchedSearch *search, guint *round)
 {
     g_autoptr(GPtrArray) found = rp_search_dispatched(search, 1);
+    guint even_round = 0;
 
     if (found->len == 0) /* no round that it may have holds enough slots */
         return rp_partition_copy(search->start);
     const RpFinding *best = g_ptr_array_index(found, 0);
+    g_autoptr(RpPartition) even = find_even(search, search->options.fused_forward, &even_round);
 
+    if (even != NULL && reported_ns(search, even, even_round) < best->cost_ns) {
+        *round = even_round;
+        return g_steal_pointer(&even);
+    }
     *round = best->round;
     return rp_cut_partition(best->cut);
 }
