@@ -5,10 +5,16 @@
 #include "core/units.h"
 #include "sim/partition-cost.h"
 #include "sim/recurrence.h"
+#include "sim/search-dispatched.h"
 #include "sim/simulate.h"
 
 /* Actions simulated in a search for one partition. */
 #define SEARCH_ACTIONS 200000
+/* For each candidate that is asked for: actions of the recurrence, and of iterations of a stage a
+ * layer where these are long; partitions that are looked at more closely. */
+#define SHAPE_ACTIONS G_GUINT64_CONSTANT(100000)
+#define SHAPES 40
+#define MAX_SHAPES 8
 
 /*
  * Asynchronous rounds follow each other without a gap, whether of one iteration or of two, so that
@@ -152,6 +158,43 @@ largest_stage_bytes(const RpProfile *profile, const RpPartition *partition)
     return bytes;
 }
 
+/* Partitions of any shape, by annealing: tapered stages, other numbers of stages. More of them
+ * stash more: what is as fast with less host memory stays. */
+static void
+search_shapes(const RpAdviseJudge *judge, RpAdviseRun *run, guint max_candidates)
+{
+    guint64 iteration = (guint64)run->options.micro_batches * judge->profile->n_layers;
+    RpDispatchedSearch search = {
+        .profile = judge->profile,
+        .options = run->options,
+        .memory_bytes = judge->query->gpu_bytes,
+        .actions = max_candidates * MAX(SHAPE_ACTIONS, SHAPES * iteration),
+        .start = run->partition,
+    };
+    gint64 best_ns = rp_advise_compute_ns(judge, run->partition);
+
+    search.options.fidelity = RP_FIDELITY_COMPUTE;
+    search.options.fused_forward = RP_FUSED_PHYSICAL;
+    g_autoptr(GPtrArray) found = rp_search_dispatched(&search, MAX_SHAPES);
+
+    for (guint i = 0; i < found->len; i++) {
+        const RpFinding *finding = g_ptr_array_index(found, i);
+        RpAdviseRun other = {.options = run->options, .partition = rp_cut_partition(finding->cut)};
+        gboolean fits = rp_advise_fits(judge->query, judge->profile, &other);
+        gint64 ns = fits ? rp_advise_compute_ns(judge, other.partition) : G_MAXINT64;
+
+        g_free(other.problem);
+        if (ns < best_ns && (other.host.total <= run->host.total ||
+                             (double)ns < RP_ADVISE_AS_FAST * (double)best_ns)) {
+            best_ns = ns;
+            rp_advise_set_partition(run, g_steal_pointer(&other.partition));
+            rp_advise_fits(judge->query, judge->profile, run);
+        }
+        rp_partition_free(other.partition);
+    }
+    run->bound_tokens_per_s = rp_advise_tokens_per_s(judge->profile, run, best_ns);
+}
+
 void
 rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
                   guint max_candidates)
@@ -175,5 +218,5 @@ rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
         rp_advise_set_partition(run, g_steal_pointer(&found));
         rp_advise_fits(query, profile, run);
     }
-    run->bound_tokens_per_s = rp_advise_tokens_per_s(profile, run, MIN(before_ns, found_ns));
+    search_shapes(&judge, run, max_candidates);
 }
