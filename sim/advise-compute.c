@@ -71,9 +71,13 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
     if (!options.schedule->dispatched)
         options.round = options.micro_batches;
     RpSteadyWindow window = rp_advise_window(partition, &options, RP_ADVISE_WARM_UP);
-    if (options.schedule->dispatched)
-        return (gint64)((double)dispatched_ns(judge->profile, partition, &options, &window) *
-                        judge->options->micro_batches / options.micro_batches);
+    if (options.schedule->dispatched) {
+        gint64 slots_ns = dispatched_ns(judge->profile, partition, &options, &window);
+
+        return slots_ns == G_MAXINT64 ? slots_ns
+                                      : (gint64)((double)slots_ns * judge->options->micro_batches /
+                                                 options.micro_batches);
+    }
     g_autoptr(RpPlan) plan = rp_plan_make(judge->profile, partition, &options,
                                           options.async ? window.iterations : 1, NULL);
     if (plan == NULL)
