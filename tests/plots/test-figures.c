@@ -105,8 +105,9 @@ a_picture_is_a_png_of_the_size_asked_for(void **state)
     assert_true(length > 1000);
     assert_memory_equal(png, "\x89PNG\r\n\x1a\n", 8);
     assert_memory_equal(png + 12, "IHDR", 4);
-    assert_int_equal(big_endian(png + 16), rp_figure_width(figure));
-    assert_int_equal(big_endian(png + 20), rp_figure_height(figure));
+    /* twice the pixels */
+    assert_int_equal(big_endian(png + 16), 2 * rp_figure_width(figure));
+    assert_int_equal(big_endian(png + 20), 2 * rp_figure_height(figure));
     assert_memory_equal(png + length - 8, "IEND", 4);
 }
 
