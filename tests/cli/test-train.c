@@ -715,7 +715,7 @@ refuses_what_cannot_be_trained(void **state)
          "stages: the stages hold 5 blocks, but the model has 4"},
         {TRAIN "x --set stages=2,2", 2, "needs forward_stages and backward_stages"},
         {TRAIN "x --set micro_batches=1", 2, "at least 2 micro-batches"},
-        {TRAIN "x --set devices=cuda:1", 2, "CUDA" /* not built in, or too few */},
+        {TRAIN "x --set devices=cuda:1", 2, "GPU" /* not built in, or too few */},
         {TRAIN "x --set profile=@T/other.json", 1,
          "other.json: expected times of the model's 6 layers, found 7"},
         /* before the data are looked for */

@@ -4,7 +4,8 @@
  * one is.
  *
  *   test-system-calls          one error for each call, each error in turn
- *   test-system-calls --full   each error for each call, once and from then on
+ *   test-system-calls --full   each error for each call, once and from then on; so with
+ *                              ROUNDPIPE_TEST_LONG in the environment
  */
 #include "tests/exec-checkpoint/checkpoint-fixture.h"
 
@@ -290,6 +291,6 @@ main(int argc, char **argv)
 
     if (g_access("/dev/shm", W_OK) == 0) /* nothing is waited for there */
         g_setenv("TMPDIR", "/dev/shm", TRUE);
-    full = argc > 1 && strcmp(argv[1], "--full") == 0;
+    full = g_getenv("ROUNDPIPE_TEST_LONG") || (argc > 1 && strcmp(argv[1], "--full") == 0);
     return cmocka_run_group_tests_name("every system call fails once", tests, NULL, NULL);
 }
