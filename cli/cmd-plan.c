@@ -68,7 +68,7 @@ rp_cmd_plan(int argc, char **argv)
          "timing file instead of --gpu and --model; fixes the micro-batch", "PROFILE.json"},
         {"gpus", 'n', 0, G_OPTION_ARG_INT, &args.gpus, "number of GPUs (default: 1)", "N"},
         {"gpu-memory", 0, 0, G_OPTION_ARG_STRING, &args.gpu_memory,
-         "for a plan on each GPU (default: the card's, less 0.6 GiB for the CUDA context)", "SIZE"},
+         "for a plan on each GPU (default: the card's, less 0.9 GiB for the CUDA context)", "SIZE"},
         {"host-memory", 0, 0, G_OPTION_ARG_STRING, &args.host_memory,
          "for a plan on the host; a number alone is in GiB (default: not checked)", "SIZE"},
         {"sequence", 0, 0, G_OPTION_ARG_INT, &args.sequence, "tokens of a sequence (default: 2048)",

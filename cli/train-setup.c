@@ -325,13 +325,12 @@ earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
     g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) now = rp_network_profile(network);
 
+    now->gpus = job->run->n_devices;
     probe->ops->describe(probe, now);
-    const guint64 memory = now->gpu_memory_bytes;
     if (!is_of_these_devices(job, file, now) ||
         (job->run->attention_choice != 0 && strcmp(file->attention, now->attention) != 0) ||
         !take_times(now, file, path, NULL))
         return NULL;
-    now->gpu_memory_bytes = memory;
     return g_steal_pointer(&now);
 }
 
@@ -400,6 +399,21 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     if (terminal)
         fputs("\r\033[K", stderr);
     return profile;
+}
+
+/* A file says how much memory there was when it was made. What there is now, a plan may have. */
+static gboolean
+take_memory(RpTrainJob *job, GError **error)
+{
+    const RpDeviceOps *devices = job->run->device_ops;
+
+    if (devices->host_memory || job->run->device_memory_bytes > 0)
+        return TRUE;
+    g_autoptr(RpNetwork) network = make_network(job);
+    g_autoptr(RpProbe) probe = devices->probe_new(0, error);
+
+    return probe != NULL && rp_measure_memory(probe, network, job->run->n_devices,
+                                              &job->profile->gpu_memory_bytes, error);
 }
 
 /* ---- the plan ---- */
@@ -639,7 +653,7 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_
 
     job->profile = strcmp(run->profile, "auto") == 0 ? measure_profile(job, earlier_run, error)
                                                      : read_profile(job, run->profile, error);
-    if (job->profile == NULL)
+    if (job->profile == NULL || !take_memory(job, error))
         return FALSE;
     g_autoptr(RpNetwork) network = make_network(job);
 

@@ -20,6 +20,10 @@
  *   attention, clocks as a run has them (docs/cost-model.md). RTX 4090 fitted to the published
  *   layer times of PyTorch's kernels. ASSUMED the same: RTX 3090 and 5090 as RTX 4090; H100 as
  *   H200; A100 and A800 0.80 and attention 0.55 and 0.45.
+ * - memory: of a card's frame buffer, which `nvidia-smi` shows, CUDA gives a program some less
+ *   (cudaMemGetInfo in an empty process). MiB: RTX 4090 24,166 of 24,564 (98.4 %), RTX 5090 32,113
+ * of 32,607, RTX 3090 24,259 of 24,576, H100 81,009 of 81,559 (99.3 %). Rule for the others,
+ * ASSUMED: A100 and A800 98.7 %, as the A100 of 40 GB (40,448 of 40,960); H200 99.3 %, as the H100.
  * - optimizer: H200 measured with 60 threads, 6.3 to 7.7e9 parameters/s in profiles/h200; others
  *   ASSUMED 3e9, 84 GB/s of host memory at 28 bytes a parameter.
  */
@@ -50,7 +54,7 @@
 const RpGpu rp_catalogue_gpus[] = {
     {.name = "rtx3090",
      .title = "RTX 3090",
-     .memory_bytes = 24576 * RP_MIB,
+     .memory_bytes = 24259 * RP_MIB,
      .fp16_accumulate_tflops = 142,
      .fp32_accumulate_tflops = 71,
      .memory_gb_per_s = 936,
@@ -61,7 +65,7 @@ const RpGpu rp_catalogue_gpus[] = {
      GEFORCE_FIT},
     {.name = "rtx4090",
      .title = "RTX 4090",
-     .memory_bytes = 24564 * RP_MIB,
+     .memory_bytes = 24166 * RP_MIB,
      .fp16_accumulate_tflops = 330,
      .fp32_accumulate_tflops = 165,
      .memory_gb_per_s = 1008,
@@ -72,7 +76,7 @@ const RpGpu rp_catalogue_gpus[] = {
      GEFORCE_FIT},
     {.name = "rtx5090",
      .title = "RTX 5090",
-     .memory_bytes = 32607 * RP_MIB,
+     .memory_bytes = 32113 * RP_MIB,
      .fp16_accumulate_tflops = 419,
      .fp32_accumulate_tflops = 209.5,
      .memory_gb_per_s = 1792,
@@ -88,7 +92,7 @@ const RpGpu rp_catalogue_gpus[] = {
      GEFORCE_FIT},
     {.name = "a100",
      .title = "A100 80GB SXM",
-     .memory_bytes = 81920 * RP_MIB,
+     .memory_bytes = 80896 * RP_MIB,
      .fp16_accumulate_tflops = 312,
      .fp32_accumulate_tflops = 312,
      .memory_gb_per_s = 2039,
@@ -99,7 +103,7 @@ const RpGpu rp_catalogue_gpus[] = {
      A100_GUESS},
     {.name = "a800",
      .title = "A800 80GB SXM",
-     .memory_bytes = 81920 * RP_MIB,
+     .memory_bytes = 80896 * RP_MIB,
      .fp16_accumulate_tflops = 312,
      .fp32_accumulate_tflops = 312,
      .memory_gb_per_s = 2039,
@@ -110,7 +114,7 @@ const RpGpu rp_catalogue_gpus[] = {
      A100_GUESS},
     {.name = "h100",
      .title = "H100 80GB SXM",
-     .memory_bytes = 81559 * RP_MIB,
+     .memory_bytes = 81009 * RP_MIB,
      .fp16_accumulate_tflops = 989.5,
      .fp32_accumulate_tflops = 989.5,
      .memory_gb_per_s = 3350,
@@ -121,7 +125,7 @@ const RpGpu rp_catalogue_gpus[] = {
      H200_FIT},
     {.name = "h200",
      .title = "H200",
-     .memory_bytes = 143771 * RP_MIB,
+     .memory_bytes = 142801 * RP_MIB,
      .fp16_accumulate_tflops = 989.5,
      .fp32_accumulate_tflops = 989.5,
      .memory_gb_per_s = 4800,

@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     const char *name;              /* "rtx4090" */
     const char *title;             /* "RTX 4090" */
-    guint64 memory_bytes;          /* as the driver reports it, before any context */
+    guint64 memory_bytes;          /* that CUDA gives a program, before any context */
     double fp16_accumulate_tflops; /* 16-bit matmul, fp16 accumulation */
     double fp32_accumulate_tflops; /* 16-bit matmul, fp32 accumulation */
     double memory_gb_per_s;        /* device memory */

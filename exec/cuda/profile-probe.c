@@ -14,7 +14,10 @@
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
 #define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
-#define SWING_SECONDS 3.5   /* they swing about that, a second up and down on an H200 */
+/* Of a device's memory: for streams and events, losses, what the driver takes as it goes, and other
+ * programs. */
+#define RP_CUDA_MARGIN_BYTES (160 * RP_MIB)
+#define SWING_SECONDS 3.5 /* they swing about that, a second up and down on an H200 */
 
 typedef struct {
     RpProbe base;
@@ -142,15 +145,37 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
     return TRUE;
 }
 
-/* What is free beside the context and the libraries is what a plan may have. */
+/* Of the device that has least. What kernels took of this one since the probe was made, they will
+ * take of others: CUDA loads them when they first run. */
+static guint64
+find_least_free(const CudaProbe *cuda, guint devices)
+{
+    RpCudaDeviceInfo info;
+    guint64 least = cuda->info.free_bytes, kernels;
+
+    if (rp_cuda_device_info(cuda->device, &info, NULL))
+        least = MIN(least, info.free_bytes);
+    kernels = cuda->info.free_bytes - least;
+    for (guint g = 0; g < MIN(devices, rp_cuda_device_count()); g++)
+        if (g != cuda->device && rp_cuda_device_info(g, &info, NULL))
+            least = MIN(least, info.free_bytes - MIN(kernels, info.free_bytes));
+    (void)rp_cuda_use_device((int)cuda->device);
+    return least;
+}
+
+/* What is free beside the context, the libraries and all kernels that have run is what a plan may
+ * have, but for targets of a head, which stand beside its arena, and a margin. */
 static void
 describe(RpProbe *probe, RpProfile *profile)
 {
     const CudaProbe *cuda = (const CudaProbe *)probe;
+    const guint64 free_bytes = find_least_free(cuda, profile->gpus);
+    const guint64 other_bytes =
+        RP_CUDA_MARGIN_BYTES + 2 * rp_profile_micro_batch_tokens(profile) * sizeof(gint32);
 
     g_free(profile->device);
     profile->device = g_utf8_make_valid(cuda->info.name, -1);
-    profile->gpu_memory_bytes = cuda->info.free_bytes;
+    profile->gpu_memory_bytes = MAX(free_bytes, other_bytes + 1) - other_bytes;
 }
 
 static const RpProbeOps ops = {

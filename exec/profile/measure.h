@@ -90,6 +90,10 @@ gboolean rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork 
                           const RpWeights *weights, guint layer, RpProfile *profile,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Runs the layer's parts once, untimed: afterwards their kernels are loaded. */
+gboolean rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer,
+                             const RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* What @threads copy at once within buffers of @bytes. One measurement. */
 gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads,
                                 double *bytes_per_s, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -30,7 +30,7 @@ typedef void (*RpProbePart)(gpointer data);
  * @stream: that parts issue to
  * @time: runs the parts in turn, @repeats times; ns[r * n_parts + p]: how long the device took for
  *   what run r of part p issued, one run behind the other without a gap between them
- * @describe: device, processors, gpu_memory_bytes
+ * @describe: device, processors, gpu_memory_bytes: what a plan for profile->gpus devices may have
  * @n_link_measures: that @measure_links makes
  * @measure_links: speeds of the links of profile->gpus devices, but for hop_ns; sums of copies at
  *   once may stay 0. Of one device, the probe's

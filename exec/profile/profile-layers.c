@@ -284,14 +284,18 @@ typical_ns(const RpProbe *probe, const RpTimes *times)
     return probe->ops->swing_seconds > 0 ? times->mean_ns : times->median_ns;
 }
 
+static const RpProbePart block_parts[] = {run_forward, run_recompute, run_recompute_last,
+                                          run_backward};
+static const RpProbePart head_parts[] = {run_forward, run_fused};
+static const RpProbePart embedding_parts[] = {run_forward, run_backward};
+
 static gboolean
 measure_block(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 {
-    static const RpProbePart parts[] = {run_forward, run_recompute, run_recompute_last,
-                                        run_backward};
-    RpTimes times[G_N_ELEMENTS(parts)];
+    RpTimes times[G_N_ELEMENTS(block_parts)];
 
-    if (!rp_measurer_run(measurer, layer->probe, parts, G_N_ELEMENTS(parts), layer, times, error))
+    if (!rp_measurer_run(measurer, layer->probe, block_parts, G_N_ELEMENTS(block_parts), layer,
+                         times, error))
         return FALSE;
     to->forward_ns = typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
@@ -307,13 +311,11 @@ measure_block(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 static gboolean
 measure_end(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 {
-    static const RpProbePart head[] = {run_forward, run_fused};
-    static const RpProbePart embedding[] = {run_forward, run_backward};
     const gboolean is_head = to->kind == RP_LAYER_HEAD;
     RpTimes times[2];
 
-    if (!rp_measurer_run(measurer, layer->probe, is_head ? head : embedding, 2, layer, times,
-                         error))
+    if (!rp_measurer_run(measurer, layer->probe, is_head ? head_parts : embedding_parts, 2, layer,
+                         times, error))
         return FALSE;
     to->forward_ns = typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
@@ -342,4 +344,25 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
     give_rooms(&run);
     to->weight_gradient_ns = to->backward_ns / 2;
     return measured;
+}
+
+gboolean
+rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const RpProfile *profile,
+                    GError **error)
+{
+    const RpLayerKind kind = profile->layers[layer].kind;
+    const RpProbePart *parts = kind == RP_LAYER_BLOCK  ? block_parts
+                               : kind == RP_LAYER_HEAD ? head_parts
+                                                       : embedding_parts;
+    const guint n = kind == RP_LAYER_BLOCK ? G_N_ELEMENTS(block_parts) : 2;
+    Layer run = {.probe = probe, .network = network};
+    gint64 ns[G_N_ELEMENTS(block_parts)];
+    gboolean done = FALSE;
+
+    if (take_rooms(&run, profile, layer, error) && fill_rooms(&run, NULL, profile, layer, error)) {
+        make_call(&run, profile, layer);
+        done = probe->ops->time(probe, parts, n, 1, &run, ns, error);
+    }
+    give_rooms(&run);
+    return done;
 }

@@ -85,6 +85,25 @@ measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, R
     return TRUE;
 }
 
+gboolean
+rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint64 *bytes,
+                  GError **error)
+{
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+    gboolean run[RP_LAYER_HEAD + 1] = {FALSE};
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        if (!run[profile->layers[l].kind] &&
+            !rp_measure_run_once(probe, network, l, profile, error))
+            return FALSE;
+        run[profile->layers[l].kind] = TRUE;
+    }
+    profile->gpus = devices;
+    probe->ops->describe(probe, profile);
+    *bytes = profile->gpu_memory_bytes;
+    return TRUE;
+}
+
 RpProfile *
 rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
                    const RpMeasureOptions *options, GError **error)
@@ -111,5 +130,6 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     if (!measure_layers(&measurer, probe, network, weights, profile, error) ||
         !measure_memory(&measurer, probe, network, profile, error))
         return NULL;
+    probe->ops->describe(probe, profile); /* once more: all kernels are loaded now */
     return g_steal_pointer(&profile);
 }

@@ -47,5 +47,18 @@ RpProfile *rp_measure_profile(RpProbe *probe, const RpNetwork *network, const Rp
 gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
                               RpAttentionChoice *fastest, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_measure_memory:
+ * @devices: that a run is for
+ * @bytes: (out): of a device, that a plan may have; 0: no limit of its own
+ *
+ * What rp_measure_profile() says in gpu_memory_bytes, without the times: after every kind of layer
+ * has run once, so that the device's kernels are loaded.
+ *
+ * Errors: G_IO_ERROR_NO_SPACE, the probe's
+ */
+gboolean rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint64 *bytes,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Processors that the process may use. */
 guint rp_usable_processors(void);

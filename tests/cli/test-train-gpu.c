@@ -29,6 +29,14 @@
 #define TRAIN                                                                                      \
     "$ROUNDPIPE train @T/run.yaml --set model=@T/gpu-model --set steps=" G_STRINGIFY(              \
         STEPS) " --set checkpoint.every=" G_STRINGIFY(EVERY) " --set output=@T/"
+/* Wide enough to fill a card with few tokens. */
+#define WIDE_CONFIG                                                                                \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":1024,"     \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":16,\"intermediate_size\":2816,"               \
+    "\"vocab_size\":64}"
+#define WIDE                                                                                       \
+    "$ROUNDPIPE train @T/run.yaml --set model=@T/wide-model --set steps=2 --set "                  \
+    "checkpoint.final=false --set devices=cuda:1 --set output=@T/"
 /* Of the program, not of `timeout`. */
 #define FAULT NO_HANG "env LD_PRELOAD=$CUDA_FAULT_LIBRARY CUDA_FAULT"
 
@@ -113,10 +121,12 @@ setup(void **state)
         return 0;
     rp_train_files_write("gpu.json", CONFIG, -1);
     g_auto(RpCliRun) init = rp_cli_run("init @T/gpu.json -o @T/gpu-model --seed 1");
+    rp_train_files_write("wide.json", WIDE_CONFIG, -1);
+    g_auto(RpCliRun) wide = rp_cli_run("init @T/wide.json -o @T/wide-model --seed 1");
     g_auto(RpCliRun) whole =
         rp_cli_shell(FAULT "_COUNT=@T/matmuls " TRAIN "whole --set devices=cuda:1");
-    if (init.code != 0 || whole.code != 0) {
-        print_error("%s%s", init.err, whole.err);
+    if (init.code != 0 || wide.code != 0 || whole.code != 0) {
+        print_error("%s%s%s", init.err, wide.err, whole.err);
         return 1;
     }
     whole_out = g_strdup(whole.out);
@@ -268,6 +278,57 @@ says_that_nothing_at_all_is_free(void **state)
     give_memory(taker);
 }
 
+/* The arena is as large as the memory that is left allows, within 1.6 % of the micro-batch: so
+ * large a run is accepted, and then it runs. */
+static guint
+largest_accepted(const char *how)
+{
+    guint accepted = 0, refused = 1 << 17;
+
+    while (refused - accepted > MAX(1, refused / 64)) {
+        const guint size = accepted + (refused - accepted) / 2;
+        g_auto(RpCliRun) run =
+            rp_cli_shell(NO_HANG WIDE "dry --dry-run %s --set micro_batch_size=%u", how, size);
+
+        if (run.code == 0)
+            accepted = size;
+        else if (strstr(run.err, "device 0: ") != NULL || strstr(run.err, "CUDA") != NULL)
+            fail_msg("micro_batch_size %u: expected a plan's refusal, found: %s", size, run.err);
+        else
+            refused = size;
+    }
+    return accepted;
+}
+
+static void
+fits_what_is_left_of_a_card(void **state)
+{
+    static const char *const left[] = {"2147483648", "8589934592", "25339887616"};
+    static const char *const ways[] = {"--set async=false", "--set async=true"};
+
+    (void)state;
+    for (guint l = 0; l < G_N_ELEMENTS(left); l++) {
+        GSubprocess *taker = take_memory(left[l]);
+
+        for (guint w = 0; w < G_N_ELEMENTS(ways); w++) {
+            const guint size = largest_accepted(ways[w]);
+            g_autofree char *file = g_strdup_printf(NO_HANG WIDE "small-%u-%u %s --set "
+                                                                 "micro_batch_size=%u",
+                                                    l, w, ways[w], size);
+            g_autofree char *measured = g_strdup_printf(
+                NO_HANG WIDE "auto-%u-%u %s --set profile=auto --set micro_batch_size=%u", l, w,
+                ways[w], size - size / 32);
+
+            print_message("           %s bytes left, %s: micro_batch_size %u\n", left[l], ways[w],
+                          size);
+            assert_true(size > 0);
+            succeed(file);
+            succeed(measured);
+        }
+        give_memory(taker);
+    }
+}
+
 /* A line before the first step, and members of the JSON at the end. */
 static void
 tells_what_pinning_took(void **state)
@@ -365,6 +426,7 @@ main(void)
         cmocka_unit_test(says_that_a_gpu_is_busy),
         cmocka_unit_test(says_how_much_memory_is_wanted_and_free_and_keeps_the_checkpoint),
         cmocka_unit_test(says_that_nothing_at_all_is_free),
+        cmocka_unit_test(fits_what_is_left_of_a_card),
         cmocka_unit_test(names_the_task_of_an_illegal_access_and_keeps_the_checkpoint),
         cmocka_unit_test(names_the_matmul_that_is_not_issued_and_keeps_the_checkpoint),
         cmocka_unit_test(names_the_one_of_two_gpus_that_fails_and_keeps_the_checkpoint),

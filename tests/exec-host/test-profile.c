@@ -4,6 +4,7 @@
 #include <gio/gio.h>
 
 #include "exec/host/kernels.h"
+#include "exec/host/probe.h"
 #include "exec/host/profile.h"
 #include "exec/profile/measure.h"
 
@@ -150,6 +151,51 @@ ends_when_it_is_told_to(void **state)
     }
 }
 
+/* A card that loads the kernels of a part when it runs, into memory that is free until then. */
+#define CARD_BYTES 1000000
+#define KERNEL_BYTES 100
+
+typedef struct {
+    RpProbe base;
+    guint64 loaded_bytes;
+} Card;
+
+static gboolean
+run_on_card(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
+            gint64 *ns, GError **error)
+{
+    ((Card *)probe)->loaded_bytes += n_parts * KERNEL_BYTES;
+    rp_time_on_host(parts, n_parts, repeats, data, ns);
+    return TRUE;
+}
+
+static void
+describe_card(RpProbe *probe, RpProfile *profile)
+{
+    profile->gpu_memory_bytes = CARD_BYTES - ((Card *)probe)->loaded_bytes;
+}
+
+static void
+a_plan_may_have_what_is_free_when_all_kernels_are_loaded(void **state)
+{
+    Fixture *f = *state;
+    RpProbe *host = rp_host_probe_new(0, &f->error);
+    RpProbeOps ops = *host->ops;
+    Card card = {.base = {.ops = &ops}};
+    guint64 bytes = 0;
+    const RpMeasureOptions quick = {.devices = 2, .seconds = 0.001, .max_runs = 5};
+
+    ops.time = run_on_card;
+    ops.describe = describe_card;
+    assert_true(rp_measure_memory(&card.base, f->network, 2, &bytes, &f->error));
+    /* two parts of the embedding, four of a block, two of the head */
+    assert_int_equal(bytes, CARD_BYTES - 8 * KERNEL_BYTES);
+    f->profile = rp_measure_profile(&card.base, f->network, NULL, &quick, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->profile->gpu_memory_bytes, CARD_BYTES - card.loaded_bytes);
+    rp_probe_free(host);
+}
+
 int
 main(void)
 {
@@ -159,6 +205,8 @@ main(void)
         cmocka_unit_test_setup_teardown(measures_every_layer_and_tells_how_far_it_is, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(ends_when_it_is_told_to, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_plan_may_have_what_is_free_when_all_kernels_are_loaded,
+                                        set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,18 @@ query_of(const char *model, const char *gpu, guint gpus, guint batch)
     return query;
 }
 
+/* What was measured beside an arena, 732 MiB, and a run's margin of 160 MiB fit into 23.6 GiB with
+ * the largest plan for an RTX 4090. */
+static void
+a_plan_leaves_room_for_all_that_is_beside_its_arena(void **state)
+{
+    const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
+
+    (void)state;
+    assert_true(gpu->memory_bytes <= (guint64)(23.6 * 1024) * RP_MIB);
+    assert_true(RP_ADVISE_GPU_RESERVE_BYTES >= (732 + 160) * RP_MIB);
+}
+
 static RpAdvice *
 advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules)
 {
@@ -592,6 +604,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_it_recommends_is_a_plan_that_fits),
+        cmocka_unit_test(a_plan_leaves_room_for_all_that_is_beside_its_arena),
         cmocka_unit_test(the_recommended_micro_batch_is_the_fastest_of_the_candidates),
         cmocka_unit_test(as_fast_a_plan_with_fewer_rounds_is_preferred),
         cmocka_unit_test(a_round_a_gpu_is_enough_for_one_stage),
