@@ -16,6 +16,10 @@
  *
  * and a bias, one value a column of C, is one a row of C^T, as the epilogue wants it.
  *
+ * No operand that cuBLASLt gets has 2^31 elements: not all of its kernels count further. Tokens go
+ * in parts then: rows of A and C, or (TN) rows of A and B, whose sums are added to C one after
+ * another.
+ *
  * A plan is made once a shape: the first algorithm of the heuristic, of those whose sums have an
  * order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
  * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
@@ -27,7 +31,9 @@
 #include <string.h>
 
 #define WORKSPACE_BYTES ((size_t)32 << 20) /* what cuBLAS asks for on sm_90 */
-#define WORKSPACE_ALIGNMENT 256            /* a workspace is at 64: the rest is cut off */
+#define MOST_ELEMENTS (((size_t)1 << 31) - 1)
+#define PART_ROWS 512           /* parts have a multiple of these, so that their alignment stays */
+#define WORKSPACE_ALIGNMENT 256 /* a workspace is at 64: the rest is cut off */
 
 /* What decides about a plan; compared as bytes, so made of zeros first. */
 typedef struct {
@@ -330,8 +336,8 @@ store_empty_sums(RpKernelStream *stream, const RpMatmulArgs *args)
         add_bias(stream, args);
 }
 
-void
-rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
+static void
+multiply(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     const gboolean known = args->a_dtype == args->b_dtype &&
                            (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32);
@@ -373,4 +379,50 @@ rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
         fail(stream, args, status);
     else if (args->bias && !plan->adds_bias)
         add_bias(stream, args);
+}
+
+/* Rows of a part, 0: it cannot be divided, or need not be. */
+static size_t
+find_part(const RpMatmulArgs *args)
+{
+    const gboolean adds = args->form == RP_MATMUL_TN;
+    const size_t rows = adds ? args->k : args->m;
+    const size_t width = adds ? MAX(args->m, args->n) : MAX(args->k, args->n);
+
+    if (width == 0 || rows <= MOST_ELEMENTS / width || (adds && args->c_dtype != RP_DTYPE_FP32))
+        return 0;
+    return MOST_ELEMENTS / width / PART_ROWS * PART_ROWS;
+}
+
+static const void *
+at_element(const void *array, RpDtype dtype, size_t element)
+{
+    return (const guint8 *)array + element * rp_dtype_size(dtype);
+}
+
+void
+rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const gboolean adds = args->form == RP_MATMUL_TN;
+    const size_t step = args->bias && adds ? 0 : find_part(args);
+    const size_t rows = adds ? args->k : args->m;
+
+    if (step == 0) {
+        multiply(stream, args);
+        return;
+    }
+    for (size_t at = 0; at < rows; at += step) {
+        RpMatmulArgs part = *args;
+
+        part.a = at_element(args->a, args->a_dtype, at * (adds ? args->m : args->k));
+        if (adds) {
+            part.k = MIN(step, rows - at);
+            part.b = at_element(args->b, args->b_dtype, at * args->n);
+            part.accumulate = args->accumulate || at > 0;
+        } else {
+            part.m = MIN(step, rows - at);
+            part.c = (void *)at_element(args->c, args->c_dtype, at * args->n);
+        }
+        multiply(stream, &part);
+    }
 }
