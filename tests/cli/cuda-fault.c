@@ -5,6 +5,7 @@
  *   CUDA_FAULT=pointer:100:1   matmul 100 of device 1 writes where there is no memory
  *   CUDA_FAULT=status:100:0    matmul 100 of device 0 is not issued, and fails
  *   CUDA_FAULT=busy            devices say that another program has them to itself
+ *   CUDA_FAULT_DONE=FILE       is made when matmul 100 is issued so
  *   CUDA_FAULT_COUNT=FILE      at the end, writes the number of matmuls of device 0
  */
 #include <cublasLt.h>
@@ -64,6 +65,17 @@ is_due(const char *kind)
            atomic_load(&counts[device % DEVICES]) == n;
 }
 
+/* That it has gone wrong, and by the file's time, when. */
+static void
+note(void)
+{
+    const char *path = getenv("CUDA_FAULT_DONE");
+    FILE *file = path != NULL ? fopen(path, "w") : NULL;
+
+    if (file != NULL)
+        fclose(file);
+}
+
 static void
 count(void)
 {
@@ -88,8 +100,10 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const vo
     count();
     if (is_due("status"))
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    if (is_due("pointer"))
+    if (is_due("pointer")) {
+        note();
         c = d = (void *)NOWHERE;
+    }
     find("cublasLtMatmul", &next);
     return next(handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
                 algorithm, workspace, workspace_bytes, stream);

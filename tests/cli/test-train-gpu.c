@@ -13,6 +13,7 @@
 #include "tests/cli/train-files.h"
 
 #include <math.h>
+#include <sys/stat.h>
 
 #define CONFIG                                                                                     \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
@@ -403,6 +404,43 @@ names_the_one_of_two_gpus_that_fails_and_keeps_the_checkpoint(void **state)
     assert_goes_on("second", "cuda:2");
 }
 
+static double
+time_of(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    struct stat status;
+
+    if (stat(path, &status) != 0)
+        fail_msg("%s is not there", path);
+    return (double)status.st_mtim.tv_sec + (double)status.st_mtim.tv_nsec / 1e9;
+}
+
+/* In the middle of launches, anywhere: the other one's worker may be inside a full queue. Its
+ * matmul stands behind what was issued before, which takes a moment of its own. */
+static void
+tells_at_once_that_one_of_two_gpus_fails_and_ends_soon(void **state)
+{
+    (void)state;
+    if (n_gpus < 2)
+        skip();
+    for (guint i = 1; i <= 10; i++) {
+        g_autofree char *name = g_strdup_printf("soon-%u", i);
+        g_auto(RpCliRun) run =
+            rp_cli_shell(NO_HANG "env LD_PRELOAD=$CUDA_FAULT_LIBRARY CUDA_FAULT_DONE=@T/failed "
+                                 "CUDA_FAULT=pointer:%" G_GUINT64_FORMAT ":1 " TRAIN
+                                 "%s --set devices=cuda:2 --set micro_batches=64 2>@T/told; "
+                                 "code=$?; touch @T/ended; exit $code",
+                         n_matmuls * i / 40, name);
+        const double failed = time_of("failed");
+
+        print_message("           told after %.2f s, ended after %.2f s\n",
+                      time_of("told") - failed, time_of("ended") - failed);
+        assert_int_equal(run.code, 1);
+        assert_true(time_of("told") - failed < 2);
+        assert_true(time_of("ended") - failed < 10);
+    }
+}
+
 /* cmocka counts a group's setup that fails as a failure, so whether there is a GPU is asked first.
  */
 static gboolean
@@ -430,6 +468,7 @@ main(void)
         cmocka_unit_test(names_the_task_of_an_illegal_access_and_keeps_the_checkpoint),
         cmocka_unit_test(names_the_matmul_that_is_not_issued_and_keeps_the_checkpoint),
         cmocka_unit_test(names_the_one_of_two_gpus_that_fails_and_keeps_the_checkpoint),
+        cmocka_unit_test(tells_at_once_that_one_of_two_gpus_fails_and_ends_soon),
     };
 
     if (!has_gpu())
