@@ -52,8 +52,10 @@ take(RpProbe *probe, gsize bytes, GError **error)
 
     if (!rp_cuda_check(cuda->device, rp_cuda_use_device((int)cuda->device), "cudaSetDevice",
                        error) ||
-        !rp_cuda_check(cuda->device, cudaMalloc(&memory, MAX(bytes, 1)), "cudaMalloc", error))
+        !rp_cuda_check(cuda->device, cudaMalloc(&memory, MAX(bytes, 1)), "cudaMalloc", error)) {
+        (void)cudaGetLastError(); /* or the next launcher finds it */
         return NULL;
+    }
     if (rp_cuda_check(cuda->device, cudaMemset(memory, 0, MAX(bytes, 1)), "cudaMemset", error) &&
         rp_cuda_check(cuda->device, cudaDeviceSynchronize(), "cudaDeviceSynchronize", error))
         return memory;

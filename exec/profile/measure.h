@@ -90,7 +90,8 @@ gboolean rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork 
                           const RpWeights *weights, guint layer, RpProfile *profile,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Runs the layer's parts once, untimed: afterwards their kernels are loaded. */
+/* Runs the layer's parts once, untimed: afterwards their kernels are loaded. Does nothing where its
+ * memory cannot be had. */
 gboolean rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer,
                              const RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -359,7 +359,9 @@ rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const
     gint64 ns[G_N_ELEMENTS(block_parts)];
     gboolean done = FALSE;
 
-    if (take_rooms(&run, profile, layer, error) && fill_rooms(&run, NULL, profile, layer, error)) {
+    if (!take_rooms(&run, profile, layer, NULL)) {
+        done = TRUE; /* where a layer has no room, a plan has none: it says so better */
+    } else if (fill_rooms(&run, NULL, profile, layer, error)) {
         make_call(&run, profile, layer);
         done = probe->ops->time(probe, parts, n, 1, &run, ns, error);
     }
