@@ -14,6 +14,8 @@
     "head_backward_ms,hop_ms,micro_batch_tokens"
 #define DATE "2026-04-29"
 #define GPUS 8
+/* Of the card, as the published partitions were found for. */
+#define CARD_BYTES (24564 * RP_MIB)
 #define SEQUENCES 4
 
 enum {
@@ -114,8 +116,10 @@ profile_from_columns(char **columns, GError **error)
                            .gpus = GPUS,
                            .kernels = RP_COST_KERNELS_PYTORCH};
     RpProfile *profile = rp_cost_model_profile(model, gpu, &workload, error);
-    if (profile)
+    if (profile) {
         publish(profile, columns[COLUMN_HF_NAME], values, rank > 0);
+        profile->gpu_memory_bytes = CARD_BYTES;
+    }
     return profile;
 }
 
