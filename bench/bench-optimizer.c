@@ -23,7 +23,7 @@
 #define ROUNDS 40
 #define FUSED_BYTES 28 /* a parameter: gradient 2, state 12 read and 12 written, weight 2 */
 #define LEAN_BYTES 32  /* 26 without the weight; then 4 read, 2 written */
-#define ACCUMULATE_BYTES 6
+#define ACCUMULATE_BYTES 10
 #define COPY_BYTES 6 /* of gradients or weights: 2 and 4 */
 #define PAUSE_US 2000
 
@@ -120,8 +120,8 @@ run(Bench *bench, RpPool *pool, What what)
         rp_optimizer_sum_squares(bench->optimizer, bench->gradient, RP_NUMBER_BF16, bench->n);
         return;
     case ACCUMULATE:
-        rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->published,
-                           &(const void *){bench->gradient}, 1, RP_NUMBER_BF16, bench->n);
+        rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->words,
+                           &(const void *){bench->gradient}, 1, RP_NUMBER_BF16, FALSE, bench->n);
         return;
     case COPY_GRADIENTS:
         rp_sums_widen(pool, rp_optimizer_ops(bench->optimizer), bench->gradient, RP_NUMBER_BF16,

@@ -379,7 +379,7 @@ print_json(const ProfileArgs *args, const Subject *subject, const RpProfile *pro
     rp_json_int(json, "optimizer_threads", subject->optimizer_threads);
     rp_json_double(json, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 0);
     rp_json_double(json, "norm_parameters_per_s", profile->norm_parameters_per_s, 0);
-    rp_json_double(json, "accumulate_parameters_per_s", profile->accumulate_parameters_per_s, 0);
+    rp_json_double(json, "sum_parameters_per_s", profile->sum_parameters_per_s, 0);
     rp_json_double(json, "gradient_copy_parameters_per_s", profile->gradient_copy_parameters_per_s,
                    0);
     rp_json_double(json, "parameter_copy_parameters_per_s",
@@ -411,13 +411,13 @@ print_rates(const Subject *subject, const RpProfile *profile)
     if (links->beside_optimizer_bytes_per_s > 0)
         printf("%.1f GB/s up, all together, beside the optimizer\n",
                links->beside_optimizer_bytes_per_s / 1e9);
-    printf(
-        "optimizer: %.0f x 10^6 parameters/s, their norm %.0f, sums of rounds %.0f, copies of "
-        "gradients %.0f, of weights %.0f, on %u thread%s; %u device%s",
-        profile->optimizer_parameters_per_s / 1e6, profile->norm_parameters_per_s / 1e6,
-        profile->accumulate_parameters_per_s / 1e6, profile->gradient_copy_parameters_per_s / 1e6,
-        profile->parameter_copy_parameters_per_s / 1e6, subject->optimizer_threads,
-        subject->optimizer_threads == 1 ? "" : "s", profile->gpus, profile->gpus == 1 ? "" : "s");
+    printf("optimizer: %.0f x 10^6 parameters/s, their norm %.0f, sums of rounds %.0f, copies of "
+           "gradients %.0f, of weights %.0f, on %u thread%s; %u device%s",
+           profile->optimizer_parameters_per_s / 1e6, profile->norm_parameters_per_s / 1e6,
+           profile->sum_parameters_per_s / 1e6, profile->gradient_copy_parameters_per_s / 1e6,
+           profile->parameter_copy_parameters_per_s / 1e6, subject->optimizer_threads,
+           subject->optimizer_threads == 1 ? "" : "s", profile->gpus,
+           profile->gpus == 1 ? "" : "s");
     if (profile->processors > 0)
         printf(" on %u processor%s\n", profile->processors, profile->processors == 1 ? "" : "s");
     else

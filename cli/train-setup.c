@@ -218,7 +218,7 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
     profile->links = file->links;
     profile->optimizer_parameters_per_s = file->optimizer_parameters_per_s;
     profile->norm_parameters_per_s = file->norm_parameters_per_s;
-    profile->accumulate_parameters_per_s = file->accumulate_parameters_per_s;
+    profile->sum_parameters_per_s = file->sum_parameters_per_s;
     profile->gradient_copy_parameters_per_s = file->gradient_copy_parameters_per_s;
     profile->parameter_copy_parameters_per_s = file->parameter_copy_parameters_per_s;
     return TRUE;

@@ -25,7 +25,7 @@ typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
 typedef struct {
     guint64 parameters[RP_N_WAYS];
     guint64 workspace[RP_N_WAYS];
-    guint64 gradients; /* 16-bit; their fp32 sums take twice as much */
+    guint64 gradients; /* in the network's storage; 16-bit: their fp32 sums take twice as much */
     guint64 input;
     guint64 gradient; /* of an output activation */
     guint64 output;
@@ -49,6 +49,19 @@ rp_boundary_bytes(const RpProfile *profile, guint layer)
 void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
                      RpInterval layers, gboolean forward, gboolean backward);
 RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition);
+
+/**
+ * rp_partition_keeps_sums:
+ *
+ * Of an iteration of several rounds: whether the next backward slot of every device is always the
+ * same stage of the next round. Then its sum stays where it is, and nothing is staged:
+ *
+ *   gpu 0  |0F|2B| |0F|2B|     N = 2, S = 4: a stage stays on its device, and each device has one
+ *   gpu 1  |1X|3B| |1X|3B|     backward stage, so not here (X, the fused stage, is one)
+ *
+ * Rounds are added up in their order wherever they were, so all of them stay or none.
+ */
+gboolean rp_partition_keeps_sums(const RpPartition *partition, guint gpus);
 
 /* The layout that takes the least room. */
 RpSlotLayout rp_slot_layout(const RpProfile *profile, const RpLargest *largest);

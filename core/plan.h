@@ -61,8 +61,8 @@ typedef enum {
     RP_TASK_PARAMETER_UPLOAD,
     RP_TASK_GRADIENT_DOWNLOAD,
     /* host lanes */
-    RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of later rounds, up to `round`, one
-                                    after the other into the sum */
+    RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of rounds, up to `round`, one after
+                                    the other into the fp32 sum */
     RP_TASK_NORM,           /* global norm of all gradients of an iteration, and what follows of
                                it: the iteration's decision (rp_plan_decision()) */
     RP_TASK_GRADIENT_COPY,  /* G copy: 16-bit gradients of `layer` to the optimizer */
@@ -80,12 +80,15 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *
  *   compute          PARAMETERS r, WORKSPACE w, INPUT r, OUTPUT w, GRADIENT r, and of those that
  *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
- *                    complete, LEAVING w; the head's backward DECISION r, in a gated plan
+ *                    complete, LEAVING w (r | w: it is added to that of the rounds before, which
+ *                    has stayed there); the head's backward DECISION r, in a gated plan
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
  *   parameters       device side PARAMETERS; HOST: what is read of each layer
- *   gradients        device side LEAVING; host side STAGING in later rounds, else HOST
- *   host lanes       HOST; accumulate: STAGING r, one for each round that is added, in order; norm
- *                    and steps DECISION (RpPlanPromises.gated)
+ *   gradients        device side LEAVING; host side STAGING where rounds are added up on the host,
+ *                    else HOST
+ *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
+ *                    one for each round that is added, in order; norm and steps DECISION
+ *                    (RpPlanPromises.gated)
  *
  * OUTPUT: of a forward, the input of each of the stage's `boundaries`, one after the other; of a
  * backward, the gradient of its input.
@@ -200,12 +203,13 @@ typedef struct {
 /* What a buffer is for: the rows of a memory report. */
 typedef enum {
     RP_BUFFER_PARAMETERS,   /* device: 16-bit weights of a stage; host: 16-bit master weights */
-    RP_BUFFER_GRADIENTS,    /* device: leaving 16-bit gradients; host: the same, summed */
+    RP_BUFFER_GRADIENTS,    /* device: leaving gradients; host: the same, summed. Either 16-bit or
+                               fp32 (RpPlanPromises.kept_sums, wide_gradients) */
     RP_BUFFER_ACCUMULATORS, /* device: fp32 gradient sums of the running stage */
     RP_BUFFER_ACTIVATIONS,  /* inputs and outputs of actions, their gradients */
     RP_BUFFER_STASH,        /* stage inputs kept from forward to backward */
     RP_BUFFER_WORKSPACE,    /* recomputed activations and scratch */
-    RP_BUFFER_STAGING,      /* host: gradients of later rounds before they are summed */
+    RP_BUFFER_STAGING,      /* host: gradients of rounds before they are summed */
     RP_BUFFER_OPTIMIZER,    /* host: full-precision weights and moments, decisions */
     RP_N_BUFFER_CATEGORIES
 } RpBufferCategory;
@@ -243,7 +247,9 @@ typedef struct {
     gboolean async;       /* staleness 1; otherwise every iteration reads the last one's weights */
     gboolean early_fused; /* the fused stage's forward may start before its input, as published */
     guint rounds;         /* per iteration */
-    gboolean double_weights;   /* two 16-bit weight buffers on the host (fused optimizer) */
+    gboolean wide_gradients; /* several rounds: their sums, which steps read, are fp32 */
+    gboolean kept_sums;      /* these stay on the devices until the last round, and leave as fp32 */
+    gboolean double_weights; /* two 16-bit weight buffers on the host (fused optimizer) */
     gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
     gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
     const char *schedule;      /* static string */

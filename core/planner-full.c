@@ -282,7 +282,8 @@ finish_backward(RpPlanner *planner, guint g, const RpAction *action, const Opera
                         rp_planner_host_gradient(planner, action->stage, action->micro_batch));
 }
 
-/* Sums the stage's gradients; the last action of the sum turns it into the 16 bits that leave. */
+/* Sums the stage's gradients; the last action of the sum turns it into what leaves, or adds it to
+ * that of the rounds before. */
 static void
 access_gradient_sum(RpPlanner *planner, guint g, guint32 stage)
 {
@@ -296,7 +297,11 @@ access_gradient_sum(RpPlanner *planner, guint g, guint32 stage)
     rp_planner_access(planner, sum, first ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
                       RP_ROLE_SUM, 0);
     if (planner->backwards_left[stage] == 1)
-        rp_planner_access(planner, device->leaving, RP_ACCESS_WRITE, RP_ROLE_LEAVING, 0);
+        rp_planner_access(planner, device->leaving,
+                          planner->keeps_sums && planner->task.round > 0
+                              ? RP_ACCESS_READ | RP_ACCESS_WRITE
+                              : RP_ACCESS_WRITE,
+                          RP_ROLE_LEAVING, 0);
 }
 
 static void

@@ -10,7 +10,7 @@
  */
 #include "core/planner-private.h"
 
-#define SUM_TRAFFIC 2 /* per gradient byte: read and written, beside what is added to it */
+#define FP32_BYTES 4
 
 guint32
 rp_planner_weight_version(const RpPlanner *planner)
@@ -39,23 +39,24 @@ rp_planner_begin_call_host(RpPlanner *planner)
         if (rp_plan_stage(planner->plan, s)->gradients.n_chunks == 0)
             continue;
         for (guint l = layers.first; l < layers.first + layers.count; l++)
-            planner->layer_left[planner->iteration % 2][l] =
-                rp_planner_rounds_of_iteration(planner);
+            planner->layer_left[planner->iteration % 2][l] = rp_planner_departures(planner);
     }
 }
 
-/* Of adding @n rounds to a sum: each of them is read, the sum is read and written once. A measured
- * rate is that of one. */
+/* Of adding @n rounds, from @first on, to a sum in fp32: each of them is read, the sum is written
+ * and, unless it begins, read. A measured rate is that of one that is added. */
 static guint64
-accumulate_bytes(const RpPlanner *planner, guint64 gradient_bytes, guint n)
+accumulate_bytes(const RpPlanner *planner, guint64 gradient_bytes, guint first, guint n)
 {
-    const double rate = planner->profile->accumulate_parameters_per_s;
+    const guint64 element = rp_profile_element_bytes(planner->profile);
+    const guint64 parameters = gradient_bytes / element;
+    const guint64 each = n * element + (first == 0 ? 1 : 2) * FP32_BYTES;
+    const double rate = planner->profile->sum_parameters_per_s;
 
     if (rate > 0)
-        return rp_planner_bytes_at_rate(planner,
-                                        gradient_bytes / rp_profile_element_bytes(planner->profile),
-                                        rate * ((SUM_TRAFFIC + 1.0) / (SUM_TRAFFIC + n)));
-    return (SUM_TRAFFIC + n) * gradient_bytes;
+        return rp_planner_bytes_at_rate(planner, parameters,
+                                        rate * (double)(element + 2 * FP32_BYTES) / (double)each);
+    return each * parameters;
 }
 
 /* One task for summand @first and those of its stage and iteration behind it. */
@@ -81,59 +82,64 @@ append_accumulate(RpPlanner *planner, guint first)
         summand->stage = RP_NONE;
         n++;
     }
-    planner->task.bytes = accumulate_bytes(planner, planner->stages[of.stage].gradient_bytes, n);
+    planner->task.bytes =
+        accumulate_bytes(planner, planner->stages[of.stage].gradient_bytes, of.round, n);
     for (guint l = layers.first; l < layers.first + layers.count; l++)
-        rp_planner_access(planner, planner->layers[l].gradients, RP_ACCESS_READ | RP_ACCESS_WRITE,
+        rp_planner_access(planner, planner->layers[l].gradients,
+                          of.round == 0 ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
                           RP_ROLE_HOST, 0);
     rp_planner_end_task(planner);
 }
 
-static void
-append_sums(RpPlanner *planner)
-{
-    for (guint i = 0; i < planner->summands->len; i++)
-        if (g_array_index(planner->summands, RpSummand, i).stage != RP_NONE)
-            append_accumulate(planner, i);
-    g_array_set_size(planner->summands, 0);
-}
-
+/* What has left of a stage. */
 static void
 append_sums_of(RpPlanner *planner, guint32 stage, guint32 iteration)
 {
+    gboolean pending = FALSE;
+
     for (guint i = 0; i < planner->summands->len; i++) {
         const RpSummand *summand = &g_array_index(planner->summands, RpSummand, i);
 
         if (summand->stage == stage && summand->iteration == iteration)
             append_accumulate(planner, i);
+        pending = pending || summand->stage != RP_NONE;
     }
+    if (!pending)
+        g_array_set_size(planner->summands, 0);
 }
 
-/* Rounds of a stage that leave between the two are added to the sum in one pass over it:
+/* Rounds wait to be added in one pass over the sum, until all of the stage have left or the staging
+ * buffer of one is needed:
  *
- *   gradient-down  gpu 1  |--round 1--|
- *                  gpu 2  |--round 2--|
- *   accumulate                        |0 + 1 + 2|    moves 4 times its bytes, two sums 6
+ *   gradient-down  gpu 1  |--round 0--|
+ *                  gpu 2     |--round 1--|
+ *   accumulate                           |0 + 1|     the sum is written once and never read
  */
 static void
-begin_leaving_together(RpPlanner *planner)
+empty_staging(RpPlanner *planner, guint32 staging)
 {
-    planner->leaving_depth++;
-}
+    for (guint i = 0; i < planner->summands->len; i++) {
+        const RpSummand summand = g_array_index(planner->summands, RpSummand, i);
 
-static void
-end_leaving_together(RpPlanner *planner)
-{
-    if (--planner->leaving_depth == 0)
-        append_sums(planner);
+        if (summand.stage != RP_NONE && summand.staging == staging) {
+            append_sums_of(planner, summand.stage, summand.iteration);
+            return;
+        }
+    }
 }
 
 static void
 download_all(RpPlanner *planner)
 {
-    begin_leaving_together(planner);
     for (guint g = 0; g < planner->options.gpus; g++)
         rp_planner_download_gradients(planner, g, TRUE);
-    end_leaving_together(planner);
+}
+
+/* Where rounds are not added up on the host. */
+static gboolean
+goes_home(const RpPlanner *planner)
+{
+    return rp_planner_departures(planner) == 1;
 }
 
 static void
@@ -141,8 +147,11 @@ append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
 {
     RpDeviceState *device = &planner->devices[g];
     const RpChunks *chunks = &rp_plan_stage(planner->plan, device->leaving_stage)->gradients;
+    const gboolean home = goes_home(planner);
     guint32 last_layer = RP_NONE;
 
+    if (!home)
+        empty_staging(planner, device->staging);
     rp_planner_begin_task(planner, RP_TASK_GRADIENT_DOWNLOAD,
                           rp_plan_lane(planner->plan, g, RP_LANE_GRADIENT_DOWN),
                           device->leaving_stage, RP_NONE);
@@ -155,10 +164,10 @@ append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
         rp_planner_depend(planner, device->last_output,
                           rp_plan_lane(planner->plan, g, RP_LANE_ACTIVATION_DOWN), 0, 0);
     rp_planner_access(planner, device->leaving, RP_ACCESS_READ, RP_ROLE_LEAVING, 0);
-    if (device->leaving_round > 0)
+    if (!home)
         rp_planner_access(planner, device->staging, RP_ACCESS_WRITE, RP_ROLE_STAGING, 0);
-    for (guint i = chunks->first_segment[chunk];
-         device->leaving_round == 0 && i < chunks->first_segment[chunk + 1]; i++) {
+    for (guint i = chunks->first_segment[chunk]; home && i < chunks->first_segment[chunk + 1];
+         i++) {
         guint32 layer = chunks->segments[i].layer;
 
         if (layer != last_layer)
@@ -170,7 +179,7 @@ append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
 }
 
 /* Rounds of a stage are added up in their order, whatever devices they were on, so that the result
- * has the same bits on any number of them; round 0 is what the others are added to. */
+ * has the same bits on any number of them. */
 static void
 download_earlier_rounds(RpPlanner *planner, guint g)
 {
@@ -202,8 +211,7 @@ rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
     } while (all && device->leaving_chunk < n_chunks);
     if (device->leaving_chunk < n_chunks)
         return;
-    begin_leaving_together(planner);
-    if (device->leaving_round > 0) {
+    if (!goes_home(planner)) {
         const RpSummand summand = {.stage = stage,
                                    .iteration = iteration,
                                    .round = device->leaving_round,
@@ -214,24 +222,18 @@ rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
     }
     device->leaving_stage = RP_NONE;
     if (rp_planner_note_home(planner, stage, iteration)) {
-        if (planner->gradients_left[iteration % 2] == 0)
-            append_sums(planner);
-        else if (!rp_plan_promises(planner->plan)->gated)
-            append_sums_of(planner, stage, iteration);
+        append_sums_of(planner, stage, iteration);
         rp_planner_append_optimizer(planner, stage, iteration);
     }
-    end_leaving_together(planner);
 }
 
 /* Gradients of an iteration overwrite those of the one before: its optimizer must stand first. */
 static void
 flush_older_gradients(RpPlanner *planner)
 {
-    begin_leaving_together(planner);
     for (guint g = 0; g < planner->options.gpus; g++)
         if (planner->devices[g].leaving_iteration < planner->iteration)
             rp_planner_download_gradients(planner, g, TRUE);
-    end_leaving_together(planner);
 }
 
 void
@@ -241,6 +243,8 @@ rp_planner_leave_gradients(RpPlanner *planner, guint g, guint32 stage, guint32 r
 
     if (rp_plan_stage(planner->plan, stage)->gradients.n_chunks == 0)
         return;
+    if (planner->keeps_sums && round + 1 < rp_planner_rounds_of_iteration(planner))
+        return; /* the next round is added to them */
     rp_planner_download_gradients(planner, g, TRUE);
     if (planner->next_step < planner->iteration)
         flush_older_gradients(planner);

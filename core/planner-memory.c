@@ -154,13 +154,14 @@ lay_out_device(RpPlanner *planner, guint g)
     } else {
         lay_out_slots(planner, g, &largest, !bound);
     }
-    device->leaving = add_if(planner, g, RP_BUFFER_GRADIENTS, largest.gradients);
+    device->leaving = add_if(planner, g, RP_BUFFER_GRADIENTS,
+                             rp_planner_leaving_bytes(planner, largest.gradients));
     rp_plan_set_constants(planner->plan, g,
                           add_if(planner, g, RP_BUFFER_WORKSPACE, planner->options.constant_bytes));
     device->staging = RP_NONE;
-    if (!bound && planner->rounds * planner->options.calls > 1)
-        device->staging =
-            add_if(planner, planner->options.gpus, RP_BUFFER_STAGING, largest.gradients);
+    if (rp_planner_departures(planner) > 1)
+        device->staging = add_if(planner, planner->options.gpus, RP_BUFFER_STAGING,
+                                 rp_planner_leaving_bytes(planner, largest.gradients));
     init_pool(&device->stash, g, RP_BUFFER_STASH, largest.input);
     init_pool(&device->kept, g, RP_BUFFER_WORKSPACE, largest.activations);
     init_pool(&device->local_gradient, g, RP_BUFFER_ACTIVATIONS, largest.gradient);
@@ -200,7 +201,8 @@ lay_out_layers(RpPlanner *planner)
         for (guint i = 0; i < 2; i++)
             state->weights[i] =
                 i == 0 || twice ? add_if(planner, host, RP_BUFFER_PARAMETERS, trainable) : RP_NONE;
-        state->gradients = add_if(planner, host, RP_BUFFER_GRADIENTS, layer->gradient_bytes);
+        state->gradients = add_if(planner, host, RP_BUFFER_GRADIENTS,
+                                  rp_planner_home_bytes(planner, layer->gradient_bytes));
         state->optimizer =
             add_if(planner, host, RP_BUFFER_OPTIMIZER, own_gradients / element * STATE_BYTES);
         state->copied = copied ? add_if(planner, host, RP_BUFFER_OPTIMIZER,
@@ -358,7 +360,7 @@ rp_planner_lay_out(RpPlanner *planner)
     lay_out_host_gradients(planner);
     for (guint s = 0; s < planner->n_stages; s++)
         if (rp_plan_stage(planner->plan, s)->gradients.n_chunks > 0)
-            planner->trainable_stages += rp_planner_rounds_of_iteration(planner);
+            planner->trainable_stages += rp_planner_departures(planner);
     note_boundaries(planner);
     for (guint g = 0; g < planner->options.gpus; g++)
         lay_out_device(planner, g);

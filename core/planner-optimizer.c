@@ -65,13 +65,18 @@ rp_planner_bytes_at_rate(const RpPlanner *planner, guint64 parameters, double pa
     return (guint64)MIN(bytes, MOST_BYTES);
 }
 
-/* Of a copy between the network's storage and fp32. @parameters_per_s: measured, or 0 */
+/* Of a copy between storage of @element bytes and fp32. @parameters_per_s: measured with the
+ * network's storage, or 0 */
 static guint64
-copy_bytes(const RpPlanner *planner, guint64 parameters, double parameters_per_s)
+copy_bytes(const RpPlanner *planner, guint64 element, guint64 parameters, double parameters_per_s)
 {
+    const guint64 measured = FP32_BYTES + rp_profile_element_bytes(planner->profile);
+
     if (parameters_per_s > 0)
-        return rp_planner_bytes_at_rate(planner, parameters, parameters_per_s);
-    return (FP32_BYTES + rp_profile_element_bytes(planner->profile)) * parameters;
+        return rp_planner_bytes_at_rate(planner, parameters,
+                                        parameters_per_s * (double)measured /
+                                            (double)(FP32_BYTES + element));
+    return (FP32_BYTES + element) * parameters;
 }
 
 static void
@@ -84,11 +89,19 @@ append_parameter_copy(RpPlanner *planner, guint layer, guint32 iteration)
         return;
     planner->next_copy[layer] = iteration + 1;
     begin_host_task(planner, RP_TASK_PARAMETER_COPY, layer, iteration);
-    planner->task.bytes = copy_bytes(planner, parameters_of(planner, layer),
+    planner->task.bytes = copy_bytes(planner, rp_profile_element_bytes(planner->profile),
+                                     parameters_of(planner, layer),
                                      planner->profile->parameter_copy_parameters_per_s);
     rp_planner_access(planner, state->optimizer, RP_ACCESS_READ, RP_ROLE_HOST, 0);
     rp_planner_access(planner, state->weights[0], RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
     rp_planner_end_task(planner);
+}
+
+/* Of a gradient on the host. */
+static guint64
+gradient_element(const RpPlanner *planner)
+{
+    return rp_planner_home_bytes(planner, rp_profile_element_bytes(planner->profile));
 }
 
 static void
@@ -100,7 +113,7 @@ append_gradient_copies(RpPlanner *planner, guint32 iteration)
         if (state->gradients == RP_NONE)
             continue;
         begin_host_task(planner, RP_TASK_GRADIENT_COPY, l, iteration);
-        planner->task.bytes = copy_bytes(planner,
+        planner->task.bytes = copy_bytes(planner, gradient_element(planner),
                                          planner->profile->layers[l].gradient_bytes /
                                              rp_profile_element_bytes(planner->profile),
                                          planner->profile->gradient_copy_parameters_per_s);
@@ -116,12 +129,14 @@ static guint64
 norm_bytes(const RpPlanner *planner, guint layer)
 {
     const RpProfile *profile = planner->profile;
+    const guint64 element = rp_profile_element_bytes(profile);
 
     if (profile->norm_parameters_per_s <= 0)
         return 0;
-    return rp_planner_bytes_at_rate(
-        planner, profile->layers[layer].gradient_bytes / rp_profile_element_bytes(profile),
-        profile->norm_parameters_per_s);
+    /* measured with the network's storage */
+    return rp_planner_bytes_at_rate(planner, profile->layers[layer].gradient_bytes / element,
+                                    profile->norm_parameters_per_s * (double)element /
+                                        (double)gradient_element(planner));
 }
 
 static void
@@ -154,7 +169,7 @@ append_step(RpPlanner *planner, guint layer, guint32 iteration)
     const RpPlanLayer *state = &planner->layers[layer];
     guint version = rp_plan_promises(planner->plan)->double_weights ? iteration % 2 : 0;
     guint64 element = rp_profile_element_bytes(planner->profile);
-    guint64 gradient = rp_planner_is_blocking(planner) ? FP32_BYTES : element;
+    guint64 gradient = rp_planner_is_blocking(planner) ? FP32_BYTES : gradient_element(planner);
     guint64 traffic = STATE_TRAFFIC + gradient + (is_fused(planner) ? element : 0);
     const gboolean gated = rp_plan_promises(planner->plan)->gated;
     guint tied = tied_layer(planner, layer);

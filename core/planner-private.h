@@ -57,12 +57,12 @@ typedef struct {
     guint32 parameters[2][2]; /* [RpWay][turn]: the two slots; bound and resident: unused */
     guint parameter_turn;     /* which slot the running stage uses */
     guint32 accumulator[2];   /* [turn] fp32 sums of the running stage */
-    guint32 leaving;          /* 16-bit gradients on their way down */
+    guint32 leaving;          /* gradients on their way down, or kept for the next round's */
     guint32 input[2];
     guint32 gradient[2];
     guint32 output[2];
     guint32 workspace[2][2]; /* [RpWay][turn] */
-    guint32 staging;         /* host: gradients of later rounds; RP_NONE with one round */
+    guint32 staging;         /* host: gradients of rounds; RP_NONE where none are added up there */
     guint input_turn, gradient_turn, output_turn;
     RpBufferPool stash;          /* bound: stage inputs until their backward */
     RpBufferPool kept;           /* split backward: activations from I to W */
@@ -82,7 +82,7 @@ typedef struct {
     guint leaving_chunk; /* next to go */
 } RpDeviceState;
 
-/* Gradients of a later round in a device's staging buffer, to be added to those of the stage. */
+/* Gradients of a round in a device's staging buffer, to be added to those of the stage. */
 typedef struct {
     guint32 stage; /* RP_NONE: has been added */
     guint32 iteration;
@@ -102,6 +102,7 @@ struct _RpPlanner {
     guint32 iteration;     /* the one being appended, or next */
     guint call;            /* of the iteration, being appended or next */
     guint64 rounds_before; /* since the first call */
+    gboolean keeps_sums;   /* an iteration's sums stay on their devices from round to round */
     gboolean early;        /* recompute before the gradient arrives */
     gboolean early_fused;
     /* weave */
@@ -141,8 +142,7 @@ struct _RpPlanner {
     guint32 first_copy;      /* lean: first iteration that has parameter copies */
     guint32 *next_copy;     /* lean: [layer] first iteration whose parameter copy is not appended */
     guint *layer_left[2];   /* [iteration % 2][layer] stage-rounds whose gradients are not home */
-    guint leaving_depth;    /* calls, one inside the other, in which gradients leave together */
-    GArray *summands;       /* RpSummand: what has left in them; rounds of a stage in order */
+    GArray *summands;       /* RpSummand: what has left and is yet to be added; rounds in order */
     guint trainable_stages; /* stage-rounds with gradients, one iteration */
 };
 
@@ -176,6 +176,34 @@ static inline guint
 rp_planner_rounds_of_iteration(const RpPlanner *planner)
 {
     return planner->partition->dispatched ? planner->rounds * planner->options.calls : 1;
+}
+
+/* How often gradients of a stage leave in an iteration. */
+static inline guint
+rp_planner_departures(const RpPlanner *planner)
+{
+    return planner->keeps_sums ? 1 : rp_planner_rounds_of_iteration(planner);
+}
+
+/* Gradients of several rounds are added up in fp32, and are not rounded again. */
+static inline gboolean
+rp_planner_is_wide(const RpPlanner *planner)
+{
+    return rp_planner_rounds_of_iteration(planner) > 1;
+}
+
+/* Of gradients on the host; @bytes: in the network's storage. */
+static inline guint64
+rp_planner_home_bytes(const RpPlanner *planner, guint64 bytes)
+{
+    return rp_planner_is_wide(planner) ? rp_profile_sum_bytes(planner->profile, bytes) : bytes;
+}
+
+/* Of gradients as they leave. */
+static inline guint64
+rp_planner_leaving_bytes(const RpPlanner *planner, guint64 bytes)
+{
+    return planner->keeps_sums ? rp_profile_sum_bytes(planner->profile, bytes) : bytes;
 }
 
 /* Micro-batches whose gradients a device sums before they leave. */

@@ -153,7 +153,7 @@ fill_stages(RpPlanner *planner)
             .parameter_bytes = info->parameter_bytes,
         };
         if (stage.runs_backward)
-            stage.gradient_bytes = info->gradient_bytes;
+            stage.gradient_bytes = rp_planner_leaving_bytes(planner, info->gradient_bytes);
         RpLargest needs = {0};
         rp_largest_note(&needs, planner->profile, planner->partition, stage.layers,
                         stage.runs_forward, stage.runs_backward);
@@ -164,16 +164,18 @@ fill_stages(RpPlanner *planner)
                          (stage.bound && !planner->options.schedule->offloads_weights);
 
         if (planner->options.fidelity == RP_FIDELITY_FULL) {
+            const RpChunksOf gradients = planner->keeps_sums ? RP_CHUNKS_SUMS : RP_CHUNKS_GRADIENTS;
             guint windows = planner->shape.round;
 
             stage.parameters =
-                whole ? rp_chunks_whole(planner->profile, info->layers, FALSE)
-                      : rp_chunks_pack(planner->profile, info->layers, FALSE, windows, 0);
+                whole ? rp_chunks_whole(planner->profile, info->layers, RP_CHUNKS_PARAMETERS)
+                      : rp_chunks_pack(planner->profile, info->layers, RP_CHUNKS_PARAMETERS,
+                                       windows, 0);
             /* the next slot's last action turns its own sums into what leaves: by then the bytes
              * before it must be gone, so they have one window less */
             if (stage.runs_backward && info->gradient_bytes > 0)
-                stage.gradients = whole ? rp_chunks_whole(planner->profile, info->layers, TRUE)
-                                        : rp_chunks_pack(planner->profile, info->layers, TRUE,
+                stage.gradients = whole ? rp_chunks_whole(planner->profile, info->layers, gradients)
+                                        : rp_chunks_pack(planner->profile, info->layers, gradients,
                                                          MAX(2, windows) - 1, 0);
         }
         rp_plan_add_stage(planner->plan, &stage);
@@ -188,6 +190,8 @@ set_promises(RpPlanner *planner)
         .async = options->async,
         .early_fused = planner->early_fused,
         .rounds = planner->rounds * (options->schedule->dispatched ? options->calls : 1),
+        .wide_gradients = rp_planner_is_wide(planner),
+        .kept_sums = planner->keeps_sums,
         .double_weights = options->async && options->optimizer == RP_OPTIMIZER_FUSED &&
                           options->consistency == RP_CONSISTENCY_EVENTS,
         .resident_weights = !options->schedule->dispatched && !options->schedule->offloads_weights,
@@ -273,6 +277,8 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
     if (!check_calls(planner, error))
         return NULL;
     planner->rounds = options->micro_batches / planner->options.round;
+    planner->keeps_sums =
+        rp_planner_is_wide(planner) && rp_partition_keeps_sums(planner->partition, options->gpus);
     planner->plan = rp_plan_new(options->gpus, options->fidelity, profile->n_layers,
                                 options->micro_batches * planner->options.calls);
     rp_planner_set_first_iteration(planner, options->first_iteration);

@@ -47,9 +47,10 @@ static const char *const link_keys[] = {"hop_ms",
 static const char *const micro_batch_keys[] = {"sequences", "tokens_per_sequence", NULL};
 static const char *const optimizer_keys[] = {"parameters_per_s",
                                              "norm_parameters_per_s",
-                                             "accumulate_parameters_per_s",
+                                             "sum_parameters_per_s",
                                              "gradient_copy_parameters_per_s",
                                              "parameter_copy_parameters_per_s",
+                                             "accumulate_parameters_per_s",
                                              NULL};
 static const char *const layer_keys[] = {"kind",
                                          "name",
@@ -150,10 +151,13 @@ static gboolean
 read_optimizer(const RpSection *top, RpProfile *profile)
 {
     g_auto(RpSection) section = {0};
-    double *const rates[] = {&profile->optimizer_parameters_per_s, &profile->norm_parameters_per_s,
-                             &profile->accumulate_parameters_per_s,
+    double narrow_rate = 0; /* files from when rounds were summed in the network's storage */
+    double *const rates[] = {&profile->optimizer_parameters_per_s,
+                             &profile->norm_parameters_per_s,
+                             &profile->sum_parameters_per_s,
                              &profile->gradient_copy_parameters_per_s,
-                             &profile->parameter_copy_parameters_per_s};
+                             &profile->parameter_copy_parameters_per_s,
+                             &narrow_rate};
     gboolean found;
 
     G_STATIC_ASSERT(G_N_ELEMENTS(rates) + 1 == G_N_ELEMENTS(optimizer_keys));
@@ -165,6 +169,10 @@ read_optimizer(const RpSection *top, RpProfile *profile)
         if (!rp_section_number(&section, optimizer_keys[i], 1e6, 1e15,
                                "parameters/s from 1e6 to 1e15", rates[i]))
             return FALSE;
+    if (profile->sum_parameters_per_s ==
+        0) /* by their bytes: the sum was as wide as what is added */
+        profile->sum_parameters_per_s = narrow_rate * 3 * rp_profile_element_bytes(profile) /
+                                        (rp_profile_element_bytes(profile) + 8);
     return TRUE;
 }
 

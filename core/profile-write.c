@@ -316,8 +316,7 @@ rp_profile_to_json(const RpProfile *profile)
         writer.separator = "";
         append_rate(&writer, "parameters_per_s", profile->optimizer_parameters_per_s, 1, ", ");
         append_rate(&writer, "norm_parameters_per_s", profile->norm_parameters_per_s, 1, ", ");
-        append_rate(&writer, "accumulate_parameters_per_s", profile->accumulate_parameters_per_s, 1,
-                    ", ");
+        append_rate(&writer, "sum_parameters_per_s", profile->sum_parameters_per_s, 1, ", ");
         append_rate(&writer, "gradient_copy_parameters_per_s",
                     profile->gradient_copy_parameters_per_s, 1, ", ");
         append_rate(&writer, "parameter_copy_parameters_per_s",

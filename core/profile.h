@@ -90,9 +90,9 @@ typedef struct {
     guint64 gpu_memory_bytes;          /* 0 = unknown */
     double optimizer_parameters_per_s; /* CPU optimizer rate; 0 = unknown */
     double norm_parameters_per_s;      /* of its pass over all gradients before it; 0 = no time */
-    /* Of sums of two rounds' gradients, copies of gradients (blocking), and copies of weights
-     * (blocking and lean). 0 = their bytes as fast as the optimizer's. */
-    double accumulate_parameters_per_s;
+    /* Of adding a round's gradients to an fp32 sum, copies of gradients (blocking), and copies of
+     * weights (blocking and lean). 0 = their bytes as fast as the optimizer's. */
+    double sum_parameters_per_s;
     double gradient_copy_parameters_per_s;
     double parameter_copy_parameters_per_s;
     guint n_layers;

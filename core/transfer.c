@@ -5,9 +5,17 @@
 #define DEFAULT_ALIGNMENT 256
 
 static guint64
-layer_bytes(const RpLayer *layer, gboolean gradients)
+layer_bytes(const RpProfile *profile, guint layer, RpChunksOf of)
 {
-    return gradients ? layer->gradient_bytes : layer->parameter_bytes;
+    switch (of) {
+    case RP_CHUNKS_PARAMETERS:
+        return profile->layers[layer].parameter_bytes;
+    case RP_CHUNKS_GRADIENTS:
+        return profile->layers[layer].gradient_bytes;
+    case RP_CHUNKS_SUMS:
+        return rp_profile_sum_bytes(profile, profile->layers[layer].gradient_bytes);
+    }
+    g_assert_not_reached();
 }
 
 /* Bytes of the stage before the end of chunk @c of @n; rounds down. */
@@ -34,8 +42,7 @@ append_chunk(RpChunks *chunks, const GArray *segments, guint first_segment)
 }
 
 static RpChunks
-cut(const RpProfile *profile, RpInterval layers, gboolean gradients, guint n_windows,
-    guint64 alignment)
+cut(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows, guint64 alignment)
 {
     const guint end_layer = layers.first + layers.count;
     RpChunks chunks = {.first_segment = g_new0(guint, (gsize)n_windows + 1),
@@ -45,13 +52,13 @@ cut(const RpProfile *profile, RpInterval layers, gboolean gradients, guint n_win
     guint l = layers.first;
 
     for (guint i = layers.first; i < end_layer; i++)
-        total += layer_bytes(&profile->layers[i], gradients);
+        total += layer_bytes(profile, i, of);
     for (guint c = 0; c < n_windows; c++) {
         const guint64 end = end_of_chunk(total, c, n_windows);
         const guint first_segment = segments->len;
 
         while (l < end_layer && before + offset < end) {
-            const guint64 bytes = layer_bytes(&profile->layers[l], gradients);
+            const guint64 bytes = layer_bytes(profile, l, of);
             const guint64 to = MIN(bytes, rp_align_up(end - before, alignment));
             const RpSegment segment = {.layer = l, .offset = offset, .bytes = to - offset};
 
@@ -71,17 +78,16 @@ cut(const RpProfile *profile, RpInterval layers, gboolean gradients, guint n_win
 }
 
 RpChunks
-rp_chunks_pack(const RpProfile *profile, RpInterval layers, gboolean gradients, guint n_windows,
+rp_chunks_pack(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
                guint64 alignment)
 {
     g_return_val_if_fail(n_windows >= 1, (RpChunks){0});
 
-    return cut(profile, layers, gradients, n_windows,
-               alignment != 0 ? alignment : DEFAULT_ALIGNMENT);
+    return cut(profile, layers, of, n_windows, alignment != 0 ? alignment : DEFAULT_ALIGNMENT);
 }
 
 RpChunks
-rp_chunks_whole(const RpProfile *profile, RpInterval layers, gboolean gradients)
+rp_chunks_whole(const RpProfile *profile, RpInterval layers, RpChunksOf of)
 {
-    return cut(profile, layers, gradients, 1, DEFAULT_ALIGNMENT);
+    return cut(profile, layers, of, 1, DEFAULT_ALIGNMENT);
 }

@@ -9,10 +9,13 @@
 #include "core/plan.h"
 #include "core/profile.h"
 
+/* What travels: parameter_bytes of a layer, gradient_bytes, or these in fp32. */
+typedef enum { RP_CHUNKS_PARAMETERS, RP_CHUNKS_GRADIENTS, RP_CHUNKS_SUMS } RpChunksOf;
+
 /**
  * rp_chunks_pack:
  * @layers: the stage
- * @gradients: pack gradient_bytes instead of parameter_bytes
+ * @of: what is packed
  * @n_windows: M_R, the number of chunks; >= 1
  * @alignment: layers are cut at multiples of so many bytes; 0 = 256
  *
@@ -28,8 +31,8 @@
  * The paper packs tensors longest-first (§4.2.2): as even, but with parts of all layers in every
  * chunk, so that the first chunk waits for the last layer's update.
  */
-RpChunks rp_chunks_pack(const RpProfile *profile, RpInterval layers, gboolean gradients,
-                        guint n_windows, guint64 alignment);
+RpChunks rp_chunks_pack(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
+                        guint64 alignment);
 
 /* The whole stage as one chunk: the simple overlap of Figure 6. */
-RpChunks rp_chunks_whole(const RpProfile *profile, RpInterval layers, gboolean gradients);
+RpChunks rp_chunks_whole(const RpProfile *profile, RpInterval layers, RpChunksOf of);

@@ -438,7 +438,7 @@ check_download(Protocol *protocol, guint32 download, guint32 layer)
             return rp_verifier_fail(verifier, RP_RULE_GRADIENT_INTEGRITY, before, download,
                                     "the gradients may be overwritten before they are read");
     }
-    return task->round > 0 || reader == RP_NO_TASK ||
+    return rp_verifier_stages(verifier) || reader == RP_NO_TASK ||
            rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, download, reader,
                                   (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},
                                   "the layer's gradient");

@@ -58,7 +58,7 @@ static const Row backward_rows[] = {
     {RP_ROLE_GRADIENT, READ, SIZE_GRADIENT, FALSE, CATEGORY(ACTIVATIONS)},
     {RP_ROLE_OUTPUT, WRITE, SIZE_SENT, FALSE, CATEGORY(ACTIVATIONS)},
     {RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
-    {RP_ROLE_LEAVING, WRITE, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
+    {RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
 };
 
 static const Row input_gradient_rows[] = {
@@ -76,7 +76,7 @@ static const Row weight_gradient_rows[] = {
     {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
     {RP_ROLE_KEPT, READ, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
     {RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
-    {RP_ROLE_LEAVING, WRITE, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
+    {RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
 };
 
 typedef struct {
@@ -151,7 +151,7 @@ size_of(const RpVerifier *verifier, const RpPlanStage *stage, Size size)
         return stage->layers.first > 0 ? input_bytes(verifier, stage->layers.first) : NOT_AT_ALL;
     case SIZE_SUM:
         return stage->gradient_bytes > 0
-                   ? stage->gradient_bytes / verifier->promises->element_bytes * FP32_BYTES
+                   ? stage->gradient_bytes / rp_verifier_leaving_element(verifier) * FP32_BYTES
                    : NOT_AT_ALL;
     case SIZE_LEAVING:
         return stage->gradient_bytes > 0 ? stage->gradient_bytes : NOT_AT_ALL;
@@ -267,7 +267,8 @@ expect_chunk(Expectation *operands)
     else
         expect_value(operands, RP_ROLE_LEAVING, READ, TRUE, CATEGORY(GRADIENTS),
                      stage->gradient_bytes);
-    if (!up && task->round > 0)
+    const gboolean staged = !up && rp_verifier_stages(verifier);
+    if (staged)
         expect_value(operands, RP_ROLE_STAGING, WRITE, FALSE, CATEGORY(STAGING),
                      stage->gradient_bytes);
     for (guint i = chunks->first_segment[task->chunk]; i < chunks->first_segment[task->chunk + 1];
@@ -277,7 +278,7 @@ expect_chunk(Expectation *operands)
 
         if (i > chunks->first_segment[task->chunk] && layer == chunks->segments[i - 1].layer)
             continue;
-        if (!up && task->round == 0)
+        if (!up && !staged)
             expect_place(operands, row->gradients, RP_ROLE_HOST, WRITE);
         if (!up)
             continue;
@@ -301,7 +302,8 @@ expect_sum(Expectation *operands)
             expect_value(operands, RP_ROLE_STAGING, READ, FALSE, CATEGORY(STAGING),
                          stage->gradient_bytes);
     for (guint l = stage->layers.first; l < stage->layers.first + stage->layers.count; l++)
-        expect_place(operands, rp_plan_layer(verifier->plan, l)->gradients, RP_ROLE_HOST, ADD);
+        expect_place(operands, rp_plan_layer(verifier->plan, l)->gradients, RP_ROLE_HOST,
+                     RP_MAY_ADD);
 }
 
 static void

@@ -1,50 +1,18 @@
 /*
- * Rule 4: parameters reach the device before the first action that reads them and stay until the
- * last; every gradient goes down once, after the last action that adds to it, and rounds are
- * summed, one after another.
+ * Rule 4, parameters: they reach the device before the first action that reads them and stay until
+ * the last.
  *
  *   parameter-up    |c0|c1|c2|             slot = one stage of one round (resident weights: of one
  *   compute                  |F0|F1|F2|    iteration); a bound stage whose weights are offloaded
  *                                          may be uploaded twice: for its F and again for its B
- *   compute         |B0|B1|B2|
- *   gradient-down            |c0|c1|c2|--> accumulate (rounds after the first)
  *
- * An accumulate task adds as many rounds as it reads staging buffers, its own round last.
+ * What a slot's actions and transfers are is noted here, for verify-gradients.c too.
  */
-#include "core/verify-private.h"
-
-/* Actions of one slot; tasks in the order of their lane. */
-typedef struct {
-    guint32 first_forward; /* or the only first: F, FB, B of a backward slot */
-    guint32 first_backward;
-    guint32 last_weights; /* last action that adds to the gradients */
-    guint32 accumulate;
-    guint32 staging; /* access of accumulate that reads this round */
-    guint32 summed;  /* last action that was seen adding, while walking */
-} Slot;
-
-typedef struct {
-    RpVerifier *verifier;
-    guint32 iteration;
-    gboolean gradients_complete;
-    guint32 *first_parameter_chunk; /* [stage] numbering all chunks; [n_stages] = how many */
-    guint32 *first_gradient_chunk;
-    Slot *slots;         /* [round * n_stages + stage] */
-    guint32 *uploads[2]; /* [round * n_chunks + chunk]; [1]: again for the backward */
-    guint32 *downloads;
-} Parameters;
-
-static Slot *
-slot_of(const Parameters *state, guint round, guint32 stage)
-{
-    if (state->verifier->promises->resident_weights)
-        round = 0;
-    return &state->slots[(gsize)round * state->verifier->n_stages + stage];
-}
+#include "core/verify-slots.h"
 
 /* Of two tasks of one slot the one that comes later or, if @first, earlier. */
 static gboolean
-note_action(Parameters *state, guint32 *place, guint32 task, gboolean first)
+note_action(RpSlots *state, guint32 *place, guint32 task, gboolean first)
 {
     RpVerifier *verifier = state->verifier;
 
@@ -57,14 +25,14 @@ note_action(Parameters *state, guint32 *place, guint32 task, gboolean first)
 }
 
 static gboolean
-note_actions(Parameters *state, guint32 index, const RpTask *task)
+note_actions(RpSlots *state, guint32 index, const RpTask *task)
 {
     RpActionPart parts[2];
     guint n_parts = rp_action_parts(task, parts);
 
     for (guint i = 0; i < n_parts; i++) {
         guint per_round = state->verifier->micro_batches / state->verifier->rounds;
-        Slot *slot = slot_of(state, parts[i].micro_batch / per_round, parts[i].stage);
+        RpSlot *slot = rp_verify_slot(state, parts[i].micro_batch / per_round, parts[i].stage);
 
         if (parts[i].forward && !note_action(state, &slot->first_forward, index, TRUE))
             return FALSE;
@@ -79,7 +47,7 @@ note_actions(Parameters *state, guint32 index, const RpTask *task)
 
 /* A stage of which one half-iteration's upload may be followed by another's. */
 static gboolean
-uploads_twice(const Parameters *state, guint32 stage)
+uploads_twice(const RpSlots *state, guint32 stage)
 {
     return rp_plan_stage(state->verifier->plan, stage)->bound &&
            !state->verifier->promises->resident_weights;
@@ -106,38 +74,6 @@ check_chunk_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 }
 
 static gboolean
-reads_staging(const RpAccess *access)
-{
-    return access->role == RP_ROLE_STAGING && (access->mode & RP_ACCESS_READ) != 0;
-}
-
-/* How many rounds an accumulate task adds. */
-static guint
-n_summed(const RpVerifier *verifier, const RpTask *task)
-{
-    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
-    guint n = 0;
-
-    for (guint i = 0; i < task->access_count; i++)
-        n += reads_staging(&accesses[i]);
-    return n;
-}
-
-static gboolean
-check_sum_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
-{
-    const guint n = n_summed(verifier, task);
-
-    if (task->stage >= verifier->n_stages || task->round == 0 || task->round >= verifier->rounds)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "there are no gradients of a later round to sum");
-    if (n == 0 || n > task->round)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "gradients of %u rounds are summed, of up to %u", n, task->round);
-    return TRUE;
-}
-
-static gboolean
 check_fields(RpVerifier *verifier)
 {
     for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
@@ -146,14 +82,14 @@ check_fields(RpVerifier *verifier)
         if ((task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD) &&
             !check_chunk_fields(verifier, i, task))
             return FALSE;
-        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !check_sum_fields(verifier, i, task))
+        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !rp_verify_sum_fields(verifier, i, task))
             return FALSE;
     }
     return TRUE;
 }
 
 static gboolean
-note_chunk(Parameters *state, guint32 index, const RpTask *task)
+note_chunk(RpSlots *state, guint32 index, const RpTask *task)
 {
     RpVerifier *verifier = state->verifier;
     gboolean up = task->kind == RP_TASK_PARAMETER_UPLOAD;
@@ -172,27 +108,7 @@ note_chunk(Parameters *state, guint32 index, const RpTask *task)
 }
 
 static gboolean
-note_sum(Parameters *state, guint32 index, const RpTask *task)
-{
-    RpVerifier *verifier = state->verifier;
-    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
-    guint round = task->round + 1 - n_summed(verifier, task);
-
-    for (guint i = 0; i < task->access_count; i++) {
-        if (!reads_staging(&accesses[i]))
-            continue;
-        Slot *slot = slot_of(state, round++, task->stage);
-        if (slot->accumulate != RP_NO_TASK)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, slot->accumulate, index,
-                                    "the same gradients are summed twice");
-        slot->accumulate = index;
-        slot->staging = i;
-    }
-    return TRUE;
-}
-
-static gboolean
-note_tasks(Parameters *state)
+note_tasks(RpSlots *state)
 {
     RpVerifier *verifier = state->verifier;
 
@@ -208,15 +124,14 @@ note_tasks(Parameters *state)
             return FALSE;
         if (task->kind == RP_TASK_NORM) /* before all steps, or behind them */
             state->gradients_complete = TRUE;
-        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !note_sum(state, index, task))
+        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !rp_verify_note_sum(state, index, task))
             return FALSE;
     }
     return TRUE;
 }
 
-/* @first has ended when @second starts, on the same device unless @second is on the host. */
-static gboolean
-check_order(RpVerifier *verifier, guint32 first, guint32 second, const char *what)
+gboolean
+rp_verify_slot_order(RpVerifier *verifier, guint32 first, guint32 second, const char *what)
 {
     guint32 device = rp_verifier_device(verifier, second);
 
@@ -230,7 +145,7 @@ check_order(RpVerifier *verifier, guint32 first, guint32 second, const char *wha
 }
 
 static gboolean
-check_upload_session(Parameters *state, guint round, guint32 stage, guint session, guint32 action)
+check_upload_session(RpSlots *state, guint round, guint32 stage, guint session, guint32 action)
 {
     RpVerifier *verifier = state->verifier;
     const RpChunks *chunks = &rp_plan_stage(verifier->plan, stage)->parameters;
@@ -247,8 +162,8 @@ check_upload_session(Parameters *state, guint round, guint32 stage, guint sessio
                                     "chunk %u of the parameters of stage %u is never uploaded for "
                                     "round %u of iteration %u",
                                     c, stage, round, verifier->first_iteration + state->iteration);
-        if (!check_order(verifier, upload, action,
-                         "the parameters are not sure to be on the device") ||
+        if (!rp_verify_slot_order(verifier, upload, action,
+                                  "the parameters are not sure to be on the device") ||
             !rp_verifier_check_flow(
                 verifier, RP_RULE_TRANSFERS, upload, action,
                 (RpCarriage){RP_ROLE_PARAMETERS, RP_ROLE_PARAMETERS, RP_CARRY_PARAMETERS},
@@ -260,7 +175,7 @@ check_upload_session(Parameters *state, guint round, guint32 stage, guint sessio
 
 /* Which upload the backward of a slot reads: its own if there is one. */
 static guint
-backward_session(const Parameters *state, guint round, guint32 stage)
+backward_session(const RpSlots *state, guint round, guint32 stage)
 {
     const RpVerifier *verifier = state->verifier;
     gsize at = (gsize)round * state->first_parameter_chunk[verifier->n_stages];
@@ -274,7 +189,7 @@ backward_session(const Parameters *state, guint round, guint32 stage)
 
 /* Each parameter buffer that @reference reads is read by @action, in the same generation. */
 static gboolean
-check_stays(Parameters *state, guint32 reference, guint32 action)
+check_stays(RpSlots *state, guint32 reference, guint32 action)
 {
     RpVerifier *verifier = state->verifier;
     const RpTask *a = rp_verifier_task(verifier, reference);
@@ -306,7 +221,7 @@ check_stays(Parameters *state, guint32 reference, guint32 action)
 
 /* The sum starts anew with the slot's first action and then only grows. */
 static gboolean
-check_sum(Parameters *state, Slot *slot, guint32 action)
+check_sum(RpSlots *state, RpSlot *slot, guint32 action)
 {
     RpVerifier *verifier = state->verifier;
     const RpTask *task = rp_verifier_task(verifier, action);
@@ -333,7 +248,7 @@ check_sum(Parameters *state, Slot *slot, guint32 action)
 }
 
 static gboolean
-check_actions(Parameters *state)
+check_actions(RpSlots *state)
 {
     RpVerifier *verifier = state->verifier;
     guint per_round = verifier->micro_batches / verifier->rounds;
@@ -347,7 +262,7 @@ check_actions(Parameters *state)
         for (guint k = 0; k < n_parts; k++) {
             guint round =
                 verifier->promises->resident_weights ? 0 : parts[k].micro_batch / per_round;
-            Slot *slot = slot_of(state, round, parts[k].stage);
+            RpSlot *slot = rp_verify_slot(state, round, parts[k].stage);
             guint32 reference = parts[k].forward ? slot->first_forward : slot->first_backward;
             guint session = parts[k].forward ? 0 : backward_session(state, round, parts[k].stage);
             /* an overlapped action reads two stages' parameters: not to be compared with */
@@ -367,83 +282,21 @@ check_actions(Parameters *state)
 }
 
 static gboolean
-check_downloads(Parameters *state, guint round, guint32 stage, const Slot *slot)
-{
-    RpVerifier *verifier = state->verifier;
-    const RpChunks *chunks = &rp_plan_stage(verifier->plan, stage)->gradients;
-    guint32 n_chunks = state->first_gradient_chunk[verifier->n_stages];
-    const guint32 *downloads =
-        state->downloads + (gsize)round * n_chunks + state->first_gradient_chunk[stage];
-    const guint32 *first_round = state->downloads + state->first_gradient_chunk[stage];
-
-    for (guint c = 0; c < chunks->n_chunks && slot->last_weights != RP_NO_TASK; c++) {
-        if (chunks->chunk_bytes[c] == 0 ||
-            (downloads[c] == RP_NO_TASK && !state->gradients_complete &&
-             slot->accumulate == RP_NO_TASK))
-            continue;
-        if (downloads[c] == RP_NO_TASK)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, slot->last_weights,
-                                    "chunk %u of the gradients of stage %u is never downloaded in "
-                                    "round %u of iteration %u",
-                                    c, stage, round, verifier->first_iteration + state->iteration);
-        if (!check_order(verifier, slot->last_weights, downloads[c],
-                         "the gradients are not sure to be complete") ||
-            !rp_verifier_check_flow(
-                verifier, RP_RULE_TRANSFERS, slot->last_weights, downloads[c],
-                (RpCarriage){RP_ROLE_LEAVING, RP_ROLE_LEAVING, RP_CARRY_GRADIENTS},
-                "the slot's gradients"))
-            return FALSE;
-        if (round == 0 || slot->accumulate == RP_NO_TASK)
-            continue;
-        if (!check_order(verifier, downloads[c], slot->accumulate,
-                         "the gradients of a later round are not sure to have arrived") ||
-            !rp_verifier_check_flow_into(
-                verifier, RP_RULE_TRANSFERS, downloads[c], slot->accumulate, slot->staging,
-                (RpCarriage){RP_ROLE_STAGING, RP_ROLE_STAGING, RP_CARRY_GRADIENTS},
-                "a chunk of a later round's gradients"))
-            return FALSE;
-        if (first_round[c] != RP_NO_TASK &&
-            (!check_order(verifier, first_round[c], slot->accumulate,
-                          "the gradients of the first round are not sure to have arrived") ||
-             !rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, first_round[c], slot->accumulate,
-                                     (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},
-                                     "a chunk of the first round's gradients")))
-            return FALSE;
-    }
-    if (round > 1 && slot->accumulate != RP_NO_TASK) {
-        const guint32 before = slot_of(state, round - 1, stage)->accumulate;
-
-        if (before == RP_NO_TASK)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, slot->accumulate,
-                                    "round %u of the stage has not been summed before", round - 1);
-        if (before != slot->accumulate &&
-            !check_order(verifier, before, slot->accumulate,
-                         "rounds are not sure to be summed in their order"))
-            return FALSE;
-    }
-    if (round > 0 && slot->accumulate == RP_NO_TASK && state->gradients_complete &&
-        slot->last_weights != RP_NO_TASK &&
-        rp_plan_stage(verifier->plan, stage)->gradient_bytes > 0)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, slot->last_weights,
-                                "the gradients of stage %u in round %u are never summed", stage,
-                                round);
-    return TRUE;
-}
-
-static gboolean
-check_slots(Parameters *state)
+check_slots(RpSlots *state)
 {
     RpVerifier *verifier = state->verifier;
     guint rounds = verifier->promises->resident_weights ? 1 : verifier->rounds;
 
     for (guint r = 0; r < rounds; r++) {
         for (guint s = 0; s < verifier->n_stages; s++) {
-            const Slot *slot = slot_of(state, r, s);
+            const RpSlot *slot = rp_verify_slot(state, r, s);
 
-            if (!check_upload_session(state, r, s, 0, slot->first_forward) ||
+            if (!rp_verify_kept(state, r, s, slot) ||
+                !check_upload_session(state, r, s, 0, slot->first_forward) ||
                 !check_upload_session(state, r, s, backward_session(state, r, s),
                                       slot->first_backward) ||
-                !check_downloads(state, r, s, slot))
+                ((!verifier->promises->kept_sums || r + 1 == rounds) &&
+                 !rp_verify_downloads(state, r, s, slot)))
                 return FALSE;
         }
     }
@@ -458,27 +311,32 @@ clear(guint32 *table, gsize n)
 }
 
 static gboolean
-check_iteration(Parameters *state)
+check_iteration(RpSlots *state)
 {
     const RpVerifier *verifier = state->verifier;
     gsize n_slots = (gsize)verifier->rounds * verifier->n_stages;
     gsize n_chunks = (gsize)verifier->rounds * state->first_parameter_chunk[verifier->n_stages];
 
     for (gsize i = 0; i < n_slots; i++)
-        state->slots[i] = (Slot){.first_forward = RP_NO_TASK,
-                                 .first_backward = RP_NO_TASK,
-                                 .last_weights = RP_NO_TASK,
-                                 .accumulate = RP_NO_TASK,
-                                 .summed = RP_NO_TASK};
+        state->slots[i] = (RpSlot){.first_forward = RP_NO_TASK,
+                                   .first_backward = RP_NO_TASK,
+                                   .last_weights = RP_NO_TASK,
+                                   .accumulate = RP_NO_TASK,
+                                   .summed = RP_NO_TASK,
+                                   .leaving = RP_NONE};
     clear(state->uploads[0], n_chunks);
     clear(state->uploads[1], n_chunks);
     clear(state->downloads,
           (gsize)verifier->rounds * state->first_gradient_chunk[verifier->n_stages]);
-    return note_tasks(state) && check_slots(state) && check_actions(state);
+    if (!note_tasks(state))
+        return FALSE;
+    for (gsize i = 0; i < n_slots; i++)
+        state->slots[i].leaving = rp_verify_find_leaving(verifier, state->slots[i].last_weights);
+    return check_slots(state) && check_actions(state);
 }
 
 static void
-number_chunks(Parameters *state)
+number_chunks(RpSlots *state)
 {
     const RpVerifier *verifier = state->verifier;
 
@@ -497,7 +355,7 @@ number_chunks(Parameters *state)
 gboolean
 rp_verify_parameters(RpVerifier *verifier)
 {
-    Parameters state = {.verifier = verifier};
+    RpSlots state = {.verifier = verifier};
     gboolean correct = TRUE;
 
     if (!verifier->full)
@@ -508,7 +366,7 @@ rp_verify_parameters(RpVerifier *verifier)
     gsize n_parameters = (gsize)verifier->rounds * state.first_parameter_chunk[verifier->n_stages];
     gsize n_gradients = (gsize)verifier->rounds * state.first_gradient_chunk[verifier->n_stages];
 
-    state.slots = g_new(Slot, (gsize)verifier->rounds * verifier->n_stages);
+    state.slots = g_new(RpSlot, (gsize)verifier->rounds * verifier->n_stages);
     state.uploads[0] = g_new(guint32, n_parameters + 1);
     state.uploads[1] = g_new(guint32, n_parameters + 1);
     state.downloads = g_new(guint32, n_gradients + 1);

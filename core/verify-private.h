@@ -8,7 +8,8 @@
  *   verify-buffers.c      rule 2, and which write each read sees
  *   verify-flow.c         what became of a value
  *   verify-dataflow.c     rule 1: actions and the values that travel between them
- *   verify-parameters.c   rule 4: parameters to the devices, gradients from them
+ *   verify-parameters.c   rule 4: parameters to the devices
+ *   verify-gradients.c    rule 4: gradients from them
  *   verify-consistency.c  rule 5: the optimizer protocol
  *   verify-decision.c     rule 5: the norm, and who follows its decision
  *   verify-tables.c       rule 2: where layers, decisions and constants live
@@ -122,6 +123,20 @@ static inline guint32
 rp_verifier_device(const RpVerifier *verifier, guint32 task)
 {
     return rp_plan_lane_device(verifier->plan, rp_verifier_task(verifier, task)->lane);
+}
+
+/* Whether gradients that come down are to be added up, on the host. */
+static inline gboolean
+rp_verifier_stages(const RpVerifier *verifier)
+{
+    return verifier->promises->wide_gradients && !verifier->promises->kept_sums;
+}
+
+/* Bytes of a gradient on its way. */
+static inline guint64
+rp_verifier_leaving_element(const RpVerifier *verifier)
+{
+    return verifier->promises->kept_sums ? sizeof(float) : verifier->promises->element_bytes;
 }
 
 /* Whether @first has ended whenever @second starts. */

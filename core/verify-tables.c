@@ -66,7 +66,9 @@ check_layer(Tables *tables, guint layer)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "layer %u is tied to one that has not as many bytes", layer);
     const guint64 own = parameters - tied;
-    const guint64 own_gradients = gradients - MIN(tied, gradients);
+    const guint64 element = promises->element_bytes;
+    const guint64 n_gradients = gradients / rp_verifier_leaving_element(verifier);
+    const guint64 own_gradients = n_gradients * element - MIN(tied, n_gradients * element);
     const guint64 trained = MIN(own, own_gradients);
 
     return claim_of_layer(tables, layer, row->frozen, RP_BUFFER_PARAMETERS, own - trained,
@@ -75,15 +77,14 @@ check_layer(Tables *tables, guint layer)
                           "weights") &&
            claim_of_layer(tables, layer, row->weights[1], RP_BUFFER_PARAMETERS,
                           promises->double_weights ? trained : 0, "second weights") &&
-           claim_of_layer(tables, layer, row->gradients, RP_BUFFER_GRADIENTS, gradients,
+           claim_of_layer(tables, layer, row->gradients, RP_BUFFER_GRADIENTS,
+                          n_gradients * (promises->wide_gradients ? FP32_BYTES : element),
                           "gradients") &&
            claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
-                          own_gradients / promises->element_bytes * STATE_BYTES,
-                          "optimizer state") &&
-           claim_of_layer(
-               tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
-               promises->gradient_copies ? gradients / promises->element_bytes * FP32_BYTES : 0,
-               "copied gradients");
+                          own_gradients / element * STATE_BYTES, "optimizer state") &&
+           claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
+                          promises->gradient_copies ? n_gradients * FP32_BYTES : 0,
+                          "copied gradients");
 }
 
 static gboolean

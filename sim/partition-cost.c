@@ -125,7 +125,9 @@ full_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint 
     options.fused_forward = RP_FUSED_PHYSICAL;
     options.round = round;
     g_autoptr(RpPlan) plan = rp_plan_make(search->profile, partition, &options, iterations, NULL);
-    if (plan == NULL)
+    /* sums of several rounds that stay on a device are more than its shape tells */
+    if (plan == NULL ||
+        (search->memory_bytes > 0 && rp_plan_arena_bytes(plan, 0) > search->memory_bytes))
         return G_MAXINT64;
     g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, NULL);
     if (trace == NULL)

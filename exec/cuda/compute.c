@@ -210,24 +210,6 @@ break_sums(Action *action)
         action->status = status;
 }
 
-/* The sum is complete: it leaves in the network's storage. */
-static void
-leave_sums(const Action *action)
-{
-    const RpCuda *cuda = action->cuda;
-    void *leaving = rp_task_operand(&cuda->map, action->task, RP_ROLE_LEAVING);
-
-    if (leaving == NULL)
-        return;
-    cuda->kernels->convert(
-        action->device->kernels,
-        &(RpElementsArgs){.n = rp_task_map_elements(&cuda->map, action->call.layers),
-                          .x = action->call.sums,
-                          .y = leaving,
-                          .x_dtype = RP_DTYPE_FP32,
-                          .y_dtype = rp_network_options(cuda->map.network)->dtype});
-}
-
 static void
 issue_backward(Action *action, RpTaskPart part)
 {
@@ -240,7 +222,7 @@ issue_backward(Action *action, RpTaskPart part)
     begin_sums(action);
     rp_network_backward(network, &action->call);
     break_sums(action);
-    leave_sums(action);
+    rp_task_leave(&action->cuda->map, action->task, action->device->kernels, action->call.sums);
 }
 
 static void
@@ -249,7 +231,7 @@ issue_fused(Action *action)
     begin_sums(action);
     rp_network_fused(action->cuda->map.network, &action->call);
     break_sums(action);
-    leave_sums(action);
+    rp_task_leave(&action->cuda->map, action->task, action->device->kernels, action->call.sums);
 }
 
 static gboolean

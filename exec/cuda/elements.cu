@@ -3,6 +3,7 @@
  *
  *   convert   y[i] = x[i];  add: y[i] = x[i] + b[i], each of any storage                         =
  *   fill      x[i] = value                                                                      =
+ *   gather    y[i] += round(x[i]), or = round(x[i]); x, y fp32                               +=, =
  *   scatter   y[rows[i],c] = x[i,c]                                                             =
  *   bias      y[t,o] += bias[o]                                                                +=
  *   SwiGLU    y = gate s up;  d_gate = dy up s (1 + gate (1 - s)),  d_up = dy gate s             =
@@ -261,6 +262,45 @@ scatter(const int32_t *rows, const void *x, void *y, size_t n, size_t row_bytes,
 
     scatter_kernel<Word><<<blocks_for(n * columns * RP_PACK), THREADS, 0, stream>>>(
         rows, (const Word *)x, (Word *)y, n, columns);
+    return cudaGetLastError();
+}
+
+/* Storing and loading rounds; fp32 comes back as it was. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+gather_kernel(const float *x, float *y, size_t n, bool begin, bool wide)
+{
+    FOR_PACKS(first, count, n)
+    {
+        const Pack<float> pack = load_pack(x + first, count, wide);
+        Pack<float> sum = {};
+
+        if (!begin)
+            sum = load_pack(y + first, count, wide);
+#pragma unroll
+        for (int i = 0; i < RP_PACK; i++) {
+            const float rounded = to_float(from_float<T>(pack.at[i]));
+
+            sum.at[i] = begin ? rounded : sum.at[i] + rounded;
+        }
+        store_pack(y + first, sum, count, wide);
+    }
+}
+
+extern "C" cudaError_t
+rp_cuda_gather(int dtype, size_t n, int begin, const float *x, float *y, cudaStream_t stream)
+{
+    const bool wide = is_wide(x) && is_wide(y);
+    const unsigned blocks = blocks_for(n);
+
+    if (n == 0)
+        return cudaSuccess;
+    if (dtype == 0)
+        gather_kernel<float><<<blocks, THREADS, 0, stream>>>(x, y, n, begin != 0, wide);
+    else if (dtype == 1)
+        gather_kernel<__nv_bfloat16><<<blocks, THREADS, 0, stream>>>(x, y, n, begin != 0, wide);
+    else
+        gather_kernel<__half><<<blocks, THREADS, 0, stream>>>(x, y, n, begin != 0, wide);
     return cudaGetLastError();
 }
 

@@ -318,6 +318,13 @@ add(RpKernelStream *stream, const RpElementsArgs *args)
 }
 
 static void
+gather(RpKernelStream *stream, const RpGatherArgs *args)
+{
+    note(stream, "gather",
+         rp_cuda_gather((int)args->dtype, args->n, args->begin, args->x, args->y, stream->stream));
+}
+
+static void
 scatter(RpKernelStream *stream, const RpScatterArgs *args)
 {
     note(stream, "scatter",
@@ -372,6 +379,7 @@ static const RpKernels kernels = {
     .sum_squares = sum_squares,
     .convert = convert,
     .add = add,
+    .gather = gather,
     .scatter = scatter,
     .fill = fill,
     .check = check,

@@ -23,6 +23,8 @@ cudaError_t rp_cuda_convert(int x_dtype, const void *x, int y_dtype, void *y, si
 cudaError_t rp_cuda_add(int x_dtype, const void *x, int b_dtype, const void *b, int y_dtype,
                         void *y, size_t n, cudaStream_t stream);
 /* y[rows[i]] = x[i], rows of @columns elements; no row twice */
+cudaError_t rp_cuda_gather(int dtype, size_t n, int begin, const float *x, float *y,
+                           cudaStream_t stream);
 cudaError_t rp_cuda_scatter(int dtype, size_t n, size_t columns, const int32_t *rows, const void *x,
                             void *y, cudaStream_t stream);
 cudaError_t rp_cuda_fill(int dtype, void *x, size_t n, float value, cudaStream_t stream);

@@ -249,23 +249,6 @@ break_sums(const Action *action)
         action->call.sums[0] = NAN;
 }
 
-/* The sum is complete: it leaves in the network's storage. */
-static void
-leave_sums(const Action *action)
-{
-    const Host *host = action->host;
-    void *leaving = rp_task_operand(&host->map, action->task, RP_ROLE_LEAVING);
-
-    if (leaving == NULL)
-        return;
-    host->kernels->convert(
-        NULL, &(RpElementsArgs){.n = rp_task_map_elements(&host->map, action->call.layers),
-                                .x = action->call.sums,
-                                .y = leaving,
-                                .x_dtype = RP_DTYPE_FP32,
-                                .y_dtype = rp_network_options(host->map.network)->dtype});
-}
-
 static gboolean
 run_backward(const Action *action, RpTaskPart part, GError **error)
 {
@@ -276,7 +259,7 @@ run_backward(const Action *action, RpTaskPart part, GError **error)
     begin_sums(action);
     rp_network_backward(action->host->map.network, &action->call);
     break_sums(action);
-    leave_sums(action);
+    rp_task_leave(&action->host->map, action->task, NULL, action->call.sums);
     return take_loss(action, error);
 }
 
@@ -286,7 +269,7 @@ run_fused(const Action *action, GError **error)
     begin_sums(action);
     rp_network_fused(action->host->map.network, &action->call);
     break_sums(action);
-    leave_sums(action);
+    rp_task_leave(&action->host->map, action->task, NULL, action->call.sums);
     return take_loss(action, error);
 }
 

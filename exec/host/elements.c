@@ -3,7 +3,7 @@
  *
  *   SwiGLU    y = a s up;  d_gate = dy up s (1 + a (1 - s)),  d_up = dy a s;  s = sigmoid(a)      =
  *   convert   y = x;  add: y = x + b;  fill: x = value                                            =
- *   scatter   y[rows[i]] = x[i]                                                                   =
+ *   gather    y[i] += round(x[i]), or = round(x[i]); y fp32 +=, = scatter   y[rows[i]] = x[i] =
  *   squares   sum += sum x^2, in double lanes                                                    +=
  *
  * n elements; fp32 arithmetic. A tile is read as a whole before it is written: in place is fine.
@@ -89,6 +89,22 @@ rp_host_add(RpKernelStream *stream, const RpElementsArgs *args)
         for (size_t i = 0; i < n; i++)
             y[i] = x[i] + b[i];
         rp_host_store(args->y_dtype, args->y, first, n, y);
+    }
+}
+
+void
+rp_host_gather(RpKernelStream *stream, const RpGatherArgs *args)
+{
+    float stored[RP_TILE], x_buffer[RP_TILE];
+
+    for (size_t first = 0; first < args->n; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->n - first);
+        float *y = args->y + first;
+
+        rp_dtype_from_float(args->dtype, args->x + first, stored, n);
+        const float *x = rp_host_load(args->dtype, stored, 0, n, x_buffer);
+        for (size_t i = 0; i < n; i++)
+            y[i] = args->begin ? x[i] : y[i] + x[i];
     }
 }
 

@@ -51,6 +51,7 @@ size_t rp_host_sum_squares_workspace(const RpSumSquaresArgs *args);
 void rp_host_sum_squares(RpKernelStream *stream, const RpSumSquaresArgs *args);
 void rp_host_convert(RpKernelStream *stream, const RpElementsArgs *args);
 void rp_host_add(RpKernelStream *stream, const RpElementsArgs *args);
+void rp_host_gather(RpKernelStream *stream, const RpGatherArgs *args);
 void rp_host_scatter(RpKernelStream *stream, const RpScatterArgs *args);
 void rp_host_fill(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value);
 

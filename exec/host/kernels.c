@@ -47,6 +47,7 @@ static const RpKernels kernels = {
     .sum_squares = rp_host_sum_squares,
     .convert = rp_host_convert,
     .add = rp_host_add,
+    .gather = rp_host_gather,
     .scatter = rp_host_scatter,
     .fill = rp_host_fill,
     .check = check,

@@ -235,6 +235,15 @@ typedef struct {
     RpDtype x_dtype, b_dtype, y_dtype;
 } RpElementsArgs;
 
+/* y[i] += round(x[i]), rounded to @dtype; with @begin y[i] = round(x[i]). In fp32. y is not x. */
+typedef struct {
+    RpDtype dtype;
+    size_t n;
+    gboolean begin;
+    const float *x;
+    float *y;
+} RpGatherArgs;
+
 /* y[rows[i]] = x[i], i < n: rows of @columns elements. No row twice; other rows of y stay. */
 typedef struct {
     RpDtype dtype;
@@ -248,6 +257,7 @@ typedef struct {
  * RpKernels:
  * @convert: y = x, from one storage to another; a plain copy if they are the same
  * @add: y = x + b
+ * @gather: sums of rounds: y += x, as x is when it has been stored
  * @fill: x[0 .. n) = value
  * @check: Returns: whether all that was issued to @stream so far could be issued; tells a failure
  *   once. Does not wait. Errors: the backend's, naming the operation
@@ -295,6 +305,7 @@ typedef struct {
     void (*sum_squares)(RpKernelStream *stream, const RpSumSquaresArgs *args);
     void (*convert)(RpKernelStream *stream, const RpElementsArgs *args);
     void (*add)(RpKernelStream *stream, const RpElementsArgs *args);
+    void (*gather)(RpKernelStream *stream, const RpGatherArgs *args);
     void (*scatter)(RpKernelStream *stream, const RpScatterArgs *args);
     void (*fill)(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value);
 

@@ -79,21 +79,21 @@ add(const void *a, const void *b, RpNumber number, float *sum, gsize n)
 }
 
 G_ALWAYS_INLINE static inline void
-accumulate_loop(void *restrict a, const void *restrict b, RpNumber number, gsize n)
+accumulate_loop(float *restrict sum, const void *restrict values, RpNumber number, gsize n)
 {
     for (gsize i = 0; i < n; i++)
-        rp_number_set(number, a, i, rp_number_get(number, a, i) + rp_number_get(number, b, i));
+        sum[i] += rp_number_get(number, values, i);
 }
 
 static void
-accumulate(void *a, const void *b, RpNumber number, gsize n)
+accumulate(float *sum, const void *values, RpNumber number, gsize n)
 {
     if (number == RP_NUMBER_FP32)
-        accumulate_loop(a, b, RP_NUMBER_FP32, n);
+        accumulate_loop(sum, values, RP_NUMBER_FP32, n);
     else if (number == RP_NUMBER_BF16)
-        accumulate_loop(a, b, RP_NUMBER_BF16, n);
+        accumulate_loop(sum, values, RP_NUMBER_BF16, n);
     else
-        accumulate_loop(a, b, RP_NUMBER_FP16, n);
+        accumulate_loop(sum, values, RP_NUMBER_FP16, n);
 }
 
 G_ALWAYS_INLINE static inline void

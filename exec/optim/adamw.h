@@ -77,8 +77,8 @@ typedef struct {
     /* @sum[i] = @a[i] + @b[i], in fp32. The arrays do not overlap, here and below. */
     void (*add)(const void *a, const void *b, RpNumber number, float *sum, gsize n);
 
-    /* @a[i] = round(@a[i] + @b[i]), added in fp32 and rounded once. */
-    void (*accumulate)(void *a, const void *b, RpNumber number, gsize n);
+    /* @sum[i] += @values[i]. */
+    void (*accumulate)(float *sum, const void *values, RpNumber number, gsize n);
 
     /* @wide[i] = @values[i]. */
     void (*widen)(const void *values, RpNumber number, float *wide, gsize n);

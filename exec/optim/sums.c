@@ -11,27 +11,56 @@ typedef struct {
     const RpAdamwOps *ops;
     const void *const *added;
     guint n_added;
-    char *sum;
+    gboolean begin;
+    float *sum;
     RpNumber number;
 } Sum;
+
+/* Values [@first, @first + @n) of number @k of what is added. */
+static const void *
+added_at(const Sum *job, guint k, gsize first)
+{
+    return (const char *)job->added[k] + first * rp_number_bytes(job->number);
+}
+
+/* Begins the tile's sum. Returns: how many have been added */
+static guint
+begin_tile(const Sum *job, gsize first, gsize n)
+{
+    if (!job->begin)
+        return 0;
+    if (job->n_added == 1) {
+        job->ops->widen(added_at(job, 0, first), job->number, job->sum + first, n);
+        return 1;
+    }
+    job->ops->add(added_at(job, 0, first), added_at(job, 1, first), job->number, job->sum + first,
+                  n);
+    return 2;
+}
 
 static void
 accumulate_share(gsize first, gsize n, gpointer data)
 {
     const Sum *job = data;
-    const gsize bytes = rp_number_bytes(job->number);
 
-    for (gsize i = first; i < first + n; i += TILE)
-        for (guint k = 0; k < job->n_added; k++)
-            job->ops->accumulate(job->sum + i * bytes, (const char *)job->added[k] + i * bytes,
-                                 job->number, MIN(TILE, first + n - i));
+    for (gsize i = first; i < first + n; i += TILE) {
+        const gsize length = MIN(TILE, first + n - i);
+
+        for (guint k = begin_tile(job, i, length); k < job->n_added; k++)
+            job->ops->accumulate(job->sum + i, added_at(job, k, i), job->number, length);
+    }
 }
 
 void
-rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, void *sum, const void *const *added,
-                   guint n_added, RpNumber number, gsize n)
+rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, float *sum, const void *const *added,
+                   guint n_added, RpNumber number, gboolean begin, gsize n)
 {
-    Sum job = {.ops = ops, .added = added, .n_added = n_added, .sum = sum, .number = number};
+    Sum job = {.ops = ops,
+               .added = added,
+               .n_added = n_added,
+               .begin = begin,
+               .sum = sum,
+               .number = number};
 
     rp_pool_run(pool, 0, n, GRANULE, accumulate_share, &job);
 }

@@ -11,13 +11,15 @@
  * rp_sums_accumulate:
  * @pool: (nullable): threads to use
  * @ops: variant
- * @added: (array length=n_added): what is added, @n values each
+ * @added: (array length=n_added): what is added, @n values each, > 0 of them
+ * @number: their storage
+ * @begin: @sum is overwritten: it is what is added
  *
- * For k = 0, 1, ...: @sum[i] = round(@sum[i] + @added[k][i]) for @n values; in fp32, rounded each
- * time. @sum goes through memory once, however many are added.
+ * For k = 0, 1, ...: @sum[i] += @added[k][i] for @n values, in fp32. @sum goes through memory once,
+ * however many are added.
  */
-void rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, void *sum, const void *const *added,
-                        guint n_added, RpNumber number, gsize n);
+void rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, float *sum, const void *const *added,
+                        guint n_added, RpNumber number, gboolean begin, gsize n);
 
 /**
  * rp_sums_widen:

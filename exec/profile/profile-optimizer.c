@@ -81,7 +81,7 @@ apply_step(gpointer data)
     }
 }
 
-/* Into what the next step overwrites. */
+/* Into what the next copy overwrites. */
 static void
 accumulate(gpointer data)
 {
@@ -90,8 +90,9 @@ accumulate(gpointer data)
     for (guint l = 0; l < update->n_layers; l++) {
         const RpOptimizerStep *step = &update->layers[l].step;
 
-        rp_sums_accumulate(update->pool, rp_optimizer_ops(update->optimizer), step->published,
-                           &step->gradient, 1, step->gradient_number, step->n_parameters);
+        rp_sums_accumulate(update->pool, rp_optimizer_ops(update->optimizer),
+                           update->layers[l].copied, &step->gradient, 1, step->gradient_number,
+                           FALSE, step->n_parameters);
     }
 }
 
@@ -289,7 +290,7 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
         return FALSE;
     profile->norm_parameters_per_s = parameters_per_s(&update, &times[NORM]);
     profile->optimizer_parameters_per_s = parameters_per_s(&update, &times[STEP]);
-    profile->accumulate_parameters_per_s = parameters_per_s(&update, &times[ACCUMULATE]);
+    profile->sum_parameters_per_s = parameters_per_s(&update, &times[ACCUMULATE]);
     profile->gradient_copy_parameters_per_s = parameters_per_s(&update, &times[GRADIENT_COPY]);
     profile->parameter_copy_parameters_per_s = parameters_per_s(&update, &times[PARAMETER_COPY]);
     return TRUE;

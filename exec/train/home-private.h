@@ -63,8 +63,10 @@ typedef struct {
 struct _RpHome {
     const RpNetwork *network;
     RpUpdateOptions options;
-    RpNumber number; /* storage of weights and gradients */
+    RpNumber number; /* storage of weights */
     gsize element_bytes;
+    RpNumber gradient_number; /* storage of gradients: fp32 if rounds are added up */
+    gsize gradient_bytes;
     gboolean async;
     guint n_versions;
     guint n_layers;

@@ -24,8 +24,10 @@ accumulate(RpHome *home, const RpBackendTask *task)
     const RpInterval layers = home->stages[task->task.stage];
     const void **added = home->added;
     guint n_added = 0;
+    gboolean begin = FALSE;
 
     for (guint i = 0; i < task->task.access_count; i++) {
+        begin = begin || task->accesses[i].mode == RP_ACCESS_WRITE;
         if (task->accesses[i].role != RP_ROLE_STAGING)
             continue;
         g_assert(n_added < home->rounds);
@@ -37,7 +39,8 @@ accumulate(RpHome *home, const RpBackendTask *task)
         const guint64 n = layer->own + layer->tied;
 
         rp_sums_accumulate(home->accumulate_pool, rp_optimizer_ops(home->optimizer),
-                           layer->gradients, added, n_added, home->number, n);
+                           (float *)(void *)layer->gradients, added, n_added, home->number, begin,
+                           n);
         for (guint i = 0; i < n_added; i++)
             added[i] = (const guint8 *)added[i] + n * home->element_bytes;
     }
@@ -53,14 +56,14 @@ tied_gradients(const RpHome *home, guint layer)
 
     if (from == RP_NONE)
         return NULL;
-    return home->layers[from].gradients + home->layers[from].own * home->element_bytes;
+    return home->layers[from].gradients + home->layers[from].own * home->gradient_bytes;
 }
 
 static double
 sum_squares(RpHome *home, guint layer)
 {
     return rp_optimizer_sum_squares_of_sum(home->optimizer, home->layers[layer].gradients,
-                                           tied_gradients(home, layer), home->number,
+                                           tied_gradients(home, layer), home->gradient_number,
                                            home->layers[layer].own);
 }
 
@@ -175,7 +178,7 @@ step_gradients(const RpHome *home, guint layer, guint64 first)
     const RpHomeLayer *of = &home->layers[layer];
 
     return of->copied != NULL ? (const void *)(of->copied + first)
-                              : of->gradients + first * home->element_bytes;
+                              : of->gradients + first * home->gradient_bytes;
 }
 
 static gboolean
@@ -203,7 +206,7 @@ step(RpHome *home, const RpBackendTask *task, GError **error)
                      ? NULL
                      : step_gradients(home, of->tied_from, home->layers[of->tied_from].own),
         .published = published,
-        .gradient_number = of->copied != NULL ? RP_NUMBER_FP32 : home->number,
+        .gradient_number = of->copied != NULL ? RP_NUMBER_FP32 : home->gradient_number,
         .published_number = home->number,
     };
     rp_optimizer_layer_apply(home->optimizer, of->state, &what);
@@ -217,8 +220,8 @@ copy_gradients(RpHome *home, guint layer)
     const RpHomeLayer *of = &home->layers[layer];
 
     g_assert(of->copied != NULL);
-    rp_sums_widen(home->pool, rp_optimizer_ops(home->optimizer), of->gradients, home->number,
-                  of->copied, of->own + of->tied);
+    rp_sums_widen(home->pool, rp_optimizer_ops(home->optimizer), of->gradients,
+                  home->gradient_number, of->copied, of->own + of->tied);
 }
 
 static void

@@ -66,7 +66,7 @@ place_layer(RpHome *home, const RpPlan *plan, guint index, GError **error)
             return FALSE;
     }
     return check_place(index, "gradients", &layer->gradient_place,
-                       layout->elements * home->element_bytes, error) &&
+                       layout->elements * home->gradient_bytes, error) &&
            check_place(index, "optimizer state", &layer->optimizer_place, layer->own * STATE_BYTES,
                        error);
 }
@@ -132,6 +132,8 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
     home->options = *options;
     home->number = number_of(dtype);
     home->element_bytes = rp_dtype_size(dtype);
+    home->gradient_number = promises->wide_gradients ? RP_NUMBER_FP32 : home->number;
+    home->gradient_bytes = rp_number_bytes(home->gradient_number);
     home->async = promises->async;
     home->n_versions = promises->double_weights ? 2 : 1;
     home->n_layers = rp_network_n_layers(network);
@@ -292,8 +294,15 @@ rp_home_gradients(const RpHome *home, guint layer, guint64 offset, guint64 *run)
 {
     const RpHomeLayer *of = &home->layers[layer];
 
-    *run = (of->own + of->tied) * home->element_bytes - offset;
+    *run = (of->own + of->tied) * home->gradient_bytes - offset;
     return of->gradients + offset;
+}
+
+RpDtype
+rp_home_gradient_dtype(const RpHome *home)
+{
+    return home->gradient_number == home->number ? rp_network_options(home->network)->dtype
+                                                 : RP_DTYPE_FP32;
 }
 
 guint8 *

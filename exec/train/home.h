@@ -98,6 +98,8 @@ guint8 *rp_home_weights(const RpHome *home, guint layer, guint version, guint64 
 guint rp_home_version(const RpHome *home, guint64 iteration);
 /* The same for its gradients (a tied head has its own). */
 guint8 *rp_home_gradients(const RpHome *home, guint layer, guint64 offset, guint64 *run);
+/* Storage of gradients at home. */
+RpDtype rp_home_gradient_dtype(const RpHome *home);
 /* Any planned place of the host arena. */
 guint8 *rp_home_memory(const RpHome *home, const RpBackendAccess *access);
 

@@ -14,6 +14,9 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, R
         .gpus = rp_plan_gpus(plan),
         .n_layers = rp_network_n_layers(network),
         .element_bytes = rp_dtype_size(rp_network_options(network)->dtype),
+        .leaving_dtype =
+            rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : rp_network_options(network)->dtype,
+        .kept_sums = rp_plan_promises(plan)->kept_sums,
     };
     map->first_element = g_new0(guint64, (gsize)map->n_layers + 1);
     for (guint l = 0; l < map->n_layers; l++)
@@ -103,6 +106,32 @@ rp_task_call(const RpTaskMap *map, guint device, const RpBackendTask *task)
     };
 }
 
+void
+rp_task_leave(const RpTaskMap *map, const RpBackendTask *task, RpKernelStream *stream,
+              const float *sums)
+{
+    const RpBackendAccess *access = rp_task_access(task, RP_ROLE_LEAVING);
+    const RpKernels *kernels = rp_network_kernels(map->network);
+    const RpDtype dtype = rp_network_options(map->network)->dtype;
+    void *leaving = rp_task_operand(map, task, RP_ROLE_LEAVING);
+    guint64 n;
+
+    if (access == NULL)
+        return;
+    n = rp_task_map_elements(map, rp_task_stage(map, task)->layers);
+    if (map->kept_sums)
+        kernels->gather(stream, &(RpGatherArgs){.dtype = dtype,
+                                                .n = n,
+                                                .begin = (access->mode & RP_ACCESS_READ) == 0,
+                                                .x = sums,
+                                                .y = leaving});
+    else
+        kernels->convert(
+            stream,
+            &(RpElementsArgs){
+                .n = n, .x = sums, .y = leaving, .x_dtype = RP_DTYPE_FP32, .y_dtype = dtype});
+}
+
 /* Token ids of a micro-batch come from the caller, everything else from where it was stored. */
 static gboolean
 copy_up(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role, RpTaskMove move,
@@ -173,7 +202,8 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
     return TRUE;
 }
 
-/* Gradients of a chunk down: of the first round to their home, of others to the staging buffer. */
+/* Gradients of a chunk down: to their home, or to the staging buffer if they are to be added to
+ * what is there. */
 static gboolean
 copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
                GError **error)
@@ -186,9 +216,9 @@ copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
-        const guint64 at =
-            elements_before(map, stage->layers, segment->layer) * map->element_bytes +
-            segment->offset;
+        const guint64 at = elements_before(map, stage->layers, segment->layer) *
+                               rp_dtype_size(map->leaving_dtype) +
+                           segment->offset;
         guint64 run;
         guint8 *target = staging != NULL
                              ? staging + at

@@ -15,6 +15,8 @@ typedef struct {
     guint gpus;
     guint n_layers;
     gsize element_bytes;
+    RpDtype leaving_dtype;      /* of gradients on their way */
+    gboolean kept_sums;         /* these are sums of rounds */
     const RpPlanStage **stages; /* the plan's */
     guint64 *first_element;     /* [n_layers + 1] of a layer, counted over all */
     guint64 *constants;         /* [gpus] offset in the device's arena */
@@ -39,6 +41,17 @@ gboolean rp_task_has_head(const RpTaskMap *map, const RpBackendTask *task);
 /* A compute action (forward, backward or fused) as a call of the network: memory and layers; the
  * stream, targets, loss, scale and observer are the backend's to set. */
 RpStageCall rp_task_call(const RpTaskMap *map, guint device, const RpBackendTask *task);
+
+/**
+ * rp_task_leave:
+ * @sums: of the task's slot, complete
+ *
+ * The last part of an action whose slot's sum is complete: rounds it to the network's storage, in
+ * which it leaves or, where sums stay on the device, is added to that of the rounds before. Does
+ * nothing in other actions.
+ */
+void rp_task_leave(const RpTaskMap *map, const RpBackendTask *task, RpKernelStream *stream,
+                   const float *sums);
 
 /* Moves @bytes from @source to @target, one of which is of a device. */
 typedef gboolean (*RpTaskMove)(gpointer user_data, void *target, const void *source, guint64 bytes,

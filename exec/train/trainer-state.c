@@ -68,10 +68,10 @@ static void
 add_gradients(const RpTrainer *trainer, guint layer, guint64 offset, guint64 elements,
               float *values)
 {
-    const RpDtype dtype = rp_network_options(trainer->network)->dtype;
+    const RpDtype dtype = rp_home_gradient_dtype(trainer->home);
     guint64 run;
     const guint8 *from =
-        rp_home_gradients(trainer->home, layer, offset * element_bytes(trainer), &run);
+        rp_home_gradients(trainer->home, layer, offset * rp_dtype_size(dtype), &run);
     g_autofree float *wide = g_new(float, elements);
 
     rp_dtype_to_float(dtype, from, wide, elements);

@@ -99,10 +99,113 @@ uploads_every_forward_and_backward_stage_once_a_round(void **state)
     assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_UPLOAD, 1), 2 * 19 * RP_MIB);
     /* all ten layers once a round */
     assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1), 2 * 10 * RP_MIB);
-    /* the second round is added: three times its bytes go through memory */
-    assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 1), 3 * 10 * RP_MIB);
-    /* 28 bytes for each 2 bytes of gradient */
-    assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 14 * 10 * RP_MIB);
+    /* 2 bytes of each round are read, 4 are written and, for the second round, read */
+    assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 1), (3 + 5) * 10 * RP_MIB);
+    /* 30 bytes for each 2 bytes of 16-bit gradient: 28, and 2 more that are read */
+    assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), 15 * 10 * RP_MIB);
+}
+
+static guint
+count_tasks(const RpPlan *plan, RpTaskKind kind)
+{
+    guint n = 0;
+
+    for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++)
+        n += rp_plan_task(plan, id)->kind == kind;
+    return n;
+}
+
+/* Whether the last action of a round adds its sum to that of the rounds before. */
+static guint
+count_kept(const RpPlan *plan)
+{
+    guint n = 0;
+
+    for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+        const RpAccess *accesses = rp_plan_accesses(plan, task);
+
+        for (guint i = 0; i < task->access_count; i++)
+            n += accesses[i].role == RP_ROLE_LEAVING && rp_task_is_compute(task) &&
+                 accesses[i].mode == (RP_ACCESS_READ | RP_ACCESS_WRITE);
+    }
+    return n;
+}
+
+/* Sums stay where the next backward slot of the device is the same stage: then gradients travel
+ * once an iteration, and nothing is staged. */
+static void
+sums_stay_on_a_device_to_which_their_stage_returns(void **state)
+{
+    static const struct {
+        guint n_forward, n_backward, forward[3], backward[3], gpus;
+        gboolean stays;
+    } cases[] = {
+        {0, 1, {0}, {8}, 1, TRUE},       /* one stage, one device */
+        {0, 1, {0}, {8}, 2, FALSE},      /* the next round is another device's */
+        {1, 2, {8}, {0, 8}, 3, TRUE},    /* three slots on three devices */
+        {1, 2, {8}, {0, 8}, 1, FALSE},   /* two backward stages on one */
+        {2, 2, {4, 2}, {2, 6}, 4, TRUE}, /* four slots on four */
+        {2, 2, {4, 2}, {2, 6}, 2, TRUE}, /* two of them on each of two, one a backward */
+        {2, 2, {4, 2}, {2, 6}, 3, FALSE},
+        {1, 3, {6}, {2, 2, 4}, 2, FALSE}, /* two backward stages on one device */
+    };
+    g_autoptr(RpProfile) profile = new_profile();
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(cases) * 4; i++) {
+        const guint c = i / 4, rounds = 3;
+        GError *error = NULL;
+        g_autoptr(RpPartition) partition =
+            rp_partition_from_dispatched_blocks(profile, cases[c].forward, cases[c].n_forward,
+                                                cases[c].backward, cases[c].n_backward, &error);
+        RpPlanOptions options = full_options("roundpipe", cases[c].gpus, 12);
+        RpViolation violation;
+
+        rp_assert_no_error(error);
+        options.round = i & 1 ? 4 : 12;
+        options.calls = i & 1 ? 1 : rounds;
+        options.async = (i & 2) != 0;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+        if (!rp_verify_plan(plan, &violation))
+            fail_msg("case %u: %s", c, violation.message);
+        const guint64 gradients = 10 * RP_MIB; /* those that stay are fp32 */
+        assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1),
+                         cases[c].stays ? 2 * gradients : rounds * gradients);
+        assert_true(rp_plan_promises(plan)->wide_gradients);
+        assert_int_equal(rp_plan_promises(plan)->kept_sums, cases[c].stays);
+        assert_int_equal(rp_plan_arena_bytes(plan, 0),
+                         rp_plan_dispatched_gpu_bytes(profile, partition) +
+                             rp_plan_rounds_gpu_bytes(profile, partition, cases[c].gpus));
+        assert_int_equal(count_kept(plan),
+                         cases[c].stays ? 3 * (rounds - 1) * cases[c].n_backward : 0);
+        assert_true((count_tasks(plan, RP_TASK_GRADIENT_ACCUMULATE) > 0) == !cases[c].stays);
+        assert_true((rp_plan_category_bytes(plan, cases[c].gpus, RP_BUFFER_STAGING) > 0) ==
+                    !cases[c].stays);
+    }
+}
+
+/* One round is as it was: 16 bits leave, and are at home. */
+static void
+gradients_of_one_round_are_16_bit(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    guint64 bytes[2];
+
+    (void)state;
+    for (guint several = 0; several < 2; several++) {
+        options.round = several ? 4 : 8;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+        assert_int_equal(rp_plan_promises(plan)->wide_gradients, several);
+        bytes[several] = rp_plan_category_bytes(plan, 2, RP_BUFFER_GRADIENTS);
+        assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_GRADIENTS), 3 * RP_MIB);
+        assert_int_equal(rp_plan_arena_bytes(plan, 0),
+                         rp_plan_dispatched_gpu_bytes(profile, partition));
+    }
+    assert_int_equal(bytes[0], 10 * RP_MIB);
+    assert_int_equal(bytes[1], 2 * bytes[0]);
 }
 
 /* How many rounds a sum adds: it reads as many staging buffers, no two of them the same. */
@@ -176,7 +279,9 @@ rounds_of_a_stage_are_summed_in_order_on_any_devices(void **state)
                                                 lists[l].backward, lists[l].n_backward, &error);
         RpPlanOptions options = full_options("roundpipe", gpus, 8 * rounds);
         RpViolation violation;
-        guint last[8][2] = {{0}};
+        guint next[8][2] = {{0}};
+        const guint n_slots = lists[l].n_backward + lists[l].n_forward;
+        const gboolean stays = n_slots % gpus == 0 && lists[l].n_backward <= gpus;
 
         rp_assert_no_error(error);
         options.round = 8;
@@ -191,17 +296,17 @@ rounds_of_a_stage_are_summed_in_order_on_any_devices(void **state)
                 continue;
             const guint n = n_added(plan, task);
             assert_in_range(n, 1, gpus);
-            assert_int_equal(task->round, last[task->stage][task->iteration] + n);
-            last[task->stage][task->iteration] = task->round;
-            /* each is read, the sum is read and written once: for n of them never more than 3 n */
-            assert_int_equal(task->bytes,
-                             (n + 2) * rp_plan_stage(plan, task->stage)->gradient_bytes);
+            assert_int_equal(task->round + 1, next[task->stage][task->iteration] + n);
+            next[task->stage][task->iteration] = task->round + 1;
+            /* each is read, the sum is written once and, unless it begins, read */
+            assert_int_equal(task->bytes, (n + (task->round + 1U == n ? 2 : 4)) *
+                                              rp_plan_stage(plan, task->stage)->gradient_bytes);
             n_merged += n > 1;
             n_single += n == 1;
         }
         for (guint s = 0; s < rp_plan_n_stages(plan); s++)
             for (guint t = 0; t < 2 && rp_plan_stage(plan, s)->gradients.n_chunks > 0; t++)
-                assert_int_equal(last[s][t], rounds - 1);
+                assert_int_equal(next[s][t], stays ? 0 : rounds);
     }
     assert_true(n_merged > 100);
     assert_true(n_single > 100);
@@ -212,7 +317,6 @@ typedef struct {
     gboolean async;
     RpConsistency consistency;
     const char *sums; /* rounds that each task of an iteration adds, in order */
-    const char *last; /* in the last iteration, where all that is left leaves at once */
 } TogetherCase;
 
 static char *
@@ -230,23 +334,22 @@ list_sums(const RpPlan *plan, guint iteration)
     return g_string_free(text, FALSE);
 }
 
-/* One fused stage. As many devices as rounds: all rounds leave together. Half as many: round r has
- * left its device when round r + N begins there, one device after the other, and only the rounds
- * that are left at the end of an iteration leave together. Asynchronous, these leave when the same
- * device begins the next iteration, or when gradients of that are to leave. */
+/* One fused stage. As many devices as rounds: all rounds are added at once, whenever they leave.
+ * Half as many: round r has left its device when round r + N is to leave there, whose staging
+ * buffer then is needed. */
 static void
 rounds_that_leave_together_are_added_in_one_pass(void **state)
 {
     static const TogetherCase cases[] = {
-        {4, 4, FALSE, RP_CONSISTENCY_EVENTS, "1-3", "1-3"},
-        {4, 4, TRUE, RP_CONSISTENCY_EVENTS, "1-3", "1-3"},
-        {4, 4, FALSE, RP_CONSISTENCY_BLOCKING, "1-3", "1-3"},
-        {4, 4, TRUE, RP_CONSISTENCY_BLOCKING, "1-3", "1-3"},
-        {2, 4, FALSE, RP_CONSISTENCY_EVENTS, "1-1 2-3", "1-1 2-3"},
-        {2, 4, FALSE, RP_CONSISTENCY_BLOCKING, "1-1 2-3", "1-1 2-3"},
-        {2, 4, TRUE, RP_CONSISTENCY_BLOCKING, "1-1 2-3", "1-1 2-3"},
-        {2, 4, TRUE, RP_CONSISTENCY_EVENTS, "1-1 2-2 3-3", "1-1 2-3"},
-        {64, 64, FALSE, RP_CONSISTENCY_EVENTS, "1-63", "1-63"},
+        {4, 4, FALSE, RP_CONSISTENCY_EVENTS, "0-3"},
+        {4, 4, TRUE, RP_CONSISTENCY_EVENTS, "0-3"},
+        {4, 4, FALSE, RP_CONSISTENCY_BLOCKING, "0-3"},
+        {4, 4, TRUE, RP_CONSISTENCY_BLOCKING, "0-3"},
+        {2, 4, FALSE, RP_CONSISTENCY_EVENTS, "0-1 2-3"},
+        {2, 4, FALSE, RP_CONSISTENCY_BLOCKING, "0-1 2-3"},
+        {2, 4, TRUE, RP_CONSISTENCY_BLOCKING, "0-1 2-3"},
+        {2, 4, TRUE, RP_CONSISTENCY_EVENTS, "0-1 2-3"},
+        {64, 64, FALSE, RP_CONSISTENCY_EVENTS, "0-63"},
     };
     g_autoptr(RpProfile) profile = new_profile();
     const guint none = 0, all = 8;
@@ -270,7 +373,7 @@ rounds_that_leave_together_are_added_in_one_pass(void **state)
         for (guint t = 0; t < 3; t++) {
             g_autofree char *sums = list_sums(plan, t);
 
-            assert_string_equal(sums, t < 2 ? test->sums : test->last);
+            assert_string_equal(sums, test->sums);
         }
     }
 }
@@ -290,22 +393,23 @@ passes_of_the_host_take_the_time_that_was_measured(void **state)
     options.consistency = RP_CONSISTENCY_BLOCKING;
     for (int measured = 0; measured < 2; measured++) {
         profile->norm_parameters_per_s = measured ? 8e9 : 0;
-        profile->accumulate_parameters_per_s = measured ? 7e9 : 0;
+        profile->sum_parameters_per_s = measured ? 7e9 : 0;
         profile->gradient_copy_parameters_per_s = measured ? 4e9 : 0;
         profile->parameter_copy_parameters_per_s = measured ? 2e9 : 0;
         g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
-        /* without: twice read and once written; 2 and 4 bytes */
-        assert_int_equal(sum_bytes(plan, RP_TASK_NORM, 0), measured ? parameters * 28 / 8 : 0);
-        assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 0),
-                         measured ? parameters * 28 / 7 : parameters * 6);
+        /* without: 2 read and 4 written, and 4 more read for the second round; 4 and 4 bytes, 2 and
+         * 4. Measured: adding, of 10 bytes; norm and copies of 16 bits, of 2 and 6 */
+        assert_int_equal(sum_bytes(plan, RP_TASK_NORM, 0), measured ? parameters * 28 / 8 * 2 : 0);
+        const guint64 sums = measured ? parameters * 28 * 16 / 70 : parameters * 16;
+        assert_in_range(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 0), sums - 2 * 9, sums);
         assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_COPY, 0),
-                         measured ? parameters * 28 / 4 : parameters * 6);
+                         measured ? parameters * 28 / 3 / 10 * 10 : parameters * 8);
         assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_COPY, 0),
                          measured ? parameters * 28 / 2 : parameters * 6);
     }
 }
 
-/* Ten bytes a parameter for three rounds, six for the one that was measured. */
+/* Twelve bytes a parameter for four rounds, ten for the one that was measured. */
 static void
 a_measured_rate_counts_for_the_bytes_of_one_sum(void **state)
 {
@@ -320,10 +424,10 @@ a_measured_rate_counts_for_the_bytes_of_one_sum(void **state)
     (void)state;
     rp_assert_no_error(error);
     options.round = 4;
-    profile->accumulate_parameters_per_s = 7e9;
+    profile->sum_parameters_per_s = 7e9;
     g_autoptr(RpPlan) plan = make(profile, partition, &options, 1);
     /* 28 bytes a parameter at the optimizer's rate, 1e9 */
-    const guint64 expected = parameters * 28 * 10 / (7 * 6);
+    const guint64 expected = parameters * 28 * 12 / (7 * 10);
     assert_in_range(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 0), expected, expected + 1);
 }
 
@@ -581,6 +685,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uploads_every_forward_and_backward_stage_once_a_round),
         cmocka_unit_test(steps_layers_in_the_order_in_which_they_are_waited_for),
+        cmocka_unit_test(sums_stay_on_a_device_to_which_their_stage_returns),
+        cmocka_unit_test(gradients_of_one_round_are_16_bit),
         cmocka_unit_test(rounds_of_a_stage_are_summed_in_order_on_any_devices),
         cmocka_unit_test(rounds_that_leave_together_are_added_in_one_pass),
         cmocka_unit_test(a_measured_rate_counts_for_the_bytes_of_one_sum),

@@ -21,6 +21,10 @@ typedef struct {
     }
 /* One fused stage, each round on a device of its own. */
 #define FUSED(rounds) FULL("roundpipe", rounds, 0, (rounds) * (rounds), rounds, FALSE, FALSE)
+/* The same on one device: rounds stay there, and leave with the last. */
+#define KEPT(rounds) FULL("roundpipe", 1, 0, rounds, 1, FALSE, FALSE)
+/* A forward slot and three backward ones on four devices: each stage stays on its own. */
+#define KEPT_APART(rounds) FULL("roundpipe", 4, 1, 4 * (rounds), 4, TRUE, FALSE)
 #define COMPUTE(schedule, gpus, stages, m)                                                         \
     {                                                                                              \
         schedule, gpus, stages, m, 0, RP_FIDELITY_COMPUTE, FALSE, TRUE, FALSE, FALSE, FALSE, 512,  \
@@ -112,28 +116,68 @@ accesses_of_sum(RpPlanDraft *draft, guint n, guint *index)
     }
 }
 
+/* As a sum of later rounds does. */
+static void
+add_to_sum(GArray *accesses)
+{
+    for (guint i = 0; i < accesses->len; i++)
+        if (g_array_index(accesses, RpAccess, i).role == RP_ROLE_HOST)
+            g_array_index(accesses, RpAccess, i).mode = RP_ACCESS_READ | RP_ACCESS_WRITE;
+}
+
 static void
 leave_first_round_out(RpPlanDraft *draft)
 {
-    g_array_remove_index(accesses_of_sum(draft, 3, NULL), 0);
+    GArray *accesses = accesses_of_sum(draft, 4, NULL);
+
+    g_array_remove_index(accesses, 0);
+    add_to_sum(accesses);
+}
+
+/* What stands there is of the iteration before. */
+static void
+begin_with_what_is_there(RpPlanDraft *draft)
+{
+    add_to_sum(accesses_of_sum(draft, 4, NULL));
+}
+
+/* A later sum: what has been added so far is lost. */
+static void
+begin_again(RpPlanDraft *draft)
+{
+    guint index;
+    GArray *accesses = accesses_of_sum(draft, 1, &index);
+
+    if (rp_plan_draft_task(draft, index)->task.round == 0) {
+        const guint32 stage = rp_plan_draft_task(draft, index)->task.stage;
+
+        do
+            index++;
+        while (rp_plan_draft_task(draft, index)->task.kind != RP_TASK_GRADIENT_ACCUMULATE ||
+               rp_plan_draft_task(draft, index)->task.stage != stage);
+        accesses = rp_plan_draft_task(draft, index)->accesses;
+    }
+    for (guint i = 0; i < accesses->len; i++)
+        if (g_array_index(accesses, RpAccess, i).role == RP_ROLE_HOST)
+            g_array_index(accesses, RpAccess, i).mode = RP_ACCESS_WRITE;
 }
 
 static void
 leave_middle_round_out(RpPlanDraft *draft)
 {
-    g_array_remove_index(accesses_of_sum(draft, 3, NULL), 1);
+    g_array_remove_index(accesses_of_sum(draft, 4, NULL), 1);
 }
 
 static void
 add_no_round(RpPlanDraft *draft)
 {
-    g_array_remove_range(accesses_of_sum(draft, 3, NULL), 0, 3);
+    g_array_remove_range(accesses_of_sum(draft, 4, NULL), 0, 4);
 }
 
 static void
 read_a_round_twice(RpPlanDraft *draft)
 {
-    GArray *accesses = accesses_of_sum(draft, 3, NULL);
+    GArray *accesses = accesses_of_sum(draft, 4, NULL);
 
     g_array_index(accesses, RpAccess, 1).buffer = g_array_index(accesses, RpAccess, 2).buffer;
 }
@@ -141,7 +185,7 @@ read_a_round_twice(RpPlanDraft *draft)
 static void
 add_a_round_twice(RpPlanDraft *draft)
 {
-    GArray *accesses = accesses_of_sum(draft, 3, NULL);
+    GArray *accesses = accesses_of_sum(draft, 4, NULL);
     const RpAccess again = g_array_index(accesses, RpAccess, 2);
 
     g_array_insert_val(accesses, 3, again);
@@ -150,7 +194,7 @@ add_a_round_twice(RpPlanDraft *draft)
 static void
 add_rounds_out_of_order(RpPlanDraft *draft)
 {
-    GArray *accesses = accesses_of_sum(draft, 3, NULL);
+    GArray *accesses = accesses_of_sum(draft, 4, NULL);
     const RpAccess first = g_array_index(accesses, RpAccess, 0);
 
     g_array_index(accesses, RpAccess, 0) = g_array_index(accesses, RpAccess, 1);
@@ -160,26 +204,44 @@ add_rounds_out_of_order(RpPlanDraft *draft)
 static void
 add_what_is_no_staging(RpPlanDraft *draft)
 {
-    g_array_index(accesses_of_sum(draft, 3, NULL), RpAccess, 2).role = RP_ROLE_HOST;
+    g_array_index(accesses_of_sum(draft, 4, NULL), RpAccess, 2).role = RP_ROLE_HOST;
 }
 
-/* The same rounds of the stage whose sum comes next. */
+static guint
+n_staged(const RpDraftTask *sum)
+{
+    guint n = 0;
+
+    while (g_array_index(sum->accesses, RpAccess, n).role == RP_ROLE_STAGING)
+        n++;
+    return n;
+}
+
+/* The same rounds of a stage whose sum comes later. */
 static void
 add_rounds_of_another_stage(RpPlanDraft *draft)
 {
-    guint index, other;
-    GArray *accesses = accesses_of_sum(draft, 2, &index);
+    for (guint i = 0;; i++) {
+        const guint index = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, 0, i);
+        const RpDraftTask *sum = rp_plan_draft_task(draft, index);
 
-    for (guint nth = 0;; nth++) {
-        other = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, 0, nth);
-        if (other > index)
-            break;
+        for (guint k = i + 1;; k++) {
+            const guint other = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, 0, k);
+
+            if (other == RP_NONE)
+                break;
+            const RpDraftTask *next = rp_plan_draft_task(draft, other);
+            if (next->task.stage == sum->task.stage || next->task.round != sum->task.round ||
+                n_staged(next) != n_staged(sum) ||
+                g_array_index(next->accesses, RpAccess, 0).buffer ==
+                    g_array_index(sum->accesses, RpAccess, 0).buffer)
+                continue;
+            for (guint n = 0; n < n_staged(sum); n++)
+                g_array_index(sum->accesses, RpAccess, n) =
+                    g_array_index(next->accesses, RpAccess, n);
+            return;
+        }
     }
-    assert_int_not_equal(other, RP_NONE);
-    const RpDraftTask *next = rp_plan_draft_task(draft, other);
-    assert_int_not_equal(next->task.stage, rp_plan_draft_task(draft, index)->task.stage);
-    for (guint i = 0; i < 2; i++)
-        g_array_index(accesses, RpAccess, i) = g_array_index(next->accesses, RpAccess, i);
 }
 
 /* The second task adds the last of the rounds that the first adds. */
@@ -188,9 +250,94 @@ sum_a_round_in_two_tasks(RpPlanDraft *draft)
 {
     guint index;
 
-    accesses_of_sum(draft, 3, &index);
+    accesses_of_sum(draft, 4, &index);
     const guint copy = rp_plan_draft_duplicate(draft, index);
     g_array_remove_range(rp_plan_draft_task(draft, copy)->accesses, 0, 2);
+    add_to_sum(rp_plan_draft_task(draft, copy)->accesses);
+}
+
+/* By which the last action of round @round of iteration 1 adds to the rounds before; KEPT(). */
+static RpAccess *
+kept_access(RpPlanDraft *draft, guint round)
+{
+    const guint action = rp_plan_draft_find(draft, RP_TASK_FUSED, 1, round);
+    const guint access =
+        rp_plan_draft_find_access(draft, action, RP_ACCESS_WRITE, RP_BUFFER_GRADIENTS, FALSE);
+
+    assert_int_not_equal(access, RP_NONE);
+    return rp_plan_draft_access(draft, action, access);
+}
+
+static void
+overwrite_kept_rounds(RpPlanDraft *draft)
+{
+    kept_access(draft, 2)->mode = RP_ACCESS_WRITE;
+}
+
+static void
+add_the_first_round_to_what_was_there(RpPlanDraft *draft)
+{
+    kept_access(draft, 0)->mode = RP_ACCESS_READ | RP_ACCESS_WRITE;
+}
+
+static void
+forget_kept_rounds(RpPlanDraft *draft)
+{
+    for (guint nth = 0;; nth++) {
+        const guint index = rp_plan_draft_find(draft, RP_TASK_GRADIENT_DOWNLOAD, 1, nth);
+
+        if (index == RP_NONE)
+            return;
+        rp_plan_draft_task(draft, index)->dropped = TRUE;
+    }
+}
+
+/* What was left of the rounds before then goes home twice. */
+static void
+send_a_kept_round(RpPlanDraft *draft)
+{
+    const guint last = rp_plan_draft_find(draft, RP_TASK_GRADIENT_DOWNLOAD, 1, 0);
+    const guint copy = rp_plan_draft_duplicate(draft, last);
+    const RpDependency edge = {.task = rp_plan_draft_find(draft, RP_TASK_FUSED, 1, 1)};
+    const RpDependency back = {.task = copy};
+    RpDraftTask *sent = rp_plan_draft_task(draft, copy);
+
+    sent->task.round = 1;
+    g_array_set_size(sent->dependencies, 0);
+    g_array_append_val(sent->dependencies, edge);
+    rp_plan_draft_move_behind(draft, copy, (guint)edge.task);
+    g_array_append_val(
+        rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_FUSED, 1, 2))->dependencies,
+        back);
+}
+
+static void
+round_in_between(RpPlanDraft *draft)
+{
+    draft->promises.wide_gradients = FALSE;
+}
+
+/* A backward stage's last round is added to those of the fused stage, on another device. */
+static void
+add_to_rounds_of_another_stage(RpPlanDraft *draft)
+{
+    for (guint nth = 0;; nth++) {
+        const guint index = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 1, nth);
+        const guint fused = rp_plan_draft_find(draft, RP_TASK_FUSED, 1, nth);
+        guint access, other;
+
+        assert_int_not_equal(index, RP_NONE);
+        access = rp_plan_draft_find_access(draft, index, RP_ACCESS_READ | RP_ACCESS_WRITE,
+                                           RP_BUFFER_GRADIENTS, FALSE);
+        other =
+            rp_plan_draft_find_access(draft, fused, RP_ACCESS_WRITE, RP_BUFFER_GRADIENTS, FALSE);
+        if (access == RP_NONE)
+            continue;
+        assert_int_not_equal(other, RP_NONE);
+        rp_plan_draft_access(draft, index, access)->buffer =
+            rp_plan_draft_access(draft, fused, other)->buffer;
+        return;
+    }
 }
 
 static void
@@ -549,7 +696,11 @@ static const Mutation mutations[] = {
      RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, forget_sum},
     {"a sum without its first round", FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS,
      leave_first_round_out},
-    {"a sum without a round in its middle", FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
+    {"a first round added to the last iteration's", FUSED(4), RP_N_TASK_KINDS,
+     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, begin_with_what_is_there},
+    {"rounds lost by a sum that begins again", FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE),
+     RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, begin_again},
+    {"a sum without a round in its middle", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
      RP_RULE_TRANSFERS, leave_middle_round_out},
     {"a sum of nothing", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS,
      add_no_round},
@@ -559,13 +710,27 @@ static const Mutation mutations[] = {
      RP_RULE_TRANSFERS, add_a_round_twice},
     {"rounds added out of their order", FUSED(4), RP_TASK_GRADIENT_DOWNLOAD,
      RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, add_rounds_out_of_order},
-    {"a round that is read and not added", FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
+    {"a round that is read and not added", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
      RP_RULE_TRANSFERS, add_what_is_no_staging},
     {"a round added by two tasks", FUSED(4), RP_TASK_GRADIENT_ACCUMULATE,
      RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, sum_a_round_in_two_tasks},
     {"rounds of another stage", FULL("roundpipe", 8, 1, 24, 8, FALSE, FALSE),
      RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS,
      add_rounds_of_another_stage},
+    {"rounds overwritten instead of added to", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
+     RP_RULE_TRANSFERS, overwrite_kept_rounds},
+    {"a first round that is added to the last iteration", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
+     RP_RULE_TRANSFERS, add_the_first_round_to_what_was_there},
+    {"rounds that stay for ever", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS,
+     forget_kept_rounds},
+    {"a round that leaves and stays", KEPT(4), RP_TASK_FUSED, RP_TASK_GRADIENT_DOWNLOAD,
+     RP_RULE_TRANSFERS, send_a_kept_round},
+    {"rounds that stay and are rounded", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS,
+     round_in_between},
+    {"rounds that leave and are rounded", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
+     RP_RULE_TRANSFERS, round_in_between},
+    {"a round added to those of another stage", KEPT_APART(3), RP_N_TASK_KINDS, RP_TASK_BACKWARD,
+     RP_RULE_ARENA, add_to_rounds_of_another_stage},
     {"staleness 0", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_OPTIMIZER_STEP,
      RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_fresh_weights},
     {"staleness 2", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
@@ -627,7 +792,7 @@ names_the_broken_rule_and_the_two_tasks(void **state)
 static void
 names_a_sum_that_leaves_a_round_out_while_the_plan_grows(void **state)
 {
-    const RpTestPlan test = FULL("roundpipe", 2, 0, 12, 2, TRUE, FALSE);
+    const RpTestPlan test = FULL("roundpipe", 2, 0, 20, 2, TRUE, FALSE);
     g_autoptr(RpProfile) profile = rp_test_profile(rp_test_n_layers(&test), test.token_bytes);
     g_autoptr(RpPlanner) planner = rp_test_planner(&test, profile);
     const guint32 last = test.iterations - 1;

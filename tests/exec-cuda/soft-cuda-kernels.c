@@ -42,6 +42,7 @@ DEFER(cross_entropy, RpCrossEntropyArgs)
 DEFER(sum_squares, RpSumSquaresArgs)
 DEFER(convert, RpElementsArgs)
 DEFER(add, RpElementsArgs)
+DEFER(gather, RpGatherArgs)
 DEFER(scatter, RpScatterArgs)
 
 typedef struct {
@@ -102,6 +103,7 @@ rp_cuda_kernels(void)
         table.sum_squares = issue_sum_squares;
         table.convert = issue_convert;
         table.add = issue_add;
+        table.gather = issue_gather;
         table.scatter = issue_scatter;
         table.fill = issue_fill;
         table.check = check;

@@ -217,6 +217,21 @@ gives_the_same_bits_in_16_bit_storage(void **state)
     assert_same_bits(f->model, fp16, G_N_ELEMENTS(fp16));
 }
 
+/* One stage: on one device its sums stay there, on others they are added up on the host. */
+static void
+gives_the_same_bits_wherever_rounds_are_summed(void **state)
+{
+    Fixture *f = *state;
+    const RpDeviceOps *gpus = rp_cuda_shared_devices();
+    RpTinyRun runs[4];
+
+    for (guint i = 0; i < G_N_ELEMENTS(runs); i++)
+        runs[i] = (RpTinyRun){"roundpipe",    i + 1,         16,
+                              .round = 4,     .n_stages = 6, .dtype = RP_DTYPE_BF16,
+                              .backend = gpus};
+    assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
+}
+
 typedef struct {
     guint n;
     double losses[STEPS];
@@ -413,6 +428,8 @@ main(void)
         cmocka_unit_test_setup_teardown(gives_the_same_bits_asynchronously_on_any_number_of_devices,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(gives_the_same_bits_in_16_bit_storage, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_the_same_bits_wherever_rounds_are_summed, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(tells_every_loss_before_its_step_is_over, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(measures_tasks_of_a_lane_one_after_the_other, set_up,

@@ -130,6 +130,41 @@ converts_adds_and_fills_every_mixture_of_storages(void **state)
 }
 
 static void
+compute_gather(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const size_t n = inputs->a.n;
+    RpGatherArgs args = {.dtype = inputs->target,
+                         .n = n,
+                         .begin = TRUE,
+                         .x = cuda_in(side, inputs->a),
+                         .y = cuda_out(side, RP_DTYPE_FP32, n)};
+
+    side->kernels->gather(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, RP_DTYPE_FP32, n, args.y);
+    args.begin = FALSE;
+    args.x = cuda_in(side, inputs->b);
+    side->kernels->gather(side->stream, &args);
+    outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, n, args.y);
+}
+
+static void
+gathers_what_is_rounded(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
+            const guint mark = host_mark();
+            const Inputs inputs = {.a = cuda_random(RP_DTYPE_FP32, sizes[s], 1),
+                                   .b = cuda_random(RP_DTYPE_FP32, sizes[s], 1),
+                                   .target = (RpDtype)dtype};
+
+            cuda_hold_to_host(compute_gather, &inputs, TRUE);
+            host_free_since(mark);
+        }
+    }
+}
+
+static void
 compute_squares(const Side *side, const void *data, Outputs *outputs)
 {
     const Inputs *inputs = data;
@@ -192,6 +227,7 @@ main(void)
         cuda_test(gates_forward_and_backward_in_place_or_not),
         cuda_test(gates_beyond_where_exp_overflows),
         cuda_test(converts_adds_and_fills_every_mixture_of_storages),
+        cuda_test(gathers_what_is_rounded),
         cuda_test(adds_squares_up),
         cuda_test(tells_what_is_not_finite),
     };

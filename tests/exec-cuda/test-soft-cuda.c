@@ -76,6 +76,30 @@ gives_the_bits_of_the_host(void **state)
     }
 }
 
+/* On the device where the next round of a stage follows there (one stage, one device), else on the
+ * host. */
+static void
+sums_rounds_to_the_bits_of_the_host(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint devices = 1; devices <= 3; devices++) {
+        RpTinyRun run = {"roundpipe",
+                         devices,
+                         12,
+                         .round = 3,
+                         .n_stages = 6,
+                         .dtype = RP_DTYPE_BF16,
+                         .async = devices != 2,
+                         .backend = rp_cuda_shared_devices()};
+        g_autofree char *found = rp_tiny_run_hash(f->model, &run, 4);
+
+        run.backend = NULL;
+        g_autofree char *expected = rp_tiny_run_hash(f->model, &run, 4);
+        assert_string_equal(found, expected);
+    }
+}
+
 #define NS_PER_S G_GINT64_CONSTANT(1000000000)
 #define STEPS 3
 #define CALM_STEPS 6 /* until the engine asks for nothing new */
@@ -507,6 +531,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gives_the_bits_of_the_host, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(sums_rounds_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(waits_for_copies_and_losses_that_take_long, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(has_read_a_batch_when_its_call_returns, set_up, tear_down),

@@ -109,6 +109,35 @@ adds_in_place(void **state)
     host_assert_close(y, y.values, 1, 0);
 }
 
+/* Begins with the first of three, and adds the others; each as it is when it has been stored. */
+static void
+gathers_what_is_rounded(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
+            const size_t n = lengths[i];
+            g_autofree float *sum = g_new(float, n);
+            g_autofree float *want = g_new0(float, n);
+            g_autofree char *stored = g_malloc(n * rp_dtype_size((RpDtype)dtype));
+            g_autofree float *rounded = g_new(float, n);
+
+            for (guint k = 0; k < 3; k++) {
+                const Array x = host_random(RP_DTYPE_FP32, n, 1);
+
+                rp_host_kernels()->gather(
+                    NULL,
+                    &(RpGatherArgs){
+                        .dtype = (RpDtype)dtype, .n = n, .begin = k == 0, .x = x.data, .y = sum});
+                rp_dtype_from_float((RpDtype)dtype, x.data, stored, n);
+                rp_dtype_to_float((RpDtype)dtype, stored, rounded, n);
+                for (size_t j = 0; j < n; j++)
+                    want[j] = k == 0 ? rounded[j] : want[j] + rounded[j];
+            }
+            assert_memory_equal(sum, want, n * sizeof *sum);
+        }
+    }
+}
+
 static void
 fills(void **state)
 {
@@ -210,6 +239,7 @@ main(void)
         host_test(takes_exp_to_two_units),
         host_test(converts_and_adds_between_all_storages),
         host_test(adds_in_place),
+        host_test(gathers_what_is_rounded),
         host_test(fills),
         host_test(puts_rows_where_they_belong),
         host_test(adds_up_squares),

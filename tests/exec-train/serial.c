@@ -131,16 +131,17 @@ clear(Serial *s)
     rp_profile_free(s->profile);
 }
 
-/* Gradients of one batch at @weights into s->gradients. Returns: the summed loss */
+/* Gradients of micro-batches [@first, @end) at @weights into s->sums. Returns: the summed loss */
 static double
-gradients_at(Serial *s, const guint8 *weights, const RpTokenBatch *batch, float scale)
+sums_at(Serial *s, const guint8 *weights, const RpTokenBatch *batch, guint first, guint end,
+        float scale)
 {
     const guint n = batch->sequences * batch->tokens;
     g_autofree gint32 *packed = g_new(gint32, n), *rows = g_new(gint32, n);
     double loss = 0;
 
     memset(s->sums, 0, s->elements * sizeof(float));
-    for (guint m = 0; m < batch->micro_batches; m++) {
+    for (guint m = first; m < end; m++) {
         const gint32 *targets = rp_token_batch_targets(batch, m);
         const guint n_packed = rp_targets_pack(targets, n, packed, rows);
         const gboolean all = n_packed == RP_TARGETS_ALL;
@@ -158,6 +159,14 @@ gradients_at(Serial *s, const guint8 *weights, const RpTokenBatch *batch, float 
 
         rp_network_fused(s->network, &call);
     }
+    return loss;
+}
+
+/* Gradients of one batch at @weights into s->gradients. Returns: the summed loss */
+static double
+gradients_at(Serial *s, const guint8 *weights, const RpTokenBatch *batch, float scale)
+{
+    const double loss = sums_at(s, weights, batch, 0, batch->micro_batches, scale);
     const RpDtype dtype = rp_network_options(s->network)->dtype;
     rp_dtype_from_float(dtype, s->sums, s->gradients, s->elements);
     return loss;
@@ -216,6 +225,47 @@ add_state(GChecksum *hash, const RpOptimizerState *state, guint64 offset, gsize 
     g_checksum_update(hash, (const guchar *)(state->weight + offset), (gssize)(n * sizeof(float)));
     g_checksum_update(hash, (const guchar *)(state->moment1 + offset), (gssize)(n * sizeof(float)));
     g_checksum_update(hash, (const guchar *)(state->moment2 + offset), (gssize)(n * sizeof(float)));
+}
+
+/* Adds what stands in s->sums. */
+static void
+add_sums(const Serial *s, const RpTinyModel *model, double *values)
+{
+    for (guint w = 0; w < rp_weights_count(model->weights); w++) {
+        const RpWeight *weight = rp_weights_nth(model->weights, w);
+        const RpLayerLayout *head = rp_network_layout(s->network, s->n_layers - 1);
+        const guint l = weight->tied ? 0 : weight->layer;
+        const RpWeightKind kind = weight->tied ? RP_WEIGHT_EMBEDDING : weight->kind;
+        const float *sums = s->sums + s->first[l] + rp_network_layout(s->network, l)->offset[kind];
+
+        for (guint64 i = 0; i < weight->elements; i++)
+            values[i] += sums[i];
+        if (l == 0 && head->tied_elements > 0)
+            for (guint64 i = 0; i < weight->elements; i++)
+                values[i] += s->sums[s->elements - head->tied_elements + i];
+        values += weight->elements;
+    }
+}
+
+double *
+rp_serial_gradient(const RpTinyModel *model, const RpSerialRun *run, guint round, float scale)
+{
+    RpTokenBatch *batch = rp_tiny_batch(0, 0, run->micro_batches);
+    Serial s = {0};
+    guint64 n = 0;
+    double *values;
+
+    for (guint w = 0; w < rp_weights_count(model->weights); w++)
+        n += rp_weights_nth(model->weights, w)->elements;
+    values = g_new0(double, n);
+    set_up(&s, model, run);
+    for (guint first = 0; first < run->micro_batches; first += round) {
+        sums_at(&s, s.weights[0], batch, first, first + round, scale);
+        add_sums(&s, model, values);
+    }
+    clear(&s);
+    rp_token_batch_free(batch);
+    return values;
 }
 
 char *

@@ -20,5 +20,18 @@ typedef struct {
  * step may be %NULL. */
 char *rp_serial_hash(const RpTinyModel *model, const RpSerialRun *run, guint steps, double *losses);
 
+/**
+ * rp_serial_gradient:
+ * @scale: of the summed loss
+ *
+ * Gradients of each weight at the model's initial weights, of step 0, rounds of @round
+ * micro-batches each: a round's is an fp32 sum, those of all rounds are added in double. A tied
+ * matrix has both.
+ *
+ * Returns: (transfer full): of all weights, one after the other as rp_weights_nth() has them
+ */
+double *rp_serial_gradient(const RpTinyModel *model, const RpSerialRun *run, guint round,
+                           float scale);
+
 /* The same of a flushed trainer. */
 char *rp_masters_hash(RpTrainer *trainer);
