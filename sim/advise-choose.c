@@ -42,7 +42,9 @@ find_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
         RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), b, micro_batches, round,
                                              constant_bytes);
 
-        if (rp_advise_fit(query, profile, run)) {
+        rp_advise_fit(query, profile, run);
+        run = rp_advise_in_one_round(query, profile, run, rp_advise_fit);
+        if (run->problem == NULL) {
             n_fitting++;
         } else if (n_fitting == 0) { /* the larger ones do not fit all the more */
             g_ptr_array_set_size(tried->runs, 0);

@@ -37,6 +37,14 @@ const RpScheduleOps *rp_advise_roundpipe(void);
 
 RpAdviseRun *rp_advise_run_copy(const RpAdviseRun *run);
 
+/* rp_advise_fit(), rp_advise_fit_least() */
+typedef gboolean (*RpAdviseFit)(const RpAdviseQuery *query, const RpProfile *profile,
+                                RpAdviseRun *run);
+/* @run, which @fit has been given, if it fits or its round was asked for; else in one round if that
+ * fits, or comes nearer: there are no fp32 sums of rounds, but longer stashes. Takes @run. */
+RpAdviseRun *rp_advise_in_one_round(const RpAdviseQuery *query, const RpProfile *profile,
+                                    RpAdviseRun *run, RpAdviseFit fit);
+
 /* Takes @problem, or @error's message. */
 void rp_advise_set_problem(RpAdviseRun *run, char *problem);
 void rp_advise_take_error(RpAdviseRun *run, GError *error);

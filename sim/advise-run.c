@@ -106,6 +106,22 @@ rp_advise_roundpipe(void)
     return *schedules;
 }
 
+RpAdviseRun *
+rp_advise_in_one_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+                       RpAdviseFit fit)
+{
+    if (run->problem == NULL || query->round != 0 ||
+        run->options.round == run->options.micro_batches)
+        return run;
+    RpAdviseRun *one = rp_advise_run_copy(run);
+    one->options.round = one->options.micro_batches;
+    const gboolean fits = fit(query, profile, one);
+    const gboolean better = fits || (one->gpu_over_bytes <= run->gpu_over_bytes &&
+                                     one->host_over_bytes < run->host_over_bytes);
+    rp_advise_run_free(better ? run : one);
+    return better ? one : run;
+}
+
 /* The plan of @query that needs least; with @profile_out by category. Returns: %NULL if the cost
  * model refuses the workload. */
 RpAdviseRun *
@@ -123,6 +139,7 @@ rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **er
                           rp_advise_next_round(query, micro_batches, 1), constant_bytes);
 
     rp_advise_fit_least(query, profile, run);
+    run = rp_advise_in_one_round(query, profile, run, rp_advise_fit_least);
     if (profile_out != NULL) {
         rp_advise_measure(query, profile, run);
         *profile_out = g_steal_pointer(&profile);

@@ -209,7 +209,7 @@ static void
 remedies_are_combined_where_one_does_not_do(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
-                                      "--host-memory 144 --sequence 80000 --batch 8" ONLY);
+                                      "--host-memory 136 --sequence 80000 --batch 8" ONLY);
 
     SAYS(&run, 1, "No: ", "would fit with one of these", "--optimizer lean --sequence ");
 }
