@@ -4,7 +4,7 @@
  *   batch -> forward_backward -> ... -> step -> [checkpoint] -> batch -> ...
  *                                          \-> reports, as steps get over -> metrics
  */
-#include "cli/train.h"
+#include "cli/train-loop.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,12 +14,6 @@
 
 /* A GPU that has failed keeps the process so long, and no longer. */
 #define MOST_SECONDS 8
-
-/* How often the output directory is looked after. */
-#define WATCH_INTERVAL_US G_USEC_PER_SEC
-
-/* As transformers divides checkpoints. */
-#define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
 void
 rp_train_outcome_clear(RpTrainOutcome *outcome)
@@ -92,27 +86,8 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
 
 /* ---- the loop ---- */
 
-typedef struct {
-    const RpTrainJob *job;
-    RpTrainHow *how;
-    RpTrainOutcome *outcome;
-    RpTrainMetrics *metrics;
-    RpTrainer *trainer;
-    RpBatcher *batcher;
-    RpTokenBatch **batches; /* of the calls of a step; the trainer has copied them after each */
-    guint n_batches;
-    guint64 saved_step;
-    gint64 saved_us;  /* of the last attempt, or of the start */
-    gint64 seen_us;   /* when the output directory was there last */
-    gboolean lost;    /* it is gone for good, and that was told */
-    gboolean files;   /* OUTPUT is written to */
-    gboolean draw;    /* and gnuplot can draw */
-    gboolean ending;  /* no step follows */
-    gboolean changed; /* the data file, and it was said */
-} Loop;
-
-static void
-loop_clear(Loop *loop)
+void
+rp_train_loop_clear(RpTrainLoop *loop)
 {
     if (rp_cli_leaves())
         rp_cli_leave_within(MOST_SECONDS);
@@ -127,11 +102,9 @@ loop_clear(Loop *loop)
     g_clear_pointer(&loop->batcher, rp_batcher_free);
     g_clear_pointer(&loop->metrics, rp_train_metrics_free);
 }
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Loop, loop_clear)
 
-/* The batches of all calls of a step; on error the batcher stays before the first. */
-static gboolean
-next_batches(Loop *loop, RpTokenBatch **batches, guint calls, GError **error)
+gboolean
+rp_train_loop_next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **error)
 {
     const RpDataState before = rp_batcher_state(loop->batcher);
 
@@ -145,9 +118,8 @@ next_batches(Loop *loop, RpTokenBatch **batches, guint calls, GError **error)
     return TRUE;
 }
 
-/* One iteration's calls and its step. */
-static gboolean
-run_step(Loop *loop, RpTokenBatch **batches, GError **error)
+gboolean
+rp_train_loop_run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
 {
     guint calls = (guint)loop->job->run->gradient_accumulation_steps;
 
@@ -157,168 +129,8 @@ run_step(Loop *loop, RpTokenBatch **batches, GError **error)
     return rp_trainer_step(loop->trainer, error);
 }
 
-/* At the end, what was learned is kept at least. Returns: (transfer full) (nullable): where */
-static char *
-save_weights(const Loop *loop, const RpCheckpointOptions *options, const GError *problem)
-{
-    if (!loop->ending ||
-        !g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE))
-        return NULL;
-    return rp_checkpoint_save_weights(options, loop->trainer, NULL);
-}
-
-static void
-warn_unsaved(const Loop *loop, guint64 step, GError *problem, const char *weights)
-{
-    const char *last = loop->outcome->checkpoint;
-
-    g_strdelimit(problem->message, "\r\n", ' ');
-    fprintf(stderr, "roundpipe train: warning: no checkpoint of step %" G_GUINT64_FORMAT ": %s%s; ",
-            step, problem->message,
-            g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE)
-                ? "; make room or lower checkpoint.keep"
-                : "");
-    if (!loop->ending)
-        fputs("training goes on\n", stderr);
-    else
-        fprintf(stderr, "%s%s%sthe last one is %s\n",
-                weights != NULL ? "its weights alone, from which no run goes on, are in " : "",
-                weights != NULL ? weights : "", weights != NULL ? "; " : "",
-                last != NULL ? last : "none");
-}
-
-/* Once: the data is not what was checked and is not what a resume will ask for. */
-static void
-warn_changed(Loop *loop)
-{
-    g_autoptr(GError) change = NULL;
-
-    if (loop->changed || rp_dataset_check_unchanged(loop->job->dataset, &change))
-        return;
-    loop->changed = TRUE;
-    rp_train_metrics_clear_line();
-    fprintf(stderr, "roundpipe train: warning: data: %s\n", change->message);
-}
-
-/* An output directory that was removed is made anew, and that is said. Errors: it cannot be */
 static gboolean
-hold_output(Loop *loop, guint64 step, GError **error)
-{
-    const RpRunFile *run = loop->job->run;
-    g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
-
-    loop->seen_us = g_get_monotonic_time();
-    if (rp_train_output_is_there(run, loop->how))
-        return TRUE;
-    if (!rp_train_renew_output(loop->job, loop->how, error) ||
-        !rp_train_metrics_open(loop->metrics, metrics, 0, error)) {
-        g_prefix_error(error, "the output directory was removed or replaced: ");
-        return FALSE;
-    }
-    g_clear_pointer(&loop->outcome->checkpoint, g_free);
-    loop->saved_step = G_MAXUINT64;
-    loop->lost = FALSE;
-    rp_train_metrics_clear_line();
-    fprintf(stderr,
-            "roundpipe train: warning: output: %s was removed or replaced before step "
-            "%" G_GUINT64_FORMAT " was over, with its metrics and checkpoints; it is made anew\n",
-            run->output, step + 1);
-    return TRUE;
-}
-
-/* Looks after the output directory now and then, and tells once that it is gone for good. */
-static void
-watch_output(Loop *loop, guint64 step)
-{
-    g_autoptr(GError) problem = NULL;
-
-    if (loop->lost || g_get_monotonic_time() - loop->seen_us < WATCH_INTERVAL_US ||
-        hold_output(loop, step, &problem))
-        return;
-    loop->lost = TRUE;
-    rp_train_metrics_clear_line();
-    g_strdelimit(problem->message, "\r\n", ' ');
-    fprintf(stderr, "roundpipe train: warning: %s; nothing can be saved there\n", problem->message);
-}
-
-/* Saves after @step. What goes wrong with the disk is told, and training goes on. */
-static gboolean
-save(Loop *loop, guint64 step, GError **error)
-{
-    const RpRunFile *run = loop->job->run;
-    const RpCheckpointOptions options = {
-        .output = run->output,
-        .model_dir = run->model,
-        .keep = (guint)run->checkpoint.keep,
-        .max_shard_bytes = SHARD_BYTES,
-    };
-    const RpDataState state = rp_batcher_state(loop->batcher);
-    g_autofree char *removed = NULL, *weights = NULL;
-    g_autoptr(GError) problem = NULL;
-
-    if (!rp_trainer_flush(loop->trainer, error))
-        return FALSE;
-    warn_changed(loop);
-
-    const gint64 begin_us = g_get_monotonic_time();
-    const gboolean held = hold_output(loop, step, &problem);
-    char *path =
-        held ? rp_checkpoint_save(&options, loop->trainer, &state, &removed, &problem) : NULL;
-
-    if (held && path == NULL)
-        weights = save_weights(loop, &options, problem);
-    loop->saved_us = g_get_monotonic_time();
-    const double seconds = (double)(loop->saved_us - begin_us) / G_USEC_PER_SEC;
-
-    rp_train_metrics_pause(loop->metrics, seconds);
-    loop->outcome->saving_seconds += seconds;
-    loop->outcome->n_saved += path != NULL;
-    rp_train_metrics_clear_line();
-    if (removed != NULL)
-        fprintf(stderr,
-                "roundpipe train: warning: the disk is full: %s made room for that of step "
-                "%" G_GUINT64_FORMAT "\n",
-                removed, step);
-    loop->outcome->unsaved = path == NULL;
-    if (path != NULL) {
-        g_free(loop->outcome->checkpoint);
-        loop->outcome->checkpoint = path;
-        loop->saved_step = step;
-        return TRUE;
-    }
-    warn_unsaved(loop, step, problem, weights);
-    return TRUE;
-}
-
-/* What was learned before the data's @problem is not lost. (transfer full): @problem */
-static gboolean
-save_before(Loop *loop, GError *problem, GError **error)
-{
-    guint64 step = loop->outcome->last_step;
-
-    loop->ending = TRUE;
-    if (step != loop->saved_step && !save(loop, step, error))
-        g_error_free(problem); /* a step before it failed */
-    else
-        g_propagate_error(error, problem);
-    return FALSE;
-}
-
-/* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
-static gboolean
-is_due(const Loop *loop, guint64 step)
-{
-    const RpRunFileCheckpoint *checkpoint = &loop->job->run->checkpoint;
-    const gboolean asked = rp_train_take_save();
-    const double minutes =
-        (double)(g_get_monotonic_time() - loop->saved_us) / (60.0 * G_USEC_PER_SEC);
-
-    return asked || (checkpoint->every > 0 && step % (guint64)checkpoint->every == 0) ||
-           (checkpoint->minutes > 0 && minutes >= checkpoint->minutes);
-}
-
-static gboolean
-run_steps(Loop *loop, GError **error)
+run_steps(RpTrainLoop *loop, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     RpTrainOutcome *outcome = loop->outcome;
@@ -330,15 +142,15 @@ run_steps(Loop *loop, GError **error)
     while (step < (guint64)run->steps && rp_train_stop_signal() == 0) {
         GError *problem = NULL;
 
-        if (!next_batches(loop, loop->batches, calls, &problem))
-            return save_before(loop, problem, error);
-        if (!run_step(loop, loop->batches, error))
+        if (!rp_train_loop_next_batches(loop, loop->batches, calls, &problem))
+            return rp_train_loop_save_before(loop, problem, error);
+        if (!rp_train_loop_run_step(loop, loop->batches, error))
             return FALSE;
         outcome->last_step = ++step;
 
-        watch_output(loop, step);
-        if (is_due(loop, step) && step < (guint64)run->steps && rp_train_stop_signal() == 0 &&
-            !save(loop, step, error))
+        rp_train_loop_watch_output(loop, step);
+        if (rp_train_loop_is_due(loop, step) && step < (guint64)run->steps &&
+            rp_train_stop_signal() == 0 && !rp_train_loop_save(loop, step, error))
             return FALSE;
     }
     outcome->signal = rp_train_stop_signal();
@@ -347,12 +159,12 @@ run_steps(Loop *loop, GError **error)
         return FALSE;
     if (run->checkpoint.final == 0 && outcome->signal == 0)
         return TRUE;
-    return step == loop->saved_step || save(loop, step, error);
+    return step == loop->saved_step || rp_train_loop_save(loop, step, error);
 }
 
 /* Restores what a checkpoint keeps; its step is where training goes on. */
 static gboolean
-restore(Loop *loop, const char *path, GError **error)
+restore(RpTrainLoop *loop, const char *path, GError **error)
 {
     g_autofree char *note = NULL;
     RpDataState state;
@@ -375,7 +187,7 @@ restore(Loop *loop, const char *path, GError **error)
 }
 
 static void
-make_batches(Loop *loop)
+make_batches(RpTrainLoop *loop)
 {
     loop->n_batches = (guint)loop->job->run->gradient_accumulation_steps;
     loop->batches = g_new0(RpTokenBatch *, loop->n_batches);
@@ -383,8 +195,8 @@ make_batches(Loop *loop)
         loop->batches[i] = rp_token_batch_new(&loop->job->batcher);
 }
 
-static gboolean
-start(Loop *loop, GError **error)
+gboolean
+rp_train_loop_start(RpTrainLoop *loop, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
@@ -417,7 +229,7 @@ start(Loop *loop, GError **error)
 }
 
 static void
-tell_outcome(Loop *loop)
+tell_outcome(RpTrainLoop *loop)
 {
     RpTrainOutcome *outcome = loop->outcome;
     const RpStepReport *last = rp_train_metrics_last(loop->metrics);
@@ -452,7 +264,7 @@ add_checkpoint(GError **error, const char *checkpoint)
 
 /* Said before the trainer is freed, which takes its time where a GPU has failed. */
 static void
-tell_failure(const Loop *loop, GError **error)
+tell_failure(const RpTrainLoop *loop, GError **error)
 {
     rp_train_metrics_clear_line();
     add_checkpoint(error, loop->outcome->checkpoint);
@@ -474,7 +286,7 @@ can_draw(const RpRunFile *run)
 }
 
 static void
-draw(Loop *loop)
+draw(RpTrainLoop *loop)
 {
     const char *output = loop->job->run->output;
     g_autofree char *metrics = g_build_filename(output, "metrics.jsonl", NULL);
@@ -490,12 +302,12 @@ draw(Loop *loop)
 gboolean
 rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
 {
-    g_auto(Loop) loop = {
+    g_auto(RpTrainLoop) loop = {
         .job = job, .how = how, .outcome = outcome, .files = TRUE, .draw = can_draw(job->run)};
     const GError *unwritten = NULL;
     gboolean trained;
 
-    if (!start(&loop, error))
+    if (!rp_train_loop_start(&loop, error))
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
     if (!how->json)
@@ -517,85 +329,4 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     if (trained)
         tell_outcome(&loop);
     return trained;
-}
-
-/* ---- gradients ---- */
-
-static gboolean
-write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *path,
-                GError **error)
-{
-    g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(path, 0);
-    g_autoptr(GArray) numbers = g_array_new(FALSE, TRUE, sizeof(guint));
-    guint64 most = 0;
-
-    g_array_set_size(numbers, rp_weights_count(weights));
-    for (guint i = 0; i < numbers->len; i++) {
-        const RpWeight *weight = rp_weights_nth(weights, i);
-
-        if (weight->tied)
-            continue;
-        g_array_index(numbers, guint, i) = rp_safetensors_writer_add(
-            writer, weight->name, RP_DTYPE_FP32, weight->shape, weight->rank);
-        most = MAX(most, weight->elements);
-    }
-    if (!rp_safetensors_writer_begin(writer, error))
-        return FALSE;
-
-    g_autofree float *values = g_new(float, most);
-
-    for (guint i = 0; i < numbers->len; i++) {
-        const RpWeight *weight = rp_weights_nth(weights, i);
-
-        if (weight->tied)
-            continue;
-        rp_trainer_gradient(trainer, i, values);
-        if (!rp_safetensors_writer_write(writer, g_array_index(numbers, guint, i), values,
-                                         (gsize)weight->elements * sizeof *values, error))
-            return FALSE;
-    }
-    return rp_safetensors_writer_finish(writer, error);
-}
-
-/* The first step; in fp16 again, with the lower scale that follows, until its gradients are finite.
- * A skipped step changes no weight. Too low a scale is an error of the step: it ends. */
-static gboolean
-run_first(Loop *loop, GError **error)
-{
-    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
-    const RpStepReport *last = NULL;
-    float first = 0;
-
-    if (!next_batches(loop, loop->batches, calls, error))
-        return FALSE;
-    do {
-        if (!run_step(loop, loop->batches, error) || !rp_trainer_flush(loop->trainer, error))
-            return FALSE;
-        last = rp_train_metrics_last(loop->metrics);
-        if (first == 0)
-            first = last->loss_scale;
-    } while (last->skipped);
-    if (last->loss_scale != first)
-        fprintf(stderr,
-                "roundpipe train: note: --save-gradients: they overflow at a loss scale of %g; "
-                "these were computed at %g\n",
-                (double)first, (double)last->loss_scale);
-    return TRUE;
-}
-
-gboolean
-rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, GError **error)
-{
-    RpTrainOutcome outcome = {0};
-    gboolean saved = FALSE;
-
-    {
-        g_auto(Loop) loop = {.job = job, .how = how, .outcome = &outcome};
-
-        saved = start(&loop, error) && run_first(&loop, error) &&
-                write_gradients(loop.trainer, job->weights, how->save_gradients, error);
-    }
-    rp_train_metrics_clear_line();
-    rp_train_outcome_clear(&outcome);
-    return saved;
 }

@@ -1,8 +1,8 @@
 /**
  * roundpipe train, piece by piece: what is to be done (train-setup.c), files that are read
  * (train-files.c), the output directory (train-output.c), signals (train-signals.c), the loop
- * (train-loop.c), what is written of it (train-metrics.c), drawn (train-plot.c) and printed
- * (train-report.c).
+ * (train-loop.c), its checkpoints (train-save.c), one step for its gradients (train-gradients.c),
+ * what is written of it (train-metrics.c), drawn (train-plot.c) and printed (train-report.c).
  */
 #pragma once
 
@@ -200,6 +200,8 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainOutcome, rp_train_outcome_clear)
  * trainer and the data, with the last checkpoint's path */
 gboolean rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- train-gradients.c ---- */
 
 /* One step that changes nothing; its gradients into a file. */
 gboolean rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how,
