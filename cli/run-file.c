@@ -446,11 +446,17 @@ resolve_round(const RpRunEntries *entries, RpRunFile *run, GError **error)
                           RP_RUN_FILE_MAX_COUNT, found);
         return FALSE;
     }
-    if (strcmp(run->schedule, "roundpipe") == 0) { /* others have no rounds */
+    if (strcmp(run->schedule, "roundpipe") == 0) {
         if (round > 0 && !check_round(entries, run, round, error))
             return FALSE;
         if (round == 0)
             round = (guint64)run->micro_batches;
+    } else if (round > 0) {
+        rp_run_entry_fail(rp_run_entries_find(entries, "round"), error, RP_RUN_FILE_ERROR_VALUE,
+                          "schedule %s runs all micro-batches as one round; expected all or auto, "
+                          "found %" G_GUINT64_FORMAT "; numbers are for roundpipe",
+                          run->schedule, round);
+        return FALSE;
     }
     run->round = (gint64)round;
     return TRUE;

@@ -297,7 +297,30 @@ refuses_rounds_that_do_not_divide_or_leave_devices_idle(void **state)
            "the number of devices (1), found 9; use 8");
     assert_non_null(parse(fixture, LEAST "devices: host:4\nround: 4\n", NULL));
     assert_int_equal(fixture->run->round, 4);
-    assert_non_null(parse(fixture, LEAST "schedule: gpipe\nround: 8\n", NULL));
+}
+
+static void
+refuses_rounds_of_schedules_without_them(void **state)
+{
+    static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs",
+                                            "mobius"};
+    Fixture *fixture = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
+        g_autofree char *text = g_strdup_printf(LEAST "schedule: %s\nround: 8\n", schedules[i]);
+        g_autofree char *message = g_strdup_printf(
+            "run.yaml: line 7, column 8: round: schedule %s runs all micro-batches as one round; "
+            "expected all or auto, found 8; numbers are for roundpipe",
+            schedules[i]);
+
+        refuse(fixture, text, NULL, message);
+    }
+    refuse(fixture, LEAST "schedule: gpipe\n", "round=4",
+           "--set round: schedule gpipe runs all micro-batches as one round; expected all or auto, "
+           "found 4; numbers are for roundpipe");
+    assert_non_null(parse(fixture, LEAST "schedule: gpipe\nround: auto\n", NULL));
+    assert_non_null(parse(fixture, LEAST "schedule: gpipe\nround: all\n", NULL));
+    assert_non_null(parse(fixture, LEAST "schedule: gpipe\n", NULL));
 }
 
 static void
@@ -516,6 +539,7 @@ main(void)
         TEST(names_an_unknown_key_its_place_and_the_nearest_one),
         TEST(knows_what_other_tools_call_a_key),
         TEST(refuses_rounds_that_do_not_divide_or_leave_devices_idle),
+        TEST(refuses_rounds_of_schedules_without_them),
         TEST(refuses_deep_nesting_at_once),
         TEST(refuses_a_key_twice_or_none_where_one_is_needed),
         TEST(refuses_values_of_the_wrong_type),
