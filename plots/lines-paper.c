@@ -19,7 +19,7 @@
 #define MACHINE_ROUND 16
 
 /* The partition that docs/results.md predicts with: published where there is one, else by the
- * paper's rule. */
+ * paper's rule, as --partition paper finds it: a whole plan fits the card. */
 static RpPartition *
 partition_of(const RpProfile *profile, const char *model, const RpPlanOptions *options,
              GError **error)
@@ -29,8 +29,8 @@ partition_of(const RpProfile *profile, const char *model, const RpPlanOptions *o
 
     if (row != RP_TABLE_NONE)
         return rp_paper_parse_partition(profile, rp_table_text(table, row, "partition"), error);
-    return rp_partition_paper(profile, options->gpus, options->micro_batches,
-                              profile->gpu_memory_bytes, error);
+    return rp_partition_choose(profile, options, RP_OBJECTIVE_PAPER, 0, profile->gpu_memory_bytes,
+                               NULL, error);
 }
 
 /* Tokens per second in steady state, in rounds of 16. 0 = error. */
