@@ -66,10 +66,10 @@ figure_title(const RpTraceDiff *diff)
         g_string_append_printf(title, " %u", first);
     for (guint side = 0; side < RP_N_TRACE_SIDES; side++) {
         RpBubble bubble = rp_report_bubble(rp_trace_diff_trace(diff, (RpTraceSide)side));
+        g_autofree char *time = rp_text_time(bubble.makespan_ns);
 
-        rp_text_append(title, "%s %s: %.1f ms, bubble ratio %.1f %%", side == 0 ? "," : ";",
-                       rp_diff_label(diff, (RpTraceSide)side), rp_ms_from_ns(bubble.makespan_ns),
-                       100 * bubble.ratio);
+        rp_text_append(title, "%s %s: %s, bubble ratio %.1f %%", side == 0 ? "," : ";",
+                       rp_diff_label(diff, (RpTraceSide)side), time, 100 * bubble.ratio);
     }
     if (rp_trace_diff_scale(diff) != 1)
         rp_text_append(title, " (times / %.6g)", rp_trace_diff_scale(diff));

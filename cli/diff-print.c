@@ -7,9 +7,13 @@
 #include "core/quote.h"
 #include "core/report.h"
 #include "core/units.h"
+#include "plots/figure.h"
 
 #define MOST_GROUPS 15
 #define N_LANE_KINDS (RP_LANES_PER_DEVICE + RP_HOST_LANES)
+
+/* Of single tasks, where a microsecond tells something. */
+static const RpTimeUnit milliseconds = {"ms", 1};
 
 /* What is known of one side as a whole. */
 typedef struct {
@@ -85,11 +89,11 @@ new_table(const RpTraceDiff *diff, const char *const *before, const char *const 
 }
 
 static void
-add_times(RpCliTable *table, gint64 first_ns, gint64 second_ns)
+add_times(RpCliTable *table, const RpTimeUnit *unit, gint64 first_ns, gint64 second_ns)
 {
-    rp_cli_table_add(table, "%.3f", rp_ms_from_ns(first_ns));
-    rp_cli_table_add(table, "%.3f", rp_ms_from_ns(second_ns));
-    rp_cli_table_add(table, "%+.3f", rp_ms_from_ns(second_ns - first_ns));
+    rp_cli_table_add(table, "%.3f", rp_ms_from_ns(first_ns) * unit->per_ms);
+    rp_cli_table_add(table, "%.3f", rp_ms_from_ns(second_ns) * unit->per_ms);
+    rp_cli_table_add(table, "%+.3f", rp_ms_from_ns(second_ns - first_ns) * unit->per_ms);
 }
 
 /* Of the first, in percent. */
@@ -121,8 +125,10 @@ print_totals(const RpTraceDiff *diff)
     const RpBubble *first = &sides[0].bubble, *second = &sides[1].bubble;
 
     measure_both(diff, sides);
-    rp_cli_table_add(table, "makespan, ms");
-    add_times(table, first->makespan_ns, second->makespan_ns);
+    const RpTimeUnit unit = rp_time_unit(MAX(first->makespan_ns, second->makespan_ns));
+
+    rp_cli_table_add(table, "makespan, %s", unit.name);
+    add_times(table, &unit, first->makespan_ns, second->makespan_ns);
     add_relative(table, first->makespan_ns, second->makespan_ns);
     add_share(table, "bubble ratio, %", first->ratio, second->ratio);
     add_share(table, "  fill", first->fill, second->fill);
@@ -134,8 +140,8 @@ print_totals(const RpTraceDiff *diff)
 
         if (first_ns == 0 && second_ns == 0)
             continue;
-        rp_cli_table_add(table, "busy %s, ms", rp_lane_name(kind));
-        add_times(table, first_ns, second_ns);
+        rp_cli_table_add(table, "busy %s, %s", rp_lane_name(kind), unit.name);
+        add_times(table, &unit, first_ns, second_ns);
         add_relative(table, first_ns, second_ns);
     }
     rp_cli_table_print(table);
@@ -192,9 +198,10 @@ print_ranking(const RpDiffReport *report, RpTaskRank rank)
 
         rp_cli_table_add(table, "%s", name);
         if (slips)
-            add_times(table, first->start_ns, second->start_ns);
+            add_times(table, &milliseconds, first->start_ns, second->start_ns);
         else
-            add_times(table, first->end_ns - first->start_ns, second->end_ns - second->start_ns);
+            add_times(table, &milliseconds, first->end_ns - first->start_ns,
+                      second->end_ns - second->start_ns);
         if (slips)
             rp_cli_table_add(table, "%+.3f", rp_ms_from_ns(pair->slip_ns));
     }

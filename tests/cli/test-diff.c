@@ -203,6 +203,39 @@ draws_both_timelines_device_by_device(void **state)
     }
 }
 
+/* Qwen3-32B's iteration takes 33 seconds. */
+static void
+long_times_are_in_seconds(void **state)
+{
+    g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
+    g_autofree char *svg = NULL;
+
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_run(
+        "simulate @R/profiles/rtx4090/qwen3-32b.json --schedule 1f1b --gpus 8 --micro-batches 16 "
+        "--trace @T/long.json --json");
+    g_auto(RpCliRun) run = rp_cli_run("diff @T/long.json @T/long.json %s",
+                                      gnuplot != NULL ? "--picture @T/long.svg" : "");
+    g_autoptr(JsonNode) root = rp_cli_json(&made);
+    g_autofree char *time =
+        g_strdup_printf("makespan, s %.3f", rp_cli_number(root, "makespan_ms") / 1000);
+    g_autoptr(GRegex) spaces = g_regex_new(" +", 0, 0, NULL);
+    g_autofree char *text = g_regex_replace_literal(spaces, run.out, -1, 0, " ", 0, NULL);
+
+    assert_true(rp_cli_number(root, "makespan_ms") > 10000);
+    assert_int_equal(run.code, 0);
+    if (strstr(text, time) == NULL || strstr(text, "busy compute, s ") == NULL)
+        fail_msg("expected \"%s\", found: %s", time, run.out);
+    if (gnuplot == NULL)
+        return;
+    g_autofree char *path = rp_cli_temporary("long.svg");
+    g_autofree char *title =
+        g_strdup_printf("first: %.1f s, bubble", rp_cli_number(root, "makespan_ms") / 1000);
+
+    assert_true(g_file_get_contents(path, &svg, NULL, NULL));
+    assert_non_null(strstr(svg, title));
+}
+
 static void
 says_what_is_wrong(void **state)
 {
@@ -249,6 +282,7 @@ main(void)
         cmocka_unit_test(compares_the_iterations_that_both_have),
         cmocka_unit_test(fidelities_may_differ_and_the_rest_is_counted),
         cmocka_unit_test(draws_both_timelines_device_by_device),
+        cmocka_unit_test(long_times_are_in_seconds),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, make_traces, rp_cli_teardown);
