@@ -12,8 +12,7 @@
 
 #define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
 #define MAX_SECONDS 3600
-#define MAX_NAME 128 /* of a profile's strings, bytes */
-#define MAX_ORIGIN 4096
+#define MAX_ORIGIN 4096     /* bytes */
 #define DEFAULT_TOKENS 2048 /* or as many as the model has positions for */
 
 typedef struct {
@@ -248,28 +247,11 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
     return TRUE;
 }
 
-/* One line of valid text, short enough for a profile. */
-static char *
-profile_text(const char *text, gsize most)
-{
-    g_autofree char *valid = g_utf8_make_valid(text, -1);
-    char *end = valid;
-
-    for (char *p = valid; *p != '\0' && (gsize)(g_utf8_next_char(p) - valid) <= most;
-         p = g_utf8_next_char(p)) {
-        if ((guchar)*p < 0x20 || *p == 0x7f)
-            *p = ' ';
-        end = g_utf8_next_char(p);
-    }
-    return g_strndup(valid, (gsize)(end - valid));
-}
-
 /* Which model, and the command that makes the file again. */
 static void
 describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
 {
     const RpNetworkOptions *network = &subject->network;
-    g_autofree char *base = g_path_get_basename(subject->word);
     g_autofree char *command = g_strdup_printf(
         "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
         "--dtype %s --accumulate %s --attention %s --head-chunk %u --optimizer-threads %u "
@@ -279,12 +261,9 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
         rp_attention_name(network->attention), network->head_chunk, subject->optimizer_threads,
         args->seconds);
 
-    if (strcmp(base, ".") != 0 && strcmp(base, G_DIR_SEPARATOR_S) != 0) {
-        g_free(profile->model);
-        profile->model = profile_text(base, MAX_NAME);
-    }
+    rp_cli_name_model(profile, subject->word);
     g_free(profile->origin);
-    profile->origin = profile_text(command, MAX_ORIGIN);
+    profile->origin = rp_cli_profile_text(command, MAX_ORIGIN);
 }
 
 /* Neighbours that are alike: blocks. Returns: how many, from @first on */

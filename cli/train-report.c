@@ -146,6 +146,10 @@ rp_train_print_plan(const RpTrainJob *job)
            "predicted", rp_ms_from_ns(job->steady.iteration_ns), 100 * job->steady.ratio,
            tokens_per_s((double)rp_train_job_step_tokens(job), (double)job->steady.iteration_ns),
            job->profile->source);
+    if (job->most_ns > 0)
+        printf("  %-16s %.3f to %.3f ms with every layer at the 10th or the 90th percentile of its "
+               "times\n",
+               "range", rp_ms_from_ns(job->least_ns), rp_ms_from_ns(job->most_ns));
     if (job->other_round > 0 && job->other_gain > 0.01)
         printf("  %-16s round: %u is predicted to be %.0f %% faster (other last bits, "
                "docs/train.md)\n",
@@ -311,6 +315,18 @@ json_figures(JsonBuilder *json, double step_ns, double bubble_ratio, double toke
     rp_json_double(json, "tokens_per_s", tokens_per_s(tokens, step_ns), 3);
 }
 
+/* Member step_ms_range, if the layer times have spreads. */
+static void
+json_range(JsonBuilder *json, const RpTrainJob *job)
+{
+    if (job->most_ns == 0)
+        return;
+    rp_json_object(json, "step_ms_range");
+    rp_json_double(json, "least", rp_ms_from_ns(job->least_ns), 6);
+    rp_json_double(json, "most", rp_ms_from_ns(job->most_ns), 6);
+    json_builder_end_object(json);
+}
+
 /* Members device_bytes and host_bytes: planned, or (@outcome) opened. */
 static void
 json_memory(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
@@ -364,6 +380,7 @@ json_plan(JsonBuilder *json, const RpTrainJob *job)
     rp_json_object(json, "predicted");
     json_figures(json, (double)job->steady.iteration_ns, job->steady.ratio,
                  (double)rp_train_job_step_tokens(job));
+    json_range(json, job);
     json_memory(json, job, NULL);
     json_categories(json, "device_0_categories", job, 0);
     json_categories(json, "host_categories", job, run->n_devices);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/devices.h"
+#include "cli/result.h"
 #include "core/report.h"
 #include "exec/profile/profile.h"
 #include "sim/simulate.h"
@@ -576,7 +577,9 @@ place_head(RpTrainJob *job, GError **error)
         return FALSE;
     if (!schedule->dispatched && head->kind == RP_LAYER_HEAD) {
         head->backward_ns += head->forward_ns;
+        head->backward_spread_ns += head->forward_spread_ns;
         head->forward_ns = 0;
+        head->forward_spread_ns = 0;
     }
     return TRUE;
 }
@@ -619,6 +622,22 @@ consider_rounds(RpTrainJob *job, const RpNetwork *network)
     job->other_gain = (double)job->steady.iteration_ns / (double)steady.iteration_ns - 1;
 }
 
+/* Of the step time, as far as the layers' measurements go. Synchronous steps count from steady
+ * ones, too. */
+static gboolean
+predict_range(RpTrainJob *job, GError **error)
+{
+    RpRequest steady = job->request; /* borrowed */
+    g_auto(RpResult) result = {0};
+
+    steady.steady = TRUE;
+    if (!rp_result_spread(&steady, job->profile, &result, error))
+        return FALSE;
+    job->least_ns = result.least_ns;
+    job->most_ns = result.most_ns;
+    return TRUE;
+}
+
 static gboolean
 predict(RpTrainJob *job, const RpNetwork *network, GError **error)
 {
@@ -637,7 +656,7 @@ predict(RpTrainJob *job, const RpNetwork *network, GError **error)
     if (!check_memory(job, error))
         return FALSE;
     consider_rounds(job, network);
-    return TRUE;
+    return predict_range(job, error);
 }
 
 gboolean
@@ -657,6 +676,8 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_
         return FALSE;
     g_autoptr(RpNetwork) network = make_network(job);
 
+    if (strcmp(run->profile, "auto") == 0)
+        rp_cli_name_model(job->profile, run->model);
     job->profile_json = rp_profile_to_json(job->profile);
     /* threads have what the machine has, GPUs what was found free */
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)

@@ -37,6 +37,8 @@ typedef struct {
     RpPlan *plan;      /* a few iterations, to predict with */
     RpTrace *trace;    /* predicted */
     RpSteady steady;   /* predicted step time and bubble ratio */
+    gint64 least_ns;   /* the step time if every layer took its 10th percentile, */
+    gint64 most_ns;    /* or its 90th; both 0: the layer times have no spreads */
     guint other_round; /* that would be faster by so much, or 0 */
     double other_gain;
 } RpTrainJob;

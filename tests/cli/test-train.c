@@ -180,6 +180,50 @@ measures_the_layers_itself_unless_told_their_times(void **state)
     assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
 }
 
+/* Of a profile whose every time may be a tenth more or less: so may the step. */
+static void
+predicts_a_range_where_layer_times_have_spreads(void **state)
+{
+    static const struct {
+        const char *from, *to;
+    } spreads[] = {
+        {"\"backward_ms\":0.1", "\"forward_spread_ms\":0.01,\"backward_spread_ms\":0.01"},
+        {"\"backward_ms\":0.4", "\"forward_spread_ms\":0.02,\"backward_spread_ms\":0.04"},
+    };
+    static const char *const schedules[] = {"roundpipe", "gpipe"};
+    g_autofree char *plain = g_strdup_printf(TIMES, 4u);
+    g_autoptr(GString) times = g_string_new(plain);
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(spreads); i++) {
+        g_autofree char *both = g_strconcat(spreads[i].from, ",", spreads[i].to, NULL);
+
+        assert_true(g_string_replace(times, spreads[i].from, both, 0) > 0);
+    }
+    write_text("spread.json", times->str);
+    for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
+        g_autofree char *line = g_strdup_printf(
+            TRAIN "spread --set profile=@T/spread.json --set schedule=%s --dry-run", schedules[i]);
+        g_auto(RpCliRun) text = rp_cli_run("%s", line);
+        g_auto(RpCliRun) run = rp_cli_run("%s --json", line);
+        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        const double step = rp_cli_number(root, "predicted.step_ms");
+        const double least = rp_cli_number(root, "predicted.step_ms_range.least");
+        const double most = rp_cli_number(root, "predicted.step_ms_range.most");
+        g_autofree char *range = g_strdup_printf("%.3f to %.3f ms with every layer", least, most);
+
+        /* transfers have no spread */
+        if (!(least < step && least >= 0.9 * step - 1e-6 && most > step &&
+              most <= 1.1 * step + 1e-6))
+            fail_msg("%s: %g to %g, step %g", schedules[i], least, most, step);
+        assert_non_null(strstr(text.out, range));
+    }
+    g_auto(RpCliRun) none = rp_cli_run(TRAIN "spread --dry-run --json");
+    g_autoptr(JsonNode) root = rp_cli_json(&none);
+    assert_false(json_object_has_member(json_node_get_object(rp_cli_member(root, "predicted")),
+                                        "step_ms_range"));
+}
+
 static gint64
 head_chunk_of(const RpCliRun *run)
 {
@@ -225,6 +269,10 @@ keeps_the_chunk_of_the_head_that_a_run_began_with(void **state)
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "chunks --set profile=auto --set steps=2 --json");
     g_autofree char *chosen =
         g_strdup_printf("\"head_chunk\": %" G_GINT64_FORMAT ",", head_chunk_of(&run));
+    g_autofree char *measured = read_text("chunks/profile.json");
+
+    if (strstr(measured, "\"model\": \"model\"") == NULL) /* the directory's name */
+        fail_msg("%.400s", measured);
 
     edit("chunks/profile.json", chosen, "\"head_chunk\": 3,");
     g_auto(RpCliRun) on =
@@ -767,6 +815,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_without_training_in_a_dry_run),
         cmocka_unit_test(measures_the_layers_itself_unless_told_their_times),
+        cmocka_unit_test(predicts_a_range_where_layer_times_have_spreads),
         cmocka_unit_test(takes_the_chunk_of_the_head_that_layer_times_are_of),
         cmocka_unit_test(keeps_the_chunk_of_the_head_that_a_run_began_with),
         cmocka_unit_test(plans_the_head_where_bound_schedules_run_it),
