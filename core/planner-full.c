@@ -78,6 +78,8 @@ parameter_buffer(const RpPlanner *planner, guint g, guint32 stage)
 {
     const RpDeviceState *device = &planner->devices[g];
 
+    if (planner->stages[stage].parameter_bytes == 0)
+        return RP_NONE; /* nothing is uploaded that an action could read */
     return offloads(planner) ? device->parameters[way_of(planner, stage)][device->parameter_turn]
                              : planner->resident_parameters[stage];
 }

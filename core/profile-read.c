@@ -371,6 +371,7 @@ read_layers(const RpSection *top, RpProfile *profile)
         return FALSE;
     g_free(profile->layers);
     profile->layers = g_new0(RpLayer, profile->n_layers);
+    g_autofree guint *entries = g_new(guint, profile->n_layers);
     for (guint i = 0; i < json_array_get_length(array); i++) {
         g_auto(RpSection) section = {0};
         RpLayer *layer = &profile->layers[at];
@@ -379,8 +380,10 @@ read_layers(const RpSection *top, RpProfile *profile)
         if (!open_layer(top, array, i, &section, &count) || !read_layer(&section, profile, layer) ||
             !check_order(&section, layer->kind, at, count, profile->n_layers))
             return FALSE;
-        for (guint k = 1; k < count; k++)
+        for (guint k = 0; k < count; k++) {
             layer[k] = layer[0];
+            entries[at + k] = i;
+        }
         at += count;
     }
     if (rp_profile_n_blocks(profile) == 0)
@@ -388,7 +391,7 @@ read_layers(const RpSection *top, RpProfile *profile)
     if (!check_times(top, profile))
         return FALSE;
     profile->has_sizes = !profile->missing;
-    return TRUE;
+    return rp_profile_check_sizes(top, profile, entries);
 }
 
 static gboolean

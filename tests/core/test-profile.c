@@ -55,6 +55,12 @@ teardown(void **state)
 #define WITH_LAYER_KEY(key)                                                                        \
     WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2," key "}")
 
+/* parameters, gradients, input, output and what is tied, bytes */
+#define SIZED(kind, p, g, i, o, t)                                                                 \
+    "{\"kind\":\"" #kind "\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":" #p           \
+    ",\"gradient_bytes\":" #g ",\"input_bytes\":" #i ",\"output_bytes\":" #o ",\"tied_bytes\":" #t \
+    "}"
+
 static const char full_text[] =
     "{\n"
     "  \"format\": \"roundpipe-profile/1\",\n"
@@ -86,17 +92,17 @@ static const char full_text[] =
     "\"recompute_last_ms\": 7.25, "
     "\"weight_gradient_ms\": 7.0, \"forward_spread_ms\": 0.001, \"recompute_spread_ms\": 0.002, "
     "\"backward_spread_ms\": 0.000001,\n"
-    "      \"parameter_bytes\": 1125899906842624, \"gradient_bytes\": 2, \"input_bytes\": 3, "
-    "\"output_bytes\": 4,\n"
+    "      \"parameter_bytes\": 281474976710656, \"gradient_bytes\": 2, \"input_bytes\": 8, "
+    "\"output_bytes\": 8,\n"
     "      \"forward_workspace_bytes\": 5, \"backward_workspace_bytes\": 6, "
     "\"activation_bytes\": 7 },\n"
     "    { \"kind\": \"block\", \"name\": \"wide\",\n"
     "      \"forward_ms\": 8.0, \"backward_ms\": 16.0,\n"
-    "      \"parameter_bytes\": 1, \"gradient_bytes\": 2, \"input_bytes\": 3, "
-    "\"output_bytes\": 4 },\n"
+    "      \"parameter_bytes\": 4, \"gradient_bytes\": 2, \"input_bytes\": 8, "
+    "\"output_bytes\": 10 },\n"
     "    { \"kind\": \"head\", \"name\": \"head\",\n"
     "      \"forward_ms\": 22.0655, \"backward_ms\": 43.707,\n"
-    "      \"parameter_bytes\": 0, \"gradient_bytes\": 0, \"input_bytes\": 0, "
+    "      \"parameter_bytes\": 0, \"gradient_bytes\": 0, \"input_bytes\": 10, "
     "\"output_bytes\": 0 }\n"
     "  ]\n"
     "}\n";
@@ -140,7 +146,7 @@ reads_every_key(void **state)
     assert_int_equal(p->layers[28].recompute_spread_ns, 2000);
     assert_int_equal(p->layers[28].backward_spread_ns, 1);
     assert_int_equal(p->layers[29].recompute_spread_ns, 0);
-    assert_int_equal(p->layers[28].parameter_bytes, G_GUINT64_CONSTANT(1) << 50);
+    assert_int_equal(p->layers[28].parameter_bytes, G_GUINT64_CONSTANT(1) << 48);
     assert_int_equal(p->layers[29].recompute_ns, 8000000);
     assert_int_equal(rp_layer_saving_ns(&p->layers[29]), 0);
     assert_int_equal(p->layers[29].weight_gradient_ns, 8000000);
@@ -196,7 +202,7 @@ static void
 names_the_missing_link_for_full_fidelity(void **state)
 {
     Fixture *f = *state;
-    const char *text = WITH_LAYER_KEY("\"parameter_bytes\":1,\"gradient_bytes\":1,"
+    const char *text = WITH_LAYER_KEY("\"parameter_bytes\":2,\"gradient_bytes\":2,"
                                       "\"input_bytes\":1,\"output_bytes\":1");
 
     f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
@@ -329,6 +335,55 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYER_KEY("\"tensor_bytes\":[]"), RP_PROFILE_ERROR_VALUE, "tensor_bytes"},
     {WITH_LAYER_KEY("\"tensor_bytes\":[1,-2]"), RP_PROFILE_ERROR_VALUE, "tensor_bytes[1]"},
     {WITH_LAYER_KEY("\"tensor_bytes\":[1125899906842624,1]"), RP_PROFILE_ERROR_VALUE, "sum"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 10, 4, 4,
+                                                             0) "," SIZED(head, 8, 8, 4, 0, 0)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[1].gradient_bytes: expected at most parameter_bytes, 8, found 10"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 7, 4, 4,
+                                                             0) "," SIZED(head, 8, 8, 4, 0, 0)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[1].gradient_bytes: expected a multiple of the bytes of an element, 2, found "
+     "7"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 6, 4,
+                                                             0) "," SIZED(head, 8, 8, 4, 0, 0)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[1].input_bytes: expected output_bytes of the layer before, 4, found 6"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 0,
+                                                             0) "," SIZED(head, 8, 8, 0, 0, 0)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[2].input_bytes: expected what the layer before passes on, at least, 1, "
+     "found 0"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
+                                                             0) "," SIZED(head, 8, 8, 4, 0, 8)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[2].tied_bytes: expected less than parameter_bytes, 8, found 8"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
+                                                             0) "," SIZED(head, 8, 8, 4, 0, 7)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[2].tied_bytes: expected a multiple of the bytes of an element, 2, found 7"},
+    {WITH_LAYERS(SIZED(embedding, 6, 6, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
+                                                           0) "," SIZED(head, 10, 10, 4, 0, 8)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[2].tied_bytes: expected at most parameter_bytes of layers[0], 6, found 8"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
+                                                             0) "," SIZED(head, 8, 4, 4, 0, 6)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[2].gradient_bytes: expected 0 or at least tied_bytes, 6, found 4"},
+    {WITH_LAYERS(SIZED(embedding, 16, 0, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
+                                                            0) "," SIZED(head, 8, 8, 4, 0, 6)),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[0].gradient_bytes: expected at least tied_bytes of the head, which is "
+     "trained, 6, "
+     "found 0"},
+    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":4,"
+                 "\"gradient_bytes\":4,\"input_bytes\":4,\"output_bytes\":4,\"tied_bytes\":2}"),
+     RP_PROFILE_ERROR_VALUE,
+     "bad.json: layers[0].tied_bytes: expected weights of a head tied to an embedding, else none, "
+     "0, "
+     "found 2"},
+    {WITH_LAYERS("{\"kind\":\"block\",\"count\":9,\"forward_ms\":1,\"backward_ms\":2,"
+                 "\"activation_bytes\":1125899906842624}"),
+     RP_PROFILE_ERROR_VALUE, "sizes of at most 2^53 bytes"},
     {WITH_LAYER_KEY("\"parameter_bytes\":4,\"tensor_bytes\":[1,2]"), RP_PROFILE_ERROR_VALUE,
      "expected the sum of tensor_bytes, 3, found 4"},
     {WITH_LAYERS("{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
