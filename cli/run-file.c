@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/devices.h"
 #include "cli/run-file-private.h"
+#include "core/file.h"
 #include "core/quote.h"
 #include "core/schedule.h"
 #include "core/suggest.h"
@@ -518,15 +519,9 @@ rp_run_file_load(const char *path, const char *const *sets, GError **error)
     g_autofree char *text = NULL;
     gsize length = 0;
 
-    if (!g_file_get_contents(path, &text, &length, error))
+    text = rp_file_read(path, MAX_FILE_BYTES, &length, error);
+    if (text == NULL)
         return NULL;
-    if (length > MAX_FILE_BYTES) {
-        g_autofree char *shown = rp_display_name(path);
-
-        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_SYNTAX,
-                    "%s: expected a run file of at most 1 MiB, found %zu bytes", shown, length);
-        return NULL;
-    }
     return rp_run_file_parse(path, text, length, sets, error);
 }
 

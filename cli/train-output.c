@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint.h"
-#include "exec/model/file.h"
+#include "core/file.h"
 
 #define LOCK_NAME ".lock"
 /* What stands in it once a run has begun to write: what is beside it is ours. */

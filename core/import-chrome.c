@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "core/file.h"
 #include "core/quote.h"
 
 #define HEADER                                                                                     \
@@ -356,7 +357,7 @@ rp_trace_parse_chrome(const char *name, const char *text, gsize length, GError *
 RpTrace *
 rp_trace_load_chrome(const char *path, GError **error)
 {
-    g_autoptr(GMappedFile) file = g_mapped_file_new(path, FALSE, error);
+    g_autoptr(GMappedFile) file = rp_file_map(path, error);
 
     if (!file)
         return NULL;

@@ -5,10 +5,9 @@
  */
 #include "core/profile.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/profile-private.h"
 #include "core/profile-section.h"
 #include "core/quote.h"
@@ -462,46 +461,19 @@ rp_profile_parse(const char *name, const char *text, gsize length, GError **erro
     return g_steal_pointer(&profile);
 }
 
-/* Reads at most one byte more than a profile may have. */
-static char *
-read_text(const char *path, gsize *length, int *code)
-{
-    g_autoptr(GByteArray) bytes = g_byte_array_new();
-    guint8 buffer[16384];
-    gsize n;
-
-    errno = 0;
-    FILE *file = fopen(path, "rbe");
-    if (!file) {
-        *code = errno;
-        return NULL;
-    }
-    while (bytes->len <= RP_PROFILE_MAX_FILE_BYTES &&
-           (n = fread(buffer, 1, sizeof buffer, file)) > 0)
-        g_byte_array_append(bytes, buffer, (guint)n);
-    *code = ferror(file) ? errno : 0;
-    fclose(file);
-    if (*code != 0)
-        return NULL;
-    g_byte_array_append(bytes, (const guint8 *)"", 1);
-    return (char *)g_byte_array_steal(bytes, length);
-}
-
 RpProfile *
 rp_profile_load(const char *path, GError **error)
 {
-    gsize length = 0;
-    int code = 0;
+    g_autoptr(GError) local = NULL;
+    gsize length;
 
     g_return_val_if_fail(path, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    g_autofree char *text = read_text(path, &length, &code);
+    g_autofree char *text = rp_file_read(path, RP_PROFILE_MAX_FILE_BYTES, &length, &local);
     if (!text) {
-        g_autofree char *shown = rp_display_name(path);
-        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, "%s: cannot read: %s", shown,
-                    g_strerror(code));
+        g_set_error_literal(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, local->message);
         return NULL;
     }
-    return rp_profile_parse(path, text, length - 1, error);
+    return rp_profile_parse(path, text, length, error);
 }

@@ -2,9 +2,12 @@
 
 #include <string.h>
 
+#include "core/file.h"
 #include "plots/gnuplot.h"
 #include "plots/measured.h"
 #include "plots/table.h"
+
+#define MAX_MEASURED_BYTES ((gsize)1 << 20)
 
 const RpPaperModel rp_paper_models[RP_PAPER_N_MODELS] = {
     {"qwen3-1.7b", "Qwen3-1.7B", "Qwen3-1.7B", "qwen3-1.7b", 512},
@@ -88,13 +91,15 @@ rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
     g_autofree char *text = NULL;
     g_autofree char *path = NULL;
     g_autoptr(GError) local = NULL;
+    gsize length;
 
     if (!paper->measured_dir) {
         text = rp_table_built_in(file);
         return rp_measured_parse(text, file, error);
     }
     path = g_build_filename(paper->measured_dir, file, NULL);
-    if (!g_file_get_contents(path, &text, NULL, &local)) {
+    text = rp_file_read(path, MAX_MEASURED_BYTES, &length, &local);
+    if (!text) {
         g_set_error(error, RP_PLOT_ERROR,
                     g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT) ? RP_PLOT_ERROR_EMPTY
                                                                              : RP_PLOT_ERROR_DATA,

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "core/quote.h"
-#include "exec/model/file.h"
+#include "core/file.h"
 
 #define PREFIX "checkpoint-"
 #define WEIGHTS_PREFIX "weights-"

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "core/quote.h"
-#include "exec/model/file.h"
+#include "core/file.h"
 #include "exec/model/json-pull.h"
 #include "exec/model/threads.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/quote.h"
-#include "exec/model/file.h"
+#include "core/file.h"
 #include "exec/model/json-pull.h"
 
 typedef struct {

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include "exec/model/file.h"
+#include "core/file.h"
 
 /* Of a tensor's entry in a header or an index, beside its name. */
 #define ENTRY_BYTES 128

@@ -15,7 +15,7 @@
 #include <glib/gstdio.h>
 
 #include "core/quote.h"
-#include "exec/model/file.h"
+#include "core/file.h"
 #include "exec/model/threads.h"
 
 #define PIECE_ELEMENTS ((guint64)1 << 18)

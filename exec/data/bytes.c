@@ -9,7 +9,7 @@
 #include "core/quote.h"
 #include "exec/data/dataset.h"
 #include "exec/data/hash.h"
-#include "exec/model/file.h"
+#include "core/file.h"
 #include "exec/model/threads.h"
 
 #define PIECE_BYTES ((gsize)1 << 24)

@@ -4,7 +4,7 @@
  */
 #include "exec/model/hf-config.h"
 
-#include "exec/model/file.h"
+#include "core/file.h"
 #include "exec/model/hf-config-private.h"
 #include "core/quote.h"
 

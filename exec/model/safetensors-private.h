@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "exec/model/file.h"
+#include "core/file.h"
 #include "exec/model/json-pull.h"
 #include "exec/model/safetensors.h"
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "exec/model/file.h"
+#include "core/file.h"
 #include "exec/model/json-pull.h"
 #include "core/quote.h"
 

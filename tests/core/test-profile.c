@@ -2,8 +2,13 @@
 
 #include <math.h>
 #include <glib/gstdio.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/export.h"
+#include "core/file.h"
 #include "core/profile.h"
 
 /* A directory, a profile, an error and a text that a test may leave behind. */
@@ -595,6 +600,45 @@ reports_an_unreadable_file(void **state)
 }
 
 static void
+reads_devices_up_to_a_limit(void **state)
+{
+    Fixture *f = *state;
+
+    f->profile = rp_profile_load("/dev/zero", &f->error);
+    assert_null(f->profile);
+    rp_assert_error_message_contains(f->error, "/dev/zero: expected at most 67108864 bytes");
+}
+
+static void
+waits_for_the_writer_of_a_pipe_with_a_bound(void **state)
+{
+    Fixture *f = *state;
+    gsize length;
+
+    assert_int_equal(mkfifo(f->path, 0600), 0);
+    f->profile = rp_profile_load(f->path, &f->error); /* nobody writes */
+    assert_null(f->profile);
+    rp_assert_error_message_contains(f->error, "expected a pipe that is written to");
+    g_clear_error(&f->error);
+    assert_null(rp_trace_load_chrome(f->path, &f->error));
+    rp_assert_error_message_contains(f->error, "expected a regular file");
+    g_clear_error(&f->error);
+
+    pid_t child = fork();
+    if (child == 0) {
+        (void)alarm(20);
+        FILE *pipe = fopen(f->path, "we");
+        (void)g_usleep(100000); /* open, and silent at first */
+        _exit(pipe && fputs("written", pipe) >= 0 && fclose(pipe) == 0 ? 0 : 1);
+    }
+    f->text = rp_file_read(f->path, 7, &length, &f->error);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    rp_assert_no_error(f->error);
+    assert_string_equal(f->text, "written");
+    assert_int_equal(length, 7);
+}
+
+static void
 reports_a_read_that_fails_midway(void **state)
 {
     Fixture *f = *state;
@@ -737,6 +781,8 @@ main(void)
         TEST(reports_what_cannot_be_read_or_written),
         TEST(reports_a_full_disk),
         TEST(reports_an_unreadable_file),
+        TEST(reads_devices_up_to_a_limit),
+        TEST(waits_for_the_writer_of_a_pipe_with_a_bound),
         TEST(reports_a_read_that_fails_midway),
         TEST(keeps_nanoseconds_and_rates_exactly),
         TEST(folds_equal_neighbours_only),

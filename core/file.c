@@ -1,13 +1,13 @@
-#include "exec/model/file.h"
+#include "core/file.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec/model/json-pull.h"
 #include "core/quote.h"
 
 static int
@@ -56,6 +56,64 @@ rp_file_map(const char *path, GError **error)
                     map_error->message);
     }
     return map;
+}
+
+/* A read of a descriptor that does not block ends at once where a pipe has no writer, and fails
+ * with EAGAIN where its writer has written nothing yet. */
+static gssize
+read_some(int fd, guint8 *buffer, gsize size)
+{
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    gssize n;
+
+    do
+        n = read(fd, buffer, size);
+    while ((n < 0 && errno == EINTR) ||
+           (n < 0 && errno == EAGAIN && (poll(&waiting, 1, -1) >= 0 || errno == EINTR)));
+    return n;
+}
+
+char *
+rp_file_read(const char *path, gsize max_bytes, gsize *length, GError **error)
+{
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+    guint8 buffer[16384];
+    gssize n = 1;
+
+    g_return_val_if_fail(path && length, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    const gboolean silent = fd >= 0 && poll(&waiting, 1, RP_FILE_WAIT_MS) == 0;
+    while (fd >= 0 && n > 0 && bytes->len <= max_bytes) {
+        n = read_some(fd, buffer, sizeof buffer);
+        g_byte_array_append(bytes, buffer, (guint)MAX(0, n));
+    }
+    int number = fd < 0 || n < 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    if (number != 0) {
+        (void)fail(error, path, "cannot read", number);
+        return NULL;
+    }
+    const gboolean unwritten = silent && bytes->len == 0;
+    if (unwritten || bytes->len > max_bytes) {
+        g_autofree char *shown = rp_display_name(path);
+        if (!unwritten)
+            g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_FAILED,
+                        "%s: expected at most %" G_GSIZE_FORMAT " bytes, found more", shown,
+                        max_bytes);
+        else
+            g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_PIPE,
+                        "%s: expected a pipe that is written to, found no writer for %d seconds",
+                        shown, RP_FILE_WAIT_MS / 1000);
+        return NULL;
+    }
+    g_byte_array_append(bytes, (const guint8 *)"", 1);
+    char *text = (char *)g_byte_array_steal(bytes, length);
+    (*length)--;
+    return text;
 }
 
 static gint

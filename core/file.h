@@ -1,5 +1,5 @@
 /**
- * Files of others, as far as the readers of this folder need them.
+ * Files of others: opened, mapped and read so that none blocks, and none takes more than it may.
  */
 #pragma once
 
@@ -26,6 +26,21 @@ int rp_file_open(const char *path, struct stat *status, GError **error) G_GNUC_W
  * Errors: G_FILE_ERROR naming @path
  */
 GMappedFile *rp_file_map(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_file_read:
+ * @max_bytes: a file that has more is refused
+ * @length: (out)
+ *
+ * Reads a whole file, a device or a pipe, with a NUL behind it. A pipe that nobody opens for
+ * writing is waited for as long as RP_FILE_WAIT_MS; a writer may then take its time.
+ *
+ * Returns: (transfer full)
+ * Errors: G_FILE_ERROR naming @path
+ */
+char *rp_file_read(const char *path, gsize max_bytes, gsize *length,
+                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
+#define RP_FILE_WAIT_MS 3000
 
 /**
  * rp_file_list:
