@@ -9,6 +9,9 @@
  */
 #include "core/report.h"
 
+/* Sums over devices: each one's times fit 63 bits, those of up to 2^16 together need not. */
+__extension__ typedef __int128 Wide;
+
 /* What the pass knows of one device. */
 typedef struct {
     gboolean started;
@@ -138,7 +141,7 @@ bubble(const RpTrace *trace, guint32 iteration, gint64 origin_ns, gint64 end_ns)
     gsize n_records = rp_trace_n_records(trace);
     g_autofree Device *devices = g_new0(Device, n_devices);
     RpBubble result = {.makespan_ns = end_ns - origin_ns};
-    gint64 fill_ns = 0, switch_ns = 0, drain_ns = 0, exposed_ns = 0;
+    Wide busy_ns = 0, fill_ns = 0, switch_ns = 0, drain_ns = 0, exposed_ns = 0;
 
     for (guint g = 0; g < n_devices; g++)
         devices[g].previous_end_ns = origin_ns;
@@ -156,7 +159,7 @@ bubble(const RpTrace *trace, guint32 iteration, gint64 origin_ns, gint64 end_ns)
         Device *device = &devices[g];
 
         leave_iteration(device);
-        result.busy_ns += device->busy_ns;
+        busy_ns += device->busy_ns;
         switch_ns += device->switch_ns;
         exposed_ns += device->exposed_ns;
         fill_ns += (device->started ? device->first_start_ns : end_ns) - origin_ns;
@@ -164,7 +167,8 @@ bubble(const RpTrace *trace, guint32 iteration, gint64 origin_ns, gint64 end_ns)
             drain_ns += end_ns - device->last_backward_end_ns - device->busy_after_ns;
     }
     double all = (double)n_devices * (double)result.makespan_ns;
-    gint64 idle_ns = n_devices * result.makespan_ns - result.busy_ns;
+    Wide idle_ns = (Wide)n_devices * result.makespan_ns - busy_ns;
+    result.busy_ns = (gint64)MIN(busy_ns, (Wide)G_MAXINT64);
     result.ratio = (double)idle_ns / all;
     result.fill = (double)fill_ns / all;
     result.switch_ = (double)switch_ns / all;
@@ -213,7 +217,7 @@ rp_report_ratio_between(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
 {
     const RpTraceRecord *records = rp_trace_records(trace);
     gsize n_records = rp_trace_n_records(trace);
-    gint64 busy_ns = 0;
+    Wide busy_ns = 0;
 
     if (to_ns <= from_ns)
         return 0;

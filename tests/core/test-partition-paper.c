@@ -321,6 +321,25 @@ names_the_layer_that_exceeds_the_memory(void **state)
     assert_non_null(fits);
 }
 
+/* The most that a timing file may say: 1e9 ms, all layers together. */
+static void
+the_longest_times_of_a_file_are_partitioned(void **state G_GNUC_UNUSED)
+{
+    static const gint64 ms[] = {100000000, 100000000, 50000000};
+    g_autoptr(RpProfile) profile =
+        rp_test_profile(4, ms[0] * MS, ms[1] * MS, ms[2] * MS, ms[2] * MS);
+    g_autoptr(GError) error = NULL;
+    for (guint i = 0; i < profile->n_layers; i++) {
+        profile->layers[i].recompute_last_ns = 1;
+    }
+    g_autoptr(RpPartition) partition = rp_partition_paper(profile, 65536, 1u << 24, 0, &error);
+    rp_assert_no_error(error);
+    assert_non_null(partition);
+    for (guint i = 0; i < partition->n_backward; i++) {
+        assert_true(rp_stage_time_ns(profile, partition->backward[i], RP_PHASE_BACKWARD, NULL) > 0);
+    }
+}
+
 int
 main(void)
 {
@@ -331,6 +350,7 @@ main(void)
         cmocka_unit_test(paper_objective_agrees_with_the_published_stage_numbers),
         cmocka_unit_test(splits_equal_weights_in_the_order_asked_for),
         cmocka_unit_test(zero_times_and_a_lone_layer_are_partitioned),
+        cmocka_unit_test(the_longest_times_of_a_file_are_partitioned),
         cmocka_unit_test(names_the_layer_that_exceeds_the_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -125,6 +125,23 @@ fill_is_idle_before_the_first_action_and_drain_after_the_last_backward(void **st
         (Expected){.makespan_ns = 7, .busy_ns = 10, .fill_ns = 1, .switch_ns = 1, .drain_ns = 2});
 }
 
+/* The longest times that the reader of traces takes, on so many devices that they pass 64 bits. */
+static void
+sums_over_devices_do_not_wrap(void **state)
+{
+    Fixture *fixture = *state;
+    const gint64 end_ns = G_MAXINT64 / 2;
+    Row rows[8];
+
+    for (guint g = 0; g < G_N_ELEMENTS(rows); g++)
+        rows[g] = (Row){g, 0, 'B', g < 6 ? 0 : end_ns / 2, end_ns, 0};
+    MAKE_TRACE(fixture, G_N_ELEMENTS(rows), TRUE, rows);
+    RpBubble bubble = rp_report_bubble(fixture->trace);
+    assert_float_equal(bubble.ratio, 1.0 / 8, 1e-12);
+    assert_float_equal(bubble.fill, 1.0 / 8, 1e-12);
+    assert_float_equal(rp_report_ratio_between(fixture->trace, 0, end_ns), 1.0 / 8, 1e-12);
+}
+
 static void
 the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up(void **state)
 {
@@ -551,6 +568,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(fill_is_idle_before_the_first_action_and_drain_after_the_last_backward),
+        TEST(sums_over_devices_do_not_wrap),
         TEST(the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up),
         TEST(there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward),
         TEST(the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward),
