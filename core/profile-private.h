@@ -7,11 +7,11 @@
 #include "core/profile.h"
 
 #define RP_PROFILE_MAX_FILE_BYTES ((gsize)64 << 20)
-#define RP_PROFILE_MAX_DEPTH 16       /* nested objects and arrays */
-#define RP_PROFILE_MAX_KEYS 64        /* keys of one object */
-#define RP_PROFILE_MAX_VALUES 4194304 /* values of a whole file */
-#define RP_PROFILE_MAX_MS 1e9         /* of a layer, and of all together */
-#define RP_PROFILE_MAX_BYTES (G_GUINT64_CONSTANT(1) << 50) /* of a layer in one respect */
+#define RP_PROFILE_MAX_DEPTH 16                                /* nested objects and arrays */
+#define RP_PROFILE_MAX_KEYS 64                                 /* keys of one object */
+#define RP_PROFILE_MAX_VALUES 4194304                          /* values of a whole file */
+#define RP_PROFILE_MAX_MS 1e9                                  /* of a layer, and of all together */
+#define RP_PROFILE_MAX_BYTES (G_GUINT64_CONSTANT(1) << 50)     /* of a layer in one respect */
 #define RP_PROFILE_MAX_SUM_BYTES (G_GUINT64_CONSTANT(1) << 53) /* of all layers in all respects */
 
 /**
