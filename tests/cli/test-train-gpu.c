@@ -278,14 +278,14 @@ says_that_nothing_at_all_is_free(void **state)
     give_memory(taker);
 }
 
-/* The arena is as large as the memory that is left allows, within 1.6 % of the micro-batch: so
- * large a run is accepted, and then it runs. */
+/* The arena is as large as the memory that is left allows, within 3 % of the micro-batch: so large
+ * a run is accepted, and then it runs. @refused: sequences that do not fit */
 static guint
-largest_accepted(const char *how)
+largest_accepted(const char *how, guint refused)
 {
-    guint accepted = 0, refused = 1 << 17;
+    guint accepted = 0;
 
-    while (refused - accepted > MAX(1, refused / 64)) {
+    while (refused - accepted > MAX(1, refused / 32)) {
         const guint size = accepted + (refused - accepted) / 2;
         g_auto(RpCliRun) run =
             rp_cli_shell(NO_HANG WIDE "dry --dry-run %s --set micro_batch_size=%u", how, size);
@@ -303,15 +303,18 @@ largest_accepted(const char *how)
 static void
 fits_what_is_left_of_a_card(void **state)
 {
-    static const char *const left[] = {"2147483648", "8589934592", "25339887616"};
+    static const struct {
+        const char *bytes;
+        guint refused;
+    } left[] = {{"2147483648", 4096}, {"8589934592", 16384}, {"25339887616", 49152}};
     static const char *const ways[] = {"--set async=false", "--set async=true"};
 
     (void)state;
     for (guint l = 0; l < G_N_ELEMENTS(left); l++) {
-        GSubprocess *taker = take_memory(left[l]);
+        GSubprocess *taker = take_memory(left[l].bytes);
 
         for (guint w = 0; w < G_N_ELEMENTS(ways); w++) {
-            const guint size = largest_accepted(ways[w]);
+            const guint size = largest_accepted(ways[w], left[l].refused);
             g_autofree char *file = g_strdup_printf(NO_HANG WIDE "small-%u-%u %s --set "
                                                                  "micro_batch_size=%u",
                                                     l, w, ways[w], size);
@@ -319,8 +322,8 @@ fits_what_is_left_of_a_card(void **state)
                 NO_HANG WIDE "auto-%u-%u %s --set profile=auto --set micro_batch_size=%u", l, w,
                 ways[w], size - size / 32);
 
-            print_message("           %s bytes left, %s: micro_batch_size %u\n", left[l], ways[w],
-                          size);
+            print_message("           %s bytes left, %s: micro_batch_size %u\n", left[l].bytes,
+                          ways[w], size);
             assert_true(size > 0);
             succeed(file);
             succeed(measured);

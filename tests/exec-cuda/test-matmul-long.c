@@ -69,6 +69,15 @@ check_rows(const Side *side, const guint8 *c, const guint16 *want, size_t n)
     assert_equal(got, zeros, n);
 }
 
+static void
+multiply_on_host(RpMatmulArgs *args)
+{
+    const Side host = {rp_host_kernels(), NULL, 0};
+
+    args->workspace = cuda_workspace(&host, host.kernels->matmul_workspace(args));
+    host.kernels->matmul(NULL, args);
+}
+
 /* Tokens are rows of A and of C. */
 static void
 check_long_rows(RpMatmulForm form, size_t n, size_t k)
@@ -81,7 +90,7 @@ check_long_rows(RpMatmulForm form, size_t n, size_t k)
     fill_small(a, 2 * BAND * k, 1);
     fill_small(b, n * k, 2);
     args.a_dtype = args.b_dtype = args.c_dtype = RP_DTYPE_BF16;
-    rp_host_kernels()->matmul(NULL, &args);
+    multiply_on_host(&args);
     args.m = MANY_ROWS;
     args.a = long_array(&device, a, k);
     args.b = cuda_copy_in(&device, b, n * k, sizeof *b);
@@ -106,7 +115,7 @@ check_long_sums(size_t m, size_t n)
     args.c_dtype = RP_DTYPE_FP32;
     args.accumulate = TRUE;
     args.c = want;
-    rp_host_kernels()->matmul(NULL, &args);
+    multiply_on_host(&args);
     args.k = MANY_ROWS;
     args.a = long_array(&device, a, m);
     args.b = long_array(&device, b, n);

@@ -216,6 +216,7 @@ push(ManualBackend *manual, RpBackendLane *lane, const Command *command)
 {
     g_queue_push_tail(&lane->commands, g_memdup2(command, sizeof *command));
     advance(manual);
+    pthread_cond_broadcast(&manual->changed);
 }
 
 static gboolean
@@ -457,6 +458,28 @@ manual_wait_started(ManualBackend *manual, RpTaskId task, RpTaskPart part)
 
     pthread_mutex_lock(&manual->lock);
     wait_started(manual, task, part, &i);
+    pthread_mutex_unlock(&manual->lock);
+}
+
+static gboolean
+has_wait(const RpBackendLane *lane)
+{
+    for (const GList *link = lane->commands.head; link != NULL; link = link->next)
+        if (((const Command *)link->data)->kind == COMMAND_WAIT)
+            return TRUE;
+    return FALSE;
+}
+
+void
+manual_wait_followed(ManualBackend *manual, RpTaskId task, RpTaskPart part)
+{
+    guint i;
+
+    pthread_mutex_lock(&manual->lock);
+    wait_started(manual, task, part, &i);
+    const RpBackendLane *lane = g_array_index(manual->started, Started, i).lane;
+    while (!has_wait(lane))
+        pthread_cond_wait(&manual->changed, &manual->lock);
     pthread_mutex_unlock(&manual->lock);
 }
 

@@ -43,6 +43,8 @@ void manual_wait_held(ManualBackend *manual);
 
 /* Blocks until the part has started. */
 void manual_wait_started(ManualBackend *manual, RpTaskId task, RpTaskPart part);
+/* Blocks until the part has started and its lane was told to wait for something after it. */
+void manual_wait_followed(ManualBackend *manual, RpTaskId task, RpTaskPart part);
 /* Waits until it has started, and ends it. */
 void manual_end(ManualBackend *manual, RpTaskId task, RpTaskPart part);
 /* Time that nothing fills. */

@@ -97,6 +97,7 @@ runs_the_lead_before_a_late_dependency_is_over(void **state)
         add(f, RP_TASK_BACKWARD, lane_of(f, 1, RP_LANE_COMPUTE), 5, AFTER({.task = a, .phase = 1}));
     start_engine(f, &with_trace);
     append_batch(f);
+    manual_wait_followed(f->manual, b, RP_PART_LEAD);
     manual_end(f->manual, b, RP_PART_LEAD);
     assert_false(manual_is_started(f->manual, b, RP_PART_REST));
     manual_pass(f->manual, 100000 * MANUAL_TICK_NS);
