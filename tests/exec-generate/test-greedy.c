@@ -166,7 +166,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_of_any_length_get_the_likeliest_tokens),
+        host_test(prompts_of_any_length_get_the_likeliest_tokens),
         cmocka_unit_test(an_end_ends_its_own_answer_alone),
     };
 
