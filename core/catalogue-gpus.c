@@ -21,9 +21,10 @@
  *   layer times of PyTorch's kernels. ASSUMED the same: RTX 3090 and 5090 as RTX 4090; H100 as
  *   H200; A100 and A800 0.80 and attention 0.55 and 0.45.
  * - memory: of a card's frame buffer, which `nvidia-smi` shows, CUDA gives a program some less
- *   (cudaMemGetInfo in an empty process). MiB: RTX 4090 24,166 of 24,564 (98.4 %), RTX 5090 32,113
- * of 32,607, RTX 3090 24,259 of 24,576, H100 81,009 of 81,559 (99.3 %). Rule for the others,
- * ASSUMED: A100 and A800 98.7 %, as the A100 of 40 GB (40,448 of 40,960); H200 99.3 %, as the H100.
+ *   (cudaMemGetInfo in an empty process). As users of these cards published it, not measured by
+ * this project, MiB: RTX 4090 24,166 of 24,564 (98.4 %), RTX 5090 32,113 of 32,607, RTX 3090 24,259
+ * of 24,576, H100 81,009 of 81,559 (99.3 %). Rule for the others, ASSUMED: A100 and A800 98.7 %, as
+ *   the A100 of 40 GB (40,448 of 40,960); H200 99.3 %, as the H100 (measured: 143,156 of 143,771).
  * - optimizer: H200 measured with 60 threads, 6.3 to 7.7e9 parameters/s in profiles/h200; others
  *   ASSUMED 3e9, 84 GB/s of host memory at 28 bytes a parameter.
  */
