@@ -1,7 +1,8 @@
 /**
  * What the planner's files share. Private to core/planner*.c.
  *
- *   planner.c          checks, weaves the devices' orders into one stream of actions
+ *   planner.c          checks, stages, calls and iterations
+ *   planner-weave.c    weaves the devices' orders into one stream of actions
  *   planner-compute.c  an action in `compute` fidelity
  *   planner-full.c     an action in `full` fidelity: transfers, windows, buffers
  *   planner-host.c     gradients on the host, weights to the devices
@@ -261,3 +262,6 @@ void rp_planner_pool_return(RpBufferPool *pool, guint32 buffer);
 void rp_planner_free_full(RpPlanner *planner);
 guint32 rp_planner_host_activation(const RpPlanner *planner, guint32 layer, guint32 micro_batch);
 guint32 rp_planner_host_gradient(const RpPlanner *planner, guint32 stage, guint32 micro_batch);
+
+/* All actions of a call, in an order that can run. Errors: RP_PLANNER_ERROR_*, there is none */
+gboolean rp_planner_append_actions(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
