@@ -9,11 +9,14 @@
  */
 #include "tests/cli/train-files.h"
 
+#include <glib/gstdio.h>
 #include <stdio.h>
 
 #define STEPS "40"
-#define KILLS 48 /* of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number */
-#define KINDS 6  /* of runs */
+#define KILLS 48      /* of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number */
+#define SEED 20240607 /* of the dice; $ROUNDPIPE_TEST_SEED: another, for runs beside each other */
+#define KINDS 6       /* of runs */
+#define SOME_KILLS 24 /* are enough to meet both sides of a checkpoint */
 #define MOST_STARTS 64
 #define LOOK_US 200
 
@@ -43,13 +46,19 @@ static GRand *dice;
 static Count total;
 static guint kills_each; /* of each kind of run */
 
+static guint
+environment_number(const char *name, guint otherwise)
+{
+    const char *text = g_getenv(name);
+
+    return text != NULL ? (guint)g_ascii_strtoull(text, NULL, 10) : otherwise;
+}
+
 static int
 setup(void **state)
 {
-    const char *kills = g_getenv("ROUNDPIPE_TEST_KILLS");
-
-    kills_each = (kills != NULL ? (guint)g_ascii_strtoull(kills, NULL, 10) : KILLS) / KINDS;
-    dice = g_rand_new_with_seed(20240607);
+    kills_each = (environment_number("ROUNDPIPE_TEST_KILLS", KILLS) + KINDS - 1) / KINDS;
+    dice = g_rand_new_with_seed(environment_number("ROUNDPIPE_TEST_SEED", SEED));
     return rp_train_files_setup(state);
 }
 
@@ -83,42 +92,82 @@ start(const char *line)
     return process;
 }
 
-/* Whether @output has a checkpoint, or one that is being written. */
+/* Whether @output has a checkpoint. */
 static gboolean
-has_checkpoint(const char *output, gboolean written)
+has_checkpoint(const char *output)
 {
     g_autofree char *path = rp_cli_temporary(output);
     g_autoptr(GDir) directory = g_dir_open(path, 0, NULL);
     const char *name;
 
     while (directory != NULL && (name = g_dir_read_name(directory)) != NULL)
-        if (g_str_has_prefix(name, written ? ".checkpoint-" : "checkpoint-"))
+        if (g_str_has_prefix(name, "checkpoint-"))
             return TRUE;
     return FALSE;
 }
 
-/* Kills after a random time, or within a checkpoint, whichever the dice say. Returns: whether it
- * was killed; otherwise it is over, with exit code 0 */
-static gboolean
-run_until_killed(GSubprocess *process, const char *output, gint64 whole_us)
+/* What saves of @output have begun and not ended: a checkpoint being written, older ones being
+ * removed. The same directory with something removed from it, or another of its name, counts as
+ * another. (element-type char*) (transfer full) */
+static GHashTable *
+list_torn(const char *output)
 {
+    g_autofree char *path = rp_cli_temporary(output);
+    g_autoptr(GDir) directory = g_dir_open(path, 0, NULL);
+    GHashTable *torn = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    const char *name;
+
+    while (directory != NULL && (name = g_dir_read_name(directory)) != NULL) {
+        g_autofree char *inner = g_build_filename(path, name, NULL);
+        GStatBuf status;
+
+        if (!g_str_has_prefix(name, ".checkpoint-") || g_lstat(inner, &status) != 0)
+            continue;
+        g_hash_table_add(torn,
+                         g_strdup_printf("%s %" G_GUINT64_FORMAT " %" G_GINT64_FORMAT ".%09ld",
+                                         name, (guint64)status.st_ino,
+                                         (gint64)status.st_ctim.tv_sec, status.st_ctim.tv_nsec));
+    }
+    return torn;
+}
+
+/* Whether a save is torn now that was not yet when the list was made. */
+static gboolean
+has_torn(const char *output, GHashTable *before)
+{
+    g_autoptr(GHashTable) now = list_torn(output);
+    GHashTableIter each;
+    gpointer entry;
+
+    g_hash_table_iter_init(&each, now);
+    while (g_hash_table_iter_next(&each, &entry, NULL))
+        if (!g_hash_table_contains(before, entry))
+            return TRUE;
+    return FALSE;
+}
+
+/* Kills after a random time, within a checkpoint, or behind one, as the dice say. @torn: as it was
+ * at the start. Returns: whether it was killed; otherwise it is over, with exit code 0 */
+static gboolean
+run_until_killed(GSubprocess *process, const char *output, GHashTable *torn, gint64 whole_us)
+{
+    enum { ANY_TIME, WITHIN, BEHIND, N_MOMENTS };
     gint64 end_us = g_get_monotonic_time() + g_rand_int_range(dice, 0, (gint32)whole_us);
-    gboolean within = g_rand_boolean(dice);
+    gint32 moment = whole_us < G_MAXINT32 ? g_rand_int_range(dice, 0, N_MOMENTS) : ANY_TIME;
     guint n_left = (guint)g_rand_int_range(dice, 1, 4);
     gboolean before = FALSE;
 
     while (g_subprocess_get_identifier(process) != NULL) {
-        gboolean now = has_checkpoint(output, TRUE);
+        gboolean now = has_torn(output, torn);
 
-        if (within && now && !before && --n_left == 0) {
-            g_usleep((gulong)g_rand_int_range(dice, 0, 3000));
-            break;
-        }
-        if (!within && g_get_monotonic_time() >= end_us)
+        if (moment == ANY_TIME ? g_get_monotonic_time() >= end_us
+                               : now != before && now == (moment == WITHIN) && --n_left == 0)
             break;
         before = now;
         g_usleep(LOOK_US);
     }
+    if (moment == WITHIN)
+        g_usleep((gulong)g_rand_int_range(dice, 0, 3000));
     g_subprocess_force_exit(process);
     assert_true(g_subprocess_wait(process, NULL, NULL));
     if (g_subprocess_get_if_signaled(process))
@@ -140,14 +189,16 @@ run_in_parts(const char *output, const char *kind, gint n_ways, gint64 whole_us,
         g_autofree char *line =
             g_strdup_printf("train @T/run.yaml --set output=@T/%s --set steps=" STEPS
                             " --set checkpoint.every=3 %s %s %s",
-                            output, way, kind, has_checkpoint(output, FALSE) ? "--resume" : "");
+                            output, way, kind, has_checkpoint(output) ? "--resume" : "");
+        g_autoptr(GHashTable) torn = list_torn(output);
         g_autoptr(GSubprocess) process = start(line);
 
         count->starts++;
-        if (!run_until_killed(process, output, count->kills < kills_each ? whole_us : G_MAXINT32))
+        if (!run_until_killed(process, output, torn,
+                              count->kills < kills_each ? whole_us : G_MAXINT32))
             return;
         count->kills++;
-        count->torn += has_checkpoint(output, TRUE);
+        count->torn += has_torn(output, torn);
     }
     fail_msg("%s: not over after %d starts", output, MOST_STARTS);
 }
@@ -193,6 +244,59 @@ survives(const char *name, const char *kind, gint n_ways)
                   count.torn, count.starts);
     total.kills += count.kills;
     total.torn += count.torn;
+    total.starts += count.starts;
+}
+
+/* ---- how kills are counted ---- */
+
+#define COUNTED "train @T/run.yaml --set output=@T/counted --set steps=1000 --set checkpoint.every="
+
+/* Starts a run and kills it when @torn says so, or after its first step; nothing if it is late. */
+static void
+kill_counted(const char *line, GHashTable *torn, gboolean within)
+{
+    g_autoptr(GSubprocess) process = start(line);
+    gint64 end_us = g_get_monotonic_time() + 60 * G_USEC_PER_SEC;
+    g_autofree char *metrics = rp_cli_temporary("counted/metrics.jsonl");
+    GStatBuf status;
+
+    while (
+        g_get_monotonic_time() < end_us &&
+        !(within ? has_torn("counted", torn) : g_stat(metrics, &status) == 0 && status.st_size > 0))
+        g_usleep(LOOK_US);
+    g_subprocess_force_exit(process);
+    assert_true(g_subprocess_wait(process, NULL, NULL));
+}
+
+static void
+counts_a_kill_within_a_checkpoint_only_if_it_tore_one(void **state)
+{
+    g_autoptr(GHashTable) none = list_torn("counted");
+
+    (void)state;
+    assert_int_equal(g_hash_table_size(none), 0);
+    for (guint n = 0; n < 100 && !has_torn("counted", none); n++) /* until one hits */
+        kill_counted(COUNTED "1", none, TRUE);
+    assert_true(has_torn("counted", none));
+
+    /* what the kill left stays, and the next, between checkpoints, is not taken for another */
+    g_autoptr(GHashTable) left = list_torn("counted");
+    g_auto(RpCliRun) away = rp_cli_shell("rm -rf @T/counted/checkpoint-* @T/counted/metrics.jsonl");
+
+    assert_int_equal(away.code, 0);
+    kill_counted(COUNTED "0", left, FALSE);
+    assert_true(has_torn("counted", none));
+    assert_false(has_torn("counted", left));
+
+    /* one that tears another of the same name is */
+    for (guint n = 0; n < 100 && !has_torn("counted", left); n++) {
+        g_auto(RpCliRun) again =
+            rp_cli_shell("rm -rf @T/counted/checkpoint-* @T/counted/metrics.jsonl");
+
+        assert_int_equal(again.code, 0);
+        kill_counted(COUNTED "1", left, TRUE);
+    }
+    assert_true(has_torn("counted", left));
 }
 
 static void
@@ -248,26 +352,30 @@ survives_in_bf16_synchronously(void **state)
 }
 
 static void
-some_kills_fell_within_a_checkpoint(void **state)
+some_kills_fell_within_a_checkpoint_and_some_between(void **state)
 {
     (void)state;
-    print_message("           all in all %u kills, %u of them within a checkpoint\n", total.kills,
-                  total.torn);
+    print_message("           all in all %u kills, %u of them within a checkpoint; %u starts\n",
+                  total.kills, total.torn, total.starts);
     assert_true(total.kills >= KINDS * kills_each);
+    if (total.kills < SOME_KILLS)
+        return;
     assert_true(total.torn > 0);
+    assert_true(total.torn < total.kills);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_a_kill_within_a_checkpoint_only_if_it_tore_one),
         cmocka_unit_test(survives_in_fp32_asynchronously),
         cmocka_unit_test(survives_in_bf16_asynchronously_and_lean),
         cmocka_unit_test(survives_in_bf16_asynchronously_over_several_calls),
         cmocka_unit_test(survives_in_fp16_asynchronously_with_a_loss_scale_that_moves),
         cmocka_unit_test(survives_in_fp16_synchronously_and_lean),
         cmocka_unit_test(survives_in_bf16_synchronously),
-        cmocka_unit_test(some_kills_fell_within_a_checkpoint),
+        cmocka_unit_test(some_kills_fell_within_a_checkpoint_and_some_between),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
