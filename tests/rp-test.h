@@ -20,6 +20,11 @@
 #error "tests are built with -DRP_SOURCE_ROOT=\"<root of the sources>\""
 #endif
 
+/* 1: every kind of case instead of every combination (tests/meson.build). */
+#ifndef RP_TEST_FEW
+#define RP_TEST_FEW 0
+#endif
+
 /* Fails the test unless @error is set and its message contains @part. */
 #define rp_assert_error_message_contains(error, part)                                              \
     rp_test_error_contains((error), (part), __FILE__, __LINE__)

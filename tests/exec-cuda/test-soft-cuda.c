@@ -168,7 +168,7 @@ ends_cleanly_whenever_cuda_fails(void **state)
     Fixture *f = *state;
 
     for (guint i = 0; i < 2; i++)
-        for (guint64 n = 1; n < 3000; n = n * 5 / 3 + 1) {
+        for (guint64 n = 1; n < 3000; n = RP_TEST_FEW ? n * 4 : n * 5 / 3 + 1) {
             soft_cuda_fail_at(n);
             assert_false(train(f, &runs()[i]));
             rp_assert_error_message_contains(f->error, "illegal memory access");
@@ -186,7 +186,7 @@ names_the_one_device_that_fails(void **state)
 
     for (guint i = 0; i < 2; i++)
         for (guint device = 0; device < 2; device++)
-            for (guint64 n = 1; n < 1500; n = n * 3 + 1) {
+            for (guint64 n = 1; n < 1500; n = n * (RP_TEST_FEW ? 12 : 3) + 1) {
                 g_autofree char *name = g_strdup_printf("device %u: ", device);
 
                 assert_false(train_until_failure(f, &runs()[i], device, n, FALSE));

@@ -177,9 +177,11 @@ rp_overflow_check_skips(const RpTinyModel *model, const RpDeviceOps *backend, gb
     GString *all = g_string_new(NULL);
 
     for (Where where = OUTPUT; where <= LOSS; where++) {
+        if (RP_TEST_FEW && (where == LOSS) != async)
+            continue;
         g_autofree char *expected = check_skips(model, backend, async, where, 1);
 
-        for (guint devices = 2; devices <= 3; devices++) {
+        for (guint devices = RP_TEST_FEW ? 3 : 2; devices <= 3; devices++) {
             g_autofree char *hash = check_skips(model, backend, async, where, devices);
 
             assert_string_equal(hash, expected);

@@ -48,9 +48,10 @@ static void
 are_as_exact_as_one_round(void **state)
 {
     static const guint rounds[] = {2, 16, 64};
+    const guint n_rounds = RP_TEST_FEW ? 1 : G_N_ELEMENTS(rounds);
 
     (void)state;
-    for (guint i = 0; i < 2 * 2 * 2 * G_N_ELEMENTS(rounds); i++) {
+    for (guint i = 0; i < 2 * 2 * 2 * n_rounds; i++) {
         const guint n = rounds[i / 8];
         RpTinyModel *model = rp_tiny_model_new((i & 1) != 0);
         /* one stage, which stays on its device; stages of two blocks, which do not */
@@ -90,6 +91,7 @@ static void
 are_the_same_bits_wherever_rounds_were(void **state)
 {
     static const guint stages[] = {6, 3, 2};
+    const guint steps = RP_TEST_FEW ? 3 : 4;
     RpTinyModel *models[2] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE)};
 
     (void)state;
@@ -97,8 +99,12 @@ are_the_same_bits_wherever_rounds_were(void **state)
         const guint blocks = stages[i / 4];
         g_autofree char *expected = NULL;
 
+        if (RP_TEST_FEW && i % 4 != 0 && i % 4 != 3) /* fp16 with async */
+            continue;
         for (guint devices = 1; devices <= 4; devices++) {
             for (guint calls = 1; calls <= 4; calls *= 4) {
+                if (RP_TEST_FEW && (devices + calls / 4 + i) % 2 != 0)
+                    continue;
                 const RpTinyRun run = {"roundpipe",
                                        devices,
                                        16 / calls,
@@ -110,7 +116,7 @@ are_the_same_bits_wherever_rounds_were(void **state)
                                        .lean = (i & 2) != 0 && devices % 2 == 0,
                                        .blocking = devices == 3,
                                        .max_grad_norm = 0.5};
-                char *hash = rp_tiny_run_hash(models[i & 1], &run, 4);
+                char *hash = rp_tiny_run_hash(models[i & 1], &run, steps);
 
                 if (expected == NULL) {
                     expected = hash;

@@ -1,7 +1,7 @@
 /* Weights after ten steps are the same bits, however the work is spread. */
 #include "tests/exec-train/train-fixture.h"
 
-#define STEPS 10
+#define STEPS (RP_TEST_FEW ? 4 : 10)
 
 typedef struct {
     RpTinyModel *model;

@@ -206,16 +206,19 @@ every_figure_is_made_listed_and_the_same_again(void **state)
 
     /* once without measurements */
     make_all(fixture->first, "/no/such/tables", left_out);
-    make_all(fixture->second, NULL, NULL);
+    if (!RP_TEST_FEW)
+        make_all(fixture->second, NULL, NULL);
     check_published_bars(fixture->first);
     g_autofree char *index = contents(fixture->first, "index.txt", NULL);
     directory = g_dir_open(fixture->first, 0, NULL);
     while ((name = g_dir_read_name(directory))) {
         if (!g_str_has_suffix(name, ".dat") && !g_str_has_suffix(name, ".gp"))
             continue;
-        g_autofree char *first = contents(fixture->first, name, NULL);
-        g_autofree char *second = contents(fixture->second, name, NULL);
-        assert_string_equal(first, second);
+        if (!RP_TEST_FEW) {
+            g_autofree char *first = contents(fixture->first, name, NULL);
+            g_autofree char *second = contents(fixture->second, name, NULL);
+            assert_string_equal(first, second);
+        }
         if (!g_str_has_suffix(name, ".dat"))
             continue;
         g_autofree char *heading = g_strdup_printf("%.*s: ", (int)strlen(name) - 4, name);
