@@ -192,8 +192,11 @@ answer_all(Generation *generation, GError **error)
     const guint sequences = MIN(total, RP_GREEDY_MAX_SEQUENCES);
     const gint64 begin_us = g_get_monotonic_time();
     gint64 shown_us = begin_us;
+    guint n_multiply;
 
-    if (rp_host_reserve_matmul(1) == 0) {
+    if (!rp_host_reserve_matmul(1, &n_multiply, error))
+        return FALSE;
+    if (n_multiply == 0) {
         g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
                     "matmuls need %zu bytes of address space, which there are not: raise the limit "
                     "(ulimit -v) or free some memory",

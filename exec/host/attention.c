@@ -14,8 +14,9 @@
  */
 #include "exec/host/host-private.h"
 
-#include <cblas.h>
 #include <limits.h>
+
+#include "exec/host/blas.h"
 
 #define RP_BLOCK 64
 
@@ -79,7 +80,10 @@ static void
 multiply(RpMatmulForm form, size_t m, size_t n, size_t k, float alpha, Rows a, Rows b, float beta,
          float *c, size_t stride)
 {
-    cblas_sgemm(CblasRowMajor, form == RP_MATMUL_TN ? CblasTrans : CblasNoTrans,
+    const RpBlas *blas = rp_host_blas();
+
+    g_assert(blas != NULL);
+    blas->sgemm(CblasRowMajor, form == RP_MATMUL_TN ? CblasTrans : CblasNoTrans,
                 form == RP_MATMUL_NT ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n,
                 (blasint)k, alpha, a.data, (blasint)a.stride, b.data, (blasint)b.stride, beta, c,
                 (blasint)stride);

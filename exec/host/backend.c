@@ -71,9 +71,11 @@ static gboolean
 reserve(const Host *host, GError **error)
 {
     const guint gpus = host->map.gpus;
-    const guint n = rp_host_reserve_matmul(gpus);
     g_auto(RpMemoryLimit) limit = rp_memory_limit("", TRUE);
+    guint n;
 
+    if (!rp_host_reserve_matmul(gpus, &n, error))
+        return FALSE;
     if (n == gpus)
         return TRUE;
     g_autofree char *what =

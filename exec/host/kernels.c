@@ -1,7 +1,5 @@
 #include "exec/host/kernels.h"
 
-#include <cblas.h>
-
 #include "exec/host/host-private.h"
 
 static gboolean
@@ -56,11 +54,5 @@ static const RpKernels kernels = {
 const RpKernels *
 rp_host_kernels(void)
 {
-    static gsize once = 0;
-
-    if (g_once_init_enter(&once)) {
-        openblas_set_num_threads(1);
-        g_once_init_leave(&once, 1);
-    }
     return &kernels;
 }

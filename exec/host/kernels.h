@@ -10,8 +10,10 @@
 /**
  * rp_host_kernels:
  *
- * The first call sets OpenBLAS to one thread, for the whole process: its own threads would compete
- * with the devices', and divide sums by their number. Nobody else in the process may change that.
+ * The first matmul, or attention, loads OpenBLAS, unless rp_host_reserve_matmul() has, and aborts
+ * where it cannot. OpenBLAS is set to one thread then, for the whole process: its own threads would
+ * compete with the devices', and divide sums by their number. Nobody else in the process may change
+ * that.
  *
  * Streams are NULL. Nothing fails: `check` is always %TRUE.
  */
@@ -24,9 +26,11 @@ const RpKernels *rp_host_kernels(void);
 /**
  * rp_host_reserve_matmul:
  * @threads: that will multiply at one time
+ * @n: (out): for how many there was room; less than @threads: no more may multiply at one time
  *
- * Takes what their matmuls map. Without it they wait for ever where it cannot be had.
+ * Loads OpenBLAS and takes what matmuls map. Without it they wait for ever where it cannot be had.
  *
- * Returns: for how many it was there; less than @threads: no more may multiply at one time
+ * Returns: whether OpenBLAS is loaded
+ * Errors: %G_FILE_ERROR_NOENT if it cannot be: why, and what to install
  */
-guint rp_host_reserve_matmul(guint threads);
+gboolean rp_host_reserve_matmul(guint threads, guint *n, GError **error) G_GNUC_WARN_UNUSED_RESULT;

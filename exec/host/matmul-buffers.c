@@ -7,13 +7,10 @@
  *   |probe| |buffer 0|
  *            |probe|    |buffer 1|  ...            then all are OpenBLAS's own, and free
  */
-#include "exec/host/kernels.h"
-
 #include <sys/mman.h>
 
-/* Exported by OpenBLAS, in no header of its own; another BLAS may lack them. */
-extern void *blas_memory_alloc(int position) __attribute__((weak));
-extern void blas_memory_free(void *buffer) __attribute__((weak));
+#include "exec/host/blas.h"
+#include "exec/host/kernels.h"
 
 static gboolean
 there_is_room(void)
@@ -27,18 +24,30 @@ there_is_room(void)
     return TRUE;
 }
 
-guint
-rp_host_reserve_matmul(guint threads)
+static guint
+reserve(const RpBlas *blas, guint threads)
 {
     g_autofree void **buffers = g_new0(void *, MAX(1, threads));
     guint n = 0;
 
-    if (blas_memory_alloc == NULL || blas_memory_free == NULL)
+    if (blas->memory_alloc == NULL)
         return threads;
-    (void)rp_host_kernels(); /* one thread from now on */
-    while (n < threads && there_is_room() && (buffers[n] = blas_memory_alloc(0)) != NULL)
+    while (n < threads && there_is_room() && (buffers[n] = blas->memory_alloc(0)) != NULL)
         n++;
     for (guint i = 0; i < n; i++)
-        blas_memory_free(buffers[i]);
+        blas->memory_free(buffers[i]);
     return n;
+}
+
+gboolean
+rp_host_reserve_matmul(guint threads, guint *n, GError **error)
+{
+    const RpBlas *blas = rp_host_blas();
+
+    if (blas == NULL) {
+        g_set_error_literal(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, rp_host_blas_problem());
+        return FALSE;
+    }
+    *n = reserve(blas, threads);
+    return TRUE;
 }

@@ -12,8 +12,9 @@
  */
 #include "exec/host/host-private.h"
 
-#include <cblas.h>
 #include <limits.h>
+
+#include "exec/host/blas.h"
 
 #define RP_BLOCK 256
 
@@ -71,8 +72,10 @@ multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *
 {
     const CBLAS_TRANSPOSE a_form = args->form == RP_MATMUL_TN ? CblasTrans : CblasNoTrans;
     const CBLAS_TRANSPOSE b_form = args->form == RP_MATMUL_NT ? CblasTrans : CblasNoTrans;
+    const RpBlas *blas = rp_host_blas();
 
-    cblas_sgemm(CblasRowMajor, a_form, b_form, (blasint)m, (blasint)n, (blasint)args->k, 1.0f,
+    g_assert(blas != NULL);
+    blas->sgemm(CblasRowMajor, a_form, b_form, (blasint)m, (blasint)n, (blasint)args->k, 1.0f,
                 a.data, (blasint)MAX(a.stride, 1), b.data, (blasint)MAX(b.stride, 1),
                 args->accumulate ? 1.0f : 0.0f, c, (blasint)stride);
 }

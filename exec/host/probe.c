@@ -146,8 +146,11 @@ RpProbe *
 rp_host_probe_new(guint device, GError **error)
 {
     RpProbe *probe;
+    guint n;
 
-    if (rp_host_reserve_matmul(1) == 0) {
+    if (!rp_host_reserve_matmul(1, &n, error))
+        return NULL;
+    if (n == 0) {
         g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
                     "matmuls need %zu bytes of address space, which there are not: raise the limit "
                     "(ulimit -v) or free some memory",

@@ -1,5 +1,5 @@
-/* `roundpipe train` under limits of memory: a run that does not fit is refused with the limit's
- * name and file, and none waits for ever. */
+/* Commands under limits of memory: a run that does not fit is refused with the limit's name and
+ * file, what computes nothing needs little, and none waits for ever. */
 #include "tests/cli/train-files.h"
 
 /* Kilobytes of address space, as `ulimit -v` takes them, in which a run starts, and has room for a
@@ -64,10 +64,68 @@ a_limit_that_leaves_room_is_no_reason_to_refuse(void **state)
         fail_msg("exit code %d: %s", run.code, run.err);
 }
 
+/* OpenBLAS, which such commands do without, maps more than this when it is loaded. */
+static void
+commands_that_multiply_nothing_do_with_little(void **state)
+{
+    static const char *const commands[] = {
+        "--version",
+        "gpus",
+        "models",
+        "init @T/model/config.json -o @T/little",
+        "plan --model qwen3-8b --gpu rtx4090 --gpus 4",
+        "simulate @T/times.json --schedule roundpipe --gpus 2 --micro-batches 4",
+    };
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(commands); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_shell("ulimit -v 150000; exec timeout 20 $ROUNDPIPE %s", commands[i]);
+
+        if (run.code != 0)
+            fail_msg("%s: exit code %d (124: it waits for ever): %s", commands[i], run.code,
+                     run.err);
+    }
+}
+
+static void
+refuse_matmuls(const char *before, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "%s exec timeout 20 $ROUNDPIPE train @T/run.yaml --set output=@T/no --set devices=host:1",
+        before);
+
+    if (run.code != 1 || strchr(run.err, '\n') != run.err + strlen(run.err) - 1 ||
+        strstr(run.err, "matmuls ") == NULL || strstr(run.err, part) == NULL)
+        fail_msg("%s exit code %d (124: it waits for ever): %s", before, run.code, run.err);
+}
+
+/* OpenBLAS is loaded, and has no room for a buffer. */
+static void
+matmuls_that_can_never_be_are_refused(void **state)
+{
+    (void)state;
+    refuse_matmuls("ulimit -v 90000;", "bytes of address space");
+    refuse_matmuls("ulimit -v 150000;", "bytes of address space");
+}
+
+/* Another library in its place. */
+static void
+an_openblas_that_cannot_be_loaded_is_named(void **state)
+{
+    (void)state;
+    refuse_matmuls("mkdir @T/other; ln -s $(ldd $ROUNDPIPE | awk '/libm\\.so/ { print $3 }') "
+                   "@T/other/libopenblas.so.0; LD_LIBRARY_PATH=@T/other",
+                   "(Debian: libopenblas0)");
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(commands_that_multiply_nothing_do_with_little),
+        cmocka_unit_test(matmuls_that_can_never_be_are_refused),
+        cmocka_unit_test(an_openblas_that_cannot_be_loaded_is_named),
         cmocka_unit_test(arenas_beyond_the_address_space_are_refused_by_name),
         cmocka_unit_test(matmuls_without_room_are_refused_before_the_first_step),
         cmocka_unit_test(a_limit_that_leaves_room_is_no_reason_to_refuse),

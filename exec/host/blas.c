@@ -1,0 +1,72 @@
+/* Finds OpenBLAS: where the dynamic linker looks, then where it was at build time. */
+#include "exec/host/blas.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#define LIBRARY "libopenblas.so.0"
+
+typedef struct {
+    RpBlas blas;
+    char *problem; /* why it is not there */
+} Loaded;
+
+/* @function: the address of a pointer to a function. */
+static gboolean
+find(void *library, const char *name, gpointer function)
+{
+    void *symbol = dlsym(library, name);
+
+    memcpy(function, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+static void
+open_library(Loaded *loaded)
+{
+    RpBlas *blas = &loaded->blas;
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+
+    if (library == NULL)
+        library = dlopen(RP_OPENBLAS_PATH, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL || !find(library, "cblas_sgemm", &blas->sgemm) ||
+        !find(library, "openblas_set_num_threads", &blas->set_num_threads)) {
+        const char *why = dlerror();
+
+        loaded->problem = g_strdup_printf(
+            "matmuls on processors need OpenBLAS, which cannot be loaded (%s): install " LIBRARY
+            " (Debian: libopenblas0), or raise the limit of memory (ulimit -v) if there is one",
+            why != NULL ? why : LIBRARY);
+        return;
+    }
+    if (!find(library, "blas_memory_alloc", &blas->memory_alloc) ||
+        !find(library, "blas_memory_free", &blas->memory_free))
+        blas->memory_alloc = NULL;
+    blas->set_num_threads(1);
+}
+
+static const Loaded *
+load(void)
+{
+    static Loaded loaded;
+    static gsize ready;
+
+    if (g_once_init_enter(&ready)) {
+        g_setenv("OPENBLAS_NUM_THREADS", "1", TRUE);
+        open_library(&loaded);
+        g_once_init_leave(&ready, 1);
+    }
+    return &loaded;
+}
+
+const RpBlas *
+rp_host_blas(void)
+{
+    return rp_host_blas_problem() == NULL ? &load()->blas : NULL;
+}
+
+const char *
+rp_host_blas_problem(void)
+{
+    return load()->problem;
+}
