@@ -95,6 +95,8 @@ the_first_steps_are_those_of_the_curve_that_is_kept(void **state)
     (void)state;
     succeed(&data);
     succeed(&init);
+    if (RP_TEST_FEW) /* the rest is of values alone; what computes them has tests of its own */
+        return;
     for (guint i = 0; i < G_N_ELEMENTS(runs); i++) {
         g_auto(RpCliRun) train =
             rp_cli_run(TRAIN "--set dtype=%s --set output=@T/%s", runs[i].dtype, runs[i].dtype);
