@@ -8,6 +8,8 @@
  * turn, several times, and the fastest time counts: other programs on the machine can only slow a
  * run down.
  *
+ * Of several rounds, the norm and the step read an fp32 sum of them, or each of them and add them.
+ *
  * "begin and end" is a run of the pool in which there is nothing to do, one after the other and
  * after a pause in which the threads go to sleep: the mean, microseconds.
  *
@@ -26,12 +28,13 @@
 #define ACCUMULATE_BYTES 10
 #define COPY_BYTES 6 /* of gradients or weights: 2 and 4 */
 #define PAUSE_US 2000
+#define ROUNDS_APART 4
 
 typedef struct {
     gsize n;
     RpOptimizer *optimizer;
     RpOptimizerLayer *layer;
-    uint16_t *gradient;
+    uint16_t *gradient; /* ROUNDS_APART n: of so many rounds, one behind the other */
     uint16_t *published;
     float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
 } Bench;
@@ -42,7 +45,13 @@ typedef enum {
     IN_PLACE,
     FUSED,
     LEAN,
+    FUSED_SUM,
+    FUSED_TWO,
+    FUSED_FOUR,
     SUM_SQUARES,
+    SUM_SQUARES_SUM,
+    SUM_SQUARES_TWO,
+    SUM_SQUARES_FOUR,
     ACCUMULATE,
     COPY_GRADIENTS,
     COPY_WEIGHTS,
@@ -87,23 +96,47 @@ bytes_of(const Bench *bench, What what)
                                    [IN_PLACE] = 32,
                                    [FUSED] = FUSED_BYTES,
                                    [LEAN] = LEAN_BYTES,
+                                   [FUSED_SUM] = FUSED_BYTES + 2,
+                                   [FUSED_TWO] = FUSED_BYTES + 2,
+                                   [FUSED_FOUR] = FUSED_BYTES + 6,
                                    [SUM_SQUARES] = 2,
+                                   [SUM_SQUARES_SUM] = 4,
+                                   [SUM_SQUARES_TWO] = 4,
+                                   [SUM_SQUARES_FOUR] = 8,
                                    [ACCUMULATE] = ACCUMULATE_BYTES,
                                    [COPY_GRADIENTS] = COPY_BYTES,
                                    [COPY_WEIGHTS] = COPY_BYTES};
     return bytes[what] * (double)bench->n;
 }
 
+/* What the pass reads of gradients. */
+static RpGradient
+gradient_of(const Bench *bench, What what)
+{
+    const guint rounds = what == FUSED_FOUR || what == SUM_SQUARES_FOUR ? ROUNDS_APART
+                         : what == FUSED_TWO || what == SUM_SQUARES_TWO ? 2
+                                                                        : 1;
+    RpGradient gradient = {{NULL}};
+
+    if (what == FUSED_SUM || what == SUM_SQUARES_SUM)
+        return (RpGradient){{bench->words}};
+    for (guint k = 0; k < rounds; k++)
+        gradient.rounds[k] = bench->gradient + k * bench->n;
+    return gradient;
+}
+
 static void
 run(Bench *bench, RpPool *pool, What what)
 {
+    const RpNumber number =
+        what == FUSED_SUM || what == SUM_SQUARES_SUM ? RP_NUMBER_FP32 : RP_NUMBER_BF16;
     const RpOptimizerStep step = {
         .learning_rate = 1e-4,
         .gradient_scale = 1e-3,
         .n_parameters = bench->n,
-        .gradient = bench->gradient,
-        .published = what == FUSED ? bench->published : NULL,
-        .gradient_number = RP_NUMBER_BF16,
+        .gradient = gradient_of(bench, what),
+        .published = what == LEAN ? NULL : bench->published,
+        .gradient_number = number,
         .published_number = RP_NUMBER_BF16,
     };
     switch (what) {
@@ -117,7 +150,11 @@ run(Bench *bench, RpPool *pool, What what)
         rp_pool_run(pool, 0, 4 * bench->n, 4096, in_place_share, bench);
         return;
     case SUM_SQUARES:
-        rp_optimizer_sum_squares(bench->optimizer, bench->gradient, RP_NUMBER_BF16, bench->n);
+    case SUM_SQUARES_SUM:
+    case SUM_SQUARES_TWO:
+    case SUM_SQUARES_FOUR:
+        rp_optimizer_sum_squares_of_sum(bench->optimizer, gradient_of(bench, what),
+                                        (RpGradient){{NULL}}, number, bench->n);
         return;
     case ACCUMULATE:
         rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->words,
@@ -185,6 +222,8 @@ fill(Bench *bench, RpPool *pool)
             rp_number_to_bf16(i < 65536 ? (float)g_rand_double_range(rand, -1, 1)
                                         : rp_number_from_bf16(bench->gradient[i - 65536]));
     }
+    for (guint k = 1; k < ROUNDS_APART; k++)
+        memcpy(bench->gradient + k * bench->n, bench->gradient, bench->n * sizeof(uint16_t));
     rp_optimizer_layer_load(bench->optimizer, bench->layer, 0, bench->n, bench->gradient,
                             RP_NUMBER_BF16);
     g_rand_free(rand);
@@ -193,9 +232,10 @@ fill(Bench *bench, RpPool *pool)
 static void
 compare(Bench *bench, RpPool *pool)
 {
-    static const char *const names[N_WHATS] = {"memcpy",     "streaming copy", "in place",
-                                               "fused",      "lean",           "sum of squares",
-                                               "accumulate", "copy gradients", "copy weights"};
+    static const char *const names[N_WHATS] = {
+        "memcpy",     "streaming copy", "in place",   "fused",          "lean",
+        "fused, sum", "fused, 2",       "fused, 4",   "norm",           "norm, sum",
+        "norm, 2",    "norm, 4",        "accumulate", "copy gradients", "copy weights"};
     double best[8][N_WHATS] = {{0}};
     const RpAdamwOps *const *variants = rp_adamw_variants();
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
@@ -267,7 +307,7 @@ main(int argc, char **argv)
 {
     Bench bench = {.n = (gsize)(argc > 1 ? g_ascii_strtoull(argv[1], NULL, 10) : 16) << 20};
 
-    bench.gradient = new_array(bench.n, sizeof(uint16_t));
+    bench.gradient = new_array(ROUNDS_APART * bench.n, sizeof(uint16_t));
     bench.published = new_array(bench.n, sizeof(uint16_t));
     bench.words = new_array(4 * bench.n, sizeof(float));
     printf("%zu MiB of state, bf16 gradients and weights; fastest of %d, measured\n",

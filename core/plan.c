@@ -79,8 +79,11 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     plan->overlaps = g_new0(gboolean, (gsize)gpus + 1);
     plan->layers = g_new(RpPlanLayer, n_layers);
     for (guint l = 0; l < n_layers; l++)
-        plan->layers[l] =
-            (RpPlanLayer){RP_NONE, {RP_NONE, RP_NONE}, RP_NONE, RP_NONE, RP_NONE, RP_NONE, 0, 0};
+        plan->layers[l] = (RpPlanLayer){.frozen = RP_NONE,
+                                        .weights = {RP_NONE, RP_NONE},
+                                        .gradients = {RP_NONE, RP_NONE, RP_NONE, RP_NONE},
+                                        .optimizer = RP_NONE,
+                                        .copied = RP_NONE};
     plan->constants = g_new(guint32, gpus);
     for (guint g = 0; g < gpus; g++)
         plan->constants[g] = RP_NONE;

@@ -85,7 +85,7 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
  *   parameters       device side PARAMETERS; HOST: what is read of each layer
  *   gradients        device side LEAVING; host side STAGING where rounds are added up on the host,
- *                    else HOST
+ *                    else HOST (rounds apart: of each round its own)
  *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
  *                    one for each round that is added, in order; norm and steps DECISION
  *                    (RpPlanPromises.gated)
@@ -186,11 +186,13 @@ typedef struct {
     guint *boundaries;  /* order of its output buffer: its end, then what lies inside it */
 } RpPlanStage;
 
+#define RP_MOST_ROUNDS_APART 4 /* RpPlanPromises.rounds_apart */
+
 /* `full`: where a layer lives in the host arena, as buffers. RP_NONE: it has none. */
 typedef struct {
-    guint32 frozen;     /* weights that no step changes */
-    guint32 weights[2]; /* trained weights; [1] only with double weights */
-    guint32 gradients;
+    guint32 frozen;                          /* weights that no step changes */
+    guint32 weights[2];                      /* trained weights; [1] only with double weights */
+    guint32 gradients[RP_MOST_ROUNDS_APART]; /* [1] and up only of rounds that stand apart */
     guint32 optimizer; /* full-precision weights and moments, 12 bytes a parameter */
     guint32 copied;    /* blocking: fp32 gradients */
     guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
@@ -204,7 +206,8 @@ typedef struct {
 typedef enum {
     RP_BUFFER_PARAMETERS,   /* device: 16-bit weights of a stage; host: 16-bit master weights */
     RP_BUFFER_GRADIENTS,    /* device: leaving gradients; host: the same, summed. Either 16-bit or
-                               fp32 (RpPlanPromises.kept_sums, wide_gradients) */
+                               fp32 (RpPlanPromises.kept_sums, wide_gradients), or one for each
+                               round (rounds_apart) */
     RP_BUFFER_ACCUMULATORS, /* device: fp32 gradient sums of the running stage */
     RP_BUFFER_ACTIVATIONS,  /* inputs and outputs of actions, their gradients */
     RP_BUFFER_STASH,        /* stage inputs kept from forward to backward */
@@ -249,7 +252,10 @@ typedef struct {
     guint rounds;         /* per iteration */
     gboolean wide_gradients; /* several rounds: their sums, which steps read, are fp32 */
     gboolean kept_sums;      /* these stay on the devices until the last round, and leave as fp32 */
-    gboolean double_weights; /* two 16-bit weight buffers on the host (fused optimizer) */
+    guint rounds_apart; /* several rounds: so many stand on the host, each in buffers of its own,
+                           and the norm and the steps add them; 0: what stands there is one, or
+                           the sum */
+    gboolean double_weights;   /* two 16-bit weight buffers on the host (fused optimizer) */
     gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
     gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
     const char *schedule;      /* static string */
@@ -263,6 +269,13 @@ typedef struct {
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
+
+/* Buffers of a layer's gradients on the host. */
+static inline guint
+rp_plan_gradient_buffers(const RpPlanPromises *promises)
+{
+    return MAX(1, promises->rounds_apart);
+}
 
 /* Takes over the contents of @stage (its chunk tables). Returns: its index. */
 guint32 rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage);

@@ -85,7 +85,7 @@ append_accumulate(RpPlanner *planner, guint first)
     planner->task.bytes =
         accumulate_bytes(planner, planner->stages[of.stage].gradient_bytes, of.round, n);
     for (guint l = layers.first; l < layers.first + layers.count; l++)
-        rp_planner_access(planner, planner->layers[l].gradients,
+        rp_planner_access(planner, planner->layers[l].gradients[0],
                           of.round == 0 ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
                           RP_ROLE_HOST, 0);
     rp_planner_end_task(planner);
@@ -135,19 +135,12 @@ download_all(RpPlanner *planner)
         rp_planner_download_gradients(planner, g, TRUE);
 }
 
-/* Where rounds are not added up on the host. */
-static gboolean
-goes_home(const RpPlanner *planner)
-{
-    return rp_planner_departures(planner) == 1;
-}
-
 static void
 append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
 {
     RpDeviceState *device = &planner->devices[g];
     const RpChunks *chunks = &rp_plan_stage(planner->plan, device->leaving_stage)->gradients;
-    const gboolean home = goes_home(planner);
+    const gboolean home = rp_planner_goes_home(planner);
     guint32 last_layer = RP_NONE;
 
     if (!home)
@@ -171,8 +164,10 @@ append_gradient_chunk(RpPlanner *planner, guint g, guint chunk)
         guint32 layer = chunks->segments[i].layer;
 
         if (layer != last_layer)
-            rp_planner_access(planner, planner->layers[layer].gradients, RP_ACCESS_WRITE,
-                              RP_ROLE_HOST, 0);
+            rp_planner_access(planner,
+                              planner->layers[layer]
+                                  .gradients[planner->rounds_apart > 0 ? device->leaving_round : 0],
+                              RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
         last_layer = layer;
     }
     rp_planner_end_task(planner);
@@ -211,7 +206,7 @@ rp_planner_download_gradients(RpPlanner *planner, guint g, gboolean all)
     } while (all && device->leaving_chunk < n_chunks);
     if (device->leaving_chunk < n_chunks)
         return;
-    if (!goes_home(planner)) {
+    if (!rp_planner_goes_home(planner)) {
         const RpSummand summand = {.stage = stage,
                                    .iteration = iteration,
                                    .round = device->leaving_round,

@@ -160,7 +160,7 @@ lay_out_device(RpPlanner *planner, guint g)
     rp_plan_set_constants(planner->plan, g,
                           add_if(planner, g, RP_BUFFER_WORKSPACE, planner->options.constant_bytes));
     device->staging = RP_NONE;
-    if (rp_planner_departures(planner) > 1)
+    if (!rp_planner_goes_home(planner))
         device->staging = add_if(planner, planner->options.gpus, RP_BUFFER_STAGING,
                                  rp_planner_leaving_bytes(planner, largest.gradients));
     init_pool(&device->stash, g, RP_BUFFER_STASH, largest.input);
@@ -202,8 +202,12 @@ lay_out_layers(RpPlanner *planner)
         for (guint i = 0; i < 2; i++)
             state->weights[i] =
                 i == 0 || twice ? add_if(planner, host, RP_BUFFER_PARAMETERS, trainable) : RP_NONE;
-        state->gradients = add_if(planner, host, RP_BUFFER_GRADIENTS,
-                                  rp_planner_home_bytes(planner, layer->gradient_bytes));
+        for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
+            state->gradients[i] =
+                i < rp_plan_gradient_buffers(rp_plan_promises(planner->plan))
+                    ? add_if(planner, host, RP_BUFFER_GRADIENTS,
+                             rp_planner_home_bytes(planner, layer->gradient_bytes))
+                    : RP_NONE;
         state->optimizer =
             add_if(planner, host, RP_BUFFER_OPTIMIZER, own_gradients / element * STATE_BYTES);
         state->copied = copied ? add_if(planner, host, RP_BUFFER_OPTIMIZER,

@@ -38,7 +38,7 @@ tied_layer(const RpPlanner *planner, guint layer)
     guint last = planner->profile->n_layers - 1;
 
     return last > layer && planner->layers[last].tied_to == layer &&
-                   planner->layers[last].gradients != RP_NONE
+                   planner->layers[last].gradients[0] != RP_NONE
                ? last
                : RP_NONE;
 }
@@ -84,7 +84,7 @@ append_parameter_copy(RpPlanner *planner, guint layer, guint32 iteration)
 {
     const RpPlanLayer *state = &planner->layers[layer];
 
-    if (state->gradients == RP_NONE || planner->first_copy > iteration ||
+    if (state->gradients[0] == RP_NONE || planner->first_copy > iteration ||
         planner->next_copy[layer] > iteration)
         return;
     planner->next_copy[layer] = iteration + 1;
@@ -97,11 +97,30 @@ append_parameter_copy(RpPlanner *planner, guint layer, guint32 iteration)
     rp_planner_end_task(planner);
 }
 
-/* Of a gradient on the host. */
+/* Of a parameter's gradients on the host. */
 static guint64
 gradient_element(const RpPlanner *planner)
 {
-    return rp_planner_home_bytes(planner, rp_profile_element_bytes(planner->profile));
+    return rp_planner_home_bytes(planner, rp_profile_element_bytes(planner->profile)) *
+           rp_plan_gradient_buffers(rp_plan_promises(planner->plan));
+}
+
+/* All rounds of them. */
+static void
+read_gradients(RpPlanner *planner, const RpPlanLayer *layer)
+{
+    for (guint i = 0; i < RP_MOST_ROUNDS_APART && layer->gradients[i] != RP_NONE; i++)
+        rp_planner_access(planner, layer->gradients[i], RP_ACCESS_READ, RP_ROLE_HOST, 0);
+}
+
+/* Of what a step reads: copies of them, or themselves. */
+static void
+read_step_gradients(RpPlanner *planner, const RpPlanLayer *layer)
+{
+    if (rp_planner_is_blocking(planner))
+        rp_planner_access(planner, layer->copied, RP_ACCESS_READ, RP_ROLE_HOST, 0);
+    else
+        read_gradients(planner, layer);
 }
 
 static void
@@ -110,14 +129,14 @@ append_gradient_copies(RpPlanner *planner, guint32 iteration)
     for (guint l = 0; l < planner->profile->n_layers; l++) {
         const RpPlanLayer *state = &planner->layers[l];
 
-        if (state->gradients == RP_NONE)
+        if (state->gradients[0] == RP_NONE)
             continue;
         begin_host_task(planner, RP_TASK_GRADIENT_COPY, l, iteration);
         planner->task.bytes = copy_bytes(planner, gradient_element(planner),
                                          planner->profile->layers[l].gradient_bytes /
                                              rp_profile_element_bytes(planner->profile),
                                          planner->profile->gradient_copy_parameters_per_s);
-        rp_planner_access(planner, state->gradients, RP_ACCESS_READ, RP_ROLE_HOST, 0);
+        read_gradients(planner, state);
         rp_planner_access(planner, state->copied, RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
         rp_planner_end_task(planner);
     }
@@ -154,10 +173,10 @@ append_norm(RpPlanner *planner, guint32 iteration)
 
     begin_host_task(planner, RP_TASK_NORM, RP_NONE, iteration);
     for (guint l = 0; gated && l < planner->profile->n_layers; l++) {
-        if (planner->layers[l].gradients == RP_NONE)
+        if (planner->layers[l].gradients[0] == RP_NONE)
             continue;
         planner->task.bytes += norm_bytes(planner, l);
-        rp_planner_access(planner, planner->layers[l].gradients, RP_ACCESS_READ, RP_ROLE_HOST, 0);
+        read_gradients(planner, &planner->layers[l]);
     }
     access_decision(planner, iteration, RP_ACCESS_READ | RP_ACCESS_WRITE);
     rp_planner_end_task(planner);
@@ -174,20 +193,17 @@ append_step(RpPlanner *planner, guint layer, guint32 iteration)
     const gboolean gated = rp_plan_promises(planner->plan)->gated;
     guint tied = tied_layer(planner, layer);
 
-    if (state->gradients == RP_NONE)
+    if (state->gradients[0] == RP_NONE)
         return;
     begin_host_task(planner, RP_TASK_OPTIMIZER_STEP, layer, iteration);
     planner->task.bytes =
         traffic * parameters_of(planner, layer) + (gated ? 0 : norm_bytes(planner, layer));
-    rp_planner_access(planner, rp_planner_is_blocking(planner) ? state->copied : state->gradients,
-                      RP_ACCESS_READ, RP_ROLE_HOST, 0);
+    read_step_gradients(planner, state);
     if (tied != RP_NONE) {
         const RpPlanLayer *other = &planner->layers[tied];
 
         planner->task.bytes += gradient * (other->tied_bytes / element);
-        rp_planner_access(planner,
-                          rp_planner_is_blocking(planner) ? other->copied : other->gradients,
-                          RP_ACCESS_READ, RP_ROLE_HOST, 0);
+        read_step_gradients(planner, other);
     }
     rp_planner_access(planner, state->optimizer, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ROLE_HOST, 0);
     if (is_fused(planner))

@@ -104,6 +104,7 @@ struct _RpPlanner {
     guint call;            /* of the iteration, being appended or next */
     guint64 rounds_before; /* since the first call */
     gboolean keeps_sums;   /* an iteration's sums stay on their devices from round to round */
+    guint rounds_apart;    /* RpPlanPromises.rounds_apart */
     gboolean early;        /* recompute before the gradient arrives */
     gboolean early_fused;
     /* weave */
@@ -186,14 +187,21 @@ rp_planner_departures(const RpPlanner *planner)
     return planner->keeps_sums ? 1 : rp_planner_rounds_of_iteration(planner);
 }
 
-/* Gradients of several rounds are added up in fp32, and are not rounded again. */
+/* Where gradients leave for: home, or a staging buffer from which they are added up there. */
+static inline gboolean
+rp_planner_goes_home(const RpPlanner *planner)
+{
+    return rp_planner_departures(planner) == 1 || planner->rounds_apart > 0;
+}
+
+/* What stands on the host is the fp32 sum of several rounds. */
 static inline gboolean
 rp_planner_is_wide(const RpPlanner *planner)
 {
-    return rp_planner_rounds_of_iteration(planner) > 1;
+    return rp_planner_rounds_of_iteration(planner) > 1 && planner->rounds_apart == 0;
 }
 
-/* Of gradients on the host; @bytes: in the network's storage. */
+/* Of one buffer of gradients on the host; @bytes: in the network's storage. */
 static inline guint64
 rp_planner_home_bytes(const RpPlanner *planner, guint64 bytes)
 {

@@ -182,6 +182,28 @@ fill_stages(RpPlanner *planner)
     }
 }
 
+/* Few rounds are not worth a sum in memory of its own, unless that takes less of it. Traffic, bytes
+ * a parameter of k rounds in 16 bits, and of a sum that takes p passes:
+ *
+ *   summed   download 2 k | sum 2 k + 8 p - 4 | norm 4   | step 4
+ *   apart    download 2 k |                   | norm 2 k | step 2 k
+ */
+static guint
+rounds_apart(const RpPlanner *planner)
+{
+    const guint rounds = rp_planner_rounds_of_iteration(planner);
+    const RpProfile *profile = planner->profile;
+    guint64 gradients = 0, staging;
+
+    if (planner->options.fidelity != RP_FIDELITY_FULL || planner->options.sum_rounds ||
+        planner->keeps_sums || rounds < 2 || rounds > RP_MOST_ROUNDS_APART)
+        return 0;
+    for (guint l = 0; l < profile->n_layers; l++)
+        gradients += profile->layers[l].gradient_bytes;
+    staging = planner->options.gpus * rp_largest_dispatched(profile, planner->partition).gradients;
+    return rounds * gradients <= rp_profile_sum_bytes(profile, gradients) + staging ? rounds : 0;
+}
+
 static void
 set_promises(RpPlanner *planner)
 {
@@ -192,6 +214,7 @@ set_promises(RpPlanner *planner)
         .rounds = planner->rounds * (options->schedule->dispatched ? options->calls : 1),
         .wide_gradients = rp_planner_is_wide(planner),
         .kept_sums = planner->keeps_sums,
+        .rounds_apart = planner->rounds_apart,
         .double_weights = options->async && options->optimizer == RP_OPTIMIZER_FUSED &&
                           options->consistency == RP_CONSISTENCY_EVENTS,
         .resident_weights = !options->schedule->dispatched && !options->schedule->offloads_weights,
@@ -279,6 +302,7 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
     planner->rounds = options->micro_batches / planner->options.round;
     planner->keeps_sums =
         rp_planner_is_wide(planner) && rp_partition_keeps_sums(planner->partition, options->gpus);
+    planner->rounds_apart = rounds_apart(planner);
     planner->plan = rp_plan_new(options->gpus, options->fidelity, profile->n_layers,
                                 options->micro_batches * planner->options.calls);
     rp_planner_set_first_iteration(planner, options->first_iteration);

@@ -44,6 +44,8 @@ typedef struct {
     RpOptimizerMode optimizer;
     gboolean step_at_once;  /* neither clipping nor skipping: a layer is stepped as soon as its
                                gradient is home. Events only */
+    gboolean sum_rounds;    /* several rounds are added up as they arrive on the host even where it
+                               is cheaper to keep them apart (RpPlanPromises.rounds_apart) */
     guint first_iteration;  /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
 } RpPlanOptions;

@@ -84,6 +84,18 @@ tied_to(const RpVerifier *verifier, guint layer)
     return layer < verifier->n_layers ? rp_plan_layer(verifier->plan, layer)->tied_to : RP_NONE;
 }
 
+/* Whether gradients of @layer stand in @buffer. */
+static gboolean
+holds_gradients(const RpVerifier *verifier, guint layer, guint32 buffer)
+{
+    const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
+
+    for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
+        if (row->gradients[i] == buffer)
+            return TRUE;
+    return row->copied == buffer;
+}
+
 /* A step also reads the gradients of the layers that are tied to its own. */
 static gboolean
 is_tied_gradient(const RpVerifier *verifier, const RpTask *task, const RpAccess *access)
@@ -91,9 +103,7 @@ is_tied_gradient(const RpVerifier *verifier, const RpTask *task, const RpAccess 
     if (task->kind != RP_TASK_OPTIMIZER_STEP || access->mode != RP_ACCESS_READ)
         return FALSE;
     for (guint l = 0; l < verifier->n_layers; l++)
-        if (tied_to(verifier, l) == task->layer &&
-            (rp_plan_layer(verifier->plan, l)->gradients == access->buffer ||
-             rp_plan_layer(verifier->plan, l)->copied == access->buffer))
+        if (tied_to(verifier, l) == task->layer && holds_gradients(verifier, l, access->buffer))
             return TRUE;
     return FALSE;
 }

@@ -88,14 +88,12 @@ read_of(const RpVerifier *verifier, const RpTask *task, guint32 buffer)
     return RP_NONE;
 }
 
-/* Gated: the norm reads of a layer's gradients what @reader, its copy or step, reads. */
+/* Of one buffer of gradients: check_layer_of_norm(). */
 static gboolean
-check_layer_of_norm(Decisions *decisions, guint32 norm, guint32 reader)
+check_buffer_of_norm(RpVerifier *verifier, guint32 norm, guint32 reader, guint32 gradients)
 {
-    RpVerifier *verifier = decisions->verifier;
     const RpTask *of = rp_verifier_task(verifier, norm);
     const RpTask *to = rp_verifier_task(verifier, reader);
-    const guint32 gradients = rp_plan_layer(verifier->plan, to->layer)->gradients;
     const guint in_norm = read_of(verifier, of, gradients);
     const guint in_reader = read_of(verifier, to, gradients);
 
@@ -107,6 +105,20 @@ check_layer_of_norm(Decisions *decisions, guint32 norm, guint32 reader)
         return rp_verifier_fail(verifier, RP_RULE_INCOMPLETE_GRADIENTS, norm, reader,
                                 "the gradients of layer %u are not those that the norm was made of",
                                 to->layer);
+    return TRUE;
+}
+
+/* Gated: the norm reads of a layer's gradients what @reader, its copy or step, reads. */
+static gboolean
+check_layer_of_norm(const Decisions *decisions, guint32 norm, guint32 reader)
+{
+    RpVerifier *verifier = decisions->verifier;
+    const guint layer = rp_verifier_task(verifier, reader)->layer;
+
+    for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
+        if (!check_buffer_of_norm(verifier, norm, reader,
+                                  rp_plan_layer(verifier->plan, layer)->gradients[i]))
+            return FALSE;
     return TRUE;
 }
 

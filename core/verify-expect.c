@@ -252,6 +252,17 @@ tied_from(const RpVerifier *verifier, guint layer)
     return RP_NONE;
 }
 
+/* Of all rounds. */
+static void
+expect_gradients(Expectation *operands, guint layer)
+{
+    const RpVerifier *verifier = operands->verifier;
+
+    for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
+        expect_place(operands, rp_plan_layer(verifier->plan, layer)->gradients[i], RP_ROLE_HOST,
+                     READ);
+}
+
 static void
 expect_chunk(Expectation *operands)
 {
@@ -279,7 +290,9 @@ expect_chunk(Expectation *operands)
         if (i > chunks->first_segment[task->chunk] && layer == chunks->segments[i - 1].layer)
             continue;
         if (!up && !staged)
-            expect_place(operands, row->gradients, RP_ROLE_HOST, WRITE);
+            expect_place(operands,
+                         row->gradients[verifier->promises->rounds_apart > 0 ? task->round : 0],
+                         RP_ROLE_HOST, WRITE);
         if (!up)
             continue;
         expect_weights(operands, layer, READ);
@@ -302,7 +315,7 @@ expect_sum(Expectation *operands)
             expect_value(operands, RP_ROLE_STAGING, READ, FALSE, CATEGORY(STAGING),
                          stage->gradient_bytes);
     for (guint l = stage->layers.first; l < stage->layers.first + stage->layers.count; l++)
-        expect_place(operands, rp_plan_layer(verifier->plan, l)->gradients, RP_ROLE_HOST,
+        expect_place(operands, rp_plan_layer(verifier->plan, l)->gradients[0], RP_ROLE_HOST,
                      RP_MAY_ADD);
 }
 
@@ -317,9 +330,11 @@ expect_step(Expectation *operands)
     for (guint i = 0; i < G_N_ELEMENTS(layers); i++) {
         if (layers[i] == RP_NONE)
             continue;
-        const RpPlanLayer *row = rp_plan_layer(verifier->plan, layers[i]);
-        expect_place(operands, promises->gradient_copies ? row->copied : row->gradients,
-                     RP_ROLE_HOST, READ);
+        if (promises->gradient_copies)
+            expect_place(operands, rp_plan_layer(verifier->plan, layers[i])->copied, RP_ROLE_HOST,
+                         READ);
+        else
+            expect_gradients(operands, layers[i]);
     }
     expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->optimizer, RP_ROLE_HOST,
                  ADD);
@@ -335,7 +350,7 @@ expect_norm(Expectation *operands)
     const RpVerifier *verifier = operands->verifier;
 
     for (guint l = 0; verifier->promises->gated && l < verifier->n_layers; l++)
-        expect_place(operands, rp_plan_layer(verifier->plan, l)->gradients, RP_ROLE_HOST, READ);
+        expect_gradients(operands, l);
     expect_place(operands, rp_plan_decision(verifier->plan, operands->task->iteration),
                  RP_ROLE_DECISION, ADD);
 }
@@ -387,8 +402,7 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
         expect_norm(operands);
         break;
     case RP_TASK_GRADIENT_COPY:
-        expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->gradients, RP_ROLE_HOST,
-                     READ);
+        expect_gradients(operands, task->layer);
         expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->copied, RP_ROLE_HOST,
                      WRITE);
         break;

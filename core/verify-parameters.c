@@ -360,7 +360,7 @@ rp_verify_parameters(RpVerifier *verifier)
 
     if (!verifier->full)
         return TRUE;
-    if (!check_fields(verifier))
+    if (!rp_verify_rounds_apart(verifier) || !check_fields(verifier))
         return FALSE;
     number_chunks(&state);
     gsize n_parameters = (gsize)verifier->rounds * state.first_parameter_chunk[verifier->n_stages];

@@ -43,6 +43,8 @@ gboolean rp_verify_slot_order(RpVerifier *verifier, guint32 first, guint32 secon
                               const char *what);
 
 /* verify-gradients.c */
+/* Rounds stand apart on the host, all of them, or their sum is fp32. */
+gboolean rp_verify_rounds_apart(RpVerifier *verifier);
 gboolean rp_verify_sum_fields(RpVerifier *verifier, guint32 index, const RpTask *task);
 gboolean rp_verify_note_sum(RpSlots *state, guint32 index, const RpTask *task);
 /* The access by which gradients leave after @action; RP_NONE: they do not. */

@@ -51,6 +51,25 @@ claim_of_layer(Tables *tables, guint layer, guint32 index, RpBufferCategory cate
                  g_strdup_printf("%s of layer %u", what, layer));
 }
 
+/* @bytes: of each buffer of them */
+static gboolean
+claim_gradients(Tables *tables, guint layer, guint64 bytes)
+{
+    const RpPlanPromises *promises = tables->verifier->promises;
+    const RpPlanLayer *row = rp_plan_layer(tables->verifier->plan, layer);
+    const guint n = rp_plan_gradient_buffers(promises);
+
+    for (guint i = 0; i < G_N_ELEMENTS(row->gradients); i++) {
+        g_autofree char *what =
+            promises->rounds_apart > 0 ? g_strdup_printf("gradients of round %u", i) : NULL;
+
+        if (!claim_of_layer(tables, layer, row->gradients[i], RP_BUFFER_GRADIENTS,
+                            i < n ? bytes : 0, what != NULL ? what : "gradients"))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean
 check_layer(Tables *tables, guint layer)
 {
@@ -77,9 +96,8 @@ check_layer(Tables *tables, guint layer)
                           "weights") &&
            claim_of_layer(tables, layer, row->weights[1], RP_BUFFER_PARAMETERS,
                           promises->double_weights ? trained : 0, "second weights") &&
-           claim_of_layer(tables, layer, row->gradients, RP_BUFFER_GRADIENTS,
-                          n_gradients * (promises->wide_gradients ? FP32_BYTES : element),
-                          "gradients") &&
+           claim_gradients(tables, layer,
+                           n_gradients * (promises->wide_gradients ? FP32_BYTES : element)) &&
            claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
                           own_gradients / element * STATE_BYTES, "optimizer state") &&
            claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,

@@ -174,7 +174,7 @@ publish_loop(const float *weight, void *published, RpNumber number, gsize n)
 
 /* Adds the squares of 8 values to two accumulators of 4 lanes. */
 G_ALWAYS_INLINE static inline void
-add_squares(__m256d sums[2], __m256 values)
+square(__m256d sums[2], __m256 values)
 {
     const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(values));
     const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1));
@@ -182,25 +182,23 @@ add_squares(__m256d sums[2], __m256 values)
     sums[1] = _mm256_add_pd(sums[1], _mm256_mul_pd(high, high));
 }
 
-G_ALWAYS_INLINE static inline double
-sum_squares_loop(const void *values, RpNumber number, gsize n)
+G_ALWAYS_INLINE static inline void
+add_squares_loop(double *lanes, const void *values, RpNumber number, gsize n)
 {
     __m256d sums[RP_SUM_LANES / 4];
-    double lanes[RP_SUM_LANES];
     gsize i = 0;
 
     for (guint part = 0; part < RP_SUM_LANES / 4; part++)
-        sums[part] = _mm256_setzero_pd();
+        sums[part] = _mm256_loadu_pd(&lanes[4 * part]);
     for (; i + RP_SUM_LANES <= n; i += RP_SUM_LANES)
         for (guint part = 0; part < RP_SUM_LANES / 8; part++)
-            add_squares(&sums[2 * part], load(number, values, i + 8 * part));
+            square(&sums[2 * part], load(number, values, i + 8 * part));
     for (guint part = 0; part < RP_SUM_LANES / 4; part++)
         _mm256_storeu_pd(&lanes[4 * part], sums[part]);
     for (guint lane = 0; i < n; i++, lane++) {
         const double value = rp_number_get(number, values, i);
         lanes[lane] += value * value;
     }
-    return rp_adamw_add_lanes(lanes);
 }
 
 #include "exec/optim/adamw-dispatch.h"
@@ -211,6 +209,7 @@ const RpAdamwOps rp_adamw_avx2 = {
     .step = step,
     .publish = publish,
     .sum_squares = sum_squares,
+    .add_squares = add_squares,
     .add = add,
     .accumulate = accumulate,
     .widen = widen,

@@ -209,7 +209,7 @@ publish_loop(const float *weight, void *published, RpNumber number, gsize n)
 
 /* Adds the squares of 16 values to two accumulators of 8 lanes. */
 G_ALWAYS_INLINE static inline void
-add_squares(__m512d sums[2], __m512 values)
+square(__m512d sums[2], __m512 values)
 {
     const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(values));
     const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(values, 1));
@@ -217,27 +217,25 @@ add_squares(__m512d sums[2], __m512 values)
     sums[1] = _mm512_add_pd(sums[1], _mm512_mul_pd(high, high));
 }
 
-G_ALWAYS_INLINE static inline double
-sum_squares_loop(const void *values, RpNumber number, gsize n)
+G_ALWAYS_INLINE static inline void
+add_squares_loop(double *lanes, const void *values, RpNumber number, gsize n)
 {
-    __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(),
-                       _mm512_setzero_pd()};
-    double lanes[RP_SUM_LANES];
-
+    __m512d sums[4];
     gsize i = 0;
 
+    for (guint part = 0; part < 4; part++)
+        sums[part] = _mm512_loadu_pd(&lanes[8 * part]);
     for (; i + TURN <= n; i += TURN) {
-        add_squares(&sums[0], load(number, values, i, 0xffff));
-        add_squares(&sums[2], load(number, values, i + 16, 0xffff));
+        square(&sums[0], load(number, values, i, 0xffff));
+        square(&sums[2], load(number, values, i + 16, 0xffff));
     }
     if (i < n) { /* adding the square of 0 changes nothing */
         const __mmask32 mask = first_of(n - i);
-        add_squares(&sums[0], load(number, values, i, (__mmask16)mask));
-        add_squares(&sums[2], load(number, values, i + 16, (__mmask16)(mask >> 16)));
+        square(&sums[0], load(number, values, i, (__mmask16)mask));
+        square(&sums[2], load(number, values, i + 16, (__mmask16)(mask >> 16)));
     }
     for (guint part = 0; part < 4; part++)
         _mm512_storeu_pd(&lanes[8 * part], sums[part]);
-    return rp_adamw_add_lanes(lanes);
 }
 
 #include "exec/optim/adamw-dispatch.h"
@@ -248,6 +246,7 @@ const RpAdamwOps rp_adamw_avx512 = {
     .step = step,
     .publish = publish,
     .sum_squares = sum_squares,
+    .add_squares = add_squares,
     .add = add,
     .accumulate = accumulate,
     .widen = widen,

@@ -1,6 +1,6 @@
 /**
  * From run-time number types to the loops of one variant, compiled for each as constants. Included
- * by each adamw-*.c behind its step_loop(), publish_loop() and sum_squares_loop(), and by nothing
+ * by each adamw-*.c behind its step_loop(), publish_loop() and add_squares_loop(), and by nothing
  * else. Sums of two arrays and widening have the same loop in every variant: a compiler vectorises
  * it with the instructions of the variant.
  */
@@ -49,14 +49,24 @@ publish(const float *weight, void *published, RpNumber number, gsize n)
         publish_loop(weight, published, RP_NUMBER_FP16, n);
 }
 
+static void
+add_squares(double lanes[RP_SUM_LANES], const void *values, RpNumber number, gsize n)
+{
+    if (number == RP_NUMBER_FP32)
+        add_squares_loop(lanes, values, RP_NUMBER_FP32, n);
+    else if (number == RP_NUMBER_BF16)
+        add_squares_loop(lanes, values, RP_NUMBER_BF16, n);
+    else
+        add_squares_loop(lanes, values, RP_NUMBER_FP16, n);
+}
+
 static double
 sum_squares(const void *values, RpNumber number, gsize n)
 {
-    if (number == RP_NUMBER_FP32)
-        return sum_squares_loop(values, RP_NUMBER_FP32, n);
-    if (number == RP_NUMBER_BF16)
-        return sum_squares_loop(values, RP_NUMBER_BF16, n);
-    return sum_squares_loop(values, RP_NUMBER_FP16, n);
+    double lanes[RP_SUM_LANES] = {0};
+
+    add_squares(lanes, values, number, n);
+    return rp_adamw_add_lanes(lanes);
 }
 
 G_ALWAYS_INLINE static inline void

@@ -45,10 +45,9 @@ publish_loop(const float *restrict weight, void *restrict published, RpNumber nu
             half[i] = rp_number_to_fp16(weight[i]);
 }
 
-G_ALWAYS_INLINE static inline double
-sum_squares_loop(const void *values, RpNumber number, gsize n)
+G_ALWAYS_INLINE static inline void
+add_squares_loop(double *restrict lanes, const void *values, RpNumber number, gsize n)
 {
-    double lanes[RP_SUM_LANES] = {0};
     gsize i = 0;
 
     for (; i + RP_SUM_LANES <= n; i += RP_SUM_LANES)
@@ -60,7 +59,6 @@ sum_squares_loop(const void *values, RpNumber number, gsize n)
         const double value = rp_number_get(number, values, i + lane);
         lanes[lane] += value * value;
     }
-    return rp_adamw_add_lanes(lanes);
 }
 
 #include "exec/optim/adamw-dispatch.h"
@@ -71,6 +69,7 @@ const RpAdamwOps rp_adamw_plain = {
     .step = step,
     .publish = publish,
     .sum_squares = sum_squares,
+    .add_squares = add_squares,
     .add = add,
     .accumulate = accumulate,
     .widen = widen,

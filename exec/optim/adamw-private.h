@@ -7,7 +7,6 @@
 
 #include <math.h>
 
-#define RP_SUM_LANES 32
 #define RP_WIDEN_PIECE ((gsize)2048)
 
 extern const RpAdamwOps rp_adamw_plain;
@@ -29,14 +28,4 @@ rp_adamw_update_one(const RpAdamwFactors *f, float gradient, float *weight, floa
     *moment2 = v;
     *weight = w;
     return w;
-}
-
-/* Adds the lanes in order. */
-static inline double
-rp_adamw_add_lanes(const double lanes[RP_SUM_LANES])
-{
-    double sum = 0;
-    for (guint lane = 0; lane < RP_SUM_LANES; lane++)
-        sum += lanes[lane];
-    return sum;
 }

@@ -40,6 +40,16 @@ rp_adamw_prepare(const RpAdamwOptions *options, double learning_rate, double gra
 }
 
 double
+rp_adamw_add_lanes(const double lanes[RP_SUM_LANES])
+{
+    double sum = 0;
+
+    for (guint lane = 0; lane < RP_SUM_LANES; lane++)
+        sum += lanes[lane];
+    return sum;
+}
+
+double
 rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpNumber number, gsize n)
 {
     const char *bytes = values;

@@ -12,6 +12,7 @@
 
 /* Values summed at a time: a longer sum is the sum, in order, over blocks of so many. */
 #define RP_SUM_SQUARES_BLOCK ((gsize)65536)
+#define RP_SUM_LANES 32
 
 typedef struct {
     double beta1;        /* decay of the first moment, [0, 1) */
@@ -74,6 +75,10 @@ typedef struct {
      * value is. */
     double (*sum_squares)(const void *values, RpNumber number, gsize n);
 
+    /* Adds the squares of @n values to the lanes of such a sum, value 0 to lane 0: it is the sum of
+     * all that its lanes were given, as long as @n was a multiple of 32 but for the last. */
+    void (*add_squares)(double lanes[RP_SUM_LANES], const void *values, RpNumber number, gsize n);
+
     /* @sum[i] = @a[i] + @b[i], in fp32. The arrays do not overlap, here and below. */
     void (*add)(const void *a, const void *b, RpNumber number, float *sum, gsize n);
 
@@ -107,6 +112,9 @@ const RpAdamwOps *rp_adamw_find(const char *name);
  */
 RpAdamwFactors rp_adamw_prepare(const RpAdamwOptions *options, double learning_rate,
                                 double gradient_scale, guint64 step);
+
+/* Adds the lanes of a sum of squares in order. */
+double rp_adamw_add_lanes(const double lanes[RP_SUM_LANES]);
 
 /* Sum of squares of @n values of any length: blocks of RP_SUM_SQUARES_BLOCK, added in order. */
 double rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpNumber number, gsize n);

@@ -8,8 +8,6 @@
 #define HUGE_PAGE ((guint64)2 << 20)
 /* Pieces end at so many parameters: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)
-/* Values of two gradients that are added at a time: they stay in the nearest cache. */
-#define PIECE ((gsize)4096)
 
 G_DEFINE_QUARK(rp - optimizer - error - quark, rp_optimizer_error)
 
@@ -87,26 +85,35 @@ rp_optimizer_ops(const RpOptimizer *optimizer)
 
 typedef struct {
     const RpAdamwOps *ops;
-    const char *values;
-    const char *added; /* or NULL */
+    RpGradient gradient;
+    RpGradient added;
     RpNumber number;
     double *sums;
 } SumJob;
 
-/* Of values @first to @first + @n of two arrays, added. */
+/* Of values @first to @first + @n. A tied matrix is summed in pieces; rounds have the lanes of the
+ * whole block, as their sum has where it stands in memory. */
 static double
-sum_block_of_sum(const SumJob *job, gsize first, gsize n)
+sum_block(const SumJob *job, gsize first, gsize n)
 {
-    const gsize size = rp_number_bytes(job->number);
-    float piece[PIECE];
+    const gboolean tied = job->added.rounds[0] != NULL;
+    double lanes[RP_SUM_LANES] = {0};
+    float piece[RP_GRADIENT_PIECE];
     double sum = 0;
 
-    for (gsize i = first; i < first + n; i += PIECE) {
-        const gsize length = MIN(first + n - i, PIECE);
-        job->ops->add(job->values + i * size, job->added + i * size, job->number, piece, length);
-        sum += job->ops->sum_squares(piece, RP_NUMBER_FP32, length);
+    if (!rp_gradient_is_sum(&job->gradient, &job->added))
+        return job->ops->sum_squares(rp_gradient_at(job->gradient.rounds[0], job->number, first),
+                                     job->number, n);
+    for (gsize i = first; i < first + n; i += RP_GRADIENT_PIECE) {
+        const gsize length = MIN(first + n - i, RP_GRADIENT_PIECE);
+
+        rp_gradient_add(job->ops, &job->gradient, &job->added, job->number, i, piece, length);
+        if (tied)
+            sum += job->ops->sum_squares(piece, RP_NUMBER_FP32, length);
+        else
+            job->ops->add_squares(lanes, piece, RP_NUMBER_FP32, length);
     }
-    return sum;
+    return tied ? sum : rp_adamw_add_lanes(lanes);
 }
 
 static void
@@ -114,17 +121,13 @@ sum_share(gsize first, gsize n, gpointer data)
 {
     const SumJob *job = data;
 
-    for (gsize i = first; i < first + n; i += RP_SUM_SQUARES_BLOCK) {
-        const gsize length = MIN(first + n - i, RP_SUM_SQUARES_BLOCK);
+    for (gsize i = first; i < first + n; i += RP_SUM_SQUARES_BLOCK)
         job->sums[i / RP_SUM_SQUARES_BLOCK] =
-            job->added ? sum_block_of_sum(job, i, length)
-                       : job->ops->sum_squares(job->values + i * rp_number_bytes(job->number),
-                                               job->number, length);
-    }
+            sum_block(job, i, MIN(first + n - i, RP_SUM_SQUARES_BLOCK));
 }
 
 double
-rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, const void *a, const void *b,
+rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient, RpGradient added,
                                 RpNumber number, gsize n)
 {
     const gsize n_blocks = n / RP_SUM_SQUARES_BLOCK + 1;
@@ -133,8 +136,8 @@ rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, const void *a, const voi
     if (optimizer->sums->len < n_blocks)
         g_array_set_size(optimizer->sums, (guint)n_blocks);
     SumJob job = {.ops = optimizer->ops,
-                  .values = a,
-                  .added = b,
+                  .gradient = gradient,
+                  .added = added,
                   .number = number,
                   .sums = (double *)(void *)optimizer->sums->data};
     rp_pool_run(optimizer->pool, 0, n, RP_SUM_SQUARES_BLOCK, sum_share, &job);
@@ -146,7 +149,8 @@ rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, const void *a, const voi
 double
 rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number, gsize n)
 {
-    return rp_optimizer_sum_squares_of_sum(optimizer, gradient, NULL, number, n);
+    return rp_optimizer_sum_squares_of_sum(optimizer, (RpGradient){{gradient}}, (RpGradient){0},
+                                           number, n);
 }
 
 static guint64
@@ -292,14 +296,13 @@ arrays_at(const StepJob *job, gsize first)
 {
     const RpOptimizerStep *step = job->step;
     const gsize offset = first - step->first;
-    const char *gradient = step->gradient;
     char *published = step->published;
 
     return (RpAdamwArrays){
         .weight = job->layer->weight + first,
         .moment1 = job->layer->moment1 + first,
         .moment2 = job->layer->moment2 + first,
-        .gradient = gradient + offset * rp_number_bytes(step->gradient_number),
+        .gradient = rp_gradient_at(step->gradient.rounds[0], step->gradient_number, offset),
         .published =
             published ? published + offset * rp_number_bytes(step->published_number) : NULL,
         .gradient_number = step->gradient_number,
@@ -307,21 +310,18 @@ arrays_at(const StepJob *job, gsize first)
     };
 }
 
-/* Parameters @first to @first + @n, whose gradient is the sum of two. */
+/* Parameters @first to @first + @n, whose gradient is a sum. */
 static void
 step_with_sum(const StepJob *job, const RpAdamwFactors *factors, gsize first, gsize n)
 {
     const RpOptimizerStep *step = job->step;
-    const gsize size = rp_number_bytes(step->gradient_number);
-    const char *gradient = step->gradient;
-    const char *added = step->added;
-    float piece[PIECE];
+    float piece[RP_GRADIENT_PIECE];
 
-    for (gsize i = first; i < first + n; i += PIECE) {
-        const gsize length = MIN(first + n - i, PIECE);
-        const gsize offset = (i - step->first) * size;
+    for (gsize i = first; i < first + n; i += RP_GRADIENT_PIECE) {
+        const gsize length = MIN(first + n - i, RP_GRADIENT_PIECE);
         RpAdamwArrays arrays = arrays_at(job, i);
-        job->ops->add(gradient + offset, added + offset, step->gradient_number, piece, length);
+        rp_gradient_add(job->ops, &step->gradient, &step->added, step->gradient_number,
+                        i - step->first, piece, length);
         arrays.gradient = piece;
         arrays.gradient_number = RP_NUMBER_FP32;
         job->ops->step(factors, &arrays, length);
@@ -342,7 +342,7 @@ step_share(gsize first, gsize n, gpointer data)
         const RpAdamwFactors *factors = &job->factors[run->decays ? 1 : 0];
         const RpAdamwArrays arrays = arrays_at(job, first);
         const gsize run_end = MIN(run->end, end);
-        if (job->step->added)
+        if (rp_gradient_is_sum(&job->step->gradient, &job->step->added))
             step_with_sum(job, factors, first, run_end - first);
         else
             job->ops->step(factors, &arrays, run_end - first);

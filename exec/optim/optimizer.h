@@ -22,6 +22,7 @@
 #include "exec/optim/adamw.h"
 #include "exec/optim/parameter-group.h"
 #include "exec/optim/pool.h"
+#include "exec/optim/sums.h"
 
 typedef enum {
     RP_OPTIMIZER_ERROR_VALUE,  /* an option out of range */
@@ -50,9 +51,10 @@ typedef struct {
     double gradient_scale; /* 1 / (loss scale * tokens) * clip coefficient */
     gsize first;
     gsize n_parameters;
-    const void *gradient; /* of the range; read */
-    const void *added;    /* a second gradient of the range, added in fp32 (tied matrix); or NULL */
-    void *published;      /* of the range: the weights that devices read; or NULL (lean) */
+    RpGradient gradient; /* of the range; read */
+    RpGradient added;    /* a second gradient of the range, whose sum of rounds is added to that of
+                            the first, in fp32 (tied matrix); or of no rounds */
+    void *published;     /* of the range: the weights that devices read; or NULL (lean) */
     RpNumber gradient_number; /* of both */
     RpNumber published_number;
 } RpOptimizerStep;
@@ -78,9 +80,10 @@ const RpAdamwOps *rp_optimizer_ops(const RpOptimizer *optimizer);
 double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number,
                                 gsize n);
 
-/* The same of @a + @b, added in fp32. */
-double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, const void *a, const void *b,
-                                       RpNumber number, gsize n);
+/* The same of a gradient that is added up in fp32: @gradient, and @added, which may have no rounds.
+ * Of several rounds it has the bits that their sum as an array has. */
+double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient,
+                                       RpGradient added, RpNumber number, gsize n);
 
 /* Host memory of the state of a layer of @n_parameters, bytes: 12 each, in whole pages. */
 guint64 rp_optimizer_state_bytes(guint64 n_parameters);

@@ -7,6 +7,37 @@
  * as fast as 16384, of which nothing is left there for the next array. */
 #define TILE ((gsize)1024)
 
+/* @sum = values [@first, @first + @n) of @gradient, which has several rounds. */
+static void
+add_rounds(const RpAdamwOps *ops, const RpGradient *gradient, RpNumber number, gsize first,
+           float *sum, gsize n)
+{
+    const void *const *rounds = gradient->rounds;
+
+    ops->add(rp_gradient_at(rounds[0], number, first), rp_gradient_at(rounds[1], number, first),
+             number, sum, n);
+    for (guint k = 2; k < RP_GRADIENT_MOST_ROUNDS && rounds[k] != NULL; k++)
+        ops->accumulate(sum, rp_gradient_at(rounds[k], number, first), number, n);
+}
+
+void
+rp_gradient_add(const RpAdamwOps *ops, const RpGradient *gradient, const RpGradient *added,
+                RpNumber number, gsize first, float *sum, gsize n)
+{
+    float other[RP_GRADIENT_PIECE];
+
+    if (gradient->rounds[1] == NULL) {
+        ops->add(rp_gradient_at(gradient->rounds[0], number, first),
+                 rp_gradient_at(added->rounds[0], number, first), number, sum, n);
+        return;
+    }
+    add_rounds(ops, gradient, number, first, sum, n);
+    if (added->rounds[0] == NULL)
+        return;
+    add_rounds(ops, added, number, first, other, n);
+    ops->accumulate(sum, other, RP_NUMBER_FP32, n);
+}
+
 typedef struct {
     const RpAdamwOps *ops;
     const void *const *added;

@@ -7,6 +7,39 @@
 #include "exec/optim/adamw.h"
 #include "exec/optim/pool.h"
 
+#define RP_GRADIENT_MOST_ROUNDS 4
+
+/* A gradient: one array, or several rounds of it, which are added in fp32, the first one first. */
+typedef struct {
+    const void *rounds[RP_GRADIENT_MOST_ROUNDS]; /* NULL behind the last */
+} RpGradient;
+
+/**
+ * rp_gradient_add:
+ * @gradient, @added: rp_gradient_is_sum(); the second has as many rounds as the first, or none
+ * @first: of their values
+ * @sum: (out): @n values
+ *
+ * @sum = the sum of @gradient's rounds + that of @added's, which may have none; values @first up to
+ * @first + @n, at most RP_GRADIENT_PIECE: so many stay in the nearest cache.
+ */
+void rp_gradient_add(const RpAdamwOps *ops, const RpGradient *gradient, const RpGradient *added,
+                     RpNumber number, gsize first, float *sum, gsize n);
+#define RP_GRADIENT_PIECE ((gsize)4096)
+
+static inline gboolean
+rp_gradient_is_sum(const RpGradient *gradient, const RpGradient *added)
+{
+    return gradient->rounds[1] != NULL || added->rounds[0] != NULL;
+}
+
+/* Value @first of @values. */
+static inline const void *
+rp_gradient_at(const void *values, RpNumber number, gsize first)
+{
+    return (const char *)values + first * rp_number_bytes(number);
+}
+
 /**
  * rp_sums_accumulate:
  * @pool: (nullable): threads to use

@@ -64,8 +64,8 @@ sum_squares(gpointer data)
     for (guint l = 0; l < update->n_layers; l++) {
         const RpOptimizerStep *step = &update->layers[l].step;
 
-        (void)rp_optimizer_sum_squares(update->optimizer, step->gradient, step->gradient_number,
-                                       step->n_parameters);
+        (void)rp_optimizer_sum_squares(update->optimizer, step->gradient.rounds[0],
+                                       step->gradient_number, step->n_parameters);
     }
 }
 
@@ -91,8 +91,8 @@ accumulate(gpointer data)
         const RpOptimizerStep *step = &update->layers[l].step;
 
         rp_sums_accumulate(update->pool, rp_optimizer_ops(update->optimizer),
-                           update->layers[l].copied, &step->gradient, 1, step->gradient_number,
-                           FALSE, step->n_parameters);
+                           update->layers[l].copied, step->gradient.rounds, 1,
+                           step->gradient_number, FALSE, step->n_parameters);
     }
 }
 
@@ -104,7 +104,7 @@ copy_gradients(gpointer data)
     for (guint l = 0; l < update->n_layers; l++) {
         const RpOptimizerStep *step = &update->layers[l].step;
 
-        rp_sums_widen(update->pool, rp_optimizer_ops(update->optimizer), step->gradient,
+        rp_sums_widen(update->pool, rp_optimizer_ops(update->optimizer), step->gradient.rounds[0],
                       step->gradient_number, update->layers[l].copied, step->n_parameters);
     }
 }
@@ -173,7 +173,7 @@ place_layer(Update *update, guint l, guint8 *memory)
     layer->step = (RpOptimizerStep){.learning_rate = 1e-3,
                                     .gradient_scale = 1,
                                     .n_parameters = update->each,
-                                    .gradient = filling.gradient,
+                                    .gradient = {{filling.gradient}},
                                     .published = filling.published,
                                     .gradient_number = numbers[update->dtype],
                                     .published_number = numbers[update->dtype]};

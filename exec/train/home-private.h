@@ -24,13 +24,13 @@ typedef struct {
     guint tied_to;   /* which; RP_NONE */
     guint tied_from; /* layer whose last gradients are added to this one's; RP_NONE */
     RpHomePlace weight_place[2];
-    RpHomePlace gradient_place;
+    RpHomePlace gradient_place[RP_MOST_ROUNDS_APART];
     RpHomePlace optimizer_place;
     RpHomePlace copied_place;
     /* since rp_home_attach() */
-    guint8 *weights[2]; /* [1]: NULL with a single version */
-    guint8 *gradients;
-    float *copied; /* blocking: the same in fp32; or NULL */
+    guint8 *weights[2];                      /* [1]: NULL with a single version */
+    guint8 *gradients[RP_MOST_ROUNDS_APART]; /* [1] and up: of rounds that stand apart; or NULL */
+    float *copied;                           /* blocking: the same in fp32; or NULL */
     float *master;
     RpOptimizerLayer *state;
 } RpHomeLayer;
@@ -65,8 +65,9 @@ struct _RpHome {
     RpUpdateOptions options;
     RpNumber number; /* storage of weights */
     gsize element_bytes;
-    RpNumber gradient_number; /* storage of gradients: fp32 if rounds are added up */
+    RpNumber gradient_number; /* storage of gradients: fp32 if rounds have been added up */
     gsize gradient_bytes;
+    guint n_gradients; /* buffers of a layer's: one for each of the rounds that stand apart, or 1 */
     gboolean async;
     guint n_versions;
     guint n_layers;

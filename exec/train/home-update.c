@@ -39,8 +39,8 @@ accumulate(RpHome *home, const RpBackendTask *task)
         const guint64 n = layer->own + layer->tied;
 
         rp_sums_accumulate(home->accumulate_pool, rp_optimizer_ops(home->optimizer),
-                           (float *)(void *)layer->gradients, added, n_added, home->number, begin,
-                           n);
+                           (float *)(void *)layer->gradients[0], added, n_added, home->number,
+                           begin, n);
         for (guint i = 0; i < n_added; i++)
             added[i] = (const guint8 *)added[i] + n * home->element_bytes;
     }
@@ -48,21 +48,30 @@ accumulate(RpHome *home, const RpBackendTask *task)
 
 /* ---- norm ---- */
 
+/* Gradients of @layer from parameter @first on, all rounds; none of RP_NONE. */
+static RpGradient
+gradients_of(const RpHome *home, guint layer, guint64 first)
+{
+    RpGradient gradient = {{NULL}};
+
+    for (guint i = 0; layer != RP_NONE && i < home->n_gradients; i++)
+        gradient.rounds[i] = home->layers[layer].gradients[i] + first * home->gradient_bytes;
+    return gradient;
+}
+
 /* Gradients of a tied matrix that came home with the head. */
-static const void *
+static RpGradient
 tied_gradients(const RpHome *home, guint layer)
 {
     const guint from = home->layers[layer].tied_from;
 
-    if (from == RP_NONE)
-        return NULL;
-    return home->layers[from].gradients + home->layers[from].own * home->gradient_bytes;
+    return gradients_of(home, from, from != RP_NONE ? home->layers[from].own : 0);
 }
 
 static double
 sum_squares(RpHome *home, guint layer)
 {
-    return rp_optimizer_sum_squares_of_sum(home->optimizer, home->layers[layer].gradients,
+    return rp_optimizer_sum_squares_of_sum(home->optimizer, gradients_of(home, layer, 0),
                                            tied_gradients(home, layer), home->gradient_number,
                                            home->layers[layer].own);
 }
@@ -171,14 +180,13 @@ written(const RpHome *home, const RpBackendTask *task)
     return NULL;
 }
 
-/* Where the step finds the gradients of @layer from parameter @first on. */
-static const void *
+/* Where the step finds the gradients of @layer from parameter @first on; none of RP_NONE. */
+static RpGradient
 step_gradients(const RpHome *home, guint layer, guint64 first)
 {
-    const RpHomeLayer *of = &home->layers[layer];
-
-    return of->copied != NULL ? (const void *)(of->copied + first)
-                              : of->gradients + first * home->gradient_bytes;
+    if (layer != RP_NONE && home->layers[layer].copied != NULL)
+        return (RpGradient){{home->layers[layer].copied + first}};
+    return gradients_of(home, layer, first);
 }
 
 static gboolean
@@ -202,9 +210,8 @@ step(RpHome *home, const RpBackendTask *task, GError **error)
         .gradient_scale = decision->multiplier,
         .n_parameters = of->own,
         .gradient = step_gradients(home, layer, 0),
-        .added = of->tied_from == RP_NONE
-                     ? NULL
-                     : step_gradients(home, of->tied_from, home->layers[of->tied_from].own),
+        .added = step_gradients(home, of->tied_from,
+                                of->tied_from != RP_NONE ? home->layers[of->tied_from].own : 0),
         .published = published,
         .gradient_number = of->copied != NULL ? RP_NUMBER_FP32 : home->gradient_number,
         .published_number = home->number,
@@ -219,9 +226,16 @@ copy_gradients(RpHome *home, guint layer)
 {
     const RpHomeLayer *of = &home->layers[layer];
 
+    const RpGradient gradient = gradients_of(home, layer, 0);
+
     g_assert(of->copied != NULL);
-    rp_sums_widen(home->pool, rp_optimizer_ops(home->optimizer), of->gradients,
-                  home->gradient_number, of->copied, of->own + of->tied);
+    if (home->n_gradients > 1)
+        rp_sums_accumulate(home->pool, rp_optimizer_ops(home->optimizer), of->copied,
+                           gradient.rounds, home->n_gradients, home->gradient_number, TRUE,
+                           of->own + of->tied);
+    else
+        rp_sums_widen(home->pool, rp_optimizer_ops(home->optimizer), gradient.rounds[0],
+                      home->gradient_number, of->copied, of->own + of->tied);
 }
 
 static void

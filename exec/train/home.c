@@ -1,5 +1,7 @@
 #include "exec/train/home-private.h"
 
+G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
+
 G_DEFINE_QUARK(rp - home - error - quark, rp_home_error)
 
 #define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
@@ -55,7 +57,6 @@ place_layer(RpHome *home, const RpPlan *plan, guint index, GError **error)
         .tied = layout->tied_elements,
         .tied_to = layout->tied_elements > 0 ? 0 : RP_NONE,
         .tied_from = RP_NONE,
-        .gradient_place = place_of(plan, planned->gradients),
         .optimizer_place = place_of(plan, planned->optimizer),
         .copied_place = place_of(plan, planned->copied),
     };
@@ -65,9 +66,13 @@ place_layer(RpHome *home, const RpPlan *plan, guint index, GError **error)
                                                  layer->own * home->element_bytes, error))
             return FALSE;
     }
-    return check_place(index, "gradients", &layer->gradient_place,
-                       layout->elements * home->gradient_bytes, error) &&
-           check_place(index, "optimizer state", &layer->optimizer_place, layer->own * STATE_BYTES,
+    for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++) {
+        layer->gradient_place[i] = place_of(plan, planned->gradients[i]);
+        if (i < home->n_gradients && !check_place(index, "gradients", &layer->gradient_place[i],
+                                                  layout->elements * home->gradient_bytes, error))
+            return FALSE;
+    }
+    return check_place(index, "optimizer state", &layer->optimizer_place, layer->own * STATE_BYTES,
                        error);
 }
 
@@ -134,6 +139,7 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
     home->element_bytes = rp_dtype_size(dtype);
     home->gradient_number = promises->wide_gradients ? RP_NUMBER_FP32 : home->number;
     home->gradient_bytes = rp_number_bytes(home->gradient_number);
+    home->n_gradients = rp_plan_gradient_buffers(promises);
     home->async = promises->async;
     home->n_versions = promises->double_weights ? 2 : 1;
     home->n_layers = rp_network_n_layers(network);
@@ -146,7 +152,8 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
         home->stages[s] = rp_plan_stage(plan, s)->layers;
     if (!place_layers(home, plan, error) || !start_pool(options, &home->pool, error))
         return NULL;
-    if (promises->rounds > 1 && !start_pool(options, &home->accumulate_pool, error))
+    if (promises->wide_gradients && !promises->kept_sums &&
+        !start_pool(options, &home->accumulate_pool, error))
         return NULL;
     home->options.avoid_cpus = NULL; /* the caller's string */
     home->optimizer = rp_optimizer_new(&options->adamw, options->variant, home->pool, error);
@@ -230,6 +237,16 @@ fits(const RpHomePlace *place, guint64 bytes)
            (place->offset <= bytes && place->bytes <= bytes - place->offset);
 }
 
+/* Of all rounds. */
+static gboolean
+gradients_fit(const RpHomeLayer *layer, guint64 bytes)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(layer->gradient_place); i++)
+        if (!fits(&layer->gradient_place[i], bytes))
+            return FALSE;
+    return TRUE;
+}
+
 gboolean
 rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
 {
@@ -240,7 +257,7 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
 
         if (fits(&home->decision_place[0], bytes) && fits(&home->decision_place[1], bytes) &&
             fits(&layer->weight_place[0], bytes) && fits(&layer->weight_place[1], bytes) &&
-            fits(&layer->gradient_place, bytes) && fits(&layer->optimizer_place, bytes) &&
+            gradients_fit(layer, bytes) && fits(&layer->optimizer_place, bytes) &&
             fits(&layer->copied_place, bytes))
             continue;
         g_set_error(error, RP_HOME_ERROR, RP_HOME_ERROR_MEMORY,
@@ -258,7 +275,8 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
 
         for (guint v = 0; v < home->n_versions; v++)
             layer->weights[v] = address(home, &layer->weight_place[v]);
-        layer->gradients = address(home, &layer->gradient_place);
+        for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
+            layer->gradients[i] = address(home, &layer->gradient_place[i]);
         layer->copied = address(home, &layer->copied_place);
         layer->master = address(home, &layer->optimizer_place);
         layer->state =
@@ -290,12 +308,18 @@ rp_home_version(const RpHome *home, guint64 iteration)
 }
 
 guint8 *
-rp_home_gradients(const RpHome *home, guint layer, guint64 offset, guint64 *run)
+rp_home_gradients(const RpHome *home, guint layer, guint round, guint64 offset, guint64 *run)
 {
     const RpHomeLayer *of = &home->layers[layer];
 
     *run = (of->own + of->tied) * home->gradient_bytes - offset;
-    return of->gradients + offset;
+    return of->gradients[home->n_gradients > 1 ? round : 0] + offset;
+}
+
+guint
+rp_home_gradient_rounds(const RpHome *home)
+{
+    return home->n_gradients;
 }
 
 RpDtype

@@ -96,8 +96,12 @@ guint8 *rp_home_weights(const RpHome *home, guint layer, guint version, guint64 
                         guint64 *run);
 /* The version that iteration @iteration reads. */
 guint rp_home_version(const RpHome *home, guint64 iteration);
-/* The same for its gradients (a tied head has its own). */
-guint8 *rp_home_gradients(const RpHome *home, guint layer, guint64 offset, guint64 *run);
+/* The same for its gradients (a tied head has its own). @round: whose; of no matter unless rounds
+ * stand apart */
+guint8 *rp_home_gradients(const RpHome *home, guint layer, guint round, guint64 offset,
+                          guint64 *run);
+/* How many rounds stand apart; 1: what stands at home is one, or the sum. */
+guint rp_home_gradient_rounds(const RpHome *home);
 /* Storage of gradients at home. */
 RpDtype rp_home_gradient_dtype(const RpHome *home);
 /* Any planned place of the host arena. */

@@ -222,7 +222,8 @@ copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
         guint64 run;
         guint8 *target = staging != NULL
                              ? staging + at
-                             : rp_home_gradients(map->home, segment->layer, segment->offset, &run);
+                             : rp_home_gradients(map->home, segment->layer, task->task.round,
+                                                 segment->offset, &run);
 
         if (!move(user_data, target, leaving + at, segment->bytes, error))
             return FALSE;

@@ -69,14 +69,19 @@ add_gradients(const RpTrainer *trainer, guint layer, guint64 offset, guint64 ele
               float *values)
 {
     const RpDtype dtype = rp_home_gradient_dtype(trainer->home);
-    guint64 run;
-    const guint8 *from =
-        rp_home_gradients(trainer->home, layer, offset * rp_dtype_size(dtype), &run);
-    g_autofree float *wide = g_new(float, elements);
+    g_autofree float *sum = g_new0(float, elements), *wide = g_new(float, elements);
 
-    rp_dtype_to_float(dtype, from, wide, elements);
+    for (guint round = 0; round < rp_home_gradient_rounds(trainer->home); round++) {
+        guint64 run;
+        const guint8 *from =
+            rp_home_gradients(trainer->home, layer, round, offset * rp_dtype_size(dtype), &run);
+
+        rp_dtype_to_float(dtype, from, wide, elements);
+        for (guint64 i = 0; i < elements; i++)
+            sum[i] += wide[i];
+    }
     for (guint64 i = 0; i < elements; i++)
-        values[i] += wide[i];
+        values[i] += sum[i];
 }
 
 void

@@ -86,6 +86,7 @@ typedef struct {
     gboolean tied;       /* the head's matrix is the embedding's */
     gboolean resumed;    /* older weights than the first iteration's exist */
     gboolean at_once;    /* a layer steps as soon as its gradient is home */
+    gboolean apart;      /* rounds are kept apart on the host where that is cheaper */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */

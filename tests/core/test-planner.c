@@ -54,6 +54,7 @@ full_options(const char *schedule, guint gpus, guint micro_batches)
     RpPlanOptions options = {.schedule = rp_schedule_find(schedule, &error),
                              .gpus = gpus,
                              .micro_batches = micro_batches,
+                             .sum_rounds = TRUE,
                              .fidelity = RP_FIDELITY_FULL};
 
     rp_assert_no_error(error);
@@ -206,6 +207,58 @@ gradients_of_one_round_are_16_bit(void **state)
     }
     assert_int_equal(bytes[0], 10 * RP_MIB);
     assert_int_equal(bytes[1], 2 * bytes[0]);
+}
+
+/* Few rounds are kept apart where that takes no more host memory than their sum and its staging
+ * buffers; the norm and the steps read all of them, and nothing is summed between. */
+static void
+rounds_are_kept_apart_where_that_takes_no_more_memory(void **state)
+{
+    static const struct {
+        guint n_forward, n_backward, forward[3], backward[5];
+    } lists[] = {{0, 1, {0}, {8}}, {1, 2, {8}, {0, 8}}, {3, 5, {3, 3, 2}, {0, 2, 2, 2, 2}}};
+    g_autoptr(RpProfile) profile = new_profile();
+    guint n_apart[6] = {0}, n_summed[6] = {0};
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(lists) * 3 * 4 * 2; i++) {
+        const guint l = i / 24, gpus = 1 + i / 8 % 3, rounds = 2 + i / 2 % 4;
+        GError *error = NULL;
+        g_autoptr(RpPartition) partition =
+            rp_partition_from_dispatched_blocks(profile, lists[l].forward, lists[l].n_forward,
+                                                lists[l].backward, lists[l].n_backward, &error);
+        RpPlanOptions options = full_options("roundpipe", gpus, 4 * rounds);
+        RpViolation violation;
+
+        rp_assert_no_error(error);
+        options.round = 4;
+        options.async = i % 2 == 0;
+        g_autoptr(RpPlan) summed = make(profile, partition, &options, 3);
+        options.sum_rounds = FALSE;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+        if (!rp_verify_plan(plan, &violation))
+            fail_msg("lists %u, %u devices, %u rounds: %s", l, gpus, rounds, violation.message);
+        assert_true(rp_plan_arena_bytes(plan, gpus) <= rp_plan_arena_bytes(summed, gpus));
+        if (rp_plan_promises(summed)->kept_sums || rp_plan_promises(plan)->rounds_apart == 0) {
+            assert_int_equal(rp_plan_arena_bytes(plan, gpus), rp_plan_arena_bytes(summed, gpus));
+            assert_int_equal(rp_plan_end_id(plan), rp_plan_end_id(summed));
+            n_summed[rounds] += !rp_plan_promises(summed)->kept_sums;
+            continue;
+        }
+        n_apart[rounds]++;
+        assert_int_equal(rp_plan_promises(plan)->rounds_apart, rounds);
+        assert_false(rp_plan_promises(plan)->wide_gradients);
+        assert_int_equal(count_tasks(plan, RP_TASK_GRADIENT_ACCUMULATE), 0);
+        assert_int_equal(rp_plan_category_bytes(plan, gpus, RP_BUFFER_STAGING), 0);
+        assert_int_equal(rp_plan_category_bytes(plan, gpus, RP_BUFFER_GRADIENTS),
+                         rounds * 10 * RP_MIB);
+        assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1), rounds * 10 * RP_MIB);
+        /* 26 bytes of state and weight for each 2 bytes of 16-bit gradient, and all of these */
+        assert_int_equal(sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 1), (13 + rounds) * 10 * RP_MIB);
+    }
+    assert_int_equal(n_summed[2], 0);
+    assert_true(n_apart[2] > 0 && n_apart[3] > 0 && n_apart[4] > 0 && n_apart[5] == 0);
+    assert_true(n_summed[3] > 0 && n_summed[4] > 0 && n_summed[5] > 0);
 }
 
 /* How many rounds a sum adds: it reads as many staging buffers, no two of them the same. */
@@ -687,6 +740,7 @@ main(void)
         cmocka_unit_test(steps_layers_in_the_order_in_which_they_are_waited_for),
         cmocka_unit_test(sums_stay_on_a_device_to_which_their_stage_returns),
         cmocka_unit_test(gradients_of_one_round_are_16_bit),
+        cmocka_unit_test(rounds_are_kept_apart_where_that_takes_no_more_memory),
         cmocka_unit_test(rounds_of_a_stage_are_summed_in_order_on_any_devices),
         cmocka_unit_test(rounds_that_leave_together_are_added_in_one_pass),
         cmocka_unit_test(a_measured_rate_counts_for_the_bytes_of_one_sum),

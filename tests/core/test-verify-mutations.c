@@ -32,6 +32,11 @@ static const RpTestPlan plans[] = {
      FALSE, TRUE},
     {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, FALSE, FALSE, FALSE, 512, 2, 1, FALSE,
      FALSE, TRUE},
+    /* rounds that the norm and the steps add */
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3, 1, TRUE,
+     FALSE, FALSE, TRUE},
+    {"roundpipe", 3, 0, 9, 3, RP_FIDELITY_FULL, FALSE, TRUE, TRUE, FALSE, FALSE, 512, 2, 1, FALSE,
+     FALSE, FALSE, TRUE},
 };
 
 static void
@@ -573,8 +578,9 @@ no_buffer_may_be_cut(void **state)
 static guint32 *
 place_of_row(RpPlanLayer *row, guint field)
 {
-    guint32 *const places[] = {&row->frozen,    &row->weights[0], &row->weights[1],
-                               &row->gradients, &row->optimizer,  &row->copied};
+    guint32 *const places[] = {&row->frozen,       &row->weights[0],   &row->weights[1],
+                               &row->gradients[0], &row->gradients[1], &row->optimizer,
+                               &row->copied};
 
     return field < G_N_ELEMENTS(places) ? places[field] : NULL;
 }

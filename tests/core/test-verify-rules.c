@@ -25,6 +25,12 @@ typedef struct {
 #define KEPT(rounds) FULL("roundpipe", 1, 0, rounds, 1, FALSE, FALSE)
 /* A forward slot and three backward ones on four devices: each stage stays on its own. */
 #define KEPT_APART(rounds) FULL("roundpipe", 4, 1, 4 * (rounds), 4, TRUE, FALSE)
+/* Two rounds, which the norm and the steps add. */
+#define APART                                                                                      \
+    {                                                                                              \
+        "roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3,        \
+            .apart = TRUE                                                                          \
+    }
 #define COMPUTE(schedule, gpus, stages, m)                                                         \
     {                                                                                              \
         schedule, gpus, stages, m, 0, RP_FIDELITY_COMPUTE, FALSE, TRUE, FALSE, FALSE, FALSE, 512,  \
@@ -598,10 +604,80 @@ exchange_weights(RpPlanDraft *draft)
 static void
 exchange_gradients(RpPlanDraft *draft)
 {
-    const guint32 first = row(draft, 0)->gradients;
+    const guint32 first = row(draft, 0)->gradients[0];
 
-    row(draft, 0)->gradients = row(draft, 3)->gradients;
-    row(draft, 3)->gradients = first;
+    row(draft, 0)->gradients[0] = row(draft, 3)->gradients[0];
+    row(draft, 3)->gradients[0] = first;
+}
+
+/* APART(): the access of task @index to gradients of round 1 of @layer, as home. */
+static RpAccess *
+access_of_round(RpPlanDraft *draft, guint index, guint layer, guint *at)
+{
+    GArray *accesses = rp_plan_draft_task(draft, index)->accesses;
+
+    for (*at = 0; *at < accesses->len; ++*at)
+        if (g_array_index(accesses, RpAccess, *at).buffer == row(draft, layer)->gradients[1])
+            return &g_array_index(accesses, RpAccess, *at);
+    return NULL;
+}
+
+static void
+leave_a_round_out(RpPlanDraft *draft, RpTaskKind kind)
+{
+    const guint index = rp_plan_draft_find(draft, kind, 1, 0);
+    const guint layer = rp_plan_draft_task(draft, index)->task.layer;
+    guint at;
+
+    assert_non_null(access_of_round(draft, index, kind == RP_TASK_NORM ? 0 : layer, &at));
+    g_array_remove_index(rp_plan_draft_task(draft, index)->accesses, at);
+}
+
+static void
+step_without_a_round(RpPlanDraft *draft)
+{
+    leave_a_round_out(draft, RP_TASK_OPTIMIZER_STEP);
+}
+
+static void
+norm_without_a_round(RpPlanDraft *draft)
+{
+    leave_a_round_out(draft, RP_TASK_NORM);
+}
+
+/* The second round of layer 0 where its first one is. */
+static void
+send_home_over_another_round(RpPlanDraft *draft)
+{
+    RpAccess *access = NULL;
+    guint at;
+
+    for (guint nth = 0; access == NULL; nth++)
+        access = access_of_round(
+            draft, rp_plan_draft_find(draft, RP_TASK_GRADIENT_DOWNLOAD, 1, nth), 0, &at);
+    access->buffer = row(draft, 0)->gradients[0];
+}
+
+/* Each still has one, and all are read. */
+static void
+exchange_rounds(RpPlanDraft *draft)
+{
+    const guint32 first = row(draft, 0)->gradients[0];
+
+    row(draft, 0)->gradients[0] = row(draft, 0)->gradients[1];
+    row(draft, 0)->gradients[1] = first;
+}
+
+static void
+keep_more_apart_than_there_are(RpPlanDraft *draft)
+{
+    draft->promises.rounds_apart++;
+}
+
+static void
+keep_a_sum_apart(RpPlanDraft *draft)
+{
+    draft->promises.wide_gradients = TRUE;
 }
 
 static void
@@ -731,6 +807,18 @@ static const Mutation mutations[] = {
      RP_RULE_TRANSFERS, round_in_between},
     {"a round added to those of another stage", KEPT_APART(3), RP_N_TASK_KINDS, RP_TASK_BACKWARD,
      RP_RULE_ARENA, add_to_rounds_of_another_stage},
+    {"a step without one of the rounds", APART, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,
+     RP_RULE_INCOMPLETE_GRADIENTS, step_without_a_round},
+    {"a norm without one of the rounds", APART, RP_N_TASK_KINDS, RP_TASK_NORM, RP_RULE_DECISION,
+     norm_without_a_round},
+    {"a round that comes home over another", APART, RP_TASK_GRADIENT_DOWNLOAD,
+     RP_TASK_OPTIMIZER_STEP, RP_RULE_BUFFERS, send_home_over_another_round},
+    {"rounds in each other's places", APART, RP_N_TASK_KINDS, RP_TASK_GRADIENT_DOWNLOAD,
+     RP_RULE_OPERANDS, exchange_rounds},
+    {"more rounds apart than there are", APART, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
+     keep_more_apart_than_there_are},
+    {"a sum that is kept apart", APART, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
+     keep_a_sum_apart},
     {"staleness 0", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_OPTIMIZER_STEP,
      RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_fresh_weights},
     {"staleness 2", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,

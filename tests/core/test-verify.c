@@ -210,7 +210,7 @@ one_layer_plan(gboolean step_waits)
         .rounds = 1, .resident_weights = TRUE, .schedule = "by hand", .element_bytes = 2};
     const RpPlanLayer layer = {.frozen = RP_NONE,
                                .weights = {HOME, RP_NONE},
-                               .gradients = GRADIENTS,
+                               .gradients = {GRADIENTS, RP_NONE, RP_NONE, RP_NONE},
                                .optimizer = STATE,
                                .copied = RP_NONE,
                                .tied_to = RP_NONE};
@@ -333,6 +333,7 @@ proves_every_schedule(void **state)
                         .async = (options & 2) != 0,
                         .early = (options & 4) != 0,
                         .blocking = (options & 8) != 0,
+                        .apart = options % 3 == 0,
                         .lean = (options & 16) != 0,
                         .naive = (options & 32) != 0,
                         .token_bytes = m % 2 * 512,
@@ -434,7 +435,7 @@ keeps_a_tied_matrix_once(void **state)
     assert_int_equal(head->tied_to, 0);
     assert_int_equal(embedding->tied_to, RP_NONE);
     assert_int_equal(rp_plan_buffer(plan, head->weights[0])->bytes, 1024);
-    assert_int_equal(rp_plan_buffer(plan, head->gradients)->bytes, 5120);
+    assert_int_equal(rp_plan_buffer(plan, head->gradients[0])->bytes, 5120);
     assert_int_equal(rp_plan_buffer(plan, head->optimizer)->bytes, 6 * 1024);
     /* a step that does not wait for the head's gradient is found out */
     draft = rp_plan_draft_new(plan);
@@ -444,7 +445,7 @@ keeps_a_tied_matrix_once(void **state)
         if (task->task.kind != RP_TASK_OPTIMIZER_STEP || task->task.layer != 0)
             continue;
         for (guint k = 0; k < task->accesses->len; k++)
-            if (g_array_index(task->accesses, RpAccess, k).buffer == head->gradients)
+            if (g_array_index(task->accesses, RpAccess, k).buffer == head->gradients[0])
                 g_array_remove_index(task->accesses, k--);
     }
     assert_false(rp_plan_draft_verify(draft, &violation));

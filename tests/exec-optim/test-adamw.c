@@ -298,6 +298,15 @@ variants_sum_squares_to_the_same_bits(void **state)
                 for (const RpAdamwOps *v; (v = next_variant(&variants));) {
                     const double found = v->sum_squares(values, (RpNumber)number, n);
                     assert_memory_equal(&found, &expected, sizeof found);
+                    /* in two parts */
+                    const gsize half = n / 2 / RP_SUM_LANES * RP_SUM_LANES;
+                    double lanes[RP_SUM_LANES] = {0};
+                    v->add_squares(lanes, values, (RpNumber)number, half);
+                    v->add_squares(lanes,
+                                   (const char *)values + half * rp_number_bytes((RpNumber)number),
+                                   (RpNumber)number, n - half);
+                    const double parts = rp_adamw_add_lanes(lanes);
+                    assert_memory_equal(&parts, &expected, sizeof parts);
                 }
             }
     }

@@ -61,7 +61,7 @@ apply(Fixture *f, guint step, gsize first, gsize n, gboolean fused)
         .gradient_scale = 0.5,
         .first = first,
         .n_parameters = n,
-        .gradient = f->gradients[step] + first,
+        .gradient = {{f->gradients[step] + first}},
         .published = fused ? f->published + first : NULL,
         .gradient_number = RP_NUMBER_BF16,
         .published_number = RP_NUMBER_BF16,
@@ -244,7 +244,7 @@ adds_a_second_gradient_in_fp32(void **state)
         RpOptimizerStep step = {.learning_rate = 1e-3,
                                 .gradient_scale = 0.25,
                                 .n_parameters = N,
-                                .gradient = sum,
+                                .gradient = {{sum}},
                                 .gradient_number = RP_NUMBER_FP32,
                                 .published_number = RP_NUMBER_BF16};
         open_layer(f, n_threads, NULL);
@@ -257,8 +257,8 @@ adds_a_second_gradient_in_fp32(void **state)
         for (gsize first = 0; first < N; first += 60000) {
             step.first = first;
             step.n_parameters = MIN(60000, N - first);
-            step.gradient = f->gradients[0] + first;
-            step.added = f->gradients[1] + first;
+            step.gradient.rounds[0] = f->gradients[0] + first;
+            step.added.rounds[0] = f->gradients[1] + first;
             step.published = f->published + first;
             rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
         }
@@ -358,8 +358,9 @@ sums_the_squares_of_a_sum(void **state)
     for (guint n_threads = 0; n_threads <= 3; n_threads++) {
         double expected = 0;
         open_layer(f, n_threads, NULL);
-        const double found = rp_optimizer_sum_squares_of_sum(f->optimizer, f->gradients[0],
-                                                             f->gradients[1], RP_NUMBER_BF16, N);
+        const double found =
+            rp_optimizer_sum_squares_of_sum(f->optimizer, (RpGradient){{f->gradients[0]}},
+                                            (RpGradient){{f->gradients[1]}}, RP_NUMBER_BF16, N);
         for (gsize i = 0; i < N; i++) {
             const double sum = (double)(rp_number_from_bf16(f->gradients[0][i]) +
                                         rp_number_from_bf16(f->gradients[1][i]));
@@ -372,9 +373,56 @@ sums_the_squares_of_a_sum(void **state)
     }
     const uint16_t before = f->gradients[1][N - 1];
     f->gradients[1][N - 1] = 0x7f80;
-    assert_false(isfinite(rp_optimizer_sum_squares_of_sum(f->optimizer, f->gradients[0],
-                                                          f->gradients[1], RP_NUMBER_BF16, N)));
+    assert_false(isfinite(
+        rp_optimizer_sum_squares_of_sum(f->optimizer, (RpGradient){{f->gradients[0]}},
+                                        (RpGradient){{f->gradients[1]}}, RP_NUMBER_BF16, N)));
     f->gradients[1][N - 1] = before;
+}
+
+/* Rounds of one and, with it, of a tied gradient, against their sums in fp32: all bits alike. */
+static void
+rounds_have_the_bits_of_their_sum(void **state)
+{
+    Fixture *f = *state;
+    g_autofree float *sum = g_new(float, N);
+    g_autofree float *expected = g_new(float, N);
+
+    for (guint i = 0; i < 4 * 3 * 2; i++) {
+        const guint n_threads = i % 4, n_rounds = 2 + i / 4 % 3;
+        const gboolean tied = i >= 12;
+        const RpGradient wide = {{sum}}, none = {{NULL}};
+        RpGradient rounds = none;
+
+        for (guint k = 0; k < n_rounds; k++)
+            rounds.rounds[k] = f->gradients[k];
+        for (gsize j = 0; j < N; j++) {
+            sum[j] = rp_number_from_bf16(f->gradients[0][j]);
+            for (guint k = 1; k < n_rounds; k++)
+                sum[j] += rp_number_from_bf16(f->gradients[k][j]);
+        }
+        RpOptimizerStep step = {.learning_rate = 1e-3,
+                                .gradient_scale = 0.25,
+                                .n_parameters = N,
+                                .gradient = wide,
+                                .added = tied ? wide : none,
+                                .gradient_number = RP_NUMBER_FP32};
+        open_layer(f, n_threads, NULL);
+        const double norm = rp_optimizer_sum_squares_of_sum(f->optimizer, step.gradient, step.added,
+                                                            RP_NUMBER_FP32, N);
+        rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
+        rp_optimizer_layer_finish(f->layer);
+        memcpy(expected, rp_optimizer_layer_state(f->layer).weight, N * sizeof(float));
+        open_layer(f, n_threads, NULL);
+        step.gradient = rounds;
+        step.added = tied ? rounds : none;
+        step.gradient_number = RP_NUMBER_BF16;
+        const double found = rp_optimizer_sum_squares_of_sum(f->optimizer, step.gradient,
+                                                             step.added, RP_NUMBER_BF16, N);
+        assert_memory_equal(&found, &norm, sizeof norm);
+        rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
+        rp_optimizer_layer_finish(f->layer);
+        assert_memory_equal(rp_optimizer_layer_state(f->layer).weight, expected, N * sizeof(float));
+    }
 }
 
 /* With @ops, at an odd place of the arrays and of odd length. */
@@ -567,6 +615,7 @@ main(void)
         WITH_LAYER(a_skipped_step_changes_nothing),
         WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
         WITH_LAYER(sums_the_squares_of_a_sum),
+        WITH_LAYER(rounds_have_the_bits_of_their_sum),
         cmocka_unit_test(threads_share_sums_and_copies),
         cmocka_unit_test(several_sums_in_one_pass_have_the_bits_of_one_after_the_other),
         WITH_LAYER(every_variant_adds_and_widens_values_of_any_number),

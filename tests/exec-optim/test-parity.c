@@ -117,7 +117,7 @@ ten_steps_equal_torch(void **state)
             .learning_rate = rp_learning_rate_at(&rate, step),
             .gradient_scale = clip.coefficient,
             .n_parameters = N,
-            .gradient = gradient,
+            .gradient = {{gradient}},
         };
         assert_true(fabs(what.learning_rate - torch_rate) <= 1e-15);
         rp_optimizer_layer_apply(f->optimizer, f->layer, &what);

@@ -133,6 +133,7 @@ open_plan(Rig *rig, guint iterations)
         .micro_batches = options->micro_batches,
         .calls = options->calls,
         .round = options->round,
+        .sum_rounds = TRUE, /* rounds apart: test-round-sums.c */
         .async = options->async,
         .fidelity = RP_FIDELITY_FULL,
         .step_at_once = options->max_grad_norm <= 0 && !options->scale_loss,

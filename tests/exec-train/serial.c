@@ -210,7 +210,7 @@ update(Serial *s, const RpSerialRun *run, guint step, double unscale)
         const RpOptimizerStep by = {.learning_rate = rp_learning_rate_at(&rate, step),
                                     .gradient_scale = unscale * clip.coefficient,
                                     .n_parameters = s->n_own[l],
-                                    .gradient = gradient,
+                                    .gradient = {{gradient}},
                                     .gradient_number = RP_NUMBER_FP32,
                                     .published_number = s->number};
 

@@ -134,7 +134,7 @@ fill_gradients(Fixture *f, guint64 iteration)
         }
         if ((gint64)iteration == f->broken_iteration && l >= f->broken_layer)
             values_of(gradients)[layout->elements / 2] = INFINITY;
-        guint8 *home = rp_home_gradients(f->rig.home, l, 0, &run);
+        guint8 *home = rp_home_gradients(f->rig.home, l, 0, 0, &run);
         const RpDtype dtype = rp_home_gradient_dtype(f->rig.home);
         assert_int_equal(run, layout->elements * rp_dtype_size(dtype));
         rp_dtype_from_float(dtype, values_of(gradients), home, layout->elements);
@@ -175,7 +175,7 @@ step_serially(Fixture *f, double learning_rate, double scale)
             .learning_rate = learning_rate,
             .gradient_scale = scale,
             .n_parameters = n,
-            .gradient = f->serial.gradients[l]->data,
+            .gradient = {{f->serial.gradients[l]->data}},
             .gradient_number = RP_NUMBER_FP32,
         };
         const RpOptimizerState state = rp_optimizer_layer_state(f->serial.layers[l]);
@@ -400,7 +400,7 @@ finds_the_weights_of_a_tied_head_in_two_places(void **state)
         assert_ptr_equal(matrix, rp_home_weights(f->rig.home, 0, v, 32, &other));
         assert_int_equal(other, run);
     }
-    rp_home_gradients(f->rig.home, head, own, &run);
+    rp_home_gradients(f->rig.home, head, 0, own, &run);
     assert_int_equal(run, all - own);
 }
 
@@ -535,7 +535,7 @@ check_sum(Fixture *f, RpTaskId id, RpDtype dtype, guint first, guint n)
     assert_true(run_task(f, id));
     for (guint l = 0; l < RIG_LAYERS; l++) {
         GArray *gradients = f->serial.gradients[l];
-        assert_memory_equal(rp_home_gradients(f->rig.home, l, 0, &run), values_of(gradients),
+        assert_memory_equal(rp_home_gradients(f->rig.home, l, 0, 0, &run), values_of(gradients),
                             gradients->len * sizeof(float));
     }
 }
