@@ -54,7 +54,8 @@ static const char defaults[] = "devices: host:1\n"
                                "  every: 0\n"
                                "  minutes: 30\n"
                                "  keep: 3\n"
-                               "  final: true\n";
+                               "  final: true\n"
+                               "  beside: auto\n";
 
 /* ---- the schema ---- */
 
@@ -69,6 +70,8 @@ static const cyaml_strval_t booleans[] = {{"false", 0}, {"true", 1}, {"no", 0},
                                           {"yes", 1},   {"off", 0},  {"on", 1}};
 static const cyaml_strval_t given_booleans[] = {{"false", 1}, {"true", 2}, {"no", 1},
                                                 {"yes", 2},   {"off", 1},  {"on", 2}};
+static const cyaml_strval_t besides[] = {{"auto", 0}, {"false", 1}, {"true", 2}, {"no", 1},
+                                         {"yes", 2},  {"off", 1},   {"on", 2}};
 static const cyaml_strval_t dtypes[] = {
     {"fp32", RP_DTYPE_FP32 + 1}, {"bf16", RP_DTYPE_BF16 + 1}, {"fp16", RP_DTYPE_FP16 + 1}};
 static const cyaml_strval_t partitions[] = {{"simulated", 0}, {"paper", 1}};
@@ -119,8 +122,11 @@ static const cyaml_schema_field_t loss_scale_fields[] = {
     WHOLE("max_skipped", RpRunFileLossScale, max_skipped), CYAML_FIELD_END};
 
 static const cyaml_schema_field_t checkpoint_fields[] = {
-    WHOLE("every", RpRunFileCheckpoint, every), REAL("minutes", RpRunFileCheckpoint, minutes),
-    WHOLE("keep", RpRunFileCheckpoint, keep), NAME("final", RpRunFileCheckpoint, final, booleans),
+    WHOLE("every", RpRunFileCheckpoint, every),
+    REAL("minutes", RpRunFileCheckpoint, minutes),
+    WHOLE("keep", RpRunFileCheckpoint, keep),
+    NAME("final", RpRunFileCheckpoint, final, booleans),
+    NAME("beside", RpRunFileCheckpoint, beside, besides),
     CYAML_FIELD_END};
 
 static const cyaml_schema_field_t fields[] = {

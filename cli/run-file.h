@@ -50,6 +50,7 @@ typedef struct {
     double minutes; /* since the last one, or the start; 0 = not by time */
     gint64 keep;    /* 0 = all */
     int final;      /* whether the last step is saved, too */
+    int beside;     /* 1 = false, 2 = true, 0 = where there is memory for a copy */
 } RpRunFileCheckpoint;
 
 /* Values as written; %NULL = not given. Numbers are in range. */

@@ -2,6 +2,7 @@
  * roundpipe train: the loop.
  *
  *   batch -> forward_backward -> ... -> step -> [checkpoint] -> batch -> ...
+ *                                          |         \-> beside training: copy -> files
  *                                          \-> reports, as steps get over -> metrics
  */
 #include "cli/train-loop.h"
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "exec/checkpoint/checkpoint.h"
 #include "plots/gnuplot.h"
 
 /* A GPU that has failed keeps the process so long, and no longer. */
@@ -89,6 +89,7 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
 void
 rp_train_loop_clear(RpTrainLoop *loop)
 {
+    g_clear_pointer(&loop->beside, rp_checkpoint_beside_free); /* reads of the trainer's network */
     if (rp_cli_leaves())
         rp_cli_leave_within(MOST_SECONDS);
     const gboolean ended = rp_trainer_free(g_steal_pointer(&loop->trainer));
@@ -148,6 +149,7 @@ run_steps(RpTrainLoop *loop, GError **error)
             return FALSE;
         outcome->last_step = ++step;
 
+        rp_train_loop_settle(loop, FALSE);
         rp_train_loop_watch_output(loop, step);
         if (rp_train_loop_is_due(loop, step) && step < (guint64)run->steps &&
             rp_train_stop_signal() == 0 && !rp_train_loop_save(loop, step, error))
@@ -157,9 +159,10 @@ run_steps(RpTrainLoop *loop, GError **error)
     loop->ending = TRUE;
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
-    if (run->checkpoint.final == 0 && outcome->signal == 0)
-        return TRUE;
-    return step == loop->saved_step || rp_train_loop_save(loop, step, error);
+    if (run->checkpoint.final != 0 || outcome->signal != 0)
+        return rp_train_loop_save(loop, step, error);
+    rp_train_loop_wait(loop);
+    return TRUE;
 }
 
 /* Restores what a checkpoint keeps; its step is where training goes on. */
@@ -208,6 +211,8 @@ rp_train_loop_start(RpTrainLoop *loop, GError **error)
     make_batches(loop);
     loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
                                          (guint64)run->steps, loop->how->progress_s);
+    if (loop->files && !rp_train_loop_check_beside(loop, error))
+        return FALSE;
     loop->trainer = make_trainer(loop->job, loop->how, loop->metrics, error);
     if (loop->trainer == NULL)
         return FALSE;
@@ -224,7 +229,8 @@ rp_train_loop_start(RpTrainLoop *loop, GError **error)
     }
     if (!loop->files)
         return TRUE;
-    return rp_train_begin_output(loop->job, loop->how, loop->outcome->first_step, error) &&
+    return rp_train_loop_take_beside(loop, error) &&
+           rp_train_begin_output(loop->job, loop->how, loop->outcome->first_step, error) &&
            rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
 }
 
@@ -248,27 +254,40 @@ tell_outcome(RpTrainLoop *loop)
 
 /* What is left of a run that broke off. */
 static void
-add_checkpoint(GError **error, const char *checkpoint)
+add_checkpoint(GError **error, const char *checkpoint, gboolean writing)
 {
+    const char *more = writing ? "; a newer one is still being written" : "";
     char *message;
 
     if (error == NULL || *error == NULL)
         return;
-    message =
-        checkpoint != NULL
-            ? g_strdup_printf("%s; the last good checkpoint is %s", (*error)->message, checkpoint)
-            : g_strdup_printf("%s; no checkpoint was saved before", (*error)->message);
+    message = checkpoint != NULL ? g_strdup_printf("%s; the last good checkpoint is %s%s",
+                                                   (*error)->message, checkpoint, more)
+                                 : g_strdup_printf("%s; no checkpoint was saved before%s",
+                                                   (*error)->message, more);
     g_free((*error)->message);
     (*error)->message = message;
 }
 
-/* Said before the trainer is freed, which takes its time where a GPU has failed. */
+/* Said before the trainer is freed, which takes its time where a GPU has failed; there it is said
+ * at once, else when the checkpoint under way is written, so that it is named. */
 static void
-tell_failure(const RpTrainLoop *loop, GError **error)
+tell_failure(RpTrainLoop *loop, GError **error)
 {
+    gboolean writing;
+
+    rp_train_loop_settle(loop, loop->job->run->device_ops->host_memory);
+    writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
     rp_train_metrics_clear_line();
-    add_checkpoint(error, loop->outcome->checkpoint);
+    add_checkpoint(error, loop->outcome->checkpoint, writing);
     rp_cli_tell("train", error);
+    if (writing) { /* it is good, and reads nothing that has failed */
+        const guint n_saved = loop->outcome->n_saved;
+
+        rp_train_loop_settle(loop, TRUE);
+        if (loop->outcome->n_saved > n_saved)
+            fprintf(stderr, "roundpipe train: note: saved: %s\n", loop->outcome->checkpoint);
+    }
     if (!loop->job->run->device_ops->host_memory)
         rp_cli_leave();
 }

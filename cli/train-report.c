@@ -283,6 +283,19 @@ print_comparison(const RpTrainJob *job, const RpTrainOutcome *outcome)
     print_waited(job, outcome);
 }
 
+static void
+print_saving(const RpTrainOutcome *outcome)
+{
+    if (outcome->saving_seconds < 1 && outcome->beside_seconds < 1)
+        return;
+    printf("%u checkpoint%s: nothing was trained for %.1f s", outcome->n_saved,
+           outcome->n_saved == 1 ? "" : "s", outcome->saving_seconds);
+    if (outcome->n_beside > 0)
+        printf("; writing %u of them beside training took %.1f s", outcome->n_beside,
+               outcome->beside_seconds);
+    printf("\n");
+}
+
 void
 rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
@@ -298,9 +311,7 @@ rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome)
     }
     if (outcome->loss_picture != NULL)
         printf("loss curve: %s\n", outcome->loss_picture);
-    if (outcome->saving_seconds >= 1)
-        printf("%u checkpoint%s: nothing was trained for %.1f s\n", outcome->n_saved,
-               outcome->n_saved == 1 ? "" : "s", outcome->saving_seconds);
+    print_saving(outcome);
     if (outcome->checkpoint != NULL)
         printf("saved: %s\n", outcome->checkpoint);
 }
@@ -438,6 +449,8 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
     rp_json_object(json, "checkpoints");
     rp_json_int(json, "saved", outcome->n_saved);
     rp_json_double(json, "seconds", outcome->saving_seconds, 6);
+    rp_json_int(json, "beside", outcome->n_beside);
+    rp_json_double(json, "beside_seconds", outcome->beside_seconds, 6);
     json_builder_end_object(json);
     json_path(json, "checkpoint", outcome->checkpoint);
     json_path(json, "loss_picture", outcome->loss_picture);

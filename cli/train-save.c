@@ -3,8 +3,6 @@
 
 #include <stdio.h>
 
-#include "exec/checkpoint/checkpoint.h"
-
 /* How often the output directory is looked after. */
 #define WATCH_INTERVAL_US G_USEC_PER_SEC
 
@@ -22,7 +20,8 @@ save_weights(const RpTrainLoop *loop, const RpCheckpointOptions *options, const 
 }
 
 static void
-warn_unsaved(const RpTrainLoop *loop, guint64 step, GError *problem, const char *weights)
+warn_unsaved(const RpTrainLoop *loop, guint64 step, GError *problem, gboolean beside,
+             const char *weights)
 {
     const char *last = loop->outcome->checkpoint;
 
@@ -34,6 +33,9 @@ warn_unsaved(const RpTrainLoop *loop, guint64 step, GError *problem, const char 
                 : "");
     if (!loop->ending)
         fputs("training goes on\n", stderr);
+    else if (beside)
+        fputs(step < loop->outcome->last_step ? "training went on\n" : "another try follows\n",
+              stderr);
     else
         fprintf(stderr, "%s%s%sthe last one is %s\n",
                 weights != NULL ? "its weights alone, from which no run goes on, are in " : "",
@@ -64,6 +66,7 @@ hold_output(RpTrainLoop *loop, guint64 step, GError **error)
     loop->seen_us = g_get_monotonic_time();
     if (rp_train_output_is_there(run, loop->how))
         return TRUE;
+    rp_train_loop_settle(loop, TRUE); /* it went to the old one */
     if (!rp_train_renew_output(loop->job, loop->how, error) ||
         !rp_train_metrics_open(loop->metrics, metrics, 0, error)) {
         g_prefix_error(error, "the output directory was removed or replaced: ");
@@ -94,6 +97,58 @@ rp_train_loop_watch_output(RpTrainLoop *loop, guint64 step)
     fprintf(stderr, "roundpipe train: warning: %s; nothing can be saved there\n", problem->message);
 }
 
+void
+rp_train_loop_note_saved(RpTrainLoop *loop, RpCheckpointWritten *written, gboolean beside,
+                         const char *weights)
+{
+    loop->outcome->n_saved += written->path != NULL;
+    loop->outcome->unsaved = written->path == NULL;
+    rp_train_metrics_clear_line();
+    if (written->removed != NULL)
+        fprintf(stderr,
+                "roundpipe train: warning: the disk is full: %s made room for that of step "
+                "%" G_GUINT64_FORMAT "\n",
+                written->removed, written->step);
+    if (written->path == NULL) {
+        warn_unsaved(loop, written->step, written->error, beside, weights);
+        return;
+    }
+    g_free(loop->outcome->checkpoint);
+    loop->outcome->checkpoint = g_steal_pointer(&written->path);
+    loop->saved_step = written->step;
+}
+
+/* Since @begin_us nothing was trained. */
+static void
+note_pause(RpTrainLoop *loop, gint64 begin_us)
+{
+    const gint64 now_us = g_get_monotonic_time();
+    const double seconds = (double)(now_us - begin_us) / G_USEC_PER_SEC;
+
+    rp_train_metrics_pause(loop->metrics, seconds);
+    loop->outcome->saving_seconds += seconds;
+}
+
+void
+rp_train_loop_wait(RpTrainLoop *loop)
+{
+    const gint64 begin_us = g_get_monotonic_time();
+
+    rp_train_loop_settle(loop, TRUE);
+    note_pause(loop, begin_us);
+}
+
+/* While training stands still; at the end, where there is no room for more, the weights alone. */
+static void
+save_in_place(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpDataState *state,
+              RpCheckpointWritten *written, char **weights)
+{
+    written->path =
+        rp_checkpoint_save(options, loop->trainer, state, &written->removed, &written->error);
+    if (written->path == NULL)
+        *weights = save_weights(loop, options, written->error);
+}
+
 gboolean
 rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
 {
@@ -105,40 +160,28 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
         .max_shard_bytes = SHARD_BYTES,
     };
     const RpDataState state = rp_batcher_state(loop->batcher);
-    g_autofree char *removed = NULL, *weights = NULL;
-    g_autoptr(GError) problem = NULL;
+    g_auto(RpCheckpointWritten) written = {.step = step};
+    g_autofree char *weights = NULL;
+    gint64 begin_us;
+    gboolean held, begun;
 
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
-    warn_changed(loop);
-
-    const gint64 begin_us = g_get_monotonic_time();
-    const gboolean held = hold_output(loop, step, &problem);
-    char *path =
-        held ? rp_checkpoint_save(&options, loop->trainer, &state, &removed, &problem) : NULL;
-
-    if (held && path == NULL)
-        weights = save_weights(loop, &options, problem);
-    loop->saved_us = g_get_monotonic_time();
-    const double seconds = (double)(loop->saved_us - begin_us) / G_USEC_PER_SEC;
-
-    rp_train_metrics_pause(loop->metrics, seconds);
-    loop->outcome->saving_seconds += seconds;
-    loop->outcome->n_saved += path != NULL;
-    rp_train_metrics_clear_line();
-    if (removed != NULL)
-        fprintf(stderr,
-                "roundpipe train: warning: the disk is full: %s made room for that of step "
-                "%" G_GUINT64_FORMAT "\n",
-                removed, step);
-    loop->outcome->unsaved = path == NULL;
-    if (path != NULL) {
-        g_free(loop->outcome->checkpoint);
-        loop->outcome->checkpoint = path;
-        loop->saved_step = step;
+    begin_us = g_get_monotonic_time();
+    rp_train_loop_settle(loop, TRUE);
+    if (step == loop->saved_step) {
+        note_pause(loop, begin_us);
         return TRUE;
     }
-    warn_unsaved(loop, step, problem, weights);
+    warn_changed(loop);
+    held = hold_output(loop, step, &written.error);
+    begun = held && rp_train_loop_begin_beside(loop, &options, &state);
+    if (held && !begun)
+        save_in_place(loop, &options, &state, &written, &weights);
+    loop->saved_us = g_get_monotonic_time();
+    note_pause(loop, begin_us);
+    if (!begun)
+        rp_train_loop_note_saved(loop, &written, FALSE, weights);
     return TRUE;
 }
 
@@ -148,7 +191,7 @@ rp_train_loop_save_before(RpTrainLoop *loop, GError *problem, GError **error)
     guint64 step = loop->outcome->last_step;
 
     loop->ending = TRUE;
-    if (step != loop->saved_step && !rp_train_loop_save(loop, step, error))
+    if (!rp_train_loop_save(loop, step, error))
         g_error_free(problem); /* a step before it failed */
     else
         g_propagate_error(error, problem);

@@ -1,8 +1,9 @@
 /**
  * roundpipe train, piece by piece: what is to be done (train-setup.c), files that are read
  * (train-files.c), the output directory (train-output.c), signals (train-signals.c), the loop
- * (train-loop.c), its checkpoints (train-save.c), one step for its gradients (train-gradients.c),
- * what is written of it (train-metrics.c), drawn (train-plot.c) and printed (train-report.c).
+ * (train-loop.c), its checkpoints (train-save.c, train-beside.c), one step for its gradients
+ * (train-gradients.c), what is written of it (train-metrics.c), drawn (train-plot.c) and printed
+ * (train-report.c).
  */
 #pragma once
 
@@ -191,6 +192,8 @@ typedef struct {
     char *loss_picture;       /* %NULL: none was drawn */
     guint n_saved;            /* checkpoints */
     double saving_seconds;    /* in which nothing was trained; failed attempts count, too */
+    guint n_beside;           /* of the checkpoints, written beside training */
+    double beside_seconds;    /* that writing took there, failed attempts included */
     gboolean unsaved;         /* the last attempt failed */
     int signal;               /* that ended it, or 0 */
 } RpTrainOutcome;

@@ -55,22 +55,6 @@ gboolean rp_checkpoint_discard(const char *output, const char *path);
  * What cannot be removed stays. */
 void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
 
-/* ---- checkpoint-room.c ---- */
-
-/* Copied from the model's directory, so that the checkpoint is a model's directory too.
- * %NULL-terminated */
-extern const char *const rp_checkpoint_copied_files[];
-
-guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpTrainer *trainer,
-                                   gboolean weights_only);
-/* Returns: FALSE with errno if it cannot be told */
-gboolean rp_checkpoint_free_bytes(const char *output, guint64 *bytes);
-
-/* Removes the oldest complete checkpoint but the last, if with all that may go there would be room
- * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */
-gboolean rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpTrainer *trainer,
-                                 GString *gone);
-
 /* ---- checkpoint-manifest.c ---- */
 
 /* Of all files of the directory at @path, synced. Errors: as of writing */
@@ -108,3 +92,50 @@ char *rp_checkpoint_state_to_json(const RpCheckpointState *state);
  * line, column, expected and found */
 gboolean rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
                                    RpCheckpointState *state, GError **error);
+
+/* ---- checkpoint-image.c ---- */
+
+/* Of a weight, in the network's layout order; all %NULL of a tied head's. */
+typedef struct {
+    const float *master;
+    const float *moment1;
+    const float *moment2;
+    const guint8 *next; /* as the next forward reads it; %NULL: synchronous */
+} RpCheckpointNumbers;
+
+/* All that a checkpoint is written from. */
+typedef struct {
+    const RpNetwork *network; /* borrowed, and so are the next two */
+    const RpWeights *weights;
+    RpDtype dtype;
+    RpCheckpointState state;
+    RpCheckpointNumbers *numbers; /* of each weight: the trainer's own, or a copy of them */
+} RpCheckpointImage;
+
+/* @image: (out): of a flushed @trainer, good until it goes on. @data: %NULL: weights alone */
+void rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer,
+                              const RpDataState *data);
+void rp_checkpoint_image_clear(RpCheckpointImage *image);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointImage, rp_checkpoint_image_clear)
+
+/* ---- checkpoint-room.c ---- */
+
+/* Copied from the model's directory, so that the checkpoint is a model's directory too.
+ * %NULL-terminated */
+extern const char *const rp_checkpoint_copied_files[];
+
+guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options,
+                                   const RpCheckpointImage *image, gboolean weights_only);
+/* Returns: FALSE with errno if it cannot be told */
+gboolean rp_checkpoint_free_bytes(const char *output, guint64 *bytes);
+
+/* Removes the oldest complete checkpoint but the last, if with all that may go there would be room
+ * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */
+gboolean rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                                 GString *gone);
+
+/* ---- checkpoint-save.c ---- */
+
+/* rp_checkpoint_save() of what was taken. */
+char *rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                               char **removed, GError **error) G_GNUC_WARN_UNUSED_RESULT;

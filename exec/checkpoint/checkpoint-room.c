@@ -31,13 +31,12 @@ const char *const rp_checkpoint_copied_files[] = {
 };
 
 guint64
-rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpTrainer *trainer,
+rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpointImage *image,
                            gboolean weights_only)
 {
-    const RpNetwork *network = rp_trainer_network(trainer);
-    const RpWeights *weights = rp_network_weights(network);
-    const guint64 size = rp_dtype_size(rp_network_options(network)->dtype);
-    guint copies = !weights_only && rp_trainer_is_async(trainer) ? 2 : 1;
+    const RpWeights *weights = image->weights;
+    const guint64 size = rp_dtype_size(image->dtype);
+    guint copies = !weights_only && image->state.async ? 2 : 1;
     guint states = weights_only ? 0 : 3;
     guint64 sum = SMALL_FILES_BYTES;
 
@@ -107,15 +106,16 @@ list_removable(const char *output, guint64 step)
 }
 
 gboolean
-rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpTrainer *trainer, GString *gone)
+rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                        GString *gone)
 {
     g_autoptr(GPtrArray) paths = NULL;
-    guint64 needed = rp_checkpoint_needed_bytes(options, trainer, FALSE);
+    guint64 needed = rp_checkpoint_needed_bytes(options, image, FALSE);
     guint64 left;
 
     if (options->keep == 0 || !rp_checkpoint_free_bytes(options->output, &left))
         return FALSE;
-    paths = list_removable(options->output, rp_trainer_n_steps(trainer));
+    paths = list_removable(options->output, image->state.step);
     for (guint i = 0; i < paths->len; i++)
         left += directory_bytes(g_ptr_array_index(paths, i));
     if (paths->len == 0 || left < needed) /* nothing goes in vain */

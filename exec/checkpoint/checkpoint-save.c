@@ -25,9 +25,8 @@
 /* A checkpoint being written. */
 typedef struct {
     const RpCheckpointOptions *options;
-    RpTrainer *trainer;
-    const RpNetwork *network;
-    const RpWeights *weights;
+    const RpCheckpointImage *image;
+    const RpWeights *weights; /* of the image */
     RpDtype dtype;
     gboolean weights_only;
     char *path;
@@ -39,14 +38,14 @@ typedef struct {
 } Save;
 
 static void
-save_init(Save *save, const RpCheckpointOptions *options, RpTrainer *trainer, gboolean weights_only)
+save_init(Save *save, const RpCheckpointOptions *options, const RpCheckpointImage *image,
+          gboolean weights_only)
 {
-    guint64 step = rp_trainer_n_steps(trainer);
+    guint64 step = image->state.step;
 
-    *save = (Save){.options = options, .trainer = trainer, .weights_only = weights_only};
-    save->network = rp_trainer_network(trainer);
-    save->weights = rp_network_weights(save->network);
-    save->dtype = rp_network_options(save->network)->dtype;
+    *save = (Save){.options = options, .image = image, .weights_only = weights_only};
+    save->weights = image->weights;
+    save->dtype = image->dtype;
     save->path = weights_only ? rp_checkpoint_weights_path(options->output, step)
                               : rp_checkpoint_path(options->output, step);
     save->temporary = rp_checkpoint_temporary_path(save->path, ".tmp");
@@ -83,8 +82,7 @@ check_room(Save *save, GError **error)
 {
     guint64 left;
 
-    save->needed_bytes =
-        rp_checkpoint_needed_bytes(save->options, save->trainer, save->weights_only);
+    save->needed_bytes = rp_checkpoint_needed_bytes(save->options, save->image, save->weights_only);
     if (!rp_checkpoint_free_bytes(save->options->output, &left))
         return rp_checkpoint_fail_errno(error, "write", save->options->output, errno);
     return save->needed_bytes <= left || fail_no_space(save, left, NULL, error);
@@ -138,7 +136,7 @@ begin_tensors(Save *save, GError **error)
     save->model = new_writer(save, RP_CHECKPOINT_MODEL, bytes);
     if (!save->weights_only)
         save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER, state_bytes);
-    if (!save->weights_only && rp_trainer_is_async(save->trainer))
+    if (!save->weights_only && save->image->state.async)
         save->next = new_writer(save, RP_CHECKPOINT_NEXT, state_bytes);
     for (guint i = 0; i < rp_weights_count(save->weights); i++) {
         const RpWeight *weight = rp_weights_nth(save->weights, i);
@@ -191,7 +189,7 @@ static gboolean
 write_next(const Save *save, guint index, guint tensor, const Piece *piece, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(save->weights, index);
-    const guint8 *values = rp_trainer_next_weight(save->trainer, index);
+    const guint8 *values = save->image->numbers[index].next;
     gsize size = rp_dtype_size(save->dtype);
 
     for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
@@ -208,18 +206,18 @@ static gboolean
 write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(save->weights, index);
-    const float *master = rp_trainer_weight(save->trainer, index);
-    RpOptimizerState state = rp_trainer_weight_state(save->trainer, index);
+    const RpCheckpointNumbers *numbers = &save->image->numbers[index];
     gsize bytes = (gsize)weight->elements * sizeof(float);
 
-    if (!write_rounded(save, weight, tensor, master, piece, error))
+    if (!write_rounded(save, weight, tensor, numbers->master, piece, error))
         return FALSE;
     if (save->weights_only)
         return TRUE;
-    if (!rp_safetensors_writer_write(save->optimizer, 3 * tensor, master, bytes, error) ||
-        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 1, state.moment1, bytes,
+    if (!rp_safetensors_writer_write(save->optimizer, 3 * tensor, numbers->master, bytes, error) ||
+        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 1, numbers->moment1, bytes,
                                      error) ||
-        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, state.moment2, bytes, error))
+        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, numbers->moment2, bytes,
+                                     error))
         return FALSE;
     return !save->next || write_next(save, index, tensor, piece, error);
 }
@@ -354,7 +352,7 @@ static gboolean
 write_config(const Save *save, GError **error)
 {
     g_autofree char *path = g_build_filename(save->temporary, RP_CHECKPOINT_CONFIG, NULL);
-    RpModelConfig config = *rp_network_config(save->network);
+    RpModelConfig config = *rp_network_config(save->image->network);
 
     config.has_dtype = TRUE;
     config.dtype = save->dtype;
@@ -384,25 +382,23 @@ copy_files(const Save *save, GError **error)
 }
 
 static gboolean
-write_state(const Save *save, const RpDataState *data, GError **error)
+write_state(const Save *save, GError **error)
 {
-    g_auto(RpCheckpointState) state = {0};
+    g_autofree char *json = rp_checkpoint_state_to_json(&save->image->state);
 
-    rp_checkpoint_state_take(&state, save->trainer, data);
-    g_autofree char *json = rp_checkpoint_state_to_json(&state);
     return write_text(save, RP_CHECKPOINT_STATE, json, strlen(json), error);
 }
 
 /* ---- all of it ---- */
 
 static gboolean
-write_directory(Save *save, const RpDataState *data, GError **error)
+write_directory(Save *save, GError **error)
 {
     if (g_mkdir(save->temporary, 0777) != 0)
         return rp_checkpoint_fail_errno(error, "make", save->temporary, errno);
     return write_tensors(save, error) && write_config(save, error) && copy_files(save, error) &&
-           (save->weights_only || (write_state(save, data, error) &&
-                                   rp_checkpoint_manifest_write(save->temporary, error)));
+           (save->weights_only ||
+            (write_state(save, error) && rp_checkpoint_manifest_write(save->temporary, error)));
 }
 
 /* What other layers say, as an error of a checkpoint; what was written is gone by now. */
@@ -424,11 +420,11 @@ explain(const Save *save, const GError *cause, GError **error)
 
 /* Once. On error nothing is left of it. Returns: (transfer full): the path */
 static char *
-try_save(Save *save, const RpDataState *data, GError **error)
+try_save(Save *save, GError **error)
 {
     g_autoptr(GError) local = NULL;
 
-    if (check_room(save, &local) && write_directory(save, data, &local) &&
+    if (check_room(save, &local) && write_directory(save, &local) &&
         rp_checkpoint_publish(save->options->output, save->temporary, save->path, &local))
         return g_strdup(save->path);
     (void)rp_checkpoint_remove_tree(save->temporary);
@@ -437,15 +433,12 @@ try_save(Save *save, const RpDataState *data, GError **error)
 }
 
 char *
-rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const RpDataState *data,
-                   char **removed, GError **error)
+rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                         char **removed, GError **error)
 {
     g_autoptr(GString) gone = g_string_new(NULL);
     g_autoptr(GError) local = NULL;
     char *path = NULL;
-
-    g_return_val_if_fail(options && options->output && trainer && data, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
 
     if (removed)
         *removed = NULL;
@@ -455,13 +448,13 @@ rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const
     do {
         Save save;
         g_clear_error(&local);
-        save_init(&save, options, trainer, FALSE);
-        path = try_save(&save, data, &local);
+        save_init(&save, options, image, FALSE);
+        path = try_save(&save, &local);
         save_clear(&save);
     } while (!path && g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
-             rp_checkpoint_make_room(options, trainer, gone));
+             rp_checkpoint_make_room(options, image, gone));
     if (path)
-        rp_checkpoint_prune(options->output, options->keep, rp_trainer_n_steps(trainer));
+        rp_checkpoint_prune(options->output, options->keep, image->state.step);
     else
         g_propagate_error(error, g_steal_pointer(&local));
     if (removed && gone->len > 0)
@@ -470,8 +463,22 @@ rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const
 }
 
 char *
+rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const RpDataState *data,
+                   char **removed, GError **error)
+{
+    g_auto(RpCheckpointImage) image = {0};
+
+    g_return_val_if_fail(options && options->output && trainer && data, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    rp_checkpoint_image_take(&image, trainer, data);
+    return rp_checkpoint_save_image(options, &image, removed, error);
+}
+
+char *
 rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *trainer, GError **error)
 {
+    g_auto(RpCheckpointImage) image = {0};
     Save save;
 
     g_return_val_if_fail(options && options->output && trainer, NULL);
@@ -480,8 +487,9 @@ rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *traine
     if (!rp_checkpoint_make_output(options->output, error))
         return NULL;
     rp_checkpoint_remove_leftovers(options->output);
-    save_init(&save, options, trainer, TRUE);
-    char *path = try_save(&save, NULL, error);
+    rp_checkpoint_image_take(&image, trainer, NULL);
+    save_init(&save, options, &image, TRUE);
+    char *path = try_save(&save, error);
     save_clear(&save);
     return path;
 }

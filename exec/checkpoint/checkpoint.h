@@ -22,6 +22,7 @@ GQuark rp_checkpoint_error_quark(void);
 typedef enum {
     RP_CHECKPOINT_ERROR_NO_SPACE, /* the disk cannot hold it: the run can go on */
     RP_CHECKPOINT_ERROR_WRITE,
+    RP_CHECKPOINT_ERROR_MEMORY,  /* no copy to write from beside training */
     RP_CHECKPOINT_ERROR_CORRUPT, /* a file missing, of another size or checksum */
     RP_CHECKPOINT_ERROR_MISMATCH /* of another model, dtype or mode */
 } RpCheckpointError;
@@ -61,6 +62,58 @@ char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
  */
 char *rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *trainer,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- beside training ---- */
+
+/**
+ * Checkpoints written from a copy, in a thread of their own, while the trainer trains on: one at a
+ * time. Files are those of rp_checkpoint_save(), byte for byte. The functions are for one thread.
+ */
+typedef struct _RpCheckpointBeside RpCheckpointBeside;
+
+/* What became of one. */
+typedef struct {
+    guint64 step;
+    char *path;     /* %NULL: @error */
+    char *removed;  /* as of rp_checkpoint_save() */
+    GError *error;  /* as of rp_checkpoint_save() */
+    double seconds; /* that writing took */
+} RpCheckpointWritten;
+
+void rp_checkpoint_written_clear(RpCheckpointWritten *written);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointWritten, rp_checkpoint_written_clear)
+
+/* Bytes of the copy: 12 a parameter, and with @async the next weights. */
+guint64 rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, gboolean async);
+
+/* Takes the memory of a copy of @bytes, every page of it, until it is freed. Errors:
+ * RP_CHECKPOINT_ERROR_MEMORY */
+RpCheckpointBeside *rp_checkpoint_beside_new(guint64 bytes,
+                                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Waits for a write that is under way. */
+void rp_checkpoint_beside_free(RpCheckpointBeside *beside);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpCheckpointBeside, rp_checkpoint_beside_free)
+
+/**
+ * rp_checkpoint_beside_begin:
+ * @options: copied
+ * @trainer: flushed; copied, but for its network, which is to outlive the write
+ *
+ * Copies, and begins to write when no write is under way. Signals go to other threads.
+ *
+ * Returns: %FALSE if there is no thread to be had: nothing was begun
+ */
+gboolean rp_checkpoint_beside_begin(RpCheckpointBeside *beside, const RpCheckpointOptions *options,
+                                    RpTrainer *trainer,
+                                    const RpDataState *data) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether one was begun and not ended. */
+gboolean rp_checkpoint_beside_is_writing(const RpCheckpointBeside *beside);
+/* Whether to end it would not wait. */
+gboolean rp_checkpoint_beside_is_over(const RpCheckpointBeside *beside);
+/* Waits for the write that is under way. @written: (out) */
+void rp_checkpoint_beside_end(RpCheckpointBeside *beside, RpCheckpointWritten *written);
+
+/* ---- finding and reading ---- */
 
 /* Path of the newest complete checkpoint of @output; %NULL without error if there is none.
  * Damaged ones (no manifest, wrong size or checksum) are passed over; @skipped: (out) (optional)

@@ -189,8 +189,9 @@ run_in_parts(const char *output, const char *kind, gint n_ways, gint64 whole_us,
         const char *way = ways[g_rand_int_range(dice, 0, n_ways)];
         g_autofree char *line =
             g_strdup_printf("train @T/run.yaml --set output=@T/%s --set steps=" STEPS
-                            " --set checkpoint.every=3 %s %s %s",
-                            output, way, kind, has_checkpoint(output) ? "--resume" : "");
+                            " --set checkpoint.every=3 --set checkpoint.beside=%s %s %s %s",
+                            output, g_rand_boolean(dice) ? "true" : "false", way, kind,
+                            has_checkpoint(output) ? "--resume" : "");
         g_autoptr(GHashTable) torn = list_torn(output);
         g_autoptr(GSubprocess) process = start(line);
 
@@ -228,7 +229,7 @@ survives(const char *name, const char *kind, gint n_ways)
     g_autofree char *whole = g_strdup_printf("%s-whole", name);
     gint64 begin_us = g_get_monotonic_time();
     g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set output=@T/%s --set steps=" STEPS
-                                      " --set checkpoint.every=3 %s",
+                                      " --set checkpoint.every=3 --set checkpoint.beside=false %s",
                                       whole, kind);
     gint64 whole_us = g_get_monotonic_time() - begin_us;
     Count count = {0};
