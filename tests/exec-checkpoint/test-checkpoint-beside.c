@@ -1,13 +1,15 @@
 /* Checkpoints written beside training: from a copy, in a thread of their own. */
 #include "tests/exec-checkpoint/checkpoint-fixture.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- a disk that takes as long as a test wants ---- */
 
-static GMutex mutex;
-static GCond changed;
+/* not GLib's, of which the thread sanitizer knows nothing */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static gboolean closed; /* syncs wait */
 static guint n_waiting; /* of them */
 
@@ -16,41 +18,41 @@ int fsync(int fd);
 int
 fsync(int fd)
 {
-    g_mutex_lock(&mutex);
+    pthread_mutex_lock(&mutex);
     n_waiting += closed;
-    g_cond_broadcast(&changed);
+    pthread_cond_broadcast(&changed);
     while (closed)
-        g_cond_wait(&changed, &mutex);
-    g_mutex_unlock(&mutex);
+        pthread_cond_wait(&changed, &mutex);
+    pthread_mutex_unlock(&mutex);
     return (int)syscall(SYS_fsync, fd);
 }
 
 static void
 close_gate(void)
 {
-    g_mutex_lock(&mutex);
+    pthread_mutex_lock(&mutex);
     closed = TRUE;
     n_waiting = 0;
-    g_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&mutex);
 }
 
 /* Until a sync waits. */
 static void
 wait_at_gate(void)
 {
-    g_mutex_lock(&mutex);
+    pthread_mutex_lock(&mutex);
     while (n_waiting == 0)
-        g_cond_wait(&changed, &mutex);
-    g_mutex_unlock(&mutex);
+        pthread_cond_wait(&changed, &mutex);
+    pthread_mutex_unlock(&mutex);
 }
 
 static void
 open_gate(void)
 {
-    g_mutex_lock(&mutex);
+    pthread_mutex_lock(&mutex);
     closed = FALSE;
-    g_cond_broadcast(&changed);
-    g_mutex_unlock(&mutex);
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
 }
 
 /* ---- tests ---- */
