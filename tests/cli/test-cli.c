@@ -133,9 +133,11 @@ prints_the_same_bytes_twice(void **state)
     (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(lines); i++) {
         g_auto(RpCliRun) first = rp_cli_run("%s", lines[i]);
-        g_auto(RpCliRun) second = rp_cli_run("%s", lines[i]);
 
         assert_int_equal(first.code, 0);
+        if (RP_TEST_FEW) /* once is enough to see every access */
+            continue;
+        g_auto(RpCliRun) second = rp_cli_run("%s", lines[i]);
         assert_string_equal(first.out, second.out);
     }
 }
