@@ -372,9 +372,13 @@ check_early(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *req
         .group = options->group,
         .reverse_backward = options->reverse_backward,
     };
+    const guint iterations = args->iterations > 0 ? (guint)args->iterations
+                             : args->async        ? RP_STEADY_LEAST
+                                                  : 1;
+
     return rp_schedule_check(schedule, &shape, error) &&
-           check_size(options, shape.stages, (guint)MAX(1, args->iterations), error) &&
-           check_time(options, profile, (guint)MAX(1, args->iterations), error);
+           check_size(options, shape.stages, iterations, error) &&
+           check_time(options, profile, iterations, error);
 }
 
 static gboolean

@@ -52,6 +52,10 @@ gint64 rp_partition_bound_ns(const RpProfile *profile, const RpPlanOptions *opti
 guint rp_partition_default_stages(const RpProfile *profile, const RpScheduleOps *schedule,
                                   guint gpus);
 
+/* Iterations that rp_steady_window() asks for, however many slots there are: four to settle, two
+ * to look at and the begin of the next. */
+#define RP_STEADY_LEAST 7
+
 /* The iterations an asynchronous run must have for its steady state to be seen, and the window. */
 typedef struct {
     guint iterations;

@@ -107,6 +107,9 @@ refuses_wrong_numbers(void **state)
         {"simulate @Q --schedule 1f1b --gpus 8 --micro-batches 99999999999", 2, "out of range"},
         {"simulate @Q --schedule gpipe --gpus 8 --micro-batches 10000000", 2,
          "compute actions in a run"},
+        /* before a partition is searched for: seven iterations at least, of eight stages */
+        {"simulate @Q --schedule roundpipe --gpus 8 --micro-batches 1000000 --async", 2,
+         "found 56000000 (8 stages x 1000000 micro-batches x 7 iterations)"},
         {"simulate @Q --schedule 1f1b --gpus 70000 --micro-batches 16", 2, "65536"},
         {"simulate @Q --schedule 1f1b --gpus 40 --micro-batches 16", 2, "40"},
         {SIMULATE "--schedule 1f1b --iterations 0", 2, "--iterations"},
