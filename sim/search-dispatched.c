@@ -437,7 +437,7 @@ rp_search_dispatched(const RpDispatchedSearch *search, guint keep)
         .search = search,
         .recurrence = rp_recurrence_new(search->profile, &search->options),
         .pool = g_ptr_array_new_with_free_func(free_finding),
-        .random = {.state = SEED},
+        .random = {.state = search->seed != 0 ? search->seed : SEED},
         .best_ns = G_MAXINT64,
         .bound_ns = rp_dispatched_bound_ns(search),
     };

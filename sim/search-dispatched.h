@@ -16,6 +16,7 @@ typedef struct {
     guint64 actions;          /* to spend, in actions of the recurrence; 0 = a default */
     guint exhaustive;         /* partitions of which all are tried; 0 = a default, 1 = never */
     const RpPartition *start; /* to begin with, beside its own seeds; may be %NULL */
+    guint64 seed;             /* of its random numbers; 0 = a default */
 } RpDispatchedSearch;
 
 /* A partition that was found. */
