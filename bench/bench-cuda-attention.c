@@ -14,7 +14,7 @@
 
 #include <glib.h>
 
-#include "exec/cuda/kernels.h"
+#include "exec/cuda/kernels/kernels.h"
 
 #define HEADS ((size_t)16)
 #define KV_HEADS ((size_t)8)

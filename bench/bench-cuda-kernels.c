@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "exec/cuda/kernels.h"
+#include "exec/cuda/kernels/kernels.h"
 
 #define T ((size_t)16384)
 #define C ((size_t)2048)

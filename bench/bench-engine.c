@@ -12,7 +12,7 @@
  */
 #include <stdio.h>
 
-#include "core/planner.h"
+#include "core/plan/planner.h"
 #include "exec/engine/engine.h"
 #include "exec/replay/replay.h"
 

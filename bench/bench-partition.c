@@ -6,7 +6,7 @@
  */
 #include <stdio.h>
 
-#include "core/partition.h"
+#include "core/partition/partition.h"
 
 #define GPUS 8
 #define MICRO_BATCHES 16

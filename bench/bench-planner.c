@@ -6,8 +6,8 @@
  */
 #include <stdio.h>
 
-#include "core/planner.h"
-#include "core/verify.h"
+#include "core/plan/planner.h"
+#include "core/verify/verify.h"
 
 #define ITERATIONS 30
 #define PROVED 3

@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/planner.h"
-#include "core/units.h"
+#include "core/base/units.h"
+#include "core/plan/planner.h"
 #include "sim/simulate.h"
 
 #define LEAST_RUNS 3

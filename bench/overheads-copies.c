@@ -15,10 +15,10 @@
 #include <stdlib.h>
 
 #include "bench/overheads-gate.h"
-#include "core/transfer.h"
+#include "core/plan/transfer.h"
+#include "exec/cuda/base/launch.h"
 #include "exec/cuda/host-arena.h"
-#include "exec/cuda/kernels.h"
-#include "exec/cuda/launch.h"
+#include "exec/cuda/kernels/kernels.h"
 
 #define MICRO_BATCHES 8
 #define INPUTS 2 /* buffers */

@@ -16,7 +16,7 @@
 
 #include "bench/overheads-gate.h"
 #include "exec/cuda/backend-private.h"
-#include "exec/cuda/launch.h"
+#include "exec/cuda/base/launch.h"
 #include "exec/model/init.h"
 #include "exec/train/trainer.h"
 

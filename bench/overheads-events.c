@@ -11,9 +11,9 @@
 #include "bench/overheads.h"
 
 #include "bench/overheads-gate.h"
+#include "exec/cuda/base/launch.h"
 #include "exec/cuda/device.h"
-#include "exec/cuda/kernels.h"
-#include "exec/cuda/launch.h"
+#include "exec/cuda/kernels/kernels.h"
 
 #define CALLS 200  /* of one kind behind a gate: a stream holds about a thousand */
 #define ROUNDS 10  /* of CALLS */

@@ -7,7 +7,7 @@
 #include <glib.h>
 #include <stdatomic.h>
 
-#include "exec/cuda/kernels.h"
+#include "exec/cuda/kernels/kernels.h"
 
 typedef struct {
     _Atomic int open;

@@ -1,7 +1,7 @@
 /* Planning: what windows cost the host, once and in every iteration. */
 #include "bench/overheads.h"
 
-#include "core/planner.h"
+#include "core/plan/planner.h"
 
 #define GPUS 8
 #define MICRO_BATCHES 64

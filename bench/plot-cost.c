@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "plots/charts/lines.h"
 #include "plots/figure.h"
-#include "plots/lines.h"
 
 #define MAX_SERIES 12
 

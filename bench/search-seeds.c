@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#include "core/schedule.h"
-#include "core/units.h"
-#include "sim/search-dispatched.h"
+#include "core/base/units.h"
+#include "core/schedules/schedule.h"
+#include "sim/search/dispatched.h"
 
 #define GPUS 8
 

@@ -8,10 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/schedule.h"
-#include "core/units.h"
-#include "sim/partition-bound.h"
-#include "sim/partition-cost.h"
+#include "core/base/units.h"
+#include "core/schedules/schedule.h"
+#include "sim/search/partition-bound.h"
+#include "sim/search/partition-cost.h"
+#include "sim/steady-window.h"
 
 #define GPUS 8
 #define DEFAULT_ACTIONS (G_GUINT64_CONSTANT(250) * 1000 * 1000)

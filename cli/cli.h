@@ -7,11 +7,12 @@
 #include <gio/gio.h>
 #include <json-glib/json-glib.h>
 
-#include "core/partition.h"
-#include "core/planner.h"
-#include "core/profile.h"
-#include "core/trace.h"
-#include "sim/partition-cost.h"
+#include "core/partition/partition.h"
+#include "core/plan/planner.h"
+#include "core/profile/profile.h"
+#include "core/trace/trace.h"
+#include "sim/search/partition-cost.h"
+#include "sim/steady-window.h"
 
 #define RP_EXIT_OK 0
 #define RP_EXIT_FAILED 1

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/catalogue.h"
-#include "core/cost-model.h"
-#include "core/quote.h"
-#include "core/schedule.h"
-#include "core/suggest.h"
+#include "core/base/quote.h"
+#include "core/base/suggest.h"
+#include "core/catalogue/catalogue.h"
+#include "core/catalogue/cost-model.h"
+#include "core/schedules/schedule.h"
 #include "plots/gnuplot.h"
 
 G_DEFINE_QUARK(rp - cli - error - quark, rp_cli_error)

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "core/quote.h"
+#include "core/base/quote.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
-#include "exec/profile/profile.h"
+#include "exec/measure/profile.h"
 
 static gboolean
 usage_error(GError **error, const char *text)

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "exec/train/device.h"
+#include "exec/device/device.h"
 
 #define RP_CLI_MAX_DEVICES 4096
 

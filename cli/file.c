@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "cli/config.h"
-#include "core/export.h"
+#include "core/formats/export.h"
 
 gboolean
 rp_cli_same_file(const char *a, const char *b)

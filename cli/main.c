@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "cli/config.h"
-#include "core/suggest.h"
+#include "core/base/suggest.h"
 #include "exec/cuda/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/schedule.h"
+#include "core/schedules/schedule.h"
 
 #define MOST_KNOWN 4
 

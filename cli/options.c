@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-#include "core/schedule.h"
-#include "core/units.h"
+#include "core/base/units.h"
+#include "core/schedules/schedule.h"
 #include "sim/simulate.h"
+#include "sim/steady-window.h"
 
 #define SECONDS_PER_YEAR (365.25 * 86400)
 #define MOST_SECONDS (50 * SECONDS_PER_YEAR)

@@ -5,7 +5,7 @@
 
 #include "exec/data/batch.h"
 #include "exec/host/kernels.h"
-#include "exec/host/profile.h"
+#include "exec/host/measure.h"
 #include "exec/train/trainer.h"
 
 static int

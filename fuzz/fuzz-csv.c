@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/export.h"
-#include "core/verify.h"
+#include "core/formats/export.h"
+#include "core/verify/verify.h"
 
 /* Orders with more actions are not planned: the time is better spent on other inputs. */
 #define MAX_PLANNED 4096

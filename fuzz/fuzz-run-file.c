@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/devices.h"
-#include "cli/run-file.h"
+#include "cli/run-file/run-file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "exec/model/hf-config.h"
-#include "exec/model/safetensors-private.h"
 #include "exec/model/weights.h"
+#include "exec/safetensors/private.h"
 
 #define MAX_BLOCKS 64 /* of configs whose weights are listed: nothing to gain from more */
 

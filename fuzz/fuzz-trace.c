@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/export.h"
-#include "core/report.h"
+#include "core/formats/export.h"
+#include "core/trace/report.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

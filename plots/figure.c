@@ -3,7 +3,7 @@
 #include <gio/gio.h>
 #include <string.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "plots-resources.h"
 
 /* Pixels below a plot: tics and the axis' name, then each row of a legend. */

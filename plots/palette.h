@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 /* 0xRRGGBB */
 typedef guint32 RpColour;

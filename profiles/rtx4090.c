@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/catalogue.h"
-#include "core/cost-model.h"
-#include "core/units.h"
+#include "core/base/units.h"
+#include "core/catalogue/catalogue.h"
+#include "core/catalogue/cost-model.h"
 
 #define HEADER                                                                                     \
     "model,hf_name,block_count,block_forward_ms,block_backward_ms,head_forward_ms,"                \

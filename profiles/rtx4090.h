@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "core/profile.h"
+#include "core/profile/profile.h"
 
 /**
  * rp_rtx4090_profiles:

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "sim/bandwidth.h"
 
 #define NO_LANE G_MAXUINT32

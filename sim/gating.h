@@ -3,8 +3,8 @@
  */
 #pragma once
 
-#include "core/plan.h"
-#include "core/trace.h"
+#include "core/plan/plan.h"
+#include "core/trace/trace.h"
 
 /* A plan's arrays, and the records of the tasks that have ended. Index = id - first. */
 typedef struct {

@@ -5,9 +5,9 @@
 
 #include <glib.h>
 
-#include "core/plan.h"
-#include "core/profile.h"
-#include "core/trace.h"
+#include "core/plan/plan.h"
+#include "core/profile/profile.h"
+#include "core/trace/trace.h"
 
 #define RP_SIMULATE_ERROR (rp_simulate_error_quark())
 GQuark rp_simulate_error_quark(void);

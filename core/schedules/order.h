@@ -5,8 +5,7 @@
 
 #include <glib.h>
 
-#include "core/plan.h"
-#include "core/schedule.h"
+#include "core/schedules/schedule.h"
 
 /* v of a schedule that binds its stages. */
 static inline guint

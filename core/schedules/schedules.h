@@ -1,12 +1,12 @@
 /**
- * The schedules, one a file. Private to core/: everyone else uses core/schedule.h.
+ * The schedules, one a file. Private to core/: everyone else uses core/schedules/schedule.h.
  *
  * An `order` may count on a shape that rp_schedule_check() accepts. A %NULL `check` has nothing to
  * add to the checks that hold for every schedule.
  */
 #pragma once
 
-#include "core/schedule.h"
+#include "core/schedules/schedule.h"
 
 extern const RpScheduleOps rp_schedule_gpipe;
 extern const RpScheduleOps rp_schedule_1f1b;

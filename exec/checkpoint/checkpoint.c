@@ -1,9 +1,9 @@
 /* Errors, and finding the last checkpoint. */
-#include "exec/checkpoint/checkpoint-private.h"
+#include "exec/checkpoint/private.h"
 
 #include <errno.h>
 
-#include "core/quote.h"
+#include "core/base/quote.h"
 
 G_DEFINE_QUARK(rp - checkpoint - error - quark, rp_checkpoint_error)
 

@@ -26,8 +26,8 @@
 #include "exec/cuda/clock.h"
 #include "exec/cuda/device-private.h"
 #include "exec/cuda/host-arena.h"
-#include "exec/cuda/kernels.h"
-#include "exec/train/task-map.h"
+#include "exec/cuda/kernels/kernels.h"
+#include "exec/device/task-map.h"
 
 /* Ids and targets of so many micro-batches may be on their way up to a device; then its worker
  * waits, as it does while a stream's queue is full. */

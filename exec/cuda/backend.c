@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
-#include "exec/cuda/profile-probe.h"
-#include "exec/train/arena-check.h"
+#include "exec/cuda/probe.h"
+#include "exec/device/arena-check.h"
 
 #define SIDE_ALIGNMENT 256
 
@@ -363,7 +363,7 @@ rp_cuda_devices(void)
         .open = open_arenas,
         .backend_free = cuda_backend_free,
         .pinned = pinned,
-        .probe_new = rp_cuda_probe_new, /* exec/cuda/profile-probe.c */
+        .probe_new = rp_cuda_probe_new, /* exec/cuda/probe.c */
     };
 
     return &ops;
@@ -385,7 +385,7 @@ rp_cuda_shared_devices(void)
         .open = open_arenas,
         .backend_free = cuda_backend_free,
         .pinned = pinned,
-        .probe_new = rp_cuda_probe_new, /* exec/cuda/profile-probe.c */
+        .probe_new = rp_cuda_probe_new, /* exec/cuda/probe.c */
     };
 
     return &ops;

@@ -1,5 +1,5 @@
 /**
- * The CUDA backend: GPUs driven by streams and events. Without CUDA (exec/cuda/none.c) there is
+ * The CUDA backend: GPUs driven by streams and events. Without CUDA (exec/cuda/module/none.c) there is
  * none, and callers need no #ifdef.
  *
  *   host arena      one mapping; what is copied (weights, gradients, activations, staging) is
@@ -9,13 +9,13 @@
  *                   each loss that can be under way (16 iterations of M micro-batches); pinned
  *                   room for token ids and targets on their way up
  *
- * Errors are RP_CUDA_ERROR_* (exec/cuda/kernels.h), with the device and CUDA's text.
+ * Errors are RP_CUDA_ERROR_* (exec/cuda/kernels/kernels.h), with the device and CUDA's text.
  */
 #pragma once
 
-#include "exec/train/device.h"
+#include "exec/device/device.h"
 
-/* %NULL without CUDA, or where it cannot be loaded (exec/cuda/load.c). */
+/* %NULL without CUDA, or where it cannot be loaded (exec/cuda/module/load.c). */
 const RpDeviceOps *rp_cuda_devices(void);
 
 /* Why rp_cuda_devices() is %NULL, and what to do about it. %NULL: it is not */

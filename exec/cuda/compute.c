@@ -1,8 +1,8 @@
 /* Actions, as exec/host/backend.c runs them, but issued. What they find out comes back later. */
 #include "exec/cuda/backend-private.h"
 
-#include "exec/cuda/finite.h"
-#include "exec/train/targets.h"
+#include "exec/cuda/kernels/finite.h"
+#include "exec/device/targets.h"
 
 /* One action, while it is issued. */
 typedef struct {

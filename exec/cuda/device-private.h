@@ -4,7 +4,7 @@
 #pragma once
 
 #include "exec/cuda/device.h"
-#include "exec/cuda/kernels.h"
+#include "exec/cuda/kernels/kernels.h"
 
 /* Makes @device (CUDA's number) the calling thread's. */
 cudaError_t rp_cuda_use_device(int device);

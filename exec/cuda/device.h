@@ -1,5 +1,5 @@
 /**
- * GPUs of the machine, as CUDA numbers them. Without CUDA (exec/cuda/none.c) there are none.
+ * GPUs of the machine, as CUDA numbers them. Without CUDA (exec/cuda/module/none.c) there are none.
  */
 #pragma once
 

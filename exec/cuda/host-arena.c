@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "exec/cuda/device-private.h"
-#include "exec/optim/available-memory.h"
-#include "exec/optim/memory-limit.h"
+#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 
 #define MAX_THREADS 16
 #ifndef MADV_POPULATE_WRITE

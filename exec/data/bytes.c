@@ -6,11 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/quote.h"
+#include "core/base/file.h"
+#include "core/base/quote.h"
 #include "exec/data/dataset.h"
 #include "exec/data/hash.h"
-#include "core/file.h"
-#include "exec/model/threads.h"
+#include "exec/system/threads.h"
 
 #define PIECE_BYTES ((gsize)1 << 24)
 #define MAX_THREADS 32

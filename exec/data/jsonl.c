@@ -10,8 +10,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "core/json/json-pull.h"
 #include "exec/data/dataset-private.h"
-#include "exec/model/json-pull.h"
 
 #define INDEX_PIECE_BYTES ((gsize)1 << 22)
 

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
+#include "core/json/json-pull.h"
 #include "exec/data/dataset.h"
-#include "exec/model/json-pull.h"
 
 typedef struct {
     const char *key;

@@ -15,7 +15,7 @@
 
 #include <glib.h>
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 #define RP_BACKEND_ERROR (rp_backend_error_quark())
 GQuark rp_backend_error_quark(void);

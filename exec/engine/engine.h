@@ -18,8 +18,8 @@
 
 #include <glib.h>
 
-#include "core/plan.h"
-#include "core/trace.h"
+#include "core/plan/plan.h"
+#include "core/trace/trace.h"
 #include "exec/engine/backend.h"
 
 #define RP_ENGINE_ERROR (rp_engine_error_quark())

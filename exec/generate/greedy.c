@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "core/units.h"
-#include "exec/optim/memory-limit.h"
+#include "core/base/units.h"
+#include "exec/system/memory-limit.h"
 
 G_DEFINE_QUARK(rp - generate - error - quark, rp_generate_error)
 

@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "exec/model/network.h"
+#include "exec/network/network.h"
 
 #define RP_GENERATE_ERROR (rp_generate_error_quark())
 GQuark rp_generate_error_quark(void);

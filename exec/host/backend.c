@@ -6,13 +6,13 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "exec/device/arena-check.h"
+#include "exec/device/targets.h"
+#include "exec/device/task-map.h"
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
 #include "exec/host/probe.h"
-#include "exec/optim/memory-limit.h"
-#include "exec/train/arena-check.h"
-#include "exec/train/targets.h"
-#include "exec/train/task-map.h"
+#include "exec/system/memory-limit.h"
 
 G_DEFINE_QUARK(rp - host - error - quark, rp_host_error)
 

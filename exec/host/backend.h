@@ -7,8 +7,8 @@
  */
 #pragma once
 
+#include "exec/device/device.h"
 #include "exec/engine/backend.h"
-#include "exec/train/device.h"
 
 #define RP_HOST_ERROR (rp_host_error_quark())
 GQuark rp_host_error_quark(void);

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "exec/model/kernels.h"
+#include "exec/kernels/kernels.h"
 
 #define RP_TILE 512 /* a multiple of RP_LANES */
 #define RP_LANES 16

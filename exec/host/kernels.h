@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "exec/model/kernels.h"
+#include "exec/kernels/kernels.h"
 
 /**
  * rp_host_kernels:

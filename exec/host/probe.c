@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "exec/host/kernels.h"
-#include "exec/profile/measure.h"
+#include "exec/measure/measure.h"
 
 #define LEAST_PIECE_BYTES 65536
 #define MOST_BUFFER_BYTES (256 * RP_MIB)

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "exec/profile/probe.h"
+#include "exec/measure/probe.h"
 
 /* @device: any; they are all alike. Free with rp_probe_free(). Errors:
  * G_IO_ERROR_NO_SPACE: no room for a matmul */

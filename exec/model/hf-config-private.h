@@ -7,8 +7,8 @@
  */
 #pragma once
 
+#include "core/json/json-pull.h"
 #include "exec/model/hf-config.h"
-#include "exec/model/json-pull.h"
 
 #define RP_CONFIG_MAX_SIZE (1u << 24)      /* of any dimension, and of a token's number */
 #define RP_CONFIG_MAX_POSITIONS (1u << 30) /* tokens */

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "core/file.h"
-#include "exec/model/json-pull.h"
-#include "core/quote.h"
+#include "core/base/file.h"
+#include "core/base/quote.h"
+#include "core/json/json-pull.h"
 
 /* What the published configs of a family have in common beyond the catalogue's shapes. */
 typedef struct {

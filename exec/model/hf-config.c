@@ -4,9 +4,9 @@
  */
 #include "exec/model/hf-config.h"
 
-#include "core/file.h"
+#include "core/base/file.h"
+#include "core/base/quote.h"
 #include "exec/model/hf-config-private.h"
-#include "core/quote.h"
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
 

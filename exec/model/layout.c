@@ -1,6 +1,6 @@
 #include "exec/model/layout.h"
 
-#include "core/units.h"
+#include "core/base/units.h"
 
 RpLayerLayout
 rp_layer_layout(const RpWeights *weights, guint layer)

@@ -18,8 +18,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "core/quote.h"
-#include "exec/model/threads.h"
+#include "core/base/quote.h"
+#include "exec/system/threads.h"
 
 #define PIECE_ELEMENTS ((guint64)1 << 20)
 #define BLOCK_ELEMENTS 256

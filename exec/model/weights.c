@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "core/file.h"
-#include "exec/model/json-pull.h"
-#include "core/quote.h"
+#include "core/base/file.h"
+#include "core/base/quote.h"
+#include "core/json/json-pull.h"
 
 G_DEFINE_QUARK(rp - weights - error - quark, rp_weights_error)
 

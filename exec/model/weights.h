@@ -12,9 +12,9 @@
 
 #include <glib.h>
 
-#include "core/profile.h"
+#include "core/profile/profile.h"
 #include "exec/model/hf-config.h"
-#include "exec/model/safetensors.h"
+#include "exec/safetensors/safetensors.h"
 
 typedef enum {
     RP_WEIGHTS_ERROR_MISSING, /* the config needs a tensor that the checkpoint lacks */

@@ -19,10 +19,10 @@
  */
 #pragma once
 
-#include "exec/optim/adamw.h"
+#include "exec/optim/adamw/adamw.h"
 #include "exec/optim/parameter-group.h"
-#include "exec/optim/pool.h"
 #include "exec/optim/sums.h"
+#include "exec/system/pool.h"
 
 typedef enum {
     RP_OPTIMIZER_ERROR_VALUE,  /* an option out of range */

@@ -4,8 +4,8 @@
  */
 #pragma once
 
-#include "exec/optim/adamw.h"
-#include "exec/optim/pool.h"
+#include "exec/optim/adamw/adamw.h"
+#include "exec/system/pool.h"
 
 #define RP_GRADIENT_MOST_ROUNDS 4
 

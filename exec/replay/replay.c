@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "exec/engine/soft-lane.h"
 #include "exec/replay/copy-engine.h"
 

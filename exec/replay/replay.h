@@ -13,7 +13,7 @@
  */
 #pragma once
 
-#include "core/profile.h"
+#include "core/profile/profile.h"
 #include "exec/engine/backend.h"
 
 typedef struct {

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "core/verify.h"
-#include "exec/train/feed.h"
+#include "core/verify/verify.h"
+#include "exec/device/feed.h"
 #include "exec/train/trainer.h"
 
 /* An iteration in flight. */

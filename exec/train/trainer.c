@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "core/verify.h"
-#include "exec/optim/memory-limit.h"
+#include "core/verify/verify.h"
+#include "exec/system/memory-limit.h"
 
 G_DEFINE_QUARK(rp - trainer - error - quark, rp_trainer_error)
 

@@ -14,11 +14,11 @@
  */
 #pragma once
 
-#include "core/planner.h"
-#include "core/trace.h"
+#include "core/plan/planner.h"
+#include "core/trace/trace.h"
 #include "exec/data/batch.h"
+#include "exec/device/device.h"
 #include "exec/engine/engine.h"
-#include "exec/train/device.h"
 
 #define RP_TRAINER_ERROR (rp_trainer_error_quark())
 GQuark rp_trainer_error_quark(void);
@@ -87,7 +87,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
  * @loss: (out) (optional): mean over the targets of this call; %NULL: does not wait for it
  *
  * Adds the batch's gradients to those of the step: plan.calls times, then rp_trainer_step(). Every
- * task is proved correct before it is handed over (core/verify.h).
+ * task is proved correct before it is handed over (core/verify/verify.h).
  *
  * Errors: what made a task fail: RP_ENGINE_ERROR_TASK; RP_TRAINER_ERROR_OPTIONS: a plan that is not
  *   correct. Afterwards the trainer can only be freed

@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#include "core/profile.h"
+#include "core/profile/profile.h"
 #include "exec/host/kernels.h"
-#include "exec/model/network.h"
+#include "exec/network/network.h"
 
 #define CONFIG                                                                                     \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \

@@ -2,8 +2,8 @@
 #include "tests/rp-test.h"
 
 #include "cli/cli.h"
-#include "cli/run-file.h"
-#include "core/schedule.h"
+#include "cli/run-file/run-file.h"
+#include "core/schedules/schedule.h"
 
 #define LEAST "model: m\ndata: d.jsonl\noutput: o\nsequence_length: 64\nsteps: 10\n"
 

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "core/profile.h"
+#include "core/profile/profile.h"
 
 #define MS G_GINT64_CONSTANT(1000000)
 

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "core/planner.h"
-#include "core/verify.h"
+#include "core/plan/planner.h"
+#include "core/verify/verify.h"
 
 typedef struct {
     RpTask task;

@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "core/catalogue.h"
+#include "core/catalogue/catalogue.h"
 
 /* Parameter counts as published with the weights (sums over their files' tensors). */
 static const struct {

@@ -4,7 +4,7 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/import-pytorch.h"
+#include "core/formats/import-pytorch.h"
 
 typedef struct {
     RpOrders *orders;

@@ -1,8 +1,8 @@
 #include "tests/rp-test.h"
 
-#include "core/cost-model.h"
-#include "core/paper-equations.h"
-#include "core/units.h"
+#include "core/base/units.h"
+#include "core/catalogue/cost-model.h"
+#include "core/catalogue/paper-equations.h"
 
 typedef struct {
     RpProfile *profile;

@@ -5,7 +5,7 @@
 
 #include <json-glib/json-glib.h>
 
-#include "core/export.h"
+#include "core/formats/export.h"
 
 typedef struct {
     RpTrace *trace;

@@ -3,9 +3,9 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/export.h"
-#include "core/import-pytorch.h"
-#include "core/verify.h"
+#include "core/formats/export.h"
+#include "core/formats/import-pytorch.h"
+#include "core/verify/verify.h"
 
 typedef struct {
     RpOrders *orders;

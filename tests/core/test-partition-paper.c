@@ -3,7 +3,7 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/partition.h"
+#include "core/partition/partition.h"
 #include "tests/core/partition-fixture.h"
 
 /* Any layers at all: with and without embedding and head, with zeros, recompute != forward. */

@@ -4,8 +4,8 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/partition.h"
-#include "core/units.h"
+#include "core/base/units.h"
+#include "core/partition/partition.h"
 
 #define MAX_SLOTS 512
 #define MAX_DEVICES 16

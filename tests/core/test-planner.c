@@ -1,8 +1,8 @@
 #include "tests/rp-test.h"
 
-#include "core/planner.h"
-#include "core/units.h"
-#include "core/verify.h"
+#include "core/base/units.h"
+#include "core/plan/planner.h"
+#include "core/verify/verify.h"
 
 /* Embedding, eight blocks and a head with every size. */
 static RpProfile *

@@ -1,15 +1,15 @@
 #include "tests/rp-test.h"
 
-#include <math.h>
 #include <glib/gstdio.h>
+#include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/export.h"
-#include "core/file.h"
-#include "core/profile.h"
+#include "core/base/file.h"
+#include "core/formats/export.h"
+#include "core/profile/profile.h"
 
 /* A directory, a profile, an error and a text that a test may leave behind. */
 typedef struct {

@@ -1,7 +1,7 @@
 /* What is quoted of names and values that others chose. */
 #include "tests/rp-test.h"
 
-#include "core/quote.h"
+#include "core/base/quote.h"
 
 static void
 marks_that_turn_or_hide_text_are_spelt_out(void **state)

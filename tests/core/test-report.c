@@ -4,9 +4,9 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/import-pytorch.h"
-#include "core/report.h"
-#include "core/verify.h"
+#include "core/formats/import-pytorch.h"
+#include "core/trace/report.h"
+#include "core/verify/verify.h"
 
 typedef struct {
     RpTrace *trace;

@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "core/profile.h"
+#include "core/profile/profile.h"
 #include "profiles/rtx4090.h"
 
 typedef struct {

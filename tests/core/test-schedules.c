@@ -4,7 +4,7 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/schedule.h"
+#include "core/schedules/schedule.h"
 
 #define MAX_GPUS 6
 #define MAX_MICRO_BATCHES 14

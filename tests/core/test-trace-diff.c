@@ -7,7 +7,7 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/trace-diff.h"
+#include "core/trace/diff.h"
 
 typedef struct {
     RpTrace *traces[2];

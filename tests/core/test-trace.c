@@ -3,7 +3,7 @@
  */
 #include "tests/rp-test.h"
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 
 typedef struct {
     RpTrace *trace;

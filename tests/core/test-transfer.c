@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "core/transfer.h"
+#include "core/plan/transfer.h"
 
 static RpProfile *
 new_random_profile(GRand *random, guint n_layers)

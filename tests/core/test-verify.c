@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "core/verify.h"
+#include "core/verify/verify.h"
 #include "tests/core/plan-mutate.h"
 
 static void

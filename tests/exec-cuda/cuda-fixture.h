@@ -13,7 +13,7 @@
 
 #include "tests/exec-host/host-fixture.h"
 
-#include "exec/cuda/kernels.h"
+#include "exec/cuda/kernels/kernels.h"
 
 /* Where one run computes. */
 typedef struct {

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "exec/cuda/finite.h"
-#include "exec/cuda/kernels.h"
-#include "exec/cuda/profile-probe.h"
+#include "exec/cuda/kernels/finite.h"
+#include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/probe.h"
 #include "exec/host/kernels.h"
 
 struct _RpKernelStream {
@@ -127,7 +127,7 @@ rp_cuda_stream_free(RpKernelStream *stream)
     g_free(stream);
 }
 
-/* ---- exec/cuda/finite.h ---- */
+/* ---- exec/cuda/kernels/finite.h ---- */
 
 typedef struct {
     int dtype;

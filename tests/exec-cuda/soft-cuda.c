@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "exec/cuda/kernels.h"
+#include "exec/cuda/kernels/kernels.h"
 #include "tests/exec-cuda/soft-cuda-private.h"
 
 #define DEVICES 2

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-#include "exec/cuda/attention-cudnn.h"
-#include "exec/cuda/attention-parts.h"
+#include "exec/cuda/attention/cudnn.h"
+#include "exec/cuda/attention/parts.h"
 
 typedef struct {
     RpDtype dtype;

@@ -1,4 +1,4 @@
-/* The backend's own kernels (exec/cuda/finite.h). The oracle is isfinite() on the host, value
+/* The backend's own kernels (exec/cuda/kernels/finite.h). The oracle is isfinite() on the host, value
  * by value. Around the values that a kernel may read stand values that it would notice: 0xff, NaN.
  * The same program runs over a CUDA of threads (soft-cuda.h). Exits 77 without a device. */
 #include "tests/rp-test.h"
@@ -6,8 +6,8 @@
 #include <math.h>
 
 #include "exec/cuda/device.h"
-#include "exec/cuda/finite.h"
-#include "exec/model/dtype.h"
+#include "exec/cuda/kernels/finite.h"
+#include "exec/kernels/dtype.h"
 
 #define GUARD 64 /* elements before and behind; a shift is less */
 #define LEFT_ALONE 0x5a

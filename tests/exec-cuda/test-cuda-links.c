@@ -1,4 +1,4 @@
-/* How links of GPUs are measured: exec/cuda/profile-links.c over made-up machines, whose copies
+/* How links of GPUs are measured: exec/cuda/measure-links.c over made-up machines, whose copies
  * take what their links, roots and host memory allow, by arithmetic. */
 #include "tests/rp-test.h"
 
@@ -6,11 +6,11 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "exec/cuda/device-private.h"
 #include "exec/cuda/host-arena.h"
-#include "exec/cuda/profile-probe.h"
-#include "exec/optim/available-memory.h"
+#include "exec/cuda/probe.h"
+#include "exec/system/available-memory.h"
 
 #define MOST_DEVICES 128
 #define MOST_RUNS 64

@@ -6,7 +6,7 @@
 
 #include "exec/cuda/backend.h"
 #include "exec/cuda/device.h"
-#include "exec/profile/profile.h"
+#include "exec/measure/profile.h"
 
 typedef struct {
     RpProbe *probe;

@@ -1,10 +1,10 @@
 /**
  * The operations of RpKernels once more: double precision, one loop per index, straight from the
- * formulas in exec/model/kernels.h, with whole matrices where the kernels work in blocks.
+ * formulas in exec/kernels/kernels.h, with whole matrices where the kernels work in blocks.
  */
 #pragma once
 
-#include "exec/model/kernels.h"
+#include "exec/kernels/kernels.h"
 
 /* c = A B, or += if @accumulate */
 void reference_matmul(RpMatmulForm form, size_t m, size_t n, size_t k, const double *a,

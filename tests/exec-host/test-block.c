@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "exec/model/rope-table.h"
-#include "exec/model/safetensors.h"
+#include "exec/safetensors/safetensors.h"
 
 /* Of the worst: gradients of a k bias, sums of terms that nearly cancel; all others stay below
  * 1e-6. */

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "exec/host/kernels.h"
-#include "exec/profile/measure.h"
+#include "exec/measure/measure.h"
 
 #define MAX_ROOMS 64
 

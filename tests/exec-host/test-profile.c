@@ -4,9 +4,9 @@
 #include <gio/gio.h>
 
 #include "exec/host/kernels.h"
+#include "exec/host/measure.h"
 #include "exec/host/probe.h"
-#include "exec/host/profile.h"
-#include "exec/profile/measure.h"
+#include "exec/measure/measure.h"
 
 static void
 the_median_and_half_the_range_of_80_percent(void **state)

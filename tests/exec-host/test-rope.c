@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "exec/model/rope-table.h"
-#include "exec/model/safetensors.h"
+#include "exec/safetensors/safetensors.h"
 
 #define POSITIONS 300
 

@@ -5,7 +5,7 @@
 
 #include "tests/rp-test.h"
 
-#include "exec/model/safetensors.h"
+#include "exec/safetensors/safetensors.h"
 
 typedef struct {
     char *directory;

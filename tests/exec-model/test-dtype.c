@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "exec/model/dtype.h"
+#include "exec/kernels/dtype.h"
 
 static float
 float_of(guint32 bits)

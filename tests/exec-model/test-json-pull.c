@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "exec/model/json-pull.h"
+#include "core/json/json-pull.h"
 
 typedef struct {
     GError *error;

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/device-layout.h"
+#include "core/plan/device-layout.h"
 
 #define GUARD 4096
 #define POISON 0xff /* NaN in every storage */

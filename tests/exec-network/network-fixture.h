@@ -2,14 +2,14 @@
  * Networks over the host's kernels, run stage by stage in memory that tells what is touched.
  *
  * Whatever a stage is given to write to begins as NaN, and ends exactly where the contract says,
- * with a guard behind it; the workspace is as large as core/device-layout.h computes from the
+ * with a guard behind it; the workspace is as large as core/plan/device-layout.h computes from the
  * profile. Gaps between weights are NaN too.
  */
 #pragma once
 
 #include "tests/exec-host/host-fixture.h"
 
-#include "exec/model/network.h"
+#include "exec/network/network.h"
 
 typedef struct {
     RpModelConfig config;

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "exec/model/safetensors.h"
+#include "exec/safetensors/safetensors.h"
 
 #define TOLERANCE 1e-5 /* norm-wise, each tensor */
 

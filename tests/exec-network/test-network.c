@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "exec/train/targets.h"
+#include "exec/device/targets.h"
 
 static RpNetworkOptions
 options_of(RpDtype dtype)

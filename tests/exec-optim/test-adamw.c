@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "exec/optim/adamw.h"
+#include "exec/optim/adamw/adamw.h"
 
 #define ROOM 4096  /* values in each array */
 #define GUARD 0x5a /* what fills arrays where nothing may be written */

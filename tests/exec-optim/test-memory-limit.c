@@ -3,7 +3,7 @@
 
 #include <glib/gstdio.h>
 
-#include "exec/optim/memory-limit.h"
+#include "exec/system/memory-limit.h"
 
 #define MIB G_GUINT64_CONSTANT(1048576)
 

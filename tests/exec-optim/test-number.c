@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "exec/optim/number.h"
+#include "exec/optim/adamw/number.h"
 
 static void
 every_fp16_goes_to_fp32_and_back(void **state)

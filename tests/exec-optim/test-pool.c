@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "exec/optim/pool.h"
+#include "exec/system/pool.h"
 
 #define N 1000
 /* A thread that waits for others gives up after so long: a failure, and the test does not hang. */

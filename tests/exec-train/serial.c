@@ -1,9 +1,9 @@
 #include "tests/exec-train/serial.h"
 
+#include "exec/device/targets.h"
 #include "exec/host/kernels.h"
 #include "exec/optim/clip.h"
 #include "exec/optim/optimizer.h"
-#include "exec/train/targets.h"
 
 typedef struct {
     RpNetwork *network;

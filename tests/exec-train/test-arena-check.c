@@ -1,4 +1,4 @@
-#include "exec/train/arena-check.h"
+#include "exec/device/arena-check.h"
 #include "tests/rp-test.h"
 
 #define DOMAIN g_quark_from_static_string("test-arena-check")

@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 
-#include "exec/train/feed.h"
+#include "exec/device/feed.h"
 
 #define M 3
 #define CALLS 2

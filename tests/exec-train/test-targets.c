@@ -1,8 +1,8 @@
 /* Which targets a head is left with. */
 #include "tests/rp-test.h"
 
-#include "exec/model/kernels.h"
-#include "exec/train/targets.h"
+#include "exec/device/targets.h"
+#include "exec/kernels/kernels.h"
 
 #define N 64
 #define STEP 4 /* a sixteenth of them */

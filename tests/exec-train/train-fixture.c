@@ -2,7 +2,7 @@
 
 #include <glib/gstdio.h>
 
-#include "core/partition.h"
+#include "core/partition/partition.h"
 #include "exec/host/kernels.h"
 #include "exec/model/init.h"
 

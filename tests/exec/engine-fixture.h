@@ -6,9 +6,9 @@
 
 #include "tests/rp-test.h"
 
-#include "core/planner.h"
-#include "core/schedule.h"
-#include "core/verify.h"
+#include "core/plan/planner.h"
+#include "core/schedules/schedule.h"
+#include "core/verify/verify.h"
 #include "exec/engine/engine.h"
 #include "tests/exec/manual-backend.h"
 

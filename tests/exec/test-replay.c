@@ -4,7 +4,7 @@
  */
 #include "tests/exec/engine-fixture.h"
 
-#include "core/units.h"
+#include "core/base/units.h"
 #include "exec/replay/copy-engine.h"
 #include "exec/replay/replay.h"
 

@@ -4,15 +4,15 @@
 #include <locale.h>
 #include <math.h>
 
-#include "core/planner.h"
-#include "core/units.h"
-#include "plots/balance.h"
-#include "plots/bars.h"
-#include "plots/lines.h"
-#include "plots/loss.h"
-#include "plots/memory.h"
+#include "core/base/units.h"
+#include "core/plan/planner.h"
+#include "plots/charts/balance.h"
+#include "plots/charts/bars.h"
+#include "plots/charts/lines.h"
+#include "plots/charts/loss.h"
+#include "plots/charts/memory.h"
+#include "plots/charts/timeline.h"
 #include "plots/table.h"
-#include "plots/timeline.h"
 #include "sim/simulate.h"
 
 /* @n blocks of forward 1 ms, recompute 1 ms, backward 2 ms, with sizes. */

@@ -4,10 +4,10 @@
 #include <glib/gstdio.h>
 #include <math.h>
 
-#include "plots/bars.h"
-#include "plots/figures.h"
-#include "plots/lines.h"
-#include "plots/timeline.h"
+#include "paper-figs/figures.h"
+#include "plots/charts/bars.h"
+#include "plots/charts/lines.h"
+#include "plots/charts/timeline.h"
 
 #define EXIT_SKIP 77
 

@@ -4,7 +4,7 @@
 #include <glib/gstdio.h>
 #include <signal.h>
 
-#include "plots/figures.h"
+#include "paper-figs/figures.h"
 #include "plots/gnuplot.h"
 
 typedef struct {

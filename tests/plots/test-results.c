@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plots/paper.h"
+#include "paper-figs/paper.h"
 
 #define COLUMNS 6
 

@@ -1,7 +1,8 @@
 #include "tests/sim/brute-force.h"
 
-#include "core/schedule.h"
-#include "sim/partition-cost.h"
+#include "core/schedules/schedule.h"
+#include "sim/search/partition-cost.h"
+#include "sim/steady-window.h"
 #include "tests/sim/random-cut.h"
 
 RpDispatchedSearch

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "sim/search-dispatched.h"
+#include "sim/search/dispatched.h"
 
 /* A small random case: 2 to 4 devices, 5 to @most_blocks blocks. @profile: (transfer full) */
 RpDispatchedSearch rp_test_random_case(GRand *rand, guint most_blocks, RpProfile **profile);

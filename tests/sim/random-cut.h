@@ -3,8 +3,8 @@
  */
 #pragma once
 
-#include "core/profile.h"
-#include "sim/cut.h"
+#include "core/profile/profile.h"
+#include "sim/recurrence/cut.h"
 
 /* [embedding] blocks [head], no two alike; without sizes. (transfer full) */
 RpProfile *rp_test_random_times(GRand *rand, guint n_blocks);

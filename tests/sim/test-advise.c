@@ -2,10 +2,10 @@
  * planner's. */
 #include "tests/rp-test.h"
 
-#include "core/catalogue.h"
-#include "core/units.h"
-#include "core/verify.h"
-#include "sim/advise-private.h"
+#include "core/base/units.h"
+#include "core/catalogue/catalogue.h"
+#include "core/verify/verify.h"
+#include "sim/advise/private.h"
 
 /* Only roundpipe, for tests that need no table. */
 static const RpScheduleOps *roundpipe_only[2];

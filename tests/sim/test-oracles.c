@@ -2,12 +2,12 @@
  * the proof of every plan of the grid by the verifier, in both fidelities. */
 #include "tests/rp-test.h"
 
-#include "core/partition.h"
-#include "core/planner.h"
-#include "core/report.h"
-#include "core/schedule.h"
-#include "core/units.h"
-#include "core/verify.h"
+#include "core/base/units.h"
+#include "core/partition/partition.h"
+#include "core/plan/planner.h"
+#include "core/schedules/schedule.h"
+#include "core/trace/report.h"
+#include "core/verify/verify.h"
 #include "sim/simulate.h"
 
 /* Costs of one block; ns are arbitrary units here. */

@@ -1,8 +1,9 @@
 /* The partition with the least device memory, and that one is found wherever one fits. */
 #include "tests/rp-test.h"
 
-#include "core/planner.h"
-#include "sim/partition-cost.h"
+#include "core/plan/least-memory.h"
+#include "core/plan/planner.h"
+#include "sim/search/partition-cost.h"
 
 #define KIB 1024
 #define SHAPES 40

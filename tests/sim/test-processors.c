@@ -4,8 +4,8 @@
  */
 #include "tests/sim/plan-fixture.h"
 
-#include "core/planner.h"
-#include "core/verify.h"
+#include "core/plan/planner.h"
+#include "core/verify/verify.h"
 #include "sim/simulate-private.h"
 #include "tests/sim/naive-simulate.h"
 

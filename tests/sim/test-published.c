@@ -2,11 +2,11 @@
  * published). */
 #include "tests/rp-test.h"
 
-#include "core/partition.h"
-#include "core/planner.h"
-#include "core/report.h"
-#include "core/schedule.h"
-#include "core/units.h"
+#include "core/base/units.h"
+#include "core/partition/partition.h"
+#include "core/plan/planner.h"
+#include "core/schedules/schedule.h"
+#include "core/trace/report.h"
 #include "sim/simulate.h"
 
 typedef struct {

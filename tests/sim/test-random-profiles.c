@@ -2,10 +2,11 @@
  * so that the proof holds and the simulation ends; what it refuses, it refuses by file and key. */
 #include "tests/rp-test.h"
 
-#include "core/partition.h"
-#include "core/planner.h"
-#include "core/schedule.h"
-#include "core/verify.h"
+#include "core/partition/partition.h"
+#include "core/plan/least-memory.h"
+#include "core/plan/planner.h"
+#include "core/schedules/schedule.h"
+#include "core/verify/verify.h"
 #include "sim/simulate.h"
 
 #define N_FILES 600

@@ -1,11 +1,12 @@
 /* The recurrence against plans that are made and simulated. */
 #include "tests/rp-test.h"
 
-#include "core/report.h"
-#include "core/schedule.h"
-#include "sim/partition-cost.h"
-#include "sim/recurrence.h"
+#include "core/schedules/schedule.h"
+#include "core/trace/report.h"
+#include "sim/recurrence/recurrence.h"
+#include "sim/search/partition-cost.h"
 #include "sim/simulate.h"
+#include "sim/steady-window.h"
 #include "tests/sim/random-cut.h"
 
 #define CASES 3000

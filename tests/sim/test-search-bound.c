@@ -1,12 +1,13 @@
 /* Bound schedules: the recurrence against the simulator, the search against all partitions. */
 #include "tests/rp-test.h"
 
-#include "core/report.h"
-#include "core/schedule.h"
-#include "sim/bound-recurrence.h"
-#include "sim/partition-bound.h"
-#include "sim/search-bound.h"
+#include "core/schedules/schedule.h"
+#include "core/trace/report.h"
+#include "sim/recurrence/bound-recurrence.h"
+#include "sim/search/bound.h"
+#include "sim/search/partition-bound.h"
 #include "sim/simulate.h"
+#include "sim/steady-window.h"
 #include "tests/sim/random-cut.h"
 
 #define CASES 400

@@ -1,10 +1,10 @@
 /* The searches for partitions: against brute force, against what better partitions are known. */
 #include "tests/rp-test.h"
 
-#include "core/schedule.h"
-#include "core/trace.h"
-#include "sim/partition-bound.h"
-#include "sim/partition-cost.h"
+#include "core/schedules/schedule.h"
+#include "core/trace/trace.h"
+#include "sim/search/partition-bound.h"
+#include "sim/search/partition-cost.h"
 #include "sim/simulate.h"
 #include "tests/sim/brute-force.h"
 #include "tests/sim/random-cut.h"

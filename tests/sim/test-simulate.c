@@ -6,8 +6,9 @@
 
 #include <math.h>
 
-#include "sim/partition-cost.h"
+#include "sim/search/partition-cost.h"
 #include "sim/simulate-private.h"
+#include "sim/steady-window.h"
 
 /* Simulates a `compute` plan with both engines, which must agree. */
 static void

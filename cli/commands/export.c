@@ -1,0 +1,274 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/catalogue/cost-model.h"
+#include "core/formats/export.h"
+
+typedef struct {
+    /* a profile from the catalogue */
+    char *model;
+    char *gpu;
+    int sequences;
+    int tokens;
+    int lora_rank;
+    char *dtype;
+    char *accumulate;
+    char *output;
+    /* a simulated schedule */
+    char *chrome;
+    char *csv;
+    char *pytorch_csv;
+    gboolean timed;
+} ExportArgs;
+
+typedef struct {
+    const RpPlan *plan;
+    const RpTrace *trace;
+    const RpOrders *orders; /* %NULL: timed */
+    char *note;
+} Source;
+
+/* ---- a profile ---- */
+
+static gboolean
+write_text(GOutputStream *stream, gpointer user_data, GError **error)
+{
+    const char *text = user_data;
+
+    return g_output_stream_write_all(stream, text, strlen(text), NULL, NULL, error);
+}
+
+/* The cost model would refuse them, too, but it knows no option. */
+static gboolean
+check_words(const ExportArgs *more, GError **error)
+{
+    static const char *const dtypes[] = {"bf16", "fp16", NULL};
+    static const char *const accumulations[] = {"fp32", "fp16", NULL};
+
+    return (more->dtype == NULL || rp_cli_choice("dtype", more->dtype, dtypes, error) >= 0) &&
+           (more->accumulate == NULL ||
+            rp_cli_choice("accumulate", more->accumulate, accumulations, error) >= 0);
+}
+
+static gboolean
+export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **error)
+{
+    RpWorkload workload = {
+        .sequences = (guint)more->sequences,
+        .tokens_per_sequence = (guint)more->tokens,
+        .dtype = more->dtype,
+        .accumulate = more->accumulate,
+        .lora_rank = (guint)more->lora_rank,
+        .gpus = args->gpus > 0 ? (guint)args->gpus : RP_CLI_GPUS,
+    };
+    const RpModel *model = rp_model_find(more->model, error);
+
+    if (model == NULL) {
+        g_prefix_error(error, "--profile: ");
+        return FALSE;
+    }
+    const RpGpu *gpu = rp_gpu_find(more->gpu, error);
+
+    if (gpu == NULL) {
+        g_prefix_error(error, "--gpu: ");
+        return FALSE;
+    }
+    if (!check_words(more, error) || !rp_cli_check_writable(more->output, error))
+        return FALSE;
+    g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, &workload, error);
+
+    if (profile == NULL)
+        return FALSE;
+    g_autofree char *text = rp_profile_to_json(profile);
+
+    return rp_cli_write_file(more->output, write_text, text, error);
+}
+
+/* ---- a schedule ---- */
+
+static gboolean
+write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
+{
+    const Source *source = user_data;
+
+    return rp_export_chrome(source->trace, source->plan, RP_CHROME_MEMORY | RP_CHROME_FLOWS, stream,
+                            error);
+}
+
+static gboolean
+write_csv(GOutputStream *stream, gpointer user_data, GError **error)
+{
+    const Source *source = user_data;
+
+    return rp_export_csv(source->trace, stream, error);
+}
+
+static gboolean
+write_pytorch(GOutputStream *stream, gpointer user_data, GError **error)
+{
+    Source *source = user_data;
+
+    if (source->orders == NULL)
+        return rp_export_pytorch_timed(source->trace, 0, stream, &source->note, error);
+    return rp_export_pytorch(source->orders, stream, &source->note, error);
+}
+
+static gboolean
+export_pytorch(const ExportArgs *more, Source *source, GError **error)
+{
+    g_autoptr(RpOrders) orders = more->timed ? NULL : rp_orders_from_plan(source->plan, 0);
+    gboolean written;
+
+    source->orders = orders;
+    written = rp_cli_write_file(more->pytorch_csv, write_pytorch, source, error);
+    if (written && source->note != NULL)
+        fprintf(stderr, "roundpipe export: note: %s: %s\n", more->pytorch_csv, source->note);
+    g_free(source->note);
+    return written;
+}
+
+static gboolean
+check_paths(const ExportArgs *more, const char *path, GError **error)
+{
+    g_autofree char *read = rp_cli_profile_path(path);
+    const RpCliFile files[] = {
+        {"PROFILE.json", read, FALSE},
+        {"--chrome", more->chrome, TRUE},
+        {"--csv", more->csv, TRUE},
+        {"--pytorch-csv", more->pytorch_csv, TRUE},
+    };
+
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+        return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(files); i++)
+        if (files[i].written && files[i].path != NULL &&
+            !rp_cli_check_writable(files[i].path, error))
+            return FALSE;
+    return TRUE;
+}
+
+static gboolean
+export_schedule(const RpScheduleArgs *args, const ExportArgs *more, const char *path,
+                GError **error)
+{
+    g_auto(RpRequest) request = {0};
+    g_autoptr(RpProfile) profile = NULL;
+    g_autoptr(RpPlan) plan = NULL;
+
+    if (!check_paths(more, path, error) || !rp_request_load(args, path, &profile, &request, error))
+        return FALSE;
+    g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
+    Source source = {.plan = plan, .trace = trace};
+
+    return trace != NULL &&
+           (more->chrome == NULL ||
+            rp_cli_write_file(more->chrome, write_chrome, &source, error)) &&
+           (more->csv == NULL || rp_cli_write_file(more->csv, write_csv, &source, error)) &&
+           (more->pytorch_csv == NULL || export_pytorch(more, &source, error));
+}
+
+/* ---- command ---- */
+
+static const char *
+find_problem(const ExportArgs *more, const char *path)
+{
+    gboolean schedule =
+        more->chrome != NULL || more->csv != NULL || more->pytorch_csv != NULL || more->timed;
+
+    if (more->model != NULL && (path != NULL || schedule))
+        return "--profile: expected neither PROFILE.json nor --chrome, --csv or --pytorch-csv "
+               "beside it";
+    if (more->model != NULL && more->gpu == NULL)
+        return "--gpu: expected the name of a GPU, found nothing; `roundpipe gpus` lists them";
+    if (more->model != NULL && more->output == NULL)
+        return "--output: expected a file to write (- = standard output), found nothing";
+    if (more->model != NULL)
+        return NULL;
+    if (more->gpu != NULL || more->output != NULL || more->dtype != NULL ||
+        more->accumulate != NULL || more->lora_rank > 0)
+        return "--gpu, --output, --dtype, --accumulate and --lora-rank go with --profile MODEL";
+    if (path == NULL)
+        return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
+    if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL)
+        return "nothing to write: expected --chrome, --csv or --pytorch-csv";
+    if (more->timed && more->pytorch_csv == NULL)
+        return "--timed: expected --pytorch-csv beside it";
+    return NULL;
+}
+
+static gboolean
+run(const RpScheduleArgs *args, const ExportArgs *more, const char *path, GError **error)
+{
+    const char *problem = find_problem(more, path);
+
+    if (problem != NULL) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
+        return FALSE;
+    }
+    return more->model != NULL ? export_profile(args, more, error)
+                               : export_schedule(args, more, path, error);
+}
+
+static void
+clear_args(ExportArgs *args)
+{
+    g_free(args->model);
+    g_free(args->gpu);
+    g_free(args->dtype);
+    g_free(args->accumulate);
+    g_free(args->output);
+    g_free(args->chrome);
+    g_free(args->csv);
+    g_free(args->pytorch_csv);
+}
+
+int
+rp_cmd_export(int argc, char **argv)
+{
+    RpScheduleArgs args = {0};
+    ExportArgs export = {.sequences = RP_CLI_SEQUENCES, .tokens = RP_CLI_TOKENS};
+    const GOptionEntry more[] = {
+        {"profile", 'p', 0, G_OPTION_ARG_STRING, &export.model,
+         "write the profile of a model of the catalogue", "MODEL"},
+        {"gpu", 'g', 0, G_OPTION_ARG_STRING, &export.gpu, "with --profile: on this GPU", "GPU"},
+        {"sequences", 0, 0, G_OPTION_ARG_INT, &export.sequences,
+         "with --profile: sequences of a micro-batch (default: 4)", "B"},
+        {"tokens", 0, 0, G_OPTION_ARG_INT, &export.tokens,
+         "with --profile: tokens of a sequence (default: 2048)", "T"},
+        {"lora-rank", 0, 0, G_OPTION_ARG_INT, &export.lora_rank,
+         "with --profile: train adapters only (default: every weight)", "R"},
+        {"dtype", 0, 0, G_OPTION_ARG_STRING, &export.dtype,
+         "with --profile: bf16 (default) or fp16", "NAME"},
+        {"accumulate", 0, 0, G_OPTION_ARG_STRING, &export.accumulate,
+         "with --profile: fp32 (default) or fp16", "NAME"},
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &export.output,
+         "with --profile: where to write it; - = standard output", "FILE.json"},
+        {"chrome", 0, 0, G_OPTION_ARG_FILENAME, &export.chrome,
+         "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
+        {"csv", 0, 0, G_OPTION_ARG_FILENAME, &export.csv, "write a line for each task", "FILE.csv"},
+        {"pytorch-csv", 0, 0, G_OPTION_ARG_FILENAME, &export.pytorch_csv,
+         "write the order of actions as a PyTorch pipeline CSV", "FILE.csv"},
+        {"timed", 0, 0, G_OPTION_ARG_NONE, &export.timed,
+         "PyTorch CSV with a column a step of time and idle cells", NULL},
+        {0},
+    };
+    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
+    GError *error = NULL;
+    int code = RP_EXIT_OK;
+
+    if (!rp_cli_parse("[PROFILE.json]",
+                      "Writes a profile from the catalogue, or a simulated schedule for other "
+                      "tools.\n\n"
+                      "Examples:\n"
+                      "  roundpipe export --profile qwen3-8b --gpu rtx4090 -o qwen3-8b.json\n"
+                      "  roundpipe export profiles/rtx4090/qwen3-1.7b.json --schedule 1f1b \\\n"
+                      "    --gpus 8 --micro-batches 16 --chrome trace.json --pytorch-csv -",
+                      more, entries, 0, 1, &argc, &argv, &error) ||
+        !run(&args, &export, argc > 1 ? argv[1] : NULL, &error))
+        code = rp_cli_fail("export", error);
+    rp_schedule_args_clear(&args);
+    clear_args(&export);
+    return code;
+}

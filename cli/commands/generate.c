@@ -1,0 +1,361 @@
+/* roundpipe generate: answers to prompts of token ids, and how many of them are those expected. */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/train/train.h"
+#include "exec/generate/greedy.h"
+#include "exec/host/kernels.h"
+
+/* Of answers to prompts that come with none. */
+#define DEFAULT_NEW_TOKENS 64
+
+#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
+
+typedef struct {
+    char *prompts;
+    char *output;
+    int new_tokens;
+    gboolean json;
+} GenerateArgs;
+
+/* A line of the prompts' file. */
+typedef struct {
+    gint32 *ids; /* prompt, then the expected answer */
+    guint n_prompt;
+    guint n_expected; /* 0: none is known */
+    gint32 *answer;
+    guint n_answer;
+} Prompt;
+
+typedef struct {
+    RpModelConfig config;
+    RpSafetensors *checkpoint;
+    RpWeights *weights;
+    GArray *prompts; /* Prompt */
+    guint longest_prompt;
+    guint new_tokens;
+    guint n_expected; /* prompts with an answer that is known */
+    guint n_right;
+    double seconds;
+} Generation;
+
+static void
+prompt_clear(gpointer data)
+{
+    Prompt *prompt = data;
+
+    g_free(prompt->ids);
+    g_free(prompt->answer);
+}
+
+static void
+generation_clear(Generation *generation)
+{
+    g_clear_pointer(&generation->prompts, g_array_unref);
+    g_clear_pointer(&generation->weights, rp_weights_free);
+    g_clear_pointer(&generation->checkpoint, rp_safetensors_free);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Generation, generation_clear)
+
+static Prompt *
+nth(const Generation *generation, guint i)
+{
+    return &g_array_index(generation->prompts, Prompt, i);
+}
+
+static gboolean
+open_model(Generation *generation, const char *path, GError **error)
+{
+    if (!rp_hf_config_load(path, &generation->config, error))
+        return FALSE;
+    generation->checkpoint = rp_safetensors_open(path, error);
+    if (generation->checkpoint == NULL)
+        return FALSE;
+    generation->weights = rp_weights_new(&generation->config);
+    return rp_weights_bind(generation->weights, generation->checkpoint, error);
+}
+
+/* As training data have them: the tokens that are learned, from the first on, are the answer. A
+ * sample without labels, whose first token is learned, is a prompt alone. */
+static void
+divide(const RpSample *sample, Prompt *prompt)
+{
+    const guint n = (guint)sample->n_tokens;
+    guint first = 0, end = n;
+
+    while (first < n && sample->labels[first] == RP_LABEL_MASKED)
+        first++;
+    if (first == 0 || first == n) {
+        prompt->n_prompt = n;
+        return;
+    }
+    while (sample->labels[end - 1] == RP_LABEL_MASKED)
+        end--;
+    prompt->n_prompt = first;
+    prompt->n_expected = end - first;
+}
+
+static gboolean
+read_prompts(Generation *generation, const char *path, GError **error)
+{
+    const guint most = generation->config.max_positions;
+    g_autofree gint32 *labels = g_new(gint32, most);
+    g_autoptr(RpDataset) dataset = NULL;
+
+    if (!rp_train_check_regular("--prompts: ", path, G_MAXUINT64, error))
+        return FALSE;
+    dataset = rp_dataset_open_jsonl(path, generation->config.vocab, error);
+    if (dataset == NULL)
+        return FALSE;
+    for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
+        Prompt prompt = {.ids = g_new(gint32, most)};
+        RpSample sample = {.input_ids = prompt.ids, .labels = labels, .capacity = most};
+
+        g_array_append_val(generation->prompts, prompt); /* frees it */
+        if (!rp_dataset_read(dataset, i, &sample, error))
+            return FALSE;
+        if (sample.n_tokens > most) {
+            g_autofree char *place = rp_dataset_locate(dataset, i);
+
+            g_set_error(
+                error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
+                "%s: %s: expected at most the model's %u positions, found %" G_GUINT64_FORMAT
+                " tokens",
+                path, place, most, sample.n_tokens);
+            return FALSE;
+        }
+        divide(&sample, nth(generation, (guint)i));
+    }
+    return TRUE;
+}
+
+/* How long answers may become: as asked for, or as long as the longest that is expected. */
+static gboolean
+choose_length(Generation *generation, const GenerateArgs *args, GError **error)
+{
+    guint expected = 0;
+    gboolean all = TRUE;
+
+    for (guint i = 0; i < generation->prompts->len; i++) {
+        const Prompt *prompt = nth(generation, i);
+
+        generation->longest_prompt = MAX(generation->longest_prompt, prompt->n_prompt);
+        expected = MAX(expected, prompt->n_expected);
+        all = all && prompt->n_expected > 0;
+    }
+
+    const guint room = generation->config.max_positions - generation->longest_prompt;
+
+    generation->new_tokens = args->new_tokens > 0 ? (guint)args->new_tokens
+                             : all                ? expected
+                                                  : MIN(DEFAULT_NEW_TOKENS, room);
+    if (room > 0 && generation->new_tokens <= room)
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--max-new-tokens: expected at most %u, which the model's %u positions leave after "
+                "the longest prompt, found %u",
+                room, generation->config.max_positions, generation->new_tokens);
+    return FALSE;
+}
+
+static void
+judge(Generation *generation, Prompt *prompt)
+{
+    if (prompt->n_expected == 0)
+        return;
+    generation->n_expected++;
+    if (prompt->n_answer == prompt->n_expected &&
+        memcmp(prompt->answer, prompt->ids + prompt->n_prompt,
+               prompt->n_answer * sizeof *prompt->answer) == 0)
+        generation->n_right++;
+}
+
+static void
+show(guint done, guint total, gint64 *shown_us)
+{
+    const gint64 now_us = g_get_monotonic_time();
+
+    if (isatty(STDERR_FILENO) != 1 || now_us - *shown_us < PROGRESS_INTERVAL_US)
+        return;
+    *shown_us = now_us;
+    fprintf(stderr, "\r\033[Kanswering: %u of %u", done, total);
+    fflush(stderr);
+}
+
+static gboolean
+answer_all(Generation *generation, GError **error)
+{
+    const guint total = generation->prompts->len;
+    const guint sequences = MIN(total, RP_GREEDY_MAX_SEQUENCES);
+    const gint64 begin_us = g_get_monotonic_time();
+    gint64 shown_us = begin_us;
+    guint n_multiply;
+
+    if (!rp_host_reserve_matmul(1, &n_multiply, error))
+        return FALSE;
+    if (n_multiply == 0) {
+        g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
+                    "matmuls need %zu bytes of address space, which there are not: raise the limit "
+                    "(ulimit -v) or free some memory",
+                    RP_HOST_MATMUL_BUFFER_BYTES);
+        return FALSE;
+    }
+    g_autoptr(RpGreedy) greedy =
+        rp_greedy_new(&generation->config, generation->weights, rp_host_kernels(), sequences,
+                      generation->longest_prompt + generation->new_tokens, error);
+
+    if (greedy == NULL)
+        return FALSE;
+    for (guint first = 0; first < total; first += sequences) {
+        const guint n = MIN(sequences, total - first);
+        RpAnswer answers[RP_GREEDY_MAX_SEQUENCES];
+
+        for (guint i = 0; i < n; i++) {
+            Prompt *prompt = nth(generation, first + i);
+
+            prompt->answer = g_new(gint32, generation->new_tokens);
+            answers[i] = (RpAnswer){
+                .prompt = prompt->ids, .n_prompt = prompt->n_prompt, .answer = prompt->answer};
+        }
+        rp_greedy_answer(greedy, answers, n, generation->new_tokens);
+        for (guint i = 0; i < n; i++) {
+            nth(generation, first + i)->n_answer = answers[i].n_answer;
+            judge(generation, nth(generation, first + i));
+        }
+        show(first + n, total, &shown_us);
+    }
+    rp_train_metrics_clear_line();
+    generation->seconds = (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC;
+    return TRUE;
+}
+
+static void
+append_ids(GString *line, const char *key, const gint32 *ids, guint n)
+{
+    g_string_append_printf(line, "\"%s\":[", key);
+    for (guint i = 0; i < n; i++)
+        g_string_append_printf(line, "%s%d", i > 0 ? "," : "", ids[i]);
+    g_string_append_c(line, ']');
+}
+
+/* One line of JSON a prompt. */
+static gboolean
+write_answers(GOutputStream *stream, gpointer data, GError **error)
+{
+    const Generation *generation = data;
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < generation->prompts->len; i++) {
+        const Prompt *prompt = nth(generation, i);
+
+        g_string_append_c(text, '{');
+        append_ids(text, "prompt", prompt->ids, prompt->n_prompt);
+        g_string_append_c(text, ',');
+        append_ids(text, "answer", prompt->answer, prompt->n_answer);
+        if (prompt->n_expected > 0) {
+            g_string_append_c(text, ',');
+            append_ids(text, "expected", prompt->ids + prompt->n_prompt, prompt->n_expected);
+        }
+        g_string_append(text, "}\n");
+    }
+    return g_output_stream_write_all(stream, text->str, text->len, NULL, NULL, error);
+}
+
+static void
+print_result(const Generation *generation, const GenerateArgs *args)
+{
+    if (args->json) {
+        g_autoptr(JsonBuilder) json = json_builder_new();
+
+        json_builder_begin_object(json);
+        rp_json_int(json, "prompts", generation->prompts->len);
+        rp_json_int(json, "expected", generation->n_expected);
+        rp_json_int(json, "right", generation->n_right);
+        rp_json_int(json, "max_new_tokens", generation->new_tokens);
+        rp_json_double(json, "seconds", generation->seconds, 3);
+        json_builder_end_object(json);
+        rp_cli_print_json(json);
+        return;
+    }
+    if (generation->n_expected > 0)
+        printf("%u of %u answers are right, to the last token", generation->n_right,
+               generation->n_expected);
+    else
+        printf("%u prompts answered; no answer was known before", generation->prompts->len);
+    printf(" (%.1f s)\n", generation->seconds);
+    if (strcmp(args->output, "-") != 0)
+        printf("answers: %s\n", args->output);
+}
+
+static gboolean
+check_args(const GenerateArgs *args, const char *model, GError **error)
+{
+    if (args->prompts == NULL || args->output == NULL) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--%s: expected a file, found nothing; see --help",
+                    args->prompts == NULL ? "prompts" : "output");
+        return FALSE;
+    }
+    if (strcmp(args->output, "-") == 0 && args->json) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "--output: expected a file; standard output has the JSON");
+        return FALSE;
+    }
+    g_autofree char *weights = g_build_filename(model, "model.safetensors", NULL);
+    const RpCliFile files[] = {
+        {"--prompts", args->prompts, FALSE},
+        {"MODEL_DIR", weights, FALSE},
+        {"--output", args->output, TRUE},
+    };
+
+    return rp_cli_check_writable(args->output, error) &&
+           rp_cli_check_files(files, G_N_ELEMENTS(files), error);
+}
+
+static gboolean
+run(const GenerateArgs *args, const char *model, GError **error)
+{
+    g_auto(Generation) generation = {.prompts = g_array_new(FALSE, TRUE, sizeof(Prompt))};
+
+    g_array_set_clear_func(generation.prompts, prompt_clear);
+    if (!check_args(args, model, error) || !open_model(&generation, model, error) ||
+        !read_prompts(&generation, args->prompts, error) ||
+        !choose_length(&generation, args, error) || !answer_all(&generation, error) ||
+        !rp_cli_write_file(args->output, write_answers, &generation, error))
+        return FALSE;
+    print_result(&generation, args);
+    return TRUE;
+}
+
+int
+rp_cmd_generate(int argc, char **argv)
+{
+    GenerateArgs args = {0};
+    const GOptionEntry entries[] = {
+        {"prompts", 0, 0, G_OPTION_ARG_FILENAME, &args.prompts,
+         "prompts as training data; where labels tell an answer, it is compared", "FILE.jsonl"},
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &args.output,
+         "where answers go, a line of JSON each; - prints them", "FILE.jsonl"},
+        {"max-new-tokens", 0, 0, G_OPTION_ARG_INT, &args.new_tokens,
+         "tokens of an answer at most (default: of the longest expected one, else 64)", "N"},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON", NULL},
+        {0},
+    };
+    GError *error = NULL;
+    int code = RP_EXIT_OK;
+
+    if (!rp_cli_parse("MODEL_DIR",
+                      "Answers prompts of token ids with a model or a checkpoint, on the "
+                      "processors:\nthe likeliest token each time.\n\n"
+                      "Example:\n  roundpipe generate run/checkpoint-200 --prompts test.jsonl "
+                      "-o answers.jsonl",
+                      entries, NULL, 1, 1, &argc, &argv, &error) ||
+        !run(&args, argv[1], &error))
+        code = rp_cli_fail("generate", error);
+    g_free(args.prompts);
+    g_free(args.output);
+    return code;
+}

@@ -1,0 +1,334 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+
+#include "core/base/file.h"
+#include "core/formats/export.h"
+#include "core/formats/import-pytorch.h"
+#include "core/verify/verify.h"
+
+/* Of a proof: 13 iterations of a large model prove nothing that these do not. */
+#define MAX_CSV_BYTES ((gsize)64 << 20)
+#define ASYNC_ITERATIONS 4
+
+typedef struct {
+    char *pytorch_csv;
+    gboolean old_names;
+    char *trace;
+} VerifyArgs;
+
+/* What was proved of one plan, counted. */
+typedef struct {
+    const char *what; /* "compute", "full", ... */
+    guint64 tasks;
+    guint64 edges; /* dependencies and neighbours on a lane */
+    guint64 kinds[RP_N_TASK_KINDS];
+    guint64 actions;
+    guint64 accesses;
+    guint buffers;
+    guint lanes;
+    guint layers;
+    guint iterations;
+    gboolean full;
+    gboolean async;
+    gboolean trace;                      /* a trace was checked against the plan, too */
+    RpCommunicationProof communications; /* of a PyTorch CSV */
+    gint64 time_us;
+} Proof;
+
+static void
+count_plan(const RpPlan *plan, Proof *proof)
+{
+    RpTaskId first = rp_plan_first_id(plan), end = rp_plan_end_id(plan);
+    g_autofree gboolean *used = g_new0(gboolean, rp_plan_n_lanes(plan));
+
+    proof->tasks = end - first;
+    for (RpTaskId id = first; id < end; id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+
+        proof->edges += task->dependency_count + (used[task->lane] ? 1u : 0u);
+        proof->accesses += task->access_count;
+        proof->kinds[task->kind]++;
+        proof->actions += rp_task_is_compute(task);
+        proof->iterations = MAX(proof->iterations, task->iteration + 1);
+        proof->lanes += !used[task->lane];
+        used[task->lane] = TRUE;
+    }
+    proof->buffers = rp_plan_n_buffers(plan);
+    proof->layers = rp_plan_n_layers(plan);
+    proof->full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL;
+    proof->async = rp_plan_promises(plan)->async;
+}
+
+/* The message has the rule and the two tasks. */
+static void
+set_broken(GError **error, const char *what, const RpViolation *violation)
+{
+    g_set_error(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA, "%s: %s%s", what,
+                violation->rule == RP_RULE_NONE ? "not decided: " : "", violation->message);
+}
+
+static gboolean
+prove(const char *what, const RpPlan *plan, const RpTrace *trace, GArray *proofs, GError **error)
+{
+    RpViolation violation = {0};
+    Proof proof = {.what = what, .trace = trace != NULL};
+    gint64 begin_us = g_get_monotonic_time();
+    gboolean proved = rp_verify_plan(plan, &violation);
+
+    if (proved && trace != NULL)
+        proved = rp_verify_trace(plan, trace, &violation);
+    proof.time_us = g_get_monotonic_time() - begin_us;
+    if (!proved) {
+        set_broken(error, what, &violation);
+        rp_violation_clear(&violation);
+        return FALSE;
+    }
+    count_plan(plan, &proof);
+    g_array_append_val(proofs, proof);
+    return TRUE;
+}
+
+static gboolean
+verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *path, GArray *proofs,
+               GError **error)
+{
+    static const char *const fidelities[] = {"compute", "full"};
+    g_autoptr(RpTrace) trace = NULL;
+    gboolean both = args->fidelity == NULL && more->trace == NULL;
+
+    if (more->trace != NULL) {
+        trace = rp_trace_load_chrome(more->trace, error);
+        if (trace == NULL)
+            return FALSE;
+    }
+    for (guint i = 0; i < (both ? 2 : 1); i++) {
+        RpScheduleArgs own = *args;
+        g_auto(RpRequest) request = {0};
+        g_autoptr(RpProfile) profile = NULL;
+
+        if (both) {
+            own.fidelity = (char *)fidelities[i];
+            if (i == 0) { /* of the full plan */
+                own.transfers = own.consistency = own.optimizer = NULL;
+                own.no_clip = FALSE;
+            }
+        }
+        if (!rp_request_load(&own, path, &profile, &request, error))
+            return FALSE;
+        if (args->iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)
+            request.iterations = ASYNC_ITERATIONS;
+        g_autoptr(RpPlan) plan =
+            rp_plan_make(profile, request.partition, &request.options, request.iterations, error);
+
+        if (plan == NULL ||
+            !prove(request.options.fidelity == RP_FIDELITY_FULL ? "full" : "compute", plan, trace,
+                   proofs, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* The file says nothing about times: a unit for each action proves the same. */
+static gboolean
+verify_pytorch(const VerifyArgs *more, GArray *proofs, GError **error)
+{
+    const RpStageCost unit = {
+        .forward_ns = 1, .backward_ns = 2, .input_gradient_ns = 1, .weight_gradient_ns = 1};
+    const RpOrderCosts costs = {.stages = &unit, .n_stages = 1};
+    g_autofree char *text = NULL;
+    gsize length;
+
+    text = rp_file_read(more->pytorch_csv, MAX_CSV_BYTES, &length, error);
+    if (text == NULL)
+        return FALSE;
+    g_autoptr(RpOrders) orders = rp_orders_import_pytorch(
+        more->pytorch_csv, text, length, more->old_names ? RP_PYTORCH_OLD_NAMES : 0, error);
+
+    if (orders == NULL)
+        return FALSE;
+    g_autoptr(RpPlan) plan = rp_plan_from_orders(orders, &costs, error);
+
+    if (plan == NULL) {
+        if (!g_str_has_prefix((*error)->message, more->pytorch_csv))
+            g_prefix_error(error, "%s: ", more->pytorch_csv);
+        return FALSE;
+    }
+    RpCommunicationProof communications;
+
+    if (!rp_orders_check_communications(orders, &communications, error) ||
+        !prove(more->pytorch_csv, plan, NULL, proofs, error))
+        return FALSE;
+    g_array_index(proofs, Proof, proofs->len - 1).communications = communications;
+    return TRUE;
+}
+
+/* ---- printing ---- */
+
+static void
+print_communications(const RpCommunicationProof *proof)
+{
+    if (proof->transfers > 0)
+        printf("  sends          %" G_GUINT64_FORMAT
+               " sends and their receives, in one order on %u "
+               "pair%s of ranks; none waits for ever\n",
+               proof->transfers, proof->rank_pairs, proof->rank_pairs == 1 ? "" : "s");
+    if (proof->unshards > 0)
+        printf("  shards         %" G_GUINT64_FORMAT " times a stage is unsharded, used and "
+               "resharded\n",
+               proof->unshards);
+    if (proof->reductions > 0)
+        printf("  reductions     %u stages, each after its last backward\n", proof->reductions);
+}
+
+static guint64
+transfers(const Proof *proof)
+{
+    return proof->kinds[RP_TASK_PARAMETER_UPLOAD] + proof->kinds[RP_TASK_GRADIENT_DOWNLOAD];
+}
+
+static guint64
+updates(const Proof *proof)
+{
+    return proof->kinds[RP_TASK_OPTIMIZER_STEP] + proof->kinds[RP_TASK_GRADIENT_COPY] +
+           proof->kinds[RP_TASK_PARAMETER_COPY] + proof->kinds[RP_TASK_GRADIENT_ACCUMULATE];
+}
+
+static void
+print_proof(const Proof *proof)
+{
+    printf("%s: proved in %.1f ms: %" G_GUINT64_FORMAT " tasks, %" G_GUINT64_FORMAT
+           " edges, %u iteration%s\n",
+           proof->what, (double)proof->time_us / 1000, proof->tasks, proof->edges,
+           proof->iterations, proof->iterations == 1 ? "" : "s");
+    printf("  1 actions      %" G_GUINT64_FORMAT
+           " actions run once each, after what they read was written\n",
+           proof->actions);
+    if (proof->full)
+        printf("  2 buffers      %" G_GUINT64_FORMAT " accesses to %u buffers never collide, all "
+               "within their arenas\n",
+               proof->accesses, proof->buffers);
+    printf("  3 deadlock     %u lanes can run their tasks in order\n", proof->lanes);
+    if (proof->full) {
+        printf("  4 transfers    %" G_GUINT64_FORMAT " parameter and gradient transfers: each "
+               "stage complete before it runs, gradients once a round\n",
+               transfers(proof));
+        printf("  5 consistency  %" G_GUINT64_FORMAT " optimizer tasks on %u layers keep the five "
+               "rules; weights are %s\n",
+               updates(proof), proof->layers,
+               proof->async ? "one iteration old" : "fresh in every iteration");
+    } else {
+        printf("  rules 2, 4, 5  need transfers and buffers: --fidelity full\n");
+    }
+    print_communications(&proof->communications);
+    if (proof->trace)
+        printf("  trace          every task once, in lane order, none before what it depends on, "
+               "with the plan's bytes\n");
+}
+
+static void
+json_proof(JsonBuilder *json, const Proof *proof)
+{
+    json_builder_begin_object(json);
+    rp_json_string(json, "plan", proof->what);
+    rp_json_bool(json, "proved", TRUE);
+    rp_json_int(json, "tasks", (gint64)proof->tasks);
+    rp_json_int(json, "edges", (gint64)proof->edges);
+    rp_json_int(json, "iterations", proof->iterations);
+    rp_json_int(json, "actions", (gint64)proof->actions);
+    rp_json_int(json, "lanes", proof->lanes);
+    rp_json_int(json, "buffers", proof->buffers);
+    rp_json_int(json, "accesses", (gint64)proof->accesses);
+    rp_json_int(json, "transfers", (gint64)transfers(proof));
+    rp_json_int(json, "optimizer_tasks", (gint64)updates(proof));
+    json_builder_set_member_name(json, "rules");
+    json_builder_begin_array(json);
+    for (gint64 rule = 1; rule <= 5; rule++)
+        if (proof->full || rule == 1 || rule == 3)
+            json_builder_add_int_value(json, rule);
+    json_builder_end_array(json);
+    rp_json_int(json, "sends", (gint64)proof->communications.transfers);
+    rp_json_int(json, "unshards", (gint64)proof->communications.unshards);
+    rp_json_int(json, "reductions", proof->communications.reductions);
+    rp_json_bool(json, "trace", proof->trace);
+    rp_json_double(json, "verify_ms", (double)proof->time_us / 1000, 3);
+    json_builder_end_object(json);
+}
+
+static void
+print_proofs(const GArray *proofs, gboolean as_json)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_array(json);
+    for (guint i = 0; i < proofs->len; i++) {
+        const Proof *proof = &g_array_index(proofs, Proof, i);
+
+        if (as_json)
+            json_proof(json, proof);
+        else
+            print_proof(proof);
+    }
+    json_builder_end_array(json);
+    if (as_json)
+        rp_cli_print_json(json);
+}
+
+static gboolean
+run(const RpScheduleArgs *args, const VerifyArgs *more, const char *path, GError **error)
+{
+    g_autoptr(GArray) proofs = g_array_new(FALSE, TRUE, sizeof(Proof));
+    const char *problem = NULL;
+
+    if (path == NULL && more->pytorch_csv == NULL)
+        problem = "something is missing: expected PROFILE.json or --pytorch-csv FILE; see --help";
+    else if (path != NULL && more->pytorch_csv != NULL)
+        problem = "--pytorch-csv: expected no PROFILE.json beside it";
+    else if (path == NULL && more->trace != NULL)
+        problem = "--trace: expected the PROFILE.json that the trace was made from";
+    else if (more->pytorch_csv == NULL && more->old_names)
+        problem = "--old-names: expected --pytorch-csv beside it";
+    if (problem != NULL) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
+        return FALSE;
+    }
+    if (path != NULL ? !verify_profile(args, more, path, proofs, error)
+                     : !verify_pytorch(more, proofs, error))
+        return FALSE;
+    print_proofs(proofs, args->json);
+    return TRUE;
+}
+
+int
+rp_cmd_verify(int argc, char **argv)
+{
+    RpScheduleArgs args = {0};
+    VerifyArgs verify = {0};
+    const GOptionEntry more[] = {
+        {"pytorch-csv", 0, 0, G_OPTION_ARG_FILENAME, &verify.pytorch_csv,
+         "verify the order in a PyTorch pipeline CSV instead", "FILE.csv"},
+        {"old-names", 0, 0, G_OPTION_ARG_NONE, &verify.old_names,
+         "the CSV is of older PyTorch: B is the input gradient, BW the full backward", NULL},
+        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &verify.trace,
+         "check a trace (simulate --trace) against the plan of these options", "FILE.json"},
+        {0},
+    };
+    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
+    GError *error = NULL;
+    int code = RP_EXIT_OK;
+
+    if (!rp_cli_parse("[PROFILE.json]",
+                      "Proves that a plan can only run correctly, or names the rule that it breaks "
+                      "and the two\ntasks. Without --fidelity both plans are proved.\n\n"
+                      "Examples:\n"
+                      "  roundpipe verify profiles/rtx4090/qwen3-1.7b.json \\\n"
+                      "    --schedule roundpipe --gpus 8 --micro-batches 16 --async\n"
+                      "  roundpipe verify --pytorch-csv order.csv",
+                      entries, more, 0, 1, &argc, &argv, &error) ||
+        !run(&args, &verify, argc > 1 ? argv[1] : NULL, &error))
+        code = rp_cli_fail("verify", error);
+    rp_schedule_args_clear(&args);
+    g_free(verify.pytorch_csv);
+    g_free(verify.trace);
+    return code;
+}

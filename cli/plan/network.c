@@ -1,0 +1,246 @@
+/* roundpipe plan: sizes as `train` has them, of a network over a backend's kernels. */
+#include <string.h>
+
+#include "cli/plan/plan.h"
+#include "cli/run-file/run-file.h"
+#include "exec/cuda/backend.h"
+#include "exec/device/device.h"
+#include "exec/model/hf-config.h"
+#include "exec/network/network.h"
+#include "exec/safetensors/safetensors.h"
+
+struct _RpPlanNetwork {
+    RpModel model;
+    char *name; /* of @model */
+    RpModelConfig config;
+    RpWeights *weights;
+    const RpDeviceOps *devices;
+    RpNetworkOptions options;
+    RpAdviseSizes sizes;
+};
+
+void
+rp_plan_network_free(RpPlanNetwork *network)
+{
+    if (network == NULL)
+        return;
+    rp_weights_free(network->weights);
+    g_free(network->name);
+    g_free(network);
+}
+
+static RpProfile *
+make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user_data)
+{
+    const RpPlanNetwork *plan = user_data;
+    RpNetworkOptions options = plan->options;
+
+    options.sequences = sequences;
+    options.tokens = tokens;
+    g_autoptr(RpNetwork) network =
+        rp_network_new(&plan->config, plan->weights, plan->devices->kernels(), &options);
+
+    RpProfile *profile = rp_network_profile(network);
+
+    /* a plan with all its buffers has links; how fast they are changes no size */
+    profile->links.h2d_bytes_per_s = 1;
+    profile->links.d2h_bytes_per_s = 1;
+    *constant_bytes = rp_network_constant_bytes(network);
+    return profile;
+}
+
+static gboolean
+find_devices(RpPlanNetwork *network, const char *word, GError **error)
+{
+    static const char *const names[] = {"host", "cuda", NULL};
+    const RpDeviceOps *cuda = rp_cuda_devices();
+    const int choice = word != NULL ? rp_cli_choice("devices", word, names, error) : cuda != NULL;
+
+    if (choice < 0)
+        return FALSE;
+    network->devices = choice == 0 ? rp_host_devices() : cuda;
+    if (network->devices != NULL)
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--devices: expected host, for what GPU code needs is not known: %s",
+                rp_cuda_missing_text());
+    return FALSE;
+}
+
+/* Storage of weights, as `train` finds it: theirs if they are there, or what the config says. */
+static gboolean
+find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    const RpModelConfig *config = &network->config;
+
+    network->options.dtype = config->has_dtype ? config->dtype : RP_DTYPE_BF16;
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *path = g_build_filename(directory, names[i], NULL);
+
+        if (!g_file_test(path, G_FILE_TEST_EXISTS))
+            continue;
+        RpSafetensors *checkpoint = rp_safetensors_open(directory, error);
+        gboolean bound = checkpoint != NULL && rp_weights_bind(network->weights, checkpoint, error);
+
+        if (bound)
+            network->options.dtype = rp_weights_dtype(network->weights);
+        /* names and shapes are all that is needed from here on */
+        rp_weights_free(network->weights);
+        network->weights = rp_weights_new(config);
+        rp_safetensors_free(checkpoint);
+        return bound;
+    }
+    return TRUE;
+}
+
+static gboolean
+find_attention(RpPlanNetwork *network, const char *word, GError **error)
+{
+    const char *names[RP_N_ATTENTIONS + 1] = {NULL};
+    int choice = 0;
+
+    for (guint i = 0; i < RP_N_ATTENTIONS; i++)
+        names[i] = rp_attention_name((RpAttentionChoice)i);
+    if (word != NULL)
+        choice = rp_cli_choice("attention", word, names, error);
+    if (choice < 0)
+        return FALSE;
+    network->options.attention = (RpAttentionChoice)choice;
+    if (network->devices->kernels()->has_attention(network->options.attention))
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--attention: %s kernels have no %s attention here", network->devices->name, word);
+    return FALSE;
+}
+
+/* @directory: (nullable): of weights */
+static gboolean
+set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *words,
+       GError **error)
+{
+    const char *names[RP_N_DTYPES + 1] = {NULL};
+    int choice = RP_DTYPE_BF16;
+
+    for (guint i = 0; i < RP_N_DTYPES; i++)
+        names[i] = rp_dtype_name((RpDtype)i);
+    if (words->dtype != NULL)
+        choice = rp_cli_choice("dtype", words->dtype, names, error);
+    if (choice < 0 || !find_devices(network, words->devices, error) ||
+        !find_attention(network, words->attention, error) ||
+        (directory != NULL && !find_dtype(network, directory, error)))
+        return FALSE;
+    if (directory == NULL || words->dtype != NULL)
+        network->options.dtype = (RpDtype)choice;
+    network->options.half_sums = words->half_sums;
+    network->sizes = (RpAdviseSizes){
+        .make = make_sizes,
+        .user_data = network,
+        .most_tokens = RP_RUN_FILE_MAX_COUNT,
+        .max_positions = network->config.max_positions,
+        .host_devices = words->devices != NULL && network->devices->host_memory,
+    };
+    return TRUE;
+}
+
+static RpPlanNetwork *
+make(const RpModelConfig *config, const char *directory, const RpPlanNetworkWords *words,
+     GError **error)
+{
+    g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
+
+    network->config = *config;
+    network->weights = rp_weights_new(config);
+    return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
+}
+
+/* What the path calls the model: the directory's name, also of its config.json. */
+static char *
+name_of(const char *path)
+{
+    g_autofree char *full = g_canonicalize_filename(path, NULL);
+    g_autofree char *directory =
+        g_file_test(full, G_FILE_TEST_IS_DIR) ? g_strdup(full) : g_path_get_dirname(full);
+
+    return g_path_get_basename(directory);
+}
+
+static void
+set_model(RpPlanNetwork *network)
+{
+    const RpModelConfig *config = &network->config;
+
+    network->model = (RpModel){
+        .name = network->name,
+        .hf_name = network->name,
+        .blocks = config->blocks,
+        .hidden = config->hidden,
+        .heads = config->heads,
+        .kv_heads = config->kv_heads,
+        .head_size = config->head_dim,
+        .intermediate = config->intermediate,
+        .experts = 1,
+        .active_experts = 1,
+        .vocabulary = config->vocab,
+        .tied = config->tied,
+        .qk_norm = config->qk_norm,
+        .attention_bias = config->attention_bias,
+        .mlp_bias = config->mlp_bias,
+        .dtype = rp_dtype_name(network->options.dtype),
+        .max_positions = config->max_positions,
+    };
+}
+
+RpPlanNetwork *
+rp_plan_network_open(const char *path, const RpPlanNetworkWords *words, GError **error)
+{
+    RpModelConfig config;
+    RpPlanNetwork *network = NULL;
+
+    if (rp_hf_config_load(path, &config, error))
+        network = make(&config, path, words, error);
+    if (network == NULL)
+        return NULL;
+    network->name = name_of(path);
+    set_model(network);
+    return network;
+}
+
+RpPlanNetwork *
+rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords *words, GError **error)
+{
+    RpModelConfig config;
+
+    return rp_hf_config_from_model(model, &config, error) ? make(&config, NULL, words, error)
+                                                          : NULL;
+}
+
+const RpAdviseSizes *
+rp_plan_network_sizes(const RpPlanNetwork *network)
+{
+    return &network->sizes;
+}
+
+const RpModel *
+rp_plan_network_model(const RpPlanNetwork *network)
+{
+    return &network->model;
+}
+
+const char *
+rp_plan_network_devices(const RpPlanNetwork *network)
+{
+    return network->devices->name;
+}
+
+const char *
+rp_plan_network_dtype(const RpPlanNetwork *network)
+{
+    return rp_dtype_name(network->options.dtype);
+}
+
+const char *
+rp_plan_network_attention(const RpPlanNetwork *network)
+{
+    return rp_attention_name(network->options.attention);
+}

@@ -1,0 +1,157 @@
+/**
+ * roundpipe plan: the command and its options (plan.c), its words and what they mean
+ * (question.c), sizes of what `train` runs (network.c), words of the answer
+ * (words.c), and what is printed on stdout: the answer in short (answer.c), its
+ * tables (print.c), JSON (json.c).
+ */
+#pragma once
+
+#include "cli/cli.h"
+#include "sim/advise/advise.h"
+
+/* What --optimizer takes, %NULL-terminated. */
+extern const char *const rp_cmd_plan_optimizers[];
+
+/* ---- network.c ---- */
+
+/* A network of any shape of micro-batches: the sizes that `roundpipe train` plans with, at the
+ * defaults of a run file. */
+typedef struct _RpPlanNetwork RpPlanNetwork;
+
+/* Words, each %NULL if it was not given, and what a run file would set. */
+typedef struct {
+    const char *devices;   /* whose kernels, "host" or "cuda"; %NULL: cuda where it is built in.
+                            * With "host" devices are threads, their arenas are host memory */
+    const char *dtype;     /* %NULL: of a directory the weights', else the config's; else bf16 */
+    const char *attention; /* %NULL: builtin */
+    gboolean half_sums;
+} RpPlanNetworkWords;
+
+/**
+ * rp_plan_network_open:
+ * @path: directory, or config.json, of a model
+ *
+ * Returns: (transfer full)
+ * Errors: RP_CLI_ERROR_USAGE, RP_HF_CONFIG_ERROR_*, RP_SAFETENSORS_ERROR_*, G_FILE_ERROR
+ */
+RpPlanNetwork *rp_plan_network_open(const char *path, const RpPlanNetworkWords *words,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The same of a model of the catalogue.
+ * Errors: RP_CLI_ERROR_USAGE, RP_HF_CONFIG_ERROR_UNSUPPORTED if `train` does not have it */
+RpPlanNetwork *rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords *words,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+void rp_plan_network_free(RpPlanNetwork *network);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanNetwork, rp_plan_network_free)
+
+const RpAdviseSizes *rp_plan_network_sizes(const RpPlanNetwork *network);
+/* Its shapes, for the cost model; named after the path. Lives as long as @network. */
+const RpModel *rp_plan_network_model(const RpPlanNetwork *network);
+/* "cuda" or "host": whose kernels. */
+const char *rp_plan_network_devices(const RpPlanNetwork *network);
+const char *rp_plan_network_dtype(const RpPlanNetwork *network);
+/* "builtin" or "cudnn". */
+const char *rp_plan_network_attention(const RpPlanNetwork *network);
+
+/* ---- question.c ---- */
+
+/* The words as written; %NULL, 0 or %FALSE = not given. */
+typedef struct {
+    const char *path; /* the one that is no option */
+    char *model;
+    char *gpu;
+    char *profile;
+    int gpus;
+    char *gpu_memory;
+    char *host_memory;
+    int sequence;
+    int batch;
+    char *tokens;
+    int lora_rank;
+    int micro_batch;
+    int micro_batches;
+    int round;
+    gboolean sync;
+    char *dtype;
+    char *accumulate;
+    char *optimizer;
+    char *schedules;
+    char *devices;
+    char *attention;
+    gboolean max_sequence;
+    gboolean json;
+} RpPlanArgs;
+
+void rp_plan_args_clear(RpPlanArgs *args);
+
+/* What they mean. Zero-initialise. */
+typedef struct {
+    const RpPlanArgs *args; /* borrowed */
+    RpAdviseQuery query;
+    RpProfile *profile;
+    RpPlanNetwork *network;     /* `train` has this architecture; or %NULL */
+    const RpPlanNetwork *sized; /* the same if sizes are the network's */
+    char *name;                 /* of the model */
+    GPtrArray *schedules;       /* (element-type RpScheduleOps), %NULL-terminated */
+    guint64 tokens;             /* to train on; 0 = not asked */
+    gboolean dtype_assumed;     /* bf16, because nobody predicts times of fp32 */
+} RpPlanQuestion;
+
+void rp_plan_question_clear(RpPlanQuestion *question);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpPlanQuestion, rp_plan_question_clear)
+
+/**
+ * rp_plan_question_read:
+ *
+ * Checks the words and fills in what was left out: one GPU, sequences of 2,048 tokens (or of as
+ * many as the model has positions), 16 of them a GPU and step.
+ *
+ * Errors: RP_CLI_ERROR_USAGE, RP_CATALOGUE_ERROR_*, RP_PROFILE_ERROR_*, RP_HF_CONFIG_ERROR_*
+ */
+gboolean rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- words.c ---- */
+
+/* All functions: (transfer full). */
+
+/* "8,651" */
+char *rp_plan_number(double value);
+/* "--optimizer lean --sequence 57408": to be typed after the command. */
+char *rp_plan_remedy_words(const RpAdviseRemedy *remedy);
+/* "the optimizer on the host"; %NULL if devices wait for little. Static. */
+const char *rp_plan_waits_words(RpAdviseWaits waits);
+/* "roundpipe async", "gpipe" */
+char *rp_plan_run_name(const RpAdviseRun *run);
+
+const char *rp_plan_model_name(const RpPlanQuestion *question);
+const char *rp_plan_device_name(const RpAdviseQuery *query);
+
+/* Parameters of the model, each once; of these the trained ones, with LoRA those of adapters. */
+void rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 *trained);
+
+/* Of one checkpoint: 16-bit weights, and 32-bit weights and moments of what is trained; another
+ * version of the weights where steps are asynchronous (docs/checkpoint-format.md). */
+guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options);
+
+/* The batch whose compute takes as long as the optimizer's steps; 0 if @run's does. */
+guint rp_plan_batch_to_hide(const RpAdviseRun *run, guint batch);
+
+/* The run that is recommended, or shown because nothing fits. */
+const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
+
+/* ---- printing ---- */
+
+/* One sentence, then a line for each thing that people ask next (answer.c). */
+void rp_cmd_plan_print_answer(const RpAdvice *advice, const RpPlanQuestion *question);
+
+/* How, why, memory, schedules, the longest sequence (print.c). */
+void rp_cmd_plan_print_tables(const RpAdvice *advice, const RpPlanQuestion *question);
+
+/* `--max-sequence`: the longest sequence alone. */
+void rp_cmd_plan_print_longest(const RpPlanQuestion *question, const RpAdviseLongest *longest);
+
+/* The same as JSON (json.c). */
+void rp_cmd_plan_json(const RpAdvice *advice, const RpPlanQuestion *question);
+void rp_cmd_plan_json_longest(const RpPlanQuestion *question, const RpAdviseLongest *longest);

@@ -1,0 +1,390 @@
+/* roundpipe plan: what its words ask. */
+#include <string.h>
+
+#include "cli/plan/plan.h"
+#include "core/base/units.h"
+#include "core/catalogue/cost-model.h"
+#include "exec/model/hf-config.h"
+
+/* What is taken where nothing is given. */
+#define DEFAULT_SEQUENCE 2048
+#define DEFAULT_BATCH_PER_GPU 16
+/* A number alone is in GiB, and no machine has more than so many. */
+#define MAX_GIB 65536.0
+#define MAX_TOKENS 1e15
+
+static const char *const dtype_names[] = {"bf16", "fp16", NULL};
+static const char *const accumulate_names[] = {"fp32", "fp16", NULL};
+const char *const rp_cmd_plan_optimizers[] = {"fused", "lean", NULL};
+
+void
+rp_plan_args_clear(RpPlanArgs *args)
+{
+    g_free(args->model);
+    g_free(args->gpu);
+    g_free(args->profile);
+    g_free(args->gpu_memory);
+    g_free(args->host_memory);
+    g_free(args->tokens);
+    g_free(args->dtype);
+    g_free(args->accumulate);
+    g_free(args->optimizer);
+    g_free(args->schedules);
+    g_free(args->devices);
+    g_free(args->attention);
+}
+
+void
+rp_plan_question_clear(RpPlanQuestion *question)
+{
+    rp_profile_free(question->profile);
+    rp_plan_network_free(question->network);
+    g_free(question->name);
+    g_clear_pointer(&question->schedules, g_ptr_array_unref);
+}
+
+static gboolean
+refuse(const char *option, const char *message, GError **error)
+{
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: %s", option, message);
+    return FALSE;
+}
+
+/* ---- single words ---- */
+
+static gboolean
+read_schedules(const char *list, RpPlanQuestion *question, GError **error)
+{
+    question->schedules = g_ptr_array_new();
+    if (list == NULL) {
+        for (const RpScheduleOps *const *at = rp_schedules(); *at != NULL; at++)
+            g_ptr_array_add(question->schedules, (gpointer)*at);
+    } else {
+        g_auto(GStrv) names = g_strsplit(list, ",", -1);
+
+        for (guint i = 0; names[i] != NULL; i++) {
+            const RpScheduleOps *schedule = rp_schedule_find(g_strstrip(names[i]), error);
+
+            if (schedule == NULL) {
+                g_prefix_error(error, "--schedules: ");
+                return FALSE;
+            }
+            g_ptr_array_add(question->schedules, (gpointer)schedule);
+        }
+    }
+    g_ptr_array_add(question->schedules, NULL);
+    return TRUE;
+}
+
+/* A number alone is in GiB, as people say it; bytes alone are refused. */
+static gboolean
+read_memory(const char *option, const char *text, guint64 *bytes, GError **error)
+{
+    char *end = NULL;
+    double value;
+
+    if (text == NULL)
+        return TRUE;
+    value = g_ascii_strtod(text, &end);
+    if (end != text && *end == '\0') {
+        if (value > 0 && value <= MAX_GIB) {
+            *bytes = (guint64)(value * (double)RP_GIB);
+            return TRUE;
+        }
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--%s: a number alone is in GiB, 1 to %.0f, found \"%s\"; write it with a "
+                    "unit: 24GiB, 800GB, 1048576B",
+                    option, MAX_GIB, text);
+        return FALSE;
+    }
+    if (!rp_cli_parse_bytes(option, text, bytes, error))
+        return FALSE;
+    if (*bytes > 0)
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: expected more than 0, found \"%s\"",
+                option, text);
+    return FALSE;
+}
+
+/* "300M": K, M, B and T are thousands, millions, ... of tokens. */
+static gboolean
+read_tokens(const char *text, guint64 *tokens, GError **error)
+{
+    static const struct {
+        const char *suffix;
+        double factor;
+    } units[] = {{"", 1}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
+    char *end = NULL;
+    double value;
+
+    if (text == NULL)
+        return TRUE;
+    value = g_ascii_strtod(text, &end);
+    for (gsize i = 0; end != text && i < G_N_ELEMENTS(units); i++) {
+        double total = value * units[i].factor;
+
+        if (g_ascii_strcasecmp(end, units[i].suffix) != 0 || !(total >= 1 && total <= MAX_TOKENS))
+            continue;
+        *tokens = (guint64)total;
+        return TRUE;
+    }
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "--tokens: expected a number such as 300M or 1.5B, found \"%s\"", text);
+    return FALSE;
+}
+
+static gboolean
+find_gpu(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
+{
+    if (args->gpu == NULL)
+        return TRUE;
+    query->gpu = rp_gpu_find(args->gpu, error);
+    if (query->gpu == NULL) {
+        g_prefix_error(error, "--gpu: ");
+        return FALSE;
+    }
+    query->gpu_bytes = query->gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    return TRUE;
+}
+
+/* ---- where times and sizes come from ---- */
+
+/* All that cannot be guessed, at once. */
+static gboolean
+check_missing(const RpPlanArgs *args, GError **error)
+{
+    gboolean no_model = args->model == NULL && args->path == NULL;
+    gboolean no_gpu = args->gpu == NULL && !(args->max_sequence && args->gpu_memory != NULL);
+
+    if (args->profile != NULL || (!no_model && (!no_gpu || args->max_sequence)))
+        return TRUE;
+    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                "%s%s%s: expected %s, found nothing; or give --profile with a timing file",
+                no_model ? "--model" : "", no_model && no_gpu ? " and " : "", no_gpu ? "--gpu" : "",
+                !no_gpu     ? "a name (`roundpipe models`), a config.json or a model's directory"
+                : !no_model ? "a name (`roundpipe gpus`)"
+                            : "names (`roundpipe models`, `roundpipe gpus`)");
+    return FALSE;
+}
+
+/* Options that say what the catalogue's cost model is asked; a timing file has the answers. */
+static gboolean
+check_profile_words(const RpPlanArgs *args, GError **error)
+{
+    if (args->gpu != NULL)
+        return refuse("--profile", "the file names its GPU; leave --gpu out", error);
+    if (args->path != NULL)
+        return refuse("--profile", "the file has its model; leave the directory out", error);
+    if (args->dtype != NULL || args->accumulate != NULL || args->lora_rank != 0)
+        return refuse(
+            "--profile",
+            "the file's times have their own --dtype, --accumulate and --lora-rank; leave "
+            "them out",
+            error);
+    if (args->max_sequence)
+        return refuse("--max-sequence",
+                      "a timing file has sizes for one length only; use --model and --gpu", error);
+    return TRUE;
+}
+
+static gboolean
+read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+
+    if (!check_profile_words(args, error))
+        return FALSE;
+    question->profile = rp_profile_load(args->profile, error);
+    if (question->profile == NULL)
+        return FALSE;
+    if (!rp_profile_check_full(question->profile, error)) {
+        g_prefix_error(error, "%s: ", args->profile);
+        return FALSE;
+    }
+    const RpProfile *profile = question->profile;
+
+    if (args->model != NULL && g_ascii_strcasecmp(args->model, profile->model) != 0) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--model: expected \"%s\" as in %s, or nothing, found \"%s\"", profile->model,
+                    args->profile, args->model);
+        return FALSE;
+    }
+    if (args->sequence != 0 && (guint)args->sequence != profile->tokens_per_sequence) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--sequence: expected %u as in %s, or nothing, found %d",
+                    profile->tokens_per_sequence, args->profile, args->sequence);
+        return FALSE;
+    }
+    question->name = g_strdup(profile->model);
+    query->profile = profile;
+    query->tokens_per_sequence = profile->tokens_per_sequence;
+    query->dtype = profile->dtype;
+    query->accumulate = profile->accumulate;
+    if (profile->gpu_memory_bytes > RP_ADVISE_GPU_RESERVE_BYTES)
+        query->gpu_bytes = profile->gpu_memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    return TRUE;
+}
+
+/* The model of a directory or its config.json. Its weights may be fp32, whose times nobody
+ * predicts: these are planned as bf16. */
+static gboolean
+read_path(const RpPlanArgs *args, const char *path, RpPlanNetworkWords *words,
+          RpPlanQuestion *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+
+    question->network = rp_plan_network_open(path, words, error);
+    if (question->network == NULL)
+        return FALSE;
+    query->dtype = rp_plan_network_dtype(question->network);
+    if (query->gpu != NULL && args->dtype == NULL && !g_strv_contains(dtype_names, query->dtype)) {
+        question->dtype_assumed = TRUE;
+        words->dtype = query->dtype = dtype_names[0];
+        rp_plan_network_free(question->network);
+        question->network = rp_plan_network_open(path, words, error);
+        if (question->network == NULL)
+            return FALSE;
+    }
+    query->model = rp_plan_network_model(question->network);
+    question->name = g_strdup(query->model->name);
+    return TRUE;
+}
+
+/* What `train` has is asked there, anything else of the cost model. */
+static gboolean
+read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *question,
+          GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+    g_autoptr(GError) problem = NULL;
+
+    query->model = rp_model_find(args->model, error);
+    if (query->model == NULL) {
+        g_prefix_error(error, "--model: ");
+        return FALSE;
+    }
+    question->name = g_strdup(query->model->name);
+    query->dtype = words->dtype = args->dtype != NULL ? args->dtype : dtype_names[0];
+    question->network = rp_plan_network_of(query->model, words, &problem);
+    if (question->network != NULL ||
+        g_error_matches(problem, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED))
+        return TRUE;
+    g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
+
+/* Words that can only be paths, whether they are there or not. */
+static gboolean
+is_path(const char *word)
+{
+    return g_path_is_absolute(word) || word[0] == '.' || g_str_has_suffix(word, ".json") ||
+           (rp_model_find(word, NULL) == NULL && g_file_test(word, G_FILE_TEST_EXISTS));
+}
+
+static gboolean
+read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+    const char *path = args->path != NULL ? args->path : is_path(args->model) ? args->model : NULL;
+    RpPlanNetworkWords words = {
+        .devices = args->devices, .dtype = args->dtype, .attention = args->attention};
+    int index = 0;
+
+    if (args->path != NULL && args->model != NULL)
+        return refuse(args->path, "leave --model out, or the path", error);
+    if (args->dtype != NULL && query->gpu != NULL &&
+        rp_cli_choice("dtype", args->dtype, dtype_names, error) < 0)
+        return FALSE;
+    if (args->accumulate != NULL)
+        index = rp_cli_choice("accumulate", args->accumulate, accumulate_names, error);
+    if (index < 0)
+        return FALSE;
+    query->accumulate = accumulate_names[index];
+    words.half_sums = index == 1;
+    if (path != NULL ? !read_path(args, path, &words, question, error)
+                     : !read_name(args, &words, question, error))
+        return FALSE;
+    query->lora_rank = (guint)args->lora_rank;
+    query->tokens_per_sequence = args->sequence != 0
+                                     ? (guint)args->sequence
+                                     : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
+    question->sized = args->lora_rank == 0 ? question->network : NULL;
+    return TRUE;
+}
+
+/* Times are those of a GPU; sizes need none. */
+static gboolean
+check_gpu(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error)
+{
+    const gboolean sizes_only = args->max_sequence && question->sized != NULL;
+
+    if (question->sized == NULL && (args->devices != NULL || args->attention != NULL))
+        return refuse(args->devices != NULL ? "--devices" : "--attention",
+                      "sizes are those of the cost model or the file: `train` has no such run; "
+                      "leave it out",
+                      error);
+    if (args->gpu == NULL && args->profile == NULL && !sizes_only)
+        return refuse("--gpu", "expected a name, found nothing; or give --profile", error);
+    if (sizes_only && args->gpu == NULL && args->gpu_memory == NULL)
+        return refuse("--gpu-memory", "expected a size, found nothing; or give --gpu", error);
+    return TRUE;
+}
+
+/* ---- together ---- */
+
+static gboolean
+read_counts(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
+{
+    int optimizer = 0;
+
+    query->gpus = args->gpus == 0 ? 1 : (guint)args->gpus;
+    query->batch = (guint)args->batch;
+    query->micro_batch = (guint)args->micro_batch;
+    query->micro_batches = (guint)args->micro_batches;
+    query->round = (guint)args->round;
+    query->sync = args->sync;
+    query->accumulate = accumulate_names[0];
+    if (args->optimizer != NULL)
+        optimizer = rp_cli_choice("optimizer", args->optimizer, rp_cmd_plan_optimizers, error);
+    if (optimizer < 0)
+        return FALSE;
+    query->optimizer = (RpOptimizerMode)optimizer;
+    return TRUE;
+}
+
+/* 16 sequences a GPU, in whole micro-batches and rounds where these were given. */
+static void
+choose_batch(RpAdviseQuery *query)
+{
+    guint micro_batch =
+        query->profile != NULL ? MAX(1, query->profile->sequences) : MAX(1, query->micro_batch);
+    guint unit = micro_batch * MAX(1, MAX(query->round, query->gpus));
+    guint wanted = DEFAULT_BATCH_PER_GPU * query->gpus;
+
+    guint64 given = (guint64)query->micro_batches * micro_batch;
+
+    query->batch =
+        given != 0 ? (guint)MIN(given, G_MAXUINT) : MAX(1, (wanted + unit - 1) / unit) * unit;
+}
+
+gboolean
+rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+
+    question->args = args;
+    if (!check_missing(args, error) || !read_counts(args, query, error) ||
+        !read_schedules(args->schedules, question, error) || !find_gpu(args, query, error))
+        return FALSE;
+    if (!(args->profile != NULL ? read_profile(args, question, error)
+                                : read_model(args, question, error)) ||
+        !check_gpu(args, question, error))
+        return FALSE;
+    if (question->sized != NULL)
+        query->sizes = rp_plan_network_sizes(question->sized);
+    if (query->batch == 0 && !args->max_sequence)
+        choose_batch(query);
+    return read_tokens(args->tokens, &question->tokens, error) &&
+           read_memory("gpu-memory", args->gpu_memory, &query->gpu_bytes, error) &&
+           read_memory("host-memory", args->host_memory, &query->host_bytes, error);
+}

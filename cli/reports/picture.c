@@ -1,0 +1,172 @@
+#include "cli/reports/picture.h"
+
+#include <glib/gstdio.h>
+#include <string.h>
+
+#include "core/base/units.h"
+#include "core/trace/report.h"
+#include "plots/charts/memory.h"
+#include "plots/charts/timeline.h"
+
+/* 0 = none */
+static guint
+format_of(const char *path)
+{
+    if (g_str_has_suffix(path, ".png"))
+        return RP_PICTURE_PNG;
+    if (g_str_has_suffix(path, ".svg"))
+        return RP_PICTURE_SVG;
+    return g_str_has_suffix(path, ".pdf") ? RP_PICTURE_PDF : 0;
+}
+
+gboolean
+rp_cli_picture_check(const char *option, const char *path, GError **error)
+{
+    if (format_of(path) == 0) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--%s: expected a name that ends in .png, .svg or .pdf, found \"%s\"", option,
+                    path);
+        return FALSE;
+    }
+    return rp_cli_check_writable(path, error) &&
+           rp_gnuplot_check_formats((RpPictureFormat)format_of(path), error);
+}
+
+static void
+remove_directory(const char *directory)
+{
+    g_autoptr(GDir) files = g_dir_open(directory, 0, NULL);
+    const char *name;
+
+    while (files != NULL && (name = g_dir_read_name(files)) != NULL) {
+        g_autofree char *path = g_build_filename(directory, name, NULL);
+
+        (void)g_unlink(path);
+    }
+    (void)g_rmdir(directory);
+}
+
+/* A figure comes with data, script and caption; only the picture is wanted. */
+gboolean
+rp_cli_picture_write(const RpFigure *figure, const char *path, GError **error)
+{
+    g_autofree char *directory = g_dir_make_tmp("roundpipe-XXXXXX", error);
+    g_autofree char *base = NULL;
+    g_autofree char *drawn = NULL;
+    gboolean written;
+
+    if (directory == NULL)
+        return FALSE;
+    base = g_strconcat(rp_figure_name(figure), strrchr(path, '.'), NULL);
+    drawn = g_build_filename(directory, base, NULL);
+    written = rp_figure_write(figure, directory, (RpPictureFormat)format_of(path), error);
+    if (written) {
+        g_autoptr(GFile) from = g_file_new_for_path(drawn);
+        g_autoptr(GFile) to = g_file_new_for_path(path);
+
+        written = g_file_copy(from, to, G_FILE_COPY_OVERWRITE | G_FILE_COPY_TARGET_DEFAULT_PERMS,
+                              NULL, NULL, NULL, error);
+    }
+    remove_directory(directory);
+    return written;
+}
+
+gboolean
+rp_cli_picture_window(const RpRequest *request, const RpTrace *trace, const char *text,
+                      RpPictureWindow *window, GError **error)
+{
+    guint64 first = 0, end = request->iterations;
+
+    if (text != NULL && !rp_cli_parse_range("window", text, &first, &end, error))
+        return FALSE;
+    if (end > request->iterations) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--window: expected at most the %u iterations that are simulated, found %s; "
+                    "--iterations simulates more",
+                    request->iterations, text);
+        return FALSE;
+    }
+    if (text == NULL && request->steady) {
+        first = request->window.first;
+        end = request->window.end;
+    }
+    *window = (RpPictureWindow){.first = (guint)first, .end = (guint)end};
+    if (first == 0 && end == request->iterations)
+        return TRUE;
+
+    gint64 unused_ns;
+    gboolean found = rp_report_iteration_span(trace, (guint)first, &window->from_ns, &unused_ns);
+
+    if (end < request->iterations)
+        found = found && rp_report_iteration_span(trace, (guint)end, &window->end_ns, &unused_ns);
+    else
+        window->end_ns = rp_trace_makespan_ns(trace);
+    g_assert(found); /* every iteration has actions */
+    return TRUE;
+}
+
+/* Below the schedule and the model: "N = 8, M = 16, M_R = 8, iterations 20 to 23 of 25, 1937.2 ms
+ * each, bubble ratio 4.5 % (predicted)"; of the whole trace its makespan. */
+static char *
+timeline_title(const RpRequest *request, const char *model, const RpTrace *trace,
+               const RpPictureWindow *window)
+{
+    const RpPlanOptions *options = &request->options;
+    guint count = window->end - window->first;
+    gboolean part = window->end_ns > window->from_ns;
+    gint64 time_ns =
+        part ? (window->end_ns - window->from_ns) / count : rp_trace_makespan_ns(trace);
+    double ratio = part ? rp_report_ratio_between(trace, window->from_ns, window->end_ns)
+                        : rp_report_bubble(trace).ratio;
+    g_autofree char *time = rp_text_time(time_ns);
+    g_autoptr(GString) title = g_string_new(options->schedule->title);
+
+    g_string_append_printf(title, "%s, %s\nN = %u, M = %u", options->async ? " (asynchronous)" : "",
+                           model, options->gpus, options->micro_batches);
+    if (request->partition->dispatched)
+        g_string_append_printf(title, ", M_R = %u", options->round);
+    if (part && count > 1)
+        g_string_append_printf(title, ", iterations %u to %u of %u, %s each", window->first,
+                               window->end - 1, request->iterations, time);
+    else if (part)
+        g_string_append_printf(title, ", iteration %u of %u, %s", window->first,
+                               request->iterations, time);
+    else
+        g_string_append_printf(title, ", makespan %s", time);
+    g_string_append_printf(title, ", bubble ratio %.1f %% (%s)", 100 * ratio,
+                           rp_trace_origin(trace) == RP_TRACE_MEASURED ? "measured" : "predicted");
+    return g_string_free(g_steal_pointer(&title), FALSE);
+}
+
+RpFigure *
+rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trace,
+                const RpPictureWindow *window)
+{
+    const RpPictureWindow whole = {0};
+    gboolean part = window != NULL && window->end_ns > window->from_ns;
+    g_autofree char *title =
+        timeline_title(request, model, trace, window != NULL ? window : &whole);
+    RpTimelinePanel panel = {
+        .trace = trace,
+        .lanes =
+            request->options.fidelity == RP_FIDELITY_FULL ? RP_TIMELINE_ALL : RP_TIMELINE_COMPUTE,
+        .from_ns = part ? window->from_ns : 0,
+        .end_ns = part ? window->end_ns : 0,
+        .mark_end = !part,
+    };
+
+    return rp_timeline_figure("timeline", title, &panel, 1);
+}
+
+RpFigure *
+rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
+                    const RpTrace *trace, const RpPictureWindow *window)
+{
+    g_autofree char *model = rp_cli_model_name(profile);
+    g_autofree char *title =
+        g_strdup_printf("Memory in use: %s%s, %s (predicted)", request->options.schedule->title,
+                        request->options.async ? " (asynchronous)" : "", model);
+
+    return rp_memory_figure("memory", title, plan, trace, profile->gpu_memory_bytes,
+                            window->from_ns, window->end_ns);
+}

@@ -1,0 +1,209 @@
+#include "cli/reports/result.h"
+
+#include "core/base/units.h"
+#include "core/schedules/schedule.h"
+#include "sim/search/partition-cost.h"
+
+/* A bound schedule's buffers are all known when its second iteration is planned. */
+#define BUFFERED_ITERATIONS 2
+
+void
+rp_result_clear(RpResult *result)
+{
+    g_clear_pointer(&result->memory_problem, g_free);
+}
+
+static void
+measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
+{
+    guint gpus = rp_plan_gpus(plan);
+    g_autoptr(GError) problem = NULL;
+
+    for (guint g = 0; g < gpus; g++)
+        result->gpu_peak_bytes = MAX(result->gpu_peak_bytes, rp_plan_arena_bytes(plan, g));
+    result->host_peak_bytes = rp_plan_arena_bytes(plan, gpus);
+    if (!rp_plan_check_memory(plan, profile->gpu_memory_bytes, 0, &problem))
+        result->memory_problem = g_strdup(problem->message);
+}
+
+void
+rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result)
+{
+    RpPlanOptions options = request->options;
+
+    if (!rp_profile_check_full(profile, NULL))
+        return;
+    options.fidelity = RP_FIDELITY_FULL;
+    options.fused_forward = RP_FUSED_PHYSICAL;
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, request->partition, &options, BUFFERED_ITERATIONS, NULL);
+
+    if (plan != NULL)
+        measure_memory(profile, plan, result);
+}
+
+static gboolean
+has_spreads(const RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (profile->layers[l].forward_spread_ns > 0 || profile->layers[l].backward_spread_ns > 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* A part of @whole, whose time changes by @change. */
+static gint64
+scaled(gint64 part_ns, gint64 whole_ns, gint64 change_ns)
+{
+    return whole_ns > 0
+               ? (gint64)((double)part_ns * (double)(whole_ns + change_ns) / (double)whole_ns)
+               : part_ns;
+}
+
+/* Every time of @profile with its spread added or (@sign -1) taken off; never below 0. */
+static RpProfile *
+shift(const RpProfile *profile, gint sign)
+{
+    RpProfile *shifted = rp_profile_copy(profile);
+
+    for (guint l = 0; l < shifted->n_layers; l++) {
+        RpLayer *layer = &shifted->layers[l];
+        gint64 forward = sign * MIN(layer->forward_spread_ns, layer->forward_ns);
+        gint64 recompute = sign * MIN(layer->recompute_spread_ns, layer->recompute_ns);
+        gint64 backward = sign * MIN(layer->backward_spread_ns, layer->backward_ns);
+
+        layer->recompute_last_ns = scaled(layer->recompute_last_ns, layer->recompute_ns, recompute);
+        layer->weight_gradient_ns = scaled(layer->weight_gradient_ns, layer->backward_ns, backward);
+        layer->forward_ns += forward;
+        layer->recompute_ns += recompute;
+        layer->backward_ns += backward;
+    }
+    return shifted;
+}
+
+gboolean
+rp_result_spread(const RpRequest *request, const RpProfile *profile, RpResult *result,
+                 GError **error)
+{
+    gint64 *const times_ns[] = {&result->least_ns, &result->most_ns};
+
+    if (!has_spreads(profile))
+        return TRUE;
+    for (gint i = 0; i < 2; i++) {
+        g_auto(RpResult) other = {0};
+        g_autoptr(RpPlan) plan = NULL;
+        g_autoptr(RpProfile) shifted = shift(profile, i == 0 ? -1 : 1);
+        g_autoptr(RpTrace) trace = rp_request_simulate(request, shifted, &plan, error);
+
+        if (trace == NULL)
+            return FALSE;
+        rp_result_measure(request, shifted, plan, trace, &other);
+        *times_ns[i] = other.iteration_ns;
+    }
+    return TRUE;
+}
+
+static guint
+peak_live(const RpRequest *request)
+{
+    RpShape shape = rp_request_shape(request);
+    guint peak = 0;
+
+    for (guint g = 0; g < shape.gpus; g++)
+        peak = MAX(peak, rp_schedule_peak_live(request->options.schedule, &shape, g));
+    return peak;
+}
+
+/* Of one iteration, steady or alone: runs of several with flushes are not compared with it. */
+static gint64
+bound_ns(const RpRequest *request, const RpProfile *profile)
+{
+    RpPlanOptions options = request->options;
+
+    if (options.fidelity == RP_FIDELITY_FULL || (options.async && !request->steady))
+        return 0;
+    options.round = 0;
+    return rp_partition_bound_ns(profile, &options, 0,
+                                 profile->has_sizes ? profile->gpu_memory_bytes : 0);
+}
+
+double
+rp_result_above_bound(const RpResult *result)
+{
+    return result->bound_ns > 0
+               ? 100 * ((double)result->iteration_ns / (double)result->bound_ns - 1)
+               : 0;
+}
+
+void
+rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
+                  const RpTrace *trace, RpResult *result)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n = rp_trace_n_records(trace);
+    double tokens = (double)rp_profile_micro_batch_tokens(profile) * request->options.micro_batches;
+
+    result->makespan_ns = rp_trace_makespan_ns(trace);
+    result->steady = request->steady;
+    if (request->options.async)
+        result->isolated = rp_report_bubble_of_iteration(trace, 0);
+    if (request->steady) {
+        RpSteady steady = rp_report_steady(trace, request->window.first, request->window.end);
+
+        result->bubble = rp_report_steady_bubble(trace, &steady);
+        result->iteration_ns = steady.iteration_ns;
+        result->first_iteration = steady.first_iteration;
+        result->end_iteration = steady.end_iteration;
+    } else {
+        result->bubble = rp_report_bubble(trace);
+        result->iteration_ns = rp_trace_end_ns(trace) / (gint64)request->iterations;
+    }
+    if (result->iteration_ns > 0)
+        result->tokens_per_s = tokens / ((double)result->iteration_ns / (double)RP_NS_PER_S);
+    result->bound_ns = bound_ns(request, profile);
+    result->tasks = n;
+    for (gsize i = 0; i < n; i++)
+        if (records[i].kind <= RP_TASK_OVERLAP)
+            result->actions++;
+    result->peak_live = peak_live(request);
+    if (request->options.fidelity == RP_FIDELITY_FULL)
+        measure_memory(profile, plan, result);
+}
+
+void
+rp_json_bubble(JsonBuilder *json, const RpBubble *bubble)
+{
+    rp_json_double(json, "bubble_ratio", bubble->ratio, 9);
+    rp_json_object(json, "bubble");
+    rp_json_double(json, "fill", bubble->fill, 9);
+    rp_json_double(json, "switch", bubble->switch_, 9);
+    rp_json_double(json, "drain", bubble->drain, 9);
+    rp_json_double(json, "intra", bubble->intra, 9);
+    json_builder_end_object(json);
+    rp_json_double(json, "comm_exposed_ratio", bubble->comm_exposed, 9);
+}
+
+void
+rp_json_partition(JsonBuilder *json, const RpProfile *profile, const RpPartition *partition)
+{
+    rp_json_counts(json, "forward_stages", profile, partition->forward, partition->n_forward);
+    if (partition->dispatched) {
+        rp_json_counts(json, "backward_stages", profile, partition->backward,
+                       partition->n_backward);
+        return;
+    }
+    /* a bound stage runs both ways: backward in the opposite order */
+    g_autofree RpInterval *reversed = g_new(RpInterval, partition->n_forward);
+    for (guint s = 0; s < partition->n_forward; s++)
+        reversed[s] = partition->forward[partition->n_forward - 1 - s];
+    rp_json_counts(json, "backward_stages", profile, reversed, partition->n_forward);
+}
+
+char *
+rp_cli_stage_list(const RpProfile *profile, const RpInterval *stages, guint n)
+{
+    g_autoptr(GArray) counts = rp_partition_block_counts(profile, stages, n);
+
+    return n == 0 ? g_strdup("none")
+                  : rp_partition_format_list((const guint *)(void *)counts->data, counts->len);
+}

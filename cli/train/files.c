@@ -1,0 +1,72 @@
+/* roundpipe train: files that are read, and those that must not be written over them. */
+#include "cli/train/train.h"
+
+#include <glib/gstdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+gboolean
+rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, GError **error)
+{
+    GStatBuf status;
+
+    if (g_stat(path, &status) != 0 || S_ISDIR(status.st_mode))
+        return TRUE; /* told by whoever reads it */
+    if (!S_ISREG(status.st_mode)) {
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
+                    "%s%s: expected a regular file, found a device, a pipe or a socket", what,
+                    path);
+        return FALSE;
+    }
+    if ((guint64)status.st_size > most_bytes) {
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
+                    "%s%s: expected at most %" G_GUINT64_FORMAT " bytes, found %" G_GUINT64_FORMAT,
+                    what, path, most_bytes, (guint64)status.st_size);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* Whether @path is @input, or a file of the directory @input. */
+static gboolean
+is_of(const char *path, const char *input)
+{
+    g_autoptr(GDir) directory = NULL;
+    const char *name;
+
+    if (!g_file_test(input, G_FILE_TEST_IS_DIR))
+        return rp_cli_same_file(path, input);
+    directory = g_dir_open(input, 0, NULL);
+    while (directory != NULL && (name = g_dir_read_name(directory)) != NULL) {
+        g_autofree char *inner = g_build_filename(input, name, NULL);
+
+        if (rp_cli_same_file(path, inner))
+            return TRUE;
+    }
+    return FALSE;
+}
+
+gboolean
+rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
+                        const RpTrainHow *how, GError **error)
+{
+    const char *const inputs[][2] = {
+        {"the run file", how->run_file},
+        {"a file of the model", run->model},
+        {"the data", run->data},
+        {"the profile", run->profile},
+        {"a file of the checkpoint", how->checkpoint},
+    };
+
+    if (path == NULL)
+        return TRUE;
+    for (guint i = 0; i < G_N_ELEMENTS(inputs); i++) {
+        if (inputs[i][1] == NULL || !is_of(path, inputs[i][1]))
+            continue;
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                    "%s: expected a file that the run does not read, found \"%s\", which is %s",
+                    option, path, inputs[i][0]);
+        return FALSE;
+    }
+    return TRUE;
+}

@@ -1,0 +1,351 @@
+/*
+ * roundpipe train: the loop.
+ *
+ *   batch -> forward_backward -> ... -> step -> [checkpoint] -> batch -> ...
+ *                                          |         \-> beside training: copy -> files
+ *                                          \-> reports, as steps get over -> metrics
+ */
+#include "cli/train/loop.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plots/gnuplot.h"
+
+/* A GPU that has failed keeps the process so long, and no longer. */
+#define MOST_SECONDS 8
+
+void
+rp_train_outcome_clear(RpTrainOutcome *outcome)
+{
+    g_clear_pointer(&outcome->arena_bytes, g_array_unref);
+    g_clear_pointer(&outcome->trace, rp_trace_free);
+    g_clear_pointer(&outcome->checkpoint, g_free);
+    g_clear_pointer(&outcome->loss_picture, g_free);
+}
+
+static RpUpdateOptions
+update_options(const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+    const RpRunFileOptimizer *optimizer = &run->optimizer;
+    RpUpdateOptions update = {
+        .adamw = {.beta1 = optimizer->beta1,
+                  .beta2 = optimizer->beta2,
+                  .epsilon = optimizer->epsilon,
+                  .weight_decay = optimizer->weight_decay},
+        .learning_rate = {.kind = (RpLearningRateKind)optimizer->schedule,
+                          .peak = optimizer->learning_rate,
+                          .warmup_steps = (guint64)optimizer->warmup_steps,
+                          .total_steps = (guint64)run->steps},
+        .max_grad_norm = optimizer->max_grad_norm,
+        .scale_loss = job->network.dtype == RP_DTYPE_FP16,
+        .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
+        .threads = job->optimizer_threads,
+        .avoid_cpus = job->device_processors,
+    };
+
+    update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;
+    update.loss_scale.max_skipped = (guint)run->loss_scale.max_skipped;
+    return update;
+}
+
+/* Where dynamic loss scaling begins; a checkpoint has its own place. */
+static void
+set_loss_scale(RpTrainer *trainer, const RpRunFile *run)
+{
+    RpUpdateState state = rp_home_state(rp_trainer_home(trainer));
+
+    state.loss_scale.scale = (float)run->loss_scale.initial;
+    state.next_scale = state.loss_scale.scale;
+    rp_home_restore(rp_trainer_home(trainer), &state, 0);
+}
+
+static RpTrainer *
+make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metrics, GError **error)
+{
+    const RpRunFile *run = job->run;
+    const RpTrainerOptions options = {
+        .devices = run->device_ops,
+        .weights = job->weights,
+        .config = &job->config,
+        .profile = job->profile,
+        .partition = job->request.partition,
+        .plan = job->request.options,
+        .network = job->network,
+        .update = update_options(job),
+        .device_memory_bytes = job->device_memory_bytes,
+        .host_memory_bytes = run->host_memory_bytes,
+        .keep_trace = how->trace != NULL || how->picture != NULL,
+        .done = metrics != NULL ? rp_train_metrics_add : NULL,
+        .user_data = metrics,
+    };
+
+    return rp_trainer_new(&options, error);
+}
+
+/* ---- the loop ---- */
+
+void
+rp_train_loop_clear(RpTrainLoop *loop)
+{
+    g_clear_pointer(&loop->beside, rp_checkpoint_beside_free); /* reads of the trainer's network */
+    if (rp_cli_leaves())
+        rp_cli_leave_within(MOST_SECONDS);
+    const gboolean ended = rp_trainer_free(g_steal_pointer(&loop->trainer));
+
+    rp_cli_leave_within(0);
+    if (!ended)
+        rp_cli_leave();
+    for (guint i = 0; i < loop->n_batches; i++)
+        rp_token_batch_free(loop->batches[i]);
+    g_clear_pointer(&loop->batches, g_free);
+    g_clear_pointer(&loop->batcher, rp_batcher_free);
+    g_clear_pointer(&loop->metrics, rp_train_metrics_free);
+}
+
+gboolean
+rp_train_loop_next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **error)
+{
+    const RpDataState before = rp_batcher_state(loop->batcher);
+
+    for (guint c = 0; c < calls; c++)
+        if (!rp_batcher_next(loop->batcher, batches[c], error)) {
+            gboolean back = rp_batcher_restore(loop->batcher, &before, NULL);
+
+            g_assert(back); /* it was there */
+            return FALSE;
+        }
+    return TRUE;
+}
+
+gboolean
+rp_train_loop_run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
+{
+    guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+
+    for (guint c = 0; c < calls; c++)
+        if (!rp_trainer_forward_backward(loop->trainer, batches[c], NULL, error))
+            return FALSE;
+    return rp_trainer_step(loop->trainer, error);
+}
+
+static gboolean
+run_steps(RpTrainLoop *loop, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    RpTrainOutcome *outcome = loop->outcome;
+    guint calls = (guint)run->gradient_accumulation_steps;
+    guint64 step = outcome->first_step;
+
+    loop->saved_us = loop->seen_us = g_get_monotonic_time();
+
+    while (step < (guint64)run->steps && rp_train_stop_signal() == 0) {
+        GError *problem = NULL;
+
+        if (!rp_train_loop_next_batches(loop, loop->batches, calls, &problem))
+            return rp_train_loop_save_before(loop, problem, error);
+        if (!rp_train_loop_run_step(loop, loop->batches, error))
+            return FALSE;
+        outcome->last_step = ++step;
+
+        rp_train_loop_settle(loop, FALSE);
+        rp_train_loop_watch_output(loop, step);
+        if (rp_train_loop_is_due(loop, step) && step < (guint64)run->steps &&
+            rp_train_stop_signal() == 0 && !rp_train_loop_save(loop, step, error))
+            return FALSE;
+    }
+    outcome->signal = rp_train_stop_signal();
+    loop->ending = TRUE;
+    if (!rp_trainer_flush(loop->trainer, error))
+        return FALSE;
+    if (run->checkpoint.final != 0 || outcome->signal != 0)
+        return rp_train_loop_save(loop, step, error);
+    rp_train_loop_wait(loop);
+    return TRUE;
+}
+
+/* Restores what a checkpoint keeps; its step is where training goes on. */
+static gboolean
+restore(RpTrainLoop *loop, const char *path, GError **error)
+{
+    g_autofree char *note = NULL;
+    RpDataState state;
+
+    if (!rp_checkpoint_restore(path, loop->trainer, &state, &note, error) ||
+        !rp_batcher_restore(loop->batcher, &state, error)) {
+        g_prefix_error(error, "--resume: ");
+        return FALSE;
+    }
+    if (note != NULL)
+        fprintf(stderr, "roundpipe train: note: --resume: %s\n", note);
+    if (state.sampled)
+        fprintf(stderr,
+                "roundpipe train: note: --resume: the checkpoint knows 256 places of the data; "
+                "they are as they were, the rest cannot be compared\n");
+    loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
+    loop->outcome->checkpoint = g_strdup(path);
+    loop->saved_step = loop->outcome->first_step;
+    return TRUE;
+}
+
+static void
+make_batches(RpTrainLoop *loop)
+{
+    loop->n_batches = (guint)loop->job->run->gradient_accumulation_steps;
+    loop->batches = g_new0(RpTokenBatch *, loop->n_batches);
+    for (guint i = 0; i < loop->n_batches; i++)
+        loop->batches[i] = rp_token_batch_new(&loop->job->batcher);
+}
+
+gboolean
+rp_train_loop_start(RpTrainLoop *loop, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
+    const char *path = loop->how->checkpoint;
+
+    loop->batcher = rp_batcher_new(loop->job->dataset, &loop->job->batcher, error);
+    if (loop->batcher == NULL)
+        return FALSE;
+    make_batches(loop);
+    loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
+                                         (guint64)run->steps, loop->how->progress_s);
+    if (loop->files && !rp_train_loop_check_beside(loop, error))
+        return FALSE;
+    loop->trainer = make_trainer(loop->job, loop->how, loop->metrics, error);
+    if (loop->trainer == NULL)
+        return FALSE;
+    if (path == NULL && loop->job->network.dtype == RP_DTYPE_FP16)
+        set_loss_scale(loop->trainer, run);
+    if (path != NULL && !restore(loop, path, error))
+        return FALSE;
+    if (loop->outcome->first_step > (guint64)run->steps) {
+        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
+                    "--resume: %s is of step %" G_GUINT64_FORMAT
+                    ": expected steps to be as many at least, found %" G_GINT64_FORMAT,
+                    path, loop->outcome->first_step, run->steps);
+        return FALSE;
+    }
+    if (!loop->files)
+        return TRUE;
+    return rp_train_loop_take_beside(loop, error) &&
+           rp_train_begin_output(loop->job, loop->how, loop->outcome->first_step, error) &&
+           rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
+}
+
+static void
+tell_outcome(RpTrainLoop *loop)
+{
+    RpTrainOutcome *outcome = loop->outcome;
+    const RpStepReport *last = rp_train_metrics_last(loop->metrics);
+
+    if (last != NULL)
+        outcome->last = *last;
+    outcome->means = rp_train_metrics_means(loop->metrics);
+    outcome->action_time = rp_trainer_action_time(loop->trainer);
+    outcome->arena_bytes = g_array_new(FALSE, FALSE, sizeof(guint64));
+    for (guint a = 0; a <= loop->job->run->n_devices; a++) {
+        guint64 bytes = rp_trainer_arena_bytes(loop->trainer, a);
+
+        g_array_append_val(outcome->arena_bytes, bytes);
+    }
+}
+
+/* What is left of a run that broke off. */
+static void
+add_checkpoint(GError **error, const char *checkpoint, gboolean writing)
+{
+    const char *more = writing ? "; a newer one is still being written" : "";
+    char *message;
+
+    if (error == NULL || *error == NULL)
+        return;
+    message = checkpoint != NULL ? g_strdup_printf("%s; the last good checkpoint is %s%s",
+                                                   (*error)->message, checkpoint, more)
+                                 : g_strdup_printf("%s; no checkpoint was saved before%s",
+                                                   (*error)->message, more);
+    g_free((*error)->message);
+    (*error)->message = message;
+}
+
+/* Said before the trainer is freed, which takes its time where a GPU has failed; there it is said
+ * at once, else when the checkpoint under way is written, so that it is named. */
+static void
+tell_failure(RpTrainLoop *loop, GError **error)
+{
+    gboolean writing;
+
+    rp_train_loop_settle(loop, loop->job->run->device_ops->host_memory);
+    writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
+    rp_train_metrics_clear_line();
+    add_checkpoint(error, loop->outcome->checkpoint, writing);
+    rp_cli_tell("train", error);
+    if (writing) { /* it is good, and reads nothing that has failed */
+        const guint n_saved = loop->outcome->n_saved;
+
+        rp_train_loop_settle(loop, TRUE);
+        if (loop->outcome->n_saved > n_saved)
+            fprintf(stderr, "roundpipe train: note: saved: %s\n", loop->outcome->checkpoint);
+    }
+    if (!loop->job->run->device_ops->host_memory)
+        rp_cli_leave();
+}
+
+/* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */
+static gboolean
+can_draw(const RpRunFile *run)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (run->plot_loss == 0 || rp_gnuplot_check_formats(RP_PICTURE_PNG, &problem))
+        return run->plot_loss != 0;
+    fprintf(stderr, "roundpipe train: warning: plot_loss: %s\n", problem->message);
+    return FALSE;
+}
+
+static void
+draw(RpTrainLoop *loop)
+{
+    const char *output = loop->job->run->output;
+    g_autofree char *metrics = g_build_filename(output, "metrics.jsonl", NULL);
+    g_autofree char *picture = g_build_filename(output, "training_loss.png", NULL);
+    g_autoptr(GError) problem = NULL;
+
+    if (rp_train_plot_loss(loop->job, metrics, picture, &problem))
+        loop->outcome->loss_picture = g_steal_pointer(&picture);
+    else
+        fprintf(stderr, "roundpipe train: warning: plot_loss: %s\n", problem->message);
+}
+
+gboolean
+rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
+{
+    g_auto(RpTrainLoop) loop = {
+        .job = job, .how = how, .outcome = outcome, .files = TRUE, .draw = can_draw(job->run)};
+    const GError *unwritten = NULL;
+    gboolean trained;
+
+    if (!rp_train_loop_start(&loop, error))
+        return FALSE;
+    outcome->pinned = rp_trainer_pinned(loop.trainer);
+    if (!how->json)
+        rp_train_print_pinned(&outcome->pinned);
+    rp_train_catch_stop();
+    trained = run_steps(&loop, error);
+    rp_train_release_stop();
+    rp_train_metrics_clear_line();
+    if (!trained)
+        tell_failure(&loop, error);
+    if (loop.draw)
+        draw(&loop);
+    outcome->proof = rp_trainer_proof_cost(loop.trainer);
+    unwritten = rp_train_metrics_error(loop.metrics);
+    if (unwritten != NULL)
+        fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
+    if (how->trace != NULL || how->picture != NULL)
+        outcome->trace = rp_trainer_steal_trace(loop.trainer);
+    if (trained)
+        tell_outcome(&loop);
+    return trained;
+}

@@ -1,0 +1,255 @@
+/* roundpipe train: metrics.jsonl, the line of progress, and means over steady steps. */
+#include "cli/train/train.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Steps from an empty pipeline until it is full again. */
+#define FILLING_STEPS 2
+
+#define TERMINAL_INTERVAL_US (G_USEC_PER_SEC / 10)
+
+struct _RpTrainMetrics {
+    FILE *file; /* %NULL: not written */
+    char *path;
+    GError *error;
+    gboolean scaled;
+    gboolean terminal;
+    guint64 total_steps;
+    RpStepReport last;
+    gboolean reported;
+    guint filling;      /* steps that still do not count */
+    double pause_s;     /* before the next step; 0: none */
+    gint64 interval_us; /* between lines of progress; 0 = none */
+    gint64 shown_us;
+
+    /* sums over steady steps */
+    guint64 steady_steps;
+    double steady_ns;
+    double idle_ns; /* bubble ratio x time */
+    double steady_tokens;
+};
+
+/* The step of a line; 0 if it is no whole line of ours. */
+static guint64
+line_step(const char *line)
+{
+    guint64 step = 0;
+    char *end = NULL;
+
+    if (!g_str_has_prefix(line, "{\"step\":") || !g_str_has_suffix(line, "}"))
+        return 0;
+    step = g_ascii_strtoull(line + strlen("{\"step\":"), &end, 10);
+    return *end == ',' ? step : 0;
+}
+
+/* What the file is to begin with: its lines up to step @keep_steps. */
+static char *
+kept_lines(const char *path, guint64 keep_steps, GError **error)
+{
+    g_autofree char *text = NULL;
+    g_autoptr(GString) kept = g_string_new(NULL);
+    GError *local = NULL;
+
+    if (keep_steps > 0 && !g_file_get_contents(path, &text, NULL, &local)) {
+        if (!g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)) {
+            g_propagate_error(error, local);
+            return NULL;
+        }
+        g_clear_error(&local);
+    }
+    for (char *line = text; line != NULL && *line != '\0';) {
+        char *end = strchr(line, '\n');
+
+        if (end == NULL)
+            break; /* torn by whatever ended the process */
+        *end = '\0';
+        if (line_step(line) >= 1 && line_step(line) <= keep_steps)
+            g_string_append_printf(kept, "%s\n", line);
+        line = end + 1;
+    }
+    return g_string_free(g_steal_pointer(&kept), FALSE);
+}
+
+RpTrainMetrics *
+rp_train_metrics_new(gboolean scaled, guint64 total_steps, double progress_s)
+{
+    RpTrainMetrics *metrics = g_new0(RpTrainMetrics, 1);
+
+    metrics->scaled = scaled;
+    metrics->total_steps = total_steps;
+    metrics->terminal = isatty(STDERR_FILENO) == 1;
+    metrics->interval_us = metrics->terminal ? TERMINAL_INTERVAL_US
+                                             : (gint64)MAX(0, progress_s * (double)G_USEC_PER_SEC);
+    metrics->shown_us = metrics->terminal ? 0 : g_get_monotonic_time();
+    metrics->filling = FILLING_STEPS;
+    return metrics;
+}
+
+gboolean
+rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_steps, GError **error)
+{
+    g_autofree char *kept = kept_lines(path, keep_steps, error);
+
+    if (kept == NULL || !g_file_set_contents(path, kept, -1, error))
+        return FALSE;
+    if (metrics->file != NULL)
+        (void)fclose(metrics->file); /* it was removed */
+    g_free(metrics->path);
+    metrics->path = g_strdup(path);
+    metrics->file = g_fopen(path, "ae");
+    if (metrics->file != NULL)
+        return TRUE;
+    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                "cannot write \"%s\": %s", path, g_strerror(errno));
+    return FALSE;
+}
+
+void
+rp_train_metrics_free(RpTrainMetrics *metrics)
+{
+    if (metrics == NULL)
+        return;
+    if (metrics->file != NULL)
+        (void)fclose(metrics->file);
+    g_clear_error(&metrics->error);
+    g_free(metrics->path);
+    g_free(metrics);
+}
+
+/* Shortest text that reads as @value again; JSON has no infinity. */
+static void
+append_number(GString *line, const char *key, double value)
+{
+    char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+    for (int digits = 6; digits <= 17; digits++) {
+        g_snprintf(text, sizeof text, "%.*g", digits, value);
+        if (g_ascii_strtod(text, NULL) == value)
+            break;
+    }
+    g_string_append_printf(line, ",\"%s\":%s", key, isfinite(value) ? text : "null");
+}
+
+static void
+write_line(RpTrainMetrics *metrics, const RpStepReport *report)
+{
+    g_autoptr(GString) line = g_string_new(NULL);
+
+    g_string_append_printf(line, "{\"step\":%" G_GUINT64_FORMAT, report->step);
+    append_number(line, "loss", report->loss);
+    append_number(line, "learning_rate", report->learning_rate);
+    append_number(line, "grad_norm", report->grad_norm);
+    g_string_append_printf(line, ",\"tokens\":%" G_GUINT64_FORMAT, report->n_tokens);
+    append_number(line, "step_ms", (double)report->step_ns / 1e6);
+    if (metrics->pause_s > 0)
+        append_number(line, "checkpoint_ms", rp_cli_round(1000 * metrics->pause_s, 3));
+    metrics->pause_s = 0;
+    append_number(line, "bubble_ratio", rp_cli_round(report->bubble_ratio, 9));
+    if (metrics->scaled) {
+        append_number(line, "loss_scale", report->loss_scale);
+        g_string_append_printf(line, ",\"skipped\":%s", report->skipped ? "true" : "false");
+    }
+    g_string_append(line, "}\n");
+    if ((fputs(line->str, metrics->file) < 0 || fflush(metrics->file) != 0) &&
+        metrics->error == NULL)
+        g_set_error(&metrics->error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
+}
+
+char *
+rp_train_format_time(double seconds)
+{
+    if (seconds < 120)
+        return g_strdup_printf("%.0f s", seconds);
+    return seconds < 7200 ? g_strdup_printf("%.0f min", seconds / 60)
+                          : g_strdup_printf("%.1f h", seconds / 3600);
+}
+
+/* On a terminal one line that is written over, in a file line after line. */
+static void
+show(RpTrainMetrics *metrics, const RpStepReport *report)
+{
+    gint64 now_us = g_get_monotonic_time();
+    RpTrainMeans means = rp_train_metrics_means(metrics);
+    double step_ns = means.steps > 0 ? means.step_ns : (double)report->step_ns;
+    g_autofree char *left = rp_train_format_time(
+        (double)(metrics->total_steps - MIN(report->step, metrics->total_steps)) * step_ns / 1e9);
+    gboolean last = metrics->terminal && report->step >= metrics->total_steps;
+
+    if (now_us - metrics->shown_us < metrics->interval_us && !last)
+        return;
+    metrics->shown_us = now_us;
+    fprintf(stderr,
+            "%sstep %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
+            ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left%s",
+            metrics->terminal ? "\r\033[K" : "", report->step, metrics->total_steps, report->loss,
+            report->learning_rate, report->grad_norm,
+            (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns), left,
+            metrics->terminal ? "" : "\n");
+    fflush(stderr);
+}
+
+void
+rp_train_metrics_clear_line(void)
+{
+    if (isatty(STDERR_FILENO) == 1)
+        fputs("\r\033[K", stderr);
+}
+
+void
+rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
+{
+    RpTrainMetrics *metrics = user_data;
+
+    metrics->last = *report;
+    metrics->reported = TRUE;
+    if (metrics->filling > 0) {
+        metrics->filling--;
+    } else {
+        metrics->steady_steps++;
+        metrics->steady_ns += (double)report->step_ns;
+        metrics->idle_ns += report->bubble_ratio * (double)report->step_ns;
+        metrics->steady_tokens += (double)report->n_tokens;
+    }
+    if (metrics->file != NULL)
+        write_line(metrics, report);
+    if (metrics->interval_us > 0)
+        show(metrics, report);
+}
+
+void
+rp_train_metrics_pause(RpTrainMetrics *metrics, double seconds)
+{
+    metrics->pause_s = seconds;
+    metrics->filling = FILLING_STEPS;
+}
+
+const RpStepReport *
+rp_train_metrics_last(const RpTrainMetrics *metrics)
+{
+    return metrics->reported ? &metrics->last : NULL;
+}
+
+RpTrainMeans
+rp_train_metrics_means(const RpTrainMetrics *metrics)
+{
+    double steps = (double)MAX(1, metrics->steady_steps);
+
+    return (RpTrainMeans){
+        .steps = metrics->steady_steps,
+        .step_ns = metrics->steady_ns / steps,
+        .bubble_ratio = metrics->steady_ns > 0 ? metrics->idle_ns / metrics->steady_ns : 0,
+        .tokens = metrics->steady_tokens / steps,
+    };
+}
+
+const GError *
+rp_train_metrics_error(const RpTrainMetrics *metrics)
+{
+    return metrics->error;
+}

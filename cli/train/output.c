@@ -1,0 +1,344 @@
+/*
+ * roundpipe train: the output directory, before the first step.
+ *
+ *   look      a place that can be written to, locked, with nothing in the way
+ *   begin     made, locked; checkpoints of steps that are done again set aside; run.yaml
+ *
+ *   resumed from checkpoint-20     checkpoint-20  checkpoint-40  checkpoint-60
+ *   becomes                        checkpoint-20  abandoned-checkpoint-40  abandoned-checkpoint-60
+ */
+#include "cli/train/train.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "exec/checkpoint/checkpoint.h"
+
+#define LOCK_NAME ".lock"
+/* What stands in it once a run has begun to write: what is beside it is ours. */
+#define LOCK_TEXT "roundpipe train\n"
+
+#define CHECKPOINT_PREFIX "checkpoint-"
+#define ABANDONED_PREFIX "abandoned-"
+
+/* ---- one run at a time ---- */
+
+/* Locks an @output that exists, if it is not yet; the lock is gone with the process. */
+static gboolean
+lock_output(const char *output, int *lock, GError **error)
+{
+    g_autofree char *path = g_build_filename(output, LOCK_NAME, NULL);
+
+    if (*lock >= 0)
+        return TRUE;
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*lock < 0) {
+        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "output: cannot write to \"%s\": %s", path, g_strerror(errno));
+        return FALSE;
+    }
+    /* a file system without locks is no reason to refuse */
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return TRUE;
+    close(*lock);
+    *lock = -1;
+    g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_AGAIN,
+                "output: %s: another run writes there; wait for its end, or choose another with "
+                "--set output=DIRECTORY",
+                output);
+    return FALSE;
+}
+
+static gboolean
+lock_is_ours(const char *output)
+{
+    g_autofree char *path = g_build_filename(output, LOCK_NAME, NULL);
+    GStatBuf status;
+
+    return g_stat(path, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0;
+}
+
+/* ---- nothing in the way ---- */
+
+gboolean
+rp_train_check_no_output(const char *option, const char *path, const RpRunFile *run, GError **error)
+{
+    const char *const names[] = {"run.yaml", "metrics.jsonl", RP_TRAIN_PROFILE, LOCK_NAME,
+                                 run->plot_loss != 0 ? "training_loss.png" : NULL};
+
+    for (guint i = 0; path != NULL && i < G_N_ELEMENTS(names) && names[i] != NULL; i++) {
+        g_autofree char *written = g_build_filename(run->output, names[i], NULL);
+
+        if (!rp_cli_same_place(path, written))
+            continue;
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                    "%s: expected a file that the run does not write, found \"%s\", which is %s of "
+                    "its output",
+                    option, path, names[i]);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* Any name of a checkpoint. Returns: (transfer full), %NULL if there is none, or on error */
+static char *
+find_any(const char *output, GError **error)
+{
+    g_autoptr(GPtrArray) names = rp_file_list(output, error);
+
+    if (names == NULL)
+        g_prefix_error(error, "output: ");
+    for (guint i = 0; names != NULL && i < names->len; i++)
+        if (g_str_has_prefix(g_ptr_array_index(names, i), CHECKPOINT_PREFIX))
+            return g_strdup(g_ptr_array_index(names, i));
+    return NULL;
+}
+
+/* Whether the run file is OUTPUT/run.yaml itself. */
+static gboolean
+is_own_run_file(const RpRunFile *run, const RpTrainHow *how)
+{
+    g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
+
+    return rp_cli_same_file(copy, how->run_file);
+}
+
+/* A new run would mix its checkpoints with those that are there. Files of a run's names that no run
+ * of ours wrote are somebody's. */
+static gboolean
+check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
+{
+    const char *const names[] = {"run.yaml", "metrics.jsonl", RP_TRAIN_PROFILE,
+                                 run->plot_loss != 0 ? "training_loss.png" : NULL};
+    gboolean ours = lock_is_ours(run->output);
+    g_autofree char *checkpoint = NULL;
+    GError *local = NULL;
+
+    if (!g_file_test(run->output, G_FILE_TEST_EXISTS) || (how->resume && how->checkpoint == NULL))
+        return TRUE;
+    checkpoint = find_any(run->output, &local);
+    if (checkpoint != NULL && how->resume)
+        return TRUE;
+    if (checkpoint != NULL)
+        g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                    "output: %s: expected no checkpoint there, found %s; go on from the last with "
+                    "--resume, or choose another with --set output=DIRECTORY",
+                    run->output, checkpoint);
+    for (guint i = 0; i < G_N_ELEMENTS(names) && names[i] != NULL && local == NULL; i++) {
+        g_autofree char *path = g_build_filename(run->output, names[i], NULL);
+        gboolean kept = rp_cli_same_file(path, how->run_file)  ? how->resume
+                        : rp_cli_same_file(path, run->profile) ? TRUE /* not written */
+                                                               : ours;
+
+        if (g_file_test(path, G_FILE_TEST_EXISTS) && !kept)
+            g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                        "output: %s: expected no %s there, it would be overwritten; choose another "
+                        "with --set output=DIRECTORY, or move it away",
+                        run->output, names[i]);
+    }
+    if (local == NULL)
+        return TRUE;
+    g_propagate_error(error, local);
+    return FALSE;
+}
+
+/* The directory, or the nearest one above it that exists, takes new files: seen before anything
+ * long is done, and nothing of it stays. */
+static gboolean
+check_output(const RpRunFile *run, GError **error)
+{
+    g_autofree char *directory = g_strdup(run->output);
+
+    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
+        char *above = g_path_get_dirname(directory);
+
+        g_free(directory);
+        directory = above;
+    }
+    g_autofree char *probe = g_build_filename(directory, ".roundpipe-XXXXXX", NULL);
+
+    if (g_mkdtemp(probe) != NULL) {
+        (void)g_rmdir(probe);
+        return TRUE;
+    }
+    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                "output: cannot write to \"%s\": %s", run->output, g_strerror(errno));
+    return FALSE;
+}
+
+/* A directory that is not there yet is locked when it is made; one that is somebody's gets no lock.
+ */
+static gboolean
+take_output(const RpRunFile *run, RpTrainHow *how, GError **error)
+{
+    g_autofree char *lock = g_build_filename(run->output, LOCK_NAME, NULL);
+
+    if (!check_output(run, error) ||
+        (g_file_test(lock, G_FILE_TEST_EXISTS) && !lock_output(run->output, &how->lock, error)) ||
+        !check_empty(run, how, error))
+        return FALSE;
+    return !g_file_test(run->output, G_FILE_TEST_IS_DIR) ||
+           lock_output(run->output, &how->lock, error);
+}
+
+gboolean
+rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
+{
+    g_autofree char *skipped = NULL;
+    GError *local = NULL;
+
+    if (how->save_gradients == NULL && !take_output(run, how, error))
+        return FALSE;
+    if (!how->resume || how->checkpoint != NULL)
+        return TRUE;
+    how->checkpoint = rp_checkpoint_find_last(run->output, &skipped, &local);
+    if (skipped != NULL)
+        fprintf(stderr, "roundpipe train: note: %s\n", skipped);
+    if (how->checkpoint == NULL && local == NULL)
+        g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                    "--resume: %s: expected a complete checkpoint, found none; begin without "
+                    "--resume",
+                    run->output);
+    if (local != NULL)
+        g_propagate_error(error, local);
+    return how->checkpoint != NULL;
+}
+
+/* ---- the first step is near ---- */
+
+/* The step in a checkpoint's name; 0: it is none. */
+static guint64
+name_step(const char *name)
+{
+    guint64 step = 0;
+
+    return g_str_has_prefix(name, CHECKPOINT_PREFIX) &&
+                   g_ascii_string_to_unsigned(name + strlen(CHECKPOINT_PREFIX), 10, 0, G_MAXUINT64,
+                                              &step, NULL)
+               ? step
+               : 0;
+}
+
+static gint
+compare_steps(gconstpointer a, gconstpointer b)
+{
+    guint64 x = name_step(*(const char *const *)a);
+    guint64 y = name_step(*(const char *const *)b);
+
+    return (x > y) - (x < y);
+}
+
+/* @name gets a name that no reader takes for a checkpoint. Returns: it, or %NULL. */
+static char *
+abandon(const char *output, const char *name, GError **error)
+{
+    g_autofree char *from = g_build_filename(output, name, NULL);
+    g_autofree char *to = g_strdup_printf(ABANDONED_PREFIX "%s", name);
+    g_autofree char *path = g_build_filename(output, to, NULL);
+
+    for (guint n = 2; g_file_test(path, G_FILE_TEST_EXISTS | G_FILE_TEST_IS_SYMLINK); n++) {
+        g_free(to);
+        g_free(path);
+        to = g_strdup_printf(ABANDONED_PREFIX "%s-%u", name, n);
+        path = g_build_filename(output, to, NULL);
+    }
+    if (g_rename(from, path) == 0)
+        return g_steal_pointer(&to);
+    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                "output: cannot rename \"%s\" to \"%s\": %s", from, path, g_strerror(errno));
+    return NULL;
+}
+
+/* Checkpoints of the branch that is left: the next --resume would take them for the newest, and
+ * checkpoint.keep would keep them in place of new ones. */
+static gboolean
+abandon_later(const char *output, guint64 step, GError **error)
+{
+    g_autoptr(GPtrArray) names = rp_file_list(output, error);
+    g_autoptr(GString) said = g_string_new(NULL);
+
+    if (names == NULL) {
+        g_prefix_error(error, "output: ");
+        return FALSE;
+    }
+    for (guint i = names->len; i-- > 0;)
+        if (name_step(g_ptr_array_index(names, i)) <= step)
+            g_ptr_array_remove_index(names, i);
+    g_ptr_array_sort(names, compare_steps);
+    for (guint i = 0; i < names->len; i++) {
+        g_autofree char *to = abandon(output, g_ptr_array_index(names, i), error);
+
+        if (to == NULL)
+            return FALSE;
+        g_string_append_printf(said, "%s%s", i > 0 ? ", " : "", to);
+    }
+    if (names->len > 0)
+        fprintf(stderr,
+                "roundpipe train: note: %s: checkpoints behind step %" G_GUINT64_FORMAT
+                " are set aside as %s\n",
+                output, step, said->str);
+    return TRUE;
+}
+
+gboolean
+rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GError **error)
+{
+    const RpRunFile *run = job->run;
+    g_autofree char *profile = g_build_filename(run->output, RP_TRAIN_PROFILE, NULL);
+    g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
+
+    if (g_mkdir_with_parents(run->output, 0777) != 0) {
+        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "output: cannot make \"%s\": %s", run->output, g_strerror(errno));
+        return FALSE;
+    }
+    /* seen again: nobody was locked out of a directory that was not there */
+    if (!lock_output(run->output, &how->lock, error) || !check_empty(run, how, error))
+        return FALSE;
+    if (!lock_is_ours(run->output) &&
+        pwrite(how->lock, LOCK_TEXT, strlen(LOCK_TEXT), 0) != (gssize)strlen(LOCK_TEXT)) {
+        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "output: cannot write to \"%s\": %s", run->output, g_strerror(errno));
+        return FALSE;
+    }
+    return (!how->resume || abandon_later(run->output, step, error)) &&
+           (is_own_run_file(run, how) || g_file_set_contents(copy, run->resolved, -1, error)) &&
+           (rp_cli_same_file(profile, run->profile) ||
+            g_file_set_contents(profile, job->profile_json, -1, error));
+}
+
+/* ---- the steps ---- */
+
+gboolean
+rp_train_output_is_there(const RpRunFile *run, const RpTrainHow *how)
+{
+    g_autofree char *path = g_build_filename(run->output, LOCK_NAME, NULL);
+    struct stat ours, there;
+
+    return fstat(how->lock, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
+           ours.st_ino == there.st_ino;
+}
+
+gboolean
+rp_train_renew_output(const RpTrainJob *job, RpTrainHow *how, GError **error)
+{
+    RpTrainHow anew = *how;
+
+    anew.resume = FALSE; /* nothing of ours can be there */
+    anew.lock = -1;
+    if (!rp_train_begin_output(job, &anew, 0, error)) {
+        if (anew.lock >= 0)
+            close(anew.lock);
+        return FALSE;
+    }
+    close(how->lock);
+    how->lock = anew.lock;
+    return TRUE;
+}

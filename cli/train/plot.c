@@ -1,0 +1,82 @@
+/* roundpipe train: the loss curve, and the timeline. */
+#include "cli/train/train.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cli/reports/picture.h"
+#include "plots/charts/loss.h"
+
+/* A number of a line of metrics; NAN where it is null or missing. */
+static double
+number(JsonNode *line, const char *key)
+{
+    JsonNode *node = json_object_get_member(json_node_get_object(line), key);
+
+    return node != NULL && JSON_NODE_HOLDS_VALUE(node) ? json_node_get_double(node) : NAN;
+}
+
+/* The steps of a metrics.jsonl; a last line that is torn is passed over. (transfer full) */
+static GArray *
+read_points(const char *path, GError **error)
+{
+    g_autofree char *text = NULL;
+    g_autoptr(GArray) points = g_array_new(FALSE, FALSE, sizeof(RpLossPoint));
+
+    if (!g_file_get_contents(path, &text, NULL, error))
+        return NULL;
+    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        *end = '\0';
+        g_autoptr(JsonNode) node = json_from_string(line, NULL);
+
+        if (node == NULL || !JSON_NODE_HOLDS_OBJECT(node))
+            continue;
+        RpLossPoint point = {number(node, "step"), number(node, "loss"),
+                             number(node, "learning_rate")};
+
+        if (isfinite(point.step))
+            g_array_append_val(points, point);
+    }
+    return g_steal_pointer(&points);
+}
+
+gboolean
+rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path, GError **error)
+{
+    const RpRunFile *run = job->run;
+    const RpPlanOptions *options = &job->request.options;
+    g_autoptr(GArray) points = read_points(metrics, error);
+    g_autoptr(RpFigure) figure = NULL;
+    g_autofree char *model = g_path_get_basename(run->model);
+    g_autofree char *data = g_path_get_basename(run->data);
+    g_autofree char *title = g_strdup_printf("Training loss: %s on %s", model, data);
+    g_autofree char *subtitle = g_strdup_printf(
+        "%s%s on %s, %" G_GUINT64_FORMAT " parameters in %s, %" G_GINT64_FORMAT
+        " sequences of %" G_GINT64_FORMAT " tokens a step",
+        options->schedule->title, options->async ? " (asynchronous)" : "", run->devices,
+        rp_weights_elements(job->weights), rp_dtype_name(job->network.dtype),
+        run->gradient_accumulation_steps * run->micro_batches * run->micro_batch_size,
+        run->sequence_length);
+
+    if (points == NULL)
+        return FALSE;
+    figure = rp_loss_figure("training_loss", title, subtitle,
+                            (const RpLossPoint *)(const void *)points->data, points->len, error);
+    return figure != NULL && rp_cli_picture_write(figure, path, error);
+}
+
+gboolean
+rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *path,
+                       GError **error)
+{
+    g_autofree char *model = g_path_get_basename(job->run->model);
+    RpPictureWindow window = {0};
+    gboolean predicted = rp_trace_origin(trace) == RP_TRACE_PREDICTED;
+
+    /* of a measured run every step is drawn */
+    if (predicted && !rp_cli_picture_window(&job->request, trace, NULL, &window, error))
+        return FALSE;
+    g_autoptr(RpFigure) figure = rp_cli_timeline(&job->request, model, trace, &window);
+
+    return rp_cli_picture_write(figure, path, error);
+}

@@ -1,0 +1,211 @@
+/* roundpipe train: checkpoints while it runs, and the output directory that they go to. */
+#include "cli/train/loop.h"
+
+#include <stdio.h>
+
+/* How often the output directory is looked after. */
+#define WATCH_INTERVAL_US G_USEC_PER_SEC
+
+/* As transformers divides checkpoints. */
+#define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
+
+/* At the end, what was learned is kept at least. Returns: (transfer full) (nullable): where */
+static char *
+save_weights(const RpTrainLoop *loop, const RpCheckpointOptions *options, const GError *problem)
+{
+    if (!loop->ending ||
+        !g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE))
+        return NULL;
+    return rp_checkpoint_save_weights(options, loop->trainer, NULL);
+}
+
+static void
+warn_unsaved(const RpTrainLoop *loop, guint64 step, GError *problem, gboolean beside,
+             const char *weights)
+{
+    const char *last = loop->outcome->checkpoint;
+
+    g_strdelimit(problem->message, "\r\n", ' ');
+    fprintf(stderr, "roundpipe train: warning: no checkpoint of step %" G_GUINT64_FORMAT ": %s%s; ",
+            step, problem->message,
+            g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE)
+                ? "; make room or lower checkpoint.keep"
+                : "");
+    if (!loop->ending)
+        fputs("training goes on\n", stderr);
+    else if (beside)
+        fputs(step < loop->outcome->last_step ? "training went on\n" : "another try follows\n",
+              stderr);
+    else
+        fprintf(stderr, "%s%s%sthe last one is %s\n",
+                weights != NULL ? "its weights alone, from which no run goes on, are in " : "",
+                weights != NULL ? weights : "", weights != NULL ? "; " : "",
+                last != NULL ? last : "none");
+}
+
+/* Once: the data is not what was checked and is not what a resume will ask for. */
+static void
+warn_changed(RpTrainLoop *loop)
+{
+    g_autoptr(GError) change = NULL;
+
+    if (loop->changed || rp_dataset_check_unchanged(loop->job->dataset, &change))
+        return;
+    loop->changed = TRUE;
+    rp_train_metrics_clear_line();
+    fprintf(stderr, "roundpipe train: warning: data: %s\n", change->message);
+}
+
+/* An output directory that was removed is made anew, and that is said. Errors: it cannot be */
+static gboolean
+hold_output(RpTrainLoop *loop, guint64 step, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
+
+    loop->seen_us = g_get_monotonic_time();
+    if (rp_train_output_is_there(run, loop->how))
+        return TRUE;
+    rp_train_loop_settle(loop, TRUE); /* it went to the old one */
+    if (!rp_train_renew_output(loop->job, loop->how, error) ||
+        !rp_train_metrics_open(loop->metrics, metrics, 0, error)) {
+        g_prefix_error(error, "the output directory was removed or replaced: ");
+        return FALSE;
+    }
+    g_clear_pointer(&loop->outcome->checkpoint, g_free);
+    loop->saved_step = G_MAXUINT64;
+    loop->lost = FALSE;
+    rp_train_metrics_clear_line();
+    fprintf(stderr,
+            "roundpipe train: warning: output: %s was removed or replaced before step "
+            "%" G_GUINT64_FORMAT " was over, with its metrics and checkpoints; it is made anew\n",
+            run->output, step + 1);
+    return TRUE;
+}
+
+void
+rp_train_loop_watch_output(RpTrainLoop *loop, guint64 step)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (loop->lost || g_get_monotonic_time() - loop->seen_us < WATCH_INTERVAL_US ||
+        hold_output(loop, step, &problem))
+        return;
+    loop->lost = TRUE;
+    rp_train_metrics_clear_line();
+    g_strdelimit(problem->message, "\r\n", ' ');
+    fprintf(stderr, "roundpipe train: warning: %s; nothing can be saved there\n", problem->message);
+}
+
+void
+rp_train_loop_note_saved(RpTrainLoop *loop, RpCheckpointWritten *written, gboolean beside,
+                         const char *weights)
+{
+    loop->outcome->n_saved += written->path != NULL;
+    loop->outcome->unsaved = written->path == NULL;
+    rp_train_metrics_clear_line();
+    if (written->removed != NULL)
+        fprintf(stderr,
+                "roundpipe train: warning: the disk is full: %s made room for that of step "
+                "%" G_GUINT64_FORMAT "\n",
+                written->removed, written->step);
+    if (written->path == NULL) {
+        warn_unsaved(loop, written->step, written->error, beside, weights);
+        return;
+    }
+    g_free(loop->outcome->checkpoint);
+    loop->outcome->checkpoint = g_steal_pointer(&written->path);
+    loop->saved_step = written->step;
+}
+
+/* Since @begin_us nothing was trained. */
+static void
+note_pause(RpTrainLoop *loop, gint64 begin_us)
+{
+    const gint64 now_us = g_get_monotonic_time();
+    const double seconds = (double)(now_us - begin_us) / G_USEC_PER_SEC;
+
+    rp_train_metrics_pause(loop->metrics, seconds);
+    loop->outcome->saving_seconds += seconds;
+}
+
+void
+rp_train_loop_wait(RpTrainLoop *loop)
+{
+    const gint64 begin_us = g_get_monotonic_time();
+
+    rp_train_loop_settle(loop, TRUE);
+    note_pause(loop, begin_us);
+}
+
+/* While training stands still; at the end, where there is no room for more, the weights alone. */
+static void
+save_in_place(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpDataState *state,
+              RpCheckpointWritten *written, char **weights)
+{
+    written->path =
+        rp_checkpoint_save(options, loop->trainer, state, &written->removed, &written->error);
+    if (written->path == NULL)
+        *weights = save_weights(loop, options, written->error);
+}
+
+gboolean
+rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    const RpCheckpointOptions options = {
+        .output = run->output,
+        .model_dir = run->model,
+        .keep = (guint)run->checkpoint.keep,
+        .max_shard_bytes = SHARD_BYTES,
+    };
+    const RpDataState state = rp_batcher_state(loop->batcher);
+    g_auto(RpCheckpointWritten) written = {.step = step};
+    g_autofree char *weights = NULL;
+    gint64 begin_us;
+    gboolean held, begun;
+
+    if (!rp_trainer_flush(loop->trainer, error))
+        return FALSE;
+    begin_us = g_get_monotonic_time();
+    rp_train_loop_settle(loop, TRUE);
+    if (step == loop->saved_step) {
+        note_pause(loop, begin_us);
+        return TRUE;
+    }
+    warn_changed(loop);
+    held = hold_output(loop, step, &written.error);
+    begun = held && rp_train_loop_begin_beside(loop, &options, &state);
+    if (held && !begun)
+        save_in_place(loop, &options, &state, &written, &weights);
+    loop->saved_us = g_get_monotonic_time();
+    note_pause(loop, begin_us);
+    if (!begun)
+        rp_train_loop_note_saved(loop, &written, FALSE, weights);
+    return TRUE;
+}
+
+gboolean
+rp_train_loop_save_before(RpTrainLoop *loop, GError *problem, GError **error)
+{
+    guint64 step = loop->outcome->last_step;
+
+    loop->ending = TRUE;
+    if (!rp_train_loop_save(loop, step, error))
+        g_error_free(problem); /* a step before it failed */
+    else
+        g_propagate_error(error, problem);
+    return FALSE;
+}
+
+gboolean
+rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step)
+{
+    const RpRunFileCheckpoint *checkpoint = &loop->job->run->checkpoint;
+    const gboolean asked = rp_train_take_save();
+    const double minutes =
+        (double)(g_get_monotonic_time() - loop->saved_us) / (60.0 * G_USEC_PER_SEC);
+
+    return asked || (checkpoint->every > 0 && step % (guint64)checkpoint->every == 0) ||
+           (checkpoint->minutes > 0 && minutes >= checkpoint->minutes);
+}

@@ -1,0 +1,155 @@
+#include "core/base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/quote.h"
+
+static int
+fail(GError **error, const char *path, const char *what, int number)
+{
+    g_autofree char *shown = rp_display_name(path);
+
+    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number), "%s: %s: %s", shown,
+                what, g_strerror(number));
+    return -1;
+}
+
+int
+rp_file_open(const char *path, struct stat *status, GError **error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+    if (fd < 0)
+        return fail(error, path, "cannot be opened", errno);
+    int number = fstat(fd, status) != 0 ? errno : 0;
+    if (number == 0 && S_ISREG(status->st_mode))
+        return fd;
+    close(fd);
+    return number != 0 ? fail(error, path, "cannot be looked at", number)
+                       : fail(error, path, "expected a regular file",
+                              S_ISDIR(status->st_mode) ? EISDIR : EINVAL);
+}
+
+GMappedFile *
+rp_file_map(const char *path, GError **error)
+{
+    g_autoptr(GError) map_error = NULL;
+    struct stat status;
+
+    g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    int fd = rp_file_open(path, &status, error);
+    if (fd < 0)
+        return NULL;
+    GMappedFile *map = g_mapped_file_new_from_fd(fd, FALSE, &map_error);
+    close(fd);
+    if (!map) {
+        g_autofree char *shown = rp_display_name(path);
+        g_set_error(error, map_error->domain, map_error->code, "%s: cannot be mapped: %s", shown,
+                    map_error->message);
+    }
+    return map;
+}
+
+/* A read of a descriptor that does not block ends at once where a pipe has no writer, and fails
+ * with EAGAIN where its writer has written nothing yet. */
+static gssize
+read_some(int fd, guint8 *buffer, gsize size)
+{
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    gssize n;
+
+    do
+        n = read(fd, buffer, size);
+    while ((n < 0 && errno == EINTR) ||
+           (n < 0 && errno == EAGAIN && (poll(&waiting, 1, -1) >= 0 || errno == EINTR)));
+    return n;
+}
+
+char *
+rp_file_read(const char *path, gsize max_bytes, gsize *length, GError **error)
+{
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+    guint8 buffer[16384];
+    gssize n = 1;
+
+    g_return_val_if_fail(path && length, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    const gboolean silent = fd >= 0 && poll(&waiting, 1, RP_FILE_WAIT_MS) == 0;
+    while (fd >= 0 && n > 0 && bytes->len <= max_bytes) {
+        n = read_some(fd, buffer, sizeof buffer);
+        g_byte_array_append(bytes, buffer, (guint)MAX(0, n));
+    }
+    int number = fd < 0 || n < 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    if (number != 0) {
+        (void)fail(error, path, "cannot read", number);
+        return NULL;
+    }
+    const gboolean unwritten = silent && bytes->len == 0;
+    if (unwritten || bytes->len > max_bytes) {
+        g_autofree char *shown = rp_display_name(path);
+        if (!unwritten)
+            g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_FAILED,
+                        "%s: expected at most %" G_GSIZE_FORMAT " bytes, found more", shown,
+                        max_bytes);
+        else
+            g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_PIPE,
+                        "%s: expected a pipe that is written to, found no writer for %d seconds",
+                        shown, RP_FILE_WAIT_MS / 1000);
+        return NULL;
+    }
+    g_byte_array_append(bytes, (const guint8 *)"", 1);
+    char *text = (char *)g_byte_array_steal(bytes, length);
+    (*length)--;
+    return text;
+}
+
+static gint
+compare_names(gconstpointer a, gconstpointer b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+GPtrArray *
+rp_file_list(const char *path, GError **error)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    const struct dirent *entry;
+
+    g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    DIR *directory = opendir(path);
+    if (!directory) {
+        (void)fail(error, path, "cannot be opened", errno);
+        return NULL;
+    }
+    for (;;) {
+        errno = 0;
+        entry = readdir(directory);
+        if (!entry)
+            break;
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            g_ptr_array_add(names, g_strdup(entry->d_name));
+    }
+    int number = errno;
+    closedir(directory);
+    if (number != 0) {
+        (void)fail(error, path, "cannot be listed", number);
+        return NULL;
+    }
+    g_ptr_array_sort(names, compare_names);
+    return g_steal_pointer(&names);
+}

@@ -1,0 +1,403 @@
+#include "core/catalogue/cost-model.h"
+
+#include <math.h>
+#include <string.h>
+
+G_DEFINE_QUARK(rp - cost - model - error - quark, rp_cost_model_error)
+
+/* Bytes that element-wise kernels read and write of one element of each kind, in one pass. */
+typedef struct {
+    double hidden; /* of h: norms, residuals, sums of input gradients */
+    double heads;  /* of q and k: rope */
+    double normed; /* the same where they are normed */
+    double mlp;    /* of m: SwiGLU */
+    double norm;   /* of h: the head's norm */
+    double logits; /* of V: the loss */
+} Traffic;
+
+/*
+ * Counted over the kernels, in 16-bit reads and writes of 2 bytes.
+ *
+ * This project's (exec/network/block.c, exec/cuda). Forward: h: norm 4, sum and norm 8,
+ * residual 6. Heads: norm and rope in one pass, 4. m: SwiGLU 6. Backward: h: two norms made anew 8,
+ * their backwards with the residual's gradient 16, three sums of input gradients 6. Heads: made
+ * anew 4, backward in one pass 6, or 4 where rope alone turns in place. m: 12, the product made
+ * anew among it. Logits: read, and their gradient written in their place.
+ *
+ * The published implementation's: PyTorch, one kernel an operation, fp32 inside norms. Forward: h:
+ * two norms of 36, two residuals of 6. Heads: rope 18, norms 36. m: 10. Logits 4. Backward: twice.
+ */
+static const struct {
+    Traffic forward, backward;
+    gboolean skips_last; /* a recompute leaves out what only the block's output needs */
+} kernels[] = {
+    [RP_COST_KERNELS_OWN] = {{18, 4, 4, 6, 4, 2}, {30, 8, 10, 12, 12, 2}, TRUE},
+    [RP_COST_KERNELS_PYTORCH] = {{84, 18, 54, 10, 36, 4}, {168, 36, 108, 20, 72, 4}, FALSE},
+};
+
+/* Of what no kernel of this project does, PyTorch's; its backward moves twice as much. */
+#define CLAMPED_SWIGLU_BYTES 32 /* two clamps, sigmoid, two additions, three products */
+#define BIAS_BYTES 4            /* in place; attention's are part of the matmul */
+#define ROUTE_BYTES 14          /* gather, weigh, scatter-add; per element and active expert */
+#define BACKWARD_TRAFFIC 2.0
+/* A residual: two read, one written. */
+#define RESIDUAL_BYTES 6
+/* FLOP of attention's backward over its forward: five matmuls against two. */
+#define BACKWARD_ATTENTION 2.5
+/* Weight gradient: written, then read, added to the accumulator, written: 16 bits each. */
+#define GRADIENT_BYTES 8
+/* Share of the link's speed that a hop reaches; see rp_cost_model_hop_ns(). */
+#define HOP_EFFICIENCY 0.84
+
+#define BYTES_16BIT 2
+#define BYTES_FP32 4
+#define BYTES_TOKEN 4
+
+/* What the times of one layer are made of. */
+typedef struct {
+    double matmul_flops;    /* one pass */
+    double matmul_bytes;    /* weights and activations that one pass touches */
+    double adapter_flops;   /* LoRA's own matmuls, one pass */
+    double attention_flops; /* forward */
+    double traffic_bytes;   /* element-wise, forward */
+    double backward_bytes;  /* element-wise, backward */
+    double output_flops;    /* what only the output needs, of one pass */
+    double output_bytes;
+    double gradient_bytes; /* weight gradients, 16 bits */
+    guint experts;         /* dispatched one by one; 0 in dense layers */
+    gboolean frozen;       /* the base weights have no gradient */
+} Work;
+
+/* One prediction in progress. */
+typedef struct {
+    const RpModel *model;
+    const RpGpu *gpu;
+    const RpWorkload *workload;
+    double matmul_rate;    /* FLOP/s reached */
+    double attention_rate; /* FLOP/s reached, forward */
+    double attention_backward_rate;
+    double bandwidth; /* bytes/s reached */
+    double b;
+    double s;
+    guint64 tokens;
+} Context;
+
+guint64
+rp_cost_model_activation_bytes(const RpModel *model)
+{
+    guint64 h = model->hidden;
+    guint64 ad = (guint64)model->heads * model->head_size;
+    guint64 kd = (guint64)model->kv_heads * model->head_size;
+    guint64 m = (guint64)model->intermediate * model->active_experts;
+
+    return BYTES_16BIT * (4 * h + 2 * ad + 2 * kd + 3 * m);
+}
+
+double
+rp_cost_model_matmul_flops(const RpModel *model, double b, double s)
+{
+    double h = model->hidden;
+    double d = model->head_size;
+    double router = model->experts > 1 ? 2.0 * model->experts : 0;
+
+    return s * b * h *
+           (4 * model->heads * d + 4 * model->kv_heads * d +
+            6.0 * model->intermediate * model->active_experts + router);
+}
+
+double
+rp_cost_model_attention_flops(const RpModel *model, guint block, double b, double s)
+{
+    double pairs = s * (s + 1) / 2;
+    double window = model->sliding_window;
+
+    if (rp_model_block_slides(model, block) && s > window)
+        pairs -= (s - window) * (s - window + 1) / 2;
+    return 4 * b * model->heads * model->head_size * pairs;
+}
+
+double
+rp_cost_model_head_flops(const RpModel *model, double b, double s)
+{
+    return 2.0 * s * b * model->hidden * model->vocabulary;
+}
+
+gint64
+rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes)
+{
+    double gb_per_s = HOP_EFFICIENCY * MIN(gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
+
+    return llround((double)bytes / gb_per_s); /* bytes over GB/s is ns */
+}
+
+/* Bytes that a block's element-wise kernels move per token. @times: of what only PyTorch's do */
+static double
+block_traffic(const RpModel *model, const Traffic *traffic, double times)
+{
+    double h = model->hidden;
+    double qk = (double)(model->heads + model->kv_heads) * model->head_size;
+    double m = model->intermediate;
+    double mlp = (model->clamped_swiglu ? times * CLAMPED_SWIGLU_BYTES : traffic->mlp) * m;
+
+    if (model->mlp_bias)
+        mlp += times * BIAS_BYTES * (2 * m + h);
+    if (model->experts > 1)
+        mlp += times * ROUTE_BYTES * h;
+    return traffic->hidden * h + (model->qk_norm ? traffic->normed : traffic->heads) * qk +
+           model->active_experts * mlp;
+}
+
+/* Times of @layer from its @work. */
+static void
+set_times(const Context *context, const Work *work, RpLayer *layer)
+{
+    double ns = 1e9;
+    double pass =
+        fmax(work->matmul_flops / context->matmul_rate, work->matmul_bytes / context->bandwidth) +
+        (double)work->experts * (double)context->gpu->expert_ns / ns;
+    double adapters = work->adapter_flops / context->matmul_rate;
+    double attention = work->attention_flops / context->attention_rate;
+    double attention_backward =
+        BACKWARD_ATTENTION * work->attention_flops / context->attention_backward_rate;
+    double traffic = work->traffic_bytes / context->bandwidth;
+    double weights =
+        (work->frozen ? 0 : pass) + adapters +
+        GRADIENT_BYTES / (double)BYTES_16BIT * work->gradient_bytes / context->bandwidth;
+
+    layer->forward_ns = llround(ns * (pass + adapters + attention + traffic));
+    layer->recompute_ns = layer->forward_ns;
+    if (work->output_flops > 0)
+        layer->recompute_last_ns =
+            MAX(1, layer->recompute_ns - llround(ns * (work->output_flops / context->matmul_rate +
+                                                       work->output_bytes / context->bandwidth)));
+    layer->weight_gradient_ns = llround(ns * weights);
+    layer->backward_ns =
+        layer->weight_gradient_ns + llround(ns * (pass + adapters + attention_backward +
+                                                  work->backward_bytes / context->bandwidth));
+}
+
+/* Tensors, parameter and gradient bytes; returns the elements of adapters. */
+static guint64
+set_tensors(const Context *context, RpProfile *profile, guint index, RpLayerKind kind)
+{
+    guint rank = context->workload->lora_rank;
+    g_autoptr(GArray) tensors = rp_model_tensors(context->model, kind, rank);
+    g_autofree guint64 *bytes = g_new(guint64, tensors->len);
+    guint64 trained = 0;
+
+    for (guint i = 0; i < tensors->len; i++) {
+        const RpTensor *tensor = &g_array_index(tensors, RpTensor, i);
+        bytes[i] = BYTES_16BIT * tensor->elements;
+        if (tensor->trained)
+            trained += tensor->elements;
+    }
+    rp_profile_set_tensors(profile, index, bytes, tensors->len);
+    profile->layers[index].kind = kind;
+    profile->layers[index].gradient_bytes = BYTES_16BIT * trained;
+    return rank > 0 ? trained : 0;
+}
+
+/* A lookup forward; a scatter-add of fp32 sums backward. */
+static void
+fill_embedding(const Context *context, RpProfile *profile, guint index)
+{
+    RpLayer *layer = &profile->layers[index];
+    double elements = (double)context->tokens * context->model->hidden;
+
+    set_tensors(context, profile, index, RP_LAYER_EMBEDDING);
+    layer->name = g_intern_static_string("embed");
+    layer->forward_ns = llround(2 * BYTES_16BIT * elements / context->bandwidth * 1e9);
+    layer->recompute_ns = layer->forward_ns;
+    if (layer->gradient_bytes > 0)
+        layer->backward_ns =
+            llround((BYTES_16BIT + 2 * BYTES_FP32) * elements / context->bandwidth * 1e9);
+    layer->weight_gradient_ns = layer->backward_ns;
+    layer->input_bytes = BYTES_TOKEN * context->tokens;
+    layer->output_bytes = BYTES_16BIT * context->tokens * context->model->hidden;
+}
+
+static void
+fill_block(const Context *context, RpProfile *profile, guint index, guint block)
+{
+    const RpModel *model = context->model;
+    RpLayer *layer = &profile->layers[index];
+    guint64 tokens = context->tokens;
+    guint64 h = model->hidden;
+    guint64 ad = (guint64)model->heads * model->head_size;
+    guint64 kd = (guint64)model->kv_heads * model->head_size;
+    guint64 m = (guint64)model->intermediate * model->active_experts;
+    guint64 routed = model->experts > 1 ? 2 * h * model->active_experts : 0;
+    guint64 adapters = set_tensors(context, profile, index, RP_LAYER_BLOCK);
+
+    layer->name = g_intern_static_string("block");
+    layer->input_bytes = BYTES_16BIT * tokens * h;
+    layer->output_bytes = layer->input_bytes;
+    layer->activation_bytes = rp_cost_model_activation_bytes(model) * tokens;
+    /* the widest moment: input and residual, and either attention or MLP; backward the gradients of
+     * those, and fp32 sums for q's gradient with two statistics a head */
+    layer->forward_workspace_bytes =
+        BYTES_16BIT * tokens * (2 * h + MAX(2 * ad + 2 * kd, 3 * m + routed));
+    layer->backward_workspace_bytes =
+        tokens * (BYTES_16BIT * 2 * h +
+                  MAX(BYTES_16BIT * (2 * ad + 2 * kd) + BYTES_FP32 * (ad + 2 * model->heads),
+                      BYTES_16BIT * (3 * m + routed)));
+
+    const RpCostKernels family = context->workload->kernels;
+    const Traffic *forward = &kernels[family].forward;
+    gboolean skips = kernels[family].skips_last && model->experts <= 1;
+
+    Work work = {
+        .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
+        .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
+        .adapter_flops = 2.0 * (double)adapters * (double)tokens,
+        .attention_flops = rp_cost_model_attention_flops(model, block, context->b, context->s),
+        .traffic_bytes = block_traffic(model, forward, 1) * (double)tokens,
+        .backward_bytes =
+            block_traffic(model, &kernels[family].backward, BACKWARD_TRAFFIC) * (double)tokens,
+        .output_flops = skips ? 2.0 * (double)(tokens * h * m) : 0,
+        .output_bytes =
+            skips ? (RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens : 0,
+        .gradient_bytes = (double)layer->gradient_bytes,
+        .experts = model->experts > 1 ? model->experts : 0,
+        .frozen = context->workload->lora_rank > 0,
+    };
+    set_times(context, &work, layer);
+}
+
+static void
+fill_head(const Context *context, RpProfile *profile, guint index)
+{
+    const RpModel *model = context->model;
+    RpLayer *layer = &profile->layers[index];
+    guint64 tokens = context->tokens;
+    guint64 chunk = MIN(tokens, RP_COST_MODEL_HEAD_CHUNK);
+
+    set_tensors(context, profile, index, RP_LAYER_HEAD);
+    layer->name = g_intern_static_string("head");
+    if (model->tied)
+        layer->tied_bytes = BYTES_16BIT * model->vocabulary * model->hidden;
+    layer->input_bytes = BYTES_16BIT * tokens * model->hidden;
+    layer->activation_bytes = 2 * layer->input_bytes; /* input of the norm, and its output */
+    layer->forward_workspace_bytes = chunk * model->vocabulary * (BYTES_16BIT + BYTES_FP32);
+    layer->backward_workspace_bytes =
+        layer->forward_workspace_bytes + BYTES_16BIT * tokens * model->hidden;
+
+    const RpCostKernels family = context->workload->kernels;
+    double logits = (double)tokens * model->vocabulary;
+    double hidden = (double)tokens * model->hidden;
+    Work work = {
+        .matmul_flops = rp_cost_model_head_flops(model, context->b, context->s),
+        .matmul_bytes =
+            (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
+        .traffic_bytes = kernels[family].forward.norm * hidden,
+        .backward_bytes = kernels[family].backward.norm * hidden,
+        .gradient_bytes = (double)layer->gradient_bytes,
+        .frozen = context->workload->lora_rank > 0,
+    };
+    set_times(context, &work, layer);
+
+    /* the loss, forward and backward, moves each logit once more */
+    gint64 loss_ns = llround(kernels[family].forward.logits * logits / context->bandwidth * 1e9);
+    layer->forward_ns += loss_ns;
+    layer->recompute_ns += loss_ns;
+    layer->backward_ns +=
+        llround(kernels[family].backward.logits * logits / context->bandwidth * 1e9);
+}
+
+static gboolean
+check_workload(const RpWorkload *workload, const char *dtype, const char *accumulate,
+               GError **error)
+{
+    const char *wrong = NULL;
+
+    if (workload->sequences < 1 || workload->sequences > 1u << 20)
+        wrong = "sequences of a micro-batch: expected 1 to 1048576";
+    else if (workload->tokens_per_sequence < 1 || workload->tokens_per_sequence > 1u << 24)
+        wrong = "tokens of a sequence: expected 1 to 16777216";
+    else if ((guint64)workload->sequences * workload->tokens_per_sequence > 1u << 28)
+        wrong = "tokens of a micro-batch: expected at most 268435456";
+    else if (strcmp(dtype, "fp16") != 0 && strcmp(dtype, "bf16") != 0)
+        wrong = "dtype: expected fp16 or bf16";
+    else if (strcmp(accumulate, "fp32") != 0 && strcmp(accumulate, "fp16") != 0)
+        wrong = "accumulate: expected fp32 or fp16";
+    else if (strcmp(accumulate, "fp16") == 0 && strcmp(dtype, "fp16") != 0)
+        wrong = "accumulate: bf16 accumulates in fp32 only";
+    else if (workload->lora_rank > 65536)
+        wrong = "LoRA rank: expected at most 65536";
+    if (!wrong)
+        return TRUE;
+    g_set_error_literal(error, RP_COST_MODEL_ERROR, RP_COST_MODEL_ERROR_WORKLOAD, wrong);
+    return FALSE;
+}
+
+static void
+describe(const Context *context, const char *dtype, const char *accumulate, RpProfile *profile)
+{
+    const RpGpu *gpu = context->gpu;
+    const RpWorkload *workload = context->workload;
+
+    g_free(profile->model);
+    profile->model = g_strdup(context->model->name);
+    g_free(profile->device);
+    profile->device = g_strdup(gpu->title);
+    g_free(profile->dtype);
+    profile->dtype = g_strdup(dtype);
+    g_free(profile->accumulate);
+    profile->accumulate = g_strdup(accumulate);
+    g_free(profile->source);
+    profile->source = g_strdup("predicted");
+    g_free(profile->origin);
+    profile->origin = workload->lora_rank > 0
+                          ? g_strdup_printf("cost model, LoRA rank %u", workload->lora_rank)
+                          : g_strdup("cost model, full-parameter");
+    profile->gpus = workload->gpus;
+    profile->sequences = workload->sequences;
+    profile->tokens_per_sequence = workload->tokens_per_sequence;
+    profile->links = (RpLinks){
+        .hop_ns = rp_cost_model_hop_ns(gpu, BYTES_16BIT * context->tokens * context->model->hidden),
+        .h2d_bytes_per_s = gpu->h2d_gb_per_s * 1e9,
+        .d2h_bytes_per_s = gpu->d2h_gb_per_s * 1e9,
+        .host_bytes_per_s = gpu->host_gb_per_s * 1e9,
+        .root_bytes_per_s = gpu->root_gb_per_s * 1e9,
+        .gpus_per_root = gpu->gpus_per_root,
+    };
+    profile->gpu_memory_bytes = gpu->memory_bytes;
+    profile->optimizer_parameters_per_s = gpu->optimizer_parameters_per_s;
+    profile->has_sizes = TRUE;
+}
+
+RpProfile *
+rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
+                      GError **error)
+{
+    g_return_val_if_fail(model && gpu && workload, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    const char *dtype = workload->dtype ? workload->dtype : "bf16";
+    const char *accumulate = workload->accumulate ? workload->accumulate : "fp32";
+    if (!check_workload(workload, dtype, accumulate, error))
+        return NULL;
+    double tflops =
+        strcmp(accumulate, "fp16") == 0 ? gpu->fp16_accumulate_tflops : gpu->fp32_accumulate_tflops;
+    Context context = {
+        .model = model,
+        .gpu = gpu,
+        .workload = workload,
+        .matmul_rate = tflops * 1e12 * gpu->matmul_efficiency,
+        .attention_rate = gpu->fp32_accumulate_tflops * 1e12 * gpu->attention_efficiency,
+        .attention_backward_rate =
+            gpu->fp32_accumulate_tflops * 1e12 * gpu->attention_backward_efficiency,
+        .bandwidth = gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency,
+        .b = workload->sequences,
+        .s = workload->tokens_per_sequence,
+        .tokens = (guint64)workload->sequences * workload->tokens_per_sequence,
+    };
+
+    RpProfile *profile = rp_profile_new(model->blocks + 2);
+    describe(&context, dtype, accumulate, profile);
+    fill_embedding(&context, profile, 0);
+    for (guint i = 0; i < model->blocks; i++)
+        fill_block(&context, profile, i + 1, i);
+    fill_head(&context, profile, model->blocks + 1);
+    return profile;
+}

@@ -1,0 +1,102 @@
+/**
+ * The analytic cost model: a model, a GPU and a workload become a profile with predicted times and
+ * exact sizes. docs/cost-model.md derives it and compares it with published layer times.
+ *
+ *   time = max(matmul FLOP / rate, matmul bytes / bandwidth)   per group of matmuls
+ *        + attention FLOP / rate
+ *        + element-wise bytes / bandwidth
+ *        + experts x dispatch
+ *
+ * The paper's equations as printed are in core/catalogue/paper-equations.h. Corrected here: query width is
+ * heads x head_size, not hidden; attention is causal, so half of it is computed; sliding-window
+ * blocks attend to less.
+ */
+#pragma once
+
+#include "core/catalogue/catalogue.h"
+
+typedef enum {
+    RP_COST_MODEL_ERROR_WORKLOAD /* a workload that cannot be run */
+} RpCostModelError;
+
+#define RP_COST_MODEL_ERROR (rp_cost_model_error_quark())
+GQuark rp_cost_model_error_quark(void);
+
+/* Tokens whose logits the head holds at once. */
+#define RP_COST_MODEL_HEAD_CHUNK 1024
+
+/* Whose kernels: the bytes that element-wise ones move, and whether a recompute leaves out what
+ * only the block's output needs. */
+typedef enum {
+    RP_COST_KERNELS_OWN,    /* exec/cuda */
+    RP_COST_KERNELS_PYTORCH /* the published implementation's */
+} RpCostKernels;
+
+/* What is run. */
+typedef struct {
+    guint sequences;           /* per micro-batch; >= 1 */
+    guint tokens_per_sequence; /* >= 1 */
+    const char *dtype;         /* "fp16" or "bf16"; NULL = "bf16" */
+    const char *accumulate;    /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
+    guint lora_rank;           /* 0 = full-parameter */
+    guint gpus;                /* of the machine; 0 = unknown */
+    RpCostKernels kernels;
+} RpWorkload;
+
+/**
+ * rp_cost_model_profile:
+ *
+ * Every layer gets times, all sizes and its tensors; the profile gets the GPU's links, memory and
+ * an optimizer rate, so that it passes rp_profile_check_full(). `source` is "predicted".
+ *
+ * Sizes, for T tokens a micro-batch:
+ * - embedding: input 4T (token numbers), output 2hT
+ * - block: input and output 2hT; activation_bytes = rp_cost_model_activation_bytes() x T
+ * - head: input 2hT, output 0 (a loss is two numbers); it works in chunks of
+ *   RP_COST_MODEL_HEAD_CHUNK tokens and never holds all logits: chunk x V x (2 + 4) bytes of
+ * scratch
+ * - tied models: embedding and head both have the whole matrix as parameters and as gradient; the
+ *   head's tied_bytes say that it is kept and updated once
+ * - LoRA: parameters include the adapters; only adapters have gradients
+ *
+ * Returns: (transfer full): the profile
+ * Errors: RP_COST_MODEL_ERROR_WORKLOAD
+ */
+RpProfile *rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_cost_model_activation_bytes:
+ *
+ * Bytes that one block keeps per token from its forward to its backward:
+ * 2 (4h + 2ad + 2kd + 3m E_act): inputs of both norms, of the projections and of the MLP; q,
+ * attention output, k, v; gate, up and their product.
+ *
+ * Source: paper eq. 1, corrected for heads x head_size != hidden (equal to it otherwise)
+ */
+guint64 rp_cost_model_activation_bytes(const RpModel *model);
+
+/* Multiply-adds count as two. One micro-batch of b sequences of s tokens. */
+
+/* Matmuls of block @block: 4sbh ad + 4sbh kd + 6sbhm E_act + 2sbhE (router of a MoE model).
+ * Source: paper eq. 2 without its attention term, corrected; router added */
+double rp_cost_model_matmul_flops(const RpModel *model, double b, double s);
+
+/* Attention of block @block: 4 b ad x (attended pairs of tokens): s(s+1)/2 causal pairs, fewer if
+ * the block slides. Source: third term of paper eq. 2, corrected */
+double rp_cost_model_attention_flops(const RpModel *model, guint block, double b, double s);
+
+/* Matmul of the head: 2sbhV. */
+double rp_cost_model_head_flops(const RpModel *model, double b, double s);
+
+/**
+ * rp_cost_model_hop_ns:
+ * @bytes: boundary activation of one micro-batch
+ *
+ * Fixed time from one device to the next, through host memory: @bytes at 0.84 of the slower of the
+ * two directions.
+ *
+ * Source: the published hops, 1.6 ms for 33.6 MB, 2.25 for 47.2, 3.2 for 67.1, 4 for 83.9, all of
+ * them 21 GB/s on a 25 GB/s link
+ */
+gint64 rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes);

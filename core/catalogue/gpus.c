@@ -1,0 +1,141 @@
+/**
+ * The GPUs. Where the numbers come from:
+ *
+ * - TFLOP/s and memory bandwidth: NVIDIA's GA102, Ada, RTX Blackwell, A100 and H100/H200 data
+ *   sheets, dense. GeForce cards run 16-bit matmul at half rate when accumulating in fp32. Paper
+ *   Table 2 gives the fp16-accumulating figures of 4090, 5090, A100 and H100 (330, 419, 312,
+ * 989.5).
+ * - interconnect and its speed: paper Table 2 and §5.1 (A800); RTX 3090 and H200 by the same rule,
+ *   one direction.
+ * - h2d, d2h: PCIe 5 measured on an H200 host (55.5 and 55.4 GB/s, pinned 1 GiB copies); PCIe 4 is
+ *   taken as 25 GB/s of its nominal 32.
+ * - root complexes: the H200 host measured with four devices at once, 196.4 GB/s host to device and
+ *   192.2 GB/s both ways together (device to host alone stops at 155.1, which the model does not
+ *   show). Others ASSUMED: two sockets, each with four GPUs behind two x16 uplinks.
+ * - host memory: H200 measured as the most that copies in both directions reach, 192.2 GB/s. PCIe 4
+ *   servers: the paper has DDR4 and a Xeon Gold 6330 (8 x DDR4-2933, 188 GB/s a socket); two
+ *   sockets and 150 GB/s reached, remote-socket traffic included, are ASSUMED. RTX 5090: ASSUMED
+ *   DDR5, 200 GB/s.
+ * - efficiencies: H200 fitted to the times of this project's kernels on it, profiles/h200, cuDNN's
+ *   attention, clocks as a run has them (docs/cost-model.md). RTX 4090 fitted to the published
+ *   layer times of PyTorch's kernels. ASSUMED the same: RTX 3090 and 5090 as RTX 4090; H100 as
+ *   H200; A100 and A800 0.80 and attention 0.55 and 0.45.
+ * - memory: of a card's frame buffer, which `nvidia-smi` shows, CUDA gives a program some less
+ *   (cudaMemGetInfo in an empty process). As users of these cards published it, not measured by
+ * this project, MiB: RTX 4090 24,166 of 24,564 (98.4 %), RTX 5090 32,113 of 32,607, RTX 3090 24,259
+ * of 24,576, H100 81,009 of 81,559 (99.3 %). Rule for the others, ASSUMED: A100 and A800 98.7 %, as
+ *   the A100 of 40 GB (40,448 of 40,960); H200 99.3 %, as the H100 (measured: 143,156 of 143,771).
+ * - optimizer: H200 measured with 60 threads, 6.3 to 7.7e9 parameters/s in profiles/h200; others
+ *   ASSUMED 3e9, 84 GB/s of host memory at 28 bytes a parameter.
+ */
+#include "core/catalogue/private.h"
+
+#include "core/base/units.h"
+
+/* Fitted to the RTX 4090's published layer times; tests/core/test-cost-model.c has the errors. */
+#define GEFORCE_FIT                                                                                \
+    .matmul_efficiency = 0.86, .attention_efficiency = 0.80,                                       \
+    .attention_backward_efficiency = 0.80, .memory_efficiency = 0.85, EXPERT_FIT
+/* The host issues an expert's kernels, so this hardly depends on the GPU. */
+#define EXPERT_FIT .expert_ns = 113000
+#define A100_GUESS                                                                                 \
+    .matmul_efficiency = 0.80, .attention_efficiency = 0.55,                                       \
+    .attention_backward_efficiency = 0.45, .memory_efficiency = 0.85, EXPERT_FIT
+#define H200_FIT                                                                                   \
+    .matmul_efficiency = 0.66, .attention_efficiency = 0.475,                                      \
+    .attention_backward_efficiency = 0.36, .memory_efficiency = 0.85, EXPERT_FIT
+
+#define PCIE4_SERVER                                                                               \
+    .h2d_gb_per_s = 25, .d2h_gb_per_s = 25, .gpus_per_root = 4, .root_gb_per_s = 50,               \
+    .host_gb_per_s = 150, .optimizer_parameters_per_s = 3.0e9
+#define PCIE5_MEASURED                                                                             \
+    .h2d_gb_per_s = 55.5, .d2h_gb_per_s = 55.4, .gpus_per_root = 4, .root_gb_per_s = 196.4,        \
+    .host_gb_per_s = 192.2, .optimizer_parameters_per_s = 6.3e9
+
+const RpGpu rp_catalogue_gpus[] = {
+    {.name = "rtx3090",
+     .title = "RTX 3090",
+     .memory_bytes = 24259 * RP_MIB,
+     .fp16_accumulate_tflops = 142,
+     .fp32_accumulate_tflops = 71,
+     .memory_gb_per_s = 936,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .basis = "the RTX 4090's",
+     PCIE4_SERVER,
+     GEFORCE_FIT},
+    {.name = "rtx4090",
+     .title = "RTX 4090",
+     .memory_bytes = 24166 * RP_MIB,
+     .fp16_accumulate_tflops = 330,
+     .fp32_accumulate_tflops = 165,
+     .memory_gb_per_s = 1008,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .basis = "published times of PyTorch's kernels",
+     PCIE4_SERVER,
+     GEFORCE_FIT},
+    {.name = "rtx5090",
+     .title = "RTX 5090",
+     .memory_bytes = 32113 * RP_MIB,
+     .fp16_accumulate_tflops = 419,
+     .fp32_accumulate_tflops = 209.5,
+     .memory_gb_per_s = 1792,
+     .interconnect = "PCIe5",
+     .interconnect_gb_per_s = 64,
+     .h2d_gb_per_s = 55,
+     .d2h_gb_per_s = 55,
+     .gpus_per_root = 4,
+     .root_gb_per_s = 110,
+     .host_gb_per_s = 200,
+     .optimizer_parameters_per_s = 3.0e9,
+     .basis = "the RTX 4090's",
+     GEFORCE_FIT},
+    {.name = "a100",
+     .title = "A100 80GB SXM",
+     .memory_bytes = 80896 * RP_MIB,
+     .fp16_accumulate_tflops = 312,
+     .fp32_accumulate_tflops = 312,
+     .memory_gb_per_s = 2039,
+     .interconnect = "NVLink3",
+     .interconnect_gb_per_s = 300,
+     .basis = "the data sheet",
+     PCIE4_SERVER,
+     A100_GUESS},
+    {.name = "a800",
+     .title = "A800 80GB SXM",
+     .memory_bytes = 80896 * RP_MIB,
+     .fp16_accumulate_tflops = 312,
+     .fp32_accumulate_tflops = 312,
+     .memory_gb_per_s = 2039,
+     .interconnect = "NVLink3",
+     .interconnect_gb_per_s = 200,
+     .basis = "the data sheet",
+     PCIE4_SERVER,
+     A100_GUESS},
+    {.name = "h100",
+     .title = "H100 80GB SXM",
+     .memory_bytes = 81009 * RP_MIB,
+     .fp16_accumulate_tflops = 989.5,
+     .fp32_accumulate_tflops = 989.5,
+     .memory_gb_per_s = 3350,
+     .interconnect = "NVLink4",
+     .interconnect_gb_per_s = 450,
+     .basis = "the H200's",
+     PCIE5_MEASURED,
+     H200_FIT},
+    {.name = "h200",
+     .title = "H200",
+     .memory_bytes = 142801 * RP_MIB,
+     .fp16_accumulate_tflops = 989.5,
+     .fp32_accumulate_tflops = 989.5,
+     .memory_gb_per_s = 4800,
+     .interconnect = "NVLink4",
+     .interconnect_gb_per_s = 450,
+     .measured = TRUE,
+     .basis = "with this project's kernels, attention by cuDNN",
+     PCIE5_MEASURED,
+     H200_FIT},
+};
+
+const guint rp_catalogue_n_gpus = G_N_ELEMENTS(rp_catalogue_gpus);

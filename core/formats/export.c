@@ -1,0 +1,39 @@
+#include "core/formats/private.h"
+
+#define SINK_BYTES 65536
+
+G_DEFINE_QUARK(rp - export - error - quark, rp_export_error)
+
+void
+rp_sink_init(RpSink *sink, GOutputStream *stream)
+{
+    *sink = (RpSink){.stream = stream, .text = g_string_sized_new(SINK_BYTES + 4096)};
+}
+
+static void
+flush(RpSink *sink)
+{
+    if (!sink->error)
+        g_output_stream_write_all(sink->stream, sink->text->str, sink->text->len, NULL, NULL,
+                                  &sink->error);
+    g_string_truncate(sink->text, 0);
+}
+
+gboolean
+rp_sink_step(RpSink *sink)
+{
+    if (sink->text->len >= SINK_BYTES)
+        flush(sink);
+    return sink->error == NULL;
+}
+
+gboolean
+rp_sink_finish(RpSink *sink, GError **error)
+{
+    flush(sink);
+    g_string_free(g_steal_pointer(&sink->text), TRUE);
+    if (!sink->error)
+        return TRUE;
+    g_propagate_error(error, g_steal_pointer(&sink->error));
+    return FALSE;
+}

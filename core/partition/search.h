@@ -1,0 +1,73 @@
+/**
+ * What the searches for partitions share: judging candidates and shifting borders. Private to
+ * core/partition/search*.c.
+ */
+#pragma once
+
+#include "core/partition/partition.h"
+
+typedef struct {
+    const RpProfile *profile;
+    RpPartitionSearch limits;
+    RpPartitionCost cost;
+    gpointer user_data;
+    guint lead;        /* 1 if layer 0 is an embedding, which stands with the next layer */
+    guint left;        /* candidates that may still be judged */
+    guint budget;      /* of them at first */
+    guint refused;     /* judged impossible, which is not counted as a candidate */
+    GHashTable *known; /* GBytes of round and stage lengths -> gint64 *: its cost */
+    RpPartition *best; /* NULL until a candidate can run */
+    guint best_round;
+    gint64 best_cost;
+} RpSearch;
+
+void rp_search_init(RpSearch *search, const RpProfile *profile, const RpPartitionSearch *limits,
+                    RpPartitionCost cost, gpointer user_data);
+
+/**
+ * rp_search_end:
+ * @best_round: (out) (optional)
+ *
+ * Frees what the search holds.
+ *
+ * Returns: (transfer full): the best candidate
+ * Errors: RP_PARTITION_ERROR_IMPOSSIBLE if none could run
+ */
+RpPartition *rp_search_end(RpSearch *search, guint *best_round, GError **error);
+
+/* The cost of a candidate: known, or judged now. G_MAXINT64 if it cannot run or none are left. */
+gint64 rp_search_judge(RpSearch *search, const RpPartition *partition, guint round);
+
+/**
+ * rp_search_weights:
+ * @k: layers [0, k) are weighed; > 0
+ * @downwards: from layer k - 1 to layer 0
+ * @weights: (out): times of single layers, an embedding's added to the next layer's
+ *
+ * Returns: the number of weights, @k less an embedding
+ */
+guint rp_search_weights(const RpSearch *search, guint k, RpPhase phase, gboolean downwards,
+                        gint64 *weights);
+
+/**
+ * rp_search_shift_borders:
+ *
+ * Shifts runs of borders by one layer as long as that helps, from @start on. A run takes a layer
+ * from the stage at one end of it and gives it to the stage at the other end:
+ *
+ *   [0 1 2][3 4 5][6 7]   both borders up   [0 1 2 3][4 5 6][7]
+ */
+void rp_search_shift_borders(RpSearch *search, const RpPartition *start, guint round);
+
+/* The same from the best candidate so far. */
+void rp_search_shift_best(RpSearch *search);
+
+/**
+ * rp_search_lay:
+ * @like: has as many stages
+ * @borders: the ends of the forward stages, upwards (bound: of all but the last), then the lower
+ *   ends of the backward stages between the fused and the last one, downwards
+ *
+ * Returns: (transfer full): the partition with these borders, %NULL if a stage would be empty
+ */
+RpPartition *rp_search_lay(const RpSearch *search, const RpPartition *like, const guint *borders);

@@ -1,0 +1,180 @@
+#include "core/plan/device-layout.h"
+
+#include "core/base/units.h"
+#include "core/plan/planner.h"
+
+static guint64
+activation_bytes(const RpProfile *profile, RpInterval layers)
+{
+    guint64 bytes = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        bytes += profile->layers[l].activation_bytes;
+    return bytes;
+}
+
+/* Scratch of a stage beyond its inputs, outputs and weights. */
+static guint64
+workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward)
+{
+    guint64 scratch = 0;
+    guint64 between = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        scratch = MAX(scratch, MAX(layer->forward_workspace_bytes,
+                                   backward ? layer->backward_workspace_bytes : 0));
+        if (l > layers.first)
+            between = MAX(between, 2 * layer->input_bytes);
+    }
+    return scratch + (backward ? activation_bytes(profile, layers) : between);
+}
+
+/* What a forward stage sends down beside its output: inputs of backward stages that begin in it. */
+static guint64
+inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInterval layers)
+{
+    guint64 bytes = 0;
+    guint low = 0, high = partition->n_backward;
+
+    while (low < high) { /* the first that does not begin behind these layers */
+        guint middle = low + (high - low) / 2;
+
+        if (partition->backward[middle].first >= layers.first + layers.count)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < partition->n_backward && partition->backward[low].first > layers.first; low++)
+        bytes += rp_boundary_bytes(profile, partition->backward[low].first);
+    return bytes;
+}
+
+void
+rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
+                RpInterval layers, gboolean forward, gboolean backward)
+{
+    RpWay way = backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+    guint end = layers.first + layers.count;
+    guint64 output = 0;
+    guint64 parameters = 0;
+    guint64 gradients = 0;
+
+    if (forward && end < profile->n_layers)
+        output = rp_boundary_bytes(profile, end);
+    if (forward)
+        output += inner_stash_bytes(profile, partition, layers);
+    if (backward && layers.first > 0)
+        output = MAX(output, rp_boundary_bytes(profile, layers.first));
+    for (guint l = layers.first; l < end; l++) {
+        parameters += profile->layers[l].parameter_bytes;
+        gradients += profile->layers[l].gradient_bytes;
+    }
+    largest->parameters[way] = MAX(largest->parameters[way], parameters);
+    largest->workspace[way] =
+        MAX(largest->workspace[way], workspace_bytes(profile, layers, backward));
+    if (backward)
+        largest->gradients = MAX(largest->gradients, gradients);
+    largest->input = MAX(largest->input, rp_boundary_bytes(profile, layers.first));
+    if (backward && end < profile->n_layers)
+        largest->gradient = MAX(largest->gradient, rp_boundary_bytes(profile, end));
+    largest->output = MAX(largest->output, output);
+    largest->activations = MAX(largest->activations, activation_bytes(profile, layers));
+}
+
+RpLargest
+rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition)
+{
+    RpLargest largest = {0};
+
+    for (guint s = 0; s < partition->n_forward; s++)
+        rp_largest_note(&largest, profile, partition, partition->forward[s], TRUE, FALSE);
+    for (guint b = 0; b < partition->n_backward; b++)
+        rp_largest_note(&largest, profile, partition, partition->backward[b], FALSE, TRUE);
+    return largest;
+}
+
+static guint64
+aligned(guint64 bytes)
+{
+    return rp_align_up(bytes, RP_BUFFER_ALIGNMENT);
+}
+
+RpSlotLayout
+rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
+{
+    const guint64 *parameters = largest->parameters;
+    const guint64 *workspace = largest->workspace;
+    guint64 sums = aligned(rp_profile_sum_bytes(profile, largest->gradients));
+    RpSlotLayout best = {.bytes = G_MAXUINT64};
+
+    for (guint inside = 0; inside < 4; inside++) {
+        gboolean sums_inside = (inside & 1) != 0;
+        gboolean workspace_inside = (inside & 2) != 0;
+        guint64 forward = aligned(parameters[RP_WAY_FORWARD]) +
+                          (workspace_inside ? aligned(workspace[RP_WAY_FORWARD]) : 0);
+        guint64 backward = aligned(parameters[RP_WAY_BACKWARD]) + (sums_inside ? sums : 0) +
+                           (workspace_inside ? aligned(workspace[RP_WAY_BACKWARD]) : 0);
+        guint64 bytes = 2 * MAX(forward, backward) + (sums_inside ? 0 : sums);
+
+        if (!workspace_inside)
+            bytes += aligned(MAX(workspace[RP_WAY_FORWARD], workspace[RP_WAY_BACKWARD]));
+        if (bytes < best.bytes)
+            best = (RpSlotLayout){sums_inside, workspace_inside, bytes};
+    }
+    return best;
+}
+
+static guint64
+device_bytes(const RpProfile *profile, const RpLargest *largest)
+{
+    return rp_slot_layout(profile, largest).bytes + 2 * aligned(largest->input) +
+           2 * aligned(largest->gradient) + 2 * aligned(largest->output) +
+           aligned(largest->gradients);
+}
+
+guint64
+rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition)
+{
+    RpLargest largest = rp_largest_dispatched(profile, partition);
+
+    return device_bytes(profile, &largest);
+}
+
+guint64
+rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first, const RpInterval *stage,
+                        RpPhase phase)
+{
+    const RpPartition alone = {.dispatched = TRUE}; /* nothing is stashed inside a stage */
+    const RpInterval fused = {fused_first, profile->n_layers - fused_first};
+    RpLargest largest = {0};
+
+    rp_largest_note(&largest, profile, &alone, fused, FALSE, TRUE);
+    for (guint l = 0; l < fused_first; l++) {
+        rp_largest_note(&largest, profile, &alone, (RpInterval){l, 1}, TRUE, FALSE);
+        rp_largest_note(&largest, profile, &alone, (RpInterval){l, 1}, FALSE, TRUE);
+    }
+    if (stage != NULL)
+        rp_largest_note(&largest, profile, &alone, *stage, phase == RP_PHASE_FORWARD,
+                        phase != RP_PHASE_FORWARD);
+    return device_bytes(profile, &largest);
+}
+
+gboolean
+rp_partition_keeps_sums(const RpPartition *partition, guint gpus)
+{
+    return partition->dispatched && (partition->n_forward + partition->n_backward) % gpus == 0 &&
+           partition->n_backward <= gpus;
+}
+
+guint64
+rp_plan_rounds_gpu_bytes(const RpProfile *profile, const RpPartition *partition, guint gpus)
+{
+    RpLargest largest = rp_largest_dispatched(profile, partition);
+
+    return rp_partition_keeps_sums(partition, gpus)
+               ? aligned(rp_profile_sum_bytes(profile, largest.gradients)) -
+                     aligned(largest.gradients)
+               : 0;
+}

@@ -1,0 +1,67 @@
+/**
+ * What a device needs at most over the stages that come and go on it, and how its two slots are
+ * laid out. Private to core/plan/planner*.c.
+ *
+ * A slot holds the parameters of one stage: the one that runs, or the next one arriving. A backward
+ * stage is short but needs gradient sums and a large workspace; a forward stage is long and needs
+ * neither. Where that pays, the sums or the workspace (or both) stand inside the slot's region, in
+ * the room that only a forward stage would fill:
+ *
+ *   slot, forward stage   |------------- parameters -------------|
+ *   slot, backward stage  |-- parameters --|---- gradient sums ---|
+ *
+ * Otherwise there is one of each beside the two slots.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/partition/partition.h"
+#include "core/profile/profile.h"
+
+typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
+
+/* Bytes of the largest of each kind; backward includes the fused stage. */
+typedef struct {
+    guint64 parameters[RP_N_WAYS];
+    guint64 workspace[RP_N_WAYS];
+    guint64 gradients; /* in the network's storage; 16-bit: their fp32 sums take twice as much */
+    guint64 input;
+    guint64 gradient; /* of an output activation */
+    guint64 output;
+    guint64 activations;
+} RpLargest;
+
+typedef struct {
+    gboolean accumulators_inside;
+    gboolean workspace_inside;
+    guint64 bytes; /* both slots, gradient sums and workspace */
+} RpSlotLayout;
+
+/* Input of @layer: what crosses from one stage to the next. */
+static inline guint64
+rp_boundary_bytes(const RpProfile *profile, guint layer)
+{
+    return profile->layers[layer].input_bytes;
+}
+
+/* Takes a stage into account; a bound stage runs @forward and @backward. */
+void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
+                     RpInterval layers, gboolean forward, gboolean backward);
+RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition);
+
+/**
+ * rp_partition_keeps_sums:
+ *
+ * Of an iteration of several rounds: whether the next backward slot of every device is always the
+ * same stage of the next round. Then its sum stays where it is, and nothing is staged:
+ *
+ *   gpu 0  |0F|2B| |0F|2B|     N = 2, S = 4: a stage stays on its device, and each device has one
+ *   gpu 1  |1X|3B| |1X|3B|     backward stage, so not here (X, the fused stage, is one)
+ *
+ * Rounds are added up in their order wherever they were, so all of them stay or none.
+ */
+gboolean rp_partition_keeps_sums(const RpPartition *partition, guint gpus);
+
+/* The layout that takes the least room. */
+RpSlotLayout rp_slot_layout(const RpProfile *profile, const RpLargest *largest);

@@ -1,0 +1,376 @@
+/**
+ * A plan: tasks on in-order lanes with dependencies, made once and run by the simulator and by the
+ * executor (design.md §3).
+ *
+ * It is an append-only stream. A planner (core/plan/planner.h) appends one iteration at a time;
+ * staleness and device rotation are ordinary dependencies on earlier tasks. Finished iterations are
+ * retired.
+ *
+ *   lane 0 (device 0 compute)   |--t0--|--t3--|
+ *   lane 5 (device 1 compute)          |--t5--|      t5 depends on t0: an event
+ *
+ * Every lane runs its tasks in the order of their ids. A plan that can run has every dependency on
+ * a smaller id; rp_verify_plan() (core/verify/verify.h) proves that and the rest.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/partition/partition.h"
+#include "core/profile/profile.h"
+
+typedef guint64 RpTaskId;
+#define RP_TASK_NONE G_MAXUINT64
+
+/* `compute`: actions and a fixed time per hop. `full`: every transfer, buffer and optimizer task.
+ */
+typedef enum { RP_FIDELITY_COMPUTE, RP_FIDELITY_FULL } RpFidelity;
+
+/* The five lanes of a device (§4.2.1), then those of the host. */
+typedef enum {
+    RP_LANE_COMPUTE,
+    RP_LANE_ACTIVATION_UP,
+    RP_LANE_ACTIVATION_DOWN,
+    RP_LANE_PARAMETER_UP,
+    RP_LANE_GRADIENT_DOWN,
+    RP_LANES_PER_DEVICE
+} RpLaneKind;
+
+typedef enum {
+    RP_HOST_LANE_OPTIMIZER, /* gradient copy, step, parameter copy; rule 5 of §4.3.1 is its order */
+    RP_HOST_LANE_ACCUMULATE, /* sums the gradients of rounds */
+    RP_HOST_LANES
+} RpHostLaneKind;
+
+typedef enum {
+    /* compute actions: one stage x one micro-batch */
+    RP_TASK_FORWARD,
+    RP_TASK_BACKWARD,
+    RP_TASK_FUSED,
+    RP_TASK_INPUT_GRADIENT,  /* I of B = I + W; recompute belongs to it */
+    RP_TASK_WEIGHT_GRADIENT, /* W */
+    RP_TASK_OVERLAP,         /* F and B of two stages as one action (DualPipeV) */
+    /* activation lanes; `layer` = the boundary: the value is the input of that layer */
+    RP_TASK_ACTIVATION_DOWNLOAD, /* output of layer-1, device to host */
+    RP_TASK_ACTIVATION_UPLOAD,   /* input of layer, host to device, for a forward */
+    RP_TASK_STASH_UPLOAD,        /* the same value again, for a backward's recompute */
+    RP_TASK_ACTGRAD_DOWNLOAD,    /* gradient of the input of layer, device to host */
+    RP_TASK_ACTGRAD_UPLOAD,      /* the same, host to the device of the next backward stage */
+    /* parameter and gradient lanes; stage + chunk name the bytes (RpPlanStage) */
+    RP_TASK_PARAMETER_UPLOAD,
+    RP_TASK_GRADIENT_DOWNLOAD,
+    /* host lanes */
+    RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of rounds, up to `round`, one after
+                                    the other into the fp32 sum */
+    RP_TASK_NORM,           /* global norm of all gradients of an iteration, and what follows of
+                               it: the iteration's decision (rp_plan_decision()) */
+    RP_TASK_GRADIENT_COPY,  /* G copy: 16-bit gradients of `layer` to the optimizer */
+    RP_TASK_OPTIMIZER_STEP, /* update of `layer` (fused mode: reads gradients, writes weights) */
+    RP_TASK_PARAMETER_COPY, /* P copy: new 16-bit weights of `layer` */
+    RP_TASK_BARRIER,        /* no work: joins lanes (flush) */
+    RP_N_TASK_KINDS
+} RpTaskKind;
+
+/* How a task uses a buffer. Accumulating is READ | WRITE. */
+typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
+
+/**
+ * What a buffer is to a task: how a backend finds its operands.
+ *
+ *   compute          PARAMETERS r, WORKSPACE w, INPUT r, OUTPUT w, GRADIENT r, and of those that
+ *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
+ *                    complete, LEAVING w (r | w: it is added to that of the rounds before, which
+ *                    has stayed there); the head's backward DECISION r, in a gated plan
+ *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
+ *   parameters       device side PARAMETERS; HOST: what is read of each layer
+ *   gradients        device side LEAVING; host side STAGING where rounds are added up on the host,
+ *                    else HOST (rounds apart: of each round its own)
+ *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
+ *                    one for each round that is added, in order; norm and steps DECISION
+ *                    (RpPlanPromises.gated)
+ *
+ * OUTPUT: of a forward, the input of each of the stage's `boundaries`, one after the other; of a
+ * backward, the gradient of its input.
+ */
+typedef enum {
+    RP_ROLE_NONE,
+    RP_ROLE_PARAMETERS,
+    RP_ROLE_WORKSPACE,
+    RP_ROLE_INPUT,
+    RP_ROLE_OUTPUT,
+    RP_ROLE_GRADIENT,
+    RP_ROLE_SUM,
+    RP_ROLE_LEAVING,
+    RP_ROLE_KEPT,
+    RP_ROLE_STAGING,
+    RP_ROLE_DECISION,
+    RP_ROLE_HOST,
+    RP_N_ACCESS_ROLES
+} RpAccessRole;
+
+typedef struct {
+    guint32 buffer;
+    guint16 mode; /* RpAccessMode flags */
+    guint16 role; /* RpAccessRole */
+} RpAccess;
+
+/**
+ * One edge: the task may not pass @phase before @task has ended and @hop_ns more have gone by.
+ *
+ *   phase 0   needed at the start
+ *   phase 1   needed only after the task's first lead_ns (a recompute before its gradient arrives):
+ *             start >= end(dependency) + hop_ns - lead_ns
+ */
+typedef struct {
+    RpTaskId task;
+    guint32 hop_ns;
+    guint32 phase;
+} RpDependency;
+
+typedef struct {
+    gint64 duration_ns; /* predicted; compute actions only, 0 for what a link or the host times */
+    gint64 lead_ns;     /* leading part of duration_ns that runs before phase-1 dependencies */
+    guint64 bytes;      /* transfers: payload; host tasks: memory traffic */
+    guint64 first_dependency; /* set by rp_plan_append */
+    guint64 first_access;     /* set by rp_plan_append */
+    guint32 lane;
+    guint32 iteration;
+    guint32 micro_batch; /* within the iteration; RP_NONE if not of one */
+    guint32 stage;       /* index of rp_plan_stage(); RP_NONE if not of one */
+    union {
+        guint32 layer; /* activation tasks: boundary; optimizer tasks: layer; else RP_NONE */
+        guint32 backward_stage; /* RP_TASK_OVERLAP: the stage of its backward part */
+    };
+    union {
+        guint32 chunk; /* parameter and gradient tasks: index into the stage's chunks */
+        guint32 backward_micro_batch; /* RP_TASK_OVERLAP */
+    };
+    guint16 dependency_count; /* set by rp_plan_append */
+    guint16 access_count;     /* set by rp_plan_append */
+    guint16 round;            /* within the iteration */
+    guint8 kind;              /* RpTaskKind */
+    guint8 reserved;
+} RpTask;
+
+/* A run of bytes of one layer's parameters (or gradients), offset from the layer's first byte. */
+typedef struct {
+    guint32 layer;
+    guint32 reserved;
+    guint64 offset;
+    guint64 bytes;
+} RpSegment;
+
+/* Bytes of a stage, divided into the transfers that carry them (core/plan/transfer.h). */
+typedef struct {
+    guint n_chunks;
+    guint *first_segment; /* n_chunks + 1 indices into segments */
+    guint64 *chunk_bytes; /* n_chunks sums */
+    RpSegment *segments;
+} RpChunks;
+
+/* What a plan knows of a stage. Owned by the plan. */
+typedef struct {
+    RpInterval layers;
+    gboolean runs_forward;  /* F, or the forward part of the fused stage */
+    gboolean runs_backward; /* B, I + W or FB */
+    gboolean bound;         /* F and B of this one stage run on `device` */
+    guint device;           /* where it is bound; RP_NONE if dispatched */
+    guint64 parameter_bytes;
+    guint64 gradient_bytes;
+    guint64 workspace_bytes; /* `full`: scratch of its actions */
+    guint64 kept_bytes;      /* `full`: what a split backward keeps between its two parts */
+    RpChunks parameters;     /* n_chunks = 0 in `compute` fidelity */
+    RpChunks gradients;
+    guint n_boundaries; /* `full`: layers whose input a forward of this stage sends on, in the */
+    guint *boundaries;  /* order of its output buffer: its end, then what lies inside it */
+} RpPlanStage;
+
+#define RP_MOST_ROUNDS_APART 4 /* RpPlanPromises.rounds_apart */
+
+/* `full`: where a layer lives in the host arena, as buffers. RP_NONE: it has none. */
+typedef struct {
+    guint32 frozen;                          /* weights that no step changes */
+    guint32 weights[2];                      /* trained weights; [1] only with double weights */
+    guint32 gradients[RP_MOST_ROUNDS_APART]; /* [1] and up only of rounds that stand apart */
+    guint32 optimizer; /* full-precision weights and moments, 12 bytes a parameter */
+    guint32 copied;    /* blocking: fp32 gradients */
+    guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
+    guint64 tied_bytes;
+    guint64 input_bytes; /* of a micro-batch: what crosses the boundary before the layer */
+} RpPlanLayer;
+
+#define RP_BUFFER_ALIGNMENT 512 /* of every buffer's place and size, bytes */
+
+/* What a buffer is for: the rows of a memory report. */
+typedef enum {
+    RP_BUFFER_PARAMETERS,   /* device: 16-bit weights of a stage; host: 16-bit master weights */
+    RP_BUFFER_GRADIENTS,    /* device: leaving gradients; host: the same, summed. Either 16-bit or
+                               fp32 (RpPlanPromises.kept_sums, wide_gradients), or one for each
+                               round (rounds_apart) */
+    RP_BUFFER_ACCUMULATORS, /* device: fp32 gradient sums of the running stage */
+    RP_BUFFER_ACTIVATIONS,  /* inputs and outputs of actions, their gradients */
+    RP_BUFFER_STASH,        /* stage inputs kept from forward to backward */
+    RP_BUFFER_WORKSPACE,    /* recomputed activations and scratch */
+    RP_BUFFER_STAGING,      /* host: gradients of rounds before they are summed */
+    RP_BUFFER_OPTIMIZER,    /* host: full-precision weights and moments, decisions */
+    RP_N_BUFFER_CATEGORIES
+} RpBufferCategory;
+
+/* A planned piece of an arena. Arena g < gpus is device g's, arena gpus is the host's. */
+typedef struct {
+    guint32 arena;
+    guint32 category; /* RpBufferCategory */
+    guint64 offset;
+    guint64 bytes;
+} RpBuffer;
+
+typedef struct _RpPlan RpPlan;
+
+/* @n_layers and @micro_batches describe one iteration; the verifier counts against them. */
+RpPlan *rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches);
+void rp_plan_free(RpPlan *plan);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlan, rp_plan_free)
+
+guint rp_plan_gpus(const RpPlan *plan);
+guint rp_plan_n_lanes(const RpPlan *plan);
+guint rp_plan_n_layers(const RpPlan *plan);
+guint rp_plan_micro_batches(const RpPlan *plan);
+RpFidelity rp_plan_fidelity(const RpPlan *plan);
+
+guint32 rp_plan_lane(const RpPlan *plan, guint device, RpLaneKind kind);
+guint32 rp_plan_host_lane(const RpPlan *plan, RpHostLaneKind kind);
+/* Device of a lane; RP_NONE for a host lane. */
+guint32 rp_plan_lane_device(const RpPlan *plan, guint32 lane);
+/* RpLaneKind of a device lane, RP_LANES_PER_DEVICE + RpHostLaneKind of a host lane. */
+guint rp_plan_lane_kind(const RpPlan *plan, guint32 lane);
+
+/* What the verifier must know of the promises the plan was made under. */
+typedef struct {
+    gboolean async;       /* staleness 1; otherwise every iteration reads the last one's weights */
+    gboolean early_fused; /* the fused stage's forward may start before its input, as published */
+    guint rounds;         /* per iteration */
+    gboolean wide_gradients; /* several rounds: their sums, which steps read, are fp32 */
+    gboolean kept_sums;      /* these stay on the devices until the last round, and leave as fp32 */
+    guint rounds_apart; /* several rounds: so many stand on the host, each in buffers of its own,
+                           and the norm and the steps add them; 0: what stands there is one, or
+                           the sum */
+    gboolean double_weights;   /* two 16-bit weight buffers on the host (fused optimizer) */
+    gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
+    gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
+    const char *schedule;      /* static string */
+    guint32 first_iteration;   /* that has actions: of what came before only copies may follow */
+    gboolean
+        gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */
+    guint element_bytes;       /* `full`: of a weight or gradient as stored */
+    gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
+    gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
+    guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
+} RpPlanPromises;
+void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
+const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
+
+/* Buffers of a layer's gradients on the host. */
+static inline guint
+rp_plan_gradient_buffers(const RpPlanPromises *promises)
+{
+    return MAX(1, promises->rounds_apart);
+}
+
+/* Takes over the contents of @stage (its chunk tables). Returns: its index. */
+guint32 rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage);
+guint rp_plan_n_stages(const RpPlan *plan);
+const RpPlanStage *rp_plan_stage(const RpPlan *plan, guint32 stage);
+
+/* Takes over @boundaries. */
+void rp_plan_set_boundaries(RpPlan *plan, guint32 stage, guint *boundaries, guint n_boundaries);
+
+/* `full`: set by the planner before the first task, n_layers of them. */
+void rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places);
+const RpPlanLayer *rp_plan_layer(const RpPlan *plan, guint layer);
+/**
+ * rp_plan_decision:
+ *
+ * `full`: the buffer of the host arena that holds the decision on @iteration: loss scale, clipping,
+ * whether to step at all, and each layer's sum of squares. RP_NONE if there is none.
+ *
+ *   gated        norm T reads every gradient of T, and overwrites the decision that heads of T read
+ *                with the one that steps of T read; heads of T + n read it too: n = 1 synchronous,
+ *                n = 2 asynchronous, one buffer for each of n iterations
+ *   otherwise    steps of T add their layer's sum, norm T stands behind all of them and closes the
+ *                iteration; one buffer; heads read nothing: the scale is that of the run
+ *
+ * So a head reads the newest decision that the plan orders before it, the same on any number of
+ * devices and under every schedule.
+ */
+guint32 rp_plan_decision(const RpPlan *plan, guint64 iteration);
+/* @buffers: one or two */
+void rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n);
+guint rp_plan_n_decisions(const RpPlan *plan);
+#define RP_DECISION_BYTES(n_layers) (64 + (guint64)(n_layers) * sizeof(double))
+/* Buffer of a device for what it keeps all the time beside the plan's data; RP_NONE if none. */
+void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
+guint32 rp_plan_constants(const RpPlan *plan, guint device);
+
+/**
+ * rp_plan_add_buffer:
+ * @bytes: rounded up to RP_BUFFER_ALIGNMENT
+ *
+ * Places a buffer at the end of @arena, after all that stand there. Buffers live as long as the
+ * plan; what they hold changes, in the order that task accesses and dependencies fix.
+ */
+guint32 rp_plan_add_buffer(RpPlan *plan, guint32 arena, RpBufferCategory category, guint64 bytes);
+/* Places a buffer by hand; it may share bytes with others that are never in use together. */
+guint32 rp_plan_place_buffer(RpPlan *plan, const RpBuffer *buffer);
+guint rp_plan_n_buffers(const RpPlan *plan);
+const RpBuffer *rp_plan_buffer(const RpPlan *plan, guint32 buffer);
+/* Size of an arena: the end of its last buffer. This is the predicted and the executed peak. */
+guint64 rp_plan_arena_bytes(const RpPlan *plan, guint32 arena);
+/* Bytes of an arena that buffers of one category take. Bytes that several buffers share count for
+ * the largest of them, so that the categories of an arena add up to its size. */
+guint64 rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category);
+
+/**
+ * rp_plan_append:
+ * @task: copied; first_* and *_count are filled in
+ * @dependencies: (array length=n_dependencies): may be %NULL if 0
+ * @accesses: (array length=n_accesses): may be %NULL if 0
+ *
+ * Returns: the new task's id; ids are consecutive
+ */
+RpTaskId rp_plan_append(RpPlan *plan, const RpTask *task, const RpDependency *dependencies,
+                        guint n_dependencies, const RpAccess *accesses, guint n_accesses);
+
+/* Ids that are held: [rp_plan_first_id, rp_plan_end_id). */
+RpTaskId rp_plan_first_id(const RpPlan *plan);
+RpTaskId rp_plan_end_id(const RpPlan *plan);
+/* Valid until the next append or retire. Tasks lie one after the other in memory, and so do the
+ * dependencies (accesses) of one task and of the next: engines may walk them. */
+const RpTask *rp_plan_task(const RpPlan *plan, RpTaskId id);
+const RpDependency *rp_plan_dependencies(const RpPlan *plan, const RpTask *task);
+const RpAccess *rp_plan_accesses(const RpPlan *plan, const RpTask *task);
+
+/* Forgets the tasks before @id. Later tasks may still name them as dependencies: they are done. */
+void rp_plan_retire(RpPlan *plan, RpTaskId id);
+
+/* Whether a task is a compute action; whether it runs (a part that is) forward or backward. */
+static inline gboolean
+rp_task_is_compute(const RpTask *task)
+{
+    return task->kind <= RP_TASK_OVERLAP;
+}
+static inline gboolean
+rp_task_is_transfer(const RpTask *task)
+{
+    return task->kind >= RP_TASK_ACTIVATION_DOWNLOAD && task->kind <= RP_TASK_GRADIENT_DOWNLOAD;
+}
+
+const char *rp_task_kind_name(RpTaskKind kind); /* "forward", "parameter-upload", ... */
+const char *rp_buffer_category_name(RpBufferCategory category);
+const char *rp_access_role_name(RpAccessRole role);
+const char *rp_lane_name(guint lane_kind); /* rp_plan_lane_kind() to "compute", ... */
+/* One line naming a task for messages: "forward of stage 3, micro-batch 5, iteration 0 on gpu 2".
+ */
+char *rp_task_describe(const RpPlan *plan, RpTaskId id);
+
+RpChunks rp_chunks_copy(const RpChunks *chunks);
+void rp_chunks_clear(RpChunks *chunks);

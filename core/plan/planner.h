@@ -1,0 +1,131 @@
+/**
+ * The planner: profile + partition + schedule -> plan, one iteration at a time.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/partition/partition.h"
+#include "core/plan/plan.h"
+#include "core/profile/profile.h"
+#include "core/schedules/schedule.h"
+
+#define RP_PLANNER_ERROR (rp_planner_error_quark())
+GQuark rp_planner_error_quark(void);
+
+typedef enum {
+    RP_PLANNER_ERROR_PARTITION, /* the partition's kind does not suit the schedule */
+    RP_PLANNER_ERROR_MEMORY     /* does not fit: names the category, the bytes and the remedy */
+} RpPlannerError;
+
+typedef enum { RP_RECOMPUTE_DEFAULT, RP_RECOMPUTE_GATED, RP_RECOMPUTE_EARLY } RpRecompute;
+typedef enum { RP_TRANSFERS_WINDOWS, RP_TRANSFERS_NAIVE } RpTransfers;
+typedef enum { RP_CONSISTENCY_EVENTS, RP_CONSISTENCY_BLOCKING } RpConsistency;
+/* One pass with two weight buffers (18 bytes/parameter), or a separate parameter copy (16). */
+typedef enum { RP_OPTIMIZER_FUSED, RP_OPTIMIZER_LEAN } RpOptimizerMode;
+/* Whether the fused stage's forward waits for its input (it must, in reality) or is treated like a
+ * recompute, as the published results do. Default: published in `compute`, physical in `full`. */
+typedef enum { RP_FUSED_DEFAULT, RP_FUSED_PUBLISHED, RP_FUSED_PHYSICAL } RpFusedForward;
+
+typedef struct {
+    const RpScheduleOps *schedule;
+    guint gpus;
+    guint micro_batches;       /* of a call */
+    guint calls;               /* of an iteration: gradient accumulation; 0 = 1 */
+    guint round;               /* 0 = micro_batches */
+    guint group;               /* interleaved: 0 = gpus */
+    gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
+    gboolean async;
+    RpFidelity fidelity;
+    RpRecompute recompute; /* default: early for dispatched schedules, gated for bound ones */
+    RpFusedForward fused_forward;
+    RpTransfers transfers;
+    RpConsistency consistency;
+    RpOptimizerMode optimizer;
+    gboolean step_at_once;  /* neither clipping nor skipping: a layer is stepped as soon as its
+                               gradient is home. Events only */
+    gboolean sum_rounds;    /* several rounds are added up as they arrive on the host even where it
+                               is cheaper to keep them apart (RpPlanPromises.rounds_apart) */
+    guint first_iteration;  /* 0, or 1 for a run that is resumed: there are older weights */
+    guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
+} RpPlanOptions;
+
+typedef struct _RpPlanner RpPlanner;
+
+/**
+ * rp_planner_new:
+ * @profile: borrowed; must outlive the planner
+ * @partition: copied
+ * @options: copied
+ *
+ * Checks that everything suits and lays out the arenas.
+ *
+ * Errors: RP_SCHEDULE_ERROR_SHAPE, RP_PLANNER_ERROR_PARTITION, RP_PROFILE_ERROR_FIDELITY
+ */
+RpPlanner *rp_planner_new(const RpProfile *profile, const RpPartition *partition,
+                          const RpPlanOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_planner_free(RpPlanner *planner);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanner, rp_planner_free)
+
+/* Before anything is appended: options.first_iteration, where it is known only now. */
+void rp_planner_set_first_iteration(RpPlanner *planner, guint iteration);
+
+/* All calls of an iteration and its step. Errors: RP_SCHEDULE_ERROR_DEADLOCK */
+gboolean rp_planner_append_iteration(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_planner_append_call:
+ *
+ * Forward and backward of the next call's micro-batches; options.calls of them, then the step. The
+ * tasks of call c name micro-batches c M to (c + 1) M - 1.
+ *
+ * Errors: RP_SCHEDULE_ERROR_DEADLOCK
+ */
+gboolean rp_planner_append_call(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_planner_append_step(RpPlanner *planner);
+
+/* Appends the gradients and optimizer steps that still hang in between. The weights that the next
+ * iteration reads stay what they would have been. */
+void rp_planner_flush(RpPlanner *planner);
+
+/* Appends what still hangs: the last gradients, optimizer steps and weight copies. Nothing may
+ * follow. */
+void rp_planner_finish(RpPlanner *planner);
+
+/* Owned by the planner. */
+RpPlan *rp_planner_plan(RpPlanner *planner);
+/* Gives the plan away; the planner can only be freed afterwards. */
+RpPlan *rp_planner_steal_plan(RpPlanner *planner);
+
+/* All of the above at once: @iterations iterations, finished. */
+RpPlan *rp_plan_make(const RpProfile *profile, const RpPartition *partition,
+                     const RpPlanOptions *options, guint iterations,
+                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; of
+ * one round an iteration. */
+guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition);
+/* What several rounds need beside that: where their sums stay on the devices, these are fp32. */
+guint64 rp_plan_rounds_gpu_bytes(const RpProfile *profile, const RpPartition *partition,
+                                 guint gpus);
+
+/**
+ * rp_plan_least_gpu_bytes:
+ * @fused_first: first layer of the fused stage
+ * @stage: one more stage, or %NULL; @phase: forward or backward
+ *
+ * Returns: what the arena of no dispatched plan with these stages does without, bytes
+ */
+guint64 rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first,
+                                const RpInterval *stage, RpPhase phase);
+
+/**
+ * rp_plan_check_memory:
+ * @gpu_bytes: of each device; 0 = not checked
+ * @host_bytes: 0 = not checked
+ *
+ * Errors: RP_PLANNER_ERROR_MEMORY: where, which category is largest, by how many bytes it is too
+ *   much, and what would make it fit
+ */
+gboolean rp_plan_check_memory(const RpPlan *plan, guint64 gpu_bytes, guint64 host_bytes,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;

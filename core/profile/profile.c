@@ -1,0 +1,226 @@
+#include "core/profile/profile.h"
+
+#include <string.h>
+
+#include "core/profile/private.h"
+
+G_DEFINE_QUARK(rp - profile - error - quark, rp_profile_error)
+
+static const char *const kind_names[] = {"embedding", "block", "head"};
+
+guint
+rp_profile_element_bytes(const RpProfile *profile)
+{
+    return g_strcmp0(profile->dtype, "fp32") == 0 ? 4 : 2;
+}
+
+guint64
+rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes)
+{
+    return gradient_bytes * 4 / rp_profile_element_bytes(profile);
+}
+
+const char *
+rp_layer_kind_name(RpLayerKind kind)
+{
+    g_return_val_if_fail((guint)kind < G_N_ELEMENTS(kind_names), NULL);
+    return kind_names[kind];
+}
+
+gint64
+rp_layer_saving_ns(const RpLayer *layer)
+{
+    g_return_val_if_fail(layer, 0);
+    return layer->kind == RP_LAYER_BLOCK && layer->recompute_last_ns > 0
+               ? MAX(0, layer->recompute_ns - layer->recompute_last_ns)
+               : 0;
+}
+
+RpProfile *
+rp_profile_new(guint n_layers)
+{
+    RpProfile *profile = g_new0(RpProfile, 1);
+
+    profile->model = g_strdup("");
+    profile->device = g_strdup("");
+    profile->dtype = g_strdup("");
+    profile->accumulate = g_strdup("");
+    profile->attention = g_strdup("");
+    profile->source = g_strdup("");
+    profile->origin = g_strdup("");
+    profile->date = g_strdup("");
+    profile->n_layers = n_layers;
+    profile->layers = g_new0(RpLayer, n_layers);
+    profile->tensor_tables = g_ptr_array_new_with_free_func(g_free);
+    profile->names = g_ptr_array_new_with_free_func(g_free);
+    for (guint i = 0; i < n_layers; i++) {
+        profile->layers[i].kind = RP_LAYER_BLOCK;
+        profile->layers[i].name = g_intern_static_string("block");
+    }
+    return profile;
+}
+
+/* One copy of each tensor table, so that layers that share one still do. */
+static void
+copy_tensor_tables(RpProfile *to)
+{
+    g_autoptr(GHashTable) copies = g_hash_table_new(NULL, NULL);
+
+    for (guint i = 0; i < to->n_layers; i++) {
+        RpLayer *layer = &to->layers[i];
+
+        if (!layer->tensor_bytes)
+            continue;
+        guint64 *copy = g_hash_table_lookup(copies, layer->tensor_bytes);
+        if (!copy) {
+            copy = g_memdup2(layer->tensor_bytes, layer->n_tensors * sizeof(guint64));
+            g_ptr_array_add(to->tensor_tables, copy);
+            g_hash_table_insert(copies, (gpointer)layer->tensor_bytes, copy);
+        }
+        layer->tensor_bytes = copy;
+    }
+}
+
+/* One copy of each name; equal pointers stay equal. */
+static void
+copy_names(RpProfile *to)
+{
+    g_autoptr(GHashTable) copies = g_hash_table_new(NULL, NULL);
+
+    for (guint i = 0; i < to->n_layers; i++) {
+        RpLayer *layer = &to->layers[i];
+
+        char *copy = g_hash_table_lookup(copies, layer->name);
+        if (!copy) {
+            copy = g_strdup(layer->name);
+            g_ptr_array_add(to->names, copy);
+            g_hash_table_insert(copies, (gpointer)layer->name, copy);
+        }
+        layer->name = copy;
+    }
+}
+
+RpProfile *
+rp_profile_copy(const RpProfile *profile)
+{
+    g_return_val_if_fail(profile, NULL);
+
+    RpProfile *copy = g_new(RpProfile, 1);
+    *copy = *profile;
+    copy->model = g_strdup(profile->model);
+    copy->device = g_strdup(profile->device);
+    copy->dtype = g_strdup(profile->dtype);
+    copy->accumulate = g_strdup(profile->accumulate);
+    copy->attention = g_strdup(profile->attention);
+    copy->source = g_strdup(profile->source);
+    copy->origin = g_strdup(profile->origin);
+    copy->date = g_strdup(profile->date);
+    copy->missing = g_strdup(profile->missing);
+    copy->layers = g_memdup2(profile->layers, profile->n_layers * sizeof(RpLayer));
+    copy->tensor_tables = g_ptr_array_new_with_free_func(g_free);
+    copy_tensor_tables(copy);
+    copy->names = g_ptr_array_new_with_free_func(g_free);
+    copy_names(copy);
+    return copy;
+}
+
+void
+rp_profile_free(RpProfile *profile)
+{
+    if (!profile)
+        return;
+    g_free(profile->model);
+    g_free(profile->device);
+    g_free(profile->dtype);
+    g_free(profile->accumulate);
+    g_free(profile->attention);
+    g_free(profile->source);
+    g_free(profile->origin);
+    g_free(profile->date);
+    g_free(profile->missing);
+    g_free(profile->layers);
+    g_ptr_array_unref(profile->tensor_tables);
+    g_ptr_array_unref(profile->names);
+    g_free(profile);
+}
+
+guint
+rp_profile_n_blocks(const RpProfile *profile)
+{
+    guint n = 0;
+
+    g_return_val_if_fail(profile, 0);
+    for (guint i = 0; i < profile->n_layers; i++)
+        n += profile->layers[i].kind == RP_LAYER_BLOCK;
+    return n;
+}
+
+guint
+rp_profile_first_block(const RpProfile *profile)
+{
+    guint i = 0;
+
+    g_return_val_if_fail(profile, 0);
+    while (i < profile->n_layers && profile->layers[i].kind != RP_LAYER_BLOCK)
+        i++;
+    return i;
+}
+
+guint64
+rp_profile_micro_batch_tokens(const RpProfile *profile)
+{
+    g_return_val_if_fail(profile, 0);
+    return (guint64)profile->sequences * profile->tokens_per_sequence;
+}
+
+gboolean
+rp_profile_check_full(const RpProfile *profile, GError **error)
+{
+    const char *missing = NULL;
+
+    g_return_val_if_fail(profile, FALSE);
+    if (!profile->has_sizes)
+        missing = profile->missing ? profile->missing : "sizes of the layers";
+    else if (!(profile->links.h2d_bytes_per_s > 0))
+        missing = "links.h2d_gb_per_s";
+    else if (!(profile->links.d2h_bytes_per_s > 0))
+        missing = "links.d2h_gb_per_s";
+    if (!missing)
+        return TRUE;
+    g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FIDELITY,
+                "the profile of %s lacks %s: it serves `compute` fidelity only",
+                *profile->model ? profile->model : "this model", missing);
+    return FALSE;
+}
+
+void
+rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_bytes,
+                       guint n_tensors)
+{
+    g_return_if_fail(profile && layer < profile->n_layers);
+    g_return_if_fail(tensor_bytes || n_tensors == 0);
+
+    RpLayer *to = &profile->layers[layer];
+    const RpLayer *before = layer > 0 ? &profile->layers[layer - 1] : NULL;
+
+    to->n_tensors = n_tensors;
+    to->parameter_bytes = 0;
+    for (guint i = 0; i < n_tensors; i++)
+        to->parameter_bytes += tensor_bytes[i];
+    if (n_tensors == 0) {
+        to->tensor_bytes = NULL;
+    } else if (before && before->n_tensors == n_tensors &&
+               memcmp(before->tensor_bytes, tensor_bytes, n_tensors * sizeof(guint64)) == 0) {
+        to->tensor_bytes = before->tensor_bytes; /* a row of equal blocks shares one table */
+    } else {
+        guint64 *table = g_memdup2(tensor_bytes, n_tensors * sizeof(guint64));
+        g_ptr_array_add(profile->tensor_tables, table);
+        to->tensor_bytes = table;
+    }
+}
+
+gint64
+rp_profile_default_weight_gradient_ns(gint64 backward_ns)
+{
+    return backward_ns / 2;
+}

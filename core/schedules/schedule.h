@@ -1,0 +1,90 @@
+/**
+ * Schedules: in which order each device runs its actions. One file a schedule in core/schedules/;
+ * schedules.md defines each.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/partition/partition.h"
+
+#define RP_SCHEDULE_ERROR (rp_schedule_error_quark())
+GQuark rp_schedule_error_quark(void);
+
+typedef enum {
+    RP_SCHEDULE_ERROR_UNKNOWN, /* no schedule of that name */
+    RP_SCHEDULE_ERROR_SHAPE,   /* N, M, M_R or the stages do not suit the schedule */
+    RP_SCHEDULE_ERROR_DEADLOCK /* the order cannot run; names the two actions that wait */
+} RpScheduleError;
+
+typedef enum {
+    RP_ACTION_FORWARD,
+    RP_ACTION_BACKWARD,
+    RP_ACTION_FUSED,
+    RP_ACTION_INPUT_GRADIENT,
+    RP_ACTION_WEIGHT_GRADIENT,
+    RP_ACTION_OVERLAP
+} RpActionKind;
+
+/* One slot x one micro-batch. @stage is s of a bound schedule, the slot of a dispatched one. */
+typedef struct {
+    guint32 stage;
+    guint32 micro_batch;
+    guint32 backward_stage; /* RP_ACTION_OVERLAP: its backward part; else RP_NONE */
+    guint32 backward_micro_batch;
+    guint8 kind;
+} RpAction;
+
+/* The numbers an order is made from. */
+typedef struct {
+    guint gpus;                /* N */
+    guint micro_batches;       /* M */
+    guint stages;              /* S: bound stages, or slots of a round */
+    guint round;               /* M_R; = M for bound schedules */
+    guint forward_slots;       /* dispatched: S_f; slot S_f is the fused stage */
+    guint first_gpu;           /* dispatched: g0 of the iteration's first round */
+    guint group;               /* interleaved: G; 0 = N */
+    gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
+    guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
+} RpShape;
+
+typedef struct _RpScheduleOps RpScheduleOps;
+struct _RpScheduleOps {
+    const char *name;          /* "interleaved-1f1b" */
+    const char *title;         /* "Interleaved 1F1B" */
+    const char *summary;       /* one line */
+    gboolean dispatched;       /* stages are not bound to devices */
+    gboolean looped;           /* more than one stage per device is usual */
+    gboolean folded;           /* stages r and 2N-1-r share device r (V shape) */
+    gboolean split_backward;   /* uses I and W */
+    gboolean offloads_weights; /* each stage's weights are uploaded before each slot */
+    guint stages_per_gpu;      /* fixed number, or 0 = any multiple */
+    /* Device of rank @stage mod N, where that is not the rank itself; may be %NULL. */
+    guint (*gpu_of_rank)(const RpShape *shape, guint rank);
+    /* Whether the numbers suit the schedule, beyond what rp_schedule_check() asks of all; may be
+     * %NULL. Errors: RP_SCHEDULE_ERROR_SHAPE */
+    gboolean (*check)(const RpShape *shape, GError **error);
+    /* Appends the actions of @gpu in one iteration to @order (element-type RpAction). */
+    void (*order)(const RpShape *shape, guint gpu, GArray *order);
+};
+
+/* Every schedule, %NULL-terminated, in the order in which tables list them. */
+const RpScheduleOps *const *rp_schedules(void);
+
+/* Errors: RP_SCHEDULE_ERROR_UNKNOWN with the nearest name */
+const RpScheduleOps *rp_schedule_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Device of a stage (bound) or slot (dispatched: within round @round of the iteration). */
+guint rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage,
+                      guint round);
+
+/* g0 of the iteration after the one whose shape is given. */
+guint rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape);
+
+/* Checks that hold for every schedule (N >= 1, M >= 1, whole rounds, S = vN ...), then its own. */
+gboolean rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Highest number of micro-batch activations alive on @gpu at once under the order, counted from an
+ * F to its B (or W): the last column of schedules.md. In units of one stage's activations. */
+guint rp_schedule_peak_live(const RpScheduleOps *schedule, const RpShape *shape, guint gpu);

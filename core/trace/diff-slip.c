@@ -1,0 +1,468 @@
+/**
+ * Slips: how much of a late start a task's predecessors do not explain. A trace names no
+ * dependencies, but what each task makes and needs follows from its kind:
+ *
+ *   F(s, m)  needs F(s-1, m), the upload of its input, its stage's parameters
+ *   B(s, m)  needs B of the next stage to run backward, its uploads and parameters
+ *   W(s, m)  needs I(s, m);  a download the action, an upload the download of the same boundary
+ *
+ * Values lie sorted, with the pair that makes each; so do the pairs by their end in the first
+ * trace.
+ */
+#include "core/trace/diff-private.h"
+
+#include <stdlib.h>
+
+/* Tasks that ended at one moment: more than so many tell nothing. */
+#define MOST_GATES 64
+
+typedef enum {
+    VALUE_FORWARD, /* place = stage */
+    VALUE_BACKWARD,
+    VALUE_FORWARD_INPUT,  /* uploaded */
+    VALUE_BACKWARD_INPUT, /* uploaded: stash or gradient */
+    VALUE_ACTIVATION,     /* place = boundary */
+    VALUE_GRADIENT,
+    VALUE_PARAMETERS, /* number = round */
+    VALUE_STAGE_GRADIENTS
+} ValueKind;
+
+typedef struct {
+    guint32 kind; /* ValueKind */
+    guint32 iteration;
+    guint32 number; /* micro-batch, or round */
+    guint32 place;  /* stage, or boundary */
+    guint pair;     /* that makes it */
+} Value;
+
+typedef struct {
+    gint64 end_ns; /* in the first trace */
+    guint pair;
+} End;
+
+typedef struct {
+    RpTraceDiff *diff;
+    GArray *values;       /* Value, sorted */
+    GArray *ends;         /* End, sorted */
+    gint64 *lane_ends[2]; /* by pair: end of the task before it on its lane; G_MININT64 = none */
+    gint64 hop_ns;        /* between devices, where no transfers are */
+} Search;
+
+/* When a task was due, on both sides, by the predecessors seen so far. */
+typedef struct {
+    const RpTaskPair *pair;
+    gint64 due_ns[RP_N_TRACE_SIDES];
+    gboolean any;
+} Due;
+
+static const RpTaskPair *
+pair_at(const Search *search, guint i)
+{
+    return &g_array_index(search->diff->pairs, RpTaskPair, i);
+}
+
+static void
+make(Search *search, ValueKind kind, guint pair, guint32 number, guint32 place)
+{
+    Value value = {kind, pair_at(search, pair)->record[0]->iteration, number, place, pair};
+
+    g_array_append_val(search->values, value);
+}
+
+static void
+add_values(Search *search, guint i)
+{
+    const RpTraceRecord *task = pair_at(search, i)->record[0];
+
+    switch ((RpTaskKind)task->kind) {
+    case RP_TASK_FORWARD:
+        make(search, VALUE_FORWARD, i, task->micro_batch, task->stage);
+        break;
+    case RP_TASK_BACKWARD:
+    case RP_TASK_FUSED:
+    case RP_TASK_INPUT_GRADIENT:
+        make(search, VALUE_BACKWARD, i, task->micro_batch, task->stage);
+        break;
+    case RP_TASK_OVERLAP: /* layer and chunk are the backward part's stage and micro-batch */
+        make(search, VALUE_FORWARD, i, task->micro_batch, task->stage);
+        make(search, VALUE_BACKWARD, i, task->chunk, task->layer);
+        break;
+    case RP_TASK_ACTIVATION_DOWNLOAD:
+        make(search, VALUE_ACTIVATION, i, task->micro_batch, task->layer);
+        break;
+    case RP_TASK_ACTGRAD_DOWNLOAD:
+        make(search, VALUE_GRADIENT, i, task->micro_batch, task->layer);
+        break;
+    case RP_TASK_ACTIVATION_UPLOAD:
+        make(search, VALUE_FORWARD_INPUT, i, task->micro_batch, task->stage);
+        break;
+    case RP_TASK_STASH_UPLOAD:
+    case RP_TASK_ACTGRAD_UPLOAD:
+        make(search, VALUE_BACKWARD_INPUT, i, task->micro_batch, task->stage);
+        break;
+    case RP_TASK_PARAMETER_UPLOAD:
+        make(search, VALUE_PARAMETERS, i, task->round, task->stage);
+        break;
+    case RP_TASK_GRADIENT_DOWNLOAD:
+        make(search, VALUE_STAGE_GRADIENTS, i, task->round, task->stage);
+        break;
+    default:
+        break;
+    }
+}
+
+static int
+compare_places(const Value *a, const Value *b)
+{
+    const guint32 left[] = {a->kind, a->iteration, a->number, a->place};
+    const guint32 right[] = {b->kind, b->iteration, b->number, b->place};
+
+    for (guint i = 0; i < G_N_ELEMENTS(left); i++)
+        if (left[i] != right[i])
+            return left[i] < right[i] ? -1 : 1;
+    return 0;
+}
+
+static int
+compare_values(const void *a, const void *b)
+{
+    const Value *left = a, *right = b;
+    int order = compare_places(left, right);
+
+    return order != 0 ? order : (left->pair > right->pair) - (left->pair < right->pair);
+}
+
+static int
+compare_ends(const void *a, const void *b)
+{
+    const End *left = a, *right = b;
+
+    if (left->end_ns != right->end_ns)
+        return left->end_ns < right->end_ns ? -1 : 1;
+    return (left->pair > right->pair) - (left->pair < right->pair);
+}
+
+/* ---- due times ---- */
+
+static void
+wait_for(Due *due, RpTraceSide side, gint64 end_ns)
+{
+    due->due_ns[side] = due->any ? MAX(due->due_ns[side], end_ns) : end_ns;
+}
+
+/* A predecessor that both have. What the first trace shows to be too long a lag is none. */
+static void
+add_predecessor(const Search *search, Due *due, guint predecessor)
+{
+    const RpTaskPair *before = pair_at(search, predecessor);
+    const RpTraceRecord *task = due->pair->record[0];
+    gint64 lag_ns = before->record[0]->lane != task->lane && task->kind <= RP_TASK_OVERLAP &&
+                            before->record[0]->kind <= RP_TASK_OVERLAP
+                        ? search->hop_ns
+                        : 0;
+
+    lag_ns = MIN(lag_ns, task->start_ns - before->record[0]->end_ns);
+    for (guint side = 0; side < RP_N_TRACE_SIDES; side++)
+        wait_for(due, side, before->record[side]->end_ns + lag_ns);
+    due->any = TRUE;
+}
+
+/* Where values of such a place begin. */
+static guint
+first_value(const Search *search, const Value *wanted)
+{
+    guint low = 0, high = search->values->len;
+
+    while (low < high) {
+        guint middle = low + (high - low) / 2;
+
+        if (compare_places(&g_array_index(search->values, Value, middle), wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void
+need(const Search *search, Due *due, ValueKind kind, guint32 number, guint32 place)
+{
+    const Value wanted = {kind, due->pair->record[0]->iteration, number, place, 0};
+
+    for (guint i = first_value(search, &wanted); i < search->values->len; i++) {
+        const Value *value = &g_array_index(search->values, Value, i);
+
+        if (compare_places(value, &wanted) != 0)
+            break;
+        /* a repeated upload may be for a later task */
+        if (pair_at(search, value->pair)->record[0]->task < due->pair->record[0]->task)
+            add_predecessor(search, due, value->pair);
+    }
+}
+
+static void
+need_forward(const Search *search, Due *due, guint32 stage, guint32 micro_batch)
+{
+    if (stage > 0)
+        need(search, due, VALUE_FORWARD, micro_batch, stage - 1);
+    need(search, due, VALUE_FORWARD_INPUT, micro_batch, stage);
+    need(search, due, VALUE_PARAMETERS, due->pair->record[0]->round, stage);
+}
+
+static void
+need_backward(const Search *search, Due *due, guint32 stage, guint32 micro_batch)
+{
+    if (!rp_trace_dispatched(search->diff->traces[0])) {
+        need(search, due, VALUE_BACKWARD, micro_batch, stage + 1);
+        need(search, due, VALUE_FORWARD, micro_batch, stage);
+    } else if (stage > 0) {
+        need(search, due, VALUE_BACKWARD, micro_batch, stage - 1);
+    }
+    need(search, due, VALUE_BACKWARD_INPUT, micro_batch, stage);
+    need(search, due, VALUE_PARAMETERS, due->pair->record[0]->round, stage);
+}
+
+static void
+add_needs(const Search *search, Due *due)
+{
+    const RpTraceRecord *task = due->pair->record[0];
+
+    switch ((RpTaskKind)task->kind) {
+    case RP_TASK_FORWARD:
+    case RP_TASK_FUSED:
+        need_forward(search, due, task->stage, task->micro_batch);
+        break;
+    case RP_TASK_BACKWARD:
+    case RP_TASK_INPUT_GRADIENT:
+        need_backward(search, due, task->stage, task->micro_batch);
+        break;
+    case RP_TASK_OVERLAP:
+        need_forward(search, due, task->stage, task->micro_batch);
+        need_backward(search, due, task->layer, task->chunk);
+        break;
+    case RP_TASK_WEIGHT_GRADIENT:
+    case RP_TASK_ACTGRAD_DOWNLOAD:
+        need(search, due, VALUE_BACKWARD, task->micro_batch, task->stage);
+        break;
+    case RP_TASK_ACTIVATION_DOWNLOAD:
+        need(search, due, VALUE_FORWARD, task->micro_batch, task->stage);
+        break;
+    case RP_TASK_ACTIVATION_UPLOAD:
+    case RP_TASK_STASH_UPLOAD:
+        need(search, due, VALUE_ACTIVATION, task->micro_batch, task->layer);
+        break;
+    case RP_TASK_ACTGRAD_UPLOAD:
+        need(search, due, VALUE_GRADIENT, task->micro_batch, task->layer);
+        break;
+    case RP_TASK_GRADIENT_ACCUMULATE:
+        /* it adds at most one of each device's */
+        for (guint32 n = 0; n < rp_trace_gpus(search->diff->traces[0]) && n < task->round; n++)
+            need(search, due, VALUE_STAGE_GRADIENTS, task->round - n, task->stage);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Adds the tasks that ended when this one started: those of its device and the host, or (@far) of
+ * other devices. One that ended later than this started in the second trace was not waited for. */
+static gboolean
+add_gates(const Search *search, Due *due, gboolean far)
+{
+    const RpTraceRecord *task = due->pair->record[0];
+    const RpTrace *trace = search->diff->traces[0];
+    guint32 device = rp_trace_lane_device(trace, task->lane);
+    guint low = 0, high = search->ends->len;
+    gboolean found = FALSE;
+
+    while (low < high) {
+        guint middle = low + (high - low) / 2;
+
+        if (g_array_index(search->ends, End, middle).end_ns < task->start_ns)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (guint i = 0; i < MOST_GATES && low + i < search->ends->len; i++) {
+        const End *end = &g_array_index(search->ends, End, low + i);
+        const RpTaskPair *gate = pair_at(search, end->pair);
+        guint32 other = rp_trace_lane_device(trace, gate->record[0]->lane);
+        gboolean near = other == device || other == RP_NONE || device == RP_NONE;
+
+        if (end->end_ns != task->start_ns)
+            break;
+        if (gate == due->pair || near == far ||
+            gate->record[1]->end_ns > due->pair->record[1]->start_ns)
+            continue;
+        add_predecessor(search, due, end->pair);
+        found = TRUE;
+    }
+    return found;
+}
+
+static gint64
+slip_of(const Search *search, guint i)
+{
+    Due due = {.pair = pair_at(search, i)};
+    const RpTraceRecord *const *task = due.pair->record;
+
+    if (search->lane_ends[0][i] != G_MININT64 && search->lane_ends[1][i] != G_MININT64) {
+        for (guint side = 0; side < RP_N_TRACE_SIDES; side++)
+            wait_for(&due, side, search->lane_ends[side][i]);
+        due.any = TRUE;
+    }
+    add_needs(search, &due);
+    if (rp_trace_origin(search->diff->traces[0]) == RP_TRACE_PREDICTED &&
+        due.due_ns[0] < task[0]->start_ns && !add_gates(search, &due, FALSE))
+        add_gates(search, &due, TRUE);
+    return (task[1]->start_ns - due.due_ns[1]) - (task[0]->start_ns - due.due_ns[0]);
+}
+
+/* ---- uploads that nobody waited for ---- */
+
+/* What an action needs that is uploaded. */
+typedef struct {
+    ValueKind kind;
+    guint32 number, place;
+    gint64 end_ns; /* of all of it, in the second trace */
+} Needed;
+
+/* Calls for each upload of what is needed: raises @delays of it to @delay_ns, or finds its end. */
+static void
+visit_uploads(const Search *search, const RpTraceRecord *action, Needed *needed, gint64 *delays,
+              gint64 delay_ns)
+{
+    const Value wanted = {needed->kind, action->iteration, needed->number, needed->place, 0};
+
+    for (guint i = first_value(search, &wanted); i < search->values->len; i++) {
+        const Value *value = &g_array_index(search->values, Value, i);
+        const RpTaskPair *upload = pair_at(search, value->pair);
+
+        if (compare_places(value, &wanted) != 0)
+            break;
+        if (upload->record[0]->task > action->task)
+            continue;
+        if (delays != NULL)
+            delays[value->pair] = MAX(delays[value->pair], delay_ns);
+        else
+            needed->end_ns = MAX(needed->end_ns, upload->record[1]->end_ns);
+    }
+}
+
+/* By how much each kind of upload alone held up the action: behind what its lane had before it, and
+ * behind the others. */
+static void
+note_delays(const Search *search, guint action, gint64 *delays)
+{
+    const RpTraceRecord *task = pair_at(search, action)->record[0];
+    Needed needed[] = {{VALUE_FORWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
+                       {VALUE_BACKWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
+                       {VALUE_PARAMETERS, task->round, task->stage, G_MININT64}};
+
+    for (guint n = 0; n < G_N_ELEMENTS(needed); n++)
+        visit_uploads(search, task, &needed[n], NULL, 0);
+    for (guint n = 0; n < G_N_ELEMENTS(needed); n++) {
+        gint64 others_ns = search->lane_ends[1][action];
+
+        if (needed[n].end_ns == G_MININT64)
+            continue;
+        for (guint o = 0; o < G_N_ELEMENTS(needed); o++)
+            others_ns = o == n ? others_ns : MAX(others_ns, needed[o].end_ns);
+        visit_uploads(search, task, &needed[n], delays,
+                      others_ns == G_MININT64 ? G_MAXINT64 : MAX(needed[n].end_ns - others_ns, 0));
+    }
+}
+
+/* An upload that starts late has slipped by no more than somebody had to wait for it. Most begin
+ * late because nothing hurries: for lack of room on the device, or of a call for the iteration. */
+static void
+forgive_early_uploads(const Search *search)
+{
+    const guint n = search->diff->pairs->len;
+    g_autofree gint64 *delays = g_new(gint64, (gsize)n + 1);
+
+    for (guint i = 0; i < n; i++)
+        delays[i] = -1; /* nobody uses it */
+    for (guint i = 0; i < n; i++)
+        if (pair_at(search, i)->record[0]->kind <= RP_TASK_INPUT_GRADIENT)
+            note_delays(search, i, delays);
+    for (guint i = 0; i < n; i++) {
+        RpTaskPair *pair = &g_array_index(search->diff->pairs, RpTaskPair, i);
+
+        if (delays[i] >= 0)
+            pair->slip_ns = MIN(pair->slip_ns, delays[i]);
+    }
+}
+
+/* ---- all of them ---- */
+
+/* By task of a trace's part: the end of the task before it on its lane. */
+static gint64 *
+ends_before(const RpTrace *trace)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n = rp_trace_n_records(trace);
+    gsize n_lanes = (gsize)rp_trace_gpus(trace) * RP_LANES_PER_DEVICE + RP_HOST_LANES;
+    gint64 *ends = g_new(gint64, n + 1);
+    g_autofree gint64 *last = g_new(gint64, n_lanes);
+
+    for (gsize lane = 0; lane < n_lanes; lane++)
+        last[lane] = G_MININT64;
+    for (gsize i = 0; i < n; i++) {
+        ends[i] = last[records[i].lane];
+        last[records[i].lane] = records[i].end_ns;
+    }
+    return ends;
+}
+
+/* The hop of `compute` fidelity: where transfers are tasks, it is none. */
+static gint64
+find_hop(const RpTrace *trace)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n = rp_trace_n_records(trace);
+    gint64 hop_ns = 0;
+
+    for (gsize i = 0; i < n; i++) {
+        if (records[i].kind >= RP_TASK_ACTIVATION_DOWNLOAD && records[i].kind < RP_TASK_BARRIER)
+            return 0;
+        hop_ns = MAX(hop_ns, records[i].transfer_ns);
+    }
+    return hop_ns;
+}
+
+void
+rp_trace_diff_find_slips(RpTraceDiff *diff)
+{
+    guint n = diff->pairs->len;
+    Search search = {
+        .diff = diff,
+        .values = g_array_new(FALSE, FALSE, sizeof(Value)),
+        .ends = g_array_sized_new(FALSE, FALSE, sizeof(End), n),
+        .hop_ns = find_hop(diff->traces[0]),
+    };
+
+    for (guint side = 0; side < RP_N_TRACE_SIDES; side++) {
+        g_autofree gint64 *ends = ends_before(diff->traces[side]);
+        const RpTraceRecord *records = rp_trace_records(diff->traces[side]);
+
+        search.lane_ends[side] = g_new(gint64, (gsize)n + 1);
+        for (guint i = 0; i < n; i++)
+            search.lane_ends[side][i] = ends[pair_at(&search, i)->record[side] - records];
+    }
+    for (guint i = 0; i < n; i++) {
+        End end = {pair_at(&search, i)->record[0]->end_ns, i};
+
+        g_array_append_val(search.ends, end);
+        add_values(&search, i);
+    }
+    qsort(search.values->data, search.values->len, sizeof(Value), compare_values);
+    qsort(search.ends->data, search.ends->len, sizeof(End), compare_ends);
+    for (guint i = 0; i < n; i++)
+        g_array_index(diff->pairs, RpTaskPair, i).slip_ns = slip_of(&search, i);
+    forgive_early_uploads(&search);
+    g_array_unref(search.values);
+    g_array_unref(search.ends);
+    g_free(search.lane_ends[0]);
+    g_free(search.lane_ends[1]);
+}

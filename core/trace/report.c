@@ -1,0 +1,331 @@
+/**
+ * Bubble ratio and its parts, steady state, use per device. Every report is one pass over the
+ * records with a few numbers per device, so traces of tens of millions of records are no matter.
+ *
+ *   1F1B, N = 2, M = 2, F = 1, B = 2, no hop
+ *
+ *   gpu 0 |F0|F1|     | B0  |  | B1  |    switch 2 (from the end of its 2nd forward), intra 1
+ *   gpu 1 |  |F0| B0  |F1| B1  |     |    fill 1, switch 0 (from the end of its 1st), drain 2
+ */
+#include "core/trace/report.h"
+
+/* Sums over devices: each one's times fit 63 bits, those of up to 2^16 together need not. */
+__extension__ typedef __int128 Wide;
+
+/* What the pass knows of one device. */
+typedef struct {
+    gboolean started;
+    gint64 first_start_ns;
+    gint64 previous_end_ns;
+    gint64 busy_ns;
+    gint64 last_backward_end_ns; /* or of the last action, if there is no backward */
+    gint64 busy_after_ns;        /* after the last backward */
+    gint64 switch_ns;
+    gint64 exposed_ns;
+    gboolean had_backward;
+    /* of the iteration that the device is in */
+    guint32 iteration;
+    guint forwards;
+    gboolean in_backward; /* its first backward has come */
+    gboolean window_open; /* the window of `switch` */
+    gint64 window_start_ns;
+    gint64 window_busy_ns;
+    gint64 undecided_ns; /* counts if no forward follows in this iteration */
+} Device;
+
+/* A pure forward; an overlapped action is a forward and a backward. */
+static gboolean
+has_forward(const RpTraceRecord *record)
+{
+    return record->kind == RP_TASK_FORWARD || record->kind == RP_TASK_OVERLAP;
+}
+
+static gboolean
+has_backward(const RpTraceRecord *record)
+{
+    return record->kind != RP_TASK_FORWARD;
+}
+
+static void
+leave_iteration(Device *device)
+{
+    device->switch_ns += device->undecided_ns;
+    device->undecided_ns = 0;
+    device->forwards = 0;
+    device->in_backward = FALSE;
+    device->window_open = FALSE;
+}
+
+/* The window ends where the first backward of an iteration starts. */
+static void
+close_window(Device *device, const RpTraceRecord *record, gboolean dispatched, guint opening)
+{
+    gint64 idle_ns = record->start_ns - device->window_start_ns - device->window_busy_ns;
+
+    device->in_backward = TRUE;
+    if (!device->window_open)
+        return;
+    device->window_open = FALSE;
+    if (dispatched || device->forwards >= opening)
+        device->switch_ns += idle_ns;
+    else
+        device->undecided_ns = idle_ns;
+}
+
+/* A forward (or, where @dispatched, any action) that may open the window. */
+static void
+count_forward(Device *device, const RpTraceRecord *record, gboolean dispatched, guint opening)
+{
+    if (has_forward(record))
+        device->forwards++;
+    device->undecided_ns = has_forward(record) ? 0 : device->undecided_ns;
+    if (device->in_backward)
+        return;
+    if (dispatched || (has_forward(record) && device->forwards <= opening)) {
+        device->window_open = TRUE;
+        device->window_start_ns = record->end_ns;
+        device->window_busy_ns = 0;
+    } else {
+        device->window_busy_ns += record->end_ns - record->start_ns;
+    }
+}
+
+/* @opening: the forward whose end opens the window of a bound schedule, N - g, counted from 1. */
+static void
+count_action(Device *device, const RpTraceRecord *record, gboolean dispatched, guint opening)
+{
+    gint64 gap_ns = record->start_ns - device->previous_end_ns;
+
+    if (!device->started) {
+        device->started = TRUE;
+        device->first_start_ns = record->start_ns;
+        device->iteration = record->iteration;
+    }
+    if (device->iteration != record->iteration) {
+        leave_iteration(device);
+        device->iteration = record->iteration;
+    }
+    if (gap_ns > 0)
+        device->exposed_ns += MIN(gap_ns, record->transfer_ns);
+
+    if (has_backward(record) && !device->in_backward)
+        close_window(device, record, dispatched, opening);
+    count_forward(device, record, dispatched, opening);
+
+    gint64 duration_ns = record->end_ns - record->start_ns;
+    device->busy_ns += duration_ns;
+    if (has_backward(record)) {
+        device->had_backward = TRUE;
+        device->busy_after_ns = 0;
+    } else if (device->had_backward) {
+        device->busy_after_ns += duration_ns;
+    }
+    if (has_backward(record) || !device->had_backward)
+        device->last_backward_end_ns = record->end_ns;
+    device->previous_end_ns = record->end_ns;
+}
+
+static gboolean
+is_compute(const RpTrace *trace, const RpTraceRecord *record)
+{
+    return record->kind <= RP_TASK_OVERLAP && rp_trace_lane_device(trace, record->lane) != RP_NONE;
+}
+
+/* @iteration: RP_NONE = all */
+static RpBubble
+bubble(const RpTrace *trace, guint32 iteration, gint64 origin_ns, gint64 end_ns)
+{
+    guint n_devices = rp_trace_gpus(trace);
+    gboolean dispatched = rp_trace_dispatched(trace);
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n_records = rp_trace_n_records(trace);
+    g_autofree Device *devices = g_new0(Device, n_devices);
+    RpBubble result = {.makespan_ns = end_ns - origin_ns};
+    Wide busy_ns = 0, fill_ns = 0, switch_ns = 0, drain_ns = 0, exposed_ns = 0;
+
+    for (guint g = 0; g < n_devices; g++)
+        devices[g].previous_end_ns = origin_ns;
+    for (gsize i = 0; i < n_records; i++) {
+        if (!is_compute(trace, &records[i]) ||
+            (iteration != RP_NONE && records[i].iteration != iteration))
+            continue;
+        guint g = rp_trace_lane_device(trace, records[i].lane);
+        count_action(&devices[g], &records[i], dispatched, n_devices - g);
+    }
+    if (result.makespan_ns <= 0)
+        return result;
+
+    for (guint g = 0; g < n_devices; g++) {
+        Device *device = &devices[g];
+
+        leave_iteration(device);
+        busy_ns += device->busy_ns;
+        switch_ns += device->switch_ns;
+        exposed_ns += device->exposed_ns;
+        fill_ns += (device->started ? device->first_start_ns : end_ns) - origin_ns;
+        if (device->started)
+            drain_ns += end_ns - device->last_backward_end_ns - device->busy_after_ns;
+    }
+    double all = (double)n_devices * (double)result.makespan_ns;
+    Wide idle_ns = (Wide)n_devices * result.makespan_ns - busy_ns;
+    result.busy_ns = (gint64)MIN(busy_ns, (Wide)G_MAXINT64);
+    result.ratio = (double)idle_ns / all;
+    result.fill = (double)fill_ns / all;
+    result.switch_ = (double)switch_ns / all;
+    result.drain = (double)drain_ns / all;
+    result.intra = (double)(idle_ns - fill_ns - switch_ns - drain_ns) / all;
+    result.comm_exposed = (double)exposed_ns / all;
+    return result;
+}
+
+RpBubble
+rp_report_bubble(const RpTrace *trace)
+{
+    return bubble(trace, RP_NONE, 0, rp_trace_makespan_ns(trace));
+}
+
+/* Start of the first and end of the last action; FALSE if the iteration has none. */
+gboolean
+rp_report_iteration_span(const RpTrace *trace, guint32 iteration, gint64 *start_ns, gint64 *end_ns)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n_records = rp_trace_n_records(trace);
+
+    *start_ns = G_MAXINT64;
+    *end_ns = G_MININT64;
+    for (gsize i = 0; i < n_records; i++) {
+        if (records[i].iteration != iteration || !is_compute(trace, &records[i]))
+            continue;
+        *start_ns = MIN(*start_ns, records[i].start_ns);
+        *end_ns = MAX(*end_ns, records[i].end_ns);
+    }
+    return *start_ns != G_MAXINT64;
+}
+
+RpBubble
+rp_report_bubble_of_iteration(const RpTrace *trace, guint iteration)
+{
+    gint64 start_ns, end_ns;
+
+    if (!rp_report_iteration_span(trace, iteration, &start_ns, &end_ns))
+        return (RpBubble){0};
+    return bubble(trace, iteration, start_ns, end_ns);
+}
+
+double
+rp_report_ratio_between(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n_records = rp_trace_n_records(trace);
+    Wide busy_ns = 0;
+
+    if (to_ns <= from_ns)
+        return 0;
+    for (gsize i = 0; i < n_records; i++) {
+        if (!is_compute(trace, &records[i]))
+            continue;
+        gint64 start_ns = MAX(records[i].start_ns, from_ns);
+        gint64 end_ns = MIN(records[i].end_ns, to_ns);
+        busy_ns += MAX(0, end_ns - start_ns);
+    }
+    return 1 - (double)busy_ns / ((double)rp_trace_gpus(trace) * (double)(to_ns - from_ns));
+}
+
+RpSteady
+rp_report_steady(const RpTrace *trace, guint first, guint end)
+{
+    gint64 from_ns, to_ns, unused_ns;
+    RpSteady steady = {.first_iteration = first, .end_iteration = end};
+
+    g_return_val_if_fail(first < end, steady);
+    gboolean found = rp_report_iteration_span(trace, first, &from_ns, &unused_ns) &&
+                     rp_report_iteration_span(trace, end, &to_ns, &unused_ns);
+    g_return_val_if_fail(found, steady);
+    if (to_ns <= from_ns)
+        return steady;
+    steady.iteration_ns = (to_ns - from_ns + (end - first) / 2) / (end - first);
+    steady.ratio = rp_report_ratio_between(trace, from_ns, to_ns);
+    return steady;
+}
+
+/* Exposed communication of the window: as bubble() counts it, gaps clipped. */
+static gint64
+exposed_ns(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n_records = rp_trace_n_records(trace);
+    guint n_devices = rp_trace_gpus(trace);
+    g_autofree gint64 *previous_end_ns = g_new(gint64, n_devices);
+    gint64 exposed = 0;
+
+    for (guint g = 0; g < n_devices; g++)
+        previous_end_ns[g] = from_ns;
+    for (gsize i = 0; i < n_records; i++) {
+        if (!is_compute(trace, &records[i]))
+            continue;
+        guint g = rp_trace_lane_device(trace, records[i].lane);
+        gint64 gap_ns = MIN(records[i].start_ns, to_ns) - previous_end_ns[g];
+
+        exposed += CLAMP(gap_ns, 0, records[i].transfer_ns);
+        previous_end_ns[g] = MAX(previous_end_ns[g], records[i].end_ns);
+    }
+    return exposed;
+}
+
+RpBubble
+rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady)
+{
+    gint64 from_ns, to_ns, unused_ns;
+    double gpus = rp_trace_gpus(trace);
+    RpBubble bubble = {.ratio = steady->ratio};
+    gboolean found =
+        rp_report_iteration_span(trace, steady->first_iteration, &from_ns, &unused_ns) &&
+        rp_report_iteration_span(trace, steady->end_iteration, &to_ns, &unused_ns);
+
+    g_return_val_if_fail(found, bubble);
+    double all = gpus * (double)(to_ns - from_ns);
+    bubble.makespan_ns = to_ns - from_ns;
+    if (!(all > 0))
+        return bubble;
+    for (guint k = steady->first_iteration; k < steady->end_iteration; k++) {
+        RpBubble one = rp_report_bubble_of_iteration(trace, k);
+
+        bubble.switch_ += one.switch_ * gpus * (double)one.makespan_ns / all;
+    }
+    bubble.busy_ns = (gint64)(all * (1 - bubble.ratio));
+    bubble.switch_ = MIN(bubble.switch_, bubble.ratio);
+    bubble.intra = bubble.ratio - bubble.switch_;
+    bubble.comm_exposed = (double)exposed_ns(trace, from_ns, to_ns) / all;
+    return bubble;
+}
+
+GArray *
+rp_report_device_use(const RpTrace *trace)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gsize n_records = rp_trace_n_records(trace);
+    GArray *uses = g_array_new(FALSE, TRUE, sizeof(RpDeviceUse));
+
+    g_array_set_size(uses, rp_trace_gpus(trace));
+    for (gsize i = 0; i < n_records; i++) {
+        const RpTraceRecord *record = &records[i];
+        guint g = rp_trace_lane_device(trace, record->lane);
+        if (g == RP_NONE)
+            continue;
+        RpDeviceUse *use = &g_array_index(uses, RpDeviceUse, g);
+        guint kind = rp_trace_lane_kind(trace, record->lane);
+
+        use->busy_ns[kind] += record->end_ns - record->start_ns;
+        if (kind == RP_LANE_COMPUTE) {
+            if (use->actions == 0 || record->start_ns < use->first_start_ns)
+                use->first_start_ns = record->start_ns;
+            use->last_end_ns = MAX(use->last_end_ns, record->end_ns);
+            use->actions++;
+        } else if (kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP) {
+            use->bytes_up += record->bytes;
+        } else {
+            use->bytes_down += record->bytes;
+        }
+    }
+    return uses;
+}

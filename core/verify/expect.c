@@ -1,0 +1,423 @@
+/*
+ * What a task must access: a table of rows for each kind of action, and what follows from the
+ * tables of stages and layers for the others. Where a buffer is a layer's for good, it is that very
+ * buffer:
+ *
+ *   parameters of layer 3, iteration T  <-  frozen and weights[T mod versions] of row 3 of the
+ * table
+ *
+ * So tasks and table cannot say two things.
+ */
+#include "core/verify/private.h"
+
+#define FP32_BYTES 4
+
+#define READ RP_ACCESS_READ
+#define WRITE RP_ACCESS_WRITE
+#define ADD (RP_ACCESS_READ | RP_ACCESS_WRITE)
+
+/* How large a buffer must be for a stage. */
+typedef enum {
+    SIZE_PARAMETERS,
+    SIZE_WORKSPACE,
+    SIZE_INPUT,  /* of its first layer */
+    SIZE_OUTPUT, /* of all layers whose input its forward sends on */
+    SIZE_GRADIENT,
+    SIZE_SENT, /* gradient of its input */
+    SIZE_SUM,
+    SIZE_LEAVING,
+    SIZE_KEPT
+} Size;
+
+#define NOT_AT_ALL G_MAXUINT64
+
+/* An access of an action, in one device's arena. */
+typedef struct {
+    guint8 role;
+    guint8 mode;
+    guint8 size;
+    guint8 optional;
+    guint categories;
+} Row;
+
+#define CATEGORY(name) (1U << RP_BUFFER_##name)
+#define VALUES (CATEGORY(ACTIVATIONS) | CATEGORY(STASH))
+
+static const Row forward_rows[] = {
+    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
+    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
+    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
+    {RP_ROLE_OUTPUT, WRITE, SIZE_OUTPUT, FALSE, VALUES},
+};
+
+/* B and FB */
+static const Row backward_rows[] = {
+    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
+    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
+    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
+    {RP_ROLE_GRADIENT, READ, SIZE_GRADIENT, FALSE, CATEGORY(ACTIVATIONS)},
+    {RP_ROLE_OUTPUT, WRITE, SIZE_SENT, FALSE, CATEGORY(ACTIVATIONS)},
+    {RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
+    {RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
+};
+
+static const Row input_gradient_rows[] = {
+    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
+    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
+    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
+    {RP_ROLE_GRADIENT, READ, SIZE_GRADIENT, FALSE, CATEGORY(ACTIVATIONS)},
+    {RP_ROLE_OUTPUT, WRITE, SIZE_SENT, FALSE, CATEGORY(ACTIVATIONS)},
+    {RP_ROLE_KEPT, WRITE, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
+};
+
+static const Row weight_gradient_rows[] = {
+    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
+    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
+    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
+    {RP_ROLE_KEPT, READ, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
+    {RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
+    {RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
+};
+
+typedef struct {
+    const RpVerifier *verifier;
+    const RpTask *task;
+    GArray *expected; /* RpExpected */
+} Expectation;
+
+static void
+expect(Expectation *operands, const RpExpected *what)
+{
+    g_array_append_vals(operands->expected, what, 1);
+}
+
+/* A buffer of the table; a layer's may be named twice, where a matrix is tied. */
+static void
+expect_place(Expectation *operands, guint32 buffer, RpAccessRole role, guint16 mode)
+{
+    const RpExpected what = {.buffer = buffer, .role = role, .mode = mode};
+
+    if (buffer == RP_NONE)
+        return;
+    for (guint i = 0; i < operands->expected->len; i++)
+        if (g_array_index(operands->expected, RpExpected, i).buffer == buffer)
+            return;
+    expect(operands, &what);
+}
+
+static void
+expect_value(Expectation *operands, RpAccessRole role, guint16 mode, gboolean device,
+             guint categories, guint64 bytes)
+{
+    const RpExpected what = {.buffer = RP_NONE,
+                             .role = role,
+                             .mode = mode,
+                             .device = device,
+                             .optional = bytes == 0,
+                             .categories = categories,
+                             .bytes = bytes};
+
+    if (bytes != NOT_AT_ALL)
+        expect(operands, &what);
+}
+
+static guint64
+input_bytes(const RpVerifier *verifier, guint layer)
+{
+    return rp_plan_layer(verifier->plan, layer)->input_bytes;
+}
+
+/* 0: needs none, may have one */
+static guint64
+size_of(const RpVerifier *verifier, const RpPlanStage *stage, Size size)
+{
+    const guint end = stage->layers.first + stage->layers.count;
+    guint64 bytes = 0;
+
+    switch (size) {
+    case SIZE_PARAMETERS:
+        return stage->parameter_bytes;
+    case SIZE_WORKSPACE:
+        return stage->workspace_bytes;
+    case SIZE_INPUT:
+        return input_bytes(verifier, stage->layers.first);
+    case SIZE_OUTPUT:
+        for (guint i = 0; i < stage->n_boundaries; i++)
+            bytes += input_bytes(verifier, stage->boundaries[i]);
+        return stage->n_boundaries > 0 ? bytes : NOT_AT_ALL;
+    case SIZE_GRADIENT:
+        return end < verifier->n_layers ? input_bytes(verifier, end) : NOT_AT_ALL;
+    case SIZE_SENT:
+        return stage->layers.first > 0 ? input_bytes(verifier, stage->layers.first) : NOT_AT_ALL;
+    case SIZE_SUM:
+        return stage->gradient_bytes > 0
+                   ? stage->gradient_bytes / rp_verifier_leaving_element(verifier) * FP32_BYTES
+                   : NOT_AT_ALL;
+    case SIZE_LEAVING:
+        return stage->gradient_bytes > 0 ? stage->gradient_bytes : NOT_AT_ALL;
+    case SIZE_KEPT:
+        return stage->kept_bytes;
+    }
+    g_assert_not_reached();
+}
+
+static void
+expect_rows(Expectation *operands, guint32 stage, const Row *rows, guint n)
+{
+    const RpVerifier *verifier = operands->verifier;
+
+    for (guint i = 0; i < n; i++) {
+        const guint64 bytes =
+            size_of(verifier, rp_plan_stage(verifier->plan, stage), (Size)rows[i].size);
+        const RpExpected what = {.buffer = RP_NONE,
+                                 .role = rows[i].role,
+                                 .mode = rows[i].mode,
+                                 .device = TRUE,
+                                 .optional = rows[i].optional || bytes == 0,
+                                 .categories = rows[i].categories,
+                                 .bytes = bytes};
+
+        if (bytes != NOT_AT_ALL)
+            expect(operands, &what);
+    }
+}
+
+/* The two parts of an overlapped action share the workspace and, of one stage, the parameters. */
+static void
+share(Expectation *operands)
+{
+    const RpTask *task = operands->task;
+    gboolean second[RP_N_ACCESS_ROLES] = {FALSE};
+
+    for (guint i = 0; i < operands->expected->len; i++) {
+        RpExpected *what = &g_array_index(operands->expected, RpExpected, i);
+
+        if (what->role != RP_ROLE_WORKSPACE &&
+            (what->role != RP_ROLE_PARAMETERS || task->stage != task->backward_stage))
+            continue;
+        what->optional = what->optional || second[what->role];
+        second[what->role] = TRUE;
+    }
+}
+
+static void
+expect_action(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpTask *task = operands->task;
+
+    switch ((RpTaskKind)task->kind) {
+    case RP_TASK_FORWARD:
+        expect_rows(operands, task->stage, forward_rows, G_N_ELEMENTS(forward_rows));
+        break;
+    case RP_TASK_INPUT_GRADIENT:
+        expect_rows(operands, task->stage, input_gradient_rows, G_N_ELEMENTS(input_gradient_rows));
+        break;
+    case RP_TASK_WEIGHT_GRADIENT:
+        expect_rows(operands, task->stage, weight_gradient_rows,
+                    G_N_ELEMENTS(weight_gradient_rows));
+        break;
+    case RP_TASK_OVERLAP:
+        expect_rows(operands, task->stage, forward_rows, G_N_ELEMENTS(forward_rows));
+        expect_rows(operands, task->backward_stage, backward_rows, G_N_ELEMENTS(backward_rows));
+        share(operands);
+        break;
+    default:
+        expect_rows(operands, task->stage, backward_rows, G_N_ELEMENTS(backward_rows));
+    }
+    if (verifier->promises->gated && rp_verifier_makes_loss(verifier, task))
+        expect_place(operands, rp_plan_decision(verifier->plan, task->iteration), RP_ROLE_DECISION,
+                     READ);
+}
+
+static void
+expect_weights(Expectation *operands, guint layer, guint16 mode)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
+    const guint version = verifier->promises->double_weights ? operands->task->iteration % 2 : 0;
+
+    if (mode == READ)
+        expect_place(operands, row->frozen, RP_ROLE_HOST, mode);
+    expect_place(operands, row->weights[version], RP_ROLE_HOST, mode);
+}
+
+/* The layer whose matrix is that of @layer too; RP_NONE. */
+static guint
+tied_from(const RpVerifier *verifier, guint layer)
+{
+    for (guint l = 0; l < verifier->n_layers; l++)
+        if (rp_plan_layer(verifier->plan, l)->tied_to == layer && verifier->trainable[l])
+            return l;
+    return RP_NONE;
+}
+
+/* Of all rounds. */
+static void
+expect_gradients(Expectation *operands, guint layer)
+{
+    const RpVerifier *verifier = operands->verifier;
+
+    for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
+        expect_place(operands, rp_plan_layer(verifier->plan, layer)->gradients[i], RP_ROLE_HOST,
+                     READ);
+}
+
+static void
+expect_chunk(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpTask *task = operands->task;
+    const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
+    const gboolean up = task->kind == RP_TASK_PARAMETER_UPLOAD;
+    const RpChunks *chunks = up ? &stage->parameters : &stage->gradients;
+
+    if (up)
+        expect_value(operands, RP_ROLE_PARAMETERS, WRITE, TRUE, CATEGORY(PARAMETERS),
+                     stage->parameter_bytes);
+    else
+        expect_value(operands, RP_ROLE_LEAVING, READ, TRUE, CATEGORY(GRADIENTS),
+                     stage->gradient_bytes);
+    const gboolean staged = !up && rp_verifier_stages(verifier);
+    if (staged)
+        expect_value(operands, RP_ROLE_STAGING, WRITE, FALSE, CATEGORY(STAGING),
+                     stage->gradient_bytes);
+    for (guint i = chunks->first_segment[task->chunk]; i < chunks->first_segment[task->chunk + 1];
+         i++) {
+        const guint layer = chunks->segments[i].layer;
+        const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
+
+        if (i > chunks->first_segment[task->chunk] && layer == chunks->segments[i - 1].layer)
+            continue;
+        if (!up && !staged)
+            expect_place(operands,
+                         row->gradients[verifier->promises->rounds_apart > 0 ? task->round : 0],
+                         RP_ROLE_HOST, WRITE);
+        if (!up)
+            continue;
+        expect_weights(operands, layer, READ);
+        if (row->tied_to != RP_NONE)
+            expect_weights(operands, row->tied_to, READ);
+    }
+}
+
+static void
+expect_sum(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpTask *task = operands->task;
+    const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
+    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
+
+    /* how many rounds, and which, is for rule 4 */
+    for (guint i = 0; i < task->access_count; i++)
+        if (accesses[i].role == RP_ROLE_STAGING)
+            expect_value(operands, RP_ROLE_STAGING, READ, FALSE, CATEGORY(STAGING),
+                         stage->gradient_bytes);
+    for (guint l = stage->layers.first; l < stage->layers.first + stage->layers.count; l++)
+        expect_place(operands, rp_plan_layer(verifier->plan, l)->gradients[0], RP_ROLE_HOST,
+                     RP_MAY_ADD);
+}
+
+static void
+expect_step(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpPlanPromises *promises = verifier->promises;
+    const RpTask *task = operands->task;
+    const guint layers[] = {task->layer, tied_from(verifier, task->layer)};
+
+    for (guint i = 0; i < G_N_ELEMENTS(layers); i++) {
+        if (layers[i] == RP_NONE)
+            continue;
+        if (promises->gradient_copies)
+            expect_place(operands, rp_plan_layer(verifier->plan, layers[i])->copied, RP_ROLE_HOST,
+                         READ);
+        else
+            expect_gradients(operands, layers[i]);
+    }
+    expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->optimizer, RP_ROLE_HOST,
+                 ADD);
+    if (!promises->parameter_copies)
+        expect_weights(operands, task->layer, WRITE);
+    expect_place(operands, rp_plan_decision(verifier->plan, task->iteration), RP_ROLE_DECISION,
+                 promises->gated ? READ : ADD);
+}
+
+static void
+expect_norm(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+
+    for (guint l = 0; verifier->promises->gated && l < verifier->n_layers; l++)
+        expect_gradients(operands, l);
+    expect_place(operands, rp_plan_decision(verifier->plan, operands->task->iteration),
+                 RP_ROLE_DECISION, ADD);
+}
+
+/* A value and where it comes from or goes to; token ids come from the caller. */
+static void
+expect_transport(Expectation *operands, RpAccessRole role, gboolean up)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const guint layer = operands->task->layer;
+    const RpPlanStage *stage = rp_plan_stage(verifier->plan, operands->task->stage);
+    guint64 bytes = input_bytes(verifier, layer);
+
+    expect_value(operands, RP_ROLE_HOST, up ? READ : WRITE, FALSE, VALUES,
+                 layer > 0 ? bytes : NOT_AT_ALL);
+    if (operands->task->kind == RP_TASK_ACTIVATION_DOWNLOAD)
+        bytes = size_of(verifier, stage, SIZE_OUTPUT);
+    expect_value(operands, role, up ? WRITE : READ, TRUE, VALUES, bytes);
+}
+
+void
+rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expected)
+{
+    Expectation made = {verifier, task, expected};
+    Expectation *operands = &made;
+
+    g_array_set_size(expected, 0);
+
+    switch ((RpTaskKind)task->kind) {
+    case RP_TASK_ACTIVATION_UPLOAD:
+    case RP_TASK_STASH_UPLOAD:
+        expect_transport(operands, RP_ROLE_INPUT, TRUE);
+        break;
+    case RP_TASK_ACTGRAD_UPLOAD:
+        expect_transport(operands, RP_ROLE_GRADIENT, TRUE);
+        break;
+    case RP_TASK_ACTIVATION_DOWNLOAD:
+    case RP_TASK_ACTGRAD_DOWNLOAD:
+        expect_transport(operands, RP_ROLE_OUTPUT, FALSE);
+        break;
+    case RP_TASK_PARAMETER_UPLOAD:
+    case RP_TASK_GRADIENT_DOWNLOAD:
+        expect_chunk(operands);
+        break;
+    case RP_TASK_GRADIENT_ACCUMULATE:
+        expect_sum(operands);
+        break;
+    case RP_TASK_NORM:
+        expect_norm(operands);
+        break;
+    case RP_TASK_GRADIENT_COPY:
+        expect_gradients(operands, task->layer);
+        expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->copied, RP_ROLE_HOST,
+                     WRITE);
+        break;
+    case RP_TASK_OPTIMIZER_STEP:
+        expect_step(operands);
+        break;
+    case RP_TASK_PARAMETER_COPY:
+        expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->optimizer, RP_ROLE_HOST,
+                     READ);
+        expect_weights(operands, task->layer, WRITE);
+        break;
+    case RP_TASK_BARRIER:
+    case RP_N_TASK_KINDS:
+        break;
+    default:
+        expect_action(operands);
+    }
+}

@@ -1,0 +1,185 @@
+/*
+ * A plan that is proved as it grows.
+ *
+ *   plan       |- - retired - -|==========|==========|==========|+++ new +++|
+ *   verifier   |- - - old - - - - -|  T-3  |   T-2    |   T-1    |     T     |
+ *
+ * New tasks are copied into a plan of the verifier's own, the window, and go through the steps of
+ * the proof that look at one task after the other: fields, order, clocks, buffers, operands. Their
+ * state goes on from call to call. Iterations that got tasks, and the one before the last, are then
+ * looked at as a whole. At last the window forgets what lies before T - 3. Of an old task there
+ * remain, as long as it is the last that touched some buffer, its place in its lane and its clock:
+ * all that order needs (a device may rest for many iterations). That a value which it left is still
+ * wanted is not so in any right plan.
+ */
+#include "core/verify/private.h"
+
+/* Iterations that the window holds in whole: of T, uploads look back to T - 2, and T - 1 may be
+ * looked at again. */
+#define HELD_ITERATIONS 4
+
+/* Tables of the plan; they are made before its first task. */
+static void
+copy_tables(RpVerifier *verifier)
+{
+    const RpPlan *source = verifier->source;
+    RpPlan *window = verifier->window;
+    guint32 decisions[2];
+
+    rp_plan_set_promises(window, rp_plan_promises(source));
+    for (guint s = 0; s < rp_plan_n_stages(source); s++) {
+        const RpPlanStage *stage = rp_plan_stage(source, s);
+        RpPlanStage copy = *stage;
+
+        copy.parameters = rp_chunks_copy(&stage->parameters);
+        copy.gradients = rp_chunks_copy(&stage->gradients);
+        copy.boundaries = g_memdup2(stage->boundaries, stage->n_boundaries * sizeof(guint));
+        rp_plan_add_stage(window, &copy);
+    }
+    for (guint l = 0; l < rp_plan_n_layers(source); l++)
+        rp_plan_set_layer(window, l, rp_plan_layer(source, l));
+    for (guint g = 0; g < rp_plan_gpus(source); g++)
+        rp_plan_set_constants(window, g, rp_plan_constants(source, g));
+    for (guint i = 0; i < rp_plan_n_decisions(source); i++)
+        decisions[i] = rp_plan_decision(source, i);
+    rp_plan_set_decisions(window, decisions, rp_plan_n_decisions(source));
+    verifier->promises = rp_plan_promises(window);
+    verifier->rounds = verifier->promises->rounds;
+    verifier->n_stages = rp_plan_n_stages(window);
+}
+
+static void
+copy_tasks(RpVerifier *verifier)
+{
+    const RpPlan *source = verifier->source;
+
+    for (guint b = rp_plan_n_buffers(verifier->window); b < rp_plan_n_buffers(source); b++)
+        rp_plan_place_buffer(verifier->window, rp_plan_buffer(source, b));
+    for (RpTaskId id = rp_plan_end_id(verifier->window); id < rp_plan_end_id(source); id++) {
+        const RpTask *task = rp_plan_task(source, id);
+
+        rp_plan_append(verifier->window, task, rp_plan_dependencies(source, task),
+                       task->dependency_count, rp_plan_accesses(source, task), task->access_count);
+    }
+    verifier->n_tasks = (guint32)(rp_plan_end_id(verifier->window) - verifier->first_id);
+    if (verifier->n_tasks > 0)
+        verifier->tasks = rp_plan_task(verifier->window, verifier->first_id);
+}
+
+RpVerifier *
+rp_verifier_new(const RpPlan *plan)
+{
+    g_return_val_if_fail(rp_plan_end_id(plan) == 0, NULL);
+
+    RpVerifier *verifier = g_new0(RpVerifier, 1);
+
+    verifier->source = plan;
+    verifier->window = rp_plan_new(rp_plan_gpus(plan), rp_plan_fidelity(plan),
+                                   rp_plan_n_layers(plan), rp_plan_micro_batches(plan));
+    verifier->plan = verifier->window;
+    verifier->clock_bytes = RP_VERIFY_CLOCK_BYTES;
+    verifier->n_layers = rp_plan_n_layers(plan);
+    verifier->micro_batches = rp_plan_micro_batches(plan);
+    verifier->full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL;
+    verifier->whole = TRUE;
+    return verifier;
+}
+
+void
+rp_verifier_free(RpVerifier *verifier)
+{
+    if (verifier == NULL)
+        return;
+    rp_verifier_clear(verifier);
+    rp_plan_free(verifier->window);
+    g_free(verifier);
+}
+
+guint
+rp_verifier_n_held(const RpVerifier *verifier)
+{
+    return verifier->n_tasks;
+}
+
+typedef struct {
+    guint32 first;    /* that has tasks in the window */
+    guint32 last;     /* of all */
+    guint32 new_any;  /* lowest that got tasks */
+    guint32 new_flow; /* ... that got actions or values */
+} Iterations;
+
+static Iterations
+find_iterations(const RpVerifier *verifier)
+{
+    Iterations found = {G_MAXUINT32, 0, G_MAXUINT32, G_MAXUINT32};
+
+    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+        const RpTask *task = rp_verifier_task(verifier, i);
+
+        found.first = MIN(found.first, task->iteration);
+        found.last = MAX(found.last, task->iteration);
+        if (i < verifier->first_new)
+            continue;
+        found.new_any = MIN(found.new_any, task->iteration);
+        if (task->kind < RP_TASK_PARAMETER_UPLOAD)
+            found.new_flow = MIN(found.new_flow, task->iteration);
+    }
+    return found;
+}
+
+/* Which iterations are looked at as a whole. */
+static void
+find_dirty(RpVerifier *verifier, const Iterations *found)
+{
+    const guint32 before_last = MAX(found->last, 1) - 1;
+    guint32 flow = found->new_flow;
+
+    if (verifier->open) /* as it was left the last time: it may have got nothing more */
+        flow = MIN(flow, verifier->open_iteration);
+    verifier->first_dirty = MIN(found->new_any, before_last);
+    verifier->first_dirty -= MIN(found->first, verifier->first_dirty);
+    verifier->first_flow = flow - MIN(found->first, flow);
+}
+
+/* Iterations before @first have been seen for the last time. */
+static void
+forget_before(RpVerifier *verifier, guint32 first)
+{
+    guint32 n = 0;
+
+    while (n < verifier->n_tasks && rp_verifier_task(verifier, n)->iteration < first)
+        n++;
+    if (n == 0 || n == verifier->n_tasks)
+        return;
+    rp_verifier_forget_contents(verifier, n);
+    rp_verifier_forget_clocks(verifier, n);
+    rp_plan_retire(verifier->window, verifier->first_id + n);
+    verifier->first_id += n;
+    verifier->tasks = rp_plan_task(verifier->window, verifier->first_id);
+}
+
+gboolean
+rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
+{
+    Iterations found;
+
+    if (violation != NULL)
+        *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
+    if (rp_plan_end_id(verifier->window) == 0)
+        copy_tables(verifier);
+    g_return_val_if_fail(rp_plan_first_id(verifier->source) <= rp_plan_end_id(verifier->window),
+                         FALSE);
+    verifier->violation = violation;
+    verifier->first_new = verifier->n_tasks;
+    copy_tasks(verifier);
+    found = find_iterations(verifier);
+    find_dirty(verifier, &found);
+    verifier->open = grown == RP_GROWN_PART;
+    verifier->open_iteration = found.last;
+    verifier->pending = grown == RP_GROWN_STEP ? 0 : 1;
+    if (!rp_verifier_prove(verifier))
+        return FALSE;
+    if (found.last >= HELD_ITERATIONS)
+        forget_before(verifier, found.last - (HELD_ITERATIONS - 1));
+    return TRUE;
+}

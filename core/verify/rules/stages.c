@@ -1,0 +1,157 @@
+/*
+ * What a plan's table of stages promises, before any task is looked at: each layer runs forward in
+ * one stage and backward in one, and the chunks of a stage carry each byte of its layers once.
+ *
+ *   layer 3   |--chunk 0--|--chunk 2--|-chunk 1-|    no gap, no overlap, as long in every stage
+ */
+#include "core/verify/private.h"
+
+#include <stdlib.h>
+
+/* Each layer in exactly one stage of the direction. */
+static gboolean
+tile_layers(RpVerifier *verifier, guint32 *stage_of, gboolean forward)
+{
+    const char *direction = forward ? "forward" : "backward";
+
+    for (guint l = 0; l < verifier->n_layers; l++)
+        stage_of[l] = RP_NONE;
+    for (guint s = 0; s < verifier->n_stages; s++) {
+        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
+
+        if (stage->layers.first > verifier->n_layers ||
+            stage->layers.count > verifier->n_layers - stage->layers.first ||
+            stage->layers.count == 0)
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
+                                    "stage %u holds layers that do not exist, or none", s);
+        if (forward ? !stage->runs_forward : !stage->runs_backward)
+            continue;
+        for (guint l = 0; l < stage->layers.count; l++) {
+            guint32 *of = &stage_of[stage->layers.first + l];
+
+            if (*of != RP_NONE)
+                return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
+                                        "layer %u runs %s in stage %u and again in stage %u",
+                                        stage->layers.first + l, direction, *of, s);
+            *of = s;
+        }
+    }
+    for (guint l = 0; l < verifier->n_layers; l++)
+        if (stage_of[l] == RP_NONE)
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
+                                    "layer %u runs %s in no stage", l, direction);
+    return TRUE;
+}
+
+static int
+compare_segments(const void *a, const void *b)
+{
+    const RpSegment *x = a, *y = b;
+
+    if (x->layer != y->layer)
+        return x->layer < y->layer ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Every byte of every layer in exactly one segment. @layer_bytes: what other stages said. */
+static gboolean
+check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint64 bytes,
+             guint64 *layer_bytes, const char *what)
+{
+    RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
+    guint n = chunks->n_chunks > 0 ? chunks->first_segment[chunks->n_chunks] : 0;
+    g_autofree RpSegment *sorted = g_memdup2(chunks->segments, n * sizeof(RpSegment));
+    g_autofree guint64 *found = g_new0(guint64, layers.count);
+    guint64 total = 0;
+
+    for (guint c = 0; c < chunks->n_chunks; c++)
+        if (chunks->first_segment[c] > chunks->first_segment[c + 1])
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                    "%s chunk %u of stage %u ends before it begins", what, c,
+                                    stage);
+    if (n > 0)
+        qsort(sorted, n, sizeof(RpSegment), compare_segments);
+    for (guint i = 0; i < n; i++) {
+        const RpSegment *segment = &sorted[i];
+
+        if (segment->layer < layers.first || segment->layer - layers.first >= layers.count)
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                    "%s of layer %u travel with stage %u, which does not hold it",
+                                    what, segment->layer, stage);
+        guint64 *end = &found[segment->layer - layers.first];
+        if (segment->offset != *end)
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                    "bytes %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
+                                    " of the %s of layer %u travel %s with stage %u",
+                                    MIN(segment->offset, *end), MAX(segment->offset, *end), what,
+                                    segment->layer, segment->offset > *end ? "not at all" : "twice",
+                                    stage);
+        *end += segment->bytes;
+        total += segment->bytes;
+    }
+    for (guint c = 0; c < chunks->n_chunks; c++) {
+        guint64 sum = 0;
+
+        for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++)
+            sum += chunks->segments[i].bytes;
+        if (sum != chunks->chunk_bytes[c])
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                    "%s chunk %u of stage %u has %" G_GUINT64_FORMAT
+                                    " bytes, its segments %" G_GUINT64_FORMAT,
+                                    what, c, stage, chunks->chunk_bytes[c], sum);
+    }
+    if (total != bytes)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                "%" G_GUINT64_FORMAT " bytes of %s travel with stage %u, which has "
+                                "%" G_GUINT64_FORMAT,
+                                total, what, stage, bytes);
+    for (guint l = 0; l < layers.count; l++) {
+        guint64 *known = &layer_bytes[layers.first + l];
+
+        if (*known != G_MAXUINT64 && *known != found[l])
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                    "%" G_GUINT64_FORMAT " bytes of %s of layer %u travel with "
+                                    "stage %u, but %" G_GUINT64_FORMAT " with another",
+                                    found[l], what, layers.first + l, stage, *known);
+        *known = found[l];
+    }
+    return TRUE;
+}
+
+static gboolean
+check_chunk_tables(RpVerifier *verifier)
+{
+    guint64 *parameters = g_new(guint64, verifier->n_layers);
+    guint64 *gradients = g_new(guint64, verifier->n_layers);
+
+    verifier->parameter_bytes = parameters;
+    verifier->gradient_bytes = gradients;
+    for (guint l = 0; l < verifier->n_layers; l++)
+        parameters[l] = gradients[l] = G_MAXUINT64;
+    for (guint s = 0; s < verifier->n_stages; s++) {
+        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
+
+        if (!check_chunks(verifier, s, &stage->parameters, stage->parameter_bytes, parameters,
+                          "parameters"))
+            return FALSE;
+        if (stage->runs_backward && !check_chunks(verifier, s, &stage->gradients,
+                                                  stage->gradient_bytes, gradients, "gradients"))
+            return FALSE;
+    }
+    verifier->trainable = g_new0(gboolean, verifier->n_layers);
+    for (guint l = 0; l < verifier->n_layers; l++) /* each runs in some stage both ways */
+        verifier->trainable[l] = gradients[l] > 0;
+    return TRUE;
+}
+
+gboolean
+rp_verify_stages(RpVerifier *verifier)
+{
+    if (verifier->forward_of != NULL)
+        return TRUE;
+    verifier->forward_of = g_new(guint32, verifier->n_layers);
+    verifier->backward_of = g_new(guint32, verifier->n_layers);
+    return tile_layers(verifier, verifier->forward_of, TRUE) &&
+           tile_layers(verifier, verifier->backward_of, FALSE) &&
+           (!verifier->full || check_chunk_tables(verifier));
+}

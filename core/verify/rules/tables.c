@@ -1,0 +1,237 @@
+/*
+ * Rule 2, tables: where layers live, decisions and constants. Each buffer that a table names is in
+ * the right arena, of the right category, large enough, and shares no byte with any other buffer.
+ */
+#include "core/verify/private.h"
+
+#define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
+#define FP32_BYTES 4
+
+typedef struct {
+    RpVerifier *verifier;
+    char **owner; /* [buffer] what it is by a table; NULL: a buffer that comes and goes */
+} Tables;
+
+/* @bytes: 0: there must be none */
+static gboolean
+claim(Tables *tables, guint32 index, guint32 arena, RpBufferCategory category, guint64 bytes,
+      char *owner)
+{
+    RpVerifier *verifier = tables->verifier;
+    g_autofree char *name = owner;
+
+    if (bytes == 0 && index == RP_NONE)
+        return TRUE;
+    if (bytes == 0 || index >= rp_plan_n_buffers(verifier->plan))
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                bytes == 0 ? "there is a buffer for the %s, which have no bytes"
+                                           : "there is no buffer for the %s",
+                                name);
+    const RpBuffer *buffer = rp_plan_buffer(verifier->plan, index);
+    if (buffer->arena != arena || buffer->category != (guint32)category || buffer->bytes < bytes)
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "the %s take %" G_GUINT64_FORMAT
+                                " bytes of %s: buffer %u has %" G_GUINT64_FORMAT " of %s",
+                                name, bytes, rp_buffer_category_name(category), index,
+                                buffer->bytes,
+                                rp_buffer_category_name((RpBufferCategory)buffer->category));
+    if (tables->owner[index] != NULL)
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "buffer %u is for the %s and for the %s", index,
+                                tables->owner[index], name);
+    tables->owner[index] = g_steal_pointer(&name);
+    return TRUE;
+}
+
+static gboolean
+claim_of_layer(Tables *tables, guint layer, guint32 index, RpBufferCategory category, guint64 bytes,
+               const char *what)
+{
+    return claim(tables, index, rp_plan_gpus(tables->verifier->plan), category, bytes,
+                 g_strdup_printf("%s of layer %u", what, layer));
+}
+
+/* @bytes: of each buffer of them */
+static gboolean
+claim_gradients(Tables *tables, guint layer, guint64 bytes)
+{
+    const RpPlanPromises *promises = tables->verifier->promises;
+    const RpPlanLayer *row = rp_plan_layer(tables->verifier->plan, layer);
+    const guint n = rp_plan_gradient_buffers(promises);
+
+    for (guint i = 0; i < G_N_ELEMENTS(row->gradients); i++) {
+        g_autofree char *what =
+            promises->rounds_apart > 0 ? g_strdup_printf("gradients of round %u", i) : NULL;
+
+        if (!claim_of_layer(tables, layer, row->gradients[i], RP_BUFFER_GRADIENTS,
+                            i < n ? bytes : 0, what != NULL ? what : "gradients"))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+check_layer(Tables *tables, guint layer)
+{
+    RpVerifier *verifier = tables->verifier;
+    const RpPlanPromises *promises = verifier->promises;
+    const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
+    const guint64 tied = row->tied_to != RP_NONE ? row->tied_bytes : 0;
+    const guint64 parameters = verifier->parameter_bytes[layer];
+    const guint64 gradients = verifier->gradient_bytes[layer];
+
+    if (tied > parameters || (row->tied_to != RP_NONE && row->tied_to >= layer) ||
+        (tied > 0 && tied > verifier->parameter_bytes[row->tied_to]))
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "layer %u is tied to one that has not as many bytes", layer);
+    const guint64 own = parameters - tied;
+    const guint64 element = promises->element_bytes;
+    const guint64 n_gradients = gradients / rp_verifier_leaving_element(verifier);
+    const guint64 own_gradients = n_gradients * element - MIN(tied, n_gradients * element);
+    const guint64 trained = MIN(own, own_gradients);
+
+    return claim_of_layer(tables, layer, row->frozen, RP_BUFFER_PARAMETERS, own - trained,
+                          "frozen weights") &&
+           claim_of_layer(tables, layer, row->weights[0], RP_BUFFER_PARAMETERS, trained,
+                          "weights") &&
+           claim_of_layer(tables, layer, row->weights[1], RP_BUFFER_PARAMETERS,
+                          promises->double_weights ? trained : 0, "second weights") &&
+           claim_gradients(tables, layer,
+                           n_gradients * (promises->wide_gradients ? FP32_BYTES : element)) &&
+           claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
+                          own_gradients / element * STATE_BYTES, "optimizer state") &&
+           claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
+                          promises->gradient_copies ? n_gradients * FP32_BYTES : 0,
+                          "copied gradients");
+}
+
+static gboolean
+check_rest(Tables *tables)
+{
+    RpVerifier *verifier = tables->verifier;
+    const guint gpus = rp_plan_gpus(verifier->plan);
+
+    for (guint i = 0; i < rp_plan_n_decisions(verifier->plan); i++)
+        if (!claim(tables, rp_plan_decision(verifier->plan, i), gpus, RP_BUFFER_OPTIMIZER,
+                   RP_DECISION_BYTES(verifier->n_layers), g_strdup_printf("decisions (%u)", i)))
+            return FALSE;
+    for (guint g = 0; g < gpus; g++)
+        if (!claim(tables, rp_plan_constants(verifier->plan, g), g, RP_BUFFER_WORKSPACE,
+                   verifier->promises->constant_bytes, g_strdup_printf("constants of gpu %u", g)))
+            return FALSE;
+    return TRUE;
+}
+
+/* Sorted by arena and place. */
+static int
+compare_places(gconstpointer a, gconstpointer b, gpointer user_data)
+{
+    const RpPlan *plan = user_data;
+    const RpBuffer *x = rp_plan_buffer(plan, *(const guint32 *)a);
+    const RpBuffer *y = rp_plan_buffer(plan, *(const guint32 *)b);
+
+    if (x->arena != y->arena)
+        return x->arena < y->arena ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static guint64
+end_of(const RpBuffer *buffer)
+{
+    return buffer->offset + buffer->bytes;
+}
+
+/* Of buffers in the order of their places, one that is claimed stands alone. */
+static gboolean
+check_overlaps(const Tables *tables)
+{
+    RpVerifier *verifier = tables->verifier;
+    const RpPlan *plan = verifier->plan;
+    const guint n = rp_plan_n_buffers(plan);
+    g_autofree guint32 *order = g_new(guint32, (gsize)n + 1);
+    guint32 furthest = RP_NONE; /* of those before, in the same arena: the one that ends last */
+
+    for (guint i = 0; i < n; i++)
+        order[i] = i;
+    g_qsort_with_data(order, (gint)n, sizeof *order, compare_places, (gpointer)plan);
+    for (guint i = 0; i < n; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, order[i]);
+
+        if (furthest != RP_NONE && rp_plan_buffer(plan, furthest)->arena != buffer->arena)
+            furthest = RP_NONE;
+        if (furthest != RP_NONE && end_of(rp_plan_buffer(plan, furthest)) > buffer->offset &&
+            buffer->bytes > 0 &&
+            (tables->owner[order[i]] != NULL || tables->owner[furthest] != NULL)) {
+            const guint32 whose = tables->owner[order[i]] != NULL ? order[i] : furthest;
+
+            return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                    "buffer %u, for the %s, overlaps buffer %u", whose,
+                                    tables->owner[whose], whose == furthest ? order[i] : furthest);
+        }
+        if (furthest == RP_NONE || end_of(buffer) > end_of(rp_plan_buffer(plan, furthest)))
+            furthest = order[i];
+    }
+    return TRUE;
+}
+
+gboolean
+rp_verify_tables(RpVerifier *verifier)
+{
+    const guint n = rp_plan_n_buffers(verifier->plan);
+    Tables tables = {.verifier = verifier};
+    gboolean correct = TRUE;
+
+    if (!verifier->full || verifier->n_claimed == n)
+        return TRUE;
+    if (verifier->promises->element_bytes == 0)
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "weights of no bytes");
+    tables.owner = g_new0(char *, (gsize)n + 1);
+    for (guint l = 0; l < verifier->n_layers && correct; l++)
+        correct = check_layer(&tables, l);
+    correct = correct && check_rest(&tables) && check_overlaps(&tables);
+    g_free(verifier->claimed);
+    verifier->n_claimed = n;
+    verifier->claimed = g_new(gboolean, (gsize)n + 1);
+    for (guint i = 0; i < n; i++)
+        verifier->claimed[i] = tables.owner[i] != NULL;
+    for (guint i = 0; i < n; i++)
+        g_free(tables.owner[i]);
+    g_free(tables.owner);
+    return correct;
+}
+
+/* Places: everything that an access names exists and can be reached from its task. */
+gboolean
+rp_verify_places(RpVerifier *verifier)
+{
+    const RpPlan *plan = verifier->plan;
+    guint n_buffers = rp_plan_n_buffers(plan), gpus = rp_plan_gpus(plan);
+
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, i);
+
+        if (buffer->arena > gpus || buffer->offset > G_MAXUINT64 - buffer->bytes ||
+            buffer->offset + buffer->bytes > rp_plan_arena_bytes(plan, buffer->arena))
+            return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, RP_NO_TASK,
+                                    "buffer %u does not lie in its arena", i);
+    }
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
+        const RpTask *task = rp_verifier_task(verifier, i);
+        const RpAccess *accesses = rp_plan_accesses(plan, task);
+        guint32 device = rp_plan_lane_device(plan, task->lane);
+
+        for (guint k = 0; k < task->access_count; k++) {
+            if (accesses[k].buffer >= n_buffers || accesses[k].mode == 0 || accesses[k].mode > 3)
+                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
+                                        "accesses buffer %u, which does not exist",
+                                        accesses[k].buffer);
+            guint32 arena = rp_plan_buffer(plan, accesses[k].buffer)->arena;
+            if (arena != gpus && arena != device)
+                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
+                                        "accesses buffer %u of gpu %u, where it does not run",
+                                        accesses[k].buffer, arena);
+        }
+    }
+    return TRUE;
+}

@@ -1,0 +1,334 @@
+#include "core/verify/private.h"
+
+static const struct {
+    const char *name;
+    guint number;
+} rules[RP_N_RULES] = {
+    [RP_RULE_NONE] = {"none", 0},
+    [RP_RULE_ACTIONS] = {"actions", 1},
+    [RP_RULE_BUFFERS] = {"buffers", 2},
+    [RP_RULE_ARENA] = {"arena", 2},
+    [RP_RULE_TABLES] = {"tables", 2},
+    [RP_RULE_OPERANDS] = {"operands", 2},
+    [RP_RULE_DEADLOCK] = {"deadlock", 3},
+    [RP_RULE_TRANSFERS] = {"transfers", 4},
+    [RP_RULE_WEIGHT_INTEGRITY] = {"weight integrity", 5},
+    [RP_RULE_TORN_WEIGHTS] = {"torn weights", 5},
+    [RP_RULE_INCOMPLETE_GRADIENTS] = {"incomplete gradients", 5},
+    [RP_RULE_GRADIENT_INTEGRITY] = {"gradient integrity", 5},
+    [RP_RULE_OPTIMIZER_ORDER] = {"optimizer order", 5},
+    [RP_RULE_DECISION] = {"decision", 5},
+    [RP_RULE_STALENESS] = {"staleness", 5},
+    [RP_RULE_TRACE] = {"trace", 0},
+};
+
+const char *
+rp_rule_name(RpRule rule)
+{
+    return (guint)rule < RP_N_RULES ? rules[rule].name : "unknown";
+}
+
+guint
+rp_rule_number(RpRule rule)
+{
+    return (guint)rule < RP_N_RULES ? rules[rule].number : 0;
+}
+
+void
+rp_violation_clear(RpViolation *violation)
+{
+    g_free(violation->message);
+    *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
+}
+
+static void
+append_task(const RpVerifier *verifier, GString *text, guint32 task)
+{
+    g_autofree char *description = rp_task_describe(verifier->plan, verifier->first_id + task);
+    guint32 lane = rp_verifier_task(verifier, task)->lane;
+
+    g_string_append(text, description);
+    if (verifier->position != NULL && lane < rp_plan_n_lanes(verifier->plan))
+        g_string_append_printf(text, ", place %u of the %s lane", verifier->position[task],
+                               rp_lane_name(rp_plan_lane_kind(verifier->plan, lane)));
+}
+
+gboolean
+rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
+                 const char *format, ...)
+{
+    RpViolation *violation = verifier->violation;
+    g_autoptr(GString) text = g_string_new(NULL);
+    va_list arguments;
+
+    if (violation == NULL)
+        return FALSE;
+    if (first == RP_OLD_TASK)
+        first = RP_NO_TASK;
+    if (rp_rule_number(rule) > 0)
+        g_string_append_printf(text, "rule %u (%s): ", rp_rule_number(rule), rp_rule_name(rule));
+    va_start(arguments, format);
+    g_string_append_vprintf(text, format, arguments);
+    va_end(arguments);
+    if (first != RP_NO_TASK) {
+        g_string_append(text, ": ");
+        append_task(verifier, text, first);
+    }
+    if (second != RP_NO_TASK && second != first) {
+        g_string_append(text, first != RP_NO_TASK ? "; " : ": ");
+        append_task(verifier, text, second);
+    }
+    violation->rule = rule;
+    violation->first = first == RP_NO_TASK ? RP_TASK_NONE : verifier->first_id + first;
+    violation->second = second == RP_NO_TASK ? RP_TASK_NONE : verifier->first_id + second;
+    violation->message = g_string_free(g_steal_pointer(&text), FALSE);
+    return FALSE;
+}
+
+guint
+rp_action_parts(const RpTask *task, RpActionPart parts[2])
+{
+    parts[0] = (RpActionPart){.stage = task->stage, .micro_batch = task->micro_batch};
+    switch ((RpTaskKind)task->kind) {
+    case RP_TASK_FORWARD:
+        parts[0].forward = TRUE;
+        return 1;
+    case RP_TASK_BACKWARD:
+        parts[0].backward = parts[0].weights = TRUE;
+        return 1;
+    case RP_TASK_FUSED:
+        parts[0].forward = parts[0].backward = parts[0].weights = TRUE;
+        return 1;
+    case RP_TASK_INPUT_GRADIENT:
+        parts[0].backward = TRUE;
+        return 1;
+    case RP_TASK_WEIGHT_GRADIENT:
+        parts[0].weights = TRUE;
+        return 1;
+    case RP_TASK_OVERLAP:
+        parts[0].forward = TRUE;
+        parts[1] = (RpActionPart){.stage = task->backward_stage,
+                                  .micro_batch = task->backward_micro_batch,
+                                  .backward = TRUE,
+                                  .weights = TRUE};
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+/* Lanes on which a kind of task may stand, as bits of rp_plan_lane_kind(). */
+static guint
+lanes_of_kind(guint kind)
+{
+    switch ((RpTaskKind)kind) {
+    case RP_TASK_ACTIVATION_UPLOAD:
+    case RP_TASK_STASH_UPLOAD:
+    case RP_TASK_ACTGRAD_UPLOAD:
+    case RP_TASK_PARAMETER_UPLOAD:
+        return 1U << RP_LANE_ACTIVATION_UP | 1U << RP_LANE_PARAMETER_UP;
+    case RP_TASK_ACTIVATION_DOWNLOAD:
+    case RP_TASK_ACTGRAD_DOWNLOAD:
+    case RP_TASK_GRADIENT_DOWNLOAD:
+        return 1U << RP_LANE_ACTIVATION_DOWN | 1U << RP_LANE_GRADIENT_DOWN;
+    case RP_TASK_GRADIENT_ACCUMULATE:
+        return 1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER) |
+               1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE);
+    case RP_TASK_NORM:
+    case RP_TASK_GRADIENT_COPY:
+    case RP_TASK_OPTIMIZER_STEP:
+    case RP_TASK_PARAMETER_COPY:
+        return 1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER);
+    case RP_TASK_BARRIER:
+        return G_MAXUINT;
+    default:
+        return 1U << RP_LANE_COMPUTE;
+    }
+}
+
+static gboolean
+check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
+{
+    RpActionPart parts[2];
+    guint n_parts = rp_action_parts(task, parts);
+
+    for (guint i = 0; i < n_parts; i++) {
+        const RpActionPart *part = &parts[i];
+
+        if (part->stage >= verifier->n_stages || part->micro_batch >= verifier->micro_batches)
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                    "an action of a stage or micro-batch that does not exist");
+        const RpPlanStage *stage = rp_plan_stage(verifier->plan, part->stage);
+        if ((part->forward && !stage->runs_forward) ||
+            ((part->backward || part->weights) && !stage->runs_backward))
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                    "the stage does not run in this direction");
+        if (stage->runs_forward && stage->runs_backward &&
+            stage->bound == (task->kind == RP_TASK_FUSED))
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                    "forward and backward are one action in the fused stage, and "
+                                    "two in a bound one");
+        if (stage->bound && rp_verifier_device(verifier, index) != stage->device)
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                    "the stage is bound to gpu %u", stage->device);
+        if (task->kind != RP_TASK_OVERLAP &&
+            task->round != (guint64)part->micro_batch * verifier->rounds / verifier->micro_batches)
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                    "round %u is not that of the micro-batch", task->round);
+    }
+    if (task->lead_ns < 0 || task->lead_ns > task->duration_ns)
+        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                "the recompute part is longer than the action");
+    return TRUE;
+}
+
+/* Fields that index something: after this nothing can be out of range. */
+static gboolean
+check_fields(RpVerifier *verifier)
+{
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
+        const RpTask *task = rp_verifier_task(verifier, i);
+
+        if (task->lane >= rp_plan_n_lanes(verifier->plan) || task->kind >= RP_N_TASK_KINDS)
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, i,
+                                    "a lane or kind of task that does not exist");
+        if ((lanes_of_kind(task->kind) >> rp_plan_lane_kind(verifier->plan, task->lane) & 1) == 0)
+            return rp_verifier_fail(verifier,
+                                    rp_task_is_compute(task) ? RP_RULE_ACTIONS : RP_RULE_TRANSFERS,
+                                    RP_NO_TASK, i, "this kind of task cannot stand on the %s lane",
+                                    rp_lane_name(rp_plan_lane_kind(verifier->plan, task->lane)));
+        if (rp_task_is_compute(task) && !check_action_fields(verifier, i, task))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Sorts the tasks by iteration, keeping their order. */
+static gboolean
+sort_by_iteration(RpVerifier *verifier)
+{
+    guint32 low = G_MAXUINT32, high = 0, first_action = G_MAXUINT32;
+
+    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+        const RpTask *task = rp_verifier_task(verifier, i);
+
+        low = MIN(low, task->iteration);
+        high = MAX(high, task->iteration);
+        if (first_action == G_MAXUINT32 && rp_task_is_compute(task))
+            first_action = task->iteration;
+    }
+    if (high - low >= verifier->n_tasks)
+        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
+                                "%u tasks cannot be iterations %u to %u", verifier->n_tasks, low,
+                                high);
+    verifier->first_iteration = low;
+    verifier->n_iterations = high - low + 1;
+    if (verifier->whole) /* growing: what is held in part is not dirty */
+        verifier->complete_from = MAX(verifier->promises->first_iteration, low) - low;
+    else
+        verifier->complete_from =
+            first_action == G_MAXUINT32 ? verifier->n_iterations : first_action - low + 1;
+    g_free(verifier->iteration_start);
+    g_free(verifier->by_iteration);
+    verifier->iteration_start = g_new0(guint32, (gsize)verifier->n_iterations + 2);
+    verifier->by_iteration = g_new(guint32, verifier->n_tasks);
+    for (guint32 i = 0; i < verifier->n_tasks; i++)
+        verifier->iteration_start[rp_verifier_task(verifier, i)->iteration - low + 2]++;
+    for (guint32 i = 2; i <= verifier->n_iterations; i++)
+        verifier->iteration_start[i] += verifier->iteration_start[i - 1];
+    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+        guint32 iteration = rp_verifier_task(verifier, i)->iteration - low;
+
+        verifier->by_iteration[verifier->iteration_start[iteration + 1]++] = i;
+    }
+    return TRUE;
+}
+
+static gboolean
+report_race(RpVerifier *verifier)
+{
+    if (verifier->race == RP_RULE_NONE)
+        return TRUE;
+    return rp_verifier_fail(verifier, verifier->race, verifier->race_first, verifier->race_second,
+                            "%s", verifier->race_text);
+}
+
+gboolean
+rp_verifier_prove(RpVerifier *verifier)
+{
+    if (verifier->n_tasks == 0)
+        return TRUE;
+    verifier->tasks = rp_plan_task(verifier->plan, verifier->first_id);
+    if (verifier->micro_batches == 0 || verifier->n_layers == 0 || verifier->rounds == 0 ||
+        verifier->micro_batches % verifier->rounds != 0)
+        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
+                                "%u micro-batches of %u layers in %u rounds: not a plan",
+                                verifier->micro_batches, verifier->n_layers, verifier->rounds);
+    return check_fields(verifier) && sort_by_iteration(verifier) && rp_verify_stages(verifier) &&
+           rp_verify_deadlock(verifier) && rp_verify_make_clocks(verifier) &&
+           rp_verify_places(verifier) && rp_verify_accesses(verifier) &&
+           rp_verify_dataflow(verifier) && rp_verify_parameters(verifier) &&
+           rp_verify_consistency(verifier) && rp_verify_decisions(verifier) &&
+           rp_verify_tables(verifier) && rp_verify_operands(verifier) && report_race(verifier);
+}
+
+void
+rp_verifier_clear(RpVerifier *verifier)
+{
+    g_free(verifier->iteration_start);
+    g_free(verifier->by_iteration);
+    g_free(verifier->lane);
+    g_free(verifier->position);
+    g_free(verifier->start_row);
+    g_free(verifier->end_row);
+    g_free(verifier->clocks);
+    g_free(verifier->dense);
+    g_free(verifier->length);
+    g_free(verifier->lane_row);
+    g_free(verifier->forward_of);
+    g_free(verifier->backward_of);
+    g_free(verifier->trainable);
+    g_free(verifier->parameter_bytes);
+    g_free(verifier->gradient_bytes);
+    g_free(verifier->claimed);
+    g_free(verifier->contents);
+    rp_verifier_free_sweep(verifier->sweep);
+    g_clear_pointer(&verifier->old, g_array_unref);
+    g_free(verifier->race_text);
+}
+
+gboolean
+rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *violation)
+{
+    RpVerifier verifier = {
+        .plan = plan,
+        .promises = rp_plan_promises(plan),
+        .violation = violation,
+        .clock_bytes = clock_bytes,
+        .first_id = rp_plan_first_id(plan),
+        .n_stages = rp_plan_n_stages(plan),
+        .n_layers = rp_plan_n_layers(plan),
+        .micro_batches = rp_plan_micro_batches(plan),
+        .rounds = rp_plan_promises(plan)->rounds,
+        .full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL,
+        .whole = rp_plan_first_id(plan) == 0,
+    };
+    guint64 n_tasks = rp_plan_end_id(plan) - verifier.first_id;
+    gboolean proved;
+
+    if (violation != NULL)
+        *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
+    if (n_tasks >= RP_OLD_TASK)
+        return rp_verifier_fail(&verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
+                                "too large to verify: %" G_GUINT64_FORMAT " tasks", n_tasks);
+    verifier.n_tasks = (guint32)n_tasks;
+    proved = rp_verifier_prove(&verifier);
+    rp_verifier_clear(&verifier);
+    return proved;
+}
+
+gboolean
+rp_verify_plan(const RpPlan *plan, RpViolation *violation)
+{
+    return rp_verify_plan_within(plan, RP_VERIFY_CLOCK_BYTES, violation);
+}

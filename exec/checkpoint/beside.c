@@ -1,0 +1,277 @@
+/**
+ * A checkpoint written from a copy, in a thread of its own, while training goes on.
+ *
+ *   caller   step | copy | step | step | step | step        | wait | copy | step
+ *   writer               |  tensors, small files, name, older ones  |     |  tensors ...
+ *
+ * The copy is read by the writer alone from begin to end, and written by the caller outside of it.
+ */
+#include "exec/checkpoint/private.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "exec/system/threads.h"
+
+/* Arrays of the copy begin at multiples, so that threads share no line. */
+#define ALIGNMENT 64
+/* That a thread copies at a time. */
+#define PIECE_BYTES ((gsize)4 << 20)
+/* Training goes first where both want a processor. */
+#define WRITER_NICE 10
+
+struct _RpCheckpointBeside {
+    guint8 *memory;
+    gsize bytes;
+    pthread_t thread;
+    gboolean writing;
+    atomic_bool over; /* the thread has nothing left to do but to end */
+    /* of the write under way: the writer's until it has ended */
+    char *output;
+    char *model_dir;
+    RpCheckpointOptions options;
+    RpCheckpointImage image; /* into @memory */
+    RpCheckpointWritten written;
+};
+
+/* ---- bytes, in several threads ---- */
+
+typedef struct {
+    guint8 *to;
+    const guint8 *from; /* %NULL: zeros */
+    gsize bytes;
+} Piece;
+
+typedef struct {
+    GArray *pieces; /* (element-type Piece) */
+    atomic_uint next;
+} Copying;
+
+static void
+add_pieces(Copying *copying, guint8 *to, const void *from, gsize bytes)
+{
+    for (gsize at = 0; at < bytes; at += PIECE_BYTES) {
+        const Piece piece = {.to = to + at,
+                             .from = from ? (const guint8 *)from + at : NULL,
+                             .bytes = MIN(PIECE_BYTES, bytes - at)};
+        g_array_append_val(copying->pieces, piece);
+    }
+}
+
+static void *
+copy_some(void *data)
+{
+    Copying *copying = data;
+    guint i;
+
+    while ((i = atomic_fetch_add(&copying->next, 1)) < copying->pieces->len) {
+        const Piece *piece = &g_array_index(copying->pieces, Piece, i);
+        if (piece->from)
+            memcpy(piece->to, piece->from, piece->bytes);
+        else
+            memset(piece->to, 0, piece->bytes);
+    }
+    return NULL;
+}
+
+static void
+copying_init(Copying *copying)
+{
+    copying->pieces = g_array_new(FALSE, FALSE, sizeof(Piece));
+    atomic_init(&copying->next, 0);
+}
+
+static void
+copying_run(Copying *copying)
+{
+    rp_run_in_threads(copying->pieces->len, copy_some, copying);
+    g_array_unref(copying->pieces);
+}
+
+/* ---- the copy ---- */
+
+static gsize
+aligned(guint64 bytes)
+{
+    return (gsize)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+}
+
+guint64
+rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, gboolean async)
+{
+    guint64 sum = 0;
+
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        if (weight->tied)
+            continue;
+        sum += 3 * aligned(weight->elements * sizeof(float));
+        sum += async ? aligned(weight->elements * rp_dtype_size(dtype)) : 0;
+    }
+    return sum;
+}
+
+RpCheckpointBeside *
+rp_checkpoint_beside_new(guint64 bytes, GError **error)
+{
+    RpCheckpointBeside *beside = g_new0(RpCheckpointBeside, 1);
+    Copying touching;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (memory == MAP_FAILED) {
+        g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_MEMORY,
+                    "a copy of weights and optimizer state needs %" G_GUINT64_FORMAT
+                    " bytes of host memory: %s",
+                    bytes, g_strerror(errno));
+        g_free(beside);
+        return NULL;
+    }
+    beside->memory = memory;
+    beside->bytes = bytes;
+    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* fewer faults, where there are such pages */
+    copying_init(&touching);
+    add_pieces(&touching, beside->memory, NULL, bytes);
+    copying_run(&touching);
+    return beside;
+}
+
+void
+rp_checkpoint_beside_free(RpCheckpointBeside *beside)
+{
+    RpCheckpointWritten written;
+
+    if (!beside)
+        return;
+    if (beside->writing) {
+        rp_checkpoint_beside_end(beside, &written);
+        rp_checkpoint_written_clear(&written);
+    }
+    (void)munmap(beside->memory, beside->bytes);
+    g_free(beside);
+}
+
+/* Puts the next array of the copy in the place of @from. */
+static const void *
+move(Copying *copying, guint8 **at, const void *from, gsize bytes)
+{
+    guint8 *to = *at;
+
+    add_pieces(copying, to, from, bytes);
+    *at += aligned(bytes);
+    return to;
+}
+
+static void
+take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
+{
+    RpCheckpointImage *image = &beside->image;
+    guint8 *at = beside->memory;
+    Copying copying;
+
+    rp_checkpoint_image_take(image, trainer, data);
+    copying_init(&copying);
+    for (guint i = 0; i < rp_weights_count(image->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(image->weights, i);
+        RpCheckpointNumbers *numbers = &image->numbers[i];
+        const gsize bytes = (gsize)weight->elements * sizeof(float);
+        if (weight->tied)
+            continue;
+        numbers->master = move(&copying, &at, numbers->master, bytes);
+        numbers->moment1 = move(&copying, &at, numbers->moment1, bytes);
+        numbers->moment2 = move(&copying, &at, numbers->moment2, bytes);
+        if (numbers->next)
+            numbers->next = move(&copying, &at, numbers->next,
+                                 (gsize)weight->elements * rp_dtype_size(image->dtype));
+    }
+    g_assert(at == beside->memory + beside->bytes);
+    copying_run(&copying);
+}
+
+/* ---- the writer ---- */
+
+static void *
+write_copy(void *data)
+{
+    RpCheckpointBeside *beside = data;
+    RpCheckpointWritten *written = &beside->written;
+    const gint64 begin_us = g_get_monotonic_time();
+
+    /* of this thread, and of those that it starts */
+    (void)setpriority(PRIO_PROCESS, 0, MAX(WRITER_NICE, getpriority(PRIO_PROCESS, 0)));
+    written->path = rp_checkpoint_save_image(&beside->options, &beside->image, &written->removed,
+                                             &written->error);
+    written->seconds = (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC;
+    atomic_store(&beside->over, TRUE);
+    return NULL;
+}
+
+static void
+forget(RpCheckpointBeside *beside)
+{
+    rp_checkpoint_image_clear(&beside->image);
+    g_clear_pointer(&beside->output, g_free);
+    g_clear_pointer(&beside->model_dir, g_free);
+}
+
+gboolean
+rp_checkpoint_beside_begin(RpCheckpointBeside *beside, const RpCheckpointOptions *options,
+                           RpTrainer *trainer, const RpDataState *data)
+{
+    sigset_t all, before;
+    int failed;
+
+    g_return_val_if_fail(!beside->writing, FALSE);
+    take(beside, trainer, data);
+    beside->output = g_strdup(options->output);
+    beside->model_dir = g_strdup(options->model_dir);
+    beside->options = *options;
+    beside->options.output = beside->output;
+    beside->options.model_dir = beside->model_dir;
+    beside->written = (RpCheckpointWritten){.step = beside->image.state.step};
+    atomic_store(&beside->over, FALSE);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&beside->thread, NULL, write_copy, beside);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        forget(beside);
+    beside->writing = !failed;
+    return beside->writing;
+}
+
+gboolean
+rp_checkpoint_beside_is_writing(const RpCheckpointBeside *beside)
+{
+    return beside->writing;
+}
+
+gboolean
+rp_checkpoint_beside_is_over(const RpCheckpointBeside *beside)
+{
+    return beside->writing && atomic_load(&beside->over);
+}
+
+void
+rp_checkpoint_beside_end(RpCheckpointBeside *beside, RpCheckpointWritten *written)
+{
+    g_return_if_fail(beside->writing);
+
+    pthread_join(beside->thread, NULL);
+    beside->writing = FALSE;
+    *written = beside->written;
+    beside->written = (RpCheckpointWritten){0};
+    forget(beside);
+}
+
+void
+rp_checkpoint_written_clear(RpCheckpointWritten *written)
+{
+    g_clear_pointer(&written->path, g_free);
+    g_clear_pointer(&written->removed, g_free);
+    g_clear_error(&written->error);
+}

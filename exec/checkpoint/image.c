@@ -1,0 +1,32 @@
+/* What a checkpoint is written from: numbers and state of a trainer that stands still. */
+#include "exec/checkpoint/private.h"
+
+void
+rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, const RpDataState *data)
+{
+    const RpDataState none = {0};
+
+    *image = (RpCheckpointImage){.network = rp_trainer_network(trainer)};
+    image->weights = rp_network_weights(image->network);
+    image->dtype = rp_network_options(image->network)->dtype;
+    rp_checkpoint_state_take(&image->state, trainer, data ? data : &none);
+    image->numbers = g_new0(RpCheckpointNumbers, rp_weights_count(image->weights));
+    for (guint i = 0; i < rp_weights_count(image->weights); i++) {
+        RpCheckpointNumbers *numbers = &image->numbers[i];
+        if (rp_weights_nth(image->weights, i)->tied)
+            continue;
+        const RpOptimizerState state = rp_trainer_weight_state(trainer, i);
+        numbers->master = rp_trainer_weight(trainer, i);
+        numbers->moment1 = state.moment1;
+        numbers->moment2 = state.moment2;
+        if (image->state.async)
+            numbers->next = rp_trainer_next_weight(trainer, i);
+    }
+}
+
+void
+rp_checkpoint_image_clear(RpCheckpointImage *image)
+{
+    g_clear_pointer(&image->numbers, g_free);
+    rp_checkpoint_state_clear(&image->state);
+}

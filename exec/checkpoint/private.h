@@ -1,0 +1,141 @@
+/**
+ * What checkpoint*.c share: names, the manifest, the state, and directories that are complete or
+ * not there.
+ */
+#pragma once
+
+#include "exec/checkpoint/checkpoint.h"
+
+#define RP_CHECKPOINT_CONFIG "config.json"
+#define RP_CHECKPOINT_MODEL "model.safetensors"
+#define RP_CHECKPOINT_OPTIMIZER "optimizer.safetensors"
+#define RP_CHECKPOINT_NEXT "next.safetensors"
+#define RP_CHECKPOINT_STATE "trainer_state.json"
+#define RP_CHECKPOINT_MANIFEST "manifest.json"
+#define RP_CHECKPOINT_INDEX_SUFFIX ".index.json"
+
+#define RP_CHECKPOINT_MANIFEST_FORMAT "roundpipe-checkpoint/1"
+#define RP_CHECKPOINT_STATE_FORMAT "roundpipe-state/1"
+
+/* Sets `PATH: MESSAGE`. Returns: FALSE */
+gboolean rp_checkpoint_fail(GError **error, RpCheckpointError code, const char *path,
+                            const char *format, ...) G_GNUC_PRINTF(4, 5);
+/* `cannot VERB "PATH": MESSAGE OF @number`; full disks are RP_CHECKPOINT_ERROR_NO_SPACE, all else
+ * is RP_CHECKPOINT_ERROR_WRITE. Returns: FALSE */
+gboolean rp_checkpoint_fail_errno(GError **error, const char *verb, const char *path, int number);
+
+/* ---- directory.c ---- */
+
+/* OUTPUT/checkpoint-STEP, OUTPUT/weights-STEP. (transfer full) */
+char *rp_checkpoint_path(const char *output, guint64 step);
+char *rp_checkpoint_weights_path(const char *output, guint64 step);
+/* Of one of these, OUTPUT/.checkpoint-STEP.tmp or OUTPUT/.weights-STEP.tmp. (transfer full) */
+char *rp_checkpoint_temporary_path(const char *path, const char *suffix);
+
+/* Steps of the directories that are named as checkpoints, highest first; of an @output that is not
+ * there: none. (element-type guint64) (transfer full). Errors: G_FILE_ERROR */
+GArray *rp_checkpoint_list(const char *output, GError **error);
+
+/* Makes @output and puts its name on the disk. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
+gboolean rp_checkpoint_make_output(const char *output, GError **error);
+/* Removes what interrupted attempts left in @output. What cannot be removed stays. */
+void rp_checkpoint_remove_leftovers(const char *output);
+/* A file, a link, or a directory with all that is in it; links are not followed. Returns: whether
+ * nothing is left */
+gboolean rp_checkpoint_remove_tree(const char *path);
+
+/* @temporary gets the name @path, on the disk; a directory of that name is replaced in one step and
+ * removed. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
+gboolean rp_checkpoint_publish(const char *output, const char *temporary, const char *path,
+                               GError **error);
+/* A checkpoint loses its name, on the disk, and then its files. Returns: whether it is gone */
+gboolean rp_checkpoint_discard(const char *output, const char *path);
+
+/* Removes complete checkpoints but those of the @keep highest steps and that of @saved; 0 = none.
+ * What cannot be removed stays. */
+void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
+
+/* ---- manifest.c ---- */
+
+/* Of all files of the directory at @path, synced. Errors: as of writing */
+gboolean rp_checkpoint_manifest_write(const char *path, GError **error);
+
+/* Whether @path has a manifest and every file in it has its size. Errors:
+ * RP_CHECKPOINT_ERROR_CORRUPT */
+gboolean rp_checkpoint_is_complete(const char *path, GError **error);
+
+/* ---- state.c ---- */
+
+/* trainer_state.json */
+typedef struct {
+    guint64 step;
+    gboolean async;
+    RpDtype dtype;
+    RpUpdateState update;
+    guint
+        rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
+    GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
+    RpDataState data;
+} RpCheckpointState;
+
+void rp_checkpoint_state_clear(RpCheckpointState *state);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointState, rp_checkpoint_state_clear)
+
+/* @state: (out): of a flushed trainer */
+void rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer,
+                              const RpDataState *data);
+
+/* (transfer full). The same state gives the same bytes; floats come back bit for bit. */
+char *rp_checkpoint_state_to_json(const RpCheckpointState *state);
+
+/* @state: (out): set on success only. Errors: RP_CHECKPOINT_ERROR_CORRUPT, one line with file,
+ * line, column, expected and found */
+gboolean rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
+                                   RpCheckpointState *state, GError **error);
+
+/* ---- image.c ---- */
+
+/* Of a weight, in the network's layout order; all %NULL of a tied head's. */
+typedef struct {
+    const float *master;
+    const float *moment1;
+    const float *moment2;
+    const guint8 *next; /* as the next forward reads it; %NULL: synchronous */
+} RpCheckpointNumbers;
+
+/* All that a checkpoint is written from. */
+typedef struct {
+    const RpNetwork *network; /* borrowed, and so are the next two */
+    const RpWeights *weights;
+    RpDtype dtype;
+    RpCheckpointState state;
+    RpCheckpointNumbers *numbers; /* of each weight: the trainer's own, or a copy of them */
+} RpCheckpointImage;
+
+/* @image: (out): of a flushed @trainer, good until it goes on. @data: %NULL: weights alone */
+void rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer,
+                              const RpDataState *data);
+void rp_checkpoint_image_clear(RpCheckpointImage *image);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointImage, rp_checkpoint_image_clear)
+
+/* ---- room.c ---- */
+
+/* Copied from the model's directory, so that the checkpoint is a model's directory too.
+ * %NULL-terminated */
+extern const char *const rp_checkpoint_copied_files[];
+
+guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options,
+                                   const RpCheckpointImage *image, gboolean weights_only);
+/* Returns: FALSE with errno if it cannot be told */
+gboolean rp_checkpoint_free_bytes(const char *output, guint64 *bytes);
+
+/* Removes the oldest complete checkpoint but the last, if with all that may go there would be room
+ * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */
+gboolean rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                                 GString *gone);
+
+/* ---- save.c ---- */
+
+/* rp_checkpoint_save() of what was taken. */
+char *rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                               char **removed, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,339 @@
+/**
+ * A checkpoint into a new trainer. Everything is checked before the first weight is set: files,
+ * then what the run was, then each tensor.
+ */
+#include "exec/checkpoint/private.h"
+
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/base/quote.h"
+#include "core/json/json-pull.h"
+
+typedef struct {
+    const char *path;
+    RpTrainer *trainer;
+    const RpNetwork *network;
+    const RpWeights *weights;
+    RpCheckpointState state;
+    RpSafetensors *optimizer;
+    RpSafetensors *next; /* NULL if synchronous */
+} Restore;
+
+static void
+restore_clear(Restore *restore)
+{
+    rp_safetensors_free(restore->next);
+    rp_safetensors_free(restore->optimizer);
+    rp_checkpoint_state_clear(&restore->state);
+}
+
+static gboolean
+fail_as(GError **error, RpCheckpointError code, GError *cause)
+{
+    g_set_error_literal(error, RP_CHECKPOINT_ERROR, code, cause->message);
+    g_error_free(cause);
+    return FALSE;
+}
+
+static gboolean
+load_state(Restore *restore, GError **error)
+{
+    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_STATE, NULL);
+    g_autofree char *shown = rp_display_name(path);
+    GError *cause = NULL;
+    g_autoptr(GMappedFile) map = rp_file_map(path, &cause);
+
+    if (!map)
+        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    const char *text = g_mapped_file_get_contents(map);
+    return rp_checkpoint_state_parse(shown, text ? text : "", g_mapped_file_get_length(map),
+                                     &restore->state, error);
+}
+
+/* ---- what the run was ---- */
+
+typedef enum { COUNT, BOOLEAN, NUMBER, TOKEN, ROPE_TYPE } ValueKind;
+
+typedef struct {
+    const char *key;
+    ValueKind kind;
+    gsize offset;
+} Value;
+
+#define AT(member) G_STRUCT_OFFSET(RpModelConfig, member)
+
+/* All that the loss or its gradient depends on. */
+static const Value values[] = {
+    {"hidden_size", COUNT, AT(hidden)},
+    {"num_hidden_layers", COUNT, AT(blocks)},
+    {"num_attention_heads", COUNT, AT(heads)},
+    {"num_key_value_heads", COUNT, AT(kv_heads)},
+    {"head_dim", COUNT, AT(head_dim)},
+    {"intermediate_size", COUNT, AT(intermediate)},
+    {"vocab_size", COUNT, AT(vocab)},
+    {"tie_word_embeddings", BOOLEAN, AT(tied)},
+    {"attention_bias", BOOLEAN, AT(attention_bias)},
+    {"mlp_bias", BOOLEAN, AT(mlp_bias)},
+    {"rms_norm_eps", NUMBER, AT(rms_norm_eps)},
+    {"rope_type", ROPE_TYPE, AT(rope.type)},
+    {"rope_theta", NUMBER, AT(rope.theta)},
+    {"factor of the rope", NUMBER, AT(rope.factor)},
+    {"low_freq_factor of the rope", NUMBER, AT(rope.low_freq_factor)},
+    {"high_freq_factor of the rope", NUMBER, AT(rope.high_freq_factor)},
+    {"original_max_position_embeddings of the rope", COUNT, AT(rope.original_max_positions)},
+    {"pad_token_id", TOKEN, AT(pad_id)},
+};
+
+/* As config.json has it. (transfer full) */
+static char *
+value_text(const Value *value, const RpModelConfig *config)
+{
+    gconstpointer at = G_STRUCT_MEMBER_P(config, value->offset);
+
+    switch (value->kind) {
+    case COUNT:
+        return g_strdup_printf("%u", *(const guint *)at);
+    case BOOLEAN:
+        return g_strdup(*(const gboolean *)at ? "true" : "false");
+    case NUMBER: {
+        GString *number = g_string_new(NULL);
+        rp_json_append_number(number, *(const double *)at);
+        return g_string_free(number, FALSE);
+    }
+    case ROPE_TYPE:
+        return g_strdup(*(const RpRopeType *)at == RP_ROPE_LLAMA3 ? "llama3" : "default");
+    case TOKEN:
+        if (*(const gint64 *)at == RP_MODEL_NO_TOKEN)
+            return g_strdup("null");
+        return g_strdup_printf("%" G_GINT64_FORMAT, *(const gint64 *)at);
+    }
+    g_assert_not_reached();
+}
+
+static gboolean
+fail_model(const char *path, const char *key, const char *expected, const char *found,
+           GError **error)
+{
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                              "%s: expected %s, as the model has it, found %s", key, expected,
+                              found);
+}
+
+static gboolean
+check_model(const Restore *restore, GError **error)
+{
+    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_CONFIG, NULL);
+    const RpModelConfig *model = rp_network_config(restore->network);
+    RpModelConfig saved;
+    GError *cause = NULL;
+
+    if (!rp_hf_config_load(path, &saved, &cause))
+        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    if (saved.architecture != model->architecture)
+        return fail_model(path, "architectures", rp_architecture_name(model->architecture),
+                          rp_architecture_name(saved.architecture), error);
+    for (gsize i = 0; i < G_N_ELEMENTS(values); i++) {
+        g_autofree char *expected = value_text(&values[i], model);
+        g_autofree char *found = value_text(&values[i], &saved);
+        if (strcmp(expected, found) != 0)
+            return fail_model(path, values[i].key, expected, found, error);
+    }
+    return TRUE;
+}
+
+static const char *
+mode_name(gboolean async)
+{
+    return async ? "asynchronous" : "synchronous";
+}
+
+static gboolean
+check_run(const Restore *restore, GError **error)
+{
+    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_STATE, NULL);
+    gboolean async = rp_trainer_is_async(restore->trainer);
+    RpDtype dtype = rp_network_options(restore->network)->dtype;
+    guint n_layers = rp_weights_n_layers(restore->weights);
+
+    if (restore->state.async != async)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                                  "expected a checkpoint of %s training, as this run is, found one "
+                                  "of %s training (async: %s in the run file, or --set async=%s, "
+                                  "would go on with it)",
+                                  mode_name(async), mode_name(!async), async ? "false" : "true",
+                                  async ? "false" : "true");
+    if (restore->state.dtype != dtype)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                                  "dtype: expected %s, as this run has it, found %s (dtype: %s in "
+                                  "the run file, or --set dtype=%s, would go on with it)",
+                                  rp_dtype_name(dtype), rp_dtype_name(restore->state.dtype),
+                                  rp_dtype_name(restore->state.dtype),
+                                  rp_dtype_name(restore->state.dtype));
+    if (restore->state.layer_steps->len != n_layers)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, path,
+                                  "layer_steps: expected %u numbers, one a layer, found %u",
+                                  n_layers, restore->state.layer_steps->len);
+    return TRUE;
+}
+
+/* ---- tensors ---- */
+
+static RpSafetensors *
+open_tensors(const Restore *restore, const char *name, GError **error)
+{
+    g_autofree char *single = g_build_filename(restore->path, name, NULL);
+    g_autofree char *index = g_strconcat(single, RP_CHECKPOINT_INDEX_SUFFIX, NULL);
+    GError *cause = NULL;
+    RpSafetensors *tensors =
+        rp_safetensors_open(g_file_test(single, G_FILE_TEST_EXISTS) ? single : index, &cause);
+
+    if (!tensors)
+        fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    return tensors;
+}
+
+static gboolean
+fail_tensor(const RpSafetensors *tensors, const char *name, const char *expected, const char *found,
+            GError **error)
+{
+    g_autofree char *quoted = rp_quote(name);
+
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, rp_safetensors_path(tensors),
+                              "tensor %s: expected %s, found %s", quoted, expected, found);
+}
+
+/* The data of a tensor of @weight's shape, or %NULL. */
+static const void *
+find_tensor(const RpSafetensors *tensors, const RpWeight *weight, const char *suffix, RpDtype dtype,
+            GError **error)
+{
+    g_autofree char *name = g_strconcat(weight->name, suffix, NULL);
+    const RpSafetensor *tensor = rp_safetensors_find(tensors, name);
+    g_autofree char *expected =
+        rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
+
+    if (!tensor) {
+        fail_tensor(tensors, name, expected, "no tensor of that name", error);
+        return NULL;
+    }
+    gboolean same = tensor->supported && tensor->dtype == dtype && tensor->rank == weight->rank;
+    for (guint i = 0; same && i < weight->rank; i++)
+        same = tensor->shape[i] == weight->shape[i];
+    if (!same) {
+        g_autofree char *found =
+            rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+        fail_tensor(tensors, name, expected, found, error);
+        return NULL;
+    }
+    if ((guintptr)tensor->data % rp_dtype_size(dtype) != 0) {
+        fail_tensor(tensors, name, "an aligned tensor", "one at an odd place", error);
+        return NULL;
+    }
+    return tensor->data;
+}
+
+/* Finds what belongs to weight @index. */
+static gboolean
+find_state(const Restore *restore, guint index, RpOptimizerState *state, const void **next,
+           GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(restore->weights, index);
+
+    *next = NULL;
+    *state = (RpOptimizerState){
+        .n_steps = g_array_index(restore->state.layer_steps, guint64, weight->layer),
+        .n_parameters = (gsize)weight->elements};
+    state->weight = find_tensor(restore->optimizer, weight, ".master", RP_DTYPE_FP32, error);
+    if (!state->weight)
+        return FALSE;
+    state->moment1 = find_tensor(restore->optimizer, weight, ".exp_avg", RP_DTYPE_FP32, error);
+    if (!state->moment1)
+        return FALSE;
+    state->moment2 = find_tensor(restore->optimizer, weight, ".exp_avg_sq", RP_DTYPE_FP32, error);
+    if (!state->moment2)
+        return FALSE;
+    if (!restore->next)
+        return TRUE;
+    *next = find_tensor(restore->next, weight, "", restore->state.dtype, error);
+    return *next != NULL;
+}
+
+static gboolean
+open_files(Restore *restore, GError **error)
+{
+    restore->optimizer = open_tensors(restore, RP_CHECKPOINT_OPTIMIZER, error);
+    if (!restore->optimizer)
+        return FALSE;
+    if (restore->state.async) {
+        restore->next = open_tensors(restore, RP_CHECKPOINT_NEXT, error);
+        if (!restore->next)
+            return FALSE;
+    }
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        RpOptimizerState state;
+        const void *next;
+        if (!rp_weights_nth(restore->weights, i)->tied &&
+            !find_state(restore, i, &state, &next, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+set_weights(const Restore *restore, GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        RpOptimizerState state;
+        const void *next;
+        GError *cause = NULL;
+        if (rp_weights_nth(restore->weights, i)->tied)
+            continue;
+        if (!find_state(restore, i, &state, &next, error))
+            return FALSE;
+        if (rp_trainer_restore_weight(restore->trainer, i, &state, next, &cause))
+            continue;
+        g_autofree char *shown = rp_display_name(restore->path);
+        g_prefix_error(&cause, "%s: ", shown);
+        return fail_as(error, RP_CHECKPOINT_ERROR_MISMATCH, cause);
+    }
+    return TRUE;
+}
+
+/* Whether steps from here on have the bits that the checkpoint's run would have given them. */
+static char *
+note_rounds(const Restore *restore)
+{
+    guint now = rp_trainer_rounds(restore->trainer);
+
+    if (restore->state.rounds == 0 || restore->state.rounds == now)
+        return NULL;
+    return g_strdup_printf(
+        "gradients of a step are summed in %u round%s, in the checkpoint's run in %u: the same "
+        "training to rounding, not to the bit (round, gradient_accumulation_steps or schedule "
+        "differ)",
+        now, now == 1 ? "" : "s", restore->state.rounds);
+}
+
+gboolean
+rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, char **note,
+                      GError **error)
+{
+    g_return_val_if_fail(path && trainer && data, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    Restore restore = {.path = path, .trainer = trainer};
+    restore.network = rp_trainer_network(trainer);
+    restore.weights = rp_network_weights(restore.network);
+    gboolean good = rp_checkpoint_verify(path, error) && load_state(&restore, error) &&
+                    check_model(&restore, error) && check_run(&restore, error) &&
+                    open_files(&restore, error) && set_weights(&restore, error);
+    if (good) {
+        rp_trainer_restore(trainer, &restore.state.update);
+        *data = restore.state.data;
+        if (note)
+            *note = note_rounds(&restore);
+    }
+    restore_clear(&restore);
+    return good;
+}

@@ -1,0 +1,128 @@
+/**
+ * Room on the disk: how much a checkpoint needs, and older ones that make way for it.
+ *
+ *   disk    | checkpoint-10 | checkpoint-20 | checkpoint-30 | free |      30 is needed
+ *   becomes |        free            | checkpoint-30 |      free   |      oldest first, never the
+ * last
+ */
+#include "exec/checkpoint/private.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "core/base/file.h"
+
+/* Of a tensor's entry in a header or an index, beside its name. */
+#define ENTRY_BYTES 128
+/* Of the small files: config, state, manifest. */
+#define SMALL_FILES_BYTES 65536
+
+const char *const rp_checkpoint_copied_files[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "generation_config.json",
+    "chat_template.jinja",
+    NULL,
+};
+
+guint64
+rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                           gboolean weights_only)
+{
+    const RpWeights *weights = image->weights;
+    const guint64 size = rp_dtype_size(image->dtype);
+    guint copies = !weights_only && image->state.async ? 2 : 1;
+    guint states = weights_only ? 0 : 3;
+    guint64 sum = SMALL_FILES_BYTES;
+
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        if (weight->tied)
+            continue;
+        sum += weight->elements * (copies * size + states * sizeof(float));
+        sum += (copies + states) * 2 * (ENTRY_BYTES + strlen(weight->name));
+    }
+    for (gsize i = 0; options->model_dir && rp_checkpoint_copied_files[i]; i++) {
+        g_autofree char *from =
+            g_build_filename(options->model_dir, rp_checkpoint_copied_files[i], NULL);
+        struct stat status;
+        if (stat(from, &status) == 0 && S_ISREG(status.st_mode))
+            sum += (guint64)status.st_size;
+    }
+    return sum;
+}
+
+gboolean
+rp_checkpoint_free_bytes(const char *output, guint64 *bytes)
+{
+    struct statvfs room;
+
+    if (statvfs(output, &room) != 0)
+        return FALSE;
+    *bytes = (guint64)room.f_bavail * room.f_frsize;
+    return TRUE;
+}
+
+/* Of all files in the directory. */
+static guint64
+directory_bytes(const char *path)
+{
+    g_autoptr(GPtrArray) names = rp_file_list(path, NULL);
+    guint64 sum = 0;
+
+    for (guint i = 0; names && i < names->len; i++) {
+        g_autofree char *inner = g_build_filename(path, g_ptr_array_index(names, i), NULL);
+        struct stat status;
+        if (lstat(inner, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 1)
+            sum += (guint64)status.st_blocks * 512;
+    }
+    return sum;
+}
+
+/* Paths of complete checkpoints that may go, the oldest first: all but the last, and none of the
+ * step that is to be saved. (transfer full) */
+static GPtrArray *
+list_removable(const char *output, guint64 step)
+{
+    g_autoptr(GArray) steps = rp_checkpoint_list(output, NULL);
+    GPtrArray *paths = g_ptr_array_new_with_free_func(g_free);
+    gboolean last = TRUE;
+
+    for (guint i = 0; steps && i < steps->len; i++) {
+        guint64 of = g_array_index(steps, guint64, i);
+        g_autofree char *path = rp_checkpoint_path(output, of);
+        if (!rp_checkpoint_is_complete(path, NULL)) /* not ours to judge */
+            continue;
+        if (!last && of != step)
+            g_ptr_array_insert(paths, 0, g_steal_pointer(&path));
+        last = FALSE;
+    }
+    return paths;
+}
+
+gboolean
+rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                        GString *gone)
+{
+    g_autoptr(GPtrArray) paths = NULL;
+    guint64 needed = rp_checkpoint_needed_bytes(options, image, FALSE);
+    guint64 left;
+
+    if (options->keep == 0 || !rp_checkpoint_free_bytes(options->output, &left))
+        return FALSE;
+    paths = list_removable(options->output, image->state.step);
+    for (guint i = 0; i < paths->len; i++)
+        left += directory_bytes(g_ptr_array_index(paths, i));
+    if (paths->len == 0 || left < needed) /* nothing goes in vain */
+        return FALSE;
+    const char *oldest = g_ptr_array_index(paths, 0);
+    if (!rp_checkpoint_discard(options->output, oldest))
+        return FALSE;
+    g_string_append_printf(gone, "%s%s", gone->len > 0 ? ", " : "", strrchr(oldest, '/') + 1);
+    return TRUE;
+}

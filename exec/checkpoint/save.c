@@ -1,0 +1,495 @@
+/**
+ * Writing a checkpoint into its temporary directory, and giving it its name.
+ *
+ *   leftovers -> room? -> tensor files asked for from the disk -> written -> small files
+ *             -> manifest -> name -> older ones
+ */
+#include "exec/checkpoint/private.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <glib/gstdio.h>
+
+#include "core/base/file.h"
+#include "core/base/quote.h"
+#include "exec/system/threads.h"
+
+#define PIECE_ELEMENTS ((guint64)1 << 18)
+/* Of files that are ours alone to read: many of one size are written and summed at a time. */
+#define STATE_SHARD_BYTES G_GUINT64_CONSTANT(1000000000)
+
+/* A checkpoint being written. */
+typedef struct {
+    const RpCheckpointOptions *options;
+    const RpCheckpointImage *image;
+    const RpWeights *weights; /* of the image */
+    RpDtype dtype;
+    gboolean weights_only;
+    char *path;
+    char *temporary;
+    guint64 needed_bytes;
+    RpSafetensorsWriter *model;
+    RpSafetensorsWriter *optimizer;
+    RpSafetensorsWriter *next; /* NULL if synchronous */
+} Save;
+
+static void
+save_init(Save *save, const RpCheckpointOptions *options, const RpCheckpointImage *image,
+          gboolean weights_only)
+{
+    guint64 step = image->state.step;
+
+    *save = (Save){.options = options, .image = image, .weights_only = weights_only};
+    save->weights = image->weights;
+    save->dtype = image->dtype;
+    save->path = weights_only ? rp_checkpoint_weights_path(options->output, step)
+                              : rp_checkpoint_path(options->output, step);
+    save->temporary = rp_checkpoint_temporary_path(save->path, ".tmp");
+}
+
+static void
+save_clear(Save *save)
+{
+    rp_safetensors_writer_free(save->next);
+    rp_safetensors_writer_free(save->optimizer);
+    rp_safetensors_writer_free(save->model);
+    g_free(save->temporary);
+    g_free(save->path);
+}
+
+/* ---- room ---- */
+
+/* @cause: of what failed although the bytes are there: inodes, a quota */
+static gboolean
+fail_no_space(const Save *save, guint64 left, const char *cause, GError **error)
+{
+    g_autofree char *shown = rp_display_name(save->path);
+    gboolean enough = cause && left >= save->needed_bytes;
+
+    g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE,
+                "cannot write \"%s\": no space left: expected %" G_GUINT64_FORMAT
+                " bytes of free disk space, found %" G_GUINT64_FORMAT "%s%s",
+                shown, save->needed_bytes, left, enough ? ": " : "", enough ? cause : "");
+    return FALSE;
+}
+
+static gboolean
+check_room(Save *save, GError **error)
+{
+    guint64 left;
+
+    save->needed_bytes = rp_checkpoint_needed_bytes(save->options, save->image, save->weights_only);
+    if (!rp_checkpoint_free_bytes(save->options->output, &left))
+        return rp_checkpoint_fail_errno(error, "write", save->options->output, errno);
+    return save->needed_bytes <= left || fail_no_space(save, left, NULL, error);
+}
+
+/* ---- tensors ---- */
+
+static RpSafetensorsWriter *
+new_writer(const Save *save, const char *name, guint64 max_shard_bytes)
+{
+    g_autofree char *path = g_build_filename(save->temporary, name, NULL);
+
+    return rp_safetensors_writer_new(path, max_shard_bytes);
+}
+
+/* Three tensors a weight: numbers 3 k up for the k-th weight of the file. */
+static void
+add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight)
+{
+    static const char *const suffixes[] = {"master", "exp_avg", "exp_avg_sq"};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(suffixes); i++) {
+        g_autofree char *name = g_strconcat(weight->name, ".", suffixes[i], NULL);
+        rp_safetensors_writer_add(writer, name, RP_DTYPE_FP32, weight->shape, weight->rank);
+    }
+}
+
+static gboolean
+begin_state(Save *save, GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        if (weight->tied)
+            continue;
+        add_optimizer(save->optimizer, weight);
+        if (save->next)
+            rp_safetensors_writer_add(save->next, weight->name, save->dtype, weight->shape,
+                                      weight->rank);
+    }
+    return rp_safetensors_writer_begin(save->optimizer, error) &&
+           (!save->next || rp_safetensors_writer_begin(save->next, error));
+}
+
+/* All files have their room before the first tensor is written. */
+static gboolean
+begin_tensors(Save *save, GError **error)
+{
+    guint64 bytes = save->options->max_shard_bytes;
+    guint64 state_bytes = bytes > 0 ? MIN(bytes, STATE_SHARD_BYTES) : STATE_SHARD_BYTES;
+
+    save->model = new_writer(save, RP_CHECKPOINT_MODEL, bytes);
+    if (!save->weights_only)
+        save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER, state_bytes);
+    if (!save->weights_only && save->image->state.async)
+        save->next = new_writer(save, RP_CHECKPOINT_NEXT, state_bytes);
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        if (!weight->tied)
+            rp_safetensors_writer_add(save->model, weight->name, save->dtype, weight->shape,
+                                      weight->rank);
+    }
+    return rp_safetensors_writer_begin(save->model, error) &&
+           (save->weights_only || begin_state(save, error));
+}
+
+/* Weights that a step has blown up, perhaps in rounding, would replace the last good ones. */
+static gboolean
+check_finite(const Save *save, const RpWeight *weight, const guint8 *values, gsize n, float *wide,
+             GError **error)
+{
+    gsize i = 0;
+
+    rp_dtype_to_float(save->dtype, values, wide, n);
+    while (i < n && isfinite(wide[i]))
+        i++;
+    return i == n || rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, save->path,
+                                        "%s: expected finite weights in %s, found %f", weight->name,
+                                        rp_dtype_name(save->dtype), (double)wide[i]);
+}
+
+/* Memory for a piece of a tensor, in fp32 and in the network's dtype. */
+typedef struct {
+    float *wide;
+    guint8 *rounded;
+} Piece;
+
+static gboolean
+write_rounded(const Save *save, const RpWeight *weight, guint tensor, const float *values,
+              const Piece *piece, GError **error)
+{
+    gsize size = rp_dtype_size(save->dtype);
+
+    for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
+        gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
+        rp_dtype_from_float(save->dtype, values + at, piece->rounded, n);
+        if (!check_finite(save, weight, piece->rounded, n, piece->wide, error) ||
+            !rp_safetensors_writer_write(save->model, tensor, piece->rounded, n * size, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+write_next(const Save *save, guint index, guint tensor, const Piece *piece, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(save->weights, index);
+    const guint8 *values = save->image->numbers[index].next;
+    gsize size = rp_dtype_size(save->dtype);
+
+    for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
+        gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
+        if (!check_finite(save, weight, values + at * size, n, piece->wide, error) ||
+            !rp_safetensors_writer_write(save->next, tensor, values + at * size, n * size, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* @tensor: the weight's number among those of the file */
+static gboolean
+write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(save->weights, index);
+    const RpCheckpointNumbers *numbers = &save->image->numbers[index];
+    gsize bytes = (gsize)weight->elements * sizeof(float);
+
+    if (!write_rounded(save, weight, tensor, numbers->master, piece, error))
+        return FALSE;
+    if (save->weights_only)
+        return TRUE;
+    if (!rp_safetensors_writer_write(save->optimizer, 3 * tensor, numbers->master, bytes, error) ||
+        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 1, numbers->moment1, bytes,
+                                     error) ||
+        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, numbers->moment2, bytes,
+                                     error))
+        return FALSE;
+    return !save->next || write_next(save, index, tensor, piece, error);
+}
+
+/* Weights being written by several threads. Different tensors may be: each has a place of its own.
+ * The error that is kept is that of the first weight that fails, as with one thread. */
+typedef struct {
+    const Save *save;
+    GArray *order;  /* (element-type guint): weights of the files, the largest first */
+    guint *tensors; /* number in the files of each weight */
+    pthread_mutex_t mutex;
+    /* under the mutex */
+    guint next;    /* in order */
+    guint failed;  /* weight; beyond all if none */
+    GError *error; /* of that */
+} Writing;
+
+static gint
+compare_weights(gconstpointer a, gconstpointer b, gpointer weights)
+{
+    guint64 x = rp_weights_nth(weights, *(const guint *)a)->elements;
+    guint64 y = rp_weights_nth(weights, *(const guint *)b)->elements;
+
+    return (x < y) - (x > y);
+}
+
+static void
+writing_init(Writing *writing, const Save *save)
+{
+    guint n = rp_weights_count(save->weights);
+    guint tensor = 0;
+
+    *writing = (Writing){.save = save, .failed = n};
+    writing->order = g_array_new(FALSE, FALSE, sizeof(guint));
+    writing->tensors = g_new0(guint, n);
+    for (guint i = 0; i < n; i++) {
+        if (rp_weights_nth(save->weights, i)->tied)
+            continue;
+        writing->tensors[i] = tensor++;
+        g_array_append_val(writing->order, i);
+    }
+    g_array_sort_with_data(writing->order, compare_weights, (gpointer)save->weights);
+    pthread_mutex_init(&writing->mutex, NULL);
+}
+
+static void
+writing_clear(Writing *writing)
+{
+    pthread_mutex_destroy(&writing->mutex);
+    g_free(writing->tensors);
+    g_array_unref(writing->order);
+}
+
+/* After a failure, those before it only. */
+static gboolean
+take_weight(Writing *writing, guint *index)
+{
+    gboolean taken = FALSE;
+
+    pthread_mutex_lock(&writing->mutex);
+    while (!taken && writing->next < writing->order->len) {
+        *index = g_array_index(writing->order, guint, writing->next++);
+        taken = *index < writing->failed;
+    }
+    pthread_mutex_unlock(&writing->mutex);
+    return taken;
+}
+
+static void
+keep_error(Writing *writing, guint index, GError *error)
+{
+    pthread_mutex_lock(&writing->mutex);
+    if (index < writing->failed) {
+        GError *other = writing->error;
+        writing->failed = index;
+        writing->error = error;
+        error = other;
+    }
+    pthread_mutex_unlock(&writing->mutex);
+    g_clear_error(&error);
+}
+
+static void *
+write_some(void *data)
+{
+    Writing *writing = data;
+    g_autofree float *wide = g_new(float, PIECE_ELEMENTS);
+    g_autofree guint8 *rounded = g_malloc(PIECE_ELEMENTS * sizeof(float));
+    const Piece piece = {wide, rounded};
+    guint index;
+
+    while (take_weight(writing, &index)) {
+        GError *error = NULL;
+        if (!write_weight(writing->save, index, writing->tensors[index], &piece, &error))
+            keep_error(writing, index, error);
+    }
+    return NULL;
+}
+
+static gboolean
+write_tensors(Save *save, GError **error)
+{
+    Writing writing;
+
+    if (!begin_tensors(save, error))
+        return FALSE;
+    writing_init(&writing, save);
+    rp_run_in_threads(writing.order->len, write_some, &writing);
+    writing_clear(&writing);
+    if (writing.error) {
+        g_propagate_error(error, writing.error);
+        return FALSE;
+    }
+    return rp_safetensors_writer_finish(save->model, error) &&
+           (!save->optimizer || rp_safetensors_writer_finish(save->optimizer, error)) &&
+           (!save->next || rp_safetensors_writer_finish(save->next, error));
+}
+
+/* ---- small files ---- */
+
+static gboolean
+write_text(const Save *save, const char *name, const char *text, gsize length, GError **error)
+{
+    g_autofree char *path = g_build_filename(save->temporary, name, NULL);
+
+    return g_file_set_contents_full(path, text, (gssize)length,
+                                    G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE,
+                                    0666, error);
+}
+
+static gboolean
+write_config(const Save *save, GError **error)
+{
+    g_autofree char *path = g_build_filename(save->temporary, RP_CHECKPOINT_CONFIG, NULL);
+    RpModelConfig config = *rp_network_config(save->image->network);
+
+    config.has_dtype = TRUE;
+    config.dtype = save->dtype;
+    return rp_hf_config_save(&config, path, error);
+}
+
+static gboolean
+copy_files(const Save *save, GError **error)
+{
+    for (gsize i = 0; save->options->model_dir && rp_checkpoint_copied_files[i]; i++) {
+        g_autofree char *from =
+            g_build_filename(save->options->model_dir, rp_checkpoint_copied_files[i], NULL);
+        struct stat status = {0};
+        if (stat(from, &status) != 0 && errno != ENOENT && errno != ENOTDIR)
+            return rp_checkpoint_fail_errno(error, "read", from, errno);
+        if (!S_ISREG(status.st_mode))
+            continue;
+        g_autoptr(GMappedFile) map = rp_file_map(from, error);
+        if (!map)
+            return FALSE;
+        const char *text = g_mapped_file_get_contents(map);
+        if (!write_text(save, rp_checkpoint_copied_files[i], text ? text : "",
+                        g_mapped_file_get_length(map), error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+write_state(const Save *save, GError **error)
+{
+    g_autofree char *json = rp_checkpoint_state_to_json(&save->image->state);
+
+    return write_text(save, RP_CHECKPOINT_STATE, json, strlen(json), error);
+}
+
+/* ---- all of it ---- */
+
+static gboolean
+write_directory(Save *save, GError **error)
+{
+    if (g_mkdir(save->temporary, 0777) != 0)
+        return rp_checkpoint_fail_errno(error, "make", save->temporary, errno);
+    return write_tensors(save, error) && write_config(save, error) && copy_files(save, error) &&
+           (save->weights_only ||
+            (write_state(save, error) && rp_checkpoint_manifest_write(save->temporary, error)));
+}
+
+/* What other layers say, as an error of a checkpoint; what was written is gone by now. */
+static void
+explain(const Save *save, const GError *cause, GError **error)
+{
+    guint64 left;
+    gboolean full = g_error_matches(cause, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE) ||
+                    g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOSPC) ||
+                    g_error_matches(cause, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE);
+
+    if (full && save->needed_bytes > 0 && rp_checkpoint_free_bytes(save->options->output, &left))
+        fail_no_space(save, left, cause->message, error);
+    else
+        g_set_error_literal(error, RP_CHECKPOINT_ERROR,
+                            full ? RP_CHECKPOINT_ERROR_NO_SPACE : RP_CHECKPOINT_ERROR_WRITE,
+                            cause->message);
+}
+
+/* Once. On error nothing is left of it. Returns: (transfer full): the path */
+static char *
+try_save(Save *save, GError **error)
+{
+    g_autoptr(GError) local = NULL;
+
+    if (check_room(save, &local) && write_directory(save, &local) &&
+        rp_checkpoint_publish(save->options->output, save->temporary, save->path, &local))
+        return g_strdup(save->path);
+    (void)rp_checkpoint_remove_tree(save->temporary);
+    explain(save, local, error);
+    return NULL;
+}
+
+char *
+rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                         char **removed, GError **error)
+{
+    g_autoptr(GString) gone = g_string_new(NULL);
+    g_autoptr(GError) local = NULL;
+    char *path = NULL;
+
+    if (removed)
+        *removed = NULL;
+    if (!rp_checkpoint_make_output(options->output, error))
+        return NULL;
+    rp_checkpoint_remove_leftovers(options->output);
+    do {
+        Save save;
+        g_clear_error(&local);
+        save_init(&save, options, image, FALSE);
+        path = try_save(&save, &local);
+        save_clear(&save);
+    } while (!path && g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
+             rp_checkpoint_make_room(options, image, gone));
+    if (path)
+        rp_checkpoint_prune(options->output, options->keep, image->state.step);
+    else
+        g_propagate_error(error, g_steal_pointer(&local));
+    if (removed && gone->len > 0)
+        *removed = g_strdup(gone->str);
+    return path;
+}
+
+char *
+rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const RpDataState *data,
+                   char **removed, GError **error)
+{
+    g_auto(RpCheckpointImage) image = {0};
+
+    g_return_val_if_fail(options && options->output && trainer && data, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    rp_checkpoint_image_take(&image, trainer, data);
+    return rp_checkpoint_save_image(options, &image, removed, error);
+}
+
+char *
+rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *trainer, GError **error)
+{
+    g_auto(RpCheckpointImage) image = {0};
+    Save save;
+
+    g_return_val_if_fail(options && options->output && trainer, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    if (!rp_checkpoint_make_output(options->output, error))
+        return NULL;
+    rp_checkpoint_remove_leftovers(options->output);
+    rp_checkpoint_image_take(&image, trainer, NULL);
+    save_init(&save, options, &image, TRUE);
+    char *path = try_save(&save, error);
+    save_clear(&save);
+    return path;
+}

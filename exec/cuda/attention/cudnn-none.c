@@ -1,0 +1,55 @@
+/* In place of cudnn.c where cuDNN was not found: it does nothing. */
+#include "exec/cuda/attention/cudnn.h"
+
+gboolean
+rp_cudnn_available(void)
+{
+    return FALSE;
+}
+
+RpCudnn *
+rp_cudnn_new(cudaStream_t stream)
+{
+    return NULL;
+}
+
+void
+rp_cudnn_free(RpCudnn *cudnn)
+{
+}
+
+size_t
+rp_cudnn_forward_workspace(const RpCudaAttention *args)
+{
+    return 0;
+}
+
+size_t
+rp_cudnn_backward_workspace(const RpCudaAttention *args)
+{
+    return 0;
+}
+
+gboolean
+rp_cudnn_forward(RpCudnn *cudnn, const RpCudaAttention *args)
+{
+    return FALSE;
+}
+
+gboolean
+rp_cudnn_backward(RpCudnn *cudnn, const RpCudaAttention *args)
+{
+    return FALSE;
+}
+
+guint64
+rp_cudnn_runs(const RpCudnn *cudnn)
+{
+    return 0;
+}
+
+const char *
+rp_cudnn_reason(const RpCudnn *cudnn)
+{
+    return "this program was built without cuDNN";
+}

@@ -1,0 +1,136 @@
+/*
+ * The plan of a graph: cuDNN proposes engine configurations, best first; the first is taken whose
+ * sums have one order and whose workspace is not too large.
+ */
+#include "exec/cuda/attention/cudnn-graph.h"
+
+/* Whether cuDNN says so of itself. 9.19 does not where sums are atomic: the graph sees to the
+ * order. */
+static gboolean
+is_nondeterministic(RpCudnnGraph *graph, cudnnBackendDescriptor_t configuration)
+{
+    static const char step[] = "engine";
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16];
+    cudnnBackendDescriptor_t engine =
+        rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, step);
+    gint64 count = 0;
+
+    if (graph->failure)
+        return TRUE;
+    rp_cudnn_graph_note(graph,
+                        cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine),
+                        step);
+    if (!graph->failure)
+        rp_cudnn_graph_note(graph,
+                            cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                     CUDNN_TYPE_NUMERICAL_NOTE, G_N_ELEMENTS(notes),
+                                                     &count, notes),
+                            step);
+    if (graph->failure)
+        return TRUE;
+    for (gint64 i = 0; i < MIN(count, (gint64)G_N_ELEMENTS(notes)); i++)
+        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
+            return TRUE;
+    return FALSE;
+}
+
+/* The plan of one engine configuration. Returns: NULL with the graph's failure set */
+static cudnnBackendDescriptor_t
+try_configuration(RpCudnnGraph *graph, cudnnHandle_t handle, cudnnBackendDescriptor_t configuration,
+                  size_t most_bytes)
+{
+    cudnnBackendDescriptor_t plan;
+    gint64 count = 0, bytes = 0;
+
+    if (is_nondeterministic(graph, configuration)) {
+        if (!graph->failure)
+            graph->failure = g_strdup("engine: its sums have no order of their own");
+        return NULL;
+    }
+    plan = rp_cudnn_graph_create(graph, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan");
+    rp_cudnn_graph_set(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle,
+                       "plan");
+    rp_cudnn_graph_set(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration, "plan");
+    rp_cudnn_graph_finalize(graph, plan, "plan");
+    if (!graph->failure)
+        rp_cudnn_graph_note(graph,
+                            cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                     CUDNN_TYPE_INT64, 1, &count, &bytes),
+                            "plan's workspace");
+    if (!graph->failure && bytes > 0 && (size_t)bytes > most_bytes)
+        graph->failure = g_strdup_printf(
+            "plan: needs %" G_GINT64_FORMAT " bytes of workspace, has %zu", bytes, most_bytes);
+    return graph->failure ? NULL : plan;
+}
+
+/* The engine configurations that cuDNN proposes, best first. */
+static GPtrArray *
+propose(RpCudnnGraph *graph, cudnnHandle_t handle)
+{
+    const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    cudnnBackendDescriptor_t operations, heuristic;
+    GPtrArray *configurations = g_ptr_array_new();
+    gint64 count = 0;
+
+    operations = rp_cudnn_graph_create(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "graph");
+    rp_cudnn_graph_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                       &handle, "graph");
+    rp_cudnn_graph_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                       CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->operations->len,
+                       graph->operations->data, "graph");
+    rp_cudnn_graph_finalize(graph, operations, "graph");
+
+    heuristic = rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristic");
+    rp_cudnn_graph_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations, "heuristic");
+    rp_cudnn_graph_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode,
+                       "heuristic");
+    rp_cudnn_graph_finalize(graph, heuristic, "heuristic");
+    if (!graph->failure)
+        rp_cudnn_graph_note(graph,
+                            cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count,
+                                                     NULL),
+                            "heuristic's results");
+    for (gint64 i = 0; i < count; i++) {
+        const cudnnBackendDescriptor_t configuration =
+            rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "configuration");
+
+        if (configuration)
+            g_ptr_array_add(configurations, configuration);
+    }
+    if (!graph->failure && count > 0)
+        rp_cudnn_graph_note(graph,
+                            cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count,
+                                                     configurations->pdata),
+                            "heuristic's results");
+    if (!graph->failure && count == 0)
+        rp_cudnn_graph_note(graph, CUDNN_STATUS_NOT_SUPPORTED, "heuristic: no engine does it");
+    if (!graph->failure)
+        g_ptr_array_set_size(configurations, (gint)count); /* fewer may have been given */
+    return configurations;
+}
+
+cudnnBackendDescriptor_t
+rp_cudnn_graph_plan(RpCudnnGraph *graph, cudnnHandle_t handle, size_t most_bytes)
+{
+    g_autoptr(GPtrArray) configurations = propose(graph, handle);
+    g_autoptr(GString) failures = g_string_new(NULL);
+    cudnnBackendDescriptor_t plan = NULL;
+
+    if (graph->failure)
+        return NULL;
+    for (guint i = 0; i < configurations->len && !plan; i++) {
+        plan = try_configuration(graph, handle, configurations->pdata[i], most_bytes);
+        if (graph->failure)
+            g_string_append_printf(failures, "%s%u of %u: %s", i > 0 ? "; " : "", i + 1,
+                                   configurations->len, graph->failure);
+        g_clear_pointer(&graph->failure, g_free);
+    }
+    if (!plan)
+        graph->failure = g_strdup(failures->str);
+    return plan;
+}

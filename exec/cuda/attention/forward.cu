@@ -1,0 +1,219 @@
+/*
+ * Attention forward on tensor cores, FlashAttention-2 (Dao 2023, algorithm 1).
+ *
+ *   S = scale q k^T;  lse[i] = log sum_j exp S[i,j];  out[i] = sum_j exp(S[i,j] - lse[i]) v[j]
+ *
+ * q, out: [T,H,D], k, v: [T,K,D], bf16 or fp16, D 64 or 128; lse: [H,T] fp32. Both =. Sums fp32;
+ * exp(S - running maximum) is rounded to the storage before it multiplies v. Oracle:
+ * exec/host/attention.c.
+ *
+ * A block of 4 warps has 128 queries of one head, 32 a warp, and goes through blocks of 64 keys,
+ * from the diagonal back; those that no query of it sees are left out. Queries with most keys start
+ * first. Two stages of K and V in shared memory:
+ *
+ *   keys         |  n: S, softmax, out  | n-1: S, softmax, out |
+ *   copies       | K, V of n-1          | K, V of n-2          |
+ */
+#include <math.h>
+
+#include "exec/cuda/attention/tile.cuh"
+
+#define WARPS 4
+#define THREADS (WARPS * 32)
+#define QUERIES 128
+#define KEYS 64
+
+/* The state of a thread's 4 rows: of mma row block m, row g + 8 half. */
+struct Softmax {
+    float maximum[2][2]; /* of scores before scaling */
+    float sum[2][2];     /* of this thread's columns; the quad's at the end */
+};
+
+static __device__ __forceinline__ void
+mask_scores(float (&s)[2][KEYS / 8][4], int query, int key, int window)
+{
+    const int lane = (int)threadIdx.x & 31;
+
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int i = query + m * 16 + (e / 2) * 8 + lane / 4;
+                const int j = key + n * 8 + (lane & 3) * 2 + e % 2;
+
+                if (j > i || j <= i - window)
+                    s[m][n][e] = -INFINITY;
+            }
+        }
+    }
+}
+
+/* Scores become exp(score - maximum); sums and outputs follow the maximum. */
+template <int D>
+static __device__ __forceinline__ void
+soften(Softmax &state, float (&s)[2][KEYS / 8][4], float (&o)[2][D / 8][4], float scale_log2)
+{
+    float shrink[2][2];
+    bool moved = false;
+
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float before = state.maximum[m][half];
+            float maximum = before, sum = 0, base;
+
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+                maximum = fmaxf(maximum, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
+            maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffff, maximum, 1));
+            maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffff, maximum, 2));
+            /* a row that has seen nothing yet */
+            base = maximum == -INFINITY ? 0 : maximum * scale_log2;
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                for (int e = half * 2; e < half * 2 + 2; e++) {
+                    s[m][n][e] = fast_exp2(fmaf(s[m][n][e], scale_log2, -base));
+                    sum += s[m][n][e];
+                }
+            }
+            shrink[m][half] = fast_exp2(fmaf(before, scale_log2, -base));
+            state.sum[m][half] = state.sum[m][half] * shrink[m][half] + sum;
+            state.maximum[m][half] = maximum;
+            moved = moved || shrink[m][half] != 1;
+        }
+    }
+    if (!__any_sync(0xffffffff, moved))
+        return;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[m][n][e] *= shrink[m][e / 2];
+        }
+    }
+}
+
+/* An attention sink of a head would join here: one more exp(logit - maximum) in each sum. */
+static __device__ __forceinline__ void
+finish(const Softmax &state, float scale, float *lse, int valid, float (&factor)[2][2])
+{
+    const int lane = (int)threadIdx.x & 31;
+
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = m * 16 + half * 8 + lane / 4;
+            float sum = state.sum[m][half];
+
+            sum += __shfl_xor_sync(0xffffffff, sum, 1);
+            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            factor[m][half] = 1 / sum;
+            if (row < valid && lane % 4 == 0)
+                lse[row] = fmaf(state.maximum[m][half], scale, logf(sum));
+        }
+    }
+}
+
+/* Starts copying a block of keys and its values, which lie behind them. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+copy_keys(uint32_t tile, const T *k, const T *v, size_t stride, int key, int length)
+{
+    const size_t first = (size_t)key * stride;
+
+    copy_tile<D, KEYS, THREADS>(tile, k + first, stride, length - key);
+    copy_tile<D, KEYS, THREADS>(tile + tile_bytes<D>(KEYS), v + first, stride, length - key);
+}
+
+template <typename T, int D>
+__global__ void
+__launch_bounds__(THREADS, 2) forward_queries(const RpCudaAttention args, const AttentionGrid grid)
+{
+    const Place place = find_place(args, grid);
+    const int query = ((place.length + QUERIES - 1) / QUERIES - 1 - place.rank) * QUERIES;
+
+    if (query < 0)
+        return;
+
+    const size_t q_stride = args.heads * D, kv_stride = args.kv_heads * D;
+    const size_t first = (place.start + (size_t)query) * q_stride + (size_t)place.head * D;
+    const size_t kv_first =
+        place.start * kv_stride + (size_t)place.head / (args.heads / args.kv_heads) * D;
+    const T *k = (const T *)args.k + kv_first, *v = (const T *)args.v + kv_first;
+    const uint32_t q_tile = dynamic_shared();
+    const uint32_t kv_tiles = q_tile + tile_bytes<D>(QUERIES);
+    const LaneOffset<D> lane;
+    const int row = (int)threadIdx.x / 32 * 32; /* of the warp, in the block */
+    const int n_begin = max(query + 1 - grid.window, 0) / KEYS;
+    int n = (min(query + QUERIES, place.length) - 1) / KEYS;
+    Softmax state;
+    float o[2][D / 8][4], factor[2][2];
+
+    set_zero(o);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        state.maximum[r / 2][r % 2] = -INFINITY;
+        state.sum[r / 2][r % 2] = 0;
+    }
+    copy_tile<D, QUERIES, THREADS>(q_tile, (const T *)args.q + first, q_stride,
+                                   place.length - query);
+    copy_keys<T, D>(kv_tiles, k, v, kv_stride, n * KEYS, place.length);
+    for (int stage = 0; n >= n_begin; n--, stage ^= 1) {
+        const int key = n * KEYS;
+        const uint32_t tile = kv_tiles + tile_bytes<D>(stage * 2 * KEYS);
+        float s[2][KEYS / 8][4];
+
+        copy_async_wait();
+        __syncthreads();
+        if (n > n_begin)
+            copy_keys<T, D>(kv_tiles + tile_bytes<D>((stage ^ 1) * 2 * KEYS), k, v, kv_stride,
+                            key - KEYS, place.length);
+        set_zero(s);
+        multiply_tiles<T, D>(s, q_tile + tile_bytes<D>(row), tile, lane);
+        if (key + KEYS - 1 > query || key <= query + QUERIES - 1 - grid.window)
+            mask_scores(s, query + row, key, grid.window);
+        soften<D>(state, s, o, grid.scale_log2);
+        multiply_weights<T, D>(o, s, tile + tile_bytes<D>(KEYS), lane);
+    }
+    finish(state, args.scale,
+           args.lse + (size_t)place.head * args.tokens + place.start + query + row,
+           place.length - query - row, factor);
+    store_rows<T, D>((T *)args.out + first + (size_t)row * q_stride, q_stride,
+                     place.length - query - row, o, factor, (uintptr_t)args.out % 4 == 0);
+}
+
+template <typename T, int D>
+static cudaError_t
+launch(const RpCudaAttention *args, cudaStream_t stream)
+{
+    static std::atomic<uint64_t> done;
+    const int bytes = (QUERIES + 4 * KEYS) * D * 2;
+    AttentionGrid grid;
+    cudaError_t status;
+
+    if (!attention_grid(args, args->heads, QUERIES, 2 * D * 2 / (args->heads / args->kv_heads),
+                        &grid))
+        return cudaErrorInvalidValue;
+    status = attention_allow_shared((const void *)forward_queries<T, D>, bytes, &done);
+    if (status != cudaSuccess)
+        return status;
+    return attention_launch(forward_queries<T, D>, grid.units * grid.blocks, THREADS, bytes, stream,
+                            *args, grid);
+}
+
+cudaError_t
+attention_forward_fast(const RpCudaAttention *args, cudaStream_t stream)
+{
+    if (args->head_size == 128)
+        return args->dtype == 1 ? launch<__nv_bfloat16, 128>(args, stream)
+                                : launch<__half, 128>(args, stream);
+    return args->dtype == 1 ? launch<__nv_bfloat16, 64>(args, stream)
+                            : launch<__half, 64>(args, stream);
+}

@@ -1,0 +1,218 @@
+/*
+ * Tiles of attention in shared memory and what warps multiply from them.
+ *
+ * A tile is rows of D 16-bit elements, D 64 or 128, in chunks of 16 bytes. Chunk c of row r stands
+ * at place c ^ (r & 7) of its row, so that eight rows of one chunk, which ldmatrix reads at once,
+ * lie in different banks, as do neighbouring chunks of a row, which copies write at once.
+ */
+#pragma once
+
+#include "exec/cuda/attention/mma.cuh"
+#include "exec/cuda/attention/private.h"
+
+#define LOG2_E 1.4426950408889634f
+
+template <int D>
+static __device__ __forceinline__ uint32_t
+tile_bytes(int rows)
+{
+    return (uint32_t)(rows * D * 2);
+}
+
+/* Of chunk @chunk of row @row, from the tile's beginning. */
+template <int D>
+static __device__ __forceinline__ uint32_t
+tile_offset(int row, int chunk)
+{
+    return (uint32_t)(row * D * 2 + ((chunk ^ (row & 7)) << 4));
+}
+
+/* What this lane names to ldmatrix for 16 rows x 16 columns: row lane % 16, chunk lane / 16.
+ * Matrices come in the order (rows 0-7, chunk 0), (8-15, 0), (0-7, 1), (8-15, 1). */
+template <int D> struct LaneOffset {
+    uint32_t row, chunk;
+
+    __device__ __forceinline__ LaneOffset()
+    {
+        const uint32_t lane = threadIdx.x & 31;
+
+        row = (lane & 15) * D * 2;
+        chunk = ((lane >> 4) ^ (lane & 7)) << 4;
+    }
+    /* Rows 16 @row16 .., columns 16 @column16 .. */
+    __device__ __forceinline__ uint32_t at(uint32_t tile, int row16, int column16) const
+    {
+        return tile + row + (uint32_t)(row16 * 16 * D * 2) + (chunk ^ (uint32_t)(column16 << 5));
+    }
+};
+
+/* Starts copying @ROWS rows, @stride elements apart; rows from @valid on become 0. */
+template <int D, int ROWS, int THREADS, typename T>
+static __device__ __forceinline__ void
+copy_tile(uint32_t tile, const T *source, size_t stride, int valid)
+{
+    const int chunks = D / 8, pass = THREADS / chunks; /* chunks of a row; rows at once */
+    const int row = (int)threadIdx.x / chunks, chunk = (int)threadIdx.x % chunks;
+    const T *from = source + (size_t)row * stride + chunk * 8;
+    const uint32_t to = tile + tile_offset<D>(row, chunk);
+
+    static_assert(pass % 8 == 0 && ROWS % pass == 0, "places of chunks repeat from pass to pass");
+#pragma unroll
+    for (int i = 0; i < ROWS / pass; i++) {
+        copy_async_16(to + tile_bytes<D>(i * pass), from, row + i * pass < valid);
+        from += pass * stride;
+    }
+}
+
+template <int M, int N>
+static __device__ __forceinline__ void
+set_zero(float (&c)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c[m][n][e] = 0;
+        }
+    }
+}
+
+/* c[16 M, 16 N/2] += A B^T, from the first rows of both tiles, over D. */
+template <typename T, int D, int M, int N>
+static __device__ __forceinline__ void
+multiply_tiles(float (&c)[M][N][4], uint32_t a_tile, uint32_t b_tile, const LaneOffset<D> &lane)
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[M][4];
+
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            load_matrices(a[m], lane.at(a_tile, m, k));
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            uint32_t b[4];
+
+            load_matrices(b, lane.at(b_tile, n / 2, k));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                multiply_add(T(), c[m][n], a[m], b[0], b[2]);
+                multiply_add(T(), c[m][n + 1], a[m], b[1], b[3]);
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ uint32_t
+pack(__nv_bfloat16, float low, float high)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+
+static __device__ __forceinline__ uint32_t
+pack(__half, float low, float high)
+{
+    const __half2 pair = __floats2half2_rn(low, high);
+    uint32_t bits;
+
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+
+/* c[16 M, D] += p B: p[16 M, 8 K] of the registers, rounded to the storage; B[8 K, D] a tile. */
+template <typename T, int D, int M, int K>
+static __device__ __forceinline__ void
+multiply_weights(float (&c)[M][D / 8][4], const float (&p)[M][K][4], uint32_t b_tile,
+                 const LaneOffset<D> &lane)
+{
+#pragma unroll
+    for (int k = 0; k < K; k += 2) {
+        uint32_t a[M][4];
+
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            a[m][0] = pack(T(), p[m][k][0], p[m][k][1]);
+            a[m][1] = pack(T(), p[m][k][2], p[m][k][3]);
+            a[m][2] = pack(T(), p[m][k + 1][0], p[m][k + 1][1]);
+            a[m][3] = pack(T(), p[m][k + 1][2], p[m][k + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            uint32_t b[4];
+
+            load_matrices_transposed(b, lane.at(b_tile, k / 2, n / 2));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                multiply_add(T(), c[m][n], a[m], b[0], b[1]);
+                multiply_add(T(), c[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* Writes rows below @valid of a warp's 16 M, @stride elements apart, times the row's @factor. Where
+ * a thread's c[m][n][e] stand: row 16 m + 8 (e / 2) + g, column 8 n + 2 t + e % 2. @pairs: whether
+ * pairs of elements are at multiples of 4 bytes. */
+template <typename T, int D, int M>
+static __device__ __forceinline__ void
+store_rows(T *target, size_t stride, int valid, const float (&c)[M][D / 8][4],
+           const float (&factor)[M][2], bool pairs)
+{
+    const int lane = (int)threadIdx.x & 31;
+
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = m * 16 + half * 8 + lane / 4;
+            T *place = target + (size_t)row * stride + (lane & 3) * 2;
+
+            if (row >= valid)
+                continue;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                const uint32_t bits = pack(T(), c[m][n][half * 2] * factor[m][half],
+                                           c[m][n][half * 2 + 1] * factor[m][half]);
+
+                if (pairs) {
+                    *(uint32_t *)(void *)(place + n * 8) = bits;
+                } else {
+                    ((uint16_t *)(void *)place)[n * 8] = (uint16_t)bits;
+                    ((uint16_t *)(void *)place)[n * 8 + 1] = (uint16_t)(bits >> 16);
+                }
+            }
+        }
+    }
+}
+
+/* What a block of threads works on; @rank counts the sequence's blocks, most work first. */
+struct Place {
+    size_t start;
+    int length, head, rank;
+};
+
+/* Units (sequence, head) go in swaths whose shared arrays fit the L2 cache; within a swath, the
+ * first block of every unit, then the second of every unit, ... */
+static __device__ __forceinline__ Place
+find_place(const RpCudaAttention &args, const AttentionGrid &grid)
+{
+    const unsigned swath_blocks = grid.swath * grid.blocks;
+    const unsigned first = blockIdx.x / swath_blocks * grid.swath;
+    const unsigned width = min(grid.swath, grid.units - first);
+    const unsigned within = blockIdx.x % swath_blocks;
+    const unsigned unit = first + within % width;
+    const unsigned sequence = unit / grid.heads;
+    Place place;
+
+    place.start = (size_t)args.starts[sequence];
+    place.length = args.starts[sequence + 1] - (int)place.start;
+    place.head = (int)(unit % grid.heads);
+    place.rank = (int)(within / width);
+    return place;
+}

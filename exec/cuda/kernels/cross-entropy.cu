@@ -1,0 +1,233 @@
+/*
+ * Cross-entropy of a chunk of logits, and its gradient in their place.
+ *
+ *   loss[0] += sum over unmasked t of  log sum_v exp(logits[t,v]) - logits[t,labels[t]]         +=
+ *   logits[t,v] = scale (exp(logits[t,v]) / sum_w exp(logits[t,w]) - [v = labels[t]]), masked 0  =
+ *
+ * logits: [tokens,vocabulary]. One block of 1024 threads a token:
+ *
+ *   1  largest logit so far and sum of exp(logit - largest), a thread each, in fp32; then together
+ *   2  the gradient, if asked for
+ *
+ * The row is kept in shared memory as far as it fits, so that most of it is read from memory once
+ * (152k values of 16 bits are 304 KB; a block may have 227 KB on sm_90, 99 KB on sm_86 and sm_89).
+ * How much fits changes no sum. Losses of tokens, in double, go to the workspace and are added up
+ * in a fixed order by one block. Oracle: exec/host/vocabulary.c
+ */
+#include <float.h>
+
+#include "exec/cuda/base/common.cuh"
+#include "exec/cuda/base/launch.h"
+
+#define THREADS 1024
+#define WARPS (THREADS / 32)
+#define MASKED (-100) /* RP_LABEL_MASKED */
+#define STATIC_BYTES 1024 /* of shared memory: what the kernel declares itself, and CUDA's part */
+
+/* sum of exp(x - largest) over what was seen */
+struct Softmax {
+    float largest, sum;
+};
+
+template <typename T>
+__device__ __forceinline__ void
+see(Softmax &seen, float largest, float sum)
+{
+    const float most = fmaxf(seen.largest, largest);
+
+    seen.sum = seen.sum * exp_for<T>(seen.largest - most) + sum * exp_for<T>(largest - most);
+    seen.largest = most;
+}
+
+template <typename T>
+__device__ __forceinline__ void
+see_pack(Softmax &seen, const Pack<T> &pack, size_t count)
+{
+    float largest = -FLT_MAX;
+    float sum = 0;
+
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        if ((size_t)i < count)
+            largest = fmaxf(largest, to_float(pack.at[i])); /* passes NaNs over: the sum has them */
+    if (largest > seen.largest) {
+        seen.sum *= exp_for<T>(seen.largest - largest);
+        seen.largest = largest;
+    }
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        if ((size_t)i < count)
+            sum += exp_for<T>(to_float(pack.at[i]) - seen.largest);
+    seen.sum += sum;
+}
+
+/* The same in every thread of the block. */
+template <typename T>
+__device__ __forceinline__ Softmax
+see_block(Softmax seen)
+{
+    __shared__ Softmax room[WARPS];
+    Softmax whole;
+
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        const float largest = __shfl_xor_sync(0xffffffffu, seen.largest, step);
+        const float sum = __shfl_xor_sync(0xffffffffu, seen.sum, step);
+
+        see<T>(seen, largest, sum);
+    }
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = seen;
+    __syncthreads();
+    whole = room[threadIdx.x % 32];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        const float largest = __shfl_xor_sync(0xffffffffu, whole.largest, step);
+        const float sum = __shfl_xor_sync(0xffffffffu, whole.sum, step);
+
+        see<T>(whole, largest, sum);
+    }
+    return whole;
+}
+
+template <typename T>
+__device__ __forceinline__ Pack<T>
+gradient_of(const Pack<T> &logits, size_t first, size_t label, const Softmax &softmax, float scale)
+{
+    const float inverse = 1.0f / softmax.sum;
+    Pack<T> pack;
+
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++) {
+        const float p = exp_for<T>(to_float(logits.at[i]) - softmax.largest) * inverse;
+
+        pack.at[i] = from_float<T>(scale * (first + i == label ? p - 1.0f : p));
+    }
+    return pack;
+}
+
+template <typename T>
+__device__ __forceinline__ void
+zero_row(T *row, size_t vocabulary, bool wide)
+{
+    Pack<T> zeros;
+
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        zeros.at[i] = from_float<T>(0.0f);
+    for (size_t first = threadIdx.x * RP_PACK; first < vocabulary; first += THREADS * RP_PACK)
+        store_pack(row + first, zeros, vocabulary - first, wide);
+}
+
+/* Shared memory: the row's first @kept packs. A thread reads there what it has itself put. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, int gradient,
+             double *token_losses, float *losses, size_t kept, bool wide)
+{
+    extern __shared__ uint4 memory[];
+    Pack<T> *keep = reinterpret_cast<Pack<T> *>(memory);
+    const size_t t = blockIdx.x;
+    const size_t label = (size_t)labels[t];
+    const bool masked = labels[t] == MASKED;
+    T *row = logits + t * vocabulary;
+    Softmax softmax = {-FLT_MAX, 0.0f};
+    float at_label = NAN; /* a label that is no token: the loss says so */
+    double loss = 0;
+
+    if (masked) {
+        if (gradient)
+            zero_row(row, vocabulary, wide);
+    } else {
+        if (label < vocabulary)
+            at_label = to_float(row[label]);
+#pragma unroll 4
+        for (size_t pack = threadIdx.x; pack * RP_PACK < vocabulary; pack += THREADS) {
+            const size_t count = vocabulary - pack * RP_PACK;
+            const Pack<T> values = load_pack(row + pack * RP_PACK, count, wide);
+
+            if (pack < kept)
+                keep[pack] = values;
+            see_pack(softmax, values, count);
+        }
+        softmax = see_block<T>(softmax);
+        loss = log((double)softmax.sum) + ((double)softmax.largest - (double)at_label);
+    }
+    if (threadIdx.x == 0) {
+        token_losses[t] = loss;
+        if (losses)
+            losses[t] = (float)loss;
+    }
+    if (masked || !gradient)
+        return;
+#pragma unroll 2
+    for (size_t pack = threadIdx.x; pack * RP_PACK < vocabulary; pack += THREADS) {
+        const size_t first = pack * RP_PACK;
+        const size_t count = vocabulary - first;
+        const Pack<T> values = pack < kept ? keep[pack] : load_pack(row + first, count, wide);
+
+        store_pack(row + first, gradient_of(values, first, label, softmax, scale), count, wide);
+    }
+}
+
+extern "C" size_t
+rp_cuda_cross_entropy_workspace(size_t tokens)
+{
+    return round_to_64(tokens * sizeof(double));
+}
+
+/* How many packs of @pack_bytes of a row of @packs a block of the current device may keep. */
+static cudaError_t
+packs_to_keep(size_t packs, size_t pack_bytes, size_t *kept)
+{
+    int device = 0;
+    int most = 0;
+    cudaError_t status = cudaGetDevice(&device);
+
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status != cudaSuccess)
+        return status;
+    *kept = most > STATIC_BYTES ? ((size_t)most - STATIC_BYTES) / pack_bytes : 0;
+    if (*kept > packs)
+        *kept = packs;
+    return cudaSuccess;
+}
+
+template <typename T>
+static cudaError_t
+launch(const RpCudaCrossEntropy *args, cudaStream_t stream)
+{
+    const size_t vocabulary = args->vocabulary;
+    const bool wide = rows_are_wide(args->logits, vocabulary);
+    size_t kept = 0;
+    cudaError_t status;
+
+    if (args->gradient) {
+        status = packs_to_keep(ceil_divide(vocabulary, RP_PACK), sizeof(Pack<T>), &kept);
+        if (status == cudaSuccess)
+            status =
+                cudaFuncSetAttribute(token_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)(kept * sizeof(Pack<T>)));
+        if (status != cudaSuccess)
+            return status;
+    }
+    token_kernel<T><<<(unsigned)args->tokens, THREADS, kept * sizeof(Pack<T>), stream>>>(
+        vocabulary, (T *)args->logits, args->labels, args->scale, args->gradient,
+        (double *)args->workspace, args->losses, kept, wide);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t
+rp_cuda_cross_entropy(const RpCudaCrossEntropy *args, cudaStream_t stream)
+{
+    cudaError_t status;
+
+    if (args->tokens == 0)
+        return cudaSuccess;
+    status = for_dtype(args->dtype,
+                       [=](auto zero) { return launch<decltype(zero)>(args, stream); });
+    return status == cudaSuccess ? rp_cuda_add_doubles((const double *)args->workspace,
+                                                       args->tokens, args->loss, stream)
+                                 : status;
+}

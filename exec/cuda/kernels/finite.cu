@@ -1,0 +1,121 @@
+/*
+ * find:   flag[0] = 1 if a value x[i], i < n, is infinite or NaN: if all bits of its exponent are
+ *         set. No sum, no atomics: all writers write the same. The oracle is observe() in
+ *         exec/host/backend.c. Launch: blocks of 256, at most 1024 of them, each thread every
+ *         (blocks x 256)-th piece of 16 bytes.
+ * break:  sum[0] = NaN if loss[0] is infinite or NaN. One thread. The oracle is break_sums() in
+ *         exec/host/backend.c.
+ * fetch:  to[i] = from[i]. Launch: blocks of 256, at most 16 of them: PCIe is the limit.
+ */
+#include "exec/cuda/kernels/finite.h"
+
+#define THREADS 256
+#define MAX_FIND_BLOCKS 1024
+#define MAX_FETCH_BLOCKS 16
+
+/* Whether one of the two 16-bit (the one 32-bit) values of a word is broken. */
+template <typename Value>
+static __device__ __forceinline__ bool
+is_broken(uint32_t word, uint32_t infinity);
+
+template <>
+__device__ __forceinline__ bool
+is_broken<uint16_t>(uint32_t word, uint32_t infinity)
+{
+    return (word & infinity) == infinity || ((word >> 16) & infinity) == infinity;
+}
+
+template <>
+__device__ __forceinline__ bool
+is_broken<uint32_t>(uint32_t word, uint32_t infinity)
+{
+    return (word & infinity) == infinity;
+}
+
+/* @n_pieces: of 16 bytes, from the beginning on; what is left is read value by value */
+template <typename Value>
+static __global__ void
+__launch_bounds__(THREADS)
+find_broken(const Value *x, size_t n, size_t n_pieces, uint32_t infinity, volatile unsigned char *flag)
+{
+    const size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    const size_t stride = (size_t)gridDim.x * THREADS;
+    bool broken = false;
+
+    for (size_t i = first; i < n_pieces; i += stride) {
+        const uint4 piece = reinterpret_cast<const uint4 *>(x)[i];
+
+        broken |= is_broken<Value>(piece.x, infinity);
+        broken |= is_broken<Value>(piece.y, infinity);
+        broken |= is_broken<Value>(piece.z, infinity);
+        broken |= is_broken<Value>(piece.w, infinity);
+    }
+    for (size_t i = n_pieces * (16 / sizeof(Value)) + first; i < n; i += stride)
+        broken |= is_broken<Value>(x[i], infinity);
+    if (__syncthreads_or(broken) && threadIdx.x == 0)
+        *flag = 1;
+}
+
+static __global__ void
+break_sum(const double *loss, float *sum)
+{
+    if (!isfinite(*loss))
+        *sum = __int_as_float(0x7fc00000);
+}
+
+static __global__ void
+__launch_bounds__(THREADS)
+fetch(const volatile int32_t *from, int32_t *to, size_t n)
+{
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * THREADS)
+        to[i] = from[i];
+}
+
+static unsigned
+count_blocks(size_t n, size_t most)
+{
+    const size_t blocks = (n + THREADS - 1) / THREADS;
+
+    return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
+}
+
+template <typename Value>
+static cudaError_t
+launch_find(const void *x, size_t n, uint32_t infinity, unsigned char *flag, cudaStream_t stream)
+{
+    const size_t n_pieces = (uintptr_t)x % 16 == 0 ? n / (16 / sizeof(Value)) : 0;
+
+    find_broken<Value><<<count_blocks(n_pieces > 0 ? n_pieces : n, MAX_FIND_BLOCKS), THREADS, 0,
+                   stream>>>((const Value *)x, n, n_pieces, infinity, flag);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t
+rp_cuda_find_broken(int dtype, const void *x, size_t n, unsigned char *flag, cudaStream_t stream)
+{
+    switch (dtype) {
+    case 0:
+        return launch_find<uint32_t>(x, n, 0x7f800000, flag, stream);
+    case 1:
+        return launch_find<uint16_t>(x, n, 0x7f80, flag, stream);
+    case 2:
+        return launch_find<uint16_t>(x, n, 0x7c00, flag, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+extern "C" cudaError_t
+rp_cuda_break_sum(const double *loss, float *sum, cudaStream_t stream)
+{
+    break_sum<<<1, 1, 0, stream>>>(loss, sum);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t
+rp_cuda_fetch(const int32_t *from, int32_t *to, size_t n, cudaStream_t stream)
+{
+    fetch<<<count_blocks(n, MAX_FETCH_BLOCKS), THREADS, 0, stream>>>(from, to, n);
+    return cudaGetLastError();
+}

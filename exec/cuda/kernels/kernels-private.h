@@ -1,0 +1,23 @@
+/* The inside of a stream: for kernels.c, matmul.c and stream.c only. */
+#pragma once
+
+#include "exec/cuda/attention/cudnn.h"
+#include "exec/cuda/kernels/kernels.h"
+
+struct _RpKernelStream {
+    int device;
+    cudaStream_t stream; /* borrowed */
+    cublasLtHandle_t blas;
+    GHashTable *plans; /* matmul.c: how each shape is multiplied */
+    RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */
+    char *failure;     /* the first since `check` was last asked, or NULL */
+};
+
+/* Notes a failure, unless there is one already. @reason: CUDA's text */
+void rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *reason);
+
+/* matmul.c */
+size_t rp_cuda_matmul_workspace(const RpMatmulArgs *args);
+void rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args);
+/* An empty table of plans. */
+GHashTable *rp_cuda_matmul_plans_new(void);

@@ -1,0 +1,428 @@
+/*
+ * C[m,n] = A B, A B + bias, or += A B, by cuBLASLt.
+ *
+ *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums (no TF32)    = or +=
+ *   half_sums: A, B and C all fp16: fp16 sums, if cuBLASLt has an algorithm for them; else ignored.
+ *   So gradients of weights, which are added to fp32, always have fp32 sums.
+ *   bias: stored as C is. cuBLASLt's epilogue, which adds it to sums before they are rounded; where
+ *   there is no algorithm with one (or k is 0), a pass of its own behind the matmul (elements.cu).
+ *
+ * cuBLASLt thinks in columns: what is C[m,n] in rows is C^T, [n,m], in columns. So its first
+ * operand is our B, its second our A, and
+ *
+ *   NT   C^T = (B as it lies)^T  (A as it lies)       B: k x n, A: k x m
+ *   NN   C^T =  B as it lies     (A as it lies)       B: n x k, A: k x m
+ *   TN   C^T =  B as it lies     (A as it lies)^T     B: n x k, A: m x k
+ *
+ * and a bias, one value a column of C, is one a row of C^T, as the epilogue wants it.
+ *
+ * No operand that cuBLASLt gets has 2^31 elements: not all of its kernels count further. Tokens go
+ * in parts then: rows of A and C, or (TN) rows of A and B, whose sums are added to C one after
+ * another.
+ *
+ * A plan is made once a shape: the first algorithm of the heuristic, of those whose sums have an
+ * order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
+ * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
+ */
+#include "exec/cuda/base/launch.h"
+#include "exec/cuda/base/shape-hash.h"
+#include "exec/cuda/kernels/kernels-private.h"
+
+#include <string.h>
+
+#define WORKSPACE_BYTES ((size_t)32 << 20) /* what cuBLAS asks for on sm_90 */
+#define MOST_ELEMENTS (((size_t)1 << 31) - 1)
+#define PART_ROWS 512           /* parts have a multiple of these, so that their alignment stays */
+#define WORKSPACE_ALIGNMENT 256 /* a workspace is at 64: the rest is cut off */
+
+/* What decides about a plan; compared as bytes, so made of zeros first. */
+typedef struct {
+    size_t m, n, k;
+    guint32 form, a_dtype, b_dtype, c_dtype;
+    guint32 a_alignment, b_alignment; /* bytes: 16, or of an element */
+    /* two as wide as one of the others: no gap */
+    guint16 accumulate, half_sums;
+    guint16 c_alignment, bias_alignment; /* 0: no bias */
+} Key;
+
+G_STATIC_ASSERT(sizeof(Key) == 3 * sizeof(size_t) + 8 * sizeof(guint32));
+
+typedef struct {
+    Key key;
+    gboolean half_sums; /* what the key asks for, if there is an algorithm */
+    gboolean adds_bias; /* the same; else a pass does */
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+} Plan;
+
+static guint
+key_hash(gconstpointer key)
+{
+    return rp_shape_hash(key, sizeof(Key));
+}
+
+static gboolean
+key_equal(gconstpointer a, gconstpointer b)
+{
+    return memcmp(a, b, sizeof(Key)) == 0;
+}
+
+static void
+plan_free(gpointer data)
+{
+    Plan *plan = data;
+
+    if (plan->a)
+        cublasLtMatrixLayoutDestroy(plan->a);
+    if (plan->b)
+        cublasLtMatrixLayoutDestroy(plan->b);
+    if (plan->c)
+        cublasLtMatrixLayoutDestroy(plan->c);
+    if (plan->operation)
+        cublasLtMatmulDescDestroy(plan->operation);
+    g_free(plan);
+}
+
+GHashTable *
+rp_cuda_matmul_plans_new(void)
+{
+    return g_hash_table_new_full(key_hash, key_equal, NULL, plan_free);
+}
+
+size_t
+rp_cuda_matmul_workspace(const RpMatmulArgs *args)
+{
+    return WORKSPACE_BYTES;
+}
+
+static guint16
+alignment_of(const void *array, RpDtype dtype)
+{
+    return (guintptr)array % 16 == 0 ? 16 : (guint16)rp_dtype_size(dtype);
+}
+
+static gboolean
+may_sum_in_half(const RpMatmulArgs *args)
+{
+    return args->half_sums && args->a_dtype == RP_DTYPE_FP16 && args->b_dtype == RP_DTYPE_FP16 &&
+           args->c_dtype == RP_DTYPE_FP16;
+}
+
+static Key
+key_of(const RpMatmulArgs *args)
+{
+    Key key;
+
+    memset(&key, 0, sizeof key);
+    key.m = args->m;
+    key.n = args->n;
+    key.k = args->k;
+    key.form = args->form;
+    key.a_dtype = args->a_dtype;
+    key.b_dtype = args->b_dtype;
+    key.c_dtype = args->c_dtype;
+    key.accumulate = args->accumulate != FALSE;
+    key.half_sums = may_sum_in_half(args);
+    key.a_alignment = alignment_of(args->a, args->a_dtype);
+    key.b_alignment = alignment_of(args->b, args->b_dtype);
+    key.c_alignment = alignment_of(args->c, args->c_dtype);
+    key.bias_alignment = args->bias ? alignment_of(args->bias, args->c_dtype) : 0;
+    return key;
+}
+
+static cudaDataType_t
+data_type(guint32 dtype)
+{
+    static const cudaDataType_t types[RP_N_DTYPES] = {
+        [RP_DTYPE_FP32] = CUDA_R_32F, [RP_DTYPE_BF16] = CUDA_R_16BF, [RP_DTYPE_FP16] = CUDA_R_16F};
+
+    return types[dtype];
+}
+
+/* Of a matrix of @rows x @columns in rows. */
+static cublasStatus_t
+new_layout(cublasLtMatrixLayout_t *layout, guint32 dtype, size_t rows, size_t columns)
+{
+    return cublasLtMatrixLayoutCreate(layout, data_type(dtype), columns, rows, (int64_t)columns);
+}
+
+static cublasStatus_t
+set_bias(cublasLtMatmulDesc_t operation, const void *bias)
+{
+    return cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                          sizeof bias);
+}
+
+/* The heuristic reads the alignment off the pointer and nothing else: it gets the key's. */
+static cublasStatus_t
+describe_bias(const Plan *plan)
+{
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const int32_t type = data_type(plan->key.c_dtype);
+    cublasStatus_t status = cublasLtMatmulDescSetAttribute(
+        plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(
+            plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set_bias(plan->operation, (const void *)(guintptr)plan->key.bias_alignment);
+    return status;
+}
+
+static cublasStatus_t
+describe(Plan *plan)
+{
+    const Key *key = &plan->key;
+    const gboolean a_turned = key->form == RP_MATMUL_TN;
+    const gboolean b_turned = key->form == RP_MATMUL_NT;
+    const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t status = cublasLtMatmulDescCreate(
+        &plan->operation, plan->half_sums ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F,
+        plan->half_sums ? CUDA_R_16F : CUDA_R_32F);
+
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                &first, sizeof first);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                &second, sizeof second);
+    if (status == CUBLAS_STATUS_SUCCESS && plan->adds_bias)
+        status = describe_bias(plan);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = new_layout(&plan->a, key->a_dtype, a_turned ? key->k : key->m,
+                            a_turned ? key->m : key->k);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = new_layout(&plan->b, key->b_dtype, b_turned ? key->n : key->k,
+                            b_turned ? key->k : key->n);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = new_layout(&plan->c, key->c_dtype, key->m, key->n);
+    return status;
+}
+
+static cublasStatus_t
+prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+       guint32 value)
+{
+    return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
+}
+
+static cublasStatus_t
+set_preferences(cublasLtMatmulPreference_t preference, const Key *key)
+{
+    const size_t workspace = WORKSPACE_BYTES - WORKSPACE_ALIGNMENT;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        guint32 value;
+    } wanted[] = {
+        /* parts of k, if any, kept as the sums are and added up in order */
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key->b_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key->a_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key->c_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key->c_alignment},
+    };
+    cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+
+    for (size_t i = 0; i < G_N_ELEMENTS(wanted) && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = prefer(preference, wanted[i].attribute, wanted[i].value);
+    return status;
+}
+
+static cublasStatus_t
+choose_algorithm(RpKernelStream *stream, Plan *plan)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = set_preferences(preference, &plan->key);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulAlgoGetHeuristic(stream->blas, plan->operation, plan->b, plan->a,
+                                                plan->c, plan->c, preference, 1, &result, &found);
+    if (status == CUBLAS_STATUS_SUCCESS && found == 0)
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        plan->algorithm = result.algo;
+    cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+}
+
+static void
+fail(RpKernelStream *stream, const RpMatmulArgs *args, cublasStatus_t status)
+{
+    static const char *const forms[] = {"NT", "NN", "TN"};
+    g_autofree char *operation = g_strdup_printf(
+        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s%s", forms[args->form], args->m, args->n,
+        args->k, rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype),
+        rp_dtype_name(args->c_dtype), args->bias ? " + bias" : "");
+
+    rp_cuda_stream_fail(stream, operation, cublasLtGetStatusString(status));
+}
+
+/* Returns: NULL if cuBLASLt cannot, or not so; @status: (out): why */
+static Plan *
+new_plan(RpKernelStream *stream, const Key *key, gboolean half_sums, gboolean adds_bias,
+         cublasStatus_t *status)
+{
+    Plan *plan = g_new0(Plan, 1);
+
+    plan->key = *key;
+    plan->half_sums = half_sums;
+    plan->adds_bias = adds_bias;
+    *status = describe(plan);
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = choose_algorithm(stream, plan);
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        return plan;
+    plan_free(plan);
+    return NULL;
+}
+
+/* The plan of @args, made if there is none yet. Returns: NULL after a failure, which is noted */
+static const Plan *
+find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const Key key = key_of(args);
+    const gboolean has_bias = key.bias_alignment > 0;
+    Plan *plan = g_hash_table_lookup(stream->plans, &key);
+    cublasStatus_t status;
+
+    if (plan)
+        return plan;
+    /* all it asks for, then less: fast sums are worth more than a pass. Depends on the key alone */
+    plan = new_plan(stream, &key, key.half_sums, has_bias, &status);
+    if (!plan && key.half_sums && has_bias)
+        plan = new_plan(stream, &key, TRUE, FALSE, &status);
+    if (!plan && key.half_sums)
+        plan = new_plan(stream, &key, FALSE, has_bias, &status);
+    if (!plan && has_bias)
+        plan = new_plan(stream, &key, FALSE, FALSE, &status);
+    if (!plan) {
+        fail(stream, args, status);
+        return NULL;
+    }
+    g_hash_table_insert(stream->plans, &plan->key, plan);
+    return plan;
+}
+
+/* Of what the matmul has stored. */
+static void
+add_bias(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const cudaError_t added = rp_cuda_bias_forward((int)args->c_dtype, args->m, args->n, args->bias,
+                                                   args->c, stream->stream);
+
+    if (added != cudaSuccess)
+        rp_cuda_stream_fail(stream, "bias of a matmul", cudaGetErrorString(added));
+}
+
+/* C of sums without a term */
+static void
+store_empty_sums(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const cudaError_t cleared = cudaMemsetAsync(
+        args->c, 0, args->m * args->n * rp_dtype_size(args->c_dtype), stream->stream);
+
+    if (cleared != cudaSuccess)
+        rp_cuda_stream_fail(stream, "matmul", cudaGetErrorString(cleared));
+    else if (args->bias)
+        add_bias(stream, args);
+}
+
+static void
+multiply(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const gboolean known = args->a_dtype == args->b_dtype &&
+                           (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32);
+    /* 0 and 1, stored as sums are */
+    static const float scales[] = {0.0f, 1.0f};
+    static const guint16 half_scales[] = {0x0000, 0x3c00};
+    const guintptr place = ((guintptr)args->workspace + WORKSPACE_ALIGNMENT - 1) /
+                           WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    const void *alpha, *beta;
+    const Plan *plan;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+    g_return_if_fail(!(args->bias && args->accumulate));
+    if (!known) {
+        fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
+        return;
+    }
+    if (args->m == 0 || args->n == 0 || (args->k == 0 && args->accumulate))
+        return;
+    if (args->k == 0) {
+        store_empty_sums(stream, args);
+        return;
+    }
+    g_return_if_fail(args->workspace);
+    plan = find_plan(stream, args);
+    if (!plan)
+        return;
+    alpha = plan->half_sums ? (const void *)&half_scales[1] : &scales[1];
+    beta = plan->half_sums ? (const void *)&half_scales[args->accumulate != FALSE]
+                           : &scales[args->accumulate != FALSE];
+    if (plan->adds_bias)
+        status = set_bias(plan->operation, args->bias);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status =
+            cublasLtMatmul(stream->blas, plan->operation, alpha, args->b, plan->b, args->a, plan->a,
+                           beta, args->c, plan->c, args->c, plan->c, &plan->algorithm,
+                           (void *)place, WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        fail(stream, args, status);
+    else if (args->bias && !plan->adds_bias)
+        add_bias(stream, args);
+}
+
+/* Rows of a part, 0: it cannot be divided, or need not be. */
+static size_t
+find_part(const RpMatmulArgs *args)
+{
+    const gboolean adds = args->form == RP_MATMUL_TN;
+    const size_t rows = adds ? args->k : args->m;
+    const size_t width = adds ? MAX(args->m, args->n) : MAX(args->k, args->n);
+
+    if (width == 0 || rows <= MOST_ELEMENTS / width || (adds && args->c_dtype != RP_DTYPE_FP32))
+        return 0;
+    return MOST_ELEMENTS / width / PART_ROWS * PART_ROWS;
+}
+
+static const void *
+at_element(const void *array, RpDtype dtype, size_t element)
+{
+    return (const guint8 *)array + element * rp_dtype_size(dtype);
+}
+
+void
+rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    const gboolean adds = args->form == RP_MATMUL_TN;
+    const size_t step = args->bias && adds ? 0 : find_part(args);
+    const size_t rows = adds ? args->k : args->m;
+
+    if (step == 0) {
+        multiply(stream, args);
+        return;
+    }
+    for (size_t at = 0; at < rows; at += step) {
+        RpMatmulArgs part = *args;
+
+        part.a = at_element(args->a, args->a_dtype, at * (adds ? args->m : args->k));
+        if (adds) {
+            part.k = MIN(step, rows - at);
+            part.b = at_element(args->b, args->b_dtype, at * args->n);
+            part.accumulate = args->accumulate || at > 0;
+        } else {
+            part.m = MIN(step, rows - at);
+            part.c = (void *)at_element(args->c, args->c_dtype, at * args->n);
+        }
+        multiply(stream, &part);
+    }
+}

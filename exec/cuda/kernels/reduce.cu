@@ -1,0 +1,225 @@
+/*
+ * Sums over rows and over whole arrays, in two stages: blocks write partial sums into the
+ * workspace, then a second kernel adds those up in order. No atomics.
+ *
+ *   bias backward   d_bias[o] += sum_t dy[t,o]         dy: [tokens,n]; fp32                     +=
+ *   squares         sum[0] += sum_i x[i]^2             double; broken[0] = 1 if not finite      +=
+ *
+ *   tokens: chunks of rows, each summed by the 8 rows of threads of a block
+ *          +-- 32 packs of 8 columns: a block --+--
+ *   chunk  |  partial sums [n]                  |         partials: [chunks,n], added chunk after
+ *          +------------------------------------+--       chunk (8 strands, then together)
+ *
+ * Squares: up to 1024 blocks of 256 threads that stride over packs; then one block.
+ * Oracle: exec/host/elements.c, bias in exec/host/matmul.c
+ */
+#include "exec/cuda/base/common.cuh"
+#include "exec/cuda/base/launch.h"
+
+#define LANES 32
+#define STRANDS 8
+#define THREADS (LANES * STRANDS)
+#define LEAST_ROWS 128 /* of a chunk */
+#define MOST_CHUNKS 256
+#define MOST_BLOCKS 1024 /* squares */
+
+static size_t
+rows_of_chunk(size_t tokens)
+{
+    const size_t rows = ceil_divide(tokens, MOST_CHUNKS);
+
+    return rows > LEAST_ROWS ? rows : LEAST_ROWS;
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+sum_rows_kernel(size_t tokens, size_t n, size_t rows, const T *dy, float *partials, bool wide)
+{
+    __shared__ float room[STRANDS][LANES * RP_PACK + 1];
+    const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* of the block's columns */
+    const size_t first = begin + threadIdx.x * RP_PACK;
+    const size_t start = (size_t)blockIdx.y * rows;
+    const size_t end = start + rows < tokens ? start + rows : tokens;
+    const unsigned column = threadIdx.y * LANES + threadIdx.x;
+    float sums[RP_PACK] = {};
+
+    if (first < n) {
+#pragma unroll 4
+        for (size_t t = start + threadIdx.y; t < end; t += STRANDS) {
+            const Pack<T> pack = load_pack(dy + t * n + first, n - first, wide);
+
+#pragma unroll
+            for (int i = 0; i < RP_PACK; i++)
+                sums[i] += to_float(pack.at[i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        room[threadIdx.y][threadIdx.x * RP_PACK + i] = sums[i];
+    __syncthreads();
+    if (begin + column < n) {
+        float sum = 0;
+
+#pragma unroll
+        for (int strand = 0; strand < STRANDS; strand++)
+            sum += room[strand][column];
+        partials[(size_t)blockIdx.y * n + begin + column] = sum;
+    }
+}
+
+/* A block: WIDTH columns, each by DEPTH strands of every DEPTHth chunk */
+template <int WIDTH, int DEPTH>
+static __global__ void __launch_bounds__(WIDTH * DEPTH)
+add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
+{
+    __shared__ float room[DEPTH][WIDTH];
+    const size_t column = (size_t)blockIdx.x * WIDTH + threadIdx.x;
+    float sum = 0;
+
+    if (column < n) {
+#pragma unroll 8
+        for (size_t chunk = threadIdx.y; chunk < count; chunk += DEPTH)
+            sum += partials[chunk * n + column];
+    }
+    room[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < n) {
+        sum = 0;
+#pragma unroll
+        for (int strand = 0; strand < DEPTH; strand++)
+            sum += room[strand][threadIdx.x];
+        sums[column] += sum;
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+squares_kernel(size_t n, const T *x, double *partials, bool wide)
+{
+    __shared__ double room[THREADS / 32];
+    const size_t stride = (size_t)gridDim.x * THREADS * RP_PACK;
+    double sum = 0;
+
+#pragma unroll 2
+    for (size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * RP_PACK; first < n;
+         first += stride) {
+        const Pack<T> pack = load_pack(x + first, n - first, wide);
+
+#pragma unroll
+        for (int i = 0; i < RP_PACK; i++) {
+            const double value = (double)to_float(pack.at[i]);
+
+            sum += value * value;
+        }
+    }
+    sum = sum_block<THREADS>(sum, room);
+    if (threadIdx.x == 0)
+        partials[blockIdx.x] = sum;
+}
+
+/* One block. Squares of floats do not overflow a double: only what is broken breaks the sum. */
+static __global__ void __launch_bounds__(THREADS)
+add_doubles_kernel(const double *values, size_t n, double *total, int32_t *broken)
+{
+    __shared__ double room[THREADS / 32];
+    double sum = 0;
+
+    for (size_t i = threadIdx.x; i < n; i += THREADS)
+        sum += values[i];
+    sum = sum_block<THREADS>(sum, room);
+    if (threadIdx.x != 0)
+        return;
+    if (broken && !isfinite(sum))
+        *broken = 1;
+    *total += sum;
+}
+
+template <int WIDTH, int DEPTH>
+static cudaError_t
+add_partials(const float *partials, size_t count, size_t n, float *sums, cudaStream_t stream)
+{
+    add_partials_kernel<WIDTH, DEPTH>
+        <<<(unsigned)ceil_divide(n, WIDTH), dim3(WIDTH, DEPTH), 0, stream>>>(partials, count, n,
+                                                                             sums);
+    return cudaGetLastError();
+}
+
+/* Few columns and many chunks as a rule: narrow blocks, so that there are enough of them */
+extern "C" cudaError_t
+rp_cuda_add_partials(const float *partials, size_t count, size_t n, float *sums,
+                     cudaStream_t stream)
+{
+    return add_partials<8, 32>(partials, count, n, sums, stream);
+}
+
+extern "C" size_t
+rp_cuda_bias_backward_workspace(size_t tokens, size_t n)
+{
+    return round_to_64(ceil_divide(tokens, rows_of_chunk(tokens)) * n * sizeof(float));
+}
+
+extern "C" cudaError_t
+rp_cuda_bias_backward(int dtype, size_t tokens, size_t n, const void *dy, float *d_bias,
+                      void *workspace, cudaStream_t stream)
+{
+    const size_t rows = rows_of_chunk(tokens);
+    const size_t chunks = ceil_divide(tokens, rows);
+    const dim3 blocks((unsigned)ceil_divide(n, LANES * RP_PACK), (unsigned)chunks);
+    float *partials = (float *)workspace;
+    cudaError_t status;
+
+    if (tokens == 0 || n == 0)
+        return cudaSuccess;
+    status = for_dtype(dtype, [=](auto zero) {
+        using T = decltype(zero);
+
+        sum_rows_kernel<T><<<blocks, dim3(LANES, STRANDS), 0, stream>>>(
+            tokens, n, rows, (const T *)dy, partials, rows_are_wide(dy, n));
+        return cudaGetLastError();
+    });
+    return status == cudaSuccess ? add_partials<LANES, STRANDS>(partials, chunks, n, d_bias, stream)
+                                 : status;
+}
+
+extern "C" cudaError_t
+rp_cuda_add_doubles(const double *values, size_t n, double *sum, cudaStream_t stream)
+{
+    add_doubles_kernel<<<1, THREADS, 0, stream>>>(values, n, sum, NULL);
+    return cudaGetLastError();
+}
+
+static unsigned
+squares_blocks(size_t n)
+{
+    const size_t blocks = ceil_divide(n, THREADS * RP_PACK);
+
+    return (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
+}
+
+extern "C" size_t
+rp_cuda_sum_squares_workspace(size_t n)
+{
+    return round_to_64(squares_blocks(n) * sizeof(double));
+}
+
+extern "C" cudaError_t
+rp_cuda_sum_squares(int dtype, size_t n, const void *x, double *sum, int32_t *broken,
+                    void *workspace, cudaStream_t stream)
+{
+    const unsigned blocks = squares_blocks(n);
+    double *partials = (double *)workspace;
+    cudaError_t status;
+
+    if (n == 0)
+        return cudaSuccess;
+    status = for_dtype(dtype, [=](auto zero) {
+        using T = decltype(zero);
+
+        squares_kernel<T><<<blocks, THREADS, 0, stream>>>(n, (const T *)x, partials, is_wide(x));
+        return cudaGetLastError();
+    });
+    if (status != cudaSuccess)
+        return status;
+    add_doubles_kernel<<<1, THREADS, 0, stream>>>(partials, blocks, sum, broken);
+    return cudaGetLastError();
+}

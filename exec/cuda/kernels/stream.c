@@ -1,0 +1,76 @@
+#include "exec/cuda/kernels/kernels-private.h"
+
+G_DEFINE_QUARK(rp - cuda - error - quark, rp_cuda_error)
+
+gboolean
+rp_cuda_ok(cudaError_t status, const char *what, GError **error)
+{
+    RpCudaError code = RP_CUDA_ERROR_LAUNCH;
+
+    if (status == cudaSuccess)
+        return TRUE;
+    if (status == cudaErrorMemoryAllocation)
+        code = RP_CUDA_ERROR_MEMORY;
+    else if (status == cudaErrorNoDevice || status == cudaErrorInvalidDevice ||
+             status == cudaErrorInsufficientDriver || status == cudaErrorDevicesUnavailable)
+        code = RP_CUDA_ERROR_DEVICE;
+    g_set_error(error, RP_CUDA_ERROR, code, "%s: %s", what, cudaGetErrorString(status));
+    return FALSE;
+}
+
+RpKernelStream *
+rp_cuda_stream_new(int device, cudaStream_t stream, GError **error)
+{
+    RpKernelStream *result;
+    cublasLtHandle_t blas;
+    cublasStatus_t status;
+    int current;
+
+    if (!rp_cuda_ok(cudaGetDevice(&current), "cudaGetDevice", error))
+        return NULL;
+    g_return_val_if_fail(current == device, NULL);
+    status = cublasLtCreate(&blas);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_LAUNCH, "cublasLtCreate: %s",
+                    cublasLtGetStatusString(status));
+        return NULL;
+    }
+    result = g_new0(RpKernelStream, 1);
+    result->device = device;
+    result->stream = stream;
+    result->blas = blas;
+    result->plans = rp_cuda_matmul_plans_new();
+    result->cudnn = rp_cudnn_new(stream);
+    return result;
+}
+
+void
+rp_cuda_stream_free(RpKernelStream *stream)
+{
+    if (!stream)
+        return;
+    g_hash_table_unref(stream->plans);
+    rp_cudnn_free(stream->cudnn);
+    cublasLtDestroy(stream->blas);
+    g_free(stream->failure);
+    g_free(stream);
+}
+
+void
+rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *reason)
+{
+    if (!stream->failure)
+        stream->failure = g_strdup_printf("%s: %s", operation, reason);
+}
+
+guint64
+rp_cuda_stream_cudnn_runs(const RpKernelStream *stream)
+{
+    return rp_cudnn_runs(stream->cudnn);
+}
+
+const char *
+rp_cuda_stream_cudnn_reason(const RpKernelStream *stream)
+{
+    return rp_cudnn_reason(stream->cudnn);
+}

@@ -1,0 +1,411 @@
+/*
+ * Links of GPUs: pinned memory copied up and down, alone, in growing groups, and all at once. The
+ * memory is a host arena, as a run has it: where it lies decides how fast several devices read it.
+ * Each run copies 1 GiB a device and direction, in pieces that alternate between devices:
+ *
+ *   device 0   up    |chunk|chunk|chunk|chunk|
+ *              down  |chunk|chunk|chunk|chunk|
+ *   device 1   up    |chunk|chunk|chunk|chunk|       ... until all have arrived
+ *
+ * A group that is slower than its devices alone shares a root complex. If all together are slower
+ * than even that explains, host memory is what limits them.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "core/base/units.h"
+#include "exec/cuda/device-private.h"
+#include "exec/cuda/host-arena.h"
+#include "exec/cuda/probe.h"
+#include "exec/system/available-memory.h"
+
+#define CHUNK_BYTES (256 * RP_MIB)
+#define RUN_CHUNKS 4             /* of a device and direction */
+#define WAY_CHUNKS 16            /* that runs use in turn: a run's memory lies everywhere, too */
+#define MEMORY_SHARE 8           /* of what is available */
+#define MOST_HOST_BYTES (RP_GIB) /* that processors copy */
+#define MOST_GROUPS 6            /* sizes that are tried */
+#define LIMITED 0.9              /* of the sum of their speeds: slower ones share something */
+#define SMALL_BYTES 64
+#define SMALL_COPIES 64
+
+G_STATIC_ASSERT(RP_CUDA_LINK_MEASURES == 8 + 2 * MOST_GROUPS);
+
+enum { UP, DOWN, N_WAYS };
+
+/* One device's. */
+typedef struct {
+    cudaStream_t stream;
+    void *memory;
+    guint8 *chunks; /* the first of n_chunks, pinned; the others a stride apart */
+} Way;
+
+typedef struct {
+    RpMeasurer *measurer;
+    RpProbe *probe;
+    guint n_devices;
+    guint n_chunks; /* that a way has, and uses in turn */
+    guint64 stride; /* bytes: ways' chunks take turns, should memory differ from place to place */
+    RpCudaHostArena *arena;
+    Way (*ways)[N_WAYS];
+    guint active; /* the first so many devices copy ... */
+    guint first_way, end_way;
+    guint at;           /* the next run's first chunk */
+    cudaError_t status; /* the first failure, */
+    guint failed;       /* of this device */
+} Lines;
+
+static void
+note(Lines *lines, guint device, cudaError_t status)
+{
+    if (lines->status != cudaSuccess)
+        return;
+    lines->status = status;
+    lines->failed = device;
+}
+
+static gboolean
+check(const Lines *lines, GError **error)
+{
+    return rp_cuda_check(lines->failed, lines->status, "copying pinned memory", error);
+}
+
+/* @stream: of @device */
+static void
+issue(Lines *lines, guint device, guint way, guint chunk, gsize bytes, cudaStream_t stream)
+{
+    const Way *line = &lines->ways[device][way];
+    void *host = line->chunks + chunk % lines->n_chunks * lines->stride;
+
+    if (way == UP)
+        note(lines, device,
+             cudaMemcpyAsync(line->memory, host, bytes, cudaMemcpyHostToDevice, stream));
+    else
+        note(lines, device,
+             cudaMemcpyAsync(host, line->memory, bytes, cudaMemcpyDeviceToHost, stream));
+}
+
+static void
+copy_all(gpointer data)
+{
+    Lines *lines = data;
+
+    for (guint c = 0; c < RUN_CHUNKS; c++)
+        for (guint d = 0; d < lines->active; d++)
+            for (guint w = lines->first_way; w < lines->end_way; w++)
+                issue(lines, d, w, lines->at + c, CHUNK_BYTES, lines->ways[d][w].stream);
+    for (guint d = 0; d < lines->active; d++)
+        for (guint w = lines->first_way; w < lines->end_way; w++)
+            note(lines, d, cudaStreamSynchronize(lines->ways[d][w].stream));
+    lines->at = (lines->at + RUN_CHUNKS) % WAY_CHUNKS;
+}
+
+/* What the first @n devices reach, in the ways [@first_way, @end_way). */
+static gboolean
+measure_rate(Lines *lines, guint n, guint first_way, guint end_way, double *bytes_per_s,
+             GError **error)
+{
+    static const RpProbePart part[] = {copy_all};
+    const double bytes = (double)CHUNK_BYTES * RUN_CHUNKS * n * (end_way - first_way);
+    RpTimes times;
+
+    lines->active = n;
+    lines->first_way = first_way;
+    lines->end_way = end_way;
+    if (!rp_measurer_run(lines->measurer, NULL, part, 1, lines, &times, error) ||
+        !check(lines, error))
+        return FALSE;
+    *bytes_per_s = rp_times_rate(&times, bytes);
+    return TRUE;
+}
+
+/* ---- latency ---- */
+
+static void
+copy_small(Lines *lines, guint way)
+{
+    for (guint i = 0; i < SMALL_COPIES; i++)
+        issue(lines, 0, way, 0, SMALL_BYTES, rp_cuda_probe_stream(lines->probe));
+}
+
+static void
+copy_small_up(gpointer data)
+{
+    copy_small(data, UP);
+}
+
+static void
+copy_small_down(gpointer data)
+{
+    copy_small(data, DOWN);
+}
+
+static gboolean
+measure_latency(Lines *lines, gint64 *latency_ns, GError **error)
+{
+    static const RpProbePart parts[] = {copy_small_up, copy_small_down};
+    RpTimes times[G_N_ELEMENTS(parts)];
+
+    if (!rp_measurer_run(lines->measurer, lines->probe, parts, G_N_ELEMENTS(parts), lines, times,
+                         error) ||
+        !check(lines, error))
+        return FALSE;
+    *latency_ns = MAX(times[UP].median_ns, times[DOWN].median_ns) / SMALL_COPIES;
+    return TRUE;
+}
+
+/* ---- who shares what ---- */
+
+/* Sizes of groups: 2, 4, 8, ..., and all. Returns: the one after @n, 0 after the last */
+static guint
+next_group(const Lines *lines, guint n)
+{
+    return n == lines->n_devices ? 0 : MIN(2 * n, lines->n_devices);
+}
+
+/* The smallest group that is limited in a direction, if one is. */
+static gboolean
+measure_roots(Lines *lines, RpLinks *links, GError **error)
+{
+    guint tried = 0;
+
+    for (guint n = next_group(lines, 1); n > 0 && tried < MOST_GROUPS && links->gpus_per_root == 0;
+         n = next_group(lines, n), tried++) {
+        double up, down;
+
+        if (!measure_rate(lines, n, UP, UP + 1, &up, error) ||
+            !measure_rate(lines, n, DOWN, DOWN + 1, &down, error))
+            return FALSE;
+        if (up < LIMITED * n * links->h2d_bytes_per_s ||
+            down < LIMITED * n * links->d2h_bytes_per_s) {
+            links->gpus_per_root = n;
+            links->root_bytes_per_s = MIN(up, down);
+        }
+        if (n == lines->n_devices) {
+            links->all_h2d_bytes_per_s = up;
+            links->all_d2h_bytes_per_s = down;
+        }
+    }
+    rp_measurer_skip(lines->measurer, 2 * (MOST_GROUPS - tried));
+    return TRUE;
+}
+
+/* All devices in one direction, unless they were the last group. */
+static gboolean
+measure_all(Lines *lines, RpLinks *links, GError **error)
+{
+    const guint n = lines->n_devices;
+
+    if (n == 1 || links->all_h2d_bytes_per_s > 0) {
+        rp_measurer_skip(lines->measurer, 2);
+        return TRUE;
+    }
+    return measure_rate(lines, n, UP, UP + 1, &links->all_h2d_bytes_per_s, error) &&
+           measure_rate(lines, n, DOWN, DOWN + 1, &links->all_d2h_bytes_per_s, error);
+}
+
+/* All devices in both directions. */
+static gboolean
+measure_together(Lines *lines, RpLinks *links, double *bytes_per_s, GError **error)
+{
+    if (lines->n_devices == 1) {
+        *bytes_per_s = links->both_bytes_per_s;
+        rp_measurer_skip(lines->measurer, 1);
+        return TRUE;
+    }
+    if (!measure_rate(lines, lines->n_devices, UP, N_WAYS, bytes_per_s, error))
+        return FALSE;
+    links->all_both_bytes_per_s = *bytes_per_s;
+    return TRUE;
+}
+
+/* What all devices would reach in one direction if nothing but their roots limited them. */
+static double
+expected(const Lines *lines, const RpLinks *links, double alone_bytes_per_s)
+{
+    const double devices = lines->n_devices * alone_bytes_per_s;
+
+    if (links->gpus_per_root == 0)
+        return devices;
+    const double roots = (double)lines->n_devices / links->gpus_per_root;
+
+    return MIN(devices, roots * links->root_bytes_per_s);
+}
+
+static gboolean
+measure_host(Lines *lines, RpLinks *links, GError **error)
+{
+    const double sum = expected(lines, links, links->h2d_bytes_per_s) +
+                       expected(lines, links, links->d2h_bytes_per_s);
+    double together, copies;
+
+    if (!measure_together(lines, links, &together, error) ||
+        !rp_measure_host_copies(lines->measurer, rp_measure_buffer_bytes(MOST_HOST_BYTES),
+                                rp_usable_processors(), &copies, error))
+        return FALSE;
+    /* a processor reads and writes what it copies */
+    links->host_bytes_per_s = together < LIMITED * sum ? together : MAX(together, 2 * copies);
+    return TRUE;
+}
+
+/* ---- memory ---- */
+
+static gboolean
+open_way(Way *line, guint device, GError **error)
+{
+    return rp_cuda_check(device, cudaStreamCreateWithFlags(&line->stream, cudaStreamNonBlocking),
+                         "cudaStreamCreate", error) &&
+           rp_cuda_check(device, cudaMalloc(&line->memory, CHUNK_BYTES), "cudaMalloc", error);
+}
+
+/* A piece of the arena has whole chunks only: no copy reaches from one into the next. */
+G_STATIC_ASSERT(RP_CUDA_PIECE_BYTES % CHUNK_BYTES == 0);
+
+static gboolean
+open_lines(Lines *lines, GError **error)
+{
+    const guint n_ways = lines->end_way - lines->first_way;
+
+    lines->stride = lines->n_devices * n_ways * CHUNK_BYTES;
+    lines->arena = rp_cuda_host_arena_new(lines->n_chunks * lines->stride, NULL, 0, 0, error);
+    if (lines->arena == NULL || !rp_cuda_host_arena_finish(lines->arena, error))
+        return FALSE;
+    for (guint d = 0; d < lines->n_devices; d++) {
+        if (!rp_cuda_check(d, rp_cuda_use_device((int)d), "cudaSetDevice", error))
+            return FALSE;
+        for (guint w = lines->first_way; w < lines->end_way; w++) {
+            lines->ways[d][w].chunks = rp_cuda_host_arena_memory(lines->arena) +
+                                       (d * n_ways + w - lines->first_way) * CHUNK_BYTES;
+            if (!open_way(&lines->ways[d][w], d, error))
+                return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+static void
+close_lines(Lines *lines)
+{
+    for (guint d = 0; d < lines->n_devices; d++) {
+        for (guint w = 0; w < N_WAYS; w++) {
+            Way *line = &lines->ways[d][w];
+
+            if (line->stream != NULL) {
+                (void)cudaStreamSynchronize(line->stream);
+                (void)cudaStreamDestroy(line->stream);
+            }
+            (void)cudaFree(line->memory);
+        }
+    }
+    rp_cuda_host_arena_free(lines->arena);
+    g_free(lines->ways);
+}
+
+/* Of the ways [@first_way, @end_way). */
+static Lines
+new_lines(guint n_devices, guint first_way, guint end_way)
+{
+    const guint64 chunks =
+        rp_available_memory() / MEMORY_SHARE / (n_devices * (end_way - first_way) * CHUNK_BYTES);
+
+    return (Lines){.n_devices = n_devices,
+                   .active = n_devices,
+                   .first_way = first_way,
+                   .end_way = end_way,
+                   .n_chunks = (guint)CLAMP(chunks, 1, WAY_CHUNKS),
+                   .ways = g_malloc0_n(n_devices, sizeof(Way[N_WAYS]))};
+}
+
+gboolean
+rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
+{
+    RpLinks *links = &profile->links;
+    Lines lines = new_lines(MAX(profile->gpus, 1), UP, N_WAYS);
+
+    lines.measurer = measurer;
+    lines.probe = probe;
+    const gboolean measured =
+        open_lines(&lines, error) &&
+        measure_rate(&lines, 1, UP, UP + 1, &links->h2d_bytes_per_s, error) &&
+        measure_rate(&lines, 1, DOWN, DOWN + 1, &links->d2h_bytes_per_s, error) &&
+        measure_rate(&lines, 1, UP, N_WAYS, &links->both_bytes_per_s, error) &&
+        measure_latency(&lines, &links->copy_latency_ns, error) &&
+        measure_roots(&lines, links, error) && measure_all(&lines, links, error) &&
+        measure_host(&lines, links, error);
+
+    close_lines(&lines);
+    return measured;
+}
+
+/* ---- beside the optimizer ---- */
+
+typedef struct {
+    Lines lines;
+    pthread_t thread;
+    atomic_bool ending;
+    /* the thread's, until it has ended */
+    guint64 bytes;
+    gint64 us;
+} Load;
+
+static void *
+copy_until_told(void *data)
+{
+    Load *load = data;
+    Lines *lines = &load->lines;
+    const gint64 begin_us = g_get_monotonic_time();
+
+    while (!atomic_load(&load->ending) && lines->status == cudaSuccess) {
+        copy_all(lines);
+        load->bytes += CHUNK_BYTES * RUN_CHUNKS * lines->active;
+    }
+    load->us = MAX(g_get_monotonic_time() - begin_us, 1);
+    return NULL;
+}
+
+static void
+load_free(Load *load)
+{
+    close_lines(&load->lines);
+    g_free(load);
+}
+
+gpointer
+rp_cuda_begin_copies(RpProbe *probe, guint devices, GError **error)
+{
+    Load *load = g_new0(Load, 1);
+    sigset_t all, before;
+
+    load->lines = new_lines(devices, UP, UP + 1);
+    atomic_init(&load->ending, FALSE);
+    if (!open_lines(&load->lines, error)) {
+        load_free(load);
+        return NULL;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int status = pthread_create(&load->thread, NULL, copy_until_told, load);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status != 0) {
+        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY, "cannot start a thread: %s",
+                    g_strerror(status));
+        load_free(load);
+        return NULL;
+    }
+    return load;
+}
+
+gboolean
+rp_cuda_end_copies(RpProbe *probe, gpointer copies, double *bytes_per_s, GError **error)
+{
+    Load *load = copies;
+
+    atomic_store(&load->ending, TRUE);
+    pthread_join(load->thread, NULL);
+    const gboolean copied = check(&load->lines, error);
+    if (copied)
+        *bytes_per_s = (double)load->bytes / (double)load->us * G_USEC_PER_SEC;
+    load_free(load);
+    return copied;
+}

@@ -1,0 +1,152 @@
+/* Finds the module, and stands for what is in it. Looked for in this order:
+ *
+ *   EXE/../exec/cuda, EXE/../../exec/cuda   a build folder, wherever it was copied to
+ *   EXE                                     beside the program
+ *   EXE/../LIBDIR/roundpipe                 installed, under any prefix
+ *   PREFIX/LIBDIR/roundpipe                 installed
+ */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "exec/cuda/module/module.h"
+#include "exec/kernels/kernels.h"
+
+/* The driver's own library. Where it is missing there are no GPUs. */
+#define DRIVER "libcuda.so.1"
+
+typedef struct {
+    const RpCudaModule *module;
+    char *problem; /* why there is none */
+} Loaded;
+
+/* (transfer full) (nullable) */
+static char *
+find_module(const char *program)
+{
+    static const char *const places[] = {"../exec/cuda", "../../exec/cuda", "",
+                                         "../" RP_LIBDIR "/roundpipe"};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(places); i++) {
+        char *path = g_build_filename(program, places[i], RP_CUDA_MODULE_FILE, NULL);
+
+        if (g_file_test(path, G_FILE_TEST_IS_REGULAR))
+            return path;
+        g_free(path);
+    }
+    char *installed = g_build_filename(RP_MODULE_DIR, RP_CUDA_MODULE_FILE, NULL);
+
+    if (g_file_test(installed, G_FILE_TEST_IS_REGULAR))
+        return installed;
+    g_free(installed);
+    return NULL;
+}
+
+/* Its symbols become everybody's: a library that was loaded before CUDA's finds theirs then. */
+static void
+open_module(Loaded *loaded, const char *path)
+{
+    static const gsize sizes[] = RP_CUDA_MODULE_SIZES;
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    void *symbol = library != NULL ? dlsym(library, RP_CUDA_MODULE_SYMBOL) : NULL;
+    const RpCudaModule *(*table)(void);
+
+    if (symbol == NULL) {
+        const char *why = dlerror();
+
+        loaded->problem = g_strdup_printf(
+            "it cannot be loaded: %s; CUDA's libraries must be where the dynamic linker finds them",
+            why != NULL ? why : path);
+        return;
+    }
+    memcpy(&table, &symbol, sizeof table);
+    if (memcmp(table()->sizes, sizes, sizeof sizes) == 0)
+        loaded->module = table();
+    else
+        loaded->problem =
+            g_strdup_printf("%s is of another build than the program: build both anew", path);
+}
+
+static const Loaded *
+load(void)
+{
+    static Loaded loaded;
+    static gsize ready;
+
+    if (!g_once_init_enter(&ready))
+        return &loaded;
+    g_autofree char *program = g_file_read_link("/proc/self/exe", NULL);
+    g_autofree char *directory = g_path_get_dirname(program != NULL ? program : ".");
+    g_autofree char *path = find_module(directory);
+
+    if (path != NULL)
+        open_module(&loaded, path);
+    else
+        loaded.problem =
+            g_strdup_printf(RP_CUDA_MODULE_FILE " is neither in %s nor in " RP_MODULE_DIR
+                                                "; copy it beside the program",
+                            directory);
+    g_once_init_leave(&ready, 1);
+    return &loaded;
+}
+
+static gboolean
+has_driver(void)
+{
+    static gsize state; /* 1: no, 2: yes */
+
+    if (g_once_init_enter(&state))
+        g_once_init_leave(&state, dlopen(DRIVER, RTLD_LAZY) != NULL ? 2 : 1);
+    return state == 2;
+}
+
+const RpDeviceOps *
+rp_cuda_devices(void)
+{
+    const RpCudaModule *module = load()->module;
+
+    return module != NULL ? module->devices() : NULL;
+}
+
+const char *
+rp_cuda_missing_text(void)
+{
+    return load()->problem;
+}
+
+const RpDeviceOps *
+rp_cuda_shared_devices(void)
+{
+    const RpCudaModule *module = load()->module;
+
+    return module != NULL ? module->shared_devices() : NULL;
+}
+
+gint64
+rp_cuda_backend_clock_error_ns(const RpBackend *backend)
+{
+    return load()->module->clock_error_ns(backend); /* which made @backend */
+}
+
+/* Without a driver, CUDA's libraries need not be asked. */
+guint
+rp_cuda_device_count(void)
+{
+    return has_driver() && load()->module != NULL ? load()->module->device_count() : 0;
+}
+
+const char *
+rp_cuda_no_device_text(void)
+{
+    if (!has_driver())
+        return "there is no driver (" DRIVER ")";
+    return load()->module != NULL ? load()->module->no_device_text() : load()->problem;
+}
+
+gboolean
+rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
+{
+    if (has_driver() && load()->module != NULL)
+        return load()->module->device_info(device, info, error);
+    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED, rp_cuda_no_device_text());
+    return FALSE;
+}

@@ -1,0 +1,232 @@
+/*
+ * Times of a stream. One run in front keeps the device busy while what follows is issued, so that
+ * it is never waited for:
+ *
+ *   stream   |part 0|part 1|e0|part 0|e1|part 1|e2|part 0|e3| ...
+ *             not timed        e1-e0     e2-e1
+ */
+#include "exec/cuda/probe.h"
+
+#include <math.h>
+
+#include "core/base/units.h"
+#include "exec/cuda/device-private.h"
+
+#define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
+#define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
+/* Of a device's memory: for streams and events, losses, what the driver takes as it goes, and other
+ * programs. */
+#define RP_CUDA_MARGIN_BYTES (160 * RP_MIB)
+#define SWING_SECONDS 3.5 /* they swing about that, a second up and down on an H200 */
+
+typedef struct {
+    RpProbe base;
+    guint device;
+    RpCudaDeviceInfo info;
+    cudaStream_t stream;
+    RpKernelStream *kernels;
+    cudaEvent_t events[N_EVENTS];
+} CudaProbe;
+
+static void
+probe_free(RpProbe *probe)
+{
+    CudaProbe *cuda = (CudaProbe *)probe;
+
+    if (cuda->stream != NULL)
+        (void)rp_cuda_use_device((int)cuda->device);
+    for (guint i = 0; i < N_EVENTS; i++)
+        if (cuda->events[i] != NULL)
+            (void)cudaEventDestroy(cuda->events[i]);
+    rp_cuda_stream_free(cuda->kernels);
+    if (cuda->stream != NULL)
+        (void)cudaStreamDestroy(cuda->stream);
+    g_free(cuda);
+}
+
+static void *
+take(RpProbe *probe, gsize bytes, GError **error)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+    void *memory = NULL;
+
+    if (!rp_cuda_check(cuda->device, rp_cuda_use_device((int)cuda->device), "cudaSetDevice",
+                       error) ||
+        !rp_cuda_check(cuda->device, cudaMalloc(&memory, MAX(bytes, 1)), "cudaMalloc", error)) {
+        (void)cudaGetLastError(); /* or the next launcher finds it */
+        return NULL;
+    }
+    if (rp_cuda_check(cuda->device, cudaMemset(memory, 0, MAX(bytes, 1)), "cudaMemset", error) &&
+        rp_cuda_check(cuda->device, cudaDeviceSynchronize(), "cudaDeviceSynchronize", error))
+        return memory;
+    (void)cudaFree(memory);
+    return NULL;
+}
+
+static void
+give(RpProbe *probe, void *memory)
+{
+    (void)cudaFree(memory);
+}
+
+static gboolean
+upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+
+    /* the last pieces of pageable memory may be under way on return */
+    return rp_cuda_check(cuda->device, cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice),
+                         "cudaMemcpy", error) &&
+           rp_cuda_check(cuda->device, cudaDeviceSynchronize(), "cudaDeviceSynchronize", error);
+}
+
+static RpKernelStream *
+stream(RpProbe *probe)
+{
+    return ((const CudaProbe *)probe)->kernels;
+}
+
+cudaStream_t
+rp_cuda_probe_stream(const RpProbe *probe)
+{
+    return ((const CudaProbe *)probe)->stream;
+}
+
+static gboolean
+record(const CudaProbe *cuda, guint event, GError **error)
+{
+    return rp_cuda_check(cuda->device, cudaEventRecord(cuda->events[event], cuda->stream),
+                         "cudaEventRecord", error);
+}
+
+/* Returns: whether all that the parts issued could be issued, and ran */
+static gboolean
+run_parts(const CudaProbe *cuda, const RpProbePart *parts, guint n_parts, guint repeats,
+          gpointer data, GError **error)
+{
+    const guint n = n_parts * repeats;
+
+    for (guint p = 0; p < n_parts; p++)
+        parts[p](data);
+    if (!record(cuda, 0, error))
+        return FALSE;
+    for (guint i = 0; i < n; i++) {
+        parts[i % n_parts](data);
+        if (!record(cuda, i + 1, error))
+            return FALSE;
+    }
+    return rp_cuda_check(cuda->device, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize",
+                         error) &&
+           rp_cuda_kernels()->check(cuda->kernels, error);
+}
+
+static gboolean
+time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
+           gint64 *ns, GError **error)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+
+    g_return_val_if_fail(n_parts <= RP_PROBE_MAX_PARTS && repeats <= RP_PROBE_MAX_REPEATS, FALSE);
+
+    if (!rp_cuda_check(cuda->device, rp_cuda_use_device((int)cuda->device), "cudaSetDevice",
+                       error) ||
+        !run_parts(cuda, parts, n_parts, repeats, data, error)) {
+        /* @data's memory is about to be freed */
+        (void)cudaStreamSynchronize(cuda->stream);
+        return FALSE;
+    }
+    for (guint i = 0; i < n_parts * repeats; i++) {
+        float ms = 0;
+
+        if (!rp_cuda_check(cuda->device,
+                           cudaEventElapsedTime(&ms, cuda->events[i], cuda->events[i + 1]),
+                           "cudaEventElapsedTime", error))
+            return FALSE;
+        ns[i] = llround((double)ms * (double)RP_NS_PER_MS);
+    }
+    return TRUE;
+}
+
+/* Of the device that has least. What kernels took of this one since the probe was made, they will
+ * take of others: CUDA loads them when they first run. */
+static guint64
+find_least_free(const CudaProbe *cuda, guint devices)
+{
+    RpCudaDeviceInfo info;
+    guint64 least = cuda->info.free_bytes, kernels;
+
+    if (rp_cuda_device_info(cuda->device, &info, NULL))
+        least = MIN(least, info.free_bytes);
+    kernels = cuda->info.free_bytes - least;
+    for (guint g = 0; g < MIN(devices, rp_cuda_device_count()); g++)
+        if (g != cuda->device && rp_cuda_device_info(g, &info, NULL))
+            least = MIN(least, info.free_bytes - MIN(kernels, info.free_bytes));
+    (void)rp_cuda_use_device((int)cuda->device);
+    return least;
+}
+
+/* What is free beside the context, the libraries and all kernels that have run is what a plan may
+ * have, but for targets of a head, which stand beside its arena, and a margin. */
+static void
+describe(RpProbe *probe, RpProfile *profile)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+    const guint64 free_bytes = find_least_free(cuda, profile->gpus);
+    const guint64 other_bytes =
+        RP_CUDA_MARGIN_BYTES + 2 * rp_profile_micro_batch_tokens(profile) * sizeof(gint32);
+
+    g_free(profile->device);
+    profile->device = g_utf8_make_valid(cuda->info.name, -1);
+    profile->gpu_memory_bytes = MAX(free_bytes, other_bytes + 1) - other_bytes;
+}
+
+static const RpProbeOps ops = {
+    .name = "cuda",
+    .most_repeats = RP_PROBE_MAX_REPEATS,
+    .warm_up_seconds = WARM_UP_SECONDS,
+    .swing_seconds = SWING_SECONDS,
+    .n_link_measures = RP_CUDA_LINK_MEASURES,
+    .free = probe_free,
+    .take = take,
+    .give = give,
+    .upload = upload,
+    .stream = stream,
+    .time = time_parts,
+    .describe = describe,
+    .measure_links = rp_cuda_measure_links,
+    .begin_copies = rp_cuda_begin_copies,
+    .end_copies = rp_cuda_end_copies,
+};
+
+static gboolean
+open_probe(CudaProbe *cuda, GError **error)
+{
+    if (!rp_cuda_device_info(cuda->device, &cuda->info, error) ||
+        !rp_cuda_check(cuda->device, rp_cuda_use_device((int)cuda->device), "cudaSetDevice",
+                       error) ||
+        !rp_cuda_check(cuda->device,
+                       cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
+                       "cudaStreamCreate", error))
+        return FALSE;
+    cuda->kernels = rp_cuda_stream_new((int)cuda->device, cuda->stream, error);
+    if (cuda->kernels == NULL)
+        return FALSE;
+    for (guint i = 0; i < N_EVENTS; i++)
+        if (!rp_cuda_check(cuda->device, cudaEventCreate(&cuda->events[i]), "cudaEventCreate",
+                           error))
+            return FALSE;
+    return rp_cuda_device_info(cuda->device, &cuda->info, error); /* free now */
+}
+
+RpProbe *
+rp_cuda_probe_new(guint device, GError **error)
+{
+    CudaProbe *cuda = g_new0(CudaProbe, 1);
+
+    cuda->base.ops = &ops;
+    cuda->device = device;
+    if (open_probe(cuda, error))
+        return &cuda->base;
+    probe_free(&cuda->base);
+    return NULL;
+}

@@ -1,0 +1,59 @@
+/**
+ * Where a trainer's devices are: threads of the host, or GPUs. What training needs of a backend
+ * beside the engine's operations; one table a backend.
+ */
+#pragma once
+
+#include "exec/device/feed.h"
+#include "exec/device/home.h"
+#include "exec/engine/backend.h"
+#include "exec/measure/probe.h"
+
+typedef struct {
+    guint64 memory_bytes; /* limit of a device's arena; 0 = what it has */
+} RpDeviceOptions;
+
+/* How host memory was made ready for copies of devices; all zero: it was not, or not yet. */
+typedef struct {
+    guint64 arena_bytes;
+    guint64 pinned_bytes;
+    guint threads;
+    double seconds;       /* from the start until all was pinned; other work goes on meanwhile */
+    double touch_seconds; /* of threads, summed */
+    double pin_seconds;   /* of threads, summed */
+} RpPinnedMemory;
+
+/* Time of compute actions, all devices', so far. On threads of a machine that others use too, the
+ * first is more than the second: for the rest they waited for a processor. */
+typedef struct {
+    gint64 elapsed_ns;
+    gint64 processor_ns;
+} RpActionTime;
+
+/**
+ * RpDeviceOps:
+ * @host_memory: devices live in host memory: their arenas count there
+ * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now
+ * @open: allocates all arenas and attaches the home; once, before the engine is made
+ * @pinned: (nullable): of the host's arena; known once the engine has been made. NULL where nothing
+ *   is pinned
+ * @action_time: (nullable): while nothing runs. NULL where actions are not on processors
+ * @probe_new: to measure a profile with (rp_measure_profile()), on @device; rp_probe_free()
+ *
+ * Errors: the backend's own
+ */
+typedef struct {
+    const char *name; /* "host" */
+    gboolean host_memory;
+    const RpKernels *(*kernels)(void);
+    RpBackend *(*backend_new)(const RpPlan *plan, const RpNetwork *network, RpHome *home,
+                              RpFeed *feed, const RpDeviceOptions *options, GError **error);
+    gboolean (*open)(RpBackend *backend, const guint64 *bytes, guint n, GError **error);
+    void (*backend_free)(RpBackend *backend);
+    RpPinnedMemory (*pinned)(const RpBackend *backend);
+    RpActionTime (*action_time)(const RpBackend *backend);
+    RpProbe *(*probe_new)(guint device, GError **error);
+} RpDeviceOps;
+
+/* Virtual devices on CPU threads (exec/host). */
+const RpDeviceOps *rp_host_devices(void);

@@ -1,0 +1,161 @@
+#include "exec/device/feed.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#define NS_PER_S G_GINT64_CONSTANT(1000000000)
+
+struct _RpFeed {
+    guint micro_batches;
+    guint n_calls;     /* of an iteration */
+    RpFeedCall *calls; /* [RP_FEED_RING][n_calls] */
+    double *losses;    /* [RP_FEED_RING][n_calls][M] */
+    gint32 *broken_layer;
+    GPtrArray *spare; /* RpTokenBatch: of calls that are over */
+    guint *n_losses;  /* [RP_FEED_RING][n_calls]: that are stored; under the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+};
+
+RpFeed *
+rp_feed_new(guint micro_batches, guint calls)
+{
+    g_return_val_if_fail(micro_batches > 0 && calls > 0, NULL);
+
+    const gsize n = RP_FEED_RING * (gsize)calls;
+    const gsize n_values = n * micro_batches;
+    RpFeed *feed = g_new0(RpFeed, 1);
+    pthread_condattr_t attributes;
+
+    feed->micro_batches = micro_batches;
+    feed->n_calls = calls;
+    feed->calls = g_new0(RpFeedCall, n);
+    feed->losses = g_new0(double, n_values);
+    feed->broken_layer = g_new0(gint32, n_values);
+    feed->n_losses = g_new0(guint, n);
+    feed->spare = g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
+    for (gsize i = 0; i < n; i++) {
+        feed->calls[i].losses = feed->losses + i * micro_batches;
+        feed->calls[i].broken_layer = feed->broken_layer + i * micro_batches;
+    }
+    pthread_mutex_init(&feed->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&feed->told, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return feed;
+}
+
+void
+rp_feed_free(RpFeed *feed)
+{
+    if (feed == NULL)
+        return;
+    pthread_cond_destroy(&feed->told);
+    pthread_mutex_destroy(&feed->lock);
+    for (gsize i = 0; i < RP_FEED_RING * (gsize)feed->n_calls; i++)
+        rp_token_batch_free(feed->calls[i].batch);
+    g_ptr_array_unref(feed->spare);
+    g_free(feed->n_losses);
+    g_free(feed->broken_layer);
+    g_free(feed->losses);
+    g_free(feed->calls);
+    g_free(feed);
+}
+
+static gsize
+place_of(const RpFeed *feed, guint64 iteration, guint call)
+{
+    return iteration % RP_FEED_RING * feed->n_calls + call;
+}
+
+/* A place for tokens: the one that @call had, or one of a call that is over, or a new one. */
+static RpTokenBatch *
+take_room(RpFeed *feed, RpFeedCall *call, const RpTokenBatch *batch)
+{
+    const RpBatcherOptions shape = {.micro_batches = batch->micro_batches,
+                                    .sequences = batch->sequences,
+                                    .tokens = batch->tokens};
+
+    if (call->batch != NULL)
+        return call->batch;
+    if (feed->spare->len > 0)
+        return g_ptr_array_steal_index_fast(feed->spare, feed->spare->len - 1);
+    return rp_token_batch_new(&shape);
+}
+
+void
+rp_feed_let_go(RpFeed *feed, guint64 iteration)
+{
+    for (guint c = 0; c < feed->n_calls; c++) {
+        RpFeedCall *call = &feed->calls[place_of(feed, iteration, c)];
+
+        if (call->batch != NULL)
+            g_ptr_array_add(feed->spare, g_steal_pointer(&call->batch));
+    }
+}
+
+RpFeedCall *
+rp_feed_push(RpFeed *feed, guint64 iteration, guint call, const RpTokenBatch *batch)
+{
+    g_return_val_if_fail(call < feed->n_calls, NULL);
+    g_return_val_if_fail(batch->micro_batches == feed->micro_batches, NULL);
+
+    const gsize place = place_of(feed, iteration, call);
+    RpFeedCall *pushed = &feed->calls[place];
+
+    pushed->iteration = iteration;
+    pushed->call = call;
+    pushed->batch = take_room(feed, pushed, batch);
+    rp_token_batch_copy(pushed->batch, batch);
+    for (guint m = 0; m < feed->micro_batches; m++) {
+        pushed->losses[m] = 0;
+        pushed->broken_layer[m] = G_MAXINT32;
+    }
+    pthread_mutex_lock(&feed->lock);
+    feed->n_losses[place] = 0;
+    pthread_mutex_unlock(&feed->lock);
+    return pushed;
+}
+
+RpFeedCall *
+rp_feed_find(RpFeed *feed, guint64 iteration, guint32 micro_batch, guint *m)
+{
+    const guint call = micro_batch / feed->micro_batches;
+
+    g_assert(call < feed->n_calls);
+    RpFeedCall *found = &feed->calls[place_of(feed, iteration, call)];
+    g_assert(found->iteration == iteration && found->call == call);
+    *m = micro_batch % feed->micro_batches;
+    return found;
+}
+
+void
+rp_feed_set_loss(RpFeed *feed, RpFeedCall *call, guint m, double loss)
+{
+    pthread_mutex_lock(&feed->lock);
+    call->losses[m] = loss;
+    if (++feed->n_losses[call - feed->calls] == feed->micro_batches)
+        pthread_cond_broadcast(&feed->told);
+    pthread_mutex_unlock(&feed->lock);
+}
+
+gboolean
+rp_feed_wait(RpFeed *feed, const RpFeedCall *call, gint64 timeout_ns)
+{
+    const guint *n_losses = &feed->n_losses[call - feed->calls];
+    struct timespec now;
+    gboolean there;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const gint64 until_ns = now.tv_sec * NS_PER_S + now.tv_nsec + timeout_ns;
+    const struct timespec until = {.tv_sec = until_ns / NS_PER_S, .tv_nsec = until_ns % NS_PER_S};
+
+    pthread_mutex_lock(&feed->lock);
+    while (*n_losses < feed->micro_batches)
+        if (pthread_cond_timedwait(&feed->told, &feed->lock, &until) != 0)
+            break;
+    there = *n_losses == feed->micro_batches;
+    pthread_mutex_unlock(&feed->lock);
+    return there;
+}

@@ -1,0 +1,255 @@
+#include "exec/device/task-map.h"
+
+void
+rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, RpHome *home,
+                 RpFeed *feed)
+{
+    const guint n_stages = rp_plan_n_stages(plan);
+
+    g_assert(rp_plan_constants(plan, 0) != RP_NONE); /* RpPlanOptions.constant_bytes */
+    *map = (RpTaskMap){
+        .network = network,
+        .home = home,
+        .feed = feed,
+        .gpus = rp_plan_gpus(plan),
+        .n_layers = rp_network_n_layers(network),
+        .element_bytes = rp_dtype_size(rp_network_options(network)->dtype),
+        .leaving_dtype =
+            rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : rp_network_options(network)->dtype,
+        .kept_sums = rp_plan_promises(plan)->kept_sums,
+    };
+    map->first_element = g_new0(guint64, (gsize)map->n_layers + 1);
+    for (guint l = 0; l < map->n_layers; l++)
+        map->first_element[l + 1] = map->first_element[l] + rp_network_layout(network, l)->elements;
+    map->stages = g_new(const RpPlanStage *, n_stages);
+    for (guint s = 0; s < n_stages; s++)
+        map->stages[s] = rp_plan_stage(plan, s);
+    map->constants = g_new(guint64, map->gpus);
+    for (guint g = 0; g < map->gpus; g++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, rp_plan_constants(plan, g));
+
+        g_assert(buffer->bytes >= rp_network_constant_bytes(network));
+        map->constants[g] = buffer->offset;
+    }
+    map->memory = g_new0(guint8 *, (gsize)map->gpus + 1);
+}
+
+void
+rp_task_map_clear(RpTaskMap *map)
+{
+    g_free(map->first_element);
+    g_free(map->stages);
+    g_free(map->constants);
+    g_free(map->memory);
+}
+
+const RpBackendAccess *
+rp_task_access(const RpBackendTask *task, RpAccessRole role)
+{
+    for (guint i = 0; i < task->task.access_count; i++)
+        if (task->accesses[i].role == role)
+            return &task->accesses[i];
+    return NULL;
+}
+
+void *
+rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role)
+{
+    const RpBackendAccess *access = rp_task_access(task, role);
+
+    return access == NULL ? NULL : map->memory[access->arena] + access->offset;
+}
+
+/* Elements of the stage before @layer. */
+static guint64
+elements_before(const RpTaskMap *map, RpInterval stage, guint layer)
+{
+    return map->first_element[layer] - map->first_element[stage.first];
+}
+
+guint64
+rp_task_map_elements(const RpTaskMap *map, RpInterval layers)
+{
+    return elements_before(map, layers, layers.first + layers.count);
+}
+
+const RpPlanStage *
+rp_task_stage(const RpTaskMap *map, const RpBackendTask *task)
+{
+    return map->stages[task->task.stage];
+}
+
+gboolean
+rp_task_has_head(const RpTaskMap *map, const RpBackendTask *task)
+{
+    const RpInterval layers = rp_task_stage(map, task)->layers;
+
+    return layers.first + layers.count == map->n_layers;
+}
+
+RpStageCall
+rp_task_call(const RpTaskMap *map, guint device, const RpBackendTask *task)
+{
+    const RpPlanStage *stage = rp_task_stage(map, task);
+
+    return (RpStageCall){
+        .layers = stage->layers,
+        .constants = map->memory[device] + map->constants[device],
+        .parameters = rp_task_operand(map, task, RP_ROLE_PARAMETERS),
+        .input = rp_task_operand(map, task, RP_ROLE_INPUT),
+        .boundaries = stage->boundaries,
+        .n_boundaries = task->task.kind == RP_TASK_FORWARD ? stage->n_boundaries : 0,
+        .output = rp_task_operand(map, task, RP_ROLE_OUTPUT),
+        .gradient = rp_task_operand(map, task, RP_ROLE_GRADIENT),
+        .sums = rp_task_operand(map, task, RP_ROLE_SUM),
+        .workspace = rp_task_operand(map, task, RP_ROLE_WORKSPACE),
+    };
+}
+
+void
+rp_task_leave(const RpTaskMap *map, const RpBackendTask *task, RpKernelStream *stream,
+              const float *sums)
+{
+    const RpBackendAccess *access = rp_task_access(task, RP_ROLE_LEAVING);
+    const RpKernels *kernels = rp_network_kernels(map->network);
+    const RpDtype dtype = rp_network_options(map->network)->dtype;
+    void *leaving = rp_task_operand(map, task, RP_ROLE_LEAVING);
+    guint64 n;
+
+    if (access == NULL)
+        return;
+    n = rp_task_map_elements(map, rp_task_stage(map, task)->layers);
+    if (map->kept_sums)
+        kernels->gather(stream, &(RpGatherArgs){.dtype = dtype,
+                                                .n = n,
+                                                .begin = (access->mode & RP_ACCESS_READ) == 0,
+                                                .x = sums,
+                                                .y = leaving});
+    else
+        kernels->convert(
+            stream,
+            &(RpElementsArgs){
+                .n = n, .x = sums, .y = leaving, .x_dtype = RP_DTYPE_FP32, .y_dtype = dtype});
+}
+
+/* Token ids of a micro-batch come from the caller, everything else from where it was stored. */
+static gboolean
+copy_up(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role, RpTaskMove move,
+        gpointer user_data, GError **error)
+{
+    const void *source = rp_task_operand(map, task, RP_ROLE_HOST);
+
+    if (source == NULL) {
+        guint m;
+        const RpFeedCall *call =
+            rp_feed_find(map->feed, task->task.iteration, task->task.micro_batch, &m);
+
+        source = rp_token_batch_input_ids(call->batch, m);
+    }
+    return move(user_data, rp_task_operand(map, task, role), source, task->task.bytes, error);
+}
+
+/* @boundary: place in the output, in hidden states */
+static gboolean
+copy_down(const RpTaskMap *map, const RpBackendTask *task, guint boundary, RpTaskMove move,
+          gpointer user_data, GError **error)
+{
+    const guint8 *source = rp_task_operand(map, task, RP_ROLE_OUTPUT);
+
+    return move(user_data, rp_task_operand(map, task, RP_ROLE_HOST),
+                source + boundary * rp_network_hidden_bytes(map->network), task->task.bytes, error);
+}
+
+static guint
+boundary_of(const RpTaskMap *map, const RpBackendTask *task)
+{
+    const RpPlanStage *stage = rp_task_stage(map, task);
+    guint i = 0;
+
+    while (i < stage->n_boundaries && stage->boundaries[i] != task->task.layer)
+        i++;
+    g_assert(i < stage->n_boundaries);
+    return i;
+}
+
+/* Weights of a chunk up, from where each of them lives. */
+static gboolean
+copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
+                gpointer user_data, GError **error)
+{
+    const RpPlanStage *stage = rp_task_stage(map, task);
+    const RpChunks *chunks = &stage->parameters;
+    const guint version = rp_home_version(map->home, task->task.iteration);
+    guint8 *target = rp_task_operand(map, task, RP_ROLE_PARAMETERS);
+
+    for (guint i = chunks->first_segment[task->task.chunk];
+         i < chunks->first_segment[task->task.chunk + 1]; i++) {
+        const RpSegment *segment = &chunks->segments[i];
+        guint8 *at =
+            target + elements_before(map, stage->layers, segment->layer) * map->element_bytes;
+        guint64 run;
+
+        for (guint64 offset = segment->offset; offset < segment->offset + segment->bytes;
+             offset += run) {
+            const guint8 *source =
+                rp_home_weights(map->home, segment->layer, version, offset, &run);
+
+            run = MIN(run, segment->offset + segment->bytes - offset);
+            if (!move(user_data, at + offset, source, run, error))
+                return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+/* Gradients of a chunk down: to their home, or to the staging buffer if they are to be added to
+ * what is there. */
+static gboolean
+copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
+               GError **error)
+{
+    const RpPlanStage *stage = rp_task_stage(map, task);
+    const RpChunks *chunks = &stage->gradients;
+    const guint8 *leaving = rp_task_operand(map, task, RP_ROLE_LEAVING);
+    guint8 *staging = rp_task_operand(map, task, RP_ROLE_STAGING);
+
+    for (guint i = chunks->first_segment[task->task.chunk];
+         i < chunks->first_segment[task->task.chunk + 1]; i++) {
+        const RpSegment *segment = &chunks->segments[i];
+        const guint64 at = elements_before(map, stage->layers, segment->layer) *
+                               rp_dtype_size(map->leaving_dtype) +
+                           segment->offset;
+        guint64 run;
+        guint8 *target = staging != NULL
+                             ? staging + at
+                             : rp_home_gradients(map->home, segment->layer, task->task.round,
+                                                 segment->offset, &run);
+
+        if (!move(user_data, target, leaving + at, segment->bytes, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+gboolean
+rp_task_copy(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
+             GError **error)
+{
+    switch ((RpTaskKind)task->task.kind) {
+    case RP_TASK_ACTIVATION_UPLOAD:
+    case RP_TASK_STASH_UPLOAD:
+        return copy_up(map, task, RP_ROLE_INPUT, move, user_data, error);
+    case RP_TASK_ACTGRAD_UPLOAD:
+        return copy_up(map, task, RP_ROLE_GRADIENT, move, user_data, error);
+    case RP_TASK_ACTIVATION_DOWNLOAD:
+        return copy_down(map, task, boundary_of(map, task), move, user_data, error);
+    case RP_TASK_ACTGRAD_DOWNLOAD:
+        return copy_down(map, task, 0, move, user_data, error);
+    case RP_TASK_PARAMETER_UPLOAD:
+        return copy_parameters(map, task, move, user_data, error);
+    case RP_TASK_GRADIENT_DOWNLOAD:
+        return copy_gradients(map, task, move, user_data, error);
+    default:
+        g_assert_not_reached();
+    }
+}

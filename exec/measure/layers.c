@@ -1,0 +1,370 @@
+/*
+ * One layer as a stage of its own, run over and over:
+ *
+ *   embedding   |forward|backward|forward|backward| ...
+ *   block       |forward|recompute|recompute as the last|backward|forward| ...
+ *   head        |forward|fused|forward|fused| ...
+ *
+ * The head's loss and gradient are made in one go, so that its backward is what the fused stage
+ * takes beyond the forward. The embedding has nothing to recompute but its output, for the layer
+ * behind it. A block's recompute makes its output, too, unless it is the last of its stage, so that
+ * it is run in two ways: as the stage of the last block and the head, of which only the block
+ * recomputes, and alone.
+ */
+#include <stdlib.h>
+
+#include "exec/measure/measure.h"
+#include "exec/model/init.h"
+
+/* Random numbers in a row; larger tensors repeat them. */
+#define TILE 65536
+#define SEED 1
+#define GRADIENT_SIZE 1e-3f /* of an output */
+
+/* What a call needs. */
+enum {
+    CONSTANTS,
+    PARAMETERS,
+    INPUT,
+    GRADIENT,
+    OUTPUT,
+    D_INPUT,
+    SUMS,
+    WORKSPACE,
+    TARGETS,
+    LOSS,
+    N_ROOMS
+};
+
+typedef struct {
+    RpProbe *probe;
+    const RpNetwork *network;
+    guint boundary;
+    RpStageCall call; /* with every pointer; parts take what is theirs */
+    void *room[N_ROOMS];
+    void *d_input; /* NULL of layer 0 */
+} Layer;
+
+static void
+run_forward(gpointer data)
+{
+    Layer *layer = data;
+
+    layer->call.output = layer->room[OUTPUT];
+    rp_network_forward(layer->network, &layer->call);
+}
+
+static void
+run_recompute(gpointer data)
+{
+    Layer *layer = data;
+    RpStageCall call = layer->call;
+
+    call.layers = (RpInterval){rp_network_n_layers(layer->network) - 2, 2};
+    rp_network_recompute(layer->network, &call);
+}
+
+static void
+run_recompute_last(gpointer data)
+{
+    Layer *layer = data;
+
+    rp_network_recompute(layer->network, &layer->call);
+}
+
+static void
+run_backward(gpointer data)
+{
+    Layer *layer = data;
+
+    layer->call.output = layer->d_input;
+    rp_network_backward(layer->network, &layer->call);
+}
+
+static void
+run_fused(gpointer data)
+{
+    Layer *layer = data;
+
+    layer->call.output = layer->d_input;
+    rp_network_fused(layer->network, &layer->call);
+}
+
+/* ---- what a call needs ---- */
+
+static gboolean
+upload(const Layer *layer, void *to, gsize at, const void *from, gsize bytes, GError **error)
+{
+    return layer->probe->ops->upload(layer->probe, (guint8 *)to + at, from, bytes, error);
+}
+
+/* @n elements of what @tile begins with. */
+static gboolean
+fill(const Layer *layer, const float *tile, void *to, gsize at, guint64 n, GError **error)
+{
+    const RpDtype dtype = rp_network_options(layer->network)->dtype;
+    const gsize size = rp_dtype_size(dtype);
+    g_autofree guint8 *stored = g_malloc(TILE * size);
+
+    rp_dtype_from_float(dtype, tile, stored, (gsize)MIN(n, (guint64)TILE));
+    for (guint64 i = 0; i < n; i += TILE)
+        if (!upload(layer, to, at + i * size, stored, (gsize)MIN(n - i, (guint64)TILE) * size,
+                    error))
+            return FALSE;
+    return TRUE;
+}
+
+static gboolean
+fill_given(const Layer *layer, const RpSafetensor *source, guint64 n, gsize at, float *tile,
+           GError **error)
+{
+    const gsize size = rp_dtype_size(source->dtype);
+
+    for (guint64 done = 0; done < n; done += TILE) {
+        const gsize count = (gsize)MIN(n - done, (guint64)TILE);
+
+        rp_dtype_to_float(source->dtype, (const guint8 *)source->data + done * size, tile, count);
+        if (!fill(layer, tile, layer->room[PARAMETERS], at, count, error))
+            return FALSE;
+        at += count * rp_dtype_size(rp_network_options(layer->network)->dtype);
+    }
+    return TRUE;
+}
+
+/* @weights: (nullable): random ones */
+static gboolean
+fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpLayerLayout *layout = rp_network_layout(network, index);
+    const RpWeights *list = rp_network_weights(network);
+    g_autofree float *tile = g_new0(float, TILE);
+    guint first;
+    const guint n = rp_weights_layer(list, index, &first);
+
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *weight = rp_weights_nth(list, i);
+        const RpSafetensor *source = weights ? rp_weights_source(weights, i) : NULL;
+        const gsize at =
+            layout->offset[weight->kind] * rp_dtype_size(rp_network_options(network)->dtype);
+
+        if (source == NULL)
+            rp_init_fill(rp_network_config(network), weight, SEED, 0, tile,
+                         (gsize)MIN(weight->elements, (guint64)TILE));
+        if (source != NULL
+                ? !fill_given(layer, source, weight->elements, at, tile, error)
+                : !fill(layer, tile, layer->room[PARAMETERS], at, weight->elements, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Hidden states of variance 1, scaled. */
+static gboolean
+fill_hidden(const Layer *layer, GRand *random, float scale, void *to, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    g_autofree float *tile = g_new(float, TILE);
+
+    for (guint i = 0; i < TILE; i++)
+        tile[i] = scale * (float)g_rand_double_range(random, -1.732, 1.732);
+    return fill(layer, tile, to, 0, rp_network_hidden_bytes(network) / rp_dtype_size(dtype), error);
+}
+
+static gboolean
+fill_ids(const Layer *layer, GRand *random, void *to, gsize n, GError **error)
+{
+    g_autofree gint32 *ids = g_new(gint32, n);
+
+    for (gsize i = 0; i < n; i++)
+        ids[i] = g_rand_int_range(random, 0, (gint32)rp_network_config(layer->network)->vocab);
+    return upload(layer, to, 0, ids, n * sizeof *ids, error);
+}
+
+static gboolean
+fill_constants(const Layer *layer, GError **error)
+{
+    const gsize bytes = (gsize)rp_network_constant_bytes(layer->network);
+    void *constants = rp_measure_take(NULL, bytes, error);
+    gboolean filled = FALSE;
+
+    if (constants != NULL) {
+        rp_network_fill_constants(layer->network, constants);
+        filled = upload(layer, layer->room[CONSTANTS], 0, constants, bytes, error);
+    }
+    free(constants);
+    return filled;
+}
+
+static gboolean
+take_rooms(Layer *layer, const RpProfile *profile, guint index, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpLayer *sizes = &profile->layers[index];
+    const RpLayerLayout *layout = rp_network_layout(network, index);
+    const guint64 hidden = rp_network_hidden_bytes(network);
+    const gsize bytes[N_ROOMS] = {
+        [CONSTANTS] = (gsize)rp_network_constant_bytes(network),
+        [PARAMETERS] =
+            (gsize)(layout->elements * rp_dtype_size(rp_network_options(network)->dtype)),
+        [INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
+        [GRADIENT] = (gsize)hidden,
+        [OUTPUT] = (gsize)hidden,
+        [D_INPUT] = (gsize)hidden,
+        [SUMS] = (gsize)(layout->elements * sizeof(float)),
+        [WORKSPACE] = (gsize)(sizes->activation_bytes +
+                              profile->layers[profile->n_layers - 1].activation_bytes +
+                              MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
+        [TARGETS] = (gsize)rp_profile_micro_batch_tokens(profile) * sizeof(gint32),
+        [LOSS] = sizeof(double),
+    };
+
+    for (guint i = 0; i < N_ROOMS; i++) {
+        layer->room[i] = layer->probe->ops->take(layer->probe, bytes[i], error);
+        if (layer->room[i] == NULL)
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static void
+give_rooms(Layer *layer)
+{
+    for (guint i = 0; i < N_ROOMS; i++)
+        layer->probe->ops->give(layer->probe, layer->room[i]);
+}
+
+static gboolean
+fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, guint index,
+           GError **error)
+{
+    const gsize tokens = (gsize)rp_profile_micro_batch_tokens(profile);
+    g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
+    void *input = layer->room[INPUT];
+
+    return fill_constants(layer, error) && fill_weights(layer, weights, index, error) &&
+           (profile->layers[index].kind == RP_LAYER_EMBEDDING
+                ? fill_ids(layer, random, input, tokens, error)
+                : fill_hidden(layer, random, 1, input, error)) &&
+           fill_hidden(layer, random, GRADIENT_SIZE, layer->room[GRADIENT], error) &&
+           fill_ids(layer, random, layer->room[TARGETS], tokens, error);
+}
+
+static void
+make_call(Layer *layer, const RpProfile *profile, guint index)
+{
+    void *const *room = layer->room;
+
+    layer->boundary = index + 1;
+    layer->d_input = index == 0 ? NULL : room[D_INPUT];
+    layer->call = (RpStageCall){
+        .stream = layer->probe->ops->stream(layer->probe),
+        .layers = {index, 1},
+        .constants = room[CONSTANTS],
+        .parameters = room[PARAMETERS],
+        .input = room[INPUT],
+        .boundaries = &layer->boundary,
+        .n_boundaries = profile->layers[index].kind == RP_LAYER_HEAD ? 0 : 1,
+        .gradient = room[GRADIENT],
+        .sums = room[SUMS],
+        .workspace = room[WORKSPACE],
+        .targets = room[TARGETS],
+        .scale = 1.0f / (float)rp_profile_micro_batch_tokens(profile),
+        .loss = room[LOSS],
+    };
+}
+
+/* ---- times ---- */
+
+/* What a run of many takes each. Where clocks swing that is the mean, not the median. */
+static gint64
+typical_ns(const RpProbe *probe, const RpTimes *times)
+{
+    return probe->ops->swing_seconds > 0 ? times->mean_ns : times->median_ns;
+}
+
+static const RpProbePart block_parts[] = {run_forward, run_recompute, run_recompute_last,
+                                          run_backward};
+static const RpProbePart head_parts[] = {run_forward, run_fused};
+static const RpProbePart embedding_parts[] = {run_forward, run_backward};
+
+static gboolean
+measure_block(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
+{
+    RpTimes times[G_N_ELEMENTS(block_parts)];
+
+    if (!rp_measurer_run(measurer, layer->probe, block_parts, G_N_ELEMENTS(block_parts), layer,
+                         times, error))
+        return FALSE;
+    to->forward_ns = typical_ns(layer->probe, &times[0]);
+    to->forward_spread_ns = times[0].spread_ns;
+    to->recompute_ns = typical_ns(layer->probe, &times[1]);
+    to->recompute_spread_ns = times[1].spread_ns;
+    to->recompute_last_ns = MIN(typical_ns(layer->probe, &times[2]), to->recompute_ns);
+    to->backward_ns = typical_ns(layer->probe, &times[3]);
+    to->backward_spread_ns = times[3].spread_ns;
+    return TRUE;
+}
+
+/* Embedding or head. */
+static gboolean
+measure_end(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
+{
+    const gboolean is_head = to->kind == RP_LAYER_HEAD;
+    RpTimes times[2];
+
+    if (!rp_measurer_run(measurer, layer->probe, is_head ? head_parts : embedding_parts, 2, layer,
+                         times, error))
+        return FALSE;
+    to->forward_ns = typical_ns(layer->probe, &times[0]);
+    to->forward_spread_ns = times[0].spread_ns;
+    to->recompute_ns = to->forward_ns;
+    to->recompute_spread_ns = to->forward_spread_ns;
+    to->backward_ns = MAX(0, typical_ns(layer->probe, &times[1]) -
+                                 (is_head ? typical_ns(layer->probe, &times[0]) : 0));
+    to->backward_spread_ns = times[1].spread_ns;
+    return TRUE;
+}
+
+gboolean
+rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+                 const RpWeights *weights, guint layer, RpProfile *profile, GError **error)
+{
+    RpLayer *to = &profile->layers[layer];
+    Layer run = {.probe = probe, .network = network};
+    gboolean measured = FALSE;
+
+    if (take_rooms(&run, profile, layer, error) &&
+        fill_rooms(&run, weights, profile, layer, error)) {
+        make_call(&run, profile, layer);
+        measured = to->kind == RP_LAYER_BLOCK ? measure_block(measurer, &run, to, error)
+                                              : measure_end(measurer, &run, to, error);
+    }
+    give_rooms(&run);
+    to->weight_gradient_ns = to->backward_ns / 2;
+    return measured;
+}
+
+gboolean
+rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const RpProfile *profile,
+                    GError **error)
+{
+    const RpLayerKind kind = profile->layers[layer].kind;
+    const RpProbePart *parts = kind == RP_LAYER_BLOCK  ? block_parts
+                               : kind == RP_LAYER_HEAD ? head_parts
+                                                       : embedding_parts;
+    const guint n = kind == RP_LAYER_BLOCK ? G_N_ELEMENTS(block_parts) : 2;
+    Layer run = {.probe = probe, .network = network};
+    gint64 ns[G_N_ELEMENTS(block_parts)];
+    gboolean done = FALSE;
+
+    if (!take_rooms(&run, profile, layer, NULL)) {
+        done = TRUE; /* where a layer has no room, a plan has none: it says so better */
+    } else if (fill_rooms(&run, NULL, profile, layer, error)) {
+        make_call(&run, profile, layer);
+        done = probe->ops->time(probe, parts, n, 1, &run, ns, error);
+    }
+    give_rooms(&run);
+    return done;
+}

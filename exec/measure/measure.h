@@ -1,0 +1,122 @@
+/**
+ * How things are measured: what the files exec/measure/ share, and what probes measure
+ * links with.
+ *
+ *   measure.c           which kinds of layers there are, and the file that comes of it
+ *   attention.c whose attention is faster
+ *   layers.c            a layer run over and over
+ *   memory.c            copies in the host's memory
+ *   optimizer.c the optimizer
+ *   sample.c            times to a median and a spread
+ */
+#pragma once
+
+#include "exec/measure/profile.h"
+#include "exec/system/pool.h"
+
+/* Of what was measured so many times. */
+typedef struct {
+    gint64 median_ns;
+    gint64 mean_ns;
+    gint64 spread_ns; /* half the range from the 10th to the 90th percentile */
+    guint n;          /* without outliers */
+} RpTimes;
+
+/**
+ * rp_times_of:
+ * @values: (array length=n): durations, ns; sorted on return
+ * @n: > 0
+ *
+ * Drops outliers first: values more than 1.5 interquartile ranges above the third quartile, which
+ * is what a run that was interrupted takes. No value is too short.
+ *
+ * Source: Tukey, Exploratory Data Analysis, 1977, §2C (outer side only)
+ */
+RpTimes rp_times_of(gint64 *values, guint n);
+
+/* @amount per second, of what took so long. */
+double rp_times_rate(const RpTimes *times, double amount);
+
+/* The times, and how far the whole has come. */
+struct _RpMeasurer {
+    const RpMeasureOptions *options; /* resolved */
+    guint n_measures;                /* in all */
+    guint measure;                   /* under way */
+    gboolean over_swings;            /* take the probe's swing_seconds at least */
+};
+
+/**
+ * rp_measurer_run:
+ * @probe: (nullable): times what is issued to its stream; %NULL: what the calling thread takes
+ * @parts: (array length=n_parts): run one after the other, each timed by itself; at most
+ *   RP_PROBE_MAX_PARTS
+ * @times: (out) (array length=n_parts)
+ *
+ * Warm-up runs, then runs for options->seconds a part, at least 5 and at most options->max_runs;
+ * or, where it is to be over swings, up to 2,000 within the probe's swing_seconds.
+ * Counts as one measurement.
+ *
+ * Errors: G_IO_ERROR_CANCELLED, the probe's
+ */
+gboolean rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts,
+                         guint n_parts, gpointer data, RpTimes *times,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Measurements that are not needed. */
+void rp_measurer_skip(RpMeasurer *measurer, guint n);
+
+/* RpProbeOps.time on the calling thread: parts that are done when they return. */
+void rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
+                     gint64 *ns);
+
+/* Memory of the host at a multiple of 256 bytes, untouched, on huge pages where the system has them
+ * and it is large. Free with free(). Errors: G_IO_ERROR_NO_SPACE */
+void *rp_measure_reserve(gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Memory of the host at a multiple of 256 bytes, on huge pages where the system has them, as a
+ * run's is; all zero, and touched by the threads of @pool (or %NULL). Free with free(). Errors:
+ * G_IO_ERROR_NO_SPACE */
+void *rp_measure_take(RpPool *pool, gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* How large buffers must be for no cache to hold them: from 64 MiB to @most. */
+gsize rp_measure_buffer_bytes(gsize most);
+
+/**
+ * rp_measure_layer:
+ * @weights: (nullable): bound
+ * @layer: of @profile, whose sizes are there and whose times are set
+ */
+gboolean rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+                          const RpWeights *weights, guint layer, RpProfile *profile,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Runs the layer's parts once, untimed: afterwards their kernels are loaded. Does nothing where its
+ * memory cannot be had. */
+gboolean rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer,
+                             const RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What @threads copy at once within buffers of @bytes. One measurement. */
+gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads,
+                                double *bytes_per_s, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode,
+ * on the threads that a run gives it; and the rates of the other passes: norm, sums of rounds,
+ * copies of gradients and of weights. One measurement; and one more where devices copy beside it:
+ * RpLinks.beside_optimizer_bytes_per_s. */
+gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+                              RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_measure_optimizer_parameters:
+ * @all: of the model, > 0
+ * @element_bytes: of a gradient and of a weight
+ * @available_bytes: of the host's memory
+ *
+ * How many the optimizer is measured with: all, or as many as keep every thread's share out of its
+ * caches, within 32 GiB and an eighth of what is available; but not fewer than 64 MiB hold.
+ */
+gsize rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_threads,
+                                      guint64 available_bytes);
+
+/* Host memory that the optimizer's step moves for a parameter, bytes. */
+gsize rp_measure_optimizer_traffic(const RpProfile *profile);

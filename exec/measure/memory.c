@@ -1,0 +1,68 @@
+/*
+ * The host's memory: copies of its processors.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/units.h"
+#include "exec/measure/measure.h"
+
+#define CACHES 4 /* how much larger than the largest cache a buffer is */
+#define LEAST_BUFFER_BYTES (64 * RP_MIB)
+#define GRANULE_BYTES 4096
+
+gsize
+rp_measure_buffer_bytes(gsize most)
+{
+    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+
+    return (gsize)CLAMP(cache > 0 ? CACHES * (guint64)cache : 0, LEAST_BUFFER_BYTES, most);
+}
+
+typedef struct {
+    guint8 *from, *to;
+    gsize bytes;
+    RpPool *pool;
+} Copies;
+
+static void
+copy_range(gsize first, gsize n, gpointer data)
+{
+    const Copies *copies = data;
+
+    memcpy(copies->to + first, copies->from + first, n);
+}
+
+/* The buffer, divided among the threads of the pool. */
+static void
+copy_together(gpointer data)
+{
+    Copies *copies = data;
+
+    rp_pool_run(copies->pool, 0, copies->bytes, GRANULE_BYTES, copy_range, copies);
+}
+
+gboolean
+rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads, double *bytes_per_s,
+                       GError **error)
+{
+    static const RpProbePart part[] = {copy_together};
+    const RpPoolOptions options = {.n_threads = threads};
+    g_autoptr(RpPool) pool = rp_pool_new(&options, error);
+    Copies copies = {.bytes = bytes, .pool = pool};
+    RpTimes times;
+    gboolean measured = FALSE;
+
+    if (pool == NULL)
+        return FALSE;
+    copies.from = rp_measure_take(pool, bytes, error);
+    copies.to = copies.from ? rp_measure_take(pool, bytes, error) : NULL;
+    if (copies.to != NULL)
+        measured = rp_measurer_run(measurer, NULL, part, 1, &copies, &times, error);
+    if (measured)
+        *bytes_per_s = rp_times_rate(&times, (double)bytes);
+    free(copies.from);
+    free(copies.to);
+    return measured;
+}

@@ -1,0 +1,297 @@
+/*
+ * The optimizer, and the other passes over gradients and weights, layer by layer as a run makes
+ * them.
+ *
+ * What a layer has lies together, as in a run's arena, so that every pass goes through all of the
+ * memory: a pass over one large array took half or twice as long as over another (measured in a
+ * virtual machine, which does not tell where memory lies; why is not known).
+ *
+ *   layer    |g|p|c| state |g|p|c| state |...     g: gradients, p: weights that devices read,
+ *                                                 c: a copy of the gradients
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/units.h"
+#include "exec/measure/measure.h"
+#include "exec/optim/optimizer.h"
+#include "exec/optim/sums.h"
+#include "exec/system/available-memory.h"
+
+#define LEAST_BYTES (64 * RP_MIB)
+#define THREAD_BYTES RP_GIB /* no cache holds so much */
+#define MOST_BYTES (32 * RP_GIB)
+#define MEMORY_SHARE 8                     /* of what is available */
+#define LAYER_PARAMETERS ((gsize)48 << 20) /* at most */
+#define STATE_BYTES (3 * sizeof(float))    /* of a parameter */
+#define TRAFFIC_BYTES (2 * STATE_BYTES)    /* gradient and weight are added */
+#define PAGE 4096
+#define GRANULE 16384
+#define TILE 4096
+
+/* In the order in which they are measured. */
+typedef enum { NORM, STEP, ACCUMULATE, GRADIENT_COPY, PARAMETER_COPY, N_PASSES } Pass;
+
+typedef struct {
+    RpOptimizerLayer *state;
+    RpOptimizerStep step; /* of all its parameters */
+    float *copied;
+} Layer;
+
+typedef struct {
+    RpDtype dtype;
+    RpPool *pool;
+    RpOptimizer *optimizer;
+    void *memory;
+    guint n_layers;
+    gsize each; /* parameters of a layer */
+    Layer *layers;
+} Update;
+
+gsize
+rp_measure_optimizer_traffic(const RpProfile *profile)
+{
+    return TRAFFIC_BYTES + 2 * rp_profile_element_bytes(profile);
+}
+
+/* ---- passes ---- */
+
+static void
+sum_squares(gpointer data)
+{
+    const Update *update = data;
+
+    for (guint l = 0; l < update->n_layers; l++) {
+        const RpOptimizerStep *step = &update->layers[l].step;
+
+        (void)rp_optimizer_sum_squares(update->optimizer, step->gradient.rounds[0],
+                                       step->gradient_number, step->n_parameters);
+    }
+}
+
+static void
+apply_step(gpointer data)
+{
+    Update *update = data;
+
+    for (guint l = 0; l < update->n_layers; l++) {
+        rp_optimizer_layer_apply(update->optimizer, update->layers[l].state,
+                                 &update->layers[l].step);
+        rp_optimizer_layer_finish(update->layers[l].state);
+    }
+}
+
+/* Into what the next copy overwrites. */
+static void
+accumulate(gpointer data)
+{
+    const Update *update = data;
+
+    for (guint l = 0; l < update->n_layers; l++) {
+        const RpOptimizerStep *step = &update->layers[l].step;
+
+        rp_sums_accumulate(update->pool, rp_optimizer_ops(update->optimizer),
+                           update->layers[l].copied, step->gradient.rounds, 1,
+                           step->gradient_number, FALSE, step->n_parameters);
+    }
+}
+
+static void
+copy_gradients(gpointer data)
+{
+    const Update *update = data;
+
+    for (guint l = 0; l < update->n_layers; l++) {
+        const RpOptimizerStep *step = &update->layers[l].step;
+
+        rp_sums_widen(update->pool, rp_optimizer_ops(update->optimizer), step->gradient.rounds[0],
+                      step->gradient_number, update->layers[l].copied, step->n_parameters);
+    }
+}
+
+static void
+copy_parameters(gpointer data)
+{
+    const Update *update = data;
+
+    for (guint l = 0; l < update->n_layers; l++) {
+        const RpOptimizerStep *step = &update->layers[l].step;
+
+        rp_optimizer_layer_publish(update->optimizer, update->layers[l].state, 0,
+                                   step->n_parameters, step->published, step->published_number);
+    }
+}
+
+/* ---- memory ---- */
+
+typedef struct {
+    RpDtype dtype;
+    guint8 *gradient, *published;
+    float *copied;
+} Filling;
+
+static void
+fill_share(gsize first, gsize n, gpointer data)
+{
+    const Filling *filling = data;
+    const gsize size = rp_dtype_size(filling->dtype);
+    float values[TILE];
+
+    for (gsize i = 0; i < TILE; i++)
+        values[i] = 1e-3f;
+    for (gsize i = first; i < first + n; i += TILE)
+        rp_dtype_from_float(filling->dtype, values, filling->gradient + i * size,
+                            MIN(TILE, first + n - i));
+    memset(filling->published + first * size, 0, n * size);
+    memset(filling->copied + first, 0, n * sizeof(float));
+}
+
+/* Bytes of an array, in whole pages. */
+static gsize
+array_bytes(gsize n, gsize element_bytes)
+{
+    return rp_align_up(n * element_bytes, PAGE);
+}
+
+/* Makes layer @l of what begins at @memory. Returns: where it ends */
+static guint8 *
+place_layer(Update *update, guint l, guint8 *memory)
+{
+    static const RpNumber numbers[] = {[RP_DTYPE_FP32] = RP_NUMBER_FP32,
+                                       [RP_DTYPE_BF16] = RP_NUMBER_BF16,
+                                       [RP_DTYPE_FP16] = RP_NUMBER_FP16};
+    const gsize bytes = array_bytes(update->each, rp_dtype_size(update->dtype));
+    Layer *layer = &update->layers[l];
+    Filling filling = {.dtype = update->dtype,
+                       .gradient = memory,
+                       .published = memory + bytes,
+                       .copied = (float *)(void *)(memory + 2 * bytes)};
+
+    memory += 2 * bytes + array_bytes(update->each, sizeof(float));
+    rp_pool_run(update->pool, 0, update->each, GRANULE, fill_share, &filling);
+    layer->state = rp_optimizer_layer_new_in(update->optimizer, memory, update->each, NULL, 0);
+    layer->step = (RpOptimizerStep){.learning_rate = 1e-3,
+                                    .gradient_scale = 1,
+                                    .n_parameters = update->each,
+                                    .gradient = {{filling.gradient}},
+                                    .published = filling.published,
+                                    .gradient_number = numbers[update->dtype],
+                                    .published_number = numbers[update->dtype]};
+    layer->copied = filling.copied;
+    return memory + array_bytes(update->each, STATE_BYTES);
+}
+
+static void
+update_clear(Update *update)
+{
+    for (guint l = 0; l < update->n_layers; l++)
+        rp_optimizer_layer_free(update->layers[l].state);
+    g_free(update->layers);
+    rp_optimizer_free(update->optimizer);
+    rp_pool_free(update->pool);
+    free(update->memory);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Update, update_clear)
+
+/* Layers of @n parameters together, or a few less. */
+static gboolean
+update_init(Update *update, guint n_threads, gsize n, GError **error)
+{
+    static const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
+    const RpPoolOptions pool_options = {.n_threads = n_threads};
+    const guint n_layers = (guint)((n - 1) / LAYER_PARAMETERS + 1);
+
+    update->each = n / n_layers;
+    if (n_threads > 1 && (update->pool = rp_pool_new(&pool_options, error)) == NULL)
+        return FALSE;
+    update->optimizer = rp_optimizer_new(&adamw, NULL, update->pool, error);
+    if (update->optimizer == NULL)
+        return FALSE;
+    update->memory =
+        rp_measure_reserve(n_layers * (2 * array_bytes(update->each, rp_dtype_size(update->dtype)) +
+                                       array_bytes(update->each, sizeof(float)) +
+                                       array_bytes(update->each, STATE_BYTES)),
+                           error);
+    if (update->memory == NULL)
+        return FALSE;
+    guint8 *at = update->memory;
+    update->layers = g_new0(Layer, n_layers);
+    while (update->n_layers < n_layers)
+        at = place_layer(update, update->n_layers++, at);
+    return TRUE;
+}
+
+/* ---- measuring ---- */
+
+/* What a file may say (docs/profile-format.md): of a tiny model on a slow machine it would be less.
+ */
+static double
+parameters_per_s(const Update *update, const RpTimes *times)
+{
+    return CLAMP(rp_times_rate(times, (double)update->n_layers * (double)update->each), 1e6, 1e15);
+}
+
+/* Steps, while the devices copy: how much both move together, and the copies of it. */
+static gboolean
+measure_copies_beside(RpMeasurer *measurer, RpProbe *probe, Update *update, RpProfile *profile,
+                      GError **error)
+{
+    static const RpProbePart part[] = {apply_step};
+    RpLinks *links = &profile->links;
+    double beside;
+    RpTimes times;
+
+    if (probe->ops->begin_copies == NULL)
+        return TRUE;
+    gpointer copies = probe->ops->begin_copies(probe, MAX(profile->gpus, 1), error);
+    if (copies == NULL)
+        return FALSE;
+    const gboolean timed = rp_measurer_run(measurer, NULL, part, 1, update, &times, error);
+    if (!probe->ops->end_copies(probe, copies, &beside, timed ? error : NULL) || !timed)
+        return FALSE;
+    links->beside_optimizer_bytes_per_s = beside;
+    links->host_bytes_per_s =
+        beside + parameters_per_s(update, &times) * (double)rp_measure_optimizer_traffic(profile);
+    return TRUE;
+}
+
+/* The threads of a machine have more cache together than one buffer of a few hundred megabytes. */
+gsize
+rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_threads,
+                                guint64 available_bytes)
+{
+    const gsize each = STATE_BYTES + sizeof(float) + 2 * element_bytes;
+    const guint64 bytes =
+        MIN(n_threads * THREAD_BYTES, MIN(MOST_BYTES, available_bytes / MEMORY_SHARE));
+
+    return (gsize)MAX(1, MIN(all, MAX(bytes, LEAST_BYTES) / each));
+}
+
+gboolean
+rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+                     RpProfile *profile, GError **error)
+{
+    static const RpProbePart parts[N_PASSES] = {[NORM] = sum_squares,
+                                                [STEP] = apply_step,
+                                                [ACCUMULATE] = accumulate,
+                                                [GRADIENT_COPY] = copy_gradients,
+                                                [PARAMETER_COPY] = copy_parameters};
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    const guint n_threads = measurer->options->optimizer_threads;
+    const gsize n =
+        rp_measure_optimizer_parameters(rp_weights_elements(rp_network_weights(network)),
+                                        rp_dtype_size(dtype), n_threads, rp_available_memory());
+    g_auto(Update) update = {.dtype = dtype};
+    RpTimes times[N_PASSES];
+
+    if (!update_init(&update, n_threads, n, error) ||
+        !rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error) ||
+        !measure_copies_beside(measurer, probe, &update, profile, error))
+        return FALSE;
+    profile->norm_parameters_per_s = parameters_per_s(&update, &times[NORM]);
+    profile->optimizer_parameters_per_s = parameters_per_s(&update, &times[STEP]);
+    profile->sum_parameters_per_s = parameters_per_s(&update, &times[ACCUMULATE]);
+    profile->gradient_copy_parameters_per_s = parameters_per_s(&update, &times[GRADIENT_COPY]);
+    profile->parameter_copy_parameters_per_s = parameters_per_s(&update, &times[PARAMETER_COPY]);
+    return TRUE;
+}

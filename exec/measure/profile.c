@@ -1,0 +1,135 @@
+#include "exec/measure/profile.h"
+
+#include <sched.h>
+
+#include "core/base/units.h"
+#include "exec/measure/measure.h"
+
+#define DEFAULT_SECONDS 0.5
+#define DEFAULT_RUNS 100
+
+guint
+rp_usable_processors(void)
+{
+    cpu_set_t set;
+    int n = 0;
+
+    /* fails with more processors than the set has room for */
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        n = CPU_COUNT(&set);
+    return n > 0 ? (guint)n : g_get_num_processors();
+}
+
+static void
+set_string(char **string, char *value)
+{
+    g_free(*string);
+    *string = value;
+}
+
+static void
+copy_times(const RpLayer *from, RpLayer *to)
+{
+    to->forward_ns = from->forward_ns;
+    to->recompute_ns = from->recompute_ns;
+    to->recompute_last_ns = from->recompute_last_ns;
+    to->backward_ns = from->backward_ns;
+    to->weight_gradient_ns = from->weight_gradient_ns;
+    to->forward_spread_ns = from->forward_spread_ns;
+    to->recompute_spread_ns = from->recompute_spread_ns;
+    to->backward_spread_ns = from->backward_spread_ns;
+}
+
+/* The first layer of each kind is measured, the others get its times. */
+static gboolean
+measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+               const RpWeights *weights, RpProfile *profile, GError **error)
+{
+    const RpLayer *measured[RP_LAYER_HEAD + 1] = {NULL};
+
+    measurer->over_swings = TRUE;
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        if (measured[layer->kind] != NULL) {
+            copy_times(measured[layer->kind], layer);
+            continue;
+        }
+        if (!rp_measure_layer(measurer, probe, network, weights, l, profile, error))
+            return FALSE;
+        measured[layer->kind] = layer;
+    }
+    measurer->over_swings = FALSE;
+    return TRUE;
+}
+
+static gboolean
+measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, RpProfile *profile,
+               GError **error)
+{
+    RpLinks *links = &profile->links;
+    const double hidden = (double)rp_network_hidden_bytes(network);
+
+    if (!probe->ops->measure_links(probe, measurer, profile, error) ||
+        !rp_measure_optimizer(measurer, probe, network, profile, error))
+        return FALSE;
+    /* host memory allows at least what one of them does alone */
+    links->host_bytes_per_s =
+        MAX(MAX(links->host_bytes_per_s, MAX(links->h2d_bytes_per_s, links->d2h_bytes_per_s)),
+            (double)rp_measure_optimizer_traffic(profile) * profile->optimizer_parameters_per_s);
+    /* down and up again */
+    links->hop_ns = 2 * links->copy_latency_ns +
+                    llround((hidden / links->d2h_bytes_per_s + hidden / links->h2d_bytes_per_s) *
+                            (double)RP_NS_PER_S);
+    return TRUE;
+}
+
+gboolean
+rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint64 *bytes,
+                  GError **error)
+{
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+    gboolean run[RP_LAYER_HEAD + 1] = {FALSE};
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        if (!run[profile->layers[l].kind] &&
+            !rp_measure_run_once(probe, network, l, profile, error))
+            return FALSE;
+        run[profile->layers[l].kind] = TRUE;
+    }
+    profile->gpus = devices;
+    probe->ops->describe(probe, profile);
+    *bytes = profile->gpu_memory_bytes;
+    return TRUE;
+}
+
+RpProfile *
+rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+                   const RpMeasureOptions *options, GError **error)
+{
+    g_return_val_if_fail(probe && network && options, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    g_autoptr(GDateTime) now = g_date_time_new_now_utc();
+    RpMeasureOptions resolved = *options;
+
+    resolved.devices = MAX(options->devices, 1);
+    resolved.seconds = options->seconds > 0 ? options->seconds : DEFAULT_SECONDS;
+    resolved.max_runs = options->max_runs > 0 ? options->max_runs : DEFAULT_RUNS;
+    resolved.optimizer_threads = MAX(options->optimizer_threads, 1);
+    RpMeasurer measurer = {.options = &resolved,
+                           .n_measures = RP_LAYER_HEAD + 1 + probe->ops->n_link_measures + 1 +
+                                         (probe->ops->begin_copies != NULL)};
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    set_string(&profile->source, g_strdup("measured"));
+    set_string(&profile->date, now ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
+    profile->gpus = resolved.devices;
+    probe->ops->describe(probe, profile);
+    if (!measure_layers(&measurer, probe, network, weights, profile, error) ||
+        !measure_memory(&measurer, probe, network, profile, error))
+        return NULL;
+    probe->ops->describe(probe, profile); /* once more: all kernels are loaded now */
+    return g_steal_pointer(&profile);
+}

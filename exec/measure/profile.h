@@ -1,0 +1,64 @@
+/**
+ * Measures a network's layers on any device that has a kernel table and a probe: the timing file
+ * that simulate, plan and train read.
+ */
+#pragma once
+
+#include "core/profile/profile.h"
+#include "exec/measure/probe.h"
+#include "exec/network/network.h"
+
+/* @done of @total measurements. Returns: whether to go on */
+typedef gboolean (*RpMeasureProgress)(guint done, guint total, gpointer user_data);
+
+typedef struct {
+    guint devices;              /* that the file is for; RpProfile.gpus. 0 = 1 */
+    double seconds;             /* spent on each kind of layer and direction; 0 = 0.5 */
+    guint max_runs;             /* of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
+    guint optimizer_threads;    /* that a run would give the optimizer; 0 = 1 */
+    RpMeasureProgress progress; /* may be NULL */
+    gpointer user_data;
+} RpMeasureOptions;
+
+/**
+ * rp_measure_profile:
+ * @probe: device to measure on
+ * @network: over the device's kernels; equal layers are measured once
+ * @weights: (nullable): bound; else random ones (the times do not depend on them)
+ *
+ * Forward, recompute and backward of each kind of layer on one device, alone: medians after
+ * warm-up, spreads, outliers dropped; the links of all devices; the optimizer's rate. All sizes as
+ * rp_network_profile(). `source` is "measured".
+ *
+ * Errors: G_IO_ERROR_CANCELLED, G_IO_ERROR_NO_SPACE, the probe's
+ */
+RpProfile *rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+                              const RpMeasureOptions *options,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_measure_attention:
+ * @network: whose shape it is; its own choice of attention does not matter
+ * @weights: (nullable): bound
+ * @fastest: (out): set on success only. Nothing is measured if there is but one
+ *
+ * Errors: G_IO_ERROR_NO_SPACE, the probe's
+ */
+gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+                              RpAttentionChoice *fastest, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_measure_memory:
+ * @devices: that a run is for
+ * @bytes: (out): of a device, that a plan may have; 0: no limit of its own
+ *
+ * What rp_measure_profile() says in gpu_memory_bytes, without the times: after every kind of layer
+ * has run once, so that the device's kernels are loaded.
+ *
+ * Errors: G_IO_ERROR_NO_SPACE, the probe's
+ */
+gboolean rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint64 *bytes,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Processors that the process may use. */
+guint rp_usable_processors(void);

@@ -1,0 +1,231 @@
+#include <gio/gio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "core/base/units.h"
+#include "exec/measure/measure.h"
+
+#define LEAST_RUNS 5
+#define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
+#define BATCHES 8 /* that the time of a measurement is divided into, where runs are repeated */
+#define ALIGNMENT 256
+#define HUGE_PAGE ((gsize)2 << 20)
+
+static int
+compare(const void *a, const void *b)
+{
+    const gint64 x = *(const gint64 *)a, y = *(const gint64 *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Of sorted values, interpolated between neighbours. */
+static double
+percentile(const gint64 *values, guint n, double p)
+{
+    const double at = p * (n - 1);
+    const guint below = (guint)at;
+    const double low = (double)values[below];
+
+    return below + 1 < n ? low + (at - below) * ((double)values[below + 1] - low) : low;
+}
+
+RpTimes
+rp_times_of(gint64 *values, guint n)
+{
+    g_assert(n > 0);
+    qsort(values, n, sizeof *values, compare);
+
+    const double q1 = percentile(values, n, 0.25), q3 = percentile(values, n, 0.75);
+    const double most = q3 + 1.5 * (q3 - q1);
+    double sum = 0;
+
+    while ((double)values[n - 1] > most)
+        n--;
+    for (guint i = 0; i < n; i++)
+        sum += (double)values[i];
+    return (RpTimes){
+        .median_ns = llround(percentile(values, n, 0.5)),
+        .mean_ns = llround(sum / n),
+        .spread_ns = llround((percentile(values, n, 0.9) - percentile(values, n, 0.1)) / 2),
+        .n = n,
+    };
+}
+
+double
+rp_times_rate(const RpTimes *times, double amount)
+{
+    return amount / (double)MAX(times->median_ns, 1) * (double)RP_NS_PER_S;
+}
+
+static gint64
+now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * RP_NS_PER_S + now.tv_nsec;
+}
+
+void
+rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer data, gint64 *ns)
+{
+    gint64 last_ns = now_ns();
+
+    for (guint r = 0; r < repeats; r++) {
+        for (guint p = 0; p < n_parts; p++) {
+            parts[p](data);
+            const gint64 end_ns = now_ns();
+
+            *ns++ = end_ns - last_ns;
+            last_ns = end_ns;
+        }
+    }
+}
+
+/* Tells how far the measurement is, of @share from 0 to 1. Returns: whether to go on */
+static gboolean
+report(const RpMeasurer *measurer, double share, GError **error)
+{
+    const RpMeasureOptions *options = measurer->options;
+    const guint each = options->max_runs;
+    const guint done = measurer->measure * each + (guint)(MIN(share, 1.0) * each);
+
+    if (options->progress == NULL ||
+        options->progress(done, measurer->n_measures * each, options->user_data))
+        return TRUE;
+    g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "the measurement was cancelled");
+    return FALSE;
+}
+
+/* What is run, and how. */
+typedef struct {
+    RpProbe *probe;
+    const RpProbePart *parts;
+    guint n_parts;
+    gpointer data;
+} Subject;
+
+static gboolean
+time_runs(const Subject *subject, guint repeats, gint64 *ns, GError **error)
+{
+    RpProbe *probe = subject->probe;
+
+    if (probe != NULL)
+        return probe->ops->time(probe, subject->parts, subject->n_parts, repeats, subject->data, ns,
+                                error);
+    rp_time_on_host(subject->parts, subject->n_parts, repeats, subject->data, ns);
+    return TRUE;
+}
+
+/* @repeats: (out): that are worth one go */
+static gboolean
+warm_up(const Subject *subject, double budget_ns, guint *repeats, gint64 *ns, GError **error)
+{
+    const RpProbeOps *ops = subject->probe ? subject->probe->ops : NULL;
+    const double most_ns = ops ? ops->warm_up_seconds * (double)RP_NS_PER_S : 0;
+    const gint64 begin_ns = now_ns();
+    gint64 last_ns;
+
+    *repeats = 1;
+    do {
+        last_ns = now_ns();
+        if (!time_runs(subject, 1, ns, error))
+            return FALSE;
+    } while ((double)(now_ns() - begin_ns) < most_ns);
+    if (ops && ops->most_repeats > 1) {
+        const double run_ns = (double)MAX(now_ns() - last_ns, 1);
+
+        *repeats = (guint)CLAMP(budget_ns / BATCHES / run_ns, 1.0, (double)ops->most_repeats);
+    }
+    return TRUE;
+}
+
+gboolean
+rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, guint n_parts,
+                gpointer data, RpTimes *times, GError **error)
+{
+    g_assert(n_parts <= RP_PROBE_MAX_PARTS);
+
+    const RpMeasureOptions *options = measurer->options;
+    const Subject subject = {probe, parts, n_parts, data};
+    const double swing_seconds =
+        probe != NULL && measurer->over_swings ? probe->ops->swing_seconds : 0;
+    const guint most = MAX(options->max_runs, swing_seconds > 0 ? SWING_RUNS : LEAST_RUNS);
+    const double budget_ns = MAX(options->seconds * n_parts, swing_seconds) * (double)RP_NS_PER_S;
+    g_autofree gint64 *values = g_new(gint64, (gsize)most * n_parts);
+    gint64 batch[RP_PROBE_MAX_REPEATS * RP_PROBE_MAX_PARTS];
+    guint runs = 0, repeats;
+
+    if (!warm_up(&subject, budget_ns, &repeats, batch, error))
+        return FALSE;
+
+    const gint64 begin_ns = now_ns();
+    double spent_ns = 0;
+
+    while (runs < LEAST_RUNS || (runs < most && spent_ns < budget_ns)) {
+        const guint n = MIN(repeats, most - runs);
+
+        if (!report(measurer, MAX(spent_ns / budget_ns, (double)runs / most), error) ||
+            !time_runs(&subject, n, batch, error))
+            return FALSE;
+        for (guint r = 0; r < n; r++)
+            for (guint p = 0; p < n_parts; p++)
+                values[(gsize)p * most + runs + r] = batch[r * n_parts + p];
+        runs += n;
+        spent_ns = (double)(now_ns() - begin_ns);
+    }
+    for (guint p = 0; p < n_parts; p++)
+        times[p] = rp_times_of(values + (gsize)p * most, runs);
+    measurer->measure++;
+    return report(measurer, 0, error);
+}
+
+void
+rp_measurer_skip(RpMeasurer *measurer, guint n)
+{
+    measurer->measure += n;
+}
+
+static void
+zero(gsize first, gsize n, gpointer data)
+{
+    memset((guint8 *)data + first, 0, n);
+}
+
+/* What large memory needs for huge pages, and any for vectors. */
+static gsize
+alignment_of(gsize bytes)
+{
+    return bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+}
+
+void *
+rp_measure_reserve(gsize bytes, GError **error)
+{
+    const gsize alignment = alignment_of(bytes);
+    const gsize whole = rp_align_up(MAX(bytes, 1), alignment);
+    void *memory = aligned_alloc(alignment, whole);
+
+    if (memory == NULL) {
+        g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
+                    "cannot take %" G_GSIZE_FORMAT " bytes of memory to measure in", bytes);
+        return NULL;
+    }
+    if (alignment == HUGE_PAGE)
+        (void)madvise(memory, whole, MADV_HUGEPAGE); /* a system without them works as well */
+    return memory;
+}
+
+void *
+rp_measure_take(RpPool *pool, gsize bytes, GError **error)
+{
+    void *memory = rp_measure_reserve(bytes, error);
+
+    if (memory != NULL)
+        rp_pool_run(pool, 0, rp_align_up(MAX(bytes, 1), alignment_of(bytes)), HUGE_PAGE, zero,
+                    memory);
+    return memory;
+}

@@ -1,0 +1,146 @@
+/*
+ * The head: final RMSNorm, LM head and loss, in chunks of tokens, so that the logits of a chunk are
+ * all that exist at once. For each chunk, n of its tokens, V vocabulary, C hidden size:
+ *
+ *   h = norm(x)  [n,C]         logits = h W^T  [n,V]    loss += cross entropy, logits -> gradient
+ *   dW += logits^T h           dh = logits W            dx = norm backward of dh
+ *
+ * Each row of dx is the same whatever the chunk; dW adds up chunk by chunk.
+ *
+ * Where the call names rows, they alone are gathered, chunk by chunk, and dx is scattered back to
+ * where they were; it is 0 for the others, whose targets are masked:
+ *
+ *   x      a b c d e f      rows 1 3 4      normed  b d e      dx   0 . 0 . . 0
+ *
+ * Rows whose targets are masked may be among them, to make n one of few sizes (train/targets.h):
+ * their gradients of logits are 0, and so is all that comes of them, a 0 added to each sum.
+ */
+#include "exec/network/private.h"
+
+typedef struct {
+    void *normed; /* [n,C] */
+    float *rstd;  /* [n] */
+    void *logits; /* [n,V] */
+    void *dh;     /* [n,C]: of gathered rows */
+} Chunk;
+
+/* Row @first of a hidden state; when measuring, of one that stands anywhere. */
+static void *
+row(const RpNetwork *network, const void *hidden, size_t first)
+{
+    const gsize bytes = network->config.hidden * rp_dtype_size(network->options.dtype);
+
+    return (void *)((guintptr)hidden + first * bytes);
+}
+
+/* @n tokens; @x, @targets and @dx (or NULL) begin with the first of them. @rows: or NULL; else rows
+ * of @x, which are gathered, and @dx is that of all tokens */
+static void
+run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32_t *targets,
+          const int32_t *rows, void *dx)
+{
+    const RpModelConfig *config = &pass->network->config;
+    /* no head has a bias: the kind is one that its layout lacks */
+    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, config->hidden, config->vocab};
+    void *dh = rows != NULL ? chunk->dh : dx;
+    RpRmsnormArgs norm = {.rows = n,
+                          .n = config->hidden,
+                          .x = rows != NULL ? chunk->normed : x,
+                          .y = chunk->normed,
+                          .rstd = chunk->rstd};
+    RpCrossEntropyArgs loss = {
+        .tokens = n, .logits = chunk->logits, .labels = targets, .gradient = dx != NULL};
+
+    if (!pass->measuring) {
+        loss.scale = pass->call->scale;
+        loss.loss = pass->call->loss;
+    }
+    if (rows != NULL)
+        rp_pass_gather(pass, n, rows, x, chunk->normed);
+    rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
+    rp_pass_linear(pass, &linear, n, chunk->normed, chunk->logits);
+    rp_pass_cross_entropy(pass, loss);
+    if (!dx)
+        return;
+    rp_pass_linear_backward(pass, &linear, n, chunk->normed, chunk->logits, dh, FALSE);
+    if (rows != NULL)
+        rp_pass_gather(pass, n, rows, x, chunk->normed); /* it was normed in place */
+    norm.dy = dh;
+    norm.dx = dh;
+    rp_pass_norm_backward(pass, RP_WEIGHT_FINAL_NORM, norm);
+    if (rows != NULL)
+        rp_pass_scatter(pass, n, rows, dh, dx);
+}
+
+static void
+run_rows(RpPass *pass, const Chunk *chunk, size_t largest, const void *x, void *dx)
+{
+    const RpStageCall *call = pass->call;
+
+    if (dx)
+        rp_pass_clear_hidden(pass, dx);
+    for (size_t first = 0; first < call->n_rows; first += largest)
+        run_chunk(pass, chunk, MIN(largest, call->n_rows - first), x, call->targets + first,
+                  call->rows + first, dx);
+}
+
+static size_t
+largest_chunk(const RpNetwork *network)
+{
+    return MIN(network->options.head_chunk, network->tokens);
+}
+
+/* @backward: room for gradients of gathered rows, too */
+static Chunk
+take_chunk(RpPass *pass, gboolean backward)
+{
+    const RpNetwork *network = pass->network;
+    const size_t largest = largest_chunk(network);
+
+    return (Chunk){.normed = rp_pass_take(pass, &pass->scratch, largest * network->config.hidden),
+                   .rstd = rp_pass_take_floats(&pass->scratch, largest),
+                   .logits = rp_pass_take(pass, &pass->scratch, largest * network->config.vocab),
+                   .dh = backward
+                             ? rp_pass_take(pass, &pass->scratch, largest * network->config.hidden)
+                             : NULL};
+}
+
+const void *
+rp_head_logits(RpPass *pass, const void *x)
+{
+    const RpModelConfig *config = &pass->network->config;
+    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, config->hidden, config->vocab};
+    const size_t n = pass->call->n_rows;
+    const Chunk chunk = take_chunk(pass, FALSE);
+
+    g_return_val_if_fail(n <= largest_chunk(pass->network), NULL);
+    rp_pass_gather(pass, n, pass->call->rows, x, chunk.normed);
+    rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM,
+                 (RpRmsnormArgs){.rows = n,
+                                 .n = config->hidden,
+                                 .x = chunk.normed,
+                                 .y = chunk.normed,
+                                 .rstd = chunk.rstd});
+    rp_pass_linear(pass, &linear, n, chunk.normed, chunk.logits);
+    return chunk.logits;
+}
+
+void
+rp_head_run(RpPass *pass, const void *x, void *dx)
+{
+    const RpNetwork *network = pass->network;
+    const size_t largest = largest_chunk(network);
+    const Chunk chunk = take_chunk(pass, dx != NULL);
+
+    if (!pass->measuring && pass->call->rows != NULL) {
+        run_rows(pass, &chunk, largest, x, dx);
+        return;
+    }
+    for (size_t first = 0; first < network->tokens; first += largest) {
+        const size_t n = MIN(largest, network->tokens - first);
+
+        run_chunk(pass, &chunk, n, row(network, x, first),
+                  pass->measuring ? NULL : pass->call->targets + first, NULL,
+                  dx ? row(network, dx, first) : NULL);
+    }
+}

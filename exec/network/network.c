@@ -1,0 +1,316 @@
+#include "exec/network/network.h"
+
+#include "core/base/units.h"
+#include "exec/model/rope-table.h"
+#include "exec/network/private.h"
+
+/* Each chunk reads and writes the fp32 sums of the head's gradient once, so larger ones are faster;
+ * past the largest the gain is small. */
+#define LEAST_HEAD_CHUNK 1024
+#define MOST_HEAD_CHUNK 4096
+
+static gsize
+aligned(gsize bytes)
+{
+    return rp_align_up(bytes, RP_NETWORK_ALIGNMENT);
+}
+
+/* ---- sizes: each kind of layer runs once without arithmetic ---- */
+
+static RpPass
+measuring_pass(const RpNetwork *network, guint layer)
+{
+    return (RpPass){.network = network, .layout = &network->layouts[layer], .measuring = TRUE};
+}
+
+static RpScratch
+measured(const RpPass *pass)
+{
+    const gsize kernel = aligned(pass->kernel_bytes);
+
+    return (RpScratch){kernel, kernel + pass->scratch.peak};
+}
+
+static RpScratch
+larger(RpScratch a, RpScratch b)
+{
+    const gsize kernel = MAX(a.kernel, b.kernel);
+
+    return (RpScratch){kernel, kernel + MAX(a.total - a.kernel, b.total - b.kernel)};
+}
+
+static void
+measure_embedding(RpNetwork *network)
+{
+    RpLayerSizes *sizes = &network->sizes[RP_LAYER_EMBEDDING];
+    RpPass pass = measuring_pass(network, 0);
+
+    rp_pass_embedding_backward(&pass, NULL, NULL);
+    sizes->backward = measured(&pass);
+}
+
+/* Anything that is not NULL: wanted. Nobody follows it. */
+#define WANTED ((void *)1)
+
+static void
+measure_block(RpNetwork *network)
+{
+    RpLayerSizes *sizes = &network->sizes[RP_LAYER_BLOCK];
+    RpRoom kept = {.used = network->hidden_room};
+    RpPass pass = measuring_pass(network, 1);
+
+    rp_block_forward(&pass, WANTED, NULL, WANTED);
+    sizes->forward = measured(&pass);
+    pass = measuring_pass(network, 1);
+    rp_block_forward(&pass, WANTED, &kept, WANTED);
+    sizes->forward = larger(sizes->forward, measured(&pass));
+    sizes->kept = kept.peak;
+    pass = measuring_pass(network, 1);
+    kept.used = network->hidden_room;
+    rp_block_backward(&pass, WANTED, &kept, WANTED, WANTED);
+    sizes->backward = measured(&pass);
+    g_assert(kept.used == sizes->kept);
+}
+
+static void
+measure_head(RpNetwork *network)
+{
+    RpLayerSizes *sizes = &network->sizes[RP_LAYER_HEAD];
+    RpPass pass = measuring_pass(network, network->n_layers - 1);
+
+    sizes->kept = network->hidden_room;
+    rp_head_run(&pass, WANTED, NULL);
+    sizes->forward = measured(&pass);
+    pass = measuring_pass(network, network->n_layers - 1);
+    rp_head_run(&pass, WANTED, WANTED);
+    sizes->backward = measured(&pass);
+}
+
+static gboolean
+fits_where_blocks_do(const RpNetwork *network)
+{
+    const RpLayerSizes *head = &network->sizes[RP_LAYER_HEAD];
+    const RpLayerSizes *block = &network->sizes[RP_LAYER_BLOCK];
+
+    return head->forward.total <= block->backward.total &&
+           head->backward.total <= block->backward.total;
+}
+
+/* The largest chunk that needs no more workspace than a block's backward does. */
+static void
+choose_head_chunk(RpNetwork *network)
+{
+    guint *chunk = &network->options.head_chunk;
+
+    for (*chunk = MOST_HEAD_CHUNK; *chunk > LEAST_HEAD_CHUNK; *chunk /= 2) {
+        measure_head(network);
+        if (fits_where_blocks_do(network))
+            return;
+    }
+}
+
+/* ---- constants ---- */
+
+static RpConstants
+constants_of(const RpNetwork *network)
+{
+    const gsize table =
+        aligned((gsize)network->options.tokens * (network->config.head_dim / 2) * sizeof(float));
+    RpConstants at = {.cosines = 0, .sines = table, .positions = 2 * table};
+
+    at.starts = at.positions + aligned(network->tokens * sizeof(gint32));
+    at.bytes = at.starts + aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
+    return at;
+}
+
+guint64
+rp_network_constant_bytes(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, 0);
+    return network->constants.bytes;
+}
+
+void
+rp_network_fill_constants(const RpNetwork *network, void *constants)
+{
+    g_return_if_fail(network && constants);
+
+    const RpConstants *at = &network->constants;
+    const guint head_dim = network->config.head_dim;
+    const guint S = network->options.tokens;
+    gint32 *positions = (gint32 *)((guint8 *)constants + at->positions);
+    gint32 *starts = (gint32 *)((guint8 *)constants + at->starts);
+    g_autofree float *frequencies = g_new(float, head_dim / 2);
+
+    memset(constants, 0, at->bytes);
+    rp_rope_frequencies(&network->config.rope, head_dim, frequencies);
+    rp_rope_table(frequencies, head_dim, S, (float *)((guint8 *)constants + at->cosines),
+                  (float *)((guint8 *)constants + at->sines));
+    for (size_t t = 0; t < network->tokens; t++)
+        positions[t] = (gint32)(t % S);
+    for (size_t b = 0; b <= network->options.sequences; b++)
+        starts[b] = (gint32)(b * S);
+}
+
+/* ---- the network ---- */
+
+RpNetwork *
+rp_network_new(const RpModelConfig *config, const RpWeights *weights, const RpKernels *kernels,
+               const RpNetworkOptions *options)
+{
+    g_return_val_if_fail(config && weights && kernels && options, NULL);
+    g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
+    g_return_val_if_fail((guint64)options->sequences * options->tokens <= G_MAXINT32, NULL);
+    g_return_val_if_fail(rp_weights_n_layers(weights) == config->blocks + 2, NULL);
+
+    RpNetwork *network = g_new0(RpNetwork, 1);
+
+    network->config = *config;
+    network->weights = weights;
+    network->kernels = kernels;
+    network->options = *options;
+    network->n_layers = rp_weights_n_layers(weights);
+    network->layouts = g_new(RpLayerLayout, network->n_layers);
+    for (guint layer = 0; layer < network->n_layers; layer++)
+        network->layouts[layer] = rp_layer_layout(weights, layer);
+    network->tokens = (size_t)options->sequences * options->tokens;
+    network->hidden_bytes = network->tokens * config->hidden * rp_dtype_size(options->dtype);
+    network->hidden_room = aligned(network->hidden_bytes);
+    network->constants = constants_of(network);
+    measure_embedding(network);
+    if (config->blocks > 0)
+        measure_block(network);
+    if (options->head_chunk == 0)
+        choose_head_chunk(network);
+    measure_head(network);
+    return network;
+}
+
+void
+rp_network_free(RpNetwork *network)
+{
+    if (!network)
+        return;
+    g_free(network->layouts);
+    g_free(network);
+}
+
+guint
+rp_network_n_layers(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, 0);
+    return network->n_layers;
+}
+
+const RpNetworkOptions *
+rp_network_options(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, NULL);
+    return &network->options;
+}
+
+const RpModelConfig *
+rp_network_config(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, NULL);
+    return &network->config;
+}
+
+const RpWeights *
+rp_network_weights(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, NULL);
+    return network->weights;
+}
+
+const RpKernels *
+rp_network_kernels(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, NULL);
+    return network->kernels;
+}
+
+const RpLayerLayout *
+rp_network_layout(const RpNetwork *network, guint layer)
+{
+    g_return_val_if_fail(network && layer < network->n_layers, NULL);
+    return &network->layouts[layer];
+}
+
+guint64
+rp_network_hidden_bytes(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, 0);
+    return network->hidden_bytes;
+}
+
+/* ---- profile ---- */
+
+/* Tensor by tensor, each with the gap behind it. */
+static void
+set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
+{
+    const gsize size = rp_dtype_size(network->options.dtype);
+    guint64 bytes[RP_N_WEIGHT_KINDS];
+    guint first;
+    const guint n = rp_weights_layer(network->weights, index, &first);
+
+    for (guint i = 0; i < n; i++)
+        bytes[i] = rp_align_up(rp_weights_nth(network->weights, first + i)->elements,
+                               RP_LAYOUT_ALIGNMENT) *
+                   size;
+    rp_profile_set_tensors(profile, index, bytes, n);
+}
+
+static void
+set_layer(const RpNetwork *network, RpProfile *profile, guint index)
+{
+    static const char *const names[] = {"embed", "block", "head"};
+    RpLayer *layer = &profile->layers[index];
+    const RpLayerKind kind = rp_weights_layer_kind(network->weights, index);
+    const RpLayerSizes *sizes = &network->sizes[kind];
+    /* hidden states between layers begin at multiples, but are counted without */
+    const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
+
+    set_tensors(network, profile, index);
+    layer->kind = kind;
+    layer->name = names[kind];
+    layer->gradient_bytes = layer->parameter_bytes;
+    layer->tied_bytes =
+        network->layouts[index].tied_elements * rp_dtype_size(network->options.dtype);
+    layer->input_bytes =
+        kind == RP_LAYER_EMBEDDING ? network->tokens * sizeof(gint32) : network->hidden_bytes;
+    layer->output_bytes = kind == RP_LAYER_HEAD ? 0 : network->hidden_bytes;
+    layer->activation_bytes = sizes->kept;
+    layer->forward_workspace_bytes = aligned(sizes->forward.total + gaps);
+    layer->backward_workspace_bytes = sizes->backward.total + network->hidden_room;
+}
+
+static void
+set_string(char **string, char *value)
+{
+    g_free(*string);
+    *string = value;
+}
+
+RpProfile *
+rp_network_profile(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, NULL);
+
+    const RpModelConfig *config = &network->config;
+    RpProfile *profile = rp_profile_new(network->n_layers);
+
+    set_string(&profile->model, g_strdup_printf("%ux%u", config->hidden, config->blocks));
+    set_string(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
+    set_string(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
+    set_string(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
+    set_string(&profile->source, g_strdup("measured"));
+    profile->sequences = network->options.sequences;
+    profile->tokens_per_sequence = network->options.tokens;
+    profile->head_chunk = network->options.head_chunk;
+    profile->has_sizes = TRUE;
+    for (guint i = 0; i < network->n_layers; i++)
+        set_layer(network, profile, i);
+    return profile;
+}

@@ -1,0 +1,120 @@
+/**
+ * A network: a model's layers as they are computed for micro-batches of one shape, written once
+ * over the kernel table, and what runs of them (stages) need.
+ *
+ * B sequences, S tokens each, T = B S, C hidden size. A hidden state is [T,C] of `dtype`; the
+ * input of layer 0 is int32 token ids [T].
+ *
+ *   forward     x0 -> layer -> x1 -> layer -> x2       keeps nothing but the boundaries asked for
+ *   recompute   the same, keeping what backward needs in the workspace
+ *   backward    dx0 <- layer <- dx1 <- layer <- dx2    sums += weight gradients
+ *   fused       forward with the head, keeping; then backward at once (paper §3.2)
+ *
+ * All of them give the same bits for the same layers, however they are cut into stages.
+ *
+ * Workspace of a stage (core/plan/device-layout.h computes the same from the profile):
+ *   forward     max over layers of forward_workspace_bytes, + 2 hidden states if it has > 1 layer
+ *   backward    max over layers of both workspaces, + the sum of activation_bytes
+ */
+#pragma once
+
+#include "core/partition/partition.h"
+#include "core/profile/profile.h"
+#include "exec/kernels/kernels.h"
+#include "exec/model/layout.h"
+
+typedef struct {
+    RpDtype dtype;    /* storage of weights, activations, their gradients, and leaving gradients */
+    guint sequences;  /* B of a micro-batch */
+    guint tokens;     /* S of a sequence */
+    guint head_chunk; /* tokens whose logits exist at once; 0 = chosen: 4096, 2048 or 1024 */
+    RpAttentionChoice attention;
+    gboolean half_sums; /* fp16: matmuls of activations may add up in fp16 */
+} RpNetworkOptions;
+
+typedef struct _RpNetwork RpNetwork;
+
+/* @kernels, @weights: borrowed. @weights may be unbound: only names and shapes are read. A
+ * head_chunk of 0 becomes the largest of its choices whose workspace is not beyond that of a
+ * block's backward, or the least. */
+RpNetwork *rp_network_new(const RpModelConfig *config, const RpWeights *weights,
+                          const RpKernels *kernels, const RpNetworkOptions *options);
+void rp_network_free(RpNetwork *network);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpNetwork, rp_network_free)
+
+guint rp_network_n_layers(const RpNetwork *network);
+const RpNetworkOptions *rp_network_options(const RpNetwork *network); /* head_chunk resolved */
+const RpModelConfig *rp_network_config(const RpNetwork *network);
+const RpWeights *rp_network_weights(const RpNetwork *network);
+const RpKernels *rp_network_kernels(const RpNetwork *network);
+const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
+/* Bytes of a hidden state [T,C]. */
+guint64 rp_network_hidden_bytes(const RpNetwork *network);
+
+/**
+ * rp_network_profile:
+ *
+ * A profile with every size of the network and no times: parameters and gradients in `dtype` with
+ * the gaps of the layout (tensor by tensor), tied_bytes, inputs (layer 0: 4 T), outputs (head: 0),
+ * activations, workspaces (multiples of 256; backward ones hold a hidden gradient as well).
+ * Strings: `model` "hidden x blocks", `dtype`; `source` "measured".
+ */
+RpProfile *rp_network_profile(const RpNetwork *network);
+
+/* What every device needs once, beside the plan's buffers that come and go: rope tables, positions
+ * [T], sequence starts [B+1]. Multiple of 256. */
+guint64 rp_network_constant_bytes(const RpNetwork *network);
+/* Fills them into host memory at @constants (64-byte aligned). */
+void rp_network_fill_constants(const RpNetwork *network, void *constants);
+
+/* After the forward of each layer, with its output [T,C] (of the head: not called). */
+typedef void (*RpNetworkObserver)(gpointer user_data, guint layer, const void *output);
+
+/* One stage x one micro-batch. All pointers are of the backend's memory, 64-byte aligned. */
+typedef struct {
+    RpKernelStream *stream;
+    RpInterval layers;
+    const void *constants;
+    const void *parameters; /* of the stage, layer after layer, `dtype` */
+    const void *input;      /* of the first layer */
+
+    /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
+     * the end of the stage, the others lie inside it. backward, fused: gradient of @input, one
+     * hidden state; NULL if the first layer is 0 */
+    const guint *boundaries;
+    guint n_boundaries;
+    void *output;
+
+    const void *gradient; /* backward: of the output of the last layer */
+    float *sums;          /* backward, fused: of the stage, layer after layer; += */
+    void *workspace;      /* the same at recompute and backward */
+
+    /* stages with the head. With @rows it computes @n_rows tokens alone, whose targets stand one
+     * after the other; all others are masked, and those may be */
+    const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED; with @rows [n_rows] */
+    const gint32 *rows;    /* [n_rows], none twice, or NULL: all tokens */
+    guint n_rows;
+    float scale;  /* of the loss's gradient */
+    double *loss; /* [1], +=: sum over targets. NULL in a forward: leave the head out */
+
+    RpNetworkObserver observe; /* may be NULL */
+    gpointer observe_data;
+} RpStageCall;
+
+/* The head's forward is its loss alone; needs no scale. */
+void rp_network_forward(const RpNetwork *network, const RpStageCall *call);
+/**
+ * rp_network_logits:
+ * @call: all layers, forwards; of the head it has @rows, @n_rows of them (a head_chunk at most).
+ *   The workspace is a forward's
+ *
+ * A forward up to the logits of some tokens: of what comes after each. For generating.
+ *
+ * Returns: [n_rows,vocabulary] of `dtype`, within the workspace
+ */
+const void *rp_network_logits(const RpNetwork *network, const RpStageCall *call);
+/* Leaves the head out, whose forward belongs to its backward: with a head, fused is recompute
+ * (observed), then backward. */
+void rp_network_recompute(const RpNetwork *network, const RpStageCall *call);
+void rp_network_backward(const RpNetwork *network, const RpStageCall *call);
+void rp_network_fused(const RpNetwork *network, const RpStageCall *call);

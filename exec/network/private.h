@@ -1,0 +1,148 @@
+/**
+ * What the files exec/network/ share. Private to them.
+ *
+ *   network.c         sizes, constants, profile
+ *   stage.c           layers after one another: where inputs, outputs and gradients stand
+ *   block.c           one transformer block       head.c           final norm, LM head, loss
+ *   pass.c            kernels with their operands filled in
+ *
+ * Sizes are measured, not computed beside the arithmetic: a layer's code runs once with a pass that
+ * only counts (RpPass.measuring). What it then takes is what it takes when it runs.
+ */
+#pragma once
+
+#include "exec/network/network.h"
+
+#define RP_NETWORK_ALIGNMENT 256 /* of everything within a workspace, bytes */
+
+#define RP_N_LAYER_KINDS (RP_LAYER_HEAD + 1)
+
+/* Memory that is handed out front to back. Addresses are integers: when measuring, from 0 up. */
+typedef struct {
+    guintptr base;
+    gsize used;
+    gsize peak;
+} RpRoom;
+
+/* Scratch of a layer, one way: |workspace of a kernel|what the layer takes|. Bytes. */
+typedef struct {
+    gsize kernel;
+    gsize total;
+} RpScratch;
+
+/* Bytes of one layer of a kind, all multiples of RP_NETWORK_ALIGNMENT. */
+typedef struct {
+    gsize kept; /* its input, and what the forward keeps for the backward */
+    RpScratch forward;
+    RpScratch backward;
+} RpLayerSizes;
+
+/* Offsets within the constants, bytes. */
+typedef struct {
+    gsize cosines, sines; /* float [S,D/2] */
+    gsize positions;      /* int32 [T] */
+    gsize starts;         /* int32 [B+1] */
+    gsize bytes;
+} RpConstants;
+
+struct _RpNetwork {
+    RpModelConfig config;
+    const RpWeights *weights;
+    const RpKernels *kernels;
+    RpNetworkOptions options;
+    guint n_layers;
+    RpLayerLayout *layouts;
+    size_t tokens; /* T */
+    gsize hidden_bytes;
+    gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
+    RpConstants constants;
+    RpLayerSizes sizes[RP_N_LAYER_KINDS];
+};
+
+/* One layer being run (or measured): its weights, its scratch, and the call it belongs to. */
+typedef struct {
+    const RpNetwork *network;
+    const RpStageCall *call; /* NULL when measuring */
+    const RpLayerLayout *layout;
+    guintptr parameters; /* of the layer */
+    guintptr sums;
+    gboolean measuring; /* no kernel runs; sizes only */
+    gsize kernel_bytes; /* measuring: the largest workspace of a kernel */
+    void *kernel_workspace;
+    RpRoom scratch;
+} RpPass;
+
+/* A linear layer: y = x W^T + bias, W [out,in]; the bias may be missing from the model. */
+typedef struct {
+    RpWeightKind weight, bias;
+    size_t in, out;
+} RpLinear;
+
+/* ---- pass.c ---- */
+
+void *rp_room_take(RpRoom *room, gsize bytes);
+/* @n elements of the network's dtype. */
+void *rp_pass_take(const RpPass *pass, RpRoom *room, size_t n);
+float *rp_pass_take_floats(RpRoom *room, size_t n);
+
+gboolean rp_pass_has(const RpPass *pass, RpWeightKind kind);
+const void *rp_pass_weight(const RpPass *pass, RpWeightKind kind);
+/* Its gradient's sum. */
+float *rp_pass_sum(const RpPass *pass, RpWeightKind kind);
+
+/* x: [rows,in], y: [rows,out]. */
+void rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x, void *y);
+/* Sums += gradients of weight and bias. */
+void rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
+                         const void *dy);
+/* dx = dy W, or += if @accumulate. */
+void rp_pass_linear_input(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy,
+                          void *dx, gboolean accumulate);
+/* Both, sums first: @dx may be @x. */
+void rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
+                             const void *dy, void *dx, gboolean accumulate);
+
+/* RMSNorm, its dtype and epsilon filled in. */
+void rp_pass_norm(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args);
+void rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args);
+/* q/k norm and rope; tables, dtype and epsilon are filled in. */
+void rp_pass_norm_rope(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
+void rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
+/* In place or not; x, y: [T,heads,D]. */
+void rp_pass_rope(RpPass *pass, size_t heads, const void *x, void *y);
+void rp_pass_rope_backward(RpPass *pass, size_t heads, void *d);
+/* q, k, v, out, lse and their gradients are given, the rest is filled in. */
+void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
+void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
+void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);
+/* In place: @gate and @up become their gradients, @d, the product's gradient, the product. */
+void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);
+/* y += x, hidden states. */
+void rp_pass_add(RpPass *pass, const void *x, void *y);
+void rp_pass_embedding(RpPass *pass, const void *ids, void *y);
+void rp_pass_embedding_backward(RpPass *pass, const void *ids, const void *dy);
+void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);
+/* Rows of a hidden state: @packed[i] = @hidden[rows[i]], and back. Not when measuring. */
+void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed);
+void rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden);
+/* A hidden state of zeros. Not when measuring. */
+void rp_pass_clear_hidden(RpPass *pass, void *hidden);
+
+/* ---- block.c ---- */
+
+/**
+ * rp_block_forward:
+ * @x: [T,C]
+ * @kept: (nullable): room behind the input's: what the backward needs is kept there
+ * @y: (nullable): [T,C], the output, if it is wanted
+ */
+void rp_block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y);
+/* @kept: as the forward left it; is overwritten. @dx: may be @dy */
+void rp_block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx);
+
+/* ---- head.c ---- */
+
+/* Loss of the head's input, and with @dx its gradient and those of the weights. */
+void rp_head_run(RpPass *pass, const void *x, void *dx);
+/* Logits of the call's rows of @x, a chunk at most; in the scratch that a forward takes. */
+const void *rp_head_logits(RpPass *pass, const void *x);

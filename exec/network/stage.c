@@ -1,0 +1,265 @@
+/*
+ * Stages: layers after one another. Where hidden states stand, for a stage of layers a, b, c:
+ *
+ *   forward     input -> a -> ping -> b -> pong -> c -> output    (or straight into the output, if
+ *                                                                 the boundary is asked for)
+ *               workspace |ping|pong|scratch|
+ *
+ *   recompute   input -> a -> input of b -> b -> input of c -> c
+ *   backward    output <- a <- between <- b <- between <- c <- gradient
+ *               workspace |kept of a|kept of b|kept of c|between|scratch|
+ *                          each: |its input|what its backward needs|
+ *
+ * The place for the input of a stays empty: it is read from the call.
+ */
+#include "exec/network/private.h"
+
+static gboolean
+is_head(const RpNetwork *network, guint layer)
+{
+    return layer == network->n_layers - 1;
+}
+
+/* @address: where the layer's scratch begins */
+static RpPass
+begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
+           RpScratch scratch, guintptr address)
+{
+    const gsize size = rp_dtype_size(network->options.dtype);
+
+    return (RpPass){.network = network,
+                    .call = call,
+                    .layout = &network->layouts[layer],
+                    .parameters = (guintptr)call->parameters + first_element * size,
+                    .sums = (guintptr)call->sums + first_element * sizeof(float),
+                    .kernel_workspace = (void *)address,
+                    .scratch = {.base = address + scratch.kernel}};
+}
+
+static const RpLayerSizes *
+sizes_of(const RpNetwork *network, guint layer)
+{
+    return &network->sizes[rp_weights_layer_kind(network->weights, layer)];
+}
+
+/* @kept: NULL: keep nothing; @y: NULL: not wanted */
+static void
+run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
+            guintptr scratch, const void *x, RpRoom *kept, void *y)
+{
+    RpPass pass =
+        begin_pass(network, call, layer, first_element, sizes_of(network, layer)->forward, scratch);
+
+    switch (rp_weights_layer_kind(network->weights, layer)) {
+    case RP_LAYER_EMBEDDING:
+        if (y)
+            rp_pass_embedding(&pass, x, y);
+        break;
+    case RP_LAYER_BLOCK:
+        rp_block_forward(&pass, x, kept, y);
+        break;
+    case RP_LAYER_HEAD:
+        rp_head_run(&pass, x, NULL);
+        break;
+    }
+}
+
+static void
+run_backward(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
+             guintptr scratch, const void *x, RpRoom *kept, const void *dy, void *dx)
+{
+    RpPass pass = begin_pass(network, call, layer, first_element,
+                             sizes_of(network, layer)->backward, scratch);
+
+    switch (rp_weights_layer_kind(network->weights, layer)) {
+    case RP_LAYER_EMBEDDING:
+        rp_pass_embedding_backward(&pass, x, dy);
+        break;
+    case RP_LAYER_BLOCK:
+        rp_block_backward(&pass, x, kept, dy, dx);
+        break;
+    case RP_LAYER_HEAD:
+        rp_head_run(&pass, x, dx);
+        break;
+    }
+}
+
+/* Where the call wants the input of @layer, or NULL. */
+static void *
+boundary(const RpNetwork *network, const RpStageCall *call, guint layer)
+{
+    for (guint i = 0; i < call->n_boundaries; i++)
+        if (call->boundaries[i] == layer)
+            return (guint8 *)call->output + i * network->hidden_bytes;
+    return NULL;
+}
+
+static gboolean
+is_valid(const RpNetwork *network, const RpStageCall *call)
+{
+    return network && call && call->layers.count > 0 && call->layers.first < network->n_layers &&
+           call->layers.count <= network->n_layers - call->layers.first;
+}
+
+/* Whether the stage has the head; then @call must have what the head needs. */
+static gboolean
+has_head(const RpNetwork *network, const RpStageCall *call)
+{
+    return is_head(network, call->layers.first + call->layers.count - 1);
+}
+
+static void
+observe(const RpStageCall *call, guint layer, const void *output)
+{
+    if (call->observe && output)
+        call->observe(call->observe_data, layer, output);
+}
+
+/* Where the scratch of a forward's layers stands: behind the two spare hidden states. */
+static guintptr
+forward_scratch(const RpNetwork *network, const RpStageCall *call)
+{
+    return (guintptr)call->workspace + (call->layers.count > 1 ? 2 * network->hidden_room : 0);
+}
+
+void
+rp_network_forward(const RpNetwork *network, const RpStageCall *call)
+{
+    g_return_if_fail(is_valid(network, call));
+
+    const guint end = call->layers.first + call->layers.count;
+    guintptr spare[2] = {(guintptr)call->workspace,
+                         (guintptr)call->workspace + network->hidden_room};
+    const guintptr scratch = forward_scratch(network, call);
+    const void *x = call->input;
+    guint64 first_element = 0;
+    guint turn = 0;
+
+    for (guint layer = call->layers.first; layer < end; layer++) {
+        void *y = boundary(network, call, layer + 1);
+
+        if (is_head(network, layer) ? !call->loss : !y && layer == end - 1)
+            break; /* nothing is wanted of it */
+        if (!y && !is_head(network, layer))
+            y = (void *)spare[turn++ % 2];
+        run_forward(network, call, layer, first_element, scratch, x, NULL, y);
+        observe(call, layer, y);
+        first_element += network->layouts[layer].elements;
+        x = y;
+    }
+}
+
+const void *
+rp_network_logits(const RpNetwork *network, const RpStageCall *call)
+{
+    g_return_val_if_fail(is_valid(network, call) && call->layers.first == 0 &&
+                             call->layers.count == network->n_layers && call->rows,
+                         NULL);
+
+    const guint head = network->n_layers - 1;
+    const guintptr scratch = forward_scratch(network, call);
+    RpStageCall body = *call;
+    guint64 first_element = 0;
+    /* of the two spare hidden states, the one that the last layer's input is not in */
+    void *x = (guint8 *)call->workspace + (head - 1) % 2 * network->hidden_room;
+
+    body.loss = NULL;
+    body.boundaries = &head;
+    body.n_boundaries = 1;
+    body.output = x;
+    rp_network_forward(network, &body);
+    for (guint layer = 0; layer < head; layer++)
+        first_element += network->layouts[layer].elements;
+
+    RpPass pass =
+        begin_pass(network, call, head, first_element, sizes_of(network, head)->forward, scratch);
+    return rp_head_logits(&pass, x);
+}
+
+/* Bytes that the stage's layers keep: what stands before the scratch. */
+static gsize
+kept_bytes(const RpNetwork *network, const RpStageCall *call)
+{
+    gsize bytes = 0;
+
+    for (guint i = 0; i < call->layers.count; i++)
+        bytes += sizes_of(network, call->layers.first + i)->kept;
+    return bytes;
+}
+
+/* What a layer keeps, behind its input. */
+static RpRoom
+kept_room(const RpNetwork *network, guintptr kept)
+{
+    return (RpRoom){.base = kept, .used = network->hidden_room};
+}
+
+/* All layers but the head, whose forward belongs to its backward. */
+static void
+keep(const RpNetwork *network, const RpStageCall *call, gboolean observed)
+{
+    const guint end = call->layers.first + call->layers.count;
+    const guintptr scratch = (guintptr)call->workspace + kept_bytes(network, call);
+    guintptr kept = (guintptr)call->workspace;
+    const void *x = call->input;
+    guint64 first_element = 0;
+
+    for (guint layer = call->layers.first; layer < end && !is_head(network, layer); layer++) {
+        const guintptr next = kept + sizes_of(network, layer)->kept;
+        void *y = layer + 1 < end ? (void *)next : NULL;
+        RpRoom room = kept_room(network, kept);
+
+        run_forward(network, call, layer, first_element, scratch, x, &room, y);
+        if (observed)
+            observe(call, layer, y);
+        first_element += network->layouts[layer].elements;
+        kept = next;
+        x = y;
+    }
+}
+
+void
+rp_network_recompute(const RpNetwork *network, const RpStageCall *call)
+{
+    g_return_if_fail(is_valid(network, call));
+
+    keep(network, call, FALSE);
+}
+
+void
+rp_network_backward(const RpNetwork *network, const RpStageCall *call)
+{
+    g_return_if_fail(is_valid(network, call) && call->sums);
+    g_return_if_fail(has_head(network, call) ? call->loss && call->targets
+                                             : call->gradient != NULL);
+    g_return_if_fail(call->layers.first == 0 || call->output);
+
+    const guint first = call->layers.first;
+    guintptr kept = (guintptr)call->workspace + kept_bytes(network, call);
+    void *between = (void *)kept;
+    const guintptr scratch = kept + network->hidden_room;
+    const void *dy = call->gradient;
+    guint64 first_element = 0;
+
+    for (guint i = 0; i < call->layers.count; i++)
+        first_element += network->layouts[first + i].elements;
+    for (guint layer = first + call->layers.count; layer-- > first;) {
+        kept -= sizes_of(network, layer)->kept;
+        first_element -= network->layouts[layer].elements;
+        const void *x = layer == first ? call->input : (const void *)kept;
+        void *dx = layer == first ? call->output : between;
+        RpRoom room = kept_room(network, kept);
+
+        run_backward(network, call, layer, first_element, scratch, x, &room, dy, dx);
+        dy = dx;
+    }
+}
+
+void
+rp_network_fused(const RpNetwork *network, const RpStageCall *call)
+{
+    g_return_if_fail(is_valid(network, call) && has_head(network, call));
+
+    keep(network, call, TRUE);
+    rp_network_backward(network, call);
+}

@@ -1,0 +1,216 @@
+/*
+ * AdamW with AVX2 and F16C: 16 values a turn; their 16-bit weights go to memory around the caches.
+ *
+ *           |-head-|------- turns of 16, published on 32 bytes -------|-tail-|
+ *           | one by one |              whole                         | one by one
+ *
+ * Built without contraction to fused multiply-adds: see adamw.h.
+ */
+#include "exec/optim/adamw/adamw-private.h"
+
+#include <cpuid.h>
+#include <immintrin.h>
+
+#define TURN 16
+#define VECTOR 32 /* bytes */
+#define AHEAD 512 /* values prefetched ahead: the hardware stops at page borders */
+
+static gboolean
+supported(void)
+{
+    unsigned eax, ebx, ecx, edx; /* clang 14 knows no __builtin_cpu_supports("f16c") */
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+           (ecx & bit_F16C) != 0;
+}
+
+/* 8 values from @i on. */
+G_ALWAYS_INLINE static inline __m256
+load(RpNumber number, const void *values, gsize i)
+{
+    if (number == RP_NUMBER_FP32)
+        return _mm256_loadu_ps((const float *)values + i);
+    const __m128i half = _mm_loadu_si128((const void *)((const uint16_t *)values + i));
+    if (number == RP_NUMBER_FP16)
+        return _mm256_cvtph_ps(half);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+/* Rounds to bf16, in the low halves of 32 bits. */
+G_ALWAYS_INLINE static inline __m256i
+round_to_bf16(__m256 values)
+{
+    const __m256i bits = _mm256_castps_si256(values);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
+}
+
+/* Rounds 16 values to a 16-bit @number. */
+G_ALWAYS_INLINE static inline __m256i
+narrow(RpNumber number, __m256 low, __m256 high)
+{
+    if (number == RP_NUMBER_FP16)
+        return _mm256_set_m128i(
+            _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+            _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    const __m256i mixed = _mm256_packus_epi32(round_to_bf16(low), round_to_bf16(high));
+    return _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+/* Writes 16 values to whole vectors, around the caches. */
+G_ALWAYS_INLINE static inline void
+stream(RpNumber number, void *values, gsize i, __m256 low, __m256 high)
+{
+    if (number == RP_NUMBER_FP32) {
+        _mm256_stream_ps((float *)values + i, low);
+        _mm256_stream_ps((float *)values + i + 8, high);
+    } else {
+        _mm256_stream_si256((void *)((uint16_t *)values + i), narrow(number, low, high));
+    }
+}
+
+/* Values before @published[i] stands on a vector; at most @n. */
+static gsize
+head_of(const void *published, RpNumber number, gsize n)
+{
+    const gsize past = (uintptr_t)published % VECTOR;
+    return MIN(n, (VECTOR - past) % VECTOR / rp_number_bytes(number));
+}
+
+typedef struct {
+    __m256 gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size,
+        root_correction, epsilon;
+} Factors;
+
+G_ALWAYS_INLINE static inline Factors
+broadcast(const RpAdamwFactors *f)
+{
+    return (Factors){
+        .gradient_scale = _mm256_set1_ps(f->gradient_scale),
+        .beta1 = _mm256_set1_ps(f->beta1),
+        .one_minus_beta1 = _mm256_set1_ps(f->one_minus_beta1),
+        .beta2 = _mm256_set1_ps(f->beta2),
+        .one_minus_beta2 = _mm256_set1_ps(f->one_minus_beta2),
+        .decay = _mm256_set1_ps(f->decay),
+        .step_size = _mm256_set1_ps(f->step_size),
+        .root_correction = _mm256_set1_ps(f->root_correction),
+        .epsilon = _mm256_set1_ps(f->epsilon),
+    };
+}
+
+/* rp_adamw_update_one() of 8 values from @i on; returns the weights. */
+G_ALWAYS_INLINE static inline __m256
+update(const Factors *f, const RpAdamwArrays *a, gsize i, RpNumber gradient_number)
+{
+    const __m256 g = _mm256_mul_ps(load(gradient_number, a->gradient, i), f->gradient_scale);
+    const __m256 m = _mm256_add_ps(_mm256_mul_ps(f->beta1, _mm256_loadu_ps(a->moment1 + i)),
+                                   _mm256_mul_ps(f->one_minus_beta1, g));
+    const __m256 v = _mm256_add_ps(_mm256_mul_ps(f->beta2, _mm256_loadu_ps(a->moment2 + i)),
+                                   _mm256_mul_ps(_mm256_mul_ps(f->one_minus_beta2, g), g));
+    const __m256 denominator =
+        _mm256_add_ps(_mm256_mul_ps(_mm256_sqrt_ps(v), f->root_correction), f->epsilon);
+    const __m256 w = _mm256_sub_ps(_mm256_mul_ps(_mm256_loadu_ps(a->weight + i), f->decay),
+                                   _mm256_div_ps(_mm256_mul_ps(f->step_size, m), denominator));
+    _mm256_storeu_ps(a->moment1 + i, m);
+    _mm256_storeu_ps(a->moment2 + i, v);
+    _mm256_storeu_ps(a->weight + i, w);
+    return w;
+}
+
+/* Values @i up to @end, one by one. */
+G_ALWAYS_INLINE static inline void
+step_part(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, gsize end,
+          RpNumber gradient_number, gboolean publish, RpNumber published_number)
+{
+    for (; i < end; i++) {
+        const float w = rp_adamw_update_one(f, rp_number_get(gradient_number, a->gradient, i),
+                                            &a->weight[i], &a->moment1[i], &a->moment2[i]);
+        if (publish)
+            rp_number_set(published_number, a->published, i, w);
+    }
+}
+
+/* With constant @gradient_number, @publish and @published_number. */
+G_ALWAYS_INLINE static inline void
+step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
+          RpNumber gradient_number, gboolean publish, RpNumber published_number)
+{
+    const Factors f = broadcast(factors);
+    const RpAdamwArrays a = *arrays;
+    gsize i = publish ? head_of(a.published, published_number, n) : 0;
+
+    step_part(factors, &a, 0, i, gradient_number, publish, published_number);
+    for (; i + TURN <= n; i += TURN) {
+        _mm_prefetch((const char *)(a.weight + i + AHEAD), _MM_HINT_T0);
+        _mm_prefetch((const char *)(a.moment1 + i + AHEAD), _MM_HINT_T0);
+        _mm_prefetch((const char *)(a.moment2 + i + AHEAD), _MM_HINT_T0);
+        const __m256 low = update(&f, &a, i, gradient_number);
+        const __m256 high = update(&f, &a, i + 8, gradient_number);
+        if (publish)
+            stream(published_number, a.published, i, low, high);
+    }
+    step_part(factors, &a, i, n, gradient_number, publish, published_number);
+    if (publish)
+        _mm_sfence(); /* before whatever tells another thread that the weights are there */
+}
+
+/* With a constant @number. */
+G_ALWAYS_INLINE static inline void
+publish_loop(const float *weight, void *published, RpNumber number, gsize n)
+{
+    const gsize head = head_of(published, number, n);
+    gsize i;
+
+    for (i = 0; i < head; i++)
+        rp_number_set(number, published, i, weight[i]);
+    for (; i + TURN <= n; i += TURN)
+        stream(number, published, i, _mm256_loadu_ps(weight + i), _mm256_loadu_ps(weight + i + 8));
+    for (; i < n; i++)
+        rp_number_set(number, published, i, weight[i]);
+    _mm_sfence();
+}
+
+/* Adds the squares of 8 values to two accumulators of 4 lanes. */
+G_ALWAYS_INLINE static inline void
+square(__m256d sums[2], __m256 values)
+{
+    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(values));
+    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1));
+    sums[0] = _mm256_add_pd(sums[0], _mm256_mul_pd(low, low));
+    sums[1] = _mm256_add_pd(sums[1], _mm256_mul_pd(high, high));
+}
+
+G_ALWAYS_INLINE static inline void
+add_squares_loop(double *lanes, const void *values, RpNumber number, gsize n)
+{
+    __m256d sums[RP_SUM_LANES / 4];
+    gsize i = 0;
+
+    for (guint part = 0; part < RP_SUM_LANES / 4; part++)
+        sums[part] = _mm256_loadu_pd(&lanes[4 * part]);
+    for (; i + RP_SUM_LANES <= n; i += RP_SUM_LANES)
+        for (guint part = 0; part < RP_SUM_LANES / 8; part++)
+            square(&sums[2 * part], load(number, values, i + 8 * part));
+    for (guint part = 0; part < RP_SUM_LANES / 4; part++)
+        _mm256_storeu_pd(&lanes[4 * part], sums[part]);
+    for (guint lane = 0; i < n; i++, lane++) {
+        const double value = rp_number_get(number, values, i);
+        lanes[lane] += value * value;
+    }
+}
+
+#include "exec/optim/adamw/adamw-dispatch.h"
+
+const RpAdamwOps rp_adamw_avx2 = {
+    .name = "avx2",
+    .supported = supported,
+    .step = step,
+    .publish = publish,
+    .sum_squares = sum_squares,
+    .add_squares = add_squares,
+    .add = add,
+    .accumulate = accumulate,
+    .widen = widen,
+};

@@ -1,0 +1,120 @@
+/**
+ * AdamW on flat arrays: the update, and its variants for the processors it may run on.
+ *
+ * Every variant gives the same bits: each value is computed by the same fp32 operations in the same
+ * order, each rounded (no fused multiply-add, no flushing of subnormals), and no value depends on
+ * its neighbours, so neither the variant, nor the split over threads, nor the alignment shows in
+ * the result. The exception is a NaN's payload.
+ */
+#pragma once
+
+#include "exec/optim/adamw/number.h"
+
+/* Values summed at a time: a longer sum is the sum, in order, over blocks of so many. */
+#define RP_SUM_SQUARES_BLOCK ((gsize)65536)
+#define RP_SUM_LANES 32
+
+typedef struct {
+    double beta1;        /* decay of the first moment, [0, 1) */
+    double beta2;        /* decay of the second moment, [0, 1) */
+    double epsilon;      /* added to the root of the second moment, >= 0 */
+    double weight_decay; /* decoupled, >= 0 */
+} RpAdamwOptions;
+
+/* torch.optim.AdamW's defaults. */
+#define RP_ADAMW_OPTIONS_INIT                                                                      \
+    {                                                                                              \
+        .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01                        \
+    }
+
+/* What one step multiplies by, rounded to fp32 once. Made by rp_adamw_prepare(). */
+typedef struct {
+    float gradient_scale;
+    float beta1;
+    float one_minus_beta1;
+    float beta2;
+    float one_minus_beta2;
+    float decay;           /* 1 - learning rate * weight decay */
+    float step_size;       /* learning rate / (1 - beta1^step) */
+    float root_correction; /* 1 / sqrt(1 - beta2^step) */
+    float epsilon;
+} RpAdamwFactors;
+
+/* The arrays of one step, each of the same length and aligned to its number. */
+typedef struct {
+    float *weight;        /* updated */
+    float *moment1;       /* updated */
+    float *moment2;       /* updated */
+    const void *gradient; /* read */
+    void *published;      /* written: the new weight, rounded; or NULL */
+    RpNumber gradient_number;
+    RpNumber published_number;
+} RpAdamwArrays;
+
+/* One variant. */
+typedef struct {
+    const char *name; /* "avx512", "avx2" or "plain" */
+
+    /* Whether this processor can run it. */
+    gboolean (*supported)(void);
+
+    /* Updates @n values:
+     *   g = gradient * gradient_scale
+     *   m = beta1 * m + (1 - beta1) * g
+     *   v = beta2 * v + ((1 - beta2) * g) * g
+     *   w = w * decay - (step_size * m) / (sqrt(v) * root_correction + epsilon)
+     *   published = round(w)
+     * Source: torch.optim.AdamW, _single_tensor_adamw */
+    void (*step)(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n);
+
+    /* @published[i] = round(@weight[i]), i < @n. */
+    void (*publish)(const float *weight, void *published, RpNumber number, gsize n);
+
+    /* Sum of squares of @n <= RP_SUM_SQUARES_BLOCK values, in double: lane l of 32 sums every
+     * 32nd value from l on, then the lanes are added in order. Infinite or NaN if and only if a
+     * value is. */
+    double (*sum_squares)(const void *values, RpNumber number, gsize n);
+
+    /* Adds the squares of @n values to the lanes of such a sum, value 0 to lane 0: it is the sum of
+     * all that its lanes were given, as long as @n was a multiple of 32 but for the last. */
+    void (*add_squares)(double lanes[RP_SUM_LANES], const void *values, RpNumber number, gsize n);
+
+    /* @sum[i] = @a[i] + @b[i], in fp32. The arrays do not overlap, here and below. */
+    void (*add)(const void *a, const void *b, RpNumber number, float *sum, gsize n);
+
+    /* @sum[i] += @values[i]. */
+    void (*accumulate)(float *sum, const void *values, RpNumber number, gsize n);
+
+    /* @wide[i] = @values[i]. */
+    void (*widen)(const void *values, RpNumber number, float *wide, gsize n);
+} RpAdamwOps;
+
+/* Every variant built in, the fastest first, then NULL; ask supported() before use. */
+const RpAdamwOps *const *rp_adamw_variants(void);
+
+/* The first variant that this processor supports. */
+const RpAdamwOps *rp_adamw_best(void);
+
+/* The variant called @name, or NULL if there is none or this processor lacks it. */
+const RpAdamwOps *rp_adamw_find(const char *name);
+
+/**
+ * rp_adamw_prepare:
+ * @options: of the optimizer
+ * @learning_rate: of this step
+ * @gradient_scale: what gradients are multiplied by: 1 / (loss scale * tokens) * clip coefficient
+ * @step: of the layer; the first is 1
+ *
+ * Computes in double what the step multiplies by.
+ *
+ * Source: torch.optim.AdamW; Kingma and Ba, Adam, section 2 (bias correction); Loshchilov and
+ * Hutter, Decoupled weight decay regularization, algorithm 2
+ */
+RpAdamwFactors rp_adamw_prepare(const RpAdamwOptions *options, double learning_rate,
+                                double gradient_scale, guint64 step);
+
+/* Adds the lanes of a sum of squares in order. */
+double rp_adamw_add_lanes(const double lanes[RP_SUM_LANES]);
+
+/* Sum of squares of @n values of any length: blocks of RP_SUM_SQUARES_BLOCK, added in order. */
+double rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpNumber number, gsize n);

@@ -1,0 +1,8 @@
+#include "exec/optim/adamw/adamw-private.h"
+
+const RpAdamwOps *const *
+rp_adamw_variants(void)
+{
+    static const RpAdamwOps *const variants[] = {&rp_adamw_plain, NULL};
+    return variants;
+}

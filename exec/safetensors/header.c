@@ -1,0 +1,329 @@
+/**
+ * The header of one file: bytes -> RpSafetensor.
+ *
+ *   0      8                8 + n                               length
+ *   | n    | {...}          | a        | b              | c     |
+ *                           0          begin            end
+ */
+#include "core/base/quote.h"
+#include "exec/safetensors/private.h"
+
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    guint bits; /* of an element */
+} Format;
+
+/* Every type of the format; the three of RpDtype can be used, the others be listed. */
+static const Format formats[] = {
+    {"F32", 32},        {"BF16", 16},       {"F16", 16},    {"F64", 64},    {"I64", 64},
+    {"I32", 32},        {"I16", 16},        {"I8", 8},      {"U64", 64},    {"U32", 32},
+    {"U16", 16},        {"U8", 8},          {"BOOL", 8},    {"C64", 64},    {"F8_E4M3", 8},
+    {"F8_E5M2", 8},     {"F8_E8M0", 8},     {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
+};
+
+/* One file being read. */
+typedef struct {
+    RpSafetensors *tensors;
+    const char *file;
+    const guint8 *data;
+    guint64 data_bytes;
+    guint first; /* index of the file's first tensor */
+    RpJsonPull pull;
+    GString *text;
+    GError **error;
+} Reader;
+
+/* One tensor being read. */
+typedef struct {
+    RpSafetensor tensor;
+    guint bits;
+    guint64 begin;
+    guint64 end;
+    gboolean has_shape;
+    gboolean has_offsets;
+} Entry;
+
+static gboolean
+fail_header(const Reader *reader, const char *expected, const char *found)
+{
+    g_set_error(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
+                "%s: header: expected %s, found %s", reader->file, expected, found);
+    return FALSE;
+}
+
+static gboolean G_GNUC_PRINTF(3, 4)
+    fail_tensor(const Reader *reader, const char *name, const char *format, ...)
+{
+    g_autofree char *quoted = rp_quote(name);
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *text = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    g_set_error(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_TENSOR,
+                "%s: tensor %s: %s", reader->file, quoted, text);
+    return FALSE;
+}
+
+static gboolean
+read_dtype(Reader *reader, Entry *entry)
+{
+    if (!rp_json_pull_string(&reader->pull, reader->text))
+        return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
+        if (strcmp(formats[i].name, reader->text->str) == 0) {
+            entry->bits = formats[i].bits;
+            entry->tensor.dtype_name = formats[i].name;
+            entry->tensor.supported =
+                rp_dtype_parse(formats[i].name, rp_dtype_safetensors_name, &entry->tensor.dtype);
+            return TRUE;
+        }
+    }
+    return rp_json_pull_fail_value(&reader->pull, "a dtype of the format, such as \"BF16\"");
+}
+
+static gboolean
+read_shape(Reader *reader, Entry *entry)
+{
+    RpSafetensor *tensor = &entry->tensor;
+
+    if (!rp_json_pull_enter_array(&reader->pull))
+        return FALSE;
+    tensor->elements = 1;
+    while (rp_json_pull_next_element(&reader->pull)) {
+        guint64 size;
+        if (tensor->rank == RP_SAFETENSORS_MAX_RANK)
+            return rp_json_pull_fail(&reader->pull,
+                                     "at most " G_STRINGIFY(RP_SAFETENSORS_MAX_RANK) " dimensions");
+        if (!rp_json_pull_whole(&reader->pull, &size))
+            return FALSE;
+        tensor->shape[tensor->rank++] = size;
+        if (!g_uint64_checked_mul(&tensor->elements, tensor->elements, size))
+            return rp_json_pull_fail_value(&reader->pull, "at most 2^64 - 1 elements");
+    }
+    entry->has_shape = !reader->pull.failed;
+    return entry->has_shape;
+}
+
+static gboolean
+read_offsets(Reader *reader, Entry *entry)
+{
+    guint64 *offsets[] = {&entry->begin, &entry->end};
+    guint n = 0;
+
+    if (!rp_json_pull_enter_array(&reader->pull))
+        return FALSE;
+    while (rp_json_pull_next_element(&reader->pull)) {
+        if (n == G_N_ELEMENTS(offsets))
+            return rp_json_pull_fail(&reader->pull, "two offsets");
+        if (!rp_json_pull_whole(&reader->pull, offsets[n++]))
+            return FALSE;
+    }
+    if (!reader->pull.failed && n < G_N_ELEMENTS(offsets))
+        return rp_json_pull_fail(&reader->pull, "two offsets before this");
+    entry->has_offsets = !reader->pull.failed;
+    return entry->has_offsets;
+}
+
+static gboolean
+read_field(Reader *reader, Entry *entry)
+{
+    const char *key = reader->text->str;
+
+    if (strcmp(key, "dtype") == 0 && !entry->tensor.dtype_name)
+        return read_dtype(reader, entry);
+    if (strcmp(key, "shape") == 0 && !entry->has_shape)
+        return read_shape(reader, entry);
+    if (strcmp(key, "data_offsets") == 0 && !entry->has_offsets)
+        return read_offsets(reader, entry);
+    return rp_json_pull_fail_value(&reader->pull, "dtype, shape and data_offsets, each once");
+}
+
+static gboolean
+check_entry(const Reader *reader, const Entry *entry)
+{
+    const RpSafetensor *tensor = &entry->tensor;
+    guint64 bits;
+
+    if (!tensor->dtype_name || !entry->has_shape || !entry->has_offsets)
+        return fail_tensor(reader, tensor->name,
+                           "expected dtype, shape and data_offsets, found no %s",
+                           !tensor->dtype_name ? "dtype"
+                           : !entry->has_shape ? "shape"
+                                               : "data_offsets");
+    if (entry->begin > entry->end || entry->end > reader->data_bytes)
+        return fail_tensor(reader, tensor->name,
+                           "expected data_offsets within the %" G_GUINT64_FORMAT
+                           " bytes of data, found [%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT "]",
+                           reader->data_bytes, entry->begin, entry->end);
+    g_autofree char *shape =
+        rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+    if (!g_uint64_checked_mul(&bits, tensor->elements, entry->bits) || bits % 8 != 0)
+        return fail_tensor(reader, tensor->name, "expected a whole number of bytes, found %s",
+                           shape);
+    if (bits / 8 != entry->end - entry->begin)
+        return fail_tensor(reader, tensor->name,
+                           "expected %" G_GUINT64_FORMAT " bytes for %s, found %" G_GUINT64_FORMAT
+                           " in data_offsets [%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT "]",
+                           bits / 8, shape, entry->end - entry->begin, entry->begin, entry->end);
+    return TRUE;
+}
+
+static gboolean
+read_tensor(Reader *reader)
+{
+    RpSafetensors *tensors = reader->tensors;
+    Entry entry = {.tensor = {.file = reader->file}};
+    gpointer at = g_hash_table_lookup(tensors->by_name, reader->text->str);
+
+    if (at) {
+        const RpSafetensor *other =
+            &g_array_index(tensors->tensors, RpSafetensor, GPOINTER_TO_UINT(at) - 1);
+        return fail_tensor(reader, other->name, "expected each name once, found it again in %s",
+                           other->file);
+    }
+    entry.tensor.name = g_string_chunk_insert(tensors->names, reader->text->str);
+    g_autofree char *quoted = rp_quote(entry.tensor.name);
+    g_autofree char *place = g_strdup_printf("tensor %s", quoted);
+    reader->pull.place = place;
+    if (!rp_json_pull_enter_object(&reader->pull))
+        return FALSE;
+    while (rp_json_pull_next_key(&reader->pull, reader->text))
+        if (!read_field(reader, &entry))
+            return FALSE;
+    reader->pull.place = NULL;
+    if (reader->pull.failed || !check_entry(reader, &entry))
+        return FALSE;
+    entry.tensor.bytes = entry.end - entry.begin;
+    entry.tensor.data = reader->data + entry.begin;
+    g_array_append_val(tensors->tensors, entry.tensor);
+    g_hash_table_insert(tensors->by_name, (gpointer)entry.tensor.name,
+                        GUINT_TO_POINTER(tensors->tensors->len));
+    return TRUE;
+}
+
+static gboolean
+read_metadata(Reader *reader)
+{
+    g_autoptr(GString) value = g_string_new(NULL);
+
+    reader->pull.place = "__metadata__";
+    if (!rp_json_pull_enter_object(&reader->pull))
+        return FALSE;
+    while (rp_json_pull_next_key(&reader->pull, reader->text)) {
+        if (!rp_json_pull_string(&reader->pull, value))
+            return FALSE;
+        g_hash_table_insert(reader->tensors->metadata, g_strdup(reader->text->str),
+                            g_strdup(value->str));
+    }
+    reader->pull.place = NULL;
+    return !reader->pull.failed;
+}
+
+static gboolean
+read_header(Reader *reader, const char *text, gsize length)
+{
+    gboolean has_metadata = FALSE;
+
+    if (length == 0 || *text != '{')
+        return fail_header(reader, "`{` as its first byte", length == 0 ? "no byte" : "another");
+    if (!rp_json_pull_init(&reader->pull, reader->file, text, length, RP_SAFETENSORS_ERROR,
+                           RP_SAFETENSORS_ERROR_HEADER, reader->error) ||
+        !rp_json_pull_enter_object(&reader->pull))
+        return FALSE;
+    while (rp_json_pull_next_key(&reader->pull, reader->text)) {
+        gboolean metadata = strcmp(reader->text->str, "__metadata__") == 0;
+        if (metadata && has_metadata)
+            return rp_json_pull_fail_value(&reader->pull, "__metadata__ once");
+        has_metadata |= metadata;
+        if (!(metadata ? read_metadata(reader) : read_tensor(reader)))
+            return FALSE;
+    }
+    return rp_json_pull_end(&reader->pull);
+}
+
+static gint
+compare_data(gconstpointer a, gconstpointer b, gpointer unused)
+{
+    const RpSafetensor *x = a;
+    const RpSafetensor *y = b;
+    const guint8 *x_data = x->data;
+    const guint8 *y_data = y->data;
+
+    if (x_data != y_data)
+        return x_data < y_data ? -1 : 1;
+    if (x->bytes != y->bytes) /* empty ones first */
+        return x->bytes < y->bytes ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* Sorts the file's tensors by their place and checks that they cover the data. */
+static gboolean
+check_cover(const Reader *reader)
+{
+    RpSafetensors *tensors = reader->tensors;
+    guint n = tensors->tensors->len - reader->first;
+    guint64 at = 0;
+
+    if (n > 0) {
+        RpSafetensor *first = &g_array_index(tensors->tensors, RpSafetensor, reader->first);
+        g_qsort_with_data(first, (gint)n, sizeof *first, compare_data, NULL);
+    }
+    for (guint i = reader->first; i < tensors->tensors->len; i++) {
+        const RpSafetensor *tensor = &g_array_index(tensors->tensors, RpSafetensor, i);
+        guint64 begin = (guint64)((const guint8 *)tensor->data - reader->data);
+
+        if (begin != at)
+            return fail_tensor(reader, tensor->name,
+                               "expected its data at %" G_GUINT64_FORMAT
+                               ", where those before end, found %s at %" G_GUINT64_FORMAT,
+                               at, begin < at ? "an overlap" : "a gap", begin);
+        at = begin + tensor->bytes;
+        g_hash_table_insert(tensors->by_name, (gpointer)tensor->name, GUINT_TO_POINTER(i + 1));
+    }
+    if (at == reader->data_bytes)
+        return TRUE;
+    g_set_error(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
+                "%s: expected %" G_GUINT64_FORMAT
+                " bytes of data, as the header says, found %" G_GUINT64_FORMAT,
+                reader->file, at, reader->data_bytes);
+    return FALSE;
+}
+
+gboolean
+rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *bytes, gsize length,
+                         GError **error)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    const guint8 *start = bytes;
+    guint64 header_bytes = 0;
+    char *file = rp_display_name(name);
+    Reader reader = {.tensors = tensors,
+                     .file = file,
+                     .first = tensors->tensors->len,
+                     .text = text,
+                     .error = error};
+
+    g_ptr_array_add(tensors->files, file);
+    if (length < RP_SAFETENSORS_LENGTH_BYTES) {
+        g_autofree char *found = g_strdup_printf("%" G_GSIZE_FORMAT, length);
+        return fail_header(&reader, "at least 8 bytes in the file", found);
+    }
+    for (guint i = RP_SAFETENSORS_LENGTH_BYTES; i > 0; i--)
+        header_bytes = header_bytes << 8 | start[i - 1];
+    gsize rest = length - RP_SAFETENSORS_LENGTH_BYTES;
+    if (header_bytes > MIN(rest, RP_SAFETENSORS_MAX_HEADER_BYTES)) {
+        g_autofree char *expected = g_strdup_printf("at most %" G_GSIZE_FORMAT " bytes",
+                                                    MIN(rest, RP_SAFETENSORS_MAX_HEADER_BYTES));
+        g_autofree char *found = g_strdup_printf("%" G_GUINT64_FORMAT, header_bytes);
+        return fail_header(&reader, expected, found);
+    }
+    reader.data = start + RP_SAFETENSORS_LENGTH_BYTES + header_bytes;
+    reader.data_bytes = rest - header_bytes;
+    return read_header(&reader, (const char *)start + RP_SAFETENSORS_LENGTH_BYTES,
+                       (gsize)header_bytes) &&
+           check_cover(&reader);
+}

@@ -1,0 +1,438 @@
+/**
+ * The writer: declared tensors -> shards -> files beside their names -> rename.
+ *
+ *   begin    model-00001-of-00002.safetensors.k3J2xQ     (and the index, whose text is known)
+ *   write    ...
+ *   finish   sync all, remove the old index, rename the shards, rename the index
+ */
+#include "core/base/quote.h"
+#include "exec/safetensors/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define SUFFIX ".safetensors"
+
+typedef struct {
+    char *name;
+    RpDtype dtype;
+    guint rank;
+    guint64 shape[RP_SAFETENSORS_MAX_RANK];
+    guint64 bytes;
+    guint shard;
+    guint64 offset;  /* within the shard's data */
+    guint64 written; /* bytes so far */
+} Declared;
+
+/* A file being written: a shard, or the index. */
+typedef struct {
+    char *path;
+    char *temporary; /* NULL before it is made and after it is renamed */
+    int fd;
+    GString *head; /* length and header; all of an index */
+    guint64 data_bytes;
+} Target;
+
+struct _RpSafetensorsWriter {
+    char *path;
+    char *index_path;
+    guint64 max_shard_bytes;
+    GArray *tensors;   /* (element-type Declared) */
+    GHashTable *names; /* of the tensors */
+    GArray *targets;   /* (element-type Target): the shards, then the index if there is one */
+    gboolean begun;
+    gboolean sharded;
+    gboolean finished;
+};
+
+static gboolean
+fail_errno(GError **error, const char *path, int number)
+{
+    g_autofree char *shown = rp_display_name(path);
+    gboolean full = number == ENOSPC || number == EDQUOT;
+
+    g_set_error(error, full ? RP_SAFETENSORS_ERROR : G_FILE_ERROR,
+                full ? (gint)RP_SAFETENSORS_ERROR_NO_SPACE : (gint)g_file_error_from_errno(number),
+                "cannot write \"%s\": %s", shown, g_strerror(number));
+    return FALSE;
+}
+
+static Declared *
+declared(const RpSafetensorsWriter *writer, guint i)
+{
+    return &g_array_index(writer->tensors, Declared, i);
+}
+
+static Target *
+target(const RpSafetensorsWriter *writer, guint i)
+{
+    return &g_array_index(writer->targets, Target, i);
+}
+
+static void
+clear_declared(gpointer data)
+{
+    Declared *tensor = data;
+
+    g_free(tensor->name);
+}
+
+static void
+clear_target(gpointer data)
+{
+    Target *file = data;
+
+    if (file->fd >= 0)
+        close(file->fd);
+    if (file->temporary)
+        unlink(file->temporary);
+    g_free(file->temporary);
+    g_free(file->path);
+    if (file->head)
+        g_string_free(file->head, TRUE);
+}
+
+RpSafetensorsWriter *
+rp_safetensors_writer_new(const char *path, guint64 max_shard_bytes)
+{
+    g_return_val_if_fail(path, NULL);
+
+    RpSafetensorsWriter *writer = g_new0(RpSafetensorsWriter, 1);
+    writer->path = g_strdup(path);
+    writer->index_path = g_strconcat(path, RP_SAFETENSORS_INDEX_SUFFIX, NULL);
+    writer->max_shard_bytes = max_shard_bytes == 0 ? G_MAXUINT64 : max_shard_bytes;
+    writer->tensors = g_array_new(FALSE, FALSE, sizeof(Declared));
+    g_array_set_clear_func(writer->tensors, clear_declared);
+    writer->names = g_hash_table_new(g_str_hash, g_str_equal);
+    writer->targets = g_array_new(FALSE, FALSE, sizeof(Target));
+    g_array_set_clear_func(writer->targets, clear_target);
+    return writer;
+}
+
+void
+rp_safetensors_writer_free(RpSafetensorsWriter *writer)
+{
+    if (!writer)
+        return;
+    g_array_unref(writer->targets);
+    g_hash_table_unref(writer->names);
+    g_array_unref(writer->tensors);
+    g_free(writer->index_path);
+    g_free(writer->path);
+    g_free(writer);
+}
+
+guint
+rp_safetensors_writer_add(RpSafetensorsWriter *writer, const char *name, RpDtype dtype,
+                          const guint64 *shape, guint rank)
+{
+    g_return_val_if_fail(writer && !writer->begun && name, 0);
+    g_return_val_if_fail(rank <= RP_SAFETENSORS_MAX_RANK && (shape || rank == 0), 0);
+    g_return_val_if_fail(!g_hash_table_contains(writer->names, name), 0);
+
+    Declared tensor = {.name = g_strdup(name), .dtype = dtype, .rank = rank};
+    tensor.bytes = rp_dtype_size(dtype);
+    for (guint i = 0; i < rank; i++) {
+        tensor.shape[i] = shape[i];
+        g_assert(g_uint64_checked_mul(&tensor.bytes, tensor.bytes, shape[i]));
+    }
+    g_hash_table_add(writer->names, tensor.name);
+    g_array_append_val(writer->tensors, tensor);
+    return writer->tensors->len - 1;
+}
+
+/* Fills shards one after the other in the order of declaration. Returns: how many. */
+static guint
+divide(RpSafetensorsWriter *writer)
+{
+    guint64 used = 0;
+    guint shard = 0;
+
+    for (guint i = 0; i < writer->tensors->len; i++) {
+        Declared *tensor = declared(writer, i);
+        guint64 room = writer->max_shard_bytes - MIN(used, writer->max_shard_bytes);
+        if (used > 0 && tensor->bytes > room) {
+            shard++;
+            used = 0;
+        }
+        tensor->shard = shard;
+        used += tensor->bytes;
+    }
+    return shard + 1;
+}
+
+static void
+append_entry(GString *json, const Declared *tensor)
+{
+    g_string_append_c(json, ',');
+    rp_json_append_string(json, tensor->name);
+    g_string_append_printf(json, ":{\"dtype\":\"%s\",\"shape\":[",
+                           rp_dtype_safetensors_name(tensor->dtype));
+    for (guint i = 0; i < tensor->rank; i++)
+        g_string_append_printf(json, "%s%" G_GUINT64_FORMAT, i > 0 ? "," : "", tensor->shape[i]);
+    g_string_append_printf(json,
+                           "],\"data_offsets\":[%" G_GUINT64_FORMAT ",%" G_GUINT64_FORMAT "]}",
+                           tensor->offset, tensor->offset + tensor->bytes);
+}
+
+/* The length and the header of a shard; places its tensors, wider types first. */
+static void
+build_head(RpSafetensorsWriter *writer, guint shard, Target *file)
+{
+    g_autoptr(GString) json = g_string_new("{\"__metadata__\":{\"format\":\"pt\"}");
+
+    for (gsize size = 8; size > 0; size /= 2) {
+        for (guint i = 0; i < writer->tensors->len; i++) {
+            Declared *tensor = declared(writer, i);
+            if (tensor->shard != shard || rp_dtype_size(tensor->dtype) != size)
+                continue;
+            tensor->offset = file->data_bytes;
+            file->data_bytes += tensor->bytes;
+            append_entry(json, tensor);
+        }
+    }
+    g_string_append_c(json, '}');
+    while (json->len % RP_SAFETENSORS_ALIGNMENT != 0)
+        g_string_append_c(json, ' ');
+    file->head = g_string_new(NULL);
+    for (guint i = 0; i < RP_SAFETENSORS_LENGTH_BYTES; i++)
+        g_string_append_c(file->head, (char)((guint64)json->len >> (8 * i) & 0xff));
+    g_string_append_len(file->head, json->str, (gssize)json->len);
+}
+
+static gint
+compare_names(gconstpointer a, gconstpointer b)
+{
+    const Declared *const *x = a;
+    const Declared *const *y = b;
+
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* As transformers writes it: names sorted, two spaces a level. */
+static GString *
+build_index(const RpSafetensorsWriter *writer)
+{
+    g_autoptr(GPtrArray) sorted = g_ptr_array_new();
+    GString *json = g_string_new(NULL);
+    guint64 total = 0;
+
+    for (guint i = 0; i < writer->tensors->len; i++) {
+        g_ptr_array_add(sorted, declared(writer, i));
+        total += declared(writer, i)->bytes;
+    }
+    g_ptr_array_sort(sorted, compare_names);
+    g_string_append_printf(
+        json, "{\n  \"metadata\": {\n    \"total_size\": %" G_GUINT64_FORMAT "\n  },\n", total);
+    g_string_append(json, "  \"weight_map\": {");
+    for (guint i = 0; i < sorted->len; i++) {
+        const Declared *tensor = g_ptr_array_index(sorted, i);
+        g_autofree char *base = g_path_get_basename(target(writer, tensor->shard)->path);
+        g_string_append(json, i > 0 ? ",\n    " : "\n    ");
+        rp_json_append_string(json, tensor->name);
+        g_string_append(json, ": ");
+        rp_json_append_string(json, base);
+    }
+    g_string_append(json, "\n  }\n}\n");
+    return json;
+}
+
+static void
+plan_targets(RpSafetensorsWriter *writer)
+{
+    guint n_shards = divide(writer);
+    g_autofree char *stem = g_str_has_suffix(writer->path, SUFFIX)
+                                ? g_strndup(writer->path, strlen(writer->path) - strlen(SUFFIX))
+                                : g_strdup(writer->path);
+
+    writer->sharded = n_shards > 1;
+    for (guint shard = 0; shard < n_shards; shard++) {
+        Target file = {.fd = -1};
+        file.path = writer->sharded
+                        ? g_strdup_printf("%s-%05u-of-%05u" SUFFIX, stem, shard + 1, n_shards)
+                        : g_strdup(writer->path);
+        build_head(writer, shard, &file);
+        g_array_append_val(writer->targets, file);
+    }
+    if (writer->sharded) {
+        Target index = {.path = g_strdup(writer->index_path), .fd = -1};
+        index.head = build_index(writer);
+        g_array_append_val(writer->targets, index);
+    }
+}
+
+/* A first look that answers at once; fallocate has the last word. */
+static gboolean
+check_room(const RpSafetensorsWriter *writer, GError **error)
+{
+    g_autofree char *directory = g_path_get_dirname(writer->path);
+    struct statvfs room;
+    guint64 needed = 0;
+
+    for (guint i = 0; i < writer->targets->len; i++)
+        needed += target(writer, i)->head->len + target(writer, i)->data_bytes;
+    if (statvfs(directory, &room) != 0)
+        return fail_errno(error, directory, errno);
+    guint64 left = (guint64)room.f_bavail * room.f_frsize;
+    if (needed <= left)
+        return TRUE;
+    g_autofree char *shown = rp_display_name(writer->path);
+    g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE,
+                "cannot write \"%s\": expected %" G_GUINT64_FORMAT
+                " bytes of free disk space, found %" G_GUINT64_FORMAT,
+                shown, needed, left);
+    return FALSE;
+}
+
+static gboolean
+write_all(const Target *file, const void *data, gsize bytes, guint64 offset, GError **error)
+{
+    const guint8 *at = data;
+
+    while (bytes > 0) {
+        gssize n = pwrite(file->fd, at, bytes, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return fail_errno(error, file->path, n == 0 ? ENOSPC : errno);
+        at += n;
+        offset += (guint64)n;
+        bytes -= (gsize)n;
+    }
+    return TRUE;
+}
+
+static gboolean
+open_target(Target *file, GError **error)
+{
+    g_autofree char *name = g_strconcat(file->path, ".XXXXXX", NULL);
+    guint64 bytes = file->head->len + file->data_bytes;
+
+    /* the rename would put a file in the place of a device */
+    if (g_file_test(file->path, G_FILE_TEST_EXISTS) &&
+        !g_file_test(file->path, G_FILE_TEST_IS_REGULAR))
+        return fail_errno(error, file->path,
+                          g_file_test(file->path, G_FILE_TEST_IS_DIR) ? EISDIR : EINVAL);
+    file->fd = g_mkstemp_full(name, O_WRONLY | O_CLOEXEC, 0666);
+    if (file->fd < 0)
+        return fail_errno(error, file->path, errno);
+    file->temporary = g_steal_pointer(&name);
+    if (fallocate(file->fd, 0, 0, (off_t)bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+        return fail_errno(error, file->path, errno);
+    return write_all(file, file->head->str, file->head->len, 0, error);
+}
+
+gboolean
+rp_safetensors_writer_begin(RpSafetensorsWriter *writer, GError **error)
+{
+    g_return_val_if_fail(writer && !writer->begun, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    writer->begun = TRUE;
+    plan_targets(writer);
+    if (!check_room(writer, error))
+        return FALSE;
+    for (guint i = 0; i < writer->targets->len; i++)
+        if (!open_target(target(writer, i), error))
+            return FALSE;
+    return TRUE;
+}
+
+gboolean
+rp_safetensors_writer_write(RpSafetensorsWriter *writer, guint tensor, const void *data,
+                            gsize bytes, GError **error)
+{
+    g_return_val_if_fail(writer && writer->begun && !writer->finished, FALSE);
+    g_return_val_if_fail(tensor < writer->tensors->len && (data || bytes == 0), FALSE);
+
+    Declared *to = declared(writer, tensor);
+    const Target *file = target(writer, to->shard);
+    g_return_val_if_fail(file->fd >= 0 && bytes <= to->bytes - to->written, FALSE);
+    if (!write_all(file, data, bytes, file->head->len + to->offset + to->written, error))
+        return FALSE;
+    to->written += bytes;
+    return TRUE;
+}
+
+static gboolean
+check_complete(const RpSafetensorsWriter *writer, GError **error)
+{
+    for (guint i = 0; i < writer->tensors->len; i++) {
+        const Declared *tensor = declared(writer, i);
+        if (tensor->written == tensor->bytes)
+            continue;
+        g_autofree char *shown = rp_display_name(target(writer, tensor->shard)->path);
+        g_autofree char *quoted = rp_quote(tensor->name);
+        g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INCOMPLETE,
+                    "cannot write \"%s\": tensor %s: expected %" G_GUINT64_FORMAT
+                    " bytes, found %" G_GUINT64_FORMAT,
+                    shown, quoted, tensor->bytes, tensor->written);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+sync_target(Target *file, GError **error)
+{
+    int fd = file->fd;
+
+    if (fsync(fd) != 0)
+        return fail_errno(error, file->path, errno);
+    file->fd = -1;
+    return close(fd) == 0 || fail_errno(error, file->path, errno);
+}
+
+static gboolean
+rename_target(Target *file, GError **error)
+{
+    if (rename(file->temporary, file->path) != 0)
+        return fail_errno(error, file->path, errno);
+    g_clear_pointer(&file->temporary, g_free);
+    return TRUE;
+}
+
+static gboolean
+remove_old(const char *path, GError **error)
+{
+    return unlink(path) == 0 || errno == ENOENT || fail_errno(error, path, errno);
+}
+
+static gboolean
+sync_directory(const char *path, GError **error)
+{
+    g_autofree char *directory = g_path_get_dirname(path);
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    gboolean synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
+    int number = errno;
+
+    if (fd >= 0)
+        close(fd);
+    return synced || fail_errno(error, directory, number);
+}
+
+gboolean
+rp_safetensors_writer_finish(RpSafetensorsWriter *writer, GError **error)
+{
+    g_return_val_if_fail(writer && writer->begun && !writer->finished, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    if (!check_complete(writer, error))
+        return FALSE;
+    for (guint i = 0; i < writer->targets->len; i++)
+        if (!sync_target(target(writer, i), error))
+            return FALSE;
+    writer->finished = TRUE;
+    if (writer->sharded && !remove_old(writer->index_path, error))
+        return FALSE;
+    for (guint i = 0; i < writer->targets->len; i++)
+        if (!rename_target(target(writer, i), error))
+            return FALSE;
+    /* the other form of the same checkpoint would be read instead, or be taken for this one */
+    return sync_directory(writer->path, error) &&
+           remove_old(writer->sharded ? writer->path : writer->index_path, error);
+}

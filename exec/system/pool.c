@@ -1,0 +1,401 @@
+/*
+ * A run on two threads, shares of three pieces each; thread 1 is late:
+ *
+ *   thread 0  |--0a--|--0b--|--0c--|--1b--|     1b: of thread 1's share, when its own was empty
+ *   thread 1            |--1a--|-----1c-----|
+ *   caller    put                           done
+ *
+ * What the caller puts (the run, the bounds of the shares) is plain memory. Only a thread that has
+ * taken a piece reads it: the run is not over before that piece is done, and the caller puts
+ * nothing new before the run is over. A thread that comes late, or still looks for pieces of a run
+ * that is over, sees nothing but the atomic numbers: it finds no piece, or one of the next run,
+ * which is then its to do like anybody's.
+ */
+#include "exec/system/pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+G_DEFINE_QUARK(rp - pool - error - quark, rp_pool_error)
+
+#define CACHE_LINE 64
+#define PIECES 16 /* of a share, at least, if it has as many granules */
+#define SPIN_US 200
+/* Threads that sleep on one condition: as many as queue for its mutex when they are woken. */
+#define BED_THREADS 4
+#define ENDING G_MAXUINT64 /* in place of a run's number: the threads are to end */
+
+typedef struct {
+    _Alignas(CACHE_LINE) pthread_mutex_t mutex;
+    pthread_cond_t cond;
+} Bed;
+
+typedef struct {
+    _Alignas(CACHE_LINE) _Atomic gsize n_left; /* pieces of the share that nobody has taken */
+    gsize from, to;                            /* the share, granules */
+
+    RpPool *pool;
+    guint index;
+    guint cpu;
+    pthread_t thread;
+} Worker;
+
+struct _RpPool {
+    _Alignas(CACHE_LINE) _Atomic guint64 n_runs; /* begun, or ENDING */
+
+    /* the run under way */
+    _Alignas(CACHE_LINE) gsize first, n, granule;
+    gsize piece; /* granules */
+    RpPoolFunc func;
+    gpointer data;
+    /* fixed */
+    gboolean spins;  /* before a thread sleeps */
+    guint n_threads; /* started */
+    guint n_beds;
+    Bed *beds; /* of the threads */
+
+    _Alignas(CACHE_LINE) _Atomic gsize n_undone; /* pieces of the run */
+    _Atomic guint64 n_over;                      /* runs */
+    Bed bed;                                     /* of the caller */
+
+    Worker workers[];
+};
+
+/* Adds the processors of "0-3,8" to @set. */
+static gboolean
+parse_cpus(const char *list, cpu_set_t *set, GError **error)
+{
+    g_auto(GStrv) parts = g_strsplit(list, ",", -1);
+
+    CPU_ZERO(set);
+    for (char **part = parts; *part; part++) {
+        g_auto(GStrv) ends = g_strsplit(g_strstrip(*part), "-", 2);
+        guint64 from = 0, to = 0;
+        if (ends[0] == NULL ||
+            !g_ascii_string_to_unsigned(ends[0], 10, 0, CPU_SETSIZE - 1, &from, NULL) ||
+            !g_ascii_string_to_unsigned(ends[1] ? ends[1] : ends[0], 10, from, CPU_SETSIZE - 1, &to,
+                                        NULL)) {
+            g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_CPU_LIST,
+                        "'%s' is not a list of processors like 0-3,8 (the highest is %d)", list,
+                        CPU_SETSIZE - 1);
+            return FALSE;
+        }
+        for (guint64 cpu = from; cpu <= to; cpu++)
+            CPU_SET((int)cpu, set);
+    }
+    return TRUE;
+}
+
+/* Those of the process that @options want; @n_all: how many the process has. */
+static gboolean
+choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, guint *n_all, GError **error)
+{
+    cpu_set_t listed;
+
+    if (sched_getaffinity(0, sizeof *chosen, chosen) != 0) {
+        g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU,
+                    "cannot tell which processors may be used: %s", g_strerror(errno));
+        return FALSE;
+    }
+    *n_all = (guint)CPU_COUNT(chosen);
+    if (options->use != NULL) {
+        if (!parse_cpus(options->use, &listed, error))
+            return FALSE;
+        CPU_AND(chosen, chosen, &listed);
+    }
+    if (options->avoid != NULL) {
+        if (!parse_cpus(options->avoid, &listed, error))
+            return FALSE;
+        CPU_AND(&listed, &listed, chosen);
+        CPU_XOR(chosen, chosen, &listed);
+    }
+    if (CPU_COUNT(chosen) == 0) {
+        g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU,
+                    "no processor is left: of those that the process may use, use '%s', avoid '%s'",
+                    options->use ? options->use : "all", options->avoid ? options->avoid : "none");
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* The piece of @share after which @left - 1 are left. */
+static void
+do_piece(const RpPool *pool, const Worker *share, gsize left)
+{
+    const gsize to = share->to - (left - 1) * pool->piece;
+    const gsize from = MAX(to, share->from + pool->piece) - pool->piece; /* the first is shorter */
+    const gsize begin = MAX(pool->first, from * pool->granule);
+    const gsize end = MIN(pool->first + pool->n, to * pool->granule);
+
+    pool->func(begin, end - begin, pool->data);
+}
+
+/* Takes a piece of @share and does it. Returns: %FALSE if none was left */
+static gboolean
+take_piece(const RpPool *pool, Worker *share)
+{
+    /* relaxed: nothing is read on the strength of it */
+    gsize left = atomic_load_explicit(&share->n_left, memory_order_relaxed);
+
+    while (left > 0)
+        /* acquire: with the piece comes what the caller put before it released the number */
+        if (atomic_compare_exchange_weak_explicit(&share->n_left, &left, left - 1,
+                                                  memory_order_acquire, memory_order_relaxed)) {
+            do_piece(pool, share, left);
+            return TRUE;
+        }
+    return FALSE;
+}
+
+static void
+wake(Bed *bed)
+{
+    pthread_mutex_lock(&bed->mutex); /* who has looked before this, sleeps now */
+    pthread_cond_broadcast(&bed->cond);
+    pthread_mutex_unlock(&bed->mutex);
+}
+
+/* Waits until @number is not @seen. Returns: what it is */
+static guint64
+wait_for_change(const RpPool *pool, Bed *bed, _Atomic guint64 *number, guint64 seen)
+{
+    const gint64 end_us = pool->spins ? g_get_monotonic_time() + SPIN_US : 0;
+    guint64 now;
+
+    /* acquire: what was done before the number was released is seen */
+    while ((now = atomic_load_explicit(number, memory_order_acquire)) == seen && pool->spins &&
+           g_get_monotonic_time() < end_us)
+        sched_yield();
+    if (now != seen)
+        return now;
+    pthread_mutex_lock(&bed->mutex);
+    while ((now = atomic_load_explicit(number, memory_order_acquire)) == seen)
+        pthread_cond_wait(&bed->cond, &bed->mutex);
+    pthread_mutex_unlock(&bed->mutex);
+    return now;
+}
+
+/* @n pieces are done. */
+static void
+report(RpPool *pool, gsize n)
+{
+    /* Who does the last hands the work of all to the caller. release: its own; acquire: the
+     * others'. */
+    if (n == 0 || atomic_fetch_sub_explicit(&pool->n_undone, n, memory_order_acq_rel) != n)
+        return;
+    /* release: to wait_for_change() */
+    atomic_fetch_add_explicit(&pool->n_over, 1, memory_order_release);
+    wake(&pool->bed);
+}
+
+/* Does @worker's share, then pieces of the others', always looking at its own first: the next run
+ * may have begun. */
+static void
+do_pieces(RpPool *pool, Worker *worker)
+{
+    guint other = worker->index;
+    gsize n_done = 0;
+
+    do {
+        while (take_piece(pool, worker))
+            n_done++;
+        report(pool, n_done);
+        n_done = 0;
+        for (guint i = 0; i < pool->n_threads && n_done == 0; i++)
+            if (take_piece(pool, &pool->workers[other]))
+                n_done = 1;
+            else
+                other = (other + 1) % pool->n_threads;
+    } while (n_done > 0);
+}
+
+static void *
+work(void *data)
+{
+    Worker *worker = data;
+    RpPool *pool = worker->pool;
+    Bed *bed = &pool->beds[worker->index / BED_THREADS];
+    guint64 seen = 0;
+
+    while ((seen = wait_for_change(pool, bed, &pool->n_runs, seen)) != ENDING)
+        do_pieces(pool, worker);
+    return NULL;
+}
+
+static gboolean
+start_worker(Worker *worker, GError **error)
+{
+    pthread_attr_t attributes;
+    cpu_set_t cpus;
+    int status;
+
+    CPU_ZERO(&cpus);
+    CPU_SET(worker->cpu, &cpus);
+    pthread_attr_init(&attributes);
+    status = pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
+    if (status == 0)
+        status = pthread_create(&worker->thread, &attributes, work, worker);
+    pthread_attr_destroy(&attributes);
+    if (status != 0)
+        g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_THREAD,
+                    "cannot start a thread on processor %u: %s", worker->cpu, g_strerror(status));
+    return status == 0;
+}
+
+/* Starts @n_threads threads on @cpus in turn, with all signals blocked. */
+static gboolean
+start_workers(RpPool *pool, guint n_threads, const cpu_set_t *cpus, GError **error)
+{
+    sigset_t all, before;
+    guint cpu = CPU_SETSIZE - 1;
+    gboolean started = TRUE;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (guint i = 0; i < n_threads && started; i++) {
+        do
+            cpu = (cpu + 1) % CPU_SETSIZE;
+        while (!CPU_ISSET(cpu, cpus));
+        Worker *worker = &pool->workers[i];
+        worker->pool = pool;
+        worker->index = i;
+        worker->cpu = cpu;
+        started = start_worker(worker, error);
+        if (started)
+            pool->n_threads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static void
+make(Bed *bed)
+{
+    pthread_mutex_init(&bed->mutex, NULL);
+    pthread_cond_init(&bed->cond, NULL);
+}
+
+static void
+unmake(Bed *bed)
+{
+    pthread_cond_destroy(&bed->cond);
+    pthread_mutex_destroy(&bed->mutex);
+}
+
+/* Wakes all threads to a run, or to ENDING. */
+static void
+announce(RpPool *pool, guint64 number)
+{
+    /* release: what was put before, to wait_for_change() */
+    atomic_store_explicit(&pool->n_runs, number, memory_order_release);
+    for (guint i = 0; i < pool->n_beds; i++)
+        wake(&pool->beds[i]);
+}
+
+RpPool *
+rp_pool_new(const RpPoolOptions *options, GError **error)
+{
+    g_autoptr(RpPool) pool = NULL;
+    cpu_set_t cpus;
+    guint n_all;
+
+    g_return_val_if_fail(options != NULL, NULL);
+
+    if (!choose_cpus(options, &cpus, &n_all, error))
+        return NULL;
+
+    const guint n_cpus = (guint)CPU_COUNT(&cpus);
+    const guint n_threads = options->n_threads > 0 ? options->n_threads : n_cpus;
+    pool = g_aligned_alloc0(1, sizeof *pool + n_threads * sizeof *pool->workers, CACHE_LINE);
+    pool->spins = n_threads <= n_cpus && n_threads < n_all; /* in nobody's way */
+    pool->n_beds = (n_threads + BED_THREADS - 1) / BED_THREADS;
+    pool->beds = g_aligned_alloc0(pool->n_beds, sizeof *pool->beds, CACHE_LINE);
+    for (guint i = 0; i < pool->n_beds; i++)
+        make(&pool->beds[i]);
+    make(&pool->bed);
+    if (!start_workers(pool, n_threads, &cpus, error))
+        return NULL;
+    return g_steal_pointer(&pool);
+}
+
+void
+rp_pool_free(RpPool *pool)
+{
+    if (pool == NULL)
+        return;
+    announce(pool, ENDING);
+    for (guint i = 0; i < pool->n_threads; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    unmake(&pool->bed);
+    for (guint i = 0; i < pool->n_beds; i++)
+        unmake(&pool->beds[i]);
+    g_aligned_free(pool->beds);
+    g_aligned_free(pool);
+}
+
+guint
+rp_pool_n_threads(const RpPool *pool)
+{
+    return pool->n_threads;
+}
+
+guint
+rp_pool_cpu(const RpPool *pool, guint thread)
+{
+    g_return_val_if_fail(thread < pool->n_threads, 0);
+    return pool->workers[thread].cpu;
+}
+
+/* Divides the run under way into shares, and these into pieces. From here on a thread that looks
+ * for pieces finds them. */
+static void
+put_pieces(RpPool *pool)
+{
+    const gsize first_granule = pool->first / pool->granule;
+    const gsize n_granules = (pool->first + pool->n - 1) / pool->granule - first_granule + 1;
+    const gsize each = n_granules / pool->n_threads;
+    const gsize more = n_granules % pool->n_threads; /* the first so many take one more */
+    gsize n_pieces[2];                               /* of a share, and of one that takes more */
+
+    pool->piece = MAX(1, each / PIECES);
+    for (guint i = 0; i < 2; i++)
+        n_pieces[i] = (each + i + pool->piece - 1) / pool->piece;
+    /* relaxed: the releases below cover it */
+    atomic_store_explicit(&pool->n_undone,
+                          more * n_pieces[1] + (pool->n_threads - more) * n_pieces[0],
+                          memory_order_relaxed);
+    for (guint i = 0; i < pool->n_threads; i++) {
+        Worker *share = &pool->workers[i];
+        share->from = first_granule + i * each + MIN(i, more);
+        share->to = share->from + each + (i < more ? 1 : 0);
+        /* release: the run and the share, to take_piece() */
+        atomic_store_explicit(&share->n_left, n_pieces[i < more ? 1 : 0], memory_order_release);
+    }
+}
+
+void
+rp_pool_run(RpPool *pool, gsize first, gsize n, gsize granule, RpPoolFunc func, gpointer data)
+{
+    g_return_if_fail(granule > 0);
+
+    if (pool == NULL || n <= granule) {
+        if (n > 0)
+            func(first, n, data);
+        return;
+    }
+
+    /* relaxed: numbers that only the caller changes, or that are at rest between runs */
+    const guint64 n_before = atomic_load_explicit(&pool->n_runs, memory_order_relaxed);
+    g_assert(atomic_load_explicit(&pool->n_over, memory_order_relaxed) == n_before);
+    pool->first = first;
+    pool->n = n;
+    pool->granule = granule;
+    pool->func = func;
+    pool->data = data;
+    put_pieces(pool);
+    announce(pool, n_before + 1);
+    (void)wait_for_change(pool, &pool->bed, &pool->n_over, n_before);
+}

@@ -1,0 +1,143 @@
+#include "paper-figs/figures.h"
+
+#include <string.h>
+
+#include "paper-figs/paper.h"
+
+static const struct {
+    const char *name;
+    RpPaperRecipe make;
+} recipes[] = {
+    {"figure-1", rp_paper_figure_1},
+    {"figure-2", rp_paper_figure_2},
+    {"figure-3", rp_paper_figure_3},
+    {"figure-4", rp_paper_figure_4},
+    {"figure-6", rp_paper_figure_6},
+    {"figure-7", rp_paper_figure_7},
+    {"figure-13", rp_paper_figure_13},
+    {"figure-13-measured", rp_paper_figure_13_measured},
+    {"figure-14", rp_paper_figure_14},
+    {"figure-14-measured", rp_paper_figure_14_measured},
+    {"figure-15", rp_paper_figure_15},
+    {"figure-15-published", rp_paper_figure_15_published},
+    {"figure-15-early", rp_paper_figure_15_early},
+    {"figure-16", rp_paper_figure_16},
+    {"figure-16-measured", rp_paper_figure_16_measured},
+    {"figure-17", rp_paper_figure_17},
+    {"fit", rp_paper_fit},
+    {"timelines", rp_paper_timelines},
+    {"memory", rp_paper_memory},
+    {"balance", rp_paper_balance},
+};
+
+const char *const *
+rp_figures_names(void)
+{
+    static const char *names[G_N_ELEMENTS(recipes) + 1];
+
+    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++)
+        names[i] = recipes[i].name;
+    return names;
+}
+
+static gboolean
+check_names(const char *const *names, GError **error)
+{
+    for (guint i = 0; names && names[i]; i++) {
+        if (g_strv_contains(rp_figures_names(), names[i]))
+            continue;
+        g_autofree char *list = g_strjoinv(", ", (char **)rp_figures_names());
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA, "no figure \"%s\"; there are: %s",
+                    names[i], list);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static void
+append_to_index(GString *index, const RpFigure *figure)
+{
+    g_autofree char *commands = rp_figure_commands(figure);
+
+    g_string_append_printf(index, "%s: %s\n\n%s\n\n%s\n\n", rp_figure_name(figure),
+                           rp_figure_title(figure), rp_figure_caption(figure), commands);
+}
+
+static gboolean
+make_one(RpPaper *paper, RpPaperRecipe recipe, const char *output_dir, RpPictureFormat formats,
+         GString *index, GError **error)
+{
+    g_autoptr(GPtrArray) figures = g_ptr_array_new_with_free_func((GDestroyNotify)rp_figure_free);
+
+    if (!recipe(paper, figures, error))
+        return FALSE;
+    for (guint i = 0; i < figures->len; i++) {
+        const RpFigure *figure = g_ptr_array_index(figures, i);
+
+        if (!rp_figure_write(figure, output_dir, formats, error))
+            return FALSE;
+        append_to_index(index, figure);
+    }
+    return TRUE;
+}
+
+/* What was measured for some figures may be nothing yet. */
+static void
+leave_out(const char *name, const char *reason, GString *index, GPtrArray *left_out)
+{
+    g_string_append_printf(index, "%s: not drawn\n\n%s\n\n", name, reason);
+    if (left_out)
+        g_ptr_array_add(left_out, g_strdup_printf("%s: %s", name, reason));
+}
+
+static gboolean
+make_all(RpPaper *paper, const RpFiguresRequest *request, GString *index, GPtrArray *left_out,
+         GError **error)
+{
+    guint total = request->names ? g_strv_length((char **)request->names) : G_N_ELEMENTS(recipes);
+    guint done = 0;
+
+    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
+        const char *name = recipes[i].name;
+        g_autoptr(GError) local = NULL;
+
+        if (request->names && !g_strv_contains(request->names, name))
+            continue;
+        if (request->progress)
+            request->progress(name, done, total, request->user_data);
+        done++;
+        if (make_one(paper, recipes[i].make, request->output_dir, request->formats, index, &local))
+            continue;
+        if (!request->names && g_error_matches(local, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY)) {
+            leave_out(name, local->message, index, left_out);
+            continue;
+        }
+        g_propagate_prefixed_error(error, g_steal_pointer(&local), "%s: ", name);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+gboolean
+rp_figures_make(const RpFiguresRequest *request, GPtrArray *left_out, GError **error)
+{
+    g_autofree char *index_path = g_build_filename(request->output_dir, "index.txt", NULL);
+    g_autoptr(GString) index = g_string_new(NULL);
+    g_autoptr(GError) local = NULL;
+
+    if (!check_names(request->names, error) || !rp_gnuplot_check_formats(request->formats, error) ||
+        !rp_output_directory_check(request->output_dir, error))
+        return FALSE;
+    g_autoptr(RpPaper) paper = rp_paper_new(request->profiles_dir, request->measured_dir);
+    g_string_printf(index,
+                    "Figures, with what they show and the commands that give their numbers.\n"
+                    "All of them: roundpipe figures -o DIR\n\n");
+    if (!make_all(paper, request, index, left_out, error))
+        return FALSE;
+    if (!g_file_set_contents(index_path, index->str, (gssize)index->len, &local)) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "cannot write %s: %s",
+                    index_path, local->message);
+        return FALSE;
+    }
+    return TRUE;
+}

@@ -1,0 +1,115 @@
+/**
+ * What the recipes of the paper's figures share. Private to plots/.
+ */
+#pragma once
+
+#include "core/plan/planner.h"
+#include "core/trace/report.h"
+#include "plots/figure.h"
+#include "sim/search/partition-cost.h"
+#include "sim/simulate.h"
+
+/* The setting of §5.6.1, which most figures use. */
+#define RP_PAPER_GPUS 8
+#define RP_PAPER_MICRO_BATCHES 16
+#define RP_PAPER_ROUND 8
+
+/* The model of figures that show one. */
+#define RP_PAPER_EXAMPLE "qwen3-1.7b"
+
+/* The five models of the evaluation. */
+#define RP_PAPER_N_MODELS 5
+typedef struct {
+    const char *name;    /* catalogue, and profiles/rtx4090/NAME.json */
+    const char *title;   /* as in the paper */
+    const char *trained; /* the same, and how it is trained */
+    const char *column;  /* in published-throughput.csv */
+    guint global_batch;  /* sequences, §5.1 */
+} RpPaperModel;
+extern const RpPaperModel rp_paper_models[RP_PAPER_N_MODELS];
+
+typedef struct _RpPaper RpPaper;
+
+/* @profiles_dir: the project's profiles/. @measured_dir: (nullable): where figure-13.csv and others
+ * are; %NULL = those built in */
+RpPaper *rp_paper_new(const char *profiles_dir, const char *measured_dir);
+void rp_paper_free(RpPaper *paper);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPaper, rp_paper_free)
+
+/* The RTX 4090 profile of a model, read once. (transfer none) */
+const RpProfile *rp_paper_profile(RpPaper *paper, const char *model, GError **error);
+/* How commands call it: "profiles/rtx4090/MODEL.json". (transfer full) */
+char *rp_paper_profile_path(const RpPaper *paper, const char *model);
+
+/* Rows of one of the files that paper-figs/measure writes (paper-figs/measured.h). A file that is not
+ * there has none. Errors: RP_PLOT_ERROR_EMPTY, RP_PLOT_ERROR_DATA. (transfer full) */
+GPtrArray *rp_paper_measured(const RpPaper *paper, const char *file,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* rp_partition_choose() for @options, found once for each model and options. (transfer full) */
+RpPartition *rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options,
+                                RpObjective objective, GError **error);
+
+/* "7*4|0,3*8,2*2" or "4*8", as the published table writes partitions. (transfer full) */
+RpPartition *rp_paper_parse_partition(const RpProfile *profile, const char *text,
+                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+char *rp_paper_format_partition(const RpProfile *profile, const RpPartition *partition);
+
+/* One simulated plan. */
+typedef struct {
+    RpPlan *plan;
+    RpTrace *trace;
+    RpBubble bubble; /* of the first iteration, if there are several */
+    RpSteady steady; /* asynchronous runs only */
+    char *command;   /* the `roundpipe simulate` call that gives the same */
+} RpPaperRun;
+void rp_paper_run_free(RpPaperRun *run);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPaperRun, rp_paper_run_free)
+
+/**
+ * rp_paper_simulate:
+ * @file: how the command calls the profile
+ * @iterations: 0 = one, or as many as the steady state of an asynchronous run takes
+ */
+RpPaperRun *rp_paper_simulate(const RpProfile *profile, const char *file,
+                              const RpPartition *partition, const RpPlanOptions *options,
+                              guint iterations, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_paper_simulate_published:
+ * @options: schedule is set here
+ *
+ * Qwen3-1.7B (RP_PAPER_EXAMPLE) under RoundPipe with the published partition.
+ */
+RpPaperRun *rp_paper_simulate_published(RpPaper *paper, RpPlanOptions options, guint iterations,
+                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A profile of blocks without times, called @model, for a figure that shows a principle. Takes
+ * @model. (transfer full) */
+RpProfile *rp_paper_made_up_profile(guint layers, char *model);
+
+/* Appends its figures (element-type RpFigure) to @figures. */
+typedef gboolean (*RpPaperRecipe)(RpPaper *paper, GPtrArray *figures, GError **error);
+
+gboolean rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_2(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_6(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_7(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_13_measured(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_14_measured(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_15(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error);
+/* Not in the paper: what fits in the card, a timeline of every schedule, memory over time, balance
+ * of the stages. */
+gboolean rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_timelines(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_balance(RpPaper *paper, GPtrArray *figures, GError **error);

@@ -1,0 +1,413 @@
+#include "plots/charts/lines.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Pixels. */
+#define WIDTH 1000
+#define HEIGHT 600
+#define BOTTOM 60
+#define LEFT 95
+
+typedef struct {
+    char *title;
+    RpColour colour;
+    RpLineStyle style;
+    guint n;
+    double *x;
+    double *y;
+} Series;
+
+typedef struct {
+    char *title;
+    double y;
+} Level;
+
+struct _RpLineChart {
+    char *name;
+    char *title;
+    char *subtitle;
+    char *x_title;
+    char *y_title;
+    gboolean tics_at_points;
+    GArray *tics;        /* (element-type double) */
+    gboolean short_tics; /* 1k, 10M */
+    guint x_base;
+    guint y_base;
+    double x_low, x_high;
+    double y_low, y_high;
+    GPtrArray *series; /* Series; n = 0: an explanation */
+    GPtrArray *levels; /* Level */
+};
+
+static void
+free_series(gpointer data)
+{
+    Series *series = data;
+
+    g_free(series->title);
+    g_free(series->x);
+    g_free(series->y);
+    g_free(series);
+}
+
+static void
+free_level(gpointer data)
+{
+    Level *level = data;
+
+    g_free(level->title);
+    g_free(level);
+}
+
+RpLineChart *
+rp_line_chart_new(const char *name, const char *title, const char *x_title, const char *y_title)
+{
+    RpLineChart *chart = g_new0(RpLineChart, 1);
+
+    chart->name = g_strdup(name);
+    chart->title = g_strdup(title);
+    chart->x_title = g_strdup(x_title);
+    chart->y_title = g_strdup(y_title);
+    chart->series = g_ptr_array_new_with_free_func(free_series);
+    chart->levels = g_ptr_array_new_with_free_func(free_level);
+    chart->tics = g_array_new(FALSE, FALSE, sizeof(double));
+    return chart;
+}
+
+void
+rp_line_chart_free(RpLineChart *chart)
+{
+    if (!chart)
+        return;
+    g_free(chart->name);
+    g_free(chart->title);
+    g_free(chart->subtitle);
+    g_free(chart->x_title);
+    g_free(chart->y_title);
+    g_ptr_array_unref(chart->series);
+    g_ptr_array_unref(chart->levels);
+    g_array_unref(chart->tics);
+    g_free(chart);
+}
+
+void
+rp_line_chart_set_subtitle(RpLineChart *chart, const char *subtitle)
+{
+    g_free(chart->subtitle);
+    chart->subtitle = g_strdup(subtitle);
+}
+
+void
+rp_line_chart_set_log(RpLineChart *chart, guint x_base, guint y_base)
+{
+    chart->x_base = x_base;
+    chart->y_base = y_base;
+}
+
+void
+rp_line_chart_set_tics_at_points(RpLineChart *chart)
+{
+    chart->tics_at_points = TRUE;
+}
+
+void
+rp_line_chart_set_tics(RpLineChart *chart, const double *x, guint n)
+{
+    g_array_set_size(chart->tics, 0);
+    g_array_append_vals(chart->tics, x, n);
+}
+
+void
+rp_line_chart_set_x_range(RpLineChart *chart, double low, double high)
+{
+    chart->x_low = low;
+    chart->x_high = high;
+}
+
+void
+rp_line_chart_set_y_range(RpLineChart *chart, double low, double high)
+{
+    chart->y_low = low;
+    chart->y_high = high;
+}
+
+void
+rp_line_chart_add(RpLineChart *chart, const char *title, RpColour colour, RpLineStyle style,
+                  const double *x, const double *y, guint n)
+{
+    Series *series = g_new0(Series, 1);
+
+    series->title = g_strdup(title);
+    series->colour = colour;
+    series->style = style;
+    series->n = n;
+    series->x = g_memdup2(x, n * sizeof *x);
+    series->y = g_memdup2(y, n * sizeof *y);
+    g_ptr_array_add(chart->series, series);
+}
+
+void
+rp_line_chart_explain(RpLineChart *chart, const char *title, RpLineStyle style)
+{
+    rp_line_chart_add(chart, title, 0x555555, style, NULL, NULL, 0);
+}
+
+void
+rp_line_chart_add_level(RpLineChart *chart, const char *title, double y)
+{
+    Level *level = g_new0(Level, 1);
+
+    level->title = g_strdup(title);
+    level->y = y;
+    g_ptr_array_add(chart->levels, level);
+}
+
+static void
+append_style(GString *script, const Series *series)
+{
+    static const char *const styles[] = {
+        [RP_LINE_SOLID] = "lines linewidth 2",
+        [RP_LINE_DASHED] = "lines linewidth 2 dashtype (8,5)",
+        [RP_LINE_DOTTED] = "lines linewidth 1.2 dashtype (2,4)",
+        [RP_LINE_POINTS] = "points pointtype 6 pointsize 1.2*dot linewidth 1.6",
+        [RP_LINE_CROSSES] = "points pointtype 2 pointsize 1.1*dot linewidth 1.8",
+        [RP_LINE_WITH_POINTS] = "linespoints linewidth 2 pointtype 7 pointsize 0.8*dot",
+    };
+
+    rp_text_append(script, "with %s linecolor rgb '#%06x'", styles[series->style], series->colour);
+}
+
+static void
+append_data(const RpLineChart *chart, GString *data)
+{
+    for (guint i = 0; i < chart->series->len; i++) {
+        const Series *series = g_ptr_array_index(chart->series, i);
+
+        if (series->n == 0)
+            continue;
+        rp_text_append(data, "# %s\n# %s; %s\n", series->title ? series->title : "(as above)",
+                       chart->x_title, chart->y_title);
+        for (guint j = 0; j < series->n; j++) {
+            if (isfinite(series->y[j]))
+                rp_text_append(data, "%.9g %.9g\n", series->x[j], series->y[j]);
+            else
+                rp_text_append(data, "%.9g NaN\n", series->x[j]);
+        }
+        g_string_append(data, "\n\n");
+    }
+}
+
+static void
+append_plot(const RpLineChart *chart, GString *script)
+{
+    guint index = 0;
+
+    g_string_append(script, "plot \\\n");
+    for (guint i = 0; i < chart->series->len; i++) {
+        const Series *series = g_ptr_array_index(chart->series, i);
+        g_autofree char *title = rp_gnuplot_quote(series->title ? series->title : "");
+
+        if (series->n > 0)
+            rp_text_append(script, "  DATA index %u using 1:2 ", index++);
+        else
+            g_string_append(script, "  keyentry ");
+        append_style(script, series);
+        rp_text_append(script, " %s%s%s\n", series->title ? "title " : "notitle",
+                       series->title ? title : "", i + 1 < chart->series->len ? ", \\" : "");
+    }
+}
+
+/* Instead of 1000 or 1e+06: gnuplot takes such tics only if they are within the axis. */
+static void
+append_short_tics(GString *script, char axis)
+{
+    static const char *const prefixes[] = {"k", "M", "G", "T"};
+    double value = 1000;
+
+    rp_text_append(script, "set format %c '%%.10g'\nset %ctics add (", axis, axis);
+    for (guint i = 0; i < G_N_ELEMENTS(prefixes); i++)
+        for (guint one = 1; one < 1000; one *= 10, value *= 10)
+            rp_text_append(script, "%s'%u%s' %.0f", value > 1000 ? ", " : "", one, prefixes[i],
+                           value);
+    g_string_append(script, ")\n");
+}
+
+static void
+append_axis(GString *script, char axis, guint base, double low, double high)
+{
+    if (base > 0)
+        rp_text_append(script, "set logscale %c %u\n", axis, base);
+    if (low < high)
+        rp_text_append(script, "set %crange [%.9g:%.9g]\n", axis, low, high);
+    else
+        rp_text_append(script, "set %crange [%s:*]\n", axis, base > 0 ? "*" : "0");
+    if (base == 10)
+        rp_text_append(script, "set m%ctics 10\n", axis);
+}
+
+static void
+append_levels(const RpLineChart *chart, GString *script)
+{
+    for (guint i = 0; i < chart->levels->len; i++) {
+        const Level *level = g_ptr_array_index(chart->levels, i);
+        g_autofree char *title = rp_gnuplot_quote(level->title);
+
+        rp_text_append(script,
+                       "set arrow from graph 0, first %.9g to graph 1, first %.9g nohead "
+                       "linewidth 1 dashtype (4,4) linecolor rgb '#555555'\n"
+                       "set label %s at graph 1, first %.9g left offset 0.6,0 font font_small\n",
+                       level->y, level->y, title, level->y);
+    }
+}
+
+/* Where levels are named beside the plot. Returns: pixels it takes below it. */
+static guint
+add_legend_below(const RpLineChart *chart, RpFigure *figure, guint plot_width)
+{
+    g_autofree const char **titles = g_new0(const char *, chart->series->len + 1);
+
+    for (guint i = 0; i < chart->series->len; i++)
+        titles[i] = ((const Series *)g_ptr_array_index(chart->series, i))->title;
+    return rp_figure_add_legend_below(figure, titles, chart->series->len, plot_width);
+}
+
+/* Pixels that the names of levels, or else the legend, take beside the plot. */
+static guint
+right_width(const RpLineChart *chart)
+{
+    double width = 0;
+
+    for (guint i = 0; i < chart->series->len && chart->levels->len == 0; i++) {
+        const Series *series = g_ptr_array_index(chart->series, i);
+
+        if (series->title)
+            width = fmax(width, 52 + 7.4 * (double)g_utf8_strlen(series->title, -1));
+    }
+    for (guint i = 0; i < chart->levels->len; i++) {
+        const Level *level = g_ptr_array_index(chart->levels, i);
+
+        width = fmax(width, 14 + 6.8 * (double)g_utf8_strlen(level->title, -1));
+    }
+    return (guint)width + 10;
+}
+
+/* Tics that were given, or at the abscissas of the first series. */
+static void
+append_tics(const RpLineChart *chart, GString *script)
+{
+    const Series *series = chart->series->len > 0 ? g_ptr_array_index(chart->series, 0) : NULL;
+    const double *x = (const double *)(gconstpointer)chart->tics->data;
+    guint n = chart->tics->len;
+
+    if (n == 0 && chart->tics_at_points && series) {
+        x = series->x;
+        n = series->n;
+    }
+    if (n == 0)
+        return;
+    g_string_append(script, "set xtics (");
+    for (guint i = 0; i < n; i++)
+        rp_text_append(script, "%s%.9g", i > 0 ? ", " : "", x[i]);
+    g_string_append(script, ")\n");
+}
+
+RpFigure *
+rp_line_chart_figure(const RpLineChart *chart)
+{
+    RpFigure *figure = rp_figure_new(chart->name, chart->title, WIDTH, HEIGHT);
+    GString *script = rp_figure_script(figure);
+    guint right = right_width(chart);
+    guint bottom =
+        chart->levels->len == 0 ? BOTTOM : add_legend_below(chart, figure, WIDTH - LEFT - right);
+
+    append_data(chart, rp_figure_data(figure));
+    rp_figure_add_titles(figure, chart->title, chart->subtitle);
+    rp_figure_add_x_title(figure, chart->x_title, bottom);
+    rp_figure_add_y_title(figure, chart->y_title);
+    append_axis(script, 'x', chart->x_base, chart->x_low, chart->x_high);
+    append_axis(script, 'y', chart->y_base, chart->y_low, chart->y_high);
+    append_levels(chart, script);
+    append_tics(chart, script);
+    if (chart->short_tics) {
+        append_short_tics(script, 'x');
+        append_short_tics(script, 'y');
+    }
+    rp_text_append(script,
+                   "set lmargin at screen px(%d)\nset rmargin at screen 1 - px(%u)\n"
+                   "set tmargin at screen 1 - py(70)\n",
+                   LEFT, right);
+    if (chart->levels->len == 0)
+        rp_text_append(script,
+                       "set bmargin at screen py(%d)\n"
+                       "set key at screen 1 - px(%u), graph 1 left top Left reverse\n",
+                       BOTTOM, right - 8);
+    append_plot(chart, script);
+    return figure;
+}
+
+static gboolean
+read_field(const char *field, double *value)
+{
+    char *end = NULL;
+
+    if (*field == '\0') {
+        *value = NAN;
+        return TRUE;
+    }
+    *value = g_ascii_strtod(field, &end);
+    return end != field && *end == '\0' && isfinite(*value) && *value > 0;
+}
+
+RpFigure *
+rp_line_chart_from_csv(const char *name, const char *title, const char *y_title,
+                       const char *csv_text, GError **error)
+{
+    g_auto(GStrv) lines = g_strsplit(csv_text, "\n", -1);
+    g_auto(GStrv) titles = g_strsplit(lines[0] ? g_strchomp(lines[0]) : "", ",", -1);
+    guint columns = g_strv_length(titles);
+    g_autoptr(GArray) values = g_array_new(FALSE, FALSE, sizeof(double));
+    guint rows = 0;
+
+    for (guint i = 1; columns >= 2 && lines[i]; i++) {
+        g_auto(GStrv) fields = g_strsplit(g_strstrip(lines[i]), ",", -1);
+        double value;
+
+        if (*lines[i] == '\0')
+            continue;
+        for (guint c = 0; c < columns; c++) {
+            if (g_strv_length(fields) != columns || !read_field(fields[c], &value) ||
+                (c == 0 && !isfinite(value))) {
+                g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+                            "line %u: expected %u positive numbers separated by commas, found "
+                            "\"%s\"",
+                            i + 1, columns, lines[i]);
+                return NULL;
+            }
+            g_array_append_val(values, value);
+        }
+        rows++;
+    }
+    if (rows == 0) {
+        g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+                            "no data: expected a line of column titles, then lines of numbers");
+        return NULL;
+    }
+    g_autoptr(RpLineChart) chart = rp_line_chart_new(name, title, titles[0], y_title);
+    g_autofree double *x = g_new(double, rows);
+    g_autofree double *y = g_new(double, rows);
+    for (guint c = 1; c < columns; c++) {
+        guint n = 0;
+
+        for (guint r = 0; r < rows; r++) {
+            x[n] = g_array_index(values, double, r *columns);
+            y[n] = g_array_index(values, double, r *columns + c);
+            n += isfinite(y[n]) ? 1 : 0;
+        }
+        rp_line_chart_add(chart, titles[c], rp_colour_of_series(c - 1), RP_LINE_WITH_POINTS, x, y,
+                          n);
+    }
+    chart->short_tics = TRUE;
+    rp_line_chart_set_log(chart, 10, 10);
+    return rp_line_chart_figure(chart);
+}

@@ -1,0 +1,22 @@
+/**
+ * Memory: bytes in use over time on every device and the host, and what they are for.
+ */
+#pragma once
+
+#include "core/plan/plan.h"
+#include "core/trace/trace.h"
+#include "plots/charts/bars.h"
+
+/**
+ * rp_memory_figure:
+ * @plan: of `full` fidelity
+ * @trace: of that plan
+ * @gpu_bytes: memory of a device, drawn as a line if the arena comes near it; 0 = unknown
+ *
+ * One step curve per arena above each other, the size of the arena dashed.
+ */
+RpFigure *rp_memory_figure(const char *name, const char *title, const RpPlan *plan,
+                           const RpTrace *trace, guint64 gpu_bytes, gint64 from_ns, gint64 end_ns);
+
+/* Arenas by buffer category, stacked. */
+RpFigure *rp_memory_categories_figure(const char *name, const char *title, const RpPlan *plan);

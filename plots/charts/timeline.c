@@ -1,0 +1,476 @@
+#include "plots/charts/timeline.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/base/units.h"
+#include "plots/charts/timeline-private.h"
+
+/* Pixels. */
+#define WIDTH 1100
+#define TOP 44
+#define SUBTITLE 22
+#define LEFT_COMPUTE 70
+#define LEFT_LANES 150
+#define LEFT_NAMED 175
+#define RIGHT 30
+#define ROW_COMPUTE 30
+#define ROW_MANY 24
+#define ROW_LANES 20
+#define MANY_ROWS 9
+#define CHARACTER 6.5
+#define CHARACTER_MARGIN 1.5
+/* Boxes narrower than this are joined, and none of them has a border, which would cover it. */
+#define JOIN_BELOW 3.0
+/* The others have one if compute boxes are wider than this. */
+#define BORDER_FROM 5.0
+/* What is narrower is drawn so wide, in pixels of the PNG file, but less wide where a row has so
+ * many that they would fill more than this share of it: it would look busier than it is. */
+#define LEAST_WIDTH 1.0
+#define LEAST_WIDTH_SHARE 0.3
+/* In rows. */
+#define PANEL_TITLE 0.95
+#define PANEL_GAP 0.45
+#define DEVICE_GAP 0.3
+/* A box is four of these high: overlapped actions share it. */
+#define HALF 0.21
+/* Room right of the longest panel for its makespan, as a share of the axis. */
+#define END_ROOM 0.075
+
+/* One figure in the making. */
+typedef struct {
+    RpFigure *figure;
+    GString *boxes;
+    GString *labels;
+    GString *tics;
+    RpTimeUnit unit; /* of what is written; everything else is in ms */
+    double pixels_per_ms;
+    double y;
+    guint most_narrow_boxes; /* in a row */
+    double narrowest_pixels; /* mean width of the boxes of the panel with the narrowest ones */
+    guint n_legend;
+    RpTaskKind legend[RP_N_TASK_KINDS]; /* kinds that look different */
+} Drawing;
+
+static void
+append_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box, double y,
+           double half, RpTaskKind kind)
+{
+    const RpTraceRecord *record = box->record;
+
+    rp_text_append(drawing->boxes, "%.6f %.6f %.3f %.3f %u %s", box->from_ms * drawing->unit.per_ms,
+                   box->end_ms * drawing->unit.per_ms, y - half, y + half,
+                   rp_timeline_shade(panel, record, kind), rp_task_kind_name(kind));
+    rp_text_append(
+        drawing->boxes, " %d %d %u\n", record->stage == RP_NONE ? -1 : (int)record->stage,
+        record->micro_batch == RP_NONE ? -1 : (int)record->micro_batch, record->iteration);
+}
+
+/* Returns: whether it is narrow. */
+static gboolean
+draw_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box, double y)
+{
+    if (box->record->kind == RP_TASK_OVERLAP) {
+        append_box(drawing, panel, box, y - HALF, HALF, RP_TASK_FORWARD);
+        append_box(drawing, panel, box, y + HALF, HALF, RP_TASK_BACKWARD);
+    } else {
+        append_box(drawing, panel, box, y, 2 * HALF, (RpTaskKind)box->record->kind);
+    }
+    return (box->end_ms - box->from_ms) * drawing->pixels_per_ms < JOIN_BELOW;
+}
+
+/* Writes a row's boxes; those too narrow to be told apart are joined. */
+static void
+draw_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *row)
+{
+    double pixel_ms = 1.0 / drawing->pixels_per_ms;
+    gboolean iterations = panel->label == RP_LABEL_ITERATION;
+    RpTimelineBox joined = {0, 0, NULL};
+    guint n_narrow = 0;
+
+    for (guint i = 0; i < row->boxes->len; i++) {
+        RpTimelineBox box = g_array_index(row->boxes, RpTimelineBox, i);
+        gboolean narrow = box.end_ms - box.from_ms < JOIN_BELOW * pixel_ms;
+
+        if (joined.record && box.from_ms - joined.end_ms < 0.3 * pixel_ms &&
+            (iterations ? rp_timeline_same_part(joined.record, box.record)
+                        : narrow && rp_timeline_same_slot(joined.record, box.record))) {
+            joined.end_ms = box.end_ms;
+            continue;
+        }
+        if (joined.record)
+            n_narrow += draw_box(drawing, panel, &joined, row->y) ? 1 : 0;
+        joined = box;
+    }
+    if (joined.record)
+        n_narrow += draw_box(drawing, panel, &joined, row->y) ? 1 : 0;
+    drawing->most_narrow_boxes = MAX(drawing->most_narrow_boxes, n_narrow);
+}
+
+static char *
+box_text(const RpTimelinePanel *panel, const RpTraceRecord *record, RpTimelineLabel label)
+{
+    guint32 number = label == RP_LABEL_MICRO_BATCH ? record->micro_batch
+                     : label == RP_LABEL_ITERATION ? record->iteration
+                                                   : record->stage;
+
+    if (number == RP_NONE)
+        return NULL;
+    if (label == RP_LABEL_MICRO_BATCH)
+        return g_strdup_printf("%u", number);
+    if (label == RP_LABEL_ITERATION)
+        return number == 0 ? g_strdup("T") : g_strdup_printf("T+%u", number);
+    if (panel->stage_names) {
+        static const char *const prefixes[] = {"F", "B", "FB", "I", "W", "F&B"};
+
+        return g_strconcat(record->kind <= RP_TASK_OVERLAP ? prefixes[record->kind] : "",
+                           panel->stage_names[number], NULL);
+    }
+    return g_strdup_printf("%u", number);
+}
+
+static gboolean
+same_label(const RpTraceRecord *a, const RpTraceRecord *b, RpTimelineLabel label)
+{
+    if (label == RP_LABEL_SLOT)
+        return rp_timeline_same_slot(a, b);
+    return label == RP_LABEL_ITERATION && a->iteration == b->iteration;
+}
+
+static void
+append_text(Drawing *drawing, double time_ms, double y, const char *text, RpColour behind)
+{
+    g_autofree char *quoted = rp_gnuplot_quote_datum(text);
+
+    rp_text_append(drawing->labels, "%.6f %.3f %s %u\n", time_ms * drawing->unit.per_ms, y, quoted,
+                   rp_colour_of_text_on(behind));
+}
+
+static void
+append_label(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box, double y,
+             RpTimelineLabel label, const char *text)
+{
+    const RpTraceRecord *record = box->record;
+    double middle_ms = (box->from_ms + box->end_ms) / 2;
+
+    if (record->kind != RP_TASK_OVERLAP) {
+        append_text(drawing, middle_ms, y, text,
+                    rp_timeline_shade(panel, record, (RpTaskKind)record->kind));
+        return;
+    }
+    g_autofree char *lower =
+        label == RP_LABEL_MICRO_BATCH ? g_strdup_printf("%u", record->chunk) : g_strdup(text);
+    append_text(drawing, middle_ms, y - HALF, text,
+                rp_timeline_shade(panel, record, RP_TASK_FORWARD));
+    append_text(drawing, middle_ms, y + HALF, lower,
+                rp_timeline_shade(panel, record, RP_TASK_BACKWARD));
+}
+
+/* One label for each run of boxes that share it. */
+static void
+label_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *row,
+          RpTimelineLabel label)
+{
+    for (guint i = 0, next; i < row->boxes->len; i = next) {
+        RpTimelineBox span = g_array_index(row->boxes, RpTimelineBox, i);
+        double busy_ms = span.end_ms - span.from_ms;
+
+        for (next = i + 1; next < row->boxes->len; next++) {
+            const RpTimelineBox *other = &g_array_index(row->boxes, RpTimelineBox, next);
+
+            if (!same_label(span.record, other->record, label))
+                break;
+            span.end_ms = other->end_ms;
+            busy_ms += other->end_ms - other->from_ms;
+        }
+        /* a label must not stand in a bubble */
+        if (label == RP_LABEL_ITERATION)
+            span = rp_timeline_longest_part(row, i, next);
+        else if (busy_ms < 0.98 * (span.end_ms - span.from_ms))
+            span = g_array_index(row->boxes, RpTimelineBox, i);
+        g_autofree char *text = box_text(panel, span.record, label);
+        double pixels = (span.end_ms - span.from_ms) * drawing->pixels_per_ms;
+        if (text && pixels >= CHARACTER * (double)g_utf8_strlen(text, -1) + CHARACTER_MARGIN)
+            append_label(drawing, panel, &span, row->y, label, text);
+    }
+}
+
+/* Mean width of the compute boxes, in pixels. */
+static double
+mean_width(const Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *rows)
+{
+    double sum_ms = 0;
+    guint count = 0;
+
+    for (guint lane = 0; lane < rp_timeline_n_lanes(panel->trace); lane++) {
+        if (!rows[lane].boxes || rp_trace_lane_kind(panel->trace, lane) != RP_LANE_COMPUTE)
+            continue;
+        for (guint i = 0; i < rows[lane].boxes->len; i++) {
+            const RpTimelineBox *box = &g_array_index(rows[lane].boxes, RpTimelineBox, i);
+
+            sum_ms += box->end_ms - box->from_ms;
+            count++;
+        }
+    }
+    return count > 0 ? sum_ms / count * drawing->pixels_per_ms : 0;
+}
+
+static void
+place_row(Drawing *drawing, const RpTimelinePanel *panel, RpTimelineRow *row, guint32 lane)
+{
+    g_autofree char *title = rp_timeline_lane_title(panel, lane);
+    g_autofree char *quoted = rp_gnuplot_quote(title);
+
+    row->y = drawing->y + 0.5;
+    drawing->y += 1;
+    rp_text_append(drawing->tics, "%s%s %.3f", drawing->tics->len > 0 ? ", " : "", quoted, row->y);
+}
+
+static void
+mark_end(Drawing *drawing, const RpTimelinePanel *panel, double top)
+{
+    double end = rp_ms_from_ns(rp_timeline_end_ns(panel) - panel->from_ns) * drawing->unit.per_ms;
+
+    rp_text_append(rp_figure_script(drawing->figure),
+                   "set arrow from first %.6f, first %.3f to first %.6f, first %.3f nohead front "
+                   "linewidth 1.2 dashtype (4,3) linecolor rgb '#222222'\n"
+                   "set label '%.*f %s' at first %.6f, first %.3f left offset 0.5,0 font "
+                   "font_small front\n",
+                   end, top, end, drawing->y, end < 100 ? 1 : 0, end, drawing->unit.name, end,
+                   (top + drawing->y) / 2);
+}
+
+/* Whether there is room between @device and the one before it. */
+static gboolean
+gap_before(const RpTimelinePanel *panel, guint32 device)
+{
+    if (panel->group > 0)
+        return device % panel->group == 0;
+    return (panel->lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES)) != 0;
+}
+
+static void
+draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
+{
+    guint count = rp_timeline_n_lanes(panel->trace);
+    RpTimelineRow *rows = rp_timeline_rows(panel);
+    double width = mean_width(drawing, panel, rows);
+    RpTimelineLabel label = panel->label;
+    guint32 device = RP_NONE;
+
+    if (label == RP_LABEL_AUTO)
+        label = width >= 2 * CHARACTER + CHARACTER_MARGIN ? RP_LABEL_MICRO_BATCH : RP_LABEL_SLOT;
+    if (titled) {
+        g_autofree char *quoted = rp_gnuplot_quote(panel->title ? panel->title : "");
+
+        drawing->y += PANEL_TITLE;
+        rp_text_append(rp_figure_script(drawing->figure),
+                       "set label %s at graph 0, first %.3f left offset 0.2,0 font font_bold\n",
+                       quoted, drawing->y - 0.4);
+    }
+    drawing->narrowest_pixels = fmin(drawing->narrowest_pixels, width);
+    double top = drawing->y;
+    for (guint position = 0; position < count; position++) {
+        guint32 lane = rp_timeline_lane_in_order(panel, position);
+        gboolean host = rp_trace_lane_device(panel->trace, lane) == RP_NONE;
+
+        if (!rows[lane].boxes)
+            continue;
+        if (rp_trace_lane_device(panel->trace, lane) != device && drawing->y > top &&
+            (host || gap_before(panel, rp_trace_lane_device(panel->trace, lane))))
+            drawing->y += DEVICE_GAP;
+        device = rp_trace_lane_device(panel->trace, lane);
+        place_row(drawing, panel, &rows[lane], lane);
+        draw_row(drawing, panel, &rows[lane]);
+        if (label != RP_LABEL_NONE)
+            label_row(drawing, panel, &rows[lane], label);
+    }
+    if (panel->mark_end)
+        mark_end(drawing, panel, top);
+    drawing->y += PANEL_GAP;
+    rp_timeline_rows_free(rows, count);
+}
+
+/* Rows of all panels, in units of a row. */
+static double
+count_rows(const RpTimelinePanel *panels, guint n_panels, gboolean titled)
+{
+    double sum = 0;
+
+    for (guint i = 0; i < n_panels; i++) {
+        RpTimelineRow *rows = rp_timeline_rows(&panels[i]);
+        guint shown = panels[i].gpus > 0 ? panels[i].gpus : rp_trace_gpus(panels[i].trace);
+
+        for (guint lane = 0; lane < rp_timeline_n_lanes(panels[i].trace); lane++)
+            sum += rows[lane].boxes ? 1 : 0;
+        for (guint device = 1; device < shown; device++)
+            sum += gap_before(&panels[i], device) ? DEVICE_GAP : 0;
+        if (panels[i].lanes & RP_TIMELINE_HOST)
+            sum += DEVICE_GAP;
+        sum += PANEL_GAP + (titled ? PANEL_TITLE : 0);
+        rp_timeline_rows_free(rows, rp_timeline_n_lanes(panels[i].trace));
+    }
+    return sum;
+}
+
+/* The kinds of task to be explained, in the order of RpTaskKind. */
+static void
+append_legend(Drawing *drawing, const RpTimelinePanel *panels, guint n_panels, guint width)
+{
+    gboolean kinds[RP_N_TASK_KINDS] = {FALSE};
+    const char *titles[RP_N_TASK_KINDS + 1] = {NULL};
+
+    for (guint i = 0; i < n_panels; i++) {
+        const RpTraceRecord *records = rp_trace_records(panels[i].trace);
+        gint64 end_ns = rp_timeline_end_ns(&panels[i]);
+
+        for (gsize r = 0; r < rp_trace_n_records(panels[i].trace); r++) {
+            const RpTraceRecord *record = &records[r];
+
+            if (record->end_ns > MAX(record->start_ns, panels[i].from_ns) &&
+                record->start_ns < end_ns && rp_timeline_shows(&panels[i], record->lane))
+                kinds[record->kind] = TRUE;
+        }
+    }
+    if (kinds[RP_TASK_OVERLAP])
+        kinds[RP_TASK_FORWARD] = kinds[RP_TASK_BACKWARD] = TRUE;
+    kinds[RP_TASK_OVERLAP] = FALSE;
+    for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
+        const char *title = rp_colour_task_title((RpTaskKind)kind);
+
+        if (!kinds[kind] || g_strv_contains(titles, title))
+            continue;
+        titles[drawing->n_legend] = title;
+        drawing->legend[drawing->n_legend++] = (RpTaskKind)kind;
+    }
+    g_autofree char *axis = g_strdup_printf("time, %s", drawing->unit.name);
+
+    rp_figure_add_x_title(
+        drawing->figure, axis,
+        rp_figure_add_legend_below(drawing->figure, titles, drawing->n_legend, width));
+}
+
+/* Narrow boxes on top of the borders of their neighbours. */
+static void
+append_boxes(const Drawing *drawing, GString *script, guint plot_width)
+{
+    double share = LEAST_WIDTH_SHARE * plot_width / MAX(1, drawing->most_narrow_boxes);
+    gboolean border = drawing->narrowest_pixels >= BORDER_FROM;
+
+    if (drawing->most_narrow_boxes == 0) {
+        rp_text_append(script,
+                       "plot DATA index 0 using (($1+$2)/2):(($3+$4)/2):1:2:3:4:5 with boxxyerror "
+                       "linecolor rgb variable linewidth 0.6 fillstyle solid %s, \\\n",
+                       border ? "border linecolor rgb '#ffffff'" : "noborder");
+        return;
+    }
+    rp_text_append(
+        script,
+        "narrow = %.9g\nleast = %.9g\nhalf(a, b) = (b - a < least ? least : b - a) / 2\n"
+        "plot DATA index 0 using ($2-$1 < narrow ? NaN : ($1+$2)/2):(($3+$4)/2):1:2:3:4:5 with "
+        "boxxyerror linecolor rgb variable linewidth 0.6 fillstyle solid %s, \\\n"
+        "  DATA index 0 using ($2-$1 < narrow ? ($1+$2)/2 : NaN):(($3+$4)/2):"
+        "(($1+$2)/2-half($1,$2)):(($1+$2)/2+half($1,$2)):3:4:5 with boxxyerror linecolor rgb "
+        "variable linewidth 0.6 fillstyle solid noborder, \\\n",
+        JOIN_BELOW / drawing->pixels_per_ms * drawing->unit.per_ms,
+        fmin(LEAST_WIDTH, share) / drawing->pixels_per_ms * drawing->unit.per_ms,
+        border ? "border linecolor rgb '#ffffff'" : "noborder");
+}
+
+static void
+append_script(Drawing *drawing, guint left, guint top, double axis_ms)
+{
+    GString *script = rp_figure_script(drawing->figure);
+
+    rp_text_append(script,
+                   "set lmargin at screen px(%u)\nset rmargin at screen 1 - px(%d)\n"
+                   "set tmargin at screen 1 - py(%u)\n"
+                   "set xrange [0:%.6f]\nset yrange [%.3f:0]\nset format x '%%.10g'\n"
+                   "set border 1\nunset grid\nset grid xtics back linetype 1 linewidth 0.5 "
+                   "linecolor rgb '#dddddd'\nset ytics scale 0 (%s)\n",
+                   left, RIGHT, top, axis_ms * drawing->unit.per_ms, drawing->y,
+                   drawing->tics->str);
+    append_boxes(drawing, script, WIDTH - left - RIGHT);
+    g_string_append(script, "  DATA index 1 using 1:2:3:4 with labels font font_small textcolor "
+                            "rgb variable");
+    for (guint i = 0; i < drawing->n_legend; i++)
+        rp_text_append(script,
+                       ", \\\n  keyentry with boxes fillstyle solid noborder linecolor rgb '#%06x' "
+                       "title '%s'",
+                       rp_colour_of_task(drawing->legend[i]),
+                       rp_colour_task_title(drawing->legend[i]));
+    g_string_append_c(script, '\n');
+}
+
+RpFigure *
+rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *panels,
+                   guint n_panels)
+{
+    g_auto(GStrv) titles = g_strsplit(title, "\n", 2);
+    guint top = TOP + (titles[1] != NULL ? SUBTITLE : 0);
+    gboolean titled = n_panels > 1;
+    double rows = count_rows(panels, n_panels, titled);
+    guint left = LEFT_COMPUTE;
+    guint row_pixels = rows < MANY_ROWS ? ROW_COMPUTE : ROW_MANY;
+    gboolean ends = FALSE;
+    gint64 longest_ns = 1;
+
+    for (guint i = 0; i < n_panels; i++) {
+        longest_ns = MAX(longest_ns, rp_timeline_end_ns(&panels[i]) - panels[i].from_ns);
+        ends = ends || panels[i].mark_end;
+        if (panels[i].lanes > RP_TIMELINE_COMPUTE)
+            left = MAX(left, LEFT_LANES);
+        if (panels[i].device_names)
+            left = LEFT_NAMED;
+        if (panels[i].lanes & RP_TIMELINE_TRANSFERS)
+            row_pixels = ROW_LANES;
+    }
+    double axis_ms = rp_ms_from_ns(longest_ns) * (ends ? 1 + END_ROOM : 1.0);
+    Drawing drawing = {
+        .boxes = g_string_new(NULL),
+        .labels = g_string_new(NULL),
+        .unit = rp_time_unit(longest_ns),
+        .tics = g_string_new(NULL),
+        .pixels_per_ms = (WIDTH - left - RIGHT) / axis_ms,
+        .narrowest_pixels = G_MAXDOUBLE,
+    };
+    rp_text_append(drawing.boxes,
+                   "# start_%s end_%s row_top row_bottom colour(decimal RRGGBB) task stage "
+                   "micro_batch iteration (of the first if joined)\n",
+                   drawing.unit.name, drawing.unit.name);
+    rp_text_append(drawing.labels, "\n\n# time_%s row label colour\n", drawing.unit.name);
+    drawing.figure = rp_figure_new(name, titles[0], WIDTH, (guint)(top + rows * row_pixels));
+    rp_figure_add_titles(drawing.figure, titles[0], titles[1]);
+    append_legend(&drawing, panels, n_panels, WIDTH - left - RIGHT);
+    for (guint i = 0; i < n_panels; i++) {
+        rp_text_append(drawing.boxes, "# panel %u: %s\n", i,
+                       panels[i].title ? panels[i].title : titles[0]);
+        draw_panel(&drawing, &panels[i], titled);
+    }
+    append_script(&drawing, left, top, axis_ms);
+    /* without a label the second block still needs a line; on NaN gnuplot 5.4 would crash */
+    if (strchr(drawing.labels->str + 2, '\n')[1] == '\0')
+        g_string_append(drawing.labels, "0 0 \"\" 0\n");
+    g_string_append(rp_figure_data(drawing.figure), drawing.boxes->str);
+    g_string_append(rp_figure_data(drawing.figure), drawing.labels->str);
+    g_string_free(drawing.boxes, TRUE);
+    g_string_free(drawing.labels, TRUE);
+    g_string_free(drawing.tics, TRUE);
+    return drawing.figure;
+}
+
+char *
+rp_timeline_title(const char *schedule, const RpTrace *trace, guint micro_batches, guint round)
+{
+    RpBubble bubble = rp_report_bubble(trace);
+    GString *title = g_string_new(schedule);
+
+    rp_text_append(title, ": N = %u, M = %u", rp_trace_gpus(trace), micro_batches);
+    if (round > 0)
+        rp_text_append(title, ", M_R = %u", round);
+    g_autofree char *makespan = rp_text_time(bubble.makespan_ns);
+
+    rp_text_append(title, ", makespan %s, bubble ratio %.1f %% (%s)", makespan, 100 * bubble.ratio,
+                   rp_trace_origin(trace) == RP_TRACE_MEASURED ? "measured" : "predicted");
+    return g_string_free(title, FALSE);
+}

@@ -1,0 +1,227 @@
+/* Partitions compared by simulated time, `compute` fidelity. */
+#include "sim/advise/private.h"
+
+#include "core/base/units.h"
+#include "core/trace/report.h"
+#include "sim/recurrence/recurrence.h"
+#include "sim/search/dispatched.h"
+#include "sim/search/partition-cost.h"
+#include "sim/simulate.h"
+#include "sim/steady-window.h"
+
+/* Actions simulated in a search for one partition. */
+#define SEARCH_ACTIONS 200000
+/* For each candidate that is asked for: actions of the recurrence, and of iterations of a stage a
+ * layer where these are long; partitions that are looked at more closely. */
+#define SHAPE_ACTIONS G_GUINT64_CONSTANT(100000)
+#define SHAPES 40
+#define MAX_SHAPES 8
+
+/*
+ * Asynchronous rounds follow each other without a gap, whether of one iteration or of two, so that
+ * iterations of fewer rounds R tell the time of a round as well - unless an iteration T then waits
+ * for the weights of T - 2. Slots of time t, M_R of them in each of S stages on N devices:
+ *
+ *   end(T-2) - start(T-2) = (S + M_R) t   <=   start(T) - start(T-2) = 2 R S M_R t / N
+ */
+static guint
+enough_rounds(const RpPartition *partition, const RpPlanOptions *options)
+{
+    guint64 stages = rp_advise_count_stages(partition);
+    guint64 twice = 2 * stages * options->round;
+    guint64 rounds = ((stages + options->round) * options->gpus + twice - 1) / twice;
+
+    /* fewer stages than devices start side by side instead of one after the other: two turns of
+     * all devices keep the weights of T - 2 ahead of T then, too */
+    if (stages < options->gpus)
+        rounds = MAX(rounds, (2 * options->gpus + stages - 1) / stages);
+    return (guint)MIN(rounds, options->micro_batches / options->round);
+}
+
+/* What the plan's simulation would say, without a plan. */
+static gint64
+dispatched_ns(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+              const RpSteadyWindow *window)
+{
+    RpSpan span = {.micro_batches = options->micro_batches, .round = options->round};
+
+    if (options->round < options->gpus)
+        return G_MAXINT64;
+    if (options->async) {
+        span.first = window->first;
+        span.end = window->end;
+    }
+    g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(profile, options);
+    g_autoptr(RpCut) cut = rp_cut_new(profile->n_layers);
+
+    rp_cut_read(cut, partition);
+    return rp_recurrence_time_ns(recurrence, cut, &span, G_MAXINT64);
+}
+
+/* Time of an iteration. */
+gint64
+rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
+{
+    RpPlanOptions options = *judge->options;
+    const RpMachine machine = rp_machine_from_profile(judge->profile);
+
+    options.fidelity = RP_FIDELITY_COMPUTE;
+    options.fused_forward = RP_FUSED_PHYSICAL;
+    options.micro_batches = options.async ? enough_rounds(partition, &options) * options.round
+                                          : rp_advise_cut(partition, &options);
+    if (!options.schedule->dispatched)
+        options.round = options.micro_batches;
+    RpSteadyWindow window = rp_advise_window(partition, &options, RP_ADVISE_WARM_UP);
+    if (options.schedule->dispatched) {
+        gint64 slots_ns = dispatched_ns(judge->profile, partition, &options, &window);
+
+        return slots_ns == G_MAXINT64 ? slots_ns
+                                      : (gint64)((double)slots_ns * judge->options->micro_batches /
+                                                 options.micro_batches);
+    }
+    g_autoptr(RpPlan) plan = rp_plan_make(judge->profile, partition, &options,
+                                          options.async ? window.iterations : 1, NULL);
+    if (plan == NULL)
+        return G_MAXINT64;
+    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, NULL);
+    if (trace == NULL)
+        return G_MAXINT64;
+    gint64 ns = options.async ? rp_report_steady(trace, window.first, window.end).iteration_ns
+                              : rp_trace_makespan_ns(trace);
+
+    return (gint64)((double)ns * judge->options->micro_batches / options.micro_batches);
+}
+
+/* Only partitions whose whole plan fits have a cost. */
+static gint64
+judge_fitting(const RpPartition *candidate, guint round, gpointer user_data)
+{
+    const RpAdviseJudge *judge = user_data;
+    RpAdviseRun run = {.options = *judge->options, .partition = (RpPartition *)candidate};
+    gboolean possible = rp_advise_fits(judge->query, judge->profile, &run);
+
+    g_free(run.problem);
+    return possible ? rp_advise_compute_ns(judge, candidate) : G_MAXINT64;
+}
+
+gint64
+rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_data)
+{
+    return rp_advise_compute_ns(user_data, candidate);
+}
+
+double
+rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns)
+{
+    double tokens =
+        (double)rp_profile_micro_batch_tokens(profile) * (double)run->options.micro_batches;
+
+    return ns > 0 && ns < G_MAXINT64 ? tokens / ((double)ns / (double)RP_NS_PER_S) : 0;
+}
+
+/* The whole model as one fused stage: nothing is recomputed, and each round has a device of its
+ * own. Where memory allows it, that is hard to beat. */
+static void
+try_one_stage(const RpAdviseJudge *judge, RpAdviseRun *run)
+{
+    RpInterval all = {0, judge->profile->n_layers};
+    g_autoptr(RpPartition) one = rp_partition_new_dispatched(NULL, 0, &all, 1);
+    RpAdviseRun other = {.options = run->options, .partition = one};
+    gboolean possible = rp_advise_fits(judge->query, judge->profile, &other);
+
+    g_free(other.problem);
+    if (!possible ||
+        rp_advise_compute_ns(judge, one) >= rp_advise_compute_ns(judge, run->partition))
+        return;
+    rp_advise_set_partition(run, g_steal_pointer(&one));
+    rp_advise_fits(judge->query, judge->profile, run);
+}
+
+gboolean
+rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
+{
+    RpAdviseJudge judge = {query, profile, &run->options};
+
+    if (!rp_advise_fit_limit(query, profile, run))
+        return FALSE;
+    try_one_stage(&judge, run);
+    run->bound_tokens_per_s =
+        rp_advise_tokens_per_s(profile, run, rp_advise_compute_ns(&judge, run->partition));
+    return TRUE;
+}
+
+static guint64
+largest_stage_bytes(const RpProfile *profile, const RpPartition *partition)
+{
+    guint64 bytes = 0;
+
+    for (guint s = 0; s < partition->n_forward; s++)
+        bytes = MAX(bytes, rp_stage_memory_bytes(profile, partition->forward[s], RP_PHASE_FORWARD));
+    for (guint b = 0; b < partition->n_backward; b++)
+        bytes = MAX(bytes, rp_stage_memory_bytes(profile, partition->backward[b],
+                                                 b == 0 ? RP_PHASE_FUSED : RP_PHASE_BACKWARD));
+    return bytes;
+}
+
+/* Partitions of any shape, by annealing: tapered stages, other numbers of stages. More of them
+ * stash more: what is as fast with less host memory stays. */
+static void
+search_shapes(const RpAdviseJudge *judge, RpAdviseRun *run, guint max_candidates)
+{
+    guint64 iteration = (guint64)run->options.micro_batches * judge->profile->n_layers;
+    RpDispatchedSearch search = {
+        .profile = judge->profile,
+        .options = run->options,
+        .memory_bytes = judge->query->gpu_bytes,
+        .actions = max_candidates * MAX(SHAPE_ACTIONS, SHAPES * iteration),
+        .start = run->partition,
+    };
+    gint64 best_ns = rp_advise_compute_ns(judge, run->partition);
+
+    search.options.fidelity = RP_FIDELITY_COMPUTE;
+    search.options.fused_forward = RP_FUSED_PHYSICAL;
+    g_autoptr(GPtrArray) found = rp_search_dispatched(&search, MAX_SHAPES);
+
+    for (guint i = 0; i < found->len; i++) {
+        const RpFinding *finding = g_ptr_array_index(found, i);
+        RpAdviseRun other = {.options = run->options, .partition = rp_cut_partition(finding->cut)};
+        gboolean fits = rp_advise_fits(judge->query, judge->profile, &other);
+        gint64 ns = fits ? rp_advise_compute_ns(judge, other.partition) : G_MAXINT64;
+
+        g_free(other.problem);
+        if (ns < best_ns && (other.host.total <= run->host.total ||
+                             (double)ns < RP_ADVISE_AS_FAST * (double)best_ns)) {
+            best_ns = ns;
+            rp_advise_set_partition(run, g_steal_pointer(&other.partition));
+            rp_advise_fits(judge->query, judge->profile, run);
+        }
+        rp_partition_free(other.partition);
+    }
+    run->bound_tokens_per_s = rp_advise_tokens_per_s(judge->profile, run, best_ns);
+}
+
+void
+rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+                  guint max_candidates)
+{
+    RpAdviseJudge judge = {query, profile, &run->options};
+    guint64 actions = (guint64)run->options.round * rp_advise_count_stages(run->partition);
+    RpPartitionSearch search = {
+        .gpus = run->options.gpus,
+        .micro_batches = run->options.micro_batches,
+        .round = run->options.round,
+        .memory_bytes = query->gpu_bytes != 0 ? largest_stage_bytes(profile, run->partition) : 0,
+        .max_candidates = (guint)CLAMP(SEARCH_ACTIONS / actions, 1, max_candidates),
+    };
+    guint round = 0;
+    gint64 before_ns = rp_advise_compute_ns(&judge, run->partition);
+    g_autoptr(RpPartition) found =
+        rp_partition_search_dispatched(profile, &search, judge_fitting, &judge, &round, NULL);
+    gint64 found_ns = found != NULL ? judge_fitting(found, round, &judge) : G_MAXINT64;
+
+    if (found_ns < before_ns) {
+        rp_advise_set_partition(run, g_steal_pointer(&found));
+        rp_advise_fits(query, profile, run);
+    }
+    search_shapes(&judge, run, max_candidates);
+}

@@ -1,0 +1,148 @@
+/* One way to train: its profile and its options. */
+#include "sim/advise/private.h"
+
+#include "core/catalogue/cost-model.h"
+
+void
+rp_advise_run_free(RpAdviseRun *run)
+{
+    if (run == NULL)
+        return;
+    rp_partition_free(run->partition);
+    g_free(run->problem);
+    g_free(run);
+}
+
+/* Gives @profile the sizes of @sized, layer by layer. */
+static void
+take_sizes(RpProfile *profile, const RpProfile *sized)
+{
+    g_assert(profile->n_layers == sized->n_layers);
+    for (guint i = 0; i < profile->n_layers; i++) {
+        const RpLayer *from = &sized->layers[i];
+        RpLayer *to = &profile->layers[i];
+
+        rp_profile_set_tensors(profile, i, from->tensor_bytes, from->n_tensors);
+        to->gradient_bytes = from->gradient_bytes;
+        to->tied_bytes = from->tied_bytes;
+        to->input_bytes = from->input_bytes;
+        to->output_bytes = from->output_bytes;
+        to->forward_workspace_bytes = from->forward_workspace_bytes;
+        to->backward_workspace_bytes = from->backward_workspace_bytes;
+        to->activation_bytes = from->activation_bytes;
+    }
+}
+
+RpProfile *
+rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes,
+                  GError **error)
+{
+    const RpAdviseSizes *sizes = query->sizes;
+
+    RpWorkload workload = {
+        .sequences = sequences,
+        .tokens_per_sequence = query->tokens_per_sequence,
+        .dtype = query->dtype,
+        .accumulate = query->accumulate,
+        .lora_rank = query->lora_rank,
+        .gpus = query->gpus,
+    };
+
+    *constant_bytes = 0;
+    if (query->profile != NULL)
+        return rp_profile_copy(query->profile);
+    g_autoptr(RpProfile) timed =
+        query->gpu != NULL ? rp_cost_model_profile(query->model, query->gpu, &workload, error)
+                           : NULL;
+
+    if (sizes == NULL || (query->gpu != NULL && timed == NULL))
+        return g_steal_pointer(&timed);
+    g_autoptr(RpProfile) sized =
+        sizes->make(sequences, query->tokens_per_sequence, constant_bytes, sizes->user_data);
+
+    if (timed == NULL)
+        return g_steal_pointer(&sized);
+    take_sizes(timed, sized);
+    return g_steal_pointer(&timed);
+}
+
+RpAdviseRun *
+rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint sequences,
+                  guint micro_batches, guint round, guint64 constant_bytes)
+{
+    RpAdviseRun *run = g_new0(RpAdviseRun, 1);
+
+    run->sequences = sequences;
+    run->options = (RpPlanOptions){
+        .schedule = schedule,
+        .gpus = query->gpus,
+        .micro_batches = micro_batches,
+        .round = schedule->dispatched ? round : micro_batches,
+        .async = schedule->dispatched && !query->sync,
+        .fidelity = RP_FIDELITY_FULL,
+        .optimizer = query->optimizer,
+        .constant_bytes = constant_bytes,
+    };
+    return run;
+}
+
+RpAdviseRun *
+rp_advise_run_copy(const RpAdviseRun *run)
+{
+    RpAdviseRun *copy = g_memdup2(run, sizeof *run);
+
+    copy->partition = run->partition != NULL ? rp_partition_copy(run->partition) : NULL;
+    copy->problem = g_strdup(run->problem);
+    return copy;
+}
+
+const RpScheduleOps *
+rp_advise_roundpipe(void)
+{
+    const RpScheduleOps *const *schedules = rp_schedules();
+
+    while (!(*schedules)->dispatched)
+        schedules++;
+    return *schedules;
+}
+
+RpAdviseRun *
+rp_advise_in_one_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+                       RpAdviseFit fit)
+{
+    if (run->problem == NULL || query->round != 0 ||
+        run->options.round == run->options.micro_batches)
+        return run;
+    RpAdviseRun *one = rp_advise_run_copy(run);
+    one->options.round = one->options.micro_batches;
+    const gboolean fits = fit(query, profile, one);
+    const gboolean better = fits || (one->gpu_over_bytes <= run->gpu_over_bytes &&
+                                     one->host_over_bytes < run->host_over_bytes);
+    rp_advise_run_free(better ? run : one);
+    return better ? one : run;
+}
+
+/* The plan of @query that needs least; with @profile_out by category. Returns: %NULL if the cost
+ * model refuses the workload. */
+RpAdviseRun *
+rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **error)
+{
+    guint sequences = MAX(1, query->micro_batch);
+    guint micro_batches = query->batch / sequences;
+    guint64 constant_bytes;
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, sequences, &constant_bytes, error);
+
+    if (profile == NULL)
+        return NULL;
+    RpAdviseRun *run =
+        rp_advise_run_new(query, rp_advise_roundpipe(), sequences, micro_batches,
+                          rp_advise_next_round(query, micro_batches, 1), constant_bytes);
+
+    rp_advise_fit_least(query, profile, run);
+    run = rp_advise_in_one_round(query, profile, run, rp_advise_fit_least);
+    if (profile_out != NULL) {
+        rp_advise_measure(query, profile, run);
+        *profile_out = g_steal_pointer(&profile);
+    }
+    return run;
+}

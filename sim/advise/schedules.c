@@ -1,0 +1,108 @@
+/* Every schedule beside the recommendation. */
+#include "sim/advise/private.h"
+
+/* Partitions tried for a bound schedule, and smaller micro-batches for one that does not fit. */
+#define BOUND_CANDIDATES 24
+#define MAX_SMALLER 3
+
+/* A bound schedule at the recommended micro-batch, or if it does not fit at a smaller one. */
+static RpAdviseRun *
+bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint sequences,
+          GError **error)
+{
+    RpAdviseRun *run = NULL;
+    guint smaller = 0;
+
+    for (guint b = sequences; b >= 1 && smaller <= MAX_SMALLER; b--) {
+        if (query->batch % b != 0)
+            continue;
+        guint64 constant_bytes;
+        g_autoptr(RpProfile) profile = rp_advise_profile(query, b, &constant_bytes, error);
+        g_autoptr(RpAdviseRun) other = run; /* the larger micro-batch's, unless it is kept */
+
+        if (profile == NULL)
+            return NULL;
+        run = rp_advise_run_new(query, schedule, b, query->batch / b, 0, constant_bytes);
+        if (rp_advise_fit_bound(query, profile, run, BOUND_CANDIDATES)) {
+            if (!rp_advise_simulate(profile, run, FALSE, error))
+                g_clear_pointer(&run, rp_advise_run_free);
+            return run;
+        }
+        if (run->weights_too_large || query->micro_batch != 0)
+            break;
+        smaller++;
+    }
+    return run;
+}
+
+/* The recommendation for the other kind of optimizer step; %NULL if nothing fits then either. */
+static RpAdviseRun *
+recommended_row(const RpAdvice *advice, gboolean sync)
+{
+    g_autoptr(RpAdvice) other = g_new0(RpAdvice, 1);
+
+    other->query = advice->query;
+    other->query.sync = sync;
+    return rp_advise_choose(other, NULL) && other->best != NULL ? rp_advise_run_copy(other->best)
+                                                                : NULL;
+}
+
+/* Roundpipe with the other kind of optimizer step than the recommendation's. */
+static RpAdviseRun *
+roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
+{
+    RpAdviseQuery query = advice->query;
+    const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
+
+    if (query.sync == sync)
+        return rp_advise_run_copy(model);
+    if (advice->best == NULL) {
+        RpAdviseRun *recommended = recommended_row(advice, sync);
+
+        if (recommended != NULL)
+            return recommended;
+    }
+    query.sync = sync;
+    g_autoptr(RpAdviseRun) run = rp_advise_run_new(
+        &query, model->options.schedule, model->sequences, model->options.micro_batches,
+        model->options.round, model->options.constant_bytes);
+    if (rp_advise_fit(&query, advice->profile, run)) {
+        rp_advise_improve(&query, advice->profile, run, RP_ADVISE_CANDIDATES);
+        if (!rp_advise_simulate(advice->profile, run, FALSE, error))
+            return NULL;
+    } else if (run->partition != NULL) {
+        rp_advise_measure(&query, advice->profile, run);
+    }
+    return g_steal_pointer(&run);
+}
+
+static void
+free_run(gpointer run)
+{
+    rp_advise_run_free(run);
+}
+
+gboolean
+rp_advise_compare(RpAdvice *advice, const RpScheduleOps *const *schedules, GError **error)
+{
+    const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
+
+    advice->schedules = g_ptr_array_new_with_free_func(free_run);
+    for (; *schedules != NULL; schedules++) {
+        gboolean dispatched = (*schedules)->dispatched;
+        RpAdviseRun *run = dispatched
+                               ? roundpipe_row(advice, TRUE, error)
+                               : bound_row(&advice->query, *schedules, model->sequences, error);
+
+        if (run == NULL)
+            return FALSE;
+        g_ptr_array_add(advice->schedules, run);
+        if (!dispatched)
+            continue;
+        run = roundpipe_row(advice, FALSE, error);
+        if (run == NULL)
+            return FALSE;
+        g_ptr_array_add(advice->schedules, run);
+    }
+    return TRUE;
+}

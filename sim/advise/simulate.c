@@ -1,0 +1,199 @@
+/* How much of an iteration is simulated, and its figures in full fidelity. */
+#include "sim/advise/private.h"
+
+#include "core/base/units.h"
+#include "core/trace/report.h"
+#include "sim/simulate.h"
+#include "sim/steady-window.h"
+
+/* Actions of an iteration, and of all iterations, that are simulated at once; what is longer is cut
+ * to whole rounds and scaled. */
+#define ITERATION_ACTIONS 12000
+#define WINDOW_ACTIONS 60000
+#define WINDOW_ACTIONS_COMPUTE 400000
+/* Warm-up of a quick simulation, iterations. */
+#define QUICK_WARM_UP 2
+/* Idle time that needs no cause, and the share of an iteration that a lane is busy to be one: an
+ * update waits for the last gradient, and the iteration after the next for the update. */
+#define LITTLE_BUBBLE 0.03
+#define ALL_THE_TIME 0.7
+
+guint
+rp_advise_count_stages(const RpPartition *partition)
+{
+    return partition->n_forward + partition->n_backward;
+}
+
+/* Micro-batches in whole rounds, or of a bound schedule in groups of N; at least two of them. */
+guint
+rp_advise_cut(const RpPartition *partition, const RpPlanOptions *options)
+{
+    guint unit = options->schedule->dispatched ? options->round : options->gpus;
+    guint units = ITERATION_ACTIONS / rp_advise_count_stages(partition) / unit;
+
+    return options->micro_batches / unit <= MAX(2, units) ? options->micro_batches
+                                                          : MAX(2, units) * unit;
+}
+
+RpSteadyWindow
+rp_advise_window(const RpPartition *partition, const RpPlanOptions *options, guint warm_up)
+{
+    guint rounds = options->micro_batches / options->round;
+    RpSteadyWindow window =
+        rp_steady_window(options->gpus, rp_advise_count_stages(partition) * rounds);
+    guint64 actions = (guint64)options->micro_batches * rp_advise_count_stages(partition);
+    guint64 most = options->fidelity == RP_FIDELITY_FULL ? WINDOW_ACTIONS : WINDOW_ACTIONS_COMPUTE;
+    guint period = window.end - window.first;
+
+    /* synchronous: every iteration is like the second */
+    if (!options->async)
+        return (RpSteadyWindow){.iterations = 3, .first = 1, .end = 2};
+    window.first = MIN(window.first, warm_up);
+    window.end = window.first + (guint)CLAMP(most / actions, 2, period) / 2 * 2;
+    window.iterations = window.end + 1;
+    return window;
+}
+
+/* Busy time of lanes, of an iteration in the window. */
+typedef struct {
+    gint64 optimizer_ns;
+    gint64 sums_ns;
+    gint64 upload_ns; /* of the busiest device */
+    gint64 download_ns;
+} Busy;
+
+static gint64
+busiest(const gint64 *ns, guint n)
+{
+    gint64 most = 0;
+
+    for (guint i = 0; i < n; i++)
+        most = MAX(most, ns[i]);
+    return most;
+}
+
+static Busy
+find_busy(const RpPlan *plan, const RpTrace *trace, const RpSteadyWindow *window)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    guint gpus = rp_plan_gpus(plan);
+    guint iterations = window->end - window->first;
+    g_autofree gint64 *up = g_new0(gint64, gpus);
+    g_autofree gint64 *down = g_new0(gint64, gpus);
+    gint64 host[RP_HOST_LANES] = {0};
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        const RpTraceRecord *record = &records[i];
+        guint kind = rp_plan_lane_kind(plan, record->lane);
+        gint64 ns = record->end_ns - record->start_ns;
+
+        if (record->iteration < window->first || record->iteration >= window->end)
+            continue;
+        if (kind >= RP_LANES_PER_DEVICE)
+            host[kind - RP_LANES_PER_DEVICE] += ns;
+        else if (kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP)
+            up[rp_plan_lane_device(plan, record->lane)] += ns;
+        else if (kind != RP_LANE_COMPUTE)
+            down[rp_plan_lane_device(plan, record->lane)] += ns;
+    }
+    return (Busy){host[RP_HOST_LANE_OPTIMIZER] / iterations,
+                  host[RP_HOST_LANE_ACCUMULATE] / iterations, busiest(up, gpus) / iterations,
+                  busiest(down, gpus) / iterations};
+}
+
+/* Devices wait for whatever is busy all the time. A synchronous step ends with the optimizer, which
+ * is the cause if it takes half of what is idle. */
+static RpAdviseWaits
+find_waits(const RpSteady *steady, const Busy *busy, gboolean async)
+{
+    const struct {
+        RpAdviseWaits cause;
+        gint64 ns;
+    } lanes[] = {{RP_ADVISE_WAITS_OPTIMIZER, busy->optimizer_ns},
+                 {RP_ADVISE_WAITS_SUMS, busy->sums_ns},
+                 {RP_ADVISE_WAITS_UPLOADS, busy->upload_ns},
+                 {RP_ADVISE_WAITS_DOWNLOADS, busy->download_ns}};
+    double period = (double)steady->iteration_ns;
+    guint most = 0;
+
+    if (steady->ratio <= LITTLE_BUBBLE)
+        return RP_ADVISE_WAITS_LITTLE;
+    for (guint i = 1; i < G_N_ELEMENTS(lanes); i++)
+        if (lanes[i].ns > lanes[most].ns)
+            most = i;
+    if ((double)lanes[most].ns >= ALL_THE_TIME * period)
+        return lanes[most].cause;
+    return !async && (double)busy->optimizer_ns >= steady->ratio * period / 2
+               ? RP_ADVISE_WAITS_OPTIMIZER
+               : RP_ADVISE_WAITS_STAGES;
+}
+
+static gboolean
+simulate(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *given,
+         guint micro_batches, guint warm_up, RpSteady *steady, Busy *busy, GError **error)
+{
+    RpPlanOptions options = *given;
+    RpMachine machine = rp_machine_from_profile(profile);
+
+    options.micro_batches = micro_batches;
+    if (!options.schedule->dispatched)
+        options.round = micro_batches;
+    RpSteadyWindow window = rp_advise_window(partition, &options, warm_up);
+    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, window.iterations, error);
+
+    if (plan == NULL)
+        return FALSE;
+    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, error);
+
+    if (trace == NULL)
+        return FALSE;
+    *steady = rp_report_steady(trace, window.first, window.end);
+    *busy = find_busy(plan, trace, &window);
+    return TRUE;
+}
+
+/* A synchronous iteration is so long and so much more for each micro-batch, an asynchronous one
+ * only the latter: @half has @micro_batches / 2 of @run's. */
+static void
+set_figures(const RpProfile *profile, RpAdviseRun *run, guint micro_batches, const RpSteady *steady,
+            guint half_micro_batches, const RpSteady *half)
+{
+    double times = (double)run->options.micro_batches / micro_batches;
+    double step_ns = times * (double)steady->iteration_ns;
+    double busy = times * (1 - steady->ratio) * (double)steady->iteration_ns;
+
+    if (half_micro_batches > 0)
+        step_ns =
+            (double)steady->iteration_ns + (double)(run->options.micro_batches - micro_batches) *
+                                               (double)(steady->iteration_ns - half->iteration_ns) /
+                                               (double)(micro_batches - half_micro_batches);
+    run->simulated_micro_batches = micro_batches;
+    run->step_ns = (gint64)step_ns;
+    run->bubble_ratio = step_ns > 0 ? 1 - busy / step_ns : 0;
+    run->tokens_per_s = rp_advise_tokens_per_s(profile, run, run->step_ns);
+    run->simulated = TRUE;
+}
+
+gboolean
+rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick, GError **error)
+{
+    const RpPlanOptions *options = &run->options;
+    guint unit = options->schedule->dispatched ? options->round : options->gpus;
+    guint micro_batches = rp_advise_cut(run->partition, options);
+    guint half_micro_batches = micro_batches / unit / 2 * unit;
+    guint warm_up = quick ? QUICK_WARM_UP : RP_ADVISE_WARM_UP;
+    RpSteady steady, half = {0};
+    Busy busy, half_busy;
+
+    if (micro_batches == options->micro_batches || options->async)
+        half_micro_batches = 0;
+    if (!simulate(profile, run->partition, options, micro_batches, warm_up, &steady, &busy,
+                  error) ||
+        (half_micro_batches > 0 && !simulate(profile, run->partition, options, half_micro_batches,
+                                             warm_up, &half, &half_busy, error)))
+        return FALSE;
+    set_figures(profile, run, micro_batches, &steady, half_micro_batches, &half);
+    run->waits = find_waits(&steady, &busy, options->async);
+    run->optimizer_ns = busy.optimizer_ns;
+    return TRUE;
+}

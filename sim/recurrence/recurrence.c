@@ -1,0 +1,425 @@
+#include "sim/recurrence/recurrence.h"
+
+#include <string.h>
+
+#define STATES 4         /* ends of rounds that the next one is compared with */
+#define SLOT_OVERHEAD 10 /* what a slot costs beside its micro-batches, in actions */
+
+/* A slot of a round, ready to run. */
+typedef struct {
+    gint64 duration_ns;
+    gint64 lead_ns;    /* may run before the slot in front of it has delivered */
+    guint stash;       /* forward slot that makes the input; RP_NONE: not waited for */
+    guint weight_slot; /* asynchronous: makes the weights that it reads, an iteration ago */
+} Slot;
+
+struct _RpRecurrence {
+    guint n_layers;
+    guint gpus;
+    gint64 hop_ns;
+    gboolean async, early, early_fused;
+    /* sums over the layers before an index */
+    gint64 *forward, *recompute, *backward;
+    gint64 *saving; /* of a backward stage that ends before an index */
+    /* of the cut that runs */
+    Slot *slots;
+    guint n_slots, n_forward;
+    gint64 *ends; /* [row * M_R + m]: rows of the forward slots, then two for the others */
+    gsize ends_size;
+    gint64 *lasts[3]; /* [iteration mod 3][slot]: end of its last action */
+    gint64 *lanes;    /* by device: end of its last action, ns */
+    gint64 *left;     /* by device: work that has not run */
+    gint64 *states;   /* synchronous: relative lanes after the last rounds */
+    gint64 *tails;    /* by slot: the least from its end to the end of the round */
+    guint64 actions;
+};
+
+RpRecurrence *
+rp_recurrence_new(const RpProfile *profile, const RpPlanOptions *options)
+{
+    RpRecurrence *recurrence = g_new0(RpRecurrence, 1);
+    const gsize n = profile->n_layers;
+
+    recurrence->n_layers = profile->n_layers;
+    recurrence->gpus = options->gpus;
+    recurrence->hop_ns =
+        options->gpus > 1 ? MIN(profile->links.hop_ns, (gint64)G_MAXUINT32 - 1) : 0;
+    recurrence->async = options->async;
+    recurrence->early = options->recompute != RP_RECOMPUTE_GATED;
+    recurrence->early_fused = recurrence->early && options->fused_forward != RP_FUSED_PHYSICAL;
+    recurrence->forward = g_new0(gint64, n + 1);
+    recurrence->recompute = g_new0(gint64, n + 1);
+    recurrence->backward = g_new0(gint64, n + 1);
+    recurrence->saving = g_new0(gint64, n + 1);
+    for (gsize l = 0; l < n; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        recurrence->forward[l + 1] = recurrence->forward[l] + layer->forward_ns;
+        recurrence->backward[l + 1] = recurrence->backward[l] + layer->backward_ns;
+        recurrence->recompute[l + 1] =
+            recurrence->recompute[l] + (layer->kind == RP_LAYER_BLOCK ? layer->recompute_ns : 0);
+        recurrence->saving[l + 1] = rp_layer_saving_ns(layer);
+    }
+    recurrence->slots = g_new0(Slot, 2 * n + 1);
+    recurrence->tails = g_new0(gint64, 2 * n + 1);
+    for (guint i = 0; i < 3; i++)
+        recurrence->lasts[i] = g_new0(gint64, 2 * n + 1);
+    recurrence->lanes = g_new0(gint64, options->gpus);
+    recurrence->left = g_new0(gint64, options->gpus);
+    recurrence->states = g_new0(gint64, (gsize)STATES * options->gpus);
+    return recurrence;
+}
+
+void
+rp_recurrence_free(RpRecurrence *recurrence)
+{
+    if (recurrence == NULL)
+        return;
+    g_free(recurrence->forward);
+    g_free(recurrence->recompute);
+    g_free(recurrence->backward);
+    g_free(recurrence->saving);
+    g_free(recurrence->slots);
+    g_free(recurrence->tails);
+    g_free(recurrence->ends);
+    for (guint i = 0; i < 3; i++)
+        g_free(recurrence->lasts[i]);
+    g_free(recurrence->lanes);
+    g_free(recurrence->left);
+    g_free(recurrence->states);
+    g_free(recurrence);
+}
+
+guint64
+rp_recurrence_actions(const RpRecurrence *recurrence)
+{
+    return recurrence->actions;
+}
+
+static inline gint64
+sum(const gint64 *sums, guint first, guint end)
+{
+    return sums[end] - sums[first];
+}
+
+gint64
+rp_recurrence_slot_ns(const RpRecurrence *recurrence, const RpCut *cut, guint slot)
+{
+    if (slot < cut->n_forward)
+        return sum(recurrence->forward, cut->up[slot], cut->up[slot + 1]);
+
+    const guint b = slot - cut->n_forward;
+    const guint first = cut->down[b + 1], end = cut->down[b];
+    const gint64 backward = sum(recurrence->backward, first, end);
+
+    return b == 0 ? backward + sum(recurrence->forward, first, end)
+                  : backward + sum(recurrence->recompute, first, end) - recurrence->saving[end];
+}
+
+gint64
+rp_recurrence_work_ns(const RpRecurrence *recurrence, const RpCut *cut)
+{
+    gint64 work = 0;
+
+    for (guint i = 0; i < rp_cut_slots(cut); i++)
+        work += rp_recurrence_slot_ns(recurrence, cut, i);
+    return work;
+}
+
+/* Lays the slots of @cut out as the planner does (core/plan/planner.c). */
+static void
+lay_slots(RpRecurrence *recurrence, const RpCut *cut)
+{
+    guint stash = cut->n_forward, maker = 0;
+
+    recurrence->n_forward = cut->n_forward;
+    recurrence->n_slots = rp_cut_slots(cut);
+    for (guint b = 0; b < cut->n_backward; b++) {
+        const guint first = cut->down[b + 1], end = cut->down[b];
+        Slot *slot = &recurrence->slots[cut->n_forward + b];
+
+        *slot = (Slot){.duration_ns = sum(recurrence->backward, first, end), .stash = RP_NONE};
+        slot->weight_slot = b == 0 ? cut->n_forward : RP_NONE;
+        if (b == 0) {
+            const gint64 forward = sum(recurrence->forward, first, end);
+
+            slot->duration_ns += forward;
+            slot->lead_ns = recurrence->early_fused ? forward : 0;
+            continue;
+        }
+        const gint64 recompute = sum(recurrence->recompute, first, end) - recurrence->saving[end];
+
+        slot->duration_ns += recompute;
+        if (!recurrence->early)
+            continue;
+        slot->lead_ns = recompute;
+        while (stash > 0 && cut->up[stash - 1] >= first)
+            stash--;
+        if (first > 0)
+            slot->stash = stash - 1;
+    }
+    for (guint s = cut->n_forward; s-- > 0;) {
+        while (cut->down[maker + 1] > cut->up[s])
+            maker++;
+        recurrence->slots[s] = (Slot){
+            .duration_ns = sum(recurrence->forward, cut->up[s], cut->up[s + 1]),
+            .stash = RP_NONE,
+            .weight_slot = cut->n_forward + maker,
+        };
+    }
+    gint64 tail = 0;
+    for (guint i = recurrence->n_slots; i-- > 0;) {
+        recurrence->tails[i] = tail;
+        tail += recurrence->slots[i].duration_ns - recurrence->slots[i].lead_ns +
+                (i > 0 ? recurrence->hop_ns : 0);
+    }
+}
+
+/* The actions of one slot. @from, @stash: ends of those that it waits for, or NULL. */
+static gint64
+run_slot(gint64 lane, const gint64 *from, gint64 from_ns, const gint64 *stash, gint64 stash_ns,
+         gint64 duration_ns, guint n, gint64 *ends)
+{
+    if (from == NULL) {
+        for (guint m = 0; m < n; m++)
+            ends[m] = lane += duration_ns;
+    } else if (stash == NULL) {
+        for (guint m = 0; m < n; m++) {
+            const gint64 ready = from[m] + from_ns;
+
+            ends[m] = lane = MAX(lane, ready) + duration_ns;
+        }
+    } else {
+        for (guint m = 0; m < n; m++) {
+            const gint64 delivered = from[m] + from_ns, stored = stash[m] + stash_ns;
+            const gint64 ready = MAX(delivered, stored);
+
+            ends[m] = lane = MAX(lane, ready) + duration_ns;
+        }
+    }
+    return lane;
+}
+
+/* One round, its first slot on @first_gpu. Returns: FALSE if it cannot end by @most_ns. */
+static gboolean
+run_round(RpRecurrence *recurrence, const RpSpan *span, guint first_gpu, guint iteration,
+          gint64 most_ns, gint64 *start_ns)
+{
+    const guint n = span->round;
+    const guint n_forward = recurrence->n_forward;
+    const gint64 *waited = iteration >= 2 ? recurrence->lasts[(iteration - 2) % 3] : NULL;
+    gint64 *last = recurrence->lasts[iteration % 3];
+    gint64 *ends = NULL;
+    guint gpu = first_gpu;
+
+    for (guint i = 0; i < recurrence->n_slots; i++) {
+        const Slot *slot = &recurrence->slots[i];
+        const gint64 *from = ends;
+        const gint64 *stash =
+            slot->stash != RP_NONE ? recurrence->ends + (gsize)slot->stash * n : NULL;
+        const gint64 hop_ns = recurrence->hop_ns;
+        /* the same device: no hop */
+        const gint64 stash_hop_ns =
+            stash != NULL && (i - slot->stash) % recurrence->gpus == 0 ? 0 : hop_ns;
+        gint64 lane = recurrence->lanes[gpu];
+
+        ends = recurrence->ends + (gsize)(i < n_forward ? i : n_forward + (i - n_forward) % 2) * n;
+        if (recurrence->async && waited != NULL && slot->weight_slot != RP_NONE)
+            lane = MAX(lane, waited[slot->weight_slot]);
+        lane = run_slot(lane, from, hop_ns - slot->lead_ns, stash, stash_hop_ns, slot->duration_ns,
+                        n, ends);
+        recurrence->lanes[gpu] = lane;
+        *start_ns = MIN(*start_ns, ends[0] - slot->duration_ns);
+        last[i] = lane;
+        recurrence->left[gpu] -= n * slot->duration_ns;
+        if (MAX(recurrence->left[gpu], recurrence->tails[i]) > most_ns - lane) {
+            recurrence->actions += (guint64)(i + 1) * n;
+            return FALSE;
+        }
+        gpu = gpu + 1 < recurrence->gpus ? gpu + 1 : 0;
+    }
+    recurrence->actions += (guint64)recurrence->n_slots * n;
+    return TRUE;
+}
+
+/* The work of each device. Returns: the largest. */
+static gint64
+deal_out(RpRecurrence *recurrence, const RpSpan *span)
+{
+    const guint gpus = recurrence->gpus;
+    const guint rounds = span->micro_batches / span->round;
+    /* as rounds rotate, all is as before after so many */
+    gint64 most = 0;
+    guint gpu = 0;
+
+    memset(recurrence->left, 0, gpus * sizeof *recurrence->left);
+    for (guint r = 0; r < rounds; r++) {
+        for (guint i = 0; i < recurrence->n_slots; i++) {
+            recurrence->left[gpu] += span->round * recurrence->slots[i].duration_ns;
+            gpu = gpu + 1 < gpus ? gpu + 1 : 0;
+        }
+        recurrence->actions += recurrence->n_slots;
+        if (gpu == 0 && rounds % (r + 1) == 0) { /* whole turns of all devices */
+            for (guint g = 0; g < gpus; g++)
+                recurrence->left[g] *= rounds / (r + 1);
+            break;
+        }
+    }
+    for (guint g = 0; g < gpus; g++)
+        most = MAX(most, recurrence->left[g]);
+    return most;
+}
+
+/* Whether the round ended as one of the last ones did, relative to its first device. Then all that
+ * follows repeats. Returns: how many rounds ago, or 0; @shift_ns: by how much later. */
+static guint
+find_state(RpRecurrence *recurrence, guint round, guint next_gpu, gint64 *references,
+           gint64 *shift_ns)
+{
+    const guint gpus = recurrence->gpus;
+    const gint64 reference = recurrence->lanes[next_gpu];
+    gint64 *state = recurrence->states + (gsize)(round % STATES) * gpus;
+
+    for (guint g = 0; g < gpus; g++) {
+        const guint gpu = next_gpu + g < gpus ? next_gpu + g : next_gpu + g - gpus;
+
+        state[g] = recurrence->lanes[gpu] - reference;
+    }
+    references[round % STATES] = reference;
+    for (guint ago = 1; ago < STATES && ago <= round; ago++) {
+        const guint other = (round - ago) % STATES;
+
+        if (memcmp(state, recurrence->states + (gsize)other * gpus, gpus * sizeof *state) == 0) {
+            *shift_ns = reference - references[other];
+            return ago;
+        }
+    }
+    return 0;
+}
+
+/* One iteration with a flush at its end. */
+static gint64
+run_sync(RpRecurrence *recurrence, const RpSpan *span, gint64 most_ns)
+{
+    const guint gpus = recurrence->gpus;
+    const guint rounds = span->micro_batches / span->round;
+    gint64 references[STATES], unused = 0, end_ns = 0;
+    guint gpu = 0;
+
+    if (deal_out(recurrence, span) > most_ns)
+        return G_MAXINT64;
+    for (guint r = 0; r < rounds; r++) {
+        gint64 shift_ns = 0;
+
+        if (!run_round(recurrence, span, gpu, 0, most_ns, &unused))
+            return G_MAXINT64;
+        gpu = (gpu + recurrence->n_slots) % gpus;
+        if (r + 1 == rounds || rounds < STATES)
+            continue;
+        const guint ago = find_state(recurrence, r, gpu, references, &shift_ns);
+        if (ago == 0)
+            continue;
+        /* all rounds from here on follow in steps of @ago: those before the rest are skipped */
+        const guint steps = (rounds - 1 - r) / ago;
+
+        for (guint g = 0; g < gpus; g++)
+            recurrence->lanes[g] += steps * shift_ns;
+        gint64 *turned = recurrence->states;
+        const guint turn = (guint)((guint64)steps * ago % gpus * recurrence->n_slots % gpus);
+
+        for (guint g = 0; g < gpus; g++)
+            turned[(g + turn) % gpus] = recurrence->lanes[g];
+        memcpy(recurrence->lanes, turned, gpus * sizeof *turned);
+        gpu = (gpu + turn) % gpus;
+        memset(recurrence->left, 0, gpus * sizeof *recurrence->left);
+        for (r += steps * ago; r + 1 < rounds; r++) {
+            if (!run_round(recurrence, span, gpu, 0, most_ns, &unused))
+                return G_MAXINT64;
+            gpu = (gpu + recurrence->n_slots) % gpus;
+        }
+        break;
+    }
+    for (guint g = 0; g < gpus; g++)
+        end_ns = MAX(end_ns, recurrence->lanes[g]);
+    return end_ns;
+}
+
+/* Whether two iterations have shifted every device by the same, @gpu being the first of the next
+ * iteration. Iterations may take turns of two: an update is for the one after the next. */
+static gboolean
+is_steady(RpRecurrence *recurrence, guint iteration, guint gpu, gint64 *two_ns)
+{
+    const guint gpus = recurrence->gpus;
+    gint64 *before = recurrence->states + (gsize)(iteration % 2) * gpus;
+    gboolean same = iteration >= 2;
+
+    *two_ns = recurrence->lanes[gpu] - before[0];
+    for (guint g = 0; g < gpus; g++) {
+        const guint of = gpu + g < gpus ? gpu + g : gpu + g - gpus;
+
+        same = same && recurrence->lanes[of] - before[g] == *two_ns;
+        before[g] = recurrence->lanes[of];
+    }
+    return same;
+}
+
+static double
+sum_of_ends(const RpRecurrence *recurrence)
+{
+    double sum = 0;
+
+    for (guint g = 0; g < recurrence->gpus; g++)
+        sum += (double)recurrence->lanes[g];
+    return sum;
+}
+
+/* Iterations one after the other. */
+static gint64
+run_async(RpRecurrence *recurrence, const RpSpan *span)
+{
+    const guint rounds = span->micro_batches / span->round;
+    const gboolean settle = span->first == span->end;
+    const guint half = span->end / 2;
+    gint64 from_ns = 0, start_ns = 0, two_ns = 0;
+    double half_ns = 0; /* settling: ends of all devices together */
+    guint gpu = 0;
+
+    for (guint t = 0; t <= span->end; t++) {
+        start_ns = G_MAXINT64;
+        for (guint r = 0; r < rounds; r++) {
+            run_round(recurrence, span, gpu, t, G_MAXINT64 / 2, &start_ns);
+            gpu = (gpu + recurrence->n_slots) % recurrence->gpus;
+        }
+        if (settle && is_steady(recurrence, t, gpu, &two_ns))
+            return (two_ns + 1) / 2;
+        if (settle && t == half)
+            half_ns = sum_of_ends(recurrence);
+        if (t == span->first)
+            from_ns = start_ns;
+    }
+    if (settle)
+        return (gint64)((sum_of_ends(recurrence) - half_ns) / recurrence->gpus /
+                        MAX(1, span->end - half));
+    const gint64 n = MAX(1, span->end - span->first);
+
+    return (start_ns - from_ns + n / 2) / n;
+}
+
+gint64
+rp_recurrence_time_ns(RpRecurrence *recurrence, const RpCut *cut, const RpSpan *span,
+                      gint64 most_ns)
+{
+    const gsize size = ((gsize)cut->n_forward + 2) * span->round;
+
+    if (size > recurrence->ends_size) {
+        recurrence->ends = g_renew(gint64, recurrence->ends, size);
+        recurrence->ends_size = size;
+    }
+    lay_slots(recurrence, cut);
+    recurrence->actions += (guint64)recurrence->n_slots * SLOT_OVERHEAD;
+    memset(recurrence->lanes, 0, recurrence->gpus * sizeof *recurrence->lanes);
+    if (!recurrence->async)
+        return run_sync(recurrence, span, MIN(most_ns, G_MAXINT64 / 2));
+    memset(recurrence->left, 0, recurrence->gpus * sizeof *recurrence->left);
+    return run_async(recurrence, span);
+}

@@ -1,0 +1,44 @@
+/**
+ * The search for dispatched partitions: by the recurrence, not by plans.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/plan/planner.h"
+#include "sim/recurrence/recurrence.h"
+#include "sim/steady-window.h"
+
+typedef struct {
+    const RpProfile *profile;
+    RpPlanOptions options;    /* micro_batches and round (0 = free) are those of the run */
+    guint64 memory_bytes;     /* of the whole arena, constant_bytes included; 0 = no limit */
+    guint least_slots;        /* of a round */
+    guint64 actions;          /* to spend, in actions of the recurrence; 0 = a default */
+    guint exhaustive;         /* partitions of which all are tried; 0 = a default, 1 = never */
+    const RpPartition *start; /* to begin with, beside its own seeds; may be %NULL */
+    guint64 seed;             /* of its random numbers; 0 = a default */
+} RpDispatchedSearch;
+
+/* A partition that was found. */
+typedef struct {
+    RpCut *cut;
+    guint round;
+    gint64 cost_ns; /* time of an iteration: makespan, or asynchronous mean period */
+} RpFinding;
+
+/**
+ * rp_search_dispatched:
+ * @search: borrowed
+ * @keep: how many are returned at most
+ *
+ * Every partition where there are few, else annealing: from seeds whose first forward and last
+ * backward stages are smaller than the rest (tapered) to different degrees, with stages of all
+ * lengths, for every M_R. The best are judged over the window of rp_steady_window() at the real M.
+ * The random numbers have a fixed seed and what is spent is counted, not timed: the same input
+ * gives the same result.
+ *
+ * Returns: (transfer full) (element-type RpFinding): the best first, no two with as many forward
+ *   stages, backward stages and fused layers in the same rounds; empty if none fits
+ */
+GPtrArray *rp_search_dispatched(const RpDispatchedSearch *search, guint keep);

@@ -1,0 +1,37 @@
+/**
+ * What the files of the dispatched search share. Private to sim/search/.
+ */
+#pragma once
+
+#include "sim/search/dispatched.h"
+#include "sim/search/random.h"
+
+typedef struct {
+    const RpDispatchedSearch *search;
+    RpRecurrence *recurrence;
+    RpRandom random;
+    GPtrArray *pool; /* RpFinding, the best of different shapes */
+    gint64 worst_ns; /* of them */
+    gint64 best_ns;  /* of all that were kept */
+    guint64 other;   /* what was spent beside the recurrence, in its actions */
+    gint64 bound_ns; /* no partition is better: the search ends where one is as good */
+} RpSearcher;
+
+/* What was spent so far, in actions of the recurrence. */
+guint64 rp_searcher_spent(const RpSearcher *searcher);
+/* Time of an iteration; G_MAXINT64 if it cannot run, or certainly takes longer than @most_ns. */
+gint64 rp_searcher_cost(RpSearcher *searcher, const RpCut *cut, guint round, gint64 most_ns);
+/* Whether its arena fits. */
+gboolean rp_searcher_fits(RpSearcher *searcher, const RpCut *cut);
+/* Judges a cut and keeps it if it is good enough. */
+void rp_searcher_try(RpSearcher *searcher, const RpCut *cut, guint round);
+
+/* all.c: whether partitions in @n_rounds sizes of rounds are few enough; tries all. */
+gboolean rp_searcher_are_few(const RpDispatchedSearch *search, guint n_rounds);
+void rp_searcher_try_all(RpSearcher *searcher, guint round);
+
+/* seeds.c: tries tapered partitions, for @actions at most. */
+void rp_searcher_seed(RpSearcher *searcher, guint round, guint64 actions);
+
+/* descent.c: goes down from @finding to where no neighbour is better. */
+void rp_searcher_descend(RpSearcher *searcher, RpFinding *finding, guint64 actions);

@@ -1,0 +1,37 @@
+#include "sim/steady-window.h"
+
+#define SETTLING_TURNS 64 /* slots that each device runs before the rhythm is steady */
+
+/* Iterations until each device has run @turns slots; never fewer than four, and an even number. */
+guint
+rp_settling_iterations(guint turns, guint gpus, guint slots)
+{
+    return CLAMP(turns / MAX(1, slots / gpus), 4, turns) / 2 * 2;
+}
+
+static guint
+greatest_common_divisor(guint a, guint b)
+{
+    while (b != 0) {
+        guint rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+RpSteadyWindow
+rp_steady_window(guint gpus, guint slots)
+{
+    guint warm_up = rp_settling_iterations(SETTLING_TURNS, gpus, slots);
+    guint turn = gpus / greatest_common_divisor(slots, gpus);
+    guint period = turn % 2 == 0 ? turn : 2 * turn; /* the update of T is for T + 2 */
+    RpSteadyWindow window = {
+        .first = warm_up,
+        .end = warm_up + period,
+        .iterations = warm_up + period + 1,
+    };
+
+    return window;
+}
