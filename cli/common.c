@@ -12,7 +12,7 @@
 #include "core/schedules/schedule.h"
 #include "plots/gnuplot.h"
 
-G_DEFINE_QUARK(rp - cli - error - quark, rp_cli_error)
+G_DEFINE_QUARK(rp_cli_error, rp_cli_error)
 
 /* Errors that the command line causes and not a file. */
 static gboolean

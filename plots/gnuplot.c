@@ -9,7 +9,7 @@
 /* More than any picture takes; $ROUNDPIPE_GNUPLOT_SECONDS: another number. */
 #define MOST_SECONDS 60
 
-G_DEFINE_QUARK(rp - plot - error - quark, rp_plot_error)
+G_DEFINE_QUARK(rp_plot_error, rp_plot_error)
 
 static const struct {
     const char *name;

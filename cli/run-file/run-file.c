@@ -12,7 +12,7 @@
 #include "core/base/suggest.h"
 #include "core/schedules/schedule.h"
 
-G_DEFINE_QUARK(rp - run - file - error - quark, rp_run_file_error)
+G_DEFINE_QUARK(rp_run_file_error, rp_run_file_error)
 
 #define MAX_FILE_BYTES ((gsize)1 << 20)
 

@@ -5,7 +5,7 @@
 #include "core/base/suggest.h"
 #include "core/catalogue/private.h"
 
-G_DEFINE_QUARK(rp - catalogue - error - quark, rp_catalogue_error)
+G_DEFINE_QUARK(rp_catalogue_error, rp_catalogue_error)
 
 const RpModel *
 rp_model_list(guint *n_models)

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-G_DEFINE_QUARK(rp - cost - model - error - quark, rp_cost_model_error)
+G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)
 
 /* Bytes that element-wise kernels read and write of one element of each kind, in one pass. */
 typedef struct {

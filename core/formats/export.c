@@ -2,7 +2,7 @@
 
 #define SINK_BYTES 65536
 
-G_DEFINE_QUARK(rp - export - error - quark, rp_export_error)
+G_DEFINE_QUARK(rp_export_error, rp_export_error)
 
 void
 rp_sink_init(RpSink *sink, GOutputStream *stream)

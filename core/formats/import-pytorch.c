@@ -13,7 +13,7 @@
 /* A cell in a message is cut after so many bytes. */
 #define SHOWN_BYTES 40
 
-G_DEFINE_QUARK(rp - import - error - quark, rp_import_error)
+G_DEFINE_QUARK(rp_import_error, rp_import_error)
 
 RpOrders *
 rp_orders_new(const char *name, guint n_ranks)

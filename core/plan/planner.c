@@ -3,7 +3,7 @@
 
 #include "core/base/units.h"
 
-G_DEFINE_QUARK(rp - planner - error - quark, rp_planner_error)
+G_DEFINE_QUARK(rp_planner_error, rp_planner_error)
 
 /* Default options become definite ones. */
 static void

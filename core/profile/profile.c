@@ -4,7 +4,7 @@
 
 #include "core/profile/private.h"
 
-G_DEFINE_QUARK(rp - profile - error - quark, rp_profile_error)
+G_DEFINE_QUARK(rp_profile_error, rp_profile_error)
 
 static const char *const kind_names[] = {"embedding", "block", "head"};
 

@@ -1,10 +1,7 @@
 /*
- * What every schedule shares: the table of them, the checks of a shape, where a stage runs.
+ * What every schedule shares: the checks of a shape, where a stage runs.
  */
 #include "core/schedules/schedule.h"
-
-#include "core/base/suggest.h"
-#include "core/schedules/schedules.h"
 
 /* Beyond these an order does not fit in memory, or its counts not in 32 bits. */
 #define MAX_GPUS (1u << 16)
@@ -12,51 +9,6 @@
 #define MAX_ACTIONS (1u << 28) /* M x S */
 
 G_DEFINE_QUARK(rp_schedule_error, rp_schedule_error)
-
-static const RpScheduleOps *const schedules[] = {
-    &rp_schedule_gpipe,
-    &rp_schedule_1f1b,
-    &rp_schedule_interleaved_1f1b,
-    &rp_schedule_looped_bfs,
-    &rp_schedule_zb_h1,
-    &rp_schedule_interleaved_zb,
-    &rp_schedule_zb_v,
-    &rp_schedule_dualpipe_v,
-    &rp_schedule_mobius,
-    &rp_schedule_roundpipe,
-    NULL,
-};
-
-const RpScheduleOps *const *
-rp_schedules(void)
-{
-    return schedules;
-}
-
-const RpScheduleOps *
-rp_schedule_find(const char *name, GError **error)
-{
-    const char *names[G_N_ELEMENTS(schedules)] = {NULL};
-
-    g_return_val_if_fail(name != NULL, NULL);
-
-    for (guint i = 0; schedules[i] != NULL; i++) {
-        if (g_str_equal(schedules[i]->name, name))
-            return schedules[i];
-        names[i] = schedules[i]->name;
-    }
-
-    const char *nearest = rp_nearest_name(name, names);
-    if (nearest != NULL) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_UNKNOWN,
-                    "no schedule is called \"%s\"; did you mean \"%s\"?", name, nearest);
-    } else {
-        g_autofree char *all = g_strjoinv(", ", (char **)names);
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_UNKNOWN,
-                    "no schedule is called \"%s\"; there are %s", name, all);
-    }
-    return NULL;
-}
 
 guint
 rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage, guint round)

@@ -7,7 +7,7 @@
 
 #include "core/trace/report.h"
 
-G_DEFINE_QUARK(rp - trace - diff - error - quark, rp_trace_diff_error)
+G_DEFINE_QUARK(rp_trace_diff_error, rp_trace_diff_error)
 
 #define FIELDS 7
 

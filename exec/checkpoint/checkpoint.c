@@ -1,37 +1,5 @@
-/* Errors, and finding the last checkpoint. */
+/* Finding the last checkpoint. */
 #include "exec/checkpoint/private.h"
-
-#include <errno.h>
-
-#include "core/base/quote.h"
-
-G_DEFINE_QUARK(rp - checkpoint - error - quark, rp_checkpoint_error)
-
-gboolean
-rp_checkpoint_fail(GError **error, RpCheckpointError code, const char *path, const char *format,
-                   ...)
-{
-    g_autofree char *shown = rp_display_name(path);
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *message = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    g_set_error(error, RP_CHECKPOINT_ERROR, code, "%s: %s", shown, message);
-    return FALSE;
-}
-
-gboolean
-rp_checkpoint_fail_errno(GError **error, const char *verb, const char *path, int number)
-{
-    g_autofree char *shown = rp_display_name(path);
-
-    g_set_error(error, RP_CHECKPOINT_ERROR,
-                number == ENOSPC || number == EDQUOT ? RP_CHECKPOINT_ERROR_NO_SPACE
-                                                     : RP_CHECKPOINT_ERROR_WRITE,
-                "cannot %s \"%s\": %s", verb, shown, g_strerror(number));
-    return FALSE;
-}
 
 char *
 rp_checkpoint_find_last(const char *output, char **skipped, GError **error)

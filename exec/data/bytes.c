@@ -209,3 +209,5 @@ rp_data_bytes_check_unchanged(const RpDataBytes *bytes, GError **error)
         (guint64)status.st_size == bytes->length ? "it written to since" : "it grown since");
     return FALSE;
 }
+
+G_DEFINE_QUARK(rp_dataset_error, rp_dataset_error)

@@ -23,8 +23,6 @@ struct _RpDataset {
     RpFingerprints fingerprints;
 };
 
-G_DEFINE_QUARK(rp - dataset - error - quark, rp_dataset_error)
-
 RpDataset *
 rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name, guint64 n_samples,
                guint vocabulary, const RpFingerprints *fingerprints)
@@ -49,22 +47,6 @@ rp_dataset_free(RpDataset *dataset)
     dataset->ops->free(dataset->source);
     g_free(dataset->name);
     g_free(dataset);
-}
-
-RpDataset *
-rp_dataset_open(const char *path, guint vocabulary, guint sequence_tokens, GError **error)
-{
-    g_return_val_if_fail(path, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
-
-    if (g_str_has_suffix(path, ".jsonl"))
-        return rp_dataset_open_jsonl(path, vocabulary, error);
-    if (g_str_has_suffix(path, ".bin"))
-        return rp_dataset_open_tokens(path, vocabulary, sequence_tokens, error);
-    g_autofree char *name = rp_display_name(path);
-    g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
-                "%s: expected a name that ends in .jsonl or .bin, found another", name);
-    return NULL;
 }
 
 const char *

@@ -2,7 +2,7 @@
 
 G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
 
-G_DEFINE_QUARK(rp - home - error - quark, rp_home_error)
+G_DEFINE_QUARK(rp_home_error, rp_home_error)
 
 #define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
 /* Shares of threads end at so many parameters. */

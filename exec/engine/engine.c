@@ -4,9 +4,6 @@
 
 #define DEFAULT_RING 4
 
-G_DEFINE_QUARK(rp_engine_error, rp_engine_error)
-G_DEFINE_QUARK(rp_backend_error, rp_backend_error)
-
 /* So long rp_engine_stop() waits for threads. Beyond the time that a backend takes to give up. */
 #define STOP_NS (5 * G_GINT64_CONSTANT(1000000000))
 

@@ -127,3 +127,7 @@ rp_engine_set_failure(RpEngine *engine, GError **error)
                 rp_lane_name(rp_plan_lane_kind(engine->plan, lane)), text, message);
     return FALSE;
 }
+
+G_DEFINE_QUARK(rp_engine_error, rp_engine_error)
+
+G_DEFINE_QUARK(rp_backend_error, rp_backend_error)

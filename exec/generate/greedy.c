@@ -5,7 +5,7 @@
 #include "core/base/units.h"
 #include "exec/system/memory-limit.h"
 
-G_DEFINE_QUARK(rp - generate - error - quark, rp_generate_error)
+G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
 
 #define ALIGNMENT 256
 

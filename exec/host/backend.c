@@ -14,7 +14,7 @@
 #include "exec/host/probe.h"
 #include "exec/system/memory-limit.h"
 
-G_DEFINE_QUARK(rp - host - error - quark, rp_host_error)
+G_DEFINE_QUARK(rp_host_error, rp_host_error)
 
 typedef struct {
     RpSoftBackend soft;

@@ -19,7 +19,7 @@
 #define DEFAULT_THETA 10000.0
 #define DEFAULT_RANGE 0.02
 
-G_DEFINE_QUARK(rp - hf - config - error - quark, rp_hf_config_error)
+G_DEFINE_QUARK(rp_hf_config_error, rp_hf_config_error)
 
 static gboolean G_GNUC_PRINTF(4, 5) fail(const RpConfigReader *reader, RpHfConfigError code,
                                          const char *key, const char *format, ...)

@@ -6,7 +6,7 @@
 #include "core/base/quote.h"
 #include "core/json/json-pull.h"
 
-G_DEFINE_QUARK(rp - weights - error - quark, rp_weights_error)
+G_DEFINE_QUARK(rp_weights_error, rp_weights_error)
 
 struct _RpWeights {
     RpModelConfig config;

@@ -9,7 +9,7 @@
 /* Pieces end at so many parameters: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)
 
-G_DEFINE_QUARK(rp - optimizer - error - quark, rp_optimizer_error)
+G_DEFINE_QUARK(rp_optimizer_error, rp_optimizer_error)
 
 struct _RpOptimizer {
     RpAdamwOptions options;

@@ -6,8 +6,6 @@
 
 #define MAX_INDEX_BYTES 100000000
 
-G_DEFINE_QUARK(rp - safetensors - error - quark, rp_safetensors_error)
-
 RpSafetensors *
 rp_safetensors_new(const char *path)
 {
@@ -282,16 +280,4 @@ rp_safetensors_metadata(const RpSafetensors *tensors, const char *key)
 {
     g_return_val_if_fail(tensors && key, NULL);
     return g_hash_table_lookup(tensors->metadata, key);
-}
-
-char *
-rp_safetensor_describe(const char *dtype_name, const guint64 *shape, guint rank)
-{
-    GString *text = g_string_new(dtype_name);
-
-    g_string_append(text, " [");
-    for (guint i = 0; i < rank; i++)
-        g_string_append_printf(text, "%s%" G_GUINT64_FORMAT, i > 0 ? ", " : "", shape[i]);
-    g_string_append_c(text, ']');
-    return g_string_free(text, FALSE);
 }

@@ -19,7 +19,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-G_DEFINE_QUARK(rp - pool - error - quark, rp_pool_error)
+G_DEFINE_QUARK(rp_pool_error, rp_pool_error)
 
 #define CACHE_LINE 64
 #define PIECES 16 /* of a share, at least, if it has as many granules */

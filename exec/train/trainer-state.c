@@ -205,3 +205,5 @@ rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
     }
     rp_trainer_clear_restored(trainer);
 }
+
+G_DEFINE_QUARK(rp_trainer_error, rp_trainer_error)

@@ -5,8 +5,6 @@
 #include "core/verify/verify.h"
 #include "exec/system/memory-limit.h"
 
-G_DEFINE_QUARK(rp - trainer - error - quark, rp_trainer_error)
-
 /* Iterations that a plan needs until its arenas have their size. */
 #define SIZING_ITERATIONS 3
 /* How often a caller that waits for a loss looks whether the engine still runs. */

@@ -4,8 +4,6 @@
 /* So much idle time that half as many GPUs may be as fast. */
 #define IDLE_BUBBLE 0.4
 
-G_DEFINE_QUARK(rp - advise - error - quark, rp_advise_error)
-
 void
 rp_advice_free(RpAdvice *advice)
 {

@@ -135,3 +135,5 @@ rp_advise_resolve(RpAdviseQuery *query, GError **error)
                                 query->round);
     return TRUE;
 }
+
+G_DEFINE_QUARK(rp_advise_error, rp_advise_error)

@@ -455,3 +455,13 @@ rp_search_bound(const RpBoundSearch *search, GError **error)
     }
     return to_partition(best_at_real(&searcher, counts));
 }
+
+guint
+rp_partition_default_stages(const RpProfile *profile, const RpScheduleOps *schedule, guint gpus)
+{
+    guint per_gpu = schedule->stages_per_gpu;
+
+    if (per_gpu == 0)
+        per_gpu = MAX(1, rp_profile_n_blocks(profile) / gpus);
+    return per_gpu * gpus;
+}

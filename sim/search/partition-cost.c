@@ -28,16 +28,6 @@ fits(const RpDispatchedSearch *search, const RpPartition *partition)
                search->memory_bytes;
 }
 
-guint
-rp_partition_default_stages(const RpProfile *profile, const RpScheduleOps *schedule, guint gpus)
-{
-    guint per_gpu = schedule->stages_per_gpu;
-
-    if (per_gpu == 0)
-        per_gpu = MAX(1, rp_profile_n_blocks(profile) / gpus);
-    return per_gpu * gpus;
-}
-
 /* The paper's partition. Its limit is on stages, but the largest parameters, gradients and
  * activations may belong to different stages and add up: the limit is lowered until all fits. Where
  * the limit is too near to what must be, the partition that needs least is the answer. */

@@ -130,20 +130,6 @@ note_tasks(RpSlots *state)
     return TRUE;
 }
 
-gboolean
-rp_verify_slot_order(RpVerifier *verifier, guint32 first, guint32 second, const char *what)
-{
-    guint32 device = rp_verifier_device(verifier, second);
-
-    if (device != RP_NONE && rp_verifier_device(verifier, first) != device)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, first, second,
-                                "%s and the action are on two gpus", what);
-    if (!rp_verifier_before(verifier, first, second))
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, first, second,
-                                "%s: the second task may start before the first has ended", what);
-    return TRUE;
-}
-
 static gboolean
 check_upload_session(RpSlots *state, guint round, guint32 stage, guint session, guint32 action)
 {

@@ -1,23 +1,5 @@
 #include "exec/cuda/kernels/kernels-private.h"
 
-G_DEFINE_QUARK(rp - cuda - error - quark, rp_cuda_error)
-
-gboolean
-rp_cuda_ok(cudaError_t status, const char *what, GError **error)
-{
-    RpCudaError code = RP_CUDA_ERROR_LAUNCH;
-
-    if (status == cudaSuccess)
-        return TRUE;
-    if (status == cudaErrorMemoryAllocation)
-        code = RP_CUDA_ERROR_MEMORY;
-    else if (status == cudaErrorNoDevice || status == cudaErrorInvalidDevice ||
-             status == cudaErrorInsufficientDriver || status == cudaErrorDevicesUnavailable)
-        code = RP_CUDA_ERROR_DEVICE;
-    g_set_error(error, RP_CUDA_ERROR, code, "%s: %s", what, cudaGetErrorString(status));
-    return FALSE;
-}
-
 RpKernelStream *
 rp_cuda_stream_new(int device, cudaStream_t stream, GError **error)
 {
@@ -54,13 +36,6 @@ rp_cuda_stream_free(RpKernelStream *stream)
     cublasLtDestroy(stream->blas);
     g_free(stream->failure);
     g_free(stream);
-}
-
-void
-rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *reason)
-{
-    if (!stream->failure)
-        stream->failure = g_strdup_printf("%s: %s", operation, reason);
 }
 
 guint64
