@@ -1,17 +1,13 @@
 /* Options that only some schedules, or only one fidelity, know: refused elsewhere, not ignored. */
 #include "cli/cli.h"
 
-#include <string.h>
-
 #include "core/schedules/schedule.h"
-
-#define MOST_KNOWN 4
 
 /* Of a schedule. */
 typedef struct {
     const char *option;
     const char *lacks; /* "schedule 1f1b ..." */
-    const char *known[MOST_KNOWN];
+    RpScheduleHas known;
     gboolean (*given)(const RpScheduleArgs *args);
     void (*drop)(RpScheduleArgs *args); /* frees nothing */
 } OwnOption;
@@ -65,38 +61,22 @@ drop_reverse(RpScheduleArgs *args)
 }
 
 static const OwnOption own_options[] = {
-    {"round", "runs all micro-batches as one round", {"roundpipe"}, has_round, drop_round},
-    {"fused-forward", "has no fused stage", {"roundpipe"}, has_fused_forward, drop_fused_forward},
-    {"group",
-     "has no groups of micro-batches",
-     {"interleaved-1f1b", "interleaved-zb"},
-     has_group,
-     drop_group},
-    {"reverse-backward",
-     "has an order of its own for backward actions",
-     {"gpipe", "looped-bfs", "mobius"},
-     has_reverse,
-     drop_reverse},
+    {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched, has_round,
+     drop_round},
+    {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, has_fused_forward,
+     drop_fused_forward},
+    {"group", "has no groups of micro-batches", rp_schedule_is_grouped, has_group, drop_group},
+    {"reverse-backward", "has an order of its own for backward actions", rp_schedule_is_reversible,
+     has_reverse, drop_reverse},
 };
-
-static gboolean
-knows(const RpScheduleOps *schedule, const OwnOption *option)
-{
-    for (guint i = 0; i < MOST_KNOWN && option->known[i] != NULL; i++)
-        if (strcmp(option->known[i], schedule->name) == 0)
-            return TRUE;
-    return FALSE;
-}
 
 static gboolean
 fail_unknown(const RpScheduleOps *schedule, const OwnOption *option, GError **error)
 {
-    g_autoptr(GString) names = g_string_new(option->known[0]);
+    g_autofree char *names = rp_schedule_names(option->known);
 
-    for (guint i = 1; i < MOST_KNOWN && option->known[i] != NULL; i++)
-        g_string_append_printf(names, ", %s", option->known[i]);
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: schedule %s %s; it is for %s",
-                option->option, schedule->name, option->lacks, names->str);
+                option->option, schedule->name, option->lacks, names);
     return FALSE;
 }
 
@@ -136,7 +116,7 @@ rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule
     const char *problem;
 
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
-        if (own_options[i].given(args) && !knows(schedule, &own_options[i]))
+        if (own_options[i].given(args) && !own_options[i].known(schedule))
             return fail_unknown(schedule, &own_options[i], error);
     problem = find_idle(args);
     if (problem == NULL)
@@ -149,7 +129,7 @@ void
 rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule)
 {
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
-        if (!knows(schedule, &own_options[i]))
+        if (!own_options[i].known(schedule))
             own_options[i].drop(args);
 }
 
@@ -164,7 +144,7 @@ rp_schedule_args_check_any(const RpScheduleArgs *args, const RpScheduleOps *cons
         gboolean any = !own_options[i].given(args);
 
         for (guint k = 0; schedules[k] != NULL; k++)
-            any |= knows(schedules[k], &own_options[i]);
+            any |= own_options[i].known(schedules[k]);
         if (!any)
             return fail_unknown(schedules[0], &own_options[i], error);
     }

@@ -22,6 +22,13 @@ static const char *const optimizer_names[] = {"fused", "lean", NULL};
 GOptionEntry *
 rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule)
 {
+    g_autofree char *all_names = rp_schedule_names(NULL);
+    g_autofree char *reversible_names = rp_schedule_names(rp_schedule_is_reversible);
+    g_autofree char *reversible_text =
+        g_strconcat(reversible_names, ": backward from the last micro-batch on, as PyTorch", NULL);
+    /* as long as the entries, which are kept */
+    const char *names = g_intern_string(all_names);
+    const char *reversible = g_intern_string(reversible_text);
     const GOptionEntry entries[] = {
         {"gpus", 'n', 0, G_OPTION_ARG_INT, &args->gpus, "number of GPUs", "N"},
         {"micro-batches", 'm', 0, G_OPTION_ARG_INT, &args->micro_batches,
@@ -59,19 +66,11 @@ rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule)
          "iterations to simulate (default: 1; --async: until steady)", "K"},
         {"group", 0, 0, G_OPTION_ARG_INT, &args->group,
          "interleaved schedules: micro-batches of a group (default: N)", "G"},
-        {"reverse-backward", 0, 0, G_OPTION_ARG_NONE, &args->reverse_backward,
-         "gpipe, looped-bfs, mobius: backward from the last micro-batch on, as PyTorch", NULL},
+        {"reverse-backward", 0, 0, G_OPTION_ARG_NONE, &args->reverse_backward, reversible, NULL},
         {"json", 0, 0, G_OPTION_ARG_NONE, &args->json, "print JSON", NULL},
     };
-    GOptionEntry schedule = {
-        "schedule",
-        's',
-        0,
-        G_OPTION_ARG_STRING,
-        &args->schedule,
-        "gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, interleaved-zb, zb-v, "
-        "dualpipe-v, mobius or roundpipe",
-        "NAME"};
+    GOptionEntry schedule = {"schedule",      's',   0,     G_OPTION_ARG_STRING,
+                             &args->schedule, names, "NAME"};
     gsize n = G_N_ELEMENTS(entries);
     GOptionEntry *all = g_new0(GOptionEntry, n + 2);
 

@@ -57,27 +57,6 @@ find_colour(const Named *table, guint n, const char *name)
 }
 
 RpColour
-rp_colour_of_schedule(const char *name, gboolean async)
-{
-    static const Named table[] = {
-        {"gpipe", RP_COLOUR_GREY},
-        {"1f1b", RP_COLOUR_SKY},
-        {"interleaved-1f1b", RP_COLOUR_ORANGE},
-        {"looped-bfs", RP_COLOUR_GREEN},
-        {"mobius", 0x7a6a00},
-        {"zb-h1", RP_COLOUR_BLACK},
-        {"interleaved-zb", 0x5b3f8c},
-        {"zb-v", RP_COLOUR_BLUE},
-        {"dualpipe-v", 0x8c4a2f},
-        {"roundpipe", RP_COLOUR_PURPLE},
-    };
-
-    if (async && strcmp(name, "roundpipe") == 0)
-        return RP_COLOUR_VERMILLION;
-    return find_colour(table, G_N_ELEMENTS(table), name);
-}
-
-RpColour
 rp_colour_of_model(const char *name)
 {
     static const Named table[] = {

@@ -1,5 +1,5 @@
 /**
- * Colours, the same in every figure: of task kinds, schedules, models and parts of a bubble ratio.
+ * Colours, the same in every figure: of task kinds, models and parts of a bubble ratio.
  * All from Okabe and Ito's set, which is safe for any colour vision.
  */
 #pragma once
@@ -22,7 +22,6 @@ typedef guint32 RpColour;
 RpColour rp_colour_of_task(RpTaskKind kind);
 /* What legends call it: tasks that look the same share a name. */
 const char *rp_colour_task_title(RpTaskKind kind);
-RpColour rp_colour_of_schedule(const char *name, gboolean async);
 RpColour rp_colour_of_model(const char *name);
 /* A series without a meaning of its own. */
 RpColour rp_colour_of_series(guint index);

@@ -18,5 +18,6 @@ const RpScheduleOps rp_schedule_gpipe = {
     .title = "GPipe",
     .summary = "all forwards, then all backwards",
     .stages_per_gpu = 1,
+    .reversible = TRUE,
     .order = rp_order_looped,
 };

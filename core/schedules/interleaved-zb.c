@@ -27,5 +27,6 @@ const RpScheduleOps rp_schedule_interleaved_zb = {
     .looped = TRUE,
     .split_backward = TRUE,
     .check = rp_order_check_groups,
+    .grouped = TRUE,
     .order = order_interleaved_zb,
 };

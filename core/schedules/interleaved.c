@@ -101,5 +101,6 @@ const RpScheduleOps rp_schedule_interleaved_1f1b = {
     .summary = "1F1B over several stages per GPU, which change every N micro-batches",
     .looped = TRUE,
     .check = rp_order_check_groups,
+    .grouped = TRUE,
     .order = order_interleaved_1f1b,
 };

@@ -35,5 +35,6 @@ const RpScheduleOps rp_schedule_looped_bfs = {
     .title = "Looped BFS",
     .summary = "all micro-batches through one stage after the other, several stages per GPU",
     .looped = TRUE,
+    .reversible = TRUE,
     .order = rp_order_looped,
 };

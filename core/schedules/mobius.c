@@ -56,5 +56,6 @@ const RpScheduleOps rp_schedule_mobius = {
     .looped = TRUE,
     .offloads_weights = TRUE,
     .gpu_of_rank = gpu_of_rank,
+    .reversible = TRUE,
     .order = order,
 };

@@ -56,7 +56,9 @@ struct _RpScheduleOps {
     gboolean dispatched;       /* stages are not bound to devices */
     gboolean looped;           /* more than one stage per device is usual */
     gboolean folded;           /* stages r and 2N-1-r share device r (V shape) */
-    gboolean split_backward;   /* uses I and W */
+    gboolean split_backward;   /* uses I and W: predicted, but not trained */
+    gboolean grouped;          /* chunks change every G micro-batches (RpShape.group) */
+    gboolean reversible;       /* B may run from the last micro-batch on (reverse_backward) */
     gboolean offloads_weights; /* each stage's weights are uploaded before each slot */
     guint stages_per_gpu;      /* fixed number, or 0 = any multiple */
     /* Device of rank @stage mod N, where that is not the rank itself; may be %NULL. */
@@ -70,6 +72,17 @@ struct _RpScheduleOps {
 
 /* Every schedule, %NULL-terminated, in the order in which tables list them. */
 const RpScheduleOps *const *rp_schedules(void);
+
+/* Whether a schedule has something. */
+typedef gboolean (*RpScheduleHas)(const RpScheduleOps *schedule);
+gboolean rp_schedule_is_dispatched(const RpScheduleOps *schedule);
+gboolean rp_schedule_is_grouped(const RpScheduleOps *schedule);
+gboolean rp_schedule_is_reversible(const RpScheduleOps *schedule);
+gboolean rp_schedule_is_trained(const RpScheduleOps *schedule);
+
+/* "gpipe, looped-bfs or mobius": the names of those that @has holds for; %NULL = all. (transfer
+ * full) */
+char *rp_schedule_names(RpScheduleHas has);
 
 /* Errors: RP_SCHEDULE_ERROR_UNKNOWN with the nearest name */
 const RpScheduleOps *rp_schedule_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;

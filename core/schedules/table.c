@@ -50,3 +50,45 @@ rp_schedule_find(const char *name, GError **error)
     }
     return NULL;
 }
+
+gboolean
+rp_schedule_is_dispatched(const RpScheduleOps *schedule)
+{
+    return schedule->dispatched;
+}
+
+gboolean
+rp_schedule_is_grouped(const RpScheduleOps *schedule)
+{
+    return schedule->grouped;
+}
+
+gboolean
+rp_schedule_is_reversible(const RpScheduleOps *schedule)
+{
+    return schedule->reversible;
+}
+
+gboolean
+rp_schedule_is_trained(const RpScheduleOps *schedule)
+{
+    return !schedule->split_backward;
+}
+
+char *
+rp_schedule_names(RpScheduleHas has)
+{
+    GString *text = g_string_new(NULL);
+    const char *last = NULL;
+
+    for (guint i = 0; schedules[i] != NULL; i++) {
+        if (has != NULL && !has(schedules[i]))
+            continue;
+        if (last != NULL)
+            g_string_append_printf(text, "%s%s", text->len > 0 ? ", " : "", last);
+        last = schedules[i]->name;
+    }
+    if (last != NULL)
+        g_string_append_printf(text, "%s%s", text->len > 0 ? " or " : "", last);
+    return g_string_free(text, FALSE);
+}

@@ -324,8 +324,7 @@ refuse(const RpTask *task, GError **error)
 {
     g_set_error(error, RP_HOST_ERROR, RP_HOST_ERROR_PLAN,
                 "the host backend runs a backward as a whole, and has no %s: use a schedule that "
-                "neither splits nor merges actions (roundpipe, 1f1b, interleaved-1f1b, gpipe, "
-                "looped-bfs, mobius)",
+                "neither splits nor merges actions",
                 rp_task_kind_name((RpTaskKind)task->kind));
     return FALSE;
 }

@@ -15,11 +15,12 @@ check_options(const RpTrainerOptions *options, GError **error)
 {
     const RpScheduleOps *schedule = options->plan.schedule;
 
-    if (schedule->split_backward) {
+    if (!rp_schedule_is_trained(schedule)) {
+        g_autofree char *names = rp_schedule_names(rp_schedule_is_trained);
+
         g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
-                    "schedule %s splits backward into two actions, which training does not: use "
-                    "roundpipe, gpipe, 1f1b, interleaved-1f1b, looped-bfs or mobius",
-                    schedule->name);
+                    "schedule %s splits backward into two actions, which training does not: use %s",
+                    schedule->name, names);
         return FALSE;
     }
     return TRUE;

@@ -152,7 +152,7 @@ refuses_options_that_have_no_effect(void **state)
         {SIMULATE "--schedule zb-v --fused-forward physical", 2,
          "--fused-forward: schedule zb-v has no fused stage"},
         {SIMULATE "--schedule gpipe --group 4", 2,
-         "--group: schedule gpipe has no groups of micro-batches; it is for interleaved-1f1b, "
+         "--group: schedule gpipe has no groups of micro-batches; it is for interleaved-1f1b or "
          "interleaved-zb"},
         {SIMULATE "--schedule 1f1b --reverse-backward", 2, "--reverse-backward: schedule 1f1b"},
         {ROUNDPIPE "--transfers naive", 2, "--transfers: compute fidelity has no transfers; "},
