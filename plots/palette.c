@@ -2,43 +2,18 @@
 
 #include <string.h>
 
-static const struct {
-    RpColour colour;
-    const char *title;
-} tasks[RP_N_TASK_KINDS] = {
-    [RP_TASK_FORWARD] = {RP_COLOUR_BLUE, "forward"},
-    [RP_TASK_BACKWARD] = {RP_COLOUR_VERMILLION, "backward (with recompute)"},
-    [RP_TASK_FUSED] = {RP_COLOUR_PURPLE, "fused forward + backward"},
-    [RP_TASK_INPUT_GRADIENT] = {RP_COLOUR_YELLOW, "input gradient (I)"},
-    [RP_TASK_WEIGHT_GRADIENT] = {RP_COLOUR_GREEN, "weight gradient (W)"},
-    [RP_TASK_OVERLAP] = {RP_COLOUR_GREY, "forward and backward overlapped"},
-    [RP_TASK_ACTIVATION_DOWNLOAD] = {RP_COLOUR_SKY, "activations"},
-    [RP_TASK_ACTIVATION_UPLOAD] = {RP_COLOUR_SKY, "activations"},
-    [RP_TASK_STASH_UPLOAD] = {RP_COLOUR_SKY, "activations"},
-    [RP_TASK_ACTGRAD_DOWNLOAD] = {RP_COLOUR_ORANGE, "gradients of activations"},
-    [RP_TASK_ACTGRAD_UPLOAD] = {RP_COLOUR_ORANGE, "gradients of activations"},
-    [RP_TASK_PARAMETER_UPLOAD] = {0x5a5a5a, "parameters"},
-    [RP_TASK_GRADIENT_DOWNLOAD] = {0xa6a6a6, "gradients of parameters"},
-    [RP_TASK_GRADIENT_ACCUMULATE] = {0x9a8a2f, "gradient sum of rounds"},
-    [RP_TASK_NORM] = {0x7a3b69, "norm of all gradients"},
-    [RP_TASK_GRADIENT_COPY] = {0x7fceb9, "gradient copy"},
-    [RP_TASK_OPTIMIZER_STEP] = {RP_COLOUR_GREEN, "optimizer step"},
-    [RP_TASK_PARAMETER_COPY] = {0x00563f, "parameter copy"},
-    [RP_TASK_BARRIER] = {RP_COLOUR_BLACK, "barrier"},
-};
-
 RpColour
 rp_colour_of_task(RpTaskKind kind)
 {
     g_return_val_if_fail(kind < RP_N_TASK_KINDS, RP_COLOUR_GREY);
-    return tasks[kind].colour;
+    return rp_task_kind(kind)->colour;
 }
 
 const char *
 rp_colour_task_title(RpTaskKind kind)
 {
     g_return_val_if_fail(kind < RP_N_TASK_KINDS, "");
-    return tasks[kind].title;
+    return rp_task_kind(kind)->title;
 }
 
 typedef struct {

@@ -1,32 +1,53 @@
 /* What kinds of tasks, lanes, buffers and roles are called, and a task in one line: messages. */
 #include "core/plan/plan.h"
 
+#define LANE(kind) (1u << (kind))
+#define ON_COMPUTE LANE(RP_LANE_COMPUTE)
+#define UPWARDS (LANE(RP_LANE_ACTIVATION_UP) | LANE(RP_LANE_PARAMETER_UP))
+#define DOWNWARDS (LANE(RP_LANE_ACTIVATION_DOWN) | LANE(RP_LANE_GRADIENT_DOWN))
+#define BY_OPTIMIZER LANE(RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER)
+#define ON_HOST (BY_OPTIMIZER | LANE(RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE))
+#define ANYWHERE G_MAXUINT
+
+/* A row a kind. Its accesses are a rule of the verifier (core/verify/expect.c). */
+static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
+    [RP_TASK_FORWARD] = {"forward", ON_COMPUTE, "forward", 0x0072b2},
+    [RP_TASK_BACKWARD] = {"backward", ON_COMPUTE, "backward (with recompute)", 0xd55e00},
+    [RP_TASK_FUSED] = {"fused", ON_COMPUTE, "fused forward + backward", 0xcc79a7},
+    [RP_TASK_INPUT_GRADIENT] = {"input-gradient", ON_COMPUTE, "input gradient (I)", 0xf0e442},
+    [RP_TASK_WEIGHT_GRADIENT] = {"weight-gradient", ON_COMPUTE, "weight gradient (W)", 0x009e73},
+    [RP_TASK_OVERLAP] = {"overlap", ON_COMPUTE, "forward and backward overlapped", 0x8c8c8c},
+    [RP_TASK_ACTIVATION_DOWNLOAD] = {"activation-download", DOWNWARDS, "activations", 0x56b4e9},
+    [RP_TASK_ACTIVATION_UPLOAD] = {"activation-upload", UPWARDS, "activations", 0x56b4e9},
+    [RP_TASK_STASH_UPLOAD] = {"stash-upload", UPWARDS, "activations", 0x56b4e9},
+    [RP_TASK_ACTGRAD_DOWNLOAD] = {"activation-gradient-download", DOWNWARDS,
+                                  "gradients of activations", 0xe69f00},
+    [RP_TASK_ACTGRAD_UPLOAD] = {"activation-gradient-upload", UPWARDS, "gradients of activations",
+                                0xe69f00},
+    [RP_TASK_PARAMETER_UPLOAD] = {"parameter-upload", UPWARDS, "parameters", 0x5a5a5a},
+    [RP_TASK_GRADIENT_DOWNLOAD] = {"gradient-download", DOWNWARDS, "gradients of parameters",
+                                   0xa6a6a6},
+    [RP_TASK_GRADIENT_ACCUMULATE] = {"gradient-accumulate", ON_HOST, "gradient sum of rounds",
+                                     0x9a8a2f},
+    [RP_TASK_NORM] = {"norm", BY_OPTIMIZER, "norm of all gradients", 0x7a3b69},
+    [RP_TASK_GRADIENT_COPY] = {"gradient-copy", BY_OPTIMIZER, "gradient copy", 0x7fceb9},
+    [RP_TASK_OPTIMIZER_STEP] = {"optimizer-step", BY_OPTIMIZER, "optimizer step", 0x009e73},
+    [RP_TASK_PARAMETER_COPY] = {"parameter-copy", BY_OPTIMIZER, "parameter copy", 0x00563f},
+    [RP_TASK_BARRIER] = {"barrier", ANYWHERE, "barrier", 0x000000},
+};
+
+const RpTaskKindInfo *
+rp_task_kind(RpTaskKind kind)
+{
+    static const RpTaskKindInfo unknown = {"unknown", 0, "", 0};
+
+    return (guint)kind < RP_N_TASK_KINDS ? &kinds[kind] : &unknown;
+}
+
 const char *
 rp_task_kind_name(RpTaskKind kind)
 {
-    static const char *const names[RP_N_TASK_KINDS] = {
-        [RP_TASK_FORWARD] = "forward",
-        [RP_TASK_BACKWARD] = "backward",
-        [RP_TASK_FUSED] = "fused",
-        [RP_TASK_INPUT_GRADIENT] = "input-gradient",
-        [RP_TASK_WEIGHT_GRADIENT] = "weight-gradient",
-        [RP_TASK_OVERLAP] = "overlap",
-        [RP_TASK_ACTIVATION_DOWNLOAD] = "activation-download",
-        [RP_TASK_ACTIVATION_UPLOAD] = "activation-upload",
-        [RP_TASK_STASH_UPLOAD] = "stash-upload",
-        [RP_TASK_ACTGRAD_DOWNLOAD] = "activation-gradient-download",
-        [RP_TASK_ACTGRAD_UPLOAD] = "activation-gradient-upload",
-        [RP_TASK_PARAMETER_UPLOAD] = "parameter-upload",
-        [RP_TASK_GRADIENT_DOWNLOAD] = "gradient-download",
-        [RP_TASK_GRADIENT_ACCUMULATE] = "gradient-accumulate",
-        [RP_TASK_NORM] = "norm",
-        [RP_TASK_GRADIENT_COPY] = "gradient-copy",
-        [RP_TASK_OPTIMIZER_STEP] = "optimizer-step",
-        [RP_TASK_PARAMETER_COPY] = "parameter-copy",
-        [RP_TASK_BARRIER] = "barrier",
-    };
-
-    return (guint)kind < RP_N_TASK_KINDS ? names[kind] : "unknown";
+    return rp_task_kind(kind)->name;
 }
 
 const char *

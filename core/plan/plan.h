@@ -364,6 +364,14 @@ rp_task_is_transfer(const RpTask *task)
     return task->kind >= RP_TASK_ACTIVATION_DOWNLOAD && task->kind <= RP_TASK_GRADIENT_DOWNLOAD;
 }
 
+/* What is the same for every task of a kind. */
+typedef struct {
+    const char *name;  /* "parameter-upload" */
+    guint lanes;       /* on which it may stand: bits of rp_plan_lane_kind() */
+    const char *title; /* in legends: kinds that look the same share one */
+    guint32 colour;    /* 0xRRGGBB, from Okabe and Ito's set, safe for any colour vision */
+} RpTaskKindInfo;
+const RpTaskKindInfo *rp_task_kind(RpTaskKind kind);
 const char *rp_task_kind_name(RpTaskKind kind); /* "forward", "parameter-upload", ... */
 const char *rp_buffer_category_name(RpBufferCategory category);
 const char *rp_access_role_name(RpAccessRole role);

@@ -1,34 +1,5 @@
 #include "core/verify/private.h"
 
-/* Lanes on which a kind of task may stand, as bits of rp_plan_lane_kind(). */
-static guint
-lanes_of_kind(guint kind)
-{
-    switch ((RpTaskKind)kind) {
-    case RP_TASK_ACTIVATION_UPLOAD:
-    case RP_TASK_STASH_UPLOAD:
-    case RP_TASK_ACTGRAD_UPLOAD:
-    case RP_TASK_PARAMETER_UPLOAD:
-        return 1U << RP_LANE_ACTIVATION_UP | 1U << RP_LANE_PARAMETER_UP;
-    case RP_TASK_ACTIVATION_DOWNLOAD:
-    case RP_TASK_ACTGRAD_DOWNLOAD:
-    case RP_TASK_GRADIENT_DOWNLOAD:
-        return 1U << RP_LANE_ACTIVATION_DOWN | 1U << RP_LANE_GRADIENT_DOWN;
-    case RP_TASK_GRADIENT_ACCUMULATE:
-        return 1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER) |
-               1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE);
-    case RP_TASK_NORM:
-    case RP_TASK_GRADIENT_COPY:
-    case RP_TASK_OPTIMIZER_STEP:
-    case RP_TASK_PARAMETER_COPY:
-        return 1U << (RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER);
-    case RP_TASK_BARRIER:
-        return G_MAXUINT;
-    default:
-        return 1U << RP_LANE_COMPUTE;
-    }
-}
-
 static gboolean
 check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
@@ -75,7 +46,9 @@ check_fields(RpVerifier *verifier)
         if (task->lane >= rp_plan_n_lanes(verifier->plan) || task->kind >= RP_N_TASK_KINDS)
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, i,
                                     "a lane or kind of task that does not exist");
-        if ((lanes_of_kind(task->kind) >> rp_plan_lane_kind(verifier->plan, task->lane) & 1) == 0)
+        if ((rp_task_kind((RpTaskKind)task->kind)->lanes >>
+                 rp_plan_lane_kind(verifier->plan, task->lane) &
+             1) == 0)
             return rp_verifier_fail(verifier,
                                     rp_task_is_compute(task) ? RP_RULE_ACTIONS : RP_RULE_TRANSFERS,
                                     RP_NO_TASK, i, "this kind of task cannot stand on the %s lane",
