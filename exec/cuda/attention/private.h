@@ -1,4 +1,4 @@
-/* The parts of attention: for exec/cuda/attention/*.cu only. */
+/* The parts of attention: for the .cu files here only. */
 #pragma once
 
 #include <atomic>
