@@ -1,5 +1,5 @@
 /*
- * What each mechanism costs by itself: docs/overheads.md says what the rows mean.
+ * What each mechanism costs by itself: docs/lab/overheads.md says what the rows mean.
  *
  *   bench-cuda-overheads [--csv FILE] [--only PART] [--pinned-gib N] [--profiles DIR]
  *
