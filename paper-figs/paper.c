@@ -170,17 +170,6 @@ format_stages(const RpProfile *profile, const RpInterval *stages, guint n)
     return rp_partition_format_list((const guint *)(const void *)counts->data, counts->len);
 }
 
-char *
-rp_paper_format_partition(const RpProfile *profile, const RpPartition *partition)
-{
-    g_autofree char *forward = format_stages(profile, partition->forward, partition->n_forward);
-
-    if (!partition->dispatched)
-        return g_steal_pointer(&forward);
-    g_autofree char *backward = format_stages(profile, partition->backward, partition->n_backward);
-    return g_strdup_printf("%s|%s", forward, backward);
-}
-
 static char *
 command_of(const RpProfile *profile, const char *file, const RpPartition *partition,
            const RpPlanOptions *options, guint iterations)

@@ -53,7 +53,6 @@ RpPartition *rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions
 /* "7*4|0,3*8,2*2" or "4*8", as the published table writes partitions. (transfer full) */
 RpPartition *rp_paper_parse_partition(const RpProfile *profile, const char *text,
                                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
-char *rp_paper_format_partition(const RpProfile *profile, const RpPartition *partition);
 
 /* One simulated plan. */
 typedef struct {

@@ -284,27 +284,20 @@ rp_gnuplot_quote_datum(const char *text)
 }
 
 void
-rp_text_append_va(GString *text, const char *format, va_list arguments)
+rp_text_append(GString *text, const char *format, ...)
 {
     static gsize once = 0;
     static locale_t plain = (locale_t)0;
+    va_list arguments;
 
     if (g_once_init_enter(&once)) {
         plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
         g_once_init_leave(&once, 1);
     }
     locale_t before = plain ? uselocale(plain) : (locale_t)0;
+    va_start(arguments, format);
     g_string_append_vprintf(text, format, arguments);
+    va_end(arguments);
     if (before)
         uselocale(before);
-}
-
-void
-rp_text_append(GString *text, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    rp_text_append_va(text, format, arguments);
-    va_end(arguments);
 }

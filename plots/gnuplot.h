@@ -76,4 +76,3 @@ char *rp_gnuplot_quote_datum(const char *text);
 
 /* g_string_append_printf() that writes decimal points whatever the locale. */
 void rp_text_append(GString *text, const char *format, ...) G_GNUC_PRINTF(2, 3);
-void rp_text_append_va(GString *text, const char *format, va_list arguments) G_GNUC_PRINTF(2, 0);

@@ -125,7 +125,6 @@ const char *rp_plan_waits_words(RpAdviseWaits waits);
 /* "roundpipe async", "gpipe" */
 char *rp_plan_run_name(const RpAdviseRun *run);
 
-const char *rp_plan_model_name(const RpPlanQuestion *question);
 const char *rp_plan_device_name(const RpAdviseQuery *query);
 
 /* Parameters of the model, each once; of these the trained ones, with LoRA those of adapters. */

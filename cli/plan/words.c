@@ -81,12 +81,6 @@ rp_plan_run_name(const RpAdviseRun *run)
 }
 
 const char *
-rp_plan_model_name(const RpPlanQuestion *question)
-{
-    return question->name;
-}
-
-const char *
 rp_plan_device_name(const RpAdviseQuery *query)
 {
     return query->gpu != NULL       ? query->gpu->title

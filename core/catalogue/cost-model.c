@@ -116,8 +116,9 @@ rp_cost_model_attention_flops(const RpModel *model, guint block, double b, doubl
     return 4 * b * model->heads * model->head_size * pairs;
 }
 
-double
-rp_cost_model_head_flops(const RpModel *model, double b, double s)
+/* Matmul of the head: 2sbhV. */
+static double
+head_flops(const RpModel *model, double b, double s)
 {
     return 2.0 * s * b * model->hidden * model->vocabulary;
 }
@@ -286,7 +287,7 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     double logits = (double)tokens * model->vocabulary;
     double hidden = (double)tokens * model->hidden;
     Work work = {
-        .matmul_flops = rp_cost_model_head_flops(model, context->b, context->s),
+        .matmul_flops = head_flops(model, context->b, context->s),
         .matmul_bytes =
             (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
         .traffic_bytes = kernels[family].forward.norm * hidden,

@@ -86,9 +86,6 @@ double rp_cost_model_matmul_flops(const RpModel *model, double b, double s);
  * the block slides. Source: third term of paper eq. 2, corrected */
 double rp_cost_model_attention_flops(const RpModel *model, guint block, double b, double s);
 
-/* Matmul of the head: 2sbhV. */
-double rp_cost_model_head_flops(const RpModel *model, double b, double s);
-
 /**
  * rp_cost_model_hop_ns:
  * @bytes: boundary activation of one micro-batch

@@ -5,7 +5,7 @@
  *               stage numbers that greedy packing needs, with the stages evened out
  *   2. shapes   from the best seeds: a forward or backward stage more or less, a layer more or less
  *               in the fused stage, large stages first, last or spread, another round
- *   3. borders  from the best of these: single layers between stages (rp_search_shift_borders())
+ *   3. borders  from the best of these: single layers between stages (rp_search_shift_best())
  */
 #include "core/partition/search.h"
 

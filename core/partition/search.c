@@ -144,8 +144,11 @@ read_borders(const RpPartition *partition, guint *borders)
     return n;
 }
 
-RpPartition *
-rp_search_lay(const RpSearch *search, const RpPartition *like, const guint *borders)
+/* The partition with as many stages as @like and these @borders: the ends of the forward stages,
+ * upwards (bound: of all but the last), then the lower ends of the backward stages between the
+ * fused and the last one, downwards. %NULL if a stage would be empty. */
+static RpPartition *
+partition_between(const RpSearch *search, const RpPartition *like, const guint *borders)
 {
     guint n_layers = search->profile->n_layers, n_forward = like->n_forward;
     guint least = like->dispatched ? 1 : 1 + search->lead; /* layers of the first stage */
@@ -175,9 +178,9 @@ rp_search_lay(const RpSearch *search, const RpPartition *like, const guint *bord
     return rp_partition_new_dispatched(forward, n_forward, backward, like->n_backward);
 }
 
-/* Short runs first; goes on from each improvement. */
-void
-rp_search_shift_borders(RpSearch *search, const RpPartition *start, guint round)
+/* See rp_search_shift_best(), from @start on. Short runs first; continues from each improvement. */
+static void
+shift_borders(RpSearch *search, const RpPartition *start, guint round)
 {
     g_autoptr(RpPartition) at = rp_partition_copy(start);
     g_autofree guint *borders = g_new(guint, 2 * (gsize)search->profile->n_layers + 2);
@@ -195,7 +198,7 @@ rp_search_shift_borders(RpSearch *search, const RpPartition *start, guint round)
                 for (guint b = 0; b < length; b++) {
                     borders[i / 2 + b] += step;
                 }
-                g_autoptr(RpPartition) other = rp_search_lay(search, at, borders);
+                g_autoptr(RpPartition) other = partition_between(search, at, borders);
                 gint64 found = other != NULL ? rp_search_judge(search, other, round) : G_MAXINT64;
                 if (found < cost) {
                     cost = found;
@@ -215,7 +218,7 @@ rp_search_shift_best(RpSearch *search)
 {
     if (search->best != NULL) {
         g_autoptr(RpPartition) start = rp_partition_copy(search->best);
-        rp_search_shift_borders(search, start, search->best_round);
+        shift_borders(search, start, search->best_round);
     }
 }
 
@@ -240,7 +243,7 @@ try_all_borders(RpSearch *search, const RpPartition *like, guint round)
         borders[b] = search->lead + 1 + b;
     }
     for (;;) {
-        g_autoptr(RpPartition) partition = rp_search_lay(search, like, borders);
+        g_autoptr(RpPartition) partition = partition_between(search, like, borders);
         rp_search_judge(search, partition, round);
         guint b = n;
         while (b > 0 && borders[b - 1] == n_layers - 1 - (n - b)) {
@@ -277,14 +280,14 @@ search_borders(RpSearch *search, const RpPartition *like, guint round)
             for (guint s = 1; s < n_stages; s++) {
                 borders[s] += borders[s - 1];
             }
-            RpPartition *seed = rp_search_lay(search, like, borders);
+            RpPartition *seed = partition_between(search, like, borders);
             rp_search_judge(search, seed, round);
             g_ptr_array_add(seeds, seed);
         }
     }
     rp_search_shift_best(search);
     for (guint s = 0; s < seeds->len && search->left > 0; s++) {
-        rp_search_shift_borders(search, g_ptr_array_index(seeds, s), round);
+        shift_borders(search, g_ptr_array_index(seeds, s), round);
     }
 }
 

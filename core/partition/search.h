@@ -50,24 +50,11 @@ guint rp_search_weights(const RpSearch *search, guint k, RpPhase phase, gboolean
                         gint64 *weights);
 
 /**
- * rp_search_shift_borders:
+ * rp_search_shift_best:
  *
- * Shifts runs of borders by one layer as long as that helps, from @start on. A run takes a layer
- * from the stage at one end of it and gives it to the stage at the other end:
+ * Shifts runs of borders by one layer as long as that helps, from the best candidate so far on. A
+ * run takes a layer from the stage at one end of it and gives it to the stage at the other end:
  *
  *   [0 1 2][3 4 5][6 7]   both borders up   [0 1 2 3][4 5 6][7]
  */
-void rp_search_shift_borders(RpSearch *search, const RpPartition *start, guint round);
-
-/* The same from the best candidate so far. */
 void rp_search_shift_best(RpSearch *search);
-
-/**
- * rp_search_lay:
- * @like: has as many stages
- * @borders: the ends of the forward stages, upwards (bound: of all but the last), then the lower
- *   ends of the backward stages between the fused and the last one, downwards
- *
- * Returns: (transfer full): the partition with these borders, %NULL if a stage would be empty
- */
-RpPartition *rp_search_lay(const RpSearch *search, const RpPartition *like, const guint *borders);

@@ -167,14 +167,3 @@ rp_partition_keeps_sums(const RpPartition *partition, guint gpus)
     return partition->dispatched && (partition->n_forward + partition->n_backward) % gpus == 0 &&
            partition->n_backward <= gpus;
 }
-
-guint64
-rp_plan_rounds_gpu_bytes(const RpProfile *profile, const RpPartition *partition, guint gpus)
-{
-    RpLargest largest = rp_largest_dispatched(profile, partition);
-
-    return rp_partition_keeps_sums(partition, gpus)
-               ? aligned(rp_profile_sum_bytes(profile, largest.gradients)) -
-                     aligned(largest.gradients)
-               : 0;
-}

@@ -12,8 +12,8 @@
 
 #define FP32_BYTES 4
 
-guint32
-rp_planner_weight_version(const RpPlanner *planner)
+static guint32
+weight_version(const RpPlanner *planner)
 {
     return rp_plan_promises(planner->plan)->double_weights ? planner->iteration % 2 : 0;
 }
@@ -294,7 +294,7 @@ rp_planner_upload_parameters(RpPlanner *planner, guint g, guint32 stage, guint32
 {
     const RpDeviceState *device = &planner->devices[g];
     const RpChunks *chunks = &rp_plan_stage(planner->plan, stage)->parameters;
-    guint version = rp_planner_weight_version(planner);
+    guint version = weight_version(planner);
 
     for (guint c = 0; c < chunks->n_chunks; c++) {
         guint32 last_layer = RP_NONE;

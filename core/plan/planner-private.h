@@ -232,7 +232,6 @@ RpTaskId rp_planner_full_action(RpPlanner *planner, guint device, const RpAction
 
 /* planner-host.c */
 void rp_planner_begin_call_host(RpPlanner *planner);
-guint32 rp_planner_weight_version(const RpPlanner *planner);
 /* Uploads the parameters of @stage in the windows of the slot before (or at once). */
 void rp_planner_upload_parameters(RpPlanner *planner, guint device, guint32 stage,
                                   guint32 device_buffer, gboolean windows);

@@ -105,9 +105,6 @@ RpPlan *rp_plan_make(const RpProfile *profile, const RpPartition *partition,
 /* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; of
  * one round an iteration. */
 guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition);
-/* What several rounds need beside that: where their sums stay on the devices, these are fp32. */
-guint64 rp_plan_rounds_gpu_bytes(const RpProfile *profile, const RpPartition *partition,
-                                 guint gpus);
 
 /**
  * rp_plan_least_gpu_bytes:

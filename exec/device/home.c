@@ -195,7 +195,7 @@ rp_home_describe_layer(const RpNetwork *network, guint layer)
 
 /* ---- places ---- */
 
-/* Which of a layer's own parameters decay: the matrices; norms, biases and gaps do not. */
+/* Which of a layer's own parameters decay; gaps do not. */
 static GArray *
 decay_spans(const RpHome *home, guint layer)
 {
@@ -209,7 +209,8 @@ decay_spans(const RpHome *home, guint layer)
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
         const RpParameterSpan gap = {.n_parameters = layout->offset[weight->kind] - at};
-        const RpParameterSpan span = {.n_parameters = weight->elements, .decays = weight->matrix};
+        const RpParameterSpan span = {.n_parameters = weight->elements,
+                                      .decays = rp_parameter_decays(weight->name, weight->rank)};
 
         if (weight->tied)
             break;
@@ -280,8 +281,8 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
         layer->copied = address(home, &layer->copied_place);
         layer->master = address(home, &layer->optimizer_place);
         layer->state =
-            rp_optimizer_layer_new_in(home->optimizer, layer->master, layer->own,
-                                      (const RpParameterSpan *)(void *)spans->data, spans->len);
+            rp_optimizer_layer_new(home->optimizer, layer->master, layer->own,
+                                   (const RpParameterSpan *)(void *)spans->data, spans->len);
     }
     return TRUE;
 }

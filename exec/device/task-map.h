@@ -30,11 +30,8 @@ void rp_task_map_clear(RpTaskMap *map);
 
 /* Returns: (nullable): the task's access of that role */
 const RpBackendAccess *rp_task_access(const RpBackendTask *task, RpAccessRole role);
-/* Where the task's buffer of that role is; %NULL: it has none. */
-void *rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role);
 /* Elements of all weights of a stage. */
 guint64 rp_task_map_elements(const RpTaskMap *map, RpInterval layers);
-const RpPlanStage *rp_task_stage(const RpTaskMap *map, const RpBackendTask *task);
 /* Whether the task's stage holds the head. */
 gboolean rp_task_has_head(const RpTaskMap *map, const RpBackendTask *task);
 

@@ -299,12 +299,6 @@ rp_engine_n_appended(const RpEngine *engine)
     return engine->n_appended;
 }
 
-guint64
-rp_engine_n_done(const RpEngine *engine)
-{
-    return engine->n_done;
-}
-
 RpTrace *
 rp_engine_steal_trace(RpEngine *engine)
 {

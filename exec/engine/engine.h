@@ -99,7 +99,6 @@ gboolean rp_engine_finish(RpEngine *engine, GError **error) G_GNUC_WARN_UNUSED_R
 
 /* Batches handed over; of these, the first so many are over (and retired). */
 guint64 rp_engine_n_appended(const RpEngine *engine);
-guint64 rp_engine_n_done(const RpEngine *engine);
 
 /**
  * rp_engine_steal_trace:

@@ -103,8 +103,8 @@ rp_soft_clock_ns(RpBackend *backend)
     return clock_ns();
 }
 
-gboolean
-rp_soft_cancelled(RpSoftBackend *backend)
+static gboolean
+is_cancelled(RpSoftBackend *backend)
 {
     return atomic_load(&backend->shared->cancelled);
 }
@@ -145,7 +145,7 @@ run_command(RpBackendLane *lane, const Command *command)
     RpBackend *backend = &lane->backend->base;
     GError *error = NULL;
 
-    if (rp_soft_cancelled(lane->backend))
+    if (is_cancelled(lane->backend))
         return;
     lane->device_ns = MAX(lane->device_ns, command->time_ns);
     if (!lane->backend->run(backend, lane, command->task, (RpTaskPart)command->part, &error))

@@ -62,6 +62,5 @@ RpLaneKind rp_soft_lane_kind(const RpBackendLane *lane);
 /* When the running task could begin: what came before is over, and it was issued. */
 gint64 rp_soft_lane_time_ns(const RpBackendLane *lane);
 void rp_soft_lane_set_time(RpBackendLane *lane, gint64 time_ns);
-gboolean rp_soft_cancelled(RpSoftBackend *backend);
 /* Sleeps until the real clock has come to @time_ns, or until cancelled. Any thread. */
 void rp_soft_sleep_until(RpSoftBackend *backend, gint64 time_ns);

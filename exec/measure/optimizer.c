@@ -169,7 +169,7 @@ place_layer(Update *update, guint l, guint8 *memory)
 
     memory += 2 * bytes + array_bytes(update->each, sizeof(float));
     rp_pool_run(update->pool, 0, update->each, GRANULE, fill_share, &filling);
-    layer->state = rp_optimizer_layer_new_in(update->optimizer, memory, update->each, NULL, 0);
+    layer->state = rp_optimizer_layer_new(update->optimizer, memory, update->each, NULL, 0);
     layer->step = (RpOptimizerStep){.learning_rate = 1e-3,
                                     .gradient_scale = 1,
                                     .n_parameters = update->each,

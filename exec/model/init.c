@@ -28,7 +28,7 @@ rp_init_fill(const RpModelConfig *config, const RpWeight *weight, guint64 seed, 
     g_return_if_fail(config && weight && (values || n == 0));
     g_return_if_fail(first <= weight->elements && n <= weight->elements - first);
 
-    if (!weight->matrix) {
+    if (weight->rank == 1) {
         for (gsize i = 0; i < n; i++)
             values[i] = weight->norm ? 1.0f : 0.0f;
         return;

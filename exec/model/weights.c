@@ -115,7 +115,6 @@ add_layer(RpWeights *weights, const Template *templates, gsize n, const char *pr
                            .layer = layer,
                            .rank = t->columns == NONE ? 1 : 2,
                            .shape = {size_of(config, t->rows), size_of(config, t->columns)},
-                           .matrix = t->columns != NONE,
                            .norm = t->norm,
                            .tied = t->kind == RP_WEIGHT_HEAD && config->tied};
         weight.elements = weight.shape[0] * weight.shape[1]; /* each at most 2^24 */

@@ -58,12 +58,11 @@ typedef struct {
     const char *name; /* in the file: "model.layers.3.self_attn.q_proj.weight" */
     RpWeightKind kind;
     guint layer;
-    guint rank; /* 2: rows (output features) x columns (input features); 1: a vector */
+    guint rank; /* 2: rows (output features) x columns (input features); 1: a norm or a bias */
     guint64 shape[2];
     guint64 elements;
-    gboolean matrix; /* linear or embedding: weight decay; FALSE = norm or bias: none */
-    gboolean norm;   /* starts as ones */
-    gboolean tied;   /* the head's, where it is the embedding's matrix: not in the file */
+    gboolean norm; /* starts as ones */
+    gboolean tied; /* the head's, where it is the embedding's matrix: not in the file */
 } RpWeight;
 
 typedef struct _RpWeights RpWeights;

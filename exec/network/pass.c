@@ -7,8 +7,8 @@
 #include "core/base/units.h"
 #include "exec/network/private.h"
 
-void *
-rp_room_take(RpRoom *room, gsize bytes)
+static void *
+take(RpRoom *room, gsize bytes)
 {
     void *taken = (void *)(room->base + room->used);
 
@@ -20,13 +20,13 @@ rp_room_take(RpRoom *room, gsize bytes)
 void *
 rp_pass_take(const RpPass *pass, RpRoom *room, size_t n)
 {
-    return rp_room_take(room, n * rp_dtype_size(pass->network->options.dtype));
+    return take(room, n * rp_dtype_size(pass->network->options.dtype));
 }
 
 float *
 rp_pass_take_floats(RpRoom *room, size_t n)
 {
-    return rp_room_take(room, n * sizeof(float));
+    return take(room, n * sizeof(float));
 }
 
 gboolean
@@ -35,16 +35,17 @@ rp_pass_has(const RpPass *pass, RpWeightKind kind)
     return pass->layout->offset[kind] != RP_LAYOUT_NONE;
 }
 
-const void *
-rp_pass_weight(const RpPass *pass, RpWeightKind kind)
+static const void *
+weight_of(const RpPass *pass, RpWeightKind kind)
 {
     const gsize size = rp_dtype_size(pass->network->options.dtype);
 
     return (const void *)(pass->parameters + pass->layout->offset[kind] * size);
 }
 
-float *
-rp_pass_sum(const RpPass *pass, RpWeightKind kind)
+/* Its gradient's sum. */
+static float *
+sum_of(const RpPass *pass, RpWeightKind kind)
 {
     return (float *)(pass->sums + pass->layout->offset[kind] * sizeof(float));
 }
@@ -85,9 +86,9 @@ rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
                                 .n = linear->out,
                                 .k = linear->in,
                                 .a = x,
-                                .b = rp_pass_weight(pass, linear->weight),
+                                .b = weight_of(pass, linear->weight),
                                 .c = y,
-                                .bias = has_bias ? rp_pass_weight(pass, linear->bias) : NULL,
+                                .bias = has_bias ? weight_of(pass, linear->bias) : NULL,
                                 .a_dtype = dtype,
                                 .b_dtype = dtype,
                                 .c_dtype = dtype});
@@ -101,7 +102,7 @@ bias_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy)
                              .tokens = rows,
                              .n = linear->out,
                              .dy = dy,
-                             .d_bias = rp_pass_sum(pass, linear->bias),
+                             .d_bias = sum_of(pass, linear->bias),
                              .workspace = pass->kernel_workspace};
 
     if (pass->measuring)
@@ -124,7 +125,7 @@ rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const voi
                                 .k = rows,
                                 .a = dy,
                                 .b = x,
-                                .c = rp_pass_sum(pass, linear->weight),
+                                .c = sum_of(pass, linear->weight),
                                 .a_dtype = dtype,
                                 .b_dtype = dtype,
                                 .c_dtype = RP_DTYPE_FP32,
@@ -142,7 +143,7 @@ rp_pass_linear_input(RpPass *pass, const RpLinear *linear, size_t rows, const vo
                                 .n = linear->in,
                                 .k = linear->out,
                                 .a = dy,
-                                .b = rp_pass_weight(pass, linear->weight),
+                                .b = weight_of(pass, linear->weight),
                                 .c = dx,
                                 .a_dtype = dtype,
                                 .b_dtype = dtype,
@@ -163,7 +164,7 @@ complete_norm(const RpPass *pass, RpWeightKind kind, RpRmsnormArgs *args)
 {
     args->dtype = pass->network->options.dtype;
     args->epsilon = (float)pass->network->config.rms_norm_eps;
-    args->weight = rp_pass_weight(pass, kind);
+    args->weight = weight_of(pass, kind);
     args->workspace = pass->kernel_workspace;
 }
 
@@ -181,7 +182,7 @@ rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args)
     const RpKernels *kernels = pass->network->kernels;
 
     complete_norm(pass, kind, &args);
-    args.d_weight = rp_pass_sum(pass, kind);
+    args.d_weight = sum_of(pass, kind);
     if (pass->measuring)
         measure(pass, kernels->rmsnorm_backward_workspace(&args));
     else
@@ -237,7 +238,7 @@ complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
     args->tokens = network->tokens;
     args->head_size = network->config.head_dim;
     args->epsilon = (float)network->config.rms_norm_eps;
-    args->weight = rp_pass_weight(pass, kind);
+    args->weight = weight_of(pass, kind);
     args->workspace = pass->kernel_workspace;
     if (pass->measuring)
         return;
@@ -260,7 +261,7 @@ rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
     const RpKernels *kernels = pass->network->kernels;
 
     complete_norm_rope(pass, kind, &args);
-    args.d_weight = rp_pass_sum(pass, kind);
+    args.d_weight = sum_of(pass, kind);
     if (pass->measuring)
         measure(pass, kernels->norm_rope_backward_workspace(&args));
     else
@@ -380,7 +381,7 @@ rp_pass_embedding(RpPass *pass, const void *ids, void *y)
 {
     RpEmbeddingArgs args = embedding_args(pass, ids);
 
-    args.weight = rp_pass_weight(pass, RP_WEIGHT_EMBEDDING);
+    args.weight = weight_of(pass, RP_WEIGHT_EMBEDDING);
     args.y = y;
     if (!pass->measuring)
         pass->network->kernels->embedding_forward(stream_of(pass), &args);
@@ -393,7 +394,7 @@ rp_pass_embedding_backward(RpPass *pass, const void *ids, const void *dy)
     RpEmbeddingArgs args = embedding_args(pass, ids);
 
     args.dy = dy;
-    args.d_weight = rp_pass_sum(pass, RP_WEIGHT_EMBEDDING);
+    args.d_weight = sum_of(pass, RP_WEIGHT_EMBEDDING);
     if (pass->measuring)
         measure(pass, kernels->embedding_backward_workspace(&args));
     else

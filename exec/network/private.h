@@ -80,15 +80,11 @@ typedef struct {
 
 /* ---- pass.c ---- */
 
-void *rp_room_take(RpRoom *room, gsize bytes);
 /* @n elements of the network's dtype. */
 void *rp_pass_take(const RpPass *pass, RpRoom *room, size_t n);
 float *rp_pass_take_floats(RpRoom *room, size_t n);
 
 gboolean rp_pass_has(const RpPass *pass, RpWeightKind kind);
-const void *rp_pass_weight(const RpPass *pass, RpWeightKind kind);
-/* Its gradient's sum. */
-float *rp_pass_sum(const RpPass *pass, RpWeightKind kind);
 
 /* x: [rows,in], y: [rows,out]. */
 void rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x, void *y);

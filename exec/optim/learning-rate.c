@@ -2,19 +2,6 @@
 
 #include <math.h>
 
-gboolean
-rp_learning_rate_kind_from_name(const char *name, RpLearningRateKind *kind)
-{
-    static const char *const names[] = {"constant", "linear", "cosine"};
-
-    for (guint i = 0; i < G_N_ELEMENTS(names); i++)
-        if (g_strcmp0(name, names[i]) == 0) {
-            *kind = (RpLearningRateKind)i;
-            return TRUE;
-        }
-    return FALSE;
-}
-
 double
 rp_learning_rate_at(const RpLearningRate *rate, guint64 step)
 {

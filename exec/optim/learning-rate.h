@@ -24,9 +24,6 @@ typedef struct {
     guint64 total_steps;  /* warm-up included; where linear and cosine reach 0 */
 } RpLearningRate;
 
-/* The kind called @name, "constant", "linear" or "cosine"; FALSE if there is none. */
-gboolean rp_learning_rate_kind_from_name(const char *name, RpLearningRateKind *kind);
-
 /**
  * rp_learning_rate_at:
  * @rate: the schedule

@@ -1,11 +1,7 @@
 #include "exec/optim/optimizer.h"
 
-#include <errno.h>
 #include <math.h>
-#include <sys/mman.h>
 
-#define PAGE ((guint64)4096)
-#define HUGE_PAGE ((guint64)2 << 20)
 /* Pieces end at so many parameters: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)
 
@@ -31,8 +27,6 @@ struct _RpOptimizerLayer {
     float *weight;
     float *moment1;
     float *moment2;
-    void *mapping;
-    gsize mapping_bytes;
     GArray *runs; /* Run */
 };
 
@@ -153,50 +147,6 @@ rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber 
                                            number, n);
 }
 
-static guint64
-array_bytes(guint64 n_parameters)
-{
-    return (n_parameters * sizeof(float) + PAGE - 1) / PAGE * PAGE;
-}
-
-guint64
-rp_optimizer_state_bytes(guint64 n_parameters)
-{
-    return 3 * array_bytes(n_parameters);
-}
-
-/* Maps the arrays, on huge pages where that helps and the system has them. */
-static gboolean
-map_arrays(RpOptimizerLayer *layer, GError **error)
-{
-    const guint64 each = array_bytes(layer->n_parameters);
-    const gboolean huge = 3 * each >= 2 * HUGE_PAGE;
-
-    layer->mapping_bytes = 3 * each + (huge ? HUGE_PAGE : 0);
-    void *mapping = MAP_FAILED;
-    if (layer->n_parameters <= G_MAXSIZE / 16)
-        mapping = mmap(NULL, layer->mapping_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED) {
-        g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_MEMORY,
-                    "no memory for the optimizer state of %" G_GSIZE_FORMAT
-                    " parameters, 12 bytes each",
-                    layer->n_parameters);
-        return FALSE;
-    }
-    layer->mapping = mapping;
-
-    char *base = mapping;
-    if (huge) {
-        base += (HUGE_PAGE - (uintptr_t)base % HUGE_PAGE) % HUGE_PAGE;
-        (void)madvise(base, 3 * each, MADV_HUGEPAGE); /* a system without them works as well */
-    }
-    layer->weight = (float *)(void *)base;
-    layer->moment1 = (float *)(void *)(base + each);
-    layer->moment2 = (float *)(void *)(base + 2 * each);
-    return TRUE;
-}
-
 static void
 add_runs(RpOptimizerLayer *layer, const RpParameterSpan *spans, gsize n_spans)
 {
@@ -227,37 +177,16 @@ touch_share(gsize first, gsize n, gpointer data)
     memset(layer->moment2 + first, 0, n * sizeof(float));
 }
 
-static RpOptimizerLayer *
-layer_new(gsize n_parameters, const RpParameterSpan *spans, gsize n_spans)
+RpOptimizerLayer *
+rp_optimizer_layer_new(RpOptimizer *optimizer, void *memory, gsize n_parameters,
+                       const RpParameterSpan *spans, gsize n_spans)
 {
-    RpOptimizerLayer *layer = g_new0(RpOptimizerLayer, 1);
+    g_return_val_if_fail(n_parameters > 0, NULL);
 
+    RpOptimizerLayer *layer = g_new0(RpOptimizerLayer, 1);
     layer->n_parameters = n_parameters;
     layer->runs = g_array_new(FALSE, FALSE, sizeof(Run));
     add_runs(layer, spans, n_spans);
-    return layer;
-}
-
-RpOptimizerLayer *
-rp_optimizer_layer_new(RpOptimizer *optimizer, gsize n_parameters, const RpParameterSpan *spans,
-                       gsize n_spans, GError **error)
-{
-    g_return_val_if_fail(n_parameters > 0, NULL);
-
-    g_autoptr(RpOptimizerLayer) layer = layer_new(n_parameters, spans, n_spans);
-    if (!map_arrays(layer, error))
-        return NULL;
-    rp_pool_run(optimizer->pool, 0, n_parameters, GRANULE, touch_share, layer);
-    return g_steal_pointer(&layer);
-}
-
-RpOptimizerLayer *
-rp_optimizer_layer_new_in(RpOptimizer *optimizer, void *memory, gsize n_parameters,
-                          const RpParameterSpan *spans, gsize n_spans)
-{
-    g_return_val_if_fail(n_parameters > 0, NULL);
-
-    RpOptimizerLayer *layer = layer_new(n_parameters, spans, n_spans);
     layer->weight = memory;
     layer->moment1 = layer->weight + n_parameters;
     layer->moment2 = layer->moment1 + n_parameters;
@@ -270,8 +199,6 @@ rp_optimizer_layer_free(RpOptimizerLayer *layer)
 {
     if (layer == NULL)
         return;
-    if (layer->mapping != NULL)
-        munmap(layer->mapping, layer->mapping_bytes);
     g_array_unref(layer->runs);
     g_free(layer);
 }
@@ -381,24 +308,14 @@ typedef struct {
     const RpAdamwOps *ops;
     const RpOptimizerLayer *layer;
     gsize first;
-    const void *weights; /* to load from, or NULL */
-    char *published;     /* to publish to, or NULL */
+    char *published;
     RpNumber number;
-} CopyJob;
-
-static void
-load_share(gsize first, gsize n, gpointer data)
-{
-    const CopyJob *job = data;
-
-    for (gsize i = first; i < first + n; i++)
-        job->layer->weight[i] = rp_number_get(job->number, job->weights, i - job->first);
-}
+} PublishJob;
 
 static void
 publish_share(gsize first, gsize n, gpointer data)
 {
-    const CopyJob *job = data;
+    const PublishJob *job = data;
 
     job->ops->publish(job->layer->weight + first,
                       job->published + (first - job->first) * rp_number_bytes(job->number),
@@ -406,24 +323,14 @@ publish_share(gsize first, gsize n, gpointer data)
 }
 
 void
-rp_optimizer_layer_load(RpOptimizer *optimizer, RpOptimizerLayer *layer, gsize first, gsize n,
-                        const void *weights, RpNumber number)
-{
-    CopyJob job = {.layer = layer, .first = first, .weights = weights, .number = number};
-
-    g_return_if_fail(within(layer, first, n));
-    rp_pool_run(optimizer->pool, first, n, GRANULE, load_share, &job);
-}
-
-void
 rp_optimizer_layer_publish(RpOptimizer *optimizer, const RpOptimizerLayer *layer, gsize first,
                            gsize n, void *published, RpNumber number)
 {
-    CopyJob job = {.ops = optimizer->ops,
-                   .layer = layer,
-                   .first = first,
-                   .published = published,
-                   .number = number};
+    PublishJob job = {.ops = optimizer->ops,
+                      .layer = layer,
+                      .first = first,
+                      .published = published,
+                      .number = number};
 
     g_return_if_fail(within(layer, first, n));
     rp_pool_run(optimizer->pool, first, n, GRANULE, publish_share, &job);

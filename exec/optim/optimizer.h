@@ -25,9 +25,8 @@
 #include "exec/system/pool.h"
 
 typedef enum {
-    RP_OPTIMIZER_ERROR_VALUE,  /* an option out of range */
-    RP_OPTIMIZER_ERROR_MEMORY, /* no memory for a layer's state */
-    RP_OPTIMIZER_ERROR_STATE   /* a saved state that is not of this layer */
+    RP_OPTIMIZER_ERROR_VALUE, /* an option out of range */
+    RP_OPTIMIZER_ERROR_STATE  /* a saved state that is not of this layer */
 } RpOptimizerError;
 
 #define RP_OPTIMIZER_ERROR (rp_optimizer_error_quark())
@@ -85,43 +84,24 @@ double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, Rp
 double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient,
                                        RpGradient added, RpNumber number, gsize n);
 
-/* Host memory of the state of a layer of @n_parameters, bytes: 12 each, in whole pages. */
-guint64 rp_optimizer_state_bytes(guint64 n_parameters);
-
 /**
  * rp_optimizer_layer_new:
  * @optimizer: its threads touch the memory first, so that it lies near them
+ * @memory: 12 bytes a parameter, aligned to 4: weights, first moments and second moments, one after
+ *   the other. Borrowed: outlives the layer; zeroed here
  * @n_parameters: of the layer; > 0
  * @spans: which of them decay, in order, @n_parameters in all; or %NULL: all do
  * @n_spans: number of spans
  *
  * Makes the state of a layer: all zero, no step done.
  *
- * Returns: (transfer full): the state, or %NULL
- * Errors: %RP_OPTIMIZER_ERROR_MEMORY
- */
-RpOptimizerLayer *rp_optimizer_layer_new(RpOptimizer *optimizer, gsize n_parameters,
-                                         const RpParameterSpan *spans, gsize n_spans,
-                                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/**
- * rp_optimizer_layer_new_in:
- * @memory: 12 bytes a parameter, aligned to 4: weights, first moments and second moments, one after
- *   the other. Borrowed: outlives the layer; zeroed here, by the optimizer's threads
- *
- * The same in memory of the caller's.
- *
  * Returns: (transfer full): the state
  */
-RpOptimizerLayer *rp_optimizer_layer_new_in(RpOptimizer *optimizer, void *memory,
-                                            gsize n_parameters, const RpParameterSpan *spans,
-                                            gsize n_spans) G_GNUC_WARN_UNUSED_RESULT;
+RpOptimizerLayer *rp_optimizer_layer_new(RpOptimizer *optimizer, void *memory, gsize n_parameters,
+                                         const RpParameterSpan *spans,
+                                         gsize n_spans) G_GNUC_WARN_UNUSED_RESULT;
 void rp_optimizer_layer_free(RpOptimizerLayer *layer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
-
-/* Sets the full-precision weights of parameters [@first, @first + @n) from @weights. */
-void rp_optimizer_layer_load(RpOptimizer *optimizer, RpOptimizerLayer *layer, gsize first, gsize n,
-                             const void *weights, RpNumber number);
 
 /* Applies @step to its range. Each parameter once before rp_optimizer_layer_finish(). */
 void rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,

@@ -22,8 +22,6 @@ struct _RpSafetensors {
     GHashTable *metadata; /* (element-type utf8 utf8) */
 };
 
-RpSafetensors *rp_safetensors_new(const char *path);
-
 /* Adds the tensors of one file. Errors: RP_SAFETENSORS_ERROR_HEADER, _TENSOR */
 gboolean rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *bytes,
                                   gsize length, GError **error) G_GNUC_WARN_UNUSED_RESULT;

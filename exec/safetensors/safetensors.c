@@ -6,8 +6,8 @@
 
 #define MAX_INDEX_BYTES 100000000
 
-RpSafetensors *
-rp_safetensors_new(const char *path)
+static RpSafetensors *
+safetensors_new(const char *path)
 {
     RpSafetensors *tensors = g_new0(RpSafetensors, 1);
 
@@ -226,7 +226,7 @@ rp_safetensors_open(const char *path, GError **error)
             return NULL;
         path = found;
     }
-    g_autoptr(RpSafetensors) tensors = rp_safetensors_new(path);
+    g_autoptr(RpSafetensors) tensors = safetensors_new(path);
     gboolean is_index = g_str_has_suffix(path, RP_SAFETENSORS_INDEX_SUFFIX);
     if (!(is_index ? add_shards(tensors, error) : add_file(tensors, path, error)))
         return NULL;
@@ -239,7 +239,7 @@ rp_safetensors_parse(const char *name, const void *bytes, gsize length, GError *
     g_return_val_if_fail(name && (bytes || length == 0), NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    g_autoptr(RpSafetensors) tensors = rp_safetensors_new(name);
+    g_autoptr(RpSafetensors) tensors = safetensors_new(name);
     if (!rp_safetensors_read_file(tensors, name, bytes, length, error))
         return NULL;
     return g_steal_pointer(&tensors);

@@ -33,7 +33,6 @@ struct _RpBarChart {
     char *hatched_title;
     char *marker_title;
     guint decimals;
-    guint width;
     guint n_parts;
     char *part_titles[RP_BAR_MAX_PARTS];
     RpColour part_colours[RP_BAR_MAX_PARTS];
@@ -62,7 +61,6 @@ rp_bar_chart_new(const char *name, const char *title, const char *axis, guint de
     chart->title = g_strdup(title);
     chart->axis = g_strdup(axis);
     chart->decimals = decimals;
-    chart->width = WIDTH;
     chart->n_parts = n_parts;
     for (guint i = 0; i < n_parts; i++) {
         chart->part_titles[i] = g_strdup(parts[i].title);
@@ -103,21 +101,9 @@ rp_bar_chart_set_subtitle(RpBarChart *chart, const char *subtitle)
 }
 
 void
-rp_bar_chart_set_hatched_title(RpBarChart *chart, const char *title)
-{
-    set_string(&chart->hatched_title, title);
-}
-
-void
 rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title)
 {
     set_string(&chart->marker_title, title);
-}
-
-void
-rp_bar_chart_set_width(RpBarChart *chart, guint width)
-{
-    chart->width = width;
 }
 
 void
@@ -188,7 +174,7 @@ append_row(const RpBarChart *chart, GString *data, const Row *row, double y)
 static double
 append_rows(const RpBarChart *chart, RpFigure *figure, double *axis)
 {
-    double plot = (double)chart->width - LEFT - RIGHT;
+    double plot = (double)WIDTH - LEFT - RIGHT;
     GString *data = rp_figure_data(figure);
     const char *group = NULL;
     double y = -1;
@@ -315,9 +301,8 @@ append_legend(const RpBarChart *chart, RpFigure *figure)
         titles[n++] = has_part(chart, i) ? chart->part_titles[i] : NULL;
     titles[n++] = has_hatched(chart) ? chart->hatched_title : NULL;
     titles[n++] = has_marker(chart) ? chart->marker_title : NULL;
-    rp_figure_add_x_title(
-        figure, chart->axis,
-        rp_figure_add_legend_below(figure, titles, n, chart->width - LEFT - RIGHT));
+    rp_figure_add_x_title(figure, chart->axis,
+                          rp_figure_add_legend_below(figure, titles, n, WIDTH - LEFT - RIGHT));
 }
 
 RpFigure *
@@ -335,7 +320,7 @@ rp_bar_chart_figure(const RpBarChart *chart)
     double rows = chart->rows->len + HEADING * groups + 0.4;
     guint top = chart->subtitle ? TOP : TOP_PLAIN;
     guint height = (guint)(top + ROW * rows);
-    RpFigure *figure = rp_figure_new(chart->name, chart->title, chart->width, height);
+    RpFigure *figure = rp_figure_new(chart->name, chart->title, WIDTH, height);
     GString *script = rp_figure_script(figure);
     double axis = 0;
 
@@ -363,7 +348,7 @@ rp_bubble_chart_new(const char *name, const char *title)
     RpBarChart *chart =
         rp_bar_chart_new(name, title, "bubble ratio, % of GPU time", 1, parts, G_N_ELEMENTS(parts));
 
-    rp_bar_chart_set_hatched_title(chart, "exposed communication");
+    set_string(&chart->hatched_title, "exposed communication");
     return chart;
 }
 

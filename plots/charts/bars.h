@@ -39,10 +39,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBarChart, rp_bar_chart_free)
 
 /* Second line under the title. */
 void rp_bar_chart_set_subtitle(RpBarChart *chart, const char *subtitle);
-/* What the legend calls hatched slices and markers. */
-void rp_bar_chart_set_hatched_title(RpBarChart *chart, const char *title);
+/* What the legend calls markers. */
 void rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title);
-void rp_bar_chart_set_width(RpBarChart *chart, guint width);
 
 void rp_bar_chart_add(RpBarChart *chart, const RpBarRow *row);
 /* The same with its own colour (charts of one part). */

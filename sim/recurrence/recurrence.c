@@ -102,8 +102,9 @@ sum(const gint64 *sums, guint first, guint end)
     return sums[end] - sums[first];
 }
 
-gint64
-rp_recurrence_slot_ns(const RpRecurrence *recurrence, const RpCut *cut, guint slot)
+/* Time of @cut's slots, one micro-batch each; @slot counts forward stages first. */
+static gint64
+slot_ns(const RpRecurrence *recurrence, const RpCut *cut, guint slot)
 {
     if (slot < cut->n_forward)
         return sum(recurrence->forward, cut->up[slot], cut->up[slot + 1]);
@@ -122,7 +123,7 @@ rp_recurrence_work_ns(const RpRecurrence *recurrence, const RpCut *cut)
     gint64 work = 0;
 
     for (guint i = 0; i < rp_cut_slots(cut); i++)
-        work += rp_recurrence_slot_ns(recurrence, cut, i);
+        work += slot_ns(recurrence, cut, i);
     return work;
 }
 

@@ -46,8 +46,5 @@ gint64 rp_recurrence_time_ns(RpRecurrence *recurrence, const RpCut *cut, const R
 /* Actions computed so far: what a search has spent. */
 guint64 rp_recurrence_actions(const RpRecurrence *recurrence);
 
-/* Time of @cut's slots, one micro-batch each; @slot counts forward stages first. */
-gint64 rp_recurrence_slot_ns(const RpRecurrence *recurrence, const RpCut *cut, guint slot);
-
 /* What a micro-batch takes on all devices together, ns. */
 gint64 rp_recurrence_work_ns(const RpRecurrence *recurrence, const RpCut *cut);

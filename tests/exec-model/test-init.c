@@ -111,7 +111,7 @@ gives_each_value_as_its_formula_has_it(void **state)
 static void
 draws_from_the_normal_distribution(void **state)
 {
-    RpWeight weight = {.name = "x", .matrix = TRUE, .elements = 1000000};
+    RpWeight weight = {.name = "x", .rank = 2, .elements = 1000000};
     g_autofree float *values = g_new(float, weight.elements);
     double moments[5] = {0};
 
@@ -140,7 +140,7 @@ starts_norms_at_one_and_biases_and_padding_at_zero(void **state)
             if (weight->norm)
                 assert_true(values[j] == 1);
             else
-                assert_true((values[j] == 0) == (!weight->matrix || padding));
+                assert_true((values[j] == 0) == (weight->rank == 1 || padding));
         }
     }
 }

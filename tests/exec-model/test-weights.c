@@ -107,7 +107,7 @@ lists_what_the_catalogue_lists(void **state)
 }
 
 static void
-marks_kinds_decay_and_ties(void **state)
+marks_kinds_ranks_and_ties(void **state)
 {
     RpModelConfig config = qwen3;
 
@@ -117,7 +117,7 @@ marks_kinds_decay_and_ties(void **state)
     int at = rp_weights_find(weights, 2, RP_WEIGHT_O_BIAS);
     const RpWeight *bias = rp_weights_nth(weights, (guint)at);
     assert_string_equal(bias->name, "model.layers.1.self_attn.o_proj.bias");
-    assert_false(bias->matrix || bias->norm);
+    assert_false(bias->rank == 2 || bias->norm);
     assert_int_equal(bias->shape[0], 8);
     assert_int_equal(rp_weights_find(weights, 2, RP_WEIGHT_UP_BIAS), -1);
     at = rp_weights_find(weights, 1, RP_WEIGHT_K_NORM);
@@ -263,7 +263,7 @@ main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
     const struct CMUnitTest tests[] = {
         TEST(lists_what_the_catalogue_lists),
-        TEST(marks_kinds_decay_and_ties),
+        TEST(marks_kinds_ranks_and_ties),
         TEST(binds_each_weight_to_its_tensor),
         TEST(names_each_disagreement),
         TEST(refuses_another_models_weights),

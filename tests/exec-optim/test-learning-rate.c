@@ -64,19 +64,6 @@ a_warm_up_may_outlast_the_run(void **state)
     assert_rate(RP_LEARNING_RATE_COSINE, 8, 8, 8, 0);
 }
 
-static void
-knows_its_names(void **state)
-{
-    RpLearningRateKind kind = RP_LEARNING_RATE_CONSTANT;
-    assert_true(rp_learning_rate_kind_from_name("cosine", &kind));
-    assert_int_equal(kind, RP_LEARNING_RATE_COSINE);
-    assert_true(rp_learning_rate_kind_from_name("linear", &kind));
-    assert_int_equal(kind, RP_LEARNING_RATE_LINEAR);
-    assert_true(rp_learning_rate_kind_from_name("constant", &kind));
-    assert_int_equal(kind, RP_LEARNING_RATE_CONSTANT);
-    assert_false(rp_learning_rate_kind_from_name("Cosine", &kind));
-}
-
 int
 main(void)
 {
@@ -86,7 +73,6 @@ main(void)
         cmocka_unit_test(linear_falls_evenly_to_zero),
         cmocka_unit_test(cosine_falls_along_half_a_wave),
         cmocka_unit_test(a_warm_up_may_outlast_the_run),
-        cmocka_unit_test(knows_its_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,7 @@ static void
 close_layer(Fixture *f)
 {
     g_clear_pointer(&f->layer, rp_optimizer_layer_free);
+    g_clear_pointer(&f->memory, g_free);
     g_clear_pointer(&f->optimizer, rp_optimizer_free);
     g_clear_pointer(&f->pool, rp_pool_free);
 }
@@ -48,9 +49,9 @@ open_layer(Fixture *f, guint n_threads, const char *variant)
     f->optimizer =
         rp_optimizer_new(&options, variant ? rp_adamw_find(variant) : NULL, f->pool, &error);
     rp_assert_no_error(error);
-    f->layer = rp_optimizer_layer_new(f->optimizer, N, spans, G_N_ELEMENTS(spans), &error);
-    rp_assert_no_error(error);
-    rp_optimizer_layer_load(f->optimizer, f->layer, 0, N, f->initial, RP_NUMBER_FP32);
+    f->memory = g_new(float, 3 * N);
+    f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, N, spans, G_N_ELEMENTS(spans));
+    memcpy(f->memory, f->initial, N * sizeof(float));
 }
 
 static void
@@ -215,15 +216,14 @@ keeps_its_state_in_memory_of_the_callers(void **state)
     Fixture *f = *state;
 
     open_layer(f, 2, NULL);
-    f->memory = g_new(float, 3 * N + 2);
+    f->memory = g_renew(float, f->memory, 3 * N + 2);
     memset(f->memory, 0x77, (3 * N + 2) * sizeof(float));
     const float guard = f->memory[0];
     rp_optimizer_layer_free(f->layer);
-    f->layer =
-        rp_optimizer_layer_new_in(f->optimizer, f->memory + 1, N, spans, G_N_ELEMENTS(spans));
+    f->layer = rp_optimizer_layer_new(f->optimizer, f->memory + 1, N, spans, G_N_ELEMENTS(spans));
     for (gsize i = 0; i < 3 * N; i++)
         assert_true(f->memory[1 + i] == 0);
-    rp_optimizer_layer_load(f->optimizer, f->layer, 0, N, f->initial, RP_NUMBER_FP32);
+    memcpy(f->memory + 1, f->initial, N * sizeof(float));
     run_steps(f, 0, STEPS, 70001);
     assert_state(f, STEPS);
     assert_memory_equal(f->memory + 1, f->expected, 3 * N * sizeof(float));
@@ -542,24 +542,6 @@ every_variant_adds_and_widens_values_of_any_number(void **state)
 }
 
 static void
-loads_weights_of_any_number(void **state)
-{
-    Fixture *f = *state;
-
-    for (int number = 0; number < 3; number++) {
-        g_autofree char *weights = g_malloc(N * 4);
-        for (gsize i = 0; i < N; i++)
-            rp_number_set((RpNumber)number, weights, i, f->initial[i]);
-        open_layer(f, 2, NULL);
-        rp_optimizer_layer_load(f->optimizer, f->layer, 0, N, weights, (RpNumber)number);
-        const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
-        for (gsize i = 0; i < N; i++)
-            assert_true(found.weight[i] == rp_number_get((RpNumber)number, weights, i));
-        assert_true(found.moment1[N - 1] == 0 && found.moment2[0] == 0 && found.n_steps == 0);
-    }
-}
-
-static void
 refuses_options_out_of_range(void **state)
 {
     const struct {
@@ -583,23 +565,6 @@ refuses_options_out_of_range(void **state)
     }
 }
 
-static void
-refuses_a_layer_that_memory_cannot_hold(void **state)
-{
-    Fixture *f = *state;
-    const gsize sizes[] = {(gsize)1 << 50, G_MAXSIZE / 2, G_MAXSIZE};
-
-    open_layer(f, 0, NULL);
-    for (gsize i = 0; i < G_N_ELEMENTS(sizes); i++) {
-        g_autoptr(GError) error = NULL;
-        assert_null(rp_optimizer_layer_new(f->optimizer, sizes[i], NULL, 0, &error));
-        assert_true(g_error_matches(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_MEMORY));
-    }
-    assert_int_equal(rp_optimizer_state_bytes(1), 3 * 4096);
-    assert_int_equal(rp_optimizer_state_bytes(1024), 3 * 4096);
-    assert_int_equal(rp_optimizer_state_bytes(1025), 3 * 8192);
-}
-
 #define WITH_LAYER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int
@@ -619,9 +584,7 @@ main(void)
         cmocka_unit_test(threads_share_sums_and_copies),
         cmocka_unit_test(several_sums_in_one_pass_have_the_bits_of_one_after_the_other),
         WITH_LAYER(every_variant_adds_and_widens_values_of_any_number),
-        WITH_LAYER(loads_weights_of_any_number),
         cmocka_unit_test(refuses_options_out_of_range),
-        WITH_LAYER(refuses_a_layer_that_memory_cannot_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@ typedef struct {
     RpNumber number;
     RpOptimizer *optimizer;
     RpOptimizerLayer **layers;
+    float **states;
     guint8 *weights[2]; /* what forward reads: the newest, and the one before */
     guint8 *gradients;
     float *sums;
@@ -44,7 +45,7 @@ set_up_layer(Serial *s, const RpTinyModel *model, guint l)
     for (guint i = first; i < first + n; i++) {
         const RpWeight *w = rp_weights_nth(model->weights, i);
         const RpParameterSpan gap = {layout->offset[w->kind] - at, FALSE};
-        const RpParameterSpan span = {w->elements, w->matrix};
+        const RpParameterSpan span = {w->elements, w->rank == 2};
 
         if (w->tied)
             continue;
@@ -56,9 +57,10 @@ set_up_layer(Serial *s, const RpTinyModel *model, guint l)
     }
     const RpParameterSpan rest = {s->n_own[l] - at, FALSE};
     g_array_append_val(spans, rest);
-    s->layers[l] = rp_optimizer_layer_new(
-        s->optimizer, s->n_own[l], (const RpParameterSpan *)(void *)spans->data, spans->len, NULL);
-    rp_optimizer_layer_load(s->optimizer, s->layers[l], 0, s->n_own[l], values, RP_NUMBER_FP32);
+    s->states[l] = g_new(float, 3 * s->n_own[l]);
+    s->layers[l] = rp_optimizer_layer_new(s->optimizer, s->states[l], s->n_own[l],
+                                          (const RpParameterSpan *)(void *)spans->data, spans->len);
+    memcpy(s->states[l], values, s->n_own[l] * sizeof(float));
 }
 
 static void
@@ -89,6 +91,7 @@ set_up(Serial *s, const RpTinyModel *model, const RpSerialRun *run)
                                               : RP_NUMBER_FP16;
     s->optimizer = rp_optimizer_new(&adamw, NULL, NULL, NULL);
     s->layers = g_new0(RpOptimizerLayer *, s->n_layers);
+    s->states = g_new0(float *, s->n_layers);
     s->first = g_new0(guint64, s->n_layers);
     s->n_own = g_new0(guint64, s->n_layers);
     for (guint l = 0; l < s->n_layers; l++) {
@@ -115,9 +118,12 @@ set_up(Serial *s, const RpTinyModel *model, const RpSerialRun *run)
 static void
 clear(Serial *s)
 {
-    for (guint l = 0; l < s->n_layers; l++)
+    for (guint l = 0; l < s->n_layers; l++) {
         rp_optimizer_layer_free(s->layers[l]);
+        g_free(s->states[l]);
+    }
     g_free(s->layers);
+    g_free(s->states);
     g_free(s->first);
     g_free(s->n_own);
     for (guint i = 0; i < 2; i++)

@@ -12,6 +12,7 @@
 typedef struct {
     RpOptimizer *optimizer;
     RpOptimizerLayer *layers[RIG_LAYERS];
+    float *states[RIG_LAYERS];
     GArray *gradients[RIG_LAYERS]; /* float: of the iteration at hand, as stored */
     GArray *before[RIG_LAYERS];    /* float: full-precision weights one step ago */
 } Serial;
@@ -29,6 +30,7 @@ clear_serial(Serial *serial)
 {
     for (guint l = 0; l < RIG_LAYERS; l++) {
         g_clear_pointer(&serial->layers[l], rp_optimizer_layer_free);
+        g_clear_pointer(&serial->states[l], g_free);
         g_clear_pointer(&serial->gradients[l], g_array_unref);
         g_clear_pointer(&serial->before[l], g_array_unref);
     }
@@ -87,9 +89,10 @@ open_serial_layer(Serial *serial, const Rig *rig, guint layer)
         for (gsize i = 0; i < weight->elements; i++)
             spans[offset + i].decays = weight->rank == 2;
     }
-    serial->layers[layer] = rp_optimizer_layer_new(serial->optimizer, n, spans, n, NULL);
-    assert_non_null(serial->layers[layer]);
-    rp_optimizer_layer_load(serial->optimizer, serial->layers[layer], 0, n, values, RP_NUMBER_FP32);
+    serial->states[layer] = g_new(float, 3 * n);
+    serial->layers[layer] =
+        rp_optimizer_layer_new(serial->optimizer, serial->states[layer], n, spans, n);
+    memcpy(serial->states[layer], values, n * sizeof(float));
     serial->before[layer] = g_array_new(FALSE, FALSE, sizeof(float));
     serial->gradients[layer] = g_array_new(FALSE, TRUE, sizeof(float));
 }

@@ -107,8 +107,10 @@ make_trainer(Fixture *f, guint devices)
     RpTrainer *trainer;
     GError *error = NULL;
 
-    assert_true(rp_learning_rate_kind_from_name(
-        json_object_get_string_member(f->options, "schedule"), &options.update.learning_rate.kind));
+    options.update.learning_rate.kind =
+        g_str_equal(json_object_get_string_member(f->options, "schedule"), "cosine")
+            ? RP_LEARNING_RATE_COSINE
+            : RP_LEARNING_RATE_LINEAR;
     for (guint l = 0; l < profile->n_layers; l++)
         profile->layers[l].forward_ns = profile->layers[l].backward_ns = 1000;
     profile->links.h2d_bytes_per_s = profile->links.d2h_bytes_per_s = 1e10;
