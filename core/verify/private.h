@@ -6,11 +6,14 @@
  *   grow.c                a plan that is proved as it grows
  *   reach.c               rule 3, then clocks: what happens before what
  *   rules/buffers.c       rule 2, and which write each read sees
+ *   rules/atoms.c         arenas cut at the borders of their buffers
  *   flow.c                what became of a value
- *   rules/dataflow.c      rule 1: actions and the values that travel between them
+ *   rules/dataflow.c      rule 1: actions and transfers, each once
+ *   rules/dataflow-values.c  rule 1: the values that travel between them
  *   rules/parameters.c    rule 4: parameters to the devices
  *   rules/gradients.c     rule 4: gradients from them
  *   rules/consistency.c   rule 5: the optimizer protocol
+ *   rules/consistency-transfers.c  rule 5: uploads, downloads and sums
  *   rules/decision.c      rule 5: the norm, and who follows its decision
  *   rules/tables.c        rule 2: where layers, decisions and constants live
  *   expect.c              rule 2: what each kind of task must access

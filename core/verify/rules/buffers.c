@@ -18,158 +18,12 @@
  * A buffer's generation is the sum over its atoms. A value travels from a to b if b reads a buffer
  * that a wrote, in the same generation: whole, not overwritten, not yet the next one.
  */
-#include "core/verify/private.h"
+#include "core/verify/rules/atoms.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-/* A task by its place in its lane, which outlives it. */
-typedef struct {
-    RpTaskId id;
-    guint32 task;
-    guint32 lane;
-    guint32 position;
-} Toucher;
-
-typedef struct {
-    Toucher by;
-    guint32 next; /* index of a reader, or RP_NO_TASK */
-} Reader;
-
-typedef struct {
-    guint32 arena;
-    guint64 offset;
-    Toucher writer; /* RP_NO_TASK: nobody yet */
-    guint32 writer_buffer;
-    guint32 generation;
-    guint32 readers; /* since the last write; RP_NO_TASK: none */
-} Atom;
-
-typedef struct {
-    guint32 first;
-    guint32 count;
-} AtomRun;
-
-struct _RpSweep {
-    RpVerifier *verifier;
-    guint n_buffers;
-    AtomRun *runs; /* [buffer] */
-    Atom *atoms;   /* by arena and offset; behind those of an arena one for the rest of it */
-    guint32 n_atoms;
-    GArray *readers; /* Reader */
-    guint32 unused;  /* readers to be used again */
-};
-typedef RpSweep Sweep;
-
-static int
-compare_offsets(const void *a, const void *b)
-{
-    guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static guint32
-find_border(const guint64 *borders, guint32 n, guint64 offset)
-{
-    guint32 low = 0;
-
-    while (n > 1) {
-        guint32 half = n / 2;
-
-        if (borders[low + half] <= offset)
-            low += half;
-        n -= half;
-    }
-    return low;
-}
-
-/* Cuts one arena; its atoms are numbered from @first. Returns: how many. */
-static guint32
-cut_arena(Sweep *sweep, guint32 arena, guint32 first, guint64 *borders)
-{
-    const RpPlan *plan = sweep->verifier->plan;
-    guint n_buffers = rp_plan_n_buffers(plan);
-    guint32 n = 0, n_unique = 0;
-
-    for (guint i = 0; i < n_buffers; i++) {
-        const RpBuffer *buffer = rp_plan_buffer(plan, i);
-
-        if (buffer->arena == arena && buffer->bytes > 0) {
-            borders[n++] = buffer->offset;
-            borders[n++] = buffer->offset + buffer->bytes;
-        }
-    }
-    qsort(borders, n, sizeof(guint64), compare_offsets);
-    for (guint32 i = 0; i < n; i++)
-        if (n_unique == 0 || borders[n_unique - 1] != borders[i])
-            borders[n_unique++] = borders[i];
-    for (guint32 i = 0; i < n_unique; i++)
-        sweep->atoms[first + i] = (Atom){.arena = arena,
-                                         .offset = borders[i],
-                                         .writer = {.task = RP_NO_TASK},
-                                         .readers = RP_NO_TASK};
-    for (guint i = 0; i < n_buffers; i++) {
-        const RpBuffer *buffer = rp_plan_buffer(plan, i);
-        AtomRun *run = &sweep->runs[i];
-
-        if (buffer->arena != arena || buffer->bytes == 0)
-            continue;
-        run->first = find_border(borders, n_unique, buffer->offset);
-        run->count = find_border(borders, n_unique, buffer->offset + buffer->bytes) - run->first;
-        run->first += first;
-    }
-    return n_unique;
-}
-
-/* Buffers that came since: an atom goes on as the one that lay there before. */
 static void
-inherit(Sweep *sweep, const Atom *before, guint32 n_before)
-{
-    for (guint32 i = 0, k = 0; i < sweep->n_atoms && n_before > 0; i++) {
-        Atom *atom = &sweep->atoms[i];
-
-        while (k + 1 < n_before &&
-               (before[k + 1].arena < atom->arena ||
-                (before[k + 1].arena == atom->arena && before[k + 1].offset <= atom->offset)))
-            k++;
-        if (before[k].arena != atom->arena || before[k].offset > atom->offset)
-            continue;
-        atom->writer = before[k].writer;
-        atom->writer_buffer = before[k].writer_buffer;
-        atom->generation = before[k].generation;
-        for (guint32 r = before[k].readers; r != RP_NO_TASK;) {
-            Reader reader = g_array_index(sweep->readers, Reader, r);
-
-            r = reader.next;
-            reader.next = atom->readers;
-            atom->readers = sweep->readers->len;
-            g_array_append_val(sweep->readers, reader);
-        }
-    }
-}
-
-static void
-cut_arenas(Sweep *sweep)
-{
-    const RpPlan *plan = sweep->verifier->plan;
-    gsize n_buffers = rp_plan_n_buffers(plan);
-    g_autofree guint64 *borders = g_new(guint64, 2 * n_buffers + 1);
-    g_autofree Atom *before = g_steal_pointer(&sweep->atoms);
-    const guint32 n_before = sweep->n_atoms;
-
-    g_free(sweep->runs);
-    sweep->n_buffers = (guint)n_buffers;
-    sweep->runs = g_new0(AtomRun, n_buffers + 1);
-    sweep->atoms = g_new(Atom, 2 * n_buffers + 1);
-    sweep->n_atoms = 0;
-    for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++)
-        sweep->n_atoms += cut_arena(sweep, arena, sweep->n_atoms, borders);
-    inherit(sweep, before, n_before);
-}
-
-static void
-note_race(Sweep *sweep, RpRule rule, guint32 first, guint32 second, char *text)
+note_race(RpSweep *sweep, RpRule rule, guint32 first, guint32 second, char *text)
 {
     RpVerifier *verifier = sweep->verifier;
 
@@ -212,7 +66,7 @@ may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
 
 /* Whether a task that may be old has ended whenever @second starts. */
 static gboolean
-is_before(const RpVerifier *verifier, const Toucher *first, guint32 second)
+is_before(const RpVerifier *verifier, const RpToucher *first, guint32 second)
 {
     if (first->lane == verifier->lane[second])
         return first->position < verifier->position[second];
@@ -221,8 +75,8 @@ is_before(const RpVerifier *verifier, const Toucher *first, guint32 second)
 }
 
 static void
-check_order(Sweep *sweep, const Toucher *by, guint32 second, guint32 buffer, gboolean first_writes,
-            gboolean second_writes)
+check_order(RpSweep *sweep, const RpToucher *by, guint32 second, guint32 buffer,
+            gboolean first_writes, gboolean second_writes)
 {
     RpVerifier *verifier = sweep->verifier;
     const guint32 first = by->task;
@@ -241,7 +95,7 @@ check_order(Sweep *sweep, const Toucher *by, guint32 second, guint32 buffer, gbo
 
 /* Whether a write leaves what is there in place. */
 static gboolean
-continues(const RpVerifier *verifier, const Atom *atom, guint32 buffer, const RpTask *task,
+continues(const RpVerifier *verifier, const RpAtom *atom, guint32 buffer, const RpTask *task,
           guint32 mode)
 {
     if (atom->writer.task == RP_NO_TASK || atom->writer_buffer != buffer)
@@ -258,26 +112,26 @@ continues(const RpVerifier *verifier, const Atom *atom, guint32 buffer, const Rp
 }
 
 static void
-add_reader(Sweep *sweep, Atom *atom, guint32 task)
+add_reader(RpSweep *sweep, RpAtom *atom, guint32 task)
 {
     const RpVerifier *verifier = sweep->verifier;
-    const Toucher by = {verifier->first_id + task, task, verifier->lane[task],
-                        verifier->position[task]};
+    const RpToucher by = {verifier->first_id + task, task, verifier->lane[task],
+                          verifier->position[task]};
     guint32 index = atom->readers;
 
-    for (; index != RP_NO_TASK; index = g_array_index(sweep->readers, Reader, index).next) {
-        Reader *reader = &g_array_index(sweep->readers, Reader, index);
+    for (; index != RP_NO_TASK; index = g_array_index(sweep->readers, RpReader, index).next) {
+        RpReader *reader = &g_array_index(sweep->readers, RpReader, index);
 
         if (reader->by.lane == by.lane) {
             reader->by = by;
             return;
         }
     }
-    Reader fresh = {.by = by, .next = atom->readers};
+    RpReader fresh = {.by = by, .next = atom->readers};
     if (sweep->unused != RP_NO_TASK) {
         atom->readers = sweep->unused;
-        sweep->unused = g_array_index(sweep->readers, Reader, atom->readers).next;
-        g_array_index(sweep->readers, Reader, atom->readers) = fresh;
+        sweep->unused = g_array_index(sweep->readers, RpReader, atom->readers).next;
+        g_array_index(sweep->readers, RpReader, atom->readers) = fresh;
     } else {
         atom->readers = sweep->readers->len;
         g_array_append_val(sweep->readers, fresh);
@@ -285,11 +139,11 @@ add_reader(Sweep *sweep, Atom *atom, guint32 task)
 }
 
 static void
-check_and_drop_readers(Sweep *sweep, Atom *atom, guint32 task, guint32 buffer)
+check_and_drop_readers(RpSweep *sweep, RpAtom *atom, guint32 task, guint32 buffer)
 {
     while (atom->readers != RP_NO_TASK) {
         guint32 index = atom->readers;
-        Reader *reader = &g_array_index(sweep->readers, Reader, index);
+        RpReader *reader = &g_array_index(sweep->readers, RpReader, index);
 
         check_order(sweep, &reader->by, task, buffer, FALSE, TRUE);
         atom->readers = reader->next;
@@ -300,7 +154,7 @@ check_and_drop_readers(Sweep *sweep, Atom *atom, guint32 task, guint32 buffer)
 
 /* One access to one atom. */
 static void
-touch(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *access, Atom *atom,
+touch(RpSweep *sweep, guint32 index, const RpTask *task, const RpAccess *access, RpAtom *atom,
       RpContent *content)
 {
     gboolean reads = (access->mode & RP_ACCESS_READ) != 0;
@@ -317,8 +171,8 @@ touch(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *access, A
         check_and_drop_readers(sweep, atom, index, access->buffer);
         if (!continues(sweep->verifier, atom, access->buffer, task, access->mode))
             atom->generation++;
-        atom->writer = (Toucher){sweep->verifier->first_id + index, index,
-                                 sweep->verifier->lane[index], sweep->verifier->position[index]};
+        atom->writer = (RpToucher){sweep->verifier->first_id + index, index,
+                                   sweep->verifier->lane[index], sweep->verifier->position[index]};
         atom->writer_buffer = access->buffer;
     } else if (reads) {
         add_reader(sweep, atom, index);
@@ -360,7 +214,7 @@ same_micro_batch(const RpTask *a, const RpTask *b)
 }
 
 static void
-check_read(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *access,
+check_read(RpSweep *sweep, guint32 index, const RpTask *task, const RpAccess *access,
            const RpContent *content)
 {
     RpVerifier *verifier = sweep->verifier;
@@ -394,14 +248,14 @@ check_read(Sweep *sweep, guint32 index, const RpTask *task, const RpAccess *acce
 }
 
 static void
-sweep_task(Sweep *sweep, guint32 index)
+sweep_task(RpSweep *sweep, guint32 index)
 {
     RpVerifier *verifier = sweep->verifier;
     const RpTask *task = rp_verifier_task(verifier, index);
     const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
 
     for (guint i = 0; i < task->access_count; i++) {
-        const AtomRun *run = &sweep->runs[accesses[i].buffer];
+        const RpAtomRun *run = &sweep->runs[accesses[i].buffer];
         RpContent *content = &verifier->contents[task->first_access - verifier->first_access + i];
 
         *content = (RpContent){.writer = RP_NO_TASK};
@@ -425,13 +279,13 @@ rp_verify_accesses(RpVerifier *verifier)
         verifier->contents = g_renew(RpContent, verifier->contents, verifier->max_contents);
     }
     if (verifier->sweep == NULL) {
-        verifier->sweep = g_new(Sweep, 1);
-        *verifier->sweep = (Sweep){.verifier = verifier, .unused = RP_NO_TASK};
-        verifier->sweep->readers = g_array_new(FALSE, FALSE, sizeof(Reader));
+        verifier->sweep = g_new(RpSweep, 1);
+        *verifier->sweep = (RpSweep){.verifier = verifier, .unused = RP_NO_TASK};
+        verifier->sweep->readers = g_array_new(FALSE, FALSE, sizeof(RpReader));
     }
     if (verifier->sweep->atoms == NULL ||
         verifier->sweep->n_buffers != rp_plan_n_buffers(verifier->plan))
-        cut_arenas(verifier->sweep);
+        rp_sweep_cut_arenas(verifier->sweep);
     for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++)
         sweep_task(verifier->sweep, i);
     return TRUE;
@@ -458,7 +312,7 @@ compare_ids(gconstpointer a, gconstpointer b)
 
 /* What is known of @by goes with the old tasks, if it is one now. */
 static void
-keep_old(const RpVerifier *verifier, GArray *old, Toucher *by, guint32 n)
+keep_old(const RpVerifier *verifier, GArray *old, RpToucher *by, guint32 n)
 {
     RpOldTask kept = {.id = by->id, .lane = by->lane, .position = by->position};
 
@@ -476,17 +330,17 @@ keep_old(const RpVerifier *verifier, GArray *old, Toucher *by, guint32 n)
 static void
 keep_touchers(RpVerifier *verifier, guint32 n)
 {
-    Sweep *sweep = verifier->sweep;
+    RpSweep *sweep = verifier->sweep;
     GArray *old = g_array_new(FALSE, FALSE, sizeof(RpOldTask));
     guint unique = 0;
 
     for (guint32 i = 0; i < sweep->n_atoms; i++) {
-        Atom *atom = &sweep->atoms[i];
+        RpAtom *atom = &sweep->atoms[i];
 
         keep_old(verifier, old, &atom->writer, n);
         for (guint32 r = atom->readers; r != RP_NO_TASK;
-             r = g_array_index(sweep->readers, Reader, r).next)
-            keep_old(verifier, old, &g_array_index(sweep->readers, Reader, r).by, n);
+             r = g_array_index(sweep->readers, RpReader, r).next)
+            keep_old(verifier, old, &g_array_index(sweep->readers, RpReader, r).by, n);
     }
     g_array_sort(old, compare_ids);
     for (guint i = 0; i < old->len; i++) {

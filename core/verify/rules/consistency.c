@@ -14,51 +14,18 @@
  *   (4) gradient integrity    G(T)  -->  downloads T+1
  *   (5) optimizer order       step(T-1) --> G(T) --> step(T) --> W(T) --> step(T+1)
  */
-#include "core/verify/private.h"
-
-enum { GRADIENT_COPY, STEP, PARAMETER_COPY, N_HOST_KINDS };
-
-typedef struct {
-    RpVerifier *verifier;
-    gboolean has[N_HOST_KINDS]; /* which kinds the plan uses at all */
-    guint32 *host;              /* [(iteration * n_layers + layer) * N_HOST_KINDS + kind] */
-    gboolean *has_norm;         /* [iteration] */
-    guint32 *owner;             /* [buffer] layer whose weights or gradients it holds; RP_NONE */
-    guint32 last_actions;       /* last iteration that has actions */
-} Protocol;
-
-static guint32 *
-host_task(const Protocol *protocol, guint32 iteration, guint32 layer, guint kind)
-{
-    return &protocol
-                ->host[((gsize)iteration * protocol->verifier->n_layers + layer) * N_HOST_KINDS +
-                       kind];
-}
-
-static guint32
-gradient_reader(const Protocol *protocol, guint32 iteration, guint32 layer)
-{
-    return *host_task(protocol, iteration, layer,
-                      protocol->has[GRADIENT_COPY] ? GRADIENT_COPY : STEP);
-}
-
-static guint32
-weight_writer(const Protocol *protocol, guint32 iteration, guint32 layer)
-{
-    return *host_task(protocol, iteration, layer,
-                      protocol->has[PARAMETER_COPY] ? PARAMETER_COPY : STEP);
-}
+#include "core/verify/rules/consistency.h"
 
 static int
 host_kind(guint kind)
 {
     switch ((RpTaskKind)kind) {
     case RP_TASK_GRADIENT_COPY:
-        return GRADIENT_COPY;
+        return RP_HOST_GRADIENT_COPY;
     case RP_TASK_OPTIMIZER_STEP:
-        return STEP;
+        return RP_HOST_STEP;
     case RP_TASK_PARAMETER_COPY:
-        return PARAMETER_COPY;
+        return RP_HOST_PARAMETER_COPY;
     default:
         return -1;
     }
@@ -75,13 +42,6 @@ written_weights(const RpPlan *plan, const RpTask *task)
             rp_plan_buffer(plan, accesses[i].buffer)->category == RP_BUFFER_PARAMETERS)
             return accesses[i].buffer;
     return RP_NONE;
-}
-
-/* The layer that keeps what @layer is tied to; RP_NONE. */
-static guint
-tied_to(const RpVerifier *verifier, guint layer)
-{
-    return layer < verifier->n_layers ? rp_plan_layer(verifier->plan, layer)->tied_to : RP_NONE;
 }
 
 /* Whether gradients of @layer stand in @buffer. */
@@ -103,14 +63,15 @@ is_tied_gradient(const RpVerifier *verifier, const RpTask *task, const RpAccess 
     if (task->kind != RP_TASK_OPTIMIZER_STEP || access->mode != RP_ACCESS_READ)
         return FALSE;
     for (guint l = 0; l < verifier->n_layers; l++)
-        if (tied_to(verifier, l) == task->layer && holds_gradients(verifier, l, access->buffer))
+        if (rp_protocol_tied_to(verifier, l) == task->layer &&
+            holds_gradients(verifier, l, access->buffer))
             return TRUE;
     return FALSE;
 }
 
 /* A buffer of weights or gradients on the host is one layer's, for good. */
 static gboolean
-note_owners(Protocol *protocol, guint32 index, const RpTask *task)
+note_owners(RpProtocol *protocol, guint32 index, const RpTask *task)
 {
     RpVerifier *verifier = protocol->verifier;
     const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
@@ -134,7 +95,7 @@ note_owners(Protocol *protocol, guint32 index, const RpTask *task)
 }
 
 static gboolean
-note_host_tasks(Protocol *protocol)
+note_host_tasks(RpProtocol *protocol)
 {
     RpVerifier *verifier = protocol->verifier;
 
@@ -152,7 +113,7 @@ note_host_tasks(Protocol *protocol)
         if (task->layer >= verifier->n_layers || !verifier->trainable[task->layer])
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
                                     "the layer has no gradients");
-        guint32 *place = host_task(protocol, iteration, task->layer, (guint)kind);
+        guint32 *place = rp_protocol_task(protocol, iteration, task->layer, (guint)kind);
         if (*place != RP_NO_TASK)
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, *place, i,
                                     "the same update is done twice");
@@ -166,7 +127,7 @@ note_host_tasks(Protocol *protocol)
 /* Of each kind in use: all layers or, in the last iteration of a growing plan, none; some, if
  * layers are stepped one by one. */
 static gboolean
-check_present(Protocol *protocol)
+check_present(RpProtocol *protocol)
 {
     RpVerifier *verifier = protocol->verifier;
     static const char *const names[] = {"gradient copy", "optimizer step", "parameter copy"};
@@ -174,12 +135,12 @@ check_present(Protocol *protocol)
     for (guint32 t = rp_verifier_first_to_check(verifier); t <= protocol->last_actions; t++) {
         const gboolean past = t + verifier->pending < protocol->last_actions;
 
-        for (guint kind = 0; kind < N_HOST_KINDS; kind++) {
+        for (guint kind = 0; kind < RP_N_HOST_KINDS; kind++) {
             guint32 some = RP_NO_TASK;
             guint missing = RP_NONE;
 
             for (guint l = 0; l < verifier->n_layers; l++) {
-                guint32 task = *host_task(protocol, t, l, kind);
+                guint32 task = *rp_protocol_task(protocol, t, l, kind);
 
                 if (verifier->trainable[l] && task == RP_NO_TASK)
                     missing = l;
@@ -187,8 +148,8 @@ check_present(Protocol *protocol)
                     some = task;
             }
             /* late copies of layers that are stepped one by one come one by one, too */
-            const gboolean closed =
-                protocol->has_norm[t] && (kind != PARAMETER_COPY || t >= protocol->last_actions);
+            const gboolean closed = protocol->has_norm[t] &&
+                                    (kind != RP_HOST_PARAMETER_COPY || t >= protocol->last_actions);
             if (missing != RP_NONE &&
                 ((some != RP_NO_TASK && (verifier->promises->gated || closed)) ||
                  (past && protocol->has[kind])))
@@ -200,8 +161,9 @@ check_present(Protocol *protocol)
     return TRUE;
 }
 
-static gboolean
-check_follows(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second, const char *text)
+gboolean
+rp_protocol_check_follows(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
+                          const char *text)
 {
     if (first == RP_NO_TASK || second == RP_NO_TASK || rp_verifier_before(verifier, first, second))
         return TRUE;
@@ -210,29 +172,32 @@ check_follows(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second, 
 
 /* (5), and the copies carry what they should. */
 static gboolean
-check_optimizer_order(Protocol *protocol, guint32 t, guint32 layer)
+check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)
 {
     RpVerifier *verifier = protocol->verifier;
     const RpRule rule = RP_RULE_OPTIMIZER_ORDER;
-    guint32 step = *host_task(protocol, t, layer, STEP);
-    guint32 in = *host_task(protocol, t, layer, GRADIENT_COPY);
-    guint32 out = *host_task(protocol, t, layer, PARAMETER_COPY);
+    guint32 step = *rp_protocol_task(protocol, t, layer, RP_HOST_STEP);
+    guint32 in = *rp_protocol_task(protocol, t, layer, RP_HOST_GRADIENT_COPY);
+    guint32 out = *rp_protocol_task(protocol, t, layer, RP_HOST_PARAMETER_COPY);
 
-    if (!check_follows(verifier, rule, in, step,
-                       "the step may start before its gradients have been copied") ||
-        !check_follows(verifier, rule, step, out,
-                       "the weights may be copied before the step has ended"))
+    if (!rp_protocol_check_follows(verifier, rule, in, step,
+                                   "the step may start before its gradients have been copied") ||
+        !rp_protocol_check_follows(verifier, rule, step, out,
+                                   "the weights may be copied before the step has ended"))
         return FALSE;
     if (t + 1 < verifier->n_iterations) {
-        guint32 next = *host_task(protocol, t + 1, layer, STEP);
-        guint32 next_in = *host_task(protocol, t + 1, layer, GRADIENT_COPY);
+        guint32 next = *rp_protocol_task(protocol, t + 1, layer, RP_HOST_STEP);
+        guint32 next_in = *rp_protocol_task(protocol, t + 1, layer, RP_HOST_GRADIENT_COPY);
 
-        if (!check_follows(verifier, rule, step, next,
-                           "the step may start before the step of the last iteration has ended") ||
-            !check_follows(verifier, rule, step, next_in,
-                           "the gradients may be copied before the last step has ended") ||
-            !check_follows(verifier, rule, out, next,
-                           "the step may start before the last weights have been copied"))
+        if (!rp_protocol_check_follows(
+                verifier, rule, step, next,
+                "the step may start before the step of the last iteration has ended") ||
+            !rp_protocol_check_follows(
+                verifier, rule, step, next_in,
+                "the gradients may be copied before the last step has ended") ||
+            !rp_protocol_check_follows(
+                verifier, rule, out, next,
+                "the step may start before the last weights have been copied"))
             return FALSE;
     }
     return TRUE;
@@ -241,7 +206,7 @@ check_optimizer_order(Protocol *protocol, guint32 t, guint32 layer)
 /* Whose writes a host task may find in the optimizer's buffers: a step adds to the state that steps
  * of its layer left, and reads its own gradient copy; a parameter copy reads its own step. */
 static gboolean
-check_optimizer_reads(Protocol *protocol, guint32 index)
+check_optimizer_reads(RpProtocol *protocol, guint32 index)
 {
     RpVerifier *verifier = protocol->verifier;
     const RpTask *task = rp_verifier_task(verifier, index);
@@ -273,14 +238,14 @@ check_optimizer_reads(Protocol *protocol, guint32 index)
 
 /* What passes from one host task to the next does, and of two weight buffers each has its turn. */
 static gboolean
-check_optimizer_values(Protocol *protocol, guint32 t, guint32 layer)
+check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
 {
     RpVerifier *verifier = protocol->verifier;
     const RpRule rule = RP_RULE_OPTIMIZER_ORDER;
-    guint32 step = *host_task(protocol, t, layer, STEP);
-    guint32 in = *host_task(protocol, t, layer, GRADIENT_COPY);
-    guint32 out = *host_task(protocol, t, layer, PARAMETER_COPY);
-    guint32 writer = weight_writer(protocol, t, layer);
+    guint32 step = *rp_protocol_task(protocol, t, layer, RP_HOST_STEP);
+    guint32 in = *rp_protocol_task(protocol, t, layer, RP_HOST_GRADIENT_COPY);
+    guint32 out = *rp_protocol_task(protocol, t, layer, RP_HOST_PARAMETER_COPY);
+    guint32 writer = rp_protocol_weight_writer(protocol, t, layer);
 
     if (step == RP_NO_TASK)
         return TRUE;
@@ -302,8 +267,8 @@ check_optimizer_values(Protocol *protocol, guint32 t, guint32 layer)
         return FALSE;
     if (t + 1 >= verifier->n_iterations)
         return TRUE;
-    guint32 next = *host_task(protocol, t + 1, layer, STEP);
-    guint32 next_writer = weight_writer(protocol, t + 1, layer);
+    guint32 next = *rp_protocol_task(protocol, t + 1, layer, RP_HOST_STEP);
+    guint32 next_writer = rp_protocol_weight_writer(protocol, t + 1, layer);
     if (next == RP_NO_TASK || writer == RP_NO_TASK || next_writer == RP_NO_TASK)
         return TRUE;
     if (verifier->promises->double_weights &&
@@ -316,237 +281,14 @@ check_optimizer_values(Protocol *protocol, guint32 t, guint32 layer)
                                   "the optimizer's state");
 }
 
-/* What an upload read instead of the version that it should. */
 static gboolean
-fail_staleness(Protocol *protocol, guint32 upload, guint32 writer, guint32 layer, gint64 version)
-{
-    RpVerifier *verifier = protocol->verifier;
-    g_autofree char *wanted = version < 0 ? g_strdup("the initial ones")
-                                          : g_strdup_printf("those of iteration %" G_GINT64_FORMAT,
-                                                            version + verifier->first_iteration);
-
-    if (writer == RP_NO_TASK || writer == RP_OLD_TASK)
-        return rp_verifier_fail(verifier, RP_RULE_STALENESS, RP_NO_TASK, upload,
-                                "the upload does not read the weights of layer %u it should: %s",
-                                layer, wanted);
-    return rp_verifier_fail(verifier, RP_RULE_STALENESS, writer, upload,
-                            "the second task uploads the weights of layer %u made by the first, "
-                            "not %s",
-                            layer, wanted);
-}
-
-/* Every weight that the upload reads is of the one version, and it reads the layer's. */
-static gboolean
-check_version(Protocol *protocol, guint32 upload, guint32 layer, gint64 version)
-{
-    RpVerifier *verifier = protocol->verifier;
-    const RpTask *task = rp_verifier_task(verifier, upload);
-    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
-    gboolean found = FALSE, owned = FALSE;
-    guint32 host = rp_plan_gpus(verifier->plan);
-
-    for (guint i = 0; i < task->access_count; i++) {
-        const RpContent *content =
-            &verifier->contents[task->first_access - verifier->first_access + i];
-        guint32 writer = content->writer;
-
-        if ((accesses[i].mode & RP_ACCESS_READ) == 0)
-            continue;
-        if (version < 0 && writer == RP_NO_TASK && protocol->owner[accesses[i].buffer] == RP_NONE &&
-            rp_plan_buffer(verifier->plan, accesses[i].buffer)->arena == host)
-            found = TRUE; /* a growing plan: its first update is yet to come */
-        if (protocol->owner[accesses[i].buffer] != layer)
-            continue;
-        owned = TRUE;
-        if (writer == RP_OLD_TASK ||
-            (writer == RP_NO_TASK ? version >= 0 && verifier->whole
-                                  : rp_verifier_task(verifier, writer)->iteration -
-                                            (gint64)verifier->first_iteration !=
-                                        version))
-            return fail_staleness(protocol, upload, writer, layer, version);
-        found = TRUE;
-    }
-    /* before its first update a layer's buffer has no owner yet */
-    for (guint b = 0; b < rp_plan_n_buffers(verifier->plan) && !owned; b++)
-        owned = protocol->owner[b] == layer;
-    return found || !owned || fail_staleness(protocol, upload, RP_NO_TASK, layer, version);
-}
-
-/* (1), (2) and staleness of one uploaded layer. */
-static gboolean
-check_upload(Protocol *protocol, guint32 upload, guint32 layer)
-{
-    RpVerifier *verifier = protocol->verifier;
-    const RpPlanPromises *promises = verifier->promises;
-    gint64 now = rp_verifier_task(verifier, upload)->iteration - verifier->first_iteration;
-    gint64 version = now - (promises->async ? 2 : 1);
-    gint64 overwriting = now - (promises->async ? 1 : 0) + (promises->double_weights ? 1 : 0);
-
-    if (version >= 0) {
-        guint32 writer = weight_writer(protocol, (guint32)version, layer);
-
-        if (writer == RP_NO_TASK && version >= verifier->complete_from)
-            return rp_verifier_fail(verifier, RP_RULE_TORN_WEIGHTS, RP_NO_TASK, upload,
-                                    "the weights of layer %u made in iteration %" G_GINT64_FORMAT
-                                    " are uploaded but never written",
-                                    layer, version + verifier->first_iteration);
-        if (!check_follows(verifier, RP_RULE_TORN_WEIGHTS, writer, upload,
-                           "the weights may be uploaded before they are written"))
-            return FALSE;
-    }
-    if (overwriting >= 0 && overwriting < verifier->n_iterations &&
-        !check_follows(verifier, RP_RULE_WEIGHT_INTEGRITY, upload,
-                       weight_writer(protocol, (guint32)overwriting, layer),
-                       "the weights may be overwritten while they are uploaded"))
-        return FALSE;
-    return check_version(protocol, upload, layer, version);
-}
-
-static gboolean
-overlap(const RpPlan *plan, guint32 a, guint32 b)
-{
-    const RpBuffer *x = rp_plan_buffer(plan, a), *y = rp_plan_buffer(plan, b);
-
-    return a == b || (x->arena == y->arena && x->offset < y->offset + y->bytes &&
-                      y->offset < x->offset + x->bytes);
-}
-
-/* Whether @download writes what @reader reads; a download that declares nothing may write anything.
- */
-static gboolean
-overwrites(const RpVerifier *verifier, guint32 download, guint32 reader)
-{
-    const RpTask *from = rp_verifier_task(verifier, download);
-    const RpTask *to = rp_verifier_task(verifier, reader);
-    const RpAccess *writes = rp_plan_accesses(verifier->plan, from);
-    const RpAccess *reads = rp_plan_accesses(verifier->plan, to);
-
-    for (guint i = 0; i < from->access_count; i++)
-        for (guint k = 0; k < to->access_count && (writes[i].mode & RP_ACCESS_WRITE) != 0; k++)
-            if (overlap(verifier->plan, writes[i].buffer, reads[k].buffer))
-                return TRUE;
-    return from->access_count == 0 || to->access_count == 0;
-}
-
-/* (3) and (4) of one downloaded layer. */
-static gboolean
-check_download(Protocol *protocol, guint32 download, guint32 layer)
-{
-    RpVerifier *verifier = protocol->verifier;
-    const RpTask *task = rp_verifier_task(verifier, download);
-    guint32 now = task->iteration - verifier->first_iteration;
-    guint32 reader = gradient_reader(protocol, now, layer);
-
-    if (!check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, download, reader,
-                       "the gradients may be read before they have arrived"))
-        return FALSE;
-    if (now > 0) {
-        guint32 before = gradient_reader(protocol, now - 1, layer);
-
-        if (before != RP_NO_TASK && !rp_verifier_before(verifier, before, download) &&
-            overwrites(verifier, download, before))
-            return rp_verifier_fail(verifier, RP_RULE_GRADIENT_INTEGRITY, before, download,
-                                    "the gradients may be overwritten before they are read");
-    }
-    return rp_verifier_stages(verifier) || reader == RP_NO_TASK ||
-           rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, download, reader,
-                                  (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},
-                                  "the layer's gradient");
-}
-
-/* (3) of one layer that has been summed over rounds. */
-static gboolean
-check_sum_read(Protocol *protocol, guint32 accumulate, guint32 layer)
-{
-    RpVerifier *verifier = protocol->verifier;
-    guint32 now = rp_verifier_task(verifier, accumulate)->iteration - verifier->first_iteration;
-    guint32 reader = gradient_reader(protocol, now, layer);
-
-    return !verifier->trainable[layer] || reader == RP_NO_TASK ||
-           (check_follows(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
-                          "the gradients may be read before the rounds have been summed") &&
-            rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, accumulate, reader,
-                                   (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},
-                                   "the sum of the rounds' gradients"));
-}
-
-/* A tied layer carries weights and gradients of another as well: what holds for its own holds for
- * those. Copied gradients are read by the layer's own copy only. */
-static gboolean
-check_tied(Protocol *protocol, guint32 index, guint32 layer,
-           gboolean (*check)(Protocol *protocol, guint32 task, guint32 layer))
-{
-    guint other = tied_to(protocol->verifier, layer);
-
-    return other == RP_NONE || (check != check_upload && protocol->has[GRADIENT_COPY]) ||
-           check(protocol, index, other);
-}
-
-static gboolean
-check_accumulate(Protocol *protocol, guint32 accumulate)
-{
-    const RpVerifier *verifier = protocol->verifier;
-    guint32 stage = rp_verifier_task(verifier, accumulate)->stage;
-    RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
-
-    for (guint l = layers.first; l < layers.first + layers.count; l++)
-        if (!check_sum_read(protocol, accumulate, l) ||
-            !check_tied(protocol, accumulate, l, check_sum_read))
-            return FALSE;
-    return TRUE;
-}
-
-/* Calls the check of each trainable layer that a chunk holds. */
-static gboolean
-check_chunk(Protocol *protocol, guint32 index, const RpTask *task, const RpChunks *chunks,
-            gboolean (*check)(Protocol *protocol, guint32 task, guint32 layer))
-{
-    guint32 last = RP_NONE;
-
-    for (guint i = chunks->first_segment[task->chunk]; i < chunks->first_segment[task->chunk + 1];
-         i++) {
-        guint32 layer = chunks->segments[i].layer;
-
-        if (layer != last && protocol->verifier->trainable[layer] &&
-            (!check(protocol, index, layer) || !check_tied(protocol, index, layer, check)))
-            return FALSE;
-        last = layer;
-    }
-    return TRUE;
-}
-
-static gboolean
-check_transfers(Protocol *protocol)
-{
-    RpVerifier *verifier = protocol->verifier;
-
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        const RpTask *task = rp_verifier_task(verifier, i);
-
-        if (task->iteration - verifier->first_iteration < verifier->first_dirty)
-            continue;
-        if (task->kind == RP_TASK_PARAMETER_UPLOAD &&
-            !check_chunk(protocol, i, task, &rp_plan_stage(verifier->plan, task->stage)->parameters,
-                         check_upload))
-            return FALSE;
-        if (task->kind == RP_TASK_GRADIENT_DOWNLOAD &&
-            !check_chunk(protocol, i, task, &rp_plan_stage(verifier->plan, task->stage)->gradients,
-                         check_download))
-            return FALSE;
-        if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !check_accumulate(protocol, i))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-static gboolean
-check_protocol(Protocol *protocol)
+check_protocol(RpProtocol *protocol)
 {
     RpVerifier *verifier = protocol->verifier;
 
     if (!note_host_tasks(protocol) || !check_present(protocol))
         return FALSE;
-    if (!check_transfers(protocol))
+    if (!rp_protocol_check_transfers(protocol))
         return FALSE;
     /* one back: from its step to the next */
     const guint32 first = MAX(1, verifier->first_dirty) - 1;
@@ -564,10 +306,10 @@ check_protocol(Protocol *protocol)
 gboolean
 rp_verify_consistency(RpVerifier *verifier)
 {
-    Protocol protocol = {
+    RpProtocol protocol = {
         .verifier = verifier,
         .has = {verifier->promises->gradient_copies, TRUE, verifier->promises->parameter_copies}};
-    guint64 n = (guint64)verifier->n_iterations * verifier->n_layers * N_HOST_KINDS;
+    guint64 n = (guint64)verifier->n_iterations * verifier->n_layers * RP_N_HOST_KINDS;
     guint n_buffers = rp_plan_n_buffers(verifier->plan);
     gboolean correct;
 

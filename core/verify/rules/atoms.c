@@ -1,0 +1,114 @@
+/*
+ * Arenas cut into atoms at the borders of their buffers: buffers conflict exactly where they share
+ * atoms.
+ */
+#include "core/verify/rules/atoms.h"
+
+#include <stdlib.h>
+
+static int
+compare_offsets(const void *a, const void *b)
+{
+    guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static guint32
+find_border(const guint64 *borders, guint32 n, guint64 offset)
+{
+    guint32 low = 0;
+
+    while (n > 1) {
+        guint32 half = n / 2;
+
+        if (borders[low + half] <= offset)
+            low += half;
+        n -= half;
+    }
+    return low;
+}
+
+/* Cuts one arena; its atoms are numbered from @first. Returns: how many. */
+static guint32
+cut_arena(RpSweep *sweep, guint32 arena, guint32 first, guint64 *borders)
+{
+    const RpPlan *plan = sweep->verifier->plan;
+    guint n_buffers = rp_plan_n_buffers(plan);
+    guint32 n = 0, n_unique = 0;
+
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, i);
+
+        if (buffer->arena == arena && buffer->bytes > 0) {
+            borders[n++] = buffer->offset;
+            borders[n++] = buffer->offset + buffer->bytes;
+        }
+    }
+    qsort(borders, n, sizeof(guint64), compare_offsets);
+    for (guint32 i = 0; i < n; i++)
+        if (n_unique == 0 || borders[n_unique - 1] != borders[i])
+            borders[n_unique++] = borders[i];
+    for (guint32 i = 0; i < n_unique; i++)
+        sweep->atoms[first + i] = (RpAtom){.arena = arena,
+                                           .offset = borders[i],
+                                           .writer = {.task = RP_NO_TASK},
+                                           .readers = RP_NO_TASK};
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(plan, i);
+        RpAtomRun *run = &sweep->runs[i];
+
+        if (buffer->arena != arena || buffer->bytes == 0)
+            continue;
+        run->first = find_border(borders, n_unique, buffer->offset);
+        run->count = find_border(borders, n_unique, buffer->offset + buffer->bytes) - run->first;
+        run->first += first;
+    }
+    return n_unique;
+}
+
+/* Buffers that came since: an atom goes on as the one that lay there before. */
+static void
+inherit(RpSweep *sweep, const RpAtom *before, guint32 n_before)
+{
+    for (guint32 i = 0, k = 0; i < sweep->n_atoms && n_before > 0; i++) {
+        RpAtom *atom = &sweep->atoms[i];
+
+        while (k + 1 < n_before &&
+               (before[k + 1].arena < atom->arena ||
+                (before[k + 1].arena == atom->arena && before[k + 1].offset <= atom->offset)))
+            k++;
+        if (before[k].arena != atom->arena || before[k].offset > atom->offset)
+            continue;
+        atom->writer = before[k].writer;
+        atom->writer_buffer = before[k].writer_buffer;
+        atom->generation = before[k].generation;
+        for (guint32 r = before[k].readers; r != RP_NO_TASK;) {
+            RpReader reader = g_array_index(sweep->readers, RpReader, r);
+
+            r = reader.next;
+            reader.next = atom->readers;
+            atom->readers = sweep->readers->len;
+            g_array_append_val(sweep->readers, reader);
+        }
+    }
+}
+
+void
+rp_sweep_cut_arenas(RpSweep *sweep)
+{
+    const RpPlan *plan = sweep->verifier->plan;
+    gsize n_buffers = rp_plan_n_buffers(plan);
+    g_autofree guint64 *borders = g_new(guint64, 2 * n_buffers + 1);
+    g_autofree RpAtom *before = g_steal_pointer(&sweep->atoms);
+    const guint32 n_before = sweep->n_atoms;
+
+    g_free(sweep->runs);
+    sweep->n_buffers = (guint)n_buffers;
+    sweep->runs = g_new0(RpAtomRun, n_buffers + 1);
+    sweep->atoms = g_new(RpAtom, 2 * n_buffers + 1);
+    sweep->n_atoms = 0;
+    for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++)
+        sweep->n_atoms += cut_arena(sweep, arena, sweep->n_atoms, borders);
+    inherit(sweep, before, n_before);
+}

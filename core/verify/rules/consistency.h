@@ -1,0 +1,48 @@
+/**
+ * What the files of rule 5's protocol share: the tasks of the optimizer by iteration and layer.
+ */
+#pragma once
+
+#include "core/verify/private.h"
+
+enum { RP_HOST_GRADIENT_COPY, RP_HOST_STEP, RP_HOST_PARAMETER_COPY, RP_N_HOST_KINDS };
+
+typedef struct {
+    RpVerifier *verifier;
+    gboolean has[RP_N_HOST_KINDS]; /* which kinds the plan uses at all */
+    guint32 *host;                 /* [(iteration * n_layers + layer) * RP_N_HOST_KINDS + kind] */
+    gboolean *has_norm;            /* [iteration] */
+    guint32 *owner;                /* [buffer] layer whose weights or gradients it holds; RP_NONE */
+    guint32 last_actions;          /* last iteration that has actions */
+} RpProtocol;
+
+static inline guint32 *
+rp_protocol_task(const RpProtocol *protocol, guint32 iteration, guint32 layer, guint kind)
+{
+    gsize row = (gsize)iteration * protocol->verifier->n_layers + layer;
+
+    return &protocol->host[row * RP_N_HOST_KINDS + kind];
+}
+
+/* W(iteration) */
+static inline guint32
+rp_protocol_weight_writer(const RpProtocol *protocol, guint32 iteration, guint32 layer)
+{
+    return *rp_protocol_task(protocol, iteration, layer,
+                             protocol->has[RP_HOST_PARAMETER_COPY] ? RP_HOST_PARAMETER_COPY
+                                                                   : RP_HOST_STEP);
+}
+
+/* The layer that keeps what @layer is tied to; RP_NONE. */
+static inline guint
+rp_protocol_tied_to(const RpVerifier *verifier, guint layer)
+{
+    return layer < verifier->n_layers ? rp_plan_layer(verifier->plan, layer)->tied_to : RP_NONE;
+}
+
+/* Fails if both tasks are there and @second may start before @first has ended. */
+gboolean rp_protocol_check_follows(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
+                                   const char *text);
+
+/* (1) to (4) and staleness, of uploads, downloads and sums. */
+gboolean rp_protocol_check_transfers(RpProtocol *protocol);

@@ -1,0 +1,30 @@
+/**
+ * What the files of rule 1 share: the actions and transfers of one iteration.
+ */
+#pragma once
+
+#include "core/verify/private.h"
+
+enum {
+    RP_TRANSPORT_DOWN,
+    RP_TRANSPORT_UP,
+    RP_TRANSPORT_STASH_UP,
+    RP_TRANSPORT_GRADIENT_DOWN,
+    RP_TRANSPORT_GRADIENT_UP,
+    RP_N_TRANSPORTS
+};
+
+typedef struct {
+    RpVerifier *verifier;
+    guint32 iteration; /* relative */
+    gboolean complete; /* what is not there is missing */
+    guint32 *forward;  /* [stage * M + micro-batch] */
+    guint32 *backward;
+    guint32 *weights;
+    guint32 *transport[RP_N_TRANSPORTS]; /* [boundary * M + micro-batch] */
+} RpDataflow;
+
+/* All that actions of one micro-batch read. */
+gboolean rp_dataflow_check_values(RpDataflow *flow, guint32 micro_batch);
+/* Overlapped actions make two values, in two buffers. */
+gboolean rp_dataflow_check_overlaps(RpDataflow *flow);
