@@ -1,7 +1,7 @@
 /*
- * Exact partitions: the paper's objective for dispatched ones (§4.4), min-max for bound ones.
+ * Exact dispatched partitions by the paper's objective (§4.4).
  *
- * Dispatched. Let S(t) be the least number of stages (forward + backward, the fused one counted
+ * Let S(t) be the least number of stages (forward + backward, the fused one counted
  * once) with no stage longer than t nor larger than the memory limit.
  *
  *   1. Greedy reaches S(t). A stage is feasible if its time is <= t and its memory <= the limit;
@@ -24,12 +24,9 @@
  *      for the least t with s stages. No t that is skipped can be better, so the result is exact.
  *      There are at most 2 L jumps, each O(S log L), instead of O(L^2) t of O(L).
  */
-#include "core/partition/partition.h"
+#include "core/partition/private.h"
 
-#define NEVER G_MAXUINT /* a number of stages: no number is enough */
-#define SAMPLES 24      /* t tried before the sweep: a good first best makes its jumps long */
-
-__extension__ typedef unsigned __int128 Wide;
+#define SAMPLES 24 /* t tried before the sweep: a good first best makes its jumps long */
 
 typedef struct {
     const RpProfile *profile;
@@ -55,10 +52,8 @@ typedef struct {
     GArray *backward;
 } Stages;
 
-/* No sum wraps: a timing file's layers take at most 1e9 ms (1e15 ns) together, and none saves more
- * than its recompute. */
-static gint64 *
-prefix_sums(const RpProfile *profile, RpPhase phase)
+gint64 *
+rp_partition_prefix_sums(const RpProfile *profile, RpPhase phase)
 {
     gint64 *sums = g_new(gint64, profile->n_layers + 1);
     sums[0] = 0;
@@ -71,8 +66,8 @@ prefix_sums(const RpProfile *profile, RpPhase phase)
     return sums;
 }
 
-static gint64 *
-savings(const RpProfile *profile)
+gint64 *
+rp_partition_savings(const RpProfile *profile)
 {
     gint64 *saving = g_new(gint64, profile->n_layers + 1);
     saving[0] = 0;
@@ -134,10 +129,10 @@ table_init(Table *table, const RpProfile *profile, guint64 memory_bytes)
     table->profile = profile;
     table->n = profile->n_layers;
     table->memory_bytes = memory_bytes;
-    table->forward = prefix_sums(profile, RP_PHASE_FORWARD);
-    table->backward = prefix_sums(profile, RP_PHASE_BACKWARD);
-    table->fused = prefix_sums(profile, RP_PHASE_FUSED);
-    table->saving = savings(profile);
+    table->forward = rp_partition_prefix_sums(profile, RP_PHASE_FORWARD);
+    table->backward = rp_partition_prefix_sums(profile, RP_PHASE_BACKWARD);
+    table->fused = rp_partition_prefix_sums(profile, RP_PHASE_FUSED);
+    table->saving = rp_partition_savings(profile);
     table->forward_end = g_new0(guint, table->n + 1);
     table->backward_first = g_new0(guint, table->n + 1);
     reach_by_memory(table);
@@ -172,23 +167,6 @@ reach_up(const gint64 *sums, guint first, guint limit, gint64 t)
     return end;
 }
 
-/* The least first in [limit, end] with sums[end] - sums[first] <= t. */
-static guint
-reach_down(const gint64 *sums, guint end, guint limit, gint64 t)
-{
-    guint first = end, step = 1;
-    while (step <= first - limit && sums[end] - sums[first - step] <= t) {
-        first -= step;
-        step *= 2;
-    }
-    for (; step > 0; step /= 2) {
-        if (step <= first - limit && sums[end] - sums[first - step] <= t) {
-            first -= step;
-        }
-    }
-    return first;
-}
-
 static void
 keep_stage(GArray *stages, guint first, guint end)
 {
@@ -200,8 +178,8 @@ keep_stage(GArray *stages, guint first, guint end)
 static Packing
 pack(const Table *table, gint64 t, const Stages *stages)
 {
-    const Packing impossible = {NEVER, G_MAXINT64};
-    guint fused_first = reach_down(table->fused, table->n, table->fused_first, t);
+    const Packing impossible = {RP_NEVER, G_MAXINT64};
+    guint fused_first = rp_partition_reach_down(table->fused, table->n, table->fused_first, t);
     if (fused_first == table->n) {
         return impossible;
     }
@@ -222,7 +200,8 @@ pack(const Table *table, gint64 t, const Stages *stages)
     }
     for (guint end = fused_first, first; end > 0; end = first) {
         const gint64 saving = table->saving[end];
-        first = reach_down(table->backward, end, table->backward_first[end], t + saving);
+        first =
+            rp_partition_reach_down(table->backward, end, table->backward_first[end], t + saving);
         if (first == end) {
             return impossible;
         }
@@ -242,23 +221,23 @@ typedef struct {
     guint64 micro_batches;
     gint64 least_ns; /* no partition has a shorter longest stage */
     Packing best;
-    Wide best_value;
+    RpWide best_value;
 } Sweep;
 
-static Wide
+static RpWide
 weight(const Sweep *sweep, guint stages)
 {
-    return (Wide)sweep->micro_batches * stages + (Wide)sweep->gpus * (sweep->gpus - 1);
+    return (RpWide)sweep->micro_batches * stages + (RpWide)sweep->gpus * (sweep->gpus - 1);
 }
 
 /* Whether @packing is the new best: least value, then fewest stages. */
 static gboolean
 consider(Sweep *sweep, Packing packing)
 {
-    if (packing.stages == NEVER) {
+    if (packing.stages == RP_NEVER) {
         return FALSE;
     }
-    Wide value = weight(sweep, packing.stages) * (Wide)packing.longest_ns;
+    RpWide value = weight(sweep, packing.stages) * (RpWide)packing.longest_ns;
     if (value > sweep->best_value ||
         (value == sweep->best_value && packing.stages >= sweep->best.stages)) {
         return FALSE;
@@ -290,15 +269,15 @@ tighten(Sweep *sweep)
 static gint64
 improving_ns(const Sweep *sweep, guint stages)
 {
-    Wide target = sweep->best_value;
+    RpWide target = sweep->best_value;
     if (stages >= sweep->best.stages) { /* a tie is not enough */
         if (target == 0) {
             return -1;
         }
         target -= 1;
     }
-    Wide t = target / weight(sweep, stages);
-    return t > (Wide)G_MAXINT64 ? G_MAXINT64 : (gint64)t;
+    RpWide t = target / weight(sweep, stages);
+    return t > (RpWide)G_MAXINT64 ? G_MAXINT64 : (gint64)t;
 }
 
 /* A lower bound of the longest stage: each layer is in the fused stage or in two others. */
@@ -321,8 +300,8 @@ sweep_all(Sweep *sweep)
     const Table *table = sweep->table;
     gint64 most = MAX(table->fused[table->n], table->backward[table->n]);
     sweep->least_ns = longest_layer(table);
-    sweep->best = (Packing){NEVER, G_MAXINT64};
-    sweep->best_value = ~(Wide)0;
+    sweep->best = (Packing){RP_NEVER, G_MAXINT64};
+    sweep->best_value = ~(RpWide)0;
 
     consider(sweep, pack(table, most, NULL));
     gint64 t = sweep->least_ns;
@@ -335,7 +314,7 @@ sweep_all(Sweep *sweep)
     t = most;
     while (t >= sweep->least_ns) {
         Packing packing = pack(table, t, NULL);
-        if (packing.stages == NEVER) {
+        if (packing.stages == RP_NEVER) {
             break;
         }
         if (consider(sweep, packing)) {
@@ -396,134 +375,4 @@ rp_partition_paper(const RpProfile *profile, guint gpus, guint micro_batches, gu
     table_clear(&table);
     return rp_partition_new_dispatched((RpInterval *)(void *)forward->data, forward->len,
                                        (RpInterval *)(void *)backward->data, backward->len);
-}
-
-/* A row of items in a split. */
-typedef struct {
-    const gint64 *sums;   /* n + 1 */
-    const gint64 *saving; /* n + 1: what a run of [.., i) weighs less than its sum; or NULL */
-} Row;
-
-static gint64
-saving_at(const Row *row, guint end)
-{
-    return row->saving != NULL ? row->saving[end] : 0;
-}
-
-/* How many stages of at most @t the items [0, end) need, packed from the back. */
-static guint
-count_down(const Row *row, guint end, gint64 t)
-{
-    guint stages = 0;
-    for (guint first; end > 0; end = first) {
-        first = reach_down(row->sums, end, 0, t + saving_at(row, end));
-        if (first == end) {
-            return NEVER;
-        }
-        stages++;
-    }
-    return stages;
-}
-
-/* The least longest stage of [0, end) in @parts stages, given that @t is long enough. */
-static gint64
-least_longest(const Row *row, guint end, guint parts, gint64 t)
-{
-    if (count_down(row, end, t - 1) > parts) {
-        return t; /* the usual case: the stage that was split off was not the only long one */
-    }
-    gint64 low = row->saving != NULL ? 0 : row->sums[end] / parts, high = t - 1;
-    while (low < high) {
-        gint64 middle = low + (high - low) / 2;
-        if (count_down(row, end, middle) <= parts) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return low;
-}
-
-/* The last stage takes what the least longest stage allows; what is left is split in the same way.
- */
-static void
-split_nested(const Row *row, guint n, guint parts, guint *counts)
-{
-    gint64 t = row->sums[n];
-    for (guint end = n, left = parts; left > 0; left--) {
-        t = least_longest(row, end, left, t);
-        guint first = reach_down(row->sums, end, left - 1, t + saving_at(row, end));
-        counts[left - 1] = end - first;
-        end = first;
-    }
-}
-
-static void
-split_even(const gint64 *sums, guint n, guint parts, guint *counts)
-{
-    guint first = 0;
-    for (guint p = 0; p < parts; p++) {
-        guint last = n - (parts - 1 - p), end = p + 1 < parts ? first + 1 : n;
-        Wide border = 2 * (Wide)sums[n] * (p + 1); /* times 2 parts */
-        while (end < last && (Wide)(sums[end] + sums[end + 1]) * parts <= border) {
-            end++;
-        }
-        counts[p] = end - first;
-        first = end;
-    }
-}
-
-void
-rp_partition_split(const gint64 *weights, guint n, guint parts, RpSplitOrder order, guint *counts)
-{
-    g_return_if_fail(weights != NULL && counts != NULL && parts > 0 && parts <= n);
-
-    gboolean mirrored = order == RP_SPLIT_LARGE_FIRST;
-    g_autofree gint64 *sums = g_new(gint64, n + 1);
-    sums[0] = 0;
-    for (guint i = 0; i < n; i++) {
-        sums[i + 1] = sums[i] + weights[mirrored ? n - 1 - i : i];
-    }
-    if (order == RP_SPLIT_EVEN) {
-        split_even(sums, n, parts, counts);
-        return;
-    }
-    split_nested(&(Row){.sums = sums}, n, parts, counts);
-    for (guint p = 0; mirrored && p < parts / 2; p++) {
-        guint count = counts[p];
-        counts[p] = counts[parts - 1 - p];
-        counts[parts - 1 - p] = count;
-    }
-}
-
-RpPartition *
-rp_partition_min_max(const RpProfile *profile, guint n_stages, GError **error)
-{
-    g_return_val_if_fail(profile != NULL && profile->n_layers > 0, NULL);
-
-    /* An embedding stands with the layer behind it: a first stage without a block is useless. */
-    guint lead = profile->n_layers > 1 && profile->layers[0].kind == RP_LAYER_EMBEDDING;
-    guint n = profile->n_layers - lead;
-    if (n_stages == 0 || n_stages > n) {
-        g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_IMPOSSIBLE,
-                    "%u stages are asked for, but the model can be cut into 1 to %u", n_stages, n);
-        return NULL;
-    }
-    g_autofree gint64 *forward = prefix_sums(profile, RP_PHASE_FORWARD);
-    g_autofree gint64 *backward = prefix_sums(profile, RP_PHASE_BACKWARD);
-    g_autofree gint64 *saving = savings(profile);
-    g_autofree gint64 *sums = g_new(gint64, n + 1);
-    sums[0] = 0;
-    for (guint i = 1; i <= n; i++) {
-        sums[i] = forward[i + lead] + backward[i + lead];
-    }
-    g_autofree guint *counts = g_new(guint, n_stages);
-    split_nested(&(Row){.sums = sums, .saving = saving + lead}, n, n_stages, counts);
-    counts[0] += lead;
-
-    g_autofree RpInterval *stages = g_new(RpInterval, n_stages);
-    for (guint s = 0, first = 0; s < n_stages; first += counts[s], s++) {
-        stages[s] = (RpInterval){first, counts[s]};
-    }
-    return rp_partition_new_bound(stages, n_stages);
 }

@@ -58,12 +58,6 @@ append_download(RpPlanner *planner, guint g, RpTaskKind kind, const RpAction *ac
     planner->devices[g].last_output = rp_planner_end_task(planner);
 }
 
-static gboolean
-offloads(const RpPlanner *planner)
-{
-    return planner->partition->dispatched || planner->options.schedule->offloads_weights;
-}
-
 /* Which of a slot's buffers a stage uses; bound stages run both ways in the larger. */
 static RpWay
 way_of(const RpPlanner *planner, guint32 stage)
@@ -73,72 +67,16 @@ way_of(const RpPlanner *planner, guint32 stage)
                : RP_WAY_BACKWARD;
 }
 
-static guint32
-parameter_buffer(const RpPlanner *planner, guint g, guint32 stage)
+guint32
+rp_planner_parameter_buffer(const RpPlanner *planner, guint g, guint32 stage)
 {
     const RpDeviceState *device = &planner->devices[g];
 
     if (planner->stages[stage].parameter_bytes == 0)
         return RP_NONE; /* nothing is uploaded that an action could read */
-    return offloads(planner) ? device->parameters[way_of(planner, stage)][device->parameter_turn]
-                             : planner->resident_parameters[stage];
-}
-
-/* The device turns to another stage (or from its forward to its backward). */
-static void
-begin_slot(RpPlanner *planner, guint g, guint32 stage, guint32 round, gboolean backward)
-{
-    RpDeviceState *device = &planner->devices[g];
-    gboolean same_weights =
-        device->stage == stage && device->round == round && device->iteration == planner->iteration;
-    GArray *gates = device->old_gates;
-
-    rp_planner_download_gradients(planner, g, TRUE);
-    device->old_gates = device->gates;
-    device->gates = gates;
-    g_array_set_size(gates, 0);
-    device->stage = stage;
-    device->round = round;
-    device->iteration = planner->iteration;
-    device->backward = backward;
-    if (same_weights)
-        return;
-    device->parameter_turn ^= 1;
-    rp_planner_upload_parameters(planner, g, stage, parameter_buffer(planner, g, stage),
-                                 planner->options.transfers == RP_TRANSFERS_WINDOWS);
-}
-
-/* Bound and resident: all stages of the device are uploaded when its iteration begins. */
-static void
-begin_resident_iteration(RpPlanner *planner, guint g)
-{
-    RpDeviceState *device = &planner->devices[g];
-
-    if (device->stage != RP_NONE && device->iteration == planner->iteration)
-        return;
-    device->stage = 0;
-    device->round = 0;
-    device->iteration = planner->iteration;
-    for (guint s = 0; s < planner->n_stages; s++)
-        if (planner->stages[s].device == g)
-            rp_planner_upload_parameters(planner, g, s, planner->resident_parameters[s], FALSE);
-}
-
-static void
-enter(RpPlanner *planner, guint g, const RpAction *action, gboolean backward)
-{
-    RpDeviceState *device = &planner->devices[g];
-    guint32 round = rp_planner_round(planner, action->micro_batch);
-
-    if (!offloads(planner)) {
-        begin_resident_iteration(planner, g);
-        return;
-    }
-    if (device->stage != action->stage || device->round != round ||
-        device->iteration != planner->iteration || device->backward != backward)
-        begin_slot(planner, g, action->stage, round, backward);
-    /* the chunk of this window; the first leaves with the slot's first action */
-    rp_planner_download_gradients(planner, g, FALSE);
+    return rp_planner_offloads(planner)
+               ? device->parameters[way_of(planner, stage)][device->parameter_turn]
+               : planner->resident_parameters[stage];
 }
 
 static guint32
@@ -290,8 +228,8 @@ static void
 access_gradient_sum(RpPlanner *planner, guint g, guint32 stage)
 {
     const RpDeviceState *device = &planner->devices[g];
-    guint32 sum = offloads(planner) ? device->accumulator[device->parameter_turn]
-                                    : planner->resident_accumulators[stage];
+    guint32 sum = rp_planner_offloads(planner) ? device->accumulator[device->parameter_turn]
+                                               : planner->resident_accumulators[stage];
     gboolean first = planner->backwards_left[stage] == rp_planner_backwards(planner);
 
     if (planner->stages[stage].gradient_bytes == 0)
@@ -315,7 +253,7 @@ count_gradient(RpPlanner *planner, guint g, const RpAction *action)
         return;
     planner->backwards_left[stage] = rp_planner_backwards(planner);
     rp_planner_leave_gradients(planner, g, stage, rp_planner_round(planner, action->micro_batch));
-    if (!offloads(planner))
+    if (!rp_planner_offloads(planner))
         rp_planner_download_gradients(planner, g, TRUE);
 }
 
@@ -331,8 +269,8 @@ begin_compute(RpPlanner *planner, guint g, const RpAction *action, gint64 durati
     planner->task.round = (guint16)rp_planner_round(planner, action->micro_batch);
     planner->task.duration_ns = duration_ns;
     planner->task.lead_ns = lead_ns;
-    rp_planner_access(planner, parameter_buffer(planner, g, action->stage), RP_ACCESS_READ,
-                      RP_ROLE_PARAMETERS, 0);
+    rp_planner_access(planner, rp_planner_parameter_buffer(planner, g, action->stage),
+                      RP_ACCESS_READ, RP_ROLE_PARAMETERS, 0);
     rp_planner_access(planner,
                       device->workspace[way_of(planner, action->stage)][device->parameter_turn],
                       RP_ACCESS_WRITE, RP_ROLE_WORKSPACE, 0);
@@ -457,8 +395,8 @@ append_overlap(RpPlanner *planner, guint g, const RpAction *action, Operands *op
     planner->task.backward_micro_batch =
         rp_planner_global_micro_batch(planner, backward.micro_batch);
     if (backward.stage != action->stage)
-        rp_planner_access(planner, parameter_buffer(planner, g, backward.stage), RP_ACCESS_READ,
-                          RP_ROLE_PARAMETERS, 0);
+        rp_planner_access(planner, rp_planner_parameter_buffer(planner, g, backward.stage),
+                          RP_ACCESS_READ, RP_ROLE_PARAMETERS, 0);
     access_operands(planner, operands, 0);
     access_operands(planner, &other, 0);
     access_gradient_sum(planner, g, backward.stage);
@@ -478,7 +416,7 @@ rp_planner_full_action(RpPlanner *planner, guint g, const RpAction *action)
     Operands operands = no_operands;
     RpTaskId id = RP_TASK_NONE;
 
-    enter(planner, g, action, backward);
+    rp_planner_enter(planner, g, action, backward);
     switch ((RpActionKind)action->kind) {
     case RP_ACTION_FORWARD:
         id = append_forward(planner, g, action, &operands);

@@ -324,3 +324,60 @@ rp_planner_upload_parameters(RpPlanner *planner, guint g, guint32 stage, guint32
         rp_planner_end_task(planner);
     }
 }
+
+/* The device turns to another stage (or from its forward to its backward). */
+static void
+begin_slot(RpPlanner *planner, guint g, guint32 stage, guint32 round, gboolean backward)
+{
+    RpDeviceState *device = &planner->devices[g];
+    gboolean same_weights =
+        device->stage == stage && device->round == round && device->iteration == planner->iteration;
+    GArray *gates = device->old_gates;
+
+    rp_planner_download_gradients(planner, g, TRUE);
+    device->old_gates = device->gates;
+    device->gates = gates;
+    g_array_set_size(gates, 0);
+    device->stage = stage;
+    device->round = round;
+    device->iteration = planner->iteration;
+    device->backward = backward;
+    if (same_weights)
+        return;
+    device->parameter_turn ^= 1;
+    rp_planner_upload_parameters(planner, g, stage, rp_planner_parameter_buffer(planner, g, stage),
+                                 planner->options.transfers == RP_TRANSFERS_WINDOWS);
+}
+
+/* Bound and resident: all stages of the device are uploaded when its iteration begins. */
+static void
+begin_resident_iteration(RpPlanner *planner, guint g)
+{
+    RpDeviceState *device = &planner->devices[g];
+
+    if (device->stage != RP_NONE && device->iteration == planner->iteration)
+        return;
+    device->stage = 0;
+    device->round = 0;
+    device->iteration = planner->iteration;
+    for (guint s = 0; s < planner->n_stages; s++)
+        if (planner->stages[s].device == g)
+            rp_planner_upload_parameters(planner, g, s, planner->resident_parameters[s], FALSE);
+}
+
+void
+rp_planner_enter(RpPlanner *planner, guint g, const RpAction *action, gboolean backward)
+{
+    RpDeviceState *device = &planner->devices[g];
+    guint32 round = rp_planner_round(planner, action->micro_batch);
+
+    if (!rp_planner_offloads(planner)) {
+        begin_resident_iteration(planner, g);
+        return;
+    }
+    if (device->stage != action->stage || device->round != round ||
+        device->iteration != planner->iteration || device->backward != backward)
+        begin_slot(planner, g, action->stage, round, backward);
+    /* the chunk of this window; the first leaves with the slot's first action */
+    rp_planner_download_gradients(planner, g, FALSE);
+}

@@ -5,7 +5,7 @@
  *   planner-weave.c    weaves the devices' orders into one stream of actions
  *   planner-compute.c  an action in `compute` fidelity
  *   planner-full.c     an action in `full` fidelity: transfers, windows, buffers
- *   planner-host.c     gradients on the host, weights to the devices
+ *   planner-host.c     slots: weights to the devices, gradients from them and on the host
  *   planner-optimizer.c  norm, steps and copies
  *   planner-memory.c   arenas and the memory check
  *   planner-build.c    a task under construction: accesses become dependencies
@@ -229,8 +229,20 @@ void rp_planner_compute_flush(RpPlanner *planner);
 
 /* planner-full.c */
 RpTaskId rp_planner_full_action(RpPlanner *planner, guint device, const RpAction *action);
+/* The device buffer of the weights of @stage; RP_NONE if there are none. */
+guint32 rp_planner_parameter_buffer(const RpPlanner *planner, guint device, guint32 stage);
+
+/* Weights come up for each slot, instead of staying on their device. */
+static inline gboolean
+rp_planner_offloads(const RpPlanner *planner)
+{
+    return planner->partition->dispatched || planner->options.schedule->offloads_weights;
+}
 
 /* planner-host.c */
+/* @device comes to @action: turns to its slot if that is another (@backward: one that makes
+ * gradients), with its transfers. */
+void rp_planner_enter(RpPlanner *planner, guint device, const RpAction *action, gboolean backward);
 void rp_planner_begin_call_host(RpPlanner *planner);
 /* Uploads the parameters of @stage in the windows of the slot before (or at once). */
 void rp_planner_upload_parameters(RpPlanner *planner, guint device, guint32 stage,
