@@ -1,8 +1,8 @@
 /**
- * roundpipe train, piece by piece: what is to be done (setup.c), files that are read
- * (files.c), the output directory (output.c), signals (signals.c), the loop
- * (loop.c), its checkpoints (save.c, beside.c), one step for its gradients
- * (gradients.c), what is written of it (metrics.c), drawn (plot.c) and printed
+ * roundpipe train, piece by piece: what is to be done (setup.c), layer times (times.c), the plan
+ * and its prediction (predict.c), files that are read (files.c), the output directory (output.c),
+ * signals (signals.c), the loop (loop.c), its checkpoints (save.c, beside.c), one step for its
+ * gradients (gradients.c), what is written of it (metrics.c), drawn (plot.c) and printed
  * (report.c).
  */
 #pragma once

@@ -1,0 +1,266 @@
+/* roundpipe train: layer times, measured, of a file, or of the run that goes on. */
+#include "cli/train/setup.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/plan/least-memory.h"
+#include "exec/measure/profile.h"
+
+/* Of runs whose profile.json does not say: that was the default. */
+#define EARLIER_HEAD_CHUNK 1024
+
+static void
+take_string(char **to, const char *from)
+{
+    g_free(*to);
+    *to = g_strdup(from);
+}
+
+/* Times of a file for the sizes that the network has. */
+static gboolean
+take_times(RpProfile *profile, const RpProfile *file, const char *path, GError **error)
+{
+    if (file->n_layers != profile->n_layers) {
+        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
+                    "%s: expected times of the model's %u layers, found %u", path,
+                    profile->n_layers, file->n_layers);
+        return FALSE;
+    }
+    for (guint l = 0; l < file->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+        const RpLayer *times = &file->layers[l];
+
+        if (layer->kind != times->kind) {
+            g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
+                        "%s: layers[%u]: expected %s, found %s", path, l,
+                        rp_layer_kind_name(layer->kind), rp_layer_kind_name(times->kind));
+            return FALSE;
+        }
+        layer->forward_ns = times->forward_ns;
+        layer->backward_ns = times->backward_ns;
+        layer->recompute_ns = times->recompute_ns;
+        layer->recompute_last_ns = times->recompute_last_ns;
+        layer->weight_gradient_ns = times->weight_gradient_ns;
+        layer->forward_spread_ns = times->forward_spread_ns;
+        layer->recompute_spread_ns = times->recompute_spread_ns;
+        layer->backward_spread_ns = times->backward_spread_ns;
+    }
+    take_string(&profile->model, file->model);
+    take_string(&profile->device, file->device);
+    take_string(&profile->source, file->source);
+    take_string(&profile->origin, file->origin);
+    take_string(&profile->date, file->date);
+    profile->gpus = file->gpus;
+    profile->processors = file->processors;
+    profile->gpu_memory_bytes = file->gpu_memory_bytes;
+    profile->links = file->links;
+    profile->optimizer_parameters_per_s = file->optimizer_parameters_per_s;
+    profile->norm_parameters_per_s = file->norm_parameters_per_s;
+    profile->sum_parameters_per_s = file->sum_parameters_per_s;
+    profile->gradient_copy_parameters_per_s = file->gradient_copy_parameters_per_s;
+    profile->parameter_copy_parameters_per_s = file->parameter_copy_parameters_per_s;
+    return TRUE;
+}
+
+/* The choice of a timing file, if this build has it; else it stays as it is. */
+static void
+take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
+{
+    RpAttentionChoice choice;
+
+    if (job->run->attention_choice != 0 || !rp_attention_from_name(file->attention, &choice))
+        return;
+    if (job->run->device_ops->kernels()->has_attention(choice))
+        job->network.attention = choice;
+    else
+        fprintf(stderr,
+                "roundpipe train: note: %s has times of %s attention, which %s devices do not "
+                "have here\n",
+                path, file->attention, job->run->device_ops->name);
+}
+
+/* The head's chunk of a timing file, where the run's own is to be chosen: times are with it, and a
+ * run that goes on keeps its bits. @unknown: of a file that does not say */
+static void
+take_head_chunk(RpTrainJob *job, const RpProfile *file, guint unknown)
+{
+    if (job->run->head_chunk == 0)
+        job->network.head_chunk = file->head_chunk > 0 ? file->head_chunk : unknown;
+}
+
+/* Of a file that the run names; an earlier run's is not used then. */
+static void
+note_other_chunk(const RpTrainJob *job, const RpProfile *file, const char *path)
+{
+    if (job->run->head_chunk > 0 && file->head_chunk > 0 &&
+        file->head_chunk != job->network.head_chunk)
+        fprintf(stderr,
+                "roundpipe train: note: %s has times of a head in chunks of %u tokens, the run's "
+                "are of %u\n",
+                path, file->head_chunk, job->network.head_chunk);
+}
+
+static RpProfile *
+read_profile(RpTrainJob *job, const char *path, GError **error)
+{
+    g_autoptr(RpProfile) file = rp_profile_load(path, error);
+    guint64 tokens = (guint64)job->network.sequences * job->network.tokens;
+
+    if (file == NULL)
+        return NULL;
+    take_attention(job, file, path);
+    take_head_chunk(job, file, 0);
+    note_other_chunk(job, file, path);
+    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    if (!take_times(profile, file, path, error))
+        return NULL;
+    if (!rp_profile_check_full(profile, error)) {
+        g_prefix_error(error, "%s: ", path);
+        return NULL;
+    }
+    if (rp_profile_micro_batch_tokens(file) != 0 && rp_profile_micro_batch_tokens(file) != tokens)
+        fprintf(stderr,
+                "roundpipe train: note: %s has times of micro-batches of %" G_GUINT64_FORMAT
+                " tokens, the run's have %" G_GUINT64_FORMAT "\n",
+                path, rp_profile_micro_batch_tokens(file), tokens);
+    return g_steal_pointer(&profile);
+}
+
+/* Whether @file was measured on what @now describes, for micro-batches of this run. */
+static gboolean
+is_of_these_devices(const RpTrainJob *job, const RpProfile *file, const RpProfile *now)
+{
+    return strcmp(file->source, "measured") == 0 && strcmp(file->device, now->device) == 0 &&
+           file->processors == now->processors && file->gpus == job->run->n_devices &&
+           file->n_layers == now->n_layers && file->sequences == job->network.sequences &&
+           file->tokens_per_sequence == job->network.tokens &&
+           strcmp(file->dtype, now->dtype) == 0 && strcmp(file->accumulate, now->accumulate) == 0 &&
+           (file->head_chunk == 0 || file->head_chunk == now->head_chunk) &&
+           rp_profile_check_full(file, NULL);
+}
+
+/* A run that goes on takes the times that it began with, if its devices are still the same: they
+ * decide about the plan, and about whose attention it is. %NULL: there are none. */
+static RpProfile *
+earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
+{
+    g_autofree char *path = g_build_filename(directory, RP_TRAIN_PROFILE, NULL);
+    g_autoptr(RpProfile) file = rp_profile_load(path, NULL);
+
+    if (file == NULL)
+        return NULL;
+    take_attention(job, file, path);
+    take_head_chunk(job, file, EARLIER_HEAD_CHUNK);
+    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpProfile) now = rp_network_profile(network);
+
+    now->gpus = job->run->n_devices;
+    probe->ops->describe(probe, now);
+    if (!is_of_these_devices(job, file, now) ||
+        (job->run->attention_choice != 0 && strcmp(file->attention, now->attention) != 0) ||
+        !take_times(now, file, path, NULL))
+        return NULL;
+    return g_steal_pointer(&now);
+}
+
+/* Whether the partition that needs least fits: cuDNN plans more workspace than the built-in one. */
+static gboolean
+may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
+{
+    g_autoptr(RpProfile) sizes = rp_network_profile(network);
+
+    probe->ops->describe(probe, sizes);
+    const guint64 limit =
+        job->run->device_memory_bytes > 0 ? job->run->device_memory_bytes : sizes->gpu_memory_bytes;
+    /* a plan with all its buffers has links; how fast they are changes no size */
+    sizes->links.h2d_bytes_per_s = 1;
+    sizes->links.d2h_bytes_per_s = 1;
+    g_autoptr(RpPartition) least = rp_partition_least(sizes);
+
+    return limit == 0 ||
+           rp_plan_dispatched_gpu_bytes(sizes, least) + rp_network_constant_bytes(network) <= limit;
+}
+
+static gboolean
+show_measurements(guint done, guint total, gpointer user_data)
+{
+    return rp_train_show(user_data, done, total);
+}
+
+static RpProfile *
+measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
+             const RpMeasureOptions *options, GError **error)
+{
+    RpProfile *earlier = earlier_run != NULL ? earlier_profile(job, probe, earlier_run) : NULL;
+
+    if (earlier != NULL)
+        return earlier;
+    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    RpAttentionChoice fastest;
+
+    if (job->run->attention_choice == 0 && job->network.attention == RP_ATTENTION_BUILTIN &&
+        earlier_run == NULL) {
+        if (!rp_measure_attention(probe, network, job->weights, &fastest, error))
+            return NULL;
+        job->network.attention = fastest;
+        rp_network_free(network);
+        network = rp_train_job_network(job);
+        if (fastest != RP_ATTENTION_BUILTIN && !may_fit(job, probe, network)) {
+            job->network.attention = RP_ATTENTION_BUILTIN;
+            rp_network_free(network);
+            network = rp_train_job_network(job);
+        }
+    }
+    return rp_measure_profile(probe, network, job->weights, options, error);
+}
+
+static RpProfile *
+measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
+{
+    gboolean terminal = isatty(STDERR_FILENO) == 1;
+    RpTrainProgress progress = {.what = "measuring layers", .begin_us = g_get_monotonic_time()};
+    const RpMeasureOptions options = {
+        .devices = job->run->n_devices,
+        .optimizer_threads = job->optimizer_threads,
+        .progress = terminal ? show_measurements : NULL,
+        .user_data = &progress,
+    };
+    RpProbe *probe = job->run->device_ops->probe_new(0, error);
+    RpProfile *profile = NULL;
+
+    if (probe != NULL)
+        profile = measure_with(job, probe, earlier_run, &options, error);
+    rp_probe_free(probe);
+    if (terminal)
+        fputs("\r\033[K", stderr);
+    return profile;
+}
+
+/* A file says how much memory there was when it was made. What there is now, a plan may have. */
+static gboolean
+take_memory(RpTrainJob *job, GError **error)
+{
+    const RpDeviceOps *devices = job->run->device_ops;
+
+    if (devices->host_memory || job->run->device_memory_bytes > 0)
+        return TRUE;
+    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpProbe) probe = devices->probe_new(0, error);
+
+    return probe != NULL && rp_measure_memory(probe, network, job->run->n_devices,
+                                              &job->profile->gpu_memory_bytes, error);
+}
+
+gboolean
+rp_train_find_times(RpTrainJob *job, const char *earlier_run, GError **error)
+{
+    const char *path = job->run->profile;
+
+    job->profile = strcmp(path, "auto") == 0 ? measure_profile(job, earlier_run, error)
+                                             : read_profile(job, path, error);
+    return job->profile != NULL && take_memory(job, error);
+}
