@@ -71,7 +71,7 @@ stream_share(gsize first, gsize n, gpointer data)
 {
     Bench *bench = data;
     rp_adamw_best()->publish(bench->words + first, bench->words + 2 * bench->n + first,
-                             RP_NUMBER_FP32, n);
+                             RP_DTYPE_FP32, n);
 }
 
 static void
@@ -129,16 +129,16 @@ gradient_of(const Bench *bench, What what)
 static void
 run(Bench *bench, RpPool *pool, What what)
 {
-    const RpNumber number =
-        what == FUSED_SUM || what == SUM_SQUARES_SUM ? RP_NUMBER_FP32 : RP_NUMBER_BF16;
+    const RpDtype dtype =
+        what == FUSED_SUM || what == SUM_SQUARES_SUM ? RP_DTYPE_FP32 : RP_DTYPE_BF16;
     const RpOptimizerStep step = {
         .learning_rate = 1e-4,
         .gradient_scale = 1e-3,
         .n_parameters = bench->n,
         .gradient = gradient_of(bench, what),
         .published = what == LEAN ? NULL : bench->published,
-        .gradient_number = number,
-        .published_number = RP_NUMBER_BF16,
+        .gradient_dtype = dtype,
+        .published_dtype = RP_DTYPE_BF16,
     };
     switch (what) {
     case MEMCPY:
@@ -155,25 +155,25 @@ run(Bench *bench, RpPool *pool, What what)
     case SUM_SQUARES_TWO:
     case SUM_SQUARES_FOUR:
         rp_optimizer_sum_squares_of_sum(bench->optimizer, gradient_of(bench, what),
-                                        (RpGradient){{NULL}}, number, bench->n);
+                                        (RpGradient){{NULL}}, dtype, bench->n);
         return;
     case ACCUMULATE:
         rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->words,
-                           &(const void *){bench->gradient}, 1, RP_NUMBER_BF16, FALSE, bench->n);
+                           &(const void *){bench->gradient}, 1, RP_DTYPE_BF16, FALSE, bench->n);
         return;
     case COPY_GRADIENTS:
-        rp_sums_widen(pool, rp_optimizer_ops(bench->optimizer), bench->gradient, RP_NUMBER_BF16,
+        rp_sums_widen(pool, rp_optimizer_ops(bench->optimizer), bench->gradient, RP_DTYPE_BF16,
                       bench->words, bench->n);
         return;
     case COPY_WEIGHTS:
         rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n, bench->published,
-                                   RP_NUMBER_BF16);
+                                   RP_DTYPE_BF16);
         return;
     default:
         rp_optimizer_layer_apply(bench->optimizer, bench->layer, &step);
         if (what == LEAN)
             rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n,
-                                       bench->published, RP_NUMBER_BF16);
+                                       bench->published, RP_DTYPE_BF16);
         rp_optimizer_layer_finish(bench->layer);
     }
 }
@@ -219,13 +219,13 @@ fill(Bench *bench, RpPool *pool)
     bench->layer = rp_optimizer_layer_new(bench->optimizer, bench->state, bench->n, NULL, 0);
     for (gsize i = 0; i < bench->n; i++) {
         bench->gradient[i] =
-            rp_number_to_bf16(i < 65536 ? (float)g_rand_double_range(rand, -1, 1)
-                                        : rp_number_from_bf16(bench->gradient[i - 65536]));
+            rp_bf16_from_float(i < 65536 ? (float)g_rand_double_range(rand, -1, 1)
+                                         : rp_float_from_bf16(bench->gradient[i - 65536]));
     }
     for (guint k = 1; k < ROUNDS_APART; k++)
         memcpy(bench->gradient + k * bench->n, bench->gradient, bench->n * sizeof(uint16_t));
     for (gsize i = 0; i < bench->n; i++)
-        bench->state[i] = rp_number_from_bf16(bench->gradient[i]);
+        bench->state[i] = rp_float_from_bf16(bench->gradient[i]);
     g_rand_free(rand);
 }
 

@@ -10,9 +10,9 @@
 
 #include <glib.h>
 
+#include "core/base/dtype.h"
 #include "core/plan/planner.h"
 #include "exec/device/device.h"
-#include "exec/kernels/dtype.h"
 #include "exec/optim/learning-rate.h"
 
 #define RP_RUN_FILE_ERROR (rp_run_file_error_quark())

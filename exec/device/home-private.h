@@ -7,8 +7,8 @@
  */
 #pragma once
 
+#include "core/base/dtype.h"
 #include "exec/device/home.h"
-#include "exec/optim/adamw/number.h"
 
 #define RP_HOME_NOWHERE G_MAXUINT64
 
@@ -63,9 +63,9 @@ typedef struct {
 struct _RpHome {
     const RpNetwork *network;
     RpUpdateOptions options;
-    RpNumber number; /* storage of weights */
+    RpDtype dtype; /* storage of weights */
     gsize element_bytes;
-    RpNumber gradient_number; /* storage of gradients: fp32 if rounds have been added up */
+    RpDtype gradient_dtype; /* storage of gradients: fp32 if rounds have been added up */
     gsize gradient_bytes;
     guint n_gradients; /* buffers of a layer's: one for each of the rounds that stand apart, or 1 */
     gboolean async;

@@ -39,8 +39,8 @@ accumulate(RpHome *home, const RpBackendTask *task)
         const guint64 n = layer->own + layer->tied;
 
         rp_sums_accumulate(home->accumulate_pool, rp_optimizer_ops(home->optimizer),
-                           (float *)(void *)layer->gradients[0], added, n_added, home->number,
-                           begin, n);
+                           (float *)(void *)layer->gradients[0], added, n_added, home->dtype, begin,
+                           n);
         for (guint i = 0; i < n_added; i++)
             added[i] = (const guint8 *)added[i] + n * home->element_bytes;
     }
@@ -72,7 +72,7 @@ static double
 sum_squares(RpHome *home, guint layer)
 {
     return rp_optimizer_sum_squares_of_sum(home->optimizer, gradients_of(home, layer, 0),
-                                           tied_gradients(home, layer), home->gradient_number,
+                                           tied_gradients(home, layer), home->gradient_dtype,
                                            home->layers[layer].own);
 }
 
@@ -213,8 +213,8 @@ step(RpHome *home, const RpBackendTask *task, GError **error)
         .added = step_gradients(home, of->tied_from,
                                 of->tied_from != RP_NONE ? home->layers[of->tied_from].own : 0),
         .published = published,
-        .gradient_number = of->copied != NULL ? RP_NUMBER_FP32 : home->gradient_number,
-        .published_number = home->number,
+        .gradient_dtype = of->copied != NULL ? RP_DTYPE_FP32 : home->gradient_dtype,
+        .published_dtype = home->dtype,
     };
     rp_optimizer_layer_apply(home->optimizer, of->state, &what);
     rp_optimizer_layer_finish(of->state);
@@ -231,11 +231,11 @@ copy_gradients(RpHome *home, guint layer)
     g_assert(of->copied != NULL);
     if (home->n_gradients > 1)
         rp_sums_accumulate(home->pool, rp_optimizer_ops(home->optimizer), of->copied,
-                           gradient.rounds, home->n_gradients, home->gradient_number, TRUE,
+                           gradient.rounds, home->n_gradients, home->gradient_dtype, TRUE,
                            of->own + of->tied);
     else
         rp_sums_widen(home->pool, rp_optimizer_ops(home->optimizer), gradient.rounds[0],
-                      home->gradient_number, of->copied, of->own + of->tied);
+                      home->gradient_dtype, of->copied, of->own + of->tied);
 }
 
 static void

@@ -8,20 +8,6 @@ G_DEFINE_QUARK(rp_home_error, rp_home_error)
 /* Shares of threads end at so many parameters. */
 #define GRANULE ((gsize)16384)
 
-static RpNumber
-number_of(RpDtype dtype)
-{
-    switch (dtype) {
-    case RP_DTYPE_FP32:
-        return RP_NUMBER_FP32;
-    case RP_DTYPE_BF16:
-        return RP_NUMBER_BF16;
-    case RP_DTYPE_FP16:
-        return RP_NUMBER_FP16;
-    }
-    g_assert_not_reached();
-}
-
 static RpHomePlace
 place_of(const RpPlan *plan, guint32 index)
 {
@@ -135,10 +121,10 @@ rp_home_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions 
         home->decision_place[i] = place_of(plan, rp_plan_decision(plan, i));
     home->network = network;
     home->options = *options;
-    home->number = number_of(dtype);
+    home->dtype = dtype;
     home->element_bytes = rp_dtype_size(dtype);
-    home->gradient_number = promises->wide_gradients ? RP_NUMBER_FP32 : home->number;
-    home->gradient_bytes = rp_number_bytes(home->gradient_number);
+    home->gradient_dtype = promises->wide_gradients ? RP_DTYPE_FP32 : home->dtype;
+    home->gradient_bytes = rp_dtype_size(home->gradient_dtype);
     home->n_gradients = rp_plan_gradient_buffers(promises);
     home->async = promises->async;
     home->n_versions = promises->double_weights ? 2 : 1;
@@ -326,8 +312,7 @@ rp_home_gradient_rounds(const RpHome *home)
 RpDtype
 rp_home_gradient_dtype(const RpHome *home)
 {
-    return home->gradient_number == home->number ? rp_network_options(home->network)->dtype
-                                                 : RP_DTYPE_FP32;
+    return home->gradient_dtype;
 }
 
 guint8 *
@@ -357,7 +342,7 @@ void
 rp_home_publish(RpHome *home, guint layer, void *published)
 {
     rp_optimizer_layer_publish(home->optimizer, home->layers[layer].state, 0,
-                               home->layers[layer].own, published, home->number);
+                               home->layers[layer].own, published, home->dtype);
 }
 
 static void

@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "exec/kernels/dtype.h"
+#include "core/base/dtype.h"
 
 /* Where operations are issued, in order. The backend's own; NULL for the host, which runs them at
  * once on the calling thread. */

@@ -65,7 +65,7 @@ sum_squares(gpointer data)
         const RpOptimizerStep *step = &update->layers[l].step;
 
         (void)rp_optimizer_sum_squares(update->optimizer, step->gradient.rounds[0],
-                                       step->gradient_number, step->n_parameters);
+                                       step->gradient_dtype, step->n_parameters);
     }
 }
 
@@ -91,8 +91,8 @@ accumulate(gpointer data)
         const RpOptimizerStep *step = &update->layers[l].step;
 
         rp_sums_accumulate(update->pool, rp_optimizer_ops(update->optimizer),
-                           update->layers[l].copied, step->gradient.rounds, 1,
-                           step->gradient_number, FALSE, step->n_parameters);
+                           update->layers[l].copied, step->gradient.rounds, 1, step->gradient_dtype,
+                           FALSE, step->n_parameters);
     }
 }
 
@@ -105,7 +105,7 @@ copy_gradients(gpointer data)
         const RpOptimizerStep *step = &update->layers[l].step;
 
         rp_sums_widen(update->pool, rp_optimizer_ops(update->optimizer), step->gradient.rounds[0],
-                      step->gradient_number, update->layers[l].copied, step->n_parameters);
+                      step->gradient_dtype, update->layers[l].copied, step->n_parameters);
     }
 }
 
@@ -118,7 +118,7 @@ copy_parameters(gpointer data)
         const RpOptimizerStep *step = &update->layers[l].step;
 
         rp_optimizer_layer_publish(update->optimizer, update->layers[l].state, 0,
-                                   step->n_parameters, step->published, step->published_number);
+                                   step->n_parameters, step->published, step->published_dtype);
     }
 }
 
@@ -157,9 +157,6 @@ array_bytes(gsize n, gsize element_bytes)
 static guint8 *
 place_layer(Update *update, guint l, guint8 *memory)
 {
-    static const RpNumber numbers[] = {[RP_DTYPE_FP32] = RP_NUMBER_FP32,
-                                       [RP_DTYPE_BF16] = RP_NUMBER_BF16,
-                                       [RP_DTYPE_FP16] = RP_NUMBER_FP16};
     const gsize bytes = array_bytes(update->each, rp_dtype_size(update->dtype));
     Layer *layer = &update->layers[l];
     Filling filling = {.dtype = update->dtype,
@@ -175,8 +172,8 @@ place_layer(Update *update, guint l, guint8 *memory)
                                     .n_parameters = update->each,
                                     .gradient = {{filling.gradient}},
                                     .published = filling.published,
-                                    .gradient_number = numbers[update->dtype],
-                                    .published_number = numbers[update->dtype]};
+                                    .gradient_dtype = update->dtype,
+                                    .published_dtype = update->dtype};
     layer->copied = filling.copied;
     return memory + array_bytes(update->each, STATE_BYTES);
 }

@@ -10,8 +10,8 @@
 
 #include <glib.h>
 
+#include "core/base/dtype.h"
 #include "core/catalogue/catalogue.h"
-#include "exec/kernels/dtype.h"
 
 typedef enum {
     RP_HF_CONFIG_ERROR_SYNTAX,      /* not JSON, or not a config */

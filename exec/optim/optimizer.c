@@ -81,7 +81,7 @@ typedef struct {
     const RpAdamwOps *ops;
     RpGradient gradient;
     RpGradient added;
-    RpNumber number;
+    RpDtype dtype;
     double *sums;
 } SumJob;
 
@@ -96,16 +96,16 @@ sum_block(const SumJob *job, gsize first, gsize n)
     double sum = 0;
 
     if (!rp_gradient_is_sum(&job->gradient, &job->added))
-        return job->ops->sum_squares(rp_gradient_at(job->gradient.rounds[0], job->number, first),
-                                     job->number, n);
+        return job->ops->sum_squares(rp_gradient_at(job->gradient.rounds[0], job->dtype, first),
+                                     job->dtype, n);
     for (gsize i = first; i < first + n; i += RP_GRADIENT_PIECE) {
         const gsize length = MIN(first + n - i, RP_GRADIENT_PIECE);
 
-        rp_gradient_add(job->ops, &job->gradient, &job->added, job->number, i, piece, length);
+        rp_gradient_add(job->ops, &job->gradient, &job->added, job->dtype, i, piece, length);
         if (tied)
-            sum += job->ops->sum_squares(piece, RP_NUMBER_FP32, length);
+            sum += job->ops->sum_squares(piece, RP_DTYPE_FP32, length);
         else
-            job->ops->add_squares(lanes, piece, RP_NUMBER_FP32, length);
+            job->ops->add_squares(lanes, piece, RP_DTYPE_FP32, length);
     }
     return tied ? sum : rp_adamw_add_lanes(lanes);
 }
@@ -122,7 +122,7 @@ sum_share(gsize first, gsize n, gpointer data)
 
 double
 rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient, RpGradient added,
-                                RpNumber number, gsize n)
+                                RpDtype dtype, gsize n)
 {
     const gsize n_blocks = n / RP_SUM_SQUARES_BLOCK + 1;
     double sum = 0;
@@ -132,7 +132,7 @@ rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient, RpG
     SumJob job = {.ops = optimizer->ops,
                   .gradient = gradient,
                   .added = added,
-                  .number = number,
+                  .dtype = dtype,
                   .sums = (double *)(void *)optimizer->sums->data};
     rp_pool_run(optimizer->pool, 0, n, RP_SUM_SQUARES_BLOCK, sum_share, &job);
     for (gsize i = 0; i * RP_SUM_SQUARES_BLOCK < n; i++)
@@ -141,10 +141,10 @@ rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient, RpG
 }
 
 double
-rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number, gsize n)
+rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpDtype dtype, gsize n)
 {
     return rp_optimizer_sum_squares_of_sum(optimizer, (RpGradient){{gradient}}, (RpGradient){0},
-                                           number, n);
+                                           dtype, n);
 }
 
 static void
@@ -229,11 +229,10 @@ arrays_at(const StepJob *job, gsize first)
         .weight = job->layer->weight + first,
         .moment1 = job->layer->moment1 + first,
         .moment2 = job->layer->moment2 + first,
-        .gradient = rp_gradient_at(step->gradient.rounds[0], step->gradient_number, offset),
-        .published =
-            published ? published + offset * rp_number_bytes(step->published_number) : NULL,
-        .gradient_number = step->gradient_number,
-        .published_number = step->published_number,
+        .gradient = rp_gradient_at(step->gradient.rounds[0], step->gradient_dtype, offset),
+        .published = published ? published + offset * rp_dtype_size(step->published_dtype) : NULL,
+        .gradient_dtype = step->gradient_dtype,
+        .published_dtype = step->published_dtype,
     };
 }
 
@@ -247,10 +246,10 @@ step_with_sum(const StepJob *job, const RpAdamwFactors *factors, gsize first, gs
     for (gsize i = first; i < first + n; i += RP_GRADIENT_PIECE) {
         const gsize length = MIN(first + n - i, RP_GRADIENT_PIECE);
         RpAdamwArrays arrays = arrays_at(job, i);
-        rp_gradient_add(job->ops, &step->gradient, &step->added, step->gradient_number,
+        rp_gradient_add(job->ops, &step->gradient, &step->added, step->gradient_dtype,
                         i - step->first, piece, length);
         arrays.gradient = piece;
-        arrays.gradient_number = RP_NUMBER_FP32;
+        arrays.gradient_dtype = RP_DTYPE_FP32;
         job->ops->step(factors, &arrays, length);
     }
 }
@@ -309,7 +308,7 @@ typedef struct {
     const RpOptimizerLayer *layer;
     gsize first;
     char *published;
-    RpNumber number;
+    RpDtype dtype;
 } PublishJob;
 
 static void
@@ -318,19 +317,19 @@ publish_share(gsize first, gsize n, gpointer data)
     const PublishJob *job = data;
 
     job->ops->publish(job->layer->weight + first,
-                      job->published + (first - job->first) * rp_number_bytes(job->number),
-                      job->number, n);
+                      job->published + (first - job->first) * rp_dtype_size(job->dtype), job->dtype,
+                      n);
 }
 
 void
 rp_optimizer_layer_publish(RpOptimizer *optimizer, const RpOptimizerLayer *layer, gsize first,
-                           gsize n, void *published, RpNumber number)
+                           gsize n, void *published, RpDtype dtype)
 {
     PublishJob job = {.ops = optimizer->ops,
                       .layer = layer,
                       .first = first,
                       .published = published,
-                      .number = number};
+                      .dtype = dtype};
 
     g_return_if_fail(within(layer, first, n));
     rp_pool_run(optimizer->pool, first, n, GRANULE, publish_share, &job);

@@ -54,8 +54,8 @@ typedef struct {
     RpGradient added;    /* a second gradient of the range, whose sum of rounds is added to that of
                             the first, in fp32 (tied matrix); or of no rounds */
     void *published;     /* of the range: the weights that devices read; or NULL (lean) */
-    RpNumber gradient_number; /* of both */
-    RpNumber published_number;
+    RpDtype gradient_dtype; /* of both */
+    RpDtype published_dtype;
 } RpOptimizerStep;
 
 /**
@@ -76,13 +76,13 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizer, rp_optimizer_free)
 const RpAdamwOps *rp_optimizer_ops(const RpOptimizer *optimizer);
 
 /* Sum of squares of @n gradients, for rp_clip_by_norm(); the same bits for any threads. */
-double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpNumber number,
+double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, RpDtype dtype,
                                 gsize n);
 
 /* The same of a gradient that is added up in fp32: @gradient, and @added, which may have no rounds.
  * Of several rounds it has the bits that their sum as an array has. */
 double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient,
-                                       RpGradient added, RpNumber number, gsize n);
+                                       RpGradient added, RpDtype dtype, gsize n);
 
 /**
  * rp_optimizer_layer_new:
@@ -112,7 +112,7 @@ void rp_optimizer_layer_finish(RpOptimizerLayer *layer);
 
 /* Writes the weights of parameters [@first, @first + @n) to @published, rounded. */
 void rp_optimizer_layer_publish(RpOptimizer *optimizer, const RpOptimizerLayer *layer, gsize first,
-                                gsize n, void *published, RpNumber number);
+                                gsize n, void *published, RpDtype dtype);
 
 /* A view of the state, valid until @layer changes; not in the middle of a step. */
 RpOptimizerState rp_optimizer_layer_state(const RpOptimizerLayer *layer);

@@ -24,7 +24,7 @@ typedef struct {
  * @first + @n, at most RP_GRADIENT_PIECE: so many stay in the nearest cache.
  */
 void rp_gradient_add(const RpAdamwOps *ops, const RpGradient *gradient, const RpGradient *added,
-                     RpNumber number, gsize first, float *sum, gsize n);
+                     RpDtype dtype, gsize first, float *sum, gsize n);
 #define RP_GRADIENT_PIECE ((gsize)4096)
 
 static inline gboolean
@@ -35,9 +35,9 @@ rp_gradient_is_sum(const RpGradient *gradient, const RpGradient *added)
 
 /* Value @first of @values. */
 static inline const void *
-rp_gradient_at(const void *values, RpNumber number, gsize first)
+rp_gradient_at(const void *values, RpDtype dtype, gsize first)
 {
-    return (const char *)values + first * rp_number_bytes(number);
+    return (const char *)values + first * rp_dtype_size(dtype);
 }
 
 /**
@@ -45,14 +45,14 @@ rp_gradient_at(const void *values, RpNumber number, gsize first)
  * @pool: (nullable): threads to use
  * @ops: variant
  * @added: (array length=n_added): what is added, @n values each, > 0 of them
- * @number: their storage
+ * @dtype: their storage
  * @begin: @sum is overwritten: it is what is added
  *
  * For k = 0, 1, ...: @sum[i] += @added[k][i] for @n values, in fp32. @sum goes through memory once,
  * however many are added.
  */
 void rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, float *sum, const void *const *added,
-                        guint n_added, RpNumber number, gboolean begin, gsize n);
+                        guint n_added, RpDtype dtype, gboolean begin, gsize n);
 
 /**
  * rp_sums_widen:
@@ -61,5 +61,5 @@ void rp_sums_accumulate(RpPool *pool, const RpAdamwOps *ops, float *sum, const v
  *
  * @wide[i] = @values[i] for @n values.
  */
-void rp_sums_widen(RpPool *pool, const RpAdamwOps *ops, const void *values, RpNumber number,
+void rp_sums_widen(RpPool *pool, const RpAdamwOps *ops, const void *values, RpDtype dtype,
                    float *wide, gsize n);

@@ -12,7 +12,7 @@
 
 #include <glib.h>
 
-#include "exec/kernels/dtype.h"
+#include "core/base/dtype.h"
 
 typedef enum {
     RP_SAFETENSORS_ERROR_HEADER,     /* not a safetensors header, or not JSON */

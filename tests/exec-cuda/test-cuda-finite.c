@@ -5,9 +5,9 @@
 
 #include <math.h>
 
+#include "core/base/dtype.h"
 #include "exec/cuda/device.h"
 #include "exec/cuda/kernels/finite.h"
-#include "exec/kernels/dtype.h"
 
 #define GUARD 64 /* elements before and behind; a shift is less */
 #define LEFT_ALONE 0x5a

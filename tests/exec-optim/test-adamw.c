@@ -52,7 +52,7 @@ random_value(GRand *rand, gboolean wild)
 }
 
 static void
-fill(Arrays *arrays, guint32 seed, RpNumber gradient_number, gboolean wild)
+fill(Arrays *arrays, guint32 seed, RpDtype gradient_dtype, gboolean wild)
 {
     GRand *rand = g_rand_new_with_seed(seed);
 
@@ -61,7 +61,7 @@ fill(Arrays *arrays, guint32 seed, RpNumber gradient_number, gboolean wild)
         arrays->weight[i] = random_value(rand, wild);
         arrays->moment1[i] = random_value(rand, wild);
         arrays->moment2[i] = fabsf(random_value(rand, wild));
-        rp_number_set(gradient_number, arrays->gradient, i, random_value(rand, wild));
+        rp_dtype_set(gradient_dtype, arrays->gradient, i, random_value(rand, wild));
     }
     g_rand_free(rand);
 }
@@ -76,20 +76,19 @@ some_factors(double gradient_scale)
 /* Steps [@at, @at + @n) of @arrays, published @shift values further on. */
 static void
 step(const RpAdamwOps *ops, const RpAdamwFactors *factors, Arrays *arrays, gsize at, gsize n,
-     RpNumber gradient_number, int published_number, gsize shift)
+     RpDtype gradient_dtype, int published_dtype, gsize shift)
 {
-    const gsize gradient_bytes = rp_number_bytes(gradient_number);
-    const gsize published_bytes = rp_number_bytes((RpNumber)MAX(published_number, 0));
+    const gsize gradient_bytes = rp_dtype_size(gradient_dtype);
+    const gsize published_bytes = rp_dtype_size((RpDtype)MAX(published_dtype, 0));
     const RpAdamwArrays part = {
         .weight = arrays->weight + at,
         .moment1 = arrays->moment1 + at,
         .moment2 = arrays->moment2 + at,
         .gradient = (const char *)arrays->gradient + at * gradient_bytes,
-        .published = published_number < 0
-                         ? NULL
-                         : (char *)arrays->published + (at + shift) * published_bytes,
-        .gradient_number = gradient_number,
-        .published_number = (RpNumber)MAX(published_number, 0),
+        .published =
+            published_dtype < 0 ? NULL : (char *)arrays->published + (at + shift) * published_bytes,
+        .gradient_dtype = gradient_dtype,
+        .published_dtype = (RpDtype)MAX(published_dtype, 0),
     };
     ops->step(factors, &part, n);
 }
@@ -108,16 +107,16 @@ next_variant(const RpAdamwOps *const **variants)
 
 static void
 compare_step(Fixture *f, const RpAdamwOps *variant, const RpAdamwFactors *factors, gsize at,
-             gsize n, RpNumber gradient_number, int published_number, gsize shift)
+             gsize n, RpDtype gradient_dtype, int published_dtype, gsize shift)
 {
     f->expected = f->initial;
     f->found = f->initial;
-    step(rp_adamw_find("plain"), factors, &f->expected, at, n, gradient_number, published_number,
+    step(rp_adamw_find("plain"), factors, &f->expected, at, n, gradient_dtype, published_dtype,
          shift);
-    step(variant, factors, &f->found, at, n, gradient_number, published_number, shift);
+    step(variant, factors, &f->found, at, n, gradient_dtype, published_dtype, shift);
     if (memcmp(&f->expected, &f->found, sizeof f->found) != 0)
         fail_msg("%s differs from plain: at %zu, %zu values, gradients %d, published %d, shift %zu",
-                 variant->name, at, n, (int)gradient_number, published_number, shift);
+                 variant->name, at, n, (int)gradient_dtype, published_dtype, shift);
 }
 
 static void
@@ -137,12 +136,12 @@ variants_give_the_same_bits_at_every_length(void **state)
     const RpAdamwFactors factors = some_factors(0.37);
 
     for (int gradient = 0; gradient < 3; gradient++) {
-        fill(&f->initial, (guint32)gradient, (RpNumber)gradient, FALSE);
+        fill(&f->initial, (guint32)gradient, (RpDtype)gradient, FALSE);
         for (int published = -1; published < 3; published++) {
             const RpAdamwOps *const *variants = rp_adamw_variants();
             for (const RpAdamwOps *v; (v = next_variant(&variants));)
                 for (gsize n = 0; n <= 200; n++)
-                    compare_step(f, v, &factors, 0, n, (RpNumber)gradient, published, 0);
+                    compare_step(f, v, &factors, 0, n, (RpDtype)gradient, published, 0);
         }
     }
 }
@@ -154,14 +153,14 @@ variants_give_the_same_bits_at_every_alignment(void **state)
     const RpAdamwFactors factors = some_factors(1);
 
     for (int gradient = 0; gradient < 3; gradient++) {
-        fill(&f->initial, (guint32)(10 + gradient), (RpNumber)gradient, FALSE);
+        fill(&f->initial, (guint32)(10 + gradient), (RpDtype)gradient, FALSE);
         for (int published = -1; published < 3; published++) {
             const RpAdamwOps *const *variants = rp_adamw_variants();
             for (const RpAdamwOps *v; (v = next_variant(&variants));)
                 for (gsize at = 0; at < 33; at++)
                     for (gsize shift = 0; shift < 33; shift += 4)
-                        compare_step(f, v, &factors, at, 150 + at % 7, (RpNumber)gradient,
-                                     published, shift);
+                        compare_step(f, v, &factors, at, 150 + at % 7, (RpDtype)gradient, published,
+                                     shift);
         }
     }
 }
@@ -176,10 +175,10 @@ variants_give_the_same_bits_for_wild_numbers(void **state)
         for (int gradient = 0; gradient < 3; gradient++) {
             const RpAdamwFactors factors = some_factors(scales[i % G_N_ELEMENTS(scales)]);
             const RpAdamwOps *const *variants = rp_adamw_variants();
-            fill(&f->initial, 100 + i, (RpNumber)gradient, TRUE);
+            fill(&f->initial, 100 + i, (RpDtype)gradient, TRUE);
             for (const RpAdamwOps *v; (v = next_variant(&variants));)
                 for (int published = -1; published < 3; published++)
-                    compare_step(f, v, &factors, 1, ROOM - 3, (RpNumber)gradient, published, 0);
+                    compare_step(f, v, &factors, 1, ROOM - 3, (RpDtype)gradient, published, 0);
         }
 }
 
@@ -189,15 +188,15 @@ any_split_gives_the_same_bits(void **state)
     Fixture *f = *state;
     const RpAdamwFactors factors = some_factors(1);
 
-    fill(&f->initial, 77, RP_NUMBER_BF16, FALSE);
+    fill(&f->initial, 77, RP_DTYPE_BF16, FALSE);
     for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
         if (!(*v)->supported())
             continue;
         f->expected = f->initial;
-        step(*v, &factors, &f->expected, 0, ROOM, RP_NUMBER_BF16, RP_NUMBER_BF16, 0);
+        step(*v, &factors, &f->expected, 0, ROOM, RP_DTYPE_BF16, RP_DTYPE_BF16, 0);
         f->found = f->initial;
         for (gsize at = 0, n = 1; at < ROOM; at += n, n = n * 7 % 97 + 1)
-            step(*v, &factors, &f->found, at, MIN(n, ROOM - at), RP_NUMBER_BF16, RP_NUMBER_BF16, 0);
+            step(*v, &factors, &f->found, at, MIN(n, ROOM - at), RP_DTYPE_BF16, RP_DTYPE_BF16, 0);
         assert_memory_equal(&f->found, &f->expected, sizeof f->found);
     }
 }
@@ -212,13 +211,13 @@ follows_adamw_in_double_over_many_steps(void **state)
     const double rate = 1e-2, scale = 0.25;
     double largest = 0;
 
-    fill(&f->initial, 5, RP_NUMBER_FP32, FALSE);
+    fill(&f->initial, 5, RP_DTYPE_FP32, FALSE);
     memset(f->initial.moment1, 0, sizeof f->initial.moment1);
     memset(f->initial.moment2, 0, sizeof f->initial.moment2);
     f->found = f->initial;
     for (guint t = 1; t <= 50; t++) {
         const RpAdamwFactors factors = rp_adamw_prepare(&options, rate, scale, t);
-        step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_NUMBER_FP32, RP_NUMBER_BF16, 0);
+        step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_DTYPE_FP32, RP_DTYPE_BF16, 0);
     }
     for (gsize i = 0; i < ROOM; i++) {
         const double g = (double)f->initial.gradient[i] * scale;
@@ -243,9 +242,9 @@ a_step_without_rate_and_gradient_keeps_the_weights(void **state)
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
     const RpAdamwFactors factors = rp_adamw_prepare(&options, 0, 1, 1);
 
-    fill(&f->initial, 5, RP_NUMBER_FP32, FALSE);
+    fill(&f->initial, 5, RP_DTYPE_FP32, FALSE);
     f->found = f->initial;
-    step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_NUMBER_FP32, -1, 0);
+    step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_DTYPE_FP32, -1, 0);
     assert_memory_equal(f->found.weight, f->initial.weight, sizeof f->found.weight);
 }
 
@@ -256,22 +255,47 @@ publishing_later_equals_publishing_at_once(void **state)
     const RpAdamwFactors factors = some_factors(1);
 
     for (guint seed = 0; seed < 8; seed++)
-        for (int number = 0; number < 3; number++) {
-            fill(&f->initial, seed, RP_NUMBER_BF16, seed % 2 == 1);
+        for (int dtype = 0; dtype < 3; dtype++) {
+            fill(&f->initial, seed, RP_DTYPE_BF16, seed % 2 == 1);
             f->expected = f->initial;
-            step(rp_adamw_find("plain"), &factors, &f->expected, 0, ROOM, RP_NUMBER_BF16, number,
-                 0);
+            step(rp_adamw_find("plain"), &factors, &f->expected, 0, ROOM, RP_DTYPE_BF16, dtype, 0);
             for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
                 if (!(*v)->supported())
                     continue;
                 f->found = f->initial;
-                step(*v, &factors, &f->found, 0, ROOM, RP_NUMBER_BF16, -1, 0);
+                step(*v, &factors, &f->found, 0, ROOM, RP_DTYPE_BF16, -1, 0);
                 for (gsize at = 0, n = 1; at < ROOM; at += n, n = n * 7 % 97 + 1)
                     (*v)->publish(f->found.weight + at,
-                                  (char *)f->found.published +
-                                      at * rp_number_bytes((RpNumber)number),
-                                  (RpNumber)number, MIN(n, ROOM - at));
+                                  (char *)f->found.published + at * rp_dtype_size((RpDtype)dtype),
+                                  (RpDtype)dtype, MIN(n, ROOM - at));
                 assert_memory_equal(&f->found, &f->expected, sizeof f->found);
+            }
+        }
+}
+
+static void
+variants_publish_all_values_as_one_is_rounded(void **state)
+{
+    Fixture *f = *state;
+    GRand *rand = g_rand_new_with_seed(1);
+
+    for (gsize i = 0; i < ROOM; i++) /* every other a NaN, quiet or not */
+        f->initial.weight[i] =
+            rp_float_from_bits(g_rand_int(rand) | (i % 2 ? 0x7f800000 | 1u << i / 2 % 23 : 0));
+    g_rand_free(rand);
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++)
+        for (guint dtype = RP_DTYPE_BF16; dtype <= RP_DTYPE_FP16 && (*v)->supported(); dtype++) {
+            guint16 *found = (guint16 *)(void *)f->found.published;
+
+            (*v)->publish(f->initial.weight, found, (RpDtype)dtype, ROOM);
+            for (gsize i = 0; i < ROOM; i++) {
+                guint16 one[1];
+
+                rp_dtype_set((RpDtype)dtype, one, 0, f->initial.weight[i]);
+                if (found[i] != one[0])
+                    fail_msg("%s, %s of %08x: %04x, not %04x", (*v)->name,
+                             dtype == RP_DTYPE_BF16 ? "bf16" : "fp16",
+                             rp_float_bits(f->initial.weight[i]), found[i], one[0]);
             }
         }
 }
@@ -281,30 +305,30 @@ variants_sum_squares_to_the_same_bits(void **state)
 {
     Fixture *f = *state;
 
-    for (int number = 0; number < 3; number++) {
-        fill(&f->initial, (guint32)number, (RpNumber)number, FALSE);
+    for (int dtype = 0; dtype < 3; dtype++) {
+        fill(&f->initial, (guint32)dtype, (RpDtype)dtype, FALSE);
         for (gsize n = 0; n <= 200; n++)
             for (gsize at = 0; at < 3; at++) {
                 const void *values =
-                    (char *)f->initial.gradient + at * rp_number_bytes((RpNumber)number);
+                    (char *)f->initial.gradient + at * rp_dtype_size((RpDtype)dtype);
                 const double expected =
-                    rp_adamw_find("plain")->sum_squares(values, (RpNumber)number, n);
+                    rp_adamw_find("plain")->sum_squares(values, (RpDtype)dtype, n);
                 const RpAdamwOps *const *variants = rp_adamw_variants();
                 double naive = 0;
 
                 for (gsize i = 0; i < n; i++)
-                    naive += pow((double)rp_number_get((RpNumber)number, values, i), 2);
+                    naive += pow((double)rp_dtype_get((RpDtype)dtype, values, i), 2);
                 assert_true(fabs(naive - expected) <= 1e-13 * naive);
                 for (const RpAdamwOps *v; (v = next_variant(&variants));) {
-                    const double found = v->sum_squares(values, (RpNumber)number, n);
+                    const double found = v->sum_squares(values, (RpDtype)dtype, n);
                     assert_memory_equal(&found, &expected, sizeof found);
                     /* in two parts */
                     const gsize half = n / 2 / RP_SUM_LANES * RP_SUM_LANES;
                     double lanes[RP_SUM_LANES] = {0};
-                    v->add_squares(lanes, values, (RpNumber)number, half);
+                    v->add_squares(lanes, values, (RpDtype)dtype, half);
                     v->add_squares(lanes,
-                                   (const char *)values + half * rp_number_bytes((RpNumber)number),
-                                   (RpNumber)number, n - half);
+                                   (const char *)values + half * rp_dtype_size((RpDtype)dtype),
+                                   (RpDtype)dtype, n - half);
                     const double parts = rp_adamw_add_lanes(lanes);
                     assert_memory_equal(&parts, &expected, sizeof parts);
                 }
@@ -322,11 +346,11 @@ a_sum_of_squares_is_finite_if_all_values_are(void **state)
     for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
         if (!(*v)->supported())
             continue;
-        assert_true(isfinite(rp_adamw_sum_squares(*v, f->initial.gradient, RP_NUMBER_FP32, ROOM)));
+        assert_true(isfinite(rp_adamw_sum_squares(*v, f->initial.gradient, RP_DTYPE_FP32, ROOM)));
         for (gsize bad = 0; bad < 100; bad++) {
             const float before = f->initial.gradient[bad];
             f->initial.gradient[bad] = bad % 2 ? INFINITY : NAN;
-            assert_false(isfinite((*v)->sum_squares(f->initial.gradient, RP_NUMBER_FP32, 100)));
+            assert_false(isfinite((*v)->sum_squares(f->initial.gradient, RP_DTYPE_FP32, 100)));
             f->initial.gradient[bad] = before;
         }
     }
@@ -346,6 +370,7 @@ main(void)
         WITH_ARRAYS(follows_adamw_in_double_over_many_steps),
         WITH_ARRAYS(a_step_without_rate_and_gradient_keeps_the_weights),
         WITH_ARRAYS(publishing_later_equals_publishing_at_once),
+        WITH_ARRAYS(variants_publish_all_values_as_one_is_rounded),
         WITH_ARRAYS(variants_sum_squares_to_the_same_bits),
         WITH_ARRAYS(a_sum_of_squares_is_finite_if_all_values_are),
     };

@@ -64,8 +64,8 @@ apply(Fixture *f, guint step, gsize first, gsize n, gboolean fused)
         .n_parameters = n,
         .gradient = {{f->gradients[step] + first}},
         .published = fused ? f->published + first : NULL,
-        .gradient_number = RP_NUMBER_BF16,
-        .published_number = RP_NUMBER_BF16,
+        .gradient_dtype = RP_DTYPE_BF16,
+        .published_dtype = RP_DTYPE_BF16,
     };
     rp_optimizer_layer_apply(f->optimizer, f->layer, &what);
 }
@@ -115,8 +115,8 @@ make_expected(Fixture *f)
                 .moment2 = moment2 + first,
                 .gradient = f->gradients[step] + first,
                 .published = f->expected_published + first,
-                .gradient_number = RP_NUMBER_BF16,
-                .published_number = RP_NUMBER_BF16,
+                .gradient_dtype = RP_DTYPE_BF16,
+                .published_dtype = RP_DTYPE_BF16,
             };
             rp_adamw_find("plain")->step(&factors, &arrays, spans[i].n_parameters);
             first += spans[i].n_parameters;
@@ -140,7 +140,7 @@ set_up(void **state)
     for (guint step = 0; step < STEPS; step++) {
         f->gradients[step] = g_new(uint16_t, N);
         for (gsize i = 0; i < N; i++)
-            f->gradients[step][i] = rp_number_to_bf16((float)g_rand_double_range(rand, -1, 1));
+            f->gradients[step][i] = rp_bf16_from_float((float)g_rand_double_range(rand, -1, 1));
     }
     g_rand_free(rand);
     make_expected(f);
@@ -204,9 +204,9 @@ lean_and_fused_publish_the_same_weights(void **state)
         rp_optimizer_layer_finish(f->layer);
     }
     memset(f->published, 0, N * sizeof(uint16_t));
-    rp_optimizer_layer_publish(f->optimizer, f->layer, 0, 70001, f->published, RP_NUMBER_BF16);
+    rp_optimizer_layer_publish(f->optimizer, f->layer, 0, 70001, f->published, RP_DTYPE_BF16);
     rp_optimizer_layer_publish(f->optimizer, f->layer, 70001, N - 70001, f->published + 70001,
-                               RP_NUMBER_BF16);
+                               RP_DTYPE_BF16);
     assert_state(f, STEPS);
 }
 
@@ -239,20 +239,20 @@ adds_a_second_gradient_in_fp32(void **state)
     g_autofree float *expected = g_new(float, N);
 
     for (gsize i = 0; i < N; i++)
-        sum[i] = rp_number_from_bf16(f->gradients[0][i]) + rp_number_from_bf16(f->gradients[1][i]);
+        sum[i] = rp_float_from_bf16(f->gradients[0][i]) + rp_float_from_bf16(f->gradients[1][i]);
     for (guint n_threads = 0; n_threads <= 3; n_threads++) {
         RpOptimizerStep step = {.learning_rate = 1e-3,
                                 .gradient_scale = 0.25,
                                 .n_parameters = N,
                                 .gradient = {{sum}},
-                                .gradient_number = RP_NUMBER_FP32,
-                                .published_number = RP_NUMBER_BF16};
+                                .gradient_dtype = RP_DTYPE_FP32,
+                                .published_dtype = RP_DTYPE_BF16};
         open_layer(f, n_threads, NULL);
         rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
         rp_optimizer_layer_finish(f->layer);
         memcpy(expected, rp_optimizer_layer_state(f->layer).weight, N * sizeof(float));
         open_layer(f, n_threads, NULL);
-        step.gradient_number = RP_NUMBER_BF16;
+        step.gradient_dtype = RP_DTYPE_BF16;
         step.published = f->published;
         for (gsize first = 0; first < N; first += 60000) {
             step.first = first;
@@ -265,7 +265,7 @@ adds_a_second_gradient_in_fp32(void **state)
         rp_optimizer_layer_finish(f->layer);
         assert_memory_equal(rp_optimizer_layer_state(f->layer).weight, expected, N * sizeof(float));
         for (gsize i = 0; i < N; i++)
-            assert_int_equal(f->published[i], rp_number_to_bf16(expected[i]));
+            assert_int_equal(f->published[i], rp_bf16_from_float(expected[i]));
     }
 }
 
@@ -315,7 +315,7 @@ a_skipped_step_changes_nothing(void **state)
         if (tries % 2 == 0)
             f->gradients[step][777] = tries % 4 ? 0x7f80 : 0x7fc0; /* infinite or NaN */
         const double sum =
-            rp_optimizer_sum_squares(f->optimizer, f->gradients[step], RP_NUMBER_BF16, N);
+            rp_optimizer_sum_squares(f->optimizer, f->gradients[step], RP_DTYPE_BF16, N);
         const RpClip clip = rp_clip_by_norm(&sum, 1, 0.5, 0);
         f->gradients[step][777] = before;
         if (!rp_loss_scale_update(&scale, &options, clip.finite))
@@ -341,9 +341,9 @@ sums_of_squares_do_not_depend_on_threads_or_variant(void **state)
             open_layer(f, n_threads, (*v)->name);
             for (gsize i = 0; i < G_N_ELEMENTS(lengths); i++) {
                 const double expected = rp_adamw_sum_squares(
-                    rp_adamw_find("plain"), f->gradients[0], RP_NUMBER_BF16, lengths[i]);
+                    rp_adamw_find("plain"), f->gradients[0], RP_DTYPE_BF16, lengths[i]);
                 const double found = rp_optimizer_sum_squares(f->optimizer, f->gradients[0],
-                                                              RP_NUMBER_BF16, lengths[i]);
+                                                              RP_DTYPE_BF16, lengths[i]);
                 assert_memory_equal(&found, &expected, sizeof found);
             }
         }
@@ -360,10 +360,10 @@ sums_the_squares_of_a_sum(void **state)
         open_layer(f, n_threads, NULL);
         const double found =
             rp_optimizer_sum_squares_of_sum(f->optimizer, (RpGradient){{f->gradients[0]}},
-                                            (RpGradient){{f->gradients[1]}}, RP_NUMBER_BF16, N);
+                                            (RpGradient){{f->gradients[1]}}, RP_DTYPE_BF16, N);
         for (gsize i = 0; i < N; i++) {
-            const double sum = (double)(rp_number_from_bf16(f->gradients[0][i]) +
-                                        rp_number_from_bf16(f->gradients[1][i]));
+            const double sum = (double)(rp_float_from_bf16(f->gradients[0][i]) +
+                                        rp_float_from_bf16(f->gradients[1][i]));
             expected += sum * sum;
         }
         assert_true(fabs(found / expected - 1) < 1e-12);
@@ -375,7 +375,7 @@ sums_the_squares_of_a_sum(void **state)
     f->gradients[1][N - 1] = 0x7f80;
     assert_false(isfinite(
         rp_optimizer_sum_squares_of_sum(f->optimizer, (RpGradient){{f->gradients[0]}},
-                                        (RpGradient){{f->gradients[1]}}, RP_NUMBER_BF16, N)));
+                                        (RpGradient){{f->gradients[1]}}, RP_DTYPE_BF16, N)));
     f->gradients[1][N - 1] = before;
 }
 
@@ -396,28 +396,28 @@ rounds_have_the_bits_of_their_sum(void **state)
         for (guint k = 0; k < n_rounds; k++)
             rounds.rounds[k] = f->gradients[k];
         for (gsize j = 0; j < N; j++) {
-            sum[j] = rp_number_from_bf16(f->gradients[0][j]);
+            sum[j] = rp_float_from_bf16(f->gradients[0][j]);
             for (guint k = 1; k < n_rounds; k++)
-                sum[j] += rp_number_from_bf16(f->gradients[k][j]);
+                sum[j] += rp_float_from_bf16(f->gradients[k][j]);
         }
         RpOptimizerStep step = {.learning_rate = 1e-3,
                                 .gradient_scale = 0.25,
                                 .n_parameters = N,
                                 .gradient = wide,
                                 .added = tied ? wide : none,
-                                .gradient_number = RP_NUMBER_FP32};
+                                .gradient_dtype = RP_DTYPE_FP32};
         open_layer(f, n_threads, NULL);
         const double norm = rp_optimizer_sum_squares_of_sum(f->optimizer, step.gradient, step.added,
-                                                            RP_NUMBER_FP32, N);
+                                                            RP_DTYPE_FP32, N);
         rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
         rp_optimizer_layer_finish(f->layer);
         memcpy(expected, rp_optimizer_layer_state(f->layer).weight, N * sizeof(float));
         open_layer(f, n_threads, NULL);
         step.gradient = rounds;
         step.added = tied ? rounds : none;
-        step.gradient_number = RP_NUMBER_BF16;
+        step.gradient_dtype = RP_DTYPE_BF16;
         const double found = rp_optimizer_sum_squares_of_sum(f->optimizer, step.gradient,
-                                                             step.added, RP_NUMBER_BF16, N);
+                                                             step.added, RP_DTYPE_BF16, N);
         assert_memory_equal(&found, &norm, sizeof norm);
         rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
         rp_optimizer_layer_finish(f->layer);
@@ -427,31 +427,30 @@ rounds_have_the_bits_of_their_sum(void **state)
 
 /* With @ops, at an odd place of the arrays and of odd length. */
 static void
-check_sums(const Fixture *f, const RpAdamwOps *ops, RpNumber number)
+check_sums(const Fixture *f, const RpAdamwOps *ops, RpDtype dtype)
 {
-    const gsize n = N - 3, size = rp_number_bytes(number);
+    const gsize n = N - 3, size = rp_dtype_size(dtype);
     g_autofree char *a = g_malloc(N * 4);
     g_autofree char *b = g_malloc(N * 4);
     g_autofree float *sum = g_new(float, N);
     g_autofree float *wide = g_new(float, N);
 
     for (gsize i = 0; i < n; i++) {
-        rp_number_set(number, a + size, i, f->initial[i]);
-        rp_number_set(number, b + size, i, f->initial[n - 1 - i] * 100);
+        rp_dtype_set(dtype, a + size, i, f->initial[i]);
+        rp_dtype_set(dtype, b + size, i, f->initial[n - 1 - i] * 100);
     }
-    ops->widen(a + size, number, wide + 1, n);
+    ops->widen(a + size, dtype, wide + 1, n);
     for (gsize i = 0; i < n; i++)
-        assert_true(wide[i + 1] == rp_number_get(number, a + size, i));
-    ops->add(a + size, b + size, number, wide + 1, n);
+        assert_true(wide[i + 1] == rp_dtype_get(dtype, a + size, i));
+    ops->add(a + size, b + size, dtype, wide + 1, n);
     for (gsize i = 0; i < n; i++) {
-        const float expected =
-            rp_number_get(number, a + size, i) + rp_number_get(number, b + size, i);
+        const float expected = rp_dtype_get(dtype, a + size, i) + rp_dtype_get(dtype, b + size, i);
         assert_true(wide[i + 1] == expected);
     }
     memcpy(sum, wide + 1, n * sizeof(float));
-    ops->accumulate(wide + 1, b + size, number, n);
+    ops->accumulate(wide + 1, b + size, dtype, n);
     for (gsize i = 0; i < n; i++) {
-        const float expected = sum[i] + rp_number_get(number, b + size, i);
+        const float expected = sum[i] + rp_dtype_get(dtype, b + size, i);
         assert_memory_equal(&wide[i + 1], &expected, sizeof expected);
     }
 }
@@ -470,15 +469,15 @@ threads_share_sums_and_copies(void **state)
     (void)state;
     assert_non_null(pool);
     for (gsize i = 0; i < n; i++) {
-        a[i] = rp_number_to_bf16((float)i);
-        b[i] = rp_number_to_bf16(-3.0f * (float)(i % 1009));
+        a[i] = rp_bf16_from_float((float)i);
+        b[i] = rp_bf16_from_float(-3.0f * (float)(i % 1009));
     }
-    rp_sums_widen(pool, ops, a, RP_NUMBER_BF16, wide, n);
+    rp_sums_widen(pool, ops, a, RP_DTYPE_BF16, wide, n);
     for (gsize i = 0; i < n; i++)
-        assert_true(wide[i] == rp_number_from_bf16(a[i]));
-    rp_sums_accumulate(pool, ops, wide, &(const void *){b}, 1, RP_NUMBER_BF16, FALSE, n);
+        assert_true(wide[i] == rp_float_from_bf16(a[i]));
+    rp_sums_accumulate(pool, ops, wide, &(const void *){b}, 1, RP_DTYPE_BF16, FALSE, n);
     for (gsize i = 0; i < n; i++)
-        assert_true(wide[i] == rp_number_from_bf16(a[i]) + rp_number_from_bf16(b[i]));
+        assert_true(wide[i] == rp_float_from_bf16(a[i]) + rp_float_from_bf16(b[i]));
 }
 
 #define MOST_ADDED 5
@@ -486,10 +485,10 @@ threads_share_sums_and_copies(void **state)
 /* One pass over @n values with @n_added arrays leaves what as many passes with one leave, which is
  * what adding them one by one does. */
 static void
-check_passes(RpPool *pool, const RpAdamwOps *ops, RpNumber number, guint n_added, gboolean begin,
+check_passes(RpPool *pool, const RpAdamwOps *ops, RpDtype dtype, guint n_added, gboolean begin,
              gsize n)
 {
-    const gsize bytes = n * rp_number_bytes(number);
+    const gsize bytes = n * rp_dtype_size(dtype);
     g_autofree float *once = g_new(float, n);
     g_autofree float *again = g_new(float, n);
     g_autofree float *expected = g_new(float, n);
@@ -502,13 +501,13 @@ check_passes(RpPool *pool, const RpAdamwOps *ops, RpNumber number, guint n_added
         char *of = values + k * bytes;
 
         for (gsize i = 0; i < n; i++) { /* of which a sum in another order has other bits */
-            rp_number_set(number, of, i, (k % 2 == 0 ? 37.3f : -36.9f) / (float)(1 + i % (3 + k)));
-            expected[i] = rp_number_get(number, of, i) + (begin && k == 0 ? 0.0f : expected[i]);
+            rp_dtype_set(dtype, of, i, (k % 2 == 0 ? 37.3f : -36.9f) / (float)(1 + i % (3 + k)));
+            expected[i] = rp_dtype_get(dtype, of, i) + (begin && k == 0 ? 0.0f : expected[i]);
         }
         added[k] = of;
-        rp_sums_accumulate(NULL, ops, again, &added[k], 1, number, begin && k == 0, n);
+        rp_sums_accumulate(NULL, ops, again, &added[k], 1, dtype, begin && k == 0, n);
     }
-    rp_sums_accumulate(pool, ops, once, added, n_added, number, begin, n);
+    rp_sums_accumulate(pool, ops, once, added, n_added, dtype, begin, n);
     assert_memory_equal(once, again, n * sizeof *once);
     assert_memory_equal(once, expected, n * sizeof *once);
 }
@@ -523,11 +522,11 @@ several_sums_in_one_pass_have_the_bits_of_one_after_the_other(void **state)
     (void)state;
     assert_non_null(pool);
     for (guint v = 0; variants[v] != NULL; v++)
-        for (int number = 0; number < 3 && variants[v]->supported(); number++)
+        for (int dtype = 0; dtype < 3 && variants[v]->supported(); dtype++)
             for (guint i = 0; i < G_N_ELEMENTS(sizes); i++)
                 for (guint k = 1; k <= MOST_ADDED; k++) {
-                    check_passes(pool, variants[v], (RpNumber)number, k, k % 2 == 0, sizes[i]);
-                    check_passes(NULL, variants[v], (RpNumber)number, k, k % 2 == 1, sizes[i]);
+                    check_passes(pool, variants[v], (RpDtype)dtype, k, k % 2 == 0, sizes[i]);
+                    check_passes(NULL, variants[v], (RpDtype)dtype, k, k % 2 == 1, sizes[i]);
                 }
 }
 
@@ -537,8 +536,8 @@ every_variant_adds_and_widens_values_of_any_number(void **state)
     const RpAdamwOps *const *variants = rp_adamw_variants();
 
     for (guint v = 0; variants[v] != NULL; v++)
-        for (int number = 0; number < 3 && variants[v]->supported(); number++)
-            check_sums(*state, variants[v], (RpNumber)number);
+        for (int dtype = 0; dtype < 3 && variants[v]->supported(); dtype++)
+            check_sums(*state, variants[v], (RpDtype)dtype);
 }
 
 static void

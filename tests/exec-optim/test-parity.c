@@ -107,7 +107,7 @@ ten_steps_equal_torch(void **state)
 
     for (guint step = 0; step < 10; step++) {
         read_floats(f, "gradient", gradient);
-        const double sum = rp_optimizer_sum_squares(f->optimizer, gradient, RP_NUMBER_FP32, N);
+        const double sum = rp_optimizer_sum_squares(f->optimizer, gradient, RP_DTYPE_FP32, N);
         const RpClip clip = rp_clip_by_norm(&sum, 1, 1, 1);
         const double norm = read_double(f, "norm"), torch_rate = read_double(f, "rate");
         assert_true(fabs(clip.norm - norm) <= 1e-6 * norm);
@@ -159,8 +159,8 @@ rounding_equals_torch(void **state)
 
     for (char **words; (words = next_words(f, "round")); g_strfreev(words), n_values++) {
         const float value = rp_float_from_bits((uint32_t)g_ascii_strtoull(words[1], NULL, 16));
-        assert_int_equal(rp_number_to_bf16(value), g_ascii_strtoull(words[2], NULL, 16));
-        assert_int_equal(rp_number_to_fp16(value), g_ascii_strtoull(words[3], NULL, 16));
+        assert_int_equal(rp_bf16_from_float(value), g_ascii_strtoull(words[2], NULL, 16));
+        assert_int_equal(rp_fp16_from_float(value), g_ascii_strtoull(words[3], NULL, 16));
     }
     assert_int_equal(n_values, 86);
 }

@@ -13,7 +13,7 @@ typedef struct {
     guint64 *first;   /* [layer] */
     guint64 *n_own;   /* [layer] without a tied matrix */
     gsize element;    /* bytes */
-    RpNumber number;
+    RpDtype dtype;
     RpOptimizer *optimizer;
     RpOptimizerLayer **layers;
     float **states;
@@ -70,7 +70,7 @@ publish(Serial *s, guint8 *target)
 
     for (guint l = 0; l < s->n_layers; l++)
         rp_optimizer_layer_publish(s->optimizer, s->layers[l], 0, s->n_own[l],
-                                   target + s->first[l] * s->element, s->number);
+                                   target + s->first[l] * s->element, s->dtype);
     memcpy(target + (s->elements - head->tied_elements) * s->element, target,
            head->tied_elements * s->element);
 }
@@ -86,9 +86,7 @@ set_up(Serial *s, const RpTinyModel *model, const RpSerialRun *run)
     s->profile = rp_network_profile(s->network);
     s->n_layers = rp_network_n_layers(s->network);
     s->element = rp_dtype_size(run->dtype);
-    s->number = run->dtype == RP_DTYPE_FP32   ? RP_NUMBER_FP32
-                : run->dtype == RP_DTYPE_BF16 ? RP_NUMBER_BF16
-                                              : RP_NUMBER_FP16;
+    s->dtype = run->dtype;
     s->optimizer = rp_optimizer_new(&adamw, NULL, NULL, NULL);
     s->layers = g_new0(RpOptimizerLayer *, s->n_layers);
     s->states = g_new0(float *, s->n_layers);
@@ -208,7 +206,7 @@ update(Serial *s, const RpSerialRun *run, guint step, double unscale)
     for (guint l = 0; l < s->n_layers; l++) {
         g_autofree float *gradient = whole_gradient(s, l);
 
-        sums[l] = rp_optimizer_sum_squares(s->optimizer, gradient, RP_NUMBER_FP32, s->n_own[l]);
+        sums[l] = rp_optimizer_sum_squares(s->optimizer, gradient, RP_DTYPE_FP32, s->n_own[l]);
     }
     clip = rp_clip_by_norm(sums, s->n_layers, unscale, run->max_grad_norm);
     for (guint l = 0; l < s->n_layers; l++) {
@@ -217,8 +215,8 @@ update(Serial *s, const RpSerialRun *run, guint step, double unscale)
                                     .gradient_scale = unscale * clip.coefficient,
                                     .n_parameters = s->n_own[l],
                                     .gradient = {{gradient}},
-                                    .gradient_number = RP_NUMBER_FP32,
-                                    .published_number = s->number};
+                                    .gradient_dtype = RP_DTYPE_FP32,
+                                    .published_dtype = s->dtype};
 
         rp_optimizer_layer_apply(s->optimizer, s->layers[l], &by);
         rp_optimizer_layer_finish(s->layers[l]);

@@ -179,7 +179,7 @@ step_serially(Fixture *f, double learning_rate, double scale)
             .gradient_scale = scale,
             .n_parameters = n,
             .gradient = {{f->serial.gradients[l]->data}},
-            .gradient_number = RP_NUMBER_FP32,
+            .gradient_dtype = RP_DTYPE_FP32,
         };
         const RpOptimizerState state = rp_optimizer_layer_state(f->serial.layers[l]);
 

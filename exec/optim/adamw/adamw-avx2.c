@@ -25,12 +25,12 @@ supported(void)
 
 /* 8 values from @i on. */
 G_ALWAYS_INLINE static inline __m256
-load(RpNumber number, const void *values, gsize i)
+load(RpDtype dtype, const void *values, gsize i)
 {
-    if (number == RP_NUMBER_FP32)
+    if (dtype == RP_DTYPE_FP32)
         return _mm256_loadu_ps((const float *)values + i);
     const __m128i half = _mm_loadu_si128((const void *)((const uint16_t *)values + i));
-    if (number == RP_NUMBER_FP16)
+    if (dtype == RP_DTYPE_FP16)
         return _mm256_cvtph_ps(half);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
@@ -43,15 +43,16 @@ round_to_bf16(__m256 values)
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_srli_epi32(
         _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
+    const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(rounded, quiet, is_nan);
 }
 
-/* Rounds 16 values to a 16-bit @number. */
+/* Rounds 16 values to a 16-bit @dtype. */
 G_ALWAYS_INLINE static inline __m256i
-narrow(RpNumber number, __m256 low, __m256 high)
+narrow(RpDtype dtype, __m256 low, __m256 high)
 {
-    if (number == RP_NUMBER_FP16)
+    if (dtype == RP_DTYPE_FP16)
         return _mm256_set_m128i(
             _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
             _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -61,22 +62,22 @@ narrow(RpNumber number, __m256 low, __m256 high)
 
 /* Writes 16 values to whole vectors, around the caches. */
 G_ALWAYS_INLINE static inline void
-stream(RpNumber number, void *values, gsize i, __m256 low, __m256 high)
+stream(RpDtype dtype, void *values, gsize i, __m256 low, __m256 high)
 {
-    if (number == RP_NUMBER_FP32) {
+    if (dtype == RP_DTYPE_FP32) {
         _mm256_stream_ps((float *)values + i, low);
         _mm256_stream_ps((float *)values + i + 8, high);
     } else {
-        _mm256_stream_si256((void *)((uint16_t *)values + i), narrow(number, low, high));
+        _mm256_stream_si256((void *)((uint16_t *)values + i), narrow(dtype, low, high));
     }
 }
 
 /* Values before @published[i] stands on a vector; at most @n. */
 static gsize
-head_of(const void *published, RpNumber number, gsize n)
+head_of(const void *published, RpDtype dtype, gsize n)
 {
     const gsize past = (uintptr_t)published % VECTOR;
-    return MIN(n, (VECTOR - past) % VECTOR / rp_number_bytes(number));
+    return MIN(n, (VECTOR - past) % VECTOR / rp_dtype_size(dtype));
 }
 
 typedef struct {
@@ -102,9 +103,9 @@ broadcast(const RpAdamwFactors *f)
 
 /* rp_adamw_update_one() of 8 values from @i on; returns the weights. */
 G_ALWAYS_INLINE static inline __m256
-update(const Factors *f, const RpAdamwArrays *a, gsize i, RpNumber gradient_number)
+update(const Factors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
 {
-    const __m256 g = _mm256_mul_ps(load(gradient_number, a->gradient, i), f->gradient_scale);
+    const __m256 g = _mm256_mul_ps(load(gradient_dtype, a->gradient, i), f->gradient_scale);
     const __m256 m = _mm256_add_ps(_mm256_mul_ps(f->beta1, _mm256_loadu_ps(a->moment1 + i)),
                                    _mm256_mul_ps(f->one_minus_beta1, g));
     const __m256 v = _mm256_add_ps(_mm256_mul_ps(f->beta2, _mm256_loadu_ps(a->moment2 + i)),
@@ -122,53 +123,53 @@ update(const Factors *f, const RpAdamwArrays *a, gsize i, RpNumber gradient_numb
 /* Values @i up to @end, one by one. */
 G_ALWAYS_INLINE static inline void
 step_part(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, gsize end,
-          RpNumber gradient_number, gboolean publish, RpNumber published_number)
+          RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
 {
     for (; i < end; i++) {
-        const float w = rp_adamw_update_one(f, rp_number_get(gradient_number, a->gradient, i),
+        const float w = rp_adamw_update_one(f, rp_dtype_get(gradient_dtype, a->gradient, i),
                                             &a->weight[i], &a->moment1[i], &a->moment2[i]);
         if (publish)
-            rp_number_set(published_number, a->published, i, w);
+            rp_dtype_set(published_dtype, a->published, i, w);
     }
 }
 
-/* With constant @gradient_number, @publish and @published_number. */
+/* With constant @gradient_dtype, @publish and @published_dtype. */
 G_ALWAYS_INLINE static inline void
 step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpNumber gradient_number, gboolean publish, RpNumber published_number)
+          RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
 {
     const Factors f = broadcast(factors);
     const RpAdamwArrays a = *arrays;
-    gsize i = publish ? head_of(a.published, published_number, n) : 0;
+    gsize i = publish ? head_of(a.published, published_dtype, n) : 0;
 
-    step_part(factors, &a, 0, i, gradient_number, publish, published_number);
+    step_part(factors, &a, 0, i, gradient_dtype, publish, published_dtype);
     for (; i + TURN <= n; i += TURN) {
         _mm_prefetch((const char *)(a.weight + i + AHEAD), _MM_HINT_T0);
         _mm_prefetch((const char *)(a.moment1 + i + AHEAD), _MM_HINT_T0);
         _mm_prefetch((const char *)(a.moment2 + i + AHEAD), _MM_HINT_T0);
-        const __m256 low = update(&f, &a, i, gradient_number);
-        const __m256 high = update(&f, &a, i + 8, gradient_number);
+        const __m256 low = update(&f, &a, i, gradient_dtype);
+        const __m256 high = update(&f, &a, i + 8, gradient_dtype);
         if (publish)
-            stream(published_number, a.published, i, low, high);
+            stream(published_dtype, a.published, i, low, high);
     }
-    step_part(factors, &a, i, n, gradient_number, publish, published_number);
+    step_part(factors, &a, i, n, gradient_dtype, publish, published_dtype);
     if (publish)
         _mm_sfence(); /* before whatever tells another thread that the weights are there */
 }
 
-/* With a constant @number. */
+/* With a constant @dtype. */
 G_ALWAYS_INLINE static inline void
-publish_loop(const float *weight, void *published, RpNumber number, gsize n)
+publish_loop(const float *weight, void *published, RpDtype dtype, gsize n)
 {
-    const gsize head = head_of(published, number, n);
+    const gsize head = head_of(published, dtype, n);
     gsize i;
 
     for (i = 0; i < head; i++)
-        rp_number_set(number, published, i, weight[i]);
+        rp_dtype_set(dtype, published, i, weight[i]);
     for (; i + TURN <= n; i += TURN)
-        stream(number, published, i, _mm256_loadu_ps(weight + i), _mm256_loadu_ps(weight + i + 8));
+        stream(dtype, published, i, _mm256_loadu_ps(weight + i), _mm256_loadu_ps(weight + i + 8));
     for (; i < n; i++)
-        rp_number_set(number, published, i, weight[i]);
+        rp_dtype_set(dtype, published, i, weight[i]);
     _mm_sfence();
 }
 
@@ -183,7 +184,7 @@ square(__m256d sums[2], __m256 values)
 }
 
 G_ALWAYS_INLINE static inline void
-add_squares_loop(double *lanes, const void *values, RpNumber number, gsize n)
+add_squares_loop(double *lanes, const void *values, RpDtype dtype, gsize n)
 {
     __m256d sums[RP_SUM_LANES / 4];
     gsize i = 0;
@@ -192,11 +193,11 @@ add_squares_loop(double *lanes, const void *values, RpNumber number, gsize n)
         sums[part] = _mm256_loadu_pd(&lanes[4 * part]);
     for (; i + RP_SUM_LANES <= n; i += RP_SUM_LANES)
         for (guint part = 0; part < RP_SUM_LANES / 8; part++)
-            square(&sums[2 * part], load(number, values, i + 8 * part));
+            square(&sums[2 * part], load(dtype, values, i + 8 * part));
     for (guint part = 0; part < RP_SUM_LANES / 4; part++)
         _mm256_storeu_pd(&lanes[4 * part], sums[part]);
     for (guint lane = 0; i < n; i++, lane++) {
-        const double value = rp_number_get(number, values, i);
+        const double value = rp_dtype_get(dtype, values, i);
         lanes[lane] += value * value;
     }
 }

@@ -10,10 +10,10 @@ supported(void)
     return TRUE;
 }
 
-/* With a constant @gradient_number, @publish and @published_number. */
+/* With a constant @gradient_dtype, @publish and @published_dtype. */
 G_ALWAYS_INLINE static inline void
 step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpNumber gradient_number, gboolean publish, RpNumber published_number)
+          RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
 {
     const RpAdamwFactors f = *factors;
     float *restrict weight = arrays->weight;
@@ -23,40 +23,40 @@ step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
     void *restrict published = arrays->published;
 
     for (gsize i = 0; i < n; i++) {
-        const float w = rp_adamw_update_one(&f, rp_number_get(gradient_number, gradient, i),
+        const float w = rp_adamw_update_one(&f, rp_dtype_get(gradient_dtype, gradient, i),
                                             &weight[i], &moment1[i], &moment2[i]);
         if (publish)
-            rp_number_set(published_number, published, i, w);
+            rp_dtype_set(published_dtype, published, i, w);
     }
 }
 
 G_ALWAYS_INLINE static inline void
-publish_loop(const float *restrict weight, void *restrict published, RpNumber number, gsize n)
+publish_loop(const float *restrict weight, void *restrict published, RpDtype dtype, gsize n)
 {
     uint16_t *restrict half = published;
 
-    if (number == RP_NUMBER_FP32)
+    if (dtype == RP_DTYPE_FP32)
         memcpy(published, weight, n * sizeof *weight);
-    else if (number == RP_NUMBER_BF16)
+    else if (dtype == RP_DTYPE_BF16)
         for (gsize i = 0; i < n; i++)
-            half[i] = rp_number_to_bf16(weight[i]);
+            half[i] = rp_bf16_from_float(weight[i]);
     else
         for (gsize i = 0; i < n; i++)
-            half[i] = rp_number_to_fp16(weight[i]);
+            half[i] = rp_fp16_from_float(weight[i]);
 }
 
 G_ALWAYS_INLINE static inline void
-add_squares_loop(double *restrict lanes, const void *values, RpNumber number, gsize n)
+add_squares_loop(double *restrict lanes, const void *values, RpDtype dtype, gsize n)
 {
     gsize i = 0;
 
     for (; i + RP_SUM_LANES <= n; i += RP_SUM_LANES)
         for (gsize lane = 0; lane < RP_SUM_LANES; lane++) {
-            const double value = rp_number_get(number, values, i + lane);
+            const double value = rp_dtype_get(dtype, values, i + lane);
             lanes[lane] += value * value;
         }
     for (gsize lane = 0; i + lane < n; lane++) {
-        const double value = rp_number_get(number, values, i + lane);
+        const double value = rp_dtype_get(dtype, values, i + lane);
         lanes[lane] += value * value;
     }
 }

@@ -50,12 +50,12 @@ rp_adamw_add_lanes(const double lanes[RP_SUM_LANES])
 }
 
 double
-rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpNumber number, gsize n)
+rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpDtype dtype, gsize n)
 {
     const char *bytes = values;
     double sum = 0;
     for (gsize i = 0; i < n; i += RP_SUM_SQUARES_BLOCK)
-        sum += ops->sum_squares(bytes + i * rp_number_bytes(number), number,
+        sum += ops->sum_squares(bytes + i * rp_dtype_size(dtype), dtype,
                                 MIN(n - i, RP_SUM_SQUARES_BLOCK));
     return sum;
 }

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "exec/optim/adamw/number.h"
+#include "core/base/dtype.h"
 
 /* Values summed at a time: a longer sum is the sum, in order, over blocks of so many. */
 #define RP_SUM_SQUARES_BLOCK ((gsize)65536)
@@ -40,15 +40,15 @@ typedef struct {
     float epsilon;
 } RpAdamwFactors;
 
-/* The arrays of one step, each of the same length and aligned to its number. */
+/* The arrays of one step, each of the same length and aligned to its type. */
 typedef struct {
     float *weight;        /* updated */
     float *moment1;       /* updated */
     float *moment2;       /* updated */
     const void *gradient; /* read */
     void *published;      /* written: the new weight, rounded; or NULL */
-    RpNumber gradient_number;
-    RpNumber published_number;
+    RpDtype gradient_dtype;
+    RpDtype published_dtype;
 } RpAdamwArrays;
 
 /* One variant. */
@@ -68,25 +68,25 @@ typedef struct {
     void (*step)(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n);
 
     /* @published[i] = round(@weight[i]), i < @n. */
-    void (*publish)(const float *weight, void *published, RpNumber number, gsize n);
+    void (*publish)(const float *weight, void *published, RpDtype dtype, gsize n);
 
     /* Sum of squares of @n <= RP_SUM_SQUARES_BLOCK values, in double: lane l of 32 sums every
      * 32nd value from l on, then the lanes are added in order. Infinite or NaN if and only if a
      * value is. */
-    double (*sum_squares)(const void *values, RpNumber number, gsize n);
+    double (*sum_squares)(const void *values, RpDtype dtype, gsize n);
 
     /* Adds the squares of @n values to the lanes of such a sum, value 0 to lane 0: it is the sum of
      * all that its lanes were given, as long as @n was a multiple of 32 but for the last. */
-    void (*add_squares)(double lanes[RP_SUM_LANES], const void *values, RpNumber number, gsize n);
+    void (*add_squares)(double lanes[RP_SUM_LANES], const void *values, RpDtype dtype, gsize n);
 
     /* @sum[i] = @a[i] + @b[i], in fp32. The arrays do not overlap, here and below. */
-    void (*add)(const void *a, const void *b, RpNumber number, float *sum, gsize n);
+    void (*add)(const void *a, const void *b, RpDtype dtype, float *sum, gsize n);
 
     /* @sum[i] += @values[i]. */
-    void (*accumulate)(float *sum, const void *values, RpNumber number, gsize n);
+    void (*accumulate)(float *sum, const void *values, RpDtype dtype, gsize n);
 
     /* @wide[i] = @values[i]. */
-    void (*widen)(const void *values, RpNumber number, float *wide, gsize n);
+    void (*widen)(const void *values, RpDtype dtype, float *wide, gsize n);
 } RpAdamwOps;
 
 /* Every variant built in, the fastest first, then NULL; ask supported() before use. */
@@ -117,4 +117,4 @@ RpAdamwFactors rp_adamw_prepare(const RpAdamwOptions *options, double learning_r
 double rp_adamw_add_lanes(const double lanes[RP_SUM_LANES]);
 
 /* Sum of squares of @n values of any length: blocks of RP_SUM_SQUARES_BLOCK, added in order. */
-double rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpNumber number, gsize n);
+double rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpDtype dtype, gsize n);

@@ -2,25 +2,7 @@
 
 #include <math.h>
 
-#include "exec/kernels/dtype.h"
-
-static float
-float_of(guint32 bits)
-{
-    float value;
-
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static guint32
-bits_of(float value)
-{
-    guint32 bits;
-
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
+#include "core/base/dtype.h"
 
 /* What a format of @mantissa_bits and exponents from @min_exponent up holds, by arithmetic: the
  * nearest multiple of the unit in the last place, as rint() rounds in double. */
@@ -91,7 +73,7 @@ gives_all_65536_patterns_back(void **state)
 static void
 check_narrowing(guint32 bits)
 {
-    float value = float_of(bits);
+    float value = rp_float_from_bits(bits);
     float bf16 = rp_float_from_bf16(rp_bf16_from_float(value));
     float fp16 = rp_float_from_fp16(rp_fp16_from_float(value));
 
@@ -128,33 +110,44 @@ rounds_ties_to_even(void **state)
 {
     /* between each number and the next, exactly half way and one unit beside */
     for (guint i = 0; i < 0x7c00; i++) {
-        guint32 low = bits_of(rp_float_from_fp16((guint16)i));
+        guint32 low = rp_float_bits(rp_float_from_fp16((guint16)i));
         double middle = ((double)rp_float_from_fp16((guint16)i) +
                          (i == 0x7bff ? 65536.0 : (double)rp_float_from_fp16((guint16)(i + 1)))) /
                         2;
-        guint32 bits = bits_of((float)middle);
+        guint32 bits = rp_float_bits((float)middle);
 
-        assert_true((double)float_of(bits) == middle && bits > low);
-        assert_int_equal(rp_fp16_from_float(float_of(bits)), i + (i & 1));
-        assert_int_equal(rp_fp16_from_float(float_of(bits - 1)), i);
-        assert_int_equal(rp_fp16_from_float(float_of(bits + 1)), i + 1);
+        assert_true((double)rp_float_from_bits(bits) == middle && bits > low);
+        assert_int_equal(rp_fp16_from_float(rp_float_from_bits(bits)), i + (i & 1));
+        assert_int_equal(rp_fp16_from_float(rp_float_from_bits(bits - 1)), i);
+        assert_int_equal(rp_fp16_from_float(rp_float_from_bits(bits + 1)), i + 1);
     }
     for (guint32 i = 0; i < 0x7f80; i++) {
         guint32 bits = i << 16 | 0x8000;
 
-        assert_int_equal(rp_bf16_from_float(float_of(bits)), i + (i & 1));
-        assert_int_equal(rp_bf16_from_float(float_of(bits - 1)), i);
-        assert_int_equal(rp_bf16_from_float(float_of(bits + 1)), i + 1);
+        assert_int_equal(rp_bf16_from_float(rp_float_from_bits(bits)), i + (i & 1));
+        assert_int_equal(rp_bf16_from_float(rp_float_from_bits(bits - 1)), i);
+        assert_int_equal(rp_bf16_from_float(rp_float_from_bits(bits + 1)), i + 1);
     }
 }
 
 static void
 keeps_nans_and_infinities(void **state)
 {
-    static const guint32 nans[] = {0x7f800001, 0x7fffffff, 0xff800001, 0x7fc00000, 0x7f801fff};
+    /* quiet, and the upper bits of the mantissa kept */
+    static const struct {
+        guint32 fp32;
+        guint16 bf16, fp16;
+    } nans[] = {{0x7f800001, 0x7fc0, 0x7e00}, {0x7fffffff, 0x7fff, 0x7fff},
+                {0xff800001, 0xffc0, 0xfe00}, {0x7fc00000, 0x7fc0, 0x7e00},
+                {0x7f801fff, 0x7fc0, 0x7e00}, {0xffa34567, 0xffe3, 0xff1a}};
 
-    for (gsize i = 0; i < G_N_ELEMENTS(nans); i++)
-        check_narrowing(nans[i]);
+    for (gsize i = 0; i < G_N_ELEMENTS(nans); i++) {
+        check_narrowing(nans[i].fp32);
+        assert_int_equal(rp_bf16_from_float(rp_float_from_bits(nans[i].fp32)), nans[i].bf16);
+        assert_int_equal(rp_fp16_from_float(rp_float_from_bits(nans[i].fp32)), nans[i].fp16);
+    }
+    assert_int_equal(rp_float_bits(rp_float_from_fp16(0xfd01)), 0xffe02000); /* becomes quiet */
+    assert_int_equal(rp_float_bits(rp_float_from_bf16(0xffa3)), 0xffa30000);
     assert_int_equal(rp_bf16_from_float(INFINITY), 0x7f80);
     assert_int_equal(rp_bf16_from_float(-INFINITY), 0xff80);
     assert_int_equal(rp_fp16_from_float(INFINITY), 0x7c00);
@@ -185,6 +178,23 @@ converts_arrays_at_any_address(void **state)
 }
 
 static void
+arrays_hold_what_was_set(void **state)
+{
+    float fp32[2] = {0};
+    guint16 half[2] = {0};
+
+    rp_dtype_set(RP_DTYPE_FP32, fp32, 1, 0.1f);
+    assert_true(rp_dtype_get(RP_DTYPE_FP32, fp32, 1) == 0.1f);
+    rp_dtype_set(RP_DTYPE_BF16, half, 1, 1.5f);
+    assert_int_equal(half[1], 0x3fc0);
+    assert_true(rp_dtype_get(RP_DTYPE_BF16, half, 1) == 1.5f);
+    rp_dtype_set(RP_DTYPE_FP16, half, 1, 1.5f);
+    assert_int_equal(half[1], 0x3e00);
+    assert_true(rp_dtype_get(RP_DTYPE_FP16, half, 1) == 1.5f);
+    assert_int_equal(half[0], 0);
+}
+
+static void
 knows_each_type_by_its_three_names(void **state)
 {
     const char *(*const spellings[])(RpDtype) = {rp_dtype_name, rp_dtype_safetensors_name,
@@ -211,6 +221,7 @@ main(void)
         cmocka_unit_test(rounds_ties_to_even),
         cmocka_unit_test(keeps_nans_and_infinities),
         cmocka_unit_test(converts_arrays_at_any_address),
+        cmocka_unit_test(arrays_hold_what_was_set),
         cmocka_unit_test(knows_each_type_by_its_three_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
