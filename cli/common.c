@@ -5,12 +5,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/bytes.h"
 #include "core/base/quote.h"
 #include "core/base/suggest.h"
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost-model.h"
 #include "core/schedules/schedule.h"
 #include "plots/gnuplot.h"
+#include "run/error.h"
 
 G_DEFINE_QUARK(rp_cli_error, rp_cli_error)
 
@@ -26,6 +28,8 @@ is_usage(const GError *error)
         return error->code == RP_PLANNER_ERROR_PARTITION;
     if (error->domain == RP_PLOT_ERROR)
         return error->code == RP_PLOT_ERROR_FORMAT;
+    if (error->domain == RP_RUN_ERROR)
+        return error->code == RP_RUN_ERROR_USAGE;
     return error->domain == RP_CLI_ERROR || error->domain == G_OPTION_ERROR ||
            error->domain == RP_CATALOGUE_ERROR || error->domain == RP_COST_MODEL_ERROR;
 }
@@ -269,32 +273,8 @@ rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64
 gboolean
 rp_cli_parse_bytes(const char *option, const char *text, guint64 *bytes, GError **error)
 {
-    static const struct {
-        const char *suffix;
-        double factor;
-    } units[] = {{"", 1},
-                 {"B", 1},
-                 {"KB", 1e3},
-                 {"MB", 1e6},
-                 {"GB", 1e9},
-                 {"TB", 1e12},
-                 {"KiB", 1024},
-                 {"MiB", 1048576.0},
-                 {"GiB", 1073741824.0},
-                 {"TiB", 1099511627776.0}};
-    char *end = NULL;
-    double value = g_ascii_strtod(text, &end);
-
-    for (gsize i = 0; end != text && i < G_N_ELEMENTS(units); i++) {
-        if (g_ascii_strcasecmp(end, units[i].suffix) != 0)
-            continue;
-        double total = value * units[i].factor;
-
-        if (!(total >= 0 && total <= 1e18)) /* also refuses NaN */
-            break;
-        *bytes = (guint64)total;
+    if (rp_bytes_parse(text, bytes))
         return TRUE;
-    }
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                 "--%s: expected a size such as 24GiB or 800GB, found \"%s\"", option, text);
     return FALSE;

@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cli/devices.h"
-#include "cli/run-file/run-file.h"
+#include "run/devices.h"
+#include "run/run-file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -19,14 +19,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     g_autoptr(RpRunFile) run = rp_run_file_parse("fuzz", (const char *)data, size, NULL, &error);
 
     if (run == NULL) {
-        g_assert(error->domain == RP_RUN_FILE_ERROR);
+        g_assert(error->domain == RP_RUN_ERROR);
         g_assert(g_str_has_prefix(error->message, "fuzz: "));
         g_assert(g_utf8_validate(error->message, -1, NULL));
         g_assert(strchr(error->message, '\n') == NULL);
         return 0;
     }
     g_assert_no_error(error);
-    g_assert(run->n_devices >= 1 && run->n_devices <= RP_CLI_MAX_DEVICES);
+    g_assert(run->n_devices >= 1 && run->n_devices <= RP_RUN_MAX_DEVICES);
     g_assert(run->steps >= 1 && run->sequence_length >= 2 && run->micro_batches >= 1);
     g_assert(run->optimizer.beta1 >= 0 && run->optimizer.beta1 < 1);
 

@@ -1,6 +1,6 @@
 /* roundpipe profile: what is measured, and how. */
 #include "cli/cli.h"
-#include "cli/devices.h"
+#include "run/devices.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -223,13 +223,13 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
 
     if (!read_args(args, error) || !check_output(args, subject->word, error))
         return FALSE;
-    if (!rp_cli_parse_devices(args->devices, &subject->ops, &subject->devices, error)) {
+    if (!rp_run_parse_devices(args->devices, &subject->ops, &subject->devices, error)) {
         g_prefix_error(error, "--devices: ");
         return FALSE;
     }
     subject->optimizer_threads = args->optimizer_threads > 0
                                      ? (guint)args->optimizer_threads
-                                     : rp_cli_optimizer_threads(subject->ops, subject->devices);
+                                     : rp_run_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) || !open_weights(subject, error) ||
         !read_dtype(args, subject, error) || !read_kernels(args, subject, error))
         return FALSE;

@@ -23,6 +23,7 @@ typedef struct {
     char *trace;
     char *picture;
     gboolean dry_run;
+    gboolean keys;
     gboolean json;
     double progress_s;
 } TrainArgs;
@@ -219,6 +220,18 @@ run(const TrainArgs *args, const char *path, int *code, GError **error)
     return done;
 }
 
+/* A run file is named, unless keys of any are asked for. */
+static gboolean
+check_run_file(const TrainArgs *args, int argc, GError **error)
+{
+    if (args->keys == (argc < 2))
+        return TRUE;
+    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                        args->keys ? "--keys: expected no run file with it; see --help"
+                                   : "something is missing: expected RUN.yaml; see --help");
+    return FALSE;
+}
+
 static void
 args_clear(TrainArgs *args)
 {
@@ -237,6 +250,8 @@ rp_cmd_train(int argc, char **argv)
         {"set", 0, 0, G_OPTION_ARG_STRING_ARRAY, &args.sets,
          "set a key of the run file, as optimizer.learning_rate=3e-4; any number of times",
          "KEY=VALUE"},
+        {"keys", 0, 0, G_OPTION_ARG_NONE, &args.keys,
+         "list the keys of a run file, with their defaults, and stop", NULL},
         {"resume", 0, 0, G_OPTION_ARG_FILENAME, &args.resume,
          "go on from a checkpoint; --resume alone: from the last one of the output directory",
          "DIR"},
@@ -263,12 +278,16 @@ rp_cmd_train(int argc, char **argv)
             argv[i] = (char *)"--resume=";
     if (!rp_cli_parse("RUN.yaml",
                       "Trains a model as a run file says: plans, predicts, then does it.\n"
-                      "docs/train.md has every key.\n\n"
+                      "--keys lists the keys of a run file; docs/train.md describes them.\n\n"
                       "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"
                       "  roundpipe train run.yaml --resume",
-                      entries, NULL, 1, 1, &argc, &argv, &error) ||
-        !run(&args, argv[1], &code, &error))
+                      entries, NULL, 0, 1, &argc, &argv, &error) ||
+        !check_run_file(&args, argc, &error) || !(args.keys || run(&args, argv[1], &code, &error)))
         code = rp_cli_fail("train", error);
+    else if (args.keys && args.json)
+        rp_train_print_keys_json();
+    else if (args.keys)
+        rp_train_print_keys();
     args_clear(&args);
     return code;
 }

@@ -2,12 +2,12 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
-#include "cli/run-file/run-file.h"
 #include "exec/cuda/backend.h"
 #include "exec/device/device.h"
 #include "exec/model/hf-config.h"
 #include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
+#include "run/run-file.h"
 
 struct _RpPlanNetwork {
     RpModel model;
@@ -136,7 +136,7 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
     network->sizes = (RpAdviseSizes){
         .make = make_sizes,
         .user_data = network,
-        .most_tokens = RP_RUN_FILE_MAX_COUNT,
+        .most_tokens = RP_RUN_MAX_COUNT,
         .max_positions = network->config.max_positions,
         .host_devices = words->devices != NULL && network->devices->host_memory,
     };

@@ -221,7 +221,7 @@ rp_train_loop_start(RpTrainLoop *loop, GError **error)
     if (path != NULL && !restore(loop, path, error))
         return FALSE;
     if (loop->outcome->first_step > (guint64)run->steps) {
-        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "--resume: %s is of step %" G_GUINT64_FORMAT
                     ": expected steps to be as many at least, found %" G_GINT64_FORMAT,
                     path, loop->outcome->first_step, run->steps);

@@ -198,7 +198,7 @@ consider_rounds(RpTrainJob *job, const RpNetwork *network)
     g_autoptr(RpPlan) plan = NULL;
     g_autoptr(RpTrace) trace = NULL;
 
-    if (strcmp(job->run->round_text, "all") != 0 || job->run->n_devices == 1 ||
+    if (job->run->round_choice != RP_RUN_ROUND_ALL || job->run->n_devices == 1 ||
         !job->request.options.schedule->dispatched || !resolve(job, network, 0, &other, NULL) ||
         other.options.round == job->request.options.round)
         return;

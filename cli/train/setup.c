@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/devices.h"
+#include "run/devices.h"
 
 #define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
 
@@ -95,13 +95,13 @@ open_model(RpTrainJob *job, GError **error)
         return FALSE;
     }
     if (!run->device_ops->kernels()->has_attention(job->network.attention)) {
-        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "attention: expected builtin or auto, found %s, which %s devices do not have",
                     rp_attention_name(job->network.attention), run->device_ops->name);
         return FALSE;
     }
     if (job->network.half_sums && job->network.dtype != RP_DTYPE_FP16) {
-        g_set_error(error, RP_RUN_FILE_ERROR, RP_RUN_FILE_ERROR_VALUE,
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "accumulate: expected fp32 with dtype %s, found fp16",
                     rp_dtype_name(job->network.dtype));
         return FALSE;
@@ -159,10 +159,10 @@ gboolean
 rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run, GError **error)
 {
     job->run = run;
-    job->device_processors = rp_cli_device_processors(run->n_devices);
+    job->device_processors = rp_run_device_processors(run->n_devices);
     job->optimizer_threads = run->optimizer.threads > 0
                                  ? (guint)run->optimizer.threads
-                                 : rp_cli_optimizer_threads(run->device_ops, run->n_devices);
+                                 : rp_run_optimizer_threads(run->device_ops, run->n_devices);
     if (!rp_train_check_least_size(job, error) || !open_model(job, error) ||
         !open_data(job, error) || !rp_train_find_times(job, earlier_run, error))
         return FALSE;

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "cli/cli.h"
-#include "cli/run-file/run-file.h"
+#include "run/run-file.h"
 #include "exec/data/batch.h"
 #include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
@@ -228,6 +228,12 @@ gboolean rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, con
  */
 gboolean rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- keys.c ---- */
+
+/* The settings of a run file, a line each, or as JSON. */
+void rp_train_print_keys(void);
+void rp_train_print_keys_json(void);
 
 /* ---- report.c ---- */
 

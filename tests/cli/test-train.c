@@ -809,6 +809,33 @@ sees_an_output_that_cannot_be_written_before_long_work(void **state)
     assert_false(g_file_test(above, G_FILE_TEST_EXISTS));
 }
 
+/* ---- keys ---- */
+
+static void
+lists_the_keys_of_a_run_file(void **state)
+{
+    g_auto(RpCliRun) text = rp_cli_run("train --keys");
+    g_auto(RpCliRun) run = rp_cli_run("train --keys --json");
+    g_auto(RpCliRun) both = rp_cli_run("train --keys run.yaml");
+    g_auto(RpCliRun) none = rp_cli_run("train");
+    g_autoptr(JsonNode) json = rp_cli_json(&run);
+
+    (void)state;
+    assert_int_equal(text.code, 0);
+    assert_non_null(strstr(text.out, "\nmicro_batches                8 "));
+    assert_non_null(strstr(text.out, "micro-batches of a call (a whole number from 1 to 1048576)"));
+    assert_string_equal(json_node_get_string(rp_cli_member(json, "0.key")), "model");
+    assert_true(json_node_get_boolean(rp_cli_member(json, "0.required")));
+    assert_true(json_node_is_null(rp_cli_member(json, "0.default")));
+    assert_string_equal(json_node_get_string(rp_cli_member(json, "7.default")), "8");
+    assert_int_equal(both.code, 2);
+    assert_string_equal(both.err,
+                        "roundpipe train: --keys: expected no run file with it; see --help\n");
+    assert_int_equal(none.code, 2);
+    assert_string_equal(none.err, "roundpipe train: something is missing: expected RUN.yaml; see "
+                                  "--help\n");
+}
+
 int
 main(void)
 {
@@ -840,6 +867,7 @@ main(void)
         cmocka_unit_test(tells_where_a_loss_broke_and_what_is_left),
         cmocka_unit_test(refuses_what_cannot_be_trained),
         cmocka_unit_test(sees_an_output_that_cannot_be_written_before_long_work),
+        cmocka_unit_test(lists_the_keys_of_a_run_file),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

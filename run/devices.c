@@ -1,22 +1,22 @@
-#include "cli/devices.h"
+#include "run/devices.h"
 
 #include <string.h>
 
-#include "cli/cli.h"
 #include "core/base/quote.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
 #include "exec/measure/profile.h"
+#include "run/error.h"
 
 static gboolean
 usage_error(GError **error, const char *text)
 {
     g_autofree char *quoted = rp_quote(text);
 
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                 "expected host:N (devices on processor threads) or cuda:N (GPUs) with N from 1 "
-                "to " G_STRINGIFY(RP_CLI_MAX_DEVICES) ", found %s",
+                "to " G_STRINGIFY(RP_RUN_MAX_DEVICES) ", found %s",
                 quoted);
     return FALSE;
 }
@@ -31,7 +31,7 @@ is_word(const char *text, const char *word, guint64 *given)
     if (strcmp(text, word) == 0)
         return TRUE;
     return strncmp(text, word, length) == 0 && text[length] == ':' &&
-           g_ascii_string_to_unsigned(text + length + 1, 10, 1, RP_CLI_MAX_DEVICES, given, NULL);
+           g_ascii_string_to_unsigned(text + length + 1, 10, 1, RP_RUN_MAX_DEVICES, given, NULL);
 }
 
 /* @given: 0 = all. */
@@ -42,7 +42,7 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     const guint count = rp_cuda_device_count();
 
     if (cuda == NULL && !rp_cuda_built()) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                     "expected host:N, devices on processor threads, for GPU code is %s",
                     rp_cuda_built_text());
         return FALSE;
@@ -67,7 +67,7 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
 }
 
 gboolean
-rp_cli_parse_devices(const char *text, const RpDeviceOps **devices, guint *n, GError **error)
+rp_run_parse_devices(const char *text, const RpDeviceOps **devices, guint *n, GError **error)
 {
     guint64 given;
 
@@ -81,7 +81,7 @@ rp_cli_parse_devices(const char *text, const RpDeviceOps **devices, guint *n, GE
 }
 
 guint
-rp_cli_optimizer_threads(const RpDeviceOps *devices, guint n)
+rp_run_optimizer_threads(const RpDeviceOps *devices, guint n)
 {
     const guint processors = rp_usable_processors();
 
@@ -91,7 +91,7 @@ rp_cli_optimizer_threads(const RpDeviceOps *devices, guint n)
 }
 
 char *
-rp_cli_device_processors(guint n)
+rp_run_device_processors(guint n)
 {
     return rp_usable_processors() > n ? g_strdup_printf("0-%u", n - 1) : NULL;
 }

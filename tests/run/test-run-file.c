@@ -1,9 +1,9 @@
 /* Run files: what is read, and what is said of one that is wrong. */
 #include "tests/rp-test.h"
 
-#include "cli/cli.h"
-#include "cli/run-file/run-file.h"
 #include "core/schedules/schedule.h"
+#include "run/run-file.h"
+#include "run/settings.h"
 
 #define LEAST "model: m\ndata: d.jsonl\noutput: o\nsequence_length: 64\nsteps: 10\n"
 
@@ -51,7 +51,8 @@ refuse(Fixture *fixture, const char *text, const char *set, const char *message)
         fail_msg("accepted: %s %s", text, set != NULL ? set : "");
     if (strcmp(fixture->error->message, message) != 0)
         fail_msg("of %s\n  expected: %s\n  found:    %s", text, message, fixture->error->message);
-    assert_int_equal(fixture->error->domain == RP_CLI_ERROR, g_str_has_prefix(message, "--set"));
+    assert_int_equal(g_error_matches(fixture->error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE),
+                     g_str_has_prefix(message, "--set"));
 }
 
 static void
@@ -226,7 +227,8 @@ names_an_unknown_key_its_place_and_the_nearest_one(void **state)
     refuse(fixture, LEAST "optimiser: {beta1: 0}\n", NULL,
            "run.yaml: line 6, column 1: no key \"optimiser\"; did you mean \"optimizer\"?");
     refuse(fixture, LEAST "colour: blue\n", NULL,
-           "run.yaml: line 6, column 1: no key \"colour\"; docs/train.md lists them");
+           "run.yaml: line 6, column 1: no key \"colour\"; roundpipe train --keys "
+           "lists them");
     refuse(fixture, LEAST, "step=5", "--set: no key \"step\"; did you mean \"steps\"?");
     refuse(fixture, LEAST, "optimizer.beta=0",
            "--set: no key \"optimizer.beta\"; did you mean \"optimizer.beta1\"?");
@@ -326,23 +328,21 @@ refuses_rounds_of_schedules_without_them(void **state)
 static void
 refuses_deep_nesting_at_once(void **state)
 {
-    g_autofree char *deep = g_strnfill(100000, '[');
-    g_autofree char *dashes = g_strnfill(1000, '-');
-    g_autoptr(GString) steps = g_string_new("a:\n");
+    g_autofree char *lists = g_strnfill(100000, '[');
+    g_autofree char *deep = g_strconcat("seed: ", lists, NULL);
+    g_autofree char *dashes = g_strnfill(100000, '-');
 
-    refuse(*state, deep, NULL,
-           "run.yaml: line 1, column 17: expected at most 16 levels, found more");
     for (gsize i = 1; i < strlen(dashes); i += 2)
         dashes[i] = ' ';
+    refuse(*state, deep, NULL, "run.yaml: line 1, column 7: seed: expected a value, found a list");
     refuse(*state, dashes, NULL,
-           "run.yaml: line 1, column 33: expected at most 16 levels, found more");
-    for (guint i = 1; i < 17; i++)
-        g_string_append_printf(steps, "%*sa:%s\n", (int)i, "", i == 16 ? " 1" : "");
-    refuse(*state, steps->str, NULL,
-           "run.yaml: line 17, column 17: expected at most 16 levels, found more");
-    /* 16 levels are read, and wrong for what they say */
-    refuse(*state, "seed: [[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]\n", NULL,
-           "run.yaml: line 1, column 7: seed: expected a value, found a list");
+           "run.yaml: line 1, column 1: expected keys such as \"model: DIRECTORY\", found "
+           "something else");
+    refuse(*state, "optimizer:\n  optimizer:\n    beta1: 0\n", NULL,
+           "run.yaml: line 2, column 3: no key \"optimizer.optimizer\"; did you mean "
+           "\"optimizer\"?");
+    refuse(*state, "stages: [[1]]\n", NULL,
+           "run.yaml: line 1, column 10: stages: expected a list of values, found something else");
 }
 
 static void
@@ -385,12 +385,13 @@ refuses_values_of_the_wrong_type(void **state)
     refuse(fixture, LEAST "shuffle: flase\n", NULL,
            "run.yaml: line 6, column 10: shuffle: expected one of false, true, no, yes, off, on, "
            "found \"flase\"; did you mean \"false\"?");
-    refuse(fixture, LEAST "schedule: 1f1c\n", NULL,
-           "run.yaml: line 6, column 11: schedule: expected one of roundpipe, gpipe, 1f1b, "
-           "interleaved-1f1b, looped-bfs, mobius, found \"1f1c\"; did you mean \"1f1b\"?");
+    refuse(
+        fixture, LEAST "schedule: 1f1c\n", NULL,
+        "run.yaml: line 6, column 11: schedule: expected one of gpipe, 1f1b, "
+        "interleaved-1f1b, looped-bfs, mobius, roundpipe, found \"1f1c\"; did you mean \"1f1b\"?");
     refuse(fixture, LEAST "schedule: 1\n", NULL,
-           "run.yaml: line 6, column 11: schedule: expected one of roundpipe, gpipe, 1f1b, "
-           "interleaved-1f1b, looped-bfs, mobius, found \"1\"");
+           "run.yaml: line 6, column 11: schedule: expected one of gpipe, 1f1b, "
+           "interleaved-1f1b, looped-bfs, mobius, roundpipe, found \"1\"");
     refuse(fixture, LEAST, "dtype=bf61",
            "--set dtype: expected one of fp32, bf16, fp16, found \"bf61\"; did you mean \"bf16\"?");
     refuse(fixture, LEAST "optimizer:\n  beta1: high\n", NULL,
@@ -435,8 +436,8 @@ refuses_values_out_of_range(void **state)
            "processor threads) or cuda:N (GPUs) with N from 1 to 4096, found "
            "\"host:0\"");
     refuse(fixture, LEAST "round: some\n", NULL,
-           "run.yaml: line 6, column 8: round: expected all, auto or a whole number up to 1048576, "
-           "found \"some\"");
+           "run.yaml: line 6, column 8: round: expected all, auto or a whole number from 0 to "
+           "1048576, found \"some\"");
     refuse(fixture, LEAST "host_memory: much\n", NULL,
            "run.yaml: line 6, column 14: host_memory: expected a size such as 24GiB or 800GB, "
            "found \"much\"");
@@ -456,17 +457,16 @@ refuses_what_is_not_a_run_file(void **state)
            "run.yaml: line 1, column 1: expected keys such as \"model: DIRECTORY\", found "
            "something else");
     refuse(fixture, LEAST "---\nmodel: n\n", NULL,
-           "run.yaml: line 6: expected one document, found a second");
+           "run.yaml: line 6, column 1: expected one document, found a second");
     refuse(fixture, LEAST "[a]: b\n", NULL,
            "run.yaml: line 6, column 1: expected the name of a key, found something else");
-    refuse(fixture, LEAST "seed: [1\n", NULL,
+    refuse(fixture, LEAST "stages: [1\n", NULL,
            "run.yaml: line 7, column 1: expected YAML, found: did not find expected ',' or ']'");
     if (parse(fixture, LEAST "a: \xff\n", NULL) != NULL)
         fail_msg("accepted a byte that is no UTF-8");
     rp_assert_error_message_contains(fixture->error, "run.yaml: byte");
-    if (parse(fixture, "model: *m\n", NULL) != NULL)
-        fail_msg("accepted an alias of nothing");
-    rp_assert_error_message_contains(fixture->error, "found undefined alias");
+    refuse(fixture, LEAST "seed: *m\n", NULL,
+           "run.yaml: line 6, column 7: seed: expected a value, found an alias");
 }
 
 static void
@@ -491,38 +491,87 @@ writes_a_run_that_reads_as_the_same_run(void **state)
     assert_string_equal(run->resolved, first);
 }
 
-/* Every key, with its default where it has one, has a row in docs/train.md. */
+/* docs/train.md's table of keys has the rows of the table of settings, in its order. */
 static void
 is_described_in_the_docs_with_its_defaults(void **state)
 {
     g_autofree char *path = rp_test_source_path("docs/train.md");
     g_autofree char *docs = NULL;
-    const RpRunFile *run = parse(*state, LEAST, NULL);
-    g_auto(GStrv) lines = g_strsplit(run->resolved, "\n", -1);
-    g_autofree char *group = g_strdup("");
-    guint rows = 0;
+    g_autoptr(GString) found = g_string_new(NULL);
+    g_autoptr(GString) expected = g_string_new(NULL);
 
+    (void)state;
     assert_true(g_file_get_contents(path, &docs, NULL, NULL));
-    for (char **line = lines; *line != NULL && **line != '\0'; line++) {
-        char *colon = strchr(*line, ':');
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
+        const char *unset = setting->unset != NULL ? setting->unset : "–";
 
-        *colon = '\0';
-        if (colon[1] == '\0') {
-            g_free(group);
-            group = g_strconcat(*line, ".", NULL);
-            continue;
-        }
-        const gboolean inner = **line == ' ';
-        const char *key = g_strstrip(*line);
-        const gboolean given = !inner && strstr(LEAST, key) != NULL;
-        g_autofree char *row = g_strdup_printf(given ? "| `%s%s` | required |" : "| `%s%s` | `%s` ",
-                                               inner ? group : "", key, colon + 2);
-
-        if (strstr(docs, row) == NULL)
-            fail_msg("docs/train.md has no row that begins %s", row);
-        rows++;
+        g_string_append_printf(expected, "%s: %s\n", setting->key,
+                               setting->required          ? "required"
+                               : setting->initial != NULL ? setting->initial
+                                                          : unset);
     }
-    assert_int_equal(rows, 42);
+    char *begin = strstr(docs, "\n## Keys\n");
+    char *end = begin != NULL ? strstr(begin + 1, "\n## ") : NULL;
+
+    assert_non_null(end);
+    *end = '\0';
+    g_auto(GStrv) lines = g_strsplit(begin, "\n", -1);
+
+    for (char **line = lines; *line != NULL; line++) {
+        if (!g_str_has_prefix(*line, "| `"))
+            continue;
+        g_auto(GStrv) cells = g_strsplit(*line, " | ", 3);
+        g_auto(GStrv) ticks = g_strsplit(cells[1], "`", -1);
+        g_autofree char *initial = g_strjoinv("", ticks);
+        g_auto(GStrv) keys = g_strsplit(*cells + strlen("| "), ", ", -1);
+
+        for (char **key = keys; *key != NULL; key++)
+            g_string_append_printf(found, "%.*s: %s\n", (int)strlen(*key) - 2, *key + 1, initial);
+    }
+    assert_string_equal(found->str, expected->str);
+}
+
+/* What is true of every row, whoever adds one. */
+static void
+has_a_table_whose_defaults_and_other_names_make_sense(void **state)
+{
+    RpRunFile *run = g_new0(RpRunFile, 1);
+
+    (void)state;
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
+        g_auto(GStrv) others = g_strsplit(setting->others != NULL ? setting->others : "", " ", -1);
+
+        if (setting->help == NULL || strchr(setting->help, '\n') != NULL)
+            fail_msg("%s: help is no line", setting->key);
+        if (rp_setting_find(setting->key) != setting)
+            fail_msg("%s: there twice", setting->key);
+        if (setting->initial != NULL && !rp_setting_store(setting, setting->initial, run))
+            fail_msg("%s: refuses its default", setting->key);
+        for (char **other = others; *other != NULL; other++) {
+            g_autofree char *nearest = rp_setting_nearest(*other);
+
+            if (rp_setting_find(*other) != NULL || g_strcmp0(nearest, setting->key) != 0)
+                fail_msg("%s: %s leads to %s", setting->key, *other, nearest);
+        }
+    }
+    rp_run_file_free(run);
+}
+
+static void
+takes_every_schedule_that_is_trained_and_no_other(void **state)
+{
+    guint taken = 0;
+
+    for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
+        g_autofree char *text = g_strdup_printf(LEAST "schedule: %s\n", (*schedule)->name);
+        const RpRunFile *run = parse(*state, text, NULL);
+
+        assert_int_equal(run != NULL, rp_schedule_is_trained(*schedule));
+        if (run != NULL)
+            assert_string_equal(run->schedule, (*schedule)->name);
+        taken += run != NULL;
+    }
+    assert_int_equal(taken, 6);
 }
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
@@ -546,6 +595,8 @@ main(void)
         TEST(refuses_values_out_of_range),
         TEST(refuses_what_is_not_a_run_file),
         TEST(is_described_in_the_docs_with_its_defaults),
+        TEST(has_a_table_whose_defaults_and_other_names_make_sense),
+        TEST(takes_every_schedule_that_is_trained_and_no_other),
         TEST(writes_a_run_that_reads_as_the_same_run),
     };
 

@@ -5,25 +5,25 @@
 
 #include "exec/device/device.h"
 
-#define RP_CLI_MAX_DEVICES 4096
+#define RP_RUN_MAX_DEVICES 4096
 
 /**
- * rp_cli_parse_devices:
+ * rp_run_parse_devices:
  * @text: `host` (one) or `host:N`, devices on processor threads; `cuda:N`, the first N GPUs;
  * `cuda`, all of them
  * @devices: (out): their backend
  * @n: (out): how many
  *
  * Messages do not name the option or key that @text is the value of: prefix them.
- * Errors: RP_CLI_ERROR_USAGE; RP_BACKEND_ERROR_FAILED if there are fewer GPUs
+ * Errors: RP_RUN_ERROR_USAGE; RP_BACKEND_ERROR_FAILED if there are fewer GPUs
  */
-gboolean rp_cli_parse_devices(const char *text, const RpDeviceOps **devices, guint *n,
+gboolean rp_run_parse_devices(const char *text, const RpDeviceOps **devices, guint *n,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The CPU optimizer's threads where none are asked for: 1 beside devices that are threads
  * themselves; beside @n GPUs all processors but one for each GPU's workers. */
-guint rp_cli_optimizer_threads(const RpDeviceOps *devices, guint n);
+guint rp_run_optimizer_threads(const RpDeviceOps *devices, guint n);
 
 /* Processors that the optimizer's threads leave to the workers of @n devices, as a list; %NULL
  * where there are too few. (transfer full) (nullable) */
-char *rp_cli_device_processors(guint n);
+char *rp_run_device_processors(guint n);

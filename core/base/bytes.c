@@ -1,0 +1,33 @@
+#include "core/base/bytes.h"
+
+gboolean
+rp_bytes_parse(const char *text, guint64 *bytes)
+{
+    static const struct {
+        const char *suffix;
+        double factor;
+    } units[] = {{"", 1},
+                 {"B", 1},
+                 {"KB", 1e3},
+                 {"MB", 1e6},
+                 {"GB", 1e9},
+                 {"TB", 1e12},
+                 {"KiB", 1024},
+                 {"MiB", 1048576.0},
+                 {"GiB", 1073741824.0},
+                 {"TiB", 1099511627776.0}};
+    char *end = NULL;
+    const double value = g_ascii_strtod(text, &end);
+
+    for (gsize i = 0; end != text && i < G_N_ELEMENTS(units); i++) {
+        const double total = value * units[i].factor;
+
+        if (g_ascii_strcasecmp(end, units[i].suffix) != 0)
+            continue;
+        if (!(total >= 0 && total <= 1e18)) /* also refuses NaN */
+            return FALSE;
+        *bytes = (guint64)total;
+        return TRUE;
+    }
+    return FALSE;
+}

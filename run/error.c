@@ -1,0 +1,3 @@
+#include "run/error.h"
+
+G_DEFINE_QUARK(rp_run_error, rp_run_error)

@@ -1,0 +1,188 @@
+/* Run files: values become a run, and what follows from them. */
+#include "run/run-file.h"
+
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/base/quote.h"
+#include "core/base/suggest.h"
+#include "core/schedules/schedule.h"
+#include "run/devices.h"
+#include "run/values.h"
+
+#define MAX_FILE_BYTES ((gsize)1 << 20)
+
+/* ---- values ---- */
+
+static void
+fail_value(const RpRunValue *value, GError **error)
+{
+    g_autofree char *expected = rp_setting_expects(value->setting);
+    g_autofree char *found = *value->text != '\0' ? rp_quote(value->text) : g_strdup("nothing");
+    g_autofree const char **names = rp_setting_names(value->setting);
+    const char *near = rp_nearest_name(value->text, names);
+
+    rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE, "expected %s, found %s%s%s%s", expected,
+                      found, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
+                      near != NULL ? "\"?" : "");
+}
+
+/* What has no default and need not be given is not, where its text is empty. */
+static gboolean
+store_value(RpRunValue *value, const char *name, RpRunFile *run, GError **error)
+{
+    const RpSetting *setting = value->setting;
+    gint64 number = 0;
+
+    if (setting->initial == NULL && !setting->required && value->text != NULL &&
+        *value->text == '\0')
+        rp_run_value_set(value, NULL, NULL, FALSE);
+    if (value->text == NULL && setting->required) {
+        g_autofree char *expected = rp_setting_expects(setting);
+        g_autofree char *shown = rp_display_name(name);
+
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
+                    "%s: %s: required: expected %s, found nothing", shown, setting->key, expected);
+        return FALSE;
+    }
+    if (value->text == NULL)
+        return TRUE;
+    if (!rp_setting_store(setting, value->text, run)) {
+        fail_value(value, error);
+        return FALSE;
+    }
+    if (setting->type == RP_SETTING_WHOLE &&
+        g_ascii_string_to_signed(value->text, 10, G_MININT64, G_MAXINT64, &number, NULL)) {
+        g_free(value->text);
+        value->text = g_strdup_printf("%" G_GINT64_FORMAT, number); /* 010 is ten */
+    }
+    return TRUE;
+}
+
+/* ---- what follows from the values ---- */
+
+static gboolean
+resolve_devices(const RpRunValues *values, RpRunFile *run, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (rp_run_parse_devices(run->devices, &run->device_ops, &run->n_devices, &problem))
+        return TRUE;
+    rp_run_value_fail(rp_run_values_find(values, "devices"), error, RP_RUN_ERROR_VALUE, "%s",
+                      problem->message);
+    return FALSE;
+}
+
+/* Rounds are of one size, and no device may be left without a micro-batch in one. */
+static gboolean
+check_round(const RpRunValue *value, const RpRunFile *run, guint64 round, GError **error)
+{
+    const guint64 all = (guint64)run->micro_batches;
+    guint64 good = CLAMP(round, MIN(run->n_devices, all), all);
+
+    if (all < run->n_devices || (all % round == 0 && round >= run->n_devices))
+        return TRUE; /* too few micro-batches are the schedule's to refuse */
+    while (all % good != 0)
+        good++;
+    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                "%sround: expected a divisor of micro_batches (%" G_GUINT64_FORMAT
+                ") not below the number of devices (%u), found %" G_GUINT64_FORMAT
+                "; use %" G_GUINT64_FORMAT,
+                value->place, all, run->n_devices, round, good);
+    return FALSE;
+}
+
+static gboolean
+resolve_round(const RpRunValues *values, gboolean dispatched, RpRunFile *run, GError **error)
+{
+    const RpRunValue *value = rp_run_values_find(values, "round");
+    const gint64 given = run->round_choice;
+
+    if (given > 0 && !dispatched) {
+        g_autofree char *others = rp_schedule_names(rp_schedule_is_dispatched);
+
+        rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
+                          "schedule %s runs all micro-batches as one round; expected all or auto, "
+                          "found %" G_GINT64_FORMAT "; numbers are for %s",
+                          run->schedule, given, others);
+        return FALSE;
+    }
+    if (given > 0 && !check_round(value, run, (guint64)given, error))
+        return FALSE;
+    run->round = given > 0                                 ? given
+                 : given == RP_RUN_ROUND_ALL && dispatched ? run->micro_batches
+                                                           : 0;
+    return TRUE;
+}
+
+static gboolean
+resolve(const RpRunValues *values, RpRunFile *run, GError **error)
+{
+    RpRunValue *async = rp_run_values_find(values, "async");
+    RpRunValue *partition = rp_run_values_find(values, "partition");
+    const RpScheduleOps *schedule = rp_schedule_find(run->schedule, error);
+
+    if (schedule == NULL)
+        return FALSE;
+    run->async =
+        run->async_choice != 0 ? run->async_choice == 2 : rp_schedule_is_dispatched(schedule);
+    run->given_stages =
+        run->stages != NULL || run->forward_stages != NULL || run->backward_stages != NULL;
+    if (run->given_stages && partition->place != NULL) {
+        rp_run_value_fail(partition, error, RP_RUN_ERROR_KEY,
+                          "expected either a partition to be chosen or lists of stages, found "
+                          "both");
+        return FALSE;
+    }
+    if (!resolve_devices(values, run, error) ||
+        !resolve_round(values, rp_schedule_is_dispatched(schedule), run, error))
+        return FALSE;
+    rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
+    if (run->given_stages)
+        rp_run_value_set(partition, NULL, NULL, FALSE);
+    run->resolved = rp_run_values_to_yaml(values);
+    return TRUE;
+}
+
+RpRunFile *
+rp_run_file_parse(const char *name, const char *text, gsize length, const char *const *sets,
+                  GError **error)
+{
+    g_autoptr(RpRunValues) values = rp_run_values_new();
+    g_autoptr(RpRunFile) run = g_new0(RpRunFile, 1);
+
+    if (!rp_run_values_read(values, name, text, length, error))
+        return NULL;
+    for (; sets != NULL && *sets != NULL; sets++)
+        if (!rp_run_values_set(values, *sets, error))
+            return NULL;
+    for (guint i = 0; i < values->len; i++)
+        if (!store_value(&g_array_index(values, RpRunValue, i), name, run, error))
+            return NULL;
+    if (!resolve(values, run, error))
+        return NULL;
+    return g_steal_pointer(&run);
+}
+
+RpRunFile *
+rp_run_file_load(const char *path, const char *const *sets, GError **error)
+{
+    g_autofree char *text = NULL;
+    gsize length = 0;
+
+    text = rp_file_read(path, MAX_FILE_BYTES, &length, error);
+    if (text == NULL)
+        return NULL;
+    return rp_run_file_parse(path, text, length, sets, error);
+}
+
+void
+rp_run_file_free(RpRunFile *run)
+{
+    if (run == NULL)
+        return;
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++)
+        rp_setting_clear(setting, run);
+    g_free(run->resolved);
+    g_free(run);
+}

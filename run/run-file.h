@@ -1,0 +1,30 @@
+/**
+ * Run files: what `roundpipe train` is to do, in YAML (docs/train.md has every key).
+ *
+ *   defaults  <-  RUN.yaml  <-  --set key=value         the later one wins, key by key
+ *
+ * The table of settings (run/settings.c) says what each key takes.
+ */
+#pragma once
+
+#include "run/error.h"
+#include "run/run.h"
+
+/**
+ * rp_run_file_load:
+ * @sets: (nullable) (array zero-terminated=1): `key=value` words, later ones win
+ *
+ * Returns: (transfer full): the run, or %NULL
+ * Errors: G_FILE_ERROR; RP_RUN_ERROR_*, one line: `RUN.yaml: line 3, column 9: steps: expected
+ *   ..., found ...`; RP_RUN_ERROR_USAGE if it is one of @sets that is wrong;
+ *   RP_SCHEDULE_ERROR_SHAPE if rounds do not suit micro-batches and devices
+ */
+RpRunFile *rp_run_file_load(const char *path, const char *const *sets,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The same for text in memory. @name: for messages */
+RpRunFile *rp_run_file_parse(const char *name, const char *text, gsize length,
+                             const char *const *sets, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+void rp_run_file_free(RpRunFile *run);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRunFile, rp_run_file_free)

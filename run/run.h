@@ -1,0 +1,90 @@
+/**
+ * A run: values of all its settings (run/settings.c), and what follows from them.
+ */
+#pragma once
+
+#include <glib.h>
+
+#include "core/base/dtype.h"
+#include "core/plan/planner.h"
+#include "exec/device/device.h"
+#include "exec/optim/learning-rate.h"
+
+/* Tokens of a sequence, sequences of a micro-batch, micro-batches of a call: no more than this. */
+#define RP_RUN_MAX_COUNT 1048576
+
+/* Values of round_choice that are no numbers. */
+#define RP_RUN_ROUND_ALL 0
+#define RP_RUN_ROUND_AUTO (-1)
+
+typedef struct {
+    int mode; /* RpOptimizerMode */
+    double learning_rate;
+    int schedule; /* RpLearningRateKind */
+    gint64 warmup_steps;
+    double weight_decay;
+    double beta1;
+    double beta2;
+    double epsilon;
+    double max_grad_norm; /* 0 = no clipping */
+    gint64 threads;
+} RpRunFileOptimizer;
+
+typedef struct {
+    double initial;
+    gint64 growth_interval;
+    gint64 max_skipped;
+} RpRunFileLossScale;
+
+typedef struct {
+    gint64 every;   /* steps; 0 = not by steps */
+    double minutes; /* since the last one, or the start; 0 = not by time */
+    gint64 keep;    /* 0 = all */
+    int final;      /* whether the last step is saved, too */
+    int beside;     /* 1 = false, 2 = true, 0 = where there is memory for a copy */
+} RpRunFileCheckpoint;
+
+/* Numbers are in range; %NULL = not given. */
+typedef struct {
+    char *model;
+    char *data;
+    char *output;
+    char *devices;
+    int dtype_choice; /* RpDtype + 1; 0 = the model's */
+    gint64 sequence_length;
+    gint64 micro_batch_size;
+    gint64 micro_batches;
+    gint64 gradient_accumulation_steps;
+    gint64 steps;
+    gint64 seed;
+    int shuffle;
+    const char *schedule; /* its name */
+    int async_choice;     /* 1 = false, 2 = true, 0 = what suits the schedule */
+    gint64 round_choice;  /* a number, or RP_RUN_ROUND_* */
+    int partition_choice; /* 0 = simulated, 1 = paper */
+    char *stages;
+    char *forward_stages;
+    char *backward_stages;
+    int recompute_choice;        /* RpRecompute */
+    int transfers;               /* RpTransfers */
+    int consistency;             /* RpConsistency */
+    guint64 device_memory_bytes; /* 0 = no limit */
+    guint64 host_memory_bytes;   /* 0 = what is available */
+    gint64 head_chunk;
+    int attention_choice; /* RpAttentionChoice + 1; 0 = the faster one */
+    int half_sums;        /* accumulate: 1 = fp16 */
+    char *profile;        /* "auto", or a timing file */
+    char *trace;
+    int plot_loss;
+    RpRunFileOptimizer optimizer;
+    RpRunFileLossScale loss_scale;
+    RpRunFileCheckpoint checkpoint;
+
+    /* what follows from them */
+    guint n_devices;
+    const RpDeviceOps *device_ops;
+    gboolean async;
+    gboolean given_stages;
+    gint64 round;   /* 0 = chosen with the partition */
+    char *resolved; /* the same run as YAML: every key that has a value, one a line */
+} RpRunFile;

@@ -1,0 +1,203 @@
+/* What the table of settings says of a key or a value. */
+#include <errno.h>
+#include <string.h>
+
+#include "core/base/bytes.h"
+#include "core/base/suggest.h"
+#include "core/schedules/schedule.h"
+#include "run/settings.h"
+
+const RpSetting *
+rp_setting_find(const char *key)
+{
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++)
+        if (strcmp(setting->key, key) == 0)
+            return setting;
+    return NULL;
+}
+
+/* Length of the group in @key: 9 of "optimizer.mode"; 0: none. */
+static gsize
+group_length(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+
+    return dot != NULL ? (gsize)(dot - key) : 0;
+}
+
+static const char *
+own_word(const char *key)
+{
+    const gsize group = group_length(key);
+
+    return group > 0 ? key + group + 1 : key;
+}
+
+gboolean
+rp_setting_is_group(const char *key)
+{
+    const gsize length = strlen(key);
+
+    for (const RpSetting *setting = rp_settings(); length > 0 && setting->key != NULL; setting++)
+        if (group_length(setting->key) == length && strncmp(setting->key, key, length) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+static gboolean
+has_other_name(const RpSetting *setting, const char *word)
+{
+    g_auto(GStrv) others = g_strsplit(setting->others != NULL ? setting->others : "", " ", -1);
+
+    return g_strv_contains((const char *const *)others, word);
+}
+
+char *
+rp_setting_nearest(const char *key)
+{
+    g_autoptr(GPtrArray) siblings = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) all = g_ptr_array_new();
+    const gsize group = group_length(key);
+    const char *word = own_word(key), *same = NULL, *near;
+
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
+        const char *own = own_word(setting->key);
+        const gsize own_group = group_length(setting->key);
+
+        if (has_other_name(setting, word))
+            return g_strdup(setting->key);
+        g_ptr_array_add(all, (gpointer)setting->key);
+        if (own_group == group && strncmp(setting->key, key, group) == 0)
+            g_ptr_array_add(siblings, g_strdup(own));
+        else if (group == 0 && own_group > 0)
+            g_ptr_array_add(siblings, g_strndup(setting->key, own_group));
+        if (same == NULL && strcmp(own, word) == 0)
+            same = setting->key;
+    }
+    g_ptr_array_add(siblings, NULL);
+    g_ptr_array_add(all, NULL);
+    near = rp_nearest_name(word, (const char *const *)siblings->pdata);
+    if (near != NULL)
+        return g_strdup_printf("%.*s%s%s", (int)group, key, group > 0 ? "." : "", near);
+    return g_strdup(same != NULL ? same : rp_nearest_name(key, (const char *const *)all->pdata));
+}
+
+const char **
+rp_setting_names(const RpSetting *setting)
+{
+    GPtrArray *names = g_ptr_array_new();
+
+    for (const RpSettingChoice *c = setting->choices; c != NULL && c->name != NULL; c++)
+        g_ptr_array_add(names, (gpointer)c->name);
+    for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++)
+        if (setting->type == RP_SETTING_SCHEDULE && rp_schedule_is_trained(*s))
+            g_ptr_array_add(names, (gpointer)(*s)->name);
+    g_ptr_array_add(names, NULL);
+    return (const char **)g_ptr_array_free(names, FALSE);
+}
+
+char *
+rp_setting_expects(const RpSetting *setting)
+{
+    g_autofree const char **names = rp_setting_names(setting);
+    g_autofree char *words = g_strjoinv(", ", (char **)names);
+
+    switch (setting->type) {
+    case RP_SETTING_TEXT:
+    case RP_SETTING_STAGES:
+        return g_strdup_printf("text of 1 to %d bytes", RP_SETTING_MAX_TEXT);
+    case RP_SETTING_BYTES:
+        return g_strdup("a size such as 24GiB or 800GB");
+    case RP_SETTING_CHOICE:
+    case RP_SETTING_SCHEDULE:
+        return g_strdup_printf("one of %s", words);
+    case RP_SETTING_WHOLE:
+    case RP_SETTING_NUMBER:
+        break;
+    }
+    return g_strdup_printf("%s%sa %snumber from %.16g to %s%.16g", words,
+                           *words != '\0' ? " or " : "",
+                           setting->type == RP_SETTING_WHOLE ? "whole " : "", setting->least,
+                           setting->below ? "less than " : "", setting->most);
+}
+
+static gboolean
+in_range(const RpSetting *setting, double number)
+{
+    return number >= setting->least && number <= setting->most && /* NaN is in no range */
+           !(setting->below && number == setting->most);
+}
+
+static gboolean
+store_number(const RpSetting *setting, const char *text, double *number)
+{
+    char *end = NULL;
+
+    errno = 0;
+    *number = g_ascii_strtod(text, &end);
+    return end != text && *end == '\0' && errno == 0 && !g_ascii_isspace(*text) &&
+           in_range(setting, *number);
+}
+
+static gboolean
+store_schedule(const char *text, const char **name)
+{
+    const RpScheduleOps *schedule = rp_schedule_find(text, NULL);
+
+    if (schedule == NULL || !rp_schedule_is_trained(schedule))
+        return FALSE;
+    *name = schedule->name;
+    return TRUE;
+}
+
+static gboolean
+store_text(const char *text, char **field)
+{
+    if (*text == '\0' || strlen(text) > RP_SETTING_MAX_TEXT)
+        return FALSE;
+    g_free(*field);
+    *field = g_strdup(text);
+    return TRUE;
+}
+
+gboolean
+rp_setting_store(const RpSetting *setting, const char *text, void *run)
+{
+    void *field = (char *)run + setting->offset;
+
+    for (const RpSettingChoice *c = setting->choices; c != NULL && c->name != NULL; c++) {
+        if (strcmp(c->name, text) != 0)
+            continue;
+        if (setting->type == RP_SETTING_WHOLE)
+            *(gint64 *)field = c->value;
+        else
+            *(int *)field = c->value;
+        return TRUE;
+    }
+    switch (setting->type) {
+    case RP_SETTING_TEXT:
+    case RP_SETTING_STAGES:
+        return store_text(text, field);
+    case RP_SETTING_BYTES:
+        return rp_bytes_parse(text, field);
+    case RP_SETTING_WHOLE:
+        return g_ascii_string_to_signed(text, 10, G_MININT64, G_MAXINT64, field, NULL) &&
+               in_range(setting, (double)*(gint64 *)field);
+    case RP_SETTING_NUMBER:
+        return store_number(setting, text, field);
+    case RP_SETTING_SCHEDULE:
+        return store_schedule(text, field);
+    case RP_SETTING_CHOICE:
+        break;
+    }
+    return FALSE;
+}
+
+void
+rp_setting_clear(const RpSetting *setting, void *run)
+{
+    void *field = (char *)run + setting->offset;
+
+    if (setting->type == RP_SETTING_TEXT || setting->type == RP_SETTING_STAGES)
+        g_clear_pointer((char **)field, g_free);
+}

@@ -1,0 +1,153 @@
+/* The table of settings. A new one is a field of RpRunFile, a row here and one in docs/train.md. */
+#include "run/settings.h"
+
+#include <stddef.h>
+
+#include "run/run.h"
+
+/* Not every word that is no "true" is false. */
+static const RpSettingChoice booleans[] = {{"false", 0}, {"true", 1}, {"no", 0}, {"yes", 1},
+                                           {"off", 0},   {"on", 1},   {NULL}};
+static const RpSettingChoice maybe[] = {{"auto", 0}, {"false", 1}, {"true", 2}, {"no", 1},
+                                        {"yes", 2},  {"off", 1},   {"on", 2},   {NULL}};
+static const RpSettingChoice dtypes[] = {
+    {"fp32", RP_DTYPE_FP32 + 1}, {"bf16", RP_DTYPE_BF16 + 1}, {"fp16", RP_DTYPE_FP16 + 1}, {NULL}};
+static const RpSettingChoice rounds[] = {
+    {"all", RP_RUN_ROUND_ALL}, {"auto", RP_RUN_ROUND_AUTO}, {NULL}};
+static const RpSettingChoice partitions[] = {{"simulated", 0}, {"paper", 1}, {NULL}};
+static const RpSettingChoice recomputes[] = {
+    {"early", RP_RECOMPUTE_EARLY}, {"gated", RP_RECOMPUTE_GATED}, {NULL}};
+static const RpSettingChoice transfers[] = {
+    {"windows", RP_TRANSFERS_WINDOWS}, {"naive", RP_TRANSFERS_NAIVE}, {NULL}};
+static const RpSettingChoice consistencies[] = {
+    {"events", RP_CONSISTENCY_EVENTS}, {"blocking", RP_CONSISTENCY_BLOCKING}, {NULL}};
+static const RpSettingChoice accumulates[] = {{"fp32", 0}, {"fp16", 1}, {NULL}};
+static const RpSettingChoice attentions[] = {
+    {"auto", 0}, {"builtin", RP_ATTENTION_BUILTIN + 1}, {"cudnn", RP_ATTENTION_CUDNN + 1}, {NULL}};
+static const RpSettingChoice modes[] = {
+    {"fused", RP_OPTIMIZER_FUSED}, {"lean", RP_OPTIMIZER_LEAN}, {NULL}};
+static const RpSettingChoice rates[] = {{"cosine", RP_LEARNING_RATE_COSINE},
+                                        {"linear", RP_LEARNING_RATE_LINEAR},
+                                        {"constant", RP_LEARNING_RATE_CONSTANT},
+                                        {NULL}};
+
+#define TEXT(member) .type = RP_SETTING_TEXT, .offset = offsetof(RpRunFile, member)
+#define STAGES(member) .type = RP_SETTING_STAGES, .offset = offsetof(RpRunFile, member)
+#define BYTES(member) .type = RP_SETTING_BYTES, .offset = offsetof(RpRunFile, member)
+#define WHOLE(member, from, to)                                                                    \
+    .type = RP_SETTING_WHOLE, .offset = offsetof(RpRunFile, member), .least = (from), .most = (to)
+#define NUMBER(member, from, to)                                                                   \
+    .type = RP_SETTING_NUMBER, .offset = offsetof(RpRunFile, member), .least = (from), .most = (to)
+#define CHOICE(member, of)                                                                         \
+    .type = RP_SETTING_CHOICE, .offset = offsetof(RpRunFile, member), .choices = (of)
+
+static const RpSetting settings[] = {
+    {"model", TEXT(model), .required = TRUE, .others = "base_model model_name_or_path",
+     .help = "directory with config.json and model.safetensors (or shards)"},
+    {"data", TEXT(data), .required = TRUE, .others = "dataset datasets train_file",
+     .help = "samples: a .jsonl or .bin file"},
+    {"output", TEXT(output), .required = TRUE, .others = "output_dir",
+     .help = "directory of the results; made if it is missing"},
+    {"devices", TEXT(devices), .initial = "host:1",
+     .help = "host:N: N devices on processor threads; cuda:N: the first N GPUs; cuda: all"},
+    {"dtype", CHOICE(dtype_choice, dtypes), .unset = "the model's",
+     .help = "numbers of weights, activations and gradients on devices"},
+    {"sequence_length", WHOLE(sequence_length, 2, RP_RUN_MAX_COUNT), .required = TRUE,
+     .others = "cutoff_len max_seq_length seq_len sequence_len",
+     .help = "tokens of a sequence; longer samples are cut, shorter ones padded"},
+    {"micro_batch_size", WHOLE(micro_batch_size, 1, RP_RUN_MAX_COUNT), .initial = "1",
+     .others = "batch batch_size per_device_train_batch_size",
+     .help = "sequences of a micro-batch"},
+    {"micro_batches", WHOLE(micro_batches, 1, RP_RUN_MAX_COUNT), .initial = "8",
+     .help = "micro-batches of a call"},
+    {"gradient_accumulation_steps", WHOLE(gradient_accumulation_steps, 1, 1024), .initial = "1",
+     .others = "gradient_accumulation",
+     .help = "calls of a step, whose gradients are summed before the update"},
+    {"steps", WHOLE(steps, 1, 1e12), .required = TRUE, .others = "max_steps num_steps",
+     .help = "optimizer steps of the whole run; learning rates end there"},
+    /* up to 2^53: the same number in every JSON reader */
+    {"seed", WHOLE(seed, 0, 9007199254740992.0), .initial = "0",
+     .help = "the order of the data follows from it"},
+    {"shuffle", CHOICE(shuffle, booleans), .initial = "true",
+     .help = "another order of the data in each epoch, or that of the file"},
+    {"schedule", .type = RP_SETTING_SCHEDULE, .offset = offsetof(RpRunFile, schedule),
+     .initial = "roundpipe", .help = "in which order devices run micro-batches"},
+    {"async", CHOICE(async_choice, maybe + 1), .unset = "true for roundpipe, else false",
+     .help = "the update runs beside the next step; weights are one step older when they are read"},
+    {"round", WHOLE(round_choice, 0, RP_RUN_MAX_COUNT), .choices = rounds, .initial = "all",
+     .help = "roundpipe: micro-batches of a round; auto: chosen with the partition"},
+    {"partition", CHOICE(partition_choice, partitions), .initial = "simulated",
+     .help = "how layers are divided into stages, where no lists of stages are given"},
+    {"stages", STAGES(stages), .help = "bound schedules: blocks of each stage, as 3,3,2 or 4*7"},
+    {"forward_stages", STAGES(forward_stages),
+     .help = "roundpipe: blocks of each forward stage; none: the fused stage has all"},
+    {"backward_stages", STAGES(backward_stages),
+     .help = "roundpipe: blocks of each backward stage, the fused one first"},
+    {"recompute", CHOICE(recompute_choice, recomputes), .unset = "RoundPipe early, else gated",
+     .help = "when a backward's recompute may begin"},
+    {"transfers", CHOICE(transfers, transfers), .initial = "windows",
+     .help = "how copies are placed beside compute"},
+    {"consistency", CHOICE(consistency, consistencies), .initial = "events",
+     .help = "how steps wait for weights and gradients"},
+    {"device_memory", BYTES(device_memory_bytes), .initial = "0",
+     .help = "limit of each device; 0: what a GPU has free, none for host:N"},
+    {"host_memory", BYTES(host_memory_bytes), .initial = "0",
+     .help = "limit of everything in host memory; 0: what is available at the start"},
+    {"head_chunk", WHOLE(head_chunk, 0, RP_RUN_MAX_COUNT), .initial = "0",
+     .help = "tokens whose logits exist at once; 0: chosen by memory"},
+    {"accumulate", CHOICE(half_sums, accumulates), .initial = "fp32",
+     .help = "numbers in which matmuls of activations add up; fp16 needs dtype fp16"},
+    {"attention", CHOICE(attention_choice, attentions), .initial = "auto",
+     .help = "attention on GPUs; auto: the faster one, or that of the profile"},
+    {"profile", TEXT(profile), .initial = "auto",
+     .help = "layer times: a timing file; auto: measured at the start"},
+    {"trace", TEXT(trace), .help = "the same as --trace"},
+    {"plot_loss", CHOICE(plot_loss, booleans), .initial = "false",
+     .help = "draws training_loss.png when the run ends; needs gnuplot"},
+    {"optimizer.mode", CHOICE(optimizer.mode, modes), .initial = "fused",
+     .help = "the update; lean: a second pass instead of a second copy of the weights"},
+    {"optimizer.learning_rate", NUMBER(optimizer.learning_rate, 0, 1000), .initial = "1e-4",
+     .others = "lr", .help = "the learning rate at its highest"},
+    {"optimizer.schedule", CHOICE(optimizer.schedule, rates), .initial = "cosine",
+     .others = "lr_scheduler lr_scheduler_type",
+     .help = "how the learning rate falls; cosine and linear reach 0 at the last step"},
+    {"optimizer.warmup_steps", WHOLE(optimizer.warmup_steps, 0, 1e12), .initial = "0",
+     .others = "warmup", .help = "steps in which the learning rate rises from 0"},
+    {"optimizer.weight_decay", NUMBER(optimizer.weight_decay, 0, 1000), .initial = "0.01",
+     .help = "AdamW's; norms and biases have none"},
+    {"optimizer.beta1", NUMBER(optimizer.beta1, 0, 1), .below = TRUE, .initial = "0.9",
+     .help = "decay of the mean of gradients"},
+    {"optimizer.beta2", NUMBER(optimizer.beta2, 0, 1), .below = TRUE, .initial = "0.999",
+     .help = "decay of the mean of their squares"},
+    /* more than 0, as an fp32 too */
+    {"optimizer.epsilon", NUMBER(optimizer.epsilon, 1e-30, 1), .initial = "1e-8",
+     .help = "added to the root of the mean of squares"},
+    {"optimizer.max_grad_norm", NUMBER(optimizer.max_grad_norm, 0, 1e9), .initial = "1.0",
+     .help = "norm to which the mean loss's gradient is clipped; 0: no clipping"},
+    {"optimizer.threads", WHOLE(optimizer.threads, 0, 1024), .initial = "0",
+     .help =
+         "threads of the optimizer; 0: 1 with host:N, with GPUs all processors but one for each"},
+    {"loss_scale.initial", NUMBER(loss_scale.initial, 1, 16777216), .initial = "65536",
+     .help = "fp16: where dynamic loss scaling begins"},
+    {"loss_scale.growth_interval", WHOLE(loss_scale.growth_interval, 1, 1e9), .initial = "2000",
+     .help = "fp16: good steps until the scale doubles"},
+    {"loss_scale.max_skipped", WHOLE(loss_scale.max_skipped, 0, 1e9), .initial = "32",
+     .help = "fp16: so many skipped steps in a row end the run; 0: never"},
+    {"checkpoint.every", WHOLE(checkpoint.every, 0, 1e12), .initial = "0", .others = "save_steps",
+     .help = "saves after so many steps; 0: not by steps"},
+    {"checkpoint.minutes", NUMBER(checkpoint.minutes, 0, 1e6), .initial = "30",
+     .help = "saves after so many minutes since the last checkpoint; 0: not by time"},
+    {"checkpoint.keep", WHOLE(checkpoint.keep, 0, 1e6), .initial = "3",
+     .others = "save_total_limit", .help = "how many of the last checkpoints stay; 0: all"},
+    {"checkpoint.final", CHOICE(checkpoint.final, booleans), .initial = "true",
+     .help = "saves after the last step"},
+    {"checkpoint.beside", CHOICE(checkpoint.beside, maybe), .initial = "auto",
+     .help = "writes checkpoints while training goes on; auto: where there is memory for a copy"},
+    {NULL},
+};
+
+const RpSetting *
+rp_settings(void)
+{
+    return settings;
+}

@@ -1,0 +1,66 @@
+/**
+ * The settings of a run, a row each: run files, --set, `train --keys`, messages and the test of
+ * docs/train.md go by this table.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_SETTING_MAX_TEXT 4096 /* bytes */
+
+/* What a value is, and the type of its field in RpRunFile. */
+typedef enum {
+    RP_SETTING_TEXT,     /* char *: 1 to RP_SETTING_MAX_TEXT bytes */
+    RP_SETTING_STAGES,   /* char *: the same; a list in YAML becomes one */
+    RP_SETTING_WHOLE,    /* gint64: in a range, or one of the choices */
+    RP_SETTING_NUMBER,   /* double: in a range */
+    RP_SETTING_BYTES,    /* guint64: a size with a unit */
+    RP_SETTING_CHOICE,   /* int: one of the choices */
+    RP_SETTING_SCHEDULE, /* const char *: the name of a schedule that is trained */
+} RpSettingType;
+
+typedef struct {
+    const char *name;
+    int value;
+} RpSettingChoice;
+
+typedef struct {
+    const char *key; /* "optimizer.learning_rate" */
+    RpSettingType type;
+    gsize offset;        /* of the field in RpRunFile */
+    const char *initial; /* the default, as it would be written; %NULL: none */
+    gboolean required;   /* has no default and must be given */
+    double least;        /* numbers */
+    double most;
+    gboolean below;                 /* less than @most, not equal to it */
+    const RpSettingChoice *choices; /* up to one without a name */
+    const char *unset;              /* what holds where nothing is given, if that is something */
+    const char *others;             /* what other tools call it: words with spaces between */
+    const char *help;               /* one line */
+} RpSetting;
+
+/* All settings, in the order of docs/train.md; the last has no key. */
+const RpSetting *rp_settings(void);
+
+/* Returns: (nullable) */
+const RpSetting *rp_setting_find(const char *key);
+
+/* Whether @key is that of a group of settings: "optimizer". */
+gboolean rp_setting_is_group(const char *key);
+
+/* The key that @key was meant to be: by other tools' name of it, one of the same group, the same
+ * word of another group, or a near one of any. Returns: (transfer full) (nullable) */
+char *rp_setting_nearest(const char *key);
+
+/* What a setting takes: "a whole number from 1 to 1024". (transfer full) */
+char *rp_setting_expects(const RpSetting *setting);
+
+/* The names that a setting takes. (transfer container) (array zero-terminated=1) */
+const char **rp_setting_names(const RpSetting *setting);
+
+/* Stores @text's value in its field of @run, an RpRunFile. Returns: whether it is one */
+gboolean rp_setting_store(const RpSetting *setting, const char *text,
+                          void *run) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Frees what rp_setting_store() stored. */
+void rp_setting_clear(const RpSetting *setting, void *run);

@@ -1,0 +1,174 @@
+/* What a run file and the command line set: texts and their places. */
+#include "run/values.h"
+
+#include <string.h>
+
+#include "core/base/quote.h"
+
+gboolean
+rp_run_text_is_null(const char *text)
+{
+    static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
+
+    return g_strv_contains(nulls, text);
+}
+
+static void
+value_clear(gpointer data)
+{
+    RpRunValue *value = data;
+
+    g_free(value->text);
+    g_free(value->place);
+}
+
+RpRunValues *
+rp_run_values_new(void)
+{
+    RpRunValues *values = g_array_new(FALSE, FALSE, sizeof(RpRunValue));
+
+    g_array_set_clear_func(values, value_clear);
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
+        const RpRunValue value = {setting, g_strdup(setting->initial)};
+
+        g_array_append_val(values, value);
+    }
+    return values;
+}
+
+RpRunValue *
+rp_run_values_find(const RpRunValues *values, const char *key)
+{
+    const RpSetting *setting = rp_setting_find(key);
+
+    return setting == NULL ? NULL : &g_array_index(values, RpRunValue, setting - rp_settings());
+}
+
+void
+rp_run_value_set(RpRunValue *value, const char *text, const char *place, gboolean from_set)
+{
+    char *new_text = g_strdup(text); /* both may be the value's own */
+    char *new_place = g_strdup(place);
+
+    value_clear(value);
+    value->text = new_text;
+    value->place = new_place;
+    value->from_set = from_set;
+}
+
+void
+rp_run_value_fail(const RpRunValue *value, GError **error, RpRunError code, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *message = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    g_set_error(error, RP_RUN_ERROR, value->from_set ? RP_RUN_ERROR_USAGE : code, "%s%s: %s",
+                value->place, value->setting->key, message);
+}
+
+void
+rp_run_fail_unknown(const char *place, const char *key, RpRunError code, GError **error)
+{
+    g_autofree char *near = rp_setting_nearest(key);
+    g_autofree char *shown = rp_quote(key);
+
+    if (near != NULL)
+        g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; did you mean \"%s\"?", place, shown,
+                    near);
+    else
+        g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; roundpipe train --keys lists them",
+                    place, shown);
+}
+
+/* ---- the command line ---- */
+
+gboolean
+rp_run_values_set(RpRunValues *values, const char *word, GError **error)
+{
+    const char *equals = strchr(word, '=');
+
+    if (equals == NULL || equals == word) {
+        g_autofree char *shown = rp_quote(word);
+
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE, "--set: expected KEY=VALUE, found %s",
+                    shown);
+        return FALSE;
+    }
+    g_autofree char *key = g_strndup(word, (gsize)(equals - word));
+    RpRunValue *value = rp_run_values_find(values, key);
+
+    if (value == NULL && rp_setting_is_group(key)) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                    "--set: \"%s\" has keys of its own; expected one of them, as --set "
+                    "%s.KEY=VALUE",
+                    key, key);
+        return FALSE;
+    }
+    if (value == NULL) {
+        rp_run_fail_unknown("--set: ", key, RP_RUN_ERROR_USAGE, error);
+        return FALSE;
+    }
+    for (const char *p = equals + 1; *p != '\0'; p++) {
+        if (!g_ascii_iscntrl(*p))
+            continue;
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                    "--set %s: expected one line of text, found control characters", key);
+        return FALSE;
+    }
+    rp_run_value_set(value, equals + 1, "--set ", TRUE);
+    return TRUE;
+}
+
+/* ---- writing ---- */
+
+/* Plain where YAML cannot take it for anything else, else in single quotes. */
+static void
+append_scalar(GString *yaml, const char *text)
+{
+    gboolean plain =
+        (g_ascii_isalnum(*text) || *text == '/' || *text == '.') && !rp_run_text_is_null(text);
+
+    for (const char *p = text; plain && *p != '\0'; p++)
+        plain = g_ascii_isalnum(*p) || strchr("_./+,*-", *p) != NULL ||
+                (*p == ':' && g_ascii_isalnum(p[1]));
+    if (plain) {
+        g_string_append(yaml, text);
+        return;
+    }
+    g_string_append_c(yaml, '\'');
+    for (const char *p = text; *p != '\0'; p++) {
+        if (*p == '\'')
+            g_string_append_c(yaml, '\'');
+        g_string_append_c(yaml, *p);
+    }
+    g_string_append_c(yaml, '\'');
+}
+
+char *
+rp_run_values_to_yaml(const RpRunValues *values)
+{
+    GString *yaml = g_string_new(NULL);
+    g_autofree char *group = g_strdup("");
+
+    for (guint i = 0; i < values->len; i++) {
+        const RpRunValue *value = &g_array_index(values, RpRunValue, i);
+        const char *key = value->setting->key;
+        const char *dot = strrchr(key, '.');
+        g_autofree char *own = dot != NULL ? g_strndup(key, (gsize)(dot - key)) : NULL;
+
+        if (value->text == NULL)
+            continue;
+        if (own != NULL && strcmp(own, group) != 0) {
+            g_string_append_printf(yaml, "%s:\n", own);
+            g_free(group);
+            group = g_strdup(own);
+        }
+        g_string_append_printf(yaml, "%s%s: ", dot != NULL ? "  " : "",
+                               dot != NULL ? dot + 1 : key);
+        append_scalar(yaml, value->text);
+        g_string_append_c(yaml, '\n');
+    }
+    return g_string_free(yaml, FALSE);
+}
