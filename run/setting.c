@@ -121,6 +121,25 @@ rp_setting_expects(const RpSetting *setting)
                            setting->below ? "less than " : "", setting->most);
 }
 
+const char *
+rp_setting_default(const RpSetting *setting)
+{
+    return setting->required          ? "required"
+           : setting->initial != NULL ? setting->initial
+           : setting->unset != NULL   ? setting->unset
+                                      : "-";
+}
+
+char *
+rp_setting_meaning(const RpSetting *setting)
+{
+    g_autofree char *expects = rp_setting_expects(setting);
+
+    return setting->type == RP_SETTING_TEXT || setting->type == RP_SETTING_STAGES
+               ? g_strdup(setting->help)
+               : g_strdup_printf("%s (%s)", setting->help, expects);
+}
+
 static gboolean
 in_range(const RpSetting *setting, double number)
 {

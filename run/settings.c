@@ -1,4 +1,5 @@
-/* The table of settings. A new one is a field of RpRunFile, a row here and one in docs/train.md. */
+/* The table of settings. A new one is a field of RpRunFile and a row here:
+ * docs/how-to/add-a-setting.md. */
 #include "run/settings.h"
 
 #include <stddef.h>
@@ -45,7 +46,7 @@ static const RpSetting settings[] = {
     {"model", TEXT(model), .required = TRUE, .others = "base_model model_name_or_path",
      .help = "directory with config.json and model.safetensors (or shards)"},
     {"data", TEXT(data), .required = TRUE, .others = "dataset datasets train_file",
-     .help = "samples: a .jsonl or .bin file"},
+     .help = "samples, a .jsonl or .bin file"},
     {"output", TEXT(output), .required = TRUE, .others = "output_dir",
      .help = "directory of the results; made if it is missing"},
     {"devices", TEXT(devices), .initial = "host:1",
@@ -101,7 +102,8 @@ static const RpSetting settings[] = {
      .help = "attention on GPUs; auto: the faster one, or that of the profile"},
     {"profile", TEXT(profile), .initial = "auto",
      .help = "layer times: a timing file; auto: measured at the start"},
-    {"trace", TEXT(trace), .help = "the same as --trace"},
+    {"trace", TEXT(trace),
+     .help = "a file for the measured trace, for ui.perfetto.dev (--dry-run: the predicted one)"},
     {"plot_loss", CHOICE(plot_loss, booleans), .initial = "false",
      .help = "draws training_loss.png when the run ends; needs gnuplot"},
     {"optimizer.mode", CHOICE(optimizer.mode, modes), .initial = "fused",

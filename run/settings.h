@@ -1,6 +1,6 @@
 /**
- * The settings of a run, a row each: run files, --set, `train --keys`, messages and the test of
- * docs/train.md go by this table.
+ * The settings of a run, a row each: run files, --set, `train --keys` and --help, messages and the
+ * table of docs/train.md go by it.
  */
 #pragma once
 
@@ -54,6 +54,13 @@ char *rp_setting_nearest(const char *key);
 
 /* What a setting takes: "a whole number from 1 to 1024". (transfer full) */
 char *rp_setting_expects(const RpSetting *setting);
+
+/* "required", the default, what holds without one, or "-". */
+const char *rp_setting_default(const RpSetting *setting);
+
+/* Its help, with what it takes: "micro-batches of a call (a whole number from 1 to 1024)". (transfer
+ * full) */
+char *rp_setting_meaning(const RpSetting *setting);
 
 /* The names that a setting takes. (transfer container) (array zero-terminated=1) */
 const char **rp_setting_names(const RpSetting *setting);

@@ -6,6 +6,7 @@
 
 #include "cli/reports/picture.h"
 #include "cli/train/train.h"
+#include "run/settings.h"
 
 /* What a shell reports for a program that a signal ended. */
 #define SIGNAL_EXIT 128
@@ -258,8 +259,7 @@ rp_cmd_train(int argc, char **argv)
         {"dry-run", 0, 0, G_OPTION_ARG_NONE, &args.dry_run, "stop when the plan is printed", NULL},
         {"save-gradients", 0, 0, G_OPTION_ARG_FILENAME, &args.save_gradients,
          "write the first step's gradients instead of training", "FILE.safetensors"},
-        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &args.trace,
-         "write the measured trace for ui.perfetto.dev (--dry-run: the predicted one)",
+        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &args.trace, rp_setting_find("trace")->help,
          "FILE.json"},
         {"picture", 0, 0, G_OPTION_ARG_FILENAME, &args.picture,
          "draw the measured timeline: .png, .svg or .pdf (--dry-run: the predicted one)", "FILE"},
@@ -278,13 +278,17 @@ rp_cmd_train(int argc, char **argv)
             argv[i] = (char *)"--resume=";
     if (!rp_cli_parse("RUN.yaml",
                       "Trains a model as a run file says: plans, predicts, then does it.\n"
-                      "--keys lists the keys of a run file; docs/train.md describes them.\n\n"
+                      "Its keys follow the options; docs/train.md says more of some.\n\n"
                       "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"
                       "  roundpipe train run.yaml --resume",
                       entries, NULL, 0, 1, &argc, &argv, &error) ||
-        !check_run_file(&args, argc, &error) || !(args.keys || run(&args, argv[1], &code, &error)))
+        !check_run_file(&args, argc, &error) ||
+        !(args.keys || run(&args, argv[1], &code, &error))) {
+        args.keys = g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP); /* follow the help */
+        args.json = args.json && !args.keys;
         code = rp_cli_fail("train", error);
-    else if (args.keys && args.json)
+    }
+    if (args.keys && args.json)
         rp_train_print_keys_json();
     else if (args.keys)
         rp_train_print_keys();

@@ -4,16 +4,6 @@
 #include "cli/cli.h"
 #include "cli/train/train.h"
 
-/* "required", the default, what holds without one, or "-". */
-static const char *
-shown_default(const RpSetting *setting)
-{
-    return setting->required          ? "required"
-           : setting->initial != NULL ? setting->initial
-           : setting->unset != NULL   ? setting->unset
-                                      : "-";
-}
-
 void
 rp_train_print_keys(void)
 {
@@ -21,13 +11,11 @@ rp_train_print_keys(void)
     g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
 
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
-        const gboolean is_text =
-            setting->type == RP_SETTING_TEXT || setting->type == RP_SETTING_STAGES;
-        g_autofree char *expects = rp_setting_expects(setting);
+        g_autofree char *meaning = rp_setting_meaning(setting);
 
         rp_cli_table_add(table, "%s", setting->key);
-        rp_cli_table_add(table, "%s", shown_default(setting));
-        rp_cli_table_add(table, is_text ? "%s" : "%s (%s)", setting->help, expects);
+        rp_cli_table_add(table, "%s", rp_setting_default(setting));
+        rp_cli_table_add(table, "%s", meaning);
     }
     rp_cli_table_print(table);
 }

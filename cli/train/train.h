@@ -8,11 +8,11 @@
 #pragma once
 
 #include "cli/cli.h"
-#include "run/run-file.h"
 #include "exec/data/batch.h"
 #include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
 #include "exec/train/trainer.h"
+#include "run/run-file.h"
 
 /* ---- setup.c ---- */
 
