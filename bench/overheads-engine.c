@@ -181,14 +181,14 @@ typedef struct {
 
 typedef struct {
     char *directory;
-    RpModelConfig config;
+    RpModel config;
     RpSafetensors *file;
     RpWeights *weights;
     RpTrainer *trainer;
     RpTokenBatch *batch;
 } Tiny;
 
-static const RpModelConfig tiny_config = {
+static const RpModel tiny_config = {
     .architecture = RP_ARCHITECTURE_QWEN3,
     .hidden = 32,
     .blocks = BLOCKS,
@@ -201,7 +201,6 @@ static const RpModelConfig tiny_config = {
     .rms_norm_eps = 1e-6,
     .initializer_range = 0.02,
     .rope = {.theta = 1e4},
-    .qk_norm = TRUE,
     .has_dtype = TRUE,
     .dtype = RP_DTYPE_BF16,
     .bos_id = RP_MODEL_NO_TOKEN,

@@ -20,7 +20,7 @@ main(int argc, char **argv)
 {
     /* micro-batches of a step, sequences of each, tokens of each */
     const RpBatcherOptions shape = {8, 4, 32, .shuffle = TRUE, .seed = 1};
-    RpModelConfig config;
+    RpModel config;
     GError *error = NULL;
 
     if (argc != 5) {

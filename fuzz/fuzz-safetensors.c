@@ -66,8 +66,8 @@ static void
 check_config(const char *text, size_t size)
 {
     g_autoptr(GError) error = NULL;
-    RpModelConfig config;
-    RpModelConfig again;
+    RpModel config;
+    RpModel again;
     gboolean taken = rp_hf_config_parse("fuzz", text, size, &config, &error);
 
     check_refusal(taken, error);

@@ -31,7 +31,7 @@ typedef struct {
 } Prompt;
 
 typedef struct {
-    RpModelConfig config;
+    RpModel config;
     RpSafetensors *checkpoint;
     RpWeights *weights;
     GArray *prompts; /* Prompt */

@@ -87,7 +87,7 @@ check_config(const InitArgs *args, const char *path, GError **error)
 }
 
 static gboolean
-read_config(const InitArgs *args, const char *path, RpModelConfig *config, GError **error)
+read_config(const InitArgs *args, const char *path, RpModel *config, GError **error)
 {
     if ((path != NULL) == (args->from_model != NULL)) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
@@ -100,14 +100,15 @@ read_config(const InitArgs *args, const char *path, RpModelConfig *config, GErro
     if (model == NULL)
         return FALSE;
     g_autoptr(GError) local = NULL;
-    if (rp_hf_config_from_model(model, config, &local))
+    *config = *model;
+    if (rp_hf_config_check_runs(model, &local))
         return TRUE;
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--from-model: %s", local->message);
     return FALSE;
 }
 
 static gboolean
-read_words(const InitArgs *args, RpModelConfig *config, RpInitOptions *options, GError **error)
+read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError **error)
 {
     const char *names[RP_N_DTYPES + 1] = {NULL};
 
@@ -139,7 +140,7 @@ read_words(const InitArgs *args, RpModelConfig *config, RpInitOptions *options, 
 }
 
 static void
-print_result(const InitArgs *args, const RpModelConfig *config, double seconds)
+print_result(const InitArgs *args, const RpModel *config, double seconds)
 {
     g_autoptr(RpWeights) weights = rp_weights_new(config);
     guint64 parameters = rp_weights_elements(weights);
@@ -149,14 +150,14 @@ print_result(const InitArgs *args, const RpModelConfig *config, double seconds)
         g_autofree char *size = rp_cli_format_bytes(bytes);
         printf("%s: %s, %u blocks, %" G_GUINT64_FORMAT
                " parameters in %s, %s, seed %" G_GINT64_FORMAT ", written in %.1f s\n",
-               args->output, rp_architecture_name(config->architecture), config->blocks, parameters,
-               rp_dtype_name(config->dtype), size, args->seed, seconds);
+               args->output, rp_architectures[config->architecture].hf_name, config->blocks,
+               parameters, rp_dtype_name(config->dtype), size, args->seed, seconds);
         return;
     }
     g_autoptr(JsonBuilder) json = json_builder_new();
     json_builder_begin_object(json);
     rp_json_string(json, "output", args->output);
-    rp_json_string(json, "architecture", rp_architecture_name(config->architecture));
+    rp_json_string(json, "architecture", rp_architectures[config->architecture].hf_name);
     rp_json_int(json, "blocks", config->blocks);
     rp_json_int(json, "parameters", (gint64)parameters);
     rp_json_int(json, "bytes", (gint64)bytes);
@@ -173,7 +174,7 @@ run(const InitArgs *args, const char *path, GError **error)
     gint64 begin_us = g_get_monotonic_time();
     Progress progress = {.begin_us = begin_us};
     RpInitOptions options = {.progress = terminal ? show_progress : NULL, .user_data = &progress};
-    RpModelConfig config;
+    RpModel config;
 
     if (!read_config(args, path, &config, error) || !read_words(args, &config, &options, error) ||
         !check_directory(args, error) || !check_config(args, path, error))

@@ -9,33 +9,35 @@
 static void
 json_model(JsonBuilder *json, const RpModel *model)
 {
+    const RpArchitectureRow *row = &rp_architectures[model->architecture];
+
     json_builder_begin_object(json);
     rp_json_string(json, "name", model->name);
     rp_json_string(json, "hf_name", model->hf_name);
     rp_json_int(json, "parameters", (gint64)rp_model_parameters(model));
-    rp_json_int(json, "embedding_parameters",
-                (gint64)rp_model_layer_parameters(model, RP_LAYER_EMBEDDING));
-    rp_json_int(json, "block_parameters", (gint64)rp_model_layer_parameters(model, RP_LAYER_BLOCK));
-    rp_json_int(json, "head_parameters", (gint64)rp_model_layer_parameters(model, RP_LAYER_HEAD));
+    rp_json_int(json, "embedding_parameters", (gint64)rp_model_layer_parameters(model, 0));
+    rp_json_int(json, "block_parameters", (gint64)rp_model_layer_parameters(model, 1));
+    rp_json_int(json, "head_parameters",
+                (gint64)rp_model_layer_parameters(model, model->blocks + 1));
     rp_json_int(json, "blocks", model->blocks);
     rp_json_int(json, "hidden", model->hidden);
     rp_json_int(json, "heads", model->heads);
     rp_json_int(json, "kv_heads", model->kv_heads);
-    rp_json_int(json, "head_size", model->head_size);
+    rp_json_int(json, "head_size", model->head_dim);
     rp_json_int(json, "intermediate", model->intermediate);
     rp_json_int(json, "experts", model->experts);
     rp_json_int(json, "active_experts", model->active_experts);
-    rp_json_bool(json, "fused_experts", model->fused_experts);
-    rp_json_int(json, "vocabulary", model->vocabulary);
+    rp_json_bool(json, "fused_experts", row->fused_experts);
+    rp_json_int(json, "vocabulary", model->vocab);
     rp_json_bool(json, "tied", model->tied);
-    rp_json_bool(json, "qk_norm", model->qk_norm);
+    rp_json_bool(json, "qk_norm", row->qk_norm);
     rp_json_bool(json, "attention_bias", model->attention_bias);
     rp_json_bool(json, "mlp_bias", model->mlp_bias);
-    rp_json_bool(json, "sinks", model->sinks);
-    rp_json_bool(json, "clamped_swiglu", model->clamped_swiglu);
+    rp_json_bool(json, "sinks", row->sinks);
+    rp_json_bool(json, "clamped_swiglu", row->clamped_swiglu);
     rp_json_int(json, "sliding_window", model->sliding_window);
     rp_json_int(json, "sliding_period", model->sliding_period);
-    rp_json_string(json, "dtype", model->dtype);
+    rp_json_string(json, "dtype", rp_dtype_name(model->dtype));
     rp_json_int(json, "max_positions", model->max_positions);
     json_builder_end_object(json);
 }
@@ -61,13 +63,13 @@ add_row(RpCliTable *table, const RpModel *model)
     rp_cli_table_add(table, "%s", bytes);
     rp_cli_table_add(table, "%u", model->blocks);
     rp_cli_table_add(table, "%u", model->hidden);
-    rp_cli_table_add(table, "%u/%u x %u", model->heads, model->kv_heads, model->head_size);
+    rp_cli_table_add(table, "%u/%u x %u", model->heads, model->kv_heads, model->head_dim);
     rp_cli_table_add(table, "%u", model->intermediate);
     if (model->experts > 1)
         rp_cli_table_add(table, "%u of %u", model->active_experts, model->experts);
     else
         rp_cli_table_add(table, "-");
-    rp_cli_table_add(table, "%u", model->vocabulary);
+    rp_cli_table_add(table, "%u", model->vocab);
     rp_cli_table_add(table, "%s", model->tied ? "yes" : "no");
     rp_cli_table_add(table, "%u", model->max_positions);
     rp_cli_table_add(table, "%s", model->hf_name);

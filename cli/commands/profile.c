@@ -36,7 +36,7 @@ typedef struct {
     const RpDeviceOps *ops;
     guint devices;
     guint optimizer_threads;
-    RpModelConfig config;
+    RpModel config;
     RpSafetensors *checkpoint; /* NULL: random weights */
     RpWeights *weights;
     RpNetworkOptions network;
@@ -74,7 +74,7 @@ show_progress(guint done, guint total, gpointer user_data)
 
 /* A directory, a config.json or a name of the catalogue. */
 static gboolean
-read_config(const char *word, RpModelConfig *config, GError **error)
+read_config(const char *word, RpModel *config, GError **error)
 {
     g_autoptr(GError) local = NULL;
 
@@ -86,7 +86,8 @@ read_config(const char *word, RpModelConfig *config, GError **error)
         g_prefix_error(error, "%s: no such file or directory, and ", word);
         return FALSE;
     }
-    if (rp_hf_config_from_model(model, config, &local))
+    *config = *model;
+    if (rp_hf_config_check_runs(model, &local))
         return TRUE;
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: %s", word, local->message);
     return FALSE;

@@ -12,7 +12,6 @@
 struct _RpPlanNetwork {
     RpModel model;
     char *name; /* of @model */
-    RpModelConfig config;
     RpWeights *weights;
     const RpDeviceOps *devices;
     RpNetworkOptions options;
@@ -38,7 +37,7 @@ make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user
     options.sequences = sequences;
     options.tokens = tokens;
     g_autoptr(RpNetwork) network =
-        rp_network_new(&plan->config, plan->weights, plan->devices->kernels(), &options);
+        rp_network_new(&plan->model, plan->weights, plan->devices->kernels(), &options);
 
     RpProfile *profile = rp_network_profile(network);
 
@@ -72,9 +71,9 @@ static gboolean
 find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    const RpModelConfig *config = &network->config;
+    const RpModel *model = &network->model;
 
-    network->options.dtype = config->has_dtype ? config->dtype : RP_DTYPE_BF16;
+    network->options.dtype = model->has_dtype ? model->dtype : RP_DTYPE_BF16;
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
         g_autofree char *path = g_build_filename(directory, names[i], NULL);
 
@@ -87,7 +86,7 @@ find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
             network->options.dtype = rp_weights_dtype(network->weights);
         /* names and shapes are all that is needed from here on */
         rp_weights_free(network->weights);
-        network->weights = rp_weights_new(config);
+        network->weights = rp_weights_new(model);
         rp_safetensors_free(checkpoint);
         return bound;
     }
@@ -137,20 +136,19 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
         .make = make_sizes,
         .user_data = network,
         .most_tokens = RP_RUN_MAX_COUNT,
-        .max_positions = network->config.max_positions,
+        .max_positions = network->model.max_positions,
         .host_devices = words->devices != NULL && network->devices->host_memory,
     };
     return TRUE;
 }
 
 static RpPlanNetwork *
-make(const RpModelConfig *config, const char *directory, const RpPlanNetworkWords *words,
-     GError **error)
+make(const RpModel *model, const char *directory, const RpPlanNetworkWords *words, GError **error)
 {
     g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
 
-    network->config = *config;
-    network->weights = rp_weights_new(config);
+    network->model = *model;
+    network->weights = rp_weights_new(model);
     return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
 }
 
@@ -165,54 +163,25 @@ name_of(const char *path)
     return g_path_get_basename(directory);
 }
 
-static void
-set_model(RpPlanNetwork *network)
-{
-    const RpModelConfig *config = &network->config;
-
-    network->model = (RpModel){
-        .name = network->name,
-        .hf_name = network->name,
-        .blocks = config->blocks,
-        .hidden = config->hidden,
-        .heads = config->heads,
-        .kv_heads = config->kv_heads,
-        .head_size = config->head_dim,
-        .intermediate = config->intermediate,
-        .experts = 1,
-        .active_experts = 1,
-        .vocabulary = config->vocab,
-        .tied = config->tied,
-        .qk_norm = config->qk_norm,
-        .attention_bias = config->attention_bias,
-        .mlp_bias = config->mlp_bias,
-        .dtype = rp_dtype_name(network->options.dtype),
-        .max_positions = config->max_positions,
-    };
-}
-
 RpPlanNetwork *
 rp_plan_network_open(const char *path, const RpPlanNetworkWords *words, GError **error)
 {
-    RpModelConfig config;
+    RpModel model;
     RpPlanNetwork *network = NULL;
 
-    if (rp_hf_config_load(path, &config, error))
-        network = make(&config, path, words, error);
+    if (rp_hf_config_load(path, &model, error))
+        network = make(&model, path, words, error);
     if (network == NULL)
         return NULL;
     network->name = name_of(path);
-    set_model(network);
+    network->model.name = network->model.hf_name = network->name;
     return network;
 }
 
 RpPlanNetwork *
 rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords *words, GError **error)
 {
-    RpModelConfig config;
-
-    return rp_hf_config_from_model(model, &config, error) ? make(&config, NULL, words, error)
-                                                          : NULL;
+    return rp_hf_config_check_runs(model, error) ? make(model, NULL, words, error) : NULL;
 }
 
 const RpAdviseSizes *

@@ -54,7 +54,7 @@ print_heading(const RpTrainJob *job)
     printf("%s%s, %s on %s\n", options->schedule->title, options->async ? " (asynchronous)" : "",
            run->model, run->devices);
     printf("  %-16s %s, %u blocks, %" G_GUINT64_FORMAT " parameters in %s\n", "model",
-           rp_architecture_name(job->config.architecture), job->config.blocks,
+           rp_architectures[job->config.architecture].hf_name, job->config.blocks,
            rp_weights_elements(job->weights), rp_dtype_name(job->network.dtype));
     printf("  %-16s %" G_GUINT64_FORMAT " samples, %" G_GUINT64_FORMAT " tokens", "data",
            data->n_samples, data->n_tokens);

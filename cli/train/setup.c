@@ -116,7 +116,7 @@ open_model(RpTrainJob *job, GError **error)
 
 /* What stands behind the end of a short sample. Nothing is learned there. */
 static gint32
-pad_id(const RpModelConfig *config)
+pad_id(const RpModel *config)
 {
     gint64 id = config->pad_id;
 

@@ -22,7 +22,7 @@
 /* Everything that is known before training. */
 typedef struct {
     const RpRunFile *run;
-    RpModelConfig config;
+    RpModel config;
     RpSafetensors *checkpoint; /* the model's weights */
     RpWeights *weights;
     RpDataset *dataset;

@@ -1,13 +1,10 @@
 /**
- * The catalogue: known models with the exact shapes of their tensors, and known GPUs with the
- * servers they usually stand in. Plain tables (models.c, gpus.c); what follows
- * from them, times and sizes, is in core/catalogue/cost-model.h.
+ * The catalogue: known models, and known GPUs with the servers they usually stand in. Plain tables
+ * (models.c, gpus.c); what follows from them, times and sizes, is in core/catalogue/cost-model.h.
  */
 #pragma once
 
-#include <glib.h>
-
-#include "core/profile/profile.h"
+#include "core/catalogue/model.h"
 
 typedef enum {
     RP_CATALOGUE_ERROR_MODEL, /* no such model */
@@ -16,32 +13,6 @@ typedef enum {
 
 #define RP_CATALOGUE_ERROR (rp_catalogue_error_quark())
 GQuark rp_catalogue_error_quark(void);
-
-/* A decoder-only transformer with grouped-query attention and SwiGLU. */
-typedef struct {
-    const char *name;    /* "qwen3-1.7b" */
-    const char *hf_name; /* "Qwen/Qwen3-1.7B" */
-    guint blocks;
-    guint hidden;         /* h */
-    guint heads;          /* a */
-    guint kv_heads;       /* k */
-    guint head_size;      /* d; heads x head_size need not be hidden */
-    guint intermediate;   /* m, of one expert */
-    guint experts;        /* E; 1 = dense */
-    guint active_experts; /* E_act; 1 = dense */
-    guint vocabulary;
-    gboolean tied;           /* the head multiplies with the embedding matrix */
-    gboolean qk_norm;        /* RMSNorm over each query and key head */
-    gboolean attention_bias; /* of q, k, v and o */
-    gboolean mlp_bias;       /* of router and experts */
-    gboolean sinks;          /* one learned attention sink a head */
-    gboolean clamped_swiglu; /* GPT-OSS's variant, in more element-wise steps */
-    gboolean fused_experts;  /* one tensor for all experts instead of three an expert */
-    guint sliding_window;    /* tokens that a sliding block attends to; 0 = every block is full */
-    guint sliding_period;    /* of each so many blocks the last is full, the others slide */
-    const char *dtype;       /* of the published weights; experts dequantised */
-    guint max_positions;
-} RpModel;
 
 /* A GPU and a typical server of up to eight of them. GB = 1e9 bytes, TFLOP/s without sparsity. */
 typedef struct {
@@ -68,16 +39,6 @@ typedef struct {
     const char *basis; /* where they come from: "the RTX 4090's" */
 } RpGpu;
 
-/* One weight tensor of a layer. */
-typedef struct {
-    const char *name; /* within the layer, as in Hugging Face files; interned */
-    guint matrices;   /* 1, or the experts of a fused tensor */
-    guint rows;       /* output features; length of a vector */
-    guint columns;    /* input features; 1 for a vector */
-    guint64 elements; /* matrices x rows x columns */
-    gboolean trained; /* has a gradient: everything, or with LoRA the adapters only */
-} RpTensor;
-
 /**
  * rp_model_find:
  * @name: name or Hugging Face name, letter case and organisation ignored
@@ -93,26 +54,3 @@ const RpGpu *rp_gpu_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RE
 /* The whole tables, smallest model and oldest GPU first. */
 const RpModel *rp_model_list(guint *n_models);
 const RpGpu *rp_gpu_list(guint *n_gpus);
-
-/* Whether block @block (from 0) attends to a sliding window only. */
-gboolean rp_model_block_slides(const RpModel *model, guint block);
-
-/**
- * rp_model_tensors:
- * @lora_rank: 0 = every tensor is trained; otherwise the base is frozen and rank-r adapters
- *   (lora_A: r x in, lora_B: out x r) follow it: on q, k, v, o and, in dense models, gate, up and
- *   down. Experts, router, embedding and head have none.
- *
- * The tensors of one layer in file order. A tied model's head lists `lm_head.weight` all the same:
- * the matrix is uploaded for the embedding and again for the head, and each of the two layers
- * computes a full gradient; the two are summed where they arrive, in host memory.
- *
- * Returns: (transfer full) (element-type RpTensor)
- */
-GArray *rp_model_tensors(const RpModel *model, RpLayerKind kind, guint lora_rank);
-
-/* Elements of all tensors of one layer, without adapters. */
-guint64 rp_model_layer_parameters(const RpModel *model, RpLayerKind kind);
-
-/* Distinct parameters of the model: a tied matrix counts once. */
-guint64 rp_model_parameters(const RpModel *model);

@@ -86,8 +86,8 @@ guint64
 rp_cost_model_activation_bytes(const RpModel *model)
 {
     guint64 h = model->hidden;
-    guint64 ad = (guint64)model->heads * model->head_size;
-    guint64 kd = (guint64)model->kv_heads * model->head_size;
+    guint64 ad = (guint64)model->heads * model->head_dim;
+    guint64 kd = (guint64)model->kv_heads * model->head_dim;
     guint64 m = (guint64)model->intermediate * model->active_experts;
 
     return BYTES_16BIT * (4 * h + 2 * ad + 2 * kd + 3 * m);
@@ -97,7 +97,7 @@ double
 rp_cost_model_matmul_flops(const RpModel *model, double b, double s)
 {
     double h = model->hidden;
-    double d = model->head_size;
+    double d = model->head_dim;
     double router = model->experts > 1 ? 2.0 * model->experts : 0;
 
     return s * b * h *
@@ -113,14 +113,14 @@ rp_cost_model_attention_flops(const RpModel *model, guint block, double b, doubl
 
     if (rp_model_block_slides(model, block) && s > window)
         pairs -= (s - window) * (s - window + 1) / 2;
-    return 4 * b * model->heads * model->head_size * pairs;
+    return 4 * b * model->heads * model->head_dim * pairs;
 }
 
 /* Matmul of the head: 2sbhV. */
 static double
 head_flops(const RpModel *model, double b, double s)
 {
-    return 2.0 * s * b * model->hidden * model->vocabulary;
+    return 2.0 * s * b * model->hidden * model->vocab;
 }
 
 gint64
@@ -135,16 +135,17 @@ rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes)
 static double
 block_traffic(const RpModel *model, const Traffic *traffic, double times)
 {
+    const RpArchitectureRow *row = &rp_architectures[model->architecture];
     double h = model->hidden;
-    double qk = (double)(model->heads + model->kv_heads) * model->head_size;
+    double qk = (double)(model->heads + model->kv_heads) * model->head_dim;
     double m = model->intermediate;
-    double mlp = (model->clamped_swiglu ? times * CLAMPED_SWIGLU_BYTES : traffic->mlp) * m;
+    double mlp = (row->clamped_swiglu ? times * CLAMPED_SWIGLU_BYTES : traffic->mlp) * m;
 
     if (model->mlp_bias)
         mlp += times * BIAS_BYTES * (2 * m + h);
     if (model->experts > 1)
         mlp += times * ROUTE_BYTES * h;
-    return traffic->hidden * h + (model->qk_norm ? traffic->normed : traffic->heads) * qk +
+    return traffic->hidden * h + (row->qk_norm ? traffic->normed : traffic->heads) * qk +
            model->active_experts * mlp;
 }
 
@@ -179,21 +180,21 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
 
 /* Tensors, parameter and gradient bytes; returns the elements of adapters. */
 static guint64
-set_tensors(const Context *context, RpProfile *profile, guint index, RpLayerKind kind)
+set_tensors(const Context *context, RpProfile *profile, guint index)
 {
     guint rank = context->workload->lora_rank;
-    g_autoptr(GArray) tensors = rp_model_tensors(context->model, kind, rank);
-    g_autofree guint64 *bytes = g_new(guint64, tensors->len);
+    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     guint64 trained = 0;
 
-    for (guint i = 0; i < tensors->len; i++) {
-        const RpTensor *tensor = &g_array_index(tensors, RpTensor, i);
-        bytes[i] = BYTES_16BIT * tensor->elements;
-        if (tensor->trained)
-            trained += tensor->elements;
+    rp_model_add_weights(context->model, index, rank, NULL, weights);
+    g_autofree guint64 *bytes = g_new(guint64, weights->len);
+    for (guint i = 0; i < weights->len; i++) {
+        const RpWeight *weight = &g_array_index(weights, RpWeight, i);
+        bytes[i] = BYTES_16BIT * weight->elements;
+        if (weight->trained)
+            trained += weight->elements;
     }
-    rp_profile_set_tensors(profile, index, bytes, tensors->len);
-    profile->layers[index].kind = kind;
+    rp_profile_set_tensors(profile, index, bytes, weights->len);
     profile->layers[index].gradient_bytes = BYTES_16BIT * trained;
     return rank > 0 ? trained : 0;
 }
@@ -205,8 +206,7 @@ fill_embedding(const Context *context, RpProfile *profile, guint index)
     RpLayer *layer = &profile->layers[index];
     double elements = (double)context->tokens * context->model->hidden;
 
-    set_tensors(context, profile, index, RP_LAYER_EMBEDDING);
-    layer->name = g_intern_static_string("embed");
+    set_tensors(context, profile, index);
     layer->forward_ns = llround(2 * BYTES_16BIT * elements / context->bandwidth * 1e9);
     layer->recompute_ns = layer->forward_ns;
     if (layer->gradient_bytes > 0)
@@ -218,19 +218,18 @@ fill_embedding(const Context *context, RpProfile *profile, guint index)
 }
 
 static void
-fill_block(const Context *context, RpProfile *profile, guint index, guint block)
+fill_block(const Context *context, RpProfile *profile, guint index)
 {
     const RpModel *model = context->model;
     RpLayer *layer = &profile->layers[index];
     guint64 tokens = context->tokens;
     guint64 h = model->hidden;
-    guint64 ad = (guint64)model->heads * model->head_size;
-    guint64 kd = (guint64)model->kv_heads * model->head_size;
+    guint64 ad = (guint64)model->heads * model->head_dim;
+    guint64 kd = (guint64)model->kv_heads * model->head_dim;
     guint64 m = (guint64)model->intermediate * model->active_experts;
     guint64 routed = model->experts > 1 ? 2 * h * model->active_experts : 0;
-    guint64 adapters = set_tensors(context, profile, index, RP_LAYER_BLOCK);
+    guint64 adapters = set_tensors(context, profile, index);
 
-    layer->name = g_intern_static_string("block");
     layer->input_bytes = BYTES_16BIT * tokens * h;
     layer->output_bytes = layer->input_bytes;
     layer->activation_bytes = rp_cost_model_activation_bytes(model) * tokens;
@@ -251,7 +250,7 @@ fill_block(const Context *context, RpProfile *profile, guint index, guint block)
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
         .adapter_flops = 2.0 * (double)adapters * (double)tokens,
-        .attention_flops = rp_cost_model_attention_flops(model, block, context->b, context->s),
+        .attention_flops = rp_cost_model_attention_flops(model, index - 1, context->b, context->s),
         .traffic_bytes = block_traffic(model, forward, 1) * (double)tokens,
         .backward_bytes =
             block_traffic(model, &kernels[family].backward, BACKWARD_TRAFFIC) * (double)tokens,
@@ -273,18 +272,17 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     guint64 tokens = context->tokens;
     guint64 chunk = MIN(tokens, RP_COST_MODEL_HEAD_CHUNK);
 
-    set_tensors(context, profile, index, RP_LAYER_HEAD);
-    layer->name = g_intern_static_string("head");
+    set_tensors(context, profile, index);
     if (model->tied)
-        layer->tied_bytes = BYTES_16BIT * model->vocabulary * model->hidden;
+        layer->tied_bytes = BYTES_16BIT * model->vocab * model->hidden;
     layer->input_bytes = BYTES_16BIT * tokens * model->hidden;
     layer->activation_bytes = 2 * layer->input_bytes; /* input of the norm, and its output */
-    layer->forward_workspace_bytes = chunk * model->vocabulary * (BYTES_16BIT + BYTES_FP32);
+    layer->forward_workspace_bytes = chunk * model->vocab * (BYTES_16BIT + BYTES_FP32);
     layer->backward_workspace_bytes =
         layer->forward_workspace_bytes + BYTES_16BIT * tokens * model->hidden;
 
     const RpCostKernels family = context->workload->kernels;
-    double logits = (double)tokens * model->vocabulary;
+    double logits = (double)tokens * model->vocab;
     double hidden = (double)tokens * model->hidden;
     Work work = {
         .matmul_flops = head_flops(model, context->b, context->s),
@@ -304,6 +302,16 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     layer->backward_ns +=
         llround(kernels[family].backward.logits * logits / context->bandwidth * 1e9);
 }
+
+/* Kinds of layers: what they are called, and their tensors, sizes and times. */
+static const struct {
+    const char *name;
+    void (*fill)(const Context *context, RpProfile *profile, guint index);
+} kinds[] = {
+    [RP_LAYER_EMBEDDING] = {"embed", fill_embedding},
+    [RP_LAYER_BLOCK] = {"block", fill_block},
+    [RP_LAYER_HEAD] = {"head", fill_head},
+};
 
 static gboolean
 check_workload(const RpWorkload *workload, const char *dtype, const char *accumulate,
@@ -394,11 +402,13 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
         .tokens = (guint64)workload->sequences * workload->tokens_per_sequence,
     };
 
-    RpProfile *profile = rp_profile_new(model->blocks + 2);
+    RpProfile *profile = rp_profile_new(rp_model_n_layers(model));
     describe(&context, dtype, accumulate, profile);
-    fill_embedding(&context, profile, 0);
-    for (guint i = 0; i < model->blocks; i++)
-        fill_block(&context, profile, i + 1, i);
-    fill_head(&context, profile, model->blocks + 1);
+    for (guint i = 0; i < profile->n_layers; i++) {
+        const RpLayerKind kind = rp_model_layer_kind(model, i);
+        profile->layers[i].kind = kind;
+        profile->layers[i].name = kinds[kind].name;
+        kinds[kind].fill(&context, profile, i);
+    }
     return profile;
 }

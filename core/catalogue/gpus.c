@@ -28,7 +28,7 @@
  * - optimizer: H200 measured with 60 threads, 6.3 to 7.7e9 parameters/s in profiles/h200; others
  *   ASSUMED 3e9, 84 GB/s of host memory at 28 bytes a parameter.
  */
-#include "core/catalogue/private.h"
+#include "core/catalogue/catalogue.h"
 
 #include "core/base/units.h"
 
@@ -52,7 +52,7 @@
     .h2d_gb_per_s = 55.5, .d2h_gb_per_s = 55.4, .gpus_per_root = 4, .root_gb_per_s = 196.4,        \
     .host_gb_per_s = 192.2, .optimizer_parameters_per_s = 6.3e9
 
-const RpGpu rp_catalogue_gpus[] = {
+static const RpGpu gpus[] = {
     {.name = "rtx3090",
      .title = "RTX 3090",
      .memory_bytes = 24259 * RP_MIB,
@@ -138,4 +138,9 @@ const RpGpu rp_catalogue_gpus[] = {
      H200_FIT},
 };
 
-const guint rp_catalogue_n_gpus = G_N_ELEMENTS(rp_catalogue_gpus);
+const RpGpu *
+rp_gpu_list(guint *n_gpus)
+{
+    *n_gpus = G_N_ELEMENTS(gpus);
+    return gpus;
+}

@@ -1,151 +1,90 @@
 /**
  * The models. Every value is the config.json that is published with the weights; the sums over
- * rp_model_tensors() equal the published parameter counts (tests/core/test-catalogue.c).
+ * rp_model_add_weights() equal the published parameter counts (tests/core/test-catalogue.c).
  */
-#include "core/catalogue/private.h"
+#include "core/catalogue/catalogue.h"
 
-/* Vocabulary sizes, padding included. */
-#define QWEN3_VOCABULARY 151936
-#define LLAMA3_VOCABULARY 128256
-#define GPT_OSS_VOCABULARY 201088
+/* h, a, k and m as in core/catalogue/model.h. */
+#define SIZES(n, h, a, k, m) .blocks = n, .hidden = h, .heads = a, .kv_heads = k, .intermediate = m
 
-/* What all models of a family have in common. */
-#define QWEN3                                                                                      \
-    .head_size = 128, .vocabulary = QWEN3_VOCABULARY, .qk_norm = TRUE, .dtype = "bf16",            \
-    .max_positions = 40960
-#define LLAMA3 .vocabulary = LLAMA3_VOCABULARY, .dtype = "bf16", .max_positions = 131072
-#define DENSE .experts = 1, .active_experts = 1
+/* What all models of a family have in common. Vocabulary sizes: padding included. */
+#define ALL .initializer_range = 0.02, .has_dtype = TRUE, .dtype = RP_DTYPE_BF16, .n_eos = 1
+#define EXPERTS(all, active) .experts = all, .active_experts = active
+#define QWEN3_FAMILY                                                                               \
+    ALL, .head_dim = 128, .vocab = 151936, .max_positions = 40960, .rms_norm_eps = 1e-6,           \
+         .rope.theta = 1e6, .bos_id = 151643, .eos_ids[0] = 151645, .pad_id = RP_MODEL_NO_TOKEN
+#define QWEN3 QWEN3_FAMILY, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN3
+#define QWEN3_MOE QWEN3_FAMILY, EXPERTS(128, 8), .architecture = RP_ARCHITECTURE_QWEN3_MOE
+#define LLAMA3(d, factor)                                                                          \
+    ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_LLAMA, .head_dim = d, .vocab = 128256,     \
+                        .max_positions = 131072, .rms_norm_eps = 1e-5,                             \
+                        .rope = {RP_ROPE_LLAMA3, 5e5, factor, 1, 4, 8192}, .bos_id = 128000,       \
+                        .eos_ids[0] = 128001, .pad_id = RP_MODEL_NO_TOKEN
 
-const RpModel rp_catalogue_models[] = {
+static const RpModel models[] = {
     {.name = "qwen3-0.6b",
      .hf_name = "Qwen/Qwen3-0.6B",
-     .blocks = 28,
-     .hidden = 1024,
-     .heads = 16,
-     .kv_heads = 8,
-     .intermediate = 3072,
+     SIZES(28, 1024, 16, 8, 3072),
      .tied = TRUE,
-     DENSE,
      QWEN3},
     {.name = "llama-3.2-1b",
      .hf_name = "meta-llama/Llama-3.2-1B",
-     .blocks = 16,
-     .hidden = 2048,
-     .heads = 32,
-     .kv_heads = 8,
-     .head_size = 64,
-     .intermediate = 8192,
+     SIZES(16, 2048, 32, 8, 8192),
      .tied = TRUE,
-     DENSE,
-     LLAMA3},
+     LLAMA3(64, 32)},
     {.name = "qwen3-1.7b",
      .hf_name = "Qwen/Qwen3-1.7B",
-     .blocks = 28,
-     .hidden = 2048,
-     .heads = 16,
-     .kv_heads = 8,
-     .intermediate = 6144,
+     SIZES(28, 2048, 16, 8, 6144),
      .tied = TRUE,
-     DENSE,
      QWEN3},
     {.name = "qwen3-4b",
      .hf_name = "Qwen/Qwen3-4B",
-     .blocks = 36,
-     .hidden = 2560,
-     .heads = 32,
-     .kv_heads = 8,
-     .intermediate = 9728,
+     SIZES(36, 2560, 32, 8, 9728),
      .tied = TRUE,
-     DENSE,
      QWEN3},
     {.name = "llama-3.1-8b",
      .hf_name = "meta-llama/Llama-3.1-8B",
-     .blocks = 32,
-     .hidden = 4096,
-     .heads = 32,
-     .kv_heads = 8,
-     .head_size = 128,
-     .intermediate = 14336,
-     DENSE,
-     LLAMA3},
-    {.name = "qwen3-8b",
-     .hf_name = "Qwen/Qwen3-8B",
-     .blocks = 36,
-     .hidden = 4096,
-     .heads = 32,
-     .kv_heads = 8,
-     .intermediate = 12288,
-     DENSE,
-     QWEN3},
-    {.name = "qwen3-14b",
-     .hf_name = "Qwen/Qwen3-14B",
-     .blocks = 40,
-     .hidden = 5120,
-     .heads = 40,
-     .kv_heads = 8,
-     .intermediate = 17408,
-     DENSE,
-     QWEN3},
+     SIZES(32, 4096, 32, 8, 14336),
+     LLAMA3(128, 8)},
+    {.name = "qwen3-8b", .hf_name = "Qwen/Qwen3-8B", SIZES(36, 4096, 32, 8, 12288), QWEN3},
+    {.name = "qwen3-14b", .hf_name = "Qwen/Qwen3-14B", SIZES(40, 5120, 40, 8, 17408), QWEN3},
     /* Weights are published with 4-bit experts; trained with 16-bit ones. Even blocks slide. */
     {.name = "gpt-oss-20b",
      .hf_name = "openai/gpt-oss-20b",
-     .blocks = 24,
-     .hidden = 2880,
-     .heads = 64,
-     .kv_heads = 8,
-     .head_size = 64,
-     .intermediate = 2880,
-     .experts = 32,
-     .active_experts = 4,
-     .vocabulary = GPT_OSS_VOCABULARY,
+     SIZES(24, 2880, 64, 8, 2880),
+     .head_dim = 64,
+     EXPERTS(32, 4),
+     .architecture = RP_ARCHITECTURE_GPT_OSS,
+     .vocab = 201088,
      .attention_bias = TRUE,
      .mlp_bias = TRUE,
-     .sinks = TRUE,
-     .clamped_swiglu = TRUE,
-     .fused_experts = TRUE,
      .sliding_window = 128,
      .sliding_period = 2,
-     .dtype = "bf16",
-     .max_positions = 131072},
+     .max_positions = 131072,
+     .rms_norm_eps = 1e-5,
+     .rope.theta = 150000, /* with YaRN, which nothing computes yet */
+     .bos_id = RP_MODEL_NO_TOKEN,
+     .eos_ids[0] = 200002,
+     .pad_id = 199999,
+     ALL},
     {.name = "qwen3-30b-a3b",
      .hf_name = "Qwen/Qwen3-30B-A3B",
-     .blocks = 48,
-     .hidden = 2048,
-     .heads = 32,
-     .kv_heads = 4,
-     .intermediate = 768,
-     .experts = 128,
-     .active_experts = 8,
-     QWEN3},
-    {.name = "qwen3-32b",
-     .hf_name = "Qwen/Qwen3-32B",
-     .blocks = 64,
-     .hidden = 5120,
-     .heads = 64,
-     .kv_heads = 8,
-     .intermediate = 25600,
-     DENSE,
-     QWEN3},
+     SIZES(48, 2048, 32, 4, 768),
+     QWEN3_MOE},
+    {.name = "qwen3-32b", .hf_name = "Qwen/Qwen3-32B", SIZES(64, 5120, 64, 8, 25600), QWEN3},
     {.name = "llama-3.1-70b",
      .hf_name = "meta-llama/Llama-3.1-70B",
-     .blocks = 80,
-     .hidden = 8192,
-     .heads = 64,
-     .kv_heads = 8,
-     .head_size = 128,
-     .intermediate = 28672,
-     DENSE,
-     LLAMA3},
+     SIZES(80, 8192, 64, 8, 28672),
+     LLAMA3(128, 8)},
     {.name = "qwen3-235b-a22b",
      .hf_name = "Qwen/Qwen3-235B-A22B",
-     .blocks = 94,
-     .hidden = 4096,
-     .heads = 64,
-     .kv_heads = 4,
-     .intermediate = 1536,
-     .experts = 128,
-     .active_experts = 8,
-     QWEN3},
+     SIZES(94, 4096, 64, 4, 1536),
+     QWEN3_MOE},
 };
 
-const guint rp_catalogue_n_models = G_N_ELEMENTS(rp_catalogue_models);
+const RpModel *
+rp_model_list(guint *n_models)
+{
+    *n_models = G_N_ELEMENTS(models);
+    return models;
+}

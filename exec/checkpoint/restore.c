@@ -61,7 +61,7 @@ typedef struct {
     gsize offset;
 } Value;
 
-#define AT(member) G_STRUCT_OFFSET(RpModelConfig, member)
+#define AT(member) G_STRUCT_OFFSET(RpModel, member)
 
 /* All that the loss or its gradient depends on. */
 static const Value values[] = {
@@ -87,7 +87,7 @@ static const Value values[] = {
 
 /* As config.json has it. (transfer full) */
 static char *
-value_text(const Value *value, const RpModelConfig *config)
+value_text(const Value *value, const RpModel *config)
 {
     gconstpointer at = G_STRUCT_MEMBER_P(config, value->offset);
 
@@ -124,15 +124,15 @@ static gboolean
 check_model(const Restore *restore, GError **error)
 {
     g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_CONFIG, NULL);
-    const RpModelConfig *model = rp_network_config(restore->network);
-    RpModelConfig saved;
+    const RpModel *model = rp_network_config(restore->network);
+    RpModel saved;
     GError *cause = NULL;
 
     if (!rp_hf_config_load(path, &saved, &cause))
         return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
     if (saved.architecture != model->architecture)
-        return fail_model(path, "architectures", rp_architecture_name(model->architecture),
-                          rp_architecture_name(saved.architecture), error);
+        return fail_model(path, "architectures", rp_architectures[model->architecture].hf_name,
+                          rp_architectures[saved.architecture].hf_name, error);
     for (gsize i = 0; i < G_N_ELEMENTS(values); i++) {
         g_autofree char *expected = value_text(&values[i], model);
         g_autofree char *found = value_text(&values[i], &saved);

@@ -10,7 +10,7 @@ G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
 #define ALIGNMENT 256
 
 struct _RpGreedy {
-    RpModelConfig config;
+    RpModel config;
     RpNetwork *network;
     RpWeights *weights; /* a list of our own, unbound */
     guint sequences;
@@ -91,7 +91,7 @@ check_memory(guint64 bytes, GError **error)
 }
 
 RpGreedy *
-rp_greedy_new(const RpModelConfig *config, const RpWeights *weights, const RpKernels *kernels,
+rp_greedy_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
               guint sequences, guint tokens, GError **error)
 {
     g_return_val_if_fail(sequences > 0 && sequences <= RP_GREEDY_MAX_SEQUENCES && tokens > 0, NULL);
@@ -142,7 +142,7 @@ rp_greedy_free(RpGreedy *greedy)
 }
 
 static gboolean
-is_end(const RpModelConfig *config, gint32 id)
+is_end(const RpModel *config, gint32 id)
 {
     for (guint i = 0; i < config->n_eos; i++)
         if (config->eos_ids[i] == id)

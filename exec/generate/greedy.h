@@ -41,9 +41,8 @@ typedef struct {
  *
  * Errors: %RP_GENERATE_ERROR_MEMORY
  */
-RpGreedy *rp_greedy_new(const RpModelConfig *config, const RpWeights *weights,
-                        const RpKernels *kernels, guint sequences, guint tokens,
-                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+RpGreedy *rp_greedy_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
+                        guint sequences, guint tokens, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_greedy_free(RpGreedy *greedy);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGreedy, rp_greedy_free)
 

@@ -14,9 +14,6 @@
 
 #include <string.h>
 
-const char *const rp_config_architectures[] = {"Qwen3ForCausalLM", "LlamaForCausalLM", NULL};
-const char *const rp_config_model_types[] = {"qwen3", "llama", NULL};
-
 #define AT(member) G_STRUCT_OFFSET(RpConfigRaw, member)
 
 #define HONOURED(name)                                                                             \

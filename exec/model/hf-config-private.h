@@ -15,7 +15,7 @@
 #define RP_CONFIG_MAX_BLOCKS 65536
 
 typedef struct {
-    RpModelConfig config;
+    RpModel config;
     int architecture; /* -1 = not given */
     int model_type;   /* -1 */
     int rope_type;    /* -1; so the next */
@@ -59,9 +59,8 @@ struct _RpConfigField {
 /* The row of @name, in the rope's object or outside; %NULL if the table has none. */
 const RpConfigField *rp_config_field(const char *name, gboolean in_rope);
 
-/* Names by their number: "Qwen3ForCausalLM", "qwen3". Zero-terminated. */
-extern const char *const rp_config_architectures[];
-extern const char *const rp_config_model_types[];
+/* A name of each architecture that runs, which stands at @member of its row. (transfer container) */
+const char **rp_config_architecture_names(gsize member);
 
 /* ---- hf-config-read.c ---- */
 

@@ -31,6 +31,8 @@ read_choice(RpConfigReader *reader, const char *const *names, int *choice)
 gboolean
 rp_config_read_architectures(RpConfigReader *reader, const RpConfigField *field)
 {
+    g_autofree const char **names =
+        rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, hf_name));
     guint n = 0;
 
     if (!rp_json_pull_enter_array(&reader->pull))
@@ -38,7 +40,7 @@ rp_config_read_architectures(RpConfigReader *reader, const RpConfigField *field)
     while (rp_json_pull_next_element(&reader->pull)) {
         if (n++ > 0)
             return rp_json_pull_fail(&reader->pull, "one architecture");
-        if (!read_choice(reader, rp_config_architectures, &reader->raw.architecture))
+        if (!read_choice(reader, names, &reader->raw.architecture))
             return FALSE;
     }
     return !reader->pull.failed;
@@ -47,7 +49,10 @@ rp_config_read_architectures(RpConfigReader *reader, const RpConfigField *field)
 gboolean
 rp_config_read_model_type(RpConfigReader *reader, const RpConfigField *field)
 {
-    return read_choice(reader, rp_config_model_types, &reader->raw.model_type);
+    g_autofree const char **names =
+        rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, model_type));
+
+    return read_choice(reader, names, &reader->raw.model_type);
 }
 
 gboolean
@@ -62,7 +67,7 @@ rp_config_read_activation(RpConfigReader *reader, const RpConfigField *field)
 gboolean
 rp_config_read_dtype(RpConfigReader *reader, const RpConfigField *field)
 {
-    RpModelConfig *config = &reader->raw.config;
+    RpModel *config = &reader->raw.config;
     RpDtype dtype;
 
     if (!rp_json_pull_string(&reader->pull, reader->text))
@@ -112,7 +117,7 @@ rp_config_read_pad(RpConfigReader *reader, const RpConfigField *field)
 gboolean
 rp_config_read_eos(RpConfigReader *reader, const RpConfigField *field)
 {
-    RpModelConfig *config = &reader->raw.config;
+    RpModel *config = &reader->raw.config;
 
     config->n_eos = 0;
     if (rp_json_pull_peek(&reader->pull) != RP_JSON_ARRAY) {

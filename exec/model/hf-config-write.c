@@ -1,4 +1,4 @@
-/* config.json back, and the configs of the catalogue's models. */
+/* config.json back. */
 #include "exec/model/hf-config.h"
 
 #include <string.h>
@@ -6,74 +6,6 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/json/json-pull.h"
-
-/* What the published configs of a family have in common beyond the catalogue's shapes. */
-typedef struct {
-    const char *prefix; /* of the catalogue's names */
-    RpArchitecture architecture;
-    double rms_norm_eps;
-    RpRope rope;
-    gint64 bos_id;
-    gint64 eos_id;
-} Family;
-
-static const Family families[] = {
-    {"qwen3-", RP_ARCHITECTURE_QWEN3, 1e-6, {.theta = 1e6}, 151643, 151645},
-    {"llama-3.1-",
-     RP_ARCHITECTURE_LLAMA,
-     1e-5,
-     {RP_ROPE_LLAMA3, 5e5, 8, 1, 4, 8192},
-     128000,
-     128001},
-    {"llama-3.2-",
-     RP_ARCHITECTURE_LLAMA,
-     1e-5,
-     {RP_ROPE_LLAMA3, 5e5, 32, 1, 4, 8192},
-     128000,
-     128001},
-};
-
-gboolean
-rp_hf_config_from_model(const RpModel *model, RpModelConfig *config, GError **error)
-{
-    const Family *family = NULL;
-
-    g_return_val_if_fail(model && config, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
-
-    for (guint i = 0; i < G_N_ELEMENTS(families) && !family; i++)
-        if (g_str_has_prefix(model->name, families[i].prefix))
-            family = &families[i];
-    if (!family || model->experts > 1 || model->sinks || model->sliding_window > 0) {
-        g_set_error(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED,
-                    "%s: expected a dense Qwen3 or Llama model, found another", model->name);
-        return FALSE;
-    }
-    *config = (RpModelConfig){
-        .architecture = family->architecture,
-        .hidden = model->hidden,
-        .blocks = model->blocks,
-        .heads = model->heads,
-        .kv_heads = model->kv_heads,
-        .head_dim = model->head_size,
-        .intermediate = model->intermediate,
-        .vocab = model->vocabulary,
-        .max_positions = model->max_positions,
-        .rms_norm_eps = family->rms_norm_eps,
-        .initializer_range = 0.02,
-        .rope = family->rope,
-        .tied = model->tied,
-        .attention_bias = model->attention_bias,
-        .mlp_bias = model->mlp_bias,
-        .qk_norm = model->qk_norm,
-        .bos_id = family->bos_id,
-        .pad_id = RP_MODEL_NO_TOKEN,
-        .eos_ids = {family->eos_id},
-        .n_eos = 1,
-    };
-    config->has_dtype = rp_dtype_parse(model->dtype, rp_dtype_name, &config->dtype);
-    return TRUE;
-}
 
 static void
 add_key(GString *json, const char *key)
@@ -122,7 +54,7 @@ add_token(GString *json, const char *key, gint64 id)
 }
 
 static void
-add_eos(GString *json, const RpModelConfig *config)
+add_eos(GString *json, const RpModel *config)
 {
     if (config->n_eos <= 1) {
         add_token(json, "eos_token_id",
@@ -158,14 +90,14 @@ add_rope(GString *json, const RpRope *rope)
 }
 
 char *
-rp_hf_config_to_json(const RpModelConfig *config)
+rp_hf_config_to_json(const RpModel *config)
 {
     g_return_val_if_fail(config, NULL);
 
-    gboolean qwen3 = config->architecture == RP_ARCHITECTURE_QWEN3;
+    const RpArchitectureRow *row = &rp_architectures[config->architecture];
     GString *json = g_string_new("{");
     add_key(json, "architectures");
-    g_string_append_printf(json, "[\n    \"%s\"\n  ]", rp_architecture_name(config->architecture));
+    g_string_append_printf(json, "[\n    \"%s\"\n  ]", row->hf_name);
     add_boolean(json, "attention_bias", config->attention_bias);
     add_number(json, "attention_dropout", 0);
     add_token(json, "bos_token_id", config->bos_id);
@@ -176,9 +108,9 @@ rp_hf_config_to_json(const RpModelConfig *config)
     add_number(json, "initializer_range", config->initializer_range);
     add_count(json, "intermediate_size", config->intermediate);
     add_count(json, "max_position_embeddings", config->max_positions);
-    if (!qwen3)
+    if (row->has_mlp_bias)
         add_boolean(json, "mlp_bias", config->mlp_bias);
-    add_string(json, "model_type", qwen3 ? "qwen3" : "llama");
+    add_string(json, "model_type", row->model_type);
     add_count(json, "num_attention_heads", config->heads);
     add_count(json, "num_hidden_layers", config->blocks);
     add_count(json, "num_key_value_heads", config->kv_heads);
@@ -195,7 +127,7 @@ rp_hf_config_to_json(const RpModelConfig *config)
 }
 
 gboolean
-rp_hf_config_save(const RpModelConfig *config, const char *path, GError **error)
+rp_hf_config_save(const RpModel *config, const char *path, GError **error)
 {
     g_return_val_if_fail(config && path, FALSE);
     g_return_val_if_fail(!error || !*error, FALSE);

@@ -11,9 +11,6 @@
 #define MAX_FILE_BYTES ((gsize)16 << 20)
 
 /* What transformers takes where a key is absent. */
-#define QWEN3_HEAD_DIM 128
-#define QWEN3_MAX_POSITIONS 32768
-#define LLAMA_MAX_POSITIONS 2048
 #define LLAMA_MAX_RANGE 1.0
 #define DEFAULT_EPS 1e-6
 #define DEFAULT_THETA 10000.0
@@ -34,35 +31,46 @@ static gboolean G_GNUC_PRINTF(4, 5) fail(const RpConfigReader *reader, RpHfConfi
     return FALSE;
 }
 
+const char **
+rp_config_architecture_names(gsize member)
+{
+    const char **names = g_new0(const char *, RP_N_ARCHITECTURES + 1);
+
+    for (guint i = 0; i < RP_N_ARCHITECTURES && rp_architectures[i].runs; i++)
+        names[i] = G_STRUCT_MEMBER(const char *, &rp_architectures[i], member);
+    return names;
+}
+
 static gboolean
 settle_architecture(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
+    const RpArchitectureRow *rows = rp_architectures;
 
-    if (raw->architecture < 0 && raw->model_type < 0)
+    if (raw->architecture < 0 && raw->model_type < 0) {
+        g_autofree const char **names =
+            rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, hf_name));
+        g_autofree char *joined = g_strjoinv("\"] or [\"", (char **)names);
         return fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "architectures",
-                    "expected [\"%s\"] or [\"%s\"], found nothing", rp_config_architectures[0],
-                    rp_config_architectures[1]);
+                    "expected [\"%s\"], found nothing", joined);
+    }
     if (raw->model_type < 0) /* AutoModelForCausalLM refuses it, too */
         return fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "model_type",
                     "expected \"%s\", that of %s, found nothing",
-                    rp_config_model_types[raw->architecture],
-                    rp_config_architectures[raw->architecture]);
+                    rows[raw->architecture].model_type, rows[raw->architecture].hf_name);
     if (raw->architecture >= 0 && raw->architecture != raw->model_type)
-        return fail(
-            reader, RP_HF_CONFIG_ERROR_VALUE, "model_type",
-            "expected \"%s\", that of %s, found \"%s\"", rp_config_model_types[raw->architecture],
-            rp_config_architectures[raw->architecture], rp_config_model_types[raw->model_type]);
+        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "model_type",
+                    "expected \"%s\", that of %s, found \"%s\"", rows[raw->architecture].model_type,
+                    rows[raw->architecture].hf_name, rows[raw->model_type].model_type);
     raw->config.architecture = (RpArchitecture)raw->model_type;
-    raw->config.qk_norm = raw->config.architecture == RP_ARCHITECTURE_QWEN3;
     return TRUE;
 }
 
 static gboolean
 settle_sizes(RpConfigReader *reader)
 {
-    RpModelConfig *c = &reader->raw.config;
-    gboolean qwen3 = c->architecture == RP_ARCHITECTURE_QWEN3;
+    RpModel *c = &reader->raw.config;
+    const RpArchitectureRow *row = &rp_architectures[c->architecture];
     const struct {
         const char *key;
         guint value;
@@ -73,7 +81,7 @@ settle_sizes(RpConfigReader *reader)
         {"intermediate_size", c->intermediate},
         {"vocab_size", c->vocab},
         /* transformers would take 32, whatever the heads */
-        {"num_key_value_heads", qwen3 ? c->kv_heads : 1},
+        {"num_key_value_heads", row->needs_kv_heads ? c->kv_heads : 1},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(required); i++)
@@ -83,16 +91,17 @@ settle_sizes(RpConfigReader *reader)
     if (c->kv_heads == 0)
         c->kv_heads = c->heads;
     if (c->max_positions == 0)
-        c->max_positions = qwen3 ? QWEN3_MAX_POSITIONS : LLAMA_MAX_POSITIONS;
-    if (reader->raw.null_head_dim && qwen3)
+        c->max_positions = row->max_positions;
+    if (reader->raw.null_head_dim && row->head_dim > 0)
         return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
                     "expected a whole number from 1 up, found null");
-    if (!qwen3 && c->hidden % c->heads != 0) /* transformers asks for it even with head_dim */
+    if (row->head_dim == 0 &&
+        c->hidden % c->heads != 0) /* transformers asks for it even with head_dim */
         return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "hidden_size",
                     "expected a multiple of num_attention_heads, %u, found %u", c->heads,
                     c->hidden);
     if (c->head_dim == 0)
-        c->head_dim = qwen3 ? QWEN3_HEAD_DIM : c->hidden / c->heads;
+        c->head_dim = row->head_dim > 0 ? row->head_dim : c->hidden / c->heads;
     if (c->head_dim % 2 != 0)
         return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
                     "expected an even number, found %u", c->head_dim);
@@ -147,12 +156,12 @@ static gboolean
 settle_rest(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
-    RpModelConfig *c = &raw->config;
+    RpModel *c = &raw->config;
 
     if (c->initializer_range > LLAMA_MAX_RANGE && c->architecture == RP_ARCHITECTURE_LLAMA)
         return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "initializer_range",
                     "expected at most 1, found %g", c->initializer_range);
-    if (c->mlp_bias && c->architecture == RP_ARCHITECTURE_QWEN3)
+    if (c->mlp_bias && !rp_architectures[c->architecture].has_mlp_bias)
         return fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "mlp_bias",
                     "expected false, since Qwen3 has none, found true");
     if (raw->n_layer_types != 0 && raw->n_layer_types != c->blocks)
@@ -165,7 +174,7 @@ settle_rest(RpConfigReader *reader)
 }
 
 gboolean
-rp_hf_config_parse(const char *name, const char *text, gsize length, RpModelConfig *config,
+rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *config,
                    GError **error)
 {
     g_autoptr(GString) scratch = g_string_new(NULL);
@@ -178,10 +187,12 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModelConf
     shown = rp_display_name(name);
     reader.raw =
         (RpConfigRaw){.architecture = -1, .model_type = -1, .rope_type = -1, .old_rope_type = -1};
-    reader.raw.config = (RpModelConfig){.rms_norm_eps = DEFAULT_EPS,
-                                        .initializer_range = DEFAULT_RANGE,
-                                        .bos_id = RP_MODEL_NO_TOKEN,
-                                        .pad_id = RP_MODEL_NO_TOKEN};
+    reader.raw.config = (RpModel){.experts = 1,
+                                  .active_experts = 1,
+                                  .rms_norm_eps = DEFAULT_EPS,
+                                  .initializer_range = DEFAULT_RANGE,
+                                  .bos_id = RP_MODEL_NO_TOKEN,
+                                  .pad_id = RP_MODEL_NO_TOKEN};
     if (!rp_json_pull_init(&reader.pull, shown, text, length, RP_HF_CONFIG_ERROR,
                            RP_HF_CONFIG_ERROR_SYNTAX, error) ||
         !rp_config_read(&reader))
@@ -194,7 +205,7 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModelConf
 }
 
 gboolean
-rp_hf_config_load(const char *path, RpModelConfig *config, GError **error)
+rp_hf_config_load(const char *path, RpModel *config, GError **error)
 {
     g_autoptr(GMappedFile) map = NULL;
     g_autofree char *inside = NULL;
@@ -219,9 +230,15 @@ rp_hf_config_load(const char *path, RpModelConfig *config, GError **error)
     return rp_hf_config_parse(path, text ? text : "", length, config, error);
 }
 
-const char *
-rp_architecture_name(RpArchitecture architecture)
+gboolean
+rp_hf_config_check_runs(const RpModel *model, GError **error)
 {
-    g_return_val_if_fail((guint)architecture < RP_ARCHITECTURE_LLAMA + 1, NULL);
-    return rp_config_architectures[architecture];
+    g_return_val_if_fail(model, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    if (rp_architectures[model->architecture].runs)
+        return TRUE;
+    g_set_error(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED,
+                "%s: expected a dense Qwen3 or Llama model, found another", model->name);
+    return FALSE;
 }

@@ -22,7 +22,7 @@ hash_name(const char *name)
 }
 
 void
-rp_init_fill(const RpModelConfig *config, const RpWeight *weight, guint64 seed, guint64 first,
+rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint64 first,
              float *values, gsize n)
 {
     g_return_if_fail(config && weight && (values || n == 0));
@@ -52,7 +52,7 @@ typedef struct _Worker Worker;
  *   worker 1   make 1         |write 1| make 3        |write 3| ...
  */
 typedef struct {
-    const RpModelConfig *config;
+    const RpModel *config;
     const RpInitOptions *options;
     const RpWeights *weights;
     RpSafetensorsWriter *writer;
@@ -220,7 +220,7 @@ write_all(Run *run, GError **error)
 }
 
 gboolean
-rp_init_write(const RpModelConfig *config, const char *directory, const RpInitOptions *options,
+rp_init_write(const RpModel *config, const char *directory, const RpInitOptions *options,
               GError **error)
 {
     g_return_val_if_fail(config && directory && options, FALSE);
@@ -231,7 +231,7 @@ rp_init_write(const RpModelConfig *config, const char *directory, const RpInitOp
     g_autofree char *config_path = g_build_filename(directory, "config.json", NULL);
     g_autoptr(RpSafetensorsWriter) writer =
         rp_safetensors_writer_new(path, options->max_shard_bytes);
-    RpModelConfig named = *config;
+    RpModel named = *config;
     Run run = {.config = config,
                .options = options,
                .weights = weights,

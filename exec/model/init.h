@@ -61,7 +61,7 @@ void rp_init_normals(guint64 seed, guint64 stream, double deviation, guint64 fir
  * As transformers initialises: matrices normal(0, initializer_range), with the padding token's row
  * of the embedding 0; norms 1; biases 0.
  */
-void rp_init_fill(const RpModelConfig *config, const RpWeight *weight, guint64 seed, guint64 first,
+void rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint64 first,
                   float *values, gsize n);
 
 /**
@@ -74,5 +74,5 @@ void rp_init_fill(const RpModelConfig *config, const RpWeight *weight, guint64 s
  *
  * Errors: G_FILE_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE
  */
-gboolean rp_init_write(const RpModelConfig *config, const char *directory,
-                       const RpInitOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_init_write(const RpModel *config, const char *directory, const RpInitOptions *options,
+                       GError **error) G_GNUC_WARN_UNUSED_RESULT;

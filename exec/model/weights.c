@@ -9,7 +9,7 @@
 G_DEFINE_QUARK(rp_weights_error, rp_weights_error)
 
 struct _RpWeights {
-    RpModelConfig config;
+    RpModel config;
     GStringChunk *names;
     GArray *list;                /* (element-type RpWeight) */
     GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
@@ -17,113 +17,8 @@ struct _RpWeights {
     RpDtype dtype;
 };
 
-/* Which sizes of the config make a dimension. */
-typedef enum { NONE, HIDDEN, QUERIES, KEYS, HEAD_DIM, INTERMEDIATE, VOCAB } Size;
-
-/* Which models have the tensor. */
-typedef enum { ALWAYS, ATTENTION_BIAS, MLP_BIAS, QK_NORM } When;
-
-typedef struct {
-    RpWeightKind kind;
-    const char *name; /* of a block's: behind "model.layers.N." */
-    Size rows;
-    Size columns; /* NONE = a vector */
-    When when;
-    gboolean norm;
-} Template;
-
-static const Template embedding[] = {
-    {RP_WEIGHT_EMBEDDING, "model.embed_tokens.weight", VOCAB, HIDDEN, ALWAYS, FALSE},
-};
-static const Template block[] = {
-    {RP_WEIGHT_INPUT_NORM, "input_layernorm.weight", HIDDEN, NONE, ALWAYS, TRUE},
-    {RP_WEIGHT_Q, "self_attn.q_proj.weight", QUERIES, HIDDEN, ALWAYS, FALSE},
-    {RP_WEIGHT_Q_BIAS, "self_attn.q_proj.bias", QUERIES, NONE, ATTENTION_BIAS, FALSE},
-    {RP_WEIGHT_K, "self_attn.k_proj.weight", KEYS, HIDDEN, ALWAYS, FALSE},
-    {RP_WEIGHT_K_BIAS, "self_attn.k_proj.bias", KEYS, NONE, ATTENTION_BIAS, FALSE},
-    {RP_WEIGHT_V, "self_attn.v_proj.weight", KEYS, HIDDEN, ALWAYS, FALSE},
-    {RP_WEIGHT_V_BIAS, "self_attn.v_proj.bias", KEYS, NONE, ATTENTION_BIAS, FALSE},
-    {RP_WEIGHT_O, "self_attn.o_proj.weight", HIDDEN, QUERIES, ALWAYS, FALSE},
-    {RP_WEIGHT_O_BIAS, "self_attn.o_proj.bias", HIDDEN, NONE, ATTENTION_BIAS, FALSE},
-    {RP_WEIGHT_Q_NORM, "self_attn.q_norm.weight", HEAD_DIM, NONE, QK_NORM, TRUE},
-    {RP_WEIGHT_K_NORM, "self_attn.k_norm.weight", HEAD_DIM, NONE, QK_NORM, TRUE},
-    {RP_WEIGHT_POST_NORM, "post_attention_layernorm.weight", HIDDEN, NONE, ALWAYS, TRUE},
-    {RP_WEIGHT_GATE, "mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, ALWAYS, FALSE},
-    {RP_WEIGHT_GATE_BIAS, "mlp.gate_proj.bias", INTERMEDIATE, NONE, MLP_BIAS, FALSE},
-    {RP_WEIGHT_UP, "mlp.up_proj.weight", INTERMEDIATE, HIDDEN, ALWAYS, FALSE},
-    {RP_WEIGHT_UP_BIAS, "mlp.up_proj.bias", INTERMEDIATE, NONE, MLP_BIAS, FALSE},
-    {RP_WEIGHT_DOWN, "mlp.down_proj.weight", HIDDEN, INTERMEDIATE, ALWAYS, FALSE},
-    {RP_WEIGHT_DOWN_BIAS, "mlp.down_proj.bias", HIDDEN, NONE, MLP_BIAS, FALSE},
-};
-static const Template head[] = {
-    {RP_WEIGHT_FINAL_NORM, "model.norm.weight", HIDDEN, NONE, ALWAYS, TRUE},
-    {RP_WEIGHT_HEAD, "lm_head.weight", VOCAB, HIDDEN, ALWAYS, FALSE},
-};
-
-static guint64
-size_of(const RpModelConfig *config, Size size)
-{
-    switch (size) {
-    case HIDDEN:
-        return config->hidden;
-    case QUERIES:
-        return (guint64)config->heads * config->head_dim;
-    case KEYS:
-        return (guint64)config->kv_heads * config->head_dim;
-    case HEAD_DIM:
-        return config->head_dim;
-    case INTERMEDIATE:
-        return config->intermediate;
-    case VOCAB:
-        return config->vocab;
-    case NONE:
-        break;
-    }
-    return 1;
-}
-
-static gboolean
-applies(const RpModelConfig *config, When when)
-{
-    switch (when) {
-    case ATTENTION_BIAS:
-        return config->attention_bias;
-    case MLP_BIAS:
-        return config->mlp_bias;
-    case QK_NORM:
-        return config->qk_norm;
-    case ALWAYS:
-        break;
-    }
-    return TRUE;
-}
-
-static void
-add_layer(RpWeights *weights, const Template *templates, gsize n, const char *prefix)
-{
-    const RpModelConfig *config = &weights->config;
-    guint layer = weights->firsts->len;
-
-    g_array_append_val(weights->firsts, weights->list->len);
-    for (gsize i = 0; i < n; i++) {
-        const Template *t = &templates[i];
-        if (!applies(config, t->when))
-            continue;
-        g_autofree char *name = g_strconcat(prefix, t->name, NULL);
-        RpWeight weight = {.name = g_string_chunk_insert(weights->names, name),
-                           .kind = t->kind,
-                           .layer = layer,
-                           .rank = t->columns == NONE ? 1 : 2,
-                           .shape = {size_of(config, t->rows), size_of(config, t->columns)},
-                           .norm = t->norm,
-                           .tied = t->kind == RP_WEIGHT_HEAD && config->tied};
-        weight.elements = weight.shape[0] * weight.shape[1]; /* each at most 2^24 */
-        g_array_append_val(weights->list, weight);
-    }
-}
-
 RpWeights *
-rp_weights_new(const RpModelConfig *config)
+rp_weights_new(const RpModel *config)
 {
     g_return_val_if_fail(config, NULL);
 
@@ -132,12 +27,10 @@ rp_weights_new(const RpModelConfig *config)
     weights->names = g_string_chunk_new(4096);
     weights->list = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     weights->firsts = g_array_new(FALSE, FALSE, sizeof(guint));
-    add_layer(weights, embedding, G_N_ELEMENTS(embedding), "");
-    for (guint i = 0; i < config->blocks; i++) {
-        g_autofree char *prefix = g_strdup_printf("model.layers.%u.", i);
-        add_layer(weights, block, G_N_ELEMENTS(block), prefix);
+    for (guint layer = 0; layer < rp_model_n_layers(config); layer++) {
+        g_array_append_val(weights->firsts, weights->list->len);
+        rp_model_add_weights(config, layer, 0, weights->names, weights->list);
     }
-    add_layer(weights, head, G_N_ELEMENTS(head), "");
     g_array_append_val(weights->firsts, weights->list->len);
     return weights;
 }
@@ -178,10 +71,8 @@ rp_weights_n_layers(const RpWeights *weights)
 RpLayerKind
 rp_weights_layer_kind(const RpWeights *weights, guint layer)
 {
-    g_return_val_if_fail(weights && layer < rp_weights_n_layers(weights), RP_LAYER_BLOCK);
-    return layer == 0                             ? RP_LAYER_EMBEDDING
-           : layer == weights->config.blocks + 1u ? RP_LAYER_HEAD
-                                                  : RP_LAYER_BLOCK;
+    g_return_val_if_fail(weights, RP_LAYER_BLOCK);
+    return rp_model_layer_kind(&weights->config, layer);
 }
 
 guint

@@ -1,18 +1,11 @@
 /**
- * The tensors that a config needs, layer by layer, and where a checkpoint has them.
- *
- *   layer 0            embedding   model.embed_tokens.weight
- *   layer 1 .. blocks  block       model.layers.<layer - 1>.*
- *   layer blocks + 1   head        model.norm.weight, lm_head.weight
- *
- * A tied head lists lm_head.weight as well, since the matrix is uploaded once for the embedding
- * and once for the head; it is marked @tied, is not in the file, and its data are the embedding's.
+ * The tensors that a model needs (core/catalogue/model.h), layer by layer, and where a checkpoint
+ * has them. A tied head's lm_head.weight is not in the file, and its data are the embedding's.
  */
 #pragma once
 
 #include <glib.h>
 
-#include "core/profile/profile.h"
 #include "exec/model/hf-config.h"
 #include "exec/safetensors/safetensors.h"
 
@@ -28,47 +21,10 @@ typedef enum {
 #define RP_WEIGHTS_ERROR (rp_weights_error_quark())
 GQuark rp_weights_error_quark(void);
 
-/* A layer's tensors in their order; what a layer lacks (biases, norms) is left out. */
-typedef enum {
-    RP_WEIGHT_EMBEDDING,
-    RP_WEIGHT_INPUT_NORM,
-    RP_WEIGHT_Q,
-    RP_WEIGHT_Q_BIAS,
-    RP_WEIGHT_K,
-    RP_WEIGHT_K_BIAS,
-    RP_WEIGHT_V,
-    RP_WEIGHT_V_BIAS,
-    RP_WEIGHT_O,
-    RP_WEIGHT_O_BIAS,
-    RP_WEIGHT_Q_NORM,
-    RP_WEIGHT_K_NORM,
-    RP_WEIGHT_POST_NORM,
-    RP_WEIGHT_GATE,
-    RP_WEIGHT_GATE_BIAS,
-    RP_WEIGHT_UP,
-    RP_WEIGHT_UP_BIAS,
-    RP_WEIGHT_DOWN,
-    RP_WEIGHT_DOWN_BIAS,
-    RP_WEIGHT_FINAL_NORM,
-    RP_WEIGHT_HEAD
-} RpWeightKind;
-#define RP_N_WEIGHT_KINDS (RP_WEIGHT_HEAD + 1)
-
-typedef struct {
-    const char *name; /* in the file: "model.layers.3.self_attn.q_proj.weight" */
-    RpWeightKind kind;
-    guint layer;
-    guint rank; /* 2: rows (output features) x columns (input features); 1: a norm or a bias */
-    guint64 shape[2];
-    guint64 elements;
-    gboolean norm; /* starts as ones */
-    gboolean tied; /* the head's, where it is the embedding's matrix: not in the file */
-} RpWeight;
-
 typedef struct _RpWeights RpWeights;
 
 /* The list of @config, in layer order. */
-RpWeights *rp_weights_new(const RpModelConfig *config);
+RpWeights *rp_weights_new(const RpModel *config);
 void rp_weights_free(RpWeights *weights);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpWeights, rp_weights_free)
 

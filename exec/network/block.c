@@ -37,7 +37,7 @@ typedef struct {
 static Shape
 shape_of(const RpPass *pass)
 {
-    const RpModelConfig *config = &pass->network->config;
+    const RpModel *config = &pass->network->config;
     const size_t C = config->hidden;
     const size_t queries = (size_t)config->heads * config->head_dim;
     const size_t keys = (size_t)config->kv_heads * config->head_dim;

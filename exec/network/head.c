@@ -39,7 +39,7 @@ static void
 run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32_t *targets,
           const int32_t *rows, void *dx)
 {
-    const RpModelConfig *config = &pass->network->config;
+    const RpModel *config = &pass->network->config;
     /* no head has a bias: the kind is one that its layout lacks */
     const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, config->hidden, config->vocab};
     void *dh = rows != NULL ? chunk->dh : dx;
@@ -108,7 +108,7 @@ take_chunk(RpPass *pass, gboolean backward)
 const void *
 rp_head_logits(RpPass *pass, const void *x)
 {
-    const RpModelConfig *config = &pass->network->config;
+    const RpModel *config = &pass->network->config;
     const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, config->hidden, config->vocab};
     const size_t n = pass->call->n_rows;
     const Chunk chunk = take_chunk(pass, FALSE);

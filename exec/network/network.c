@@ -155,7 +155,7 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
 /* ---- the network ---- */
 
 RpNetwork *
-rp_network_new(const RpModelConfig *config, const RpWeights *weights, const RpKernels *kernels,
+rp_network_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
                const RpNetworkOptions *options)
 {
     g_return_val_if_fail(config && weights && kernels && options, NULL);
@@ -209,7 +209,7 @@ rp_network_options(const RpNetwork *network)
     return &network->options;
 }
 
-const RpModelConfig *
+const RpModel *
 rp_network_config(const RpNetwork *network)
 {
     g_return_val_if_fail(network, NULL);
@@ -298,7 +298,7 @@ rp_network_profile(const RpNetwork *network)
 {
     g_return_val_if_fail(network, NULL);
 
-    const RpModelConfig *config = &network->config;
+    const RpModel *config = &network->config;
     RpProfile *profile = rp_profile_new(network->n_layers);
 
     set_string(&profile->model, g_strdup_printf("%ux%u", config->hidden, config->blocks));

@@ -272,7 +272,7 @@ static void
 complete_attention(const RpPass *pass, RpAttentionArgs *args)
 {
     const RpNetwork *network = pass->network;
-    const RpModelConfig *config = &network->config;
+    const RpModel *config = &network->config;
 
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;

@@ -46,7 +46,7 @@ typedef struct {
 } RpConstants;
 
 struct _RpNetwork {
-    RpModelConfig config;
+    RpModel config;
     const RpWeights *weights;
     const RpKernels *kernels;
     RpNetworkOptions options;

@@ -39,7 +39,7 @@ struct _RpTrainer {
     gpointer user_data;
     const RpDeviceOps *devices;
     RpNetwork *network;
-    RpModelConfig config;
+    RpModel config;
     RpWeights *weights; /* a list of our own, unbound */
     RpProfile *profile;
     RpPartition *partition;

@@ -49,7 +49,7 @@ typedef void (*RpStepDone)(gpointer user_data, const RpStepReport *report);
 typedef struct {
     const RpDeviceOps *devices; /* %NULL: rp_host_devices() */
     const RpWeights *weights;   /* bound, borrowed until rp_trainer_new() returns */
-    const RpModelConfig *config;
+    const RpModel *config;
     const RpProfile *profile;     /* sizes of the network (rp_network_profile()); borrowed */
     const RpPartition *partition; /* copied */
     RpPlanOptions plan;           /* fidelity is set to full */

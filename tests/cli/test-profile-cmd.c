@@ -43,7 +43,7 @@ assert_sizes(const RpProfile *profile, RpDtype dtype, guint sequences, guint tok
     g_autofree char *path = rp_cli_temporary("shapes/config.json");
     const RpNetworkOptions options = {.dtype = dtype, .sequences = sequences, .tokens = tokens};
     g_autoptr(GError) error = NULL;
-    RpModelConfig config;
+    RpModel config;
 
     assert_true(rp_hf_config_load(path, &config, &error));
     g_autoptr(RpWeights) weights = rp_weights_new(&config);

@@ -66,8 +66,8 @@ has_complete_and_consistent_rows(void **state)
     for (guint i = 0; i < n; i++) {
         const RpModel *m = &models[i];
 
-        assert_true(m->blocks && m->hidden && m->heads && m->kv_heads && m->head_size);
-        assert_true(m->intermediate && m->vocabulary && m->max_positions && m->dtype);
+        assert_true(m->blocks && m->hidden && m->heads && m->kv_heads && m->head_dim);
+        assert_true(m->intermediate && m->vocab && m->max_positions && m->has_dtype);
         assert_true(m->experts >= m->active_experts && m->active_experts >= 1);
         assert_int_equal(m->heads % m->kv_heads, 0);
         assert_true((m->sliding_window > 0) == (m->sliding_period > 0));
@@ -129,37 +129,81 @@ finds_by_any_name_and_suggests_the_nearest(void **state)
     g_clear_error(&error);
 }
 
-/* Elements of the tensor called @name; 0 if there is none. */
-static guint64
-elements_of(const char *model, RpLayerKind kind, guint rank, const char *name)
-{
-    g_autoptr(GArray) tensors = rp_model_tensors(rp_model_find(model, NULL), kind, rank);
+/* The tensors of one layer. */
+typedef struct {
+    GStringChunk *names;
+    GArray *weights;
+} Layer;
 
-    for (guint i = 0; i < tensors->len; i++) {
-        const RpTensor *tensor = &g_array_index(tensors, RpTensor, i);
-        if (g_str_equal(tensor->name, name))
-            return tensor->elements;
-    }
+static int
+setup(void **state)
+{
+    Layer *layer = g_new(Layer, 1);
+
+    *layer = (Layer){g_string_chunk_new(4096), g_array_new(FALSE, FALSE, sizeof(RpWeight))};
+    *state = layer;
     return 0;
+}
+
+static int
+teardown(void **state)
+{
+    Layer *layer = *state;
+
+    g_string_chunk_free(layer->names);
+    g_array_unref(layer->weights);
+    g_free(layer);
+    return 0;
+}
+
+static void
+list(Layer *of, const char *model, guint layer, guint lora_rank)
+{
+    g_array_set_size(of->weights, 0);
+    rp_model_add_weights(rp_model_find(model, NULL), layer, lora_rank, of->names, of->weights);
+}
+
+/* Rank and shape of the tensor called @name; of rank 0: there is none. */
+static void
+expect(Layer *of, const char *name, guint rank, guint64 d0, guint64 d1, guint64 d2)
+{
+    for (guint i = 0; i < of->weights->len; i++) {
+        const RpWeight *weight = &g_array_index(of->weights, RpWeight, i);
+
+        if (!g_str_equal(weight->name, name))
+            continue;
+        assert_int_equal(weight->rank, rank);
+        assert_int_equal(weight->shape[0], d0);
+        assert_int_equal(weight->shape[1], d1);
+        assert_int_equal(weight->shape[2], d2);
+        assert_int_equal(weight->elements, d0 * d1 * d2);
+        return;
+    }
+    if (rank > 0)
+        fail_msg("no tensor %s", name);
 }
 
 static void
 lists_the_tensors_of_each_layer(void **state)
 {
-    assert_int_equal(elements_of("qwen3-32b", RP_LAYER_BLOCK, 0, "self_attn.q_proj.weight"),
-                     5120 * 64 * 128);
-    assert_int_equal(elements_of("qwen3-32b", RP_LAYER_BLOCK, 0, "self_attn.k_norm.weight"), 128);
-    assert_int_equal(elements_of("llama-3.1-8b", RP_LAYER_BLOCK, 0, "self_attn.k_norm.weight"), 0);
-    assert_int_equal(
-        elements_of("qwen3-235b-a22b", RP_LAYER_BLOCK, 0, "mlp.experts.127.down_proj.weight"),
-        1536 * 4096);
-    assert_int_equal(elements_of("gpt-oss-20b", RP_LAYER_BLOCK, 0, "mlp.experts.gate_up_proj"),
-                     32 * 2880 * 5760);
-    assert_int_equal(elements_of("gpt-oss-20b", RP_LAYER_BLOCK, 0, "self_attn.sinks"), 64);
-    assert_int_equal(elements_of("gpt-oss-20b", RP_LAYER_BLOCK, 0, "mlp.router.bias"), 32);
-    assert_int_equal(elements_of("qwen3-1.7b", RP_LAYER_HEAD, 0, "lm_head.weight"), 151936 * 2048);
-    assert_int_equal(elements_of("qwen3-1.7b", RP_LAYER_EMBEDDING, 0, "embed_tokens.weight"),
-                     151936 * 2048);
+    list(*state, "qwen3-32b", 2, 0);
+    expect(*state, "model.layers.1.self_attn.q_proj.weight", 2, 64 * 128, 5120, 1);
+    expect(*state, "model.layers.1.self_attn.k_norm.weight", 1, 128, 1, 1);
+    expect(*state, "model.layers.1.mlp.down_proj.weight", 2, 5120, 25600, 1);
+    list(*state, "llama-3.1-8b", 1, 0);
+    expect(*state, "model.layers.0.self_attn.k_norm.weight", 0, 0, 0, 0);
+    list(*state, "qwen3-235b-a22b", 94, 0);
+    expect(*state, "model.layers.93.mlp.gate.weight", 2, 128, 4096, 1);
+    expect(*state, "model.layers.93.mlp.experts.127.down_proj.weight", 2, 4096, 1536, 1);
+    list(*state, "gpt-oss-20b", 1, 0);
+    expect(*state, "model.layers.0.mlp.experts.gate_up_proj", 3, 32, 2880, 5760);
+    expect(*state, "model.layers.0.mlp.experts.down_proj_bias", 2, 32, 2880, 1);
+    expect(*state, "model.layers.0.self_attn.sinks", 1, 64, 1, 1);
+    expect(*state, "model.layers.0.mlp.router.bias", 1, 32, 1, 1);
+    list(*state, "qwen3-1.7b", 29, 0);
+    expect(*state, "lm_head.weight", 2, 151936, 2048, 1);
+    list(*state, "qwen3-1.7b", 0, 0);
+    expect(*state, "model.embed_tokens.weight", 2, 151936, 2048, 1);
 }
 
 static void
@@ -168,9 +212,9 @@ counts_a_tied_matrix_once(void **state)
     const RpModel *model = rp_model_find("qwen3-1.7b", NULL);
     guint64 matrix = G_GUINT64_CONSTANT(151936) * 2048;
 
-    assert_int_equal(rp_model_layer_parameters(model, RP_LAYER_EMBEDDING), matrix);
-    assert_int_equal(rp_model_layer_parameters(model, RP_LAYER_HEAD), matrix + 2048);
-    assert_int_equal(rp_model_layer_parameters(model, RP_LAYER_BLOCK), 50336000);
+    assert_int_equal(rp_model_layer_parameters(model, 0), matrix);
+    assert_int_equal(rp_model_layer_parameters(model, 29), matrix + 2048);
+    assert_int_equal(rp_model_layer_parameters(model, 28), 50336000);
     assert_int_equal(rp_model_parameters(model), matrix + 2048 + 28 * 50336000);
 }
 
@@ -186,23 +230,23 @@ trains_only_adapters_with_lora(void **state)
         /* 32 x (in + out) of q, k, v, o */
         {"qwen3-235b-a22b", 32 * (2 * (4096 + 8192) + 2 * (4096 + 512))},
     };
+    Layer *of = *state;
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
-        const RpModel *model = rp_model_find(rows[i].name, NULL);
-        GArray *tensors = rp_model_tensors(model, RP_LAYER_BLOCK, 32);
-        guint64 trained = 0;
-        guint64 frozen = 0;
+        guint64 elements[2] = {0}; /* frozen, trained */
 
-        for (guint j = 0; j < tensors->len; j++) {
-            const RpTensor *t = &g_array_index(tensors, RpTensor, j);
-            *(t->trained ? &trained : &frozen) += t->elements;
+        list(of, rows[i].name, 1, 32);
+        for (guint j = 0; j < of->weights->len; j++) {
+            const RpWeight *weight = &g_array_index(of->weights, RpWeight, j);
+
+            elements[weight->trained] += weight->elements;
         }
-        g_array_unref(tensors);
-        assert_int_equal(trained, rows[i].trained);
-        assert_int_equal(frozen, rp_model_layer_parameters(model, RP_LAYER_BLOCK));
+        assert_int_equal(elements[TRUE], rows[i].trained);
+        assert_int_equal(elements[FALSE],
+                         rp_model_layer_parameters(rp_model_find(rows[i].name, NULL), 1));
     }
-    assert_int_equal(elements_of("qwen3-1.7b", RP_LAYER_BLOCK, 8, "self_attn.k_proj.lora_B.weight"),
-                     8 * 1024);
+    list(of, "qwen3-1.7b", 1, 8);
+    expect(of, "model.layers.0.self_attn.k_proj.lora_B.weight", 2, 1024, 8, 1);
 }
 
 static void
@@ -225,9 +269,9 @@ main(void)
         cmocka_unit_test(has_complete_and_consistent_rows),
         cmocka_unit_test(has_the_gpus_of_the_papers_table_2),
         cmocka_unit_test(finds_by_any_name_and_suggests_the_nearest),
-        cmocka_unit_test(lists_the_tensors_of_each_layer),
+        cmocka_unit_test_setup_teardown(lists_the_tensors_of_each_layer, setup, teardown),
         cmocka_unit_test(counts_a_tied_matrix_once),
-        cmocka_unit_test(trains_only_adapters_with_lora),
+        cmocka_unit_test_setup_teardown(trains_only_adapters_with_lora, setup, teardown),
         cmocka_unit_test(alternates_sliding_and_full_blocks),
     };
     return cmocka_run_group_tests_name("catalogue", tests, NULL, NULL);

@@ -327,7 +327,7 @@ counts_attended_pairs_exactly(void **state)
         full += q + 1;
         sliding += MIN(q + 1, 128);
     }
-    double per_pair = 4.0 * oss->heads * oss->head_size;
+    double per_pair = 4.0 * oss->heads * oss->head_dim;
     assert_true(rp_cost_model_attention_flops(oss, 1, 1, s) == per_pair * full);
     assert_true(rp_cost_model_attention_flops(oss, 0, 1, s) == per_pair * sliding);
     assert_true(rp_cost_model_attention_flops(oss, 0, 1, 100) == per_pair * 5050);

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 struct _RpNetwork {
-    RpModelConfig config;
+    RpModel config;
     RpNetworkOptions options;
     RpWeights *weights;
 };
@@ -42,7 +42,7 @@ rp_network_options(const RpNetwork *network)
     return &network->options;
 }
 
-const RpModelConfig *
+const RpModel *
 rp_network_config(const RpNetwork *network)
 {
     return &network->config;
@@ -154,31 +154,30 @@ rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
 
 /* ---- the fake ---- */
 
-RpModelConfig
+RpModel
 checkpoint_config(gboolean tied)
 {
-    return (RpModelConfig){.architecture = RP_ARCHITECTURE_QWEN3,
-                           .hidden = 16,
-                           .blocks = 2,
-                           .heads = 2,
-                           .kv_heads = 1,
-                           .head_dim = 8,
-                           .intermediate = 24,
-                           .vocab = 40,
-                           .max_positions = 64,
-                           .rms_norm_eps = 1e-6,
-                           .initializer_range = 0.02,
-                           .rope = {.theta = 1e6},
-                           .tied = tied,
-                           .qk_norm = TRUE,
-                           .bos_id = 1,
-                           .pad_id = RP_MODEL_NO_TOKEN,
-                           .eos_ids = {2},
-                           .n_eos = 1};
+    return (RpModel){.architecture = RP_ARCHITECTURE_QWEN3,
+                     .hidden = 16,
+                     .blocks = 2,
+                     .heads = 2,
+                     .kv_heads = 1,
+                     .head_dim = 8,
+                     .intermediate = 24,
+                     .vocab = 40,
+                     .max_positions = 64,
+                     .rms_norm_eps = 1e-6,
+                     .initializer_range = 0.02,
+                     .rope = {.theta = 1e6},
+                     .tied = tied,
+                     .bos_id = 1,
+                     .pad_id = RP_MODEL_NO_TOKEN,
+                     .eos_ids = {2},
+                     .n_eos = 1};
 }
 
 RpTrainer *
-fake_trainer_new(const RpModelConfig *config, RpDtype dtype, gboolean async)
+fake_trainer_new(const RpModel *config, RpDtype dtype, gboolean async)
 {
     RpTrainer *trainer = g_new0(RpTrainer, 1);
 
@@ -326,7 +325,7 @@ int
 checkpoint_setup(void **state)
 {
     CheckpointFixture *f = g_new0(CheckpointFixture, 1);
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
 
     *state = f;
     f->directory = g_dir_make_tmp("rp-checkpoint-XXXXXX", NULL);

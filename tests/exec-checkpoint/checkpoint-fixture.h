@@ -26,9 +26,9 @@ int checkpoint_setup(void **state);
 int checkpoint_teardown(void **state);
 
 /* A Qwen3 of two blocks and a few thousand parameters. */
-RpModelConfig checkpoint_config(gboolean tied);
+RpModel checkpoint_config(gboolean tied);
 
-RpTrainer *fake_trainer_new(const RpModelConfig *config, RpDtype dtype, gboolean async);
+RpTrainer *fake_trainer_new(const RpModel *config, RpDtype dtype, gboolean async);
 void fake_trainer_free(RpTrainer *trainer);
 /* Every number of the trainer becomes a function of @step. */
 void fake_trainer_go_to(RpTrainer *trainer, guint64 step);

@@ -22,7 +22,7 @@ expect_refusal(CheckpointFixture *f, RpTrainer *trainer, RpCheckpointError code,
 static RpTrainer *
 same_trainer(void)
 {
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
 
     return fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
 }
@@ -168,7 +168,7 @@ static void
 refuses_another_model(void **state)
 {
     CheckpointFixture *f = *state;
-    RpModelConfig config;
+    RpModel config;
 
     assert_true(checkpoint_save_step(f, 4));
     config = checkpoint_config(TRUE);
@@ -184,7 +184,6 @@ refuses_another_model(void **state)
                    "tie_word_embeddings: expected false, as the model has it, found true");
     config = checkpoint_config(TRUE);
     config.architecture = RP_ARCHITECTURE_LLAMA;
-    config.qk_norm = FALSE;
     expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
                    "architectures: expected LlamaForCausalLM");
 }
@@ -196,14 +195,11 @@ refuses_a_model_that_computes_something_else(void **state)
     static const struct {
         gsize offset;
         gsize size;
-        RpModelConfig other;
+        RpModel other;
         const char *part;
     } cases[] = {
 #define CASE(member, value, message)                                                               \
-    {G_STRUCT_OFFSET(RpModelConfig, member),                                                       \
-     sizeof(((RpModelConfig *)0)->member),                                                         \
-     {.member = value},                                                                            \
-     message}
+    {G_STRUCT_OFFSET(RpModel, member), sizeof(((RpModel *)0)->member), {.member = value}, message}
         CASE(rms_norm_eps, 1e-5, "rms_norm_eps: expected 1e-05, as the model has it, found 1e-06"),
         CASE(rope.theta, 5e5, "rope_theta: expected 5e+05, as the model has it, found 1e+06"),
         CASE(rope.type, RP_ROPE_LLAMA3,
@@ -215,7 +211,7 @@ refuses_a_model_that_computes_something_else(void **state)
 
     assert_true(checkpoint_save_step(f, 4));
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        RpModelConfig config = checkpoint_config(TRUE);
+        RpModel config = checkpoint_config(TRUE);
         memcpy((char *)&config + cases[i].offset, (const char *)&cases[i].other + cases[i].offset,
                cases[i].size);
         expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE),
@@ -227,7 +223,7 @@ static void
 refuses_another_factor_of_the_rope(void **state)
 {
     CheckpointFixture *f = *state;
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
 
     config.rope = (RpRope){RP_ROPE_LLAMA3, 1e6, 8, 1, 4, 32};
     g_clear_pointer(&f->trainer, fake_trainer_free);
@@ -246,7 +242,7 @@ static void
 refuses_another_mode_or_dtype(void **state)
 {
     CheckpointFixture *f = *state;
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
 
     assert_true(checkpoint_save_step(f, 4));
     expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, FALSE), RP_CHECKPOINT_ERROR_MISMATCH,

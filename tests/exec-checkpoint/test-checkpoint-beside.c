@@ -112,7 +112,7 @@ has_the_bytes_of_one_in_place_however_the_trainer_goes_on(void **state)
     CheckpointFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(kinds); i++) {
-        RpModelConfig config = checkpoint_config(kinds[i].tied);
+        RpModel config = checkpoint_config(kinds[i].tied);
         g_autofree char *place = g_strdup_printf("%s-place-%zu", f->output, i);
         g_autofree char *aside = g_strdup_printf("%s-beside-%zu", f->output, i);
         g_auto(RpCheckpointWritten) written = {0};

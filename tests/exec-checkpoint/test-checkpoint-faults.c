@@ -425,7 +425,7 @@ save_weights(CheckpointFixture *f)
             return 3;
         }
         g_autoptr(RpSafetensors) tensors = rp_safetensors_open(path, NULL);
-        RpModelConfig config;
+        RpModel config;
         if (!tensors || !rp_hf_config_load(path, &config, NULL))
             return 4;
         g_autoptr(RpWeights) weights = rp_weights_new(&config);

@@ -10,7 +10,7 @@ gives_back_every_bit(void **state)
     CheckpointFixture *f = *state;
 
     for (guint i = 0; i < 12; i++) {
-        RpModelConfig config = checkpoint_config(i & 1);
+        RpModel config = checkpoint_config(i & 1);
         g_clear_pointer(&f->trainer, fake_trainer_free);
         f->trainer = fake_trainer_new(&config, dtypes[i / 4], (i & 2) != 0);
         assert_true(checkpoint_save_step(f, 7 + i));
@@ -24,7 +24,7 @@ gives_back_the_scales_bit_for_bit(void **state)
 {
     static const float scales[] = {1e-45f, G_MINFLOAT, 0.1f, 65536.0f, G_MAXFLOAT, 1 / 3.0f};
     CheckpointFixture *f = *state;
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
 
     for (gsize i = 0; i < G_N_ELEMENTS(scales); i++) {
         RpDataState data;
@@ -46,7 +46,7 @@ static void
 tells_when_gradients_are_summed_in_other_rounds(void **state)
 {
     CheckpointFixture *f = *state;
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
 
     fake_trainer_set_rounds(f->trainer, 4);
     assert_true(checkpoint_save_step(f, 5));
@@ -91,7 +91,7 @@ static void
 holds_a_model_as_transformers_has_it(void **state)
 {
     CheckpointFixture *f = *state;
-    RpModelConfig config;
+    RpModel config;
 
     assert_true(checkpoint_save_step(f, 4));
     assert_true(rp_hf_config_load(f->path, &config, &f->error));
@@ -121,7 +121,7 @@ static void
 names_its_files(void **state)
 {
     CheckpointFixture *f = *state;
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
 
     checkpoint_write_text(f->model_dir, "tokenizer.json", "{\"a\": 1}");
     checkpoint_write_text(f->model_dir, "merges.txt", "");

@@ -65,7 +65,7 @@ restore(gpointer data)
 {
     Work *work = data;
     CheckpointFixture *f = work->f;
-    RpModelConfig config = checkpoint_config(TRUE);
+    RpModel config = checkpoint_config(TRUE);
     RpTrainer *restored = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
     g_autofree char *path = g_strdup_printf("%s/checkpoint-%d", f->output, LAST_STEP);
     g_autoptr(GError) error = NULL;

@@ -59,7 +59,7 @@ typedef struct {
 /* One model in one storage; what tests leave behind is freed with it. */
 typedef struct {
     const Kind *kind;
-    RpModelConfig config;
+    RpModel config;
     char *directory; /* of random weights; removed at the end */
     RpSafetensors *file;
     RpWeights *weights;
@@ -332,7 +332,7 @@ run_on_host(Fixture *f, RpDtype dtype)
 static double
 longest_sum(const Fixture *f)
 {
-    const RpModelConfig *config = &f->config;
+    const RpModel *config = &f->config;
     guint n = MICRO_BATCHES * f->kind->sequences * f->kind->tokens;
 
     n = MAX(n, config->hidden);

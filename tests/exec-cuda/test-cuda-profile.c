@@ -20,21 +20,20 @@ typedef struct {
 static int
 set_up(void **state)
 {
-    static const RpModelConfig config = {.architecture = RP_ARCHITECTURE_QWEN3,
-                                         .hidden = 256,
-                                         .blocks = 2,
-                                         .heads = 4,
-                                         .kv_heads = 2,
-                                         .head_dim = 64,
-                                         .intermediate = 640,
-                                         .vocab = 1000,
-                                         .max_positions = 256,
-                                         .rms_norm_eps = 1e-6,
-                                         .initializer_range = 0.02,
-                                         .rope = {.theta = 10000},
-                                         .qk_norm = TRUE,
-                                         .bos_id = RP_MODEL_NO_TOKEN,
-                                         .pad_id = RP_MODEL_NO_TOKEN};
+    static const RpModel config = {.architecture = RP_ARCHITECTURE_QWEN3,
+                                   .hidden = 256,
+                                   .blocks = 2,
+                                   .heads = 4,
+                                   .kv_heads = 2,
+                                   .head_dim = 64,
+                                   .intermediate = 640,
+                                   .vocab = 1000,
+                                   .max_positions = 256,
+                                   .rms_norm_eps = 1e-6,
+                                   .initializer_range = 0.02,
+                                   .rope = {.theta = 10000},
+                                   .bos_id = RP_MODEL_NO_TOKEN,
+                                   .pad_id = RP_MODEL_NO_TOKEN};
     static const RpNetworkOptions options = {
         .dtype = RP_DTYPE_BF16, .sequences = 2, .tokens = 256, .head_chunk = 128};
     Fixture *f = g_new0(Fixture, 1);

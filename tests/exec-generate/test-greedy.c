@@ -15,7 +15,7 @@
 
 typedef struct {
     char *directory;
-    RpModelConfig config;
+    RpModel config;
     RpSafetensors *checkpoint;
     RpWeights *weights;
 } Files;
@@ -133,7 +133,7 @@ an_end_ends_its_own_answer_alone(void **state)
     Files *files = *state;
     gint32 free_answers[2][NEW_TOKENS], answers[2][NEW_TOKENS];
     RpAnswer first[2], second[2];
-    RpModelConfig config = files->config;
+    RpModel config = files->config;
 
     for (guint i = 0; i < 2; i++) {
         first[i] = (RpAnswer){.prompt = prompts[i], .n_prompt = 2, .answer = free_answers[i]};

@@ -57,21 +57,20 @@ typedef struct {
 static int
 set_up(void **state)
 {
-    static const RpModelConfig config = {.architecture = RP_ARCHITECTURE_QWEN3,
-                                         .hidden = 16,
-                                         .blocks = 3,
-                                         .heads = 2,
-                                         .kv_heads = 1,
-                                         .head_dim = 8,
-                                         .intermediate = 24,
-                                         .vocab = 19,
-                                         .max_positions = 8,
-                                         .rms_norm_eps = 1e-6,
-                                         .initializer_range = 0.02,
-                                         .rope = {.theta = 10000},
-                                         .qk_norm = TRUE,
-                                         .bos_id = RP_MODEL_NO_TOKEN,
-                                         .pad_id = RP_MODEL_NO_TOKEN};
+    static const RpModel config = {.architecture = RP_ARCHITECTURE_QWEN3,
+                                   .hidden = 16,
+                                   .blocks = 3,
+                                   .heads = 2,
+                                   .kv_heads = 1,
+                                   .head_dim = 8,
+                                   .intermediate = 24,
+                                   .vocab = 19,
+                                   .max_positions = 8,
+                                   .rms_norm_eps = 1e-6,
+                                   .initializer_range = 0.02,
+                                   .rope = {.theta = 10000},
+                                   .bos_id = RP_MODEL_NO_TOKEN,
+                                   .pad_id = RP_MODEL_NO_TOKEN};
     static const RpNetworkOptions options = {.dtype = RP_DTYPE_BF16, .sequences = 1, .tokens = 8};
     Fixture *f = g_new0(Fixture, 1);
 

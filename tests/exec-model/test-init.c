@@ -4,7 +4,7 @@
 
 #include "exec/model/init.h"
 
-static const RpModelConfig tiny = {
+static const RpModel tiny = {
     .architecture = RP_ARCHITECTURE_LLAMA,
     .hidden = 16,
     .blocks = 2,
@@ -146,7 +146,7 @@ starts_norms_at_one_and_biases_and_padding_at_zero(void **state)
 }
 
 static gboolean
-write_tiny(TensorFixture *f, const RpModelConfig *config, guint64 seed, guint64 max_shard_bytes)
+write_tiny(TensorFixture *f, const RpModel *config, guint64 seed, guint64 max_shard_bytes)
 {
     RpInitOptions options = {.seed = seed, .max_shard_bytes = max_shard_bytes};
 
@@ -169,8 +169,8 @@ writes_a_checkpoint_that_binds_to_its_config(void **state)
 
     for (guint tied = 0; tied < 2; tied++) {
         for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
-            RpModelConfig config = tiny;
-            RpModelConfig loaded;
+            RpModel config = tiny;
+            RpModel loaded;
             config.tied = (gboolean)tied;
             config.dtype = (RpDtype)dtype;
             assert_true(write_tiny(f, &config, 3, shards[tied]));
@@ -199,7 +199,7 @@ writes_the_same_bytes_for_ever(void **state)
     TensorFixture *f = *state;
 
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
-        RpModelConfig config = tiny;
+        RpModel config = tiny;
         config.dtype = (RpDtype)dtype;
         assert_true(write_tiny(f, &config, 42, 0));
         g_autofree char *first = checksum(f);
@@ -232,7 +232,7 @@ writes_the_same_bytes_whatever_the_threads(void **state)
 {
     static const guint threads[] = {1, 2, 3, 7, 0};
     TensorFixture *f = *state;
-    RpModelConfig config = tiny;
+    RpModel config = tiny;
     g_autofree char *expected = NULL;
 
     config.vocab = 50000;

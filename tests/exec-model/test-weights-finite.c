@@ -10,7 +10,7 @@
 
 typedef struct {
     TensorFixture *files;
-    RpModelConfig config;
+    RpModel config;
     RpWeights *weights;
     guint8 *bytes;
     gsize length;
@@ -35,17 +35,17 @@ model_make(Model *model, RpDtype dtype)
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     model_clear(model);
-    model->config = (RpModelConfig){.architecture = RP_ARCHITECTURE_LLAMA,
-                                    .hidden = HIDDEN,
-                                    .blocks = 2,
-                                    .heads = 5,
-                                    .kv_heads = 5,
-                                    .head_dim = 2,
-                                    .intermediate = 12,
-                                    .vocab = VOCABULARY,
-                                    .tied = TRUE,
-                                    .has_dtype = TRUE,
-                                    .dtype = dtype};
+    model->config = (RpModel){.architecture = RP_ARCHITECTURE_LLAMA,
+                              .hidden = HIDDEN,
+                              .blocks = 2,
+                              .heads = 5,
+                              .kv_heads = 5,
+                              .head_dim = 2,
+                              .intermediate = 12,
+                              .vocab = VOCABULARY,
+                              .tied = TRUE,
+                              .has_dtype = TRUE,
+                              .dtype = dtype};
     model->weights = rp_weights_new(&model->config);
     g_autofree guint8 *zeros = g_malloc0((gsize)VOCABULARY * HIDDEN * sizeof(float));
     g_clear_pointer(&f->writer, rp_safetensors_writer_free);

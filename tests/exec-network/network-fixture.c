@@ -8,28 +8,27 @@
 #define POISON 0xff /* NaN in every storage */
 #define GUARD_BYTE 0xa5
 
-RpModelConfig
+RpModel
 network_config(RpArchitecture architecture, gboolean tied)
 {
     const gboolean llama = architecture == RP_ARCHITECTURE_LLAMA;
 
-    return (RpModelConfig){.architecture = architecture,
-                           .hidden = 18,
-                           .blocks = 2,
-                           .heads = 4,
-                           .kv_heads = llama ? 1 : 2,
-                           .head_dim = 6,
-                           .intermediate = 23,
-                           .vocab = 41,
-                           .max_positions = 64,
-                           .rms_norm_eps = 1e-6,
-                           .rope = {.type = RP_ROPE_DEFAULT, .theta = 1e4},
-                           .tied = tied,
-                           .attention_bias = llama,
-                           .mlp_bias = llama,
-                           .qk_norm = !llama,
-                           .bos_id = RP_MODEL_NO_TOKEN,
-                           .pad_id = RP_MODEL_NO_TOKEN};
+    return (RpModel){.architecture = architecture,
+                     .hidden = 18,
+                     .blocks = 2,
+                     .heads = 4,
+                     .kv_heads = llama ? 1 : 2,
+                     .head_dim = 6,
+                     .intermediate = 23,
+                     .vocab = 41,
+                     .max_positions = 64,
+                     .rms_norm_eps = 1e-6,
+                     .rope = {.type = RP_ROPE_DEFAULT, .theta = 1e4},
+                     .tied = tied,
+                     .attention_bias = llama,
+                     .mlp_bias = llama,
+                     .bos_id = RP_MODEL_NO_TOKEN,
+                     .pad_id = RP_MODEL_NO_TOKEN};
 }
 
 /* Poisoned memory with a guard behind it. */
@@ -51,7 +50,7 @@ check_guard(const guint8 *memory, gsize bytes, const char *what)
 }
 
 Model *
-network_new(const RpModelConfig *config, const RpNetworkOptions *options)
+network_new(const RpModel *config, const RpNetworkOptions *options)
 {
     Model *model = g_new0(Model, 1);
     gsize constant_bytes;
@@ -130,7 +129,7 @@ network_random_batch(Model *model, guint32 seed)
 }
 
 Model *
-network_random(const RpModelConfig *config, const RpNetworkOptions *options)
+network_random(const RpModel *config, const RpNetworkOptions *options)
 {
     Model *model = network_new(config, options);
     GRand *random = g_rand_new_with_seed(20261120);

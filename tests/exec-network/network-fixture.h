@@ -12,7 +12,7 @@
 #include "exec/network/network.h"
 
 typedef struct {
-    RpModelConfig config;
+    RpModel config;
     RpWeights *weights;
     RpNetwork *network;
     RpProfile *profile;
@@ -40,12 +40,12 @@ typedef struct {
 typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_FUSED } StageWay;
 
 /* Small, with everything that a config can have. */
-RpModelConfig network_config(RpArchitecture architecture, gboolean tied);
+RpModel network_config(RpArchitecture architecture, gboolean tied);
 
 /* Random weights and batch, the same ones for every storage. */
-Model *network_random(const RpModelConfig *config, const RpNetworkOptions *options);
+Model *network_random(const RpModel *config, const RpNetworkOptions *options);
 /* Weights NaN, ids and targets 0, scale 1. */
-Model *network_new(const RpModelConfig *config, const RpNetworkOptions *options);
+Model *network_new(const RpModel *config, const RpNetworkOptions *options);
 void network_free(Model *model);
 
 /* @n_elements values of a weight, by its index. */

@@ -39,13 +39,13 @@ find(const Case *c, const char *name)
     return tensor;
 }
 
-static RpModelConfig
+static RpModel
 load_config(const char *name)
 {
     g_autofree char *relative = g_strconcat("tests/exec-network/fixtures/", name, NULL);
     char *path = rp_test_source_path(relative);
     GError *error = NULL;
-    RpModelConfig config;
+    RpModel config;
     gboolean loaded = rp_hf_config_load(path, &config, &error);
 
     g_free(path);
@@ -71,7 +71,7 @@ static Case
 load_case(const char *name)
 {
     Case c = {.name = name, .batch = open_file(name, "/batch.safetensors")};
-    const RpModelConfig config = load_config(name);
+    const RpModel config = load_config(name);
     const RpSafetensor *ids = find(&c, "input_ids");
     const RpSafetensor *targets = find(&c, "targets");
     guint n_targets = 0;

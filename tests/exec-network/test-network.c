@@ -17,7 +17,7 @@ options_of(RpDtype dtype)
 static Model *
 model_of(RpArchitecture architecture, gboolean tied, RpDtype dtype)
 {
-    const RpModelConfig config = network_config(architecture, tied);
+    const RpModel config = network_config(architecture, tied);
     const RpNetworkOptions options = options_of(dtype);
 
     return network_random(&config, &options);
@@ -192,7 +192,7 @@ stays_near_fp32_in_smaller_storages(void **state)
 static void
 gives_the_padding_row_no_gradient(void **state)
 {
-    RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     const RpNetworkOptions options = options_of(RP_DTYPE_FP32);
 
     for (config.pad_id = RP_MODEL_NO_TOKEN; config.pad_id <= 5; config.pad_id += 6) {
@@ -238,7 +238,7 @@ equals_each_sequence_alone(void **state)
 static Run
 run_head(guint head_chunk, Model **model)
 {
-    const RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     RpNetworkOptions options = options_of(RP_DTYPE_FP32);
     Run run;
 
@@ -274,7 +274,7 @@ takes_the_head_in_chunks_of_any_size(void **state)
 static void
 holds_the_logits_of_one_chunk_only(void **state)
 {
-    RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     RpNetworkOptions options = options_of(RP_DTYPE_FP32);
     Model *small, *large;
 
@@ -292,7 +292,7 @@ holds_the_logits_of_one_chunk_only(void **state)
 
 /* Of 8192 tokens; sizes only, nothing is computed. */
 static guint64
-head_workspace(RpModelConfig *config, guint head_chunk, guint *chosen, guint64 *of_block)
+head_workspace(RpModel *config, guint head_chunk, guint *chosen, guint64 *of_block)
 {
     const RpNetworkOptions options = {
         .dtype = RP_DTYPE_BF16, .sequences = 8, .tokens = 1024, .head_chunk = head_chunk};
@@ -308,7 +308,7 @@ head_workspace(RpModelConfig *config, guint head_chunk, guint *chosen, guint64 *
 static void
 chooses_the_largest_chunk_that_fits_where_blocks_do(void **state)
 {
-    RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     guint seen = 0;
 
     (void)state;
@@ -539,7 +539,7 @@ note_shape(RpKernelStream *stream, const RpMatmulArgs *args)
 static guint
 count_shapes(gboolean packs_as_backends_do)
 {
-    const RpModelConfig config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     const RpNetworkOptions options = {
         .dtype = RP_DTYPE_FP32, .sequences = 8, .tokens = 256, .head_chunk = 512};
     Model *model = network_new(&config, &options);

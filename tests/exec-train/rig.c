@@ -6,7 +6,7 @@
 #include "exec/host/kernels.h"
 #include "exec/model/init.h"
 
-static const RpModelConfig tiny = {
+static const RpModel tiny = {
     .architecture = RP_ARCHITECTURE_QWEN3,
     .hidden = 24,
     .blocks = RIG_BLOCKS,
@@ -19,7 +19,6 @@ static const RpModelConfig tiny = {
     .rms_norm_eps = 1e-6,
     .initializer_range = 0.2,
     .rope = {.theta = 1e4},
-    .qk_norm = TRUE,
     .has_dtype = TRUE,
     .bos_id = RP_MODEL_NO_TOKEN,
     .pad_id = RP_MODEL_NO_TOKEN,

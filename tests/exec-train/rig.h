@@ -43,7 +43,7 @@ typedef struct {
 
 typedef struct {
     RigOptions options;
-    RpModelConfig config;
+    RpModel config;
     char *directory;
     RpSafetensors *file;
     RpWeights *weights;

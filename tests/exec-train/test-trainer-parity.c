@@ -11,7 +11,7 @@
 #define RELATIVE 1e-5
 
 typedef struct {
-    RpModelConfig config;
+    RpModel config;
     RpSafetensors *file, *final;
     RpWeights *weights;
     JsonParser *parser;

@@ -10,7 +10,7 @@
 /* hidden 32, 5 blocks, 4 heads of 8 in 2 groups, 61 tokens; tied: one matrix */
 typedef struct {
     char *directory;
-    RpModelConfig config;
+    RpModel config;
     RpSafetensors *file;
     RpWeights *weights;
 } RpTinyModel;

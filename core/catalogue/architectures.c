@@ -1,0 +1,276 @@
+/**
+ * Architectures: a row each, and the tensors of their layers, named as in Hugging Face files.
+ *
+ * docs/how-to/add-a-model.md says what a new row needs.
+ */
+#include <string.h>
+
+#include "core/catalogue/model.h"
+
+const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES] = {
+    [RP_ARCHITECTURE_QWEN3] = {.hf_name = "Qwen3ForCausalLM",
+                               .model_type = "qwen3",
+                               .runs = TRUE,
+                               .qk_norm = TRUE,
+                               .needs_kv_heads = TRUE,
+                               .head_dim = 128,
+                               .max_positions = 32768},
+    [RP_ARCHITECTURE_LLAMA] = {.hf_name = "LlamaForCausalLM",
+                               .model_type = "llama",
+                               .runs = TRUE,
+                               .has_mlp_bias = TRUE,
+                               .max_positions = 2048},
+    [RP_ARCHITECTURE_QWEN3_MOE] = {.hf_name = "Qwen3MoeForCausalLM",
+                                   .model_type = "qwen3_moe",
+                                   .qk_norm = TRUE},
+    [RP_ARCHITECTURE_GPT_OSS] = {.hf_name = "GptOssForCausalLM",
+                                 .model_type = "gpt_oss",
+                                 .sinks = TRUE,
+                                 .clamped_swiglu = TRUE,
+                                 .fused_experts = TRUE},
+};
+
+/* ---- tensors ---- */
+
+/* Which sizes of the model make a dimension; 0 ends a shape. */
+typedef enum { HIDDEN = 1, QUERIES, KEYS, HEAD_DIM, HEADS, MLP, TWICE_MLP, VOCAB, EXPERTS } Size;
+
+/* Which models have the tensor: all of these must hold. */
+typedef enum {
+    ATTENTION_BIAS = 1 << 0,
+    MLP_BIAS = 1 << 1,
+    QK_NORM = 1 << 2,
+    SINKS = 1 << 3,
+    DENSE = 1 << 4,
+    APART = 1 << 5, /* experts with tensors of their own */
+    FUSED = 1 << 6  /* one tensor for all experts */
+} When;
+
+typedef struct {
+    RpLayerKind layer;
+    RpWeightKind kind;
+    const char *name; /* of a block's: behind "model.layers.N." */
+    Size shape[RP_WEIGHT_MAX_RANK];
+    When when;
+    enum { PLAIN, NORM, ADAPTED, EACH } is; /* a norm; may have adapters; one for each expert */
+} Tensor;
+
+/* In file order. Rows for EACH expert stand together, and come expert by expert. */
+static const Tensor tensors[] = {
+    {RP_LAYER_EMBEDDING, RP_WEIGHT_EMBEDDING, "model.embed_tokens.weight", {VOCAB, HIDDEN}},
+
+#define BLOCK(kind, name, ...)                                                                     \
+    {                                                                                              \
+        RP_LAYER_BLOCK, RP_WEIGHT_##kind, name, __VA_ARGS__                                        \
+    }
+    BLOCK(INPUT_NORM, "input_layernorm.weight", {HIDDEN}, 0, NORM),
+    BLOCK(Q, "self_attn.q_proj.weight", {QUERIES, HIDDEN}, 0, ADAPTED),
+    BLOCK(Q_BIAS, "self_attn.q_proj.bias", {QUERIES}, ATTENTION_BIAS),
+    BLOCK(K, "self_attn.k_proj.weight", {KEYS, HIDDEN}, 0, ADAPTED),
+    BLOCK(K_BIAS, "self_attn.k_proj.bias", {KEYS}, ATTENTION_BIAS),
+    BLOCK(V, "self_attn.v_proj.weight", {KEYS, HIDDEN}, 0, ADAPTED),
+    BLOCK(V_BIAS, "self_attn.v_proj.bias", {KEYS}, ATTENTION_BIAS),
+    BLOCK(O, "self_attn.o_proj.weight", {HIDDEN, QUERIES}, 0, ADAPTED),
+    BLOCK(O_BIAS, "self_attn.o_proj.bias", {HIDDEN}, ATTENTION_BIAS),
+    BLOCK(Q_NORM, "self_attn.q_norm.weight", {HEAD_DIM}, QK_NORM, NORM),
+    BLOCK(K_NORM, "self_attn.k_norm.weight", {HEAD_DIM}, QK_NORM, NORM),
+    BLOCK(SINKS, "self_attn.sinks", {HEADS}, SINKS),
+    BLOCK(POST_NORM, "post_attention_layernorm.weight", {HIDDEN}, 0, NORM),
+    BLOCK(GATE, "mlp.gate_proj.weight", {MLP, HIDDEN}, DENSE, ADAPTED),
+    BLOCK(GATE_BIAS, "mlp.gate_proj.bias", {MLP}, DENSE | MLP_BIAS),
+    BLOCK(UP, "mlp.up_proj.weight", {MLP, HIDDEN}, DENSE, ADAPTED),
+    BLOCK(UP_BIAS, "mlp.up_proj.bias", {MLP}, DENSE | MLP_BIAS),
+    BLOCK(DOWN, "mlp.down_proj.weight", {HIDDEN, MLP}, DENSE, ADAPTED),
+    BLOCK(DOWN_BIAS, "mlp.down_proj.bias", {HIDDEN}, DENSE | MLP_BIAS),
+    BLOCK(ROUTER, "mlp.gate.weight", {EXPERTS, HIDDEN}, APART),
+    BLOCK(GATE, "gate_proj.weight", {MLP, HIDDEN}, APART, EACH),
+    BLOCK(UP, "up_proj.weight", {MLP, HIDDEN}, APART, EACH),
+    BLOCK(DOWN, "down_proj.weight", {HIDDEN, MLP}, APART, EACH),
+    BLOCK(ROUTER, "mlp.router.weight", {EXPERTS, HIDDEN}, FUSED),
+    BLOCK(ROUTER_BIAS, "mlp.router.bias", {EXPERTS}, FUSED | MLP_BIAS),
+    BLOCK(GATE_UP, "mlp.experts.gate_up_proj", {EXPERTS, HIDDEN, TWICE_MLP}, FUSED),
+    BLOCK(GATE_UP_BIAS, "mlp.experts.gate_up_proj_bias", {EXPERTS, TWICE_MLP}, FUSED | MLP_BIAS),
+    BLOCK(DOWN, "mlp.experts.down_proj", {EXPERTS, MLP, HIDDEN}, FUSED),
+    BLOCK(DOWN_BIAS, "mlp.experts.down_proj_bias", {EXPERTS, HIDDEN}, FUSED | MLP_BIAS),
+#undef BLOCK
+
+    {RP_LAYER_HEAD, RP_WEIGHT_FINAL_NORM, "model.norm.weight", {HIDDEN}, 0, NORM},
+    {RP_LAYER_HEAD, RP_WEIGHT_HEAD, "lm_head.weight", {VOCAB, HIDDEN}},
+};
+
+static guint64
+size_of(const RpModel *model, Size size)
+{
+    switch (size) {
+    case HIDDEN:
+        return model->hidden;
+    case QUERIES:
+        return (guint64)model->heads * model->head_dim;
+    case KEYS:
+        return (guint64)model->kv_heads * model->head_dim;
+    case HEAD_DIM:
+        return model->head_dim;
+    case HEADS:
+        return model->heads;
+    case MLP:
+        return model->intermediate;
+    case TWICE_MLP:
+        return 2 * (guint64)model->intermediate;
+    case VOCAB:
+        return model->vocab;
+    case EXPERTS:
+        return model->experts;
+    }
+    return 1;
+}
+
+static guint
+what_holds(const RpModel *model)
+{
+    const RpArchitectureRow *row = &rp_architectures[model->architecture];
+
+    return (model->attention_bias ? ATTENTION_BIAS : 0) | (model->mlp_bias ? MLP_BIAS : 0) |
+           (row->qk_norm ? QK_NORM : 0) | (row->sinks ? SINKS : 0) |
+           (model->experts <= 1  ? DENSE
+            : row->fused_experts ? FUSED
+                                 : APART);
+}
+
+/* ---- layers ---- */
+
+guint
+rp_model_n_layers(const RpModel *model)
+{
+    g_return_val_if_fail(model, 0);
+    return model->blocks + 2;
+}
+
+RpLayerKind
+rp_model_layer_kind(const RpModel *model, guint layer)
+{
+    g_return_val_if_fail(model && layer < model->blocks + 2, RP_LAYER_BLOCK);
+    return layer == 0                   ? RP_LAYER_EMBEDDING
+           : layer == model->blocks + 1 ? RP_LAYER_HEAD
+                                        : RP_LAYER_BLOCK;
+}
+
+gboolean
+rp_model_block_slides(const RpModel *model, guint block)
+{
+    g_return_val_if_fail(model && block < model->blocks, FALSE);
+    return model->sliding_window > 0 && (block + 1) % model->sliding_period != 0;
+}
+
+/* A layer being listed. */
+typedef struct {
+    const RpModel *model;
+    guint layer;
+    guint lora_rank;
+    GStringChunk *names;
+    GArray *weights;
+} List;
+
+/* @infix: behind the block's prefix; @stem: bytes of the row's name, @suffix behind them */
+static void
+add(const List *list, const Tensor *tensor, const char *infix, gsize stem, const char *suffix,
+    RpWeight weight)
+{
+    weight.kind = tensor->kind;
+    weight.layer = list->layer;
+    weight.elements = weight.shape[0] * weight.shape[1] * weight.shape[2];
+    if (list->names != NULL) {
+        g_autofree char *prefix = tensor->layer == RP_LAYER_BLOCK
+                                      ? g_strdup_printf("model.layers.%u.", list->layer - 1)
+                                      : g_strdup("");
+        g_autofree char *name =
+            g_strdup_printf("%s%s%.*s%s", prefix, infix, (int)stem, tensor->name, suffix);
+
+        weight.name = g_string_chunk_insert(list->names, name);
+    }
+    g_array_append_val(list->weights, weight);
+}
+
+static void
+add_base(const List *list, const Tensor *tensor, const char *infix)
+{
+    RpWeight weight = {.norm = tensor->is == NORM,
+                       .tied = tensor->kind == RP_WEIGHT_HEAD && list->model->tied,
+                       .trained = list->lora_rank == 0};
+
+    for (guint i = 0; i < RP_WEIGHT_MAX_RANK; i++) {
+        weight.shape[i] = size_of(list->model, tensor->shape[i]);
+        weight.rank += tensor->shape[i] != 0;
+    }
+    add(list, tensor, infix, strlen(tensor->name), "", weight);
+}
+
+/* A: r x in, and B: out x r. */
+static void
+add_adapters(const List *list, const Tensor *tensor)
+{
+    const guint64 rank = list->lora_rank;
+    const guint64 out = size_of(list->model, tensor->shape[0]);
+    const guint64 in = size_of(list->model, tensor->shape[1]);
+    const gsize stem = strlen(tensor->name) - strlen(".weight");
+
+    add(list, tensor, "", stem, ".lora_A.weight",
+        (RpWeight){.rank = 2, .shape = {rank, in, 1}, .trained = TRUE});
+    add(list, tensor, "", stem, ".lora_B.weight",
+        (RpWeight){.rank = 2, .shape = {out, rank, 1}, .trained = TRUE});
+}
+
+void
+rp_model_add_weights(const RpModel *model, guint layer, guint lora_rank, GStringChunk *names,
+                     GArray *weights)
+{
+    g_return_if_fail(model && layer < rp_model_n_layers(model) && weights);
+
+    const List list = {model, layer, lora_rank, names, weights};
+    const RpLayerKind kind = rp_model_layer_kind(model, layer);
+    const guint holds = what_holds(model);
+    const Tensor *rows[G_N_ELEMENTS(tensors)];
+    guint n_rows = 0;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(tensors); i++)
+        if (tensors[i].layer == kind && (tensors[i].when & ~holds) == 0)
+            rows[n_rows++] = &tensors[i];
+    for (guint i = 0, n = 1; i < n_rows; i += n, n = 1) {
+        if (rows[i]->is != EACH) {
+            add_base(&list, rows[i], "");
+            continue;
+        }
+        while (i + n < n_rows && rows[i + n]->is == EACH)
+            n++;
+        for (guint expert = 0; expert < model->experts; expert++) {
+            g_autofree char *infix = g_strdup_printf("mlp.experts.%u.", expert);
+
+            for (guint j = i; j < i + n; j++)
+                add_base(&list, rows[j], infix);
+        }
+    }
+    for (guint i = 0; lora_rank > 0 && i < n_rows; i++)
+        if (rows[i]->is == ADAPTED)
+            add_adapters(&list, rows[i]);
+}
+
+guint64
+rp_model_layer_parameters(const RpModel *model, guint layer)
+{
+    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
+    guint64 sum = 0;
+
+    rp_model_add_weights(model, layer, 0, NULL, weights);
+    for (guint i = 0; i < weights->len; i++)
+        sum += g_array_index(weights, RpWeight, i).elements;
+    return sum;
+}
+
+guint64
+rp_model_parameters(const RpModel *model)
+{
+    guint64 sum = model->tied ? -(guint64)model->vocab * model->hidden : 0;
+
+    for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
+        sum += rp_model_layer_parameters(model, layer);
+    return sum;
+}
