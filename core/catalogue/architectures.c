@@ -161,6 +161,18 @@ rp_model_block_slides(const RpModel *model, guint block)
     return model->sliding_window > 0 && (block + 1) % model->sliding_period != 0;
 }
 
+guint
+rp_model_layer_class(const RpModel *model, guint layer)
+{
+    guint first = 1;
+
+    if (rp_model_layer_kind(model, layer) != RP_LAYER_BLOCK)
+        return layer;
+    while (rp_model_block_slides(model, first - 1) != rp_model_block_slides(model, layer - 1))
+        first++;
+    return first;
+}
+
 /* A layer being listed. */
 typedef struct {
     const RpModel *model;

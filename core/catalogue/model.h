@@ -133,6 +133,16 @@ typedef struct {
 guint rp_model_n_layers(const RpModel *model);
 RpLayerKind rp_model_layer_kind(const RpModel *model, guint layer);
 
+/**
+ * rp_model_layer_class:
+ *
+ * Layers of one class have the same tensors, sizes and times: the embedding, blocks that attend
+ * alike, the head.
+ *
+ * Returns: the first layer of @layer's class
+ */
+guint rp_model_layer_class(const RpModel *model, guint layer);
+
 /* Whether block @block (from 0) attends to a sliding window only. */
 gboolean rp_model_block_slides(const RpModel *model, guint block);
 

@@ -40,28 +40,32 @@ copy_times(const RpLayer *from, RpLayer *to)
     to->backward_spread_ns = from->backward_spread_ns;
 }
 
-/* The first layer of each kind is measured, the others get its times. */
+/* The first layer of each class is measured, the others get its times. */
 static gboolean
 measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                const RpWeights *weights, RpProfile *profile, GError **error)
 {
-    const RpLayer *measured[RP_LAYER_HEAD + 1] = {NULL};
-
     measurer->over_swings = TRUE;
-
     for (guint l = 0; l < profile->n_layers; l++) {
-        RpLayer *layer = &profile->layers[l];
+        const guint like = rp_model_layer_class(rp_network_config(network), l);
 
-        if (measured[layer->kind] != NULL) {
-            copy_times(measured[layer->kind], layer);
-            continue;
-        }
-        if (!rp_measure_layer(measurer, probe, network, weights, l, profile, error))
+        if (like < l)
+            copy_times(&profile->layers[like], &profile->layers[l]);
+        else if (!rp_measure_layer(measurer, probe, network, weights, l, profile, error))
             return FALSE;
-        measured[layer->kind] = layer;
     }
     measurer->over_swings = FALSE;
     return TRUE;
+}
+
+static guint
+count_classes(const RpNetwork *network)
+{
+    guint n = 0;
+
+    for (guint l = 0; l < rp_network_n_layers(network); l++)
+        n += rp_model_layer_class(rp_network_config(network), l) == l;
+    return n;
 }
 
 static gboolean
@@ -90,14 +94,11 @@ rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint
                   GError **error)
 {
     g_autoptr(RpProfile) profile = rp_network_profile(network);
-    gboolean run[RP_LAYER_HEAD + 1] = {FALSE};
 
-    for (guint l = 0; l < profile->n_layers; l++) {
-        if (!run[profile->layers[l].kind] &&
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (rp_model_layer_class(rp_network_config(network), l) == l &&
             !rp_measure_run_once(probe, network, l, profile, error))
             return FALSE;
-        run[profile->layers[l].kind] = TRUE;
-    }
     profile->gpus = devices;
     probe->ops->describe(probe, profile);
     *bytes = profile->gpu_memory_bytes;
@@ -119,7 +120,7 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     resolved.max_runs = options->max_runs > 0 ? options->max_runs : DEFAULT_RUNS;
     resolved.optimizer_threads = MAX(options->optimizer_threads, 1);
     RpMeasurer measurer = {.options = &resolved,
-                           .n_measures = RP_LAYER_HEAD + 1 + probe->ops->n_link_measures + 1 +
+                           .n_measures = count_classes(network) + probe->ops->n_link_measures + 1 +
                                          (probe->ops->begin_copies != NULL)};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 

@@ -141,8 +141,8 @@ attention_forward(RpPass *pass, const Shape *z, const void *x, RpRoom *keep, voi
             .rows = z->T, .n = z->C, .x = s, .residual = x, .sum = s, .y = normed, .rstd = rstd});
 }
 
-void
-rp_block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
+static void
+block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
 {
     const Shape shape = shape_of(pass);
     const Shape *z = &shape;
@@ -223,8 +223,8 @@ attention_backward(RpPass *pass, const Shape *z, const void *x, const Attention 
             .rows = z->T, .n = z->C, .x = x, .rstd = rstd, .dy = dx, .d_residual = ds, .dx = dx});
 }
 
-void
-rp_block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx)
+static void
+block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx)
 {
     const Shape shape = shape_of(pass);
     const Shape *z = &shape;
@@ -241,3 +241,6 @@ rp_block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, voi
     scratch->used = before;
     attention_backward(pass, z, x, &a, ds, normed, rstd, dx);
 }
+
+const RpLayerOps rp_block_ops = {
+    .name = "block", .keeps_input = TRUE, .forward = block_forward, .backward = block_backward};

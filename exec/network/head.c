@@ -125,8 +125,9 @@ rp_head_logits(RpPass *pass, const void *x)
     return chunk.logits;
 }
 
-void
-rp_head_run(RpPass *pass, const void *x, void *dx)
+/* Loss of the head's input, and with @dx its gradient and those of the weights. */
+static void
+run(RpPass *pass, const void *x, void *dx)
 {
     const RpNetwork *network = pass->network;
     const size_t largest = largest_chunk(network);
@@ -144,3 +145,18 @@ rp_head_run(RpPass *pass, const void *x, void *dx)
                   dx ? row(network, dx, first) : NULL);
     }
 }
+
+static void
+forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
+{
+    run(pass, x, NULL);
+}
+
+static void
+backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx)
+{
+    run(pass, x, dx);
+}
+
+const RpLayerOps rp_head_ops = {
+    .name = "head", .keeps_input = TRUE, .forward = forward, .backward = backward};

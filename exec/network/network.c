@@ -9,18 +9,25 @@
 #define LEAST_HEAD_CHUNK 1024
 #define MOST_HEAD_CHUNK 4096
 
+static const RpLayerOps *const kinds[] = {
+    [RP_LAYER_EMBEDDING] = &rp_embedding_ops,
+    [RP_LAYER_BLOCK] = &rp_block_ops,
+    [RP_LAYER_HEAD] = &rp_head_ops,
+};
+
 static gsize
 aligned(gsize bytes)
 {
     return rp_align_up(bytes, RP_NETWORK_ALIGNMENT);
 }
 
-/* ---- sizes: each kind of layer runs once without arithmetic ---- */
+/* ---- sizes: a layer of each class runs once without arithmetic ---- */
 
 static RpPass
 measuring_pass(const RpNetwork *network, guint layer)
 {
-    return (RpPass){.network = network, .layout = &network->layouts[layer], .measuring = TRUE};
+    return (RpPass){
+        .network = network, .layout = &network->layers[layer].layout, .measuring = TRUE};
 }
 
 static RpScratch
@@ -39,73 +46,59 @@ larger(RpScratch a, RpScratch b)
     return (RpScratch){kernel, kernel + MAX(a.total - a.kernel, b.total - b.kernel)};
 }
 
-static void
-measure_embedding(RpNetwork *network)
-{
-    RpLayerSizes *sizes = &network->sizes[RP_LAYER_EMBEDDING];
-    RpPass pass = measuring_pass(network, 0);
-
-    rp_pass_embedding_backward(&pass, NULL, NULL);
-    sizes->backward = measured(&pass);
-}
-
 /* Anything that is not NULL: wanted. Nobody follows it. */
 #define WANTED ((void *)1)
 
-static void
-measure_block(RpNetwork *network)
+static RpLayerSizes
+measure_layer(const RpNetwork *network, guint layer)
 {
-    RpLayerSizes *sizes = &network->sizes[RP_LAYER_BLOCK];
-    RpRoom kept = {.used = network->hidden_room};
-    RpPass pass = measuring_pass(network, 1);
+    const RpLayerOps *ops = network->layers[layer].ops;
+    const gsize input = ops->keeps_input ? network->hidden_room : 0;
+    RpRoom kept = {.used = input, .peak = input};
+    RpPass pass = measuring_pass(network, layer);
+    RpLayerSizes sizes;
 
-    rp_block_forward(&pass, WANTED, NULL, WANTED);
-    sizes->forward = measured(&pass);
-    pass = measuring_pass(network, 1);
-    rp_block_forward(&pass, WANTED, &kept, WANTED);
-    sizes->forward = larger(sizes->forward, measured(&pass));
-    sizes->kept = kept.peak;
-    pass = measuring_pass(network, 1);
-    kept.used = network->hidden_room;
-    rp_block_backward(&pass, WANTED, &kept, WANTED, WANTED);
-    sizes->backward = measured(&pass);
-    g_assert(kept.used == sizes->kept);
+    ops->forward(&pass, WANTED, NULL, WANTED);
+    sizes.forward = measured(&pass);
+    pass = measuring_pass(network, layer);
+    ops->forward(&pass, WANTED, &kept, WANTED);
+    sizes.forward = larger(sizes.forward, measured(&pass));
+    sizes.kept = kept.peak;
+    pass = measuring_pass(network, layer);
+    kept.used = input;
+    ops->backward(&pass, WANTED, &kept, WANTED, WANTED);
+    sizes.backward = measured(&pass);
+    g_assert(kept.used == sizes.kept);
+    return sizes;
 }
 
-static void
-measure_head(RpNetwork *network)
-{
-    RpLayerSizes *sizes = &network->sizes[RP_LAYER_HEAD];
-    RpPass pass = measuring_pass(network, network->n_layers - 1);
-
-    sizes->kept = network->hidden_room;
-    rp_head_run(&pass, WANTED, NULL);
-    sizes->forward = measured(&pass);
-    pass = measuring_pass(network, network->n_layers - 1);
-    rp_head_run(&pass, WANTED, WANTED);
-    sizes->backward = measured(&pass);
-}
-
+/* Whether the head needs no more workspace than a block's backward does. */
 static gboolean
-fits_where_blocks_do(const RpNetwork *network)
+head_fits_where_blocks_do(const RpNetwork *network)
 {
-    const RpLayerSizes *head = &network->sizes[RP_LAYER_HEAD];
-    const RpLayerSizes *block = &network->sizes[RP_LAYER_BLOCK];
+    const RpLayerSizes head = measure_layer(network, network->n_layers - 1);
+    gsize most = 0;
 
-    return head->forward.total <= block->backward.total &&
-           head->backward.total <= block->backward.total;
+    for (guint layer = 1; layer < network->n_layers - 1; layer++)
+        most = MAX(most, network->layers[layer].sizes.backward.total);
+    return head.forward.total <= most && head.backward.total <= most;
 }
 
-/* The largest chunk that needs no more workspace than a block's backward does. */
+/* The first layer of each class, for all of it. */
 static void
-choose_head_chunk(RpNetwork *network)
+measure_layers(RpNetwork *network)
 {
     guint *chunk = &network->options.head_chunk;
 
-    for (*chunk = MOST_HEAD_CHUNK; *chunk > LEAST_HEAD_CHUNK; *chunk /= 2) {
-        measure_head(network);
-        if (fits_where_blocks_do(network))
-            return;
+    for (guint layer = 0; layer < network->n_layers; layer++) {
+        const guint like = rp_model_layer_class(&network->config, layer);
+
+        if (layer == network->n_layers - 1 && *chunk == 0)
+            for (*chunk = MOST_HEAD_CHUNK;
+                 *chunk > LEAST_HEAD_CHUNK && !head_fits_where_blocks_do(network); *chunk /= 2)
+                ;
+        network->layers[layer].sizes =
+            like < layer ? network->layers[like].sizes : measure_layer(network, layer);
     }
 }
 
@@ -170,19 +163,15 @@ rp_network_new(const RpModel *config, const RpWeights *weights, const RpKernels 
     network->kernels = kernels;
     network->options = *options;
     network->n_layers = rp_weights_n_layers(weights);
-    network->layouts = g_new(RpLayerLayout, network->n_layers);
+    network->layers = g_new(RpNetworkLayer, network->n_layers);
     for (guint layer = 0; layer < network->n_layers; layer++)
-        network->layouts[layer] = rp_layer_layout(weights, layer);
+        network->layers[layer] = (RpNetworkLayer){.ops = kinds[rp_model_layer_kind(config, layer)],
+                                                  .layout = rp_layer_layout(weights, layer)};
     network->tokens = (size_t)options->sequences * options->tokens;
     network->hidden_bytes = network->tokens * config->hidden * rp_dtype_size(options->dtype);
     network->hidden_room = aligned(network->hidden_bytes);
     network->constants = constants_of(network);
-    measure_embedding(network);
-    if (config->blocks > 0)
-        measure_block(network);
-    if (options->head_chunk == 0)
-        choose_head_chunk(network);
-    measure_head(network);
+    measure_layers(network);
     return network;
 }
 
@@ -191,7 +180,7 @@ rp_network_free(RpNetwork *network)
 {
     if (!network)
         return;
-    g_free(network->layouts);
+    g_free(network->layers);
     g_free(network);
 }
 
@@ -234,7 +223,7 @@ const RpLayerLayout *
 rp_network_layout(const RpNetwork *network, guint layer)
 {
     g_return_val_if_fail(network && layer < network->n_layers, NULL);
-    return &network->layouts[layer];
+    return &network->layers[layer].layout;
 }
 
 guint64
@@ -265,25 +254,23 @@ set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
 static void
 set_layer(const RpNetwork *network, RpProfile *profile, guint index)
 {
-    static const char *const names[] = {"embed", "block", "head"};
     RpLayer *layer = &profile->layers[index];
-    const RpLayerKind kind = rp_weights_layer_kind(network->weights, index);
-    const RpLayerSizes *sizes = &network->sizes[kind];
+    const RpLayerKind kind = rp_model_layer_kind(&network->config, index);
+    const RpNetworkLayer *of = &network->layers[index];
     /* hidden states between layers begin at multiples, but are counted without */
     const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
 
     set_tensors(network, profile, index);
     layer->kind = kind;
-    layer->name = names[kind];
+    layer->name = of->ops->name;
     layer->gradient_bytes = layer->parameter_bytes;
-    layer->tied_bytes =
-        network->layouts[index].tied_elements * rp_dtype_size(network->options.dtype);
+    layer->tied_bytes = of->layout.tied_elements * rp_dtype_size(network->options.dtype);
     layer->input_bytes =
         kind == RP_LAYER_EMBEDDING ? network->tokens * sizeof(gint32) : network->hidden_bytes;
     layer->output_bytes = kind == RP_LAYER_HEAD ? 0 : network->hidden_bytes;
-    layer->activation_bytes = sizes->kept;
-    layer->forward_workspace_bytes = aligned(sizes->forward.total + gaps);
-    layer->backward_workspace_bytes = sizes->backward.total + network->hidden_room;
+    layer->activation_bytes = of->sizes.kept;
+    layer->forward_workspace_bytes = aligned(of->sizes.forward.total + gaps);
+    layer->backward_workspace_bytes = of->sizes.backward.total + network->hidden_room;
 }
 
 static void

@@ -376,19 +376,19 @@ embedding_args(const RpPass *pass, const void *ids)
                              .workspace = pass->kernel_workspace};
 }
 
-void
-rp_pass_embedding(RpPass *pass, const void *ids, void *y)
+static void
+embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
 {
     RpEmbeddingArgs args = embedding_args(pass, ids);
 
     args.weight = weight_of(pass, RP_WEIGHT_EMBEDDING);
     args.y = y;
-    if (!pass->measuring)
+    if (y && !pass->measuring)
         pass->network->kernels->embedding_forward(stream_of(pass), &args);
 }
 
-void
-rp_pass_embedding_backward(RpPass *pass, const void *ids, const void *dy)
+static void
+embedding_backward(RpPass *pass, const void *ids, RpRoom *kept, const void *dy, void *dx)
 {
     const RpKernels *kernels = pass->network->kernels;
     RpEmbeddingArgs args = embedding_args(pass, ids);
@@ -400,6 +400,9 @@ rp_pass_embedding_backward(RpPass *pass, const void *ids, const void *dy)
     else
         kernels->embedding_backward(stream_of(pass), &args);
 }
+
+const RpLayerOps rp_embedding_ops = {
+    .name = "embed", .forward = embedding_forward, .backward = embedding_backward};
 
 void
 rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args)

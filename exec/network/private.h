@@ -15,8 +15,6 @@
 
 #define RP_NETWORK_ALIGNMENT 256 /* of everything within a workspace, bytes */
 
-#define RP_N_LAYER_KINDS (RP_LAYER_HEAD + 1)
-
 /* Memory that is handed out front to back. Addresses are integers: when measuring, from 0 up. */
 typedef struct {
     guintptr base;
@@ -30,12 +28,36 @@ typedef struct {
     gsize total;
 } RpScratch;
 
-/* Bytes of one layer of a kind, all multiples of RP_NETWORK_ALIGNMENT. */
+/* Bytes of one layer, all multiples of RP_NETWORK_ALIGNMENT. */
 typedef struct {
     gsize kept; /* its input, and what the forward keeps for the backward */
     RpScratch forward;
     RpScratch backward;
 } RpLayerSizes;
+
+typedef struct _RpPass RpPass;
+
+/* A kind of layer. Hidden states are [T,C]. */
+typedef struct {
+    const char *name;
+    gboolean keeps_input; /* it stands where the layer keeps things */
+    /**
+     * forward:
+     * @x: the input
+     * @kept: (nullable): room behind the input's: what the backward needs is kept there
+     * @y: (nullable): the output, if it is wanted
+     */
+    void (*forward)(RpPass *pass, const void *x, RpRoom *kept, void *y);
+    /* @kept: as the forward left it; is overwritten. @dy: the output's gradient; of the head none.
+     * @dx: may be @dy; of the embedding none */
+    void (*backward)(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx);
+} RpLayerOps;
+
+typedef struct {
+    const RpLayerOps *ops;
+    RpLayerLayout layout;
+    RpLayerSizes sizes;
+} RpNetworkLayer;
 
 /* Offsets within the constants, bytes. */
 typedef struct {
@@ -51,16 +73,15 @@ struct _RpNetwork {
     const RpKernels *kernels;
     RpNetworkOptions options;
     guint n_layers;
-    RpLayerLayout *layouts;
+    RpNetworkLayer *layers;
     size_t tokens; /* T */
     gsize hidden_bytes;
     gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
     RpConstants constants;
-    RpLayerSizes sizes[RP_N_LAYER_KINDS];
 };
 
 /* One layer being run (or measured): its weights, its scratch, and the call it belongs to. */
-typedef struct {
+struct _RpPass {
     const RpNetwork *network;
     const RpStageCall *call; /* NULL when measuring */
     const RpLayerLayout *layout;
@@ -70,7 +91,7 @@ typedef struct {
     gsize kernel_bytes; /* measuring: the largest workspace of a kernel */
     void *kernel_workspace;
     RpRoom scratch;
-} RpPass;
+};
 
 /* A linear layer: y = x W^T + bias, W [out,in]; the bias may be missing from the model. */
 typedef struct {
@@ -115,8 +136,6 @@ void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);
 void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);
 /* y += x, hidden states. */
 void rp_pass_add(RpPass *pass, const void *x, void *y);
-void rp_pass_embedding(RpPass *pass, const void *ids, void *y);
-void rp_pass_embedding_backward(RpPass *pass, const void *ids, const void *dy);
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);
 /* Rows of a hidden state: @packed[i] = @hidden[rows[i]], and back. Not when measuring. */
 void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed);
@@ -124,21 +143,11 @@ void rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *pa
 /* A hidden state of zeros. Not when measuring. */
 void rp_pass_clear_hidden(RpPass *pass, void *hidden);
 
-/* ---- block.c ---- */
+/* ---- kinds of layers: pass.c, block.c, head.c ---- */
 
-/**
- * rp_block_forward:
- * @x: [T,C]
- * @kept: (nullable): room behind the input's: what the backward needs is kept there
- * @y: (nullable): [T,C], the output, if it is wanted
- */
-void rp_block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y);
-/* @kept: as the forward left it; is overwritten. @dx: may be @dy */
-void rp_block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx);
+extern const RpLayerOps rp_embedding_ops;
+extern const RpLayerOps rp_block_ops;
+extern const RpLayerOps rp_head_ops;
 
-/* ---- head.c ---- */
-
-/* Loss of the head's input, and with @dx its gradient and those of the weights. */
-void rp_head_run(RpPass *pass, const void *x, void *dx);
 /* Logits of the call's rows of @x, a chunk at most; in the scratch that a forward takes. */
 const void *rp_head_logits(RpPass *pass, const void *x);

@@ -29,59 +29,31 @@ begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, guint
 
     return (RpPass){.network = network,
                     .call = call,
-                    .layout = &network->layouts[layer],
+                    .layout = &network->layers[layer].layout,
                     .parameters = (guintptr)call->parameters + first_element * size,
                     .sums = (guintptr)call->sums + first_element * sizeof(float),
                     .kernel_workspace = (void *)address,
                     .scratch = {.base = address + scratch.kernel}};
 }
 
-static const RpLayerSizes *
-sizes_of(const RpNetwork *network, guint layer)
-{
-    return &network->sizes[rp_weights_layer_kind(network->weights, layer)];
-}
-
-/* @kept: NULL: keep nothing; @y: NULL: not wanted */
 static void
 run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
             guintptr scratch, const void *x, RpRoom *kept, void *y)
 {
-    RpPass pass =
-        begin_pass(network, call, layer, first_element, sizes_of(network, layer)->forward, scratch);
+    const RpNetworkLayer *of = &network->layers[layer];
+    RpPass pass = begin_pass(network, call, layer, first_element, of->sizes.forward, scratch);
 
-    switch (rp_weights_layer_kind(network->weights, layer)) {
-    case RP_LAYER_EMBEDDING:
-        if (y)
-            rp_pass_embedding(&pass, x, y);
-        break;
-    case RP_LAYER_BLOCK:
-        rp_block_forward(&pass, x, kept, y);
-        break;
-    case RP_LAYER_HEAD:
-        rp_head_run(&pass, x, NULL);
-        break;
-    }
+    of->ops->forward(&pass, x, kept, y);
 }
 
 static void
 run_backward(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
              guintptr scratch, const void *x, RpRoom *kept, const void *dy, void *dx)
 {
-    RpPass pass = begin_pass(network, call, layer, first_element,
-                             sizes_of(network, layer)->backward, scratch);
+    const RpNetworkLayer *of = &network->layers[layer];
+    RpPass pass = begin_pass(network, call, layer, first_element, of->sizes.backward, scratch);
 
-    switch (rp_weights_layer_kind(network->weights, layer)) {
-    case RP_LAYER_EMBEDDING:
-        rp_pass_embedding_backward(&pass, x, dy);
-        break;
-    case RP_LAYER_BLOCK:
-        rp_block_backward(&pass, x, kept, dy, dx);
-        break;
-    case RP_LAYER_HEAD:
-        rp_head_run(&pass, x, dx);
-        break;
-    }
+    of->ops->backward(&pass, x, kept, dy, dx);
 }
 
 /* Where the call wants the input of @layer, or NULL. */
@@ -144,7 +116,7 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
             y = (void *)spare[turn++ % 2];
         run_forward(network, call, layer, first_element, scratch, x, NULL, y);
         observe(call, layer, y);
-        first_element += network->layouts[layer].elements;
+        first_element += network->layers[layer].layout.elements;
         x = y;
     }
 }
@@ -169,10 +141,10 @@ rp_network_logits(const RpNetwork *network, const RpStageCall *call)
     body.output = x;
     rp_network_forward(network, &body);
     for (guint layer = 0; layer < head; layer++)
-        first_element += network->layouts[layer].elements;
+        first_element += network->layers[layer].layout.elements;
 
-    RpPass pass =
-        begin_pass(network, call, head, first_element, sizes_of(network, head)->forward, scratch);
+    RpPass pass = begin_pass(network, call, head, first_element,
+                             network->layers[head].sizes.forward, scratch);
     return rp_head_logits(&pass, x);
 }
 
@@ -183,7 +155,7 @@ kept_bytes(const RpNetwork *network, const RpStageCall *call)
     gsize bytes = 0;
 
     for (guint i = 0; i < call->layers.count; i++)
-        bytes += sizes_of(network, call->layers.first + i)->kept;
+        bytes += network->layers[call->layers.first + i].sizes.kept;
     return bytes;
 }
 
@@ -205,14 +177,14 @@ keep(const RpNetwork *network, const RpStageCall *call, gboolean observed)
     guint64 first_element = 0;
 
     for (guint layer = call->layers.first; layer < end && !is_head(network, layer); layer++) {
-        const guintptr next = kept + sizes_of(network, layer)->kept;
+        const guintptr next = kept + network->layers[layer].sizes.kept;
         void *y = layer + 1 < end ? (void *)next : NULL;
         RpRoom room = kept_room(network, kept);
 
         run_forward(network, call, layer, first_element, scratch, x, &room, y);
         if (observed)
             observe(call, layer, y);
-        first_element += network->layouts[layer].elements;
+        first_element += network->layers[layer].layout.elements;
         kept = next;
         x = y;
     }
@@ -242,10 +214,10 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
     guint64 first_element = 0;
 
     for (guint i = 0; i < call->layers.count; i++)
-        first_element += network->layouts[first + i].elements;
+        first_element += network->layers[first + i].layout.elements;
     for (guint layer = first + call->layers.count; layer-- > first;) {
-        kept -= sizes_of(network, layer)->kept;
-        first_element -= network->layouts[layer].elements;
+        kept -= network->layers[layer].sizes.kept;
+        first_element -= network->layers[layer].layout.elements;
         const void *x = layer == first ? call->input : (const void *)kept;
         void *dx = layer == first ? call->output : between;
         RpRoom room = kept_room(network, kept);
