@@ -125,17 +125,19 @@ prints_the_same_bytes_twice(void **state)
         "simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --async --fidelity full "
         "--json",
         "simulate @Q --schedule interleaved-zb --gpus 8 --micro-batches 16",
-        "compare @Q @R/profiles/rtx4090/llama-3.1-8b.json --json",
         "export @Q --schedule zb-v --gpus 4 --micro-batches 8 --fidelity full --chrome -",
         "export --profile qwen3-4b --gpu h200 -o -",
+        "compare @Q @R/profiles/rtx4090/llama-3.1-8b.json --json",
     };
+    /* every access is seen once, and compare's in other tests */
+    const gsize n_lines = G_N_ELEMENTS(lines) - (RP_TEST_FEW ? 1 : 0);
 
     (void)state;
-    for (gsize i = 0; i < G_N_ELEMENTS(lines); i++) {
+    for (gsize i = 0; i < n_lines; i++) {
         g_auto(RpCliRun) first = rp_cli_run("%s", lines[i]);
 
         assert_int_equal(first.code, 0);
-        if (RP_TEST_FEW) /* once is enough to see every access */
+        if (RP_TEST_FEW)
             continue;
         g_auto(RpCliRun) second = rp_cli_run("%s", lines[i]);
         assert_string_equal(first.out, second.out);
