@@ -7,12 +7,8 @@
 #include <gio/gio.h>
 #include <json-glib/json-glib.h>
 
-#include "core/partition/partition.h"
-#include "core/plan/planner.h"
 #include "core/profile/profile.h"
-#include "core/trace/trace.h"
-#include "sim/search/partition-cost.h"
-#include "sim/steady-window.h"
+#include "run/request.h"
 
 #define RP_EXIT_OK 0
 #define RP_EXIT_FAILED 1
@@ -158,10 +154,6 @@ char *rp_cli_subject(const RpProfile *profile, guint gpus);
 
 /* ---- schedule and partition options (cli/options.c, cli/options-check.c) ---- */
 
-/* More compute actions than this in one run are refused: they would take tens of gigabytes. */
-#define RP_CLI_MAX_ACTIONS 50000000
-#define RP_CLI_MAX_FULL_ACTIONS 5000000
-
 /* Values as written; %NULL or 0 = not given. Zero-initialise. */
 typedef struct {
     char *schedule;
@@ -184,7 +176,6 @@ typedef struct {
     int iterations;
     int group;
     gboolean reverse_backward;
-    guint64 constant_bytes; /* as RpPlanOptions; no option */
     gboolean json;
 } RpScheduleArgs;
 
@@ -207,45 +198,18 @@ gboolean rp_schedule_args_check_any(const RpScheduleArgs *args,
 /* Forgets options that @schedule does not know; frees nothing. */
 void rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule);
 
-/* A request resolved: everything a run needs. */
-typedef struct {
-    RpPlanOptions options;
-    RpPartition *partition;
-    const char *partition_source; /* "given", "paper" or "simulated" */
-    guint iterations;
-    gboolean steady;       /* asynchronous with enough iterations: report the window */
-    RpSteadyWindow window; /* asynchronous: iterations that are needed, and which count */
-} RpRequest;
-void rp_request_clear(RpRequest *request);
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
+/* What the words ask for; its schedule is not looked for. Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/**
- * rp_request_resolve:
- * @profile: whose layers are divided
- *
- * Reads the words, picks the partition and the round where none is given, checks everything.
- * Errors: RP_CLI_ERROR_USAGE, RP_PARTITION_ERROR_*, RP_SCHEDULE_ERROR_*
- */
-gboolean rp_request_resolve(const RpScheduleArgs *args, const RpProfile *profile,
-                            RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Reads the words and resolves what they ask for. Errors: RP_CLI_ERROR_USAGE, those of
+ * rp_request_resolve() */
+gboolean rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *profile,
+                                  RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same for a file. Errors: also RP_PROFILE_ERROR_* */
+/* The same for a file, once rp_schedule_args_check() is content. Errors: also RP_PROFILE_ERROR_* */
 gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                          RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* The numbers that the request's schedule is made from. */
-RpShape rp_request_shape(const RpRequest *request);
-
-/* "early" or "gated": what the request comes to. */
-const char *rp_request_recompute(const RpRequest *request);
-
-/* The options alone, without a partition. */
-gboolean rp_schedule_args_options(const RpScheduleArgs *args, RpPlanOptions *options,
-                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Plans and simulates a request. @plan: (out) (optional). */
-RpTrace *rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan,
-                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- output (cli/json.c, cli/output.c) ---- */
 

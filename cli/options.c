@@ -3,21 +3,11 @@
 
 #include <string.h>
 
-#include "core/base/units.h"
 #include "core/schedules/schedule.h"
-#include "sim/simulate.h"
-#include "sim/steady-window.h"
+#include "run/settings.h"
 
-#define SECONDS_PER_YEAR (365.25 * 86400)
-#define MOST_SECONDS (50 * SECONDS_PER_YEAR)
-
-static const char *const partition_names[] = {"simulated", "paper", NULL};
 static const char *const fidelity_names[] = {"compute", "full", NULL};
-static const char *const recompute_names[] = {"gated", "early", NULL};
 static const char *const fused_names[] = {"published", "physical", NULL};
-static const char *const transfer_names[] = {"windows", "naive", NULL};
-static const char *const consistency_names[] = {"events", "blocking", NULL};
-static const char *const optimizer_names[] = {"fused", "lean", NULL};
 
 GOptionEntry *
 rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule)
@@ -97,12 +87,6 @@ rp_schedule_args_clear(RpScheduleArgs *args)
     *args = (RpScheduleArgs){0};
 }
 
-void
-rp_request_clear(RpRequest *request)
-{
-    g_clear_pointer(&request->partition, rp_partition_free);
-}
-
 static gboolean
 check_given(const char *option, int value, GError **error)
 {
@@ -113,314 +97,111 @@ check_given(const char *option, int value, GError **error)
     return FALSE;
 }
 
-/* An optional word; *@chosen stays as it is when it was not given. */
+/* One of @names, if it was given; *@chosen stays as it is if it was not. */
 static gboolean
 choose(const char *option, const char *text, const char *const *names, int *chosen, GError **error)
 {
-    int index;
+    if (text != NULL)
+        *chosen = rp_cli_choice(option, text, names, error);
+    return text == NULL || *chosen >= 0;
+}
 
-    if (text == NULL)
-        return TRUE;
-    index = rp_cli_choice(option, text, names, error);
-    if (index < 0)
+/* The same of the choices of a setting that run files have, too. */
+static gboolean
+choose_setting(const char *key, const char *text, int *chosen, GError **error)
+{
+    const RpSetting *setting = rp_setting_find(key);
+    g_autofree const char **names = rp_setting_names(setting);
+    int index = -1;
+
+    if (!choose(setting->flag + strlen("--"), text, names, &index, error))
         return FALSE;
-    *chosen = index;
+    if (index >= 0)
+        *chosen = setting->choices[index].value;
     return TRUE;
 }
 
 gboolean
-rp_schedule_args_options(const RpScheduleArgs *args, RpPlanOptions *options, GError **error)
+rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 {
-    int fidelity = 0, recompute = -1, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
-    int partition = 0;
+    int fidelity = 0, recompute = 0, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
+    int objective = 0;
 
     if (!check_given("gpus", args->gpus, error) ||
         !check_given("micro-batches", args->micro_batches, error) ||
-        !choose("partition", args->partition, partition_names, &partition, error) ||
+        !choose_setting("partition", args->partition, &objective, error) ||
         !choose("fidelity", args->fidelity, fidelity_names, &fidelity, error) ||
-        !choose("recompute", args->recompute, recompute_names, &recompute, error) ||
+        !choose_setting("recompute", args->recompute, &recompute, error) ||
         !choose("fused-forward", args->fused_forward, fused_names, &fused, error) ||
-        !choose("transfers", args->transfers, transfer_names, &transfers, error) ||
-        !choose("consistency", args->consistency, consistency_names, &consistency, error) ||
-        !choose("optimizer", args->optimizer, optimizer_names, &optimizer, error))
+        !choose_setting("transfers", args->transfers, &transfers, error) ||
+        !choose_setting("consistency", args->consistency, &consistency, error) ||
+        !choose_setting("optimizer.mode", args->optimizer, &optimizer, error))
         return FALSE;
-    *options = (RpPlanOptions){
-        .gpus = (guint)args->gpus,
-        .micro_batches = (guint)args->micro_batches,
-        .round = (guint)args->round,
-        .group = (guint)args->group,
-        .reverse_backward = args->reverse_backward,
-        .async = args->async,
-        .fidelity = (RpFidelity)fidelity,
-        .recompute = (RpRecompute)(recompute + 1), /* 0 = default */
-        .fused_forward = (RpFusedForward)(fused + 1),
-        .transfers = (RpTransfers)transfers,
-        .consistency = (RpConsistency)consistency,
-        .optimizer = (RpOptimizerMode)optimizer,
-        .step_at_once = args->no_clip,
-        .constant_bytes = args->constant_bytes,
+    *ask = (RpAsk){
+        .options =
+            {
+                .gpus = (guint)args->gpus,
+                .micro_batches = (guint)args->micro_batches,
+                .round = (guint)args->round,
+                .group = (guint)args->group,
+                .reverse_backward = args->reverse_backward,
+                .async = args->async,
+                .fidelity = (RpFidelity)fidelity,
+                .recompute = (RpRecompute)recompute,
+                .fused_forward = (RpFusedForward)(fused + 1), /* 0 = default */
+                .transfers = (RpTransfers)transfers,
+                .consistency = (RpConsistency)consistency,
+                .optimizer = (RpOptimizerMode)optimizer,
+                .step_at_once = args->no_clip,
+            },
+        .stages = args->stages,
+        .forward_stages = args->forward_stages,
+        .backward_stages = args->backward_stages,
+        .n_stages = (guint)args->n_stages,
+        .objective = (RpObjective)objective,
+        .iterations = (guint)args->iterations,
     };
     return TRUE;
 }
 
-/* A stage list, with the option's name in front of what is wrong with it. "none" is what an empty
- * list is printed as: the fused stage holds every block. */
-static GArray *
-parse_stages(const char *option, const char *text, GError **error)
-{
-    if (strcmp(text, "none") == 0)
-        return g_array_new(FALSE, FALSE, sizeof(guint));
-
-    GArray *list = rp_partition_parse_list(text, error);
-
-    if (list == NULL)
-        g_prefix_error(error, "--%s: ", option);
-    return list;
-}
-
-static RpPartition *
-given_bound(const RpScheduleArgs *args, const RpProfile *profile, GError **error)
-{
-    g_autoptr(GArray) stages = parse_stages("stages", args->stages, error);
-    RpPartition *partition;
-
-    if (stages == NULL)
-        return NULL;
-    partition =
-        rp_partition_from_blocks(profile, (const guint *)(void *)stages->data, stages->len, error);
-    if (partition == NULL)
-        g_prefix_error(error, "--stages: ");
-    return partition;
-}
-
-static RpPartition *
-given_dispatched(const RpScheduleArgs *args, const RpProfile *profile, GError **error)
-{
-    g_autoptr(GArray) forward = parse_stages("forward-stages", args->forward_stages, error);
-
-    if (forward == NULL)
-        return NULL;
-    g_autoptr(GArray) backward = parse_stages("backward-stages", args->backward_stages, error);
-
-    if (backward == NULL)
-        return NULL;
-    RpPartition *partition = rp_partition_from_dispatched_blocks(
-        profile, (const guint *)(void *)forward->data, forward->len,
-        (const guint *)(void *)backward->data, backward->len, error);
-
-    if (partition == NULL)
-        g_prefix_error(error, "--forward-stages, --backward-stages: ");
-    return partition;
-}
-
-/* Which lists were given, and whether they suit the schedule. */
+/* Options that exclude each other, or do not suit the schedule. */
 static gboolean
-check_lists(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
+check_together(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
 {
-    gboolean bound = args->stages != NULL;
-    gboolean both = args->forward_stages != NULL && args->backward_stages != NULL;
-    gboolean any = args->forward_stages != NULL || args->backward_stages != NULL;
     const char *problem = NULL;
 
-    if (bound && any)
-        problem = "--stages goes with neither --forward-stages nor --backward-stages";
-    else if (any && !both)
-        problem = "--forward-stages and --backward-stages go together; one is missing";
-    else if (bound && schedule->dispatched)
-        problem = "needs --forward-stages and --backward-stages instead of --stages";
-    else if (any && !schedule->dispatched)
-        problem = "needs --stages instead of --forward-stages and --backward-stages";
-    else if ((bound || any) && args->partition != NULL)
+    if (args->partition != NULL && (args->stages != NULL || args->forward_stages != NULL))
         problem = "a stage list and --partition exclude each other";
-    else
+    else if (schedule->dispatched && args->n_stages > 0)
+        problem = "--stage-count is for bound schedules; this one finds its own, or takes "
+                  "--forward-stages and --backward-stages";
+    if (problem == NULL)
         return TRUE;
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "schedule %s: %s", schedule->name,
                 problem);
     return FALSE;
 }
 
-static gboolean
-resolve_partition(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *request,
-                  GError **error)
+gboolean
+rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *request,
+                         GError **error)
 {
-    RpPlanOptions *options = &request->options;
-    gboolean paper = args->partition != NULL && strcmp(args->partition, "paper") == 0;
-    guint64 memory_bytes = profile->has_sizes ? profile->gpu_memory_bytes : 0;
+    RpAsk ask;
 
-    if (args->stages != NULL || args->forward_stages != NULL) {
-        request->partition_source = "given";
-        request->partition = args->stages != NULL ? given_bound(args, profile, error)
-                                                  : given_dispatched(args, profile, error);
-        return request->partition != NULL;
-    }
-    request->partition_source = paper ? "paper" : "simulated";
-    request->partition =
-        rp_partition_choose(profile, options, paper ? RP_OBJECTIVE_PAPER : RP_OBJECTIVE_SIMULATED,
-                            (guint)args->n_stages, memory_bytes, &options->round, error);
-    return request->partition != NULL;
-}
-
-RpShape
-rp_request_shape(const RpRequest *request)
-{
-    const RpPlanOptions *options = &request->options;
-    const RpPartition *partition = request->partition;
-
-    return (RpShape){
-        .gpus = options->gpus,
-        .micro_batches = options->micro_batches,
-        .stages = partition->n_forward + partition->n_backward,
-        .round = options->round,
-        .forward_slots = partition->dispatched ? partition->n_forward : 0,
-        .group = options->group,
-        .reverse_backward = options->reverse_backward,
-    };
-}
-
-const char *
-rp_request_recompute(const RpRequest *request)
-{
-    RpRecompute recompute = request->options.recompute;
-
-    if (recompute == RP_RECOMPUTE_DEFAULT)
-        recompute = request->options.schedule->dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
-    return recompute == RP_RECOMPUTE_EARLY ? "early" : "gated";
-}
-
-/* A run that would not fit in memory is refused before it begins. */
-static gboolean
-check_size(const RpPlanOptions *options, guint stages, guint iterations, GError **error)
-{
-    guint64 most =
-        options->fidelity == RP_FIDELITY_FULL ? RP_CLI_MAX_FULL_ACTIONS : RP_CLI_MAX_ACTIONS;
-    double actions = (double)stages * options->micro_batches * iterations *
-                     (options->schedule->dispatched ? 1 : 2);
-
-    if (actions <= (double)most)
-        return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--micro-batches, --iterations: expected at most %" G_GUINT64_FORMAT
-                " compute actions in a run, found %.0f (%u stages x %u micro-batches x %u "
-                "iterations)",
-                most, actions, stages, options->micro_batches, iterations);
-    return FALSE;
-}
-
-/* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
- * the other, would come near it is refused. */
-static gboolean
-check_time(const RpPlanOptions *options, const RpProfile *profile, guint iterations, GError **error)
-{
-    const double slowest =
-        MIN(profile->links.h2d_bytes_per_s > 0 ? profile->links.h2d_bytes_per_s : G_MAXDOUBLE,
-            profile->links.d2h_bytes_per_s > 0 ? profile->links.d2h_bytes_per_s : G_MAXDOUBLE);
-    double seconds = 0, bytes = 0;
-
-    for (guint l = 0; l < profile->n_layers; l++) {
-        const RpLayer *layer = &profile->layers[l];
-
-        seconds += ((double)layer->forward_ns + (double)layer->backward_ns +
-                    (double)layer->recompute_ns + (double)profile->links.hop_ns) /
-                   (double)RP_NS_PER_S;
-        bytes += 2.0 * (double)layer->parameter_bytes + 2.0 * (double)layer->gradient_bytes +
-                 2.0 * (double)layer->input_bytes + 2.0 * (double)layer->output_bytes;
-    }
-    if (options->fidelity == RP_FIDELITY_FULL)
-        seconds += bytes / slowest;
-    seconds *= (double)options->micro_batches * iterations;
-    if (seconds <= MOST_SECONDS)
-        return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--micro-batches, --iterations: expected a run of at most %.0f years, action after "
-                "action, found %.0f",
-                MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
-    return FALSE;
-}
-
-/* What can be said before a partition is searched for: the search takes long, a message does not.
- */
-static gboolean
-check_early(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *request,
-            GError **error)
-{
-    RpPlanOptions *options = &request->options;
-    const RpScheduleOps *schedule = options->schedule;
-    guint round = options->round;
-    gboolean given = args->stages != NULL || args->forward_stages != NULL;
-
-    if (!schedule->dispatched)
-        options->round = options->micro_batches; /* a bound iteration is one round */
-    if (schedule->dispatched && args->n_stages > 0) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--stage-count is for bound schedules; %s finds its own, or takes "
-                    "--forward-stages and --backward-stages",
-                    schedule->name);
+    if (!rp_schedule_args_read(args, &ask, error))
         return FALSE;
-    }
-    if (options->fidelity == RP_FIDELITY_FULL && !rp_profile_check_full(profile, error))
-        return FALSE;
-    if (given)
-        return TRUE;
-    RpShape shape = {
-        .gpus = options->gpus,
-        .micro_batches = options->micro_batches,
-        .stages = schedule->dispatched ? MAX(2, options->gpus)
-                  : args->n_stages > 0
-                      ? (guint)args->n_stages
-                      : rp_partition_default_stages(profile, schedule, options->gpus),
-        .round = schedule->dispatched && round == 0 ? options->micro_batches : options->round,
-        .group = options->group,
-        .reverse_backward = options->reverse_backward,
-    };
-    const guint iterations = args->iterations > 0 ? (guint)args->iterations
-                             : args->async        ? RP_STEADY_LEAST
-                                                  : 1;
-
-    return rp_schedule_check(schedule, &shape, error) &&
-           check_size(options, shape.stages, iterations, error) &&
-           check_time(options, profile, iterations, error);
-}
-
-static gboolean
-find_schedule(const RpScheduleArgs *args, RpRequest *request, GError **error)
-{
     if (args->schedule == NULL) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "--schedule: expected the name of a schedule, found nothing");
         return FALSE;
     }
-    request->options.schedule = rp_schedule_find(args->schedule, error);
-    if (request->options.schedule == NULL)
+    ask.options.schedule = rp_schedule_find(args->schedule, error);
+    if (ask.options.schedule == NULL) {
         g_prefix_error(error, "--schedule: ");
-    return request->options.schedule != NULL;
-}
-
-gboolean
-rp_request_resolve(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *request,
-                   GError **error)
-{
-    guint slots;
-
-    *request = (RpRequest){0};
-    if (!rp_schedule_args_options(args, &request->options, error) ||
-        !find_schedule(args, request, error) ||
-        !check_lists(args, request->options.schedule, error) ||
-        !check_early(args, profile, request, error) ||
-        !resolve_partition(args, profile, request, error))
         return FALSE;
-    if (request->options.round == 0)
-        request->options.round = request->options.micro_batches;
-    slots = (request->partition->n_forward + request->partition->n_backward) *
-            MAX(1, request->options.micro_batches / request->options.round);
-    request->window = rp_steady_window(request->options.gpus, slots);
-    request->iterations = args->iterations > 0 ? (guint)args->iterations
-                          : args->async        ? request->window.iterations
-                                               : 1;
-    request->steady = args->async && request->iterations >= request->window.iterations;
-    return check_size(&request->options,
-                      request->partition->n_forward + request->partition->n_backward,
-                      request->iterations, error) &&
-           check_time(&request->options, profile, request->iterations, error);
+    }
+    return check_together(args, ask.options.schedule, error) &&
+           rp_request_resolve(&ask, profile, request, error);
 }
 
 gboolean
@@ -433,28 +214,11 @@ rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profil
 
     if (loaded == NULL || (schedule != NULL && !rp_schedule_args_check(args, schedule, error)))
         return FALSE;
-    if (!rp_request_resolve(args, loaded, request, error)) {
+    if (!rp_schedule_args_resolve(args, loaded, request, error)) {
         if (error != NULL && (*error)->domain == RP_PROFILE_ERROR)
             g_prefix_error(error, "%s: ", path);
         return FALSE;
     }
     *profile = g_steal_pointer(&loaded);
     return TRUE;
-}
-
-RpTrace *
-rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan_out,
-                    GError **error)
-{
-    RpMachine machine = rp_machine_from_profile(profile);
-    g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, request->partition, &request->options, request->iterations, error);
-
-    if (plan == NULL)
-        return NULL;
-    RpTrace *trace = rp_simulate(plan, &machine, error);
-
-    if (trace != NULL && plan_out != NULL)
-        *plan_out = g_steal_pointer(&plan);
-    return trace;
 }

@@ -36,6 +36,7 @@ typedef struct {
     const RpSettingChoice *choices; /* up to one without a name */
     const char *unset;              /* what holds where nothing is given, if that is something */
     const char *others;             /* what other tools call it: words with spaces between */
+    const char *flag;               /* the option of planning commands that means the same */
     const char *help;               /* one line */
 } RpSetting;
 

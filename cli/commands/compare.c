@@ -189,7 +189,7 @@ run_row(const RpScheduleArgs *args, RpCompareRow *row, GError **error)
     rp_schedule_args_keep_known(&own, row->schedule);
     if (row->schedule->dispatched)
         own.n_stages = 0;
-    if (!rp_request_resolve(&own, row->entry->profile, &row->request, error))
+    if (!rp_schedule_args_resolve(&own, row->entry->profile, &row->request, error))
         return FALSE;
     g_autoptr(RpTrace) trace =
         rp_request_simulate(&row->request, row->entry->profile, &plan, error);
@@ -264,7 +264,7 @@ mark_best(GArray *rows)
 static gboolean
 check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
 {
-    RpPlanOptions options;
+    RpAsk ask;
 
     if (args->stages != NULL || args->forward_stages != NULL || args->backward_stages != NULL) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
@@ -276,7 +276,7 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
                     "--published: expected no --recompute and no --fused-forward beside it");
         return FALSE;
     }
-    return rp_schedule_args_options(args, &options, error) &&
+    return rp_schedule_args_read(args, &ask, error) &&
            (more->csv == NULL || rp_cli_check_writable(more->csv, error));
 }
 

@@ -59,7 +59,7 @@ choose(const RpScheduleArgs *args, const char *objective, const char *path,
     with.partition = (char *)objective;
     g_array_set_size(choices, choices->len + 1);
     choice = &g_array_index(choices, Choice, choices->len - 1);
-    if (!rp_request_resolve(&with, profile, &choice->request, error)) {
+    if (!rp_schedule_args_resolve(&with, profile, &choice->request, error)) {
         if ((*error)->domain == RP_PROFILE_ERROR)
             g_prefix_error(error, "%s: ", path);
         return FALSE;

@@ -1,0 +1,297 @@
+#include "run/request.h"
+
+#include <string.h>
+
+#include "core/base/units.h"
+#include "run/settings.h"
+#include "sim/simulate.h"
+
+#define SECONDS_PER_YEAR (365.25 * 86400)
+#define MOST_SECONDS (50 * SECONDS_PER_YEAR)
+
+void
+rp_request_clear(RpRequest *request)
+{
+    g_clear_pointer(&request->partition, rp_partition_free);
+}
+
+/* A setting as messages name it. */
+static const char *
+name(const RpAsk *ask, const char *key)
+{
+    return ask->as_keys ? key : rp_setting_find(key)->flag;
+}
+
+/* A stage list, with its setting's name in front of what is wrong with it. "none" is what an empty
+ * list is printed as: the fused stage holds every block. */
+static GArray *
+parse_stages(const RpAsk *ask, const char *key, const char *text, GError **error)
+{
+    if (strcmp(text, "none") == 0)
+        return g_array_new(FALSE, FALSE, sizeof(guint));
+
+    GArray *list = rp_partition_parse_list(text, error);
+
+    if (list == NULL)
+        g_prefix_error(error, "%s: ", name(ask, key));
+    return list;
+}
+
+static RpPartition *
+given_bound(const RpAsk *ask, const RpProfile *profile, GError **error)
+{
+    g_autoptr(GArray) stages = parse_stages(ask, "stages", ask->stages, error);
+    RpPartition *partition;
+
+    if (stages == NULL)
+        return NULL;
+    partition =
+        rp_partition_from_blocks(profile, (const guint *)(void *)stages->data, stages->len, error);
+    if (partition == NULL)
+        g_prefix_error(error, "%s: ", name(ask, "stages"));
+    return partition;
+}
+
+static RpPartition *
+given_dispatched(const RpAsk *ask, const RpProfile *profile, GError **error)
+{
+    g_autoptr(GArray) forward = parse_stages(ask, "forward_stages", ask->forward_stages, error);
+
+    if (forward == NULL)
+        return NULL;
+    g_autoptr(GArray) backward = parse_stages(ask, "backward_stages", ask->backward_stages, error);
+
+    if (backward == NULL)
+        return NULL;
+    RpPartition *partition = rp_partition_from_dispatched_blocks(
+        profile, (const guint *)(void *)forward->data, forward->len,
+        (const guint *)(void *)backward->data, backward->len, error);
+
+    if (partition == NULL)
+        g_prefix_error(error, "%s, %s: ", name(ask, "forward_stages"),
+                       name(ask, "backward_stages"));
+    return partition;
+}
+
+/* Which lists were given, and whether they suit the schedule. */
+static gboolean
+check_lists(const RpAsk *ask, GError **error)
+{
+    const RpScheduleOps *schedule = ask->options.schedule;
+    const char *one = name(ask, "stages"), *forward = name(ask, "forward_stages"),
+               *backward = name(ask, "backward_stages");
+    const gboolean bound = ask->stages != NULL;
+    const gboolean both = ask->forward_stages != NULL && ask->backward_stages != NULL;
+    const gboolean any = ask->forward_stages != NULL || ask->backward_stages != NULL;
+    g_autofree char *problem = NULL;
+
+    if (bound && any)
+        problem = g_strdup_printf("%s goes with neither %s nor %s", one, forward, backward);
+    else if (any && !both)
+        problem = g_strdup_printf("%s and %s go together; one is missing", forward, backward);
+    else if (bound && schedule->dispatched)
+        problem = g_strdup_printf("needs %s and %s instead of %s", forward, backward, one);
+    else if (any && !schedule->dispatched)
+        problem = g_strdup_printf("needs %s instead of %s and %s", one, forward, backward);
+    else
+        return TRUE;
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE, "schedule %s: %s", schedule->name,
+                problem);
+    return FALSE;
+}
+
+static gboolean
+resolve_partition(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+{
+    RpPlanOptions *options = &request->options;
+    guint64 memory_bytes = profile->has_sizes ? profile->gpu_memory_bytes : 0;
+
+    if (ask->stages != NULL || ask->forward_stages != NULL) {
+        request->partition_source = "given";
+        request->partition = ask->stages != NULL ? given_bound(ask, profile, error)
+                                                 : given_dispatched(ask, profile, error);
+        return request->partition != NULL;
+    }
+    request->partition_source = ask->objective == RP_OBJECTIVE_PAPER ? "paper" : "simulated";
+    request->partition = rp_partition_choose(profile, options, ask->objective, ask->n_stages,
+                                             memory_bytes, &options->round, error);
+    return request->partition != NULL;
+}
+
+RpShape
+rp_request_shape(const RpRequest *request)
+{
+    const RpPlanOptions *options = &request->options;
+    const RpPartition *partition = request->partition;
+
+    return (RpShape){
+        .gpus = options->gpus,
+        .micro_batches = options->micro_batches,
+        .stages = partition->n_forward + partition->n_backward,
+        .round = options->round,
+        .forward_slots = partition->dispatched ? partition->n_forward : 0,
+        .group = options->group,
+        .reverse_backward = options->reverse_backward,
+    };
+}
+
+const char *
+rp_request_recompute(const RpRequest *request)
+{
+    RpRecompute recompute = request->options.recompute;
+
+    if (recompute == RP_RECOMPUTE_DEFAULT)
+        recompute = request->options.schedule->dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
+    return recompute == RP_RECOMPUTE_EARLY ? "early" : "gated";
+}
+
+/* A run that would not fit in memory is refused before it begins.
+ * @stages: of all passes; bound ones go forward and backward */
+static gboolean
+check_size(const RpAsk *ask, guint stages, guint calls, guint iterations, GError **error)
+{
+    const RpPlanOptions *options = &ask->options;
+    guint64 most =
+        options->fidelity == RP_FIDELITY_FULL ? RP_RUN_MAX_FULL_ACTIONS : RP_RUN_MAX_ACTIONS;
+    double actions = (double)stages * options->micro_batches * calls * iterations *
+                     (options->schedule->dispatched ? 1 : 2);
+
+    if (actions <= (double)most)
+        return TRUE;
+    g_autofree char *of_calls = calls > 1 ? g_strdup_printf(" x %u calls", calls) : g_strdup("");
+
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                "%s, %s: expected at most %" G_GUINT64_FORMAT
+                " compute actions in a run, found %.0f (%u stages x %u micro-batches%s x "
+                "%u iterations)",
+                name(ask, "micro_batches"),
+                ask->as_keys ? "gradient_accumulation_steps" : "--iterations", most, actions,
+                stages, options->micro_batches, of_calls, iterations);
+    return FALSE;
+}
+
+/* RoundPipe may come down to its fused stage. Iterations are fewer where they are longer: with the
+ * fewest stages, in the most rounds, there are the fewest actions. */
+gboolean
+rp_ask_check_size(const RpAsk *ask, GError **error)
+{
+    const RpPlanOptions *options = &ask->options;
+    const guint stages = options->schedule->dispatched ? 1 : options->gpus;
+    const guint rounds = !options->schedule->dispatched ? 1
+                         : options->round > 0 ? MAX(1, options->micro_batches / options->round)
+                                              : options->micro_batches;
+    const guint64 slots = (guint64)stages * rounds * MAX(1, ask->calls);
+    const RpSteadyWindow window =
+        rp_steady_window(options->gpus, (guint)MIN(slots, (guint64)G_MAXUINT32));
+
+    return check_size(ask, stages, MAX(1, ask->calls), window.iterations, error);
+}
+
+/* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
+ * the other, would come near it is refused. */
+static gboolean
+check_time(const RpAsk *ask, const RpProfile *profile, guint iterations, GError **error)
+{
+    const RpPlanOptions *options = &ask->options;
+    const double slowest =
+        MIN(profile->links.h2d_bytes_per_s > 0 ? profile->links.h2d_bytes_per_s : G_MAXDOUBLE,
+            profile->links.d2h_bytes_per_s > 0 ? profile->links.d2h_bytes_per_s : G_MAXDOUBLE);
+    double seconds = 0, bytes = 0;
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        seconds += ((double)layer->forward_ns + (double)layer->backward_ns +
+                    (double)layer->recompute_ns + (double)profile->links.hop_ns) /
+                   (double)RP_NS_PER_S;
+        bytes += 2.0 * (double)layer->parameter_bytes + 2.0 * (double)layer->gradient_bytes +
+                 2.0 * (double)layer->input_bytes + 2.0 * (double)layer->output_bytes;
+    }
+    if (options->fidelity == RP_FIDELITY_FULL)
+        seconds += bytes / slowest;
+    seconds *= (double)options->micro_batches * iterations;
+    if (seconds <= MOST_SECONDS)
+        return TRUE;
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                "%s%s: expected a run of at most %.0f years, action after action, found %.0f",
+                name(ask, "micro_batches"), ask->as_keys ? "" : ", --iterations",
+                MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
+    return FALSE;
+}
+
+/* What can be said before a partition is searched for: the search takes long, a message does not.
+ */
+static gboolean
+check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
+{
+    const RpPlanOptions *options = &ask->options;
+    const RpScheduleOps *schedule = options->schedule;
+
+    if (options->fidelity == RP_FIDELITY_FULL && !rp_profile_check_full(profile, error))
+        return FALSE;
+    if (ask->stages != NULL || ask->forward_stages != NULL)
+        return TRUE;
+    RpShape shape = {
+        .gpus = options->gpus,
+        .micro_batches = options->micro_batches,
+        .stages = schedule->dispatched ? MAX(2, options->gpus)
+                  : ask->n_stages > 0
+                      ? ask->n_stages
+                      : rp_partition_default_stages(profile, schedule, options->gpus),
+        .round =
+            schedule->dispatched && options->round > 0 ? options->round : options->micro_batches,
+        .group = options->group,
+        .reverse_backward = options->reverse_backward,
+    };
+    const guint iterations = ask->iterations > 0 ? ask->iterations
+                             : options->async    ? RP_STEADY_LEAST
+                                                 : 1;
+
+    return rp_schedule_check(schedule, &shape, error) &&
+           check_size(ask, shape.stages, 1, iterations, error) &&
+           check_time(ask, profile, iterations, error);
+}
+
+gboolean
+rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+{
+    RpPlanOptions *options = &request->options;
+    const guint calls = MAX(1, ask->calls);
+    guint stages;
+
+    *request = (RpRequest){.options = ask->options};
+    if (!options->schedule->dispatched)
+        options->round = options->micro_batches; /* a bound iteration is one round */
+    if (!check_lists(ask, error) || !check_early(ask, profile, error) ||
+        !resolve_partition(ask, profile, request, error))
+        return FALSE;
+    if (options->round == 0)
+        options->round = options->micro_batches;
+    options->calls = ask->calls;
+    stages = request->partition->n_forward + request->partition->n_backward;
+    request->window = rp_steady_window(
+        options->gpus, stages * MAX(1, options->micro_batches / options->round) * calls);
+    request->iterations = ask->iterations > 0             ? ask->iterations
+                          : options->async || ask->settle ? request->window.iterations
+                                                          : 1;
+    request->steady = options->async && request->iterations >= request->window.iterations;
+    return check_size(ask, stages, calls, request->iterations, error) &&
+           check_time(ask, profile, request->iterations, error);
+}
+
+RpTrace *
+rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan_out,
+                    GError **error)
+{
+    RpMachine machine = rp_machine_from_profile(profile);
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, request->partition, &request->options, request->iterations, error);
+
+    if (plan == NULL)
+        return NULL;
+    RpTrace *trace = rp_simulate(plan, &machine, error);
+
+    if (trace != NULL && plan_out != NULL)
+        *plan_out = g_steal_pointer(&plan);
+    return trace;
+}

@@ -1,0 +1,65 @@
+/**
+ * Resolve, plan, predict: what a plan is asked for; what that comes to once a profile is known; and
+ * its plan in virtual time.
+ */
+#pragma once
+
+#include "core/partition/partition.h"
+#include "core/plan/planner.h"
+#include "core/trace/trace.h"
+#include "run/error.h"
+#include "sim/search/partition-cost.h"
+#include "sim/steady-window.h"
+
+/* More compute actions than this in one run are refused: they would take tens of gigabytes. */
+#define RP_RUN_MAX_ACTIONS 50000000
+#define RP_RUN_MAX_FULL_ACTIONS 5000000
+
+/* As given; 0 or %NULL: to be chosen. Texts are borrowed. */
+typedef struct {
+    RpPlanOptions options;      /* its calls are 0 */
+    const char *stages;         /* blocks of each stage of a bound schedule: "3,3,2" */
+    const char *forward_stages; /* of a dispatched one; "none": the fused stage has all */
+    const char *backward_stages;
+    guint n_stages; /* of a bound schedule */
+    RpObjective objective;
+    guint calls; /* of an iteration: gradient accumulation */
+    guint iterations;
+    gboolean settle;  /* as many iterations as it takes, also if synchronous */
+    gboolean as_keys; /* messages name keys of run files, not options */
+} RpAsk;
+
+/* Everything that a plan needs. */
+typedef struct {
+    RpPlanOptions options;
+    RpPartition *partition;
+    const char *partition_source; /* "given", "paper" or "simulated" */
+    guint iterations;
+    gboolean steady;       /* asynchronous with enough iterations: report the window */
+    RpSteadyWindow window; /* asynchronous: iterations that are needed, and which count */
+} RpRequest;
+void rp_request_clear(RpRequest *request);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
+
+/* Before there is a profile: that its prediction is not too large. Errors: RP_RUN_ERROR_USAGE */
+gboolean rp_ask_check_size(const RpAsk *ask, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_request_resolve:
+ * @profile: whose layers are divided
+ *
+ * Picks the partition and the round where none is given, checks everything.
+ * Errors: RP_RUN_ERROR_USAGE, RP_PARTITION_ERROR_*, RP_SCHEDULE_ERROR_*, RP_PROFILE_ERROR_*
+ */
+gboolean rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The numbers that the request's schedule is made from. */
+RpShape rp_request_shape(const RpRequest *request);
+
+/* "early" or "gated": what the request comes to. */
+const char *rp_request_recompute(const RpRequest *request);
+
+/* Plans and simulates a request. @plan: (out) (optional). */
+RpTrace *rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
