@@ -6,12 +6,67 @@
 #include <string.h>
 
 #define MAX_QUOTED 100
+#define MAX_PATH 16 /* levels: nobody reads a longer one */
 
 /* Numbers longer than this are nobody's: a double needs 24 characters. */
 #define MAX_NUMBER 64
 
-static gboolean
-fail_at(RpJsonPull *pull, const char *at, const char *expected, const char *found)
+/* "layers[2].forward_ms: ", or nothing for the outermost value. (transfer full) */
+static char *
+place_prefix(const RpJsonPull *pull, const char *key)
+{
+    GString *place = g_string_new(pull->place);
+
+    guint n_shown = pull->place || pull->depth > MAX_PATH ? 0 : pull->depth;
+    for (guint d = 0; d < n_shown; d++) {
+        const RpJsonLevel *level = &pull->levels[d];
+        if (level->key) {
+            g_autofree char *name = g_strndup(level->key, level->key_length);
+            g_autofree char *shown =
+                level->key_length > MAX_QUOTED ? rp_quote(name) : rp_display_name(name);
+            g_string_append_printf(place, "%s%s", place->len > 0 ? "." : "", shown);
+        } else if (level->n_elements > 0) {
+            g_string_append_printf(place, "[%" G_GSIZE_FORMAT "]", level->n_elements - 1);
+        }
+    }
+    if (key)
+        g_string_append_printf(place, "%s%s", place->len > 0 ? "." : "", key);
+    if (place->len > 0)
+        g_string_append(place, ": ");
+    return g_string_free(place, FALSE);
+}
+
+/* The word, the string or the one character at @at. (transfer full) */
+static char *
+word_at(const RpJsonPull *pull, const char *at)
+{
+    gsize left = (gsize)(pull->end - at);
+    gsize n = 0;
+
+    if (left == 0)
+        return g_strdup("the end of the text");
+    if (*at == '{' || *at == '[')
+        return g_strdup(*at == '{' ? "an object" : "an array");
+    if (*at == '"') {
+        for (n = 1; n < left && n < MAX_QUOTED && at[n] != '"' && at[n] != '\n'; n++)
+            ;
+        g_autofree char *text = g_strndup(at + 1, n - 1);
+        return rp_quote(text);
+    }
+    while (n < MIN(left, MAX_NUMBER) && (g_ascii_isalnum(at[n]) || strchr("+-._", at[n])) && at[n])
+        n++;
+    if (n == 0) /* one whole character, even if it takes several bytes */
+        do
+            n++;
+        while (n < left && ((guchar)at[n] & 0xc0) == 0x80);
+    g_autofree char *text = g_strndup(at, n);
+    gboolean plain = g_ascii_isalnum(*at) || *at == '-';
+    return plain ? g_steal_pointer(&text) : rp_quote(text);
+}
+
+gboolean
+rp_json_pull_refuse(RpJsonPull *pull, const char *at, const char *key, const char *expected,
+                    const char *found)
 {
     guint64 line = pull->lines_before + 1;
     const char *line_start = pull->text;
@@ -25,42 +80,13 @@ fail_at(RpJsonPull *pull, const char *at, const char *expected, const char *foun
         }
     }
     pull->failed = TRUE;
-    g_set_error(pull->error, pull->domain, pull->code,
-                "%s: %s%sline %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
-                ": expected %s, found %s",
-                pull->file, pull->place ? pull->place : "", pull->place ? ": " : "", line,
-                (gsize)(at - line_start) + 1, expected, found);
+    g_autofree char *place = place_prefix(pull, key);
+    g_autofree char *word = found ? NULL : word_at(pull, at);
+    g_set_error(
+        pull->error, pull->domain, pull->code,
+        "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT ": %sexpected %s, found %s",
+        pull->file, line, (gsize)(at - line_start) + 1, place, expected, found ? found : word);
     return FALSE;
-}
-
-/* Names the word, the string or the one character at @at. */
-static gboolean
-fail_word(RpJsonPull *pull, const char *at, const char *expected)
-{
-    gsize left = (gsize)(pull->end - at);
-    gsize n = 0;
-
-    if (left == 0)
-        return fail_at(pull, at, expected, "the end of the text");
-    if (*at == '{' || *at == '[')
-        return fail_at(pull, at, expected, *at == '{' ? "an object" : "an array");
-    if (*at == '"') {
-        for (n = 1; n < left && n < MAX_QUOTED && at[n] != '"' && at[n] != '\n'; n++)
-            ;
-        g_autofree char *text = g_strndup(at + 1, n - 1);
-        g_autofree char *found = rp_quote(text);
-        return fail_at(pull, at, expected, found);
-    }
-    while (n < MIN(left, MAX_NUMBER) && (g_ascii_isalnum(at[n]) || strchr("+-._", at[n])) && at[n])
-        n++;
-    if (n == 0) /* one whole character, even if it takes several bytes */
-        do
-            n++;
-        while (n < left && ((guchar)at[n] & 0xc0) == 0x80);
-    g_autofree char *text = g_strndup(at, n);
-    g_autofree char *quoted = rp_quote(text);
-    gboolean plain = g_ascii_isalnum(*at) || *at == '-';
-    return fail_at(pull, at, expected, plain ? text : quoted);
 }
 
 static void
@@ -97,20 +123,28 @@ rp_json_pull_init(RpJsonPull *pull, const char *file, const char *text, gsize le
     if (g_utf8_validate_len(text, length, &bad))
         return TRUE;
     g_autofree char *found = g_strdup_printf("byte 0x%02x", (guchar)*bad);
-    return fail_at(pull, bad, "UTF-8 text", found);
+    return rp_json_pull_refuse(pull, bad, NULL, "UTF-8 text", found);
 }
 
 gboolean
 rp_json_pull_fail(RpJsonPull *pull, const char *expected)
 {
     skip_space(pull);
-    return fail_word(pull, pull->at, expected);
+    return rp_json_pull_refuse(pull, pull->at, NULL, expected, NULL);
 }
 
 gboolean
 rp_json_pull_fail_value(RpJsonPull *pull, const char *expected)
 {
-    return fail_word(pull, pull->value, expected);
+    return rp_json_pull_refuse(pull, pull->value, NULL, expected, NULL);
+}
+
+static gboolean
+starts_with(const RpJsonPull *pull, const char *word)
+{
+    gsize length = strlen(word);
+
+    return (gsize)(pull->end - pull->at) >= length && memcmp(pull->at, word, length) == 0;
 }
 
 RpJsonType
@@ -127,10 +161,11 @@ rp_json_pull_peek(RpJsonPull *pull)
     case '"':
         return RP_JSON_STRING;
     case 't':
+        return starts_with(pull, "true") ? RP_JSON_BOOLEAN : RP_JSON_NOTHING;
     case 'f':
-        return RP_JSON_BOOLEAN;
+        return starts_with(pull, "false") ? RP_JSON_BOOLEAN : RP_JSON_NOTHING;
     case 'n':
-        return RP_JSON_NULL;
+        return starts_with(pull, "null") ? RP_JSON_NULL : RP_JSON_NOTHING;
     default:
         return *pull->at == '-' || g_ascii_isdigit(*pull->at) ? RP_JSON_NUMBER : RP_JSON_NOTHING;
     }
@@ -144,11 +179,12 @@ enter(RpJsonPull *pull, gboolean is_object)
     if (rp_json_pull_peek(pull) != (is_object ? RP_JSON_OBJECT : RP_JSON_ARRAY))
         return rp_json_pull_fail(pull, is_object ? "an object" : "an array");
     if (pull->depth == RP_JSON_PULL_MAX_DEPTH)
-        return fail_at(pull, pull->at, "at most " G_STRINGIFY(RP_JSON_PULL_MAX_DEPTH) " levels",
-                       "one more");
+        return rp_json_pull_refuse(pull, pull->at, NULL,
+                                   "at most " G_STRINGIFY(RP_JSON_PULL_MAX_DEPTH) " levels",
+                                   "one more");
     pull->value = pull->at++;
     pull->objects = is_object ? pull->objects | bit : pull->objects & ~bit;
-    pull->depth++;
+    pull->levels[pull->depth++] = (RpJsonLevel){0};
     pull->opened = TRUE;
     return TRUE;
 }
@@ -174,6 +210,8 @@ next_member(RpJsonPull *pull, gboolean is_object)
     if (pull->failed)
         return FALSE;
     g_assert(pull->depth > 0 && ((pull->objects >> (pull->depth - 1)) & 1) == (guint64)is_object);
+    RpJsonLevel *level = &pull->levels[pull->depth - 1];
+    level->key = NULL;
     pull->opened = FALSE;
     skip_space(pull);
     if (take(pull, is_object ? '}' : ']')) {
@@ -183,6 +221,7 @@ next_member(RpJsonPull *pull, gboolean is_object)
     if (!opened && !take(pull, ','))
         return rp_json_pull_fail(pull, is_object ? "`,` or `}`" : "`,` or `]`");
     skip_space(pull);
+    level->n_elements += !is_object;
     return TRUE;
 }
 
@@ -201,6 +240,8 @@ rp_json_pull_next_key(RpJsonPull *pull, GString *key)
         return rp_json_pull_fail(pull, "a key");
     if (!rp_json_pull_string(pull, key))
         return FALSE;
+    pull->levels[pull->depth - 1].key = pull->value + 1;
+    pull->levels[pull->depth - 1].key_length = (gsize)(pull->at - pull->value) - 2;
     skip_space(pull);
     return take(pull, ':') || rp_json_pull_fail(pull, "`:`");
 }
@@ -253,10 +294,10 @@ take_escape(RpJsonPull *pull, GString *text)
 
     if (take(pull, 'u'))
         return take_unicode_escape(pull, text) ||
-               fail_at(pull, start, "a character after \\u", "none");
+               rp_json_pull_refuse(pull, start, NULL, "a character after \\u", "none");
     const char *letter = pull->at < pull->end && *pull->at ? strchr(letters, *pull->at) : NULL;
     if (!letter)
-        return fail_at(pull, start, "an escape that JSON knows", "another");
+        return rp_json_pull_refuse(pull, start, NULL, "an escape that JSON knows", "another");
     pull->at++;
     g_string_append_c(text, characters[letter - letters]);
     return TRUE;
@@ -278,42 +319,34 @@ rp_json_pull_string(RpJsonPull *pull, GString *text)
         if (take(pull, '"'))
             return TRUE;
         if (pull->at == pull->end)
-            return fail_at(pull, pull->value, "a closed string", "the end of the text");
+            return rp_json_pull_refuse(pull, pull->value, NULL, "a closed string",
+                                       "the end of the text");
         if (!take(pull, '\\'))
-            return fail_at(pull, pull->at, "a string without control characters", "one");
+            return rp_json_pull_refuse(pull, pull->at, NULL, "a string without control characters",
+                                       "one");
         if (!take_escape(pull, text))
             return FALSE;
     }
 }
 
-static gboolean
-take_literal(RpJsonPull *pull, const char *word)
-{
-    gsize length = strlen(word);
-
-    if ((gsize)(pull->end - pull->at) < length || memcmp(pull->at, word, length) != 0)
-        return FALSE;
-    pull->value = pull->at;
-    pull->at += length;
-    return TRUE;
-}
-
 gboolean
 rp_json_pull_boolean(RpJsonPull *pull, gboolean *value)
 {
-    gboolean is_boolean = rp_json_pull_peek(pull) == RP_JSON_BOOLEAN;
-
-    if (!is_boolean || (!take_literal(pull, "true") && !take_literal(pull, "false")))
+    if (rp_json_pull_peek(pull) != RP_JSON_BOOLEAN)
         return rp_json_pull_fail(pull, "true or false");
-    *value = *pull->value == 't';
+    pull->value = pull->at;
+    *value = *pull->at == 't';
+    pull->at += strlen(*value ? "true" : "false");
     return TRUE;
 }
 
 gboolean
 rp_json_pull_null(RpJsonPull *pull)
 {
-    if (rp_json_pull_peek(pull) != RP_JSON_NULL || !take_literal(pull, "null"))
+    if (rp_json_pull_peek(pull) != RP_JSON_NULL)
         return rp_json_pull_fail(pull, "null");
+    pull->value = pull->at;
+    pull->at += strlen("null");
     return TRUE;
 }
 

@@ -11,7 +11,8 @@
  *   !pull->failed
  *
  * After the first error every function returns FALSE. Messages are
- * `FILE: [PLACE: ]line 3, column 14: expected WHAT, found WHAT`.
+ * `FILE: line 3, column 14: PLACE: expected WHAT, found WHAT`; without a name of the caller's, the
+ * place is the path of keys, such as `layers[2].forward_ms`.
  */
 #pragma once
 
@@ -29,11 +30,18 @@ typedef enum {
     RP_JSON_NOTHING /* none of these stands here */
 } RpJsonType;
 
-/* On the stack of the caller; fields other than @place, @lines_before and @failed belong to the
- * functions. */
+/* Where the reader stands in one open object or array. */
+typedef struct {
+    const char *key; /* of an object, in the text; NULL: before its next key */
+    gsize key_length;
+    gsize n_elements; /* of an array, begun so far */
+} RpJsonLevel;
+
+/* On the stack of the caller; a copy reads on from where it was taken. Fields other than @place,
+ * @lines_before and @failed belong to the functions. */
 typedef struct {
     const char *file;  /* display name */
-    const char *place; /* (nullable): what the caller is reading, for messages */
+    const char *place; /* (nullable): what the caller is reading, instead of the path */
     gboolean failed;
     const char *text;
     guint64 lines_before; /* of the file, where @text is a part of it; for messages */
@@ -43,6 +51,7 @@ typedef struct {
     guint depth;
     guint64 objects; /* bit d: level d is an object */
     gboolean opened; /* nothing yet read of the innermost level */
+    RpJsonLevel levels[RP_JSON_PULL_MAX_DEPTH];
     GQuark domain;
     int code;
     GError **error;
@@ -85,6 +94,17 @@ gboolean rp_json_pull_end(RpJsonPull *pull);
 /* Refuses what stands next, or the value read last. Return FALSE. */
 gboolean rp_json_pull_fail(RpJsonPull *pull, const char *expected);
 gboolean rp_json_pull_fail_value(RpJsonPull *pull, const char *expected);
+
+/**
+ * rp_json_pull_refuse:
+ * @at: in the text: where the fault is
+ * @key: (nullable): the last part of the place, where the reader has left its object
+ * @found: (nullable): NULL names what stands at @at
+ *
+ * Returns: FALSE
+ */
+gboolean rp_json_pull_refuse(RpJsonPull *pull, const char *at, const char *key,
+                             const char *expected, const char *found);
 
 /* Appends @text as a JSON string. */
 void rp_json_append_string(GString *json, const char *text);

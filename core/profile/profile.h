@@ -14,9 +14,10 @@
 
 typedef enum {
     RP_PROFILE_ERROR_IO,      /* cannot read or write the file */
-    RP_PROFILE_ERROR_SYNTAX,  /* not JSON, duplicate key, nested too deep */
-    RP_PROFILE_ERROR_FORMAT,  /* wrong or missing format tag, unknown key */
-    RP_PROFILE_ERROR_VALUE,   /* a value missing, of the wrong type or out of range */
+    RP_PROFILE_ERROR_SYNTAX,  /* not JSON, nested too deep */
+    RP_PROFILE_ERROR_FORMAT,  /* wrong or missing format tag */
+    RP_PROFILE_ERROR_VALUE,   /* an unknown or repeated key; a value missing, of the wrong type or
+                                 out of range */
     RP_PROFILE_ERROR_FIDELITY /* asked for full fidelity, but sizes or links are missing */
 } RpProfileError;
 
@@ -109,7 +110,7 @@ typedef struct {
  *
  * Reads and validates strictly: unknown keys, duplicate keys, NaN, negative times, counts of 0,
  * more than RP_PROFILE_MAX_LAYERS layers and a wrong layer order are errors. Each error is one line
- * naming the file, the place (e.g. `layers[2].forward_ms`), what was expected and what was found.
+ * naming the file, line and column, the place (`layers[2].forward_ms`), what was expected and what was found.
  *
  * Returns: (transfer full): the profile, or %NULL
  * Errors: RP_PROFILE_ERROR_*

@@ -1,77 +1,113 @@
 /**
- * Reads `roundpipe-profile/1`: text -> rp_profile_scan() -> json-glib -> RpProfile.
+ * Reads `roundpipe-profile/1`: text -> strict JSON -> records -> RpProfile.
  *
  * The keys stand in tables; what they mean is in docs/profile-format.md.
  */
 #include "core/profile/profile.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/base/units.h"
+#include "core/json/json-record.h"
 #include "core/profile/private.h"
-#include "core/profile/section.h"
 
 #define MAX_NAME 128
+#define MAX_STRING 4096
 #define MAX_GPUS 4096
 #define MAX_PROCESSORS 65536
-/* Slow enough for anything real, and 2^50 bytes at it still take less than G_MAXINT64 ns. */
-#define MIN_GB_PER_S 1e-3
-#define MAX_GB_PER_S 1e6
 #define BYTES_PER_GB 1e9
 
+/* The file. */
 typedef struct {
-    const char *key;
-    gsize offset;
-} Field;
+    RpProfile profile;
+    double narrow_rate; /* files from when rounds were summed in the network's storage */
+    GArray *entries;    /* of RpProfileEntry: which entry of `layers` each layer comes from */
+} Top;
 
-static const char *const top_keys[] = {
-    "format",     "model",  "device",      "gpus",      "processors", "dtype",
-    "accumulate", "source", "origin",      "date",      "links",      "gpu_memory_bytes",
-    "optimizer",  "layers", "micro_batch", "attention", "head_chunk", NULL};
-static const char *const link_keys[] = {"hop_ms",
-                                        "copy_latency_ms",
-                                        "h2d_gb_per_s",
-                                        "d2h_gb_per_s",
-                                        "both_gb_per_s",
-                                        "all_h2d_gb_per_s",
-                                        "all_d2h_gb_per_s",
-                                        "all_both_gb_per_s",
-                                        "host_gb_per_s",
-                                        "root_gb_per_s",
-                                        "gpus_per_root",
-                                        "beside_optimizer_gb_per_s",
-                                        NULL};
-static const char *const micro_batch_keys[] = {"sequences", "tokens_per_sequence", NULL};
-static const char *const optimizer_keys[] = {"parameters_per_s",
-                                             "norm_parameters_per_s",
-                                             "sum_parameters_per_s",
-                                             "gradient_copy_parameters_per_s",
-                                             "parameter_copy_parameters_per_s",
-                                             "accumulate_parameters_per_s",
-                                             NULL};
-static const char *const layer_keys[] = {"kind",
-                                         "name",
-                                         "count",
-                                         "forward_ms",
-                                         "backward_ms",
-                                         "recompute_ms",
-                                         "recompute_last_ms",
-                                         "weight_gradient_ms",
-                                         "forward_spread_ms",
-                                         "recompute_spread_ms",
-                                         "backward_spread_ms",
-                                         "parameter_bytes",
-                                         "gradient_bytes",
-                                         "tied_bytes",
-                                         "input_bytes",
-                                         "output_bytes",
-                                         "forward_workspace_bytes",
-                                         "backward_workspace_bytes",
-                                         "activation_bytes",
-                                         "tensor_bytes",
-                                         NULL};
+/* One entry of `layers`. */
+typedef struct {
+    RpLayer layer;
+    guint count;
+    char *name;
+    guint64 *tensor_bytes;
+} Entry;
+
+static gboolean
+read_time(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    double ms;
+
+    if (!rp_json_read_number(pull, field, &ms))
+        return FALSE;
+    *(gint64 *)value = rp_ns_from_ms(ms);
+    return TRUE;
+}
+
+static gboolean
+read_speed(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    double gb_per_s;
+
+    if (!rp_json_read_number(pull, field, &gb_per_s))
+        return FALSE;
+    *(double *)value = gb_per_s * BYTES_PER_GB;
+    return TRUE;
+}
+
+static gboolean
+read_date(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    guint year, month, day;
+    int length = 0;
+
+    if (!rp_json_read_text(pull, field, value))
+        return FALSE;
+    const char *date = *(char **)value;
+    return (strspn(date, "0123456789-") == 10 && date[4] == '-' && date[7] == '-' &&
+            sscanf(date, "%4u-%2u-%2u%n", &year, &month, &day, &length) == 3 && length == 10 &&
+            date[10] == '\0' && g_date_valid_dmy(day, month, year)) ||
+           rp_json_pull_fail_value(pull, "a date as 2026-04-29");
+}
+
+/* ---- tables ---- */
+
+/* Slow enough for anything real, and 2^50 bytes at it still take less than G_MAXINT64 ns. */
+#define SPEED(key, member)                                                                         \
+    {                                                                                              \
+        key, read_speed, G_STRUCT_OFFSET(RpLinks, member), .min = 1e-3, .max = 1e6,                \
+                                                           .expected = "GB/s from 0.001 to 1e6"    \
+    }
+#define RATE(key, member)                                                                          \
+    {                                                                                              \
+        key, rp_json_read_number, G_STRUCT_OFFSET(Top, member),                                    \
+            .min = 1e6, .max = 1e15, .expected = "parameters/s from 1e6 to 1e15"                   \
+    }
+#define TIME(key, type, member, ...)                                                               \
+    {                                                                                              \
+        key, read_time, G_STRUCT_OFFSET(type, member),                                             \
+            .max = RP_PROFILE_MAX_MS, .expected = "milliseconds from 0 to 1e9", __VA_ARGS__        \
+    }
+#define SIZE(key, type, member)                                                                    \
+    {                                                                                              \
+        key, rp_json_read_size, G_STRUCT_OFFSET(type, member),                                     \
+            .max = (double)RP_PROFILE_MAX_BYTES, .expected = "whole bytes from 0 to 2^50"          \
+    }
+#define COUNT(key, type, member, most)                                                             \
+    {                                                                                              \
+        key, rp_json_read_count, G_STRUCT_OFFSET(type, member), .min = 1, .max = most              \
+    }
+#define CHOICE(key, member, texts)                                                                 \
+    {                                                                                              \
+        key, rp_json_read_choice, G_STRUCT_OFFSET(Top, member), .max = MAX_STRING,                 \
+                                                                .choices = texts                   \
+    }
+#define TEXT(key, member, most)                                                                    \
+    {                                                                                              \
+        key, rp_json_read_text, G_STRUCT_OFFSET(Top, member), .max = most                          \
+    }
 
 static const char *const dtypes[] = {"fp16", "bf16", "fp32", NULL};
 static const char *const accumulates[] = {"fp16", "fp32", NULL};
@@ -79,386 +115,345 @@ static const char *const attentions[] = {"builtin", "cudnn", NULL};
 static const char *const sources[] = {"published", "measured", "predicted", NULL};
 static const char *const kinds[] = {"embedding", "block", "head", NULL};
 
-/* The first four are what RpProfile.has_sizes promises. */
-#define N_REQUIRED_SIZES 4
-static const Field size_fields[] = {
-    {"parameter_bytes", G_STRUCT_OFFSET(RpLayer, parameter_bytes)},
-    {"gradient_bytes", G_STRUCT_OFFSET(RpLayer, gradient_bytes)},
-    {"input_bytes", G_STRUCT_OFFSET(RpLayer, input_bytes)},
-    {"output_bytes", G_STRUCT_OFFSET(RpLayer, output_bytes)},
-    {"forward_workspace_bytes", G_STRUCT_OFFSET(RpLayer, forward_workspace_bytes)},
-    {"backward_workspace_bytes", G_STRUCT_OFFSET(RpLayer, backward_workspace_bytes)},
-    {"activation_bytes", G_STRUCT_OFFSET(RpLayer, activation_bytes)},
-    {"tied_bytes", G_STRUCT_OFFSET(RpLayer, tied_bytes)},
+static gboolean read_format(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+static gboolean read_links(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+static gboolean read_micro_batch(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+static gboolean read_optimizer(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+static gboolean read_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+static gboolean read_tensors(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+
+static const RpJsonField top_fields[] = {
+    {"format", read_format},
+    TEXT("model", profile.model, MAX_NAME),
+    TEXT("device", profile.device, MAX_NAME),
+    COUNT("gpus", Top, profile.gpus, MAX_GPUS),
+    COUNT("processors", Top, profile.processors, MAX_PROCESSORS),
+    CHOICE("dtype", profile.dtype, dtypes),
+    CHOICE("accumulate", profile.accumulate, accumulates),
+    CHOICE("attention", profile.attention, attentions),
+    COUNT("head_chunk", Top, profile.head_chunk, 1 << 30),
+    CHOICE("source", profile.source, sources),
+    TEXT("origin", profile.origin, MAX_STRING),
+    {"date", read_date, G_STRUCT_OFFSET(Top, profile.date), .max = MAX_STRING},
+    {"micro_batch", read_micro_batch},
+    {"links", read_links, G_STRUCT_OFFSET(Top, profile.links)},
+    SIZE("gpu_memory_bytes", Top, profile.gpu_memory_bytes),
+    {"optimizer", read_optimizer},
+    {"layers", read_layers, .required = TRUE, .expected = "an array of layers"},
 };
-static const Field speed_fields[] = {
-    {"h2d_gb_per_s", G_STRUCT_OFFSET(RpLinks, h2d_bytes_per_s)},
-    {"d2h_gb_per_s", G_STRUCT_OFFSET(RpLinks, d2h_bytes_per_s)},
-    {"both_gb_per_s", G_STRUCT_OFFSET(RpLinks, both_bytes_per_s)},
-    {"all_h2d_gb_per_s", G_STRUCT_OFFSET(RpLinks, all_h2d_bytes_per_s)},
-    {"all_d2h_gb_per_s", G_STRUCT_OFFSET(RpLinks, all_d2h_bytes_per_s)},
-    {"all_both_gb_per_s", G_STRUCT_OFFSET(RpLinks, all_both_bytes_per_s)},
-    {"host_gb_per_s", G_STRUCT_OFFSET(RpLinks, host_bytes_per_s)},
-    {"root_gb_per_s", G_STRUCT_OFFSET(RpLinks, root_bytes_per_s)},
-    {"beside_optimizer_gb_per_s", G_STRUCT_OFFSET(RpLinks, beside_optimizer_bytes_per_s)},
+
+static const RpJsonField micro_batch_fields[] = {
+    COUNT("sequences", Top, profile.sequences, 1 << 24),
+    COUNT("tokens_per_sequence", Top, profile.tokens_per_sequence, 1 << 30),
 };
 
-static gboolean
-read_links(const RpSection *top, RpLinks *links)
-{
-    g_auto(RpSection) section = {0};
-    gboolean found;
+static const RpJsonField optimizer_fields[] = {
+    RATE("parameters_per_s", profile.optimizer_parameters_per_s),
+    RATE("norm_parameters_per_s", profile.norm_parameters_per_s),
+    RATE("sum_parameters_per_s", profile.sum_parameters_per_s),
+    RATE("gradient_copy_parameters_per_s", profile.gradient_copy_parameters_per_s),
+    RATE("parameter_copy_parameters_per_s", profile.parameter_copy_parameters_per_s),
+    RATE("accumulate_parameters_per_s", narrow_rate),
+};
 
-    if (!rp_section_open(top, "links", &section, &found))
-        return FALSE;
-    if (!found)
-        return TRUE;
-    if (!rp_section_check_keys(&section, link_keys) ||
-        !rp_section_time(&section, "hop_ms", &links->hop_ns) ||
-        !rp_section_time(&section, "copy_latency_ms", &links->copy_latency_ns) ||
-        !rp_section_count(&section, "gpus_per_root", MAX_GPUS, &links->gpus_per_root))
-        return FALSE;
-    for (guint i = 0; i < G_N_ELEMENTS(speed_fields); i++) {
-        double gb_per_s = 0;
-        if (!rp_section_number(&section, speed_fields[i].key, MIN_GB_PER_S, MAX_GB_PER_S,
-                               "GB/s from 0.001 to 1e6", &gb_per_s))
-            return FALSE;
-        G_STRUCT_MEMBER(double, links, speed_fields[i].offset) = gb_per_s * BYTES_PER_GB;
-    }
-    if (links->beside_optimizer_bytes_per_s > 0 &&
-        links->beside_optimizer_bytes_per_s >= links->host_bytes_per_s)
-        return rp_section_fail_value(&section, "beside_optimizer_gb_per_s",
-                                     "less than host_gb_per_s");
-    return TRUE;
+static const RpJsonField link_fields[] = {
+    TIME("hop_ms", RpLinks, hop_ns, ),
+    TIME("copy_latency_ms", RpLinks, copy_latency_ns, ),
+    SPEED("h2d_gb_per_s", h2d_bytes_per_s),
+    SPEED("d2h_gb_per_s", d2h_bytes_per_s),
+    SPEED("both_gb_per_s", both_bytes_per_s),
+    SPEED("all_h2d_gb_per_s", all_h2d_bytes_per_s),
+    SPEED("all_d2h_gb_per_s", all_d2h_bytes_per_s),
+    SPEED("all_both_gb_per_s", all_both_bytes_per_s),
+    SPEED("host_gb_per_s", host_bytes_per_s),
+    SPEED("root_gb_per_s", root_bytes_per_s),
+    COUNT("gpus_per_root", RpLinks, gpus_per_root, MAX_GPUS),
+    SPEED("beside_optimizer_gb_per_s", beside_optimizer_bytes_per_s),
+};
+
+static const RpJsonField layer_fields[] = {
+    {"kind", rp_json_read_choice_index, G_STRUCT_OFFSET(Entry, layer.kind), .required = TRUE,
+     .choices = kinds},
+    {"name", rp_json_read_text, G_STRUCT_OFFSET(Entry, name), .max = MAX_NAME},
+    COUNT("count", Entry, count, RP_PROFILE_MAX_LAYERS),
+    TIME("forward_ms", Entry, layer.forward_ns, .required = TRUE),
+    TIME("backward_ms", Entry, layer.backward_ns, .required = TRUE),
+    TIME("recompute_ms", Entry, layer.recompute_ns, ),
+    TIME("recompute_last_ms", Entry, layer.recompute_last_ns, ),
+    TIME("weight_gradient_ms", Entry, layer.weight_gradient_ns, ),
+    TIME("forward_spread_ms", Entry, layer.forward_spread_ns, ),
+    TIME("recompute_spread_ms", Entry, layer.recompute_spread_ns, ),
+    TIME("backward_spread_ms", Entry, layer.backward_spread_ns, ),
+    SIZE("parameter_bytes", Entry, layer.parameter_bytes),
+    SIZE("gradient_bytes", Entry, layer.gradient_bytes),
+    SIZE("tied_bytes", Entry, layer.tied_bytes),
+    SIZE("input_bytes", Entry, layer.input_bytes),
+    SIZE("output_bytes", Entry, layer.output_bytes),
+    SIZE("forward_workspace_bytes", Entry, layer.forward_workspace_bytes),
+    SIZE("backward_workspace_bytes", Entry, layer.backward_workspace_bytes),
+    SIZE("activation_bytes", Entry, layer.activation_bytes),
+    {"tensor_bytes", read_tensors},
+};
+
+/* ---- links, micro-batch, optimizer ---- */
+
+/* Checked before the rest of the file. */
+static gboolean
+read_format(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    return rp_json_pull_skip(pull);
 }
 
 static gboolean
-read_micro_batch(const RpSection *top, RpProfile *profile)
+read_links(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    g_auto(RpSection) section = {0};
-    gboolean found;
+    RpLinks *links = value;
+    RpJsonRecord record;
 
-    if (!rp_section_open(top, "micro_batch", &section, &found))
+    if (!rp_json_read_record(pull, link_fields, G_N_ELEMENTS(link_fields), links, &record))
         return FALSE;
-    return !found || (rp_section_check_keys(&section, micro_batch_keys) &&
-                      rp_section_count(&section, "sequences", 1u << 24, &profile->sequences) &&
-                      rp_section_count(&section, "tokens_per_sequence", 1u << 30,
-                                       &profile->tokens_per_sequence));
+    return links->beside_optimizer_bytes_per_s == 0 ||
+           links->beside_optimizer_bytes_per_s < links->host_bytes_per_s ||
+           rp_json_record_fail(&record, pull, "beside_optimizer_gb_per_s",
+                               "less than host_gb_per_s");
 }
 
 static gboolean
-read_optimizer(const RpSection *top, RpProfile *profile)
+read_micro_batch(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    g_auto(RpSection) section = {0};
-    double narrow_rate = 0; /* files from when rounds were summed in the network's storage */
-    double *const rates[] = {&profile->optimizer_parameters_per_s,
-                             &profile->norm_parameters_per_s,
-                             &profile->sum_parameters_per_s,
-                             &profile->gradient_copy_parameters_per_s,
-                             &profile->parameter_copy_parameters_per_s,
-                             &narrow_rate};
-    gboolean found;
-
-    G_STATIC_ASSERT(G_N_ELEMENTS(rates) + 1 == G_N_ELEMENTS(optimizer_keys));
-    if (!rp_section_open(top, "optimizer", &section, &found))
-        return FALSE;
-    if (found && !rp_section_check_keys(&section, optimizer_keys))
-        return FALSE;
-    for (gsize i = 0; found && i < G_N_ELEMENTS(rates); i++)
-        if (!rp_section_number(&section, optimizer_keys[i], 1e6, 1e15,
-                               "parameters/s from 1e6 to 1e15", rates[i]))
-            return FALSE;
-    if (profile->sum_parameters_per_s ==
-        0) /* by their bytes: the sum was as wide as what is added */
-        profile->sum_parameters_per_s = narrow_rate * 3 * rp_profile_element_bytes(profile) /
-                                        (rp_profile_element_bytes(profile) + 8);
-    return TRUE;
+    return rp_json_read_record(pull, micro_batch_fields, G_N_ELEMENTS(micro_batch_fields), value,
+                               NULL);
 }
 
 static gboolean
-read_tensors(const RpSection *section, RpProfile *profile, RpLayer *layer)
+read_optimizer(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    JsonNode *node = json_object_get_member(section->object, "tensor_bytes");
+    return rp_json_read_record(pull, optimizer_fields, G_N_ELEMENTS(optimizer_fields), value, NULL);
+}
+
+/* ---- layers ---- */
+
+/* Into the entry's layer, whose parameter_bytes another key may have set. */
+static gboolean
+read_tensors(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    static const RpJsonField size = SIZE("", Entry, tensor_bytes);
+    g_autoptr(GArray) array = g_array_new(FALSE, FALSE, sizeof(guint64));
+    Entry *entry = value;
     guint64 sum = 0;
 
-    if (!node)
-        return TRUE;
-    if (!JSON_NODE_HOLDS_ARRAY(node) || json_array_get_length(json_node_get_array(node)) == 0)
-        return rp_section_fail_value(section, "tensor_bytes", "an array of at least one size");
-    JsonArray *array = json_node_get_array(node);
-    guint n = json_array_get_length(array);
-    guint64 *bytes = g_new(guint64, n);
-    g_ptr_array_add(profile->tensor_tables, bytes);
-    for (guint i = 0; i < n; i++) {
-        JsonNode *element = json_array_get_element(array, i);
-        if (!rp_json_node_size(element, &bytes[i])) {
-            g_autofree char *key = g_strdup_printf("tensor_bytes[%u]", i);
-            g_autofree char *found = rp_json_node_describe(element);
-            return rp_section_fail(section, RP_PROFILE_ERROR_VALUE, key,
-                                   "whole bytes from 0 to 2^50", found);
-        }
-        sum += bytes[i]; /* at most 2^22 values of 2^50 */
+    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
+        return rp_json_pull_fail(pull, "an array of at least one size");
+    const char *start = pull->at;
+    (void)rp_json_pull_enter_array(pull);
+    while (rp_json_pull_next_element(pull)) {
+        guint64 bytes;
+        if (!rp_json_read_size(pull, &size, &bytes))
+            return FALSE;
+        sum += bytes;
         if (sum > RP_PROFILE_MAX_BYTES)
-            return rp_section_fail(section, RP_PROFILE_ERROR_VALUE, "tensor_bytes",
-                                   "a sum of at most 2^50", "more");
+            return rp_json_pull_fail_value(pull, "a sum of at most 2^50");
+        g_array_append_val(array, bytes);
     }
-    if (json_object_has_member(section->object, "parameter_bytes") &&
-        layer->parameter_bytes != sum) {
+    if (array->len == 0)
+        return rp_json_pull_refuse(pull, start, NULL, "an array of at least one size", NULL);
+    entry->layer.n_tensors = array->len;
+    entry->tensor_bytes = (guint64 *)(void *)g_array_free(g_steal_pointer(&array), FALSE);
+    return TRUE;
+}
+
+/* The sum of an entry's tensors is its parameters. */
+static gboolean
+add_tensors(const RpJsonRecord *record, RpJsonPull *pull, Entry *entry, RpProfile *profile)
+{
+    RpLayer *layer = &entry->layer;
+    guint64 sum = 0;
+
+    if (!entry->tensor_bytes)
+        return TRUE;
+    for (guint i = 0; i < layer->n_tensors; i++)
+        sum += entry->tensor_bytes[i];
+    if (rp_json_record_at(record, "parameter_bytes") && layer->parameter_bytes != sum) {
         g_autofree char *expected =
             g_strdup_printf("the sum of tensor_bytes, %" G_GUINT64_FORMAT, sum);
-        return rp_section_fail_value(section, "parameter_bytes", expected);
+        return rp_json_record_fail(record, pull, "parameter_bytes", expected);
     }
     layer->parameter_bytes = sum;
-    layer->n_tensors = n;
-    layer->tensor_bytes = bytes;
+    layer->tensor_bytes = entry->tensor_bytes;
+    g_ptr_array_add(profile->tensor_tables, g_steal_pointer(&entry->tensor_bytes));
     return TRUE;
 }
 
+/* Times that a file may leave out, and how they go with one another. */
 static gboolean
-read_layer_times(const RpSection *section, RpLayer *layer)
+check_layer_times(const RpJsonRecord *record, RpJsonPull *pull, RpLayer *layer)
 {
-    static const char *const required[] = {"forward_ms", "backward_ms"};
-
-    for (guint i = 0; i < G_N_ELEMENTS(required); i++) {
-        if (!json_object_has_member(section->object, required[i]))
-            return rp_section_fail_value(section, required[i], "milliseconds from 0 to 1e9");
-    }
-    if (!rp_section_time(section, "forward_ms", &layer->forward_ns) ||
-        !rp_section_time(section, "backward_ms", &layer->backward_ns))
-        return FALSE;
-    layer->recompute_ns = layer->forward_ns;
-    layer->weight_gradient_ns = rp_profile_default_weight_gradient_ns(layer->backward_ns);
-    if (!rp_section_time(section, "recompute_ms", &layer->recompute_ns) ||
-        !rp_section_time(section, "recompute_last_ms", &layer->recompute_last_ns) ||
-        !rp_section_time(section, "weight_gradient_ms", &layer->weight_gradient_ns) ||
-        !rp_section_time(section, "forward_spread_ms", &layer->forward_spread_ns) ||
-        !rp_section_time(section, "recompute_spread_ms", &layer->recompute_spread_ns) ||
-        !rp_section_time(section, "backward_spread_ms", &layer->backward_spread_ns))
-        return FALSE;
+    if (!rp_json_record_at(record, "recompute_ms"))
+        layer->recompute_ns = layer->forward_ns;
+    if (!rp_json_record_at(record, "weight_gradient_ms"))
+        layer->weight_gradient_ns = rp_profile_default_weight_gradient_ns(layer->backward_ns);
     /* more than 0, which stands for what a file does not say */
-    if (json_object_has_member(section->object, "recompute_last_ms") &&
+    if (rp_json_record_at(record, "recompute_last_ms") &&
         (layer->recompute_last_ns == 0 || layer->recompute_last_ns > layer->recompute_ns))
-        return rp_section_fail_value(section, "recompute_last_ms",
-                                     "more than 0 and at most recompute_ms");
+        return rp_json_record_fail(record, pull, "recompute_last_ms",
+                                   "more than 0 and at most recompute_ms");
     return layer->weight_gradient_ns <= layer->backward_ns ||
-           rp_section_fail_value(section, "weight_gradient_ms", "at most backward_ms");
+           rp_json_record_fail(record, pull, "weight_gradient_ms", "at most backward_ms");
 }
 
-/* Notes the first required size that @section lacks. */
+/* [embedding] block... [head], as far as the layers before this one can tell. */
+static gboolean
+check_order(const RpJsonRecord *record, RpJsonPull *pull, const Entry *entry, const Top *top)
+{
+    const RpProfile *profile = &top->profile;
+    const guint n = profile->n_layers;
+
+    if (entry->layer.kind == RP_LAYER_EMBEDDING && (n > 0 || entry->count > 1))
+        return rp_json_record_fail(record, pull, "kind", "one embedding, as the first layer");
+    if (entry->layer.kind == RP_LAYER_HEAD && entry->count > 1)
+        return rp_json_record_fail(record, pull, "kind", "one head, as the last layer");
+    if (n > 0 && profile->layers[n - 1].kind == RP_LAYER_HEAD)
+        return rp_json_record_fail(record, pull, "kind", "no layer behind the head");
+    if (n + entry->count > RP_PROFILE_MAX_LAYERS)
+        return rp_json_record_fail(record, pull, "count",
+                                   "at most " G_STRINGIFY(RP_PROFILE_MAX_LAYERS) " layers in all");
+    return TRUE;
+}
+
+/* Notes the first size that RpProfile.has_sizes promises and @record lacks. */
 static void
-note_missing(const RpSection *section, const RpLayer *layer, RpProfile *profile)
+note_missing(const RpJsonRecord *record, const RpLayer *layer, guint index, RpProfile *profile)
 {
-    for (guint i = 0; i < N_REQUIRED_SIZES && !profile->missing; i++) {
-        if (!json_object_has_member(section->object, size_fields[i].key) &&
-            !(i == 0 && layer->n_tensors > 0))
-            profile->missing = rp_section_place(section, size_fields[i].key);
+    static const char *const required[] = {"parameter_bytes", "gradient_bytes", "input_bytes",
+                                           "output_bytes"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(required) && !profile->missing; i++)
+        if (!rp_json_record_at(record, required[i]) && !(i == 0 && layer->n_tensors > 0))
+            profile->missing = g_strdup_printf("layers[%u].%s", index, required[i]);
+}
+
+static void
+append_layers(Top *top, const Entry *entry, const RpProfileEntry *origin)
+{
+    RpProfile *profile = &top->profile;
+
+    profile->layers = g_renew(RpLayer, profile->layers, profile->n_layers + entry->count);
+    for (guint k = 0; k < entry->count; k++) {
+        profile->layers[profile->n_layers++] = entry->layer;
+        g_array_append_val(top->entries, *origin);
     }
 }
 
-/* Everything of one entry but its count. */
 static gboolean
-read_layer(const RpSection *section, RpProfile *profile, RpLayer *layer)
+read_entry(RpJsonPull *pull, guint index, Entry *entry, Top *top)
 {
-    g_autofree char *kind = NULL;
-    g_autofree char *name = NULL;
+    RpProfile *profile = &top->profile;
+    RpJsonRecord record;
 
-    if (!json_object_has_member(section->object, "kind"))
-        return rp_section_fail_value(section, "kind", "one of \"embedding\", \"block\", \"head\"");
-    if (!rp_section_choice(section, "kind", kinds, &kind) ||
-        !rp_section_string(section, "name", MAX_NAME, &name))
+    if (!rp_json_read_record(pull, layer_fields, G_N_ELEMENTS(layer_fields), entry, &record) ||
+        !check_layer_times(&record, pull, &entry->layer) ||
+        !add_tensors(&record, pull, entry, profile) || !check_order(&record, pull, entry, top))
         return FALSE;
-    while (strcmp(kinds[layer->kind], kind) != 0)
-        layer->kind++;
-    if (name && *name) {
-        layer->name = name;
-        g_ptr_array_add(profile->names, g_steal_pointer(&name));
-    } else {
-        layer->name = rp_layer_kind_name(layer->kind);
+    entry->layer.name = rp_layer_kind_name(entry->layer.kind);
+    if (entry->name && *entry->name) {
+        entry->layer.name = entry->name;
+        g_ptr_array_add(profile->names, g_steal_pointer(&entry->name));
     }
-    if (!read_layer_times(section, layer))
-        return FALSE;
-    for (guint i = 0; i < G_N_ELEMENTS(size_fields); i++) {
-        if (!rp_section_size(section, size_fields[i].key,
-                             &G_STRUCT_MEMBER(guint64, layer, size_fields[i].offset)))
-            return FALSE;
-    }
-    if (!read_tensors(section, profile, layer))
-        return FALSE;
-    note_missing(section, layer, profile);
+    note_missing(&record, &entry->layer, index, profile);
+    append_layers(top, entry, &(RpProfileEntry){index, record.start});
     return TRUE;
 }
 
-/* Entry @index of `layers` as a section; sets its count. */
 static gboolean
-open_layer(const RpSection *top, JsonArray *array, guint index, RpSection *inner, guint *count)
+read_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    JsonNode *node = json_array_get_element(array, index);
-    g_autofree char *place = g_strdup_printf("layers[%u]", index);
-
-    if (!JSON_NODE_HOLDS_OBJECT(node)) {
-        g_autofree char *found = rp_json_node_describe(node);
-        return rp_section_fail(top, RP_PROFILE_ERROR_VALUE, place, "an object", found);
-    }
-    *inner =
-        (RpSection){top->file, g_steal_pointer(&place), json_node_get_object(node), top->error};
-    *count = 1;
-    return rp_section_check_keys(inner, layer_keys) &&
-           rp_section_count(inner, "count", RP_PROFILE_MAX_LAYERS, count);
-}
-
-/* Adds up the counts before anything is allocated for them. */
-static gboolean
-count_layers(const RpSection *top, JsonArray *array, guint *n_layers)
-{
-    guint total = 0;
-
-    for (guint i = 0; i < json_array_get_length(array); i++) {
-        g_auto(RpSection) section = {0};
-        guint count;
-
-        if (!open_layer(top, array, i, &section, &count))
+    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
+        return rp_json_pull_fail(pull, field->expected);
+    (void)rp_json_pull_enter_array(pull);
+    for (guint i = 0; rp_json_pull_next_element(pull); i++) {
+        Entry entry = {.count = 1};
+        gboolean good = read_entry(pull, i, &entry, value);
+        g_free(entry.name);
+        g_free(entry.tensor_bytes);
+        if (!good)
             return FALSE;
-        total += count;
-        if (total > RP_PROFILE_MAX_LAYERS)
-            return rp_section_fail(top, RP_PROFILE_ERROR_VALUE, "layers",
-                                   "at most " G_STRINGIFY(RP_PROFILE_MAX_LAYERS) " layers", "more");
     }
-    *n_layers = total;
-    return TRUE;
+    return !pull->failed;
 }
 
-/* [embedding] block... [head]: whether @kind, @count times, may come @at of @n_layers. */
+/* ---- the file ---- */
+
+/* Wherever the key stands: of a file of another kind nothing else is worth telling. */
 static gboolean
-check_order(const RpSection *section, RpLayerKind kind, guint at, guint count, guint n_layers)
+check_format(RpJsonPull *pull)
 {
-    if (kind == RP_LAYER_EMBEDDING && (at > 0 || count > 1))
-        return rp_section_fail(section, RP_PROFILE_ERROR_VALUE, "kind",
-                               "one embedding, as the first layer", "another or a later one");
-    if (kind == RP_LAYER_HEAD && at + 1 < n_layers)
-        return rp_section_fail(section, RP_PROFILE_ERROR_VALUE, "kind",
-                               "one head, as the last layer", "another or an earlier one");
-    return TRUE;
-}
+    static const char expected[] = "\"" RP_PROFILE_FORMAT "\"";
+    g_autoptr(GString) key = g_string_new(NULL);
 
-/* So that a sum over all layers, a few times over, is far from the end of 64 bits. */
-static gboolean
-check_times(const RpSection *top, const RpProfile *profile)
-{
-    double ms = 0;
-
-    for (guint l = 0; l < profile->n_layers; l++) {
-        const RpLayer *layer = &profile->layers[l];
-
-        ms += rp_ms_from_ns(layer->forward_ns) + rp_ms_from_ns(layer->backward_ns) +
-              rp_ms_from_ns(layer->recompute_ns);
-    }
-    return ms <= RP_PROFILE_MAX_MS ||
-           rp_section_fail(top, RP_PROFILE_ERROR_VALUE, "layers",
-                           "times of at most 1e9 ms, all layers together", "more");
-}
-
-static gboolean
-read_layers(const RpSection *top, RpProfile *profile)
-{
-    JsonNode *node = json_object_get_member(top->object, "layers");
-    guint at = 0;
-
-    if (!node || !JSON_NODE_HOLDS_ARRAY(node))
-        return rp_section_fail_value(top, "layers", "an array of layers");
-    JsonArray *array = json_node_get_array(node);
-    if (!count_layers(top, array, &profile->n_layers))
+    if (!rp_json_pull_enter_object(pull))
         return FALSE;
-    g_free(profile->layers);
-    profile->layers = g_new0(RpLayer, profile->n_layers);
-    g_autofree guint *entries = g_new(guint, profile->n_layers);
-    for (guint i = 0; i < json_array_get_length(array); i++) {
-        g_auto(RpSection) section = {0};
-        RpLayer *layer = &profile->layers[at];
-        guint count;
-
-        if (!open_layer(top, array, i, &section, &count) || !read_layer(&section, profile, layer) ||
-            !check_order(&section, layer->kind, at, count, profile->n_layers))
-            return FALSE;
-        for (guint k = 0; k < count; k++) {
-            layer[k] = layer[0];
-            entries[at + k] = i;
+    const char *start = pull->value;
+    while (rp_json_pull_next_key(pull, key)) {
+        if (strcmp(key->str, "format") != 0) {
+            if (!rp_json_pull_skip(pull))
+                return FALSE;
+        } else if (rp_json_pull_peek(pull) != RP_JSON_STRING) {
+            return rp_json_pull_fail(pull, expected);
+        } else {
+            return rp_json_pull_string(pull, key) && (strcmp(key->str, RP_PROFILE_FORMAT) == 0 ||
+                                                      rp_json_pull_fail_value(pull, expected));
         }
-        at += count;
     }
-    if (rp_profile_n_blocks(profile) == 0)
-        return rp_section_fail(top, RP_PROFILE_ERROR_VALUE, "layers", "at least one block", "none");
-    if (!check_times(top, profile))
+    return rp_json_pull_refuse(pull, start, "format", expected, "nothing");
+}
+
+static gboolean
+read_top(RpJsonPull *pull, Top *top)
+{
+    RpProfile *profile = &top->profile;
+    RpJsonPull first = *pull;
+    RpJsonRecord record;
+
+    if (!rp_json_pull_skip(&first) || !rp_json_pull_end(&first))
+        return FALSE;
+    first = *pull;
+    first.code = RP_PROFILE_ERROR_FORMAT;
+    pull->code = RP_PROFILE_ERROR_VALUE;
+    if (!check_format(&first) ||
+        !rp_json_read_record(pull, top_fields, G_N_ELEMENTS(top_fields), top, &record))
         return FALSE;
     profile->has_sizes = !profile->missing;
-    return rp_profile_check_sizes(top, profile, entries);
-}
-
-static gboolean
-check_format(const RpSection *top)
-{
-    JsonNode *node = json_object_get_member(top->object, "format");
-
-    if (node && JSON_NODE_HOLDS_VALUE(node) && json_node_get_value_type(node) == G_TYPE_STRING &&
-        strcmp(json_node_get_string(node), RP_PROFILE_FORMAT) == 0)
-        return TRUE;
-    g_autofree char *found = rp_json_node_describe(node);
-    return rp_section_fail(top, RP_PROFILE_ERROR_FORMAT, "format", "\"" RP_PROFILE_FORMAT "\"",
-                           found);
-}
-
-static gboolean
-read_profile(const RpSection *top, RpProfile *profile)
-{
-    return check_format(top) && rp_section_check_keys(top, top_keys) &&
-           rp_section_string(top, "model", MAX_NAME, &profile->model) &&
-           rp_section_string(top, "device", MAX_NAME, &profile->device) &&
-           rp_section_count(top, "gpus", MAX_GPUS, &profile->gpus) &&
-           rp_section_count(top, "processors", MAX_PROCESSORS, &profile->processors) &&
-           rp_section_choice(top, "dtype", dtypes, &profile->dtype) &&
-           rp_section_choice(top, "accumulate", accumulates, &profile->accumulate) &&
-           rp_section_choice(top, "attention", attentions, &profile->attention) &&
-           rp_section_count(top, "head_chunk", 1u << 30, &profile->head_chunk) &&
-           rp_section_choice(top, "source", sources, &profile->source) &&
-           rp_section_string(top, "origin", RP_PROFILE_MAX_STRING, &profile->origin) &&
-           rp_section_date(top, "date", &profile->date) && read_micro_batch(top, profile) &&
-           read_links(top, &profile->links) &&
-           rp_section_size(top, "gpu_memory_bytes", &profile->gpu_memory_bytes) &&
-           read_optimizer(top, profile) && read_layers(top, profile);
+    if (profile->sum_parameters_per_s == 0) /* by their bytes: the sum was as wide as its parts */
+        profile->sum_parameters_per_s = top->narrow_rate * 3 * rp_profile_element_bytes(profile) /
+                                        (rp_profile_element_bytes(profile) + 8);
+    return rp_profile_check_layers(pull, profile, rp_json_record_at(&record, "layers"),
+                                   (const RpProfileEntry *)(void *)top->entries->data);
 }
 
 RpProfile *
 rp_profile_parse(const char *name, const char *text, gsize length, GError **error)
 {
-    g_autoptr(JsonParser) parser = NULL;
-    g_autoptr(RpProfile) profile = NULL;
-    g_autoptr(GError) json_error = NULL;
+    g_autoptr(RpProfile) profile = rp_profile_new(0);
+    g_autofree char *shown = rp_display_name(name);
+    RpJsonPull pull;
 
     g_return_val_if_fail(name && (text || length == 0), NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    if (!rp_profile_scan(name, text, length, error))
-        return NULL;
-    parser = json_parser_new_immutable();
-    if (!json_parser_load_from_data(parser, text, (gssize)length, &json_error)) {
-        g_autofree char *shown = rp_display_name(name);
-        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX, "%s: %s", shown,
-                    json_error->message);
+    if (length > RP_PROFILE_MAX_FILE_BYTES) {
+        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
+                    "%s: expected at most %" G_GSIZE_FORMAT " bytes, found more", shown,
+                    RP_PROFILE_MAX_FILE_BYTES);
         return NULL;
     }
-    JsonNode *root = json_parser_get_root(parser);
-    if (!root || !JSON_NODE_HOLDS_OBJECT(root)) {
-        g_autofree char *shown = rp_display_name(name);
-        g_autofree char *found = rp_json_node_describe(root);
-        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FORMAT,
-                    "%s: the file: expected an object, found %s", shown, found);
+    if (!rp_json_pull_init(&pull, shown, text, length, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
+                           error))
         return NULL;
-    }
-    RpSection top = {
-        .file = name, .place = (char *)"", .object = json_node_get_object(root), .error = error};
-    profile = rp_profile_new(0);
-    if (!read_profile(&top, profile))
-        return NULL;
-    return g_steal_pointer(&profile);
+    Top top = {.profile = *profile, .entries = g_array_new(FALSE, FALSE, sizeof(RpProfileEntry))};
+    gboolean good = read_top(&pull, &top);
+    *profile = top.profile;
+    g_array_unref(top.entries);
+    return good ? g_steal_pointer(&profile) : NULL;
 }
 
 RpProfile *

@@ -240,28 +240,34 @@ static const BadInput bad_inputs[] = {
     {"", RP_PROFILE_ERROR_SYNTAX, "line 1, column 1: expected a value, found the end"},
     {"  \n\n ", RP_PROFILE_ERROR_SYNTAX, "line 3, column 2"},
     {"not json", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
-    {"{} {}", RP_PROFILE_ERROR_SYNTAX, "expected the end of the file, found \"{\""},
+    {"{} {}", RP_PROFILE_ERROR_SYNTAX, "expected the end of the text, found an object"},
     {"[1, 2", RP_PROFILE_ERROR_SYNTAX, "expected `,` or `]`"},
     {"[1,]", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
     {"{\"a\":1,}", RP_PROFILE_ERROR_SYNTAX, "expected a key"},
     {"{\"a\" 1}", RP_PROFILE_ERROR_SYNTAX, "expected `:`"},
     {"var x = {}", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
     {"/* c */ {}", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
-    {"[01]", RP_PROFILE_ERROR_SYNTAX, "expected a number, found \"01\""},
+    {"[01]", RP_PROFILE_ERROR_SYNTAX, "expected a number, found 01"},
     {"[0x1]", RP_PROFILE_ERROR_SYNTAX, "expected `,` or `]`"},
-    {"[NaN]", RP_PROFILE_ERROR_SYNTAX, "found \"NaN\""},
-    {"[-Infinity]", RP_PROFILE_ERROR_SYNTAX, "found \"-Infinity\""},
+    {"[NaN]", RP_PROFILE_ERROR_SYNTAX, "found NaN"},
+    {"[-Infinity]", RP_PROFILE_ERROR_SYNTAX, "found -Infinity"},
     {"[1e]", RP_PROFILE_ERROR_SYNTAX, "expected a number"},
-    {"[12345678901234567890]", RP_PROFILE_ERROR_SYNTAX, "at most 18 digits"},
+    {"[12345678901234567890123456789012345678901234567890123456789012345]", RP_PROFILE_ERROR_SYNTAX,
+     "line 1, column 2: [0]: expected a number"},
     {"[\"a", RP_PROFILE_ERROR_SYNTAX, "closed string"},
     {"[\"\\x\"]", RP_PROFILE_ERROR_SYNTAX, "an escape"},
     {"[\"\\u0000\"]", RP_PROFILE_ERROR_SYNTAX, "a character after \\u"},
     {"[\"\\ud800\"]", RP_PROFILE_ERROR_SYNTAX, "a character after \\u"},
     {"[\"\t\"]", RP_PROFILE_ERROR_SYNTAX, "without control characters"},
-    {"[tru]", RP_PROFILE_ERROR_SYNTAX, "expected a value, found \"tru\""},
-    {"{\"a\":1,\n \"a\":2}", RP_PROFILE_ERROR_SYNTAX,
-     "line 2, column 2: expected each key once, found \"a\" a second time"},
-    {"{\"\\u0061\":1}", RP_PROFILE_ERROR_SYNTAX, "a key without escapes"},
+    {"[tru]", RP_PROFILE_ERROR_SYNTAX, "expected a value, found tru"},
+    {WITH_KEY("\"gpus\":1,\n \"gpus\":2"), RP_PROFILE_ERROR_VALUE,
+     "line 2, column 2: expected each key once, found \"gpus\" a second time"},
+    {WITH_KEY("\"gpus\":1,\"gp\\u0075s\":2"), RP_PROFILE_ERROR_VALUE,
+     "expected each key once, found \"gpus\" a second time"},
+    {WITH_LAYER_KEY("\"backward_ms\":2"), RP_PROFILE_ERROR_VALUE,
+     "layers[0]: expected each key once, found \"backward_ms\" a second time"},
+    {"{\"format\":\"roundpipe-profile/1\",\"format\":\"roundpipe-profile/1\"}",
+     RP_PROFILE_ERROR_VALUE, "expected each key once, found \"format\""},
     {"[\"\xff\"]", RP_PROFILE_ERROR_SYNTAX, "expected UTF-8 text, found byte 0xff"},
     {"[]", RP_PROFILE_ERROR_FORMAT, "expected an object, found an array"},
     {"null", RP_PROFILE_ERROR_FORMAT, "expected an object, found null"},
@@ -273,11 +279,11 @@ static const BadInput bad_inputs[] = {
      "layers: expected an array of layers, found nothing"},
     {WITH_LAYERS(""), RP_PROFILE_ERROR_VALUE, "layers: expected at least one block"},
     {WITH_LAYERS("7"), RP_PROFILE_ERROR_VALUE, "layers[0]: expected an object, found 7"},
-    {WITH_KEY("\"modell\":\"x\""), RP_PROFILE_ERROR_FORMAT,
-     "the file: expected a known key such as \"model\", found \"modell\""},
-    {WITH_KEY("\"zzzzzzz\":\"x\""), RP_PROFILE_ERROR_FORMAT, "expected a known key, found"},
+    {WITH_KEY("\"modell\":\"x\""), RP_PROFILE_ERROR_VALUE,
+     "line 1, column 33: expected a known key such as \"model\", found \"modell\""},
+    {WITH_KEY("\"zzzzzzz\":\"x\""), RP_PROFILE_ERROR_VALUE, "expected a known key, found"},
     {WITH_KEY("\"model\":5"), RP_PROFILE_ERROR_VALUE, "model: expected text on one line, found 5"},
-    {WITH_KEY("\"model\":\"a\\nb\""), RP_PROFILE_ERROR_VALUE, "found \"a\\u000ab\""},
+    {WITH_KEY("\"model\":\"a\\nb\""), RP_PROFILE_ERROR_VALUE, "expected text on one line, found"},
     {WITH_KEY("\"dtype\":\"fp8\""), RP_PROFILE_ERROR_VALUE,
      "dtype: expected one of \"fp16\", \"bf16\", \"fp32\", found \"fp8\""},
     {WITH_KEY("\"source\":\"guess\""), RP_PROFILE_ERROR_VALUE, "source"},
@@ -285,7 +291,7 @@ static const BadInput bad_inputs[] = {
     {WITH_KEY("\"date\":\"yesterday\""), RP_PROFILE_ERROR_VALUE, "expected a date"},
     {WITH_KEY("\"gpus\":0"), RP_PROFILE_ERROR_VALUE, "gpus: expected a whole number from 1"},
     {WITH_KEY("\"links\":[]"), RP_PROFILE_ERROR_VALUE, "links: expected an object"},
-    {WITH_KEY("\"links\":{\"hop\":1}"), RP_PROFILE_ERROR_FORMAT, "links: expected a known key"},
+    {WITH_KEY("\"links\":{\"hop\":1}"), RP_PROFILE_ERROR_VALUE, "links: expected a known key"},
     {WITH_KEY("\"links\":{\"hop_ms\":-1}"), RP_PROFILE_ERROR_VALUE, "links.hop_ms"},
     {WITH_KEY("\"links\":{\"h2d_gb_per_s\":0}"), RP_PROFILE_ERROR_VALUE, "links.h2d_gb_per_s"},
     {WITH_KEY("\"links\":{\"both_gb_per_s\":1e7}"), RP_PROFILE_ERROR_VALUE,
@@ -301,7 +307,8 @@ static const BadInput bad_inputs[] = {
      "links.beside_optimizer_gb_per_s: expected less than host_gb_per_s, found 5"},
     {WITH_KEY("\"links\":{\"host_gb_per_s\":5,\"beside_optimizer_gb_per_s\":5}"),
      RP_PROFILE_ERROR_VALUE, "less than host_gb_per_s"},
-    {WITH_KEY("\"optimizer\":{\"parameters_per_s\":1e400}"), RP_PROFILE_ERROR_VALUE, "found inf"},
+    {WITH_KEY("\"optimizer\":{\"parameters_per_s\":1e400}"), RP_PROFILE_ERROR_VALUE,
+     "optimizer.parameters_per_s: expected a finite number, found 1e400"},
     {WITH_KEY("\"micro_batch\":{\"sequences\":true}"), RP_PROFILE_ERROR_VALUE, "found true"},
     {WITH_KEY("\"gpu_memory_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "gpu_memory_bytes"},
     {WITH_LAYERS("{\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
@@ -323,7 +330,7 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYER_KEY("\"recompute_ms\":2,\"recompute_last_ms\":2.000001"), RP_PROFILE_ERROR_VALUE,
      "recompute_last_ms: expected more than 0 and at most recompute_ms"},
     {WITH_LAYER_KEY("\"weight_gradient_ms\":2.1"), RP_PROFILE_ERROR_VALUE, "at most backward_ms"},
-    {WITH_LAYER_KEY("\"forwrad_ms\":1"), RP_PROFILE_ERROR_FORMAT,
+    {WITH_LAYER_KEY("\"forwrad_ms\":1"), RP_PROFILE_ERROR_VALUE,
      "layers[0]: expected a known key such as \"forward_ms\", found \"forwrad_ms\""},
     {WITH_LAYER_KEY("\"count\":0"), RP_PROFILE_ERROR_VALUE,
      "layers[0].count: expected a whole number from 1 to 32000, found 0"},
@@ -331,7 +338,7 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYER_KEY("\"count\":1.5"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
     {WITH_LAYER_KEY("\"count\":1000000"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
     {WITH_LAYERS("{\"kind\":\"block\",\"count\":32000,\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
-     RP_PROFILE_ERROR_VALUE, "layers: expected at most 32000 layers"},
+     RP_PROFILE_ERROR_VALUE, "layers[1].count: expected at most 32000 layers"},
     {WITH_LAYERS("{\"kind\":\"block\",\"count\":20000,\"forward_ms\":1e4,\"backward_ms\":5e4}"),
      RP_PROFILE_ERROR_VALUE, "layers: expected times of at most 1e9 ms, all layers together"},
     {WITH_LAYER_KEY("\"input_bytes\":1e16"), RP_PROFILE_ERROR_VALUE, "input_bytes"},
@@ -343,47 +350,47 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 10, 4, 4,
                                                              0) "," SIZED(head, 8, 8, 4, 0, 0)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[1].gradient_bytes: expected at most parameter_bytes, 8, found 10"},
+     "layers[1].gradient_bytes: expected at most parameter_bytes, 8, found 10"},
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 7, 4, 4,
                                                              0) "," SIZED(head, 8, 8, 4, 0, 0)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[1].gradient_bytes: expected a multiple of the bytes of an element, 2, found "
+     "layers[1].gradient_bytes: expected a multiple of the bytes of an element, 2, found "
      "7"},
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 6, 4,
                                                              0) "," SIZED(head, 8, 8, 4, 0, 0)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[1].input_bytes: expected output_bytes of the layer before, 4, found 6"},
+     "layers[1].input_bytes: expected output_bytes of the layer before, 4, found 6"},
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 0,
                                                              0) "," SIZED(head, 8, 8, 0, 0, 0)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[2].input_bytes: expected what the layer before passes on, at least, 1, "
+     "layers[2].input_bytes: expected what the layer before passes on, at least, 1, "
      "found 0"},
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
                                                              0) "," SIZED(head, 8, 8, 4, 0, 8)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[2].tied_bytes: expected less than parameter_bytes, 8, found 8"},
+     "layers[2].tied_bytes: expected less than parameter_bytes, 8, found 8"},
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
                                                              0) "," SIZED(head, 8, 8, 4, 0, 7)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[2].tied_bytes: expected a multiple of the bytes of an element, 2, found 7"},
+     "layers[2].tied_bytes: expected a multiple of the bytes of an element, 2, found 7"},
     {WITH_LAYERS(SIZED(embedding, 6, 6, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
                                                            0) "," SIZED(head, 10, 10, 4, 0, 8)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[2].tied_bytes: expected at most parameter_bytes of layers[0], 6, found 8"},
+     "layers[2].tied_bytes: expected at most parameter_bytes of layers[0], 6, found 8"},
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
                                                              0) "," SIZED(head, 8, 4, 4, 0, 6)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[2].gradient_bytes: expected 0 or at least tied_bytes, 6, found 4"},
+     "layers[2].gradient_bytes: expected 0 or at least tied_bytes, 6, found 4"},
     {WITH_LAYERS(SIZED(embedding, 16, 0, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
                                                             0) "," SIZED(head, 8, 8, 4, 0, 6)),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[0].gradient_bytes: expected at least tied_bytes of the head, which is "
+     "layers[0].gradient_bytes: expected at least tied_bytes of the head, which is "
      "trained, 6, "
      "found 0"},
     {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":4,"
                  "\"gradient_bytes\":4,\"input_bytes\":4,\"output_bytes\":4,\"tied_bytes\":2}"),
      RP_PROFILE_ERROR_VALUE,
-     "bad.json: layers[0].tied_bytes: expected weights of a head tied to an embedding, else none, "
+     "layers[0].tied_bytes: expected weights of a head tied to an embedding, else none, "
      "0, "
      "found 2"},
     {WITH_LAYERS("{\"kind\":\"block\",\"count\":9,\"forward_ms\":1,\"backward_ms\":2,"
@@ -392,7 +399,7 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYER_KEY("\"parameter_bytes\":4,\"tensor_bytes\":[1,2]"), RP_PROFILE_ERROR_VALUE,
      "expected the sum of tensor_bytes, 3, found 4"},
     {WITH_LAYERS("{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
-     RP_PROFILE_ERROR_VALUE, "layers[0].kind: expected one head, as the last layer"},
+     RP_PROFILE_ERROR_VALUE, "layers[1].kind: expected no layer behind the head, found \"block\""},
     {WITH_LAYERS(BLOCK ",{\"kind\":\"embedding\",\"forward_ms\":1,\"backward_ms\":2}"),
      RP_PROFILE_ERROR_VALUE, "layers[1].kind: expected one embedding, as the first layer"},
     {WITH_LAYERS("{\"kind\":\"embedding\",\"count\":2,\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
@@ -446,7 +453,7 @@ refuses_deep_nesting_without_recursing(void **state)
     memset(f->text, '[', n);
     f->profile = rp_profile_parse("t", f->text, n, &f->error);
     assert_null(f->profile);
-    rp_assert_error_message_contains(f->error, "line 1, column 17: expected at most 16 levels");
+    rp_assert_error_message_contains(f->error, "expected at most 64 levels");
 }
 
 static void
@@ -465,18 +472,10 @@ refuses_a_million_layers(void **state)
 }
 
 static void
-refuses_too_many_keys_and_too_large_a_file(void **state)
+refuses_too_large_a_file(void **state)
 {
     Fixture *f = *state;
-    GString *text = g_string_new("{\"k0\":1");
 
-    for (guint i = 1; i < 100; i++)
-        g_string_append_printf(text, ",\"k%u\":1", i);
-    f->text = g_string_free(text, FALSE);
-    assert_null(rp_profile_parse("t", f->text, strlen(f->text), &f->error));
-    rp_assert_error_message_contains(f->error, "at most 64 keys");
-    g_clear_error(&f->error);
-    g_free(f->text);
     f->text = g_malloc0(((gsize)64 << 20) + 1);
     assert_null(rp_profile_parse("t", f->text, ((gsize)64 << 20) + 1, &f->error));
     rp_assert_error_message_contains(f->error, "expected at most 67108864 bytes");
@@ -773,7 +772,7 @@ main(void)
         TEST(refuses_a_byte_of_zero),
         TEST(refuses_deep_nesting_without_recursing),
         TEST(refuses_a_million_layers),
-        TEST(refuses_too_many_keys_and_too_large_a_file),
+        TEST(refuses_too_large_a_file),
         TEST(refuses_a_file_cut_at_any_byte),
         TEST(saves_and_loads_the_same_bytes),
         TEST(leaves_nothing_beside_a_saved_file),

@@ -125,7 +125,7 @@ refuses_a_broken_state(void **state)
         {"\"loss_scale\": ", "\"loss_scale\": -", "fp32"},
         {"\"layer_steps\": [", "\"layer_steps\": [1, ", "layer_steps: expected 4 numbers"},
         {"roundpipe-data/2", "roundpipe-data/3", "trainer_state.json: data: line 1"},
-        {"\"async\": true", "\"async\": 1", "line 4, column 12: expected true or false"},
+        {"\"async\": true", "\"async\": 1", "line 4, column 12: async: expected true or false"},
     };
     CheckpointFixture *f = *state;
 

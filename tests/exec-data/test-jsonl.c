@@ -269,7 +269,7 @@ finds_a_bad_line_by_checking_and_stops_when_told(void **state)
 
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[1,x]}\n");
     assert_false(rp_dataset_check(f->dataset, 2, NULL, NULL, &sum, &f->error));
-    rp_assert_error_message_contains(f->error, "FILE: line 2, column 17: expected");
+    rp_assert_error_message_contains(f->error, "FILE: line 2, column 17: input_ids[1]: expected");
     g_clear_error(&f->error);
     assert_false(rp_dataset_check(f->dataset, 2, stop_at_once, &stop, &sum, &f->error));
     assert_true(g_error_matches(f->error, G_IO_ERROR, G_IO_ERROR_CANCELLED));

@@ -171,7 +171,7 @@ refuses_what_is_not_implemented(void **state)
     } cases[] = {
         /* no "did you mean": Mistral has a window */
         {"{\"architectures\":[\"MistralForCausalLM\"]," SIZES "}",
-         "FILE: architectures: line 1, column 19: expected one of \"Qwen3ForCausalLM\", "
+         "FILE: line 1, column 19: architectures: expected one of \"Qwen3ForCausalLM\", "
          "\"LlamaForCausalLM\", found \"MistralForCausalLM\""},
         {"{\"architectures\":[\"Qwen3MoeForCausalLM\"]," SIZES "}",
          "found \"Qwen3MoeForCausalLM\""},
@@ -194,7 +194,7 @@ refuses_what_is_not_implemented(void **state)
         {LLAMA(",\"quantization_config\":{\"bits\":4}"), "the weights must not be quantized"},
         /* transformers computes something else, or refuses them */
         {LLAMA(",\"is_causal\":false"),
-         "is_causal: line 1, column 199: expected true (without it transformers lets tokens see "
+         "line 1, column 199: is_causal: expected true (without it transformers lets tokens see "
          "later ones), found false"},
         {LLAMA(",\"is_causal\":null"), "is_causal: "},
         {LLAMA(",\"is_causal\":1"), "is_causal: "},
@@ -236,7 +236,7 @@ refuses_wrong_values(void **state)
         {"{\"architectures\":[\"LlamaForCausalLM\"]," SIZES "}",
          "FILE: model_type: expected \"llama\", that of LlamaForCausalLM, found nothing"},
         {LLAMA(",\"head_dim\":7"), "head_dim: expected an even number, found 7"},
-        {LLAMA(",\"head_dim\":0"), "head_dim: line 1, column "},
+        {LLAMA(",\"head_dim\":0"), "head_dim: expected "},
         {LLAMA(",\"head_dim\":\"8\""), "expected a number, found \"8\""},
         {LLAMA(",\"rms_norm_eps\":0"), "expected a positive number"},
         {LLAMA(",\"rms_norm_eps\":-1e-6"), "expected a positive number"},

@@ -181,7 +181,7 @@ names_line_column_and_what_it_found(void **state)
         const char *text;
         const char *message;
     } cases[] = {
-        {"{\"a\":\n  -1}", "FILE: line 2, column 3: expected a whole number from 0 to 2^64 - 1, "
+        {"{\"a\":\n  -1}", "FILE: line 2, column 3: a: expected a whole number from 0 to 2^64 - 1, "
                            "found -1"},
         {"{\"a\": 18446744073709551616}", "found 18446744073709551616"},
         {"{\"a\": 1.0}", "found 1.0"},

@@ -63,7 +63,7 @@ refuses_an_index_that_disagrees_with_its_shards(void **state)
         {"\"a\":\"/1.safetensors\"", "expected the name of a file beside the index"},
         {"\"a\":\"..\"", "expected the name of a file beside the index"},
         {"\"a\":\"\"", "expected the name of a file beside the index"},
-        {"\"a\":1", "weight_map: line 1, column 48: expected a string, found 1"},
+        {"\"a\":1", "line 1, column 48: weight_map: expected a string, found 1"},
     };
     TensorFixture *f = *state;
 

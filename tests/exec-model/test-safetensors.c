@@ -91,9 +91,9 @@ static const struct {
     {"[]", 0, "expected `{`"},
     {"{", 0, "expected a key, found the end of the text"},
     {"{}x", 0, "expected the end of the text, found x"},
-    {"{\"a\":1}", 0, "tensor \"a\": line 1, column 6: expected an object, found 1"},
+    {"{\"a\":1}", 0, "line 1, column 6: tensor \"a\": expected an object, found 1"},
     {"{" TENSOR("a", "F15", "[1]", "[0,2]") "}", 2,
-     "tensor \"a\": line 1, column 15: expected a dtype of the format, such as \"BF16\", found "
+     "line 1, column 15: tensor \"a\": expected a dtype of the format, such as \"BF16\", found "
      "\"F15\""},
     {"{" TENSOR("a", "F16", "[1]", "[0,4]") "}", 4,
      "tensor \"a\": expected 2 bytes for F16 [1], found 4 in data_offsets [0, 4]"},
@@ -139,8 +139,8 @@ static const struct {
      "tensor \"a\": expected each name once, found it again in FILE"},
     {"{" TENSOR("a", "F16", "[2]", "[0,4]") "," TENSOR("\\u0061", "F16", "[2]", "[4,8]") "}", 8,
      "tensor \"a\": expected each name once"},
-    {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: line 1, column 22: expected a string"},
-    {"{\"__metadata__\":[]}", 0, "__metadata__: line 1, column 17: expected an object"},
+    {"{\"__metadata__\":{\"a\":1}}", 0, "line 1, column 22: __metadata__: expected a string"},
+    {"{\"__metadata__\":[]}", 0, "line 1, column 17: __metadata__: expected an object"},
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "expected __metadata__ once"},
     {"{\"a\nb\":1}", 0, "expected a string without control characters"},
     {"{\"a\\u000ab\":1}", 0, "tensor \"a\\u000ab\": "},

@@ -1,0 +1,69 @@
+/**
+ * One JSON object into one struct, by a table with a row a key.
+ *
+ *   static const RpJsonField fields[] = {
+ *       {"gpus", rp_json_read_count, G_STRUCT_OFFSET(Machine, gpus), .min = 1, .max = 4096},
+ *       {"name", rp_json_read_text, G_STRUCT_OFFSET(Machine, name), .max = 128, .required = TRUE},
+ *   };
+ *   rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), &machine, NULL)
+ *
+ * Keys come in any order, each at most once, and no others. A key that is not there leaves its
+ * member alone.
+ */
+#pragma once
+
+#include "core/json/json-pull.h"
+
+#define RP_JSON_MAX_FIELDS 32
+
+typedef struct _RpJsonField RpJsonField;
+
+/* Reads the value that stands next into @value, the row's member of the struct. */
+typedef gboolean (*RpJsonRead)(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+
+struct _RpJsonField {
+    const char *key;
+    RpJsonRead read;
+    gsize offset; /* of the member; 0 also for what reads into several */
+    gboolean required;
+    double min;                 /* of a number */
+    double max;                 /* of a number; bytes of a text */
+    const char *expected;       /* (nullable): for messages, instead of the bounds */
+    const char *const *choices; /* (nullable): the only texts, NULL behind the last */
+};
+
+/* Where an object's values stand in the text. */
+typedef struct {
+    const RpJsonField *fields;
+    guint n_fields;
+    const char *start;                  /* of the object */
+    const char *at[RP_JSON_MAX_FIELDS]; /* of each row's value; NULL if it is not there */
+} RpJsonRecord;
+
+/**
+ * rp_json_read_record:
+ * @fields: (array length=n_fields): at most RP_JSON_MAX_FIELDS
+ * @data: the struct
+ * @record: (nullable) (out): for the functions below
+ *
+ * Errors: those of @pull; an unknown key suggests the nearest of the table
+ */
+gboolean rp_json_read_record(RpJsonPull *pull, const RpJsonField *fields, guint n_fields,
+                             gpointer data, RpJsonRecord *record);
+/* Where the value of @key stands; NULL if it is not there. */
+const char *rp_json_record_at(const RpJsonRecord *record, const char *key);
+/* Refuses the value of @key, or its absence. Returns FALSE. */
+gboolean rp_json_record_fail(const RpJsonRecord *record, RpJsonPull *pull, const char *key,
+                             const char *expected);
+
+/* Rows' readers: a double, a guint and a guint64 from min to max, a gboolean; one line of text and
+ * one of the choices, each of which frees and replaces a char *. */
+gboolean rp_json_read_number(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_json_read_count(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_json_read_size(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_json_read_boolean(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_json_read_choice(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+
+/* The same, into a guint: the index of the choice. */
+gboolean rp_json_read_choice_index(RpJsonPull *pull, const RpJsonField *field, gpointer value);
