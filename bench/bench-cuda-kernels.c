@@ -5,12 +5,12 @@
  * attention: half a square). Inputs are random: constant ones draw less power, and clocks rise.
  * --half-sums: the matmuls alone, in fp16, with fp16 sums where C is fp16.
  * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of
- * a long run at the power limit; else 3 times.
+ * a long run at the power limit; else a few times.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "exec/cuda/kernels/kernels.h"
+#include "bench/cuda-time.h"
 
 #define T ((size_t)16384)
 #define C ((size_t)2048)
@@ -22,8 +22,6 @@
 #define D ((size_t)128)
 #define LENGTH ((size_t)2048)         /* of a sequence */
 #define PARAMETERS ((size_t)50331648) /* of an optimizer's part: elements */
-#define WARM_UP 3
-#define REPEATS 15
 
 typedef struct {
     RpDtype dtype; /* of matmuls; all else is bf16 */
@@ -42,61 +40,23 @@ typedef struct {
     void *workspace;
 } Bench;
 
-typedef struct {
+typedef struct Entry {
     const char *name, *shape;
-    void (*run)(const Bench *bench);
+    void (*run)(const Bench *bench, const struct Entry *entry);
     double bytes, operations; /* one is 0 */
+    RpMatmulForm form;
+    size_t m, n, k;  /* of a matmul; rows and columns of a norm */
+    gboolean head;   /* a matmul of the head */
+    gboolean second; /* a bias; a residual; the product */
 } Entry;
-
-static void
-must(cudaError_t status, const char *what)
-{
-    g_autoptr(GError) error = NULL;
-
-    if (rp_cuda_ok(status, what, &error))
-        return;
-    fprintf(stderr, "%s\n", error->message);
-    exit(1);
-}
-
-static void *
-room(size_t bytes)
-{
-    void *block = NULL;
-
-    must(cudaMalloc(&block, bytes), "cudaMalloc");
-    must(cudaMemset(block, 0, bytes), "cudaMemset");
-    return block;
-}
-
-/* @n random values of 16 bits, about normal, times @spread; repeats itself after a while. */
-static void *
-random_room(RpDtype dtype, size_t n, double spread)
-{
-    const size_t period = MIN(n, ((size_t)4 << 20) + 32);
-    g_autofree guint16 *values = g_new(guint16, period);
-    guint16 (*from_float)(float) = dtype == RP_DTYPE_FP16 ? rp_fp16_from_float : rp_bf16_from_float;
-    g_autoptr(GRand) random = g_rand_new_with_seed(20261120);
-    char *block = room(n * sizeof *values);
-
-    for (size_t i = 0; i < period; i++) {
-        const double sum = g_rand_double(random) + g_rand_double(random) + g_rand_double(random);
-
-        values[i] = from_float((float)(2 * spread * (sum - 1.5)));
-    }
-    for (size_t i = 0; i < n; i += period)
-        must(cudaMemcpy(block + i * sizeof *values, values, MIN(period, n - i) * sizeof *values,
-                        cudaMemcpyHostToDevice),
-             "cudaMemcpy");
-    return block;
-}
 
 static int32_t *
 upload(const int32_t *values, size_t n)
 {
-    int32_t *block = room(n * sizeof *values);
+    int32_t *block = rp_bench_memory(n * sizeof *values);
 
-    must(cudaMemcpy(block, values, n * sizeof *values, cudaMemcpyHostToDevice), "cudaMemcpy");
+    rp_bench_must(cudaMemcpy(block, values, n * sizeof *values, cudaMemcpyHostToDevice),
+                  "cudaMemcpy");
     return block;
 }
 
@@ -121,114 +81,53 @@ fill_ids(Bench *bench)
     bench->starts = upload(starts, T / LENGTH + 1);
 }
 
-/* @bias: or NULL */
 static void
-matmul_biased(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, const void *a,
-              const void *b, const void *bias, void *c)
+matmul(const Bench *bench, const Entry *entry)
 {
-    const gboolean gradient = form == RP_MATMUL_TN;
+    const gboolean gradient = entry->form == RP_MATMUL_TN;
+    const void *weight = entry->head ? bench->head : bench->big[1];
 
-    bench->kernels->matmul(bench->stream,
-                           &(RpMatmulArgs){.form = form,
-                                           .m = m,
-                                           .n = n,
-                                           .k = k,
-                                           .a = a,
-                                           .b = b,
-                                           .c = c,
-                                           .bias = bias,
-                                           .a_dtype = bench->dtype,
-                                           .b_dtype = bench->dtype,
-                                           .c_dtype = gradient ? RP_DTYPE_FP32 : bench->dtype,
-                                           .accumulate = gradient,
-                                           .half_sums = bench->half_sums,
-                                           .workspace = bench->workspace});
+    bench->kernels->matmul(
+        bench->stream,
+        &(RpMatmulArgs){.form = entry->form,
+                        .m = entry->m,
+                        .n = entry->n,
+                        .k = entry->k,
+                        .a = entry->head && entry->form != RP_MATMUL_NT ? bench->logits
+                                                                        : bench->big[0],
+                        .b = gradient && entry->head ? bench->big[0] : weight,
+                        .c = !entry->head ? (gradient ? (void *)bench->floats : bench->big[2])
+                             : entry->form == RP_MATMUL_NT ? bench->logits
+                             : gradient                    ? (void *)bench->d_head
+                                                           : bench->big[2],
+                        .bias = entry->second ? bench->head : NULL,
+                        .a_dtype = bench->dtype,
+                        .b_dtype = bench->dtype,
+                        .c_dtype = gradient ? RP_DTYPE_FP32 : bench->dtype,
+                        .accumulate = gradient,
+                        .half_sums = bench->half_sums,
+                        .workspace = bench->workspace});
 }
 
+/* A bias of q by a pass of its own. */
 static void
-matmul(const Bench *bench, RpMatmulForm form, size_t m, size_t n, size_t k, const void *a,
-       const void *b, void *c)
+matmul_then_bias(const Bench *bench, const Entry *entry)
 {
-    matmul_biased(bench, form, m, n, k, a, b, NULL, c);
-}
-
-static void
-matmul_q(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_NT, T, C, C, bench->big[0], bench->big[1], bench->big[2]);
-}
-
-/* A bias of q by a pass of its own, and by the matmul. */
-static void
-matmul_q_then_bias(const Bench *bench)
-{
-    matmul_q(bench);
+    matmul(bench, entry);
     bench->kernels->bias_forward(
         bench->stream,
         &(RpBiasArgs){
             .dtype = bench->dtype, .tokens = T, .n = C, .bias = bench->head, .y = bench->big[2]});
 }
 
-static void
-matmul_q_with_bias(const Bench *bench)
-{
-    matmul_biased(bench, RP_MATMUL_NT, T, C, C, bench->big[0], bench->big[1], bench->head,
-                  bench->big[2]);
-}
-
-static void
-matmul_up(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_NT, T, M, C, bench->big[0], bench->big[1], bench->big[2]);
-}
-
-static void
-matmul_down(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_NT, T, C, M, bench->big[0], bench->big[1], bench->big[2]);
-}
-
-static void
-matmul_up_input(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_NN, T, C, M, bench->big[0], bench->big[1], bench->big[2]);
-}
-
-static void
-matmul_down_input(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_NN, T, M, C, bench->big[0], bench->big[1], bench->big[2]);
-}
-
-static void
-matmul_up_weight(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_TN, M, C, T, bench->big[0], bench->big[1], bench->floats);
-}
-
-static void
-matmul_down_weight(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_TN, C, M, T, bench->big[0], bench->big[1], bench->floats);
-}
-
-static void
-matmul_head(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_NT, CHUNK, V, C, bench->big[0], bench->head, bench->logits);
-}
-
-static void
-matmul_head_input(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_NN, CHUNK, C, V, bench->logits, bench->head, bench->big[2]);
-}
-
-static void
-matmul_head_weight(const Bench *bench)
-{
-    matmul(bench, RP_MATMUL_TN, V, C, CHUNK, bench->logits, bench->big[0], bench->d_head);
-}
+/* A function of @name that runs the kernel of that name, with @args of an entry. */
+#define RUN(name, Args, args)                                                                      \
+    static void name(const Bench *bench, const Entry *entry)                                       \
+    {                                                                                              \
+        const Args these = args;                                                                   \
+                                                                                                   \
+        bench->kernels->name(bench->stream, &these);                                               \
+    }
 
 static RpAttentionArgs
 attention_args(const Bench *bench)
@@ -254,21 +153,8 @@ attention_args(const Bench *bench)
                              .workspace = bench->workspace};
 }
 
-static void
-attention_forward(const Bench *bench)
-{
-    const RpAttentionArgs args = attention_args(bench);
-
-    bench->kernels->attention_forward(bench->stream, &args);
-}
-
-static void
-attention_backward(const Bench *bench)
-{
-    const RpAttentionArgs args = attention_args(bench);
-
-    bench->kernels->attention_backward(bench->stream, &args);
-}
+RUN(attention_forward, RpAttentionArgs, attention_args(bench))
+RUN(attention_backward, RpAttentionArgs, attention_args(bench))
 
 static RpRmsnormArgs
 rmsnorm_args(const Bench *bench, size_t rows, size_t n, gboolean residual)
@@ -290,48 +176,11 @@ rmsnorm_args(const Bench *bench, size_t rows, size_t n, gboolean residual)
                            .workspace = bench->workspace};
 }
 
-static void
-rmsnorm_forward(const Bench *bench)
-{
-    const RpRmsnormArgs args = rmsnorm_args(bench, T, C, FALSE);
-
-    bench->kernels->rmsnorm_forward(bench->stream, &args);
-}
+RUN(rmsnorm_forward, RpRmsnormArgs, rmsnorm_args(bench, entry->m, entry->n, entry->second))
+RUN(rmsnorm_backward, RpRmsnormArgs, rmsnorm_args(bench, entry->m, entry->n, entry->second))
 
 static void
-rmsnorm_sum_forward(const Bench *bench)
-{
-    const RpRmsnormArgs args = rmsnorm_args(bench, T, C, TRUE);
-
-    bench->kernels->rmsnorm_forward(bench->stream, &args);
-}
-
-static void
-rmsnorm_head_forward(const Bench *bench)
-{
-    const RpRmsnormArgs args = rmsnorm_args(bench, T * HEADS, D, FALSE);
-
-    bench->kernels->rmsnorm_forward(bench->stream, &args);
-}
-
-static void
-rmsnorm_backward(const Bench *bench)
-{
-    const RpRmsnormArgs args = rmsnorm_args(bench, T, C, TRUE);
-
-    bench->kernels->rmsnorm_backward(bench->stream, &args);
-}
-
-static void
-rmsnorm_head_backward(const Bench *bench)
-{
-    const RpRmsnormArgs args = rmsnorm_args(bench, T * HEADS, D, FALSE);
-
-    bench->kernels->rmsnorm_backward(bench->stream, &args);
-}
-
-static void
-rope(const Bench *bench)
+rope(const Bench *bench, const Entry *entry)
 {
     bench->kernels->rope_forward(
         bench->stream, &(RpRopeArgs){RP_DTYPE_BF16, T, HEADS, D, bench->positions, bench->table[0],
@@ -359,72 +208,25 @@ norm_rope_args(const Bench *bench, size_t heads)
                             .workspace = bench->workspace};
 }
 
-static void
-norm_rope_q(const Bench *bench)
-{
-    const RpNormRopeArgs args = norm_rope_args(bench, HEADS);
+RUN(norm_rope_forward, RpNormRopeArgs, norm_rope_args(bench, entry->m))
+RUN(norm_rope_backward, RpNormRopeArgs, norm_rope_args(bench, entry->m))
 
-    bench->kernels->norm_rope_forward(bench->stream, &args);
+static RpSwigluArgs
+swiglu_args(const Bench *bench, gboolean product)
+{
+    return (RpSwigluArgs){.dtype = RP_DTYPE_BF16,
+                          .n = T * M,
+                          .gate = bench->big[0],
+                          .up = bench->big[1],
+                          .y = bench->big[2],
+                          .dy = bench->big[2],
+                          .d_gate = bench->big[3],
+                          .d_up = bench->big[4],
+                          .product = product ? bench->big[5] : NULL};
 }
 
-static void
-norm_rope_k(const Bench *bench)
-{
-    const RpNormRopeArgs args = norm_rope_args(bench, KV_HEADS);
-
-    bench->kernels->norm_rope_forward(bench->stream, &args);
-}
-
-static void
-norm_rope_q_backward(const Bench *bench)
-{
-    const RpNormRopeArgs args = norm_rope_args(bench, HEADS);
-
-    bench->kernels->norm_rope_backward(bench->stream, &args);
-}
-
-static void
-norm_rope_k_backward(const Bench *bench)
-{
-    const RpNormRopeArgs args = norm_rope_args(bench, KV_HEADS);
-
-    bench->kernels->norm_rope_backward(bench->stream, &args);
-}
-
-static void
-swiglu_forward(const Bench *bench)
-{
-    bench->kernels->swiglu_forward(bench->stream, &(RpSwigluArgs){.dtype = RP_DTYPE_BF16,
-                                                                  .n = T * M,
-                                                                  .gate = bench->big[0],
-                                                                  .up = bench->big[1],
-                                                                  .y = bench->big[2]});
-}
-
-static void
-swiglu_backward(const Bench *bench)
-{
-    bench->kernels->swiglu_backward(bench->stream, &(RpSwigluArgs){.dtype = RP_DTYPE_BF16,
-                                                                   .n = T * M,
-                                                                   .gate = bench->big[0],
-                                                                   .up = bench->big[1],
-                                                                   .dy = bench->big[2],
-                                                                   .d_gate = bench->big[3],
-                                                                   .d_up = bench->big[4]});
-}
-
-static void
-swiglu_backward_product(const Bench *bench)
-{
-    bench->kernels->swiglu_backward(bench->stream, &(RpSwigluArgs){.dtype = RP_DTYPE_BF16,
-                                                                   .n = T * M,
-                                                                   .gate = bench->big[0],
-                                                                   .up = bench->big[1],
-                                                                   .dy = bench->big[2],
-                                                                   .d_gate = bench->big[3],
-                                                                   .d_up = bench->big[4],
-                                                                   .product = bench->big[5]});
-}
+RUN(swiglu_forward, RpSwigluArgs, swiglu_args(bench, FALSE))
+RUN(swiglu_backward, RpSwigluArgs, swiglu_args(bench, entry->second))
 
 static RpEmbeddingArgs
 embedding_args(const Bench *bench)
@@ -442,50 +244,35 @@ embedding_args(const Bench *bench)
                              bench->workspace};
 }
 
-static void
-embedding_forward(const Bench *bench)
-{
-    const RpEmbeddingArgs args = embedding_args(bench);
-
-    bench->kernels->embedding_forward(bench->stream, &args);
-}
+RUN(embedding_forward, RpEmbeddingArgs, embedding_args(bench))
+RUN(embedding_backward, RpEmbeddingArgs, embedding_args(bench))
 
 static void
-embedding_backward(const Bench *bench)
-{
-    const RpEmbeddingArgs args = embedding_args(bench);
-
-    bench->kernels->embedding_backward(bench->stream, &args);
-}
-
-static void
-cross_entropy(const Bench *bench)
+cross_entropy(const Bench *bench, const Entry *entry)
 {
     bench->kernels->cross_entropy(
         bench->stream, &(RpCrossEntropyArgs){RP_DTYPE_BF16, CHUNK, V, bench->logits, bench->labels,
                                              1.0f, TRUE, bench->sum, NULL, bench->workspace});
 }
 
-static void
-bias_forward(const Bench *bench)
+static RpBiasArgs
+bias_args(const Bench *bench)
 {
-    bench->kernels->bias_forward(bench->stream,
-                                 &(RpBiasArgs){RP_DTYPE_BF16, T, C, bench->head, bench->big[0]});
+    return (RpBiasArgs){.dtype = RP_DTYPE_BF16,
+                        .tokens = T,
+                        .n = C,
+                        .bias = bench->head,
+                        .y = bench->big[0],
+                        .dy = bench->big[0],
+                        .d_bias = bench->floats,
+                        .workspace = bench->workspace};
 }
 
-static void
-bias_backward(const Bench *bench)
-{
-    bench->kernels->bias_backward(bench->stream, &(RpBiasArgs){.dtype = RP_DTYPE_BF16,
-                                                               .tokens = T,
-                                                               .n = C,
-                                                               .dy = bench->big[0],
-                                                               .d_bias = bench->floats,
-                                                               .workspace = bench->workspace});
-}
+RUN(bias_forward, RpBiasArgs, bias_args(bench))
+RUN(bias_backward, RpBiasArgs, bias_args(bench))
 
 static void
-sum_squares(const Bench *bench)
+sum_squares(const Bench *bench, const Entry *entry)
 {
     bench->kernels->sum_squares(bench->stream,
                                 &(RpSumSquaresArgs){RP_DTYPE_FP32, PARAMETERS, bench->floats,
@@ -493,7 +280,7 @@ sum_squares(const Bench *bench)
 }
 
 static void
-convert(const Bench *bench)
+convert(const Bench *bench, const Entry *entry)
 {
     bench->kernels->convert(bench->stream,
                             &(RpElementsArgs){PARAMETERS, bench->floats, NULL, bench->big[0],
@@ -501,7 +288,7 @@ convert(const Bench *bench)
 }
 
 static void
-add(const Bench *bench)
+add(const Bench *bench, const Entry *entry)
 {
     bench->kernels->add(bench->stream,
                         &(RpElementsArgs){T * C, bench->big[0], bench->big[1], bench->big[2],
@@ -509,130 +296,86 @@ add(const Bench *bench)
 }
 
 static void
-fill(const Bench *bench)
+fill(const Bench *bench, const Entry *entry)
 {
     bench->kernels->fill(bench->stream, bench->floats, RP_DTYPE_FP32, PARAMETERS, 0.0f);
 }
 
-#define PRODUCT(m, n, k) .operations = 2.0 * (double)(m) * (double)(n) * (double)(k)
+#define PRODUCT(form_, m_, n_, k_)                                                                 \
+    .form = RP_MATMUL_##form_, .m = (m_), .n = (n_), .k = (k_),                                    \
+    .operations = 2.0 * (double)(m_) * (double)(n_) * (double)(k_)
+#define BYTES(n, each) .bytes = (double)(each) * (double)(n)
 #define ATTENTION (4.0 * (double)(T * LENGTH / 2) * (double)(HEADS * D))
 
 static const Entry entries[] = {
-    {"matmul NT", "q: 16384 x 2048 x 2048", matmul_q, PRODUCT(T, C, C)},
-    {"matmul NT, then bias", "q", matmul_q_then_bias, PRODUCT(T, C, C)},
-    {"matmul NT with bias", "q", matmul_q_with_bias, PRODUCT(T, C, C)},
-    {"matmul NT", "up: 16384 x 6144 x 2048", matmul_up, PRODUCT(T, M, C)},
-    {"matmul NT", "down: 16384 x 2048 x 6144", matmul_down, PRODUCT(T, C, M)},
-    {"matmul NN", "d up: 16384 x 2048 x 6144", matmul_up_input, PRODUCT(T, C, M)},
-    {"matmul NN", "d down: 16384 x 6144 x 2048", matmul_down_input, PRODUCT(T, M, C)},
-    {"matmul TN +=", "d W up: 6144 x 2048 x 16384", matmul_up_weight, PRODUCT(T, C, M)},
-    {"matmul TN +=", "d W down: 2048 x 6144 x 16384", matmul_down_weight, PRODUCT(T, C, M)},
-    {"matmul NT", "head: 1024 x 151936 x 2048", matmul_head, PRODUCT(CHUNK, V, C)},
-    {"matmul NN", "d head: 1024 x 2048 x 151936", matmul_head_input, PRODUCT(CHUNK, V, C)},
-    {"matmul TN +=", "d W head: 151936 x 2048 x 1024", matmul_head_weight, PRODUCT(CHUNK, V, C)},
+    {"matmul NT", "q: 16384 x 2048 x 2048", matmul, PRODUCT(NT, T, C, C)},
+    {"matmul NT, then bias", "q", matmul_then_bias, PRODUCT(NT, T, C, C)},
+    {"matmul NT with bias", "q", matmul, PRODUCT(NT, T, C, C), .second = TRUE},
+    {"matmul NT", "up: 16384 x 6144 x 2048", matmul, PRODUCT(NT, T, M, C)},
+    {"matmul NT", "down: 16384 x 2048 x 6144", matmul, PRODUCT(NT, T, C, M)},
+    {"matmul NN", "d up: 16384 x 2048 x 6144", matmul, PRODUCT(NN, T, C, M)},
+    {"matmul NN", "d down: 16384 x 6144 x 2048", matmul, PRODUCT(NN, T, M, C)},
+    {"matmul TN +=", "d W up: 6144 x 2048 x 16384", matmul, PRODUCT(TN, M, C, T)},
+    {"matmul TN +=", "d W down: 2048 x 6144 x 16384", matmul, PRODUCT(TN, C, M, T)},
+    {"matmul NT", "head: 1024 x 151936 x 2048", matmul, PRODUCT(NT, CHUNK, V, C), .head = TRUE},
+    {"matmul NN", "d head: 1024 x 2048 x 151936", matmul, PRODUCT(NN, CHUNK, C, V), .head = TRUE},
+    {"matmul TN +=", "d W head: 151936 x 2048 x 1024", matmul, PRODUCT(TN, V, C, CHUNK),
+     .head = TRUE},
     {"attention", "8 x 2048, 16/8 heads of 128", attention_forward, .operations = ATTENTION},
     {"attention backward", "", attention_backward, .operations = 2.5 * ATTENTION},
-    {"rmsnorm", "16384 x 2048", rmsnorm_forward, .bytes = 4.0 * (double)(T * C)},
-    {"rmsnorm of a sum", "", rmsnorm_sum_forward, .bytes = 8.0 * (double)(T * C)},
-    {"rmsnorm backward", "with d residual", rmsnorm_backward, .bytes = 8.0 * (double)(T * C)},
-    {"rmsnorm", "262144 x 128", rmsnorm_head_forward, .bytes = 4.0 * (double)(T * C)},
-    {"rmsnorm backward", "262144 x 128", rmsnorm_head_backward, .bytes = 6.0 * (double)(T * C)},
-    {"rope", "16384 x 16 x 128", rope, .bytes = 4.0 * (double)(T * C)},
-    {"norm and rope", "16384 x 16 x 128", norm_rope_q, .bytes = 4.0 * (double)(T * C)},
-    {"norm and rope", "16384 x 8 x 128", norm_rope_k, .bytes = 2.0 * (double)(T * C)},
-    {"norm rope backward", "16384 x 16 x 128", norm_rope_q_backward,
-     .bytes = 6.0 * (double)(T * C)},
-    {"norm rope backward", "16384 x 8 x 128", norm_rope_k_backward, .bytes = 3.0 * (double)(T * C)},
-    {"swiglu", "16384 x 6144", swiglu_forward, .bytes = 6.0 * (double)(T * M)},
-    {"swiglu backward", "", swiglu_backward, .bytes = 10.0 * (double)(T * M)},
-    {"swiglu backward", "and the product", swiglu_backward_product,
-     .bytes = 12.0 * (double)(T * M)},
-    {"embedding", "16384 x 2048", embedding_forward, .bytes = 4.0 * (double)(T * C)},
-    {"embedding backward", "of about 9900 ids", embedding_backward,
-     .bytes = (double)(C * (2 * T + 8 * 9900))},
-    {"cross entropy", "1024 x 151936", cross_entropy, .bytes = 4.0 * (double)(CHUNK * V)},
-    {"bias", "16384 x 2048", bias_forward, .bytes = 4.0 * (double)(T * C)},
-    {"bias backward", "", bias_backward, .bytes = 2.0 * (double)(T * C)},
-    {"sum of squares", "48 Mi of fp32", sum_squares, .bytes = 4.0 * (double)PARAMETERS},
-    {"convert", "48 Mi, fp32 to bf16", convert, .bytes = 6.0 * (double)PARAMETERS},
-    {"add", "16384 x 2048", add, .bytes = 6.0 * (double)(T * C)},
-    {"fill", "48 Mi of fp32", fill, .bytes = 4.0 * (double)PARAMETERS},
+    {"rmsnorm", "16384 x 2048", rmsnorm_forward, BYTES(T *C, 4), .m = T, .n = C},
+    {"rmsnorm of a sum", "", rmsnorm_forward, BYTES(T *C, 8), .m = T, .n = C, .second = TRUE},
+    {"rmsnorm backward", "with d residual", rmsnorm_backward, BYTES(T *C, 8), .m = T, .n = C,
+     .second = TRUE},
+    {"rmsnorm", "262144 x 128", rmsnorm_forward, BYTES(T *C, 4), .m = T * HEADS, .n = D},
+    {"rmsnorm backward", "262144 x 128", rmsnorm_backward, BYTES(T *C, 6), .m = T * HEADS, .n = D},
+    {"rope", "16384 x 16 x 128", rope, BYTES(T *C, 4)},
+    {"norm and rope", "16384 x 16 x 128", norm_rope_forward, BYTES(T *C, 4), .m = HEADS},
+    {"norm and rope", "16384 x 8 x 128", norm_rope_forward, BYTES(T *C, 2), .m = KV_HEADS},
+    {"norm rope backward", "16384 x 16 x 128", norm_rope_backward, BYTES(T *C, 6), .m = HEADS},
+    {"norm rope backward", "16384 x 8 x 128", norm_rope_backward, BYTES(T *C, 3), .m = KV_HEADS},
+    {"swiglu", "16384 x 6144", swiglu_forward, BYTES(T *M, 6)},
+    {"swiglu backward", "", swiglu_backward, BYTES(T *M, 10)},
+    {"swiglu backward", "and the product", swiglu_backward, BYTES(T *M, 12), .second = TRUE},
+    {"embedding", "16384 x 2048", embedding_forward, BYTES(T *C, 4)},
+    {"embedding backward", "of about 9900 ids", embedding_backward, BYTES(2 * T + 8 * 9900, C)},
+    {"cross entropy", "1024 x 151936", cross_entropy, BYTES(CHUNK *V, 4)},
+    {"bias", "16384 x 2048", bias_forward, BYTES(T *C, 4)},
+    {"bias backward", "", bias_backward, BYTES(T *C, 2)},
+    {"sum of squares", "48 Mi of fp32", sum_squares, BYTES(PARAMETERS, 4)},
+    {"convert", "48 Mi, fp32 to bf16", convert, BYTES(PARAMETERS, 6)},
+    {"add", "16384 x 2048", add, BYTES(T *C, 6)},
+    {"fill", "48 Mi of fp32", fill, BYTES(PARAMETERS, 4)},
 };
 
 static void
 setup(Bench *bench)
 {
     for (size_t i = 0; i < G_N_ELEMENTS(bench->big); i++)
-        bench->big[i] = random_room(bench->dtype, T * M, 1);
-    bench->logits = random_room(bench->dtype, CHUNK * V, 3);
-    bench->head = random_room(bench->dtype, V * C, 0.02);
-    bench->d_head = room(V * C * sizeof(float));
-    bench->floats = room(PARAMETERS * sizeof(float));
-    bench->rows = room(T * HEADS * sizeof(float));
-    bench->table[0] = room(LENGTH * D / 2 * sizeof(float));
-    bench->table[1] = room(LENGTH * D / 2 * sizeof(float));
-    bench->sum = room(sizeof(double));
-    bench->workspace = room((size_t)64 << 20);
+        bench->big[i] = rp_bench_random(bench->dtype, T * M, 1);
+    bench->logits = rp_bench_random(bench->dtype, CHUNK * V, 3);
+    bench->head = rp_bench_random(bench->dtype, V * C, 0.02);
+    bench->d_head = rp_bench_memory(V * C * sizeof(float));
+    bench->floats = rp_bench_memory(PARAMETERS * sizeof(float));
+    bench->rows = rp_bench_memory(T * HEADS * sizeof(float));
+    bench->table[0] = rp_bench_memory(LENGTH * D / 2 * sizeof(float));
+    bench->table[1] = rp_bench_memory(LENGTH * D / 2 * sizeof(float));
+    bench->sum = rp_bench_memory(sizeof(double));
+    bench->workspace = rp_bench_memory((size_t)64 << 20);
     fill_ids(bench);
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    const float x = *(const float *)a;
-    const float y = *(const float *)b;
+typedef struct {
+    const Bench *bench;
+    const Entry *entry;
+} Run;
 
-    return (x > y) - (x < y);
-}
-
-/* A few runs are on their way at a time, so that the GPU does not wait for the host. */
 static void
-warm_up(const Bench *bench, const Entry *entry, cudaStream_t stream, double seconds)
+run(const void *data)
 {
-    const gint64 end_us = g_get_monotonic_time() + (gint64)(seconds * G_USEC_PER_SEC);
-    cudaEvent_t done[2];
-    guint n = 0;
+    const Run *this = data;
 
-    for (guint i = 0; i < 2; i++)
-        must(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming),
-             "cudaEventCreateWithFlags");
-    for (; g_get_monotonic_time() < end_us; n++) {
-        /* an event that was never recorded is done */
-        must(cudaEventSynchronize(done[n % 2]), entry->name);
-        for (guint i = 0; i < WARM_UP; i++)
-            entry->run(bench);
-        must(cudaEventRecord(done[n % 2], stream), "cudaEventRecord");
-    }
-    for (guint i = 0; i < 2; i++)
-        cudaEventDestroy(done[i]);
-}
-
-/* Median of one run, milliseconds. @warm_up_s: or 0 */
-static float
-measure(const Bench *bench, const Entry *entry, cudaStream_t stream, double warm_up_s)
-{
-    g_autoptr(GError) error = NULL;
-    float times[REPEATS];
-    cudaEvent_t start, end;
-
-    must(cudaEventCreate(&start), "cudaEventCreate");
-    must(cudaEventCreate(&end), "cudaEventCreate");
-    warm_up(bench, entry, stream, warm_up_s);
-    for (int i = -WARM_UP; i < REPEATS; i++) {
-        must(cudaEventRecord(start, stream), "cudaEventRecord");
-        entry->run(bench);
-        must(cudaEventRecord(end, stream), "cudaEventRecord");
-        must(cudaEventSynchronize(end), entry->name);
-        must(cudaEventElapsedTime(&times[MAX(i, 0)], start, end), "cudaEventElapsedTime");
-    }
-    if (!bench->kernels->check(bench->stream, &error)) {
-        fprintf(stderr, "%s\n", error->message);
-        exit(1);
-    }
-    cudaEventDestroy(start);
-    cudaEventDestroy(end);
-    qsort(times, REPEATS, sizeof *times, by_value);
-    return times[REPEATS / 2];
+    this->entry->run(this->bench, this->entry);
 }
 
 typedef struct {
@@ -682,18 +425,19 @@ main(int argc, char **argv)
                     .kernels = rp_cuda_kernels()};
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         return 77;
-    must(cudaSetDevice(0), "cudaSetDevice");
-    must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
+    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+    rp_bench_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                  "cudaStreamCreateWithFlags");
     bench.stream = rp_cuda_stream_new(0, stream, &error);
     if (!bench.stream) {
         fprintf(stderr, "%s\n", error->message);
         return 1;
     }
     setup(&bench);
-    must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    rp_bench_must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     printf("%s, %s, median of %d", device.name, options.half_sums ? "fp16, fp16 sums" : "bf16",
-           REPEATS);
+           RP_BENCH_REPEATS);
     if (options.warm_up_s > 0)
         printf(" after %g s each", options.warm_up_s);
     printf("\n\n");
@@ -704,7 +448,8 @@ main(int argc, char **argv)
 
         if (options.half_sums && !g_str_has_prefix(entry->name, "matmul"))
             continue;
-        ms = (double)measure(&bench, entry, stream, options.warm_up_s);
+        ms =
+            rp_bench_median_ms(bench.stream, stream, run, &(Run){&bench, entry}, options.warm_up_s);
         printf("%-20s %-30s %10.1f ", entry->name, entry->shape, ms * 1e3);
         if (entry->bytes > 0)
             printf("%10.0f\n", entry->bytes / ms * 1e-6);

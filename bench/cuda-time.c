@@ -1,0 +1,105 @@
+#include "bench/cuda-time.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <glib.h>
+
+void
+rp_bench_must(cudaError_t status, const char *call)
+{
+    g_autoptr(GError) error = NULL;
+
+    if (rp_cuda_ok(status, call, &error))
+        return;
+    fprintf(stderr, "%s\n", error->message);
+    exit(1);
+}
+
+void *
+rp_bench_memory(size_t bytes)
+{
+    void *block = NULL;
+
+    rp_bench_must(cudaMalloc(&block, bytes), "cudaMalloc");
+    rp_bench_must(cudaMemset(block, 0, bytes), "cudaMemset");
+    return block;
+}
+
+void *
+rp_bench_random(RpDtype dtype, size_t n, double spread)
+{
+    const size_t period = MIN(n, ((size_t)4 << 20) + 32);
+    g_autofree guint16 *values = g_new(guint16, period);
+    g_autoptr(GRand) random = g_rand_new_with_seed(20261120);
+    char *block = rp_bench_memory(n * sizeof *values);
+
+    for (size_t i = 0; i < period; i++) {
+        const double sum = g_rand_double(random) + g_rand_double(random) + g_rand_double(random);
+        const float value = (float)(2 * spread * (sum - 1.5));
+
+        values[i] = dtype == RP_DTYPE_FP16 ? rp_fp16_from_float(value) : rp_bf16_from_float(value);
+    }
+    for (size_t i = 0; i < n; i += period)
+        rp_bench_must(cudaMemcpy(block + i * sizeof *values, values,
+                                 MIN(period, n - i) * sizeof *values, cudaMemcpyHostToDevice),
+                      "cudaMemcpy");
+    return block;
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* A few runs are on their way at a time, so that the GPU does not wait for the host. */
+static void
+warm_up(cudaStream_t lane, void (*run)(const void *data), const void *data, double seconds)
+{
+    const gint64 end_us = g_get_monotonic_time() + (gint64)(seconds * G_USEC_PER_SEC);
+    cudaEvent_t done[2];
+
+    for (guint i = 0; i < 2; i++)
+        rp_bench_must(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming),
+                      "cudaEventCreate");
+    for (guint n = 0; n == 0 || g_get_monotonic_time() < end_us; n++) {
+        /* an event that was never recorded is done */
+        rp_bench_must(cudaEventSynchronize(done[n % 2]), "cudaEventSynchronize");
+        for (guint i = 0; i < RP_BENCH_WARM_UP; i++)
+            run(data);
+        rp_bench_must(cudaEventRecord(done[n % 2], lane), "cudaEventRecord");
+    }
+    for (guint i = 0; i < 2; i++)
+        cudaEventDestroy(done[i]);
+}
+
+double
+rp_bench_median_ms(RpKernelStream *stream, cudaStream_t lane, void (*run)(const void *data),
+                   const void *data, double warm_up_s)
+{
+    g_autoptr(GError) error = NULL;
+    float times[RP_BENCH_REPEATS];
+    cudaEvent_t start, end;
+
+    rp_bench_must(cudaEventCreate(&start), "cudaEventCreate");
+    rp_bench_must(cudaEventCreate(&end), "cudaEventCreate");
+    warm_up(lane, run, data, warm_up_s);
+    for (guint i = 0; i < RP_BENCH_REPEATS; i++) {
+        rp_bench_must(cudaEventRecord(start, lane), "cudaEventRecord");
+        run(data);
+        rp_bench_must(cudaEventRecord(end, lane), "cudaEventRecord");
+        rp_bench_must(cudaEventSynchronize(end), "cudaEventSynchronize");
+        rp_bench_must(cudaEventElapsedTime(&times[i], start, end), "cudaEventElapsedTime");
+    }
+    if (!rp_cuda_kernels()->check(stream, &error)) {
+        fprintf(stderr, "%s\n", error->message);
+        exit(1);
+    }
+    cudaEventDestroy(start);
+    cudaEventDestroy(end);
+    qsort(times, RP_BENCH_REPEATS, sizeof *times, by_value);
+    return (double)times[RP_BENCH_REPEATS / 2];
+}
