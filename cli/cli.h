@@ -5,8 +5,8 @@
 #pragma once
 
 #include <gio/gio.h>
-#include <json-glib/json-glib.h>
 
+#include "core/json/json-write.h"
 #include "core/profile/profile.h"
 #include "run/request.h"
 
@@ -211,20 +211,13 @@ gboolean rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *p
 gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                          RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* ---- output (cli/json.c, cli/output.c) ---- */
+/* ---- output (cli/output.c) ---- */
 
-/* Prints a finished builder on stdout, indented, with a newline. Keys are plain words. */
-void rp_cli_print_json(JsonBuilder *builder);
-void rp_json_string(JsonBuilder *builder, const char *key, const char *value);
-void rp_json_int(JsonBuilder *builder, const char *key, gint64 value);
-/* To @digits decimals, so that the text is short and stable. */
-double rp_cli_round(double value, guint digits);
-void rp_json_double(JsonBuilder *builder, const char *key, double value, guint digits);
-void rp_json_bool(JsonBuilder *builder, const char *key, gboolean value);
-/* Opens "key": { */
-void rp_json_object(JsonBuilder *builder, const char *key);
-/* Block counts of stages as a list of numbers. */
-void rp_json_counts(JsonBuilder *builder, const char *key, const RpProfile *profile,
+/* Prints finished JSON on stdout. */
+void rp_cli_print_json(RpJsonWriter *json);
+/* Block counts of stages as a list of numbers: of guint, or of a partition. */
+void rp_json_blocks(RpJsonWriter *json, const char *key, const GArray *blocks);
+void rp_json_counts(RpJsonWriter *json, const char *key, const RpProfile *profile,
                     const RpInterval *stages, guint n);
 
 /**
@@ -237,7 +230,7 @@ void rp_json_counts(JsonBuilder *builder, const char *key, const RpProfile *prof
  * The whole of a command that prints a list and has no option but --json. Returns: an exit code
  */
 int rp_cli_list_catalogue(const char *command, const char *summary, void (*print_table)(void),
-                          void (*add_objects)(JsonBuilder *json), int argc, char **argv);
+                          void (*add_objects)(RpJsonWriter *json), int argc, char **argv);
 
 /* A table of text: right-aligned numbers, columns two spaces apart. */
 typedef struct _RpCliTable RpCliTable;

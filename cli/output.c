@@ -117,9 +117,33 @@ rp_csv_append(GString *csv, gboolean last, const char *format, ...)
     g_string_append_c(csv, last ? '\n' : ',');
 }
 
+void
+rp_cli_print_json(RpJsonWriter *json)
+{
+    fputs(rp_json_writer_text(json)->str, stdout);
+}
+
+void
+rp_json_blocks(RpJsonWriter *json, const char *key, const GArray *blocks)
+{
+    rp_json_array(json, key);
+    for (guint i = 0; i < blocks->len; i++)
+        rp_json_int(json, NULL, g_array_index(blocks, guint, i));
+    rp_json_end(json);
+}
+
+void
+rp_json_counts(RpJsonWriter *json, const char *key, const RpProfile *profile,
+               const RpInterval *stages, guint n)
+{
+    g_autoptr(GArray) counts = rp_partition_block_counts(profile, stages, n);
+
+    rp_json_blocks(json, key, counts);
+}
+
 int
 rp_cli_list_catalogue(const char *command, const char *summary, void (*print_table)(void),
-                      void (*add_objects)(JsonBuilder *json), int argc, char **argv)
+                      void (*add_objects)(RpJsonWriter *json), int argc, char **argv)
 {
     gboolean as_json = FALSE;
     const GOptionEntry entries[] = {
@@ -134,11 +158,11 @@ rp_cli_list_catalogue(const char *command, const char *summary, void (*print_tab
         print_table();
         return RP_EXIT_OK;
     }
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_array(json);
+    rp_json_array(json, NULL);
     add_objects(json);
-    json_builder_end_array(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
     return RP_EXIT_OK;
 }

@@ -56,15 +56,15 @@ check_names(char **names, GError **error)
 static void
 print_names(gboolean as_json)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_array(json);
+    rp_json_array(json, NULL);
     for (const char *const *name = rp_figures_names(); *name != NULL; name++) {
-        json_builder_add_string_value(json, *name);
+        rp_json_string(json, NULL, *name);
         if (!as_json)
             puts(*name);
     }
-    json_builder_end_array(json);
+    rp_json_end(json);
     if (as_json)
         rp_cli_print_json(json);
 }
@@ -72,7 +72,7 @@ print_names(gboolean as_json)
 static void
 print_result(const FiguresArgs *args, guint n_recipes, const GPtrArray *left_out, double seconds)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
     for (guint i = 0; i < left_out->len; i++)
         fprintf(stderr, "roundpipe figures: not drawn: %s\n",
@@ -81,15 +81,14 @@ print_result(const FiguresArgs *args, guint n_recipes, const GPtrArray *left_out
         printf("drawn in %.1f s; %s/index.txt has captions and commands\n", seconds, args->output);
         return;
     }
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "output", args->output);
     rp_json_int(json, "recipes", n_recipes);
-    json_builder_set_member_name(json, "left_out");
-    json_builder_begin_array(json);
+    rp_json_array(json, "left_out");
     for (guint i = 0; i < left_out->len; i++)
-        json_builder_add_string_value(json, g_ptr_array_index(left_out, i));
-    json_builder_end_array(json);
-    json_builder_end_object(json);
+        rp_json_string(json, NULL, g_ptr_array_index(left_out, i));
+    rp_json_end(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 

@@ -268,15 +268,15 @@ static void
 print_result(const Generation *generation, const GenerateArgs *args)
 {
     if (args->json) {
-        g_autoptr(JsonBuilder) json = json_builder_new();
+        g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-        json_builder_begin_object(json);
+        rp_json_object(json, NULL);
         rp_json_int(json, "prompts", generation->prompts->len);
         rp_json_int(json, "expected", generation->n_expected);
         rp_json_int(json, "right", generation->n_right);
         rp_json_int(json, "max_new_tokens", generation->new_tokens);
         rp_json_double(json, "seconds", generation->seconds, 3);
-        json_builder_end_object(json);
+        rp_json_end(json);
         rp_cli_print_json(json);
         return;
     }

@@ -5,9 +5,9 @@
 #include "core/catalogue/catalogue.h"
 
 static void
-json_gpu(JsonBuilder *json, const RpGpu *gpu)
+json_gpu(RpJsonWriter *json, const RpGpu *gpu)
 {
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "name", gpu->name);
     rp_json_string(json, "title", gpu->title);
     rp_json_int(json, "memory_bytes", (gint64)gpu->memory_bytes);
@@ -29,11 +29,11 @@ json_gpu(JsonBuilder *json, const RpGpu *gpu)
     rp_json_double(json, "optimizer_parameters_per_s", gpu->optimizer_parameters_per_s, 3);
     rp_json_bool(json, "measured", gpu->measured);
     rp_json_string(json, "basis", gpu->basis);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_gpus(JsonBuilder *json)
+json_gpus(RpJsonWriter *json)
 {
     guint n;
     const RpGpu *gpus = rp_gpu_list(&n);

@@ -154,8 +154,8 @@ print_result(const InitArgs *args, const RpModel *config, double seconds)
                parameters, rp_dtype_name(config->dtype), size, args->seed, seconds);
         return;
     }
-    g_autoptr(JsonBuilder) json = json_builder_new();
-    json_builder_begin_object(json);
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
+    rp_json_object(json, NULL);
     rp_json_string(json, "output", args->output);
     rp_json_string(json, "architecture", rp_architectures[config->architecture].hf_name);
     rp_json_int(json, "blocks", config->blocks);
@@ -163,7 +163,7 @@ print_result(const InitArgs *args, const RpModel *config, double seconds)
     rp_json_int(json, "bytes", (gint64)bytes);
     rp_json_string(json, "dtype", rp_dtype_name(config->dtype));
     rp_json_int(json, "seed", args->seed);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 

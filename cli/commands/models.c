@@ -7,11 +7,11 @@
 #define BYTES_16BIT 2
 
 static void
-json_model(JsonBuilder *json, const RpModel *model)
+json_model(RpJsonWriter *json, const RpModel *model)
 {
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "name", model->name);
     rp_json_string(json, "hf_name", model->hf_name);
     rp_json_int(json, "parameters", (gint64)rp_model_parameters(model));
@@ -39,11 +39,11 @@ json_model(JsonBuilder *json, const RpModel *model)
     rp_json_int(json, "sliding_period", model->sliding_period);
     rp_json_string(json, "dtype", rp_dtype_name(model->dtype));
     rp_json_int(json, "max_positions", model->max_positions);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_models(JsonBuilder *json)
+json_models(RpJsonWriter *json)
 {
     guint n;
     const RpModel *models = rp_model_list(&n);

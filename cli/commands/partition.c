@@ -278,9 +278,9 @@ print_text(const GArray *choices, const RpProfile *profile)
 }
 
 static void
-json_choice(JsonBuilder *json, const Choice *choice, const RpProfile *profile)
+json_choice(RpJsonWriter *json, const Choice *choice, const RpProfile *profile)
 {
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "partition", choice->request.partition_source);
     rp_json_int(json, "round", choice->request.options.round);
     rp_json_partition(json, profile, choice->request.partition);
@@ -301,34 +301,31 @@ json_choice(JsonBuilder *json, const Choice *choice, const RpProfile *profile)
                    6);
     rp_json_double(json, "steady_bubble_ratio", choice->asynchronous.bubble.ratio, 9);
     rp_json_double(json, "search_ms", (double)choice->search_us / 1000, 3);
-    json_builder_set_member_name(json, "stage_ms");
-    json_builder_begin_array(json);
+    rp_json_array(json, "stage_ms");
     for (guint s = 0; s < choice->times_ns->len; s++)
-        json_builder_add_double_value(
-            json, rp_cli_round(rp_ms_from_ns(g_array_index(choice->times_ns, gint64, s)), 6));
-    json_builder_end_array(json);
-    json_builder_end_object(json);
+        rp_json_double(json, NULL, rp_ms_from_ns(g_array_index(choice->times_ns, gint64, s)), 6);
+    rp_json_end(json);
+    rp_json_end(json);
 }
 
 static void
 print_json(const GArray *choices, const RpProfile *profile)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
     const RpPlanOptions *options = &g_array_index(choices, Choice, 0).request.options;
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "origin", "predicted");
     rp_json_string(json, "model", profile->model);
     rp_json_string(json, "schedule", options->schedule->name);
     rp_json_int(json, "gpus", options->gpus);
     rp_json_int(json, "micro_batches", options->micro_batches);
     rp_json_bool(json, "async", options->async);
-    json_builder_set_member_name(json, "partitions");
-    json_builder_begin_array(json);
+    rp_json_array(json, "partitions");
     for (guint i = 0; i < choices->len; i++)
         json_choice(json, &g_array_index(choices, Choice, i), profile);
-    json_builder_end_array(json);
-    json_builder_end_object(json);
+    rp_json_end(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 

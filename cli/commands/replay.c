@@ -162,14 +162,14 @@ worker_us(const Comparison *comparison)
 }
 
 static void
-json_side(JsonBuilder *json, const char *key, const RpResult *result)
+json_side(RpJsonWriter *json, const char *key, const RpResult *result)
 {
     rp_json_object(json, key);
     rp_json_double(json, "makespan_ms", rp_ms_from_ns(result->makespan_ns), 6);
     rp_json_bool(json, "steady_state", result->steady);
     rp_json_double(json, "iteration_ms", rp_ms_from_ns(result->iteration_ns), 6);
     rp_json_double(json, "bubble_ratio", result->bubble.ratio, 9);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
@@ -177,9 +177,9 @@ print_json(const RpRequest *request, const RpProfile *profile, const Comparison 
 {
     const RpResult *predicted = &comparison->predicted, *measured = &comparison->measured;
     const RpPlanOptions *options = &request->options;
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "model", profile->model);
     rp_json_string(json, "device", profile->device);
     rp_json_string(json, "schedule", options->schedule->name);
@@ -200,12 +200,12 @@ print_json(const RpRequest *request, const RpProfile *profile, const Comparison 
     rp_json_object(json, "engine_us_per_task");
     rp_json_double(json, "elapsed_without_work", (double)comparison->empty_task_ns / 1000, 3);
     rp_json_double(json, "worker_cpu", worker_us(comparison), 3);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_json_object(json, "device_threads_late_us");
     rp_json_double(json, "mean", (double)comparison->timed.lateness.mean_ns / 1000, 3);
     rp_json_double(json, "max", (double)comparison->timed.lateness.max_ns / 1000, 3);
-    json_builder_end_object(json);
-    json_builder_end_object(json);
+    rp_json_end(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 

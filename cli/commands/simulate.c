@@ -18,28 +18,27 @@ typedef struct {
 } Outputs;
 
 static void
-json_devices(JsonBuilder *json, const RpTrace *trace)
+json_devices(RpJsonWriter *json, const RpTrace *trace)
 {
     g_autoptr(GArray) use = rp_report_device_use(trace);
 
-    json_builder_set_member_name(json, "devices");
-    json_builder_begin_array(json);
+    rp_json_array(json, "devices");
     for (guint g = 0; g < use->len; g++) {
         const RpDeviceUse *device = &g_array_index(use, RpDeviceUse, g);
 
-        json_builder_begin_object(json);
+        rp_json_object(json, NULL);
         rp_json_int(json, "gpu", g);
         rp_json_double(json, "busy_ms", rp_ms_from_ns(device->busy_ns[RP_LANE_COMPUTE]), 6);
         rp_json_int(json, "actions", device->actions);
         rp_json_int(json, "bytes_up", (gint64)device->bytes_up);
         rp_json_int(json, "bytes_down", (gint64)device->bytes_down);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
-    json_builder_end_array(json);
+    rp_json_end(json);
 }
 
 static void
-json_request(JsonBuilder *json, const RpRequest *request, const RpProfile *profile)
+json_request(RpJsonWriter *json, const RpRequest *request, const RpProfile *profile)
 {
     const RpPlanOptions *options = &request->options;
 
@@ -63,9 +62,9 @@ static void
 print_json(const RpRequest *request, const RpProfile *profile, const RpTrace *trace,
            const RpResult *result)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     json_request(json, request, profile);
     rp_json_double(json, "makespan_ms", rp_ms_from_ns(result->makespan_ns), 6);
     rp_json_bool(json, "steady_state", result->steady);
@@ -74,14 +73,14 @@ print_json(const RpRequest *request, const RpProfile *profile, const RpTrace *tr
         rp_json_object(json, "iteration_ms_range");
         rp_json_double(json, "least", rp_ms_from_ns(result->least_ns), 6);
         rp_json_double(json, "most", rp_ms_from_ns(result->most_ns), 6);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
     rp_json_bubble(json, &result->bubble);
     if (result->steady) {
         rp_json_object(json, "window");
         rp_json_int(json, "first_iteration", result->first_iteration);
         rp_json_int(json, "end_iteration", result->end_iteration);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
     if (request->options.async) {
         rp_json_object(json, "isolated");
@@ -90,7 +89,7 @@ print_json(const RpRequest *request, const RpProfile *profile, const RpTrace *tr
         /* the published asynchronous figure */
         rp_json_double(json, "switch_intra_ratio",
                        result->isolated.switch_ + result->isolated.intra, 9);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
     rp_json_double(json, "tokens_per_s", result->tokens_per_s, 3);
     rp_json_int(json, "tasks", (gint64)result->actions);
@@ -102,7 +101,7 @@ print_json(const RpRequest *request, const RpProfile *profile, const RpTrace *tr
         rp_json_bool(json, "fits_gpu_memory", result->memory_problem == NULL);
     }
     json_devices(json, trace);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 

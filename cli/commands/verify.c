@@ -227,9 +227,9 @@ print_proof(const Proof *proof)
 }
 
 static void
-json_proof(JsonBuilder *json, const Proof *proof)
+json_proof(RpJsonWriter *json, const Proof *proof)
 {
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "plan", proof->what);
     rp_json_bool(json, "proved", TRUE);
     rp_json_int(json, "tasks", (gint64)proof->tasks);
@@ -241,26 +241,25 @@ json_proof(JsonBuilder *json, const Proof *proof)
     rp_json_int(json, "accesses", (gint64)proof->accesses);
     rp_json_int(json, "transfers", (gint64)transfers(proof));
     rp_json_int(json, "optimizer_tasks", (gint64)updates(proof));
-    json_builder_set_member_name(json, "rules");
-    json_builder_begin_array(json);
+    rp_json_array(json, "rules");
     for (gint64 rule = 1; rule <= 5; rule++)
         if (proof->full || rule == 1 || rule == 3)
-            json_builder_add_int_value(json, rule);
-    json_builder_end_array(json);
+            rp_json_int(json, NULL, rule);
+    rp_json_end(json);
     rp_json_int(json, "sends", (gint64)proof->communications.transfers);
     rp_json_int(json, "unshards", (gint64)proof->communications.unshards);
     rp_json_int(json, "reductions", proof->communications.reductions);
     rp_json_bool(json, "trace", proof->trace);
     rp_json_double(json, "verify_ms", (double)proof->time_us / 1000, 3);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
 print_proofs(const GArray *proofs, gboolean as_json)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_array(json);
+    rp_json_array(json, NULL);
     for (guint i = 0; i < proofs->len; i++) {
         const Proof *proof = &g_array_index(proofs, Proof, i);
 
@@ -269,7 +268,7 @@ print_proofs(const GArray *proofs, gboolean as_json)
         else
             print_proof(proof);
     }
-    json_builder_end_array(json);
+    rp_json_end(json);
     if (as_json)
         rp_cli_print_json(json);
 }

@@ -3,11 +3,10 @@
 #include "core/base/units.h"
 
 static void
-json_bytes(JsonBuilder *json, const char *key, const RpAdviseBytes *bytes, guint64 limit,
+json_bytes(RpJsonWriter *json, const char *key, const RpAdviseBytes *bytes, guint64 limit,
            guint64 over)
 {
-    json_builder_set_member_name(json, key);
-    json_builder_begin_object(json);
+    rp_json_object(json, key);
     for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
         rp_json_int(json, rp_buffer_category_name((RpBufferCategory)c),
                     (gint64)bytes->categories[c]);
@@ -16,7 +15,7 @@ json_bytes(JsonBuilder *json, const char *key, const RpAdviseBytes *bytes, guint
         rp_json_int(json, "limit", (gint64)limit);
         rp_json_int(json, "over", (gint64)over);
     }
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static const char *const waits_names[] = {
@@ -26,12 +25,15 @@ static const char *const waits_names[] = {
 };
 
 static void
-json_run(JsonBuilder *json, const RpAdvice *advice, const RpAdviseRun *run)
+json_run(RpJsonWriter *json, const char *key, const RpAdvice *advice, const RpAdviseRun *run)
 {
+    if (!run) {
+        rp_json_null(json, key);
+        return;
+    }
     const RpPlanOptions *options = &run->options;
     const RpPartition *partition = run->partition;
-
-    json_builder_begin_object(json);
+    rp_json_object(json, key);
     rp_json_string(json, "schedule", options->schedule->name);
     rp_json_bool(json, "async", options->async);
     rp_json_bool(json, "fits", run->problem == NULL);
@@ -59,41 +61,29 @@ json_run(JsonBuilder *json, const RpAdvice *advice, const RpAdviseRun *run)
         rp_json_double(json, "optimizer_ms", rp_ms_from_ns(run->optimizer_ns), 6);
         rp_json_string(json, "waits_for", waits_names[run->waits]);
     }
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_runs(JsonBuilder *json, const char *key, const RpAdvice *advice, const GPtrArray *runs)
+json_runs(RpJsonWriter *json, const char *key, const RpAdvice *advice, const GPtrArray *runs)
 {
-    json_builder_set_member_name(json, key);
-    json_builder_begin_array(json);
+    rp_json_array(json, key);
     for (guint i = 0; i < runs->len; i++)
-        json_run(json, advice, g_ptr_array_index(runs, i));
-    json_builder_end_array(json);
+        json_run(json, NULL, advice, g_ptr_array_index(runs, i));
+    rp_json_end(json);
 }
 
 static void
-json_blocks(JsonBuilder *json, const char *key, const GArray *blocks)
-{
-    json_builder_set_member_name(json, key);
-    json_builder_begin_array(json);
-    for (guint i = 0; i < blocks->len; i++)
-        json_builder_add_int_value(json, g_array_index(blocks, guint, i));
-    json_builder_end_array(json);
-}
-
-static void
-json_longest(JsonBuilder *json, const RpPlanQuestion *question, const RpAdviseLongest *longest)
+json_longest(RpJsonWriter *json, const RpPlanQuestion *question, const RpAdviseLongest *longest)
 {
     const RpAdviseQuery *query = &question->query;
     const RpPlanNetwork *network = question->sized;
 
-    json_builder_set_member_name(json, "longest_sequence");
     if (!longest->known) {
-        json_builder_add_null_value(json);
+        rp_json_null(json, "longest_sequence");
         return;
     }
-    json_builder_begin_object(json);
+    rp_json_object(json, "longest_sequence");
     rp_json_int(json, "tokens", longest->tokens);
     rp_json_int(json, "micro_batch", 1);
     rp_json_int(json, "max_positions", longest->max_positions);
@@ -107,16 +97,16 @@ json_longest(JsonBuilder *json, const RpPlanQuestion *question, const RpAdviseLo
     }
     if (longest->tokens > 0) {
         rp_json_int(json, "micro_batches", longest->micro_batches);
-        json_blocks(json, "forward_stages", longest->forward_blocks);
-        json_blocks(json, "backward_stages", longest->backward_blocks);
+        rp_json_blocks(json, "forward_stages", longest->forward_blocks);
+        rp_json_blocks(json, "backward_stages", longest->backward_blocks);
         json_bytes(json, "gpu", &longest->gpu, query->gpu_bytes, 0);
         json_bytes(json, "host", &longest->host, query->host_bytes, 0);
     }
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_query(JsonBuilder *json, const char *name, const RpAdviseQuery *query, guint gpus_asked)
+json_query(RpJsonWriter *json, const char *name, const RpAdviseQuery *query, guint gpus_asked)
 {
     rp_json_string(json, "origin", "predicted");
     rp_json_string(json, "model", name);
@@ -138,55 +128,42 @@ json_query(JsonBuilder *json, const char *name, const RpAdviseQuery *query, guin
 }
 
 static void
-json_remedies(JsonBuilder *json, const GPtrArray *remedies)
+json_remedies(RpJsonWriter *json, const GPtrArray *remedies)
 {
-    json_builder_set_member_name(json, "remedies");
-    json_builder_begin_array(json);
+    rp_json_array(json, "remedies");
     for (guint i = 0; i < remedies->len; i++) {
         const RpAdviseRemedy *remedy = g_ptr_array_index(remedies, i);
 
         g_autofree char *change = rp_plan_remedy_words(remedy);
 
-        json_builder_begin_object(json);
+        rp_json_object(json, NULL);
         rp_json_string(json, "change", change);
         rp_json_int(json, "gpu_peak_bytes", (gint64)remedy->gpu_total);
         rp_json_int(json, "host_peak_bytes", (gint64)remedy->host_total);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
-    json_builder_end_array(json);
+    rp_json_end(json);
 }
 
 /* Links, host and optimizer: of the timing file, or what the catalogue takes the server to be. */
 static void
-json_assumed(JsonBuilder *json, const RpProfile *profile)
+json_assumed(RpJsonWriter *json, const RpProfile *profile)
 {
     const RpLinks *links = &profile->links;
 
-    json_builder_set_member_name(json, "assumed");
-    json_builder_begin_object(json);
+    rp_json_object(json, "assumed");
     rp_json_double(json, "h2d_gb_per_s", links->h2d_bytes_per_s / 1e9, 3);
     rp_json_double(json, "d2h_gb_per_s", links->d2h_bytes_per_s / 1e9, 3);
     rp_json_double(json, "root_gb_per_s", links->root_bytes_per_s / 1e9, 3);
     rp_json_int(json, "gpus_per_root", links->gpus_per_root);
     rp_json_double(json, "host_gb_per_s", links->host_bytes_per_s / 1e9, 3);
     rp_json_double(json, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 3);
-    json_builder_end_object(json);
-}
-
-static void
-json_optional_run(JsonBuilder *json, const char *key, const RpAdvice *advice,
-                  const RpAdviseRun *run)
-{
-    json_builder_set_member_name(json, key);
-    if (run != NULL)
-        json_run(json, advice, run);
-    else
-        json_builder_add_null_value(json);
+    rp_json_end(json);
 }
 
 /* What a run of the plan shown takes beside memory. */
 static void
-json_costs(JsonBuilder *json, const RpAdvice *advice, const RpPlanQuestion *question)
+json_costs(RpJsonWriter *json, const RpAdvice *advice, const RpPlanQuestion *question)
 {
     const RpAdviseRun *run = rp_plan_shown_run(advice);
     guint64 parameters, trained;
@@ -205,18 +182,18 @@ json_costs(JsonBuilder *json, const RpAdvice *advice, const RpPlanQuestion *ques
 void
 rp_cmd_plan_json(const RpAdvice *advice, const RpPlanQuestion *question)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
     const RpAdviseQuery *query = &advice->query;
     const RpAdviseRun *planned = advice->best != NULL ? advice->best : advice->nearest;
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     json_query(json, question->name, query, advice->gpus_asked);
     rp_json_int(json, "sequence", query->tokens_per_sequence);
     rp_json_int(json, "batch", query->batch);
     rp_json_int(json, "batch_asked", advice->batch_asked);
     rp_json_bool(json, "fits", advice->best != NULL);
-    json_optional_run(json, "recommendation", advice, advice->best);
-    json_optional_run(json, "instead", advice, advice->instead);
+    json_run(json, "recommendation", advice, advice->best);
+    json_run(json, "instead", advice, advice->instead);
     json_costs(json, advice, question);
     json_assumed(json, advice->profile);
     json_bytes(json, "gpu", &planned->gpu, query->gpu_bytes, planned->gpu_over_bytes);
@@ -226,18 +203,18 @@ rp_cmd_plan_json(const RpAdvice *advice, const RpPlanQuestion *question)
     json_remedies(json, advice->remedies);
     json_runs(json, "schedules", advice, advice->schedules);
     json_longest(json, question, &advice->longest);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 
 void
 rp_cmd_plan_json_longest(const RpPlanQuestion *question, const RpAdviseLongest *longest)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     json_query(json, question->name, &question->query, question->query.gpus);
     json_longest(json, question, longest);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }

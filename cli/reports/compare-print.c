@@ -129,18 +129,18 @@ rp_compare_print(const RpCompareReport *report, const GArray *rows)
 }
 
 static void
-json_row(JsonBuilder *json, const RpCompareRow *row)
+json_row(RpJsonWriter *json, const RpCompareRow *row)
 {
     const RpResult *result = &row->result;
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "profile", row->entry->name);
     rp_json_string(json, "model", row->entry->profile->model);
     rp_json_string(json, "schedule", row->schedule->name);
     rp_json_bool(json, "async", row->async);
     if (row->problem != NULL) {
         rp_json_string(json, "error", row->problem);
-        json_builder_end_object(json);
+        rp_json_end(json);
         return;
     }
     rp_json_string(json, "recompute", rp_request_recompute(&row->request));
@@ -160,28 +160,27 @@ json_row(JsonBuilder *json, const RpCompareRow *row)
     }
     rp_json_bool(json, "fastest", row->fastest);
     rp_json_bool(json, "least_bubble", row->least_bubble);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 void
 rp_compare_print_json(const RpCompareReport *report, const GArray *rows)
 {
     const RpScheduleArgs *args = report->args;
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "origin", "predicted");
     rp_json_int(json, "gpus", args->gpus);
     rp_json_int(json, "micro_batches", args->micro_batches);
     rp_json_string(json, "fidelity", is_full(args) ? "full" : "compute");
     rp_json_bool(json, "published", report->published);
     rp_json_string(json, "partition", args->partition != NULL ? args->partition : "simulated");
-    json_builder_set_member_name(json, "rows");
-    json_builder_begin_array(json);
+    rp_json_array(json, "rows");
     for (guint i = 0; i < rows->len; i++)
         json_row(json, &g_array_index(rows, RpCompareRow, i));
-    json_builder_end_array(json);
-    json_builder_end_object(json);
+    rp_json_end(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 

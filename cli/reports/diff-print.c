@@ -258,7 +258,7 @@ rp_diff_print(const RpDiffReport *report)
 static const char *const keys[RP_N_TRACE_SIDES] = {"first", "second"};
 
 static void
-json_side(JsonBuilder *json, const RpDiffReport *report, RpTraceSide i, const Side *side)
+json_side(RpJsonWriter *json, const RpDiffReport *report, RpTraceSide i, const Side *side)
 {
     g_autofree char *file = g_utf8_make_valid(report->files[i], -1);
 
@@ -270,7 +270,7 @@ json_side(JsonBuilder *json, const RpDiffReport *report, RpTraceSide i, const Si
     rp_json_object(json, "busy_ms");
     for (guint kind = 0; kind < N_LANE_KINDS; kind++)
         rp_json_double(json, rp_lane_name(kind), rp_ms_from_ns(side->busy_ns[kind]), 6);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_json_object(json, "only");
     for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
         guint64 n = rp_trace_diff_only(report->diff, i, (RpTaskKind)kind);
@@ -278,12 +278,12 @@ json_side(JsonBuilder *json, const RpDiffReport *report, RpTraceSide i, const Si
         if (n > 0)
             rp_json_int(json, rp_task_kind_name((RpTaskKind)kind), (gint64)n);
     }
-    json_builder_end_object(json);
-    json_builder_end_object(json);
+    rp_json_end(json);
+    rp_json_end(json);
 }
 
 static void
-json_difference(JsonBuilder *json, const Side sides[RP_N_TRACE_SIDES])
+json_difference(RpJsonWriter *json, const Side sides[RP_N_TRACE_SIDES])
 {
     const RpBubble *first = &sides[0].bubble, *second = &sides[1].bubble;
     const RpBubble difference = {
@@ -302,29 +302,28 @@ json_difference(JsonBuilder *json, const Side sides[RP_N_TRACE_SIDES])
     for (guint kind = 0; kind < N_LANE_KINDS; kind++)
         rp_json_double(json, rp_lane_name(kind),
                        rp_ms_from_ns(sides[1].busy_ns[kind] - sides[0].busy_ns[kind]), 6);
-    json_builder_end_object(json);
-    json_builder_end_object(json);
+    rp_json_end(json);
+    rp_json_end(json);
 }
 
 static void
-json_index(JsonBuilder *json, const char *key, guint32 value)
+json_index(RpJsonWriter *json, const char *key, guint32 value)
 {
     if (value != RP_NONE)
         rp_json_int(json, key, value);
 }
 
 static void
-json_groups(JsonBuilder *json, const RpTraceDiff *diff)
+json_groups(RpJsonWriter *json, const RpTraceDiff *diff)
 {
     g_autoptr(GArray) groups = rp_trace_diff_groups(diff);
 
-    json_builder_set_member_name(json, "groups");
-    json_builder_begin_array(json);
+    rp_json_array(json, "groups");
     for (guint i = 0; i < groups->len; i++) {
         const RpTaskGroup *group = &g_array_index(groups, RpTaskGroup, i);
         double count = (double)group->count;
 
-        json_builder_begin_object(json);
+        rp_json_object(json, NULL);
         rp_json_string(json, "kind", rp_task_kind_name(group->kind));
         json_index(json, "stage", group->stage);
         rp_json_int(json, "tasks", (gint64)group->count);
@@ -335,19 +334,19 @@ json_groups(JsonBuilder *json, const RpTraceDiff *diff)
                            9);
         rp_json_double(json, "difference_ms",
                        rp_ms_from_ns(group->total_ns[1] - group->total_ns[0]), 6);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
-    json_builder_end_array(json);
+    rp_json_end(json);
 }
 
 static void
-json_task(JsonBuilder *json, const RpTraceDiff *diff, const RpTaskPair *pair)
+json_task(RpJsonWriter *json, const RpTraceDiff *diff, const RpTaskPair *pair)
 {
     const RpTraceRecord *task = pair->record[0];
     const RpTrace *trace = rp_trace_diff_trace(diff, RP_TRACE_FIRST);
     gboolean overlap = task->kind == RP_TASK_OVERLAP;
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "kind", rp_task_kind_name((RpTaskKind)task->kind));
     json_index(json, "gpu", rp_trace_lane_device(trace, task->lane));
     rp_json_string(json, "lane", rp_lane_name(rp_trace_lane_kind(trace, task->lane)));
@@ -364,36 +363,35 @@ json_task(JsonBuilder *json, const RpTraceDiff *diff, const RpTaskPair *pair)
         rp_json_int(json, "task", (gint64)record->task);
         rp_json_double(json, "start_ms", rp_ms_from_ns(record->start_ns), 6);
         rp_json_double(json, "duration_ms", rp_ms_from_ns(record->end_ns - record->start_ns), 6);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
     rp_json_double(json, "longer_ms", rp_ms_from_ns(rp_task_pair_longer_ns(pair)), 6);
     rp_json_double(json, "slip_ms", rp_ms_from_ns(pair->slip_ns), 6);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_ranking(JsonBuilder *json, const char *key, const RpDiffReport *report, RpTaskRank rank)
+json_ranking(RpJsonWriter *json, const char *key, const RpDiffReport *report, RpTaskRank rank)
 {
     g_autoptr(GArray) pairs = rp_trace_diff_rank(report->diff, rank, report->top);
 
-    json_builder_set_member_name(json, key);
-    json_builder_begin_array(json);
+    rp_json_array(json, key);
     for (guint i = 0; i < pairs->len; i++)
         json_task(json, report->diff, &g_array_index(pairs, RpTaskPair, i));
-    json_builder_end_array(json);
+    rp_json_end(json);
 }
 
 void
 rp_diff_print_json(const RpDiffReport *report)
 {
     const RpTraceDiff *diff = report->diff;
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
     Side sides[RP_N_TRACE_SIDES];
     gsize n;
 
     measure_both(diff, sides);
     (void)rp_trace_diff_pairs(diff, &n);
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_int(json, "first_iteration", rp_trace_diff_first_iteration(diff));
     rp_json_int(json, "end_iteration", rp_trace_diff_end_iteration(diff));
     rp_json_double(json, "scale", rp_trace_diff_scale(diff), 12);
@@ -405,6 +403,6 @@ rp_diff_print_json(const RpDiffReport *report)
     json_groups(json, diff);
     json_ranking(json, "durations", report, RP_RANK_DURATION);
     json_ranking(json, "slips", report, RP_RANK_SLIP);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }

@@ -27,15 +27,14 @@ recompute_last_ms(const RpLayer *layer)
 }
 
 static void
-json_layers(JsonBuilder *json, const RpProfile *profile)
+json_layers(RpJsonWriter *json, const RpProfile *profile)
 {
-    json_builder_set_member_name(json, "layers");
-    json_builder_begin_array(json);
+    rp_json_array(json, "layers");
     for (guint l = 0, n; l < profile->n_layers; l += n) {
         const RpLayer *layer = &profile->layers[l];
 
         n = count_alike(profile, l);
-        json_builder_begin_object(json);
+        rp_json_object(json, NULL);
         rp_json_string(json, "kind", rp_layer_kind_name(layer->kind));
         rp_json_int(json, "count", n);
         rp_json_double(json, "forward_ms", rp_ms_from_ns(layer->forward_ns), 6);
@@ -46,14 +45,14 @@ json_layers(JsonBuilder *json, const RpProfile *profile)
         rp_json_double(json, "recompute_spread_ms", rp_ms_from_ns(layer->recompute_spread_ns), 6);
         rp_json_double(json, "backward_spread_ms", rp_ms_from_ns(layer->backward_spread_ns), 6);
         rp_json_int(json, "parameter_bytes", (gint64)layer->parameter_bytes);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
-    json_builder_end_array(json);
+    rp_json_end(json);
 }
 
 /* Of copies at once, where they were measured. */
 static void
-json_sums(JsonBuilder *json, const RpLinks *links)
+json_sums(RpJsonWriter *json, const RpLinks *links)
 {
     if (links->both_bytes_per_s > 0)
         rp_json_double(json, "both_gb_per_s", links->both_bytes_per_s / 1e9, 3);
@@ -69,9 +68,9 @@ rp_profile_print_json(const RpProfileReport *report)
 {
     const RpProfile *profile = report->profile;
     const RpLinks *links = &profile->links;
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     rp_json_string(json, "model", profile->model);
     rp_json_string(json, "output", report->output);
     rp_json_string(json, "device", profile->device);
@@ -107,7 +106,7 @@ rp_profile_print_json(const RpProfileReport *report)
                    profile->parameter_copy_parameters_per_s, 0);
     if (profile->gpu_memory_bytes > 0)
         rp_json_int(json, "gpu_memory_bytes", (gint64)profile->gpu_memory_bytes);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }
 

@@ -171,7 +171,7 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
 }
 
 void
-rp_json_bubble(JsonBuilder *json, const RpBubble *bubble)
+rp_json_bubble(RpJsonWriter *json, const RpBubble *bubble)
 {
     rp_json_double(json, "bubble_ratio", bubble->ratio, 9);
     rp_json_object(json, "bubble");
@@ -179,12 +179,12 @@ rp_json_bubble(JsonBuilder *json, const RpBubble *bubble)
     rp_json_double(json, "switch", bubble->switch_, 9);
     rp_json_double(json, "drain", bubble->drain, 9);
     rp_json_double(json, "intra", bubble->intra, 9);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_json_double(json, "comm_exposed_ratio", bubble->comm_exposed, 9);
 }
 
 void
-rp_json_partition(JsonBuilder *json, const RpProfile *profile, const RpPartition *partition)
+rp_json_partition(RpJsonWriter *json, const RpProfile *profile, const RpPartition *partition)
 {
     rp_json_counts(json, "forward_stages", profile, partition->forward, partition->n_forward);
     if (partition->dispatched) {

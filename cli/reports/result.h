@@ -53,11 +53,11 @@ void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, R
 double rp_result_above_bound(const RpResult *result);
 
 /* Members of an open object: bubble_ratio, bubble {fill, ...}, comm_exposed_ratio. */
-void rp_json_bubble(JsonBuilder *json, const RpBubble *bubble);
+void rp_json_bubble(RpJsonWriter *json, const RpBubble *bubble);
 
 /* Members of an open object: forward_stages and backward_stages (bound: the same list in
  * the opposite order). */
-void rp_json_partition(JsonBuilder *json, const RpProfile *profile, const RpPartition *partition);
+void rp_json_partition(RpJsonWriter *json, const RpProfile *profile, const RpPartition *partition);
 
 /* "7*4" of stages. (transfer full) */
 char *rp_cli_stage_list(const RpProfile *profile, const RpInterval *stages, guint n);

@@ -23,20 +23,20 @@ rp_train_print_keys(void)
 void
 rp_train_print_keys_json(void)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_array(json);
+    rp_json_array(json, NULL);
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
         g_autofree char *expects = rp_setting_expects(setting);
 
-        json_builder_begin_object(json);
+        rp_json_object(json, NULL);
         rp_json_string(json, "key", setting->key);
         rp_json_bool(json, "required", setting->required);
         rp_json_string(json, "default", setting->initial);
         rp_json_string(json, "expects", expects);
         rp_json_string(json, "meaning", setting->help);
-        json_builder_end_object(json);
+        rp_json_end(json);
     }
-    json_builder_end_array(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }

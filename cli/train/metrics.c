@@ -8,6 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/json/json-record.h"
+#include "core/json/json-write.h"
+
 /* Steps from an empty pipeline until it is full again. */
 #define FILLING_STEPS 2
 
@@ -34,17 +37,22 @@ struct _RpTrainMetrics {
     double steady_tokens;
 };
 
-/* The step of a line; 0 if it is no whole line of ours. */
-static guint64
-line_step(const char *line)
+gboolean
+rp_train_metrics_parse(const char *line, RpLossPoint *point)
 {
-    guint64 step = 0;
-    char *end = NULL;
+#define NUMBER(key)                                                                                \
+    {                                                                                              \
+#key, rp_json_read_number, G_STRUCT_OFFSET(RpLossPoint, key),                              \
+            .null_is_absent = TRUE, .min = -G_MAXDOUBLE, .max = G_MAXDOUBLE                        \
+    }
+    static const RpJsonField fields[] = {
+        NUMBER(step), NUMBER(loss), NUMBER(learning_rate), {NULL, rp_json_read_ignored}};
+    RpJsonPull pull;
 
-    if (!g_str_has_prefix(line, "{\"step\":") || !g_str_has_suffix(line, "}"))
-        return 0;
-    step = g_ascii_strtoull(line + strlen("{\"step\":"), &end, 10);
-    return *end == ',' ? step : 0;
+    *point = (RpLossPoint){NAN, NAN, NAN};
+    return rp_json_pull_init(&pull, "", line, strlen(line), 0, 0, NULL) &&
+           rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), point, NULL) &&
+           rp_json_pull_end(&pull) && isfinite(point->step);
 }
 
 /* What the file is to begin with: its lines up to step @keep_steps. */
@@ -64,11 +72,13 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
     }
     for (char *line = text; line != NULL && *line != '\0';) {
         char *end = strchr(line, '\n');
+        RpLossPoint point;
 
         if (end == NULL)
             break; /* torn by whatever ended the process */
         *end = '\0';
-        if (line_step(line) >= 1 && line_step(line) <= keep_steps)
+        if (rp_train_metrics_parse(line, &point) && point.step >= 1 &&
+            point.step <= (double)keep_steps)
             g_string_append_printf(kept, "%s\n", line);
         line = end + 1;
     }
@@ -121,41 +131,39 @@ rp_train_metrics_free(RpTrainMetrics *metrics)
     g_free(metrics);
 }
 
-/* Shortest text that reads as @value again; JSON has no infinity. */
+/* Whole numbers without a fraction. */
 static void
-append_number(GString *line, const char *key, double value)
+add_number(RpJsonWriter *json, const char *key, double value)
 {
-    char text[G_ASCII_DTOSTR_BUF_SIZE];
-
-    for (int digits = 6; digits <= 17; digits++) {
-        g_snprintf(text, sizeof text, "%.*g", digits, value);
-        if (g_ascii_strtod(text, NULL) == value)
-            break;
-    }
-    g_string_append_printf(line, ",\"%s\":%s", key, isfinite(value) ? text : "null");
+    if (value == floor(value) && fabs(value) < 1e15)
+        rp_json_int(json, key, (gint64)value);
+    else
+        rp_json_number(json, key, value);
 }
 
 static void
 write_line(RpTrainMetrics *metrics, const RpStepReport *report)
 {
-    g_autoptr(GString) line = g_string_new(NULL);
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
 
-    g_string_append_printf(line, "{\"step\":%" G_GUINT64_FORMAT, report->step);
-    append_number(line, "loss", report->loss);
-    append_number(line, "learning_rate", report->learning_rate);
-    append_number(line, "grad_norm", report->grad_norm);
-    g_string_append_printf(line, ",\"tokens\":%" G_GUINT64_FORMAT, report->n_tokens);
-    append_number(line, "step_ms", (double)report->step_ns / 1e6);
+    rp_json_object(json, NULL);
+    rp_json_uint(json, "step", report->step);
+    add_number(json, "loss", report->loss);
+    add_number(json, "learning_rate", report->learning_rate);
+    add_number(json, "grad_norm", report->grad_norm);
+    rp_json_uint(json, "tokens", report->n_tokens);
+    add_number(json, "step_ms", (double)report->step_ns / 1e6);
     if (metrics->pause_s > 0)
-        append_number(line, "checkpoint_ms", rp_cli_round(1000 * metrics->pause_s, 3));
+        add_number(json, "checkpoint_ms", rp_json_round(1000 * metrics->pause_s, 3));
     metrics->pause_s = 0;
-    append_number(line, "bubble_ratio", rp_cli_round(report->bubble_ratio, 9));
+    add_number(json, "bubble_ratio", rp_json_round(report->bubble_ratio, 9));
     if (metrics->scaled) {
-        append_number(line, "loss_scale", report->loss_scale);
-        g_string_append_printf(line, ",\"skipped\":%s", report->skipped ? "true" : "false");
+        add_number(json, "loss_scale", report->loss_scale);
+        rp_json_bool(json, "skipped", report->skipped);
     }
-    g_string_append(line, "}\n");
-    if ((fputs(line->str, metrics->file) < 0 || fflush(metrics->file) != 0) &&
+    rp_json_end(json);
+    g_string_append_c(rp_json_writer_text(json), '\n');
+    if ((fputs(rp_json_writer_text(json)->str, metrics->file) < 0 || fflush(metrics->file) != 0) &&
         metrics->error == NULL)
         g_set_error(&metrics->error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
                     "cannot write \"%s\": %s", metrics->path, g_strerror(errno));

@@ -5,16 +5,6 @@
 #include <string.h>
 
 #include "cli/reports/picture.h"
-#include "plots/charts/loss.h"
-
-/* A number of a line of metrics; NAN where it is null or missing. */
-static double
-number(JsonNode *line, const char *key)
-{
-    JsonNode *node = json_object_get_member(json_node_get_object(line), key);
-
-    return node != NULL && JSON_NODE_HOLDS_VALUE(node) ? json_node_get_double(node) : NAN;
-}
 
 /* The steps of a metrics.jsonl; a last line that is torn is passed over. (transfer full) */
 static GArray *
@@ -26,15 +16,9 @@ read_points(const char *path, GError **error)
     if (!g_file_get_contents(path, &text, NULL, error))
         return NULL;
     for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        RpLossPoint point;
         *end = '\0';
-        g_autoptr(JsonNode) node = json_from_string(line, NULL);
-
-        if (node == NULL || !JSON_NODE_HOLDS_OBJECT(node))
-            continue;
-        RpLossPoint point = {number(node, "step"), number(node, "loss"),
-                             number(node, "learning_rate")};
-
-        if (isfinite(point.step))
+        if (rp_train_metrics_parse(line, &point))
             g_array_append_val(points, point);
     }
     return g_steal_pointer(&points);

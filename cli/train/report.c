@@ -319,7 +319,7 @@ rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome)
 /* ---- JSON ---- */
 
 static void
-json_figures(JsonBuilder *json, double step_ns, double bubble_ratio, double tokens)
+json_figures(RpJsonWriter *json, double step_ns, double bubble_ratio, double tokens)
 {
     rp_json_double(json, "step_ms", step_ns / 1e6, 6);
     rp_json_double(json, "bubble_ratio", bubble_ratio, 9);
@@ -328,46 +328,45 @@ json_figures(JsonBuilder *json, double step_ns, double bubble_ratio, double toke
 
 /* Member step_ms_range, if the layer times have spreads. */
 static void
-json_range(JsonBuilder *json, const RpTrainJob *job)
+json_range(RpJsonWriter *json, const RpTrainJob *job)
 {
     if (job->most_ns == 0)
         return;
     rp_json_object(json, "step_ms_range");
     rp_json_double(json, "least", rp_ms_from_ns(job->least_ns), 6);
     rp_json_double(json, "most", rp_ms_from_ns(job->most_ns), 6);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 /* Members device_bytes and host_bytes: planned, or (@outcome) opened. */
 static void
-json_memory(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
+json_memory(RpJsonWriter *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
     guint host = job->run->n_devices;
 
-    json_builder_set_member_name(json, "device_bytes");
-    json_builder_begin_array(json);
+    rp_json_array(json, "device_bytes");
     for (guint a = 0; a < host; a++)
-        json_builder_add_int_value(json,
-                                   (gint64)(outcome != NULL ? opened_bytes(outcome, a)
-                                                            : rp_plan_arena_bytes(job->plan, a)));
-    json_builder_end_array(json);
+        rp_json_int(json, NULL,
+                    (gint64)(outcome != NULL ? opened_bytes(outcome, a)
+                                             : rp_plan_arena_bytes(job->plan, a)));
+    rp_json_end(json);
     rp_json_int(json, "host_bytes",
                 (gint64)(outcome != NULL ? opened_bytes(outcome, host)
                                          : rp_plan_arena_bytes(job->plan, host)));
 }
 
 static void
-json_categories(JsonBuilder *json, const char *key, const RpTrainJob *job, guint arena)
+json_categories(RpJsonWriter *json, const char *key, const RpTrainJob *job, guint arena)
 {
     rp_json_object(json, key);
     for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
         rp_json_int(json, rp_buffer_category_name((RpBufferCategory)c),
                     (gint64)rp_plan_category_bytes(job->plan, arena, (RpBufferCategory)c));
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_plan(JsonBuilder *json, const RpTrainJob *job)
+json_plan(RpJsonWriter *json, const RpTrainJob *job)
 {
     const RpRunFile *run = job->run;
     const RpPlanOptions *options = &job->request.options;
@@ -395,21 +394,11 @@ json_plan(JsonBuilder *json, const RpTrainJob *job)
     json_memory(json, job, NULL);
     json_categories(json, "device_0_categories", job, 0);
     json_categories(json, "host_categories", job, run->n_devices);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_path(JsonBuilder *json, const char *key, const char *path)
-{
-    json_builder_set_member_name(json, key);
-    if (path != NULL)
-        json_builder_add_string_value(json, path);
-    else
-        json_builder_add_null_value(json);
-}
-
-static void
-json_pinned(JsonBuilder *json, const RpPinnedMemory *pinned)
+json_pinned(RpJsonWriter *json, const RpPinnedMemory *pinned)
 {
     if (pinned->pinned_bytes == 0)
         return;
@@ -418,11 +407,11 @@ json_pinned(JsonBuilder *json, const RpPinnedMemory *pinned)
     rp_json_double(json, "seconds", pinned->seconds, 6);
     rp_json_double(json, "seconds_per_100_gib", seconds_per_100_gib(pinned), 3);
     rp_json_int(json, "threads", pinned->threads);
-    json_builder_end_object(json);
+    rp_json_end(json);
 }
 
 static void
-json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
+json_outcome(RpJsonWriter *json, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
     const RpTrainMeans *means = &outcome->means;
 
@@ -444,16 +433,16 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
     rp_json_object(json, "proof");
     rp_json_int(json, "tasks", (gint64)outcome->proof.tasks);
     rp_json_double(json, "us", (double)outcome->proof.ns / 1e3, 3);
-    json_builder_end_object(json);
-    json_builder_end_object(json);
+    rp_json_end(json);
+    rp_json_end(json);
     rp_json_object(json, "checkpoints");
     rp_json_int(json, "saved", outcome->n_saved);
     rp_json_double(json, "seconds", outcome->saving_seconds, 6);
     rp_json_int(json, "beside", outcome->n_beside);
     rp_json_double(json, "beside_seconds", outcome->beside_seconds, 6);
-    json_builder_end_object(json);
-    json_path(json, "checkpoint", outcome->checkpoint);
-    json_path(json, "loss_picture", outcome->loss_picture);
+    rp_json_end(json);
+    rp_json_string(json, "checkpoint", outcome->checkpoint);
+    rp_json_string(json, "loss_picture", outcome->loss_picture);
     rp_json_bool(json, "saved", !outcome->unsaved);
     rp_json_int(json, "signal", outcome->signal);
 }
@@ -461,12 +450,12 @@ json_outcome(JsonBuilder *json, const RpTrainJob *job, const RpTrainOutcome *out
 void
 rp_train_print_json(const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
-    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
-    json_builder_begin_object(json);
+    rp_json_object(json, NULL);
     json_plan(json, job);
     if (outcome != NULL)
         json_outcome(json, job, outcome);
-    json_builder_end_object(json);
+    rp_json_end(json);
     rp_cli_print_json(json);
 }

@@ -12,6 +12,7 @@
 #include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
 #include "exec/train/trainer.h"
+#include "plots/charts/loss.h"
 #include "run/run-file.h"
 
 /* ---- setup.c ---- */
@@ -93,6 +94,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)
 gboolean rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_steps,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The numbers of a line of metrics.jsonl, NAN where they are null. Returns: whether it is one */
+gboolean rp_train_metrics_parse(const char *line, RpLossPoint *point);
 /* RpStepDone: one line of the file, and of progress on a terminal. @metrics is RpTrainMetrics. */
 void rp_train_metrics_add(gpointer metrics, const RpStepReport *report);
 /* The pipeline ran empty: the next two steps are not steady. @seconds: what then took so long, in

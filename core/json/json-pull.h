@@ -42,6 +42,7 @@ typedef struct {
 typedef struct {
     const char *file;  /* display name */
     const char *place; /* (nullable): what the caller is reading, instead of the path */
+    const char *key;   /* of the value being read, where a record reads it */
     gboolean failed;
     const char *text;
     guint64 lines_before; /* of the file, where @text is a part of it; for messages */
@@ -105,8 +106,3 @@ gboolean rp_json_pull_fail_value(RpJsonPull *pull, const char *expected);
  */
 gboolean rp_json_pull_refuse(RpJsonPull *pull, const char *at, const char *key,
                              const char *expected, const char *found);
-
-/* Appends @text as a JSON string. */
-void rp_json_append_string(GString *json, const char *text);
-/* Appends a finite @value in the fewest digits that read back as the same double. */
-void rp_json_append_number(GString *json, double value);

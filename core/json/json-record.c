@@ -12,7 +12,7 @@ find_field(const RpJsonField *fields, guint n_fields, const char *key)
 {
     guint i = 0;
 
-    while (i < n_fields && strcmp(fields[i].key, key) != 0)
+    while (i < n_fields && fields[i].key && strcmp(fields[i].key, key) != 0)
         i++;
     return i;
 }
@@ -23,6 +23,8 @@ describe_expected(const RpJsonField *field)
 {
     if (field->expected)
         return g_strdup(field->expected);
+    if (!field->choices && field->max == 0)
+        return g_strdup("a value");
     if (!field->choices)
         return g_strdup_printf("a whole number from %.0f to %.0f", field->min, field->max);
     g_autofree char *joined = g_strjoinv("\", \"", (char **)field->choices);
@@ -67,6 +69,7 @@ rp_json_read_record(RpJsonPull *pull, const RpJsonField *fields, guint n_fields,
 {
     RpJsonRecord read = {.fields = fields, .n_fields = n_fields};
     g_autoptr(GString) key = g_string_new(NULL);
+    const char *outer = pull->key;
 
     g_return_val_if_fail(n_fields <= RP_JSON_MAX_FIELDS, FALSE);
     if (!rp_json_pull_enter_object(pull))
@@ -76,13 +79,19 @@ rp_json_read_record(RpJsonPull *pull, const RpJsonField *fields, guint n_fields,
         guint i = find_field(fields, n_fields, key->str);
         if (i == n_fields)
             return fail_unknown(pull, fields, n_fields, key->str);
-        if (read.at[i])
+        if (read.at[i] && fields[i].key)
             return fail_again(pull, key->str);
-        (void)rp_json_pull_peek(pull); /* space */
+        RpJsonType type = rp_json_pull_peek(pull);
+        if (type == RP_JSON_NULL && fields[i].null_is_absent) {
+            (void)rp_json_pull_null(pull);
+            continue;
+        }
         read.at[i] = pull->at;
+        pull->key = key->str;
         if (!fields[i].read(pull, &fields[i], G_STRUCT_MEMBER_P(data, fields[i].offset)))
             return FALSE;
     }
+    pull->key = outer;
     for (guint i = 0; i < n_fields && !pull->failed; i++) {
         if (fields[i].required && !read.at[i]) {
             g_autofree char *expected = describe_expected(&fields[i]);
@@ -157,6 +166,34 @@ rp_json_read_count(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
+static gboolean
+read_digits(RpJsonPull *pull, const RpJsonField *field, guint64 most, guint64 *number)
+{
+    if (!rp_json_pull_whole(pull, number))
+        return FALSE;
+    if (*number > most)
+        return rp_json_pull_fail_value(pull, "a whole number below 2^32");
+    return field->max == 0 || ((double)*number >= field->min && (double)*number <= field->max) ||
+           fail_field(pull, field);
+}
+
+gboolean
+rp_json_read_uint(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    guint64 number;
+
+    if (!read_digits(pull, field, G_MAXUINT, &number))
+        return FALSE;
+    *(guint *)value = (guint)number;
+    return TRUE;
+}
+
+gboolean
+rp_json_read_uint64(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    return read_digits(pull, field, G_MAXUINT64, value);
+}
+
 gboolean
 rp_json_read_boolean(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -224,4 +261,18 @@ rp_json_read_choice(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     g_free(*(char **)value);
     *(char **)value = g_strdup(field->choices[i]);
     return TRUE;
+}
+
+gboolean
+rp_json_read_constant(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    guint i;
+
+    return rp_json_read_choice_index(pull, field, &i);
+}
+
+gboolean
+rp_json_read_ignored(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    return rp_json_pull_skip(pull);
 }

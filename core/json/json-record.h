@@ -7,14 +7,15 @@
  *   };
  *   rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), &machine, NULL)
  *
- * Keys come in any order, each at most once, and no others. A key that is not there leaves its
+ * Keys come in any order, each at most once, and no others, unless the last row has no key: it reads
+ * all that the others do not, and finds the key in pull->key. A key that is not there leaves its
  * member alone.
  */
 #pragma once
 
 #include "core/json/json-pull.h"
 
-#define RP_JSON_MAX_FIELDS 32
+#define RP_JSON_MAX_FIELDS 96
 
 typedef struct _RpJsonField RpJsonField;
 
@@ -22,14 +23,16 @@ typedef struct _RpJsonField RpJsonField;
 typedef gboolean (*RpJsonRead)(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 
 struct _RpJsonField {
-    const char *key;
+    const char *key; /* %NULL: any other */
     RpJsonRead read;
     gsize offset; /* of the member; 0 also for what reads into several */
     gboolean required;
+    gboolean null_is_absent;
     double min;                 /* of a number */
     double max;                 /* of a number; bytes of a text */
     const char *expected;       /* (nullable): for messages, instead of the bounds */
     const char *const *choices; /* (nullable): the only texts, NULL behind the last */
+    const char *note;           /* (nullable): for @read */
 };
 
 /* Where an object's values stand in the text. */
@@ -56,14 +59,20 @@ const char *rp_json_record_at(const RpJsonRecord *record, const char *key);
 gboolean rp_json_record_fail(const RpJsonRecord *record, RpJsonPull *pull, const char *key,
                              const char *expected);
 
-/* Rows' readers: a double, a guint and a guint64 from min to max, a gboolean; one line of text and
- * one of the choices, each of which frees and replaces a char *. */
+/* Rows' readers. A double, a guint and a guint64 from min to max; whole numbers may have a fraction
+ * of zeros or an exponent, as Python writes them. */
 gboolean rp_json_read_number(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_count(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_size(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* A guint and a guint64 in digits only, from min to max or, if that is 0, all that fit. */
+gboolean rp_json_read_uint(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_json_read_uint64(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_boolean(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* One line of text, one of the choices: each frees and replaces a char *. */
 gboolean rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_choice(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-
-/* The same, into a guint: the index of the choice. */
+/* The index of the choice, into a guint; or into nothing. */
 gboolean rp_json_read_choice_index(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_json_read_constant(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* Any value. */
+gboolean rp_json_read_ignored(RpJsonPull *pull, const RpJsonField *field, gpointer value);

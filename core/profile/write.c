@@ -1,7 +1,6 @@
 /**
- * Writes `roundpipe-profile/1`. The text is built here and not by json-glib, which prints 7.429 as
- * 7.4290000000000003: a time is whole nanoseconds and so at most six decimals of a millisecond; a
- * rate takes the fewest digits that read back as the same double.
+ * Writes `roundpipe-profile/1`. A time is whole nanoseconds and so at most six decimals of a
+ * millisecond; a rate takes the fewest digits that read back as the same double.
  */
 #include "core/profile/profile.h"
 
@@ -14,67 +13,31 @@
 #include <string.h>
 
 #include "core/base/quote.h"
-#include "core/base/units.h"
+#include "core/json/json-write.h"
 #include "core/profile/private.h"
 
 #define BYTES_PER_GB 1e9
 
-/* Text in progress: keys of one object are separated by commas, on one or on several lines. */
-typedef struct {
-    GString *text;
-    const char *separator; /* before the next key */
-} Writer;
+#define MS_DECIMALS 6
 
 static void
-append_key(Writer *writer, const char *key)
+add_text(RpJsonWriter *json, const char *key, const char *value)
 {
-    g_string_append_printf(writer->text, "%s\"%s\": ", writer->separator, key);
-}
-
-/* A string literal; control characters do not occur in profiles that were read. */
-static void
-append_string(Writer *writer, const char *key, const char *value, const char *separator)
-{
-    if (!value || !*value)
-        return;
-    append_key(writer, key);
-    writer->separator = separator;
-    g_string_append_c(writer->text, '"');
-    for (const char *p = value; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            g_string_append_printf(writer->text, "\\%c", *p);
-        else if ((guchar)*p < 0x20)
-            g_string_append_printf(writer->text, "\\u%04x", (guchar)*p);
-        else
-            g_string_append_c(writer->text, *p);
-    }
-    g_string_append_c(writer->text, '"');
+    if (value && *value)
+        rp_json_string(json, key, value);
 }
 
 static void
-append_size(Writer *writer, const char *key, guint64 value, const char *separator)
+add_size(RpJsonWriter *json, const char *key, guint64 value)
 {
-    append_key(writer, key);
-    writer->separator = separator;
-    g_string_append_printf(writer->text, "%" G_GUINT64_FORMAT, value);
+    if (value != 0)
+        rp_json_uint(json, key, value);
 }
 
-/* Exact: whole nanoseconds as milliseconds, trailing zeros dropped, at least one decimal. */
 static void
-append_time(Writer *writer, const char *key, gint64 time_ns, const char *separator)
+add_time(RpJsonWriter *json, const char *key, gint64 time_ns)
 {
-    gint64 whole = time_ns / RP_NS_PER_MS;
-    gint64 fraction = time_ns % RP_NS_PER_MS;
-    int decimals = 6;
-
-    while (decimals > 1 && fraction % 10 == 0) {
-        fraction /= 10;
-        decimals--;
-    }
-    append_key(writer, key);
-    writer->separator = separator;
-    g_string_append_printf(writer->text, "%" G_GINT64_FORMAT ".%0*" G_GINT64_FORMAT, whole,
-                           decimals, fraction);
+    rp_json_decimal(json, key, time_ns, MS_DECIMALS, 1);
 }
 
 /*
@@ -105,7 +68,7 @@ shortest_digits(double value, double unit, char *digits, int size)
 
 /* A positive rate in units of @unit; nothing if it is unknown. */
 static void
-append_rate(Writer *writer, const char *key, double value, double unit, const char *separator)
+add_rate(RpJsonWriter *json, const char *key, double value, double unit)
 {
     char digits[G_ASCII_DTOSTR_BUF_SIZE];
 
@@ -137,11 +100,9 @@ append_rate(Writer *writer, const char *key, double value, double unit, const ch
         g_string_append_c(mantissa, '0');
     g_string_insert_c(mantissa, point, '.');
 
-    append_key(writer, key);
-    writer->separator = separator;
-    g_string_append(writer->text, mantissa->str);
     if (exponent != 0)
-        g_string_append_printf(writer->text, "e%d", exponent);
+        g_string_append_printf(mantissa, "e%d", exponent);
+    rp_json_raw(json, key, mantissa->str);
 }
 
 static gboolean
@@ -169,27 +130,33 @@ layers_equal(const RpLayer *a, const RpLayer *b)
 }
 
 static void
-append_layer_times(Writer *writer, const RpLayer *layer)
+add_layer_times(RpJsonWriter *json, const RpLayer *layer)
 {
-    append_time(writer, "forward_ms", layer->forward_ns, ", ");
-    append_time(writer, "backward_ms", layer->backward_ns, ", ");
-    if (layer->recompute_ns != layer->forward_ns)
-        append_time(writer, "recompute_ms", layer->recompute_ns, ", ");
-    if (rp_layer_saving_ns(layer) > 0)
-        append_time(writer, "recompute_last_ms", layer->recompute_last_ns, ", ");
-    if (layer->weight_gradient_ns != rp_profile_default_weight_gradient_ns(layer->backward_ns))
-        append_time(writer, "weight_gradient_ms", layer->weight_gradient_ns, ", ");
-    if (layer->forward_spread_ns != 0)
-        append_time(writer, "forward_spread_ms", layer->forward_spread_ns, ", ");
-    if (layer->recompute_spread_ns != 0)
-        append_time(writer, "recompute_spread_ms", layer->recompute_spread_ns, ", ");
-    if (layer->backward_spread_ns != 0)
-        append_time(writer, "backward_spread_ms", layer->backward_spread_ns, ", ");
+    const struct {
+        const char *key;
+        gint64 time_ns;
+        gboolean written;
+    } times[] = {
+        {"forward_ms", layer->forward_ns, TRUE},
+        {"backward_ms", layer->backward_ns, TRUE},
+        {"recompute_ms", layer->recompute_ns, layer->recompute_ns != layer->forward_ns},
+        {"recompute_last_ms", layer->recompute_last_ns, rp_layer_saving_ns(layer) > 0},
+        {"weight_gradient_ms", layer->weight_gradient_ns,
+         layer->weight_gradient_ns != rp_profile_default_weight_gradient_ns(layer->backward_ns)},
+        {"forward_spread_ms", layer->forward_spread_ns, layer->forward_spread_ns != 0},
+        {"recompute_spread_ms", layer->recompute_spread_ns, layer->recompute_spread_ns != 0},
+        {"backward_spread_ms", layer->backward_spread_ns, layer->backward_spread_ns != 0},
+    };
+
+    rp_json_break(json);
+    for (guint i = 0; i < G_N_ELEMENTS(times); i++)
+        if (times[i].written)
+            add_time(json, times[i].key, times[i].time_ns);
 }
 
 /* Sizes of 0 are left out unless a profile with sizes needs them to say so. */
 static void
-append_layer_sizes(Writer *writer, const RpLayer *layer, gboolean has_sizes)
+add_layer_sizes(RpJsonWriter *json, const RpLayer *layer, gboolean has_sizes)
 {
     const struct {
         const char *key;
@@ -208,25 +175,23 @@ append_layer_sizes(Writer *writer, const RpLayer *layer, gboolean has_sizes)
 
     for (guint i = 0; i < G_N_ELEMENTS(sizes); i++) {
         if (i == 0 || i == 4)
-            writer->separator = ",\n      ";
+            rp_json_break(json);
         if (sizes[i].bytes != 0 || sizes[i].always)
-            append_size(writer, sizes[i].key, sizes[i].bytes, ", ");
+            rp_json_uint(json, sizes[i].key, sizes[i].bytes);
     }
     if (layer->n_tensors == 0)
         return;
-    writer->separator = ",\n      ";
-    append_key(writer, "tensor_bytes");
+    rp_json_break(json);
+    rp_json_array(json, "tensor_bytes");
     for (guint i = 0; i < layer->n_tensors; i++)
-        g_string_append_printf(writer->text, "%s%" G_GUINT64_FORMAT, i == 0 ? "[" : ", ",
-                               layer->tensor_bytes[i]);
-    g_string_append_c(writer->text, ']');
+        rp_json_uint(json, NULL, layer->tensor_bytes[i]);
+    rp_json_end(json);
 }
 
 static void
-append_layers(Writer *writer, const RpProfile *profile)
+add_layers(RpJsonWriter *json, const RpProfile *profile)
 {
-    append_key(writer, "layers");
-    g_string_append(writer->text, "[");
+    rp_json_array(json, "layers");
     for (guint i = 0, count = 1; i < profile->n_layers; i += count) {
         const RpLayer *layer = &profile->layers[i];
 
@@ -234,99 +199,83 @@ append_layers(Writer *writer, const RpProfile *profile)
             if (!layers_equal(layer, &profile->layers[i + count]))
                 break;
         }
-        g_string_append(writer->text, i == 0 ? "\n    { " : ",\n    { ");
-        writer->separator = "";
-        append_string(writer, "kind", rp_layer_kind_name(layer->kind), ", ");
-        append_string(writer, "name", layer->name, ", ");
+        rp_json_object_as(json, NULL, RP_JSON_PADDED);
+        rp_json_string(json, "kind", rp_layer_kind_name(layer->kind));
+        add_text(json, "name", layer->name);
         if (count > 1)
-            append_size(writer, "count", count, ", ");
-        writer->separator = ",\n      ";
-        append_layer_times(writer, layer);
-        append_layer_sizes(writer, layer, profile->has_sizes);
-        g_string_append(writer->text, " }");
+            rp_json_uint(json, "count", count);
+        add_layer_times(json, layer);
+        add_layer_sizes(json, layer, profile->has_sizes);
+        rp_json_end(json);
     }
-    g_string_append(writer->text, "\n  ]");
+    rp_json_end(json);
 }
 
 static void
-append_links(Writer *writer, const RpLinks *links)
+add_links(RpJsonWriter *json, const RpLinks *links)
 {
-    append_key(writer, "links");
-    g_string_append(writer->text, "{ ");
-    writer->separator = "";
-    append_time(writer, "hop_ms", links->hop_ns, ", ");
+    rp_json_object_as(json, "links", RP_JSON_PADDED);
+    add_time(json, "hop_ms", links->hop_ns);
     if (links->copy_latency_ns != 0)
-        append_time(writer, "copy_latency_ms", links->copy_latency_ns, ", ");
-    append_rate(writer, "h2d_gb_per_s", links->h2d_bytes_per_s, BYTES_PER_GB, ", ");
-    append_rate(writer, "d2h_gb_per_s", links->d2h_bytes_per_s, BYTES_PER_GB, ", ");
-    append_rate(writer, "both_gb_per_s", links->both_bytes_per_s, BYTES_PER_GB, ", ");
-    append_rate(writer, "all_h2d_gb_per_s", links->all_h2d_bytes_per_s, BYTES_PER_GB, ", ");
-    append_rate(writer, "all_d2h_gb_per_s", links->all_d2h_bytes_per_s, BYTES_PER_GB, ", ");
-    append_rate(writer, "all_both_gb_per_s", links->all_both_bytes_per_s, BYTES_PER_GB, ", ");
-    append_rate(writer, "host_gb_per_s", links->host_bytes_per_s, BYTES_PER_GB, ", ");
-    append_rate(writer, "root_gb_per_s", links->root_bytes_per_s, BYTES_PER_GB, ", ");
-    if (links->gpus_per_root != 0)
-        append_size(writer, "gpus_per_root", links->gpus_per_root, ", ");
-    append_rate(writer, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s,
-                BYTES_PER_GB, ", ");
-    g_string_append(writer->text, " }");
+        add_time(json, "copy_latency_ms", links->copy_latency_ns);
+    add_rate(json, "h2d_gb_per_s", links->h2d_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "d2h_gb_per_s", links->d2h_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "both_gb_per_s", links->both_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "all_h2d_gb_per_s", links->all_h2d_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "all_d2h_gb_per_s", links->all_d2h_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "all_both_gb_per_s", links->all_both_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "host_gb_per_s", links->host_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "root_gb_per_s", links->root_bytes_per_s, BYTES_PER_GB);
+    add_size(json, "gpus_per_root", links->gpus_per_root);
+    add_rate(json, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s, BYTES_PER_GB);
+    rp_json_end(json);
+}
+
+static void
+add_optimizer(RpJsonWriter *json, const RpProfile *profile)
+{
+    if (!(profile->optimizer_parameters_per_s > 0))
+        return;
+    rp_json_object_as(json, "optimizer", RP_JSON_PADDED);
+    add_rate(json, "parameters_per_s", profile->optimizer_parameters_per_s, 1);
+    add_rate(json, "norm_parameters_per_s", profile->norm_parameters_per_s, 1);
+    add_rate(json, "sum_parameters_per_s", profile->sum_parameters_per_s, 1);
+    add_rate(json, "gradient_copy_parameters_per_s", profile->gradient_copy_parameters_per_s, 1);
+    add_rate(json, "parameter_copy_parameters_per_s", profile->parameter_copy_parameters_per_s, 1);
+    rp_json_end(json);
 }
 
 char *
 rp_profile_to_json(const RpProfile *profile)
 {
-    const char *next = ",\n  ";
-
     g_return_val_if_fail(profile, NULL);
 
-    Writer writer = {g_string_new("{\n  "), ""};
-    append_string(&writer, "format", RP_PROFILE_FORMAT, next);
-    append_string(&writer, "model", profile->model, next);
-    append_string(&writer, "device", profile->device, next);
-    if (profile->gpus != 0)
-        append_size(&writer, "gpus", profile->gpus, next);
-    if (profile->processors != 0)
-        append_size(&writer, "processors", profile->processors, next);
-    append_string(&writer, "dtype", profile->dtype, next);
-    append_string(&writer, "accumulate", profile->accumulate, next);
-    append_string(&writer, "attention", profile->attention, next);
-    if (profile->head_chunk != 0)
-        append_size(&writer, "head_chunk", profile->head_chunk, next);
-    append_string(&writer, "source", profile->source, next);
-    append_string(&writer, "origin", profile->origin, next);
-    append_string(&writer, "date", profile->date, next);
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
+    rp_json_object(json, NULL);
+    rp_json_string(json, "format", RP_PROFILE_FORMAT);
+    add_text(json, "model", profile->model);
+    add_text(json, "device", profile->device);
+    add_size(json, "gpus", profile->gpus);
+    add_size(json, "processors", profile->processors);
+    add_text(json, "dtype", profile->dtype);
+    add_text(json, "accumulate", profile->accumulate);
+    add_text(json, "attention", profile->attention);
+    add_size(json, "head_chunk", profile->head_chunk);
+    add_text(json, "source", profile->source);
+    add_text(json, "origin", profile->origin);
+    add_text(json, "date", profile->date);
     if (profile->sequences != 0 || profile->tokens_per_sequence != 0) {
-        append_key(&writer, "micro_batch");
-        g_string_append(writer.text, "{ ");
-        writer.separator = "";
-        if (profile->sequences != 0)
-            append_size(&writer, "sequences", profile->sequences, ", ");
-        if (profile->tokens_per_sequence != 0)
-            append_size(&writer, "tokens_per_sequence", profile->tokens_per_sequence, "");
-        g_string_append(writer.text, " }");
-        writer.separator = next;
+        rp_json_object_as(json, "micro_batch", RP_JSON_PADDED);
+        add_size(json, "sequences", profile->sequences);
+        add_size(json, "tokens_per_sequence", profile->tokens_per_sequence);
+        rp_json_end(json);
     }
-    append_links(&writer, &profile->links);
-    writer.separator = next;
-    if (profile->gpu_memory_bytes != 0)
-        append_size(&writer, "gpu_memory_bytes", profile->gpu_memory_bytes, next);
-    if (profile->optimizer_parameters_per_s > 0) {
-        append_key(&writer, "optimizer");
-        g_string_append(writer.text, "{ ");
-        writer.separator = "";
-        append_rate(&writer, "parameters_per_s", profile->optimizer_parameters_per_s, 1, ", ");
-        append_rate(&writer, "norm_parameters_per_s", profile->norm_parameters_per_s, 1, ", ");
-        append_rate(&writer, "sum_parameters_per_s", profile->sum_parameters_per_s, 1, ", ");
-        append_rate(&writer, "gradient_copy_parameters_per_s",
-                    profile->gradient_copy_parameters_per_s, 1, ", ");
-        append_rate(&writer, "parameter_copy_parameters_per_s",
-                    profile->parameter_copy_parameters_per_s, 1, "");
-        g_string_append(writer.text, " }");
-        writer.separator = next;
-    }
-    append_layers(&writer, profile);
-    g_string_append(writer.text, "\n}\n");
-    return g_string_free(writer.text, FALSE);
+    add_links(json, &profile->links);
+    add_size(json, "gpu_memory_bytes", profile->gpu_memory_bytes);
+    add_optimizer(json, profile);
+    add_layers(json, profile);
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
 }
 
 static gboolean

@@ -18,6 +18,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/json/json-pull.h"
+#include "core/json/json-write.h"
 #include "exec/system/threads.h"
 
 #define PIECE_BYTES ((gsize)1 << 20)
@@ -202,18 +203,21 @@ take_digests(const GArray *files, const Digests *digests, GError **error)
 static char *
 to_json(const GArray *files)
 {
-    GString *json = g_string_new("{\n  \"format\": \"" RP_CHECKPOINT_MANIFEST_FORMAT "\",\n");
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
 
-    g_string_append(json, "  \"files\": {");
+    rp_json_object(json, NULL);
+    rp_json_string(json, "format", RP_CHECKPOINT_MANIFEST_FORMAT);
+    rp_json_object(json, "files");
     for (guint i = 0; i < files->len; i++) {
         const File *file = file_at(files, i);
-        g_string_append(json, i > 0 ? ",\n    " : "\n    ");
-        rp_json_append_string(json, file->name);
-        g_string_append_printf(json, ": {\"bytes\": %" G_GUINT64_FORMAT ", \"sha256\": \"%s\"}",
-                               file->bytes, file->sha256);
+        rp_json_object_as(json, file->name, RP_JSON_SPACED);
+        rp_json_uint(json, "bytes", file->bytes);
+        rp_json_string(json, "sha256", file->sha256);
+        rp_json_end(json);
     }
-    g_string_append(json, "\n  }\n}\n");
-    return g_string_free(json, FALSE);
+    rp_json_end(json);
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
 }
 
 gboolean

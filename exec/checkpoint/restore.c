@@ -8,7 +8,7 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-#include "core/json/json-pull.h"
+#include "core/json/json-write.h"
 
 typedef struct {
     const char *path;
@@ -98,7 +98,7 @@ value_text(const Value *value, const RpModel *config)
         return g_strdup(*(const gboolean *)at ? "true" : "false");
     case NUMBER: {
         GString *number = g_string_new(NULL);
-        rp_json_append_number(number, *(const double *)at);
+        rp_json_append_number(number, *(const double *)at, 1);
         return g_string_free(number, FALSE);
     }
     case ROPE_TYPE:

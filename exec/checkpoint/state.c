@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/json/json-pull.h"
+#include "core/json/json-write.h"
 
 typedef enum { FORMAT, WHOLE, COUNT, BOOLEAN, SCALE, DTYPE, STEPS, DATA } Kind;
 
@@ -72,62 +73,30 @@ rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpD
 
 /* ---- writing ---- */
 
-static void
-append_steps(GString *json, const GArray *steps)
-{
-    g_string_append_c(json, '[');
-    for (guint i = 0; i < steps->len; i++)
-        g_string_append_printf(json, "%s%" G_GUINT64_FORMAT, i > 0 ? ", " : "",
-                               g_array_index(steps, guint64, i));
-    g_string_append_c(json, ']');
-}
-
-static void
-append_field(GString *json, const Field *field, const RpCheckpointState *state)
-{
-    gconstpointer at = G_STRUCT_MEMBER_P(state, field->offset);
-
-    switch (field->kind) {
-    case FORMAT:
-        rp_json_append_string(json, RP_CHECKPOINT_STATE_FORMAT);
-        break;
-    case WHOLE:
-        g_string_append_printf(json, "%" G_GUINT64_FORMAT, *(const guint64 *)at);
-        break;
-    case COUNT:
-        g_string_append_printf(json, "%u", *(const guint *)at);
-        break;
-    case BOOLEAN:
-        g_string_append(json, *(const gboolean *)at ? "true" : "false");
-        break;
-    case SCALE:
-        rp_json_append_number(json, (double)*(const float *)at);
-        break;
-    case DTYPE:
-        rp_json_append_string(json, rp_dtype_name(*(const RpDtype *)at));
-        break;
-    case STEPS:
-        append_steps(json, state->layer_steps);
-        break;
-    case DATA: {
-        g_autofree char *text = rp_data_state_to_json(&state->data);
-        g_string_append(json, text);
-        break;
-    }
-    }
-}
-
 char *
 rp_checkpoint_state_to_json(const RpCheckpointState *state)
 {
-    GString *json = g_string_new("{");
+    g_autofree char *data = rp_data_state_to_json(&state->data);
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
 
-    for (gsize i = 0; i < G_N_ELEMENTS(fields); i++) {
-        g_string_append_printf(json, "%s\n  \"%s\": ", i > 0 ? "," : "", fields[i].key);
-        append_field(json, &fields[i], state);
-    }
-    g_string_append(json, "\n}\n");
-    return g_string_free(json, FALSE);
+    rp_json_object(json, NULL);
+    rp_json_string(json, "format", RP_CHECKPOINT_STATE_FORMAT);
+    rp_json_uint(json, "step", state->step);
+    rp_json_bool(json, "async", state->async);
+    rp_json_string(json, "dtype", rp_dtype_name(state->dtype));
+    rp_json_uint(json, "updates", state->update.n_updates);
+    rp_json_uint(json, "iterations", state->update.n_iterations);
+    rp_json_number(json, "loss_scale", (double)state->update.loss_scale.scale);
+    rp_json_uint(json, "good_steps", state->update.loss_scale.good_steps);
+    rp_json_number(json, "next_scale", (double)state->update.next_scale);
+    rp_json_uint(json, "rounds", state->rounds);
+    rp_json_array(json, "layer_steps");
+    for (guint i = 0; i < state->layer_steps->len; i++)
+        rp_json_uint(json, NULL, g_array_index(state->layer_steps, guint64, i));
+    rp_json_end(json);
+    rp_json_raw(json, "data", data);
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
 }
 
 /* ---- reading ---- */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/json/json-pull.h"
+#include "core/json/json-write.h"
 #include "exec/data/dataset.h"
 
 typedef struct {
@@ -32,16 +33,16 @@ static const Field fields[] = {
 char *
 rp_data_state_to_json(const RpDataState *state)
 {
-    g_return_val_if_fail(state, NULL);
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_COMPACT);
 
-    GString *json = g_string_new("{\"format\":");
-    rp_json_append_string(json, state->sampled ? RP_DATA_STATE_OLD_FORMAT : RP_DATA_STATE_FORMAT);
-    g_string_append_printf(json, ",\"shuffle\":%s", state->shuffle ? "true" : "false");
+    rp_json_object(json, NULL);
+    rp_json_string(json, "format",
+                   state->sampled ? RP_DATA_STATE_OLD_FORMAT : RP_DATA_STATE_FORMAT);
+    rp_json_bool(json, "shuffle", state->shuffle);
     for (gsize i = 0; i < G_N_ELEMENTS(fields); i++)
-        g_string_append_printf(json, ",\"%s\":%" G_GUINT64_FORMAT, fields[i].key,
-                               G_STRUCT_MEMBER(guint64, state, fields[i].offset));
-    g_string_append_c(json, '}');
-    return g_string_free(json, FALSE);
+        rp_json_uint(json, fields[i].key, G_STRUCT_MEMBER(guint64, state, fields[i].offset));
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
 }
 
 static gboolean

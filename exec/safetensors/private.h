@@ -5,6 +5,7 @@
 
 #include "core/base/file.h"
 #include "core/json/json-pull.h"
+#include "core/json/json-write.h"
 #include "exec/safetensors/safetensors.h"
 
 #define RP_SAFETENSORS_SINGLE "model.safetensors"

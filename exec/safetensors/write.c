@@ -166,25 +166,32 @@ divide(RpSafetensorsWriter *writer)
 }
 
 static void
-append_entry(GString *json, const Declared *tensor)
+add_entry(RpJsonWriter *json, const Declared *tensor)
 {
-    g_string_append_c(json, ',');
-    rp_json_append_string(json, tensor->name);
-    g_string_append_printf(json, ":{\"dtype\":\"%s\",\"shape\":[",
-                           rp_dtype_safetensors_name(tensor->dtype));
+    rp_json_object(json, tensor->name);
+    rp_json_string(json, "dtype", rp_dtype_safetensors_name(tensor->dtype));
+    rp_json_array(json, "shape");
     for (guint i = 0; i < tensor->rank; i++)
-        g_string_append_printf(json, "%s%" G_GUINT64_FORMAT, i > 0 ? "," : "", tensor->shape[i]);
-    g_string_append_printf(json,
-                           "],\"data_offsets\":[%" G_GUINT64_FORMAT ",%" G_GUINT64_FORMAT "]}",
-                           tensor->offset, tensor->offset + tensor->bytes);
+        rp_json_uint(json, NULL, tensor->shape[i]);
+    rp_json_end(json);
+    rp_json_array(json, "data_offsets");
+    rp_json_uint(json, NULL, tensor->offset);
+    rp_json_uint(json, NULL, tensor->offset + tensor->bytes);
+    rp_json_end(json);
+    rp_json_end(json);
 }
 
 /* The length and the header of a shard; places its tensors, wider types first. */
 static void
 build_head(RpSafetensorsWriter *writer, guint shard, Target *file)
 {
-    g_autoptr(GString) json = g_string_new("{\"__metadata__\":{\"format\":\"pt\"}");
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
+    GString *text = rp_json_writer_text(json);
 
+    rp_json_object(json, NULL);
+    rp_json_object(json, "__metadata__");
+    rp_json_string(json, "format", "pt");
+    rp_json_end(json);
     for (gsize size = 8; size > 0; size /= 2) {
         for (guint i = 0; i < writer->tensors->len; i++) {
             Declared *tensor = declared(writer, i);
@@ -192,16 +199,16 @@ build_head(RpSafetensorsWriter *writer, guint shard, Target *file)
                 continue;
             tensor->offset = file->data_bytes;
             file->data_bytes += tensor->bytes;
-            append_entry(json, tensor);
+            add_entry(json, tensor);
         }
     }
-    g_string_append_c(json, '}');
-    while (json->len % RP_SAFETENSORS_ALIGNMENT != 0)
-        g_string_append_c(json, ' ');
+    rp_json_end(json);
+    while (text->len % RP_SAFETENSORS_ALIGNMENT != 0)
+        g_string_append_c(text, ' ');
     file->head = g_string_new(NULL);
     for (guint i = 0; i < RP_SAFETENSORS_LENGTH_BYTES; i++)
-        g_string_append_c(file->head, (char)((guint64)json->len >> (8 * i) & 0xff));
-    g_string_append_len(file->head, json->str, (gssize)json->len);
+        g_string_append_c(file->head, (char)((guint64)text->len >> (8 * i) & 0xff));
+    g_string_append_len(file->head, text->str, (gssize)text->len);
 }
 
 static gint
@@ -217,8 +224,8 @@ compare_names(gconstpointer a, gconstpointer b)
 static GString *
 build_index(const RpSafetensorsWriter *writer)
 {
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
     g_autoptr(GPtrArray) sorted = g_ptr_array_new();
-    GString *json = g_string_new(NULL);
     guint64 total = 0;
 
     for (guint i = 0; i < writer->tensors->len; i++) {
@@ -226,19 +233,19 @@ build_index(const RpSafetensorsWriter *writer)
         total += declared(writer, i)->bytes;
     }
     g_ptr_array_sort(sorted, compare_names);
-    g_string_append_printf(
-        json, "{\n  \"metadata\": {\n    \"total_size\": %" G_GUINT64_FORMAT "\n  },\n", total);
-    g_string_append(json, "  \"weight_map\": {");
+    rp_json_object(json, NULL);
+    rp_json_object(json, "metadata");
+    rp_json_uint(json, "total_size", total);
+    rp_json_end(json);
+    rp_json_object(json, "weight_map");
     for (guint i = 0; i < sorted->len; i++) {
         const Declared *tensor = g_ptr_array_index(sorted, i);
         g_autofree char *base = g_path_get_basename(target(writer, tensor->shard)->path);
-        g_string_append(json, i > 0 ? ",\n    " : "\n    ");
-        rp_json_append_string(json, tensor->name);
-        g_string_append(json, ": ");
-        rp_json_append_string(json, base);
+        rp_json_string(json, tensor->name, base);
     }
-    g_string_append(json, "\n  }\n}\n");
-    return json;
+    rp_json_end(json);
+    rp_json_end(json);
+    return g_string_new(rp_json_writer_text(json)->str);
 }
 
 static void

@@ -1,6 +1,9 @@
 #include "tests/rp-test.h"
 
+#include <math.h>
+
 #include "core/json/json-pull.h"
+#include "core/json/json-write.h"
 
 typedef struct {
     GError *error;
@@ -210,11 +213,12 @@ writes_strings_that_read_back(void **state)
 {
     Fixture *f = *state;
     const char *hard = "a\"b\\c\n\x01\x1f é 😀 /";
-    g_autoptr(GString) json = g_string_new(NULL);
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
     RpJsonPull pull;
 
-    rp_json_append_string(json, hard);
-    assert_true(start(f, &pull, json->str) && rp_json_pull_string(&pull, f->text));
+    rp_json_string(json, NULL, hard);
+    const char *text = rp_json_writer_text(json)->str;
+    assert_true(start(f, &pull, text) && rp_json_pull_string(&pull, f->text));
     assert_string_equal(f->text->str, hard);
 }
 
@@ -224,21 +228,104 @@ writes_numbers_in_the_fewest_digits(void **state)
     static const struct {
         double value;
         const char *text;
+        const char *short_text;
     } cases[] = {
-        {1e-6, "1e-06"},
-        {0.02, "0.02"},
-        {1e6, "1e+06"},
-        {500000, "5e+05"},
-        {10000, "1e+04"},
-        {8, "8.0"},
-        {1.0 / 3, "0.3333333333333333"},
+        {1e-6, "1e-06", "1e-06"},
+        {0.02, "0.02", "0.02"},
+        {1e6, "1000000.0", "1e+06"},
+        {500000, "500000.0", "5e+05"},
+        {8, "8.0", "8.0"},
+        {1e15, "1e+15", "1e+15"},
+        {-0.0, "-0.0", "-0.0"},
+        {19.0676, "19.0676", "19.0676"},
+        {1.0 / 3, "0.3333333333333333", "0.3333333333333333"},
     };
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autoptr(GString) json = g_string_new(NULL);
-        rp_json_append_number(json, cases[i].value);
-        assert_string_equal(json->str, cases[i].text);
+        g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
+        rp_json_number(json, NULL, cases[i].value);
+        assert_string_equal(rp_json_writer_text(json)->str, cases[i].text);
+        g_string_truncate(rp_json_writer_text(json), 0);
+        rp_json_append_number(rp_json_writer_text(json), cases[i].value, 1);
+        assert_string_equal(rp_json_writer_text(json)->str, cases[i].short_text);
     }
+}
+
+static void
+writes_every_kind_of_value(void **state)
+{
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
+
+    rp_json_array(json, NULL);
+    rp_json_int(json, NULL, G_MININT64);
+    rp_json_uint(json, NULL, G_MAXUINT64);
+    rp_json_bool(json, NULL, FALSE);
+    rp_json_string(json, NULL, NULL);
+    rp_json_number(json, NULL, NAN);
+    rp_json_number(json, NULL, -INFINITY);
+    rp_json_double(json, NULL, 2.0 / 3, 3);
+    rp_json_decimal(json, NULL, 1500, 3, 3);
+    rp_json_decimal(json, NULL, 1500, 3, 1);
+    rp_json_decimal(json, NULL, -1, 3, 3);
+    rp_json_decimal(json, NULL, G_MININT64, 3, 1);
+    rp_json_object(json, NULL);
+    rp_json_end(json);
+    rp_json_end(json);
+    assert_string_equal(rp_json_writer_text(json)->str,
+                        "[-9223372036854775808,18446744073709551615,false,null,null,null,0.667,"
+                        "1.500,1.5,-0.001,-9223372036854775.808,{}]");
+}
+
+static void
+writes_each_layout(void **state)
+{
+    static const char *const texts[] = {
+        [RP_JSON_COMPACT] = "{\"a\":1,\"b\":[1,2],\"c\":[{\"d\":1},[]]}",
+        [RP_JSON_SPACED] = "{\"a\": 1, \"b\": [1, 2], \"c\": [{\"d\": 1}, []]}",
+        [RP_JSON_PADDED] = "{ \"a\": 1, \"b\": [1, 2], \"c\": [{ \"d\": 1 }, []] }",
+        [RP_JSON_LINES] = "{\n  \"a\": 1,\n  \"b\": [1, 2],\n  \"c\": [\n    {\n      \"d\": 1\n"
+                          "    },\n    []\n  ]\n}\n",
+    };
+
+    for (guint layout = 0; layout < G_N_ELEMENTS(texts); layout++) {
+        g_autoptr(RpJsonWriter) json = rp_json_writer_new((RpJsonLayout)layout);
+        rp_json_object(json, NULL);
+        rp_json_int(json, "a", 1);
+        rp_json_array(json, "b");
+        rp_json_int(json, NULL, 1);
+        rp_json_int(json, NULL, 2);
+        rp_json_end(json);
+        rp_json_array(json, "c");
+        rp_json_object(json, NULL);
+        rp_json_int(json, "d", 1);
+        rp_json_end(json);
+        rp_json_array(json, NULL);
+        rp_json_end(json);
+        rp_json_end(json);
+        rp_json_end(json);
+        assert_string_equal(rp_json_writer_text(json)->str, texts[layout]);
+    }
+}
+
+static void
+layouts_nest_and_lines_break_where_asked(void **state)
+{
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
+
+    rp_json_object(json, NULL);
+    rp_json_object_as(json, "a", RP_JSON_PADDED);
+    rp_json_int(json, "b", 1);
+    rp_json_break(json);
+    rp_json_int(json, "c", 2);
+    rp_json_end(json);
+    rp_json_array(json, "d");
+    rp_json_break(json);
+    rp_json_string(json, NULL, "e");
+    rp_json_end(json);
+    rp_json_end(json);
+    assert_string_equal(
+        rp_json_writer_text(json)->str,
+        "{\n  \"a\": { \"b\": 1,\n    \"c\": 2 },\n  \"d\": [\n    \"e\"\n  ]\n}\n");
 }
 
 int
@@ -253,6 +340,9 @@ main(void)
         cmocka_unit_test_setup_teardown(names_line_column_and_what_it_found, setup, teardown),
         cmocka_unit_test_setup_teardown(writes_strings_that_read_back, setup, teardown),
         cmocka_unit_test(writes_numbers_in_the_fewest_digits),
+        cmocka_unit_test(writes_every_kind_of_value),
+        cmocka_unit_test(writes_each_layout),
+        cmocka_unit_test(layouts_nest_and_lines_break_where_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
