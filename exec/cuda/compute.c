@@ -194,7 +194,7 @@ begin_sums(const Action *action)
 
     if (access != NULL && (access->mode & RP_ACCESS_READ) == 0)
         cuda->kernels->fill(action->device->kernels, action->call.sums, RP_DTYPE_FP32,
-                            rp_task_map_elements(&cuda->map, action->call.layers), 0);
+                            rp_network_elements(cuda->map.network, action->call.layers), 0);
 }
 
 /* A loss may be infinite and its gradients finite: the norm is to see it in them. */

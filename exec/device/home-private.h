@@ -19,20 +19,22 @@ typedef struct {
 } RpHomePlace;
 
 typedef struct {
-    guint64 own;     /* parameters that live here, gaps included */
+    guint64 own;     /* trained parameters that live here, gaps included */
     guint64 tied;    /* those behind them that live in another layer */
     guint tied_to;   /* which; RP_NONE */
     guint tied_from; /* layer whose last gradients are added to this one's; RP_NONE */
     RpHomePlace weight_place[2];
+    RpHomePlace frozen_place;
     RpHomePlace gradient_place[RP_MOST_ROUNDS_APART];
     RpHomePlace optimizer_place;
     RpHomePlace copied_place;
     /* since rp_home_attach() */
     guint8 *weights[2];                      /* [1]: NULL with a single version */
+    guint8 *frozen;                          /* weights that no step changes; or NULL */
     guint8 *gradients[RP_MOST_ROUNDS_APART]; /* [1] and up: of rounds that stand apart; or NULL */
     float *copied;                           /* blocking: the same in fp32; or NULL */
     float *master;
-    RpOptimizerLayer *state;
+    RpOptimizerLayer *state; /* NULL: nothing of the layer is trained */
 } RpHomeLayer;
 
 /* An iteration on its way. The caller's thread writes reference and targets before the tasks are

@@ -22,7 +22,7 @@ place_of(const RpPlan *plan, guint32 index)
 static gboolean
 check_place(guint layer, const char *what, const RpHomePlace *place, guint64 bytes, GError **error)
 {
-    if (place->offset != RP_HOME_NOWHERE && place->bytes >= bytes)
+    if (bytes == 0 || (place->offset != RP_HOME_NOWHERE && place->bytes >= bytes))
         return TRUE;
     g_set_error(error, RP_HOME_ERROR, RP_HOME_ERROR_PLAN,
                 "layer %u: the plan has %" G_GUINT64_FORMAT " bytes for its %s, the network needs "
@@ -41,8 +41,9 @@ place_layer(RpHome *home, const RpPlan *plan, guint index, GError **error)
     *layer = (RpHomeLayer){
         .own = layout->elements - layout->tied_elements,
         .tied = layout->tied_elements,
-        .tied_to = layout->tied_elements > 0 ? 0 : RP_NONE,
+        .tied_to = layout->tied_bytes > 0 ? 0 : RP_NONE,
         .tied_from = RP_NONE,
+        .frozen_place = place_of(plan, planned->frozen),
         .optimizer_place = place_of(plan, planned->optimizer),
         .copied_place = place_of(plan, planned->copied),
     };
@@ -58,7 +59,9 @@ place_layer(RpHome *home, const RpPlan *plan, guint index, GError **error)
                                                   layout->elements * home->gradient_bytes, error))
             return FALSE;
     }
-    return check_place(index, "optimizer state", &layer->optimizer_place, layer->own * STATE_BYTES,
+    return check_place(index, "frozen weights", &layer->frozen_place, layout->frozen_bytes,
+                       error) &&
+           check_place(index, "optimizer state", &layer->optimizer_place, layer->own * STATE_BYTES,
                        error);
 }
 
@@ -194,16 +197,17 @@ decay_spans(const RpHome *home, guint layer)
 
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        const RpParameterSpan gap = {.n_parameters = layout->offset[weight->kind] - at};
+        const guint64 element = layout->place[weight->kind].element;
+        const RpParameterSpan gap = {.n_parameters = element - at};
         const RpParameterSpan span = {.n_parameters = weight->elements,
                                       .decays = rp_parameter_decays(weight->name, weight->rank)};
 
-        if (weight->tied)
-            break;
+        if (weight->tied || !weight->trained)
+            continue;
         if (gap.n_parameters > 0)
             g_array_append_val(spans, gap);
         g_array_append_val(spans, span);
-        at = layout->offset[weight->kind] + weight->elements;
+        at = element + weight->elements;
     }
     const RpParameterSpan rest = {.n_parameters = home->layers[layer].own - at};
     if (rest.n_parameters > 0)
@@ -245,7 +249,7 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
         if (fits(&home->decision_place[0], bytes) && fits(&home->decision_place[1], bytes) &&
             fits(&layer->weight_place[0], bytes) && fits(&layer->weight_place[1], bytes) &&
             gradients_fit(layer, bytes) && fits(&layer->optimizer_place, bytes) &&
-            fits(&layer->copied_place, bytes))
+            fits(&layer->copied_place, bytes) && fits(&layer->frozen_place, bytes))
             continue;
         g_set_error(error, RP_HOME_ERROR, RP_HOME_ERROR_MEMORY,
                     "layer %u lies outside of the host's arena of %" G_GUINT64_FORMAT " bytes", l,
@@ -265,10 +269,12 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
         for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
             layer->gradients[i] = address(home, &layer->gradient_place[i]);
         layer->copied = address(home, &layer->copied_place);
+        layer->frozen = address(home, &layer->frozen_place);
         layer->master = address(home, &layer->optimizer_place);
-        layer->state =
-            rp_optimizer_layer_new(home->optimizer, layer->master, layer->own,
-                                   (const RpParameterSpan *)(void *)spans->data, spans->len);
+        if (layer->own > 0)
+            layer->state =
+                rp_optimizer_layer_new(home->optimizer, layer->master, layer->own,
+                                       (const RpParameterSpan *)(void *)spans->data, spans->len);
     }
     return TRUE;
 }
@@ -276,16 +282,18 @@ rp_home_attach(RpHome *home, void *memory, guint64 bytes, GError **error)
 guint8 *
 rp_home_weights(const RpHome *home, guint layer, guint version, guint64 offset, guint64 *run)
 {
+    const RpLayerLayout *layout = rp_network_layout(home->network, layer);
     const RpHomeLayer *of = &home->layers[layer];
-    const guint64 own_bytes = of->own * home->element_bytes;
+    const guint64 trained = of->own * home->element_bytes;
+    const guint64 own = trained + layout->frozen_bytes;
 
-    if (offset < own_bytes) {
-        *run = own_bytes - offset;
+    *run = (offset < trained ? trained : offset < own ? own : layout->bytes) - offset;
+    if (offset < trained)
         return of->weights[version] + offset;
-    }
+    if (offset < own)
+        return of->frozen + (offset - trained);
     g_assert(of->tied_to != RP_NONE);
-    *run = own_bytes + of->tied * home->element_bytes - offset;
-    return home->layers[of->tied_to].weights[version] + (offset - own_bytes);
+    return rp_home_weights(home, of->tied_to, version, offset - own, &offset);
 }
 
 guint
@@ -323,26 +331,40 @@ rp_home_memory(const RpHome *home, const RpBackendAccess *access)
 
 /* ---- weights in and out ---- */
 
+/* Of a trained weight to its master, or of a frozen one to the storage that devices read. */
 typedef struct {
     RpDtype dtype;
     const guint8 *source;
-    float *target;
+    float *master; /* NULL: frozen */
+    guint8 *frozen;
+    RpDtype storage;
 } LoadJob;
 
 static void
 load_share(gsize first, gsize n, gpointer data)
 {
     const LoadJob *job = data;
+    const guint8 *source = job->source + first * rp_dtype_size(job->dtype);
+    float wide[1024];
 
-    rp_dtype_to_float(job->dtype, job->source + first * rp_dtype_size(job->dtype),
-                      job->target + first, n);
+    if (job->master != NULL) {
+        rp_dtype_to_float(job->dtype, source, job->master + first, n);
+        return;
+    }
+    for (gsize at = 0, piece; at < n; at += piece) {
+        piece = MIN(n - at, G_N_ELEMENTS(wide));
+        rp_dtype_to_float(job->dtype, source + at * rp_dtype_size(job->dtype), wide, piece);
+        rp_dtype_from_float(job->storage, wide,
+                            job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
+    }
 }
 
 void
 rp_home_publish(RpHome *home, guint layer, void *published)
 {
-    rp_optimizer_layer_publish(home->optimizer, home->layers[layer].state, 0,
-                               home->layers[layer].own, published, home->dtype);
+    if (home->layers[layer].state != NULL)
+        rp_optimizer_layer_publish(home->optimizer, home->layers[layer].state, 0,
+                                   home->layers[layer].own, published, home->dtype);
 }
 
 static void
@@ -363,9 +385,16 @@ rp_home_load(RpHome *home, const RpWeights *weights)
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(weights, i);
             const RpSafetensor *source = rp_weights_source(weights, i);
-            LoadJob job = {.dtype = source->dtype,
-                           .source = source->data,
-                           .target = home->layers[l].master + layout->offset[weight->kind]};
+            const RpWeightPlace *place = &layout->place[weight->kind];
+            guint64 run;
+            LoadJob job = {.dtype = source->dtype, .source = source->data};
+
+            if (weight->trained)
+                job.master = home->layers[l].master + place->element;
+            else {
+                job.frozen = rp_home_weights(home, l, 0, place->byte, &run);
+                job.storage = place->storage;
+            }
 
             if (!weight->tied)
                 rp_pool_run(home->pool, 0, weight->elements, GRANULE, load_share, &job);
@@ -378,7 +407,9 @@ rp_home_load(RpHome *home, const RpWeights *weights)
 RpOptimizerState
 rp_home_layer_state(const RpHome *home, guint layer)
 {
-    return rp_optimizer_layer_state(home->layers[layer].state);
+    const RpOptimizerLayer *state = home->layers[layer].state;
+
+    return state != NULL ? rp_optimizer_layer_state(state) : (RpOptimizerState){0};
 }
 
 gboolean

@@ -156,7 +156,8 @@ RpUpdateReport rp_home_report(const RpHome *home, guint64 iteration);
 /* ---- while nothing runs ---- */
 
 RpUpdateState rp_home_state(const RpHome *home);
-/* Full-precision weights and moments of a layer. A tied head has only its own (the norm). */
+/* Full-precision weights and moments of what a layer trains. A tied head has only its own (the
+ * norm). */
 RpOptimizerState rp_home_layer_state(const RpHome *home, guint layer);
 /* Copies a layer's state and writes its weights to every version. Errors:
  * RP_OPTIMIZER_ERROR_STATE */

@@ -18,9 +18,6 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, R
             rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : rp_network_options(network)->dtype,
         .kept_sums = rp_plan_promises(plan)->kept_sums,
     };
-    map->first_element = g_new0(guint64, (gsize)map->n_layers + 1);
-    for (guint l = 0; l < map->n_layers; l++)
-        map->first_element[l + 1] = map->first_element[l] + rp_network_layout(network, l)->elements;
     map->stages = g_new(const RpPlanStage *, n_stages);
     for (guint s = 0; s < n_stages; s++)
         map->stages[s] = rp_plan_stage(plan, s);
@@ -37,7 +34,6 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, R
 void
 rp_task_map_clear(RpTaskMap *map)
 {
-    g_free(map->first_element);
     g_free(map->stages);
     g_free(map->constants);
     g_free(map->memory);
@@ -59,19 +55,6 @@ operand_of(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role)
     const RpBackendAccess *access = rp_task_access(task, role);
 
     return access == NULL ? NULL : map->memory[access->arena] + access->offset;
-}
-
-/* Elements of the stage before @layer. */
-static guint64
-elements_before(const RpTaskMap *map, RpInterval stage, guint layer)
-{
-    return map->first_element[layer] - map->first_element[stage.first];
-}
-
-guint64
-rp_task_map_elements(const RpTaskMap *map, RpInterval layers)
-{
-    return elements_before(map, layers, layers.first + layers.count);
 }
 
 static const RpPlanStage *
@@ -119,7 +102,7 @@ rp_task_leave(const RpTaskMap *map, const RpBackendTask *task, RpKernelStream *s
 
     if (access == NULL)
         return;
-    n = rp_task_map_elements(map, stage_of(map, task)->layers);
+    n = rp_network_elements(map->network, stage_of(map, task)->layers);
     if (map->kept_sums)
         kernels->gather(stream, &(RpGatherArgs){.dtype = dtype,
                                                 .n = n,
@@ -180,14 +163,15 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
 {
     const RpPlanStage *stage = stage_of(map, task);
     const RpChunks *chunks = &stage->parameters;
+    const RpLayerLayout *first = rp_network_layout(map->network, stage->layers.first);
     const guint version = rp_home_version(map->home, task->task.iteration);
     guint8 *target = operand_of(map, task, RP_ROLE_PARAMETERS);
 
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
-        guint8 *at =
-            target + elements_before(map, stage->layers, segment->layer) * map->element_bytes;
+        guint8 *at = target + rp_network_layout(map->network, segment->layer)->first_byte -
+                     first->first_byte;
         guint64 run;
 
         for (guint64 offset = segment->offset; offset < segment->offset + segment->bytes;
@@ -211,15 +195,17 @@ copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
 {
     const RpPlanStage *stage = stage_of(map, task);
     const RpChunks *chunks = &stage->gradients;
+    const RpLayerLayout *first = rp_network_layout(map->network, stage->layers.first);
     const guint8 *leaving = operand_of(map, task, RP_ROLE_LEAVING);
     guint8 *staging = operand_of(map, task, RP_ROLE_STAGING);
 
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
-        const guint64 at = elements_before(map, stage->layers, segment->layer) *
-                               rp_dtype_size(map->leaving_dtype) +
-                           segment->offset;
+        const RpLayerLayout *layout = rp_network_layout(map->network, segment->layer);
+        const guint64 at =
+            (layout->first_element - first->first_element) * rp_dtype_size(map->leaving_dtype) +
+            segment->offset;
         guint64 run;
         guint8 *target = staging != NULL
                              ? staging + at

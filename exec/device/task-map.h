@@ -18,7 +18,6 @@ typedef struct {
     RpDtype leaving_dtype;      /* of gradients on their way */
     gboolean kept_sums;         /* these are sums of rounds */
     const RpPlanStage **stages; /* the plan's */
-    guint64 *first_element;     /* [n_layers + 1] of a layer, counted over all */
     guint64 *constants;         /* [gpus] offset in the device's arena */
     guint8 **memory;            /* [gpus + 1] where each arena begins; set by the backend */
 } RpTaskMap;
@@ -30,8 +29,6 @@ void rp_task_map_clear(RpTaskMap *map);
 
 /* Returns: (nullable): the task's access of that role */
 const RpBackendAccess *rp_task_access(const RpBackendTask *task, RpAccessRole role);
-/* Elements of all weights of a stage. */
-guint64 rp_task_map_elements(const RpTaskMap *map, RpInterval layers);
 /* Whether the task's stage holds the head. */
 gboolean rp_task_has_head(const RpTaskMap *map, const RpBackendTask *task);
 

@@ -29,16 +29,6 @@ aligned(guint64 bytes)
     return g_aligned_alloc0((gsize)MAX(1, bytes), 1, ALIGNMENT);
 }
 
-static guint64
-parameter_bytes(const RpGreedy *greedy)
-{
-    guint64 elements = 0;
-
-    for (guint l = 0; l < rp_network_n_layers(greedy->network); l++)
-        elements += rp_network_layout(greedy->network, l)->elements;
-    return elements * rp_dtype_size(rp_network_options(greedy->network)->dtype);
-}
-
 /* As the planner has it: two hidden states and the largest scratch of a layer. */
 static guint64
 workspace_bytes(const RpGreedy *greedy)
@@ -55,21 +45,14 @@ workspace_bytes(const RpGreedy *greedy)
 static void
 load(RpGreedy *greedy, const RpWeights *weights)
 {
-    const gsize size = rp_dtype_size(rp_network_options(greedy->network)->dtype);
-    guint64 before = 0;
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        const RpLayerLayout *layout = rp_network_layout(greedy->network, weight->layer);
+        const RpWeightPlace *place = &layout->place[weight->kind];
 
-    for (guint l = 0; l < rp_network_n_layers(greedy->network); l++) {
-        const RpLayerLayout *layout = rp_network_layout(greedy->network, l);
-        guint first;
-        const guint n = rp_weights_layer(weights, l, &first);
-
-        for (guint i = first; i < first + n; i++) {
-            const RpWeight *weight = rp_weights_nth(weights, i);
-
-            memcpy(greedy->parameters + (before + layout->offset[weight->kind]) * size,
-                   rp_weights_source(weights, i)->data, weight->elements * size);
-        }
-        before += layout->elements;
+        memcpy(greedy->parameters + layout->first_byte + place->byte,
+               rp_weights_source(weights, i)->data,
+               weight->elements * rp_dtype_size(place->storage));
     }
 }
 
@@ -108,7 +91,8 @@ rp_greedy_new(const RpModel *config, const RpWeights *weights, const RpKernels *
     greedy->weights = rp_weights_new(&greedy->config);
     greedy->network = rp_network_new(&greedy->config, greedy->weights, kernels, &options);
 
-    const guint64 parameters = parameter_bytes(greedy);
+    const RpInterval all = {0, rp_network_n_layers(greedy->network)};
+    const guint64 parameters = rp_network_weight_bytes(greedy->network, all);
     const guint64 constants = rp_network_constant_bytes(greedy->network);
     const guint64 workspace = workspace_bytes(greedy);
 

@@ -240,7 +240,7 @@ begin_sums(const Action *action)
 
     if (access != NULL && (access->mode & RP_ACCESS_READ) == 0)
         host->kernels->fill(NULL, action->call.sums, RP_DTYPE_FP32,
-                            rp_task_map_elements(&host->map, action->call.layers), 0);
+                            rp_network_elements(host->map.network, action->call.layers), 0);
 }
 
 /* A loss may be infinite and its gradients finite: the norm is to see it in them. */

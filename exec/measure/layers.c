@@ -145,8 +145,7 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(list, i);
         const RpSafetensor *source = weights ? rp_weights_source(weights, i) : NULL;
-        const gsize at =
-            layout->offset[weight->kind] * rp_dtype_size(rp_network_options(network)->dtype);
+        const gsize at = (gsize)layout->place[weight->kind].byte;
 
         if (source == NULL)
             rp_init_fill(rp_network_config(network), weight, SEED, 0, tile,
@@ -206,8 +205,7 @@ take_rooms(Layer *layer, const RpProfile *profile, guint index, GError **error)
     const guint64 hidden = rp_network_hidden_bytes(network);
     const gsize bytes[N_ROOMS] = {
         [CONSTANTS] = (gsize)rp_network_constant_bytes(network),
-        [PARAMETERS] =
-            (gsize)(layout->elements * rp_dtype_size(rp_network_options(network)->dtype)),
+        [PARAMETERS] = (gsize)layout->bytes,
         [INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
         [GRADIENT] = (gsize)hidden,
         [OUTPUT] = (gsize)hidden,

@@ -47,7 +47,7 @@ measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
 {
     measurer->over_swings = TRUE;
     for (guint l = 0; l < profile->n_layers; l++) {
-        const guint like = rp_model_layer_class(rp_network_config(network), l);
+        const guint like = rp_network_layer_class(network, l);
 
         if (like < l)
             copy_times(&profile->layers[like], &profile->layers[l]);
@@ -64,7 +64,7 @@ count_classes(const RpNetwork *network)
     guint n = 0;
 
     for (guint l = 0; l < rp_network_n_layers(network); l++)
-        n += rp_model_layer_class(rp_network_config(network), l) == l;
+        n += rp_network_layer_class(network, l) == l;
     return n;
 }
 
@@ -96,7 +96,7 @@ rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     for (guint l = 0; l < profile->n_layers; l++)
-        if (rp_model_layer_class(rp_network_config(network), l) == l &&
+        if (rp_network_layer_class(network, l) == l &&
             !rp_measure_run_once(probe, network, l, profile, error))
             return FALSE;
     profile->gpus = devices;

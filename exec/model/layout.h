@@ -1,12 +1,13 @@
 /**
- * Where each weight of a layer stands, in elements from the layer's first. The same numbers hold
- * for weights, gradients, their fp32 sums and the optimizer's state; only the size of an element
- * differs.
+ * Where the weights of each layer stand. Weights are bytes, each in a storage of its own. Gradients,
+ * their fp32 sums and the optimizer's state are elements of a second space that only trained weights
+ * are in: a frozen one has none.
  *
- *   block   |input_norm|..|q_proj        |k_proj|v_proj| ... |down_proj    |
- *           0             multiples of RP_LAYOUT_ALIGNMENT; gaps are zeros and stay so
+ *   bytes      |input_norm|q_proj        |..|down_proj     |frozen ones ..|tied matrix, if any|
+ *   elements   |input_norm|q_proj        |..|down_proj     |tied matrix, if it is trained     |
+ *              0          multiples of RP_LAYOUT_ALIGNMENT elements; gaps are zeros and stay so
  *
- * A stage's layers stand one after the other without further gaps.
+ * Layers stand one after the other without further gaps, in both.
  */
 #pragma once
 
@@ -15,10 +16,31 @@
 #define RP_LAYOUT_ALIGNMENT 64 /* elements: 128 bytes of 16-bit weights */
 #define RP_LAYOUT_NONE G_MAXUINT64
 
+/* Of one weight, from the layer's first on. */
 typedef struct {
-    guint64 elements;                  /* of the layer, gaps included */
-    guint64 tied_elements;             /* the last so many are the embedding's (tied head), or 0 */
-    guint64 offset[RP_N_WEIGHT_KINDS]; /* RP_LAYOUT_NONE: the layer has no such weight */
+    RpDtype storage;
+    guint64 byte;    /* RP_LAYOUT_NONE: the layer has no such weight */
+    guint64 element; /* RP_LAYOUT_NONE: it has none, or a frozen one */
+} RpWeightPlace;
+
+typedef struct {
+    guint64 first_byte;    /* of all layers before */
+    guint64 bytes;         /* gaps included */
+    guint64 frozen_bytes;  /* of frozen weights that are not tied */
+    guint64 tied_bytes;    /* the last so many are the embedding's (tied head), or 0 */
+    guint64 first_element; /* of all layers before */
+    guint64 elements;      /* trained, gaps included */
+    guint64 tied_elements; /* the last so many are the embedding's, or 0 */
+    RpWeightPlace place[RP_N_WEIGHT_KINDS];
 } RpLayerLayout;
 
-RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer);
+/**
+ * rp_layer_layout:
+ * @dtype: storage of the weights
+ * @before: layout of the layer before; of none for the first
+ */
+RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype,
+                              const RpLayerLayout *before);
+
+/* Elements of @weight with the gap behind it. */
+guint64 rp_layout_room(const RpWeight *weight);

@@ -95,6 +95,20 @@ rp_weights_find(const RpWeights *weights, guint layer, RpWeightKind kind)
     return -1;
 }
 
+void
+rp_weights_freeze(RpWeights *weights, guint index)
+{
+    g_return_if_fail(weights && index < weights->list->len);
+
+    const gboolean both = weights->config.tied && index == 0;
+    guint first;
+    const guint n = rp_weights_layer(weights, both ? rp_weights_n_layers(weights) - 1 : 0, &first);
+
+    g_array_index(weights->list, RpWeight, index).trained = FALSE;
+    for (guint i = first; both && i < first + n; i++)
+        g_array_index(weights->list, RpWeight, i).trained = FALSE;
+}
+
 guint64
 rp_weights_elements(const RpWeights *weights)
 {

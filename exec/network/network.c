@@ -84,6 +84,21 @@ head_fits_where_blocks_do(const RpNetwork *network)
     return head.forward.total <= most && head.backward.total <= most;
 }
 
+/* Whether two layers are of one class, and the same weights of both are trained. */
+static gboolean
+are_alike(const RpNetwork *network, guint a, guint b)
+{
+    const RpWeightPlace *x = network->layers[a].layout.place;
+    const RpWeightPlace *y = network->layers[b].layout.place;
+    guint kind = 0;
+
+    if (rp_model_layer_class(&network->config, a) != rp_model_layer_class(&network->config, b))
+        return FALSE;
+    while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element)
+        kind++;
+    return kind == RP_N_WEIGHT_KINDS;
+}
+
 /* The first layer of each class, for all of it. */
 static void
 measure_layers(RpNetwork *network)
@@ -91,14 +106,16 @@ measure_layers(RpNetwork *network)
     guint *chunk = &network->options.head_chunk;
 
     for (guint layer = 0; layer < network->n_layers; layer++) {
-        const guint like = rp_model_layer_class(&network->config, layer);
+        guint *class = &network->layers[layer].class;
 
+        while (!are_alike(network, *class, layer))
+            (*class)++;
         if (layer == network->n_layers - 1 && *chunk == 0)
             for (*chunk = MOST_HEAD_CHUNK;
                  *chunk > LEAST_HEAD_CHUNK && !head_fits_where_blocks_do(network); *chunk /= 2)
                 ;
         network->layers[layer].sizes =
-            like < layer ? network->layers[like].sizes : measure_layer(network, layer);
+            *class < layer ? network->layers[*class].sizes : measure_layer(network, layer);
     }
 }
 
@@ -164,9 +181,11 @@ rp_network_new(const RpModel *config, const RpWeights *weights, const RpKernels 
     network->options = *options;
     network->n_layers = rp_weights_n_layers(weights);
     network->layers = g_new(RpNetworkLayer, network->n_layers);
-    for (guint layer = 0; layer < network->n_layers; layer++)
-        network->layers[layer] = (RpNetworkLayer){.ops = kinds[rp_model_layer_kind(config, layer)],
-                                                  .layout = rp_layer_layout(weights, layer)};
+    for (guint l = 0; l < network->n_layers; l++)
+        network->layers[l] = (RpNetworkLayer){
+            .ops = kinds[rp_model_layer_kind(config, l)],
+            .layout = rp_layer_layout(weights, l, options->dtype,
+                                      l > 0 ? &network->layers[l - 1].layout : NULL)};
     network->tokens = (size_t)options->sequences * options->tokens;
     network->hidden_bytes = network->tokens * config->hidden * rp_dtype_size(options->dtype);
     network->hidden_room = aligned(network->hidden_bytes);
@@ -219,11 +238,36 @@ rp_network_kernels(const RpNetwork *network)
     return network->kernels;
 }
 
+guint
+rp_network_layer_class(const RpNetwork *network, guint layer)
+{
+    g_return_val_if_fail(network && layer < network->n_layers, 0);
+    return network->layers[layer].class;
+}
+
 const RpLayerLayout *
 rp_network_layout(const RpNetwork *network, guint layer)
 {
     g_return_val_if_fail(network && layer < network->n_layers, NULL);
     return &network->layers[layer].layout;
+}
+
+guint64
+rp_network_weight_bytes(const RpNetwork *network, RpInterval layers)
+{
+    const RpLayerLayout *first = rp_network_layout(network, layers.first);
+    const RpLayerLayout *last = rp_network_layout(network, layers.first + layers.count - 1);
+
+    return last->first_byte + last->bytes - first->first_byte;
+}
+
+guint64
+rp_network_elements(const RpNetwork *network, RpInterval layers)
+{
+    const RpLayerLayout *first = rp_network_layout(network, layers.first);
+    const RpLayerLayout *last = rp_network_layout(network, layers.first + layers.count - 1);
+
+    return last->first_element + last->elements - first->first_element;
 }
 
 guint64
@@ -245,9 +289,7 @@ set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
     const guint n = rp_weights_layer(network->weights, index, &first);
 
     for (guint i = 0; i < n; i++)
-        bytes[i] = rp_align_up(rp_weights_nth(network->weights, first + i)->elements,
-                               RP_LAYOUT_ALIGNMENT) *
-                   size;
+        bytes[i] = rp_layout_room(rp_weights_nth(network->weights, first + i)) * size;
     rp_profile_set_tensors(profile, index, bytes, n);
 }
 
@@ -263,8 +305,8 @@ set_layer(const RpNetwork *network, RpProfile *profile, guint index)
     set_tensors(network, profile, index);
     layer->kind = kind;
     layer->name = of->ops->name;
-    layer->gradient_bytes = layer->parameter_bytes;
-    layer->tied_bytes = of->layout.tied_elements * rp_dtype_size(network->options.dtype);
+    layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
+    layer->tied_bytes = of->layout.tied_bytes;
     layer->input_bytes =
         kind == RP_LAYER_EMBEDDING ? network->tokens * sizeof(gint32) : network->hidden_bytes;
     layer->output_bytes = kind == RP_LAYER_HEAD ? 0 : network->hidden_bytes;

@@ -47,15 +47,20 @@ const RpNetworkOptions *rp_network_options(const RpNetwork *network); /* head_ch
 const RpModel *rp_network_config(const RpNetwork *network);
 const RpWeights *rp_network_weights(const RpNetwork *network);
 const RpKernels *rp_network_kernels(const RpNetwork *network);
+/* The first layer of its class: of layers with the same sizes and times. */
+guint rp_network_layer_class(const RpNetwork *network, guint layer);
 const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
+/* Of the weights of some layers (> 0), and how many of them are trained; gaps included. */
+guint64 rp_network_weight_bytes(const RpNetwork *network, RpInterval layers);
+guint64 rp_network_elements(const RpNetwork *network, RpInterval layers);
 /* Bytes of a hidden state [T,C]. */
 guint64 rp_network_hidden_bytes(const RpNetwork *network);
 
 /**
  * rp_network_profile:
  *
- * A profile with every size of the network and no times: parameters and gradients in `dtype` with
- * the gaps of the layout (tensor by tensor), tied_bytes, inputs (layer 0: 4 T), outputs (head: 0),
+ * A profile with every size of the network and no times: parameters, and gradients of trained ones
+ * in `dtype`, with the gaps of the layout (tensor by tensor), tied_bytes, inputs (layer 0: 4 T), outputs (head: 0),
  * activations, workspaces (multiples of 256; backward ones hold a hidden gradient as well).
  * Strings: `model` "hidden x blocks", `dtype`; `source` "measured".
  */
@@ -75,7 +80,7 @@ typedef struct {
     RpKernelStream *stream;
     RpInterval layers;
     const void *constants;
-    const void *parameters; /* of the stage, layer after layer, `dtype` */
+    const void *parameters; /* of the stage, layer after layer (exec/model/layout.h) */
     const void *input;      /* of the first layer */
 
     /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
@@ -86,7 +91,7 @@ typedef struct {
     void *output;
 
     const void *gradient; /* backward: of the output of the last layer */
-    float *sums;          /* backward, fused: of the stage, layer after layer; += */
+    float *sums;          /* backward, fused: of what the stage trains, layer after layer; += */
     void *workspace;      /* the same at recompute and backward */
 
     /* stages with the head. With @rows it computes @n_rows tokens alone, whose targets stand one

@@ -32,22 +32,34 @@ rp_pass_take_floats(RpRoom *room, size_t n)
 gboolean
 rp_pass_has(const RpPass *pass, RpWeightKind kind)
 {
-    return pass->layout->offset[kind] != RP_LAYOUT_NONE;
+    return pass->layout->place[kind].byte != RP_LAYOUT_NONE;
 }
 
 static const void *
 weight_of(const RpPass *pass, RpWeightKind kind)
 {
-    const gsize size = rp_dtype_size(pass->network->options.dtype);
+    return (const void *)(pass->parameters + pass->layout->place[kind].byte);
+}
 
-    return (const void *)(pass->parameters + pass->layout->offset[kind] * size);
+static gboolean
+is_trained(const RpPass *pass, RpWeightKind kind)
+{
+    return pass->layout->place[kind].element != RP_LAYOUT_NONE;
 }
 
 /* Its gradient's sum. */
 static float *
 sum_of(const RpPass *pass, RpWeightKind kind)
 {
-    return (float *)(pass->sums + pass->layout->offset[kind] * sizeof(float));
+    return (float *)(pass->sums + pass->layout->place[kind].element * sizeof(float));
+}
+
+/* The same of @n elements; a kernel that adds up more than it makes leaves a frozen norm's where
+ * nobody looks. */
+static float *
+sum_or_scratch(RpPass *pass, RpWeightKind kind, size_t n)
+{
+    return is_trained(pass, kind) ? sum_of(pass, kind) : rp_pass_take_floats(&pass->scratch, n);
 }
 
 static RpKernelStream *
@@ -90,7 +102,7 @@ rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
                                 .c = y,
                                 .bias = has_bias ? weight_of(pass, linear->bias) : NULL,
                                 .a_dtype = dtype,
-                                .b_dtype = dtype,
+                                .b_dtype = pass->layout->place[linear->weight].storage,
                                 .c_dtype = dtype});
 }
 
@@ -117,8 +129,10 @@ rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const voi
 {
     const RpDtype dtype = pass->network->options.dtype;
 
-    if (rp_pass_has(pass, linear->bias))
+    if (is_trained(pass, linear->bias))
         bias_backward(pass, linear, rows, dy);
+    if (!is_trained(pass, linear->weight))
+        return;
     matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_TN,
                                 .m = linear->out,
                                 .n = linear->in,
@@ -146,7 +160,7 @@ rp_pass_linear_input(RpPass *pass, const RpLinear *linear, size_t rows, const vo
                                 .b = weight_of(pass, linear->weight),
                                 .c = dx,
                                 .a_dtype = dtype,
-                                .b_dtype = dtype,
+                                .b_dtype = pass->layout->place[linear->weight].storage,
                                 .c_dtype = dtype,
                                 .accumulate = accumulate});
 }
@@ -182,7 +196,7 @@ rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args)
     const RpKernels *kernels = pass->network->kernels;
 
     complete_norm(pass, kind, &args);
-    args.d_weight = sum_of(pass, kind);
+    args.d_weight = sum_or_scratch(pass, kind, args.n);
     if (pass->measuring)
         measure(pass, kernels->rmsnorm_backward_workspace(&args));
     else
@@ -261,7 +275,7 @@ rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
     const RpKernels *kernels = pass->network->kernels;
 
     complete_norm_rope(pass, kind, &args);
-    args.d_weight = sum_of(pass, kind);
+    args.d_weight = sum_or_scratch(pass, kind, args.head_size);
     if (pass->measuring)
         measure(pass, kernels->norm_rope_backward_workspace(&args));
     else
@@ -395,6 +409,8 @@ embedding_backward(RpPass *pass, const void *ids, RpRoom *kept, const void *dy, 
 
     args.dy = dy;
     args.d_weight = sum_of(pass, RP_WEIGHT_EMBEDDING);
+    if (!is_trained(pass, RP_WEIGHT_EMBEDDING))
+        return;
     if (pass->measuring)
         measure(pass, kernels->embedding_backward_workspace(&args));
     else

@@ -55,6 +55,7 @@ typedef struct {
 
 typedef struct {
     const RpLayerOps *ops;
+    guint class; /* the first layer of it */
     RpLayerLayout layout;
     RpLayerSizes sizes;
 } RpNetworkLayer;

@@ -22,36 +22,39 @@ is_head(const RpNetwork *network, guint layer)
 
 /* @address: where the layer's scratch begins */
 static RpPass
-begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
-           RpScratch scratch, guintptr address)
+begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, RpScratch scratch,
+           guintptr address)
 {
-    const gsize size = rp_dtype_size(network->options.dtype);
+    const RpLayerLayout *first = &network->layers[call->layers.first].layout;
+    const RpLayerLayout *layout = &network->layers[layer].layout;
 
     return (RpPass){.network = network,
                     .call = call,
-                    .layout = &network->layers[layer].layout,
-                    .parameters = (guintptr)call->parameters + first_element * size,
-                    .sums = (guintptr)call->sums + first_element * sizeof(float),
+                    .layout = layout,
+                    .parameters =
+                        (guintptr)call->parameters + layout->first_byte - first->first_byte,
+                    .sums = (guintptr)call->sums +
+                            (layout->first_element - first->first_element) * sizeof(float),
                     .kernel_workspace = (void *)address,
                     .scratch = {.base = address + scratch.kernel}};
 }
 
 static void
-run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
-            guintptr scratch, const void *x, RpRoom *kept, void *y)
+run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guintptr scratch,
+            const void *x, RpRoom *kept, void *y)
 {
     const RpNetworkLayer *of = &network->layers[layer];
-    RpPass pass = begin_pass(network, call, layer, first_element, of->sizes.forward, scratch);
+    RpPass pass = begin_pass(network, call, layer, of->sizes.forward, scratch);
 
     of->ops->forward(&pass, x, kept, y);
 }
 
 static void
-run_backward(const RpNetwork *network, const RpStageCall *call, guint layer, guint64 first_element,
-             guintptr scratch, const void *x, RpRoom *kept, const void *dy, void *dx)
+run_backward(const RpNetwork *network, const RpStageCall *call, guint layer, guintptr scratch,
+             const void *x, RpRoom *kept, const void *dy, void *dx)
 {
     const RpNetworkLayer *of = &network->layers[layer];
-    RpPass pass = begin_pass(network, call, layer, first_element, of->sizes.backward, scratch);
+    RpPass pass = begin_pass(network, call, layer, of->sizes.backward, scratch);
 
     of->ops->backward(&pass, x, kept, dy, dx);
 }
@@ -104,7 +107,6 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
                          (guintptr)call->workspace + network->hidden_room};
     const guintptr scratch = forward_scratch(network, call);
     const void *x = call->input;
-    guint64 first_element = 0;
     guint turn = 0;
 
     for (guint layer = call->layers.first; layer < end; layer++) {
@@ -114,9 +116,8 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
             break; /* nothing is wanted of it */
         if (!y && !is_head(network, layer))
             y = (void *)spare[turn++ % 2];
-        run_forward(network, call, layer, first_element, scratch, x, NULL, y);
+        run_forward(network, call, layer, scratch, x, NULL, y);
         observe(call, layer, y);
-        first_element += network->layers[layer].layout.elements;
         x = y;
     }
 }
@@ -131,7 +132,6 @@ rp_network_logits(const RpNetwork *network, const RpStageCall *call)
     const guint head = network->n_layers - 1;
     const guintptr scratch = forward_scratch(network, call);
     RpStageCall body = *call;
-    guint64 first_element = 0;
     /* of the two spare hidden states, the one that the last layer's input is not in */
     void *x = (guint8 *)call->workspace + (head - 1) % 2 * network->hidden_room;
 
@@ -140,11 +140,8 @@ rp_network_logits(const RpNetwork *network, const RpStageCall *call)
     body.n_boundaries = 1;
     body.output = x;
     rp_network_forward(network, &body);
-    for (guint layer = 0; layer < head; layer++)
-        first_element += network->layers[layer].layout.elements;
 
-    RpPass pass = begin_pass(network, call, head, first_element,
-                             network->layers[head].sizes.forward, scratch);
+    RpPass pass = begin_pass(network, call, head, network->layers[head].sizes.forward, scratch);
     return rp_head_logits(&pass, x);
 }
 
@@ -174,17 +171,15 @@ keep(const RpNetwork *network, const RpStageCall *call, gboolean observed)
     const guintptr scratch = (guintptr)call->workspace + kept_bytes(network, call);
     guintptr kept = (guintptr)call->workspace;
     const void *x = call->input;
-    guint64 first_element = 0;
 
     for (guint layer = call->layers.first; layer < end && !is_head(network, layer); layer++) {
         const guintptr next = kept + network->layers[layer].sizes.kept;
         void *y = layer + 1 < end ? (void *)next : NULL;
         RpRoom room = kept_room(network, kept);
 
-        run_forward(network, call, layer, first_element, scratch, x, &room, y);
+        run_forward(network, call, layer, scratch, x, &room, y);
         if (observed)
             observe(call, layer, y);
-        first_element += network->layers[layer].layout.elements;
         kept = next;
         x = y;
     }
@@ -201,7 +196,8 @@ rp_network_recompute(const RpNetwork *network, const RpStageCall *call)
 void
 rp_network_backward(const RpNetwork *network, const RpStageCall *call)
 {
-    g_return_if_fail(is_valid(network, call) && call->sums);
+    g_return_if_fail(is_valid(network, call));
+    g_return_if_fail(call->sums || rp_network_elements(network, call->layers) == 0);
     g_return_if_fail(has_head(network, call) ? call->loss && call->targets
                                              : call->gradient != NULL);
     g_return_if_fail(call->layers.first == 0 || call->output);
@@ -211,18 +207,14 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
     void *between = (void *)kept;
     const guintptr scratch = kept + network->hidden_room;
     const void *dy = call->gradient;
-    guint64 first_element = 0;
 
-    for (guint i = 0; i < call->layers.count; i++)
-        first_element += network->layers[first + i].layout.elements;
     for (guint layer = first + call->layers.count; layer-- > first;) {
         kept -= network->layers[layer].sizes.kept;
-        first_element -= network->layers[layer].layout.elements;
         const void *x = layer == first ? call->input : (const void *)kept;
         void *dx = layer == first ? call->output : between;
         RpRoom room = kept_room(network, kept);
 
-        run_backward(network, call, layer, first_element, scratch, x, &room, dy, dx);
+        run_backward(network, call, layer, scratch, x, &room, dy, dx);
         dy = dx;
     }
 }

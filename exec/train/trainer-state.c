@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Where a weight stands; a tied head's is the embedding's. */
+/* Where a trained weight stands; a tied head's is the embedding's. */
 typedef struct {
     guint layer;
     guint64 offset; /* elements */
@@ -17,7 +17,10 @@ place_of(const RpTrainer *trainer, guint weight)
     guint layer = w->tied ? 0 : w->layer;
     RpWeightKind kind = w->tied ? RP_WEIGHT_EMBEDDING : w->kind;
 
-    return (Place){layer, rp_network_layout(trainer->network, layer)->offset[kind], w->elements};
+    const guint64 offset = rp_network_layout(trainer->network, layer)->place[kind].element;
+
+    g_assert(offset != RP_LAYOUT_NONE);
+    return (Place){layer, offset, w->elements};
 }
 
 static gsize

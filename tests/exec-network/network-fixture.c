@@ -61,9 +61,9 @@ network_new(const RpModel *config, const RpNetworkOptions *options)
     assert_non_null(model->network);
     model->profile = rp_network_profile(model->network);
     model->tokens = (size_t)options->sequences * options->tokens;
-    for (guint l = 0; l < rp_network_n_layers(model->network); l++)
-        model->elements += rp_network_layout(model->network, l)->elements;
-    model->parameters = guarded(model->elements * rp_dtype_size(options->dtype));
+    const RpInterval all = {0, rp_network_n_layers(model->network)};
+    model->elements = rp_network_elements(model->network, all);
+    model->parameters = guarded(rp_network_weight_bytes(model->network, all));
     constant_bytes = rp_network_constant_bytes(model->network);
     model->constants = guarded(constant_bytes);
     rp_network_fill_constants(model->network, model->constants);
@@ -85,32 +85,24 @@ network_free(Model *model)
     g_free(model);
 }
 
-/* Elements in front of weight @index, over all layers. */
-static guint64
-first_element(const Model *model, guint index)
-{
-    const RpWeight *weight = rp_weights_nth(model->weights, index);
-    guint64 first = 0;
-
-    for (guint l = 0; l < weight->layer; l++)
-        first += rp_network_layout(model->network, l)->elements;
-    return first + rp_network_layout(model->network, weight->layer)->offset[weight->kind];
-}
-
 void
 network_set_weight(Model *model, guint index, const float *values)
 {
-    const RpDtype dtype = rp_network_options(model->network)->dtype;
+    const RpWeight *weight = rp_weights_nth(model->weights, index);
+    const RpLayerLayout *layout = rp_network_layout(model->network, weight->layer);
 
-    rp_dtype_from_float(dtype, values,
-                        model->parameters + first_element(model, index) * rp_dtype_size(dtype),
-                        rp_weights_nth(model->weights, index)->elements);
+    rp_dtype_from_float(rp_network_options(model->network)->dtype, values,
+                        model->parameters + layout->first_byte + layout->place[weight->kind].byte,
+                        weight->elements);
 }
 
 float *
 network_gradient(const Model *model, const Run *run, guint index)
 {
-    return run->sums + first_element(model, index);
+    const RpWeight *weight = rp_weights_nth(model->weights, index);
+    const RpLayerLayout *layout = rp_network_layout(model->network, weight->layer);
+
+    return run->sums + layout->first_element + layout->place[weight->kind].element;
 }
 
 void
@@ -215,7 +207,7 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
     const gboolean head = end == rp_network_n_layers(model->network);
     const gsize output_bytes = (way == STAGE_FORWARD ? n_boundaries : layers.first > 0) * hidden;
     guint8 *output = guarded(output_bytes);
-    guint64 first = 0;
+    const RpLayerLayout *layout = rp_network_layout(model->network, layers.first);
     double *loss = host_bytes(sizeof *loss);
     RpStageCall call = {.layers = layers,
                         .constants = model->constants,
@@ -227,10 +219,7 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
                         .observe = model->observe,
                         .observe_data = model->observe_data};
 
-    for (guint l = 0; l < layers.first; l++)
-        first += rp_network_layout(model->network, l)->elements;
-    call.parameters =
-        model->parameters + first * rp_dtype_size(rp_network_options(model->network)->dtype);
+    call.parameters = model->parameters + layout->first_byte;
     *loss = run->loss;
     if (head) {
         call.targets = model->targets;
@@ -240,7 +229,7 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
         call.loss = loss;
     }
     if (way != STAGE_FORWARD) {
-        call.sums = run->sums + first;
+        call.sums = run->sums + layout->first_element;
         call.gradient = head ? NULL : run->d_hidden[end];
     }
     run_call(model, way, &call, run);

@@ -45,13 +45,42 @@ lays_out_each_weight_behind_the_one_before(void **state)
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(model->weights, i);
 
-            assert_int_equal(layout->offset[weight->kind], end);
+            assert_int_equal(layout->place[weight->kind].element, end);
+            assert_int_equal(layout->place[weight->kind].byte, 2 * end);
             end = (end + weight->elements + 63) / 64 * 64;
         }
         assert_int_equal(layout->elements, end);
-        assert_true(layout->offset[RP_WEIGHT_Q_NORM] == RP_LAYOUT_NONE);
+        assert_true(layout->place[RP_WEIGHT_Q_NORM].byte == RP_LAYOUT_NONE);
     }
     network_free(model);
+}
+
+/* Trained ones come first, in both spaces; the frozen ones have bytes and no elements. */
+static void
+lays_out_frozen_weights_in_bytes_alone(void **state)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_LLAMA, TRUE);
+    g_autoptr(RpWeights) weights = rp_weights_new(&config);
+    const RpLayerLayout all = rp_layer_layout(weights, 1, RP_DTYPE_BF16, NULL);
+    const guint64 q = (guint64)(rp_weights_find(weights, 1, RP_WEIGHT_Q));
+    const guint64 room = rp_layout_room(rp_weights_nth(weights, (guint)q));
+
+    rp_weights_freeze(weights, (guint)q);
+    const RpLayerLayout some = rp_layer_layout(weights, 1, RP_DTYPE_BF16, &all);
+    assert_int_equal(some.first_byte, all.bytes);
+    assert_int_equal(some.first_element, all.elements);
+    assert_int_equal(some.bytes, all.bytes);
+    assert_int_equal(some.elements, all.elements - room);
+    assert_int_equal(some.frozen_bytes, 2 * room);
+    assert_int_equal(some.place[RP_WEIGHT_Q].byte, all.bytes - 2 * room);
+    assert_true(some.place[RP_WEIGHT_Q].element == RP_LAYOUT_NONE);
+    assert_int_equal(some.place[RP_WEIGHT_DOWN].element, all.place[RP_WEIGHT_DOWN].element - room);
+
+    rp_weights_freeze(weights, 0);
+    const RpLayerLayout head = rp_layer_layout(weights, 3, RP_DTYPE_BF16, NULL);
+    assert_int_equal(head.elements, 0);
+    assert_int_equal(head.tied_bytes, rp_layer_layout(weights, 0, RP_DTYPE_BF16, NULL).bytes);
+    assert_int_equal(head.bytes, head.frozen_bytes + head.tied_bytes);
 }
 
 static void
@@ -63,7 +92,8 @@ puts_the_tied_matrix_last_and_as_large_as_the_embedding(void **state)
     const RpLayerLayout *layout = rp_network_layout(tied->network, head);
 
     assert_int_equal(layout->tied_elements, rp_network_layout(tied->network, 0)->elements);
-    assert_int_equal(layout->offset[RP_WEIGHT_HEAD] + layout->tied_elements, layout->elements);
+    assert_int_equal(layout->place[RP_WEIGHT_HEAD].element + layout->tied_elements,
+                     layout->elements);
     assert_int_equal(tied->profile->layers[head].tied_bytes, 4 * layout->tied_elements);
     assert_int_equal(rp_network_layout(own->network, head)->tied_elements, 0);
     assert_int_equal(own->profile->layers[head].tied_bytes, 0);
@@ -611,6 +641,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(lays_out_each_weight_behind_the_one_before),
+        host_test(lays_out_frozen_weights_in_bytes_alone),
         host_test(puts_the_tied_matrix_last_and_as_large_as_the_embedding),
         host_test(writes_a_profile_that_reads_back),
         host_test(gives_the_same_bits_however_it_is_cut_in_any_storage),

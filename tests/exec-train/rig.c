@@ -76,6 +76,18 @@ rig_tear_down(void **state)
 }
 
 static void
+freeze(Rig *rig)
+{
+    g_auto(GStrv) words =
+        g_strsplit(rig->options.frozen != NULL ? rig->options.frozen : "", ",", -1);
+
+    for (guint w = 0; words[w] != NULL; w++)
+        for (guint i = 0; i < rp_weights_count(rig->weights); i++)
+            if (strstr(rp_weights_nth(rig->weights, i)->name, words[w]) != NULL)
+                rp_weights_freeze(rig->weights, i);
+}
+
+static void
 open_model(Rig *rig)
 {
     const RpInitOptions init = {.seed = 1};
@@ -92,6 +104,7 @@ open_model(Rig *rig)
     rp_assert_no_error(rig->error);
     rig->weights = rp_weights_new(&rig->config);
     assert_true(rp_weights_bind(rig->weights, rig->file, &rig->error));
+    freeze(rig);
     rig->network = rp_network_new(&rig->config, rig->weights, rp_host_kernels(), &options);
     rig->profile = rp_network_profile(rig->network);
     rig->profile->links.h2d_bytes_per_s = rig->profile->links.d2h_bytes_per_s = 1e9;
@@ -299,7 +312,7 @@ rig_masters(const Rig *rig)
 void
 rig_poison(Rig *rig, guint layer, RpWeightKind kind, float value)
 {
-    const guint64 offset = rp_network_layout(rig->network, layer)->offset[kind];
+    const guint64 offset = rp_network_layout(rig->network, layer)->place[kind].element;
     const gsize size = rp_dtype_size(rig->options.dtype);
     guint64 run;
 

@@ -17,6 +17,7 @@ typedef struct {
     /* model */
     RpDtype dtype;
     gboolean tied;
+    const char *frozen; /* weights whose names have one of these words: "norm,layers.1"; or NULL */
     /* plan */
     const char *schedule;
     const char *forward;  /* block counts: bound: of the stages; "": none */

@@ -44,15 +44,15 @@ set_up_layer(Serial *s, const RpTinyModel *model, guint l)
     s->n_own[l] = layout->elements - layout->tied_elements;
     for (guint i = first; i < first + n; i++) {
         const RpWeight *w = rp_weights_nth(model->weights, i);
-        const RpParameterSpan gap = {layout->offset[w->kind] - at, FALSE};
+        const RpParameterSpan gap = {layout->place[w->kind].element - at, FALSE};
         const RpParameterSpan span = {w->elements, w->rank == 2};
 
         if (w->tied)
             continue;
         g_array_append_val(spans, gap);
         g_array_append_val(spans, span);
-        at = layout->offset[w->kind] + w->elements;
-        memcpy(values + layout->offset[w->kind], rp_weights_source(model->weights, i)->data,
+        at = layout->place[w->kind].element + w->elements;
+        memcpy(values + layout->place[w->kind].element, rp_weights_source(model->weights, i)->data,
                w->elements * sizeof(float));
     }
     const RpParameterSpan rest = {s->n_own[l] - at, FALSE};
@@ -240,7 +240,8 @@ add_sums(const Serial *s, const RpTinyModel *model, double *values)
         const RpLayerLayout *head = rp_network_layout(s->network, s->n_layers - 1);
         const guint l = weight->tied ? 0 : weight->layer;
         const RpWeightKind kind = weight->tied ? RP_WEIGHT_EMBEDDING : weight->kind;
-        const float *sums = s->sums + s->first[l] + rp_network_layout(s->network, l)->offset[kind];
+        const float *sums =
+            s->sums + s->first[l] + rp_network_layout(s->network, l)->place[kind].element;
 
         for (guint64 i = 0; i < weight->elements; i++)
             values[i] += sums[i];
@@ -299,7 +300,8 @@ rp_serial_hash(const RpTinyModel *model, const RpSerialRun *run, guint steps, do
         const RpWeightKind kind = weight->tied ? RP_WEIGHT_EMBEDDING : weight->kind;
         const RpOptimizerState state = rp_optimizer_layer_state(s.layers[l]);
 
-        add_state(hash, &state, rp_network_layout(s.network, l)->offset[kind], weight->elements);
+        add_state(hash, &state, rp_network_layout(s.network, l)->place[kind].element,
+                  weight->elements);
     }
     clear(&s);
     return g_strdup(g_checksum_get_string(hash));

@@ -81,7 +81,7 @@ open_serial_layer(Serial *serial, const Rig *rig, guint layer)
     for (guint w = first; w < first + n_weights; w++) {
         const RpWeight *weight = rp_weights_nth(rig->weights, w);
         const RpSafetensor *source = rp_weights_source(rig->weights, w);
-        const guint64 offset = rp_network_layout(rig->network, layer)->offset[weight->kind];
+        const guint64 offset = rp_network_layout(rig->network, layer)->place[weight->kind].element;
 
         if (weight->tied)
             continue;
@@ -132,7 +132,7 @@ fill_gradients(Fixture *f, guint64 iteration)
         for (guint w = first; w < first + n; w++) {
             const RpWeight *weight = rp_weights_nth(f->rig.weights, w);
             for (gsize i = 0; i < weight->elements; i++)
-                values_of(gradients)[layout->offset[weight->kind] + i] =
+                values_of(gradients)[layout->place[weight->kind].element + i] =
                     (float)g_rand_double_range(random, -1, 1);
         }
         if ((gint64)iteration == f->broken_iteration && l >= f->broken_layer)

@@ -65,6 +65,75 @@ trains_to_the_same_bits_on_any_devices_and_schedule(void **state)
     assert_same_training(*state, cases, G_N_ELEMENTS(cases));
 }
 
+/* The embedding, all norms and whole blocks, so that stages train a part, or nothing. */
+#define FROZEN FOUR, .frozen = "embed_tokens,norm,layers.1.,layers.3."
+
+static void
+trains_to_the_same_bits_with_frozen_weights(void **state)
+{
+    static const RigOptions cases[] = {
+        {FROZEN},
+        {FROZEN, .gpus = 2},
+        {FROZEN, .gpus = 3, .forward = "1,1,1", .backward = "1,3"},
+        {FROZEN, .gpus = 2, .forward = "3", .backward = "1,1,1,1"},
+        {FROZEN, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+        {FROZEN, .gpus = 2, .optimizer = RP_OPTIMIZER_LEAN},
+        {FROZEN, .gpus = 2, .consistency = RP_CONSISTENCY_BLOCKING},
+    };
+    static const RigOptions async[] = {
+        {FROZEN, .async = TRUE},
+        {FROZEN, .async = TRUE, .gpus = 3, .threads = 2},
+    };
+
+    assert_same_training(*state, cases, G_N_ELEMENTS(cases));
+    assert_same_training(*state, async, G_N_ELEMENTS(async));
+}
+
+/* What devices read of weight @index after a step from the file's. */
+static GBytes *
+after_one_step(Rig *rig, guint index)
+{
+    const RpWeight *weight = rp_weights_nth(rig->weights, index);
+    const RpWeightPlace *place =
+        &rp_network_layout(rig->network, weight->layer)->place[weight->kind];
+    const guint version = rp_home_version(rig->home, 1);
+    guint64 run;
+    const guint8 *at = rp_home_weights(rig->home, weight->layer, version, place->byte, &run);
+
+    return g_bytes_new(at, weight->elements * rp_dtype_size(place->storage));
+}
+
+/* One step without clipping: what a weight becomes follows from its own gradient alone. */
+static void
+leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever(void **state)
+{
+    static const RigOptions all = {FOUR, .gpus = 2}, some = {FROZEN, .gpus = 2};
+    g_autoptr(GPtrArray) stepped = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
+    Rig *rig = *state;
+    guint n_frozen = 0;
+
+    rig_open(rig, &all, 1);
+    rig_start(rig);
+    assert_true(rig_run(rig, 1));
+    for (guint i = 0; i < rp_weights_count(rig->weights); i++)
+        g_ptr_array_add(stepped, after_one_step(rig, i));
+    rig_open(rig, &some, 1);
+    rig_start(rig);
+    assert_true(rig_run(rig, 1));
+    for (guint i = 0; i < rp_weights_count(rig->weights); i++) {
+        const RpSafetensor *source = rp_weights_source(rig->weights, i);
+        const gboolean trained = rp_weights_nth(rig->weights, i)->trained;
+        g_autoptr(GBytes) file = g_bytes_new(source->data, source->bytes);
+        g_autoptr(GBytes) found = after_one_step(rig, i);
+
+        n_frozen += !trained;
+        assert_true(g_bytes_equal(found, trained ? stepped->pdata[i] : file));
+        assert_false(g_bytes_equal(found, trained ? file : stepped->pdata[i]));
+    }
+    /* embedding, final norm, two blocks of 11 weights, two with four norms each */
+    assert_int_equal(n_frozen, 2 + 2 * 11 + 2 * 4);
+}
+
 static void
 trains_to_the_same_bits_asynchronously(void **state)
 {
@@ -282,6 +351,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(trains_to_the_same_bits_on_any_devices_and_schedule),
+        TEST(trains_to_the_same_bits_with_frozen_weights),
+        TEST(leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever),
         TEST(trains_to_the_same_bits_asynchronously),
         TEST(trains_a_tied_model_in_rounds_to_the_same_bits),
         TEST(sums_two_calls_like_one),
