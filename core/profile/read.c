@@ -109,21 +109,27 @@ read_date(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         key, rp_json_read_text, G_STRUCT_OFFSET(Top, member), .max = most                          \
     }
 
+static const char *const formats[] = {RP_PROFILE_FORMAT, NULL};
 static const char *const dtypes[] = {"fp16", "bf16", "fp32", NULL};
 static const char *const accumulates[] = {"fp16", "fp32", NULL};
 static const char *const attentions[] = {"builtin", "cudnn", NULL};
 static const char *const sources[] = {"published", "measured", "predicted", NULL};
 static const char *const kinds[] = {"embedding", "block", "head", NULL};
 
-static gboolean read_format(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_links(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_micro_batch(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_optimizer(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_tensors(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 
+/* Read before the rest: of a file of another kind nothing else is worth telling. */
+static const RpJsonField format_fields[] = {
+    {"format", rp_json_read_constant, .required = TRUE, .choices = formats},
+    {NULL, rp_json_read_ignored},
+};
+
 static const RpJsonField top_fields[] = {
-    {"format", read_format},
+    {"format", rp_json_read_ignored}, /* see format_fields */
     TEXT("model", profile.model, MAX_NAME),
     TEXT("device", profile.device, MAX_NAME),
     COUNT("gpus", Top, profile.gpus, MAX_GPUS),
@@ -196,13 +202,6 @@ static const RpJsonField layer_fields[] = {
 };
 
 /* ---- links, micro-batch, optimizer ---- */
-
-/* Checked before the rest of the file. */
-static gboolean
-read_format(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    return rp_json_pull_skip(pull);
-}
 
 static gboolean
 read_links(RpJsonPull *pull, const RpJsonField *field, gpointer value)
@@ -383,30 +382,6 @@ read_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 
 /* ---- the file ---- */
 
-/* Wherever the key stands: of a file of another kind nothing else is worth telling. */
-static gboolean
-check_format(RpJsonPull *pull)
-{
-    static const char expected[] = "\"" RP_PROFILE_FORMAT "\"";
-    g_autoptr(GString) key = g_string_new(NULL);
-
-    if (!rp_json_pull_enter_object(pull))
-        return FALSE;
-    const char *start = pull->value;
-    while (rp_json_pull_next_key(pull, key)) {
-        if (strcmp(key->str, "format") != 0) {
-            if (!rp_json_pull_skip(pull))
-                return FALSE;
-        } else if (rp_json_pull_peek(pull) != RP_JSON_STRING) {
-            return rp_json_pull_fail(pull, expected);
-        } else {
-            return rp_json_pull_string(pull, key) && (strcmp(key->str, RP_PROFILE_FORMAT) == 0 ||
-                                                      rp_json_pull_fail_value(pull, expected));
-        }
-    }
-    return rp_json_pull_refuse(pull, start, "format", expected, "nothing");
-}
-
 static gboolean
 read_top(RpJsonPull *pull, Top *top)
 {
@@ -419,7 +394,7 @@ read_top(RpJsonPull *pull, Top *top)
     first = *pull;
     first.code = RP_PROFILE_ERROR_FORMAT;
     pull->code = RP_PROFILE_ERROR_VALUE;
-    if (!check_format(&first) ||
+    if (!rp_json_read_record(&first, format_fields, G_N_ELEMENTS(format_fields), NULL, NULL) ||
         !rp_json_read_record(pull, top_fields, G_N_ELEMENTS(top_fields), top, &record))
         return FALSE;
     profile->has_sizes = !profile->missing;

@@ -17,13 +17,14 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-#include "core/json/json-pull.h"
+#include "core/json/json-record.h"
 #include "core/json/json-write.h"
 #include "exec/system/threads.h"
 
 #define PIECE_BYTES ((gsize)1 << 20)
 #define MAX_MANIFEST_BYTES ((gsize)16 << 20)
 #define SHA256_DIGITS 64
+#define MAX_FILES 10000
 
 typedef struct {
     char *name;
@@ -247,47 +248,16 @@ rp_checkpoint_manifest_write(const char *path, GError **error)
 /* ---- reading ---- */
 
 static gboolean
-read_format(RpJsonPull *pull, GString *scratch)
+read_sha256(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    return rp_json_pull_string(pull, scratch) &&
-           (strcmp(scratch->str, RP_CHECKPOINT_MANIFEST_FORMAT) == 0 ||
-            rp_json_pull_fail_value(pull, "\"" RP_CHECKPOINT_MANIFEST_FORMAT "\""));
-}
+    g_autoptr(GString) digits = g_string_new(NULL);
 
-static gboolean
-read_sha256(RpJsonPull *pull, GString *scratch, char *sha256)
-{
-    if (!rp_json_pull_string(pull, scratch))
+    if (!rp_json_pull_string(pull, digits))
         return FALSE;
-    if (scratch->len != SHA256_DIGITS || strspn(scratch->str, "0123456789abcdef") != SHA256_DIGITS)
-        return rp_json_pull_fail_value(pull, "64 hexadecimal digits");
-    memcpy(sha256, scratch->str, SHA256_DIGITS + 1);
+    if (digits->len != SHA256_DIGITS || strspn(digits->str, "0123456789abcdef") != SHA256_DIGITS)
+        return rp_json_pull_fail_value(pull, field->expected);
+    memcpy(value, digits->str, SHA256_DIGITS + 1);
     return TRUE;
-}
-
-static gboolean
-read_entry(RpJsonPull *pull, GString *scratch, File *file)
-{
-    gboolean has_bytes = FALSE;
-    gboolean has_sha256 = FALSE;
-
-    if (!rp_json_pull_enter_object(pull))
-        return FALSE;
-    while (rp_json_pull_next_key(pull, scratch)) {
-        gboolean good;
-        if (strcmp(scratch->str, "bytes") == 0 && !has_bytes)
-            good = has_bytes = rp_json_pull_whole(pull, &file->bytes);
-        else if (strcmp(scratch->str, "sha256") == 0 && !has_sha256)
-            good = has_sha256 = read_sha256(pull, scratch, file->sha256);
-        else
-            good = rp_json_pull_fail_value(pull, "\"bytes\" and \"sha256\", each once");
-        if (!good)
-            return FALSE;
-    }
-    if (pull->failed)
-        return FALSE;
-    return (has_bytes && has_sha256) ||
-           rp_json_pull_fail_value(pull, "\"bytes\" and \"sha256\", each once");
 }
 
 /* A name in the directory itself, and not the manifest's. */
@@ -299,50 +269,47 @@ is_plain_name(const char *name)
 }
 
 static gboolean
-read_files(RpJsonPull *pull, GString *scratch, GArray *files)
+read_file(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    g_autoptr(GHashTable) names = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    static const RpJsonField fields[] = {
+        {"bytes", rp_json_read_uint64, G_STRUCT_OFFSET(File, bytes), .required = TRUE},
+        {"sha256", read_sha256, G_STRUCT_OFFSET(File, sha256), .required = TRUE,
+         .expected = "64 hexadecimal digits"},
+    };
+    GArray *files = value;
 
-    if (!rp_json_pull_enter_object(pull))
-        return FALSE;
-    while (rp_json_pull_next_key(pull, scratch)) {
-        if (!is_plain_name(scratch->str) || !g_hash_table_add(names, g_strdup(scratch->str)))
-            return rp_json_pull_fail_value(pull, "the names of files beside it, each once");
-        File file = {.name = g_strdup(scratch->str)};
-        g_array_append_val(files, file);
-        if (!read_entry(pull, scratch, file_at(files, files->len - 1)))
-            return FALSE;
-    }
-    return !pull->failed;
+    if (!is_plain_name(pull->key) || has_name(files, pull->key))
+        return rp_json_pull_fail_value(pull, "the names of files beside it, each once");
+    if (files->len == MAX_FILES)
+        return rp_json_pull_fail_value(pull, "at most " G_STRINGIFY(MAX_FILES) " files");
+    g_array_append_vals(files, &(File){.name = g_strdup(pull->key)}, 1);
+    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), file_at(files, files->len - 1),
+                               NULL);
+}
+
+static gboolean
+read_files(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    static const RpJsonField any = {NULL, read_file};
+
+    return rp_json_read_record(pull, &any, 1, value, NULL);
 }
 
 static gboolean
 parse(const char *name, const char *text, gsize length, GArray *files, GError **error)
 {
-    g_autoptr(GString) scratch = g_string_new(NULL);
-    gboolean has_format = FALSE;
-    gboolean has_files = FALSE;
+    static const char *const formats[] = {RP_CHECKPOINT_MANIFEST_FORMAT, NULL};
+    static const RpJsonField fields[] = {
+        {"format", rp_json_read_constant, .required = TRUE, .choices = formats},
+        {"files", read_files, .required = TRUE, .expected = "an object of files"},
+    };
     RpJsonPull pull;
 
     if (!rp_json_pull_init(&pull, name, text, length, RP_CHECKPOINT_ERROR,
                            RP_CHECKPOINT_ERROR_CORRUPT, error) ||
-        !rp_json_pull_enter_object(&pull))
+        !rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), files, NULL) ||
+        !rp_json_pull_end(&pull))
         return FALSE;
-    while (rp_json_pull_next_key(&pull, scratch)) {
-        gboolean good;
-        if (strcmp(scratch->str, "format") == 0 && !has_format)
-            good = has_format = read_format(&pull, scratch);
-        else if (strcmp(scratch->str, "files") == 0 && !has_files)
-            good = has_files = read_files(&pull, scratch, files);
-        else
-            good = rp_json_pull_fail_value(&pull, "\"format\" and \"files\", each once");
-        if (!good)
-            return FALSE;
-    }
-    if (pull.failed || !rp_json_pull_end(&pull))
-        return FALSE;
-    if (!has_format || !has_files)
-        return rp_json_pull_fail(&pull, "\"format\" and \"files\", each once");
     const char *missing = find_missing(files);
     return !missing || rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, name,
                                           "expected the file %s, found none of that name", missing);

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include <glib.h>
+#include "core/json/json-record.h"
 
 /* The second has a fingerprint of 256 places of the file instead of all of it: read, not written.
  */
@@ -34,6 +34,9 @@ typedef struct {
 
 /* (transfer full), without a newline. The same state gives the same bytes. */
 char *rp_data_state_to_json(const RpDataState *state);
+
+/* RpJsonRead, of the object in a checkpoint: @value is an RpDataState. */
+gboolean rp_data_state_read(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 
 /**
  * rp_data_state_parse:

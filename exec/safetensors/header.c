@@ -31,8 +31,6 @@ typedef struct {
     const guint8 *data;
     guint64 data_bytes;
     guint first; /* index of the file's first tensor */
-    RpJsonPull pull;
-    GString *text;
     GError **error;
 } Reader;
 
@@ -42,8 +40,6 @@ typedef struct {
     guint bits;
     guint64 begin;
     guint64 end;
-    gboolean has_shape;
-    gboolean has_offsets;
 } Entry;
 
 static gboolean
@@ -69,12 +65,15 @@ static gboolean G_GNUC_PRINTF(3, 4)
 }
 
 static gboolean
-read_dtype(Reader *reader, Entry *entry)
+read_dtype(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    if (!rp_json_pull_string(&reader->pull, reader->text))
+    g_autoptr(GString) name = g_string_new(NULL);
+    Entry *entry = value;
+
+    if (!rp_json_pull_string(pull, name))
         return FALSE;
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
-        if (strcmp(formats[i].name, reader->text->str) == 0) {
+        if (strcmp(formats[i].name, name->str) == 0) {
             entry->bits = formats[i].bits;
             entry->tensor.dtype_name = formats[i].name;
             entry->tensor.supported =
@@ -82,65 +81,54 @@ read_dtype(Reader *reader, Entry *entry)
             return TRUE;
         }
     }
-    return rp_json_pull_fail_value(&reader->pull, "a dtype of the format, such as \"BF16\"");
+    return rp_json_pull_fail_value(pull, field->expected);
 }
 
 static gboolean
-read_shape(Reader *reader, Entry *entry)
+read_shape(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    RpSafetensor *tensor = &entry->tensor;
+    RpSafetensor *tensor = &((Entry *)value)->tensor;
 
-    if (!rp_json_pull_enter_array(&reader->pull))
+    if (!rp_json_pull_enter_array(pull))
         return FALSE;
     tensor->elements = 1;
-    while (rp_json_pull_next_element(&reader->pull)) {
+    while (rp_json_pull_next_element(pull)) {
         guint64 size;
         if (tensor->rank == RP_SAFETENSORS_MAX_RANK)
-            return rp_json_pull_fail(&reader->pull,
+            return rp_json_pull_fail(pull,
                                      "at most " G_STRINGIFY(RP_SAFETENSORS_MAX_RANK) " dimensions");
-        if (!rp_json_pull_whole(&reader->pull, &size))
+        if (!rp_json_pull_whole(pull, &size))
             return FALSE;
         tensor->shape[tensor->rank++] = size;
         if (!g_uint64_checked_mul(&tensor->elements, tensor->elements, size))
-            return rp_json_pull_fail_value(&reader->pull, "at most 2^64 - 1 elements");
+            return rp_json_pull_fail_value(pull, "at most 2^64 - 1 elements");
     }
-    entry->has_shape = !reader->pull.failed;
-    return entry->has_shape;
+    return !pull->failed;
 }
 
 static gboolean
-read_offsets(Reader *reader, Entry *entry)
+read_offsets(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
+    Entry *entry = value;
     guint64 *offsets[] = {&entry->begin, &entry->end};
     guint n = 0;
 
-    if (!rp_json_pull_enter_array(&reader->pull))
+    if (!rp_json_pull_enter_array(pull))
         return FALSE;
-    while (rp_json_pull_next_element(&reader->pull)) {
+    while (rp_json_pull_next_element(pull)) {
         if (n == G_N_ELEMENTS(offsets))
-            return rp_json_pull_fail(&reader->pull, "two offsets");
-        if (!rp_json_pull_whole(&reader->pull, offsets[n++]))
+            return rp_json_pull_fail(pull, field->expected);
+        if (!rp_json_pull_whole(pull, offsets[n++]))
             return FALSE;
     }
-    if (!reader->pull.failed && n < G_N_ELEMENTS(offsets))
-        return rp_json_pull_fail(&reader->pull, "two offsets before this");
-    entry->has_offsets = !reader->pull.failed;
-    return entry->has_offsets;
+    return n == G_N_ELEMENTS(offsets) || rp_json_pull_fail(pull, field->expected);
 }
 
-static gboolean
-read_field(Reader *reader, Entry *entry)
-{
-    const char *key = reader->text->str;
-
-    if (strcmp(key, "dtype") == 0 && !entry->tensor.dtype_name)
-        return read_dtype(reader, entry);
-    if (strcmp(key, "shape") == 0 && !entry->has_shape)
-        return read_shape(reader, entry);
-    if (strcmp(key, "data_offsets") == 0 && !entry->has_offsets)
-        return read_offsets(reader, entry);
-    return rp_json_pull_fail_value(&reader->pull, "dtype, shape and data_offsets, each once");
-}
+static const RpJsonField entry_fields[] = {
+    {"dtype", read_dtype, .required = TRUE, .expected = "a dtype of the format, such as \"BF16\""},
+    {"shape", read_shape, .required = TRUE, .expected = "an array of sizes"},
+    {"data_offsets", read_offsets, .required = TRUE, .expected = "two offsets"},
+};
 
 static gboolean
 check_entry(const Reader *reader, const Entry *entry)
@@ -148,12 +136,6 @@ check_entry(const Reader *reader, const Entry *entry)
     const RpSafetensor *tensor = &entry->tensor;
     guint64 bits;
 
-    if (!tensor->dtype_name || !entry->has_shape || !entry->has_offsets)
-        return fail_tensor(reader, tensor->name,
-                           "expected dtype, shape and data_offsets, found no %s",
-                           !tensor->dtype_name ? "dtype"
-                           : !entry->has_shape ? "shape"
-                                               : "data_offsets");
     if (entry->begin > entry->end || entry->end > reader->data_bytes)
         return fail_tensor(reader, tensor->name,
                            "expected data_offsets within the %" G_GUINT64_FORMAT
@@ -173,11 +155,12 @@ check_entry(const Reader *reader, const Entry *entry)
 }
 
 static gboolean
-read_tensor(Reader *reader)
+read_tensor(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
+    Reader *reader = value;
     RpSafetensors *tensors = reader->tensors;
     Entry entry = {.tensor = {.file = reader->file}};
-    gpointer at = g_hash_table_lookup(tensors->by_name, reader->text->str);
+    gpointer at = g_hash_table_lookup(tensors->by_name, pull->key);
 
     if (at) {
         const RpSafetensor *other =
@@ -185,17 +168,9 @@ read_tensor(Reader *reader)
         return fail_tensor(reader, other->name, "expected each name once, found it again in %s",
                            other->file);
     }
-    entry.tensor.name = g_string_chunk_insert(tensors->names, reader->text->str);
-    g_autofree char *quoted = rp_quote(entry.tensor.name);
-    g_autofree char *place = g_strdup_printf("tensor %s", quoted);
-    reader->pull.place = place;
-    if (!rp_json_pull_enter_object(&reader->pull))
-        return FALSE;
-    while (rp_json_pull_next_key(&reader->pull, reader->text))
-        if (!read_field(reader, &entry))
-            return FALSE;
-    reader->pull.place = NULL;
-    if (reader->pull.failed || !check_entry(reader, &entry))
+    entry.tensor.name = g_string_chunk_insert(tensors->names, pull->key);
+    if (!rp_json_read_record(pull, entry_fields, G_N_ELEMENTS(entry_fields), &entry, NULL) ||
+        !check_entry(reader, &entry))
         return FALSE;
     entry.tensor.bytes = entry.end - entry.begin;
     entry.tensor.data = reader->data + entry.begin;
@@ -206,43 +181,37 @@ read_tensor(Reader *reader)
 }
 
 static gboolean
-read_metadata(Reader *reader)
+read_note(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    g_autoptr(GString) value = g_string_new(NULL);
+    g_autoptr(GString) text = g_string_new(NULL);
+    Reader *reader = value;
 
-    reader->pull.place = "__metadata__";
-    if (!rp_json_pull_enter_object(&reader->pull))
+    if (!rp_json_pull_string(pull, text))
         return FALSE;
-    while (rp_json_pull_next_key(&reader->pull, reader->text)) {
-        if (!rp_json_pull_string(&reader->pull, value))
-            return FALSE;
-        g_hash_table_insert(reader->tensors->metadata, g_strdup(reader->text->str),
-                            g_strdup(value->str));
-    }
-    reader->pull.place = NULL;
-    return !reader->pull.failed;
+    g_hash_table_insert(reader->tensors->metadata, g_strdup(pull->key), g_strdup(text->str));
+    return TRUE;
+}
+
+static gboolean
+read_metadata(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    static const RpJsonField any = {NULL, read_note};
+
+    return rp_json_read_record(pull, &any, 1, value, NULL);
 }
 
 static gboolean
 read_header(Reader *reader, const char *text, gsize length)
 {
-    gboolean has_metadata = FALSE;
+    static const RpJsonField fields[] = {{"__metadata__", read_metadata}, {NULL, read_tensor}};
+    RpJsonPull pull;
 
     if (length == 0 || *text != '{')
         return fail_header(reader, "`{` as its first byte", length == 0 ? "no byte" : "another");
-    if (!rp_json_pull_init(&reader->pull, reader->file, text, length, RP_SAFETENSORS_ERROR,
-                           RP_SAFETENSORS_ERROR_HEADER, reader->error) ||
-        !rp_json_pull_enter_object(&reader->pull))
-        return FALSE;
-    while (rp_json_pull_next_key(&reader->pull, reader->text)) {
-        gboolean metadata = strcmp(reader->text->str, "__metadata__") == 0;
-        if (metadata && has_metadata)
-            return rp_json_pull_fail_value(&reader->pull, "__metadata__ once");
-        has_metadata |= metadata;
-        if (!(metadata ? read_metadata(reader) : read_tensor(reader)))
-            return FALSE;
-    }
-    return rp_json_pull_end(&reader->pull);
+    return rp_json_pull_init(&pull, reader->file, text, length, RP_SAFETENSORS_ERROR,
+                             RP_SAFETENSORS_ERROR_HEADER, reader->error) &&
+           rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), reader, NULL) &&
+           rp_json_pull_end(&pull);
 }
 
 static gint
@@ -297,15 +266,11 @@ gboolean
 rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *bytes, gsize length,
                          GError **error)
 {
-    g_autoptr(GString) text = g_string_new(NULL);
     const guint8 *start = bytes;
     guint64 header_bytes = 0;
     char *file = rp_display_name(name);
-    Reader reader = {.tensors = tensors,
-                     .file = file,
-                     .first = tensors->tensors->len,
-                     .text = text,
-                     .error = error};
+    Reader reader = {
+        .tensors = tensors, .file = file, .first = tensors->tensors->len, .error = error};
 
     g_ptr_array_add(tensors->files, file);
     if (length < RP_SAFETENSORS_LENGTH_BYTES) {

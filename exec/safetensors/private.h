@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/base/file.h"
-#include "core/json/json-pull.h"
+#include "core/json/json-record.h"
 #include "core/json/json-write.h"
 #include "exec/safetensors/safetensors.h"
 

@@ -56,57 +56,44 @@ is_plain_name(const char *name)
 }
 
 static gboolean
-read_weight_map(RpJsonPull *pull, GHashTable *shards)
+read_shard(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    g_autoptr(GString) name = g_string_new(NULL);
     g_autoptr(GString) shard = g_string_new(NULL);
 
-    pull->place = "weight_map";
-    if (!rp_json_pull_enter_object(pull))
+    if (g_hash_table_contains(value, pull->key))
+        return rp_json_pull_fail_value(pull, "each tensor once");
+    if (!rp_json_pull_string(pull, shard))
         return FALSE;
-    while (rp_json_pull_next_key(pull, name)) {
-        if (g_hash_table_contains(shards, name->str))
-            return rp_json_pull_fail_value(pull, "each tensor once");
-        if (!rp_json_pull_string(pull, shard))
-            return FALSE;
-        if (!is_plain_name(shard->str))
-            return rp_json_pull_fail_value(pull, "the name of a file beside the index");
-        g_hash_table_insert(shards, g_strdup(name->str), g_strdup(shard->str));
-    }
-    pull->place = NULL;
-    return !pull->failed;
+    if (!is_plain_name(shard->str))
+        return rp_json_pull_fail_value(pull, "the name of a file beside the index");
+    g_hash_table_insert(value, g_strdup(pull->key), g_strdup(shard->str));
+    return TRUE;
+}
+
+static gboolean
+read_weight_map(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    static const RpJsonField any = {NULL, read_shard};
+
+    return rp_json_read_record(pull, &any, 1, value, NULL);
 }
 
 GHashTable *
 rp_safetensors_parse_index(const char *name, const char *text, gsize length, GError **error)
 {
+    static const RpJsonField fields[] = {
+        {"weight_map", read_weight_map, .required = TRUE, .expected = "an object of names"},
+        {NULL, rp_json_read_ignored},
+    };
     g_autoptr(GHashTable) shards = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
-    g_autoptr(GString) key = g_string_new(NULL);
     g_autofree char *shown = rp_display_name(name);
     RpJsonPull pull;
-    gboolean found = FALSE;
 
     if (!rp_json_pull_init(&pull, shown, text, length, RP_SAFETENSORS_ERROR,
                            RP_SAFETENSORS_ERROR_INDEX, error) ||
-        !rp_json_pull_enter_object(&pull))
+        !rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), shards, NULL) ||
+        !rp_json_pull_end(&pull))
         return NULL;
-    while (rp_json_pull_next_key(&pull, key)) {
-        gboolean is_map = strcmp(key->str, "weight_map") == 0;
-        if (is_map && found) {
-            (void)rp_json_pull_fail_value(&pull, "weight_map once");
-            return NULL;
-        }
-        found |= is_map;
-        if (!(is_map ? read_weight_map(&pull, shards) : rp_json_pull_skip(&pull)))
-            return NULL;
-    }
-    if (!rp_json_pull_end(&pull))
-        return NULL;
-    if (!found) {
-        g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
-                    "%s: expected a weight_map, found none", shown);
-        return NULL;
-    }
     return g_steal_pointer(&shards);
 }
 

@@ -267,7 +267,7 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYER_KEY("\"backward_ms\":2"), RP_PROFILE_ERROR_VALUE,
      "layers[0]: expected each key once, found \"backward_ms\" a second time"},
     {"{\"format\":\"roundpipe-profile/1\",\"format\":\"roundpipe-profile/1\"}",
-     RP_PROFILE_ERROR_VALUE, "expected each key once, found \"format\""},
+     RP_PROFILE_ERROR_FORMAT, "expected each key once, found \"format\""},
     {"[\"\xff\"]", RP_PROFILE_ERROR_SYNTAX, "expected UTF-8 text, found byte 0xff"},
     {"[]", RP_PROFILE_ERROR_FORMAT, "expected an object, found an array"},
     {"null", RP_PROFILE_ERROR_FORMAT, "expected an object, found null"},

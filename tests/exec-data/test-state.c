@@ -118,17 +118,19 @@ refuses_what_is_no_state(void **state)
         const char *to;
         const char *message;
     } cases[] = {
-        {"roundpipe-data/2", "roundpipe-data/3", "expected \"roundpipe-data/2\""},
-        {"\"format\":\"roundpipe-data/2\",", "", "expected the key \"format\" too"},
-        {"\"shuffle\":true,", "", "expected the key \"shuffle\" too"},
-        {",\"dropped\":6", "", "expected the key \"dropped\" too"},
-        {"\"epoch\":3", "\"epok\":3", "expected a key of roundpipe-data/2, found \"epok\""},
+        {"roundpipe-data/2", "roundpipe-data/3",
+         "format: expected one of \"roundpipe-data/2\", \"roundpipe-data/1\", found"},
+        {"\"format\":\"roundpipe-data/2\",", "", "format: expected one of \"roundpipe-data/2\""},
+        {"\"shuffle\":true,", "", "shuffle: expected a value, found nothing"},
+        {",\"dropped\":6", "", "dropped: expected a value, found nothing"},
+        {"\"epoch\":3", "\"epok\":3", "expected a known key, found \"epok\""},
         {"\"epoch\":3", "\"epoch\":3,\"epoch\":3", "expected each key once, found \"epoch\""},
         {"\"epoch\":3", "\"epoch\":-3", "expected a whole number from 0 to 2^64 - 1, found -3"},
         {"\"epoch\":3", "\"epoch\":\"3\"", "expected a number, found \"3\""},
         {"true", "1", "expected true or false, found 1"},
-        {"\"position\":100", "\"position\":101", "found 101 of 100"},
-        {"\"samples\":100", "\"samples\":0", "found 100 of 0"},
+        {"\"position\":100", "\"position\":101",
+         "position: expected at most the number of samples, found 101"},
+        {"\"samples\":100", "\"samples\":0", "samples: expected a number of samples, found 0"},
         {"6}", "6}x", "expected the end of the text, found x"},
         {"18446744073709551615", "18446744073709551616", "expected a whole number"},
     };

@@ -63,7 +63,7 @@ refuses_an_index_that_disagrees_with_its_shards(void **state)
         {"\"a\":\"/1.safetensors\"", "expected the name of a file beside the index"},
         {"\"a\":\"..\"", "expected the name of a file beside the index"},
         {"\"a\":\"\"", "expected the name of a file beside the index"},
-        {"\"a\":1", "line 1, column 48: weight_map: expected a string, found 1"},
+        {"\"a\":1", "line 1, column 48: weight_map.a: expected a string, found 1"},
     };
     TensorFixture *f = *state;
 
@@ -114,9 +114,11 @@ refuses_an_index_cut_at_any_byte(void **state)
         assert_false(open_index(f, cut));
     }
     assert_false(open_index(f, "{\"metadata\":{}}"));
-    rp_assert_error_message_contains(f->error, "expected a weight_map, found none");
+    rp_assert_error_message_contains(f->error,
+                                     "weight_map: expected an object of names, found nothing");
     assert_false(open_index(f, "{\"weight_map\":{},\"weight_map\":{}}"));
-    rp_assert_error_message_contains(f->error, "expected weight_map once");
+    rp_assert_error_message_contains(f->error,
+                                     "expected each key once, found \"weight_map\" a second time");
 }
 
 static void
