@@ -143,10 +143,6 @@ RpProfile *rp_cli_load_profile(const char *word, guint gpus,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The file that rp_cli_load_profile() reads, or @word. (transfer full) */
 char *rp_cli_profile_path(const char *word);
-/* One line of valid text of at most so many bytes, as a profile may have. (transfer full) */
-char *rp_cli_profile_text(const char *text, gsize most);
-/* A profile that was measured has the name of its model's directory, or of the catalogue: @word. */
-void rp_cli_name_model(RpProfile *profile, const char *word);
 /* "qwen3-1.7b", or that it has none. (transfer full) */
 char *rp_cli_model_name(const RpProfile *profile);
 /* "qwen3-1.7b on 8 x RTX 4090", or as much as the profile says. (transfer full) */
@@ -210,6 +206,10 @@ gboolean rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *p
 /* The same for a file, once rp_schedule_args_check() is content. Errors: also RP_PROFILE_ERROR_* */
 gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                          RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What helps against a plan that does not fit (cli/remedy.c). @as_keys: in words of a run file
+ * (transfer full) */
+char *rp_cli_remedy(RpRemedy remedy, gboolean as_keys);
 
 /* ---- output (cli/output.c) ---- */
 

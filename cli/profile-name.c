@@ -8,8 +8,6 @@
 /* Of which card the shipped profiles are that stand for a model. */
 #define CARD "rtx4090"
 
-#define MAX_NAME 128 /* of a model, bytes */
-
 /* Whether @word can only be the path of a file. */
 static gboolean
 is_path(const char *word)
@@ -85,33 +83,6 @@ static gboolean
 is_named(const char *text)
 {
     return text != NULL && *text != '\0';
-}
-
-char *
-rp_cli_profile_text(const char *text, gsize most)
-{
-    g_autofree char *valid = g_utf8_make_valid(text, -1);
-    char *end = valid;
-
-    for (char *p = valid; *p != '\0' && (gsize)(g_utf8_next_char(p) - valid) <= most;
-         p = g_utf8_next_char(p)) {
-        if ((guchar)*p < 0x20 || *p == 0x7f)
-            *p = ' ';
-        end = g_utf8_next_char(p);
-    }
-    return g_strndup(valid, (gsize)(end - valid));
-}
-
-void
-rp_cli_name_model(RpProfile *profile, const char *word)
-{
-    g_autofree char *path = g_canonicalize_filename(word, NULL);
-    g_autofree char *base = g_path_get_basename(path);
-
-    if (strcmp(base, G_DIR_SEPARATOR_S) == 0)
-        return;
-    g_free(profile->model);
-    profile->model = rp_cli_profile_text(base, MAX_NAME);
 }
 
 char *

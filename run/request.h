@@ -63,3 +63,15 @@ const char *rp_request_recompute(const RpRequest *request);
 /* Plans and simulates a request. @plan: (out) (optional). */
 RpTrace *rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_request_spread:
+ * @least_ns: (out): time of an iteration, steady if the request is, with every layer's time less its
+ *   spread; 0: the profile has no spreads
+ * @most_ns: (out): the same with that more
+ *
+ * Between the two lies the predicted time, as far as the profile's measurements go.
+ * Errors: those of rp_request_simulate()
+ */
+gboolean rp_request_spread(const RpRequest *request, const RpProfile *profile, gint64 *least_ns,
+                           gint64 *most_ns, GError **error) G_GNUC_WARN_UNUSED_RESULT;

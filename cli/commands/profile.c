@@ -10,6 +10,7 @@
 #include "core/catalogue/catalogue.h"
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
+#include "run/profile-name.h"
 
 #define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
 #define MAX_SECONDS 3600
@@ -263,9 +264,9 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
         rp_attention_name(network->attention), network->head_chunk, subject->optimizer_threads,
         args->seconds);
 
-    rp_cli_name_model(profile, subject->word);
+    rp_profile_name_model(profile, subject->word);
     g_free(profile->origin);
-    profile->origin = rp_cli_profile_text(command, MAX_ORIGIN);
+    profile->origin = rp_profile_text(command, MAX_ORIGIN);
 }
 
 static RpNetwork *

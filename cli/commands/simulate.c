@@ -318,7 +318,7 @@ run(const RpScheduleArgs *args, const Outputs *outputs, const char *path, GError
     if (!write_outputs(outputs, &request, profile, &what, error))
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
-    if (!rp_result_spread(&request, profile, &result, error))
+    if (!rp_request_spread(&request, profile, &result.least_ns, &result.most_ns, error))
         return FALSE;
     if (args->json)
         print_json(&request, profile, trace, &result);

@@ -14,6 +14,8 @@
 /* More is not even read. */
 #define MAX_RUN_FILE_BYTES (1 << 20)
 
+/* Between lines of progress on a terminal. */
+#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
 /* Between lines of progress in a file. */
 #define PROGRESS_SECONDS 30.0
 
@@ -151,10 +153,40 @@ earlier_run(const RpRunFile *run_file, const RpTrainHow *how)
     return g_path_get_dirname(checkpoint);
 }
 
+static void
+note(const char *text)
+{
+    fprintf(stderr, "roundpipe train: note: %s\n", text);
+}
+
+/* A line on a terminal, now and then. */
+static void
+show_progress(const char *what, guint64 done, guint64 total)
+{
+    static gint64 begin_us, shown_us;
+    const gint64 now_us = g_get_monotonic_time();
+    const double seconds = (double)(now_us - begin_us) / G_USEC_PER_SEC;
+
+    if (total == 0) {
+        fputs("\r\033[K", stderr);
+        begin_us = 0;
+    } else if (begin_us == 0) {
+        begin_us = shown_us = now_us;
+    } else if (now_us - shown_us >= PROGRESS_INTERVAL_US && done > 0) {
+        shown_us = now_us;
+        fprintf(stderr,
+                "\r\033[K%s: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT ", %.0f/s, %.0f s left",
+                what, done, total, (double)done / seconds,
+                seconds * (double)(total - done) / (double)done);
+        fflush(stderr);
+    }
+}
+
 static gboolean
 run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *code, GError **error)
 {
     g_auto(RpTrainJob) job = {0};
+    const RpRunEvents events = {note, isatty(STDERR_FILENO) == 1 ? show_progress : NULL};
 
     if (!check_files(run_file, how, error) ||
         (strcmp(run_file->profile, "auto") != 0 &&
@@ -163,8 +195,15 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *c
         return FALSE;
     g_autofree char *earlier = earlier_run(run_file, how);
 
-    if (!rp_train_job_prepare(&job, run_file, earlier, error))
+    if (!rp_train_job_prepare(&job, run_file, earlier, args->dry_run, &events, error)) {
+        if (job.remedy != RP_REMEDY_NONE) {
+            g_autofree char *problem = g_steal_pointer(&(*error)->message);
+            g_autofree char *remedy = rp_cli_remedy(job.remedy, TRUE);
+
+            (*error)->message = g_strdup_printf("%s: %s", problem, remedy);
+        }
         return FALSE;
+    }
     if (!args->json)
         rp_train_print_plan(&job);
     if (args->dry_run) {

@@ -17,13 +17,17 @@ static void
 measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
 {
     guint gpus = rp_plan_gpus(plan);
-    g_autoptr(GError) problem = NULL;
+    RpShortage shortage;
 
     for (guint g = 0; g < gpus; g++)
         result->gpu_peak_bytes = MAX(result->gpu_peak_bytes, rp_plan_arena_bytes(plan, g));
     result->host_peak_bytes = rp_plan_arena_bytes(plan, gpus);
-    if (!rp_plan_check_memory(plan, profile->gpu_memory_bytes, 0, &problem))
-        result->memory_problem = g_strdup(problem->message);
+    if (!rp_plan_find_shortage(plan, profile->gpu_memory_bytes, 0, FALSE, &shortage))
+        return;
+    g_autofree char *what = rp_shortage_describe(&shortage);
+    g_autofree char *remedy = rp_cli_remedy(shortage.remedy, FALSE);
+
+    result->memory_problem = g_strdup_printf("%s: %s", what, remedy);
 }
 
 void
@@ -40,67 +44,6 @@ rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResu
 
     if (plan != NULL)
         measure_memory(profile, plan, result);
-}
-
-static gboolean
-has_spreads(const RpProfile *profile)
-{
-    for (guint l = 0; l < profile->n_layers; l++)
-        if (profile->layers[l].forward_spread_ns > 0 || profile->layers[l].backward_spread_ns > 0)
-            return TRUE;
-    return FALSE;
-}
-
-/* A part of @whole, whose time changes by @change. */
-static gint64
-scaled(gint64 part_ns, gint64 whole_ns, gint64 change_ns)
-{
-    return whole_ns > 0
-               ? (gint64)((double)part_ns * (double)(whole_ns + change_ns) / (double)whole_ns)
-               : part_ns;
-}
-
-/* Every time of @profile with its spread added or (@sign -1) taken off; never below 0. */
-static RpProfile *
-shift(const RpProfile *profile, gint sign)
-{
-    RpProfile *shifted = rp_profile_copy(profile);
-
-    for (guint l = 0; l < shifted->n_layers; l++) {
-        RpLayer *layer = &shifted->layers[l];
-        gint64 forward = sign * MIN(layer->forward_spread_ns, layer->forward_ns);
-        gint64 recompute = sign * MIN(layer->recompute_spread_ns, layer->recompute_ns);
-        gint64 backward = sign * MIN(layer->backward_spread_ns, layer->backward_ns);
-
-        layer->recompute_last_ns = scaled(layer->recompute_last_ns, layer->recompute_ns, recompute);
-        layer->weight_gradient_ns = scaled(layer->weight_gradient_ns, layer->backward_ns, backward);
-        layer->forward_ns += forward;
-        layer->recompute_ns += recompute;
-        layer->backward_ns += backward;
-    }
-    return shifted;
-}
-
-gboolean
-rp_result_spread(const RpRequest *request, const RpProfile *profile, RpResult *result,
-                 GError **error)
-{
-    gint64 *const times_ns[] = {&result->least_ns, &result->most_ns};
-
-    if (!has_spreads(profile))
-        return TRUE;
-    for (gint i = 0; i < 2; i++) {
-        g_auto(RpResult) other = {0};
-        g_autoptr(RpPlan) plan = NULL;
-        g_autoptr(RpProfile) shifted = shift(profile, i == 0 ? -1 : 1);
-        g_autoptr(RpTrace) trace = rp_request_simulate(request, shifted, &plan, error);
-
-        if (trace == NULL)
-            return FALSE;
-        rp_result_measure(request, shifted, plan, trace, &other);
-        *times_ns[i] = other.iteration_ns;
-    }
-    return TRUE;
 }
 
 static guint

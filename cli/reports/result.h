@@ -35,16 +35,6 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpResult, rp_result_clear)
 void rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
                        const RpTrace *trace, RpResult *result);
 
-/**
- * rp_result_spread:
- *
- * Simulates the request twice more, with every layer's time less its spread and with that more:
- * between the two lies the predicted time, as far as the profile's measurements go. Nothing is
- * done where the profile has no spreads. Errors: those of rp_request_simulate()
- */
-gboolean rp_result_spread(const RpRequest *request, const RpProfile *profile, RpResult *result,
-                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* The memory that the request's partition takes with every buffer, also where it was simulated in
  * `compute` fidelity; a profile without sizes has none. */
 void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result);

@@ -1,69 +1,15 @@
 /**
- * roundpipe train, piece by piece: what is to be done (setup.c), layer times (times.c), the plan
- * and its prediction (predict.c), files that are read (files.c), the output directory (output.c),
+ * roundpipe train, piece by piece: files that are read (files.c), the output directory (output.c),
  * signals (signals.c), the loop (loop.c), its checkpoints (save.c, beside.c), one step for its
  * gradients (gradients.c), what is written of it (metrics.c), drawn (plot.c) and printed
- * (report.c).
+ * (report.c). What is known before the first step: run/train/job.h.
  */
 #pragma once
 
 #include "cli/cli.h"
-#include "exec/data/batch.h"
-#include "exec/network/network.h"
-#include "exec/safetensors/safetensors.h"
 #include "exec/train/trainer.h"
 #include "plots/charts/loss.h"
-#include "run/run-file.h"
-
-/* ---- setup.c ---- */
-
-/* In the output directory: the timing file that the run was planned with. */
-#define RP_TRAIN_PROFILE "profile.json"
-
-/* Everything that is known before training. */
-typedef struct {
-    const RpRunFile *run;
-    RpModel config;
-    RpSafetensors *checkpoint; /* the model's weights */
-    RpWeights *weights;
-    RpDataset *dataset;
-    RpDatasetSummary summary;
-    RpBatcherOptions batcher;
-    RpNetworkOptions network;
-    RpProfile *profile;
-    char *profile_json;          /* as it was measured or read: goes into the output directory */
-    guint64 device_memory_bytes; /* limit of each device; 0 = none */
-    guint optimizer_threads;
-    char *device_processors; /* that the optimizer's threads keep off; or %NULL */
-    RpRequest request;
-    RpPlan *plan;      /* a few iterations, to predict with */
-    RpTrace *trace;    /* predicted */
-    RpSteady steady;   /* predicted step time and bubble ratio */
-    gint64 least_ns;   /* the step time if every layer took its 10th percentile, */
-    gint64 most_ns;    /* or its 90th; both 0: the layer times have no spreads */
-    guint other_round; /* that would be faster by so much, or 0 */
-    double other_gain;
-} RpTrainJob;
-
-void rp_train_job_clear(RpTrainJob *job);
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
-
-/**
- * rp_train_job_prepare:
- * @run: borrowed by @job
- * @earlier_run: output directory of the run that goes on, whose layer times will do if devices are
- *   still the same; %NULL: a new run
- *
- * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
- * the model, plans and simulates. Takes no memory for training.
- *
- * Errors: those of every part; a plan that exceeds a limit of the run file: RP_PLANNER_ERROR_MEMORY
- */
-gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Tokens of a step if no sequence is padded. */
-guint64 rp_train_job_step_tokens(const RpTrainJob *job);
+#include "run/train/job.h"
 
 /* ---- metrics.c ---- */
 

@@ -1,67 +1,92 @@
 /* Whether what a plan places fits, and if not, what is too large and what makes it smaller. */
 #include "core/plan/planner.h"
 
-/* What to change when a category is the largest of an arena that is too small. */
-static const char *
-remedy(gboolean host, RpBufferCategory category)
+/* What helps where a category is the largest of an arena that is too small. */
+static RpRemedy
+find_remedy(gboolean host, RpBufferCategory category)
 {
     switch (category) {
     case RP_BUFFER_PARAMETERS:
+        return host ? RP_REMEDY_LEAN_OPTIMIZER : RP_REMEDY_MORE_STAGES;
     case RP_BUFFER_GRADIENTS:
     case RP_BUFFER_ACCUMULATORS:
     case RP_BUFFER_OPTIMIZER:
-        if (host)
-            return "use --optimizer=lean (train: optimizer.mode: lean), a smaller model or more "
-                   "host memory";
-        return category == RP_BUFFER_PARAMETERS ? "use more, smaller stages"
-                                                : "use smaller backward stages";
+        return host ? RP_REMEDY_LEAN_OPTIMIZER : RP_REMEDY_SMALLER_BACKWARD_STAGES;
     case RP_BUFFER_ACTIVATIONS:
-        return "use a smaller micro-batch or a shorter sequence";
+        return RP_REMEDY_SMALLER_MICRO_BATCH;
     case RP_BUFFER_STASH:
-        return host ? "use fewer micro-batches per round (--round; train: round) or a smaller "
-                      "micro-batch"
-                    : "use roundpipe, which keeps stage inputs in host memory, or fewer "
-                      "micro-batches";
+        return host ? RP_REMEDY_SMALLER_ROUND : RP_REMEDY_STASH_ON_HOST;
     case RP_BUFFER_WORKSPACE:
-        return "use smaller backward stages, a smaller micro-batch or a shorter sequence";
+        return RP_REMEDY_SMALLER_WORKSPACE;
     case RP_BUFFER_STAGING:
-        return "use one round (--round = --micro-batches; train: round: all)";
+        return RP_REMEDY_ONE_ROUND;
     case RP_N_BUFFER_CATEGORIES:
         break;
     }
-    return "use a smaller micro-batch";
+    return RP_REMEDY_NONE;
 }
 
 static gboolean
-check_arena(const RpPlan *plan, guint32 arena, guint64 limit, GError **error)
+check_arena(const RpPlan *plan, guint32 arena, guint64 limit, RpShortage *shortage)
 {
-    guint64 need = rp_plan_arena_bytes(plan, arena);
-    gboolean host = arena == rp_plan_gpus(plan);
+    const gboolean host = arena == rp_plan_gpus(plan);
     RpBufferCategory largest = RP_BUFFER_PARAMETERS;
-    g_autofree char *where = host ? g_strdup("host memory") : g_strdup_printf("gpu %u", arena);
 
-    if (limit == 0 || need <= limit)
+    if (limit == 0 || rp_plan_arena_bytes(plan, arena) <= limit)
         return TRUE;
     for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
         if (rp_plan_category_bytes(plan, arena, (RpBufferCategory)c) >
             rp_plan_category_bytes(plan, arena, largest))
             largest = (RpBufferCategory)c;
-    g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_MEMORY,
-                "%s: the plan needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT
-                " more than the %" G_GUINT64_FORMAT
-                " there are; the largest part is %s with %" G_GUINT64_FORMAT " bytes: %s",
-                where, need, need - limit, limit, rp_buffer_category_name(largest),
-                rp_plan_category_bytes(plan, arena, largest), remedy(host, largest));
+    *shortage = (RpShortage){
+        .arena = arena,
+        .host = host,
+        .need_bytes = rp_plan_arena_bytes(plan, arena),
+        .limit_bytes = limit,
+        .largest = largest,
+        .largest_bytes = rp_plan_category_bytes(plan, arena, largest),
+        .remedy = find_remedy(host, largest),
+    };
     return FALSE;
 }
 
 gboolean
-rp_plan_check_memory(const RpPlan *plan, guint64 gpu_bytes, guint64 host_bytes, GError **error)
+rp_plan_find_shortage(const RpPlan *plan, guint64 gpu_bytes, guint64 host_bytes, gboolean shared,
+                      RpShortage *shortage)
 {
-    guint gpus = rp_plan_gpus(plan);
+    const guint gpus = rp_plan_gpus(plan);
+    guint64 devices = 0;
 
     for (guint g = 0; g < gpus; g++)
-        if (!check_arena(plan, g, gpu_bytes, error))
-            return FALSE;
-    return check_arena(plan, gpus, host_bytes, error);
+        devices += shared ? rp_plan_arena_bytes(plan, g) : 0;
+    if (host_bytes > 0 && devices >= host_bytes) {
+        *shortage = (RpShortage){.arena = gpus,
+                                 .host = TRUE,
+                                 .need_bytes = devices,
+                                 .limit_bytes = host_bytes,
+                                 .remedy = RP_REMEDY_FEWER_DEVICES};
+        return TRUE;
+    }
+    for (guint g = 0; g < gpus; g++)
+        if (!check_arena(plan, g, gpu_bytes, shortage))
+            return TRUE;
+    return !check_arena(plan, gpus, host_bytes > 0 ? host_bytes - devices : 0, shortage);
+}
+
+char *
+rp_shortage_describe(const RpShortage *shortage)
+{
+    g_autofree char *where =
+        shortage->host ? g_strdup("host memory") : g_strdup_printf("gpu %u", shortage->arena);
+
+    if (shortage->remedy == RP_REMEDY_FEWER_DEVICES)
+        return g_strdup_printf("host memory: the arenas of %u devices need %" G_GUINT64_FORMAT
+                               " bytes, there are %" G_GUINT64_FORMAT,
+                               shortage->arena, shortage->need_bytes, shortage->limit_bytes);
+    return g_strdup_printf("%s: the plan needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT
+                           " more than the %" G_GUINT64_FORMAT
+                           " there are; the largest part is %s with %" G_GUINT64_FORMAT " bytes",
+                           where, shortage->need_bytes,
+                           shortage->need_bytes - shortage->limit_bytes, shortage->limit_bytes,
+                           rp_buffer_category_name(shortage->largest), shortage->largest_bytes);
 }

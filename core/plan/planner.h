@@ -14,8 +14,7 @@
 GQuark rp_planner_error_quark(void);
 
 typedef enum {
-    RP_PLANNER_ERROR_PARTITION, /* the partition's kind does not suit the schedule */
-    RP_PLANNER_ERROR_MEMORY     /* does not fit: names the category, the bytes and the remedy */
+    RP_PLANNER_ERROR_PARTITION /* the partition's kind does not suit the schedule */
 } RpPlannerError;
 
 typedef enum { RP_RECOMPUTE_DEFAULT, RP_RECOMPUTE_GATED, RP_RECOMPUTE_EARLY } RpRecompute;
@@ -116,13 +115,42 @@ guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition
 guint64 rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first,
                                 const RpInterval *stage, RpPhase phase);
 
+/* What makes a plan smaller. */
+typedef enum {
+    RP_REMEDY_NONE,
+    RP_REMEDY_LEAN_OPTIMIZER,
+    RP_REMEDY_MORE_STAGES,
+    RP_REMEDY_SMALLER_BACKWARD_STAGES,
+    RP_REMEDY_SMALLER_MICRO_BATCH, /* or shorter sequences */
+    RP_REMEDY_SMALLER_WORKSPACE,   /* both of these */
+    RP_REMEDY_SMALLER_ROUND,
+    RP_REMEDY_ONE_ROUND,
+    RP_REMEDY_STASH_ON_HOST, /* as dispatched schedules do */
+    RP_REMEDY_FEWER_DEVICES
+} RpRemedy;
+
+/* An arena that does not fit. */
+typedef struct {
+    guint32 arena; /* rp_plan_gpus(): the host's */
+    gboolean host;
+    guint64 need_bytes;
+    guint64 limit_bytes;
+    RpBufferCategory largest;
+    guint64 largest_bytes;
+    RpRemedy remedy; /* fewer devices: their arenas alone, need_bytes, fill host memory */
+} RpShortage;
+
 /**
- * rp_plan_check_memory:
- * @gpu_bytes: of each device; 0 = not checked
- * @host_bytes: 0 = not checked
+ * rp_plan_find_shortage:
+ * @gpu_bytes: of each GPU; 0 = no limit
+ * @host_bytes: of pinned host memory; 0 = no limit
+ * @shared: arenas of GPUs come out of host memory, too
+ * @shortage: (out): the first arena that does not fit
  *
- * Errors: RP_PLANNER_ERROR_MEMORY: where, which category is largest, by how many bytes it is too
- *   much, and what would make it fit
+ * Returns: whether there is one
  */
-gboolean rp_plan_check_memory(const RpPlan *plan, guint64 gpu_bytes, guint64 host_bytes,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_plan_find_shortage(const RpPlan *plan, guint64 gpu_bytes, guint64 host_bytes,
+                               gboolean shared, RpShortage *shortage);
+
+/* Where, by how many bytes, and which category is largest. (transfer full) */
+char *rp_shortage_describe(const RpShortage *shortage);

@@ -35,69 +35,44 @@ fail_proof(RpViolation *violation, GError **error)
     return FALSE;
 }
 
-/* Refuses what does not fit before any of it is taken. Arenas of devices that are threads of this
- * machine come out of the same memory. @host: bytes; 0 = nobody knows */
-static gboolean
-check_host_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const RpPlan *plan,
-                  guint64 host, GError **error)
+gboolean
+rp_trainer_check_memory(const RpDeviceOps *devices, const RpPlan *plan, guint64 device_bytes,
+                        guint64 host_bytes, gboolean dry, RpRemedy *remedy, GError **error)
 {
-    guint64 devices = 0;
-    gboolean fits;
+    g_auto(RpMemoryLimit) limit = dry ? (RpMemoryLimit){0} : rp_memory_limit("", host_bytes > 0);
+    const gboolean limited = limit.name != NULL && (host_bytes == 0 || limit.bytes < host_bytes);
+    RpShortage shortage;
 
-    for (guint g = 0; trainer->devices->host_memory && g < options->plan.gpus; g++)
-        devices += rp_plan_arena_bytes(plan, g);
-    if (host > 0 && devices >= host) {
-        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_MEMORY,
-                    "host memory: the arenas of %u devices need %" G_GUINT64_FORMAT
-                    " bytes, there are %" G_GUINT64_FORMAT
-                    ": use fewer devices, a smaller micro-batch or a shorter sequence",
-                    options->plan.gpus, devices, host);
-        return FALSE;
-    }
-    fits = rp_plan_check_memory(plan, options->device_memory_bytes, host > 0 ? host - devices : 0,
-                                error);
-    if (!fits && error != NULL && (*error)->domain == RP_PLANNER_ERROR) {
-        g_autofree char *text = g_strdup((*error)->message);
-
-        g_clear_error(error);
-        g_set_error_literal(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_MEMORY, text);
-    }
-    return fits;
-}
-
-/* Within what was asked for, and what the machine, cgroups and limits of the process leave. */
-static gboolean
-check_memory(const RpTrainer *trainer, const RpTrainerOptions *options, const RpPlan *plan,
-             GError **error)
-{
-    const guint64 asked = options->host_memory_bytes;
-    g_auto(RpMemoryLimit) limit = rp_memory_limit("", asked > 0);
-    const gboolean limited = limit.name != NULL && (asked == 0 || limit.bytes < asked);
-    const guint64 host = limited ? MAX(1, limit.bytes) : asked;
-
-    if (check_host_memory(trainer, options, plan, host, error))
+    if (!rp_plan_find_shortage(plan, device_bytes, limited ? MAX(1, limit.bytes) : host_bytes,
+                               devices->host_memory, &shortage))
         return TRUE;
-    if (limited && error != NULL && g_str_has_prefix((*error)->message, "host memory")) {
-        g_autofree char *what = rp_memory_limit_describe(&limit);
-        char *message = g_strdup_printf("%s; the limit is %s", (*error)->message, what);
+    g_autofree char *what = rp_shortage_describe(&shortage);
+    g_autofree char *whose = limited && shortage.host ? rp_memory_limit_describe(&limit) : NULL;
 
-        g_free((*error)->message);
-        (*error)->message = message;
-    }
+    g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_MEMORY, "%s%s%s", what,
+                whose != NULL ? "; the limit is " : "", whose != NULL ? whose : "");
+    if (remedy != NULL)
+        *remedy = shortage.remedy;
     return FALSE;
 }
 
-/* Plans a few iterations to learn the sizes of the arenas, and proves them. */
+/* Learns the sizes of the arenas from a few iterations, and proves them. */
 static gboolean
 size_arenas(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *plan_options,
             GError **error)
 {
-    g_autoptr(RpPlan) plan =
-        rp_plan_make(trainer->profile, trainer->partition, plan_options, SIZING_ITERATIONS, error);
+    g_autoptr(RpPlan) own = NULL;
+    const RpPlan *plan = options->checked;
     RpViolation violation;
 
-    if (plan == NULL || !check_memory(trainer, options, plan, error))
-        return FALSE;
+    if (plan == NULL) {
+        plan = own = rp_plan_make(trainer->profile, trainer->partition, plan_options,
+                                  SIZING_ITERATIONS, error);
+        if (plan == NULL ||
+            !rp_trainer_check_memory(trainer->devices, plan, options->device_memory_bytes,
+                                     options->host_memory_bytes, FALSE, NULL, error))
+            return FALSE;
+    }
     /* its like, before anything is taken; the plan that runs is proved as it is made */
     if (!rp_verify_plan(plan, &violation))
         return fail_proof(&violation, error);

@@ -24,7 +24,7 @@
 GQuark rp_trainer_error_quark(void);
 typedef enum {
     RP_TRAINER_ERROR_OPTIONS, /* schedule, shape or memory that cannot be run */
-    RP_TRAINER_ERROR_MEMORY,  /* host or device memory too small: category and remedy */
+    RP_TRAINER_ERROR_MEMORY,  /* host or device memory too small: where, and which category */
     RP_TRAINER_ERROR_STATE    /* a checkpoint that is not of this model */
 } RpTrainerError;
 
@@ -53,6 +53,8 @@ typedef struct {
     const RpProfile *profile;     /* sizes of the network (rp_network_profile()); borrowed */
     const RpPartition *partition; /* copied */
     RpPlanOptions plan;           /* fidelity is set to full */
+    const RpPlan *checked; /* of these, a few iterations that rp_trainer_check_memory() let pass;
+                              %NULL: one is made and checked; borrowed by rp_trainer_new() */
     RpNetworkOptions network;
     RpUpdateOptions update;
     guint64 device_memory_bytes; /* of each device; 0 = no limit */
@@ -63,6 +65,19 @@ typedef struct {
 } RpTrainerOptions;
 
 typedef struct _RpTrainer RpTrainer;
+
+/**
+ * rp_trainer_check_memory:
+ * @device_bytes: limit of each device; 0 = none
+ * @host_bytes: limit of the run; 0 = none
+ * @dry: else what the machine, cgroups and limits of the process leave counts, too
+ * @remedy: (out) (optional): on error, what helps
+ *
+ * Whether a plan of three iterations or more fits. Errors: RP_TRAINER_ERROR_MEMORY
+ */
+gboolean rp_trainer_check_memory(const RpDeviceOps *devices, const RpPlan *plan,
+                                 guint64 device_bytes, guint64 host_bytes, gboolean dry,
+                                 RpRemedy *remedy, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_trainer_new:

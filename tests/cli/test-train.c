@@ -758,7 +758,7 @@ refuses_what_cannot_be_trained(void **state)
          "bad.jsonl: line 2, column 14: input_ids: expected "},
         {TRAIN "x --set data=@T/large.jsonl", 1,
          "large.jsonl: line 1, column 17: input_ids[1]: expected "},
-        {TRAIN "x --set host_memory=1KiB", 1, "host_memory is 1024: use fewer devices"},
+        {TRAIN "x --set host_memory=1KiB", 1, "there are 1024: use fewer devices"},
         {TRAIN "x --set host_memory=400KiB --dry-run", 1, "largest part is optimizer state"},
         {TRAIN "x --set device_memory=1KiB --set schedule=gpipe", 1, "gpu 0"},
         {TRAIN "x --set schedule=gpipe --set stages=2,3", 2,

@@ -620,23 +620,29 @@ a_plan_that_does_not_fit_names_category_excess_and_remedy(void **state)
     g_autoptr(RpProfile) profile = new_profile();
     g_autoptr(RpPartition) partition = new_dispatched(profile);
     RpPlanOptions options = full_options("roundpipe", 2, 8);
-    GError *error = NULL;
+    RpShortage shortage;
 
     (void)state;
     g_autoptr(RpPlan) plan = make(profile, partition, &options, 1);
     guint64 need = rp_plan_arena_bytes(plan, 0);
-    assert_true(rp_plan_check_memory(plan, need, 0, &error));
-    assert_false(rp_plan_check_memory(plan, need - 1, 0, &error));
-    rp_assert_error_message_contains(error, "gpu 0");
-    rp_assert_error_message_contains(error, " 1 more than");
-    rp_assert_error_message_contains(error, "smaller");
-    g_clear_error(&error);
-    assert_false(rp_plan_check_memory(plan, 0, 1 << 20, &error));
-    rp_assert_error_message_contains(error, "host memory");
-    rp_assert_error_message_contains(error, "optimizer state");
-    rp_assert_error_message_contains(error, "train: optimizer.mode: lean");
-    assert_null(strstr(error->message, "LoRA")); /* who runs a plan may not have it */
-    g_clear_error(&error);
+    guint64 host = rp_plan_arena_bytes(plan, 2);
+    assert_false(rp_plan_find_shortage(plan, need, 0, FALSE, &shortage));
+    assert_true(rp_plan_find_shortage(plan, need - 1, 0, FALSE, &shortage));
+    assert_int_equal(shortage.need_bytes - shortage.limit_bytes, 1);
+    assert_false(shortage.host);
+    g_autofree char *gpu = rp_shortage_describe(&shortage);
+    assert_non_null(strstr(gpu, "gpu 0: the plan needs "));
+    assert_non_null(strstr(gpu, " 1 more than"));
+    assert_true(rp_plan_find_shortage(plan, 0, 1 << 20, FALSE, &shortage));
+    assert_true(shortage.host);
+    assert_int_equal(shortage.largest, RP_BUFFER_OPTIMIZER);
+    assert_int_equal(shortage.remedy, RP_REMEDY_LEAN_OPTIMIZER);
+    /* arenas of devices that are threads come out of host memory */
+    assert_false(rp_plan_find_shortage(plan, 0, host, FALSE, &shortage));
+    assert_true(rp_plan_find_shortage(plan, 0, host + 2 * need - 1, TRUE, &shortage));
+    assert_int_equal(shortage.need_bytes - shortage.limit_bytes, 1);
+    assert_true(rp_plan_find_shortage(plan, 0, 2 * need, TRUE, &shortage));
+    assert_int_equal(shortage.remedy, RP_REMEDY_FEWER_DEVICES);
 }
 
 static void

@@ -1,13 +1,10 @@
-/* roundpipe train: what is known before the first step: model and data, then the rest in order. */
-#include "cli/train/setup.h"
+/* What is known before the first step: model and data, then the rest in order. */
+#include "run/train/private.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "run/devices.h"
-
-#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
+#include "run/profile-name.h"
 
 void
 rp_train_job_clear(RpTrainJob *job)
@@ -40,27 +37,22 @@ rp_train_job_step_tokens(const RpTrainJob *job)
            (guint64)run->micro_batches * (guint64)run->gradient_accumulation_steps;
 }
 
-gboolean
-rp_train_show(RpTrainProgress *progress, guint64 done, guint64 total)
+void
+rp_train_job_note(const RpTrainJob *job, const char *format, ...)
 {
-    gint64 now_us = g_get_monotonic_time();
-    double seconds = (double)(now_us - progress->begin_us) / G_USEC_PER_SEC;
+    va_list arguments;
 
-    if (now_us - progress->shown_us < PROGRESS_INTERVAL_US || done == 0 || total == 0)
-        return TRUE;
-    progress->shown_us = now_us;
-    fprintf(stderr,
-            "\r\033[K%s: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT ", %.0f/s, %.0f s left",
-            progress->what, done, total, (double)done / seconds,
-            seconds * (double)(total - done) / (double)done);
-    fflush(stderr);
-    return TRUE;
+    va_start(arguments, format);
+    g_autofree char *text = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    job->events->note(text);
 }
 
 static gboolean
-show_samples(guint64 done, guint64 total, gpointer user_data)
+show_samples(guint64 done, guint64 total, gpointer events)
 {
-    return rp_train_show(user_data, done, total);
+    ((const RpRunEvents *)events)->progress("reading data", done, total);
+    return TRUE;
 }
 
 static gboolean
@@ -107,10 +99,10 @@ open_model(RpTrainJob *job, GError **error)
         return FALSE;
     }
     if ((guint64)run->sequence_length > job->config.max_positions)
-        fprintf(stderr,
-                "roundpipe train: note: sequence_length %" G_GINT64_FORMAT
-                " is beyond the model's max_position_embeddings, %u\n",
-                run->sequence_length, job->config.max_positions);
+        rp_train_job_note(job,
+                          "sequence_length %" G_GINT64_FORMAT
+                          " is beyond the model's max_position_embeddings, %u",
+                          run->sequence_length, job->config.max_positions);
     return TRUE;
 }
 
@@ -129,8 +121,7 @@ static gboolean
 open_data(RpTrainJob *job, GError **error)
 {
     const RpRunFile *run = job->run;
-    gboolean terminal = isatty(STDERR_FILENO) == 1;
-    RpTrainProgress progress = {.what = "reading data", .begin_us = g_get_monotonic_time()};
+    const gboolean shown = job->events->progress != NULL;
     gboolean read;
 
     job->dataset =
@@ -139,10 +130,10 @@ open_data(RpTrainJob *job, GError **error)
         g_prefix_error(error, "data: ");
         return FALSE;
     }
-    read = rp_dataset_check(job->dataset, (guint)run->sequence_length,
-                            terminal ? show_samples : NULL, &progress, &job->summary, error);
-    if (terminal)
-        fputs("\r\033[K", stderr);
+    read = rp_dataset_check(job->dataset, (guint)run->sequence_length, shown ? show_samples : NULL,
+                            (gpointer)job->events, &job->summary, error);
+    if (shown)
+        job->events->progress("reading data", 0, 0);
     job->batcher = (RpBatcherOptions){
         .micro_batches = (guint)run->micro_batches,
         .sequences = (guint)run->micro_batch_size,
@@ -156,9 +147,11 @@ open_data(RpTrainJob *job, GError **error)
 }
 
 gboolean
-rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run, GError **error)
+rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run, gboolean dry,
+                     const RpRunEvents *events, GError **error)
 {
     job->run = run;
+    job->events = events;
     job->device_processors = rp_run_device_processors(run->n_devices);
     job->optimizer_threads = run->optimizer.threads > 0
                                  ? (guint)run->optimizer.threads
@@ -169,11 +162,11 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 
     if (strcmp(run->profile, "auto") == 0)
-        rp_cli_name_model(job->profile, run->model);
+        rp_profile_name_model(job->profile, run->model);
     job->profile_json = rp_profile_to_json(job->profile);
     /* threads have what the machine has, GPUs what was found free */
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
         job->profile->gpu_memory_bytes = run->device_memory_bytes;
     job->device_memory_bytes = job->profile->gpu_memory_bytes;
-    return rp_train_predict(job, network, error);
+    return rp_train_predict(job, network, dry, error);
 }

@@ -1,9 +1,7 @@
-/* roundpipe train: layer times, measured, of a file, or of the run that goes on. */
-#include "cli/train/setup.h"
+/* Layer times, measured, of a file, or of the run that goes on. */
+#include "run/train/private.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/plan/least-memory.h"
 #include "exec/measure/profile.h"
@@ -75,10 +73,10 @@ take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
     if (job->run->device_ops->kernels()->has_attention(choice))
         job->network.attention = choice;
     else
-        fprintf(stderr,
-                "roundpipe train: note: %s has times of %s attention, which %s devices do not "
-                "have here\n",
-                path, file->attention, job->run->device_ops->name);
+        rp_train_job_note(job,
+                          "%s has times of %s attention, which %s devices do not "
+                          "have here",
+                          path, file->attention, job->run->device_ops->name);
 }
 
 /* The head's chunk of a timing file, where the run's own is to be chosen: times are with it, and a
@@ -96,10 +94,10 @@ note_other_chunk(const RpTrainJob *job, const RpProfile *file, const char *path)
 {
     if (job->run->head_chunk > 0 && file->head_chunk > 0 &&
         file->head_chunk != job->network.head_chunk)
-        fprintf(stderr,
-                "roundpipe train: note: %s has times of a head in chunks of %u tokens, the run's "
-                "are of %u\n",
-                path, file->head_chunk, job->network.head_chunk);
+        rp_train_job_note(job,
+                          "%s has times of a head in chunks of %u tokens, the run's "
+                          "are of %u",
+                          path, file->head_chunk, job->network.head_chunk);
 }
 
 static RpProfile *
@@ -123,10 +121,10 @@ read_profile(RpTrainJob *job, const char *path, GError **error)
         return NULL;
     }
     if (rp_profile_micro_batch_tokens(file) != 0 && rp_profile_micro_batch_tokens(file) != tokens)
-        fprintf(stderr,
-                "roundpipe train: note: %s has times of micro-batches of %" G_GUINT64_FORMAT
-                " tokens, the run's have %" G_GUINT64_FORMAT "\n",
-                path, rp_profile_micro_batch_tokens(file), tokens);
+        rp_train_job_note(job,
+                          "%s has times of micro-batches of %" G_GUINT64_FORMAT
+                          " tokens, the run's have %" G_GUINT64_FORMAT "",
+                          path, rp_profile_micro_batch_tokens(file), tokens);
     return g_steal_pointer(&profile);
 }
 
@@ -186,9 +184,10 @@ may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
 }
 
 static gboolean
-show_measurements(guint done, guint total, gpointer user_data)
+show_measurements(guint done, guint total, gpointer events)
 {
-    return rp_train_show(user_data, done, total);
+    ((const RpRunEvents *)events)->progress("measuring layers", done, total);
+    return TRUE;
 }
 
 static RpProfile *
@@ -221,13 +220,12 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
 static RpProfile *
 measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
 {
-    gboolean terminal = isatty(STDERR_FILENO) == 1;
-    RpTrainProgress progress = {.what = "measuring layers", .begin_us = g_get_monotonic_time()};
+    const gboolean shown = job->events->progress != NULL;
     const RpMeasureOptions options = {
         .devices = job->run->n_devices,
         .optimizer_threads = job->optimizer_threads,
-        .progress = terminal ? show_measurements : NULL,
-        .user_data = &progress,
+        .progress = shown ? show_measurements : NULL,
+        .user_data = (gpointer)job->events,
     };
     RpProbe *probe = job->run->device_ops->probe_new(0, error);
     RpProfile *profile = NULL;
@@ -235,8 +233,8 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     if (probe != NULL)
         profile = measure_with(job, probe, earlier_run, &options, error);
     rp_probe_free(probe);
-    if (terminal)
-        fputs("\r\033[K", stderr);
+    if (shown)
+        job->events->progress("measuring layers", 0, 0);
     return profile;
 }
 

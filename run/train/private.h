@@ -1,18 +1,12 @@
 /**
- * What is known before the first step: setup.c, times.c and predict.c share this.
+ * What is known before the first step: job.c, times.c and predict.c share this.
  */
 #pragma once
 
-#include "cli/train/train.h"
+#include "run/train/job.h"
 
-typedef struct {
-    const char *what; /* "reading d.jsonl: %s of %s samples" */
-    gint64 begin_us;
-    gint64 shown_us;
-} RpTrainProgress;
-
-/* A line on a terminal, now and then. Returns: %TRUE */
-gboolean rp_train_show(RpTrainProgress *progress, guint64 done, guint64 total);
+/* One line for who runs this. */
+void rp_train_job_note(const RpTrainJob *job, const char *format, ...) G_GNUC_PRINTF(2, 3);
 
 /* The network of the job's model and options, over its weights. */
 RpNetwork *rp_train_job_network(const RpTrainJob *job);
@@ -31,5 +25,5 @@ gboolean rp_train_find_times(RpTrainJob *job, const char *earlier_run,
 gboolean rp_train_check_least_size(const RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Partition, plan, trace and their figures. */
-gboolean rp_train_predict(RpTrainJob *job, const RpNetwork *network,
+gboolean rp_train_predict(RpTrainJob *job, const RpNetwork *network, gboolean dry,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;

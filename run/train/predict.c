@@ -1,12 +1,7 @@
-/* roundpipe train: the plan, and what it is expected to take. */
-#include "cli/train/setup.h"
+/* The plan, and what it is expected to take. */
+#include "run/train/private.h"
 
-#include <string.h>
-
-#include "cli/reports/result.h"
-#include "core/trace/report.h"
-#include "sim/simulate.h"
-#include "sim/steady-window.h"
+#include "exec/train/trainer.h"
 
 /* What the run asks for. @round: 0 = chosen with the partition */
 static RpAsk
@@ -46,29 +41,6 @@ rp_train_check_least_size(const RpTrainJob *job, GError **error)
     return rp_ask_check_size(&ask, error);
 }
 
-/* Limits that the run file sets; what the machine has is the trainer's to check. Arenas of devices
- * that are threads come out of host memory. */
-static gboolean
-check_memory(const RpTrainJob *job, GError **error)
-{
-    const RpRunFile *run = job->run;
-    guint64 devices = 0;
-
-    for (guint g = 0; run->device_ops->host_memory && g < run->n_devices; g++)
-        devices += rp_plan_arena_bytes(job->plan, g);
-    if (run->host_memory_bytes > 0 && run->host_memory_bytes <= devices) {
-        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_MEMORY,
-                    "host memory: the arenas of %u devices alone need %" G_GUINT64_FORMAT
-                    " bytes, host_memory is %" G_GUINT64_FORMAT
-                    ": use fewer devices, a smaller micro-batch or a shorter sequence",
-                    run->n_devices, devices, run->host_memory_bytes);
-        return FALSE;
-    }
-    return rp_plan_check_memory(job->plan, job->device_memory_bytes,
-                                run->host_memory_bytes > 0 ? run->host_memory_bytes - devices : 0,
-                                error);
-}
-
 /*
  * In bound schedules the head does not run when its stage goes forward: the loss and its gradient
  * are computed at once, at the beginning of the backward action.
@@ -101,6 +73,7 @@ consider_rounds(RpTrainJob *job)
     g_auto(RpRequest) other = {0};
     g_autoptr(RpPlan) plan = NULL;
     g_autoptr(RpTrace) trace = NULL;
+    RpShortage shortage;
 
     if (job->run->round_choice != RP_RUN_ROUND_ALL || job->run->n_devices == 1 ||
         !job->request.options.schedule->dispatched)
@@ -110,7 +83,7 @@ consider_rounds(RpTrainJob *job)
         other.options.round == job->request.options.round)
         return;
     trace = rp_request_simulate(&other, job->profile, &plan, NULL);
-    if (trace == NULL || !rp_plan_check_memory(plan, job->device_memory_bytes, 0, NULL))
+    if (trace == NULL || rp_plan_find_shortage(plan, job->device_memory_bytes, 0, FALSE, &shortage))
         return;
     const RpSteady steady = rp_report_steady(trace, other.window.first, other.window.end);
 
@@ -118,37 +91,25 @@ consider_rounds(RpTrainJob *job)
     job->other_gain = (double)job->steady.iteration_ns / (double)steady.iteration_ns - 1;
 }
 
-/* Of the step time, as far as the layers' measurements go. Synchronous steps count from steady
- * ones, too. */
-static gboolean
-predict_range(RpTrainJob *job, GError **error)
-{
-    RpRequest steady = job->request; /* borrowed */
-    g_auto(RpResult) result = {0};
-
-    steady.steady = TRUE;
-    if (!rp_result_spread(&steady, job->profile, &result, error))
-        return FALSE;
-    job->least_ns = result.least_ns;
-    job->most_ns = result.most_ns;
-    return TRUE;
-}
-
 gboolean
-rp_train_predict(RpTrainJob *job, const RpNetwork *network, GError **error)
+rp_train_predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
 {
-    RpAsk ask = make_ask(job, job->run->round);
+    const RpRunFile *run = job->run;
+    RpAsk ask = make_ask(job, run->round);
+    RpRequest steady;
 
     ask.options.constant_bytes = rp_network_constant_bytes(network);
     place_head(job);
     if (!rp_request_resolve(&ask, job->profile, &job->request, error))
         return FALSE;
     job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);
-    if (job->trace == NULL)
+    if (job->trace == NULL ||
+        !rp_trainer_check_memory(run->device_ops, job->plan, job->device_memory_bytes,
+                                 run->host_memory_bytes, dry, &job->remedy, error))
         return FALSE;
     job->steady = rp_report_steady(job->trace, job->request.window.first, job->request.window.end);
-    if (!check_memory(job, error))
-        return FALSE;
     consider_rounds(job);
-    return predict_range(job, error);
+    steady = job->request; /* borrowed. Synchronous steps count from steady ones, too */
+    steady.steady = TRUE;
+    return rp_request_spread(&steady, job->profile, &job->least_ns, &job->most_ns, error);
 }

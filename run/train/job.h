@@ -1,0 +1,70 @@
+/**
+ * A training run before its first step: model, data, layer times, partition, plan and prediction.
+ */
+#pragma once
+
+#include "core/trace/report.h"
+#include "exec/data/batch.h"
+#include "exec/network/network.h"
+#include "exec/safetensors/safetensors.h"
+#include "run/request.h"
+#include "run/run-file.h"
+
+/* In the output directory: the timing file that the run was planned with. */
+#define RP_TRAIN_PROFILE "profile.json"
+
+/* Who is told what goes on meanwhile. */
+typedef struct {
+    void (*note)(const char *text);
+    /* %NULL: nobody looks. @what is done: "reading data". @total: 0 = it is over */
+    void (*progress)(const char *what, guint64 done, guint64 total);
+} RpRunEvents;
+
+/* Everything that is known before training. */
+typedef struct {
+    const RpRunFile *run;
+    const RpRunEvents *events;
+    RpModel config;
+    RpSafetensors *checkpoint; /* the model's weights */
+    RpWeights *weights;
+    RpDataset *dataset;
+    RpDatasetSummary summary;
+    RpBatcherOptions batcher;
+    RpNetworkOptions network;
+    RpProfile *profile;
+    char *profile_json;          /* as it was measured or read: goes into the output directory */
+    guint64 device_memory_bytes; /* limit of each device; 0 = none */
+    guint optimizer_threads;
+    char *device_processors; /* that the optimizer's threads keep off; or %NULL */
+    RpRequest request;
+    RpPlan *plan;      /* of a few iterations: predicted with, and what the trainer's arenas need */
+    RpTrace *trace;    /* predicted */
+    RpSteady steady;   /* predicted step time and bubble ratio */
+    gint64 least_ns;   /* the step time if every layer took its 10th percentile, */
+    gint64 most_ns;    /* or its 90th; both 0: the layer times have no spreads */
+    guint other_round; /* that would be faster by so much, or 0 */
+    double other_gain;
+    RpRemedy remedy; /* of a plan that does not fit */
+} RpTrainJob;
+
+void rp_train_job_clear(RpTrainJob *job);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
+
+/**
+ * rp_train_job_prepare:
+ * @run: borrowed by @job
+ * @earlier_run: output directory of the run that goes on, whose layer times will do if devices are
+ *   still the same; %NULL: a new run
+ * @dry: nothing is trained: memory is what the run file says, not what this machine has
+ *
+ * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
+ * the model, plans and simulates. Takes no memory for training.
+ *
+ * Errors: those of every part; a plan that does not fit: RP_TRAINER_ERROR_MEMORY, and job->remedy
+ */
+gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run,
+                              gboolean dry, const RpRunEvents *events,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Tokens of a step if no sequence is padded. */
+guint64 rp_train_job_step_tokens(const RpTrainJob *job);
