@@ -298,7 +298,8 @@ add(const Bench *bench, const Entry *entry)
 static void
 fill(const Bench *bench, const Entry *entry)
 {
-    bench->kernels->fill(bench->stream, bench->floats, RP_DTYPE_FP32, PARAMETERS, 0.0f);
+    bench->kernels->fill(bench->stream,
+                         &(RpFillArgs){RP_DTYPE_FP32, PARAMETERS, bench->floats, 0.0f});
 }
 
 #define PRODUCT(form_, m_, n_, k_)                                                                 \

@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
 
 #define NO_GPU 77 /* Meson: skipped */
 

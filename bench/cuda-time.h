@@ -3,6 +3,7 @@
 #pragma once
 
 #include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/runtime/check.h"
 
 #define RP_BENCH_WARM_UP 5
 #define RP_BENCH_REPEATS 31

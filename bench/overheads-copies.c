@@ -19,6 +19,7 @@
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/host-arena.h"
 #include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/runtime/check.h"
 
 #define MICRO_BATCHES 8
 #define INPUTS 2 /* buffers */
@@ -88,8 +89,8 @@ compute(const Slot *slot)
     cudaError_t status = cudaSuccess;
 
     for (guint i = 0; i < slot->n_fills && status == cudaSuccess; i++)
-        status =
-            rp_cuda_fill(RP_DTYPE_FP32, slot->fill, FILL_BYTES / sizeof(float), 0, slot->compute);
+        status = rp_cuda_fill(
+            &(RpFillArgs){RP_DTYPE_FP32, FILL_BYTES / sizeof(float), slot->fill, 0}, slot->compute);
     return status;
 }
 
@@ -385,7 +386,7 @@ pin_by_register(guint64 bytes, gint64 *ns, GError **error)
     gboolean done;
 
     if (memory == NULL) {
-        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
+        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
                     "malloc: no %" G_GUINT64_FORMAT " bytes", bytes);
         return FALSE;
     }

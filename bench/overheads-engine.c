@@ -171,13 +171,14 @@ static cudaError_t
 wait_by(Wait how, cudaStream_t stream, RpBackendEvent *event, Callback *callback, GError **error)
 {
     cudaError_t status;
+    RpRuntimeState state;
 
     switch (how) {
     case WAIT_SPIN:
         do
-            status = rp_cuda_query_event(event->event);
-        while (status == cudaErrorNotReady);
-        return status;
+            state = rp_runtime_event_state(&event->device->gpu, event->event, "a kernel", error);
+        while (state == RP_RUNTIME_BUSY);
+        return state == RP_RUNTIME_DONE ? cudaSuccess : cudaErrorUnknown;
     case WAIT_BACKEND:
         return rp_overheads_watch.real->wait_host(rp_overheads_watch.backend, event, error)
                    ? cudaSuccess
@@ -200,7 +201,8 @@ time_wait(Wait how, RpBackendLane *lane, RpBackendEvent *event, void *memory, do
 
     if (!rp_cuda_ok(cudaLaunchHostFunc(lane->stream, hold_a_while, NULL), "cudaLaunchHostFunc",
                     error) ||
-        !rp_cuda_ok(rp_cuda_fill(RP_DTYPE_FP32, memory, 1, 0, lane->stream), "a kernel", error) ||
+        !rp_cuda_ok(rp_cuda_fill(&(RpFillArgs){RP_DTYPE_FP32, 1, memory, 0}, lane->stream),
+                    "a kernel", error) ||
         !rp_overheads_watch.real->record(rp_overheads_watch.backend, lane, event, error))
         return FALSE;
     const cudaError_t status = wait_by(how, lane->stream, event, &callback, error);

@@ -12,8 +12,9 @@
 
 #include "bench/overheads-gate.h"
 #include "exec/cuda/base/launch.h"
-#include "exec/cuda/device.h"
 #include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/runtime/check.h"
+#include "exec/cuda/runtime/device.h"
 
 #define CALLS 200  /* of one kind behind a gate: a stream holds about a thousand */
 #define ROUNDS 10  /* of CALLS */
@@ -69,7 +70,7 @@ typedef struct {
 static cudaError_t
 launch(const Side *side)
 {
-    return rp_cuda_fill(RP_DTYPE_FP32, side->memory, 1, 0, side->stream);
+    return rp_cuda_fill(&(RpFillArgs){RP_DTYPE_FP32, 1, side->memory, 0}, side->stream);
 }
 
 static gboolean

@@ -7,7 +7,7 @@
 #include <glib.h>
 #include <stdatomic.h>
 
-#include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/runtime/check.h"
 
 typedef struct {
     _Atomic int open;

@@ -6,6 +6,7 @@
 
 #include "bench/overheads.h"
 #include "exec/cuda/backend-private.h"
+#include "exec/cuda/runtime/check.h"
 #include "exec/train/trainer.h"
 
 #define RP_OVERHEADS_WARM_UP 5 /* iterations: matmul plans are chosen, arrays grow */

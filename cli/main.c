@@ -10,7 +10,7 @@
 
 #include "cli/config.h"
 #include "core/base/suggest.h"
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
 
 static const RpCommand commands[] = {

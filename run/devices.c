@@ -4,7 +4,7 @@
 
 #include "core/base/quote.h"
 #include "exec/cuda/backend.h"
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
 #include "exec/measure/profile.h"
 #include "run/error.h"

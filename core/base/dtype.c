@@ -1,5 +1,7 @@
 #include "core/base/dtype.h"
 
+#include <glib.h>
+
 #if G_BYTE_ORDER != G_LITTLE_ENDIAN
 #error "weights are used as they stand in the files: little-endian"
 #endif
@@ -37,7 +39,7 @@ rp_dtype_torch_name(RpDtype dtype)
     return formats[dtype].torch_name;
 }
 
-gboolean
+bool
 rp_dtype_parse(const char *name, const char *(*spelling)(RpDtype), RpDtype *dtype)
 {
     g_return_val_if_fail(name && spelling && dtype, FALSE);

@@ -12,7 +12,8 @@
  */
 #pragma once
 
-#include <glib.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ typedef enum { RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16 } RpDtype;
 #define RP_N_DTYPES 3
 
 /* Bytes of an element. */
-static inline gsize
+static inline size_t
 rp_dtype_size(RpDtype dtype)
 {
     return dtype == RP_DTYPE_FP32 ? 4 : 2;
@@ -34,19 +35,19 @@ const char *rp_dtype_safetensors_name(RpDtype dtype);
 const char *rp_dtype_torch_name(RpDtype dtype);
 
 /* The format that one of the three functions above calls @name. Returns: whether there is one. */
-gboolean rp_dtype_parse(const char *name, const char *(*spelling)(RpDtype), RpDtype *dtype);
+bool rp_dtype_parse(const char *name, const char *(*spelling)(RpDtype), RpDtype *dtype);
 
-static inline guint32
+static inline uint32_t
 rp_float_bits(float value)
 {
-    guint32 bits;
+    uint32_t bits;
 
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
 static inline float
-rp_float_from_bits(guint32 bits)
+rp_float_from_bits(uint32_t bits)
 {
     float value;
 
@@ -54,69 +55,69 @@ rp_float_from_bits(guint32 bits)
     return value;
 }
 
-static inline guint16
+static inline uint16_t
 rp_bf16_from_float(float value)
 {
-    const guint32 bits = rp_float_bits(value);
-    const guint32 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    const guint32 nan = bits >> 16 | 0x0040; /* the upper half alone might be infinite */
+    const uint32_t bits = rp_float_bits(value);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const uint32_t nan = bits >> 16 | 0x0040; /* the upper half alone might be infinite */
 
-    return (guint16)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
 }
 
 static inline float
-rp_float_from_bf16(guint16 bits)
+rp_float_from_bf16(uint16_t bits)
 {
-    return rp_float_from_bits((guint32)bits << 16);
+    return rp_float_from_bits((uint32_t)bits << 16);
 }
 
-static inline guint16
+static inline uint16_t
 rp_fp16_from_float(float value)
 {
-    const guint32 bits = rp_float_bits(value);
-    const guint32 magnitude = bits & 0x7fffffff;
+    const uint32_t bits = rp_float_bits(value);
+    const uint32_t magnitude = bits & 0x7fffffff;
     /* adding 0.5 shifts a subnormal's mantissa into place and rounds it */
-    const guint32 subnormal =
+    const uint32_t subnormal =
         rp_float_bits(rp_float_from_bits(magnitude < 0x38800000 ? magnitude : 0) + 0.5f) -
         0x3f000000;
-    const guint32 normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    const guint32 nan = 0x7e00 | (magnitude >> 13 & 0x1ff);
-    guint32 result = magnitude < 0x38800000 ? subnormal : normal;
+    const uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    const uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x1ff);
+    uint32_t result = magnitude < 0x38800000 ? subnormal : normal;
 
     result = magnitude >= 0x47800000 ? 0x7c00 : result;
     result = magnitude > 0x7f800000 ? nan : result;
-    return (guint16)(result | (bits >> 16 & 0x8000));
+    return (uint16_t)(result | (bits >> 16 & 0x8000));
 }
 
 static inline float
-rp_float_from_fp16(guint16 bits)
+rp_float_from_fp16(uint16_t bits)
 {
     /* the fp16 fields read as an fp32 are 2^112 too small; scaling also settles subnormals */
-    const guint32 shifted = (guint32)(bits & 0x7fff) << 13;
-    const guint32 scaled = rp_float_bits(rp_float_from_bits(shifted) * 0x1p112f);
-    const guint32 not_finite = shifted >= 0x0f800000 ? 0x7f800000 : 0;
-    const guint32 quiet = shifted > 0x0f800000 ? 0x00400000 : 0;
+    const uint32_t shifted = (uint32_t)(bits & 0x7fff) << 13;
+    const uint32_t scaled = rp_float_bits(rp_float_from_bits(shifted) * 0x1p112f);
+    const uint32_t not_finite = shifted >= 0x0f800000 ? 0x7f800000 : 0;
+    const uint32_t quiet = shifted > 0x0f800000 ? 0x00400000 : 0;
 
-    return rp_float_from_bits(scaled | not_finite | quiet | (guint32)(bits & 0x8000) << 16);
+    return rp_float_from_bits(scaled | not_finite | quiet | (uint32_t)(bits & 0x8000) << 16);
 }
 
 /* Value @i of the array @values, which is aligned to its elements. */
 static inline float
-rp_dtype_get(RpDtype dtype, const void *values, gsize i)
+rp_dtype_get(RpDtype dtype, const void *values, size_t i)
 {
     if (dtype == RP_DTYPE_FP32)
         return ((const float *)values)[i];
-    const guint16 half = ((const guint16 *)values)[i];
+    const uint16_t half = ((const uint16_t *)values)[i];
     return dtype == RP_DTYPE_BF16 ? rp_float_from_bf16(half) : rp_float_from_fp16(half);
 }
 
 static inline void
-rp_dtype_set(RpDtype dtype, void *values, gsize i, float value)
+rp_dtype_set(RpDtype dtype, void *values, size_t i, float value)
 {
     if (dtype == RP_DTYPE_FP32)
         ((float *)values)[i] = value;
     else
-        ((guint16 *)values)[i] =
+        ((uint16_t *)values)[i] =
             dtype == RP_DTYPE_BF16 ? rp_bf16_from_float(value) : rp_fp16_from_float(value);
 }
 
@@ -125,7 +126,7 @@ rp_dtype_set(RpDtype dtype, void *values, gsize i, float value)
  * @source: @n elements of @dtype, little-endian, at any address
  * @values: (out): @n floats; may not overlap @source
  */
-void rp_dtype_to_float(RpDtype dtype, const void *source, float *values, gsize n);
+void rp_dtype_to_float(RpDtype dtype, const void *source, float *values, size_t n);
 
 /* The other way; @target at any address. */
-void rp_dtype_from_float(RpDtype dtype, const float *values, void *target, gsize n);
+void rp_dtype_from_float(RpDtype dtype, const float *values, void *target, size_t n);

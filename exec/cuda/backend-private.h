@@ -8,7 +8,7 @@
  *   host-arena.c  host memory, pinned
  *   clock.c       times of a device on the host's clock
  *   watch.c       sees that a device has failed, if nobody else does
- *   finite.cu     two kernels
+ *   runtime.c     CUDA's runtime, which none of the others calls
  *
  * A device has three workers: one issues actions and activations, one uploads of parameters, one
  * downloads of gradients; other threads only look at events. What is marked as the worker's is the
@@ -24,10 +24,11 @@
 
 #include "exec/cuda/backend.h"
 #include "exec/cuda/clock.h"
-#include "exec/cuda/device-private.h"
 #include "exec/cuda/host-arena.h"
 #include "exec/cuda/kernels/kernels.h"
-#include "exec/device/task-map.h"
+#include "exec/cuda/runtime/runtime.h"
+#include "exec/device/action.h"
+#include "exec/device/error.h"
 
 /* Ids and targets of so many micro-batches may be on their way up to a device; then its worker
  * waits, as it does while a stream's queue is full. */
@@ -38,33 +39,29 @@ typedef struct _RpCuda RpCuda;
 /* Pinned room for 2 T int32, used in turn. */
 typedef struct {
     gint32 *memory;
-    cudaEvent_t read; /* the device has read it */
+    RpRuntimeEvent *read; /* the device has read it */
     gboolean used;
 } RpCudaSlot;
 
 /* One of a plan's devices. */
 typedef struct {
     RpCuda *cuda;
-    guint index;  /* the plan's */
-    int physical; /* CUDA's */
+    RpRuntimeGpu gpu;
     guint8 *memory;
-    guint64 bytes; /* of the arena */
-    RpKernelStream *kernels;
-    cudaStream_t compute;   /* the compute lane's */
-    cudaStream_t auxiliary; /* losses */
-    cudaEvent_t head_done;
-    void *side;      /* device memory beside the arena */
-    gint32 *targets; /* in it: [2][T] of the head that runs: targets, and their rows if packed */
-    gint32 *packed;  /* worker's, of the host: the same, on their way */
-    double *losses;  /* in it: [RP_FEED_RING x M] */
+    guint64 bytes;              /* of the arena */
+    RpRuntimeStream *compute;   /* the compute lane's */
+    RpRuntimeStream *auxiliary; /* losses */
+    RpRuntimeEvent *head_done;
+    void *side;      /* device memory beside the arena: its losses, and */
+    gint32 *targets; /* [2][T] of the head that runs: targets, and their rows if packed */
     guint8 *pinned;  /* of all slots */
     RpCudaSlot slots[RP_CUDA_SLOTS];
     guint64 n_slots_taken;  /* worker's */
     guint64 n_losses;       /* worker's: heads that were launched */
     _Atomic guint64 n_told; /* of these, losses that were told */
 
-    cudaStream_t clock_stream; /* anchors alone */
-    cudaEvent_t anchors[RP_CUDA_CLOCK_RING];
+    RpRuntimeStream *clock_stream; /* anchors alone */
+    RpRuntimeEvent *anchors[RP_CUDA_CLOCK_RING];
     pthread_mutex_t clock_lock;
     RpCudaClock clock;
     pthread_mutex_t anchor_lock; /* who makes an anchor; the device's workers take turns */
@@ -87,17 +84,12 @@ typedef struct {
 struct _RpCuda {
     RpBackend base;
     RpTaskMap map;
-    const RpKernels *kernels;
     RpDeviceOptions options;
-    guint micro_batches; /* M of an iteration */
-    gsize tokens;        /* T of a micro-batch */
     gsize slot_bytes;
     GArray *loose; /* RpCudaSpan of the host arena: optimizer state */
     RpCudaDevice *devices;
     RpCudaHostArena *host;
-    double *losses;    /* pinned, [RP_FEED_RING x M] */
-    guint8 *broken;    /* pinned, [RP_FEED_RING x M][n_layers]: outputs that are not finite */
-    RpCudaLoss *calls; /* [RP_FEED_RING x M] */
+    RpCudaLoss *calls; /* [RP_FEED_RING x M]; map.losses and map.broken are pinned */
     gboolean opened;
     gboolean stuck; /* a stream never ends: it keeps what it may still use */
     _Atomic gboolean cancelled;
@@ -110,22 +102,15 @@ struct _RpBackendLane {
     RpCuda *cuda;
     RpCudaDevice *device;
     RpLaneKind kind;
-    cudaStream_t stream;
+    RpRuntimeStream *stream;
 };
 
 struct _RpBackendEvent {
     RpCudaDevice *device;
-    cudaEvent_t event;
+    RpRuntimeEvent *event;
     guint64 anchor;   /* written when it is recorded: the device's last one */
     guint64 n_losses; /* and how many losses it stands for */
 };
-
-/* A micro-batch's place in rings. */
-static inline gsize
-rp_cuda_place(const RpCuda *cuda, guint64 iteration, guint32 micro_batch)
-{
-    return iteration % RP_FEED_RING * cuda->micro_batches + micro_batch;
-}
 
 /* FALSE with @error once the run was cancelled. */
 gboolean rp_cuda_go_on(RpCuda *cuda, GError **error);

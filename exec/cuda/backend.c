@@ -1,6 +1,7 @@
 #include "exec/cuda/backend.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "core/base/units.h"
@@ -12,36 +13,29 @@
 
 /* ---- devices ---- */
 
-/* CUDA's own words do not say how much there is. */
-static gboolean
-fail_memory(const RpCudaDevice *device, guint64 bytes, GError **error)
-{
-    gsize free_bytes = 0, total_bytes = 0;
-
-    (void)cudaGetLastError();
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
-        return rp_cuda_check(device->index, cudaErrorMemoryAllocation, "cudaMalloc", error);
-    g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
-                "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, of %" G_GUINT64_FORMAT
-                " bytes %" G_GUINT64_FORMAT
-                " are free: use more stages or smaller micro-batches, or free the device",
-                device->index, bytes, (guint64)total_bytes, (guint64)free_bytes + device->bytes);
-    return FALSE;
-}
-
-/* @bytes: taken now; @needed_bytes: with what was taken before */
+/* CUDA's own words do not say how much there is. @bytes: taken now; @needed_bytes: with what was
+ * taken before */
 static gboolean
 take_memory(const RpCudaDevice *device, void **memory, guint64 bytes, guint64 needed_bytes,
             GError **error)
 {
-    const cudaError_t status = cudaMalloc(memory, bytes);
+    gsize free_bytes, total_bytes;
+    g_autoptr(GError) problem = NULL;
 
-    if (status == cudaSuccess)
+    if (rp_runtime_take(&device->gpu, bytes, memory, &problem))
         return TRUE;
-    *memory = NULL;
-    return status == cudaErrorMemoryAllocation
-               ? fail_memory(device, needed_bytes, error)
-               : rp_cuda_check(device->index, status, "cudaMalloc", error);
+    if (!g_error_matches(problem, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY) ||
+        !rp_runtime_memory(&device->gpu, &free_bytes, &total_bytes, NULL)) {
+        g_propagate_error(error, g_steal_pointer(&problem));
+        return FALSE;
+    }
+    g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
+                "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, of %" G_GUINT64_FORMAT
+                " bytes %" G_GUINT64_FORMAT
+                " are free: use more stages or smaller micro-batches, or free the device",
+                device->gpu.index, needed_bytes, (guint64)total_bytes,
+                (guint64)free_bytes + device->bytes);
+    return FALSE;
 }
 
 static gboolean
@@ -52,36 +46,32 @@ open_arena(RpCudaDevice *device, guint64 bytes, GError **error)
     if (!take_memory(device, (void **)&device->memory, bytes, bytes, error))
         return FALSE;
     device->bytes = bytes;
-    return rp_cuda_check(device->index, cudaMemset(device->memory, 0, bytes), "cudaMemset", error);
+    return rp_runtime_clear(&device->gpu, device->memory, bytes, error);
 }
 
 /* What a device needs that the plan knows nothing of. */
 static gboolean
 open_side(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
-    const gsize target_bytes = rp_align_up(2 * cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
-    const gsize loss_bytes = RP_FEED_RING * (gsize)cuda->micro_batches * sizeof(double);
+    const gsize target_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
+    const gsize loss_bytes = rp_task_map_places(&cuda->map) * sizeof(double);
 
     if (!take_memory(device, &device->side, target_bytes + loss_bytes,
                      device->bytes + target_bytes + loss_bytes, error))
         return FALSE;
     device->targets = device->side;
-    device->losses = (double *)(void *)((guint8 *)device->side + target_bytes);
-    return rp_cuda_check(device->index,
-                         cudaStreamCreateWithFlags(&device->auxiliary, cudaStreamNonBlocking),
-                         "cudaStreamCreate", error) &&
-           rp_cuda_check(device->index,
-                         cudaEventCreateWithFlags(&device->head_done, cudaEventDisableTiming),
-                         "cudaEventCreate", error) &&
+    cuda->map.devices[device->gpu.index].losses =
+        (double *)(void *)((guint8 *)device->side + target_bytes);
+    return rp_runtime_stream_new(&device->gpu, FALSE, &device->auxiliary, error) &&
+           rp_runtime_event_new(&device->gpu, FALSE, &device->head_done, error) &&
            rp_cuda_slots_open(cuda, device, error) && rp_cuda_clock_open(cuda, device, error);
 }
 
 static gboolean
 open_device(RpCuda *cuda, RpCudaDevice *device, guint64 bytes, GError **error)
 {
-    return rp_cuda_check(device->index, rp_cuda_use_device(device->physical), "cudaSetDevice",
-                         error) &&
-           open_arena(device, bytes, error) && open_side(cuda, device, error);
+    return rp_runtime_use(&device->gpu, error) && open_arena(device, bytes, error) &&
+           open_side(cuda, device, error);
 }
 
 static gboolean
@@ -92,16 +82,11 @@ fill_constants(const RpCuda *cuda, GError **error)
     gboolean done = TRUE;
 
     rp_network_fill_constants(cuda->map.network, constants);
-    for (guint g = 0; g < cuda->map.gpus && done; g++) {
-        const RpCudaDevice *device = &cuda->devices[g];
-
-        done = rp_cuda_check(g, rp_cuda_use_device(device->physical), "cudaSetDevice", error) &&
-               rp_cuda_check(g,
-                             cudaMemcpy(device->memory + cuda->map.constants[g], constants, bytes,
-                                        cudaMemcpyHostToDevice),
-                             "cudaMemcpy", error) &&
-               rp_cuda_check(g, cudaDeviceSynchronize(), "cudaDeviceSynchronize", error);
-    }
+    for (guint g = 0; g < cuda->map.gpus && done; g++)
+        done = rp_runtime_use(&cuda->devices[g].gpu, error) &&
+               rp_runtime_upload(&cuda->devices[g].gpu,
+                                 cuda->devices[g].memory + cuda->map.constants[g], constants, bytes,
+                                 error);
     g_aligned_free(constants);
     return done;
 }
@@ -113,15 +98,13 @@ close_device(RpCudaDevice *device)
     pthread_mutex_destroy(&device->anchor_lock);
     if (device->memory == NULL && device->side == NULL)
         return; /* do not wake it up */
-    (void)rp_cuda_use_device(device->physical);
+    (void)rp_runtime_use(&device->gpu, NULL);
     rp_cuda_clock_close(device);
     rp_cuda_slots_close(device);
-    if (device->head_done != NULL)
-        (void)cudaEventDestroy(device->head_done);
-    if (device->auxiliary != NULL)
-        (void)cudaStreamDestroy(device->auxiliary);
-    (void)cudaFree(device->side);
-    (void)cudaFree(device->memory);
+    rp_runtime_event_free(device->head_done);
+    rp_runtime_stream_free(device->auxiliary);
+    rp_runtime_give(device->side);
+    rp_runtime_give(device->memory);
 }
 
 /* ---- the host ---- */
@@ -130,17 +113,14 @@ close_device(RpCudaDevice *device)
 static gboolean
 open_returns(RpCuda *cuda, GError **error)
 {
-    const gsize places = RP_FEED_RING * (gsize)cuda->micro_batches;
+    const gsize places = rp_task_map_places(&cuda->map);
     const gsize flag_bytes = places * cuda->map.n_layers;
 
-    if (!rp_cuda_check(0,
-                       cudaHostAlloc((void **)&cuda->losses, places * sizeof(double) + flag_bytes,
-                                     cudaHostAllocPortable | cudaHostAllocMapped),
-                       "cudaHostAlloc", error))
+    if (!rp_runtime_take_pinned(&cuda->devices[0].gpu, places * sizeof(double) + flag_bytes,
+                                (void **)&cuda->map.losses, error))
         return FALSE;
-    cuda->broken = (guint8 *)(cuda->losses + places);
-    for (gsize i = 0; i < flag_bytes; i++)
-        cuda->broken[i] = 0;
+    cuda->map.broken = (guint8 *)(cuda->map.losses + places);
+    memset(cuda->map.broken, 0, flag_bytes);
     cuda->calls = g_new0(RpCudaLoss, places);
     return TRUE;
 }
@@ -150,11 +130,10 @@ open_host(RpCuda *cuda, guint64 bytes, GError **error)
 {
     guint8 *memory;
 
-    if (!rp_cuda_check(0, rp_cuda_use_device(cuda->devices[0].physical), "cudaSetDevice", error) ||
-        !open_returns(cuda, error))
+    if (!rp_runtime_use(&cuda->devices[0].gpu, error) || !open_returns(cuda, error))
         return FALSE;
     cuda->host = rp_cuda_host_arena_new(bytes, (const RpCudaSpan *)(void *)cuda->loose->data,
-                                        cuda->loose->len, cuda->devices[0].physical, error);
+                                        cuda->loose->len, cuda->devices[0].gpu.physical, error);
     if (cuda->host == NULL)
         return FALSE;
     memory = rp_cuda_host_arena_memory(cuda->host);
@@ -171,7 +150,7 @@ check_open(const RpCuda *cuda, const guint64 *bytes, GError **error)
     for (guint g = 0; g < gpus; g++)
         open[g] = cuda->devices[g].bytes;
     open[gpus] = rp_cuda_host_arena_report(cuda->host).arena_bytes;
-    return rp_arena_check_open(bytes, open, gpus + 1, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY, error);
+    return rp_arena_check_open(bytes, open, gpus + 1, error);
 }
 
 /* What was opened of a backend that fails to open is closed when it is freed. */
@@ -184,9 +163,8 @@ open_arenas(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
     g_return_val_if_fail(n == gpus + 1, FALSE);
     if (cuda->opened)
         return check_open(cuda, bytes, error);
-    g_return_val_if_fail(cuda->host == NULL && cuda->losses == NULL, FALSE); /* failed before */
-    if (!rp_arena_check_limits(bytes, gpus, cuda->options.memory_bytes, RP_CUDA_ERROR,
-                               RP_CUDA_ERROR_MEMORY, error))
+    g_return_val_if_fail(cuda->host == NULL && cuda->map.losses == NULL, FALSE); /* failed before */
+    if (!rp_arena_check_limits(bytes, gpus, cuda->options.memory_bytes, error))
         return FALSE;
     for (guint g = 0; g < gpus; g++) {
         if (!open_device(cuda, &cuda->devices[g], bytes[g], error))
@@ -238,7 +216,7 @@ check_count(const RpPlan *plan, guint count, gboolean shared, GError **error)
 {
     if (count > 0 && (shared || rp_plan_gpus(plan) <= count))
         return TRUE;
-    g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_DEVICE,
+    g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
                 "the plan is for %u devices, CUDA finds %u: use fewer, or make more of them "
                 "visible",
                 rp_plan_gpus(plan), count);
@@ -274,7 +252,6 @@ static RpBackend *
 make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
      const RpDeviceOptions *options, gboolean shared, GError **error)
 {
-    const RpNetworkOptions *shape = rp_network_options(network);
     const guint count = rp_cuda_device_count();
     pthread_condattr_t attributes;
     RpCuda *cuda;
@@ -283,15 +260,12 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
         return NULL;
     cuda = g_new0(RpCuda, 1);
     /* made by one thread, before others fail with them */
-    (void)rp_cuda_error_quark();
+    (void)rp_device_error_quark();
     (void)rp_home_error_quark();
     cuda->base.ops = &cuda_ops;
     rp_task_map_init(&cuda->map, plan, network, home, feed);
-    cuda->kernels = rp_network_kernels(network);
     cuda->options = *options;
-    cuda->micro_batches = rp_plan_micro_batches(plan);
-    cuda->tokens = (gsize)shape->sequences * shape->tokens;
-    cuda->slot_bytes = rp_align_up(2 * cuda->tokens * sizeof(gint32), SIDE_ALIGNMENT);
+    cuda->slot_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
     cuda->loose = find_loose(plan);
     pthread_mutex_init(&cuda->watch_lock, NULL);
     pthread_condattr_init(&attributes);
@@ -301,9 +275,7 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
     cuda->devices = g_new0(RpCudaDevice, cuda->map.gpus);
     for (guint g = 0; g < cuda->map.gpus; g++) {
         cuda->devices[g].cuda = cuda;
-        cuda->devices[g].index = g;
-        cuda->devices[g].physical = (int)(g % count);
-        cuda->devices[g].packed = g_new(gint32, 2 * cuda->tokens);
+        cuda->devices[g].gpu = (RpRuntimeGpu){.index = g, .physical = (int)(g % count)};
         pthread_mutex_init(&cuda->devices[g].clock_lock, NULL);
         pthread_mutex_init(&cuda->devices[g].anchor_lock, NULL);
     }
@@ -334,10 +306,7 @@ cuda_backend_free(RpBackend *backend)
     rp_cuda_host_arena_free(cuda->host);
     for (guint g = 0; g < cuda->map.gpus; g++)
         close_device(&cuda->devices[g]);
-    for (guint g = 0; g < cuda->map.gpus; g++)
-        g_free(cuda->devices[g].packed);
-    if (cuda->losses != NULL)
-        (void)cudaFreeHost(cuda->losses);
+    rp_runtime_give_pinned(cuda->map.losses);
     g_free(cuda->calls);
     g_free(cuda->devices);
     g_array_unref(cuda->loose);
@@ -353,18 +322,25 @@ pinned(const RpBackend *backend)
     return rp_cuda_host_arena_report(((const RpCuda *)backend)->host);
 }
 
+#define DEVICE_OPS(new_backend)                                                                    \
+    {                                                                                              \
+        .name = "cuda", .kernels = rp_cuda_kernels, .backend_new = new_backend,                    \
+        .open = open_arenas, .backend_free = cuda_backend_free, .pinned = pinned,                  \
+        .probe_new = rp_cuda_probe_new,                                                            \
+    }
+
 const RpDeviceOps *
 rp_cuda_devices(void)
 {
-    static const RpDeviceOps ops = {
-        .name = "cuda",
-        .kernels = rp_cuda_kernels,
-        .backend_new = cuda_backend_new,
-        .open = open_arenas,
-        .backend_free = cuda_backend_free,
-        .pinned = pinned,
-        .probe_new = rp_cuda_probe_new, /* exec/cuda/probe.c */
-    };
+    static const RpDeviceOps ops = DEVICE_OPS(cuda_backend_new);
+
+    return &ops;
+}
+
+const RpDeviceOps *
+rp_cuda_shared_devices(void)
+{
+    static const RpDeviceOps ops = DEVICE_OPS(shared_backend_new);
 
     return &ops;
 }
@@ -373,22 +349,6 @@ const char *
 rp_cuda_missing_text(void)
 {
     return NULL;
-}
-
-const RpDeviceOps *
-rp_cuda_shared_devices(void)
-{
-    static const RpDeviceOps ops = {
-        .name = "cuda",
-        .kernels = rp_cuda_kernels,
-        .backend_new = shared_backend_new,
-        .open = open_arenas,
-        .backend_free = cuda_backend_free,
-        .pinned = pinned,
-        .probe_new = rp_cuda_probe_new, /* exec/cuda/probe.c */
-    };
-
-    return &ops;
 }
 
 gint64

@@ -9,7 +9,7 @@
  *                   each loss that can be under way (16 iterations of M micro-batches); pinned
  *                   room for token ids and targets on their way up
  *
- * Errors are RP_CUDA_ERROR_* (exec/cuda/kernels/kernels.h), with the device and CUDA's text.
+ * Errors are RP_DEVICE_ERROR_* (exec/device/error.h), with the device and CUDA's text.
  */
 #pragma once
 

@@ -18,18 +18,14 @@ typedef struct {
 gboolean
 rp_cuda_slots_open(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
-    if (!rp_cuda_check(device->index,
-                       cudaHostAlloc((void **)&device->pinned, RP_CUDA_SLOTS * cuda->slot_bytes,
-                                     cudaHostAllocPortable | cudaHostAllocMapped),
-                       "cudaHostAlloc", error))
+    if (!rp_runtime_take_pinned(&device->gpu, RP_CUDA_SLOTS * cuda->slot_bytes,
+                                (void **)&device->pinned, error))
         return FALSE;
     for (guint i = 0; i < RP_CUDA_SLOTS; i++) {
         RpCudaSlot *slot = &device->slots[i];
 
         slot->memory = (gint32 *)(void *)(device->pinned + i * cuda->slot_bytes);
-        if (!rp_cuda_check(device->index,
-                           cudaEventCreateWithFlags(&slot->read, cudaEventDisableTiming),
-                           "cudaEventCreate", error))
+        if (!rp_runtime_event_new(&device->gpu, FALSE, &slot->read, error))
             return FALSE;
     }
     return TRUE;
@@ -38,10 +34,9 @@ rp_cuda_slots_open(RpCuda *cuda, RpCudaDevice *device, GError **error)
 void
 rp_cuda_slots_close(RpCudaDevice *device)
 {
-    for (guint i = 0; i < RP_CUDA_SLOTS && device->slots[i].read != NULL; i++)
-        (void)cudaEventDestroy(device->slots[i].read);
-    if (device->pinned != NULL)
-        (void)cudaFreeHost(device->pinned);
+    for (guint i = 0; i < RP_CUDA_SLOTS; i++)
+        rp_runtime_event_free(device->slots[i].read);
+    rp_runtime_give_pinned(device->pinned);
 }
 
 /* What reads a slot depends on nothing that is yet to be issued, so this ends. */
@@ -49,16 +44,17 @@ static gboolean
 wait_for_slot(RpCuda *cuda, const RpCudaDevice *device, const RpCudaSlot *slot, GError **error)
 {
     const struct timespec time = {.tv_nsec = NAP_NS};
-    cudaError_t status;
+    RpRuntimeState state;
 
     if (!slot->used)
         return TRUE;
-    while ((status = rp_cuda_query_event(slot->read)) == cudaErrorNotReady) {
+    while ((state = rp_runtime_event_state(&device->gpu, slot->read, "a copy before this one",
+                                           error)) == RP_RUNTIME_BUSY) {
         if (!rp_cuda_go_on(cuda, error))
             return FALSE;
         (void)nanosleep(&time, NULL);
     }
-    return rp_cuda_check(device->index, status, "a copy before this one", error);
+    return state == RP_RUNTIME_DONE;
 }
 
 RpCudaSlot *
@@ -83,16 +79,12 @@ move_from_caller(const Transfer *transfer, void *target, const void *source, gui
                  GError **error)
 {
     RpCudaDevice *device = transfer->lane->device;
-    const cudaStream_t stream = transfer->lane->stream;
+    RpRuntimeStream *stream = transfer->lane->stream;
     RpCudaSlot *slot = rp_cuda_slot_fill(transfer->cuda, device, source, bytes, error);
 
     return slot != NULL &&
-           rp_cuda_check(
-               device->index,
-               cudaMemcpyAsync(target, slot->memory, bytes, cudaMemcpyHostToDevice, stream),
-               "cudaMemcpyAsync", error) &&
-           rp_cuda_check(device->index, cudaEventRecord(slot->read, stream), "cudaEventRecord",
-                         error);
+           rp_runtime_copy(&device->gpu, target, slot->memory, bytes, TRUE, stream, error) &&
+           rp_runtime_record(&device->gpu, slot->read, stream, error);
 }
 
 static gboolean
@@ -100,7 +92,6 @@ move(gpointer user_data, void *target, const void *source, guint64 bytes, GError
 {
     const Transfer *transfer = user_data;
     const RpCudaHostArena *host = transfer->cuda->host;
-    const enum cudaMemcpyKind kind = transfer->up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
     guint64 n;
 
     if (transfer->from_caller)
@@ -110,9 +101,8 @@ move(gpointer user_data, void *target, const void *source, guint64 bytes, GError
         const guint8 *from = (const guint8 *)source + at;
 
         n = MIN(bytes - at, rp_cuda_host_arena_run(host, transfer->up ? from : to));
-        if (!rp_cuda_check(transfer->lane->device->index,
-                           cudaMemcpyAsync(to, from, n, kind, transfer->lane->stream),
-                           "cudaMemcpyAsync", error))
+        if (!rp_runtime_copy(&transfer->lane->device->gpu, to, from, n, transfer->up,
+                             transfer->lane->stream, error))
             return FALSE;
     }
     return TRUE;
@@ -137,8 +127,6 @@ rp_cuda_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
         .from_caller = is_from_caller(task),
     };
 
-    return rp_cuda_go_on(cuda, error) &&
-           rp_cuda_check(lane->device->index, rp_cuda_use_device(lane->device->physical),
-                         "cudaSetDevice", error) &&
+    return rp_cuda_go_on(cuda, error) && rp_runtime_use(&lane->device->gpu, error) &&
            rp_task_copy(&cuda->map, task, move, &transfer, error);
 }

@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "exec/cuda/device-private.h"
+#include "exec/cuda/runtime/runtime.h"
+#include "exec/device/error.h"
 #include "exec/system/available-memory.h"
 #include "exec/system/memory-limit.h"
 
@@ -108,7 +109,7 @@ touch(const RpCudaHostArena *arena, const RpCudaSpan *piece)
 }
 
 static void
-fail_pin(RpCudaHostArena *arena, const RpCudaSpan *piece, cudaError_t status)
+fail_pin(RpCudaHostArena *arena, const RpCudaSpan *piece, const char *problem)
 {
     struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
     g_autofree char *lock_limit = NULL;
@@ -119,13 +120,12 @@ fail_pin(RpCudaHostArena *arena, const RpCudaSpan *piece, cudaError_t status)
                      : g_strdup_printf("%" G_GUINT64_FORMAT " bytes", (guint64)limit.rlim_cur);
     pthread_mutex_lock(&arena->lock);
     if (arena->error == NULL)
-        g_set_error(&arena->error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
-                    "cannot pin host memory (%" G_GUINT64_FORMAT
-                    " bytes at offset %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
-                    "): cudaHostRegister: %s; available: %" G_GUINT64_FORMAT
-                    " bytes, lock limit (ulimit -l): %s; free some memory or raise the limit",
-                    piece->bytes, piece->offset, arena->bytes, cudaGetErrorString(status),
-                    rp_available_memory(), lock_limit);
+        g_set_error(
+            &arena->error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
+            "cannot pin host memory (%" G_GUINT64_FORMAT " bytes at offset %" G_GUINT64_FORMAT
+            " of %" G_GUINT64_FORMAT "): cudaHostRegister: %s; available: %" G_GUINT64_FORMAT
+            " bytes, lock limit (ulimit -l): %s; free some memory or raise the limit",
+            piece->bytes, piece->offset, arena->bytes, problem, rp_available_memory(), lock_limit);
     pthread_mutex_unlock(&arena->lock);
     atomic_fetch_add(&arena->n_failed, 1);
 }
@@ -136,17 +136,16 @@ pin_piece(PinThread *thread, guint index)
     RpCudaHostArena *arena = thread->arena;
     const RpCudaSpan *piece = &g_array_index(arena->pieces, RpCudaSpan, index);
     const gint64 start_ns = clock_ns();
+    const char *problem;
     gint64 touched_ns;
-    cudaError_t status;
 
     touch(arena, piece);
     touched_ns = clock_ns();
-    status =
-        cudaHostRegister(arena->memory + piece->offset, piece->bytes, cudaHostRegisterPortable);
+    problem = rp_runtime_pin(arena->memory + piece->offset, piece->bytes);
     thread->touch_ns += touched_ns - start_ns;
     thread->pin_ns += clock_ns() - touched_ns;
-    if (status != cudaSuccess) {
-        fail_pin(arena, piece, status);
+    if (problem != NULL) {
+        fail_pin(arena, piece, problem);
         return FALSE;
     }
     atomic_store(&arena->pinned[index], 1);
@@ -160,7 +159,7 @@ pin_main(void *data)
     RpCudaHostArena *arena = thread->arena;
     guint index;
 
-    (void)rp_cuda_use_device(arena->device);
+    (void)rp_runtime_use(&(RpRuntimeGpu){.physical = arena->device}, NULL);
     while (atomic_load(&arena->n_failed) == 0 &&
            (index = atomic_fetch_add(&arena->next, 1)) < arena->pieces->len)
         if (!pin_piece(thread, index))
@@ -186,22 +185,21 @@ try_lock_limit(RpCudaHostArena *arena, GError **error)
 {
     struct rlimit limit;
     RpCudaSpan trial;
-    cudaError_t status;
+    const char *problem;
 
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
         limit.rlim_cur >= bytes_to_pin(arena))
         return TRUE;
     trial = g_array_index(arena->pieces, RpCudaSpan, 0);
     trial.bytes = MIN(trial.bytes, (limit.rlim_cur / arena->page + 1) * arena->page);
-    (void)rp_cuda_use_device(arena->device);
+    (void)rp_runtime_use(&(RpRuntimeGpu){.physical = arena->device}, NULL);
     touch(arena, &trial);
-    status = cudaHostRegister(arena->memory + trial.offset, trial.bytes, cudaHostRegisterPortable);
-    if (status == cudaSuccess)
-        status = cudaHostUnregister(arena->memory + trial.offset);
-    if (status == cudaSuccess)
+    problem = rp_runtime_pin(arena->memory + trial.offset, trial.bytes);
+    if (problem == NULL)
+        problem = rp_runtime_unpin(arena->memory + trial.offset);
+    if (problem == NULL)
         return TRUE;
-    (void)cudaGetLastError(); /* not for this thread's next call to find */
-    fail_pin(arena, &trial, status);
+    fail_pin(arena, &trial, problem);
     g_propagate_error(error, g_steal_pointer(&arena->error));
     return FALSE;
 }
@@ -260,7 +258,7 @@ check_memory(guint64 bytes, GError **error)
     g_autofree char *what = rp_memory_limit_describe(&limit);
 
     g_set_error(
-        error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
+        error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
         "host memory: %" G_GUINT64_FORMAT " bytes are needed, %" G_GUINT64_FORMAT
         " are available: use a smaller model or shorter sequences, or free some memory; the "
         "limit is %s",
@@ -281,7 +279,7 @@ rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, in
         return NULL;
     memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY,
+        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
                     "cannot get %" G_GUINT64_FORMAT " bytes of host memory: %s", mapped,
                     g_strerror(errno));
         return NULL;
@@ -313,8 +311,8 @@ rp_cuda_host_arena_free(RpCudaHostArena *arena)
     join_threads(arena);
     for (guint i = 0; i < arena->pieces->len; i++)
         if (atomic_load(&arena->pinned[i]))
-            (void)cudaHostUnregister(arena->memory +
-                                     g_array_index(arena->pieces, RpCudaSpan, i).offset);
+            (void)rp_runtime_unpin(arena->memory +
+                                   g_array_index(arena->pieces, RpCudaSpan, i).offset);
     munmap(arena->memory, arena->bytes);
     pthread_mutex_destroy(&arena->lock);
     g_clear_error(&arena->error);

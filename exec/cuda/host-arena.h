@@ -40,7 +40,7 @@ typedef struct _RpCudaHostArena RpCudaHostArena;
 /* Maps and begins. @device: any; becomes the calling thread's where the lock limit (ulimit -l) is
  * below what is to be pinned: a page more than it allows is then pinned first, for a moment, or the
  * first piece where that is smaller (which shows nothing: the limit may allow it).
- * Errors: RP_CUDA_ERROR_MEMORY */
+ * Errors: RP_DEVICE_ERROR_MEMORY */
 RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose,
                                         int device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Waits for the threads, unpins and unmaps. */
@@ -49,7 +49,7 @@ void rp_cuda_host_arena_free(RpCudaHostArena *arena);
 /* Zeros; page-aligned. */
 guint8 *rp_cuda_host_arena_memory(const RpCudaHostArena *arena);
 
-/* Waits until all is pinned; may be asked again. Errors: RP_CUDA_ERROR_MEMORY */
+/* Waits until all is pinned; may be asked again. Errors: RP_DEVICE_ERROR_MEMORY */
 gboolean rp_cuda_host_arena_finish(RpCudaHostArena *arena,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

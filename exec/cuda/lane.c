@@ -46,34 +46,25 @@ rp_cuda_go_on(RpCuda *cuda, GError **error)
 /* What the compute lane waits for goes first. CUDA orders kernels by it; copies of one direction
  * take turns as they become ready, whatever the order of their issue: the plan's windows are
  * dependencies. */
-static int
-choose_priority(RpLaneKind kind, int least, int greatest)
-{
-    return kind == RP_LANE_PARAMETER_UP || kind == RP_LANE_GRADIENT_DOWN ? least : greatest;
-}
-
 static gboolean
 open_lane(RpBackendLane *lane, GError **error)
 {
     RpCudaDevice *device = lane->device;
-    int least, greatest;
+    const gboolean urgent =
+        lane->kind != RP_LANE_PARAMETER_UP && lane->kind != RP_LANE_GRADIENT_DOWN;
+    RpKernelStream *kernels;
 
-    if (!rp_cuda_check(device->index, rp_cuda_use_device(device->physical), "cudaSetDevice",
-                       error) ||
-        !rp_cuda_check(device->index, cudaDeviceGetStreamPriorityRange(&least, &greatest),
-                       "cudaDeviceGetStreamPriorityRange", error) ||
-        !rp_cuda_check(device->index,
-                       cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking,
-                                                    choose_priority(lane->kind, least, greatest)),
-                       "cudaStreamCreateWithPriority", error))
+    if (!rp_runtime_use(&device->gpu, error) ||
+        !rp_runtime_stream_new(&device->gpu, urgent, &lane->stream, error))
         return FALSE;
     if (lane->kind != RP_LANE_COMPUTE)
         return TRUE;
     device->compute = lane->stream;
-    device->kernels = rp_cuda_stream_new(device->physical, lane->stream, error);
-    if (device->kernels == NULL)
-        g_prefix_error(error, "device %u: ", device->index);
-    return device->kernels != NULL && rp_cuda_watch_open(lane->cuda, device, error);
+    kernels = rp_cuda_stream_new(device->gpu.physical, lane->stream, error);
+    lane->cuda->map.devices[device->gpu.index].stream = kernels;
+    if (kernels == NULL)
+        g_prefix_error(error, "device %u: ", device->gpu.index);
+    return kernels != NULL && rp_cuda_watch_open(lane->cuda, device, error);
 }
 
 RpBackendLane *
@@ -109,25 +100,22 @@ nap(gint64 *nap_ns)
 static gboolean
 check_devices(const RpCuda *cuda, GError **error)
 {
-    for (guint g = 0; g < cuda->map.gpus; g++) {
-        const cudaError_t status = rp_cuda_query_stream(cuda->devices[g].auxiliary);
-
-        if (status != cudaErrorNotReady &&
-            !rp_cuda_check(g, status, "one of its tasks failed", error))
+    for (guint g = 0; g < cuda->map.gpus; g++)
+        if (rp_runtime_stream_state(&cuda->devices[g].gpu, cuda->devices[g].auxiliary,
+                                    "one of its tasks failed", error) == RP_RUNTIME_FAILED)
             return FALSE;
-    }
     return TRUE;
 }
 
 /* Runs out what was issued, or what is left of it after a failure. Streams wait for events of other
  * devices, and those of a device that has failed may never happen. */
 static void
-run_out(RpCuda *cuda, cudaStream_t stream)
+run_out(RpCuda *cuda, const RpRuntimeGpu *gpu, RpRuntimeStream *stream)
 {
     const gint64 end_ns = clock_ns() + AFTER_FAILURE_NS;
     gint64 nap_ns = FIRST_NAP_NS;
 
-    while (!cuda->stuck && rp_cuda_query_stream(stream) == cudaErrorNotReady) {
+    while (!cuda->stuck && rp_runtime_stream_state(gpu, stream, "", NULL) == RP_RUNTIME_BUSY) {
         cuda->stuck = clock_ns() >= end_ns && !check_devices(cuda, NULL);
         nap(&nap_ns);
     }
@@ -141,22 +129,21 @@ rp_cuda_lane_free(RpBackend *backend, RpBackendLane *lane)
     RpCudaDevice *device = lane->device;
 
     rp_cuda_watch_close(cuda);
-    (void)rp_cuda_use_device(device->physical);
+    (void)rp_runtime_use(&device->gpu, NULL);
     if (lane->stream != NULL)
-        run_out(cuda, lane->stream);
-    if (lane->kind == RP_LANE_COMPUTE)
-        run_out(cuda, device->auxiliary); /* nobody tells of losses any more */
+        run_out(cuda, &device->gpu, lane->stream);
+    if (lane->kind == RP_LANE_COMPUTE) /* nobody tells of losses any more */
+        run_out(cuda, &device->gpu, device->auxiliary);
     if (cuda->stuck) {
         g_free(lane);
         return;
     }
     if (lane->kind == RP_LANE_COMPUTE) {
-        rp_cuda_stream_free(device->kernels);
-        device->kernels = NULL;
+        rp_cuda_stream_free(cuda->map.devices[device->gpu.index].stream);
+        cuda->map.devices[device->gpu.index].stream = NULL;
         device->compute = NULL;
     }
-    if (lane->stream != NULL)
-        (void)cudaStreamDestroy(lane->stream);
+    rp_runtime_stream_free(lane->stream);
     g_free(lane);
 }
 
@@ -169,9 +156,8 @@ rp_cuda_event_new(RpBackend *backend, guint device, GError **error)
     RpBackendEvent *event = g_new0(RpBackendEvent, 1);
 
     event->device = &cuda->devices[device];
-    if (!rp_cuda_check(device, rp_cuda_use_device(event->device->physical), "cudaSetDevice",
-                       error) ||
-        !rp_cuda_check(device, cudaEventCreate(&event->event), "cudaEventCreate", error)) {
+    if (!rp_runtime_use(&event->device->gpu, error) ||
+        !rp_runtime_event_new(&event->device->gpu, TRUE, &event->event, error)) {
         g_free(event);
         return NULL;
     }
@@ -181,8 +167,8 @@ rp_cuda_event_new(RpBackend *backend, guint device, GError **error)
 void
 rp_cuda_event_free(RpBackend *backend, RpBackendEvent *event)
 {
-    (void)rp_cuda_use_device(event->device->physical);
-    (void)cudaEventDestroy(event->event);
+    (void)rp_runtime_use(&event->device->gpu, NULL);
+    rp_runtime_event_free(event->event);
     g_free(event);
 }
 
@@ -191,21 +177,21 @@ rp_cuda_event_free(RpBackend *backend, RpBackendEvent *event)
 /* Records an event where nothing else stands before it, and sees when it happens. Takes some ten
  * microseconds of the worker's time once a second. */
 static gboolean
-measure_anchor(RpCuda *cuda, RpCudaDevice *device, cudaEvent_t anchor, gint64 *host_ns,
+measure_anchor(RpCuda *cuda, RpCudaDevice *device, RpRuntimeEvent *anchor, gint64 *host_ns,
                gint64 *error_ns, GError **error)
 {
     for (guint i = 0; i < ANCHOR_TRIES; i++) {
         const gint64 before_ns = clock_ns();
-        cudaError_t status = cudaEventRecord(anchor, device->clock_stream);
+        RpRuntimeState state;
         gint64 after_ns;
 
-        while (status == cudaSuccess &&
-               (status = rp_cuda_query_event(anchor)) == cudaErrorNotReady) {
+        if (!rp_runtime_record(&device->gpu, anchor, device->clock_stream, error))
+            return FALSE;
+        while ((state = rp_runtime_event_state(&device->gpu, anchor, "recording the time",
+                                               error)) == RP_RUNTIME_BUSY)
             if (!rp_cuda_go_on(cuda, error))
                 return FALSE;
-            status = cudaSuccess;
-        }
-        if (!rp_cuda_check(device->index, status, "recording the time", error))
+        if (state == RP_RUNTIME_FAILED)
             return FALSE;
         after_ns = clock_ns();
         *host_ns = before_ns + (after_ns - before_ns) / 2;
@@ -221,20 +207,17 @@ static gboolean
 add_anchor(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
     const guint64 n = device->clock.n;
-    const cudaEvent_t anchor = device->anchors[n % RP_CUDA_CLOCK_RING];
+    RpRuntimeEvent *anchor = device->anchors[n % RP_CUDA_CLOCK_RING];
     gint64 host_ns, error_ns;
-    float elapsed_ms = 0;
+    double elapsed_ns = 0;
 
     if (!measure_anchor(cuda, device, anchor, &host_ns, &error_ns, error))
         return FALSE;
-    if (n > 0 &&
-        !rp_cuda_check(device->index,
-                       cudaEventElapsedTime(&elapsed_ms,
-                                            device->anchors[(n - 1) % RP_CUDA_CLOCK_RING], anchor),
-                       "cudaEventElapsedTime", error))
+    if (n > 0 && !rp_runtime_elapsed_ns(&device->gpu, device->anchors[(n - 1) % RP_CUDA_CLOCK_RING],
+                                        anchor, &elapsed_ns, error))
         return FALSE;
     pthread_mutex_lock(&device->clock_lock);
-    rp_cuda_clock_add(&device->clock, (double)elapsed_ms * 1e6, host_ns, error_ns);
+    rp_cuda_clock_add(&device->clock, elapsed_ns, host_ns, error_ns);
     pthread_mutex_unlock(&device->clock_lock);
     atomic_store(&device->n_anchors, n + 1);
     atomic_store(&device->next_anchor_ns, host_ns + RP_CUDA_CLOCK_PERIOD_NS);
@@ -263,13 +246,10 @@ keep_time(RpCuda *cuda, RpCudaDevice *device, GError **error)
 gboolean
 rp_cuda_clock_open(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
-    if (!rp_cuda_check(device->index,
-                       cudaStreamCreateWithFlags(&device->clock_stream, cudaStreamNonBlocking),
-                       "cudaStreamCreate", error))
+    if (!rp_runtime_stream_new(&device->gpu, FALSE, &device->clock_stream, error))
         return FALSE;
     for (guint i = 0; i < RP_CUDA_CLOCK_RING; i++)
-        if (!rp_cuda_check(device->index, cudaEventCreate(&device->anchors[i]), "cudaEventCreate",
-                           error))
+        if (!rp_runtime_event_new(&device->gpu, TRUE, &device->anchors[i], error))
             return FALSE;
     return add_anchor(cuda, device, error);
 }
@@ -277,29 +257,25 @@ rp_cuda_clock_open(RpCuda *cuda, RpCudaDevice *device, GError **error)
 void
 rp_cuda_clock_close(RpCudaDevice *device)
 {
-    for (guint i = 0; i < RP_CUDA_CLOCK_RING && device->anchors[i] != NULL; i++)
-        (void)cudaEventDestroy(device->anchors[i]);
-    if (device->clock_stream != NULL)
-        (void)cudaStreamDestroy(device->clock_stream);
+    for (guint i = 0; i < RP_CUDA_CLOCK_RING; i++)
+        rp_runtime_event_free(device->anchors[i]);
+    rp_runtime_stream_free(device->clock_stream);
 }
 
 gint64
 rp_cuda_event_ns(RpBackend *backend, const RpBackendEvent *event)
 {
     RpCudaDevice *device = event->device;
-    float elapsed_ms = 0;
+    double elapsed_ns = 0; /* of a run that has failed, whose times are nobody's concern */
     guint64 anchor;
     gint64 result;
 
     pthread_mutex_lock(&device->clock_lock);
     anchor = MAX(event->anchor, rp_cuda_clock_oldest(&device->clock));
-    (void)rp_cuda_use_device(device->physical);
-    if (cudaEventElapsedTime(&elapsed_ms, device->anchors[anchor % RP_CUDA_CLOCK_RING],
-                             event->event) != cudaSuccess) {
-        (void)cudaGetLastError(); /* the run has failed, and its times are nobody's concern */
-        elapsed_ms = 0;
-    }
-    result = rp_cuda_clock_host_ns(&device->clock, anchor, (double)elapsed_ms * 1e6);
+    (void)rp_runtime_use(&device->gpu, NULL);
+    (void)rp_runtime_elapsed_ns(&device->gpu, device->anchors[anchor % RP_CUDA_CLOCK_RING],
+                                event->event, &elapsed_ns, NULL);
+    result = rp_cuda_clock_host_ns(&device->clock, anchor, elapsed_ns);
     pthread_mutex_unlock(&device->clock_lock);
     return result;
 }
@@ -316,8 +292,7 @@ rp_cuda_record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, G
         return FALSE;
     event->anchor = atomic_load(&device->n_anchors) - 1;
     event->n_losses = lane->kind == RP_LANE_COMPUTE ? device->n_losses : 0;
-    return rp_cuda_check(device->index, cudaEventRecord(event->event, lane->stream),
-                         "cudaEventRecord", error);
+    return rp_runtime_record(&device->gpu, event->event, lane->stream, error);
 }
 
 gboolean
@@ -326,28 +301,24 @@ rp_cuda_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, gin
 {
     g_return_val_if_fail(delay_ns == 0, FALSE); /* only `compute` plans have hops */
 
-    if (!rp_cuda_go_on((RpCuda *)backend, error))
-        return FALSE;
-    /* CUDA does not say which of two devices has failed */
-    return rp_cuda_check(lane->device->index, cudaStreamWaitEvent(lane->stream, event->event, 0),
-                         event->device == lane->device
-                             ? "cudaStreamWaitEvent"
-                             : "cudaStreamWaitEvent, for an event of another device",
-                         error);
+    return rp_cuda_go_on((RpCuda *)backend, error) &&
+           rp_runtime_wait(&lane->device->gpu, lane->stream, event->event,
+                           event->device != lane->device, error);
 }
 
 /* An event of a compute lane stands for the losses of the heads before it, too: a task is over when
  * its loss has been told. */
-static cudaError_t
-query(const RpBackendEvent *event)
+static RpRuntimeState
+query(const RpBackendEvent *event, GError **error)
 {
+    static const char what[] = "waiting for the task, which may have failed or one before it";
     RpCudaDevice *device = event->device;
-    cudaError_t status = rp_cuda_query_event(event->event);
+    RpRuntimeState state = rp_runtime_event_state(&device->gpu, event->event, what, error);
 
-    if (status != cudaSuccess || atomic_load(&device->n_told) >= event->n_losses)
-        return status;
-    status = rp_cuda_query_stream(device->auxiliary);
-    return status == cudaSuccess ? cudaErrorNotReady : status;
+    if (state != RP_RUNTIME_DONE || atomic_load(&device->n_told) >= event->n_losses)
+        return state;
+    state = rp_runtime_stream_state(&device->gpu, device->auxiliary, what, error);
+    return state == RP_RUNTIME_FAILED ? state : RP_RUNTIME_BUSY;
 }
 
 gboolean
@@ -356,14 +327,13 @@ rp_cuda_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error)
     RpCuda *cuda = (RpCuda *)backend;
     gint64 nap_ns = FIRST_NAP_NS;
     guint n_naps = 0;
-    cudaError_t status;
+    RpRuntimeState state;
 
-    while ((status = query(event)) == cudaErrorNotReady) {
+    while ((state = query(event, error)) == RP_RUNTIME_BUSY) {
         if (!rp_cuda_go_on(cuda, error) ||
             (++n_naps % NAPS_A_LOOK == 0 && !check_devices(cuda, error)))
             return FALSE;
         nap(&nap_ns);
     }
-    return rp_cuda_check(event->device->index, status,
-                         "waiting for the task, which may have failed or one before it", error);
+    return state == RP_RUNTIME_DONE;
 }

@@ -15,9 +15,9 @@
 #include <stdatomic.h>
 
 #include "core/base/units.h"
-#include "exec/cuda/device-private.h"
 #include "exec/cuda/host-arena.h"
 #include "exec/cuda/probe.h"
+#include "exec/device/error.h"
 #include "exec/system/available-memory.h"
 
 #define CHUNK_BYTES (256 * RP_MIB)
@@ -36,7 +36,7 @@ enum { UP, DOWN, N_WAYS };
 
 /* One device's. */
 typedef struct {
-    cudaStream_t stream;
+    RpRuntimeStream *stream;
     void *memory;
     guint8 *chunks; /* the first of n_chunks, pinned; the others a stride apart */
 } Way;
@@ -51,39 +51,30 @@ typedef struct {
     Way (*ways)[N_WAYS];
     guint active; /* the first so many devices copy ... */
     guint first_way, end_way;
-    guint at;           /* the next run's first chunk */
-    cudaError_t status; /* the first failure, */
-    guint failed;       /* of this device */
+    guint at;        /* the next run's first chunk */
+    GError *failure; /* the first; nothing is copied after it */
 } Lines;
-
-static void
-note(Lines *lines, guint device, cudaError_t status)
-{
-    if (lines->status != cudaSuccess)
-        return;
-    lines->status = status;
-    lines->failed = device;
-}
 
 static gboolean
 check(const Lines *lines, GError **error)
 {
-    return rp_cuda_check(lines->failed, lines->status, "copying pinned memory", error);
+    if (lines->failure != NULL)
+        g_propagate_error(error, g_error_copy(lines->failure));
+    return lines->failure == NULL;
 }
 
 /* @stream: of @device */
 static void
-issue(Lines *lines, guint device, guint way, guint chunk, gsize bytes, cudaStream_t stream)
+issue(Lines *lines, guint device, guint way, guint chunk, gsize bytes, RpRuntimeStream *stream)
 {
     const Way *line = &lines->ways[device][way];
+    const RpRuntimeGpu gpu = {device, (int)device};
     void *host = line->chunks + chunk % lines->n_chunks * lines->stride;
 
-    if (way == UP)
-        note(lines, device,
-             cudaMemcpyAsync(line->memory, host, bytes, cudaMemcpyHostToDevice, stream));
-    else
-        note(lines, device,
-             cudaMemcpyAsync(host, line->memory, bytes, cudaMemcpyDeviceToHost, stream));
+    if (lines->failure == NULL)
+        (void)rp_runtime_copy(&gpu, way == UP ? line->memory : host,
+                              way == UP ? host : line->memory, bytes, way == UP, stream,
+                              &lines->failure);
 }
 
 static void
@@ -97,7 +88,8 @@ copy_all(gpointer data)
                 issue(lines, d, w, lines->at + c, CHUNK_BYTES, lines->ways[d][w].stream);
     for (guint d = 0; d < lines->active; d++)
         for (guint w = lines->first_way; w < lines->end_way; w++)
-            note(lines, d, cudaStreamSynchronize(lines->ways[d][w].stream));
+            (void)rp_runtime_stream_finish(&(RpRuntimeGpu){d, (int)d}, lines->ways[d][w].stream,
+                                           lines->failure == NULL ? &lines->failure : NULL);
     lines->at = (lines->at + RUN_CHUNKS) % WAY_CHUNKS;
 }
 
@@ -254,9 +246,10 @@ measure_host(Lines *lines, RpLinks *links, GError **error)
 static gboolean
 open_way(Way *line, guint device, GError **error)
 {
-    return rp_cuda_check(device, cudaStreamCreateWithFlags(&line->stream, cudaStreamNonBlocking),
-                         "cudaStreamCreate", error) &&
-           rp_cuda_check(device, cudaMalloc(&line->memory, CHUNK_BYTES), "cudaMalloc", error);
+    const RpRuntimeGpu gpu = {device, (int)device};
+
+    return rp_runtime_stream_new(&gpu, FALSE, &line->stream, error) &&
+           rp_runtime_take(&gpu, CHUNK_BYTES, &line->memory, error);
 }
 
 /* A piece of the arena has whole chunks only: no copy reaches from one into the next. */
@@ -272,7 +265,7 @@ open_lines(Lines *lines, GError **error)
     if (lines->arena == NULL || !rp_cuda_host_arena_finish(lines->arena, error))
         return FALSE;
     for (guint d = 0; d < lines->n_devices; d++) {
-        if (!rp_cuda_check(d, rp_cuda_use_device((int)d), "cudaSetDevice", error))
+        if (!rp_runtime_use(&(RpRuntimeGpu){d, (int)d}, error))
             return FALSE;
         for (guint w = lines->first_way; w < lines->end_way; w++) {
             lines->ways[d][w].chunks = rp_cuda_host_arena_memory(lines->arena) +
@@ -291,15 +284,15 @@ close_lines(Lines *lines)
         for (guint w = 0; w < N_WAYS; w++) {
             Way *line = &lines->ways[d][w];
 
-            if (line->stream != NULL) {
-                (void)cudaStreamSynchronize(line->stream);
-                (void)cudaStreamDestroy(line->stream);
-            }
-            (void)cudaFree(line->memory);
+            if (line->stream != NULL)
+                (void)rp_runtime_stream_finish(&(RpRuntimeGpu){d, (int)d}, line->stream, NULL);
+            rp_runtime_stream_free(line->stream);
+            rp_runtime_give(line->memory);
         }
     }
     rp_cuda_host_arena_free(lines->arena);
     g_free(lines->ways);
+    g_clear_error(&lines->failure);
 }
 
 /* Of the ways [@first_way, @end_way). */
@@ -356,7 +349,7 @@ copy_until_told(void *data)
     Lines *lines = &load->lines;
     const gint64 begin_us = g_get_monotonic_time();
 
-    while (!atomic_load(&load->ending) && lines->status == cudaSuccess) {
+    while (!atomic_load(&load->ending) && lines->failure == NULL) {
         copy_all(lines);
         load->bytes += CHUNK_BYTES * RUN_CHUNKS * lines->active;
     }
@@ -388,7 +381,7 @@ rp_cuda_begin_copies(RpProbe *probe, guint devices, GError **error)
     const int status = pthread_create(&load->thread, NULL, copy_until_told, load);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status != 0) {
-        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_MEMORY, "cannot start a thread: %s",
+        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY, "cannot start a thread: %s",
                     g_strerror(status));
         load_free(load);
         return NULL;

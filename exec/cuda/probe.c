@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "core/base/units.h"
-#include "exec/cuda/device-private.h"
+#include "exec/cuda/kernels/kernels.h"
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
 #define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
@@ -21,11 +21,11 @@
 
 typedef struct {
     RpProbe base;
-    guint device;
+    RpRuntimeGpu gpu;
     RpCudaDeviceInfo info;
-    cudaStream_t stream;
+    RpRuntimeStream *stream;
     RpKernelStream *kernels;
-    cudaEvent_t events[N_EVENTS];
+    RpRuntimeEvent *events[N_EVENTS];
 } CudaProbe;
 
 static void
@@ -34,13 +34,11 @@ probe_free(RpProbe *probe)
     CudaProbe *cuda = (CudaProbe *)probe;
 
     if (cuda->stream != NULL)
-        (void)rp_cuda_use_device((int)cuda->device);
+        (void)rp_runtime_use(&cuda->gpu, NULL);
     for (guint i = 0; i < N_EVENTS; i++)
-        if (cuda->events[i] != NULL)
-            (void)cudaEventDestroy(cuda->events[i]);
+        rp_runtime_event_free(cuda->events[i]);
     rp_cuda_stream_free(cuda->kernels);
-    if (cuda->stream != NULL)
-        (void)cudaStreamDestroy(cuda->stream);
+    rp_runtime_stream_free(cuda->stream);
     g_free(cuda);
 }
 
@@ -50,34 +48,25 @@ take(RpProbe *probe, gsize bytes, GError **error)
     const CudaProbe *cuda = (const CudaProbe *)probe;
     void *memory = NULL;
 
-    if (!rp_cuda_check(cuda->device, rp_cuda_use_device((int)cuda->device), "cudaSetDevice",
-                       error) ||
-        !rp_cuda_check(cuda->device, cudaMalloc(&memory, MAX(bytes, 1)), "cudaMalloc", error)) {
-        (void)cudaGetLastError(); /* or the next launcher finds it */
+    if (!rp_runtime_use(&cuda->gpu, error) ||
+        !rp_runtime_take(&cuda->gpu, MAX(bytes, 1), &memory, error))
         return NULL;
-    }
-    if (rp_cuda_check(cuda->device, cudaMemset(memory, 0, MAX(bytes, 1)), "cudaMemset", error) &&
-        rp_cuda_check(cuda->device, cudaDeviceSynchronize(), "cudaDeviceSynchronize", error))
+    if (rp_runtime_clear(&cuda->gpu, memory, MAX(bytes, 1), error))
         return memory;
-    (void)cudaFree(memory);
+    rp_runtime_give(memory);
     return NULL;
 }
 
 static void
 give(RpProbe *probe, void *memory)
 {
-    (void)cudaFree(memory);
+    rp_runtime_give(memory);
 }
 
 static gboolean
 upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
 {
-    const CudaProbe *cuda = (const CudaProbe *)probe;
-
-    /* the last pieces of pageable memory may be under way on return */
-    return rp_cuda_check(cuda->device, cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice),
-                         "cudaMemcpy", error) &&
-           rp_cuda_check(cuda->device, cudaDeviceSynchronize(), "cudaDeviceSynchronize", error);
+    return rp_runtime_upload(&((const CudaProbe *)probe)->gpu, to, from, bytes, error);
 }
 
 static RpKernelStream *
@@ -86,17 +75,10 @@ stream(RpProbe *probe)
     return ((const CudaProbe *)probe)->kernels;
 }
 
-cudaStream_t
+RpRuntimeStream *
 rp_cuda_probe_stream(const RpProbe *probe)
 {
     return ((const CudaProbe *)probe)->stream;
-}
-
-static gboolean
-record(const CudaProbe *cuda, guint event, GError **error)
-{
-    return rp_cuda_check(cuda->device, cudaEventRecord(cuda->events[event], cuda->stream),
-                         "cudaEventRecord", error);
 }
 
 /* Returns: whether all that the parts issued could be issued, and ran */
@@ -108,15 +90,14 @@ run_parts(const CudaProbe *cuda, const RpProbePart *parts, guint n_parts, guint 
 
     for (guint p = 0; p < n_parts; p++)
         parts[p](data);
-    if (!record(cuda, 0, error))
+    if (!rp_runtime_record(&cuda->gpu, cuda->events[0], cuda->stream, error))
         return FALSE;
     for (guint i = 0; i < n; i++) {
         parts[i % n_parts](data);
-        if (!record(cuda, i + 1, error))
+        if (!rp_runtime_record(&cuda->gpu, cuda->events[i + 1], cuda->stream, error))
             return FALSE;
     }
-    return rp_cuda_check(cuda->device, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize",
-                         error) &&
+    return rp_runtime_stream_finish(&cuda->gpu, cuda->stream, error) &&
            rp_cuda_kernels()->check(cuda->kernels, error);
 }
 
@@ -128,21 +109,19 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
 
     g_return_val_if_fail(n_parts <= RP_PROBE_MAX_PARTS && repeats <= RP_PROBE_MAX_REPEATS, FALSE);
 
-    if (!rp_cuda_check(cuda->device, rp_cuda_use_device((int)cuda->device), "cudaSetDevice",
-                       error) ||
+    if (!rp_runtime_use(&cuda->gpu, error) ||
         !run_parts(cuda, parts, n_parts, repeats, data, error)) {
         /* @data's memory is about to be freed */
-        (void)cudaStreamSynchronize(cuda->stream);
+        (void)rp_runtime_stream_finish(&cuda->gpu, cuda->stream, NULL);
         return FALSE;
     }
     for (guint i = 0; i < n_parts * repeats; i++) {
-        float ms = 0;
+        double elapsed_ns;
 
-        if (!rp_cuda_check(cuda->device,
-                           cudaEventElapsedTime(&ms, cuda->events[i], cuda->events[i + 1]),
-                           "cudaEventElapsedTime", error))
+        if (!rp_runtime_elapsed_ns(&cuda->gpu, cuda->events[i], cuda->events[i + 1], &elapsed_ns,
+                                   error))
             return FALSE;
-        ns[i] = llround((double)ms * (double)RP_NS_PER_MS);
+        ns[i] = llround(elapsed_ns);
     }
     return TRUE;
 }
@@ -155,13 +134,13 @@ find_least_free(const CudaProbe *cuda, guint devices)
     RpCudaDeviceInfo info;
     guint64 least = cuda->info.free_bytes, kernels;
 
-    if (rp_cuda_device_info(cuda->device, &info, NULL))
+    if (rp_cuda_device_info(cuda->gpu.index, &info, NULL))
         least = MIN(least, info.free_bytes);
     kernels = cuda->info.free_bytes - least;
     for (guint g = 0; g < MIN(devices, rp_cuda_device_count()); g++)
-        if (g != cuda->device && rp_cuda_device_info(g, &info, NULL))
+        if (g != cuda->gpu.index && rp_cuda_device_info(g, &info, NULL))
             least = MIN(least, info.free_bytes - MIN(kernels, info.free_bytes));
-    (void)rp_cuda_use_device((int)cuda->device);
+    (void)rp_runtime_use(&cuda->gpu, NULL);
     return least;
 }
 
@@ -201,21 +180,17 @@ static const RpProbeOps ops = {
 static gboolean
 open_probe(CudaProbe *cuda, GError **error)
 {
-    if (!rp_cuda_device_info(cuda->device, &cuda->info, error) ||
-        !rp_cuda_check(cuda->device, rp_cuda_use_device((int)cuda->device), "cudaSetDevice",
-                       error) ||
-        !rp_cuda_check(cuda->device,
-                       cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
-                       "cudaStreamCreate", error))
+    if (!rp_cuda_device_info(cuda->gpu.index, &cuda->info, error) ||
+        !rp_runtime_use(&cuda->gpu, error) ||
+        !rp_runtime_stream_new(&cuda->gpu, FALSE, &cuda->stream, error))
         return FALSE;
-    cuda->kernels = rp_cuda_stream_new((int)cuda->device, cuda->stream, error);
+    cuda->kernels = rp_cuda_stream_new(cuda->gpu.physical, cuda->stream, error);
     if (cuda->kernels == NULL)
         return FALSE;
     for (guint i = 0; i < N_EVENTS; i++)
-        if (!rp_cuda_check(cuda->device, cudaEventCreate(&cuda->events[i]), "cudaEventCreate",
-                           error))
+        if (!rp_runtime_event_new(&cuda->gpu, TRUE, &cuda->events[i], error))
             return FALSE;
-    return rp_cuda_device_info(cuda->device, &cuda->info, error); /* free now */
+    return rp_cuda_device_info(cuda->gpu.index, &cuda->info, error); /* free now */
 }
 
 RpProbe *
@@ -224,7 +199,7 @@ rp_cuda_probe_new(guint device, GError **error)
     CudaProbe *cuda = g_new0(CudaProbe, 1);
 
     cuda->base.ops = &ops;
-    cuda->device = device;
+    cuda->gpu = (RpRuntimeGpu){.index = device, .physical = (int)device};
     if (open_probe(cuda, error))
         return &cuda->base;
     probe_free(&cuda->base);

@@ -37,18 +37,17 @@ watch(void *data)
 {
     RpCudaDevice *device = data;
     RpCuda *cuda = device->cuda;
-    GError *error = NULL;
-    cudaError_t status = rp_cuda_use_device(device->physical);
+    g_autoptr(GError) error = NULL;
+    gboolean works = rp_runtime_use(&device->gpu, &error);
 
-    while (status == cudaSuccess || status == cudaErrorNotReady) {
+    while (works) {
         if (!sleep_on(cuda, LOOK_NS))
             return NULL;
-        status = rp_cuda_query_stream(device->auxiliary);
+        works = rp_runtime_stream_state(&device->gpu, device->auxiliary, "one of its tasks failed",
+                                        &error) != RP_RUNTIME_FAILED;
     }
-    if (!sleep_on(cuda, TELL_NS) || atomic_load(&cuda->cancelled) ||
-        rp_cuda_check(device->index, status, "one of its tasks failed", &error))
-        return NULL;
-    cuda->base.failed(cuda->base.failed_data, RP_TASK_NONE, error);
+    if (sleep_on(cuda, TELL_NS) && !atomic_load(&cuda->cancelled))
+        cuda->base.failed(cuda->base.failed_data, RP_TASK_NONE, g_steal_pointer(&error));
     return NULL;
 }
 
@@ -59,8 +58,8 @@ rp_cuda_watch_open(RpCuda *cuda, RpCudaDevice *device, GError **error)
 
     device->watched = code == 0;
     if (code != 0)
-        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_DEVICE,
-                    "device %u: cannot start a thread: %s", device->index, g_strerror(code));
+        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+                    "device %u: cannot start a thread: %s", device->gpu.index, g_strerror(code));
     return device->watched;
 }
 

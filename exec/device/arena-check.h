@@ -1,5 +1,5 @@
 /**
- * Whether arenas are what a plan needs: the same words for every backend.
+ * Whether arenas are what a plan needs.
  */
 #pragma once
 
@@ -9,20 +9,18 @@
  * rp_arena_check_limits:
  * @bytes: (array length=gpus): that the plan needs of each device
  * @limit: bytes of a device; 0 = none
- * @domain, @code: of the error
  *
- * Errors: @code, with the first device that is too small and by how much
+ * Errors: RP_DEVICE_ERROR_MEMORY, with the first device that is too small and by how much
  */
-gboolean rp_arena_check_limits(const guint64 *bytes, guint gpus, guint64 limit, GQuark domain,
-                               gint code, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_arena_check_limits(const guint64 *bytes, guint gpus, guint64 limit,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_arena_check_open:
  * @bytes: (array length=n): that the plan needs of each arena now
  * @open: (array length=n): that each was opened with
- * @domain, @code: of the error
  *
- * Errors: @code, with the first arena that is too small
+ * Errors: RP_DEVICE_ERROR_MEMORY, with the first arena that is too small
  */
-gboolean rp_arena_check_open(const guint64 *bytes, const guint64 *open, guint n, GQuark domain,
-                             gint code, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_arena_check_open(const guint64 *bytes, const guint64 *open, guint n,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

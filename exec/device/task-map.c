@@ -5,6 +5,7 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, R
                  RpFeed *feed)
 {
     const guint n_stages = rp_plan_n_stages(plan);
+    const RpNetworkOptions *options = rp_network_options(network);
 
     g_assert(rp_plan_constants(plan, 0) != RP_NONE); /* RpPlanOptions.constant_bytes */
     *map = (RpTaskMap){
@@ -13,9 +14,10 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, R
         .feed = feed,
         .gpus = rp_plan_gpus(plan),
         .n_layers = rp_network_n_layers(network),
-        .element_bytes = rp_dtype_size(rp_network_options(network)->dtype),
-        .leaving_dtype =
-            rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : rp_network_options(network)->dtype,
+        .micro_batches = rp_plan_micro_batches(plan),
+        .tokens = (gsize)options->sequences * options->tokens,
+        .element_bytes = rp_dtype_size(options->dtype),
+        .leaving_dtype = rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : options->dtype,
         .kept_sums = rp_plan_promises(plan)->kept_sums,
     };
     map->stages = g_new(const RpPlanStage *, n_stages);
@@ -28,6 +30,8 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, R
         g_assert(buffer->bytes >= rp_network_constant_bytes(network));
         map->constants[g] = buffer->offset;
     }
+    map->packed = g_new(gint32, 2 * map->tokens * map->gpus);
+    map->devices = g_new0(RpTaskDevice, map->gpus);
     map->memory = g_new0(guint8 *, (gsize)map->gpus + 1);
 }
 
@@ -36,6 +40,8 @@ rp_task_map_clear(RpTaskMap *map)
 {
     g_free(map->stages);
     g_free(map->constants);
+    g_free(map->packed);
+    g_free(map->devices);
     g_free(map->memory);
 }
 

@@ -8,24 +8,50 @@
 #include "exec/device/home.h"
 #include "exec/engine/backend.h"
 
+/* What a device brings to its actions; set by the backend. */
+typedef struct {
+    RpKernelStream *stream; /* where kernels are issued */
+    double *losses;         /* [RP_FEED_RING x M] to which its heads add */
+} RpTaskDevice;
+
 typedef struct {
     const RpNetwork *network;
     RpHome *home;
     RpFeed *feed;
     guint gpus;
     guint n_layers;
+    guint micro_batches; /* M of an iteration */
+    gsize tokens;        /* T of a micro-batch */
     gsize element_bytes;
     RpDtype leaving_dtype;      /* of gradients on their way */
     gboolean kept_sums;         /* these are sums of rounds */
     const RpPlanStage **stages; /* the plan's */
     guint64 *constants;         /* [gpus] offset in the device's arena */
-    guint8 **memory;            /* [gpus + 1] where each arena begins; set by the backend */
+    gint32 *packed;             /* [gpus][2][T] targets that are not masked, and their rows */
+    RpTaskDevice *devices;      /* [gpus] */
+    /* set by the backend */
+    guint8 **memory; /* [gpus + 1] where each arena begins */
+    double *losses;  /* [RP_FEED_RING x M] as the host reads them */
+    guint8 *broken;  /* [RP_FEED_RING x M][n_layers] whether a layer's output is not finite */
 } RpTaskMap;
 
 /* All borrowed; stages and fixed buffers of @plan are read now. */
 void rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, RpHome *home,
                       RpFeed *feed);
 void rp_task_map_clear(RpTaskMap *map);
+
+/* Places of rings of RP_FEED_RING x M, and a micro-batch's. */
+static inline gsize
+rp_task_map_places(const RpTaskMap *map)
+{
+    return RP_FEED_RING * (gsize)map->micro_batches;
+}
+
+static inline gsize
+rp_task_map_place(const RpTaskMap *map, guint64 iteration, guint32 micro_batch)
+{
+    return iteration % RP_FEED_RING * map->micro_batches + micro_batch;
+}
 
 /* Returns: (nullable): the task's access of that role */
 const RpBackendAccess *rp_task_access(const RpBackendTask *task, RpAccessRole role);

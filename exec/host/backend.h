@@ -10,13 +10,6 @@
 #include "exec/device/device.h"
 #include "exec/engine/backend.h"
 
-#define RP_HOST_ERROR (rp_host_error_quark())
-GQuark rp_host_error_quark(void);
-typedef enum {
-    RP_HOST_ERROR_MEMORY, /* no memory for an arena, or the plan exceeds the limit of a device */
-    RP_HOST_ERROR_PLAN    /* a task that this backend cannot run (split backward) */
-} RpHostError;
-
 /* All borrowed: outlive the backend. Of @plan, stages and fixed buffers are read now. */
 RpBackend *rp_host_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home,
                                RpFeed *feed, const RpDeviceOptions *options,
@@ -31,7 +24,7 @@ void rp_host_backend_free(RpBackend *backend);
  * need the home before the engine's first batch; the engine's own call then finds them open, and is
  * content if they are large enough.
  *
- * Errors: RP_HOST_ERROR_MEMORY, RP_HOME_ERROR_MEMORY
+ * Errors: RP_DEVICE_ERROR_MEMORY, RP_HOME_ERROR_MEMORY
  */
 gboolean rp_host_backend_open(RpBackend *backend, const guint64 *bytes, guint n,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,9 +1,11 @@
 /*
- * What works element by element: SwiGLU, conversion, addition, filling; and the sum of squares.
+ * What works element by element: SwiGLU, conversion, addition, filling, a look for what is broken;
+ * and the sum of squares.
  *
  *   SwiGLU    y = a s up;  d_gate = dy up s (1 + a (1 - s)),  d_up = dy a s;  s = sigmoid(a)      =
  *   convert   y = x;  add: y = x + b;  fill: x = value                                            =
- *   gather    y[i] += round(x[i]), or = round(x[i]); y fp32 +=, = scatter   y[rows[i]] = x[i] =
+ *   gather    y[i] += round(x[i]), or = round(x[i]); y fp32                                    +=, =
+ *   scatter   y[rows[i]] = x[i]                                                                  =
  *   squares   sum += sum x^2, in double lanes                                                    +=
  *
  * n elements; fp32 arithmetic. A tile is read as a whole before it is written: in place is fine.
@@ -119,14 +121,45 @@ rp_host_scatter(RpKernelStream *stream, const RpScatterArgs *args)
 }
 
 void
-rp_host_fill(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value)
+rp_host_fill(RpKernelStream *stream, const RpFillArgs *args)
 {
     float values[RP_TILE];
 
     for (size_t i = 0; i < RP_TILE; i++)
-        values[i] = value;
-    for (size_t first = 0; first < n; first += RP_TILE)
-        rp_host_store(dtype, x, first, MIN(RP_TILE, n - first), values);
+        values[i] = args->value;
+    for (size_t first = 0; first < args->n; first += RP_TILE)
+        rp_host_store(args->dtype, args->x, first, MIN(RP_TILE, args->n - first), values);
+}
+
+void
+rp_host_find_broken(RpKernelStream *stream, const RpFindBrokenArgs *args)
+{
+    const uint16_t infinity = args->dtype == RP_DTYPE_BF16 ? 0x7f80 : 0x7c00;
+    const uint32_t *wide = args->x;
+    const uint16_t *narrow = args->x;
+    bool found = false;
+
+    if (args->dtype == RP_DTYPE_FP32)
+        for (size_t i = 0; i < args->n; i++)
+            found |= (wide[i] & 0x7f800000) == 0x7f800000;
+    else
+        for (size_t i = 0; i < args->n; i++)
+            found |= (narrow[i] & infinity) == infinity;
+    if (found)
+        *args->flag = 1;
+}
+
+void
+rp_host_break_sum(RpKernelStream *stream, const RpBreakSumArgs *args)
+{
+    if (!isfinite(*args->loss))
+        *args->sum = NAN;
+}
+
+void
+rp_host_fetch(RpKernelStream *stream, const RpFetchArgs *args)
+{
+    memcpy(args->to, args->from, args->n * sizeof *args->to);
 }
 
 size_t

@@ -17,43 +17,13 @@
 /* Rows whose gradients are added up apart before they join the total: shorter sums, less error. */
 #define RP_PARTIAL_ROWS 64
 
-void rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args);
-size_t rp_host_matmul_workspace(const RpMatmulArgs *args);
-void rp_host_bias_forward(RpKernelStream *stream, const RpBiasArgs *args);
-size_t rp_host_bias_backward_workspace(const RpBiasArgs *args);
-void rp_host_bias_backward(RpKernelStream *stream, const RpBiasArgs *args);
-
-void rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args);
-size_t rp_host_rmsnorm_backward_workspace(const RpRmsnormArgs *args);
-void rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args);
-
-void rp_host_rope_forward(RpKernelStream *stream, const RpRopeArgs *args);
-void rp_host_rope_backward(RpKernelStream *stream, const RpRopeArgs *args);
-
-void rp_host_norm_rope_forward(RpKernelStream *stream, const RpNormRopeArgs *args);
-size_t rp_host_norm_rope_backward_workspace(const RpNormRopeArgs *args);
-void rp_host_norm_rope_backward(RpKernelStream *stream, const RpNormRopeArgs *args);
-
-size_t rp_host_attention_forward_workspace(const RpAttentionArgs *args);
-void rp_host_attention_forward(RpKernelStream *stream, const RpAttentionArgs *args);
-size_t rp_host_attention_backward_workspace(const RpAttentionArgs *args);
-void rp_host_attention_backward(RpKernelStream *stream, const RpAttentionArgs *args);
-
-void rp_host_embedding_forward(RpKernelStream *stream, const RpEmbeddingArgs *args);
-size_t rp_host_embedding_backward_workspace(const RpEmbeddingArgs *args);
-void rp_host_embedding_backward(RpKernelStream *stream, const RpEmbeddingArgs *args);
-size_t rp_host_cross_entropy_workspace(const RpCrossEntropyArgs *args);
-void rp_host_cross_entropy(RpKernelStream *stream, const RpCrossEntropyArgs *args);
-
-void rp_host_swiglu_forward(RpKernelStream *stream, const RpSwigluArgs *args);
-void rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args);
-size_t rp_host_sum_squares_workspace(const RpSumSquaresArgs *args);
-void rp_host_sum_squares(RpKernelStream *stream, const RpSumSquaresArgs *args);
-void rp_host_convert(RpKernelStream *stream, const RpElementsArgs *args);
-void rp_host_add(RpKernelStream *stream, const RpElementsArgs *args);
-void rp_host_gather(RpKernelStream *stream, const RpGatherArgs *args);
-void rp_host_scatter(RpKernelStream *stream, const RpScatterArgs *args);
-void rp_host_fill(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value);
+/* The functions of the table, rp_host_<operation>(). */
+#define RP_HOST_KERNEL(name, Args, words)                                                          \
+    void rp_host_##name(RpKernelStream *stream, const Args *args);
+#define RP_HOST_KERNELS(name, Args, words)                                                         \
+    size_t rp_host_##name##_workspace(const Args *args);                                           \
+    RP_HOST_KERNEL(name, Args, words)
+RP_KERNELS(RP_HOST_KERNEL, RP_HOST_KERNELS)
 
 /* Bytes of @n floats of a workspace, up to the next multiple of 64. */
 static inline size_t

@@ -2,263 +2,33 @@
  * RpKernels: the operations that the layers are written over, once (design.md §6, §8). exec/host
  * has the oracle: plain C, fp32 arithmetic, OpenBLAS for matmul. docs/kernels.md tells how exact.
  *
- * Common to all:
- *  - Arrays are row-major without gaps, last index fastest; T tokens, H heads, D head size. All
- *    pointers are of the backend's memory, workspaces at multiples of 64 bytes, arrays at
- *    multiples of their element.
- *  - `dtype`: storage of all arrays that are not declared float, int32_t or double: activations,
- *    their gradients, and weights. Arithmetic and sums are fp32 (double where said so); what is
- *    stored as bf16 or fp16 is rounded once, at the end.
- *  - Gradients of weights are fp32 and `+=`, so that they add up over micro-batches; everything
- *    else is `=` unless said otherwise.
- *  - The order of every sum depends on shapes only: the same arguments give the same bits.
- *  - Outputs may not overlap inputs, except where "may be" names the input.
- *  - Nothing allocates or waits. An operation that needs room has a `_workspace` function, which
- *    reads sizes only (no pointer) and returns bytes; 0: `workspace` may be NULL. A workspace is
- *    free again for the next operation of the stream.
- *  - An operation that fails leaves the failure in its stream, where `check` finds it.
+ * Nothing allocates or waits. An operation that fails leaves the failure in its stream, where
+ * `check` finds it.
  */
 #pragma once
 
 #include <glib.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include "core/base/dtype.h"
+#include "exec/kernels/args.h"
 
 /* Where operations are issued, in order. The backend's own; NULL for the host, which runs them at
  * once on the calling thread. */
 typedef struct _RpKernelStream RpKernelStream;
-
-/* How the operands of a matmul stand in memory; always C[m,n] = sum over k. */
-typedef enum {
-    RP_MATMUL_NT, /* A[m,k] B[n,k]: Y = X W^T, forward with W[out,in] as Hugging Face has it */
-    RP_MATMUL_NN, /* A[m,k] B[k,n]: dX = dY W, input gradient */
-    RP_MATMUL_TN  /* A[k,m] B[k,n]: dW = dY^T X, weight gradient */
-} RpMatmulForm;
-
-/* C = A B, or C += A B if @accumulate. Storage of each may differ; fp32 sums, but fp16 ones allowed
- * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). With @bias, not
- * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded. */
-typedef struct {
-    RpMatmulForm form;
-    size_t m, n, k;
-    const void *a, *b;
-    void *c;
-    const void *bias; /* [n], stored as C is; or NULL */
-    RpDtype a_dtype, b_dtype, c_dtype;
-    gboolean accumulate;
-    gboolean half_sums;
-    void *workspace;
-} RpMatmulArgs;
-
-/* forward:  y[t,o] += bias[o], for what is stored already: a matmul adds its own bias;
- * backward:  d_bias[o] += sum_t dy[t,o] */
-typedef struct {
-    RpDtype dtype;
-    size_t tokens, n;
-    const void *bias; /* forward: [n] */
-    void *y;          /* forward: [tokens,n] */
-    const void *dy;   /* backward: [tokens,n] */
-    float *d_bias;    /* backward: [n], += */
-    void *workspace;  /* backward */
-} RpBiasArgs;
-
-/*
- * forward:   s = x + residual (stored; s = x without residual)
- *            rstd[r] = 1 / sqrt(mean_i s[r,i]^2 + epsilon);  y[r,i] = weight[i] s[r,i] rstd[r]
- * backward:  h[r,i] = s[r,i] rstd[r],  g[r,i] = dy[r,i] weight[i]
- *            dx[r,i] = rstd[r] (g[r,i] - h[r,i] mean_j g[r,j] h[r,j]) + d_residual[r,i]
- *            d_weight[i] += sum_r dy[r,i] h[r,i]
- * dx is the gradient of x, of residual and of s alike. For q/k norm: rows = T H, n = D.
- * Source: Zhang & Sennrich 2019, equation 4; transformers Qwen3RMSNorm, LlamaRMSNorm
- */
-typedef struct {
-    RpDtype dtype;
-    size_t rows, n;
-    float epsilon;
-    const void *x;        /* [rows,n]; backward: s */
-    const void *residual; /* forward: [rows,n] or NULL */
-    void *sum;            /* forward: s [rows,n], only with residual; may be x or residual */
-    const void *weight;   /* [n] */
-    void *y;              /* forward: [rows,n]; may be x if there is no residual */
-    float *rstd;          /* [rows]; forward: out, backward: in */
-
-    const void *dy;         /* backward: [rows,n] */
-    const void *d_residual; /* backward: [rows,n] or NULL: gradient that reaches s directly */
-    void *dx;               /* backward: [rows,n]; may be dy or d_residual */
-    float *d_weight;        /* backward: [n], += */
-    void *workspace;        /* backward */
-} RpRmsnormArgs;
-
-/*
- * With c, s = table[positions[t]], h = D/2, for i < h (the halves of a head, not neighbours):
- * forward:   y[i] = x[i] c[i] - x[i+h] s[i];   y[i+h] = x[i+h] c[i] + x[i] s[i]
- * backward:  the transpose, which turns by the opposite angle: x = dy in, y = dx out.
- * Source: Su et al. 2021, §3.4.2; transformers apply_rotary_pos_emb
- */
-typedef struct {
-    RpDtype dtype;
-    size_t tokens, heads, head_size; /* head_size even */
-    const int32_t *positions;        /* [tokens], each a row of the tables */
-    const float *cosines, *sines;    /* [positions,D/2]: rp_rope_table() */
-    const void *x;                   /* [T,H,D] */
-    void *y;                         /* [T,H,D]; may be x */
-} RpRopeArgs;
-
-/*
- * q/k norm, then rope, in one pass over memory: a head is a row of the norm, n = D.
- * forward:   rmsnorm_forward, then rope_forward
- * backward:  rope_backward, then rmsnorm_backward
- * What is between the two is rounded to the storage, as if they ran one after the other.
- */
-typedef struct {
-    RpDtype dtype;
-    size_t tokens, heads, head_size; /* head_size even */
-    float epsilon;
-    const int32_t *positions;     /* [tokens], each a row of the tables */
-    const float *cosines, *sines; /* [positions,D/2]: rp_rope_table() */
-    const void *x;                /* [T,H,D] */
-    const void *weight;           /* [D] */
-    void *y;                      /* forward: [T,H,D]; may be x */
-    float *rstd;                  /* [T,H]; forward: out, backward: in */
-    const void *dy;               /* backward: [T,H,D] */
-    void *dx;                     /* backward: [T,H,D]; may be dy */
-    float *d_weight;              /* backward: [D], += */
-    void *workspace;              /* backward */
-} RpNormRopeArgs;
-
-/* Whose attention kernels run: the backend's own, or a library's. */
-typedef enum { RP_ATTENTION_BUILTIN, RP_ATTENTION_CUDNN, RP_N_ATTENTIONS } RpAttentionChoice;
 
 /* "builtin", "cudnn". */
 const char *rp_attention_name(RpAttentionChoice choice);
 /* @choice: (out): set on success only. Returns: whether @name is one */
 gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
 
-/*
- * Per sequence and query head, query i of its length L, key j, kv head = h / (heads / kv_heads):
- * i sees j if i - window < j <= i (window 0: all j <= i).
- * forward:   S = scale q k^T;  lse[i] = log sum_j exp S[i,j];  out[i] = sum_j exp(S[i,j]-lse[i])
- * v[j] backward:  P = exp(S - lse);  delta[i] = d_out[i] . out[i] dv[j] = sum_i P[i,j] d_out[i];
- * Z[i,j] = scale P[i,j] (d_out[i] . v[j] - delta[i]) dq[i] = sum_j Z[i,j] k[j];      dk[j] = sum_i
- * Z[i,j] q[i]   (dk, dv: over the group's heads) Nothing of size L x L is stored. A sequence gives
- * the same bits alone and packed. Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2
- */
-typedef struct {
-    RpDtype dtype;
-    size_t tokens, sequences, max_length; /* max_length >= each L */
-    size_t heads, kv_heads, head_size;    /* kv_heads divides heads */
-    size_t window;                        /* keys that a query sees, itself included; 0 = all */
-    float scale;                          /* 1 / sqrt(D) as a rule */
-    RpAttentionChoice choice;             /* what it cannot do, the built-in one does */
-    const int32_t *starts;                /* [sequences+1]: first tokens; the last is T */
-    const void *q;                        /* [T,heads,D] */
-    const void *k, *v;                    /* [T,kv_heads,D] */
-    void *out;                            /* [T,heads,D]; backward: in */
-    float *lse;                           /* [heads,T]; forward: out, backward: in */
-    const void *d_out;                    /* backward: [T,heads,D] */
-    void *dq, *dk, *dv;                   /* backward: as q, k, v */
-    void *workspace;
-} RpAttentionArgs;
-
-/*
- * forward:   y = silu(gate) up,  silu(a) = a s,  s = 1 / (1 + exp(-a))
- * backward:  d_gate = dy up s (1 + a (1 - s));  d_up = dy silu(gate);  product = y again
- * Source: Shazeer 2020, equation 6
- */
-typedef struct {
-    RpDtype dtype;
-    size_t n;
-    const void *gate, *up;
-    void *y; /* forward; may be gate or up */
-    const void *dy;
-    void *d_gate, *d_up; /* backward; may be any of gate, up, dy */
-    void *product;       /* backward, or NULL: y, the same bits; may be any of gate, up, dy */
-} RpSwigluArgs;
-
-/*
- * forward:   y[t] = weight[ids[t]];   backward:  d_weight[ids[t]] += dy[t], t ascending,
- * except ids[t] = padding_id. The caller has checked that 0 <= ids[t] < vocabulary.
- */
-typedef struct {
-    RpDtype dtype;
-    size_t tokens, n, vocabulary;
-    const int32_t *ids; /* [tokens] */
-    const void *weight; /* forward: [vocabulary,n] */
-    void *y;            /* forward: [tokens,n] */
-    const void *dy;     /* backward: [tokens,n] */
-    float *d_weight;    /* backward: [vocabulary,n], += */
-    int32_t padding_id; /* its row gets no gradient (nn.Embedding padding_idx); -1 = none */
-    void *workspace;    /* backward */
-} RpEmbeddingArgs;
-
-#define RP_LABEL_MASKED (-100)
-
-/*
- * Of one chunk of tokens, between the LM head's matmuls:
- *   logits = x W^T (NT);  cross_entropy;  dx = d_logits W (NN);  dW += d_logits^T x (TN)
- * loss[0] += sum over labels[t] != -100 of  log sum_v exp(logits[t,v]) - logits[t,labels[t]]
- * and if @gradient, in place:
- *   logits[t,v] = scale (exp(logits[t,v]) / sum_w exp(logits[t,w]) - [v = labels[t]]), masked t: 0
- * scale: loss scale / unmasked tokens of the iteration; the loss is not multiplied by it.
- * labels[t] is the token after t: the caller has shifted. Sums over v are fp32 in lanes, over t
- * double. A logit that is not finite makes the loss so.
- */
-typedef struct {
-    RpDtype dtype;
-    size_t tokens, vocabulary;
-    void *logits;          /* [tokens,vocabulary]; in and out */
-    const int32_t *labels; /* [tokens] */
-    float scale;
-    gboolean gradient;
-    double *loss;  /* [1], += */
-    float *losses; /* [tokens], each token's, masked 0; or NULL */
-    void *workspace;
-} RpCrossEntropyArgs;
-
-/* sum[0] += sum_i x[i]^2, in double; not finite exactly if an x is not. */
-typedef struct {
-    RpDtype dtype;
-    size_t n;
-    const void *x;
-    double *sum;     /* [1], += */
-    int32_t *broken; /* [1]: set to 1 if an x is infinite or NaN, else left alone; or NULL */
-    void *workspace;
-} RpSumSquaresArgs;
-
-/* y[i] = x[i], or with @b y[i] = x[i] + b[i], in three storages. y may be x or b of its dtype. */
-typedef struct {
-    size_t n;
-    const void *x, *b;
-    void *y;
-    RpDtype x_dtype, b_dtype, y_dtype;
-} RpElementsArgs;
-
-/* y[i] += round(x[i]), rounded to @dtype; with @begin y[i] = round(x[i]). In fp32. y is not x. */
-typedef struct {
-    RpDtype dtype;
-    size_t n;
-    gboolean begin;
-    const float *x;
-    float *y;
-} RpGatherArgs;
-
-/* y[rows[i]] = x[i], i < n: rows of @columns elements. No row twice; other rows of y stay. */
-typedef struct {
-    RpDtype dtype;
-    size_t n, columns;
-    const int32_t *rows; /* [n] */
-    const void *x;       /* [n,columns] */
-    void *y;
-} RpScatterArgs;
+/* Fields of a row. */
+#define RP_KERNEL_FIELD(name, Args, words) void (*name)(RpKernelStream * stream, const Args *args);
+#define RP_KERNEL_FIELDS(name, Args, words)                                                        \
+    size_t (*name##_workspace)(const Args *args);                                                  \
+    RP_KERNEL_FIELD(name, Args, words)
 
 /**
  * RpKernels:
- * @convert: y = x, from one storage to another; a plain copy if they are the same
- * @add: y = x + b
- * @gather: sums of rounds: y += x, as x is when it has been stored
- * @fill: x[0 .. n) = value
+ * @has_attention: built in, and its library is there
  * @check: Returns: whether all that was issued to @stream so far could be issued; tells a failure
  *   once. Does not wait. Errors: the backend's, naming the operation
  *
@@ -266,48 +36,7 @@ typedef struct {
  */
 typedef struct {
     const char *name;
-
-    size_t (*matmul_workspace)(const RpMatmulArgs *args);
-    void (*matmul)(RpKernelStream *stream, const RpMatmulArgs *args);
-
-    void (*bias_forward)(RpKernelStream *stream, const RpBiasArgs *args);
-    size_t (*bias_backward_workspace)(const RpBiasArgs *args);
-    void (*bias_backward)(RpKernelStream *stream, const RpBiasArgs *args);
-
-    void (*rmsnorm_forward)(RpKernelStream *stream, const RpRmsnormArgs *args);
-    size_t (*rmsnorm_backward_workspace)(const RpRmsnormArgs *args);
-    void (*rmsnorm_backward)(RpKernelStream *stream, const RpRmsnormArgs *args);
-
-    void (*rope_forward)(RpKernelStream *stream, const RpRopeArgs *args);
-    void (*rope_backward)(RpKernelStream *stream, const RpRopeArgs *args);
-
-    void (*norm_rope_forward)(RpKernelStream *stream, const RpNormRopeArgs *args);
-    size_t (*norm_rope_backward_workspace)(const RpNormRopeArgs *args);
-    void (*norm_rope_backward)(RpKernelStream *stream, const RpNormRopeArgs *args);
-
-    gboolean (*has_attention)(RpAttentionChoice choice); /* built in, and its library is there */
-    size_t (*attention_forward_workspace)(const RpAttentionArgs *args);
-    void (*attention_forward)(RpKernelStream *stream, const RpAttentionArgs *args);
-    size_t (*attention_backward_workspace)(const RpAttentionArgs *args);
-    void (*attention_backward)(RpKernelStream *stream, const RpAttentionArgs *args);
-
-    void (*swiglu_forward)(RpKernelStream *stream, const RpSwigluArgs *args);
-    void (*swiglu_backward)(RpKernelStream *stream, const RpSwigluArgs *args);
-
-    void (*embedding_forward)(RpKernelStream *stream, const RpEmbeddingArgs *args);
-    size_t (*embedding_backward_workspace)(const RpEmbeddingArgs *args);
-    void (*embedding_backward)(RpKernelStream *stream, const RpEmbeddingArgs *args);
-
-    size_t (*cross_entropy_workspace)(const RpCrossEntropyArgs *args);
-    void (*cross_entropy)(RpKernelStream *stream, const RpCrossEntropyArgs *args);
-
-    size_t (*sum_squares_workspace)(const RpSumSquaresArgs *args);
-    void (*sum_squares)(RpKernelStream *stream, const RpSumSquaresArgs *args);
-    void (*convert)(RpKernelStream *stream, const RpElementsArgs *args);
-    void (*add)(RpKernelStream *stream, const RpElementsArgs *args);
-    void (*gather)(RpKernelStream *stream, const RpGatherArgs *args);
-    void (*scatter)(RpKernelStream *stream, const RpScatterArgs *args);
-    void (*fill)(RpKernelStream *stream, void *x, RpDtype dtype, size_t n, float value);
-
+    gboolean (*has_attention)(RpAttentionChoice choice);
     gboolean (*check)(RpKernelStream *stream, GError **error);
+    RP_KERNELS(RP_KERNEL_FIELD, RP_KERNEL_FIELDS)
 } RpKernels;

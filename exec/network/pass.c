@@ -468,6 +468,8 @@ rp_pass_clear_hidden(RpPass *pass, void *hidden)
 {
     const RpNetwork *network = pass->network;
 
-    network->kernels->fill(stream_of(pass), hidden, network->options.dtype,
-                           network->tokens * network->config.hidden, 0);
+    network->kernels->fill(stream_of(pass),
+                           &(RpFillArgs){.dtype = network->options.dtype,
+                                         .n = network->tokens * network->config.hidden,
+                                         .x = hidden});
 }

@@ -14,6 +14,7 @@
 #include "tests/exec-host/host-fixture.h"
 
 #include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/runtime/check.h"
 
 /* Where one run computes. */
 typedef struct {

@@ -16,8 +16,6 @@
 #define PAYLOAD_BYTES 256
 #define MOST_COMMANDS 112 /* of a stream's queue, unless a test says otherwise */
 
-G_DEFINE_QUARK(rp - cuda - error - quark, rp_cuda_error)
-
 typedef void (*Work)(void *payload);
 
 /* One recording of an event. */

@@ -62,29 +62,11 @@ static RpCudnn *cudnn; /* of a test that cuts backward */
 static void
 differentiate_in_parts(const Side *side, const Shape *shape, const RpAttentionArgs *args)
 {
-    RpCudaAttention launch = {.dtype = (int)args->dtype,
-                              .tokens = args->tokens,
-                              .sequences = args->sequences,
-                              .max_length = args->max_length,
-                              .heads = args->heads,
-                              .kv_heads = args->kv_heads,
-                              .head_size = args->head_size,
-                              .window = args->window,
-                              .scale = args->scale,
-                              .starts = args->starts,
-                              .q = args->q,
-                              .k = args->k,
-                              .v = args->v,
-                              .out = args->out,
-                              .lse = args->lse,
-                              .d_out = args->d_out,
-                              .dq = args->dq,
-                              .dk = args->dk,
-                              .dv = args->dv};
+    RpAttentionArgs launch = *args;
     const size_t whole_bytes = rp_cudnn_backward_workspace(&launch);
     size_t bytes;
 
-    launch.ds_most = shape->part_heads * rp_attention_head_ds(args->max_length);
+    launch.most_ds_bytes = shape->part_heads * rp_attention_head_ds(args->max_length);
     bytes = rp_cudnn_backward_workspace(&launch);
     assert_true(bytes > 0 && bytes < whole_bytes);
     launch.workspace = cuda_workspace(side, bytes);

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "exec/cuda/backend.h"
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
 #include "exec/model/init.h"
 
 #define STEPS (RP_TEST_FEW ? 3 : 5)

@@ -1,4 +1,4 @@
-/* The backend's own kernels (exec/cuda/kernels/finite.h). The oracle is isfinite() on the host, value
+/* Kernels that look at what training gives (exec/cuda/kernels/finite.cu). The oracle is isfinite() on the host, value
  * by value. Around the values that a kernel may read stand values that it would notice: 0xff, NaN.
  * The same program runs over a CUDA of threads (soft-cuda.h). Exits 77 without a device. */
 #include "tests/rp-test.h"
@@ -6,14 +6,16 @@
 #include <math.h>
 
 #include "core/base/dtype.h"
-#include "exec/cuda/device.h"
-#include "exec/cuda/kernels/finite.h"
+#include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/runtime/check.h"
+#include "exec/cuda/runtime/device.h"
 
 #define GUARD 64 /* elements before and behind; a shift is less */
 #define LEFT_ALONE 0x5a
 
 typedef struct {
     cudaStream_t stream;
+    RpKernelStream *kernels;
     guint8 *device; /* of one case */
     guint8 *pinned; /* fetch: where from */
     guint8 *flags;  /* [0]: in pinned memory */
@@ -39,7 +41,8 @@ set_up(void **state)
     return cudaSetDevice(0) == cudaSuccess &&
                    cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking) == cudaSuccess &&
                    cudaHostAlloc((void **)&f->flags, 64, cudaHostAllocDefault) == cudaSuccess &&
-                   cudaMalloc((void **)&f->device_flags, 64) == cudaSuccess
+                   cudaMalloc((void **)&f->device_flags, 64) == cudaSuccess &&
+                   (f->kernels = rp_cuda_stream_new(0, f->stream, NULL)) != NULL
                ? 0
                : -1;
 }
@@ -63,6 +66,7 @@ tear_down(void **state)
     free_case(f);
     cudaFree(f->device_flags);
     cudaFreeHost(f->flags);
+    rp_cuda_stream_free(f->kernels);
     cudaStreamDestroy(f->stream);
     g_rand_free(f->rand);
     g_free(f);
@@ -90,6 +94,17 @@ static void
 copy_down(void *to, const void *from, gsize bytes)
 {
     check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+/* Waits for all that was issued. */
+static void
+finish(const Fixture *f)
+{
+    GError *error = NULL;
+
+    if (!rp_cuda_kernels()->check(f->kernels, &error))
+        fail_msg("%s", error->message);
+    check_cuda(cudaStreamSynchronize(f->stream), "cudaStreamSynchronize");
 }
 
 /* ---- find ---- */
@@ -188,10 +203,9 @@ find(const Fixture *f, const Shape *shape, gboolean on_device, guint8 before)
         copy_up(flag, &before, 1);
     else
         *flag = before;
-    check_cuda(
-        rp_cuda_find_broken((int)shape->dtype, first_value(f, shape), shape->n, flag, f->stream),
-        "rp_cuda_find_broken");
-    check_cuda(cudaStreamSynchronize(f->stream), "cudaStreamSynchronize");
+    rp_cuda_kernels()->find_broken(
+        f->kernels, &(RpFindBrokenArgs){shape->dtype, shape->n, first_value(f, shape), flag});
+    finish(f);
     if (!on_device)
         return *flag;
     copy_down(&after, flag, 1);
@@ -340,9 +354,9 @@ check_fetch(Fixture *f, gsize n, gsize from, gsize to)
     for (gsize i = 0; i < room * sizeof(gint32); i++)
         f->pinned[i] = (guint8)g_rand_int(f->rand);
     source = (const gint32 *)(void *)f->pinned + from;
-    check_cuda(rp_cuda_fetch(source, (gint32 *)(void *)f->device + to, n, f->stream),
-               "rp_cuda_fetch");
-    check_cuda(cudaStreamSynchronize(f->stream), "cudaStreamSynchronize");
+    rp_cuda_kernels()->fetch(f->kernels,
+                             &(RpFetchArgs){n, source, (gint32 *)(void *)f->device + to});
+    finish(f);
     f->host = g_malloc(room * sizeof(gint32));
     copy_down(f->host, f->device, room * sizeof(gint32));
     got = (gint32 *)(void *)f->host;
@@ -380,10 +394,10 @@ breaks_a_sum_whose_loss_is_no_number(void **state)
 
         copy_up(f->device, &losses[i], sizeof losses[i]);
         copy_up(f->device + 8, before, sizeof before);
-        check_cuda(rp_cuda_break_sum((const double *)(void *)f->device,
-                                     (float *)(void *)(f->device + 8), f->stream),
-                   "rp_cuda_break_sum");
-        check_cuda(cudaStreamSynchronize(f->stream), "cudaStreamSynchronize");
+        rp_cuda_kernels()->break_sum(
+            f->kernels,
+            &(RpBreakSumArgs){(const double *)(void *)f->device, (float *)(void *)(f->device + 8)});
+        finish(f);
         copy_down(after, f->device + 8, sizeof after);
         assert_true(isnan(after[0]) == !isfinite(losses[i]));
         assert_memory_equal(&after[1], &before[1], sizeof after[1]);

@@ -12,7 +12,7 @@
 #include <math.h>
 
 #include "exec/cuda/backend.h"
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
 #include "exec/host/backend.h"
 #include "exec/model/init.h"
 #include "exec/train/trainer.h"

@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 
 #include "core/base/units.h"
-#include "exec/cuda/device-private.h"
 #include "exec/cuda/host-arena.h"
 #include "exec/cuda/probe.h"
+#include "exec/device/error.h"
 #include "exec/system/available-memory.h"
 
 #define MOST_DEVICES 128
@@ -49,7 +49,6 @@ static struct {
     double host_gb; /* 0: no limit */
     guint64 available_bytes;
     /* what is asked of it */
-    guint device; /* current */
     double bytes[MOST_DEVICES][N_WAYS];
     guint n_copies; /* of all sizes */
     Run runs[MOST_RUNS];
@@ -64,63 +63,52 @@ static struct {
 
 static _Atomic guint n_copied; /* in all, for those who wait */
 
-G_DEFINE_QUARK(rp - cuda - error - quark, rp_cuda_error)
+G_DEFINE_QUARK(rp_device_error, rp_device_error)
 
-/* ---- CUDA ---- */
+/* ---- exec/cuda/runtime.h ---- */
 
-cudaError_t
-rp_cuda_use_device(int device)
+gboolean
+rp_runtime_use(const RpRuntimeGpu *gpu, GError **error)
 {
-    machine.device = (guint)device;
-    return cudaSuccess;
+    return TRUE;
 }
 
 gboolean
-rp_cuda_check(guint device, cudaError_t status, const char *what, GError **error)
+rp_runtime_stream_new(const RpRuntimeGpu *gpu, gboolean urgent, RpRuntimeStream **stream,
+                      GError **error)
 {
-    if (status == cudaSuccess)
-        return TRUE;
-    g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_DEVICE, "device %u: %s", device, what);
-    return FALSE;
-}
-
-cudaError_t
-cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
-{
-    *stream = g_new(struct CUstream_st, 1);
-    (*stream)->device = machine.device;
+    *stream = g_new(RpRuntimeStream, 1);
+    (*stream)->device = gpu->index;
     machine.n_left++;
-    return cudaSuccess;
+    return TRUE;
 }
 
-cudaError_t
-cudaStreamSynchronize(cudaStream_t stream)
+gboolean
+rp_runtime_stream_finish(const RpRuntimeGpu *gpu, RpRuntimeStream *stream, GError **error)
 {
-    return cudaSuccess;
+    return TRUE;
 }
 
-cudaError_t
-cudaStreamDestroy(cudaStream_t stream)
+void
+rp_runtime_stream_free(RpRuntimeStream *stream)
 {
+    machine.n_left -= stream != NULL;
     g_free(stream);
-    machine.n_left--;
-    return cudaSuccess;
 }
 
-cudaError_t
-cudaMalloc(void **memory, size_t bytes)
+gboolean
+rp_runtime_take(const RpRuntimeGpu *gpu, guint64 bytes, void **memory, GError **error)
 {
     *memory = g_malloc(1);
     machine.n_left++;
-    return cudaSuccess;
+    return TRUE;
 }
 
-cudaError_t
-cudaFree(void *memory)
+void
+rp_runtime_give(void *memory)
 {
     machine.n_left -= memory != NULL;
     g_free(memory);
-    return cudaSuccess;
 }
 
 /* Which chunk of the arena it is, and whose. Called by threads, too: no assertions. */
@@ -143,25 +131,28 @@ note_chunk(guint device, guint way, const guint8 *host, gsize bytes)
     }
 }
 
-cudaError_t
-cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                cudaStream_t stream)
+gboolean
+rp_runtime_copy(const RpRuntimeGpu *gpu, void *to, const void *from, guint64 bytes, gboolean up,
+                RpRuntimeStream *stream, GError **error)
 {
-    const guint way = kind == cudaMemcpyHostToDevice ? UP : DOWN;
+    const guint way = up ? UP : DOWN;
 
-    if (++machine.n_calls == machine.fail_at)
-        return cudaErrorUnknown;
-    note_chunk(stream->device, way, way == UP ? from : to, bytes);
+    if (++machine.n_calls == machine.fail_at) {
+        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, "device %u: cudaMemcpyAsync",
+                    gpu->index);
+        return FALSE;
+    }
+    note_chunk(stream->device, way, up ? from : to, bytes);
     machine.bytes[stream->device][way] += (double)bytes;
     machine.n_copies++;
     atomic_fetch_add(&n_copied, 1);
-    return cudaSuccess;
+    return TRUE;
 }
 
-cudaStream_t
+RpRuntimeStream *
 rp_cuda_probe_stream(const RpProbe *probe)
 {
-    static struct CUstream_st stream;
+    static RpRuntimeStream stream;
 
     return &stream;
 }
@@ -530,7 +521,7 @@ a_copy_that_fails_ends_the_measurement(void **state)
     for (guint at = 1; at <= n; at++) {
         machine.fail_at = at;
         assert_false(measure(f, 3));
-        rp_assert_error_message_contains(f->error, "copying pinned memory");
+        rp_assert_error_message_contains(f->error, "cudaMemcpyAsync");
         g_clear_error(&f->error);
         assert_int_equal(machine.n_left, 0);
     }

@@ -5,7 +5,7 @@
 #include <gio/gio.h>
 
 #include "exec/cuda/backend.h"
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
 #include "exec/measure/profile.h"
 
 typedef struct {

@@ -109,7 +109,7 @@ compute_mixture(const Side *side, const void *data, Outputs *outputs)
     outputs->arrays[1] = cuda_result(side, inputs->target, n, args.y);
     side->kernels->add(side->stream, &in_place);
     outputs->arrays[2] = cuda_result(side, args.b_dtype, n, args.b);
-    side->kernels->fill(side->stream, args.y, inputs->target, n, -2.7182818f);
+    side->kernels->fill(side->stream, &(RpFillArgs){inputs->target, n, args.y, -2.7182818f});
     outputs->arrays[3] = cuda_result(side, inputs->target, n, args.y);
 }
 

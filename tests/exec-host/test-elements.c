@@ -145,7 +145,7 @@ fills(void **state)
         for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
             const Array x = host_output((RpDtype)dtype, lengths[i]);
 
-            rp_host_kernels()->fill(NULL, x.data, x.dtype, x.n, 0.75f);
+            rp_host_kernels()->fill(NULL, &(RpFillArgs){x.dtype, x.n, x.data, 0.75f});
             for (size_t j = 0; j < x.n; j++)
                 assert_true(host_value(x, j) == 0.75);
         }

@@ -1,8 +1,6 @@
 #include "exec/device/arena-check.h"
+#include "exec/device/error.h"
 #include "tests/rp-test.h"
-
-#define DOMAIN g_quark_from_static_string("test-arena-check")
-#define CODE 7
 
 static const guint64 bytes[] = {100, 200, 300};
 
@@ -10,7 +8,7 @@ static void
 assert_message(GError *error, const char *message)
 {
     assert_non_null(error);
-    assert_true(g_error_matches(error, DOMAIN, CODE));
+    assert_true(g_error_matches(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY));
     assert_string_equal(error->message, message);
     g_error_free(error);
 }
@@ -21,7 +19,7 @@ accepts_arenas_up_to_the_limit(void **state)
     GError *error = NULL;
 
     (void)state;
-    assert_true(rp_arena_check_limits(bytes, 3, 300, DOMAIN, CODE, &error));
+    assert_true(rp_arena_check_limits(bytes, 3, 300, &error));
     assert_null(error);
 }
 
@@ -31,7 +29,7 @@ takes_a_limit_of_zero_for_none(void **state)
     GError *error = NULL;
 
     (void)state;
-    assert_true(rp_arena_check_limits(bytes, 3, 0, DOMAIN, CODE, &error));
+    assert_true(rp_arena_check_limits(bytes, 3, 0, &error));
     assert_null(error);
 }
 
@@ -41,7 +39,7 @@ names_the_first_device_beyond_the_limit(void **state)
     GError *error = NULL;
 
     (void)state;
-    assert_false(rp_arena_check_limits(bytes, 3, 150, DOMAIN, CODE, &error));
+    assert_false(rp_arena_check_limits(bytes, 3, 150, &error));
     assert_message(error, "device 1: the plan needs 200 bytes, 50 more than the limit of 150: use "
                           "more stages or smaller micro-batches, or raise the limit");
 }
@@ -53,7 +51,7 @@ accepts_arenas_that_are_large_enough(void **state)
     GError *error = NULL;
 
     (void)state;
-    assert_true(rp_arena_check_open(bytes, open, 3, DOMAIN, CODE, &error));
+    assert_true(rp_arena_check_open(bytes, open, 3, &error));
     assert_null(error);
 }
 
@@ -64,7 +62,7 @@ names_the_first_arena_that_has_grown(void **state)
     GError *error = NULL;
 
     (void)state;
-    assert_false(rp_arena_check_open(bytes, open, 3, DOMAIN, CODE, &error));
+    assert_false(rp_arena_check_open(bytes, open, 3, &error));
     assert_message(error, "arena 1 has grown to 200 bytes since it was opened with 199");
 }
 

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "exec/device/error.h"
+
 #define ITERATIONS 4
 #define FOUR .dtype = RP_DTYPE_BF16, .micro_batches = 4
 
@@ -271,7 +273,7 @@ refuses_a_plan_that_exceeds_a_device(void **state)
 
     rig_open(rig, &(RigOptions){.dtype = RP_DTYPE_BF16, .device_memory_bytes = 10000}, 1);
     rig_start(rig);
-    assert_true(g_error_matches(rig->error, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY));
+    assert_true(g_error_matches(rig->error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY));
     excess = g_strdup_printf("needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT " more",
                              rp_plan_arena_bytes(rig->plan, 0),
                              rp_plan_arena_bytes(rig->plan, 0) - 10000);
@@ -291,7 +293,7 @@ is_content_with_open_arenas_unless_they_are_too_small(void **state)
     assert_true(rp_host_backend_open(rig->backend, bytes, 2, &rig->error));
     bytes[1] += 512;
     assert_false(rp_host_backend_open(rig->backend, bytes, 2, &rig->error));
-    assert_true(g_error_matches(rig->error, RP_HOST_ERROR, RP_HOST_ERROR_MEMORY));
+    assert_true(g_error_matches(rig->error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY));
     rp_assert_error_message_contains(rig->error, "arena 1 has grown");
 }
 

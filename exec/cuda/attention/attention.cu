@@ -1,13 +1,11 @@
 /*
- * Attention for any head size and storage, and the choice between that and tensor cores.
- *
- *   S = scale q k^T;  lse[i] = log sum_j exp S[i,j];  out[i] = sum_j exp(S[i,j] - lse[i]) v[j]
- *   P = exp(S - lse);  delta[i] = d_out[i] . out[i];  Z[i,j] = scale P[i,j] (d_out[i] . v[j] -
- *   delta[i]);  dq[i] = sum_j Z[i,j] k[j];  dk[j] = sum_i Z[i,j] q[i];  dv[j] = sum_i P[i,j]
- *   d_out[i] (dk, dv: over the group's heads, in order)
+ * Attention for any head size up to 3072 and any storage, and the choice between that and tensor
+ * cores: bf16 and fp16, D of 64 or 128, scale > 0, arrays but `out` at multiples of 16 bytes. Which
+ * one runs depends on sizes and alignment, never on values. Formulas: RpAttentionArgs.
  *
  * q, out, d_out, dq: [T,H,D]; k, v, dk, dv: [T,K,D]; lse, delta: [H,T] fp32. All =. Arithmetic and
- * sums fp32. Oracle: exec/host/attention.c.
+ * sums fp32; dk, dv: over the group's heads, in order. Backward's workspace is delta. Oracle:
+ * exec/host/attention.c.
  *
  * A warp has one query of one head (forward, dq) or one key of one kv head (dk, dv), and goes
  * through the other side 32 tokens at a time: lane l computes the whole score of token l, then the
@@ -33,7 +31,7 @@ struct Row {
 
 /* @n: floats of shared memory that a warp needs. Returns: whether there is such a token */
 static __device__ __forceinline__ bool
-find_row(const RpCudaAttention &args, const AttentionGrid &grid, size_t n, Row *row)
+find_row(const RpAttentionArgs &args, const AttentionGrid &grid, size_t n, Row *row)
 {
     extern __shared__ float shared[];
     const int warps = (int)blockDim.x / 32, warp = (int)threadIdx.x / 32;
@@ -51,7 +49,7 @@ find_row(const RpCudaAttention &args, const AttentionGrid &grid, size_t n, Row *
 /* Row @token of @head of an array with @heads. */
 template <typename T>
 static __device__ __forceinline__ const T *
-row_of(const RpCudaAttention &args, const Row &row, const void *array, size_t heads, size_t head,
+row_of(const RpAttentionArgs &args, const Row &row, const void *array, size_t heads, size_t head,
        int token)
 {
     return (const T *)array + ((row.start + (size_t)token) * heads + head) * args.head_size;
@@ -129,7 +127,7 @@ first_key(const Row &row, int window)
 
 template <typename T>
 __global__ void
-attend(const RpCudaAttention args, const AttentionGrid grid)
+attend(const RpAttentionArgs args, const AttentionGrid grid)
 {
     const size_t D = args.head_size, stride = args.kv_heads * D;
     const int lane = (int)threadIdx.x % 32;
@@ -174,7 +172,7 @@ attend(const RpCudaAttention args, const AttentionGrid grid)
  * are multiples of four elements; changes no bit. */
 template <typename T>
 __global__ void
-sum_products(const RpCudaAttention args, float *delta, bool wide)
+sum_products(const RpAttentionArgs args, float *delta, bool wide)
 {
     struct alignas(4 * sizeof(T)) Four {
         T at[4];
@@ -210,7 +208,7 @@ sum_products(const RpCudaAttention args, float *delta, bool wide)
 
 template <typename T>
 __global__ void
-differentiate_query(const RpCudaAttention args, const AttentionGrid grid, const float *delta)
+differentiate_query(const RpAttentionArgs args, const AttentionGrid grid, const float *delta)
 {
     const size_t D = args.head_size, stride = args.kv_heads * D;
     const int lane = (int)threadIdx.x % 32;
@@ -248,7 +246,7 @@ differentiate_query(const RpCudaAttention args, const AttentionGrid grid, const 
 
 template <typename T>
 __global__ void
-differentiate_key(const RpCudaAttention args, const AttentionGrid grid, const float *delta)
+differentiate_key(const RpAttentionArgs args, const AttentionGrid grid, const float *delta)
 {
     const size_t D = args.head_size, stride = args.heads * D;
     const size_t group = args.heads / args.kv_heads;
@@ -290,7 +288,7 @@ differentiate_key(const RpCudaAttention args, const AttentionGrid grid, const fl
 }
 
 bool
-attention_grid(const RpCudaAttention *args, size_t heads, size_t rows, size_t unit_bytes,
+attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size_t unit_bytes,
                AttentionGrid *grid)
 {
     const size_t units = args->sequences * heads;
@@ -334,7 +332,7 @@ attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *don
 /* @n: rows of D floats that a warp keeps in shared memory. Returns: warps of a block; 0 if one is
  * too much */
 static unsigned
-choose_warps(const RpCudaAttention *args, size_t n)
+choose_warps(const RpAttentionArgs *args, size_t n)
 {
     const size_t bytes = n * args->head_size * sizeof(float);
 
@@ -343,8 +341,8 @@ choose_warps(const RpCudaAttention *args, size_t n)
 
 template <typename... Parameters>
 static cudaError_t
-launch_rows(const RpCudaAttention *args, size_t heads, size_t n, cudaStream_t stream,
-            void (*kernel)(RpCudaAttention, AttentionGrid, Parameters...), Parameters... parameters)
+launch_rows(const RpAttentionArgs *args, size_t heads, size_t n, cudaStream_t stream,
+            void (*kernel)(RpAttentionArgs, AttentionGrid, Parameters...), Parameters... parameters)
 {
     const unsigned warps = choose_warps(args, n);
     AttentionGrid grid;
@@ -358,7 +356,7 @@ launch_rows(const RpCudaAttention *args, size_t heads, size_t n, cudaStream_t st
 
 template <typename T>
 static cudaError_t
-launch_sum_products(const RpCudaAttention *args, cudaStream_t stream)
+launch_sum_products(const RpAttentionArgs *args, cudaStream_t stream)
 {
     const size_t blocks = ceil_divide(args->tokens * args->heads, 8);
     const bool wide = args->head_size % 4 == 0 && attention_aligned(args->out, 4 * sizeof(T)) &&
@@ -372,7 +370,7 @@ launch_sum_products(const RpCudaAttention *args, cudaStream_t stream)
 
 template <typename T>
 static cudaError_t
-backward(const RpCudaAttention *args, cudaStream_t stream)
+backward(const RpAttentionArgs *args, cudaStream_t stream)
 {
     const float *delta = (const float *)args->workspace;
     cudaError_t status = launch_sum_products<T>(args, stream);
@@ -390,29 +388,29 @@ backward(const RpCudaAttention *args, cudaStream_t stream)
 }
 
 static bool
-is_empty(const RpCudaAttention *args)
+is_empty(const RpAttentionArgs *args)
 {
     return args->tokens == 0 || args->heads == 0 || args->head_size == 0 || args->sequences == 0 ||
            args->max_length == 0;
 }
 
 size_t
-rp_cuda_attention_forward_workspace(const RpCudaAttention *args)
+rp_cuda_attention_forward_workspace(const RpAttentionArgs *args)
 {
     return 0;
 }
 
 cudaError_t
-rp_cuda_attention_forward(const RpCudaAttention *args, cudaStream_t stream)
+rp_cuda_attention_forward(const RpAttentionArgs *args, cudaStream_t stream)
 {
     if (is_empty(args))
         return cudaSuccess;
     if (attention_is_fast(args))
         return attention_forward_fast(args, stream);
     switch (args->dtype) {
-    case 0:
+    case RP_DTYPE_FP32:
         return launch_rows(args, args->heads, 2, stream, attend<float>);
-    case 1:
+    case RP_DTYPE_BF16:
         return launch_rows(args, args->heads, 2, stream, attend<__nv_bfloat16>);
     default:
         return launch_rows(args, args->heads, 2, stream, attend<__half>);
@@ -420,20 +418,20 @@ rp_cuda_attention_forward(const RpCudaAttention *args, cudaStream_t stream)
 }
 
 size_t
-rp_cuda_attention_backward_workspace(const RpCudaAttention *args)
+rp_cuda_attention_backward_workspace(const RpAttentionArgs *args)
 {
     return round_to_64(args->heads * args->tokens * sizeof(float));
 }
 
 cudaError_t
-rp_cuda_attention_backward(const RpCudaAttention *args, cudaStream_t stream)
+rp_cuda_attention_backward(const RpAttentionArgs *args, cudaStream_t stream)
 {
     if (is_empty(args))
         return cudaSuccess;
     switch (args->dtype) {
-    case 0:
+    case RP_DTYPE_FP32:
         return backward<float>(args, stream);
-    case 1:
+    case RP_DTYPE_BF16:
         return backward<__nv_bfloat16>(args, stream);
     default:
         return backward<__half>(args, stream);

@@ -39,7 +39,7 @@ struct QueryBlock {
 /* Starts copying queries, their d_out, lse and delta, in this order. */
 template <typename T, int D>
 static __device__ __forceinline__ void
-copy_queries(uint32_t tile, const RpCudaAttention &args, const float *delta, const Place &place,
+copy_queries(uint32_t tile, const RpAttentionArgs &args, const float *delta, const Place &place,
              QueryBlock at)
 {
     const size_t stride = args.heads * D;
@@ -88,7 +88,7 @@ differentiate_transposed(float (&s)[1][QUERIES / 8][4], float (&y)[1][QUERIES / 
 template <typename T, int D>
 __global__ void
 __launch_bounds__(THREADS, D == 128 ? 2 : 3)
-    differentiate_keys(const RpCudaAttention args, const AttentionGrid grid, const float *delta)
+    differentiate_keys(const RpAttentionArgs args, const AttentionGrid grid, const float *delta)
 {
     const Place place = find_place(args, grid);
     const int key = place.rank * KEYS;
@@ -204,7 +204,7 @@ copy_keys(uint32_t tile, const T *k, const T *v, size_t stride, int key, int len
 template <typename T, int D>
 __global__ void
 __launch_bounds__(THREADS, 2)
-    differentiate_queries(const RpCudaAttention args, const AttentionGrid grid, const float *delta)
+    differentiate_queries(const RpAttentionArgs args, const AttentionGrid grid, const float *delta)
 {
     const Place place = find_place(args, grid);
     const int query = ((place.length + ROWS - 1) / ROWS - 1 - place.rank) * ROWS;
@@ -261,7 +261,7 @@ __launch_bounds__(THREADS, 2)
 
 template <typename T, int D>
 static cudaError_t
-launch_keys(const RpCudaAttention *args, const float *delta, cudaStream_t stream)
+launch_keys(const RpAttentionArgs *args, const float *delta, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
     const int bytes = (2 * KEYS + 4 * QUERIES) * D * 2 + 4 * QUERIES * 4;
@@ -280,7 +280,7 @@ launch_keys(const RpCudaAttention *args, const float *delta, cudaStream_t stream
 
 template <typename T, int D>
 static cudaError_t
-launch_queries(const RpCudaAttention *args, const float *delta, cudaStream_t stream)
+launch_queries(const RpAttentionArgs *args, const float *delta, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
     const int bytes = (2 * ROWS + 4 * COLUMNS(D)) * D * 2;
@@ -299,7 +299,7 @@ launch_queries(const RpCudaAttention *args, const float *delta, cudaStream_t str
 
 template <typename T, int D>
 static cudaError_t
-launch(const RpCudaAttention *args, const float *delta, cudaStream_t stream)
+launch(const RpAttentionArgs *args, const float *delta, cudaStream_t stream)
 {
     const cudaError_t status = launch_keys<T, D>(args, delta, stream);
 
@@ -307,11 +307,11 @@ launch(const RpCudaAttention *args, const float *delta, cudaStream_t stream)
 }
 
 cudaError_t
-attention_backward_fast(const RpCudaAttention *args, const float *delta, cudaStream_t stream)
+attention_backward_fast(const RpAttentionArgs *args, const float *delta, cudaStream_t stream)
 {
     if (args->head_size == 128)
-        return args->dtype == 1 ? launch<__nv_bfloat16, 128>(args, delta, stream)
+        return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 128>(args, delta, stream)
                                 : launch<__half, 128>(args, delta, stream);
-    return args->dtype == 1 ? launch<__nv_bfloat16, 64>(args, delta, stream)
+    return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 64>(args, delta, stream)
                             : launch<__half, 64>(args, delta, stream);
 }

@@ -8,7 +8,7 @@ rp_cudnn_available(void)
 }
 
 RpCudnn *
-rp_cudnn_new(cudaStream_t stream)
+rp_cudnn_new(RpRuntimeStream *stream)
 {
     return NULL;
 }
@@ -19,25 +19,25 @@ rp_cudnn_free(RpCudnn *cudnn)
 }
 
 size_t
-rp_cudnn_forward_workspace(const RpCudaAttention *args)
+rp_cudnn_forward_workspace(const RpAttentionArgs *args)
 {
     return 0;
 }
 
 size_t
-rp_cudnn_backward_workspace(const RpCudaAttention *args)
+rp_cudnn_backward_workspace(const RpAttentionArgs *args)
 {
     return 0;
 }
 
 gboolean
-rp_cudnn_forward(RpCudnn *cudnn, const RpCudaAttention *args)
+rp_cudnn_forward(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
     return FALSE;
 }
 
 gboolean
-rp_cudnn_backward(RpCudnn *cudnn, const RpCudaAttention *args)
+rp_cudnn_backward(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
     return FALSE;
 }

@@ -24,6 +24,7 @@
 
 #include "exec/cuda/attention/cudnn-graph.h"
 #include "exec/cuda/attention/parts.h"
+#include "exec/cuda/attention/slices.h"
 #include "exec/cuda/base/shape-hash.h"
 
 #define LEAST_LENGTH 64
@@ -35,7 +36,7 @@
 
 /* A pass over @args: its parts, and the bytes of the workspace's pieces. */
 typedef struct {
-    const RpCudaAttention *args;
+    const RpAttentionArgs *args;
     gboolean backward;
     RpAttentionParts parts;
     size_t stats; /* 0: cuDNN has lse itself */
@@ -89,7 +90,7 @@ plan_free(gpointer data)
 }
 
 RpCudnn *
-rp_cudnn_new(cudaStream_t stream)
+rp_cudnn_new(RpRuntimeStream *stream)
 {
     RpCudnn *cudnn = g_new0(RpCudnn, 1);
 
@@ -179,11 +180,10 @@ rp_cudnn_available(void)
 
 /* Whether sizes alone allow it. */
 static gboolean
-suits(const RpCudaAttention *args)
+suits(const RpAttentionArgs *args)
 {
-    return (args->dtype == 1 || args->dtype == 2) &&
-           (args->head_size == 64 || args->head_size == 128) && args->kv_heads > 0 &&
-           args->heads > 0 && args->heads % args->kv_heads == 0 &&
+    return args->dtype != RP_DTYPE_FP32 && (args->head_size == 64 || args->head_size == 128) &&
+           args->kv_heads > 0 && args->heads > 0 && args->heads % args->kv_heads == 0 &&
            args->max_length >= LEAST_LENGTH && args->max_length <= G_MAXINT32 &&
            args->sequences > 0 && args->sequences <= G_MAXINT32 / args->max_length &&
            args->sequences * args->max_length == args->tokens && args->heads <= G_MAXUINT16;
@@ -195,17 +195,16 @@ round_up(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Whether cuDNN can have lse as it is: rows of @parts one after another, at multiples of 16 bytes.
- */
+/* Whether cuDNN can have lse as it is: rows of @parts in turn, at multiples of 16 bytes. */
 static gboolean
-has_stats(const RpCudaAttention *args, const RpAttentionParts *parts)
+has_stats(const RpAttentionArgs *args, const RpAttentionParts *parts)
 {
     return args->sequences == 1 && (parts->count == 1 || args->max_length % 4 == 0);
 }
 
 /* The most that a plan may take for itself. */
 static size_t
-own_bytes(const RpCudaAttention *args, const RpAttentionSize *part, gboolean backward)
+own_bytes(const RpAttentionArgs *args, const RpAttentionSize *part, gboolean backward)
 {
     const size_t heads = part->sequences * part->heads;
     const size_t rows = heads * round_up(args->max_length, 128);
@@ -218,16 +217,16 @@ own_bytes(const RpCudaAttention *args, const RpAttentionSize *part, gboolean bac
 
 /* Cuts the work. Returns: FALSE if a single head's dS is too large */
 static gboolean
-divide(const RpCudaAttention *args, gboolean backward, Pass *pass)
+divide(const RpAttentionArgs *args, gboolean backward, Pass *pass)
 {
     const RpAttentionSize whole = {args->sequences, args->heads, args->kv_heads};
-    const size_t ds_most = args->ds_most > 0 ? args->ds_most : DS_MOST;
+    const size_t most_ds_bytes = args->most_ds_bytes > 0 ? args->most_ds_bytes : DS_MOST;
     const size_t S = args->max_length;
     RpAttentionParts parts;
     size_t rows, slices;
 
-    if (!rp_attention_parts_choose(&whole, backward ? ds_most / rp_attention_head_ds(S) : G_MAXSIZE,
-                                   &parts))
+    if (!rp_attention_parts_choose(
+            &whole, backward ? most_ds_bytes / rp_attention_head_ds(S) : G_MAXSIZE, &parts))
         return FALSE;
     rows = parts.part.sequences * parts.part.heads * S * sizeof(float);
     slices = parts.slices > 1 ? parts.slices * S * args->head_size * ELEMENT : 0;
@@ -242,7 +241,7 @@ divide(const RpCudaAttention *args, gboolean backward, Pass *pass)
 }
 
 static size_t
-workspace_bytes(const RpCudaAttention *args, gboolean backward)
+workspace_bytes(const RpAttentionArgs *args, gboolean backward)
 {
     Pass pass;
 
@@ -252,13 +251,13 @@ workspace_bytes(const RpCudaAttention *args, gboolean backward)
 }
 
 size_t
-rp_cudnn_forward_workspace(const RpCudaAttention *args)
+rp_cudnn_forward_workspace(const RpAttentionArgs *args)
 {
     return workspace_bytes(args, FALSE);
 }
 
 size_t
-rp_cudnn_backward_workspace(const RpCudaAttention *args)
+rp_cudnn_backward_workspace(const RpAttentionArgs *args)
 {
     return workspace_bytes(args, TRUE);
 }
@@ -305,7 +304,8 @@ plan_new(RpCudnn *cudnn, const Key *key, size_t most_bytes)
                                 .kv_row_heads = (gint64)key->kv_row_heads,
                                 .d_row_heads = is_sliced ? 1 : (gint64)key->kv_row_heads,
                                 .window = (gint64)key->window,
-                                .type = key->dtype == 1 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF};
+                                .type = key->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16
+                                                                    : CUDNN_DATA_HALF};
     Plan *plan = g_new0(Plan, 1);
 
     plan->key = *key;
@@ -335,7 +335,7 @@ known_to_fail(const Key *key)
 static Plan *
 find_plan(RpCudnn *cudnn, const Pass *pass)
 {
-    const RpCudaAttention *args = pass->args;
+    const RpAttentionArgs *args = pass->args;
     const char *reason;
     Plan *plan;
     Key key;
@@ -371,7 +371,7 @@ find_plan(RpCudnn *cudnn, const Pass *pass)
 static gboolean
 is_aligned(const Pass *pass)
 {
-    const RpCudaAttention *args = pass->args;
+    const RpAttentionArgs *args = pass->args;
     const void *const arrays[] = {
         args->q,     args->k,  args->v,  args->out, pass->stats > 0 ? NULL : args->lse,
         args->d_out, args->dq, args->dk, args->dv};
@@ -386,7 +386,7 @@ is_aligned(const Pass *pass)
 static float *
 part_lse(const Pass *pass, RpAttentionPlace place)
 {
-    const RpCudaAttention *args = pass->args;
+    const RpAttentionArgs *args = pass->args;
 
     return args->lse + place.head * args->tokens + place.sequence * args->max_length;
 }
@@ -466,7 +466,7 @@ slices_of(const Pass *pass)
 static size_t
 kv_offset(const Pass *pass, RpAttentionPlace place)
 {
-    const RpCudaAttention *args = pass->args;
+    const RpAttentionArgs *args = pass->args;
 
     return (place.sequence * args->max_length * args->kv_heads + place.kv_head) * args->head_size;
 }
@@ -475,7 +475,7 @@ kv_offset(const Pass *pass, RpAttentionPlace place)
 static void
 point_at(const Pass *pass, RpAttentionPlace place, void **pointers)
 {
-    const RpCudaAttention *args = pass->args;
+    const RpAttentionArgs *args = pass->args;
     const size_t S = args->max_length, D = args->head_size;
     const size_t q = (place.sequence * S * args->heads + place.head) * D;
     const size_t kv = kv_offset(pass, place);
@@ -504,7 +504,7 @@ point_at(const Pass *pass, RpAttentionPlace place, void **pointers)
 static gboolean
 add_slices(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place)
 {
-    const RpCudaAttention *args = pass->args;
+    const RpAttentionArgs *args = pass->args;
     RpCudaAttentionSlices sum = {.dtype = args->dtype,
                                  .slices = pass->parts.slices,
                                  .tokens = args->max_length,
@@ -548,7 +548,7 @@ attend_part(RpCudnn *cudnn, const Pass *pass, Plan *plan, RpAttentionPlace place
 }
 
 static gboolean
-attend(RpCudnn *cudnn, const RpCudaAttention *args, gboolean backward)
+attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
 {
     Pass pass;
     Plan *plan;
@@ -570,13 +570,13 @@ attend(RpCudnn *cudnn, const RpCudaAttention *args, gboolean backward)
 }
 
 gboolean
-rp_cudnn_forward(RpCudnn *cudnn, const RpCudaAttention *args)
+rp_cudnn_forward(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
     return attend(cudnn, args, FALSE);
 }
 
 gboolean
-rp_cudnn_backward(RpCudnn *cudnn, const RpCudaAttention *args)
+rp_cudnn_backward(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
     return attend(cudnn, args, TRUE);
 }

@@ -7,7 +7,7 @@
  * Whether cuDNN runs depends on sizes, alignment, the library and the GPU, never on values. Two
  * runs give the same bits; a sequence alone and in a batch need not.
  *
- * Backward keeps dS whole, so it runs in parts of at most `ds_most` bytes of it, in the workspace
+ * Backward keeps dS whole, so it runs in parts of at most `most_ds_bytes` bytes of it, in the workspace
  * of one part.
  *
  * cudnn.c, or cudnn-none.c where cuDNN was not found.
@@ -16,7 +16,8 @@
 
 #include <glib.h>
 
-#include "exec/cuda/attention/attention.h"
+#include "exec/cuda/runtime/runtime.h"
+#include "exec/kernels/args.h"
 
 typedef struct _RpCudnn RpCudnn;
 
@@ -24,7 +25,7 @@ typedef struct _RpCudnn RpCudnn;
 gboolean rp_cudnn_available(void);
 
 /* For one stream of the current device; opens cuDNN when first used. */
-RpCudnn *rp_cudnn_new(cudaStream_t stream);
+RpCudnn *rp_cudnn_new(RpRuntimeStream *stream);
 void rp_cudnn_free(RpCudnn *cudnn);
 
 /**
@@ -32,8 +33,8 @@ void rp_cudnn_free(RpCudnn *cudnn);
  *
  * Returns: bytes that cuDNN may use; reads sizes only. 0: it does not do this shape, or needs none
  */
-size_t rp_cudnn_forward_workspace(const RpCudaAttention *args);
-size_t rp_cudnn_backward_workspace(const RpCudaAttention *args);
+size_t rp_cudnn_forward_workspace(const RpAttentionArgs *args);
+size_t rp_cudnn_backward_workspace(const RpAttentionArgs *args);
 
 /**
  * rp_cudnn_forward:
@@ -44,8 +45,8 @@ size_t rp_cudnn_backward_workspace(const RpCudaAttention *args);
  *
  * Returns: whether it did the work; if not, the built-in kernels have to
  */
-gboolean rp_cudnn_forward(RpCudnn *cudnn, const RpCudaAttention *args);
-gboolean rp_cudnn_backward(RpCudnn *cudnn, const RpCudaAttention *args);
+gboolean rp_cudnn_forward(RpCudnn *cudnn, const RpAttentionArgs *args);
+gboolean rp_cudnn_backward(RpCudnn *cudnn, const RpAttentionArgs *args);
 
 /* How often it did the work, in however many parts. */
 guint64 rp_cudnn_runs(const RpCudnn *cudnn);

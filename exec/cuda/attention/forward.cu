@@ -134,7 +134,7 @@ copy_keys(uint32_t tile, const T *k, const T *v, size_t stride, int key, int len
 
 template <typename T, int D>
 __global__ void
-__launch_bounds__(THREADS, 2) forward_queries(const RpCudaAttention args, const AttentionGrid grid)
+__launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const AttentionGrid grid)
 {
     const Place place = find_place(args, grid);
     const int query = ((place.length + QUERIES - 1) / QUERIES - 1 - place.rank) * QUERIES;
@@ -191,7 +191,7 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpCudaAttention args, const 
 
 template <typename T, int D>
 static cudaError_t
-launch(const RpCudaAttention *args, cudaStream_t stream)
+launch(const RpAttentionArgs *args, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
     const int bytes = (QUERIES + 4 * KEYS) * D * 2;
@@ -209,11 +209,11 @@ launch(const RpCudaAttention *args, cudaStream_t stream)
 }
 
 cudaError_t
-attention_forward_fast(const RpCudaAttention *args, cudaStream_t stream)
+attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream)
 {
     if (args->head_size == 128)
-        return args->dtype == 1 ? launch<__nv_bfloat16, 128>(args, stream)
+        return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 128>(args, stream)
                                 : launch<__half, 128>(args, stream);
-    return args->dtype == 1 ? launch<__nv_bfloat16, 64>(args, stream)
+    return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 64>(args, stream)
                             : launch<__half, 64>(args, stream);
 }

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "exec/cuda/attention/attention.h"
+#include "exec/cuda/base/launch.h"
 
 /* How blocks of threads are laid out: @blocks for each of @units, which are (sequence, one of
  * @heads), in swaths of @swath units; and what else is computed once. */
@@ -15,7 +15,7 @@ typedef struct {
 
 /* @rows: tokens of a block; @unit_bytes: what all blocks of a unit read, a token.
  * Returns: whether a grid has so many blocks */
-bool attention_grid(const RpCudaAttention *args, size_t heads, size_t rows, size_t unit_bytes,
+bool attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size_t unit_bytes,
                     AttentionGrid *grid);
 
 /* Allows @kernel so much dynamic shared memory on the current device. @done: one a kernel, zero at
@@ -23,8 +23,8 @@ bool attention_grid(const RpCudaAttention *args, size_t heads, size_t rows, size
 cudaError_t attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done);
 
 /* On tensor cores, for what attention_is_fast(). @delta: [heads,tokens], d_out . out */
-cudaError_t attention_forward_fast(const RpCudaAttention *args, cudaStream_t stream);
-cudaError_t attention_backward_fast(const RpCudaAttention *args, const float *delta,
+cudaError_t attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream);
+cudaError_t attention_backward_fast(const RpAttentionArgs *args, const float *delta,
                                     cudaStream_t stream);
 
 static inline bool
@@ -35,11 +35,10 @@ attention_aligned(const void *pointer, size_t bytes)
 
 /* Do forward's inputs suit tensor cores? */
 static inline bool
-attention_is_fast(const RpCudaAttention *args)
+attention_is_fast(const RpAttentionArgs *args)
 {
-    return (args->dtype == 1 || args->dtype == 2) &&
-           (args->head_size == 64 || args->head_size == 128) && args->scale > 0 &&
-           attention_aligned(args->q, 16) && attention_aligned(args->k, 16) &&
+    return args->dtype != RP_DTYPE_FP32 && (args->head_size == 64 || args->head_size == 128) &&
+           args->scale > 0 && attention_aligned(args->q, 16) && attention_aligned(args->k, 16) &&
            attention_aligned(args->v, 16);
 }
 

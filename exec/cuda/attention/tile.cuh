@@ -200,7 +200,7 @@ struct Place {
 /* Units (sequence, head) go in swaths whose shared arrays fit the L2 cache; within a swath, the
  * first block of every unit, then the second of every unit, ... */
 static __device__ __forceinline__ Place
-find_place(const RpCudaAttention &args, const AttentionGrid &grid)
+find_place(const RpAttentionArgs &args, const AttentionGrid &grid)
 {
     const unsigned swath_blocks = grid.swath * grid.blocks;
     const unsigned first = blockIdx.x / swath_blocks * grid.swath;

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "exec/cuda/base/launch.h"
+
 #define RP_PACK 8
 
 static __device__ __forceinline__ float
@@ -159,14 +161,14 @@ exp_for(float x)
 /* Calls f(T()) with the type of @dtype. */
 template <typename F>
 static cudaError_t
-for_dtype(int dtype, F f)
+for_dtype(RpDtype dtype, F f)
 {
     switch (dtype) {
-    case 0:
+    case RP_DTYPE_FP32:
         return f(float());
-    case 1:
+    case RP_DTYPE_BF16:
         return f(__nv_bfloat16());
-    case 2:
+    case RP_DTYPE_FP16:
         return f(__half());
     default:
         return cudaErrorInvalidValue;

@@ -17,11 +17,9 @@
 #include <float.h>
 
 #include "exec/cuda/base/common.cuh"
-#include "exec/cuda/base/launch.h"
 
 #define THREADS 1024
 #define WARPS (THREADS / 32)
-#define MASKED (-100) /* RP_LABEL_MASKED */
 #define STATIC_BYTES 1024 /* of shared memory: what the kernel declares itself, and CUDA's part */
 
 /* sum of exp(x - largest) over what was seen */
@@ -129,7 +127,7 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, i
     Pack<T> *keep = reinterpret_cast<Pack<T> *>(memory);
     const size_t t = blockIdx.x;
     const size_t label = (size_t)labels[t];
-    const bool masked = labels[t] == MASKED;
+    const bool masked = labels[t] == RP_LABEL_MASKED;
     T *row = logits + t * vocabulary;
     Softmax softmax = {-FLT_MAX, 0.0f};
     float at_label = NAN; /* a label that is no token: the loss says so */
@@ -170,10 +168,10 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, i
     }
 }
 
-extern "C" size_t
-rp_cuda_cross_entropy_workspace(size_t tokens)
+size_t
+rp_cuda_cross_entropy_workspace(const RpCrossEntropyArgs *args)
 {
-    return round_to_64(tokens * sizeof(double));
+    return round_to_64(args->tokens * sizeof(double));
 }
 
 /* How many packs of @pack_bytes of a row of @packs a block of the current device may keep. */
@@ -196,7 +194,7 @@ packs_to_keep(size_t packs, size_t pack_bytes, size_t *kept)
 
 template <typename T>
 static cudaError_t
-launch(const RpCudaCrossEntropy *args, cudaStream_t stream)
+launch(const RpCrossEntropyArgs *args, cudaStream_t stream)
 {
     const size_t vocabulary = args->vocabulary;
     const bool wide = rows_are_wide(args->logits, vocabulary);
@@ -218,8 +216,8 @@ launch(const RpCudaCrossEntropy *args, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t
-rp_cuda_cross_entropy(const RpCudaCrossEntropy *args, cudaStream_t stream)
+cudaError_t
+rp_cuda_cross_entropy(const RpCrossEntropyArgs *args, cudaStream_t stream)
 {
     cudaError_t status;
 

@@ -15,7 +15,6 @@
  * Oracle: exec/host/elements.c, bias in exec/host/matmul.c
  */
 #include "exec/cuda/base/common.cuh"
-#include "exec/cuda/base/launch.h"
 
 #define THREADS 256
 #define MOST_BLOCKS 4096
@@ -49,9 +48,9 @@ load_floats_of(const void *array, size_t first, size_t count, bool wide, float *
 __device__ __forceinline__ void
 load_floats(int dtype, const void *array, size_t first, size_t count, bool wide, float *values)
 {
-    if (dtype == 0)
+    if (dtype == RP_DTYPE_FP32)
         load_floats_of<float>(array, first, count, wide, values);
-    else if (dtype == 1)
+    else if (dtype == RP_DTYPE_BF16)
         load_floats_of<__nv_bfloat16>(array, first, count, wide, values);
     else
         load_floats_of<__half>(array, first, count, wide, values);
@@ -72,9 +71,9 @@ store_floats_of(void *array, size_t first, size_t count, bool wide, const float 
 __device__ __forceinline__ void
 store_floats(int dtype, void *array, size_t first, size_t count, bool wide, const float *values)
 {
-    if (dtype == 0)
+    if (dtype == RP_DTYPE_FP32)
         store_floats_of<float>(array, first, count, wide, values);
-    else if (dtype == 1)
+    else if (dtype == RP_DTYPE_BF16)
         store_floats_of<__nv_bfloat16>(array, first, count, wide, values);
     else
         store_floats_of<__half>(array, first, count, wide, values);
@@ -204,41 +203,38 @@ swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy, T *d_g
     }
 }
 
-static size_t
-dtype_size(int dtype)
+cudaError_t
+rp_cuda_convert(const RpElementsArgs *args, cudaStream_t stream)
 {
-    return dtype == 0 ? 4 : 2;
-}
-
-extern "C" cudaError_t
-rp_cuda_convert(int x_dtype, const void *x, int y_dtype, void *y, size_t n, cudaStream_t stream)
-{
-    if (n == 0 || (x_dtype == y_dtype && x == y))
+    if (args->n == 0 || (args->x_dtype == args->y_dtype && args->x == args->y))
         return cudaSuccess;
-    if (x_dtype == y_dtype)
-        return cudaMemcpyAsync(y, x, n * dtype_size(x_dtype), cudaMemcpyDeviceToDevice, stream);
-    convert_kernel<<<blocks_for(n), THREADS, 0, stream>>>(x_dtype, x, y_dtype, y, n,
-                                                          is_wide(x) && is_wide(y));
+    if (args->x_dtype == args->y_dtype)
+        return cudaMemcpyAsync(args->y, args->x, args->n * rp_dtype_size(args->x_dtype),
+                               cudaMemcpyDeviceToDevice, stream);
+    convert_kernel<<<blocks_for(args->n), THREADS, 0, stream>>>(
+        args->x_dtype, args->x, args->y_dtype, args->y, args->n,
+        is_wide(args->x) && is_wide(args->y));
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t
-rp_cuda_add(int x_dtype, const void *x, int b_dtype, const void *b, int y_dtype, void *y, size_t n,
-            cudaStream_t stream)
+cudaError_t
+rp_cuda_add(const RpElementsArgs *args, cudaStream_t stream)
 {
-    if (n == 0)
+    if (args->n == 0)
         return cudaSuccess;
-    add_kernel<<<blocks_for(n), THREADS, 0, stream>>>(x_dtype, x, b_dtype, b, y_dtype, y, n,
-                                                      is_wide(x) && is_wide(b) && is_wide(y));
+    add_kernel<<<blocks_for(args->n), THREADS, 0, stream>>>(
+        args->x_dtype, args->x, args->b_dtype, args->b, args->y_dtype, args->y, args->n,
+        is_wide(args->x) && is_wide(args->b) && is_wide(args->y));
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t
-rp_cuda_fill(int dtype, void *x, size_t n, float value, cudaStream_t stream)
+cudaError_t
+rp_cuda_fill(const RpFillArgs *args, cudaStream_t stream)
 {
-    if (n == 0)
+    if (args->n == 0)
         return cudaSuccess;
-    fill_kernel<<<blocks_for(n), THREADS, 0, stream>>>(dtype, x, n, value, is_wide(x));
+    fill_kernel<<<blocks_for(args->n), THREADS, 0, stream>>>(args->dtype, args->x, args->n,
+                                                             args->value, is_wide(args->x));
     return cudaGetLastError();
 }
 
@@ -287,90 +283,82 @@ gather_kernel(const float *x, float *y, size_t n, bool begin, bool wide)
     }
 }
 
-extern "C" cudaError_t
-rp_cuda_gather(int dtype, size_t n, int begin, const float *x, float *y, cudaStream_t stream)
+cudaError_t
+rp_cuda_gather(const RpGatherArgs *args, cudaStream_t stream)
 {
-    const bool wide = is_wide(x) && is_wide(y);
-    const unsigned blocks = blocks_for(n);
-
-    if (n == 0)
+    if (args->n == 0)
         return cudaSuccess;
-    if (dtype == 0)
-        gather_kernel<float><<<blocks, THREADS, 0, stream>>>(x, y, n, begin != 0, wide);
-    else if (dtype == 1)
-        gather_kernel<__nv_bfloat16><<<blocks, THREADS, 0, stream>>>(x, y, n, begin != 0, wide);
-    else
-        gather_kernel<__half><<<blocks, THREADS, 0, stream>>>(x, y, n, begin != 0, wide);
-    return cudaGetLastError();
+    return for_dtype(args->dtype, [=](auto zero) {
+        gather_kernel<decltype(zero)><<<blocks_for(args->n), THREADS, 0, stream>>>(
+            args->x, args->y, args->n, args->begin, is_wide(args->x) && is_wide(args->y));
+        return cudaGetLastError();
+    });
 }
 
-extern "C" cudaError_t
-rp_cuda_scatter(int dtype, size_t n, size_t columns, const int32_t *rows, const void *x, void *y,
-                cudaStream_t stream)
+cudaError_t
+rp_cuda_scatter(const RpScatterArgs *args, cudaStream_t stream)
 {
-    const size_t row_bytes = columns * dtype_size(dtype);
+    const size_t row_bytes = args->columns * rp_dtype_size(args->dtype);
 
-    if (n == 0 || columns == 0)
+    if (args->n == 0 || args->columns == 0)
         return cudaSuccess;
-    if (row_bytes % sizeof(uint4) == 0 && is_wide(x) && is_wide(y))
-        return scatter<uint4>(rows, x, y, n, row_bytes, stream);
-    if (dtype == 0)
-        return scatter<uint32_t>(rows, x, y, n, row_bytes, stream);
-    return scatter<uint16_t>(rows, x, y, n, row_bytes, stream);
+    if (row_bytes % sizeof(uint4) == 0 && is_wide(args->x) && is_wide(args->y))
+        return scatter<uint4>(args->rows, args->x, args->y, args->n, row_bytes, stream);
+    if (args->dtype == RP_DTYPE_FP32)
+        return scatter<uint32_t>(args->rows, args->x, args->y, args->n, row_bytes, stream);
+    return scatter<uint16_t>(args->rows, args->x, args->y, args->n, row_bytes, stream);
 }
 
-extern "C" cudaError_t
-rp_cuda_bias_forward(int dtype, size_t tokens, size_t n, const void *bias, void *y,
-                     cudaStream_t stream)
+cudaError_t
+rp_cuda_bias_forward(const RpBiasArgs *args, cudaStream_t stream)
 {
     const dim3 threads(32, THREADS / 32);
-    const size_t rows = ceil_divide(tokens, threads.y);
-    const dim3 blocks((unsigned)ceil_divide(n, RP_PACK * threads.x),
+    const size_t rows = ceil_divide(args->tokens, threads.y);
+    const dim3 blocks((unsigned)ceil_divide(args->n, RP_PACK * threads.x),
                       (unsigned)(rows < 512 ? rows : 512));
 
-    if (tokens == 0 || n == 0)
+    if (args->tokens == 0 || args->n == 0)
         return cudaSuccess;
-    return for_dtype(dtype, [=](auto zero) {
+    return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        bias_kernel<T><<<blocks, threads, 0, stream>>>(tokens, n, (const T *)bias, (T *)y,
-                                                       is_wide(bias) && rows_are_wide(y, n));
+        bias_kernel<T><<<blocks, threads, 0, stream>>>(
+            args->tokens, args->n, (const T *)args->bias, (T *)args->y,
+            is_wide(args->bias) && rows_are_wide(args->y, args->n));
         return cudaGetLastError();
     });
 }
 
-extern "C" cudaError_t
-rp_cuda_swiglu_forward(int dtype, size_t n, const void *gate, const void *up, void *y,
-                       cudaStream_t stream)
+cudaError_t
+rp_cuda_swiglu_forward(const RpSwigluArgs *args, cudaStream_t stream)
 {
-    const bool wide = is_wide(gate) && is_wide(up) && is_wide(y);
+    const bool wide = is_wide(args->gate) && is_wide(args->up) && is_wide(args->y);
 
-    if (n == 0)
+    if (args->n == 0)
         return cudaSuccess;
-    return for_dtype(dtype, [=](auto zero) {
+    return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        swiglu_kernel<T><<<blocks_for(n), THREADS, 0, stream>>>(n, (const T *)gate, (const T *)up,
-                                                                (T *)y, wide);
+        swiglu_kernel<T><<<blocks_for(args->n), THREADS, 0, stream>>>(
+            args->n, (const T *)args->gate, (const T *)args->up, (T *)args->y, wide);
         return cudaGetLastError();
     });
 }
 
-extern "C" cudaError_t
-rp_cuda_swiglu_backward(int dtype, size_t n, const void *gate, const void *up, const void *dy,
-                        void *d_gate, void *d_up, void *product, cudaStream_t stream)
+cudaError_t
+rp_cuda_swiglu_backward(const RpSwigluArgs *args, cudaStream_t stream)
 {
-    const bool wide = is_wide(gate) && is_wide(up) && is_wide(dy) && is_wide(d_gate) &&
-                      is_wide(d_up) && is_wide(product);
+    const bool wide = is_wide(args->gate) && is_wide(args->up) && is_wide(args->dy) &&
+                      is_wide(args->d_gate) && is_wide(args->d_up) && is_wide(args->product);
 
-    if (n == 0)
+    if (args->n == 0)
         return cudaSuccess;
-    return for_dtype(dtype, [=](auto zero) {
+    return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        swiglu_backward_kernel<T><<<blocks_for(n), THREADS, 0, stream>>>(
-            n, (const T *)gate, (const T *)up, (const T *)dy, (T *)d_gate, (T *)d_up, (T *)product,
-            wide);
+        swiglu_backward_kernel<T><<<blocks_for(args->n), THREADS, 0, stream>>>(
+            args->n, (const T *)args->gate, (const T *)args->up, (const T *)args->dy,
+            (T *)args->d_gate, (T *)args->d_up, (T *)args->product, wide);
         return cudaGetLastError();
     });
 }

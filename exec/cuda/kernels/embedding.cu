@@ -18,7 +18,6 @@
  * Workspace: ids and tokens, twice, and counts. Oracle: exec/host/vocabulary.c
  */
 #include "exec/cuda/base/common.cuh"
-#include "exec/cuda/base/launch.h"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
@@ -192,17 +191,19 @@ threads_for(size_t n)
     return (unsigned)(threads < THREADS ? threads : THREADS);
 }
 
-extern "C" cudaError_t
-rp_cuda_embedding_forward(int dtype, size_t tokens, size_t n, const int32_t *ids,
-                          const void *weight, void *y, cudaStream_t stream)
+cudaError_t
+rp_cuda_embedding_forward(const RpEmbeddingArgs *args, cudaStream_t stream)
 {
-    if (tokens == 0 || n == 0)
+    const size_t n = args->n;
+
+    if (args->tokens == 0 || n == 0)
         return cudaSuccess;
-    return for_dtype(dtype, [=](auto zero) {
+    return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        look_up_kernel<T><<<(unsigned)tokens, threads_for(n), 0, stream>>>(
-            n, ids, (const T *)weight, (T *)y, rows_are_wide(weight, n) && is_wide(y));
+        look_up_kernel<T><<<(unsigned)args->tokens, threads_for(n), 0, stream>>>(
+            n, args->ids, (const T *)args->weight, (T *)args->y,
+            rows_are_wide(args->weight, n) && is_wide(args->y));
         return cudaGetLastError();
     });
 }
@@ -225,10 +226,10 @@ counts_of(size_t tokens)
     return ceil_divide(tokens, THREADS) * DIGITS;
 }
 
-extern "C" size_t
-rp_cuda_embedding_backward_workspace(size_t tokens)
+size_t
+rp_cuda_embedding_backward_workspace(const RpEmbeddingArgs *args)
 {
-    return 4 * list_bytes(tokens) + counts_of(tokens) * sizeof(unsigned);
+    return 4 * list_bytes(args->tokens) + counts_of(args->tokens) * sizeof(unsigned);
 }
 
 /* Sorts. Returns: which of the two lists of @room holds the result. */
@@ -253,13 +254,11 @@ sort_tokens(size_t tokens, size_t vocabulary, const int32_t *ids, const Room *ro
     return into ^ 1;
 }
 
-extern "C" cudaError_t
-rp_cuda_embedding_backward(int dtype, size_t tokens, size_t n, size_t vocabulary,
-                           const int32_t *ids, const void *dy, float *d_weight, int32_t padding_id,
-                           void *workspace, cudaStream_t stream)
+cudaError_t
+rp_cuda_embedding_backward(const RpEmbeddingArgs *args, cudaStream_t stream)
 {
-    const size_t bytes = list_bytes(tokens);
-    char *place = (char *)workspace;
+    const size_t tokens = args->tokens, n = args->n, bytes = list_bytes(tokens);
+    char *place = (char *)args->workspace;
     const Room room = {{(int32_t *)place, (int32_t *)(place + bytes)},
                        {(int32_t *)(place + 2 * bytes), (int32_t *)(place + 3 * bytes)},
                        (unsigned *)(place + 4 * bytes)};
@@ -267,17 +266,17 @@ rp_cuda_embedding_backward(int dtype, size_t tokens, size_t n, size_t vocabulary
     const dim3 blocks((unsigned)tokens, (unsigned)ceil_divide(n, (size_t)threads * RP_PACK));
     int sorted;
 
-    if (tokens == 0 || n == 0 || vocabulary == 0)
+    if (tokens == 0 || n == 0 || args->vocabulary == 0)
         return cudaSuccess;
     if (tokens > INT32_MAX)
         return cudaErrorInvalidValue;
-    sorted = sort_tokens(tokens, vocabulary, ids, &room, stream);
-    return for_dtype(dtype, [=](auto zero) {
+    sorted = sort_tokens(tokens, args->vocabulary, args->ids, &room, stream);
+    return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
         add_rows_kernel<T><<<blocks, threads, 0, stream>>>(
-            tokens, n, room.ids[sorted], room.order[sorted], (const T *)dy, d_weight, padding_id,
-            rows_are_wide(dy, n) && is_wide(d_weight));
+            tokens, n, room.ids[sorted], room.order[sorted], (const T *)args->dy, args->d_weight,
+            args->padding_id, rows_are_wide(args->dy, n) && is_wide(args->d_weight));
         return cudaGetLastError();
     });
 }

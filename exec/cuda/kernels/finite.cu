@@ -1,13 +1,13 @@
 /*
  * find:   flag[0] = 1 if a value x[i], i < n, is infinite or NaN: if all bits of its exponent are
- *         set. No sum, no atomics: all writers write the same. The oracle is observe() in
- *         exec/host/backend.c. Launch: blocks of 256, at most 1024 of them, each thread every
+ *         set. No sum, no atomics: all writers write the same. Launch: blocks of 256, at most 1024 of them, each thread every
  *         (blocks x 256)-th piece of 16 bytes.
- * break:  sum[0] = NaN if loss[0] is infinite or NaN. One thread. The oracle is break_sums() in
- *         exec/host/backend.c.
+ * break:  sum[0] = NaN if loss[0] is infinite or NaN. One thread.
  * fetch:  to[i] = from[i]. Launch: blocks of 256, at most 16 of them: PCIe is the limit.
+ * The first and the last reach pinned memory of the host by its own address. Oracle:
+ * exec/host/elements.c
  */
-#include "exec/cuda/kernels/finite.h"
+#include "exec/cuda/base/launch.h"
 
 #define THREADS 256
 #define MAX_FIND_BLOCKS 1024
@@ -91,31 +91,32 @@ launch_find(const void *x, size_t n, uint32_t infinity, unsigned char *flag, cud
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t
-rp_cuda_find_broken(int dtype, const void *x, size_t n, unsigned char *flag, cudaStream_t stream)
+cudaError_t
+rp_cuda_find_broken(const RpFindBrokenArgs *args, cudaStream_t stream)
 {
-    switch (dtype) {
-    case 0:
-        return launch_find<uint32_t>(x, n, 0x7f800000, flag, stream);
-    case 1:
-        return launch_find<uint16_t>(x, n, 0x7f80, flag, stream);
-    case 2:
-        return launch_find<uint16_t>(x, n, 0x7c00, flag, stream);
+    switch (args->dtype) {
+    case RP_DTYPE_FP32:
+        return launch_find<uint32_t>(args->x, args->n, 0x7f800000, args->flag, stream);
+    case RP_DTYPE_BF16:
+        return launch_find<uint16_t>(args->x, args->n, 0x7f80, args->flag, stream);
+    case RP_DTYPE_FP16:
+        return launch_find<uint16_t>(args->x, args->n, 0x7c00, args->flag, stream);
     default:
         return cudaErrorInvalidValue;
     }
 }
 
-extern "C" cudaError_t
-rp_cuda_break_sum(const double *loss, float *sum, cudaStream_t stream)
+cudaError_t
+rp_cuda_break_sum(const RpBreakSumArgs *args, cudaStream_t stream)
 {
-    break_sum<<<1, 1, 0, stream>>>(loss, sum);
+    break_sum<<<1, 1, 0, stream>>>(args->loss, args->sum);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t
-rp_cuda_fetch(const int32_t *from, int32_t *to, size_t n, cudaStream_t stream)
+cudaError_t
+rp_cuda_fetch(const RpFetchArgs *args, cudaStream_t stream)
 {
-    fetch<<<count_blocks(n, MAX_FETCH_BLOCKS), THREADS, 0, stream>>>(from, to, n);
+    fetch<<<count_blocks(args->n, MAX_FETCH_BLOCKS), THREADS, 0, stream>>>(args->from, args->to,
+                                                                           args->n);
     return cudaGetLastError();
 }

@@ -1,12 +1,14 @@
 /* The inside of a stream: for kernels.c, matmul.c and stream.c only. */
 #pragma once
 
+#include <cublasLt.h>
+
 #include "exec/cuda/attention/cudnn.h"
 #include "exec/cuda/kernels/kernels.h"
 
 struct _RpKernelStream {
     int device;
-    cudaStream_t stream; /* borrowed */
+    RpRuntimeStream *stream; /* borrowed */
     cublasLtHandle_t blas;
     GHashTable *plans; /* matmul.c: how each shape is multiplied */
     RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */

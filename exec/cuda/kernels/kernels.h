@@ -5,19 +5,8 @@
  */
 #pragma once
 
-#include <cublasLt.h>
-#include <cuda_runtime.h>
-
+#include "exec/cuda/runtime/runtime.h"
 #include "exec/kernels/kernels.h"
-
-#define RP_CUDA_ERROR (rp_cuda_error_quark())
-GQuark rp_cuda_error_quark(void);
-typedef enum {
-    RP_CUDA_ERROR_DEVICE, /* missing, busy or failed */
-    RP_CUDA_ERROR_MEMORY,
-    RP_CUDA_ERROR_LAUNCH,
-    RP_CUDA_ERROR_PLAN /* a task that the backend cannot run (split backward) */
-} RpCudaError;
 
 /**
  * rp_cuda_kernels:
@@ -29,8 +18,8 @@ const RpKernels *rp_cuda_kernels(void);
 
 /* @stream: borrowed; of @device, which must be current in the calling thread whenever the result is
  * used. Holds the matmul plans (cached by shape). One thread at a time.
- * Errors: RP_CUDA_ERROR_LAUNCH */
-RpKernelStream *rp_cuda_stream_new(int device, cudaStream_t stream,
+ * Errors: RP_DEVICE_ERROR_LAUNCH */
+RpKernelStream *rp_cuda_stream_new(int device, RpRuntimeStream *stream,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_cuda_stream_free(RpKernelStream *stream);
 
@@ -38,6 +27,3 @@ void rp_cuda_stream_free(RpKernelStream *stream);
  * which is no failure; NULL: it never did. */
 guint64 rp_cuda_stream_cudnn_runs(const RpKernelStream *stream);
 const char *rp_cuda_stream_cudnn_reason(const RpKernelStream *stream);
-
-/* Sets @error from @status, naming @what. Returns: FALSE unless cudaSuccess */
-gboolean rp_cuda_ok(cudaError_t status, const char *what, GError **error);

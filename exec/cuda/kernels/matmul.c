@@ -316,8 +316,9 @@ find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
 static void
 add_bias(RpKernelStream *stream, const RpMatmulArgs *args)
 {
-    const cudaError_t added = rp_cuda_bias_forward((int)args->c_dtype, args->m, args->n, args->bias,
-                                                   args->c, stream->stream);
+    const RpBiasArgs bias = {
+        .dtype = args->c_dtype, .tokens = args->m, .n = args->n, .bias = args->bias, .y = args->c};
+    const cudaError_t added = rp_cuda_bias_forward(&bias, stream->stream);
 
     if (added != cudaSuccess)
         rp_cuda_stream_fail(stream, "bias of a matmul", cudaGetErrorString(added));

@@ -21,7 +21,6 @@
  * Oracle: exec/host/norm-rope.c
  */
 #include "exec/cuda/base/common.cuh"
-#include "exec/cuda/base/launch.h"
 
 #define THREADS 128
 #define FORWARD_BLOCKS 5 /* of a multiprocessor at once: so many registers are left */
@@ -329,7 +328,7 @@ items_of_chunk(size_t items)
 
 template <typename T>
 static Turn<T>
-turn_of(const RpCudaNormRope *args, const void *dy, void *out)
+turn_of(const RpNormRopeArgs *args, const void *dy, void *out)
 {
     const size_t half = args->head_size / 2;
     const size_t items = items_of(args->tokens, args->heads);
@@ -354,16 +353,16 @@ turn_of(const RpCudaNormRope *args, const void *dy, void *out)
 
 /* @dy: or NULL */
 static bool
-all_wide(const RpCudaNormRope *args, const void *dy, const void *out)
+all_wide(const RpNormRopeArgs *args, const void *dy, const void *out)
 {
     return rows_are_wide(args->x, args->head_size / 2) && is_wide(args->weight) && is_wide(dy) &&
            is_wide(out) && is_wide(args->cosines) && is_wide(args->sines);
 }
 
-static RpCudaRmsnorm
-norm_of(const RpCudaNormRope *args)
+static RpRmsnormArgs
+norm_of(const RpNormRopeArgs *args)
 {
-    RpCudaRmsnorm norm = {};
+    RpRmsnormArgs norm = {};
 
     norm.dtype = args->dtype;
     norm.rows = args->tokens * args->heads;
@@ -380,46 +379,41 @@ norm_of(const RpCudaNormRope *args)
     return norm;
 }
 
-static RpCudaRope
-rope_of(const RpCudaNormRope *args, const void *x, void *y, float direction)
+static RpRopeArgs
+rope_of(const RpNormRopeArgs *args, const void *x, void *y)
 {
-    return {args->dtype,
-            args->tokens,
-            args->heads,
-            args->head_size,
-            args->positions,
-            args->cosines,
-            args->sines,
-            x,
-            y,
-            direction};
+    return {args->dtype,     args->tokens,  args->heads, args->head_size,
+            args->positions, args->cosines, args->sines, x,
+            y};
 }
 
 static cudaError_t
-forward_one_by_one(const RpCudaNormRope *args, cudaStream_t stream)
+forward_one_by_one(const RpNormRopeArgs *args, cudaStream_t stream)
 {
-    const RpCudaRmsnorm norm = norm_of(args);
-    const RpCudaRope rope = rope_of(args, args->y, args->y, 1.0f);
+    const RpRmsnormArgs norm = norm_of(args);
+    const RpRopeArgs rope = rope_of(args, args->y, args->y);
     const cudaError_t status = rp_cuda_rmsnorm_forward(&norm, stream);
 
-    return status == cudaSuccess ? rp_cuda_rope(&rope, stream) : status;
+    return status == cudaSuccess ? rp_cuda_rope_forward(&rope, stream) : status;
 }
 
 static cudaError_t
-backward_one_by_one(const RpCudaNormRope *args, cudaStream_t stream)
+backward_one_by_one(const RpNormRopeArgs *args, cudaStream_t stream)
 {
-    const RpCudaRmsnorm norm = norm_of(args);
-    const RpCudaRope rope = rope_of(args, args->dy, args->dx, -1.0f);
-    const cudaError_t status = rp_cuda_rope(&rope, stream);
+    const RpRmsnormArgs norm = norm_of(args);
+    const RpRopeArgs rope = rope_of(args, args->dy, args->dx);
+    const cudaError_t status = rp_cuda_rope_backward(&rope, stream);
 
     return status == cudaSuccess ? rp_cuda_rmsnorm_backward(&norm, stream) : status;
 }
 
-extern "C" cudaError_t
-rp_cuda_norm_rope_forward(const RpCudaNormRope *args, cudaStream_t stream)
+cudaError_t
+rp_cuda_norm_rope_forward(const RpNormRopeArgs *args, cudaStream_t stream)
 {
     const size_t half = args->head_size / 2;
 
+    if (args->head_size % 2 != 0)
+        return cudaErrorInvalidValue;
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
     if (half > MOST_HALF)
@@ -432,23 +426,26 @@ rp_cuda_norm_rope_forward(const RpCudaNormRope *args, cudaStream_t stream)
     });
 }
 
-extern "C" size_t
-rp_cuda_norm_rope_backward_workspace(size_t tokens, size_t heads, size_t head_size)
+size_t
+rp_cuda_norm_rope_backward_workspace(const RpNormRopeArgs *args)
 {
-    const size_t items = items_of(tokens, heads);
+    const size_t items = items_of(args->tokens, args->heads);
+    const RpRmsnormArgs norm = norm_of(args);
 
-    if (head_size / 2 > MOST_HALF)
-        return rp_cuda_rmsnorm_backward_workspace(tokens * heads, head_size);
-    return round_to_64(ceil_divide(items, items_of_chunk(items)) * head_size * sizeof(float));
+    if (args->head_size / 2 > MOST_HALF)
+        return rp_cuda_rmsnorm_backward_workspace(&norm);
+    return round_to_64(ceil_divide(items, items_of_chunk(items)) * args->head_size * sizeof(float));
 }
 
-extern "C" cudaError_t
-rp_cuda_norm_rope_backward(const RpCudaNormRope *args, cudaStream_t stream)
+cudaError_t
+rp_cuda_norm_rope_backward(const RpNormRopeArgs *args, cudaStream_t stream)
 {
     const size_t half = args->head_size / 2;
     const size_t items = items_of(args->tokens, args->heads);
     cudaError_t status;
 
+    if (args->head_size % 2 != 0)
+        return cudaErrorInvalidValue;
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
     if (half > MOST_HALF)

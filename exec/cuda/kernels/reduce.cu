@@ -14,7 +14,6 @@
  * Oracle: exec/host/elements.c, bias in exec/host/matmul.c
  */
 #include "exec/cuda/base/common.cuh"
-#include "exec/cuda/base/launch.h"
 
 #define LANES 32
 #define STRANDS 8
@@ -145,43 +144,45 @@ add_partials(const float *partials, size_t count, size_t n, float *sums, cudaStr
 }
 
 /* Few columns and many chunks as a rule: narrow blocks, so that there are enough of them */
-extern "C" cudaError_t
+cudaError_t
 rp_cuda_add_partials(const float *partials, size_t count, size_t n, float *sums,
                      cudaStream_t stream)
 {
     return add_partials<8, 32>(partials, count, n, sums, stream);
 }
 
-extern "C" size_t
-rp_cuda_bias_backward_workspace(size_t tokens, size_t n)
+size_t
+rp_cuda_bias_backward_workspace(const RpBiasArgs *args)
 {
-    return round_to_64(ceil_divide(tokens, rows_of_chunk(tokens)) * n * sizeof(float));
+    const size_t chunks = ceil_divide(args->tokens, rows_of_chunk(args->tokens));
+
+    return round_to_64(chunks * args->n * sizeof(float));
 }
 
-extern "C" cudaError_t
-rp_cuda_bias_backward(int dtype, size_t tokens, size_t n, const void *dy, float *d_bias,
-                      void *workspace, cudaStream_t stream)
+cudaError_t
+rp_cuda_bias_backward(const RpBiasArgs *args, cudaStream_t stream)
 {
-    const size_t rows = rows_of_chunk(tokens);
+    const size_t tokens = args->tokens, n = args->n, rows = rows_of_chunk(tokens);
     const size_t chunks = ceil_divide(tokens, rows);
     const dim3 blocks((unsigned)ceil_divide(n, LANES * RP_PACK), (unsigned)chunks);
-    float *partials = (float *)workspace;
+    float *partials = (float *)args->workspace;
     cudaError_t status;
 
     if (tokens == 0 || n == 0)
         return cudaSuccess;
-    status = for_dtype(dtype, [=](auto zero) {
+    status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
         sum_rows_kernel<T><<<blocks, dim3(LANES, STRANDS), 0, stream>>>(
-            tokens, n, rows, (const T *)dy, partials, rows_are_wide(dy, n));
+            tokens, n, rows, (const T *)args->dy, partials, rows_are_wide(args->dy, n));
         return cudaGetLastError();
     });
-    return status == cudaSuccess ? add_partials<LANES, STRANDS>(partials, chunks, n, d_bias, stream)
-                                 : status;
+    return status == cudaSuccess
+               ? add_partials<LANES, STRANDS>(partials, chunks, n, args->d_bias, stream)
+               : status;
 }
 
-extern "C" cudaError_t
+cudaError_t
 rp_cuda_add_doubles(const double *values, size_t n, double *sum, cudaStream_t stream)
 {
     add_doubles_kernel<<<1, THREADS, 0, stream>>>(values, n, sum, NULL);
@@ -196,30 +197,30 @@ squares_blocks(size_t n)
     return (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
 }
 
-extern "C" size_t
-rp_cuda_sum_squares_workspace(size_t n)
+size_t
+rp_cuda_sum_squares_workspace(const RpSumSquaresArgs *args)
 {
-    return round_to_64(squares_blocks(n) * sizeof(double));
+    return round_to_64(squares_blocks(args->n) * sizeof(double));
 }
 
-extern "C" cudaError_t
-rp_cuda_sum_squares(int dtype, size_t n, const void *x, double *sum, int32_t *broken,
-                    void *workspace, cudaStream_t stream)
+cudaError_t
+rp_cuda_sum_squares(const RpSumSquaresArgs *args, cudaStream_t stream)
 {
-    const unsigned blocks = squares_blocks(n);
-    double *partials = (double *)workspace;
+    const unsigned blocks = squares_blocks(args->n);
+    double *partials = (double *)args->workspace;
     cudaError_t status;
 
-    if (n == 0)
+    if (args->n == 0)
         return cudaSuccess;
-    status = for_dtype(dtype, [=](auto zero) {
+    status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        squares_kernel<T><<<blocks, THREADS, 0, stream>>>(n, (const T *)x, partials, is_wide(x));
+        squares_kernel<T><<<blocks, THREADS, 0, stream>>>(args->n, (const T *)args->x, partials,
+                                                          is_wide(args->x));
         return cudaGetLastError();
     });
     if (status != cudaSuccess)
         return status;
-    add_doubles_kernel<<<1, THREADS, 0, stream>>>(partials, blocks, sum, broken);
+    add_doubles_kernel<<<1, THREADS, 0, stream>>>(partials, blocks, args->sum, args->broken);
     return cudaGetLastError();
 }

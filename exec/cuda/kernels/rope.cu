@@ -12,7 +12,6 @@
  * Oracle: exec/host/rope.c
  */
 #include "exec/cuda/base/common.cuh"
-#include "exec/cuda/base/launch.h"
 
 #define THREADS 256
 #define HEADS 4
@@ -67,8 +66,8 @@ rope_kernel(size_t tokens, size_t heads, size_t half, const int32_t *positions,
     }
 }
 
-extern "C" cudaError_t
-rp_cuda_rope(const RpCudaRope *args, cudaStream_t stream)
+static cudaError_t
+rope(const RpRopeArgs *args, float direction, cudaStream_t stream)
 {
     const size_t half = args->head_size / 2;
     const size_t packs = ceil_divide(half, RP_PACK);
@@ -76,6 +75,8 @@ rp_cuda_rope(const RpCudaRope *args, cudaStream_t stream)
     const bool wide = rows_are_wide(args->x, half) && is_wide(args->y) && is_wide(args->cosines) &&
                       is_wide(args->sines);
 
+    if (args->head_size % 2 != 0)
+        return cudaErrorInvalidValue;
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
@@ -86,7 +87,19 @@ rp_cuda_rope(const RpCudaRope *args, cudaStream_t stream)
 
         rope_kernel<T><<<blocks, threads, 0, stream>>>(
             args->tokens, args->heads, half, args->positions, args->cosines, args->sines,
-            (const T *)args->x, (T *)args->y, args->direction, wide);
+            (const T *)args->x, (T *)args->y, direction, wide);
         return cudaGetLastError();
     });
+}
+
+cudaError_t
+rp_cuda_rope_forward(const RpRopeArgs *args, cudaStream_t stream)
+{
+    return rope(args, 1.0f, stream);
+}
+
+cudaError_t
+rp_cuda_rope_backward(const RpRopeArgs *args, cudaStream_t stream)
+{
+    return rope(args, -1.0f, stream);
 }

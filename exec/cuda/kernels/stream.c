@@ -1,7 +1,8 @@
 #include "exec/cuda/kernels/kernels-private.h"
+#include "exec/cuda/runtime/check.h"
 
 RpKernelStream *
-rp_cuda_stream_new(int device, cudaStream_t stream, GError **error)
+rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
 {
     RpKernelStream *result;
     cublasLtHandle_t blas;
@@ -13,7 +14,7 @@ rp_cuda_stream_new(int device, cudaStream_t stream, GError **error)
     g_return_val_if_fail(current == device, NULL);
     status = cublasLtCreate(&blas);
     if (status != CUBLAS_STATUS_SUCCESS) {
-        g_set_error(error, RP_CUDA_ERROR, RP_CUDA_ERROR_LAUNCH, "cublasLtCreate: %s",
+        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_LAUNCH, "cublasLtCreate: %s",
                     cublasLtGetStatusString(status));
         return NULL;
     }
@@ -24,6 +25,13 @@ rp_cuda_stream_new(int device, cudaStream_t stream, GError **error)
     result->plans = rp_cuda_matmul_plans_new();
     result->cudnn = rp_cudnn_new(stream);
     return result;
+}
+
+void
+rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *reason)
+{
+    if (!stream->failure)
+        stream->failure = g_strdup_printf("%s: %s", operation, reason);
 }
 
 void

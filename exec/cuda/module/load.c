@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "exec/cuda/module/module.h"
+#include "exec/device/error.h"
 #include "exec/kernels/kernels.h"
 
 /* The driver's own library. Where it is missing there are no GPUs. */
@@ -147,6 +148,6 @@ rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
 {
     if (has_driver() && load()->module != NULL)
         return load()->module->device_info(device, info, error);
-    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED, rp_cuda_no_device_text());
+    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, rp_cuda_no_device_text());
     return FALSE;
 }

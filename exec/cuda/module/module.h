@@ -10,7 +10,7 @@
 #pragma once
 
 #include "exec/cuda/backend.h"
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
 
 #define RP_CUDA_MODULE_FILE "roundpipe-cuda.so"
 #define RP_CUDA_MODULE_SYMBOL "rp_cuda_module"

@@ -1,6 +1,7 @@
 /* In place of the CUDA backend where it is not built: there are no devices. */
 #include "exec/cuda/backend.h"
-#include "exec/cuda/device.h"
+#include "exec/cuda/runtime/device.h"
+#include "exec/device/error.h"
 
 const RpDeviceOps *
 rp_cuda_devices(void)
@@ -41,7 +42,7 @@ rp_cuda_no_device_text(void)
 gboolean
 rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
 {
-    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
+    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
                         "this program was built without CUDA");
     return FALSE;
 }

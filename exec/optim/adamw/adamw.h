@@ -8,6 +8,8 @@
  */
 #pragma once
 
+#include <glib.h>
+
 #include "core/base/dtype.h"
 
 /* Values summed at a time: a longer sum is the sum, in order, over blocks of so many. */

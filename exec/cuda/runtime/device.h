@@ -19,7 +19,7 @@ guint rp_cuda_device_count(void);
 /* Why there are none, in CUDA's words: no driver, an old one, nothing visible. %NULL: there are */
 const char *rp_cuda_no_device_text(void);
 
-/* Wakes the device up, which takes a moment and some of its memory. Errors: RP_CUDA_ERROR_DEVICE;
- * without CUDA, RP_BACKEND_ERROR_FAILED */
+/* Wakes the device up, which takes a moment and some of its memory. Errors:
+ * RP_DEVICE_ERROR_MISSING */
 gboolean rp_cuda_device_info(guint device, RpCudaDeviceInfo *info,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;

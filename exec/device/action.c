@@ -1,0 +1,169 @@
+#include "exec/device/action.h"
+
+#include "exec/device/error.h"
+#include "exec/device/targets.h"
+
+G_DEFINE_QUARK(rp_device_error, rp_device_error)
+
+static const RpKernels *
+kernels_of(const RpDeviceAction *action)
+{
+    return rp_network_kernels(action->map->network);
+}
+
+/* A layer's output is there, or will be: it is looked at, and the layer noted if it is broken. */
+static void
+observe(gpointer user_data, guint layer, const void *output)
+{
+    const RpDeviceAction *action = user_data;
+    const RpTaskMap *map = action->map;
+
+    kernels_of(action)->find_broken(
+        action->call.stream, &(RpFindBrokenArgs){
+                                 .dtype = rp_network_options(map->network)->dtype,
+                                 .n = rp_network_hidden_bytes(map->network) / map->element_bytes,
+                                 .x = output,
+                                 .flag = map->broken + action->place * map->n_layers + layer,
+                             });
+}
+
+/* Lowest layer that was noted, or G_MAXINT32. All of the micro-batch's layers have run. */
+static gint32
+take_broken(const RpTaskMap *map, gsize place)
+{
+    volatile guint8 *flags = map->broken + place * map->n_layers;
+    gint32 lowest = G_MAXINT32;
+
+    for (guint l = map->n_layers; l-- > 0;) {
+        if (flags[l] == 0)
+            continue;
+        lowest = (gint32)l;
+        flags[l] = 0;
+    }
+    return lowest;
+}
+
+gboolean
+rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micro_batch,
+                           GError **error)
+{
+    const gsize place = rp_task_map_place(map, iteration, micro_batch);
+    const double loss = map->losses[place];
+    guint m;
+    RpFeedCall *call = rp_feed_find(map->feed, iteration, micro_batch, &m);
+
+    call->broken_layer[m] = take_broken(map, place);
+    if (!rp_home_take_loss(map->home, iteration, micro_batch, loss, call->broken_layer[m], error))
+        return FALSE;
+    rp_feed_set_loss(map->feed, call, m, loss);
+    return TRUE;
+}
+
+/* Targets, those that are masked left out if they are many. */
+static gboolean
+begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
+{
+    const RpTaskMap *map = action->map;
+    const RpTask *task = &action->task->task;
+    gint32 *packed = map->packed + 2 * map->tokens * action->device;
+    guint m;
+    const RpFeedCall *call = rp_feed_find(map->feed, task->iteration, task->micro_batch, &m);
+    const gint32 *targets = rp_token_batch_targets(call->batch, m);
+    const guint n = rp_targets_pack(targets, (guint)map->tokens, packed, packed + map->tokens);
+    const gboolean all = n == RP_TARGETS_ALL;
+
+    action->call.loss = map->devices[action->device].losses + action->place;
+    action->call.scale =
+        rp_home_scale(map->home, task->iteration, rp_task_access(action->task, RP_ROLE_DECISION));
+    if (!ops->begin_head(action, all ? targets : packed, all ? (guint)map->tokens : n, !all, error))
+        return FALSE;
+    action->call.rows = all ? NULL : action->call.targets + map->tokens;
+    action->call.n_rows = all ? 0 : n;
+    return TRUE;
+}
+
+static void
+begin_sums(const RpDeviceAction *action)
+{
+    const RpBackendAccess *access = rp_task_access(action->task, RP_ROLE_SUM);
+
+    if (access != NULL && (access->mode & RP_ACCESS_READ) == 0)
+        kernels_of(action)->fill(
+            action->call.stream,
+            &(RpFillArgs){.dtype = RP_DTYPE_FP32,
+                          .n = rp_network_elements(action->map->network, action->call.layers),
+                          .x = action->call.sums});
+}
+
+/* A loss may be infinite and its gradients finite: the norm is to see it in them. */
+static void
+end_sums(const RpDeviceAction *action)
+{
+    if (action->call.loss != NULL && action->call.sums != NULL && rp_home_skips(action->map->home))
+        kernels_of(action)->break_sum(
+            action->call.stream,
+            &(RpBreakSumArgs){.loss = action->call.loss, .sum = action->call.sums});
+    rp_task_leave(action->map, action->task, action->call.stream, action->call.sums);
+}
+
+static void
+run_backward(const RpDeviceAction *action, RpTaskPart part)
+{
+    if (part != RP_PART_REST)
+        rp_network_recompute(action->map->network, &action->call);
+    if (part == RP_PART_LEAD)
+        return;
+    begin_sums(action);
+    rp_network_backward(action->map->network, &action->call);
+    end_sums(action);
+}
+
+static void
+run_fused(const RpDeviceAction *action)
+{
+    begin_sums(action);
+    rp_network_fused(action->map->network, &action->call);
+    end_sums(action);
+}
+
+static gboolean
+refuse(const RpDeviceAction *action, GError **error)
+{
+    g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_PLAN,
+                "the %s backend runs a backward as a whole, and has no %s: use a schedule that "
+                "neither splits nor merges actions",
+                kernels_of(action)->name, rp_task_kind_name((RpTaskKind)action->task->task.kind));
+    return FALSE;
+}
+
+gboolean
+rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBackend *backend,
+                     guint device, const RpBackendTask *task, RpTaskPart part, GError **error)
+{
+    const RpTaskKind kind = (RpTaskKind)task->task.kind;
+    RpDeviceAction action = {.map = map, .backend = backend, .device = device, .task = task};
+
+    if (kind != RP_TASK_FORWARD && kind != RP_TASK_BACKWARD && kind != RP_TASK_FUSED)
+        return refuse(&action, error);
+    action.call = rp_task_call(map, device, task);
+    action.call.stream = map->devices[device].stream;
+    action.place = rp_task_map_place(map, task->task.iteration, task->task.micro_batch);
+    if (kind != RP_TASK_BACKWARD) {
+        action.call.observe = observe;
+        action.call.observe_data = &action;
+    }
+    if (kind != RP_TASK_FORWARD && part != RP_PART_LEAD && rp_task_has_head(map, task) &&
+        !begin_head(&action, ops, error))
+        return FALSE;
+    if (kind == RP_TASK_FORWARD)
+        rp_network_forward(map->network, &action.call);
+    else if (kind == RP_TASK_FUSED)
+        run_fused(&action);
+    else
+        run_backward(&action, part);
+    if (!kernels_of(&action)->check(action.call.stream, error)) {
+        g_prefix_error(error, "device %u: ", device);
+        return FALSE;
+    }
+    return action.call.loss == NULL || ops->send_loss(&action, error);
+}
