@@ -72,6 +72,11 @@ gboolean rp_cli_parse(const char *usage, const char *summary, const GOptionEntry
  * Errors: RP_CLI_ERROR_USAGE */
 int rp_cli_choice(const char *option, const char *text, const char *const *names, GError **error);
 
+/* One of the choices of a run file's setting, as the value that it stands for; *@chosen stays as it
+ * is if @text is %NULL. Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_cli_choose(const char *option, const char *key, const char *text, int *chosen,
+                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* "A:B": iterations A to B - 1. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,6 +1,9 @@
 /* Options that only some schedules, or only one fidelity, know: refused elsewhere, not ignored. */
 #include "cli/cli.h"
 
+#include <stddef.h>
+#include <string.h>
+
 #include "core/schedules/schedule.h"
 
 /* Of a schedule. */
@@ -8,67 +11,28 @@ typedef struct {
     const char *option;
     const char *lacks; /* "schedule 1f1b ..." */
     RpScheduleHas known;
-    gboolean (*given)(const RpScheduleArgs *args);
-    void (*drop)(RpScheduleArgs *args); /* frees nothing */
+    gsize offset; /* of its value in RpScheduleArgs: zero bytes if it is not given */
+    gsize size;
 } OwnOption;
 
-static gboolean
-has_round(const RpScheduleArgs *args)
-{
-    return args->round > 0;
-}
-
-static void
-drop_round(RpScheduleArgs *args)
-{
-    args->round = 0;
-}
-
-static gboolean
-has_fused_forward(const RpScheduleArgs *args)
-{
-    return args->fused_forward != NULL;
-}
-
-static void
-drop_fused_forward(RpScheduleArgs *args)
-{
-    args->fused_forward = NULL;
-}
-
-static gboolean
-has_group(const RpScheduleArgs *args)
-{
-    return args->group > 0;
-}
-
-static void
-drop_group(RpScheduleArgs *args)
-{
-    args->group = 0;
-}
-
-static gboolean
-has_reverse(const RpScheduleArgs *args)
-{
-    return args->reverse_backward;
-}
-
-static void
-drop_reverse(RpScheduleArgs *args)
-{
-    args->reverse_backward = FALSE;
-}
+#define VALUE(member) offsetof(RpScheduleArgs, member), sizeof(((RpScheduleArgs *)NULL)->member)
 
 static const OwnOption own_options[] = {
-    {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched, has_round,
-     drop_round},
-    {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, has_fused_forward,
-     drop_fused_forward},
-    {"group", "has no groups of micro-batches", rp_schedule_is_grouped, has_group, drop_group},
+    {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched, VALUE(round)},
+    {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, VALUE(fused_forward)},
+    {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(group)},
     {"reverse-backward", "has an order of its own for backward actions", rp_schedule_is_reversible,
-     has_reverse, drop_reverse},
+     VALUE(reverse_backward)},
 };
+
+static gboolean
+is_given(const RpScheduleArgs *args, const OwnOption *option)
+{
+    static const RpScheduleArgs none = {0};
+
+    return memcmp((const char *)args + option->offset, (const char *)&none + option->offset,
+                  option->size) != 0;
+}
 
 static gboolean
 fail_unknown(const RpScheduleOps *schedule, const OwnOption *option, GError **error)
@@ -116,7 +80,7 @@ rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule
     const char *problem;
 
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
-        if (own_options[i].given(args) && !own_options[i].known(schedule))
+        if (is_given(args, &own_options[i]) && !own_options[i].known(schedule))
             return fail_unknown(schedule, &own_options[i], error);
     problem = find_idle(args);
     if (problem == NULL)
@@ -130,7 +94,7 @@ rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule)
 {
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
         if (!own_options[i].known(schedule))
-            own_options[i].drop(args);
+            memset((char *)args + own_options[i].offset, 0, own_options[i].size);
 }
 
 gboolean
@@ -141,7 +105,7 @@ rp_schedule_args_check_any(const RpScheduleArgs *args, const RpScheduleOps *cons
     const char *problem;
 
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++) {
-        gboolean any = !own_options[i].given(args);
+        gboolean any = !is_given(args, &own_options[i]);
 
         for (guint k = 0; schedules[k] != NULL; k++)
             any |= own_options[i].known(schedules[k]);

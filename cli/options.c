@@ -106,15 +106,14 @@ choose(const char *option, const char *text, const char *const *names, int *chos
     return text == NULL || *chosen >= 0;
 }
 
-/* The same of the choices of a setting that run files have, too. */
-static gboolean
-choose_setting(const char *key, const char *text, int *chosen, GError **error)
+gboolean
+rp_cli_choose(const char *option, const char *key, const char *text, int *chosen, GError **error)
 {
     const RpSetting *setting = rp_setting_find(key);
     g_autofree const char **names = rp_setting_names(setting);
     int index = -1;
 
-    if (!choose(setting->flag + strlen("--"), text, names, &index, error))
+    if (!choose(option, text, names, &index, error))
         return FALSE;
     if (index >= 0)
         *chosen = setting->choices[index].value;
@@ -129,13 +128,13 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 
     if (!check_given("gpus", args->gpus, error) ||
         !check_given("micro-batches", args->micro_batches, error) ||
-        !choose_setting("partition", args->partition, &objective, error) ||
+        !rp_cli_choose("partition", "partition", args->partition, &objective, error) ||
         !choose("fidelity", args->fidelity, fidelity_names, &fidelity, error) ||
-        !choose_setting("recompute", args->recompute, &recompute, error) ||
+        !rp_cli_choose("recompute", "recompute", args->recompute, &recompute, error) ||
         !choose("fused-forward", args->fused_forward, fused_names, &fused, error) ||
-        !choose_setting("transfers", args->transfers, &transfers, error) ||
-        !choose_setting("consistency", args->consistency, &consistency, error) ||
-        !choose_setting("optimizer.mode", args->optimizer, &optimizer, error))
+        !rp_cli_choose("transfers", "transfers", args->transfers, &transfers, error) ||
+        !rp_cli_choose("consistency", "consistency", args->consistency, &consistency, error) ||
+        !rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error))
         return FALSE;
     *ask = (RpAsk){
         .options =

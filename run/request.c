@@ -112,7 +112,7 @@ resolve_partition(const RpAsk *ask, const RpProfile *profile, RpRequest *request
                                                  : given_dispatched(ask, profile, error);
         return request->partition != NULL;
     }
-    request->partition_source = ask->objective == RP_OBJECTIVE_PAPER ? "paper" : "simulated";
+    request->partition_source = rp_setting_value_name("partition", (int)ask->objective);
     request->partition = rp_partition_choose(profile, options, ask->objective, ask->n_stages,
                                              memory_bytes, &options->round, error);
     return request->partition != NULL;
@@ -142,7 +142,7 @@ rp_request_recompute(const RpRequest *request)
 
     if (recompute == RP_RECOMPUTE_DEFAULT)
         recompute = request->options.schedule->dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
-    return recompute == RP_RECOMPUTE_EARLY ? "early" : "gated";
+    return rp_setting_value_name("recompute", (int)recompute);
 }
 
 /* A run that would not fit in memory is refused before it begins.

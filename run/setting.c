@@ -82,6 +82,16 @@ rp_setting_nearest(const char *key)
     return g_strdup(same != NULL ? same : rp_nearest_name(key, (const char *const *)all->pdata));
 }
 
+const char *
+rp_setting_value_name(const char *key, int value)
+{
+    const RpSettingChoice *choice = rp_setting_find(key)->choices;
+
+    while (choice->name != NULL && choice->value != value)
+        choice++;
+    return choice->name;
+}
+
 const char **
 rp_setting_names(const RpSetting *setting)
 {

@@ -66,6 +66,9 @@ char *rp_setting_meaning(const RpSetting *setting);
 /* The names that a setting takes. (transfer container) (array zero-terminated=1) */
 const char **rp_setting_names(const RpSetting *setting);
 
+/* The first name of a choice's value. Returns: (nullable) */
+const char *rp_setting_value_name(const char *key, int value);
+
 /* Stores @text's value in its field of @run, an RpRunFile. Returns: whether it is one */
 gboolean rp_setting_store(const RpSetting *setting, const char *text,
                           void *run) G_GNUC_WARN_UNUSED_RESULT;

@@ -45,11 +45,10 @@ static gboolean
 check_words(const ExportArgs *more, GError **error)
 {
     static const char *const dtypes[] = {"bf16", "fp16", NULL};
-    static const char *const accumulations[] = {"fp32", "fp16", NULL};
+    int half_sums;
 
     return (more->dtype == NULL || rp_cli_choice("dtype", more->dtype, dtypes, error) >= 0) &&
-           (more->accumulate == NULL ||
-            rp_cli_choice("accumulate", more->accumulate, accumulations, error) >= 0);
+           rp_cli_choose("accumulate", "accumulate", more->accumulate, &half_sums, error);
 }
 
 static gboolean

@@ -116,7 +116,7 @@ open_weights(Subject *subject, GError **error)
 static gboolean
 read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
 {
-    const char *names[RP_N_DTYPES + 1] = {NULL};
+    int choice = RP_DTYPE_BF16 + 1;
 
     if (args->dtype == NULL) {
         RpDtype dtype = subject->checkpoint         ? rp_weights_dtype(subject->weights)
@@ -129,39 +129,34 @@ read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
         subject->network.dtype = dtype;
         return TRUE;
     }
-    for (guint i = 0; i < RP_N_DTYPES; i++)
-        names[i] = rp_dtype_name((RpDtype)i);
-    const int choice = rp_cli_choice("dtype", args->dtype, names, error);
-
-    subject->network.dtype = choice >= 0 ? (RpDtype)choice : RP_DTYPE_BF16;
-    return choice >= 0;
+    if (!rp_cli_choose("dtype", "dtype", args->dtype, &choice, error))
+        return FALSE;
+    subject->network.dtype = (RpDtype)(choice - 1);
+    return TRUE;
 }
 
 /* What the kernels are to be. "auto" attention is measured later. */
 static gboolean
 read_kernels(const ProfileArgs *args, Subject *subject, GError **error)
 {
-    static const char *const sums[] = {"fp32", "fp16", NULL};
-    static const char *const attentions[] = {"builtin", "cudnn", "auto", NULL};
     RpNetworkOptions *network = &subject->network;
-    int choice = rp_cli_choice("accumulate", args->accumulate, sums, error);
+    int half_sums = 0, attention = 0;
 
-    if (choice < 0)
+    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error))
         return FALSE;
-    network->half_sums = choice == 1;
+    network->half_sums = half_sums;
     if (network->half_sums && network->dtype != RP_DTYPE_FP16) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "--accumulate: expected fp32 with dtype %s, found fp16",
                     rp_dtype_name(network->dtype));
         return FALSE;
     }
-    choice = rp_cli_choice("attention", args->attention, attentions, error);
-    if (choice < 0)
+    if (!rp_cli_choose("attention", "attention", args->attention, &attention, error))
         return FALSE;
-    subject->attention_auto = choice == RP_N_ATTENTIONS;
+    subject->attention_auto = attention == 0;
     if (subject->attention_auto)
         return TRUE;
-    network->attention = (RpAttentionChoice)choice;
+    network->attention = (RpAttentionChoice)(attention - 1);
     if (subject->ops->kernels()->has_attention(network->attention))
         return TRUE;
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,

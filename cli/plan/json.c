@@ -1,6 +1,7 @@
 /* roundpipe plan: the advice as JSON. */
 #include "cli/plan/plan.h"
 #include "core/base/units.h"
+#include "run/settings.h"
 
 static void
 json_bytes(RpJsonWriter *json, const char *key, const RpAdviseBytes *bytes, guint64 limit,
@@ -123,7 +124,7 @@ json_query(RpJsonWriter *json, const char *name, const RpAdviseQuery *query, gui
     rp_json_string(json, "dtype", query->dtype);
     rp_json_string(json, "accumulate", query->accumulate);
     rp_json_int(json, "lora_rank", query->lora_rank);
-    rp_json_string(json, "optimizer", rp_cmd_plan_optimizers[query->optimizer]);
+    rp_json_string(json, "optimizer", rp_setting_value_name("optimizer.mode", query->optimizer));
     rp_json_bool(json, "sync", query->sync);
 }
 

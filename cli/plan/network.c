@@ -118,19 +118,15 @@ static gboolean
 set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *words,
        GError **error)
 {
-    const char *names[RP_N_DTYPES + 1] = {NULL};
-    int choice = RP_DTYPE_BF16;
+    int choice = RP_DTYPE_BF16 + 1;
 
-    for (guint i = 0; i < RP_N_DTYPES; i++)
-        names[i] = rp_dtype_name((RpDtype)i);
-    if (words->dtype != NULL)
-        choice = rp_cli_choice("dtype", words->dtype, names, error);
-    if (choice < 0 || !find_devices(network, words->devices, error) ||
+    if (!rp_cli_choose("dtype", "dtype", words->dtype, &choice, error) ||
+        !find_devices(network, words->devices, error) ||
         !find_attention(network, words->attention, error) ||
         (directory != NULL && !find_dtype(network, directory, error)))
         return FALSE;
     if (directory == NULL || words->dtype != NULL)
-        network->options.dtype = (RpDtype)choice;
+        network->options.dtype = (RpDtype)(choice - 1);
     network->options.half_sums = words->half_sums;
     network->sizes = (RpAdviseSizes){
         .make = make_sizes,

@@ -9,9 +9,6 @@
 #include "cli/cli.h"
 #include "sim/advise/advise.h"
 
-/* What --optimizer takes, %NULL-terminated. */
-extern const char *const rp_cmd_plan_optimizers[];
-
 /* ---- network.c ---- */
 
 /* A network of any shape of micro-batches: the sizes that `roundpipe train` plans with, at the

@@ -14,8 +14,6 @@
 #define MAX_TOKENS 1e15
 
 static const char *const dtype_names[] = {"bf16", "fp16", NULL};
-static const char *const accumulate_names[] = {"fp32", "fp16", NULL};
-const char *const rp_cmd_plan_optimizers[] = {"fused", "lean", NULL};
 
 void
 rp_plan_args_clear(RpPlanArgs *args)
@@ -288,19 +286,17 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     const char *path = args->path != NULL ? args->path : is_path(args->model) ? args->model : NULL;
     RpPlanNetworkWords words = {
         .devices = args->devices, .dtype = args->dtype, .attention = args->attention};
-    int index = 0;
+    int half_sums = 0;
 
     if (args->path != NULL && args->model != NULL)
         return refuse(args->path, "leave --model out, or the path", error);
     if (args->dtype != NULL && query->gpu != NULL &&
         rp_cli_choice("dtype", args->dtype, dtype_names, error) < 0)
         return FALSE;
-    if (args->accumulate != NULL)
-        index = rp_cli_choice("accumulate", args->accumulate, accumulate_names, error);
-    if (index < 0)
+    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error))
         return FALSE;
-    query->accumulate = accumulate_names[index];
-    words.half_sums = index == 1;
+    query->accumulate = half_sums ? "fp16" : "fp32";
+    words.half_sums = half_sums;
     if (path != NULL ? !read_path(args, path, &words, question, error)
                      : !read_name(args, &words, question, error))
         return FALSE;
@@ -343,10 +339,8 @@ read_counts(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
     query->micro_batches = (guint)args->micro_batches;
     query->round = (guint)args->round;
     query->sync = args->sync;
-    query->accumulate = accumulate_names[0];
-    if (args->optimizer != NULL)
-        optimizer = rp_cli_choice("optimizer", args->optimizer, rp_cmd_plan_optimizers, error);
-    if (optimizer < 0)
+    query->accumulate = "fp32";
+    if (!rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error))
         return FALSE;
     query->optimizer = (RpOptimizerMode)optimizer;
     return TRUE;

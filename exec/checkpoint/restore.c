@@ -159,17 +159,13 @@ check_run(const Restore *restore, GError **error)
     if (restore->state.async != async)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
                                   "expected a checkpoint of %s training, as this run is, found one "
-                                  "of %s training (async: %s in the run file, or --set async=%s, "
-                                  "would go on with it)",
-                                  mode_name(async), mode_name(!async), async ? "false" : "true",
-                                  async ? "false" : "true");
+                                  "of %s training (async: %s would continue it)",
+                                  mode_name(async), mode_name(!async), async ? "false" : "true");
     if (restore->state.dtype != dtype)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
-                                  "dtype: expected %s, as this run has it, found %s (dtype: %s in "
-                                  "the run file, or --set dtype=%s, would go on with it)",
-                                  rp_dtype_name(dtype), rp_dtype_name(restore->state.dtype),
-                                  rp_dtype_name(restore->state.dtype),
-                                  rp_dtype_name(restore->state.dtype));
+                                  "dtype: expected %s, as this run has it, found %s, which "
+                                  "would continue it",
+                                  rp_dtype_name(dtype), rp_dtype_name(restore->state.dtype));
     if (restore->state.layer_steps->len != n_layers)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, path,
                                   "layer_steps: expected %u numbers, one a layer, found %u",
