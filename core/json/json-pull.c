@@ -15,9 +15,9 @@
 static char *
 place_prefix(const RpJsonPull *pull, const char *key)
 {
-    GString *place = g_string_new(pull->place);
+    GString *place = g_string_new(NULL);
 
-    guint n_shown = pull->place || pull->depth > MAX_PATH ? 0 : pull->depth;
+    guint n_shown = pull->depth > MAX_PATH ? 0 : pull->depth;
     for (guint d = 0; d < n_shown; d++) {
         const RpJsonLevel *level = &pull->levels[d];
         if (level->key) {
@@ -45,6 +45,8 @@ word_at(const RpJsonPull *pull, const char *at)
 
     if (left == 0)
         return g_strdup("the end of the text");
+    if (left >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0)
+        return g_strdup("a byte order mark");
     if (*at == '{' || *at == '[')
         return g_strdup(*at == '{' ? "an object" : "an array");
     if (*at == '"') {
@@ -110,10 +112,18 @@ gboolean
 rp_json_pull_init(RpJsonPull *pull, const char *file, const char *text, gsize length, GQuark domain,
                   int code, GError **error)
 {
+    return rp_json_pull_init_line(pull, file, 0, text, length, domain, code, error);
+}
+
+gboolean
+rp_json_pull_init_line(RpJsonPull *pull, const char *file, guint64 lines_before, const char *text,
+                       gsize length, GQuark domain, int code, GError **error)
+{
     const char *bad = NULL;
 
     *pull = (RpJsonPull){.file = file,
                          .text = text,
+                         .lines_before = lines_before,
                          .end = text + length,
                          .at = text,
                          .value = text,

@@ -11,8 +11,8 @@
  *   !pull->failed
  *
  * After the first error every function returns FALSE. Messages are
- * `FILE: line 3, column 14: PLACE: expected WHAT, found WHAT`; without a name of the caller's, the
- * place is the path of keys, such as `layers[2].forward_ms`.
+ * `FILE: line 3, column 14: PLACE: expected WHAT, found WHAT`; PLACE is the path of
+ * keys, such as `layers[2].forward_ms`.
  */
 #pragma once
 
@@ -37,12 +37,11 @@ typedef struct {
     gsize n_elements; /* of an array, begun so far */
 } RpJsonLevel;
 
-/* On the stack of the caller; a copy reads on from where it was taken. Fields other than @place,
- * @lines_before and @failed belong to the functions. */
+/* On the stack of the caller; a copy reads on from where it was taken. Fields other than @key
+ * and @failed belong to the functions. */
 typedef struct {
-    const char *file;  /* display name */
-    const char *place; /* (nullable): what the caller is reading, instead of the path */
-    const char *key;   /* of the value being read, where a record reads it */
+    const char *file; /* display name */
+    const char *key;  /* of the value being read, where a record reads it */
     gboolean failed;
     const char *text;
     guint64 lines_before; /* of the file, where @text is a part of it; for messages */
@@ -68,6 +67,10 @@ typedef struct {
  */
 gboolean rp_json_pull_init(RpJsonPull *pull, const char *file, const char *text, gsize length,
                            GQuark domain, int code, GError **error);
+/* The same for a part of a file, @lines_before behind its start. */
+gboolean rp_json_pull_init_line(RpJsonPull *pull, const char *file, guint64 lines_before,
+                                const char *text, gsize length, GQuark domain, int code,
+                                GError **error);
 
 /* What stands next. */
 RpJsonType rp_json_pull_peek(RpJsonPull *pull);

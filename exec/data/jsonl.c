@@ -7,10 +7,9 @@
  */
 #include "exec/data/dataset.h"
 
-#include <stdarg.h>
 #include <string.h>
 
-#include "core/json/json-pull.h"
+#include "core/json/json-record.h"
 #include "exec/data/dataset-private.h"
 
 #define INDEX_PIECE_BYTES ((gsize)1 << 22)
@@ -28,119 +27,102 @@ typedef struct {
 /* One line while it is read. */
 typedef struct {
     const Jsonl *jsonl;
-    guint64 index;
-    const char *start;
-    RpJsonPull pull;
-    const char *ids_at; /* the opening bracket; NULL if not yet seen */
-    const char *labels_at;
-    const char *mask_at;
+    RpSample *sample;
     guint64 n_ids;
     guint64 n_labels;
     guint64 labels_end; /* behind the last label that is not masked */
     guint64 n_mask;
     guint64 mask_ones; /* at its beginning */
-    GError **error;
 } Line;
-
-static gboolean fail_at(const Line *line, const char *at, const char *format, ...)
-    G_GNUC_PRINTF(3, 4);
-
-static gboolean
-fail_at(const Line *line, const char *at, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *what = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    g_set_error(line->error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
-                "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT ": %s", line->jsonl->name,
-                line->index + 1, (gsize)(at - line->start) + 1, what);
-    return FALSE;
-}
 
 /* Digits only, less than the vocabulary. */
 static gboolean
-read_id(Line *line, gint32 *id)
+read_id(RpJsonPull *pull, const Jsonl *jsonl, gint32 *id)
 {
-    RpJsonPull *pull = &line->pull;
     guint64 value;
 
-    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER)
-        return rp_json_pull_fail(pull, line->jsonl->expected_id);
-    if (*pull->at == '-') /* whole() would have its own words for it */
-        return rp_json_pull_fail(pull, line->jsonl->expected_id);
+    /* whole() would have its own words for a sign */
+    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER || *pull->at == '-')
+        return rp_json_pull_fail(pull, jsonl->expected_id);
     if (!rp_json_pull_whole(pull, &value))
         return FALSE;
-    if (value >= line->jsonl->vocabulary)
-        return rp_json_pull_fail_value(pull, line->jsonl->expected_id);
+    if (value >= jsonl->vocabulary)
+        return rp_json_pull_fail_value(pull, jsonl->expected_id);
     *id = (gint32)value;
     return TRUE;
 }
 
 /* An id, or RP_LABEL_MASKED as an integer is written: -100.0 would be a number of another type. */
 static gboolean
-read_label(Line *line, gint32 *label)
+read_label(RpJsonPull *pull, const Jsonl *jsonl, gint32 *label)
 {
-    RpJsonPull *pull = &line->pull;
     guint64 whole;
     double number;
 
     if (rp_json_pull_peek(pull) != RP_JSON_NUMBER)
-        return rp_json_pull_fail(pull, line->jsonl->expected_label);
+        return rp_json_pull_fail(pull, jsonl->expected_label);
     if (*pull->at == '-') {
         if (!rp_json_pull_number(pull, &number))
             return FALSE;
         if (pull->at - pull->value != 4 || memcmp(pull->value, "-100", 4) != 0)
-            return rp_json_pull_fail_value(pull, line->jsonl->expected_label);
+            return rp_json_pull_fail_value(pull, jsonl->expected_label);
         *label = RP_LABEL_MASKED;
         return TRUE;
     }
     if (!rp_json_pull_whole(pull, &whole))
         return FALSE;
-    if (whole >= line->jsonl->vocabulary)
-        return rp_json_pull_fail_value(pull, line->jsonl->expected_label);
+    if (whole >= jsonl->vocabulary)
+        return rp_json_pull_fail_value(pull, jsonl->expected_label);
     *label = (gint32)whole;
     return TRUE;
 }
 
-/* An array of ids or labels; stores what fits and counts all. */
+/* Stores what fits and counts all. */
 static gboolean
-read_tokens(Line *line, gboolean (*read)(Line *, gint32 *), gint32 *tokens, gsize capacity,
-            const char **start, guint64 *count)
+read_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    guint64 n = 0;
-    guint64 end = 0;
+    Line *line = value;
+    gint32 id = 0;
 
-    if (!rp_json_pull_enter_array(&line->pull))
+    if (!rp_json_pull_enter_array(pull))
         return FALSE;
-    *start = line->pull.value;
-    while (rp_json_pull_next_element(&line->pull)) {
-        gint32 token = 0;
-        if (!read(line, &token))
+    for (; rp_json_pull_next_element(pull); line->n_ids++) {
+        if (!read_id(pull, line->jsonl, &id))
             return FALSE;
-        if (n < capacity)
-            tokens[n] = token;
-        n++;
-        if (token != RP_LABEL_MASKED)
-            end = n;
+        if (line->n_ids < line->sample->capacity)
+            line->sample->input_ids[line->n_ids] = id;
     }
-    *count = n;
-    if (read == read_label)
-        line->labels_end = end;
-    return !line->pull.failed;
+    return !pull->failed;
+}
+
+static gboolean
+read_labels(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    Line *line = value;
+    gint32 label = 0;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    for (; rp_json_pull_next_element(pull); line->n_labels++) {
+        if (!read_label(pull, line->jsonl, &label))
+            return FALSE;
+        if (line->n_labels < line->sample->capacity)
+            line->sample->labels[line->n_labels] = label;
+        if (label != RP_LABEL_MASKED)
+            line->labels_end = line->n_labels + 1;
+    }
+    return !pull->failed;
 }
 
 /* Ones, then zeros: what is padded behind. All else changes which tokens are seen, or where they
  * stand. */
 static gboolean
-read_mask(Line *line)
+read_mask(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    RpJsonPull *pull = &line->pull;
+    Line *line = value;
 
     if (!rp_json_pull_enter_array(pull))
         return FALSE;
-    line->mask_at = pull->value;
     while (rp_json_pull_next_element(pull)) {
         gboolean ended = line->mask_ones < line->n_mask;
         guint64 seen;
@@ -157,95 +139,82 @@ read_mask(Line *line)
     return !pull->failed;
 }
 
-typedef enum { INPUT_IDS, LABELS, ATTENTION_MASK, REFUSED } MemberKind;
+static gboolean
+read_refused(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autofree char *expected = g_strdup_printf("no %s, for %s", field->key, field->note);
 
-/* The arguments of transformers' models that its Trainer fills from columns; others it drops. */
-static const struct {
-    const char *key;
-    MemberKind kind;
-    const char *why; /* of what is refused */
-} members[] = {
-    {"input_ids", INPUT_IDS, NULL},
-    {"labels", LABELS, NULL},
-    {"attention_mask", ATTENTION_MASK, NULL},
-    {"position_ids", REFUSED, "positions count from 0 in each sample"},
-    {"inputs_embeds", REFUSED, "tokens come from input_ids"},
-    {"past_key_values", REFUSED, "a sample begins with nothing before it"},
-    {"cache_position", REFUSED, "positions count from 0 in each sample"},
-    {"logits_to_keep", REFUSED, "labels of -100 say what is not learned"},
-    {"label", REFUSED, "labels stand in labels"},
-    {"label_ids", REFUSED, "labels stand in labels"},
+    return rp_json_pull_fail_value(pull, expected);
+}
+
+#define REFUSED(key, why)                                                                          \
+    {                                                                                              \
+        key, read_refused, .null_is_absent = TRUE, .note = why                                     \
+    }
+
+/* The arguments of transformers' models that its Trainer fills from columns; others it drops.
+ * datasets write null where some rows have the key and this one has not. */
+static const RpJsonField fields[] = {
+    {"input_ids", read_ids, .required = TRUE, .expected = "an array of ids"},
+    {"labels", read_labels, .null_is_absent = TRUE},
+    {"attention_mask", read_mask, .null_is_absent = TRUE},
+    REFUSED("position_ids", "positions count from 0 in each sample"),
+    REFUSED("inputs_embeds", "tokens come from input_ids"),
+    REFUSED("past_key_values", "a sample begins with nothing before it"),
+    REFUSED("cache_position", "positions count from 0 in each sample"),
+    REFUSED("logits_to_keep", "labels of -100 say what is not learned"),
+    REFUSED("label", "labels stand in labels"),
+    REFUSED("label_ids", "labels stand in labels"),
+    {NULL, rp_json_read_ignored},
 };
 
+/* One number of @key for each id. */
 static gboolean
-read_member(Line *line, const GString *key, const char *key_at, RpSample *sample)
+check_count(RpJsonPull *pull, const RpJsonRecord *record, const char *key, const Line *line,
+            guint64 n)
 {
-    const char **places[] = {&line->ids_at, &line->labels_at, &line->mask_at};
-    gsize i = 0;
+    const char *at = rp_json_record_at(record, key);
 
-    while (i < G_N_ELEMENTS(members) && strcmp(key->str, members[i].key) != 0)
-        i++;
-    if (i == G_N_ELEMENTS(members))
-        return rp_json_pull_skip(&line->pull);
-    if (members[i].kind != REFUSED && *places[members[i].kind] != NULL)
-        return fail_at(line, key_at, "expected each key once, found \"%s\" a second time",
-                       key->str);
-    /* datasets write null where some rows have the key and this one has not */
-    if (members[i].kind != INPUT_IDS && rp_json_pull_peek(&line->pull) == RP_JSON_NULL)
-        return rp_json_pull_null(&line->pull);
-    switch (members[i].kind) {
-    case INPUT_IDS:
-        return read_tokens(line, read_id, sample->input_ids, sample->capacity, &line->ids_at,
-                           &line->n_ids);
-    case LABELS:
-        return read_tokens(line, read_label, sample->labels, sample->capacity, &line->labels_at,
-                           &line->n_labels);
-    case ATTENTION_MASK:
-        return read_mask(line);
-    case REFUSED:
-        break;
-    }
-    return fail_at(line, key_at, "expected no %s, for %s", members[i].key, members[i].why);
+    if (!at || n == line->n_ids)
+        return TRUE;
+    g_autofree char *expected =
+        g_strdup_printf("%" G_GUINT64_FORMAT " numbers, one for each of input_ids", line->n_ids);
+    g_autofree char *found = g_strdup_printf("%" G_GUINT64_FORMAT, n);
+    return rp_json_pull_refuse(pull, at, key, expected, found);
 }
 
 /* Whether padding is neither learned nor learned from: then it changes nothing. */
 static gboolean
-check_mask(const Line *line)
+check_mask(RpJsonPull *pull, const RpJsonRecord *record, const Line *line)
 {
+    const char *at = rp_json_record_at(record, "attention_mask");
+    gboolean has_labels = rp_json_record_at(record, "labels") != NULL;
     /* a label is learned one place before its own */
-    guint64 learned = line->labels_at ? line->labels_end : line->n_ids;
+    guint64 learned = has_labels ? line->labels_end : line->n_ids;
 
-    if (!line->mask_at)
-        return TRUE;
-    if (line->n_mask != line->n_ids)
-        return fail_at(line, line->mask_at,
-                       "expected attention_mask to have %" G_GUINT64_FORMAT
-                       " numbers, one for each of input_ids, found %" G_GUINT64_FORMAT,
-                       line->n_ids, line->n_mask);
-    return learned <= line->mask_ones + 1 || line->mask_ones == line->n_ids ||
-           fail_at(line, line->mask_at,
-                   "expected labels of -100 where attention_mask is 0, found %s",
-                   line->labels_at ? "another" : "no labels");
+    return !at || learned <= line->mask_ones + 1 || line->mask_ones == line->n_ids ||
+           rp_json_pull_refuse(pull, at, "attention_mask",
+                               "labels of -100 where attention_mask is 0",
+                               has_labels ? "another" : "no labels");
 }
 
-/* What can be said only when all members are read. */
 static gboolean
-finish(Line *line, RpSample *sample)
+parse(RpJsonPull *pull, Line *line)
 {
-    const char *object = line->start + strspn(line->start, " \t\r");
+    RpSample *sample = line->sample;
+    RpJsonRecord record;
 
-    if (!line->ids_at)
-        return fail_at(line, object, "expected an object with input_ids, found one without");
-    if (line->n_ids == 0)
-        return fail_at(line, line->ids_at, "expected at least one id, found none");
-    if (line->labels_at && line->n_labels != line->n_ids)
-        return fail_at(line, line->labels_at,
-                       "expected %" G_GUINT64_FORMAT " labels, one for each of input_ids, found "
-                       "%" G_GUINT64_FORMAT,
-                       line->n_ids, line->n_labels);
-    if (!check_mask(line))
+    if (!rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), line, &record) ||
+        !rp_json_pull_end(pull))
         return FALSE;
-    if (!line->labels_at && sample->capacity > 0)
+    if (line->n_ids == 0)
+        return rp_json_pull_refuse(pull, rp_json_record_at(&record, "input_ids"), "input_ids",
+                                   "at least one id", "none");
+    if (!check_count(pull, &record, "labels", line, line->n_labels) ||
+        !check_count(pull, &record, "attention_mask", line, line->n_mask) ||
+        !check_mask(pull, &record, line))
+        return FALSE;
+    if (!rp_json_record_at(&record, "labels") && sample->capacity > 0)
         memcpy(sample->labels, sample->input_ids,
                (gsize)MIN(line->n_ids, sample->capacity) * sizeof *sample->labels);
     sample->n_tokens = line->n_ids;
@@ -253,74 +222,27 @@ finish(Line *line, RpSample *sample)
 }
 
 static gboolean
-parse(Line *line, RpSample *sample)
-{
-    g_autoptr(GString) key = g_string_new(NULL);
-    RpJsonPull *pull = &line->pull;
-
-    if (!rp_json_pull_enter_object(pull))
-        return FALSE;
-    while (rp_json_pull_next_key(pull, key)) {
-        if (!read_member(line, key, pull->value, sample))
-            return FALSE;
-    }
-    return !pull->failed && rp_json_pull_end(pull) && finish(line, sample);
-}
-
-static gboolean
-check_length(const Line *line, guint64 length)
-{
-    return length <= RP_JSONL_MAX_LINE_BYTES ||
-           fail_at(line, line->start,
-                   "expected at most %" G_GSIZE_FORMAT " bytes in a line, found %" G_GUINT64_FORMAT,
-                   RP_JSONL_MAX_LINE_BYTES, length);
-}
-
-/* What a line must be before it is looked at as JSON. */
-static gboolean
-check_line(const Line *line, gsize length)
-{
-    gsize space = 0;
-
-    while (space < length && strchr(" \t\r", line->start[space]) && line->start[space])
-        space++;
-    if (space == length)
-        return fail_at(line, line->start, "expected an object, found an empty line");
-    if (length >= 3 && memcmp(line->start, "\xef\xbb\xbf", 3) == 0)
-        return fail_at(line, line->start, "expected an object, found a byte order mark");
-    return TRUE;
-}
-
-/* As rp_json_pull_init(), with the line in the message. */
-static gboolean
-start_pull(Line *line, gsize length)
-{
-    const char *bad = line->start;
-
-    if (rp_json_pull_init(&line->pull, line->jsonl->name, line->start, length, RP_DATASET_ERROR,
-                          RP_DATASET_ERROR_SAMPLE, line->error)) {
-        line->pull.lines_before = line->index;
-        return TRUE;
-    }
-    g_clear_error(line->error);
-    (void)g_utf8_validate_len(line->start, length, &bad);
-    return fail_at(line, bad, "expected UTF-8 text, found byte 0x%02x", (guchar)*bad);
-}
-
-static gboolean
 jsonl_read(gconstpointer source, guint64 index, RpSample *sample, GError **error)
 {
     const Jsonl *jsonl = source;
     guint64 length = jsonl->offsets[index + 1] - jsonl->offsets[index] - 1;
-    Line line = {.jsonl = jsonl, .index = index, .error = error};
+    Line line = {.jsonl = jsonl, .sample = sample};
     g_autofree guint8 *scratch = NULL;
+    RpJsonPull pull;
 
-    if (!check_length(&line, length))
+    if (length > RP_JSONL_MAX_LINE_BYTES) {
+        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
+                    "%s: line %" G_GUINT64_FORMAT ", column 1: expected at most %" G_GSIZE_FORMAT
+                    " bytes in a line, found %" G_GUINT64_FORMAT,
+                    jsonl->name, index + 1, RP_JSONL_MAX_LINE_BYTES, length);
         return FALSE;
-    line.start = (const char *)rp_data_bytes_get(jsonl->bytes, jsonl->offsets[index], (gsize)length,
-                                                 &scratch, error);
-    return line.start && check_line(&line, (gsize)length) && start_pull(&line, (gsize)length) &&
-           parse(&line, sample);
+    }
+    const char *text = (const char *)rp_data_bytes_get(jsonl->bytes, jsonl->offsets[index],
+                                                       (gsize)length, &scratch, error);
+    return text &&
+           rp_json_pull_init_line(&pull, jsonl->name, index, text, (gsize)length, RP_DATASET_ERROR,
+                                  RP_DATASET_ERROR_SAMPLE, error) &&
+           parse(&pull, &line);
 }
 
 static char *

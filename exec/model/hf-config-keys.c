@@ -12,103 +12,71 @@
  */
 #include "exec/model/hf-config-private.h"
 
-#include <string.h>
-
 #define AT(member) G_STRUCT_OFFSET(RpConfigRaw, member)
-
-#define HONOURED(name)                                                                             \
+#define COUNT(key, member, most)                                                                   \
     {                                                                                              \
-        name, RP_CONFIG_KEY_HONOURED, FALSE, NULL, NULL                                            \
+        key, rp_json_read_uint, AT(member), .min = 1, .max = most                                  \
     }
-#define IN_ROPE(name)                                                                              \
+#define NULL_OR_COUNT(key, member, most)                                                           \
     {                                                                                              \
-        name, RP_CONFIG_KEY_HONOURED, TRUE, NULL, NULL                                             \
+        key, rp_json_read_uint, AT(member), .null_is_absent = TRUE, .min = 1, .max = most          \
     }
-
-#define COUNT(name, member, max)                                                                   \
+#define NUMBER(key, member, null)                                                                  \
     {                                                                                              \
-        HONOURED(name), RP_CONFIG_COUNT, AT(member), max, FALSE, NULL                              \
+        key, rp_json_read_number, AT(member), .null_is_absent = null, .min = G_MINDOUBLE,          \
+                                              .max = 1e15,                                         \
+                                              .expected = "a positive number of at most 1e15"      \
     }
-#define SIZE(name, member) COUNT(name, member, RP_CONFIG_MAX_SIZE)
-#define NUMBER(name, member, null)                                                                 \
+#define BOOLEAN(key, member)                                                                       \
     {                                                                                              \
-        HONOURED(name), RP_CONFIG_POSITIVE, AT(member), 0, null, NULL                              \
+        key, rp_json_read_boolean, AT(member)                                                      \
     }
-#define BOOLEAN(name, member)                                                                      \
+#define OTHER(key, read, null)                                                                     \
     {                                                                                              \
-        HONOURED(name), RP_CONFIG_BOOLEAN, AT(member), 0, FALSE, NULL                              \
+        key, read, .null_is_absent = null                                                          \
     }
-#define OTHER(name, null, read)                                                                    \
+#define REFUSED(key, taken, why)                                                                   \
     {                                                                                              \
-        HONOURED(name), RP_CONFIG_OTHER, 0, 0, null, read                                          \
+        key, rp_config_read_fixed, .expected = taken, .note = why                                  \
     }
-#define ROPE_NUMBER(name, member)                                                                  \
+#define IGNORED(key, why)                                                                          \
     {                                                                                              \
-        IN_ROPE(name), RP_CONFIG_POSITIVE, AT(member), 0, FALSE, NULL                              \
-    }
-#define ROPE_OTHER(name, read)                                                                     \
-    {                                                                                              \
-        IN_ROPE(name), RP_CONFIG_OTHER, 0, 0, FALSE, read                                          \
-    }
-#define REFUSED(name, taken, why)                                                                  \
-    {                                                                                              \
-        {name, RP_CONFIG_KEY_REFUSED, FALSE, taken, why}, RP_CONFIG_FIXED, 0, 0, FALSE, NULL       \
-    }
-#define REFUSED_NUMBER(name, taken, in_rope, why)                                                  \
-    {                                                                                              \
-        {name, RP_CONFIG_KEY_REFUSED, in_rope, taken, why}, RP_CONFIG_EXACTLY, 0, 0, FALSE, NULL   \
-    }
-#define IGNORED(name, why)                                                                         \
-    {                                                                                              \
-        {name, RP_CONFIG_KEY_IGNORED, FALSE, NULL, why}, RP_CONFIG_SKIP, 0, 0, FALSE, NULL         \
-    }
-#define ROPE_IGNORED(name, why)                                                                    \
-    {                                                                                              \
-        {name, RP_CONFIG_KEY_IGNORED, TRUE, NULL, why}, RP_CONFIG_SKIP, 0, 0, FALSE, NULL          \
+        key, rp_json_read_ignored, .note = why                                                     \
     }
 
-static const RpConfigField fields[] = {
-    OTHER("architectures", TRUE, rp_config_read_architectures),
-    OTHER("model_type", FALSE, rp_config_read_model_type),
-    SIZE("hidden_size", config.hidden),
+const RpJsonField rp_config_fields[] = {
+    OTHER("architectures", rp_config_read_architectures, TRUE),
+    OTHER("model_type", rp_config_read_model_type, FALSE),
+    COUNT("hidden_size", config.hidden, RP_CONFIG_MAX_SIZE),
     COUNT("num_hidden_layers", config.blocks, RP_CONFIG_MAX_BLOCKS),
-    SIZE("num_attention_heads", config.heads),
-    {HONOURED("num_key_value_heads"), RP_CONFIG_COUNT, AT(config.kv_heads), RP_CONFIG_MAX_SIZE,
-     TRUE, NULL},
-    OTHER("head_dim", FALSE, rp_config_read_head_dim),
-    SIZE("intermediate_size", config.intermediate),
-    SIZE("vocab_size", config.vocab),
+    COUNT("num_attention_heads", config.heads, RP_CONFIG_MAX_SIZE),
+    NULL_OR_COUNT("num_key_value_heads", config.kv_heads, RP_CONFIG_MAX_SIZE),
+    {"head_dim", rp_config_read_head_dim, .min = 1, .max = RP_CONFIG_MAX_SIZE},
+    COUNT("intermediate_size", config.intermediate, RP_CONFIG_MAX_SIZE),
+    COUNT("vocab_size", config.vocab, RP_CONFIG_MAX_SIZE),
     COUNT("max_position_embeddings", config.max_positions, RP_CONFIG_MAX_POSITIONS),
     NUMBER("rms_norm_eps", config.rms_norm_eps, FALSE),
     NUMBER("initializer_range", config.initializer_range, FALSE),
     NUMBER("rope_theta", rope_theta, TRUE),
-    OTHER("rope_scaling", TRUE, rp_config_read_rope),
-    OTHER("rope_parameters", TRUE, rp_config_read_rope),
-    {HONOURED("original_max_position_embeddings"), RP_CONFIG_COUNT,
-     AT(outer_original_max_positions), RP_CONFIG_MAX_POSITIONS, FALSE, NULL},
+    OTHER("rope_scaling", rp_config_read_rope, TRUE),
+    OTHER("rope_parameters", rp_config_read_rope, TRUE),
+    COUNT("original_max_position_embeddings", outer_original_max_positions,
+          RP_CONFIG_MAX_POSITIONS),
     BOOLEAN("tie_word_embeddings", config.tied),
     BOOLEAN("attention_bias", config.attention_bias),
     BOOLEAN("mlp_bias", config.mlp_bias),
-    OTHER("layer_types", TRUE, rp_config_read_layer_types),
-    OTHER("hidden_act", FALSE, rp_config_read_activation),
-    OTHER("torch_dtype", TRUE, rp_config_read_dtype),
-    OTHER("dtype", TRUE, rp_config_read_dtype),
-    OTHER("bos_token_id", TRUE, rp_config_read_bos),
-    OTHER("eos_token_id", TRUE, rp_config_read_eos),
-    OTHER("pad_token_id", TRUE, rp_config_read_pad),
+    OTHER("layer_types", rp_config_read_layer_types, TRUE),
+    OTHER("hidden_act", rp_config_read_activation, FALSE),
+    OTHER("torch_dtype", rp_config_read_dtype, TRUE),
+    OTHER("dtype", rp_config_read_dtype, TRUE),
+    {"bos_token_id", rp_config_read_token, AT(config.bos_id), .null_is_absent = TRUE},
+    OTHER("eos_token_id", rp_config_read_eos, TRUE),
+    {"pad_token_id", rp_config_read_pad, AT(config.pad_id), .null_is_absent = TRUE},
 
-    ROPE_OTHER("rope_type", rp_config_read_rope_type),
-    ROPE_OTHER("type", rp_config_read_rope_type), /* the spelling of before 2024 */
-    ROPE_NUMBER("rope_theta", nested_theta),
-    ROPE_NUMBER("factor", config.rope.factor),
-    ROPE_NUMBER("low_freq_factor", config.rope.low_freq_factor),
-    ROPE_NUMBER("high_freq_factor", config.rope.high_freq_factor),
-    {IN_ROPE("original_max_position_embeddings"), RP_CONFIG_COUNT,
-     AT(config.rope.original_max_positions), RP_CONFIG_MAX_POSITIONS, FALSE, NULL},
-
-    REFUSED_NUMBER("attention_dropout", "0", FALSE, "transformers drops attention in training"),
-    REFUSED_NUMBER("partial_rotary_factor", "1", FALSE, "transformers turns a part of each head"),
-    REFUSED_NUMBER("partial_rotary_factor", "1", TRUE, "transformers turns a part of each head"),
+    {"attention_dropout", rp_config_read_exactly, .expected = "0",
+     .note = "transformers drops attention in training"},
+    {"partial_rotary_factor", rp_config_read_exactly, .expected = "1",
+     .note = "transformers turns a part of each head"},
     REFUSED("use_sliding_window", "false", "transformers hides earlier tokens"),
     REFUSED("is_causal", "true", "without it transformers lets tokens see later ones"),
     REFUSED("per_layer_config", "null", "transformers builds layers that differ"),
@@ -163,29 +131,53 @@ static const RpConfigField fields[] = {
     IGNORED("generation_config", "for generation"),
     IGNORED("use_bfloat16", "not read any more"),
 
-    ROPE_IGNORED("attention_factor", "of yarn and longrope"),
-    ROPE_IGNORED("beta_fast", "of yarn"),
-    ROPE_IGNORED("beta_slow", "of yarn"),
-    ROPE_IGNORED("mscale", "of yarn"),
-    ROPE_IGNORED("mscale_all_dim", "of yarn"),
-    ROPE_IGNORED("truncate", "of yarn"),
-    ROPE_IGNORED("short_factor", "of longrope"),
-    ROPE_IGNORED("long_factor", "of longrope"),
-    ROPE_IGNORED("mrope_section", "of models that see"),
-    ROPE_IGNORED("mrope_interleaved", "of models that see"),
+    {NULL, rp_json_read_ignored},
 };
 
-const RpConfigField *
-rp_config_field(const char *name, gboolean in_rope)
-{
-    for (gsize i = 0; i < G_N_ELEMENTS(fields); i++)
-        if (!fields[i].key.in_rope == !in_rope && strcmp(fields[i].key.name, name) == 0)
-            return &fields[i];
-    return NULL;
-}
+const RpJsonField rp_config_rope_fields[] = {
+    OTHER("rope_type", rp_config_read_rope_type, FALSE),
+    OTHER("type", rp_config_read_rope_type, FALSE), /* the spelling of before 2024 */
+    NUMBER("rope_theta", nested_theta, FALSE),
+    NUMBER("factor", config.rope.factor, FALSE),
+    NUMBER("low_freq_factor", config.rope.low_freq_factor, FALSE),
+    NUMBER("high_freq_factor", config.rope.high_freq_factor, FALSE),
+    COUNT("original_max_position_embeddings", config.rope.original_max_positions,
+          RP_CONFIG_MAX_POSITIONS),
 
-const RpConfigKey *
-rp_hf_config_key(guint index)
+    {"partial_rotary_factor", rp_config_read_exactly, .expected = "1",
+     .note = "transformers turns a part of each head"},
+
+    IGNORED("attention_factor", "of yarn and longrope"),
+    IGNORED("beta_fast", "of yarn"),
+    IGNORED("beta_slow", "of yarn"),
+    IGNORED("mscale", "of yarn"),
+    IGNORED("mscale_all_dim", "of yarn"),
+    IGNORED("truncate", "of yarn"),
+    IGNORED("short_factor", "of longrope"),
+    IGNORED("long_factor", "of longrope"),
+    IGNORED("mrope_section", "of models that see"),
+    IGNORED("mrope_interleaved", "of models that see"),
+
+    {NULL, rp_config_read_unknown},
+};
+
+const guint rp_config_n_fields = G_N_ELEMENTS(rp_config_fields);
+const guint rp_config_n_rope_fields = G_N_ELEMENTS(rp_config_rope_fields);
+
+gboolean
+rp_hf_config_key(guint index, RpConfigKey *key)
 {
-    return index < G_N_ELEMENTS(fields) ? &fields[index].key : NULL;
+    gboolean in_rope = index >= rp_config_n_fields - 1;
+
+    if (in_rope)
+        index -= rp_config_n_fields - 1;
+    if (in_rope && index >= rp_config_n_rope_fields - 1)
+        return FALSE;
+    const RpJsonField *field = in_rope ? &rp_config_rope_fields[index] : &rp_config_fields[index];
+    *key = (RpConfigKey){field->key,
+                         !field->note                          ? RP_CONFIG_KEY_HONOURED
+                         : field->read == rp_json_read_ignored ? RP_CONFIG_KEY_IGNORED
+                                                               : RP_CONFIG_KEY_REFUSED,
+                         in_rope, field->expected, field->note};
+    return TRUE;
 }

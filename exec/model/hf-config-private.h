@@ -2,12 +2,12 @@
  * What hf-config*.c share: the values as they stand in the file, and the table of keys.
  *
  *   hf-config-keys.c   the table: a row for each key, with its fate
- *   hf-config-read.c   one pass over the text by that table
+ *   hf-config-read.c   readers of its rows
  *   hf-config.c        what the values mean together
  */
 #pragma once
 
-#include "core/json/json-pull.h"
+#include "core/json/json-record.h"
 #include "exec/model/hf-config.h"
 
 #define RP_CONFIG_MAX_SIZE (1u << 24)      /* of any dimension, and of a token's number */
@@ -30,51 +30,32 @@ typedef struct {
 
 typedef struct {
     RpJsonPull pull;
-    GString *text;
     RpConfigRaw raw;
 } RpConfigReader;
 
-typedef enum {
-    RP_CONFIG_SKIP,     /* ignored: any value */
-    RP_CONFIG_FIXED,    /* refused unless it is one of the values in the row */
-    RP_CONFIG_EXACTLY,  /* refused unless it is the number in the row */
-    RP_CONFIG_COUNT,    /* a whole number from 1 to the row's maximum */
-    RP_CONFIG_POSITIVE, /* a number */
-    RP_CONFIG_BOOLEAN,
-    RP_CONFIG_OTHER /* by a function */
-} RpConfigFieldType;
-
-typedef struct _RpConfigField RpConfigField;
-typedef gboolean (*RpConfigReadField)(RpConfigReader *reader, const RpConfigField *field);
-
-struct _RpConfigField {
-    RpConfigKey key;
-    RpConfigFieldType type;
-    gsize offset; /* in RpConfigRaw */
-    guint max;    /* of a count */
-    gboolean null_is_absent;
-    RpConfigReadField read;
-};
-
-/* The row of @name, in the rope's object or outside; %NULL if the table has none. */
-const RpConfigField *rp_config_field(const char *name, gboolean in_rope);
+/* Into RpConfigRaw: of the file's object, and of the rope's in it. */
+extern const RpJsonField rp_config_fields[];
+extern const RpJsonField rp_config_rope_fields[];
+extern const guint rp_config_n_fields;
+extern const guint rp_config_n_rope_fields;
 
 /* A name of each architecture that runs, which stands at @member of its row. (transfer container) */
 const char **rp_config_architecture_names(gsize member);
 
-/* ---- hf-config-read.c ---- */
+/* ---- hf-config-read.c: RpJsonRead ---- */
 
-/* The whole text, into @reader's raw values. */
-gboolean rp_config_read(RpConfigReader *reader);
-
-gboolean rp_config_read_architectures(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_model_type(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_activation(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_dtype(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_head_dim(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_bos(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_pad(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_eos(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_layer_types(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_rope(RpConfigReader *reader, const RpConfigField *field);
-gboolean rp_config_read_rope_type(RpConfigReader *reader, const RpConfigField *field);
+gboolean rp_config_read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_model_type(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_activation(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_dtype(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_head_dim(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_token(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_pad(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_eos(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_layer_types(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_rope(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_rope_type(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* One of the values in field->expected, "A" or "A or B"; the number there; none. */
+gboolean rp_config_read_fixed(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_exactly(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_unknown(RpJsonPull *pull, const RpJsonField *field, gpointer value);

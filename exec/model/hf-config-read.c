@@ -1,311 +1,223 @@
-/* One pass over the text of a config.json, each key by its row in the table. */
+/* Readers of the rows of hf-config-keys.c. */
 #include "exec/model/hf-config-private.h"
 
 #include <math.h>
 #include <string.h>
 
-static gboolean read_object(RpConfigReader *reader, gboolean in_rope);
-
 static gboolean
-fail_unsupported(RpConfigReader *reader, const char *expected)
+fail_unsupported(RpJsonPull *pull, const char *expected)
 {
-    reader->pull.code = RP_HF_CONFIG_ERROR_UNSUPPORTED;
-    return rp_json_pull_fail_value(&reader->pull, expected);
+    pull->code = RP_HF_CONFIG_ERROR_UNSUPPORTED;
+    return rp_json_pull_fail_value(pull, expected);
 }
 
-/* The index in @names of the string that stands next. */
+/* The index in @names of the string that stands next. No "did you mean": another name computes
+ * something else. */
 static gboolean
-read_choice(RpConfigReader *reader, const char *const *names, int *choice)
+read_choice(RpJsonPull *pull, const char *const *names, int *choice)
 {
-    if (!rp_json_pull_string(&reader->pull, reader->text))
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (!rp_json_pull_string(pull, text))
         return FALSE;
     for (*choice = 0; names[*choice]; (*choice)++)
-        if (strcmp(names[*choice], reader->text->str) == 0)
+        if (strcmp(names[*choice], text->str) == 0)
             return TRUE;
-    /* no "did you mean": another name computes something else */
     g_autofree char *joined = g_strjoinv("\", \"", (char **)names);
     g_autofree char *expected = g_strdup_printf("%s\"%s\"", names[1] ? "one of " : "", joined);
-    return fail_unsupported(reader, expected);
+    return fail_unsupported(pull, expected);
 }
 
 gboolean
-rp_config_read_architectures(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     g_autofree const char **names =
         rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, hf_name));
+    RpConfigRaw *raw = value;
     guint n = 0;
 
-    if (!rp_json_pull_enter_array(&reader->pull))
+    if (!rp_json_pull_enter_array(pull))
         return FALSE;
-    while (rp_json_pull_next_element(&reader->pull)) {
+    while (rp_json_pull_next_element(pull)) {
         if (n++ > 0)
-            return rp_json_pull_fail(&reader->pull, "one architecture");
-        if (!read_choice(reader, names, &reader->raw.architecture))
+            return rp_json_pull_fail(pull, "one architecture");
+        if (!read_choice(pull, names, &raw->architecture))
             return FALSE;
     }
-    return !reader->pull.failed;
+    return !pull->failed;
 }
 
 gboolean
-rp_config_read_model_type(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_model_type(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     g_autofree const char **names =
         rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, model_type));
 
-    return read_choice(reader, names, &reader->raw.model_type);
+    return read_choice(pull, names, &((RpConfigRaw *)value)->model_type);
 }
 
 gboolean
-rp_config_read_activation(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_activation(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     static const char *const names[] = {"silu", NULL};
     int choice;
 
-    return read_choice(reader, names, &choice);
+    return read_choice(pull, names, &choice);
 }
 
 gboolean
-rp_config_read_dtype(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_dtype(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    RpModel *config = &reader->raw.config;
+    g_autoptr(GString) text = g_string_new(NULL);
+    RpModel *config = &((RpConfigRaw *)value)->config;
     RpDtype dtype;
 
-    if (!rp_json_pull_string(&reader->pull, reader->text))
+    if (!rp_json_pull_string(pull, text))
         return FALSE;
-    const char *name = reader->text->str;
+    const char *name = text->str;
     if (g_str_has_prefix(name, "torch."))
         name += strlen("torch.");
     if (!rp_dtype_parse(name, rp_dtype_torch_name, &dtype))
-        return fail_unsupported(reader, "one of \"bfloat16\", \"float16\", \"float32\"");
+        return fail_unsupported(pull, "one of \"bfloat16\", \"float16\", \"float32\"");
     if (config->has_dtype && config->dtype != dtype)
-        return rp_json_pull_fail_value(&reader->pull, "the same for torch_dtype and dtype");
+        return rp_json_pull_fail_value(pull, "the same for torch_dtype and dtype");
     config->has_dtype = TRUE;
     config->dtype = dtype;
     return TRUE;
 }
 
-/* A token's number, or where @none also -1, which older files have for none. */
-static gboolean
-read_token(RpConfigReader *reader, gboolean none, gint64 *id)
+/* Or -1, which older files have for none. */
+gboolean
+rp_config_read_token(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    double value;
+    double id;
 
-    if (!rp_json_pull_number(&reader->pull, &value))
+    if (!rp_json_pull_number(pull, &id))
         return FALSE;
-    if (value == RP_MODEL_NO_TOKEN && !none)
-        return rp_json_pull_fail_value(
-            &reader->pull,
-            "a token's number, or null for none (torch takes -1 for the last token)");
-    if (value != floor(value) || value < RP_MODEL_NO_TOKEN || value > RP_CONFIG_MAX_SIZE)
-        return rp_json_pull_fail_value(&reader->pull, "a token's number");
-    *id = (gint64)value;
+    if (id != floor(id) || id < RP_MODEL_NO_TOKEN || id > RP_CONFIG_MAX_SIZE)
+        return rp_json_pull_fail_value(pull, "a token's number");
+    *(gint64 *)value = (gint64)id;
     return TRUE;
 }
 
 gboolean
-rp_config_read_bos(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_pad(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    return read_token(reader, TRUE, &reader->raw.config.bos_id);
+    return rp_config_read_token(pull, field, value) &&
+           (*(gint64 *)value != RP_MODEL_NO_TOKEN ||
+            rp_json_pull_fail_value(
+                pull, "a token's number, or null for none (torch takes -1 for the last token)"));
 }
 
 gboolean
-rp_config_read_pad(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_eos(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    return read_token(reader, FALSE, &reader->raw.config.pad_id);
-}
-
-gboolean
-rp_config_read_eos(RpConfigReader *reader, const RpConfigField *field)
-{
-    RpModel *config = &reader->raw.config;
+    RpModel *config = &((RpConfigRaw *)value)->config;
 
     config->n_eos = 0;
-    if (rp_json_pull_peek(&reader->pull) != RP_JSON_ARRAY) {
+    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY) {
         config->n_eos = 1;
-        return read_token(reader, TRUE, &config->eos_ids[0]);
+        return rp_config_read_token(pull, field, &config->eos_ids[0]);
     }
-    if (!rp_json_pull_enter_array(&reader->pull))
-        return FALSE;
-    while (rp_json_pull_next_element(&reader->pull)) {
+    (void)rp_json_pull_enter_array(pull);
+    while (rp_json_pull_next_element(pull)) {
         if (config->n_eos == RP_MODEL_MAX_EOS)
-            return rp_json_pull_fail(&reader->pull,
-                                     "at most " G_STRINGIFY(RP_MODEL_MAX_EOS) " tokens");
-        if (!read_token(reader, TRUE, &config->eos_ids[config->n_eos++]))
+            return rp_json_pull_fail(pull, "at most " G_STRINGIFY(RP_MODEL_MAX_EOS) " tokens");
+        if (!rp_config_read_token(pull, field, &config->eos_ids[config->n_eos++]))
             return FALSE;
     }
-    return !reader->pull.failed;
+    return !pull->failed;
 }
 
 gboolean
-rp_config_read_layer_types(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_layer_types(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    if (!rp_json_pull_enter_array(&reader->pull))
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (!rp_json_pull_enter_array(pull))
         return FALSE;
-    while (rp_json_pull_next_element(&reader->pull)) {
-        if (!rp_json_pull_string(&reader->pull, reader->text))
+    while (rp_json_pull_next_element(pull)) {
+        if (!rp_json_pull_string(pull, text))
             return FALSE;
-        if (strcmp(reader->text->str, "full_attention") != 0)
-            return fail_unsupported(reader, "\"full_attention\" for every block");
-        reader->raw.n_layer_types++;
+        if (strcmp(text->str, "full_attention") != 0)
+            return fail_unsupported(pull, "\"full_attention\" for every block");
+        ((RpConfigRaw *)value)->n_layer_types++;
     }
-    return !reader->pull.failed;
+    return !pull->failed;
 }
 
 gboolean
-rp_config_read_rope_type(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_head_dim(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    RpConfigRaw *raw = value;
+
+    raw->null_head_dim = rp_json_pull_peek(pull) == RP_JSON_NULL;
+    return raw->null_head_dim ? rp_json_pull_null(pull)
+                              : rp_json_read_uint(pull, field, &raw->config.head_dim);
+}
+
+gboolean
+rp_config_read_rope(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    RpConfigRaw *raw = value;
+
+    if (raw->rope_key)
+        return rp_json_pull_fail(pull, "either rope_scaling or rope_parameters");
+    raw->rope_key = field->key;
+    return rp_json_read_record(pull, rp_config_rope_fields, rp_config_n_rope_fields, raw, NULL);
+}
+
+gboolean
+rp_config_read_rope_type(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     static const char *const names[] = {"default", "llama3", NULL};
-    gboolean old = strcmp(field->key.name, "type") == 0;
-    int *own = old ? &reader->raw.old_rope_type : &reader->raw.rope_type;
-    int other = old ? reader->raw.rope_type : reader->raw.old_rope_type;
+    RpConfigRaw *raw = value;
+    gboolean old = strcmp(field->key, "type") == 0;
+    int *own = old ? &raw->old_rope_type : &raw->rope_type;
+    int other = old ? raw->rope_type : raw->old_rope_type;
 
-    if (!read_choice(reader, names, own))
+    if (!read_choice(pull, names, own))
         return FALSE;
     if (other >= 0 && other != *own)
-        return rp_json_pull_fail_value(&reader->pull, "the same for rope_type and type");
-    reader->raw.config.rope.type = *own == 1 ? RP_ROPE_LLAMA3 : RP_ROPE_DEFAULT;
+        return rp_json_pull_fail_value(pull, "the same for rope_type and type");
+    raw->config.rope.type = *own == 1 ? RP_ROPE_LLAMA3 : RP_ROPE_DEFAULT;
     return TRUE;
 }
 
+/* Refuses what stands from @start on. */
 static gboolean
-read_count(RpConfigReader *reader, guint max, guint *count)
+fail_refused(RpJsonPull *pull, const RpJsonField *field, const char *start)
 {
-    guint64 value;
+    g_autofree char *expected = g_strdup_printf("%s (%s)", field->expected, field->note);
 
-    if (!rp_json_pull_whole(&reader->pull, &value))
-        return FALSE;
-    if (value < 1 || value > max) {
-        g_autofree char *expected = g_strdup_printf("a whole number from 1 to %u", max);
-        return rp_json_pull_fail_value(&reader->pull, expected);
-    }
-    *count = (guint)value;
-    return TRUE;
+    pull->value = start;
+    return fail_unsupported(pull, expected);
 }
 
 gboolean
-rp_config_read_rope(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_fixed(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    if (reader->raw.rope_key)
-        return rp_json_pull_fail(&reader->pull, "either rope_scaling or rope_parameters");
-    reader->raw.rope_key = field->key.name;
-    return read_object(reader, TRUE);
+    g_auto(GStrv) taken = g_strsplit(field->expected, " or ", -1);
+    const char *start = pull->at;
+
+    if (!rp_json_pull_skip(pull))
+        return FALSE;
+    g_autofree char *found = g_strndup(start, (gsize)(pull->at - start));
+    return g_strv_contains((const char *const *)taken, found) || fail_refused(pull, field, start);
 }
 
 gboolean
-rp_config_read_head_dim(RpConfigReader *reader, const RpConfigField *field)
-{
-    reader->raw.null_head_dim = rp_json_pull_peek(&reader->pull) == RP_JSON_NULL;
-    return reader->raw.null_head_dim
-               ? rp_json_pull_null(&reader->pull)
-               : read_count(reader, RP_CONFIG_MAX_SIZE, &reader->raw.config.head_dim);
-}
-
-/* ---- the table's rows ---- */
-
-/* One of the values that the row names: "A" or "A or B". */
-static gboolean
-read_fixed(RpConfigReader *reader, const RpConfigField *field)
-{
-    g_auto(GStrv) taken = g_strsplit(field->key.taken, " or ", -1);
-
-    (void)rp_json_pull_peek(&reader->pull); /* space */
-    const char *start = reader->pull.at;
-    if (!rp_json_pull_skip(&reader->pull))
-        return FALSE;
-    g_autofree char *value = g_strndup(start, (gsize)(reader->pull.at - start));
-    if (g_strv_contains((const char *const *)taken, value))
-        return TRUE;
-    g_autofree char *expected = g_strdup_printf("%s (%s)", field->key.taken, field->key.why);
-    reader->pull.value = start;
-    return fail_unsupported(reader, expected);
-}
-
-static gboolean
-read_exactly(RpConfigReader *reader, const RpConfigField *field)
+rp_config_read_exactly(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     double number;
 
-    if (!rp_json_pull_number(&reader->pull, &number))
-        return FALSE;
-    if (number == g_ascii_strtod(field->key.taken, NULL))
-        return TRUE;
-    g_autofree char *expected = g_strdup_printf("%s (%s)", field->key.taken, field->key.why);
-    return fail_unsupported(reader, expected);
+    return rp_json_pull_number(pull, &number) && (number == g_ascii_strtod(field->expected, NULL) ||
+                                                  fail_refused(pull, field, pull->value));
 }
 
-static gboolean
-read_positive(RpConfigReader *reader, double *number)
-{
-    double value;
-
-    if (!rp_json_pull_number(&reader->pull, &value))
-        return FALSE;
-    if (value <= 0 || value > 1e15)
-        return rp_json_pull_fail_value(&reader->pull, "a positive number of at most 1e15");
-    *number = value;
-    return TRUE;
-}
-
-static gboolean
-read_field(RpConfigReader *reader, const RpConfigField *field)
-{
-    gpointer member = G_STRUCT_MEMBER_P(&reader->raw, field->offset);
-
-    reader->pull.place = field->key.name;
-    if (field->null_is_absent && rp_json_pull_peek(&reader->pull) == RP_JSON_NULL)
-        return rp_json_pull_null(&reader->pull);
-    switch (field->type) {
-    case RP_CONFIG_SKIP:
-        return rp_json_pull_skip(&reader->pull);
-    case RP_CONFIG_FIXED:
-        return read_fixed(reader, field);
-    case RP_CONFIG_EXACTLY:
-        return read_exactly(reader, field);
-    case RP_CONFIG_COUNT:
-        return read_count(reader, field->max, member);
-    case RP_CONFIG_BOOLEAN:
-        return rp_json_pull_boolean(&reader->pull, member);
-    case RP_CONFIG_POSITIVE:
-        return read_positive(reader, member);
-    case RP_CONFIG_OTHER:
-        break;
-    }
-    return field->read(reader, field);
-}
-
-/* A key without a row. In the rope's object it may be a layer type with a rope of its own. */
-static gboolean
-read_unknown(RpConfigReader *reader, const char *key, gboolean in_rope)
-{
-    if (!in_rope)
-        return rp_json_pull_skip(&reader->pull);
-    reader->pull.code = RP_HF_CONFIG_ERROR_UNSUPPORTED;
-    return rp_json_pull_fail_value(&reader->pull, "a key of one rope for all layers");
-}
-
-/* One object: the file's, or the rope's in it. */
-static gboolean
-read_object(RpConfigReader *reader, gboolean in_rope)
-{
-    g_autoptr(GHashTable) seen = g_hash_table_new(g_direct_hash, g_direct_equal);
-    g_autoptr(GString) key = g_string_new(NULL);
-    const char *place = reader->pull.place;
-
-    if (!rp_json_pull_enter_object(&reader->pull))
-        return FALSE;
-    while (rp_json_pull_next_key(&reader->pull, key)) {
-        const RpConfigField *field = rp_config_field(key->str, in_rope);
-        if (field && !g_hash_table_add(seen, (gpointer)field))
-            return rp_json_pull_fail_value(&reader->pull, "each key once");
-        if (!(field ? read_field(reader, field) : read_unknown(reader, key->str, in_rope)))
-            return FALSE;
-        reader->pull.place = place;
-    }
-    return !reader->pull.failed;
-}
-
+/* It may be a layer type with a rope of its own. */
 gboolean
-rp_config_read(RpConfigReader *reader)
+rp_config_read_unknown(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    return read_object(reader, FALSE) && rp_json_pull_end(&reader->pull);
+    return fail_unsupported(pull, "a key of one rope for all layers");
 }

@@ -177,9 +177,8 @@ gboolean
 rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *config,
                    GError **error)
 {
-    g_autoptr(GString) scratch = g_string_new(NULL);
     g_autofree char *shown = NULL;
-    RpConfigReader reader = {.text = scratch};
+    RpConfigReader reader;
 
     g_return_val_if_fail(name && (text || length == 0) && config, FALSE);
     g_return_val_if_fail(!error || !*error, FALSE);
@@ -195,7 +194,9 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
                                   .pad_id = RP_MODEL_NO_TOKEN};
     if (!rp_json_pull_init(&reader.pull, shown, text, length, RP_HF_CONFIG_ERROR,
                            RP_HF_CONFIG_ERROR_SYNTAX, error) ||
-        !rp_config_read(&reader))
+        !rp_json_read_record(&reader.pull, rp_config_fields, rp_config_n_fields, &reader.raw,
+                             NULL) ||
+        !rp_json_pull_end(&reader.pull))
         return FALSE;
     if (!settle_architecture(&reader) || !settle_sizes(&reader) || !settle_rope(&reader) ||
         !settle_rest(&reader))

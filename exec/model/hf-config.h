@@ -36,8 +36,8 @@ typedef struct {
     const char *why;   /* of a refused or ignored key */
 } RpConfigKey;
 
-/* The keys that transformers reads, one by one; %NULL behind the last. */
-const RpConfigKey *rp_hf_config_key(guint index);
+/* The keys that transformers reads, one by one. Returns: FALSE behind the last */
+gboolean rp_hf_config_key(guint index, RpConfigKey *key);
 
 /**
  * rp_hf_config_parse:

@@ -284,7 +284,8 @@ stays_where_it_was_if_a_sample_is_bad(void **state)
     next(f);
     for (guint attempt = 0; attempt < 2; attempt++) {
         assert_false(rp_batcher_next(f->batcher, f->batch, &f->error));
-        rp_assert_error_message_contains(f->error, "FILE: line 4, column 1: expected an object");
+        rp_assert_error_message_contains(f->error,
+                                         "FILE: line 4, column 1: input_ids: expected an array");
         g_clear_error(&f->error);
         RpDataState here = rp_batcher_state(f->batcher);
         assert_int_equal(here.position, 2);

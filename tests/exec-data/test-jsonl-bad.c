@@ -79,8 +79,8 @@ static const struct {
     {"[1,2]", "column 1: expected an object, found an array"},
     {"17", "column 1: expected an object, found 17"},
     {"null", "column 1: expected an object, found null"},
-    {"{}", "column 1: expected an object with input_ids, found one without"},
-    {"  {\"labels\":[1]}", "column 3: expected an object with input_ids, found one without"},
+    {"{}", "column 1: expected an array of ids, found nothing"},
+    {"  {\"labels\":[1]}", "column 3: expected an array of ids, found nothing"},
     {"{\"input_ids\":null}", "column 14: expected an array, found null"},
     {"{\"input_ids\":\"1 2\"}", "column 14: expected an array, found \"1 2\""},
     {"{\"input_ids\":{}}", "column 14: expected an array, found an object"},
@@ -102,7 +102,7 @@ static const struct {
     {"{\"inputs_embeds\":[[0.5]],\"input_ids\":[1]}", "column 2: expected no inputs_embeds, for"},
     {"{\"input_ids\":[1],\"label\":3}", "column 18: expected no label, for labels stand in labels"},
     {"{\"input_ids\":[1,2],\"attention_mask\":[1]}",
-     "column 37: expected attention_mask to have 2 numbers, one for each of input_ids, found 1"},
+     "column 37: expected 2 numbers, one for each of input_ids, found 1"},
     {"{\"input_ids\":[1,2],\"attention_mask\":[0,1]}",
      "column 38: expected 1, since the first token is no padding, found 0"},
     {"{\"input_ids\":[1,2,3],\"attention_mask\":[1,0,1]}",
@@ -131,20 +131,20 @@ static const struct {
     /* of other lengths */
     {"{\"input_ids\":[]}", "column 14: expected at least one id, found none"},
     {"{\"input_ids\":[1,2],\"labels\":[1]}",
-     "column 29: expected 2 labels, one for each of input_ids, found 1"},
+     "column 29: expected 2 numbers, one for each of input_ids, found 1"},
     {"{\"labels\":[1,2,3],\"input_ids\":[1,2]}",
-     "column 11: expected 2 labels, one for each of input_ids, found 3"},
+     "column 11: expected 2 numbers, one for each of input_ids, found 3"},
     {"{\"labels\":[],\"input_ids\":[1,2]}",
-     "column 11: expected 2 labels, one for each of input_ids, found 0"},
+     "column 11: expected 2 numbers, one for each of input_ids, found 0"},
     /* a key twice */
     {"{\"input_ids\":[1],\"input_ids\":[1]}",
      "column 18: expected each key once, found \"input_ids\" a second time"},
     {"{\"input_ids\":[1],\"labels\":[1],\"labels\":[1]}",
      "column 31: expected each key once, found \"labels\" a second time"},
     /* empty */
-    {"", "column 1: expected an object, found an empty line"},
-    {" \t ", "column 1: expected an object, found an empty line"},
-    {"\r", "column 1: expected an object, found an empty line"},
+    {"", "column 1: expected an object, found the end of the text"},
+    {" \t ", "column 4: expected an object, found the end of the text"},
+    {"\r", "column 2: expected an object, found the end of the text"},
     /* not UTF-8 */
     {"\xef\xbb\xbf{\"input_ids\":[1]}", "column 1: expected an object, found a byte order mark"},
     {"{\"a\":\"\xff\",\"input_ids\":[1]}", "column 7: expected UTF-8 text, found byte 0xff"},
@@ -206,7 +206,8 @@ refuses_an_empty_line_at_the_end(void **state)
 
     assert_false(takes(f, text, strlen(text), 1));
     assert_int_equal(rp_dataset_n_samples(f->dataset), 2);
-    rp_assert_error_message_contains(f->error, "line 2, column 1: expected an object, found an");
+    rp_assert_error_message_contains(f->error,
+                                     "line 2, column 1: expected an object, found the end");
 }
 
 static void
