@@ -1,9 +1,10 @@
 #include "exec/model/init.h"
 
 #include <pthread.h>
-#include <signal.h>
 
-#define MAX_THREADS 64u
+#include "exec/system/threads.h"
+
+#define MAX_THREADS 32u /* more would wait for the disk */
 
 /* Elements that one thread makes and writes at a time. */
 #define PIECE ((gsize)1 << 17)
@@ -43,13 +44,11 @@ rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint6
 
 /* ---- writing ---- */
 
-typedef struct _Worker Worker;
-
-/* One run of rp_init_write(). Worker k makes pieces k, k + n, k + 2 n, ... each in memory of its
- * own, and writes each when its turn has come: the writer is one thread's at a time.
+/* One run of rp_init_write(). Each thread takes the next piece, makes it in memory of its own, and
+ * writes it when its turn has come: the writer is one thread's at a time.
  *
- *   worker 0   make 0 |write 0| make 2        |write 2| ...
- *   worker 1   make 1         |write 1| make 3        |write 3| ...
+ *   one thread   make 0 |write 0| make 2        |write 2| ...
+ *   another      make 1         |write 1| make 3        |write 3| ...
  */
 typedef struct {
     const RpModel *config;
@@ -58,142 +57,101 @@ typedef struct {
     RpSafetensorsWriter *writer;
     const guint *numbers; /* of each weight in the files */
     pthread_mutex_t mutex;
-    Worker *workers;
-    guint n_workers; /* settled before the mutex is first free */
-    /* under the mutex */
-    guint turn; /* worker */
+    pthread_cond_t turn;
+    /* under the mutex: where the next piece begins, how many were taken and written */
+    guint weight;
+    guint64 first;
+    guint64 n_taken;
+    guint64 n_written;
     gboolean failed;
-    /* of the worker whose turn it is */
+    /* of the thread whose turn it is */
     GError *error;
     guint64 done;
     guint64 total;
 } Run;
 
-struct _Worker {
-    Run *run;
-    guint index;
-    pthread_t thread;
-    pthread_cond_t turn;
-};
-
 typedef struct {
-    const RpWeight *weight;
-    guint tensor;
+    guint64 number;
+    guint weight;
     guint64 first;
     gsize n;
 } Piece;
 
+/* Returns: whether there is one. A failure is everybody's turn to end. */
 static gboolean
-wait_for_turn(Worker *worker)
+take_piece(Run *run, Piece *piece)
 {
-    Run *run = worker->run;
+    const guint count = rp_weights_count(run->weights);
+    const RpWeight *weight = NULL;
 
     pthread_mutex_lock(&run->mutex);
-    while (run->turn != worker->index && !run->failed)
-        pthread_cond_wait(&worker->turn, &run->mutex);
-    gboolean failed = run->failed;
+    for (; run->weight < count; run->weight++, run->first = 0) {
+        weight = rp_weights_nth(run->weights, run->weight);
+        if (!weight->tied && run->first < weight->elements)
+            break;
+    }
+    const gboolean found = run->weight < count && !run->failed;
+    if (found) {
+        *piece = (Piece){run->n_taken++, run->weight, run->first,
+                         (gsize)MIN(PIECE, weight->elements - run->first)};
+        run->first += piece->n;
+    }
     pthread_mutex_unlock(&run->mutex);
-    return !failed;
-}
-
-/* A failure is everybody's turn to end. */
-static void
-pass_turn(Worker *worker, gboolean good)
-{
-    Run *run = worker->run;
-
-    pthread_mutex_lock(&run->mutex);
-    run->turn = (worker->index + 1) % run->n_workers;
-    run->failed = !good;
-    for (guint i = 0; i < run->n_workers; i++)
-        if (!good || i == run->turn)
-            pthread_cond_signal(&run->workers[i].turn);
-    pthread_mutex_unlock(&run->mutex);
+    return found;
 }
 
 static gboolean
-write_piece(Worker *worker, const Piece *piece, const guint8 *bytes)
+write_piece(Run *run, const Piece *piece, const guint8 *bytes)
 {
-    Run *run = worker->run;
-    gsize size = rp_dtype_size(run->config->dtype);
+    const gsize size = rp_dtype_size(run->config->dtype);
 
-    if (!wait_for_turn(worker))
+    pthread_mutex_lock(&run->mutex);
+    while (run->n_written != piece->number && !run->failed)
+        pthread_cond_wait(&run->turn, &run->mutex);
+    gboolean good = !run->failed;
+    pthread_mutex_unlock(&run->mutex);
+    if (!good)
         return FALSE;
-    gboolean good = rp_safetensors_writer_write(run->writer, piece->tensor, bytes, piece->n * size,
-                                                &run->error);
+    good = rp_safetensors_writer_write(run->writer, run->numbers[piece->weight], bytes,
+                                       piece->n * size, &run->error);
     run->done += piece->n;
     if (good && run->options->progress)
         run->options->progress(run->done, run->total, run->options->user_data);
-    pass_turn(worker, good);
+    pthread_mutex_lock(&run->mutex);
+    run->n_written++;
+    run->failed = !good;
+    pthread_cond_broadcast(&run->turn);
+    pthread_mutex_unlock(&run->mutex);
     return good;
 }
 
 static void *
 work(void *data)
 {
-    Worker *worker = data;
-    Run *run = worker->run;
+    Run *run = data;
     g_autofree float *values = g_new(float, PIECE);
     g_autofree guint8 *bytes = g_malloc(PIECE * sizeof(float));
-    guint64 number = 0; /* of the piece */
+    Piece piece;
+    gboolean good = TRUE;
 
-    pthread_mutex_lock(&run->mutex);
-    const guint n_workers = run->n_workers;
-    pthread_mutex_unlock(&run->mutex);
-    for (guint i = 0; i < rp_weights_count(run->weights); i++) {
-        const RpWeight *weight = rp_weights_nth(run->weights, i);
-        for (guint64 first = 0; first < weight->elements && !weight->tied; first += PIECE) {
-            if (number++ % n_workers != worker->index)
-                continue;
-            const Piece piece = {weight, run->numbers[i], first,
-                                 (gsize)MIN(PIECE, weight->elements - first)};
-            rp_init_fill(run->config, weight, run->options->seed, first, values, piece.n);
-            rp_dtype_from_float(run->config->dtype, values, bytes, piece.n);
-            if (!write_piece(worker, &piece, bytes))
-                return NULL;
-        }
+    while (good && take_piece(run, &piece)) {
+        rp_init_fill(run->config, rp_weights_nth(run->weights, piece.weight), run->options->seed,
+                     piece.first, values, piece.n);
+        rp_dtype_from_float(run->config->dtype, values, bytes, piece.n);
+        good = write_piece(run, &piece, bytes);
     }
     return NULL;
 }
 
-/* More would wait for the disk. */
-static guint
-count_threads(const Run *run)
-{
-    guint wanted = run->options->threads > 0 ? run->options->threads : g_get_num_processors();
-    guint64 pieces = run->total / PIECE + 1;
-
-    return (guint)MIN(MIN(wanted, MAX_THREADS), pieces);
-}
-
-/* The calling thread is worker 0, and alone if there are no others to be had. */
 static void
 work_in_threads(Run *run)
 {
-    guint n = count_threads(run);
-    g_autofree Worker *workers = g_new0(Worker, n);
-    sigset_t all, before;
+    const guint wanted = run->options->threads > 0 ? run->options->threads : MAX_THREADS;
 
-    for (guint i = 0; i < n; i++) {
-        workers[i] = (Worker){.run = run, .index = i};
-        pthread_cond_init(&workers[i].turn, NULL);
-    }
-    run->workers = workers;
-    run->n_workers = 1;
     pthread_mutex_init(&run->mutex, NULL);
-    pthread_mutex_lock(&run->mutex);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (run->n_workers < n && pthread_create(&workers[run->n_workers].thread, NULL, work,
-                                                &workers[run->n_workers]) == 0)
-        run->n_workers++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_mutex_unlock(&run->mutex);
-    work(&workers[0]);
-    for (guint i = 1; i < run->n_workers; i++)
-        pthread_join(workers[i].thread, NULL);
-    for (guint i = 0; i < n; i++)
-        pthread_cond_destroy(&workers[i].turn);
+    pthread_cond_init(&run->turn, NULL);
+    rp_run_in_threads((guint)MIN(wanted, run->total / PIECE + 1), work, run);
+    pthread_cond_destroy(&run->turn);
     pthread_mutex_destroy(&run->mutex);
 }
 
