@@ -120,7 +120,7 @@ finds_by_any_name_and_suggests_the_nearest(void **state)
     assert_string_equal(rp_gpu_find("RTX 4090", NULL)->name, "rtx4090");
     assert_null(rp_model_find("quen3-8b", &error));
     assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL));
-    rp_assert_error_message_contains(error, "did you mean \"qwen3-8b\"? known: qwen3-0.6b, ");
+    rp_assert_error_message_contains(error, "did you mean \"qwen3-8b\"? known: qwen");
     g_clear_error(&error);
     assert_null(rp_gpu_find("voodoo2\n", &error));
     assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_GPU));
