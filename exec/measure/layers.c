@@ -282,46 +282,34 @@ typical_ns(const RpProbe *probe, const RpTimes *times)
     return probe->ops->swing_seconds > 0 ? times->mean_ns : times->median_ns;
 }
 
-static const RpProbePart block_parts[] = {run_forward, run_recompute, run_recompute_last,
-                                          run_backward};
-static const RpProbePart head_parts[] = {run_forward, run_fused};
-static const RpProbePart embedding_parts[] = {run_forward, run_backward};
+/* By kind: a forward first, and last the backward, of the head with the forward before it. */
+static const struct {
+    guint n;
+    RpProbePart parts[4];
+} kinds[] = {
+    [RP_LAYER_EMBEDDING] = {2, {run_forward, run_backward}},
+    [RP_LAYER_BLOCK] = {4, {run_forward, run_recompute, run_recompute_last, run_backward}},
+    [RP_LAYER_HEAD] = {2, {run_forward, run_fused}},
+};
 
 static gboolean
-measure_block(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
+measure(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 {
-    RpTimes times[G_N_ELEMENTS(block_parts)];
+    const guint n = kinds[to->kind].n;
+    RpTimes times[G_N_ELEMENTS(kinds[0].parts)];
+    const RpTimes *recompute = &times[n > 2 ? 1 : 0], *backward = &times[n - 1];
 
-    if (!rp_measurer_run(measurer, layer->probe, block_parts, G_N_ELEMENTS(block_parts), layer,
-                         times, error))
+    if (!rp_measurer_run(measurer, layer->probe, kinds[to->kind].parts, n, layer, times, error))
         return FALSE;
     to->forward_ns = typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
-    to->recompute_ns = typical_ns(layer->probe, &times[1]);
-    to->recompute_spread_ns = times[1].spread_ns;
-    to->recompute_last_ns = MIN(typical_ns(layer->probe, &times[2]), to->recompute_ns);
-    to->backward_ns = typical_ns(layer->probe, &times[3]);
-    to->backward_spread_ns = times[3].spread_ns;
-    return TRUE;
-}
-
-/* Embedding or head. */
-static gboolean
-measure_end(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
-{
-    const gboolean is_head = to->kind == RP_LAYER_HEAD;
-    RpTimes times[2];
-
-    if (!rp_measurer_run(measurer, layer->probe, is_head ? head_parts : embedding_parts, 2, layer,
-                         times, error))
-        return FALSE;
-    to->forward_ns = typical_ns(layer->probe, &times[0]);
-    to->forward_spread_ns = times[0].spread_ns;
-    to->recompute_ns = to->forward_ns;
-    to->recompute_spread_ns = to->forward_spread_ns;
-    to->backward_ns = MAX(0, typical_ns(layer->probe, &times[1]) -
-                                 (is_head ? typical_ns(layer->probe, &times[0]) : 0));
-    to->backward_spread_ns = times[1].spread_ns;
+    to->recompute_ns = typical_ns(layer->probe, recompute);
+    to->recompute_spread_ns = recompute->spread_ns;
+    if (n > 2)
+        to->recompute_last_ns = MIN(typical_ns(layer->probe, &times[2]), to->recompute_ns);
+    to->backward_ns = MAX(0, typical_ns(layer->probe, backward) -
+                                 (to->kind == RP_LAYER_HEAD ? to->forward_ns : 0));
+    to->backward_spread_ns = backward->spread_ns;
     return TRUE;
 }
 
@@ -336,8 +324,7 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
     if (take_rooms(&run, profile, layer, error) &&
         fill_rooms(&run, weights, profile, layer, error)) {
         make_call(&run, profile, layer);
-        measured = to->kind == RP_LAYER_BLOCK ? measure_block(measurer, &run, to, error)
-                                              : measure_end(measurer, &run, to, error);
+        measured = measure(measurer, &run, to, error);
     }
     give_rooms(&run);
     to->weight_gradient_ns = to->backward_ns / 2;
@@ -349,19 +336,15 @@ rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const
                     GError **error)
 {
     const RpLayerKind kind = profile->layers[layer].kind;
-    const RpProbePart *parts = kind == RP_LAYER_BLOCK  ? block_parts
-                               : kind == RP_LAYER_HEAD ? head_parts
-                                                       : embedding_parts;
-    const guint n = kind == RP_LAYER_BLOCK ? G_N_ELEMENTS(block_parts) : 2;
     Layer run = {.probe = probe, .network = network};
-    gint64 ns[G_N_ELEMENTS(block_parts)];
+    gint64 ns[G_N_ELEMENTS(kinds[0].parts)];
     gboolean done = FALSE;
 
     if (!take_rooms(&run, profile, layer, NULL)) {
         done = TRUE; /* where a layer has no room, a plan has none: it says so better */
     } else if (fill_rooms(&run, NULL, profile, layer, error)) {
         make_call(&run, profile, layer);
-        done = probe->ops->time(probe, parts, n, 1, &run, ns, error);
+        done = probe->ops->time(probe, kinds[kind].parts, kinds[kind].n, 1, &run, ns, error);
     }
     give_rooms(&run);
     return done;

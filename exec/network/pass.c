@@ -62,29 +62,26 @@ sum_or_scratch(RpPass *pass, RpWeightKind kind, size_t n)
     return is_trained(pass, kind) ? sum_of(pass, kind) : rp_pass_take_floats(&pass->scratch, n);
 }
 
-static RpKernelStream *
-stream_of(const RpPass *pass)
-{
-    return pass->call->stream;
-}
-
-static void
-measure(RpPass *pass, size_t workspace)
-{
-    pass->kernel_bytes = MAX(pass->kernel_bytes, workspace);
-}
+/* Runs a kernel, unless the pass measures; of one that has a workspace it is then asked for. */
+#define RUN(pass, kernel, args)                                                                    \
+    do {                                                                                           \
+        if (!(pass)->measuring)                                                                    \
+            (pass)->network->kernels->kernel((pass)->call->stream, args);                          \
+    } while (0)
+#define RUN_IN_WORKSPACE(pass, kernel, args)                                                       \
+    do {                                                                                           \
+        if ((pass)->measuring)                                                                     \
+            (pass)->kernel_bytes =                                                                 \
+                MAX((pass)->kernel_bytes, (pass)->network->kernels->kernel##_workspace(args));     \
+        RUN(pass, kernel, args);                                                                   \
+    } while (0)
 
 static void
 matmul(RpPass *pass, RpMatmulArgs args)
 {
-    const RpKernels *kernels = pass->network->kernels;
-
     args.workspace = pass->kernel_workspace;
     args.half_sums = pass->network->options.half_sums;
-    if (pass->measuring)
-        measure(pass, kernels->matmul_workspace(&args));
-    else
-        kernels->matmul(stream_of(pass), &args);
+    RUN_IN_WORKSPACE(pass, matmul, &args);
 }
 
 void
@@ -109,7 +106,6 @@ rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
 static void
 bias_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy)
 {
-    const RpKernels *kernels = pass->network->kernels;
     const RpBiasArgs args = {.dtype = pass->network->options.dtype,
                              .tokens = rows,
                              .n = linear->out,
@@ -117,10 +113,7 @@ bias_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy)
                              .d_bias = sum_of(pass, linear->bias),
                              .workspace = pass->kernel_workspace};
 
-    if (pass->measuring)
-        measure(pass, kernels->bias_backward_workspace(&args));
-    else
-        kernels->bias_backward(stream_of(pass), &args);
+    RUN_IN_WORKSPACE(pass, bias_backward, &args);
 }
 
 void
@@ -186,27 +179,21 @@ void
 rp_pass_norm(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args)
 {
     complete_norm(pass, kind, &args);
-    if (!pass->measuring)
-        pass->network->kernels->rmsnorm_forward(stream_of(pass), &args);
+    RUN(pass, rmsnorm_forward, &args);
 }
 
 void
 rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args)
 {
-    const RpKernels *kernels = pass->network->kernels;
-
     complete_norm(pass, kind, &args);
     args.d_weight = sum_or_scratch(pass, kind, args.n);
-    if (pass->measuring)
-        measure(pass, kernels->rmsnorm_backward_workspace(&args));
-    else
-        kernels->rmsnorm_backward(stream_of(pass), &args);
+    RUN_IN_WORKSPACE(pass, rmsnorm_backward, &args);
 }
 
 static const void *
 constant(const RpPass *pass, gsize offset)
 {
-    return (const guint8 *)pass->call->constants + offset;
+    return pass->measuring ? NULL : (const guint8 *)pass->call->constants + offset;
 }
 
 static RpRopeArgs
@@ -228,19 +215,17 @@ rope_args(const RpPass *pass, size_t heads, const void *x, void *y)
 void
 rp_pass_rope(RpPass *pass, size_t heads, const void *x, void *y)
 {
-    if (pass->measuring)
-        return;
-    RpRopeArgs args = rope_args(pass, heads, x, y);
-    pass->network->kernels->rope_forward(stream_of(pass), &args);
+    const RpRopeArgs args = rope_args(pass, heads, x, y);
+
+    RUN(pass, rope_forward, &args);
 }
 
 void
 rp_pass_rope_backward(RpPass *pass, size_t heads, void *d)
 {
-    if (pass->measuring)
-        return;
-    RpRopeArgs args = rope_args(pass, heads, d, d);
-    pass->network->kernels->rope_backward(stream_of(pass), &args);
+    const RpRopeArgs args = rope_args(pass, heads, d, d);
+
+    RUN(pass, rope_backward, &args);
 }
 
 static void
@@ -254,8 +239,6 @@ complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
     args->epsilon = (float)network->config.rms_norm_eps;
     args->weight = weight_of(pass, kind);
     args->workspace = pass->kernel_workspace;
-    if (pass->measuring)
-        return;
     args->positions = constant(pass, network->constants.positions);
     args->cosines = constant(pass, network->constants.cosines);
     args->sines = constant(pass, network->constants.sines);
@@ -265,21 +248,15 @@ void
 rp_pass_norm_rope(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
 {
     complete_norm_rope(pass, kind, &args);
-    if (!pass->measuring)
-        pass->network->kernels->norm_rope_forward(stream_of(pass), &args);
+    RUN(pass, norm_rope_forward, &args);
 }
 
 void
 rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
 {
-    const RpKernels *kernels = pass->network->kernels;
-
     complete_norm_rope(pass, kind, &args);
     args.d_weight = sum_or_scratch(pass, kind, args.head_size);
-    if (pass->measuring)
-        measure(pass, kernels->norm_rope_backward_workspace(&args));
-    else
-        kernels->norm_rope_backward(stream_of(pass), &args);
+    RUN_IN_WORKSPACE(pass, norm_rope_backward, &args);
 }
 
 static void
@@ -298,65 +275,52 @@ complete_attention(const RpPass *pass, RpAttentionArgs *args)
     args->scale = 1.0f / sqrtf((float)config->head_dim);
     args->choice = network->options.attention;
     args->workspace = pass->kernel_workspace;
-    if (!pass->measuring)
-        args->starts = constant(pass, network->constants.starts);
+    args->starts = constant(pass, network->constants.starts);
 }
 
 void
 rp_pass_attention(RpPass *pass, RpAttentionArgs args)
 {
-    const RpKernels *kernels = pass->network->kernels;
-
     complete_attention(pass, &args);
-    if (pass->measuring)
-        measure(pass, kernels->attention_forward_workspace(&args));
-    else
-        kernels->attention_forward(stream_of(pass), &args);
+    RUN_IN_WORKSPACE(pass, attention_forward, &args);
 }
 
 void
 rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args)
 {
-    const RpKernels *kernels = pass->network->kernels;
-
     complete_attention(pass, &args);
-    if (pass->measuring)
-        measure(pass, kernels->attention_backward_workspace(&args));
-    else
-        kernels->attention_backward(stream_of(pass), &args);
+    RUN_IN_WORKSPACE(pass, attention_backward, &args);
 }
 
-static size_t
-mlp_elements(const RpPass *pass)
+static RpSwigluArgs
+swiglu_args(const RpPass *pass, const void *gate, const void *up)
 {
-    return pass->network->tokens * pass->network->config.intermediate;
+    const RpNetwork *network = pass->network;
+
+    return (RpSwigluArgs){.dtype = network->options.dtype,
+                          .n = network->tokens * network->config.intermediate,
+                          .gate = gate,
+                          .up = up};
 }
 
 void
 rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y)
 {
-    if (!pass->measuring)
-        pass->network->kernels->swiglu_forward(
-            stream_of(pass), &(RpSwigluArgs){.dtype = pass->network->options.dtype,
-                                             .n = mlp_elements(pass),
-                                             .gate = gate,
-                                             .up = up,
-                                             .y = y});
+    RpSwigluArgs args = swiglu_args(pass, gate, up);
+
+    args.y = y;
+    RUN(pass, swiglu_forward, &args);
 }
 
 void
 rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d)
 {
-    if (!pass->measuring)
-        pass->network->kernels->swiglu_backward(
-            stream_of(pass), &(RpSwigluArgs){.dtype = pass->network->options.dtype,
-                                             .n = mlp_elements(pass),
-                                             .gate = gate,
-                                             .up = up,
-                                             .dy = d,
-                                             .d_gate = gate,
-                                             .d_up = up,
-                                             .product = d});
+    RpSwigluArgs args = swiglu_args(pass, gate, up);
+
+    args.dy = args.product = d;
+    args.d_gate = gate;
+    args.d_up = up;
+    RUN(pass, swiglu_backward, &args);
 }
 
 void
@@ -364,16 +328,15 @@ rp_pass_add(RpPass *pass, const void *x, void *y)
 {
     const RpNetwork *network = pass->network;
     const RpDtype dtype = network->options.dtype;
+    const RpElementsArgs args = {.n = network->tokens * network->config.hidden,
+                                 .x = y,
+                                 .b = x,
+                                 .y = y,
+                                 .x_dtype = dtype,
+                                 .b_dtype = dtype,
+                                 .y_dtype = dtype};
 
-    if (!pass->measuring)
-        network->kernels->add(stream_of(pass),
-                              &(RpElementsArgs){.n = network->tokens * network->config.hidden,
-                                                .x = y,
-                                                .b = x,
-                                                .y = y,
-                                                .x_dtype = dtype,
-                                                .b_dtype = dtype,
-                                                .y_dtype = dtype});
+    RUN(pass, add, &args);
 }
 
 static RpEmbeddingArgs
@@ -397,24 +360,19 @@ embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
 
     args.weight = weight_of(pass, RP_WEIGHT_EMBEDDING);
     args.y = y;
-    if (y && !pass->measuring)
-        pass->network->kernels->embedding_forward(stream_of(pass), &args);
+    if (y)
+        RUN(pass, embedding_forward, &args);
 }
 
 static void
 embedding_backward(RpPass *pass, const void *ids, RpRoom *kept, const void *dy, void *dx)
 {
-    const RpKernels *kernels = pass->network->kernels;
     RpEmbeddingArgs args = embedding_args(pass, ids);
 
     args.dy = dy;
     args.d_weight = sum_of(pass, RP_WEIGHT_EMBEDDING);
-    if (!is_trained(pass, RP_WEIGHT_EMBEDDING))
-        return;
-    if (pass->measuring)
-        measure(pass, kernels->embedding_backward_workspace(&args));
-    else
-        kernels->embedding_backward(stream_of(pass), &args);
+    if (is_trained(pass, RP_WEIGHT_EMBEDDING))
+        RUN_IN_WORKSPACE(pass, embedding_backward, &args);
 }
 
 const RpLayerOps rp_embedding_ops = {
@@ -423,53 +381,47 @@ const RpLayerOps rp_embedding_ops = {
 void
 rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args)
 {
-    const RpKernels *kernels = pass->network->kernels;
-
     args.dtype = pass->network->options.dtype;
     args.vocabulary = pass->network->config.vocab;
     args.workspace = pass->kernel_workspace;
-    if (pass->measuring)
-        measure(pass, kernels->cross_entropy_workspace(&args));
-    else
-        kernels->cross_entropy(stream_of(pass), &args);
+    RUN_IN_WORKSPACE(pass, cross_entropy, &args);
 }
 
 void
 rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed)
 {
-    const RpNetwork *network = pass->network;
+    const RpEmbeddingArgs args = {.dtype = pass->network->options.dtype,
+                                  .tokens = n,
+                                  .n = pass->network->config.hidden,
+                                  .vocabulary = pass->network->tokens,
+                                  .ids = rows,
+                                  .weight = hidden,
+                                  .y = packed,
+                                  .padding_id = -1};
 
-    network->kernels->embedding_forward(stream_of(pass),
-                                        &(RpEmbeddingArgs){.dtype = network->options.dtype,
-                                                           .tokens = n,
-                                                           .n = network->config.hidden,
-                                                           .vocabulary = network->tokens,
-                                                           .ids = rows,
-                                                           .weight = hidden,
-                                                           .y = packed,
-                                                           .padding_id = -1});
+    RUN(pass, embedding_forward, &args);
 }
 
 void
 rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden)
 {
-    const RpNetwork *network = pass->network;
+    const RpScatterArgs args = {.dtype = pass->network->options.dtype,
+                                .n = n,
+                                .columns = pass->network->config.hidden,
+                                .rows = rows,
+                                .x = packed,
+                                .y = hidden};
 
-    network->kernels->scatter(stream_of(pass), &(RpScatterArgs){.dtype = network->options.dtype,
-                                                                .n = n,
-                                                                .columns = network->config.hidden,
-                                                                .rows = rows,
-                                                                .x = packed,
-                                                                .y = hidden});
+    RUN(pass, scatter, &args);
 }
 
 void
 rp_pass_clear_hidden(RpPass *pass, void *hidden)
 {
     const RpNetwork *network = pass->network;
+    const RpFillArgs args = {.dtype = network->options.dtype,
+                             .n = network->tokens * network->config.hidden,
+                             .x = hidden};
 
-    network->kernels->fill(stream_of(pass),
-                           &(RpFillArgs){.dtype = network->options.dtype,
-                                         .n = network->tokens * network->config.hidden,
-                                         .x = hidden});
+    RUN(pass, fill, &args);
 }

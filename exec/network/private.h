@@ -138,10 +138,10 @@ void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);
 /* y += x, hidden states. */
 void rp_pass_add(RpPass *pass, const void *x, void *y);
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);
-/* Rows of a hidden state: @packed[i] = @hidden[rows[i]], and back. Not when measuring. */
+/* Rows of a hidden state: @packed[i] = @hidden[rows[i]], and back. */
 void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed);
 void rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden);
-/* A hidden state of zeros. Not when measuring. */
+/* A hidden state of zeros. */
 void rp_pass_clear_hidden(RpPass *pass, void *hidden);
 
 /* ---- kinds of layers: pass.c, block.c, head.c ---- */
