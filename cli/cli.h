@@ -1,12 +1,12 @@
 /**
- * What the subcommands share: exit codes, messages, JSON, tables, and the options that name a
- * schedule and a partition. Only cli/ prints.
+ * What the subcommands share: exit codes, messages, files, and the options that name a schedule and
+ * a partition. Only cli/ prints.
  */
 #pragma once
 
 #include <gio/gio.h>
 
-#include "core/json/json-write.h"
+#include "cli/report.h"
 #include "core/profile/profile.h"
 #include "run/request.h"
 
@@ -15,12 +15,48 @@
 #define RP_EXIT_USAGE 2
 #define RP_EXIT_PIPE 141 /* nobody reads on: as a shell reports SIGPIPE */
 
-/* A subcommand: argv[0] is its own name. Returns an exit code. */
+/**
+ * RpCommand: a subcommand, one file in cli/commands and one word in cli/meson.build
+ * @summary: its line of `roundpipe --help`
+ * @words: that are no options, as `PROFILE.json`, from @min_words to @max_words (-1: any number) of
+ *   them; %NULL: none
+ * @help: what it does, and an example
+ * @more_help: (nullable): tables behind its options
+ * @requests: options that name a schedule and a partition, and a schedule: @args begins with
+ *   RpScheduleArgs
+ * @options: (nullable): its own, each with RP_ARG(), described as the setting of its name if not
+ *   here; every G_OPTION_ARG_INT is a count, 1 or more.
+ *   A file's name with G_OPTION_FLAG_OPTIONAL_ARG may stand without a value, which is then ""
+ * @args_size: of the struct that they fill, zeroed or as @defaults
+ * @run: @words are %NULL-terminated. What it tells goes into @report, which is printed when it has
+ *   returned %TRUE
+ *
+ * --json, --wide and --help are every command's.
+ */
 typedef struct {
     const char *name;
     const char *summary;
-    int (*run)(int argc, char **argv);
+    const char *words;
+    int min_words;
+    int max_words;
+    const char *help;
+    void (*more_help)(RpReport *report);
+    enum {
+        RP_NO_REQUEST,
+        RP_REQUESTS,
+        RP_REQUEST
+    } requests; /* RP_REQUESTS: of several schedules */
+    const GOptionEntry *options;
+    gsize args_size;
+    gconstpointer defaults;
+    gboolean (*run)(gpointer args, char **words, RpReport *report, GError **error);
 } RpCommand;
+
+/* Of an option in a static table: the member that it fills. */
+#define RP_ARG(type, member) ((gpointer)offsetof(type, member))
+
+/* Reads the command line, runs it, prints its report or its error. Returns: an exit code */
+int rp_command_run(const RpCommand *command, int argc, char **argv);
 
 /* Wrong words on the command line: exit code 2. */
 #define RP_CLI_ERROR (rp_cli_error_quark())
@@ -54,18 +90,14 @@ void rp_cli_leave_within(guint seconds);
 
 /**
  * rp_cli_parse:
- * @usage: the words that are no options, as `PROFILE.json`
- * @summary: what the command does, and an example
- * @entries: its options; every G_OPTION_ARG_INT is a count: 1 or more, unchanged if not given
- * @more: (nullable): further options
- * @max_arguments: -1 = any number
+ * @words: as RpCommand has it
+ * @entries: its options, with arg_data of their own
  *
  * What is no option stays in argv[1] ... argv[argc - 1]. `--help` is printed here.
  *
  * Errors: G_OPTION_ERROR, RP_CLI_ERROR_USAGE, RP_CLI_ERROR_HELP
  */
-gboolean rp_cli_parse(const char *usage, const char *summary, const GOptionEntry *entries,
-                      const GOptionEntry *more, int min_arguments, int max_arguments, int *argc,
+gboolean rp_cli_parse(const RpCommand *command, const GOptionEntry *entries, int *argc,
                       char ***argv, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* One of @names by @text, with "did you mean". Returns: its index, or -1.
@@ -177,7 +209,6 @@ typedef struct {
     int iterations;
     int group;
     gboolean reverse_backward;
-    gboolean json;
 } RpScheduleArgs;
 
 /* GOptionEntry list for @args. --schedule only if @with_schedule. (transfer container) */
@@ -215,56 +246,3 @@ gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile
 /* What helps against a plan that does not fit (cli/remedy.c). @as_keys: in words of a run file
  * (transfer full) */
 char *rp_cli_remedy(RpRemedy remedy, gboolean as_keys);
-
-/* ---- output (cli/output.c) ---- */
-
-/* Prints finished JSON on stdout. */
-void rp_cli_print_json(RpJsonWriter *json);
-/* Block counts of stages as a list of numbers: of guint, or of a partition. */
-void rp_json_blocks(RpJsonWriter *json, const char *key, const GArray *blocks);
-void rp_json_counts(RpJsonWriter *json, const char *key, const RpProfile *profile,
-                    const RpInterval *stages, guint n);
-
-/**
- * rp_cli_list_catalogue:
- * @command: its name
- * @summary: what it lists, and an example
- * @print_table: for people
- * @add_objects: for machines: adds each entry to an open array
- *
- * The whole of a command that prints a list and has no option but --json. Returns: an exit code
- */
-int rp_cli_list_catalogue(const char *command, const char *summary, void (*print_table)(void),
-                          void (*add_objects)(RpJsonWriter *json), int argc, char **argv);
-
-/* A table of text: right-aligned numbers, columns two spaces apart. */
-typedef struct _RpCliTable RpCliTable;
-/* @columns: headings, %NULL-terminated; a heading that starts with '<' is left-aligned. */
-RpCliTable *rp_cli_table_new(const char *const *columns);
-void rp_cli_table_free(RpCliTable *table);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpCliTable, rp_cli_table_free)
-/* Adds a cell, row by row. */
-void rp_cli_table_add(RpCliTable *table, const char *format, ...) G_GNUC_PRINTF(2, 3);
-/* Ends a row: @text stands where the rest of its cells would. */
-void rp_cli_table_span(RpCliTable *table, const char *text);
-void rp_cli_table_print(const RpCliTable *table);
-
-/* One field of a CSV file, quoted where it must be, and a comma or (@last) the end of the line. */
-void rp_csv_append(GString *csv, gboolean last, const char *format, ...) G_GNUC_PRINTF(3, 4);
-
-/* ---- subcommands ---- */
-int rp_cmd_models(int argc, char **argv);
-int rp_cmd_gpus(int argc, char **argv);
-int rp_cmd_partition(int argc, char **argv);
-int rp_cmd_simulate(int argc, char **argv);
-int rp_cmd_replay(int argc, char **argv);
-int rp_cmd_compare(int argc, char **argv);
-int rp_cmd_diff(int argc, char **argv);
-int rp_cmd_verify(int argc, char **argv);
-int rp_cmd_export(int argc, char **argv);
-int rp_cmd_figures(int argc, char **argv);
-int rp_cmd_plan(int argc, char **argv);
-int rp_cmd_init(int argc, char **argv);
-int rp_cmd_profile(int argc, char **argv);
-int rp_cmd_train(int argc, char **argv);
-int rp_cmd_generate(int argc, char **argv);

@@ -173,44 +173,37 @@ take_counts(const OptionTexts *texts, GError **error)
 }
 
 static gboolean
-check_words(const char *usage, int least, int most, int argc, char **argv, GError **error)
+check_words(const RpCommand *command, int argc, char **argv, GError **error)
 {
-    if (argc - 1 < least) {
+    if (argc - 1 < command->min_words) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "something is missing: expected %s; see --help", usage);
+                    "something is missing: expected %s; see --help", command->words);
         return FALSE;
     }
-    if (most >= 0 && argc - 1 > most) {
+    if (command->max_words >= 0 && argc - 1 > command->max_words) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "\"%s\" is one word too many; see --help", argv[most + 1]);
+                    "\"%s\" is one word too many; see --help", argv[command->max_words + 1]);
         return FALSE;
     }
     return TRUE;
 }
 
 gboolean
-rp_cli_parse(const char *usage, const char *summary, const GOptionEntry *entries,
-             const GOptionEntry *more, int min_arguments, int max_arguments, int *argc,
-             char ***argv, GError **error)
+rp_cli_parse(const RpCommand *command, const GOptionEntry *entries, int *argc, char ***argv,
+             GError **error)
 {
-    g_autoptr(GOptionContext) context = g_option_context_new(usage);
-    g_autofree char *program = g_strdup_printf("roundpipe %s", (*argv)[0]);
+    g_autoptr(GOptionContext) context = g_option_context_new(command->words);
+    g_autofree char *program = g_strdup_printf("roundpipe %s", command->name);
     gboolean help = FALSE;
     const GOptionEntry help_entries[] = {
         {"help", 'h', 0, G_OPTION_ARG_NONE, &help, "show this", NULL},
         {0},
     };
-    const GOptionEntry *lists[4] = {NULL};
+    const GOptionEntry *const lists[] = {entries, help_entries, NULL};
     GError *local = NULL;
-    guint n = 0;
 
-    if (entries != NULL)
-        lists[n++] = entries;
-    if (more != NULL)
-        lists[n++] = more;
-    lists[n] = help_entries;
     g_set_prgname(program);
-    g_option_context_set_summary(context, summary);
+    g_option_context_set_summary(context, command->help);
     g_option_context_set_help_enabled(context, FALSE); /* GLib's would exit */
     g_auto(OptionTexts) texts = make_option_texts(lists);
 
@@ -228,7 +221,7 @@ rp_cli_parse(const char *usage, const char *summary, const GOptionEntry *entries
         g_clear_error(&local);
         g_set_error_literal(&local, RP_CLI_ERROR, RP_CLI_ERROR_HELP, "help");
     } else if (parsed) {
-        return check_words(usage, min_arguments, max_arguments, *argc, *argv, error);
+        return check_words(command, *argc, *argv, error);
     }
     g_propagate_error(error, local);
     return FALSE;

@@ -13,23 +13,10 @@
 #include "exec/cuda/runtime/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
 
-static const RpCommand commands[] = {
-    {"models", "list the models of the catalogue", rp_cmd_models},
-    {"gpus", "list the GPUs of the catalogue", rp_cmd_gpus},
-    {"plan", "what will happen if I train MODEL on N x GPU", rp_cmd_plan},
-    {"simulate", "run one schedule in virtual time", rp_cmd_simulate},
-    {"replay", "run one schedule for real; tasks only take their time", rp_cmd_replay},
-    {"compare", "several schedules and profiles in one table", rp_cmd_compare},
-    {"diff", "predicted beside measured: the tasks that differ most", rp_cmd_diff},
-    {"partition", "divide a model into stages", rp_cmd_partition},
-    {"verify", "prove that a plan is correct, or name the rule it breaks", rp_cmd_verify},
-    {"export", "write a profile, a trace or a schedule for other tools", rp_cmd_export},
-    {"init", "make a model with random weights", rp_cmd_init},
-    {"profile", "measure a model's layers on this machine", rp_cmd_profile},
-    {"train", "train a model as a run file says", rp_cmd_train},
-    {"generate", "answer prompts of token ids with a trained model", rp_cmd_generate},
-    {"figures", "make every figure that needs no GPU", rp_cmd_figures},
-};
+#define DECLARE(name) extern const RpCommand rp_command_##name;
+#define ROW(name) &rp_command_##name,
+RP_COMMANDS(DECLARE)
+static const RpCommand *const commands[] = {RP_COMMANDS(ROW)};
 
 static void
 print_help(FILE *stream)
@@ -39,7 +26,7 @@ print_help(FILE *stream)
           "\n\nCommands:\n",
           stream);
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
-        fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);
+        fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`roundpipe COMMAND --help` tells a command's options.\n"
           "Exit codes: 0 done, 1 failed, 2 wrong usage.\n",
           stream);
@@ -52,7 +39,7 @@ unknown_command(const char *name)
     const char *near;
 
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
-        names[i] = commands[i].name;
+        names[i] = commands[i]->name;
     near = rp_nearest_name(name, names);
     if (near != NULL)
         fprintf(stderr, "roundpipe: no command \"%s\"; did you mean \"%s\"?\n", name, near);
@@ -111,8 +98,8 @@ run_command(int argc, char **argv)
         return RP_EXIT_OK;
     }
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
+        if (strcmp(argv[1], commands[i]->name) == 0)
+            return rp_command_run(commands[i], argc - 1, argv + 1);
     return unknown_command(argv[1]);
 }
 

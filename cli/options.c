@@ -57,7 +57,6 @@ rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule)
         {"group", 0, 0, G_OPTION_ARG_INT, &args->group,
          "interleaved schedules: micro-batches of a group (default: N)", "G"},
         {"reverse-backward", 0, 0, G_OPTION_ARG_NONE, &args->reverse_backward, reversible, NULL},
-        {"json", 0, 0, G_OPTION_ARG_NONE, &args->json, "print JSON", NULL},
     };
     GOptionEntry schedule = {"schedule",      's',   0,     G_OPTION_ARG_STRING,
                              &args->schedule, names, "NAME"};

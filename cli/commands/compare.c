@@ -9,13 +9,6 @@
 #define ASYNC_SUFFIX "-async"
 #define ASYNC_NAME "roundpipe" ASYNC_SUFFIX
 
-typedef struct {
-    char *schedules;
-    char *profiles_dir;
-    char *csv;
-    gboolean published;
-} CompareArgs;
-
 static void
 free_entry(gpointer data)
 {
@@ -104,7 +97,8 @@ load_directory(const char *directory, guint gpus, GPtrArray *entries, GError **e
 }
 
 static gboolean
-load_entries(const CompareArgs *args, guint gpus, char **paths, GPtrArray *entries, GError **error)
+load_entries(const RpCompareArgs *args, guint gpus, char **paths, GPtrArray *entries,
+             GError **error)
 {
     g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
     const char *directory = g_getenv("ROUNDPIPE_PROFILES");
@@ -262,7 +256,7 @@ mark_best(GArray *rows)
 
 /* What makes no sense for several models, and words that every row would stumble over. */
 static gboolean
-check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
+check_args(const RpScheduleArgs *args, const RpCompareArgs *more, GError **error)
 {
     RpAsk ask;
 
@@ -304,7 +298,7 @@ treat_alike(RpScheduleArgs *args)
 }
 
 static gboolean
-check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
+check_csv(const RpCompareArgs *more, const GPtrArray *entries, GError **error)
 {
     for (guint i = 0; i < entries->len; i++) {
         const RpCompareEntry *entry = g_ptr_array_index(entries, i);
@@ -320,74 +314,62 @@ check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
 }
 
 static gboolean
-run(RpScheduleArgs *args, const CompareArgs *more, char **paths, GError **error)
+run(gpointer user_args, char **paths, RpReport *report, GError **error)
 {
+    RpCompareArgs *args = user_args;
+    RpScheduleArgs *request = &args->request;
     g_autoptr(GPtrArray) entries = g_ptr_array_new_with_free_func(free_entry);
     g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(RpCompareRow));
-    const RpCompareReport report = {.args = args, .published = more->published};
-    gboolean csv_only = more->csv != NULL && strcmp(more->csv, "-") == 0;
 
     g_array_set_clear_func(rows, clear_row);
-    if (!check_args(args, more, error) ||
-        !load_entries(more, (guint)MAX(0, args->gpus), paths, entries, error) ||
-        !check_csv(more, entries, error))
+    if (!check_args(request, args, error) ||
+        !load_entries(args, (guint)MAX(0, request->gpus), paths, entries, error) ||
+        !check_csv(args, entries, error))
         return FALSE;
     for (guint i = 0; i < entries->len; i++)
-        if (!add_rows(more->schedules, g_ptr_array_index(entries, i), args->async, rows, error))
+        if (!add_rows(args->schedules, g_ptr_array_index(entries, i), request->async, rows, error))
             return FALSE;
-    if (!check_options(args, rows, error))
+    if (!check_options(request, rows, error))
         return FALSE;
-    if (!more->published)
-        treat_alike(args);
-    if (!run_rows(args, rows, error))
+    if (!args->published)
+        treat_alike(request);
+    if (!run_rows(request, rows, error))
         return FALSE;
     mark_best(rows);
-    if (more->csv != NULL && !rp_cli_write_file(more->csv, rp_compare_write_csv, rows, error))
-        return FALSE;
-    if (args->json)
-        rp_compare_print_json(&report, rows);
-    else if (!csv_only)
-        rp_compare_print(&report, rows);
-    return TRUE;
+    rp_compare_report(report, args, rows);
+    report->muted = g_strcmp0(args->csv, "-") == 0;
+    return args->csv == NULL || rp_cli_write_file(args->csv, rp_compare_write_csv, report, error);
 }
 
-int
-rp_cmd_compare(int argc, char **argv)
-{
-    RpScheduleArgs args = {.gpus = 8, .micro_batches = 16};
-    CompareArgs compare = {0};
-    const GOptionEntry more[] = {
-        {"schedules", 's', 0, G_OPTION_ARG_STRING, &compare.schedules,
-         "names separated by commas, with " ASYNC_SUFFIX " asynchronous (default: all, " ASYNC_NAME
-         ")",
-         "LIST"},
-        {"published", 0, 0, G_OPTION_ARG_NONE, &compare.published,
-         "as the paper compares: only roundpipe recomputes early, its fused forward does not wait",
-         NULL},
-        {"profiles", 0, 0, G_OPTION_ARG_FILENAME, &compare.profiles_dir,
-         "directory of profiles (default: $ROUNDPIPE_PROFILES, or the shipped RTX 4090 ones)",
-         "DIR"},
-        {"csv", 0, 0, G_OPTION_ARG_FILENAME, &compare.csv,
-         "write the rows as CSV; - = instead of the table", "FILE.csv"},
-        {0},
-    };
-    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, FALSE);
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const GOptionEntry options[] = {
+    {"schedules", 's', 0, G_OPTION_ARG_STRING, RP_ARG(RpCompareArgs, schedules),
+     "names separated by commas, with " ASYNC_SUFFIX " asynchronous (default: all, " ASYNC_NAME ")",
+     "LIST"},
+    {"published", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpCompareArgs, published),
+     "as the paper compares: only roundpipe recomputes early, its fused forward does not wait",
+     NULL},
+    {"profiles", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(RpCompareArgs, profiles_dir),
+     "directory of profiles (default: $ROUNDPIPE_PROFILES, or the shipped RTX 4090 ones)", "DIR"},
+    {"csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(RpCompareArgs, csv),
+     "write the rows as CSV; - = instead of the table", "FILE.csv"},
+    {0},
+};
 
-    if (!rp_cli_parse("[PROFILE.json...]",
-                      "Compares schedules on models in one table (default: 8 GPUs, 16 "
-                      "micro-batches).\n\n"
-                      "Examples:\n"
-                      "  roundpipe compare\n"
-                      "  roundpipe compare profiles/rtx4090/qwen3-32b.json \\\n"
-                      "    --schedules 1f1b,looped-bfs,roundpipe,roundpipe-async --gpus 4",
-                      entries, more, 0, -1, &argc, &argv, &error) ||
-        !run(&args, &compare, argv + 1, &error))
-        code = rp_cli_fail("compare", error);
-    rp_schedule_args_clear(&args);
-    g_free(compare.schedules);
-    g_free(compare.profiles_dir);
-    g_free(compare.csv);
-    return code;
-}
+static const RpCompareArgs defaults = {.request = {.gpus = 8, .micro_batches = 16}};
+
+const RpCommand rp_command_compare = {
+    .name = "compare",
+    .summary = "several schedules and profiles in one table",
+    .words = "[PROFILE.json...]",
+    .max_words = -1,
+    .help = "Compares schedules on models in one table (default: 8 GPUs, 16 micro-batches).\n\n"
+            "Examples:\n"
+            "  roundpipe compare\n"
+            "  roundpipe compare profiles/rtx4090/qwen3-32b.json \\\n"
+            "    --schedules 1f1b,looped-bfs,roundpipe,roundpipe-async --gpus 4",
+    .requests = RP_REQUESTS,
+    .options = options,
+    .args_size = sizeof(RpCompareArgs),
+    .defaults = &defaults,
+    .run = run,
+};

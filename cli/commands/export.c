@@ -7,6 +7,7 @@
 #include "core/formats/export.h"
 
 typedef struct {
+    RpScheduleArgs request;
     /* a profile from the catalogue */
     char *model;
     char *gpu;
@@ -198,76 +199,62 @@ find_problem(const ExportArgs *more, const char *path)
 }
 
 static gboolean
-run(const RpScheduleArgs *args, const ExportArgs *more, const char *path, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
-    const char *problem = find_problem(more, path);
+    const ExportArgs *args = user_args;
+    const char *problem = find_problem(args, words[0]);
 
     if (problem != NULL) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
         return FALSE;
     }
-    return more->model != NULL ? export_profile(args, more, error)
-                               : export_schedule(args, more, path, error);
+    return args->model != NULL ? export_profile(&args->request, args, error)
+                               : export_schedule(&args->request, args, words[0], error);
 }
 
-static void
-clear_args(ExportArgs *args)
-{
-    g_free(args->model);
-    g_free(args->gpu);
-    g_free(args->dtype);
-    g_free(args->accumulate);
-    g_free(args->output);
-    g_free(args->chrome);
-    g_free(args->csv);
-    g_free(args->pytorch_csv);
-}
+static const GOptionEntry options[] = {
+    {"profile", 'p', 0, G_OPTION_ARG_STRING, RP_ARG(ExportArgs, model),
+     "write the profile of a model of the catalogue", "MODEL"},
+    {"gpu", 'g', 0, G_OPTION_ARG_STRING, RP_ARG(ExportArgs, gpu), "with --profile: on this GPU",
+     "GPU"},
+    {"sequences", 0, 0, G_OPTION_ARG_INT, RP_ARG(ExportArgs, sequences),
+     "with --profile: sequences of a micro-batch (default: 4)", "B"},
+    {"tokens", 0, 0, G_OPTION_ARG_INT, RP_ARG(ExportArgs, tokens),
+     "with --profile: tokens of a sequence (default: 2048)", "T"},
+    {"lora-rank", 0, 0, G_OPTION_ARG_INT, RP_ARG(ExportArgs, lora_rank),
+     "with --profile: train adapters only (default: every weight)", "R"},
+    {"dtype", 0, 0, G_OPTION_ARG_STRING, RP_ARG(ExportArgs, dtype),
+     "with --profile: bf16 (default) or fp16", "NAME"},
+    {"accumulate", 0, 0, G_OPTION_ARG_STRING, RP_ARG(ExportArgs, accumulate),
+     "with --profile: fp32 (default) or fp16", "NAME"},
+    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(ExportArgs, output),
+     "with --profile: where to write it; - = standard output", "FILE.json"},
+    {"chrome", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(ExportArgs, chrome),
+     "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
+    {"csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(ExportArgs, csv), "write a line for each task",
+     "FILE.csv"},
+    {"pytorch-csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(ExportArgs, pytorch_csv),
+     "write the order of actions as a PyTorch pipeline CSV", "FILE.csv"},
+    {"timed", 0, 0, G_OPTION_ARG_NONE, RP_ARG(ExportArgs, timed),
+     "PyTorch CSV with a column a step of time and idle cells", NULL},
+    {0},
+};
 
-int
-rp_cmd_export(int argc, char **argv)
-{
-    RpScheduleArgs args = {0};
-    ExportArgs export = {.sequences = RP_CLI_SEQUENCES, .tokens = RP_CLI_TOKENS};
-    const GOptionEntry more[] = {
-        {"profile", 'p', 0, G_OPTION_ARG_STRING, &export.model,
-         "write the profile of a model of the catalogue", "MODEL"},
-        {"gpu", 'g', 0, G_OPTION_ARG_STRING, &export.gpu, "with --profile: on this GPU", "GPU"},
-        {"sequences", 0, 0, G_OPTION_ARG_INT, &export.sequences,
-         "with --profile: sequences of a micro-batch (default: 4)", "B"},
-        {"tokens", 0, 0, G_OPTION_ARG_INT, &export.tokens,
-         "with --profile: tokens of a sequence (default: 2048)", "T"},
-        {"lora-rank", 0, 0, G_OPTION_ARG_INT, &export.lora_rank,
-         "with --profile: train adapters only (default: every weight)", "R"},
-        {"dtype", 0, 0, G_OPTION_ARG_STRING, &export.dtype,
-         "with --profile: bf16 (default) or fp16", "NAME"},
-        {"accumulate", 0, 0, G_OPTION_ARG_STRING, &export.accumulate,
-         "with --profile: fp32 (default) or fp16", "NAME"},
-        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &export.output,
-         "with --profile: where to write it; - = standard output", "FILE.json"},
-        {"chrome", 0, 0, G_OPTION_ARG_FILENAME, &export.chrome,
-         "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
-        {"csv", 0, 0, G_OPTION_ARG_FILENAME, &export.csv, "write a line for each task", "FILE.csv"},
-        {"pytorch-csv", 0, 0, G_OPTION_ARG_FILENAME, &export.pytorch_csv,
-         "write the order of actions as a PyTorch pipeline CSV", "FILE.csv"},
-        {"timed", 0, 0, G_OPTION_ARG_NONE, &export.timed,
-         "PyTorch CSV with a column a step of time and idle cells", NULL},
-        {0},
-    };
-    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const ExportArgs defaults = {.sequences = RP_CLI_SEQUENCES, .tokens = RP_CLI_TOKENS};
 
-    if (!rp_cli_parse("[PROFILE.json]",
-                      "Writes a profile from the catalogue, or a simulated schedule for other "
-                      "tools.\n\n"
-                      "Examples:\n"
-                      "  roundpipe export --profile qwen3-8b --gpu rtx4090 -o qwen3-8b.json\n"
-                      "  roundpipe export profiles/rtx4090/qwen3-1.7b.json --schedule 1f1b \\\n"
-                      "    --gpus 8 --micro-batches 16 --chrome trace.json --pytorch-csv -",
-                      more, entries, 0, 1, &argc, &argv, &error) ||
-        !run(&args, &export, argc > 1 ? argv[1] : NULL, &error))
-        code = rp_cli_fail("export", error);
-    rp_schedule_args_clear(&args);
-    clear_args(&export);
-    return code;
-}
+const RpCommand rp_command_export = {
+    .name = "export",
+    .summary = "write a profile, a trace or a schedule for other tools",
+    .words = "[PROFILE.json]",
+    .max_words = 1,
+    .help = "Writes a profile from the catalogue, or a simulated schedule for other tools.\n\n"
+            "Examples:\n"
+            "  roundpipe export --profile qwen3-8b --gpu rtx4090 -o qwen3-8b.json\n"
+            "  roundpipe export profiles/rtx4090/qwen3-1.7b.json --schedule 1f1b \\\n"
+            "    --gpus 8 --micro-batches 16 --chrome trace.json --pytorch-csv -",
+    .requests = RP_REQUEST,
+    .options = options,
+    .args_size = sizeof(ExportArgs),
+    .defaults = &defaults,
+    .run = run,
+};

@@ -1,10 +1,9 @@
 /* roundpipe generate: answers to prompts of token ids, and how many of them are those expected. */
 #include "cli/cli.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "cli/progress.h"
 #include "cli/train/train.h"
 #include "exec/generate/greedy.h"
 #include "exec/host/kernels.h"
@@ -12,13 +11,10 @@
 /* Of answers to prompts that come with none. */
 #define DEFAULT_NEW_TOKENS 64
 
-#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
-
 typedef struct {
     char *prompts;
     char *output;
     int new_tokens;
-    gboolean json;
 } GenerateArgs;
 
 /* A line of the prompts' file. */
@@ -173,25 +169,12 @@ judge(Generation *generation, Prompt *prompt)
         generation->n_right++;
 }
 
-static void
-show(guint done, guint total, gint64 *shown_us)
-{
-    const gint64 now_us = g_get_monotonic_time();
-
-    if (isatty(STDERR_FILENO) != 1 || now_us - *shown_us < PROGRESS_INTERVAL_US)
-        return;
-    *shown_us = now_us;
-    fprintf(stderr, "\r\033[Kanswering: %u of %u", done, total);
-    fflush(stderr);
-}
-
 static gboolean
 answer_all(Generation *generation, GError **error)
 {
     const guint total = generation->prompts->len;
     const guint sequences = MIN(total, RP_GREEDY_MAX_SEQUENCES);
-    const gint64 begin_us = g_get_monotonic_time();
-    gint64 shown_us = begin_us;
+    RpProgress progress = rp_progress_begin("answering", 0);
     guint n_multiply;
 
     if (!rp_host_reserve_matmul(1, &n_multiply, error))
@@ -225,10 +208,10 @@ answer_all(Generation *generation, GError **error)
             nth(generation, first + i)->n_answer = answers[i].n_answer;
             judge(generation, nth(generation, first + i));
         }
-        show(first + n, total, &shown_us);
+        rp_progress_show(&progress, first + n, total);
     }
-    rp_train_metrics_clear_line();
-    generation->seconds = (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC;
+    rp_progress_clear();
+    generation->seconds = (double)(g_get_monotonic_time() - progress.begin_us) / G_USEC_PER_SEC;
     return TRUE;
 }
 
@@ -265,33 +248,27 @@ write_answers(GOutputStream *stream, gpointer data, GError **error)
 }
 
 static void
-print_result(const Generation *generation, const GenerateArgs *args)
+report_answers(RpReport *report, const Generation *generation, const GenerateArgs *args)
 {
-    if (args->json) {
-        g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
+    const guint n = generation->prompts->len;
 
-        rp_json_object(json, NULL);
-        rp_json_int(json, "prompts", generation->prompts->len);
-        rp_json_int(json, "expected", generation->n_expected);
-        rp_json_int(json, "right", generation->n_right);
-        rp_json_int(json, "max_new_tokens", generation->new_tokens);
-        rp_json_double(json, "seconds", generation->seconds, 3);
-        rp_json_end(json);
-        rp_cli_print_json(json);
-        return;
-    }
+    rp_report_count(report, "prompts", n, NULL);
+    rp_report_count(report, "expected", generation->n_expected, NULL);
+    rp_report_count(report, "right", generation->n_right, NULL);
+    rp_report_count(report, "max_new_tokens", generation->new_tokens, NULL);
+    rp_report_real(report, "seconds", generation->seconds, 3, NULL);
     if (generation->n_expected > 0)
-        printf("%u of %u answers are right, to the last token", generation->n_right,
-               generation->n_expected);
+        rp_report_say(report, "%u of %u answers are right, to the last token (%.1f s)",
+                      generation->n_right, generation->n_expected, generation->seconds);
     else
-        printf("%u prompts answered; no answer was known before", generation->prompts->len);
-    printf(" (%.1f s)\n", generation->seconds);
+        rp_report_say(report, "%u prompts answered; no answer was known before (%.1f s)", n,
+                      generation->seconds);
     if (strcmp(args->output, "-") != 0)
-        printf("answers: %s\n", args->output);
+        rp_report_say(report, "answers: %s", args->output);
 }
 
 static gboolean
-check_args(const GenerateArgs *args, const char *model, GError **error)
+check_args(const GenerateArgs *args, const char *model, gboolean json, GError **error)
 {
     if (args->prompts == NULL || args->output == NULL) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
@@ -299,7 +276,7 @@ check_args(const GenerateArgs *args, const char *model, GError **error)
                     args->prompts == NULL ? "prompts" : "output");
         return FALSE;
     }
-    if (strcmp(args->output, "-") == 0 && args->json) {
+    if (strcmp(args->output, "-") == 0 && json) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                             "--output: expected a file; standard output has the JSON");
         return FALSE;
@@ -316,46 +293,43 @@ check_args(const GenerateArgs *args, const char *model, GError **error)
 }
 
 static gboolean
-run(const GenerateArgs *args, const char *model, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
+    const GenerateArgs *args = user_args;
     g_auto(Generation) generation = {.prompts = g_array_new(FALSE, TRUE, sizeof(Prompt))};
 
     g_array_set_clear_func(generation.prompts, prompt_clear);
-    if (!check_args(args, model, error) || !open_model(&generation, model, error) ||
+    if (!check_args(args, words[0], report->form == RP_REPORT_JSON, error) ||
+        !open_model(&generation, words[0], error) ||
         !read_prompts(&generation, args->prompts, error) ||
         !choose_length(&generation, args, error) || !answer_all(&generation, error) ||
         !rp_cli_write_file(args->output, write_answers, &generation, error))
         return FALSE;
-    print_result(&generation, args);
+    report_answers(report, &generation, args);
     return TRUE;
 }
 
-int
-rp_cmd_generate(int argc, char **argv)
-{
-    GenerateArgs args = {0};
-    const GOptionEntry entries[] = {
-        {"prompts", 0, 0, G_OPTION_ARG_FILENAME, &args.prompts,
-         "prompts as training data; where labels tell an answer, it is compared", "FILE.jsonl"},
-        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &args.output,
-         "where answers go, a line of JSON each; - prints them", "FILE.jsonl"},
-        {"max-new-tokens", 0, 0, G_OPTION_ARG_INT, &args.new_tokens,
-         "tokens of an answer at most (default: of the longest expected one, else 64)", "N"},
-        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON", NULL},
-        {0},
-    };
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const GOptionEntry options[] = {
+    {"prompts", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(GenerateArgs, prompts),
+     "prompts as training data; where labels tell an answer, it is compared", "FILE.jsonl"},
+    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(GenerateArgs, output),
+     "where answers go, a line of JSON each; - prints them", "FILE.jsonl"},
+    {"max-new-tokens", 0, 0, G_OPTION_ARG_INT, RP_ARG(GenerateArgs, new_tokens),
+     "tokens of an answer at most (default: of the longest expected one, else 64)", "N"},
+    {0},
+};
 
-    if (!rp_cli_parse("MODEL_DIR",
-                      "Answers prompts of token ids with a model or a checkpoint, on the "
-                      "processors:\nthe likeliest token each time.\n\n"
-                      "Example:\n  roundpipe generate run/checkpoint-200 --prompts test.jsonl "
-                      "-o answers.jsonl",
-                      entries, NULL, 1, 1, &argc, &argv, &error) ||
-        !run(&args, argv[1], &error))
-        code = rp_cli_fail("generate", error);
-    g_free(args.prompts);
-    g_free(args.output);
-    return code;
-}
+const RpCommand rp_command_generate = {
+    .name = "generate",
+    .summary = "answer prompts of token ids with a trained model",
+    .words = "MODEL_DIR",
+    .min_words = 1,
+    .max_words = 1,
+    .help = "Answers prompts of token ids with a model or a checkpoint, on the processors:\n"
+            "the likeliest token each time.\n\n"
+            "Example:\n  roundpipe generate run/checkpoint-200 --prompts test.jsonl "
+            "-o answers.jsonl",
+    .options = options,
+    .args_size = sizeof(GenerateArgs),
+    .run = run,
+};

@@ -1,91 +1,62 @@
 #include "cli/cli.h"
-
-#include <stdio.h>
-
 #include "core/catalogue/catalogue.h"
 
 static void
-json_gpu(RpJsonWriter *json, const RpGpu *gpu)
+add_gpu(RpReport *report, const RpGpu *gpu)
 {
-    rp_json_object(json, NULL);
-    rp_json_string(json, "name", gpu->name);
-    rp_json_string(json, "title", gpu->title);
-    rp_json_int(json, "memory_bytes", (gint64)gpu->memory_bytes);
-    rp_json_double(json, "fp16_accumulate_tflops", gpu->fp16_accumulate_tflops, 3);
-    rp_json_double(json, "fp32_accumulate_tflops", gpu->fp32_accumulate_tflops, 3);
-    rp_json_double(json, "memory_gb_per_s", gpu->memory_gb_per_s, 3);
-    rp_json_string(json, "interconnect", gpu->interconnect);
-    rp_json_double(json, "interconnect_gb_per_s", gpu->interconnect_gb_per_s, 3);
-    rp_json_double(json, "h2d_gb_per_s", gpu->h2d_gb_per_s, 3);
-    rp_json_double(json, "d2h_gb_per_s", gpu->d2h_gb_per_s, 3);
-    rp_json_int(json, "gpus_per_root", gpu->gpus_per_root);
-    rp_json_double(json, "root_gb_per_s", gpu->root_gb_per_s, 3);
-    rp_json_double(json, "host_gb_per_s", gpu->host_gb_per_s, 3);
-    rp_json_double(json, "matmul_efficiency", gpu->matmul_efficiency, 4);
-    rp_json_double(json, "attention_efficiency", gpu->attention_efficiency, 4);
-    rp_json_double(json, "attention_backward_efficiency", gpu->attention_backward_efficiency, 4);
-    rp_json_double(json, "memory_efficiency", gpu->memory_efficiency, 4);
-    rp_json_int(json, "expert_ns", gpu->expert_ns);
-    rp_json_double(json, "optimizer_parameters_per_s", gpu->optimizer_parameters_per_s, 3);
-    rp_json_bool(json, "measured", gpu->measured);
-    rp_json_string(json, "basis", gpu->basis);
-    rp_json_end(json);
+    rp_report_object(report, NULL, NULL);
+    rp_report_text(report, "name", gpu->name, "<name");
+    rp_report_text(report, "title", gpu->title, "<GPU");
+    rp_report_bytes(report, "memory_bytes", gpu->memory_bytes, "memory");
+    rp_report_line(report, "TFLOP/s", "%g", gpu->fp32_accumulate_tflops);
+    rp_report_real(report, "fp16_accumulate_tflops", gpu->fp16_accumulate_tflops, 3, "fp16 acc.");
+    rp_report_real(report, "fp32_accumulate_tflops", gpu->fp32_accumulate_tflops, 3, NULL);
+    rp_report_real(report, "memory_gb_per_s", gpu->memory_gb_per_s, 3, "GB/s");
+    rp_report_text(report, "interconnect", gpu->interconnect, "<links");
+    rp_report_real(report, "interconnect_gb_per_s", gpu->interconnect_gb_per_s, 3, NULL);
+    rp_report_real(report, "h2d_gb_per_s", gpu->h2d_gb_per_s, 3, "host GB/s u/d");
+    rp_report_show(report, "%g/%g", gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
+    rp_report_real(report, "d2h_gb_per_s", gpu->d2h_gb_per_s, 3, NULL);
+    rp_report_count(report, "gpus_per_root", gpu->gpus_per_root, "root u/d");
+    rp_report_show(report, "%u x %g", gpu->gpus_per_root, gpu->root_gb_per_s);
+    rp_report_real(report, "root_gb_per_s", gpu->root_gb_per_s, 3, NULL);
+    rp_report_real(report, "host_gb_per_s", gpu->host_gb_per_s, 3, "server");
+    rp_report_real(report, "matmul_efficiency", gpu->matmul_efficiency, 4, NULL);
+    rp_report_real(report, "attention_efficiency", gpu->attention_efficiency, 4, NULL);
+    rp_report_real(report, "attention_backward_efficiency", gpu->attention_backward_efficiency, 4,
+                   NULL);
+    rp_report_real(report, "memory_efficiency", gpu->memory_efficiency, 4, NULL);
+    rp_report_count(report, "expert_ns", gpu->expert_ns, NULL);
+    rp_report_real(report, "optimizer_parameters_per_s", gpu->optimizer_parameters_per_s, 3, NULL);
+    rp_report_bool(report, "measured", gpu->measured, NULL);
+    rp_report_text(report, "basis", gpu->basis, "<times of layers");
+    rp_report_show(report, "%s %s", gpu->measured ? "measured" : "derived from", gpu->basis);
+    rp_report_end(report);
 }
 
-static void
-json_gpus(RpJsonWriter *json)
+static gboolean
+run(gpointer args, char **words, RpReport *report, GError **error)
 {
     guint n;
     const RpGpu *gpus = rp_gpu_list(&n);
 
+    rp_report_table(report, NULL, "links,times of layers,server,root u/d,fp16 acc.,host GB/s u/d",
+                    0);
     for (guint i = 0; i < n; i++)
-        json_gpu(json, &gpus[i]);
+        add_gpu(report, &gpus[i]);
+    rp_report_end(report);
+    rp_report_say(report,
+                  "\nTFLOP/s: dense 16-bit matmul, fp32 accumulation, and with fp16 accumulation; "
+                  "GB/s: device memory;\nhost: one GPU alone, up/down; root: GPUs that share a "
+                  "root complex x GB/s a direction;\nserver: host memory, all copies and the "
+                  "optimizer together. Sources: core/catalogue/gpus.c");
+    return TRUE;
 }
 
-static void
-add_row(RpCliTable *table, const RpGpu *gpu)
-{
-    g_autofree char *memory = rp_cli_format_bytes(gpu->memory_bytes);
-
-    rp_cli_table_add(table, "%s", gpu->name);
-    rp_cli_table_add(table, "%s", gpu->title);
-    rp_cli_table_add(table, "%s", memory);
-    rp_cli_table_add(table, "%g", gpu->fp32_accumulate_tflops);
-    rp_cli_table_add(table, "%g", gpu->fp16_accumulate_tflops);
-    rp_cli_table_add(table, "%g", gpu->memory_gb_per_s);
-    rp_cli_table_add(table, "%s", gpu->interconnect);
-    rp_cli_table_add(table, "%g/%g", gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
-    rp_cli_table_add(table, "%u x %g", gpu->gpus_per_root, gpu->root_gb_per_s);
-    rp_cli_table_add(table, "%g", gpu->host_gb_per_s);
-    rp_cli_table_add(table, "%s %s", gpu->measured ? "measured" : "derived from", gpu->basis);
-}
-
-static void
-print_table(void)
-{
-    static const char *const columns[] = {
-        "<name",  "<GPU",          "memory",   "TFLOP/s", "fp16 acc.",        "GB/s",
-        "<links", "host GB/s u/d", "root u/d", "server",  "<times of layers", NULL,
-    };
-    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
-    guint n;
-    const RpGpu *gpus = rp_gpu_list(&n);
-
-    for (guint i = 0; i < n; i++)
-        add_row(table, &gpus[i]);
-    rp_cli_table_print(table);
-    puts("\nTFLOP/s: dense 16-bit matmul, fp32 accumulation, and with fp16 accumulation; GB/s: "
-         "device memory;\nhost: one GPU alone, up/down; root: GPUs that share a root complex x "
-         "GB/s a direction;\nserver: host memory, all copies and the optimizer together. Sources: "
-         "core/catalogue/gpus.c");
-}
-
-int
-rp_cmd_gpus(int argc, char **argv)
-{
-    return rp_cli_list_catalogue(
-        "gpus",
-        "Lists the GPUs of the catalogue and the servers they usually stand in.\n\n"
-        "Example:\n  roundpipe gpus --json",
-        print_table, json_gpus, argc, argv);
-}
+const RpCommand rp_command_gpus = {
+    .name = "gpus",
+    .summary = "list the GPUs of the catalogue",
+    .help = "Lists the GPUs of the catalogue and the servers they usually stand in.\n\n"
+            "Example:\n  roundpipe gpus --json",
+    .run = run,
+};

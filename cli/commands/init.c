@@ -2,17 +2,13 @@
 
 #include <errno.h>
 #include <glib/gstdio.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "cli/progress.h"
 #include "core/catalogue/catalogue.h"
 #include "exec/model/init.h"
 
 /* As transformers divides checkpoints. */
 #define DEFAULT_SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
-
-#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
 
 typedef struct {
     char *output;
@@ -21,30 +17,7 @@ typedef struct {
     char *shard_size;
     gint64 seed;
     gboolean force;
-    gboolean json;
 } InitArgs;
-
-typedef struct {
-    gint64 begin_us;
-    gint64 shown_us;
-} Progress;
-
-static void
-show_progress(guint64 done, guint64 total, gpointer user_data)
-{
-    Progress *progress = user_data;
-    gint64 now_us = g_get_monotonic_time();
-    double seconds = (double)(now_us - progress->begin_us) / G_USEC_PER_SEC;
-
-    if (now_us - progress->shown_us < PROGRESS_INTERVAL_US || done == 0)
-        return;
-    progress->shown_us = now_us;
-    fprintf(stderr,
-            "\r\033[Kinitialising: %.1f %% of %.2f x 10^9 parameters, %.0f x 10^6/s, %.0f s left",
-            100.0 * (double)done / (double)total, (double)total / 1e9, (double)done / seconds / 1e6,
-            seconds * (double)(total - done) / (double)done);
-    fflush(stderr);
-}
 
 /* What would be loaded from the directory, or be mixed with what is written into it. */
 static gboolean
@@ -140,85 +113,76 @@ read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError
 }
 
 static void
-print_result(const InitArgs *args, const RpModel *config, double seconds)
+report_model(RpReport *report, const InitArgs *args, const RpModel *config, double seconds)
 {
     g_autoptr(RpWeights) weights = rp_weights_new(config);
-    guint64 parameters = rp_weights_elements(weights);
-    guint64 bytes = parameters * rp_dtype_size(config->dtype);
+    const guint64 parameters = rp_weights_elements(weights);
+    const guint64 bytes = parameters * rp_dtype_size(config->dtype);
+    const char *architecture = rp_architectures[config->architecture].hf_name;
+    const char *dtype = rp_dtype_name(config->dtype);
+    g_autofree char *size = rp_cli_format_bytes(bytes);
 
-    if (!args->json) {
-        g_autofree char *size = rp_cli_format_bytes(bytes);
-        printf("%s: %s, %u blocks, %" G_GUINT64_FORMAT
-               " parameters in %s, %s, seed %" G_GINT64_FORMAT ", written in %.1f s\n",
-               args->output, rp_architectures[config->architecture].hf_name, config->blocks,
-               parameters, rp_dtype_name(config->dtype), size, args->seed, seconds);
-        return;
-    }
-    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
-    rp_json_object(json, NULL);
-    rp_json_string(json, "output", args->output);
-    rp_json_string(json, "architecture", rp_architectures[config->architecture].hf_name);
-    rp_json_int(json, "blocks", config->blocks);
-    rp_json_int(json, "parameters", (gint64)parameters);
-    rp_json_int(json, "bytes", (gint64)bytes);
-    rp_json_string(json, "dtype", rp_dtype_name(config->dtype));
-    rp_json_int(json, "seed", args->seed);
-    rp_json_end(json);
-    rp_cli_print_json(json);
+    rp_report_say(report,
+                  "%s: %s, %u blocks, %" G_GUINT64_FORMAT
+                  " parameters in %s, %s, seed %" G_GINT64_FORMAT ", written in %.1f s",
+                  args->output, architecture, config->blocks, parameters, dtype, size, args->seed,
+                  seconds);
+    rp_report_text(report, "output", args->output, NULL);
+    rp_report_text(report, "architecture", architecture, NULL);
+    rp_report_count(report, "blocks", config->blocks, NULL);
+    rp_report_count(report, "parameters", (gint64)parameters, NULL);
+    rp_report_bytes(report, "bytes", bytes, NULL);
+    rp_report_text(report, "dtype", dtype, NULL);
+    rp_report_count(report, "seed", args->seed, NULL);
 }
 
 static gboolean
-run(const InitArgs *args, const char *path, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
-    gboolean terminal = isatty(STDERR_FILENO) == 1;
-    gint64 begin_us = g_get_monotonic_time();
-    Progress progress = {.begin_us = begin_us};
-    RpInitOptions options = {.progress = terminal ? show_progress : NULL, .user_data = &progress};
+    const InitArgs *args = user_args;
+    RpProgress progress = rp_progress_begin("initialising parameters", 0);
+    RpInitOptions options = {.progress = rp_progress_counted, .user_data = &progress};
     RpModel config;
 
-    if (!read_config(args, path, &config, error) || !read_words(args, &config, &options, error) ||
-        !check_directory(args, error) || !check_config(args, path, error))
+    if (!read_config(args, words[0], &config, error) ||
+        !read_words(args, &config, &options, error) || !check_directory(args, error) ||
+        !check_config(args, words[0], error))
         return FALSE;
-    gboolean written = rp_init_write(&config, args->output, &options, error);
-    if (terminal)
-        fputs("\r\033[K", stderr);
+    const gboolean written = rp_init_write(&config, args->output, &options, error);
+
+    rp_progress_clear();
     if (written)
-        print_result(args, &config, (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC);
+        report_model(report, args, &config,
+                     (double)(g_get_monotonic_time() - progress.begin_us) / G_USEC_PER_SEC);
     return written;
 }
 
-int
-rp_cmd_init(int argc, char **argv)
-{
-    InitArgs args = {0};
-    const GOptionEntry entries[] = {
-        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &args.output,
-         "where to put the model; made if it is missing", "DIR"},
-        {"from-model", 0, 0, G_OPTION_ARG_STRING, &args.from_model,
-         "take the shapes of a model of the catalogue", "MODEL"},
-        {"seed", 0, 0, G_OPTION_ARG_INT64, &args.seed, "of the random numbers (default: 0)", "N"},
-        {"dtype", 0, 0, G_OPTION_ARG_STRING, &args.dtype,
-         "bf16, fp16 or fp32 (default: the config's, else bf16)", "TYPE"},
-        {"shard-size", 0, 0, G_OPTION_ARG_STRING, &args.shard_size,
-         "largest file, as 5GB (the default); 0 = one file", "SIZE"},
-        {"force", 0, 0, G_OPTION_ARG_NONE, &args.force, "replace a model that is there", NULL},
-        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON", NULL},
-        {0},
-    };
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const GOptionEntry entries[] = {
+    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(InitArgs, output),
+     "where to put the model; made if it is missing", "DIR"},
+    {"from-model", 0, 0, G_OPTION_ARG_STRING, RP_ARG(InitArgs, from_model),
+     "take the shapes of a model of the catalogue", "MODEL"},
+    {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(InitArgs, seed), "of the random numbers (default: 0)",
+     "N"},
+    {"dtype", 0, 0, G_OPTION_ARG_STRING, RP_ARG(InitArgs, dtype),
+     "bf16, fp16 or fp32 (default: the config's, else bf16)", "TYPE"},
+    {"shard-size", 0, 0, G_OPTION_ARG_STRING, RP_ARG(InitArgs, shard_size),
+     "largest file, as 5GB (the default); 0 = one file", "SIZE"},
+    {"force", 0, 0, G_OPTION_ARG_NONE, RP_ARG(InitArgs, force), "replace a model that is there",
+     NULL},
+    {0},
+};
 
-    if (!rp_cli_parse("[CONFIG.json]",
-                      "Makes a model with random weights: config.json and model.safetensors, as "
-                      "Hugging Face\ntransformers loads them.\n\n"
-                      "Example:\n  roundpipe init config.json -o model --seed 1 --dtype bf16\n"
-                      "  roundpipe init --from-model qwen3-0.6b -o model",
-                      entries, NULL, 0, 1, &argc, &argv, &error) ||
-        !run(&args, argc > 1 ? argv[1] : NULL, &error))
-        code = rp_cli_fail("init", error);
-    g_free(args.output);
-    g_free(args.from_model);
-    g_free(args.dtype);
-    g_free(args.shard_size);
-    return code;
-}
+const RpCommand rp_command_init = {
+    .name = "init",
+    .summary = "make a model with random weights",
+    .words = "[CONFIG.json]",
+    .max_words = 1,
+    .help = "Makes a model with random weights: config.json and model.safetensors, as Hugging "
+            "Face\ntransformers loads them.\n\n"
+            "Example:\n  roundpipe init config.json -o model --seed 1 --dtype bf16\n"
+            "  roundpipe init --from-model qwen3-0.6b -o model",
+    .options = entries,
+    .args_size = sizeof(InitArgs),
+    .run = run,
+};

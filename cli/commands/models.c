@@ -1,103 +1,73 @@
 #include "cli/cli.h"
-
-#include <stdio.h>
-
 #include "core/catalogue/catalogue.h"
 
 #define BYTES_16BIT 2
 
 static void
-json_model(RpJsonWriter *json, const RpModel *model)
+add_model(RpReport *report, const RpModel *model)
 {
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
+    const guint64 parameters = rp_model_parameters(model);
 
-    rp_json_object(json, NULL);
-    rp_json_string(json, "name", model->name);
-    rp_json_string(json, "hf_name", model->hf_name);
-    rp_json_int(json, "parameters", (gint64)rp_model_parameters(model));
-    rp_json_int(json, "embedding_parameters", (gint64)rp_model_layer_parameters(model, 0));
-    rp_json_int(json, "block_parameters", (gint64)rp_model_layer_parameters(model, 1));
-    rp_json_int(json, "head_parameters",
-                (gint64)rp_model_layer_parameters(model, model->blocks + 1));
-    rp_json_int(json, "blocks", model->blocks);
-    rp_json_int(json, "hidden", model->hidden);
-    rp_json_int(json, "heads", model->heads);
-    rp_json_int(json, "kv_heads", model->kv_heads);
-    rp_json_int(json, "head_size", model->head_dim);
-    rp_json_int(json, "intermediate", model->intermediate);
-    rp_json_int(json, "experts", model->experts);
-    rp_json_int(json, "active_experts", model->active_experts);
-    rp_json_bool(json, "fused_experts", row->fused_experts);
-    rp_json_int(json, "vocabulary", model->vocab);
-    rp_json_bool(json, "tied", model->tied);
-    rp_json_bool(json, "qk_norm", row->qk_norm);
-    rp_json_bool(json, "attention_bias", model->attention_bias);
-    rp_json_bool(json, "mlp_bias", model->mlp_bias);
-    rp_json_bool(json, "sinks", row->sinks);
-    rp_json_bool(json, "clamped_swiglu", row->clamped_swiglu);
-    rp_json_int(json, "sliding_window", model->sliding_window);
-    rp_json_int(json, "sliding_period", model->sliding_period);
-    rp_json_string(json, "dtype", rp_dtype_name(model->dtype));
-    rp_json_int(json, "max_positions", model->max_positions);
-    rp_json_end(json);
-}
-
-static void
-json_models(RpJsonWriter *json)
-{
-    guint n;
-    const RpModel *models = rp_model_list(&n);
-
-    for (guint i = 0; i < n; i++)
-        json_model(json, &models[i]);
-}
-
-static void
-add_row(RpCliTable *table, const RpModel *model)
-{
-    guint64 parameters = rp_model_parameters(model);
-    g_autofree char *bytes = rp_cli_format_bytes(parameters * BYTES_16BIT);
-
-    rp_cli_table_add(table, "%s", model->name);
-    rp_cli_table_add(table, "%.2f", (double)parameters / 1e9);
-    rp_cli_table_add(table, "%s", bytes);
-    rp_cli_table_add(table, "%u", model->blocks);
-    rp_cli_table_add(table, "%u", model->hidden);
-    rp_cli_table_add(table, "%u/%u x %u", model->heads, model->kv_heads, model->head_dim);
-    rp_cli_table_add(table, "%u", model->intermediate);
+    rp_report_object(report, NULL, NULL);
+    rp_report_text(report, "name", model->name, "<model");
+    rp_report_text(report, "hf_name", model->hf_name, NULL);
+    rp_report_count(report, "parameters", parameters, "10^9 parameters");
+    rp_report_show(report, "%.2f", (double)parameters / 1e9);
+    rp_report_bytes(report, NULL, parameters * BYTES_16BIT, "16-bit");
+    rp_report_count(report, "embedding_parameters", rp_model_layer_parameters(model, 0), NULL);
+    rp_report_count(report, "block_parameters", rp_model_layer_parameters(model, 1), NULL);
+    rp_report_count(report, "head_parameters", rp_model_layer_parameters(model, model->blocks + 1),
+                    NULL);
+    rp_report_count(report, "blocks", model->blocks, "blocks");
+    rp_report_count(report, "hidden", model->hidden, "hidden");
+    rp_report_count(report, "heads", model->heads, "heads");
+    rp_report_show(report, "%u/%u x %u", model->heads, model->kv_heads, model->head_dim);
+    rp_report_count(report, "kv_heads", model->kv_heads, NULL);
+    rp_report_count(report, "head_size", model->head_dim, NULL);
+    rp_report_count(report, "intermediate", model->intermediate, "MLP");
+    rp_report_count(report, "experts", model->experts, "experts");
     if (model->experts > 1)
-        rp_cli_table_add(table, "%u of %u", model->active_experts, model->experts);
+        rp_report_show(report, "%u of %u", model->active_experts, model->experts);
     else
-        rp_cli_table_add(table, "-");
-    rp_cli_table_add(table, "%u", model->vocab);
-    rp_cli_table_add(table, "%s", model->tied ? "yes" : "no");
-    rp_cli_table_add(table, "%u", model->max_positions);
-    rp_cli_table_add(table, "%s", model->hf_name);
+        rp_report_show(report, "-");
+    rp_report_count(report, "active_experts", model->active_experts, NULL);
+    rp_report_bool(report, "fused_experts", row->fused_experts, NULL);
+    rp_report_count(report, "vocabulary", model->vocab, "vocabulary");
+    rp_report_bool(report, "tied", model->tied, "tied");
+    rp_report_bool(report, "qk_norm", row->qk_norm, NULL);
+    rp_report_bool(report, "attention_bias", model->attention_bias, NULL);
+    rp_report_bool(report, "mlp_bias", model->mlp_bias, NULL);
+    rp_report_bool(report, "sinks", row->sinks, NULL);
+    rp_report_bool(report, "clamped_swiglu", row->clamped_swiglu, NULL);
+    rp_report_count(report, "sliding_window", model->sliding_window, NULL);
+    rp_report_count(report, "sliding_period", model->sliding_period, NULL);
+    rp_report_text(report, "dtype", rp_dtype_name(model->dtype), NULL);
+    rp_report_count(report, "max_positions", model->max_positions, "positions");
+    rp_report_text(report, NULL, model->hf_name, "<Hugging Face");
+    rp_report_end(report);
 }
 
-static void
-print_table(void)
+static gboolean
+run(gpointer args, char **words, RpReport *report, GError **error)
 {
-    static const char *const columns[] = {
-        "<model",  "10^9 parameters", "16-bit", "blocks",    "hidden",        "heads", "MLP",
-        "experts", "vocabulary",      "tied",   "positions", "<Hugging Face", NULL,
-    };
-    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
     guint n;
     const RpModel *models = rp_model_list(&n);
 
+    rp_report_table(report, NULL,
+                    "Hugging Face,tied,vocabulary,hidden,positions,MLP,16-bit,experts,heads", 0);
     for (guint i = 0; i < n; i++)
-        add_row(table, &models[i]);
-    rp_cli_table_print(table);
-    puts("\nheads: queries/keys x size; MLP: of one expert; tied: the head multiplies with the "
-         "embedding matrix");
+        add_model(report, &models[i]);
+    rp_report_end(report);
+    rp_report_say(report, "\nheads: queries/keys x size; MLP: of one expert; tied: the head "
+                          "multiplies with the embedding matrix");
+    return TRUE;
 }
 
-int
-rp_cmd_models(int argc, char **argv)
-{
-    return rp_cli_list_catalogue("models",
-                                 "Lists the models of the catalogue, smallest first.\n\n"
-                                 "Example:\n  roundpipe models --json",
-                                 print_table, json_models, argc, argv);
-}
+const RpCommand rp_command_models = {
+    .name = "models",
+    .summary = "list the models of the catalogue",
+    .help = "Lists the models of the catalogue, smallest first.\n\n"
+            "Example:\n  roundpipe models --json",
+    .run = run,
+};

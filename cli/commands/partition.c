@@ -1,6 +1,5 @@
 #include "cli/cli.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/reports/result.h"
@@ -124,217 +123,137 @@ stage_kind(const RpPartition *partition, guint s)
 }
 
 static void
-print_stage_table(const Choice *choice, const RpProfile *profile)
+report_stage_table(RpReport *report, const Choice *choice, const RpProfile *profile)
 {
-    static const char *const columns[] = {"  stage", "<kind", "<layers", "ms", "<", NULL};
     const RpPartition *partition = choice->request.partition;
-    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
+    const gint64 max_ns = choice->balance.max_ns;
 
-    printf("\nStages of the %s partition\n", choice->request.partition_source);
+    rp_report_head(report, "Stages of the %s partition", choice->request.partition_source);
+    rp_report_table(report, NULL, NULL, 0);
     for (guint s = 0; s < choice->times_ns->len; s++) {
-        gint64 time_ns = g_array_index(choice->times_ns, gint64, s);
+        const gint64 time_ns = g_array_index(choice->times_ns, gint64, s);
         g_autofree char *layers = describe_layers(profile, stage_layers(partition, s));
-        gint64 width =
-            choice->balance.max_ns == 0
-                ? 0
-                : (2 * BAR_WIDTH * time_ns + choice->balance.max_ns) / (2 * choice->balance.max_ns);
-        g_autofree char *bar = g_strnfill((gsize)width, '#');
+        g_autofree char *bar = g_strnfill(
+            max_ns == 0 ? 0 : (gsize)((2 * BAR_WIDTH * time_ns + max_ns) / (2 * max_ns)), '#');
 
-        rp_cli_table_add(table, "%u", s);
-        rp_cli_table_add(table, "%s", stage_kind(partition, s));
-        rp_cli_table_add(table, "%s", layers);
-        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(time_ns));
-        rp_cli_table_add(table, "%s", bar);
+        rp_report_object(report, NULL, NULL);
+        rp_report_count(report, NULL, s, "  stage");
+        rp_report_text(report, NULL, stage_kind(partition, s), "<kind");
+        rp_report_text(report, NULL, layers, "<layers");
+        rp_report_ms(report, NULL, time_ns, "ms");
+        rp_report_text(report, NULL, bar, "<");
+        rp_report_end(report);
     }
-    rp_cli_table_print(table);
+    rp_report_end(report);
 }
 
-typedef enum {
-    ROW_STAGES,
-    ROW_ROUND,
-    ROW_MAX,
-    ROW_BALANCE,
-    ROW_BOUND,
-    ROW_MAKESPAN,
-    ROW_ABOVE,
-    ROW_BUBBLE,
-    ROW_STEADY,
-    ROW_STEADY_ABOVE,
-    ROW_STEADY_BUBBLE,
-    ROW_SEARCH,
-    N_ROWS
-} RowKind;
-
-static const char *const row_names[N_ROWS] = {
-    "stages S",
-    "round M_R",
-    "largest stage t_max, ms",
-    "balance (mean / max)",
-    "(M S + N (N-1)) t_max / N, ms",
-    "makespan, ms",
-    "above the least that any partition may take, %",
-    "bubble, %",
-    "steady iteration, ms (async)",
-    "above the least that any partition may take, % (async)",
-    "steady bubble, % (async)",
-    "search, ms",
-};
-
 static void
-add_above(RpCliTable *table, const RpResult *result)
+report_above(RpReport *report, const RpResult *result, const char *label)
 {
     if (result->bound_ns > 0)
-        rp_cli_table_add(table, "%.2f", rp_result_above_bound(result));
+        rp_report_line(report, label, "%.2f", rp_result_above_bound(result));
     else
-        rp_cli_table_add(table, "-");
+        rp_report_line(report, label, "-");
 }
 
 static void
-add_cell(RpCliTable *table, const Choice *choice, RowKind row)
+report_choice(RpReport *report, const Choice *choice, const RpProfile *profile)
 {
-    switch (row) {
-    case ROW_STAGES:
-        rp_cli_table_add(table, "%u", choice->balance.n_stages);
-        return;
-    case ROW_ROUND:
-        rp_cli_table_add(table, "%u", choice->request.options.round);
-        return;
-    case ROW_MAX:
-        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(choice->balance.max_ns));
-        return;
-    case ROW_BALANCE:
-        rp_cli_table_add(table, "%.4f", choice->balance.balance);
-        return;
-    case ROW_BOUND:
-        rp_cli_table_add(table, "%.3f", paper_bound_ms(choice));
-        return;
-    case ROW_MAKESPAN:
-        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(choice->synchronous.makespan_ns));
-        return;
-    case ROW_ABOVE:
-        add_above(table, &choice->synchronous);
-        return;
-    case ROW_STEADY_ABOVE:
-        add_above(table, &choice->asynchronous);
-        return;
-    case ROW_BUBBLE:
-        rp_cli_table_add(table, "%.3f", 100 * choice->synchronous.bubble.ratio);
-        return;
-    case ROW_STEADY:
-        rp_cli_table_add(table, "%.3f", rp_ms_from_ns(choice->asynchronous.iteration_ns));
-        return;
-    case ROW_STEADY_BUBBLE:
-        rp_cli_table_add(table, "%.3f", 100 * choice->asynchronous.bubble.ratio);
-        return;
-    case ROW_SEARCH:
-        rp_cli_table_add(table, "%.3f", (double)choice->search_us / 1000);
-        return;
-    case N_ROWS:
-        return;
+    const RpResult *synchronous = &choice->synchronous, *asynchronous = &choice->asynchronous;
+    const RpBalance *balance = &choice->balance;
+    const char *source = choice->request.partition_source;
+
+    rp_report_object(report, NULL, source);
+    rp_report_text(report, "partition", source, NULL);
+    rp_report_count(report, "round", choice->request.options.round, NULL);
+    rp_report_add_partition(report, profile, choice->request.partition, NULL);
+    rp_report_count(report, "stages", balance->n_stages, "stages S");
+    rp_report_line(report, "round M_R", "%u", choice->request.options.round);
+    rp_report_ms(report, "max_ms", balance->max_ns, "largest stage t_max, ms");
+    rp_report_ms(report, "min_ms", balance->min_ns, NULL);
+    rp_report_ms(report, "total_ms", balance->total_ns, NULL);
+    rp_report_real(report, "balance", balance->balance, 9, "balance (mean / max)");
+    rp_report_show(report, "%.4f", balance->balance);
+    if (choice->request.partition->dispatched) {
+        rp_report_real(report, "paper_objective_ms", paper_bound_ms(choice), 6,
+                       "(M S + N (N-1)) t_max / N, ms");
+        rp_report_show(report, "%.3f", paper_bound_ms(choice));
     }
+    rp_report_ms(report, "makespan_ms", synchronous->makespan_ns, "makespan, ms");
+    report_above(report, synchronous, "above the least that any partition may take, %");
+    rp_report_ratio(report, "bubble_ratio", synchronous->bubble.ratio, "bubble, %");
+    if (synchronous->bound_ns > 0) {
+        rp_report_ms(report, "bound_ms", synchronous->bound_ns, NULL);
+        rp_report_ms(report, "steady_bound_ms", asynchronous->bound_ns, NULL);
+    }
+    rp_report_ms(report, "steady_iteration_ms", asynchronous->iteration_ns,
+                 "steady iteration, ms (async)");
+    report_above(report, asynchronous, "above the least that any partition may take, % (async)");
+    rp_report_ratio(report, "steady_bubble_ratio", asynchronous->bubble.ratio,
+                    "steady bubble, % (async)");
+    rp_report_ms(report, "search_ms", choice->search_us * 1000, "search, ms");
+    rp_report_list(report, "stage_ms");
+    for (guint s = 0; s < choice->times_ns->len; s++)
+        rp_report_ms(report, NULL, g_array_index(choice->times_ns, gint64, s), NULL);
+    rp_report_end(report);
+    rp_report_end(report);
+}
+
+/* As options, to be typed again. */
+static void
+report_lists(RpReport *report, const RpRequest *request, const RpProfile *profile)
+{
+    const RpPartition *partition = request->partition;
+    g_autofree char *forward = rp_cli_stage_list(profile, partition->forward, partition->n_forward);
+    g_autofree char *backward =
+        rp_cli_stage_list(profile, partition->backward, partition->n_backward);
+
+    if (partition->dispatched)
+        rp_report_say(report, "%-9s  --forward-stages %s --backward-stages %s --round %u",
+                      request->partition_source, forward, backward, request->options.round);
+    else
+        rp_report_say(report, "%-9s  --stages %s", request->partition_source, forward);
 }
 
 static void
-print_text(const GArray *choices, const RpProfile *profile)
+report_choices(RpReport *report, const GArray *choices, const RpProfile *profile)
 {
-    const Choice *first = &g_array_index(choices, Choice, 0);
-    const RpPlanOptions *options = &first->request.options;
-    const char *columns[5] = {"<", NULL};
-
-    for (guint i = 0; i < choices->len; i++)
-        columns[i + 1] = g_array_index(choices, Choice, i).request.partition_source;
-    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
-
+    const RpPlanOptions *options = &g_array_index(choices, Choice, 0).request.options;
     g_autofree char *model = rp_cli_model_name(profile);
 
-    printf("%s of %s, %u GPUs, %u micro-batches, objective: %s; predicted, %s layer times\n\n",
-           options->schedule->title, model, options->gpus, options->micro_batches,
-           options->async ? "asynchronous iteration" : "makespan", profile->source);
-    for (guint row = 0; row < N_ROWS; row++) {
-        if (row == ROW_BOUND && !options->schedule->dispatched)
-            continue;
-        rp_cli_table_add(table, "%s", row_names[row]);
-        for (guint i = 0; i < choices->len; i++)
-            add_cell(table, &g_array_index(choices, Choice, i), (RowKind)row);
-    }
-    rp_cli_table_print(table);
-    putchar('\n');
-    for (guint i = 0; i < choices->len; i++) {
-        const RpRequest *request = &g_array_index(choices, Choice, i).request;
-        const RpPartition *partition = request->partition;
-        g_autofree char *forward =
-            rp_cli_stage_list(profile, partition->forward, partition->n_forward);
-        g_autofree char *backward =
-            rp_cli_stage_list(profile, partition->backward, partition->n_backward);
-
-        if (partition->dispatched)
-            printf("%-9s  --forward-stages %s --backward-stages %s --round %u\n",
-                   request->partition_source, forward, backward, request->options.round);
-        else
-            printf("%-9s  --stages %s\n", request->partition_source, forward);
-    }
+    rp_report_say(report,
+                  "%s of %s, %u GPUs, %u micro-batches, objective: %s; predicted, %s layer "
+                  "times\n",
+                  options->schedule->title, model, options->gpus, options->micro_batches,
+                  options->async ? "asynchronous iteration" : "makespan", profile->source);
+    rp_report_text(report, "origin", "predicted", NULL);
+    rp_report_text(report, "model", profile->model, NULL);
+    rp_report_text(report, "schedule", options->schedule->name, NULL);
+    rp_report_count(report, "gpus", options->gpus, NULL);
+    rp_report_count(report, "micro_batches", options->micro_batches, NULL);
+    rp_report_bool(report, "async", options->async, NULL);
+    rp_report_columns(report, "partitions", "");
     for (guint i = 0; i < choices->len; i++)
-        print_stage_table(&g_array_index(choices, Choice, i), profile);
-}
-
-static void
-json_choice(RpJsonWriter *json, const Choice *choice, const RpProfile *profile)
-{
-    rp_json_object(json, NULL);
-    rp_json_string(json, "partition", choice->request.partition_source);
-    rp_json_int(json, "round", choice->request.options.round);
-    rp_json_partition(json, profile, choice->request.partition);
-    rp_json_int(json, "stages", choice->balance.n_stages);
-    rp_json_double(json, "max_ms", rp_ms_from_ns(choice->balance.max_ns), 6);
-    rp_json_double(json, "min_ms", rp_ms_from_ns(choice->balance.min_ns), 6);
-    rp_json_double(json, "total_ms", rp_ms_from_ns(choice->balance.total_ns), 6);
-    rp_json_double(json, "balance", choice->balance.balance, 9);
-    if (choice->request.partition->dispatched)
-        rp_json_double(json, "paper_objective_ms", paper_bound_ms(choice), 6);
-    rp_json_double(json, "makespan_ms", rp_ms_from_ns(choice->synchronous.makespan_ns), 6);
-    rp_json_double(json, "bubble_ratio", choice->synchronous.bubble.ratio, 9);
-    if (choice->synchronous.bound_ns > 0) {
-        rp_json_double(json, "bound_ms", rp_ms_from_ns(choice->synchronous.bound_ns), 6);
-        rp_json_double(json, "steady_bound_ms", rp_ms_from_ns(choice->asynchronous.bound_ns), 6);
-    }
-    rp_json_double(json, "steady_iteration_ms", rp_ms_from_ns(choice->asynchronous.iteration_ns),
-                   6);
-    rp_json_double(json, "steady_bubble_ratio", choice->asynchronous.bubble.ratio, 9);
-    rp_json_double(json, "search_ms", (double)choice->search_us / 1000, 3);
-    rp_json_array(json, "stage_ms");
-    for (guint s = 0; s < choice->times_ns->len; s++)
-        rp_json_double(json, NULL, rp_ms_from_ns(g_array_index(choice->times_ns, gint64, s)), 6);
-    rp_json_end(json);
-    rp_json_end(json);
-}
-
-static void
-print_json(const GArray *choices, const RpProfile *profile)
-{
-    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
-    const RpPlanOptions *options = &g_array_index(choices, Choice, 0).request.options;
-
-    rp_json_object(json, NULL);
-    rp_json_string(json, "origin", "predicted");
-    rp_json_string(json, "model", profile->model);
-    rp_json_string(json, "schedule", options->schedule->name);
-    rp_json_int(json, "gpus", options->gpus);
-    rp_json_int(json, "micro_batches", options->micro_batches);
-    rp_json_bool(json, "async", options->async);
-    rp_json_array(json, "partitions");
+        report_choice(report, &g_array_index(choices, Choice, i), profile);
+    rp_report_end(report);
+    rp_report_say(report, " ");
     for (guint i = 0; i < choices->len; i++)
-        json_choice(json, &g_array_index(choices, Choice, i), profile);
-    rp_json_end(json);
-    rp_json_end(json);
-    rp_cli_print_json(json);
+        report_lists(report, &g_array_index(choices, Choice, i).request, profile);
+    for (guint i = 0; i < choices->len; i++)
+        report_stage_table(report, &g_array_index(choices, Choice, i), profile);
 }
 
 static gboolean
-run(const RpScheduleArgs *args, const char *path, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
     static const char *const objectives[] = {"paper", "simulated"};
+    RpScheduleArgs *args = user_args;
+    const char *path = words[0];
     g_autoptr(RpProfile) profile = rp_cli_load_profile(path, (guint)MAX(0, args->gpus), error);
     g_autoptr(GArray) choices = g_array_new(FALSE, TRUE, sizeof(Choice));
+
+    if (args->schedule == NULL)
+        args->schedule = g_strdup("roundpipe");
     RpScheduleArgs searched = *args;
 
     g_array_set_clear_func(choices, clear_choice);
@@ -351,37 +270,24 @@ run(const RpScheduleArgs *args, const char *path, GError **error)
         return FALSE;
     if (choices->len == 0) /* an unknown objective: let the parser say so */
         return choose(&searched, args->partition, path, profile, choices, error);
-    if (args->json)
-        print_json(choices, profile);
-    else
-        print_text(choices, profile);
+    report_choices(report, choices, profile);
     return TRUE;
 }
 
-int
-rp_cmd_partition(int argc, char **argv)
-{
-    RpScheduleArgs args = {0};
-    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
-
-    if (!rp_cli_parse("PROFILE.json",
-                      "Divides a model into stages by both objectives and shows what each leads "
-                      "to.\nA stage list that is given is shown beside them.\n\n"
-                      "Examples:\n"
-                      "  roundpipe partition profiles/rtx4090/qwen3-1.7b.json \\\n"
-                      "    --gpus 8 --micro-batches 16\n"
-                      "  roundpipe partition profiles/rtx4090/qwen3-1.7b.json \\\n"
-                      "    --gpus 8 --micro-batches 16 --schedule 1f1b --stages 3,3,4*5,2",
-                      entries, NULL, 1, 1, &argc, &argv, &error))
-        code = rp_cli_fail("partition", error);
-    else {
-        if (args.schedule == NULL)
-            args.schedule = g_strdup("roundpipe");
-        if (!run(&args, argv[1], &error))
-            code = rp_cli_fail("partition", error);
-    }
-    rp_schedule_args_clear(&args);
-    return code;
-}
+const RpCommand rp_command_partition = {
+    .name = "partition",
+    .summary = "divide a model into stages",
+    .words = "PROFILE.json",
+    .min_words = 1,
+    .max_words = 1,
+    .help = "Divides a model into stages by both objectives and shows what each leads to.\n"
+            "A stage list that is given is shown beside them.\n\n"
+            "Examples:\n"
+            "  roundpipe partition profiles/rtx4090/qwen3-1.7b.json \\\n"
+            "    --gpus 8 --micro-batches 16\n"
+            "  roundpipe partition profiles/rtx4090/qwen3-1.7b.json \\\n"
+            "    --gpus 8 --micro-batches 16 --schedule 1f1b --stages 3,3,4*5,2",
+    .requests = RP_REQUEST,
+    .args_size = sizeof(RpScheduleArgs),
+    .run = run,
+};

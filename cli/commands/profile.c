@@ -2,17 +2,15 @@
 #include "cli/cli.h"
 #include "run/devices.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "cli/reports/profile.h"
+#include "cli/progress.h"
+#include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
 #include "run/profile-name.h"
 
-#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
 #define MAX_SECONDS 3600
 #define MAX_ORIGIN 4096     /* bytes */
 #define DEFAULT_TOKENS 2048 /* or as many as the model has positions for */
@@ -28,7 +26,6 @@ typedef struct {
     int head_chunk;
     int optimizer_threads;
     double seconds;
-    gboolean json;
 } ProfileArgs;
 
 /* What is measured. */
@@ -51,27 +48,6 @@ subject_clear(Subject *subject)
     rp_safetensors_free(subject->checkpoint);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Subject, subject_clear)
-
-typedef struct {
-    gint64 begin_us;
-    gint64 shown_us;
-} Progress;
-
-static gboolean
-show_progress(guint done, guint total, gpointer user_data)
-{
-    Progress *progress = user_data;
-    const gint64 now_us = g_get_monotonic_time();
-    const double seconds = (double)(now_us - progress->begin_us) / G_USEC_PER_SEC;
-
-    if (now_us - progress->shown_us < PROGRESS_INTERVAL_US || done == 0)
-        return TRUE;
-    progress->shown_us = now_us;
-    fprintf(stderr, "\r\033[Kmeasuring layers, copies, optimizer: %.0f %%, at most %.0f s left",
-            100.0 * done / total, seconds * (total - done) / done);
-    fflush(stderr);
-    return TRUE;
-}
 
 /* A directory, a config.json or a name of the catalogue. */
 static gboolean
@@ -281,12 +257,168 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
     return rp_network_new(&subject->config, subject->weights, kernels, options);
 }
 
-static gboolean
-run(const ProfileArgs *args, const char *word, GError **error)
+/* ---- the report ---- */
+
+/* Neighbours that are alike: blocks. Returns: how many, from @first on */
+static guint
+count_alike(const RpProfile *profile, guint first)
 {
-    const gboolean terminal = isatty(STDERR_FILENO) == 1;
-    g_auto(Subject) subject = {.word = word};
-    Progress progress = {.begin_us = g_get_monotonic_time()};
+    guint n = 1;
+
+    while (profile->layers[first].kind == RP_LAYER_BLOCK && first + n < profile->n_layers &&
+           profile->layers[first + n].kind == RP_LAYER_BLOCK)
+        n++;
+    return n;
+}
+
+static void
+report_layers(RpReport *report, const RpProfile *profile)
+{
+    rp_report_table(report, "layers", "+-,last ms,count", 0);
+    for (guint l = 0, n; l < profile->n_layers; l += n) {
+        const RpLayer *layer = &profile->layers[l];
+
+        n = count_alike(profile, l);
+        rp_report_object(report, NULL, NULL);
+        rp_report_text(report, "kind", rp_layer_kind_name(layer->kind), "<layer");
+        rp_report_count(report, "count", n, "count");
+        rp_report_ms(report, "forward_ms", layer->forward_ns, "forward ms");
+        rp_report_ms(report, NULL, layer->forward_spread_ns, "+-");
+        rp_report_ms(report, "recompute_ms", layer->recompute_ns, "recompute ms");
+        rp_report_ms(report, NULL, layer->recompute_spread_ns, "+-");
+        /* of a backward stage that ends with the layer */
+        rp_report_ms(report, "recompute_last_ms", layer->recompute_ns - rp_layer_saving_ns(layer),
+                     "last ms");
+        rp_report_ms(report, "backward_ms", layer->backward_ns, "backward ms");
+        rp_report_ms(report, "forward_spread_ms", layer->forward_spread_ns, NULL);
+        rp_report_ms(report, "recompute_spread_ms", layer->recompute_spread_ns, NULL);
+        rp_report_ms(report, "backward_spread_ms", layer->backward_spread_ns, "+-");
+        rp_report_count(report, "parameter_bytes", (gint64)layer->parameter_bytes, NULL);
+        rp_report_end(report);
+    }
+    rp_report_end(report);
+    rp_report_say(report, "+-: half the range from the 10th to the 90th percentile; last: "
+                          "recompute of a stage's last block");
+}
+
+static void
+add_gb(RpReport *report, const char *key, double bytes_per_s)
+{
+    rp_report_real(report, key, bytes_per_s / 1e9, 3, NULL);
+}
+
+static void
+report_copies(RpReport *report, const RpProfile *profile)
+{
+    const RpLinks *links = &profile->links;
+    g_autofree char *both =
+        links->both_bytes_per_s > 0
+            ? g_strdup_printf("%.1f GB/s both ways at once, ", links->both_bytes_per_s / 1e9)
+            : g_strdup("");
+
+    rp_report_say(report,
+                  "copies: %.1f GB/s up, %.1f GB/s down, %salone; %.1f GB/s host memory; %.0f ns "
+                  "the smallest",
+                  links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, both,
+                  links->host_bytes_per_s / 1e9, (double)links->copy_latency_ns);
+    add_gb(report, "h2d_gb_per_s", links->h2d_bytes_per_s);
+    add_gb(report, "d2h_gb_per_s", links->d2h_bytes_per_s);
+    if (links->both_bytes_per_s > 0)
+        add_gb(report, "both_gb_per_s", links->both_bytes_per_s);
+    if (links->all_both_bytes_per_s > 0) {
+        rp_report_say(report,
+                      "%u devices at once: %.1f GB/s up, %.1f GB/s down, %.1f GB/s both ways, "
+                      "together",
+                      profile->gpus, links->all_h2d_bytes_per_s / 1e9,
+                      links->all_d2h_bytes_per_s / 1e9, links->all_both_bytes_per_s / 1e9);
+        add_gb(report, "all_h2d_gb_per_s", links->all_h2d_bytes_per_s);
+        add_gb(report, "all_d2h_gb_per_s", links->all_d2h_bytes_per_s);
+        add_gb(report, "all_both_gb_per_s", links->all_both_bytes_per_s);
+    }
+    if (links->gpus_per_root > 0) {
+        rp_report_say(report, "%u devices share %.1f GB/s in each direction", links->gpus_per_root,
+                      links->root_bytes_per_s / 1e9);
+        add_gb(report, "root_gb_per_s", links->root_bytes_per_s);
+        rp_report_count(report, "gpus_per_root", links->gpus_per_root, NULL);
+    }
+    rp_report_ms(report, "copy_latency_ms", links->copy_latency_ns, NULL);
+    add_gb(report, "host_gb_per_s", links->host_bytes_per_s);
+    if (links->beside_optimizer_bytes_per_s > 0) {
+        rp_report_say(report, "%.1f GB/s up, all together, beside the optimizer",
+                      links->beside_optimizer_bytes_per_s / 1e9);
+        add_gb(report, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s);
+    }
+}
+
+static void
+report_optimizer(RpReport *report, const RpProfile *profile, guint threads)
+{
+    const struct {
+        const char *key;
+        double parameters_per_s;
+    } rates[] = {
+        {"optimizer_parameters_per_s", profile->optimizer_parameters_per_s},
+        {"norm_parameters_per_s", profile->norm_parameters_per_s},
+        {"sum_parameters_per_s", profile->sum_parameters_per_s},
+        {"gradient_copy_parameters_per_s", profile->gradient_copy_parameters_per_s},
+        {"parameter_copy_parameters_per_s", profile->parameter_copy_parameters_per_s},
+    };
+    g_autofree char *devices =
+        profile->processors > 0
+            ? g_strdup_printf("on %u processor%s", profile->processors,
+                              profile->processors == 1 ? "" : "s")
+            : g_strdup_printf("with %.1f GB each", (double)profile->gpu_memory_bytes / 1e9);
+
+    rp_report_say(report,
+                  "optimizer: %.0f x 10^6 parameters/s, their norm %.0f, sums of rounds %.0f, "
+                  "copies of gradients %.0f, of weights %.0f, on %u thread%s; %u device%s %s",
+                  rates[0].parameters_per_s / 1e6, rates[1].parameters_per_s / 1e6,
+                  rates[2].parameters_per_s / 1e6, rates[3].parameters_per_s / 1e6,
+                  rates[4].parameters_per_s / 1e6, threads, threads == 1 ? "" : "s", profile->gpus,
+                  profile->gpus == 1 ? "" : "s", devices);
+    rp_report_count(report, "optimizer_threads", threads, NULL);
+    for (guint i = 0; i < G_N_ELEMENTS(rates); i++)
+        rp_report_real(report, rates[i].key, rates[i].parameters_per_s, 0, NULL);
+    if (profile->gpu_memory_bytes > 0)
+        rp_report_bytes(report, "gpu_memory_bytes", profile->gpu_memory_bytes, NULL);
+}
+
+static void
+report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject,
+               const RpProfile *profile)
+{
+    const char *weights = subject->checkpoint != NULL ? "given" : "random";
+
+    rp_report_say(report,
+                  "%s, %s, sums in %s, %s attention, %u x %u tokens, %s weights: measured on one "
+                  "%s, alone",
+                  profile->model, profile->dtype, profile->accumulate, profile->attention,
+                  profile->sequences, profile->tokens_per_sequence, weights,
+                  subject->ops->host_memory ? "thread" : profile->device);
+    rp_report_text(report, "model", profile->model, NULL);
+    rp_report_text(report, "output", args->output, NULL);
+    rp_report_text(report, "device", profile->device, NULL);
+    rp_report_count(report, "devices", profile->gpus, NULL);
+    rp_report_count(report, "processors", profile->processors, NULL);
+    rp_report_text(report, "weights", weights, NULL);
+    rp_report_text(report, "dtype", profile->dtype, NULL);
+    rp_report_text(report, "accumulate", profile->accumulate, NULL);
+    rp_report_text(report, "attention", profile->attention, NULL);
+    rp_report_count(report, "head_chunk", profile->head_chunk, NULL);
+    rp_report_count(report, "micro_batch_size", profile->sequences, NULL);
+    rp_report_count(report, "sequence_length", profile->tokens_per_sequence, NULL);
+    report_layers(report, profile);
+    report_copies(report, profile);
+    report_optimizer(report, profile, subject->optimizer_threads);
+    rp_report_say(report, "written to %s", args->output);
+}
+
+static gboolean
+run(gpointer user_args, char **words, RpReport *report, GError **error)
+{
+    const ProfileArgs *args = user_args;
+    g_auto(Subject) subject = {.word = words[0]};
+    RpProgress progress;
 
     if (!open_subject(args, &subject, error))
         return FALSE;
@@ -300,86 +432,65 @@ run(const ProfileArgs *args, const char *word, GError **error)
         .devices = subject.devices,
         .seconds = args->seconds,
         .optimizer_threads = subject.optimizer_threads,
-        .progress = terminal ? show_progress : NULL,
+        .progress = rp_progress_counted_on,
         .user_data = &progress,
     };
 
     subject.network = *rp_network_options(network);
+    progress = rp_progress_begin("measuring layers, copies, optimizer", 0);
     g_autoptr(RpProfile) profile = rp_measure_profile(
         probe, network, subject.checkpoint ? subject.weights : NULL, &options, error);
-    if (terminal)
-        fputs("\r\033[K", stderr);
+    rp_progress_clear();
     if (profile == NULL)
         return FALSE;
     describe(args, &subject, profile);
     if (!rp_profile_save(profile, args->output, error))
         return FALSE;
-    const RpProfileReport report = {
-        .profile = profile,
-        .output = args->output,
-        .optimizer_threads = subject.optimizer_threads,
-        .given_weights = subject.checkpoint != NULL,
-        .host_memory = subject.ops->host_memory,
-    };
-
-    if (args->json)
-        rp_profile_print_json(&report);
-    else
-        rp_profile_print(&report);
+    report_profile(report, args, &subject, profile);
     return TRUE;
 }
 
-int
-rp_cmd_profile(int argc, char **argv)
-{
-    ProfileArgs args = {.accumulate = g_strdup("fp32"),
-                        .attention = g_strdup("auto"),
-                        .micro_batch_size = 1,
-                        .seconds = 0.5};
-    const GOptionEntry entries[] = {
-        {"devices", 0, 0, G_OPTION_ARG_STRING, &args.devices,
-         "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, "
-         "all",
-         "WHERE:N"},
-        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &args.output, "timing file to write",
-         "FILE.json"},
-        {"sequence-length", 0, 0, G_OPTION_ARG_INT, &args.sequence_length,
-         "tokens of a sequence (default: 2048, or as many as the model has positions)", "N"},
-        {"micro-batch-size", 0, 0, G_OPTION_ARG_INT, &args.micro_batch_size,
-         "sequences of a micro-batch (default: 1)", "N"},
-        {"dtype", 0, 0, G_OPTION_ARG_STRING, &args.dtype,
-         "bf16, fp16 or fp32 (default: the weights', the config's, else bf16; on GPUs never fp32)",
-         "TYPE"},
-        {"accumulate", 0, 0, G_OPTION_ARG_STRING, &args.accumulate,
-         "what matmuls add up in: fp32, or fp16 with fp16 (default: fp32)", "TYPE"},
-        {"attention", 0, 0, G_OPTION_ARG_STRING, &args.attention,
-         "whose: builtin, cudnn, or auto, the faster one (default: auto)", "NAME"},
-        {"head-chunk", 0, 0, G_OPTION_ARG_INT, &args.head_chunk,
-         "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
-        {"optimizer-threads", 0, 0, G_OPTION_ARG_INT, &args.optimizer_threads,
-         "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
-        {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, &args.seconds,
-         "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
-        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print the table as JSON", NULL},
-        {0},
-    };
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const GOptionEntry options[] = {
+    {"devices", 0, 0, G_OPTION_ARG_STRING, RP_ARG(ProfileArgs, devices),
+     "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, all",
+     "WHERE:N"},
+    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(ProfileArgs, output), "timing file to write",
+     "FILE.json"},
+    {"sequence-length", 0, 0, G_OPTION_ARG_INT, RP_ARG(ProfileArgs, sequence_length),
+     "tokens of a sequence (default: 2048, or as many as the model has positions)", "N"},
+    {"micro-batch-size", 0, 0, G_OPTION_ARG_INT, RP_ARG(ProfileArgs, micro_batch_size),
+     "sequences of a micro-batch (default: 1)", "N"},
+    {"dtype", 0, 0, G_OPTION_ARG_STRING, RP_ARG(ProfileArgs, dtype),
+     "bf16, fp16 or fp32 (default: the weights', the config's, else bf16; on GPUs never fp32)",
+     "TYPE"},
+    {"accumulate", 0, 0, G_OPTION_ARG_STRING, RP_ARG(ProfileArgs, accumulate),
+     "what matmuls add up in: fp32, or fp16 with fp16 (default: fp32)", "TYPE"},
+    {"attention", 0, 0, G_OPTION_ARG_STRING, RP_ARG(ProfileArgs, attention),
+     "whose: builtin, cudnn, or auto, the faster one (default: auto)", "NAME"},
+    {"head-chunk", 0, 0, G_OPTION_ARG_INT, RP_ARG(ProfileArgs, head_chunk),
+     "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
+    {"optimizer-threads", 0, 0, G_OPTION_ARG_INT, RP_ARG(ProfileArgs, optimizer_threads),
+     "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
+    {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, RP_ARG(ProfileArgs, seconds),
+     "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
+    {0},
+};
 
-    if (!rp_cli_parse("MODEL_DIR",
-                      "Measures a model's layers on this machine, for simulate, plan and train.\n"
-                      "MODEL_DIR has a config.json, and weights or none; or a name of the "
-                      "catalogue.\n\n"
-                      "Example:\n"
-                      "  roundpipe profile --devices host:2 qwen3-0.6b --sequence-length 128 \\\n"
-                      "    -o qwen3-0.6b.json",
-                      entries, NULL, 1, 1, &argc, &argv, &error) ||
-        !run(&args, argv[1], &error))
-        code = rp_cli_fail("profile", error);
-    g_free(args.devices);
-    g_free(args.output);
-    g_free(args.dtype);
-    g_free(args.accumulate);
-    g_free(args.attention);
-    return code;
-}
+static const ProfileArgs defaults = {.micro_batch_size = 1, .seconds = 0.5};
+
+const RpCommand rp_command_profile = {
+    .name = "profile",
+    .summary = "measure a model's layers on this machine",
+    .words = "MODEL_DIR",
+    .min_words = 1,
+    .max_words = 1,
+    .help = "Measures a model's layers on this machine, for simulate, plan and train.\n"
+            "MODEL_DIR has a config.json, and weights or none; or a name of the catalogue.\n\n"
+            "Example:\n"
+            "  roundpipe profile --devices host:2 qwen3-0.6b --sequence-length 128 \\\n"
+            "    -o qwen3-0.6b.json",
+    .options = options,
+    .args_size = sizeof(ProfileArgs),
+    .defaults = &defaults,
+    .run = run,
+};

@@ -1,6 +1,5 @@
 #include "cli/cli.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/reports/result.h"
@@ -14,6 +13,7 @@
 #define DEFAULT_SECONDS 5.0
 
 typedef struct {
+    RpScheduleArgs request;
     double scale; /* 0 = from seconds */
     double seconds;
     char *trace;
@@ -161,106 +161,102 @@ worker_us(const Comparison *comparison)
     return (double)cost->worker_cpu_ns / (double)MAX(1, cost->tasks) / 1000;
 }
 
+/* @key's column. */
 static void
-json_side(RpJsonWriter *json, const char *key, const RpResult *result)
+report_side(RpReport *report, const char *key, const RpResult *result)
 {
-    rp_json_object(json, key);
-    rp_json_double(json, "makespan_ms", rp_ms_from_ns(result->makespan_ns), 6);
-    rp_json_bool(json, "steady_state", result->steady);
-    rp_json_double(json, "iteration_ms", rp_ms_from_ns(result->iteration_ns), 6);
-    rp_json_double(json, "bubble_ratio", result->bubble.ratio, 9);
-    rp_json_end(json);
+    rp_report_object(report, key, key);
+    rp_report_ms(report, "makespan_ms", result->makespan_ns, "makespan, ms");
+    rp_report_bool(report, "steady_state", result->steady, NULL);
+    rp_report_ms(report, "iteration_ms", result->iteration_ns,
+                 result->steady ? "steady iteration, ms" : "iteration, ms");
+    rp_report_ratio(report, "bubble_ratio", result->bubble.ratio, "bubble ratio, %");
+    rp_report_ratio(report, NULL, result->bubble.fill, "  fill");
+    rp_report_ratio(report, NULL, result->bubble.switch_, "  switch");
+    rp_report_ratio(report, NULL, result->bubble.drain, "  drain");
+    rp_report_ratio(report, NULL, result->bubble.intra, "  intra");
+    rp_report_end(report);
 }
 
 static void
-print_json(const RpRequest *request, const RpProfile *profile, const Comparison *comparison)
+report_points(RpReport *report, const char *label, double predicted, double measured)
 {
-    const RpResult *predicted = &comparison->predicted, *measured = &comparison->measured;
-    const RpPlanOptions *options = &request->options;
-    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
-
-    rp_json_object(json, NULL);
-    rp_json_string(json, "model", profile->model);
-    rp_json_string(json, "device", profile->device);
-    rp_json_string(json, "schedule", options->schedule->name);
-    rp_json_int(json, "gpus", options->gpus);
-    rp_json_int(json, "micro_batches", options->micro_batches);
-    rp_json_int(json, "round", options->round);
-    rp_json_string(json, "fidelity", options->fidelity == RP_FIDELITY_FULL ? "full" : "compute");
-    rp_json_bool(json, "async", options->async);
-    rp_json_int(json, "iterations", request->iterations);
-    rp_json_double(json, "scale", comparison->scale, 9);
-    json_side(json, "predicted", predicted);
-    json_side(json, "measured", measured);
-    rp_json_double(json, "makespan_relative_error",
-                   relative(measured->makespan_ns, predicted->makespan_ns), 9);
-    rp_json_double(json, "bubble_ratio_difference",
-                   measured->bubble.ratio - predicted->bubble.ratio, 9);
-    rp_json_int(json, "plan_tasks", (gint64)comparison->timed.cost.tasks);
-    rp_json_object(json, "engine_us_per_task");
-    rp_json_double(json, "elapsed_without_work", (double)comparison->empty_task_ns / 1000, 3);
-    rp_json_double(json, "worker_cpu", worker_us(comparison), 3);
-    rp_json_end(json);
-    rp_json_object(json, "device_threads_late_us");
-    rp_json_double(json, "mean", (double)comparison->timed.lateness.mean_ns / 1000, 3);
-    rp_json_double(json, "max", (double)comparison->timed.lateness.max_ns / 1000, 3);
-    rp_json_end(json);
-    rp_json_end(json);
-    rp_cli_print_json(json);
+    rp_report_line(report, label, "%+.3f points", 100 * (measured - predicted));
 }
 
 static void
-add_time(RpCliTable *table, const char *label, gint64 predicted_ns, gint64 measured_ns)
+report_difference(RpReport *report, const RpResult *predicted, const RpResult *measured)
 {
-    rp_cli_table_add(table, "%s", label);
-    rp_cli_table_add(table, "%.3f", rp_ms_from_ns(predicted_ns));
-    rp_cli_table_add(table, "%.3f", rp_ms_from_ns(measured_ns));
-    rp_cli_table_add(table, "%+.3f %%", 100 * relative(measured_ns, predicted_ns));
+    const RpBubble *p = &predicted->bubble, *m = &measured->bubble;
+
+    rp_report_object(report, NULL, "difference");
+    rp_report_line(report, "makespan, ms", "%+.3f %%",
+                   100 * relative(measured->makespan_ns, predicted->makespan_ns));
+    rp_report_line(report, measured->steady ? "steady iteration, ms" : "iteration, ms", "%+.3f %%",
+                   100 * relative(measured->iteration_ns, predicted->iteration_ns));
+    report_points(report, "bubble ratio, %", p->ratio, m->ratio);
+    report_points(report, "  fill", p->fill, m->fill);
+    report_points(report, "  switch", p->switch_, m->switch_);
+    report_points(report, "  drain", p->drain, m->drain);
+    report_points(report, "  intra", p->intra, m->intra);
+    rp_report_end(report);
 }
 
 static void
-add_share(RpCliTable *table, const char *label, double predicted, double measured)
+report_comparison(RpReport *report, const RpRequest *request, const RpProfile *profile,
+                  const Comparison *comparison)
 {
-    rp_cli_table_add(table, "%s", label);
-    rp_cli_table_add(table, "%.3f", 100 * predicted);
-    rp_cli_table_add(table, "%.3f", 100 * measured);
-    rp_cli_table_add(table, "%+.3f points", 100 * (measured - predicted));
-}
-
-static void
-print_text(const RpRequest *request, const RpProfile *profile, const Comparison *comparison)
-{
-    static const char *const columns[] = {"<", "predicted", "measured", "difference", NULL};
     const RpResult *predicted = &comparison->predicted, *measured = &comparison->measured;
     const RpPlanOptions *options = &request->options;
     const RpReplayLateness *late = &comparison->timed.lateness;
-    g_autoptr(RpCliTable) table = rp_cli_table_new(columns);
-
+    const char *fidelity = options->fidelity == RP_FIDELITY_FULL ? "full" : "compute";
+    const double task_us = (double)comparison->empty_task_ns / 1000;
     g_autofree char *subject = rp_cli_subject(profile, options->gpus);
 
-    printf("%s%s, %s: %u iteration%s replayed in %s fidelity, times x %.6g\n",
-           options->schedule->title, options->async ? " (asynchronous)" : "", subject,
-           request->iterations, request->iterations == 1 ? "" : "s",
-           options->fidelity == RP_FIDELITY_FULL ? "full" : "compute", comparison->scale);
-    add_time(table, "makespan, ms", predicted->makespan_ns, measured->makespan_ns);
-    add_time(table, measured->steady ? "steady iteration, ms" : "iteration, ms",
-             predicted->iteration_ns, measured->iteration_ns);
-    add_share(table, "bubble ratio, %", predicted->bubble.ratio, measured->bubble.ratio);
-    add_share(table, "  fill", predicted->bubble.fill, measured->bubble.fill);
-    add_share(table, "  switch", predicted->bubble.switch_, measured->bubble.switch_);
-    add_share(table, "  drain", predicted->bubble.drain, measured->bubble.drain);
-    add_share(table, "  intra", predicted->bubble.intra, measured->bubble.intra);
-    rp_cli_table_print(table);
-    printf("measured times are divided by the scale; the trace follows the plan (verified)\n");
-    printf("engine: %.2f us a task when tasks take no time, %.2f us processor time of the workers "
-           "a task, %" G_GUINT64_FORMAT " tasks\n",
-           (double)comparison->empty_task_ns / 1000, worker_us(comparison),
-           comparison->timed.cost.tasks);
-    printf("machine: threads that stand for devices were late by %.0f us on average, %.0f us at "
-           "most\n",
-           (double)late->mean_ns / 1000, (double)late->max_ns / 1000);
+    rp_report_say(report, "%s%s, %s: %u iteration%s replayed in %s fidelity, times x %.6g",
+                  options->schedule->title, options->async ? " (asynchronous)" : "", subject,
+                  request->iterations, request->iterations == 1 ? "" : "s", fidelity,
+                  comparison->scale);
+    rp_report_text(report, "model", profile->model, NULL);
+    rp_report_text(report, "device", profile->device, NULL);
+    rp_report_text(report, "schedule", options->schedule->name, NULL);
+    rp_report_count(report, "gpus", options->gpus, NULL);
+    rp_report_count(report, "micro_batches", options->micro_batches, NULL);
+    rp_report_count(report, "round", options->round, NULL);
+    rp_report_text(report, "fidelity", fidelity, NULL);
+    rp_report_bool(report, "async", options->async, NULL);
+    rp_report_count(report, "iterations", request->iterations, NULL);
+    rp_report_real(report, "scale", comparison->scale, 9, NULL);
+    rp_report_columns(report, NULL, "");
+    report_side(report, "predicted", predicted);
+    report_side(report, "measured", measured);
+    report_difference(report, predicted, measured);
+    rp_report_end(report);
+    rp_report_ratio(report, "makespan_relative_error",
+                    relative(measured->makespan_ns, predicted->makespan_ns), NULL);
+    rp_report_ratio(report, "bubble_ratio_difference",
+                    measured->bubble.ratio - predicted->bubble.ratio, NULL);
+    rp_report_say(report,
+                  "measured times are divided by the scale; the trace follows the plan (verified)");
+    rp_report_count(report, "plan_tasks", (gint64)comparison->timed.cost.tasks, NULL);
+    rp_report_say(report,
+                  "engine: %.2f us a task when tasks take no time, %.2f us processor time of the "
+                  "workers a task, %" G_GUINT64_FORMAT " tasks",
+                  task_us, worker_us(comparison), comparison->timed.cost.tasks);
+    rp_report_object(report, "engine_us_per_task", NULL);
+    rp_report_real(report, "elapsed_without_work", task_us, 3, NULL);
+    rp_report_real(report, "worker_cpu", worker_us(comparison), 3, NULL);
+    rp_report_end(report);
+    rp_report_say(report,
+                  "machine: threads that stand for devices were late by %.0f us on average, %.0f "
+                  "us at most",
+                  (double)late->mean_ns / 1000, (double)late->max_ns / 1000);
+    rp_report_object(report, "device_threads_late_us", NULL);
+    rp_report_real(report, "mean", (double)late->mean_ns / 1000, 3, NULL);
+    rp_report_real(report, "max", (double)late->max_ns / 1000, 3, NULL);
+    rp_report_end(report);
     if (options->fidelity == RP_FIDELITY_FULL)
-        printf("note: devices share no links here, in the prediction neither\n");
+        rp_report_say(report, "note: devices share no links here, in the prediction neither");
 }
 
 static gboolean
@@ -294,14 +290,15 @@ check_args(const ReplayArgs *args, const char *path, GError **error)
 }
 
 static gboolean
-run(const RpScheduleArgs *args, const ReplayArgs *replay_args, const char *path, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
+    const ReplayArgs *replay_args = user_args;
     g_auto(RpRequest) request = {0};
     g_auto(Comparison) comparison = {0};
     g_autoptr(RpProfile) profile = NULL;
 
-    if (!check_args(replay_args, path, error) ||
-        !rp_request_load(args, path, &profile, &request, error))
+    if (!check_args(replay_args, words[0], error) ||
+        !rp_request_load(&replay_args->request, words[0], &profile, &request, error))
         return FALSE;
 
     const RpMachine machine = replay_machine(profile);
@@ -323,41 +320,33 @@ run(const RpScheduleArgs *args, const ReplayArgs *replay_args, const char *path,
     if (replay_args->trace != NULL &&
         !rp_cli_write_trace(replay_args->trace, comparison.timed.trace, error))
         return FALSE;
-    if (args->json)
-        print_json(&request, profile, &comparison);
-    else
-        print_text(&request, profile, &comparison);
+    report_comparison(report, &request, profile, &comparison);
     return TRUE;
 }
 
-int
-rp_cmd_replay(int argc, char **argv)
-{
-    RpScheduleArgs args = {0};
-    ReplayArgs replay_args = {0};
-    const GOptionEntry more[] = {
-        {"scale", 0, 0, G_OPTION_ARG_DOUBLE, &replay_args.scale,
-         "let everything take X times its time", "X"},
-        {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, &replay_args.seconds,
-         "choose the scale so that the run takes S seconds (default: 5)", "S"},
-        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &replay_args.trace,
-         "write the measured trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
-        {0},
-    };
-    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const GOptionEntry options[] = {
+    {"scale", 0, 0, G_OPTION_ARG_DOUBLE, RP_ARG(ReplayArgs, scale),
+     "let everything take X times its time", "X"},
+    {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, RP_ARG(ReplayArgs, seconds),
+     "choose the scale so that the run takes S seconds (default: 5)", "S"},
+    {"trace", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(ReplayArgs, trace),
+     "write the measured trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
+    {0},
+};
 
-    if (!rp_cli_parse("PROFILE.json",
-                      "Runs one schedule for real, on threads and events; tasks only take their "
-                      "time.\nPrints what was predicted and what was measured.\n\n"
-                      "Example:\n"
-                      "  roundpipe replay profiles/rtx4090/qwen3-1.7b.json \\\n"
-                      "    --schedule roundpipe --gpus 8 --micro-batches 16",
-                      entries, more, 1, 1, &argc, &argv, &error) ||
-        !run(&args, &replay_args, argv[1], &error))
-        code = rp_cli_fail("replay", error);
-    rp_schedule_args_clear(&args);
-    g_free(replay_args.trace);
-    return code;
-}
+const RpCommand rp_command_replay = {
+    .name = "replay",
+    .summary = "run one schedule for real; tasks only take their time",
+    .words = "PROFILE.json",
+    .min_words = 1,
+    .max_words = 1,
+    .help = "Runs one schedule for real, on threads and events; tasks only take their time.\n"
+            "Prints what was predicted and what was measured.\n\n"
+            "Example:\n"
+            "  roundpipe replay profiles/rtx4090/qwen3-1.7b.json \\\n"
+            "    --schedule roundpipe --gpus 8 --micro-batches 16",
+    .requests = RP_REQUEST,
+    .options = options,
+    .args_size = sizeof(ReplayArgs),
+    .run = run,
+};

@@ -1,6 +1,5 @@
 #include "cli/cli.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/reports/picture.h"
@@ -10,187 +9,156 @@
 
 /* Files to write besides the report; %NULL = none. */
 typedef struct {
+    RpScheduleArgs request;
     char *trace;
     char *csv;
     char *picture;
     char *memory_picture;
     char *window; /* of the pictures */
-} Outputs;
+} SimulateArgs;
 
 static void
-json_devices(RpJsonWriter *json, const RpTrace *trace)
+report_devices(RpReport *report, const RpTrace *trace)
 {
     g_autoptr(GArray) use = rp_report_device_use(trace);
 
-    rp_json_array(json, "devices");
+    rp_report_list(report, "devices");
     for (guint g = 0; g < use->len; g++) {
         const RpDeviceUse *device = &g_array_index(use, RpDeviceUse, g);
 
-        rp_json_object(json, NULL);
-        rp_json_int(json, "gpu", g);
-        rp_json_double(json, "busy_ms", rp_ms_from_ns(device->busy_ns[RP_LANE_COMPUTE]), 6);
-        rp_json_int(json, "actions", device->actions);
-        rp_json_int(json, "bytes_up", (gint64)device->bytes_up);
-        rp_json_int(json, "bytes_down", (gint64)device->bytes_down);
-        rp_json_end(json);
+        rp_report_object(report, NULL, NULL);
+        rp_report_count(report, "gpu", g, NULL);
+        rp_report_ms(report, "busy_ms", device->busy_ns[RP_LANE_COMPUTE], NULL);
+        rp_report_count(report, "actions", device->actions, NULL);
+        rp_report_count(report, "bytes_up", (gint64)device->bytes_up, NULL);
+        rp_report_count(report, "bytes_down", (gint64)device->bytes_down, NULL);
+        rp_report_end(report);
     }
-    rp_json_end(json);
+    rp_report_end(report);
 }
 
 static void
-json_request(RpJsonWriter *json, const RpRequest *request, const RpProfile *profile)
+report_request(RpReport *report, const RpRequest *request, const RpProfile *profile)
 {
     const RpPlanOptions *options = &request->options;
-
-    rp_json_string(json, "origin", "predicted");
-    rp_json_string(json, "model", profile->model);
-    rp_json_string(json, "device", profile->device);
-    rp_json_string(json, "times", profile->source);
-    rp_json_string(json, "schedule", options->schedule->name);
-    rp_json_int(json, "gpus", options->gpus);
-    rp_json_int(json, "micro_batches", options->micro_batches);
-    rp_json_int(json, "round", options->round);
-    rp_json_string(json, "fidelity", options->fidelity == RP_FIDELITY_FULL ? "full" : "compute");
-    rp_json_string(json, "recompute", rp_request_recompute(request));
-    rp_json_bool(json, "async", options->async);
-    rp_json_int(json, "iterations", request->iterations);
-    rp_json_string(json, "partition", request->partition_source);
-    rp_json_partition(json, profile, request->partition);
-}
-
-static void
-print_json(const RpRequest *request, const RpProfile *profile, const RpTrace *trace,
-           const RpResult *result)
-{
-    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
-
-    rp_json_object(json, NULL);
-    json_request(json, request, profile);
-    rp_json_double(json, "makespan_ms", rp_ms_from_ns(result->makespan_ns), 6);
-    rp_json_bool(json, "steady_state", result->steady);
-    rp_json_double(json, "iteration_ms", rp_ms_from_ns(result->iteration_ns), 6);
-    if (result->most_ns > 0) {
-        rp_json_object(json, "iteration_ms_range");
-        rp_json_double(json, "least", rp_ms_from_ns(result->least_ns), 6);
-        rp_json_double(json, "most", rp_ms_from_ns(result->most_ns), 6);
-        rp_json_end(json);
-    }
-    rp_json_bubble(json, &result->bubble);
-    if (result->steady) {
-        rp_json_object(json, "window");
-        rp_json_int(json, "first_iteration", result->first_iteration);
-        rp_json_int(json, "end_iteration", result->end_iteration);
-        rp_json_end(json);
-    }
-    if (request->options.async) {
-        rp_json_object(json, "isolated");
-        rp_json_double(json, "makespan_ms", rp_ms_from_ns(result->isolated.makespan_ns), 6);
-        rp_json_bubble(json, &result->isolated);
-        /* the published asynchronous figure */
-        rp_json_double(json, "switch_intra_ratio",
-                       result->isolated.switch_ + result->isolated.intra, 9);
-        rp_json_end(json);
-    }
-    rp_json_double(json, "tokens_per_s", result->tokens_per_s, 3);
-    rp_json_int(json, "tasks", (gint64)result->actions);
-    rp_json_int(json, "plan_tasks", (gint64)result->tasks);
-    rp_json_int(json, "peak_live", result->peak_live);
-    if (request->options.fidelity == RP_FIDELITY_FULL) {
-        rp_json_int(json, "gpu_peak_bytes", (gint64)result->gpu_peak_bytes);
-        rp_json_int(json, "host_peak_bytes", (gint64)result->host_peak_bytes);
-        rp_json_bool(json, "fits_gpu_memory", result->memory_problem == NULL);
-    }
-    json_devices(json, trace);
-    rp_json_end(json);
-    rp_cli_print_json(json);
-}
-
-static void
-print_stages(const char *label, const RpProfile *profile, const RpInterval *stages, guint n)
-{
-    g_autofree char *list = rp_cli_stage_list(profile, stages, n);
-
-    printf("  %-17s %s\n", label, list);
-}
-
-static void
-print_memory(const RpResult *result)
-{
-    g_autofree char *gpu = rp_cli_format_bytes(result->gpu_peak_bytes);
-    g_autofree char *host = rp_cli_format_bytes(result->host_peak_bytes);
-
-    printf("  %-17s %s on the fullest GPU, %s on the host\n", "memory", gpu, host);
-    if (result->memory_problem != NULL)
-        printf("  does not fit: %s\n", result->memory_problem);
-}
-
-static void
-print_parts(const char *label, const RpBubble *bubble)
-{
-    printf("  %-17s %.4f %% = fill %.4f + switch %.4f + drain %.4f + intra %.4f\n", label,
-           100 * bubble->ratio, 100 * bubble->fill, 100 * bubble->switch_, 100 * bubble->drain,
-           100 * bubble->intra);
-}
-
-static void
-print_bubble(const RpRequest *request, const RpResult *result)
-{
-    print_parts("bubble ratio", &result->bubble);
-    printf("  %-17s %.4f %% (part of the four)\n", "exposed transfer",
-           100 * result->bubble.comm_exposed);
-    if (result->steady)
-        printf("  %-17s iterations %u to %u of %u, %.4f ms each\n", "steady state",
-               result->first_iteration, result->end_iteration - 1, request->iterations,
-               rp_ms_from_ns(result->iteration_ns));
-    if (request->options.async && request->iterations > 1) {
-        print_parts("first iteration", &result->isolated);
-        printf("  %-17s %.4f %% of the first iteration: what others publish as asynchronous\n",
-               "switch + intra", 100 * (result->isolated.switch_ + result->isolated.intra));
-    }
-    if (request->options.async && !result->steady)
-        printf("  note: no steady state yet; it takes %u iterations, leave --iterations out\n",
-               request->window.iterations);
-}
-
-static void
-print_text(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
-           const RpResult *result)
-{
-    const RpPlanOptions *options = &request->options;
-    const RpPartition *partition = request->partition;
+    const char *fidelity = options->fidelity == RP_FIDELITY_FULL ? "full" : "compute";
     g_autofree char *subject = rp_cli_subject(profile, options->gpus);
 
-    printf("%s%s, %s: predicted, %s fidelity, %s recompute, %s layer times\n",
-           options->schedule->title, options->async ? " (asynchronous)" : "", subject,
-           options->fidelity == RP_FIDELITY_FULL ? "full" : "compute",
-           rp_request_recompute(request), profile->source);
-    if (partition->dispatched) {
-        printf("  %-17s %u in rounds of %u\n", "micro-batches", options->micro_batches,
-               options->round);
-        print_stages("forward stages", profile, partition->forward, partition->n_forward);
-        print_stages("backward stages", profile, partition->backward, partition->n_backward);
-    } else {
-        printf("  %-17s %u\n", "micro-batches", options->micro_batches);
-        print_stages("stages", profile, partition->forward, partition->n_forward);
+    rp_report_say(report, "%s%s, %s: predicted, %s fidelity, %s recompute, %s layer times",
+                  options->schedule->title, options->async ? " (asynchronous)" : "", subject,
+                  fidelity, rp_request_recompute(request), profile->source);
+    rp_report_text(report, "origin", "predicted", NULL);
+    rp_report_text(report, "model", profile->model, NULL);
+    rp_report_text(report, "device", profile->device, NULL);
+    rp_report_text(report, "times", profile->source, NULL);
+    rp_report_text(report, "schedule", options->schedule->name, NULL);
+    rp_report_count(report, "gpus", options->gpus, NULL);
+    rp_report_count(report, "micro_batches", options->micro_batches, "micro-batches");
+    if (request->partition->dispatched)
+        rp_report_show(report, "%u in rounds of %u", options->micro_batches, options->round);
+    rp_report_count(report, "round", options->round, NULL);
+    rp_report_text(report, "fidelity", fidelity, NULL);
+    rp_report_text(report, "recompute", rp_request_recompute(request), NULL);
+    rp_report_bool(report, "async", options->async, NULL);
+    rp_report_count(report, "iterations", request->iterations, NULL);
+    rp_report_add_partition(report, profile, request->partition, request->partition_source);
+}
+
+static void
+report_bubble(RpReport *report, const RpBubble *bubble, const char *label)
+{
+    rp_report_add_bubble(report, bubble, NULL);
+    rp_report_line(report, label, "%.4f %% = fill %.4f + switch %.4f + drain %.4f + intra %.4f",
+                   100 * bubble->ratio, 100 * bubble->fill, 100 * bubble->switch_,
+                   100 * bubble->drain, 100 * bubble->intra);
+}
+
+/* Asynchronous: the first iteration alone, which others publish. */
+static void
+report_isolated(RpReport *report, const RpRequest *request, const RpResult *result)
+{
+    const double published = result->isolated.switch_ + result->isolated.intra;
+    const gboolean shown = request->iterations > 1;
+
+    rp_report_object(report, "isolated", NULL);
+    rp_report_ms(report, "makespan_ms", result->isolated.makespan_ns, NULL);
+    report_bubble(report, &result->isolated, shown ? "first iteration" : NULL);
+    rp_report_ratio(report, "switch_intra_ratio", published, shown ? "switch + intra" : NULL);
+    rp_report_show(report, "%.4f %% of the first iteration: what others publish as asynchronous",
+                   100 * published);
+    rp_report_end(report);
+    if (!result->steady)
+        rp_report_say(report,
+                      "  note: no steady state yet; it takes %u iterations, leave --iterations out",
+                      request->window.iterations);
+}
+
+static void
+report_times(RpReport *report, const RpRequest *request, const RpResult *result)
+{
+    const double iteration_ms = rp_ms_from_ns(result->iteration_ns);
+
+    rp_report_ms(report, "makespan_ms", result->makespan_ns, "makespan");
+    rp_report_show(report, "%.4f ms for %u iteration%s", rp_ms_from_ns(result->makespan_ns),
+                   request->iterations, request->iterations == 1 ? "" : "s");
+    rp_report_bool(report, "steady_state", result->steady, NULL);
+    rp_report_ms(report, "iteration_ms", result->iteration_ns, NULL);
+    if (result->most_ns > 0) {
+        rp_report_line(report, "iteration",
+                       "%.4f ms, %.4f to %.4f with every layer at the 10th or the 90th percentile "
+                       "of its times",
+                       iteration_ms, rp_ms_from_ns(result->least_ns),
+                       rp_ms_from_ns(result->most_ns));
+        rp_report_object(report, "iteration_ms_range", NULL);
+        rp_report_ms(report, "least", result->least_ns, NULL);
+        rp_report_ms(report, "most", result->most_ns, NULL);
+        rp_report_end(report);
     }
-    printf("  %-17s %s\n", "partition", request->partition_source);
-    printf("  %-17s %.4f ms for %u iteration%s\n", "makespan", rp_ms_from_ns(result->makespan_ns),
-           request->iterations, request->iterations == 1 ? "" : "s");
-    if (result->most_ns > 0)
-        printf("  %-17s %.4f ms, %.4f to %.4f with every layer at the 10th or the 90th percentile "
-               "of its times\n",
-               "iteration", rp_ms_from_ns(result->iteration_ns), rp_ms_from_ns(result->least_ns),
-               rp_ms_from_ns(result->most_ns));
-    print_bubble(request, result);
-    if (result->tokens_per_s > 0)
-        printf("  %-17s %.0f tokens/s\n", "throughput", result->tokens_per_s);
-    if (options->fidelity == RP_FIDELITY_FULL)
-        print_memory(result);
-    printf("  %-17s %" G_GUINT64_FORMAT " actions, %" G_GUINT64_FORMAT " in the plan\n", "tasks",
-           result->actions, result->tasks);
-    if (rp_plan_promises(plan)->early_fused && partition->dispatched)
-        printf("  note: as published, the fused stage's forward may run before its input has "
-               "arrived;\n  --fused-forward=physical forbids it\n");
+    report_bubble(report, &result->bubble, "bubble ratio");
+    rp_report_line(report, "exposed transfer", "%.4f %% (part of the four)",
+                   100 * result->bubble.comm_exposed);
+    if (result->steady) {
+        rp_report_object(report, "window", NULL);
+        rp_report_count(report, "first_iteration", result->first_iteration, "steady state");
+        rp_report_show(report, "iterations %u to %u of %u, %.4f ms each", result->first_iteration,
+                       result->end_iteration - 1, request->iterations, iteration_ms);
+        rp_report_count(report, "end_iteration", result->end_iteration, NULL);
+        rp_report_end(report);
+    }
+    if (request->options.async)
+        report_isolated(report, request, result);
+    rp_report_real(report, "tokens_per_s", result->tokens_per_s, 3,
+                   result->tokens_per_s > 0 ? "throughput" : NULL);
+    rp_report_show(report, "%.0f tokens/s", result->tokens_per_s);
+}
+
+static void
+report_run(RpReport *report, const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
+           const RpTrace *trace, const RpResult *result)
+{
+    report_request(report, request, profile);
+    report_times(report, request, result);
+    rp_report_count(report, "tasks", (gint64)result->actions, "tasks");
+    rp_report_show(report, "%" G_GUINT64_FORMAT " actions, %" G_GUINT64_FORMAT " in the plan",
+                   result->actions, result->tasks);
+    rp_report_count(report, "plan_tasks", (gint64)result->tasks, NULL);
+    rp_report_count(report, "peak_live", result->peak_live, NULL);
+    if (request->options.fidelity == RP_FIDELITY_FULL) {
+        g_autofree char *gpu = rp_cli_format_bytes(result->gpu_peak_bytes);
+        g_autofree char *host = rp_cli_format_bytes(result->host_peak_bytes);
+
+        rp_report_bytes(report, "gpu_peak_bytes", result->gpu_peak_bytes, "memory");
+        rp_report_show(report, "%s on the fullest GPU, %s on the host", gpu, host);
+        rp_report_bytes(report, "host_peak_bytes", result->host_peak_bytes, NULL);
+        rp_report_bool(report, "fits_gpu_memory", result->memory_problem == NULL, NULL);
+        if (result->memory_problem != NULL)
+            rp_report_say(report, "  does not fit: %s", result->memory_problem);
+    }
+    report_devices(report, trace);
+    if (rp_plan_promises(plan)->early_fused && request->partition->dispatched)
+        rp_report_say(report,
+                      "  note: as published, the fused stage's forward may run before its input "
+                      "has arrived;\n  --fused-forward=physical forbids it");
 }
 
 /* What a file is written from. */
@@ -217,8 +185,8 @@ write_csv(GOutputStream *stream, gpointer user_data, GError **error)
 }
 
 static gboolean
-draw(const Outputs *outputs, const RpRequest *request, const RpProfile *profile, const Run *what,
-     GError **error)
+draw(const SimulateArgs *outputs, const RpRequest *request, const RpProfile *profile,
+     const Run *what, GError **error)
 {
     g_autofree char *model = rp_cli_model_name(profile);
     RpPictureWindow window;
@@ -241,8 +209,8 @@ draw(const Outputs *outputs, const RpRequest *request, const RpProfile *profile,
 }
 
 static gboolean
-write_outputs(const Outputs *outputs, const RpRequest *request, const RpProfile *profile, Run *what,
-              GError **error)
+write_outputs(const SimulateArgs *outputs, const RpRequest *request, const RpProfile *profile,
+              Run *what, GError **error)
 {
     return (outputs->trace == NULL ||
             rp_cli_write_file(outputs->trace, write_chrome, what, error)) &&
@@ -266,7 +234,7 @@ check_file(const char *option, const char *path, GError **error)
 
 /* Before long work. */
 static gboolean
-check_outputs(const Outputs *outputs, const RpScheduleArgs *args, const char *path, GError **error)
+check_outputs(const SimulateArgs *outputs, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
@@ -289,7 +257,7 @@ check_outputs(const Outputs *outputs, const RpScheduleArgs *args, const char *pa
         return FALSE;
     if (outputs->memory_picture == NULL)
         return TRUE;
-    if (g_strcmp0(args->fidelity, "full") != 0) {
+    if (g_strcmp0(outputs->request.fidelity, "full") != 0) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                             "--memory-picture: expected --fidelity full beside it: only that plans "
                             "buffers");
@@ -299,15 +267,16 @@ check_outputs(const Outputs *outputs, const RpScheduleArgs *args, const char *pa
 }
 
 static gboolean
-run(const RpScheduleArgs *args, const Outputs *outputs, const char *path, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
+    const SimulateArgs *args = user_args;
     g_auto(RpRequest) request = {0};
     g_auto(RpResult) result = {0};
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(RpPlan) plan = NULL;
 
-    if (!check_outputs(outputs, args, path, error) ||
-        !rp_request_load(args, path, &profile, &request, error))
+    if (!check_outputs(args, words[0], error) ||
+        !rp_request_load(&args->request, words[0], &profile, &request, error))
         return FALSE;
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
 
@@ -315,53 +284,41 @@ run(const RpScheduleArgs *args, const Outputs *outputs, const char *path, GError
         return FALSE;
     Run what = {.plan = plan, .trace = trace};
 
-    if (!write_outputs(outputs, &request, profile, &what, error))
+    if (!write_outputs(args, &request, profile, &what, error))
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
     if (!rp_request_spread(&request, profile, &result.least_ns, &result.most_ns, error))
         return FALSE;
-    if (args->json)
-        print_json(&request, profile, trace, &result);
-    else
-        print_text(&request, profile, plan, &result);
+    report_run(report, &request, profile, plan, trace, &result);
     return TRUE;
 }
 
-int
-rp_cmd_simulate(int argc, char **argv)
-{
-    RpScheduleArgs args = {0};
-    Outputs outputs = {0};
-    const GOptionEntry more[] = {
-        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &outputs.trace,
-         "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
-        {"csv", 0, 0, G_OPTION_ARG_FILENAME, &outputs.csv, "write a line for each task",
-         "FILE.csv"},
-        {"picture", 0, 0, G_OPTION_ARG_FILENAME, &outputs.picture,
-         "draw the timeline: .png, .svg or .pdf", "FILE"},
-        {"memory-picture", 0, 0, G_OPTION_ARG_FILENAME, &outputs.memory_picture,
-         "full fidelity: draw the memory of each GPU over time", "FILE"},
-        {"window", 0, 0, G_OPTION_ARG_STRING, &outputs.window,
-         "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
-        {0},
-    };
-    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const GOptionEntry options[] = {
+    {"trace", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, trace),
+     "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
+    {"csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, csv), "write a line for each task",
+     "FILE.csv"},
+    {"picture", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, picture),
+     "draw the timeline: .png, .svg or .pdf", "FILE"},
+    {"memory-picture", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, memory_picture),
+     "full fidelity: draw the memory of each GPU over time", "FILE"},
+    {"window", 0, 0, G_OPTION_ARG_STRING, RP_ARG(SimulateArgs, window),
+     "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
+    {0},
+};
 
-    if (!rp_cli_parse("PROFILE.json",
-                      "Runs one schedule in virtual time and reports its bubbles.\n\n"
-                      "Example:\n"
-                      "  roundpipe simulate profiles/rtx4090/qwen3-1.7b.json \\\n"
-                      "    --schedule roundpipe --gpus 8 --micro-batches 16 --async",
-                      entries, more, 1, 1, &argc, &argv, &error) ||
-        !run(&args, &outputs, argv[1], &error))
-        code = rp_cli_fail("simulate", error);
-    rp_schedule_args_clear(&args);
-    g_free(outputs.trace);
-    g_free(outputs.csv);
-    g_free(outputs.picture);
-    g_free(outputs.memory_picture);
-    g_free(outputs.window);
-    return code;
-}
+const RpCommand rp_command_simulate = {
+    .name = "simulate",
+    .summary = "run one schedule in virtual time",
+    .words = "PROFILE.json",
+    .min_words = 1,
+    .max_words = 1,
+    .help = "Runs one schedule in virtual time and reports its bubbles.\n\n"
+            "Example:\n"
+            "  roundpipe simulate profiles/rtx4090/qwen3-1.7b.json \\\n"
+            "    --schedule roundpipe --gpus 8 --micro-batches 16 --async",
+    .requests = RP_REQUEST,
+    .options = options,
+    .args_size = sizeof(SimulateArgs),
+    .run = run,
+};

@@ -14,8 +14,6 @@
 /* More is not even read. */
 #define MAX_RUN_FILE_BYTES (1 << 20)
 
-/* Between lines of progress on a terminal. */
-#define PROGRESS_INTERVAL_US (G_USEC_PER_SEC / 10)
 /* Between lines of progress in a file. */
 #define PROGRESS_SECONDS 30.0
 
@@ -27,7 +25,6 @@ typedef struct {
     char *picture;
     gboolean dry_run;
     gboolean keys;
-    gboolean json;
     double progress_s;
 } TrainArgs;
 
@@ -105,38 +102,28 @@ write_trace(const RpTrainHow *how, const RpTrainJob *job, RpTrace *trace, gboole
         tell_unwritten("--picture", &problem, code);
 }
 
-/* The plan is all: printed, and its predicted trace written and drawn. */
-static void
-end_dry(const TrainArgs *args, const RpTrainHow *how, const RpTrainJob *job, int *code)
-{
-    if (args->json)
-        rp_train_print_json(job, NULL);
-    write_trace(how, job, job->trace, TRUE, code);
-}
-
 /* Drawn is only a run that came to its end; its trace is written however it ended. */
 static gboolean
-train(const TrainArgs *args, RpTrainHow *how, const RpTrainJob *job, int *code, GError **error)
+train(RpTrainHow *how, const RpTrainJob *job, GError **error)
 {
+    RpReport *report = how->report;
     g_auto(RpTrainOutcome) outcome = {0};
     gboolean stepped;
 
     if (!rp_train_run(job, how, &outcome, error)) {
-        write_trace(how, job, outcome.trace, FALSE, code);
+        write_trace(how, job, outcome.trace, FALSE, &report->exit);
         return FALSE;
     }
-    if (args->json)
-        rp_train_print_json(job, &outcome);
-    else
-        rp_train_print_outcome(job, &outcome);
+    rp_train_report_outcome(report, job, &outcome);
     if (outcome.unsaved)
-        *code = RP_EXIT_FAILED;
+        report->exit = RP_EXIT_FAILED;
     else if (outcome.signal != 0)
-        *code = SIGNAL_EXIT + outcome.signal;
+        report->exit = SIGNAL_EXIT + outcome.signal;
     stepped = outcome.last_step > outcome.first_step;
     if (how->picture != NULL && !stepped)
         fprintf(stderr, "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
-    write_trace(how, job, outcome.trace, stepped, code);
+    rp_report_finish(report);
+    write_trace(how, job, outcome.trace, stepped, &report->exit);
     return TRUE;
 }
 
@@ -159,34 +146,25 @@ note(const char *text)
     fprintf(stderr, "roundpipe train: note: %s\n", text);
 }
 
-/* A line on a terminal, now and then. */
 static void
 show_progress(const char *what, guint64 done, guint64 total)
 {
-    static gint64 begin_us, shown_us;
-    const gint64 now_us = g_get_monotonic_time();
-    const double seconds = (double)(now_us - begin_us) / G_USEC_PER_SEC;
+    static RpProgress progress;
 
     if (total == 0) {
-        fputs("\r\033[K", stderr);
-        begin_us = 0;
-    } else if (begin_us == 0) {
-        begin_us = shown_us = now_us;
-    } else if (now_us - shown_us >= PROGRESS_INTERVAL_US && done > 0) {
-        shown_us = now_us;
-        fprintf(stderr,
-                "\r\033[K%s: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT ", %.0f/s, %.0f s left",
-                what, done, total, (double)done / seconds,
-                seconds * (double)(total - done) / (double)done);
-        fflush(stderr);
+        rp_progress_clear();
+        progress.what = NULL;
+    } else if (progress.what == NULL) {
+        progress = rp_progress_begin(what, 0);
     }
+    rp_progress_show(&progress, done, total);
 }
 
 static gboolean
-run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *code, GError **error)
+run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, GError **error)
 {
     g_auto(RpTrainJob) job = {0};
-    const RpRunEvents events = {note, isatty(STDERR_FILENO) == 1 ? show_progress : NULL};
+    const RpRunEvents events = {note, show_progress};
 
     if (!check_files(run_file, how, error) ||
         (strcmp(run_file->profile, "auto") != 0 &&
@@ -204,25 +182,22 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, int *c
         }
         return FALSE;
     }
-    if (!args->json)
-        rp_train_print_plan(&job);
-    if (args->dry_run) {
-        end_dry(args, how, &job, code);
+    rp_train_report_plan(how->report, &job);
+    if (args->dry_run) { /* the plan is all, and its predicted trace */
+        rp_report_finish(how->report);
+        write_trace(how, &job, job.trace, TRUE, &how->report->exit);
         return TRUE;
     }
     if (how->save_gradients == NULL)
-        return train(args, how, &job, code, error);
+        return train(how, &job, error);
     if (!rp_train_save_gradients(&job, how, error))
         return FALSE;
-    if (args->json)
-        rp_train_print_json(&job, NULL);
-    else
-        printf("gradients of the first step: %s\n", how->save_gradients);
+    rp_report_say(how->report, "gradients of the first step: %s", how->save_gradients);
     return TRUE;
 }
 
 static gboolean
-run(const TrainArgs *args, const char *path, int *code, GError **error)
+train_file(const TrainArgs *args, const char *path, RpReport *report, GError **error)
 {
     g_autoptr(RpRunFile) run_file = NULL;
     gboolean done;
@@ -248,12 +223,12 @@ run(const TrainArgs *args, const char *path, int *code, GError **error)
                                      : run_file->trace,
         .picture = args->picture,
         .save_gradients = args->save_gradients,
-        .json = args->json,
+        .report = report,
         .progress_s = args->progress_s,
         .lock = -1,
     };
 
-    done = run_as(args, run_file, &how, code, error);
+    done = run_as(args, run_file, &how, error);
     if (how.lock >= 0)
         close(how.lock);
     g_free(how.checkpoint);
@@ -262,75 +237,58 @@ run(const TrainArgs *args, const char *path, int *code, GError **error)
 
 /* A run file is named, unless keys of any are asked for. */
 static gboolean
-check_run_file(const TrainArgs *args, int argc, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
-    if (args->keys == (argc < 2))
-        return TRUE;
-    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                        args->keys ? "--keys: expected no run file with it; see --help"
-                                   : "something is missing: expected RUN.yaml; see --help");
-    return FALSE;
-}
+    const TrainArgs *args = user_args;
 
-static void
-args_clear(TrainArgs *args)
-{
-    g_strfreev(args->sets);
-    g_free(args->resume);
-    g_free(args->save_gradients);
-    g_free(args->trace);
-    g_free(args->picture);
-}
-
-int
-rp_cmd_train(int argc, char **argv)
-{
-    TrainArgs args = {.progress_s = PROGRESS_SECONDS};
-    const GOptionEntry entries[] = {
-        {"set", 0, 0, G_OPTION_ARG_STRING_ARRAY, &args.sets,
-         "set a key of the run file, as optimizer.learning_rate=3e-4; any number of times",
-         "KEY=VALUE"},
-        {"keys", 0, 0, G_OPTION_ARG_NONE, &args.keys,
-         "list the keys of a run file, with their defaults, and stop", NULL},
-        {"resume", 0, 0, G_OPTION_ARG_FILENAME, &args.resume,
-         "go on from a checkpoint; --resume alone: from the last one of the output directory",
-         "DIR"},
-        {"dry-run", 0, 0, G_OPTION_ARG_NONE, &args.dry_run, "stop when the plan is printed", NULL},
-        {"save-gradients", 0, 0, G_OPTION_ARG_FILENAME, &args.save_gradients,
-         "write the first step's gradients instead of training", "FILE.safetensors"},
-        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &args.trace, rp_setting_find("trace")->help,
-         "FILE.json"},
-        {"picture", 0, 0, G_OPTION_ARG_FILENAME, &args.picture,
-         "draw the measured timeline: .png, .svg or .pdf (--dry-run: the predicted one)", "FILE"},
-        {"progress", 0, 0, G_OPTION_ARG_DOUBLE, &args.progress_s,
-         "in a log file: a line of progress every S seconds (default: 30; 0 = none)", "S"},
-        {"json", 0, 0, G_OPTION_ARG_NONE, &args.json, "print JSON, at the end", NULL},
-        {0},
-    };
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
-
-    rp_train_catch_save();
-    /* GLib would take the word after it for its value */
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--resume") == 0)
-            argv[i] = (char *)"--resume=";
-    if (!rp_cli_parse("RUN.yaml",
-                      "Trains a model as a run file says: plans, predicts, then does it.\n"
-                      "Its keys follow the options; docs/train.md says more of some.\n\n"
-                      "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"
-                      "  roundpipe train run.yaml --resume",
-                      entries, NULL, 0, 1, &argc, &argv, &error) ||
-        !check_run_file(&args, argc, &error) ||
-        !(args.keys || run(&args, argv[1], &code, &error))) {
-        args.keys = g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP); /* follow the help */
-        args.json = args.json && !args.keys;
-        code = rp_cli_fail("train", error);
+    if (args->keys != (words[0] == NULL)) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            args->keys ? "--keys: expected no run file with it; see --help"
+                                       : "something is missing: expected RUN.yaml; see --help");
+        return FALSE;
     }
-    if (args.keys && args.json)
-        rp_train_print_keys_json();
-    else if (args.keys)
-        rp_train_print_keys();
-    args_clear(&args);
-    return code;
+    if (!args->keys) {
+        rp_train_catch_save();
+        return train_file(args, words[0], report, error);
+    }
+    rp_train_report_keys(report);
+    return TRUE;
 }
+
+static const GOptionEntry options[] = {
+    {"set", 0, 0, G_OPTION_ARG_STRING_ARRAY, RP_ARG(TrainArgs, sets),
+     "set a key of the run file, as optimizer.learning_rate=3e-4; any number of times",
+     "KEY=VALUE"},
+    {"keys", 0, 0, G_OPTION_ARG_NONE, RP_ARG(TrainArgs, keys),
+     "list the keys of a run file, with their defaults, and stop", NULL},
+    {"resume", 0, G_OPTION_FLAG_OPTIONAL_ARG, G_OPTION_ARG_FILENAME, RP_ARG(TrainArgs, resume),
+     "go on from a checkpoint; --resume alone: from the last one of the output directory", "DIR"},
+    {"dry-run", 0, 0, G_OPTION_ARG_NONE, RP_ARG(TrainArgs, dry_run),
+     "stop when the plan is printed", NULL},
+    {"save-gradients", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(TrainArgs, save_gradients),
+     "write the first step's gradients instead of training", "FILE.safetensors"},
+    {"trace", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(TrainArgs, trace), NULL, "FILE.json"},
+    {"picture", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(TrainArgs, picture),
+     "draw the measured timeline: .png, .svg or .pdf (--dry-run: the predicted one)", "FILE"},
+    {"progress", 0, 0, G_OPTION_ARG_DOUBLE, RP_ARG(TrainArgs, progress_s),
+     "in a log file: a line of progress every S seconds (default: 30; 0 = none)", "S"},
+    {0},
+};
+
+static const TrainArgs defaults = {.progress_s = PROGRESS_SECONDS};
+
+const RpCommand rp_command_train = {
+    .name = "train",
+    .summary = "train a model as a run file says",
+    .words = "RUN.yaml",
+    .max_words = 1,
+    .help = "Trains a model as a run file says: plans, predicts, then does it.\n"
+            "Its keys follow the options; docs/train.md says more of some.\n\n"
+            "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"
+            "  roundpipe train run.yaml --resume",
+    .more_help = rp_train_report_keys,
+    .options = options,
+    .args_size = sizeof(TrainArgs),
+    .defaults = &defaults,
+    .run = run,
+};

@@ -1,7 +1,5 @@
 #include "cli/cli.h"
 
-#include <stdio.h>
-
 #include "core/base/file.h"
 #include "core/formats/export.h"
 #include "core/formats/import-pytorch.h"
@@ -12,6 +10,7 @@
 #define ASYNC_ITERATIONS 4
 
 typedef struct {
+    RpScheduleArgs request;
     char *pytorch_csv;
     gboolean old_names;
     char *trace;
@@ -163,23 +162,7 @@ verify_pytorch(const VerifyArgs *more, GArray *proofs, GError **error)
     return TRUE;
 }
 
-/* ---- printing ---- */
-
-static void
-print_communications(const RpCommunicationProof *proof)
-{
-    if (proof->transfers > 0)
-        printf("  sends          %" G_GUINT64_FORMAT
-               " sends and their receives, in one order on %u "
-               "pair%s of ranks; none waits for ever\n",
-               proof->transfers, proof->rank_pairs, proof->rank_pairs == 1 ? "" : "s");
-    if (proof->unshards > 0)
-        printf("  shards         %" G_GUINT64_FORMAT " times a stage is unsharded, used and "
-               "resharded\n",
-               proof->unshards);
-    if (proof->reductions > 0)
-        printf("  reductions     %u stages, each after its last backward\n", proof->reductions);
-}
+/* ---- the report ---- */
 
 static guint64
 transfers(const Proof *proof)
@@ -195,139 +178,141 @@ updates(const Proof *proof)
 }
 
 static void
-print_proof(const Proof *proof)
+report_communications(RpReport *report, const RpCommunicationProof *proof)
 {
-    printf("%s: proved in %.1f ms: %" G_GUINT64_FORMAT " tasks, %" G_GUINT64_FORMAT
-           " edges, %u iteration%s\n",
-           proof->what, (double)proof->time_us / 1000, proof->tasks, proof->edges,
-           proof->iterations, proof->iterations == 1 ? "" : "s");
-    printf("  1 actions      %" G_GUINT64_FORMAT
-           " actions run once each, after what they read was written\n",
-           proof->actions);
-    if (proof->full)
-        printf("  2 buffers      %" G_GUINT64_FORMAT " accesses to %u buffers never collide, all "
-               "within their arenas\n",
-               proof->accesses, proof->buffers);
-    printf("  3 deadlock     %u lanes can run their tasks in order\n", proof->lanes);
-    if (proof->full) {
-        printf("  4 transfers    %" G_GUINT64_FORMAT " parameter and gradient transfers: each "
-               "stage complete before it runs, gradients once a round\n",
-               transfers(proof));
-        printf("  5 consistency  %" G_GUINT64_FORMAT " optimizer tasks on %u layers keep the five "
-               "rules; weights are %s\n",
-               updates(proof), proof->layers,
-               proof->async ? "one iteration old" : "fresh in every iteration");
-    } else {
-        printf("  rules 2, 4, 5  need transfers and buffers: --fidelity full\n");
-    }
-    print_communications(&proof->communications);
-    if (proof->trace)
-        printf("  trace          every task once, in lane order, none before what it depends on, "
-               "with the plan's bytes\n");
+    rp_report_count(report, "sends", (gint64)proof->transfers, NULL);
+    rp_report_count(report, "unshards", (gint64)proof->unshards, NULL);
+    rp_report_count(report, "reductions", proof->reductions, NULL);
+    if (proof->transfers > 0)
+        rp_report_line(report, "sends",
+                       "%" G_GUINT64_FORMAT " sends and their receives, in one order on %u pair%s "
+                       "of ranks; none waits for ever",
+                       proof->transfers, proof->rank_pairs, proof->rank_pairs == 1 ? "" : "s");
+    if (proof->unshards > 0)
+        rp_report_line(report, "shards",
+                       "%" G_GUINT64_FORMAT " times a stage is unsharded, used and resharded",
+                       proof->unshards);
+    if (proof->reductions > 0)
+        rp_report_line(report, "reductions", "%u stages, each after its last backward",
+                       proof->reductions);
 }
 
+/* Rules 2, 4 and 5, which need transfers and buffers. */
 static void
-json_proof(RpJsonWriter *json, const Proof *proof)
+report_full(RpReport *report, const Proof *proof)
 {
-    rp_json_object(json, NULL);
-    rp_json_string(json, "plan", proof->what);
-    rp_json_bool(json, "proved", TRUE);
-    rp_json_int(json, "tasks", (gint64)proof->tasks);
-    rp_json_int(json, "edges", (gint64)proof->edges);
-    rp_json_int(json, "iterations", proof->iterations);
-    rp_json_int(json, "actions", (gint64)proof->actions);
-    rp_json_int(json, "lanes", proof->lanes);
-    rp_json_int(json, "buffers", proof->buffers);
-    rp_json_int(json, "accesses", (gint64)proof->accesses);
-    rp_json_int(json, "transfers", (gint64)transfers(proof));
-    rp_json_int(json, "optimizer_tasks", (gint64)updates(proof));
-    rp_json_array(json, "rules");
+    rp_report_count(report, "buffers", proof->buffers, NULL);
+    rp_report_count(report, "accesses", (gint64)proof->accesses, proof->full ? "2 buffers" : NULL);
+    rp_report_show(report,
+                   "%" G_GUINT64_FORMAT " accesses to %u buffers never collide, all within their "
+                   "arenas",
+                   proof->accesses, proof->buffers);
+    rp_report_line(report, "3 deadlock", "%u lanes can run their tasks in order", proof->lanes);
+    rp_report_count(report, "transfers", (gint64)transfers(proof),
+                    proof->full ? "4 transfers" : "rules 2, 4, 5");
+    if (proof->full)
+        rp_report_show(report,
+                       "%" G_GUINT64_FORMAT " parameter and gradient transfers: each stage "
+                       "complete before it runs, gradients once a round",
+                       transfers(proof));
+    else
+        rp_report_show(report, "need transfers and buffers: --fidelity full");
+    rp_report_count(report, "optimizer_tasks", (gint64)updates(proof),
+                    proof->full ? "5 consistency" : NULL);
+    rp_report_show(report,
+                   "%" G_GUINT64_FORMAT " optimizer tasks on %u layers keep the five rules; "
+                   "weights are %s",
+                   updates(proof), proof->layers,
+                   proof->async ? "one iteration old" : "fresh in every iteration");
+    rp_report_list(report, "rules");
     for (gint64 rule = 1; rule <= 5; rule++)
         if (proof->full || rule == 1 || rule == 3)
-            rp_json_int(json, NULL, rule);
-    rp_json_end(json);
-    rp_json_int(json, "sends", (gint64)proof->communications.transfers);
-    rp_json_int(json, "unshards", (gint64)proof->communications.unshards);
-    rp_json_int(json, "reductions", proof->communications.reductions);
-    rp_json_bool(json, "trace", proof->trace);
-    rp_json_double(json, "verify_ms", (double)proof->time_us / 1000, 3);
-    rp_json_end(json);
+            rp_report_count(report, NULL, rule, NULL);
+    rp_report_end(report);
 }
 
 static void
-print_proofs(const GArray *proofs, gboolean as_json)
+report_proof(RpReport *report, const Proof *proof)
 {
-    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
-
-    rp_json_array(json, NULL);
-    for (guint i = 0; i < proofs->len; i++) {
-        const Proof *proof = &g_array_index(proofs, Proof, i);
-
-        if (as_json)
-            json_proof(json, proof);
-        else
-            print_proof(proof);
-    }
-    rp_json_end(json);
-    if (as_json)
-        rp_cli_print_json(json);
+    rp_report_object(report, NULL, NULL);
+    rp_report_say(report,
+                  "%s: proved in %.1f ms: %" G_GUINT64_FORMAT " tasks, %" G_GUINT64_FORMAT
+                  " edges, %u iteration%s",
+                  proof->what, (double)proof->time_us / 1000, proof->tasks, proof->edges,
+                  proof->iterations, proof->iterations == 1 ? "" : "s");
+    rp_report_text(report, "plan", proof->what, NULL);
+    rp_report_bool(report, "proved", TRUE, NULL);
+    rp_report_count(report, "tasks", (gint64)proof->tasks, NULL);
+    rp_report_count(report, "edges", (gint64)proof->edges, NULL);
+    rp_report_count(report, "iterations", proof->iterations, NULL);
+    rp_report_count(report, "actions", (gint64)proof->actions, "1 actions");
+    rp_report_show(report,
+                   "%" G_GUINT64_FORMAT " actions run once each, after what they read was written",
+                   proof->actions);
+    rp_report_count(report, "lanes", proof->lanes, NULL);
+    report_full(report, proof);
+    report_communications(report, &proof->communications);
+    rp_report_bool(report, "trace", proof->trace, proof->trace ? "trace" : NULL);
+    rp_report_show(report, "every task once, in lane order, none before what it depends on, with "
+                           "the plan's bytes");
+    rp_report_ms(report, "verify_ms", proof->time_us * 1000, NULL);
+    rp_report_end(report);
 }
 
 static gboolean
-run(const RpScheduleArgs *args, const VerifyArgs *more, const char *path, GError **error)
+run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
+    const VerifyArgs *args = user_args;
+    const char *path = words[0];
     g_autoptr(GArray) proofs = g_array_new(FALSE, TRUE, sizeof(Proof));
     const char *problem = NULL;
 
-    if (path == NULL && more->pytorch_csv == NULL)
+    if (path == NULL && args->pytorch_csv == NULL)
         problem = "something is missing: expected PROFILE.json or --pytorch-csv FILE; see --help";
-    else if (path != NULL && more->pytorch_csv != NULL)
+    else if (path != NULL && args->pytorch_csv != NULL)
         problem = "--pytorch-csv: expected no PROFILE.json beside it";
-    else if (path == NULL && more->trace != NULL)
+    else if (path == NULL && args->trace != NULL)
         problem = "--trace: expected the PROFILE.json that the trace was made from";
-    else if (more->pytorch_csv == NULL && more->old_names)
+    else if (args->pytorch_csv == NULL && args->old_names)
         problem = "--old-names: expected --pytorch-csv beside it";
     if (problem != NULL) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
         return FALSE;
     }
-    if (path != NULL ? !verify_profile(args, more, path, proofs, error)
-                     : !verify_pytorch(more, proofs, error))
+    if (path != NULL ? !verify_profile(&args->request, args, path, proofs, error)
+                     : !verify_pytorch(args, proofs, error))
         return FALSE;
-    print_proofs(proofs, args->json);
+    rp_report_list(report, NULL);
+    report->label_width = 14;
+    for (guint i = 0; i < proofs->len; i++)
+        report_proof(report, &g_array_index(proofs, Proof, i));
+    rp_report_end(report);
     return TRUE;
 }
 
-int
-rp_cmd_verify(int argc, char **argv)
-{
-    RpScheduleArgs args = {0};
-    VerifyArgs verify = {0};
-    const GOptionEntry more[] = {
-        {"pytorch-csv", 0, 0, G_OPTION_ARG_FILENAME, &verify.pytorch_csv,
-         "verify the order in a PyTorch pipeline CSV instead", "FILE.csv"},
-        {"old-names", 0, 0, G_OPTION_ARG_NONE, &verify.old_names,
-         "the CSV is of older PyTorch: B is the input gradient, BW the full backward", NULL},
-        {"trace", 0, 0, G_OPTION_ARG_FILENAME, &verify.trace,
-         "check a trace (simulate --trace) against the plan of these options", "FILE.json"},
-        {0},
-    };
-    g_autofree GOptionEntry *entries = rp_schedule_args_entries(&args, TRUE);
-    GError *error = NULL;
-    int code = RP_EXIT_OK;
+static const GOptionEntry options[] = {
+    {"pytorch-csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(VerifyArgs, pytorch_csv),
+     "verify the order in a PyTorch pipeline CSV instead", "FILE.csv"},
+    {"old-names", 0, 0, G_OPTION_ARG_NONE, RP_ARG(VerifyArgs, old_names),
+     "the CSV is of older PyTorch: B is the input gradient, BW the full backward", NULL},
+    {"trace", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(VerifyArgs, trace),
+     "check a trace (simulate --trace) against the plan of these options", "FILE.json"},
+    {0},
+};
 
-    if (!rp_cli_parse("[PROFILE.json]",
-                      "Proves that a plan can only run correctly, or names the rule that it breaks "
-                      "and the two\ntasks. Without --fidelity both plans are proved.\n\n"
-                      "Examples:\n"
-                      "  roundpipe verify profiles/rtx4090/qwen3-1.7b.json \\\n"
-                      "    --schedule roundpipe --gpus 8 --micro-batches 16 --async\n"
-                      "  roundpipe verify --pytorch-csv order.csv",
-                      entries, more, 0, 1, &argc, &argv, &error) ||
-        !run(&args, &verify, argc > 1 ? argv[1] : NULL, &error))
-        code = rp_cli_fail("verify", error);
-    rp_schedule_args_clear(&args);
-    g_free(verify.pytorch_csv);
-    g_free(verify.trace);
-    return code;
-}
+const RpCommand rp_command_verify = {
+    .name = "verify",
+    .summary = "prove that a plan is correct, or name the rule it breaks",
+    .words = "[PROFILE.json]",
+    .max_words = 1,
+    .help = "Proves that a plan can only run correctly, or names the rule that it breaks and the "
+            "two\ntasks. Without --fidelity both plans are proved.\n\n"
+            "Examples:\n"
+            "  roundpipe verify profiles/rtx4090/qwen3-1.7b.json \\\n"
+            "    --schedule roundpipe --gpus 8 --micro-batches 16 --async\n"
+            "  roundpipe verify --pytorch-csv order.csv",
+    .requests = RP_REQUEST,
+    .options = options,
+    .args_size = sizeof(VerifyArgs),
+    .run = run,
+};

@@ -1,7 +1,6 @@
 /* roundpipe plan: the answer in short. One sentence, then a line for each thing that people ask
  * next: how fast, what for, how long, how much disk, what it waits for, what was assumed. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/plan/plan.h"
@@ -9,19 +8,6 @@
 
 #define LABEL_WIDTH 10
 #define DEFAULT_KEEP 3 /* a run file's checkpoint.keep */
-
-static void line(const char *label, const char *format, ...) G_GNUC_PRINTF(2, 3);
-
-static void
-line(const char *label, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *text = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    printf("  %-*s %s\n", LABEL_WIDTH, label, text);
-}
 
 /* "21.0", "159" */
 static char *
@@ -80,30 +66,30 @@ describe_missing(const RpAdviseRun *run)
 }
 
 static void
-print_sentence(const RpAdvice *advice, const RpPlanQuestion *question)
+say_sentence(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
 {
     const RpAdviseRun *run = rp_plan_shown_run(advice);
     g_autofree char *figures = describe_run(question, run);
     g_autofree char *missing = describe_missing(advice->best != NULL ? run : advice->nearest);
 
     if (advice->best != NULL && advice->query.gpus < advice->gpus_asked)
-        printf("Yes, on %u of the %u cards: %s.\n", advice->query.gpus, advice->gpus_asked,
-               figures);
+        rp_report_say(report, "Yes, on %u of the %u cards: %s.", advice->query.gpus,
+                      advice->gpus_asked, figures);
     else if (advice->best != NULL)
-        printf("Yes: %s.\n", figures);
+        rp_report_say(report, "Yes: %s.", figures);
     else if (advice->instead == NULL)
-        printf("No: %s for the plan that needs least.\n", missing);
+        rp_report_say(report, "No: %s for the plan that needs least.", missing);
     else if (advice->instead->options.schedule->dispatched)
-        printf("Yes, with --sync: %s. As asked, %s.\n", figures, missing);
+        rp_report_say(report, "Yes, with --sync: %s. As asked, %s.", figures, missing);
     else
-        printf("Yes, with schedule %s: %s. With RoundPipe %s.\n",
-               advice->instead->options.schedule->name, figures, missing);
+        rp_report_say(report, "Yes, with schedule %s: %s. With RoundPipe %s.",
+                      advice->instead->options.schedule->name, figures, missing);
 }
 
 /* ---- what it is about ---- */
 
 static void
-print_subject(const RpAdvice *advice, const RpPlanQuestion *question)
+say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
 {
     const RpAdviseQuery *query = &advice->query;
     guint64 parameters, trained;
@@ -113,86 +99,97 @@ print_subject(const RpAdvice *advice, const RpPlanQuestion *question)
                                 ? g_strdup_printf("LoRA of rank %u", query->lora_rank)
                                 : g_strdup("all trained");
 
-    printf("\n");
-    line("model", "%s, %.*f billion parameters, %s, %s with %s sums", question->name,
-         parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank, query->dtype,
-         query->accumulate);
+    rp_report_say(report, " ");
+    rp_report_line(report, "model", "%s, %.*f billion parameters, %s, %s with %s sums",
+                   question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
+                   query->dtype, query->accumulate);
     if (query->lora_rank > 0)
-        line("", "`roundpipe train` has no LoRA yet: no run can follow this prediction");
+        rp_report_line(report, "",
+                       "`roundpipe train` has no LoRA yet: no run can follow this prediction");
     else if (question->sized == NULL && query->profile == NULL)
-        line("", "`roundpipe train` has no such architecture yet: no run can follow this "
-                 "prediction");
-    line("cards", "%u x %s", query->gpus, rp_plan_device_name(query));
+        rp_report_line(report, "",
+                       "`roundpipe train` has no such architecture yet: no run can follow this "
+                       "prediction");
+    rp_report_line(report, "cards", "%u x %s", query->gpus, rp_plan_device_name(query));
     if (query->gpus < advice->gpus_asked && advice->fewer_faster)
-        line("", "more would be no faster: there are too few stages and micro-batches for all %u",
-             advice->gpus_asked);
+        rp_report_line(
+            report, "",
+            "more would be no faster: there are too few stages and micro-batches for all %u",
+            advice->gpus_asked);
     else if (query->gpus < advice->gpus_asked)
-        line("", "%u micro-batches keep only so many of %u busy; --batch %u would use all",
-             query->gpus, advice->gpus_asked, advice->gpus_asked * MAX(1, query->micro_batch));
-    line("step", "%u sequences of %u tokens", query->batch, query->tokens_per_sequence);
+        rp_report_line(
+            report, "", "%u micro-batches keep only so many of %u busy; --batch %u would use all",
+            query->gpus, advice->gpus_asked, advice->gpus_asked * MAX(1, query->micro_batch));
+    rp_report_line(report, "step", "%u sequences of %u tokens", query->batch,
+                   query->tokens_per_sequence);
     if (query->batch != advice->batch_asked)
-        line("", "not %u, which divides into one round of that many micro-batches only",
-             advice->batch_asked);
+        rp_report_line(report, "",
+                       "not %u, which divides into one round of that many micro-batches only",
+                       advice->batch_asked);
     if (query->model != NULL && query->tokens_per_sequence > query->model->max_positions)
-        line("", "%u tokens are beyond the model's %u positions", query->tokens_per_sequence,
-             query->model->max_positions);
+        rp_report_line(report, "", "%u tokens are beyond the model's %u positions",
+                       query->tokens_per_sequence, query->model->max_positions);
 }
 
 /* ---- how long ---- */
 
 static void
-print_duration(const RpPlanQuestion *question, const RpAdvice *advice, const RpAdviseRun *run)
+say_duration(RpReport *report, const RpPlanQuestion *question, const RpAdvice *advice,
+             const RpAdviseRun *run)
 {
     double step_s = (double)run->step_ns / (double)RP_NS_PER_S;
     double a_day = run->tokens_per_s * 86400;
     double per_step = (double)advice->query.batch * advice->query.tokens_per_sequence;
 
-    line("time", "%.2f s a step, %.*f million tokens a day", step_s, a_day < 1e7 ? 1 : 0,
-         a_day / 1e6);
+    rp_report_line(report, "time", "%.2f s a step, %.*f million tokens a day", step_s,
+                   a_day < 1e7 ? 1 : 0, a_day / 1e6);
     if (question->tokens == 0 || run->tokens_per_s <= 0)
         return;
     g_autofree char *tokens = rp_plan_number((double)question->tokens);
     g_autofree char *steps = rp_plan_number(ceil((double)question->tokens / per_step));
     double hours = (double)question->tokens / run->tokens_per_s / 3600;
 
-    line("", "%.*f hours for %s tokens, %s steps", hours < 10 ? 2 : 1, hours, tokens, steps);
+    rp_report_line(report, "", "%.*f hours for %s tokens, %s steps", hours < 10 ? 2 : 1, hours,
+                   tokens, steps);
 }
 
 static void
-print_waits(const RpAdviseRun *run, guint batch, gboolean sync)
+say_waits(RpReport *report, const RpAdviseRun *run, guint batch, gboolean sync)
 {
     const char *cause = rp_plan_waits_words(run->waits);
     guint larger = rp_plan_batch_to_hide(run, batch);
 
     if (cause == NULL)
         return;
-    line("waits", "the cards wait %.0f %% of the time for %s", 100 * run->bubble_ratio, cause);
+    rp_report_line(report, "waits", "the cards wait %.0f %% of the time for %s",
+                   100 * run->bubble_ratio, cause);
     if (run->waits != RP_ADVISE_WAITS_OPTIMIZER)
         return;
-    line("", "its %.2f s a step are the same for any batch",
-         (double)run->optimizer_ns / (double)RP_NS_PER_S);
+    rp_report_line(report, "", "its %.2f s a step are the same for any batch",
+                   (double)run->optimizer_ns / (double)RP_NS_PER_S);
     if (run->options.async && larger > batch)
-        line("", "about --batch %u would hide them", larger);
+        rp_report_line(report, "", "about --batch %u would hide them", larger);
     else if (!run->options.async)
-        line("", "a larger batch makes them a smaller part%s",
-             sync ? "; without --sync they run beside" : "");
+        rp_report_line(report, "", "a larger batch makes them a smaller part%s",
+                       sync ? "; without --sync they run beside" : "");
 }
 
 static void
-print_disk(const RpAdvice *advice, const RpAdviseRun *run)
+say_disk(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
 {
     guint64 bytes = rp_plan_checkpoint_bytes(advice->profile, &run->options);
     g_autofree char *one = rp_cli_format_bytes(bytes);
     g_autofree char *all = rp_cli_format_bytes((DEFAULT_KEEP + 1) * bytes);
 
-    line("disk", "%s: %d checkpoints of %s (checkpoint.keep) and one being written", all,
-         DEFAULT_KEEP, one);
+    rp_report_line(report, "disk",
+                   "%s: %d checkpoints of %s (checkpoint.keep) and one being written", all,
+                   DEFAULT_KEEP, one);
 }
 
 /* ---- what it rests on ---- */
 
 static void
-print_assumed(const RpAdvice *advice, const RpPlanQuestion *question)
+say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
 {
     const RpPlanOptions *options = &rp_plan_shown_run(advice)->options;
     const RpAdviseQuery *query = &advice->query;
@@ -200,33 +197,37 @@ print_assumed(const RpAdvice *advice, const RpPlanQuestion *question)
     const RpGpu *gpu = query->gpu;
 
     if (query->profile != NULL)
-        line("times", "%s, of the file: %s", query->profile->source, query->profile->device);
+        rp_report_line(report, "times", "%s, of the file: %s", query->profile->source,
+                       query->profile->device);
     else if (gpu != NULL && gpu->measured)
-        line("times", "of layers measured %s", gpu->basis);
+        rp_report_line(report, "times", "of layers measured %s", gpu->basis);
     else if (gpu != NULL)
-        line("times", "of layers derived from %s: nobody has measured this project on this card",
-             gpu->basis);
+        rp_report_line(report, "times",
+                       "of layers derived from %s: nobody has measured this project on this card",
+                       gpu->basis);
     g_autofree char *root =
         links->gpus_per_root > 0 && links->root_bytes_per_s > 0
             ? g_strdup_printf(", %.0f for %u cards together", links->root_bytes_per_s / 1e9,
                               links->gpus_per_root)
             : g_strdup("");
 
-    line("assumed", "PCIe %.0f GB/s up and %.0f down%s; host memory %.0f GB/s;",
-         links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, root,
-         links->host_bytes_per_s / 1e9);
-    line("", "AdamW on the host, %.1f billion parameters/s, %s, %s",
-         advice->profile->optimizer_parameters_per_s / 1e9,
-         options->async && options->optimizer == RP_OPTIMIZER_FUSED ? "18 bytes a parameter"
-                                                                    : "16 bytes a parameter",
-         options->async ? "asynchronous" : "synchronous");
+    rp_report_line(report, "assumed", "PCIe %.0f GB/s up and %.0f down%s; host memory %.0f GB/s;",
+                   links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, root,
+                   links->host_bytes_per_s / 1e9);
+    rp_report_line(report, "", "AdamW on the host, %.1f billion parameters/s, %s, %s",
+                   advice->profile->optimizer_parameters_per_s / 1e9,
+                   options->async && options->optimizer == RP_OPTIMIZER_FUSED
+                       ? "18 bytes a parameter"
+                       : "16 bytes a parameter",
+                   options->async ? "asynchronous" : "synchronous");
     if (question->dtype_assumed)
-        line("", "weights are fp32, planned as bf16: `dtype: bf16` in the run file");
+        rp_report_line(report, "",
+                       "weights are fp32, planned as bf16: `dtype: bf16` in the run file");
 }
 
 /* Options that were left out and have a figure in the answer. */
 static void
-print_not_given(const RpAdvice *advice, const RpPlanArgs *args)
+say_not_given(RpReport *report, const RpAdvice *advice, const RpPlanArgs *args)
 {
     const RpAdviseQuery *query = &advice->query;
     g_autoptr(GString) text = g_string_new(NULL);
@@ -238,46 +239,47 @@ print_not_given(const RpAdvice *advice, const RpPlanArgs *args)
     if (args->batch == 0 && !(args->micro_batch != 0 && args->micro_batches != 0))
         g_string_append_printf(text, " --batch %u", query->batch);
     if (text->len > 0)
-        line("not given", "taken as%s", text->str);
+        rp_report_line(report, "not given", "taken as%s", text->str);
     if (query->host_bytes == 0)
-        line(text->len > 0 ? "" : "not given",
-             "--host-memory: what the plan takes is told, not checked");
+        rp_report_line(report, text->len > 0 ? "" : "not given",
+                       "--host-memory: what the plan takes is told, not checked");
 }
 
 /* ---- what would help ---- */
 
 static void
-print_remedies(const RpAdvice *advice)
+say_remedies(RpReport *report, const RpAdvice *advice)
 {
     if (advice->best != NULL)
         return;
-    printf("\n%s would fit with one of these (each was planned)\n",
-           advice->instead != NULL ? "RoundPipe as asked" : "It");
+    rp_report_head(report, "%s would fit with one of these (each was planned)",
+                   advice->instead != NULL ? "RoundPipe as asked" : "It");
     for (guint i = 0; i < advice->remedies->len; i++) {
         const RpAdviseRemedy *remedy = g_ptr_array_index(advice->remedies, i);
         g_autofree char *words = rp_plan_remedy_words(remedy);
         g_autofree char *gpu = gib(remedy->gpu_total);
         g_autofree char *host = gib(remedy->host_total);
 
-        printf("  %-40s %s GiB a card, %s GiB of host memory\n", words, gpu, host);
+        rp_report_say(report, "  %-40s %s GiB a card, %s GiB of host memory", words, gpu, host);
     }
     if (advice->remedies->len == 0)
-        printf("  none that was tried: choose a smaller model\n");
+        rp_report_say(report, "  none that was tried: choose a smaller model");
 }
 
 void
-rp_cmd_plan_print_answer(const RpAdvice *advice, const RpPlanQuestion *question)
+rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
 {
     const RpAdviseRun *run = rp_plan_shown_run(advice);
 
-    print_sentence(advice, question);
-    print_subject(advice, question);
+    report->label_width = LABEL_WIDTH;
+    say_sentence(report, advice, question);
+    say_subject(report, advice, question);
     if (run->simulated) {
-        print_duration(question, advice, run);
-        print_waits(run, advice->query.batch, advice->query.sync);
-        print_disk(advice, run);
+        say_duration(report, question, advice, run);
+        say_waits(report, run, advice->query.batch, advice->query.sync);
+        say_disk(report, advice, run);
     }
-    print_assumed(advice, question);
-    print_not_given(advice, question->args);
-    print_remedies(advice);
+    say_assumed(report, advice, question);
+    say_not_given(report, advice, question->args);
+    say_remedies(report, advice);
 }

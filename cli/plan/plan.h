@@ -1,8 +1,8 @@
 /**
  * roundpipe plan: the command and its options (plan.c), its words and what they mean
  * (question.c), sizes of what `train` runs (network.c), words of the answer
- * (words.c), and what is printed on stdout: the answer in short (answer.c), its
- * tables (print.c), JSON (json.c).
+ * (words.c), and what is reported: the answer in short (answer.c), its figures and
+ * tables (report.c).
  */
 #pragma once
 
@@ -55,7 +55,7 @@ const char *rp_plan_network_attention(const RpPlanNetwork *network);
 
 /* The words as written; %NULL, 0 or %FALSE = not given. */
 typedef struct {
-    const char *path; /* the one that is no option */
+    const char *path; /* the word that is no option */
     char *model;
     char *gpu;
     char *profile;
@@ -77,10 +77,7 @@ typedef struct {
     char *devices;
     char *attention;
     gboolean max_sequence;
-    gboolean json;
 } RpPlanArgs;
-
-void rp_plan_args_clear(RpPlanArgs *args);
 
 /* What they mean. Zero-initialise. */
 typedef struct {
@@ -137,17 +134,15 @@ guint rp_plan_batch_to_hide(const RpAdviseRun *run, guint batch);
 /* The run that is recommended, or shown because nothing fits. */
 const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
 
-/* ---- printing ---- */
+/* ---- the report ---- */
 
 /* One sentence, then a line for each thing that people ask next (answer.c). */
-void rp_cmd_plan_print_answer(const RpAdvice *advice, const RpPlanQuestion *question);
+void rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question);
 
-/* How, why, memory, schedules, the longest sequence (print.c). */
-void rp_cmd_plan_print_tables(const RpAdvice *advice, const RpPlanQuestion *question);
+/* The answer, how, why, memory, schedules, the longest sequence (report.c). */
+void rp_plan_report_advice(RpReport *report, const RpAdvice *advice,
+                           const RpPlanQuestion *question);
 
 /* `--max-sequence`: the longest sequence alone. */
-void rp_cmd_plan_print_longest(const RpPlanQuestion *question, const RpAdviseLongest *longest);
-
-/* The same as JSON (json.c). */
-void rp_cmd_plan_json(const RpAdvice *advice, const RpPlanQuestion *question);
-void rp_cmd_plan_json_longest(const RpPlanQuestion *question, const RpAdviseLongest *longest);
+void rp_plan_report_longest(RpReport *report, const RpPlanQuestion *question,
+                            const RpAdviseLongest *longest);

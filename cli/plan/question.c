@@ -16,23 +16,6 @@
 static const char *const dtype_names[] = {"bf16", "fp16", NULL};
 
 void
-rp_plan_args_clear(RpPlanArgs *args)
-{
-    g_free(args->model);
-    g_free(args->gpu);
-    g_free(args->profile);
-    g_free(args->gpu_memory);
-    g_free(args->host_memory);
-    g_free(args->tokens);
-    g_free(args->dtype);
-    g_free(args->accumulate);
-    g_free(args->optimizer);
-    g_free(args->schedules);
-    g_free(args->devices);
-    g_free(args->attention);
-}
-
-void
 rp_plan_question_clear(RpPlanQuestion *question)
 {
     rp_profile_free(question->profile);

@@ -1,10 +1,18 @@
 /**
- * roundpipe compare: rows of profile x schedule, and how they are printed (compare-print.c).
+ * `roundpipe compare`: rows of profile x schedule, and how they are reported.
  */
 #pragma once
 
 #include "cli/reports/result.h"
 #include "core/schedules/schedule.h"
+
+typedef struct {
+    RpScheduleArgs request;
+    char *schedules;
+    char *profiles_dir;
+    char *csv;
+    gboolean published; /* recompute and fused forward as the paper compares, not alike for all */
+} RpCompareArgs;
 
 typedef struct {
     char *path;
@@ -24,14 +32,7 @@ typedef struct {
     gboolean least_memory;
 } RpCompareRow;
 
-/* What the rows have in common. */
-typedef struct {
-    const RpScheduleArgs *args;
-    gboolean published; /* recompute and fused forward as the paper compares, not alike for all */
-} RpCompareReport;
-
 /* @rows: (element-type RpCompareRow) */
-void rp_compare_print(const RpCompareReport *report, const GArray *rows);
-void rp_compare_print_json(const RpCompareReport *report, const GArray *rows);
-/* RpCliWrite; @user_data: the rows */
+void rp_compare_report(RpReport *report, const RpCompareArgs *args, const GArray *rows);
+/* RpCliWrite; @user_data: the report */
 gboolean rp_compare_write_csv(GOutputStream *stream, gpointer user_data, GError **error);

@@ -114,32 +114,64 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
 }
 
 void
-rp_json_bubble(RpJsonWriter *json, const RpBubble *bubble)
+rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const *labels)
 {
-    rp_json_double(json, "bubble_ratio", bubble->ratio, 9);
-    rp_json_object(json, "bubble");
-    rp_json_double(json, "fill", bubble->fill, 9);
-    rp_json_double(json, "switch", bubble->switch_, 9);
-    rp_json_double(json, "drain", bubble->drain, 9);
-    rp_json_double(json, "intra", bubble->intra, 9);
-    rp_json_end(json);
-    rp_json_double(json, "comm_exposed_ratio", bubble->comm_exposed, 9);
+    static const char *const none[6] = {NULL};
+
+    labels = labels != NULL ? labels : none;
+    rp_report_ratio(report, "bubble_ratio", bubble->ratio, labels[0]);
+    rp_report_object(report, "bubble", NULL);
+    rp_report_ratio(report, "fill", bubble->fill, labels[1]);
+    rp_report_ratio(report, "switch", bubble->switch_, labels[2]);
+    rp_report_ratio(report, "drain", bubble->drain, labels[3]);
+    rp_report_ratio(report, "intra", bubble->intra, labels[4]);
+    rp_report_end(report);
+    rp_report_ratio(report, "comm_exposed_ratio", bubble->comm_exposed, labels[5]);
 }
 
 void
-rp_json_partition(RpJsonWriter *json, const RpProfile *profile, const RpPartition *partition)
+rp_report_add_stages(RpReport *report, const char *key, const RpProfile *profile,
+                     const RpInterval *stages, guint n, const char *label)
 {
-    rp_json_counts(json, "forward_stages", profile, partition->forward, partition->n_forward);
-    if (partition->dispatched) {
-        rp_json_counts(json, "backward_stages", profile, partition->backward,
-                       partition->n_backward);
+    g_autoptr(GArray) counts = rp_partition_block_counts(profile, stages, n);
+
+    rp_report_list(report, key);
+    for (guint i = 0; i < counts->len; i++)
+        rp_report_count(report, NULL, g_array_index(counts, guint, i), NULL);
+    rp_report_end(report);
+    if (label == NULL)
         return;
+    g_autofree char *list = rp_cli_stage_list(profile, stages, n);
+
+    rp_report_line(report, label, "%s%s", list,
+                   n > 0 ? "" : ": the fused stage runs forward and backward");
+}
+
+void
+rp_report_add_partition(RpReport *report, const RpProfile *profile, const RpPartition *partition,
+                        const char *source)
+{
+    const guint n = partition->n_forward;
+    const gboolean shown = source != NULL, dispatched = partition->dispatched;
+
+    if (shown)
+        rp_report_text(report, "partition", source, NULL);
+    rp_report_add_stages(report, "forward_stages", profile, partition->forward, n,
+                         !shown       ? NULL
+                         : dispatched ? "forward stages"
+                                      : "stages");
+    if (dispatched) {
+        rp_report_add_stages(report, "backward_stages", profile, partition->backward,
+                             partition->n_backward, shown ? "backward stages" : NULL);
+    } else { /* a bound stage runs both ways: backward in the opposite order */
+        g_autofree RpInterval *reversed = g_new(RpInterval, n);
+
+        for (guint s = 0; s < n; s++)
+            reversed[s] = partition->forward[n - 1 - s];
+        rp_report_add_stages(report, "backward_stages", profile, reversed, n, NULL);
     }
-    /* a bound stage runs both ways: backward in the opposite order */
-    g_autofree RpInterval *reversed = g_new(RpInterval, partition->n_forward);
-    for (guint s = 0; s < partition->n_forward; s++)
-        reversed[s] = partition->forward[partition->n_forward - 1 - s];
-    rp_json_counts(json, "backward_stages", profile, reversed, partition->n_forward);
+    if (shown)
+        rp_report_line(report, "partition", "%s", source);
 }
 
 char *

@@ -42,12 +42,18 @@ void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, R
 /* By how much the iteration is longer than the bound, %; 0 if that is not known. */
 double rp_result_above_bound(const RpResult *result);
 
-/* Members of an open object: bubble_ratio, bubble {fill, ...}, comm_exposed_ratio. */
-void rp_json_bubble(RpJsonWriter *json, const RpBubble *bubble);
+/* bubble_ratio, bubble {fill, switch, drain, intra}, comm_exposed_ratio. @labels: (nullable): of
+ * the six; %NULL: for machines */
+void rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const *labels);
 
-/* Members of an open object: forward_stages and backward_stages (bound: the same list in
- * the opposite order). */
-void rp_json_partition(RpJsonWriter *json, const RpProfile *profile, const RpPartition *partition);
+/* Block counts of stages: a list of numbers, "7*4" for people. */
+void rp_report_add_stages(RpReport *report, const char *key, const RpProfile *profile,
+                          const RpInterval *stages, guint n, const char *label);
+
+/* forward_stages and backward_stages (bound: the same list in the opposite order). @source:
+ * (nullable): how it came about: for people, too */
+void rp_report_add_partition(RpReport *report, const RpProfile *profile,
+                             const RpPartition *partition, const char *source);
 
 /* "7*4" of stages. (transfer full) */
 char *rp_cli_stage_list(const RpProfile *profile, const RpInterval *stages, guint n);

@@ -78,7 +78,7 @@ rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, GError **error)
         saved = rp_train_loop_start(&loop, error) && run_first(&loop, error) &&
                 write_gradients(loop.trainer, job->weights, how->save_gradients, error);
     }
-    rp_train_metrics_clear_line();
+    rp_progress_clear();
     rp_train_outcome_clear(&outcome);
     return saved;
 }

@@ -278,7 +278,7 @@ tell_failure(RpTrainLoop *loop, GError **error)
 
     rp_train_loop_settle(loop, loop->job->run->device_ops->host_memory);
     writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
-    rp_train_metrics_clear_line();
+    rp_progress_clear();
     add_checkpoint(error, loop->outcome->checkpoint, writing);
     rp_cli_tell("train", error);
     if (writing) { /* it is good, and reads nothing that has failed */
@@ -329,12 +329,11 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     if (!rp_train_loop_start(&loop, error))
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
-    if (!how->json)
-        rp_train_print_pinned(&outcome->pinned);
+    rp_train_report_pinned(how->report, &outcome->pinned);
     rp_train_catch_stop();
     trained = run_steps(&loop, error);
     rp_train_release_stop();
-    rp_train_metrics_clear_line();
+    rp_progress_clear();
     if (!trained)
         tell_failure(&loop, error);
     if (loop.draw)

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/json/json-record.h"
 #include "core/json/json-write.h"
@@ -14,21 +13,17 @@
 /* Steps from an empty pipeline until it is full again. */
 #define FILLING_STEPS 2
 
-#define TERMINAL_INTERVAL_US (G_USEC_PER_SEC / 10)
-
 struct _RpTrainMetrics {
     FILE *file; /* %NULL: not written */
     char *path;
     GError *error;
     gboolean scaled;
-    gboolean terminal;
     guint64 total_steps;
     RpStepReport last;
     gboolean reported;
-    guint filling;      /* steps that still do not count */
-    double pause_s;     /* before the next step; 0: none */
-    gint64 interval_us; /* between lines of progress; 0 = none */
-    gint64 shown_us;
+    guint filling;  /* steps that still do not count */
+    double pause_s; /* before the next step; 0: none */
+    RpProgress progress;
 
     /* sums over steady steps */
     guint64 steady_steps;
@@ -92,10 +87,7 @@ rp_train_metrics_new(gboolean scaled, guint64 total_steps, double progress_s)
 
     metrics->scaled = scaled;
     metrics->total_steps = total_steps;
-    metrics->terminal = isatty(STDERR_FILENO) == 1;
-    metrics->interval_us = metrics->terminal ? TERMINAL_INTERVAL_US
-                                             : (gint64)MAX(0, progress_s * (double)G_USEC_PER_SEC);
-    metrics->shown_us = metrics->terminal ? 0 : g_get_monotonic_time();
+    metrics->progress = rp_progress_begin(NULL, MAX(0, progress_s));
     metrics->filling = FILLING_STEPS;
     return metrics;
 }
@@ -169,44 +161,24 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
                     "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
 }
 
-char *
-rp_train_format_time(double seconds)
-{
-    if (seconds < 120)
-        return g_strdup_printf("%.0f s", seconds);
-    return seconds < 7200 ? g_strdup_printf("%.0f min", seconds / 60)
-                          : g_strdup_printf("%.1f h", seconds / 3600);
-}
-
-/* On a terminal one line that is written over, in a file line after line. */
 static void
 show(RpTrainMetrics *metrics, const RpStepReport *report)
 {
-    gint64 now_us = g_get_monotonic_time();
     RpTrainMeans means = rp_train_metrics_means(metrics);
     double step_ns = means.steps > 0 ? means.step_ns : (double)report->step_ns;
-    g_autofree char *left = rp_train_format_time(
-        (double)(metrics->total_steps - MIN(report->step, metrics->total_steps)) * step_ns / 1e9);
-    gboolean last = metrics->terminal && report->step >= metrics->total_steps;
+    const gboolean last = metrics->progress.terminal && report->step >= metrics->total_steps;
 
-    if (now_us - metrics->shown_us < metrics->interval_us && !last)
+    if (!rp_progress_is_due(&metrics->progress) && !last)
         return;
-    metrics->shown_us = now_us;
-    fprintf(stderr,
-            "%sstep %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
-            ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left%s",
-            metrics->terminal ? "\r\033[K" : "", report->step, metrics->total_steps, report->loss,
-            report->learning_rate, report->grad_norm,
-            (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns), left,
-            metrics->terminal ? "" : "\n");
-    fflush(stderr);
-}
+    g_autofree char *left = rp_progress_format_time(
+        (double)(metrics->total_steps - MIN(report->step, metrics->total_steps)) * step_ns / 1e9);
 
-void
-rp_train_metrics_clear_line(void)
-{
-    if (isatty(STDERR_FILENO) == 1)
-        fputs("\r\033[K", stderr);
+    rp_progress_print(&metrics->progress,
+                      "step %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
+                      ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left",
+                      report->step, metrics->total_steps, report->loss, report->learning_rate,
+                      report->grad_norm,
+                      (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns), left);
 }
 
 void
@@ -226,8 +198,7 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
     }
     if (metrics->file != NULL)
         write_line(metrics, report);
-    if (metrics->interval_us > 0)
-        show(metrics, report);
+    show(metrics, report);
 }
 
 void

@@ -52,7 +52,7 @@ warn_changed(RpTrainLoop *loop)
     if (loop->changed || rp_dataset_check_unchanged(loop->job->dataset, &change))
         return;
     loop->changed = TRUE;
-    rp_train_metrics_clear_line();
+    rp_progress_clear();
     fprintf(stderr, "roundpipe train: warning: data: %s\n", change->message);
 }
 
@@ -75,7 +75,7 @@ hold_output(RpTrainLoop *loop, guint64 step, GError **error)
     g_clear_pointer(&loop->outcome->checkpoint, g_free);
     loop->saved_step = G_MAXUINT64;
     loop->lost = FALSE;
-    rp_train_metrics_clear_line();
+    rp_progress_clear();
     fprintf(stderr,
             "roundpipe train: warning: output: %s was removed or replaced before step "
             "%" G_GUINT64_FORMAT " was over, with its metrics and checkpoints; it is made anew\n",
@@ -92,7 +92,7 @@ rp_train_loop_watch_output(RpTrainLoop *loop, guint64 step)
         hold_output(loop, step, &problem))
         return;
     loop->lost = TRUE;
-    rp_train_metrics_clear_line();
+    rp_progress_clear();
     g_strdelimit(problem->message, "\r\n", ' ');
     fprintf(stderr, "roundpipe train: warning: %s; nothing can be saved there\n", problem->message);
 }
@@ -103,7 +103,7 @@ rp_train_loop_note_saved(RpTrainLoop *loop, RpCheckpointWritten *written, gboole
 {
     loop->outcome->n_saved += written->path != NULL;
     loop->outcome->unsaved = written->path == NULL;
-    rp_train_metrics_clear_line();
+    rp_progress_clear();
     if (written->removed != NULL)
         fprintf(stderr,
                 "roundpipe train: warning: the disk is full: %s made room for that of step "

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "exec/train/trainer.h"
 #include "plots/charts/loss.h"
 #include "run/train/job.h"
@@ -50,10 +51,6 @@ void rp_train_metrics_pause(RpTrainMetrics *metrics, double seconds);
 /* The last report. Returns: (nullable): none yet */
 const RpStepReport *rp_train_metrics_last(const RpTrainMetrics *metrics);
 RpTrainMeans rp_train_metrics_means(const RpTrainMetrics *metrics);
-/* Removes the progress line, before something else is printed. */
-void rp_train_metrics_clear_line(void);
-/* "45 s", "12 min", "3.5 h" (transfer full) */
-char *rp_train_format_time(double seconds);
 /* Why lines could not be written, or %NULL. */
 const GError *rp_train_metrics_error(const RpTrainMetrics *metrics);
 
@@ -66,7 +63,7 @@ typedef struct {
     const char *trace;          /* measured, or %NULL */
     const char *picture;        /* of the trace, or %NULL; neither with save_gradients */
     const char *save_gradients; /* %NULL: train */
-    gboolean json;              /* standard output has nothing else */
+    RpReport *report;           /* of the plan, and of how it went */
     double progress_s;          /* as rp_train_metrics_new() */
     int lock;                   /* of the output directory, to be closed; -1 = not locked yet */
 } RpTrainHow;
@@ -180,17 +177,15 @@ gboolean rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const ch
 
 /* ---- keys.c ---- */
 
-/* The settings of a run file, a line each, or as JSON. */
-void rp_train_print_keys(void);
-void rp_train_print_keys_json(void);
+/* The settings of a run file. */
+void rp_train_report_keys(RpReport *report);
 
 /* ---- report.c ---- */
 
-/* The plan, before step 1. */
-void rp_train_print_plan(const RpTrainJob *job);
+/* The plan, before step 1; text is printed at once. */
+void rp_train_report_plan(RpReport *report, const RpTrainJob *job);
 /* What pinning the host's memory took, if any was pinned. */
-void rp_train_print_pinned(const RpPinnedMemory *pinned);
+void rp_train_report_pinned(RpReport *report, const RpPinnedMemory *pinned);
 /* Predicted against measured, after the last. */
-void rp_train_print_outcome(const RpTrainJob *job, const RpTrainOutcome *outcome);
-/* Both as JSON. @outcome: (nullable): of a dry run */
-void rp_train_print_json(const RpTrainJob *job, const RpTrainOutcome *outcome);
+void rp_train_report_outcome(RpReport *report, const RpTrainJob *job,
+                             const RpTrainOutcome *outcome);

@@ -9,7 +9,7 @@
 #include "exec/network/network.h"
 
 /* @done of @total measurements. Returns: whether to go on */
-typedef gboolean (*RpMeasureProgress)(guint done, guint total, gpointer user_data);
+typedef gboolean (*RpMeasureProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
     guint devices;              /* that the file is for; RpProfile.gpus. 0 = 1 */

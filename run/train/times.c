@@ -184,7 +184,7 @@ may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
 }
 
 static gboolean
-show_measurements(guint done, guint total, gpointer events)
+show_measurements(guint64 done, guint64 total, gpointer events)
 {
     ((const RpRunEvents *)events)->progress("measuring layers", done, total);
     return TRUE;

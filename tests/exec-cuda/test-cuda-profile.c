@@ -129,7 +129,7 @@ measures_layers_and_links(void **state)
 }
 
 static gboolean
-stop(guint done, guint total, gpointer user_data)
+stop(guint64 done, guint64 total, gpointer user_data)
 {
     Fixture *f = user_data;
 

@@ -95,7 +95,7 @@ tear_down(void **state)
 }
 
 static gboolean
-note(guint done, guint total, gpointer user_data)
+note(guint64 done, guint64 total, gpointer user_data)
 {
     Fixture *f = user_data;
 
