@@ -218,7 +218,6 @@ open_trainer(RpOverheadsModel *tiny, const RpOverheadsRun *options, GError **err
         .devices = &rp_overheads_watch.devices,
         .keep_trace = options->keep_trace,
         .weights = tiny->weights,
-        .config = &tiny->config,
         .plan = {.schedule = rp_schedule_find("roundpipe", NULL),
                  .gpus = options->gpus,
                  .micro_batches = count_micro_batches(options->gpus),
@@ -233,8 +232,8 @@ open_trainer(RpOverheadsModel *tiny, const RpOverheadsRun *options, GError **err
                    .max_grad_norm = 1,
                    .threads = 1},
     };
-    g_autoptr(RpNetwork) network = rp_network_new(
-        &tiny->config, tiny->weights, rp_overheads_watch.devices.kernels(), &trainer.network);
+    g_autoptr(RpNetwork) network =
+        rp_network_new(tiny->weights, rp_overheads_watch.devices.kernels(), &trainer.network);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     for (guint l = 0; l < profile->n_layers; l++) {

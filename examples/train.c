@@ -39,7 +39,7 @@ main(int argc, char **argv)
         return fail(error);
     const RpNetworkOptions options = {.sequences = shape.sequences, .tokens = shape.tokens};
     const RpHostProfileOptions measure = {.devices = devices, .seconds = 0.1};
-    g_autoptr(RpNetwork) network = rp_network_new(&config, weights, rp_host_kernels(), &options);
+    g_autoptr(RpNetwork) network = rp_network_new(weights, rp_host_kernels(), &options);
     g_autoptr(RpProfile) profile = rp_host_profile(network, weights, &measure, &error);
     if (profile == NULL)
         return fail(error);
@@ -48,7 +48,6 @@ main(int argc, char **argv)
         rp_partition_paper(profile, devices, shape.micro_batches, 0, &error);
     const RpTrainerOptions how = {
         .weights = weights,
-        .config = &config,
         .profile = profile,
         .partition = stages,
         .plan = {rp_schedule_find("roundpipe", NULL), devices, shape.micro_batches, .async = TRUE},

@@ -247,14 +247,13 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
     RpNetworkOptions *options = &subject->network;
 
     if (subject->attention_auto) {
-        g_autoptr(RpNetwork) any =
-            rp_network_new(&subject->config, subject->weights, kernels, options);
+        g_autoptr(RpNetwork) any = rp_network_new(subject->weights, kernels, options);
 
         if (!rp_measure_attention(probe, any, subject->checkpoint ? subject->weights : NULL,
                                   &options->attention, error))
             return NULL;
     }
-    return rp_network_new(&subject->config, subject->weights, kernels, options);
+    return rp_network_new(subject->weights, kernels, options);
 }
 
 /* ---- the report ---- */

@@ -37,7 +37,7 @@ make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user
     options.sequences = sequences;
     options.tokens = tokens;
     g_autoptr(RpNetwork) network =
-        rp_network_new(&plan->model, plan->weights, plan->devices->kernels(), &options);
+        rp_network_new(plan->weights, plan->devices->kernels(), &options);
 
     RpProfile *profile = rp_network_profile(network);
 

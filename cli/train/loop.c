@@ -68,7 +68,6 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
     const RpTrainerOptions options = {
         .devices = run->device_ops,
         .weights = job->weights,
-        .config = &job->config,
         .profile = job->profile,
         .partition = job->request.partition,
         .plan = job->request.options,

@@ -124,7 +124,7 @@ static gboolean
 check_model(const Restore *restore, GError **error)
 {
     g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_CONFIG, NULL);
-    const RpModel *model = rp_network_config(restore->network);
+    const RpModel *model = rp_network_model(restore->network);
     RpModel saved;
     GError *cause = NULL;
 

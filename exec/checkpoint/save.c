@@ -352,7 +352,7 @@ static gboolean
 write_config(const Save *save, GError **error)
 {
     g_autofree char *path = g_build_filename(save->temporary, RP_CHECKPOINT_CONFIG, NULL);
-    RpModel config = *rp_network_config(save->image->network);
+    RpModel config = *rp_network_model(save->image->network);
 
     config.has_dtype = TRUE;
     config.dtype = save->dtype;

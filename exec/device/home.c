@@ -171,7 +171,7 @@ rp_home_free(RpHome *home)
 char *
 rp_home_describe_layer(const RpNetwork *network, guint layer)
 {
-    switch (rp_weights_layer_kind(rp_network_weights(network), layer)) {
+    switch (rp_model_layer_kind(rp_network_model(network), layer)) {
     case RP_LAYER_EMBEDDING:
         return g_strdup_printf("layer %u (model.embed_tokens)", layer);
     case RP_LAYER_BLOCK:

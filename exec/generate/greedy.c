@@ -88,8 +88,8 @@ rp_greedy_new(const RpModel *config, const RpWeights *weights, const RpKernels *
     greedy->config = *config;
     greedy->sequences = sequences;
     greedy->tokens = tokens;
-    greedy->weights = rp_weights_new(&greedy->config);
-    greedy->network = rp_network_new(&greedy->config, greedy->weights, kernels, &options);
+    greedy->weights = rp_weights_copy(weights);
+    greedy->network = rp_network_new(greedy->weights, kernels, &options);
 
     const RpInterval all = {0, rp_network_n_layers(greedy->network)};
     const guint64 parameters = rp_network_weight_bytes(greedy->network, all);

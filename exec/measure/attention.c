@@ -39,8 +39,7 @@ rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *
         if (!kernels->has_attention((RpAttentionChoice)c) || (c == 0 && least_ns == G_MAXINT64))
             continue;
         options.attention = (RpAttentionChoice)c;
-        g_autoptr(RpNetwork) other = rp_network_new(rp_network_config(network),
-                                                    rp_network_weights(network), kernels, &options);
+        g_autoptr(RpNetwork) other = rp_network_new(rp_network_weights(network), kernels, &options);
 
         if (!time_block(probe, other, weights, &measure, &ns, error))
             return FALSE;

@@ -148,7 +148,7 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
         const gsize at = (gsize)layout->place[weight->kind].byte;
 
         if (source == NULL)
-            rp_init_fill(rp_network_config(network), weight, SEED, 0, tile,
+            rp_init_fill(rp_network_model(network), weight, SEED, 0, tile,
                          (gsize)MIN(weight->elements, (guint64)TILE));
         if (source != NULL
                 ? !fill_given(layer, source, weight->elements, at, tile, error)
@@ -177,7 +177,7 @@ fill_ids(const Layer *layer, GRand *random, void *to, gsize n, GError **error)
     g_autofree gint32 *ids = g_new(gint32, n);
 
     for (gsize i = 0; i < n; i++)
-        ids[i] = g_rand_int_range(random, 0, (gint32)rp_network_config(layer->network)->vocab);
+        ids[i] = g_rand_int_range(random, 0, (gint32)rp_network_model(layer->network)->vocab);
     return upload(layer, to, 0, ids, n * sizeof *ids, error);
 }
 

@@ -9,7 +9,7 @@
 G_DEFINE_QUARK(rp_weights_error, rp_weights_error)
 
 struct _RpWeights {
-    RpModel config;
+    RpModel model;
     GStringChunk *names;
     GArray *list;                /* (element-type RpWeight) */
     GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
@@ -18,21 +18,32 @@ struct _RpWeights {
 };
 
 RpWeights *
-rp_weights_new(const RpModel *config)
+rp_weights_new(const RpModel *model)
 {
-    g_return_val_if_fail(config, NULL);
+    g_return_val_if_fail(model, NULL);
 
     RpWeights *weights = g_new0(RpWeights, 1);
-    weights->config = *config;
+    weights->model = *model;
     weights->names = g_string_chunk_new(4096);
     weights->list = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     weights->firsts = g_array_new(FALSE, FALSE, sizeof(guint));
-    for (guint layer = 0; layer < rp_model_n_layers(config); layer++) {
+    for (guint layer = 0; layer < rp_model_n_layers(model); layer++) {
         g_array_append_val(weights->firsts, weights->list->len);
-        rp_model_add_weights(config, layer, 0, weights->names, weights->list);
+        rp_model_add_weights(model, layer, 0, weights->names, weights->list);
     }
     g_array_append_val(weights->firsts, weights->list->len);
     return weights;
+}
+
+RpWeights *
+rp_weights_copy(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights, NULL);
+
+    RpWeights *copy = rp_weights_new(&weights->model);
+    for (guint i = 0; i < copy->list->len; i++)
+        g_array_index(copy->list, RpWeight, i).trained = rp_weights_nth(weights, i)->trained;
+    return copy;
 }
 
 void
@@ -61,18 +72,18 @@ rp_weights_nth(const RpWeights *weights, guint index)
     return &g_array_index(weights->list, RpWeight, index);
 }
 
+const RpModel *
+rp_weights_model(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights, NULL);
+    return &weights->model;
+}
+
 guint
 rp_weights_n_layers(const RpWeights *weights)
 {
     g_return_val_if_fail(weights, 0);
     return weights->firsts->len - 1;
-}
-
-RpLayerKind
-rp_weights_layer_kind(const RpWeights *weights, guint layer)
-{
-    g_return_val_if_fail(weights, RP_LAYER_BLOCK);
-    return rp_model_layer_kind(&weights->config, layer);
 }
 
 guint
@@ -100,7 +111,7 @@ rp_weights_freeze(RpWeights *weights, guint index)
 {
     g_return_if_fail(weights && index < weights->list->len);
 
-    const gboolean both = weights->config.tied && index == 0;
+    const gboolean both = weights->model.tied && index == 0;
     guint first;
     const guint n = rp_weights_layer(weights, both ? rp_weights_n_layers(weights) - 1 : 0, &first);
 
@@ -160,8 +171,8 @@ pick_dtype(const RpWeights *weights, const RpSafetensors *checkpoint, RpDtype *d
 {
     const RpSafetensor *first = rp_safetensors_find(checkpoint, rp_weights_nth(weights, 0)->name);
 
-    *dtype = weights->config.dtype;
-    if (weights->config.has_dtype || !first)
+    *dtype = weights->model.dtype;
+    if (weights->model.has_dtype || !first)
         return TRUE; /* a missing tensor is reported as such */
     if (!first->supported)
         return fail(error, RP_WEIGHTS_ERROR_DTYPE, first->file, first->name, "BF16, F16 or F32",

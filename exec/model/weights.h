@@ -23,17 +23,19 @@ GQuark rp_weights_error_quark(void);
 
 typedef struct _RpWeights RpWeights;
 
-/* The list of @config, in layer order. */
-RpWeights *rp_weights_new(const RpModel *config);
+/* The list of @model, in layer order. */
+RpWeights *rp_weights_new(const RpModel *model);
+/* The same list, bound to nothing. */
+RpWeights *rp_weights_copy(const RpWeights *weights);
 void rp_weights_free(RpWeights *weights);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpWeights, rp_weights_free)
 
 guint rp_weights_count(const RpWeights *weights);
 const RpWeight *rp_weights_nth(const RpWeights *weights, guint index);
 
+const RpModel *rp_weights_model(const RpWeights *weights);
 /* Embedding, blocks and head. */
 guint rp_weights_n_layers(const RpWeights *weights);
-RpLayerKind rp_weights_layer_kind(const RpWeights *weights, guint layer);
 /* The layer's weights are number @first to @first + returned - 1. @first: (out) */
 guint rp_weights_layer(const RpWeights *weights, guint layer, guint *first);
 /* The number of a layer's weight of that kind, or -1. */

@@ -37,16 +37,16 @@ typedef struct {
 static Shape
 shape_of(const RpPass *pass)
 {
-    const RpModel *config = &pass->network->config;
-    const size_t C = config->hidden;
-    const size_t queries = (size_t)config->heads * config->head_dim;
-    const size_t keys = (size_t)config->kv_heads * config->head_dim;
-    const size_t m = config->intermediate;
+    const RpModel *model = pass->network->model;
+    const size_t C = model->hidden;
+    const size_t queries = (size_t)model->heads * model->head_dim;
+    const size_t keys = (size_t)model->kv_heads * model->head_dim;
+    const size_t m = model->intermediate;
 
     return (Shape){.T = pass->network->tokens,
                    .C = C,
-                   .H = config->heads,
-                   .K = config->kv_heads,
+                   .H = model->heads,
+                   .K = model->kv_heads,
                    .m = m,
                    .q = {RP_WEIGHT_Q, RP_WEIGHT_Q_BIAS, C, queries},
                    .k = {RP_WEIGHT_K, RP_WEIGHT_K_BIAS, C, keys},

@@ -28,7 +28,7 @@ typedef struct {
 static void *
 row(const RpNetwork *network, const void *hidden, size_t first)
 {
-    const gsize bytes = network->config.hidden * rp_dtype_size(network->options.dtype);
+    const gsize bytes = network->model->hidden * rp_dtype_size(network->options.dtype);
 
     return (void *)((guintptr)hidden + first * bytes);
 }
@@ -39,12 +39,12 @@ static void
 run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32_t *targets,
           const int32_t *rows, void *dx)
 {
-    const RpModel *config = &pass->network->config;
+    const RpModel *model = pass->network->model;
     /* no head has a bias: the kind is one that its layout lacks */
-    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, config->hidden, config->vocab};
+    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, model->hidden, model->vocab};
     void *dh = rows != NULL ? chunk->dh : dx;
     RpRmsnormArgs norm = {.rows = n,
-                          .n = config->hidden,
+                          .n = model->hidden,
                           .x = rows != NULL ? chunk->normed : x,
                           .y = chunk->normed,
                           .rstd = chunk->rstd};
@@ -97,19 +97,19 @@ take_chunk(RpPass *pass, gboolean backward)
     const RpNetwork *network = pass->network;
     const size_t largest = largest_chunk(network);
 
-    return (Chunk){.normed = rp_pass_take(pass, &pass->scratch, largest * network->config.hidden),
+    return (Chunk){.normed = rp_pass_take(pass, &pass->scratch, largest * network->model->hidden),
                    .rstd = rp_pass_take_floats(&pass->scratch, largest),
-                   .logits = rp_pass_take(pass, &pass->scratch, largest * network->config.vocab),
+                   .logits = rp_pass_take(pass, &pass->scratch, largest * network->model->vocab),
                    .dh = backward
-                             ? rp_pass_take(pass, &pass->scratch, largest * network->config.hidden)
+                             ? rp_pass_take(pass, &pass->scratch, largest * network->model->hidden)
                              : NULL};
 }
 
 const void *
 rp_head_logits(RpPass *pass, const void *x)
 {
-    const RpModel *config = &pass->network->config;
-    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, config->hidden, config->vocab};
+    const RpModel *model = pass->network->model;
+    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, model->hidden, model->vocab};
     const size_t n = pass->call->n_rows;
     const Chunk chunk = take_chunk(pass, FALSE);
 
@@ -117,7 +117,7 @@ rp_head_logits(RpPass *pass, const void *x)
     rp_pass_gather(pass, n, pass->call->rows, x, chunk.normed);
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM,
                  (RpRmsnormArgs){.rows = n,
-                                 .n = config->hidden,
+                                 .n = model->hidden,
                                  .x = chunk.normed,
                                  .y = chunk.normed,
                                  .rstd = chunk.rstd});

@@ -92,7 +92,7 @@ are_alike(const RpNetwork *network, guint a, guint b)
     const RpWeightPlace *y = network->layers[b].layout.place;
     guint kind = 0;
 
-    if (rp_model_layer_class(&network->config, a) != rp_model_layer_class(&network->config, b))
+    if (rp_model_layer_class(network->model, a) != rp_model_layer_class(network->model, b))
         return FALSE;
     while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element)
         kind++;
@@ -125,7 +125,7 @@ static RpConstants
 constants_of(const RpNetwork *network)
 {
     const gsize table =
-        aligned((gsize)network->options.tokens * (network->config.head_dim / 2) * sizeof(float));
+        aligned((gsize)network->options.tokens * (network->model->head_dim / 2) * sizeof(float));
     RpConstants at = {.cosines = 0, .sines = table, .positions = 2 * table};
 
     at.starts = at.positions + aligned(network->tokens * sizeof(gint32));
@@ -146,14 +146,14 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     g_return_if_fail(network && constants);
 
     const RpConstants *at = &network->constants;
-    const guint head_dim = network->config.head_dim;
+    const guint head_dim = network->model->head_dim;
     const guint S = network->options.tokens;
     gint32 *positions = (gint32 *)((guint8 *)constants + at->positions);
     gint32 *starts = (gint32 *)((guint8 *)constants + at->starts);
     g_autofree float *frequencies = g_new(float, head_dim / 2);
 
     memset(constants, 0, at->bytes);
-    rp_rope_frequencies(&network->config.rope, head_dim, frequencies);
+    rp_rope_frequencies(&network->model->rope, head_dim, frequencies);
     rp_rope_table(frequencies, head_dim, S, (float *)((guint8 *)constants + at->cosines),
                   (float *)((guint8 *)constants + at->sines));
     for (size_t t = 0; t < network->tokens; t++)
@@ -165,29 +165,28 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
 /* ---- the network ---- */
 
 RpNetwork *
-rp_network_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
-               const RpNetworkOptions *options)
+rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetworkOptions *options)
 {
-    g_return_val_if_fail(config && weights && kernels && options, NULL);
+    g_return_val_if_fail(weights && kernels && options, NULL);
     g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
     g_return_val_if_fail((guint64)options->sequences * options->tokens <= G_MAXINT32, NULL);
-    g_return_val_if_fail(rp_weights_n_layers(weights) == config->blocks + 2, NULL);
 
+    const RpModel *model = rp_weights_model(weights);
     RpNetwork *network = g_new0(RpNetwork, 1);
 
-    network->config = *config;
+    network->model = model;
     network->weights = weights;
     network->kernels = kernels;
     network->options = *options;
-    network->n_layers = rp_weights_n_layers(weights);
+    network->n_layers = rp_model_n_layers(model);
     network->layers = g_new(RpNetworkLayer, network->n_layers);
     for (guint l = 0; l < network->n_layers; l++)
         network->layers[l] = (RpNetworkLayer){
-            .ops = kinds[rp_model_layer_kind(config, l)],
+            .ops = kinds[rp_model_layer_kind(model, l)],
             .layout = rp_layer_layout(weights, l, options->dtype,
                                       l > 0 ? &network->layers[l - 1].layout : NULL)};
     network->tokens = (size_t)options->sequences * options->tokens;
-    network->hidden_bytes = network->tokens * config->hidden * rp_dtype_size(options->dtype);
+    network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
     network->hidden_room = aligned(network->hidden_bytes);
     network->constants = constants_of(network);
     measure_layers(network);
@@ -218,10 +217,10 @@ rp_network_options(const RpNetwork *network)
 }
 
 const RpModel *
-rp_network_config(const RpNetwork *network)
+rp_network_model(const RpNetwork *network)
 {
     g_return_val_if_fail(network, NULL);
-    return &network->config;
+    return network->model;
 }
 
 const RpWeights *
@@ -297,7 +296,7 @@ static void
 set_layer(const RpNetwork *network, RpProfile *profile, guint index)
 {
     RpLayer *layer = &profile->layers[index];
-    const RpLayerKind kind = rp_model_layer_kind(&network->config, index);
+    const RpLayerKind kind = rp_model_layer_kind(network->model, index);
     const RpNetworkLayer *of = &network->layers[index];
     /* hidden states between layers begin at multiples, but are counted without */
     const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
@@ -327,10 +326,10 @@ rp_network_profile(const RpNetwork *network)
 {
     g_return_val_if_fail(network, NULL);
 
-    const RpModel *config = &network->config;
+    const RpModel *model = network->model;
     RpProfile *profile = rp_profile_new(network->n_layers);
 
-    set_string(&profile->model, g_strdup_printf("%ux%u", config->hidden, config->blocks));
+    set_string(&profile->model, g_strdup_printf("%ux%u", model->hidden, model->blocks));
     set_string(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
     set_string(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
     set_string(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));

@@ -34,17 +34,17 @@ typedef struct {
 
 typedef struct _RpNetwork RpNetwork;
 
-/* @kernels, @weights: borrowed. @weights may be unbound: only names and shapes are read. A
+/* @kernels, @weights: borrowed. @weights may be unbound: names, shapes and what is trained are read. A
  * head_chunk of 0 becomes the largest of its choices whose workspace is not beyond that of a
  * block's backward, or the least. */
-RpNetwork *rp_network_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
+RpNetwork *rp_network_new(const RpWeights *weights, const RpKernels *kernels,
                           const RpNetworkOptions *options);
 void rp_network_free(RpNetwork *network);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpNetwork, rp_network_free)
 
 guint rp_network_n_layers(const RpNetwork *network);
 const RpNetworkOptions *rp_network_options(const RpNetwork *network); /* head_chunk resolved */
-const RpModel *rp_network_config(const RpNetwork *network);
+const RpModel *rp_network_model(const RpNetwork *network);
 const RpWeights *rp_network_weights(const RpNetwork *network);
 const RpKernels *rp_network_kernels(const RpNetwork *network);
 /* The first layer of its class: of layers with the same sizes and times. */

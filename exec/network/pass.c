@@ -170,7 +170,7 @@ static void
 complete_norm(const RpPass *pass, RpWeightKind kind, RpRmsnormArgs *args)
 {
     args->dtype = pass->network->options.dtype;
-    args->epsilon = (float)pass->network->config.rms_norm_eps;
+    args->epsilon = (float)pass->network->model->rms_norm_eps;
     args->weight = weight_of(pass, kind);
     args->workspace = pass->kernel_workspace;
 }
@@ -204,7 +204,7 @@ rope_args(const RpPass *pass, size_t heads, const void *x, void *y)
     return (RpRopeArgs){.dtype = network->options.dtype,
                         .tokens = network->tokens,
                         .heads = heads,
-                        .head_size = network->config.head_dim,
+                        .head_size = network->model->head_dim,
                         .positions = constant(pass, network->constants.positions),
                         .cosines = constant(pass, network->constants.cosines),
                         .sines = constant(pass, network->constants.sines),
@@ -235,8 +235,8 @@ complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
 
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
-    args->head_size = network->config.head_dim;
-    args->epsilon = (float)network->config.rms_norm_eps;
+    args->head_size = network->model->head_dim;
+    args->epsilon = (float)network->model->rms_norm_eps;
     args->weight = weight_of(pass, kind);
     args->workspace = pass->kernel_workspace;
     args->positions = constant(pass, network->constants.positions);
@@ -263,16 +263,16 @@ static void
 complete_attention(const RpPass *pass, RpAttentionArgs *args)
 {
     const RpNetwork *network = pass->network;
-    const RpModel *config = &network->config;
+    const RpModel *model = network->model;
 
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
     args->sequences = network->options.sequences;
     args->max_length = network->options.tokens;
-    args->heads = config->heads;
-    args->kv_heads = config->kv_heads;
-    args->head_size = config->head_dim;
-    args->scale = 1.0f / sqrtf((float)config->head_dim);
+    args->heads = model->heads;
+    args->kv_heads = model->kv_heads;
+    args->head_size = model->head_dim;
+    args->scale = 1.0f / sqrtf((float)model->head_dim);
     args->choice = network->options.attention;
     args->workspace = pass->kernel_workspace;
     args->starts = constant(pass, network->constants.starts);
@@ -298,7 +298,7 @@ swiglu_args(const RpPass *pass, const void *gate, const void *up)
     const RpNetwork *network = pass->network;
 
     return (RpSwigluArgs){.dtype = network->options.dtype,
-                          .n = network->tokens * network->config.intermediate,
+                          .n = network->tokens * network->model->intermediate,
                           .gate = gate,
                           .up = up};
 }
@@ -328,7 +328,7 @@ rp_pass_add(RpPass *pass, const void *x, void *y)
 {
     const RpNetwork *network = pass->network;
     const RpDtype dtype = network->options.dtype;
-    const RpElementsArgs args = {.n = network->tokens * network->config.hidden,
+    const RpElementsArgs args = {.n = network->tokens * network->model->hidden,
                                  .x = y,
                                  .b = x,
                                  .y = y,
@@ -346,10 +346,10 @@ embedding_args(const RpPass *pass, const void *ids)
 
     return (RpEmbeddingArgs){.dtype = network->options.dtype,
                              .tokens = network->tokens,
-                             .n = network->config.hidden,
-                             .vocabulary = network->config.vocab,
+                             .n = network->model->hidden,
+                             .vocabulary = network->model->vocab,
                              .ids = ids,
-                             .padding_id = (int32_t)network->config.pad_id,
+                             .padding_id = (int32_t)network->model->pad_id,
                              .workspace = pass->kernel_workspace};
 }
 
@@ -382,7 +382,7 @@ void
 rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args)
 {
     args.dtype = pass->network->options.dtype;
-    args.vocabulary = pass->network->config.vocab;
+    args.vocabulary = pass->network->model->vocab;
     args.workspace = pass->kernel_workspace;
     RUN_IN_WORKSPACE(pass, cross_entropy, &args);
 }
@@ -392,7 +392,7 @@ rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, 
 {
     const RpEmbeddingArgs args = {.dtype = pass->network->options.dtype,
                                   .tokens = n,
-                                  .n = pass->network->config.hidden,
+                                  .n = pass->network->model->hidden,
                                   .vocabulary = pass->network->tokens,
                                   .ids = rows,
                                   .weight = hidden,
@@ -407,7 +407,7 @@ rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed,
 {
     const RpScatterArgs args = {.dtype = pass->network->options.dtype,
                                 .n = n,
-                                .columns = pass->network->config.hidden,
+                                .columns = pass->network->model->hidden,
                                 .rows = rows,
                                 .x = packed,
                                 .y = hidden};
@@ -420,7 +420,7 @@ rp_pass_clear_hidden(RpPass *pass, void *hidden)
 {
     const RpNetwork *network = pass->network;
     const RpFillArgs args = {.dtype = network->options.dtype,
-                             .n = network->tokens * network->config.hidden,
+                             .n = network->tokens * network->model->hidden,
                              .x = hidden};
 
     RUN(pass, fill, &args);

@@ -69,7 +69,7 @@ typedef struct {
 } RpConstants;
 
 struct _RpNetwork {
-    RpModel config;
+    const RpModel *model; /* of @weights */
     const RpWeights *weights;
     const RpKernels *kernels;
     RpNetworkOptions options;

@@ -39,7 +39,6 @@ struct _RpTrainer {
     gpointer user_data;
     const RpDeviceOps *devices;
     RpNetwork *network;
-    RpModel config;
     RpWeights *weights; /* a list of our own, unbound */
     RpProfile *profile;
     RpPartition *partition;

@@ -130,14 +130,13 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->async = options->plan.async;
     trainer->done = options->done;
     trainer->user_data = options->user_data;
-    trainer->config = *options->config;
     trainer->ends_ns = g_new(gint64, RP_HOME_RING * (gsize)trainer->gpus);
     trainer->last_ends_ns = g_new(gint64, trainer->gpus);
     rp_trainer_stand_still(trainer);
-    trainer->weights = rp_weights_new(&trainer->config);
+    trainer->weights = rp_weights_copy(options->weights);
     trainer->devices = options->devices != NULL ? options->devices : rp_host_devices();
-    trainer->network = rp_network_new(&trainer->config, trainer->weights,
-                                      trainer->devices->kernels(), &options->network);
+    trainer->network =
+        rp_network_new(trainer->weights, trainer->devices->kernels(), &options->network);
     trainer->profile = rp_profile_copy(options->profile);
     trainer->partition = rp_partition_copy(options->partition);
     plan_options.fidelity = RP_FIDELITY_FULL;

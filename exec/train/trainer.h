@@ -47,9 +47,8 @@ typedef struct {
 typedef void (*RpStepDone)(gpointer user_data, const RpStepReport *report);
 
 typedef struct {
-    const RpDeviceOps *devices; /* %NULL: rp_host_devices() */
-    const RpWeights *weights;   /* bound, borrowed until rp_trainer_new() returns */
-    const RpModel *config;
+    const RpDeviceOps *devices;   /* %NULL: rp_host_devices() */
+    const RpWeights *weights;     /* bound, borrowed until rp_trainer_new() returns */
     const RpProfile *profile;     /* sizes of the network (rp_network_profile()); borrowed */
     const RpPartition *partition; /* copied */
     RpPlanOptions plan;           /* fidelity is set to full */

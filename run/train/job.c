@@ -24,8 +24,7 @@ rp_train_job_clear(RpTrainJob *job)
 RpNetwork *
 rp_train_job_network(const RpTrainJob *job)
 {
-    return rp_network_new(&job->config, job->weights, job->run->device_ops->kernels(),
-                          &job->network);
+    return rp_network_new(job->weights, job->run->device_ops->kernels(), &job->network);
 }
 
 guint64

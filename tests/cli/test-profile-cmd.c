@@ -47,7 +47,7 @@ assert_sizes(const RpProfile *profile, RpDtype dtype, guint sequences, guint tok
 
     assert_true(rp_hf_config_load(path, &config, &error));
     g_autoptr(RpWeights) weights = rp_weights_new(&config);
-    g_autoptr(RpNetwork) network = rp_network_new(&config, weights, rp_host_kernels(), &options);
+    g_autoptr(RpNetwork) network = rp_network_new(weights, rp_host_kernels(), &options);
     g_autoptr(RpProfile) expected = rp_network_profile(network);
 
     assert_int_equal(profile->n_layers, expected->n_layers);

@@ -43,7 +43,7 @@ rp_network_options(const RpNetwork *network)
 }
 
 const RpModel *
-rp_network_config(const RpNetwork *network)
+rp_network_model(const RpNetwork *network)
 {
     return &network->config;
 }
@@ -401,7 +401,7 @@ checkpoint_holds(CheckpointFixture *f, const char *path, guint64 step)
 {
     const RpNetwork *network = rp_trainer_network(f->trainer);
     RpTrainer *restored =
-        fake_trainer_new(rp_network_config(network), rp_network_options(network)->dtype,
+        fake_trainer_new(rp_network_model(network), rp_network_options(network)->dtype,
                          rp_trainer_is_async(f->trainer));
     RpDataState expected = checkpoint_data(step);
     RpDataState data = {0};

@@ -247,7 +247,6 @@ make_trainer(Fixture *f, RpDtype dtype, const Plan *plan)
     RpTrainerOptions options = {
         .devices = plan->backend,
         .weights = f->weights,
-        .config = &f->config,
         .plan = {.schedule = schedule, .gpus = plan->devices, .micro_batches = MICRO_BATCHES},
         .network = {.dtype = dtype,
                     .sequences = f->kind->sequences,
@@ -259,7 +258,7 @@ make_trainer(Fixture *f, RpDtype dtype, const Plan *plan)
                    .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT},
     };
     g_autoptr(RpNetwork) network =
-        rp_network_new(&f->config, f->weights, plan->backend->kernels(), &options.network);
+        rp_network_new(f->weights, plan->backend->kernels(), &options.network);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     for (guint l = 0; l < profile->n_layers; l++) {

@@ -39,7 +39,7 @@ set_up(void **state)
     Fixture *f = g_new0(Fixture, 1);
 
     f->weights = rp_weights_new(&config);
-    f->network = rp_network_new(&config, f->weights, rp_cuda_devices()->kernels(), &options);
+    f->network = rp_network_new(f->weights, rp_cuda_devices()->kernels(), &options);
     *state = f;
     return 0;
 }

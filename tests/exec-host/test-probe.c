@@ -202,7 +202,7 @@ set_up(void **state)
     f->base.ops = &ops;
     f->last_ns = 70;
     f->weights = rp_weights_new(&config);
-    f->network = rp_network_new(&config, f->weights, rp_host_kernels(), &options);
+    f->network = rp_network_new(f->weights, rp_host_kernels(), &options);
     *state = f;
     return 0;
 }

@@ -75,7 +75,7 @@ set_up(void **state)
     Fixture *f = g_new0(Fixture, 1);
 
     f->weights = rp_weights_new(&config);
-    f->network = rp_network_new(&config, f->weights, rp_host_kernels(), &options);
+    f->network = rp_network_new(f->weights, rp_host_kernels(), &options);
     f->ascending = TRUE;
     *state = f;
     return 0;

@@ -57,7 +57,7 @@ network_new(const RpModel *config, const RpNetworkOptions *options)
 
     model->config = *config;
     model->weights = rp_weights_new(config);
-    model->network = rp_network_new(config, model->weights, rp_host_kernels(), options);
+    model->network = rp_network_new(model->weights, rp_host_kernels(), options);
     assert_non_null(model->network);
     model->profile = rp_network_profile(model->network);
     model->tokens = (size_t)options->sequences * options->tokens;

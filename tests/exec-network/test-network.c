@@ -581,7 +581,7 @@ count_shapes(gboolean packs_as_backends_do)
 
     counting.matmul = note_shape;
     rp_network_free(model->network);
-    model->network = rp_network_new(&config, model->weights, &counting, &options);
+    model->network = rp_network_new(model->weights, &counting, &options);
     shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     model->rows = rows;
     for (guint try = 0; try < 100; try++) {

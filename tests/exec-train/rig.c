@@ -105,7 +105,7 @@ open_model(Rig *rig)
     rig->weights = rp_weights_new(&rig->config);
     assert_true(rp_weights_bind(rig->weights, rig->file, &rig->error));
     freeze(rig);
-    rig->network = rp_network_new(&rig->config, rig->weights, rp_host_kernels(), &options);
+    rig->network = rp_network_new(rig->weights, rp_host_kernels(), &options);
     rig->profile = rp_network_profile(rig->network);
     rig->profile->links.h2d_bytes_per_s = rig->profile->links.d2h_bytes_per_s = 1e9;
     for (guint l = 0; l < rig->profile->n_layers; l++) {

@@ -82,7 +82,7 @@ set_up(Serial *s, const RpTinyModel *model, const RpSerialRun *run)
     const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
     guint64 activations = 0, scratch = 0;
 
-    s->network = rp_network_new(&model->config, model->weights, rp_host_kernels(), &options);
+    s->network = rp_network_new(model->weights, rp_host_kernels(), &options);
     s->profile = rp_network_profile(s->network);
     s->n_layers = rp_network_n_layers(s->network);
     s->element = rp_dtype_size(run->dtype);

@@ -81,7 +81,6 @@ make_trainer(Fixture *f, guint devices)
 {
     RpTrainerOptions options = {
         .weights = f->weights,
-        .config = &f->config,
         .plan = {.schedule = rp_schedule_find("roundpipe", NULL),
                  .gpus = devices,
                  .micro_batches = 3},
@@ -100,8 +99,7 @@ make_trainer(Fixture *f, guint devices)
         .done = note_report,
         .user_data = f,
     };
-    RpNetwork *network =
-        rp_network_new(&f->config, f->weights, rp_host_kernels(), &options.network);
+    RpNetwork *network = rp_network_new(f->weights, rp_host_kernels(), &options.network);
     RpProfile *profile = rp_network_profile(network);
     RpPartition *partition;
     RpTrainer *trainer;

@@ -82,7 +82,6 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
         .devices = backend,
         .keep_trace = run->keep_trace,
         .weights = model->weights,
-        .config = &model->config,
         .plan = {.schedule = schedule,
                  .gpus = run->devices,
                  .micro_batches = run->micro_batches,
@@ -115,7 +114,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
     if (run->max_skipped > 0)
         options.update.loss_scale.max_skipped = run->max_skipped;
     g_autoptr(RpNetwork) network =
-        rp_network_new(&model->config, model->weights, backend->kernels(), &options.network);
+        rp_network_new(model->weights, backend->kernels(), &options.network);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     for (guint l = 0; l < profile->n_layers; l++) {
