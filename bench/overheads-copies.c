@@ -131,7 +131,7 @@ open_slot(Slot *slot, const char *profiles, GError **error)
     slot->layer_bytes = profile->layers[FIRST_LAYER].parameter_bytes;
     slot->parameter_bytes = N_LAYERS * slot->layer_bytes;
     slot->activation_bytes = profile->layers[FIRST_LAYER].input_bytes;
-    slot->whole = rp_chunks_whole(profile, layers, FALSE);
+    slot->whole = rp_chunks_pack(profile, layers, RP_CHUNKS_PARAMETERS, 1, 0);
     slot->packed = rp_chunks_pack(profile, layers, FALSE, MICRO_BATCHES, 0);
     return open_streams(slot, error) && open_memory(slot, error) && calibrate(slot, error);
 }

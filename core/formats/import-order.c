@@ -17,19 +17,16 @@ guint
 rp_order_products_of(const RpOrderWeave *weave, const RpAction *action,
                      RpTaskId *made[RP_MAX_PRODUCTS])
 {
-    guint32 s = action->stage, m = action->micro_batch;
+    const RpActionProducts *makes = rp_action_products(action);
+    const guint32 s = rp_action_backward_stage(action), m = rp_action_backward_micro_batch(action);
     guint n = 0;
 
-    if (action->kind == RP_ACTION_FORWARD || action->kind == RP_ACTION_FUSED ||
-        action->kind == RP_ACTION_OVERLAP)
-        made[n++] = rp_order_product(weave, s, m, RP_PRODUCT_ACTIVATION);
-    if (action->kind == RP_ACTION_OVERLAP) {
-        s = action->backward_stage;
-        m = action->backward_micro_batch;
-    }
-    if (action->kind != RP_ACTION_FORWARD && action->kind != RP_ACTION_WEIGHT_GRADIENT)
+    if (makes->output)
+        made[n++] =
+            rp_order_product(weave, action->stage, action->micro_batch, RP_PRODUCT_ACTIVATION);
+    if (makes->input_gradient)
         made[n++] = rp_order_product(weave, s, m, RP_PRODUCT_INPUT_GRADIENT);
-    if (action->kind != RP_ACTION_FORWARD && action->kind != RP_ACTION_INPUT_GRADIENT)
+    if (makes->weight_gradient)
         made[n++] = rp_order_product(weave, s, m, RP_PRODUCT_WEIGHT_GRADIENT);
     return n;
 }
@@ -64,27 +61,19 @@ needs_of_backward(const RpOrderWeave *weave, guint32 s, guint32 m, Need *needs)
 static guint
 needs_of(const RpOrderWeave *weave, const RpAction *action, Need needs[RP_MAX_PRODUCTS])
 {
+    const RpActionProducts *makes = rp_action_products(action);
+    const guint32 s = rp_action_backward_stage(action), m = rp_action_backward_micro_batch(action);
     guint n = 0;
 
-    switch (action->kind) {
-    case RP_ACTION_FORWARD:
-    case RP_ACTION_FUSED:
-        return needs_of_forward(weave, action->stage, action->micro_batch, needs);
-    case RP_ACTION_WEIGHT_GRADIENT:
-        needs[0] = (Need){
-            rp_order_product(weave, action->stage, action->micro_batch, RP_PRODUCT_INPUT_GRADIENT),
-            0};
-        return 1;
-    case RP_ACTION_OVERLAP:
+    if (makes->output)
         n = needs_of_forward(weave, action->stage, action->micro_batch, needs);
-        n += needs_of_backward(weave, action->backward_stage, action->backward_micro_batch,
-                               needs + n);
-        for (guint i = 0; i < n; i++)
-            needs[i].phase = 0; /* the two parts run mixed: there is no leading recompute */
-        return n;
-    default:
-        return needs_of_backward(weave, action->stage, action->micro_batch, needs);
-    }
+    if (makes->input_gradient && action->kind != RP_ACTION_FUSED)
+        n += needs_of_backward(weave, s, m, needs + n);
+    if (action->kind == RP_ACTION_WEIGHT_GRADIENT)
+        needs[n++] = (Need){rp_order_product(weave, s, m, RP_PRODUCT_INPUT_GRADIENT), 0};
+    for (guint i = 0; i < n && makes->output; i++)
+        needs[i].phase = 0; /* two parts of an action run mixed: there is no leading recompute */
+    return n;
 }
 
 static const RpStageCost *

@@ -47,7 +47,7 @@ inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInte
             high = middle;
     }
     for (; low < partition->n_backward && partition->backward[low].first > layers.first; low++)
-        bytes += rp_boundary_bytes(profile, partition->backward[low].first);
+        bytes += profile->layers[partition->backward[low].first].input_bytes;
     return bytes;
 }
 
@@ -62,11 +62,11 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     guint64 gradients = 0;
 
     if (forward && end < profile->n_layers)
-        output = rp_boundary_bytes(profile, end);
+        output = profile->layers[end].input_bytes;
     if (forward)
         output += inner_stash_bytes(profile, partition, layers);
     if (backward && layers.first > 0)
-        output = MAX(output, rp_boundary_bytes(profile, layers.first));
+        output = MAX(output, profile->layers[layers.first].input_bytes);
     for (guint l = layers.first; l < end; l++) {
         parameters += profile->layers[l].parameter_bytes;
         gradients += profile->layers[l].gradient_bytes;
@@ -76,9 +76,9 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         MAX(largest->workspace[way], workspace_bytes(profile, layers, backward));
     if (backward)
         largest->gradients = MAX(largest->gradients, gradients);
-    largest->input = MAX(largest->input, rp_boundary_bytes(profile, layers.first));
+    largest->input = MAX(largest->input, profile->layers[layers.first].input_bytes);
     if (backward && end < profile->n_layers)
-        largest->gradient = MAX(largest->gradient, rp_boundary_bytes(profile, end));
+        largest->gradient = MAX(largest->gradient, profile->layers[end].input_bytes);
     largest->output = MAX(largest->output, output);
     largest->activations = MAX(largest->activations, activation_bytes(profile, layers));
 }

@@ -38,13 +38,6 @@ typedef struct {
     guint64 bytes; /* both slots, gradient sums and workspace */
 } RpSlotLayout;
 
-/* Input of @layer: what crosses from one stage to the next. */
-static inline guint64
-rp_boundary_bytes(const RpProfile *profile, guint layer)
-{
-    return profile->layers[layer].input_bytes;
-}
-
 /* Takes a stage into account; a bound stage runs @forward and @backward. */
 void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
                      RpInterval layers, gboolean forward, gboolean backward);

@@ -1,13 +1,18 @@
 /* What kinds of tasks, lanes, buffers and roles are called, and a task in one line: messages. */
 #include "core/plan/plan.h"
 
+/* Lanes of the host, as rp_plan_lane_kind() has them. */
+#define OPTIMIZER (RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER)
+#define ACCUMULATE (RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE)
 #define LANE(kind) (1u << (kind))
-#define ON_COMPUTE LANE(RP_LANE_COMPUTE)
-#define UPWARDS (LANE(RP_LANE_ACTIVATION_UP) | LANE(RP_LANE_PARAMETER_UP))
-#define DOWNWARDS (LANE(RP_LANE_ACTIVATION_DOWN) | LANE(RP_LANE_GRADIENT_DOWN))
-#define BY_OPTIMIZER LANE(RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER)
-#define ON_HOST (BY_OPTIMIZER | LANE(RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE))
-#define ANYWHERE G_MAXUINT
+/* Where tasks are placed, and where they may stand. */
+#define ON_COMPUTE RP_LANE_COMPUTE, LANE(RP_LANE_COMPUTE)
+#define UP(lane) RP_LANE_##lane##_UP, LANE(RP_LANE_ACTIVATION_UP) | LANE(RP_LANE_PARAMETER_UP)
+#define DOWN(lane)                                                                                 \
+    RP_LANE_##lane##_DOWN, LANE(RP_LANE_ACTIVATION_DOWN) | LANE(RP_LANE_GRADIENT_DOWN)
+#define BY_OPTIMIZER OPTIMIZER, LANE(OPTIMIZER)
+#define ON_HOST ACCUMULATE, LANE(OPTIMIZER) | LANE(ACCUMULATE)
+#define ANYWHERE OPTIMIZER, G_MAXUINT
 
 /* A row a kind. Its accesses are a rule of the verifier (core/verify/expect.c). */
 static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
@@ -17,15 +22,16 @@ static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
     [RP_TASK_INPUT_GRADIENT] = {"input-gradient", ON_COMPUTE, "input gradient (I)", 0xf0e442},
     [RP_TASK_WEIGHT_GRADIENT] = {"weight-gradient", ON_COMPUTE, "weight gradient (W)", 0x009e73},
     [RP_TASK_OVERLAP] = {"overlap", ON_COMPUTE, "forward and backward overlapped", 0x8c8c8c},
-    [RP_TASK_ACTIVATION_DOWNLOAD] = {"activation-download", DOWNWARDS, "activations", 0x56b4e9},
-    [RP_TASK_ACTIVATION_UPLOAD] = {"activation-upload", UPWARDS, "activations", 0x56b4e9},
-    [RP_TASK_STASH_UPLOAD] = {"stash-upload", UPWARDS, "activations", 0x56b4e9},
-    [RP_TASK_ACTGRAD_DOWNLOAD] = {"activation-gradient-download", DOWNWARDS,
+    [RP_TASK_ACTIVATION_DOWNLOAD] = {"activation-download", DOWN(ACTIVATION), "activations",
+                                     0x56b4e9},
+    [RP_TASK_ACTIVATION_UPLOAD] = {"activation-upload", UP(ACTIVATION), "activations", 0x56b4e9},
+    [RP_TASK_STASH_UPLOAD] = {"stash-upload", UP(ACTIVATION), "activations", 0x56b4e9},
+    [RP_TASK_ACTGRAD_DOWNLOAD] = {"activation-gradient-download", DOWN(ACTIVATION),
                                   "gradients of activations", 0xe69f00},
-    [RP_TASK_ACTGRAD_UPLOAD] = {"activation-gradient-upload", UPWARDS, "gradients of activations",
-                                0xe69f00},
-    [RP_TASK_PARAMETER_UPLOAD] = {"parameter-upload", UPWARDS, "parameters", 0x5a5a5a},
-    [RP_TASK_GRADIENT_DOWNLOAD] = {"gradient-download", DOWNWARDS, "gradients of parameters",
+    [RP_TASK_ACTGRAD_UPLOAD] = {"activation-gradient-upload", UP(ACTIVATION),
+                                "gradients of activations", 0xe69f00},
+    [RP_TASK_PARAMETER_UPLOAD] = {"parameter-upload", UP(PARAMETER), "parameters", 0x5a5a5a},
+    [RP_TASK_GRADIENT_DOWNLOAD] = {"gradient-download", DOWN(GRADIENT), "gradients of parameters",
                                    0xa6a6a6},
     [RP_TASK_GRADIENT_ACCUMULATE] = {"gradient-accumulate", ON_HOST, "gradient sum of rounds",
                                      0x9a8a2f},
@@ -39,7 +45,7 @@ static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
 const RpTaskKindInfo *
 rp_task_kind(RpTaskKind kind)
 {
-    static const RpTaskKindInfo unknown = {"unknown", 0, "", 0};
+    static const RpTaskKindInfo unknown = {"unknown", 0, 0, "", 0};
 
     return (guint)kind < RP_N_TASK_KINDS ? &kinds[kind] : &unknown;
 }
@@ -91,8 +97,8 @@ rp_lane_name(guint lane_kind)
         [RP_LANE_ACTIVATION_DOWN] = "activation-down",
         [RP_LANE_PARAMETER_UP] = "parameter-up",
         [RP_LANE_GRADIENT_DOWN] = "gradient-down",
-        [RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER] = "optimizer",
-        [RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE] = "accumulate",
+        [OPTIMIZER] = "optimizer",
+        [ACCUMULATE] = "accumulate",
     };
 
     return lane_kind < G_N_ELEMENTS(names) ? names[lane_kind] : "unknown";

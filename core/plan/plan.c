@@ -200,16 +200,6 @@ rp_plan_stage(const RpPlan *plan, guint32 stage)
 }
 
 void
-rp_plan_set_boundaries(RpPlan *plan, guint32 stage, guint *boundaries, guint n_boundaries)
-{
-    RpPlanStage *place = &g_array_index(plan->stages, RpPlanStage, stage);
-
-    g_free(place->boundaries);
-    place->boundaries = boundaries;
-    place->n_boundaries = n_boundaries;
-}
-
-void
 rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places)
 {
     g_return_if_fail(layer < plan->n_layers);
@@ -305,48 +295,28 @@ rp_plan_arena_bytes(const RpPlan *plan, guint32 arena)
     return plan->arena_bytes[arena];
 }
 
-/* Whether byte range @at of an arena counts for @buffer: no larger one (or equal and earlier) is
- * over it. @at must not straddle the ends of any buffer. */
-static gboolean
-counts_for(const RpPlan *plan, guint buffer, guint64 at)
-{
-    const RpBuffer *own = rp_plan_buffer(plan, buffer);
-
-    for (guint i = 0; i < plan->buffers->len; i++) {
-        const RpBuffer *other = &g_array_index(plan->buffers, RpBuffer, i);
-
-        if (i != buffer && other->arena == own->arena && at >= other->offset &&
-            at < other->offset + other->bytes &&
-            (other->bytes > own->bytes || (other->bytes == own->bytes && i < buffer)))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-/* Bytes of a buffer that count for it, where buffers overlap. */
+/* Bytes of an arena with overlaps, from border to border of its buffers. */
 static guint64
-own_bytes(const RpPlan *plan, guint buffer)
+overlapping_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category)
 {
-    const RpBuffer *own = rp_plan_buffer(plan, buffer);
-    guint64 end = own->offset + own->bytes;
     guint64 bytes = 0;
 
-    for (guint64 at = own->offset; at < end;) {
-        guint64 next = end; /* nearest end of another buffer */
+    for (guint64 at = 0, next; at < plan->arena_bytes[arena]; at = next) {
+        const RpBuffer *owner = NULL; /* the largest, first one over the bytes from @at on */
 
+        next = plan->arena_bytes[arena];
         for (guint i = 0; i < plan->buffers->len; i++) {
-            const RpBuffer *other = &g_array_index(plan->buffers, RpBuffer, i);
+            const RpBuffer *buffer = rp_plan_buffer(plan, i);
+            const guint64 end = buffer->offset + buffer->bytes;
 
-            if (other->arena != own->arena)
+            if (buffer->arena != arena || end <= at)
                 continue;
-            if (other->offset > at)
-                next = MIN(next, other->offset);
-            else if (other->offset + other->bytes > at)
-                next = MIN(next, other->offset + other->bytes);
+            next = MIN(next, buffer->offset > at ? buffer->offset : end);
+            if (buffer->offset <= at && (owner == NULL || buffer->bytes > owner->bytes))
+                owner = buffer;
         }
-        if (counts_for(plan, buffer, at))
+        if (owner != NULL && owner->category == category)
             bytes += next - at;
-        at = next;
     }
     return bytes;
 }
@@ -356,12 +326,12 @@ rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory categ
 {
     guint64 bytes = 0;
 
-    for (guint i = 0; i < plan->buffers->len; i++) {
-        const RpBuffer *buffer = &g_array_index(plan->buffers, RpBuffer, i);
-
-        if (buffer->arena == arena && buffer->category == category)
-            bytes += plan->overlaps[arena] ? own_bytes(plan, i) : buffer->bytes;
-    }
+    if (plan->overlaps[arena])
+        return overlapping_bytes(plan, arena, category);
+    for (guint i = 0; i < plan->buffers->len; i++)
+        if (rp_plan_buffer(plan, i)->arena == arena &&
+            rp_plan_buffer(plan, i)->category == category)
+            bytes += rp_plan_buffer(plan, i)->bytes;
     return bytes;
 }
 

@@ -281,9 +281,6 @@ guint32 rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage);
 guint rp_plan_n_stages(const RpPlan *plan);
 const RpPlanStage *rp_plan_stage(const RpPlan *plan, guint32 stage);
 
-/* Takes over @boundaries. */
-void rp_plan_set_boundaries(RpPlan *plan, guint32 stage, guint *boundaries, guint n_boundaries);
-
 /* `full`: set by the planner before the first task, n_layers of them. */
 void rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places);
 const RpPlanLayer *rp_plan_layer(const RpPlan *plan, guint layer);
@@ -367,7 +364,8 @@ rp_task_is_transfer(const RpTask *task)
 /* What is the same for every task of a kind. */
 typedef struct {
     const char *name;  /* "parameter-upload" */
-    guint lanes;       /* on which it may stand: bits of rp_plan_lane_kind() */
+    guint lane;        /* on which the planner places it: rp_plan_lane_kind() */
+    guint lanes;       /* on which it may stand: bits of these */
     const char *title; /* in legends: kinds that look the same share one */
     guint32 colour;    /* 0xRRGGBB, from Okabe and Ito's set, safe for any colour vision */
 } RpTaskKindInfo;

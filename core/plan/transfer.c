@@ -41,9 +41,12 @@ append_chunk(RpChunks *chunks, const GArray *segments, guint first_segment)
     chunks->first_segment[chunks->n_chunks] = segments->len;
 }
 
-static RpChunks
-cut(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows, guint64 alignment)
+RpChunks
+rp_chunks_pack(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
+               guint64 alignment)
 {
+    g_return_val_if_fail(n_windows >= 1, (RpChunks){0});
+
     const guint end_layer = layers.first + layers.count;
     RpChunks chunks = {.first_segment = g_new0(guint, (gsize)n_windows + 1),
                        .chunk_bytes = g_new0(guint64, n_windows)};
@@ -59,7 +62,8 @@ cut(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
 
         while (l < end_layer && before + offset < end) {
             const guint64 bytes = layer_bytes(profile, l, of);
-            const guint64 to = MIN(bytes, rp_align_up(end - before, alignment));
+            const guint64 to = MIN(
+                bytes, rp_align_up(end - before, alignment != 0 ? alignment : DEFAULT_ALIGNMENT));
             const RpSegment segment = {.layer = l, .offset = offset, .bytes = to - offset};
 
             if (segment.bytes > 0)
@@ -75,19 +79,4 @@ cut(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
     }
     chunks.segments = (RpSegment *)(void *)g_array_free(segments, FALSE);
     return chunks;
-}
-
-RpChunks
-rp_chunks_pack(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
-               guint64 alignment)
-{
-    g_return_val_if_fail(n_windows >= 1, (RpChunks){0});
-
-    return cut(profile, layers, of, n_windows, alignment != 0 ? alignment : DEFAULT_ALIGNMENT);
-}
-
-RpChunks
-rp_chunks_whole(const RpProfile *profile, RpInterval layers, RpChunksOf of)
-{
-    return cut(profile, layers, of, 1, DEFAULT_ALIGNMENT);
 }

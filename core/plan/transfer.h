@@ -16,7 +16,7 @@ typedef enum { RP_CHUNKS_PARAMETERS, RP_CHUNKS_GRADIENTS, RP_CHUNKS_SUMS } RpChu
  * rp_chunks_pack:
  * @layers: the stage
  * @of: what is packed
- * @n_windows: M_R, the number of chunks; >= 1
+ * @n_windows: M_R, the number of chunks; >= 1. One: the simple overlap of Figure 6
  * @alignment: layers are cut at multiples of so many bytes; 0 = 256
  *
  * The stage's bytes in order of its layers, cut into @n_windows chunks of the same size: chunk 0
@@ -33,6 +33,3 @@ typedef enum { RP_CHUNKS_PARAMETERS, RP_CHUNKS_GRADIENTS, RP_CHUNKS_SUMS } RpChu
  */
 RpChunks rp_chunks_pack(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
                         guint64 alignment);
-
-/* The whole stage as one chunk: the simple overlap of Figure 6. */
-RpChunks rp_chunks_whole(const RpProfile *profile, RpInterval layers, RpChunksOf of);

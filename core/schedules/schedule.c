@@ -144,15 +144,12 @@ rp_schedule_peak_live(const RpScheduleOps *schedule, const RpShape *shape, guint
     if (schedule->dispatched)
         return MIN(order->len, 1);
     for (guint i = 0; i < order->len; i++) {
-        const guint8 kind = g_array_index(order, RpAction, i).kind;
+        const RpActionProducts *makes = rp_action_products(&g_array_index(order, RpAction, i));
 
-        if (kind == RP_ACTION_FORWARD || kind == RP_ACTION_OVERLAP)
-            live++;
-        peak = MAX(peak, live);
         /* an overlapped forward starts before the backward beside it can free anything */
-        if (kind == RP_ACTION_BACKWARD || kind == RP_ACTION_WEIGHT_GRADIENT ||
-            kind == RP_ACTION_OVERLAP)
-            live--;
+        live += makes->output ? 1 : 0;
+        peak = MAX(peak, live);
+        live -= makes->weight_gradient ? 1 : 0;
     }
     return peak;
 }

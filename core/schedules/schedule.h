@@ -35,6 +35,39 @@ typedef struct {
     guint8 kind;
 } RpAction;
 
+/* What an action makes: a row a kind. Of an overlap the last two belong to its backward part. */
+typedef struct {
+    gboolean output;          /* F of the stage; the fused stage keeps it */
+    gboolean input_gradient;  /* B or I */
+    gboolean weight_gradient; /* B or W */
+} RpActionProducts;
+
+static inline const RpActionProducts *
+rp_action_products(const RpAction *action)
+{
+    static const RpActionProducts products[] = {
+        [RP_ACTION_FORWARD] = {TRUE, FALSE, FALSE},
+        [RP_ACTION_BACKWARD] = {FALSE, TRUE, TRUE},
+        [RP_ACTION_FUSED] = {TRUE, TRUE, TRUE},
+        [RP_ACTION_INPUT_GRADIENT] = {FALSE, TRUE, FALSE},
+        [RP_ACTION_WEIGHT_GRADIENT] = {FALSE, FALSE, TRUE},
+        [RP_ACTION_OVERLAP] = {TRUE, TRUE, TRUE},
+    };
+
+    return &products[action->kind];
+}
+
+static inline guint32
+rp_action_backward_stage(const RpAction *action)
+{
+    return action->kind == RP_ACTION_OVERLAP ? action->backward_stage : action->stage;
+}
+static inline guint32
+rp_action_backward_micro_batch(const RpAction *action)
+{
+    return action->kind == RP_ACTION_OVERLAP ? action->backward_micro_batch : action->micro_batch;
+}
+
 /* The numbers an order is made from. */
 typedef struct {
     guint gpus;                /* N */

@@ -8,13 +8,10 @@
 
 #include "core/schedules/schedule.h"
 
-extern const RpScheduleOps rp_schedule_gpipe;
-extern const RpScheduleOps rp_schedule_1f1b;
-extern const RpScheduleOps rp_schedule_interleaved_1f1b;
-extern const RpScheduleOps rp_schedule_looped_bfs;
-extern const RpScheduleOps rp_schedule_zb_h1;
-extern const RpScheduleOps rp_schedule_interleaved_zb;
-extern const RpScheduleOps rp_schedule_zb_v;
-extern const RpScheduleOps rp_schedule_dualpipe_v;
-extern const RpScheduleOps rp_schedule_mobius;
-extern const RpScheduleOps rp_schedule_roundpipe;
+/* In the order in which tables list them: rp_schedule_gpipe, ... */
+#define RP_SCHEDULES(row)                                                                          \
+    row(gpipe) row(1f1b) row(interleaved_1f1b) row(looped_bfs) row(zb_h1) row(interleaved_zb)      \
+        row(zb_v) row(dualpipe_v) row(mobius) row(roundpipe)
+
+#define RP_DECLARE_SCHEDULE(name) extern const RpScheduleOps rp_schedule_##name;
+RP_SCHEDULES(RP_DECLARE_SCHEDULE)

@@ -1,24 +1,13 @@
 /*
- * The table of schedules: a new one is a file and a row here.
+ * The table of schedules, and what is asked of it.
  */
 #include "core/schedules/schedule.h"
 
 #include "core/base/suggest.h"
 #include "core/schedules/schedules.h"
 
-static const RpScheduleOps *const schedules[] = {
-    &rp_schedule_gpipe,
-    &rp_schedule_1f1b,
-    &rp_schedule_interleaved_1f1b,
-    &rp_schedule_looped_bfs,
-    &rp_schedule_zb_h1,
-    &rp_schedule_interleaved_zb,
-    &rp_schedule_zb_v,
-    &rp_schedule_dualpipe_v,
-    &rp_schedule_mobius,
-    &rp_schedule_roundpipe,
-    NULL,
-};
+#define ADDRESS_OF(name) &rp_schedule_##name,
+static const RpScheduleOps *const schedules[] = {RP_SCHEDULES(ADDRESS_OF) NULL};
 
 const RpScheduleOps *const *
 rp_schedules(void)

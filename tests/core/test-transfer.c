@@ -166,7 +166,7 @@ a_whole_stage_is_one_chunk(void **state)
 {
     g_autoptr(GRand) random = g_rand_new_with_seed(3);
     g_autoptr(RpProfile) profile = new_random_profile(random, 3);
-    RpChunks chunks = rp_chunks_whole(profile, (RpInterval){1, 2}, FALSE);
+    RpChunks chunks = rp_chunks_pack(profile, (RpInterval){1, 2}, RP_CHUNKS_PARAMETERS, 1, 0);
 
     (void)state;
     assert_int_equal(chunks.n_chunks, 1);

@@ -1,0 +1,274 @@
+/* `full` fidelity: an action with the transfers around it.
+ *
+ * One micro-batch of a forward slot, and the window that it opens for the next slot's parameters
+ * and the last slot's gradients (§4.2, Figure 7):
+ *
+ *   activation-up    |up m+1|
+ *   parameter-up            |--chunk m--|
+ *   compute          |------ F m -------|
+ *   activation-down  |dn m-1|
+ *   gradient-down           |--chunk m--|
+ */
+#include "core/plan/planner/gradients.h"
+#include "core/plan/planner/host-arena.h"
+#include "core/plan/planner/weave.h"
+
+typedef struct {
+    const RpPlanJob *job;
+    RpHostArena *host;
+    RpPlacement *placement;
+    RpProtocol *protocol;
+    RpGradients *gradients;
+    guint *backwards_left; /* [stage] until the slot's (bound: iteration's) sum is complete */
+} Full;
+
+/* Micro-batches whose gradients a device sums before they leave. */
+static guint
+backwards_of_sum(const RpPlanJob *job)
+{
+    return job->shape.round * (job->partition->dispatched ? 1 : job->options.calls);
+}
+
+static gpointer
+create(const RpPlanJob *job, const RpWeave *weave)
+{
+    Full *self = RP_JOB_NEW(job, Full, 1);
+
+    (void)weave;
+    self->job = job;
+    self->host = rp_host_arena_new(job);
+    self->placement = rp_placement_new(job);
+    self->protocol = rp_protocol_new(job);
+    self->gradients = rp_gradients_new(job, self->placement, self->protocol);
+    self->backwards_left = RP_JOB_NEW(job, guint, job->n_stages);
+    return self;
+}
+
+static void
+begin_call(gpointer data)
+{
+    Full *self = data;
+
+    rp_placement_begin_call(self->placement);
+    if (self->job->call > 0)
+        return;
+    for (guint s = 0; s < self->job->n_stages; s++)
+        self->backwards_left[s] = backwards_of_sum(self->job);
+    rp_protocol_begin_iteration(self->protocol);
+}
+
+/* The value that crosses the boundary before @layer, or its gradient, if it travels. */
+static void
+append_transfer(const Full *self, RpTaskKind kind, RpPart *part, guint32 layer, RpOperand operand)
+{
+    const RpPlanJob *job = self->job;
+    RpBuilder *builder = job->builder;
+    guint32 host;
+
+    if (!operand.travels)
+        return;
+    RpTask *task = rp_job_begin_task(job, kind, part->device, part->stage, part->micro_batch);
+
+    task->layer = layer;
+    task->bytes = job->profile->layers[layer].input_bytes;
+    if (kind == RP_TASK_ACTGRAD_DOWNLOAD)
+        host = rp_host_arena_gradient(self->host, part->stage, part->micro_batch);
+    else if (kind == RP_TASK_ACTGRAD_UPLOAD)
+        host = rp_host_arena_gradient(self->host, rp_job_gradient_maker(job, part->stage),
+                                      part->micro_batch);
+    else
+        host = rp_host_arena_activation(self->host, layer, part->micro_batch);
+    if (kind == RP_TASK_ACTIVATION_DOWNLOAD || kind == RP_TASK_ACTGRAD_DOWNLOAD) {
+        rp_builder_read(builder, operand.buffer, RP_ROLE_OUTPUT);
+        rp_builder_write(builder, host, RP_ROLE_HOST);
+        rp_builder_end(builder);
+    } else {
+        rp_builder_read(builder, host, RP_ROLE_HOST);
+        rp_builder_write(builder, operand.buffer,
+                         kind == RP_TASK_ACTGRAD_UPLOAD ? RP_ROLE_GRADIENT : RP_ROLE_INPUT);
+        part->gate = rp_builder_end(builder);
+    }
+}
+
+/* Brings what the action reads to the device and finds room for what it makes. */
+static void
+prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backward)
+{
+    const RpActionProducts *makes = rp_action_products(action);
+    const RpInterval *layers = &backward->at->layers;
+    const gboolean fused = action->kind == RP_ACTION_FUSED;
+
+    if (makes->output) {
+        rp_placement_take_input(self->placement, forward);
+        append_transfer(self, RP_TASK_ACTIVATION_UPLOAD, forward, forward->at->layers.first,
+                        forward->input);
+        if (!fused) /* which keeps its output */
+            rp_placement_take_output(self->placement, forward);
+    }
+    if (!fused && (makes->input_gradient || makes->weight_gradient)) {
+        rp_placement_take_input(self->placement, backward);
+        append_transfer(self, RP_TASK_STASH_UPLOAD, backward, layers->first, backward->input);
+    }
+    if (makes->input_gradient) {
+        rp_placement_take_gradient(self->placement, backward);
+        append_transfer(self, RP_TASK_ACTGRAD_UPLOAD, backward, layers->first + layers->count,
+                        backward->gradient);
+        rp_placement_take_input_gradient(self->placement, backward);
+    }
+    if (makes->input_gradient != makes->weight_gradient)
+        rp_placement_take_kept(self->placement, backward);
+}
+
+/* Sums the stage's gradients; the last action of the sum turns it into what leaves, or adds it to
+ * that of the rounds before. */
+static void
+access_sum(const Full *self, const RpPart *part)
+{
+    const RpPlanJob *job = self->job;
+    const guint left = self->backwards_left[part->stage];
+    const gboolean adds = job->promises->kept_sums && rp_job_round(job, part->micro_batch) > 0;
+
+    if (part->at->gradient_bytes == 0)
+        return;
+    rp_builder_access(job->builder, rp_placement_sums(self->placement, part),
+                      left == backwards_of_sum(job) ? RP_ACCESS_WRITE
+                                                    : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                      RP_ROLE_SUM, 0);
+    if (left == 1)
+        rp_builder_access(job->builder, self->placement->devices[part->device].leaving,
+                          adds ? RP_ACCESS_READ | RP_ACCESS_WRITE : RP_ACCESS_WRITE,
+                          RP_ROLE_LEAVING, 0);
+}
+
+static void
+access_operands(const Full *self, const RpPart *part, guint32 gradient_phase)
+{
+    RpBuilder *builder = self->job->builder;
+
+    rp_builder_read(builder, part->input.buffer, RP_ROLE_INPUT);
+    rp_builder_write(builder, part->output.buffer, RP_ROLE_OUTPUT);
+    rp_builder_write(builder, part->kept, RP_ROLE_KEPT);
+    rp_builder_access(builder, part->gradient.buffer, RP_ACCESS_READ, RP_ROLE_GRADIENT,
+                      gradient_phase);
+}
+
+static RpTaskId
+append_compute(const Full *self, const RpAction *action, const RpPart *forward,
+               const RpPart *backward)
+{
+    const RpPlanJob *job = self->job;
+    const RpActionProducts *makes = rp_action_products(action);
+    const RpInterval *layers = &backward->at->layers;
+    RpBuilder *builder = job->builder;
+
+    rp_job_begin_action(job, forward->device, action);
+    rp_builder_read(builder,
+                    rp_placement_parameters(self->placement, forward->device, forward->stage),
+                    RP_ROLE_PARAMETERS);
+    rp_builder_write(builder, rp_placement_workspace(self->placement, forward), RP_ROLE_WORKSPACE);
+    if (backward->stage != forward->stage)
+        rp_builder_read(builder,
+                        rp_placement_parameters(self->placement, backward->device, backward->stage),
+                        RP_ROLE_PARAMETERS);
+    if (action->kind == RP_ACTION_WEIGHT_GRADIENT) {
+        rp_builder_read(builder, backward->kept, RP_ROLE_KEPT);
+        rp_builder_read(builder, backward->input.buffer, RP_ROLE_INPUT);
+    } else {
+        access_operands(self, forward, 0);
+        access_operands(self, backward, rp_job_leads(job, action) ? 1 : 0);
+    }
+    if (makes->weight_gradient)
+        access_sum(self, backward);
+    /* the head makes the loss, scaled as the newest decision has it */
+    if (makes->input_gradient && job->promises->gated &&
+        layers->first + layers->count == job->profile->n_layers)
+        rp_builder_read(builder, rp_plan_decision(job->plan, job->iteration), RP_ROLE_DECISION);
+    return rp_builder_end(builder);
+}
+
+static void
+count_gradient(Full *self, const RpPart *part)
+{
+    if (--self->backwards_left[part->stage] > 0)
+        return;
+    self->backwards_left[part->stage] = backwards_of_sum(self->job);
+    rp_gradients_leave(self->gradients, part->device, part->stage,
+                       rp_job_round(self->job, part->micro_batch));
+    if (self->job->promises->resident_weights)
+        rp_gradients_send(self->gradients, part->device, TRUE);
+}
+
+/* @device comes to the action: turns to its slot if that is another, with its transfers. */
+static void
+enter(const Full *self, guint device, const RpAction *action)
+{
+    const RpSlot slot = rp_placement_slot(self->placement, action);
+
+    if (!rp_placement_is_in(self->placement, device, &slot)) {
+        rp_gradients_send(self->gradients, device, TRUE);
+        rp_placement_turn(self->placement, device, &slot);
+    }
+    /* the chunk of this window; the first leaves with the slot's first action */
+    rp_gradients_send(self->gradients, device, FALSE);
+}
+
+static RpTaskId
+append(gpointer data, guint device, const RpAction *action)
+{
+    Full *self = data;
+    const RpActionProducts *makes = rp_action_products(action);
+    RpPart forward = rp_part(self->job, device, action->stage, action->micro_batch);
+    RpPart backward = rp_part(self->job, device, rp_action_backward_stage(action),
+                              rp_action_backward_micro_batch(action));
+    RpTaskId id;
+
+    enter(self, device, action);
+    prepare(self, action, &forward, &backward);
+    id = append_compute(self, action, &forward, &backward);
+    for (guint i = 0; i < forward.at->n_boundaries; i++)
+        append_transfer(self, RP_TASK_ACTIVATION_DOWNLOAD, &forward, forward.at->boundaries[i],
+                        forward.output);
+    append_transfer(self, RP_TASK_ACTGRAD_DOWNLOAD, &backward, backward.at->layers.first,
+                    backward.output);
+    rp_placement_release(self->placement, &backward, makes);
+    rp_placement_note_gate(self->placement, device, makes->output ? forward.gate : backward.gate);
+    if (makes->weight_gradient)
+        count_gradient(self, &backward);
+    return id;
+}
+
+static void
+end_iteration(gpointer data)
+{
+    Full *self = data;
+    const RpPlanPromises *promises = self->job->promises;
+
+    rp_gradients_send_all(self->gradients, promises->async && !promises->gradient_copies);
+    rp_protocol_end_iteration(self->protocol);
+}
+
+static void
+flush(gpointer data)
+{
+    rp_gradients_send_all(((Full *)data)->gradients, FALSE);
+}
+
+static void
+finish(gpointer data)
+{
+    Full *self = data;
+
+    if (self->job->iteration == self->job->promises->first_iteration)
+        return;
+    flush(self);
+    rp_protocol_finish(self->protocol);
+}
+
+const RpFidelityOps rp_fidelity_full = {
+    .create = create,
+    .begin_call = begin_call,
+    .append = append,
+    .end_iteration = end_iteration,
+    .flush = flush,
+    .finish = finish,
+};

@@ -1,0 +1,161 @@
+#include "core/plan/planner/host-arena.h"
+
+#define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
+#define FP32_BYTES 4
+
+struct _RpHostArena {
+    const RpPlanJob *job;
+    guint n_boundaries;
+    guint32 *boundary; /* [layer] -> number; RP_NONE */
+    guint parities;
+    guint32 *activations; /* [(parity * n_boundaries + boundary) * M_R + m in round] */
+    guint32 *gradients;   /* dispatched: [(slot parity) * M_R + m]; bound: [stage * M + m] */
+};
+
+static void
+lay_out_layer(const RpPlanJob *job, guint l)
+{
+    const guint32 host = job->shape.gpus;
+    const RpLayer *layer = &job->profile->layers[l];
+    const guint64 element = job->promises->element_bytes;
+    /* a tied matrix lives with the layer that it is tied to; its gradient comes home here */
+    const guint64 own = layer->parameter_bytes - layer->tied_bytes;
+    const guint64 own_gradients =
+        layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
+    const guint64 trained = MIN(own_gradients, own);
+    RpPlanLayer place = {.tied_to = layer->tied_bytes > 0 ? 0 : RP_NONE,
+                         .tied_bytes = layer->tied_bytes,
+                         .input_bytes = layer->input_bytes};
+
+    place.frozen = rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS, own - trained);
+    for (guint i = 0; i < 2; i++)
+        place.weights[i] = rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS,
+                                             i == 0 || job->promises->double_weights ? trained : 0);
+    for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
+        place.gradients[i] = rp_job_add_buffer(job, host, RP_BUFFER_GRADIENTS,
+                                               i < rp_plan_gradient_buffers(job->promises)
+                                                   ? rp_job_home_bytes(job, layer->gradient_bytes)
+                                                   : 0);
+    place.optimizer =
+        rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER, own_gradients / element * STATE_BYTES);
+    place.copied = rp_job_add_buffer(
+        job, host, RP_BUFFER_OPTIMIZER,
+        job->promises->gradient_copies ? layer->gradient_bytes / element * FP32_BYTES : 0);
+    rp_plan_set_layer(job->plan, l, &place);
+}
+
+/* Gated: one for each iteration that may be under way (rp_plan_decision()). */
+static void
+lay_out_decisions(const RpPlanJob *job)
+{
+    const guint n = job->promises->gated && job->promises->async ? 2 : 1;
+    guint32 buffers[2];
+
+    for (guint i = 0; i < n; i++)
+        buffers[i] = rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_OPTIMIZER,
+                                       RP_DECISION_BYTES(job->profile->n_layers));
+    rp_plan_set_decisions(job->plan, buffers, n);
+}
+
+/* Whether a backward stage reads the input of @layer again. */
+static gboolean
+is_stashed(const RpPartition *partition, guint layer)
+{
+    for (guint b = 1; b < partition->n_backward; b++)
+        if (partition->backward[b].first == layer)
+            return TRUE;
+    return FALSE;
+}
+
+static void
+lay_out_activations(RpHostArena *arena)
+{
+    const RpPlanJob *job = arena->job;
+    const gboolean dispatched = job->partition->dispatched;
+    const guint n_layers = job->profile->n_layers;
+
+    arena->boundary = RP_JOB_NONE(job, guint32, n_layers);
+    for (guint s = 0; s < job->n_stages; s++) {
+        const guint first = rp_plan_stage(job->plan, s)->layers.first;
+
+        if (first > 0 && arena->boundary[first] == RP_NONE)
+            arena->boundary[first] = arena->n_boundaries++;
+    }
+    /* a round may start while the one before it still reads its stash */
+    arena->parities =
+        dispatched && (job->options.async || job->rounds * job->options.calls > 1) ? 2 : 1;
+    arena->activations =
+        RP_JOB_NONE(job, guint32, (gsize)arena->parities * arena->n_boundaries * job->shape.round);
+    for (guint p = 0; p < arena->parities; p++) {
+        for (guint l = 1; l < n_layers; l++) {
+            const gsize first =
+                ((gsize)p * arena->n_boundaries + arena->boundary[l]) * job->shape.round;
+
+            for (gsize m = 0; arena->boundary[l] != RP_NONE && m < job->shape.round; m++)
+                arena->activations[first + m] = rp_job_add_buffer(
+                    job, job->shape.gpus,
+                    is_stashed(job->partition, l) ? RP_BUFFER_STASH : RP_BUFFER_ACTIVATIONS,
+                    job->profile->layers[l].input_bytes);
+        }
+    }
+}
+
+static void
+lay_out_gradients(RpHostArena *arena)
+{
+    const RpPlanJob *job = arena->job;
+    const gsize round = job->shape.round;
+    const guint n = job->partition->dispatched ? 2 : job->n_stages;
+    guint64 largest = 0;
+
+    for (guint l = 1; l < job->profile->n_layers; l++)
+        if (arena->boundary[l] != RP_NONE)
+            largest = MAX(largest, job->profile->layers[l].input_bytes);
+    arena->gradients = RP_JOB_NONE(job, guint32, n * round);
+    for (guint i = 0; i < n; i++) {
+        const guint first = rp_plan_stage(job->plan, MIN(i, job->n_stages - 1))->layers.first;
+        const guint64 bytes = job->partition->dispatched ? largest
+                              : i > 0                    ? job->profile->layers[first].input_bytes
+                                                         : 0;
+
+        for (gsize m = 0; m < round; m++)
+            arena->gradients[i * round + m] =
+                rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_ACTIVATIONS, bytes);
+    }
+}
+
+RpHostArena *
+rp_host_arena_new(const RpPlanJob *job)
+{
+    RpHostArena *arena = RP_JOB_NEW(job, RpHostArena, 1);
+
+    arena->job = job;
+    for (guint l = 0; l < job->profile->n_layers; l++)
+        lay_out_layer(job, l);
+    lay_out_decisions(job);
+    lay_out_activations(arena);
+    lay_out_gradients(arena);
+    return arena;
+}
+
+guint32
+rp_host_arena_activation(const RpHostArena *arena, guint32 layer, guint32 micro_batch)
+{
+    const gsize round = arena->job->shape.round;
+    const gsize turn = (arena->job->rounds_before + micro_batch / round) % arena->parities;
+    const guint32 boundary = arena->boundary[layer];
+
+    return boundary == RP_NONE
+               ? RP_NONE
+               : arena->activations[(turn * arena->n_boundaries + boundary) * round +
+                                    micro_batch % round];
+}
+
+guint32
+rp_host_arena_gradient(const RpHostArena *arena, guint32 stage, guint32 micro_batch)
+{
+    const gsize round = arena->job->shape.round;
+    const gsize row = arena->job->partition->dispatched ? stage % 2 : stage;
+
+    return arena->gradients[row * round + micro_batch % round];
+}

@@ -1,0 +1,317 @@
+#include "core/plan/planner/job.h"
+
+#include <string.h>
+
+#include "core/plan/device-layout.h"
+#include "core/plan/transfer.h"
+
+G_DEFINE_QUARK(rp_planner_error, rp_planner_error)
+
+/* Default options become definite ones. */
+static void
+resolve_options(RpPlanOptions *options)
+{
+    const gboolean dispatched = options->schedule->dispatched;
+
+    options->calls = MAX(1, options->calls);
+    if (options->round == 0 || !dispatched)
+        options->round = options->micro_batches;
+    if (options->recompute == RP_RECOMPUTE_DEFAULT)
+        options->recompute = dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
+    if (options->fused_forward == RP_FUSED_DEFAULT)
+        options->fused_forward =
+            options->fidelity == RP_FIDELITY_FULL ? RP_FUSED_PHYSICAL : RP_FUSED_PUBLISHED;
+}
+
+static gboolean
+check_partition(const RpPlanJob *job, GError **error)
+{
+    const RpScheduleOps *schedule = job->options.schedule;
+
+    if (job->partition->dispatched != schedule->dispatched) {
+        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+                    schedule->dispatched
+                        ? "schedule %s needs forward and backward stages, found one stage list"
+                        : "schedule %s needs one stage list, found forward and backward stages",
+                    schedule->name);
+        return FALSE;
+    }
+    if (job->options.fidelity != RP_FIDELITY_FULL)
+        return TRUE;
+    if (job->options.fused_forward == RP_FUSED_PUBLISHED) {
+        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+                    "fused forward \"published\" exists in compute fidelity only: a machine "
+                    "cannot run the fused stage before its input has arrived");
+        return FALSE;
+    }
+    return rp_profile_check_full(job->profile, error);
+}
+
+static gboolean
+check_calls(const RpPlanJob *job, GError **error)
+{
+    const RpScheduleOps *schedule = job->options.schedule;
+
+    if (job->options.calls == 1 || schedule->dispatched || !schedule->offloads_weights)
+        return TRUE;
+    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                "schedule %s sums gradients over one call: found %u calls a step", schedule->name,
+                job->options.calls);
+    return FALSE;
+}
+
+/* Few rounds are not worth a sum in memory of its own, unless that takes less of it. Traffic, bytes
+ * a parameter of k rounds in 16 bits, and of a sum that takes p passes:
+ *
+ *   summed   download 2 k | sum 2 k + 8 p - 4 | norm 4   | step 4
+ *   apart    download 2 k |                   | norm 2 k | step 2 k
+ */
+static gboolean
+are_apart(const RpPlanJob *job, guint rounds)
+{
+    guint64 gradients = 0, staging;
+
+    if (job->options.fidelity != RP_FIDELITY_FULL || job->options.sum_rounds || rounds < 2 ||
+        rounds > RP_MOST_ROUNDS_APART)
+        return FALSE;
+    for (guint l = 0; l < job->profile->n_layers; l++)
+        gradients += job->profile->layers[l].gradient_bytes;
+    staging = job->options.gpus * rp_largest_dispatched(job->profile, job->partition).gradients;
+    return rounds * gradients <= rp_profile_sum_bytes(job->profile, gradients) + staging;
+}
+
+static void
+set_promises(RpPlanJob *job)
+{
+    const RpPlanOptions *options = &job->options;
+    const RpScheduleOps *schedule = options->schedule;
+    const gboolean blocking = options->consistency == RP_CONSISTENCY_BLOCKING;
+    const gboolean lean = options->optimizer == RP_OPTIMIZER_LEAN;
+    const guint rounds = job->rounds * (schedule->dispatched ? options->calls : 1);
+    const gboolean kept = rounds > 1 && rp_partition_keeps_sums(job->partition, options->gpus);
+    const gboolean apart = !kept && are_apart(job, rounds);
+    const RpPlanPromises promises = {
+        .async = options->async,
+        .early_fused = options->recompute == RP_RECOMPUTE_EARLY &&
+                       options->fused_forward == RP_FUSED_PUBLISHED,
+        .rounds = rounds,
+        .wide_gradients = rounds > 1 && !apart,
+        .kept_sums = kept,
+        .rounds_apart = apart ? rounds : 0,
+        .double_weights = options->async && !lean && !blocking,
+        .resident_weights = !schedule->dispatched && !schedule->offloads_weights,
+        .stash_on_host = schedule->dispatched,
+        .schedule = schedule->name,
+        .first_iteration = options->first_iteration,
+        .element_bytes = rp_profile_element_bytes(job->profile),
+        .gradient_copies = blocking,
+        .parameter_copies = blocking || lean,
+        .constant_bytes = options->constant_bytes,
+        .gated = !options->step_at_once || blocking,
+    };
+
+    rp_plan_set_promises(job->plan, &promises);
+    job->promises = rp_plan_promises(job->plan);
+    job->departures = kept ? 1 : rounds;
+    job->staged = job->departures > 1 && !apart;
+}
+
+/* The parameters, or the gradients that leave, as the chunks of their transfers. */
+static RpChunks
+cut_chunks(const RpPlanJob *job, RpInterval layers, RpChunksOf of, guint n_windows)
+{
+    const gboolean whole =
+        job->options.transfers == RP_TRANSFERS_NAIVE || job->promises->resident_weights;
+
+    return rp_chunks_pack(job->profile, layers, of, whole ? 1 : n_windows, 0);
+}
+
+/* A forward of @stage sends on the input of the layer behind it, and inside it the inputs of
+ * backward stages. */
+static void
+find_boundaries(const RpPlanJob *job, RpPlanStage *stage)
+{
+    const RpPartition *partition = job->partition;
+    const guint end = stage->layers.first + stage->layers.count;
+
+    if (!stage->runs_forward || end == job->profile->n_layers)
+        return;
+    stage->boundaries = g_new(guint, 1 + partition->n_backward);
+    stage->boundaries[stage->n_boundaries++] = end;
+    for (guint b = 0; b < partition->n_backward; b++)
+        if (partition->backward[b].first > stage->layers.first &&
+            partition->backward[b].first < end)
+            stage->boundaries[stage->n_boundaries++] = partition->backward[b].first;
+}
+
+static void
+add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
+{
+    const RpProfile *profile = job->profile;
+    const gboolean bound = !job->partition->dispatched;
+    const guint windows = job->shape.round;
+    const guint s = rp_plan_n_stages(job->plan);
+    const RpWay way = bound || phase != RP_PHASE_FORWARD ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+    RpStageTimes *times = &job->times[s];
+    RpPlanStage stage = {
+        .layers = layers,
+        .runs_forward = bound || phase != RP_PHASE_BACKWARD,
+        .runs_backward = way == RP_WAY_BACKWARD,
+        .bound = bound,
+        .device = bound ? rp_schedule_gpu(job->options.schedule, &job->shape, s, 0) : RP_NONE,
+    };
+    RpLargest needs = {0};
+
+    rp_largest_note(&needs, profile, job->partition, layers, stage.runs_forward,
+                    stage.runs_backward);
+    stage.parameter_bytes = needs.parameters[way];
+    stage.gradient_bytes = rp_job_leaving_bytes(job, needs.gradients);
+    stage.workspace_bytes = needs.workspace[way];
+    stage.kept_bytes = needs.activations;
+    times->forward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_FORWARD, NULL);
+    times->weight_ns = rp_stage_weight_gradient_ns(profile, layers);
+    if (stage.runs_backward)
+        times->backward_ns = rp_stage_time_ns(profile, layers, phase, &times->lead_ns);
+    if (job->options.fidelity == RP_FIDELITY_FULL) {
+        stage.parameters = cut_chunks(job, layers, RP_CHUNKS_PARAMETERS, windows);
+        /* the next slot's last action turns its own sums into what leaves: by then the bytes
+         * before it must be gone, so they have one window less */
+        if (stage.gradient_bytes > 0)
+            stage.gradients = cut_chunks(
+                job, layers, job->promises->kept_sums ? RP_CHUNKS_SUMS : RP_CHUNKS_GRADIENTS,
+                MAX(2, windows) - 1);
+        find_boundaries(job, &stage);
+    }
+    rp_plan_add_stage(job->plan, &stage);
+}
+
+static void
+add_stages(RpPlanJob *job)
+{
+    const RpPartition *partition = job->partition;
+
+    job->times = RP_JOB_NEW(job, RpStageTimes, job->n_stages);
+    for (guint s = 0; s < partition->n_forward; s++)
+        add_stage(job, partition->forward[s],
+                  partition->dispatched ? RP_PHASE_FORWARD : RP_PHASE_BACKWARD);
+    for (guint b = 0; b < partition->n_backward; b++)
+        add_stage(job, partition->backward[b], b == 0 ? RP_PHASE_FUSED : RP_PHASE_BACKWARD);
+}
+
+gboolean
+rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partition,
+            const RpPlanOptions *options, GError **error)
+{
+    job->memory = g_ptr_array_new_with_free_func(g_free);
+    job->arrays = g_ptr_array_new_with_free_func((GDestroyNotify)g_array_unref);
+    job->profile = profile;
+    job->partition = rp_partition_copy(partition);
+    job->options = *options;
+    resolve_options(&job->options);
+    if (!check_partition(job, error))
+        return FALSE;
+    job->n_stages = partition->n_forward + partition->n_backward;
+    job->shape = (RpShape){
+        .gpus = options->gpus,
+        .micro_batches = options->micro_batches,
+        .stages = job->n_stages,
+        .round = job->options.round,
+        .forward_slots = partition->dispatched ? partition->n_forward : 0,
+        .group = options->group,
+        .reverse_backward = options->reverse_backward,
+        .gpus_per_root = profile->links.gpus_per_root,
+    };
+    if (!rp_schedule_check(options->schedule, &job->shape, error) || !check_calls(job, error))
+        return FALSE;
+    job->rounds = options->micro_batches / job->options.round;
+    job->iteration = options->first_iteration;
+    job->plan = rp_plan_new(options->gpus, options->fidelity, profile->n_layers,
+                            options->micro_batches * job->options.calls);
+    job->builder = rp_builder_new(job->plan);
+    set_promises(job);
+    add_stages(job);
+    return TRUE;
+}
+
+void
+rp_job_set_first_iteration(RpPlanJob *job, guint iteration)
+{
+    job->options.first_iteration = iteration;
+    job->iteration = iteration;
+    set_promises(job);
+}
+
+void
+rp_job_clear(RpPlanJob *job)
+{
+    rp_builder_free(job->builder);
+    rp_plan_free(job->plan);
+    rp_partition_free(job->partition);
+    g_clear_pointer(&job->memory, g_ptr_array_unref);
+    g_clear_pointer(&job->arrays, g_ptr_array_unref);
+}
+
+gpointer
+rp_job_alloc(const RpPlanJob *job, gsize n, gsize size, gint fill)
+{
+    gpointer memory = g_malloc_n(MAX(1, n), size);
+
+    g_ptr_array_add(job->memory, memory);
+    return memset(memory, fill, n * size);
+}
+
+GArray *
+rp_job_array(const RpPlanJob *job, guint element_size)
+{
+    GArray *array = g_array_new(FALSE, FALSE, element_size);
+
+    g_ptr_array_add(job->arrays, array);
+    return array;
+}
+
+/* Tasks count micro-batches over all calls of the iteration. */
+static guint32
+micro_batch_of_iteration(const RpPlanJob *job, guint32 micro_batch)
+{
+    return job->call * job->shape.micro_batches + micro_batch;
+}
+
+RpTask *
+rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 stage,
+                  guint32 micro_batch)
+{
+    RpTask *task = rp_builder_begin(job->builder, kind, device, stage, job->iteration);
+
+    task->micro_batch = micro_batch_of_iteration(job, micro_batch);
+    task->round = (guint16)rp_job_round(job, micro_batch);
+    return task;
+}
+
+void
+rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action)
+{
+    /* of which times of the stage an action consists */
+    static const struct {
+        gint forward, backward, weight;
+    } shares[] = {
+        [RP_ACTION_FORWARD] = {1, 0, 0},         [RP_ACTION_BACKWARD] = {0, 1, 0},
+        [RP_ACTION_FUSED] = {0, 1, 0},           [RP_ACTION_INPUT_GRADIENT] = {0, 1, -1},
+        [RP_ACTION_WEIGHT_GRADIENT] = {0, 0, 1}, [RP_ACTION_OVERLAP] = {1, 1, 0},
+    };
+    const RpStageTimes *times = &job->times[action->stage];
+    const RpStageTimes *backward = &job->times[rp_action_backward_stage(action)];
+    RpTask *task = rp_job_begin_task(job, (RpTaskKind)action->kind, device, action->stage,
+                                     action->micro_batch);
+
+    task->duration_ns = shares[action->kind].forward * times->forward_ns +
+                        shares[action->kind].backward * backward->backward_ns +
+                        shares[action->kind].weight * times->weight_ns;
+    if (rp_job_leads(job, action))
+        task->lead_ns = times->lead_ns;
+    if (action->kind == RP_ACTION_FUSED && job->promises->early_fused)
+        task->lead_ns = times->forward_ns;
+    if (action->kind == RP_ACTION_OVERLAP) {
+        task->backward_stage = action->backward_stage;
+        task->backward_micro_batch = micro_batch_of_iteration(job, action->backward_micro_batch);
+    }
+}

@@ -1,0 +1,111 @@
+/**
+ * What the planner's objects know of the plan that they make: what is asked for, what follows from
+ * it, and how far the plan is. job.c and planner.c write it, all others read it.
+ *
+ *   planner.c                calls and iterations
+ *   job.c                    options, checks, stages, promises
+ *   weave.c                  the devices' orders of actions as one stream
+ *   compute.c, full.c        fidelities: the tasks of an action
+ *   placement.c              buffers of a device: weights (resident.c, slots.c) and activations
+ *   host-arena.c             buffers of the host
+ *   gradients.c              gradients on their way to the host, sums of rounds there
+ *   protocol.c, traffic.c    host protocols: norm, steps and copies; what they cost
+ *   builder.c                a task under construction: accesses become dependencies
+ */
+#pragma once
+
+#include "core/plan/planner.h"
+#include "core/plan/planner/builder.h"
+
+/* What a stage's actions take, ns. */
+typedef struct {
+    gint64 forward_ns;
+    gint64 backward_ns; /* B or FB, recompute included */
+    gint64 lead_ns;     /* leading part of backward_ns that does not need the gradient */
+    gint64 weight_ns;   /* W */
+} RpStageTimes;
+
+typedef struct {
+    const RpProfile *profile;
+    RpPartition *partition;
+    RpPlanOptions options; /* defaults resolved */
+    RpShape shape;         /* of the call: first_gpu */
+    RpPlan *plan;
+    const RpPlanPromises *promises; /* the plan's */
+    RpBuilder *builder;
+    GPtrArray *memory;   /* of all objects of the planner: it lives as long as they do */
+    GPtrArray *arrays;   /* GArray, likewise */
+    RpStageTimes *times; /* [stage] */
+    guint n_stages;
+    guint rounds;          /* of a call */
+    guint departures;      /* how often gradients of a stage leave in an iteration */
+    gboolean staged;       /* they leave for a staging buffer: rounds are added up on the host */
+    guint32 iteration;     /* the one being appended, or next */
+    guint call;            /* of the iteration, being appended or next */
+    guint64 rounds_before; /* since the first call */
+} RpPlanJob;
+
+/* Errors: RP_SCHEDULE_ERROR_SHAPE, RP_PLANNER_ERROR_PARTITION, RP_PROFILE_ERROR_FIDELITY */
+gboolean rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partition,
+                     const RpPlanOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_job_clear(RpPlanJob *job);
+void rp_job_set_first_iteration(RpPlanJob *job, guint iteration);
+
+/* Memory that is freed with the job; every byte is @fill. */
+gpointer rp_job_alloc(const RpPlanJob *job, gsize n, gsize size, gint fill);
+#define RP_JOB_NEW(job, Type, n) ((Type *)rp_job_alloc(job, n, sizeof(Type), 0))
+/* RP_NONE or RP_TASK_NONE @n times. */
+#define RP_JOB_NONE(job, Type, n) ((Type *)rp_job_alloc(job, n, sizeof(Type), 0xff))
+GArray *rp_job_array(const RpPlanJob *job, guint element_size);
+
+/* Begins a task that belongs to @stage and @micro_batch of the call. */
+RpTask *rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 stage,
+                          guint32 micro_batch);
+/* Begins the compute task of an action, with its times. */
+void rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action);
+
+/* A buffer at the end of @arena; RP_NONE if it would hold nothing. */
+static inline guint32
+rp_job_add_buffer(const RpPlanJob *job, guint32 arena, RpBufferCategory category, guint64 bytes)
+{
+    return bytes > 0 ? rp_plan_add_buffer(job->plan, arena, category, bytes) : RP_NONE;
+}
+
+/* Round of a call's micro-batch, counted over the iteration; bound schedules have one. */
+static inline guint32
+rp_job_round(const RpPlanJob *job, guint32 micro_batch)
+{
+    return job->partition->dispatched ? job->call * job->rounds + micro_batch / job->shape.round
+                                      : 0;
+}
+
+/* The stage whose backward makes the gradient that one of @stage reads. */
+static inline guint32
+rp_job_gradient_maker(const RpPlanJob *job, guint32 stage)
+{
+    return job->partition->dispatched ? stage - 1 : stage + 1;
+}
+
+/* A backward recomputes before its gradient arrives; a fused or overlapped action does not. */
+static inline gboolean
+rp_job_leads(const RpPlanJob *job, const RpAction *action)
+{
+    const RpActionProducts *products = rp_action_products(action);
+
+    return job->options.recompute == RP_RECOMPUTE_EARLY && products->input_gradient &&
+           !products->output;
+}
+
+/* Bytes of gradients as they leave. */
+static inline guint64
+rp_job_leaving_bytes(const RpPlanJob *job, guint64 bytes)
+{
+    return job->promises->kept_sums ? rp_profile_sum_bytes(job->profile, bytes) : bytes;
+}
+
+/* Of one buffer of gradients on the host; @bytes: in the network's storage. */
+static inline guint64
+rp_job_home_bytes(const RpPlanJob *job, guint64 bytes)
+{
+    return job->promises->wide_gradients ? rp_profile_sum_bytes(job->profile, bytes) : bytes;
+}

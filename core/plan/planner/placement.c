@@ -1,0 +1,334 @@
+#include "core/plan/planner/placement.h"
+
+#include <string.h>
+
+static RpBufferPool
+new_pool(const RpPlanJob *job, guint32 arena, RpBufferCategory category, guint64 bytes)
+{
+    return (RpBufferPool){arena, category, bytes, rp_job_array(job, sizeof(guint32))};
+}
+
+/* One of a kind. A pool keeps one @spare back, so that the next user need not wait for the one that
+ * has only just given its buffer back. */
+static guint32
+pool_take(const RpPlanJob *job, RpBufferPool *pool, gboolean spare)
+{
+    guint32 buffer;
+
+    if (pool->free->len <= (spare ? 1 : 0))
+        return rp_job_add_buffer(job, pool->arena, pool->category, pool->bytes);
+    buffer = g_array_index(pool->free, guint32, 0);
+    g_array_remove_index(pool->free, 0);
+    return buffer;
+}
+
+static void
+pool_return(RpBufferPool *pool, guint32 buffer)
+{
+    if (buffer != RP_NONE)
+        g_array_append_val(pool->free, buffer);
+}
+
+static RpHeld *
+held_of(const RpPlacement *placement, const RpPart *part)
+{
+    return &placement->held[(gsize)part->stage * placement->job->shape.micro_batches +
+                            part->micro_batch];
+}
+
+static guint32
+ring_next(RpRing *ring)
+{
+    ring->turn ^= 1;
+    return ring->buffers[ring->turn];
+}
+
+static RpLargest
+largest_of_device(const RpPlanJob *job, guint g)
+{
+    RpLargest largest = {0};
+
+    if (job->partition->dispatched)
+        return rp_largest_dispatched(job->profile, job->partition);
+    for (guint s = 0; s < job->n_stages; s++) {
+        const RpPlanStage *stage = rp_plan_stage(job->plan, s);
+
+        if (stage->device == g)
+            rp_largest_note(&largest, job->profile, job->partition, stage->layers, TRUE, TRUE);
+    }
+    return largest;
+}
+
+static void
+lay_out_device(RpPlacement *placement, guint g)
+{
+    const RpPlanJob *job = placement->job;
+    const RpLargest largest = largest_of_device(job, g);
+    const guint64 leaving_bytes = rp_job_leaving_bytes(job, largest.gradients);
+    RpDevice *device = &placement->devices[g];
+
+    device->turn = device->input.turn = device->gradient.turn = device->output.turn = 0;
+    for (guint i = 0; i < 2; i++) {
+        device->input.buffers[i] = rp_job_add_buffer(
+            job, g, RP_BUFFER_ACTIVATIONS, job->partition->dispatched ? largest.input : 0);
+        device->gradient.buffers[i] =
+            rp_job_add_buffer(job, g, RP_BUFFER_ACTIVATIONS, largest.gradient);
+        device->output.buffers[i] =
+            rp_job_add_buffer(job, g, RP_BUFFER_ACTIVATIONS, largest.output);
+    }
+    placement->ops->lay_out(placement, g, &largest);
+    device->leaving = rp_job_add_buffer(job, g, RP_BUFFER_GRADIENTS, leaving_bytes);
+    rp_plan_set_constants(
+        job->plan, g, rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, job->options.constant_bytes));
+    device->staging =
+        rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_STAGING, job->staged ? leaving_bytes : 0);
+    device->stash = new_pool(job, g, RP_BUFFER_STASH, largest.input);
+    device->kept = new_pool(job, g, RP_BUFFER_WORKSPACE, largest.activations);
+    device->local_gradient = new_pool(job, g, RP_BUFFER_ACTIVATIONS, largest.gradient);
+    device->gates = rp_job_array(job, sizeof(RpTaskId));
+    device->old_gates = rp_job_array(job, sizeof(RpTaskId));
+}
+
+RpPlacement *
+rp_placement_new(const RpPlanJob *job)
+{
+    RpPlacement *placement = RP_JOB_NEW(job, RpPlacement, 1);
+
+    placement->job = job;
+    placement->ops = job->partition->dispatched        ? &rp_placement_dispatched
+                     : job->promises->resident_weights ? &rp_placement_resident
+                                                       : &rp_placement_offloaded;
+    placement->devices = RP_JOB_NONE(job, RpDevice, job->shape.gpus);
+    placement->resident_parameters = RP_JOB_NONE(job, guint32, job->n_stages);
+    placement->resident_sums = RP_JOB_NONE(job, guint32, job->n_stages);
+    placement->held = RP_JOB_NONE(job, RpHeld, (gsize)job->n_stages * job->shape.micro_batches);
+    for (guint g = 0; g < job->shape.gpus; g++)
+        lay_out_device(placement, g);
+    return placement;
+}
+
+void
+rp_placement_begin_call(RpPlacement *placement)
+{
+    const RpPlanJob *job = placement->job;
+
+    memset(placement->held, 0xff, (gsize)job->n_stages * job->shape.micro_batches * sizeof(RpHeld));
+}
+
+RpSlot
+rp_placement_slot(const RpPlacement *placement, const RpAction *action)
+{
+    const RpPlanJob *job = placement->job;
+
+    if (job->promises->resident_weights)
+        return (RpSlot){.iteration = job->iteration};
+    return (RpSlot){action->stage, rp_job_round(job, action->micro_batch), job->iteration,
+                    action->kind != RP_ACTION_FORWARD};
+}
+
+gboolean
+rp_placement_is_in(const RpPlacement *placement, guint g, const RpSlot *slot)
+{
+    return memcmp(&placement->devices[g].slot, slot, sizeof *slot) == 0;
+}
+
+void
+rp_placement_turn(RpPlacement *placement, guint g, const RpSlot *slot)
+{
+    RpDevice *device = &placement->devices[g];
+    const RpSlot before = device->slot;
+
+    device->slot = *slot;
+    placement->ops->turn(placement, g, &before);
+}
+
+static void
+read_weights(const RpPlanJob *job, guint layer)
+{
+    const RpPlanLayer *state = rp_plan_layer(job->plan, layer);
+    const guint version = job->promises->double_weights ? job->iteration % 2 : 0;
+
+    rp_builder_read(job->builder, state->frozen, RP_ROLE_HOST);
+    rp_builder_read(job->builder, state->weights[version], RP_ROLE_HOST);
+}
+
+void
+rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const GArray *gates)
+{
+    const RpPlanJob *job = placement->job;
+    const RpChunks *chunks = &rp_plan_stage(job->plan, stage)->parameters;
+
+    for (guint c = 0; c < chunks->n_chunks; c++) {
+        guint32 last_layer = RP_NONE;
+        RpTask *task =
+            rp_builder_begin(job->builder, RP_TASK_PARAMETER_UPLOAD, g, stage, job->iteration);
+
+        task->chunk = c;
+        task->round = (guint16)placement->devices[g].slot.round;
+        task->bytes = chunks->chunk_bytes[c];
+        /* its window opens when the activation upload before it is over */
+        if (gates != NULL && c < gates->len)
+            rp_builder_wait(job->builder, g_array_index(gates, RpTaskId, c),
+                            rp_plan_lane(job->plan, g, RP_LANE_ACTIVATION_UP), 0, 0);
+        rp_builder_wait_barrier(job->builder, FALSE);
+        rp_builder_write(job->builder, rp_placement_parameters(placement, g, stage),
+                         RP_ROLE_PARAMETERS);
+        for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
+            const guint32 layer = chunks->segments[i].layer;
+            const guint32 tied_to = rp_plan_layer(job->plan, layer)->tied_to;
+
+            if (layer == last_layer)
+                continue;
+            last_layer = layer;
+            read_weights(job, layer);
+            if (tied_to != RP_NONE)
+                read_weights(job, tied_to);
+        }
+        rp_builder_end(job->builder);
+    }
+}
+
+/* Which of a slot's buffers a stage uses; bound stages run both ways in the larger. */
+static RpWay
+way_of(const RpPlanStage *stage)
+{
+    return stage->runs_backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+}
+
+guint32
+rp_placement_parameters(const RpPlacement *placement, guint g, guint32 s)
+{
+    const RpPlanStage *stage = rp_plan_stage(placement->job->plan, s);
+    const RpDevice *device = &placement->devices[g];
+
+    if (stage->parameter_bytes == 0)
+        return RP_NONE; /* nothing is uploaded that an action could read */
+    return placement->job->promises->resident_weights
+               ? placement->resident_parameters[s]
+               : device->parameters[way_of(stage)][device->turn];
+}
+
+guint32
+rp_placement_workspace(const RpPlacement *placement, const RpPart *part)
+{
+    const RpDevice *device = &placement->devices[part->device];
+
+    return device->workspace[way_of(part->at)][device->turn];
+}
+
+guint32
+rp_placement_sums(const RpPlacement *placement, const RpPart *part)
+{
+    const RpDevice *device = &placement->devices[part->device];
+
+    return placement->job->promises->resident_weights ? placement->resident_sums[part->stage]
+                                                      : device->sums[device->turn];
+}
+
+/* Whether @stage is bound to the device: what goes there stays on it. */
+static gboolean
+is_local(const RpPlacement *placement, const RpPart *part, guint32 stage)
+{
+    return stage < placement->job->n_stages &&
+           rp_plan_stage(placement->job->plan, stage)->device == part->device;
+}
+
+/* Bound: room for the input of a stage until its backward has read it. */
+static guint32
+take_stash(RpPlacement *placement, RpHeld *held, guint g)
+{
+    if (held->input == RP_NONE)
+        held->input = pool_take(placement->job, &placement->devices[g].stash, TRUE);
+    return held->input;
+}
+
+void
+rp_placement_take_input(RpPlacement *placement, RpPart *part)
+{
+    const RpPlanJob *job = placement->job;
+    const guint32 first = part->at->layers.first;
+    RpHeld *held = held_of(placement, part);
+
+    part->input.buffer = held->input;
+    /* its forward, or the stage before it on this device, has brought it; or nobody counts its
+     * token ids */
+    if (held->input != RP_NONE || job->profile->layers[first].input_bytes == 0)
+        return;
+    part->input.travels = TRUE;
+    part->input.buffer = job->partition->dispatched
+                             ? ring_next(&placement->devices[part->device].input)
+                             : take_stash(placement, held, part->device);
+}
+
+void
+rp_placement_take_output(RpPlacement *placement, RpPart *part)
+{
+    if (part->stage + 1 == placement->job->n_stages)
+        return;
+
+    RpHeld *next = held_of(placement, part) + placement->job->shape.micro_batches;
+    part->output.travels = !is_local(placement, part, part->stage + 1);
+    part->output.buffer = part->output.travels ? ring_next(&placement->devices[part->device].output)
+                                               : take_stash(placement, next, part->device);
+}
+
+void
+rp_placement_take_gradient(RpPlacement *placement, RpPart *part)
+{
+    const RpInterval *layers = &part->at->layers;
+
+    if (layers->first + layers->count == placement->job->profile->n_layers)
+        return;
+    part->gradient.travels = !is_local(placement, part, part->stage + 1);
+    part->gradient.buffer = part->gradient.travels
+                                ? ring_next(&placement->devices[part->device].gradient)
+                                : held_of(placement, part)->gradient;
+}
+
+void
+rp_placement_take_input_gradient(RpPlacement *placement, RpPart *part)
+{
+    RpDevice *device = &placement->devices[part->device];
+
+    if (part->at->layers.first == 0)
+        return;
+    part->output.travels = !is_local(placement, part, part->stage - 1);
+    if (part->output.travels) {
+        part->output.buffer = ring_next(&device->output);
+        return;
+    }
+    part->output.buffer = pool_take(placement->job, &device->local_gradient, FALSE);
+    (held_of(placement, part) - placement->job->shape.micro_batches)->gradient =
+        part->output.buffer;
+}
+
+void
+rp_placement_take_kept(RpPlacement *placement, RpPart *part)
+{
+    RpHeld *held = held_of(placement, part);
+
+    if (held->kept == RP_NONE)
+        held->kept = pool_take(placement->job, &placement->devices[part->device].kept, FALSE);
+    part->kept = held->kept;
+}
+
+void
+rp_placement_release(RpPlacement *placement, const RpPart *part, const RpActionProducts *made)
+{
+    const RpHeld *held = held_of(placement, part);
+    RpDevice *device = &placement->devices[part->device];
+
+    if (made->input_gradient && !part->gradient.travels)
+        pool_return(&device->local_gradient, part->gradient.buffer);
+    if (made->weight_gradient) {
+        pool_return(&device->stash, held->input);
+        pool_return(&device->kept, held->kept);
+    }
+}
+
+void
+rp_placement_note_gate(RpPlacement *placement, guint g, RpTaskId gate)
+{
+    if (!placement->job->promises->resident_weights)
+        g_array_append_val(placement->devices[g].gates, gate);
+}

@@ -1,0 +1,142 @@
+/**
+ * Where stages stand on devices, and what their actions read and write there. A row a kind:
+ *
+ *   resident     stages are bound to devices, and their weights stay there for an iteration
+ *   offloaded    stages are bound to devices; weights come up for each slot
+ *   dispatched   slots go from device to device, and all that they read comes up from the host
+ *
+ * Inputs, gradients and outputs that cross devices go through two buffers of a kind in turns.
+ */
+#pragma once
+
+#include "core/plan/device-layout.h"
+#include "core/plan/planner/job.h"
+
+/* Two buffers in turns. */
+typedef struct {
+    guint32 buffers[2];
+    guint turn;
+} RpRing;
+
+/* A set of equal buffers that come and go. */
+typedef struct {
+    guint32 arena;
+    RpBufferCategory category;
+    guint64 bytes;
+    GArray *free; /* guint32 buffers, oldest first */
+} RpBufferPool;
+
+/* Actions of one stage (resident: of all stages of an iteration) in a row on one device. */
+typedef struct {
+    guint32 stage;
+    guint32 round;
+    guint32 iteration;
+    gboolean backward; /* makes gradients */
+} RpSlot;
+
+typedef struct {
+    guint32 parameters[RP_N_WAYS][2]; /* [way][turn]; resident: unused */
+    guint32 sums[2];                  /* [turn] fp32 sums of gradients; resident: unused */
+    guint32 workspace[RP_N_WAYS][2];  /* [way][turn] */
+    guint turn;                       /* of the slot that runs */
+    guint32 leaving; /* gradients on their way down, or kept for the next round's */
+    guint32 staging; /* host: gradients of rounds; RP_NONE where none are added up there */
+    RpRing input, gradient, output;
+    RpBufferPool stash;          /* bound: stage inputs until their backward */
+    RpBufferPool kept;           /* split backward: activations from I to W */
+    RpBufferPool local_gradient; /* gradients between stages of one device */
+    RpSlot slot;                 /* that runs; iteration = RP_NONE before the first */
+    GArray *gates;               /* RpTaskId: upload that opened each window of the slot */
+    GArray *old_gates;           /* of the slot before: windows of this slot's parameters */
+} RpDevice;
+
+/* Buffers of a stage and micro-batch from action to action; RP_NONE: none. */
+typedef struct {
+    guint32 input;    /* bound: until its backward */
+    guint32 kept;     /* from I to W */
+    guint32 gradient; /* of its output, made on the same device */
+} RpHeld;
+
+typedef struct _RpPlacement RpPlacement;
+
+typedef struct {
+    /* Places weights, their sums and the workspace of @device. */
+    void (*lay_out)(RpPlacement *placement, guint device, const RpLargest *largest);
+    /* @device has turned to device->slot: uploads its weights unless @before, the slot before, had
+     * them. */
+    void (*turn)(RpPlacement *placement, guint device, const RpSlot *before);
+} RpPlacementOps;
+extern const RpPlacementOps rp_placement_resident;
+extern const RpPlacementOps rp_placement_offloaded;
+extern const RpPlacementOps rp_placement_dispatched;
+
+struct _RpPlacement {
+    const RpPlanJob *job;
+    const RpPlacementOps *ops;
+    RpDevice *devices;
+    guint32 *resident_parameters; /* [stage] */
+    guint32 *resident_sums;       /* [stage] */
+    RpHeld *held;                 /* [stage * M + m] */
+};
+
+/* A value that an action reads or writes. */
+typedef struct {
+    guint32 buffer;   /* RP_NONE: there is none */
+    gboolean travels; /* to or from the host */
+} RpOperand;
+
+/* The forward or the backward of an action. */
+typedef struct {
+    guint device;
+    guint32 stage;
+    guint32 micro_batch;
+    const RpPlanStage *at; /* the stage */
+    RpOperand input;
+    RpOperand gradient; /* of its output */
+    RpOperand output;   /* of a backward: the gradient of its input */
+    guint32 kept;       /* from I to W */
+    RpTaskId gate;      /* upload that opened its window */
+} RpPart;
+
+static inline RpPart
+rp_part(const RpPlanJob *job, guint device, guint32 stage, guint32 micro_batch)
+{
+    const RpOperand none = {RP_NONE, FALSE};
+
+    return (RpPart){.device = device,
+                    .stage = stage,
+                    .micro_batch = micro_batch,
+                    .at = rp_plan_stage(job->plan, stage),
+                    .input = none,
+                    .gradient = none,
+                    .output = none,
+                    .kept = RP_NONE,
+                    .gate = RP_TASK_NONE};
+}
+
+/* Places the arenas of all devices. */
+RpPlacement *rp_placement_new(const RpPlanJob *job);
+void rp_placement_begin_call(RpPlacement *placement);
+
+/* The slot that an action belongs to; whether @device is in it; comes to it. */
+RpSlot rp_placement_slot(const RpPlacement *placement, const RpAction *action);
+gboolean rp_placement_is_in(const RpPlacement *placement, guint device, const RpSlot *slot);
+void rp_placement_turn(RpPlacement *placement, guint device, const RpSlot *slot);
+/* Uploads the parameters of @stage; @gates: RpTaskId, the windows that its chunks take, or %NULL */
+void rp_placement_upload(const RpPlacement *placement, guint device, guint32 stage,
+                         const GArray *gates);
+/* The upload that opened the window of the slot's next action; RP_TASK_NONE. */
+void rp_placement_note_gate(RpPlacement *placement, guint device, RpTaskId gate);
+
+guint32 rp_placement_parameters(const RpPlacement *placement, guint device, guint32 stage);
+guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
+guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part);
+
+/* Sets operands of a part. */
+void rp_placement_take_input(RpPlacement *placement, RpPart *part);
+void rp_placement_take_output(RpPlacement *placement, RpPart *part);
+void rp_placement_take_gradient(RpPlacement *placement, RpPart *part);
+void rp_placement_take_input_gradient(RpPlacement *placement, RpPart *part);
+void rp_placement_take_kept(RpPlacement *placement, RpPart *part);
+/* Buffers that a part was the last to read are free. */
+void rp_placement_release(RpPlacement *placement, const RpPart *part, const RpActionProducts *made);

@@ -1,0 +1,116 @@
+#include "core/plan/planner/weave.h"
+
+struct _RpPlanner {
+    RpPlanJob job;
+    RpWeave *weave;
+    const RpFidelityOps *fidelity;
+    gpointer self; /* the fidelity's */
+};
+
+RpPlanner *
+rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+               GError **error)
+{
+    g_return_val_if_fail(options->schedule != NULL, NULL);
+
+    g_autoptr(RpPlanner) planner = g_new0(RpPlanner, 1);
+
+    if (!rp_job_init(&planner->job, profile, partition, options, error))
+        return NULL;
+    planner->weave = rp_weave_new(&planner->job);
+    planner->fidelity =
+        options->fidelity == RP_FIDELITY_FULL ? &rp_fidelity_full : &rp_fidelity_compute;
+    planner->self = planner->fidelity->create(&planner->job, planner->weave);
+    return g_steal_pointer(&planner);
+}
+
+void
+rp_planner_free(RpPlanner *planner)
+{
+    if (planner == NULL)
+        return;
+    rp_job_clear(&planner->job);
+    g_free(planner);
+}
+
+void
+rp_planner_set_first_iteration(RpPlanner *planner, guint iteration)
+{
+    g_return_if_fail(rp_plan_end_id(planner->job.plan) == 0);
+    rp_job_set_first_iteration(&planner->job, iteration);
+}
+
+gboolean
+rp_planner_append_call(RpPlanner *planner, GError **error)
+{
+    RpPlanJob *job = &planner->job;
+
+    g_return_val_if_fail(job->call < job->options.calls, FALSE);
+    planner->fidelity->begin_call(planner->self);
+    if (!rp_weave_append(planner->weave, planner->fidelity, planner->self, error))
+        return FALSE;
+    job->shape.first_gpu = rp_schedule_next_first_gpu(job->options.schedule, &job->shape);
+    job->rounds_before += job->rounds;
+    job->call++;
+    return TRUE;
+}
+
+void
+rp_planner_append_step(RpPlanner *planner)
+{
+    g_return_if_fail(planner->job.call == planner->job.options.calls);
+    planner->fidelity->end_iteration(planner->self);
+    planner->job.iteration++;
+    planner->job.call = 0;
+}
+
+gboolean
+rp_planner_append_iteration(RpPlanner *planner, GError **error)
+{
+    for (guint c = 0; c < planner->job.options.calls; c++)
+        if (!rp_planner_append_call(planner, error))
+            return FALSE;
+    rp_planner_append_step(planner);
+    return TRUE;
+}
+
+void
+rp_planner_flush(RpPlanner *planner)
+{
+    if (planner->fidelity->flush != NULL)
+        planner->fidelity->flush(planner->self);
+}
+
+void
+rp_planner_finish(RpPlanner *planner)
+{
+    if (planner->fidelity->finish != NULL)
+        planner->fidelity->finish(planner->self);
+}
+
+RpPlan *
+rp_planner_plan(RpPlanner *planner)
+{
+    return planner->job.plan;
+}
+
+RpPlan *
+rp_planner_steal_plan(RpPlanner *planner)
+{
+    return g_steal_pointer(&planner->job.plan);
+}
+
+RpPlan *
+rp_plan_make(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+             guint iterations, GError **error)
+{
+    g_autoptr(RpPlanner) planner = rp_planner_new(profile, partition, options, error);
+
+    if (planner == NULL)
+        return NULL;
+    for (guint i = 0; i < iterations; i++)
+        if (!rp_planner_append_iteration(planner, error))
+            return NULL;
+    rp_planner_finish(planner);
+    return rp_planner_steal_plan(planner);
+}

@@ -1,0 +1,36 @@
+/**
+ * The host's side of an iteration (§4.3): norm, steps and copies, by one of three protocols.
+ *
+ *   gated      events; all steps of an iteration wait for its norm
+ *   at once    events; a layer is stepped as soon as its gradient is home
+ *   blocking   everything is copied between two iterations, while the devices wait
+ *
+ * Where steps do not write the 16-bit weights themselves (lean, blocking), copies do: with the
+ * step, or one iteration late.
+ */
+#pragma once
+
+#include "core/plan/planner/job.h"
+
+typedef struct _RpProtocol RpProtocol;
+
+RpProtocol *rp_protocol_new(const RpPlanJob *job);
+
+void rp_protocol_begin_iteration(RpProtocol *protocol);
+void rp_protocol_end_iteration(RpProtocol *protocol);
+/* The last copies. */
+void rp_protocol_finish(RpProtocol *protocol);
+
+/* Gradients of one round of @stage have left. Returns: whether they were the stage's last */
+gboolean rp_protocol_note_home(RpProtocol *protocol, guint32 stage, guint32 iteration);
+/* All gradients of @stage are home and summed: what may be stepped now is. */
+void rp_protocol_append_home(RpProtocol *protocol, guint32 stage, guint32 iteration);
+
+/* traffic.c: memory traffic of host tasks, bytes. A rate that the profile gives counts as the
+ * traffic of a fused step that takes as long. */
+guint64 rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guint first, guint n);
+guint64 rp_traffic_norm(const RpPlanJob *job, guint layer);
+guint64 rp_traffic_parameter_copy(const RpPlanJob *job, guint layer);
+guint64 rp_traffic_gradient_copy(const RpPlanJob *job, guint layer);
+/* @tied: layer whose gradients of a tied matrix are added; RP_NONE */
+guint64 rp_traffic_step(const RpPlanJob *job, guint layer, guint tied);

@@ -1,0 +1,114 @@
+/* Weights that come up for each slot: of a bound schedule that offloads them, or dispatched. A
+ * device has room for two stages: the one that runs, and the next one arriving. */
+#include "core/base/units.h"
+#include "core/plan/planner/placement.h"
+
+/* A buffer inside a slot's region. All of a region share one history: what one of them holds is
+ * gone when another is written. */
+static guint32
+place_in_region(const RpPlanJob *job, guint g, RpBufferCategory category, guint64 offset,
+                guint64 bytes, guint32 *history)
+{
+    const RpBuffer buffer = {.arena = g,
+                             .category = category,
+                             .offset = offset,
+                             .bytes = rp_align_up(bytes, RP_BUFFER_ALIGNMENT)};
+    guint32 index;
+
+    if (bytes == 0)
+        return RP_NONE;
+    index = rp_plan_place_buffer(job->plan, &buffer);
+    if (*history == RP_NONE)
+        *history = index;
+    rp_builder_share_history(job->builder, index, *history);
+    return index;
+}
+
+/* Dispatched: one of the two slots, see core/plan/device-layout.h. */
+static void
+lay_out_region(RpPlacement *placement, guint g, const RpLargest *largest,
+               const RpSlotLayout *layout, guint turn)
+{
+    const RpPlanJob *job = placement->job;
+    const guint64 base = rp_align_up(rp_plan_arena_bytes(job->plan, g), RP_BUFFER_ALIGNMENT);
+    const guint64 sums = rp_profile_sum_bytes(job->profile, largest->gradients);
+    guint64 end[RP_N_WAYS]; /* of what stands in the region so far, by the way that it is used */
+    guint32 history = RP_NONE;
+    RpDevice *device = &placement->devices[g];
+
+    for (guint way = 0; way < RP_N_WAYS; way++) {
+        device->parameters[way][turn] =
+            place_in_region(job, g, RP_BUFFER_PARAMETERS, base, largest->parameters[way], &history);
+        end[way] = base + rp_align_up(largest->parameters[way], RP_BUFFER_ALIGNMENT);
+    }
+    if (layout->accumulators_inside) {
+        device->sums[turn] =
+            place_in_region(job, g, RP_BUFFER_ACCUMULATORS, end[RP_WAY_BACKWARD], sums, &history);
+        end[RP_WAY_BACKWARD] += rp_align_up(sums, RP_BUFFER_ALIGNMENT);
+    }
+    for (guint way = 0; layout->workspace_inside && way < RP_N_WAYS; way++)
+        device->workspace[way][turn] = place_in_region(job, g, RP_BUFFER_WORKSPACE, end[way],
+                                                       largest->workspace[way], &history);
+}
+
+static void
+lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const RpSlotLayout *layout)
+{
+    const RpPlanJob *job = placement->job;
+    RpDevice *device = &placement->devices[g];
+
+    for (guint turn = 0; turn < 2; turn++) {
+        if (layout->accumulators_inside || layout->workspace_inside)
+            lay_out_region(placement, g, largest, layout, turn);
+        else
+            device->parameters[0][turn] = device->parameters[1][turn] = rp_job_add_buffer(
+                job, g, RP_BUFFER_PARAMETERS, MAX(largest->parameters[0], largest->parameters[1]));
+    }
+    if (!layout->accumulators_inside)
+        device->sums[0] = device->sums[1] = rp_job_add_buffer(
+            job, g, RP_BUFFER_ACCUMULATORS, rp_profile_sum_bytes(job->profile, largest->gradients));
+    if (!layout->workspace_inside) { /* one buffer for both ways and both turns */
+        const guint32 workspace = rp_job_add_buffer(
+            job, g, RP_BUFFER_WORKSPACE, MAX(largest->workspace[0], largest->workspace[1]));
+
+        for (guint i = 0; i < 2; i++)
+            device->workspace[0][i] = device->workspace[1][i] = workspace;
+    }
+}
+
+static void
+lay_out_offloaded(RpPlacement *placement, guint g, const RpLargest *largest)
+{
+    lay_out_slots(placement, g, largest, &(RpSlotLayout){0});
+}
+
+static void
+lay_out_dispatched(RpPlacement *placement, guint g, const RpLargest *largest)
+{
+    const RpSlotLayout layout = rp_slot_layout(placement->job->profile, largest);
+
+    lay_out_slots(placement, g, largest, &layout);
+}
+
+/* To another stage, or from its forward to its backward. */
+static void
+turn(RpPlacement *placement, guint g, const RpSlot *before)
+{
+    RpDevice *device = &placement->devices[g];
+    const RpSlot *now = &device->slot;
+    GArray *gates = device->old_gates;
+
+    device->old_gates = device->gates;
+    device->gates = gates;
+    g_array_set_size(gates, 0);
+    if (now->stage == before->stage && now->round == before->round &&
+        now->iteration == before->iteration)
+        return;
+    device->turn ^= 1;
+    rp_placement_upload(
+        placement, g, now->stage,
+        placement->job->options.transfers == RP_TRANSFERS_WINDOWS ? device->old_gates : NULL);
+}
+
+const RpPlacementOps rp_placement_offloaded = {.lay_out = lay_out_offloaded, .turn = turn};
+const RpPlacementOps rp_placement_dispatched = {.lay_out = lay_out_dispatched, .turn = turn};

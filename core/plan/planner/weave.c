@@ -1,0 +1,152 @@
+#include "core/plan/planner/weave.h"
+
+#include <string.h>
+
+struct _RpWeave {
+    const RpPlanJob *job;
+    GArray **orders;      /* [device] RpAction */
+    guint *next;          /* [device] in its order */
+    RpActionTasks *tasks; /* [stage * M + m] */
+};
+
+RpWeave *
+rp_weave_new(const RpPlanJob *job)
+{
+    const gsize actions = (gsize)job->n_stages * job->shape.micro_batches;
+    RpWeave *weave = RP_JOB_NEW(job, RpWeave, 1);
+
+    weave->job = job;
+    weave->orders = RP_JOB_NEW(job, GArray *, job->shape.gpus);
+    for (guint g = 0; g < job->shape.gpus; g++)
+        weave->orders[g] = rp_job_array(job, sizeof(RpAction));
+    weave->next = RP_JOB_NEW(job, guint, job->shape.gpus);
+    weave->tasks = RP_JOB_NONE(job, RpActionTasks, actions);
+    return weave;
+}
+
+static RpActionTasks *
+tasks_of(const RpWeave *weave, guint32 stage, guint32 micro_batch)
+{
+    return &weave->tasks[(gsize)stage * weave->job->shape.micro_batches + micro_batch];
+}
+
+RpActionTasks
+rp_weave_tasks(const RpWeave *weave, guint32 stage, guint32 micro_batch)
+{
+    const RpActionTasks none = {RP_TASK_NONE, RP_TASK_NONE};
+
+    return stage < weave->job->n_stages ? *tasks_of(weave, stage, micro_batch) : none;
+}
+
+/* Bound: whether everything that the action reads has been appended. */
+static gboolean
+is_ready(const RpWeave *weave, const RpAction *action)
+{
+    const RpActionProducts *products = rp_action_products(action);
+    const guint32 stage = rp_action_backward_stage(action);
+    const guint32 m = rp_action_backward_micro_batch(action);
+
+    const RpActionTasks own = rp_weave_tasks(weave, stage, m);
+
+    if (products->output && action->stage > 0 &&
+        rp_weave_tasks(weave, action->stage - 1, action->micro_batch).forward == RP_TASK_NONE)
+        return FALSE;
+    if (products->input_gradient)
+        return own.forward != RP_TASK_NONE &&
+               (stage + 1 == weave->job->n_stages ||
+                rp_weave_tasks(weave, stage + 1, m).backward != RP_TASK_NONE);
+    return products->output || own.backward != RP_TASK_NONE;
+}
+
+static const RpAction *
+next_action(const RpWeave *weave, guint g)
+{
+    return weave->next[g] < weave->orders[g]->len
+               ? &g_array_index(weave->orders[g], RpAction, weave->next[g])
+               : NULL;
+}
+
+static void
+append_next(RpWeave *weave, guint g, const RpFidelityOps *fidelity, gpointer self)
+{
+    const RpAction *action = next_action(weave, g);
+    const RpActionProducts *products = rp_action_products(action);
+    const RpTaskId id = fidelity->append(self, g, action);
+
+    if (products->output)
+        tasks_of(weave, action->stage, action->micro_batch)->forward = id;
+    if (products->input_gradient)
+        tasks_of(weave, rp_action_backward_stage(action), rp_action_backward_micro_batch(action))
+            ->backward = id;
+    weave->next[g]++;
+}
+
+/* Dispatched: slot after slot, the order in which §3.2 dispatches them. Buffers are taken in turns
+ * by slot and round, so no later round may be appended before an earlier one. */
+static void
+append_slots(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
+{
+    const RpPlanJob *job = weave->job;
+
+    for (guint round = 0; round < job->rounds; round++) {
+        for (guint slot = 0; slot < job->n_stages; slot++) {
+            const guint g = rp_schedule_gpu(job->options.schedule, &job->shape, slot, round);
+
+            for (guint k = 0; k < job->shape.round; k++)
+                append_next(weave, g, fidelity, self);
+        }
+    }
+}
+
+/* Bound: merges the devices' orders into one in which everything comes after what it needs.
+ * Returns: %RP_NONE, or a device whose next action never comes to be ready */
+static guint32
+merge_orders(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
+{
+    const guint gpus = weave->job->shape.gpus;
+    guint32 waiting = 0; /* the first device that is not through */
+
+    for (gboolean moved = TRUE; moved && waiting != RP_NONE;) {
+        moved = FALSE;
+        waiting = RP_NONE;
+        for (guint g = 0; g < gpus; g++) {
+            const RpAction *action;
+
+            while ((action = next_action(weave, g)) != NULL && is_ready(weave, action)) {
+                append_next(weave, g, fidelity, self);
+                moved = TRUE;
+            }
+            if (action != NULL)
+                waiting = MIN(waiting, g);
+        }
+    }
+    return waiting;
+}
+
+gboolean
+rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self, GError **error)
+{
+    const RpPlanJob *job = weave->job;
+    guint32 waiting;
+
+    memset(weave->tasks, 0xff,
+           (gsize)job->n_stages * job->shape.micro_batches * sizeof(RpActionTasks));
+    for (guint g = 0; g < job->shape.gpus; g++) {
+        g_array_set_size(weave->orders[g], 0);
+        job->options.schedule->order(&job->shape, g, weave->orders[g]);
+        weave->next[g] = 0;
+    }
+    if (job->partition->dispatched) {
+        append_slots(weave, fidelity, self);
+        return TRUE;
+    }
+    waiting = merge_orders(weave, fidelity, self);
+    if (waiting == RP_NONE)
+        return TRUE;
+    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
+                "schedule %s cannot run with %u gpus and %u micro-batches: gpu %u waits before "
+                "stage %u, micro-batch %u for an action that comes later on another gpu",
+                job->options.schedule->name, job->shape.gpus, job->shape.micro_batches, waiting,
+                next_action(weave, waiting)->stage, next_action(weave, waiting)->micro_batch);
+    return FALSE;
+}

@@ -1,0 +1,36 @@
+/**
+ * Weaves the devices' orders of actions into one stream that can run from first to last, and knows
+ * the tasks of the actions that are in it.
+ */
+#pragma once
+
+#include "core/plan/planner/job.h"
+
+typedef struct _RpWeave RpWeave;
+
+typedef struct {
+    RpTaskId forward;  /* F or FB */
+    RpTaskId backward; /* B, FB or I */
+} RpActionTasks;
+
+/* How actions become tasks: a fidelity. @self is its own state. */
+typedef struct {
+    gpointer (*create)(const RpPlanJob *job, const RpWeave *weave);
+    void (*begin_call)(gpointer self);
+    /* Returns: the task of the action */
+    RpTaskId (*append)(gpointer self, guint device, const RpAction *action);
+    void (*end_iteration)(gpointer self);
+    void (*flush)(gpointer self);  /* rp_planner_flush(); may be %NULL */
+    void (*finish)(gpointer self); /* rp_planner_finish(); may be %NULL */
+} RpFidelityOps;
+extern const RpFidelityOps rp_fidelity_compute;
+extern const RpFidelityOps rp_fidelity_full;
+
+RpWeave *rp_weave_new(const RpPlanJob *job);
+
+/* Appends all actions of the call. Errors: RP_SCHEDULE_ERROR_DEADLOCK */
+gboolean rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Of @stage and @micro_batch of the call; RP_TASK_NONE: not in it, or not yet. */
+RpActionTasks rp_weave_tasks(const RpWeave *weave, guint32 stage, guint32 micro_batch);
