@@ -13,58 +13,85 @@
 
 #include "core/trace/report.h"
 
-/* Nanoseconds as microseconds, exactly. */
-static void
-append_us(GString *text, gint64 ns)
-{
-    guint64 magnitude = ns < 0 ? -(guint64)ns : (guint64)ns;
+const char *const rp_chrome_origins[] = {"predicted", "measured", NULL};
 
-    g_string_append_printf(text, "%s%" G_GUINT64_FORMAT ".%03u", ns < 0 ? "-" : "",
-                           magnitude / 1000, (guint)(magnitude % 1000));
+#define US_DECIMALS 3
+
+static void
+add_us(RpJsonWriter *json, const char *key, gint64 ns)
+{
+    rp_json_decimal(json, key, ns, US_DECIMALS, US_DECIMALS);
 }
 
 static void
-append_metadata(GString *text, const char *first, guint pid, const char *what, const char *value)
+begin_event(RpJsonWriter *json, const char *phase, guint pid)
 {
-    g_string_append_printf(text, "%s{\"ph\":\"M\",\"pid\":%u,\"name\":\"%s\",\"args\":{%s}}\n",
-                           first, pid, what, value);
+    rp_json_object(json, NULL);
+    rp_json_string(json, "ph", phase);
+    rp_json_uint(json, "pid", pid);
 }
 
 static void
-append_lane(GString *text, guint pid, guint lane, guint lane_kind)
+end_line(RpJsonWriter *json)
 {
-    g_string_append_printf(text,
-                           ",{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_name\","
-                           "\"args\":{\"name\":\"%s\"}}\n"
-                           ",{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_sort_index\","
-                           "\"args\":{\"sort_index\":%u}}\n",
-                           pid, lane + 1, rp_lane_name(lane_kind), pid, lane + 1, lane_kind);
+    g_string_append_c(rp_json_writer_text(json), '\n');
 }
 
-void
-rp_chrome_format_header(GString *text, const RpChromeHeader *header)
+static void
+end_event(RpJsonWriter *json)
 {
-    g_string_append_printf(text,
-                           "{\"otherData\":{\"format\":\"roundpipe-trace/1\",\"origin\":\"%s\","
-                           "\"gpus\":%u,\"dispatched\":%s,\"records\":%" G_GUINT64_FORMAT "},"
-                           "\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
-                           header->origin == RP_TRACE_PREDICTED ? "predicted" : "measured",
-                           header->gpus, header->dispatched ? "true" : "false", header->n_records);
-    for (guint g = 0; g <= header->gpus; g++) {
-        gboolean host = g == header->gpus;
+    rp_json_end(json);
+    end_line(json);
+}
+
+/* Of a process, or with @tid > 0 of a thread: its name, or without one its place in their order. */
+static void
+add_metadata(RpJsonWriter *json, guint pid, guint tid, const char *what, const char *name,
+             guint index)
+{
+    begin_event(json, "M", pid);
+    if (tid > 0)
+        rp_json_uint(json, "tid", tid);
+    rp_json_string(json, "name", what);
+    rp_json_object(json, "args");
+    if (name)
+        rp_json_string(json, "name", name);
+    else
+        rp_json_uint(json, "sort_index", index);
+    rp_json_end(json);
+    end_event(json);
+}
+
+/* Up to the first task; the file's object and the array of events stay open. */
+static void
+begin_file(RpJsonWriter *json, const RpTrace *trace)
+{
+    guint gpus = rp_trace_gpus(trace);
+
+    rp_json_object(json, NULL);
+    rp_json_object(json, "otherData");
+    rp_json_string(json, "format", RP_CHROME_FORMAT);
+    rp_json_string(json, "origin", rp_chrome_origins[rp_trace_origin(trace)]);
+    rp_json_uint(json, "gpus", gpus);
+    rp_json_bool(json, "dispatched", rp_trace_dispatched(trace));
+    rp_json_uint(json, "records", rp_trace_n_records(trace));
+    rp_json_end(json);
+    rp_json_string(json, "displayTimeUnit", "ms");
+    rp_json_array(json, "traceEvents");
+    end_line(json);
+    for (guint g = 0; g <= gpus; g++) {
+        gboolean host = g == gpus;
         guint n_lanes = host ? (guint)RP_HOST_LANES : (guint)RP_LANES_PER_DEVICE;
-        char value[64];
+        g_autofree char *name = host ? g_strdup("host") : g_strdup_printf("gpu %u", g);
 
-        if (host)
-            g_strlcpy(value, "\"name\":\"host\"", sizeof value);
-        else
-            g_snprintf(value, sizeof value, "\"name\":\"gpu %u\"", g);
-        append_metadata(text, g == 0 ? "" : ",", g + 1, "process_name", value);
-        g_snprintf(value, sizeof value, "\"sort_index\":%u", g);
-        append_metadata(text, ",", g + 1, "process_sort_index", value);
-        for (guint k = 0; k < n_lanes; k++)
-            append_lane(text, g + 1, g * RP_LANES_PER_DEVICE + k,
-                        host ? RP_LANES_PER_DEVICE + k : k);
+        add_metadata(json, g + 1, 0, "process_name", name, 0);
+        add_metadata(json, g + 1, 0, "process_sort_index", NULL, g);
+        for (guint k = 0; k < n_lanes; k++) {
+            guint lane = g * RP_LANES_PER_DEVICE + k;
+            guint kind = host ? RP_LANES_PER_DEVICE + k : k;
+            add_metadata(json, g + 1, lane + 1, "thread_name", rp_lane_name(kind), 0);
+            add_metadata(json, g + 1, lane + 1, "thread_sort_index", NULL, kind);
+        }
     }
 }
 
@@ -91,58 +118,60 @@ color(guint8 kind)
 
 /* Actions are called as in PyTorch's CSV, `3F0`; everything else by its kind. */
 static void
-append_name(GString *text, const RpTraceRecord *record)
+add_name(RpJsonWriter *json, const RpTraceRecord *record)
 {
     static const char *const letters[] = {
         [RP_TASK_FORWARD] = "F",        [RP_TASK_BACKWARD] = "B",        [RP_TASK_FUSED] = "FB",
         [RP_TASK_INPUT_GRADIENT] = "I", [RP_TASK_WEIGHT_GRADIENT] = "W",
     };
+    char name[64];
 
     if (record->kind == RP_TASK_OVERLAP)
-        g_string_append_printf(text, "%uF%u&%uB%u", record->stage, record->micro_batch,
-                               record->layer, record->chunk);
+        g_snprintf(name, sizeof name, "%uF%u&%uB%u", record->stage, record->micro_batch,
+                   record->layer, record->chunk);
     else if (record->kind < RP_TASK_OVERLAP)
-        g_string_append_printf(text, "%u%s%u", record->stage, letters[record->kind],
-                               record->micro_batch);
+        g_snprintf(name, sizeof name, "%u%s%u", record->stage, letters[record->kind],
+                   record->micro_batch);
     else
-        g_string_append(text, rp_task_kind_name((RpTaskKind)record->kind));
+        g_strlcpy(name, rp_task_kind_name((RpTaskKind)record->kind), sizeof name);
+    rp_json_string(json, "name", name);
 }
 
 static void
-append_index(GString *text, const char *key, guint32 value)
+add_index(RpJsonWriter *json, const char *key, guint32 value)
 {
     if (value != RP_NONE)
-        g_string_append_printf(text, ",\"%s\":%u", key, value);
+        rp_json_uint(json, key, value);
 }
 
-void
-rp_chrome_format_record(GString *text, const RpTraceRecord *record)
+static void
+add_record(RpJsonWriter *json, const RpTraceRecord *record)
 {
     const char *cname = color(record->kind);
     gboolean overlap = record->kind == RP_TASK_OVERLAP;
 
-    g_string_append_printf(text, ",{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":",
-                           record->lane / RP_LANES_PER_DEVICE + 1, record->lane + 1);
-    append_us(text, record->start_ns);
-    g_string_append(text, ",\"dur\":");
-    append_us(text, record->end_ns - record->start_ns);
-    g_string_append(text, ",\"name\":\"");
-    append_name(text, record);
-    g_string_append_printf(text, "\",\"cat\":\"%s\"", rp_task_kind_name((RpTaskKind)record->kind));
+    begin_event(json, "X", record->lane / RP_LANES_PER_DEVICE + 1);
+    rp_json_uint(json, "tid", record->lane + 1);
+    add_us(json, "ts", record->start_ns);
+    add_us(json, "dur", record->end_ns - record->start_ns);
+    add_name(json, record);
+    rp_json_string(json, "cat", rp_task_kind_name((RpTaskKind)record->kind));
     if (cname)
-        g_string_append_printf(text, ",\"cname\":\"%s\"", cname);
-    g_string_append_printf(
-        text, ",\"args\":{\"task\":%" G_GUINT64_FORMAT ",\"iteration\":%u,\"round\":%u",
-        record->task, record->iteration, record->round);
-    append_index(text, "stage", record->stage);
-    append_index(text, "micro_batch", record->micro_batch);
-    append_index(text, overlap ? "backward_stage" : "layer", record->layer);
-    append_index(text, overlap ? "backward_micro_batch" : "chunk", record->chunk);
+        rp_json_string(json, "cname", cname);
+    rp_json_object(json, "args");
+    rp_json_uint(json, "task", record->task);
+    rp_json_uint(json, "iteration", record->iteration);
+    rp_json_uint(json, "round", record->round);
+    add_index(json, "stage", record->stage);
+    add_index(json, "micro_batch", record->micro_batch);
+    add_index(json, overlap ? "backward_stage" : "layer", record->layer);
+    add_index(json, overlap ? "backward_micro_batch" : "chunk", record->chunk);
     if (record->bytes > 0)
-        g_string_append_printf(text, ",\"bytes\":%" G_GUINT64_FORMAT, record->bytes);
+        rp_json_uint(json, "bytes", record->bytes);
     if (record->transfer_ns != 0)
-        g_string_append_printf(text, ",\"transfer_ns\":%" G_GINT64_FORMAT, record->transfer_ns);
-    g_string_append(text, "}}\n");
+        rp_json_int(json, "transfer_ns", record->transfer_ns);
+    rp_json_end(json);
+    end_event(json);
 }
 
 static gboolean
@@ -154,11 +183,13 @@ write_memory(RpSink *sink, const RpTrace *trace, const RpPlan *plan)
         for (guint i = 0; i < steps->len; i++) {
             const RpMemoryStep *step = &g_array_index(steps, RpMemoryStep, i);
 
-            g_string_append_printf(sink->text, ",{\"ph\":\"C\",\"pid\":%u,\"ts\":", arena + 1);
-            append_us(sink->text, step->time_ns);
-            g_string_append_printf(
-                sink->text, ",\"name\":\"memory\",\"args\":{\"bytes\":%" G_GUINT64_FORMAT "}}\n",
-                step->bytes);
+            begin_event(sink->json, "C", arena + 1);
+            add_us(sink->json, "ts", step->time_ns);
+            rp_json_string(sink->json, "name", "memory");
+            rp_json_object(sink->json, "args");
+            rp_json_uint(sink->json, "bytes", step->bytes);
+            rp_json_end(sink->json);
+            end_event(sink->json);
             if (!rp_sink_step(sink))
                 return FALSE;
         }
@@ -185,17 +216,20 @@ find_record(const RpTrace *trace, RpTaskId task)
 }
 
 static void
-append_flow_end(GString *text, gboolean start, guint64 id, const RpTraceRecord *record)
+add_flow_end(RpJsonWriter *json, gboolean start, guint64 id, const RpTraceRecord *record)
 {
+    rp_json_object(json, NULL);
+    rp_json_string(json, "ph", start ? "s" : "f");
+    rp_json_uint(json, "id", id);
+    rp_json_uint(json, "pid", record->lane / RP_LANES_PER_DEVICE + 1);
+    rp_json_uint(json, "tid", record->lane + 1);
     /* an arrow sticks to the event that its time is in, and the end of one is not in it */
-    gint64 ns = start ? MAX(record->start_ns, record->end_ns - 1) : record->start_ns;
-
-    g_string_append_printf(
-        text, ",{\"ph\":\"%s\",\"id\":%" G_GUINT64_FORMAT ",\"pid\":%u,\"tid\":%u,\"ts\":",
-        start ? "s" : "f", id, record->lane / RP_LANES_PER_DEVICE + 1, record->lane + 1);
-    append_us(text, ns);
-    g_string_append_printf(text, ",\"name\":\"dependency\",\"cat\":\"dependency\"%s}\n",
-                           start ? "" : ",\"bp\":\"e\"");
+    add_us(json, "ts", start ? MAX(record->start_ns, record->end_ns - 1) : record->start_ns);
+    rp_json_string(json, "name", "dependency");
+    rp_json_string(json, "cat", "dependency");
+    if (!start)
+        rp_json_string(json, "bp", "e");
+    end_event(json);
 }
 
 static gboolean
@@ -214,8 +248,8 @@ write_flows(RpSink *sink, const RpTrace *trace, const RpPlan *plan)
             const RpTraceRecord *from = find_record(trace, dependencies[k].task);
             if (!from || from->lane == records[i].lane)
                 continue;
-            append_flow_end(sink->text, TRUE, id, from);
-            append_flow_end(sink->text, FALSE, id, &records[i]);
+            add_flow_end(sink->json, TRUE, id, from);
+            add_flow_end(sink->json, FALSE, id, &records[i]);
             id++;
         }
         if (!rp_sink_step(sink))
@@ -229,20 +263,14 @@ rp_export_chrome(const RpTrace *trace, const RpPlan *plan, guint flags, GOutputS
                  GError **error)
 {
     const RpTraceRecord *records = rp_trace_records(trace);
-    RpChromeHeader header = {
-        .gpus = rp_trace_gpus(trace),
-        .origin = rp_trace_origin(trace),
-        .dispatched = rp_trace_dispatched(trace),
-        .n_records = rp_trace_n_records(trace),
-    };
     RpSink sink;
 
     g_return_val_if_fail(flags == 0 || plan != NULL, FALSE);
 
     rp_sink_init(&sink, stream);
-    rp_chrome_format_header(sink.text, &header);
-    for (gsize i = 0; i < header.n_records; i++) {
-        rp_chrome_format_record(sink.text, &records[i]);
+    begin_file(sink.json, trace);
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        add_record(sink.json, &records[i]);
         if (!rp_sink_step(&sink))
             break;
     }
@@ -250,6 +278,8 @@ rp_export_chrome(const RpTrace *trace, const RpPlan *plan, guint flags, GOutputS
         write_memory(&sink, trace, plan);
     if (!sink.error && (flags & RP_CHROME_FLOWS))
         write_flows(&sink, trace, plan);
-    g_string_append(sink.text, "]}\n");
+    rp_json_end(sink.json);
+    rp_json_end(sink.json);
+    end_line(sink.json);
     return rp_sink_finish(&sink, error);
 }

@@ -7,7 +7,8 @@ G_DEFINE_QUARK(rp_export_error, rp_export_error)
 void
 rp_sink_init(RpSink *sink, GOutputStream *stream)
 {
-    *sink = (RpSink){.stream = stream, .text = g_string_sized_new(SINK_BYTES + 4096)};
+    *sink = (RpSink){.stream = stream, .json = rp_json_writer_new(RP_JSON_COMPACT)};
+    sink->text = rp_json_writer_text(sink->json);
 }
 
 static void
@@ -31,7 +32,7 @@ gboolean
 rp_sink_finish(RpSink *sink, GError **error)
 {
     flush(sink);
-    g_string_free(g_steal_pointer(&sink->text), TRUE);
+    rp_json_writer_free(g_steal_pointer(&sink->json));
     if (!sink->error)
         return TRUE;
     g_propagate_error(error, g_steal_pointer(&sink->error));

@@ -15,9 +15,8 @@
 GQuark rp_export_error_quark(void);
 
 typedef enum {
-    RP_EXPORT_ERROR_SYNTAX, /* a file that roundpipe did not write */
-    RP_EXPORT_ERROR_VALUE,  /* a number in it that no trace can hold */
-    RP_EXPORT_ERROR_GRID    /* RP_PYTORCH_TIMED: the times do not suit a grid */
+    RP_EXPORT_ERROR_TRACE, /* a file that roundpipe did not write, or that no trace can hold */
+    RP_EXPORT_ERROR_GRID   /* RP_PYTORCH_TIMED: the times do not suit a grid */
 } RpExportError;
 
 typedef enum {
@@ -43,10 +42,9 @@ gboolean rp_export_chrome(const RpTrace *trace, const RpPlan *plan, guint flags,
  * @name: file name for messages
  * @text: @length bytes
  *
- * Reads what rp_export_chrome() wrote, and nothing else: every line must be as it would write it.
+ * Reads what rp_export_chrome() wrote: every task with all its numbers, as many as the file says.
  *
- * Errors: RP_EXPORT_ERROR_SYNTAX, RP_EXPORT_ERROR_VALUE, with file, line, what was expected and
- * found
+ * Errors: RP_EXPORT_ERROR_TRACE, with file, line, column, key, what was expected and found
  */
 RpTrace *rp_trace_parse_chrome(const char *name, const char *text, gsize length,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;

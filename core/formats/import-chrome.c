@@ -1,357 +1,220 @@
-/**
- * Reads back what chrome.c wrote. Each line is scanned for its numbers, then written again
- * from them: the two must be the same bytes. So nothing in a file can be misread or overlooked.
- */
+/* Reads back what chrome.c wrote: the tasks. Names, counters and arrows are for viewers. */
 #include "core/formats/private.h"
 
-#include <string.h>
+#include <math.h>
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-
-#define HEADER                                                                                     \
-    "{\"otherData\":{\"format\":\"roundpipe-trace/1\",\"origin\":\"$\",\"gpus\":#,"                \
-    "\"dispatched\":$,\"records\":#},\"displayTimeUnit\":\"ms\",\"traceEvents\":["
-#define RECORD "{\"ph\":\"X\",\"pid\":#,\"tid\":#,\"ts\":@,\"dur\":@,\"name\":\"$\",\"cat\":\"$\""
-#define COUNTER "{\"ph\":\"C\",\"pid\":#,\"ts\":@,\"name\":\"memory\",\"args\":{\"bytes\":#}}"
-#define FLOW_START                                                                                 \
-    "{\"ph\":\"s\",\"id\":#,\"pid\":#,\"tid\":#,\"ts\":@,\"name\":\"dependency\","                 \
-    "\"cat\":\"dependency\"}"
-#define FLOW_END                                                                                   \
-    "{\"ph\":\"f\",\"id\":#,\"pid\":#,\"tid\":#,\"ts\":@,\"name\":\"dependency\","                 \
-    "\"cat\":\"dependency\",\"bp\":\"e\"}"
+#include "core/json/json-record.h"
 
 #define MAX_GPUS 65536
-#define MAX_US (G_MAXINT64 / 1000 / 4)
-#define MAX_FIELDS 8
-
-/* One number or word of a line. */
-typedef struct {
-    guint64 number;   /* # */
-    gint64 ns;        /* @ */
-    const char *word; /* $ */
-    gsize length;
-} Field;
+#define MAX_US 2e12 /* 23 days: a double of microseconds still has whole nanoseconds */
+#define MAX_INDEX (RP_NONE - 1)
 
 typedef struct {
-    const char *name;
-    const char *at;
-    const char *end;
-    guint64 line;
-    GString *text; /* the line as it should be */
-    GError **error;
+    gsize length; /* of the file */
+    guint origin;
+    guint gpus;
+    gboolean dispatched;
+    guint64 n_records;
+    guint last_process; /* that an event is of */
+    RpTrace *trace;     /* %NULL before otherData */
 } Reader;
 
-static gboolean
-fail(const Reader *reader, RpExportError code, const char *expected)
-{
-    const char *line_end = memchr(reader->at, '\n', (gsize)(reader->end - reader->at));
-    gsize length = (gsize)((line_end ? line_end : reader->end) - reader->at);
-    g_autofree char *name = rp_display_name(reader->name);
-    g_autofree char *found = g_strndup(reader->at, MIN(length, 240));
-    g_autofree char *quoted = rp_quote(found);
-
-    g_set_error(reader->error, RP_EXPORT_ERROR, code,
-                "%s: line %" G_GUINT64_FORMAT ": expected %s, found %s", name, reader->line,
-                expected, reader->at == reader->end ? "the end of the file" : quoted);
-    return FALSE;
-}
-
-static gboolean
-take_number(const char **at, const char *end, guint64 *number)
-{
-    const char *start = *at;
-
-    *number = 0;
-    while (*at < end && g_ascii_isdigit(**at)) {
-        guint64 digit = (guint64)(**at - '0');
-        if (*number > (G_MAXUINT64 - digit) / 10)
-            return FALSE;
-        *number = *number * 10 + digit;
-        (*at)++;
-    }
-    return *at > start;
-}
-
-/* Microseconds with three decimals. */
-static gboolean
-take_time(const char **at, const char *end, gint64 *ns)
-{
-    gboolean negative = *at < end && **at == '-';
-    guint64 us, fraction;
-
-    *at += negative;
-    if (!take_number(at, end, &us) || us > MAX_US || *at == end || **at != '.')
-        return FALSE;
-    (*at)++;
-    const char *decimals = *at;
-    if (!take_number(at, end, &fraction) || *at - decimals != 3)
-        return FALSE;
-    *ns = (gint64)(us * 1000 + fraction);
-    if (negative)
-        *ns = -*ns;
-    return TRUE;
-}
-
-/**
- * Whether the text from @at on begins as @pattern says, where # is a number, @ a time and $ any
- * text without a quote, brace or comma. Returns: where the match ends, %NULL if there is none
- */
-static const char *
-match(const char *at, const char *end, const char *pattern, Field *fields)
-{
-    for (; *pattern; pattern++) {
-        switch (*pattern) {
-        case '#':
-            if (!take_number(&at, end, &(fields++)->number))
-                return NULL;
-            break;
-        case '@':
-            if (!take_time(&at, end, &(fields++)->ns))
-                return NULL;
-            break;
-        case '$':
-            fields->word = at;
-            while (at < end && !strchr("\",{}\n", *at))
-                at++;
-            fields->length = (gsize)(at - fields->word);
-            fields++;
-            break;
-        default:
-            if (at == end || *at++ != *pattern)
-                return NULL;
-        }
-    }
-    return at;
-}
-
-static gboolean
-word_is(const Field *field, const char *word)
-{
-    return field->length == strlen(word) && memcmp(field->word, word, field->length) == 0;
-}
-
-static gboolean
-find_kind(const Field *field, guint8 *kind)
-{
-    for (guint k = 0; k < RP_N_TASK_KINDS; k++) {
-        if (word_is(field, rp_task_kind_name((RpTaskKind)k))) {
-            *kind = (guint8)k;
-            return TRUE;
-        }
-    }
-    return FALSE;
-}
-
-/* Fits @value into the 32-bit index at @index; RP_NONE is never written. */
-static gboolean
-set_index(guint32 *index, guint64 value)
-{
-    *index = (guint32)value;
-    return value < RP_NONE;
-}
-
-static gboolean
-set_argument(RpTraceRecord *record, const Field *key, guint64 value)
-{
-    if (word_is(key, "task"))
-        return (record->task = value) != RP_TASK_NONE;
-    if (word_is(key, "bytes")) {
-        record->bytes = value;
-        return TRUE;
-    }
-    if (word_is(key, "round")) {
-        record->round = (guint16)value;
-        return value <= G_MAXUINT16;
-    }
-    if (word_is(key, "transfer_ns")) {
-        record->transfer_ns = (gint64)value;
-        return value <= G_MAXINT64;
-    }
-    if (word_is(key, "iteration"))
-        return set_index(&record->iteration, value);
-    if (word_is(key, "stage"))
-        return set_index(&record->stage, value);
-    if (word_is(key, "micro_batch"))
-        return set_index(&record->micro_batch, value);
-    if (word_is(key, "layer") || word_is(key, "backward_stage"))
-        return set_index(&record->layer, value);
-    if (word_is(key, "chunk") || word_is(key, "backward_micro_batch"))
-        return set_index(&record->chunk, value);
-    return FALSE;
-}
-
-/* The numbers of a record's line, as they are; read_record() then checks the line as a whole. */
-static gboolean
-scan_record(Reader *reader, const char *at, RpTraceRecord *record)
-{
-    Field fields[MAX_FIELDS];
-
-    *record = (RpTraceRecord){
-        .micro_batch = RP_NONE, .stage = RP_NONE, .layer = RP_NONE, .chunk = RP_NONE};
-    at = match(at, reader->end, RECORD, fields);
-    if (!at)
-        return fail(reader, RP_EXPORT_ERROR_SYNTAX, "a task");
-    if (!find_kind(&fields[5], &record->kind))
-        return fail(reader, RP_EXPORT_ERROR_VALUE, "a task of a known kind");
-    if (fields[1].number == 0 || fields[1].number > G_MAXUINT32)
-        return fail(reader, RP_EXPORT_ERROR_VALUE, "a thread that is a lane");
-    record->lane = (guint32)(fields[1].number - 1);
-    record->start_ns = fields[2].ns;
-    record->end_ns = fields[2].ns + fields[3].ns;
-    if (fields[3].ns < 0)
-        return fail(reader, RP_EXPORT_ERROR_VALUE, "a task that ends after its start");
-
-    const char *next = match(at, reader->end, ",\"cname\":\"$\"", fields);
-    at = match(next ? next : at, reader->end, ",\"args\":{", fields);
-    if (!at)
-        return fail(reader, RP_EXPORT_ERROR_SYNTAX, "a task with arguments");
-    do {
-        at = match(at, reader->end, "\"$\":#", fields);
-        if (!at)
-            return fail(reader, RP_EXPORT_ERROR_SYNTAX, "a task whose arguments are numbers");
-        if (!set_argument(record, &fields[0], fields[1].number))
-            return fail(reader, RP_EXPORT_ERROR_VALUE, "a task with known arguments in range");
-    } while (at < reader->end && *at++ == ',');
-    return TRUE;
-}
-
-/* Whether reader->text stands at reader->at; then moves behind it. */
-static gboolean
-take_text(Reader *reader)
-{
-    gsize length = reader->text->len;
-
-    if ((gsize)(reader->end - reader->at) < length ||
-        memcmp(reader->at, reader->text->str, length) != 0) {
-        g_autofree char *line = g_strndup(reader->text->str, length - 1);
-        g_autofree char *expected = g_strdup_printf("exactly %s", line);
-        return fail(reader, RP_EXPORT_ERROR_SYNTAX, expected);
-    }
-    reader->at += length;
-    reader->line++;
-    return TRUE;
-}
-
-static gboolean
-read_record(Reader *reader, RpTrace *trace, guint n_lanes)
-{
-    gsize n = rp_trace_n_records(trace);
+typedef struct {
+    guint phase; /* of phases[] */
+    guint pid;
+    guint thread; /* lane + 1 */
+    guint round;
+    gint64 duration_ns;
     RpTraceRecord record;
+} Event;
 
-    if (!match(reader->at, reader->end, ",", NULL))
-        return fail(reader, RP_EXPORT_ERROR_SYNTAX, "a comma and a task");
-    if (!scan_record(reader, reader->at + 1, &record))
+static gboolean
+read_us(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    double us;
+
+    if (!rp_json_read_number(pull, field, &us))
         return FALSE;
-    if (record.lane >= n_lanes)
-        return fail(reader, RP_EXPORT_ERROR_VALUE, "a task on one of the trace's lanes");
-    if (n > 0 && rp_trace_records(trace)[n - 1].task >= record.task)
-        return fail(reader, RP_EXPORT_ERROR_VALUE, "tasks with rising numbers");
-    g_string_truncate(reader->text, 0);
-    rp_chrome_format_record(reader->text, &record);
-    if (!take_text(reader))
-        return FALSE;
-    rp_trace_append(trace, &record);
+    *(gint64 *)value = llround(us * 1000);
     return TRUE;
 }
 
+/* Events that are no task have others. */
 static gboolean
-read_header(Reader *reader, RpChromeHeader *header)
+read_kind(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    Field fields[MAX_FIELDS];
+    g_autoptr(GString) name = g_string_new(NULL);
+    guint8 *kind = value;
 
-    if (!match(reader->at, reader->end, HEADER, fields))
-        return fail(reader, RP_EXPORT_ERROR_SYNTAX,
-                    "the first line of a trace that roundpipe wrote (roundpipe-trace/1)");
-    if (fields[1].number > MAX_GPUS)
-        return fail(reader, RP_EXPORT_ERROR_VALUE, "at most 65536 gpus");
-    /* each takes a dozen lines of names, so a short file cannot ask for a lot of memory */
-    if (fields[1].number * 100 > (guint64)(reader->end - reader->at))
-        return fail(reader, RP_EXPORT_ERROR_VALUE, "as many gpus as the file names");
-    *header = (RpChromeHeader){
-        .gpus = (guint)fields[1].number,
-        .origin = word_is(&fields[0], "measured") ? RP_TRACE_MEASURED : RP_TRACE_PREDICTED,
-        .dispatched = word_is(&fields[2], "true"),
-        .n_records = fields[3].number,
+    if (!rp_json_pull_string(pull, name))
+        return FALSE;
+    for (*kind = 0; *kind < RP_N_TASK_KINDS; (*kind)++)
+        if (g_str_equal(rp_task_kind_name((RpTaskKind)*kind), name->str))
+            break;
+    return TRUE;
+}
+
+#define RECORD(key, read, member, most)                                                            \
+    {                                                                                              \
+        key, read, G_STRUCT_OFFSET(Event, record.member), .max = (double)(most)                    \
+    }
+
+static gboolean
+read_arguments(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    static const RpJsonField fields[] = {
+        RECORD("task", rp_json_read_uint64, task, 0),
+        RECORD("iteration", rp_json_read_uint, iteration, MAX_INDEX),
+        {"round", rp_json_read_uint, G_STRUCT_OFFSET(Event, round), .max = G_MAXUINT16},
+        RECORD("stage", rp_json_read_uint, stage, MAX_INDEX),
+        RECORD("micro_batch", rp_json_read_uint, micro_batch, MAX_INDEX),
+        RECORD("layer", rp_json_read_uint, layer, MAX_INDEX),
+        RECORD("backward_stage", rp_json_read_uint, layer, MAX_INDEX),
+        RECORD("chunk", rp_json_read_uint, chunk, MAX_INDEX),
+        RECORD("backward_micro_batch", rp_json_read_uint, chunk, MAX_INDEX),
+        RECORD("bytes", rp_json_read_uint64, bytes, 0),
+        RECORD("transfer_ns", rp_json_read_uint64, transfer_ns, MAX_US * 1000),
+        {"name", rp_json_read_ignored},
+        {"sort_index", rp_json_read_ignored},
     };
-    rp_chrome_format_header(reader->text, header);
 
-    /* line by line, for the message */
-    g_autofree char *whole = g_strdup(reader->text->str);
-    for (char *line = whole; *line;) {
-        char *next = strchr(line, '\n') + 1;
-        g_string_truncate(reader->text, 0);
-        g_string_append_len(reader->text, line, next - line);
-        if (!take_text(reader))
-            return FALSE;
-        line = next;
-    }
+    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), value, NULL);
+}
+
+/* The first are tasks. */
+static const char *const phases[] = {"X", "C", "s", "f", "M", NULL};
+
+static const RpJsonField event_fields[] = {
+    {"ph", rp_json_read_choice_index, G_STRUCT_OFFSET(Event, phase), .required = TRUE,
+     .choices = phases},
+    {"pid", rp_json_read_uint, G_STRUCT_OFFSET(Event, pid)},
+    {"tid", rp_json_read_uint, G_STRUCT_OFFSET(Event, thread)},
+    {"ts", read_us, G_STRUCT_OFFSET(Event, record.start_ns), .min = -MAX_US, .max = MAX_US,
+     .expected = "microseconds within 23 days"},
+    {"dur", read_us, G_STRUCT_OFFSET(Event, duration_ns), .max = MAX_US,
+     .expected = "microseconds from 0 to 23 days"},
+    {"cat", read_kind, G_STRUCT_OFFSET(Event, record.kind)},
+    {"args", read_arguments},
+    {"name", rp_json_read_ignored},
+    {"cname", rp_json_read_ignored},
+    {"id", rp_json_read_ignored},
+    {"bp", rp_json_read_ignored},
+};
+
+/* A task, with all that it has to have, behind the last one. */
+static gboolean
+add_task(RpJsonPull *pull, const RpJsonRecord *read, Event *event, Reader *reader)
+{
+    static const char *const needed[] = {"pid", "tid", "ts", "dur", "cat", "args"};
+    const guint n_lanes = reader->gpus * RP_LANES_PER_DEVICE + RP_HOST_LANES;
+    const gsize n = rp_trace_n_records(reader->trace);
+    RpTraceRecord *record = &event->record;
+
+    for (guint i = 0; i < G_N_ELEMENTS(needed); i++)
+        if (!rp_json_record_at(read, needed[i]))
+            return rp_json_record_fail(read, pull, needed[i], "a value, as each task has it");
+    if (event->thread == 0 || event->thread > n_lanes)
+        return rp_json_record_fail(read, pull, "tid", "one of the trace's lanes");
+    record->lane = event->thread - 1;
+    if (event->pid != record->lane / RP_LANES_PER_DEVICE + 1)
+        return rp_json_record_fail(read, pull, "pid", "the process of the lane");
+    if (record->kind == RP_N_TASK_KINDS)
+        return rp_json_record_fail(read, pull, "cat", "a task of a known kind");
+    if (record->task == RP_TASK_NONE)
+        return rp_json_record_fail(read, pull, "args", "the number of the task");
+    if (n > 0 && rp_trace_records(reader->trace)[n - 1].task >= record->task)
+        return rp_json_record_fail(read, pull, "args", "tasks with rising numbers");
+    record->end_ns = record->start_ns + event->duration_ns;
+    record->round = (guint16)event->round;
+    rp_trace_append(reader->trace, record);
     return TRUE;
 }
 
-/* Counters and arrows: drawn, not read. */
 static gboolean
-skip_decoration(Reader *reader)
+read_events(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    static const char *const patterns[] = {"," COUNTER "\n", "," FLOW_START "\n",
-                                           "," FLOW_END "\n"};
-    Field fields[MAX_FIELDS];
+    Reader *reader = value;
 
-    for (guint i = 0; i < G_N_ELEMENTS(patterns); i++) {
-        const char *end = match(reader->at, reader->end, patterns[i], fields);
-        if (!end)
-            continue;
-        reader->at = end;
-        reader->line++;
-        return TRUE;
+    if (!reader->trace)
+        return rp_json_pull_fail(pull, "otherData before the events");
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull)) {
+        Event event = {.record = {.task = RP_TASK_NONE,
+                                  .micro_batch = RP_NONE,
+                                  .stage = RP_NONE,
+                                  .layer = RP_NONE,
+                                  .chunk = RP_NONE}};
+        RpJsonRecord read;
+        if (!rp_json_read_record(pull, event_fields, G_N_ELEMENTS(event_fields), &event, &read))
+            return FALSE;
+        reader->last_process = MAX(reader->last_process, event.pid);
+        if (event.pid > reader->gpus + 1)
+            return rp_json_record_fail(&read, pull, "pid", "a process of otherData.gpus");
+        if (event.phase == 0 && !add_task(pull, &read, &event, reader))
+            return FALSE;
     }
-    return FALSE;
+    return !pull->failed;
 }
 
-static RpTrace *
-read_trace(Reader *reader)
+static gboolean
+read_header(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    RpChromeHeader header;
+    static const char *const formats[] = {RP_CHROME_FORMAT, NULL};
+    static const RpJsonField fields[] = {
+        {"format", rp_json_read_constant, .required = TRUE, .choices = formats},
+        {"origin", rp_json_read_choice_index, G_STRUCT_OFFSET(Reader, origin), .required = TRUE,
+         .choices = rp_chrome_origins},
+        {"gpus", rp_json_read_uint, G_STRUCT_OFFSET(Reader, gpus), .required = TRUE,
+         .max = MAX_GPUS},
+        {"dispatched", rp_json_read_boolean, G_STRUCT_OFFSET(Reader, dispatched), .required = TRUE},
+        {"records", rp_json_read_uint64, G_STRUCT_OFFSET(Reader, n_records), .required = TRUE},
+    };
+    Reader *reader = value;
+    RpJsonRecord read;
 
-    if (!read_header(reader, &header))
-        return NULL;
-    g_autoptr(RpTrace) trace = rp_trace_new_empty(header.gpus, header.origin);
-    guint n_lanes = header.gpus * RP_LANES_PER_DEVICE + RP_HOST_LANES;
-
-    rp_trace_set_dispatched(trace, header.dispatched);
-    for (guint64 i = 0; i < header.n_records; i++)
-        if (!read_record(reader, trace, n_lanes))
-            return NULL;
-    while (skip_decoration(reader))
-        ;
-    g_string_assign(reader->text, "]}\n");
-    if (!take_text(reader))
-        return NULL;
-    if (reader->at != reader->end) {
-        fail(reader, RP_EXPORT_ERROR_SYNTAX, "the end of the file");
-        return NULL;
-    }
-    return g_steal_pointer(&trace);
+    if (!rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), reader, &read))
+        return FALSE;
+    /* each takes a dozen lines of names, so a short file cannot ask for a lot of memory */
+    if ((gsize)reader->gpus * 100 > reader->length)
+        return rp_json_record_fail(&read, pull, "gpus", "as many gpus as the file names");
+    reader->trace = rp_trace_new_empty(reader->gpus, (RpTraceOrigin)reader->origin);
+    rp_trace_set_dispatched(reader->trace, reader->dispatched);
+    return TRUE;
 }
+
+static const RpJsonField file_fields[] = {
+    {"otherData", read_header, .required = TRUE,
+     .expected = "that of a trace that roundpipe wrote (" RP_CHROME_FORMAT ")"},
+    {"displayTimeUnit", rp_json_read_ignored},
+    {"traceEvents", read_events, .required = TRUE, .expected = "an array of events"},
+    {NULL, rp_json_read_ignored},
+};
 
 RpTrace *
 rp_trace_parse_chrome(const char *name, const char *text, gsize length, GError **error)
 {
+    g_autofree char *shown = rp_display_name(name);
+    Reader reader = {.length = length};
+    RpJsonRecord read;
+    RpJsonPull pull;
+
     g_return_val_if_fail(name && (text || length == 0), NULL);
 
-    text = length > 0 ? text : "";
-    Reader reader = {
-        .name = name,
-        .at = text,
-        .end = text + length,
-        .line = 1,
-        .text = g_string_new(NULL),
-        .error = error,
-    };
-
-    RpTrace *trace = read_trace(&reader);
-    g_string_free(reader.text, TRUE);
-    return trace;
+    gboolean good =
+        rp_json_pull_init(&pull, shown, text ? text : "", length, RP_EXPORT_ERROR,
+                          RP_EXPORT_ERROR_TRACE, error) &&
+        rp_json_read_record(&pull, file_fields, G_N_ELEMENTS(file_fields), &reader, &read) &&
+        rp_json_pull_end(&pull);
+    if (good && reader.last_process != reader.gpus + 1)
+        good = rp_json_record_fail(&read, &pull, "otherData", "as many gpus as the file names");
+    if (good && rp_trace_n_records(reader.trace) != reader.n_records)
+        good = rp_json_record_fail(&read, &pull, "otherData", "the number of tasks in records");
+    if (!good)
+        g_clear_pointer(&reader.trace, rp_trace_free);
+    return reader.trace;
 }
 
 RpTrace *

@@ -4,11 +4,13 @@
 #pragma once
 
 #include "core/formats/export.h"
+#include "core/json/json-write.h"
 
 /* Text on its way to a stream. After an error what is written is dropped. */
 typedef struct {
     GOutputStream *stream;
-    GString *text; /* append to this, then rp_sink_step() */
+    RpJsonWriter *json; /* compact; write to this, or append to @text, then rp_sink_step() */
+    GString *text;
     GError *error;
 } RpSink;
 
@@ -18,15 +20,6 @@ gboolean rp_sink_step(RpSink *sink);
 /* Writes the rest and frees what the sink holds; does not close the stream. */
 gboolean rp_sink_finish(RpSink *sink, GError **error);
 
-/* What the first line of a Chrome trace says. */
-typedef struct {
-    guint gpus;
-    RpTraceOrigin origin;
-    gboolean dispatched;
-    guint64 n_records;
-} RpChromeHeader;
-
-/* The first line and the names of processes and threads. */
-void rp_chrome_format_header(GString *text, const RpChromeHeader *header);
-/* The line of one task, with its newline. */
-void rp_chrome_format_record(GString *text, const RpTraceRecord *record);
+#define RP_CHROME_FORMAT "roundpipe-trace/1"
+/* By RpTraceOrigin, %NULL behind the last. */
+extern const char *const rp_chrome_origins[];

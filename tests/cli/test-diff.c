@@ -247,7 +247,7 @@ says_what_is_wrong(void **state)
         {"diff @T/a.json", 2, "expected PREDICTED MEASURED"},
         {"diff @T/a.json @T/a.json @T/a.json", 2, "one word too many"},
         {"diff @T/a.json @T/none.json", 1, "none.json"},
-        {"diff @T/a.json @Q", 1, "expected the first line of a trace"},
+        {"diff @T/a.json @Q", 1, "expected that of a trace"},
         {"diff @T/a.json @T/gpus.json", 1, "a.json has 2 devices, "},
         {"diff @T/a.json @T/stages.json", 1, "a.json has 9 stages, "},
         {"diff @T/a.json @T/bound.json", 1, "bound to devices in "},

@@ -3,8 +3,6 @@
  */
 #include "tests/rp-test.h"
 
-#include <json-glib/json-glib.h>
-
 #include "core/formats/export.h"
 
 typedef struct {
@@ -13,7 +11,6 @@ typedef struct {
     RpPlan *plan;
     RpOrders *orders;
     GOutputStream *stream;
-    JsonParser *parser;
     GString *text;
     char *note;
     GError *error;
@@ -40,7 +37,6 @@ tear_down(void **state)
     rp_plan_free(fixture->plan);
     rp_orders_free(fixture->orders);
     g_clear_object(&fixture->stream);
-    g_clear_object(&fixture->parser);
     g_string_free(fixture->text, TRUE);
     g_free(fixture->note);
     g_clear_error(&fixture->error);
@@ -175,49 +171,37 @@ make_plan(Fixture *fixture)
     }
 }
 
-static const char *
-member(JsonObject *object, const char *name)
+static guint
+count(const char *text, const char *part)
 {
-    return json_object_get_string_member(object, name);
+    g_auto(GStrv) parts = g_strsplit(text, part, -1);
+
+    return g_strv_length(parts) - 1;
 }
 
 static void
-a_chrome_trace_is_json_with_complete_events_names_counters_and_arrows(void **state)
+a_chrome_trace_has_complete_events_names_counters_and_arrows(void **state)
 {
     Fixture *fixture = *state;
-    guint n_of[128] = {0};
 
     make_plan(fixture);
     write_chrome(fixture, RP_CHROME_MEMORY | RP_CHROME_FLOWS);
-    fixture->parser = json_parser_new();
-    json_parser_load_from_data(fixture->parser, fixture->text->str, (gssize)fixture->text->len,
-                               &fixture->error);
-    rp_assert_no_error(fixture->error);
-    JsonObject *root = json_node_get_object(json_parser_get_root(fixture->parser));
-    JsonArray *events = json_object_get_array_member(root, "traceEvents");
-    for (guint i = 0; i < json_array_get_length(events); i++) {
-        JsonObject *event = json_array_get_object_element(events, i);
-        char phase = member(event, "ph")[0];
-
-        n_of[(guint)phase]++;
-        assert_true(json_object_get_int_member(event, "pid") >= 1);
-        if (phase != 'X')
-            continue;
-        JsonObject *args = json_object_get_object_member(event, "args");
-        gint64 id = json_object_get_int_member(args, "task");
-        assert_string_equal(member(event, "cat"), "forward");
-        assert_string_equal(member(event, "name"), id == 0 ? "0F0" : "1F0");
-        assert_float_equal(json_object_get_double_member(event, "ts"), id == 0 ? 0 : 1.5, 0);
-        assert_float_equal(json_object_get_double_member(event, "dur"), 1.5, 0);
-        assert_int_equal(json_object_get_int_member(event, "pid"), id + 1);
-        assert_int_equal(json_object_get_int_member(event, "tid"), id == 0 ? 1 : 6);
-        assert_int_equal(json_object_get_int_member(args, "stage"), id);
-    }
-    assert_int_equal(n_of['X'], 2);
-    assert_int_equal(n_of['M'], 2 * 3 + 2 * (5 + 5 + 2));
-    assert_int_equal(n_of['C'], 2); /* 512 bytes, then none */
-    assert_int_equal(n_of['s'], 1);
-    assert_int_equal(n_of['f'], 1);
+    const char *text = fixture->text->str;
+    assert_non_null(strstr(text, "\n{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\","
+                                 "\"args\":{\"name\":\"gpu 0\"}}\n,{"));
+    assert_non_null(strstr(text, "\n,{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":0.000,\"dur\":1.500,"
+                                 "\"name\":\"0F0\",\"cat\":\"forward\","
+                                 "\"cname\":\"thread_state_runnable\",\"args\":{\"task\":0,"
+                                 "\"iteration\":0,\"round\":0,\"stage\":0,\"micro_batch\":0}}\n"));
+    assert_non_null(strstr(text, "\n,{\"ph\":\"X\",\"pid\":2,\"tid\":6,\"ts\":1.500,\"dur\":1.500,"
+                                 "\"name\":\"1F0\",\"cat\":\"forward\","));
+    assert_non_null(strstr(text, "\n,{\"ph\":\"f\",\"id\":0,\"pid\":2,\"tid\":6,\"ts\":1.500,"
+                                 "\"name\":\"dependency\",\"cat\":\"dependency\",\"bp\":\"e\"}\n"));
+    assert_int_equal(count(text, "\"ph\":\"X\""), 2);
+    assert_int_equal(count(text, "\"ph\":\"M\""), 2 * 3 + 2 * (5 + 5 + 2));
+    assert_int_equal(count(text, "\"ph\":\"C\""), 2); /* 512 bytes, then none */
+    assert_int_equal(count(text, "\"ph\":\"s\""), 1);
+    assert_int_equal(count(text, "\"ph\":\"f\""), 1);
 
     read_chrome(fixture);
     rp_assert_no_error(fixture->error);
@@ -235,42 +219,51 @@ assert_refused(Fixture *fixture, const char *old, const char *new, const char *p
     read_chrome(fixture);
     g_string_assign(fixture->text, good->str);
     g_string_free(good, TRUE);
-    assert_null(fixture->read);
+    if (fixture->read)
+        fail_msg("took: %s", new);
     rp_assert_error_message_contains(fixture->error, part);
     g_clear_error(&fixture->error);
 }
 
 static void
-refuses_a_chrome_trace_that_is_not_as_it_was_written(void **state)
+refuses_a_chrome_trace_that_lacks_something_or_has_it_wrong(void **state)
 {
+    static const struct {
+        const char *old, *new, *part;
+    } cases[] = {
+        {"roundpipe-trace/1", "roundpipe-trace/2",
+         "t.json: line 1, column 24: otherData.format: expected \"roundpipe-trace/1\""},
+        {"\"otherData\"", "\"other\"", "expected otherData before the events"},
+        {"\"displayTimeUnit\":\"ms\"", "\"otherData\":{}", "a second time"},
+        {"\"origin\":\"predicted\"", "\"origin\":\"guessed\"", "\"predicted\", \"measured\""},
+        {"\"gpus\":2", "\"gpus\":1", "pid: expected a process of otherData.gpus"},
+        {"\"gpus\":2", "\"gpus\":3", "as many gpus as the file names"},
+        {"\"gpus\":2", "\"gpus\":99999", "gpus"},
+        {"\"gpus\":2", "\"gpus\":60000", "as many gpus as the file names"},
+        {"\"records\":2", "\"records\":3", "the number of tasks"},
+        {"\"records\":2", "\"records\":1", "the number of tasks"},
+        {"\"ts\":1.500", "\"ts\":1e30", "traceEvents[31].ts: expected microseconds within 23 days"},
+        {"\"dur\":1.500", "\"dur\":-1.500", "expected microseconds from 0"},
+        {"\"dur\":1.500,", "", "dur: expected a value, as each task has it, found nothing"},
+        {"\"cat\":\"forward\"", "\"cat\":\"nap\"", "known kind"},
+        {"\"tid\":6,\"ts\":1.5", "\"tid\":600,\"ts\":1.5", "lanes"},
+        {"\"tid\":6,\"ts\":1.5", "\"tid\":0,\"ts\":1.5", "lane"},
+        {"\"pid\":2,\"tid\":6,\"ts\":1.5", "\"pid\":1,\"tid\":6,\"ts\":1.5", "the process of"},
+        {"\"task\":1", "\"task\":0", "rising numbers"},
+        {"\"task\":1,", "", "the number of the task"},
+        {"\"round\":0", "\"round\":65536", "round: expected a whole number from 0 to 65535"},
+        {"\"stage\":1", "\"stage\":4294967295", "from 0 to 4294967294"},
+        {"\"stage\":1", "\"page\":1", "args: expected a known key, found \"page\""},
+        {"\"stage\":1", "\"stage\":01", "expected a number, found 01"},
+        {"\"bytes\":512", "\"bytes\":x", "expected a number, found x"},
+        {"]}\n", "]}\nx", "expected the end of the text"},
+    };
     Fixture *fixture = *state;
 
     make_plan(fixture);
     write_chrome(fixture, RP_CHROME_MEMORY | RP_CHROME_FLOWS);
-    assert_refused(fixture, "roundpipe-trace/1", "roundpipe-trace/2", "t.json: line 1: expected");
-    assert_refused(fixture, "\"origin\":\"predicted\"", "\"origin\":\"guessed\"", "line 1");
-    assert_refused(fixture, "\"gpus\":2", "\"gpus\":3", "expected exactly");
-    assert_refused(fixture, "\"gpus\":2", "\"gpus\":99999", "gpus");
-    assert_refused(fixture, "\"gpus\":2", "\"gpus\":60000", "as many gpus as the file names");
-    assert_refused(fixture, "gpu 1", "gpu 7", "expected exactly");
-    assert_refused(fixture, "\"records\":2", "\"records\":3", "a task");
-    assert_refused(fixture, "\"records\":2", "\"records\":1", "exactly ]}");
-    assert_refused(fixture, "\"ts\":1.500", "\"ts\":1.5", "a task");
-    assert_refused(fixture, "\"ts\":1.500", "\"ts\":-0.000", "exactly ,{");
-    assert_refused(fixture, "\"ts\":1.500", "\"ts\":99999999999999999999.000", "a task");
-    assert_refused(fixture, "\"dur\":1.500", "\"dur\":-1.500", "ends after its start");
-    assert_refused(fixture, "\"cat\":\"forward\"", "\"cat\":\"nap\"", "known kind");
-    assert_refused(fixture, "\"cat\":\"forward\"", "\"cat\":\"backward\"", "exactly ,{");
-    assert_refused(fixture, "\"tid\":6,\"ts\":1.5", "\"tid\":600,\"ts\":1.5", "lanes");
-    assert_refused(fixture, "\"tid\":6,\"ts\":1.5", "\"tid\":0,\"ts\":1.5", "lane");
-    assert_refused(fixture, "\"task\":1", "\"task\":0", "rising numbers");
-    assert_refused(fixture, "\"round\":0", "\"round\":65536", "in range");
-    assert_refused(fixture, "\"stage\":1", "\"stage\":4294967295", "in range");
-    assert_refused(fixture, "\"stage\":1", "\"page\":1", "known arguments");
-    assert_refused(fixture, "\"stage\":1", "\"stage\":01", "exactly ,{");
-    assert_refused(fixture, "\"bytes\":512", "\"bytes\":x", "exactly ]}");
-    assert_refused(fixture, "]}\n", "]}", "exactly ]}");
-    assert_refused(fixture, "]}\n", "]}\n\n", "the end of the file");
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++)
+        assert_refused(fixture, cases[i].old, cases[i].new, cases[i].part);
 }
 
 static void
@@ -280,7 +273,7 @@ every_cut_of_a_chrome_trace_is_refused(void **state)
 
     make_plan(fixture);
     write_chrome(fixture, RP_CHROME_MEMORY | RP_CHROME_FLOWS);
-    for (gsize length = 0; length < fixture->text->len; length++) {
+    for (gsize length = 0; length + 1 < fixture->text->len; length++) {
         char *cut = g_memdup2(fixture->text->str, length);
         fixture->read = rp_trace_parse_chrome("t.json", cut, length, &fixture->error);
         g_free(cut);
@@ -507,8 +500,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_chrome_trace_is_read_back_exactly),
         TEST(an_empty_chrome_trace_and_times_before_the_origin_are_read_back),
-        TEST(a_chrome_trace_is_json_with_complete_events_names_counters_and_arrows),
-        TEST(refuses_a_chrome_trace_that_is_not_as_it_was_written),
+        TEST(a_chrome_trace_has_complete_events_names_counters_and_arrows),
+        TEST(refuses_a_chrome_trace_that_lacks_something_or_has_it_wrong),
         TEST(every_cut_of_a_chrome_trace_is_refused),
         TEST(a_missing_file_is_an_error),
         TEST(csv_has_one_line_per_task_and_empty_cells_for_what_does_not_apply),
