@@ -243,6 +243,9 @@ gboolean rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *p
 gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                          RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What helps against a plan that does not fit (cli/remedy.c). @as_keys: in words of a run file
- * (transfer full) */
+/* ---- what helps (cli/remedy.c), in words of options or (@as_keys) of a run file ---- */
+
+/* Against a plan that does not fit. (transfer full) */
 char *rp_cli_remedy(RpRemedy remedy, gboolean as_keys);
+/* The message of @error, with what helps where that is known. (transfer full) */
+char *rp_cli_message(GError *error, gboolean as_keys);

@@ -57,9 +57,11 @@ rp_cli_fail(const char *command, GError *error)
         g_error_free(error);
         return RP_EXIT_PIPE;
     }
-    g_strdelimit(error->message, "\r\n", ' '); /* a file's name may hold one */
-    g_strchomp(error->message);
-    fprintf(stderr, "roundpipe %s: %s\n", command, error->message);
+    g_autofree char *message = rp_cli_message(error, strcmp(command, "train") == 0);
+
+    g_strdelimit(message, "\r\n", ' '); /* a file's name may hold one */
+    g_strchomp(message);
+    fprintf(stderr, "roundpipe %s: %s\n", command, message);
     g_error_free(error);
     return code;
 }

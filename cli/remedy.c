@@ -1,4 +1,4 @@
-/* What helps against a plan that does not fit, in words of a command's options or a run file. */
+/* What helps against an error, in words of a command's options or of a run file. */
 #include "cli/cli.h"
 #include "run/settings.h"
 
@@ -41,4 +41,41 @@ rp_cli_remedy(RpRemedy remedy, gboolean as_keys)
         break;
     }
     return g_strdup("use a smaller micro-batch");
+}
+
+static void
+append(GString *text, RpShapeRemedy remedy, gboolean as_keys)
+{
+    static const struct {
+        const char *key;  /* of a run file */
+        const char *flag; /* where there is no such key */
+    } parts[] = {[RP_SHAPE_GPUS] = {"devices"},
+                 [RP_SHAPE_MICRO_BATCHES] = {"micro_batches"},
+                 [RP_SHAPE_STAGES] = {NULL, "--stage-count"},
+                 [RP_SHAPE_ROUND] = {"round"},
+                 [RP_SHAPE_GROUP] = {NULL, "--group"}};
+    static const char *const bounds[] = {"", " or more", " or fewer"};
+    const char *key = parts[remedy.part].key;
+    g_autofree char *number = g_strdup_printf("%u%s", remedy.number, bounds[remedy.bound]);
+    g_autofree char *named = key != NULL ? setting(key, number, as_keys) : NULL;
+
+    g_string_append(text, text->len > 0 ? ", or " : "; use ");
+    if (named != NULL)
+        g_string_append(text, named);
+    else
+        g_string_append_printf(text, "%s %s", as_keys ? "stages:" : parts[remedy.part].flag,
+                               number);
+}
+
+char *
+rp_cli_message(GError *error, gboolean as_keys)
+{
+    const RpScheduleErrorPrivate *remedies = rp_schedule_error_remedies(error);
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (remedies != NULL)
+        append(text, remedies->one, as_keys);
+    if (remedies != NULL && remedies->other.part != RP_SHAPE_NOTHING)
+        append(text, remedies->other, as_keys);
+    return g_strconcat(error->message, text->str, NULL);
 }

@@ -73,32 +73,18 @@ resolve_devices(const RpRunValues *values, RpRunFile *run, GError **error)
     return FALSE;
 }
 
-/* Rounds are of one size, and no device may be left without a micro-batch in one. */
 static gboolean
-check_round(const RpRunValue *value, const RpRunFile *run, guint64 round, GError **error)
-{
-    const guint64 all = (guint64)run->micro_batches;
-    guint64 good = CLAMP(round, MIN(run->n_devices, all), all);
-
-    if (all < run->n_devices || (all % round == 0 && round >= run->n_devices))
-        return TRUE; /* too few micro-batches are the schedule's to refuse */
-    while (all % good != 0)
-        good++;
-    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                "%sround: expected a divisor of micro_batches (%" G_GUINT64_FORMAT
-                ") not below the number of devices (%u), found %" G_GUINT64_FORMAT
-                "; use %" G_GUINT64_FORMAT,
-                value->place, all, run->n_devices, round, good);
-    return FALSE;
-}
-
-static gboolean
-resolve_round(const RpRunValues *values, gboolean dispatched, RpRunFile *run, GError **error)
+resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFile *run,
+              GError **error)
 {
     const RpRunValue *value = rp_run_values_find(values, "round");
     const gint64 given = run->round_choice;
+    const RpShape shape = {.gpus = run->n_devices,
+                           .micro_batches = (guint)run->micro_batches,
+                           .stages = MAX(2, run->n_devices),
+                           .round = (guint)given};
 
-    if (given > 0 && !dispatched) {
+    if (given > 0 && !schedule->dispatched) {
         g_autofree char *others = rp_schedule_names(rp_schedule_is_dispatched);
 
         rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
@@ -107,11 +93,13 @@ resolve_round(const RpRunValues *values, gboolean dispatched, RpRunFile *run, GE
                           run->schedule, given, others);
         return FALSE;
     }
-    if (given > 0 && !check_round(value, run, (guint64)given, error))
+    if (given > 0 && !rp_schedule_check(schedule, &shape, error)) {
+        g_prefix_error(error, "%sround: ", value->place);
         return FALSE;
-    run->round = given > 0                                 ? given
-                 : given == RP_RUN_ROUND_ALL && dispatched ? run->micro_batches
-                                                           : 0;
+    }
+    run->round = given > 0                                           ? given
+                 : given == RP_RUN_ROUND_ALL && schedule->dispatched ? run->micro_batches
+                                                                     : 0;
     return TRUE;
 }
 
@@ -134,8 +122,7 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
                           "both");
         return FALSE;
     }
-    if (!resolve_devices(values, run, error) ||
-        !resolve_round(values, rp_schedule_is_dispatched(schedule), run, error))
+    if (!resolve_devices(values, run, error) || !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
     if (run->given_stages)

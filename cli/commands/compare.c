@@ -204,7 +204,7 @@ run_in_thread(gpointer data, gpointer user_data)
     g_autoptr(GError) error = NULL;
 
     if (!run_row(args, row, &error))
-        row->problem = g_strdup(error->message);
+        row->problem = rp_cli_message(error, FALSE);
 }
 
 /* Rows know nothing of each other: as many at once as there are processors. */

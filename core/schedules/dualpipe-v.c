@@ -24,13 +24,11 @@
 static gboolean
 check_dualpipe_v(const RpShape *shape, GError **error)
 {
-    if (shape->micro_batches < 2 * shape->gpus) {
-        g_set_error(
-            error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-            "%u GPUs need at least 2N = %u micro-batches, found %u; use %u or more, or zb-v",
-            shape->gpus, 2 * shape->gpus, shape->micro_batches, 2 * shape->gpus);
-        return FALSE;
-    }
+    if (shape->micro_batches < 2 * shape->gpus)
+        return rp_schedule_fail(
+            error, RP_SHAPE_USE(MICRO_BATCHES, OR_MORE, 2 * shape->gpus), RP_SHAPE_NONE,
+            "%u GPUs need at least 2N = %u micro-batches, found %u (zb-v takes fewer)", shape->gpus,
+            2 * shape->gpus, shape->micro_batches);
     return TRUE;
 }
 

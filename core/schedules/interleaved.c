@@ -65,27 +65,20 @@ rp_order_check_groups(const RpShape *shape, GError **error)
 
     if (rp_order_chunks(shape) == 1)
         return TRUE;
-    if (M % G != 0 && M > G) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "several stages per GPU need whole groups of %u micro-batches, found %u "
-                    "micro-batches; use %u or %u",
-                    G, M, M / G * G, (M / G + 1) * G);
-        return FALSE;
-    }
-    if (M % G != 0) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "several stages per GPU need whole groups of %u micro-batches, found %u "
-                    "micro-batches; use %u micro-batches or groups of %u",
-                    G, M, G, M);
-        return FALSE;
-    }
-    if (G < MIN(shape->gpus, M)) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "several stages per GPU need groups of at least min(N, M) = %u micro-batches, "
-                    "found groups of %u, which deadlock; use groups of %u",
-                    MIN(shape->gpus, M), G, M % shape->gpus == 0 ? shape->gpus : M);
-        return FALSE;
-    }
+    if (M % G != 0)
+        return rp_schedule_fail(
+            error, RP_SHAPE_USE(MICRO_BATCHES, EXACTLY, MAX(1, M / G) * G),
+            M > G ? RP_SHAPE_USE(MICRO_BATCHES, EXACTLY, (M / G + 1) * G)
+                  : RP_SHAPE_USE(GROUP, EXACTLY, M),
+            "several stages per GPU need whole groups of %u micro-batches, found %u micro-batches",
+            G, M);
+    if (G < MIN(shape->gpus, M))
+        return rp_schedule_fail(
+            error, RP_SHAPE_USE(GROUP, EXACTLY, M % shape->gpus == 0 ? shape->gpus : M),
+            RP_SHAPE_NONE,
+            "several stages per GPU need groups of at least min(N, M) = %u micro-batches, found "
+            "groups of %u, which deadlock",
+            MIN(shape->gpus, M), G);
     return TRUE;
 }
 

@@ -21,37 +21,29 @@ check_roundpipe(const RpShape *shape, GError **error)
 {
     const guint N = shape->gpus, M = shape->micro_batches;
 
-    if (M < N) {
-        g_set_error(
-            error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-            "%u GPUs need at least %u micro-batches, found %u; use %u or more, or fewer GPUs", N, N,
-            M, N);
-        return FALSE;
-    }
+    if (M < N)
+        return rp_schedule_fail(error, RP_SHAPE_USE(MICRO_BATCHES, OR_MORE, N),
+                                RP_SHAPE_USE(GPUS, OR_LESS, M),
+                                "%u GPUs need at least %u micro-batches, found %u", N, N, M);
     if (shape->round < N) {
         guint round = N;
 
         while (M % round != 0)
             round++;
-        g_set_error(
-            error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-            "%u GPUs need rounds of at least %u micro-batches, found M_R = %u; use M_R = %u", N, N,
-            shape->round, round);
-        return FALSE;
+        return rp_schedule_fail(error, RP_SHAPE_USE(ROUND, EXACTLY, round), RP_SHAPE_NONE,
+                                "%u GPUs need rounds of at least %u micro-batches, found rounds "
+                                "of %u",
+                                N, N, shape->round);
     }
-    if (shape->forward_slots >= shape->stages) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "the fused stage must follow the forward stages, found %u forward slots of %u; "
-                    "use at most %u",
-                    shape->forward_slots, shape->stages, shape->stages - 1);
-        return FALSE;
-    }
-    if (shape->first_gpu >= shape->gpus) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "the first GPU must be one of 0 to %u, found %u; use 0", shape->gpus - 1,
-                    shape->first_gpu);
-        return FALSE;
-    }
+    if (shape->forward_slots >= shape->stages)
+        return rp_schedule_fail(error, RP_SHAPE_NONE, RP_SHAPE_NONE,
+                                "the fused stage must follow the forward stages, found %u forward "
+                                "slots of %u",
+                                shape->forward_slots, shape->stages);
+    if (shape->first_gpu >= shape->gpus)
+        return rp_schedule_fail(error, RP_SHAPE_NONE, RP_SHAPE_NONE,
+                                "the first GPU must be one of 0 to %u, found %u", shape->gpus - 1,
+                                shape->first_gpu);
     return TRUE;
 }
 

@@ -8,7 +8,48 @@
 #define MAX_MICRO_BATCHES (1u << 24)
 #define MAX_ACTIONS (1u << 28) /* M x S */
 
-G_DEFINE_QUARK(rp_schedule_error, rp_schedule_error)
+static void
+rp_schedule_error_private_init(RpScheduleErrorPrivate *remedies)
+{
+    *remedies = (RpScheduleErrorPrivate){0};
+}
+
+static void
+rp_schedule_error_private_copy(const RpScheduleErrorPrivate *from, RpScheduleErrorPrivate *to)
+{
+    *to = *from;
+}
+
+static void
+rp_schedule_error_private_clear(RpScheduleErrorPrivate *remedies)
+{
+    (void)remedies;
+}
+
+G_DEFINE_EXTENDED_ERROR(RpScheduleError, rp_schedule_error)
+
+const RpScheduleErrorPrivate *
+rp_schedule_error_remedies(GError *error)
+{
+    const RpScheduleErrorPrivate *remedies =
+        error->domain == RP_SCHEDULE_ERROR ? rp_schedule_error_get_private(error) : NULL;
+
+    return remedies != NULL && remedies->one.part != RP_SHAPE_NOTHING ? remedies : NULL;
+}
+
+gboolean
+rp_schedule_fail(GError **error, RpShapeRemedy one, RpShapeRemedy other, const char *format, ...)
+{
+    va_list arguments;
+
+    if (error == NULL)
+        return FALSE;
+    va_start(arguments, format);
+    *error = g_error_new_valist(RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE, format, arguments);
+    va_end(arguments);
+    *rp_schedule_error_get_private(*error) = (RpScheduleErrorPrivate){one, other};
+    return FALSE;
+}
 
 guint
 rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage, guint round)
@@ -49,21 +90,16 @@ check_counts(const RpShape *shape, GError **error)
         {"stages", shape->stages, MAX_ACTIONS},
     };
 
-    for (guint i = 0; i < G_N_ELEMENTS(counts); i++) {
-        if (counts[i].found < 1 || counts[i].found > counts[i].most) {
-            g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                        "the number of %s must be from 1 to %u, found %u; use a number in between",
-                        counts[i].what, counts[i].most, counts[i].found);
-            return FALSE;
-        }
-    }
-    if ((guint64)shape->micro_batches * shape->stages > MAX_ACTIONS) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "at most %u actions fit in one iteration, found %u micro-batches x %u stages; "
-                    "use at most %u micro-batches",
-                    MAX_ACTIONS, shape->micro_batches, shape->stages, MAX_ACTIONS / shape->stages);
-        return FALSE;
-    }
+    for (guint i = 0; i < G_N_ELEMENTS(counts); i++)
+        if (counts[i].found < 1 || counts[i].found > counts[i].most)
+            return rp_schedule_fail(error, RP_SHAPE_NONE, RP_SHAPE_NONE,
+                                    "the number of %s must be from 1 to %u, found %u",
+                                    counts[i].what, counts[i].most, counts[i].found);
+    if ((guint64)shape->micro_batches * shape->stages > MAX_ACTIONS)
+        return rp_schedule_fail(
+            error, RP_SHAPE_USE(MICRO_BATCHES, OR_LESS, MAX_ACTIONS / shape->stages), RP_SHAPE_NONE,
+            "at most %u actions fit in one iteration, found %u micro-batches x %u stages",
+            MAX_ACTIONS, shape->micro_batches, shape->stages);
     return TRUE;
 }
 
@@ -73,20 +109,15 @@ check_stages(const RpScheduleOps *schedule, const RpShape *shape, GError **error
     const guint N = shape->gpus, S = shape->stages;
     const guint v = schedule->stages_per_gpu;
 
-    if (v != 0 && S != (guint64)v * N) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "%u GPUs need %s per GPU, %" G_GUINT64_FORMAT
-                    " in all, found %u; use %" G_GUINT64_FORMAT
-                    " stages, or another schedule (looped-bfs takes any multiple of the GPUs)",
-                    N, v == 1 ? "one stage" : "two stages", (guint64)v * N, S, (guint64)v * N);
-        return FALSE;
-    }
-    if (S % N != 0) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "%u GPUs need the same number of stages each, found %u stages in all; use %u",
-                    N, S, MAX(1, S / N) * N);
-        return FALSE;
-    }
+    if (v != 0 && S != (guint64)v * N)
+        return rp_schedule_fail(error, RP_SHAPE_USE(STAGES, EXACTLY, v * N), RP_SHAPE_NONE,
+                                "%u GPUs need %s per GPU, %u in all, found %u (looped-bfs takes "
+                                "any multiple of the GPUs)",
+                                N, v == 1 ? "one stage" : "two stages", v * N, S);
+    if (S % N != 0)
+        return rp_schedule_fail(
+            error, RP_SHAPE_USE(STAGES, EXACTLY, MAX(1, S / N) * N), RP_SHAPE_NONE,
+            "%u GPUs need the same number of stages each, found %u stages in all", N, S);
     return TRUE;
 }
 
@@ -94,26 +125,21 @@ static gboolean
 check_rounds(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
 {
     const guint M = shape->micro_batches, round = shape->round;
+    guint nearest = CLAMP(round, MIN(shape->gpus, M), M);
 
-    if (!schedule->dispatched && round != 0 && round != M) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "an iteration is one round of all %u micro-batches, found rounds of %u; leave "
-                    "the round out, or use roundpipe",
-                    M, round);
-        return FALSE;
-    }
-    if (schedule->dispatched && (round == 0 || M % round != 0)) {
-        guint nearest = CLAMP(round, MIN(shape->gpus, M), M);
-
-        while (M % nearest != 0)
-            nearest++;
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                    "%u micro-batches need rounds of the same size, found M_R = %u, which does not "
-                    "divide them; use M_R = %u",
-                    M, round, nearest);
-        return FALSE;
-    }
-    return TRUE;
+    if (!schedule->dispatched && round != 0 && round != M)
+        return rp_schedule_fail(error, RP_SHAPE_USE(ROUND, EXACTLY, M), RP_SHAPE_NONE,
+                                "an iteration is one round of all %u micro-batches, found rounds "
+                                "of %u",
+                                M, round);
+    if (!schedule->dispatched || (round > 0 && M % round == 0))
+        return TRUE;
+    while (M % nearest != 0)
+        nearest++;
+    return rp_schedule_fail(error, RP_SHAPE_USE(ROUND, EXACTLY, nearest), RP_SHAPE_NONE,
+                            "%u micro-batches need rounds of the same size, found rounds of %u, "
+                            "which does not divide them",
+                            M, round);
 }
 
 gboolean

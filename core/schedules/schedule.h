@@ -17,6 +17,36 @@ typedef enum {
     RP_SCHEDULE_ERROR_DEADLOCK /* the order cannot run; names the two actions that wait */
 } RpScheduleError;
 
+/* A number that would do. */
+typedef struct {
+    enum {
+        RP_SHAPE_NOTHING,
+        RP_SHAPE_GPUS,
+        RP_SHAPE_MICRO_BATCHES,
+        RP_SHAPE_STAGES,
+        RP_SHAPE_ROUND,
+        RP_SHAPE_GROUP
+    } part;
+    enum { RP_SHAPE_EXACTLY, RP_SHAPE_OR_MORE, RP_SHAPE_OR_LESS } bound;
+    guint number;
+} RpShapeRemedy;
+
+/* Of RP_SCHEDULE_ERROR_SHAPE: one, or another; or nothing. */
+typedef struct {
+    RpShapeRemedy one;
+    RpShapeRemedy other;
+} RpScheduleErrorPrivate;
+
+/* Returns: (nullable): what would do, where @error is RP_SCHEDULE_ERROR_SHAPE and that is known */
+const RpScheduleErrorPrivate *rp_schedule_error_remedies(GError *error);
+
+/* Sets RP_SCHEDULE_ERROR_SHAPE. Returns: %FALSE */
+gboolean rp_schedule_fail(GError **error, RpShapeRemedy one, RpShapeRemedy other,
+                          const char *format, ...) G_GNUC_PRINTF(4, 5);
+#define RP_SHAPE_NONE ((RpShapeRemedy){RP_SHAPE_NOTHING})
+#define RP_SHAPE_USE(part, bound, number)                                                          \
+    ((RpShapeRemedy){RP_SHAPE_##part, RP_SHAPE_##bound, (number)})
+
 typedef enum {
     RP_ACTION_FORWARD,
     RP_ACTION_BACKWARD,

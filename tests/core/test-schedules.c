@@ -640,78 +640,89 @@ says_what_is_wrong_with_a_shape(void **state)
         const char *name;
         RpShape shape; /* N, M, S, M_R, S_f, g0, G */
         const char *message;
+        RpShapeRemedy one, other;
     } bad[] = {
         {"gpipe",
          {0, 8, 4, 8, 0, 0, 0},
-         "gpipe: the number of GPUs must be from 1 to 65536, found 0; use a number in "
-         "between"},
+         "gpipe: the number of GPUs must be from 1 to 65536, found 0"},
         {"1f1b",
          {4, 0, 4, 0, 0, 0, 0},
-         "1f1b: the number of micro-batches must be from 1 to 16777216, found 0; use "
-         "a number in between"},
+         "1f1b: the number of micro-batches must be from 1 to 16777216, found 0"},
         {"gpipe",
          {100000, 8, 4, 8, 0, 0, 0},
-         "gpipe: the number of GPUs must be from 1 to 65536, found 100000; use a "
-         "number in between"},
+         "gpipe: the number of GPUs must be from 1 to 65536, found 100000"},
         {"looped-bfs",
          {4, 1048576, 1024, 1048576, 0, 0, 0},
          "looped-bfs: at most 268435456 actions fit in one iteration, found 1048576 "
-         "micro-batches x 1024 stages; use at most 262144 micro-batches"},
+         "micro-batches x 1024 stages",
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_LESS, 262144}},
         {"gpipe",
          {4, 8, 8, 8, 0, 0, 0},
-         "gpipe: 4 GPUs need one stage per GPU, 4 in all, found 8; use 4 stages, or "
-         "another schedule (looped-bfs takes any multiple of the GPUs)"},
+         "gpipe: 4 GPUs need one stage per GPU, 4 in all, found 8 (looped-bfs takes any "
+         "multiple of the GPUs)",
+         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 4}},
         {"dualpipe-v",
          {4, 8, 4, 8, 0, 0, 0},
-         "dualpipe-v: 4 GPUs need two stages per GPU, 8 in all, found 4; use 8 "
-         "stages, or another schedule (looped-bfs takes any multiple of the GPUs)"},
+         "dualpipe-v: 4 GPUs need two stages per GPU, 8 in all, found 4 (looped-bfs "
+         "takes any multiple of the GPUs)",
+         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 8}},
         {"looped-bfs",
          {4, 8, 10, 8, 0, 0, 0},
          "looped-bfs: 4 GPUs need the same number of stages each, found 10 stages in "
-         "all; use 8"},
+         "all",
+         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 8}},
         {"1f1b",
          {4, 8, 4, 4, 0, 0, 0},
-         "1f1b: an iteration is one round of all 8 micro-batches, found rounds of 4; "
-         "leave the round out, or use roundpipe"},
+         "1f1b: an iteration is one round of all 8 micro-batches, found rounds of 4",
+         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 8}},
         {"interleaved-1f1b",
          {4, 6, 8, 6, 0, 0, 0},
          "interleaved-1f1b: several stages per GPU need whole groups of 4 "
-         "micro-batches, found 6 micro-batches; use 4 or 8"},
+         "micro-batches, found 6 micro-batches",
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 4},
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 8}},
         {"interleaved-zb",
          {4, 3, 8, 3, 0, 0, 0},
          "interleaved-zb: several stages per GPU need whole groups of 4 "
-         "micro-batches, found 3 micro-batches; use 4 micro-batches or groups of 3"},
+         "micro-batches, found 3 micro-batches",
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 4},
+         {RP_SHAPE_GROUP, RP_SHAPE_EXACTLY, 3}},
         {"interleaved-1f1b",
          {4, 8, 8, 8, 0, 0, 2},
          "interleaved-1f1b: several stages per GPU need groups of at least min(N, M) "
-         "= 4 micro-batches, found groups of 2, which deadlock; use groups of 4"},
+         "= 4 micro-batches, found groups of 2, which deadlock",
+         {RP_SHAPE_GROUP, RP_SHAPE_EXACTLY, 4}},
         {"dualpipe-v",
          {4, 7, 8, 7, 0, 0, 0},
-         "dualpipe-v: 4 GPUs need at least 2N = 8 micro-batches, found 7; use 8 or "
-         "more, or zb-v"},
+         "dualpipe-v: 4 GPUs need at least 2N = 8 micro-batches, found 7 (zb-v "
+         "takes fewer)",
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8}},
         {"roundpipe",
          {8, 20, 17, 16, 5, 0, 0},
-         "roundpipe: 20 micro-batches need rounds of the same size, found M_R = 16, "
-         "which does not divide them; use M_R = 20"},
+         "roundpipe: 20 micro-batches need rounds of the same size, found rounds of 16, "
+         "which does not divide them",
+         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 20}},
         {"roundpipe",
          {8, 20, 17, 0, 5, 0, 0},
-         "roundpipe: 20 micro-batches need rounds of the same size, found M_R = 0, "
-         "which does not divide them; use M_R = 10"},
+         "roundpipe: 20 micro-batches need rounds of the same size, found rounds of 0, "
+         "which does not divide them",
+         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 10}},
         {"roundpipe",
          {8, 16, 17, 4, 5, 0, 0},
-         "roundpipe: 8 GPUs need rounds of at least 8 micro-batches, found M_R = 4; "
-         "use M_R = 8"},
+         "roundpipe: 8 GPUs need rounds of at least 8 micro-batches, found rounds of 4",
+         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 8}},
         {"roundpipe",
          {8, 4, 17, 4, 5, 0, 0},
-         "roundpipe: 8 GPUs need at least 8 micro-batches, found 4; use 8 or more, or "
-         "fewer GPUs"},
+         "roundpipe: 8 GPUs need at least 8 micro-batches, found 4",
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8},
+         {RP_SHAPE_GPUS, RP_SHAPE_OR_LESS, 4}},
         {"roundpipe",
          {8, 16, 5, 8, 5, 0, 0},
          "roundpipe: the fused stage must follow the forward stages, found 5 forward "
-         "slots of 5; use at most 4"},
+         "slots of 5"},
         {"roundpipe",
          {8, 16, 17, 8, 5, 8, 0},
-         "roundpipe: the first GPU must be one of 0 to 7, found 8; use 0"},
+         "roundpipe: the first GPU must be one of 0 to 7, found 8"},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(bad); i++) {
@@ -720,6 +731,13 @@ says_what_is_wrong_with_a_shape(void **state)
         assert_false(rp_schedule_check(find(bad[i].name), &bad[i].shape, &error));
         assert_true(g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE));
         assert_string_equal(error->message, bad[i].message);
+        const RpScheduleErrorPrivate *remedies = rp_schedule_error_remedies(error);
+
+        assert_int_equal(remedies != NULL, bad[i].one.part != RP_SHAPE_NOTHING);
+        if (remedies == NULL)
+            continue;
+        assert_memory_equal(&remedies->one, &bad[i].one, sizeof bad[i].one);
+        assert_memory_equal(&remedies->other, &bad[i].other, sizeof bad[i].other);
     }
 }
 

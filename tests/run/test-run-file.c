@@ -290,15 +290,16 @@ refuses_rounds_that_do_not_divide_or_leave_devices_idle(void **state)
     Fixture *fixture = *state;
 
     refuse(fixture, LEAST "micro_batches: 12\nround: 5\n", NULL,
-           "run.yaml: line 7, column 8: round: expected a divisor of micro_batches (12) not below "
-           "the number of devices (1), found 5; use 6");
-    assert_true(g_error_matches(fixture->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE));
+           "run.yaml: line 7, column 8: round: roundpipe: 12 micro-batches need rounds of the same "
+           "size, found rounds of 5, which does not divide them");
+    assert_int_equal(rp_schedule_error_remedies(fixture->error)->one.part, RP_SHAPE_ROUND);
+    assert_int_equal(rp_schedule_error_remedies(fixture->error)->one.number, 6);
     refuse(fixture, LEAST "devices: host:4\nround: 2\n", NULL,
-           "run.yaml: line 7, column 8: round: expected a divisor of micro_batches (8) not below "
-           "the number of devices (4), found 2; use 4");
+           "run.yaml: line 7, column 8: round: roundpipe: 4 GPUs need rounds of at least 4 "
+           "micro-batches, found rounds of 2");
     refuse(fixture, LEAST "round: 9\n", NULL,
-           "run.yaml: line 6, column 8: round: expected a divisor of micro_batches (8) not below "
-           "the number of devices (1), found 9; use 8");
+           "run.yaml: line 6, column 8: round: roundpipe: 8 micro-batches need rounds of the same "
+           "size, found rounds of 9, which does not divide them");
     assert_non_null(parse(fixture, LEAST "devices: host:4\nround: 4\n", NULL));
     assert_int_equal(fixture->run->round, 4);
 }
