@@ -31,52 +31,32 @@ typedef enum {
 
 #define NOT_AT_ALL G_MAXUINT64
 
-/* An access of an action, in one device's arena. */
-typedef struct {
+#define CATEGORY(name) (1U << RP_BUFFER_##name)
+#define VALUES (CATEGORY(ACTIVATIONS) | CATEGORY(STASH))
+#define F (1U << RP_TASK_FORWARD)
+#define B (1U << RP_TASK_BACKWARD | 1U << RP_TASK_FUSED)
+#define I (1U << RP_TASK_INPUT_GRADIENT)
+#define W (1U << RP_TASK_WEIGHT_GRADIENT)
+
+/* Accesses of actions, in one device's arena. */
+static const struct {
+    guint kinds; /* bits: of which actions */
     guint8 role;
     guint8 mode;
     guint8 size;
     guint8 optional;
     guint categories;
-} Row;
-
-#define CATEGORY(name) (1U << RP_BUFFER_##name)
-#define VALUES (CATEGORY(ACTIVATIONS) | CATEGORY(STASH))
-
-static const Row forward_rows[] = {
-    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
-    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
-    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
-    {RP_ROLE_OUTPUT, WRITE, SIZE_OUTPUT, FALSE, VALUES},
-};
-
-/* B and FB */
-static const Row backward_rows[] = {
-    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
-    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
-    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
-    {RP_ROLE_GRADIENT, READ, SIZE_GRADIENT, FALSE, CATEGORY(ACTIVATIONS)},
-    {RP_ROLE_OUTPUT, WRITE, SIZE_SENT, FALSE, CATEGORY(ACTIVATIONS)},
-    {RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
-    {RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
-};
-
-static const Row input_gradient_rows[] = {
-    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
-    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
-    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
-    {RP_ROLE_GRADIENT, READ, SIZE_GRADIENT, FALSE, CATEGORY(ACTIVATIONS)},
-    {RP_ROLE_OUTPUT, WRITE, SIZE_SENT, FALSE, CATEGORY(ACTIVATIONS)},
-    {RP_ROLE_KEPT, WRITE, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
-};
-
-static const Row weight_gradient_rows[] = {
-    {RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
-    {RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
-    {RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
-    {RP_ROLE_KEPT, READ, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
-    {RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
-    {RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
+} rows[] = {
+    {F | B | I | W, RP_ROLE_PARAMETERS, READ, SIZE_PARAMETERS, FALSE, CATEGORY(PARAMETERS)},
+    {F | B | I | W, RP_ROLE_WORKSPACE, WRITE, SIZE_WORKSPACE, FALSE, CATEGORY(WORKSPACE)},
+    {F | B | I | W, RP_ROLE_INPUT, READ, SIZE_INPUT, FALSE, VALUES},
+    {F, RP_ROLE_OUTPUT, WRITE, SIZE_OUTPUT, FALSE, VALUES},
+    {B | I, RP_ROLE_GRADIENT, READ, SIZE_GRADIENT, FALSE, CATEGORY(ACTIVATIONS)},
+    {B | I, RP_ROLE_OUTPUT, WRITE, SIZE_SENT, FALSE, CATEGORY(ACTIVATIONS)},
+    {I, RP_ROLE_KEPT, WRITE, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
+    {W, RP_ROLE_KEPT, READ, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
+    {B | W, RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
+    {B | W, RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
 };
 
 typedef struct {
@@ -161,12 +141,15 @@ size_of(const RpVerifier *verifier, const RpPlanStage *stage, Size size)
     g_assert_not_reached();
 }
 
+/* @kind: what the action does for @stage */
 static void
-expect_rows(Expectation *operands, guint32 stage, const Row *rows, guint n)
+expect_rows(Expectation *operands, guint32 stage, RpTaskKind kind)
 {
     const RpVerifier *verifier = operands->verifier;
 
-    for (guint i = 0; i < n; i++) {
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        if ((rows[i].kinds >> kind & 1) == 0)
+            continue;
         const guint64 bytes =
             size_of(verifier, rp_plan_stage(verifier->plan, stage), (Size)rows[i].size);
         const RpExpected what = {.buffer = RP_NONE,
@@ -206,24 +189,12 @@ expect_action(Expectation *operands)
     const RpVerifier *verifier = operands->verifier;
     const RpTask *task = operands->task;
 
-    switch ((RpTaskKind)task->kind) {
-    case RP_TASK_FORWARD:
-        expect_rows(operands, task->stage, forward_rows, G_N_ELEMENTS(forward_rows));
-        break;
-    case RP_TASK_INPUT_GRADIENT:
-        expect_rows(operands, task->stage, input_gradient_rows, G_N_ELEMENTS(input_gradient_rows));
-        break;
-    case RP_TASK_WEIGHT_GRADIENT:
-        expect_rows(operands, task->stage, weight_gradient_rows,
-                    G_N_ELEMENTS(weight_gradient_rows));
-        break;
-    case RP_TASK_OVERLAP:
-        expect_rows(operands, task->stage, forward_rows, G_N_ELEMENTS(forward_rows));
-        expect_rows(operands, task->backward_stage, backward_rows, G_N_ELEMENTS(backward_rows));
+    if (task->kind == RP_TASK_OVERLAP) {
+        expect_rows(operands, task->stage, RP_TASK_FORWARD);
+        expect_rows(operands, task->backward_stage, RP_TASK_BACKWARD);
         share(operands);
-        break;
-    default:
-        expect_rows(operands, task->stage, backward_rows, G_N_ELEMENTS(backward_rows));
+    } else {
+        expect_rows(operands, task->stage, (RpTaskKind)task->kind);
     }
     if (verifier->promises->gated && rp_verifier_makes_loss(verifier, task))
         expect_place(operands, rp_plan_decision(verifier->plan, task->iteration), RP_ROLE_DECISION,

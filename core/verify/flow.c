@@ -12,8 +12,8 @@ carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *t
 {
     const RpAccess *write = rp_plan_accesses(verifier->plan, from) + i;
     const RpAccess *reads = rp_plan_accesses(verifier->plan, to);
-    const RpContent *made = verifier->contents + (from->first_access - verifier->first_access) + i;
-    const RpContent *seen = verifier->contents + (to->first_access - verifier->first_access);
+    const RpContent *made = rp_verifier_content(verifier, from, i);
+    const RpContent *seen = rp_verifier_content(verifier, to, 0);
 
     if ((write->mode & RP_ACCESS_WRITE) == 0 ||
         (carriage->from != RP_N_ACCESS_ROLES && write->role != carriage->from) ||

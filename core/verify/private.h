@@ -128,6 +128,17 @@ rp_verifier_device(const RpVerifier *verifier, guint32 task)
     return rp_plan_lane_device(verifier->plan, rp_verifier_task(verifier, task)->lane);
 }
 
+/* What access number @access of @task found and left. */
+static inline const RpContent *
+rp_verifier_content(const RpVerifier *verifier, const RpTask *task, guint access)
+{
+    return &verifier->contents[task->first_access - verifier->first_access + access];
+}
+
+/* @n times RP_NO_TASK, or RP_NONE; to be freed */
+guint32 *rp_verify_new_table(gsize n);
+void rp_verify_clear_table(guint32 *table, gsize n);
+
 /* Whether gradients that come down are to be added up, on the host. */
 static inline gboolean
 rp_verifier_stages(const RpVerifier *verifier)

@@ -3,6 +3,10 @@
  */
 #include "core/verify/private.h"
 
+#include <string.h>
+
+#include "core/schedules/schedule.h"
+
 static const struct {
     const char *name;
     guint number;
@@ -88,34 +92,33 @@ rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 secon
     return FALSE;
 }
 
+guint32 *
+rp_verify_new_table(gsize n)
+{
+    guint32 *table = g_new(guint32, n + 1);
+
+    rp_verify_clear_table(table, n);
+    return table;
+}
+
+void
+rp_verify_clear_table(guint32 *table, gsize n)
+{
+    memset(table, 0xff, n * sizeof *table);
+}
+
+/* Kinds of actions are the first kinds of tasks. */
 guint
 rp_action_parts(const RpTask *task, RpActionPart parts[2])
 {
-    parts[0] = (RpActionPart){.stage = task->stage, .micro_batch = task->micro_batch};
-    switch ((RpTaskKind)task->kind) {
-    case RP_TASK_FORWARD:
-        parts[0].forward = TRUE;
-        return 1;
-    case RP_TASK_BACKWARD:
-        parts[0].backward = parts[0].weights = TRUE;
-        return 1;
-    case RP_TASK_FUSED:
-        parts[0].forward = parts[0].backward = parts[0].weights = TRUE;
-        return 1;
-    case RP_TASK_INPUT_GRADIENT:
-        parts[0].backward = TRUE;
-        return 1;
-    case RP_TASK_WEIGHT_GRADIENT:
-        parts[0].weights = TRUE;
-        return 1;
-    case RP_TASK_OVERLAP:
-        parts[0].forward = TRUE;
-        parts[1] = (RpActionPart){.stage = task->backward_stage,
-                                  .micro_batch = task->backward_micro_batch,
-                                  .backward = TRUE,
-                                  .weights = TRUE};
-        return 2;
-    default:
+    const gboolean two = task->kind == RP_TASK_OVERLAP;
+
+    if (!rp_task_is_compute(task))
         return 0;
-    }
+    const RpActionProducts makes = *rp_action_products(&(RpAction){.kind = task->kind});
+
+    parts[0] = (RpActionPart){task->stage, task->micro_batch, makes.output,
+                              makes.input_gradient && !two, makes.weight_gradient && !two};
+    parts[1] = (RpActionPart){task->backward_stage, task->backward_micro_batch, FALSE, TRUE, TRUE};
+    return two ? 2 : 1;
 }

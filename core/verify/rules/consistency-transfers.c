@@ -42,9 +42,7 @@ check_version(RpProtocol *protocol, guint32 upload, guint32 layer, gint64 versio
     guint32 host = rp_plan_gpus(verifier->plan);
 
     for (guint i = 0; i < task->access_count; i++) {
-        const RpContent *content =
-            &verifier->contents[task->first_access - verifier->first_access + i];
-        guint32 writer = content->writer;
+        const guint32 writer = rp_verifier_content(verifier, task, i)->writer;
 
         if ((accesses[i].mode & RP_ACCESS_READ) == 0)
             continue;

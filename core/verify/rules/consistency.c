@@ -16,21 +16,6 @@
  */
 #include "core/verify/rules/consistency.h"
 
-static int
-host_kind(guint kind)
-{
-    switch ((RpTaskKind)kind) {
-    case RP_TASK_GRADIENT_COPY:
-        return RP_HOST_GRADIENT_COPY;
-    case RP_TASK_OPTIMIZER_STEP:
-        return RP_HOST_STEP;
-    case RP_TASK_PARAMETER_COPY:
-        return RP_HOST_PARAMETER_COPY;
-    default:
-        return -1;
-    }
-}
-
 /* The buffer of 16-bit weights that @task writes; RP_NONE. */
 static guint32
 written_weights(const RpPlan *plan, const RpTask *task)
@@ -102,13 +87,13 @@ note_host_tasks(RpProtocol *protocol)
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
         guint32 iteration = task->iteration - verifier->first_iteration;
-        int kind = host_kind(task->kind);
+        const int kind = task->kind - RP_TASK_GRADIENT_COPY;
 
         if (rp_task_is_compute(task))
             protocol->last_actions = MAX(protocol->last_actions, iteration);
         if (task->kind == RP_TASK_NORM)
             protocol->has_norm[iteration] = TRUE;
-        if (kind < 0)
+        if (kind < 0 || kind >= RP_N_HOST_KINDS)
             continue;
         if (task->layer >= verifier->n_layers || !verifier->trainable[task->layer])
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
@@ -174,32 +159,31 @@ rp_protocol_check_follows(RpVerifier *verifier, RpRule rule, guint32 first, guin
 static gboolean
 check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)
 {
-    RpVerifier *verifier = protocol->verifier;
-    const RpRule rule = RP_RULE_OPTIMIZER_ORDER;
-    guint32 step = *rp_protocol_task(protocol, t, layer, RP_HOST_STEP);
-    guint32 in = *rp_protocol_task(protocol, t, layer, RP_HOST_GRADIENT_COPY);
-    guint32 out = *rp_protocol_task(protocol, t, layer, RP_HOST_PARAMETER_COPY);
+    static const struct {
+        guint first, second;
+        guint32 later; /* iterations from the first to the second */
+        const char *text;
+    } orders[] = {
+        {RP_HOST_GRADIENT_COPY, RP_HOST_STEP, 0,
+         "the step may start before its gradients have been copied"},
+        {RP_HOST_STEP, RP_HOST_PARAMETER_COPY, 0,
+         "the weights may be copied before the step has ended"},
+        {RP_HOST_STEP, RP_HOST_STEP, 1,
+         "the step may start before the step of the last iteration has ended"},
+        {RP_HOST_STEP, RP_HOST_GRADIENT_COPY, 1,
+         "the gradients may be copied before the last step has ended"},
+        {RP_HOST_PARAMETER_COPY, RP_HOST_STEP, 1,
+         "the step may start before the last weights have been copied"},
+    };
 
-    if (!rp_protocol_check_follows(verifier, rule, in, step,
-                                   "the step may start before its gradients have been copied") ||
-        !rp_protocol_check_follows(verifier, rule, step, out,
-                                   "the weights may be copied before the step has ended"))
-        return FALSE;
-    if (t + 1 < verifier->n_iterations) {
-        guint32 next = *rp_protocol_task(protocol, t + 1, layer, RP_HOST_STEP);
-        guint32 next_in = *rp_protocol_task(protocol, t + 1, layer, RP_HOST_GRADIENT_COPY);
-
-        if (!rp_protocol_check_follows(
-                verifier, rule, step, next,
-                "the step may start before the step of the last iteration has ended") ||
+    for (guint i = 0; i < G_N_ELEMENTS(orders); i++)
+        if (t + orders[i].later < protocol->verifier->n_iterations &&
             !rp_protocol_check_follows(
-                verifier, rule, step, next_in,
-                "the gradients may be copied before the last step has ended") ||
-            !rp_protocol_check_follows(
-                verifier, rule, out, next,
-                "the step may start before the last weights have been copied"))
+                protocol->verifier, RP_RULE_OPTIMIZER_ORDER,
+                *rp_protocol_task(protocol, t, layer, orders[i].first),
+                *rp_protocol_task(protocol, t + orders[i].later, layer, orders[i].second),
+                orders[i].text))
             return FALSE;
-    }
     return TRUE;
 }
 
@@ -214,7 +198,7 @@ check_optimizer_reads(RpProtocol *protocol, guint32 index)
 
     for (guint i = 0; i < task->access_count; i++) {
         guint32 buffer = accesses[i].buffer;
-        guint32 writer = verifier->contents[task->first_access - verifier->first_access + i].writer;
+        guint32 writer = rp_verifier_content(verifier, task, i)->writer;
         gboolean state = accesses[i].mode == (RP_ACCESS_READ | RP_ACCESS_WRITE);
 
         if ((accesses[i].mode & RP_ACCESS_READ) == 0 || accesses[i].role == RP_ROLE_DECISION ||
@@ -246,6 +230,7 @@ check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
     guint32 in = *rp_protocol_task(protocol, t, layer, RP_HOST_GRADIENT_COPY);
     guint32 out = *rp_protocol_task(protocol, t, layer, RP_HOST_PARAMETER_COPY);
     guint32 writer = rp_protocol_weight_writer(protocol, t, layer);
+    const RpCarriage state = {RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER};
 
     if (step == RP_NO_TASK)
         return TRUE;
@@ -257,13 +242,9 @@ check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
         return rp_verifier_fail(verifier, rule, RP_NO_TASK, writer,
                                 "the updated weights are not written anywhere");
     if ((in != RP_NO_TASK &&
-         !rp_verifier_check_flow(verifier, rule, in, step,
-                                 (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER},
-                                 "the copied gradient")) ||
+         !rp_verifier_check_flow(verifier, rule, in, step, state, "the copied gradient")) ||
         (out != RP_NO_TASK &&
-         !rp_verifier_check_flow(verifier, rule, step, out,
-                                 (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER},
-                                 "the updated weights")))
+         !rp_verifier_check_flow(verifier, rule, step, out, state, "the updated weights")))
         return FALSE;
     if (t + 1 >= verifier->n_iterations)
         return TRUE;
@@ -276,9 +257,7 @@ check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
             written_weights(verifier->plan, rp_verifier_task(verifier, next_writer)))
         return rp_verifier_fail(verifier, RP_RULE_WEIGHT_INTEGRITY, writer, next_writer,
                                 "two iterations in a row write the same of two weight buffers");
-    return rp_verifier_check_flow(verifier, rule, step, next,
-                                  (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER},
-                                  "the optimizer's state");
+    return rp_verifier_check_flow(verifier, rule, step, next, state, "the optimizer's state");
 }
 
 static gboolean
@@ -310,8 +289,6 @@ rp_verify_consistency(RpVerifier *verifier)
         .verifier = verifier,
         .has = {verifier->promises->gradient_copies, TRUE, verifier->promises->parameter_copies}};
     guint64 n = (guint64)verifier->n_iterations * verifier->n_layers * RP_N_HOST_KINDS;
-    guint n_buffers = rp_plan_n_buffers(verifier->plan);
-    gboolean correct;
 
     if (!verifier->full)
         return rp_verify_staleness(verifier);
@@ -319,16 +296,10 @@ rp_verify_consistency(RpVerifier *verifier)
         return rp_verifier_fail(verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
                                 "too large to verify: %u iterations of %u layers",
                                 verifier->n_iterations, verifier->n_layers);
-    protocol.host = g_new(guint32, n);
-    for (guint64 i = 0; i < n; i++)
-        protocol.host[i] = RP_NO_TASK;
-    protocol.has_norm = g_new0(gboolean, verifier->n_iterations);
-    protocol.owner = g_new(guint32, (gsize)n_buffers + 1);
-    for (guint b = 0; b < n_buffers; b++)
-        protocol.owner[b] = RP_NONE;
-    correct = check_protocol(&protocol);
-    g_free(protocol.host);
-    g_free(protocol.has_norm);
-    g_free(protocol.owner);
-    return correct;
+    g_autofree guint32 *host = protocol.host = rp_verify_new_table(n);
+    g_autofree guint32 *owner = protocol.owner =
+        rp_verify_new_table(rp_plan_n_buffers(verifier->plan));
+    g_autofree gboolean *has_norm = protocol.has_norm = g_new0(gboolean, verifier->n_iterations);
+
+    return check_protocol(&protocol);
 }

@@ -5,6 +5,7 @@
 
 #include "core/verify/private.h"
 
+/* In the order of their kinds of tasks. */
 enum { RP_HOST_GRADIENT_COPY, RP_HOST_STEP, RP_HOST_PARAMETER_COPY, RP_N_HOST_KINDS };
 
 typedef struct {

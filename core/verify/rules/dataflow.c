@@ -12,25 +12,6 @@
  */
 #include "core/verify/rules/dataflow.h"
 
-static int
-transport_of_kind(guint kind)
-{
-    switch ((RpTaskKind)kind) {
-    case RP_TASK_ACTIVATION_DOWNLOAD:
-        return RP_TRANSPORT_DOWN;
-    case RP_TASK_ACTIVATION_UPLOAD:
-        return RP_TRANSPORT_UP;
-    case RP_TASK_STASH_UPLOAD:
-        return RP_TRANSPORT_STASH_UP;
-    case RP_TASK_ACTGRAD_DOWNLOAD:
-        return RP_TRANSPORT_GRADIENT_DOWN;
-    case RP_TASK_ACTGRAD_UPLOAD:
-        return RP_TRANSPORT_GRADIENT_UP;
-    default:
-        return -1;
-    }
-}
-
 /* Whether some stage begins at @boundary and so has a use for the transport. */
 static gboolean
 boundary_is_used(const RpVerifier *verifier, int transport, guint32 boundary)
@@ -103,10 +84,11 @@ note_tasks(RpDataflow *flow)
          i < verifier->iteration_start[flow->iteration + 1]; i++) {
         guint32 index = verifier->by_iteration[i];
         const RpTask *task = rp_verifier_task(verifier, index);
-        int transport = transport_of_kind(task->kind);
+        const int transport = task->kind - RP_TASK_ACTIVATION_DOWNLOAD;
 
-        if (transport >= 0 ? !note_transport(flow, index, task, transport)
-                           : !note_action(flow, index, task))
+        if (transport >= 0 && transport < RP_N_TRANSPORTS
+                ? !note_transport(flow, index, task, transport)
+                : !note_action(flow, index, task))
             return FALSE;
     }
     return TRUE;
@@ -172,13 +154,6 @@ check_present(RpDataflow *flow)
     return TRUE;
 }
 
-static void
-clear(guint32 *table, gsize n)
-{
-    for (gsize i = 0; i < n; i++)
-        table[i] = RP_NO_TASK;
-}
-
 static gboolean
 check_iteration(RpDataflow *flow)
 {
@@ -186,11 +161,11 @@ check_iteration(RpDataflow *flow)
     gsize n_actions = (gsize)verifier->n_stages * verifier->micro_batches;
     gsize n_values = (gsize)verifier->n_layers * verifier->micro_batches;
 
-    clear(flow->forward, n_actions);
-    clear(flow->backward, n_actions);
-    clear(flow->weights, n_actions);
+    rp_verify_clear_table(flow->forward, n_actions);
+    rp_verify_clear_table(flow->backward, n_actions);
+    rp_verify_clear_table(flow->weights, n_actions);
     for (guint t = 0; t < RP_N_TRANSPORTS && verifier->full; t++)
-        clear(flow->transport[t], n_values);
+        rp_verify_clear_table(flow->transport[t], n_values);
     if (!note_tasks(flow) || !check_present(flow))
         return FALSE;
     for (guint m = 0; m < verifier->micro_batches; m++)
@@ -222,14 +197,13 @@ rp_verify_dataflow(RpVerifier *verifier)
         return rp_verifier_fail(verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
                                 "too large to verify: %u micro-batches of %u layers",
                                 verifier->micro_batches, verifier->n_layers);
-    flow.forward = g_new(guint32, n_actions);
-    flow.backward = g_new(guint32, n_actions);
-    flow.weights = g_new(guint32, n_actions);
+    flow.forward = rp_verify_new_table(n_actions);
+    flow.backward = rp_verify_new_table(n_actions);
+    flow.weights = rp_verify_new_table(n_actions);
     /* boundary 0 is looked at in `compute` fidelity too */
-    for (guint t = 0; t < RP_N_TRANSPORTS; t++) {
-        flow.transport[t] = g_new(guint32, n_values);
-        clear(flow.transport[t], n_values);
-    }
+    for (guint t = 0; t < RP_N_TRANSPORTS; t++)
+        flow.transport[t] = rp_verify_new_table(n_values);
+
     for (guint32 t = MAX(verifier->complete_from, verifier->first_flow);
          t < verifier->n_iterations && correct; t++) {
         flow.iteration = t;

@@ -5,6 +5,7 @@
 
 #include "core/verify/private.h"
 
+/* In the order of their kinds of tasks. */
 enum {
     RP_TRANSPORT_DOWN,
     RP_TRANSPORT_UP,

@@ -33,12 +33,6 @@ decision_access(const RpVerifier *verifier, const RpTask *task)
     return RP_NONE;
 }
 
-static const RpContent *
-content_of(const RpVerifier *verifier, const RpTask *task, guint access)
-{
-    return &verifier->contents[task->first_access - verifier->first_access + access];
-}
-
 static gboolean
 note_tasks(Decisions *decisions)
 {
@@ -100,8 +94,8 @@ check_buffer_of_norm(RpVerifier *verifier, guint32 norm, guint32 reader, guint32
     if (in_norm == RP_NONE)
         return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, norm,
                                 "the norm leaves out the gradients of layer %u", to->layer);
-    if (in_reader != RP_NONE &&
-        content_of(verifier, of, in_norm)->seen != content_of(verifier, to, in_reader)->seen)
+    if (in_reader != RP_NONE && rp_verifier_content(verifier, of, in_norm)->seen !=
+                                    rp_verifier_content(verifier, to, in_reader)->seen)
         return rp_verifier_fail(verifier, RP_RULE_INCOMPLETE_GRADIENTS, norm, reader,
                                 "the gradients of layer %u are not those that the norm was made of",
                                 to->layer);
@@ -137,7 +131,7 @@ check_reads(Decisions *decisions, guint32 index, guint age, const char *who)
         return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, index,
                                 "%s does not read the decision that is for it", who);
     norm = made < 0 ? RP_NO_TASK : decisions->norm[made];
-    writer = content_of(verifier, task, access)->writer;
+    writer = rp_verifier_content(verifier, task, access)->writer;
     if (norm == writer || (norm == RP_NO_TASK && !verifier->whole) ||
         (writer == RP_NO_TASK && !verifier->whole && made < verifier->complete_from))
         return TRUE;
@@ -246,21 +240,15 @@ rp_verify_decisions(RpVerifier *verifier)
                            .n = rp_plan_n_decisions(verifier->plan),
                            .gated = verifier->promises->gated};
     const guint n = decisions.gated && verifier->promises->async ? 2 : 1;
-    gboolean correct;
 
     if (!verifier->full)
         return TRUE;
     if (decisions.n != n)
         return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, RP_NO_TASK,
                                 "%u buffers of decisions, not %u", decisions.n, n);
-    decisions.norm = g_new(guint32, verifier->n_iterations);
-    decisions.steps = g_new(guint32, verifier->n_iterations);
-    decisions.n_steps = g_new0(guint, verifier->n_iterations);
-    for (guint32 t = 0; t < verifier->n_iterations; t++)
-        decisions.norm[t] = decisions.steps[t] = RP_NO_TASK;
-    correct = note_tasks(&decisions) && check_tasks(&decisions);
-    g_free(decisions.norm);
-    g_free(decisions.steps);
-    g_free(decisions.n_steps);
-    return correct;
+    g_autofree guint32 *norm = decisions.norm = rp_verify_new_table(verifier->n_iterations);
+    g_autofree guint32 *steps = decisions.steps = rp_verify_new_table(verifier->n_iterations);
+    g_autofree guint *n_steps = decisions.n_steps = g_new0(guint, verifier->n_iterations);
+
+    return note_tasks(&decisions) && check_tasks(&decisions);
 }

@@ -10,6 +10,8 @@
  */
 #include "core/verify/rules/slots.h"
 
+#include <string.h>
+
 /* Of two tasks of one slot the one that comes later or, if @first, earlier. */
 static gboolean
 note_action(RpSlots *state, guint32 *place, guint32 task, gboolean first)
@@ -182,8 +184,8 @@ check_stays(RpSlots *state, guint32 reference, guint32 action)
     const RpTask *b = rp_verifier_task(verifier, action);
     const RpAccess *reads_a = rp_plan_accesses(verifier->plan, a);
     const RpAccess *reads_b = rp_plan_accesses(verifier->plan, b);
-    const RpContent *seen_a = verifier->contents + (a->first_access - verifier->first_access);
-    const RpContent *seen_b = verifier->contents + (b->first_access - verifier->first_access);
+    const RpContent *seen_a = rp_verifier_content(verifier, a, 0);
+    const RpContent *seen_b = rp_verifier_content(verifier, b, 0);
 
     for (guint i = 0; i < a->access_count; i++) {
         guint k = 0;
@@ -289,13 +291,6 @@ check_slots(RpSlots *state)
     return TRUE;
 }
 
-static void
-clear(guint32 *table, gsize n)
-{
-    for (gsize i = 0; i < n; i++)
-        table[i] = RP_NO_TASK;
-}
-
 static gboolean
 check_iteration(RpSlots *state)
 {
@@ -303,17 +298,11 @@ check_iteration(RpSlots *state)
     gsize n_slots = (gsize)verifier->rounds * verifier->n_stages;
     gsize n_chunks = (gsize)verifier->rounds * state->first_parameter_chunk[verifier->n_stages];
 
-    for (gsize i = 0; i < n_slots; i++)
-        state->slots[i] = (RpSlot){.first_forward = RP_NO_TASK,
-                                   .first_backward = RP_NO_TASK,
-                                   .last_weights = RP_NO_TASK,
-                                   .accumulate = RP_NO_TASK,
-                                   .summed = RP_NO_TASK,
-                                   .leaving = RP_NONE};
-    clear(state->uploads[0], n_chunks);
-    clear(state->uploads[1], n_chunks);
-    clear(state->downloads,
-          (gsize)verifier->rounds * state->first_gradient_chunk[verifier->n_stages]);
+    memset(state->slots, 0xff, n_slots * sizeof(RpSlot)); /* RP_NO_TASK and RP_NONE */
+    rp_verify_clear_table(state->uploads[0], n_chunks);
+    rp_verify_clear_table(state->uploads[1], n_chunks);
+    rp_verify_clear_table(state->downloads, (gsize)verifier->rounds *
+                                                state->first_gradient_chunk[verifier->n_stages]);
     if (!note_tasks(state))
         return FALSE;
     for (gsize i = 0; i < n_slots; i++)
@@ -353,9 +342,9 @@ rp_verify_parameters(RpVerifier *verifier)
     gsize n_gradients = (gsize)verifier->rounds * state.first_gradient_chunk[verifier->n_stages];
 
     state.slots = g_new(RpSlot, (gsize)verifier->rounds * verifier->n_stages);
-    state.uploads[0] = g_new(guint32, n_parameters + 1);
-    state.uploads[1] = g_new(guint32, n_parameters + 1);
-    state.downloads = g_new(guint32, n_gradients + 1);
+    state.uploads[0] = rp_verify_new_table(n_parameters);
+    state.uploads[1] = rp_verify_new_table(n_parameters);
+    state.downloads = rp_verify_new_table(n_gradients);
     for (guint32 t = rp_verifier_first_to_check(verifier); t < verifier->n_iterations && correct;
          t++) {
         state.iteration = t;

@@ -7,6 +7,8 @@
  */
 #include "core/verify/private.h"
 
+#include <string.h>
+
 typedef struct {
     RpVerifier *verifier;
     guint32 *made;  /* [stage * n_lanes + lane] last action that makes the version's gradients */
@@ -19,8 +21,7 @@ note_makers(Staleness *staleness, guint32 iteration)
     const RpVerifier *verifier = staleness->verifier;
     gsize n = (gsize)verifier->n_stages * verifier->n_lanes;
 
-    for (gsize i = 0; i < n; i++)
-        staleness->made[i] = RP_NO_TASK;
+    rp_verify_clear_table(staleness->made, n);
     for (guint32 i = verifier->iteration_start[iteration];
          i < verifier->iteration_start[iteration + 1]; i++) {
         guint32 index = verifier->by_iteration[i];
@@ -65,8 +66,7 @@ check_readers(Staleness *staleness, guint32 iteration)
     const RpVerifier *verifier = staleness->verifier;
     gsize n = (gsize)verifier->n_stages * verifier->n_lanes;
 
-    for (gsize i = 0; i < n; i++)
-        staleness->seen[i] = FALSE;
+    memset(staleness->seen, 0, n * sizeof *staleness->seen);
     for (guint32 i = verifier->iteration_start[iteration];
          i < verifier->iteration_start[iteration + 1]; i++) {
         guint32 index = verifier->by_iteration[i];
@@ -91,7 +91,7 @@ rp_verify_staleness(RpVerifier *verifier)
     gsize n = (gsize)verifier->n_stages * verifier->n_lanes;
     Staleness staleness = {
         .verifier = verifier,
-        .made = g_new(guint32, n),
+        .made = rp_verify_new_table(n),
         .seen = g_new(gboolean, n),
     };
     gboolean correct = TRUE;
