@@ -485,6 +485,8 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
         return unit && M >= 2 * N - 1 ? 2 * M * (t.F + B) + (N - 1) * t.F : -1;
     if (g_str_equal(name, "dualpipe-v"))
         return unit && t.overlap <= t.F + B ? min_busy + (N - 1) * (t.overlap + B - 3 * t.W) : -1;
+    if (!c->ops->dispatched)
+        return -1;
 
     const gint64 round = c->shape.round, rest = M / round * S % N;
     if (S < N)
