@@ -258,14 +258,16 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
 
 /* ---- the report ---- */
 
-/* Neighbours that are alike: blocks. Returns: how many, from @first on */
+/* Neighbours of one class, which have the times of its first. Returns: how many, from @first on */
 static guint
 count_alike(const RpProfile *profile, guint first)
 {
+    const RpLayer *layers = &profile->layers[first];
     guint n = 1;
 
-    while (profile->layers[first].kind == RP_LAYER_BLOCK && first + n < profile->n_layers &&
-           profile->layers[first + n].kind == RP_LAYER_BLOCK)
+    while (first + n < profile->n_layers && layers[n].kind == layers->kind &&
+           layers[n].forward_ns == layers->forward_ns &&
+           layers[n].backward_ns == layers->backward_ns)
         n++;
     return n;
 }

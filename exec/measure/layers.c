@@ -8,8 +8,7 @@
  * The head's loss and gradient are made in one go, so that its backward is what the fused stage
  * takes beyond the forward. The embedding has nothing to recompute but its output, for the layer
  * behind it. A block's recompute makes its output, too, unless it is the last of its stage, so that
- * it is run in two ways: as the stage of the last block and the head, of which only the block
- * recomputes, and alone.
+ * it is run in both ways.
  */
 #include <stdlib.h>
 
@@ -58,18 +57,19 @@ static void
 run_recompute(gpointer data)
 {
     Layer *layer = data;
-    RpStageCall call = layer->call;
 
-    call.layers = (RpInterval){rp_network_n_layers(layer->network) - 2, 2};
-    rp_network_recompute(layer->network, &call);
+    layer->call.output = layer->room[OUTPUT];
+    rp_network_recompute(layer->network, &layer->call);
 }
 
 static void
 run_recompute_last(gpointer data)
 {
     Layer *layer = data;
+    RpStageCall call = layer->call;
 
-    rp_network_recompute(layer->network, &layer->call);
+    call.n_boundaries = 0;
+    rp_network_recompute(layer->network, &call);
 }
 
 static void

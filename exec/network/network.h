@@ -84,8 +84,8 @@ typedef struct {
     const void *input;      /* of the first layer */
 
     /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
-     * the end of the stage, the others lie inside it. backward, fused: gradient of @input, one
-     * hidden state; NULL if the first layer is 0 */
+     * the end of the stage, the others lie inside it. recompute: the same of the end. backward,
+     * fused: gradient of @input, one hidden state; NULL if the first layer is 0 */
     const guint *boundaries;
     guint n_boundaries;
     void *output;

@@ -174,7 +174,7 @@ keep(const RpNetwork *network, const RpStageCall *call, gboolean observed)
 
     for (guint layer = call->layers.first; layer < end && !is_head(network, layer); layer++) {
         const guintptr next = kept + network->layers[layer].sizes.kept;
-        void *y = layer + 1 < end ? (void *)next : NULL;
+        void *y = layer + 1 < end ? (void *)next : boundary(network, call, end);
         RpRoom room = kept_room(network, kept);
 
         run_forward(network, call, layer, scratch, x, &room, y);
