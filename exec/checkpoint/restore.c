@@ -4,11 +4,11 @@
  */
 #include "exec/checkpoint/private.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-#include "core/json/json-write.h"
 
 typedef struct {
     const char *path;
@@ -53,62 +53,19 @@ load_state(Restore *restore, GError **error)
 
 /* ---- what the run was ---- */
 
-typedef enum { COUNT, BOOLEAN, NUMBER, TOKEN, ROPE_TYPE } ValueKind;
-
-typedef struct {
-    const char *key;
-    ValueKind kind;
-    gsize offset;
-} Value;
-
-#define AT(member) G_STRUCT_OFFSET(RpModel, member)
-
-/* All that the loss or its gradient depends on. */
-static const Value values[] = {
-    {"hidden_size", COUNT, AT(hidden)},
-    {"num_hidden_layers", COUNT, AT(blocks)},
-    {"num_attention_heads", COUNT, AT(heads)},
-    {"num_key_value_heads", COUNT, AT(kv_heads)},
-    {"head_dim", COUNT, AT(head_dim)},
-    {"intermediate_size", COUNT, AT(intermediate)},
-    {"vocab_size", COUNT, AT(vocab)},
-    {"tie_word_embeddings", BOOLEAN, AT(tied)},
-    {"attention_bias", BOOLEAN, AT(attention_bias)},
-    {"mlp_bias", BOOLEAN, AT(mlp_bias)},
-    {"rms_norm_eps", NUMBER, AT(rms_norm_eps)},
-    {"rope_type", ROPE_TYPE, AT(rope.type)},
-    {"rope_theta", NUMBER, AT(rope.theta)},
-    {"factor of the rope", NUMBER, AT(rope.factor)},
-    {"low_freq_factor of the rope", NUMBER, AT(rope.low_freq_factor)},
-    {"high_freq_factor of the rope", NUMBER, AT(rope.high_freq_factor)},
-    {"original_max_position_embeddings of the rope", COUNT, AT(rope.original_max_positions)},
-    {"pad_token_id", TOKEN, AT(pad_id)},
-};
-
-/* As config.json has it. (transfer full) */
-static char *
-value_text(const Value *value, const RpModel *config)
+/* Lines of config.json, but for what changes neither the loss nor its gradient. */
+static char **
+lines_of(const RpModel *model)
 {
-    gconstpointer at = G_STRUCT_MEMBER_P(config, value->offset);
+    RpModel same = *model;
 
-    switch (value->kind) {
-    case COUNT:
-        return g_strdup_printf("%u", *(const guint *)at);
-    case BOOLEAN:
-        return g_strdup(*(const gboolean *)at ? "true" : "false");
-    case NUMBER: {
-        GString *number = g_string_new(NULL);
-        rp_json_append_number(number, *(const double *)at, 1);
-        return g_string_free(number, FALSE);
-    }
-    case ROPE_TYPE:
-        return g_strdup(*(const RpRopeType *)at == RP_ROPE_LLAMA3 ? "llama3" : "default");
-    case TOKEN:
-        if (*(const gint64 *)at == RP_MODEL_NO_TOKEN)
-            return g_strdup("null");
-        return g_strdup_printf("%" G_GINT64_FORMAT, *(const gint64 *)at);
-    }
-    g_assert_not_reached();
+    same.max_positions = 0;
+    same.initializer_range = 0;
+    same.has_dtype = FALSE;
+    same.bos_id = RP_MODEL_NO_TOKEN;
+    same.n_eos = 0;
+    g_autofree char *json = rp_hf_config_to_json(&same);
+    return g_strsplit(json, "\n", -1);
 }
 
 static gboolean
@@ -133,13 +90,18 @@ check_model(const Restore *restore, GError **error)
     if (saved.architecture != model->architecture)
         return fail_model(path, "architectures", rp_architectures[model->architecture].hf_name,
                           rp_architectures[saved.architecture].hf_name, error);
-    for (gsize i = 0; i < G_N_ELEMENTS(values); i++) {
-        g_autofree char *expected = value_text(&values[i], model);
-        g_autofree char *found = value_text(&values[i], &saved);
-        if (strcmp(expected, found) != 0)
-            return fail_model(path, values[i].key, expected, found, error);
-    }
-    return TRUE;
+    g_auto(GStrv) lines = lines_of(model), other = lines_of(&saved);
+    guint i = 0;
+    char key[64] = "", expected[64] = "", found[64] = "";
+
+    while (lines[i] != NULL && g_strcmp0(lines[i], other[i]) == 0)
+        i++;
+    if (lines[i] == NULL)
+        return TRUE;
+    sscanf(lines[i], " \"%63[^\"]\": %63[^,]", key, expected);
+    sscanf(other[i], " \"%63[^\"]\": %63[^,]", key, found);
+    return fail_model(path, key, expected[0] == '{' ? "an object" : expected,
+                      found[0] == '{' ? "an object" : found, error);
 }
 
 static const char *

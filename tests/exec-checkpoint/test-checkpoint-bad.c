@@ -203,7 +203,7 @@ refuses_a_model_that_computes_something_else(void **state)
         CASE(rms_norm_eps, 1e-5, "rms_norm_eps: expected 1e-05, as the model has it, found 1e-06"),
         CASE(rope.theta, 5e5, "rope_theta: expected 5e+05, as the model has it, found 1e+06"),
         CASE(rope.type, RP_ROPE_LLAMA3,
-             "rope_type: expected llama3, as the model has it, found default"),
+             "rope_scaling: expected an object, as the model has it, found null"),
         CASE(pad_id, 3, "pad_token_id: expected 3, as the model has it, found null"),
 #undef CASE
     };
@@ -231,11 +231,11 @@ refuses_another_factor_of_the_rope(void **state)
     assert_true(checkpoint_save_step(f, 4));
     config.rope.factor = 16;
     expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
-                   "factor of the rope: expected 16.0, as the model has it, found 8.0");
+                   "factor: expected 16.0, as the model has it, found 8.0");
     config.rope.factor = 8;
     config.rope.original_max_positions = 64;
     expect_refusal(f, fake_trainer_new(&config, RP_DTYPE_BF16, TRUE), RP_CHECKPOINT_ERROR_MISMATCH,
-                   "original_max_position_embeddings of the rope: expected 64, as the model has");
+                   "original_max_position_embeddings: expected 64, as the model has");
 }
 
 static void
