@@ -355,11 +355,11 @@ static const char *const pin_names[N_PINS] = {
 static gboolean
 pin_ours(guint64 bytes, gint64 *ns, RpPinnedMemory *report, GError **error)
 {
-    const gint64 start_ns = rp_overheads_clock_ns();
+    const gint64 start_ns = rp_clock_ns();
     RpCudaHostArena *arena = rp_cuda_host_arena_new(bytes, NULL, 0, 0, error);
     gboolean done = arena != NULL && rp_cuda_host_arena_finish(arena, error);
 
-    *ns = rp_overheads_clock_ns() - start_ns;
+    *ns = rp_clock_ns() - start_ns;
     if (done)
         *report = rp_cuda_host_arena_report(arena);
     rp_cuda_host_arena_free(arena);
@@ -369,19 +369,19 @@ pin_ours(guint64 bytes, gint64 *ns, RpPinnedMemory *report, GError **error)
 static gboolean
 pin_by_cuda(guint64 bytes, gint64 *ns, GError **error)
 {
-    const gint64 start_ns = rp_overheads_clock_ns();
+    const gint64 start_ns = rp_clock_ns();
     void *memory = NULL;
     const gboolean done =
         rp_cuda_ok(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc", error);
 
-    *ns = rp_overheads_clock_ns() - start_ns;
+    *ns = rp_clock_ns() - start_ns;
     return done && rp_cuda_ok(cudaFreeHost(memory), "cudaFreeHost", error);
 }
 
 static gboolean
 pin_by_register(guint64 bytes, gint64 *ns, GError **error)
 {
-    const gint64 start_ns = rp_overheads_clock_ns();
+    const gint64 start_ns = rp_clock_ns();
     void *memory = malloc(bytes);
     gboolean done;
 
@@ -392,7 +392,7 @@ pin_by_register(guint64 bytes, gint64 *ns, GError **error)
     }
     done = rp_cuda_ok(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister",
                       error);
-    *ns = rp_overheads_clock_ns() - start_ns;
+    *ns = rp_clock_ns() - start_ns;
     done = done && rp_cuda_ok(cudaHostUnregister(memory), "cudaHostUnregister", error);
     free(memory);
     return done;
@@ -410,13 +410,12 @@ static gboolean
 measure_pin(const RpOverheads *overheads, Pin how, GError **error)
 {
     const double per_100_gib = 100. * (1 << 30) / (double)overheads->pinned_bytes;
-    const gint64 begin_ns = rp_overheads_clock_ns();
+    const gint64 begin_ns = rp_clock_ns();
     g_autoptr(GArray) seconds = rp_overheads_values();
     g_autofree char *note = NULL;
     RpPinnedMemory report = {.threads = 1};
 
-    for (guint i = 0;
-         i < PINNED_RUNS && (i == 0 || rp_overheads_clock_ns() - begin_ns < PINNED_BUDGET_NS);
+    for (guint i = 0; i < PINNED_RUNS && (i == 0 || rp_clock_ns() - begin_ns < PINNED_BUDGET_NS);
          i++) {
         gint64 ns = 0;
 

@@ -27,7 +27,7 @@ read_costs(const RpOverheadsModel *tiny)
 {
     const RpEngineCost cost = rp_trainer_cost(tiny->trainer);
     Costs costs = {.issue_ns = cost.worker_cpu_ns,
-                   .wall_ns = rp_overheads_clock_ns(),
+                   .wall_ns = rp_clock_ns(),
                    .launch_ns = atomic_load(&rp_overheads_watch.launch_ns),
                    .tasks = cost.tasks - atomic_load(&rp_overheads_watch.n_host_tasks)};
 
@@ -155,16 +155,16 @@ typedef struct {
 static void CUDART_CB
 hold_a_while(void *data)
 {
-    const gint64 end_ns = rp_overheads_clock_ns() + HELD_NS;
+    const gint64 end_ns = rp_clock_ns() + HELD_NS;
 
-    while (rp_overheads_clock_ns() < end_ns)
+    while (rp_clock_ns() < end_ns)
         ;
 }
 
 static void CUDART_CB
 note_time(void *data)
 {
-    ((Callback *)data)->ns = rp_overheads_clock_ns();
+    ((Callback *)data)->ns = rp_clock_ns();
 }
 
 static cudaError_t
@@ -206,7 +206,7 @@ time_wait(Wait how, RpBackendLane *lane, RpBackendEvent *event, void *memory, do
         !rp_overheads_watch.real->record(rp_overheads_watch.backend, lane, event, error))
         return FALSE;
     const cudaError_t status = wait_by(how, lane->stream, event, &callback, error);
-    told_ns = how == WAIT_CALLBACK ? callback.ns : rp_overheads_clock_ns();
+    told_ns = how == WAIT_CALLBACK ? callback.ns : rp_clock_ns();
     if (error != NULL && *error != NULL)
         return FALSE;
     if (!rp_cuda_ok(status, wait_names[how], error))

@@ -31,9 +31,9 @@ hold(void *data)
 {
     RpOverheadsGate *gate = data;
     const struct timespec nap = {.tv_nsec = 20000};
-    const gint64 end_ns = rp_overheads_clock_ns() + GATE_NS;
+    const gint64 end_ns = rp_clock_ns() + GATE_NS;
 
-    while (!atomic_load(&gate->open) && rp_overheads_clock_ns() < end_ns)
+    while (!atomic_load(&gate->open) && rp_clock_ns() < end_ns)
         (void)nanosleep(&nap, NULL);
 }
 
@@ -191,10 +191,10 @@ time_calls(const Rig *rig, Call what, GArray *values, GError **error)
     cudaError_t status = cudaSuccess;
 
     for (guint i = 0; i < CALLS && status == cudaSuccess; i++) {
-        const gint64 start_ns = rp_overheads_clock_ns();
+        const gint64 start_ns = rp_clock_ns();
 
         status = call(rig, what, i);
-        rp_overheads_note(values, (double)(rp_overheads_clock_ns() - start_ns));
+        rp_overheads_note(values, (double)(rp_clock_ns() - start_ns));
     }
     (void)cudaGetLastError(); /* "not ready" of the query */
     return rp_cuda_ok(status, call_names[what], error);

@@ -23,7 +23,7 @@ RpOverheadsWatch rp_overheads_watch;
 static void
 note(RpOverheadsOp op, gint64 start_ns)
 {
-    const gint64 ns = rp_overheads_clock_ns() - start_ns;
+    const gint64 ns = rp_clock_ns() - start_ns;
     const guint at = atomic_fetch_add(&rp_overheads_watch.n[op], 1);
 
     if (at < RP_OVERHEADS_MOST_SAMPLES)
@@ -43,7 +43,7 @@ static gboolean
 watched_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, RpTaskPart part,
                GError **error)
 {
-    const gint64 start_cpu_ns = thread_cpu_ns(), start_ns = rp_overheads_clock_ns();
+    const gint64 start_cpu_ns = thread_cpu_ns(), start_ns = rp_clock_ns();
     const gboolean done = rp_overheads_watch.real->launch(backend, lane, task, part, error);
 
     note(OP_LAUNCH, start_ns);
@@ -54,7 +54,7 @@ watched_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *tas
 static gboolean
 watched_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, GError **error)
 {
-    const gint64 start_ns = rp_overheads_clock_ns();
+    const gint64 start_ns = rp_clock_ns();
     const gboolean done = rp_overheads_watch.real->copy(backend, lane, task, error);
 
     note(OP_COPY, start_ns);
@@ -64,7 +64,7 @@ watched_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
 static gboolean
 watched_record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, GError **error)
 {
-    const gint64 start_ns = rp_overheads_clock_ns();
+    const gint64 start_ns = rp_clock_ns();
     const gboolean done = rp_overheads_watch.real->record(backend, lane, event, error);
 
     note(OP_RECORD, start_ns);
@@ -75,7 +75,7 @@ static gboolean
 watched_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, gint64 delay_ns,
              GError **error)
 {
-    const gint64 start_ns = rp_overheads_clock_ns();
+    const gint64 start_ns = rp_clock_ns();
     const gboolean done = rp_overheads_watch.real->wait(backend, lane, event, delay_ns, error);
 
     note(OP_WAIT, start_ns);

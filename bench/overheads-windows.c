@@ -13,12 +13,12 @@ time_making(const RpProfile *profile, const RpPartition *partition, const RpPlan
             GArray *made_us, GError **error)
 {
     for (guint i = 0; i < MADE; i++) {
-        const gint64 start_ns = rp_overheads_clock_ns();
+        const gint64 start_ns = rp_clock_ns();
         g_autoptr(RpPlanner) planner = rp_planner_new(profile, partition, options, error);
 
         if (planner == NULL)
             return FALSE;
-        rp_overheads_note(made_us, (double)(rp_overheads_clock_ns() - start_ns) / 1e3);
+        rp_overheads_note(made_us, (double)(rp_clock_ns() - start_ns) / 1e3);
     }
     return TRUE;
 }
@@ -36,14 +36,13 @@ time_iterations(const RpProfile *profile, const RpPartition *partition,
     for (guint i = 0; i < ITERATIONS; i++) {
         RpPlan *plan = rp_planner_plan(planner);
         const RpTaskId first = rp_plan_end_id(plan);
-        const gint64 start_ns = rp_overheads_clock_ns();
+        const gint64 start_ns = rp_clock_ns();
 
         if (!rp_planner_append_iteration(planner, error))
             return FALSE;
         *tasks = rp_plan_end_id(plan) - first;
         if (i >= 2)
-            rp_overheads_note(ns_per_task,
-                              (double)(rp_overheads_clock_ns() - start_ns) / (double)*tasks);
+            rp_overheads_note(ns_per_task, (double)(rp_clock_ns() - start_ns) / (double)*tasks);
         rp_plan_retire(plan, before);
         before = first;
     }

@@ -5,9 +5,8 @@
 #pragma once
 
 #include <stdio.h>
-#include <time.h>
 
-#include <glib.h>
+#include "exec/system/clock.h"
 
 typedef struct {
     FILE *csv;            /* or NULL */
@@ -37,15 +36,6 @@ static inline void
 rp_overheads_note(GArray *values, double value)
 {
     g_array_append_val(values, value);
-}
-
-static inline gint64
-rp_overheads_clock_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * G_GINT64_CONSTANT(1000000000) + time.tv_nsec;
 }
 
 /* overheads-windows.c; needs no GPU: planning with and without windows. */

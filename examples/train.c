@@ -5,7 +5,8 @@
 
 #include "exec/data/batch.h"
 #include "exec/host/kernels.h"
-#include "exec/host/measure.h"
+#include "exec/host/probe.h"
+#include "exec/measure/profile.h"
 #include "exec/train/trainer.h"
 
 static int
@@ -38,9 +39,11 @@ main(int argc, char **argv)
     if (batcher == NULL || !rp_weights_bind(weights, file, &error))
         return fail(error);
     const RpNetworkOptions options = {.sequences = shape.sequences, .tokens = shape.tokens};
-    const RpHostProfileOptions measure = {.devices = devices, .seconds = 0.1};
+    const RpMeasureOptions measure = {.devices = devices, .seconds = 0.1};
     g_autoptr(RpNetwork) network = rp_network_new(weights, rp_host_kernels(), &options);
-    g_autoptr(RpProfile) profile = rp_host_profile(network, weights, &measure, &error);
+    g_autoptr(RpProbe) probe = rp_host_probe_new(0, &error);
+    g_autoptr(RpProfile) profile =
+        probe != NULL ? rp_measure_profile(probe, network, weights, &measure, &error) : NULL;
     if (profile == NULL)
         return fail(error);
     /* stages of even length for the schedule */

@@ -2,12 +2,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/cuda/probe.h"
 #include "exec/device/arena-check.h"
+#include "exec/system/clock.h"
 
 #define SIDE_ALIGNMENT 256
 
@@ -253,7 +253,6 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
      const RpDeviceOptions *options, gboolean shared, GError **error)
 {
     const guint count = rp_cuda_device_count();
-    pthread_condattr_t attributes;
     RpCuda *cuda;
 
     if (!check_count(plan, count, shared, error))
@@ -268,10 +267,7 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
     cuda->slot_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
     cuda->loose = find_loose(plan);
     pthread_mutex_init(&cuda->watch_lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&cuda->watch_cond, &attributes);
-    pthread_condattr_destroy(&attributes);
+    rp_clock_init_cond(&cuda->watch_cond);
     cuda->devices = g_new0(RpCudaDevice, cuda->map.gpus);
     for (guint g = 0; g < cuda->map.gpus; g++) {
         cuda->devices[g].cuda = cuda;

@@ -7,12 +7,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "exec/cuda/runtime/runtime.h"
 #include "exec/device/error.h"
 #include "exec/system/available-memory.h"
+#include "exec/system/clock.h"
 #include "exec/system/memory-limit.h"
 
 #define MAX_THREADS 16
@@ -44,15 +44,6 @@ struct _RpCudaHostArena {
     RpPinnedMemory report;
     gint64 start_ns;
 };
-
-static gint64
-clock_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * G_GINT64_CONSTANT(1000000000) + time.tv_nsec;
-}
 
 /* ---- which pages ---- */
 
@@ -135,15 +126,15 @@ pin_piece(PinThread *thread, guint index)
 {
     RpCudaHostArena *arena = thread->arena;
     const RpCudaSpan *piece = &g_array_index(arena->pieces, RpCudaSpan, index);
-    const gint64 start_ns = clock_ns();
+    const gint64 start_ns = rp_clock_ns();
     const char *problem;
     gint64 touched_ns;
 
     touch(arena, piece);
-    touched_ns = clock_ns();
+    touched_ns = rp_clock_ns();
     problem = rp_runtime_pin(arena->memory + piece->offset, piece->bytes);
     thread->touch_ns += touched_ns - start_ns;
-    thread->pin_ns += clock_ns() - touched_ns;
+    thread->pin_ns += rp_clock_ns() - touched_ns;
     if (problem != NULL) {
         fail_pin(arena, piece, problem);
         return FALSE;
@@ -164,7 +155,7 @@ pin_main(void *data)
            (index = atomic_fetch_add(&arena->next, 1)) < arena->pieces->len)
         if (!pin_piece(thread, index))
             break;
-    thread->end_ns = clock_ns();
+    thread->end_ns = rp_clock_ns();
     return NULL;
 }
 
@@ -291,7 +282,7 @@ rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, in
     arena->bytes = mapped;
     arena->page = page;
     arena->device = device;
-    arena->start_ns = clock_ns();
+    arena->start_ns = rp_clock_ns();
     arena->pieces = rp_cuda_pin_pieces(bytes, loose, n_loose, page, RP_CUDA_PIECE_BYTES);
     arena->pinned = g_new0(_Atomic guint, MAX(1, arena->pieces->len));
     pthread_mutex_init(&arena->lock, NULL);

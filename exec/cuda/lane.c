@@ -3,6 +3,8 @@
 
 #include <time.h>
 
+#include "exec/system/clock.h"
+
 /* Who waits for an event looks at once, and then less and less often. */
 #define FIRST_NAP_NS 2000
 #define LAST_NAP_NS 100000
@@ -17,19 +19,10 @@
 /* So long a stream may go on once a device has failed: what it waits for may never happen. */
 #define AFTER_FAILURE_NS (3 * G_GINT64_CONSTANT(1000000000))
 
-static gint64
-clock_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * G_GINT64_CONSTANT(1000000000) + time.tv_nsec;
-}
-
 gint64
 rp_cuda_clock_ns(RpBackend *backend)
 {
-    return clock_ns();
+    return rp_clock_ns();
 }
 
 gboolean
@@ -112,11 +105,11 @@ check_devices(const RpCuda *cuda, GError **error)
 static void
 run_out(RpCuda *cuda, const RpRuntimeGpu *gpu, RpRuntimeStream *stream)
 {
-    const gint64 end_ns = clock_ns() + AFTER_FAILURE_NS;
+    const gint64 end_ns = rp_clock_ns() + AFTER_FAILURE_NS;
     gint64 nap_ns = FIRST_NAP_NS;
 
     while (!cuda->stuck && rp_runtime_stream_state(gpu, stream, "", NULL) == RP_RUNTIME_BUSY) {
-        cuda->stuck = clock_ns() >= end_ns && !check_devices(cuda, NULL);
+        cuda->stuck = rp_clock_ns() >= end_ns && !check_devices(cuda, NULL);
         nap(&nap_ns);
     }
 }
@@ -181,7 +174,7 @@ measure_anchor(RpCuda *cuda, RpCudaDevice *device, RpRuntimeEvent *anchor, gint6
                gint64 *error_ns, GError **error)
 {
     for (guint i = 0; i < ANCHOR_TRIES; i++) {
-        const gint64 before_ns = clock_ns();
+        const gint64 before_ns = rp_clock_ns();
         RpRuntimeState state;
         gint64 after_ns;
 
@@ -193,7 +186,7 @@ measure_anchor(RpCuda *cuda, RpCudaDevice *device, RpRuntimeEvent *anchor, gint6
                 return FALSE;
         if (state == RP_RUNTIME_FAILED)
             return FALSE;
-        after_ns = clock_ns();
+        after_ns = rp_clock_ns();
         *host_ns = before_ns + (after_ns - before_ns) / 2;
         *error_ns = (after_ns - before_ns) / 2;
         if (*error_ns <= GOOD_ANCHOR_NS / 2)
@@ -227,7 +220,7 @@ add_anchor(RpCuda *cuda, RpCudaDevice *device, GError **error)
 static gboolean
 is_anchor_due(RpCudaDevice *device)
 {
-    return clock_ns() >= atomic_load(&device->next_anchor_ns);
+    return rp_clock_ns() >= atomic_load(&device->next_anchor_ns);
 }
 
 /* Makes an anchor if it is time for one and no other worker of the device does. */

@@ -3,11 +3,9 @@
  * A device that waits for one that has failed keeps its worker inside a full queue, and the worker
  * of the one that has failed waits for that worker: then nobody else would ask.
  */
-#include <time.h>
-
 #include "exec/cuda/backend-private.h"
+#include "exec/system/clock.h"
 
-#define NS_PER_S G_GINT64_CONSTANT(1000000000)
 #define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
 /* So long a worker may take to tell of it first: it knows the task. */
 #define TELL_NS (150 * G_GINT64_CONSTANT(1000000))
@@ -16,16 +14,11 @@
 static gboolean
 sleep_on(RpCuda *cuda, gint64 ns)
 {
-    struct timespec end;
+    const gint64 end_ns = rp_clock_ns() + ns;
     gboolean on;
 
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    ns += end.tv_nsec;
-    end.tv_sec += ns / NS_PER_S;
-    end.tv_nsec = ns % NS_PER_S;
     pthread_mutex_lock(&cuda->watch_lock);
-    while (!cuda->watch_ends &&
-           pthread_cond_timedwait(&cuda->watch_cond, &cuda->watch_lock, &end) == 0)
+    while (!cuda->watch_ends && rp_clock_wait(&cuda->watch_cond, &cuda->watch_lock, end_ns))
         ;
     on = !cuda->watch_ends;
     pthread_mutex_unlock(&cuda->watch_lock);

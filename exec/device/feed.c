@@ -1,9 +1,6 @@
 #include "exec/device/feed.h"
 
-#include <pthread.h>
-#include <time.h>
-
-#define NS_PER_S G_GINT64_CONSTANT(1000000000)
+#include "exec/system/clock.h"
 
 struct _RpFeed {
     guint micro_batches;
@@ -25,7 +22,6 @@ rp_feed_new(guint micro_batches, guint calls)
     const gsize n = RP_FEED_RING * (gsize)calls;
     const gsize n_values = n * micro_batches;
     RpFeed *feed = g_new0(RpFeed, 1);
-    pthread_condattr_t attributes;
 
     feed->micro_batches = micro_batches;
     feed->n_calls = calls;
@@ -39,10 +35,7 @@ rp_feed_new(guint micro_batches, guint calls)
         feed->calls[i].broken_layer = feed->broken_layer + i * micro_batches;
     }
     pthread_mutex_init(&feed->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&feed->told, &attributes);
-    pthread_condattr_destroy(&attributes);
+    rp_clock_init_cond(&feed->told);
     return feed;
 }
 
@@ -144,17 +137,12 @@ gboolean
 rp_feed_wait(RpFeed *feed, const RpFeedCall *call, gint64 timeout_ns)
 {
     const guint *n_losses = &feed->n_losses[call - feed->calls];
-    struct timespec now;
+    const gint64 until_ns = rp_clock_ns() + timeout_ns;
     gboolean there;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const gint64 until_ns = now.tv_sec * NS_PER_S + now.tv_nsec + timeout_ns;
-    const struct timespec until = {.tv_sec = until_ns / NS_PER_S, .tv_nsec = until_ns % NS_PER_S};
-
     pthread_mutex_lock(&feed->lock);
-    while (*n_losses < feed->micro_batches)
-        if (pthread_cond_timedwait(&feed->told, &feed->lock, &until) != 0)
-            break;
+    while (*n_losses < feed->micro_batches && rp_clock_wait(&feed->told, &feed->lock, until_ns))
+        ;
     there = *n_losses == feed->micro_batches;
     pthread_mutex_unlock(&feed->lock);
     return there;

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "exec/system/clock.h"
+
 #define DEFAULT_RING 4
 
 /* So long rp_engine_stop() waits for threads. Beyond the time that a backend takes to give up. */
@@ -56,8 +58,6 @@ start_threads(RpEngine *engine, GError **error)
 static void
 init_waits(RpEngine *engine)
 {
-    pthread_condattr_t attributes;
-
     for (guint32 l = 0; l < engine->n_lanes; l++)
         rp_gate_init(&engine->progress[l]);
     for (guint w = 0; w < engine->n_workers; w++)
@@ -66,10 +66,7 @@ init_waits(RpEngine *engine)
     rp_gate_init(&engine->over);
     rp_gate_init(&engine->ending);
     pthread_mutex_init(&engine->failure_lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->failure_told, &attributes);
-    pthread_condattr_destroy(&attributes);
+    rp_clock_init_cond(&engine->failure_told);
 }
 
 static void

@@ -10,11 +10,8 @@
  * wait for the ender, so long and no longer. Everything that a thread which comes back late may
  * touch must then stay: see rp_engine_stop().
  */
-#include <time.h>
-
 #include "exec/engine/engine-private.h"
-
-#define NS_PER_S G_GINT64_CONSTANT(1000000000)
+#include "exec/system/clock.h"
 
 /* So long a message waits for a better one. */
 #define BETTER_NS (400 * G_GINT64_CONSTANT(1000000))
@@ -87,16 +84,11 @@ rp_ender_run(void *data)
 gboolean
 rp_engine_wait_end(RpEngine *engine, gint64 ns)
 {
-    struct timespec end;
+    const gint64 end_ns = rp_clock_ns() + ns;
     gboolean ended;
 
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    ns += end.tv_nsec;
-    end.tv_sec += ns / NS_PER_S;
-    end.tv_nsec = ns % NS_PER_S;
     pthread_mutex_lock(&engine->failure_lock);
-    while (!engine->ended &&
-           pthread_cond_timedwait(&engine->failure_told, &engine->failure_lock, &end) == 0)
+    while (!engine->ended && rp_clock_wait(&engine->failure_told, &engine->failure_lock, end_ns))
         ;
     ended = engine->ended;
     pthread_mutex_unlock(&engine->failure_lock);

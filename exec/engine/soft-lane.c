@@ -1,9 +1,9 @@
 #include "exec/engine/soft-lane.h"
 
 #include <sys/prctl.h>
-#include <time.h>
 
 #include "exec/engine/gate.h"
+#include "exec/system/clock.h"
 
 /* Two slots of a large schedule must fit, or a lane would not hear of the next slot's parameters
  * while the slot before it runs. */
@@ -65,17 +65,12 @@ free_lane(gpointer data)
 void
 rp_soft_backend_init(RpSoftBackend *backend, const RpBackendOps *ops, RpSoftRun run)
 {
-    pthread_condattr_t attributes;
-
     *backend = (RpSoftBackend){.base = {.ops = ops}, .run = run};
     backend->shared = g_new0(struct _RpSoftShared, 1);
     backend->shared->lanes = g_ptr_array_new();
     backend->shared->ended = g_ptr_array_new_with_free_func(free_lane);
     pthread_mutex_init(&backend->shared->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&backend->shared->cancelled_cond, &attributes);
-    pthread_condattr_destroy(&attributes);
+    rp_clock_init_cond(&backend->shared->cancelled_cond);
 }
 
 void
@@ -88,19 +83,10 @@ rp_soft_backend_clear(RpSoftBackend *backend)
     g_free(backend->shared);
 }
 
-static gint64
-clock_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * G_GINT64_CONSTANT(1000000000) + time.tv_nsec;
-}
-
 gint64
 rp_soft_clock_ns(RpBackend *backend)
 {
-    return clock_ns();
+    return rp_clock_ns();
 }
 
 static gboolean
@@ -113,16 +99,12 @@ void
 rp_soft_sleep_until(RpSoftBackend *backend, gint64 time_ns)
 {
     struct _RpSoftShared *shared = backend->shared;
-    const struct timespec until = {
-        .tv_sec = time_ns / G_GINT64_CONSTANT(1000000000),
-        .tv_nsec = time_ns % G_GINT64_CONSTANT(1000000000),
-    };
 
-    if (clock_ns() >= time_ns)
+    if (rp_clock_ns() >= time_ns)
         return;
     pthread_mutex_lock(&shared->lock);
-    while (!atomic_load(&shared->cancelled) && clock_ns() < time_ns)
-        pthread_cond_timedwait(&shared->cancelled_cond, &shared->lock, &until);
+    while (!atomic_load(&shared->cancelled) && rp_clock_ns() < time_ns)
+        (void)rp_clock_wait(&shared->cancelled_cond, &shared->lock, time_ns);
     pthread_mutex_unlock(&shared->lock);
 }
 
@@ -167,7 +149,7 @@ wait_command(RpBackendLane *lane, const Command *command)
 static void
 record_command(RpBackendLane *lane, const Command *command)
 {
-    command->event->real_ns = clock_ns();
+    command->event->real_ns = rp_clock_ns();
     command->event->device_ns = lane->device_ns;
     rp_gate_advance(&lane->happened, command->record);
 }
@@ -265,8 +247,9 @@ gboolean
 rp_soft_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, RpTaskPart part,
                GError **error)
 {
-    push(lane, &(Command){
-                   .kind = COMMAND_RUN, .part = (guint8)part, .task = task, .time_ns = clock_ns()});
+    push(lane,
+         &(Command){
+             .kind = COMMAND_RUN, .part = (guint8)part, .task = task, .time_ns = rp_clock_ns()});
     return TRUE;
 }
 

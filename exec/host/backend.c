@@ -1,16 +1,21 @@
-#include "exec/host/backend.h"
-
+/* The host backend: N virtual devices on CPU threads, each with an arena of its own; copies are
+ * copies. The default where there is no GPU, and the oracle of the CUDA backend.
+ *
+ *   host arena      weights, gradients, optimizer state, stashed activations
+ *   device arenas   what the plan places there; a device's tasks touch nothing else
+ */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "exec/device/action.h"
 #include "exec/device/arena-check.h"
+#include "exec/device/device.h"
 #include "exec/device/error.h"
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
 #include "exec/host/probe.h"
+#include "exec/system/clock.h"
 #include "exec/system/memory-limit.h"
 
 typedef struct {
@@ -83,8 +88,8 @@ reserve(const Host *host, GError **error)
     return FALSE;
 }
 
-gboolean
-rp_host_backend_open(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
+static gboolean
+open_arenas(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
 {
     Host *host = (Host *)backend;
     gboolean opened = TRUE;
@@ -125,27 +130,28 @@ send_loss(const RpDeviceAction *action, GError **error)
                                       action->task->task.micro_batch, error);
 }
 
+/* The calling thread's. */
 static gint64
-clock_ns(clockid_t clock)
+processor_time_ns(void)
 {
-    struct timespec now = {0};
+    struct timespec time = {0};
 
-    (void)clock_gettime(clock, &now);
-    return now.tv_sec * G_GINT64_CONSTANT(1000000000) + now.tv_nsec;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * RP_NS_PER_S + time.tv_nsec;
 }
 
 /* Kernels run on the calling thread alone, so its processor time is the action's. */
 static gboolean
 run_compute(Host *host, guint device, const RpBackendTask *task, RpTaskPart part, GError **error)
 {
-    const gint64 begin_ns = clock_ns(CLOCK_MONOTONIC);
-    const gint64 processor_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    const gint64 begin_ns = rp_clock_ns();
+    const gint64 processor_ns = processor_time_ns();
     static const RpDeviceActionOps ops = {.begin_head = begin_head, .send_loss = send_loss};
     const gboolean done =
         rp_device_action_run(&host->map, &ops, &host->soft.base, device, task, part, error);
 
-    host->times[device].processor_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - processor_ns;
-    host->times[device].elapsed_ns += clock_ns(CLOCK_MONOTONIC) - begin_ns;
+    host->times[device].processor_ns += processor_time_ns() - processor_ns;
+    host->times[device].elapsed_ns += rp_clock_ns() - begin_ns;
     return done;
 }
 
@@ -177,7 +183,7 @@ run_host(RpBackend *backend, RpHostLaneKind kind, const RpBackendTask *task, GEr
 
 static const RpBackendOps host_ops = {
     .name = "host",
-    .open_arenas = rp_host_backend_open,
+    .open_arenas = open_arenas,
     .lane_new = rp_soft_lane_new,
     .lane_free = rp_soft_lane_free,
     .event_new = rp_soft_event_new,
@@ -193,9 +199,9 @@ static const RpBackendOps host_ops = {
     .cancel = rp_soft_cancel,
 };
 
-RpBackend *
-rp_host_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
-                    const RpDeviceOptions *options, GError **error)
+static RpBackend *
+backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
+            const RpDeviceOptions *options, GError **error)
 {
     Host *host = g_new0(Host, 1);
     gsize places;
@@ -216,8 +222,8 @@ rp_host_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, 
     return &host->soft.base;
 }
 
-void
-rp_host_backend_free(RpBackend *backend)
+static void
+backend_free(RpBackend *backend)
 {
     Host *host = (Host *)backend;
 
@@ -253,9 +259,9 @@ rp_host_devices(void)
         .name = "host",
         .host_memory = TRUE,
         .kernels = rp_host_kernels,
-        .backend_new = rp_host_backend_new,
-        .open = rp_host_backend_open,
-        .backend_free = rp_host_backend_free,
+        .backend_new = backend_new,
+        .open = open_arenas,
+        .backend_free = backend_free,
         .action_time = action_time,
         .probe_new = rp_host_probe_new,
     };

@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
+#include "exec/system/clock.h"
 
 #define LEAST_RUNS 5
 #define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
@@ -60,24 +60,15 @@ rp_times_rate(const RpTimes *times, double amount)
     return amount / (double)MAX(times->median_ns, 1) * (double)RP_NS_PER_S;
 }
 
-static gint64
-now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * RP_NS_PER_S + now.tv_nsec;
-}
-
 void
 rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer data, gint64 *ns)
 {
-    gint64 last_ns = now_ns();
+    gint64 last_ns = rp_clock_ns();
 
     for (guint r = 0; r < repeats; r++) {
         for (guint p = 0; p < n_parts; p++) {
             parts[p](data);
-            const gint64 end_ns = now_ns();
+            const gint64 end_ns = rp_clock_ns();
 
             *ns++ = end_ns - last_ns;
             last_ns = end_ns;
@@ -126,17 +117,17 @@ warm_up(const Subject *subject, double budget_ns, guint *repeats, gint64 *ns, GE
 {
     const RpProbeOps *ops = subject->probe ? subject->probe->ops : NULL;
     const double most_ns = ops ? ops->warm_up_seconds * (double)RP_NS_PER_S : 0;
-    const gint64 begin_ns = now_ns();
+    const gint64 begin_ns = rp_clock_ns();
     gint64 last_ns;
 
     *repeats = 1;
     do {
-        last_ns = now_ns();
+        last_ns = rp_clock_ns();
         if (!time_runs(subject, 1, ns, error))
             return FALSE;
-    } while ((double)(now_ns() - begin_ns) < most_ns);
+    } while ((double)(rp_clock_ns() - begin_ns) < most_ns);
     if (ops && ops->most_repeats > 1) {
-        const double run_ns = (double)MAX(now_ns() - last_ns, 1);
+        const double run_ns = (double)MAX(rp_clock_ns() - last_ns, 1);
 
         *repeats = (guint)CLAMP(budget_ns / BATCHES / run_ns, 1.0, (double)ops->most_repeats);
     }
@@ -162,7 +153,7 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
     if (!warm_up(&subject, budget_ns, &repeats, batch, error))
         return FALSE;
 
-    const gint64 begin_ns = now_ns();
+    const gint64 begin_ns = rp_clock_ns();
     double spent_ns = 0;
 
     while (runs < LEAST_RUNS || (runs < most && spent_ns < budget_ns)) {
@@ -175,7 +166,7 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
             for (guint p = 0; p < n_parts; p++)
                 values[(gsize)p * most + runs + r] = batch[r * n_parts + p];
         runs += n;
-        spent_ns = (double)(now_ns() - begin_ns);
+        spent_ns = (double)(rp_clock_ns() - begin_ns);
     }
     for (guint p = 0; p < n_parts; p++)
         times[p] = rp_times_of(values + (gsize)p * most, runs);

@@ -63,14 +63,14 @@ static void
 differentiate_in_parts(const Side *side, const Shape *shape, const RpAttentionArgs *args)
 {
     RpAttentionArgs launch = *args;
-    const size_t whole_bytes = rp_cudnn_backward_workspace(&launch);
+    const size_t whole_bytes = rp_cudnn_workspace(&launch, TRUE);
     size_t bytes;
 
     launch.most_ds_bytes = shape->part_heads * rp_attention_head_ds(args->max_length);
-    bytes = rp_cudnn_backward_workspace(&launch);
+    bytes = rp_cudnn_workspace(&launch, TRUE);
     assert_true(bytes > 0 && bytes < whole_bytes);
     launch.workspace = cuda_workspace(side, bytes);
-    if (rp_cudnn_backward(cudnn, &launch))
+    if (rp_cudnn_attend(cudnn, &launch, TRUE))
         return;
     print_error("%zu heads at a time: %s\n", shape->part_heads, rp_cudnn_reason(cudnn));
     fail();

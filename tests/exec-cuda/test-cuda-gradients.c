@@ -13,7 +13,6 @@
 
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
-#include "exec/host/backend.h"
 #include "exec/model/init.h"
 #include "exec/train/trainer.h"
 

@@ -4,7 +4,8 @@
 #include <gio/gio.h>
 
 #include "exec/host/kernels.h"
-#include "exec/host/measure.h"
+#include "exec/host/probe.h"
+#include "exec/measure/profile.h"
 #include "exec/host/probe.h"
 #include "exec/measure/measure.h"
 
@@ -105,18 +106,26 @@ note(guint64 done, guint64 total, gpointer user_data)
     return ++f->calls != f->stop_at;
 }
 
+static RpProfile *
+measure(Fixture *f, const RpMeasureOptions *options)
+{
+    g_autoptr(RpProbe) probe = rp_host_probe_new(0, &f->error);
+
+    return probe != NULL ? rp_measure_profile(probe, f->network, NULL, options, &f->error) : NULL;
+}
+
 static void
 measures_every_layer_and_tells_how_far_it_is(void **state)
 {
     Fixture *f = *state;
-    const RpHostProfileOptions options = {.devices = 5,
+    const RpMeasureOptions options = {.devices = 5,
                                           .seconds = 1e-4,
                                           .max_runs = 7,
                                           .optimizer_threads = 2,
                                           .progress = note,
                                           .user_data = f};
 
-    f->profile = rp_host_profile(f->network, NULL, &options, &f->error);
+    f->profile = measure(f, &options);
     rp_assert_no_error(f->error);
     assert_int_equal(f->profile->gpus, 5);
     assert_string_equal(f->profile->source, "measured");
@@ -137,12 +146,12 @@ static void
 ends_when_it_is_told_to(void **state)
 {
     Fixture *f = *state;
-    RpHostProfileOptions options = {
+    RpMeasureOptions options = {
         .devices = 1, .seconds = 1e-4, .progress = note, .user_data = f};
 
     for (f->stop_at = 1; f->stop_at < 40; f->stop_at += 6) {
         f->calls = f->last = 0;
-        f->profile = rp_host_profile(f->network, NULL, &options, &f->error);
+        f->profile = measure(f, &options);
         assert_null(f->profile);
         assert_true(g_error_matches(f->error, G_IO_ERROR, G_IO_ERROR_CANCELLED));
         assert_int_equal(f->calls, f->stop_at);

@@ -49,7 +49,7 @@ void
 rig_clear(Rig *rig)
 {
     g_clear_pointer(&rig->engine, rp_engine_free);
-    g_clear_pointer(&rig->backend, rp_host_backend_free);
+    g_clear_pointer(&rig->backend, rp_host_devices()->backend_free);
     g_clear_pointer(&rig->home, rp_home_free);
     g_clear_pointer(&rig->feed, rp_feed_free);
     if (rig->memory != NULL)
@@ -257,12 +257,12 @@ rig_start(Rig *rig)
 
     rig->feed = rp_feed_new(rig->options.micro_batches, rig->options.calls);
     rig->batches = g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
-    rig->backend =
-        rp_host_backend_new(rig->plan, rig->network, rig->home, rig->feed, &options, &rig->error);
+    rig->backend = rp_host_devices()->backend_new(rig->plan, rig->network, rig->home, rig->feed,
+                                                  &options, &rig->error);
     rp_assert_no_error(rig->error);
     for (guint i = 0; i < n; i++)
         bytes[i] = rp_plan_arena_bytes(rig->plan, i);
-    if (!rp_host_backend_open(rig->backend, bytes, n, &rig->error))
+    if (!rp_host_devices()->open(rig->backend, bytes, n, &rig->error))
         return;
     rp_home_load(rig->home, rig->weights);
     rig->engine = rp_engine_new(rig->plan, rig->backend, &(RpEngineOptions){0}, &rig->error);

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 
 #define ALIGNMENT 16
+#define OPERAND(name, place) RP_CUDNN_ONE_OF(OPERATION_##name, BACKEND_DESCRIPTOR, place)
 
 typedef cudnnBackendDescriptor_t Descriptor;
 
@@ -88,56 +89,39 @@ rp_cudnn_graph_create(RpCudnnGraph *graph, cudnnBackendDescriptorType_t type, co
     return descriptor;
 }
 
-void
-rp_cudnn_graph_set(RpCudnnGraph *graph, Descriptor descriptor, cudnnBackendAttributeName_t name,
-                   cudnnBackendAttributeType_t type, gint64 count, const void *values,
-                   const char *step)
+Descriptor
+rp_cudnn_graph_make(RpCudnnGraph *graph, cudnnBackendDescriptorType_t type, const char *step,
+                    const RpCudnnAttribute *attributes, guint n)
 {
-    if (!graph->failure)
-        rp_cudnn_graph_note(graph, cudnnBackendSetAttribute(descriptor, name, type, count, values),
-                            step);
-}
+    const Descriptor descriptor = rp_cudnn_graph_create(graph, type, step);
 
-void
-rp_cudnn_graph_finalize(RpCudnnGraph *graph, Descriptor descriptor, const char *step)
-{
+    for (guint i = 0; i < n && !graph->failure; i++)
+        if (attributes[i].count > 0)
+            rp_cudnn_graph_note(graph,
+                                cudnnBackendSetAttribute(descriptor, attributes[i].name,
+                                                         attributes[i].type, attributes[i].count,
+                                                         attributes[i].values),
+                                step);
     if (!graph->failure)
         rp_cudnn_graph_note(graph, cudnnBackendFinalize(descriptor), step);
-}
-
-static void
-set_descriptor(RpCudnnGraph *graph, Descriptor descriptor, cudnnBackendAttributeName_t name,
-               Descriptor value, const char *step)
-{
-    rp_cudnn_graph_set(graph, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, step);
+    return descriptor;
 }
 
 static Descriptor
 make_tensor(RpCudnnGraph *graph, gint64 id, cudnnDataType_t type, const Layout *layout,
             gboolean is_virtual, gboolean is_value)
 {
-    static const char step[] = "tensor";
-    const gint64 alignment = ALIGNMENT;
-    const bool yes = true;
-    const Descriptor tensor = rp_cudnn_graph_create(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, step);
+    static const gint64 alignment = ALIGNMENT;
+    static const bool yes = true;
 
-    rp_cudnn_graph_set(graph, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type,
-                       step);
-    rp_cudnn_graph_set(graph, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4,
-                       layout->dims, step);
-    rp_cudnn_graph_set(graph, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4,
-                       layout->strides, step);
-    rp_cudnn_graph_set(graph, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id, step);
-    rp_cudnn_graph_set(graph, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
-                       &alignment, step);
-    if (is_virtual)
-        rp_cudnn_graph_set(graph, tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes,
-                           step);
-    if (is_value)
-        rp_cudnn_graph_set(graph, tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1,
-                           &yes, step);
-    rp_cudnn_graph_finalize(graph, tensor, step);
-    return tensor;
+    return RP_CUDNN_MAKE(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor",
+                         RP_CUDNN_ONE_OF(TENSOR_DATA_TYPE, DATA_TYPE, &type),
+                         {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, layout->dims},
+                         {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, layout->strides},
+                         RP_CUDNN_ONE_OF(TENSOR_UNIQUE_ID, INT64, &id),
+                         RP_CUDNN_ONE_OF(TENSOR_BYTE_ALIGNMENT, INT64, &alignment),
+                         {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual, &yes},
+                         {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, is_value, &yes});
 }
 
 static Descriptor
@@ -214,10 +198,11 @@ rows_layout(const RpCudnnShape *shape)
     return packed_layout(shape, shape->length, 1);
 }
 
+static const cudnnDataType_t math = CUDNN_DATA_FLOAT;
+
 static void
-add_operation(RpCudnnGraph *graph, Descriptor operation, const char *step)
+add_operation(RpCudnnGraph *graph, Descriptor operation)
 {
-    rp_cudnn_graph_finalize(graph, operation, step);
     if (!graph->failure)
         g_array_append_val(graph->operations, operation);
 }
@@ -226,19 +211,12 @@ add_operation(RpCudnnGraph *graph, Descriptor operation, const char *step)
 static void
 add_matmul(RpCudnnGraph *graph, Descriptor a, Descriptor b, Descriptor y, const char *step)
 {
-    const cudnnDataType_t math = CUDNN_DATA_FLOAT;
-    const Descriptor matmul = rp_cudnn_graph_create(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR, step);
-    Descriptor operation;
+    const Descriptor matmul = RP_CUDNN_MAKE(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR, step,
+                                            RP_CUDNN_ONE_OF(MATMUL_COMP_TYPE, DATA_TYPE, &math));
 
-    rp_cudnn_graph_set(graph, matmul, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &math,
-                       step);
-    rp_cudnn_graph_finalize(graph, matmul, step);
-    operation = rp_cudnn_graph_create(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, y, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, matmul, step);
-    add_operation(graph, operation, step);
+    add_operation(graph, RP_CUDNN_MAKE(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, step,
+                                       OPERAND(MATMUL_ADESC, &a), OPERAND(MATMUL_BDESC, &b),
+                                       OPERAND(MATMUL_CDESC, &y), OPERAND(MATMUL_DESC, &matmul)));
 }
 
 typedef struct {
@@ -251,32 +229,24 @@ typedef struct {
 static void
 add_pointwise(RpCudnnGraph *graph, const Pointwise *args, const char *step)
 {
-    const float one = 1;
+    static const float one = 1;
     const Descriptor pointwise =
-        rp_cudnn_graph_create(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, step);
-    Descriptor operation;
+        RP_CUDNN_MAKE(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, step,
+                      RP_CUDNN_ONE_OF(POINTWISE_MODE, POINTWISE_MODE, &args->mode),
+                      RP_CUDNN_ONE_OF(POINTWISE_MATH_PREC, DATA_TYPE, &args->math),
+                      {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64,
+                       args->mode == CUDNN_POINTWISE_GEN_INDEX, &args->axis});
 
-    rp_cudnn_graph_set(graph, pointwise, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1,
-                       &args->mode, step);
-    rp_cudnn_graph_set(graph, pointwise, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
-                       &args->math, step);
-    if (args->mode == CUDNN_POINTWISE_GEN_INDEX)
-        rp_cudnn_graph_set(graph, pointwise, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1,
-                           &args->axis, step);
-    rp_cudnn_graph_finalize(graph, pointwise, step);
-    operation = rp_cudnn_graph_create(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, args->x, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, args->y, step);
-    if (args->b)
-        set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, args->b, step);
-    if (args->t)
-        set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, args->t, step);
-    rp_cudnn_graph_set(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_TYPE_FLOAT, 1,
-                       &one, step);
-    rp_cudnn_graph_set(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, CUDNN_TYPE_FLOAT, 1,
-                       &one, step);
-    add_operation(graph, operation, step);
+    add_operation(graph, RP_CUDNN_MAKE(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, step,
+                                       OPERAND(POINTWISE_PW_DESCRIPTOR, &pointwise),
+                                       OPERAND(POINTWISE_XDESC, &args->x),
+                                       OPERAND(POINTWISE_YDESC, &args->y),
+                                       {CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, args->b != NULL, &args->b},
+                                       {CUDNN_ATTR_OPERATION_POINTWISE_TDESC,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, args->t != NULL, &args->t},
+                                       RP_CUDNN_ONE_OF(OPERATION_POINTWISE_ALPHA1, FLOAT, &one),
+                                       RP_CUDNN_ONE_OF(OPERATION_POINTWISE_ALPHA2, FLOAT, &one)));
 }
 
 /* y = x, or x @mode b, in floats. @b: or NULL */
@@ -304,21 +274,14 @@ static void
 reduce_into(RpCudnnGraph *graph, cudnnReduceTensorOp_t operator, Descriptor x, Descriptor y,
             const char *step)
 {
-    const cudnnDataType_t math = CUDNN_DATA_FLOAT;
     const Descriptor reduction =
-        rp_cudnn_graph_create(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, step);
-    Descriptor operation;
+        RP_CUDNN_MAKE(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, step,
+                      RP_CUDNN_ONE_OF(REDUCTION_COMP_TYPE, DATA_TYPE, &math),
+                      RP_CUDNN_ONE_OF(REDUCTION_OPERATOR, REDUCTION_OPERATOR_TYPE, &operator));
 
-    rp_cudnn_graph_set(graph, reduction, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1,
-                       &math, step);
-    rp_cudnn_graph_set(graph, reduction, CUDNN_ATTR_REDUCTION_OPERATOR,
-                       CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &operator, step);
-    rp_cudnn_graph_finalize(graph, reduction, step);
-    operation = rp_cudnn_graph_create(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, reduction, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y, step);
-    add_operation(graph, operation, step);
+    add_operation(graph, RP_CUDNN_MAKE(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, step,
+                                       OPERAND(REDUCTION_DESC, &reduction),
+                                       OPERAND(REDUCTION_XDESC, &x), OPERAND(REDUCTION_YDESC, &y)));
 }
 
 static Descriptor
@@ -336,12 +299,9 @@ static Descriptor
 reshape(RpCudnnGraph *graph, Descriptor x, cudnnDataType_t type, Layout layout, const char *step)
 {
     const Descriptor y = virtual_tensor(graph, type, layout);
-    const Descriptor operation =
-        rp_cudnn_graph_create(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, step);
 
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x, step);
-    set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y, step);
-    add_operation(graph, operation, step);
+    add_operation(graph, RP_CUDNN_MAKE(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, step,
+                                       OPERAND(RESHAPE_XDESC, &x), OPERAND(RESHAPE_YDESC, &y)));
     return y;
 }
 
@@ -397,8 +357,8 @@ mask(RpCudnnGraph *graph, const RpCudnnShape *shape, Descriptor x)
                         scores, "window mask");
 }
 
-void
-rp_cudnn_graph_add_forward(RpCudnnGraph *graph, const RpCudnnShape *shape)
+static void
+add_forward(RpCudnnGraph *graph, const RpCudnnShape *shape)
 {
     const Layout queries = queries_layout(shape);
     const Layout keys = keys_layout(shape);
@@ -444,8 +404,8 @@ add_key_gradient(RpCudnnGraph *graph, const RpCudnnShape *shape, Descriptor a, D
     reduce_into(graph, CUDNN_REDUCE_TENSOR_ADD, each, y, step);
 }
 
-void
-rp_cudnn_graph_add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape)
+static void
+add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape)
 {
     const Layout queries = queries_layout(shape);
     const Layout keys = keys_layout(shape);
@@ -485,4 +445,10 @@ rp_cudnn_graph_add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape)
 
     k = reshape(graph, k_transposed, shape->type, keys, "k");
     add_matmul(graph, x, k, dq, "dq");
+}
+
+void
+rp_cudnn_graph_add_attention(RpCudnnGraph *graph, const RpCudnnShape *shape)
+{
+    (shape->backward ? add_backward : add_forward)(graph, shape);
 }

@@ -1,11 +1,12 @@
 /* The operations of attention as cuDNN wants to be told them, and the plan that runs them: for
- * attention-cudnn*.c only. */
+ * cudnn*.c only. */
 #pragma once
 
 #include <cudnn.h>
 #include <glib.h>
 
-/* One attention of a batch of sequences of one length, in arrays that may have more heads. */
+/* One attention of a batch of sequences of one length, in arrays that may have more heads. No gaps:
+ * compared as bytes. */
 typedef struct {
     gint64 batch, heads, kv_heads, length, head_size;
     gint64 row_heads;    /* from a token to the next: of q, out and their gradients */
@@ -13,6 +14,7 @@ typedef struct {
     gint64 d_row_heads;  /* of dk and dv */
     gint64 window;       /* keys that a query sees; 0: all before */
     cudnnDataType_t type;
+    gboolean backward;
 } RpCudnnShape;
 
 /* The tensors that a run has pointers for; their unique ids. Of the values, pointers to the host.
@@ -44,24 +46,37 @@ typedef struct {
     char *failure; /* the first: step and cuDNN's text; nothing is done after it */
 } RpCudnnGraph;
 
+/* A descriptor's; left out if @count is 0. */
+typedef struct {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    gint64 count;
+    const void *values;
+} RpCudnnAttribute;
+
 RpCudnnGraph *rp_cudnn_graph_new(void);
 void rp_cudnn_graph_free(RpCudnnGraph *graph);
 
 /* Says that @step failed with @status, unless something already did. */
 void rp_cudnn_graph_note(RpCudnnGraph *graph, cudnnStatus_t status, const char *step);
 
-/* A descriptor that lives as long as @graph, or NULL after a failure. */
+/* Descriptors that live as long as @graph, or NULL after a failure: empty, or with @attributes. */
 cudnnBackendDescriptor_t rp_cudnn_graph_create(RpCudnnGraph *graph,
                                                cudnnBackendDescriptorType_t type, const char *step);
-void rp_cudnn_graph_set(RpCudnnGraph *graph, cudnnBackendDescriptor_t descriptor,
-                        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                        gint64 count, const void *values, const char *step);
-void rp_cudnn_graph_finalize(RpCudnnGraph *graph, cudnnBackendDescriptor_t descriptor,
-                             const char *step);
+cudnnBackendDescriptor_t rp_cudnn_graph_make(RpCudnnGraph *graph, cudnnBackendDescriptorType_t type,
+                                             const char *step, const RpCudnnAttribute *attributes,
+                                             guint n);
+#define RP_CUDNN_MAKE(graph, type, step, ...)                                                      \
+    rp_cudnn_graph_make(graph, type, step, (const RpCudnnAttribute[]){__VA_ARGS__},                \
+                        G_N_ELEMENTS(((const RpCudnnAttribute[]){__VA_ARGS__})))
+/* An attribute that is one value at @place. */
+#define RP_CUDNN_ONE_OF(name, type, place)                                                         \
+    {                                                                                              \
+        CUDNN_ATTR_##name, CUDNN_TYPE_##type, 1, place                                             \
+    }
 
-/* Add the operations of a pass. */
-void rp_cudnn_graph_add_forward(RpCudnnGraph *graph, const RpCudnnShape *shape);
-void rp_cudnn_graph_add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape);
+/* Adds the operations of the pass. */
+void rp_cudnn_graph_add_attention(RpCudnnGraph *graph, const RpCudnnShape *shape);
 
 /**
  * rp_cudnn_graph_plan:

@@ -19,25 +19,13 @@ rp_cudnn_free(RpCudnn *cudnn)
 }
 
 size_t
-rp_cudnn_forward_workspace(const RpAttentionArgs *args)
-{
-    return 0;
-}
-
-size_t
-rp_cudnn_backward_workspace(const RpAttentionArgs *args)
+rp_cudnn_workspace(const RpAttentionArgs *args, gboolean backward)
 {
     return 0;
 }
 
 gboolean
-rp_cudnn_forward(RpCudnn *cudnn, const RpAttentionArgs *args)
-{
-    return FALSE;
-}
-
-gboolean
-rp_cudnn_backward(RpCudnn *cudnn, const RpAttentionArgs *args)
+rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
 {
     return FALSE;
 }

@@ -4,6 +4,15 @@
  */
 #include "exec/cuda/attention/cudnn-graph.h"
 
+static void
+get(RpCudnnGraph *graph, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+    cudnnBackendAttributeType_t type, gint64 most, gint64 *count, void *values, const char *step)
+{
+    if (!graph->failure)
+        rp_cudnn_graph_note(
+            graph, cudnnBackendGetAttribute(descriptor, name, type, most, count, values), step);
+}
+
 /* Whether cuDNN says so of itself. 9.19 does not where sums are atomic: the graph sees to the
  * order. */
 static gboolean
@@ -15,18 +24,10 @@ is_nondeterministic(RpCudnnGraph *graph, cudnnBackendDescriptor_t configuration)
         rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, step);
     gint64 count = 0;
 
-    if (graph->failure)
-        return TRUE;
-    rp_cudnn_graph_note(graph,
-                        cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine),
-                        step);
-    if (!graph->failure)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                                     CUDNN_TYPE_NUMERICAL_NOTE, G_N_ELEMENTS(notes),
-                                                     &count, notes),
-                            step);
+    get(graph, configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+        &engine, step);
+    get(graph, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+        G_N_ELEMENTS(notes), &count, notes, step);
     if (graph->failure)
         return TRUE;
     for (gint64 i = 0; i < MIN(count, (gint64)G_N_ELEMENTS(notes)); i++)
@@ -48,17 +49,12 @@ try_configuration(RpCudnnGraph *graph, cudnnHandle_t handle, cudnnBackendDescrip
             graph->failure = g_strdup("engine: its sums have no order of their own");
         return NULL;
     }
-    plan = rp_cudnn_graph_create(graph, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan");
-    rp_cudnn_graph_set(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle,
-                       "plan");
-    rp_cudnn_graph_set(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration, "plan");
-    rp_cudnn_graph_finalize(graph, plan, "plan");
-    if (!graph->failure)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                     CUDNN_TYPE_INT64, 1, &count, &bytes),
-                            "plan's workspace");
+    plan = RP_CUDNN_MAKE(
+        graph, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan",
+        RP_CUDNN_ONE_OF(EXECUTION_PLAN_HANDLE, HANDLE, &handle),
+        RP_CUDNN_ONE_OF(EXECUTION_PLAN_ENGINE_CONFIG, BACKEND_DESCRIPTOR, &configuration));
+    get(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes,
+        "plan's workspace");
     if (!graph->failure && bytes > 0 && (size_t)bytes > most_bytes)
         graph->failure = g_strdup_printf(
             "plan: needs %" G_GINT64_FORMAT " bytes of workspace, has %zu", bytes, most_bytes);
@@ -69,31 +65,21 @@ try_configuration(RpCudnnGraph *graph, cudnnHandle_t handle, cudnnBackendDescrip
 static GPtrArray *
 propose(RpCudnnGraph *graph, cudnnHandle_t handle)
 {
-    const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    cudnnBackendDescriptor_t operations, heuristic;
+    static const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    const cudnnBackendDescriptor_t operations =
+        RP_CUDNN_MAKE(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "graph",
+                      RP_CUDNN_ONE_OF(OPERATIONGRAPH_HANDLE, HANDLE, &handle),
+                      {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                       graph->operations->len, graph->operations->data});
+    const cudnnBackendDescriptor_t heuristic =
+        RP_CUDNN_MAKE(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristic",
+                      RP_CUDNN_ONE_OF(ENGINEHEUR_OPERATION_GRAPH, BACKEND_DESCRIPTOR, &operations),
+                      RP_CUDNN_ONE_OF(ENGINEHEUR_MODE, HEUR_MODE, &mode));
     GPtrArray *configurations = g_ptr_array_new();
     gint64 count = 0;
 
-    operations = rp_cudnn_graph_create(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "graph");
-    rp_cudnn_graph_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                       &handle, "graph");
-    rp_cudnn_graph_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                       CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->operations->len,
-                       graph->operations->data, "graph");
-    rp_cudnn_graph_finalize(graph, operations, "graph");
-
-    heuristic = rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristic");
-    rp_cudnn_graph_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations, "heuristic");
-    rp_cudnn_graph_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode,
-                       "heuristic");
-    rp_cudnn_graph_finalize(graph, heuristic, "heuristic");
-    if (!graph->failure)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count,
-                                                     NULL),
-                            "heuristic's results");
+    get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count,
+        NULL, "heuristic's results");
     for (gint64 i = 0; i < count; i++) {
         const cudnnBackendDescriptor_t configuration =
             rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "configuration");
@@ -101,12 +87,9 @@ propose(RpCudnnGraph *graph, cudnnHandle_t handle)
         if (configuration)
             g_ptr_array_add(configurations, configuration);
     }
-    if (!graph->failure && count > 0)
-        rp_cudnn_graph_note(graph,
-                            cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count,
-                                                     configurations->pdata),
-                            "heuristic's results");
+    if (count > 0)
+        get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
+            &count, configurations->pdata, "heuristic's results");
     if (!graph->failure && count == 0)
         rp_cudnn_graph_note(graph, CUDNN_STATUS_NOT_SUPPORTED, "heuristic: no engine does it");
     if (!graph->failure)

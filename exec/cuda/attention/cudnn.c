@@ -18,7 +18,6 @@
  */
 #include "exec/cuda/attention/cudnn.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <string.h>
 
@@ -28,7 +27,6 @@
 #include "exec/cuda/base/shape-hash.h"
 
 #define LEAST_LENGTH 64
-#define LEAST_VERSION 90600
 #define DS_MOST ((size_t)2 << 30)   /* bytes */
 #define OWN_LEAST ((size_t)1 << 20) /* bytes that any plan may use */
 #define PIECE_ALIGNMENT 256         /* of the workspace's */
@@ -45,24 +43,18 @@ typedef struct {
     size_t own;
 } Pass;
 
-/* What decides about a plan; compared as bytes, so made of zeros first. */
 typedef struct {
-    RpAttentionSize part;
-    size_t row_heads, kv_row_heads; /* of whole arrays */
-    size_t length, head_size, window;
-    guint32 dtype, backward;
-} Key;
-
-typedef struct {
-    Key key;
+    RpCudnnShape shape; /* the key */
     RpCudnnGraph *graph;
     cudnnBackendDescriptor_t plan; /* of graph; NULL: there is none, and graph->failure says why */
 } Plan;
 
+G_STATIC_ASSERT(sizeof(RpCudnnShape) == 9 * sizeof(gint64) + 2 * sizeof(gint32));
+
 struct _RpCudnn {
     cudaStream_t stream;
     cudnnHandle_t handle; /* NULL: not tried, or broken */
-    GHashTable *plans;    /* Key of a Plan -> Plan */
+    GHashTable *plans;    /* shape of a Plan -> Plan */
     gboolean broken;
     guint64 runs;
     char *reason;
@@ -71,13 +63,13 @@ struct _RpCudnn {
 static guint
 key_hash(gconstpointer key)
 {
-    return rp_shape_hash(key, sizeof(Key));
+    return rp_shape_hash(key, sizeof(RpCudnnShape));
 }
 
 static gboolean
 key_equal(gconstpointer a, gconstpointer b)
 {
-    return memcmp(a, b, sizeof(Key)) == 0;
+    return memcmp(a, b, sizeof(RpCudnnShape)) == 0;
 }
 
 static void
@@ -132,50 +124,6 @@ refuse(RpCudnn *cudnn, const char *reason)
         cudnn->reason = g_strdup(reason);
     }
     return FALSE;
-}
-
-/* Whether @name can be loaded, from @folder or where the loader looks. */
-static gboolean
-can_load(const char *folder, const char *name)
-{
-    g_autofree char *path = g_build_filename(folder, name, NULL);
-    const int flags = RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE; /* cuDNN keeps them as well */
-    void *library = dlopen(path, flags);
-
-    if (!library)
-        library = dlopen(name, flags);
-    if (!library)
-        return FALSE;
-    dlclose(library);
-    return TRUE;
-}
-
-/* The folder of the cuDNN that this process has loaded. */
-static char *
-find_folder(void)
-{
-    static const char first[] = "cudnnGetVersion";
-    Dl_info info = {.dli_fname = NULL};
-    void *symbol = dlsym(RTLD_DEFAULT, first);
-
-    if (symbol && dladdr(symbol, &info) != 0 && info.dli_fname)
-        return g_path_get_dirname(info.dli_fname);
-    return g_strdup(".");
-}
-
-gboolean
-rp_cudnn_available(void)
-{
-    /* asked of them before they are there, libcudnn ends the process */
-    static const char *const parts[] = {
-        "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_heuristic.so.9",
-        "libcudnn_engines_precompiled.so.9", "libcudnn_engines_runtime_compiled.so.9"};
-    g_autofree char *folder = find_folder();
-
-    for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
-        if (!can_load(folder, parts[i]))
-            return FALSE;
-    return cudnnGetVersion() >= LEAST_VERSION && cudnnGetVersion() < 100000;
 }
 
 /* Whether sizes alone allow it. */
@@ -240,26 +188,14 @@ divide(const RpAttentionArgs *args, gboolean backward, Pass *pass)
     return TRUE;
 }
 
-static size_t
-workspace_bytes(const RpAttentionArgs *args, gboolean backward)
+size_t
+rp_cudnn_workspace(const RpAttentionArgs *args, gboolean backward)
 {
     Pass pass;
 
     if (!suits(args) || !divide(args, backward, &pass))
         return 0;
     return PIECE_ALIGNMENT + pass.stats + pass.delta + 2 * pass.slices + pass.own;
-}
-
-size_t
-rp_cudnn_forward_workspace(const RpAttentionArgs *args)
-{
-    return workspace_bytes(args, FALSE);
-}
-
-size_t
-rp_cudnn_backward_workspace(const RpAttentionArgs *args)
-{
-    return workspace_bytes(args, TRUE);
 }
 
 static gboolean
@@ -291,42 +227,46 @@ open_library(RpCudnn *cudnn)
 }
 
 static Plan *
-plan_new(RpCudnn *cudnn, const Key *key, size_t most_bytes)
+plan_new(RpCudnn *cudnn, const RpCudnnShape *shape, size_t most_bytes)
 {
-    const gboolean is_sliced =
-        key->part.heads / key->part.kv_heads < key->row_heads / key->kv_row_heads;
-    const RpCudnnShape shape = {.batch = (gint64)key->part.sequences,
-                                .heads = (gint64)key->part.heads,
-                                .kv_heads = (gint64)key->part.kv_heads,
-                                .length = (gint64)key->length,
-                                .head_size = (gint64)key->head_size,
-                                .row_heads = (gint64)key->row_heads,
-                                .kv_row_heads = (gint64)key->kv_row_heads,
-                                .d_row_heads = is_sliced ? 1 : (gint64)key->kv_row_heads,
-                                .window = (gint64)key->window,
-                                .type = key->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16
-                                                                    : CUDNN_DATA_HALF};
     Plan *plan = g_new0(Plan, 1);
 
-    plan->key = *key;
+    plan->shape = *shape;
     plan->graph = rp_cudnn_graph_new();
-    if (key->backward)
-        rp_cudnn_graph_add_backward(plan->graph, &shape);
-    else
-        rp_cudnn_graph_add_forward(plan->graph, &shape);
+    rp_cudnn_graph_add_attention(plan->graph, shape);
     plan->plan = rp_cudnn_graph_plan(plan->graph, cudnn->handle, most_bytes);
     return plan;
 }
 
+static RpCudnnShape
+shape_of(const Pass *pass)
+{
+    const RpAttentionArgs *args = pass->args;
+
+    return (RpCudnnShape){
+        .batch = (gint64)pass->parts.part.sequences,
+        .heads = (gint64)pass->parts.part.heads,
+        .kv_heads = (gint64)pass->parts.part.kv_heads,
+        .length = (gint64)args->max_length,
+        .head_size = (gint64)args->head_size,
+        .row_heads = (gint64)args->heads,
+        .kv_row_heads = (gint64)args->kv_heads,
+        .d_row_heads = pass->parts.slices > 1 ? 1 : (gint64)args->kv_heads,
+        .window = args->window < args->max_length ? (gint64)args->window : 0,
+        .type = args->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
+        .backward = pass->backward != FALSE,
+    };
+}
+
 /* What versions are known to do wrong. Returns: why, or NULL */
 static const char *
-known_to_fail(const Key *key)
+known_to_fail(const RpCudnnShape *shape)
 {
     const size_t version = cudnnGetVersion();
 
     if (version == 91000 || version == 91001)
         return "cuDNN 9.10.0 and 9.10.1 have wrong attention kernels";
-    if (key->backward && version <= 91500 && key->length % 128 != 0)
+    if (shape->backward && version <= 91500 && shape->length % 128 != 0)
         return "cuDNN before 9.15.1: backward of a length that is no multiple of 128";
     return NULL;
 }
@@ -335,31 +275,21 @@ known_to_fail(const Key *key)
 static Plan *
 find_plan(RpCudnn *cudnn, const Pass *pass)
 {
-    const RpAttentionArgs *args = pass->args;
+    const RpCudnnShape shape = shape_of(pass);
     const char *reason;
     Plan *plan;
-    Key key;
 
     if (!open_library(cudnn))
         return NULL;
-    memset(&key, 0, sizeof key);
-    key.part = pass->parts.part;
-    key.row_heads = args->heads;
-    key.kv_row_heads = args->kv_heads;
-    key.length = args->max_length;
-    key.head_size = args->head_size;
-    key.window = args->window < args->max_length ? args->window : 0;
-    key.dtype = (guint32)args->dtype;
-    key.backward = pass->backward != FALSE;
-    reason = known_to_fail(&key);
+    reason = known_to_fail(&shape);
     if (reason) {
         refuse(cudnn, reason);
         return NULL;
     }
-    plan = g_hash_table_lookup(cudnn->plans, &key);
+    plan = g_hash_table_lookup(cudnn->plans, &shape);
     if (!plan) {
-        plan = plan_new(cudnn, &key, pass->own);
-        g_hash_table_insert(cudnn->plans, &plan->key, plan);
+        plan = plan_new(cudnn, &shape, pass->own);
+        g_hash_table_insert(cudnn->plans, &plan->shape, plan);
     }
     if (plan->plan)
         return plan;
@@ -421,13 +351,12 @@ copy_stats(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place, float *stat
 
 /* @pointers: by RpCudnnTensor */
 static gboolean
-run_plan(RpCudnn *cudnn, Plan *plan, void *const *pointers, void *workspace)
+run_plan(RpCudnn *cudnn, const Plan *plan, void *const *pointers, void *workspace)
 {
     g_autoptr(RpCudnnGraph) run = rp_cudnn_graph_new();
-    const cudnnBackendDescriptor_t pack =
-        rp_cudnn_graph_create(run, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "pointers");
     gint64 ids[RP_CUDNN_N_TENSORS], count = 0;
     void *given[RP_CUDNN_N_TENSORS];
+    cudnnBackendDescriptor_t pack;
 
     for (gint64 i = 0; i < RP_CUDNN_N_TENSORS; i++) {
         if (!plan->graph->has[i])
@@ -435,13 +364,10 @@ run_plan(RpCudnn *cudnn, Plan *plan, void *const *pointers, void *workspace)
         ids[count] = i;
         given[count++] = pointers[i];
     }
-    rp_cudnn_graph_set(run, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids,
-                       "pointers");
-    rp_cudnn_graph_set(run, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count,
-                       given, "pointers");
-    rp_cudnn_graph_set(run, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                       &workspace, "pointers");
-    rp_cudnn_graph_finalize(run, pack, "pointers");
+    pack = RP_CUDNN_MAKE(run, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "pointers",
+                         {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids},
+                         {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, given},
+                         RP_CUDNN_ONE_OF(VARIANT_PACK_WORKSPACE, VOID_PTR, &workspace));
     if (!run->failure)
         rp_cudnn_graph_note(run, cudnnBackendExecute(cudnn->handle, plan->plan, pack), "run");
     return !run->failure || refuse(cudnn, run->failure);
@@ -523,7 +449,7 @@ add_slices(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place)
 }
 
 static gboolean
-attend_part(RpCudnn *cudnn, const Pass *pass, Plan *plan, RpAttentionPlace place)
+attend_part(RpCudnn *cudnn, const Pass *pass, const Plan *plan, RpAttentionPlace place)
 {
     float scale = pass->args->scale, window = (float)pass->args->window, one = 1;
     float minus = cudnnGetVersion() < 91000 ? -G_MAXFLOAT : -INFINITY;
@@ -547,8 +473,8 @@ attend_part(RpCudnn *cudnn, const Pass *pass, Plan *plan, RpAttentionPlace place
            add_slices(cudnn, pass, place);
 }
 
-static gboolean
-attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
+gboolean
+rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
 {
     Pass pass;
     Plan *plan;
@@ -567,16 +493,4 @@ attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
             return FALSE;
     cudnn->runs++;
     return TRUE;
-}
-
-gboolean
-rp_cudnn_forward(RpCudnn *cudnn, const RpAttentionArgs *args)
-{
-    return attend(cudnn, args, FALSE);
-}
-
-gboolean
-rp_cudnn_backward(RpCudnn *cudnn, const RpAttentionArgs *args)
-{
-    return attend(cudnn, args, TRUE);
 }

@@ -28,25 +28,19 @@ gboolean rp_cudnn_available(void);
 RpCudnn *rp_cudnn_new(RpRuntimeStream *stream);
 void rp_cudnn_free(RpCudnn *cudnn);
 
-/**
- * rp_cudnn_forward_workspace:
- *
- * Returns: bytes that cuDNN may use; reads sizes only. 0: it does not do this shape, or needs none
- */
-size_t rp_cudnn_forward_workspace(const RpAttentionArgs *args);
-size_t rp_cudnn_backward_workspace(const RpAttentionArgs *args);
+/* Bytes that cuDNN may use; reads sizes only. 0: it does not do this shape, or needs none */
+size_t rp_cudnn_workspace(const RpAttentionArgs *args, gboolean backward);
 
 /**
- * rp_cudnn_forward:
- * @args: its workspace is of rp_cudnn_forward_workspace() bytes, at a multiple of 64
+ * rp_cudnn_attend:
+ * @args: its workspace is of rp_cudnn_workspace() bytes, at a multiple of 64
  *
  * Builds a plan the first time that a shape is seen, which may take a second; after that neither
  * allocates on the GPU nor waits.
  *
  * Returns: whether it did the work; if not, the built-in kernels have to
  */
-gboolean rp_cudnn_forward(RpCudnn *cudnn, const RpAttentionArgs *args);
-gboolean rp_cudnn_backward(RpCudnn *cudnn, const RpAttentionArgs *args);
+gboolean rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward);
 
 /* How often it did the work, in however many parts. */
 guint64 rp_cudnn_runs(const RpCudnn *cudnn);

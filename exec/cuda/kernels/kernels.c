@@ -30,13 +30,13 @@ static size_t
 attention_forward_workspace(const RpAttentionArgs *args)
 {
     return MAX(rp_cuda_attention_forward_workspace(args),
-               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_forward_workspace(args) : 0);
+               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_workspace(args, FALSE) : 0);
 }
 
 static void
 attention_forward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
-    if (args->choice != RP_ATTENTION_CUDNN || !rp_cudnn_forward(stream->cudnn, args))
+    if (args->choice != RP_ATTENTION_CUDNN || !rp_cudnn_attend(stream->cudnn, args, FALSE))
         issue_attention_forward(stream, args);
 }
 
@@ -44,13 +44,13 @@ static size_t
 attention_backward_workspace(const RpAttentionArgs *args)
 {
     return MAX(rp_cuda_attention_backward_workspace(args),
-               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_backward_workspace(args) : 0);
+               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_workspace(args, TRUE) : 0);
 }
 
 static void
 attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
-    if (args->choice != RP_ATTENTION_CUDNN || !rp_cudnn_backward(stream->cudnn, args))
+    if (args->choice != RP_ATTENTION_CUDNN || !rp_cudnn_attend(stream->cudnn, args, TRUE))
         issue_attention_backward(stream, args);
 }
 
