@@ -5,9 +5,8 @@
 
 #include "exec/host/kernels.h"
 #include "exec/host/probe.h"
-#include "exec/measure/profile.h"
-#include "exec/host/probe.h"
 #include "exec/measure/measure.h"
+#include "exec/measure/profile.h"
 
 static void
 the_median_and_half_the_range_of_80_percent(void **state)
@@ -119,11 +118,11 @@ measures_every_layer_and_tells_how_far_it_is(void **state)
 {
     Fixture *f = *state;
     const RpMeasureOptions options = {.devices = 5,
-                                          .seconds = 1e-4,
-                                          .max_runs = 7,
-                                          .optimizer_threads = 2,
-                                          .progress = note,
-                                          .user_data = f};
+                                      .seconds = 1e-4,
+                                      .max_runs = 7,
+                                      .optimizer_threads = 2,
+                                      .progress = note,
+                                      .user_data = f};
 
     f->profile = measure(f, &options);
     rp_assert_no_error(f->error);
@@ -146,8 +145,7 @@ static void
 ends_when_it_is_told_to(void **state)
 {
     Fixture *f = *state;
-    RpMeasureOptions options = {
-        .devices = 1, .seconds = 1e-4, .progress = note, .user_data = f};
+    RpMeasureOptions options = {.devices = 1, .seconds = 1e-4, .progress = note, .user_data = f};
 
     for (f->stop_at = 1; f->stop_at < 40; f->stop_at += 6) {
         f->calls = f->last = 0;

@@ -6,10 +6,10 @@
 #include "tests/rp-test.h"
 
 #include "core/plan/planner.h"
+#include "exec/device/device.h"
 #include "exec/device/feed.h"
 #include "exec/device/home.h"
 #include "exec/engine/engine.h"
-#include "exec/device/device.h"
 #include "exec/network/network.h"
 
 /* 0 and NULL: roundpipe in stages "2,1" and "1,1,2" on one device, one micro-batch, one call. */
