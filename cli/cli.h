@@ -140,11 +140,6 @@ typedef struct {
 gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Whether both are there and are one file: device and inode. */
-gboolean rp_cli_same_file(const char *a, const char *b);
-/* Whether both are one file, or would be when they are written. */
-gboolean rp_cli_same_place(const char *a, const char *b);
-
 /* Whether @path can be written, before long work. Errors: G_FILE_ERROR */
 gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

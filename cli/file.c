@@ -10,29 +10,8 @@
 #include <unistd.h>
 
 #include "cli/config.h"
+#include "core/base/file.h"
 #include "core/formats/export.h"
-
-gboolean
-rp_cli_same_file(const char *a, const char *b)
-{
-    GStatBuf x, y;
-
-    return g_stat(a, &x) == 0 && g_stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-gboolean
-rp_cli_same_place(const char *a, const char *b)
-{
-    g_autofree char *whole_a = g_canonicalize_filename(a, NULL);
-    g_autofree char *whole_b = g_canonicalize_filename(b, NULL);
-    g_autofree char *name_a = g_path_get_basename(whole_a);
-    g_autofree char *name_b = g_path_get_basename(whole_b);
-    g_autofree char *directory_a = g_path_get_dirname(a);
-    g_autofree char *directory_b = g_path_get_dirname(b);
-
-    return rp_cli_same_file(a, b) || strcmp(whole_a, whole_b) == 0 ||
-           (strcmp(name_a, name_b) == 0 && rp_cli_same_file(directory_a, directory_b));
-}
 
 /* Devices and pipes keep nothing that could be lost. */
 static gboolean
@@ -47,7 +26,7 @@ clash(const RpCliFile *written, const RpCliFile *other)
 {
     if (strcmp(written->path, "-") == 0 || strcmp(other->path, "-") == 0)
         return other->written && strcmp(written->path, other->path) == 0;
-    return keeps_data(written->path) && rp_cli_same_place(written->path, other->path);
+    return keeps_data(written->path) && rp_file_is_same_place(written->path, other->path);
 }
 
 gboolean

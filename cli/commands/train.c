@@ -28,53 +28,69 @@ typedef struct {
     double progress_s;
 } TrainArgs;
 
+/* How it is run, and what is made of it. */
+typedef struct {
+    const TrainArgs *args;
+    const char *trace; /* measured, or %NULL; neither this nor --picture with --save-gradients */
+    RpTrainHow how;
+    RpTrainWords words;
+} Training;
+
 static gboolean
-check_words(const RpTrainHow *how, GError **error)
+check_words(const Training *training, GError **error)
 {
+    const TrainArgs *args = training->args;
     const RpCliFile files[] = {
-        {"--trace", how->trace, TRUE},
-        {"--picture", how->picture, TRUE},
+        {"--trace", training->trace, TRUE},
+        {"--picture", args->picture, TRUE},
     };
 
-    if (!(how->progress_s >= 0 && how->progress_s <= 86400)) { /* also refuses NaN */
+    if (!(args->progress_s >= 0 && args->progress_s <= 86400)) { /* also refuses NaN */
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--progress: expected seconds from 0 to 86400, found %g", how->progress_s);
+                    "--progress: expected seconds from 0 to 86400, found %g", args->progress_s);
         return FALSE;
     }
-    if (how->save_gradients != NULL && (how->trace != NULL || how->picture != NULL)) {
+    if (args->save_gradients != NULL && (training->trace != NULL || args->picture != NULL)) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "--save-gradients: expected no %s with it, for nothing is trained",
-                    how->trace != NULL ? "--trace" : "--picture");
+                    training->trace != NULL ? "--trace" : "--picture");
         return FALSE;
     }
-    if (how->trace != NULL && strcmp(how->trace, "-") == 0) {
+    if (training->trace != NULL && strcmp(training->trace, "-") == 0) {
         g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                             "--trace: expected a file; standard output has the report");
         return FALSE;
     }
-    if (how->save_gradients != NULL && !g_str_has_suffix(how->save_gradients, ".safetensors")) {
+    if (args->save_gradients != NULL && !g_str_has_suffix(args->save_gradients, ".safetensors")) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "--save-gradients: expected FILE.safetensors, found \"%s\"",
-                    how->save_gradients);
+                    args->save_gradients);
         return FALSE;
     }
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
-/* Files that are written at the end can be written, and are not those that are read or written
+/* A file that is written at the end (nullable) can be written, and is none that is read or written
  * anyway: said now. */
 static gboolean
-check_files(const RpRunFile *run_file, const RpTrainHow *how, GError **error)
+check_file(const Training *training, const char *option, const char *path, const RpRunFile *run,
+           GError **error)
 {
-    return check_words(how, error) &&
-           (how->trace == NULL || rp_cli_check_writable(how->trace, error)) &&
-           (how->save_gradients == NULL || rp_cli_check_writable(how->save_gradients, error)) &&
-           rp_train_check_no_input("--trace", how->trace, run_file, how, error) &&
-           rp_train_check_no_output("--trace", how->trace, run_file, error) &&
-           rp_train_check_no_input("--save-gradients", how->save_gradients, run_file, how, error) &&
-           (how->picture == NULL || rp_cli_picture_check("picture", how->picture, error)) &&
-           rp_train_check_no_input("--picture", how->picture, run_file, how, error) &&
-           rp_train_check_no_output("--picture", how->picture, run_file, error);
+    return path == NULL || (rp_cli_check_writable(path, error) &&
+                            rp_train_check_no_input(option, path, run, &training->how, error) &&
+                            rp_train_check_no_output(option, path, run, error));
+}
+
+static gboolean
+check_files(const Training *training, const RpRunFile *run, GError **error)
+{
+    const char *picture = training->args->picture;
+
+    return check_words(training, error) &&
+           check_file(training, "--trace", training->trace, run, error) &&
+           check_file(training, "--save-gradients", training->args->save_gradients, run, error) &&
+           (picture == NULL || rp_cli_picture_check("picture", picture, error)) &&
+           check_file(training, "--picture", picture, run, error);
 }
 
 /* Tells, and forgets, why @option's file could not be written. */
@@ -89,42 +105,63 @@ tell_unwritten(const char *option, GError **problem, int *code)
 /* @trace (nullable) as a file, and if @draw as a picture; one that fails does not keep the other
  * back. The report stands before: nothing that happens here is to cost it. */
 static void
-write_trace(const RpTrainHow *how, const RpTrainJob *job, RpTrace *trace, gboolean draw, int *code)
+write_trace(const Training *training, RpTrace *trace, gboolean draw)
 {
+    const char *picture = training->args->picture;
+    const RpTrainJob *job = training->words.job;
+    int *code = &training->words.report->exit;
     GError *problem = NULL;
 
     (void)fflush(stdout);
     if (trace == NULL)
         return;
-    if (how->trace != NULL && !rp_cli_write_trace(how->trace, trace, &problem))
+    if (training->trace != NULL && !rp_cli_write_trace(training->trace, trace, &problem))
         tell_unwritten("--trace", &problem, code);
-    if (how->picture != NULL && draw && !rp_train_plot_timeline(job, trace, how->picture, &problem))
+    if (picture != NULL && draw && !rp_train_plot_timeline(job, trace, picture, &problem))
         tell_unwritten("--picture", &problem, code);
 }
 
 /* Drawn is only a run that came to its end; its trace is written however it ended. */
 static gboolean
-train(RpTrainHow *how, const RpTrainJob *job, GError **error)
+train(Training *training, GError **error)
 {
-    RpReport *report = how->report;
-    g_auto(RpTrainOutcome) outcome = {0};
-    gboolean stepped;
+    const RpTrainJob *job = training->words.job;
+    RpTrainOutcome *outcome = training->words.outcome;
+    RpReport *report = training->words.report;
+    const gboolean done = rp_train_run(job, &training->how, outcome, error);
+    const gboolean stepped = done && outcome->last_step > outcome->first_step;
 
-    if (!rp_train_run(job, how, &outcome, error)) {
-        write_trace(how, job, outcome.trace, FALSE, &report->exit);
-        return FALSE;
+    rp_cli_leave_within(0);
+    if (outcome->left)
+        rp_cli_leave();
+    if (done) {
+        rp_train_report_outcome(report, job, outcome);
+        if (outcome->unsaved)
+            report->exit = RP_EXIT_FAILED;
+        else if (outcome->signal != 0)
+            report->exit = SIGNAL_EXIT + outcome->signal;
+        if (training->args->picture != NULL && !stepped)
+            fprintf(stderr,
+                    "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
+        rp_report_finish(report);
     }
-    rp_train_report_outcome(report, job, &outcome);
-    if (outcome.unsaved)
-        report->exit = RP_EXIT_FAILED;
-    else if (outcome.signal != 0)
-        report->exit = SIGNAL_EXIT + outcome.signal;
-    stepped = outcome.last_step > outcome.first_step;
-    if (how->picture != NULL && !stepped)
-        fprintf(stderr, "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
-    rp_report_finish(report);
-    write_trace(how, job, outcome.trace, stepped, &report->exit);
-    return TRUE;
+    write_trace(training, outcome->trace, stepped);
+    return done;
+}
+
+static gboolean
+save_gradients(Training *training, GError **error)
+{
+    const gboolean saved = rp_train_save_gradients(training->words.job, &training->how,
+                                                   training->words.outcome, error);
+
+    rp_progress_clear();
+    if (training->words.outcome->left)
+        rp_cli_leave();
+    if (saved)
+        rp_report_say(training->words.report, "gradients of the first step: %s",
+                      training->args->save_gradients);
+    return saved;
 }
 
 /* Output directory of the run that goes on; %NULL: none does. */
@@ -140,40 +177,24 @@ earlier_run(const RpRunFile *run_file, const RpTrainHow *how)
     return g_path_get_dirname(checkpoint);
 }
 
-static void
-note(const char *text)
-{
-    fprintf(stderr, "roundpipe train: note: %s\n", text);
-}
-
-static void
-show_progress(const char *what, guint64 done, guint64 total)
-{
-    static RpProgress progress;
-
-    if (total == 0) {
-        rp_progress_clear();
-        progress.what = NULL;
-    } else if (progress.what == NULL) {
-        progress = rp_progress_begin(what, 0);
-    }
-    rp_progress_show(&progress, done, total);
-}
-
 static gboolean
-run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, GError **error)
+run_as(Training *training, const RpRunFile *run_file, GError **error)
 {
+    const TrainArgs *args = training->args;
+    RpTrainHow *how = &training->how;
     g_auto(RpTrainJob) job = {0};
-    const RpRunEvents events = {note, show_progress};
+    g_auto(RpTrainOutcome) outcome = {0};
 
-    if (!check_files(run_file, how, error) ||
+    training->words.job = &job;
+    training->words.outcome = &outcome;
+    if (!check_files(training, run_file, error) ||
         (strcmp(run_file->profile, "auto") != 0 &&
          !rp_train_check_regular("profile: ", run_file->profile, G_MAXUINT64, error)) ||
         (!args->dry_run && !rp_train_find_checkpoint(run_file, how, error)))
         return FALSE;
     g_autofree char *earlier = earlier_run(run_file, how);
 
-    if (!rp_train_job_prepare(&job, run_file, earlier, args->dry_run, &events, error)) {
+    if (!rp_train_job_prepare(&job, run_file, earlier, args->dry_run, how->events, error)) {
         if (job.remedy != RP_REMEDY_NONE) {
             g_autofree char *problem = g_steal_pointer(&(*error)->message);
             g_autofree char *remedy = rp_cli_remedy(job.remedy, TRUE);
@@ -182,17 +203,12 @@ run_as(const TrainArgs *args, const RpRunFile *run_file, RpTrainHow *how, GError
         }
         return FALSE;
     }
-    rp_train_report_plan(how->report, &job);
-    if (args->dry_run) { /* the plan is all, and its predicted trace */
-        rp_report_finish(how->report);
-        write_trace(how, &job, job.trace, TRUE, &how->report->exit);
-        return TRUE;
-    }
-    if (how->save_gradients == NULL)
-        return train(how, &job, error);
-    if (!rp_train_save_gradients(&job, how, error))
-        return FALSE;
-    rp_report_say(how->report, "gradients of the first step: %s", how->save_gradients);
+    rp_train_report_plan(training->words.report, &job);
+    if (!args->dry_run)
+        return how->save_gradients != NULL ? save_gradients(training, error)
+                                           : train(training, error);
+    rp_report_finish(training->words.report); /* the plan is all, and its predicted trace */
+    write_trace(training, job.trace, TRUE);
     return TRUE;
 }
 
@@ -200,6 +216,11 @@ static gboolean
 train_file(const TrainArgs *args, const char *path, RpReport *report, GError **error)
 {
     g_autoptr(RpRunFile) run_file = NULL;
+    Training training = {
+        .args = args,
+        .words = {.report = report, .progress_s = args->progress_s},
+    };
+    const RpRunEvents events = rp_train_events(&training.words);
     gboolean done;
 
     if (!rp_train_check_regular("", path, MAX_RUN_FILE_BYTES, error))
@@ -207,31 +228,25 @@ train_file(const TrainArgs *args, const char *path, RpReport *report, GError **e
     run_file = rp_run_file_load(path, (const char *const *)args->sets, error);
     if (run_file == NULL)
         return FALSE;
-
+    training.trace = args->trace != NULL ? args->trace : run_file->trace;
     /* a key may be there for other runs, an option is not */
-    gboolean ignored =
-        args->save_gradients != NULL && args->trace == NULL && run_file->trace != NULL;
-    if (ignored)
-        fprintf(stderr, "roundpipe train: note: trace: --save-gradients writes none\n");
-
-    RpTrainHow how = {
+    if (args->save_gradients != NULL && args->trace == NULL && run_file->trace != NULL) {
+        events.say(&training.words, "note", "trace: --save-gradients writes none");
+        training.trace = NULL;
+    }
+    training.how = (RpTrainHow){
         .run_file = path,
         .resume = args->resume != NULL,
         .checkpoint = args->resume != NULL && *args->resume != '\0' ? g_strdup(args->resume) : NULL,
-        .trace = args->trace != NULL ? args->trace
-                 : ignored           ? NULL
-                                     : run_file->trace,
-        .picture = args->picture,
+        .keep_trace = training.trace != NULL || args->picture != NULL,
         .save_gradients = args->save_gradients,
-        .report = report,
-        .progress_s = args->progress_s,
+        .events = &events,
         .lock = -1,
     };
-
-    done = run_as(args, run_file, &how, error);
-    if (how.lock >= 0)
-        close(how.lock);
-    g_free(how.checkpoint);
+    done = run_as(&training, run_file, error);
+    if (training.how.lock >= 0)
+        close(training.how.lock);
+    g_free(training.how.checkpoint);
     return done;
 }
 

@@ -153,3 +153,25 @@ rp_file_list(const char *path, GError **error)
     g_ptr_array_sort(names, compare_names);
     return g_steal_pointer(&names);
 }
+
+gboolean
+rp_file_is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+gboolean
+rp_file_is_same_place(const char *a, const char *b)
+{
+    g_autofree char *whole_a = g_canonicalize_filename(a, NULL);
+    g_autofree char *whole_b = g_canonicalize_filename(b, NULL);
+    g_autofree char *name_a = g_path_get_basename(whole_a);
+    g_autofree char *name_b = g_path_get_basename(whole_b);
+    g_autofree char *directory_a = g_path_get_dirname(a);
+    g_autofree char *directory_b = g_path_get_dirname(b);
+
+    return rp_file_is_same(a, b) || strcmp(whole_a, whole_b) == 0 ||
+           (strcmp(name_a, name_b) == 0 && rp_file_is_same(directory_a, directory_b));
+}

@@ -51,3 +51,8 @@ char *rp_file_read(const char *path, gsize max_bytes, gsize *length,
  * Errors: G_FILE_ERROR naming @path
  */
 GPtrArray *rp_file_list(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether both are there and are one file: device and inode. */
+gboolean rp_file_is_same(const char *a, const char *b);
+/* Whether both are one file, or would be when they are written. */
+gboolean rp_file_is_same_place(const char *a, const char *b);

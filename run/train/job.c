@@ -37,20 +37,22 @@ rp_train_job_step_tokens(const RpTrainJob *job)
 }
 
 void
-rp_train_job_note(const RpTrainJob *job, const char *format, ...)
+rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
     g_autofree char *text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    job->events->note(text);
+    events->say(events->user_data, kind, text);
 }
 
 static gboolean
-show_samples(guint64 done, guint64 total, gpointer events)
+show_samples(guint64 done, guint64 total, gpointer user_data)
 {
-    ((const RpRunEvents *)events)->progress("reading data", done, total);
+    const RpRunEvents *events = user_data;
+
+    events->progress(events->user_data, "reading data", done, total);
     return TRUE;
 }
 
@@ -98,10 +100,10 @@ open_model(RpTrainJob *job, GError **error)
         return FALSE;
     }
     if ((guint64)run->sequence_length > job->config.max_positions)
-        rp_train_job_note(job,
-                          "sequence_length %" G_GINT64_FORMAT
-                          " is beyond the model's max_position_embeddings, %u",
-                          run->sequence_length, job->config.max_positions);
+        rp_run_say(job->events, "note",
+                   "sequence_length %" G_GINT64_FORMAT
+                   " is beyond the model's max_position_embeddings, %u",
+                   run->sequence_length, job->config.max_positions);
     return TRUE;
 }
 
@@ -120,7 +122,6 @@ static gboolean
 open_data(RpTrainJob *job, GError **error)
 {
     const RpRunFile *run = job->run;
-    const gboolean shown = job->events->progress != NULL;
     gboolean read;
 
     job->dataset =
@@ -129,10 +130,9 @@ open_data(RpTrainJob *job, GError **error)
         g_prefix_error(error, "data: ");
         return FALSE;
     }
-    read = rp_dataset_check(job->dataset, (guint)run->sequence_length, shown ? show_samples : NULL,
+    read = rp_dataset_check(job->dataset, (guint)run->sequence_length, show_samples,
                             (gpointer)job->events, &job->summary, error);
-    if (shown)
-        job->events->progress("reading data", 0, 0);
+    job->events->progress(job->events->user_data, "reading data", 0, 0);
     job->batcher = (RpBatcherOptions){
         .micro_batches = (guint)run->micro_batches,
         .sequences = (guint)run->micro_batch_size,

@@ -7,18 +7,38 @@
 #include "exec/data/batch.h"
 #include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
+#include "exec/train/trainer.h"
 #include "run/request.h"
 #include "run/run-file.h"
 
 /* In the output directory: the timing file that the run was planned with. */
 #define RP_TRAIN_PROFILE "profile.json"
 
-/* Who is told what goes on meanwhile. */
+/* Who is told what goes on meanwhile, and asked when to stop. */
 typedef struct {
-    void (*note)(const char *text);
-    /* %NULL: nobody looks. @what is done: "reading data". @total: 0 = it is over */
-    void (*progress)(const char *what, guint64 done, guint64 total);
+    /* One line. @kind: "note" or "warning" */
+    void (*say)(gpointer user_data, const char *kind, const char *text);
+    /* @what is done: "reading data". @total: 0 = it is over */
+    void (*progress)(gpointer user_data, const char *what, guint64 done, guint64 total);
+    /* Before the first step. */
+    void (*started)(gpointer user_data, const RpPinnedMemory *pinned);
+    /* @step_ns: of a steady step, as far as is known */
+    void (*stepped)(gpointer user_data, const RpStepReport *report, double step_ns);
+    /* After the last. */
+    void (*stopped)(gpointer user_data);
+    /* At once: what follows may take a while. */
+    void (*failed)(gpointer user_data, GError **error);
+    /* Before all is freed. @stuck: a device has failed, and its driver may not let go */
+    void (*ended)(gpointer user_data, gboolean stuck);
+    /* The signal after which no step follows; 0: none */
+    int (*stop)(void);
+    /* Whether a checkpoint was asked for since */
+    gboolean (*save)(void);
+    gpointer user_data;
 } RpRunEvents;
+
+void rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
+    G_GNUC_PRINTF(3, 4);
 
 /* Everything that is known before training. */
 typedef struct {

@@ -5,9 +5,6 @@
 
 #include "run/train/job.h"
 
-/* One line for who runs this. */
-void rp_train_job_note(const RpTrainJob *job, const char *format, ...) G_GNUC_PRINTF(2, 3);
-
 /* The network of the job's model and options, over its weights. */
 RpNetwork *rp_train_job_network(const RpTrainJob *job);
 

@@ -73,10 +73,10 @@ take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
     if (job->run->device_ops->kernels()->has_attention(choice))
         job->network.attention = choice;
     else
-        rp_train_job_note(job,
-                          "%s has times of %s attention, which %s devices do not "
-                          "have here",
-                          path, file->attention, job->run->device_ops->name);
+        rp_run_say(job->events, "note",
+                   "%s has times of %s attention, which %s devices do not "
+                   "have here",
+                   path, file->attention, job->run->device_ops->name);
 }
 
 /* The head's chunk of a timing file, where the run's own is to be chosen: times are with it, and a
@@ -94,10 +94,10 @@ note_other_chunk(const RpTrainJob *job, const RpProfile *file, const char *path)
 {
     if (job->run->head_chunk > 0 && file->head_chunk > 0 &&
         file->head_chunk != job->network.head_chunk)
-        rp_train_job_note(job,
-                          "%s has times of a head in chunks of %u tokens, the run's "
-                          "are of %u",
-                          path, file->head_chunk, job->network.head_chunk);
+        rp_run_say(job->events, "note",
+                   "%s has times of a head in chunks of %u tokens, the run's "
+                   "are of %u",
+                   path, file->head_chunk, job->network.head_chunk);
 }
 
 static RpProfile *
@@ -121,10 +121,10 @@ read_profile(RpTrainJob *job, const char *path, GError **error)
         return NULL;
     }
     if (rp_profile_micro_batch_tokens(file) != 0 && rp_profile_micro_batch_tokens(file) != tokens)
-        rp_train_job_note(job,
-                          "%s has times of micro-batches of %" G_GUINT64_FORMAT
-                          " tokens, the run's have %" G_GUINT64_FORMAT "",
-                          path, rp_profile_micro_batch_tokens(file), tokens);
+        rp_run_say(job->events, "note",
+                   "%s has times of micro-batches of %" G_GUINT64_FORMAT
+                   " tokens, the run's have %" G_GUINT64_FORMAT "",
+                   path, rp_profile_micro_batch_tokens(file), tokens);
     return g_steal_pointer(&profile);
 }
 
@@ -184,9 +184,11 @@ may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
 }
 
 static gboolean
-show_measurements(guint64 done, guint64 total, gpointer events)
+show_measurements(guint64 done, guint64 total, gpointer user_data)
 {
-    ((const RpRunEvents *)events)->progress("measuring layers", done, total);
+    const RpRunEvents *events = user_data;
+
+    events->progress(events->user_data, "measuring layers", done, total);
     return TRUE;
 }
 
@@ -220,11 +222,10 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
 static RpProfile *
 measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
 {
-    const gboolean shown = job->events->progress != NULL;
     const RpMeasureOptions options = {
         .devices = job->run->n_devices,
         .optimizer_threads = job->optimizer_threads,
-        .progress = shown ? show_measurements : NULL,
+        .progress = show_measurements,
         .user_data = (gpointer)job->events,
     };
     RpProbe *probe = job->run->device_ops->probe_new(0, error);
@@ -233,8 +234,7 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     if (probe != NULL)
         profile = measure_with(job, probe, earlier_run, &options, error);
     rp_probe_free(probe);
-    if (shown)
-        job->events->progress("measuring layers", 0, 0);
+    job->events->progress(job->events->user_data, "measuring layers", 0, 0);
     return profile;
 }
 

@@ -374,7 +374,7 @@ refuses_memory_that_is_too_small(void **state)
     g_autofree char *output = rp_cli_temporary("memory");
 
     (void)state;
-    REFUSE(TRAIN "memory --set host_memory=1KiB", 1, "host memory: ", "host_memory is 1024",
+    REFUSE(TRAIN "memory --set host_memory=1KiB", 1, "host memory: ", "there are 1024",
            "use fewer devices");
     REFUSE(TRAIN "memory --set host_memory=400KiB", 1,
            "host memory: ", "the largest part is optimizer state with ", "more host memory");
@@ -510,8 +510,8 @@ refuses_to_go_on_with_another_run(void **state)
         {"--set shuffle=false", "shuffling"},
         {"--set data=@T/changed.jsonl", "changed.jsonl: cannot resume: expected a file of "},
         {"--set data=@T/short.jsonl", "short.jsonl: cannot resume: expected the number of samples"},
-        {"--set dtype=fp32", "--set dtype=bf16"},
-        {"--set async=false", "--set async=true"},
+        {"--set dtype=fp32", "found bf16, which would continue it"},
+        {"--set async=false", "async: true would continue it"},
         {"--set model=@T/wide", "intermediate_size: expected 32"},
         {"--set steps=2", "expected steps to be as many at least, found 2"},
     };

@@ -1,5 +1,5 @@
-/* roundpipe train: metrics.jsonl, the line of progress, and means over steady steps. */
-#include "cli/train/train.h"
+/* metrics.jsonl, and means over steady steps. */
+#include "run/train/train.h"
 
 #include <errno.h>
 #include <glib/gstdio.h>
@@ -18,12 +18,11 @@ struct _RpTrainMetrics {
     char *path;
     GError *error;
     gboolean scaled;
-    guint64 total_steps;
     RpStepReport last;
     gboolean reported;
     guint filling;  /* steps that still do not count */
     double pause_s; /* before the next step; 0: none */
-    RpProgress progress;
+    const RpRunEvents *events;
 
     /* sums over steady steps */
     guint64 steady_steps;
@@ -81,13 +80,12 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
 }
 
 RpTrainMetrics *
-rp_train_metrics_new(gboolean scaled, guint64 total_steps, double progress_s)
+rp_train_metrics_new(gboolean scaled, const RpRunEvents *events)
 {
     RpTrainMetrics *metrics = g_new0(RpTrainMetrics, 1);
 
     metrics->scaled = scaled;
-    metrics->total_steps = total_steps;
-    metrics->progress = rp_progress_begin(NULL, MAX(0, progress_s));
+    metrics->events = events;
     metrics->filling = FILLING_STEPS;
     return metrics;
 }
@@ -161,26 +159,6 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
                     "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
 }
 
-static void
-show(RpTrainMetrics *metrics, const RpStepReport *report)
-{
-    RpTrainMeans means = rp_train_metrics_means(metrics);
-    double step_ns = means.steps > 0 ? means.step_ns : (double)report->step_ns;
-    const gboolean last = metrics->progress.terminal && report->step >= metrics->total_steps;
-
-    if (!rp_progress_is_due(&metrics->progress) && !last)
-        return;
-    g_autofree char *left = rp_progress_format_time(
-        (double)(metrics->total_steps - MIN(report->step, metrics->total_steps)) * step_ns / 1e9);
-
-    rp_progress_print(&metrics->progress,
-                      "step %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
-                      ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left",
-                      report->step, metrics->total_steps, report->loss, report->learning_rate,
-                      report->grad_norm,
-                      (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns), left);
-}
-
 void
 rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
 {
@@ -198,7 +176,10 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
     }
     if (metrics->file != NULL)
         write_line(metrics, report);
-    show(metrics, report);
+    metrics->events->stepped(metrics->events->user_data, report,
+                             metrics->steady_steps > 0
+                                 ? metrics->steady_ns / (double)metrics->steady_steps
+                                 : (double)report->step_ns);
 }
 
 void

@@ -1,7 +1,5 @@
 /* roundpipe train --save-gradients: one step that changes nothing; its gradients into a file. */
-#include "cli/train/loop.h"
-
-#include <stdio.h>
+#include "run/train/loop.h"
 
 static gboolean
 write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *path,
@@ -59,26 +57,19 @@ run_first(RpTrainLoop *loop, GError **error)
             first = last->loss_scale;
     } while (last->skipped);
     if (last->loss_scale != first)
-        fprintf(stderr,
-                "roundpipe train: note: --save-gradients: they overflow at a loss scale of %g; "
-                "these were computed at %g\n",
-                (double)first, (double)last->loss_scale);
+        rp_run_say(loop->job->events, "note",
+                   "--save-gradients: they overflow at a loss scale of %g; "
+                   "these were computed at %g",
+                   (double)first, (double)last->loss_scale);
     return TRUE;
 }
 
 gboolean
-rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, GError **error)
+rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
+                        GError **error)
 {
-    RpTrainOutcome outcome = {0};
-    gboolean saved = FALSE;
+    g_auto(RpTrainLoop) loop = {.job = job, .how = how, .outcome = outcome};
 
-    {
-        g_auto(RpTrainLoop) loop = {.job = job, .how = how, .outcome = &outcome};
-
-        saved = rp_train_loop_start(&loop, error) && run_first(&loop, error) &&
-                write_gradients(loop.trainer, job->weights, how->save_gradients, error);
-    }
-    rp_progress_clear();
-    rp_train_outcome_clear(&outcome);
-    return saved;
+    return rp_train_loop_start(&loop, error) && run_first(&loop, error) &&
+           write_gradients(loop.trainer, job->weights, how->save_gradients, error);
 }

@@ -1,9 +1,11 @@
-/* roundpipe train: files that are read, and those that must not be written over them. */
-#include "cli/train/train.h"
+/* files that are read, and those that must not be written over them. */
+#include "run/train/train.h"
 
 #include <glib/gstdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#include "core/base/file.h"
 
 gboolean
 rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, GError **error)
@@ -35,12 +37,12 @@ is_of(const char *path, const char *input)
     const char *name;
 
     if (!g_file_test(input, G_FILE_TEST_IS_DIR))
-        return rp_cli_same_file(path, input);
+        return rp_file_is_same(path, input);
     directory = g_dir_open(input, 0, NULL);
     while (directory != NULL && (name = g_dir_read_name(directory)) != NULL) {
         g_autofree char *inner = g_build_filename(input, name, NULL);
 
-        if (rp_cli_same_file(path, inner))
+        if (rp_file_is_same(path, inner))
             return TRUE;
     }
     return FALSE;

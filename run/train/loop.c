@@ -1,19 +1,11 @@
 /*
- * roundpipe train: the loop.
+ * The loop.
  *
  *   batch -> forward_backward -> ... -> step -> [checkpoint] -> batch -> ...
  *                                          |         \-> beside training: copy -> files
  *                                          \-> reports, as steps get over -> metrics
  */
-#include "cli/train/loop.h"
-
-#include <stdio.h>
-#include <string.h>
-
-#include "plots/gnuplot.h"
-
-/* A GPU that has failed keeps the process so long, and no longer. */
-#define MOST_SECONDS 8
+#include "run/train/loop.h"
 
 void
 rp_train_outcome_clear(RpTrainOutcome *outcome)
@@ -75,7 +67,7 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
         .network = job->network,
         .update = update_options(job),
         .device_memory_bytes = job->device_memory_bytes,
-        .keep_trace = how->trace != NULL || how->picture != NULL,
+        .keep_trace = how->keep_trace,
         .done = metrics != NULL ? rp_train_metrics_add : NULL,
         .user_data = metrics,
     };
@@ -89,13 +81,7 @@ void
 rp_train_loop_clear(RpTrainLoop *loop)
 {
     g_clear_pointer(&loop->beside, rp_checkpoint_beside_free); /* reads of the trainer's network */
-    if (rp_cli_leaves())
-        rp_cli_leave_within(MOST_SECONDS);
-    const gboolean ended = rp_trainer_free(g_steal_pointer(&loop->trainer));
-
-    rp_cli_leave_within(0);
-    if (!ended)
-        rp_cli_leave();
+    loop->outcome->left = !rp_trainer_free(g_steal_pointer(&loop->trainer));
     for (guint i = 0; i < loop->n_batches; i++)
         rp_token_batch_free(loop->batches[i]);
     g_clear_pointer(&loop->batches, g_free);
@@ -139,7 +125,7 @@ run_steps(RpTrainLoop *loop, GError **error)
 
     loop->saved_us = loop->seen_us = g_get_monotonic_time();
 
-    while (step < (guint64)run->steps && rp_train_stop_signal() == 0) {
+    while (step < (guint64)run->steps && loop->job->events->stop() == 0) {
         GError *problem = NULL;
 
         if (!rp_train_loop_next_batches(loop, loop->batches, calls, &problem))
@@ -151,10 +137,10 @@ run_steps(RpTrainLoop *loop, GError **error)
         rp_train_loop_settle(loop, FALSE);
         rp_train_loop_watch_output(loop, step);
         if (rp_train_loop_is_due(loop, step) && step < (guint64)run->steps &&
-            rp_train_stop_signal() == 0 && !rp_train_loop_save(loop, step, error))
+            loop->job->events->stop() == 0 && !rp_train_loop_save(loop, step, error))
             return FALSE;
     }
-    outcome->signal = rp_train_stop_signal();
+    outcome->signal = loop->job->events->stop();
     loop->ending = TRUE;
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
@@ -177,11 +163,11 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
         return FALSE;
     }
     if (note != NULL)
-        fprintf(stderr, "roundpipe train: note: --resume: %s\n", note);
+        rp_run_say(loop->job->events, "note", "--resume: %s", note);
     if (state.sampled)
-        fprintf(stderr,
-                "roundpipe train: note: --resume: the checkpoint knows 256 places of the data; "
-                "they are as they were, the rest cannot be compared\n");
+        rp_run_say(loop->job->events, "note",
+                   "--resume: the checkpoint knows 256 places of the data; "
+                   "they are as they were, the rest cannot be compared");
     loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
     loop->outcome->checkpoint = g_strdup(path);
     loop->saved_step = loop->outcome->first_step;
@@ -208,8 +194,8 @@ rp_train_loop_start(RpTrainLoop *loop, GError **error)
     if (loop->batcher == NULL)
         return FALSE;
     make_batches(loop);
-    loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
-                                         (guint64)run->steps, loop->how->progress_s);
+    loop->metrics =
+        rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16, loop->job->events);
     if (loop->files && !rp_train_loop_check_beside(loop, error))
         return FALSE;
     loop->trainer = make_trainer(loop->job, loop->how, loop->metrics, error);
@@ -277,73 +263,41 @@ tell_failure(RpTrainLoop *loop, GError **error)
 
     rp_train_loop_settle(loop, loop->job->run->device_ops->host_memory);
     writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
-    rp_progress_clear();
     add_checkpoint(error, loop->outcome->checkpoint, writing);
-    rp_cli_tell("train", error);
+    loop->job->events->failed(loop->job->events->user_data, error);
     if (writing) { /* it is good, and reads nothing that has failed */
         const guint n_saved = loop->outcome->n_saved;
 
         rp_train_loop_settle(loop, TRUE);
         if (loop->outcome->n_saved > n_saved)
-            fprintf(stderr, "roundpipe train: note: saved: %s\n", loop->outcome->checkpoint);
+            rp_run_say(loop->job->events, "note", "saved: %s", loop->outcome->checkpoint);
     }
-    if (!loop->job->run->device_ops->host_memory)
-        rp_cli_leave();
-}
-
-/* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */
-static gboolean
-can_draw(const RpRunFile *run)
-{
-    g_autoptr(GError) problem = NULL;
-
-    if (run->plot_loss == 0 || rp_gnuplot_check_formats(RP_PICTURE_PNG, &problem))
-        return run->plot_loss != 0;
-    fprintf(stderr, "roundpipe train: warning: plot_loss: %s\n", problem->message);
-    return FALSE;
-}
-
-static void
-draw(RpTrainLoop *loop)
-{
-    const char *output = loop->job->run->output;
-    g_autofree char *metrics = g_build_filename(output, "metrics.jsonl", NULL);
-    g_autofree char *picture = g_build_filename(output, "training_loss.png", NULL);
-    g_autoptr(GError) problem = NULL;
-
-    if (rp_train_plot_loss(loop->job, metrics, picture, &problem))
-        loop->outcome->loss_picture = g_steal_pointer(&picture);
-    else
-        fprintf(stderr, "roundpipe train: warning: plot_loss: %s\n", problem->message);
 }
 
 gboolean
 rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
 {
-    g_auto(RpTrainLoop) loop = {
-        .job = job, .how = how, .outcome = outcome, .files = TRUE, .draw = can_draw(job->run)};
+    g_auto(RpTrainLoop) loop = {.job = job, .how = how, .outcome = outcome, .files = TRUE};
+    const RpRunEvents *events = job->events;
     const GError *unwritten = NULL;
     gboolean trained;
 
     if (!rp_train_loop_start(&loop, error))
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
-    rp_train_report_pinned(how->report, &outcome->pinned);
-    rp_train_catch_stop();
+    events->started(events->user_data, &outcome->pinned);
     trained = run_steps(&loop, error);
-    rp_train_release_stop();
-    rp_progress_clear();
+    events->stopped(events->user_data);
     if (!trained)
         tell_failure(&loop, error);
-    if (loop.draw)
-        draw(&loop);
     outcome->proof = rp_trainer_proof_cost(loop.trainer);
     unwritten = rp_train_metrics_error(loop.metrics);
     if (unwritten != NULL)
-        fprintf(stderr, "roundpipe train: warning: %s\n", unwritten->message);
-    if (how->trace != NULL || how->picture != NULL)
+        rp_run_say(events, "warning", "%s", unwritten->message);
+    if (how->keep_trace)
         outcome->trace = rp_trainer_steal_trace(loop.trainer);
     if (trained)
         tell_outcome(&loop);
+    events->ended(events->user_data, !trained && !job->run->device_ops->host_memory);
     return trained;
 }

@@ -1,5 +1,5 @@
 /*
- * roundpipe train: the output directory, before the first step.
+ * The output directory, before the first step.
  *
  *   look      a place that can be written to, locked, with nothing in the way
  *   begin     made, locked; checkpoints of steps that are done again set aside; run.yaml
@@ -7,12 +7,11 @@
  *   resumed from checkpoint-20     checkpoint-20  checkpoint-40  checkpoint-60
  *   becomes                        checkpoint-20  abandoned-checkpoint-40  abandoned-checkpoint-60
  */
-#include "cli/train/train.h"
+#include "run/train/train.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -76,7 +75,7 @@ rp_train_check_no_output(const char *option, const char *path, const RpRunFile *
     for (guint i = 0; path != NULL && i < G_N_ELEMENTS(names) && names[i] != NULL; i++) {
         g_autofree char *written = g_build_filename(run->output, names[i], NULL);
 
-        if (!rp_cli_same_place(path, written))
+        if (!rp_file_is_same_place(path, written))
             continue;
         g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
                     "%s: expected a file that the run does not write, found \"%s\", which is %s of "
@@ -107,7 +106,7 @@ is_own_run_file(const RpRunFile *run, const RpTrainHow *how)
 {
     g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
 
-    return rp_cli_same_file(copy, how->run_file);
+    return rp_file_is_same(copy, how->run_file);
 }
 
 /* A new run would mix its checkpoints with those that are there. Files of a run's names that no run
@@ -133,9 +132,9 @@ check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
                     run->output, checkpoint);
     for (guint i = 0; i < G_N_ELEMENTS(names) && names[i] != NULL && local == NULL; i++) {
         g_autofree char *path = g_build_filename(run->output, names[i], NULL);
-        gboolean kept = rp_cli_same_file(path, how->run_file)  ? how->resume
-                        : rp_cli_same_file(path, run->profile) ? TRUE /* not written */
-                                                               : ours;
+        gboolean kept = rp_file_is_same(path, how->run_file)  ? how->resume
+                        : rp_file_is_same(path, run->profile) ? TRUE /* not written */
+                                                              : ours;
 
         if (g_file_test(path, G_FILE_TEST_EXISTS) && !kept)
             g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_EXIST,
@@ -200,7 +199,7 @@ rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
         return TRUE;
     how->checkpoint = rp_checkpoint_find_last(run->output, &skipped, &local);
     if (skipped != NULL)
-        fprintf(stderr, "roundpipe train: note: %s\n", skipped);
+        rp_run_say(how->events, "note", "%s", skipped);
     if (how->checkpoint == NULL && local == NULL)
         g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_NOENT,
                     "--resume: %s: expected a complete checkpoint, found none; begin without "
@@ -259,7 +258,7 @@ abandon(const char *output, const char *name, GError **error)
 /* Checkpoints of the branch that is left: the next --resume would take them for the newest, and
  * checkpoint.keep would keep them in place of new ones. */
 static gboolean
-abandon_later(const char *output, guint64 step, GError **error)
+abandon_later(const char *output, const RpRunEvents *events, guint64 step, GError **error)
 {
     g_autoptr(GPtrArray) names = rp_file_list(output, error);
     g_autoptr(GString) said = g_string_new(NULL);
@@ -280,10 +279,9 @@ abandon_later(const char *output, guint64 step, GError **error)
         g_string_append_printf(said, "%s%s", i > 0 ? ", " : "", to);
     }
     if (names->len > 0)
-        fprintf(stderr,
-                "roundpipe train: note: %s: checkpoints behind step %" G_GUINT64_FORMAT
-                " are set aside as %s\n",
-                output, step, said->str);
+        rp_run_say(events, "note",
+                   "%s: checkpoints behind step %" G_GUINT64_FORMAT " are set aside as %s", output,
+                   step, said->str);
     return TRUE;
 }
 
@@ -308,9 +306,9 @@ rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GErr
                     "output: cannot write to \"%s\": %s", run->output, g_strerror(errno));
         return FALSE;
     }
-    return (!how->resume || abandon_later(run->output, step, error)) &&
+    return (!how->resume || abandon_later(run->output, how->events, step, error)) &&
            (is_own_run_file(run, how) || g_file_set_contents(copy, run->resolved, -1, error)) &&
-           (rp_cli_same_file(profile, run->profile) ||
+           (rp_file_is_same(profile, run->profile) ||
             g_file_set_contents(profile, job->profile_json, -1, error));
 }
 

@@ -1,8 +1,6 @@
-/* roundpipe train: checkpoints beside training: whether there is memory for a copy to write from,
+/* checkpoints beside training: whether there is memory for a copy to write from,
  * and what became of a write that is under way. */
-#include "cli/train/loop.h"
-
-#include <stdio.h>
+#include "run/train/loop.h"
 
 #include "core/base/units.h"
 #include "exec/system/memory-limit.h"

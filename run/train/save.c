@@ -1,7 +1,5 @@
-/* roundpipe train: checkpoints while it runs, and the output directory that they go to. */
-#include "cli/train/loop.h"
-
-#include <stdio.h>
+/* checkpoints while it runs, and the output directory that they go to. */
+#include "run/train/loop.h"
 
 /* How often the output directory is looked after. */
 #define WATCH_INTERVAL_US G_USEC_PER_SEC
@@ -24,23 +22,21 @@ warn_unsaved(const RpTrainLoop *loop, guint64 step, GError *problem, gboolean be
              const char *weights)
 {
     const char *last = loop->outcome->checkpoint;
+    const gboolean full =
+        g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE);
+    g_autofree char *what_follows =
+        !loop->ending ? g_strdup("training goes on")
+        : beside
+            ? g_strdup(step < loop->outcome->last_step ? "training went on" : "another try follows")
+            : g_strdup_printf(
+                  "%s%s%sthe last one is %s",
+                  weights != NULL ? "its weights alone, from which no run goes on, are in " : "",
+                  weights != NULL ? weights : "", weights != NULL ? "; " : "",
+                  last != NULL ? last : "none");
 
-    g_strdelimit(problem->message, "\r\n", ' ');
-    fprintf(stderr, "roundpipe train: warning: no checkpoint of step %" G_GUINT64_FORMAT ": %s%s; ",
-            step, problem->message,
-            g_error_matches(problem, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE)
-                ? "; make room or lower checkpoint.keep"
-                : "");
-    if (!loop->ending)
-        fputs("training goes on\n", stderr);
-    else if (beside)
-        fputs(step < loop->outcome->last_step ? "training went on\n" : "another try follows\n",
-              stderr);
-    else
-        fprintf(stderr, "%s%s%sthe last one is %s\n",
-                weights != NULL ? "its weights alone, from which no run goes on, are in " : "",
-                weights != NULL ? weights : "", weights != NULL ? "; " : "",
-                last != NULL ? last : "none");
+    rp_run_say(loop->job->events, "warning",
+               "no checkpoint of step %" G_GUINT64_FORMAT ": %s%s; %s", step, problem->message,
+               full ? "; make room or lower checkpoint.keep" : "", what_follows);
 }
 
 /* Once: the data is not what was checked and is not what a resume will ask for. */
@@ -52,8 +48,7 @@ warn_changed(RpTrainLoop *loop)
     if (loop->changed || rp_dataset_check_unchanged(loop->job->dataset, &change))
         return;
     loop->changed = TRUE;
-    rp_progress_clear();
-    fprintf(stderr, "roundpipe train: warning: data: %s\n", change->message);
+    rp_run_say(loop->job->events, "warning", "data: %s", change->message);
 }
 
 /* An output directory that was removed is made anew, and that is said. Errors: it cannot be */
@@ -75,11 +70,10 @@ hold_output(RpTrainLoop *loop, guint64 step, GError **error)
     g_clear_pointer(&loop->outcome->checkpoint, g_free);
     loop->saved_step = G_MAXUINT64;
     loop->lost = FALSE;
-    rp_progress_clear();
-    fprintf(stderr,
-            "roundpipe train: warning: output: %s was removed or replaced before step "
-            "%" G_GUINT64_FORMAT " was over, with its metrics and checkpoints; it is made anew\n",
-            run->output, step + 1);
+    rp_run_say(loop->job->events, "warning",
+               "output: %s was removed or replaced before step "
+               "%" G_GUINT64_FORMAT " was over, with its metrics and checkpoints; it is made anew",
+               run->output, step + 1);
     return TRUE;
 }
 
@@ -92,9 +86,7 @@ rp_train_loop_watch_output(RpTrainLoop *loop, guint64 step)
         hold_output(loop, step, &problem))
         return;
     loop->lost = TRUE;
-    rp_progress_clear();
-    g_strdelimit(problem->message, "\r\n", ' ');
-    fprintf(stderr, "roundpipe train: warning: %s; nothing can be saved there\n", problem->message);
+    rp_run_say(loop->job->events, "warning", "%s; nothing can be saved there", problem->message);
 }
 
 void
@@ -103,12 +95,11 @@ rp_train_loop_note_saved(RpTrainLoop *loop, RpCheckpointWritten *written, gboole
 {
     loop->outcome->n_saved += written->path != NULL;
     loop->outcome->unsaved = written->path == NULL;
-    rp_progress_clear();
     if (written->removed != NULL)
-        fprintf(stderr,
-                "roundpipe train: warning: the disk is full: %s made room for that of step "
-                "%" G_GUINT64_FORMAT "\n",
-                written->removed, written->step);
+        rp_run_say(loop->job->events, "warning",
+                   "the disk is full: %s made room for that of step "
+                   "%" G_GUINT64_FORMAT,
+                   written->removed, written->step);
     if (written->path == NULL) {
         warn_unsaved(loop, written->step, written->error, beside, weights);
         return;
@@ -202,7 +193,7 @@ gboolean
 rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step)
 {
     const RpRunFileCheckpoint *checkpoint = &loop->job->run->checkpoint;
-    const gboolean asked = rp_train_take_save();
+    const gboolean asked = loop->job->events->save();
     const double minutes =
         (double)(g_get_monotonic_time() - loop->saved_us) / (60.0 * G_USEC_PER_SEC);
 

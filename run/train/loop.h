@@ -1,11 +1,10 @@
 /**
- * roundpipe train: the loop's own parts, for loop.c, save.c, beside.c and
- * gradients.c.
+ * The loop's own parts, for loop.c, save.c, beside.c and gradients.c.
  */
 #pragma once
 
-#include "cli/train/train.h"
 #include "exec/checkpoint/checkpoint.h"
+#include "run/train/train.h"
 
 typedef struct {
     const RpTrainJob *job;
@@ -22,7 +21,6 @@ typedef struct {
     gint64 seen_us;   /* when the output directory was there last */
     gboolean lost;    /* it is gone for good, and that was told */
     gboolean files;   /* OUTPUT is written to */
-    gboolean draw;    /* and gnuplot can draw */
     gboolean ending;  /* no step follows */
     gboolean changed; /* the data file, and it was said */
 } RpTrainLoop;

@@ -1,0 +1,136 @@
+/* roundpipe train: what is told of a run while it goes on. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/train/train.h"
+#include "plots/gnuplot.h"
+
+/* A GPU that has failed keeps the process so long, and no longer. */
+#define MOST_SECONDS 8
+
+static void
+say(gpointer user_data, const char *kind, const char *text)
+{
+    g_autofree char *line =
+        g_strdelimit(g_strdup(text), "\r\n", ' '); /* a file's name may hold one */
+
+    rp_progress_clear();
+    fprintf(stderr, "roundpipe train: %s: %s\n", kind, line);
+}
+
+static void
+show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
+{
+    RpTrainWords *words = user_data;
+
+    if (total == 0) {
+        rp_progress_clear();
+        words->progress.what = NULL;
+    } else if (words->progress.what == NULL) {
+        words->progress = rp_progress_begin(what, 0);
+    }
+    rp_progress_show(&words->progress, done, total);
+}
+
+/* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */
+static gboolean
+can_draw(gpointer words, const RpRunFile *run)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (run->plot_loss == 0 || rp_gnuplot_check_formats(RP_PICTURE_PNG, &problem))
+        return run->plot_loss != 0;
+    g_prefix_error(&problem, "plot_loss: ");
+    say(words, "warning", problem->message);
+    return FALSE;
+}
+
+static void
+started(gpointer user_data, const RpPinnedMemory *pinned)
+{
+    RpTrainWords *words = user_data;
+
+    words->draw = can_draw(words, words->job->run);
+    rp_train_report_pinned(words->report, pinned);
+    words->progress = rp_progress_begin(NULL, MAX(0, words->progress_s));
+    rp_train_catch_stop();
+}
+
+static void
+stepped(gpointer user_data, const RpStepReport *report, double step_ns)
+{
+    RpTrainWords *words = user_data;
+    const guint64 steps = (guint64)words->job->run->steps;
+
+    if (!rp_progress_is_due(&words->progress) &&
+        !(words->progress.terminal && report->step >= steps))
+        return;
+    g_autofree char *left =
+        rp_progress_format_time((double)(steps - MIN(report->step, steps)) * step_ns / 1e9);
+
+    rp_progress_print(&words->progress,
+                      "step %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
+                      ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left",
+                      report->step, steps, report->loss, report->learning_rate, report->grad_norm,
+                      (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns), left);
+}
+
+static void
+stopped(gpointer user_data)
+{
+    rp_train_release_stop();
+    rp_progress_clear();
+}
+
+static void
+failed(gpointer user_data, GError **error)
+{
+    rp_progress_clear();
+    rp_cli_tell("train", error);
+}
+
+static void
+draw(RpTrainWords *words)
+{
+    const char *output = words->job->run->output;
+    g_autofree char *metrics = g_build_filename(output, "metrics.jsonl", NULL);
+    g_autofree char *picture = g_build_filename(output, "training_loss.png", NULL);
+    g_autoptr(GError) problem = NULL;
+
+    if (rp_train_plot_loss(words->job, metrics, picture, &problem)) {
+        words->outcome->loss_picture = g_steal_pointer(&picture);
+        return;
+    }
+    g_prefix_error(&problem, "plot_loss: ");
+    say(words, "warning", problem->message);
+}
+
+static void
+ended(gpointer user_data, gboolean stuck)
+{
+    RpTrainWords *words = user_data;
+
+    if (words->draw)
+        draw(words);
+    if (!stuck)
+        return;
+    rp_cli_leave();
+    rp_cli_leave_within(MOST_SECONDS);
+}
+
+RpRunEvents
+rp_train_events(RpTrainWords *words)
+{
+    return (RpRunEvents){
+        .say = say,
+        .progress = show_progress,
+        .started = started,
+        .stepped = stepped,
+        .stopped = stopped,
+        .failed = failed,
+        .ended = ended,
+        .stop = rp_train_stop_signal,
+        .save = rp_train_take_save,
+        .user_data = words,
+    };
+}

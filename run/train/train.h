@@ -1,0 +1,140 @@
+/**
+ * A training run: files that are read (files.c), the output directory (output.c), the loop
+ * (loop.c), its checkpoints (save.c, beside.c), one step for its gradients (gradients.c), and what
+ * is written of it (metrics.c).
+ */
+#pragma once
+
+#include "exec/train/trainer.h"
+#include "plots/charts/loss.h"
+#include "run/train/job.h"
+
+/* ---- metrics.c ---- */
+
+/* What is known of steps that are over. */
+typedef struct _RpTrainMetrics RpTrainMetrics;
+
+/* Means over steady steps: not the first two, nor the two after a pause. */
+typedef struct {
+    guint64 steps;
+    double step_ns;
+    double bubble_ratio; /* of their whole time */
+    double tokens;       /* of a step, without padding */
+} RpTrainMeans;
+
+/* @scaled: lines also have the loss scale */
+RpTrainMetrics *rp_train_metrics_new(gboolean scaled, const RpRunEvents *events);
+void rp_train_metrics_free(RpTrainMetrics *metrics);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)
+
+/**
+ * rp_train_metrics_open:
+ * @path: `metrics.jsonl`
+ * @keep_steps: lines up to this step stay, later ones are removed; 0 = a new file
+ *
+ * From now on every step writes its line. Errors: G_FILE_ERROR
+ */
+gboolean rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_steps,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The numbers of a line of metrics.jsonl, NAN where they are null. Returns: whether it is one */
+gboolean rp_train_metrics_parse(const char *line, RpLossPoint *point);
+/* RpStepDone: one line of the file, and whoever looks is told. @metrics is RpTrainMetrics. */
+void rp_train_metrics_add(gpointer metrics, const RpStepReport *report);
+/* The pipeline ran empty: the next two steps are not steady. @seconds: what then took so long, in
+ * which nothing was trained; the next step's line tells it */
+void rp_train_metrics_pause(RpTrainMetrics *metrics, double seconds);
+/* The last report. Returns: (nullable): none yet */
+const RpStepReport *rp_train_metrics_last(const RpTrainMetrics *metrics);
+RpTrainMeans rp_train_metrics_means(const RpTrainMetrics *metrics);
+/* Why lines could not be written, or %NULL. */
+const GError *rp_train_metrics_error(const RpTrainMetrics *metrics);
+
+/* ---- how ---- */
+
+typedef struct {
+    const char *run_file; /* its path */
+    gboolean resume;
+    char *checkpoint; /* to go on from; found if it is not given */
+    gboolean keep_trace;
+    const char *save_gradients; /* %NULL: train */
+    const RpRunEvents *events;
+    int lock; /* of the output directory, to be closed; -1 = not locked yet */
+} RpTrainHow;
+
+/* ---- files.c ---- */
+
+/* A file that reading would wait for, or never come to the end of, is refused. What is not there,
+ * or a directory, is for the reader to tell. @what: for messages. Errors: G_FILE_ERROR_INVAL */
+gboolean rp_train_check_regular(const char *what, const char *path, guint64 most_bytes,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A @path (nullable) that @option would write is none of the files that the run reads.
+ * Errors: G_FILE_ERROR_EXIST */
+gboolean rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
+                                 const RpTrainHow *how, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- output.c ---- */
+
+/* A @path (nullable) that @option would write is none of the files that the run writes into the
+ * output directory. Errors: G_FILE_ERROR_EXIST */
+gboolean rp_train_check_no_output(const char *option, const char *path, const RpRunFile *run,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
+ * the way of a new run; that the output directory is there or can be made, and be written to; and
+ * that no other run writes there. Errors: G_FILE_ERROR_EXIST with the remedy, G_FILE_ERROR_AGAIN,
+ * G_FILE_ERROR, RP_CHECKPOINT_ERROR_* */
+gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether the output directory is still the one that the run locked, with its lock in it. */
+gboolean rp_train_output_is_there(const RpRunFile *run, const RpTrainHow *how);
+
+/* Makes one that is not there any more anew, with run.yaml and profile.json, and locks it.
+ * Errors: G_FILE_ERROR; G_FILE_ERROR_EXIST, G_FILE_ERROR_AGAIN: something else is there now */
+gboolean rp_train_renew_output(const RpTrainJob *job, RpTrainHow *how,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Makes and locks the output directory, sets checkpoints behind @step aside, and writes run.yaml
+ * and profile.json. Errors: G_FILE_ERROR */
+gboolean rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- loop.c ---- */
+
+/* How training went. Zero-initialise. */
+typedef struct {
+    guint64 first_step;  /* done before: 0, or of the checkpoint */
+    guint64 last_step;   /* done now */
+    RpStepReport last;   /* valid if last_step > first_step */
+    RpTrainMeans means;  /* measured */
+    GArray *arena_bytes; /* (element-type guint64): of each device, then the host: as opened */
+    RpPinnedMemory pinned;
+    RpProofCost proof;
+    RpActionTime action_time; /* of devices that are threads */
+    RpTrace *trace;           /* measured, also of a run that broke off; %NULL: not kept */
+    char *checkpoint;         /* the last that was saved, or %NULL */
+    char *loss_picture;       /* for who draws it; %NULL: nobody did */
+    guint n_saved;            /* checkpoints */
+    double saving_seconds;    /* in which nothing was trained; failed attempts count, too */
+    guint n_beside;           /* of the checkpoints, written beside training */
+    double beside_seconds;    /* that writing took there, failed attempts included */
+    gboolean unsaved;         /* the last attempt failed */
+    gboolean left;            /* a thread that a device's driver holds is left */
+    int signal;               /* that ended it, or 0 */
+} RpTrainOutcome;
+
+void rp_train_outcome_clear(RpTrainOutcome *outcome);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainOutcome, rp_train_outcome_clear)
+
+/* Trains. If data cannot be read on, what was learned until then is saved. Errors: those of the
+ * trainer and the data, with the last checkpoint's path */
+gboolean rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
+                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- gradients.c ---- */
+
+/* One step that changes nothing; its gradients into a file. */
+gboolean rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
