@@ -269,11 +269,8 @@ rp_paper_made_up_profile(guint layers, char *model)
 {
     RpProfile *profile = rp_profile_new(layers);
 
-    g_free(profile->model);
-    profile->model = model;
-    g_free(profile->source);
-    profile->source = g_strdup("predicted");
-    g_free(profile->origin);
-    profile->origin = g_strdup("made up for a figure");
+    rp_profile_take(&profile->model, model);
+    rp_profile_take(&profile->source, g_strdup("predicted"));
+    rp_profile_take(&profile->origin, g_strdup("made up for a figure"));
     return profile;
 }

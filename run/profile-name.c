@@ -27,6 +27,5 @@ rp_profile_name_model(RpProfile *profile, const char *word)
 
     if (strcmp(base, G_DIR_SEPARATOR_S) == 0)
         return;
-    g_free(profile->model);
-    profile->model = rp_profile_text(base, MAX_NAME);
+    rp_profile_take(&profile->model, rp_profile_text(base, MAX_NAME));
 }

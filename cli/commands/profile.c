@@ -236,8 +236,7 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
         args->seconds);
 
     rp_profile_name_model(profile, subject->word);
-    g_free(profile->origin);
-    profile->origin = rp_profile_text(command, MAX_ORIGIN);
+    rp_profile_take(&profile->origin, rp_profile_text(command, MAX_ORIGIN));
 }
 
 static RpNetwork *

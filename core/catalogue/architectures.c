@@ -173,6 +173,28 @@ rp_model_layer_class(const RpModel *model, guint layer)
     return first;
 }
 
+RpProfile *
+rp_model_profile(const RpModel *model, guint sequences, guint tokens, gsize element_bytes)
+{
+    static const char *const names[] = {"embed", "block", "head"};
+    const guint64 n_tokens = (guint64)sequences * tokens;
+    const guint64 hidden = n_tokens * model->hidden * element_bytes;
+    RpProfile *profile = rp_profile_new(rp_model_n_layers(model));
+
+    profile->sequences = sequences;
+    profile->tokens_per_sequence = tokens;
+    profile->has_sizes = TRUE;
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        layer->kind = rp_model_layer_kind(model, l);
+        layer->name = names[layer->kind];
+        layer->input_bytes = layer->kind == RP_LAYER_EMBEDDING ? n_tokens * sizeof(gint32) : hidden;
+        layer->output_bytes = layer->kind == RP_LAYER_HEAD ? 0 : hidden;
+    }
+    return profile;
+}
+
 /* A layer being listed. */
 typedef struct {
     const RpModel *model;

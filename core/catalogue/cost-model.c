@@ -51,7 +51,6 @@ static const struct {
 
 #define BYTES_16BIT 2
 #define BYTES_FP32 4
-#define BYTES_TOKEN 4
 
 /* What the times of one layer are made of. */
 typedef struct {
@@ -213,8 +212,6 @@ fill_embedding(const Context *context, RpProfile *profile, guint index)
         layer->backward_ns =
             llround((BYTES_16BIT + 2 * BYTES_FP32) * elements / context->bandwidth * 1e9);
     layer->weight_gradient_ns = layer->backward_ns;
-    layer->input_bytes = BYTES_TOKEN * context->tokens;
-    layer->output_bytes = BYTES_16BIT * context->tokens * context->model->hidden;
 }
 
 static void
@@ -230,8 +227,6 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     guint64 routed = model->experts > 1 ? 2 * h * model->active_experts : 0;
     guint64 adapters = set_tensors(context, profile, index);
 
-    layer->input_bytes = BYTES_16BIT * tokens * h;
-    layer->output_bytes = layer->input_bytes;
     layer->activation_bytes = rp_cost_model_activation_bytes(model) * tokens;
     /* the widest moment: input and residual, and either attention or MLP; backward the gradients of
      * those, and fp32 sums for q's gradient with two statistics a head */
@@ -275,7 +270,6 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     set_tensors(context, profile, index);
     if (model->tied)
         layer->tied_bytes = BYTES_16BIT * model->vocab * model->hidden;
-    layer->input_bytes = BYTES_16BIT * tokens * model->hidden;
     layer->activation_bytes = 2 * layer->input_bytes; /* input of the norm, and its output */
     layer->forward_workspace_bytes = chunk * model->vocab * (BYTES_16BIT + BYTES_FP32);
     layer->backward_workspace_bytes =
@@ -303,14 +297,10 @@ fill_head(const Context *context, RpProfile *profile, guint index)
         llround(kernels[family].backward.logits * logits / context->bandwidth * 1e9);
 }
 
-/* Kinds of layers: what they are called, and their tensors, sizes and times. */
-static const struct {
-    const char *name;
-    void (*fill)(const Context *context, RpProfile *profile, guint index);
-} kinds[] = {
-    [RP_LAYER_EMBEDDING] = {"embed", fill_embedding},
-    [RP_LAYER_BLOCK] = {"block", fill_block},
-    [RP_LAYER_HEAD] = {"head", fill_head},
+static void (*const fills[])(const Context *context, RpProfile *profile, guint index) = {
+    [RP_LAYER_EMBEDDING] = fill_embedding,
+    [RP_LAYER_BLOCK] = fill_block,
+    [RP_LAYER_HEAD] = fill_head,
 };
 
 static gboolean
@@ -345,23 +335,16 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
     const RpGpu *gpu = context->gpu;
     const RpWorkload *workload = context->workload;
 
-    g_free(profile->model);
-    profile->model = g_strdup(context->model->name);
-    g_free(profile->device);
-    profile->device = g_strdup(gpu->title);
-    g_free(profile->dtype);
-    profile->dtype = g_strdup(dtype);
-    g_free(profile->accumulate);
-    profile->accumulate = g_strdup(accumulate);
-    g_free(profile->source);
-    profile->source = g_strdup("predicted");
-    g_free(profile->origin);
-    profile->origin = workload->lora_rank > 0
-                          ? g_strdup_printf("cost model, LoRA rank %u", workload->lora_rank)
-                          : g_strdup("cost model, full-parameter");
+    rp_profile_take(&profile->model, g_strdup(context->model->name));
+    rp_profile_take(&profile->device, g_strdup(gpu->title));
+    rp_profile_take(&profile->dtype, g_strdup(dtype));
+    rp_profile_take(&profile->accumulate, g_strdup(accumulate));
+    rp_profile_take(&profile->source, g_strdup("predicted"));
+    rp_profile_take(&profile->origin,
+                    workload->lora_rank > 0
+                        ? g_strdup_printf("cost model, LoRA rank %u", workload->lora_rank)
+                        : g_strdup("cost model, full-parameter"));
     profile->gpus = workload->gpus;
-    profile->sequences = workload->sequences;
-    profile->tokens_per_sequence = workload->tokens_per_sequence;
     profile->links = (RpLinks){
         .hop_ns = rp_cost_model_hop_ns(gpu, BYTES_16BIT * context->tokens * context->model->hidden),
         .h2d_bytes_per_s = gpu->h2d_gb_per_s * 1e9,
@@ -372,7 +355,6 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
     };
     profile->gpu_memory_bytes = gpu->memory_bytes;
     profile->optimizer_parameters_per_s = gpu->optimizer_parameters_per_s;
-    profile->has_sizes = TRUE;
 }
 
 RpProfile *
@@ -402,13 +384,10 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
         .tokens = (guint64)workload->sequences * workload->tokens_per_sequence,
     };
 
-    RpProfile *profile = rp_profile_new(rp_model_n_layers(model));
+    RpProfile *profile =
+        rp_model_profile(model, workload->sequences, workload->tokens_per_sequence, BYTES_16BIT);
     describe(&context, dtype, accumulate, profile);
-    for (guint i = 0; i < profile->n_layers; i++) {
-        const RpLayerKind kind = rp_model_layer_kind(model, i);
-        profile->layers[i].kind = kind;
-        profile->layers[i].name = kinds[kind].name;
-        kinds[kind].fill(&context, profile, i);
-    }
+    for (guint i = 0; i < profile->n_layers; i++)
+        fills[profile->layers[i].kind](&context, profile, i);
     return profile;
 }

@@ -164,5 +164,18 @@ void rp_model_add_weights(const RpModel *model, guint layer, guint lora_rank, GS
 /* Elements of all tensors of one layer, without adapters. */
 guint64 rp_model_layer_parameters(const RpModel *model, guint layer);
 
+/**
+ * rp_model_profile:
+ * @element_bytes: of a hidden state
+ *
+ * A profile of the model's layers without times: kinds, names, and what they hand on. Numbers of
+ * tokens (4 bytes each) go into the embedding, hidden states from layer to layer, and nothing comes
+ * out of the head, whose loss is two numbers.
+ *
+ * Returns: (transfer full)
+ */
+RpProfile *rp_model_profile(const RpModel *model, guint sequences, guint tokens,
+                            gsize element_bytes);
+
 /* Distinct parameters of the model: a tied matrix counts once. */
 guint64 rp_model_parameters(const RpModel *model);

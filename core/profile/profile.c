@@ -60,6 +60,13 @@ rp_profile_new(guint n_layers)
     return profile;
 }
 
+void
+rp_profile_take(char **string, char *value)
+{
+    g_free(*string);
+    *string = value;
+}
+
 /* One copy of each tensor table, so that layers that share one still do. */
 static void
 copy_tensor_tables(RpProfile *to)

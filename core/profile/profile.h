@@ -167,6 +167,9 @@ guint rp_profile_element_bytes(const RpProfile *profile);
 /* Bytes of the fp32 sums of so many bytes of gradients. */
 guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 
+/* Sets a string of a profile. @value: (transfer full) */
+void rp_profile_take(char **string, char *value);
+
 const char *rp_layer_kind_name(RpLayerKind kind);
 
 /**

@@ -154,8 +154,7 @@ describe(RpProbe *probe, RpProfile *profile)
     const guint64 other_bytes =
         RP_CUDA_MARGIN_BYTES + 2 * rp_profile_micro_batch_tokens(profile) * sizeof(gint32);
 
-    g_free(profile->device);
-    profile->device = g_utf8_make_valid(cuda->info.name, -1);
+    rp_profile_take(&profile->device, g_utf8_make_valid(cuda->info.name, -1));
     profile->gpu_memory_bytes = MAX(free_bytes, other_bytes + 1) - other_bytes;
 }
 

@@ -84,8 +84,7 @@ measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError *
 static void
 describe(RpProbe *probe, RpProfile *profile)
 {
-    g_free(profile->device);
-    profile->device = g_strdup("host");
+    rp_profile_take(&profile->device, g_strdup("host"));
     profile->processors = rp_usable_processors();
 }
 

@@ -21,13 +21,6 @@ rp_usable_processors(void)
 }
 
 static void
-set_string(char **string, char *value)
-{
-    g_free(*string);
-    *string = value;
-}
-
-static void
 copy_times(const RpLayer *from, RpLayer *to)
 {
     to->forward_ns = from->forward_ns;
@@ -124,8 +117,8 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
                                          (probe->ops->begin_copies != NULL)};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
-    set_string(&profile->source, g_strdup("measured"));
-    set_string(&profile->date, now ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
+    rp_profile_take(&profile->source, g_strdup("measured"));
+    rp_profile_take(&profile->date, now ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
     profile->gpus = resolved.devices;
     probe->ops->describe(probe, profile);
     if (!measure_layers(&measurer, probe, network, weights, profile, error) ||

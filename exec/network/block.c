@@ -243,4 +243,4 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
 }
 
 const RpLayerOps rp_block_ops = {
-    .name = "block", .keeps_input = TRUE, .forward = block_forward, .backward = block_backward};
+    .keeps_input = TRUE, .forward = block_forward, .backward = block_backward};

@@ -158,5 +158,4 @@ backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx)
     run(pass, x, dx);
 }
 
-const RpLayerOps rp_head_ops = {
-    .name = "head", .keeps_input = TRUE, .forward = forward, .backward = backward};
+const RpLayerOps rp_head_ops = {.keeps_input = TRUE, .forward = forward, .backward = backward};

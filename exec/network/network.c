@@ -296,29 +296,16 @@ static void
 set_layer(const RpNetwork *network, RpProfile *profile, guint index)
 {
     RpLayer *layer = &profile->layers[index];
-    const RpLayerKind kind = rp_model_layer_kind(network->model, index);
     const RpNetworkLayer *of = &network->layers[index];
     /* hidden states between layers begin at multiples, but are counted without */
     const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
 
     set_tensors(network, profile, index);
-    layer->kind = kind;
-    layer->name = of->ops->name;
     layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
     layer->tied_bytes = of->layout.tied_bytes;
-    layer->input_bytes =
-        kind == RP_LAYER_EMBEDDING ? network->tokens * sizeof(gint32) : network->hidden_bytes;
-    layer->output_bytes = kind == RP_LAYER_HEAD ? 0 : network->hidden_bytes;
     layer->activation_bytes = of->sizes.kept;
     layer->forward_workspace_bytes = aligned(of->sizes.forward.total + gaps);
     layer->backward_workspace_bytes = of->sizes.backward.total + network->hidden_room;
-}
-
-static void
-set_string(char **string, char *value)
-{
-    g_free(*string);
-    *string = value;
 }
 
 RpProfile *
@@ -327,17 +314,16 @@ rp_network_profile(const RpNetwork *network)
     g_return_val_if_fail(network, NULL);
 
     const RpModel *model = network->model;
-    RpProfile *profile = rp_profile_new(network->n_layers);
+    const RpNetworkOptions *options = &network->options;
+    RpProfile *profile =
+        rp_model_profile(model, options->sequences, options->tokens, rp_dtype_size(options->dtype));
 
-    set_string(&profile->model, g_strdup_printf("%ux%u", model->hidden, model->blocks));
-    set_string(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
-    set_string(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
-    set_string(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
-    set_string(&profile->source, g_strdup("measured"));
-    profile->sequences = network->options.sequences;
-    profile->tokens_per_sequence = network->options.tokens;
+    rp_profile_take(&profile->model, g_strdup_printf("%ux%u", model->hidden, model->blocks));
+    rp_profile_take(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
+    rp_profile_take(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
+    rp_profile_take(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
+    rp_profile_take(&profile->source, g_strdup("measured"));
     profile->head_chunk = network->options.head_chunk;
-    profile->has_sizes = TRUE;
     for (guint i = 0; i < network->n_layers; i++)
         set_layer(network, profile, i);
     return profile;

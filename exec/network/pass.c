@@ -375,8 +375,7 @@ embedding_backward(RpPass *pass, const void *ids, RpRoom *kept, const void *dy, 
         RUN_IN_WORKSPACE(pass, embedding_backward, &args);
 }
 
-const RpLayerOps rp_embedding_ops = {
-    .name = "embed", .forward = embedding_forward, .backward = embedding_backward};
+const RpLayerOps rp_embedding_ops = {.forward = embedding_forward, .backward = embedding_backward};
 
 void
 rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args)

@@ -39,7 +39,6 @@ typedef struct _RpPass RpPass;
 
 /* A kind of layer. Hidden states are [T,C]. */
 typedef struct {
-    const char *name;
     gboolean keeps_input; /* it stands where the layer keeps things */
     /**
      * forward:

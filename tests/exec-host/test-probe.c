@@ -123,8 +123,7 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
 static void
 describe(RpProbe *probe, RpProfile *profile)
 {
-    g_free(profile->device);
-    profile->device = g_strdup("paper");
+    rp_profile_take(&profile->device, g_strdup("paper"));
     profile->gpu_memory_bytes = 12345;
 }
 

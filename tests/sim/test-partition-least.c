@@ -25,8 +25,7 @@ network_of(GRand *rand, guint n_blocks)
     profile->has_sizes = TRUE;
     profile->links.h2d_bytes_per_s = 1e9;
     profile->links.d2h_bytes_per_s = 1e9;
-    g_free(profile->dtype);
-    profile->dtype = g_strdup("bf16");
+    rp_profile_take(&profile->dtype, g_strdup("bf16"));
     for (guint l = 0; l < profile->n_layers; l++) {
         RpLayer *layer = &profile->layers[l];
 
