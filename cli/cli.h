@@ -18,8 +18,8 @@
 /**
  * RpCommand: a subcommand, one file in cli/commands and one word in cli/meson.build
  * @summary: its line of `roundpipe --help`
- * @words: that are no options, as `PROFILE.json`, from @min_words to @max_words (-1: any number) of
- *   them; %NULL: none
+ * @words: that are no options, as `MODEL_DIR` or `A B`; in brackets they may be left out, with `...`
+ *   they may be many; %NULL: none
  * @help: what it does, and an example
  * @more_help: (nullable): tables behind its options
  * @requests: options that name a schedule and a partition, and a schedule: @args begins with
@@ -37,8 +37,6 @@ typedef struct {
     const char *name;
     const char *summary;
     const char *words;
-    int min_words;
-    int max_words;
     const char *help;
     void (*more_help)(RpReport *report);
     enum {
@@ -63,16 +61,18 @@ int rp_command_run(const RpCommand *command, int argc, char **argv);
 GQuark rp_cli_error_quark(void);
 typedef enum {
     RP_CLI_ERROR_USAGE,
-    RP_CLI_ERROR_HELP, /* no error: --help was answered, nothing is left to do */
-    RP_CLI_ERROR_TOLD  /* rp_cli_tell() has printed it */
+    RP_CLI_ERROR_TOLD /* rp_cli_tell() has printed it */
 } RpCliError;
+
+/* Wrong usage. Returns: FALSE */
+gboolean rp_cli_refuse(GError **error, const char *format, ...) G_GNUC_PRINTF(2, 3);
 
 /* Whether standard output is a pipe that nobody reads any more. */
 gboolean rp_cli_reader_left(void);
 
 /* Prints "roundpipe COMMAND: MESSAGE" on stderr as one line, frees @error. Returns: its exit code:
  * 2 where the command line is to blame (also a shape that a schedule refuses, a stage list that
- * does not add up, an unknown model or GPU), else 1; 0 for RP_CLI_ERROR_HELP. */
+ * does not add up, an unknown model or GPU), else 1. */
 int rp_cli_fail(const char *command, GError *error);
 /* Prints it now, before what takes a while. @error becomes RP_CLI_ERROR_TOLD, of exit code 1. */
 void rp_cli_tell(const char *command, GError **error);
@@ -87,18 +87,6 @@ gboolean rp_cli_leaves(void);
 void rp_cli_leave_within(guint seconds);
 
 /* ---- the command line ---- */
-
-/**
- * rp_cli_parse:
- * @words: as RpCommand has it
- * @entries: its options, with arg_data of their own
- *
- * What is no option stays in argv[1] ... argv[argc - 1]. `--help` is printed here.
- *
- * Errors: G_OPTION_ERROR, RP_CLI_ERROR_USAGE, RP_CLI_ERROR_HELP
- */
-gboolean rp_cli_parse(const RpCommand *command, const GOptionEntry *entries, int *argc,
-                      char ***argv, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* One of @names by @text, with "did you mean". Returns: its index, or -1.
  * Errors: RP_CLI_ERROR_USAGE */
@@ -124,21 +112,33 @@ char *rp_cli_format_bytes(guint64 bytes);
 
 typedef gboolean (*RpCliWrite)(GOutputStream *stream, gpointer user_data, GError **error);
 
+typedef enum {
+    RP_CLI_READ,
+    RP_CLI_WRITTEN, /* a file; standard output has the report */
+    RP_CLI_PRINTED, /* the same, or "-": standard output */
+    RP_CLI_DRAWN,   /* a picture: .png, .svg or .pdf */
+    RP_CLI_FILLED   /* a directory */
+} RpCliUse;
+
 /* A file that a command line names. */
 typedef struct {
     const char *what; /* "--trace", "PROFILE.json" */
-    const char *path; /* %NULL: not given; "-": standard output */
-    gboolean written; /* else read */
+    const char *path; /* %NULL: not given */
+    RpCliUse use;
 } RpCliFile;
 
 /**
  * rp_cli_check_files:
  *
- * Sees that no file is written over one that is read, nor two of them to one place. Every command
- * that writes asks this before it does anything. Errors: RP_CLI_ERROR_USAGE naming both
+ * Sees that no file is written over one that is read, nor two of them to one place, and that those
+ * which are written can be. Every command that writes asks this before it does anything.
+ * Errors: RP_CLI_ERROR_USAGE naming both, or a wrong name; G_FILE_ERROR; RP_PLOT_ERROR_*
  */
 gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* RpPictureFormat of a file's name; 0: none. */
+guint rp_cli_picture_format(const char *path);
 
 /* Whether @path can be written, before long work. Errors: G_FILE_ERROR */
 gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -206,9 +206,11 @@ typedef struct {
     gboolean reverse_backward;
 } RpScheduleArgs;
 
-/* GOptionEntry list for @args. --schedule only if @with_schedule. (transfer container) */
-GOptionEntry *rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule);
-void rp_schedule_args_clear(RpScheduleArgs *args);
+/* The options of RpScheduleArgs, each with RP_ARG(): the schedule's first. */
+extern const GOptionEntry rp_schedule_options[];
+/* The line of help of an option whose table has none: what a setting says, or lists of schedules.
+ * (transfer full) */
+char *rp_cli_option_help(const char *option);
 
 /**
  * rp_schedule_args_check:

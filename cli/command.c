@@ -1,71 +1,171 @@
 /* A command's way: its options read, its work done, its report or its error printed. */
 #include "cli/cli.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#include "run/settings.h"
+#include "core/base/quote.h"
+#include "core/base/suggest.h"
 
-/* The options of @command, each with the place in @args that it fills, in one list. */
-static GArray *
-all_options(const RpCommand *command, gpointer args, const GOptionEntry *common)
+/* ---- options ---- */
+
+/* The options of a command, all in one list, each with a place of its own. */
+typedef struct {
+    GArray *entries; /* GOptionEntry, with a last one of zeros */
+    GPtrArray *help; /* lines that are not in tables */
+} Options;
+
+static void
+add_options(Options *options, const GOptionEntry *table, gpointer args)
 {
-    GArray *all = g_array_new(TRUE, TRUE, sizeof(GOptionEntry));
-
-    for (const GOptionEntry *option = command->options; option != NULL && option->long_name != NULL;
+    for (const GOptionEntry *option = table; option != NULL && option->long_name != NULL;
          option++) {
         GOptionEntry own = *option;
 
-        own.flags &= ~G_OPTION_FLAG_OPTIONAL_ARG; /* GLib has that for callbacks only */
-        own.arg_data = (char *)args + GPOINTER_TO_SIZE(option->arg_data);
-        if (own.description == NULL)
-            own.description = rp_setting_find(own.long_name)->help;
-        g_array_append_val(all, own);
+        own.arg_data = GSIZE_TO_POINTER((gsize)args + GPOINTER_TO_SIZE(option->arg_data));
+        if (own.description == NULL) {
+            own.description = rp_cli_option_help(own.long_name);
+            g_ptr_array_add(options->help, (gpointer)own.description);
+        }
+        g_array_append_val(options->entries, own);
     }
-    if (command->requests != RP_NO_REQUEST) {
-        g_autofree GOptionEntry *entries =
-            rp_schedule_args_entries(args, command->requests == RP_REQUEST);
-
-        for (const GOptionEntry *entry = entries; entry->long_name != NULL; entry++)
-            g_array_append_vals(all, entry, 1);
-    }
-    for (; common->long_name != NULL; common++)
-        g_array_append_vals(all, common, 1);
-    return all;
 }
 
+/* Frees texts, as the last user of them. */
 static void
-free_args(const GArray *options, gpointer args)
+free_options(Options *options)
 {
-    for (guint i = 0; i < options->len; i++) {
-        const GOptionEntry *option = &g_array_index(options, GOptionEntry, i);
+    for (guint i = 0; i < options->entries->len; i++) {
+        const GOptionEntry *option = &g_array_index(options->entries, GOptionEntry, i);
 
         if (option->arg == G_OPTION_ARG_STRING || option->arg == G_OPTION_ARG_FILENAME)
             g_free(*(char **)option->arg_data);
         else if (option->arg == G_OPTION_ARG_STRING_ARRAY)
             g_strfreev(*(char ***)option->arg_data);
     }
-    g_free(args);
+    g_array_unref(options->entries);
+    g_ptr_array_unref(options->help);
 }
 
 /* GLib would take the word after an option for its value: "--resume" becomes "--resume=". */
 static void
-end_optional(const RpCommand *command, int argc, char **argv)
+end_optional(const GOptionEntry *option, int argc, char **argv)
 {
-    for (const GOptionEntry *option = command->options; option != NULL && option->long_name != NULL;
-         option++) {
-        g_autofree char *alone = g_strconcat("--", option->long_name, NULL);
-        g_autofree char *ended = g_strconcat(alone, "=", NULL);
+    g_autofree char *alone = g_strconcat("--", option->long_name, NULL);
+    g_autofree char *ended = g_strconcat(alone, "=", NULL);
 
-        for (int i = 1; i < argc && (option->flags & G_OPTION_FLAG_OPTIONAL_ARG) != 0; i++)
-            if (strcmp(argv[i], alone) == 0)
-                argv[i] = (char *)g_intern_string(ended);
-    }
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], alone) == 0)
+            argv[i] = (char *)g_intern_string(ended);
 }
+
+/* "Unknown option --shedule" becomes more helpful. */
+static void
+suggest_option(const GArray *entries, GError **error)
+{
+    g_autofree const char **names = g_new0(const char *, entries->len + 1);
+    const char *wrong = strstr((*error)->message, "--");
+
+    if (!g_error_matches(*error, G_OPTION_ERROR, G_OPTION_ERROR_UNKNOWN_OPTION))
+        return;
+    for (guint i = 0; i < entries->len; i++)
+        names[i] = g_array_index(entries, GOptionEntry, i).long_name;
+    const char *near = wrong == NULL ? NULL : rp_nearest_name(wrong + 2, names);
+    g_autofree char *old = (*error)->message;
+
+    (*error)->message = near == NULL ? g_strconcat(old, "; see --help", NULL)
+                                     : g_strdup_printf("%s; did you mean --%s?", old, near);
+}
+
+static gboolean
+take_count(const GOptionEntry *option, const char *text, GError **error)
+{
+    gint64 number = 0;
+    const gboolean is_number =
+        g_ascii_string_to_signed(text, 10, G_MININT64, G_MAXINT64, &number, NULL);
+
+    if (is_number && number >= 1 && number <= G_MAXINT) {
+        *(int *)option->arg_data = (int)number;
+        return TRUE;
+    }
+    g_autofree char *found =
+        is_number ? g_strdup_printf("%" G_GINT64_FORMAT, number) : rp_quote(text);
+
+    if (*error == NULL)
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--%s: expected a number of 1 or more, found %s%s", option->long_name, found,
+                    number > G_MAXINT ? ", which is out of range" : "");
+    return FALSE;
+}
+
+static gboolean
+check_words(const RpCommand *command, int argc, char **argv, GError **error)
+{
+    const char *words = command->words != NULL ? command->words : "";
+    const int n = *words == '\0' ? 0 : strchr(words, ' ') == NULL ? 1 : 2;
+
+    if (argc - 1 < n && *words != '[')
+        return rp_cli_refuse(error, "something is missing: expected %s; see --help", words);
+    if (argc - 1 > n && strstr(words, "...") == NULL)
+        return rp_cli_refuse(error, "\"%s\" is one word too many; see --help", argv[n + 1]);
+    return TRUE;
+}
+
+/* What is no option stays in argv[1] ... argv[argc - 1]. @help: (out): where it was asked for, and
+ * nothing else counts. GLib reads counts as text, for no number tells that one was not given. */
+static gboolean
+parse(const RpCommand *command, const GArray *entries, int *argc, char ***argv, char **help,
+      GError **error)
+{
+    g_autoptr(GOptionContext) context = g_option_context_new(command->words);
+    g_autofree char *program = g_strdup_printf("roundpipe %s", command->name);
+    g_autofree char **texts = g_new0(char *, entries->len);
+    g_autoptr(GArray) parsed = g_array_copy((GArray *)entries);
+    gboolean asked = FALSE;
+    const GOptionEntry help_entry = {"help", 'h', 0, G_OPTION_ARG_NONE, &asked, "show this", NULL};
+    GError *local = NULL;
+
+    for (guint i = 0; i < parsed->len; i++) {
+        GOptionEntry *entry = &g_array_index(parsed, GOptionEntry, i);
+
+        if ((entry->flags & G_OPTION_FLAG_OPTIONAL_ARG) != 0)
+            end_optional(entry, *argc, *argv);
+        entry->flags &= ~G_OPTION_FLAG_OPTIONAL_ARG; /* GLib has that for callbacks only */
+        if (entry->arg == G_OPTION_ARG_INT) {
+            entry->arg = G_OPTION_ARG_STRING;
+            entry->arg_data = &texts[i];
+        }
+    }
+    g_array_append_val(parsed, help_entry);
+    g_set_prgname(program);
+    g_option_context_set_summary(context, command->help);
+    g_option_context_set_help_enabled(context, FALSE); /* GLib's would exit */
+    g_option_context_add_main_entries(context, (const GOptionEntry *)(void *)parsed->data, NULL);
+    if (!g_option_context_parse(context, argc, argv, &local))
+        suggest_option(parsed, &local);
+    for (guint i = 0; i < entries->len; i++)
+        if (texts[i] != NULL) {
+            (void)take_count(&g_array_index(entries, GOptionEntry, i), texts[i], &local);
+            g_free(texts[i]);
+        }
+    if (asked) {
+        g_clear_error(&local);
+        *help = g_option_context_get_help(context, TRUE, NULL);
+        return TRUE;
+    }
+    if (local == NULL)
+        return check_words(command, *argc, *argv, error);
+    g_propagate_error(error, local);
+    return FALSE;
+}
+
+/* ---- the command ---- */
 
 int
 rp_command_run(const RpCommand *command, int argc, char **argv)
 {
-    gpointer args = g_malloc0(MAX(command->args_size, 1));
+    g_autofree gpointer args = g_malloc0(MAX(command->args_size, 1));
+    g_autofree char *help = NULL;
     gboolean json = FALSE, wide = FALSE;
     const GOptionEntry common[] = {
         {"json", 0, 0, G_OPTION_ARG_NONE, &json, "print JSON, with every figure", NULL},
@@ -73,30 +173,32 @@ rp_command_run(const RpCommand *command, int argc, char **argv)
          NULL},
         {0},
     };
-    g_autoptr(GArray) options = all_options(command, args, common);
+    Options options = {.entries = g_array_new(TRUE, TRUE, sizeof(GOptionEntry)),
+                       .help = g_ptr_array_new_with_free_func(g_free)};
     GError *error = NULL;
     int code = RP_EXIT_OK;
 
     if (command->defaults != NULL)
         memcpy(args, command->defaults, command->args_size);
-    end_optional(command, argc, argv);
-    if (rp_cli_parse(command, (const GOptionEntry *)(void *)options->data, &argc, &argv, &error)) {
-        g_autoptr(RpReport) report = rp_report_new(json   ? RP_REPORT_JSON
-                                                   : wide ? RP_REPORT_WIDE
-                                                          : RP_REPORT_TEXT);
+    add_options(&options, command->options, args);
+    if (command->requests != RP_NO_REQUEST)
+        add_options(&options, rp_schedule_options + (command->requests == RP_REQUESTS), args);
+    add_options(&options, common, NULL);
+    if (parse(command, options.entries, &argc, &argv, &help, &error)) {
+        g_autoptr(RpReport) report = rp_report_new(json && help == NULL ? RP_REPORT_JSON
+                                                   : wide               ? RP_REPORT_WIDE
+                                                                        : RP_REPORT_TEXT);
 
-        if (command->run(args, argv + 1, report, &error))
+        if (help != NULL)
+            fputs(help, stdout);
+        if (help != NULL && command->more_help != NULL)
+            command->more_help(report);
+        if (help != NULL || command->run(args, argv + 1, report, &error))
             rp_report_finish(report);
         code = report->exit;
     }
-    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP) && command->more_help != NULL) {
-        g_autoptr(RpReport) help = rp_report_new(wide ? RP_REPORT_WIDE : RP_REPORT_TEXT);
-
-        command->more_help(help);
-        rp_report_finish(help);
-    }
     if (error != NULL)
         code = rp_cli_fail(command->name, error);
-    free_args(options, args);
+    free_options(&options);
     return code;
 }

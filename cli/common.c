@@ -45,13 +45,11 @@ rp_cli_reader_left(void)
 int
 rp_cli_fail(const char *command, GError *error)
 {
-    int code = is_usage(error) ? RP_EXIT_USAGE : RP_EXIT_FAILED;
+    const int code = is_usage(error) ? RP_EXIT_USAGE : RP_EXIT_FAILED;
 
-    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_HELP) ||
-        g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD)) {
-        code = error->code == RP_CLI_ERROR_HELP ? RP_EXIT_OK : RP_EXIT_FAILED;
+    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD)) {
         g_error_free(error);
-        return code;
+        return RP_EXIT_FAILED;
     }
     if (g_error_matches(error, G_IO_ERROR, G_IO_ERROR_BROKEN_PIPE) && rp_cli_reader_left()) {
         g_error_free(error);
@@ -73,179 +71,30 @@ rp_cli_tell(const char *command, GError **error)
     g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD, "told");
 }
 
-/* "Unknown option --shedule" becomes more helpful. */
-static void
-suggest_option(const GOptionEntry *const *lists, GError **error)
-{
-    g_autoptr(GPtrArray) names = g_ptr_array_new();
-    const char *wrong;
-
-    if (!g_error_matches(*error, G_OPTION_ERROR, G_OPTION_ERROR_UNKNOWN_OPTION))
-        return;
-    wrong = strstr((*error)->message, "--");
-    for (; *lists != NULL; lists++)
-        for (const GOptionEntry *entry = *lists; entry->long_name != NULL; entry++)
-            g_ptr_array_add(names, (gpointer)entry->long_name);
-    g_ptr_array_add(names, NULL);
-    const char *near =
-        wrong == NULL ? NULL : rp_nearest_name(wrong + 2, (const char *const *)names->pdata);
-    g_autofree char *hint =
-        near == NULL ? g_strdup("; see --help") : g_strdup_printf("; did you mean --%s?", near);
-    char *message = g_strconcat((*error)->message, hint, NULL);
-
-    g_free((*error)->message);
-    (*error)->message = message;
-}
-
-/* A command's options as GLib is to read them: counts as text, for no number tells that one was not
- * given. */
-typedef struct {
-    GArray *entries; /* GOptionEntry, with a last one of zeros */
-    GArray *counts;  /* Count */
-} OptionTexts;
-
-typedef struct {
-    const GOptionEntry *entry; /* the command's, whose arg_data is an int */
-    char *text;                /* as given, or %NULL */
-} Count;
-
-static void
-option_texts_clear(OptionTexts *texts)
-{
-    for (guint i = 0; i < texts->counts->len; i++)
-        g_free(g_array_index(texts->counts, Count, i).text);
-    g_array_unref(texts->entries);
-    g_array_unref(texts->counts);
-}
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(OptionTexts, option_texts_clear)
-
-static OptionTexts
-make_option_texts(const GOptionEntry *const *lists)
-{
-    OptionTexts texts = {.entries = g_array_new(TRUE, TRUE, sizeof(GOptionEntry)),
-                         .counts = g_array_new(FALSE, TRUE, sizeof(Count))};
-    guint n = 0;
-
-    for (const GOptionEntry *const *list = lists; *list != NULL; list++)
-        for (const GOptionEntry *entry = *list; entry->long_name != NULL; entry++) {
-            const Count count = {.entry = entry};
-
-            g_array_append_vals(texts.entries, entry, 1);
-            if (entry->arg == G_OPTION_ARG_INT)
-                g_array_append_val(texts.counts, count);
-        }
-    /* places of texts, now that they do not move any more */
-    for (guint i = 0; i < texts.entries->len; i++) {
-        GOptionEntry *entry = &g_array_index(texts.entries, GOptionEntry, i);
-
-        if (entry->arg != G_OPTION_ARG_INT)
-            continue;
-        entry->arg = G_OPTION_ARG_STRING;
-        entry->arg_data = &g_array_index(texts.counts, Count, n++).text;
-    }
-    return texts;
-}
-
-/* Gives the counts that were given to the command. */
-static gboolean
-take_counts(const OptionTexts *texts, GError **error)
-{
-    for (guint i = 0; i < texts->counts->len; i++) {
-        const Count *count = &g_array_index(texts->counts, Count, i);
-        gint64 number = 0;
-
-        if (count->text == NULL)
-            continue;
-        const gboolean is_number =
-            g_ascii_string_to_signed(count->text, 10, G_MININT64, G_MAXINT64, &number, NULL);
-        if (!is_number || number < 1 || number > G_MAXINT) {
-            g_autofree char *found =
-                is_number ? g_strdup_printf("%" G_GINT64_FORMAT, number) : rp_quote(count->text);
-
-            if (*error == NULL)
-                g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--%s: expected a number of 1 or more, found %s%s",
-                            count->entry->long_name, found,
-                            number > G_MAXINT ? ", which is out of range" : "");
-            return FALSE;
-        }
-        *(int *)count->entry->arg_data = (int)number;
-    }
-    return TRUE;
-}
-
-static gboolean
-check_words(const RpCommand *command, int argc, char **argv, GError **error)
-{
-    if (argc - 1 < command->min_words) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "something is missing: expected %s; see --help", command->words);
-        return FALSE;
-    }
-    if (command->max_words >= 0 && argc - 1 > command->max_words) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "\"%s\" is one word too many; see --help", argv[command->max_words + 1]);
-        return FALSE;
-    }
-    return TRUE;
-}
-
 gboolean
-rp_cli_parse(const RpCommand *command, const GOptionEntry *entries, int *argc, char ***argv,
-             GError **error)
+rp_cli_refuse(GError **error, const char *format, ...)
 {
-    g_autoptr(GOptionContext) context = g_option_context_new(command->words);
-    g_autofree char *program = g_strdup_printf("roundpipe %s", command->name);
-    gboolean help = FALSE;
-    const GOptionEntry help_entries[] = {
-        {"help", 'h', 0, G_OPTION_ARG_NONE, &help, "show this", NULL},
-        {0},
-    };
-    const GOptionEntry *const lists[] = {entries, help_entries, NULL};
-    GError *local = NULL;
+    va_list arguments;
 
-    g_set_prgname(program);
-    g_option_context_set_summary(context, command->help);
-    g_option_context_set_help_enabled(context, FALSE); /* GLib's would exit */
-    g_auto(OptionTexts) texts = make_option_texts(lists);
-
-    g_option_context_add_main_entries(context, (const GOptionEntry *)(void *)texts.entries->data,
-                                      NULL);
-    gboolean parsed = g_option_context_parse(context, argc, argv, &local);
-
-    if (!parsed)
-        suggest_option(lists, &local);
-    parsed = take_counts(&texts, &local) && parsed;
-    if (help) {
-        g_autofree char *text = g_option_context_get_help(context, TRUE, NULL);
-
-        fputs(text, stdout);
-        g_clear_error(&local);
-        g_set_error_literal(&local, RP_CLI_ERROR, RP_CLI_ERROR_HELP, "help");
-    } else if (parsed) {
-        return check_words(command, *argc, *argv, error);
-    }
-    g_propagate_error(error, local);
+    va_start(arguments, format);
+    g_propagate_error(error,
+                      g_error_new_valist(RP_CLI_ERROR, RP_CLI_ERROR_USAGE, format, arguments));
+    va_end(arguments);
     return FALSE;
 }
 
 int
 rp_cli_choice(const char *option, const char *text, const char *const *names, GError **error)
 {
-    const char *near;
-
     for (int i = 0; names[i] != NULL; i++)
         if (strcmp(names[i], text) == 0)
             return i;
-    near = rp_nearest_name(text, names);
+    const char *near = rp_nearest_name(text, names);
     g_autofree char *list = g_strjoinv(", ", (char **)names);
-    if (near != NULL)
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: \"%s\" is not one of %s; did you mean \"%s\"?", option, text, list,
-                    near);
-    else
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: \"%s\" is not one of %s",
-                    option, text, list);
+    g_autofree char *hint =
+        near != NULL ? g_strdup_printf("; did you mean \"%s\"?", near) : g_strdup("");
+
+    (void)rp_cli_refuse(error, "--%s: \"%s\" is not one of %s%s", option, text, list, hint);
     return -1;
 }
 
@@ -260,9 +109,8 @@ rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64
         g_ascii_string_to_unsigned(parts[1], 10, *first + 1, G_MAXUINT32, end, NULL))
         return TRUE;
     g_autofree char *found = rp_quote(text);
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--%s: expected A:B, A < B, for iterations A to B - 1, found %s", option, found);
-    return FALSE;
+    return rp_cli_refuse(error, "--%s: expected A:B, A < B, for iterations A to B - 1, found %s",
+                         option, found);
 }
 
 gboolean
@@ -270,9 +118,8 @@ rp_cli_parse_bytes(const char *option, const char *text, guint64 *bytes, GError 
 {
     if (rp_bytes_parse(text, bytes))
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--%s: expected a size such as 24GiB or 800GB, found \"%s\"", option, text);
-    return FALSE;
+    return rp_cli_refuse(error, "--%s: expected a size such as 24GiB or 800GB, found \"%s\"",
+                         option, text);
 }
 
 char *

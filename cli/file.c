@@ -12,6 +12,7 @@
 #include "cli/config.h"
 #include "core/base/file.h"
 #include "core/formats/export.h"
+#include "plots/gnuplot.h"
 
 /* Devices and pipes keep nothing that could be lost. */
 static gboolean
@@ -25,28 +26,18 @@ static gboolean
 clash(const RpCliFile *written, const RpCliFile *other)
 {
     if (strcmp(written->path, "-") == 0 || strcmp(other->path, "-") == 0)
-        return other->written && strcmp(written->path, other->path) == 0;
+        return other->use != RP_CLI_READ && strcmp(written->path, other->path) == 0;
     return keeps_data(written->path) && rp_file_is_same_place(written->path, other->path);
 }
 
-gboolean
-rp_cli_check_files(const RpCliFile *files, gsize n_files, GError **error)
+guint
+rp_cli_picture_format(const char *path)
 {
-    for (gsize i = 0; i < n_files; i++) {
-        for (gsize k = 0; files[i].written && files[i].path != NULL && k < n_files; k++) {
-            const RpCliFile *file = &files[i], *other = &files[k];
-
-            if (k == i || other->path == NULL || (other->written && k > i) || !clash(file, other))
-                continue;
-            g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                        "%s: expected another file than that of %s, found \"%s\", which would be "
-                        "%s",
-                        file->what, other->what, file->path,
-                        other->written ? "written twice" : "read and written over");
-            return FALSE;
-        }
-    }
-    return TRUE;
+    if (g_str_has_suffix(path, ".png"))
+        return RP_PICTURE_PNG;
+    if (g_str_has_suffix(path, ".svg"))
+        return RP_PICTURE_SVG;
+    return g_str_has_suffix(path, ".pdf") ? RP_PICTURE_PDF : 0;
 }
 
 gboolean
@@ -77,6 +68,48 @@ rp_cli_check_writable(const char *path, GError **error)
                 "cannot write \"%s\": expected a file in a directory that can be written: %s: %s",
                 path, wrong, g_strerror(number));
     return FALSE;
+}
+
+/* Whether a file that is written can be. */
+static gboolean
+check_use(const RpCliFile *file, GError **error)
+{
+    if (file->path == NULL || file->use == RP_CLI_READ || file->use == RP_CLI_FILLED)
+        return TRUE;
+    if (file->use == RP_CLI_WRITTEN && strcmp(file->path, "-") == 0)
+        return rp_cli_refuse(error, "%s: expected a file; standard output has the report",
+                             file->what);
+    if (file->use == RP_CLI_DRAWN && rp_cli_picture_format(file->path) == 0)
+        return rp_cli_refuse(error,
+                             "%s: expected a name that ends in .png, .svg or .pdf, found \"%s\"",
+                             file->what, file->path);
+    return rp_cli_check_writable(file->path, error) &&
+           (file->use != RP_CLI_DRAWN ||
+            rp_gnuplot_check_formats((RpPictureFormat)rp_cli_picture_format(file->path), error));
+}
+
+gboolean
+rp_cli_check_files(const RpCliFile *files, gsize n_files, GError **error)
+{
+    for (gsize i = 0; i < n_files; i++) {
+        const RpCliFile *file = &files[i];
+
+        for (gsize k = 0; file->use != RP_CLI_READ && file->path != NULL && k < n_files; k++) {
+            const RpCliFile *other = &files[k];
+            const gboolean written = other->use != RP_CLI_READ;
+
+            if (k == i || other->path == NULL || (written && k > i) || !clash(file, other))
+                continue;
+            return rp_cli_refuse(
+                error, "%s: expected another file than that of %s, found \"%s\", which would be %s",
+                file->what, other->what, file->path,
+                written ? "written twice" : "read and written over");
+        }
+    }
+    for (gsize i = 0; i < n_files; i++)
+        if (!check_use(&files[i], error))
+            return FALSE;
+    return TRUE;
 }
 
 /* A regular file is replaced when all of it is there; anything else (a device, a pipe) is opened.

@@ -39,9 +39,8 @@ fail_unknown(const RpScheduleOps *schedule, const OwnOption *option, GError **er
 {
     g_autofree char *names = rp_schedule_names(option->known);
 
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: schedule %s %s; it is for %s",
-                option->option, schedule->name, option->lacks, names);
-    return FALSE;
+    return rp_cli_refuse(error, "--%s: schedule %s %s; it is for %s", option->option,
+                         schedule->name, option->lacks, names);
 }
 
 /* What the other options leave without effect. */
@@ -74,21 +73,6 @@ find_idle(const RpScheduleArgs *args)
     return NULL;
 }
 
-gboolean
-rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
-{
-    const char *problem;
-
-    for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
-        if (is_given(args, &own_options[i]) && !own_options[i].known(schedule))
-            return fail_unknown(schedule, &own_options[i], error);
-    problem = find_idle(args);
-    if (problem == NULL)
-        return TRUE;
-    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
-    return FALSE;
-}
-
 void
 rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule)
 {
@@ -101,9 +85,6 @@ gboolean
 rp_schedule_args_check_any(const RpScheduleArgs *args, const RpScheduleOps *const *schedules,
                            GError **error)
 {
-    RpScheduleArgs known = *args;
-    const char *problem;
-
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++) {
         gboolean any = !is_given(args, &own_options[i]);
 
@@ -112,9 +93,13 @@ rp_schedule_args_check_any(const RpScheduleArgs *args, const RpScheduleOps *cons
         if (!any)
             return fail_unknown(schedules[0], &own_options[i], error);
     }
-    problem = find_idle(&known);
-    if (problem == NULL)
-        return TRUE;
-    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
-    return FALSE;
+    const char *problem = find_idle(args);
+
+    return problem == NULL || rp_cli_refuse(error, "%s", problem);
+}
+
+gboolean
+rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
+{
+    return rp_schedule_args_check_any(args, (const RpScheduleOps *const[]){schedule, NULL}, error);
 }

@@ -9,81 +9,59 @@
 static const char *const fidelity_names[] = {"compute", "full", NULL};
 static const char *const fused_names[] = {"published", "physical", NULL};
 
-GOptionEntry *
-rp_schedule_args_entries(RpScheduleArgs *args, gboolean with_schedule)
-{
-    g_autofree char *all_names = rp_schedule_names(NULL);
-    g_autofree char *reversible_names = rp_schedule_names(rp_schedule_is_reversible);
-    g_autofree char *reversible_text =
-        g_strconcat(reversible_names, ": backward from the last micro-batch on, as PyTorch", NULL);
-    /* as long as the entries, which are kept */
-    const char *names = g_intern_string(all_names);
-    const char *reversible = g_intern_string(reversible_text);
-    const GOptionEntry entries[] = {
-        {"gpus", 'n', 0, G_OPTION_ARG_INT, &args->gpus, "number of GPUs", "N"},
-        {"micro-batches", 'm', 0, G_OPTION_ARG_INT, &args->micro_batches,
-         "micro-batches of an iteration", "M"},
-        {"round", 0, 0, G_OPTION_ARG_INT, &args->round,
-         "roundpipe: micro-batches of a round (default: with the partition)", "M_R"},
-        {"stages", 0, 0, G_OPTION_ARG_STRING, &args->stages, "blocks of each stage, e.g. 3,3,4*5,2",
-         "LIST"},
-        {"forward-stages", 0, 0, G_OPTION_ARG_STRING, &args->forward_stages,
-         "roundpipe: blocks of each forward stage, without the fused one", "LIST"},
-        {"backward-stages", 0, 0, G_OPTION_ARG_STRING, &args->backward_stages,
-         "roundpipe: blocks of each backward stage, the fused one first", "LIST"},
-        {"stage-count", 0, 0, G_OPTION_ARG_INT, &args->n_stages,
-         "bound schedules: number of stages (default: as many as fit)", "S"},
-        {"partition", 0, 0, G_OPTION_ARG_STRING, &args->partition,
-         "how to divide the model: simulated (default) or paper", "NAME"},
-        {"fidelity", 0, 0, G_OPTION_ARG_STRING, &args->fidelity,
-         "compute (default) or full: with every transfer and the optimizer", "NAME"},
-        {"recompute", 0, 0, G_OPTION_ARG_STRING, &args->recompute,
-         "gated on the gradient, or early (default: roundpipe early, others gated)", "NAME"},
-        {"fused-forward", 0, 0, G_OPTION_ARG_STRING, &args->fused_forward,
-         "roundpipe: published (default in compute fidelity) or physical", "NAME"},
-        {"transfers", 0, 0, G_OPTION_ARG_STRING, &args->transfers,
-         "full fidelity: windows (default) or naive", "NAME"},
-        {"consistency", 0, 0, G_OPTION_ARG_STRING, &args->consistency,
-         "full fidelity: events (default) or blocking", "NAME"},
-        {"optimizer", 0, 0, G_OPTION_ARG_STRING, &args->optimizer,
-         "full fidelity: fused (default) or lean", "NAME"},
-        {"async", 0, 0, G_OPTION_ARG_NONE, &args->async,
-         "asynchronous optimizer (staleness 1): iterations without a flush", NULL},
-        {"no-clip", 0, 0, G_OPTION_ARG_NONE, &args->no_clip,
-         "full fidelity: a layer steps as soon as its gradient is home, without a global norm",
-         NULL},
-        {"iterations", 0, 0, G_OPTION_ARG_INT, &args->iterations,
-         "iterations to simulate (default: 1; --async: until steady)", "K"},
-        {"group", 0, 0, G_OPTION_ARG_INT, &args->group,
-         "interleaved schedules: micro-batches of a group (default: N)", "G"},
-        {"reverse-backward", 0, 0, G_OPTION_ARG_NONE, &args->reverse_backward, reversible, NULL},
-    };
-    GOptionEntry schedule = {"schedule",      's',   0,     G_OPTION_ARG_STRING,
-                             &args->schedule, names, "NAME"};
-    gsize n = G_N_ELEMENTS(entries);
-    GOptionEntry *all = g_new0(GOptionEntry, n + 2);
+const GOptionEntry rp_schedule_options[] = {
+    {"schedule", 's', 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, schedule), NULL, "NAME"},
+    {"gpus", 'n', 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, gpus), "number of GPUs", "N"},
+    {"micro-batches", 'm', 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, micro_batches),
+     "micro-batches of an iteration", "M"},
+    {"round", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, round),
+     "roundpipe: micro-batches of a round (default: with the partition)", "M_R"},
+    {"stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, stages),
+     "blocks of each stage, e.g. 3,3,4*5,2", "LIST"},
+    {"forward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, forward_stages),
+     "roundpipe: blocks of each forward stage, without the fused one", "LIST"},
+    {"backward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, backward_stages),
+     "roundpipe: blocks of each backward stage, the fused one first", "LIST"},
+    {"stage-count", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, n_stages),
+     "bound schedules: number of stages (default: as many as fit)", "S"},
+    {"partition", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, partition),
+     "how to divide the model: simulated (default) or paper", "NAME"},
+    {"fidelity", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, fidelity),
+     "compute (default) or full: with every transfer and the optimizer", "NAME"},
+    {"recompute", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, recompute),
+     "gated on the gradient, or early (default: roundpipe early, others gated)", "NAME"},
+    {"fused-forward", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, fused_forward),
+     "roundpipe: published (default in compute fidelity) or physical", "NAME"},
+    {"transfers", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, transfers),
+     "full fidelity: windows (default) or naive", "NAME"},
+    {"consistency", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, consistency),
+     "full fidelity: events (default) or blocking", "NAME"},
+    {"optimizer", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, optimizer),
+     "full fidelity: fused (default) or lean", "NAME"},
+    {"async", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, async),
+     "asynchronous optimizer (staleness 1): iterations without a flush", NULL},
+    {"no-clip", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, no_clip),
+     "full fidelity: a layer steps as soon as its gradient is home, without a global norm", NULL},
+    {"iterations", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, iterations),
+     "iterations to simulate (default: 1; --async: until steady)", "K"},
+    {"group", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, group),
+     "interleaved schedules: micro-batches of a group (default: N)", "G"},
+    {"reverse-backward", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, reverse_backward), NULL,
+     NULL},
+    {0},
+};
 
-    memcpy(all, entries, sizeof entries);
-    if (with_schedule)
-        all[n] = schedule;
-    return all;
-}
-
-void
-rp_schedule_args_clear(RpScheduleArgs *args)
+char *
+rp_cli_option_help(const char *option)
 {
-    g_free(args->schedule);
-    g_free(args->stages);
-    g_free(args->forward_stages);
-    g_free(args->backward_stages);
-    g_free(args->partition);
-    g_free(args->fidelity);
-    g_free(args->recompute);
-    g_free(args->fused_forward);
-    g_free(args->transfers);
-    g_free(args->consistency);
-    g_free(args->optimizer);
-    *args = (RpScheduleArgs){0};
+    const gboolean reversible = strcmp(option, "reverse-backward") == 0;
+
+    if (!reversible && strcmp(option, "schedule") != 0)
+        return g_strdup(rp_setting_find(option)->help);
+    g_autofree char *names = rp_schedule_names(reversible ? rp_schedule_is_reversible : NULL);
+
+    return g_strconcat(
+        names, reversible ? ": backward from the last micro-batch on, as PyTorch" : NULL, NULL);
 }
 
 static gboolean
@@ -91,9 +69,7 @@ check_given(const char *option, int value, GError **error)
 {
     if (value > 0)
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--%s: expected a number of 1 or more, found nothing", option);
-    return FALSE;
+    return rp_cli_refuse(error, "--%s: expected a number of 1 or more, found nothing", option);
 }
 
 /* One of @names, if it was given; *@chosen stays as it is if it was not. */
@@ -175,9 +151,7 @@ check_together(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError
                   "--forward-stages and --backward-stages";
     if (problem == NULL)
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "schedule %s: %s", schedule->name,
-                problem);
-    return FALSE;
+    return rp_cli_refuse(error, "schedule %s: %s", schedule->name, problem);
 }
 
 gboolean
@@ -188,11 +162,8 @@ rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *profile, R
 
     if (!rp_schedule_args_read(args, &ask, error))
         return FALSE;
-    if (args->schedule == NULL) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--schedule: expected the name of a schedule, found nothing");
-        return FALSE;
-    }
+    if (args->schedule == NULL)
+        return rp_cli_refuse(error, "--schedule: expected the name of a schedule, found nothing");
     ask.options.schedule = rp_schedule_find(args->schedule, error);
     if (ask.options.schedule == NULL) {
         g_prefix_error(error, "--schedule: ");

@@ -103,11 +103,8 @@ load_entries(const RpCompareArgs *args, guint gpus, char **paths, GPtrArray *ent
     g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
     const char *directory = g_getenv("ROUNDPIPE_PROFILES");
 
-    if (*paths != NULL && args->profiles_dir != NULL) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--profiles: expected either a directory or files, found both");
-        return FALSE;
-    }
+    if (*paths != NULL && args->profiles_dir != NULL)
+        return rp_cli_refuse(error, "--profiles: expected either a directory or files, found both");
     for (char **path = paths; *path != NULL; path++)
         if (!load_entry(*path, gpus, entries, error))
             return FALSE;
@@ -153,11 +150,9 @@ add_rows(const char *list, const RpCompareEntry *entry, gboolean async, GArray *
     }
     g_auto(GStrv) names = g_strsplit(list, ",", -1);
 
-    if (*names == NULL) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--schedules: expected names separated by commas, found nothing");
-        return FALSE;
-    }
+    if (*names == NULL)
+        return rp_cli_refuse(error,
+                             "--schedules: expected names separated by commas, found nothing");
     for (char **name = names; *name != NULL; name++) {
         gboolean own = g_str_has_suffix(g_strstrip(*name), ASYNC_SUFFIX);
         g_autofree char *base = g_strndup(*name, strlen(*name) - (own ? strlen(ASYNC_SUFFIX) : 0));
@@ -260,18 +255,13 @@ check_args(const RpScheduleArgs *args, const RpCompareArgs *more, GError **error
 {
     RpAsk ask;
 
-    if (args->stages != NULL || args->forward_stages != NULL || args->backward_stages != NULL) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "a stage list suits one model and one schedule: use `roundpipe simulate`");
-        return FALSE;
-    }
-    if (more->published && (args->recompute != NULL || args->fused_forward != NULL)) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--published: expected no --recompute and no --fused-forward beside it");
-        return FALSE;
-    }
-    return rp_schedule_args_read(args, &ask, error) &&
-           (more->csv == NULL || rp_cli_check_writable(more->csv, error));
+    if (args->stages != NULL || args->forward_stages != NULL || args->backward_stages != NULL)
+        return rp_cli_refuse(
+            error, "a stage list suits one model and one schedule: use `roundpipe simulate`");
+    if (more->published && (args->recompute != NULL || args->fused_forward != NULL))
+        return rp_cli_refuse(
+            error, "--published: expected no --recompute and no --fused-forward beside it");
+    return rp_schedule_args_read(args, &ask, error);
 }
 
 /* Options that none of the rows knows. */
@@ -303,8 +293,8 @@ check_csv(const RpCompareArgs *more, const GPtrArray *entries, GError **error)
     for (guint i = 0; i < entries->len; i++) {
         const RpCompareEntry *entry = g_ptr_array_index(entries, i);
         const RpCliFile files[] = {
-            {"PROFILE.json", entry->path, FALSE},
-            {"--csv", more->csv, TRUE},
+            {"PROFILE.json", entry->path, RP_CLI_READ},
+            {"--csv", more->csv, RP_CLI_PRINTED},
         };
 
         if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
@@ -361,7 +351,6 @@ const RpCommand rp_command_compare = {
     .name = "compare",
     .summary = "several schedules and profiles in one table",
     .words = "[PROFILE.json...]",
-    .max_words = -1,
     .help = "Compares schedules on models in one table (default: 8 GPUs, 16 micro-batches).\n\n"
             "Examples:\n"
             "  roundpipe compare\n"

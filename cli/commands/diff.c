@@ -46,22 +46,16 @@ parse_scale(const char *text, double *scale, GError **error)
     if (end != text && *end == '\0' && *scale >= 1e-9 && *scale <= 1e9)
         return TRUE;
     g_autofree char *found = rp_quote(text);
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--scale: expected a number above 0 or auto, found %s", found);
-    return FALSE;
+    return rp_cli_refuse(error, "--scale: expected a number above 0 or auto, found %s", found);
 }
 
 static gboolean
 read_options(const DiffArgs *args, RpTraceDiffOptions *options, GError **error)
 {
-    if (args->top > MOST_TOP) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--top: expected at most %d, found %d",
-                    MOST_TOP, args->top);
-        return FALSE;
-    }
+    if (args->top > MOST_TOP)
+        return rp_cli_refuse(error, "--top: expected at most %d, found %d", MOST_TOP, args->top);
     return (args->iterations == NULL || parse_iterations(args->iterations, options, error)) &&
-           (args->scale == NULL || parse_scale(args->scale, &options->scale, error)) &&
-           (args->picture == NULL || rp_cli_picture_check("picture", args->picture, error));
+           (args->scale == NULL || parse_scale(args->scale, &options->scale, error));
 }
 
 static RpTraceDiff *
@@ -401,14 +395,14 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
 {
     const DiffArgs *args = user_args;
     const RpCliFile files[] = {
-        {"PREDICTED", paths[0], FALSE},
-        {"MEASURED", paths[1], FALSE},
-        {"--picture", args->picture, TRUE},
+        {"PREDICTED", paths[0], RP_CLI_READ},
+        {"MEASURED", paths[1], RP_CLI_READ},
+        {"--picture", args->picture, RP_CLI_DRAWN},
     };
     RpTraceDiffOptions options = {.scale = 1};
 
-    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error) ||
-        !read_options(args, &options, error))
+    if (!read_options(args, &options, error) ||
+        !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     g_autoptr(RpTraceDiff) diff = compare(args, paths, &options, error);
     if (diff == NULL)
@@ -447,8 +441,6 @@ const RpCommand rp_command_diff = {
     .name = "diff",
     .summary = "predicted beside measured: the tasks that differ most",
     .words = "PREDICTED MEASURED",
-    .min_words = 2,
-    .max_words = 2,
     .help = "Lays two traces of one plan over each other and lists the tasks that differ most.\n"
             "Traces are written by simulate, replay and train with --trace.\n\n"
             "Example:\n"

@@ -134,19 +134,13 @@ check_paths(const ExportArgs *more, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", read, FALSE},
-        {"--chrome", more->chrome, TRUE},
-        {"--csv", more->csv, TRUE},
-        {"--pytorch-csv", more->pytorch_csv, TRUE},
+        {"PROFILE.json", read, RP_CLI_READ},
+        {"--chrome", more->chrome, RP_CLI_PRINTED},
+        {"--csv", more->csv, RP_CLI_PRINTED},
+        {"--pytorch-csv", more->pytorch_csv, RP_CLI_PRINTED},
     };
 
-    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
-        return FALSE;
-    for (guint i = 0; i < G_N_ELEMENTS(files); i++)
-        if (files[i].written && files[i].path != NULL &&
-            !rp_cli_check_writable(files[i].path, error))
-            return FALSE;
-    return TRUE;
+    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
 static gboolean
@@ -204,10 +198,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     const ExportArgs *args = user_args;
     const char *problem = find_problem(args, words[0]);
 
-    if (problem != NULL) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
-        return FALSE;
-    }
+    if (problem != NULL)
+        return rp_cli_refuse(error, "%s", problem);
     return args->model != NULL ? export_profile(&args->request, args, error)
                                : export_schedule(&args->request, args, words[0], error);
 }
@@ -246,7 +238,6 @@ const RpCommand rp_command_export = {
     .name = "export",
     .summary = "write a profile, a trace or a schedule for other tools",
     .words = "[PROFILE.json]",
-    .max_words = 1,
     .help = "Writes a profile from the catalogue, or a simulated schedule for other tools.\n\n"
             "Examples:\n"
             "  roundpipe export --profile qwen3-8b --gpu rtx4090 -o qwen3-8b.json\n"

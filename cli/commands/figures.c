@@ -29,19 +29,17 @@ check_names(char **names, GError **error)
     const char *const *known = rp_figures_names();
 
     for (char **name = names; *name != NULL; name++) {
-        const char *near;
-
         if (g_strv_contains(known, *name))
             continue;
-        near = rp_nearest_name(*name, known);
-        if (near != NULL)
-            g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                        "no figure is called \"%s\"; did you mean \"%s\"?", *name, near);
-        else
-            g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                        "no figure is called \"%s\"; `roundpipe figures --list` has them all",
-                        *name);
-        return FALSE;
+        const char *near = rp_nearest_name(*name, known);
+
+        return near != NULL
+                   ? rp_cli_refuse(error, "no figure is called \"%s\"; did you mean \"%s\"?", *name,
+                                   near)
+                   : rp_cli_refuse(error,
+                                   "no figure is called \"%s\"; `roundpipe figures --list` has "
+                                   "them all",
+                                   *name);
     }
     return TRUE;
 }
@@ -102,20 +100,17 @@ make(const FiguresArgs *args, char **names, RpReport *report, GError **error)
     };
     gboolean made;
 
-    if (args->output == NULL) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--output: expected a directory, found nothing");
-        return FALSE;
-    }
+    if (args->output == NULL)
+        return rp_cli_refuse(error, "--output: expected a directory, found nothing");
     if (args->formats != NULL &&
         !rp_picture_formats_parse(args->formats, &request.formats, error)) {
         g_prefix_error(error, "--format: ");
         return FALSE;
     }
     const RpCliFile files[] = {
-        {"--profiles", request.profiles_dir, FALSE},
-        {"--measured", args->measured_dir, FALSE},
-        {"--output", args->output, TRUE},
+        {"--profiles", request.profiles_dir, RP_CLI_READ},
+        {"--measured", args->measured_dir, RP_CLI_READ},
+        {"--output", args->output, RP_CLI_FILLED},
     };
 
     if (!check_names(names, error) || !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
@@ -158,7 +153,6 @@ const RpCommand rp_command_figures = {
     .name = "figures",
     .summary = "make every figure that needs no GPU",
     .words = "[FIGURE...]",
-    .max_words = -1,
     .help = "Makes every figure (or those named), each with its data, script, caption and "
             "command.\nNone needs a GPU: what GPUs measured is read from tables.\n\n"
             "Example:\n  roundpipe figures -o figures --format png,svg",

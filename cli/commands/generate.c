@@ -150,11 +150,11 @@ choose_length(Generation *generation, const GenerateArgs *args, GError **error)
                                                   : MIN(DEFAULT_NEW_TOKENS, room);
     if (room > 0 && generation->new_tokens <= room)
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--max-new-tokens: expected at most %u, which the model's %u positions leave after "
-                "the longest prompt, found %u",
-                room, generation->config.max_positions, generation->new_tokens);
-    return FALSE;
+    return rp_cli_refuse(
+        error,
+        "--max-new-tokens: expected at most %u, which the model's %u positions leave after "
+        "the longest prompt, found %u",
+        room, generation->config.max_positions, generation->new_tokens);
 }
 
 static void
@@ -270,26 +270,17 @@ report_answers(RpReport *report, const Generation *generation, const GenerateArg
 static gboolean
 check_args(const GenerateArgs *args, const char *model, gboolean json, GError **error)
 {
-    if (args->prompts == NULL || args->output == NULL) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: expected a file, found nothing; see --help",
-                    args->prompts == NULL ? "prompts" : "output");
-        return FALSE;
-    }
-    if (strcmp(args->output, "-") == 0 && json) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--output: expected a file; standard output has the JSON");
-        return FALSE;
-    }
+    if (args->prompts == NULL || args->output == NULL)
+        return rp_cli_refuse(error, "--%s: expected a file, found nothing; see --help",
+                             args->prompts == NULL ? "prompts" : "output");
     g_autofree char *weights = g_build_filename(model, "model.safetensors", NULL);
     const RpCliFile files[] = {
-        {"--prompts", args->prompts, FALSE},
-        {"MODEL_DIR", weights, FALSE},
-        {"--output", args->output, TRUE},
+        {"--prompts", args->prompts, RP_CLI_READ},
+        {"MODEL_DIR", weights, RP_CLI_READ},
+        {"--output", args->output, json ? RP_CLI_WRITTEN : RP_CLI_PRINTED},
     };
 
-    return rp_cli_check_writable(args->output, error) &&
-           rp_cli_check_files(files, G_N_ELEMENTS(files), error);
+    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
 static gboolean
@@ -323,8 +314,6 @@ const RpCommand rp_command_generate = {
     .name = "generate",
     .summary = "answer prompts of token ids with a trained model",
     .words = "MODEL_DIR",
-    .min_words = 1,
-    .max_words = 1,
     .help = "Answers prompts of token ids with a model or a checkpoint, on the processors:\n"
             "the likeliest token each time.\n\n"
             "Example:\n  roundpipe generate run/checkpoint-200 --prompts test.jsonl "

@@ -52,8 +52,8 @@ check_config(const InitArgs *args, const char *path, GError **error)
                                  ? g_build_filename(path, "config.json", NULL)
                                  : g_strdup(path);
     const RpCliFile files[] = {
-        {"CONFIG.json", inner, FALSE},
-        {"--output", written, TRUE},
+        {"CONFIG.json", inner, RP_CLI_READ},
+        {"--output", written, RP_CLI_FILLED},
     };
 
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
@@ -62,11 +62,8 @@ check_config(const InitArgs *args, const char *path, GError **error)
 static gboolean
 read_config(const InitArgs *args, const char *path, RpModel *config, GError **error)
 {
-    if ((path != NULL) == (args->from_model != NULL)) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "expected either CONFIG.json or --from-model; see --help");
-        return FALSE;
-    }
+    if ((path != NULL) == (args->from_model != NULL))
+        return rp_cli_refuse(error, "expected either CONFIG.json or --from-model; see --help");
     if (path != NULL)
         return rp_hf_config_load(path, config, error);
     const RpModel *model = rp_model_find(args->from_model, error);
@@ -76,8 +73,7 @@ read_config(const InitArgs *args, const char *path, RpModel *config, GError **er
     *config = *model;
     if (rp_hf_config_check_runs(model, &local))
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--from-model: %s", local->message);
-    return FALSE;
+    return rp_cli_refuse(error, "--from-model: %s", local->message);
 }
 
 static gboolean
@@ -85,16 +81,11 @@ read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError
 {
     const char *names[RP_N_DTYPES + 1] = {NULL};
 
-    if (args->output == NULL) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--output: expected a directory, found nothing");
-        return FALSE;
-    }
-    if (args->seed < 0) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--seed: expected a number of 0 or more, found %" G_GINT64_FORMAT, args->seed);
-        return FALSE;
-    }
+    if (args->output == NULL)
+        return rp_cli_refuse(error, "--output: expected a directory, found nothing");
+    if (args->seed < 0)
+        return rp_cli_refuse(
+            error, "--seed: expected a number of 0 or more, found %" G_GINT64_FORMAT, args->seed);
     options->seed = (guint64)args->seed;
     options->max_shard_bytes = DEFAULT_SHARD_BYTES;
     if (args->shard_size != NULL &&
@@ -177,7 +168,6 @@ const RpCommand rp_command_init = {
     .name = "init",
     .summary = "make a model with random weights",
     .words = "[CONFIG.json]",
-    .max_words = 1,
     .help = "Makes a model with random weights: config.json and model.safetensors, as Hugging "
             "Face\ntransformers loads them.\n\n"
             "Example:\n  roundpipe init config.json -o model --seed 1 --dtype bf16\n"

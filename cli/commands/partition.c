@@ -278,8 +278,6 @@ const RpCommand rp_command_partition = {
     .name = "partition",
     .summary = "divide a model into stages",
     .words = "PROFILE.json",
-    .min_words = 1,
-    .max_words = 1,
     .help = "Divides a model into stages by both objectives and shows what each leads to.\n"
             "A stage list that is given is shown beside them.\n\n"
             "Examples:\n"

@@ -103,7 +103,6 @@ const RpCommand rp_command_plan = {
     .name = "plan",
     .summary = "what will happen if I train MODEL on N x GPU",
     .words = "[MODEL]",
-    .max_words = 1,
     .help = "Tells what will happen if a model is trained on these GPUs.\n\n"
             "MODEL is a name, a config.json or a model's directory.\n\n"
             "Examples:\n"

@@ -66,8 +66,7 @@ read_config(const char *word, RpModel *config, GError **error)
     *config = *model;
     if (rp_hf_config_check_runs(model, &local))
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: %s", word, local->message);
-    return FALSE;
+    return rp_cli_refuse(error, "%s: %s", word, local->message);
 }
 
 /* A directory may hold the shapes alone. */
@@ -121,12 +120,9 @@ read_kernels(const ProfileArgs *args, Subject *subject, GError **error)
     if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error))
         return FALSE;
     network->half_sums = half_sums;
-    if (network->half_sums && network->dtype != RP_DTYPE_FP16) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--accumulate: expected fp32 with dtype %s, found fp16",
-                    rp_dtype_name(network->dtype));
-        return FALSE;
-    }
+    if (network->half_sums && network->dtype != RP_DTYPE_FP16)
+        return rp_cli_refuse(error, "--accumulate: expected fp32 with dtype %s, found fp16",
+                             rp_dtype_name(network->dtype));
     if (!rp_cli_choose("attention", "attention", args->attention, &attention, error))
         return FALSE;
     subject->attention_auto = attention == 0;
@@ -135,32 +131,21 @@ read_kernels(const ProfileArgs *args, Subject *subject, GError **error)
     network->attention = (RpAttentionChoice)(attention - 1);
     if (subject->ops->kernels()->has_attention(network->attention))
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--attention: expected builtin or auto, found %s, which %s devices do not have",
-                args->attention, subject->ops->name);
-    return FALSE;
+    return rp_cli_refuse(
+        error, "--attention: expected builtin or auto, found %s, which %s devices do not have",
+        args->attention, subject->ops->name);
 }
 
 static gboolean
 read_args(const ProfileArgs *args, GError **error)
 {
-    if (args->devices == NULL || args->output == NULL) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: expected %s, found nothing",
-                    args->devices == NULL ? "--devices" : "--output",
-                    args->devices == NULL ? "host:N or cuda:N" : "a file");
-        return FALSE;
-    }
-    if (strcmp(args->output, "-") == 0) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--output: expected a file; standard output has the table");
-        return FALSE;
-    }
-    if (!(args->seconds > 0 && args->seconds <= MAX_SECONDS)) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--seconds: expected more than 0 and at most %d, found %g", MAX_SECONDS,
-                    args->seconds);
-        return FALSE;
-    }
+    if (args->devices == NULL || args->output == NULL)
+        return rp_cli_refuse(error, "%s: expected %s, found nothing",
+                             args->devices == NULL ? "--devices" : "--output",
+                             args->devices == NULL ? "host:N or cuda:N" : "a file");
+    if (!(args->seconds > 0 && args->seconds <= MAX_SECONDS))
+        return rp_cli_refuse(error, "--seconds: expected more than 0 and at most %d, found %g",
+                             MAX_SECONDS, args->seconds);
     return TRUE;
 }
 
@@ -179,14 +164,14 @@ check_output(const ProfileArgs *args, const char *word, GError **error)
             continue;
         g_autofree char *path = g_build_filename(word, name, NULL);
         const RpCliFile files[] = {
-            {"MODEL_DIR", path, FALSE},
-            {"--output", args->output, TRUE},
+            {"MODEL_DIR", path, RP_CLI_READ},
+            {"--output", args->output, RP_CLI_WRITTEN},
         };
 
         if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
             return FALSE;
     } while (name != NULL);
-    return rp_cli_check_writable(args->output, error);
+    return TRUE;
 }
 
 static gboolean
@@ -211,13 +196,12 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
                           ? (guint)args->sequence_length
                           : MIN(DEFAULT_TOKENS, subject->config.max_positions);
     network->head_chunk = (guint)args->head_chunk;
-    if ((guint64)network->sequences * network->tokens > G_MAXINT32) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--micro-batch-size x --sequence-length: expected at most %d tokens, found "
-                    "%" G_GUINT64_FORMAT,
-                    G_MAXINT32, (guint64)network->sequences * network->tokens);
-        return FALSE;
-    }
+    if ((guint64)network->sequences * network->tokens > G_MAXINT32)
+        return rp_cli_refuse(
+            error,
+            "--micro-batch-size x --sequence-length: expected at most %d tokens, found "
+            "%" G_GUINT64_FORMAT,
+            G_MAXINT32, (guint64)network->sequences * network->tokens);
     return TRUE;
 }
 
@@ -482,8 +466,6 @@ const RpCommand rp_command_profile = {
     .name = "profile",
     .summary = "measure a model's layers on this machine",
     .words = "MODEL_DIR",
-    .min_words = 1,
-    .max_words = 1,
     .help = "Measures a model's layers on this machine, for simulate, plan and train.\n"
             "MODEL_DIR has a config.json, and weights or none; or a name of the catalogue.\n\n"
             "Example:\n"

@@ -264,29 +264,18 @@ check_args(const ReplayArgs *args, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", read, FALSE},
-        {"--trace", args->trace, TRUE},
+        {"PROFILE.json", read, RP_CLI_READ},
+        {"--trace", args->trace, RP_CLI_WRITTEN},
     };
 
     if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
-    if (args->trace != NULL && strcmp(args->trace, "-") == 0) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--trace: expected a file; standard output has the report");
-        return FALSE;
-    }
-    if (args->trace != NULL && !rp_cli_check_writable(args->trace, error))
-        return FALSE;
-    if (args->scale != 0 && args->seconds != 0) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--scale and --seconds exclude each other");
-        return FALSE;
-    }
+    if (args->scale != 0 && args->seconds != 0)
+        return rp_cli_refuse(error, "--scale and --seconds exclude each other");
     if (args->scale >= 0 && args->scale <= 1000 && args->seconds >= 0 && args->seconds <= 86400)
         return TRUE;
-    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                        "expected --scale between 0 and 1000 and --seconds between 0 and 86400");
-    return FALSE;
+    return rp_cli_refuse(error,
+                         "expected --scale between 0 and 1000 and --seconds between 0 and 86400");
 }
 
 static gboolean
@@ -338,8 +327,6 @@ const RpCommand rp_command_replay = {
     .name = "replay",
     .summary = "run one schedule for real; tasks only take their time",
     .words = "PROFILE.json",
-    .min_words = 1,
-    .max_words = 1,
     .help = "Runs one schedule for real, on threads and events; tasks only take their time.\n"
             "Prints what was predicted and what was measured.\n\n"
             "Example:\n"

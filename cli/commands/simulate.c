@@ -218,52 +218,25 @@ write_outputs(const SimulateArgs *outputs, const RpRequest *request, const RpPro
            draw(outputs, request, profile, what, error);
 }
 
-static gboolean
-check_file(const char *option, const char *path, GError **error)
-{
-    if (path == NULL)
-        return TRUE;
-    if (strcmp(path, "-") != 0)
-        return rp_cli_check_writable(path, error);
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--%s: expected a file; standard output has the report (`roundpipe export` writes "
-                "there)",
-                option);
-    return FALSE;
-}
-
 /* Before long work. */
 static gboolean
-check_outputs(const SimulateArgs *outputs, const char *path, GError **error)
+check_outputs(const SimulateArgs *args, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", read, FALSE},
-        {"--trace", outputs->trace, TRUE},
-        {"--csv", outputs->csv, TRUE},
-        {"--picture", outputs->picture, TRUE},
-        {"--memory-picture", outputs->memory_picture, TRUE},
+        {"PROFILE.json", read, RP_CLI_READ},
+        {"--trace", args->trace, RP_CLI_WRITTEN},
+        {"--csv", args->csv, RP_CLI_WRITTEN},
+        {"--picture", args->picture, RP_CLI_DRAWN},
+        {"--memory-picture", args->memory_picture, RP_CLI_DRAWN},
     };
 
-    if (outputs->window != NULL && outputs->picture == NULL && outputs->memory_picture == NULL) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--window: expected --picture or --memory-picture beside it");
-        return FALSE;
-    }
-    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error) ||
-        !check_file("trace", outputs->trace, error) || !check_file("csv", outputs->csv, error))
-        return FALSE;
-    if (outputs->picture != NULL && !rp_cli_picture_check("picture", outputs->picture, error))
-        return FALSE;
-    if (outputs->memory_picture == NULL)
-        return TRUE;
-    if (g_strcmp0(outputs->request.fidelity, "full") != 0) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--memory-picture: expected --fidelity full beside it: only that plans "
-                            "buffers");
-        return FALSE;
-    }
-    return rp_cli_picture_check("memory-picture", outputs->memory_picture, error);
+    if (args->window != NULL && args->picture == NULL && args->memory_picture == NULL)
+        return rp_cli_refuse(error, "--window: expected --picture or --memory-picture beside it");
+    if (args->memory_picture != NULL && g_strcmp0(args->request.fidelity, "full") != 0)
+        return rp_cli_refuse(error, "--memory-picture: expected --fidelity full beside it: only "
+                                    "that plans buffers");
+    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
 static gboolean
@@ -311,8 +284,6 @@ const RpCommand rp_command_simulate = {
     .name = "simulate",
     .summary = "run one schedule in virtual time",
     .words = "PROFILE.json",
-    .min_words = 1,
-    .max_words = 1,
     .help = "Runs one schedule in virtual time and reports its bubbles.\n\n"
             "Example:\n"
             "  roundpipe simulate profiles/rtx4090/qwen3-1.7b.json \\\n"

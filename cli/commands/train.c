@@ -41,56 +41,42 @@ check_words(const Training *training, GError **error)
 {
     const TrainArgs *args = training->args;
     const RpCliFile files[] = {
-        {"--trace", training->trace, TRUE},
-        {"--picture", args->picture, TRUE},
+        {"--trace", training->trace, RP_CLI_WRITTEN},
+        {"--save-gradients", args->save_gradients, RP_CLI_WRITTEN},
+        {"--picture", args->picture, RP_CLI_DRAWN},
     };
 
-    if (!(args->progress_s >= 0 && args->progress_s <= 86400)) { /* also refuses NaN */
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--progress: expected seconds from 0 to 86400, found %g", args->progress_s);
-        return FALSE;
-    }
-    if (args->save_gradients != NULL && (training->trace != NULL || args->picture != NULL)) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--save-gradients: expected no %s with it, for nothing is trained",
-                    training->trace != NULL ? "--trace" : "--picture");
-        return FALSE;
-    }
-    if (training->trace != NULL && strcmp(training->trace, "-") == 0) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--trace: expected a file; standard output has the report");
-        return FALSE;
-    }
-    if (args->save_gradients != NULL && !g_str_has_suffix(args->save_gradients, ".safetensors")) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--save-gradients: expected FILE.safetensors, found \"%s\"",
-                    args->save_gradients);
-        return FALSE;
-    }
+    if (!(args->progress_s >= 0 && args->progress_s <= 86400)) /* also refuses NaN */
+        return rp_cli_refuse(error, "--progress: expected seconds from 0 to 86400, found %g",
+                             args->progress_s);
+    if (args->save_gradients != NULL && (training->trace != NULL || args->picture != NULL))
+        return rp_cli_refuse(error,
+                             "--save-gradients: expected no %s with it, for nothing is trained",
+                             training->trace != NULL ? "--trace" : "--picture");
+    if (args->save_gradients != NULL && !g_str_has_suffix(args->save_gradients, ".safetensors"))
+        return rp_cli_refuse(error, "--save-gradients: expected FILE.safetensors, found \"%s\"",
+                             args->save_gradients);
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
-/* A file that is written at the end (nullable) can be written, and is none that is read or written
- * anyway: said now. */
+/* A file that is written at the end (nullable) is none that is read or written anyway: said now. */
 static gboolean
 check_file(const Training *training, const char *option, const char *path, const RpRunFile *run,
            GError **error)
 {
-    return path == NULL || (rp_cli_check_writable(path, error) &&
-                            rp_train_check_no_input(option, path, run, &training->how, error) &&
+    return path == NULL || (rp_train_check_no_input(option, path, run, &training->how, error) &&
                             rp_train_check_no_output(option, path, run, error));
 }
 
 static gboolean
 check_files(const Training *training, const RpRunFile *run, GError **error)
 {
-    const char *picture = training->args->picture;
+    const TrainArgs *args = training->args;
 
     return check_words(training, error) &&
            check_file(training, "--trace", training->trace, run, error) &&
-           check_file(training, "--save-gradients", training->args->save_gradients, run, error) &&
-           (picture == NULL || rp_cli_picture_check("picture", picture, error)) &&
-           check_file(training, "--picture", picture, run, error);
+           check_file(training, "--save-gradients", args->save_gradients, run, error) &&
+           check_file(training, "--picture", args->picture, run, error);
 }
 
 /* Tells, and forgets, why @option's file could not be written. */
@@ -256,12 +242,10 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
     const TrainArgs *args = user_args;
 
-    if (args->keys != (words[0] == NULL)) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            args->keys ? "--keys: expected no run file with it; see --help"
-                                       : "something is missing: expected RUN.yaml; see --help");
-        return FALSE;
-    }
+    if (args->keys != (words[0] == NULL))
+        return rp_cli_refuse(error, "%s",
+                             args->keys ? "--keys: expected no run file with it; see --help"
+                                        : "something is missing: expected RUN.yaml; see --help");
     if (!args->keys) {
         rp_train_catch_save();
         return train_file(args, words[0], report, error);
@@ -295,8 +279,7 @@ static const TrainArgs defaults = {.progress_s = PROGRESS_SECONDS};
 const RpCommand rp_command_train = {
     .name = "train",
     .summary = "train a model as a run file says",
-    .words = "RUN.yaml",
-    .max_words = 1,
+    .words = "[RUN.yaml]",
     .help = "Trains a model as a run file says: plans, predicts, then does it.\n"
             "Its keys follow the options; docs/train.md says more of some.\n\n"
             "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"

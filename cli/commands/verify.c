@@ -275,10 +275,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         problem = "--trace: expected the PROFILE.json that the trace was made from";
     else if (args->pytorch_csv == NULL && args->old_names)
         problem = "--old-names: expected --pytorch-csv beside it";
-    if (problem != NULL) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, problem);
-        return FALSE;
-    }
+    if (problem != NULL)
+        return rp_cli_refuse(error, "%s", problem);
     if (path != NULL ? !verify_profile(&args->request, args, path, proofs, error)
                      : !verify_pytorch(args, proofs, error))
         return FALSE;
@@ -304,7 +302,6 @@ const RpCommand rp_command_verify = {
     .name = "verify",
     .summary = "prove that a plan is correct, or name the rule it breaks",
     .words = "[PROFILE.json]",
-    .max_words = 1,
     .help = "Proves that a plan can only run correctly, or names the rule that it breaks and the "
             "two\ntasks. Without --fidelity both plans are proved.\n\n"
             "Examples:\n"

@@ -60,10 +60,9 @@ find_devices(RpPlanNetwork *network, const char *word, GError **error)
     network->devices = choice == 0 ? rp_host_devices() : cuda;
     if (network->devices != NULL)
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--devices: expected host, for what GPU code needs is not known: %s",
-                rp_cuda_missing_text());
-    return FALSE;
+    return rp_cli_refuse(error,
+                         "--devices: expected host, for what GPU code needs is not known: %s",
+                         rp_cuda_missing_text());
 }
 
 /* Storage of weights, as `train` finds it: theirs if they are there, or what the config says. */
@@ -108,9 +107,8 @@ find_attention(RpPlanNetwork *network, const char *word, GError **error)
     network->options.attention = (RpAttentionChoice)choice;
     if (network->devices->kernels()->has_attention(network->options.attention))
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--attention: %s kernels have no %s attention here", network->devices->name, word);
-    return FALSE;
+    return rp_cli_refuse(error, "--attention: %s kernels have no %s attention here",
+                         network->devices->name, word);
 }
 
 /* @directory: (nullable): of weights */

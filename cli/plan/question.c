@@ -27,8 +27,7 @@ rp_plan_question_clear(RpPlanQuestion *question)
 static gboolean
 refuse(const char *option, const char *message, GError **error)
 {
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: %s", option, message);
-    return FALSE;
+    return rp_cli_refuse(error, "%s: %s", option, message);
 }
 
 /* ---- single words ---- */
@@ -72,19 +71,17 @@ read_memory(const char *option, const char *text, guint64 *bytes, GError **error
             *bytes = (guint64)(value * (double)RP_GIB);
             return TRUE;
         }
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: a number alone is in GiB, 1 to %.0f, found \"%s\"; write it with a "
-                    "unit: 24GiB, 800GB, 1048576B",
-                    option, MAX_GIB, text);
-        return FALSE;
+        return rp_cli_refuse(
+            error,
+            "--%s: a number alone is in GiB, 1 to %.0f, found \"%s\"; write it with a "
+            "unit: 24GiB, 800GB, 1048576B",
+            option, MAX_GIB, text);
     }
     if (!rp_cli_parse_bytes(option, text, bytes, error))
         return FALSE;
     if (*bytes > 0)
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--%s: expected more than 0, found \"%s\"",
-                option, text);
-    return FALSE;
+    return rp_cli_refuse(error, "--%s: expected more than 0, found \"%s\"", option, text);
 }
 
 /* "300M": K, M, B and T are thousands, millions, ... of tokens. */
@@ -109,9 +106,8 @@ read_tokens(const char *text, guint64 *tokens, GError **error)
         *tokens = (guint64)total;
         return TRUE;
     }
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "--tokens: expected a number such as 300M or 1.5B, found \"%s\"", text);
-    return FALSE;
+    return rp_cli_refuse(error, "--tokens: expected a number such as 300M or 1.5B, found \"%s\"",
+                         text);
 }
 
 static gboolean
@@ -139,13 +135,12 @@ check_missing(const RpPlanArgs *args, GError **error)
 
     if (args->profile != NULL || (!no_model && (!no_gpu || args->max_sequence)))
         return TRUE;
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                "%s%s%s: expected %s, found nothing; or give --profile with a timing file",
-                no_model ? "--model" : "", no_model && no_gpu ? " and " : "", no_gpu ? "--gpu" : "",
-                !no_gpu     ? "a name (`roundpipe models`), a config.json or a model's directory"
-                : !no_model ? "a name (`roundpipe gpus`)"
-                            : "names (`roundpipe models`, `roundpipe gpus`)");
-    return FALSE;
+    return rp_cli_refuse(
+        error, "%s%s%s: expected %s, found nothing; or give --profile with a timing file",
+        no_model ? "--model" : "", no_model && no_gpu ? " and " : "", no_gpu ? "--gpu" : "",
+        !no_gpu     ? "a name (`roundpipe models`), a config.json or a model's directory"
+        : !no_model ? "a name (`roundpipe gpus`)"
+                    : "names (`roundpipe models`, `roundpipe gpus`)");
 }
 
 /* Options that say what the catalogue's cost model is asked; a timing file has the answers. */
@@ -184,18 +179,12 @@ read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     }
     const RpProfile *profile = question->profile;
 
-    if (args->model != NULL && g_ascii_strcasecmp(args->model, profile->model) != 0) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--model: expected \"%s\" as in %s, or nothing, found \"%s\"", profile->model,
-                    args->profile, args->model);
-        return FALSE;
-    }
-    if (args->sequence != 0 && (guint)args->sequence != profile->tokens_per_sequence) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--sequence: expected %u as in %s, or nothing, found %d",
-                    profile->tokens_per_sequence, args->profile, args->sequence);
-        return FALSE;
-    }
+    if (args->model != NULL && g_ascii_strcasecmp(args->model, profile->model) != 0)
+        return rp_cli_refuse(error, "--model: expected \"%s\" as in %s, or nothing, found \"%s\"",
+                             profile->model, args->profile, args->model);
+    if (args->sequence != 0 && (guint)args->sequence != profile->tokens_per_sequence)
+        return rp_cli_refuse(error, "--sequence: expected %u as in %s, or nothing, found %d",
+                             profile->tokens_per_sequence, args->profile, args->sequence);
     question->name = g_strdup(profile->model);
     query->profile = profile;
     query->tokens_per_sequence = profile->tokens_per_sequence;

@@ -8,30 +8,6 @@
 #include "plots/charts/memory.h"
 #include "plots/charts/timeline.h"
 
-/* 0 = none */
-static guint
-format_of(const char *path)
-{
-    if (g_str_has_suffix(path, ".png"))
-        return RP_PICTURE_PNG;
-    if (g_str_has_suffix(path, ".svg"))
-        return RP_PICTURE_SVG;
-    return g_str_has_suffix(path, ".pdf") ? RP_PICTURE_PDF : 0;
-}
-
-gboolean
-rp_cli_picture_check(const char *option, const char *path, GError **error)
-{
-    if (format_of(path) == 0) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: expected a name that ends in .png, .svg or .pdf, found \"%s\"", option,
-                    path);
-        return FALSE;
-    }
-    return rp_cli_check_writable(path, error) &&
-           rp_gnuplot_check_formats((RpPictureFormat)format_of(path), error);
-}
-
 static void
 remove_directory(const char *directory)
 {
@@ -59,7 +35,8 @@ rp_cli_picture_write(const RpFigure *figure, const char *path, GError **error)
         return FALSE;
     base = g_strconcat(rp_figure_name(figure), strrchr(path, '.'), NULL);
     drawn = g_build_filename(directory, base, NULL);
-    written = rp_figure_write(figure, directory, (RpPictureFormat)format_of(path), error);
+    written =
+        rp_figure_write(figure, directory, (RpPictureFormat)rp_cli_picture_format(path), error);
     if (written) {
         g_autoptr(GFile) from = g_file_new_for_path(drawn);
         g_autoptr(GFile) to = g_file_new_for_path(path);
@@ -79,13 +56,12 @@ rp_cli_picture_window(const RpRequest *request, const RpTrace *trace, const char
 
     if (text != NULL && !rp_cli_parse_range("window", text, &first, &end, error))
         return FALSE;
-    if (end > request->iterations) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--window: expected at most the %u iterations that are simulated, found %s; "
-                    "--iterations simulates more",
-                    request->iterations, text);
-        return FALSE;
-    }
+    if (end > request->iterations)
+        return rp_cli_refuse(
+            error,
+            "--window: expected at most the %u iterations that are simulated, found %s; "
+            "--iterations simulates more",
+            request->iterations, text);
     if (text == NULL && request->steady) {
         first = request->window.first;
         end = request->window.end;

@@ -181,7 +181,7 @@ says_what_is_wrong(void **state)
         {"profile --devices host:1 -o @T/x.json", 2, "expected MODEL_DIR"},
         {"profile @T/shapes -o @T/x.json", 2, "--devices: expected host:N"},
         {"profile --devices host:1 @T/shapes", 2, "--output: expected a file"},
-        {"profile --devices host:1 @T/shapes -o -", 2, "standard output has the table"},
+        {"profile --devices host:1 @T/shapes -o -", 2, "standard output has the report"},
         {"profile --devices host:0 @T/shapes -o @T/x.json", 2, "N from 1 to 4096, found"},
         {"profile --devices host:1x @T/shapes -o @T/x.json", 2, "N from 1 to 4096, found"},
         {"profile --devices hosts @T/shapes -o @T/x.json", 2, "found \"hosts\""},
