@@ -4,32 +4,11 @@
 typedef struct {
     const RpPlanJob *job;
     const RpWeave *weave;
-    guint32 *input_stage;  /* [stage] dispatched backward: the forward slot that makes its input */
-    guint32 *weight_stage; /* [stage] dispatched: the backward slot that is the last to make
-                              gradients of its layers */
+    guint32
+        *input_maker; /* [layer] dispatched: the slot that sends on the layer's input; RP_NONE */
+    guint32 *weight_maker;      /* [layer] dispatched: the backward slot that makes its gradients */
     RpTaskId *last_backward[2]; /* [stage] of iterations T-1, T-2 */
 } Compute;
-
-/* Forward slot whose last layer is the one before @layer; RP_NONE for the first layer. */
-static guint32
-slot_making_input(const RpPartition *partition, guint layer)
-{
-    guint32 s = 0;
-
-    while (s < partition->n_forward &&
-           layer > partition->forward[s].first + partition->forward[s].count)
-        s++;
-    return layer > 0 && s < partition->n_forward ? s : RP_NONE;
-}
-
-static guint32
-backward_slot_of_layer(const RpPartition *partition, guint layer)
-{
-    for (guint b = 0; b < partition->n_backward; b++)
-        if (layer >= partition->backward[b].first)
-            return partition->n_forward + b;
-    return RP_NONE;
-}
 
 static gpointer
 create(const RpPlanJob *job, const RpWeave *weave)
@@ -38,18 +17,19 @@ create(const RpPlanJob *job, const RpWeave *weave)
 
     self->job = job;
     self->weave = weave;
-    self->input_stage = RP_JOB_NONE(job, guint32, job->n_stages);
-    self->weight_stage = RP_JOB_NONE(job, guint32, job->n_stages);
+    self->input_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers + 1);
+    self->weight_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers);
     for (guint i = 0; i < 2; i++)
         self->last_backward[i] = RP_JOB_NONE(job, RpTaskId, job->n_stages);
     for (guint32 s = 0; job->partition->dispatched && s < job->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(job->plan, s);
 
-        if (stage->runs_backward)
-            self->input_stage[s] = slot_making_input(job->partition, stage->layers.first);
-        /* backward runs from the last layer to the first: the first layer's gradient is the last */
-        if (stage->runs_forward)
-            self->weight_stage[s] = backward_slot_of_layer(job->partition, stage->layers.first);
+        for (guint l = stage->layers.first; l < stage->layers.first + stage->layers.count; l++) {
+            if (stage->runs_backward)
+                self->weight_maker[l] = s;
+            else
+                self->input_maker[l + 1] = s;
+        }
     }
     return self;
 }
@@ -85,7 +65,8 @@ static void
 wait_for_weights(const Compute *self, guint32 stage)
 {
     const RpPlanJob *job = self->job;
-    const guint32 maker = self->weight_stage[stage];
+    /* backward runs from the last layer to the first: the first layer's gradient is the last */
+    const guint32 maker = self->weight_maker[rp_plan_stage(job->plan, stage)->layers.first];
 
     if (!job->options.async || job->iteration < 2 || maker == RP_NONE)
         return;
@@ -116,12 +97,12 @@ append(gpointer data, guint device, const RpAction *action)
         const guint32 stage = rp_action_backward_stage(action);
         const guint32 m = rp_action_backward_micro_batch(action);
         const guint32 phase = rp_job_leads(job, action) ? 1 : 0;
+        const guint32 input = self->input_maker[rp_plan_stage(job->plan, stage)->layers.first];
 
         wait_for(self, device,
                  rp_weave_tasks(self->weave, rp_job_gradient_maker(job, stage), m).backward, phase);
         if (phase == 1)
-            wait_for(self, device, rp_weave_tasks(self->weave, self->input_stage[stage], m).forward,
-                     0);
+            wait_for(self, device, rp_weave_tasks(self->weave, input, m).forward, 0);
     }
     return rp_builder_end(job->builder);
 }

@@ -104,20 +104,18 @@ static void
 lay_out_gradients(RpHostArena *arena)
 {
     const RpPlanJob *job = arena->job;
+    const gboolean dispatched = job->partition->dispatched;
     const gsize round = job->shape.round;
-    const guint n = job->partition->dispatched ? 2 : job->n_stages;
-    guint64 largest = 0;
+    const guint n = dispatched ? 2 : job->n_stages;
+    guint64 bytes = 0; /* dispatched: of the largest */
 
     for (guint l = 1; l < job->profile->n_layers; l++)
         if (arena->boundary[l] != RP_NONE)
-            largest = MAX(largest, job->profile->layers[l].input_bytes);
+            bytes = MAX(bytes, job->profile->layers[l].input_bytes);
     arena->gradients = RP_JOB_NONE(job, guint32, n * round);
-    for (guint i = 0; i < n; i++) {
-        const guint first = rp_plan_stage(job->plan, MIN(i, job->n_stages - 1))->layers.first;
-        const guint64 bytes = job->partition->dispatched ? largest
-                              : i > 0                    ? job->profile->layers[first].input_bytes
-                                                         : 0;
-
+    for (guint i = dispatched ? 0 : 1; i < n; i++) {
+        if (!dispatched)
+            bytes = job->profile->layers[rp_plan_stage(job->plan, i)->layers.first].input_bytes;
         for (gsize m = 0; m < round; m++)
             arena->gradients[i * round + m] =
                 rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_ACTIVATIONS, bytes);
