@@ -88,17 +88,15 @@ set_work(const RpOrderWeave *weave, const RpAction *action, RpTask *task)
 {
     const RpStageCost *cost = cost_of(weave, action->stage);
 
+    task->kind = action->kind; /* kinds of actions are the first kinds of tasks */
     switch (action->kind) {
     case RP_ACTION_FORWARD:
-        task->kind = RP_TASK_FORWARD;
         task->duration_ns = cost->forward_ns;
         break;
     case RP_ACTION_FUSED:
-        task->kind = RP_TASK_FUSED;
         task->duration_ns = cost->forward_ns + cost->backward_ns - cost->recompute_ns;
         break;
     case RP_ACTION_OVERLAP:
-        task->kind = RP_TASK_OVERLAP;
         task->backward_stage = action->backward_stage;
         task->backward_micro_batch = action->backward_micro_batch;
         task->duration_ns = weave->costs->overlap_ns;
@@ -107,17 +105,14 @@ set_work(const RpOrderWeave *weave, const RpAction *action, RpTask *task)
                 cost->forward_ns + cost_of(weave, action->backward_stage)->backward_ns;
         break;
     case RP_ACTION_BACKWARD:
-        task->kind = RP_TASK_BACKWARD;
         task->duration_ns = cost->backward_ns;
         task->lead_ns = cost->recompute_ns;
         break;
     case RP_ACTION_INPUT_GRADIENT:
-        task->kind = RP_TASK_INPUT_GRADIENT;
         task->duration_ns = cost->input_gradient_ns;
         task->lead_ns = MIN(cost->recompute_ns, cost->input_gradient_ns);
         break;
     default:
-        task->kind = RP_TASK_WEIGHT_GRADIENT;
         task->duration_ns = cost->weight_gradient_ns;
         break;
     }

@@ -74,6 +74,8 @@ rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 secon
         first = RP_NO_TASK;
     if (rp_rule_number(rule) > 0)
         g_string_append_printf(text, "rule %u (%s): ", rp_rule_number(rule), rp_rule_name(rule));
+    else if (rule != RP_RULE_NONE)
+        g_string_append_printf(text, "%s: ", rp_rule_name(rule));
     va_start(arguments, format);
     g_string_append_vprintf(text, format, arguments);
     va_end(arguments);
