@@ -127,6 +127,7 @@ typedef struct {
     gboolean norm;    /* starts as ones */
     gboolean tied;    /* the head's, where it is the embedding's matrix: not in the file */
     gboolean trained; /* has a gradient: everything, or with LoRA the adapters only */
+    RpDtype storage;  /* of a frozen weight; trained ones have the run's */
 } RpWeight;
 
 /* Embedding, blocks and head. */

@@ -100,9 +100,9 @@ upload(const Layer *layer, void *to, gsize at, const void *from, gsize bytes, GE
 
 /* @n elements of what @tile begins with. */
 static gboolean
-fill(const Layer *layer, const float *tile, void *to, gsize at, guint64 n, GError **error)
+fill(const Layer *layer, RpDtype dtype, const float *tile, void *to, gsize at, guint64 n,
+     GError **error)
 {
-    const RpDtype dtype = rp_network_options(layer->network)->dtype;
     const gsize size = rp_dtype_size(dtype);
     g_autofree guint8 *stored = g_malloc(TILE * size);
 
@@ -115,8 +115,8 @@ fill(const Layer *layer, const float *tile, void *to, gsize at, guint64 n, GErro
 }
 
 static gboolean
-fill_given(const Layer *layer, const RpSafetensor *source, guint64 n, gsize at, float *tile,
-           GError **error)
+fill_given(const Layer *layer, const RpSafetensor *source, guint64 n, const RpWeightPlace *place,
+           float *tile, GError **error)
 {
     const gsize size = rp_dtype_size(source->dtype);
 
@@ -124,9 +124,9 @@ fill_given(const Layer *layer, const RpSafetensor *source, guint64 n, gsize at, 
         const gsize count = (gsize)MIN(n - done, (guint64)TILE);
 
         rp_dtype_to_float(source->dtype, (const guint8 *)source->data + done * size, tile, count);
-        if (!fill(layer, tile, layer->room[PARAMETERS], at, count, error))
+        if (!fill(layer, place->storage, tile, layer->room[PARAMETERS],
+                  (gsize)place->byte + done * rp_dtype_size(place->storage), count, error))
             return FALSE;
-        at += count * rp_dtype_size(rp_network_options(layer->network)->dtype);
     }
     return TRUE;
 }
@@ -145,14 +145,14 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(list, i);
         const RpSafetensor *source = weights ? rp_weights_source(weights, i) : NULL;
-        const gsize at = (gsize)layout->place[weight->kind].byte;
+        const RpWeightPlace *place = &layout->place[weight->kind];
 
         if (source == NULL)
             rp_init_fill(rp_network_model(network), weight, SEED, 0, tile,
                          (gsize)MIN(weight->elements, (guint64)TILE));
-        if (source != NULL
-                ? !fill_given(layer, source, weight->elements, at, tile, error)
-                : !fill(layer, tile, layer->room[PARAMETERS], at, weight->elements, error))
+        if (source != NULL ? !fill_given(layer, source, weight->elements, place, tile, error)
+                           : !fill(layer, place->storage, tile, layer->room[PARAMETERS],
+                                   (gsize)place->byte, weight->elements, error))
             return FALSE;
     }
     return TRUE;
@@ -168,7 +168,8 @@ fill_hidden(const Layer *layer, GRand *random, float scale, void *to, GError **e
 
     for (guint i = 0; i < TILE; i++)
         tile[i] = scale * (float)g_rand_double_range(random, -1.732, 1.732);
-    return fill(layer, tile, to, 0, rp_network_hidden_bytes(network) / rp_dtype_size(dtype), error);
+    return fill(layer, dtype, tile, to, 0, rp_network_hidden_bytes(network) / rp_dtype_size(dtype),
+                error);
 }
 
 static gboolean

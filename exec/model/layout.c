@@ -11,11 +11,12 @@ rp_layout_room(const RpWeight *weight)
 static void
 add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype)
 {
+    const RpDtype storage = weight->trained ? dtype : weight->storage;
     const guint64 room = rp_layout_room(weight);
-    const guint64 bytes = room * rp_dtype_size(dtype);
+    const guint64 bytes = room * rp_dtype_size(storage);
 
-    layout->place[weight->kind] =
-        (RpWeightPlace){dtype, layout->bytes, weight->trained ? layout->elements : RP_LAYOUT_NONE};
+    layout->place[weight->kind] = (RpWeightPlace){
+        storage, layout->bytes, weight->trained ? layout->elements : RP_LAYOUT_NONE};
     layout->bytes += bytes;
     layout->elements += weight->trained ? room : 0;
     if (weight->tied) {

@@ -36,7 +36,7 @@ typedef struct {
 
 /**
  * rp_layer_layout:
- * @dtype: storage of the weights
+ * @dtype: storage of trained weights
  * @before: layout of the layer before; of none for the first
  */
 RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype,

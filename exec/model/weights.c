@@ -41,8 +41,10 @@ rp_weights_copy(const RpWeights *weights)
     g_return_val_if_fail(weights, NULL);
 
     RpWeights *copy = rp_weights_new(&weights->model);
-    for (guint i = 0; i < copy->list->len; i++)
+    for (guint i = 0; i < copy->list->len; i++) {
         g_array_index(copy->list, RpWeight, i).trained = rp_weights_nth(weights, i)->trained;
+        g_array_index(copy->list, RpWeight, i).storage = rp_weights_nth(weights, i)->storage;
+    }
     return copy;
 }
 
@@ -107,17 +109,20 @@ rp_weights_find(const RpWeights *weights, guint layer, RpWeightKind kind)
 }
 
 void
-rp_weights_freeze(RpWeights *weights, guint index)
+rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage)
 {
     g_return_if_fail(weights && index < weights->list->len);
 
-    const gboolean both = weights->model.tied && index == 0;
-    guint first;
-    const guint n = rp_weights_layer(weights, both ? rp_weights_n_layers(weights) - 1 : 0, &first);
+    const guint last = weights->model.tied && index == 0 ? rp_weights_n_layers(weights) - 1 : 0;
 
-    g_array_index(weights->list, RpWeight, index).trained = FALSE;
-    for (guint i = first; both && i < first + n; i++)
-        g_array_index(weights->list, RpWeight, i).trained = FALSE;
+    for (guint i = 0; i < weights->list->len; i++) {
+        RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
+
+        if (i != index && (last == 0 || weight->layer != last))
+            continue;
+        weight->trained = FALSE;
+        weight->storage = storage;
+    }
 }
 
 guint64

@@ -84,7 +84,7 @@ head_fits_where_blocks_do(const RpNetwork *network)
     return head.forward.total <= most && head.backward.total <= most;
 }
 
-/* Whether two layers are of one class, and the same weights of both are trained. */
+/* Whether two layers are of one class, and the same weights of both are trained and stored alike. */
 static gboolean
 are_alike(const RpNetwork *network, guint a, guint b)
 {
@@ -94,7 +94,8 @@ are_alike(const RpNetwork *network, guint a, guint b)
 
     if (rp_model_layer_class(network->model, a) != rp_model_layer_class(network->model, b))
         return FALSE;
-    while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element)
+    while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element &&
+           x[kind].storage == y[kind].storage)
         kind++;
     return kind == RP_N_WEIGHT_KINDS;
 }
@@ -282,13 +283,16 @@ rp_network_hidden_bytes(const RpNetwork *network)
 static void
 set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
 {
-    const gsize size = rp_dtype_size(network->options.dtype);
     guint64 bytes[RP_N_WEIGHT_KINDS];
     guint first;
     const guint n = rp_weights_layer(network->weights, index, &first);
 
-    for (guint i = 0; i < n; i++)
-        bytes[i] = rp_layout_room(rp_weights_nth(network->weights, first + i)) * size;
+    for (guint i = 0; i < n; i++) {
+        const RpWeight *weight = rp_weights_nth(network->weights, first + i);
+
+        bytes[i] = rp_layout_room(weight) *
+                   rp_dtype_size(network->layers[index].layout.place[weight->kind].storage);
+    }
     rp_profile_set_tensors(profile, index, bytes, n);
 }
 

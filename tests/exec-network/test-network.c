@@ -65,18 +65,19 @@ lays_out_frozen_weights_in_bytes_alone(void **state)
     const guint64 q = (guint64)(rp_weights_find(weights, 1, RP_WEIGHT_Q));
     const guint64 room = rp_layout_room(rp_weights_nth(weights, (guint)q));
 
-    rp_weights_freeze(weights, (guint)q);
+    rp_weights_freeze(weights, (guint)q, RP_DTYPE_FP32);
     const RpLayerLayout some = rp_layer_layout(weights, 1, RP_DTYPE_BF16, &all);
     assert_int_equal(some.first_byte, all.bytes);
     assert_int_equal(some.first_element, all.elements);
-    assert_int_equal(some.bytes, all.bytes);
+    assert_int_equal(some.bytes, all.bytes + 2 * room);
     assert_int_equal(some.elements, all.elements - room);
-    assert_int_equal(some.frozen_bytes, 2 * room);
+    assert_int_equal(some.frozen_bytes, 4 * room);
     assert_int_equal(some.place[RP_WEIGHT_Q].byte, all.bytes - 2 * room);
+    assert_int_equal(some.place[RP_WEIGHT_Q].storage, RP_DTYPE_FP32);
     assert_true(some.place[RP_WEIGHT_Q].element == RP_LAYOUT_NONE);
     assert_int_equal(some.place[RP_WEIGHT_DOWN].element, all.place[RP_WEIGHT_DOWN].element - room);
 
-    rp_weights_freeze(weights, 0);
+    rp_weights_freeze(weights, 0, RP_DTYPE_BF16);
     const RpLayerLayout head = rp_layer_layout(weights, 3, RP_DTYPE_BF16, NULL);
     assert_int_equal(head.elements, 0);
     assert_int_equal(head.tied_bytes, rp_layer_layout(weights, 0, RP_DTYPE_BF16, NULL).bytes);

@@ -84,7 +84,11 @@ freeze(Rig *rig)
     for (guint w = 0; words[w] != NULL; w++)
         for (guint i = 0; i < rp_weights_count(rig->weights); i++)
             if (strstr(rp_weights_nth(rig->weights, i)->name, words[w]) != NULL)
-                rp_weights_freeze(rig->weights, i);
+                rp_weights_freeze(rig->weights, i,
+                                  rig->options.wide && strstr(rp_weights_nth(rig->weights, i)->name,
+                                                              "proj.weight") != NULL
+                                      ? RP_DTYPE_FP32
+                                      : rig->options.dtype);
 }
 
 static void

@@ -18,6 +18,7 @@ typedef struct {
     RpDtype dtype;
     gboolean tied;
     const char *frozen; /* weights whose names have one of these words: "norm,layers.1"; or NULL */
+    gboolean wide;      /* matrices of frozen blocks are stored in fp32 */
     /* plan */
     const char *schedule;
     const char *forward;  /* block counts: bound: of the stages; "": none */

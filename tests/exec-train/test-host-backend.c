@@ -80,6 +80,7 @@ trains_to_the_same_bits_with_frozen_weights(void **state)
         {FROZEN, .gpus = 2, .forward = "3", .backward = "1,1,1,1"},
         {FROZEN, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
         {FROZEN, .gpus = 2, .optimizer = RP_OPTIMIZER_LEAN},
+        {FROZEN, .gpus = 2, .wide = TRUE},
         {FROZEN, .gpus = 2, .consistency = RP_CONSISTENCY_BLOCKING},
     };
     static const RigOptions async[] = {
