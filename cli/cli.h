@@ -208,9 +208,9 @@ typedef struct {
 
 /* The options of RpScheduleArgs, each with RP_ARG(): the schedule's first. */
 extern const GOptionEntry rp_schedule_options[];
-/* The line of help of an option whose table has none: what a setting says, or lists of schedules.
- * (transfer full) */
-char *rp_cli_option_help(const char *option);
+/* The line of help of an option whose table has none, or one that ends in ": ": what the row of the
+ * setting with that option says, or lists of schedules. (transfer full) */
+char *rp_cli_option_help(const GOptionEntry *option);
 
 /**
  * rp_schedule_args_check:

@@ -23,8 +23,8 @@ add_options(Options *options, const GOptionEntry *table, gpointer args)
         GOptionEntry own = *option;
 
         own.arg_data = GSIZE_TO_POINTER((gsize)args + GPOINTER_TO_SIZE(option->arg_data));
-        if (own.description == NULL) {
-            own.description = rp_cli_option_help(own.long_name);
+        if (own.description == NULL || g_str_has_suffix(own.description, ": ")) {
+            own.description = rp_cli_option_help(&own);
             g_ptr_array_add(options->help, (gpointer)own.description);
         }
         g_array_append_val(options->entries, own);

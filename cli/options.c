@@ -16,28 +16,25 @@ const GOptionEntry rp_schedule_options[] = {
      "micro-batches of an iteration", "M"},
     {"round", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, round),
      "roundpipe: micro-batches of a round (default: with the partition)", "M_R"},
-    {"stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, stages),
-     "blocks of each stage, e.g. 3,3,4*5,2", "LIST"},
-    {"forward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, forward_stages),
-     "roundpipe: blocks of each forward stage, without the fused one", "LIST"},
-    {"backward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, backward_stages),
-     "roundpipe: blocks of each backward stage, the fused one first", "LIST"},
+    {"stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, stages), NULL, "LIST"},
+    {"forward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, forward_stages), NULL,
+     "LIST"},
+    {"backward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, backward_stages), NULL,
+     "LIST"},
     {"stage-count", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, n_stages),
      "bound schedules: number of stages (default: as many as fit)", "S"},
-    {"partition", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, partition),
-     "how to divide the model: simulated (default) or paper", "NAME"},
+    {"partition", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, partition), NULL, "NAME"},
     {"fidelity", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, fidelity),
      "compute (default) or full: with every transfer and the optimizer", "NAME"},
-    {"recompute", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, recompute),
-     "gated on the gradient, or early (default: roundpipe early, others gated)", "NAME"},
+    {"recompute", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, recompute), NULL, "NAME"},
     {"fused-forward", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, fused_forward),
      "roundpipe: published (default in compute fidelity) or physical", "NAME"},
     {"transfers", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, transfers),
-     "full fidelity: windows (default) or naive", "NAME"},
+     "full fidelity: ", "NAME"},
     {"consistency", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, consistency),
-     "full fidelity: events (default) or blocking", "NAME"},
+     "full fidelity: ", "NAME"},
     {"optimizer", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, optimizer),
-     "full fidelity: fused (default) or lean", "NAME"},
+     "full fidelity: ", "NAME"},
     {"async", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, async),
      "asynchronous optimizer (staleness 1): iterations without a flush", NULL},
     {"no-clip", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, no_clip),
@@ -52,12 +49,18 @@ const GOptionEntry rp_schedule_options[] = {
 };
 
 char *
-rp_cli_option_help(const char *option)
+rp_cli_option_help(const GOptionEntry *option)
 {
-    const gboolean reversible = strcmp(option, "reverse-backward") == 0;
+    const RpSetting *setting = rp_setting_of_option(option->long_name);
+    const gboolean reversible = strcmp(option->long_name, "reverse-backward") == 0;
+    const char *begin = option->description != NULL ? option->description : "";
 
-    if (!reversible && strcmp(option, "schedule") != 0)
-        return g_strdup(rp_setting_find(option)->help);
+    if (setting != NULL) {
+        const char *initial = rp_setting_default(setting);
+        g_autofree char *meaning = rp_setting_meaning(setting);
+
+        return g_strconcat(begin, meaning, *initial == '-' ? NULL : "; default: ", initial, NULL);
+    }
     g_autofree char *names = rp_schedule_names(reversible ? rp_schedule_is_reversible : NULL);
 
     return g_strconcat(

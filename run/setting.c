@@ -16,6 +16,15 @@ rp_setting_find(const char *key)
     return NULL;
 }
 
+const RpSetting *
+rp_setting_of_option(const char *name)
+{
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++)
+        if (setting->flag != NULL && strcmp(setting->flag + strlen("--"), name) == 0)
+            return setting;
+    return NULL;
+}
+
 /* Length of the group in @key: 9 of "optimizer.mode"; 0: none. */
 static gsize
 group_length(const char *key)

@@ -105,7 +105,7 @@ static const RpSetting settings[] = {
      .help = "attention on GPUs; auto: the faster one, or that of the profile"},
     {"profile", TEXT(profile), .initial = "auto",
      .help = "layer times: a timing file; auto: measured at the start"},
-    {"trace", TEXT(trace),
+    {"trace", TEXT(trace), .flag = "--trace",
      .help = "a file for the measured trace, for ui.perfetto.dev (--dry-run: the predicted one)"},
     {"plot_loss", CHOICE(plot_loss, booleans), .initial = "false",
      .help = "draws training_loss.png when the run ends; needs gnuplot"},

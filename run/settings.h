@@ -36,7 +36,7 @@ typedef struct {
     const RpSettingChoice *choices; /* up to one without a name */
     const char *unset;              /* what holds where nothing is given, if that is something */
     const char *others;             /* what other tools call it: words with spaces between */
-    const char *flag;               /* the option of planning commands that means the same */
+    const char *flag;               /* the option of commands that means the same */
     const char *help;               /* one line */
 } RpSetting;
 
@@ -45,6 +45,9 @@ const RpSetting *rp_settings(void);
 
 /* Returns: (nullable) */
 const RpSetting *rp_setting_find(const char *key);
+
+/* The one that the option --NAME stands for. Returns: (nullable) */
+const RpSetting *rp_setting_of_option(const char *name);
 
 /* Whether @key is that of a group of settings: "optimizer". */
 gboolean rp_setting_is_group(const char *key);
