@@ -1,6 +1,6 @@
 /**
  * What a device needs at most over the stages that come and go on it, and how its two slots are
- * laid out. Private to core/plan/planner*.c.
+ * laid out. Private to core/plan/.
  *
  * A slot holds the parameters of one stage: the one that runs, or the next one arriving. A backward
  * stage is short but needs gradient sums and a large workspace; a forward stage is long and needs

@@ -10,7 +10,6 @@
  * other partition needs less than even(1), except one stage of everything, at whose borders no
  * hidden state waits.
  */
-#include "core/plan/least-memory.h"
 #include "core/plan/planner.h"
 
 RpPartition *

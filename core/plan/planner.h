@@ -101,6 +101,14 @@ RpPlan *rp_plan_make(const RpProfile *profile, const RpPartition *partition,
                      const RpPlanOptions *options, guint iterations,
                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The dispatched partition whose embedding and head are stages of their own and whose other stages
+ * have @blocks blocks each, the last of them fewer. */
+RpPartition *rp_partition_even(const RpProfile *profile, guint blocks);
+
+/* The dispatched partition that needs the least device memory (rp_plan_dispatched_gpu_bytes()):
+ * every layer a stage of its own, or (small models) all layers in one. */
+RpPartition *rp_partition_least(const RpProfile *profile);
+
 /* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; of
  * one round an iteration. */
 guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/plan/least-memory.h"
+#include "core/plan/planner.h"
 #include "exec/measure/profile.h"
 
 /* Of runs whose profile.json does not say: that was the default. */

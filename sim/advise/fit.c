@@ -2,7 +2,7 @@
 #include "sim/advise/private.h"
 
 #include "core/base/units.h"
-#include "core/plan/least-memory.h"
+#include "core/plan/planner.h"
 
 /* Halvings of the limit per stage, where it starts (times the device's memory), and the most blocks
  * a stage that rp_advise_fit_least() tries. */

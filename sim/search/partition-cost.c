@@ -1,7 +1,7 @@
 #include "sim/search/partition-cost.h"
 
 #include "core/base/units.h"
-#include "core/plan/least-memory.h"
+#include "core/plan/planner.h"
 #include "sim/search/bound.h"
 #include "sim/search/dispatched.h"
 #include "sim/search/partition-bound.h"

@@ -1,7 +1,6 @@
 /* The partition with the least device memory, and that one is found wherever one fits. */
 #include "tests/rp-test.h"
 
-#include "core/plan/least-memory.h"
 #include "core/plan/planner.h"
 #include "sim/search/partition-cost.h"
 

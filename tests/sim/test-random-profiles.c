@@ -3,7 +3,6 @@
 #include "tests/rp-test.h"
 
 #include "core/partition/partition.h"
-#include "core/plan/least-memory.h"
 #include "core/plan/planner.h"
 #include "core/schedules/schedule.h"
 #include "core/verify/verify.h"

@@ -202,11 +202,9 @@ count_gradient(Full *self, const RpPart *part)
 static void
 enter(const Full *self, guint device, const RpAction *action)
 {
-    const RpSlot slot = rp_placement_slot(self->placement, action);
-
-    if (!rp_placement_is_in(self->placement, device, &slot)) {
+    if (rp_placement_next_slot(self->placement, device, action) != NULL) {
         rp_gradients_send(self->gradients, device, TRUE);
-        rp_placement_turn(self->placement, device, &slot);
+        rp_placement_turn(self->placement, device);
     }
     /* the chunk of this window; the first leaves with the slot's first action */
     rp_gradients_send(self->gradients, device, FALSE);
@@ -230,8 +228,7 @@ append(gpointer data, guint device, const RpAction *action)
                         forward.output);
     append_transfer(self, RP_TASK_ACTGRAD_DOWNLOAD, &backward, backward.at->layers.first,
                     backward.output);
-    rp_placement_release(self->placement, &backward, makes);
-    rp_placement_note_gate(self->placement, device, makes->output ? forward.gate : backward.gate);
+    rp_placement_release(self->placement, &forward, &backward, makes);
     if (makes->weight_gradient)
         count_gradient(self, &backward);
     return id;

@@ -1,16 +1,7 @@
 /**
  * What the planner's objects know of the plan that they make: what is asked for, what follows from
- * it, and how far the plan is. job.c and planner.c write it, all others read it.
- *
- *   planner.c                calls and iterations
- *   job.c                    options, checks, stages, promises
- *   weave.c                  the devices' orders of actions as one stream
- *   compute.c, full.c        fidelities: the tasks of an action
- *   placement.c              buffers of a device: weights (resident.c, slots.c) and activations
- *   host-arena.c             buffers of the host
- *   gradients.c              gradients on their way to the host, sums of rounds there
- *   protocol.c, traffic.c    host protocols: norm, steps and copies; what they cost
- *   builder.c                a task under construction: accesses become dependencies
+ * it, and how far the plan is. job.c and planner.c write it, all others read it
+ * (docs/contributing.md lists them).
  */
 #pragma once
 

@@ -115,30 +115,26 @@ rp_placement_begin_call(RpPlacement *placement)
     memset(placement->held, 0xff, (gsize)job->n_stages * job->shape.micro_batches * sizeof(RpHeld));
 }
 
-RpSlot
-rp_placement_slot(const RpPlacement *placement, const RpAction *action)
+const RpSlot *
+rp_placement_next_slot(RpPlacement *placement, guint g, const RpAction *action)
 {
     const RpPlanJob *job = placement->job;
+    RpDevice *device = &placement->devices[g];
 
-    if (job->promises->resident_weights)
-        return (RpSlot){.iteration = job->iteration};
-    return (RpSlot){action->stage, rp_job_round(job, action->micro_batch), job->iteration,
-                    action->kind != RP_ACTION_FORWARD};
-}
-
-gboolean
-rp_placement_is_in(const RpPlacement *placement, guint g, const RpSlot *slot)
-{
-    return memcmp(&placement->devices[g].slot, slot, sizeof *slot) == 0;
+    device->next = (RpSlot){.iteration = job->iteration};
+    if (!job->promises->resident_weights)
+        device->next = (RpSlot){action->stage, rp_job_round(job, action->micro_batch),
+                                job->iteration, action->kind != RP_ACTION_FORWARD};
+    return memcmp(&device->slot, &device->next, sizeof(RpSlot)) != 0 ? &device->next : NULL;
 }
 
 void
-rp_placement_turn(RpPlacement *placement, guint g, const RpSlot *slot)
+rp_placement_turn(RpPlacement *placement, guint g)
 {
     RpDevice *device = &placement->devices[g];
     const RpSlot before = device->slot;
 
-    device->slot = *slot;
+    device->slot = device->next;
     placement->ops->turn(placement, g, &before);
 }
 
@@ -313,22 +309,18 @@ rp_placement_take_kept(RpPlacement *placement, RpPart *part)
 }
 
 void
-rp_placement_release(RpPlacement *placement, const RpPart *part, const RpActionProducts *made)
+rp_placement_release(RpPlacement *placement, const RpPart *forward, const RpPart *backward,
+                     const RpActionProducts *made)
 {
-    const RpHeld *held = held_of(placement, part);
-    RpDevice *device = &placement->devices[part->device];
+    const RpHeld *held = held_of(placement, backward);
+    RpDevice *device = &placement->devices[backward->device];
 
-    if (made->input_gradient && !part->gradient.travels)
-        pool_return(&device->local_gradient, part->gradient.buffer);
+    if (made->input_gradient && !backward->gradient.travels)
+        pool_return(&device->local_gradient, backward->gradient.buffer);
     if (made->weight_gradient) {
         pool_return(&device->stash, held->input);
         pool_return(&device->kept, held->kept);
     }
-}
-
-void
-rp_placement_note_gate(RpPlacement *placement, guint g, RpTaskId gate)
-{
     if (!placement->job->promises->resident_weights)
-        g_array_append_val(placement->devices[g].gates, gate);
+        g_array_append_val(device->gates, (made->output ? forward : backward)->gate);
 }

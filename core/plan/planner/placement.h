@@ -45,7 +45,7 @@ typedef struct {
     RpBufferPool stash;          /* bound: stage inputs until their backward */
     RpBufferPool kept;           /* split backward: activations from I to W */
     RpBufferPool local_gradient; /* gradients between stages of one device */
-    RpSlot slot;                 /* that runs; iteration = RP_NONE before the first */
+    RpSlot slot, next;           /* that runs; iteration = RP_NONE before the first */
     GArray *gates;               /* RpTaskId: upload that opened each window of the slot */
     GArray *old_gates;           /* of the slot before: windows of this slot's parameters */
 } RpDevice;
@@ -103,30 +103,20 @@ rp_part(const RpPlanJob *job, guint device, guint32 stage, guint32 micro_batch)
 {
     const RpOperand none = {RP_NONE, FALSE};
 
-    return (RpPart){.device = device,
-                    .stage = stage,
-                    .micro_batch = micro_batch,
-                    .at = rp_plan_stage(job->plan, stage),
-                    .input = none,
-                    .gradient = none,
-                    .output = none,
-                    .kept = RP_NONE,
-                    .gate = RP_TASK_NONE};
+    return (RpPart){device, stage,   micro_batch, rp_plan_stage(job->plan, stage), none, none,
+                    none,   RP_NONE, RP_TASK_NONE};
 }
 
 /* Places the arenas of all devices. */
 RpPlacement *rp_placement_new(const RpPlanJob *job);
 void rp_placement_begin_call(RpPlacement *placement);
 
-/* The slot that an action belongs to; whether @device is in it; comes to it. */
-RpSlot rp_placement_slot(const RpPlacement *placement, const RpAction *action);
-gboolean rp_placement_is_in(const RpPlacement *placement, guint device, const RpSlot *slot);
-void rp_placement_turn(RpPlacement *placement, guint device, const RpSlot *slot);
+/* The slot that @device must turn to for @action; %NULL: it is in it. Then turns to it. */
+const RpSlot *rp_placement_next_slot(RpPlacement *placement, guint device, const RpAction *action);
+void rp_placement_turn(RpPlacement *placement, guint device);
 /* Uploads the parameters of @stage; @gates: RpTaskId, the windows that its chunks take, or %NULL */
 void rp_placement_upload(const RpPlacement *placement, guint device, guint32 stage,
                          const GArray *gates);
-/* The upload that opened the window of the slot's next action; RP_TASK_NONE. */
-void rp_placement_note_gate(RpPlacement *placement, guint device, RpTaskId gate);
 
 guint32 rp_placement_parameters(const RpPlacement *placement, guint device, guint32 stage);
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
@@ -138,5 +128,6 @@ void rp_placement_take_output(RpPlacement *placement, RpPart *part);
 void rp_placement_take_gradient(RpPlacement *placement, RpPart *part);
 void rp_placement_take_input_gradient(RpPlacement *placement, RpPart *part);
 void rp_placement_take_kept(RpPlacement *placement, RpPart *part);
-/* Buffers that a part was the last to read are free. */
-void rp_placement_release(RpPlacement *placement, const RpPart *part, const RpActionProducts *made);
+/* The action stands: buffers that it was the last to read are free, and its window is known. */
+void rp_placement_release(RpPlacement *placement, const RpPart *forward, const RpPart *backward,
+                          const RpActionProducts *made);

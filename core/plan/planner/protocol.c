@@ -16,7 +16,7 @@
 
 /* A protocol. */
 typedef struct {
-    /* All gradients of @stage are home. */
+    /* All gradients of @stage are home; may be %NULL. */
     void (*home)(RpProtocol *self, guint32 stage, guint32 iteration);
     /* All actions of the iteration stand. */
     void (*end)(RpProtocol *self, guint32 iteration);
@@ -243,12 +243,6 @@ end_events(RpProtocol *self, guint32 iteration)
 }
 
 static void
-home_blocking(RpProtocol *self, guint32 stage, guint32 iteration)
-{
-    (void)self, (void)stage, (void)iteration;
-}
-
-static void
 end_blocking(RpProtocol *self, guint32 iteration)
 {
     append_norm(self, iteration);
@@ -265,7 +259,7 @@ RpProtocol *
 rp_protocol_new(const RpPlanJob *job)
 {
     static const Ops gated = {home_gated, end_events}, at_once = {home_at_once, end_events},
-                     blocking = {home_blocking, end_blocking};
+                     blocking = {NULL, end_blocking};
     const RpPlanPromises *promises = job->promises;
     RpProtocol *self = RP_JOB_NEW(job, RpProtocol, 1);
 
@@ -313,7 +307,8 @@ rp_protocol_note_home(RpProtocol *self, guint32 stage, guint32 iteration)
 void
 rp_protocol_append_home(RpProtocol *self, guint32 stage, guint32 iteration)
 {
-    self->protocol->home(self, stage, iteration);
+    if (self->protocol->home != NULL)
+        self->protocol->home(self, stage, iteration);
 }
 
 void
