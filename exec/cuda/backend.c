@@ -321,8 +321,7 @@ pinned(const RpBackend *backend)
 #define DEVICE_OPS(new_backend)                                                                    \
     {                                                                                              \
         .name = "cuda", .kernels = rp_cuda_kernels, .backend_new = new_backend,                    \
-        .open = open_arenas, .backend_free = cuda_backend_free, .pinned = pinned,                  \
-        .probe_new = rp_cuda_probe_new,                                                            \
+        .backend_free = cuda_backend_free, .pinned = pinned, .probe_new = rp_cuda_probe_new,       \
     }
 
 const RpDeviceOps *

@@ -21,7 +21,9 @@ const RpDeviceOps *rp_cuda_devices(void);
 /* Why rp_cuda_devices() is %NULL, and what to do about it. %NULL: it is not */
 const char *rp_cuda_missing_text(void);
 
-/* The same for tests on few GPUs: device g of a plan is GPU g modulo the number of GPUs. */
+/* ---- of the backend itself: not where it is a module ---- */
+
+/* For tests on few GPUs: device g of a plan is GPU g modulo the number of GPUs. */
 const RpDeviceOps *rp_cuda_shared_devices(void);
 
 /* By how much times of events may be off, beside the half microsecond that CUDA resolves and 2^-24

@@ -33,8 +33,8 @@ typedef struct {
 /**
  * RpDeviceOps:
  * @host_memory: devices live in host memory: their arenas count there
- * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now
- * @open: allocates all arenas and attaches the home; once, before the engine is made
+ * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now.
+ *   Its open_arenas() also attaches the home: once, before the engine is made
  * @pinned: (nullable): of the host's arena; known once the engine has been made. NULL where nothing
  *   is pinned
  * @action_time: (nullable): while nothing runs. NULL where actions are not on processors
@@ -48,7 +48,6 @@ typedef struct {
     const RpKernels *(*kernels)(void);
     RpBackend *(*backend_new)(const RpPlan *plan, const RpNetwork *network, RpHome *home,
                               RpFeed *feed, const RpDeviceOptions *options, GError **error);
-    gboolean (*open)(RpBackend *backend, const guint64 *bytes, guint n, GError **error);
     void (*backend_free)(RpBackend *backend);
     RpPinnedMemory (*pinned)(const RpBackend *backend);
     RpActionTime (*action_time)(const RpBackend *backend);

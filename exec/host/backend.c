@@ -260,7 +260,6 @@ rp_host_devices(void)
         .host_memory = TRUE,
         .kernels = rp_host_kernels,
         .backend_new = backend_new,
-        .open = open_arenas,
         .backend_free = backend_free,
         .action_time = action_time,
         .probe_new = rp_host_probe_new,

@@ -108,7 +108,8 @@ start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *
     trainer->backend = trainer->devices->backend_new(plan, trainer->network, trainer->home,
                                                      trainer->feed, &device_options, error);
     if (trainer->backend == NULL ||
-        !trainer->devices->open(trainer->backend, trainer->arena_bytes, trainer->gpus + 1, error))
+        !trainer->backend->ops->open_arenas(trainer->backend, trainer->arena_bytes,
+                                            trainer->gpus + 1, error))
         return FALSE;
     rp_home_load(trainer->home, options->weights);
     trainer->engine =

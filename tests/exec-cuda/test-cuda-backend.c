@@ -370,7 +370,7 @@ assert_refuses_arenas(Rig *rig, guint64 limit, guint64 device_bytes, guint64 hos
     rp_assert_no_error(rig->error);
     bytes[0] = MAX(device_bytes, rp_plan_arena_bytes(rig->plan, 0));
     bytes[1] = MAX(host_bytes, rp_plan_arena_bytes(rig->plan, 1));
-    opened = ops->open(backend, bytes, 2, &rig->error);
+    opened = backend->ops->open_arenas(backend, bytes, 2, &rig->error);
     ops->backend_free(backend);
     assert_false(opened);
     rp_assert_error_message_contains(rig->error, message);

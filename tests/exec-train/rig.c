@@ -266,7 +266,7 @@ rig_start(Rig *rig)
     rp_assert_no_error(rig->error);
     for (guint i = 0; i < n; i++)
         bytes[i] = rp_plan_arena_bytes(rig->plan, i);
-    if (!rp_host_devices()->open(rig->backend, bytes, n, &rig->error))
+    if (!rig->backend->ops->open_arenas(rig->backend, bytes, n, &rig->error))
         return;
     rp_home_load(rig->home, rig->weights);
     rig->engine = rp_engine_new(rig->plan, rig->backend, &(RpEngineOptions){0}, &rig->error);

@@ -291,9 +291,9 @@ is_content_with_open_arenas_unless_they_are_too_small(void **state)
     rig_open(rig, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
     rig_start(rig);
     guint64 bytes[2] = {rp_plan_arena_bytes(rig->plan, 0), rp_plan_arena_bytes(rig->plan, 1)};
-    assert_true(rp_host_devices()->open(rig->backend, bytes, 2, &rig->error));
+    assert_true(rig->backend->ops->open_arenas(rig->backend, bytes, 2, &rig->error));
     bytes[1] += 512;
-    assert_false(rp_host_devices()->open(rig->backend, bytes, 2, &rig->error));
+    assert_false(rig->backend->ops->open_arenas(rig->backend, bytes, 2, &rig->error));
     assert_true(g_error_matches(rig->error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY));
     rp_assert_error_message_contains(rig->error, "arena 1 has grown");
 }

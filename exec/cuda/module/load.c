@@ -114,20 +114,6 @@ rp_cuda_missing_text(void)
     return load()->problem;
 }
 
-const RpDeviceOps *
-rp_cuda_shared_devices(void)
-{
-    const RpCudaModule *module = load()->module;
-
-    return module != NULL ? module->shared_devices() : NULL;
-}
-
-gint64
-rp_cuda_backend_clock_error_ns(const RpBackend *backend)
-{
-    return load()->module->clock_error_ns(backend); /* which made @backend */
-}
-
 /* Without a driver, CUDA's libraries need not be asked. */
 guint
 rp_cuda_device_count(void)

@@ -8,8 +8,6 @@ rp_cuda_module(void)
     static const RpCudaModule module = {
         .sizes = RP_CUDA_MODULE_SIZES,
         .devices = rp_cuda_devices,
-        .shared_devices = rp_cuda_shared_devices,
-        .clock_error_ns = rp_cuda_backend_clock_error_ns,
         .device_count = rp_cuda_device_count,
         .no_device_text = rp_cuda_no_device_text,
         .device_info = rp_cuda_device_info,

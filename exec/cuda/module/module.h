@@ -18,8 +18,6 @@
 typedef struct {
     gsize sizes[4]; /* RP_CUDA_MODULE_SIZES: of what both parts look into */
     const RpDeviceOps *(*devices)(void);
-    const RpDeviceOps *(*shared_devices)(void);
-    gint64 (*clock_error_ns)(const RpBackend *backend);
     guint (*device_count)(void);
     const char *(*no_device_text)(void);
     gboolean (*device_info)(guint device, RpCudaDeviceInfo *info, GError **error);

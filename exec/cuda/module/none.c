@@ -15,18 +15,6 @@ rp_cuda_missing_text(void)
     return "this program was built without CUDA";
 }
 
-const RpDeviceOps *
-rp_cuda_shared_devices(void)
-{
-    return NULL;
-}
-
-gint64
-rp_cuda_backend_clock_error_ns(const RpBackend *backend)
-{
-    return 0;
-}
-
 guint
 rp_cuda_device_count(void)
 {
