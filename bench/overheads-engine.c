@@ -145,7 +145,7 @@ static const char *const wait_names[N_WAITS] = {
     "asking all the time (cudaEventQuery)",
     "as the backend: asking and naps of 2 to 100 us",
     "cudaEventSynchronize",
-    "host function in the stream, as losses come home",
+    "host function in the stream, as losses come back",
 };
 
 typedef struct {

@@ -94,10 +94,11 @@ watched_run_host(RpBackend *backend, RpHostLaneKind kind, const RpBackendTask *t
 }
 
 static RpBackend *
-watched_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
-                    const RpDeviceOptions *options, GError **error)
+watched_backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state,
+                    RpBatchFeed *feed, const RpDeviceOptions *options, GError **error)
 {
-    RpBackend *backend = rp_cuda_devices()->backend_new(plan, network, home, feed, options, error);
+    RpBackend *backend =
+        rp_cuda_devices()->backend_new(plan, network, host_state, feed, options, error);
 
     if (backend == NULL)
         return NULL;

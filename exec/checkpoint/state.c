@@ -36,7 +36,7 @@ rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpD
     *state = (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
                                  .async = rp_trainer_is_async(trainer),
                                  .dtype = rp_network_options(network)->dtype,
-                                 .update = rp_home_state(rp_trainer_home(trainer)),
+                                 .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
                                  .rounds = rp_trainer_rounds(trainer),
                                  .layer_steps = layer_steps(trainer, rp_network_weights(network)),
                                  .data = *data};

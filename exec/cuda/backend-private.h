@@ -3,7 +3,7 @@
  *
  *   backend.c     the tables, life, arenas
  *   lane.c        streams, events, waiting, times
- *   copy.c        transfers; the pinned way of what the caller brings (token ids, targets)
+ *   copy.c        transfers; pinned copies of what the caller brings (token ids, targets)
  *   compute.c     actions, their losses, and which layer broke
  *   host-arena.c  host memory, pinned
  *   clock.c       times of a device on the host's clock
@@ -12,10 +12,10 @@
  *
  * A device has three workers: one issues actions and activations, one uploads of parameters, one
  * downloads of gradients; other threads only look at events. What is marked as the worker's is the
- * first one's. The loss of a micro-batch takes a way of its own, so that nobody waits for it:
+ * first one's. The loss of a micro-batch has a stream of its own, so that nobody waits for it:
  *
  *   compute      |----head----|e|------------ next action ...
- *   auxiliary                  e|copy|tell the feed|
+ *   auxiliary                  e|copy|to the feed|
  */
 #pragma once
 
@@ -36,7 +36,7 @@
 
 typedef struct _RpCuda RpCuda;
 
-/* Pinned room for 2 T int32, used in turn. */
+/* Pinned memory for 2 T int32, used in turn. */
 typedef struct {
     gint32 *memory;
     RpRuntimeEvent *read; /* the device has read it */
@@ -56,9 +56,9 @@ typedef struct {
     gint32 *targets; /* [2][T] of the head that runs: targets, and their rows if packed */
     guint8 *pinned;  /* of all slots */
     RpCudaSlot slots[RP_CUDA_SLOTS];
-    guint64 n_slots_taken;  /* worker's */
-    guint64 n_losses;       /* worker's: heads that were launched */
-    _Atomic guint64 n_told; /* of these, losses that were told */
+    guint64 n_slots_taken;         /* worker's */
+    guint64 n_losses;              /* worker's: heads that were launched */
+    _Atomic guint64 n_losses_back; /* of these, losses that the host has */
 
     RpRuntimeStream *clock_stream; /* anchors alone */
     RpRuntimeEvent *anchors[RP_CUDA_CLOCK_RING];
@@ -86,10 +86,10 @@ struct _RpCuda {
     RpTaskMap map;
     RpDeviceOptions options;
     gsize slot_bytes;
-    GArray *loose; /* RpCudaSpan of the host arena: optimizer state */
+    GArray *unpinned; /* RpCudaSpan of the host arena: optimizer state */
     RpCudaDevice *devices;
     RpCudaHostArena *host;
-    RpCudaLoss *calls; /* [RP_FEED_RING x M]; map.losses and map.broken are pinned */
+    RpCudaLoss *calls; /* [RP_BATCH_FEED_RING x M]; map.losses and map.broken are pinned */
     gboolean opened;
     gboolean stuck; /* a stream never ends: it keeps what it may still use */
     _Atomic gboolean cancelled;

@@ -132,13 +132,13 @@ open_host(RpCuda *cuda, guint64 bytes, GError **error)
 
     if (!rp_runtime_use(&cuda->devices[0].gpu, error) || !open_returns(cuda, error))
         return FALSE;
-    cuda->host = rp_cuda_host_arena_new(bytes, (const RpCudaSpan *)(void *)cuda->loose->data,
-                                        cuda->loose->len, cuda->devices[0].gpu.physical, error);
+    cuda->host = rp_cuda_host_arena_new(bytes, (const RpCudaSpan *)(void *)cuda->unpinned->data,
+                                        cuda->unpinned->len, cuda->devices[0].gpu.physical, error);
     if (cuda->host == NULL)
         return FALSE;
     memory = rp_cuda_host_arena_memory(cuda->host);
     cuda->map.memory[cuda->map.gpus] = memory;
-    return rp_home_attach(cuda->map.home, memory, bytes, error);
+    return rp_host_state_attach(cuda->map.host_state, memory, bytes, error);
 }
 
 static gboolean
@@ -184,7 +184,7 @@ run_host(RpBackend *backend, RpHostLaneKind kind, const RpBackendTask *task, GEr
 {
     RpCuda *cuda = (RpCuda *)backend;
 
-    return rp_cuda_go_on(cuda, error) && rp_home_run(cuda->map.home, kind, task, error);
+    return rp_cuda_go_on(cuda, error) && rp_host_state_run(cuda->map.host_state, kind, task, error);
 }
 
 static void
@@ -233,23 +233,23 @@ compare_spans(gconstpointer a, gconstpointer b)
 
 /* Optimizer state, which no device copies. */
 static GArray *
-find_loose(const RpPlan *plan)
+find_unpinned(const RpPlan *plan)
 {
-    GArray *loose = g_array_new(FALSE, FALSE, sizeof(RpCudaSpan));
+    GArray *unpinned = g_array_new(FALSE, FALSE, sizeof(RpCudaSpan));
 
     for (guint b = 0; b < rp_plan_n_buffers(plan); b++) {
         const RpBuffer *buffer = rp_plan_buffer(plan, b);
         const RpCudaSpan span = {.offset = buffer->offset, .bytes = buffer->bytes};
 
         if (buffer->arena == rp_plan_gpus(plan) && buffer->category == RP_BUFFER_OPTIMIZER)
-            g_array_append_val(loose, span);
+            g_array_append_val(unpinned, span);
     }
-    g_array_sort(loose, compare_spans);
-    return loose;
+    g_array_sort(unpinned, compare_spans);
+    return unpinned;
 }
 
 static RpBackend *
-make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
+make(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state, RpBatchFeed *feed,
      const RpDeviceOptions *options, gboolean shared, GError **error)
 {
     const guint count = rp_cuda_device_count();
@@ -260,12 +260,12 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
     cuda = g_new0(RpCuda, 1);
     /* made by one thread, before others fail with them */
     (void)rp_device_error_quark();
-    (void)rp_home_error_quark();
+    (void)rp_host_state_error_quark();
     cuda->base.ops = &cuda_ops;
-    rp_task_map_init(&cuda->map, plan, network, home, feed);
+    rp_task_map_init(&cuda->map, plan, network, host_state, feed);
     cuda->options = *options;
     cuda->slot_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
-    cuda->loose = find_loose(plan);
+    cuda->unpinned = find_unpinned(plan);
     pthread_mutex_init(&cuda->watch_lock, NULL);
     rp_clock_init_cond(&cuda->watch_cond);
     cuda->devices = g_new0(RpCudaDevice, cuda->map.gpus);
@@ -279,17 +279,17 @@ make(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
 }
 
 static RpBackend *
-cuda_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
-                 const RpDeviceOptions *options, GError **error)
+cuda_backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state,
+                 RpBatchFeed *feed, const RpDeviceOptions *options, GError **error)
 {
-    return make(plan, network, home, feed, options, FALSE, error);
+    return make(plan, network, host_state, feed, options, FALSE, error);
 }
 
 static RpBackend *
-shared_backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
-                   const RpDeviceOptions *options, GError **error)
+shared_backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state,
+                   RpBatchFeed *feed, const RpDeviceOptions *options, GError **error)
 {
-    return make(plan, network, home, feed, options, TRUE, error);
+    return make(plan, network, host_state, feed, options, TRUE, error);
 }
 
 static void
@@ -305,7 +305,7 @@ cuda_backend_free(RpBackend *backend)
     rp_runtime_give_pinned(cuda->map.losses);
     g_free(cuda->calls);
     g_free(cuda->devices);
-    g_array_unref(cuda->loose);
+    g_array_unref(cuda->unpinned);
     pthread_cond_destroy(&cuda->watch_cond);
     pthread_mutex_destroy(&cuda->watch_lock);
     rp_task_map_clear(&cuda->map);

@@ -1,13 +1,13 @@
 /**
- * The CUDA backend: GPUs driven by streams and events. Without CUDA (exec/cuda/module/none.c) there is
- * none, and callers need no #ifdef.
+ * The CUDA backend: GPUs driven by streams and events. Without CUDA (exec/cuda/module/none.c) there
+ * is none, and callers need no #ifdef.
  *
  *   host arena      one mapping; what is copied (weights, gradients, activations, staging) is
  *                   pinned, optimizer state is not
  *   device arena    one allocation of exactly the plan's bytes
  *   beside it       8 T bytes: targets and their rows (T tokens of a micro-batch); 8 bytes for
  *                   each loss that can be under way (16 iterations of M micro-batches); pinned
- *                   room for token ids and targets on their way up
+ *                   memory for token ids and targets that go up
  *
  * Errors are RP_DEVICE_ERROR_* (exec/device/error.h), with the device and CUDA's text.
  */

@@ -14,12 +14,12 @@ nth(const RpCudaClock *clock, guint64 number)
 }
 
 static double
-told_at(const RpCudaAnchor *anchor, double device_ns)
+shown_at(const RpCudaAnchor *anchor, double device_ns)
 {
     const double since = device_ns - anchor->device_ns;
     const double share = CLAMP(since / RP_CUDA_CLOCK_PERIOD_NS, 0, 1);
 
-    return anchor->told_ns + since * anchor->rate + share * anchor->pending_ns;
+    return anchor->shown_ns + since * anchor->rate + share * anchor->pending_ns;
 }
 
 void
@@ -37,12 +37,12 @@ rp_cuda_clock_add(RpCudaClock *clock, double elapsed_ns, gint64 host_ns, gint64 
         const double passed = (double)(host_ns - clock->last_ns);
 
         anchor.device_ns = last->device_ns + (passed < LONG_NS ? elapsed_ns : passed / last->rate);
-        anchor.told_ns = told_at(last, anchor.device_ns);
+        anchor.shown_ns = shown_at(last, anchor.device_ns);
         if (anchor.device_ns > STEADY_NS)
             anchor.rate = CLAMP(host / anchor.device_ns, 1 - RATE_RANGE, 1 + RATE_RANGE);
-        anchor.pending_ns = host - anchor.told_ns;
+        anchor.pending_ns = host - anchor.shown_ns;
         if (fabs(anchor.pending_ns) > JUMP_NS) {
-            anchor.told_ns = host;
+            anchor.shown_ns = host;
             anchor.pending_ns = 0;
         }
     }
@@ -66,5 +66,5 @@ rp_cuda_clock_host_ns(const RpCudaClock *clock, guint64 anchor, double elapsed_n
     /* the anchor that it comes after */
     while (anchor + 1 < clock->n && nth(clock, anchor + 1)->device_ns <= device_ns)
         anchor++;
-    return clock->first_ns + (gint64)llround(told_at(nth(clock, anchor), device_ns));
+    return clock->first_ns + (gint64)llround(shown_at(nth(clock, anchor), device_ns));
 }

@@ -5,10 +5,10 @@
  *
  *   device time    d0 ------------ d1 ------------ d2          sums of elapsed times
  *   host time      h0 ------------ h1 ------------ h2          measured, each off by some µs
- *   told           F0 ------------ F1 ------------ F2          continuous and rising
+ *   shown          F0 ------------ F1 ------------ F2          continuous and rising
  *
- * What is told goes on from where it is, at the rate of all anchors so far, and takes up what the
- * last anchor found it wrong by within one second. So no measurement shows as a jump: durations are
+ * The shown time continues at the rate of all anchors so far, and makes up for the error that the
+ * last anchor found within one second. So no measurement shows as a jump: durations are
  * exact to their resolution and to the change of rate (some 1e-5), and clocks of devices and host
  * agree to the errors of the anchors. Only an error of more than a millisecond (a machine that was
  * suspended) jumps.
@@ -24,7 +24,7 @@
 
 typedef struct {
     double device_ns;  /* since anchor 0 */
-    double told_ns;    /* host time since first_ns */
+    double shown_ns;   /* host time since first_ns */
     double rate;       /* host nanoseconds in one of the device's */
     double pending_ns; /* to take up within the period */
 } RpCudaAnchor;

@@ -1,9 +1,9 @@
 /* Heads of actions (exec/device/action.h), whose targets go up and whose losses come back. */
 #include "exec/cuda/backend-private.h"
 
-/* The loss has come home. On a thread of CUDA's, where CUDA may not be called. */
+/* The loss is on the host. On a thread of CUDA's, where CUDA may not be called. */
 static void
-tell_loss(void *data)
+pass_loss_on(void *data)
 {
     const RpCudaLoss *loss = data;
     RpCuda *cuda = loss->cuda;
@@ -12,7 +12,7 @@ tell_loss(void *data)
     if (!atomic_load(&cuda->cancelled) &&
         !rp_device_action_take_loss(&cuda->map, loss->iteration, loss->micro_batch, &error))
         cuda->base.failed(cuda->base.failed_data, loss->task, error);
-    atomic_fetch_add(&loss->device->n_told, 1);
+    atomic_fetch_add(&loss->device->n_losses_back, 1);
 }
 
 /* The head was issued: its loss follows, beside what comes next. */
@@ -32,7 +32,7 @@ send_loss(const RpDeviceAction *action, GError **error)
         !rp_runtime_wait(&device->gpu, device->auxiliary, device->head_done, FALSE, error) ||
         !rp_runtime_copy(&device->gpu, &cuda->map.losses[action->place], action->call.loss,
                          sizeof(double), FALSE, device->auxiliary, error) ||
-        !rp_runtime_call(&device->gpu, device->auxiliary, tell_loss, loss, error))
+        !rp_runtime_call(&device->gpu, device->auxiliary, pass_loss_on, loss, error))
         return FALSE;
     device->n_losses++;
     return TRUE;

@@ -59,15 +59,15 @@ add_pieces(GArray *pieces, guint64 start, guint64 end, guint64 most)
 }
 
 GArray *
-rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose, guint64 page,
+rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned, guint64 page,
                    guint64 most)
 {
     GArray *pieces = g_array_new(FALSE, FALSE, sizeof(RpCudaSpan));
     guint64 start = 0, end = 0; /* run of pages that is being collected */
     guint64 at = 0;             /* everything before has been looked at */
 
-    for (guint i = 0; i <= n_loose; i++) {
-        const guint64 stop = i < n_loose ? loose[i].offset : bytes;
+    for (guint i = 0; i <= n_unpinned; i++) {
+        const guint64 stop = i < n_unpinned ? unpinned[i].offset : bytes;
 
         if (stop > at) {
             const guint64 first = at / page * page;
@@ -78,8 +78,8 @@ rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose, guint6
             }
             end = (stop + page - 1) / page * page;
         }
-        if (i < n_loose)
-            at = MAX(at, loose[i].offset + loose[i].bytes);
+        if (i < n_unpinned)
+            at = MAX(at, unpinned[i].offset + unpinned[i].bytes);
     }
     add_pieces(pieces, start, end, most);
     return pieces;
@@ -258,7 +258,7 @@ check_memory(guint64 bytes, GError **error)
 }
 
 RpCudaHostArena *
-rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, int device,
+rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned, int device,
                        GError **error)
 {
     const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
@@ -283,7 +283,7 @@ rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, in
     arena->page = page;
     arena->device = device;
     arena->start_ns = rp_clock_ns();
-    arena->pieces = rp_cuda_pin_pieces(bytes, loose, n_loose, page, RP_CUDA_PIECE_BYTES);
+    arena->pieces = rp_cuda_pin_pieces(bytes, unpinned, n_unpinned, page, RP_CUDA_PIECE_BYTES);
     arena->pinned = g_new0(_Atomic guint, MAX(1, arena->pieces->len));
     pthread_mutex_init(&arena->lock, NULL);
     if (!try_lock_limit(arena, error)) {

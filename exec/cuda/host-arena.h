@@ -25,15 +25,15 @@ typedef struct {
 /**
  * rp_cuda_pin_pieces:
  * @bytes: of the arena
- * @loose: (array length=n_loose): what need not be pinned, by ascending offset
+ * @unpinned: (array length=n_unpinned): what is not to be pinned, by ascending offset
  * @page: a power of two; pieces begin and end there
  * @most: bytes of a piece; a multiple of @page
  *
- * Returns: (transfer full): RpCudaSpan, ascending and without overlap, over every byte that is not
- * loose; the last one ends at the first page boundary from @bytes on
+ * Returns: (transfer full): RpCudaSpan, ascending and without overlap, over every
+ * other byte; the last one ends at the first page boundary from @bytes on
  */
-GArray *rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose, guint64 page,
-                           guint64 most);
+GArray *rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned,
+                           guint64 page, guint64 most);
 
 typedef struct _RpCudaHostArena RpCudaHostArena;
 
@@ -41,7 +41,7 @@ typedef struct _RpCudaHostArena RpCudaHostArena;
  * below what is to be pinned: a page more than it allows is then pinned first, for a moment, or the
  * first piece where that is smaller (which shows nothing: the limit may allow it).
  * Errors: RP_DEVICE_ERROR_MEMORY */
-RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose,
+RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned,
                                         int device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Waits for the threads, unpins and unmaps. */
 void rp_cuda_host_arena_free(RpCudaHostArena *arena);

@@ -300,7 +300,7 @@ rp_cuda_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, gin
 }
 
 /* An event of a compute lane stands for the losses of the heads before it, too: a task is over when
- * its loss has been told. */
+ * the host has its loss. */
 static RpRuntimeState
 query(const RpBackendEvent *event, GError **error)
 {
@@ -308,7 +308,7 @@ query(const RpBackendEvent *event, GError **error)
     RpCudaDevice *device = event->device;
     RpRuntimeState state = rp_runtime_event_state(&device->gpu, event->event, what, error);
 
-    if (state != RP_RUNTIME_DONE || atomic_load(&device->n_told) >= event->n_losses)
+    if (state != RP_RUNTIME_DONE || atomic_load(&device->n_losses_back) >= event->n_losses)
         return state;
     state = rp_runtime_stream_state(&device->gpu, device->auxiliary, what, error);
     return state == RP_RUNTIME_FAILED ? state : RP_RUNTIME_BUSY;

@@ -22,7 +22,7 @@
 
 #define CHUNK_BYTES (256 * RP_MIB)
 #define RUN_CHUNKS 4             /* of a device and direction */
-#define WAY_CHUNKS 16            /* that runs use in turn: a run's memory lies everywhere, too */
+#define DIRECTION_CHUNKS 16      /* that runs use in turn: a run's memory lies everywhere, too */
 #define MEMORY_SHARE 8           /* of what is available */
 #define MOST_HOST_BYTES (RP_GIB) /* that processors copy */
 #define MOST_GROUPS 6            /* sizes that are tried */
@@ -32,25 +32,26 @@
 
 G_STATIC_ASSERT(RP_CUDA_LINK_MEASURES == 8 + 2 * MOST_GROUPS);
 
-enum { UP, DOWN, N_WAYS };
+enum { UP, DOWN, N_DIRECTIONS };
 
 /* One device's. */
 typedef struct {
     RpRuntimeStream *stream;
     void *memory;
     guint8 *chunks; /* the first of n_chunks, pinned; the others a stride apart */
-} Way;
+} Direction;
 
 typedef struct {
     RpMeasurer *measurer;
     RpProbe *probe;
     guint n_devices;
-    guint n_chunks; /* that a way has, and uses in turn */
-    guint64 stride; /* bytes: ways' chunks take turns, should memory differ from place to place */
+    guint n_chunks; /* that a direction has, and uses in turn */
+    guint64
+        stride; /* bytes: directions' chunks take turns, should memory differ from place to place */
     RpCudaHostArena *arena;
-    Way (*ways)[N_WAYS];
+    Direction (*directions)[N_DIRECTIONS];
     guint active; /* the first so many devices copy ... */
-    guint first_way, end_way;
+    guint first_direction, end_direction;
     guint at;        /* the next run's first chunk */
     GError *failure; /* the first; nothing is copied after it */
 } Lines;
@@ -65,15 +66,16 @@ check(const Lines *lines, GError **error)
 
 /* @stream: of @device */
 static void
-issue(Lines *lines, guint device, guint way, guint chunk, gsize bytes, RpRuntimeStream *stream)
+issue(Lines *lines, guint device, guint direction, guint chunk, gsize bytes,
+      RpRuntimeStream *stream)
 {
-    const Way *line = &lines->ways[device][way];
+    const Direction *line = &lines->directions[device][direction];
     const RpRuntimeGpu gpu = {device, (int)device};
     void *host = line->chunks + chunk % lines->n_chunks * lines->stride;
 
     if (lines->failure == NULL)
-        (void)rp_runtime_copy(&gpu, way == UP ? line->memory : host,
-                              way == UP ? host : line->memory, bytes, way == UP, stream,
+        (void)rp_runtime_copy(&gpu, direction == UP ? line->memory : host,
+                              direction == UP ? host : line->memory, bytes, direction == UP, stream,
                               &lines->failure);
 }
 
@@ -84,27 +86,28 @@ copy_all(gpointer data)
 
     for (guint c = 0; c < RUN_CHUNKS; c++)
         for (guint d = 0; d < lines->active; d++)
-            for (guint w = lines->first_way; w < lines->end_way; w++)
-                issue(lines, d, w, lines->at + c, CHUNK_BYTES, lines->ways[d][w].stream);
+            for (guint w = lines->first_direction; w < lines->end_direction; w++)
+                issue(lines, d, w, lines->at + c, CHUNK_BYTES, lines->directions[d][w].stream);
     for (guint d = 0; d < lines->active; d++)
-        for (guint w = lines->first_way; w < lines->end_way; w++)
-            (void)rp_runtime_stream_finish(&(RpRuntimeGpu){d, (int)d}, lines->ways[d][w].stream,
+        for (guint w = lines->first_direction; w < lines->end_direction; w++)
+            (void)rp_runtime_stream_finish(&(RpRuntimeGpu){d, (int)d},
+                                           lines->directions[d][w].stream,
                                            lines->failure == NULL ? &lines->failure : NULL);
-    lines->at = (lines->at + RUN_CHUNKS) % WAY_CHUNKS;
+    lines->at = (lines->at + RUN_CHUNKS) % DIRECTION_CHUNKS;
 }
 
-/* What the first @n devices reach, in the ways [@first_way, @end_way). */
+/* What the first @n devices reach, in the directions [@first_direction, @end_direction). */
 static gboolean
-measure_rate(Lines *lines, guint n, guint first_way, guint end_way, double *bytes_per_s,
+measure_rate(Lines *lines, guint n, guint first_direction, guint end_direction, double *bytes_per_s,
              GError **error)
 {
     static const RpProbePart part[] = {copy_all};
-    const double bytes = (double)CHUNK_BYTES * RUN_CHUNKS * n * (end_way - first_way);
+    const double bytes = (double)CHUNK_BYTES * RUN_CHUNKS * n * (end_direction - first_direction);
     RpTimes times;
 
     lines->active = n;
-    lines->first_way = first_way;
-    lines->end_way = end_way;
+    lines->first_direction = first_direction;
+    lines->end_direction = end_direction;
     if (!rp_measurer_run(lines->measurer, NULL, part, 1, lines, &times, error) ||
         !check(lines, error))
         return FALSE;
@@ -115,10 +118,10 @@ measure_rate(Lines *lines, guint n, guint first_way, guint end_way, double *byte
 /* ---- latency ---- */
 
 static void
-copy_small(Lines *lines, guint way)
+copy_small(Lines *lines, guint direction)
 {
     for (guint i = 0; i < SMALL_COPIES; i++)
-        issue(lines, 0, way, 0, SMALL_BYTES, rp_cuda_probe_stream(lines->probe));
+        issue(lines, 0, direction, 0, SMALL_BYTES, rp_cuda_probe_stream(lines->probe));
 }
 
 static void
@@ -206,7 +209,7 @@ measure_together(Lines *lines, RpLinks *links, double *bytes_per_s, GError **err
         rp_measurer_skip(lines->measurer, 1);
         return TRUE;
     }
-    if (!measure_rate(lines, lines->n_devices, UP, N_WAYS, bytes_per_s, error))
+    if (!measure_rate(lines, lines->n_devices, UP, N_DIRECTIONS, bytes_per_s, error))
         return FALSE;
     links->all_both_bytes_per_s = *bytes_per_s;
     return TRUE;
@@ -244,7 +247,7 @@ measure_host(Lines *lines, RpLinks *links, GError **error)
 /* ---- memory ---- */
 
 static gboolean
-open_way(Way *line, guint device, GError **error)
+open_direction(Direction *line, guint device, GError **error)
 {
     const RpRuntimeGpu gpu = {device, (int)device};
 
@@ -258,19 +261,20 @@ G_STATIC_ASSERT(RP_CUDA_PIECE_BYTES % CHUNK_BYTES == 0);
 static gboolean
 open_lines(Lines *lines, GError **error)
 {
-    const guint n_ways = lines->end_way - lines->first_way;
+    const guint n_directions = lines->end_direction - lines->first_direction;
 
-    lines->stride = lines->n_devices * n_ways * CHUNK_BYTES;
+    lines->stride = lines->n_devices * n_directions * CHUNK_BYTES;
     lines->arena = rp_cuda_host_arena_new(lines->n_chunks * lines->stride, NULL, 0, 0, error);
     if (lines->arena == NULL || !rp_cuda_host_arena_finish(lines->arena, error))
         return FALSE;
     for (guint d = 0; d < lines->n_devices; d++) {
         if (!rp_runtime_use(&(RpRuntimeGpu){d, (int)d}, error))
             return FALSE;
-        for (guint w = lines->first_way; w < lines->end_way; w++) {
-            lines->ways[d][w].chunks = rp_cuda_host_arena_memory(lines->arena) +
-                                       (d * n_ways + w - lines->first_way) * CHUNK_BYTES;
-            if (!open_way(&lines->ways[d][w], d, error))
+        for (guint w = lines->first_direction; w < lines->end_direction; w++) {
+            lines->directions[d][w].chunks =
+                rp_cuda_host_arena_memory(lines->arena) +
+                (d * n_directions + w - lines->first_direction) * CHUNK_BYTES;
+            if (!open_direction(&lines->directions[d][w], d, error))
                 return FALSE;
         }
     }
@@ -281,8 +285,8 @@ static void
 close_lines(Lines *lines)
 {
     for (guint d = 0; d < lines->n_devices; d++) {
-        for (guint w = 0; w < N_WAYS; w++) {
-            Way *line = &lines->ways[d][w];
+        for (guint w = 0; w < N_DIRECTIONS; w++) {
+            Direction *line = &lines->directions[d][w];
 
             if (line->stream != NULL)
                 (void)rp_runtime_stream_finish(&(RpRuntimeGpu){d, (int)d}, line->stream, NULL);
@@ -291,30 +295,30 @@ close_lines(Lines *lines)
         }
     }
     rp_cuda_host_arena_free(lines->arena);
-    g_free(lines->ways);
+    g_free(lines->directions);
     g_clear_error(&lines->failure);
 }
 
-/* Of the ways [@first_way, @end_way). */
+/* Of the directions [@first_direction, @end_direction). */
 static Lines
-new_lines(guint n_devices, guint first_way, guint end_way)
+new_lines(guint n_devices, guint first_direction, guint end_direction)
 {
-    const guint64 chunks =
-        rp_available_memory() / MEMORY_SHARE / (n_devices * (end_way - first_way) * CHUNK_BYTES);
+    const guint64 chunks = rp_available_memory() / MEMORY_SHARE /
+                           (n_devices * (end_direction - first_direction) * CHUNK_BYTES);
 
     return (Lines){.n_devices = n_devices,
                    .active = n_devices,
-                   .first_way = first_way,
-                   .end_way = end_way,
-                   .n_chunks = (guint)CLAMP(chunks, 1, WAY_CHUNKS),
-                   .ways = g_malloc0_n(n_devices, sizeof(Way[N_WAYS]))};
+                   .first_direction = first_direction,
+                   .end_direction = end_direction,
+                   .n_chunks = (guint)CLAMP(chunks, 1, DIRECTION_CHUNKS),
+                   .directions = g_malloc0_n(n_devices, sizeof(Direction[N_DIRECTIONS]))};
 }
 
 gboolean
 rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
 {
     RpLinks *links = &profile->links;
-    Lines lines = new_lines(MAX(profile->gpus, 1), UP, N_WAYS);
+    Lines lines = new_lines(MAX(profile->gpus, 1), UP, N_DIRECTIONS);
 
     lines.measurer = measurer;
     lines.probe = probe;
@@ -322,7 +326,7 @@ rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, 
         open_lines(&lines, error) &&
         measure_rate(&lines, 1, UP, UP + 1, &links->h2d_bytes_per_s, error) &&
         measure_rate(&lines, 1, DOWN, DOWN + 1, &links->d2h_bytes_per_s, error) &&
-        measure_rate(&lines, 1, UP, N_WAYS, &links->both_bytes_per_s, error) &&
+        measure_rate(&lines, 1, UP, N_DIRECTIONS, &links->both_bytes_per_s, error) &&
         measure_latency(&lines, &links->copy_latency_ns, error) &&
         measure_roots(&lines, links, error) && measure_all(&lines, links, error) &&
         measure_host(&lines, links, error);
@@ -343,7 +347,7 @@ typedef struct {
 } Load;
 
 static void *
-copy_until_told(void *data)
+copy_until_ended(void *data)
 {
     Load *load = data;
     Lines *lines = &load->lines;
@@ -378,7 +382,7 @@ rp_cuda_begin_copies(RpProbe *probe, guint devices, GError **error)
     }
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int status = pthread_create(&load->thread, NULL, copy_until_told, load);
+    const int status = pthread_create(&load->thread, NULL, copy_until_ended, load);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status != 0) {
         g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY, "cannot start a thread: %s",

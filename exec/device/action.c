@@ -50,12 +50,13 @@ rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micr
     const gsize place = rp_task_map_place(map, iteration, micro_batch);
     const double loss = map->losses[place];
     guint m;
-    RpFeedCall *call = rp_feed_find(map->feed, iteration, micro_batch, &m);
+    RpBatchFeedCall *call = rp_batch_feed_find(map->feed, iteration, micro_batch, &m);
 
     call->broken_layer[m] = take_broken(map, place);
-    if (!rp_home_take_loss(map->home, iteration, micro_batch, loss, call->broken_layer[m], error))
+    if (!rp_host_state_take_loss(map->host_state, iteration, micro_batch, loss,
+                                 call->broken_layer[m], error))
         return FALSE;
-    rp_feed_set_loss(map->feed, call, m, loss);
+    rp_batch_feed_set_loss(map->feed, call, m, loss);
     return TRUE;
 }
 
@@ -67,14 +68,15 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     const RpTask *task = &action->task->task;
     gint32 *packed = map->packed + 2 * map->tokens * action->device;
     guint m;
-    const RpFeedCall *call = rp_feed_find(map->feed, task->iteration, task->micro_batch, &m);
+    const RpBatchFeedCall *call =
+        rp_batch_feed_find(map->feed, task->iteration, task->micro_batch, &m);
     const gint32 *targets = rp_token_batch_targets(call->batch, m);
     const guint n = rp_targets_pack(targets, (guint)map->tokens, packed, packed + map->tokens);
     const gboolean all = n == RP_TARGETS_ALL;
 
     action->call.loss = map->devices[action->device].losses + action->place;
-    action->call.scale =
-        rp_home_scale(map->home, task->iteration, rp_task_access(action->task, RP_ROLE_DECISION));
+    action->call.scale = rp_host_state_scale(map->host_state, task->iteration,
+                                             rp_task_access(action->task, RP_ROLE_DECISION));
     if (!ops->begin_head(action, all ? targets : packed, all ? (guint)map->tokens : n, !all, error))
         return FALSE;
     action->call.rows = all ? NULL : action->call.targets + map->tokens;
@@ -99,7 +101,8 @@ begin_sums(const RpDeviceAction *action)
 static void
 end_sums(const RpDeviceAction *action)
 {
-    if (action->call.loss != NULL && action->call.sums != NULL && rp_home_skips(action->map->home))
+    if (action->call.loss != NULL && action->call.sums != NULL &&
+        rp_host_state_skips(action->map->host_state))
         kernels_of(action)->break_sum(
             action->call.stream,
             &(RpBreakSumArgs){.loss = action->call.loss, .sum = action->call.sums});

@@ -1,6 +1,6 @@
 /**
  * Actions, as every backend runs them: the network's call that a task is, targets of the head, sums
- * of gradients, a look at each layer's output, and the loss that comes home. Kernels run, or are
+ * of gradients, a look at each layer's output, and the loss that comes back. Kernels run, or are
  * issued, as those of the backend do.
  *
  *   |begin_head|--forward, or recompute and backward, or fused--|break sum|leave|send_loss|
@@ -24,8 +24,8 @@ typedef struct {
  * RpDeviceActionOps:
  * @begin_head: makes *call.loss zero, and sets call.targets to @targets as the device reads them:
  *   so many, and if @packed as many rows T behind the first
- * @send_loss: the head has run, or was issued: calls rp_device_action_take_loss() once the loss is in
- *   map->losses
+ * @send_loss: the head has run, or was issued: calls rp_device_action_take_loss() once the loss is
+ *   in map->losses
  */
 typedef struct {
     gboolean (*begin_head)(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed,
@@ -39,6 +39,6 @@ gboolean rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops
                               RpTaskPart part, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The loss of a micro-batch is in map->losses: it and the lowest layer that broke are passed on.
- * Any thread. Errors: RP_HOME_ERROR_LOSS */
+ * Any thread. Errors: RP_HOST_STATE_ERROR_LOSS */
 gboolean rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micro_batch,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;

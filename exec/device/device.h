@@ -4,8 +4,8 @@
  */
 #pragma once
 
-#include "exec/device/feed.h"
-#include "exec/device/home.h"
+#include "exec/device/batch-feed.h"
+#include "exec/device/host-state.h"
 #include "exec/engine/backend.h"
 #include "exec/measure/probe.h"
 
@@ -34,7 +34,7 @@ typedef struct {
  * RpDeviceOps:
  * @host_memory: devices live in host memory: their arenas count there
  * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now.
- *   Its open_arenas() also attaches the home: once, before the engine is made
+ *   Its open_arenas() also attaches the host's state: once, before the engine is made
  * @pinned: (nullable): of the host's arena; known once the engine has been made. NULL where nothing
  *   is pinned
  * @action_time: (nullable): while nothing runs. NULL where actions are not on processors
@@ -46,8 +46,8 @@ typedef struct {
     const char *name; /* "host" */
     gboolean host_memory;
     const RpKernels *(*kernels)(void);
-    RpBackend *(*backend_new)(const RpPlan *plan, const RpNetwork *network, RpHome *home,
-                              RpFeed *feed, const RpDeviceOptions *options, GError **error);
+    RpBackend *(*backend_new)(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state,
+                              RpBatchFeed *feed, const RpDeviceOptions *options, GError **error);
     void (*backend_free)(RpBackend *backend);
     RpPinnedMemory (*pinned)(const RpBackend *backend);
     RpActionTime (*action_time)(const RpBackend *backend);

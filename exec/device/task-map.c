@@ -1,8 +1,8 @@
 #include "exec/device/task-map.h"
 
 void
-rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, RpHome *home,
-                 RpFeed *feed)
+rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
+                 RpHostState *host_state, RpBatchFeed *feed)
 {
     const guint n_stages = rp_plan_n_stages(plan);
     const RpNetworkOptions *options = rp_network_options(network);
@@ -10,7 +10,7 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, R
     g_assert(rp_plan_constants(plan, 0) != RP_NONE); /* RpPlanOptions.constant_bytes */
     *map = (RpTaskMap){
         .network = network,
-        .home = home,
+        .host_state = host_state,
         .feed = feed,
         .gpus = rp_plan_gpus(plan),
         .n_layers = rp_network_n_layers(network),
@@ -131,8 +131,8 @@ copy_up(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role, RpTa
 
     if (source == NULL) {
         guint m;
-        const RpFeedCall *call =
-            rp_feed_find(map->feed, task->task.iteration, task->task.micro_batch, &m);
+        const RpBatchFeedCall *call =
+            rp_batch_feed_find(map->feed, task->task.iteration, task->task.micro_batch, &m);
 
         source = rp_token_batch_input_ids(call->batch, m);
     }
@@ -170,7 +170,7 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
     const RpPlanStage *stage = stage_of(map, task);
     const RpChunks *chunks = &stage->parameters;
     const RpLayerLayout *first = rp_network_layout(map->network, stage->layers.first);
-    const guint version = rp_home_version(map->home, task->task.iteration);
+    const guint version = rp_host_state_version(map->host_state, task->task.iteration);
     guint8 *target = operand_of(map, task, RP_ROLE_PARAMETERS);
 
     for (guint i = chunks->first_segment[task->task.chunk];
@@ -183,7 +183,7 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
         for (guint64 offset = segment->offset; offset < segment->offset + segment->bytes;
              offset += run) {
             const guint8 *source =
-                rp_home_weights(map->home, segment->layer, version, offset, &run);
+                rp_host_state_weights(map->host_state, segment->layer, version, offset, &run);
 
             run = MIN(run, segment->offset + segment->bytes - offset);
             if (!move(user_data, at + offset, source, run, error))
@@ -193,7 +193,7 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
     return TRUE;
 }
 
-/* Gradients of a chunk down: to their home, or to the staging buffer if they are to be added to
+/* Gradients of a chunk down: to the host, or to the staging buffer if they are to be added to
  * what is there. */
 static gboolean
 copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
@@ -215,8 +215,8 @@ copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
         guint64 run;
         guint8 *target = staging != NULL
                              ? staging + at
-                             : rp_home_gradients(map->home, segment->layer, task->task.round,
-                                                 segment->offset, &run);
+                             : rp_host_state_gradients(map->host_state, segment->layer,
+                                                       task->task.round, segment->offset, &run);
 
         if (!move(user_data, target, leaving + at, segment->bytes, error))
             return FALSE;

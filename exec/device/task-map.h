@@ -4,20 +4,20 @@
  */
 #pragma once
 
-#include "exec/device/feed.h"
-#include "exec/device/home.h"
+#include "exec/device/batch-feed.h"
+#include "exec/device/host-state.h"
 #include "exec/engine/backend.h"
 
 /* What a device brings to its actions; set by the backend. */
 typedef struct {
     RpKernelStream *stream; /* where kernels are issued */
-    double *losses;         /* [RP_FEED_RING x M] to which its heads add */
+    double *losses;         /* [RP_BATCH_FEED_RING x M] to which its heads add */
 } RpTaskDevice;
 
 typedef struct {
     const RpNetwork *network;
-    RpHome *home;
-    RpFeed *feed;
+    RpHostState *host_state;
+    RpBatchFeed *feed;
     guint gpus;
     guint n_layers;
     guint micro_batches; /* M of an iteration */
@@ -31,26 +31,26 @@ typedef struct {
     RpTaskDevice *devices;      /* [gpus] */
     /* set by the backend */
     guint8 **memory; /* [gpus + 1] where each arena begins */
-    double *losses;  /* [RP_FEED_RING x M] as the host reads them */
-    guint8 *broken;  /* [RP_FEED_RING x M][n_layers] whether a layer's output is not finite */
+    double *losses;  /* [RP_BATCH_FEED_RING x M] as the host reads them */
+    guint8 *broken;  /* [RP_BATCH_FEED_RING x M][n_layers] whether a layer's output is not finite */
 } RpTaskMap;
 
 /* All borrowed; stages and fixed buffers of @plan are read now. */
-void rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network, RpHome *home,
-                      RpFeed *feed);
+void rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
+                      RpHostState *host_state, RpBatchFeed *feed);
 void rp_task_map_clear(RpTaskMap *map);
 
-/* Places of rings of RP_FEED_RING x M, and a micro-batch's. */
+/* Places of rings of RP_BATCH_FEED_RING x M, and a micro-batch's. */
 static inline gsize
 rp_task_map_places(const RpTaskMap *map)
 {
-    return RP_FEED_RING * (gsize)map->micro_batches;
+    return RP_BATCH_FEED_RING * (gsize)map->micro_batches;
 }
 
 static inline gsize
 rp_task_map_place(const RpTaskMap *map, guint64 iteration, guint32 micro_batch)
 {
-    return iteration % RP_FEED_RING * map->micro_batches + micro_batch;
+    return iteration % RP_BATCH_FEED_RING * map->micro_batches + micro_batch;
 }
 
 /* Returns: (nullable): the task's access of that role */
@@ -81,7 +81,8 @@ typedef gboolean (*RpTaskMove)(gpointer user_data, void *target, const void *sou
  * rp_task_copy:
  *
  * The pieces of a transfer: activations, token ids (from the feed's batch), parameters of a chunk
- * (a tied matrix from where it lives), gradients of a chunk (home, or staged in later rounds).
+ * (a tied matrix from where it lives), gradients of a chunk (to the host, or staged in later
+ * rounds).
  *
  * Errors: those of @move
  */

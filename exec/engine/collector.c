@@ -11,7 +11,7 @@ wait_for_lane(RpEngine *engine, guint32 lane, const RpEngineTask *last)
 {
     GError *error = NULL;
 
-    if (!rp_gate_wait(&engine->progress[lane], last->position + 1))
+    if (!rp_counter_wait(&engine->progress[lane], last->position + 1))
         return FALSE;
     if (!rp_engine_is_device_lane(engine, lane) ||
         engine->backend->ops->wait_host(engine->backend, last->end, &error))
@@ -44,14 +44,14 @@ rp_collector_run(void *data)
 {
     RpEngine *engine = data;
 
-    for (guint64 k = 0; rp_gate_wait(&engine->appended, k + 1); k++) {
+    for (guint64 k = 0; rp_counter_wait(&engine->appended, k + 1); k++) {
         RpBatch *batch = rp_engine_batch(engine, k);
 
         for (guint32 l = 0; l < engine->n_lanes; l++)
             if (batch->last[l] != NULL && !wait_for_lane(engine, l, batch->last[l]))
                 return NULL;
         make_records(engine, batch);
-        rp_gate_advance(&engine->over, k + 1);
+        rp_counter_advance(&engine->over, k + 1);
     }
     return NULL;
 }

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "exec/engine/counter.h"
 #include "exec/engine/engine.h"
-#include "exec/engine/gate.h"
 
 typedef struct _RpEngineTask RpEngineTask;
 
@@ -75,7 +75,7 @@ typedef struct {
     RpEngine *engine;
     guint index; /* device * RP_ISSUERS + RpIssuer, or gpus * RP_ISSUERS + RpHostLaneKind */
     pthread_t thread;
-    RpGate passed; /* batches that it will not look at again */
+    RpCounter passed; /* batches that it will not look at again */
     _Atomic gint64 cpu_ns;
 } RpWorker;
 
@@ -90,14 +90,15 @@ struct _RpEngine {
     guint n_started; /* workers that have a thread */
     RpWorker *workers;
     RpBackendLane **lanes; /* device lanes */
-    RpGate *progress; /* per lane: tasks issued (device) or done (host), from the first batch on */
-    RpGate appended;  /* batches */
-    RpGate over;      /* batches: the collector's */
+    RpCounter
+        *progress; /* per lane: tasks issued (device) or done (host), from the first batch on */
+    RpCounter appended; /* batches */
+    RpCounter over;     /* batches: the collector's */
     RpBatch *ring;
     pthread_t collector;
     gboolean collecting; /* it has a thread */
     pthread_t ender;
-    RpGate ending; /* 1: all threads leave, and the ender waits for them */
+    RpCounter ending; /* 1: all threads leave, and the ender waits for them */
     gboolean opened;
     guint64 *arena_bytes;
     /* caller's thread */
@@ -112,9 +113,9 @@ struct _RpEngine {
     RpTrace *trace;
     /* the first failure */
     pthread_mutex_t failure_lock;
-    pthread_cond_t failure_told; /* and the end; of the monotonic clock */
-    guint n_failing;             /* threads in rp_engine_fail() */
-    gboolean ended;              /* no thread is left but the ender */
+    pthread_cond_t failure_changed; /* and the end; of the monotonic clock */
+    guint n_failing;                /* threads in rp_engine_fail() */
+    gboolean ended;                 /* no thread is left but the ender */
     _Atomic gboolean failed;
     RpTaskId failed_task;
     GError *failure;

@@ -59,27 +59,27 @@ static void
 init_waits(RpEngine *engine)
 {
     for (guint32 l = 0; l < engine->n_lanes; l++)
-        rp_gate_init(&engine->progress[l]);
+        rp_counter_init(&engine->progress[l]);
     for (guint w = 0; w < engine->n_workers; w++)
-        rp_gate_init(&engine->workers[w].passed);
-    rp_gate_init(&engine->appended);
-    rp_gate_init(&engine->over);
-    rp_gate_init(&engine->ending);
+        rp_counter_init(&engine->workers[w].passed);
+    rp_counter_init(&engine->appended);
+    rp_counter_init(&engine->over);
+    rp_counter_init(&engine->ending);
     pthread_mutex_init(&engine->failure_lock, NULL);
-    rp_clock_init_cond(&engine->failure_told);
+    rp_clock_init_cond(&engine->failure_changed);
 }
 
 static void
 clear_waits(RpEngine *engine)
 {
     for (guint32 l = 0; l < engine->n_lanes; l++)
-        rp_gate_clear(&engine->progress[l]);
+        rp_counter_clear(&engine->progress[l]);
     for (guint w = 0; w < engine->n_workers; w++)
-        rp_gate_clear(&engine->workers[w].passed);
-    rp_gate_clear(&engine->appended);
-    rp_gate_clear(&engine->over);
-    rp_gate_clear(&engine->ending);
-    pthread_cond_destroy(&engine->failure_told);
+        rp_counter_clear(&engine->workers[w].passed);
+    rp_counter_clear(&engine->appended);
+    rp_counter_clear(&engine->over);
+    rp_counter_clear(&engine->ending);
+    pthread_cond_destroy(&engine->failure_changed);
     pthread_mutex_destroy(&engine->failure_lock);
 }
 
@@ -120,7 +120,7 @@ rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, 
     engine->n_workers = engine->gpus * RP_ISSUERS + RP_HOST_LANES;
     engine->workers = g_new0(RpWorker, engine->n_workers);
     engine->lanes = g_new0(RpBackendLane *, engine->n_device_lanes);
-    engine->progress = g_new0(RpGate, engine->n_lanes);
+    engine->progress = g_new0(RpCounter, engine->n_lanes);
     engine->n_planned = g_new0(guint64, engine->n_lanes);
     engine->waited = g_new0(guint64, (gsize)engine->n_lanes * engine->n_lanes);
     engine->arena_bytes = g_new0(guint64, (gsize)engine->gpus + 1);
@@ -159,8 +159,8 @@ rp_engine_stop(RpEngine *engine)
         rp_engine_fail(engine, RP_TASK_NONE,
                        g_error_new_literal(RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED,
                                            "the engine was freed"));
-    rp_gate_break(&engine->appended); /* idle threads leave by it */
-    rp_gate_break(&engine->ending);
+    rp_counter_break(&engine->appended); /* idle threads leave by it */
+    rp_counter_break(&engine->ending);
     return rp_engine_wait_end(engine, STOP_NS);
 }
 
@@ -201,14 +201,14 @@ check_arenas(RpEngine *engine, GError **error)
     return TRUE;
 }
 
-/* Waits for the oldest batch, tells its times and retires it. On a gate alone: after a failure a
+/* Waits for the oldest batch, tells its times and retires it. On a counter alone: after a failure a
  * driver may keep whoever asks it. */
 static gboolean
 collect(RpEngine *engine, GError **error)
 {
     const RpBatch *batch = rp_engine_batch(engine, engine->n_done);
 
-    if (!rp_gate_wait(&engine->over, engine->n_done + 1))
+    if (!rp_counter_wait(&engine->over, engine->n_done + 1))
         return rp_engine_set_failure(engine, error);
     engine->n_done++;
     if (engine->trace != NULL && batch->n_tasks > 0)
@@ -250,7 +250,7 @@ free_place(RpEngine *engine, GError **error)
     if (!rp_engine_wait(engine, batch->last_dependent + 1, error))
         return FALSE;
     for (guint w = 0; w < engine->n_workers; w++)
-        if (!rp_gate_wait(&engine->workers[w].passed, batch->number + 1))
+        if (!rp_counter_wait(&engine->workers[w].passed, batch->number + 1))
             return rp_engine_set_failure(engine, error);
     return TRUE;
 }
@@ -286,7 +286,7 @@ rp_engine_append(RpEngine *engine, GError **error)
     engine->next_id = end;
     engine->n_tasks += batch->n_tasks;
     engine->n_appended++;
-    rp_gate_advance(&engine->appended, engine->n_appended);
+    rp_counter_advance(&engine->appended, engine->n_appended);
     return TRUE;
 }
 

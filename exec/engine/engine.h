@@ -72,7 +72,7 @@ RpEngine *rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions 
  *
  * Returns: %FALSE if a thread is left. It does no more than return, whenever it comes back, but
  * reads on its way what its task is about: neither the backend, nor what the backend borrows (the
- * network, the home, batches of tokens), nor the plan may be freed any more
+ * network, the host's state, batches of tokens), nor the plan may be freed any more
  */
 gboolean rp_engine_stop(RpEngine *engine);
 

@@ -1,6 +1,6 @@
 /* The first failure, and the end.
  *
- *   thread that fails   |fail: note, break all gates, cancel|
+ *   thread that fails   |fail: note, break all counters, cancel|
  *   other threads        ....leave....|      ..........in the driver..........
  *   ender                |--join--|--join .....................
  *   caller               |--wait a moment--|message|   |stop: wait|leave it all where it is|
@@ -21,14 +21,14 @@ static void
 let_go(RpEngine *engine)
 {
     atomic_store(&engine->failed, TRUE);
-    rp_gate_break(&engine->appended);
+    rp_counter_break(&engine->appended);
     for (guint32 l = 0; l < engine->n_lanes; l++)
-        rp_gate_break(&engine->progress[l]);
+        rp_counter_break(&engine->progress[l]);
     for (guint w = 0; w < engine->n_workers; w++)
-        rp_gate_break(&engine->workers[w].passed);
-    rp_gate_break(&engine->over);
+        rp_counter_break(&engine->workers[w].passed);
+    rp_counter_break(&engine->over);
     engine->backend->ops->cancel(engine->backend);
-    rp_gate_break(&engine->ending);
+    rp_counter_break(&engine->ending);
 }
 
 void
@@ -54,7 +54,7 @@ rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error)
     g_clear_error(&error);
     pthread_mutex_lock(&engine->failure_lock);
     if (--engine->n_failing == 0)
-        pthread_cond_broadcast(&engine->failure_told);
+        pthread_cond_broadcast(&engine->failure_changed);
     pthread_mutex_unlock(&engine->failure_lock);
 }
 
@@ -63,7 +63,7 @@ rp_ender_run(void *data)
 {
     RpEngine *engine = data;
 
-    rp_gate_wait(&engine->ending, 1); /* until it is broken */
+    rp_counter_wait(&engine->ending, 1); /* until it is broken */
     for (guint w = 0; w < engine->n_started; w++)
         pthread_join(engine->workers[w].thread, NULL);
     if (engine->collecting)
@@ -74,9 +74,9 @@ rp_ender_run(void *data)
     pthread_mutex_lock(&engine->failure_lock);
     /* a thread of the backend may still be telling of a failure */
     while (engine->n_failing > 0)
-        pthread_cond_wait(&engine->failure_told, &engine->failure_lock);
+        pthread_cond_wait(&engine->failure_changed, &engine->failure_lock);
     engine->ended = TRUE;
-    pthread_cond_broadcast(&engine->failure_told);
+    pthread_cond_broadcast(&engine->failure_changed);
     pthread_mutex_unlock(&engine->failure_lock);
     return NULL;
 }
@@ -88,7 +88,7 @@ rp_engine_wait_end(RpEngine *engine, gint64 ns)
     gboolean ended;
 
     pthread_mutex_lock(&engine->failure_lock);
-    while (!engine->ended && rp_clock_wait(&engine->failure_told, &engine->failure_lock, end_ns))
+    while (!engine->ended && rp_clock_wait(&engine->failure_changed, &engine->failure_lock, end_ns))
         ;
     ended = engine->ended;
     pthread_mutex_unlock(&engine->failure_lock);

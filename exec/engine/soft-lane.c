@@ -2,7 +2,7 @@
 
 #include <sys/prctl.h>
 
-#include "exec/engine/gate.h"
+#include "exec/engine/counter.h"
 #include "exec/system/clock.h"
 
 /* Two slots of a large schedule must fit, or a lane would not hear of the next slot's parameters
@@ -34,10 +34,10 @@ struct _RpBackendLane {
     RpLaneKind kind;
     pthread_t thread;
     Command *queue;
-    RpGate pushed;
-    RpGate taken;
-    RpGate happened;  /* records */
-    guint64 n_pushed; /* worker's */
+    RpCounter pushed;
+    RpCounter taken;
+    RpCounter happened; /* records */
+    guint64 n_pushed;   /* worker's */
     guint64 n_records;
     gint64 device_ns; /* lane's */
 };
@@ -55,9 +55,9 @@ free_lane(gpointer data)
 {
     RpBackendLane *lane = data;
 
-    rp_gate_clear(&lane->pushed);
-    rp_gate_clear(&lane->taken);
-    rp_gate_clear(&lane->happened);
+    rp_counter_clear(&lane->pushed);
+    rp_counter_clear(&lane->taken);
+    rp_counter_clear(&lane->happened);
     g_free(lane->queue);
     g_free(lane);
 }
@@ -117,7 +117,7 @@ rp_soft_cancel(RpBackend *backend)
     atomic_store(&shared->cancelled, TRUE);
     pthread_cond_broadcast(&shared->cancelled_cond);
     for (guint i = 0; i < shared->lanes->len; i++)
-        rp_gate_break(&((RpBackendLane *)g_ptr_array_index(shared->lanes, i))->happened);
+        rp_counter_break(&((RpBackendLane *)g_ptr_array_index(shared->lanes, i))->happened);
     pthread_mutex_unlock(&shared->lock);
 }
 
@@ -137,7 +137,7 @@ run_command(RpBackendLane *lane, const Command *command)
 static void
 wait_command(RpBackendLane *lane, const Command *command)
 {
-    if (!rp_gate_wait(&command->other->happened, command->record))
+    if (!rp_counter_wait(&command->other->happened, command->record))
         return;
     const gint64 over_ns = command->event->device_ns + command->time_ns;
 
@@ -151,7 +151,7 @@ record_command(RpBackendLane *lane, const Command *command)
 {
     command->event->real_ns = rp_clock_ns();
     command->event->device_ns = lane->device_ns;
-    rp_gate_advance(&lane->happened, command->record);
+    rp_counter_advance(&lane->happened, command->record);
 }
 
 static void *
@@ -161,7 +161,7 @@ lane_main(void *data)
 
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
     for (guint64 i = 0;; i++) {
-        rp_gate_wait(&lane->pushed, i + 1);
+        rp_counter_wait(&lane->pushed, i + 1);
         const Command *command = &lane->queue[i % QUEUE_COMMANDS];
 
         switch ((CommandKind)command->kind) {
@@ -177,7 +177,7 @@ lane_main(void *data)
         case COMMAND_STOP:
             return NULL;
         }
-        rp_gate_advance(&lane->taken, i + 1);
+        rp_counter_advance(&lane->taken, i + 1);
     }
 }
 
@@ -185,9 +185,9 @@ static void
 push(RpBackendLane *lane, const Command *command)
 {
     if (lane->n_pushed >= QUEUE_COMMANDS)
-        rp_gate_wait(&lane->taken, lane->n_pushed + 1 - QUEUE_COMMANDS);
+        rp_counter_wait(&lane->taken, lane->n_pushed + 1 - QUEUE_COMMANDS);
     lane->queue[lane->n_pushed % QUEUE_COMMANDS] = *command;
-    rp_gate_advance(&lane->pushed, ++lane->n_pushed);
+    rp_counter_advance(&lane->pushed, ++lane->n_pushed);
 }
 
 RpBackendLane *
@@ -200,9 +200,9 @@ rp_soft_lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **err
     lane->device = device;
     lane->kind = kind;
     lane->queue = g_new(Command, QUEUE_COMMANDS);
-    rp_gate_init(&lane->pushed);
-    rp_gate_init(&lane->taken);
-    rp_gate_init(&lane->happened);
+    rp_counter_init(&lane->pushed);
+    rp_counter_init(&lane->taken);
+    rp_counter_init(&lane->happened);
     const int code = pthread_create(&lane->thread, NULL, lane_main, lane);
     if (code != 0) {
         g_set_error(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
@@ -283,7 +283,7 @@ rp_soft_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, gin
 gboolean
 rp_soft_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error)
 {
-    if (rp_gate_wait(&event->lane->happened, event->record))
+    if (rp_counter_wait(&event->lane->happened, event->record))
         return TRUE;
     g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
     return FALSE;

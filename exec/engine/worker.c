@@ -21,7 +21,7 @@ issue_wait(RpEngine *engine, RpBackendLane *lane, const RpEngineWait *wait, GErr
 {
     const guint32 other = wait->task->task.task.lane;
 
-    if (!rp_gate_wait(&engine->progress[other], wait->task->position + 1)) {
+    if (!rp_counter_wait(&engine->progress[other], wait->task->position + 1)) {
         g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
         return FALSE;
     }
@@ -70,7 +70,7 @@ issue(RpEngine *engine, const RpBatch *batch, const RpEngineTask *task, GError *
         !issue_work(engine, lane, task, waits + task->n_waits, error) ||
         !backend->ops->record(backend, lane, task->end, error))
         return FALSE;
-    rp_gate_advance(&engine->progress[task->task.task.lane], task->position + 1);
+    rp_counter_advance(&engine->progress[task->task.task.lane], task->position + 1);
     return TRUE;
 }
 
@@ -84,7 +84,7 @@ run_host(RpEngine *engine, const RpBatch *batch, RpEngineTask *task, GError **er
         const RpEngineWait *wait = &g_array_index(batch->waits, RpEngineWait, task->first_wait + i);
         const guint32 other = wait->task->task.task.lane;
 
-        if (!rp_gate_wait(&engine->progress[other], wait->task->position + 1)) {
+        if (!rp_counter_wait(&engine->progress[other], wait->task->position + 1)) {
             g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
             return FALSE;
         }
@@ -97,7 +97,7 @@ run_host(RpEngine *engine, const RpBatch *batch, RpEngineTask *task, GError **er
                                 &task->task, error))
         return FALSE;
     task->end_ns = backend->ops->clock_ns(backend);
-    rp_gate_advance(&engine->progress[lane], task->position + 1);
+    rp_counter_advance(&engine->progress[lane], task->position + 1);
     return TRUE;
 }
 
@@ -116,7 +116,7 @@ rp_worker_run(void *data)
     RpWorker *worker = data;
     RpEngine *engine = worker->engine;
 
-    for (guint64 k = 0; rp_gate_wait(&engine->appended, k + 1); k++) {
+    for (guint64 k = 0; rp_counter_wait(&engine->appended, k + 1); k++) {
         RpBatch *batch = rp_engine_batch(engine, k);
         const guint end = batch->worker_first[worker->index + 1];
 
@@ -135,7 +135,7 @@ rp_worker_run(void *data)
             }
         }
         note_cpu(worker);
-        rp_gate_advance(&worker->passed, k + 1);
+        rp_counter_advance(&worker->passed, k + 1);
     }
     return NULL;
 }

@@ -102,8 +102,8 @@ open_arenas(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
     for (guint i = 0; i < n && opened; i++)
         opened = open_arena(host, i, bytes[i], error);
     if (!opened || !reserve(host, error) ||
-        !rp_home_attach(host->map.home, host->map.memory[host->map.gpus], bytes[host->map.gpus],
-                        error)) {
+        !rp_host_state_attach(host->map.host_state, host->map.memory[host->map.gpus],
+                              bytes[host->map.gpus], error)) {
         close_arenas(host);
         return FALSE;
     }
@@ -178,7 +178,7 @@ run_task(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, RpT
 static gboolean
 run_host(RpBackend *backend, RpHostLaneKind kind, const RpBackendTask *task, GError **error)
 {
-    return rp_home_run(((Host *)backend)->map.home, kind, task, error);
+    return rp_host_state_run(((Host *)backend)->map.host_state, kind, task, error);
 }
 
 static const RpBackendOps host_ops = {
@@ -200,17 +200,17 @@ static const RpBackendOps host_ops = {
 };
 
 static RpBackend *
-backend_new(const RpPlan *plan, const RpNetwork *network, RpHome *home, RpFeed *feed,
-            const RpDeviceOptions *options, GError **error)
+backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state,
+            RpBatchFeed *feed, const RpDeviceOptions *options, GError **error)
 {
     Host *host = g_new0(Host, 1);
     gsize places;
 
     /* made by one thread, before lanes and workers fail with them */
     (void)rp_device_error_quark();
-    (void)rp_home_error_quark();
+    (void)rp_host_state_error_quark();
     rp_soft_backend_init(&host->soft, &host_ops, run_task);
-    rp_task_map_init(&host->map, plan, network, home, feed);
+    rp_task_map_init(&host->map, plan, network, host_state, feed);
     host->options = *options;
     host->arena_bytes = g_new0(guint64, (gsize)host->map.gpus + 1);
     places = rp_task_map_places(&host->map);

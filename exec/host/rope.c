@@ -1,6 +1,6 @@
 /*
  * Rotary position embedding, rotate-half as in transformers. Its tables: exec/model/rope-table.h.
- * x, y: [T,H,D]; tables [positions,D/2]; =; fp32 products, no sums. Formulas: exec/kernels/kernels.h.
+ * x, y: [T,H,D]; tables [positions,D/2]; =; fp32 products, no sums. Formulas: exec/kernels/args.h.
  */
 #include "exec/host/host-private.h"
 

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "core/verify/verify.h"
-#include "exec/device/feed.h"
+#include "exec/device/batch-feed.h"
 #include "exec/train/trainer.h"
 
 /* An iteration in flight. */
@@ -45,8 +45,8 @@ struct _RpTrainer {
     RpPlanner *planner;
     RpVerifier *verifier; /* of the planner's plan, as it is made */
     RpProofCost proof;
-    RpHome *home;
-    RpFeed *feed;
+    RpHostState *host_state;
+    RpBatchFeed *feed;
     RpBackend *backend;
     RpEngine *engine;
     guint64 *arena_bytes; /* gpus + 1 */
@@ -58,10 +58,10 @@ struct _RpTrainer {
     gboolean keep_trace;
 
     /* reports */
-    RpStepRecord records[RP_HOME_RING];
+    RpStepRecord records[RP_HOST_STATE_RING];
     guint64 n_reported;    /* iterations, from first_iteration on */
     gint64 first_start_ns; /* of an action since the devices stood still; G_MAXINT64: none yet */
-    gint64 *ends_ns;       /* [RP_HOME_RING][gpus]: end of an iteration's last action on a device */
+    gint64 *ends_ns; /* [RP_HOST_STATE_RING][gpus]: end of an iteration's last action on a device */
     gint64
         *last_ends_ns; /* [gpus]: of the iteration reported last; -1: none since they stood still */
 
@@ -71,14 +71,14 @@ struct _RpTrainer {
 static inline RpStepRecord *
 rp_trainer_record(RpTrainer *trainer, guint64 iteration)
 {
-    return &trainer->records[iteration % RP_HOME_RING];
+    return &trainer->records[iteration % RP_HOST_STATE_RING];
 }
 
 /* [gpus] of @iteration. */
 static inline gint64 *
 rp_trainer_ends(RpTrainer *trainer, guint64 iteration)
 {
-    return trainer->ends_ns + iteration % RP_HOME_RING * trainer->gpus;
+    return trainer->ends_ns + iteration % RP_HOST_STATE_RING * trainer->gpus;
 }
 
 /* All devices have run out of work: the next step's time begins with its first action. */

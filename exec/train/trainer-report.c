@@ -20,7 +20,7 @@ mean_loss(RpTrainer *trainer, const RpStepRecord *record)
 
     for (guint32 m = 0; m < micro_batches; m++) {
         guint at;
-        const RpFeedCall *call = rp_feed_find(trainer->feed, record->iteration, m, &at);
+        const RpBatchFeedCall *call = rp_batch_feed_find(trainer->feed, record->iteration, m, &at);
 
         sum += call->losses[at];
     }
@@ -58,7 +58,7 @@ take_window(RpTrainer *trainer, guint64 iteration)
 static void
 report_step(RpTrainer *trainer, RpStepRecord *record)
 {
-    const RpUpdateReport update = rp_home_report(trainer->home, record->iteration);
+    const RpUpdateReport update = rp_host_state_report(trainer->host_state, record->iteration);
     const gint64 window_ns = take_window(trainer, record->iteration);
     RpStepReport report = {
         .step = trainer->steps_before + record->iteration - trainer->first_iteration + 1,

@@ -34,14 +34,14 @@ rp_trainer_weight(const RpTrainer *trainer, guint weight)
 {
     const Place place = place_of(trainer, weight);
 
-    return rp_home_layer_state(trainer->home, place.layer).weight + place.offset;
+    return rp_host_state_layer_state(trainer->host_state, place.layer).weight + place.offset;
 }
 
 RpOptimizerState
 rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 {
     const Place place = place_of(trainer, weight);
-    RpOptimizerState state = rp_home_layer_state(trainer->home, place.layer);
+    RpOptimizerState state = rp_host_state_layer_state(trainer->host_state, place.layer);
 
     state.n_parameters = place.elements;
     state.weight += place.offset;
@@ -53,11 +53,11 @@ rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 static guint8 *
 next_weight(const RpTrainer *trainer, Place place)
 {
-    guint version = rp_home_version(trainer->home, trainer->iteration);
+    guint version = rp_host_state_version(trainer->host_state, trainer->iteration);
     guint64 run;
 
-    return rp_home_weights(trainer->home, place.layer, version,
-                           place.offset * element_bytes(trainer), &run);
+    return rp_host_state_weights(trainer->host_state, place.layer, version,
+                                 place.offset * element_bytes(trainer), &run);
 }
 
 const void *
@@ -71,13 +71,13 @@ static void
 add_gradients(const RpTrainer *trainer, guint layer, guint64 offset, guint64 elements,
               float *values)
 {
-    const RpDtype dtype = rp_home_gradient_dtype(trainer->home);
+    const RpDtype dtype = rp_host_state_gradient_dtype(trainer->host_state);
     g_autofree float *sum = g_new0(float, elements), *wide = g_new(float, elements);
 
-    for (guint round = 0; round < rp_home_gradient_rounds(trainer->home); round++) {
+    for (guint round = 0; round < rp_host_state_gradient_rounds(trainer->host_state); round++) {
         guint64 run;
-        const guint8 *from =
-            rp_home_gradients(trainer->home, layer, round, offset * rp_dtype_size(dtype), &run);
+        const guint8 *from = rp_host_state_gradients(trainer->host_state, layer, round,
+                                                     offset * rp_dtype_size(dtype), &run);
 
         rp_dtype_to_float(dtype, from, wide, elements);
         for (guint64 i = 0; i < elements; i++)
@@ -91,7 +91,7 @@ void
 rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values)
 {
     const RpNetworkOptions *shape = rp_network_options(trainer->network);
-    const RpUpdateReport report = rp_home_report(trainer->home, trainer->iteration - 1);
+    const RpUpdateReport report = rp_host_state_report(trainer->host_state, trainer->iteration - 1);
     const Place place = place_of(trainer, weight);
     const guint last = rp_network_n_layers(trainer->network) - 1;
     const RpLayerLayout *head = rp_network_layout(trainer->network, last);
@@ -154,7 +154,7 @@ finish_layer(RpTrainer *trainer, guint layer, GError **error)
     const RpOptimizerState state = {restored->n_steps, n, restored->weight, restored->moment1,
                                     restored->moment2};
 
-    if (!rp_home_restore_layer(trainer->home, layer, &state, error))
+    if (!rp_host_state_restore_layer(trainer->host_state, layer, &state, error))
         return FALSE;
     g_clear_pointer(&restored->weight, g_free);
     g_clear_pointer(&restored->moment1, g_free);
@@ -197,7 +197,7 @@ rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
     trainer->iteration = trainer->first_iteration;
     trainer->steps_before = state->n_iterations;
     rp_planner_set_first_iteration(trainer->planner, (guint)trainer->first_iteration);
-    rp_home_restore(trainer->home, state, trainer->first_iteration);
+    rp_host_state_restore(trainer->host_state, state, trainer->first_iteration);
     for (guint l = 0; trainer->restored != NULL && l < rp_network_n_layers(trainer->network); l++) {
         const RpLayerLayout *layout = rp_network_layout(trainer->network, l);
         const Place place = {.layer = l};

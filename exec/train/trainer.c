@@ -101,17 +101,17 @@ start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *
         return FALSE;
     plan = rp_planner_plan(trainer->planner);
     trainer->verifier = rp_verifier_new(plan);
-    trainer->home = rp_home_new(trainer->network, plan, &options->update, error);
-    if (trainer->home == NULL)
+    trainer->host_state = rp_host_state_new(trainer->network, plan, &options->update, error);
+    if (trainer->host_state == NULL)
         return FALSE;
-    trainer->feed = rp_feed_new(plan_options->micro_batches, trainer->calls);
-    trainer->backend = trainer->devices->backend_new(plan, trainer->network, trainer->home,
+    trainer->feed = rp_batch_feed_new(plan_options->micro_batches, trainer->calls);
+    trainer->backend = trainer->devices->backend_new(plan, trainer->network, trainer->host_state,
                                                      trainer->feed, &device_options, error);
     if (trainer->backend == NULL ||
         !trainer->backend->ops->open_arenas(trainer->backend, trainer->arena_bytes,
                                             trainer->gpus + 1, error))
         return FALSE;
-    rp_home_load(trainer->home, options->weights);
+    rp_host_state_load(trainer->host_state, options->weights);
     trainer->engine =
         rp_engine_new(rp_planner_plan(trainer->planner), trainer->backend, &engine_options, error);
     return trainer->engine != NULL;
@@ -131,7 +131,7 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->async = options->plan.async;
     trainer->done = options->done;
     trainer->user_data = options->user_data;
-    trainer->ends_ns = g_new(gint64, RP_HOME_RING * (gsize)trainer->gpus);
+    trainer->ends_ns = g_new(gint64, RP_HOST_STATE_RING * (gsize)trainer->gpus);
     trainer->last_ends_ns = g_new(gint64, trainer->gpus);
     rp_trainer_stand_still(trainer);
     trainer->weights = rp_weights_copy(options->weights);
@@ -162,8 +162,8 @@ rp_trainer_free(RpTrainer *trainer)
     if (trainer->backend != NULL)
         trainer->devices->backend_free(trainer->backend);
     rp_trainer_clear_restored(trainer);
-    rp_feed_free(trainer->feed);
-    rp_home_free(trainer->home);
+    rp_batch_feed_free(trainer->feed);
+    rp_host_state_free(trainer->host_state);
     rp_verifier_free(trainer->verifier);
     rp_planner_free(trainer->planner);
     rp_partition_free(trainer->partition);
@@ -205,24 +205,24 @@ begin_iteration(RpTrainer *trainer, GError **error)
                         rp_trainer_record(trainer, trainer->iteration - 2)->end_batch, error))
         return FALSE;
     if (trainer->iteration >= trainer->first_iteration + 2)
-        rp_feed_let_go(trainer->feed, trainer->iteration - 2);
+        rp_batch_feed_let_go(trainer->feed, trainer->iteration - 2);
     *record = (RpStepRecord){.iteration = trainer->iteration};
     for (guint g = 0; g < trainer->gpus; g++)
         rp_trainer_ends(trainer, trainer->iteration)[g] = -1;
-    rp_home_begin(trainer->home, trainer->iteration,
-                  (guint64)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
-                      rp_network_options(trainer->network)->sequences *
-                      rp_network_options(trainer->network)->tokens);
+    rp_host_state_begin(trainer->host_state, trainer->iteration,
+                        (guint64)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
+                            rp_network_options(trainer->network)->sequences *
+                            rp_network_options(trainer->network)->tokens);
     return TRUE;
 }
 
 static gboolean
-wait_for_loss(RpTrainer *trainer, const RpFeedCall *call, double *loss, GError **error)
+wait_for_loss(RpTrainer *trainer, const RpBatchFeedCall *call, double *loss, GError **error)
 {
     const guint m_end = rp_plan_micro_batches(rp_planner_plan(trainer->planner)) / trainer->calls;
     double sum = 0;
 
-    while (!rp_feed_wait(trainer->feed, call, LOOK_NS))
+    while (!rp_batch_feed_wait(trainer->feed, call, LOOK_NS))
         if (!rp_engine_wait(trainer->engine, 0, error)) /* has a task failed? */
             return FALSE;
     for (guint m = 0; m < m_end; m++)
@@ -237,7 +237,7 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
 {
     const RpNetworkOptions *shape = rp_network_options(trainer->network);
     RpStepRecord *record = rp_trainer_record(trainer, trainer->iteration);
-    const RpFeedCall *call;
+    const RpBatchFeedCall *call;
 
     g_return_val_if_fail(trainer->call < trainer->calls, FALSE);
     g_return_val_if_fail(batch->sequences == shape->sequences && batch->tokens == shape->tokens,
@@ -247,11 +247,11 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
                          FALSE);
     if (trainer->call == 0 && !begin_iteration(trainer, error))
         return FALSE;
-    call = rp_feed_push(trainer->feed, trainer->iteration, trainer->call, batch);
+    call = rp_batch_feed_push(trainer->feed, trainer->iteration, trainer->call, batch);
     record->n_tokens += batch->n_tokens;
     record->n_targets += batch->n_targets;
     if (++trainer->call == trainer->calls)
-        rp_home_set_targets(trainer->home, trainer->iteration, record->n_targets);
+        rp_host_state_set_targets(trainer->host_state, trainer->iteration, record->n_targets);
     if (!rp_planner_append_call(trainer->planner, error) ||
         !append(trainer, trainer->call < trainer->calls ? RP_GROWN_PART : RP_GROWN_CALLS, error))
         return FALSE;
@@ -304,10 +304,10 @@ rp_trainer_n_steps(const RpTrainer *trainer)
     return trainer->steps_before + trainer->iteration - trainer->first_iteration;
 }
 
-RpHome *
-rp_trainer_home(RpTrainer *trainer)
+RpHostState *
+rp_trainer_host_state(RpTrainer *trainer)
 {
-    return trainer->home;
+    return trainer->host_state;
 }
 
 RpTrace *

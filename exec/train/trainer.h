@@ -124,15 +124,15 @@ guint64 rp_trainer_n_steps(const RpTrainer *trainer);
 /* Sums that a step's gradients are rounded to 16 bits in before they are added up: rounds of all
  * calls, 1 of a bound schedule. Steps with other numbers differ in their last bits. */
 guint rp_trainer_rounds(const RpTrainer *trainer);
-RpHome *rp_trainer_home(RpTrainer *trainer);
+RpHostState *rp_trainer_host_state(RpTrainer *trainer);
 
 /* A weight's fp32 master values, @elements of them, in the network's layout order. */
 const float *rp_trainer_weight(const RpTrainer *trainer, guint weight);
 /* The weight as the next forward reads it, in the network's dtype: asynchronous, one step older
  * than the masters. */
 const void *rp_trainer_next_weight(const RpTrainer *trainer, guint weight);
-/* The gradient of the last step's mean loss before clipping, as it came home, into @values (fp32).
- * Tied: the sum of both. */
+/* The gradient of the last step's mean loss before clipping, as it came to the host, into @values
+ * (fp32). Tied: the sum of both. */
 void rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values);
 
 /**

@@ -46,11 +46,11 @@ update_options(const RpTrainJob *job)
 static void
 set_loss_scale(RpTrainer *trainer, const RpRunFile *run)
 {
-    RpUpdateState state = rp_home_state(rp_trainer_home(trainer));
+    RpUpdateState state = rp_host_state_updates(rp_trainer_host_state(trainer));
 
     state.loss_scale.scale = (float)run->loss_scale.initial;
     state.next_scale = state.loss_scale.scale;
-    rp_home_restore(rp_trainer_home(trainer), &state, 0);
+    rp_host_state_restore(rp_trainer_host_state(trainer), &state, 0);
 }
 
 static RpTrainer *

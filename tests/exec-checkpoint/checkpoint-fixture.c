@@ -24,7 +24,7 @@ typedef struct {
 
 struct _RpTrainer {
     RpNetwork network;
-    RpHome home;
+    RpHostState host_state;
     gboolean async;
     gboolean refuse;
     guint rounds;
@@ -55,9 +55,9 @@ rp_network_weights(const RpNetwork *network)
 }
 
 RpUpdateState
-rp_home_state(const RpHome *home)
+rp_host_state_updates(const RpHostState *host_state)
 {
-    return home->update;
+    return host_state->update;
 }
 
 const RpNetwork *
@@ -75,7 +75,7 @@ rp_trainer_is_async(const RpTrainer *trainer)
 guint64
 rp_trainer_n_steps(const RpTrainer *trainer)
 {
-    return trainer->home.update.n_iterations;
+    return trainer->host_state.update.n_iterations;
 }
 
 guint
@@ -84,10 +84,10 @@ rp_trainer_rounds(const RpTrainer *trainer)
     return trainer->rounds;
 }
 
-RpHome *
-rp_trainer_home(RpTrainer *trainer)
+RpHostState *
+rp_trainer_host_state(RpTrainer *trainer)
 {
-    return &trainer->home;
+    return &trainer->host_state;
 }
 
 const float *
@@ -148,7 +148,7 @@ rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
     for (guint i = 0; i < rp_weights_count(trainer->network.weights); i++)
         g_assert(rp_weights_nth(trainer->network.weights, i)->tied ||
                  trainer->numbers[i].n_restored == 1);
-    trainer->home.update = *state;
+    trainer->host_state.update = *state;
     trainer->n_restored++;
 }
 
@@ -243,10 +243,11 @@ fake_trainer_go_to(RpTrainer *trainer, guint64 step)
             numbers->next[j] = (guint8)((at++ * 37u >> 3) & ~0x40u); /* finite in every storage */
         numbers->n_steps = step + weight->layer;
     }
-    trainer->home.update = (RpUpdateState){.n_updates = step / 2,
-                                           .n_iterations = step,
-                                           .loss_scale = {1.1f * (float)(step + 1), (guint)step},
-                                           .next_scale = 0.1f / (float)(step + 1)};
+    trainer->host_state.update =
+        (RpUpdateState){.n_updates = step / 2,
+                        .n_iterations = step,
+                        .loss_scale = {1.1f * (float)(step + 1), (guint)step},
+                        .next_scale = 0.1f / (float)(step + 1)};
 }
 
 static gboolean
@@ -266,8 +267,8 @@ numbers_equal(const RpTrainer *a, const RpTrainer *b, guint i)
 gboolean
 fake_trainer_equal(const RpTrainer *a, const RpTrainer *b)
 {
-    const RpUpdateState *x = &a->home.update;
-    const RpUpdateState *y = &b->home.update;
+    const RpUpdateState *x = &a->host_state.update;
+    const RpUpdateState *y = &b->host_state.update;
 
     for (guint i = 0; i < rp_weights_count(a->network.weights); i++)
         if (!rp_weights_nth(a->network.weights, i)->tied && !numbers_equal(a, b, i))
@@ -302,7 +303,7 @@ fake_trainer_set_rounds(RpTrainer *trainer, guint rounds)
 RpUpdateState *
 fake_trainer_update(RpTrainer *trainer)
 {
-    return &trainer->home.update;
+    return &trainer->host_state.update;
 }
 
 /* ---- the fixture ---- */

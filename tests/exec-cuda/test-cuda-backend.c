@@ -313,7 +313,8 @@ train_poisoned(Fixture *f, const RpTinyRun *run, guint layer)
     g_clear_error(&f->error);
     f->trainer = rp_tiny_trainer(f->model, run, &f->error);
     rp_assert_no_error(f->error);
-    weights = (float *)(void *)rp_home_weights(rp_trainer_home(f->trainer), layer, 0, 0, &bytes);
+    weights = (float *)(void *)rp_host_state_weights(rp_trainer_host_state(f->trainer), layer, 0, 0,
+                                                     &bytes);
     for (guint64 i = 0; i < bytes / sizeof(float); i++)
         weights[i] = NAN;
     done = rp_trainer_forward_backward(f->trainer, batch, &loss, &f->error);
@@ -355,7 +356,8 @@ make_backend(Rig *rig, const RpDeviceOps *ops, guint gpus, guint64 limit)
     const RpDeviceOptions device_options = {.memory_bytes = limit};
 
     rig_open(rig, &options, 2);
-    return ops->backend_new(rig->plan, rig->network, rig->home, NULL, &device_options, &rig->error);
+    return ops->backend_new(rig->plan, rig->network, rig->host_state, NULL, &device_options,
+                            &rig->error);
 }
 
 static void

@@ -115,10 +115,10 @@ keeps_a_ring_of_anchors(void **state)
 /* ---- pieces ---- */
 
 static void
-assert_pieces(guint64 bytes, const RpCudaSpan *loose, guint n_loose, const RpCudaSpan *expected,
-              guint n_expected)
+assert_pieces(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned,
+              const RpCudaSpan *expected, guint n_expected)
 {
-    g_autoptr(GArray) found = rp_cuda_pin_pieces(bytes, loose, n_loose, 4096, 16384);
+    g_autoptr(GArray) found = rp_cuda_pin_pieces(bytes, unpinned, n_unpinned, 4096, 16384);
 
     assert_int_equal(found->len, n_expected);
     for (guint i = 0; i < n_expected; i++) {
@@ -139,20 +139,20 @@ pins_everything_if_nothing_is_loose(void **state)
 static void
 leaves_out_whole_loose_pages_only(void **state)
 {
-    /* pages 2 and 3 are loose, 4 is partly so, 5 belongs to two runs */
-    const RpCudaSpan loose[] = {{6000, 5000}, {11000, 6384}, {20992, 512}};
+    /* pages 2 and 3 are unpinned, 4 is partly so, 5 belongs to two runs */
+    const RpCudaSpan unpinned[] = {{6000, 5000}, {11000, 6384}, {20992, 512}};
     const RpCudaSpan expected[] = {{0, 8192}, {16384, 8192}};
 
-    assert_pieces(24000, loose, G_N_ELEMENTS(loose), expected, G_N_ELEMENTS(expected));
+    assert_pieces(24000, unpinned, G_N_ELEMENTS(unpinned), expected, G_N_ELEMENTS(expected));
 }
 
 static void
 pins_nothing_of_a_loose_end(void **state)
 {
-    const RpCudaSpan loose[] = {{0, 8192}, {12288, 100000}};
+    const RpCudaSpan unpinned[] = {{0, 8192}, {12288, 100000}};
     const RpCudaSpan expected[] = {{8192, 4096}};
 
-    assert_pieces(112288, loose, G_N_ELEMENTS(loose), expected, G_N_ELEMENTS(expected));
+    assert_pieces(112288, unpinned, G_N_ELEMENTS(unpinned), expected, G_N_ELEMENTS(expected));
 }
 
 int

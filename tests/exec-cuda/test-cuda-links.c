@@ -21,11 +21,11 @@
 #define SMALL_NS 3000 /* a copy's */
 #define REPEATS 5     /* of a measurement; the fewest that there are */
 #define CHUNK_BYTES (256 * RP_MIB)
-#define MOST_CHUNKS 16 /* of a way */
-#define ARENA_CHUNKS (MOST_DEVICES * N_WAYS * MOST_CHUNKS)
+#define MOST_CHUNKS 16 /* of a direction */
+#define ARENA_CHUNKS (MOST_DEVICES * N_DIRECTIONS * MOST_CHUNKS)
 #define NOBODY 0
 
-enum { UP, DOWN, N_WAYS };
+enum { UP, DOWN, N_DIRECTIONS };
 
 struct CUstream_st {
     guint device;
@@ -36,10 +36,10 @@ struct _RpCudaHostArena {
     gsize bytes;
 };
 
-/* What copied in one run: so many devices, in these ways (bits). */
+/* What copied in one run: so many devices, in these directions (bits). */
 typedef struct {
     guint devices;
-    guint ways;
+    guint directions;
 } Run;
 
 static struct {
@@ -49,16 +49,17 @@ static struct {
     double host_gb; /* 0: no limit */
     guint64 available_bytes;
     /* what is asked of it */
-    double bytes[MOST_DEVICES][N_WAYS];
+    double bytes[MOST_DEVICES][N_DIRECTIONS];
     guint n_copies; /* of all sizes */
     Run runs[MOST_RUNS];
     guint n_runs, n_skipped;
     RpCudaHostArena *arena;
-    guint users[ARENA_CHUNKS];            /* of the arena's chunks: ways, or nobody */
-    guint n_chunks[MOST_DEVICES][N_WAYS]; /* that a way has used */
-    guint n_outside, n_across, n_shared;  /* copies: the arena, several chunks, with another way */
-    guint fail_at, n_calls;               /* copies; 0: none fails */
-    gint n_left;                          /* streams and memory */
+    guint users[ARENA_CHUNKS];                  /* of the arena's chunks: directions, or nobody */
+    guint n_chunks[MOST_DEVICES][N_DIRECTIONS]; /* that a direction has used */
+    guint n_outside, n_across,
+        n_shared;           /* copies: the arena, several chunks, with another direction */
+    guint fail_at, n_calls; /* copies; 0: none fails */
+    gint n_left;            /* streams and memory */
 } machine;
 
 static _Atomic guint n_copied; /* in all, for those who wait */
@@ -113,11 +114,11 @@ rp_runtime_give(void *memory)
 
 /* Which chunk of the arena it is, and whose. Called by threads, too: no assertions. */
 static void
-note_chunk(guint device, guint way, const guint8 *host, gsize bytes)
+note_chunk(guint device, guint direction, const guint8 *host, gsize bytes)
 {
     const guint64 at = (guint64)(host - rp_cuda_host_arena_memory(machine.arena));
     const guint64 chunk = at / CHUNK_BYTES;
-    const guint user = 1 + device * N_WAYS + way;
+    const guint user = 1 + device * N_DIRECTIONS + direction;
 
     if (at + bytes > machine.arena->bytes || chunk >= ARENA_CHUNKS) {
         machine.n_outside++;
@@ -125,7 +126,7 @@ note_chunk(guint device, guint way, const guint8 *host, gsize bytes)
         machine.n_across++;
     } else if (machine.users[chunk] == NOBODY) {
         machine.users[chunk] = user;
-        machine.n_chunks[device][way]++;
+        machine.n_chunks[device][direction]++;
     } else if (machine.users[chunk] != user) {
         machine.n_shared++;
     }
@@ -135,15 +136,15 @@ gboolean
 rp_runtime_copy(const RpRuntimeGpu *gpu, void *to, const void *from, guint64 bytes, gboolean up,
                 RpRuntimeStream *stream, GError **error)
 {
-    const guint way = up ? UP : DOWN;
+    const guint direction = up ? UP : DOWN;
 
     if (++machine.n_calls == machine.fail_at) {
         g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, "device %u: cudaMemcpyAsync",
                     gpu->index);
         return FALSE;
     }
-    note_chunk(stream->device, way, up ? from : to, bytes);
-    machine.bytes[stream->device][way] += (double)bytes;
+    note_chunk(stream->device, direction, up ? from : to, bytes);
+    machine.bytes[stream->device][direction] += (double)bytes;
     machine.n_copies++;
     atomic_fetch_add(&n_copied, 1);
     return TRUE;
@@ -160,7 +161,7 @@ rp_cuda_probe_stream(const RpProbe *probe)
 /* ---- memory of the host, which nobody touches ---- */
 
 RpCudaHostArena *
-rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *loose, guint n_loose, int device,
+rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned, int device,
                        GError **error)
 {
     RpCudaHostArena *arena = g_new(RpCudaHostArena, 1);
@@ -210,7 +211,7 @@ rp_available_memory(void)
 static double
 copy_seconds(void)
 {
-    double roots[MOST_DEVICES][N_WAYS] = {{0}};
+    double roots[MOST_DEVICES][N_DIRECTIONS] = {{0}};
     double sum = 0, seconds = 0;
 
     for (guint d = 0; d < MOST_DEVICES; d++) {
@@ -236,7 +237,7 @@ note_run(void)
 
     for (guint d = 0; d < MOST_DEVICES; d++) {
         run.devices += machine.bytes[d][UP] + machine.bytes[d][DOWN] > 0;
-        run.ways |= (machine.bytes[d][UP] > 0) << UP | (machine.bytes[d][DOWN] > 0) << DOWN;
+        run.directions |= (machine.bytes[d][UP] > 0) << UP | (machine.bytes[d][DOWN] > 0) << DOWN;
     }
     assert_true(machine.n_runs < MOST_RUNS);
     machine.runs[machine.n_runs++] = run;
@@ -352,12 +353,12 @@ assert_gb(double bytes_per_s, double gb)
 }
 
 static guint
-n_runs_of(guint devices, guint ways)
+n_runs_of(guint devices, guint directions)
 {
     guint n = 0;
 
     for (guint r = 0; r < machine.n_runs; r++)
-        n += machine.runs[r].devices == devices && machine.runs[r].ways == ways;
+        n += machine.runs[r].devices == devices && machine.runs[r].directions == directions;
     return n;
 }
 
@@ -380,7 +381,7 @@ one_gpu_is_measured_one_way_and_both_ways(void **state)
     assert_true(links->all_d2h_bytes_per_s == 0);
     assert_true(links->all_both_bytes_per_s == 0);
     assert_int_equal(links->gpus_per_root, 0);
-    /* less than 90 % of both ways: host memory is taken for the limit */
+    /* less than 90 % of both directions: host memory is taken for the limit */
     assert_gb(links->host_bytes_per_s, BOTH_GB);
     assert_int_equal(machine.n_runs, 5);
 }
@@ -447,7 +448,8 @@ measures_are_as_many_as_were_announced(void **state)
             assert_int_equal(machine.n_runs + machine.n_skipped, RP_CUDA_LINK_MEASURES);
             for (guint r = 0; r < machine.n_runs; r++)
                 if (machine.runs[r].devices > 0)
-                    assert_int_equal(n_runs_of(machine.runs[r].devices, machine.runs[r].ways), 1);
+                    assert_int_equal(n_runs_of(machine.runs[r].devices, machine.runs[r].directions),
+                                     1);
             assert_int_equal(n_runs_of(1, WAY_UP | WAY_DOWN), 1);
             assert_int_equal(n_runs_of(gpus, WAY_UP | WAY_DOWN), 1);
             assert_int_equal(n_runs_of(gpus, WAY_UP), 1);
@@ -455,21 +457,21 @@ measures_are_as_many_as_were_announced(void **state)
         }
 }
 
-/* Chunks of @bytes a way, of which the measurement gets an eighth. */
+/* Chunks of @bytes a direction, of which the measurement gets an eighth. */
 static void
 assert_chunks_of_their_own(Fixture *f, guint gpus, guint64 bytes, guint n_chunks)
 {
-    machine.available_bytes = 8 * gpus * N_WAYS * bytes;
+    machine.available_bytes = 8 * gpus * N_DIRECTIONS * bytes;
     assert_true(measure(f, gpus));
     for (guint d = 0; d < gpus; d++)
-        for (guint w = 0; w < N_WAYS; w++)
+        for (guint w = 0; w < N_DIRECTIONS; w++)
             if (machine.n_chunks[d][w] != n_chunks)
                 fail_msg("%u GPUs, %" G_GUINT64_FORMAT
-                         " bytes: device %u uses %u chunks in way %u, expected %u",
+                         " bytes: device %u uses %u chunks in direction %u, expected %u",
                          gpus, bytes, d, machine.n_chunks[d][w], w, n_chunks);
 }
 
-/* Where memory lies decides how fast it is: a way uses as much as it may, and all of it. */
+/* Where memory lies decides how fast it is: a direction uses as much as it may, and all of it. */
 static void
 every_way_of_every_gpu_uses_all_chunks_of_its_own(void **state)
 {

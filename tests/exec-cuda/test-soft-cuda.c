@@ -308,12 +308,12 @@ static guint64
 make_arena(Fixture *f, guint n)
 {
     const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
-    RpCudaSpan loose[PIECES];
+    RpCudaSpan unpinned[PIECES];
 
     assert_true(n <= PIECES);
     for (guint i = 0; i < n; i++)
-        loose[i] = (RpCudaSpan){.offset = (2 * i + 1) * page, .bytes = page};
-    f->arena = rp_cuda_host_arena_new(2 * n * page, loose, n, 0, &f->error);
+        unpinned[i] = (RpCudaSpan){.offset = (2 * i + 1) * page, .bytes = page};
+    f->arena = rp_cuda_host_arena_new(2 * n * page, unpinned, n, 0, &f->error);
     return page;
 }
 

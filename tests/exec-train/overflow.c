@@ -63,7 +63,7 @@ make_trainer(const RpTinyModel *model, const RpTinyRun *run, Where where, float 
         state.weight = values;
         assert_true(rp_trainer_restore_weight(trainer, w, &state, NULL, &error));
     }
-    update = rp_home_state(rp_trainer_home(trainer));
+    update = rp_host_state_updates(rp_trainer_host_state(trainer));
     update.loss_scale.scale = update.next_scale = scale;
     rp_trainer_restore(trainer, &update);
     return trainer;
@@ -161,7 +161,7 @@ check_skips(const RpTinyModel *model, const RpDeviceOps *backend, gboolean async
             fail_msg("%u devices: %s", devices, error->message);
     hash = rp_tiny_hash(trainer);
     check_reports(&reports, kinds, G_N_ELEMENTS(kinds));
-    const RpUpdateState state = rp_home_state(rp_trainer_home(trainer));
+    const RpUpdateState state = rp_host_state_updates(rp_trainer_host_state(trainer));
     assert_int_equal(state.n_updates, 4);
     assert_true(state.loss_scale.scale == 0.5f); /* halved three times */
     rp_trainer_free(trainer);

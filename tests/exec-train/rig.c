@@ -50,8 +50,8 @@ rig_clear(Rig *rig)
 {
     g_clear_pointer(&rig->engine, rp_engine_free);
     g_clear_pointer(&rig->backend, rp_host_devices()->backend_free);
-    g_clear_pointer(&rig->home, rp_home_free);
-    g_clear_pointer(&rig->feed, rp_feed_free);
+    g_clear_pointer(&rig->host_state, rp_host_state_free);
+    g_clear_pointer(&rig->feed, rp_batch_feed_free);
     if (rig->memory != NULL)
         munmap(rig->memory, rig->memory_bytes);
     g_clear_pointer(&rig->batches, g_ptr_array_unref);
@@ -205,7 +205,7 @@ rig_open(Rig *rig, const RigOptions *options, guint iterations)
         .loss_scale = loss_scale,
         .threads = options->threads,
     };
-    rig->home = rp_home_new(rig->network, rig->plan, &update, &rig->error);
+    rig->host_state = rp_host_state_new(rig->network, rig->plan, &update, &rig->error);
     rp_assert_no_error(rig->error);
 }
 
@@ -216,8 +216,8 @@ rig_attach(Rig *rig)
     rig->memory =
         mmap(NULL, rig->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(rig->memory != MAP_FAILED);
-    assert_true(rp_home_attach(rig->home, rig->memory, rig->memory_bytes, &rig->error));
-    rp_home_load(rig->home, rig->weights);
+    assert_true(rp_host_state_attach(rig->host_state, rig->memory, rig->memory_bytes, &rig->error));
+    rp_host_state_load(rig->host_state, rig->weights);
 }
 
 /* A micro-batch's tokens depend on nothing but its number, counted over the run. */
@@ -259,16 +259,16 @@ rig_start(Rig *rig)
     const guint n = rig->options.gpus + 1;
     g_autofree guint64 *bytes = g_new(guint64, n);
 
-    rig->feed = rp_feed_new(rig->options.micro_batches, rig->options.calls);
+    rig->feed = rp_batch_feed_new(rig->options.micro_batches, rig->options.calls);
     rig->batches = g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
-    rig->backend = rp_host_devices()->backend_new(rig->plan, rig->network, rig->home, rig->feed,
-                                                  &options, &rig->error);
+    rig->backend = rp_host_devices()->backend_new(rig->plan, rig->network, rig->host_state,
+                                                  rig->feed, &options, &rig->error);
     rp_assert_no_error(rig->error);
     for (guint i = 0; i < n; i++)
         bytes[i] = rp_plan_arena_bytes(rig->plan, i);
     if (!rig->backend->ops->open_arenas(rig->backend, bytes, n, &rig->error))
         return;
-    rp_home_load(rig->home, rig->weights);
+    rp_host_state_load(rig->host_state, rig->weights);
     rig->engine = rp_engine_new(rig->plan, rig->backend, &(RpEngineOptions){0}, &rig->error);
     rp_assert_no_error(rig->error);
 }
@@ -283,11 +283,11 @@ rig_run(Rig *rig, guint iterations)
         for (guint c = 0; c < rig->options.calls; c++) {
             const RpTokenBatch *batch = make_batch(rig, iteration * rig->options.calls + c);
             if (c == 0)
-                rp_home_begin(rig->home, iteration, batch->n_targets);
+                rp_host_state_begin(rig->host_state, iteration, batch->n_targets);
             targets += batch->n_targets;
-            rp_feed_push(rig->feed, iteration, c, batch);
+            rp_batch_feed_push(rig->feed, iteration, c, batch);
         }
-        rp_home_set_targets(rig->home, iteration, targets);
+        rp_host_state_set_targets(rig->host_state, iteration, targets);
     }
     return rp_engine_append(rig->engine, &rig->error) && rp_engine_finish(rig->engine, &rig->error);
 }
@@ -298,7 +298,8 @@ rig_scale(const Rig *rig, guint64 iteration)
     const RpBuffer *buffer = rp_plan_buffer(rig->plan, rp_plan_decision(rig->plan, iteration));
     const RpBackendAccess access = {.offset = buffer->offset, .bytes = buffer->bytes};
 
-    return rp_home_scale(rig->home, iteration, rp_plan_promises(rig->plan)->gated ? &access : NULL);
+    return rp_host_state_scale(rig->host_state, iteration,
+                               rp_plan_promises(rig->plan)->gated ? &access : NULL);
 }
 
 GArray *
@@ -307,7 +308,7 @@ rig_masters(const Rig *rig)
     GArray *all = g_array_new(FALSE, FALSE, sizeof(float));
 
     for (guint l = 0; l < rp_network_n_layers(rig->network); l++) {
-        const RpOptimizerState state = rp_home_layer_state(rig->home, l);
+        const RpOptimizerState state = rp_host_state_layer_state(rig->host_state, l);
         g_array_append_vals(all, state.weight, (guint)state.n_parameters);
     }
     return all;
@@ -322,5 +323,6 @@ rig_poison(Rig *rig, guint layer, RpWeightKind kind, float value)
 
     for (guint v = 0; v < (rp_plan_promises(rig->plan)->double_weights ? 2 : 1); v++)
         rp_dtype_from_float(rig->options.dtype, &value,
-                            rp_home_weights(rig->home, layer, v, offset * size, &run), 1);
+                            rp_host_state_weights(rig->host_state, layer, v, offset * size, &run),
+                            1);
 }

@@ -6,9 +6,9 @@
 #include "tests/rp-test.h"
 
 #include "core/plan/planner.h"
+#include "exec/device/batch-feed.h"
 #include "exec/device/device.h"
-#include "exec/device/feed.h"
-#include "exec/device/home.h"
+#include "exec/device/host-state.h"
 #include "exec/engine/engine.h"
 #include "exec/network/network.h"
 
@@ -54,10 +54,10 @@ typedef struct {
     RpPartition *partition;
     RpPlanner *planner;
     RpPlan *plan; /* the planner's */
-    RpHome *home;
-    void *memory; /* of the home, without a backend */
+    RpHostState *host_state;
+    void *memory; /* of the host's state, without a backend */
     gsize memory_bytes;
-    RpFeed *feed;
+    RpBatchFeed *feed;
     RpBackend *backend;
     RpEngine *engine;
     GPtrArray *batches; /* RpTokenBatch */
@@ -70,9 +70,9 @@ int rig_tear_down(void **state);
 /* Frees what was opened. */
 void rig_clear(Rig *rig);
 
-/* Model, network, planner with the first @iterations appended, and home. */
+/* Model, network, planner with the first @iterations appended, and the host's state. */
 void rig_open(Rig *rig, const RigOptions *options, guint iterations);
-/* Gives the home memory of its own and loads the weights. */
+/* Gives the host's state memory of its own and loads the weights. */
 void rig_attach(Rig *rig);
 /* A backend over it, its arenas open, and an engine. */
 void rig_start(Rig *rig);

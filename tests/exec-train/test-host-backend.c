@@ -22,7 +22,7 @@ train(Rig *rig, const RigOptions *options)
     for (guint64 i = 0; i < ITERATIONS; i++)
         for (guint32 m = 0; m < rig->options.calls * rig->options.micro_batches; m++) {
             guint within;
-            const RpFeedCall *call = rp_feed_find(rig->feed, i, m, &within);
+            const RpBatchFeedCall *call = rp_batch_feed_find(rig->feed, i, m, &within);
             const float loss = (float)call->losses[within];
             assert_true(isfinite(loss) && loss > 0);
             g_array_append_val(result, loss);
@@ -99,9 +99,10 @@ after_one_step(Rig *rig, guint index)
     const RpWeight *weight = rp_weights_nth(rig->weights, index);
     const RpWeightPlace *place =
         &rp_network_layout(rig->network, weight->layer)->place[weight->kind];
-    const guint version = rp_home_version(rig->home, 1);
+    const guint version = rp_host_state_version(rig->host_state, 1);
     guint64 run;
-    const guint8 *at = rp_home_weights(rig->home, weight->layer, version, place->byte, &run);
+    const guint8 *at =
+        rp_host_state_weights(rig->host_state, weight->layer, version, place->byte, &run);
 
     return g_bytes_new(at, weight->elements * rp_dtype_size(place->storage));
 }

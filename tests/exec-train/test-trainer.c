@@ -217,7 +217,7 @@ goes_on_after_a_restore_as_if_nothing_had_happened(void **state)
                 assert_true(rp_trainer_restore_weight(second, w, &weight,
                                                       rp_trainer_next_weight(first, w), &error));
         }
-        update = rp_home_state(rp_trainer_home(first));
+        update = rp_host_state_updates(rp_trainer_host_state(first));
         assert_int_equal(update.n_iterations, 5);
         rp_trainer_restore(second, &update);
         rp_trainer_free(first);
@@ -293,7 +293,7 @@ skips_a_step_whose_gradients_overflow(void **state)
         .user_data = &reports};
     GError *error = NULL;
     RpTrainer *trainer = rp_tiny_trainer(model, &run, &error);
-    RpUpdateState update = rp_home_state(rp_trainer_home(trainer));
+    RpUpdateState update = rp_host_state_updates(rp_trainer_host_state(trainer));
     g_autofree char *before = NULL, *after = NULL;
 
     update.loss_scale.scale = update.next_scale = 0x1p40f;
@@ -306,8 +306,8 @@ skips_a_step_whose_gradients_overflow(void **state)
     assert_true(reports.reports[0].loss_scale == 0x1p40f);
     assert_true(isfinite(reports.reports[0].loss));
     assert_string_equal(before, after);
-    assert_true(rp_home_state(rp_trainer_home(trainer)).loss_scale.scale == 0x1p38f);
-    assert_int_equal(rp_home_state(rp_trainer_home(trainer)).n_updates, 0);
+    assert_true(rp_host_state_updates(rp_trainer_host_state(trainer)).loss_scale.scale == 0x1p38f);
+    assert_int_equal(rp_host_state_updates(rp_trainer_host_state(trainer)).n_updates, 0);
     rp_trainer_free(trainer);
     rp_tiny_model_free(model);
 }

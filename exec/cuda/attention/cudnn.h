@@ -7,7 +7,7 @@
  * Whether cuDNN runs depends on sizes, alignment, the library and the GPU, never on values. Two
  * runs give the same bits; a sequence alone and in a batch need not.
  *
- * Backward keeps dS whole, so it runs in parts of at most `most_ds_bytes` bytes of it, in the workspace
+ * Backward keeps dS whole, so it runs in parts of at most `most_ds_bytes` of it, in the workspace
  * of one part.
  *
  * cudnn.c, or cudnn-none.c where cuDNN was not found.

@@ -130,22 +130,22 @@ sum_lanes(T value)
 }
 
 /*
- * Sum over a block of THREADS threads, the same in each. @room: THREADS / 32 values of shared
+ * Sum over a block of THREADS threads, the same in each. @shared: THREADS / 32 values of shared
  * memory, which must not be written again before the block has met once more.
  */
 template <int THREADS, typename T>
 __device__ __forceinline__ T
-sum_block(T value, T *room)
+sum_block(T value, T *shared)
 {
     T sum = 0;
 
     value = sum_lanes<32>(value);
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = value;
+        shared[threadIdx.x / 32] = value;
     __syncthreads();
 #pragma unroll
     for (int warp = 0; warp < THREADS / 32; warp++)
-        sum += room[warp];
+        sum += shared[warp];
     return sum;
 }
 

@@ -64,7 +64,7 @@ template <typename T>
 __device__ __forceinline__ Softmax
 see_block(Softmax seen)
 {
-    __shared__ Softmax room[WARPS];
+    __shared__ Softmax shared[WARPS];
     Softmax whole;
 
 #pragma unroll
@@ -75,9 +75,9 @@ see_block(Softmax seen)
         see<T>(seen, largest, sum);
     }
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = seen;
+        shared[threadIdx.x / 32] = seen;
     __syncthreads();
-    whole = room[threadIdx.x % 32];
+    whole = shared[threadIdx.x % 32];
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
         const float largest = __shfl_xor_sync(0xffffffffu, whole.largest, step);

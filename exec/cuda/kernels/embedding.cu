@@ -68,19 +68,19 @@ rank_in_tile(unsigned digit, bool here, unsigned (*counts)[DIGITS])
 static __global__ void __launch_bounds__(THREADS)
 count_kernel(size_t tokens, const int32_t *ids, unsigned shift, unsigned *counts)
 {
-    __shared__ unsigned room[WARPS][DIGITS];
+    __shared__ unsigned shared[WARPS][DIGITS];
     const size_t t = (size_t)blockIdx.x * THREADS + threadIdx.x;
     const bool here = t < tokens;
 
-    rank_in_tile(here ? (unsigned)ids[t] >> shift & (DIGITS - 1) : 0, here, room);
-    counts[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = room[0][threadIdx.x];
+    rank_in_tile(here ? (unsigned)ids[t] >> shift & (DIGITS - 1) : 0, here, shared);
+    counts[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = shared[0][threadIdx.x];
 }
 
 /* One block: counts[i] = counts[0] + ... + counts[i-1] */
 static __global__ void __launch_bounds__(SCAN_THREADS)
 scan_kernel(unsigned *counts, size_t n)
 {
-    __shared__ unsigned room[SCAN_THREADS / 32];
+    __shared__ unsigned shared[SCAN_THREADS / 32];
     const unsigned lane = threadIdx.x % 32;
     const unsigned warp = threadIdx.x / 32;
     unsigned total = 0;
@@ -97,12 +97,12 @@ scan_kernel(unsigned *counts, size_t n)
             sum += lane >= step ? other : 0;
         }
         if (lane == 31)
-            room[warp] = sum;
+            shared[warp] = sum;
         __syncthreads();
         for (unsigned w = 0; w < SCAN_THREADS / 32; w++) {
             if (w == warp)
                 sum += of_warp;
-            of_warp += room[w];
+            of_warp += shared[w];
         }
         if (i < n)
             counts[i] = total + sum - own;
@@ -116,12 +116,12 @@ static __global__ void __launch_bounds__(THREADS)
 move_kernel(size_t tokens, const int32_t *ids_in, const int32_t *tokens_in, unsigned shift,
             const unsigned *counts, int32_t *ids_out, int32_t *tokens_out)
 {
-    __shared__ unsigned room[WARPS][DIGITS];
+    __shared__ unsigned shared[WARPS][DIGITS];
     const size_t t = (size_t)blockIdx.x * THREADS + threadIdx.x;
     const bool here = t < tokens;
     const int32_t id = here ? ids_in[t] : 0;
     const unsigned digit = (unsigned)id >> shift & (DIGITS - 1);
-    const unsigned rank = rank_in_tile(digit, here, room);
+    const unsigned rank = rank_in_tile(digit, here, shared);
 
     if (here) {
         const size_t place = counts[(size_t)digit * gridDim.x + blockIdx.x] + rank;
@@ -212,7 +212,7 @@ rp_cuda_embedding_forward(const RpEmbeddingArgs *args, cudaStream_t stream)
 typedef struct {
     int32_t *ids[2], *order[2];
     unsigned *counts;
-} Room;
+} Lists;
 
 static size_t
 list_bytes(size_t tokens)
@@ -232,9 +232,9 @@ rp_cuda_embedding_backward_workspace(const RpEmbeddingArgs *args)
     return 4 * list_bytes(args->tokens) + counts_of(args->tokens) * sizeof(unsigned);
 }
 
-/* Sorts. Returns: which of the two lists of @room holds the result. */
+/* Sorts. Returns: which of the two lists of @lists holds the result. */
 static int
-sort_tokens(size_t tokens, size_t vocabulary, const int32_t *ids, const Room *room,
+sort_tokens(size_t tokens, size_t vocabulary, const int32_t *ids, const Lists *lists,
             cudaStream_t stream)
 {
     const unsigned tiles = (unsigned)ceil_divide(tokens, THREADS);
@@ -243,12 +243,12 @@ sort_tokens(size_t tokens, size_t vocabulary, const int32_t *ids, const Room *ro
     int into = 0;
 
     for (unsigned shift = 0; shift == 0 || (vocabulary - 1) >> shift > 0; shift += BITS) {
-        count_kernel<<<tiles, THREADS, 0, stream>>>(tokens, ids_in, shift, room->counts);
-        scan_kernel<<<1, SCAN_THREADS, 0, stream>>>(room->counts, counts_of(tokens));
-        move_kernel<<<tiles, THREADS, 0, stream>>>(tokens, ids_in, order_in, shift, room->counts,
-                                                   room->ids[into], room->order[into]);
-        ids_in = room->ids[into];
-        order_in = room->order[into];
+        count_kernel<<<tiles, THREADS, 0, stream>>>(tokens, ids_in, shift, lists->counts);
+        scan_kernel<<<1, SCAN_THREADS, 0, stream>>>(lists->counts, counts_of(tokens));
+        move_kernel<<<tiles, THREADS, 0, stream>>>(tokens, ids_in, order_in, shift, lists->counts,
+                                                   lists->ids[into], lists->order[into]);
+        ids_in = lists->ids[into];
+        order_in = lists->order[into];
         into ^= 1;
     }
     return into ^ 1;
@@ -259,7 +259,7 @@ rp_cuda_embedding_backward(const RpEmbeddingArgs *args, cudaStream_t stream)
 {
     const size_t tokens = args->tokens, n = args->n, bytes = list_bytes(tokens);
     char *place = (char *)args->workspace;
-    const Room room = {{(int32_t *)place, (int32_t *)(place + bytes)},
+    const Lists lists = {{(int32_t *)place, (int32_t *)(place + bytes)},
                        {(int32_t *)(place + 2 * bytes), (int32_t *)(place + 3 * bytes)},
                        (unsigned *)(place + 4 * bytes)};
     const unsigned threads = threads_for(n);
@@ -270,12 +270,12 @@ rp_cuda_embedding_backward(const RpEmbeddingArgs *args, cudaStream_t stream)
         return cudaSuccess;
     if (tokens > INT32_MAX)
         return cudaErrorInvalidValue;
-    sorted = sort_tokens(tokens, args->vocabulary, args->ids, &room, stream);
+    sorted = sort_tokens(tokens, args->vocabulary, args->ids, &lists, stream);
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
         add_rows_kernel<T><<<blocks, threads, 0, stream>>>(
-            tokens, n, room.ids[sorted], room.order[sorted], (const T *)args->dy, args->d_weight,
+            tokens, n, lists.ids[sorted], lists.order[sorted], (const T *)args->dy, args->d_weight,
             args->padding_id, rows_are_wide(args->dy, n) && is_wide(args->d_weight));
         return cudaGetLastError();
     });

@@ -1,6 +1,7 @@
 /*
  * find:   flag[0] = 1 if a value x[i], i < n, is infinite or NaN: if all bits of its exponent are
- *         set. No sum, no atomics: all writers write the same. Launch: blocks of 256, at most 1024 of them, each thread every
+ *         set. No sum, no atomics: all writers write the same. Launch: blocks of 256, at most
+ *         1024 of them, each thread every
  *         (blocks x 256)-th piece of 16 bytes.
  * break:  sum[0] = NaN if loss[0] is infinite or NaN. One thread.
  * fetch:  to[i] = from[i]. Launch: blocks of 256, at most 16 of them: PCIe is the limit.
@@ -36,7 +37,8 @@ is_broken<uint32_t>(uint32_t word, uint32_t infinity)
 template <typename Value>
 static __global__ void
 __launch_bounds__(THREADS)
-find_broken(const Value *x, size_t n, size_t n_pieces, uint32_t infinity, volatile unsigned char *flag)
+find_broken(const Value *x, size_t n, size_t n_pieces, uint32_t infinity,
+            volatile unsigned char *flag)
 {
     const size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x;
     const size_t stride = (size_t)gridDim.x * THREADS;

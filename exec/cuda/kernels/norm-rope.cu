@@ -189,21 +189,21 @@ differentiate(Pack<T> &g, const Pack<T> &x, const Pack<T> &weight, float rstd, f
     }
 }
 
-/* The sums of all groups of a block, of one half, group after group. @room: THREADS * RP_PACK */
+/* The sums of all groups of a block, of one half, group after group. @shared: THREADS * RP_PACK */
 template <int GROUP>
 __device__ __forceinline__ void
-store_partials(float *partials, size_t half, const float *sums, float *room)
+store_partials(float *partials, size_t half, const float *sums, float *shared)
 {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
-        room[threadIdx.x * RP_PACK + i] = sums[i];
+        shared[threadIdx.x * RP_PACK + i] = sums[i];
     __syncthreads();
     if (threadIdx.x < GROUP * RP_PACK && threadIdx.x < half) {
         float sum = 0;
 
         for (unsigned group = 0; group < THREADS / GROUP; group++)
-            sum += room[group * GROUP * RP_PACK + threadIdx.x];
+            sum += shared[group * GROUP * RP_PACK + threadIdx.x];
         partials[threadIdx.x] = sum;
     }
 }
@@ -212,7 +212,7 @@ template <bool WIDE, int GROUP, typename T>
 static __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS)
 backward_kernel(const Turn<T> args)
 {
-    __shared__ float room[THREADS * RP_PACK];
+    __shared__ float shared[THREADS * RP_PACK];
     const size_t half = args.half;
     const size_t first = threadIdx.x % GROUP * RP_PACK;
     const size_t width = first < half ? half - first : 0;
@@ -262,8 +262,8 @@ backward_kernel(const Turn<T> args)
     }
     float *partials = args.partials + (size_t)blockIdx.x * 2 * half;
 
-    store_partials<GROUP>(partials, half, lower_sums, room);
-    store_partials<GROUP>(partials + half, half, upper_sums, room);
+    store_partials<GROUP>(partials, half, lower_sums, shared);
+    store_partials<GROUP>(partials + half, half, upper_sums, shared);
 }
 
 /* Calls f.template run<GROUP>() with what half a head needs. */

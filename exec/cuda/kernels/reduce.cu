@@ -34,7 +34,7 @@ template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 sum_rows_kernel(size_t tokens, size_t n, size_t rows, const T *dy, float *partials, bool wide)
 {
-    __shared__ float room[STRANDS][LANES * RP_PACK + 1];
+    __shared__ float shared[STRANDS][LANES * RP_PACK + 1];
     const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* of the block's columns */
     const size_t first = begin + threadIdx.x * RP_PACK;
     const size_t start = (size_t)blockIdx.y * rows;
@@ -54,14 +54,14 @@ sum_rows_kernel(size_t tokens, size_t n, size_t rows, const T *dy, float *partia
     }
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
-        room[threadIdx.y][threadIdx.x * RP_PACK + i] = sums[i];
+        shared[threadIdx.y][threadIdx.x * RP_PACK + i] = sums[i];
     __syncthreads();
     if (begin + column < n) {
         float sum = 0;
 
 #pragma unroll
         for (int strand = 0; strand < STRANDS; strand++)
-            sum += room[strand][column];
+            sum += shared[strand][column];
         partials[(size_t)blockIdx.y * n + begin + column] = sum;
     }
 }
@@ -71,7 +71,7 @@ template <int WIDTH, int DEPTH>
 static __global__ void __launch_bounds__(WIDTH * DEPTH)
 add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
 {
-    __shared__ float room[DEPTH][WIDTH];
+    __shared__ float shared[DEPTH][WIDTH];
     const size_t column = (size_t)blockIdx.x * WIDTH + threadIdx.x;
     float sum = 0;
 
@@ -80,13 +80,13 @@ add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
         for (size_t chunk = threadIdx.y; chunk < count; chunk += DEPTH)
             sum += partials[chunk * n + column];
     }
-    room[threadIdx.y][threadIdx.x] = sum;
+    shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && column < n) {
         sum = 0;
 #pragma unroll
         for (int strand = 0; strand < DEPTH; strand++)
-            sum += room[strand][threadIdx.x];
+            sum += shared[strand][threadIdx.x];
         sums[column] += sum;
     }
 }
@@ -95,7 +95,7 @@ template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 squares_kernel(size_t n, const T *x, double *partials, bool wide)
 {
-    __shared__ double room[THREADS / 32];
+    __shared__ double shared[THREADS / 32];
     const size_t stride = (size_t)gridDim.x * THREADS * RP_PACK;
     double sum = 0;
 
@@ -111,7 +111,7 @@ squares_kernel(size_t n, const T *x, double *partials, bool wide)
             sum += value * value;
         }
     }
-    sum = sum_block<THREADS>(sum, room);
+    sum = sum_block<THREADS>(sum, shared);
     if (threadIdx.x == 0)
         partials[blockIdx.x] = sum;
 }
@@ -120,12 +120,12 @@ squares_kernel(size_t n, const T *x, double *partials, bool wide)
 static __global__ void __launch_bounds__(THREADS)
 add_doubles_kernel(const double *values, size_t n, double *total, int32_t *broken)
 {
-    __shared__ double room[THREADS / 32];
+    __shared__ double shared[THREADS / 32];
     double sum = 0;
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum += values[i];
-    sum = sum_block<THREADS>(sum, room);
+    sum = sum_block<THREADS>(sum, shared);
     if (threadIdx.x != 0)
         return;
     if (broken && !isfinite(sum))

@@ -9,16 +9,16 @@
 #define MOST_SHARED_BYTES (99 * 1024) /* a block's, on every GPU since Ampere */
 
 /*
- * Sum over the GROUP threads of a row. @room is used by groups of more than a warp only; those must
+ * Sum over the GROUP threads of a row. @shared is used by groups of more than a warp only, which
  * meet once more before it is written again.
  */
 template <int GROUP>
 __device__ __forceinline__ float
-sum_group(float value, float *room)
+sum_group(float value, float *shared)
 {
     if (GROUP <= 32)
         return sum_lanes<(GROUP < 32 ? GROUP : 32)>(value);
-    return sum_block<(GROUP < 32 ? 32 : GROUP)>(value, room);
+    return sum_block<(GROUP < 32 ? 32 : GROUP)>(value, shared);
 }
 
 /* Elements of pack @pack of thread @lane of a group that there are: at most n - first. */
@@ -39,8 +39,8 @@ template <typename T, bool WIDE, int GROUP, int PACKS> struct Shape {
     static constexpr int STAGES = PIECES <= N_ARRAYS ? 3 : 2;
     static constexpr int STAGE = PIECES * BLOCK; /* slots */
     static constexpr size_t RING_BYTES = (size_t)STAGES * STAGE * sizeof(uint4);
-    static constexpr int ROOM = GROUP > 32 ? 2 * (GROUP / 32) : BLOCK * RP_PACK; /* floats */
-    static constexpr bool AHEAD = WIDE && RING_BYTES + ROOM * sizeof(float) <= MOST_SHARED_BYTES;
+    static constexpr int SHARED = GROUP > 32 ? 2 * (GROUP / 32) : BLOCK * RP_PACK; /* floats */
+    static constexpr bool AHEAD = WIDE && RING_BYTES + SHARED * sizeof(float) <= MOST_SHARED_BYTES;
     /* threads of a multiprocessor at once: so many registers are left */
     static constexpr int THREADS = AHEAD && PACKS == 1 ? 1024 : 512;
 };

@@ -17,8 +17,8 @@
  * Small groups: 256 threads a block, 256 / group rows at a time. Backward: a block has a chunk of
  * consecutive rows, sums dy h of its columns in registers (looping: in the workspace) and writes
  * them to partials, [chunks,n]; reduce.cu adds those up in order. It reads its rows ahead
- * (rmsnorm-rows.cuh) where packs stand at multiples of 16 bytes and a ring fits shared memory; fmaf() says
- * where products are fused, so that every way of reading gives the same bits.
+ * (ring.cuh) where packs stand at multiples of 16 bytes and a ring fits shared memory; fmaf()
+ * says where products are fused, so that every way of reading gives the same bits.
  * Oracle: exec/host/rmsnorm.c
  */
 #include "exec/cuda/kernels/rmsnorm-rows.cuh"
@@ -92,7 +92,7 @@ template <typename T, int GROUP, int PACKS>
 static __global__ void __launch_bounds__(GROUP > 32 ? GROUP : 256)
 forward_kernel(const Forward<T> args)
 {
-    __shared__ float room[GROUP > 32 ? GROUP / 32 : 1];
+    __shared__ float shared[GROUP > 32 ? GROUP / 32 : 1];
     const size_t n = args.n;
     const unsigned lane = threadIdx.x % GROUP;
     const size_t row = (size_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
@@ -107,7 +107,7 @@ forward_kernel(const Forward<T> args)
             squares = add_squares(squares, s[pack]);
         }
     }
-    rstd = 1.0f / sqrtf(sum_group<GROUP>(squares, room) / (float)n + args.epsilon);
+    rstd = 1.0f / sqrtf(sum_group<GROUP>(squares, shared) / (float)n + args.epsilon);
     if (!here)
         return;
     if (lane == 0)
@@ -121,7 +121,7 @@ template <typename T>
 static __global__ void __launch_bounds__(LOOP_THREADS)
 forward_loop_kernel(const Forward<T> args)
 {
-    __shared__ float room[LOOP_THREADS / 32];
+    __shared__ float shared[LOOP_THREADS / 32];
     const size_t row = blockIdx.x;
     const T *s = args.residual ? args.sum : args.x;
     float squares = 0;
@@ -129,7 +129,7 @@ forward_loop_kernel(const Forward<T> args)
 
     for (size_t first = threadIdx.x * RP_PACK; first < args.n; first += LOOP_THREADS * RP_PACK)
         squares = add_squares(squares, load_sum(args, row * args.n + first, args.n - first));
-    rstd = 1.0f / sqrtf(sum_block<LOOP_THREADS>(squares, room) / (float)args.n + args.epsilon);
+    rstd = 1.0f / sqrtf(sum_block<LOOP_THREADS>(squares, shared) / (float)args.n + args.epsilon);
     if (threadIdx.x == 0)
         args.rstd[row] = rstd;
     for (size_t first = threadIdx.x * RP_PACK; first < args.n; first += LOOP_THREADS * RP_PACK) {
@@ -172,11 +172,11 @@ differentiate(const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weight, const 
 
 /*
  * The sums of all groups of a block become one row of partials, group after group. Columns are
- * handed over in @room, which all groups share: GROUP * RP_PACK floats a group.
+ * handed over in @shared, which all groups share: GROUP * RP_PACK floats a group.
  */
 template <int GROUP, int PACKS>
 __device__ __forceinline__ void
-store_partials(float *partials, size_t n, const float (*sums)[RP_PACK], float *room)
+store_partials(float *partials, size_t n, const float (*sums)[RP_PACK], float *shared)
 {
     const unsigned lane = threadIdx.x % GROUP;
 
@@ -195,13 +195,13 @@ store_partials(float *partials, size_t n, const float (*sums)[RP_PACK], float *r
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < RP_PACK; i++)
-                room[threadIdx.x * RP_PACK + i] = sums[pack][i];
+                shared[threadIdx.x * RP_PACK + i] = sums[pack][i];
             __syncthreads();
             if (threadIdx.x < GROUP * RP_PACK && begin + threadIdx.x < n) {
                 float sum = 0;
 
                 for (unsigned group = 0; group < blockDim.x / GROUP; group++)
-                    sum += room[group * GROUP * RP_PACK + threadIdx.x];
+                    sum += shared[group * GROUP * RP_PACK + threadIdx.x];
                 partials[begin + threadIdx.x] = sum;
             }
         }
@@ -215,7 +215,7 @@ __launch_bounds__(Shape<T, WIDE, GROUP, PACKS>::BLOCK,
 backward_kernel(const Backward<T> args)
 {
     using S = Shape<T, WIDE, GROUP, PACKS>;
-    __shared__ float room[S::ROOM];
+    __shared__ float shared[S::SHARED];
     extern __shared__ uint4 ring[];
     const size_t n = args.n;
     const unsigned lane = threadIdx.x % GROUP;
@@ -227,7 +227,7 @@ backward_kernel(const Backward<T> args)
     Pack<T> weight[PACKS];
     float next_rstd = first_row < end ? args.rstd[first_row] : 0.0f;
     unsigned here = 0; /* the stage of this row */
-    unsigned turn = 0; /* which half of the room: one meeting a row is enough */
+    unsigned turn = 0; /* which half of it: one meeting a row is enough */
 
     if constexpr (S::AHEAD)
         copy_first_rows_ahead<T, GROUP, PACKS>(ring, arrays, n, first_row, end, lane);
@@ -258,7 +258,7 @@ backward_kernel(const Backward<T> args)
                 products = add_products(products, s[pack], dy[pack], weight[pack], rstd);
             }
         }
-        mean = sum_group<GROUP>(products, room + turn * (GROUP > 32 ? GROUP / 32 : 0)) / (float)n;
+        mean = sum_group<GROUP>(products, shared + turn * (GROUP > 32 ? GROUP / 32 : 0)) / (float)n;
         turn ^= 1;
         if (row < end) {
             FOR_PACKS_OF_ROW (pack, first) {
@@ -275,14 +275,14 @@ backward_kernel(const Backward<T> args)
             }
         }
     }
-    store_partials<GROUP, PACKS>(args.partials + (size_t)blockIdx.x * n, n, sums, room);
+    store_partials<GROUP, PACKS>(args.partials + (size_t)blockIdx.x * n, n, sums, shared);
 }
 
 template <typename T>
 static __global__ void __launch_bounds__(LOOP_THREADS)
 backward_loop_kernel(const Backward<T> args)
 {
-    __shared__ float room[2 * (LOOP_THREADS / 32)];
+    __shared__ float shared[2 * (LOOP_THREADS / 32)];
     const size_t n = args.n;
     const size_t start = (size_t)blockIdx.x * args.chunk_rows;
     const size_t end = start + args.chunk_rows < args.rows ? start + args.chunk_rows : args.rows;
@@ -299,7 +299,7 @@ backward_loop_kernel(const Backward<T> args)
                 products, load_pack(args.s + row * n + first, n - first, args.wide),
                 load_pack(args.dy + row * n + first, n - first, args.wide),
                 load_pack(args.weight + first, n - first, args.wide), rstd);
-        mean = sum_block<LOOP_THREADS>(products, room + turn * (LOOP_THREADS / 32)) / (float)n;
+        mean = sum_block<LOOP_THREADS>(products, shared + turn * (LOOP_THREADS / 32)) / (float)n;
         turn ^= 1;
         for (size_t first = threadIdx.x * RP_PACK; first < n; first += LOOP_THREADS * RP_PACK) {
             const size_t index = row * n + first;

@@ -1,41 +1,41 @@
 /**
- * What the home's files share.
+ * What the files of the host's state share.
  *
- *   home.c          life, places, weights in and out
- *   home-overflow.c losses and gradients that are not finite
- *   home-update.c   tasks of the host lanes: sums of rounds, norm, steps, copies
+ *   host-state.c          life, places, weights in and out
+ *   host-state-overflow.c losses and gradients that are not finite
+ *   host-state-update.c   tasks of the host lanes: sums of rounds, norm, steps, copies
  */
 #pragma once
 
 #include "core/base/dtype.h"
-#include "exec/device/home.h"
+#include "exec/device/host-state.h"
 
-#define RP_HOME_NOWHERE G_MAXUINT64
+#define RP_HOST_STATE_NOWHERE G_MAXUINT64
 
 /* A planned buffer of the host arena. */
 typedef struct {
-    guint64 offset; /* RP_HOME_NOWHERE: there is none */
+    guint64 offset; /* RP_HOST_STATE_NOWHERE: there is none */
     guint64 bytes;
-} RpHomePlace;
+} RpHostStatePlace;
 
 typedef struct {
     guint64 own;     /* trained parameters that live here, gaps included */
     guint64 tied;    /* those behind them that live in another layer */
     guint tied_to;   /* which; RP_NONE */
     guint tied_from; /* layer whose last gradients are added to this one's; RP_NONE */
-    RpHomePlace weight_place[2];
-    RpHomePlace frozen_place;
-    RpHomePlace gradient_place[RP_MOST_ROUNDS_APART];
-    RpHomePlace optimizer_place;
-    RpHomePlace copied_place;
-    /* since rp_home_attach() */
+    RpHostStatePlace weight_place[2];
+    RpHostStatePlace frozen_place;
+    RpHostStatePlace gradient_place[RP_MOST_ROUNDS_APART];
+    RpHostStatePlace optimizer_place;
+    RpHostStatePlace copied_place;
+    /* since rp_host_state_attach() */
     guint8 *weights[2];                      /* [1]: NULL with a single version */
     guint8 *frozen;                          /* weights that no step changes; or NULL */
     guint8 *gradients[RP_MOST_ROUNDS_APART]; /* [1] and up: of rounds that stand apart; or NULL */
     float *copied;                           /* blocking: the same in fp32; or NULL */
     float *master;
     RpOptimizerLayer *state; /* NULL: nothing of the layer is trained */
-} RpHomeLayer;
+} RpHostStateLayer;
 
 /* An iteration on its way. The caller's thread writes reference and targets before the tasks are
  * handed over that read them; the norm writes the report. */
@@ -43,7 +43,7 @@ typedef struct {
     guint64 reference;
     guint64 targets;
     RpUpdateReport report;
-} RpHomeIteration;
+} RpHostStateIteration;
 
 /* What stands in a decision buffer (rp_plan_decision()). Gated: the decision on the last iteration
  * that the buffer is for; else what has been gathered of the iteration. */
@@ -53,14 +53,14 @@ typedef struct {
     float scale; /* loss scale of the iterations whose heads read it */
     guint32 skipped;
     double sums[]; /* [n_layers] of squares */
-} RpHomeDecision;
+} RpHostStateDecision;
 
 /* A loss that was not finite: of the newest such step the first micro-batch. */
 typedef struct {
     guint64 step; /* 0: none */
     guint32 micro_batch;
     gint32 broken_layer;
-} RpHomeOverflow;
+} RpHostStateOverflow;
 
 struct _RpHome {
     const RpNetwork *network;
@@ -73,7 +73,7 @@ struct _RpHome {
     gboolean async;
     guint n_versions;
     guint n_layers;
-    RpHomeLayer *layers;
+    RpHostStateLayer *layers;
     guint n_stages;
     RpInterval *stages;
     guint8 *memory;
@@ -82,36 +82,37 @@ struct _RpHome {
     RpOptimizer *optimizer;
     guint rounds;       /* of an iteration */
     const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
-    RpHomeIteration ring[RP_HOME_RING];
+    RpHostStateIteration ring[RP_HOST_STATE_RING];
     gboolean gated; /* steps and heads follow the norm's decision */
     guint n_decisions;
-    RpHomePlace decision_place[2];
-    RpHomeDecision *decisions[2]; /* since rp_home_attach() */
+    RpHostStatePlace decision_place[2];
+    RpHostStateDecision *decisions[2]; /* since rp_host_state_attach() */
     RpUpdateState state;
-    guint n_skipped;         /* steps in a row, up to the last decision; of this process */
-    GMutex overflow_lock;    /* heads of several devices tell at once */
-    RpHomeOverflow overflow; /* under it */
-    guint64 next_iteration;  /* to be decided */
-    guint64 first_iteration; /* of the plan */
-    guint64 steps_before;    /* it */
+    guint n_skipped;              /* steps in a row, up to the last decision; of this process */
+    GMutex overflow_lock;         /* heads of several devices tell at once */
+    RpHostStateOverflow overflow; /* under it */
+    guint64 next_iteration;       /* to be decided */
+    guint64 first_iteration;      /* of the plan */
+    guint64 steps_before;         /* it */
 };
 
-static inline RpHomeIteration *
-rp_home_iteration(RpHome *home, guint64 iteration)
+static inline RpHostStateIteration *
+rp_host_state_iteration(RpHostState *host_state, guint64 iteration)
 {
-    return &home->ring[iteration % RP_HOME_RING];
+    return &host_state->ring[iteration % RP_HOST_STATE_RING];
 }
 
-static inline RpHomeDecision *
-rp_home_decision(const RpHome *home, guint64 iteration)
+static inline RpHostStateDecision *
+rp_host_state_decision(const RpHostState *host_state, guint64 iteration)
 {
-    return home->decisions[iteration % home->n_decisions];
+    return host_state->decisions[iteration % host_state->n_decisions];
 }
 
 /* A decision: its gradients are @finite or not. Returns: whether the run may go on, after this step
- * or without it. @sums: [n_layers] of squares. Errors: RP_HOME_ERROR_GRADIENT, RP_HOME_ERROR_LOSS
- */
-gboolean rp_home_note_finite(RpHome *home, gboolean finite, const double *sums, GError **error);
-gboolean rp_home_fail_gradient(const RpHome *home, guint layer, GError **error);
+ * or without it. @sums: [n_layers] of squares. Errors: RP_HOST_STATE_ERROR_GRADIENT,
+ * RP_HOST_STATE_ERROR_LOSS */
+gboolean rp_host_state_note_finite(RpHostState *host_state, gboolean finite, const double *sums,
+                                   GError **error);
+gboolean rp_host_state_fail_gradient(const RpHostState *host_state, guint layer, GError **error);
 /* Rounds a layer's full-precision weights into @published. */
-void rp_home_publish(RpHome *home, guint layer, void *published);
+void rp_host_state_publish(RpHostState *host_state, guint layer, void *published);

@@ -1,31 +1,31 @@
-#include "exec/device/feed.h"
+#include "exec/device/batch-feed.h"
 
 #include "exec/system/clock.h"
 
 struct _RpFeed {
     guint micro_batches;
-    guint n_calls;     /* of an iteration */
-    RpFeedCall *calls; /* [RP_FEED_RING][n_calls] */
-    double *losses;    /* [RP_FEED_RING][n_calls][M] */
+    guint n_calls;          /* of an iteration */
+    RpBatchFeedCall *calls; /* [RP_BATCH_FEED_RING][n_calls] */
+    double *losses;         /* [RP_BATCH_FEED_RING][n_calls][M] */
     gint32 *broken_layer;
     GPtrArray *spare; /* RpTokenBatch: of calls that are over */
-    guint *n_losses;  /* [RP_FEED_RING][n_calls]: that are stored; under the lock */
+    guint *n_losses;  /* [RP_BATCH_FEED_RING][n_calls]: that are stored; under the lock */
     pthread_mutex_t lock;
-    pthread_cond_t told;
+    pthread_cond_t all_there; /* losses of a call */
 };
 
-RpFeed *
-rp_feed_new(guint micro_batches, guint calls)
+RpBatchFeed *
+rp_batch_feed_new(guint micro_batches, guint calls)
 {
     g_return_val_if_fail(micro_batches > 0 && calls > 0, NULL);
 
-    const gsize n = RP_FEED_RING * (gsize)calls;
+    const gsize n = RP_BATCH_FEED_RING * (gsize)calls;
     const gsize n_values = n * micro_batches;
-    RpFeed *feed = g_new0(RpFeed, 1);
+    RpBatchFeed *feed = g_new0(RpBatchFeed, 1);
 
     feed->micro_batches = micro_batches;
     feed->n_calls = calls;
-    feed->calls = g_new0(RpFeedCall, n);
+    feed->calls = g_new0(RpBatchFeedCall, n);
     feed->losses = g_new0(double, n_values);
     feed->broken_layer = g_new0(gint32, n_values);
     feed->n_losses = g_new0(guint, n);
@@ -35,18 +35,18 @@ rp_feed_new(guint micro_batches, guint calls)
         feed->calls[i].broken_layer = feed->broken_layer + i * micro_batches;
     }
     pthread_mutex_init(&feed->lock, NULL);
-    rp_clock_init_cond(&feed->told);
+    rp_clock_init_cond(&feed->all_there);
     return feed;
 }
 
 void
-rp_feed_free(RpFeed *feed)
+rp_batch_feed_free(RpBatchFeed *feed)
 {
     if (feed == NULL)
         return;
-    pthread_cond_destroy(&feed->told);
+    pthread_cond_destroy(&feed->all_there);
     pthread_mutex_destroy(&feed->lock);
-    for (gsize i = 0; i < RP_FEED_RING * (gsize)feed->n_calls; i++)
+    for (gsize i = 0; i < RP_BATCH_FEED_RING * (gsize)feed->n_calls; i++)
         rp_token_batch_free(feed->calls[i].batch);
     g_ptr_array_unref(feed->spare);
     g_free(feed->n_losses);
@@ -57,14 +57,14 @@ rp_feed_free(RpFeed *feed)
 }
 
 static gsize
-place_of(const RpFeed *feed, guint64 iteration, guint call)
+place_of(const RpBatchFeed *feed, guint64 iteration, guint call)
 {
-    return iteration % RP_FEED_RING * feed->n_calls + call;
+    return iteration % RP_BATCH_FEED_RING * feed->n_calls + call;
 }
 
 /* A place for tokens: the one that @call had, or one of a call that is over, or a new one. */
 static RpTokenBatch *
-take_room(RpFeed *feed, RpFeedCall *call, const RpTokenBatch *batch)
+take_room(RpBatchFeed *feed, RpBatchFeedCall *call, const RpTokenBatch *batch)
 {
     const RpBatcherOptions shape = {.micro_batches = batch->micro_batches,
                                     .sequences = batch->sequences,
@@ -78,24 +78,24 @@ take_room(RpFeed *feed, RpFeedCall *call, const RpTokenBatch *batch)
 }
 
 void
-rp_feed_let_go(RpFeed *feed, guint64 iteration)
+rp_batch_feed_let_go(RpBatchFeed *feed, guint64 iteration)
 {
     for (guint c = 0; c < feed->n_calls; c++) {
-        RpFeedCall *call = &feed->calls[place_of(feed, iteration, c)];
+        RpBatchFeedCall *call = &feed->calls[place_of(feed, iteration, c)];
 
         if (call->batch != NULL)
             g_ptr_array_add(feed->spare, g_steal_pointer(&call->batch));
     }
 }
 
-RpFeedCall *
-rp_feed_push(RpFeed *feed, guint64 iteration, guint call, const RpTokenBatch *batch)
+RpBatchFeedCall *
+rp_batch_feed_push(RpBatchFeed *feed, guint64 iteration, guint call, const RpTokenBatch *batch)
 {
     g_return_val_if_fail(call < feed->n_calls, NULL);
     g_return_val_if_fail(batch->micro_batches == feed->micro_batches, NULL);
 
     const gsize place = place_of(feed, iteration, call);
-    RpFeedCall *pushed = &feed->calls[place];
+    RpBatchFeedCall *pushed = &feed->calls[place];
 
     pushed->iteration = iteration;
     pushed->call = call;
@@ -111,37 +111,38 @@ rp_feed_push(RpFeed *feed, guint64 iteration, guint call, const RpTokenBatch *ba
     return pushed;
 }
 
-RpFeedCall *
-rp_feed_find(RpFeed *feed, guint64 iteration, guint32 micro_batch, guint *m)
+RpBatchFeedCall *
+rp_batch_feed_find(RpBatchFeed *feed, guint64 iteration, guint32 micro_batch, guint *m)
 {
     const guint call = micro_batch / feed->micro_batches;
 
     g_assert(call < feed->n_calls);
-    RpFeedCall *found = &feed->calls[place_of(feed, iteration, call)];
+    RpBatchFeedCall *found = &feed->calls[place_of(feed, iteration, call)];
     g_assert(found->iteration == iteration && found->call == call);
     *m = micro_batch % feed->micro_batches;
     return found;
 }
 
 void
-rp_feed_set_loss(RpFeed *feed, RpFeedCall *call, guint m, double loss)
+rp_batch_feed_set_loss(RpBatchFeed *feed, RpBatchFeedCall *call, guint m, double loss)
 {
     pthread_mutex_lock(&feed->lock);
     call->losses[m] = loss;
     if (++feed->n_losses[call - feed->calls] == feed->micro_batches)
-        pthread_cond_broadcast(&feed->told);
+        pthread_cond_broadcast(&feed->all_there);
     pthread_mutex_unlock(&feed->lock);
 }
 
 gboolean
-rp_feed_wait(RpFeed *feed, const RpFeedCall *call, gint64 timeout_ns)
+rp_batch_feed_wait(RpBatchFeed *feed, const RpBatchFeedCall *call, gint64 timeout_ns)
 {
     const guint *n_losses = &feed->n_losses[call - feed->calls];
     const gint64 until_ns = rp_clock_ns() + timeout_ns;
     gboolean there;
 
     pthread_mutex_lock(&feed->lock);
-    while (*n_losses < feed->micro_batches && rp_clock_wait(&feed->told, &feed->lock, until_ns))
+    while (*n_losses < feed->micro_batches &&
+           rp_clock_wait(&feed->all_there, &feed->lock, until_ns))
         ;
     there = *n_losses == feed->micro_batches;
     pthread_mutex_unlock(&feed->lock);

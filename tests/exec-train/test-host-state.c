@@ -114,7 +114,7 @@ values_of(GArray *array)
     return (float *)(void *)array->data;
 }
 
-/* Random gradients of every weight; gaps stay zero. In the home and, as rounded, in @f->serial. */
+/* Random gradients of every weight; gaps stay zero. In the host's state and, as rounded, in @f->serial. */
 static void
 fill_gradients(Fixture *f, guint64 iteration)
 {
@@ -137,11 +137,11 @@ fill_gradients(Fixture *f, guint64 iteration)
         }
         if ((gint64)iteration == f->broken_iteration && l >= f->broken_layer)
             values_of(gradients)[layout->elements / 2] = INFINITY;
-        guint8 *home = rp_home_gradients(f->rig.home, l, 0, 0, &run);
-        const RpDtype dtype = rp_home_gradient_dtype(f->rig.home);
+        guint8 *host_state = rp_host_state_gradients(f->rig.host_state, l, 0, 0, &run);
+        const RpDtype dtype = rp_host_state_gradient_dtype(f->rig.host_state);
         assert_int_equal(run, layout->elements * rp_dtype_size(dtype));
-        rp_dtype_from_float(dtype, values_of(gradients), home, layout->elements);
-        rp_dtype_to_float(dtype, home, values_of(gradients), layout->elements);
+        rp_dtype_from_float(dtype, values_of(gradients), host_state, layout->elements);
+        rp_dtype_to_float(dtype, host_state, values_of(gradients), layout->elements);
     }
 }
 
@@ -190,7 +190,7 @@ step_serially(Fixture *f, double learning_rate, double scale)
     }
 }
 
-/* ---- the home, task by task in plan order ---- */
+/* ---- the host's state, task by task in plan order ---- */
 
 static gboolean
 run_task(Fixture *f, RpTaskId id)
@@ -210,15 +210,15 @@ run_task(Fixture *f, RpTaskId id)
                                       .role = accesses[i].role,
                                       .buffer = accesses[i].buffer};
     }
-    return rp_home_run(f->rig.home, (RpHostLaneKind)kind,
-                       &(RpBackendTask){.task = *task, .id = id, .accesses = placed},
-                       &f->rig.error);
+    return rp_host_state_run(f->rig.host_state, (RpHostLaneKind)kind,
+                             &(RpBackendTask){.task = *task, .id = id, .accesses = placed},
+                             &f->rig.error);
 }
 
 static void
 step_both_norms(Fixture *f, guint64 iteration)
 {
-    const RpUpdateReport report = rp_home_report(f->rig.home, iteration);
+    const RpUpdateReport report = rp_host_state_report(f->rig.host_state, iteration);
     const double unscale = REFERENCE / ((double)report.loss_scale * TARGETS);
     const double max = f->rig.options.max_grad_norm;
 
@@ -246,8 +246,8 @@ run_home(Fixture *f)
         if (rp_plan_lane_device(plan, task->lane) != RP_NONE)
             continue;
         if (begins) {
-            rp_home_begin(f->rig.home, iteration, REFERENCE);
-            rp_home_set_targets(f->rig.home, iteration, TARGETS);
+            rp_host_state_begin(f->rig.host_state, iteration, REFERENCE);
+            rp_host_state_set_targets(f->rig.host_state, iteration, TARGETS);
             f->scales[iteration] = rig_scale(&f->rig, iteration) * REFERENCE;
             fill_gradients(f, iteration);
             n_begun++;
@@ -286,22 +286,23 @@ assert_published(const Rig *rig, guint layer, guint version, const float *master
     guint64 run;
 
     rp_dtype_from_float(rig->options.dtype, masters, expected, n);
-    assert_memory_equal(rp_home_weights(rig->home, layer, version, 0, &run), expected, n * size);
+    assert_memory_equal(rp_host_state_weights(rig->host_state, layer, version, 0, &run), expected,
+                        n * size);
 }
 
 static void
 assert_equals_serial(Fixture *f)
 {
     for (guint l = 0; l < RIG_LAYERS; l++) {
-        const RpOptimizerState home = rp_home_layer_state(f->rig.home, l);
+        const RpOptimizerState held = rp_host_state_layer_state(f->rig.host_state, l);
         const RpOptimizerState serial = rp_optimizer_layer_state(f->serial.layers[l]);
         const gsize bytes = serial.n_parameters * sizeof(float);
 
-        assert_int_equal(home.n_parameters, serial.n_parameters);
-        assert_int_equal(home.n_steps, serial.n_steps);
-        assert_memory_equal(home.weight, serial.weight, bytes);
-        assert_memory_equal(home.moment1, serial.moment1, bytes);
-        assert_memory_equal(home.moment2, serial.moment2, bytes);
+        assert_int_equal(held.n_parameters, serial.n_parameters);
+        assert_int_equal(held.n_steps, serial.n_steps);
+        assert_memory_equal(held.weight, serial.weight, bytes);
+        assert_memory_equal(held.moment1, serial.moment1, bytes);
+        assert_memory_equal(held.moment2, serial.moment2, bytes);
     }
 }
 
@@ -395,15 +396,15 @@ finds_the_weights_of_a_tied_head_in_two_places(void **state)
     const guint64 own = own_parameters(&f->rig, head) * 2;
     const guint64 all = rp_network_layout(f->rig.network, head)->elements * 2;
     for (guint v = 0; v < 2; v++) {
-        const guint8 *norm = rp_home_weights(f->rig.home, head, v, 8, &run);
+        const guint8 *norm = rp_host_state_weights(f->rig.host_state, head, v, 8, &run);
         assert_int_equal(run, own - 8);
-        assert_ptr_equal(norm, rp_home_weights(f->rig.home, head, v, 0, &other) + 8);
-        const guint8 *matrix = rp_home_weights(f->rig.home, head, v, own + 32, &run);
+        assert_ptr_equal(norm, rp_host_state_weights(f->rig.host_state, head, v, 0, &other) + 8);
+        const guint8 *matrix = rp_host_state_weights(f->rig.host_state, head, v, own + 32, &run);
         assert_int_equal(run, all - own - 32);
-        assert_ptr_equal(matrix, rp_home_weights(f->rig.home, 0, v, 32, &other));
+        assert_ptr_equal(matrix, rp_host_state_weights(f->rig.host_state, 0, v, 32, &other));
         assert_int_equal(other, run);
     }
-    rp_home_gradients(f->rig.home, head, 0, own, &run);
+    rp_host_state_gradients(f->rig.host_state, head, 0, own, &run);
     assert_int_equal(run, all - own);
 }
 
@@ -424,11 +425,11 @@ skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same(void **state)
         f->broken_iteration = 2;
         f->broken_layer = 3;
         run_both(f, &options, 3);
-        assert_true(rp_home_report(f->rig.home, 2).skipped);
+        assert_true(rp_host_state_report(f->rig.host_state, 2).skipped);
         assert_equals_serial(f);
         for (guint l = 0; l < RIG_LAYERS; l++) /* version 0 is what iteration 2 writes */
             assert_published(&f->rig, l, 0, rp_optimizer_layer_state(f->serial.layers[l]).weight);
-        const RpUpdateState after = rp_home_state(f->rig.home);
+        const RpUpdateState after = rp_host_state_updates(f->rig.host_state);
         assert_int_equal(after.n_iterations, 3);
         assert_int_equal(after.n_updates, 2);
         assert_true(after.loss_scale.scale == RP_LOSS_SCALE_INITIAL / 2);
@@ -448,13 +449,14 @@ lowers_the_loss_scale_one_iteration_later_if_asynchronous(void **state)
         for (guint i = 0; i < 4; i++)
             assert_true(f->scales[i] ==
                         (i < 2 + async ? RP_LOSS_SCALE_INITIAL : RP_LOSS_SCALE_INITIAL / 2));
-        assert_true(rp_home_report(f->rig.home, 1).loss_scale == RP_LOSS_SCALE_INITIAL);
+        assert_true(rp_host_state_report(f->rig.host_state, 1).loss_scale == RP_LOSS_SCALE_INITIAL);
     }
     /* what the next iteration runs with was decided before the last update */
     f->broken_iteration = 3;
     run_both(f, &(RigOptions){.dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .async = TRUE}, 4);
-    assert_true(rp_home_state(f->rig.home).next_scale == RP_LOSS_SCALE_INITIAL);
-    assert_true(rp_home_state(f->rig.home).loss_scale.scale == RP_LOSS_SCALE_INITIAL / 2);
+    assert_true(rp_host_state_updates(f->rig.host_state).next_scale == RP_LOSS_SCALE_INITIAL);
+    assert_true(rp_host_state_updates(f->rig.host_state).loss_scale.scale ==
+                RP_LOSS_SCALE_INITIAL / 2);
 }
 
 static void
@@ -467,9 +469,10 @@ names_the_first_layer_whose_gradient_is_not_finite(void **state)
     for (guint at_once = 0; at_once < 2; at_once++) {
         open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16, .max_grad_norm = at_once ? 0 : 1}, 2);
         assert_false(run_home(f));
-        assert_true(g_error_matches(f->rig.error, RP_HOME_ERROR, RP_HOME_ERROR_GRADIENT));
+        assert_true(
+            g_error_matches(f->rig.error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT));
         rp_assert_error_message_contains(f->rig.error, "step 2");
-        /* of layers that step as their gradients come home: the first that is broken */
+        /* of layers that step as their gradients come back: the first that is broken */
         rp_assert_error_message_contains(f->rig.error, at_once ? "layer 4 (model.layers.3)"
                                                                : "layer 3 (model.layers.2)");
     }
@@ -485,8 +488,8 @@ counts_the_learning_rate_by_steps_that_were_applied(void **state)
     run_both(f, &options, 4);
     for (guint i = 0; i < 4; i++) {
         const guint n_updates = i < 2 ? i : i - 1;
-        assert_true(fabs(rp_home_report(f->rig.home, i).learning_rate - 0.01 * n_updates / 4) <
-                    1e-15);
+        assert_true(fabs(rp_host_state_report(f->rig.host_state, i).learning_rate -
+                         0.01 * n_updates / 4) < 1e-15);
     }
 }
 
@@ -538,8 +541,8 @@ check_sum(Fixture *f, RpTaskId id, RpDtype dtype, guint first, guint n)
     assert_true(run_task(f, id));
     for (guint l = 0; l < RIG_LAYERS; l++) {
         GArray *gradients = f->serial.gradients[l];
-        assert_memory_equal(rp_home_gradients(f->rig.home, l, 0, 0, &run), values_of(gradients),
-                            gradients->len * sizeof(float));
+        assert_memory_equal(rp_host_state_gradients(f->rig.host_state, l, 0, 0, &run),
+                            values_of(gradients), gradients->len * sizeof(float));
     }
 }
 
@@ -596,10 +599,10 @@ scales_the_loss_by_the_targets_of_the_first_call(void **state)
     Fixture *f = *state;
 
     open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
-    rp_home_begin(f->rig.home, 0, 3);
+    rp_host_state_begin(f->rig.host_state, 0, 3);
     assert_true(rig_scale(&f->rig, 0) == 1.0f / 3.0f);
     open_both(f, &(RigOptions){.dtype = RP_DTYPE_FP16, .scale_loss = TRUE}, 1);
-    rp_home_begin(f->rig.home, 0, 3);
+    rp_host_state_begin(f->rig.host_state, 0, 3);
     assert_true(rig_scale(&f->rig, 0) == RP_LOSS_SCALE_INITIAL / 3);
 }
 
@@ -611,29 +614,29 @@ continues_from_a_restored_state(void **state)
         .dtype = RP_DTYPE_FP16, .tied = TRUE, .scale_loss = TRUE, .async = TRUE};
 
     run_both(f, &options, 3);
-    RpHome *old = g_steal_pointer(&f->rig.home);
+    RpHostState *old = g_steal_pointer(&f->rig.host_state);
     void *old_memory = g_steal_pointer(&f->rig.memory);
     const gsize old_bytes = f->rig.memory_bytes;
-    RpUpdateState kept = rp_home_state(old);
+    RpUpdateState kept = rp_host_state_updates(old);
 
     rig_open(&f->rig, &options, 1);
     rig_attach(&f->rig);
     for (guint l = 0; l < RIG_LAYERS; l++) {
-        const RpOptimizerState layer = rp_home_layer_state(old, l);
-        assert_true(rp_home_restore_layer(f->rig.home, l, &layer, &f->rig.error));
+        const RpOptimizerState layer = rp_host_state_layer_state(old, l);
+        assert_true(rp_host_state_restore_layer(f->rig.host_state, l, &layer, &f->rig.error));
         assert_published(&f->rig, l, 0, layer.weight);
         assert_published(&f->rig, l, 1, layer.weight);
     }
     kept.next_scale = 4;
     kept.loss_scale.scale = 8;
-    rp_home_restore(f->rig.home, &kept, 1);
+    rp_host_state_restore(f->rig.host_state, &kept, 1);
     assert_equals_serial(f);
-    rp_home_begin(f->rig.home, 1, 1);
-    rp_home_begin(f->rig.home, 2, 1);
+    rp_host_state_begin(f->rig.host_state, 1, 1);
+    rp_host_state_begin(f->rig.host_state, 2, 1);
     assert_true(rig_scale(&f->rig, 1) == 4);
     assert_true(rig_scale(&f->rig, 2) == 8);
-    assert_int_equal(rp_home_state(f->rig.home).n_updates, 3);
-    rp_home_free(old);
+    assert_int_equal(rp_host_state_updates(f->rig.host_state).n_updates, 3);
+    rp_host_state_free(old);
     munmap(old_memory, old_bytes);
 }
 
@@ -643,7 +646,7 @@ refuses_a_plan_of_another_network(void **state)
     Fixture *f = *state;
 
     rig_open(&f->rig, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
-    g_clear_pointer(&f->rig.home, rp_home_free);
+    g_clear_pointer(&f->rig.host_state, rp_host_state_free);
     rp_profile_set_tensors(f->rig.profile, 2, (guint64[]){1024}, 1);
     f->rig.profile->layers[2].gradient_bytes = 1024;
     g_clear_pointer(&f->rig.planner, rp_planner_free);
@@ -655,8 +658,8 @@ refuses_a_plan_of_another_network(void **state)
     rp_assert_no_error(f->rig.error);
     const RpUpdateOptions update = {.adamw = RP_ADAMW_OPTIONS_INIT};
     assert_null(
-        rp_home_new(f->rig.network, rp_planner_plan(f->rig.planner), &update, &f->rig.error));
-    assert_true(g_error_matches(f->rig.error, RP_HOME_ERROR, RP_HOME_ERROR_PLAN));
+        rp_host_state_new(f->rig.network, rp_planner_plan(f->rig.planner), &update, &f->rig.error));
+    assert_true(g_error_matches(f->rig.error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN));
     rp_assert_error_message_contains(f->rig.error, "layer 2: the plan has 1024 bytes");
 }
 

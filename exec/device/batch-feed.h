@@ -8,7 +8,7 @@
 
 #include "exec/data/batch.h"
 
-#define RP_FEED_RING 16 /* iterations in flight at most */
+#define RP_BATCH_FEED_RING 16 /* iterations in flight at most */
 
 /* One forward_backward(). */
 typedef struct {
@@ -17,34 +17,36 @@ typedef struct {
     RpTokenBatch *batch;  /* the feed's copy; %NULL once it was let go */
     double *losses;       /* [M]: summed over the targets of a micro-batch */
     gint32 *broken_layer; /* [M]: lowest layer whose output was not finite, or G_MAXINT32 */
-} RpFeedCall;
+} RpBatchFeedCall;
 
-typedef struct _RpFeed RpFeed;
+typedef struct _RpFeed RpBatchFeed;
 
 /* @micro_batches: M of a call; @calls: of an iteration */
-RpFeed *rp_feed_new(guint micro_batches, guint calls);
-void rp_feed_free(RpFeed *feed);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFeed, rp_feed_free)
+RpBatchFeed *rp_batch_feed_new(guint micro_batches, guint calls);
+void rp_batch_feed_free(RpBatchFeed *feed);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBatchFeed, rp_batch_feed_free)
 
 /* Caller: takes the next place for a call, copies its tokens and resets its outputs. */
-RpFeedCall *rp_feed_push(RpFeed *feed, guint64 iteration, guint call, const RpTokenBatch *batch);
+RpBatchFeedCall *rp_batch_feed_push(RpBatchFeed *feed, guint64 iteration, guint call,
+                                    const RpTokenBatch *batch);
 
 /* Caller: the tasks of @iteration are over. What its tokens took is used for calls to come; its
  * losses stay. */
-void rp_feed_let_go(RpFeed *feed, guint64 iteration);
+void rp_batch_feed_let_go(RpBatchFeed *feed, guint64 iteration);
 
 /**
- * rp_feed_find:
+ * rp_batch_feed_find:
  * @micro_batch: as in RpTask: counted over all calls of the iteration, call x M + m
  * @m: (out): within the call
  *
  * Tasks: the call that a task belongs to.
  */
-RpFeedCall *rp_feed_find(RpFeed *feed, guint64 iteration, guint32 micro_batch, guint *m);
+RpBatchFeedCall *rp_batch_feed_find(RpBatchFeed *feed, guint64 iteration, guint32 micro_batch,
+                                    guint *m);
 
 /* Tasks: the head of a micro-batch has run; @loss is stored. */
-void rp_feed_set_loss(RpFeed *feed, RpFeedCall *call, guint m, double loss);
+void rp_batch_feed_set_loss(RpBatchFeed *feed, RpBatchFeedCall *call, guint m, double loss);
 
 /* Caller: sleeps until every loss of @call is there, @timeout_ns at most. Returns: whether they are
  */
-gboolean rp_feed_wait(RpFeed *feed, const RpFeedCall *call, gint64 timeout_ns);
+gboolean rp_batch_feed_wait(RpBatchFeed *feed, const RpBatchFeedCall *call, gint64 timeout_ns);

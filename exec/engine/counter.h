@@ -1,5 +1,5 @@
 /**
- * A gate: a counter that only grows, and threads that sleep until it has come to a number.
+ * A counter that only grows, and threads that sleep until it has come to a number.
  *
  * Plain pthreads, not GLib's: its mutexes are invisible to the thread sanitizer.
  */
@@ -16,23 +16,23 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     gboolean broken;
-} RpGate;
+} RpCounter;
 
-void rp_gate_init(RpGate *gate);
-void rp_gate_clear(RpGate *gate);
+void rp_counter_init(RpCounter *counter);
+void rp_counter_clear(RpCounter *counter);
 
 /* One thread at a time; @value never falls. What was written before is seen by those let through.
  */
-void rp_gate_advance(RpGate *gate, guint64 value);
+void rp_counter_advance(RpCounter *counter, guint64 value);
 
 static inline guint64
-rp_gate_value(RpGate *gate)
+rp_counter_value(RpCounter *counter)
 {
-    return atomic_load(&gate->value);
+    return atomic_load(&counter->value);
 }
 
-/* Sleeps until the gate has come to @value. Returns: %FALSE if it was broken before */
-gboolean rp_gate_wait(RpGate *gate, guint64 value);
+/* Sleeps until the counter has come to @value. Returns: %FALSE if it was broken before */
+gboolean rp_counter_wait(RpCounter *counter, guint64 value);
 
 /* Lets everybody go, now and from now on. */
-void rp_gate_break(RpGate *gate);
+void rp_counter_break(RpCounter *counter);

@@ -1,0 +1,282 @@
+/* Tasks of the host lanes.
+ *
+ *   accumulate lane   |+ round 1|+ rounds 2, 3|
+ *   optimizer lane                             |norm|step 0|step 1| ... |copy 0|copy 1| ...
+ *   not gated                  |step 1|step 0| ... |norm|
+ *
+ * The gradient of a tied matrix is the sum of two, the embedding's and the head's. It is added up
+ * on the fly, once for the norm and once for the step, and stored nowhere.
+ */
+#include <math.h>
+
+#include "exec/device/host-state-private.h"
+#include "exec/optim/clip.h"
+#include "exec/optim/sums.h"
+
+/* ---- sums of rounds ---- */
+
+/* Each staging buffer of the task holds a round; the stage's layers stand in it one after the
+ * other.
+ */
+static void
+accumulate(RpHostState *host_state, const RpBackendTask *task)
+{
+    const RpInterval layers = host_state->stages[task->task.stage];
+    const void **added = host_state->added;
+    guint n_added = 0;
+    gboolean begin = FALSE;
+
+    for (guint i = 0; i < task->task.access_count; i++) {
+        begin = begin || task->accesses[i].mode == RP_ACCESS_WRITE;
+        if (task->accesses[i].role != RP_ROLE_STAGING)
+            continue;
+        g_assert(n_added < host_state->rounds);
+        added[n_added++] = rp_host_state_memory(host_state, &task->accesses[i]);
+    }
+    g_assert(n_added > 0);
+    for (guint l = layers.first; l < layers.first + layers.count; l++) {
+        const RpHostStateLayer *layer = &host_state->layers[l];
+        const guint64 n = layer->own + layer->tied;
+
+        rp_sums_accumulate(host_state->accumulate_pool, rp_optimizer_ops(host_state->optimizer),
+                           (float *)(void *)layer->gradients[0], added, n_added, host_state->dtype,
+                           begin, n);
+        for (guint i = 0; i < n_added; i++)
+            added[i] = (const guint8 *)added[i] + n * host_state->element_bytes;
+    }
+}
+
+/* ---- norm ---- */
+
+/* Gradients of @layer from parameter @first on, all rounds; none of RP_NONE. */
+static RpGradient
+gradients_of(const RpHostState *host_state, guint layer, guint64 first)
+{
+    RpGradient gradient = {{NULL}};
+
+    for (guint i = 0; layer != RP_NONE && i < host_state->n_gradients; i++)
+        gradient.rounds[i] =
+            host_state->layers[layer].gradients[i] + first * host_state->gradient_bytes;
+    return gradient;
+}
+
+/* Gradients of a tied matrix that came with the head. */
+static RpGradient
+tied_gradients(const RpHostState *host_state, guint layer)
+{
+    const guint from = host_state->layers[layer].tied_from;
+
+    return gradients_of(host_state, from, from != RP_NONE ? host_state->layers[from].own : 0);
+}
+
+static double
+sum_squares(RpHostState *host_state, guint layer)
+{
+    return rp_optimizer_sum_squares_of_sum(
+        host_state->optimizer, gradients_of(host_state, layer, 0),
+        tied_gradients(host_state, layer), host_state->gradient_dtype,
+        host_state->layers[layer].own);
+}
+
+/* What the task reads and writes of decisions. */
+static RpHostStateDecision *
+decision_of(const RpHostState *host_state, const RpBackendTask *task)
+{
+    for (guint i = 0; i < task->task.access_count; i++)
+        if (task->accesses[i].role == RP_ROLE_DECISION)
+            return (RpHostStateDecision *)(void *)rp_host_state_memory(host_state,
+                                                                       &task->accesses[i]);
+    g_assert_not_reached();
+}
+
+/* What turns stored gradients into those of the mean loss. */
+static double
+unscale_of(const RpHostStateIteration *of, float loss_scale)
+{
+    g_assert(of->targets > 0);
+    return (double)of->reference / ((double)loss_scale * (double)of->targets);
+}
+
+static void
+close_iteration(RpHostState *host_state, guint64 iteration, const RpClip *clip, float loss_scale)
+{
+    RpHostStateIteration *of = rp_host_state_iteration(host_state, iteration);
+
+    of->report = (RpUpdateReport){
+        .learning_rate =
+            rp_learning_rate_at(&host_state->options.learning_rate, host_state->state.n_updates),
+        .grad_norm = clip->norm,
+        .skipped = !clip->finite,
+        .loss_scale = loss_scale,
+        .n_targets = of->targets,
+    };
+    host_state->state.n_iterations++;
+    if (clip->finite)
+        host_state->state.n_updates++;
+    host_state->next_iteration = iteration + 1;
+}
+
+/* Norm, clipping and loss scale of the iteration; whether it is stepped at all. Until now the
+ * decision was the one that the iteration's heads have read. */
+static gboolean
+decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    const guint64 iteration = task->task.iteration;
+    RpHostStateDecision *decision = decision_of(host_state, task);
+    const float loss_scale = decision->scale;
+    const double unscale = unscale_of(rp_host_state_iteration(host_state, iteration), loss_scale);
+
+    for (guint l = 0; l < host_state->n_layers; l++)
+        decision->sums[l] = sum_squares(host_state, l);
+    const RpClip clip = rp_clip_by_norm(decision->sums, host_state->n_layers, unscale,
+                                        host_state->options.max_grad_norm);
+
+    if (!rp_host_state_note_finite(host_state, clip.finite, decision->sums, error))
+        return FALSE;
+    decision->multiplier = unscale * clip.coefficient;
+    decision->learning_rate =
+        rp_learning_rate_at(&host_state->options.learning_rate, host_state->state.n_updates);
+    decision->skipped = !clip.finite;
+    decision->scale = host_state->state.loss_scale.scale;
+    close_iteration(host_state, iteration, &clip, loss_scale);
+    return TRUE;
+}
+
+/* Not gated: every layer has been stepped. */
+static void
+sum_up(RpHostState *host_state, const RpBackendTask *task)
+{
+    const guint64 iteration = task->task.iteration;
+    const RpHostStateDecision *decision = decision_of(host_state, task);
+    const RpClip clip = rp_clip_by_norm(
+        decision->sums, host_state->n_layers,
+        unscale_of(rp_host_state_iteration(host_state, iteration), decision->scale), 0);
+
+    close_iteration(host_state, iteration, &clip, decision->scale);
+}
+
+/* Not gated: what the norm would have reported, as far as it is the layer's. */
+static gboolean
+decide_alone(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    const guint layer = task->task.layer;
+    RpHostStateDecision *decision = decision_of(host_state, task);
+
+    decision->sums[layer] = sum_squares(host_state, layer);
+    if (!isfinite(decision->sums[layer]))
+        return rp_host_state_fail_gradient(host_state, layer, error);
+    decision->multiplier =
+        unscale_of(rp_host_state_iteration(host_state, task->task.iteration), decision->scale);
+    decision->learning_rate =
+        rp_learning_rate_at(&host_state->options.learning_rate, host_state->state.n_updates);
+    return TRUE;
+}
+
+/* ---- step and copies ---- */
+
+/* What the task overwrites; NULL: nothing. */
+static void *
+written(const RpHostState *host_state, const RpBackendTask *task)
+{
+    for (guint i = 0; i < task->task.access_count; i++)
+        if (task->accesses[i].mode == RP_ACCESS_WRITE)
+            return rp_host_state_memory(host_state, &task->accesses[i]);
+    return NULL;
+}
+
+/* Where the step finds the gradients of @layer from parameter @first on; none of RP_NONE. */
+static RpGradient
+step_gradients(const RpHostState *host_state, guint layer, guint64 first)
+{
+    if (layer != RP_NONE && host_state->layers[layer].copied != NULL)
+        return (RpGradient){{host_state->layers[layer].copied + first}};
+    return gradients_of(host_state, layer, first);
+}
+
+static gboolean
+step(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    const guint layer = task->task.layer;
+    const RpHostStateLayer *of = &host_state->layers[layer];
+    const RpHostStateDecision *decision = decision_of(host_state, task);
+    void *published = written(host_state, task);
+
+    if (!host_state->gated && !decide_alone(host_state, task, error))
+        return FALSE;
+    if (decision->skipped) {
+        /* of two versions, this one is older than the weights */
+        if (published != NULL)
+            rp_host_state_publish(host_state, layer, published);
+        return TRUE;
+    }
+    const RpOptimizerStep what = {
+        .learning_rate = decision->learning_rate,
+        .gradient_scale = decision->multiplier,
+        .n_parameters = of->own,
+        .gradient = step_gradients(host_state, layer, 0),
+        .added =
+            step_gradients(host_state, of->tied_from,
+                           of->tied_from != RP_NONE ? host_state->layers[of->tied_from].own : 0),
+        .published = published,
+        .gradient_dtype = of->copied != NULL ? RP_DTYPE_FP32 : host_state->gradient_dtype,
+        .published_dtype = host_state->dtype,
+    };
+    rp_optimizer_layer_apply(host_state->optimizer, of->state, &what);
+    rp_optimizer_layer_finish(of->state);
+    return TRUE;
+}
+
+static void
+copy_gradients(RpHostState *host_state, guint layer)
+{
+    const RpHostStateLayer *of = &host_state->layers[layer];
+
+    const RpGradient gradient = gradients_of(host_state, layer, 0);
+
+    g_assert(of->copied != NULL);
+    if (host_state->n_gradients > 1)
+        rp_sums_accumulate(host_state->pool, rp_optimizer_ops(host_state->optimizer), of->copied,
+                           gradient.rounds, host_state->n_gradients, host_state->gradient_dtype,
+                           TRUE, of->own + of->tied);
+    else
+        rp_sums_widen(host_state->pool, rp_optimizer_ops(host_state->optimizer), gradient.rounds[0],
+                      host_state->gradient_dtype, of->copied, of->own + of->tied);
+}
+
+static void
+copy_parameters(RpHostState *host_state, const RpBackendTask *task)
+{
+    void *published = written(host_state, task);
+
+    g_assert(published != NULL);
+    rp_host_state_publish(host_state, task->task.layer, published);
+}
+
+gboolean
+rp_host_state_run(RpHostState *host_state, RpHostLaneKind kind, const RpBackendTask *task,
+                  GError **error)
+{
+    switch ((RpTaskKind)task->task.kind) {
+    case RP_TASK_GRADIENT_ACCUMULATE:
+        g_assert(kind == RP_HOST_LANE_ACCUMULATE); /* its threads are those of that lane */
+        accumulate(host_state, task);
+        return TRUE;
+    case RP_TASK_BARRIER:
+        return TRUE;
+    case RP_TASK_NORM:
+        if (host_state->gated)
+            return decide(host_state, task, error);
+        sum_up(host_state, task);
+        return TRUE;
+    case RP_TASK_GRADIENT_COPY:
+        copy_gradients(host_state, task->task.layer);
+        return TRUE;
+    case RP_TASK_OPTIMIZER_STEP:
+        return step(host_state, task, error);
+    case RP_TASK_PARAMETER_COPY:
+        copy_parameters(host_state, task);
+        return TRUE;
+    default:
+        g_assert_not_reached();
+    }
+}

@@ -1,0 +1,498 @@
+#include "exec/device/host-state-private.h"
+
+G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
+
+G_DEFINE_QUARK(rp_host_state_error, rp_host_state_error)
+
+#define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
+/* Shares of threads end at so many parameters. */
+#define GRANULE ((gsize)16384)
+
+static RpHostStatePlace
+place_of(const RpPlan *plan, guint32 index)
+{
+    if (index == RP_NONE)
+        return (RpHostStatePlace){.offset = RP_HOST_STATE_NOWHERE};
+    const RpBuffer *buffer = rp_plan_buffer(plan, index);
+    g_assert(buffer->arena == rp_plan_gpus(plan));
+    return (RpHostStatePlace){.offset = buffer->offset, .bytes = buffer->bytes};
+}
+
+/* Whether a plan made from another profile was given. */
+static gboolean
+check_place(guint layer, const char *what, const RpHostStatePlace *place, guint64 bytes,
+            GError **error)
+{
+    if (bytes == 0 || (place->offset != RP_HOST_STATE_NOWHERE && place->bytes >= bytes))
+        return TRUE;
+    g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
+                "layer %u: the plan has %" G_GUINT64_FORMAT " bytes for its %s, the network needs "
+                "%" G_GUINT64_FORMAT ": the profile is not of this network",
+                layer, place->offset == RP_HOST_STATE_NOWHERE ? 0 : place->bytes, what, bytes);
+    return FALSE;
+}
+
+static gboolean
+place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **error)
+{
+    const RpLayerLayout *layout = rp_network_layout(host_state->network, index);
+    const RpPlanLayer *planned = rp_plan_layer(plan, index);
+    RpHostStateLayer *layer = &host_state->layers[index];
+
+    *layer = (RpHostStateLayer){
+        .own = layout->elements - layout->tied_elements,
+        .tied = layout->tied_elements,
+        .tied_to = layout->tied_bytes > 0 ? 0 : RP_NONE,
+        .tied_from = RP_NONE,
+        .frozen_place = place_of(plan, planned->frozen),
+        .optimizer_place = place_of(plan, planned->optimizer),
+        .copied_place = place_of(plan, planned->copied),
+    };
+    for (guint v = 0; v < 2; v++) {
+        layer->weight_place[v] = place_of(plan, planned->weights[v]);
+        if (v < host_state->n_versions &&
+            !check_place(index, "weights", &layer->weight_place[v],
+                         layer->own * host_state->element_bytes, error))
+            return FALSE;
+    }
+    for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++) {
+        layer->gradient_place[i] = place_of(plan, planned->gradients[i]);
+        if (i < host_state->n_gradients &&
+            !check_place(index, "gradients", &layer->gradient_place[i],
+                         layout->elements * host_state->gradient_bytes, error))
+            return FALSE;
+    }
+    return check_place(index, "frozen weights", &layer->frozen_place, layout->frozen_bytes,
+                       error) &&
+           check_place(index, "optimizer state", &layer->optimizer_place, layer->own * STATE_BYTES,
+                       error);
+}
+
+static gboolean
+place_layers(RpHostState *host_state, const RpPlan *plan, GError **error)
+{
+    if (rp_plan_n_layers(plan) != host_state->n_layers) {
+        g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
+                    "the plan has %u layers, the network %u: the profile is not of this network",
+                    rp_plan_n_layers(plan), host_state->n_layers);
+        return FALSE;
+    }
+    for (guint l = 0; l < host_state->n_layers; l++)
+        if (!place_layer(host_state, plan, l, error))
+            return FALSE;
+    for (guint l = 0; l < host_state->n_layers; l++)
+        if (host_state->layers[l].tied_to != RP_NONE)
+            host_state->layers[host_state->layers[l].tied_to].tied_from = l;
+    return TRUE;
+}
+
+/* One thread needs no pool, unless it is to keep off some processors. */
+static gboolean
+start_pool(const RpUpdateOptions *options, RpPool **pool, GError **error)
+{
+    const RpPoolOptions pool_options = {.n_threads = MAX(1, options->threads),
+                                        .avoid = options->avoid_cpus};
+
+    if (options->threads <= 1 && options->avoid_cpus == NULL)
+        return TRUE;
+    *pool = rp_pool_new(&pool_options, error);
+    return *pool != NULL;
+}
+
+static void
+set_initial_state(RpHostState *host_state)
+{
+    const RpLossScale initial = RP_LOSS_SCALE_INIT;
+
+    host_state->state = (RpUpdateState){.loss_scale = initial, .next_scale = 1};
+    if (!host_state->options.scale_loss)
+        host_state->state.loss_scale.scale = 1;
+    host_state->state.next_scale = host_state->state.loss_scale.scale;
+    rp_host_state_restore(host_state, &host_state->state, 0);
+}
+
+RpHostState *
+rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions *options,
+                  GError **error)
+{
+    const RpPlanPromises *promises = rp_plan_promises(plan);
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    g_autoptr(RpHostState) host_state = g_new0(RpHostState, 1);
+
+    g_mutex_init(&host_state->overflow_lock); /* or rp_host_state_free() may not be called */
+    g_return_val_if_fail(promises->gated || rp_update_steps_at_once(options), NULL);
+    host_state->gated = promises->gated;
+    host_state->n_decisions = rp_plan_n_decisions(plan);
+    for (guint i = 0; i < host_state->n_decisions; i++)
+        host_state->decision_place[i] = place_of(plan, rp_plan_decision(plan, i));
+    host_state->network = network;
+    host_state->options = *options;
+    host_state->dtype = dtype;
+    host_state->element_bytes = rp_dtype_size(dtype);
+    host_state->gradient_dtype = promises->wide_gradients ? RP_DTYPE_FP32 : host_state->dtype;
+    host_state->gradient_bytes = rp_dtype_size(host_state->gradient_dtype);
+    host_state->n_gradients = rp_plan_gradient_buffers(promises);
+    host_state->async = promises->async;
+    host_state->n_versions = promises->double_weights ? 2 : 1;
+    host_state->n_layers = rp_network_n_layers(network);
+    host_state->layers = g_new0(RpHostStateLayer, host_state->n_layers);
+    host_state->rounds = promises->rounds;
+    host_state->added = g_new0(const void *, host_state->rounds);
+    host_state->n_stages = rp_plan_n_stages(plan);
+    host_state->stages = g_new(RpInterval, host_state->n_stages);
+    for (guint s = 0; s < host_state->n_stages; s++)
+        host_state->stages[s] = rp_plan_stage(plan, s)->layers;
+    if (!place_layers(host_state, plan, error) || !start_pool(options, &host_state->pool, error))
+        return NULL;
+    if (promises->wide_gradients && !promises->kept_sums &&
+        !start_pool(options, &host_state->accumulate_pool, error))
+        return NULL;
+    host_state->options.avoid_cpus = NULL; /* the caller's string */
+    host_state->optimizer =
+        rp_optimizer_new(&options->adamw, options->variant, host_state->pool, error);
+    if (host_state->optimizer == NULL)
+        return NULL;
+    return g_steal_pointer(&host_state);
+}
+
+void
+rp_host_state_free(RpHostState *host_state)
+{
+    if (host_state == NULL)
+        return;
+    for (guint l = 0; host_state->layers != NULL && l < host_state->n_layers; l++)
+        rp_optimizer_layer_free(host_state->layers[l].state);
+    rp_optimizer_free(host_state->optimizer);
+    rp_pool_free(host_state->accumulate_pool);
+    rp_pool_free(host_state->pool);
+    g_free(host_state->stages);
+    g_free(host_state->added);
+    g_free(host_state->layers);
+    g_mutex_clear(&host_state->overflow_lock);
+    g_free(host_state);
+}
+
+char *
+rp_host_state_describe_layer(const RpNetwork *network, guint layer)
+{
+    switch (rp_model_layer_kind(rp_network_model(network), layer)) {
+    case RP_LAYER_EMBEDDING:
+        return g_strdup_printf("layer %u (model.embed_tokens)", layer);
+    case RP_LAYER_BLOCK:
+        return g_strdup_printf("layer %u (model.layers.%u)", layer, layer - 1);
+    case RP_LAYER_HEAD:
+        return g_strdup_printf("layer %u (lm_head)", layer);
+    }
+    g_assert_not_reached();
+}
+
+/* ---- places ---- */
+
+/* Which of a layer's own parameters decay; gaps do not. */
+static GArray *
+decay_spans(const RpHostState *host_state, guint layer)
+{
+    const RpWeights *weights = rp_network_weights(host_state->network);
+    const RpLayerLayout *layout = rp_network_layout(host_state->network, layer);
+    GArray *spans = g_array_new(FALSE, FALSE, sizeof(RpParameterSpan));
+    guint64 at = 0;
+    guint first;
+    const guint n = rp_weights_layer(weights, layer, &first);
+
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        const guint64 element = layout->place[weight->kind].element;
+        const RpParameterSpan gap = {.n_parameters = element - at};
+        const RpParameterSpan span = {.n_parameters = weight->elements,
+                                      .decays = rp_parameter_decays(weight->name, weight->rank)};
+
+        if (weight->tied || !weight->trained)
+            continue;
+        if (gap.n_parameters > 0)
+            g_array_append_val(spans, gap);
+        g_array_append_val(spans, span);
+        at = element + weight->elements;
+    }
+    const RpParameterSpan rest = {.n_parameters = host_state->layers[layer].own - at};
+    if (rest.n_parameters > 0)
+        g_array_append_val(spans, rest);
+    return spans;
+}
+
+static void *
+address(const RpHostState *host_state, const RpHostStatePlace *place)
+{
+    return place->offset == RP_HOST_STATE_NOWHERE ? NULL : host_state->memory + place->offset;
+}
+
+static gboolean
+fits(const RpHostStatePlace *place, guint64 bytes)
+{
+    return place->offset == RP_HOST_STATE_NOWHERE ||
+           (place->offset <= bytes && place->bytes <= bytes - place->offset);
+}
+
+/* Of all rounds. */
+static gboolean
+gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(layer->gradient_place); i++)
+        if (!fits(&layer->gradient_place[i], bytes))
+            return FALSE;
+    return TRUE;
+}
+
+gboolean
+rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GError **error)
+{
+    g_return_val_if_fail(host_state->memory == NULL, FALSE);
+
+    for (guint l = 0; l < host_state->n_layers; l++) {
+        const RpHostStateLayer *layer = &host_state->layers[l];
+
+        if (fits(&host_state->decision_place[0], bytes) &&
+            fits(&host_state->decision_place[1], bytes) && fits(&layer->weight_place[0], bytes) &&
+            fits(&layer->weight_place[1], bytes) && gradients_fit(layer, bytes) &&
+            fits(&layer->optimizer_place, bytes) && fits(&layer->copied_place, bytes) &&
+            fits(&layer->frozen_place, bytes))
+            continue;
+        g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_MEMORY,
+                    "layer %u lies outside of the host's arena of %" G_GUINT64_FORMAT " bytes", l,
+                    bytes);
+        return FALSE;
+    }
+    host_state->memory = memory;
+    for (guint i = 0; i < host_state->n_decisions; i++)
+        host_state->decisions[i] = address(host_state, &host_state->decision_place[i]);
+    set_initial_state(host_state);
+    for (guint l = 0; l < host_state->n_layers; l++) {
+        RpHostStateLayer *layer = &host_state->layers[l];
+        g_autoptr(GArray) spans = decay_spans(host_state, l);
+
+        for (guint v = 0; v < host_state->n_versions; v++)
+            layer->weights[v] = address(host_state, &layer->weight_place[v]);
+        for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
+            layer->gradients[i] = address(host_state, &layer->gradient_place[i]);
+        layer->copied = address(host_state, &layer->copied_place);
+        layer->frozen = address(host_state, &layer->frozen_place);
+        layer->master = address(host_state, &layer->optimizer_place);
+        if (layer->own > 0)
+            layer->state =
+                rp_optimizer_layer_new(host_state->optimizer, layer->master, layer->own,
+                                       (const RpParameterSpan *)(void *)spans->data, spans->len);
+    }
+    return TRUE;
+}
+
+guint8 *
+rp_host_state_weights(const RpHostState *host_state, guint layer, guint version, guint64 offset,
+                      guint64 *run)
+{
+    const RpLayerLayout *layout = rp_network_layout(host_state->network, layer);
+    const RpHostStateLayer *of = &host_state->layers[layer];
+    const guint64 trained = of->own * host_state->element_bytes;
+    const guint64 own = trained + layout->frozen_bytes;
+
+    *run = (offset < trained ? trained : offset < own ? own : layout->bytes) - offset;
+    if (offset < trained)
+        return of->weights[version] + offset;
+    if (offset < own)
+        return of->frozen + (offset - trained);
+    g_assert(of->tied_to != RP_NONE);
+    return rp_host_state_weights(host_state, of->tied_to, version, offset - own, &offset);
+}
+
+guint
+rp_host_state_version(const RpHostState *host_state, guint64 iteration)
+{
+    return (guint)(iteration % host_state->n_versions);
+}
+
+guint8 *
+rp_host_state_gradients(const RpHostState *host_state, guint layer, guint round, guint64 offset,
+                        guint64 *run)
+{
+    const RpHostStateLayer *of = &host_state->layers[layer];
+
+    *run = (of->own + of->tied) * host_state->gradient_bytes - offset;
+    return of->gradients[host_state->n_gradients > 1 ? round : 0] + offset;
+}
+
+guint
+rp_host_state_gradient_rounds(const RpHostState *host_state)
+{
+    return host_state->n_gradients;
+}
+
+RpDtype
+rp_host_state_gradient_dtype(const RpHostState *host_state)
+{
+    return host_state->gradient_dtype;
+}
+
+guint8 *
+rp_host_state_memory(const RpHostState *host_state, const RpBackendAccess *access)
+{
+    return host_state->memory + access->offset;
+}
+
+/* ---- weights in and out ---- */
+
+/* Of a trained weight to its master, or of a frozen one to the storage that devices read. */
+typedef struct {
+    RpDtype dtype;
+    const guint8 *source;
+    float *master; /* NULL: frozen */
+    guint8 *frozen;
+    RpDtype storage;
+} LoadJob;
+
+static void
+load_share(gsize first, gsize n, gpointer data)
+{
+    const LoadJob *job = data;
+    const guint8 *source = job->source + first * rp_dtype_size(job->dtype);
+    float wide[1024];
+
+    if (job->master != NULL) {
+        rp_dtype_to_float(job->dtype, source, job->master + first, n);
+        return;
+    }
+    for (gsize at = 0, piece; at < n; at += piece) {
+        piece = MIN(n - at, G_N_ELEMENTS(wide));
+        rp_dtype_to_float(job->dtype, source + at * rp_dtype_size(job->dtype), wide, piece);
+        rp_dtype_from_float(job->storage, wide,
+                            job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
+    }
+}
+
+void
+rp_host_state_publish(RpHostState *host_state, guint layer, void *published)
+{
+    if (host_state->layers[layer].state != NULL)
+        rp_optimizer_layer_publish(host_state->optimizer, host_state->layers[layer].state, 0,
+                                   host_state->layers[layer].own, published, host_state->dtype);
+}
+
+static void
+publish_all(RpHostState *host_state, guint layer)
+{
+    for (guint v = 0; v < host_state->n_versions; v++)
+        rp_host_state_publish(host_state, layer, host_state->layers[layer].weights[v]);
+}
+
+void
+rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
+{
+    for (guint l = 0; l < host_state->n_layers; l++) {
+        const RpLayerLayout *layout = rp_network_layout(host_state->network, l);
+        guint first;
+        const guint n = rp_weights_layer(weights, l, &first);
+
+        for (guint i = first; i < first + n; i++) {
+            const RpWeight *weight = rp_weights_nth(weights, i);
+            const RpSafetensor *source = rp_weights_source(weights, i);
+            const RpWeightPlace *place = &layout->place[weight->kind];
+            guint64 run;
+            LoadJob job = {.dtype = source->dtype, .source = source->data};
+
+            if (weight->trained)
+                job.master = host_state->layers[l].master + place->element;
+            else {
+                job.frozen = rp_host_state_weights(host_state, l, 0, place->byte, &run);
+                job.storage = place->storage;
+            }
+
+            if (!weight->tied)
+                rp_pool_run(host_state->pool, 0, weight->elements, GRANULE, load_share, &job);
+        }
+        publish_all(host_state, l);
+    }
+    set_initial_state(host_state);
+}
+
+RpOptimizerState
+rp_host_state_layer_state(const RpHostState *host_state, guint layer)
+{
+    const RpOptimizerLayer *state = host_state->layers[layer].state;
+
+    return state != NULL ? rp_optimizer_layer_state(state) : (RpOptimizerState){0};
+}
+
+gboolean
+rp_host_state_restore_layer(RpHostState *host_state, guint layer, const RpOptimizerState *state,
+                            GError **error)
+{
+    if (!rp_optimizer_layer_restore(host_state->optimizer, host_state->layers[layer].state, state,
+                                    error))
+        return FALSE;
+    publish_all(host_state, layer);
+    return TRUE;
+}
+
+/* ---- iterations ---- */
+
+void
+rp_host_state_restore(RpHostState *host_state, const RpUpdateState *state, guint64 first_iteration)
+{
+    host_state->state = *state;
+    host_state->n_skipped = 0;
+    host_state->next_iteration = first_iteration;
+    host_state->first_iteration = first_iteration;
+    host_state->steps_before = state->n_iterations;
+    for (guint i = 0; i < host_state->n_decisions; i++)
+        rp_host_state_decision(host_state, first_iteration + i)->scale =
+            i == 0 ? state->next_scale : state->loss_scale.scale;
+}
+
+guint64
+rp_host_state_step(const RpHostState *host_state, guint64 iteration)
+{
+    return host_state->steps_before + (iteration - host_state->first_iteration) + 1;
+}
+
+RpUpdateState
+rp_host_state_updates(const RpHostState *host_state)
+{
+    RpUpdateState state = host_state->state;
+
+    state.next_scale = rp_host_state_decision(host_state, host_state->next_iteration)->scale;
+    return state;
+}
+
+void
+rp_host_state_begin(RpHostState *host_state, guint64 iteration, guint64 reference)
+{
+    g_return_if_fail(reference > 0);
+
+    *rp_host_state_iteration(host_state, iteration) =
+        (RpHostStateIteration){.reference = reference};
+}
+
+void
+rp_host_state_set_targets(RpHostState *host_state, guint64 iteration, guint64 targets)
+{
+    g_return_if_fail(targets > 0);
+
+    rp_host_state_iteration(host_state, iteration)->targets = targets;
+}
+
+float
+rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
+                    const RpBackendAccess *decision)
+{
+    const RpHostStateDecision *newest;
+
+    g_assert((decision != NULL) == host_state->gated);
+    newest = decision != NULL
+                 ? (const RpHostStateDecision *)(void *)rp_host_state_memory(host_state, decision)
+                 : host_state->decisions[0];
+    return (float)((double)newest->scale /
+                   (double)host_state->ring[iteration % RP_HOST_STATE_RING].reference);
+}
+
+RpUpdateReport
+rp_host_state_report(const RpHostState *host_state, guint64 iteration)
+{
+    return host_state->ring[iteration % RP_HOST_STATE_RING].report;
+}

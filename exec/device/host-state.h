@@ -1,0 +1,176 @@
+/**
+ * The model in host memory: weights that devices read, gradients that come back, optimizer
+ * state; and the tasks of the host lanes on them (design.md §6). The same for every backend: it
+ * works on the plan's host arena, which the backend allocates (plainly, or pinned).
+ *
+ *   gradient copies down -> [accumulate] -> norm -> step of each layer -> weights of version T
+ *
+ * The gradients of iteration T, as stored, are loss_scale(T) / reference(T) times the gradient of
+ * the summed loss; the update multiplies them by reference / (loss_scale x targets) and the clip
+ * coefficient. So an iteration that is one call is scaled before rounding, and one of several calls
+ * needs not know the sum of their targets in advance.
+ *
+ * A record of each iteration lives in a ring of RP_HOST_STATE_RING.
+ */
+#pragma once
+
+#include "core/plan/plan.h"
+#include "exec/engine/backend.h"
+#include "exec/network/network.h"
+#include "exec/optim/learning-rate.h"
+#include "exec/optim/loss-scale.h"
+#include "exec/optim/optimizer.h"
+
+#define RP_HOST_STATE_ERROR (rp_host_state_error_quark())
+GQuark rp_host_state_error_quark(void);
+typedef enum {
+    RP_HOST_STATE_ERROR_GRADIENT, /* a gradient is not finite and there is no loss scale to lower */
+    RP_HOST_STATE_ERROR_LOSS,     /* the same of a loss */
+    RP_HOST_STATE_ERROR_MEMORY,   /* the arena does not hold what the plan places there */
+    RP_HOST_STATE_ERROR_PLAN      /* the plan was made for another network */
+} RpHostStateError;
+
+#define RP_HOST_STATE_RING 16 /* iterations */
+
+typedef struct {
+    RpAdamwOptions adamw;
+    RpLearningRate learning_rate;
+    double max_grad_norm; /* 0 = no clipping */
+    gboolean scale_loss;  /* dynamic loss scaling; otherwise the scale is 1 */
+    RpLossScaleOptions loss_scale;
+    guint threads;             /* of the optimizer; 0 = 1 */
+    const char *avoid_cpus;    /* processors left to devices, or NULL */
+    const RpAdamwOps *variant; /* NULL = the best */
+} RpUpdateOptions;
+
+/* Neither clipping nor skipping: RpPlanOptions.step_at_once of such a run. */
+static inline gboolean
+rp_update_steps_at_once(const RpUpdateOptions *options)
+{
+    return options->max_grad_norm <= 0 && !options->scale_loss;
+}
+
+/* What a checkpoint keeps beside weights and moments. */
+typedef struct {
+    guint64 n_updates;      /* steps that were applied; the learning rate follows them */
+    guint64 n_iterations;   /* steps, skipped ones included */
+    RpLossScale loss_scale; /* after the last update */
+    float next_scale;       /* of the next iteration: asynchronous, it was fixed one update ago */
+} RpUpdateState;
+
+/* What became of an iteration's update. */
+typedef struct {
+    double learning_rate;
+    double grad_norm; /* of the mean loss, before clipping */
+    gboolean skipped; /* a loss or gradient was not finite: the loss scale was lowered instead */
+    float loss_scale; /* that the iteration ran with */
+    guint64 n_targets;
+} RpUpdateReport;
+
+typedef struct _RpHome RpHostState;
+
+/* @network, @plan: borrowed. Of the plan, the layer table, the promises and the host buffers are
+ * read here and not later. Errors: RP_HOST_STATE_ERROR_PLAN, RP_OPTIMIZER_ERROR_*,
+ * RP_POOL_ERROR_* */
+RpHostState *rp_host_state_new(const RpNetwork *network, const RpPlan *plan,
+                               const RpUpdateOptions *options,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_host_state_free(RpHostState *host_state);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpHostState, rp_host_state_free)
+
+/**
+ * rp_host_state_attach:
+ * @memory: the host arena, @bytes of zeros, 4096-byte aligned; outlives the state
+ *
+ * Once, before anything else. Errors: RP_HOST_STATE_ERROR_MEMORY
+ */
+gboolean rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Fills full-precision weights and every version from bound weights; state as of a fresh run. */
+void rp_host_state_load(RpHostState *host_state, const RpWeights *weights);
+
+/* ---- copies: where the bytes of a layer stand ---- */
+
+/* Host address of byte @offset of the layer's weights in version @version (0 or 1; of a single
+ * buffer always 0). @run: (out): how many bytes follow there without a break. */
+guint8 *rp_host_state_weights(const RpHostState *host_state, guint layer, guint version,
+                              guint64 offset, guint64 *run);
+/* The version that iteration @iteration reads. */
+guint rp_host_state_version(const RpHostState *host_state, guint64 iteration);
+/* The same for its gradients (a tied head has its own). @round: whose; of no matter unless rounds
+ * stand apart */
+guint8 *rp_host_state_gradients(const RpHostState *host_state, guint layer, guint round,
+                                guint64 offset, guint64 *run);
+/* How many rounds stand apart; 1: what stands on the host is one, or the sum. */
+guint rp_host_state_gradient_rounds(const RpHostState *host_state);
+/* Storage of gradients on the host. */
+RpDtype rp_host_state_gradient_dtype(const RpHostState *host_state);
+/* Any planned place of the host arena. */
+guint8 *rp_host_state_memory(const RpHostState *host_state, const RpBackendAccess *access);
+
+/* ---- an iteration ---- */
+
+/* Before its first task is handed over. @reference: targets of its first call; > 0 */
+void rp_host_state_begin(RpHostState *host_state, guint64 iteration, guint64 reference);
+/* Before its update is handed over. @targets: of all its calls */
+void rp_host_state_set_targets(RpHostState *host_state, guint64 iteration, guint64 targets);
+/* What the gradient of the summed loss is multiplied by: for tasks of devices. @decision: the
+ * task's access of RP_ROLE_DECISION; %NULL in a plan that is not gated */
+float rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
+                          const RpBackendAccess *decision);
+
+/**
+ * rp_host_state_take_loss:
+ * @micro_batch: as in RpTask
+ * @loss: of a head that has run, on any thread
+ * @broken_layer: lowest layer of the micro-batch whose output is not finite, or G_MAXINT32
+ *
+ * With a loss scale, a loss that is not finite is noted for a message; the backend makes the
+ * gradients of its stage not finite either (rp_host_state_skips()), from which the norm sees that
+ * the step is to be skipped. Otherwise it ends the run.
+ *
+ * Errors: RP_HOST_STATE_ERROR_LOSS, naming the step, the micro-batch and the layer
+ */
+gboolean rp_host_state_take_loss(RpHostState *host_state, guint64 iteration, guint32 micro_batch,
+                                 double loss, gint32 broken_layer,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether a step may be skipped: there is a loss scale. */
+gboolean rp_host_state_skips(const RpHostState *host_state);
+
+/**
+ * rp_host_state_run:
+ *
+ * A task of a host lane; @stages of the plan are those given at rp_host_state_new(). The norm of a
+ * gated plan computes the global norm and decides on the step; otherwise each step sums up its own
+ * layer, and the norm closes the iteration.
+ *
+ * Errors: RP_HOST_STATE_ERROR_GRADIENT, RP_HOST_STATE_ERROR_LOSS, naming the step and the layer.
+ * With a loss scale: if max_skipped steps in a row were skipped
+ */
+gboolean rp_host_state_run(RpHostState *host_state, RpHostLaneKind kind, const RpBackendTask *task,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Number of the step that an iteration of the plan is: from 1 up, over the whole run. */
+guint64 rp_host_state_step(const RpHostState *host_state, guint64 iteration);
+
+/* Valid once the iteration's norm has run. */
+RpUpdateReport rp_host_state_report(const RpHostState *host_state, guint64 iteration);
+
+/* ---- while nothing runs ---- */
+
+RpUpdateState rp_host_state_updates(const RpHostState *host_state);
+/* Full-precision weights and moments of what a layer trains. A tied head has only its own (the
+ * norm). */
+RpOptimizerState rp_host_state_layer_state(const RpHostState *host_state, guint layer);
+/* Copies a layer's state and writes its weights to every version. Errors:
+ * RP_OPTIMIZER_ERROR_STATE */
+gboolean rp_host_state_restore_layer(RpHostState *host_state, guint layer,
+                                     const RpOptimizerState *state,
+                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* After all layers: @first_iteration is the number that the plan begins with (1: resumed). */
+void rp_host_state_restore(RpHostState *host_state, const RpUpdateState *state,
+                           guint64 first_iteration);
+
+/* "layer 4 (model.layers.3)", for messages. (transfer full) */
+char *rp_host_state_describe_layer(const RpNetwork *network, guint layer);
