@@ -161,11 +161,9 @@ plain(const char *heading)
     return heading + (heading[0] == '<' ? 1 : 0);
 }
 
-static glong
+static void
 measure(Grid *grid)
 {
-    glong whole = -GAP;
-
     for (guint c = 0; c < grid->n; c++) {
         grid->widths[c] = MAX(1, g_utf8_strlen(plain(grid->headings[c]), -1));
         for (guint r = 0; r < grid->rows->len; r++) {
@@ -173,8 +171,41 @@ measure(Grid *grid)
 
             grid->widths[c] = MAX(grid->widths[c], text != NULL ? g_utf8_strlen(text, -1) : 0);
         }
-        whole += grid->widths[c] + GAP;
     }
+}
+
+/* The longest word of a column. */
+static glong
+longest_word(const Grid *grid, guint column)
+{
+    glong longest = 0;
+
+    for (guint r = 0; r < grid->rows->len; r++)
+        for (const char *text = g_array_index(grid->rows, Row, r).cells[column];
+             text != NULL && *text != '\0'; text += strspn(text, " ")) {
+            const gsize bytes = strcspn(text, " ");
+
+            longest = MAX(longest, g_utf8_strlen(text, (gssize)bytes));
+            text += bytes;
+        }
+    return longest;
+}
+
+/* Of the columns that are left, of which the last, if it is aligned left, may be broken. */
+static glong
+least_width(const Grid *grid)
+{
+    glong whole = 0;
+    guint last = grid->n;
+
+    while (last > 0 && grid->widths[last - 1] == 0)
+        last--;
+    for (guint c = 0; c < last; c++)
+        whole += grid->widths[c] > 0 ? grid->widths[c] + GAP : 0;
+    whole -= GAP;
+    if (last > 0 && grid->headings[last - 1][0] == '<')
+        whole -= grid->widths[last - 1] -
+                 MIN(grid->widths[last - 1], MAX(LEAST_WRAPPED, longest_word(grid, last - 1)));
     return whole;
 }
 
@@ -184,16 +215,15 @@ fit(Grid *grid, const char *drop, const Page *page)
 {
     g_auto(GStrv) names = g_strsplit(drop != NULL ? drop : "", ",", -1);
     GString *dropped = g_string_new(NULL);
-    glong whole = measure(grid);
 
-    for (char **name = names; *name != NULL && page->width > 0 && whole > page->width; name++)
+    measure(grid);
+    for (char **name = names; *name != NULL && page->width > 0 && least_width(grid) > page->width;
+         name++)
         for (guint c = 0; c < grid->n; c++) {
-            const char *heading = plain(grid->headings[c]);
+            g_autofree char *heading = g_strchomp(g_strdup(plain(grid->headings[c])));
 
-            if (!g_str_has_prefix(heading, *name) ||
-                strspn(heading + strlen(*name), " ") != strlen(heading + strlen(*name)))
+            if (strcmp(heading, *name) != 0)
                 continue;
-            whole -= grid->widths[c] + GAP;
             grid->widths[c] = 0;
             g_string_append_printf(dropped, "%s%s", dropped->len > 0 ? ", " : "", *name);
         }

@@ -314,7 +314,6 @@ report_task(RpReport *report, const RpTraceDiff *diff, const RpTaskPair *pair, g
     g_autofree char *name = rp_trace_describe(trace, task);
 
     rp_report_object(report, NULL, NULL);
-    rp_report_line(report, "<task", "%s", name);
     rp_report_text(report, "kind", rp_task_kind_name((RpTaskKind)task->kind), NULL);
     report_index(report, "gpu", rp_trace_lane_device(trace, task->lane), NULL);
     rp_report_text(report, "lane", rp_lane_name(rp_trace_lane_kind(trace, task->lane)), NULL);
@@ -341,6 +340,7 @@ report_task(RpReport *report, const RpTraceDiff *diff, const RpTaskPair *pair, g
     rp_report_ms(report, "longer_ms", rp_task_pair_longer_ns(pair), slips ? NULL : "difference");
     rp_report_ms(report, "slip_ms", pair->slip_ns, slips ? "slip" : NULL);
     report->sign = FALSE;
+    rp_report_line(report, "<task", "%s", name);
     rp_report_end(report);
 }
 
@@ -353,7 +353,7 @@ report_ranking(RpReport *report, const DiffArgs *args, const RpTraceDiff *diff, 
     rp_report_head(report, "%s",
                    slips ? "Latest starts beyond what their own predecessors explain (slip), ms"
                          : "Largest differences of duration, ms");
-    rp_report_table(report, slips ? "slips" : "durations", NULL, 0);
+    rp_report_table(report, slips ? "slips" : "durations", "predicted,first,measured,second", 0);
     for (guint i = 0; i < pairs->len; i++)
         report_task(report, diff, &g_array_index(pairs, RpTaskPair, i), slips);
     rp_report_end(report);

@@ -5,7 +5,7 @@
 #include "cli/reports/result.h"
 #include "core/base/units.h"
 
-#define BAR_WIDTH 32
+#define BAR_WIDTH 24
 
 /* One way to divide the model, and what it leads to. */
 typedef struct {
@@ -180,7 +180,7 @@ report_choice(RpReport *report, const Choice *choice, const RpProfile *profile)
         rp_report_show(report, "%.3f", paper_bound_ms(choice));
     }
     rp_report_ms(report, "makespan_ms", synchronous->makespan_ns, "makespan, ms");
-    report_above(report, synchronous, "above the least that any partition may take, %");
+    report_above(report, synchronous, "above any partition's least, %");
     rp_report_ratio(report, "bubble_ratio", synchronous->bubble.ratio, "bubble, %");
     if (synchronous->bound_ns > 0) {
         rp_report_ms(report, "bound_ms", synchronous->bound_ns, NULL);
@@ -188,7 +188,7 @@ report_choice(RpReport *report, const Choice *choice, const RpProfile *profile)
     }
     rp_report_ms(report, "steady_iteration_ms", asynchronous->iteration_ns,
                  "steady iteration, ms (async)");
-    report_above(report, asynchronous, "above the least that any partition may take, % (async)");
+    report_above(report, asynchronous, "above any partition's least, % (async)");
     rp_report_ratio(report, "steady_bubble_ratio", asynchronous->bubble.ratio,
                     "steady bubble, % (async)");
     rp_report_ms(report, "search_ms", choice->search_us * 1000, "search, ms");
