@@ -38,25 +38,6 @@ rp_paper_forward_intensity(const RpModel *model, double b, double s)
 }
 
 double
-rp_paper_backward_upload_bytes(const RpModel *model, double b, double s)
-{
-    return rp_paper_forward_upload_bytes(model, b, s) + 2 * b * s * model->hidden;
-}
-
-double
-rp_paper_backward_intensity(const RpModel *model, double b, double s)
-{
-    return 3 * rp_paper_forward_flops(model, b, s) / rp_paper_backward_upload_bytes(model, b, s);
-}
-
-double
-rp_paper_backward_intensity_bound(const RpModel *model, double b, double s)
-{
-    return 3 * rp_paper_forward_flops(model, b, s) /
-           (2 * rp_paper_forward_upload_bytes(model, b, s));
-}
-
-double
 rp_paper_ridge_intensity(const RpGpu *gpu)
 {
     return gpu->fp16_accumulate_tflops * 1e12 / (gpu->interconnect_gb_per_s * 1e9);

@@ -1,5 +1,5 @@
 /**
- * Equations 1 to 7 of the paper's appendices, exactly as printed, for its figures.
+ * Equations 1 to 5 of the paper's appendices, exactly as printed, for its figures.
  *
  * s sequence length, b sequences of a micro-batch, h hidden, m intermediate, a heads, k key-value
  * heads, E and E_act experts. They assume heads x head_size = hidden, full (not causal) attention
@@ -21,15 +21,6 @@ double rp_paper_forward_upload_bytes(const RpModel *model, double b, double s);
 
 /* Operational intensity of a block's forward, FLOP per byte. Source: eq. 4 (dense), 5 (MoE) */
 double rp_paper_forward_intensity(const RpModel *model, double b, double s);
-
-/* Bytes uploaded for a block's backward: eq. 3 + 2bsh. Source: eq. 6 */
-double rp_paper_backward_upload_bytes(const RpModel *model, double b, double s);
-
-/* 3 FLOPS_fwd / Bytes_bwd: with recompute. Source: the quantity that eq. 7 bounds */
-double rp_paper_backward_intensity(const RpModel *model, double b, double s);
-
-/* 3 FLOPS_fwd / (2 Bytes_fwd): the lower bound. Source: eq. 7 */
-double rp_paper_backward_intensity_bound(const RpModel *model, double b, double s);
 
 /**
  * rp_paper_ridge_intensity:

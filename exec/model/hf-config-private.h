@@ -1,8 +1,7 @@
 /**
  * What hf-config*.c share: the values as they stand in the file, and the table of keys.
  *
- *   hf-config-keys.c   the table: a row for each key, with its fate
- *   hf-config-read.c   readers of its rows
+ *   hf-config-keys.c   the table: a row for each key, with its fate, and the rows' readers
  *   hf-config.c        what the values mean together
  */
 #pragma once
@@ -33,29 +32,8 @@ typedef struct {
     RpConfigRaw raw;
 } RpConfigReader;
 
-/* Into RpConfigRaw: of the file's object, and of the rope's in it. */
-extern const RpJsonField rp_config_fields[];
-extern const RpJsonField rp_config_rope_fields[];
-extern const guint rp_config_n_fields;
-extern const guint rp_config_n_rope_fields;
-
 /* A name of each architecture that runs, which stands at @member of its row. (transfer container) */
 const char **rp_config_architecture_names(gsize member);
 
-/* ---- hf-config-read.c: RpJsonRead ---- */
-
-gboolean rp_config_read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_model_type(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_activation(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_dtype(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_head_dim(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_token(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_pad(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_eos(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_layer_types(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_rope(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_rope_type(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-/* One of the values in field->expected, "A" or "A or B"; the number there; none. */
-gboolean rp_config_read_fixed(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_exactly(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-gboolean rp_config_read_unknown(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* The object of the file that stands next, into @reader's raw values. */
+gboolean rp_config_read(RpConfigReader *reader);

@@ -1,6 +1,5 @@
 /**
- * config.json: what the values mean together. The text is read in hf-config-read.c, by the table in
- * hf-config-keys.c.
+ * config.json: what the values mean together. The text is read by the table in hf-config-keys.c.
  */
 #include "exec/model/hf-config.h"
 
@@ -194,9 +193,7 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
                                   .pad_id = RP_MODEL_NO_TOKEN};
     if (!rp_json_pull_init(&reader.pull, shown, text, length, RP_HF_CONFIG_ERROR,
                            RP_HF_CONFIG_ERROR_SYNTAX, error) ||
-        !rp_json_read_record(&reader.pull, rp_config_fields, rp_config_n_fields, &reader.raw,
-                             NULL) ||
-        !rp_json_pull_end(&reader.pull))
+        !rp_config_read(&reader) || !rp_json_pull_end(&reader.pull))
         return FALSE;
     if (!settle_architecture(&reader) || !settle_sizes(&reader) || !settle_rope(&reader) ||
         !settle_rest(&reader))

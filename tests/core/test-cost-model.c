@@ -439,15 +439,6 @@ reproduces_the_papers_equations(void **state)
     assert_true(near(rp_paper_forward_flops(llama, 1, 2048) - attention,
                      rp_cost_model_matmul_flops(llama, 1, 2048), 1e-12));
     assert_true(near(rp_cost_model_attention_flops(llama, 0, 1, 2048), attention / 2, 1e-3));
-    /* eq. 6, 7 */
-    assert_true(rp_paper_backward_upload_bytes(llama, 4, 2048) -
-                    rp_paper_forward_upload_bytes(llama, 4, 2048) ==
-                2.0 * 4 * 2048 * 4096);
-    assert_true(rp_paper_backward_intensity(llama, 4, 2048) >
-                rp_paper_backward_intensity_bound(llama, 4, 2048));
-    assert_true(rp_paper_backward_intensity_bound(llama, 4, 2048) >
-                rp_paper_forward_intensity(llama, 4, 2048));
-    /* appendix C.4: dense models above the ridge at 8, the MoE model above it below 100 */
     double ridge = rp_paper_ridge_intensity(gpu);
     assert_true(near(ridge, 330e12 / 32e9, 1e-9));
     assert_true(rp_paper_forward_intensity(llama, 8, 2048) > ridge);
