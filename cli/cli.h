@@ -182,16 +182,10 @@ char *rp_cli_subject(const RpProfile *profile, guint gpus);
 
 /* ---- schedule and partition options (cli/options.c, cli/options-check.c) ---- */
 
-/* Values as written; %NULL or 0 = not given. Zero-initialise. */
+/* As written; %NULL or 0 = not given. Zero-initialise. */
 typedef struct {
+    RpAsk ask; /* numbers and lists; what follows is not in it yet */
     char *schedule;
-    int gpus;
-    int micro_batches;
-    int round;
-    char *stages;
-    char *forward_stages;
-    char *backward_stages;
-    int n_stages;
     char *partition;
     char *fidelity;
     char *recompute;
@@ -199,11 +193,6 @@ typedef struct {
     char *transfers;
     char *consistency;
     char *optimizer;
-    gboolean async;
-    gboolean no_clip;
-    int iterations;
-    int group;
-    gboolean reverse_backward;
 } RpScheduleArgs;
 
 /* The options of RpScheduleArgs, each with RP_ARG(): the schedule's first. */

@@ -18,11 +18,12 @@ typedef struct {
 #define VALUE(member) offsetof(RpScheduleArgs, member), sizeof(((RpScheduleArgs *)NULL)->member)
 
 static const OwnOption own_options[] = {
-    {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched, VALUE(round)},
+    {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched,
+     VALUE(ask.options.round)},
     {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, VALUE(fused_forward)},
-    {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(group)},
+    {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(ask.options.group)},
     {"reverse-backward", "has an order of its own for backward actions", rp_schedule_is_reversible,
-     VALUE(reverse_backward)},
+     VALUE(ask.options.reverse_backward)},
 };
 
 static gboolean
@@ -60,9 +61,9 @@ find_idle(const RpScheduleArgs *args)
     if (args->optimizer != NULL && g_strcmp0(args->consistency, "blocking") == 0)
         return "--optimizer: --consistency blocking has one optimizer only, which copies all "
                "weights; expected no --optimizer beside it";
-    if (!full && args->no_clip)
+    if (!full && args->ask.options.step_at_once)
         return "--no-clip: compute fidelity has no optimizer; expected --fidelity full beside it";
-    if (args->no_clip && g_strcmp0(args->consistency, "blocking") == 0)
+    if (args->ask.options.step_at_once && g_strcmp0(args->consistency, "blocking") == 0)
         return "--no-clip: with --consistency blocking every layer waits for all copies; expected "
                "no --no-clip beside it";
     if (full && published)

@@ -11,17 +11,18 @@ static const char *const fused_names[] = {"published", "physical", NULL};
 
 const GOptionEntry rp_schedule_options[] = {
     {"schedule", 's', 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, schedule), NULL, "NAME"},
-    {"gpus", 'n', 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, gpus), "number of GPUs", "N"},
-    {"micro-batches", 'm', 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, micro_batches),
+    {"gpus", 'n', 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, ask.options.gpus), "number of GPUs",
+     "N"},
+    {"micro-batches", 'm', 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, ask.options.micro_batches),
      "micro-batches of an iteration", "M"},
-    {"round", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, round),
+    {"round", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, ask.options.round),
      "roundpipe: micro-batches of a round (default: with the partition)", "M_R"},
-    {"stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, stages), NULL, "LIST"},
-    {"forward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, forward_stages), NULL,
+    {"stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, ask.stages), NULL, "LIST"},
+    {"forward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, ask.forward_stages), NULL,
      "LIST"},
-    {"backward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, backward_stages), NULL,
-     "LIST"},
-    {"stage-count", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, n_stages),
+    {"backward-stages", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, ask.backward_stages),
+     NULL, "LIST"},
+    {"stage-count", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, ask.n_stages),
      "bound schedules: number of stages (default: as many as fit)", "S"},
     {"partition", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, partition), NULL, "NAME"},
     {"fidelity", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, fidelity),
@@ -35,16 +36,16 @@ const GOptionEntry rp_schedule_options[] = {
      "full fidelity: ", "NAME"},
     {"optimizer", 0, 0, G_OPTION_ARG_STRING, RP_ARG(RpScheduleArgs, optimizer),
      "full fidelity: ", "NAME"},
-    {"async", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, async),
+    {"async", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, ask.options.async),
      "asynchronous optimizer (staleness 1): iterations without a flush", NULL},
-    {"no-clip", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, no_clip),
+    {"no-clip", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, ask.options.step_at_once),
      "full fidelity: a layer steps as soon as its gradient is home, without a global norm", NULL},
-    {"iterations", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, iterations),
+    {"iterations", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, ask.iterations),
      "iterations to simulate (default: 1; --async: until steady)", "K"},
-    {"group", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, group),
+    {"group", 0, 0, G_OPTION_ARG_INT, RP_ARG(RpScheduleArgs, ask.options.group),
      "interleaved schedules: micro-batches of a group (default: N)", "G"},
-    {"reverse-backward", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpScheduleArgs, reverse_backward), NULL,
-     NULL},
+    {"reverse-backward", 0, 0, G_OPTION_ARG_NONE,
+     RP_ARG(RpScheduleArgs, ask.options.reverse_backward), NULL, NULL},
     {0},
 };
 
@@ -68,7 +69,7 @@ rp_cli_option_help(const GOptionEntry *option)
 }
 
 static gboolean
-check_given(const char *option, int value, GError **error)
+check_given(const char *option, guint value, GError **error)
 {
     if (value > 0)
         return TRUE;
@@ -104,8 +105,8 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
     int fidelity = 0, recompute = 0, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
     int objective = 0;
 
-    if (!check_given("gpus", args->gpus, error) ||
-        !check_given("micro-batches", args->micro_batches, error) ||
+    if (!check_given("gpus", args->ask.options.gpus, error) ||
+        !check_given("micro-batches", args->ask.options.micro_batches, error) ||
         !rp_cli_choose("partition", "partition", args->partition, &objective, error) ||
         !choose("fidelity", args->fidelity, fidelity_names, &fidelity, error) ||
         !rp_cli_choose("recompute", "recompute", args->recompute, &recompute, error) ||
@@ -114,30 +115,14 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !rp_cli_choose("consistency", "consistency", args->consistency, &consistency, error) ||
         !rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error))
         return FALSE;
-    *ask = (RpAsk){
-        .options =
-            {
-                .gpus = (guint)args->gpus,
-                .micro_batches = (guint)args->micro_batches,
-                .round = (guint)args->round,
-                .group = (guint)args->group,
-                .reverse_backward = args->reverse_backward,
-                .async = args->async,
-                .fidelity = (RpFidelity)fidelity,
-                .recompute = (RpRecompute)recompute,
-                .fused_forward = (RpFusedForward)(fused + 1), /* 0 = default */
-                .transfers = (RpTransfers)transfers,
-                .consistency = (RpConsistency)consistency,
-                .optimizer = (RpOptimizerMode)optimizer,
-                .step_at_once = args->no_clip,
-            },
-        .stages = args->stages,
-        .forward_stages = args->forward_stages,
-        .backward_stages = args->backward_stages,
-        .n_stages = (guint)args->n_stages,
-        .objective = (RpObjective)objective,
-        .iterations = (guint)args->iterations,
-    };
+    *ask = args->ask;
+    ask->objective = (RpObjective)objective;
+    ask->options.fidelity = (RpFidelity)fidelity;
+    ask->options.recompute = (RpRecompute)recompute;
+    ask->options.fused_forward = (RpFusedForward)(fused + 1); /* 0 = default */
+    ask->options.transfers = (RpTransfers)transfers;
+    ask->options.consistency = (RpConsistency)consistency;
+    ask->options.optimizer = (RpOptimizerMode)optimizer;
     return TRUE;
 }
 
@@ -147,9 +132,9 @@ check_together(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError
 {
     const char *problem = NULL;
 
-    if (args->partition != NULL && (args->stages != NULL || args->forward_stages != NULL))
+    if (args->partition != NULL && (args->ask.stages != NULL || args->ask.forward_stages != NULL))
         problem = "a stage list and --partition exclude each other";
-    else if (schedule->dispatched && args->n_stages > 0)
+    else if (schedule->dispatched && args->ask.n_stages > 0)
         problem = "--stage-count is for bound schedules; this one finds its own, or takes "
                   "--forward-stages and --backward-stages";
     if (problem == NULL)
@@ -180,7 +165,7 @@ gboolean
 rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                 RpRequest *request, GError **error)
 {
-    g_autoptr(RpProfile) loaded = rp_cli_load_profile(path, (guint)MAX(0, args->gpus), error);
+    g_autoptr(RpProfile) loaded = rp_cli_load_profile(path, args->ask.options.gpus, error);
     const RpScheduleOps *schedule =
         args->schedule != NULL ? rp_schedule_find(args->schedule, NULL) : NULL;
 

@@ -174,10 +174,10 @@ run_row(const RpScheduleArgs *args, RpCompareRow *row, GError **error)
     g_autoptr(RpPlan) plan = NULL;
 
     own.schedule = (char *)row->schedule->name;
-    own.async = row->async;
+    own.ask.options.async = row->async;
     rp_schedule_args_keep_known(&own, row->schedule);
     if (row->schedule->dispatched)
-        own.n_stages = 0;
+        own.ask.n_stages = 0;
     if (!rp_schedule_args_resolve(&own, row->entry->profile, &row->request, error))
         return FALSE;
     g_autoptr(RpTrace) trace =
@@ -255,7 +255,8 @@ check_args(const RpScheduleArgs *args, const RpCompareArgs *more, GError **error
 {
     RpAsk ask;
 
-    if (args->stages != NULL || args->forward_stages != NULL || args->backward_stages != NULL)
+    if (args->ask.stages != NULL || args->ask.forward_stages != NULL ||
+        args->ask.backward_stages != NULL)
         return rp_cli_refuse(
             error, "a stage list suits one model and one schedule: use `roundpipe simulate`");
     if (more->published && (args->recompute != NULL || args->fused_forward != NULL))
@@ -313,11 +314,12 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
 
     g_array_set_clear_func(rows, clear_row);
     if (!check_args(request, args, error) ||
-        !load_entries(args, (guint)MAX(0, request->gpus), paths, entries, error) ||
+        !load_entries(args, request->ask.options.gpus, paths, entries, error) ||
         !check_csv(args, entries, error))
         return FALSE;
     for (guint i = 0; i < entries->len; i++)
-        if (!add_rows(args->schedules, g_ptr_array_index(entries, i), request->async, rows, error))
+        if (!add_rows(args->schedules, g_ptr_array_index(entries, i), request->ask.options.async,
+                      rows, error))
             return FALSE;
     if (!check_options(request, rows, error))
         return FALSE;
@@ -345,7 +347,8 @@ static const GOptionEntry options[] = {
     {0},
 };
 
-static const RpCompareArgs defaults = {.request = {.gpus = 8, .micro_batches = 16}};
+static const RpCompareArgs defaults = {
+    .request = {.ask.options = {.gpus = 8, .micro_batches = 16}}};
 
 const RpCommand rp_command_compare = {
     .name = "compare",

@@ -61,7 +61,7 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         .dtype = more->dtype,
         .accumulate = more->accumulate,
         .lora_rank = (guint)more->lora_rank,
-        .gpus = args->gpus > 0 ? (guint)args->gpus : RP_CLI_GPUS,
+        .gpus = args->ask.options.gpus > 0 ? args->ask.options.gpus : RP_CLI_GPUS,
     };
     const RpModel *model = rp_model_find(more->model, error);
 

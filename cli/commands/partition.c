@@ -249,7 +249,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     static const char *const objectives[] = {"paper", "simulated"};
     RpScheduleArgs *args = user_args;
     const char *path = words[0];
-    g_autoptr(RpProfile) profile = rp_cli_load_profile(path, (guint)MAX(0, args->gpus), error);
+    g_autoptr(RpProfile) profile = rp_cli_load_profile(path, args->ask.options.gpus, error);
     g_autoptr(GArray) choices = g_array_new(FALSE, TRUE, sizeof(Choice));
 
     if (args->schedule == NULL)
@@ -260,12 +260,13 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     const RpScheduleOps *schedule = profile == NULL ? NULL : rp_schedule_find(args->schedule, NULL);
     if (profile == NULL || (schedule != NULL && !rp_schedule_args_check(args, schedule, error)))
         return FALSE;
-    searched.stages = searched.forward_stages = searched.backward_stages = NULL;
+    searched.ask.stages = searched.ask.forward_stages = searched.ask.backward_stages = NULL;
     for (guint i = 0; i < G_N_ELEMENTS(objectives); i++)
         if ((args->partition == NULL || strcmp(args->partition, objectives[i]) == 0) &&
             !choose(&searched, objectives[i], path, profile, choices, error))
             return FALSE;
-    if ((args->stages != NULL || args->forward_stages != NULL || args->backward_stages != NULL) &&
+    if ((args->ask.stages != NULL || args->ask.forward_stages != NULL ||
+         args->ask.backward_stages != NULL) &&
         !choose(args, NULL, path, profile, choices, error))
         return FALSE;
     if (choices->len == 0) /* an unknown objective: let the parser say so */

@@ -110,12 +110,12 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
             own.fidelity = (char *)fidelities[i];
             if (i == 0) { /* of the full plan */
                 own.transfers = own.consistency = own.optimizer = NULL;
-                own.no_clip = FALSE;
+                own.ask.options.step_at_once = FALSE;
             }
         }
         if (!rp_request_load(&own, path, &profile, &request, error))
             return FALSE;
-        if (args->iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)
+        if (args->ask.iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)
             request.iterations = ASYNC_ITERATIONS;
         g_autoptr(RpPlan) plan =
             rp_plan_make(profile, request.partition, &request.options, request.iterations, error);

@@ -108,10 +108,11 @@ rp_compare_report(RpReport *report, const RpCompareArgs *args, const GArray *row
     for (guint i = 0; i < rows->len; i++)
         memory |= g_array_index(rows, RpCompareRow, i).result.gpu_peak_bytes > 0;
     rp_report_say(report, "%d GPUs, %d micro-batches; predicted, %s fidelity; partition: %s; %s",
-                  args->request.gpus, args->request.micro_batches, fidelity, partition, alike);
+                  args->request.ask.options.gpus, args->request.ask.options.micro_batches, fidelity,
+                  partition, alike);
     rp_report_text(report, "origin", "predicted", NULL);
-    rp_report_count(report, "gpus", args->request.gpus, NULL);
-    rp_report_count(report, "micro_batches", args->request.micro_batches, NULL);
+    rp_report_count(report, "gpus", args->request.ask.options.gpus, NULL);
+    rp_report_count(report, "micro_batches", args->request.ask.options.micro_batches, NULL);
     rp_report_text(report, "fidelity", fidelity, NULL);
     rp_report_bool(report, "published", args->published, NULL);
     rp_report_text(report, "partition", partition, NULL);

@@ -1,6 +1,7 @@
 /* Layer times, measured, of a file, or of the run that goes on. */
 #include "run/train/private.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "core/plan/planner.h"
@@ -36,14 +37,10 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
                         rp_layer_kind_name(layer->kind), rp_layer_kind_name(times->kind));
             return FALSE;
         }
-        layer->forward_ns = times->forward_ns;
-        layer->backward_ns = times->backward_ns;
-        layer->recompute_ns = times->recompute_ns;
-        layer->recompute_last_ns = times->recompute_last_ns;
-        layer->weight_gradient_ns = times->weight_gradient_ns;
-        layer->forward_spread_ns = times->forward_spread_ns;
-        layer->recompute_spread_ns = times->recompute_spread_ns;
-        layer->backward_spread_ns = times->backward_spread_ns;
+        /* times and their spreads stand together */
+        memcpy((char *)layer + offsetof(RpLayer, forward_ns),
+               (const char *)times + offsetof(RpLayer, forward_ns),
+               offsetof(RpLayer, parameter_bytes) - offsetof(RpLayer, forward_ns));
     }
     take_string(&profile->model, file->model);
     take_string(&profile->device, file->device);
@@ -52,13 +49,10 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
     take_string(&profile->date, file->date);
     profile->gpus = file->gpus;
     profile->processors = file->processors;
-    profile->gpu_memory_bytes = file->gpu_memory_bytes;
-    profile->links = file->links;
-    profile->optimizer_parameters_per_s = file->optimizer_parameters_per_s;
-    profile->norm_parameters_per_s = file->norm_parameters_per_s;
-    profile->sum_parameters_per_s = file->sum_parameters_per_s;
-    profile->gradient_copy_parameters_per_s = file->gradient_copy_parameters_per_s;
-    profile->parameter_copy_parameters_per_s = file->parameter_copy_parameters_per_s;
+    /* links, memory and rates of the host, too */
+    memcpy((char *)profile + offsetof(RpProfile, links),
+           (const char *)file + offsetof(RpProfile, links),
+           offsetof(RpProfile, n_layers) - offsetof(RpProfile, links));
     return TRUE;
 }
 
