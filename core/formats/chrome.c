@@ -96,25 +96,11 @@ begin_file(RpJsonWriter *json, const RpTrace *trace)
 }
 
 /* Names of Chrome's palette; what is not listed gets a colour from its name. */
-static const char *
-color(guint8 kind)
-{
-    switch (kind) {
-    case RP_TASK_FORWARD:
-        return "thread_state_runnable";
-    case RP_TASK_BACKWARD:
-        return "thread_state_running";
-    case RP_TASK_FUSED:
-    case RP_TASK_OVERLAP:
-        return "rail_animation";
-    case RP_TASK_INPUT_GRADIENT:
-        return "rail_response";
-    case RP_TASK_WEIGHT_GRADIENT:
-        return "rail_load";
-    default:
-        return NULL;
-    }
-}
+static const char *const colours[RP_N_TASK_KINDS] = {
+    [RP_TASK_FORWARD] = "thread_state_runnable", [RP_TASK_BACKWARD] = "thread_state_running",
+    [RP_TASK_FUSED] = "rail_animation",          [RP_TASK_OVERLAP] = "rail_animation",
+    [RP_TASK_INPUT_GRADIENT] = "rail_response",  [RP_TASK_WEIGHT_GRADIENT] = "rail_load",
+};
 
 /* Actions are called as in PyTorch's CSV, `3F0`; everything else by its kind. */
 static void
@@ -147,7 +133,7 @@ add_index(RpJsonWriter *json, const char *key, guint32 value)
 static void
 add_record(RpJsonWriter *json, const RpTraceRecord *record)
 {
-    const char *cname = color(record->kind);
+    const char *cname = record->kind < RP_N_TASK_KINDS ? colours[record->kind] : NULL;
     gboolean overlap = record->kind == RP_TASK_OVERLAP;
 
     begin_event(json, "X", record->lane / RP_LANES_PER_DEVICE + 1);

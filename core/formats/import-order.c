@@ -17,7 +17,7 @@ guint
 rp_order_products_of(const RpOrderWeave *weave, const RpAction *action,
                      RpTaskId *made[RP_MAX_PRODUCTS])
 {
-    const RpActionProducts *makes = rp_action_products(action);
+    const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
     const guint32 s = rp_action_backward_stage(action), m = rp_action_backward_micro_batch(action);
     guint n = 0;
 
@@ -61,7 +61,7 @@ needs_of_backward(const RpOrderWeave *weave, guint32 s, guint32 m, Need *needs)
 static guint
 needs_of(const RpOrderWeave *weave, const RpAction *action, Need needs[RP_MAX_PRODUCTS])
 {
-    const RpActionProducts *makes = rp_action_products(action);
+    const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
     const guint32 s = rp_action_backward_stage(action), m = rp_action_backward_micro_batch(action);
     guint n = 0;
 

@@ -7,25 +7,6 @@
  */
 #include "core/formats/private.h"
 
-static guint8
-action_kind(guint8 task_kind)
-{
-    switch (task_kind) {
-    case RP_TASK_FORWARD:
-        return RP_ACTION_FORWARD;
-    case RP_TASK_BACKWARD:
-        return RP_ACTION_BACKWARD;
-    case RP_TASK_FUSED:
-        return RP_ACTION_FUSED;
-    case RP_TASK_INPUT_GRADIENT:
-        return RP_ACTION_INPUT_GRADIENT;
-    case RP_TASK_WEIGHT_GRADIENT:
-        return RP_ACTION_WEIGHT_GRADIENT;
-    default:
-        return RP_ACTION_OVERLAP;
-    }
-}
-
 /* Only what a file can hold: a trace that was read may lack a number or have one out of range. */
 static gboolean
 is_action(guint8 kind, guint32 stage, guint32 micro_batch, guint32 backward_stage,
@@ -47,7 +28,7 @@ append_action(RpOrders *orders, guint rank, guint8 kind, guint32 stage, guint32 
         .micro_batch = micro_batch,
         .backward_stage = overlap ? backward_stage : RP_NONE,
         .backward_micro_batch = overlap ? backward_micro_batch : RP_NONE,
-        .kind = action_kind(kind),
+        .kind = kind, /* kinds of actions are the first kinds of tasks */
     };
 
     rp_orders_append(orders, rank, &action, orders->ranks[rank]->len + 1);

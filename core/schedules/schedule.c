@@ -170,7 +170,8 @@ rp_schedule_peak_live(const RpScheduleOps *schedule, const RpShape *shape, guint
     if (schedule->dispatched)
         return MIN(order->len, 1);
     for (guint i = 0; i < order->len; i++) {
-        const RpActionProducts *makes = rp_action_products(&g_array_index(order, RpAction, i));
+        const RpActionProducts *makes =
+            rp_action_products((RpActionKind)g_array_index(order, RpAction, i).kind);
 
         /* an overlapped forward starts before the backward beside it can free anything */
         live += makes->output ? 1 : 0;

@@ -73,7 +73,7 @@ typedef struct {
 } RpActionProducts;
 
 static inline const RpActionProducts *
-rp_action_products(const RpAction *action)
+rp_action_products(RpActionKind kind)
 {
     static const RpActionProducts products[] = {
         [RP_ACTION_FORWARD] = {TRUE, FALSE, FALSE},
@@ -84,7 +84,7 @@ rp_action_products(const RpAction *action)
         [RP_ACTION_OVERLAP] = {TRUE, TRUE, TRUE},
     };
 
-    return &products[action->kind];
+    return &products[kind];
 }
 
 static inline guint32
@@ -96,6 +96,39 @@ static inline guint32
 rp_action_backward_micro_batch(const RpAction *action)
 {
     return action->kind == RP_ACTION_OVERLAP ? action->backward_micro_batch : action->micro_batch;
+}
+
+/* Whether it may recompute before its gradient arrives: B or I, alone. */
+static inline gboolean
+rp_action_leads(RpActionKind kind)
+{
+    const RpActionProducts *products = rp_action_products(kind);
+
+    return products->input_gradient && !products->output;
+}
+
+/* What a stage's actions take, ns. */
+typedef struct {
+    gint64 forward_ns;
+    gint64 backward_ns; /* B or FB, recompute included */
+    gint64 lead_ns;     /* leading part of backward_ns that does not need the gradient */
+    gint64 weight_ns;   /* W */
+} RpStageTimes;
+
+/* Of an action of @kind; @backward: the stage of its backward part. */
+static inline gint64
+rp_action_time_ns(RpActionKind kind, const RpStageTimes *times, const RpStageTimes *backward)
+{
+    static const struct {
+        gint forward, backward, weight;
+    } shares[] = {
+        [RP_ACTION_FORWARD] = {1, 0, 0},         [RP_ACTION_BACKWARD] = {0, 1, 0},
+        [RP_ACTION_FUSED] = {0, 1, 0},           [RP_ACTION_INPUT_GRADIENT] = {0, 1, -1},
+        [RP_ACTION_WEIGHT_GRADIENT] = {0, 0, 1}, [RP_ACTION_OVERLAP] = {1, 1, 0},
+    };
+
+    return shares[kind].forward * times->forward_ns +
+           shares[kind].backward * backward->backward_ns + shares[kind].weight * times->weight_ns;
 }
 
 /* The numbers an order is made from. */

@@ -117,7 +117,7 @@ rp_action_parts(const RpTask *task, RpActionPart parts[2])
 
     if (!rp_task_is_compute(task))
         return 0;
-    const RpActionProducts makes = *rp_action_products(&(RpAction){.kind = task->kind});
+    const RpActionProducts makes = *rp_action_products((RpActionKind)task->kind);
 
     parts[0] = (RpActionPart){task->stage, task->micro_batch, makes.output,
                               makes.input_gradient && !two, makes.weight_gradient && !two};

@@ -8,8 +8,8 @@
 /* A task of the plan without its times. */
 typedef struct {
     guint32 lane;
-    guint32 stage;
-    guint32 backward_stage; /* of an overlapped action */
+    guint32 stage;          /* RP_NONE: a barrier */
+    guint32 backward_stage; /* of the backward part of an overlapped action, else the same */
     guint32 iteration;
     guint16 n_dependencies;
     guint8 kind;
@@ -20,10 +20,6 @@ typedef struct {
     guint32 phase;
     gint64 hop_ns;
 } Wait;
-
-typedef struct {
-    gint64 forward_ns, backward_ns, lead_ns, weight_ns;
-} StageTimes;
 
 struct _RpBoundRecurrence {
     const RpProfile *profile;
@@ -38,7 +34,7 @@ struct _RpBoundRecurrence {
     guint *gpu_of_stage;
     guint gpus;
     gint64 *work; /* by gpu */
-    StageTimes *times;
+    RpStageTimes *times;
 };
 
 /* Some partition of so many stages: its plan has the tasks of all. */
@@ -76,7 +72,7 @@ read_plan(RpBoundRecurrence *recurrence, const RpPlan *plan)
         recurrence->steps[i] = (Step){
             .lane = task->lane,
             .stage = task->stage,
-            .backward_stage = task->backward_stage,
+            .backward_stage = task->kind == RP_TASK_OVERLAP ? task->backward_stage : task->stage,
             .iteration = task->iteration,
             .n_dependencies = task->dependency_count,
             .kind = task->kind,
@@ -114,7 +110,7 @@ rp_bound_recurrence_new(const RpProfile *profile, const RpPlanOptions *given, gu
     recurrence->gpus = options.gpus;
     recurrence->early = options.recompute == RP_RECOMPUTE_EARLY;
     recurrence->window = window;
-    recurrence->times = g_new(StageTimes, n_stages);
+    recurrence->times = g_new(RpStageTimes, n_stages);
     recurrence->work = g_new(gint64, options.gpus);
     recurrence->gpu_of_stage = g_new(guint, n_stages);
     for (guint s = 0; s < n_stages; s++)
@@ -153,7 +149,7 @@ set_times(RpBoundRecurrence *recurrence, const guint *ends)
     memset(recurrence->work, 0, recurrence->gpus * sizeof *recurrence->work);
     for (guint s = 0, first = 0; s < recurrence->n_stages; first = ends[s], s++) {
         const RpInterval layers = {first, ends[s] - first};
-        StageTimes *times = &recurrence->times[s];
+        RpStageTimes *times = &recurrence->times[s];
         gint64 *work = &recurrence->work[recurrence->gpu_of_stage[s]];
 
         times->forward_ns = rp_stage_time_ns(recurrence->profile, layers, RP_PHASE_FORWARD, NULL);
@@ -169,25 +165,15 @@ set_times(RpBoundRecurrence *recurrence, const guint *ends)
 static gint64
 duration_of(const RpBoundRecurrence *recurrence, const Step *step, gint64 *lead_ns)
 {
-    const StageTimes *times = step->stage != RP_NONE ? &recurrence->times[step->stage] : NULL;
+    const RpActionKind kind = (RpActionKind)step->kind;
 
     *lead_ns = 0;
-    switch ((RpTaskKind)step->kind) {
-    case RP_TASK_FORWARD:
-        return times->forward_ns;
-    case RP_TASK_BACKWARD:
-        *lead_ns = recurrence->early ? times->lead_ns : 0;
-        return times->backward_ns;
-    case RP_TASK_INPUT_GRADIENT:
-        *lead_ns = recurrence->early ? times->lead_ns : 0;
-        return times->backward_ns - times->weight_ns;
-    case RP_TASK_WEIGHT_GRADIENT:
-        return times->weight_ns;
-    case RP_TASK_OVERLAP:
-        return times->forward_ns + recurrence->times[step->backward_stage].backward_ns;
-    default:
+    if (step->stage == RP_NONE)
         return 0;
-    }
+    if (recurrence->early && rp_action_leads(kind))
+        *lead_ns = recurrence->times[step->stage].lead_ns;
+    return rp_action_time_ns(kind, &recurrence->times[step->stage],
+                             &recurrence->times[step->backward_stage]);
 }
 
 gint64

@@ -81,7 +81,7 @@ append(gpointer data, guint device, const RpAction *action)
 {
     const Compute *self = data;
     const RpPlanJob *job = self->job;
-    const RpActionProducts *products = rp_action_products(action);
+    const RpActionProducts *products = rp_action_products((RpActionKind)action->kind);
     const gboolean fused = action->kind == RP_ACTION_FUSED;
 
     rp_job_begin_action(job, device, action);

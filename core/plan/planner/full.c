@@ -94,7 +94,7 @@ append_transfer(const Full *self, RpTaskKind kind, RpPart *part, guint32 layer, 
 static void
 prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backward)
 {
-    const RpActionProducts *makes = rp_action_products(action);
+    const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
     const RpInterval *layers = &backward->at->layers;
     const gboolean fused = action->kind == RP_ACTION_FUSED;
 
@@ -157,7 +157,7 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
                const RpPart *backward)
 {
     const RpPlanJob *job = self->job;
-    const RpActionProducts *makes = rp_action_products(action);
+    const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
     const RpInterval *layers = &backward->at->layers;
     RpBuilder *builder = job->builder;
 
@@ -214,7 +214,7 @@ static RpTaskId
 append(gpointer data, guint device, const RpAction *action)
 {
     Full *self = data;
-    const RpActionProducts *makes = rp_action_products(action);
+    const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
     RpPart forward = rp_part(self->job, device, action->stage, action->micro_batch);
     RpPart backward = rp_part(self->job, device, rp_action_backward_stage(action),
                               rp_action_backward_micro_batch(action));

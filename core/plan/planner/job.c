@@ -290,22 +290,12 @@ rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 s
 void
 rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action)
 {
-    /* of which times of the stage an action consists */
-    static const struct {
-        gint forward, backward, weight;
-    } shares[] = {
-        [RP_ACTION_FORWARD] = {1, 0, 0},         [RP_ACTION_BACKWARD] = {0, 1, 0},
-        [RP_ACTION_FUSED] = {0, 1, 0},           [RP_ACTION_INPUT_GRADIENT] = {0, 1, -1},
-        [RP_ACTION_WEIGHT_GRADIENT] = {0, 0, 1}, [RP_ACTION_OVERLAP] = {1, 1, 0},
-    };
     const RpStageTimes *times = &job->times[action->stage];
-    const RpStageTimes *backward = &job->times[rp_action_backward_stage(action)];
     RpTask *task = rp_job_begin_task(job, (RpTaskKind)action->kind, device, action->stage,
                                      action->micro_batch);
 
-    task->duration_ns = shares[action->kind].forward * times->forward_ns +
-                        shares[action->kind].backward * backward->backward_ns +
-                        shares[action->kind].weight * times->weight_ns;
+    task->duration_ns = rp_action_time_ns((RpActionKind)action->kind, times,
+                                          &job->times[rp_action_backward_stage(action)]);
     if (rp_job_leads(job, action))
         task->lead_ns = times->lead_ns;
     if (action->kind == RP_ACTION_FUSED && job->promises->early_fused)

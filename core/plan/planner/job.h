@@ -8,14 +8,6 @@
 #include "core/plan/planner.h"
 #include "core/plan/planner/builder.h"
 
-/* What a stage's actions take, ns. */
-typedef struct {
-    gint64 forward_ns;
-    gint64 backward_ns; /* B or FB, recompute included */
-    gint64 lead_ns;     /* leading part of backward_ns that does not need the gradient */
-    gint64 weight_ns;   /* W */
-} RpStageTimes;
-
 typedef struct {
     const RpProfile *profile;
     RpPartition *partition;
@@ -77,14 +69,12 @@ rp_job_gradient_maker(const RpPlanJob *job, guint32 stage)
     return job->partition->dispatched ? stage - 1 : stage + 1;
 }
 
-/* A backward recomputes before its gradient arrives; a fused or overlapped action does not. */
+/* Whether it recomputes before its gradient arrives. */
 static inline gboolean
 rp_job_leads(const RpPlanJob *job, const RpAction *action)
 {
-    const RpActionProducts *products = rp_action_products(action);
-
-    return job->options.recompute == RP_RECOMPUTE_EARLY && products->input_gradient &&
-           !products->output;
+    return job->options.recompute == RP_RECOMPUTE_EARLY &&
+           rp_action_leads((RpActionKind)action->kind);
 }
 
 /* Bytes of gradients as they leave. */

@@ -42,7 +42,7 @@ rp_weave_tasks(const RpWeave *weave, guint32 stage, guint32 micro_batch)
 static gboolean
 is_ready(const RpWeave *weave, const RpAction *action)
 {
-    const RpActionProducts *products = rp_action_products(action);
+    const RpActionProducts *products = rp_action_products((RpActionKind)action->kind);
     const guint32 stage = rp_action_backward_stage(action);
     const guint32 m = rp_action_backward_micro_batch(action);
 
@@ -70,7 +70,7 @@ static void
 append_next(RpWeave *weave, guint g, const RpFidelityOps *fidelity, gpointer self)
 {
     const RpAction *action = next_action(weave, g);
-    const RpActionProducts *products = rp_action_products(action);
+    const RpActionProducts *products = rp_action_products((RpActionKind)action->kind);
     const RpTaskId id = fidelity->append(self, g, action);
 
     if (products->output)
