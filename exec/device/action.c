@@ -11,6 +11,27 @@ kernels_of(const RpDeviceAction *action)
     return rp_network_kernels(action->map->network);
 }
 
+/* Memory and layers; the head's part, and who observes, are set later. */
+static RpStageCall
+call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
+{
+    const RpPlanStage *stage = rp_task_stage(map, task);
+
+    return (RpStageCall){
+        .layers = stage->layers,
+        .stream = map->devices[device].stream,
+        .constants = map->memory[device] + map->constants[device],
+        .parameters = rp_task_operand(map, task, RP_ROLE_PARAMETERS),
+        .input = rp_task_operand(map, task, RP_ROLE_INPUT),
+        .boundaries = stage->boundaries,
+        .n_boundaries = task->task.kind == RP_TASK_FORWARD ? stage->n_boundaries : 0,
+        .output = rp_task_operand(map, task, RP_ROLE_OUTPUT),
+        .gradient = rp_task_operand(map, task, RP_ROLE_GRADIENT),
+        .sums = rp_task_operand(map, task, RP_ROLE_SUM),
+        .workspace = rp_task_operand(map, task, RP_ROLE_WORKSPACE),
+    };
+}
+
 /* A layer's output is there, or will be: it is looked at, and the layer noted if it is broken. */
 static void
 observe(gpointer user_data, guint layer, const void *output)
@@ -97,6 +118,34 @@ begin_sums(const RpDeviceAction *action)
                           .x = action->call.sums});
 }
 
+/* The last part of an action whose slot's sum is complete: rounds it to the network's storage, in
+ * which it leaves or, where sums stay on the device, is added to that of the rounds before. */
+static void
+leave(const RpDeviceAction *action)
+{
+    const RpTaskMap *map = action->map;
+    const RpBackendAccess *access = rp_task_access(action->task, RP_ROLE_LEAVING);
+    const RpDtype dtype = rp_network_options(map->network)->dtype;
+    const guint64 n = rp_network_elements(map->network, action->call.layers);
+    void *leaving = rp_task_operand(map, action->task, RP_ROLE_LEAVING);
+
+    if (access == NULL)
+        return;
+    if (map->kept_sums)
+        kernels_of(action)->gather(action->call.stream,
+                                   &(RpGatherArgs){.dtype = dtype,
+                                                   .n = n,
+                                                   .begin = (access->mode & RP_ACCESS_READ) == 0,
+                                                   .x = action->call.sums,
+                                                   .y = leaving});
+    else
+        kernels_of(action)->convert(action->call.stream, &(RpElementsArgs){.n = n,
+                                                                           .x = action->call.sums,
+                                                                           .y = leaving,
+                                                                           .x_dtype = RP_DTYPE_FP32,
+                                                                           .y_dtype = dtype});
+}
+
 /* A loss may be infinite and its gradients finite: the norm is to see it in them. */
 static void
 end_sums(const RpDeviceAction *action)
@@ -106,7 +155,7 @@ end_sums(const RpDeviceAction *action)
         kernels_of(action)->break_sum(
             action->call.stream,
             &(RpBreakSumArgs){.loss = action->call.loss, .sum = action->call.sums});
-    rp_task_leave(action->map, action->task, action->call.stream, action->call.sums);
+    leave(action);
 }
 
 static void
@@ -148,14 +197,14 @@ rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBacke
 
     if (kind != RP_TASK_FORWARD && kind != RP_TASK_BACKWARD && kind != RP_TASK_FUSED)
         return refuse(&action, error);
-    action.call = rp_task_call(map, device, task);
-    action.call.stream = map->devices[device].stream;
+    action.call = call_of(map, device, task);
     action.place = rp_task_map_place(map, task->task.iteration, task->task.micro_batch);
     if (kind != RP_TASK_BACKWARD) {
         action.call.observe = observe;
         action.call.observe_data = &action;
     }
-    if (kind != RP_TASK_FORWARD && part != RP_PART_LEAD && rp_task_has_head(map, task) &&
+    if (kind != RP_TASK_FORWARD && part != RP_PART_LEAD &&
+        action.call.layers.first + action.call.layers.count == map->n_layers &&
         !begin_head(&action, ops, error))
         return FALSE;
     if (kind == RP_TASK_FORWARD)

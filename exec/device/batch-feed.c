@@ -2,7 +2,7 @@
 
 #include "exec/system/clock.h"
 
-struct _RpFeed {
+struct _RpBatchFeed {
     guint micro_batches;
     guint n_calls;          /* of an iteration */
     RpBatchFeedCall *calls; /* [RP_BATCH_FEED_RING][n_calls] */

@@ -19,7 +19,7 @@ typedef struct {
     gint32 *broken_layer; /* [M]: lowest layer whose output was not finite, or G_MAXINT32 */
 } RpBatchFeedCall;
 
-typedef struct _RpFeed RpBatchFeed;
+typedef struct _RpBatchFeed RpBatchFeed;
 
 /* @micro_batches: M of a call; @calls: of an iteration */
 RpBatchFeed *rp_batch_feed_new(guint micro_batches, guint calls);

@@ -62,7 +62,7 @@ typedef struct {
     gint32 broken_layer;
 } RpHostStateOverflow;
 
-struct _RpHome {
+struct _RpHostState {
     const RpNetwork *network;
     RpUpdateOptions options;
     RpDtype dtype; /* storage of weights */

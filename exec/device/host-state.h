@@ -67,7 +67,7 @@ typedef struct {
     guint64 n_targets;
 } RpUpdateReport;
 
-typedef struct _RpHome RpHostState;
+typedef struct _RpHostState RpHostState;
 
 /* @network, @plan: borrowed. Of the plan, the layer table, the promises and the host buffers are
  * read here and not later. Errors: RP_HOST_STATE_ERROR_PLAN, RP_OPTIMIZER_ERROR_*,

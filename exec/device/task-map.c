@@ -54,72 +54,12 @@ rp_task_access(const RpBackendTask *task, RpAccessRole role)
     return NULL;
 }
 
-/* Where the task's buffer of that role is; %NULL: it has none. */
-static void *
-operand_of(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role)
+void *
+rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role)
 {
     const RpBackendAccess *access = rp_task_access(task, role);
 
     return access == NULL ? NULL : map->memory[access->arena] + access->offset;
-}
-
-static const RpPlanStage *
-stage_of(const RpTaskMap *map, const RpBackendTask *task)
-{
-    return map->stages[task->task.stage];
-}
-
-gboolean
-rp_task_has_head(const RpTaskMap *map, const RpBackendTask *task)
-{
-    const RpInterval layers = stage_of(map, task)->layers;
-
-    return layers.first + layers.count == map->n_layers;
-}
-
-RpStageCall
-rp_task_call(const RpTaskMap *map, guint device, const RpBackendTask *task)
-{
-    const RpPlanStage *stage = stage_of(map, task);
-
-    return (RpStageCall){
-        .layers = stage->layers,
-        .constants = map->memory[device] + map->constants[device],
-        .parameters = operand_of(map, task, RP_ROLE_PARAMETERS),
-        .input = operand_of(map, task, RP_ROLE_INPUT),
-        .boundaries = stage->boundaries,
-        .n_boundaries = task->task.kind == RP_TASK_FORWARD ? stage->n_boundaries : 0,
-        .output = operand_of(map, task, RP_ROLE_OUTPUT),
-        .gradient = operand_of(map, task, RP_ROLE_GRADIENT),
-        .sums = operand_of(map, task, RP_ROLE_SUM),
-        .workspace = operand_of(map, task, RP_ROLE_WORKSPACE),
-    };
-}
-
-void
-rp_task_leave(const RpTaskMap *map, const RpBackendTask *task, RpKernelStream *stream,
-              const float *sums)
-{
-    const RpBackendAccess *access = rp_task_access(task, RP_ROLE_LEAVING);
-    const RpKernels *kernels = rp_network_kernels(map->network);
-    const RpDtype dtype = rp_network_options(map->network)->dtype;
-    void *leaving = operand_of(map, task, RP_ROLE_LEAVING);
-    guint64 n;
-
-    if (access == NULL)
-        return;
-    n = rp_network_elements(map->network, stage_of(map, task)->layers);
-    if (map->kept_sums)
-        kernels->gather(stream, &(RpGatherArgs){.dtype = dtype,
-                                                .n = n,
-                                                .begin = (access->mode & RP_ACCESS_READ) == 0,
-                                                .x = sums,
-                                                .y = leaving});
-    else
-        kernels->convert(
-            stream,
-            &(RpElementsArgs){
-                .n = n, .x = sums, .y = leaving, .x_dtype = RP_DTYPE_FP32, .y_dtype = dtype});
 }
 
 /* Token ids of a micro-batch come from the caller, everything else from where it was stored. */
@@ -127,7 +67,7 @@ static gboolean
 copy_up(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role, RpTaskMove move,
         gpointer user_data, GError **error)
 {
-    const void *source = operand_of(map, task, RP_ROLE_HOST);
+    const void *source = rp_task_operand(map, task, RP_ROLE_HOST);
 
     if (source == NULL) {
         guint m;
@@ -136,7 +76,7 @@ copy_up(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role, RpTa
 
         source = rp_token_batch_input_ids(call->batch, m);
     }
-    return move(user_data, operand_of(map, task, role), source, task->task.bytes, error);
+    return move(user_data, rp_task_operand(map, task, role), source, task->task.bytes, error);
 }
 
 /* @boundary: place in the output, in hidden states */
@@ -144,16 +84,16 @@ static gboolean
 copy_down(const RpTaskMap *map, const RpBackendTask *task, guint boundary, RpTaskMove move,
           gpointer user_data, GError **error)
 {
-    const guint8 *source = operand_of(map, task, RP_ROLE_OUTPUT);
+    const guint8 *source = rp_task_operand(map, task, RP_ROLE_OUTPUT);
 
-    return move(user_data, operand_of(map, task, RP_ROLE_HOST),
+    return move(user_data, rp_task_operand(map, task, RP_ROLE_HOST),
                 source + boundary * rp_network_hidden_bytes(map->network), task->task.bytes, error);
 }
 
 static guint
 boundary_of(const RpTaskMap *map, const RpBackendTask *task)
 {
-    const RpPlanStage *stage = stage_of(map, task);
+    const RpPlanStage *stage = rp_task_stage(map, task);
     guint i = 0;
 
     while (i < stage->n_boundaries && stage->boundaries[i] != task->task.layer)
@@ -167,11 +107,11 @@ static gboolean
 copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
                 gpointer user_data, GError **error)
 {
-    const RpPlanStage *stage = stage_of(map, task);
+    const RpPlanStage *stage = rp_task_stage(map, task);
     const RpChunks *chunks = &stage->parameters;
     const RpLayerLayout *first = rp_network_layout(map->network, stage->layers.first);
     const guint version = rp_host_state_version(map->host_state, task->task.iteration);
-    guint8 *target = operand_of(map, task, RP_ROLE_PARAMETERS);
+    guint8 *target = rp_task_operand(map, task, RP_ROLE_PARAMETERS);
 
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
@@ -199,11 +139,11 @@ static gboolean
 copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
                GError **error)
 {
-    const RpPlanStage *stage = stage_of(map, task);
+    const RpPlanStage *stage = rp_task_stage(map, task);
     const RpChunks *chunks = &stage->gradients;
     const RpLayerLayout *first = rp_network_layout(map->network, stage->layers.first);
-    const guint8 *leaving = operand_of(map, task, RP_ROLE_LEAVING);
-    guint8 *staging = operand_of(map, task, RP_ROLE_STAGING);
+    const guint8 *leaving = rp_task_operand(map, task, RP_ROLE_LEAVING);
+    guint8 *staging = rp_task_operand(map, task, RP_ROLE_STAGING);
 
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {

@@ -55,23 +55,14 @@ rp_task_map_place(const RpTaskMap *map, guint64 iteration, guint32 micro_batch)
 
 /* Returns: (nullable): the task's access of that role */
 const RpBackendAccess *rp_task_access(const RpBackendTask *task, RpAccessRole role);
-/* Whether the task's stage holds the head. */
-gboolean rp_task_has_head(const RpTaskMap *map, const RpBackendTask *task);
+/* Where the task's buffer of that role is. Returns: (nullable): it has none */
+void *rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role);
 
-/* A compute action (forward, backward or fused) as a call of the network: memory and layers; the
- * stream, targets, loss, scale and observer are the backend's to set. */
-RpStageCall rp_task_call(const RpTaskMap *map, guint device, const RpBackendTask *task);
-
-/**
- * rp_task_leave:
- * @sums: of the task's slot, complete
- *
- * The last part of an action whose slot's sum is complete: rounds it to the network's storage, in
- * which it leaves or, where sums stay on the device, is added to that of the rounds before. Does
- * nothing in other actions.
- */
-void rp_task_leave(const RpTaskMap *map, const RpBackendTask *task, RpKernelStream *stream,
-                   const float *sums);
+static inline const RpPlanStage *
+rp_task_stage(const RpTaskMap *map, const RpBackendTask *task)
+{
+    return map->stages[task->task.stage];
+}
 
 /* Moves @bytes from @source to @target, one of which is of a device. */
 typedef gboolean (*RpTaskMove)(gpointer user_data, void *target, const void *source, guint64 bytes,

@@ -137,15 +137,17 @@ rp_host_find_broken(RpKernelStream *stream, const RpFindBrokenArgs *args)
     const uint16_t infinity = args->dtype == RP_DTYPE_BF16 ? 0x7f80 : 0x7c00;
     const uint32_t *wide = args->x;
     const uint16_t *narrow = args->x;
-    bool found = false;
+    /* as wide as what is looked at: vectors of one width */
+    uint32_t found_wide = 0;
+    uint16_t found_narrow = 0;
 
     if (args->dtype == RP_DTYPE_FP32)
         for (size_t i = 0; i < args->n; i++)
-            found |= (wide[i] & 0x7f800000) == 0x7f800000;
+            found_wide |= (uint32_t)((wide[i] & 0x7f800000) == 0x7f800000);
     else
         for (size_t i = 0; i < args->n; i++)
-            found |= (narrow[i] & infinity) == infinity;
-    if (found)
+            found_narrow |= (uint16_t)((narrow[i] & infinity) == infinity);
+    if (found_wide != 0 || found_narrow != 0)
         *args->flag = 1;
 }
 

@@ -9,7 +9,7 @@ struct _RpNetwork {
     RpWeights *weights;
 };
 
-struct _RpHome {
+struct _RpHostState {
     RpUpdateState update;
 };
 
