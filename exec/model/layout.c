@@ -15,8 +15,11 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype)
     const guint64 room = rp_layout_room(weight);
     const guint64 bytes = room * rp_dtype_size(storage);
 
-    layout->place[weight->kind] = (RpWeightPlace){
-        storage, layout->bytes, weight->trained ? layout->elements : RP_LAYOUT_NONE};
+    layout->place[weight->kind] =
+        (RpWeightPlace){storage,
+                        layout->bytes,
+                        weight->trained ? layout->elements : RP_LAYOUT_NONE,
+                        {weight->shape[0], weight->shape[1]}};
     layout->bytes += bytes;
     layout->elements += weight->trained ? room : 0;
     if (weight->tied) {
@@ -36,7 +39,7 @@ rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLa
     guint n;
 
     for (guint kind = 0; kind < RP_N_WEIGHT_KINDS; kind++)
-        layout.place[kind] = (RpWeightPlace){dtype, RP_LAYOUT_NONE, RP_LAYOUT_NONE};
+        layout.place[kind] = (RpWeightPlace){dtype, RP_LAYOUT_NONE, RP_LAYOUT_NONE, {0}};
     g_return_val_if_fail(weights && layer < rp_weights_n_layers(weights), layout);
 
     n = rp_weights_layer(weights, layer, &first);

@@ -19,8 +19,9 @@
 /* Of one weight, from the layer's first on. */
 typedef struct {
     RpDtype storage;
-    guint64 byte;    /* RP_LAYOUT_NONE: the layer has no such weight */
-    guint64 element; /* RP_LAYOUT_NONE: it has none, or a frozen one */
+    guint64 byte;     /* RP_LAYOUT_NONE: the layer has no such weight */
+    guint64 element;  /* RP_LAYOUT_NONE: it has none, or a frozen one */
+    guint64 shape[2]; /* [out,in] of a matrix */
 } RpWeightPlace;
 
 typedef struct {

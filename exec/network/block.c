@@ -31,30 +31,21 @@ typedef struct {
 
 typedef struct {
     size_t T, C, H, K, m;
-    RpLinear q, k, v, o, gate, up, down;
+    size_t queries, keys; /* H D, K D */
 } Shape;
 
 static Shape
 shape_of(const RpPass *pass)
 {
     const RpModel *model = pass->network->model;
-    const size_t C = model->hidden;
-    const size_t queries = (size_t)model->heads * model->head_dim;
-    const size_t keys = (size_t)model->kv_heads * model->head_dim;
-    const size_t m = model->intermediate;
 
     return (Shape){.T = pass->network->tokens,
-                   .C = C,
+                   .C = model->hidden,
                    .H = model->heads,
                    .K = model->kv_heads,
-                   .m = m,
-                   .q = {RP_WEIGHT_Q, RP_WEIGHT_Q_BIAS, C, queries},
-                   .k = {RP_WEIGHT_K, RP_WEIGHT_K_BIAS, C, keys},
-                   .v = {RP_WEIGHT_V, RP_WEIGHT_V_BIAS, C, keys},
-                   .o = {RP_WEIGHT_O, RP_WEIGHT_O_BIAS, queries, C},
-                   .gate = {RP_WEIGHT_GATE, RP_WEIGHT_GATE_BIAS, C, m},
-                   .up = {RP_WEIGHT_UP, RP_WEIGHT_UP_BIAS, C, m},
-                   .down = {RP_WEIGHT_DOWN, RP_WEIGHT_DOWN_BIAS, m, C}};
+                   .m = model->intermediate,
+                   .queries = (size_t)model->heads * model->head_dim,
+                   .keys = (size_t)model->kv_heads * model->head_dim};
 }
 
 static Attention
@@ -62,10 +53,10 @@ take_attention(const RpPass *pass, RpRoom *room, const Shape *z)
 {
     Attention a;
 
-    a.q = rp_pass_take(pass, room, z->T * z->q.out);
-    a.k = rp_pass_take(pass, room, z->T * z->k.out);
-    a.v = rp_pass_take(pass, room, z->T * z->v.out);
-    a.out = rp_pass_take(pass, room, z->T * z->q.out);
+    a.q = rp_pass_take(pass, room, z->T * z->queries);
+    a.k = rp_pass_take(pass, room, z->T * z->keys);
+    a.v = rp_pass_take(pass, room, z->T * z->keys);
+    a.out = rp_pass_take(pass, room, z->T * z->queries);
     a.lse = rp_pass_take_floats(room, z->T * z->H);
     return a;
 }
@@ -107,8 +98,8 @@ make_heads(RpPass *pass, const Shape *z, const Attention *a)
 {
     Heads heads = {0};
 
-    heads.q = rp_pass_take(pass, &pass->scratch, z->T * z->q.out);
-    heads.k = rp_pass_take(pass, &pass->scratch, z->T * z->k.out);
+    heads.q = rp_pass_take(pass, &pass->scratch, z->T * z->queries);
+    heads.k = rp_pass_take(pass, &pass->scratch, z->T * z->keys);
     if (rp_pass_has(pass, RP_WEIGHT_Q_NORM)) {
         heads.q_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->H);
         heads.k_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->K);
@@ -128,13 +119,13 @@ attention_forward(RpPass *pass, const Shape *z, const void *x, RpRoom *keep, voi
 
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
-    rp_pass_linear(pass, &z->q, z->T, normed, a.q);
-    rp_pass_linear(pass, &z->k, z->T, normed, a.k);
-    rp_pass_linear(pass, &z->v, z->T, normed, a.v);
+    rp_pass_linear(pass, RP_WEIGHT_Q, z->T, normed, a.q);
+    rp_pass_linear(pass, RP_WEIGHT_K, z->T, normed, a.k);
+    rp_pass_linear(pass, RP_WEIGHT_V, z->T, normed, a.v);
     heads = make_heads(pass, z, &a);
     rp_pass_attention(
         pass, (RpAttentionArgs){.q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
-    rp_pass_linear(pass, &z->o, z->T, a.out, s);
+    rp_pass_linear(pass, RP_WEIGHT_O, z->T, a.out, s);
     rp_pass_norm(
         pass, RP_WEIGHT_POST_NORM,
         (RpRmsnormArgs){
@@ -158,13 +149,13 @@ block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
     attention_forward(pass, z, x, keep, s, normed, rstd);
     scratch->used = before;
     mlp = take_mlp(pass, keep, z);
-    rp_pass_linear(pass, &z->gate, z->T, normed, mlp.gate);
-    rp_pass_linear(pass, &z->up, z->T, normed, mlp.up);
+    rp_pass_linear(pass, RP_WEIGHT_GATE, z->T, normed, mlp.gate);
+    rp_pass_linear(pass, RP_WEIGHT_UP, z->T, normed, mlp.up);
     if (!y)
         return;
     product = kept ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
     rp_pass_swiglu(pass, mlp.gate, mlp.up, product);
-    rp_pass_linear(pass, &z->down, z->T, product, y);
+    rp_pass_linear(pass, RP_WEIGHT_DOWN, z->T, product, y);
     rp_pass_add(pass, s, y);
 }
 
@@ -175,13 +166,13 @@ mlp_backward(RpPass *pass, const Shape *z, const void *s, const Mlp *mlp, const 
 {
     void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m); /* its gradient first */
 
-    rp_pass_linear_input(pass, &z->down, z->T, dy, product, FALSE);
+    rp_pass_linear_input(pass, RP_WEIGHT_DOWN, z->T, dy, product, FALSE);
     rp_pass_swiglu_backward(pass, mlp->gate, mlp->up, product);
-    rp_pass_linear_sums(pass, &z->down, z->T, product, dy);
+    rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, z->T, product, dy);
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd});
-    rp_pass_linear_backward(pass, &z->up, z->T, normed, mlp->up, ds, FALSE);
-    rp_pass_linear_backward(pass, &z->gate, z->T, normed, mlp->gate, ds, TRUE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_UP, z->T, normed, mlp->up, ds, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_GATE, z->T, normed, mlp->gate, ds, TRUE);
     rp_pass_norm_backward(
         pass, RP_WEIGHT_POST_NORM,
         (RpRmsnormArgs){
@@ -194,13 +185,13 @@ attention_backward(RpPass *pass, const Shape *z, const void *x, const Attention 
                    void *normed, float *rstd, void *dx)
 {
     RpRoom *scratch = &pass->scratch;
-    void *d_out = rp_pass_take(pass, scratch, z->T * z->q.out);
-    void *dq = rp_pass_take(pass, scratch, z->T * z->q.out);
-    void *dk = rp_pass_take(pass, scratch, z->T * z->k.out);
-    void *dv = rp_pass_take(pass, scratch, z->T * z->v.out);
+    void *d_out = rp_pass_take(pass, scratch, z->T * z->queries);
+    void *dq = rp_pass_take(pass, scratch, z->T * z->queries);
+    void *dk = rp_pass_take(pass, scratch, z->T * z->keys);
+    void *dv = rp_pass_take(pass, scratch, z->T * z->keys);
     const Heads heads = make_heads(pass, z, a);
 
-    rp_pass_linear_backward(pass, &z->o, z->T, a->out, ds, d_out, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_O, z->T, a->out, ds, d_out, FALSE);
     rp_pass_attention_backward(pass, (RpAttentionArgs){.q = heads.q,
                                                        .k = heads.k,
                                                        .v = a->v,
@@ -214,9 +205,9 @@ attention_backward(RpPass *pass, const Shape *z, const void *x, const Attention 
     turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
-    rp_pass_linear_backward(pass, &z->q, z->T, normed, dq, dx, FALSE);
-    rp_pass_linear_backward(pass, &z->k, z->T, normed, dk, dx, TRUE);
-    rp_pass_linear_backward(pass, &z->v, z->T, normed, dv, dx, TRUE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_Q, z->T, normed, dq, dx, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_K, z->T, normed, dk, dx, TRUE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_V, z->T, normed, dv, dx, TRUE);
     rp_pass_norm_backward(
         pass, RP_WEIGHT_INPUT_NORM,
         (RpRmsnormArgs){

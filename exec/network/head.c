@@ -40,8 +40,6 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
           const int32_t *rows, void *dx)
 {
     const RpModel *model = pass->network->model;
-    /* no head has a bias: the kind is one that its layout lacks */
-    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, model->hidden, model->vocab};
     void *dh = rows != NULL ? chunk->dh : dx;
     RpRmsnormArgs norm = {.rows = n,
                           .n = model->hidden,
@@ -58,11 +56,11 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed);
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
-    rp_pass_linear(pass, &linear, n, chunk->normed, chunk->logits);
+    rp_pass_linear(pass, RP_WEIGHT_HEAD, n, chunk->normed, chunk->logits);
     rp_pass_cross_entropy(pass, loss);
     if (!dx)
         return;
-    rp_pass_linear_backward(pass, &linear, n, chunk->normed, chunk->logits, dh, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, n, chunk->normed, chunk->logits, dh, FALSE);
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed); /* it was normed in place */
     norm.dy = dh;
@@ -109,7 +107,6 @@ const void *
 rp_head_logits(RpPass *pass, const void *x)
 {
     const RpModel *model = pass->network->model;
-    const RpLinear linear = {RP_WEIGHT_HEAD, RP_WEIGHT_DOWN_BIAS, model->hidden, model->vocab};
     const size_t n = pass->call->n_rows;
     const Chunk chunk = take_chunk(pass, FALSE);
 
@@ -121,7 +118,7 @@ rp_head_logits(RpPass *pass, const void *x)
                                  .x = chunk.normed,
                                  .y = chunk.normed,
                                  .rstd = chunk.rstd});
-    rp_pass_linear(pass, &linear, n, chunk.normed, chunk.logits);
+    rp_pass_linear(pass, RP_WEIGHT_HEAD, n, chunk.normed, chunk.logits);
     return chunk.logits;
 }
 

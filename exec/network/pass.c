@@ -84,55 +84,59 @@ matmul(RpPass *pass, RpMatmulArgs args)
     RUN_IN_WORKSPACE(pass, matmul, &args);
 }
 
+/* Of a linear layer's matrix. Of others the embedding's, which no layer has beside one. */
+static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
+    [RP_WEIGHT_Q] = RP_WEIGHT_Q_BIAS,       [RP_WEIGHT_K] = RP_WEIGHT_K_BIAS,
+    [RP_WEIGHT_V] = RP_WEIGHT_V_BIAS,       [RP_WEIGHT_O] = RP_WEIGHT_O_BIAS,
+    [RP_WEIGHT_GATE] = RP_WEIGHT_GATE_BIAS, [RP_WEIGHT_UP] = RP_WEIGHT_UP_BIAS,
+    [RP_WEIGHT_DOWN] = RP_WEIGHT_DOWN_BIAS,
+};
+
 void
-rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x, void *y)
+rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
 {
     const RpDtype dtype = pass->network->options.dtype;
-    const gboolean has_bias = rp_pass_has(pass, linear->bias);
+    const RpWeightPlace *place = &pass->layout->place[kind];
+    const RpWeightKind bias = biases[kind];
 
     matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_NT,
                                 .m = rows,
-                                .n = linear->out,
-                                .k = linear->in,
+                                .n = place->shape[0],
+                                .k = place->shape[1],
                                 .a = x,
-                                .b = weight_of(pass, linear->weight),
+                                .b = weight_of(pass, kind),
                                 .c = y,
-                                .bias = has_bias ? weight_of(pass, linear->bias) : NULL,
+                                .bias = rp_pass_has(pass, bias) ? weight_of(pass, bias) : NULL,
                                 .a_dtype = dtype,
-                                .b_dtype = pass->layout->place[linear->weight].storage,
+                                .b_dtype = place->storage,
                                 .c_dtype = dtype});
 }
 
-static void
-bias_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy)
-{
-    const RpBiasArgs args = {.dtype = pass->network->options.dtype,
-                             .tokens = rows,
-                             .n = linear->out,
-                             .dy = dy,
-                             .d_bias = sum_of(pass, linear->bias),
-                             .workspace = pass->kernel_workspace};
-
-    RUN_IN_WORKSPACE(pass, bias_backward, &args);
-}
-
 void
-rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
-                    const void *dy)
+rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy)
 {
     const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
 
-    if (is_trained(pass, linear->bias))
-        bias_backward(pass, linear, rows, dy);
-    if (!is_trained(pass, linear->weight))
+    if (is_trained(pass, biases[kind])) {
+        const RpBiasArgs args = {.dtype = dtype,
+                                 .tokens = rows,
+                                 .n = place->shape[0],
+                                 .dy = dy,
+                                 .d_bias = sum_of(pass, biases[kind]),
+                                 .workspace = pass->kernel_workspace};
+
+        RUN_IN_WORKSPACE(pass, bias_backward, &args);
+    }
+    if (!is_trained(pass, kind))
         return;
     matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_TN,
-                                .m = linear->out,
-                                .n = linear->in,
+                                .m = place->shape[0],
+                                .n = place->shape[1],
                                 .k = rows,
                                 .a = dy,
                                 .b = x,
-                                .c = sum_of(pass, linear->weight),
+                                .c = sum_of(pass, kind),
                                 .a_dtype = dtype,
                                 .b_dtype = dtype,
                                 .c_dtype = RP_DTYPE_FP32,
@@ -140,30 +144,31 @@ rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const voi
 }
 
 void
-rp_pass_linear_input(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy, void *dx,
+rp_pass_linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx,
                      gboolean accumulate)
 {
     const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
 
     matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_NN,
                                 .m = rows,
-                                .n = linear->in,
-                                .k = linear->out,
+                                .n = place->shape[1],
+                                .k = place->shape[0],
                                 .a = dy,
-                                .b = weight_of(pass, linear->weight),
+                                .b = weight_of(pass, kind),
                                 .c = dx,
                                 .a_dtype = dtype,
-                                .b_dtype = pass->layout->place[linear->weight].storage,
+                                .b_dtype = place->storage,
                                 .c_dtype = dtype,
                                 .accumulate = accumulate});
 }
 
 void
-rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
-                        const void *dy, void *dx, gboolean accumulate)
+rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy,
+                        void *dx, gboolean accumulate)
 {
-    rp_pass_linear_sums(pass, linear, rows, x, dy);
-    rp_pass_linear_input(pass, linear, rows, dy, dx, accumulate);
+    rp_pass_linear_sums(pass, kind, rows, x, dy);
+    rp_pass_linear_input(pass, kind, rows, dy, dx, accumulate);
 }
 
 static void

@@ -93,12 +93,6 @@ struct _RpPass {
     RpRoom scratch;
 };
 
-/* A linear layer: y = x W^T + bias, W [out,in]; the bias may be missing from the model. */
-typedef struct {
-    RpWeightKind weight, bias;
-    size_t in, out;
-} RpLinear;
-
 /* ---- pass.c ---- */
 
 /* @n elements of the network's dtype. */
@@ -107,16 +101,17 @@ float *rp_pass_take_floats(RpRoom *room, size_t n);
 
 gboolean rp_pass_has(const RpPass *pass, RpWeightKind kind);
 
-/* x: [rows,in], y: [rows,out]. */
-void rp_pass_linear(RpPass *pass, const RpLinear *linear, size_t rows, const void *x, void *y);
+/* A linear layer y = x W^T + bias, W [out,in] of @kind; the model may have no bias. x: [rows,in],
+ * y: [rows,out]. */
+void rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y);
 /* Sums += gradients of weight and bias. */
-void rp_pass_linear_sums(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
+void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
                          const void *dy);
 /* dx = dy W, or += if @accumulate. */
-void rp_pass_linear_input(RpPass *pass, const RpLinear *linear, size_t rows, const void *dy,
-                          void *dx, gboolean accumulate);
+void rp_pass_linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx,
+                          gboolean accumulate);
 /* Both, sums first: @dx may be @x. */
-void rp_pass_linear_backward(RpPass *pass, const RpLinear *linear, size_t rows, const void *x,
+void rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
                              const void *dy, void *dx, gboolean accumulate);
 
 /* RMSNorm, its dtype and epsilon filled in. */
