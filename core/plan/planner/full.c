@@ -22,13 +22,6 @@ typedef struct {
     guint *backwards_left; /* [stage] until the slot's (bound: iteration's) sum is complete */
 } Full;
 
-/* Micro-batches whose gradients a device sums before they leave. */
-static guint
-backwards_of_sum(const RpPlanJob *job)
-{
-    return job->shape.round * (job->partition->dispatched ? 1 : job->options.calls);
-}
-
 static gpointer
 create(const RpPlanJob *job, const RpWeave *weave)
 {
@@ -53,7 +46,7 @@ begin_call(gpointer data)
     if (self->job->call > 0)
         return;
     for (guint s = 0; s < self->job->n_stages; s++)
-        self->backwards_left[s] = backwards_of_sum(self->job);
+        self->backwards_left[s] = self->job->backwards;
     rp_protocol_begin_iteration(self->protocol);
 }
 
@@ -131,8 +124,7 @@ access_sum(const Full *self, const RpPart *part)
     if (part->at->gradient_bytes == 0)
         return;
     rp_builder_access(job->builder, rp_placement_sums(self->placement, part),
-                      left == backwards_of_sum(job) ? RP_ACCESS_WRITE
-                                                    : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                      left == job->backwards ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
                       RP_ROLE_SUM, 0);
     if (left == 1)
         rp_builder_access(job->builder, self->placement->devices[part->device].leaving,
@@ -162,13 +154,10 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
     RpBuilder *builder = job->builder;
 
     rp_job_begin_action(job, forward->device, action);
-    rp_builder_read(builder,
-                    rp_placement_parameters(self->placement, forward->device, forward->stage),
-                    RP_ROLE_PARAMETERS);
+    rp_builder_read(builder, rp_placement_parameters(self->placement, forward), RP_ROLE_PARAMETERS);
     rp_builder_write(builder, rp_placement_workspace(self->placement, forward), RP_ROLE_WORKSPACE);
     if (backward->stage != forward->stage)
-        rp_builder_read(builder,
-                        rp_placement_parameters(self->placement, backward->device, backward->stage),
+        rp_builder_read(builder, rp_placement_parameters(self->placement, backward),
                         RP_ROLE_PARAMETERS);
     if (action->kind == RP_ACTION_WEIGHT_GRADIENT) {
         rp_builder_read(builder, backward->kept, RP_ROLE_KEPT);
@@ -191,7 +180,7 @@ count_gradient(Full *self, const RpPart *part)
 {
     if (--self->backwards_left[part->stage] > 0)
         return;
-    self->backwards_left[part->stage] = backwards_of_sum(self->job);
+    self->backwards_left[part->stage] = self->job->backwards;
     rp_gradients_leave(self->gradients, part->device, part->stage,
                        rp_job_round(self->job, part->micro_batch));
     if (self->job->promises->resident_weights)

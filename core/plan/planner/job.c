@@ -112,6 +112,7 @@ set_promises(RpPlanJob *job)
 
     rp_plan_set_promises(job->plan, &promises);
     job->promises = rp_plan_promises(job->plan);
+    job->backwards = options->round * (schedule->dispatched ? 1 : options->calls);
     job->departures = kept ? 1 : rounds;
     job->staged = job->departures > 1 && !apart;
 }

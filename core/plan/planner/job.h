@@ -21,6 +21,7 @@ typedef struct {
     RpStageTimes *times; /* [stage] */
     guint n_stages;
     guint rounds;          /* of a call */
+    guint backwards;       /* micro-batches whose gradients a device sums before they leave */
     guint departures;      /* how often gradients of a stage leave in an iteration */
     gboolean staged;       /* they leave for a staging buffer: rounds are added up on the host */
     guint32 iteration;     /* the one being appended, or next */

@@ -152,7 +152,8 @@ void
 rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const GArray *gates)
 {
     const RpPlanJob *job = placement->job;
-    const RpChunks *chunks = &rp_plan_stage(job->plan, stage)->parameters;
+    const RpPart part = rp_part(job, g, stage, RP_NONE);
+    const RpChunks *chunks = &part.at->parameters;
 
     for (guint c = 0; c < chunks->n_chunks; c++) {
         guint32 last_layer = RP_NONE;
@@ -167,7 +168,7 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
             rp_builder_wait(job->builder, g_array_index(gates, RpTaskId, c),
                             rp_plan_lane(job->plan, g, RP_LANE_ACTIVATION_UP), 0, 0);
         rp_builder_wait_barrier(job->builder, FALSE);
-        rp_builder_write(job->builder, rp_placement_parameters(placement, g, stage),
+        rp_builder_write(job->builder, rp_placement_parameters(placement, &part),
                          RP_ROLE_PARAMETERS);
         for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
             const guint32 layer = chunks->segments[i].layer;
@@ -192,16 +193,15 @@ way_of(const RpPlanStage *stage)
 }
 
 guint32
-rp_placement_parameters(const RpPlacement *placement, guint g, guint32 s)
+rp_placement_parameters(const RpPlacement *placement, const RpPart *part)
 {
-    const RpPlanStage *stage = rp_plan_stage(placement->job->plan, s);
-    const RpDevice *device = &placement->devices[g];
+    const RpDevice *device = &placement->devices[part->device];
 
-    if (stage->parameter_bytes == 0)
+    if (part->at->parameter_bytes == 0)
         return RP_NONE; /* nothing is uploaded that an action could read */
     return placement->job->promises->resident_weights
-               ? placement->resident_parameters[s]
-               : device->parameters[way_of(stage)][device->turn];
+               ? placement->resident_parameters[part->stage]
+               : device->parameters[way_of(part->at)][device->turn];
 }
 
 guint32

@@ -118,7 +118,7 @@ void rp_placement_turn(RpPlacement *placement, guint device);
 void rp_placement_upload(const RpPlacement *placement, guint device, guint32 stage,
                          const GArray *gates);
 
-guint32 rp_placement_parameters(const RpPlacement *placement, guint device, guint32 stage);
+guint32 rp_placement_parameters(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part);
 
