@@ -1,9 +1,16 @@
 /**
- * Reads JSON text value by value, as it stands, without building a tree.
+ * Reads JSON text value by value, as it stands, without building a tree. Every file is read by it.
  *
- * For files of others: a safetensors header may have 100 MB, of which a tree of nodes would make
- * gigabytes, and json-glib takes more than JSON. Strict as RFC 8259; UTF-8 only, no NUL. No
- * recursion; memory is that of the caller's strings.
+ * What it takes is RFC 8259 and no more: no comments, no comma behind the last, no NaN; UTF-8
+ * without a byte order mark or NUL; at most 64 levels; finite numbers of at most 64 characters; and
+ * only space behind the value. A record (json-record.h) takes each key once and, unless it says so,
+ * no key that it does not know; keys within a value that is skipped are not compared.
+ *
+ * There is no library underneath. A refused value is named by line, column and keys, and most are
+ * refused for their bounds, not their syntax: libraries in C tell where the syntax breaks and keep no
+ * places for the rest. And they make trees: a safetensors header may have 100 MB. Nothing here
+ * recurses; memory is that of the caller's strings; a tokenizer of 15 MB with 150,000 merges takes
+ * 0.15 s.
  *
  *   rp_json_pull_enter_object(pull)
  *   while (rp_json_pull_next_key(pull, key))
@@ -11,8 +18,8 @@
  *   !pull->failed
  *
  * After the first error every function returns FALSE. Messages are
- * `FILE: line 3, column 14: PLACE: expected WHAT, found WHAT`; PLACE is the path of
- * keys, such as `layers[2].forward_ms`.
+ * `FILE: line 3, column 14: PLACE: expected WHAT, found WHAT`; the place is the path of keys, such
+ * as `layers[2].forward_ms`.
  */
 #pragma once
 

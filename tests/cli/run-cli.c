@@ -106,59 +106,41 @@ rp_cli_shell(const char *format, ...)
     return spawn(argv);
 }
 
-JsonNode *
+RpTree *
 rp_cli_json(const RpCliRun *run)
 {
-    g_autoptr(GError) error = NULL;
-
     if (run->code != 0)
         fail_msg("exit code %d: %s", run->code, run->err);
-    JsonNode *root = json_from_string(run->out, &error);
+    RpTree *root = rp_tree_parse(run->out);
 
     if (root == NULL)
-        fail_msg("not JSON: %s: %.200s", error ? error->message : "empty", run->out);
+        fail_msg("not JSON: %.200s", run->out);
     return root;
 }
 
-JsonNode *
-rp_cli_member(JsonNode *root, const char *path)
+const RpTree *
+rp_cli_member(const RpTree *root, const char *path)
 {
-    g_auto(GStrv) keys = g_strsplit(path, ".", -1);
-    JsonNode *node = root;
+    const RpTree *found = rp_tree_find(root, path);
 
-    for (char **key = keys; *key != NULL && node != NULL; key++) {
-        if (JSON_NODE_HOLDS_OBJECT(node)) {
-            node = json_object_get_member(json_node_get_object(node), *key);
-        } else if (JSON_NODE_HOLDS_ARRAY(node)) {
-            JsonArray *array = json_node_get_array(node);
-            guint64 index = g_ascii_strtoull(*key, NULL, 10);
-
-            node = index < json_array_get_length(array)
-                       ? json_array_get_element(array, (guint)index)
-                       : NULL;
-        } else {
-            node = NULL;
-        }
-    }
-    if (node == NULL)
+    if (found == NULL)
         fail_msg("no member %s", path);
-    return node;
+    return found;
 }
 
 double
-rp_cli_number(JsonNode *root, const char *path)
+rp_cli_number(const RpTree *root, const char *path)
 {
-    return json_node_get_double(rp_cli_member(root, path));
+    return rp_cli_member(root, path)->number;
 }
 
 char *
-rp_cli_list(JsonNode *root, const char *path)
+rp_cli_list(const RpTree *root, const char *path)
 {
-    JsonArray *array = json_node_get_array(rp_cli_member(root, path));
+    const RpTree *array = rp_cli_member(root, path);
     GString *text = g_string_new(NULL);
 
-    for (guint i = 0; i < json_array_get_length(array); i++)
-        g_string_append_printf(text, "%s%" G_GINT64_FORMAT, i > 0 ? "," : "",
-                               json_array_get_int_element(array, i));
+    for (guint i = 0; i < array->items->len; i++)
+        g_string_append_printf(text, "%s%.0f", i > 0 ? "," : "", rp_tree_nth(array, i)->number);
     return g_string_free(text, FALSE);
 }

@@ -6,7 +6,8 @@
 #include "tests/rp-test.h"
 
 #include <gio/gio.h>
-#include <json-glib/json-glib.h>
+
+#include "tests/json-tree.h"
 
 /* A program run to its end. */
 typedef struct {
@@ -29,13 +30,13 @@ RpCliRun rp_cli_run(const char *format, ...) G_GNUC_PRINTF(1, 2);
 RpCliRun rp_cli_shell(const char *format, ...) G_GNUC_PRINTF(1, 2);
 
 /* Fails unless the exit code is 0. Returns: what was printed, as JSON. (transfer full) */
-JsonNode *rp_cli_json(const RpCliRun *run);
+RpTree *rp_cli_json(const RpCliRun *run);
 
 /* A member by its path, `bubble.fill` or `rows.3.schedule`; fails if it is missing. */
-JsonNode *rp_cli_member(JsonNode *root, const char *path);
-double rp_cli_number(JsonNode *root, const char *path);
+const RpTree *rp_cli_member(const RpTree *root, const char *path);
+double rp_cli_number(const RpTree *root, const char *path);
 /* Numbers joined by commas: "3,3,4". (transfer full) */
-char *rp_cli_list(JsonNode *root, const char *path);
+char *rp_cli_list(const RpTree *root, const char *path);
 
 /* @name in the directory @T; (transfer full) */
 char *rp_cli_temporary(const char *name);

@@ -394,7 +394,7 @@ tells_the_pytorch_examples_apart(void **state)
     g_auto(RpCliRun) right = rp_cli_run("verify --pytorch-csv @R/examples/pytorch/1f1b.csv");
     g_auto(RpCliRun) json = rp_cli_run("verify --pytorch-csv @R/examples/pytorch/1f1b.csv --json");
     g_auto(RpCliRun) wrong = rp_cli_run("verify --pytorch-csv @R/examples/pytorch/deadlock.csv");
-    g_autoptr(JsonNode) root = rp_cli_json(&json);
+    g_autoptr(RpTree) root = rp_cli_json(&json);
 
     (void)state;
     assert_int_equal(right.code, 0);

@@ -17,12 +17,12 @@ prints_every_key_of_the_contract(void **state)
     };
     g_auto(RpCliRun) run =
         rp_cli_run("simulate @Q --schedule 1f1b --gpus 8 --micro-batches 16 --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(keys); i++)
         assert_non_null(rp_cli_member(root, keys[i]));
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "schedule")), "1f1b");
+    assert_string_equal(rp_cli_member(root, "schedule")->text, "1f1b");
     assert_int_equal(rp_cli_number(root, "gpus"), 8);
     assert_int_equal(rp_cli_number(root, "micro_batches"), 16);
     assert_int_equal(rp_cli_number(root, "tasks"), 2 * 8 * 16);
@@ -34,12 +34,12 @@ prints_the_given_stage_lists(void **state)
 {
     g_auto(RpCliRun) bound = rp_cli_run("simulate @Q --schedule 1f1b --gpus 8 --micro-batches 16 "
                                         "--stages 3,3,4*5,2 --json");
-    g_autoptr(JsonNode) bound_root = rp_cli_json(&bound);
+    g_autoptr(RpTree) bound_root = rp_cli_json(&bound);
     g_autofree char *stages = rp_cli_list(bound_root, "forward_stages");
     g_auto(RpCliRun) run = rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches "
                                       "16 --round 8 --forward-stages 7*4 --backward-stages "
                                       "0,3*8,2*2 --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     g_autofree char *forward = rp_cli_list(root, "forward_stages");
     g_autofree char *backward = rp_cli_list(root, "backward_stages");
 
@@ -70,7 +70,7 @@ divides_the_bubble_ratio_into_its_parts(void **state)
     for (gsize i = 0; i < G_N_ELEMENTS(modes); i++) {
         g_auto(RpCliRun) run =
             rp_cli_run("simulate @Q --gpus 8 --micro-batches 16 --json %s", modes[i]);
-        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
         double sum = rp_cli_number(root, "bubble.fill") + rp_cli_number(root, "bubble.switch") +
                      rp_cli_number(root, "bubble.drain") + rp_cli_number(root, "bubble.intra");
 
@@ -86,10 +86,10 @@ has_neither_fill_nor_drain_in_steady_state(void **state)
     g_auto(RpCliRun) run =
         rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --round 8 "
                    "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --async --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     (void)state;
-    assert_true(json_node_get_boolean(rp_cli_member(root, "steady_state")));
+    assert_true(rp_cli_member(root, "steady_state")->number);
     assert_true(rp_cli_number(root, "bubble.fill") == 0);
     assert_true(rp_cli_number(root, "bubble.drain") == 0);
     assert_true(rp_cli_number(root, "bubble_ratio") < 0.06);
@@ -107,11 +107,11 @@ reports_one_asynchronous_iteration_as_an_isolated_one(void **state)
     g_auto(RpCliRun) sync =
         rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --round 8 "
                    "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --json");
-    g_autoptr(JsonNode) one = rp_cli_json(&async);
-    g_autoptr(JsonNode) other = rp_cli_json(&sync);
+    g_autoptr(RpTree) one = rp_cli_json(&async);
+    g_autoptr(RpTree) other = rp_cli_json(&sync);
 
     (void)state;
-    assert_false(json_node_get_boolean(rp_cli_member(one, "steady_state")));
+    assert_false(rp_cli_member(one, "steady_state")->number);
     assert_true(rp_cli_number(one, "bubble_ratio") == rp_cli_number(other, "bubble_ratio"));
     assert_true(rp_cli_number(one, "bubble.drain") == rp_cli_number(other, "bubble.drain"));
     assert_true(rp_cli_number(one, "isolated.bubble_ratio") ==
@@ -159,7 +159,7 @@ static const Row rows[] = {
 };
 
 static void
-check_percent(const Row *row, JsonNode *root, const char *path, double expected)
+check_percent(const Row *row, RpTree *root, const char *path, double expected)
 {
     double found = 100 * rp_cli_number(root, path);
 
@@ -184,7 +184,7 @@ reproduces_every_published_row(void **state)
         g_auto(RpCliRun) run = rp_cli_run("simulate @R/profiles/rtx4090/%s.json --schedule %s "
                                           "--gpus 8 --micro-batches 16 %s --json",
                                           row->model, row->schedule, stages);
-        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
 
         if (fabs(rp_cli_number(root, "makespan_ms") - row->makespan_ms) > 0.001)
             fail_msg("%s, %s: makespan %.4f ms, published %.4f ms", row->schedule, row->model,
@@ -206,12 +206,12 @@ lists_the_catalogue(void **state)
     g_auto(RpCliRun) models = rp_cli_run("models --json");
     g_auto(RpCliRun) gpus = rp_cli_run("gpus --json");
     g_auto(RpCliRun) table = rp_cli_run("models");
-    g_autoptr(JsonNode) model_root = rp_cli_json(&models);
-    g_autoptr(JsonNode) gpu_root = rp_cli_json(&gpus);
+    g_autoptr(RpTree) model_root = rp_cli_json(&models);
+    g_autoptr(RpTree) gpu_root = rp_cli_json(&gpus);
 
     (void)state;
-    assert_true(json_array_get_length(json_node_get_array(model_root)) >= 11);
-    assert_true(json_array_get_length(json_node_get_array(gpu_root)) >= 7);
+    assert_true(model_root->items->len >= 11);
+    assert_true(gpu_root->items->len >= 7);
     assert_true(rp_cli_number(model_root, "0.parameters") > 5e8);
     assert_true(rp_cli_number(gpu_root, "0.memory_bytes") > 2e10);
     assert_non_null(strstr(table.out, "qwen3-235b-a22b"));
@@ -222,20 +222,20 @@ compares_every_schedule_and_marks_the_best(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("compare @Q --json");
     g_auto(RpCliRun) text = rp_cli_run("compare @Q");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
-    JsonArray *array = json_node_get_array(rp_cli_member(root, "rows"));
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    const RpTree *array = rp_cli_member(root, "rows");
     guint fastest[2] = {0, 0};
 
     (void)state;
-    assert_int_equal(json_array_get_length(array), 11);
+    assert_int_equal(array->items->len, 11);
     for (guint i = 0; i < 11; i++) {
-        JsonObject *row = json_array_get_object_element(array, i);
+        const RpTree *row = rp_tree_nth(array, i);
 
         /* none has more than others */
-        assert_string_equal(json_object_get_string_member(row, "recompute"), "early");
-        assert_true(json_object_get_int_member(row, "gpu_peak_bytes") > 0);
-        fastest[json_object_get_boolean_member(row, "async")] +=
-            json_object_get_boolean_member(row, "fastest");
+        assert_string_equal(rp_tree_find(row, "recompute")->text, "early");
+        assert_true(rp_tree_find(row, "gpu_peak_bytes")->number > 0);
+        if (rp_tree_find(row, "fastest")->number == 1)
+            fastest[rp_tree_find(row, "async")->number == 1]++;
     }
     /* each group has its own */
     assert_int_equal(fastest[0], 1);
@@ -257,21 +257,21 @@ compares_alike_and_says_what_fits(void **state)
         rp_cli_run("compare @Q --schedules zb-v,roundpipe --published --json");
     g_auto(RpCliRun) simulated =
         rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --json");
-    g_autoptr(JsonNode) fits = rp_cli_json(&llama);
-    g_autoptr(JsonNode) one = rp_cli_json(&physical);
-    g_autoptr(JsonNode) fair = rp_cli_json(&alike);
-    g_autoptr(JsonNode) paper = rp_cli_json(&published);
-    g_autoptr(JsonNode) other = rp_cli_json(&simulated);
+    g_autoptr(RpTree) fits = rp_cli_json(&llama);
+    g_autoptr(RpTree) one = rp_cli_json(&physical);
+    g_autoptr(RpTree) fair = rp_cli_json(&alike);
+    g_autoptr(RpTree) paper = rp_cli_json(&published);
+    g_autoptr(RpTree) other = rp_cli_json(&simulated);
 
     (void)state;
     /* the zero-bubble schedule does not fit in 24 GB, so that it is not the best */
-    assert_false(json_node_get_boolean(rp_cli_member(fits, "rows.0.fits_gpu_memory")));
-    assert_true(json_node_get_boolean(rp_cli_member(fits, "rows.1.fits_gpu_memory")));
+    assert_false(rp_cli_member(fits, "rows.0.fits_gpu_memory")->number);
+    assert_true(rp_cli_member(fits, "rows.1.fits_gpu_memory")->number);
     assert_true(rp_cli_number(fits, "rows.0.gpu_peak_bytes") > 25e9);
-    assert_true(json_node_get_boolean(rp_cli_member(fits, "rows.1.fastest")));
-    assert_true(json_node_get_boolean(rp_cli_member(fits, "rows.2.async")));
+    assert_true(rp_cli_member(fits, "rows.1.fastest")->number);
+    assert_true(rp_cli_member(fits, "rows.2.async")->number);
     assert_true(rp_cli_number(fair, "rows.1.iteration_ms") == rp_cli_number(one, "iteration_ms"));
-    assert_string_equal(json_node_get_string(rp_cli_member(paper, "rows.0.recompute")), "gated");
+    assert_string_equal(rp_cli_member(paper, "rows.0.recompute")->text, "gated");
     assert_true(rp_cli_number(paper, "rows.1.iteration_ms") ==
                 rp_cli_number(other, "iteration_ms"));
     assert_true(rp_cli_number(paper, "rows.0.bubble_ratio") >
@@ -296,7 +296,7 @@ spreads_of_a_profile_give_a_range(void **state)
     g_auto(RpCliRun) text =
         rp_cli_run("simulate @T/spread.json --schedule gpipe --gpus 1 --micro-batches 2");
     g_auto(RpCliRun) none = rp_cli_run("simulate @Q --schedule gpipe --gpus 1 --micro-batches 2");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     assert_int_equal(g_remove(path), 0); /* other tests look at every profile here */
     assert_true(fabs(rp_cli_number(root, "iteration_ms") - 8) < 1e-6);
@@ -313,11 +313,11 @@ compares_on_when_a_schedule_cannot_run(void **state)
         rp_cli_run("compare @Q --micro-batches 12 --schedules gpipe,dualpipe-v --json");
     g_auto(RpCliRun) csv =
         rp_cli_run("compare @Q --micro-batches 12 --schedules gpipe,dualpipe-v --csv -");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     (void)state;
     assert_true(rp_cli_number(root, "rows.0.bubble_ratio") > 0);
-    assert_non_null(strstr(json_node_get_string(rp_cli_member(root, "rows.1.error")), "2N = 16"));
+    assert_non_null(strstr(rp_cli_member(root, "rows.1.error")->text, "2N = 16"));
     assert_true(g_str_has_prefix(csv.out, "profile,schedule,"));
     assert_non_null(strstr(csv.out, "\nqwen3-1.7b,dualpipe-v,0,"));
 }
@@ -342,15 +342,12 @@ shows_both_partitions_side_by_side(void **state)
                                       "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --json");
     g_auto(RpCliRun) text =
         rp_cli_run("partition @Q --gpus 8 --micro-batches 16 --schedule looped-bfs");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     (void)state;
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "partitions.0.partition")),
-                        "paper");
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "partitions.1.partition")),
-                        "simulated");
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "partitions.2.partition")),
-                        "given");
+    assert_string_equal(rp_cli_member(root, "partitions.0.partition")->text, "paper");
+    assert_string_equal(rp_cli_member(root, "partitions.1.partition")->text, "simulated");
+    assert_string_equal(rp_cli_member(root, "partitions.2.partition")->text, "given");
     assert_true(rp_cli_number(root, "partitions.1.makespan_ms") <=
                 rp_cli_number(root, "partitions.0.makespan_ms"));
     assert_true(fabs(rp_cli_number(root, "partitions.2.makespan_ms") - 2286.017) < 0.001);
@@ -379,7 +376,7 @@ verifies_plans_of_every_schedule(void **state)
     for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
         g_auto(RpCliRun) run =
             rp_cli_run("verify @Q --gpus 4 --micro-batches 8 --json --schedule %s", schedules[i]);
-        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
         g_autofree char *rules = rp_cli_list(root, "1.rules");
 
         assert_true(rp_cli_number(root, "0.actions") > 0);
@@ -400,7 +397,7 @@ simulates_the_profile_that_it_exported(void **state)
     g_autofree char *text = NULL;
     g_auto(RpCliRun) run = rp_cli_run("simulate @T/qwen3-8b.json --schedule roundpipe --gpus 4 "
                                       "--micro-batches 8 --fidelity full --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     (void)state;
     assert_int_equal(written.code, 0);

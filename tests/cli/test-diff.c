@@ -59,22 +59,21 @@ two_predictions_differ_by_what_the_profiles_differ_by(void **state)
     (void)state;
     simulate_slower();
     g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/slow.json --top 3 --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     g_auto(RpCliRun) again = rp_cli_run("diff @T/a.json @T/slow.json --top 3 --json");
 
     assert_string_equal(run.out, again.out);
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "second.origin")), "predicted");
+    assert_string_equal(rp_cli_member(root, "second.origin")->text, "predicted");
     /* 4 forward and 4 backward stages (recompute), 4 micro-batches, 7 blocks each 0.7429 ms longer
      */
     assert_true(fabs(rp_cli_number(root, "difference.busy_ms.compute") - 32 * 7 * 0.7429) < 1e-3);
     assert_true(fabs(rp_cli_number(root, "groups.0.difference_ms") - 4 * 7 * 0.7429) < 1e-3);
     assert_true(fabs(rp_cli_number(root, "groups.0.ratio") - 1.1) < 1e-6);
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "groups.0.kind")), "forward");
-    assert_int_equal(json_array_get_length(json_node_get_array(rp_cli_member(root, "durations"))),
-                     3);
+    assert_string_equal(rp_cli_member(root, "groups.0.kind")->text, "forward");
+    assert_int_equal(rp_cli_member(root, "durations")->items->len, 3);
     assert_true(fabs(rp_cli_number(root, "durations.0.longer_ms") - 7 * 0.7429) < 1e-3);
     /* all that starts later does because of what came before it */
-    assert_int_equal(json_array_get_length(json_node_get_array(rp_cli_member(root, "slips"))), 0);
+    assert_int_equal(rp_cli_member(root, "slips")->items->len, 0);
     assert_true(fabs(rp_cli_number(root, "difference.bubble.fill") +
                      rp_cli_number(root, "difference.bubble.switch") +
                      rp_cli_number(root, "difference.bubble.drain") +
@@ -115,8 +114,8 @@ predictions_with_other_layer_times_have_no_slips(void **state)
 
         if (first.code != 0 || second.code != 0)
             fail_msg("%s: %s%s", schedules[i], first.err, second.err);
-        g_autoptr(JsonNode) root = rp_cli_json(&run);
-        if (json_array_get_length(json_node_get_array(rp_cli_member(root, "slips"))) != 0)
+        g_autoptr(RpTree) root = rp_cli_json(&run);
+        if (rp_cli_member(root, "slips")->items->len != 0)
             fail_msg("%s: %s", schedules[i], run.out);
         assert_true(rp_cli_number(root, "difference.makespan_ms") > 0);
     }
@@ -128,14 +127,14 @@ a_replay_is_compared_at_its_scale(void **state)
     (void)state;
     g_auto(RpCliRun) replayed = rp_cli_run("replay @Q " RUN " --seconds 0.5 --trace @T/m.json "
                                            "--json");
-    g_autoptr(JsonNode) result = rp_cli_json(&replayed);
+    g_autoptr(RpTree) result = rp_cli_json(&replayed);
     double scale = rp_cli_number(result, "scale");
     g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/m.json --scale %.9f --json", scale);
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     g_auto(RpCliRun) text = rp_cli_run("diff @T/a.json @T/m.json --scale auto");
 
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "second.origin")), "measured");
-    assert_int_equal(json_node_get_int(rp_cli_member(root, "tasks")), 36);
+    assert_string_equal(rp_cli_member(root, "second.origin")->text, "measured");
+    assert_int_equal(rp_cli_member(root, "tasks")->number, 36);
     assert_true(fabs(rp_cli_number(root, "scale") - scale) < 1e-8);
     assert_true(fabs(rp_cli_number(root, "first.makespan_ms") -
                      rp_cli_number(result, "predicted.makespan_ms")) < 1e-5);
@@ -143,7 +142,7 @@ a_replay_is_compared_at_its_scale(void **state)
     assert_true(rp_cli_number(root, "second.makespan_ms") <=
                 rp_cli_number(result, "measured.makespan_ms") + 1e-3);
     assert_true(rp_cli_number(root, "second.makespan_ms") > 0);
-    assert_true(json_node_get_boolean(rp_cli_member(root, "same_order")));
+    assert_true(rp_cli_member(root, "same_order")->number);
     assert_int_equal(text.code, 0);
     assert_non_null(strstr(text.out, "those of measured divided by"));
     assert_non_null(strstr(text.out, "makespan, ms"));
@@ -156,11 +155,11 @@ compares_the_iterations_that_both_have(void **state)
 {
     (void)state;
     g_auto(RpCliRun) run = rp_cli_run("diff @T/four.json @T/two.json --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     g_auto(RpCliRun) one = rp_cli_run("diff @T/four.json @T/two.json --iterations 1:2");
 
-    assert_int_equal(json_node_get_int(rp_cli_member(root, "end_iteration")), 2);
-    assert_int_equal(json_node_get_int(rp_cli_member(root, "tasks")), 72);
+    assert_int_equal(rp_cli_member(root, "end_iteration")->number, 2);
+    assert_int_equal(rp_cli_member(root, "tasks")->number, 72);
     assert_true(rp_cli_number(root, "difference.makespan_ms") == 0);
     assert_int_equal(one.code, 0);
     assert_non_null(strstr(one.out, "iteration 1, 36 tasks in both"));
@@ -216,7 +215,7 @@ long_times_are_in_seconds(void **state)
         "--trace @T/long.json --json");
     g_auto(RpCliRun) run = rp_cli_run("diff @T/long.json @T/long.json %s",
                                       gnuplot != NULL ? "--picture @T/long.svg" : "");
-    g_autoptr(JsonNode) root = rp_cli_json(&made);
+    g_autoptr(RpTree) root = rp_cli_json(&made);
     g_autofree char *time =
         g_strdup_printf("makespan, s %.3f", rp_cli_number(root, "makespan_ms") / 1000);
     g_autoptr(GRegex) spaces = g_regex_new(" +", 0, 0, NULL);

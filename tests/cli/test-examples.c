@@ -32,17 +32,17 @@ the_data_are_additions_and_the_same_every_time(void **state)
     assert_string_equal(first.out, second.out);
     assert_int_equal(g_strv_length(lines), 201);
     for (guint i = 0; i < 200; i++) {
-        g_autoptr(JsonNode) root = json_from_string(lines[i], NULL);
+        g_autoptr(RpTree) root = rp_tree_parse(lines[i]);
         gint64 ids[10];
 
         assert_non_null(root);
-        JsonArray *tokens = json_node_get_array(rp_cli_member(root, "input_ids"));
-        JsonArray *labels = json_node_get_array(rp_cli_member(root, "labels"));
-        assert_int_equal(json_array_get_length(tokens), 10);
-        assert_int_equal(json_array_get_length(labels), 10);
+        const RpTree *tokens = rp_cli_member(root, "input_ids");
+        const RpTree *labels = rp_cli_member(root, "labels");
+        assert_int_equal(tokens->items->len, 10);
+        assert_int_equal(labels->items->len, 10);
         for (guint t = 0; t < 10; t++) {
-            ids[t] = json_array_get_int_element(tokens, t);
-            assert_int_equal(json_array_get_int_element(labels, t), t < 6 ? -100 : ids[t]);
+            ids[t] = (gint64)rp_tree_nth(tokens, t)->number;
+            assert_int_equal((gint64)rp_tree_nth(labels, t)->number, t < 6 ? -100 : ids[t]);
         }
         assert_true(ids[2] == 10 && ids[5] == 11 && ids[9] == 12);
         assert_int_equal(ids[0] + 10 * ids[1] + ids[3] + 10 * ids[4],
@@ -96,7 +96,7 @@ the_run_file_plans_for_its_model_and_data(void **state)
     g_auto(RpCliRun) init = rp_cli_run("init @R/examples/arithmetic/config.json -o @T/adder");
     g_auto(RpCliRun) run = rp_cli_run("train @R/examples/arithmetic/run.yaml --dry-run --json "
                                       "--set model=@T/adder --set data=@T/additions.jsonl");
-    g_autoptr(JsonNode) root = NULL;
+    g_autoptr(RpTree) root = NULL;
 
     (void)state;
     assert_int_equal(data.code, 0);
@@ -214,11 +214,11 @@ notes_hold_what_their_csv_says(void **state)
     assert_string_equal(first.out, second.out);
     assert_int_equal(g_strv_length(lines), 101);
     for (guint i = 0; i < 100; i++) {
-        g_autoptr(JsonNode) root = json_from_string(lines[i], NULL);
+        g_autoptr(RpTree) root = rp_tree_parse(lines[i]);
 
         assert_non_null(root);
-        const char *note = json_node_get_string(rp_cli_member(root, "messages.0.content"));
-        const char *csv = json_node_get_string(rp_cli_member(root, "messages.1.content"));
+        const char *note = rp_cli_member(root, "messages.0.content")->text;
+        const char *csv = rp_cli_member(root, "messages.1.content")->text;
         g_auto(GStrv) rows = g_strsplit(csv, "\n", -1);
 
         assert_string_equal(rows[0], "date,amount,unit,item,place");
@@ -247,22 +247,22 @@ only_answers_are_learned(void **state)
 
     assert_int_equal(g_strv_length(lines), 65);
     for (guint i = 0; i < 64; i++) {
-        g_autoptr(JsonNode) text = json_from_string(texts[i], NULL);
-        g_autoptr(JsonNode) root = json_from_string(lines[i], NULL);
-        const char *answer = json_node_get_string(rp_cli_member(text, "messages.1.content"));
-        JsonArray *tokens = json_node_get_array(rp_cli_member(root, "input_ids"));
-        JsonArray *labels = json_node_get_array(rp_cli_member(root, "labels"));
-        const guint n = json_array_get_length(tokens);
+        g_autoptr(RpTree) text = rp_tree_parse(texts[i]);
+        g_autoptr(RpTree) root = rp_tree_parse(lines[i]);
+        const char *answer = rp_cli_member(text, "messages.1.content")->text;
+        const RpTree *tokens = rp_cli_member(root, "input_ids");
+        const RpTree *labels = rp_cli_member(root, "labels");
+        const guint n = tokens->items->len;
         const guint known = n - (guint)strlen(answer) - 1;
 
-        assert_int_equal(json_array_get_length(labels), n);
-        assert_int_equal(json_array_get_int_element(tokens, known - 1), 259);
-        assert_int_equal(json_array_get_int_element(labels, n - 1), 256);
+        assert_int_equal(labels->items->len, n);
+        assert_int_equal((gint64)rp_tree_nth(tokens, known - 1)->number, 259);
+        assert_int_equal((gint64)rp_tree_nth(labels, n - 1)->number, 256);
         for (guint t = 0; t < known; t++)
-            assert_int_equal(json_array_get_int_element(labels, t), -100);
+            assert_int_equal((gint64)rp_tree_nth(labels, t)->number, -100);
         for (guint t = known; t < n - 1; t++) {
-            assert_int_equal(json_array_get_int_element(labels, t), answer[t - known]);
-            assert_int_equal(json_array_get_int_element(tokens, t), answer[t - known]);
+            assert_int_equal((gint64)rp_tree_nth(labels, t)->number, answer[t - known]);
+            assert_int_equal((gint64)rp_tree_nth(tokens, t)->number, answer[t - known]);
         }
     }
 }
@@ -459,7 +459,7 @@ the_fine_tuning_is_predicted_for_one_to_eight_cards(void **state)
             rp_cli_run(FINE_TUNE "--dry-run --json --set devices=host:%u "
                                  "--set profile=@T/cards.json --set device_memory=23.4GiB",
                        n);
-        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
         const double ms = rp_cli_number(root, "predicted.step_ms");
 
         assert_int_equal(times.code, 0);

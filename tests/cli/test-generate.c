@@ -23,7 +23,7 @@ tells_right_answers_from_wrong_ones(void **state)
 
     g_auto(RpCliRun) asked = rp_cli_run(
         "generate @T/model --prompts @T/ask.jsonl -o @T/said.jsonl --max-new-tokens 2 --json");
-    g_autoptr(JsonNode) first = rp_cli_json(&asked);
+    g_autoptr(RpTree) first = rp_cli_json(&asked);
     g_autofree char *said = rp_train_files_read("said.jsonl", NULL);
     int a, b, c, d;
 
@@ -41,7 +41,7 @@ tells_right_answers_from_wrong_ones(void **state)
 
     g_auto(RpCliRun) known =
         rp_cli_run("generate @T/model --prompts @T/know.jsonl -o @T/said-2.jsonl --json");
-    g_autoptr(JsonNode) second = rp_cli_json(&known);
+    g_autoptr(RpTree) second = rp_cli_json(&known);
 
     assert_int_equal(rp_cli_number(second, "prompts"), 2);
     assert_int_equal(rp_cli_number(second, "expected"), 2);
@@ -74,13 +74,13 @@ train_compares_times_only_if_processors_were_free(void **state)
     g_auto(RpCliRun) wide = rp_cli_shell(
         "taskset -c 0 $ROUNDPIPE train @T/run.yaml --set output=@T/waits --set devices=host:4 "
         "--set sequence_length=256 --set micro_batch_size=8 --set steps=12 --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&wide);
+    g_autoptr(RpTree) root = rp_cli_json(&wide);
     const double waited = rp_cli_number(root, "measured.processor_wait_ratio");
 
     (void)state;
     if (waited <= 0.05 || waited >= 1)
         fail_msg("actions waited %g of their time", waited);
-    assert_false(json_node_get_boolean(rp_cli_member(root, "measured.times_comparable")));
+    assert_false(rp_cli_member(root, "measured.times_comparable")->number);
 }
 
 static void

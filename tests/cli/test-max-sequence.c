@@ -6,7 +6,7 @@
 #define BYTES (2 << 20)
 #define POSITIONS 2048 /* of a Llama whose config says nothing */
 
-static JsonNode *
+static RpTree *
 plan_of(guint devices, const char *more)
 {
     g_auto(RpCliRun) run = rp_cli_run("plan @T/model --max-sequence --devices host --gpus %u "
@@ -17,7 +17,7 @@ plan_of(guint devices, const char *more)
 }
 
 static guint
-tokens_of(JsonNode *plan)
+tokens_of(RpTree *plan)
 {
     return (guint)rp_cli_number(plan, "longest_sequence.tokens");
 }
@@ -33,7 +33,7 @@ train(guint devices, guint tokens, const char *more)
 
 /* The stage lists of a plan as words for `train`. (transfer full) */
 static char *
-stages_of(JsonNode *plan)
+stages_of(RpTree *plan)
 {
     g_autofree char *forward = rp_cli_list(plan, "longest_sequence.forward_stages");
     g_autofree char *backward = rp_cli_list(plan, "longest_sequence.backward_stages");
@@ -47,11 +47,11 @@ static void
 train_takes_the_longest_sequence_and_not_one_step_more(void **state)
 {
     for (guint devices = 1; devices <= 3; devices++) {
-        g_autoptr(JsonNode) plan = plan_of(devices, "");
+        g_autoptr(RpTree) plan = plan_of(devices, "");
         const guint tokens = tokens_of(plan);
         g_auto(RpCliRun) longest = train(devices, tokens, "--dry-run");
         g_auto(RpCliRun) longer = train(devices, tokens + STEP, "--dry-run");
-        g_autoptr(JsonNode) taken = rp_cli_json(&longest);
+        g_autoptr(RpTree) taken = rp_cli_json(&longest);
 
         assert_true(tokens > 0);
         assert_true(rp_cli_number(taken, "predicted.device_bytes.0") <= BYTES);
@@ -65,11 +65,11 @@ static void
 a_run_of_it_takes_the_bytes_that_were_told(void **state)
 {
     for (guint devices = 1; devices <= 2; devices++) {
-        g_autoptr(JsonNode) plan = plan_of(devices, "");
+        g_autoptr(RpTree) plan = plan_of(devices, "");
         g_autofree char *stages = stages_of(plan);
         g_autofree char *more = g_strdup_printf("%s-%u", stages, devices);
         g_auto(RpCliRun) run = train(devices, tokens_of(plan), more);
-        g_autoptr(JsonNode) trained = rp_cli_json(&run);
+        g_autoptr(RpTree) trained = rp_cli_json(&run);
 
         assert_int_equal(rp_cli_number(trained, "last_step"), 2);
         for (guint d = 0; d < devices; d++) {
@@ -89,9 +89,9 @@ a_run_of_it_takes_the_bytes_that_were_told(void **state)
 static void
 train_chooses_stages_that_fit_by_itself(void **state)
 {
-    g_autoptr(JsonNode) plan = plan_of(2, "");
+    g_autoptr(RpTree) plan = plan_of(2, "");
     g_auto(RpCliRun) run = train(2, tokens_of(plan), "--set output=@T/own");
-    g_autoptr(JsonNode) trained = rp_cli_json(&run);
+    g_autoptr(RpTree) trained = rp_cli_json(&run);
 
     assert_true(rp_cli_number(trained, "measured.device_bytes.0") <= BYTES);
     assert_int_equal(rp_cli_number(trained, "measured.device_bytes.0"),
@@ -101,13 +101,14 @@ train_chooses_stages_that_fit_by_itself(void **state)
 static void
 sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **state)
 {
-    g_autoptr(JsonNode) plan = plan_of(1, "");
+    g_autoptr(RpTree) plan = plan_of(1, "");
     const guint tokens = tokens_of(plan);
     g_autofree char *number = g_strdup_printf("%u", tokens);
 
     assert_true(tokens > POSITIONS);
-    assert_true(json_node_get_boolean(rp_cli_member(plan, "longest_sequence."
-                                                          "beyond_max_positions")));
+    assert_true(rp_cli_member(plan, "longest_sequence."
+                                    "beyond_max_positions")
+                    ->number);
     g_auto(RpCliRun) run = train(1, tokens, "--set output=@T/beyond");
 
     assert_int_equal(run.code, 0);
@@ -120,15 +121,14 @@ sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **st
 static void
 host_memory_limits_it_as_in_train(void **state)
 {
-    g_autoptr(JsonNode) plan = plan_of(2, "--host-memory 5MB");
+    g_autoptr(RpTree) plan = plan_of(2, "--host-memory 5MB");
     const guint tokens = tokens_of(plan);
     g_autofree char *stages = stages_of(plan);
     g_autofree char *more = g_strdup_printf("%s --set host_memory=5MB --dry-run", stages);
     g_auto(RpCliRun) longest = train(2, tokens, more);
     g_auto(RpCliRun) longer = train(2, tokens + STEP, more);
 
-    assert_string_equal(json_node_get_string(rp_cli_member(plan, "longest_sequence.limited_by")),
-                        "host");
+    assert_string_equal(rp_cli_member(plan, "longest_sequence.limited_by")->text, "host");
     assert_true(tokens > 0);
     assert_int_equal(longest.code, 0);
     assert_int_equal(longer.code, 1);
@@ -138,7 +138,7 @@ host_memory_limits_it_as_in_train(void **state)
 static void
 tells_what_to_write_into_a_run_file(void **state)
 {
-    g_autoptr(JsonNode) plan = plan_of(1, "--sync --optimizer lean");
+    g_autoptr(RpTree) plan = plan_of(1, "--sync --optimizer lean");
     g_auto(RpCliRun) run =
         rp_cli_run("plan @T/model --max-sequence --devices host --gpu-memory " MEMORY
                    " --sync --optimizer lean");

@@ -28,7 +28,7 @@ static void
 draws_the_steady_window_with_the_reports_bubble(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run(ASYNC "--json --picture @T/steady.svg");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     guint first = (guint)rp_cli_number(root, "window.first_iteration");
     guint end = (guint)rp_cli_number(root, "window.end_iteration");
     g_autofree char *expected = g_strdup_printf(

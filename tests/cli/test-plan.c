@@ -34,10 +34,10 @@ says_that_the_h200_was_measured(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-1.7b --gpu h200 --batch 64 "
                                       "--micro-batch 8 --json" ONLY);
-    g_autoptr(JsonNode) plan = rp_cli_json(&run);
+    g_autoptr(RpTree) plan = rp_cli_json(&run);
     double tokens = rp_cli_number(plan, "recommendation.tokens_per_s");
 
-    assert_true(json_node_get_boolean(rp_cli_member(plan, "times_measured")));
+    assert_true(rp_cli_member(plan, "times_measured")->number);
     /* docs/measurements.md: 49,379 */
     if (ABS(tokens / 49379 - 1) > 0.03)
         fail_msg("%.0f tokens/s, measured 49,379", tokens);
@@ -90,7 +90,7 @@ a_number_alone_is_in_gib(void **state)
             SAYS(&run, 2, "--host-memory: ", rows[i].word);
             continue;
         }
-        g_autoptr(JsonNode) plan = json_from_string(run.out, NULL);
+        g_autoptr(RpTree) plan = rp_tree_parse(run.out);
         assert_non_null(plan);
         assert_true(rp_cli_number(plan, "host_memory_bytes") == rows[i].bytes);
     }
@@ -134,8 +134,8 @@ a_config_is_planned_like_the_model_of_the_catalogue(void **state)
     rp_train_files_write("qwen3.json", config, -1);
     g_auto(RpCliRun) one = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --json" ONLY);
     g_auto(RpCliRun) other = rp_cli_run("plan @T/qwen3.json --gpu rtx4090 --json" ONLY);
-    g_autoptr(JsonNode) named = rp_cli_json(&one);
-    g_autoptr(JsonNode) read = rp_cli_json(&other);
+    g_autoptr(RpTree) named = rp_cli_json(&one);
+    g_autoptr(RpTree) read = rp_cli_json(&other);
 
     assert_true(rp_cli_number(named, "recommendation.tokens_per_s") ==
                 rp_cli_number(read, "recommendation.tokens_per_s"));
@@ -153,19 +153,19 @@ plans_and_the_longest_sequence_have_one_model_of_memory(void **state)
 
     for (guint i = 0; i < G_N_ELEMENTS(machines); i++) {
         g_auto(RpCliRun) asked = rp_cli_run("plan %s --json" ONLY, machines[i]);
-        g_autoptr(JsonNode) plan = json_from_string(asked.out, NULL);
+        g_autoptr(RpTree) plan = rp_tree_parse(asked.out);
         guint tokens = (guint)rp_cli_number(plan, "longest_sequence.tokens");
         g_auto(RpCliRun) longest =
             rp_cli_run("plan %s --sequence %u --json" ONLY, machines[i], tokens);
         g_auto(RpCliRun) longer =
             rp_cli_run("plan %s --sequence %u --json" ONLY, machines[i], tokens + 64);
-        g_autoptr(JsonNode) fits = json_from_string(longest.out, NULL);
-        g_autoptr(JsonNode) fails = json_from_string(longer.out, NULL);
+        g_autoptr(RpTree) fits = rp_tree_parse(longest.out);
+        g_autoptr(RpTree) fails = rp_tree_parse(longer.out);
 
         assert_true(tokens > 64);
-        if (!json_node_get_boolean(rp_cli_member(fits, "fits")))
+        if (!rp_cli_member(fits, "fits")->number)
             fail_msg("%s: %u tokens were told to be possible", machines[i], tokens);
-        if (json_node_get_boolean(rp_cli_member(fails, "fits")))
+        if (rp_cli_member(fails, "fits")->number)
             fail_msg("%s: %u tokens were told to be the most", machines[i], tokens);
     }
 }
@@ -184,18 +184,17 @@ every_remedy_can_be_typed_and_helps(void **state)
 
     for (guint i = 0; i < G_N_ELEMENTS(commands); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s --json" ONLY, commands[i]);
-        g_autoptr(JsonNode) plan = json_from_string(run.out, NULL);
-        JsonArray *remedies = json_node_get_array(rp_cli_member(plan, "remedies"));
+        g_autoptr(RpTree) plan = rp_tree_parse(run.out);
+        const RpTree *remedies = rp_cli_member(plan, "remedies");
 
-        assert_false(json_node_get_boolean(rp_cli_member(plan, "fits")));
-        assert_true(json_array_get_length(remedies) > 0);
-        for (guint j = 0; j < json_array_get_length(remedies); j++) {
-            const char *change =
-                json_object_get_string_member(json_array_get_object_element(remedies, j), "change");
+        assert_false(rp_cli_member(plan, "fits")->number);
+        assert_true(remedies->items->len > 0);
+        for (guint j = 0; j < remedies->items->len; j++) {
+            const char *change = rp_tree_find(rp_tree_nth(remedies, j), "change")->text;
             g_auto(RpCliRun) fixed = rp_cli_run("%s %s --json" ONLY, commands[i], change);
-            g_autoptr(JsonNode) fixed_plan = rp_cli_json(&fixed);
+            g_autoptr(RpTree) fixed_plan = rp_cli_json(&fixed);
 
-            if (!json_node_get_boolean(rp_cli_member(fixed_plan, "fits")))
+            if (!rp_cli_member(fixed_plan, "fits")->number)
                 fail_msg("%s %s does not fit", commands[i], change);
             if (strstr(change, "lora") != NULL ||
                 (strstr(change, "--sync") != NULL && strstr(commands[i], "--sync") != NULL) ||

@@ -13,12 +13,12 @@ prints_what_was_predicted_and_what_was_measured(void **state)
     for (gsize i = 0; i < G_N_ELEMENTS(fidelities); i++) {
         g_auto(RpCliRun) run =
             rp_cli_run("replay @Q " RUN " --seconds 0.3 --fidelity %s --json", fidelities[i]);
-        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
         g_auto(RpCliRun) simulated =
             rp_cli_run("simulate @Q " RUN " --fidelity %s --json", fidelities[i]);
-        g_autoptr(JsonNode) expected = rp_cli_json(&simulated);
+        g_autoptr(RpTree) expected = rp_cli_json(&simulated);
 
-        assert_string_equal(json_node_get_string(rp_cli_member(root, "fidelity")), fidelities[i]);
+        assert_string_equal(rp_cli_member(root, "fidelity")->text, fidelities[i]);
         assert_int_equal(rp_cli_number(root, "gpus"), 2);
         assert_true(rp_cli_number(root, "plan_tasks") > 0);
         assert_true(rp_cli_number(root, "scale") > 0);
@@ -49,8 +49,8 @@ tasks_that_only_take_their_time_share_no_processors(void **state)
                                       "--micro-batches 4 --seconds 0.1 --json");
     g_auto(RpCliRun) simulated = rp_cli_run("simulate @T/one.json --schedule gpipe --gpus 4 "
                                             "--micro-batches 4 --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
-    g_autoptr(JsonNode) shared = rp_cli_json(&simulated);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) shared = rp_cli_json(&simulated);
 
     /* (M + N - 1) (forward + recompute + backward); on one processor all the work */
     assert_true(fabs(rp_cli_number(root, "predicted.makespan_ms") - 7 * 40) < 1e-3);

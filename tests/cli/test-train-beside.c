@@ -47,7 +47,7 @@ steps_go_on_while_the_bytes_of_one_in_place_are_written(void **state)
             "rm -rf @T/place; " TRAIN "place --set steps=12 --set checkpoint.every=6 --json %s "
             "--set checkpoint.beside=false",
             kinds[i]);
-        g_autoptr(JsonNode) root = NULL, other = NULL;
+        g_autoptr(RpTree) root = NULL, other = NULL;
 
         expect_code(&beside, 0);
         expect_code(&place, 0);
@@ -69,7 +69,7 @@ a_copy_is_taken_by_default(void **state)
 {
     g_auto(RpCliRun) usual = rp_cli_shell(GATE("usual/metrics.jsonl", "8") TRAIN
                                           "usual --set steps=12 --set checkpoint.every=6 --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&usual);
+    g_autoptr(RpTree) root = rp_cli_json(&usual);
     g_autofree char *metrics = rp_train_files_read("usual/metrics.jsonl", NULL);
 
     (void)state;
@@ -108,7 +108,7 @@ arena_bytes(double *parameters)
 {
     g_auto(RpCliRun) run =
         rp_cli_run("train @T/run.yaml --set output=@T/none --dry-run --json --set async=true");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     *parameters = rp_cli_number(root, "parameters");
     return (guint64)(rp_cli_number(root, "predicted.host_bytes") +
@@ -141,7 +141,7 @@ a_copy_that_does_not_fit_is_refused_or_not_made(void **state)
     assert_in_range(g_ascii_strtoull(at + strlen(words), NULL, 10), (guint64)(14 * parameters),
                     (guint64)(14 * parameters) + 4 * 64 * 100);
     assert_false(g_file_test(made, G_FILE_TEST_EXISTS));
-    g_autoptr(JsonNode) root = rp_cli_json(&place);
+    g_autoptr(RpTree) root = rp_cli_json(&place);
     assert_float_equal(rp_cli_number(root, "checkpoints.beside"), 0, 0);
     assert_float_equal(rp_cli_number(root, "checkpoints.saved"), 2, 0);
 }

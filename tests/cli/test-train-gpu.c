@@ -348,7 +348,7 @@ tells_what_pinning_took(void **state)
     if (run.code != 0 || strstr(run.out, "\"pinned\"") == NULL)
         fail_msg("expected JSON with what was pinned, found:\n%s%s", run.out, run.err);
 
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     const double bytes = rp_cli_number(root, "measured.pinned.bytes");
     const double seconds = rp_cli_number(root, "measured.pinned.seconds");
     const double each = rp_cli_number(root, "measured.pinned.seconds_per_100_gib");

@@ -275,7 +275,7 @@ saves_what_was_learned_before_data_without_targets(void **state)
     shell("cmp @T/good/checkpoint-4/model.safetensors @T/late/checkpoint-4/model.safetensors");
     /* the trace is written too */
     g_autofree char *trace = rp_train_files_read("late.json", NULL);
-    g_autoptr(JsonNode) root = json_from_string(trace, NULL);
+    g_autoptr(RpTree) root = rp_tree_parse(trace);
     assert_non_null(root);
     assert_non_null(rp_cli_member(root, "traceEvents.100"));
 }

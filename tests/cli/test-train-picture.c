@@ -174,7 +174,7 @@ reports_a_run_whose_picture_cannot_be_drawn(void **state)
                                           "crash-json --set steps=2 --json "
                                           "--picture @T/crash.svg --trace /dev/full");
     assert_int_equal(again.code, 1);
-    g_autoptr(JsonNode) root = json_from_string(again.out, NULL);
+    g_autoptr(RpTree) root = rp_tree_parse(again.out);
     assert_non_null(root);
     assert_int_equal(rp_cli_number(root, "last_step"), 2);
     /* one line for each file */
@@ -190,7 +190,7 @@ prints_the_plan_of_a_dry_run_whose_picture_cannot_be_drawn(void **state)
     g_auto(RpCliRun) run = rp_cli_shell("PATH=@T/bin:$PATH exec \"$ROUNDPIPE\" " TRAIN
                                         "dry-crash --dry-run --json --picture @T/dry-crash.svg");
     assert_int_equal(run.code, 1);
-    g_autoptr(JsonNode) root = json_from_string(run.out, NULL);
+    g_autoptr(RpTree) root = rp_tree_parse(run.out);
     assert_non_null(root);
     assert_true(g_str_has_prefix(run.err, "roundpipe train: --picture: "));
     assert_non_null(strstr(run.err, CRASHED));

@@ -65,7 +65,7 @@ the_header_tells_epochs_and_total_time(void **state)
 
     g_auto(RpCliRun) run_long = rp_cli_run(TRAIN "dry --dry-run --set steps=1000000");
     g_auto(RpCliRun) json = rp_cli_run(TRAIN "dry --dry-run --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&json);
+    g_autoptr(RpTree) root = rp_cli_json(&json);
     double hours = rp_cli_number(root, "predicted.step_ms") / 3.6;
     g_autofree char *expected =
         g_strdup_printf("1000000: 100000 epochs, about %.0f min", 60 * hours);

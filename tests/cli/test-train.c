@@ -103,10 +103,10 @@ read_metrics(const char *output)
     g_autofree char *name = g_build_filename(output, "metrics.jsonl", NULL);
     g_autofree char *text = read_text(name);
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
-    GPtrArray *metrics = g_ptr_array_new_with_free_func((GDestroyNotify)json_node_unref);
+    GPtrArray *metrics = g_ptr_array_new_with_free_func((GDestroyNotify)rp_tree_free);
 
     for (char **line = lines; *line != NULL && **line != '\0'; line++) {
-        JsonNode *node = json_from_string(*line, NULL);
+        RpTree *node = rp_tree_parse(*line);
 
         if (node == NULL)
             fail_msg("%s: not JSON: %s", name, *line);
@@ -122,7 +122,7 @@ learned(const GPtrArray *metrics)
     GString *text = g_string_new(NULL);
 
     for (guint i = 0; i < metrics->len; i++) {
-        JsonNode *line = g_ptr_array_index(metrics, i);
+        RpTree *line = g_ptr_array_index(metrics, i);
 
         g_string_append_printf(text, "%.0f %.17g %.17g %.17g %.0f\n", rp_cli_number(line, "step"),
                                rp_cli_number(line, "loss"), rp_cli_number(line, "learning_rate"),
@@ -152,7 +152,7 @@ plans_without_training_in_a_dry_run(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "dry --dry-run");
     g_auto(RpCliRun) json = rp_cli_run(TRAIN "dry --dry-run --json --trace @T/predicted.json");
-    g_autoptr(JsonNode) root = rp_cli_json(&json);
+    g_autoptr(RpTree) root = rp_cli_json(&json);
     g_autofree char *output = rp_cli_temporary("dry");
     g_autofree char *trace = rp_cli_temporary("predicted.json");
 
@@ -173,10 +173,10 @@ static void
 measures_the_layers_itself_unless_told_their_times(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "auto --set profile=auto --dry-run --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
 
     (void)state;
-    assert_string_equal(json_node_get_string(rp_cli_member(root, "times")), "measured");
+    assert_string_equal(rp_cli_member(root, "times")->text, "measured");
     assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
 }
 
@@ -206,7 +206,7 @@ predicts_a_range_where_layer_times_have_spreads(void **state)
             TRAIN "spread --set profile=@T/spread.json --set schedule=%s --dry-run", schedules[i]);
         g_auto(RpCliRun) text = rp_cli_run("%s", line);
         g_auto(RpCliRun) run = rp_cli_run("%s --json", line);
-        g_autoptr(JsonNode) root = rp_cli_json(&run);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
         const double step = rp_cli_number(root, "predicted.step_ms");
         const double least = rp_cli_number(root, "predicted.step_ms_range.least");
         const double most = rp_cli_number(root, "predicted.step_ms_range.most");
@@ -219,15 +219,14 @@ predicts_a_range_where_layer_times_have_spreads(void **state)
         assert_non_null(strstr(text.out, range));
     }
     g_auto(RpCliRun) none = rp_cli_run(TRAIN "spread --dry-run --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&none);
-    assert_false(json_object_has_member(json_node_get_object(rp_cli_member(root, "predicted")),
-                                        "step_ms_range"));
+    g_autoptr(RpTree) root = rp_cli_json(&none);
+    assert_false(rp_tree_find(rp_cli_member(root, "predicted"), "step_ms_range") != NULL);
 }
 
 static gint64
 head_chunk_of(const RpCliRun *run)
 {
-    g_autoptr(JsonNode) root = rp_cli_json(run);
+    g_autoptr(RpTree) root = rp_cli_json(run);
 
     return (gint64)rp_cli_number(root, "head_chunk");
 }
@@ -293,17 +292,17 @@ plans_the_head_where_bound_schedules_run_it(void **state)
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "head --dry-run --set schedule=gpipe --set stages=2,2 "
                                             "--trace @T/gpipe.json");
     g_autofree char *text = read_text("gpipe.json");
-    g_autoptr(JsonNode) root = json_from_string(text, NULL);
+    g_autoptr(RpTree) root = rp_tree_parse(text);
     guint found = 0;
 
     (void)state;
     assert_int_equal(run.code, 0);
     assert_non_null(root);
-    JsonArray *events = json_node_get_array(rp_cli_member(root, "traceEvents"));
-    for (guint i = 0; i < json_array_get_length(events); i++) {
-        JsonNode *event = json_array_get_element(events, i);
-        JsonObject *object = json_node_get_object(event);
-        const char *kind = json_object_get_string_member_with_default(object, "cat", "");
+    const RpTree *events = rp_cli_member(root, "traceEvents");
+    for (guint i = 0; i < events->items->len; i++) {
+        const RpTree *event = rp_tree_nth(events, i);
+        const RpTree *cat = rp_tree_find(event, "cat");
+        const char *kind = cat ? cat->text : "";
         gboolean forward = strcmp(kind, "forward") == 0;
 
         if ((!forward && strcmp(kind, "backward") != 0) || rp_cli_number(event, "args.stage") != 1)
@@ -354,7 +353,7 @@ trains_and_reports_every_step(void **state)
     static const char *const keys[] = {"step",   "loss",    "learning_rate", "grad_norm",
                                        "tokens", "step_ms", "bubble_ratio"};
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "five --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     g_autoptr(GPtrArray) metrics = read_metrics("five");
     g_autofree char *model = rp_cli_temporary("five/checkpoint-5/model.safetensors");
     g_autofree char *copy = read_text("five/run.yaml");
@@ -363,12 +362,11 @@ trains_and_reports_every_step(void **state)
     assert_string_equal(run.err, "");
     assert_int_equal(metrics->len, 5);
     for (guint i = 0; i < metrics->len; i++) {
-        JsonNode *line = g_ptr_array_index(metrics, i);
-        g_autoptr(GList) members = json_object_get_members(json_node_get_object(line));
+        RpTree *line = g_ptr_array_index(metrics, i);
 
-        assert_int_equal(g_list_length(members), G_N_ELEMENTS(keys));
+        assert_int_equal(line->items->len, G_N_ELEMENTS(keys));
         for (guint k = 0; k < G_N_ELEMENTS(keys); k++)
-            assert_string_equal(g_list_nth_data(members, k), keys[k]);
+            assert_string_equal(rp_tree_nth(line, k)->key, keys[k]);
         assert_int_equal(rp_cli_number(line, "step"), i + 1);
         assert_true(rp_cli_number(line, "loss") > 1 && rp_cli_number(line, "loss") < 8);
         assert_true(rp_cli_number(line, "tokens") > 0);
@@ -382,8 +380,7 @@ trains_and_reports_every_step(void **state)
     assert_true(rp_cli_number(root, "measured.host_bytes") ==
                 rp_cli_number(root, "predicted.host_bytes"));
     /* devices that are threads copy from any memory */
-    assert_false(
-        json_object_has_member(json_node_get_object(rp_cli_member(root, "measured")), "pinned"));
+    assert_false(rp_tree_find(rp_cli_member(root, "measured"), "pinned") != NULL);
     g_autofree char *planned = rp_cli_list(root, "predicted.device_bytes");
     g_autofree char *opened = rp_cli_list(root, "measured.device_bytes");
     assert_string_equal(planned, opened);
@@ -427,7 +424,7 @@ learns_the_same_on_every_schedule_and_any_number_of_devices(void **state)
         if (run.code != 0)
             fail_msg("%s: %s", lines[i], run.err);
         g_autoptr(GPtrArray) metrics = read_metrics(output);
-        JsonNode *last = g_ptr_array_index(metrics, metrics->len - 1);
+        RpTree *last = g_ptr_array_index(metrics, metrics->len - 1);
 
         if (i == 0)
             expected = g_strdup_printf("%.5f", rp_cli_number(last, "loss"));
@@ -449,7 +446,7 @@ scales_the_loss_of_fp16_only_and_accumulates_over_calls(void **state)
     metrics = read_metrics("fp16");
     assert_int_equal(metrics->len, 2);
     assert_int_equal(rp_cli_number(g_ptr_array_index(metrics, 0), "loss_scale"), 256);
-    assert_false(json_node_get_boolean(rp_cli_member(g_ptr_array_index(metrics, 0), "skipped")));
+    assert_false(rp_cli_member(g_ptr_array_index(metrics, 0), "skipped")->number);
     assert_true(rp_cli_number(g_ptr_array_index(metrics, 0), "tokens") > 3 * 4 * 5);
 }
 
@@ -568,9 +565,9 @@ draws_the_loss_also_of_what_was_resumed_from(void **state)
     assert_true(is_png("drawn/training_loss.png"));
     g_auto(RpCliRun) second = rp_cli_shell("PATH=@T/bin:$PATH exec $ROUNDPIPE " TRAIN
                                            "drawn --set plot_loss=true --resume --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&second);
-    assert_true(g_str_has_suffix(json_node_get_string(rp_cli_member(root, "loss_picture")),
-                                 "drawn/training_loss.png"));
+    g_autoptr(RpTree) root = rp_cli_json(&second);
+    assert_true(
+        g_str_has_suffix(rp_cli_member(root, "loss_picture")->text, "drawn/training_loss.png"));
     g_autoptr(GPtrArray) metrics = read_metrics("drawn");
     g_autofree char *drawn = read_text("drawn.dat");
     assert_int_equal(metrics->len, 5);
@@ -587,11 +584,11 @@ static void
 draws_nothing_unless_it_is_told_to(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "plain --set steps=1 --json");
-    g_autoptr(JsonNode) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
     g_autofree char *picture = rp_cli_temporary("plain/training_loss.png");
 
     (void)state;
-    assert_true(JSON_NODE_HOLDS_NULL(rp_cli_member(root, "loss_picture")));
+    assert_true(rp_cli_member(root, "loss_picture")->type == RP_JSON_NULL);
     assert_false(g_file_test(picture, G_FILE_TEST_EXISTS));
 }
 
@@ -820,16 +817,16 @@ lists_the_keys_of_a_run_file(void **state)
     g_auto(RpCliRun) run = rp_cli_run("train --keys --json");
     g_auto(RpCliRun) both = rp_cli_run("train --keys run.yaml");
     g_auto(RpCliRun) none = rp_cli_run("train");
-    g_autoptr(JsonNode) json = rp_cli_json(&run);
+    g_autoptr(RpTree) json = rp_cli_json(&run);
 
     (void)state;
     assert_int_equal(text.code, 0);
     assert_non_null(strstr(text.out, "\nmicro_batches                8 "));
     assert_non_null(strstr(text.out, "micro-batches of a call (a whole number from 1 to 1048576)"));
-    assert_string_equal(json_node_get_string(rp_cli_member(json, "0.key")), "model");
-    assert_true(json_node_get_boolean(rp_cli_member(json, "0.required")));
-    assert_true(json_node_is_null(rp_cli_member(json, "0.default")));
-    assert_string_equal(json_node_get_string(rp_cli_member(json, "7.default")), "8");
+    assert_string_equal(rp_cli_member(json, "0.key")->text, "model");
+    assert_true(rp_cli_member(json, "0.required")->number);
+    assert_true(rp_cli_member(json, "0.default")->type == RP_JSON_NULL);
+    assert_string_equal(rp_cli_member(json, "7.default")->text, "8");
     assert_int_equal(both.code, 2);
     assert_string_equal(both.err,
                         "roundpipe train: --keys: expected no run file with it; see --help\n");

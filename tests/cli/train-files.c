@@ -99,21 +99,23 @@ rp_train_files_list(const char *name)
 char *
 rp_train_files_learned(const char *output)
 {
+    static const char *const times[] = {"step_ms", "bubble_ratio", "checkpoint_ms", NULL};
     g_autofree char *name = g_build_filename(output, "metrics.jsonl", NULL);
     g_autofree char *text = rp_train_files_read(name, NULL);
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
     g_autoptr(GString) learned = g_string_new(NULL);
 
     for (char **line = lines; *line != NULL && **line != '\0'; line++) {
-        g_autoptr(JsonNode) node = json_from_string(*line, NULL);
+        g_autoptr(RpTree) node = rp_tree_parse(*line);
 
         if (node == NULL)
             fail_msg("%s: not JSON: %s", name, *line);
-        json_object_remove_member(json_node_get_object(node), "step_ms");
-        json_object_remove_member(json_node_get_object(node), "bubble_ratio");
-        json_object_remove_member(json_node_get_object(node), "checkpoint_ms");
-        g_autofree char *rest = json_to_string(node, FALSE);
-        g_string_append_printf(learned, "%s\n", rest);
+        for (guint i = 0; i < node->items->len; i++) {
+            const RpTree *item = rp_tree_nth(node, i);
+            if (!g_strv_contains(times, item->key))
+                g_string_append_printf(learned, "%s %s ", item->key, item->text);
+        }
+        g_string_append_c(learned, '\n');
     }
     return g_string_free(g_steal_pointer(&learned), FALSE);
 }

@@ -32,7 +32,7 @@ makes_the_same_model_from_the_same_seed(void **state)
     g_auto(RpCliRun) a = rp_cli_run("init @T/tiny.json -o @T/a --seed 1 --json");
     g_auto(RpCliRun) b = rp_cli_run("init @T/tiny.json -o @T/new/b --seed 1");
     g_auto(RpCliRun) c = rp_cli_run("init @T/tiny.json -o @T/c --seed 2");
-    g_autoptr(JsonNode) root = rp_cli_json(&a);
+    g_autoptr(RpTree) root = rp_cli_json(&a);
     assert_int_equal(b.code, 0);
     assert_int_equal(c.code, 0);
     /* 2 x 33 x 16 + 16 + 2 x (2 x 16 + 4 x 16 x 16 + 3 x 16 x 24) */

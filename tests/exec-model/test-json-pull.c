@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/json/json-pull.h"
+#include "core/json/json-record.h"
 #include "core/json/json-write.h"
 
 typedef struct {
@@ -208,6 +208,31 @@ names_line_column_and_what_it_found(void **state)
     }
 }
 
+static gboolean
+read_id(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    guint64 id;
+
+    if (!rp_json_pull_whole(pull, &id))
+        return FALSE;
+    g_string_append_printf(value, "%s=%d ", pull->key, (int)id);
+    return TRUE;
+}
+
+/* As a tokenizer has it, whose tokens hold quotes, spaces and characters behind \u. */
+static void
+a_record_without_keys_reads_any_in_order(void **state)
+{
+    static const RpJsonField any = {NULL, read_id};
+    Fixture *f = *state;
+    RpJsonPull pull;
+
+    assert_true(
+        start(f, &pull, "{\"\\u0120a\": 1, \"\\\"\": 2, \"\\ud83d\\ude00\": 3, \"é\\n\": 4}"));
+    assert_true(rp_json_read_record(&pull, &any, 1, f->text, NULL) && rp_json_pull_end(&pull));
+    assert_string_equal(f->text->str, "Ġa=1 \"=2 😀=3 é\n=4 ");
+}
+
 static void
 writes_strings_that_read_back(void **state)
 {
@@ -338,6 +363,7 @@ main(void)
         cmocka_unit_test_setup_teardown(refuses_every_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(reads_members_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(names_line_column_and_what_it_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_record_without_keys_reads_any_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(writes_strings_that_read_back, setup, teardown),
         cmocka_unit_test(writes_numbers_in_the_fewest_digits),
         cmocka_unit_test(writes_every_kind_of_value),

@@ -2,11 +2,11 @@
  * and the script that makes them are in tests/exec-network/fixtures. */
 #include "tests/rp-test.h"
 
-#include <json-glib/json-glib.h>
 #include <math.h>
 
 #include "exec/host/kernels.h"
 #include "exec/train/trainer.h"
+#include "tests/json-tree.h"
 
 #define RELATIVE 1e-5
 
@@ -14,9 +14,9 @@ typedef struct {
     RpModel config;
     RpSafetensors *file, *final;
     RpWeights *weights;
-    JsonParser *parser;
-    JsonObject *options;
-    JsonArray *steps;
+    RpTree *root;
+    const RpTree *options;
+    const RpTree *steps;
     guint n_done;
     RpStepReport reports[16];
 } Fixture;
@@ -29,8 +29,8 @@ load(Fixture *f, const char *name)
     g_autofree char *steps = g_build_filename(directory, "steps.json", NULL);
     g_autofree char *final = g_build_filename(directory, "final.safetensors", NULL);
     g_autofree char *model = g_build_filename(directory, "model.safetensors", NULL);
+    g_autofree char *text = NULL;
     GError *error = NULL;
-    JsonObject *root;
 
     if (!rp_hf_config_load(directory, &f->config, &error))
         fail_msg("%s", error->message);
@@ -40,17 +40,17 @@ load(Fixture *f, const char *name)
     f->weights = rp_weights_new(&f->config);
     if (!rp_weights_bind(f->weights, f->file, &error))
         fail_msg("%s", error->message);
-    f->parser = json_parser_new();
-    assert_true(json_parser_load_from_file(f->parser, steps, NULL));
-    root = json_node_get_object(json_parser_get_root(f->parser));
-    f->options = json_object_get_object_member(root, "options");
-    f->steps = json_object_get_array_member(root, "steps");
+    assert_true(g_file_get_contents(steps, &text, NULL, NULL));
+    f->root = rp_tree_parse(text);
+    assert_non_null(f->root);
+    f->options = rp_tree_find(f->root, "options");
+    f->steps = rp_tree_find(f->root, "steps");
 }
 
 static void
 unload(Fixture *f)
 {
-    g_object_unref(f->parser);
+    rp_tree_free(f->root);
     rp_weights_free(f->weights);
     rp_safetensors_free(f->file);
     rp_safetensors_free(f->final);
@@ -59,13 +59,13 @@ unload(Fixture *f)
 static double
 option(const Fixture *f, const char *name)
 {
-    return json_object_get_double_member(f->options, name);
+    return rp_tree_find(f->options, name)->number;
 }
 
 static guint
 count(const Fixture *f, const char *name)
 {
-    return (guint)json_object_get_int_member(f->options, name);
+    return (guint)rp_tree_find(f->options, name)->number;
 }
 
 static void
@@ -106,9 +106,8 @@ make_trainer(Fixture *f, guint devices)
     GError *error = NULL;
 
     options.update.learning_rate.kind =
-        g_str_equal(json_object_get_string_member(f->options, "schedule"), "cosine")
-            ? RP_LEARNING_RATE_COSINE
-            : RP_LEARNING_RATE_LINEAR;
+        g_str_equal(rp_tree_find(f->options, "schedule")->text, "cosine") ? RP_LEARNING_RATE_COSINE
+                                                                          : RP_LEARNING_RATE_LINEAR;
     for (guint l = 0; l < profile->n_layers; l++)
         profile->layers[l].forward_ns = profile->layers[l].backward_ns = 1000;
     profile->links.h2d_bytes_per_s = profile->links.d2h_bytes_per_s = 1e10;
@@ -125,22 +124,22 @@ make_trainer(Fixture *f, guint devices)
 }
 
 static RpTokenBatch *
-make_batch(const Fixture *f, JsonObject *step)
+make_batch(const Fixture *f, const RpTree *step)
 {
     const guint tokens = count(f, "sequences") * count(f, "tokens");
     const RpBatcherOptions options = {
         .micro_batches = 3, .sequences = count(f, "sequences"), .tokens = count(f, "tokens")};
-    JsonArray *micro_batches = json_object_get_array_member(step, "micro_batches");
+    const RpTree *micro_batches = rp_tree_find(step, "micro_batches");
     RpTokenBatch *batch = rp_token_batch_new(&options);
 
     for (guint m = 0; m < 3; m++) {
-        JsonObject *from = json_array_get_object_element(micro_batches, m);
-        JsonArray *ids = json_object_get_array_member(from, "input_ids");
-        JsonArray *targets = json_object_get_array_member(from, "targets");
+        const RpTree *from = rp_tree_nth(micro_batches, m);
+        const RpTree *ids = rp_tree_find(from, "input_ids");
+        const RpTree *targets = rp_tree_find(from, "targets");
 
         for (guint i = 0; i < tokens; i++) {
-            batch->input_ids[m * tokens + i] = (gint32)json_array_get_int_element(ids, i);
-            batch->targets[m * tokens + i] = (gint32)json_array_get_int_element(targets, i);
+            batch->input_ids[m * tokens + i] = (gint32)(gint64)rp_tree_nth(ids, i)->number;
+            batch->targets[m * tokens + i] = (gint32)(gint64)rp_tree_nth(targets, i)->number;
             batch->n_targets += batch->targets[m * tokens + i] != RP_LABEL_MASKED;
         }
     }
@@ -188,28 +187,28 @@ assert_ten_steps(const char *name, guint devices)
     guint n, n_clipped = 0;
 
     load(&f, name);
-    n = json_array_get_length(f.steps);
+    n = f.steps->items->len;
     assert_int_equal(n, 10);
     trainer = make_trainer(&f, devices);
     for (guint i = 0; i < n; i++) {
-        JsonObject *step = json_array_get_object_element(f.steps, i);
+        const RpTree *step = rp_tree_nth(f.steps, i);
         double loss;
 
         batches[i] = make_batch(&f, step);
         assert_true(rp_trainer_forward_backward(trainer, batches[i], &loss, &error));
-        assert_near(loss, json_object_get_double_member(step, "loss"), "loss", i);
+        assert_near(loss, rp_tree_find(step, "loss")->number, "loss", i);
         assert_true(rp_trainer_step(trainer, &error));
     }
     assert_true(rp_trainer_flush(trainer, &error));
     assert_int_equal(f.n_done, n);
     for (guint i = 0; i < n; i++) {
-        JsonObject *step = json_array_get_object_element(f.steps, i);
-        const double norm = json_object_get_double_member(step, "grad_norm");
+        const RpTree *step = rp_tree_nth(f.steps, i);
+        const double norm = rp_tree_find(step, "grad_norm")->number;
 
-        assert_near(f.reports[i].loss, json_object_get_double_member(step, "loss"), "loss", i);
+        assert_near(f.reports[i].loss, rp_tree_find(step, "loss")->number, "loss", i);
         assert_near(f.reports[i].grad_norm, norm, "gradient norm", i);
-        assert_near(f.reports[i].learning_rate,
-                    json_object_get_double_member(step, "learning_rate"), "learning rate", i);
+        assert_near(f.reports[i].learning_rate, rp_tree_find(step, "learning_rate")->number,
+                    "learning rate", i);
         n_clipped += norm > option(&f, "max_grad_norm");
         rp_token_batch_free(batches[i]);
     }
