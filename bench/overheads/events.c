@@ -8,9 +8,9 @@
  *
  * All is issued before the gate opens: what is left is the device's time.
  */
-#include "bench/overheads.h"
+#include "bench/overheads/overheads.h"
 
-#include "bench/overheads-gate.h"
+#include "bench/overheads/gate.h"
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/kernels/kernels.h"
 #include "exec/cuda/runtime/check.h"

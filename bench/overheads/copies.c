@@ -10,11 +10,11 @@
  *
  * And memory that is pinned: ours, and the plain ways.
  */
-#include "bench/overheads.h"
+#include "bench/overheads/overheads.h"
 
 #include <stdlib.h>
 
-#include "bench/overheads-gate.h"
+#include "bench/overheads/gate.h"
 #include "core/plan/transfer.h"
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/host-arena.h"

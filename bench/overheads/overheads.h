@@ -38,16 +38,16 @@ rp_overheads_note(GArray *values, double value)
     g_array_append_val(values, value);
 }
 
-/* overheads-windows.c; needs no GPU: planning with and without windows. */
+/* windows.c; needs no GPU: planning with and without windows. */
 gboolean rp_overheads_windows(const RpOverheads *overheads, GError **error);
-/* overheads-events.c: what CUDA's calls cost the host, and events the device. */
+/* events.c: what CUDA's calls cost the host, and events the device. */
 gboolean rp_overheads_calls(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_events(const RpOverheads *overheads, GError **error);
-/* overheads-engine.c: engine and CUDA backend on a tiny model: dispatch, how the host learns of
+/* engine.c: engine and CUDA backend on a tiny model: dispatch, how the host learns of
  * events, and the optimizer's hand-over to devices. */
 gboolean rp_overheads_dispatch(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_waiting(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_handover(const RpOverheads *overheads, GError **error);
-/* overheads-copies.c: parameters beside activations; pinned memory. */
+/* copies.c: parameters beside activations; pinned memory. */
 gboolean rp_overheads_upload(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_pinned(const RpOverheads *overheads, GError **error);

@@ -1,5 +1,5 @@
 /* Planning: what windows cost the host, once and in every iteration. */
-#include "bench/overheads.h"
+#include "bench/overheads/overheads.h"
 
 #include "core/plan/planner.h"
 

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "bench/overheads.h"
+#include "bench/overheads/overheads.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/cuda/runtime/check.h"
 #include "exec/train/trainer.h"

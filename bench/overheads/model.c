@@ -1,4 +1,4 @@
-#include "bench/overheads-model.h"
+#include "bench/overheads/model.h"
 
 #include <glib/gstdio.h>
 #include <string.h>

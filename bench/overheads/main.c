@@ -6,7 +6,7 @@
  * Medians with p10 and p90. A part that fails prints its error, and the next one goes on. Without a
  * GPU only the planner is timed, and the exit status is 77.
  */
-#include "bench/overheads.h"
+#include "bench/overheads/overheads.h"
 
 #include <errno.h>
 #include <string.h>
