@@ -1,0 +1,254 @@
+/*
+ * NF4: 16 values, blocks of 64 of the flat tensor.
+ *
+ *   scale = largest |x| of the block;  code = number of bounds below x / scale, so that a tie takes
+ *   the lower code; bounds are the means of neighbouring values.
+ *
+ * A whole block is multiplied by 1 / max(scale, 1e-38), the last one, if it is not whole, divided by
+ * max(scale, 1e-38), which is then its scale: so does bitsandbytes, and other bits would follow.
+ *
+ * Double quantisation: offset = mean of all scales, summed as torch does on one thread (AVX2). A
+ * scale minus the offset, over the largest magnitude of its 256, is put on a grid of 65,536 steps
+ * from -1 to 1 and then takes the nearest of 256 values, of two equally near the lower one.
+ * Source: bitsandbytes 0.50 backends/default/ops.py (quantize_4bit), csrc/cpu_ops.cpp
+ *   (quantize_cpu); torch aten/src/ATen/native/cpu/SumKernel.cpp (cascade sum)
+ */
+#include "core/lowbit/private.h"
+
+#define LEAST_SCALE 1e-38f
+
+static const float nf4_values[16] = {RP_NF4_VALUES};
+
+static void
+sizes_single(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
+{
+    bytes[RP_LOWBIT_CODES] = rp_lowbit_blocks(shape.columns, 2);
+    bytes[RP_LOWBIT_SCALES] = rp_lowbit_blocks(shape.columns, RP_NF4_BLOCK) * sizeof(float);
+}
+
+static void
+sizes_double(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
+{
+    const size_t blocks = rp_lowbit_blocks(shape.columns, RP_NF4_BLOCK);
+
+    bytes[RP_LOWBIT_CODES] = rp_lowbit_blocks(shape.columns, 2);
+    bytes[RP_LOWBIT_SCALES] = blocks;
+    bytes[RP_LOWBIT_NESTED_SCALES] = rp_lowbit_blocks(blocks, RP_NF4_NESTED_BLOCK) * sizeof(float);
+    bytes[RP_LOWBIT_NESTED_MAP] = RP_NF4_MAP * sizeof(float);
+    bytes[RP_LOWBIT_OFFSET] = sizeof(float);
+}
+
+static void
+expand_block(const unsigned char *codes, size_t n, float scale, float *values)
+{
+    float at_scale[16];
+
+    for (size_t i = 0; i < 16; i++)
+        at_scale[i] = nf4_values[i] * scale;
+    for (size_t i = 0; i < n / 2; i++) {
+        values[2 * i] = at_scale[codes[i] >> 4];
+        values[2 * i + 1] = at_scale[codes[i] & 15];
+    }
+    if (n % 2 != 0)
+        values[n - 1] = at_scale[codes[n / 2] >> 4];
+}
+
+static void
+expand_single(RpLowbitShape shape, const RpLowbitTensor *tensor, size_t row, size_t column,
+              size_t n, float *values)
+{
+    const float *scales = (const float *)tensor->part[RP_LOWBIT_SCALES] + column / RP_NF4_BLOCK;
+
+    for (size_t i = 0; i < n; i += RP_NF4_BLOCK)
+        expand_block(tensor->part[RP_LOWBIT_CODES] + (column + i) / 2,
+                     n - i < RP_NF4_BLOCK ? n - i : RP_NF4_BLOCK, scales[i / RP_NF4_BLOCK],
+                     values + i);
+}
+
+static void
+expand_double(RpLowbitShape shape, const RpLowbitTensor *tensor, size_t row, size_t column,
+              size_t n, float *values)
+{
+    const unsigned char *scales = tensor->part[RP_LOWBIT_SCALES];
+    const float *nested = (const float *)tensor->part[RP_LOWBIT_NESTED_SCALES];
+    const float *map = (const float *)tensor->part[RP_LOWBIT_NESTED_MAP];
+    const float offset = *(const float *)tensor->part[RP_LOWBIT_OFFSET];
+
+    for (size_t i = 0; i < n; i += RP_NF4_BLOCK) {
+        const size_t block = (column + i) / RP_NF4_BLOCK;
+        const float product = map[scales[block]] * nested[block / RP_NF4_NESTED_BLOCK];
+
+        expand_block(tensor->part[RP_LOWBIT_CODES] + (column + i) / 2,
+                     n - i < RP_NF4_BLOCK ? n - i : RP_NF4_BLOCK, product + offset, values + i);
+    }
+}
+
+/* The codes of one block, each in a byte. */
+static void
+find_codes(const float values[RP_NF4_BLOCK], unsigned char codes[RP_NF4_BLOCK])
+{
+    int32_t counts[RP_NF4_BLOCK] = {0};
+
+    for (size_t k = 0; k < 15; k++) {
+        const float bound = (nf4_values[k] + nf4_values[k + 1]) / 2;
+
+        for (size_t i = 0; i < RP_NF4_BLOCK; i++)
+            counts[i] += values[i] > bound;
+    }
+    for (size_t i = 0; i < RP_NF4_BLOCK; i++)
+        codes[i] = (unsigned char)counts[i];
+}
+
+static size_t
+pack_block(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size_t strip,
+           const RpLowbitTensor *tensor, float *scale)
+{
+    const size_t first = strip * RP_NF4_BLOCK;
+    const size_t left = shape.columns - first;
+    const size_t n = left < RP_NF4_BLOCK ? left : RP_NF4_BLOCK;
+    float values[RP_NF4_BLOCK] = {0};
+    unsigned char codes[RP_NF4_BLOCK];
+    size_t broken;
+
+    rp_dtype_to_float(dtype, source + first * rp_dtype_size(dtype), values, n);
+    broken = rp_lowbit_first_broken(values, n);
+    if (broken < n)
+        return first + broken;
+    const float largest = rp_lowbit_largest(values, n);
+    const float divisor = largest > LEAST_SCALE ? largest : LEAST_SCALE;
+    if (n == RP_NF4_BLOCK) {
+        const float factor = 1.0f / divisor;
+
+        for (size_t i = 0; i < RP_NF4_BLOCK; i++)
+            values[i] *= factor;
+    } else {
+        for (size_t i = 0; i < RP_NF4_BLOCK; i++)
+            values[i] /= divisor;
+    }
+    *scale = n == RP_NF4_BLOCK ? largest : divisor;
+    find_codes(values, codes);
+    for (size_t i = 0; i < n; i += 2)
+        tensor->part[RP_LOWBIT_CODES][(first + i) / 2] =
+            (unsigned char)(codes[i] << 4 | codes[i + 1]);
+    return RP_LOWBIT_NONE;
+}
+
+static size_t
+pack_single(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size_t strip,
+            const RpLowbitTensor *tensor, float *scales)
+{
+    return pack_block(shape, dtype, source, strip, tensor,
+                      (float *)tensor->part[RP_LOWBIT_SCALES] + strip);
+}
+
+static size_t
+pack_double(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size_t strip,
+            const RpLowbitTensor *tensor, float *scales)
+{
+    return pack_block(shape, dtype, source, strip, tensor, scales + strip);
+}
+
+#define VECTOR 8 /* floats of an AVX2 register */
+#define ROWS 4   /* added side by side */
+#define LEVELS 4
+
+/* Sum of @n values in the order of torch's cascade: rows of 4 vectors go into the first of four
+ * levels; every 2^power rows a level goes into the next. */
+static float
+add_up(const float *x, size_t n)
+{
+    const size_t vectors = n / VECTOR, rows = vectors / ROWS;
+    float level[LEVELS][ROWS * VECTOR] = {{0}};
+    float sum = 0;
+    unsigned power = 0;
+
+    while (((size_t)1 << power) < rows)
+        power++;
+    power = power / LEVELS > 4 ? power / LEVELS : 4;
+    for (size_t i = 0; i < rows; i++) {
+        for (size_t k = 0; k < ROWS * VECTOR; k++)
+            level[0][k] += x[i * ROWS * VECTOR + k];
+        for (unsigned j = 1; j < LEVELS && ((i + 1) & (((size_t)1 << j * power) - 1)) == 0; j++)
+            for (size_t k = 0; k < ROWS * VECTOR; k++) {
+                level[j][k] += level[j - 1][k];
+                level[j - 1][k] = 0;
+            }
+    }
+    for (unsigned j = 1; j < LEVELS; j++)
+        for (size_t k = 0; k < ROWS * VECTOR; k++)
+            level[0][k] += level[j][k];
+    for (size_t i = rows * ROWS; i < vectors; i++)
+        for (size_t k = 0; k < VECTOR; k++)
+            level[0][k] += x[i * VECTOR + k];
+    for (size_t row = 1; row < ROWS; row++)
+        for (size_t k = 0; k < VECTOR; k++)
+            level[0][k] += level[0][row * VECTOR + k];
+    for (size_t i = vectors * VECTOR; i < n; i++)
+        sum += x[i];
+    for (size_t k = 0; k < VECTOR; k++)
+        sum += level[0][k];
+    return sum;
+}
+
+/* Number of bounds of the map below @value, 0 to 255. */
+static unsigned char
+nearest(const float *map, float value)
+{
+    unsigned at = 0;
+
+    for (unsigned step = 128; step > 0; step /= 2)
+        if (0.5f * (map[at + step - 1] + map[at + step]) < value)
+            at += step;
+    return (unsigned char)at;
+}
+
+void
+rp_nf4_pack_scales(RpLowbitShape shape, float *scales, const RpLowbitTensor *tensor)
+{
+    const size_t blocks = rp_lowbit_blocks(shape.columns, RP_NF4_BLOCK);
+    const float offset = add_up(scales, blocks) / (float)blocks;
+    const float *map = rp_nf4_map();
+    unsigned char *codes = tensor->part[RP_LOWBIT_SCALES];
+    float *nested = (float *)tensor->part[RP_LOWBIT_NESTED_SCALES];
+
+    memcpy(tensor->part[RP_LOWBIT_NESTED_MAP], map, RP_NF4_MAP * sizeof *map);
+    memcpy(tensor->part[RP_LOWBIT_OFFSET], &offset, sizeof offset);
+    for (size_t first = 0; first < blocks; first += RP_NF4_NESTED_BLOCK) {
+        const size_t left = blocks - first;
+        const size_t n = left < RP_NF4_NESTED_BLOCK ? left : RP_NF4_NESTED_BLOCK;
+        float *x = scales + first;
+
+        for (size_t i = 0; i < n; i++)
+            x[i] -= offset;
+        const float largest = rp_lowbit_largest(x, n);
+        nested[first / RP_NF4_NESTED_BLOCK] = largest;
+        for (size_t i = 0; i < n; i++) {
+            float ratio = largest > 0 ? x[i] * (1.0f / largest) : -1.0f;
+
+            ratio = ratio > 1 ? 1 : ratio;
+            ratio = ratio >= -1 ? ratio : -1; /* also NaN, of 0 times infinity */
+            const int grid = (int)((ratio + 1.0f) * 0.5f * 65535.0f + 0.5f);
+            codes[first + i] =
+                largest > 0 ? nearest(map, -1.0f + 2.0f * (float)grid / 65535.0f) : 0;
+        }
+    }
+}
+
+const RpLowbitFormat rp_lowbit_nf4 = {
+    .name = "nf4",
+    .flat = true,
+    .nested = true,
+    .strip_columns = RP_NF4_BLOCK,
+    .sizes = sizes_double,
+    .expand = expand_double,
+    .pack = pack_double,
+};
+
+const RpLowbitFormat rp_lowbit_nf4_single = {
+    .name = "nf4-single",
+    .flat = true,
+    .strip_columns = RP_NF4_BLOCK,
+    .sizes = sizes_single,
+    .expand = expand_single,
+    .pack = pack_single,
+};
