@@ -61,27 +61,21 @@ read_kind(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         key, read, G_STRUCT_OFFSET(Event, record.member), .max = (double)(most)                    \
     }
 
-static gboolean
-read_arguments(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    static const RpJsonField fields[] = {
-        RECORD("task", rp_json_read_uint64, task, 0),
-        RECORD("iteration", rp_json_read_uint, iteration, MAX_INDEX),
-        {"round", rp_json_read_uint, G_STRUCT_OFFSET(Event, round), .max = G_MAXUINT16},
-        RECORD("stage", rp_json_read_uint, stage, MAX_INDEX),
-        RECORD("micro_batch", rp_json_read_uint, micro_batch, MAX_INDEX),
-        RECORD("layer", rp_json_read_uint, layer, MAX_INDEX),
-        RECORD("backward_stage", rp_json_read_uint, layer, MAX_INDEX),
-        RECORD("chunk", rp_json_read_uint, chunk, MAX_INDEX),
-        RECORD("backward_micro_batch", rp_json_read_uint, chunk, MAX_INDEX),
-        RECORD("bytes", rp_json_read_uint64, bytes, 0),
-        RECORD("transfer_ns", rp_json_read_uint64, transfer_ns, MAX_US * 1000),
-        {"name", rp_json_read_ignored},
-        {"sort_index", rp_json_read_ignored},
-    };
-
-    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), value, NULL);
-}
+static const RpJsonField argument_fields[] = {
+    RECORD("task", rp_json_read_uint64, task, 0),
+    RECORD("iteration", rp_json_read_uint, iteration, MAX_INDEX),
+    {"round", rp_json_read_uint, G_STRUCT_OFFSET(Event, round), .max = G_MAXUINT16},
+    RECORD("stage", rp_json_read_uint, stage, MAX_INDEX),
+    RECORD("micro_batch", rp_json_read_uint, micro_batch, MAX_INDEX),
+    RECORD("layer", rp_json_read_uint, layer, MAX_INDEX),
+    RECORD("backward_stage", rp_json_read_uint, layer, MAX_INDEX),
+    RECORD("chunk", rp_json_read_uint, chunk, MAX_INDEX),
+    RECORD("backward_micro_batch", rp_json_read_uint, chunk, MAX_INDEX),
+    RECORD("bytes", rp_json_read_uint64, bytes, 0),
+    RECORD("transfer_ns", rp_json_read_uint64, transfer_ns, MAX_US * 1000),
+    {"name", rp_json_read_ignored},
+    {"sort_index", rp_json_read_ignored},
+};
 
 /* The first are tasks. */
 static const char *const phases[] = {"X", "C", "s", "f", "M", NULL};
@@ -96,7 +90,7 @@ static const RpJsonField event_fields[] = {
     {"dur", read_us, G_STRUCT_OFFSET(Event, duration_ns), .max = MAX_US,
      .expected = "microseconds from 0 to 23 days"},
     {"cat", read_kind, G_STRUCT_OFFSET(Event, record.kind)},
-    {"args", read_arguments},
+    {"args", RP_JSON_NESTED(argument_fields)},
     {"name", rp_json_read_ignored},
     {"cname", rp_json_read_ignored},
     {"id", rp_json_read_ignored},

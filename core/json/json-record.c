@@ -272,6 +272,12 @@ rp_json_read_constant(RpJsonPull *pull, const RpJsonField *field, gpointer value
 }
 
 gboolean
+rp_json_read_nested(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    return rp_json_read_record(pull, field->fields, field->n_fields, value, NULL);
+}
+
+gboolean
 rp_json_read_ignored(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     return rp_json_pull_skip(pull);

@@ -33,6 +33,8 @@ struct _RpJsonField {
     const char *expected;       /* (nullable): for messages, instead of the bounds */
     const char *const *choices; /* (nullable): the only texts, NULL behind the last */
     const char *note;           /* (nullable): for @read */
+    const RpJsonField *fields;  /* of an object within, see RP_JSON_NESTED */
+    guint n_fields;
 };
 
 /* Where an object's values stand in the text. */
@@ -71,6 +73,10 @@ gboolean rp_json_read_boolean(RpJsonPull *pull, const RpJsonField *field, gpoint
 /* One line of text, one of the choices: each frees and replaces a char *. */
 gboolean rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_choice(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* An object by a table of its own, into the same struct from the row's offset on; of a row,
+ * RP_JSON_NESTED(fields). */
+gboolean rp_json_read_nested(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+#define RP_JSON_NESTED(table) rp_json_read_nested, .fields = table, .n_fields = G_N_ELEMENTS(table)
 /* The index of the choice, into a guint; or into nothing. */
 gboolean rp_json_read_choice_index(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_constant(RpJsonPull *pull, const RpJsonField *field, gpointer value);

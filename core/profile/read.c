@@ -117,8 +117,6 @@ static const char *const sources[] = {"published", "measured", "predicted", NULL
 static const char *const kinds[] = {"embedding", "block", "head", NULL};
 
 static gboolean read_links(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-static gboolean read_micro_batch(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-static gboolean read_optimizer(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_tensors(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 
@@ -126,6 +124,20 @@ static gboolean read_tensors(RpJsonPull *pull, const RpJsonField *field, gpointe
 static const RpJsonField format_fields[] = {
     {"format", rp_json_read_constant, .required = TRUE, .choices = formats},
     {NULL, rp_json_read_ignored},
+};
+
+static const RpJsonField micro_batch_fields[] = {
+    COUNT("sequences", Top, profile.sequences, 1 << 24),
+    COUNT("tokens_per_sequence", Top, profile.tokens_per_sequence, 1 << 30),
+};
+
+static const RpJsonField optimizer_fields[] = {
+    RATE("parameters_per_s", profile.optimizer_parameters_per_s),
+    RATE("norm_parameters_per_s", profile.norm_parameters_per_s),
+    RATE("sum_parameters_per_s", profile.sum_parameters_per_s),
+    RATE("gradient_copy_parameters_per_s", profile.gradient_copy_parameters_per_s),
+    RATE("parameter_copy_parameters_per_s", profile.parameter_copy_parameters_per_s),
+    RATE("accumulate_parameters_per_s", narrow_rate),
 };
 
 static const RpJsonField top_fields[] = {
@@ -141,25 +153,11 @@ static const RpJsonField top_fields[] = {
     CHOICE("source", profile.source, sources),
     TEXT("origin", profile.origin, MAX_STRING),
     {"date", read_date, G_STRUCT_OFFSET(Top, profile.date), .max = MAX_STRING},
-    {"micro_batch", read_micro_batch},
+    {"micro_batch", RP_JSON_NESTED(micro_batch_fields)},
     {"links", read_links, G_STRUCT_OFFSET(Top, profile.links)},
     SIZE("gpu_memory_bytes", Top, profile.gpu_memory_bytes),
-    {"optimizer", read_optimizer},
+    {"optimizer", RP_JSON_NESTED(optimizer_fields)},
     {"layers", read_layers, .required = TRUE, .expected = "an array of layers"},
-};
-
-static const RpJsonField micro_batch_fields[] = {
-    COUNT("sequences", Top, profile.sequences, 1 << 24),
-    COUNT("tokens_per_sequence", Top, profile.tokens_per_sequence, 1 << 30),
-};
-
-static const RpJsonField optimizer_fields[] = {
-    RATE("parameters_per_s", profile.optimizer_parameters_per_s),
-    RATE("norm_parameters_per_s", profile.norm_parameters_per_s),
-    RATE("sum_parameters_per_s", profile.sum_parameters_per_s),
-    RATE("gradient_copy_parameters_per_s", profile.gradient_copy_parameters_per_s),
-    RATE("parameter_copy_parameters_per_s", profile.parameter_copy_parameters_per_s),
-    RATE("accumulate_parameters_per_s", narrow_rate),
 };
 
 static const RpJsonField link_fields[] = {
@@ -201,7 +199,7 @@ static const RpJsonField layer_fields[] = {
     {"tensor_bytes", read_tensors},
 };
 
-/* ---- links, micro-batch, optimizer ---- */
+/* ---- links ---- */
 
 static gboolean
 read_links(RpJsonPull *pull, const RpJsonField *field, gpointer value)
@@ -215,19 +213,6 @@ read_links(RpJsonPull *pull, const RpJsonField *field, gpointer value)
            links->beside_optimizer_bytes_per_s < links->host_bytes_per_s ||
            rp_json_record_fail(&record, pull, "beside_optimizer_gb_per_s",
                                "less than host_gb_per_s");
-}
-
-static gboolean
-read_micro_batch(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    return rp_json_read_record(pull, micro_batch_fields, G_N_ELEMENTS(micro_batch_fields), value,
-                               NULL);
-}
-
-static gboolean
-read_optimizer(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    return rp_json_read_record(pull, optimizer_fields, G_N_ELEMENTS(optimizer_fields), value, NULL);
 }
 
 /* ---- layers ---- */

@@ -288,20 +288,13 @@ read_file(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 static gboolean
-read_files(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    static const RpJsonField any = {NULL, read_file};
-
-    return rp_json_read_record(pull, &any, 1, value, NULL);
-}
-
-static gboolean
 parse(const char *name, const char *text, gsize length, GArray *files, GError **error)
 {
     static const char *const formats[] = {RP_CHECKPOINT_MANIFEST_FORMAT, NULL};
+    static const RpJsonField file_fields[] = {{NULL, read_file}};
     static const RpJsonField fields[] = {
         {"format", rp_json_read_constant, .required = TRUE, .choices = formats},
-        {"files", read_files, .required = TRUE, .expected = "an object of files"},
+        {"files", RP_JSON_NESTED(file_fields), .required = TRUE, .expected = "an object of files"},
     };
     RpJsonPull pull;
 

@@ -35,83 +35,66 @@ typedef struct {
     guint64 mask_ones; /* at its beginning */
 } Line;
 
-/* Digits only, less than the vocabulary. */
+/* Digits only, less than the vocabulary; a label also RP_LABEL_MASKED as an integer is written:
+ * -100.0 would be a number of another type. */
 static gboolean
-read_id(RpJsonPull *pull, const Jsonl *jsonl, gint32 *id)
+read_token(RpJsonPull *pull, const Jsonl *jsonl, gboolean is_label, gint32 *token)
 {
-    guint64 value;
-
-    /* whole() would have its own words for a sign */
-    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER || *pull->at == '-')
-        return rp_json_pull_fail(pull, jsonl->expected_id);
-    if (!rp_json_pull_whole(pull, &value))
-        return FALSE;
-    if (value >= jsonl->vocabulary)
-        return rp_json_pull_fail_value(pull, jsonl->expected_id);
-    *id = (gint32)value;
-    return TRUE;
-}
-
-/* An id, or RP_LABEL_MASKED as an integer is written: -100.0 would be a number of another type. */
-static gboolean
-read_label(RpJsonPull *pull, const Jsonl *jsonl, gint32 *label)
-{
-    guint64 whole;
+    const char *expected = is_label ? jsonl->expected_label : jsonl->expected_id;
+    guint64 id;
     double number;
 
-    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER)
-        return rp_json_pull_fail(pull, jsonl->expected_label);
+    /* whole() would have its own words for a sign */
+    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER || (*pull->at == '-' && !is_label))
+        return rp_json_pull_fail(pull, expected);
     if (*pull->at == '-') {
-        if (!rp_json_pull_number(pull, &number))
-            return FALSE;
-        if (pull->at - pull->value != 4 || memcmp(pull->value, "-100", 4) != 0)
-            return rp_json_pull_fail_value(pull, jsonl->expected_label);
-        *label = RP_LABEL_MASKED;
-        return TRUE;
+        *token = RP_LABEL_MASKED;
+        return rp_json_pull_number(pull, &number) &&
+               ((pull->at - pull->value == 4 && memcmp(pull->value, "-100", 4) == 0) ||
+                rp_json_pull_fail_value(pull, expected));
     }
-    if (!rp_json_pull_whole(pull, &whole))
+    if (!rp_json_pull_whole(pull, &id))
         return FALSE;
-    if (whole >= jsonl->vocabulary)
-        return rp_json_pull_fail_value(pull, jsonl->expected_label);
-    *label = (gint32)whole;
+    if (id >= jsonl->vocabulary)
+        return rp_json_pull_fail_value(pull, expected);
+    *token = (gint32)id;
     return TRUE;
 }
 
-/* Stores what fits and counts all. */
+/* Stores what fits and counts all. @end: (out) (nullable): behind the last that is not masked */
+static gboolean
+read_tokens(RpJsonPull *pull, const Line *line, gint32 *tokens, guint64 *n, guint64 *end)
+{
+    gint32 token = 0;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull)) {
+        if (!read_token(pull, line->jsonl, end != NULL, &token))
+            return FALSE;
+        if (*n < line->sample->capacity)
+            tokens[*n] = token;
+        (*n)++;
+        if (end && token != RP_LABEL_MASKED)
+            *end = *n;
+    }
+    return !pull->failed;
+}
+
 static gboolean
 read_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     Line *line = value;
-    gint32 id = 0;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    for (; rp_json_pull_next_element(pull); line->n_ids++) {
-        if (!read_id(pull, line->jsonl, &id))
-            return FALSE;
-        if (line->n_ids < line->sample->capacity)
-            line->sample->input_ids[line->n_ids] = id;
-    }
-    return !pull->failed;
+    return read_tokens(pull, line, line->sample->input_ids, &line->n_ids, NULL);
 }
 
 static gboolean
 read_labels(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     Line *line = value;
-    gint32 label = 0;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    for (; rp_json_pull_next_element(pull); line->n_labels++) {
-        if (!read_label(pull, line->jsonl, &label))
-            return FALSE;
-        if (line->n_labels < line->sample->capacity)
-            line->sample->labels[line->n_labels] = label;
-        if (label != RP_LABEL_MASKED)
-            line->labels_end = line->n_labels + 1;
-    }
-    return !pull->failed;
+    return read_tokens(pull, line, line->sample->labels, &line->n_labels, &line->labels_end);
 }
 
 /* Ones, then zeros: what is padded behind. All else changes which tokens are seen, or where they

@@ -193,17 +193,11 @@ read_note(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 static gboolean
-read_metadata(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    static const RpJsonField any = {NULL, read_note};
-
-    return rp_json_read_record(pull, &any, 1, value, NULL);
-}
-
-static gboolean
 read_header(Reader *reader, const char *text, gsize length)
 {
-    static const RpJsonField fields[] = {{"__metadata__", read_metadata}, {NULL, read_tensor}};
+    static const RpJsonField notes[] = {{NULL, read_note}};
+    static const RpJsonField fields[] = {{"__metadata__", RP_JSON_NESTED(notes)},
+                                         {NULL, read_tensor}};
     RpJsonPull pull;
 
     if (length == 0 || *text != '{')

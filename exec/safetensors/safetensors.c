@@ -70,19 +70,13 @@ read_shard(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
-static gboolean
-read_weight_map(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    static const RpJsonField any = {NULL, read_shard};
-
-    return rp_json_read_record(pull, &any, 1, value, NULL);
-}
-
 GHashTable *
 rp_safetensors_parse_index(const char *name, const char *text, gsize length, GError **error)
 {
+    static const RpJsonField map_fields[] = {{NULL, read_shard}};
     static const RpJsonField fields[] = {
-        {"weight_map", read_weight_map, .required = TRUE, .expected = "an object of names"},
+        {"weight_map", RP_JSON_NESTED(map_fields), .required = TRUE,
+         .expected = "an object of names"},
         {NULL, rp_json_read_ignored},
     };
     g_autoptr(GHashTable) shards = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
