@@ -286,52 +286,35 @@ report_layers(RpReport *report, const RpProfile *profile)
 }
 
 static void
-add_gb(RpReport *report, const char *key, double bytes_per_s)
+add_gb(RpReport *report, const char *key, double bytes_per_s, const char *label)
 {
-    rp_report_real(report, key, bytes_per_s / 1e9, 3, NULL);
+    rp_report_real(report, key, bytes_per_s / 1e9, 3, label);
+    rp_report_show(report, "%.1f GB/s", bytes_per_s / 1e9);
 }
 
+/* Of copies at once, where they were measured. */
 static void
-report_copies(RpReport *report, const RpProfile *profile)
+report_copies(RpReport *report, const RpLinks *links)
 {
-    const RpLinks *links = &profile->links;
-    g_autofree char *both =
-        links->both_bytes_per_s > 0
-            ? g_strdup_printf("%.1f GB/s both ways at once, ", links->both_bytes_per_s / 1e9)
-            : g_strdup("");
-
-    rp_report_say(report,
-                  "copies: %.1f GB/s up, %.1f GB/s down, %salone; %.1f GB/s host memory; %.0f ns "
-                  "the smallest",
-                  links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, both,
-                  links->host_bytes_per_s / 1e9, (double)links->copy_latency_ns);
-    add_gb(report, "h2d_gb_per_s", links->h2d_bytes_per_s);
-    add_gb(report, "d2h_gb_per_s", links->d2h_bytes_per_s);
+    add_gb(report, "h2d_gb_per_s", links->h2d_bytes_per_s, "copies up");
+    add_gb(report, "d2h_gb_per_s", links->d2h_bytes_per_s, "copies down");
     if (links->both_bytes_per_s > 0)
-        add_gb(report, "both_gb_per_s", links->both_bytes_per_s);
+        add_gb(report, "both_gb_per_s", links->both_bytes_per_s, "both ways at once");
     if (links->all_both_bytes_per_s > 0) {
-        rp_report_say(report,
-                      "%u devices at once: %.1f GB/s up, %.1f GB/s down, %.1f GB/s both ways, "
-                      "together",
-                      profile->gpus, links->all_h2d_bytes_per_s / 1e9,
-                      links->all_d2h_bytes_per_s / 1e9, links->all_both_bytes_per_s / 1e9);
-        add_gb(report, "all_h2d_gb_per_s", links->all_h2d_bytes_per_s);
-        add_gb(report, "all_d2h_gb_per_s", links->all_d2h_bytes_per_s);
-        add_gb(report, "all_both_gb_per_s", links->all_both_bytes_per_s);
+        add_gb(report, "all_h2d_gb_per_s", links->all_h2d_bytes_per_s, "all devices, up");
+        add_gb(report, "all_d2h_gb_per_s", links->all_d2h_bytes_per_s, "all devices, down");
+        add_gb(report, "all_both_gb_per_s", links->all_both_bytes_per_s, "all, both ways");
     }
     if (links->gpus_per_root > 0) {
-        rp_report_say(report, "%u devices share %.1f GB/s in each direction", links->gpus_per_root,
-                      links->root_bytes_per_s / 1e9);
-        add_gb(report, "root_gb_per_s", links->root_bytes_per_s);
-        rp_report_count(report, "gpus_per_root", links->gpus_per_root, NULL);
+        add_gb(report, "root_gb_per_s", links->root_bytes_per_s, "shared");
+        rp_report_count(report, "gpus_per_root", links->gpus_per_root, "  by devices");
     }
-    rp_report_ms(report, "copy_latency_ms", links->copy_latency_ns, NULL);
-    add_gb(report, "host_gb_per_s", links->host_bytes_per_s);
-    if (links->beside_optimizer_bytes_per_s > 0) {
-        rp_report_say(report, "%.1f GB/s up, all together, beside the optimizer",
-                      links->beside_optimizer_bytes_per_s / 1e9);
-        add_gb(report, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s);
-    }
+    rp_report_ms(report, "copy_latency_ms", links->copy_latency_ns, "smallest copy");
+    rp_report_show(report, "%.0f ns", (double)links->copy_latency_ns);
+    add_gb(report, "host_gb_per_s", links->host_bytes_per_s, "host memory");
+    if (links->beside_optimizer_bytes_per_s > 0)
+        add_gb(report, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s,
+               "beside optimizer");
 }
 
 static void
@@ -340,31 +323,24 @@ report_optimizer(RpReport *report, const RpProfile *profile, guint threads)
     const struct {
         const char *key;
         double parameters_per_s;
+        const char *label;
     } rates[] = {
-        {"optimizer_parameters_per_s", profile->optimizer_parameters_per_s},
-        {"norm_parameters_per_s", profile->norm_parameters_per_s},
-        {"sum_parameters_per_s", profile->sum_parameters_per_s},
-        {"gradient_copy_parameters_per_s", profile->gradient_copy_parameters_per_s},
-        {"parameter_copy_parameters_per_s", profile->parameter_copy_parameters_per_s},
+        {"optimizer_parameters_per_s", profile->optimizer_parameters_per_s, "optimizer"},
+        {"norm_parameters_per_s", profile->norm_parameters_per_s, "norm"},
+        {"sum_parameters_per_s", profile->sum_parameters_per_s, "sums of rounds"},
+        {"gradient_copy_parameters_per_s", profile->gradient_copy_parameters_per_s,
+         "gradient copies"},
+        {"parameter_copy_parameters_per_s", profile->parameter_copy_parameters_per_s,
+         "weight copies"},
     };
-    g_autofree char *devices =
-        profile->processors > 0
-            ? g_strdup_printf("on %u processor%s", profile->processors,
-                              profile->processors == 1 ? "" : "s")
-            : g_strdup_printf("with %.1f GB each", (double)profile->gpu_memory_bytes / 1e9);
 
-    rp_report_say(report,
-                  "optimizer: %.0f x 10^6 parameters/s, their norm %.0f, sums of rounds %.0f, "
-                  "copies of gradients %.0f, of weights %.0f, on %u thread%s; %u device%s %s",
-                  rates[0].parameters_per_s / 1e6, rates[1].parameters_per_s / 1e6,
-                  rates[2].parameters_per_s / 1e6, rates[3].parameters_per_s / 1e6,
-                  rates[4].parameters_per_s / 1e6, threads, threads == 1 ? "" : "s", profile->gpus,
-                  profile->gpus == 1 ? "" : "s", devices);
-    rp_report_count(report, "optimizer_threads", threads, NULL);
-    for (guint i = 0; i < G_N_ELEMENTS(rates); i++)
-        rp_report_real(report, rates[i].key, rates[i].parameters_per_s, 0, NULL);
+    rp_report_count(report, "optimizer_threads", threads, "threads");
+    for (guint i = 0; i < G_N_ELEMENTS(rates); i++) {
+        rp_report_real(report, rates[i].key, rates[i].parameters_per_s, 0, rates[i].label);
+        rp_report_show(report, "%.0f x 10^6 parameters/s", rates[i].parameters_per_s / 1e6);
+    }
     if (profile->gpu_memory_bytes > 0)
-        rp_report_bytes(report, "gpu_memory_bytes", profile->gpu_memory_bytes, NULL);
+        rp_report_bytes(report, "gpu_memory_bytes", profile->gpu_memory_bytes, "GPU memory");
 }
 
 static void
@@ -382,8 +358,8 @@ report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject
     rp_report_text(report, "model", profile->model, NULL);
     rp_report_text(report, "output", args->output, NULL);
     rp_report_text(report, "device", profile->device, NULL);
-    rp_report_count(report, "devices", profile->gpus, NULL);
-    rp_report_count(report, "processors", profile->processors, NULL);
+    rp_report_count(report, "devices", profile->gpus, "devices");
+    rp_report_count(report, "processors", profile->processors, "processors");
     rp_report_text(report, "weights", weights, NULL);
     rp_report_text(report, "dtype", profile->dtype, NULL);
     rp_report_text(report, "accumulate", profile->accumulate, NULL);
@@ -392,7 +368,7 @@ report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject
     rp_report_count(report, "micro_batch_size", profile->sequences, NULL);
     rp_report_count(report, "sequence_length", profile->tokens_per_sequence, NULL);
     report_layers(report, profile);
-    report_copies(report, profile);
+    report_copies(report, &profile->links);
     report_optimizer(report, profile, subject->optimizer_threads);
     rp_report_say(report, "written to %s", args->output);
 }
