@@ -24,8 +24,8 @@
  * @more_help: (nullable): tables behind its options
  * @requests: options that name a schedule and a partition, and a schedule: @args begins with
  *   RpScheduleArgs
- * @options: (nullable): its own, each with RP_ARG(), described as the setting of its name if not
- *   here; every G_OPTION_ARG_INT is a count, 1 or more.
+ * @options: (nullable): its own, each with RP_WORD() or the like, described as the setting of its name if not
+ *   here; a count is 1 or more.
  *   A file's name with G_OPTION_FLAG_OPTIONAL_ARG may stand without a value, which is then ""
  * @args_size: of the struct that they fill, zeroed or as @defaults
  * @run: @words are %NULL-terminated. What it tells goes into @report, which is printed when it has
@@ -50,8 +50,13 @@ typedef struct {
     gboolean (*run)(gpointer args, char **words, RpReport *report, GError **error);
 } RpCommand;
 
-/* Of an option in a static table: the member that it fills. */
+/* Of an option in a static table: its flags, kind, and the member that it fills. */
 #define RP_ARG(type, member) ((gpointer)offsetof(type, member))
+#define RP_WORD(type, member) 0, G_OPTION_ARG_STRING, RP_ARG(type, member)
+#define RP_FILE(type, member) 0, G_OPTION_ARG_FILENAME, RP_ARG(type, member)
+#define RP_COUNT(type, member) 0, G_OPTION_ARG_INT, RP_ARG(type, member)
+#define RP_NUMBER(type, member) 0, G_OPTION_ARG_DOUBLE, RP_ARG(type, member)
+#define RP_FLAG(type, member) 0, G_OPTION_ARG_NONE, RP_ARG(type, member)
 
 /* Reads the command line, runs it, prints its report or its error. Returns: an exit code */
 int rp_command_run(const RpCommand *command, int argc, char **argv);
@@ -195,7 +200,7 @@ typedef struct {
     char *optimizer;
 } RpScheduleArgs;
 
-/* The options of RpScheduleArgs, each with RP_ARG(): the schedule's first. */
+/* The options of RpScheduleArgs: the schedule's first. */
 extern const GOptionEntry rp_schedule_options[];
 /* The line of help of an option whose table has none, or one that ends in ": ": what the row of the
  * setting with that option says, or lists of schedules. (transfer full) */

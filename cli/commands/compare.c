@@ -334,16 +334,16 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"schedules", 's', 0, G_OPTION_ARG_STRING, RP_ARG(RpCompareArgs, schedules),
+    {"schedules", 's', RP_WORD(RpCompareArgs, schedules),
      "names separated by commas, with " ASYNC_SUFFIX " asynchronous (default: all, " ASYNC_NAME ")",
      "LIST"},
-    {"published", 0, 0, G_OPTION_ARG_NONE, RP_ARG(RpCompareArgs, published),
+    {"published", 0, RP_FLAG(RpCompareArgs, published),
      "as the paper compares: only roundpipe recomputes early, its fused forward does not wait",
      NULL},
-    {"profiles", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(RpCompareArgs, profiles_dir),
+    {"profiles", 0, RP_FILE(RpCompareArgs, profiles_dir),
      "directory of profiles (default: $ROUNDPIPE_PROFILES, or the shipped RTX 4090 ones)", "DIR"},
-    {"csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(RpCompareArgs, csv),
-     "write the rows as CSV; - = instead of the table", "FILE.csv"},
+    {"csv", 0, RP_FILE(RpCompareArgs, csv), "write the rows as CSV; - = instead of the table",
+     "FILE.csv"},
     {0},
 };
 

@@ -423,14 +423,14 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
 }
 
 static const GOptionEntry entries[] = {
-    {"iterations", 0, 0, G_OPTION_ARG_STRING, RP_ARG(DiffArgs, iterations),
+    {"iterations", 0, RP_WORD(DiffArgs, iterations),
      "only iterations A to B - 1 (default: those that both have)", "A:B"},
-    {"scale", 0, 0, G_OPTION_ARG_STRING, RP_ARG(DiffArgs, scale),
+    {"scale", 0, RP_WORD(DiffArgs, scale),
      "divide the second's times by X, as given to replay --scale; auto: by how much longer its "
      "actions take in all",
      "X|auto"},
-    {"top", 0, 0, G_OPTION_ARG_INT, RP_ARG(DiffArgs, top), "tasks of each list (default: 10)", "N"},
-    {"picture", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(DiffArgs, picture),
+    {"top", 0, RP_COUNT(DiffArgs, top), "tasks of each list (default: 10)", "N"},
+    {"picture", 0, RP_FILE(DiffArgs, picture),
      "draw both timelines, device by device (.png, .svg or .pdf)", "FILE"},
     {0},
 };

@@ -136,16 +136,15 @@ run(gpointer user_args, char **names, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(FiguresArgs, output),
-     "where to put them; made if it is missing", "DIR"},
-    {"format", 'f', 0, G_OPTION_ARG_STRING, RP_ARG(FiguresArgs, formats),
+    {"output", 'o', RP_FILE(FiguresArgs, output), "where to put them; made if it is missing",
+     "DIR"},
+    {"format", 'f', RP_WORD(FiguresArgs, formats),
      "png, svg, pdf, separated by commas (default: all)", "LIST"},
-    {"profiles", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(FiguresArgs, profiles_dir),
-     "the project's directory of profiles", "DIR"},
-    {"measured", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(FiguresArgs, measured_dir),
+    {"profiles", 0, RP_FILE(FiguresArgs, profiles_dir), "the project's directory of profiles",
+     "DIR"},
+    {"measured", 0, RP_FILE(FiguresArgs, measured_dir),
      "where figure-13.csv and others are (default: those built in)", "DIR"},
-    {"list", 0, 0, G_OPTION_ARG_NONE, RP_ARG(FiguresArgs, list), "list the names of the figures",
-     NULL},
+    {"list", 0, RP_FLAG(FiguresArgs, list), "list the names of the figures", NULL},
     {0},
 };
 

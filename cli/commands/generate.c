@@ -301,11 +301,11 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"prompts", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(GenerateArgs, prompts),
+    {"prompts", 0, RP_FILE(GenerateArgs, prompts),
      "prompts as training data; where labels tell an answer, it is compared", "FILE.jsonl"},
-    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(GenerateArgs, output),
+    {"output", 'o', RP_FILE(GenerateArgs, output),
      "where answers go, a line of JSON each; - prints them", "FILE.jsonl"},
-    {"max-new-tokens", 0, 0, G_OPTION_ARG_INT, RP_ARG(GenerateArgs, new_tokens),
+    {"max-new-tokens", 0, RP_COUNT(GenerateArgs, new_tokens),
      "tokens of an answer at most (default: of the longest expected one, else 64)", "N"},
     {0},
 };

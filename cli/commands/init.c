@@ -149,18 +149,17 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 }
 
 static const GOptionEntry entries[] = {
-    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(InitArgs, output),
-     "where to put the model; made if it is missing", "DIR"},
-    {"from-model", 0, 0, G_OPTION_ARG_STRING, RP_ARG(InitArgs, from_model),
-     "take the shapes of a model of the catalogue", "MODEL"},
+    {"output", 'o', RP_FILE(InitArgs, output), "where to put the model; made if it is missing",
+     "DIR"},
+    {"from-model", 0, RP_WORD(InitArgs, from_model), "take the shapes of a model of the catalogue",
+     "MODEL"},
     {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(InitArgs, seed), "of the random numbers (default: 0)",
      "N"},
-    {"dtype", 0, 0, G_OPTION_ARG_STRING, RP_ARG(InitArgs, dtype),
-     "bf16, fp16 or fp32 (default: the config's, else bf16)", "TYPE"},
-    {"shard-size", 0, 0, G_OPTION_ARG_STRING, RP_ARG(InitArgs, shard_size),
+    {"dtype", 0, RP_WORD(InitArgs, dtype), "bf16, fp16 or fp32 (default: the config's, else bf16)",
+     "TYPE"},
+    {"shard-size", 0, RP_WORD(InitArgs, shard_size),
      "largest file, as 5GB (the default); 0 = one file", "SIZE"},
-    {"force", 0, 0, G_OPTION_ARG_NONE, RP_ARG(InitArgs, force), "replace a model that is there",
-     NULL},
+    {"force", 0, RP_FLAG(InitArgs, force), "replace a model that is there", NULL},
     {0},
 };
 

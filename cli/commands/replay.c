@@ -314,11 +314,10 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"scale", 0, 0, G_OPTION_ARG_DOUBLE, RP_ARG(ReplayArgs, scale),
-     "let everything take X times its time", "X"},
-    {"seconds", 0, 0, G_OPTION_ARG_DOUBLE, RP_ARG(ReplayArgs, seconds),
+    {"scale", 0, RP_NUMBER(ReplayArgs, scale), "let everything take X times its time", "X"},
+    {"seconds", 0, RP_NUMBER(ReplayArgs, seconds),
      "choose the scale so that the run takes S seconds (default: 5)", "S"},
-    {"trace", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(ReplayArgs, trace),
+    {"trace", 0, RP_FILE(ReplayArgs, trace),
      "write the measured trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
     {0},
 };

@@ -267,15 +267,13 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"trace", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, trace),
+    {"trace", 0, RP_FILE(SimulateArgs, trace),
      "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
-    {"csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, csv), "write a line for each task",
-     "FILE.csv"},
-    {"picture", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, picture),
-     "draw the timeline: .png, .svg or .pdf", "FILE"},
-    {"memory-picture", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(SimulateArgs, memory_picture),
+    {"csv", 0, RP_FILE(SimulateArgs, csv), "write a line for each task", "FILE.csv"},
+    {"picture", 0, RP_FILE(SimulateArgs, picture), "draw the timeline: .png, .svg or .pdf", "FILE"},
+    {"memory-picture", 0, RP_FILE(SimulateArgs, memory_picture),
      "full fidelity: draw the memory of each GPU over time", "FILE"},
-    {"window", 0, 0, G_OPTION_ARG_STRING, RP_ARG(SimulateArgs, window),
+    {"window", 0, RP_WORD(SimulateArgs, window),
      "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
     {0},
 };

@@ -289,11 +289,11 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"pytorch-csv", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(VerifyArgs, pytorch_csv),
+    {"pytorch-csv", 0, RP_FILE(VerifyArgs, pytorch_csv),
      "verify the order in a PyTorch pipeline CSV instead", "FILE.csv"},
-    {"old-names", 0, 0, G_OPTION_ARG_NONE, RP_ARG(VerifyArgs, old_names),
+    {"old-names", 0, RP_FLAG(VerifyArgs, old_names),
      "the CSV is of older PyTorch: B is the input gradient, BW the full backward", NULL},
-    {"trace", 0, 0, G_OPTION_ARG_FILENAME, RP_ARG(VerifyArgs, trace),
+    {"trace", 0, RP_FILE(VerifyArgs, trace),
      "check a trace (simulate --trace) against the plan of these options", "FILE.json"},
     {0},
 };
