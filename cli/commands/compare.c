@@ -1,18 +1,48 @@
 /* Rows of profile x schedule. A row that cannot run says why and the others go on. */
-#include "cli/reports/compare.h"
+#include "cli/reports/result.h"
 
 #include <string.h>
 
 #include "core/base/suggest.h"
+#include "core/base/units.h"
+#include "core/schedules/schedule.h"
 
 /* In a list of schedules, behind a name: with an asynchronous optimizer, whatever the others do. */
 #define ASYNC_SUFFIX "-async"
 #define ASYNC_NAME "roundpipe" ASYNC_SUFFIX
 
+#define STAR(best) ((best) ? '*' : ' ')
+
+typedef struct {
+    RpScheduleArgs request;
+    char *schedules;
+    char *profiles_dir;
+    char *csv;
+    gboolean published; /* recompute and fused forward as the paper compares, not alike for all */
+} CompareArgs;
+
+typedef struct {
+    char *path;
+    char *name; /* of the file, without .json */
+    RpProfile *profile;
+} Entry;
+
+typedef struct {
+    const Entry *entry;
+    const RpScheduleOps *schedule;
+    gboolean async;
+    RpRequest request;
+    RpResult result;
+    char *problem; /* why it cannot run; %NULL if it ran */
+    gboolean fastest;
+    gboolean least_bubble;
+    gboolean least_memory;
+} Row;
+
 static void
 free_entry(gpointer data)
 {
-    RpCompareEntry *entry = data;
+    Entry *entry = data;
 
     g_free(entry->path);
     g_free(entry->name);
@@ -23,7 +53,7 @@ free_entry(gpointer data)
 static void
 clear_row(gpointer data)
 {
-    RpCompareRow *row = data;
+    Row *row = data;
 
     rp_request_clear(&row->request);
     rp_result_clear(&row->result);
@@ -39,7 +69,7 @@ load_entry(const char *path, guint gpus, GPtrArray *entries, GError **error)
 
     if (profile == NULL)
         return FALSE;
-    RpCompareEntry *entry = g_new0(RpCompareEntry, 1);
+    Entry *entry = g_new0(Entry, 1);
 
     entry->profile = profile;
     entry->path = rp_cli_profile_path(path);
@@ -64,8 +94,7 @@ model_time_ns(const RpProfile *profile)
 static gint
 compare_entries(gconstpointer a, gconstpointer b)
 {
-    const RpCompareEntry *first = *(RpCompareEntry *const *)a,
-                         *second = *(RpCompareEntry *const *)b;
+    const Entry *first = *(Entry *const *)a, *second = *(Entry *const *)b;
     gint64 first_ns = model_time_ns(first->profile), second_ns = model_time_ns(second->profile);
 
     if (first_ns != second_ns)
@@ -97,8 +126,7 @@ load_directory(const char *directory, guint gpus, GPtrArray *entries, GError **e
 }
 
 static gboolean
-load_entries(const RpCompareArgs *args, guint gpus, char **paths, GPtrArray *entries,
-             GError **error)
+load_entries(const CompareArgs *args, guint gpus, char **paths, GPtrArray *entries, GError **error)
 {
     g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
     const char *directory = g_getenv("ROUNDPIPE_PROFILES");
@@ -117,38 +145,17 @@ load_entries(const RpCompareArgs *args, guint gpus, char **paths, GPtrArray *ent
     return load_directory(directory, gpus, entries, error);
 }
 
-static void
-add_row(GArray *rows, const RpCompareEntry *entry, const RpScheduleOps *schedule, gboolean async)
-{
-    RpCompareRow row = {.entry = entry, .schedule = schedule, .async = async};
-
-    g_array_append_val(rows, row);
-}
-
 static gboolean
-set_unknown_schedule(const char *name, GError **error)
+add_rows(const char *list, const Entry *entry, gboolean async, GArray *rows, GError **error)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new();
+    g_autoptr(GString) all = g_string_new(NULL);
 
     for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++)
-        g_ptr_array_add(names, (gpointer)(*s)->name);
-    g_ptr_array_add(names, (gpointer)ASYNC_NAME);
-    g_ptr_array_add(names, NULL);
-    return rp_cli_choice("schedules", name, (const char *const *)names->pdata, error) >= 0;
-}
-
-static gboolean
-add_rows(const char *list, const RpCompareEntry *entry, gboolean async, GArray *rows,
-         GError **error)
-{
-    if (list == NULL) {
-        for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++)
-            add_row(rows, entry, *s, async);
-        if (!async)
-            add_row(rows, entry, rp_schedule_find("roundpipe", NULL), TRUE);
-        return TRUE;
-    }
-    g_auto(GStrv) names = g_strsplit(list, ",", -1);
+        g_string_append_printf(all, "%s%s", all->len > 0 ? "," : "", (*s)->name);
+    if (!async)
+        g_string_append(all, "," ASYNC_NAME);
+    g_auto(GStrv) known = g_strsplit(all->str, ",", -1);
+    g_auto(GStrv) names = g_strsplit(list != NULL ? list : all->str, ",", -1);
 
     if (*names == NULL)
         return rp_cli_refuse(error,
@@ -156,11 +163,12 @@ add_rows(const char *list, const RpCompareEntry *entry, gboolean async, GArray *
     for (char **name = names; *name != NULL; name++) {
         gboolean own = g_str_has_suffix(g_strstrip(*name), ASYNC_SUFFIX);
         g_autofree char *base = g_strndup(*name, strlen(*name) - (own ? strlen(ASYNC_SUFFIX) : 0));
-        const RpScheduleOps *schedule = rp_schedule_find(base, NULL);
+        const Row row = {
+            .entry = entry, .schedule = rp_schedule_find(base, NULL), .async = async || own};
 
-        if (schedule == NULL)
-            return set_unknown_schedule(*name, error);
-        add_row(rows, entry, schedule, async || own);
+        if (row.schedule == NULL)
+            return rp_cli_choice("schedules", *name, (const char *const *)known, error) >= 0;
+        g_array_append_val(rows, row);
     }
     return TRUE;
 }
@@ -168,7 +176,7 @@ add_rows(const char *list, const RpCompareEntry *entry, gboolean async, GArray *
 /* ---- running ---- */
 
 static gboolean
-run_row(const RpScheduleArgs *args, RpCompareRow *row, GError **error)
+run_row(const RpScheduleArgs *args, Row *row, GError **error)
 {
     RpScheduleArgs own = *args;
     g_autoptr(RpPlan) plan = NULL;
@@ -194,11 +202,10 @@ run_row(const RpScheduleArgs *args, RpCompareRow *row, GError **error)
 static void
 run_in_thread(gpointer data, gpointer user_data)
 {
-    const RpScheduleArgs *args = user_data;
-    RpCompareRow *row = data;
+    Row *row = data;
     g_autoptr(GError) error = NULL;
 
-    if (!run_row(args, row, &error))
+    if (!run_row(user_data, row, &error))
         row->problem = rp_cli_message(error, FALSE);
 }
 
@@ -213,13 +220,13 @@ run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
         return FALSE;
     /* the last models are the largest: begin with them */
     for (guint i = rows->len; i > 0; i--)
-        g_thread_pool_push(pool, &g_array_index(rows, RpCompareRow, i - 1), NULL);
+        g_thread_pool_push(pool, &g_array_index(rows, Row, i - 1), NULL);
     g_thread_pool_free(pool, FALSE, TRUE);
     return TRUE;
 }
 
 static guint64
-memory_of(const RpCompareRow *row)
+memory_of(const Row *row)
 {
     return row->result.gpu_peak_bytes > 0 ? row->result.gpu_peak_bytes : row->result.peak_live;
 }
@@ -230,12 +237,12 @@ static void
 mark_best(GArray *rows)
 {
     for (guint i = 0; i < rows->len; i++) {
-        RpCompareRow *row = &g_array_index(rows, RpCompareRow, i);
+        Row *row = &g_array_index(rows, Row, i);
 
         row->fastest = row->least_bubble = row->least_memory =
             row->problem == NULL && row->result.memory_problem == NULL;
         for (guint j = 0; j < rows->len; j++) {
-            const RpCompareRow *other = &g_array_index(rows, RpCompareRow, j);
+            const Row *other = &g_array_index(rows, Row, j);
 
             if (other->entry != row->entry || other->async != row->async ||
                 other->problem != NULL || other->result.memory_problem != NULL)
@@ -251,7 +258,7 @@ mark_best(GArray *rows)
 
 /* What makes no sense for several models, and words that every row would stumble over. */
 static gboolean
-check_args(const RpScheduleArgs *args, const RpCompareArgs *more, GError **error)
+check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
 {
     RpAsk ask;
 
@@ -272,7 +279,7 @@ check_options(const RpScheduleArgs *args, const GArray *rows, GError **error)
     g_autoptr(GPtrArray) schedules = g_ptr_array_new();
 
     for (guint i = 0; i < rows->len; i++)
-        g_ptr_array_add(schedules, (gpointer)g_array_index(rows, RpCompareRow, i).schedule);
+        g_ptr_array_add(schedules, (gpointer)g_array_index(rows, Row, i).schedule);
     g_ptr_array_add(schedules, NULL);
     return rp_schedule_args_check_any(args, (const RpScheduleOps *const *)schedules->pdata, error);
 }
@@ -289,10 +296,10 @@ treat_alike(RpScheduleArgs *args)
 }
 
 static gboolean
-check_csv(const RpCompareArgs *more, const GPtrArray *entries, GError **error)
+check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
 {
     for (guint i = 0; i < entries->len; i++) {
-        const RpCompareEntry *entry = g_ptr_array_index(entries, i);
+        const Entry *entry = g_ptr_array_index(entries, i);
         const RpCliFile files[] = {
             {"PROFILE.json", entry->path, RP_CLI_READ},
             {"--csv", more->csv, RP_CLI_PRINTED},
@@ -304,13 +311,139 @@ check_csv(const RpCompareArgs *more, const GPtrArray *entries, GError **error)
     return TRUE;
 }
 
+/* ---- the report ---- */
+
+/* "recompute early, fused forward physical, alike for all" */
+static char *
+convention(const CompareArgs *args, gboolean full)
+{
+    if (args->published)
+        return g_strconcat("as published: recompute roundpipe early, others gated",
+                           full ? NULL : "; fused forward published", NULL);
+    return g_strdup_printf("recompute %s, fused forward %s, alike for all", args->request.recompute,
+                           args->request.fused_forward);
+}
+
+/* @memory: some row has bytes; else stage inputs are counted */
+static void
+report_memory(RpReport *report, const Row *row, gboolean memory)
+{
+    const RpResult *result = &row->result;
+    const guint64 bytes = result->gpu_peak_bytes;
+
+    rp_report_count(report, "peak_live", result->peak_live, memory ? NULL : "live ");
+    rp_report_show(report, "%u%c", result->peak_live, STAR(row->least_memory));
+    if (bytes == 0) {
+        rp_report_line(report, memory ? "GPU GiB " : NULL, "- ");
+        return;
+    }
+    rp_report_bytes(report, "gpu_peak_bytes", bytes, "GPU GiB ");
+    rp_report_show(report, "%.2f%c", (double)bytes / (double)RP_GIB,
+                   result->memory_problem != NULL ? '!' : STAR(row->least_memory));
+    rp_report_bytes(report, "host_peak_bytes", result->host_peak_bytes, NULL);
+    rp_report_bool(report, "fits_gpu_memory", result->memory_problem == NULL, NULL);
+}
+
+static void
+report_figures(RpReport *report, const Row *row, gboolean memory)
+{
+    static const char *const labels[] = {NULL, "fill", "switch", "drain", "intra", "exposed"};
+    const RpResult *result = &row->result;
+
+    rp_report_text(report, "recompute", rp_request_recompute(&row->request), NULL);
+    rp_report_count(report, "round", row->request.options.round, NULL);
+    rp_report_add_partition(report, row->entry->profile, row->request.partition, NULL);
+    rp_report_ms(report, "iteration_ms", result->iteration_ns, "iteration ms ");
+    rp_report_show(report, "%.3f%c", rp_ms_from_ns(result->iteration_ns), STAR(row->fastest));
+    rp_report_line(report, "bubble % ", "%.3f%c", 100 * result->bubble.ratio,
+                   STAR(row->least_bubble));
+    if (result->bound_ns > 0) {
+        rp_report_ms(report, "bound_ms", result->bound_ns, "above least %");
+        rp_report_show(report, "%.1f", rp_result_above_bound(result));
+    } else {
+        rp_report_line(report, "above least %", "-");
+    }
+    rp_report_add_bubble(report, &result->bubble, labels);
+    rp_report_rate(report, "tokens_per_s", result->tokens_per_s, "tokens/s");
+    rp_report_count(report, "tasks", (gint64)result->actions, NULL);
+    report_memory(report, row, memory);
+    rp_report_bool(report, "fastest", row->fastest, NULL);
+    rp_report_bool(report, "least_bubble", row->least_bubble, NULL);
+}
+
+static void
+report_row(RpReport *report, const Row *row, gboolean memory)
+{
+    rp_report_object(report, NULL,
+                     row->async ? "Asynchronous: no flush between iterations, weights one "
+                                  "iteration old; steady state"
+                                : "Synchronous");
+    rp_report_text(report, "profile", row->entry->name, "<profile");
+    rp_report_text(report, "model", row->entry->profile->model, NULL);
+    rp_report_text(report, "schedule", row->schedule->name, "<schedule");
+    rp_report_bool(report, "async", row->async, NULL);
+    if (row->problem != NULL) {
+        rp_report_text(report, "error", row->problem, NULL);
+        rp_report_span(report, "cannot run: %s", row->problem);
+    } else {
+        report_figures(report, row, memory);
+    }
+    rp_report_end(report);
+}
+
+static void
+report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
+{
+    const RpPlanOptions *options = &args->request.ask.options;
+    const char *fidelity = args->request.fidelity != NULL ? args->request.fidelity : "compute";
+    const char *partition = args->request.partition != NULL ? args->request.partition : "simulated";
+    g_autofree char *alike = convention(args, strcmp(fidelity, "full") == 0);
+    gboolean memory = FALSE;
+
+    for (guint i = 0; i < rows->len; i++)
+        memory |= g_array_index(rows, Row, i).result.gpu_peak_bytes > 0;
+    rp_report_say(report, "%d GPUs, %d micro-batches; predicted, %s fidelity; partition: %s; %s",
+                  options->gpus, options->micro_batches, fidelity, partition, alike);
+    rp_report_text(report, "origin", "predicted", NULL);
+    rp_report_count(report, "gpus", options->gpus, NULL);
+    rp_report_count(report, "micro_batches", options->micro_batches, NULL);
+    rp_report_text(report, "fidelity", fidelity, NULL);
+    rp_report_bool(report, "published", args->published, NULL);
+    rp_report_text(report, "partition", partition, NULL);
+    rp_report_table(report, "rows", "exposed,intra,drain,switch,fill,above least %,tokens/s", 0);
+    for (guint i = 0; i < rows->len; i++)
+        report_row(report, &g_array_index(rows, Row, i), memory);
+    rp_report_end(report);
+    rp_report_say(report,
+                  "\n* best of the profile in its group, of what fits. Bubble = 1 - busy / (N x "
+                  "makespan) = fill + switch\n  + drain + intra; exposed is a slice of it. Above "
+                  "least: how much longer the iteration is than a\n  bound that no partition of "
+                  "the schedule is below.");
+    rp_report_say(report, memory ? "  GPU GiB: the fullest GPU with every buffer, planned to the "
+                                   "byte; ! = more than it has."
+                                 : "  live: stage inputs held on the fullest GPU (not comparable "
+                                   "in bytes between different numbers of stages).");
+}
+
+static gboolean
+write_csv(GOutputStream *stream, gpointer report, GError **error)
+{
+    g_autofree char *csv = rp_report_to_csv(
+        report, "rows",
+        "profile,schedule,async,iteration_ms,bubble_ratio=bubble_pct,fill=fill_pct,"
+        "switch=switch_pct,drain=drain_pct,intra=intra_pct,comm_exposed_ratio=comm_exposed_pct,"
+        "tokens_per_s,peak_live,gpu_peak_bytes,error");
+
+    return g_output_stream_write_all(stream, csv, strlen(csv), NULL, NULL, error);
+}
+
 static gboolean
 run(gpointer user_args, char **paths, RpReport *report, GError **error)
 {
-    RpCompareArgs *args = user_args;
+    CompareArgs *args = user_args;
     RpScheduleArgs *request = &args->request;
     g_autoptr(GPtrArray) entries = g_ptr_array_new_with_free_func(free_entry);
-    g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(RpCompareRow));
+    g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(Row));
 
     g_array_set_clear_func(rows, clear_row);
     if (!check_args(request, args, error) ||
@@ -328,27 +461,26 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     if (!run_rows(request, rows, error))
         return FALSE;
     mark_best(rows);
-    rp_compare_report(report, args, rows);
+    report_rows(report, args, rows);
     report->muted = g_strcmp0(args->csv, "-") == 0;
-    return args->csv == NULL || rp_cli_write_file(args->csv, rp_compare_write_csv, report, error);
+    return args->csv == NULL || rp_cli_write_file(args->csv, write_csv, report, error);
 }
 
 static const GOptionEntry options[] = {
-    {"schedules", 's', RP_WORD(RpCompareArgs, schedules),
+    {"schedules", 's', RP_WORD(CompareArgs, schedules),
      "names separated by commas, with " ASYNC_SUFFIX " asynchronous (default: all, " ASYNC_NAME ")",
      "LIST"},
-    {"published", 0, RP_FLAG(RpCompareArgs, published),
+    {"published", 0, RP_FLAG(CompareArgs, published),
      "as the paper compares: only roundpipe recomputes early, its fused forward does not wait",
      NULL},
-    {"profiles", 0, RP_FILE(RpCompareArgs, profiles_dir),
+    {"profiles", 0, RP_FILE(CompareArgs, profiles_dir),
      "directory of profiles (default: $ROUNDPIPE_PROFILES, or the shipped RTX 4090 ones)", "DIR"},
-    {"csv", 0, RP_FILE(RpCompareArgs, csv), "write the rows as CSV; - = instead of the table",
+    {"csv", 0, RP_FILE(CompareArgs, csv), "write the rows as CSV; - = instead of the table",
      "FILE.csv"},
     {0},
 };
 
-static const RpCompareArgs defaults = {
-    .request = {.ask.options = {.gpus = 8, .micro_batches = 16}}};
+static const CompareArgs defaults = {.request = {.ask.options = {.gpus = 8, .micro_batches = 16}}};
 
 const RpCommand rp_command_compare = {
     .name = "compare",
@@ -361,7 +493,7 @@ const RpCommand rp_command_compare = {
             "    --schedules 1f1b,looped-bfs,roundpipe,roundpipe-async --gpus 4",
     .requests = RP_REQUESTS,
     .options = options,
-    .args_size = sizeof(RpCompareArgs),
+    .args_size = sizeof(CompareArgs),
     .defaults = &defaults,
     .run = run,
 };
