@@ -12,7 +12,7 @@
 #include "core/catalogue/cost-model.h"
 #include "core/schedules/schedule.h"
 #include "plots/gnuplot.h"
-#include "run/error.h"
+#include "run/settings.h"
 
 G_DEFINE_QUARK(rp_cli_error, rp_cli_error)
 

@@ -13,34 +13,33 @@ setting(const char *key, const char *value, gboolean as_keys)
 char *
 rp_cli_remedy(RpRemedy remedy, gboolean as_keys)
 {
-    g_autofree char *lean = setting("optimizer.mode", "lean", as_keys);
+    static const struct {
+        const char *begin;
+        const char *key; /* of a setting, named behind it */
+        const char *value;
+        const char *end;
+    } texts[] = {
+        [RP_REMEDY_NONE] = {"a smaller micro-batch"},
+        [RP_REMEDY_LEAN_OPTIMIZER] = {"", "optimizer.mode", "lean",
+                                      ", a smaller model or more host memory"},
+        [RP_REMEDY_MORE_STAGES] = {"more, smaller stages"},
+        [RP_REMEDY_SMALLER_BACKWARD_STAGES] = {"smaller backward stages"},
+        [RP_REMEDY_SMALLER_MICRO_BATCH] = {"a smaller micro-batch or a shorter sequence"},
+        [RP_REMEDY_SMALLER_WORKSPACE] = {"smaller backward stages, a smaller micro-batch or a "
+                                         "shorter sequence"},
+        [RP_REMEDY_SMALLER_ROUND] = {"fewer micro-batches per round (", "round", "M",
+                                     ") or a "
+                                     "smaller micro-batch"},
+        [RP_REMEDY_ONE_ROUND] = {"one round of all micro-batches (", "round", "M", ")"},
+        [RP_REMEDY_STASH_ON_HOST] = {"roundpipe, which keeps stage inputs in host memory, or fewer "
+                                     "micro-batches"},
+        [RP_REMEDY_FEWER_DEVICES] = {"fewer devices, a smaller micro-batch or a shorter sequence"},
+    };
+    const char *key = texts[remedy].key;
+    g_autofree char *named =
+        key != NULL ? setting(key, texts[remedy].value, as_keys) : g_strdup("");
 
-    switch (remedy) {
-    case RP_REMEDY_LEAN_OPTIMIZER:
-        return g_strdup_printf("use %s, a smaller model or more host memory", lean);
-    case RP_REMEDY_MORE_STAGES:
-        return g_strdup("use more, smaller stages");
-    case RP_REMEDY_SMALLER_BACKWARD_STAGES:
-        return g_strdup("use smaller backward stages");
-    case RP_REMEDY_SMALLER_MICRO_BATCH:
-        return g_strdup("use a smaller micro-batch or a shorter sequence");
-    case RP_REMEDY_SMALLER_WORKSPACE:
-        return g_strdup("use smaller backward stages, a smaller micro-batch or a shorter sequence");
-    case RP_REMEDY_SMALLER_ROUND:
-        return g_strdup_printf("use fewer micro-batches per round (%s) or a smaller micro-batch",
-                               as_keys ? "round" : rp_setting_find("round")->flag);
-    case RP_REMEDY_ONE_ROUND:
-        return g_strdup_printf("use one round (%s)",
-                               as_keys ? "round: all" : "--round as --micro-batches");
-    case RP_REMEDY_STASH_ON_HOST:
-        return g_strdup("use roundpipe, which keeps stage inputs in host memory, or fewer "
-                        "micro-batches");
-    case RP_REMEDY_FEWER_DEVICES:
-        return g_strdup("use fewer devices, a smaller micro-batch or a shorter sequence");
-    case RP_REMEDY_NONE:
-        break;
-    }
-    return g_strdup("use a smaller micro-batch");
+    return g_strconcat("use ", texts[remedy].begin, named, texts[remedy].end, NULL);
 }
 
 static void

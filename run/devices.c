@@ -7,7 +7,7 @@
 #include "exec/cuda/runtime/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
 #include "exec/measure/profile.h"
-#include "run/error.h"
+#include "run/settings.h"
 
 static gboolean
 usage_error(GError **error, const char *text)

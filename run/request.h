@@ -7,7 +7,7 @@
 #include "core/partition/partition.h"
 #include "core/plan/planner.h"
 #include "core/trace/trace.h"
-#include "run/error.h"
+#include "run/settings.h"
 #include "sim/search/partition-cost.h"
 #include "sim/steady-window.h"
 

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "run/error.h"
 #include "run/run.h"
+#include "run/settings.h"
 
 /**
  * rp_run_file_load:

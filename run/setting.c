@@ -7,6 +7,8 @@
 #include "core/schedules/schedule.h"
 #include "run/settings.h"
 
+G_DEFINE_QUARK(rp_run_error, rp_run_error)
+
 const RpSetting *
 rp_setting_find(const char *key)
 {

@@ -6,6 +6,16 @@
 
 #include <glib.h>
 
+/* What is wrong with the description of a run. */
+#define RP_RUN_ERROR (rp_run_error_quark())
+GQuark rp_run_error_quark(void);
+typedef enum {
+    RP_RUN_ERROR_SYNTAX, /* not YAML, or not a mapping */
+    RP_RUN_ERROR_KEY,    /* unknown, twice, or missing */
+    RP_RUN_ERROR_VALUE,  /* of the wrong type, or out of range */
+    RP_RUN_ERROR_USAGE   /* any of these on the command line */
+} RpRunError;
+
 #define RP_SETTING_MAX_TEXT 4096 /* bytes */
 
 /* What a value is, and the type of its field in RpRunFile. */

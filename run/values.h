@@ -4,7 +4,6 @@
  */
 #pragma once
 
-#include "run/error.h"
 #include "run/settings.h"
 
 typedef struct {

@@ -4,6 +4,7 @@
 #include "cli/reports/result.h"
 #include "core/base/units.h"
 #include "exec/cuda/toolkit/toolkit.h"
+#include "run/settings.h"
 
 /* Actions on threads that waited longer for a processor, as a share of their time, are not compared
  * with the prediction: other programs, or more devices than processors, made them what they are. */
@@ -411,4 +412,27 @@ rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOu
     }
     report_measured(report, job, outcome);
     report_saving(report, outcome);
+}
+
+/* ---- train --keys ---- */
+
+void
+rp_train_report_keys(RpReport *report)
+{
+    rp_report_table(report, NULL, "default", 0);
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
+        g_autofree char *expects = rp_setting_expects(setting);
+        g_autofree char *meaning = rp_setting_meaning(setting);
+
+        rp_report_object(report, NULL, NULL);
+        rp_report_text(report, "key", setting->key, "<key");
+        rp_report_bool(report, "required", setting->required, NULL);
+        rp_report_text(report, "default", setting->initial, "<default");
+        rp_report_show(report, "%s", rp_setting_default(setting));
+        rp_report_text(report, "expects", expects, NULL);
+        rp_report_text(report, "meaning", setting->help, "<meaning");
+        rp_report_show(report, "%s", meaning);
+        rp_report_end(report);
+    }
+    rp_report_end(report);
 }

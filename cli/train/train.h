@@ -1,6 +1,6 @@
 /**
- * roundpipe train in words: signals (signals.c), what is drawn (plot.c) and reported (report.c,
- * keys.c). What is done: run/train/.
+ * roundpipe train in words: what is told of a run (events.c), signals (signals.c), what is drawn
+ * (plot.c) and reported (report.c). What is done: run/train/.
  */
 #pragma once
 
@@ -53,8 +53,6 @@ gboolean rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, con
  */
 gboolean rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* ---- keys.c ---- */
 
 /* The settings of a run file. */
 void rp_train_report_keys(RpReport *report);

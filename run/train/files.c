@@ -1,4 +1,4 @@
-/* files that are read, and those that must not be written over them. */
+/* Files that are read, and those that must not be written over them. */
 #include "run/train/train.h"
 
 #include <glib/gstdio.h>

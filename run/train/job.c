@@ -145,6 +145,110 @@ open_data(RpTrainJob *job, GError **error)
     return read;
 }
 
+/* What the run asks for. @round: 0 = chosen with the partition */
+static RpAsk
+make_ask(const RpTrainJob *job, gint64 round)
+{
+    const RpRunFile *run = job->run;
+
+    return (RpAsk){
+        .options = {.schedule = rp_schedule_find(run->schedule, NULL),
+                    .gpus = run->n_devices,
+                    .micro_batches = (guint)run->micro_batches,
+                    .round = (guint)round,
+                    .async = run->async,
+                    .fidelity = RP_FIDELITY_FULL,
+                    .recompute = (RpRecompute)run->recompute_choice,
+                    .transfers = (RpTransfers)run->transfers,
+                    .consistency = (RpConsistency)run->consistency,
+                    .optimizer = (RpOptimizerMode)run->optimizer.mode,
+                    .step_at_once = run->optimizer.max_grad_norm <= 0 &&
+                                    job->network.dtype != RP_DTYPE_FP16 &&
+                                    run->consistency != RP_CONSISTENCY_BLOCKING},
+        .stages = run->stages,
+        .forward_stages = run->forward_stages,
+        .backward_stages = run->backward_stages,
+        .objective = (RpObjective)run->partition_choice,
+        .calls = (guint)run->gradient_accumulation_steps,
+        .settle = TRUE,
+        .as_keys = TRUE,
+    };
+}
+
+/*
+ * In bound schedules the head does not run when its stage goes forward: the loss and its gradient
+ * are computed at once, at the beginning of the backward action.
+ *
+ *   planned   [ F: blocks, head ]  ...  [ B: recompute, head, blocks ]
+ *   run       [ F: blocks ]        ...  [ B: recompute, head forward and back, blocks ]
+ *
+ * So all of the head's time is planned there. RoundPipe runs it in the fused stage, where both
+ * stand together anyway.
+ */
+static void
+place_head(RpTrainJob *job)
+{
+    RpLayer *head = &job->profile->layers[job->profile->n_layers - 1];
+
+    if (rp_schedule_find(job->run->schedule, NULL)->dispatched || head->kind != RP_LAYER_HEAD)
+        return;
+    head->backward_ns += head->forward_ns;
+    head->backward_spread_ns += head->forward_spread_ns;
+    head->forward_ns = 0;
+    head->forward_spread_ns = 0;
+}
+
+/* All micro-batches in one round is the default, because its bits do not depend on devices or on
+ * what was measured; where other rounds are faster, say so. */
+static void
+consider_rounds(RpTrainJob *job)
+{
+    RpAsk ask = make_ask(job, 0);
+    g_auto(RpRequest) other = {0};
+    g_autoptr(RpPlan) plan = NULL;
+    g_autoptr(RpTrace) trace = NULL;
+    RpShortage shortage;
+
+    if (job->run->round_choice != RP_RUN_ROUND_ALL || job->run->n_devices == 1 ||
+        !job->request.options.schedule->dispatched)
+        return;
+    ask.options.constant_bytes = job->request.options.constant_bytes;
+    if (!rp_request_resolve(&ask, job->profile, &other, NULL) ||
+        other.options.round == job->request.options.round)
+        return;
+    trace = rp_request_simulate(&other, job->profile, &plan, NULL);
+    if (trace == NULL || rp_plan_find_shortage(plan, job->device_memory_bytes, 0, FALSE, &shortage))
+        return;
+    const RpSteady steady = rp_report_steady(trace, other.window.first, other.window.end);
+
+    job->other_round = other.options.round;
+    job->other_gain = (double)job->steady.iteration_ns / (double)steady.iteration_ns - 1;
+}
+
+/* Partition, plan, trace and their figures. */
+static gboolean
+predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
+{
+    const RpRunFile *run = job->run;
+    RpAsk ask = make_ask(job, run->round);
+    RpRequest steady;
+
+    ask.options.constant_bytes = rp_network_constant_bytes(network);
+    place_head(job);
+    if (!rp_request_resolve(&ask, job->profile, &job->request, error))
+        return FALSE;
+    job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);
+    if (job->trace == NULL ||
+        !rp_trainer_check_memory(run->device_ops, job->plan, job->device_memory_bytes,
+                                 run->host_memory_bytes, dry, &job->remedy, error))
+        return FALSE;
+    job->steady = rp_report_steady(job->trace, job->request.window.first, job->request.window.end);
+    consider_rounds(job);
+    steady = job->request; /* borrowed. Synchronous steps count from steady ones, too */
+    steady.steady = TRUE;
+    return rp_request_spread(&steady, job->profile, &job->least_ns, &job->most_ns, error);
+}
+
 gboolean
 rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run, gboolean dry,
                      const RpRunEvents *events, GError **error)
@@ -155,8 +259,11 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_
     job->optimizer_threads = run->optimizer.threads > 0
                                  ? (guint)run->optimizer.threads
                                  : rp_run_optimizer_threads(run->device_ops, run->n_devices);
-    if (!rp_train_check_least_size(job, error) || !open_model(job, error) ||
-        !open_data(job, error) || !rp_train_find_times(job, earlier_run, error))
+    const RpAsk ask = make_ask(job, run->round);
+
+    /* before anything long is done */
+    if (!rp_ask_check_size(&ask, error) || !open_model(job, error) || !open_data(job, error) ||
+        !rp_train_find_times(job, earlier_run, error))
         return FALSE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 
@@ -167,5 +274,5 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
         job->profile->gpu_memory_bytes = run->device_memory_bytes;
     job->device_memory_bytes = job->profile->gpu_memory_bytes;
-    return rp_train_predict(job, network, dry, error);
+    return predict(job, network, dry, error);
 }

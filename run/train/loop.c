@@ -77,8 +77,8 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
 
 /* ---- the loop ---- */
 
-void
-rp_train_loop_clear(RpTrainLoop *loop)
+static void
+loop_clear(RpTrainLoop *loop)
 {
     g_clear_pointer(&loop->beside, rp_checkpoint_beside_free); /* reads of the trainer's network */
     loop->outcome->left = !rp_trainer_free(g_steal_pointer(&loop->trainer));
@@ -88,9 +88,11 @@ rp_train_loop_clear(RpTrainLoop *loop)
     g_clear_pointer(&loop->batcher, rp_batcher_free);
     g_clear_pointer(&loop->metrics, rp_train_metrics_free);
 }
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainLoop, loop_clear)
 
-gboolean
-rp_train_loop_next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **error)
+/* The batches of all calls of a step; on error the batcher stays before the first. */
+static gboolean
+next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **error)
 {
     const RpDataState before = rp_batcher_state(loop->batcher);
 
@@ -104,8 +106,9 @@ rp_train_loop_next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint call
     return TRUE;
 }
 
-gboolean
-rp_train_loop_run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
+/* One iteration's calls and its step. */
+static gboolean
+run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
 {
     guint calls = (guint)loop->job->run->gradient_accumulation_steps;
 
@@ -128,9 +131,9 @@ run_steps(RpTrainLoop *loop, GError **error)
     while (step < (guint64)run->steps && loop->job->events->stop() == 0) {
         GError *problem = NULL;
 
-        if (!rp_train_loop_next_batches(loop, loop->batches, calls, &problem))
+        if (!next_batches(loop, loop->batches, calls, &problem))
             return rp_train_loop_save_before(loop, problem, error);
-        if (!rp_train_loop_run_step(loop, loop->batches, error))
+        if (!run_step(loop, loop->batches, error))
             return FALSE;
         outcome->last_step = ++step;
 
@@ -183,8 +186,9 @@ make_batches(RpTrainLoop *loop)
         loop->batches[i] = rp_token_batch_new(&loop->job->batcher);
 }
 
-gboolean
-rp_train_loop_start(RpTrainLoop *loop, GError **error)
+/* Data, batches, trainer and output: all that is ready before the first step. */
+static gboolean
+start(RpTrainLoop *loop, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
@@ -282,7 +286,7 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     const GError *unwritten = NULL;
     gboolean trained;
 
-    if (!rp_train_loop_start(&loop, error))
+    if (!start(&loop, error))
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
     events->started(events->user_data, &outcome->pinned);
@@ -300,4 +304,78 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         tell_outcome(&loop);
     events->ended(events->user_data, !trained && !job->run->device_ops->host_memory);
     return trained;
+}
+
+/* ---- one step that changes nothing, for its gradients ---- */
+
+static gboolean
+write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *path,
+                GError **error)
+{
+    g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(path, 0);
+    g_autoptr(GArray) numbers = g_array_new(FALSE, TRUE, sizeof(guint));
+    guint64 most = 0;
+
+    g_array_set_size(numbers, rp_weights_count(weights));
+    for (guint i = 0; i < numbers->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (weight->tied)
+            continue;
+        g_array_index(numbers, guint, i) = rp_safetensors_writer_add(
+            writer, weight->name, RP_DTYPE_FP32, weight->shape, weight->rank);
+        most = MAX(most, weight->elements);
+    }
+    if (!rp_safetensors_writer_begin(writer, error))
+        return FALSE;
+
+    g_autofree float *values = g_new(float, most);
+
+    for (guint i = 0; i < numbers->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (weight->tied)
+            continue;
+        rp_trainer_gradient(trainer, i, values);
+        if (!rp_safetensors_writer_write(writer, g_array_index(numbers, guint, i), values,
+                                         (gsize)weight->elements * sizeof *values, error))
+            return FALSE;
+    }
+    return rp_safetensors_writer_finish(writer, error);
+}
+
+/* The first step; in fp16 again, with the lower scale that follows, until its gradients are finite.
+ * A skipped step changes no weight. Too low a scale is an error of the step: it ends. */
+static gboolean
+run_first(RpTrainLoop *loop, GError **error)
+{
+    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+    const RpStepReport *last = NULL;
+    float first = 0;
+
+    if (!next_batches(loop, loop->batches, calls, error))
+        return FALSE;
+    do {
+        if (!run_step(loop, loop->batches, error) || !rp_trainer_flush(loop->trainer, error))
+            return FALSE;
+        last = rp_train_metrics_last(loop->metrics);
+        if (first == 0)
+            first = last->loss_scale;
+    } while (last->skipped);
+    if (last->loss_scale != first)
+        rp_run_say(loop->job->events, "note",
+                   "--save-gradients: they overflow at a loss scale of %g; "
+                   "these were computed at %g",
+                   (double)first, (double)last->loss_scale);
+    return TRUE;
+}
+
+gboolean
+rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
+                        GError **error)
+{
+    g_auto(RpTrainLoop) loop = {.job = job, .how = how, .outcome = outcome};
+
+    return start(&loop, error) && run_first(&loop, error) &&
+           write_gradients(loop.trainer, job->weights, how->save_gradients, error);
 }

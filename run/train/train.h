@@ -1,7 +1,6 @@
 /**
  * A training run: files that are read (files.c), the output directory (output.c), the loop
- * (loop.c), its checkpoints (save.c, beside.c), one step for its gradients (gradients.c), and what
- * is written of it (metrics.c).
+ * (loop.c), its checkpoints (save.c), and what is written of it (metrics.c).
  */
 #pragma once
 
@@ -132,8 +131,6 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainOutcome, rp_train_outcome_clear)
  * trainer and the data, with the last checkpoint's path */
 gboolean rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* ---- gradients.c ---- */
 
 /* One step that changes nothing; its gradients into a file. */
 gboolean rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome,
