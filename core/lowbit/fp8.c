@@ -2,8 +2,8 @@
  * FP8: E4M3 (1 sign, 4 exponent, 3 mantissa; largest 448, no infinity) times an fp32 scale, blocks of
  * 128 x 128 of each matrix; those at its right and lower edge may be smaller.
  *
- *   factor = (1 / largest |x|) 448, as torch divides;  code = x factor, rounded to nearest, ties to even;
- *   scale = 1 / factor (1 for a block of zeros)
+ *   factor = (1 / largest |x|) 448, as torch divides (1 for a block of zeros);
+ *   code = x factor, rounded to nearest, ties to even;  scale = 1 / factor
  *
  * Largest magnitudes below 2^-100 count as 2^-100, so that the factor is finite.
  * Source: transformers integrations/finegrained_fp8.py (Fp8Quantize); OCP FP8 1.0

@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "core/base/dtype.h"
+#include "core/lowbit/lowbit.h"
 
 /* clang-format off */
 /* Kernels that a vendor's library may do: a backend's function gets the stream that holds it. */
@@ -52,6 +53,7 @@
     W(cross_entropy, RpCrossEntropyArgs, "cross entropy")                                          \
     W(sum_squares, RpSumSquaresArgs, "sum of squares")                                             \
     K(convert, RpElementsArgs, "convert") /* y = x; a plain copy if the storages are the same */   \
+    K(expand, RpExpandArgs, "expand")     /* packed weights */                                     \
     K(add, RpElementsArgs, "add")         /* y = x + b */                                          \
     K(gather, RpGatherArgs, "gather")     /* sums of rounds */                                     \
     K(scatter, RpScatterArgs, "scatter")                                                           \
@@ -265,6 +267,16 @@ typedef struct {
     void *y;
     RpDtype x_dtype, b_dtype, y_dtype;
 } RpElementsArgs;
+
+/* y[i] = round(value(code[i]) scale[block of i]): weights in few bits (core/lowbit/lowbit.h), bit for
+ * bit the same in every backend. */
+typedef struct {
+    RpLowbit format;
+    RpDtype dtype; /* of y */
+    RpLowbitShape shape;
+    const void *packed; /* rp_lowbit_layout().total bytes, at a multiple of RP_LOWBIT_ALIGNMENT */
+    void *y;            /* [matrices,rows,columns] */
+} RpExpandArgs;
 
 /* y[i] += round(x[i]), rounded to @dtype; with @begin y[i] = round(x[i]). In fp32. y is not x. */
 typedef struct {

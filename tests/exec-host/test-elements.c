@@ -96,6 +96,39 @@ converts_and_adds_between_all_storages(void **state)
     }
 }
 
+/* Through the table: the values that core/lowbit gives in pieces. */
+static void
+expands_packed_weights(void **state)
+{
+    const RpLowbitShape shape = {2, 3, 85};
+
+    for (guint f = 0; f < RP_N_LOWBITS; f++) {
+        const RpLowbit format = (RpLowbit)f;
+        const Array source = host_random(RP_DTYPE_BF16, 510, 1);
+        char *packed = host_bytes(rp_lowbit_layout(format, shape).total);
+        float *scales = host_bytes(rp_lowbit_pack_scales(format, shape) * sizeof *scales);
+
+        assert_true(rp_lowbit_pack(format, shape, RP_DTYPE_BF16, source.data, 0,
+                                   rp_lowbit_strips(format, shape), packed,
+                                   scales) == RP_LOWBIT_NONE);
+        rp_lowbit_pack_end(format, shape, scales, packed);
+        for (guint d = 0; d < RP_N_DTYPES; d++) {
+            const Array y = host_output((RpDtype)d, 510);
+            float piece[51];
+
+            rp_host_kernels()->expand(NULL,
+                                      &(RpExpandArgs){format, (RpDtype)d, shape, packed, y.data});
+            for (size_t first = 0; first < 510; first += 51) {
+                rp_lowbit_expand(format, shape, packed, (RpDtype)d, first, 51, piece);
+                assert_memory_equal(piece, (char *)y.data + first * rp_dtype_size((RpDtype)d),
+                                    51 * rp_dtype_size((RpDtype)d));
+            }
+            for (size_t i = 0; i < 510; i++)
+                assert_true(fabs(host_value(y, i) - source.values[i]) < 0.7);
+        }
+    }
+}
+
 static void
 adds_in_place(void **state)
 {
@@ -238,6 +271,7 @@ main(void)
         host_test(gates_at_the_ends_of_the_range),
         host_test(takes_exp_to_two_units),
         host_test(converts_and_adds_between_all_storages),
+        host_test(expands_packed_weights),
         host_test(adds_in_place),
         host_test(gathers_what_is_rounded),
         host_test(fills),
