@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "core/catalogue/model.h"
+#include "core/catalogue/lora.h"
 
 const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES] = {
     [RP_ARCHITECTURE_QWEN3] = {.hf_name = "Qwen3ForCausalLM",
@@ -199,37 +199,65 @@ rp_model_profile(const RpModel *model, guint sequences, guint tokens, gsize elem
 typedef struct {
     const RpModel *model;
     guint layer;
-    guint lora_rank;
+    const RpLora *lora; /* NULL: everything is trained */
     GStringChunk *names;
     GArray *weights;
 } List;
 
-/* @infix: behind the block's prefix; @stem: bytes of the row's name, @suffix behind them */
+/* @infix: behind the block's prefix; @stem: bytes of the row's name, @suffix behind them. (transfer
+ * full) */
+static char *
+name_of(const List *list, const Tensor *tensor, const char *infix, gsize stem, const char *suffix)
+{
+    g_autofree char *prefix = tensor->layer == RP_LAYER_BLOCK
+                                  ? g_strdup_printf("model.layers.%u.", list->layer - 1)
+                                  : g_strdup("");
+
+    return g_strdup_printf("%s%s%.*s%s", prefix, infix, (int)stem, tensor->name, suffix);
+}
+
 static void
 add(const List *list, const Tensor *tensor, const char *infix, gsize stem, const char *suffix,
     RpWeight weight)
 {
-    weight.kind = tensor->kind;
     weight.layer = list->layer;
     weight.elements = weight.shape[0] * weight.shape[1] * weight.shape[2];
     if (list->names != NULL) {
-        g_autofree char *prefix = tensor->layer == RP_LAYER_BLOCK
-                                      ? g_strdup_printf("model.layers.%u.", list->layer - 1)
-                                      : g_strdup("");
-        g_autofree char *name =
-            g_strdup_printf("%s%s%.*s%s", prefix, infix, (int)stem, tensor->name, suffix);
+        g_autofree char *name = name_of(list, tensor, infix, stem, suffix);
 
         weight.name = g_string_chunk_insert(list->names, name);
     }
     g_array_append_val(list->weights, weight);
 }
 
+/* Bytes of the name of the row's module. */
+static gsize
+module_length(const Tensor *tensor)
+{
+    const char *dot = strrchr(tensor->name, '.');
+
+    return dot != NULL && (strcmp(dot, ".weight") == 0 || strcmp(dot, ".bias") == 0)
+               ? (gsize)(dot - tensor->name)
+               : strlen(tensor->name);
+}
+
+/* Whether @names has the row's module. */
+static gboolean
+is_named(const List *list, const Tensor *tensor, const char *infix, char *const *names)
+{
+    g_autofree char *module = name_of(list, tensor, infix, module_length(tensor), "");
+
+    return rp_lora_names_module(names, module);
+}
+
 static void
 add_base(const List *list, const Tensor *tensor, const char *infix)
 {
-    RpWeight weight = {.norm = tensor->is == NORM,
+    RpWeight weight = {.kind = tensor->kind,
+                       .norm = tensor->is == NORM,
                        .tied = tensor->kind == RP_WEIGHT_HEAD && list->model->tied,
-                       .trained = list->lora_rank == 0};
+                       .trained =
+                           list->lora == NULL || is_named(list, tensor, infix, list->lora->saved)};
 
     for (guint i = 0; i < RP_WEIGHT_MAX_RANK; i++) {
         weight.shape[i] = size_of(list->model, tensor->shape[i]);
@@ -242,24 +270,31 @@ add_base(const List *list, const Tensor *tensor, const char *infix)
 static void
 add_adapters(const List *list, const Tensor *tensor)
 {
-    const guint64 rank = list->lora_rank;
+    const guint64 rank = list->lora->rank;
     const guint64 out = size_of(list->model, tensor->shape[0]);
     const guint64 in = size_of(list->model, tensor->shape[1]);
-    const gsize stem = strlen(tensor->name) - strlen(".weight");
+    const gsize stem = module_length(tensor);
 
     add(list, tensor, "", stem, ".lora_A.weight",
-        (RpWeight){.rank = 2, .shape = {rank, in, 1}, .trained = TRUE});
+        (RpWeight){.kind = rp_weight_adapter(tensor->kind, RP_ADAPTER_A),
+                   .rank = 2,
+                   .shape = {rank, in, 1},
+                   .trained = TRUE});
     add(list, tensor, "", stem, ".lora_B.weight",
-        (RpWeight){.rank = 2, .shape = {out, rank, 1}, .trained = TRUE});
+        (RpWeight){.kind = rp_weight_adapter(tensor->kind, RP_ADAPTER_B),
+                   .rank = 2,
+                   .shape = {out, rank, 1},
+                   .trained = TRUE});
 }
 
 void
-rp_model_add_weights(const RpModel *model, guint layer, guint lora_rank, GStringChunk *names,
+rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora, GStringChunk *names,
                      GArray *weights)
 {
     g_return_if_fail(model && layer < rp_model_n_layers(model) && weights);
 
-    const List list = {model, layer, lora_rank, names, weights};
+    const gboolean adapts = lora != NULL && lora->rank > 0;
+    const List list = {model, layer, adapts ? lora : NULL, names, weights};
     const RpLayerKind kind = rp_model_layer_kind(model, layer);
     const guint holds = what_holds(model);
     const Tensor *rows[G_N_ELEMENTS(tensors)];
@@ -282,8 +317,9 @@ rp_model_add_weights(const RpModel *model, guint layer, guint lora_rank, GString
                 add_base(&list, rows[j], infix);
         }
     }
-    for (guint i = 0; lora_rank > 0 && i < n_rows; i++)
-        if (rows[i]->is == ADAPTED)
+    for (guint i = 0; adapts && i < n_rows; i++)
+        if (rows[i]->is == ADAPTED &&
+            (lora->targets == NULL || is_named(&list, rows[i], "", lora->targets)))
             add_adapters(&list, rows[i]);
 }
 
@@ -293,7 +329,7 @@ rp_model_layer_parameters(const RpModel *model, guint layer)
     g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     guint64 sum = 0;
 
-    rp_model_add_weights(model, layer, 0, NULL, weights);
+    rp_model_add_weights(model, layer, NULL, NULL, weights);
     for (guint i = 0; i < weights->len; i++)
         sum += g_array_index(weights, RpWeight, i).elements;
     return sum;

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/catalogue/lora.h"
+
 G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)
 
 /* Bytes that element-wise kernels read and write of one element of each kind, in one pass. */
@@ -181,11 +183,11 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
 static guint64
 set_tensors(const Context *context, RpProfile *profile, guint index)
 {
-    guint rank = context->workload->lora_rank;
+    const RpLora lora = {.rank = context->workload->lora_rank, .alpha = RP_LORA_ALPHA};
     g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     guint64 trained = 0;
 
-    rp_model_add_weights(context->model, index, rank, NULL, weights);
+    rp_model_add_weights(context->model, index, &lora, NULL, weights);
     g_autofree guint64 *bytes = g_new(guint64, weights->len);
     for (guint i = 0; i < weights->len; i++) {
         const RpWeight *weight = &g_array_index(weights, RpWeight, i);
@@ -195,7 +197,7 @@ set_tensors(const Context *context, RpProfile *profile, guint index)
     }
     rp_profile_set_tensors(profile, index, bytes, weights->len);
     profile->layers[index].gradient_bytes = BYTES_16BIT * trained;
-    return rank > 0 ? trained : 0;
+    return lora.rank > 0 ? trained : 0;
 }
 
 /* A lookup forward; a scatter-add of fp32 sums backward. */

@@ -113,9 +113,27 @@ typedef enum {
     RP_WEIGHT_FINAL_NORM,
     RP_WEIGHT_HEAD
 } RpWeightKind;
-#define RP_N_WEIGHT_KINDS (RP_WEIGHT_HEAD + 1)
+/* Behind them the adapters of each kind: its A, its B (core/catalogue/lora.h). */
+#define RP_N_BASE_KINDS (RP_WEIGHT_HEAD + 1)
+#define RP_N_WEIGHT_KINDS (3 * RP_N_BASE_KINDS)
+
+typedef enum { RP_ADAPTER_A = 1, RP_ADAPTER_B } RpAdapterPart;
+
+static inline RpWeightKind
+rp_weight_adapter(RpWeightKind base, RpAdapterPart part)
+{
+    return (RpWeightKind)((guint)base + (guint)part * RP_N_BASE_KINDS);
+}
+
+static inline gboolean
+rp_weight_is_adapter(RpWeightKind kind)
+{
+    return (guint)kind >= RP_N_BASE_KINDS;
+}
 
 #define RP_WEIGHT_MAX_RANK 3
+
+typedef struct _RpLora RpLora; /* core/catalogue/lora.h */
 
 typedef struct {
     const char *name; /* in the file: "model.layers.3.self_attn.q_proj.weight" */
@@ -129,6 +147,13 @@ typedef struct {
     gboolean trained; /* has a gradient: everything, or with LoRA the adapters only */
     RpDtype storage;  /* of a frozen weight; trained ones have the run's */
 } RpWeight;
+
+/* Whether there are moments and gradients of it under its own name. */
+static inline gboolean
+rp_weight_has_state(const RpWeight *weight)
+{
+    return weight->trained && !weight->tied;
+}
 
 /* Embedding, blocks and head. */
 guint rp_model_n_layers(const RpModel *model);
@@ -149,9 +174,10 @@ gboolean rp_model_block_slides(const RpModel *model, guint block);
 
 /**
  * rp_model_add_weights:
- * @lora_rank: 0 = every tensor is trained; otherwise the base is frozen and rank-r adapters
- *   (lora_A: r x in, lora_B: out x r) follow it: on q, k, v, o and, in dense models, gate, up and
- *   down. Experts, router, embedding and head have none.
+ * @lora: (nullable): none, or of rank 0: every tensor is trained. Otherwise the base is frozen, but
+ *   for what is saved, and rank-r adapters (lora_A: r x in, lora_B: out x r) of its targets follow
+ *   it: of q, k, v, o and, in dense models, gate, up and down. Experts, router, embedding and head
+ *   have none.
  * @names: (nullable): keeps their names; without it they have none
  * @weights: (element-type RpWeight): appended to
  *
@@ -159,8 +185,8 @@ gboolean rp_model_block_slides(const RpModel *model, guint block);
  * matrix is uploaded once for the embedding and once for the head, and each of the two layers
  * computes a full gradient; the two are summed where they arrive, in host memory.
  */
-void rp_model_add_weights(const RpModel *model, guint layer, guint lora_rank, GStringChunk *names,
-                          GArray *weights);
+void rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora,
+                          GStringChunk *names, GArray *weights);
 
 /* Elements of all tensors of one layer, without adapters. */
 guint64 rp_model_layer_parameters(const RpModel *model, guint layer);

@@ -146,15 +146,17 @@ leave(const RpDeviceAction *action)
                                                                            .y_dtype = dtype});
 }
 
-/* A loss may be infinite and its gradients finite: the norm is to see it in them. */
+/* A loss may be infinite and its gradients finite: the norm is to see it in them. A stage that trains
+ * nothing tells the stages before it, in the gradient that leaves it: half of an fp32 NaN is one of
+ * 16 bits, and goes into each of their sums. */
 static void
 end_sums(const RpDeviceAction *action)
 {
-    if (action->call.loss != NULL && action->call.sums != NULL &&
-        rp_host_state_skips(action->map->host_state))
-        kernels_of(action)->break_sum(
-            action->call.stream,
-            &(RpBreakSumArgs){.loss = action->call.loss, .sum = action->call.sums});
+    float *told = action->call.sums != NULL ? action->call.sums : action->call.output;
+
+    if (action->call.loss != NULL && told != NULL && rp_host_state_skips(action->map->host_state))
+        kernels_of(action)->break_sum(action->call.stream,
+                                      &(RpBreakSumArgs){.loss = action->call.loss, .sum = told});
     leave(action);
 }
 

@@ -1,7 +1,8 @@
 /**
  * What the files of the host's state share.
  *
- *   host-state.c          life, places, weights in and out
+ *   host-state.c          life, places, weights out and in again
+ *   host-state-load.c     weights of files
  *   host-state-overflow.c losses and gradients that are not finite
  *   host-state-update.c   tasks of the host lanes: sums of rounds, norm, steps, copies
  */
@@ -116,3 +117,7 @@ gboolean rp_host_state_note_finite(RpHostState *host_state, gboolean finite, con
 gboolean rp_host_state_fail_gradient(const RpHostState *host_state, guint layer, GError **error);
 /* Rounds a layer's full-precision weights into @published. */
 void rp_host_state_publish(RpHostState *host_state, guint layer, void *published);
+/* The same into every version. */
+void rp_host_state_publish_all(RpHostState *host_state, guint layer);
+/* Updates as of a fresh run. */
+void rp_host_state_begin_fresh(RpHostState *host_state);

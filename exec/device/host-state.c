@@ -5,8 +5,6 @@ G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
 G_DEFINE_QUARK(rp_host_state_error, rp_host_state_error)
 
 #define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
-/* Shares of threads end at so many parameters. */
-#define GRANULE ((gsize)16384)
 
 static RpHostStatePlace
 place_of(const RpPlan *plan, guint32 index)
@@ -99,8 +97,8 @@ start_pool(const RpUpdateOptions *options, RpPool **pool, GError **error)
     return *pool != NULL;
 }
 
-static void
-set_initial_state(RpHostState *host_state)
+void
+rp_host_state_begin_fresh(RpHostState *host_state)
 {
     const RpLossScale initial = RP_LOSS_SCALE_INIT;
 
@@ -264,7 +262,7 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
     host_state->memory = memory;
     for (guint i = 0; i < host_state->n_decisions; i++)
         host_state->decisions[i] = address(host_state, &host_state->decision_place[i]);
-    set_initial_state(host_state);
+    rp_host_state_begin_fresh(host_state);
     for (guint l = 0; l < host_state->n_layers; l++) {
         RpHostStateLayer *layer = &host_state->layers[l];
         g_autoptr(GArray) spans = decay_spans(host_state, l);
@@ -338,34 +336,6 @@ rp_host_state_memory(const RpHostState *host_state, const RpBackendAccess *acces
 
 /* ---- weights in and out ---- */
 
-/* Of a trained weight to its master, or of a frozen one to the storage that devices read. */
-typedef struct {
-    RpDtype dtype;
-    const guint8 *source;
-    float *master; /* NULL: frozen */
-    guint8 *frozen;
-    RpDtype storage;
-} LoadJob;
-
-static void
-load_share(gsize first, gsize n, gpointer data)
-{
-    const LoadJob *job = data;
-    const guint8 *source = job->source + first * rp_dtype_size(job->dtype);
-    float wide[1024];
-
-    if (job->master != NULL) {
-        rp_dtype_to_float(job->dtype, source, job->master + first, n);
-        return;
-    }
-    for (gsize at = 0, piece; at < n; at += piece) {
-        piece = MIN(n - at, G_N_ELEMENTS(wide));
-        rp_dtype_to_float(job->dtype, source + at * rp_dtype_size(job->dtype), wide, piece);
-        rp_dtype_from_float(job->storage, wide,
-                            job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
-    }
-}
-
 void
 rp_host_state_publish(RpHostState *host_state, guint layer, void *published)
 {
@@ -374,41 +344,11 @@ rp_host_state_publish(RpHostState *host_state, guint layer, void *published)
                                    host_state->layers[layer].own, published, host_state->dtype);
 }
 
-static void
-publish_all(RpHostState *host_state, guint layer)
+void
+rp_host_state_publish_all(RpHostState *host_state, guint layer)
 {
     for (guint v = 0; v < host_state->n_versions; v++)
         rp_host_state_publish(host_state, layer, host_state->layers[layer].weights[v]);
-}
-
-void
-rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
-{
-    for (guint l = 0; l < host_state->n_layers; l++) {
-        const RpLayerLayout *layout = rp_network_layout(host_state->network, l);
-        guint first;
-        const guint n = rp_weights_layer(weights, l, &first);
-
-        for (guint i = first; i < first + n; i++) {
-            const RpWeight *weight = rp_weights_nth(weights, i);
-            const RpSafetensor *source = rp_weights_source(weights, i);
-            const RpWeightPlace *place = &layout->place[weight->kind];
-            guint64 run;
-            LoadJob job = {.dtype = source->dtype, .source = source->data};
-
-            if (weight->trained)
-                job.master = host_state->layers[l].master + place->element;
-            else {
-                job.frozen = rp_host_state_weights(host_state, l, 0, place->byte, &run);
-                job.storage = place->storage;
-            }
-
-            if (!weight->tied)
-                rp_pool_run(host_state->pool, 0, weight->elements, GRANULE, load_share, &job);
-        }
-        publish_all(host_state, l);
-    }
-    set_initial_state(host_state);
 }
 
 RpOptimizerState
@@ -426,7 +366,7 @@ rp_host_state_restore_layer(RpHostState *host_state, guint layer, const RpOptimi
     if (!rp_optimizer_layer_restore(host_state->optimizer, host_state->layers[layer].state, state,
                                     error))
         return FALSE;
-    publish_all(host_state, layer);
+    rp_host_state_publish_all(host_state, layer);
     return TRUE;
 }
 

@@ -75,9 +75,9 @@ multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *
     const RpBlas *blas = rp_host_blas();
 
     g_assert(blas != NULL);
-    blas->sgemm(CblasRowMajor, a_form, b_form, (blasint)m, (blasint)n, (blasint)args->k, 1.0f,
-                a.data, (blasint)MAX(a.stride, 1), b.data, (blasint)MAX(b.stride, 1),
-                args->accumulate ? 1.0f : 0.0f, c, (blasint)stride);
+    blas->sgemm(CblasRowMajor, a_form, b_form, (blasint)m, (blasint)n, (blasint)args->k,
+                args->scale != 0 ? args->scale : 1.0f, a.data, (blasint)MAX(a.stride, 1), b.data,
+                (blasint)MAX(b.stride, 1), args->accumulate ? 1.0f : 0.0f, c, (blasint)stride);
 }
 
 /* @rows x @columns sums of C, which begin at its column @column, += bias */
@@ -128,7 +128,7 @@ rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     float *c_buffer = workspace;
 
     g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
-    g_assert(!(args->bias && args->accumulate));
+    g_assert(!(args->bias && (args->accumulate || args->scale != 0)));
     for (size_t column = 0; column < args->n; column += column_step) {
         const size_t columns = MIN(column_step, args->n - column);
         const Block b = load_b(args, column, columns, b_buffer);

@@ -74,7 +74,8 @@ typedef enum {
 
 /* C = A B, or C += A B if @accumulate. Storage of each may differ; fp32 sums, but fp16 ones allowed
  * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). With @bias, not
- * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded. */
+ * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded. With
+ * @scale, not with @bias: the sum over k times it, before anything is added. */
 typedef struct {
     RpMatmulForm form;
     size_t m, n, k;
@@ -83,7 +84,8 @@ typedef struct {
     const void *bias; /* [n], stored as C is; or NULL */
     RpDtype a_dtype, b_dtype, c_dtype;
     bool accumulate;
-    bool half_sums;
+    bool half_sums; /* not with @scale */
+    float scale;    /* 0: none */
     void *workspace;
 } RpMatmulArgs;
 

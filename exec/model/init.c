@@ -1,6 +1,8 @@
 #include "exec/model/init.h"
 
+#include <math.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "exec/system/threads.h"
 
@@ -22,6 +24,34 @@ hash_name(const char *name)
     return hash;
 }
 
+/* Word i of the stream becomes (2 (word + 1/2) / 2^32 - 1) x @bound. */
+static void
+fill_uniform(guint64 seed, guint64 stream, double bound, guint64 first, float *values, gsize n)
+{
+    const guint32 key[2] = {(guint32)seed, (guint32)(seed >> 32)};
+    guint32 words[4];
+
+    for (guint64 i = first; i < first + n; i++) {
+        const guint64 index = i / 4;
+        const guint32 counter[4] = {(guint32)index, (guint32)(index >> 32), (guint32)stream,
+                                    (guint32)(stream >> 32)};
+
+        if (i == first || i % 4 == 0)
+            rp_philox(counter, key, words);
+        values[i - first] = (float)(((2.0 * (double)words[i % 4] + 1) * 0x1p-32 - 1) * bound);
+    }
+}
+
+static void
+fill_adapter(const RpWeight *weight, guint64 seed, guint64 first, float *values, gsize n)
+{
+    if (weight->kind >= rp_weight_adapter(0, RP_ADAPTER_B))
+        memset(values, 0, n * sizeof *values);
+    else
+        fill_uniform(seed, hash_name(weight->name), 1 / sqrt((double)weight->shape[1]), first,
+                     values, n);
+}
+
 void
 rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint64 first,
              float *values, gsize n)
@@ -29,6 +59,10 @@ rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint6
     g_return_if_fail(config && weight && (values || n == 0));
     g_return_if_fail(first <= weight->elements && n <= weight->elements - first);
 
+    if (rp_weight_is_adapter(weight->kind)) {
+        fill_adapter(weight, seed, first, values, n);
+        return;
+    }
     if (weight->rank == 1) {
         for (gsize i = 0; i < n; i++)
             values[i] = weight->norm ? 1.0f : 0.0f;

@@ -134,6 +134,8 @@ divide(const RpWeights *weights)
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
+        if (rp_weights_source(weights, i) == NULL)
+            continue; /* an adapter that begins as new ones do */
         for (guint64 at = 0; at < weight->elements && !weight->tied; at += PIECE_ELEMENTS) {
             Piece piece = {i, at, MIN(PIECE_ELEMENTS, weight->elements - at)};
             g_array_append_val(pieces, piece);

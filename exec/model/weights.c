@@ -15,21 +15,30 @@ struct _RpWeights {
     GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
     const RpSafetensor **source; /* as long as @list; NULL before binding */
     RpDtype dtype;
+    RpLora lora; /* rank 0: no adapters */
 };
 
 RpWeights *
 rp_weights_new(const RpModel *model)
 {
+    return rp_weights_new_adapted(model, NULL);
+}
+
+RpWeights *
+rp_weights_new_adapted(const RpModel *model, const RpLora *lora)
+{
     g_return_val_if_fail(model, NULL);
 
     RpWeights *weights = g_new0(RpWeights, 1);
     weights->model = *model;
+    if (lora != NULL)
+        weights->lora = rp_lora_copy(lora);
     weights->names = g_string_chunk_new(4096);
     weights->list = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     weights->firsts = g_array_new(FALSE, FALSE, sizeof(guint));
     for (guint layer = 0; layer < rp_model_n_layers(model); layer++) {
         g_array_append_val(weights->firsts, weights->list->len);
-        rp_model_add_weights(model, layer, 0, weights->names, weights->list);
+        rp_model_add_weights(model, layer, lora, weights->names, weights->list);
     }
     g_array_append_val(weights->firsts, weights->list->len);
     return weights;
@@ -40,7 +49,7 @@ rp_weights_copy(const RpWeights *weights)
 {
     g_return_val_if_fail(weights, NULL);
 
-    RpWeights *copy = rp_weights_new(&weights->model);
+    RpWeights *copy = rp_weights_new_adapted(&weights->model, &weights->lora);
     for (guint i = 0; i < copy->list->len; i++) {
         g_array_index(copy->list, RpWeight, i).trained = rp_weights_nth(weights, i)->trained;
         g_array_index(copy->list, RpWeight, i).storage = rp_weights_nth(weights, i)->storage;
@@ -53,6 +62,7 @@ rp_weights_free(RpWeights *weights)
 {
     if (!weights)
         return;
+    rp_lora_clear(&weights->lora);
     g_free(weights->source);
     g_array_unref(weights->firsts);
     g_array_unref(weights->list);
@@ -123,6 +133,15 @@ rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage)
         weight->trained = FALSE;
         weight->storage = storage;
     }
+}
+
+void
+rp_weights_store_base(RpWeights *weights, RpDtype storage)
+{
+    g_return_if_fail(weights);
+    for (guint i = 0; i < weights->list->len; i++)
+        if (!rp_weights_nth(weights, i)->trained)
+            g_array_index(weights->list, RpWeight, i).storage = storage;
 }
 
 guint64
@@ -213,7 +232,8 @@ check_extra(const RpWeights *weights, const RpSafetensors *checkpoint, GError **
     g_autoptr(GHashTable) names = g_hash_table_new(g_str_hash, g_str_equal);
 
     for (guint i = 0; i < weights->list->len; i++)
-        g_hash_table_add(names, (gpointer)rp_weights_nth(weights, i)->name);
+        if (!rp_weight_is_adapter(rp_weights_nth(weights, i)->kind))
+            g_hash_table_add(names, (gpointer)rp_weights_nth(weights, i)->name);
     for (guint i = 0; i < rp_safetensors_count(checkpoint); i++) {
         const RpSafetensor *tensor = rp_safetensors_nth(checkpoint, i);
         if (g_hash_table_contains(names, tensor->name) || is_ignored(tensor->name))
@@ -240,6 +260,8 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
     for (guint i = 0; i < weights->list->len; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
         const RpSafetensor *tensor = rp_safetensors_find(checkpoint, weight->name);
+        if (rp_weight_is_adapter(weight->kind))
+            continue;
         if (!tensor && !weight->tied) {
             g_autofree char *shape = rp_safetensor_describe(rp_dtype_safetensors_name(dtype),
                                                             weight->shape, weight->rank);
@@ -260,11 +282,25 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
     return TRUE;
 }
 
+const RpLora *
+rp_weights_lora(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights, NULL);
+    return weights->lora.rank > 0 ? &weights->lora : NULL;
+}
+
 const RpSafetensor *
 rp_weights_source(const RpWeights *weights, guint index)
 {
     g_return_val_if_fail(weights && index < weights->list->len, NULL);
     return weights->source ? weights->source[index] : NULL;
+}
+
+void
+rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source)
+{
+    g_return_if_fail(weights && weights->source && index < weights->list->len && source);
+    weights->source[index] = source;
 }
 
 RpDtype

@@ -6,6 +6,7 @@
 
 #include <glib.h>
 
+#include "core/catalogue/lora.h"
 #include "exec/model/hf-config.h"
 #include "exec/safetensors/safetensors.h"
 
@@ -27,6 +28,8 @@ typedef struct _RpWeights RpWeights;
 RpWeights *rp_weights_new(const RpModel *model);
 /* The same list, bound to nothing. */
 RpWeights *rp_weights_copy(const RpWeights *weights);
+/* The same with adapters, or without where @lora (nullable) is of rank 0. Copied. */
+RpWeights *rp_weights_new_adapted(const RpModel *model, const RpLora *lora);
 void rp_weights_free(RpWeights *weights);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpWeights, rp_weights_free)
 
@@ -45,6 +48,9 @@ int rp_weights_find(const RpWeights *weights, guint layer, RpWeightKind kind);
  * head's. Another storage than the run's is for matrices of matmuls that the kernels can mix (the
  * host's can). Before a network is made of @weights. */
 void rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage);
+
+/* Frozen weights are all stored so: with adapters, before a network is made of @weights. */
+void rp_weights_store_base(RpWeights *weights, RpDtype storage);
 
 /* Elements of all weights; a tied matrix counts once. */
 guint64 rp_weights_elements(const RpWeights *weights);
@@ -78,7 +84,13 @@ gboolean rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint,
 gboolean rp_weights_check_finite(const RpWeights *weights, RpDtype dtype,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The bound tensor of weight @index; of a tied head the embedding's. %NULL before binding. */
+/* Whether there are adapters, and which; %NULL: none. */
+const RpLora *rp_weights_lora(const RpWeights *weights);
+
+/* The bound tensor of weight @index; of a tied head the embedding's. %NULL before binding, and of an
+ * adapter that begins as new ones do (rp_init_fill(), the seed of rp_weights_lora()). */
 const RpSafetensor *rp_weights_source(const RpWeights *weights, guint index);
-/* The type of all bound tensors. */
+/* @source: of the weight's shape; must outlive @weights */
+void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
+/* The type of all bound tensors; adapters and modules trained whole may be fp32 instead. */
 RpDtype rp_weights_dtype(const RpWeights *weights);

@@ -186,6 +186,8 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
             .ops = kinds[rp_model_layer_kind(model, l)],
             .layout = rp_layer_layout(weights, l, options->dtype,
                                       l > 0 ? &network->layers[l - 1].layout : NULL)};
+    if (rp_weights_lora(weights) != NULL)
+        network->adapter_scale = (float)rp_lora_scale(rp_weights_lora(weights));
     network->tokens = (size_t)options->sequences * options->tokens;
     network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
     network->hidden_room = aligned(network->hidden_bytes);

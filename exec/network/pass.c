@@ -35,31 +35,13 @@ rp_pass_has(const RpPass *pass, RpWeightKind kind)
     return pass->layout->place[kind].byte != RP_LAYOUT_NONE;
 }
 
-static const void *
-weight_of(const RpPass *pass, RpWeightKind kind)
-{
-    return (const void *)(pass->parameters + pass->layout->place[kind].byte);
-}
-
-static gboolean
-is_trained(const RpPass *pass, RpWeightKind kind)
-{
-    return pass->layout->place[kind].element != RP_LAYOUT_NONE;
-}
-
-/* Its gradient's sum. */
-static float *
-sum_of(const RpPass *pass, RpWeightKind kind)
-{
-    return (float *)(pass->sums + pass->layout->place[kind].element * sizeof(float));
-}
-
-/* The same of @n elements; a kernel that adds up more than it makes leaves a frozen norm's where
+/* Where a gradient's sum of @n elements goes; a kernel that adds up more than it makes leaves a frozen norm's where
  * nobody looks. */
 static float *
 sum_or_scratch(RpPass *pass, RpWeightKind kind, size_t n)
 {
-    return is_trained(pass, kind) ? sum_of(pass, kind) : rp_pass_take_floats(&pass->scratch, n);
+    return rp_pass_trains(pass, kind) ? rp_pass_sum(pass, kind)
+                                      : rp_pass_take_floats(&pass->scratch, n);
 }
 
 /* Runs a kernel, unless the pass measures; of one that has a workspace it is then asked for. */
@@ -76,99 +58,25 @@ sum_or_scratch(RpPass *pass, RpWeightKind kind, size_t n)
         RUN(pass, kernel, args);                                                                   \
     } while (0)
 
-static void
-matmul(RpPass *pass, RpMatmulArgs args)
+void
+rp_pass_matmul(RpPass *pass, RpMatmulArgs args)
 {
     args.workspace = pass->kernel_workspace;
     args.half_sums = pass->network->options.half_sums;
     RUN_IN_WORKSPACE(pass, matmul, &args);
 }
 
-/* Of a linear layer's matrix. Of others the embedding's, which no layer has beside one. */
-static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
-    [RP_WEIGHT_Q] = RP_WEIGHT_Q_BIAS,       [RP_WEIGHT_K] = RP_WEIGHT_K_BIAS,
-    [RP_WEIGHT_V] = RP_WEIGHT_V_BIAS,       [RP_WEIGHT_O] = RP_WEIGHT_O_BIAS,
-    [RP_WEIGHT_GATE] = RP_WEIGHT_GATE_BIAS, [RP_WEIGHT_UP] = RP_WEIGHT_UP_BIAS,
-    [RP_WEIGHT_DOWN] = RP_WEIGHT_DOWN_BIAS,
-};
-
 void
-rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
+rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void *dy)
 {
-    const RpDtype dtype = pass->network->options.dtype;
-    const RpWeightPlace *place = &pass->layout->place[kind];
-    const RpWeightKind bias = biases[kind];
+    const RpBiasArgs args = {.dtype = pass->network->options.dtype,
+                             .tokens = rows,
+                             .n = pass->layout->place[bias].shape[0],
+                             .dy = dy,
+                             .d_bias = rp_pass_sum(pass, bias),
+                             .workspace = pass->kernel_workspace};
 
-    matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_NT,
-                                .m = rows,
-                                .n = place->shape[0],
-                                .k = place->shape[1],
-                                .a = x,
-                                .b = weight_of(pass, kind),
-                                .c = y,
-                                .bias = rp_pass_has(pass, bias) ? weight_of(pass, bias) : NULL,
-                                .a_dtype = dtype,
-                                .b_dtype = place->storage,
-                                .c_dtype = dtype});
-}
-
-void
-rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy)
-{
-    const RpDtype dtype = pass->network->options.dtype;
-    const RpWeightPlace *place = &pass->layout->place[kind];
-
-    if (is_trained(pass, biases[kind])) {
-        const RpBiasArgs args = {.dtype = dtype,
-                                 .tokens = rows,
-                                 .n = place->shape[0],
-                                 .dy = dy,
-                                 .d_bias = sum_of(pass, biases[kind]),
-                                 .workspace = pass->kernel_workspace};
-
-        RUN_IN_WORKSPACE(pass, bias_backward, &args);
-    }
-    if (!is_trained(pass, kind))
-        return;
-    matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_TN,
-                                .m = place->shape[0],
-                                .n = place->shape[1],
-                                .k = rows,
-                                .a = dy,
-                                .b = x,
-                                .c = sum_of(pass, kind),
-                                .a_dtype = dtype,
-                                .b_dtype = dtype,
-                                .c_dtype = RP_DTYPE_FP32,
-                                .accumulate = TRUE});
-}
-
-void
-rp_pass_linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx,
-                     gboolean accumulate)
-{
-    const RpDtype dtype = pass->network->options.dtype;
-    const RpWeightPlace *place = &pass->layout->place[kind];
-
-    matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_NN,
-                                .m = rows,
-                                .n = place->shape[1],
-                                .k = place->shape[0],
-                                .a = dy,
-                                .b = weight_of(pass, kind),
-                                .c = dx,
-                                .a_dtype = dtype,
-                                .b_dtype = place->storage,
-                                .c_dtype = dtype,
-                                .accumulate = accumulate});
-}
-
-void
-rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy,
-                        void *dx, gboolean accumulate)
-{
-    rp_pass_linear_sums(pass, kind, rows, x, dy);
-    rp_pass_linear_input(pass, kind, rows, dy, dx, accumulate);
+    RUN_IN_WORKSPACE(pass, bias_backward, &args);
 }
 
 static void
@@ -176,7 +84,7 @@ complete_norm(const RpPass *pass, RpWeightKind kind, RpRmsnormArgs *args)
 {
     args->dtype = pass->network->options.dtype;
     args->epsilon = (float)pass->network->model->rms_norm_eps;
-    args->weight = weight_of(pass, kind);
+    args->weight = rp_pass_weight(pass, kind);
     args->workspace = pass->kernel_workspace;
 }
 
@@ -242,7 +150,7 @@ complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
     args->tokens = network->tokens;
     args->head_size = network->model->head_dim;
     args->epsilon = (float)network->model->rms_norm_eps;
-    args->weight = weight_of(pass, kind);
+    args->weight = rp_pass_weight(pass, kind);
     args->workspace = pass->kernel_workspace;
     args->positions = constant(pass, network->constants.positions);
     args->cosines = constant(pass, network->constants.cosines);
@@ -363,7 +271,7 @@ embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
 {
     RpEmbeddingArgs args = embedding_args(pass, ids);
 
-    args.weight = weight_of(pass, RP_WEIGHT_EMBEDDING);
+    args.weight = rp_pass_weight(pass, RP_WEIGHT_EMBEDDING);
     args.y = y;
     if (y)
         RUN(pass, embedding_forward, &args);
@@ -375,8 +283,8 @@ embedding_backward(RpPass *pass, const void *ids, RpRoom *kept, const void *dy, 
     RpEmbeddingArgs args = embedding_args(pass, ids);
 
     args.dy = dy;
-    args.d_weight = sum_of(pass, RP_WEIGHT_EMBEDDING);
-    if (is_trained(pass, RP_WEIGHT_EMBEDDING))
+    args.d_weight = rp_pass_sum(pass, RP_WEIGHT_EMBEDDING);
+    if (rp_pass_trains(pass, RP_WEIGHT_EMBEDDING))
         RUN_IN_WORKSPACE(pass, embedding_backward, &args);
 }
 

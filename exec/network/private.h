@@ -4,6 +4,7 @@
  *   network.c         sizes, constants, profile
  *   stage.c           layers after one another: where inputs, outputs and gradients stand
  *   block.c           one transformer block       head.c           final norm, LM head, loss
+ *   linear.c          linear layers and their adapters
  *   pass.c            kernels with their operands filled in
  *
  * Sizes are measured, not computed beside the arithmetic: a layer's code runs once with a pass that
@@ -76,7 +77,8 @@ struct _RpNetwork {
     RpNetworkLayer *layers;
     size_t tokens; /* T */
     gsize hidden_bytes;
-    gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
+    float adapter_scale; /* of what adapters add */
+    gsize hidden_room;   /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
     RpConstants constants;
 };
 
@@ -101,8 +103,38 @@ float *rp_pass_take_floats(RpRoom *room, size_t n);
 
 gboolean rp_pass_has(const RpPass *pass, RpWeightKind kind);
 
+static inline const void *
+rp_pass_weight(const RpPass *pass, RpWeightKind kind)
+{
+    return (const void *)(pass->parameters + pass->layout->place[kind].byte);
+}
+
+static inline gboolean
+rp_pass_trains(const RpPass *pass, RpWeightKind kind)
+{
+    return pass->layout->place[kind].element != RP_LAYOUT_NONE;
+}
+
+/* Its gradient's sum. */
+static inline float *
+rp_pass_sum(const RpPass *pass, RpWeightKind kind)
+{
+    return (float *)(pass->sums + pass->layout->place[kind].element * sizeof(float));
+}
+
+/* C of @args' dtypes; workspace and the choice of sums are filled in. */
+void rp_pass_matmul(RpPass *pass, RpMatmulArgs args);
+/* Sums += gradient of the bias, whose matrix has as many rows. */
+void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void *dy);
+
+/* ---- linear.c ---- */
+
 /* A linear layer y = x W^T + bias, W [out,in] of @kind; the model may have no bias. x: [rows,in],
- * y: [rows,out]. */
+ * y: [rows,out]. Adapters of W (core/catalogue/lora.h) are part of it, s their scale:
+ *
+ *   h = x A^T [rows,r]     y += s h B^T       g = s dy B [rows,r]
+ *   dB += s dy^T h         dA += g^T x        dx += g A
+ */
 void rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y);
 /* Sums += gradients of weight and bias. */
 void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
@@ -113,6 +145,8 @@ void rp_pass_linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const vo
 /* Both, sums first: @dx may be @x. */
 void rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
                              const void *dy, void *dx, gboolean accumulate);
+
+/* ---- pass.c ---- */
 
 /* RMSNorm, its dtype and epsilon filled in. */
 void rp_pass_norm(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args);

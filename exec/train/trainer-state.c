@@ -140,7 +140,7 @@ restored_layer(RpTrainer *trainer, guint layer, gboolean with_next)
         restored->next = g_malloc0(n * element_bytes(trainer));
     count = rp_weights_layer(trainer->weights, layer, &first);
     for (guint w = first; w < first + count; w++)
-        restored->n_left += rp_weights_nth(trainer->weights, w)->tied ? 0 : 1;
+        restored->n_left += rp_weight_has_state(rp_weights_nth(trainer->weights, w));
     return restored;
 }
 

@@ -1,6 +1,7 @@
 #include "tests/rp-test.h"
 
 #include "core/catalogue/catalogue.h"
+#include "core/catalogue/lora.h"
 
 /* Parameter counts as published with the weights (sums over their files' tensors). */
 static const struct {
@@ -159,8 +160,10 @@ teardown(void **state)
 static void
 list(Layer *of, const char *model, guint layer, guint lora_rank)
 {
+    const RpLora lora = {.rank = lora_rank, .alpha = RP_LORA_ALPHA};
+
     g_array_set_size(of->weights, 0);
-    rp_model_add_weights(rp_model_find(model, NULL), layer, lora_rank, of->names, of->weights);
+    rp_model_add_weights(rp_model_find(model, NULL), layer, &lora, of->names, of->weights);
 }
 
 /* Rank and shape of the tensor called @name; of rank 0: there is none. */

@@ -52,11 +52,18 @@ check_guard(const guint8 *memory, gsize bytes, const char *what)
 Model *
 network_new(const RpModel *config, const RpNetworkOptions *options)
 {
+    return network_new_adapted(config, NULL, options);
+}
+
+Model *
+network_new_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOptions *options)
+{
     Model *model = g_new0(Model, 1);
     gsize constant_bytes;
 
     model->config = *config;
-    model->weights = rp_weights_new(config);
+    model->weights = rp_weights_new_adapted(config, lora);
+    rp_weights_store_base(model->weights, options->dtype);
     model->network = rp_network_new(model->weights, rp_host_kernels(), options);
     assert_non_null(model->network);
     model->profile = rp_network_profile(model->network);

@@ -46,6 +46,8 @@ RpModel network_config(RpArchitecture architecture, gboolean tied);
 Model *network_random(const RpModel *config, const RpNetworkOptions *options);
 /* Weights NaN, ids and targets 0, scale 1. */
 Model *network_new(const RpModel *config, const RpNetworkOptions *options);
+Model *network_new_adapted(const RpModel *config, const RpLora *lora,
+                           const RpNetworkOptions *options);
 void network_free(Model *model);
 
 /* @n_elements values of a weight, by its index. */

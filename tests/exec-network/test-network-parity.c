@@ -1,11 +1,13 @@
 /*
  * Whole models against transformers in fp32 (fixtures/make-models.py): loss and the gradient of
- * every weight; and the same bits however the model is cut into stages.
+ * every weight; and the same bits however the model is cut into stages. With adapters: against peft
+ * (fixtures/make-adapters.py).
  */
 #include "tests/exec-network/network-fixture.h"
 
 #include <math.h>
 
+#include "exec/model/adapter.h"
 #include "exec/safetensors/safetensors.h"
 
 #define TOLERANCE 1e-5 /* norm-wise, each tensor */
@@ -54,33 +56,54 @@ load_config(const char *name)
     return config;
 }
 
+/* @adapters: the directory that they are in, or NULL */
 static void
-load_weights(Model *model, const char *name)
+load_weights(Model *model, const char *base, const char *adapters)
 {
-    RpSafetensors *file = open_file(name, "/model.safetensors");
+    RpSafetensors *file = open_file(base, "/model.safetensors");
+    RpSafetensors *more = adapters ? open_file(adapters, "/" RP_ADAPTER_TENSORS) : NULL;
     GError *error = NULL;
 
-    if (!rp_weights_bind(model->weights, file, &error))
+    if (!rp_weights_bind(model->weights, file, &error) ||
+        (more && !rp_adapter_bind(model->weights, more, &error)))
         rp_assert_no_error(error);
     for (guint i = 0; i < rp_weights_count(model->weights); i++)
         network_set_weight(model, i, rp_weights_source(model->weights, i)->data);
+    rp_safetensors_free(more);
     rp_safetensors_free(file);
 }
 
+static RpLora
+load_lora(const char *name)
+{
+    g_autofree char *relative = g_strconcat("tests/exec-network/fixtures/", name, NULL);
+    g_autofree char *path = rp_test_source_path(relative);
+    GError *error = NULL;
+    RpLora lora = {0};
+
+    if (!rp_adapter_config_load(path, &lora, &error))
+        rp_assert_no_error(error);
+    return lora;
+}
+
+/* @base: of a case of adapters; NULL: the case's own */
 static Case
-load_case(const char *name)
+load_case(const char *name, const char *base)
 {
     Case c = {.name = name, .batch = open_file(name, "/batch.safetensors")};
-    const RpModel config = load_config(name);
+    const RpModel config = load_config(base ? base : name);
+    RpLora lora = base ? load_lora(name) : (RpLora){0};
     const RpSafetensor *ids = find(&c, "input_ids");
     const RpSafetensor *targets = find(&c, "targets");
     guint n_targets = 0;
 
-    c.model = network_new(&config, &(RpNetworkOptions){.dtype = RP_DTYPE_FP32,
-                                                       .sequences = (guint)ids->shape[0],
-                                                       .tokens = (guint)ids->shape[1],
-                                                       .head_chunk = 5});
-    load_weights(c.model, name);
+    c.model = network_new_adapted(&config, &lora,
+                                  &(RpNetworkOptions){.dtype = RP_DTYPE_FP32,
+                                                      .sequences = (guint)ids->shape[0],
+                                                      .tokens = (guint)ids->shape[1],
+                                                      .head_chunk = 5});
+    rp_lora_clear(&lora);
+    load_weights(c.model, base ? base : name, base ? name : NULL);
     memcpy(c.model->ids, ids->data, ids->bytes);
     memcpy(c.model->targets, targets->data, targets->bytes);
     for (size_t t = 0; t < c.model->tokens; t++)
@@ -98,7 +121,7 @@ add_tied(const Case *c, Run *run)
     const float *tied = network_gradient(c->model, run, last);
     float *embedding = network_gradient(c->model, run, 0);
 
-    for (guint64 i = 0; head->tied && i < head->elements; i++)
+    for (guint64 i = 0; head->tied && head->trained && i < head->elements; i++)
         embedding[i] += tied[i];
 }
 
@@ -111,8 +134,10 @@ check_gradients(const Case *c, Run *run)
         g_autofree char *name = g_strconcat("grad.", weight->name, NULL);
         double error;
 
-        if (weight->tied)
+        if (!rp_weight_has_state(weight)) {
+            assert_true(weight->tied || !rp_safetensors_find(c->batch, name));
             continue;
+        }
         error = network_error(network_gradient(c->model, run, i), find(c, name)->data,
                               weight->elements);
         if (!(error <= TOLERANCE))
@@ -133,9 +158,9 @@ check_same(const Case *c, const Run *run, guint forward, guint backward)
 }
 
 static void
-check_case(const char *name)
+check_case(const char *name, const char *base)
 {
-    Case c = load_case(name);
+    Case c = load_case(name, base);
     const guint all = 1u << (rp_network_n_layers(c.model->network) - 1);
     Run run = network_whole(c.model);
     const double expected = (double)*(const float *)find(&c, "loss")->data;
@@ -154,25 +179,37 @@ check_case(const char *name)
 static void
 equals_a_tied_qwen3_with_padding_and_wide_heads(void **state)
 {
-    check_case("qwen3-tied");
+    check_case("qwen3-tied", NULL);
 }
 
 static void
 equals_a_qwen3_with_biases_and_one_kv_head(void **state)
 {
-    check_case("qwen3-bias");
+    check_case("qwen3-bias", NULL);
 }
 
 static void
 equals_a_llama_with_all_biases_and_llama3_rope(void **state)
 {
-    check_case("llama-bias");
+    check_case("llama-bias", NULL);
 }
 
 static void
 equals_a_tied_llama_with_narrow_heads(void **state)
 {
-    check_case("llama-tied");
+    check_case("llama-tied", NULL);
+}
+
+static void
+equals_peft_with_adapters_of_some_matrices(void **state)
+{
+    check_case("qwen3-tied-lora", "qwen3-tied");
+}
+
+static void
+equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole(void **state)
+{
+    check_case("llama-bias-lora", "llama-bias");
 }
 
 int
@@ -183,6 +220,8 @@ main(void)
         host_test(equals_a_qwen3_with_biases_and_one_kv_head),
         host_test(equals_a_llama_with_all_biases_and_llama3_rope),
         host_test(equals_a_tied_llama_with_narrow_heads),
+        host_test(equals_peft_with_adapters_of_some_matrices),
+        host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

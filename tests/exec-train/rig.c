@@ -106,7 +106,15 @@ open_model(Rig *rig)
     assert_true(rp_init_write(&rig->config, rig->directory, &init, &rig->error));
     rig->file = rp_safetensors_open(rig->directory, &rig->error);
     rp_assert_no_error(rig->error);
-    rig->weights = rp_weights_new(&rig->config);
+    g_auto(RpLora) lora = {.rank = rig->options.lora_rank,
+                           .alpha = RP_LORA_ALPHA,
+                           .seed = 5,
+                           .targets = rig->options.lora_targets
+                                          ? g_strsplit(rig->options.lora_targets, ",", -1)
+                                          : NULL};
+
+    rig->weights = rp_weights_new_adapted(&rig->config, &lora);
+    rp_weights_store_base(rig->weights, rig->options.dtype);
     assert_true(rp_weights_bind(rig->weights, rig->file, &rig->error));
     freeze(rig);
     rig->network = rp_network_new(rig->weights, rp_host_kernels(), &options);
@@ -317,12 +325,10 @@ rig_masters(const Rig *rig)
 void
 rig_poison(Rig *rig, guint layer, RpWeightKind kind, float value)
 {
-    const guint64 offset = rp_network_layout(rig->network, layer)->place[kind].element;
-    const gsize size = rp_dtype_size(rig->options.dtype);
+    const guint64 offset = rp_network_layout(rig->network, layer)->place[kind].byte;
     guint64 run;
 
     for (guint v = 0; v < (rp_plan_promises(rig->plan)->double_weights ? 2 : 1); v++)
         rp_dtype_from_float(rig->options.dtype, &value,
-                            rp_host_state_weights(rig->host_state, layer, v, offset * size, &run),
-                            1);
+                            rp_host_state_weights(rig->host_state, layer, v, offset, &run), 1);
 }

@@ -17,6 +17,8 @@ typedef struct {
     /* model */
     RpDtype dtype;
     gboolean tied;
+    guint lora_rank;          /* 0: no adapters */
+    const char *lora_targets; /* "q_proj,layers.1.mlp.up_proj"; NULL: all */
     const char *frozen; /* weights whose names have one of these words: "norm,layers.1"; or NULL */
     gboolean wide;      /* matrices of frozen blocks are stored in fp32 */
     /* plan */

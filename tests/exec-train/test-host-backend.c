@@ -92,6 +92,83 @@ trains_to_the_same_bits_with_frozen_weights(void **state)
     assert_same_training(*state, async, G_N_ELEMENTS(async));
 }
 
+#define ADAPTED FOUR, .lora_rank = 3
+/* All layers but one are frozen as a whole, the head among them. */
+#define ONE_ADAPTED FOUR, .lora_rank = 2, .lora_targets = "layers.1.self_attn.v_proj"
+
+static void
+trains_adapters_to_the_same_bits(void **state)
+{
+    static const RigOptions cases[] = {
+        {ADAPTED},
+        {ADAPTED, .gpus = 2},
+        {ADAPTED, .gpus = 3, .forward = "1,1,1", .backward = "1,3"},
+        {ADAPTED, .gpus = 4, .forward = "3", .backward = "1,1,1,1"},
+        {ADAPTED, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+        {ADAPTED, .gpus = 2, .optimizer = RP_OPTIMIZER_LEAN},
+        {ADAPTED, .gpus = 2, .consistency = RP_CONSISTENCY_BLOCKING},
+    };
+    static const RigOptions tied[] = {
+        {ADAPTED, .tied = TRUE},
+        {ADAPTED, .tied = TRUE, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+    };
+    static const RigOptions async[] = {
+        {ADAPTED, .async = TRUE},
+        {ADAPTED, .async = TRUE, .gpus = 3, .threads = 2},
+    };
+    static const RigOptions one[] = {
+        {ONE_ADAPTED},
+        {ONE_ADAPTED, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+        {ONE_ADAPTED, .gpus = 4, .forward = "3", .backward = "1,1,1,1"},
+    };
+    static const RigOptions one_async[] = {
+        {ONE_ADAPTED, .async = TRUE},
+        {ONE_ADAPTED, .async = TRUE, .gpus = 4, .forward = "3", .backward = "1,1,1,1"},
+    };
+
+    assert_same_training(*state, cases, G_N_ELEMENTS(cases));
+    assert_same_training(*state, tied, G_N_ELEMENTS(tied));
+    assert_same_training(*state, async, G_N_ELEMENTS(async));
+    assert_same_training(*state, one, G_N_ELEMENTS(one));
+    assert_same_training(*state, one_async, G_N_ELEMENTS(one_async));
+}
+
+/* The stage of the head trains nothing: it is from the gradients before it that the norm sees. */
+static void
+skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing(void **state)
+{
+    static const RigOptions cases[] = {
+        {.dtype = RP_DTYPE_FP16,
+         .micro_batches = 4,
+         .lora_rank = 2,
+         .scale_loss = TRUE,
+         .gpus = 2,
+         .lora_targets = "layers.1.self_attn.v_proj",
+         .schedule = "1f1b",
+         .forward = "2,2"},
+        {.dtype = RP_DTYPE_FP16,
+         .micro_batches = 4,
+         .lora_rank = 2,
+         .scale_loss = TRUE,
+         .gpus = 2,
+         .lora_targets = "layers.0.mlp.up_proj",
+         .forward = "3",
+         .backward = "1,1,2"},
+    };
+    Rig *rig = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++)
+        for (guint broken = 0; broken < 2; broken++) {
+            rig_open(rig, &cases[i], 2);
+            rig_start(rig);
+            if (broken)
+                rig_poison(rig, RIG_LAYERS - 1, RP_WEIGHT_HEAD, 60000);
+            assert_true(rig_run(rig, 2));
+            for (guint64 step = 0; step < 2; step++)
+                assert_int_equal(rp_host_state_report(rig->host_state, step).skipped, broken);
+        }
+}
+
 /* What devices read of weight @index after a step from the file's. */
 static GBytes *
 after_one_step(Rig *rig, guint index)
@@ -356,6 +433,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(trains_to_the_same_bits_on_any_devices_and_schedule),
         TEST(trains_to_the_same_bits_with_frozen_weights),
+        TEST(trains_adapters_to_the_same_bits),
+        TEST(skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing),
         TEST(leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever),
         TEST(trains_to_the_same_bits_asynchronously),
         TEST(trains_a_tied_model_in_rounds_to_the_same_bits),

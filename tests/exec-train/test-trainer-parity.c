@@ -1,10 +1,11 @@
-/* Ten steps of AdamW against transformers and PyTorch: clipping, weight decay, warm-up; fixtures
+/* Ten steps of AdamW against transformers, peft and PyTorch: clipping, weight decay, warm-up; fixtures
  * and the script that makes them are in tests/exec-network/fixtures. */
 #include "tests/rp-test.h"
 
 #include <math.h>
 
 #include "exec/host/kernels.h"
+#include "exec/model/adapter.h"
 #include "exec/train/trainer.h"
 #include "tests/json-tree.h"
 
@@ -12,7 +13,7 @@
 
 typedef struct {
     RpModel config;
-    RpSafetensors *file, *final;
+    RpSafetensors *file, *final, *adapters;
     RpWeights *weights;
     RpTree *root;
     const RpTree *options;
@@ -22,12 +23,16 @@ typedef struct {
 } Fixture;
 
 static void
-load(Fixture *f, const char *name)
+load(Fixture *f, const char *name, const char *base)
 {
-    g_autofree char *directory =
+    g_autofree char *own =
         g_build_filename(RP_SOURCE_ROOT, "tests/exec-network/fixtures", name, NULL);
-    g_autofree char *steps = g_build_filename(directory, "steps.json", NULL);
-    g_autofree char *final = g_build_filename(directory, "final.safetensors", NULL);
+    g_autofree char *directory =
+        base != NULL ? g_build_filename(own, "..", base, NULL) : g_strdup(own);
+    g_autofree char *adapters = g_build_filename(own, RP_ADAPTER_TENSORS, NULL);
+    g_auto(RpLora) lora = {0};
+    g_autofree char *steps = g_build_filename(own, "steps.json", NULL);
+    g_autofree char *final = g_build_filename(own, "final.safetensors", NULL);
     g_autofree char *model = g_build_filename(directory, "model.safetensors", NULL);
     g_autofree char *text = NULL;
     GError *error = NULL;
@@ -37,8 +42,12 @@ load(Fixture *f, const char *name)
     f->file = rp_safetensors_open(model, &error);
     f->final = rp_safetensors_open(final, &error);
     assert_null(error);
-    f->weights = rp_weights_new(&f->config);
-    if (!rp_weights_bind(f->weights, f->file, &error))
+    if (base != NULL && (!rp_adapter_config_load(own, &lora, &error) ||
+                         (f->adapters = rp_safetensors_open(adapters, &error)) == NULL))
+        fail_msg("%s", error->message);
+    f->weights = rp_weights_new_adapted(&f->config, &lora);
+    if (!rp_weights_bind(f->weights, f->file, &error) ||
+        (base != NULL && !rp_adapter_bind(f->weights, f->adapters, &error)))
         fail_msg("%s", error->message);
     assert_true(g_file_get_contents(steps, &text, NULL, NULL));
     f->root = rp_tree_parse(text);
@@ -54,6 +63,7 @@ unload(Fixture *f)
     rp_weights_free(f->weights);
     rp_safetensors_free(f->file);
     rp_safetensors_free(f->final);
+    rp_safetensors_free(f->adapters);
 }
 
 static double
@@ -160,11 +170,12 @@ assert_weights(const Fixture *f, RpTrainer *trainer)
     for (guint w = 0; w < rp_weights_count(f->weights); w++) {
         const RpWeight *weight = rp_weights_nth(f->weights, w);
         const RpSafetensor *expected = rp_safetensors_find(f->final, weight->name);
-        const float *value = rp_trainer_weight(trainer, w);
         double difference = 0, norm = 0;
 
-        if (weight->tied)
+        if (!rp_weight_has_state(weight))
             continue;
+        const float *value = rp_trainer_weight(trainer, w);
+
         assert_non_null(expected);
         for (guint64 i = 0; i < weight->elements; i++) {
             const double want = ((const float *)expected->data)[i];
@@ -178,7 +189,7 @@ assert_weights(const Fixture *f, RpTrainer *trainer)
 }
 
 static void
-assert_ten_steps(const char *name, guint devices)
+assert_ten_steps(const char *name, const char *base, guint devices)
 {
     Fixture f = {0};
     RpTrainer *trainer;
@@ -186,7 +197,7 @@ assert_ten_steps(const char *name, guint devices)
     GError *error = NULL;
     guint n, n_clipped = 0;
 
-    load(&f, name);
+    load(&f, name, base);
     n = f.steps->items->len;
     assert_int_equal(n, 10);
     trainer = make_trainer(&f, devices);
@@ -222,14 +233,28 @@ static void
 of_a_tied_qwen3_are_those_of_transformers(void **state)
 {
     for (guint devices = 1; devices <= 3; devices++)
-        assert_ten_steps("qwen3-tied", devices);
+        assert_ten_steps("qwen3-tied", NULL, devices);
 }
 
 static void
 of_a_llama_with_biases_are_those_of_transformers(void **state)
 {
     for (guint devices = 1; devices <= 3; devices++)
-        assert_ten_steps("llama-bias", devices);
+        assert_ten_steps("llama-bias", NULL, devices);
+}
+
+static void
+of_adapters_are_those_of_peft(void **state)
+{
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("qwen3-tied-lora", "qwen3-tied", devices);
+}
+
+static void
+of_adapters_and_a_whole_head_are_those_of_peft(void **state)
+{
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("llama-bias-lora", "llama-bias", devices);
 }
 
 int
@@ -238,6 +263,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_a_tied_qwen3_are_those_of_transformers),
         cmocka_unit_test(of_a_llama_with_biases_are_those_of_transformers),
+        cmocka_unit_test(of_adapters_are_those_of_peft),
+        cmocka_unit_test(of_adapters_and_a_whole_head_are_those_of_peft),
     };
 
     return cmocka_run_group_tests_name("ten steps", tests, NULL, NULL);

@@ -105,8 +105,8 @@ alignment_of(const void *array, RpDtype dtype)
 static gboolean
 may_sum_in_half(const RpMatmulArgs *args)
 {
-    return args->half_sums && args->a_dtype == RP_DTYPE_FP16 && args->b_dtype == RP_DTYPE_FP16 &&
-           args->c_dtype == RP_DTYPE_FP16;
+    return args->half_sums && args->scale == 0 && args->a_dtype == RP_DTYPE_FP16 &&
+           args->b_dtype == RP_DTYPE_FP16 && args->c_dtype == RP_DTYPE_FP16;
 }
 
 static Key
@@ -351,7 +351,7 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     const Plan *plan;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
-    g_return_if_fail(!(args->bias && args->accumulate));
+    g_return_if_fail(!(args->bias && (args->accumulate || args->scale != 0)));
     if (!known) {
         fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
         return;
@@ -366,7 +366,9 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     plan = find_plan(stream, args);
     if (!plan)
         return;
-    alpha = plan->half_sums ? (const void *)&half_scales[1] : &scales[1];
+    alpha = plan->half_sums    ? (const void *)&half_scales[1]
+            : args->scale != 0 ? (const void *)&args->scale
+                               : &scales[1];
     beta = plan->half_sums ? (const void *)&half_scales[args->accumulate != FALSE]
                            : &scales[args->accumulate != FALSE];
     if (plan->adds_bias)

@@ -1,0 +1,182 @@
+#include "core/catalogue/lora.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/base/quote.h"
+#include "core/base/suggest.h"
+
+G_DEFINE_QUARK(rp_lora_error, rp_lora_error)
+
+RpLora
+rp_lora_copy(const RpLora *lora)
+{
+    RpLora copy = *lora;
+
+    copy.targets = g_strdupv(lora->targets);
+    copy.saved = g_strdupv(lora->saved);
+    return copy;
+}
+
+void
+rp_lora_clear(RpLora *lora)
+{
+    g_clear_pointer(&lora->targets, g_strfreev);
+    g_clear_pointer(&lora->saved, g_strfreev);
+}
+
+double
+rp_lora_scale(const RpLora *lora)
+{
+    const double rank = (double)lora->rank;
+
+    return lora->rank == 0 ? 0 : lora->alpha / (lora->rslora ? sqrt(rank) : rank);
+}
+
+static gboolean
+is_of(const char *name, const char *module)
+{
+    const gsize n = strlen(name), all = strlen(module);
+
+    if (strpbrk(name, "*?") != NULL)
+        return g_pattern_match_simple(name, module);
+    return n <= all && strcmp(module + all - n, name) == 0 &&
+           (n == all || module[all - n - 1] == '.');
+}
+
+gboolean
+rp_lora_names_module(char *const *names, const char *module)
+{
+    for (; names != NULL && *names != NULL; names++)
+        if (is_of(*names, module))
+            return TRUE;
+    return FALSE;
+}
+
+/* ---- checks ---- */
+
+/* Modules of a model, in file order, and the last words of their names, each once. */
+typedef struct {
+    GPtrArray *modules; /* (transfer full) */
+    GPtrArray *words;   /* (transfer full), with a %NULL behind the last */
+} Modules;
+
+static void
+modules_clear(Modules *of)
+{
+    g_ptr_array_unref(of->modules);
+    g_ptr_array_unref(of->words);
+}
+
+static void
+modules_add(Modules *of, char *module)
+{
+    const char *dot = strrchr(module, '.');
+    const char *word = dot != NULL ? dot + 1 : module;
+
+    g_ptr_array_add(of->modules, module);
+    if (!g_ptr_array_find_with_equal_func(of->words, word, g_str_equal, NULL))
+        g_ptr_array_add(of->words, g_strdup(word));
+}
+
+static char *
+module_of(const char *weight)
+{
+    const char *dot = strrchr(weight, '.');
+
+    return dot != NULL && (strcmp(dot, ".weight") == 0 || strcmp(dot, ".bias") == 0)
+               ? g_strndup(weight, (gsize)(dot - weight))
+               : g_strdup(weight);
+}
+
+/* @adapted: those that may have adapters alone. @least: (out): the smallest side of their matrices */
+static Modules
+modules_of(const RpModel *model, gboolean adapted, guint64 *least)
+{
+    const RpLora all = {.rank = 1, .alpha = 1};
+    g_autoptr(GStringChunk) names = g_string_chunk_new(4096);
+    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
+    Modules of = {g_ptr_array_new_with_free_func(g_free), g_ptr_array_new_with_free_func(g_free)};
+
+    for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
+        rp_model_add_weights(model, layer, &all, names, weights);
+    for (guint i = 0; i < weights->len; i++) {
+        const RpWeight *weight = &g_array_index(weights, RpWeight, i);
+
+        if (!adapted && !rp_weight_is_adapter(weight->kind))
+            modules_add(&of, module_of(weight->name));
+        if (!adapted || !rp_weight_is_adapter(weight->kind))
+            continue;
+        if (g_str_has_suffix(weight->name, ".lora_A.weight")) {
+            modules_add(&of,
+                        g_strndup(weight->name, strlen(weight->name) - strlen(".lora_A.weight")));
+            *least = MIN(*least, weight->shape[1]);
+        } else {
+            *least = MIN(*least, weight->shape[0]);
+        }
+    }
+    g_ptr_array_add(of.words, NULL);
+    return of;
+}
+
+static gboolean
+check_names(const char *key, char *const *names, const Modules *of, GError **error)
+{
+    for (; names != NULL && *names != NULL; names++) {
+        gboolean found = FALSE;
+
+        for (guint i = 0; i < of->modules->len && !found; i++)
+            found = is_of(*names, g_ptr_array_index(of->modules, i));
+        if (found)
+            continue;
+        const char *const *words = (const char *const *)of->words->pdata;
+        const char *dot = strrchr(*names, '.');
+        const char *near = rp_nearest_name(dot != NULL ? dot + 1 : *names, words);
+        g_autofree char *quoted = rp_quote(*names);
+        g_autofree char *list = g_strjoinv(", ", (char **)of->words->pdata);
+
+        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+                    "%s: expected names of %s, found %s, which matches none%s%s%s", key, list,
+                    quoted, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
+                    near != NULL ? "\"?" : "");
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* One matrix that is two modules would be trained as one, where peft makes two of it. */
+static gboolean
+check_tied(const RpLora *lora, const RpModel *model, GError **error)
+{
+    if (!model->tied || (!rp_lora_names_module(lora->saved, "model.embed_tokens") &&
+                         !rp_lora_names_module(lora->saved, "lm_head")))
+        return TRUE;
+    g_set_error_literal(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+                        "lora.save: embed_tokens and lm_head are one matrix in this model "
+                        "(tie_word_embeddings), which cannot be trained apart: leave them out");
+    return FALSE;
+}
+
+gboolean
+rp_lora_check(const RpLora *lora, const RpModel *model, GError **error)
+{
+    guint64 least = G_MAXUINT64;
+
+    g_return_val_if_fail(lora && lora->rank > 0 && model, FALSE);
+    Modules adapted = modules_of(model, TRUE, &least);
+    Modules all = modules_of(model, FALSE, &least);
+    gboolean good = check_names("lora.targets", lora->targets, &adapted, error) &&
+                    check_names("lora.save", lora->saved, &all, error) &&
+                    check_tied(lora, model, error);
+
+    if (good && lora->rank > least) {
+        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_RANK,
+                    "lora.rank: expected at most %" G_GUINT64_FORMAT
+                    ", the smallest side of the model's matrices, found %u",
+                    least, lora->rank);
+        good = FALSE;
+    }
+    modules_clear(&adapted);
+    modules_clear(&all);
+    return good;
+}

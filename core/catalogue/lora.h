@@ -1,0 +1,54 @@
+/**
+ * Low-rank adapters: y = W x + s B (A x), A [r,in] and B [out,r] of some matrices, whose W and all
+ * else stay as they are. In a layer, they are weights beside those that they adapt, of kinds of
+ * their own (rp_weight_adapter()).
+ *
+ * Source: Hu et al., "LoRA", 2021; Kalajdzievski, "rsLoRA", 2023; peft's LoraConfig
+ */
+#pragma once
+
+#include "core/catalogue/model.h"
+
+#define RP_LORA_ERROR (rp_lora_error_quark())
+GQuark rp_lora_error_quark(void);
+typedef enum {
+    RP_LORA_ERROR_RANK,  /* larger than a matrix */
+    RP_LORA_ERROR_TARGET /* a name that is of no matrix, or of no module */
+} RpLoraError;
+
+#define RP_LORA_MOST_RANK 65536
+#define RP_LORA_ALPHA 8 /* where none is given, as in peft */
+#define RP_LORA_ALL_LINEAR "all-linear"
+
+/* Modules are named as in files, without ".weight": by the whole name, by words at its end, or by
+ * a pattern with * and ? over the whole: "q_proj", "model.layers.3.*". */
+struct _RpLora {
+    guint rank; /* r; 0: no adapters, everything is trained */
+    double alpha;
+    gboolean rslora; /* s = alpha / sqrt(r) instead of alpha / r */
+    char **targets;  /* (nullable): all matrices but embedding and head */
+    char **saved;    /* (nullable): modules that are trained whole */
+    guint64 seed;    /* of the first A; B begins as zeros */
+};
+
+RpLora rp_lora_copy(const RpLora *lora);
+void rp_lora_clear(RpLora *lora);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpLora, rp_lora_clear)
+
+/* s */
+double rp_lora_scale(const RpLora *lora);
+
+/* Whether a name of @names is one of @module. */
+gboolean rp_lora_names_module(char *const *names, const char *module);
+
+/**
+ * rp_lora_check:
+ * @lora: rank > 0
+ *
+ * Whether every target is a matrix of @model that can have adapters of that rank, and every saved
+ * module is there.
+ *
+ * Errors: RP_LORA_ERROR_*, one line that begins with the key: "lora.targets: ..."
+ */
+gboolean rp_lora_check(const RpLora *lora, const RpModel *model,
+                       GError **error) G_GNUC_WARN_UNUSED_RESULT;

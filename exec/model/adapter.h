@@ -1,0 +1,63 @@
+/**
+ * Adapters in files as peft has them: a directory with adapter_config.json and
+ * adapter_model.safetensors.
+ *
+ *   base_model.model.<module>.lora_A.weight   [r,in]
+ *   base_model.model.<module>.lora_B.weight   [out,r]
+ *   base_model.model.<module>.weight          of a module that is trained whole
+ *
+ * Source: peft 0.21 tuners/lora/config.py, utils/save_and_load.py
+ */
+#pragma once
+
+#include "exec/model/weights.h"
+
+#define RP_ADAPTER_CONFIG "adapter_config.json"
+#define RP_ADAPTER_TENSORS "adapter_model.safetensors"
+
+#define RP_ADAPTER_ERROR (rp_adapter_error_quark())
+GQuark rp_adapter_error_quark(void);
+typedef enum {
+    RP_ADAPTER_ERROR_SYNTAX,      /* of adapter_config.json */
+    RP_ADAPTER_ERROR_UNSUPPORTED, /* a kind of adapter that nothing here computes */
+    RP_ADAPTER_ERROR_TENSOR       /* missing, of another shape, or of no matrix: another base */
+} RpAdapterError;
+
+/* The weight's name in a file of adapters. (transfer full) */
+char *rp_adapter_tensor_name(const RpWeight *weight);
+
+/**
+ * rp_adapter_config_load:
+ * @directory: with adapter_config.json
+ * @lora: (out): rp_lora_clear(); seed 0
+ *
+ * Errors: G_FILE_ERROR, RP_ADAPTER_ERROR_*: one line with file, line, column, expected and found
+ */
+gboolean rp_adapter_config_load(const char *directory, RpLora *lora,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The same from text. @name: for messages */
+gboolean rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora *lora,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_adapter_config_text:
+ * @weights: with adapters
+ * @base: where the base is: base_model_name_or_path
+ *
+ * Names of modules are whole where one of them stands for fewer than all layers' modules that end
+ * so. Returns: (transfer full): adapter_config.json
+ */
+char *rp_adapter_config_text(const RpWeights *weights, const char *base);
+
+/**
+ * rp_adapter_bind:
+ * @weights: bound, with adapters of the ranks and targets of the directory's config
+ * @file: adapter_model.safetensors; must outlive @weights
+ *
+ * Adapters, and modules that are trained whole, begin as they are in @file.
+ *
+ * Errors: RP_ADAPTER_ERROR_TENSOR, one line: `FILE: tensor "NAME": expected ..., found ...`
+ */
+gboolean rp_adapter_bind(RpWeights *weights, const RpSafetensors *file,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;

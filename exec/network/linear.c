@@ -1,0 +1,187 @@
+/*
+ * Linear layers, and the low-rank adapters beside their matrices: two thin matmuls, whose result is
+ * added to that of the wide one. Nothing of an adapter is kept: h = x A^T is made anew by the
+ * backward, in scratch that is free again behind each layer.
+ */
+#include "exec/network/private.h"
+
+/* Of a linear layer's matrix. Of others the embedding's, which no layer has beside one. */
+static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
+    [RP_WEIGHT_Q] = RP_WEIGHT_Q_BIAS,       [RP_WEIGHT_K] = RP_WEIGHT_K_BIAS,
+    [RP_WEIGHT_V] = RP_WEIGHT_V_BIAS,       [RP_WEIGHT_O] = RP_WEIGHT_O_BIAS,
+    [RP_WEIGHT_GATE] = RP_WEIGHT_GATE_BIAS, [RP_WEIGHT_UP] = RP_WEIGHT_UP_BIAS,
+    [RP_WEIGHT_DOWN] = RP_WEIGHT_DOWN_BIAS,
+};
+
+/* A layer's adapters; of rank 0: it has none. */
+typedef struct {
+    RpWeightKind a, b;
+    size_t rank;
+} Adapters;
+
+static Adapters
+adapters_of(const RpPass *pass, RpWeightKind kind)
+{
+    const RpWeightKind a = rp_weight_adapter(kind, RP_ADAPTER_A);
+
+    return (Adapters){a, rp_weight_adapter(kind, RP_ADAPTER_B),
+                      rp_pass_has(pass, a) ? pass->layout->place[a].shape[0] : 0};
+}
+
+/* y = x W^T: [rows,in], [out,in], [rows,out]. */
+static RpMatmulArgs
+forward_args(const RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
+
+    return (RpMatmulArgs){.form = RP_MATMUL_NT,
+                          .m = rows,
+                          .n = place->shape[0],
+                          .k = place->shape[1],
+                          .a = x,
+                          .b = rp_pass_weight(pass, kind),
+                          .c = y,
+                          .a_dtype = dtype,
+                          .b_dtype = place->storage,
+                          .c_dtype = dtype};
+}
+
+/* dx = dy W. */
+static RpMatmulArgs
+input_args(const RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx)
+{
+    RpMatmulArgs args = forward_args(pass, kind, rows, dy, dx);
+
+    args.form = RP_MATMUL_NN;
+    args.n = pass->layout->place[kind].shape[1];
+    args.k = pass->layout->place[kind].shape[0];
+    return args;
+}
+
+/* dW += scale dy^T x. @scale: 0: 1 */
+static void
+add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy, float scale)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
+
+    rp_pass_matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_TN,
+                                        .m = place->shape[0],
+                                        .n = place->shape[1],
+                                        .k = rows,
+                                        .a = dy,
+                                        .b = x,
+                                        .c = rp_pass_sum(pass, kind),
+                                        .a_dtype = dtype,
+                                        .b_dtype = dtype,
+                                        .c_dtype = RP_DTYPE_FP32,
+                                        .accumulate = TRUE,
+                                        .scale = scale});
+}
+
+void
+rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
+{
+    const Adapters adapters = adapters_of(pass, kind);
+    const gsize before = pass->scratch.used;
+    RpMatmulArgs wide = forward_args(pass, kind, rows, x, y);
+
+    if (rp_pass_has(pass, biases[kind]))
+        wide.bias = rp_pass_weight(pass, biases[kind]);
+    rp_pass_matmul(pass, wide);
+    if (adapters.rank == 0)
+        return;
+    void *h = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
+    RpMatmulArgs thin = forward_args(pass, adapters.b, rows, h, y);
+
+    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, x, h));
+    thin.scale = pass->network->adapter_scale;
+    thin.accumulate = TRUE;
+    rp_pass_matmul(pass, thin);
+    pass->scratch.used = before;
+}
+
+/* g, in scratch; %NULL without adapters. */
+static void *
+thin_gradient(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy)
+{
+    const Adapters adapters = adapters_of(pass, kind);
+
+    if (adapters.rank == 0)
+        return NULL;
+    void *g = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
+    RpMatmulArgs args = input_args(pass, adapters.b, rows, dy, g);
+
+    args.scale = pass->network->adapter_scale;
+    rp_pass_matmul(pass, args);
+    return g;
+}
+
+static void
+linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy,
+            const void *g)
+{
+    const Adapters adapters = adapters_of(pass, kind);
+    const gsize before = pass->scratch.used;
+
+    if (rp_pass_trains(pass, biases[kind]))
+        rp_pass_bias_sums(pass, biases[kind], rows, dy);
+    if (rp_pass_trains(pass, kind))
+        add_sums(pass, kind, rows, x, dy, 0);
+    if (adapters.rank == 0)
+        return;
+    void *h = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
+
+    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, x, h));
+    add_sums(pass, adapters.b, rows, h, dy, pass->network->adapter_scale);
+    add_sums(pass, adapters.a, rows, x, g, 0);
+    pass->scratch.used = before;
+}
+
+static void
+linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, const void *g, void *dx,
+             gboolean accumulate)
+{
+    const Adapters adapters = adapters_of(pass, kind);
+    RpMatmulArgs args = input_args(pass, kind, rows, dy, dx);
+
+    args.accumulate = accumulate;
+    rp_pass_matmul(pass, args);
+    if (adapters.rank == 0)
+        return;
+    args = input_args(pass, adapters.a, rows, g, dx);
+    args.accumulate = TRUE;
+    rp_pass_matmul(pass, args);
+}
+
+void
+rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy)
+{
+    const gsize before = pass->scratch.used;
+
+    linear_sums(pass, kind, rows, x, dy, thin_gradient(pass, kind, rows, dy));
+    pass->scratch.used = before;
+}
+
+void
+rp_pass_linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx,
+                     gboolean accumulate)
+{
+    const gsize before = pass->scratch.used;
+
+    linear_input(pass, kind, rows, dy, thin_gradient(pass, kind, rows, dy), dx, accumulate);
+    pass->scratch.used = before;
+}
+
+void
+rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy,
+                        void *dx, gboolean accumulate)
+{
+    const gsize before = pass->scratch.used;
+    const void *g = thin_gradient(pass, kind, rows, dy);
+
+    linear_sums(pass, kind, rows, x, dy, g);
+    linear_input(pass, kind, rows, dy, g, dx, accumulate);
+    pass->scratch.used = before;
+}
