@@ -9,6 +9,22 @@
 #define LABEL_WIDTH 10
 #define DEFAULT_KEEP 3 /* a run file's checkpoint.keep */
 
+/* "8,651" */
+static char *
+format_number(double value)
+{
+    g_autofree char *digits = g_strdup_printf("%.0f", value);
+    GString *text = g_string_new(NULL);
+    gsize length = strlen(digits);
+
+    for (gsize i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-')
+            g_string_append_c(text, ',');
+        g_string_append_c(text, digits[i]);
+    }
+    return g_string_free(text, FALSE);
+}
+
 /* "21.0", "159" */
 static char *
 gib(guint64 bytes)
@@ -42,7 +58,7 @@ of_limit(guint64 bytes, guint64 limit)
 static char *
 describe_run(const RpPlanQuestion *question, const RpAdviseRun *run)
 {
-    g_autofree char *speed = rp_plan_number(run->tokens_per_s);
+    g_autofree char *speed = format_number(run->tokens_per_s);
     g_autofree char *gpu = of_limit(run->gpu.total, card_bytes(question));
     g_autofree char *host = of_limit(run->host.total, question->query.host_bytes);
 
@@ -145,19 +161,41 @@ say_duration(RpReport *report, const RpPlanQuestion *question, const RpAdvice *a
                    a_day < 1e7 ? 1 : 0, a_day / 1e6);
     if (question->tokens == 0 || run->tokens_per_s <= 0)
         return;
-    g_autofree char *tokens = rp_plan_number((double)question->tokens);
-    g_autofree char *steps = rp_plan_number(ceil((double)question->tokens / per_step));
+    g_autofree char *tokens = format_number((double)question->tokens);
+    g_autofree char *steps = format_number(ceil((double)question->tokens / per_step));
     double hours = (double)question->tokens / run->tokens_per_s / 3600;
 
     rp_report_line(report, "", "%.*f hours for %s tokens, %s steps", hours < 10 ? 2 : 1, hours,
                    tokens, steps);
 }
 
+/* The batch whose compute takes as long as the optimizer's steps; 0 if @run's does. */
+static guint
+batch_to_hide(const RpAdviseRun *run, guint batch)
+{
+    double compute_ns = (double)run->step_ns * (1 - run->bubble_ratio);
+    double times = compute_ns > 0 ? (double)run->optimizer_ns / compute_ns : 0;
+    guint gpus = run->options.gpus;
+    guint unit = gpus * run->sequences;
+
+    if (times <= 1 || times * batch > G_MAXINT)
+        return 0;
+    return ((guint)(times * batch) / unit + 1) * unit;
+}
+
 static void
 say_waits(RpReport *report, const RpAdviseRun *run, guint batch, gboolean sync)
 {
-    const char *cause = rp_plan_waits_words(run->waits);
-    guint larger = rp_plan_batch_to_hide(run, batch);
+    static const char *const causes[] = {
+        [RP_ADVISE_WAITS_LITTLE] = NULL,
+        [RP_ADVISE_WAITS_OPTIMIZER] = "the optimizer on the host",
+        [RP_ADVISE_WAITS_SUMS] = "sums of rounds' gradients on the host",
+        [RP_ADVISE_WAITS_UPLOADS] = "uploads from the host",
+        [RP_ADVISE_WAITS_DOWNLOADS] = "downloads to the host",
+        [RP_ADVISE_WAITS_STAGES] = "each other, because stages are uneven or few",
+    };
+    const char *cause = causes[run->waits];
+    guint larger = batch_to_hide(run, batch);
 
     if (cause == NULL)
         return;

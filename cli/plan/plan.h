@@ -108,16 +108,8 @@ gboolean rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question,
 
 /* ---- words.c ---- */
 
-/* All functions: (transfer full). */
-
-/* "8,651" */
-char *rp_plan_number(double value);
-/* "--optimizer lean --sequence 57408": to be typed after the command. */
+/* "--optimizer lean --sequence 57408": to be typed after the command. (transfer full) */
 char *rp_plan_remedy_words(const RpAdviseRemedy *remedy);
-/* "the optimizer on the host"; %NULL if devices wait for little. Static. */
-const char *rp_plan_waits_words(RpAdviseWaits waits);
-/* "roundpipe async", "gpipe" */
-char *rp_plan_run_name(const RpAdviseRun *run);
 
 const char *rp_plan_device_name(const RpAdviseQuery *query);
 
@@ -127,9 +119,6 @@ void rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, gui
 /* Of one checkpoint: 16-bit weights, and 32-bit weights and moments of what is trained; another
  * version of the weights where steps are asynchronous (docs/checkpoint-format.md). */
 guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options);
-
-/* The batch whose compute takes as long as the optimizer's steps; 0 if @run's does. */
-guint rp_plan_batch_to_hide(const RpAdviseRun *run, guint batch);
 
 /* The run that is recommended, or shown because nothing fits. */
 const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);

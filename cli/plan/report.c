@@ -157,6 +157,16 @@ report_candidates(RpReport *report, const RpAdvice *advice)
     rp_report_count(report, "untried_micro_batches", advice->untried, NULL);
 }
 
+/* "roundpipe async", "gpipe" */
+static char *
+run_name(const RpAdviseRun *run)
+{
+    if (!run->options.schedule->dispatched)
+        return g_strdup(run->options.schedule->name);
+    return g_strdup_printf("%s %s", run->options.schedule->name,
+                           run->options.async ? "async" : "sync");
+}
+
 static void
 report_schedules(RpReport *report, const RpAdvice *advice)
 {
@@ -164,7 +174,7 @@ report_schedules(RpReport *report, const RpAdvice *advice)
     rp_report_table(report, "schedules", "stages,sequences,host,GPU", 0);
     for (guint i = 0; i < advice->schedules->len; i++) {
         const RpAdviseRun *run = g_ptr_array_index(advice->schedules, i);
-        g_autofree char *name = rp_plan_run_name(run);
+        g_autofree char *name = run_name(run);
 
         rp_report_object(report, NULL, NULL);
         report_run(report, advice, run);

@@ -8,6 +8,7 @@ int
 rp_cli_setup(void **state)
 {
     (void)state;
+    g_unsetenv("COLUMNS"); /* text of any width */
     directory = g_dir_make_tmp("test-cli-XXXXXX", NULL);
     return directory == NULL || g_getenv("ROUNDPIPE") == NULL;
 }
