@@ -213,8 +213,8 @@ names_the_step_where_training_blew_up_and_the_last_good_checkpoint(void **state)
     assert_non_null(strstr(run.err, " layer "));
     guint64 step = g_ascii_strtoull(at + strlen(": step "), NULL, 10);
     /* every step before has its line, and none that broke */
-    g_autofree char *last = g_strdup_printf("\"step\":%" G_GUINT64_FORMAT ",", step - 1);
-    g_autofree char *broken = g_strdup_printf("\"step\":%" G_GUINT64_FORMAT ",", step);
+    g_autofree char *last = g_strdup_printf("step %" G_GUINT64_FORMAT " loss ", step - 1);
+    g_autofree char *broken = g_strdup_printf("step %" G_GUINT64_FORMAT " loss ", step);
     assert_non_null(strstr(learned, last));
     assert_null(strstr(learned, broken));
     /* the checkpoint can be gone on from, and leads to the same end */
