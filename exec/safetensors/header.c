@@ -24,6 +24,15 @@ static const Format formats[] = {
     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
 };
 
+guint
+rp_safetensors_type_bits(const char *type)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(formats); i++)
+        if (strcmp(formats[i].name, type) == 0)
+            return formats[i].bits;
+    return 0;
+}
+
 /* One file being read. */
 typedef struct {
     RpSafetensors *tensors;

@@ -31,3 +31,6 @@ gboolean rp_safetensors_read_file(RpSafetensors *tensors, const char *name, cons
  * RP_SAFETENSORS_ERROR_INDEX */
 GHashTable *rp_safetensors_parse_index(const char *name, const char *text, gsize length,
                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Bits of an element of a type of the format; 0: there is no such type. */
+guint rp_safetensors_type_bits(const char *type);

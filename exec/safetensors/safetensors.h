@@ -104,6 +104,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSafetensorsWriter, rp_safetensors_writer_free)
 guint rp_safetensors_writer_add(RpSafetensorsWriter *writer, const char *name, RpDtype dtype,
                                 const guint64 *shape, guint rank);
 
+/* The same for any type of the format of whole bytes: "U8", "F8_E4M3". @type: must stay. */
+guint rp_safetensors_writer_add_type(RpSafetensorsWriter *writer, const char *name,
+                                     const char *type, const guint64 *shape, guint rank);
+
 /**
  * rp_safetensors_writer_begin:
  *

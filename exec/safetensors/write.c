@@ -19,7 +19,8 @@
 
 typedef struct {
     char *name;
-    RpDtype dtype;
+    const char *type; /* as the format spells it */
+    guint element_bytes;
     guint rank;
     guint64 shape[RP_SAFETENSORS_MAX_RANK];
     guint64 bytes;
@@ -130,12 +131,24 @@ guint
 rp_safetensors_writer_add(RpSafetensorsWriter *writer, const char *name, RpDtype dtype,
                           const guint64 *shape, guint rank)
 {
+    return rp_safetensors_writer_add_type(writer, name, rp_dtype_safetensors_name(dtype), shape,
+                                          rank);
+}
+
+guint
+rp_safetensors_writer_add_type(RpSafetensorsWriter *writer, const char *name, const char *type,
+                               const guint64 *shape, guint rank)
+{
+    const guint bits = rp_safetensors_type_bits(type);
+
+    g_return_val_if_fail(bits >= 8, 0);
     g_return_val_if_fail(writer && !writer->begun && name, 0);
     g_return_val_if_fail(rank <= RP_SAFETENSORS_MAX_RANK && (shape || rank == 0), 0);
     g_return_val_if_fail(!g_hash_table_contains(writer->names, name), 0);
 
-    Declared tensor = {.name = g_strdup(name), .dtype = dtype, .rank = rank};
-    tensor.bytes = rp_dtype_size(dtype);
+    Declared tensor = {
+        .name = g_strdup(name), .type = type, .element_bytes = bits / 8, .rank = rank};
+    tensor.bytes = tensor.element_bytes;
     for (guint i = 0; i < rank; i++) {
         tensor.shape[i] = shape[i];
         g_assert(g_uint64_checked_mul(&tensor.bytes, tensor.bytes, shape[i]));
@@ -169,7 +182,7 @@ static void
 add_entry(RpJsonWriter *json, const Declared *tensor)
 {
     rp_json_object(json, tensor->name);
-    rp_json_string(json, "dtype", rp_dtype_safetensors_name(tensor->dtype));
+    rp_json_string(json, "dtype", tensor->type);
     rp_json_array(json, "shape");
     for (guint i = 0; i < tensor->rank; i++)
         rp_json_uint(json, NULL, tensor->shape[i]);
@@ -195,7 +208,7 @@ build_head(RpSafetensorsWriter *writer, guint shard, Target *file)
     for (gsize size = 8; size > 0; size /= 2) {
         for (guint i = 0; i < writer->tensors->len; i++) {
             Declared *tensor = declared(writer, i);
-            if (tensor->shard != shard || rp_dtype_size(tensor->dtype) != size)
+            if (tensor->shard != shard || tensor->element_bytes != size)
                 continue;
             tensor->offset = file->data_bytes;
             file->data_bytes += tensor->bytes;
