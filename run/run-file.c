@@ -103,6 +103,33 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
     return TRUE;
 }
 
+/* Keys of lora that mean nothing without a rank, or beside adapters that have one. */
+static gboolean
+check_lora(const RpRunValues *values, const RpRunFile *run, GError **error)
+{
+    static const char *const keys[] = {"lora.alpha", "lora.targets", "lora.rslora",
+                                       "lora.save",  "lora.dropout", "lora.rank"};
+
+    if (run->lora.dropout > 0) {
+        rp_run_value_fail(rp_run_values_find(values, "lora.dropout"), error, RP_RUN_ERROR_VALUE,
+                          "expected 0, found %g: dropout of adapters is not computed yet",
+                          run->lora.dropout);
+        return FALSE;
+    }
+    for (guint i = 0; i < G_N_ELEMENTS(keys); i++) {
+        const RpRunValue *value = rp_run_values_find(values, keys[i]);
+
+        if (value->text == NULL || (run->lora.rank > 0) != (run->lora.start != NULL))
+            continue;
+        rp_run_value_fail(value, error, RP_RUN_ERROR_KEY, "%s",
+                          run->lora.start != NULL
+                              ? "expected it not beside lora.start, whose adapters have it"
+                              : "expected lora.rank beside it, found none");
+        return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean
 resolve(const RpRunValues *values, RpRunFile *run, GError **error)
 {
@@ -122,7 +149,8 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
                           "both");
         return FALSE;
     }
-    if (!resolve_devices(values, run, error) || !resolve_round(values, schedule, run, error))
+    if (!check_lora(values, run, error) || !resolve_devices(values, run, error) ||
+        !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
     if (run->given_stages)

@@ -44,6 +44,17 @@ typedef struct {
     int beside;     /* 1 = false, 2 = true, 0 = where there is memory for a copy */
 } RpRunFileCheckpoint;
 
+/* Of rank 0: none is given. */
+typedef struct {
+    gint64 rank;
+    double alpha; /* 0 = RP_LORA_ALPHA */
+    char *targets;
+    int rslora;
+    char *save;
+    double dropout;
+    char *start;
+} RpRunFileLora;
+
 /* Numbers are in range; %NULL = not given. */
 typedef struct {
     char *model;
@@ -79,6 +90,7 @@ typedef struct {
     RpRunFileOptimizer optimizer;
     RpRunFileLossScale loss_scale;
     RpRunFileCheckpoint checkpoint;
+    RpRunFileLora lora;
 
     /* what follows from them */
     guint n_devices;

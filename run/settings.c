@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "core/catalogue/lora.h"
 #include "run/run.h"
 
 /* Not every word that is no "true" is false. */
@@ -148,6 +149,22 @@ static const RpSetting settings[] = {
      .help = "saves after the last step"},
     {"checkpoint.beside", CHOICE(checkpoint.beside, maybe), .initial = "auto",
      .help = "writes checkpoints while training goes on; auto: where there is memory for a copy"},
+    {"lora.rank", WHOLE(lora.rank, 1, RP_LORA_MOST_RANK), .unset = "none: everything is trained",
+     .others = "lora_r lora_rank r",
+     .help = "LoRA: rank of adapters, which are trained instead of the model"},
+    {"lora.alpha", NUMBER(lora.alpha, 1e-6, 1e6), .unset = G_STRINGIFY(RP_LORA_ALPHA),
+     .others = "lora_alpha", .help = "LoRA: what adapters add is multiplied by alpha / rank"},
+    {"lora.targets", STAGES(lora.targets), .unset = RP_LORA_ALL_LINEAR,
+     .others = "lora_target lora_target_modules target_modules",
+     .help = "LoRA: matrices with adapters: all-linear, or names as [q_proj, model.layers.3.*]"},
+    {"lora.rslora", CHOICE(lora.rslora, booleans), .unset = "false", .others = "use_rslora",
+     .help = "LoRA: divides alpha by the rank's square root instead"},
+    {"lora.save", STAGES(lora.save), .others = "modules_to_save lora_modules_to_save",
+     .help = "LoRA: modules that are trained whole, as [lm_head, norm]"},
+    {"lora.dropout", NUMBER(lora.dropout, 0, 1), .unset = "0", .others = "lora_dropout",
+     .help = "LoRA: dropout of an adapter's input; only 0 so far"},
+    {"lora.start", TEXT(lora.start), .others = "lora_model_dir adapter_name_or_path",
+     .help = "LoRA: a directory whose adapters the run begins with; all else of lora is theirs"},
     {NULL},
 };
 

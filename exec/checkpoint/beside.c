@@ -108,7 +108,7 @@ rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, gboolean async
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        if (weight->tied)
+        if (!rp_weight_has_state(weight))
             continue;
         sum += 3 * aligned(weight->elements * sizeof(float));
         sum += async ? aligned(weight->elements * rp_dtype_size(dtype)) : 0;
@@ -179,7 +179,7 @@ take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
         const RpWeight *weight = rp_weights_nth(image->weights, i);
         RpCheckpointNumbers *numbers = &image->numbers[i];
         const gsize bytes = (gsize)weight->elements * sizeof(float);
-        if (weight->tied)
+        if (!rp_weight_has_state(weight))
             continue;
         numbers->master = move(&copying, &at, numbers->master, bytes);
         numbers->moment1 = move(&copying, &at, numbers->moment1, bytes);

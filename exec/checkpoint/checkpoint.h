@@ -2,6 +2,8 @@
  * Checkpoints of a run: `OUTPUT/checkpoint-STEP/`, each complete or not there.
  *
  *   config.json, model.safetensors (or shards)   as Hugging Face transformers loads them
+ *   adapter_config.json, adapter_model.safetensors   of a run that trains adapters, as peft loads
+ *                            them, instead of the model, whose config.json is here all the same
  *   tokenizer files of the model's directory     copied, if there are any
  *   optimizer.safetensors    fp32 master weights and moments: NAME.master, NAME.exp_avg, ...
  *   next.safetensors         asynchronous: the weights that the next forward reads
@@ -113,7 +115,22 @@ gboolean rp_checkpoint_beside_is_over(const RpCheckpointBeside *beside);
 /* Waits for the write that is under way. @written: (out) */
 void rp_checkpoint_beside_end(RpCheckpointBeside *beside, RpCheckpointWritten *written);
 
+/* Copied from the model's directory, so that the checkpoint is a model's directory too.
+ * %NULL-terminated */
+extern const char *const rp_checkpoint_copied_files[];
+
 /* ---- finding and reading ---- */
+
+/**
+ * rp_checkpoint_check_base:
+ * @path: a directory with adapters
+ * @weights: bound, with adapters
+ *
+ * Whether the directory is no checkpoint of ours, or one of adapters for this base. Errors:
+ * RP_CHECKPOINT_ERROR_CORRUPT, RP_CHECKPOINT_ERROR_MISMATCH
+ */
+gboolean rp_checkpoint_check_base(const char *path, const RpWeights *weights,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Path of the newest complete checkpoint of @output; %NULL without error if there is none.
  * Damaged ones (no manifest, wrong size or checksum) are passed over; @skipped: (out) (optional)

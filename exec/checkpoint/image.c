@@ -1,6 +1,8 @@
 /* What a checkpoint is written from: numbers and state of a trainer that stands still. */
 #include "exec/checkpoint/private.h"
 
+#include <math.h>
+
 void
 rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, const RpDataState *data)
 {
@@ -13,7 +15,7 @@ rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, const RpD
     image->numbers = g_new0(RpCheckpointNumbers, rp_weights_count(image->weights));
     for (guint i = 0; i < rp_weights_count(image->weights); i++) {
         RpCheckpointNumbers *numbers = &image->numbers[i];
-        if (rp_weights_nth(image->weights, i)->tied)
+        if (!rp_weight_has_state(rp_weights_nth(image->weights, i)))
             continue;
         const RpOptimizerState state = rp_trainer_weight_state(trainer, i);
         numbers->master = rp_trainer_weight(trainer, i);
@@ -29,4 +31,18 @@ rp_checkpoint_image_clear(RpCheckpointImage *image)
 {
     g_clear_pointer(&image->numbers, g_free);
     rp_checkpoint_state_clear(&image->state);
+}
+
+gboolean
+rp_checkpoint_check_finite(const char *path, const RpWeight *weight, RpDtype dtype,
+                           const guint8 *values, gsize n, float *wide, GError **error)
+{
+    gsize i = 0;
+
+    rp_dtype_to_float(dtype, values, wide, n);
+    while (i < n && isfinite(wide[i]))
+        i++;
+    return i == n || rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, path,
+                                        "%s: expected finite weights in %s, found %f", weight->name,
+                                        rp_dtype_name(dtype), (double)wide[i]);
 }

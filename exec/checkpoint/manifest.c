@@ -74,7 +74,8 @@ find_missing(const GArray *files)
             return single[i];
     for (gsize i = 0; i < G_N_ELEMENTS(sharded); i++) {
         g_autofree char *index = g_strconcat(sharded[i], RP_CHECKPOINT_INDEX_SUFFIX, NULL);
-        if (!has_name(files, sharded[i]) && !has_name(files, index))
+        if (!has_name(files, sharded[i]) && !has_name(files, index) &&
+            (i > 0 || !has_name(files, RP_ADAPTER_TENSORS)))
             return sharded[i];
     }
     return NULL;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "exec/checkpoint/checkpoint.h"
+#include "exec/model/adapter.h"
 
 #define RP_CHECKPOINT_CONFIG "config.json"
 #define RP_CHECKPOINT_MODEL "model.safetensors"
@@ -74,6 +75,7 @@ typedef struct {
     RpUpdateState update;
     guint
         rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
+    char *base; /* of adapters: hash of the model that they are for; or %NULL */
     GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
     RpDataState data;
 } RpCheckpointState;
@@ -95,7 +97,7 @@ gboolean rp_checkpoint_state_parse(const char *name, const char *text, gsize len
 
 /* ---- image.c ---- */
 
-/* Of a weight, in the network's layout order; all %NULL of a tied head's. */
+/* Of a weight, in the network's layout order; all %NULL of a tied head's, and of a frozen one. */
 typedef struct {
     const float *master;
     const float *moment1;
@@ -117,12 +119,12 @@ void rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer,
                               const RpDataState *data);
 void rp_checkpoint_image_clear(RpCheckpointImage *image);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointImage, rp_checkpoint_image_clear)
+/* Weights that a step has blown up, perhaps in rounding, would replace the last good ones. @path: for
+ * messages. @wide: [n], scratch */
+gboolean rp_checkpoint_check_finite(const char *path, const RpWeight *weight, RpDtype dtype,
+                                    const guint8 *values, gsize n, float *wide, GError **error);
 
 /* ---- room.c ---- */
-
-/* Copied from the model's directory, so that the checkpoint is a model's directory too.
- * %NULL-terminated */
-extern const char *const rp_checkpoint_copied_files[];
 
 guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options,
                                    const RpCheckpointImage *image, gboolean weights_only);

@@ -135,6 +135,84 @@ check_run(const Restore *restore, GError **error)
     return TRUE;
 }
 
+/* ---- adapters ---- */
+
+static gboolean
+fail_adapters(const Restore *restore, const char *key, const char *expected, const char *found,
+              GError **error)
+{
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
+                              "%s: expected %s, as this run has it, found %s", key, expected,
+                              found);
+}
+
+static gboolean
+same_names(char *const *a, char *const *b)
+{
+    return (a == NULL) == (b == NULL) &&
+           (a == NULL || g_strv_equal((const char *const *)a, (const char *const *)b));
+}
+
+/* Whether the checkpoint's adapters are of the shape and the scale that this run trains. */
+static gboolean
+check_lora(const Restore *restore, GError **error)
+{
+    g_autofree char *text = rp_adapter_config_text(restore->weights, "");
+    g_auto(RpLora) run = {0};
+    g_auto(RpLora) saved = {0};
+    GError *cause = NULL;
+
+    if (!rp_adapter_config_load(restore->path, &saved, &cause) ||
+        !rp_adapter_config_parse(RP_ADAPTER_CONFIG, text, strlen(text), &run, &cause))
+        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    if (saved.rank != run.rank || saved.alpha != run.alpha || saved.rslora != run.rslora) {
+        g_autofree char *expected = g_strdup_printf("rank %u, alpha %g%s", run.rank, run.alpha,
+                                                    run.rslora ? ", rslora" : "");
+        g_autofree char *found = g_strdup_printf("rank %u, alpha %g%s", saved.rank, saved.alpha,
+                                                 saved.rslora ? ", rslora" : "");
+
+        return fail_adapters(restore, "lora", expected, found, error);
+    }
+    if (!same_names(saved.targets, run.targets) || !same_names(saved.saved, run.saved))
+        return fail_adapters(restore, "lora", "targets and save", "others", error);
+    return TRUE;
+}
+
+gboolean
+rp_checkpoint_check_base(const char *path, const RpWeights *weights, GError **error)
+{
+    g_autofree char *state = g_build_filename(path, RP_CHECKPOINT_STATE, NULL);
+    const char *base = rp_weights_base_hash(weights);
+    Restore restore = {.path = path};
+    gboolean good;
+
+    if (!g_file_test(state, G_FILE_TEST_EXISTS))
+        return TRUE;
+    good = load_state(&restore, error);
+    if (good && restore.state.base != NULL && strcmp(restore.state.base, base) != 0)
+        good = rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                                  "expected adapters of a base whose hash is %s, found those of "
+                                  "another, %s",
+                                  base, restore.state.base);
+    restore_clear(&restore);
+    return good;
+}
+
+static gboolean
+check_adapters(const Restore *restore, GError **error)
+{
+    const char *saved = restore->state.base;
+    const gboolean adapts = rp_weights_lora(restore->weights) != NULL;
+
+    if (adapts != (saved != NULL))
+        return fail_adapters(restore, "lora", adapts ? "adapters" : "a whole model",
+                             adapts ? "a whole model" : "adapters (lora.rank)", error);
+    if (!adapts)
+        return TRUE;
+    return rp_checkpoint_check_base(restore->path, restore->weights, error) &&
+           check_lora(restore, error);
+}
+
 /* ---- tensors ---- */
 
 static RpSafetensors *
@@ -231,7 +309,7 @@ open_files(Restore *restore, GError **error)
     for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
         RpOptimizerState state;
         const void *next;
-        if (!rp_weights_nth(restore->weights, i)->tied &&
+        if (rp_weight_has_state(rp_weights_nth(restore->weights, i)) &&
             !find_state(restore, i, &state, &next, error))
             return FALSE;
     }
@@ -245,7 +323,7 @@ set_weights(const Restore *restore, GError **error)
         RpOptimizerState state;
         const void *next;
         GError *cause = NULL;
-        if (rp_weights_nth(restore->weights, i)->tied)
+        if (!rp_weight_has_state(rp_weights_nth(restore->weights, i)))
             continue;
         if (!find_state(restore, i, &state, &next, error))
             return FALSE;
@@ -285,7 +363,8 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, c
     restore.weights = rp_network_weights(restore.network);
     gboolean good = rp_checkpoint_verify(path, error) && load_state(&restore, error) &&
                     check_model(&restore, error) && check_run(&restore, error) &&
-                    open_files(&restore, error) && set_weights(&restore, error);
+                    check_adapters(&restore, error) && open_files(&restore, error) &&
+                    set_weights(&restore, error);
     if (good) {
         rp_trainer_restore(trainer, &restore.state.update);
         *data = restore.state.data;

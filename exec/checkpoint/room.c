@@ -36,15 +36,17 @@ rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpoin
 {
     const RpWeights *weights = image->weights;
     const guint64 size = rp_dtype_size(image->dtype);
-    guint copies = !weights_only && image->state.async ? 2 : 1;
+    const guint64 model = rp_weights_lora(weights) != NULL ? sizeof(float) : size;
+    const guint64 next = !weights_only && image->state.async ? size : 0;
+    guint copies = next > 0 ? 2 : 1;
     guint states = weights_only ? 0 : 3;
     guint64 sum = SMALL_FILES_BYTES;
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        if (weight->tied)
+        if (!rp_weight_has_state(weight))
             continue;
-        sum += weight->elements * (copies * size + states * sizeof(float));
+        sum += weight->elements * (model + next + states * sizeof(float));
         sum += (copies + states) * 2 * (ENTRY_BYTES + strlen(weight->name));
     }
     for (gsize i = 0; options->model_dir && rp_checkpoint_copied_files[i]; i++) {

@@ -7,7 +7,6 @@
 #include "exec/checkpoint/private.h"
 
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,7 +26,9 @@ typedef struct {
     const RpCheckpointOptions *options;
     const RpCheckpointImage *image;
     const RpWeights *weights; /* of the image */
+    gboolean adapters;        /* are what is saved, and modules trained whole beside them */
     RpDtype dtype;
+    RpDtype model_dtype; /* of the model's file; fp32 of adapters */
     gboolean weights_only;
     char *path;
     char *temporary;
@@ -46,6 +47,8 @@ save_init(Save *save, const RpCheckpointOptions *options, const RpCheckpointImag
     *save = (Save){.options = options, .image = image, .weights_only = weights_only};
     save->weights = image->weights;
     save->dtype = image->dtype;
+    save->adapters = rp_weights_lora(image->weights) != NULL;
+    save->model_dtype = save->adapters ? RP_DTYPE_FP32 : image->dtype;
     save->path = weights_only ? rp_checkpoint_weights_path(options->output, step)
                               : rp_checkpoint_path(options->output, step);
     save->temporary = rp_checkpoint_temporary_path(save->path, ".tmp");
@@ -115,7 +118,7 @@ begin_state(Save *save, GError **error)
 {
     for (guint i = 0; i < rp_weights_count(save->weights); i++) {
         const RpWeight *weight = rp_weights_nth(save->weights, i);
-        if (weight->tied)
+        if (!rp_weight_has_state(weight))
             continue;
         add_optimizer(save->optimizer, weight);
         if (save->next)
@@ -133,34 +136,22 @@ begin_tensors(Save *save, GError **error)
     guint64 bytes = save->options->max_shard_bytes;
     guint64 state_bytes = bytes > 0 ? MIN(bytes, STATE_SHARD_BYTES) : STATE_SHARD_BYTES;
 
-    save->model = new_writer(save, RP_CHECKPOINT_MODEL, bytes);
+    save->model = save->adapters ? new_writer(save, RP_ADAPTER_TENSORS, 0)
+                                 : new_writer(save, RP_CHECKPOINT_MODEL, bytes);
     if (!save->weights_only)
         save->optimizer = new_writer(save, RP_CHECKPOINT_OPTIMIZER, state_bytes);
     if (!save->weights_only && save->image->state.async)
         save->next = new_writer(save, RP_CHECKPOINT_NEXT, state_bytes);
     for (guint i = 0; i < rp_weights_count(save->weights); i++) {
         const RpWeight *weight = rp_weights_nth(save->weights, i);
-        if (!weight->tied)
-            rp_safetensors_writer_add(save->model, weight->name, save->dtype, weight->shape,
+        g_autofree char *name =
+            save->adapters ? rp_adapter_tensor_name(weight) : g_strdup(weight->name);
+        if (rp_weight_has_state(weight))
+            rp_safetensors_writer_add(save->model, name, save->model_dtype, weight->shape,
                                       weight->rank);
     }
     return rp_safetensors_writer_begin(save->model, error) &&
            (save->weights_only || begin_state(save, error));
-}
-
-/* Weights that a step has blown up, perhaps in rounding, would replace the last good ones. */
-static gboolean
-check_finite(const Save *save, const RpWeight *weight, const guint8 *values, gsize n, float *wide,
-             GError **error)
-{
-    gsize i = 0;
-
-    rp_dtype_to_float(save->dtype, values, wide, n);
-    while (i < n && isfinite(wide[i]))
-        i++;
-    return i == n || rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, save->path,
-                                        "%s: expected finite weights in %s, found %f", weight->name,
-                                        rp_dtype_name(save->dtype), (double)wide[i]);
 }
 
 /* Memory for a piece of a tensor, in fp32 and in the network's dtype. */
@@ -173,12 +164,13 @@ static gboolean
 write_rounded(const Save *save, const RpWeight *weight, guint tensor, const float *values,
               const Piece *piece, GError **error)
 {
-    gsize size = rp_dtype_size(save->dtype);
+    gsize size = rp_dtype_size(save->model_dtype);
 
     for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
         gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
-        rp_dtype_from_float(save->dtype, values + at, piece->rounded, n);
-        if (!check_finite(save, weight, piece->rounded, n, piece->wide, error) ||
+        rp_dtype_from_float(save->model_dtype, values + at, piece->rounded, n);
+        if (!rp_checkpoint_check_finite(save->path, weight, save->model_dtype, piece->rounded, n,
+                                        piece->wide, error) ||
             !rp_safetensors_writer_write(save->model, tensor, piece->rounded, n * size, error))
             return FALSE;
     }
@@ -194,7 +186,8 @@ write_next(const Save *save, guint index, guint tensor, const Piece *piece, GErr
 
     for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
         gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
-        if (!check_finite(save, weight, values + at * size, n, piece->wide, error) ||
+        if (!rp_checkpoint_check_finite(save->path, weight, save->dtype, values + at * size, n,
+                                        piece->wide, error) ||
             !rp_safetensors_writer_write(save->next, tensor, values + at * size, n * size, error))
             return FALSE;
     }
@@ -254,7 +247,7 @@ writing_init(Writing *writing, const Save *save)
     writing->order = g_array_new(FALSE, FALSE, sizeof(guint));
     writing->tensors = g_new0(guint, n);
     for (guint i = 0; i < n; i++) {
-        if (rp_weights_nth(save->weights, i)->tied)
+        if (!rp_weight_has_state(rp_weights_nth(save->weights, i)))
             continue;
         writing->tensors[i] = tensor++;
         g_array_append_val(writing->order, i);
@@ -356,7 +349,9 @@ write_config(const Save *save, GError **error)
 
     config.has_dtype = TRUE;
     config.dtype = save->dtype;
-    return rp_hf_config_save(&config, path, error);
+    return rp_hf_config_save(&config, path, error) &&
+           (!save->adapters || rp_adapter_config_save(save->weights, save->options->model_dir,
+                                                      save->temporary, error));
 }
 
 static gboolean

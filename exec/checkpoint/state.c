@@ -7,10 +7,11 @@
 void
 rp_checkpoint_state_clear(RpCheckpointState *state)
 {
+    g_clear_pointer(&state->base, g_free);
     g_clear_pointer(&state->layer_steps, g_array_unref);
 }
 
-/* Every layer has a weight of its own: of a tied head, the norm. */
+/* 0 of layers that train nothing. */
 static GArray *
 layer_steps(const RpTrainer *trainer, const RpWeights *weights)
 {
@@ -19,10 +20,11 @@ layer_steps(const RpTrainer *trainer, const RpWeights *weights)
     for (guint layer = 0; layer < rp_weights_n_layers(weights); layer++) {
         guint first;
         guint n = rp_weights_layer(weights, layer, &first);
-        guint i = first;
-        while (i + 1 < first + n && rp_weights_nth(weights, i)->tied)
-            i++;
-        guint64 done = rp_trainer_weight_state(trainer, i).n_steps;
+        guint64 done = 0;
+
+        for (guint i = first; i < first + n; i++)
+            if (rp_weight_has_state(rp_weights_nth(weights, i)))
+                done = rp_trainer_weight_state(trainer, i).n_steps;
         g_array_append_val(steps, done);
     }
     return steps;
@@ -33,13 +35,15 @@ rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpD
 {
     const RpNetwork *network = rp_trainer_network(trainer);
 
-    *state = (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
-                                 .async = rp_trainer_is_async(trainer),
-                                 .dtype = rp_network_options(network)->dtype,
-                                 .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
-                                 .rounds = rp_trainer_rounds(trainer),
-                                 .layer_steps = layer_steps(trainer, rp_network_weights(network)),
-                                 .data = *data};
+    *state =
+        (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
+                            .async = rp_trainer_is_async(trainer),
+                            .dtype = rp_network_options(network)->dtype,
+                            .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
+                            .rounds = rp_trainer_rounds(trainer),
+                            .base = g_strdup(rp_weights_base_hash(rp_network_weights(network))),
+                            .layer_steps = layer_steps(trainer, rp_network_weights(network)),
+                            .data = *data};
 }
 
 /* ---- writing ---- */
@@ -61,6 +65,8 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
     rp_json_uint(json, "good_steps", state->update.loss_scale.good_steps);
     rp_json_number(json, "next_scale", (double)state->update.next_scale);
     rp_json_uint(json, "rounds", state->rounds);
+    if (state->base != NULL)
+        rp_json_string(json, "base", state->base);
     rp_json_array(json, "layer_steps");
     for (guint i = 0; i < state->layer_steps->len; i++)
         rp_json_uint(json, NULL, g_array_index(state->layer_steps, guint64, i));
@@ -130,6 +136,8 @@ static const RpJsonField fields[] = {
     FIELD("next_scale", read_scale, update.next_scale),
     /* checkpoints of before have it not */
     {"rounds", rp_json_read_uint, G_STRUCT_OFFSET(RpCheckpointState, rounds)},
+    /* of adapters */
+    {"base", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base), .max = 128},
     FIELD("layer_steps", read_steps, layer_steps),
     FIELD("data", rp_data_state_read, data),
 };
@@ -149,5 +157,6 @@ rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
         return FALSE;
     *state = read;
     read.layer_steps = NULL;
+    read.base = NULL;
     return TRUE;
 }

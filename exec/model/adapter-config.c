@@ -213,3 +213,14 @@ rp_adapter_config_text(const RpWeights *weights, const char *base)
     rp_json_end(json);
     return rp_json_writer_finish(json);
 }
+
+gboolean
+rp_adapter_config_save(const RpWeights *weights, const char *base, const char *directory,
+                       GError **error)
+{
+    g_autofree char *path = g_build_filename(directory, RP_ADAPTER_CONFIG, NULL);
+    g_autofree char *text = rp_adapter_config_text(weights, base != NULL ? base : "");
+
+    return g_file_set_contents_full(
+        path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0666, error);
+}

@@ -50,6 +50,10 @@ gboolean rp_adapter_config_parse(const char *name, const char *text, gsize lengt
  */
 char *rp_adapter_config_text(const RpWeights *weights, const char *base);
 
+/* The same into @directory, on the disk. @base: (nullable). Errors: G_FILE_ERROR */
+gboolean rp_adapter_config_save(const RpWeights *weights, const char *base, const char *directory,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /**
  * rp_adapter_bind:
  * @weights: bound, with adapters of the ranks and targets of the directory's config

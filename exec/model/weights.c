@@ -6,6 +6,8 @@
 #include "core/base/quote.h"
 #include "core/json/json-pull.h"
 
+#define HASHED_BYTES ((gsize)4096) /* of each sample */
+
 G_DEFINE_QUARK(rp_weights_error, rp_weights_error)
 
 struct _RpWeights {
@@ -15,7 +17,8 @@ struct _RpWeights {
     GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
     const RpSafetensor **source; /* as long as @list; NULL before binding */
     RpDtype dtype;
-    RpLora lora; /* rank 0: no adapters */
+    RpLora lora;     /* rank 0: no adapters */
+    char *base_hash; /* or NULL */
 };
 
 RpWeights *
@@ -54,6 +57,7 @@ rp_weights_copy(const RpWeights *weights)
         g_array_index(copy->list, RpWeight, i).trained = rp_weights_nth(weights, i)->trained;
         g_array_index(copy->list, RpWeight, i).storage = rp_weights_nth(weights, i)->storage;
     }
+    copy->base_hash = g_strdup(weights->base_hash);
     return copy;
 }
 
@@ -62,6 +66,7 @@ rp_weights_free(RpWeights *weights)
 {
     if (!weights)
         return;
+    g_free(weights->base_hash);
     rp_lora_clear(&weights->lora);
     g_free(weights->source);
     g_array_unref(weights->firsts);
@@ -246,6 +251,39 @@ check_extra(const RpWeights *weights, const RpSafetensors *checkpoint, GError **
     return TRUE;
 }
 
+/* Three samples of a tensor, not all of it: a base may be of hundreds of GB. */
+static void
+hash_tensor(GChecksum *checksum, const RpSafetensor *tensor)
+{
+    const gsize n = MIN(HASHED_BYTES, tensor->bytes);
+    const gsize places[] = {0, (tensor->bytes - n) / 2, tensor->bytes - n};
+    g_autofree char *shape =
+        rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+
+    g_checksum_update(checksum, (const guchar *)tensor->name, (gssize)strlen(tensor->name) + 1);
+    g_checksum_update(checksum, (const guchar *)shape, (gssize)strlen(shape) + 1);
+    for (guint i = 0; i < G_N_ELEMENTS(places); i++)
+        g_checksum_update(checksum, (const guchar *)tensor->data + places[i], (gssize)n);
+}
+
+static char *
+hash_base(const RpWeights *weights)
+{
+    g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
+
+    for (guint i = 0; i < weights->list->len; i++)
+        if (weights->source[i] != NULL && !rp_weights_nth(weights, i)->tied)
+            hash_tensor(checksum, weights->source[i]);
+    return g_strdup(g_checksum_get_string(checksum));
+}
+
+const char *
+rp_weights_base_hash(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights, NULL);
+    return weights->base_hash;
+}
+
 gboolean
 rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
 {
@@ -279,6 +317,8 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
     g_free(weights->source);
     weights->source = g_steal_pointer(&source);
     weights->dtype = dtype;
+    g_free(weights->base_hash);
+    weights->base_hash = weights->lora.rank > 0 ? hash_base(weights) : NULL;
     return TRUE;
 }
 

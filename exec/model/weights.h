@@ -90,6 +90,10 @@ const RpLora *rp_weights_lora(const RpWeights *weights);
 /* The bound tensor of weight @index; of a tied head the embedding's. %NULL before binding, and of an
  * adapter that begins as new ones do (rp_init_fill(), the seed of rp_weights_lora()). */
 const RpSafetensor *rp_weights_source(const RpWeights *weights, guint index);
+/* Of the bound base of adapters, which are refused beside another: SHA-256 of names, types, shapes and
+ * of the first, middle and last bytes of each tensor, 64 digits. %NULL without adapters, or before
+ * binding. */
+const char *rp_weights_base_hash(const RpWeights *weights);
 /* @source: of the weight's shape; must outlive @weights */
 void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
 /* The type of all bound tensors; adapters and modules trained whole may be fp32 instead. */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "exec/checkpoint/checkpoint.h"
+#include "exec/model/adapter.h"
 #include "run/devices.h"
 #include "run/profile-name.h"
 
@@ -17,6 +19,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->profile_json, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
     g_clear_pointer(&job->weights, rp_weights_free);
+    g_clear_pointer(&job->adapters, rp_safetensors_free);
     g_clear_pointer(&job->checkpoint, rp_safetensors_free);
     *job = (RpTrainJob){0};
 }
@@ -56,9 +59,61 @@ show_samples(guint64 done, guint64 total, gpointer user_data)
     return TRUE;
 }
 
+static char **
+split(const char *list)
+{
+    char **words = list != NULL ? g_strsplit(list, ",", -1) : NULL;
+
+    for (guint i = 0; words != NULL && words[i] != NULL; i++)
+        g_strstrip(words[i]);
+    return words;
+}
+
+/* @lora: (out): of rank 0: the run has none */
+static gboolean
+find_lora(RpTrainJob *job, RpLora *lora, GError **error)
+{
+    const RpRunFileLora *asked = &job->run->lora;
+
+    *lora = (RpLora){.rank = (guint)asked->rank,
+                     .alpha = asked->alpha > 0 ? asked->alpha : RP_LORA_ALPHA,
+                     .rslora = asked->rslora != 0,
+                     .targets = g_strcmp0(asked->targets, RP_LORA_ALL_LINEAR) != 0
+                                    ? split(asked->targets)
+                                    : NULL,
+                     .saved = split(asked->save)};
+    if (asked->start != NULL) {
+        g_autofree char *path = g_build_filename(asked->start, RP_ADAPTER_TENSORS, NULL);
+
+        rp_lora_clear(lora);
+        if (!rp_adapter_config_load(asked->start, lora, error) ||
+            (job->adapters = rp_safetensors_open(path, error)) == NULL) {
+            g_prefix_error(error, "lora.start: ");
+            return FALSE;
+        }
+    }
+    lora->seed = (guint64)job->run->seed;
+    return lora->rank == 0 || rp_lora_check(lora, &job->config, error);
+}
+
+static gboolean
+bind_weights(RpTrainJob *job, GError **error)
+{
+    if (!rp_weights_bind(job->weights, job->checkpoint, error))
+        return FALSE;
+    if (job->adapters == NULL ||
+        (rp_checkpoint_check_base(job->run->lora.start, job->weights, error) &&
+         rp_adapter_bind(job->weights, job->adapters, error)))
+        return TRUE;
+    g_prefix_error(error, "lora.start: ");
+    return FALSE;
+}
+
 static gboolean
 open_model(RpTrainJob *job, GError **error)
 {
+    g_auto(RpLora) lora = {0};
+
     const RpRunFile *run = job->run;
 
     if (!rp_hf_config_load(run->model, &job->config, error)) {
@@ -70,8 +125,10 @@ open_model(RpTrainJob *job, GError **error)
         g_prefix_error(error, "model: ");
         return FALSE;
     }
-    job->weights = rp_weights_new(&job->config);
-    if (!rp_weights_bind(job->weights, job->checkpoint, error))
+    if (!find_lora(job, &lora, error))
+        return FALSE;
+    job->weights = rp_weights_new_adapted(&job->config, &lora);
+    if (!bind_weights(job, error))
         return FALSE;
     job->network = (RpNetworkOptions){
         .dtype = run->dtype_choice > 0 ? (RpDtype)(run->dtype_choice - 1)
@@ -83,6 +140,7 @@ open_model(RpTrainJob *job, GError **error)
                                                : RP_ATTENTION_BUILTIN,
         .half_sums = run->half_sums != 0,
     };
+    rp_weights_store_base(job->weights, job->network.dtype);
     if (!rp_weights_check_finite(job->weights, job->network.dtype, error)) {
         g_prefix_error(error, "model: ");
         return FALSE;

@@ -46,6 +46,7 @@ typedef struct {
     const RpRunEvents *events;
     RpModel config;
     RpSafetensors *checkpoint; /* the model's weights */
+    RpSafetensors *adapters;   /* that the run begins with; or %NULL */
     RpWeights *weights;
     RpDataset *dataset;
     RpDatasetSummary summary;

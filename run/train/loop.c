@@ -320,7 +320,7 @@ write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *
     for (guint i = 0; i < numbers->len; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
 
-        if (weight->tied)
+        if (!rp_weight_has_state(weight))
             continue;
         g_array_index(numbers, guint, i) = rp_safetensors_writer_add(
             writer, weight->name, RP_DTYPE_FP32, weight->shape, weight->rank);
@@ -334,7 +334,7 @@ write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *
     for (guint i = 0; i < numbers->len; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
 
-        if (weight->tied)
+        if (!rp_weight_has_state(weight))
             continue;
         rp_trainer_gradient(trainer, i, values);
         if (!rp_safetensors_writer_write(writer, g_array_index(numbers, guint, i), values,

@@ -1,0 +1,169 @@
+/* roundpipe merge: a model with its adapters in it. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <string.h>
+
+#include "cli/progress.h"
+#include "core/base/file.h"
+#include "exec/checkpoint/checkpoint.h"
+#include "exec/model/adapter.h"
+#include "exec/model/merge.h"
+
+/* As transformers divides checkpoints. */
+#define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
+
+typedef struct {
+    char *output;
+    gboolean force;
+} MergeArgs;
+
+typedef struct {
+    RpModel config;
+    RpSafetensors *base, *adapters;
+    RpWeights *weights;
+} Merging;
+
+static void
+merging_clear(Merging *merging)
+{
+    g_clear_pointer(&merging->weights, rp_weights_free);
+    g_clear_pointer(&merging->adapters, rp_safetensors_free);
+    g_clear_pointer(&merging->base, rp_safetensors_free);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Merging, merging_clear)
+
+static gboolean
+open_all(Merging *merging, const char *base, const char *adapter, GError **error)
+{
+    g_autofree char *tensors = g_build_filename(adapter, RP_ADAPTER_TENSORS, NULL);
+    g_auto(RpLora) lora = {0};
+
+    if (!rp_hf_config_load(base, &merging->config, error) ||
+        !rp_adapter_config_load(adapter, &lora, error) ||
+        !rp_lora_check(&lora, &merging->config, error))
+        return FALSE;
+    merging->base = rp_safetensors_open(base, error);
+    if (merging->base == NULL)
+        return FALSE;
+    merging->weights = rp_weights_new_adapted(&merging->config, &lora);
+    if (!rp_weights_bind(merging->weights, merging->base, error))
+        return FALSE;
+    merging->adapters = rp_safetensors_open(tensors, error);
+    return merging->adapters != NULL &&
+           rp_checkpoint_check_base(adapter, merging->weights, error) &&
+           rp_adapter_bind(merging->weights, merging->adapters, error);
+}
+
+static gboolean
+check_output(const MergeArgs *args, const char *const *words, GError **error)
+{
+    static const char *const names[] = {"config.json", "model.safetensors",
+                                        "model.safetensors.index.json"};
+
+    if (args->output == NULL) {
+        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                            "--output: expected a directory, found nothing");
+        return FALSE;
+    }
+    g_autofree char *output = g_canonicalize_filename(args->output, NULL);
+    for (guint i = 0; i < 2; i++) {
+        g_autofree char *input = g_canonicalize_filename(words[i], NULL);
+
+        if (strcmp(input, output) != 0)
+            continue;
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--output: expected a directory of its own, found \"%s\", which is read",
+                    args->output);
+        return FALSE;
+    }
+    if (g_mkdir_with_parents(args->output, 0777) != 0) {
+        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "cannot make \"%s\": %s", args->output, g_strerror(errno));
+        return FALSE;
+    }
+    for (guint i = 0; i < G_N_ELEMENTS(names) && !args->force; i++) {
+        g_autofree char *path = g_build_filename(args->output, names[i], NULL);
+
+        if (!g_file_test(path, G_FILE_TEST_EXISTS))
+            continue;
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                    "%s: expected no model there, found %s; --force replaces it", args->output,
+                    names[i]);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+copy_file(const char *from, const char *to, const char *name, GError **error)
+{
+    g_autofree char *source = g_build_filename(from, name, NULL);
+    g_autofree char *target = g_build_filename(to, name, NULL);
+
+    if (!g_file_test(source, G_FILE_TEST_IS_REGULAR))
+        return TRUE;
+    g_autoptr(GMappedFile) map = rp_file_map(source, error);
+    const char *text = map != NULL ? g_mapped_file_get_contents(map) : NULL;
+
+    return map != NULL && g_file_set_contents(target, text != NULL ? text : "",
+                                              (gssize)g_mapped_file_get_length(map), error);
+}
+
+/* The base's config.json as it is, and its tokenizer. */
+static gboolean
+copy_files(const char *from, const char *to, GError **error)
+{
+    for (const char *const *name = rp_checkpoint_copied_files; *name != NULL; name++)
+        if (!copy_file(from, to, *name, error))
+            return FALSE;
+    return copy_file(from, to, "config.json", error);
+}
+
+static gboolean
+run(gpointer user_args, char **words, RpReport *report, GError **error)
+{
+    const MergeArgs *args = user_args;
+    RpProgress progress = rp_progress_begin("merging parameters", 0);
+    const RpMergeOptions options = {
+        .max_shard_bytes = SHARD_BYTES, .progress = rp_progress_counted, .user_data = &progress};
+    g_auto(Merging) merging = {0};
+
+    if (!open_all(&merging, words[0], words[1], error) ||
+        !check_output(args, (const char *const *)words, error))
+        return FALSE;
+    const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
+                             copy_files(words[0], args->output, error);
+    const RpLora *lora = rp_weights_lora(merging.weights);
+
+    rp_progress_clear();
+    if (!written)
+        return FALSE;
+    rp_report_say(report, "%s: %s with the adapters of %s, rank %u, in %s", args->output, words[0],
+                  words[1], lora->rank, rp_dtype_name(rp_weights_dtype(merging.weights)));
+    rp_report_text(report, "output", args->output, NULL);
+    rp_report_count(report, "rank", lora->rank, NULL);
+    rp_report_text(report, "dtype", rp_dtype_name(rp_weights_dtype(merging.weights)), NULL);
+    return TRUE;
+}
+
+static const GOptionEntry options[] = {
+    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(MergeArgs, output),
+     "where to put the model; made if it is missing", "DIR"},
+    {"force", 0, 0, G_OPTION_ARG_NONE, RP_ARG(MergeArgs, force), "replace a model that is there",
+     NULL},
+    {0},
+};
+
+const RpCommand rp_command_merge = {
+    .name = "merge",
+    .summary = "make one model of a base and its adapters",
+    .words = "BASE ADAPTER",
+    .help = "Makes one model of a base and the adapters that were trained on it, tensor by\n"
+            "tensor: as Hugging Face transformers loads it.\n\n"
+            "Example:\n  roundpipe merge model run/checkpoint-200 -o merged",
+    .options = options,
+    .args_size = sizeof(MergeArgs),
+    .run = run,
+};

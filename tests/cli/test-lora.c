@@ -1,0 +1,110 @@
+/* `roundpipe train` with adapters and `roundpipe merge`: devices, resuming, files, refusals. */
+#include "tests/cli/train-files.h"
+
+#define LORA "--set lora.rank=3 --set lora.targets=q_proj,down_proj --set steps=4 "
+#define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
+
+static void
+train(const char *line)
+{
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml %s", line);
+
+    if (run.code != 0)
+        fail_msg("%s: %s", line, run.err);
+    if (strstr(run.out, "memory of host") != NULL)
+        assert_non_null(strstr(run.out, "+0 bytes"));
+}
+
+static void
+refuse(const char *line, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    if (run.code == 0 || strstr(run.err, part) == NULL)
+        fail_msg("%s: exit code %d, expected one line with \"%s\": %s", line, run.code, part,
+                 run.err);
+}
+
+static void
+assert_same(const char *a, const char *b)
+{
+    static const char *const files[] = {"adapter_model.safetensors", "optimizer.safetensors"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(files); i++) {
+        g_autofree char *one = g_build_filename(a, files[i], NULL);
+        g_autofree char *other = g_build_filename(b, files[i], NULL);
+        gsize n = 0, m = 0;
+        g_autofree char *x = rp_train_files_read(one, &n), *y = rp_train_files_read(other, &m);
+
+        assert_int_equal(n, m);
+        assert_memory_equal(x, y, n);
+    }
+}
+
+static void
+trains_the_same_adapters_on_any_devices_and_resumed(void **state)
+{
+    (void)state;
+    train(LORA EVERY "--set output=@T/one --set devices=host:1");
+    train(LORA EVERY "--set output=@T/two --set devices=host:2");
+    train(LORA EVERY "--set output=@T/four --set devices=host:4");
+    assert_same("one/checkpoint-4", "two/checkpoint-4");
+    assert_same("one/checkpoint-4", "four/checkpoint-4");
+    train(LORA EVERY "--set output=@T/half --set devices=host:2");
+    g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/half/checkpoint-4");
+    assert_int_equal(gone.code, 0);
+    train(LORA EVERY "--set output=@T/half --set devices=host:1 --resume");
+    assert_same("one/checkpoint-4", "half/checkpoint-4");
+}
+
+static void
+begins_with_adapters_and_merges_them(void **state)
+{
+    (void)state;
+    train(LORA EVERY "--set output=@T/begun");
+    train("--set steps=1 --set output=@T/more --set lora.start=@T/begun/checkpoint-4");
+    g_auto(RpCliRun) merged = rp_cli_run("merge @T/model @T/begun/checkpoint-4 -o @T/merged");
+    if (merged.code != 0)
+        fail_msg("%s", merged.err);
+    train("--set steps=1 --set model=@T/merged --set output=@T/whole");
+    refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", "--force replaces it");
+    refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", "which is read");
+}
+
+static void
+refuses_another_base_and_other_adapters(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/other --seed 99");
+    assert_int_equal(made.code, 0);
+    train(LORA EVERY "--set output=@T/kept");
+    refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never", "adapters of a base whose hash is");
+    refuse("train @T/run.yaml " LORA "--set output=@T/kept --set model=@T/other --set steps=6 "
+           "--resume",
+           "adapters of a base whose hash is");
+    refuse("train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume",
+           "expected rank 2, alpha 8");
+    refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume",
+           "expected a whole model");
+    refuse("train @T/run.yaml --set lora.rank=0", "a whole number from 1 to");
+    refuse("train @T/run.yaml --set lora.rank=17", "lora.rank: expected at most 16");
+    refuse("train @T/run.yaml --set lora.alpha=2", "expected lora.rank beside it");
+    refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=0.1", "expected 0, found 0.1");
+    refuse("train @T/run.yaml --set lora.rank=2 --set lora.start=@T/kept/checkpoint-4",
+           "not beside lora.start");
+    refuse("train @T/run.yaml --set lora.rank=2 --set lora.targets=qproj",
+           "did you mean \"q_proj\"?");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trains_the_same_adapters_on_any_devices_and_resumed),
+        cmocka_unit_test(begins_with_adapters_and_merges_them),
+        cmocka_unit_test(refuses_another_base_and_other_adapters),
+    };
+
+    return cmocka_run_group_tests_name("lora", tests, rp_train_files_setup,
+                                       rp_train_files_teardown);
+}

@@ -1,0 +1,233 @@
+/* Adapters in files: against what peft wrote (tests/exec-network/fixtures/make-adapters.py). */
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+
+#include "exec/model/adapter.h"
+#include "exec/model/merge.h"
+
+#define TOLERANCE 1e-6 /* norm-wise, each tensor */
+
+typedef struct {
+    RpModel config;
+    RpLora lora;
+    RpSafetensors *base, *adapters;
+    RpWeights *weights;
+    char *directory; /* of what a test writes */
+    GError *error;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->directory = g_dir_make_tmp("rp-adapter-XXXXXX", NULL);
+    *state = f;
+    return 0;
+}
+
+static void
+close_files(Fixture *f)
+{
+    g_clear_pointer(&f->weights, rp_weights_free);
+    g_clear_pointer(&f->adapters, rp_safetensors_free);
+    g_clear_pointer(&f->base, rp_safetensors_free);
+    rp_lora_clear(&f->lora);
+    g_clear_error(&f->error);
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *model = g_build_filename(f->directory, "model.safetensors", NULL);
+
+    close_files(f);
+    g_unlink(model);
+    g_rmdir(f->directory);
+    g_free(f->directory);
+    g_free(f);
+    return 0;
+}
+
+static char *
+path_of(const char *name, const char *file)
+{
+    g_autofree char *relative = g_build_filename("tests/exec-network/fixtures", name, file, NULL);
+
+    return rp_test_source_path(relative);
+}
+
+/* Returns: whether the adapters of @adapters are of @base. */
+static gboolean
+open_files(Fixture *f, const char *base, const char *adapters)
+{
+    g_autofree char *config = path_of(base, "config.json");
+    g_autofree char *model = path_of(base, "model.safetensors");
+    g_autofree char *directory = path_of(adapters, NULL);
+    g_autofree char *tensors = path_of(adapters, RP_ADAPTER_TENSORS);
+
+    close_files(f);
+    assert_true(rp_hf_config_load(config, &f->config, &f->error));
+    assert_true(rp_adapter_config_load(directory, &f->lora, &f->error));
+    f->base = rp_safetensors_open(model, &f->error);
+    f->adapters = rp_safetensors_open(tensors, &f->error);
+    rp_assert_no_error(f->error);
+    f->weights = rp_weights_new_adapted(&f->config, &f->lora);
+    assert_true(rp_weights_bind(f->weights, f->base, &f->error));
+    return rp_adapter_bind(f->weights, f->adapters, &f->error);
+}
+
+static void
+compare(const RpSafetensor *found, const RpSafetensor *expected)
+{
+    double difference = 0, norm = 0;
+
+    assert_non_null(expected);
+    assert_int_equal(found->bytes, expected->bytes);
+    for (gsize i = 0; i < found->bytes / sizeof(float); i++) {
+        const double want = ((const float *)expected->data)[i];
+        const double d = ((const float *)found->data)[i] - want;
+
+        difference += d * d;
+        norm += want * want;
+    }
+    if (!(sqrt(difference) <= TOLERANCE * sqrt(norm)))
+        fail_msg("%s: relative error %.3g", found->name, sqrt(difference / norm));
+}
+
+static void
+check_merged(Fixture *f, const char *base, const char *adapters)
+{
+    const RpMergeOptions options = {0};
+    g_autofree char *path = path_of(adapters, "merged.safetensors");
+    g_autoptr(RpSafetensors) expected = rp_safetensors_open(path, &f->error);
+
+    assert_true(open_files(f, base, adapters));
+    assert_true(rp_merge_write(f->weights, f->directory, &options, &f->error));
+    g_autoptr(RpSafetensors) found = rp_safetensors_open(f->directory, &f->error);
+
+    rp_assert_no_error(f->error);
+    assert_true(rp_safetensors_count(found) > 20);
+    for (guint i = 0; i < rp_safetensors_count(found); i++) {
+        const RpSafetensor *tensor = rp_safetensors_nth(found, i);
+
+        compare(tensor, rp_safetensors_find(expected, tensor->name));
+    }
+}
+
+static void
+merges_as_peft_does(void **state)
+{
+    check_merged(*state, "qwen3-tied", "qwen3-tied-lora");
+    check_merged(*state, "llama-bias", "llama-bias-lora");
+}
+
+static void
+reads_what_it_writes(void **state)
+{
+    Fixture *f = *state;
+    RpLora again = {0};
+
+    assert_true(open_files(f, "qwen3-tied", "qwen3-tied-lora"));
+    g_autofree char *text = rp_adapter_config_text(f->weights, "base");
+    assert_true(rp_adapter_config_parse("config", text, strlen(text), &again, &f->error));
+    assert_int_equal(again.rank, 4);
+    assert_true(again.alpha == 6 && !again.rslora && again.saved == NULL);
+    assert_int_equal(g_strv_length(again.targets), 3);
+    rp_lora_clear(&again);
+}
+
+static void
+refuses_adapters_of_another_base(void **state)
+{
+    Fixture *f = *state;
+
+    assert_false(open_files(f, "llama-tied", "qwen3-tied-lora"));
+    assert_true(g_error_matches(f->error, RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_TENSOR));
+    assert_non_null(
+        strstr(f->error->message, "expected F32 [4, 20], as the base has it, found F32"));
+    assert_false(open_files(f, "qwen3-tied", "llama-bias-lora"));
+}
+
+static void
+refuses_kinds_that_nothing_computes(void **state)
+{
+    static const struct {
+        const char *more, *says;
+        RpAdapterError code;
+    } cases[] = {
+        {"\"use_dora\": true", "use_dora: expected false", RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"bias\": \"all\"", "bias: expected \"none\"", RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"rank_pattern\": {\"q_proj\": 4}", "expected nothing in it",
+         RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"target_parameters\": [\"mlp.experts.down_proj\"]", "target_parameters",
+         RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"lora_alpha\": 0", "lora_alpha", RP_ADAPTER_ERROR_SYNTAX},
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *text = g_strdup_printf(
+            "{\"peft_type\": \"LORA\", \"r\": 4, \"target_modules\": "
+            "\"all-linear\", %s%s}",
+            strstr(cases[i].more, "lora_alpha") ? "" : "\"lora_alpha\": 8, ", cases[i].more);
+        RpLora lora;
+
+        g_clear_error(&f->error);
+        assert_false(rp_adapter_config_parse("config", text, strlen(text), &lora, &f->error));
+        if (f->error->code != (gint)cases[i].code || !strstr(f->error->message, cases[i].says))
+            fail_msg("%s: %s", cases[i].more, f->error->message);
+    }
+}
+
+static void
+refuses_ranks_and_names_that_are_of_no_matrix(void **state)
+{
+    static const struct {
+        guint rank;
+        const char *target, *saved, *says; /* NULL: it is good */
+    } cases[] = {
+        {29, NULL, NULL, "lora.rank: expected at most 24, the smallest side"},
+        {24, NULL, NULL, NULL},
+        {4, "q_porj", NULL, "did you mean \"q_proj\"?"},
+        {4, "lm_head", NULL, "lora.targets: expected names of q_proj, k_proj"},
+        {4, "model.layers.7.*", NULL, "matches none"},
+        {4, "model.layers.?.mlp.*", NULL, NULL},
+        {4, "layers.1.self_attn.q_proj", "norm", NULL},
+        {4, NULL, "lm_haed", "did you mean \"lm_head\"?"},
+    };
+    Fixture *f = *state;
+
+    assert_true(open_files(f, "llama-bias", "llama-bias-lora"));
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        char *targets[] = {(char *)cases[i].target, NULL},
+             *saved[] = {(char *)cases[i].saved, NULL};
+        const RpLora lora = {.rank = cases[i].rank,
+                             .alpha = 8,
+                             .targets = cases[i].target ? targets : NULL,
+                             .saved = cases[i].saved ? saved : NULL};
+
+        g_clear_error(&f->error);
+        if (rp_lora_check(&lora, &f->config, &f->error) != (cases[i].says == NULL) ||
+            (cases[i].says && !strstr(f->error->message, cases[i].says)))
+            fail_msg("case %zu: %s", i, f->error ? f->error->message : "good");
+    }
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(merges_as_peft_does),
+        TEST(reads_what_it_writes),
+        TEST(refuses_adapters_of_another_base),
+        TEST(refuses_kinds_that_nothing_computes),
+        TEST(refuses_ranks_and_names_that_are_of_no_matrix),
+    };
+
+    return cmocka_run_group_tests_name("adapters", tests, NULL, NULL);
+}
