@@ -1,6 +1,7 @@
 /**
  * Whatever the bytes: reading a safetensors file, its index or a config neither crashes nor leaks;
- * a refusal is one line; what is accepted covers the data without gap or overlap.
+ * a refusal is one line; what is accepted covers the data without gap or overlap. Packed weights are
+ * loaded and looked through.
  *
  * Text that starts with `{` goes to the readers of JSON files, anything else to that of tensors.
  */
@@ -9,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "exec/lowbit/lowbit-file.h"
 #include "exec/model/hf-config.h"
 #include "exec/model/weights.h"
 #include "exec/safetensors/private.h"
@@ -24,6 +26,34 @@ check_refusal(gboolean taken, const GError *error)
     if (error) {
         g_assert(g_utf8_validate(error->message, -1, NULL));
         g_assert(strchr(error->message, '\n') == NULL);
+    }
+}
+
+/* The weight that @tensor may be a part of: the name up to one of the suffixes. */
+static void
+check_packed(const RpSafetensors *tensors, const RpSafetensor *tensor)
+{
+    static const char *const suffixes[] = {"", "_blocks", ".quant_state.bitsandbytes__nf4"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(suffixes); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(GError) broken = NULL;
+        RpLowbitSource source;
+
+        if (!g_str_has_suffix(tensor->name, suffixes[i]))
+            continue;
+        g_autofree char *name = g_strndup(tensor->name, strlen(tensor->name) - strlen(suffixes[i]));
+        const gboolean taken = rp_lowbit_source_find(tensors, name, &source, &error);
+        check_refusal(taken, error);
+        if (!taken || !source.is_packed)
+            continue;
+        const RpLowbitShape shape = rp_lowbit_shape_of(source.shape, source.rank);
+        const RpLowbitLayout layout = rp_lowbit_layout(source.format, shape);
+        g_autofree guint8 *packed = g_malloc(layout.total);
+
+        rp_lowbit_source_load(&source, packed);
+        check_refusal(rp_lowbit_source_check(&source, packed, RP_DTYPE_FP16, NULL, &broken),
+                      broken);
     }
 }
 
@@ -48,6 +78,7 @@ check_tensors(const uint8_t *data, size_t size)
         g_autofree char *text =
             rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
         g_assert(text);
+        check_packed(tensors, tensor);
     }
     g_assert(!at || at == data + size);
     g_assert(sum <= 255 * (guint64)size);
