@@ -5,8 +5,10 @@
 
 #include "cli/progress.h"
 #include "cli/train/train.h"
+#include "exec/checkpoint/checkpoint.h"
 #include "exec/generate/greedy.h"
 #include "exec/host/kernels.h"
+#include "exec/model/adapter.h"
 
 /* Of answers to prompts that come with none. */
 #define DEFAULT_NEW_TOKENS 64
@@ -14,6 +16,7 @@
 typedef struct {
     char *prompts;
     char *output;
+    char *adapter;
     int new_tokens;
 } GenerateArgs;
 
@@ -29,6 +32,7 @@ typedef struct {
 typedef struct {
     RpModel config;
     RpSafetensors *checkpoint;
+    RpSafetensors *adapters; /* or NULL */
     RpWeights *weights;
     GArray *prompts; /* Prompt */
     guint longest_prompt;
@@ -52,6 +56,7 @@ generation_clear(Generation *generation)
 {
     g_clear_pointer(&generation->prompts, g_array_unref);
     g_clear_pointer(&generation->weights, rp_weights_free);
+    g_clear_pointer(&generation->adapters, rp_safetensors_free);
     g_clear_pointer(&generation->checkpoint, rp_safetensors_free);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Generation, generation_clear)
@@ -63,15 +68,26 @@ nth(const Generation *generation, guint i)
 }
 
 static gboolean
-open_model(Generation *generation, const char *path, GError **error)
+open_model(Generation *generation, const char *path, const char *adapter, GError **error)
 {
+    g_autofree char *tensors =
+        adapter != NULL ? g_build_filename(adapter, RP_ADAPTER_TENSORS, NULL) : NULL;
+    g_auto(RpLora) lora = {0};
+
     if (!rp_hf_config_load(path, &generation->config, error))
         return FALSE;
     generation->checkpoint = rp_safetensors_open(path, error);
     if (generation->checkpoint == NULL)
         return FALSE;
-    generation->weights = rp_weights_new(&generation->config);
-    return rp_weights_bind(generation->weights, generation->checkpoint, error);
+    if (adapter != NULL && (!rp_adapter_config_load(adapter, &lora, error) ||
+                            !rp_lora_check(&lora, &generation->config, error) ||
+                            !(generation->adapters = rp_safetensors_open(tensors, error))))
+        return FALSE;
+    generation->weights = rp_weights_new_adapted(&generation->config, &lora);
+    if (!rp_weights_bind(generation->weights, generation->checkpoint, error))
+        return FALSE;
+    return adapter == NULL || (rp_checkpoint_check_base(adapter, generation->weights, error) &&
+                               rp_adapter_bind(generation->weights, generation->adapters, error));
 }
 
 /* As training data have them: the tokens that are learned, from the first on, are the answer. A
@@ -291,7 +307,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 
     g_array_set_clear_func(generation.prompts, prompt_clear);
     if (!check_args(args, words[0], report->form == RP_REPORT_JSON, error) ||
-        !open_model(&generation, words[0], error) ||
+        !open_model(&generation, words[0], args->adapter, error) ||
         !read_prompts(&generation, args->prompts, error) ||
         !choose_length(&generation, args, error) || !answer_all(&generation, error) ||
         !rp_cli_write_file(args->output, write_answers, &generation, error))
@@ -305,6 +321,8 @@ static const GOptionEntry options[] = {
      "prompts as training data; where labels tell an answer, it is compared", "FILE.jsonl"},
     {"output", 'o', RP_FILE(GenerateArgs, output),
      "where answers go, a line of JSON each; - prints them", "FILE.jsonl"},
+    {"adapter", 0, RP_FILE(GenerateArgs, adapter),
+     "adapters of the model: a checkpoint of them, or a directory of peft's", "DIR"},
     {"max-new-tokens", 0, RP_COUNT(GenerateArgs, new_tokens),
      "tokens of an answer at most (default: of the longest expected one, else 64)", "N"},
     {0},

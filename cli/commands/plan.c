@@ -70,7 +70,7 @@ static const GOptionEntry options[] = {
      "NUMBER"},
     {"lora-rank", 0, RP_COUNT(RpPlanArgs, lora_rank),
 
-     "predict rank-R adapters, which `train` cannot run yet (default: all parameters)", "R"},
+     "train rank-R adapters of all matrices (default: all parameters)", "R"},
     {"micro-batch", 0, RP_COUNT(RpPlanArgs, micro_batch),
      "sequences of a micro-batch (default: chosen)", "B"},
     {"micro-batches", 'm', RP_COUNT(RpPlanArgs, micro_batches),

@@ -24,6 +24,7 @@ typedef struct {
     int sequence_length;
     int micro_batch_size;
     int head_chunk;
+    int lora_rank;
     int optimizer_threads;
     double seconds;
 } ProfileArgs;
@@ -71,11 +72,15 @@ read_config(const char *word, RpModel *config, GError **error)
 
 /* A directory may hold the shapes alone. */
 static gboolean
-open_weights(Subject *subject, GError **error)
+open_weights(Subject *subject, guint lora_rank, GError **error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
 
-    subject->weights = rp_weights_new(&subject->config);
+    const RpLora lora = {.rank = lora_rank, .alpha = RP_LORA_ALPHA};
+
+    if (lora_rank > 0 && !rp_lora_check(&lora, &subject->config, error))
+        return FALSE;
+    subject->weights = rp_weights_new_adapted(&subject->config, &lora);
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
         g_autofree char *path = g_build_filename(subject->word, names[i], NULL);
 
@@ -188,9 +193,11 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
     subject->optimizer_threads = args->optimizer_threads > 0
                                      ? (guint)args->optimizer_threads
                                      : rp_run_optimizer_threads(subject->ops, subject->devices);
-    if (!read_config(subject->word, &subject->config, error) || !open_weights(subject, error) ||
+    if (!read_config(subject->word, &subject->config, error) ||
+        !open_weights(subject, (guint)args->lora_rank, error) ||
         !read_dtype(args, subject, error) || !read_kernels(args, subject, error))
         return FALSE;
+    rp_weights_store_base(subject->weights, network->dtype);
     network->sequences = (guint)args->micro_batch_size;
     network->tokens = args->sequence_length > 0
                           ? (guint)args->sequence_length
@@ -428,6 +435,8 @@ static const GOptionEntry options[] = {
      "whose: builtin, cudnn, or auto, the faster one (default: auto)", "NAME"},
     {"head-chunk", 0, RP_COUNT(ProfileArgs, head_chunk),
      "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
+    {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),
+     "times of frozen layers with adapters of rank R on all matrices", "R"},
     {"optimizer-threads", 0, RP_COUNT(ProfileArgs, optimizer_threads),
      "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
     {"seconds", 0, RP_NUMBER(ProfileArgs, seconds),

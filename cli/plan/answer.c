@@ -119,10 +119,7 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     rp_report_line(report, "model", "%s, %.*f billion parameters, %s, %s with %s sums",
                    question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
                    query->dtype, query->accumulate);
-    if (query->lora_rank > 0)
-        rp_report_line(report, "",
-                       "`roundpipe train` has no LoRA yet: no run can follow this prediction");
-    else if (question->sized == NULL && query->profile == NULL)
+    if (question->sized == NULL && query->profile == NULL)
         rp_report_line(report, "",
                        "`roundpipe train` has no such architecture yet: no run can follow this "
                        "prediction");

@@ -15,6 +15,7 @@ struct _RpPlanNetwork {
     RpWeights *weights;
     const RpDeviceOps *devices;
     RpNetworkOptions options;
+    RpLora lora; /* of rank 0: none */
     RpAdviseSizes sizes;
 };
 
@@ -85,7 +86,7 @@ find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
             network->options.dtype = rp_weights_dtype(network->weights);
         /* names and shapes are all that is needed from here on */
         rp_weights_free(network->weights);
-        network->weights = rp_weights_new(model);
+        network->weights = rp_weights_new_adapted(model, &network->lora);
         rp_safetensors_free(checkpoint);
         return bound;
     }
@@ -125,6 +126,7 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
         return FALSE;
     if (directory == NULL || words->dtype != NULL)
         network->options.dtype = (RpDtype)(choice - 1);
+    rp_weights_store_base(network->weights, network->options.dtype);
     network->options.half_sums = words->half_sums;
     network->sizes = (RpAdviseSizes){
         .make = make_sizes,
@@ -140,9 +142,17 @@ static RpPlanNetwork *
 make(const RpModel *model, const char *directory, const RpPlanNetworkWords *words, GError **error)
 {
     g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
+    g_autoptr(GError) problem = NULL;
 
     network->model = *model;
-    network->weights = rp_weights_new(model);
+    network->lora = (RpLora){.rank = words->lora_rank, .alpha = RP_LORA_ALPHA};
+    if (words->lora_rank > 0 && !rp_lora_check(&network->lora, model, &problem)) {
+        /* of all that it checks only the rank was given */
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--lora-rank%s",
+                    strchr(problem->message, ':'));
+        return NULL;
+    }
+    network->weights = rp_weights_new_adapted(model, &network->lora);
     return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
 }
 

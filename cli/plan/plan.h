@@ -22,6 +22,7 @@ typedef struct {
     const char *dtype;     /* %NULL: of a directory the weights', else the config's; else bf16 */
     const char *attention; /* %NULL: builtin */
     gboolean half_sums;
+    guint lora_rank; /* of adapters of all linear layers; 0: everything is trained */
 } RpPlanNetworkWords;
 
 /**
@@ -116,7 +117,7 @@ const char *rp_plan_device_name(const RpAdviseQuery *query);
 /* Parameters of the model, each once; of these the trained ones, with LoRA those of adapters. */
 void rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 *trained);
 
-/* Of one checkpoint: 16-bit weights, and 32-bit weights and moments of what is trained; another
+/* Of one checkpoint: 16-bit weights, or 32-bit adapters where the rest is frozen, and 32-bit weights and moments of what is trained; another
  * version of the weights where steps are asynchronous (docs/checkpoint-format.md). */
 guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options);
 

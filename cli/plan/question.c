@@ -256,8 +256,10 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
     const char *path = args->path != NULL ? args->path : is_path(args->model) ? args->model : NULL;
-    RpPlanNetworkWords words = {
-        .devices = args->devices, .dtype = args->dtype, .attention = args->attention};
+    RpPlanNetworkWords words = {.devices = args->devices,
+                                .dtype = args->dtype,
+                                .attention = args->attention,
+                                .lora_rank = (guint)args->lora_rank};
     int half_sums = 0;
 
     if (args->path != NULL && args->model != NULL)
@@ -276,7 +278,7 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     query->tokens_per_sequence = args->sequence != 0
                                      ? (guint)args->sequence
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
-    question->sized = args->lora_rank == 0 ? question->network : NULL;
+    question->sized = question->network;
     return TRUE;
 }
 

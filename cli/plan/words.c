@@ -58,8 +58,8 @@ rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options)
     guint64 parameters, trained;
 
     rp_plan_count_parameters(profile, &parameters, &trained);
-    return parameters * element + trained * 3 * sizeof(float) +
-           (options->async ? trained * element : 0);
+    return (trained < parameters ? trained * sizeof(float) : parameters * element) +
+           trained * 3 * sizeof(float) + (options->async ? trained * element : 0);
 }
 
 const RpAdviseRun *

@@ -28,6 +28,17 @@ opened_bytes(const RpTrainOutcome *outcome, guint arena)
 
 /* ---- the plan ---- */
 
+static guint64
+count_trained(const RpWeights *weights)
+{
+    guint64 sum = 0;
+
+    for (guint i = 0; i < rp_weights_count(weights); i++)
+        if (rp_weight_has_state(rp_weights_nth(weights, i)))
+            sum += rp_weights_nth(weights, i)->elements;
+    return sum;
+}
+
 static void
 report_heading(RpReport *report, const RpTrainJob *job)
 {
@@ -37,6 +48,8 @@ report_heading(RpReport *report, const RpTrainJob *job)
     const guint rounds = options->micro_batches / options->round;
     const char *dtype = rp_dtype_name(job->network.dtype);
     const guint64 parameters = rp_weights_elements(job->weights);
+    const guint64 trained = count_trained(job->weights);
+    const RpLora *lora = rp_weights_lora(job->weights);
     g_autofree char *cut =
         data->n_truncated_samples > 0
             ? g_strdup_printf("; %" G_GUINT64_FORMAT " samples are cut, %" G_GUINT64_FORMAT
@@ -54,6 +67,13 @@ report_heading(RpReport *report, const RpTrainJob *job)
     rp_report_show(report, "%" G_GUINT64_FORMAT " samples, %" G_GUINT64_FORMAT " tokens%s",
                    data->n_samples, data->n_tokens, cut);
     rp_report_count(report, "parameters", (gint64)parameters, NULL);
+    if (lora != NULL) {
+        rp_report_line(report, "adapters",
+                       "rank %u, alpha %g: %" G_GUINT64_FORMAT " parameters are trained",
+                       lora->rank, lora->alpha, trained);
+        rp_report_count(report, "lora_rank", lora->rank, NULL);
+        rp_report_count(report, "trained_parameters", (gint64)trained, NULL);
+    }
     rp_report_text(report, "dtype", dtype, NULL);
     rp_report_count(report, "samples", (gint64)data->n_samples, NULL);
     rp_report_count(report, "truncated_samples", (gint64)data->n_truncated_samples, NULL);

@@ -41,6 +41,20 @@ workspace_bytes(const RpGreedy *greedy)
     return scratch + 2 * rp_align_up(rp_network_hidden_bytes(greedy->network), ALIGNMENT);
 }
 
+/* Adapters may be stored wider than what they run in. */
+static void
+store(const RpSafetensor *source, guint64 n, RpDtype storage, guint8 *at)
+{
+    if (source->dtype == storage) {
+        memcpy(at, source->data, n * rp_dtype_size(storage));
+        return;
+    }
+    g_autofree float *wide = g_new(float, n);
+
+    rp_dtype_to_float(source->dtype, source->data, wide, n);
+    rp_dtype_from_float(storage, wide, at, n);
+}
+
 /* Each weight to its place: a tied head has a copy of its own. */
 static void
 load(RpGreedy *greedy, const RpWeights *weights)
@@ -50,9 +64,8 @@ load(RpGreedy *greedy, const RpWeights *weights)
         const RpLayerLayout *layout = rp_network_layout(greedy->network, weight->layer);
         const RpWeightPlace *place = &layout->place[weight->kind];
 
-        memcpy(greedy->parameters + layout->first_byte + place->byte,
-               rp_weights_source(weights, i)->data,
-               weight->elements * rp_dtype_size(place->storage));
+        store(rp_weights_source(weights, i), weight->elements, place->storage,
+              greedy->parameters + layout->first_byte + place->byte);
     }
 }
 
@@ -89,6 +102,7 @@ rp_greedy_new(const RpModel *config, const RpWeights *weights, const RpKernels *
     greedy->sequences = sequences;
     greedy->tokens = tokens;
     greedy->weights = rp_weights_copy(weights);
+    rp_weights_store_base(greedy->weights, options.dtype);
     greedy->network = rp_network_new(greedy->weights, kernels, &options);
 
     const RpInterval all = {0, rp_network_n_layers(greedy->network)};

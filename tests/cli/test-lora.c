@@ -71,6 +71,33 @@ begins_with_adapters_and_merges_them(void **state)
     refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", "which is read");
 }
 
+/* The same likeliest tokens, beside the model and merged into it. */
+static void
+answers_with_adapters_beside_the_model(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/wide --dtype fp32");
+    assert_int_equal(made.code, 0);
+    train(LORA EVERY "--set model=@T/wide --set output=@T/tuned --set optimizer.learning_rate=0.3");
+    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    g_auto(RpCliRun) merged = rp_cli_run("merge @T/wide @T/tuned/checkpoint-4 -o @T/one-model");
+    g_auto(RpCliRun) plain =
+        rp_cli_run("generate @T/wide --prompts @T/ask.jsonl -o @T/plain.jsonl --max-new-tokens 8");
+    g_auto(RpCliRun) beside =
+        rp_cli_run("generate @T/wide --adapter @T/tuned/checkpoint-4 "
+                   "--prompts @T/ask.jsonl -o @T/beside.jsonl --max-new-tokens 8");
+    g_auto(RpCliRun) within = rp_cli_run(
+        "generate @T/one-model --prompts @T/ask.jsonl -o @T/within.jsonl --max-new-tokens 8");
+
+    if (merged.code + plain.code + beside.code + within.code != 0)
+        fail_msg("%s%s%s%s", merged.err, plain.err, beside.err, within.err);
+    g_autofree char *base = rp_train_files_read("plain.jsonl", NULL);
+    g_autofree char *one = rp_train_files_read("beside.jsonl", NULL);
+    g_autofree char *other = rp_train_files_read("within.jsonl", NULL);
+    assert_string_equal(one, other);
+    assert_string_not_equal(one, base);
+}
+
 static void
 refuses_another_base_and_other_adapters(void **state)
 {
@@ -102,6 +129,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_the_same_adapters_on_any_devices_and_resumed),
         cmocka_unit_test(begins_with_adapters_and_merges_them),
+        cmocka_unit_test(answers_with_adapters_beside_the_model),
         cmocka_unit_test(refuses_another_base_and_other_adapters),
     };
 

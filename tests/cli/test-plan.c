@@ -228,12 +228,20 @@ what_fits_in_another_way_is_a_yes(void **state)
 }
 
 static void
-adapters_are_predicted_and_said_not_to_run(void **state)
+adapters_are_predicted_as_train_runs_them(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
                                       "--host-memory 64 --lora-rank 32" ONLY);
 
-    SAYS(&run, 0, "Yes: ", "`roundpipe train` has no LoRA yet");
+    g_auto(RpCliRun) experts = rp_cli_run("plan --model qwen3-235b-a22b --gpu rtx4090 --gpus 8 "
+                                          "--lora-rank 32" ONLY);
+    g_auto(RpCliRun) large = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --lora-rank 5000");
+
+    SAYS(&run, 0, "Yes: ", "LoRA of rank 32");
+    assert_null(strstr(run.out, "`roundpipe train` has no"));
+    assert_non_null(strstr(experts.out, "`roundpipe train` has no such architecture yet"));
+    assert_int_equal(large.code, 2);
+    assert_non_null(strstr(large.err, "--lora-rank: expected at most 1024"));
 }
 
 static void
@@ -269,7 +277,7 @@ main(void)
         cmocka_unit_test(every_remedy_can_be_typed_and_helps),
         cmocka_unit_test(remedies_are_combined_where_one_does_not_do),
         cmocka_unit_test(what_fits_in_another_way_is_a_yes),
-        cmocka_unit_test(adapters_are_predicted_and_said_not_to_run),
+        cmocka_unit_test(adapters_are_predicted_as_train_runs_them),
         cmocka_unit_test(the_cause_of_waiting_is_told),
         cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
     };
