@@ -46,6 +46,7 @@ typedef struct Entry {
     double bytes, operations; /* one is 0 */
     RpMatmulForm form;
     size_t m, n, k;  /* of a matmul; rows and columns of a norm */
+    RpLowbit packed; /* of an expansion */
     gboolean head;   /* a matmul of the head */
     gboolean second; /* a bias; a residual; the product */
 } Entry;
@@ -287,6 +288,17 @@ convert(const Bench *bench, const Entry *entry)
                                               RP_DTYPE_FP32, RP_DTYPE_FP32, RP_DTYPE_BF16});
 }
 
+/* Random bytes as packed weights. */
+static void
+expand(const Bench *bench, const Entry *entry)
+{
+    bench->kernels->expand(bench->stream, &(RpExpandArgs){.format = entry->packed,
+                                                          .dtype = RP_DTYPE_BF16,
+                                                          .shape = {1, T, M},
+                                                          .packed = bench->big[0],
+                                                          .y = bench->big[1]});
+}
+
 static void
 add(const Bench *bench, const Entry *entry)
 {
@@ -345,6 +357,10 @@ static const Entry entries[] = {
     {"bias backward", "", bias_backward, BYTES(T *C, 2)},
     {"sum of squares", "48 Mi of fp32", sum_squares, BYTES(PARAMETERS, 4)},
     {"convert", "48 Mi, fp32 to bf16", convert, BYTES(PARAMETERS, 6)},
+    {"expand", "16384 x 6144, nf4 to bf16", expand, BYTES(T *M, 2 + 4.127 / 8),
+     .packed = RP_LOWBIT_NF4},
+    {"expand", "mxfp4 to bf16", expand, BYTES(T *M, 2 + 4.25 / 8), .packed = RP_LOWBIT_MXFP4},
+    {"expand", "fp8 to bf16", expand, BYTES(T *M, 3), .packed = RP_LOWBIT_FP8},
     {"add", "16384 x 2048", add, BYTES(T *C, 6)},
     {"fill", "48 Mi of fp32", fill, BYTES(PARAMETERS, 4)},
 };
