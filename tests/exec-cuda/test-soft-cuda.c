@@ -76,6 +76,28 @@ gives_the_bits_of_the_host(void **state)
     }
 }
 
+static void
+trains_adapters_to_the_bits_of_the_host(void **state)
+{
+    static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
+    Fixture *f = *state;
+
+    for (guint d = 0; d < G_N_ELEMENTS(dtypes); d++) {
+        rp_tiny_model_adapt(f->model, 3, dtypes[d]);
+        for (guint i = 0; i < 2; i++) {
+            RpTinyRun cuda = runs()[i], host;
+
+            cuda.dtype = dtypes[d];
+            host = cuda;
+            host.backend = NULL;
+            g_autofree char *found = rp_tiny_run_hash(f->model, &cuda, 4);
+            g_autofree char *expected = rp_tiny_run_hash(f->model, &host, 4);
+            assert_string_equal(found, expected);
+            assert_int_equal(soft_cuda_n_left(), 0);
+        }
+    }
+}
+
 /* On the device where the next round of a stage follows there (one stage, one device), else on the
  * host. */
 static void
@@ -531,6 +553,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gives_the_bits_of_the_host, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(trains_adapters_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sums_rounds_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(waits_for_copies_and_losses_that_take_long, set_up,
                                         tear_down),

@@ -34,6 +34,18 @@ rp_tiny_model_new(gboolean tied)
 }
 
 void
+rp_tiny_model_adapt(RpTinyModel *model, guint rank, RpDtype storage)
+{
+    const RpLora lora = {.rank = rank, .alpha = 2 * rank, .seed = 3};
+    GError *error = NULL;
+
+    rp_weights_free(model->weights);
+    model->weights = rp_weights_new_adapted(&model->config, &lora);
+    rp_weights_store_base(model->weights, storage);
+    g_assert_true(rp_weights_bind(model->weights, model->file, &error));
+}
+
+void
 rp_tiny_model_free(RpTinyModel *model)
 {
     static const char *const files[] = {"config.json", "model.safetensors"};
@@ -218,6 +230,9 @@ rp_tiny_hash(RpTrainer *trainer)
 
     for (guint w = 0; w < rp_weights_count(weights); w++) {
         const gsize n = rp_weights_nth(weights, w)->elements;
+
+        if (!rp_weights_nth(weights, w)->trained)
+            continue;
         const RpOptimizerState state = rp_trainer_weight_state(trainer, w);
 
         g_checksum_update(hash, (const guchar *)state.weight, (gssize)(n * sizeof(float)));

@@ -16,6 +16,8 @@ typedef struct {
 } RpTinyModel;
 
 RpTinyModel *rp_tiny_model_new(gboolean tied);
+/* From now on all but adapters of all matrices is frozen, and stored as @storage. */
+void rp_tiny_model_adapt(RpTinyModel *model, guint rank, RpDtype storage);
 void rp_tiny_model_free(RpTinyModel *model);
 
 typedef struct {
