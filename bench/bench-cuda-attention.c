@@ -101,7 +101,7 @@ main(void)
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         return 77;
     stream = rp_cuda_stream_new(0, NULL, &error);
-    if (!stream) {
+    if (stream == NULL) {
         fprintf(stderr, "bench-cuda-attention: %s\n", error->message);
         return 1;
     }

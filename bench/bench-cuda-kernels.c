@@ -447,7 +447,7 @@ main(int argc, char **argv)
     rp_bench_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
                   "cudaStreamCreateWithFlags");
     bench.stream = rp_cuda_stream_new(0, stream, &error);
-    if (!bench.stream) {
+    if (bench.stream == NULL) {
         fprintf(stderr, "%s\n", error->message);
         return 1;
     }

@@ -75,7 +75,7 @@ run_case(const RpProfile *profile, const char *schedule, RpFidelity fidelity, gb
     const RpPlanOptions options = {.schedule = ops,
                                    .gpus = GPUS,
                                    .micro_batches = MICRO_BATCHES,
-                                   .round = ops && ops->dispatched ? GPUS : 0,
+                                   .round = ops != NULL && ops->dispatched ? GPUS : 0,
                                    .async = TRUE,
                                    .fidelity = fidelity};
     g_autoptr(RpPartition) partition = ops == NULL ? NULL

@@ -241,7 +241,7 @@ compare(Bench *bench, RpPool *pool)
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
 
     for (guint round = 0; round < ROUNDS; round++)
-        for (guint v = 0; variants[v]; v++) {
+        for (guint v = 0; variants[v] != NULL; v++) {
             if (!variants[v]->supported())
                 continue;
             g_autoptr(GError) error = NULL;
@@ -255,13 +255,13 @@ compare(Bench *bench, RpPool *pool)
     double most = 0;
     for (guint what = 0; what < FUSED; what++) {
         double here = 0;
-        for (guint v = 0; variants[v]; v++)
+        for (guint v = 0; variants[v] != NULL; v++)
             here = MAX(here, best[v][what]);
         most = MAX(most, here);
         printf("%u       %-24s %7.2f\n", n_threads, names[what], here * 1e-9);
     }
     for (guint what = FUSED; what < N_WHATS; what++)
-        for (guint v = 0; variants[v]; v++)
+        for (guint v = 0; variants[v] != NULL; v++)
             if (variants[v]->supported())
                 printf("%u       %-15s %-8s %7.2f  %13.0f  %5.1f %%\n", n_threads, names[what],
                        variants[v]->name, best[v][what] * 1e-9,

@@ -97,7 +97,7 @@ fastest_us(const RpPlan *plan, const RpMachine *machine, GError **error)
         const gint64 start = g_get_monotonic_time();
         for (guint i = 0; i < repeat; i++) {
             g_autoptr(RpTrace) trace = rp_simulate(plan, machine, error);
-            if (!trace)
+            if (trace == NULL)
                 return -1;
         }
         fastest = MIN(fastest, g_get_monotonic_time() - start);
@@ -110,11 +110,11 @@ static gboolean
 run_case(const char *name, const Size *size, gboolean csv, GError **error)
 {
     const RpScheduleOps *schedule = rp_schedule_find(name, error);
-    if (!schedule)
+    if (schedule == NULL)
         return FALSE;
     g_autoptr(RpProfile) profile = make_profile(MAX(LEAST_BLOCKS, 2 * size->gpus));
     g_autoptr(RpPartition) partition = make_partition(profile, schedule, size, error);
-    if (!partition)
+    if (partition == NULL)
         return FALSE;
     const RpPlanOptions options = {
         .schedule = schedule,
@@ -127,7 +127,7 @@ run_case(const char *name, const Size *size, gboolean csv, GError **error)
 
     const gint64 start = g_get_monotonic_time();
     g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 1, error);
-    if (!plan)
+    if (plan == NULL)
         return FALSE;
     const gint64 plan_us = g_get_monotonic_time() - start;
     const double simulate_us = fastest_us(plan, &machine, error);

@@ -272,7 +272,8 @@ rp_report_to_csv(const RpReport *report, const char *key, const char *columns)
     for (char **name = names; *name != NULL; name++) {
         char *equal = strchr(*name, '=');
 
-        g_string_append_printf(csv, "%s%s", name > names ? "," : "", equal ? equal + 1 : *name);
+        g_string_append_printf(csv, "%s%s", name > names ? "," : "",
+                               equal != NULL ? equal + 1 : *name);
         if (equal != NULL)
             *equal = '\0';
     }

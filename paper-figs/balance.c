@@ -18,13 +18,14 @@ rp_paper_balance(RpPaper *paper, GPtrArray *figures, GError **error)
         .round = RP_PAPER_ROUND,
     };
 
-    if (!profile || !options.schedule)
+    if (profile == NULL || options.schedule == NULL)
         return FALSE;
     g_autoptr(RpPartition) by_paper =
         rp_paper_partition(paper, model, &options, RP_OBJECTIVE_PAPER, error);
     g_autoptr(RpPartition) simulated =
-        by_paper ? rp_paper_partition(paper, model, &options, RP_OBJECTIVE_SIMULATED, error) : NULL;
-    if (!simulated)
+        by_paper != NULL ? rp_paper_partition(paper, model, &options, RP_OBJECTIVE_SIMULATED, error)
+                         : NULL;
+    if (simulated == NULL)
         return FALSE;
     RpBalancePanel panels[] = {{by_paper, "paper's objective"}, {simulated, "simulated objective"}};
     RpFigure *figure = rp_balance_figure("balance", "Balance of Qwen3-1.7B's slots, N = 8, M = 16",
@@ -41,7 +42,7 @@ rp_paper_balance(RpPaper *paper, GPtrArray *figures, GError **error)
         g_autoptr(RpPaperRun) run =
             rp_paper_simulate(profile, file, panels[i].partition, &options, 0, error);
 
-        if (!run)
+        if (run == NULL)
             return FALSE;
         rp_figure_add_command(figure, run->command);
     }

@@ -61,15 +61,15 @@ simulate_model(RpPaper *paper, const RpPaperModel *model, const char *published,
     const RpProfile *profile = rp_paper_profile(paper, model->name, error);
     g_autofree char *file = rp_paper_profile_path(paper, model->name);
 
-    if (!profile)
+    if (profile == NULL)
         return NULL;
     g_autoptr(RpPartition) partition =
-        published ? rp_paper_parse_partition(profile, published, error)
-                  : rp_paper_partition(paper, model->name, options, objective, error);
-    if (!partition)
+        published != NULL ? rp_paper_parse_partition(profile, published, error)
+                          : rp_paper_partition(paper, model->name, options, objective, error);
+    if (partition == NULL)
         return NULL;
     RpPaperRun *run = rp_paper_simulate(profile, file, partition, options, 0, error);
-    if (run)
+    if (run != NULL)
         g_ptr_array_add(commands, g_strdup(run->command));
     return run;
 }
@@ -122,7 +122,7 @@ rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error)
             g_autoptr(RpPaperRun) run =
                 simulate_model(paper, model, rp_table_text(table, row, "partition"),
                                RP_OBJECTIVE_PAPER, &options, commands, error);
-            if (!run)
+            if (run == NULL)
                 return FALSE;
             add_run(chart, model->trained, series[s].label, run, series[s].async,
                     published_ratio(table, series[s].schedule, model->name, series[s].async));
@@ -164,7 +164,7 @@ figure_15(RpPaper *paper, const char *name, const char *title, const char *subti
                 options.fused_forward = RP_FUSED_PHYSICAL;
             g_autoptr(RpPaperRun) run = simulate_model(paper, model, NULL, RP_OBJECTIVE_SIMULATED,
                                                        &options, commands, error);
-            if (!run)
+            if (run == NULL)
                 return FALSE;
             add_run(chart, model->trained, series[s].label, run, series[s].async, NAN);
             if (options.schedule->dispatched)
@@ -268,7 +268,7 @@ rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error)
                 row == RP_TABLE_NONE ? NULL : rp_table_text(table, row, "partition");
             g_autoptr(RpPaperRun) run = simulate_model(paper, model, published, RP_OBJECTIVE_PAPER,
                                                        &options, commands, error);
-            if (!run)
+            if (run == NULL)
                 return FALSE;
             add_ideal_and_rest(chart, model, options.schedule->title, run,
                                published_ratio(table, names[s], model->name, FALSE));

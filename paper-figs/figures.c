@@ -43,7 +43,7 @@ rp_figures_names(void)
 static gboolean
 check_names(const char *const *names, GError **error)
 {
-    for (guint i = 0; names && names[i]; i++) {
+    for (guint i = 0; names != NULL && names[i] != NULL; i++) {
         if (g_strv_contains(rp_figures_names(), names[i]))
             continue;
         g_autofree char *list = g_strjoinv(", ", (char **)rp_figures_names());
@@ -86,7 +86,7 @@ static void
 leave_out(const char *name, const char *reason, GString *index, GPtrArray *left_out)
 {
     g_string_append_printf(index, "%s: not drawn\n\n%s\n\n", name, reason);
-    if (left_out)
+    if (left_out != NULL)
         g_ptr_array_add(left_out, g_strdup_printf("%s: %s", name, reason));
 }
 
@@ -94,21 +94,22 @@ static gboolean
 make_all(RpPaper *paper, const RpFiguresRequest *request, GString *index, GPtrArray *left_out,
          GError **error)
 {
-    guint total = request->names ? g_strv_length((char **)request->names) : G_N_ELEMENTS(recipes);
+    guint total =
+        request->names != NULL ? g_strv_length((char **)request->names) : G_N_ELEMENTS(recipes);
     guint done = 0;
 
     for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
         const char *name = recipes[i].name;
         g_autoptr(GError) local = NULL;
 
-        if (request->names && !g_strv_contains(request->names, name))
+        if (request->names != NULL && !g_strv_contains(request->names, name))
             continue;
-        if (request->progress)
+        if (request->progress != NULL)
             request->progress(name, done, total, request->user_data);
         done++;
         if (make_one(paper, recipes[i].make, request->output_dir, request->formats, index, &local))
             continue;
-        if (!request->names && g_error_matches(local, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY)) {
+        if (request->names == NULL && g_error_matches(local, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY)) {
             leave_out(name, local->message, index, left_out);
             continue;
         }

@@ -47,15 +47,15 @@ throughput(const RpProfile *profile, const char *model, const char *file, guint 
         .fidelity = fidelity,
     };
 
-    if (!options.schedule)
+    if (options.schedule == NULL)
         return 0;
     g_autoptr(RpPartition) partition = partition_of(profile, model, &options, error);
-    if (!partition)
+    if (partition == NULL)
         return 0;
     g_autoptr(RpPaperRun) run = rp_paper_simulate(profile, file, partition, &options, 0, error);
-    if (!run)
+    if (run == NULL)
         return 0;
-    if (commands)
+    if (commands != NULL)
         g_ptr_array_add(commands, g_strdup(run->command));
     return (double)micro_batches * (double)rp_profile_micro_batch_tokens(profile) *
            (double)RP_NS_PER_S / (double)run->steady.iteration_ns;
@@ -95,7 +95,7 @@ rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
         g_autofree char *file = rp_paper_profile_path(paper, model->name);
         const RpProfile *profile = rp_paper_profile(paper, model->name, error);
 
-        if (!profile)
+        if (profile == NULL)
             return FALSE;
         guint micro_batches = model->global_batch / profile->sequences;
         RpColour colour = rp_colour_of_model(model->name);
@@ -149,9 +149,9 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
     g_autofree double *published = g_new(double, n);
     g_autofree double *predicted = g_new(double, n);
     const RpModel *model = rp_model_find("qwen3-1.7b", error);
-    const RpGpu *gpu = model ? rp_gpu_find("rtx4090", error) : NULL;
+    const RpGpu *gpu = model != NULL ? rp_gpu_find("rtx4090", error) : NULL;
 
-    if (!gpu)
+    if (gpu == NULL)
         return FALSE;
     for (guint i = 0; i < n; i++) {
         lengths[i] = rp_table_number(table, i, "sequence_length");
@@ -164,7 +164,7 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
                                .gpus = RP_PAPER_GPUS,
                                .kernels = RP_COST_KERNELS_PYTORCH};
         g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, &workload, error);
-        if (!profile)
+        if (profile == NULL)
             return FALSE;
         predicted[i] = throughput(profile, model->name, "", RP_PAPER_GPUS,
                                   ITERATION_TOKENS / (workload.sequences * tokens),

@@ -36,10 +36,9 @@ shared_across(const GPtrArray *rows, Axis axis)
 {
     guint value = across(g_ptr_array_index(rows, 0), axis);
 
-    for (guint i = 1; i < rows->len; i++) {
+    for (guint i = 1; i < rows->len; i++)
         if (across(g_ptr_array_index(rows, i), axis) != value)
             return 0;
-    }
     return value;
 }
 
@@ -75,7 +74,7 @@ lines_of(const GPtrArray *rows, Axis axis)
         RpMeasured *row = g_ptr_array_index(rows, i);
         GPtrArray *line = NULL;
 
-        for (guint j = 0; j < lines->len && !line; j++) {
+        for (guint j = 0; j < lines->len && line == NULL; j++) {
             GPtrArray *candidate = g_ptr_array_index(lines, j);
             const RpMeasured *first = g_ptr_array_index(candidate, 0);
 
@@ -83,7 +82,7 @@ lines_of(const GPtrArray *rows, Axis axis)
                 strcmp(first->consistency, row->consistency) == 0)
                 line = candidate;
         }
-        if (!line) {
+        if (line == NULL) {
             line = g_ptr_array_new();
             g_ptr_array_add(lines, line);
         }
@@ -206,10 +205,9 @@ set_tics(RpLineChart *chart, const GPtrArray *rows, Axis axis)
         g_array_append_val(all, x);
     }
     g_array_sort(all, compare_doubles);
-    for (guint i = all->len - 1; i > 0; i--) {
+    for (guint i = all->len - 1; i > 0; i--)
         if (g_array_index(all, double, i) == g_array_index(all, double, i - 1))
             g_array_remove_index(all, i);
-    }
     rp_line_chart_set_tics(chart, (const double *)(gpointer)all->data, all->len);
     return all;
 }
@@ -219,7 +217,7 @@ set_subtitle(RpLineChart *chart, const GPtrArray *rows, Axis axis, const char *r
 {
     const char *device = rp_measured_one_device(rows);
     guint shared = shared_across(rows, axis);
-    g_autoptr(GString) text = g_string_new(device ? device : "several kinds of devices");
+    g_autoptr(GString) text = g_string_new(device != NULL ? device : "several kinds of devices");
 
     if (shared > 0) {
         g_autofree char *what = across_text(shared, axis);
@@ -275,7 +273,7 @@ rp_paper_figure_13_measured(RpPaper *paper, GPtrArray *figures, GError **error)
                           "GPUs", "throughput, tokens/s");
     gboolean any_published = FALSE;
 
-    if (!rows)
+    if (rows == NULL)
         return FALSE;
     g_autoptr(GPtrArray) lines = lines_of(rows, ALONG_GPUS);
     for (guint i = 0; i < lines->len; i++) {
@@ -315,7 +313,7 @@ rp_paper_figure_14_measured(RpPaper *paper, GPtrArray *figures, GError **error)
         "figure-14-measured", "Figure 14, measured: throughput against sequence length",
         "sequence length, tokens", "throughput, tokens/s");
 
-    if (!rows)
+    if (rows == NULL)
         return FALSE;
     g_autoptr(GPtrArray) lines = lines_of(rows, ALONG_SEQUENCE);
     for (guint i = 0; i < lines->len; i++) {
@@ -370,7 +368,7 @@ add_bar(RpBarChart *chart, const char *group, const RpMeasured *row, const RpMea
     };
 
     rp_text_append(text, "%.3f", seconds);
-    if (events)
+    if (events != NULL)
         rp_text_append(text, "  (%+.3f s, %+.1f %%)", seconds - rp_measured_seconds(events),
                        100 * (seconds / rp_measured_seconds(events) - 1));
     bar.text = text->str;
@@ -387,11 +385,11 @@ rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error)
                          "Figure 16, measured: blocking copies against the event-based protocol",
                          "time of an iteration, s", 3, parts, G_N_ELEMENTS(parts));
 
-    if (!rows)
+    if (rows == NULL)
         return FALSE;
     const char *device = rp_measured_one_device(rows);
     rp_bar_chart_set_marker_title(chart, "predicted");
-    rp_bar_chart_set_subtitle(chart, device ? device : "several kinds of devices");
+    rp_bar_chart_set_subtitle(chart, device != NULL ? device : "several kinds of devices");
     for (guint i = 0; i < rows->len; i++) {
         const RpMeasured *row = g_ptr_array_index(rows, i);
         const RpMeasured *other = partner(rows, row);
@@ -402,10 +400,10 @@ rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error)
             row->micro_batches, row->micro_batch, row->sequence);
 
         /* a pair is drawn where its events are */
-        if (blocking && other)
+        if (blocking && other != NULL)
             continue;
         add_bar(chart, group, row, NULL);
-        if (other)
+        if (other != NULL)
             add_bar(chart, group, other, row);
     }
     RpFigure *figure = rp_bar_chart_figure(chart);

@@ -26,9 +26,9 @@ static char *
 model_title(const char *name)
 {
     const RpModel *model = rp_model_find(name, NULL);
-    const char *slash = model ? strrchr(model->hf_name, '/') : NULL;
+    const char *slash = model != NULL ? strrchr(model->hf_name, '/') : NULL;
 
-    return g_strdup(slash ? slash + 1 : name);
+    return g_strdup(slash != NULL ? slash + 1 : name);
 }
 
 static gboolean
@@ -37,7 +37,7 @@ refuse(const char *file, guint index, const char *column, const char *expected, 
 {
     g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
                 "%s: row %u, column %s: expected %s, found \"%s\"", file, index + 1, column,
-                expected, found ? found : "no such column");
+                expected, found != NULL ? found : "no such column");
     return FALSE;
 }
 
@@ -52,7 +52,7 @@ read_text(const Place *place, const char *column, char **value, GError **error)
 {
     const char *text = rp_table_text(place->table, place->index, column);
 
-    if (!text || (*text == '\0' && strcmp(column, "device_memory") != 0))
+    if (text == NULL || (*text == '\0' && strcmp(column, "device_memory") != 0))
         return refuse(place->file, place->index, column, "a text", text, error);
     *value = g_strdup(text);
     return TRUE;
@@ -75,7 +75,7 @@ read_count(const Place *place, const char *column, guint *value, GError **error)
     const char *text = rp_table_text(place->table, place->index, column);
     guint64 number = 0;
 
-    if (!text || !g_ascii_string_to_unsigned(text, 10, 1, G_MAXUINT, &number, NULL))
+    if (text == NULL || !g_ascii_string_to_unsigned(text, 10, 1, G_MAXUINT, &number, NULL))
         return refuse(place->file, place->index, column, "a whole number from 1", text, error);
     *value = (guint)number;
     return TRUE;
@@ -139,7 +139,7 @@ rp_measured_parse(const char *text, const char *file, GError **error)
     g_autoptr(RpTable) table = rp_table_parse(text, error);
     g_autoptr(GPtrArray) rows = g_ptr_array_new_with_free_func(free_row);
 
-    if (!table) {
+    if (table == NULL) {
         g_prefix_error(error, "%s: ", file);
         return NULL;
     }

@@ -17,10 +17,10 @@ rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error)
         .fidelity = RP_FIDELITY_FULL,
     };
 
-    if (!profile)
+    if (profile == NULL)
         return FALSE;
     g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 2, error);
-    if (!run)
+    if (run == NULL)
         return FALSE;
     RpFigure *curves =
         rp_memory_figure("memory", "Memory of two iterations of Qwen3-1.7B on 4 RTX 4090",

@@ -46,14 +46,14 @@ rp_paper_figure_2(RpPaper *paper, GPtrArray *figures, GError **error)
         "figure-2", "Figure 2: recomputing one block's activations, or reloading them",
         "time of one block and micro-batch, ms", 1, parts, G_N_ELEMENTS(parts));
 
-    if (!gpu)
+    if (gpu == NULL)
         return FALSE;
     rp_bar_chart_set_subtitle(chart, "predicted; RTX 4090 at its nominal speeds, 4 sequences of "
                                      "2048 tokens");
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++) {
         const RpModel *model = rp_model_find(rp_paper_models[m].name, error);
 
-        if (!model)
+        if (model == NULL)
             return FALSE;
         double flops = rp_cost_model_matmul_flops(model, SEQUENCES, TOKENS) +
                        rp_cost_model_attention_flops(model, 0, SEQUENCES, TOKENS);
@@ -92,7 +92,7 @@ rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error)
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++) {
         const RpModel *model = rp_model_find(rp_paper_models[m].name, error);
 
-        if (!model)
+        if (model == NULL)
             return FALSE;
         for (guint i = 0; i < G_N_ELEMENTS(batch); i++)
             intensity[i] = rp_paper_forward_intensity(model, batch[i], TOKENS);
@@ -102,7 +102,7 @@ rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error)
     for (guint g = 0; g < G_N_ELEMENTS(gpus); g++) {
         const RpGpu *gpu = rp_gpu_find(gpus[g], error);
 
-        if (!gpu)
+        if (gpu == NULL)
             return FALSE;
         double ridge = rp_paper_ridge_intensity(gpu);
         g_autoptr(GString) title = g_string_new(NULL);

@@ -22,7 +22,7 @@ rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)
     };
     g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 4, error);
 
-    if (!run)
+    if (run == NULL)
         return FALSE;
     RpTimelinePanel panel = {
         .trace = run->trace,
@@ -85,10 +85,10 @@ overlap_run(const RpProfile *profile, const char *file, RpTransfers transfers, G
         .transfers = transfers,
     };
 
-    if (!options.schedule)
+    if (options.schedule == NULL)
         return NULL;
     g_autoptr(RpPartition) partition = rp_paper_parse_partition(profile, "1,1|1,1,1", error);
-    if (!partition)
+    if (partition == NULL)
         return NULL;
     return rp_paper_simulate(profile, file, partition, &options, 1, error);
 }
@@ -103,9 +103,9 @@ overlap_figure(const char *name, const char *title, const char *caption, gboolea
     g_autofree char *file = g_strconcat(name, ".json", NULL);
     g_autoptr(RpPaperRun) naive = overlap_run(profile, file, RP_TRANSFERS_NAIVE, error);
     g_autoptr(RpPaperRun) windows =
-        naive ? overlap_run(profile, file, RP_TRANSFERS_WINDOWS, error) : NULL;
+        naive != NULL ? overlap_run(profile, file, RP_TRANSFERS_WINDOWS, error) : NULL;
 
-    if (!windows)
+    if (windows == NULL)
         return FALSE;
     const RpPaperRun *runs[] = {naive, windows};
     static const char *const titles[] = {"simple overlap: one parameter transfer a stage",
@@ -175,7 +175,7 @@ rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error)
         g_autofree char *file = rp_paper_profile_path(paper, model->name);
         double seconds[2];
 
-        if (!profile)
+        if (profile == NULL)
             return FALSE;
         RpPlanOptions options = {
             .schedule = rp_schedule_find("roundpipe", error),
@@ -186,16 +186,17 @@ rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error)
             .fidelity = RP_FIDELITY_FULL,
         };
         g_autoptr(RpPartition) partition =
-            options.schedule ? rp_partition_paper(profile, options.gpus, options.micro_batches,
-                                                  profile->gpu_memory_bytes, error)
-                             : NULL;
-        if (!partition)
+            options.schedule != NULL
+                ? rp_partition_paper(profile, options.gpus, options.micro_batches,
+                                     profile->gpu_memory_bytes, error)
+                : NULL;
+        if (partition == NULL)
             return FALSE;
         for (guint blocking = 0; blocking < 2; blocking++) {
             options.consistency = blocking ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS;
             g_autoptr(RpPaperRun) run =
                 rp_paper_simulate(profile, file, partition, &options, 0, error);
-            if (!run)
+            if (run == NULL)
                 return FALSE;
             seconds[blocking] = (double)run->steady.iteration_ns / (double)RP_NS_PER_S;
             g_ptr_array_add(commands, g_steal_pointer(&run->command));

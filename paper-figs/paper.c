@@ -55,7 +55,7 @@ rp_paper_new(const char *profiles_dir, const char *measured_dir)
 void
 rp_paper_free(RpPaper *paper)
 {
-    if (!paper)
+    if (paper == NULL)
         return;
     g_free(paper->profiles_dir);
     g_free(paper->measured_dir);
@@ -77,11 +77,11 @@ rp_paper_profile(RpPaper *paper, const char *model, GError **error)
 {
     RpProfile *profile = g_hash_table_lookup(paper->profiles, model);
 
-    if (profile)
+    if (profile != NULL)
         return profile;
     g_autofree char *path = rp_paper_profile_path(paper, model);
     profile = rp_profile_load(path, error);
-    if (profile)
+    if (profile != NULL)
         g_hash_table_insert(paper->profiles, g_strdup(model), profile);
     return profile;
 }
@@ -94,13 +94,13 @@ rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
     g_autoptr(GError) local = NULL;
     gsize length;
 
-    if (!paper->measured_dir) {
+    if (paper->measured_dir == NULL) {
         text = rp_table_built_in(file);
         return rp_measured_parse(text, file, error);
     }
     path = g_build_filename(paper->measured_dir, file, NULL);
     text = rp_file_read(path, MAX_MEASURED_BYTES, &length, &local);
-    if (!text) {
+    if (text == NULL) {
         g_set_error(error, RP_PLOT_ERROR,
                     g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT) ? RP_PLOT_ERROR_EMPTY
                                                                              : RP_PLOT_ERROR_DATA,
@@ -121,16 +121,16 @@ rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options, Rp
                         options->fused_forward, objective);
     Chosen *chosen = g_hash_table_lookup(paper->partitions, key);
 
-    if (!profile)
+    if (profile == NULL)
         return NULL;
-    if (!chosen) {
+    if (chosen == NULL) {
         guint round = 0;
         /* bound schedules are compared as published, whether or not they would fit */
         guint64 memory = options->schedule->dispatched ? profile->gpu_memory_bytes : 0;
         RpPartition *partition =
             rp_partition_choose(profile, options, objective, 0, memory, &round, error);
 
-        if (!partition) {
+        if (partition == NULL) {
             g_prefix_error(error, "%s, %s: ", options->schedule->title, model);
             return NULL;
         }
@@ -147,16 +147,16 @@ RpPartition *
 rp_paper_parse_partition(const RpProfile *profile, const char *text, GError **error)
 {
     g_auto(GStrv) lists = g_strsplit(text, "|", 2);
-    g_autoptr(GArray) first = rp_partition_parse_list(lists[0] ? lists[0] : "", error);
+    g_autoptr(GArray) first = rp_partition_parse_list(lists[0] != NULL ? lists[0] : "", error);
     g_autoptr(GArray) second = NULL;
 
-    if (!first)
+    if (first == NULL)
         return NULL;
     const guint *counts = (const guint *)(const void *)first->data;
-    if (!lists[1])
+    if (lists[1] == NULL)
         return rp_partition_from_blocks(profile, counts, first->len, error);
     second = rp_partition_parse_list(lists[1], error);
-    if (!second)
+    if (second == NULL)
         return NULL;
     return rp_partition_from_dispatched_blocks(
         profile, counts, first->len, (const guint *)(const void *)second->data, second->len, error);
@@ -212,7 +212,7 @@ command_of(const RpProfile *profile, const char *file, const RpPartition *partit
 void
 rp_paper_run_free(RpPaperRun *run)
 {
-    if (!run)
+    if (run == NULL)
         return;
     rp_plan_free(run->plan);
     rp_trace_free(run->trace);
@@ -236,9 +236,9 @@ rp_paper_simulate(const RpProfile *profile, const char *file, const RpPartition 
         iterations = options->async ? window.iterations : 1;
     run->command = command_of(profile, file, partition, options, iterations);
     run->plan = rp_plan_make(profile, partition, options, iterations, error);
-    if (run->plan)
+    if (run->plan != NULL)
         run->trace = rp_simulate(run->plan, &machine, error);
-    if (!run->trace) {
+    if (run->trace == NULL) {
         g_prefix_error(error, "%s: ", run->command);
         return NULL;
     }
@@ -255,13 +255,14 @@ rp_paper_simulate_published(RpPaper *paper, RpPlanOptions options, guint iterati
     const RpProfile *profile = rp_paper_profile(paper, RP_PAPER_EXAMPLE, error);
     g_autofree char *file = rp_paper_profile_path(paper, RP_PAPER_EXAMPLE);
 
-    if (!profile)
+    if (profile == NULL)
         return NULL;
     options.schedule = rp_schedule_find("roundpipe", error);
     g_autoptr(RpPartition) partition =
-        options.schedule ? rp_paper_parse_partition(profile, "7*4|0,3*8,2*2", error) : NULL;
-    return partition ? rp_paper_simulate(profile, file, partition, &options, iterations, error)
-                     : NULL;
+        options.schedule != NULL ? rp_paper_parse_partition(profile, "7*4|0,3*8,2*2", error) : NULL;
+    return partition != NULL
+               ? rp_paper_simulate(profile, file, partition, &options, iterations, error)
+               : NULL;
 }
 
 RpProfile *

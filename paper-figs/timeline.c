@@ -94,11 +94,12 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
             .fused_forward = RP_FUSED_PHYSICAL,
         };
         g_autoptr(RpPartition) partition =
-            options.schedule ? rp_paper_parse_partition(profile, rows[i].partition, error) : NULL;
-        if (!partition)
+            options.schedule != NULL ? rp_paper_parse_partition(profile, rows[i].partition, error)
+                                     : NULL;
+        if (partition == NULL)
             return FALSE;
         *runs[i] = rp_paper_simulate(profile, "figure-1.json", partition, &options, 1, error);
-        if (!*runs[i])
+        if (*runs[i] == NULL)
             return FALSE;
         *names[i] = stage_names((*runs[i])->plan);
         *titles[i] = rp_timeline_title(options.schedule->title, (*runs[i])->trace,
@@ -148,7 +149,7 @@ every_schedule(const char *name, const char *title, const char *const *schedules
             .micro_batches = FIGURE_1_MICRO_BATCHES,
             .fused_forward = RP_FUSED_PHYSICAL,
         };
-        if (!options.schedule)
+        if (options.schedule == NULL)
             return FALSE;
         /* 8 blocks for everybody, all stages of a bound schedule alike; RoundPipe as the search
          * divides them */
@@ -158,10 +159,10 @@ every_schedule(const char *name, const char *title, const char *const *schedules
                 ? rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0, 0,
                                       &options.round, error)
                 : rp_paper_parse_partition(profile, one ? "2*4" : "1*8", error);
-        if (!partition)
+        if (partition == NULL)
             return FALSE;
         RpPaperRun *run = rp_paper_simulate(profile, file, partition, &options, 1, error);
-        if (!run)
+        if (run == NULL)
             return FALSE;
         g_ptr_array_add(runs, run);
         g_ptr_array_add(titles, rp_timeline_title(options.schedule->title, run->trace,
@@ -190,7 +191,7 @@ large_timeline(RpPaper *paper, GPtrArray *figures, GError **error)
     };
     g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 1, error);
 
-    if (!run)
+    if (run == NULL)
         return FALSE;
     g_autofree char *title = rp_timeline_title("RoundPipe, Qwen3-1.7B", run->trace,
                                                RP_PAPER_MICRO_BATCHES, RP_PAPER_ROUND);

@@ -42,7 +42,7 @@ rp_figure_new(const char *name, const char *title, guint width, guint height)
 void
 rp_figure_free(RpFigure *figure)
 {
-    if (!figure)
+    if (figure == NULL)
         return;
     g_free(figure->name);
     g_free(figure->title);
@@ -134,7 +134,7 @@ rp_figure_add_titles(RpFigure *figure, const char *title, const char *subtitle)
     rp_text_append(figure->script,
                    "set label 100 %s at screen px(10), screen 1 - py(20) left font font_title\n",
                    quoted);
-    if (subtitle) {
+    if (subtitle != NULL) {
         g_autofree char *second = rp_gnuplot_quote(subtitle);
 
         rp_text_append(figure->script,
@@ -169,7 +169,7 @@ rp_figure_add_legend_below(RpFigure *figure, const char *const *titles, guint n,
     glong widest = 1;
 
     for (guint i = 0; i < n; i++) {
-        if (!titles[i])
+        if (titles[i] == NULL)
             continue;
         widest = MAX(widest, g_utf8_strlen(titles[i], -1));
         entries++;
@@ -248,10 +248,9 @@ draw(const RpFigure *figure, const char *directory, RpPictureFormat formats, GEr
     g_autofree char *file = g_strconcat(figure->name, ".gp", NULL);
     g_autofree char *quoted = rp_gnuplot_quote(file);
 
-    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++)
         if ((guint)formats & (guint)names[i].format)
             rp_text_append(commands, "format = '%s'\nload %s\n", names[i].name, quoted);
-    }
     if (rp_gnuplot_run(directory, commands->str, error))
         return TRUE;
     g_prefix_error(error, "figure %s: ", figure->name);
@@ -275,7 +274,7 @@ rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat f
            write_file(figure, directory, figure->name, ".dat", figure->data->str,
                       (gssize)figure->data->len, error) &&
            write_file(figure, directory, figure->name, ".gp", script, -1, error) &&
-           (!figure->profile ||
+           (figure->profile == NULL ||
             write_file(figure, directory, figure->name, ".json", figure->profile, -1, error)) &&
            write_file(figure, directory, figure->name, ".txt", caption, -1, error) &&
            draw(figure, directory, formats, error);

@@ -27,13 +27,12 @@ rp_picture_formats_parse(const char *text, RpPictureFormat *formats, GError **er
     g_auto(GStrv) words = g_strsplit(text, ",", -1);
     guint found = 0;
 
-    for (guint w = 0; words[w]; w++) {
+    for (guint w = 0; words[w] != NULL; w++) {
         guint flag = strcmp(g_strstrip(words[w]), "all") == 0 ? RP_PICTURE_ALL : 0;
 
-        for (guint i = 0; i < G_N_ELEMENTS(picture_formats); i++) {
+        for (guint i = 0; i < G_N_ELEMENTS(picture_formats); i++)
             if (strcmp(words[w], picture_formats[i].name) == 0)
                 flag = picture_formats[i].format;
-        }
         if (flag == 0) {
             g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
                         "unknown picture format \"%s\": png, svg, pdf or all, separated by commas",
@@ -56,7 +55,7 @@ rp_gnuplot_check(GError **error)
 {
     g_autofree char *path = g_find_program_in_path("gnuplot");
 
-    if (path)
+    if (path != NULL)
         return TRUE;
     g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT,
                         "gnuplot not found in PATH: install the Debian package gnuplot-nox");
@@ -75,17 +74,17 @@ ended_early(GSubprocess *process, const GError *problem)
 static void
 set_failure(GSubprocess *process, char *text, GError **error)
 {
-    const char *said = text && *g_strstrip(text) ? text : NULL;
+    const char *said = text != NULL && *g_strstrip(text) ? text : NULL;
     int number = 0;
 
     if (!g_subprocess_get_if_signaled(process)) {
         g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot failed: %s",
-                    said ? said : "no message");
+                    said != NULL ? said : "no message");
         return;
     }
     number = g_subprocess_get_term_sig(process);
     g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot was ended by signal %d (%s)%s%s",
-                number, g_strsignal(number), said ? ": " : "", said ? said : "");
+                number, g_strsignal(number), said != NULL ? ": " : "", said != NULL ? said : "");
 }
 
 /* Ends a process that gives no answer. */
@@ -156,7 +155,7 @@ run(const char *directory, const char *commands, char **messages, GError **error
 
     if (!rp_gnuplot_check(error))
         return FALSE;
-    if (directory)
+    if (directory != NULL)
         g_subprocess_launcher_set_cwd(launcher, directory);
     g_subprocess_launcher_setenv(launcher, "LC_ALL", "C.UTF-8", TRUE);
     /* or it would ask for a display */
@@ -164,7 +163,7 @@ run(const char *directory, const char *commands, char **messages, GError **error
     g_autoptr(GSubprocess) process =
         g_subprocess_launcher_spawn(launcher, &local, "gnuplot", "--default-settings", "-", NULL);
     const gboolean answered =
-        process && communicate(process, commands, seconds, &text, &hung, &local);
+        process != NULL && communicate(process, commands, seconds, &text, &hung, &local);
 
     if (hung) {
         g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW,
@@ -172,7 +171,7 @@ run(const char *directory, const char *commands, char **messages, GError **error
                     (int)seconds);
         return FALSE;
     }
-    if (!answered && !(process && ended_early(process, local))) {
+    if (!answered && !(process != NULL && ended_early(process, local))) {
         g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "cannot run gnuplot: %s",
                     local->message);
         return FALSE;
@@ -230,7 +229,8 @@ rp_output_directory_check(const char *directory, GError **error)
 static gboolean
 is_harmless(const char *line)
 {
-    return *line == '\0' || g_str_has_prefix(line, "Fontconfig") || strstr(line, "Pango-WARNING");
+    return *line == '\0' || g_str_has_prefix(line, "Fontconfig") ||
+           strstr(line, "Pango-WARNING") != NULL;
 }
 
 gboolean
@@ -240,8 +240,8 @@ rp_gnuplot_run(const char *directory, const char *commands, GError **error)
 
     if (!run(directory, commands, &messages, error))
         return FALSE;
-    g_auto(GStrv) lines = g_strsplit(messages ? messages : "", "\n", -1);
-    for (guint i = 0; lines[i]; i++) {
+    g_auto(GStrv) lines = g_strsplit(messages != NULL ? messages : "", "\n", -1);
+    for (guint i = 0; lines[i] != NULL; i++) {
         if (is_harmless(g_strstrip(lines[i])))
             continue;
         g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot complains: %s",
@@ -256,14 +256,13 @@ rp_gnuplot_quote(const char *text)
 {
     GString *quoted = g_string_new("'");
 
-    for (const char *c = text; *c; c++) {
+    for (const char *c = text; *c; c++)
         if (*c == '\'')
             g_string_append(quoted, "''");
         else if (*c == '\n')
             g_string_append(quoted, "'.\"\\n\".'");
         else
             g_string_append_c(quoted, (guchar)*c < 0x20 ? ' ' : *c);
-    }
     return g_string_free(g_string_append_c(quoted, '\''), FALSE);
 }
 
@@ -272,14 +271,13 @@ rp_gnuplot_quote_datum(const char *text)
 {
     GString *quoted = g_string_new("\"");
 
-    for (const char *c = text; *c; c++) {
+    for (const char *c = text; *c; c++)
         if (*c == '"')
             g_string_append_c(quoted, '\'');
         else if (*c == '\\')
             g_string_append_c(quoted, '/');
         else
             g_string_append_c(quoted, (guchar)*c < 0x20 ? ' ' : *c);
-    }
     return g_string_free(g_string_append_c(quoted, '"'), FALSE);
 }
 
@@ -294,10 +292,10 @@ rp_text_append(GString *text, const char *format, ...)
         plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
         g_once_init_leave(&once, 1);
     }
-    locale_t before = plain ? uselocale(plain) : (locale_t)0;
+    locale_t before = plain != NULL ? uselocale(plain) : (locale_t)0;
     va_start(arguments, format);
     g_string_append_vprintf(text, format, arguments);
     va_end(arguments);
-    if (before)
+    if (before != NULL)
         uselocale(before);
 }

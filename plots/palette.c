@@ -24,10 +24,9 @@ typedef struct {
 static RpColour
 find_colour(const Named *table, guint n, const char *name)
 {
-    for (guint i = 0; i < n; i++) {
+    for (guint i = 0; i < n; i++)
         if (strcmp(table[i].name, name) == 0)
             return table[i].colour;
-    }
     return rp_colour_of_series(g_str_hash(name));
 }
 

@@ -44,22 +44,23 @@ rp_table_parse(const char *text, GError **error)
     g_autoptr(RpTable) table = g_new0(RpTable, 1);
 
     table->rows = g_ptr_array_new_with_free_func((GDestroyNotify)g_strfreev);
-    for (guint i = 0; lines[i]; i++) {
+    for (guint i = 0; lines[i] != NULL; i++) {
         if (*lines[i] == '#' || *lines[i] == '\r' || *lines[i] == '\0')
             continue;
         g_auto(GStrv) fields = split_line(lines[i]);
-        if (!fields || (table->titles && g_strv_length(fields) != g_strv_length(table->titles))) {
+        if (fields == NULL ||
+            (table->titles != NULL && g_strv_length(fields) != g_strv_length(table->titles))) {
             g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
                         "line %u: expected %u fields with closed quotes, found \"%s\"", i + 1,
-                        table->titles ? g_strv_length(table->titles) : 1, lines[i]);
+                        table->titles != NULL ? g_strv_length(table->titles) : 1, lines[i]);
             return NULL;
         }
-        if (table->titles)
+        if (table->titles != NULL)
             g_ptr_array_add(table->rows, g_steal_pointer(&fields));
         else
             table->titles = g_steal_pointer(&fields);
     }
-    if (!table->titles) {
+    if (table->titles == NULL) {
         g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
                             "expected a line of column titles, found nothing");
         return NULL;
@@ -94,7 +95,7 @@ rp_table_published(const char *file)
 void
 rp_table_free(RpTable *table)
 {
-    if (!table)
+    if (table == NULL)
         return;
     g_strfreev(table->titles);
     g_ptr_array_unref(table->rows);
@@ -113,10 +114,9 @@ rp_table_text(const RpTable *table, guint row, const char *column)
     g_return_val_if_fail(row < table->rows->len, NULL);
     const GStrv fields = g_ptr_array_index(table->rows, row);
 
-    for (guint i = 0; table->titles[i]; i++) {
+    for (guint i = 0; table->titles[i] != NULL; i++)
         if (strcmp(table->titles[i], column) == 0)
             return fields[i];
-    }
     return NULL;
 }
 
@@ -126,7 +126,7 @@ rp_table_number(const RpTable *table, guint row, const char *column)
     const char *text = rp_table_text(table, row, column);
     char *end = NULL;
 
-    if (!text)
+    if (text == NULL)
         return NAN;
     double value = g_ascii_strtod(text, &end);
     return end != text && *end == '\0' ? value : NAN;
@@ -136,10 +136,9 @@ guint
 rp_table_find(const RpTable *table, const char *column1, const char *value1, const char *column2,
               const char *value2)
 {
-    for (guint row = 0; row < table->rows->len; row++) {
+    for (guint row = 0; row < table->rows->len; row++)
         if (g_strcmp0(rp_table_text(table, row, column1), value1) == 0 &&
             g_strcmp0(rp_table_text(table, row, column2), value2) == 0)
             return row;
-    }
     return RP_TABLE_NONE;
 }

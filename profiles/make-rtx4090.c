@@ -13,7 +13,7 @@ make(const char *directory, GError **error)
     g_autofree char *csv = g_build_filename(directory, "layer-times.csv", NULL);
     g_autoptr(GPtrArray) profiles = rp_rtx4090_profiles(csv, error);
 
-    if (!profiles)
+    if (profiles == NULL)
         return FALSE;
     for (guint i = 0; i < profiles->len; i++) {
         const RpProfile *profile = g_ptr_array_index(profiles, i);

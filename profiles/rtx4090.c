@@ -89,18 +89,17 @@ profile_from_columns(char **columns, GError **error)
     double values[N_COLUMNS] = {0};
     guint rank = 0;
 
-    for (guint i = COLUMN_BLOCKS; i < N_COLUMNS; i++) {
+    for (guint i = COLUMN_BLOCKS; i < N_COLUMNS; i++)
         if (!read_number(columns, i, &values[i], error))
             return NULL;
-    }
     const char *lora = strstr(columns[COLUMN_HF_NAME], "(LoRA r=");
-    if (lora && sscanf(lora, "(LoRA r=%u)", &rank) != 1) {
+    if (lora != NULL && sscanf(lora, "(LoRA r=%u)", &rank) != 1) {
         g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA, "LoRA without a rank");
         return NULL;
     }
     const RpModel *model = rp_model_find(columns[COLUMN_MODEL], error);
-    const RpGpu *gpu = model ? rp_gpu_find("rtx4090", error) : NULL;
-    if (!gpu)
+    const RpGpu *gpu = model != NULL ? rp_gpu_find("rtx4090", error) : NULL;
+    if (gpu == NULL)
         return NULL;
     if (values[COLUMN_BLOCKS] != model->blocks) {
         g_set_error(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA,
@@ -116,7 +115,7 @@ profile_from_columns(char **columns, GError **error)
                            .gpus = GPUS,
                            .kernels = RP_COST_KERNELS_PYTORCH};
     RpProfile *profile = rp_cost_model_profile(model, gpu, &workload, error);
-    if (profile) {
+    if (profile != NULL) {
         publish(profile, columns[COLUMN_HF_NAME], values, rank > 0);
         profile->gpu_memory_bytes = CARD_BYTES;
     }
@@ -137,7 +136,7 @@ rp_rtx4090_profiles(const char *csv_path, GError **error)
         return NULL;
     }
     g_autoptr(GPtrArray) profiles = g_ptr_array_new_with_free_func((GDestroyNotify)rp_profile_free);
-    for (guint i = 1; lines[i]; i++) {
+    for (guint i = 1; lines[i] != NULL; i++) {
         g_auto(GStrv) columns = g_strsplit(g_strchomp(lines[i]), ",", -1);
         if (g_strv_length(columns) != N_COLUMNS) {
             g_set_error(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA,
@@ -146,7 +145,7 @@ rp_rtx4090_profiles(const char *csv_path, GError **error)
             return NULL;
         }
         RpProfile *profile = profile_from_columns(columns, error);
-        if (!profile) {
+        if (profile == NULL) {
             g_prefix_error(error, "%s: line %u: ", csv_path, i + 1);
             return NULL;
         }

@@ -36,7 +36,7 @@ rp_bandwidth_new(const double *link_bytes_per_s, guint n_links)
 void
 rp_bandwidth_free(RpBandwidth *bandwidth)
 {
-    if (!bandwidth)
+    if (bandwidth == NULL)
         return;
     g_array_unref(bandwidth->rising);
     g_free(bandwidth->links);

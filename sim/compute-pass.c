@@ -30,9 +30,8 @@ run_tasks(const RpPlan *plan, RpTraceRecord *records, gint64 *lane_ends, RpTaskI
             /* Wraps round for a retired task, which is done. */
             const gsize j = dependency->task - first;
             if (G_UNLIKELY(j >= i)) {
-                if (dependency->task < first) {
+                if (dependency->task < first)
                     continue;
-                }
                 *awaited = dependency->task;
                 return first + i;
             }

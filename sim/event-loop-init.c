@@ -78,7 +78,7 @@ rp_event_loop_init(RpEventLoop *loop, const RpPlan *plan, const RpMachine *machi
     loop->lanes = g_new0(RpEventLane, loop->n_lanes);
     loop->engines = g_new0(RpCopyEngine, 2 * (gsize)gpus);
     loop->free_engines = g_new(guint32, 2 * (gsize)gpus);
-    loop->latency_ns = machine ? machine->links.copy_latency_ns : 0;
+    loop->latency_ns = machine != NULL ? machine->links.copy_latency_ns : 0;
     loop->flows = rp_flow_set_new(machine, gpus, loop->n_lanes);
     rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_classes(loop->flows));
     fill_lanes(loop);

@@ -97,7 +97,7 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
     static const RpMachine no_limits = {0};
     RpFlowSet *set = g_new0(RpFlowSet, 1);
 
-    if (!machine)
+    if (machine == NULL)
         machine = &no_limits;
     const RpLinks *links = &machine->links;
     const gboolean has_roots = links->gpus_per_root > 0 && links->root_bytes_per_s > 0;
@@ -122,7 +122,7 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
 void
 rp_flow_set_free(RpFlowSet *set)
 {
-    if (!set)
+    if (set == NULL)
         return;
     rp_bandwidth_free(set->bandwidth);
     g_free(set->flows);

@@ -45,9 +45,9 @@ upload_length_ns(const RpGating *gating, gsize upload)
     const RpTraceRecord *record = &gating->records[upload];
     const RpTask *download =
         last_dependency(gating, &gating->tasks[upload], is_activation_download);
-    const RpTask *action = download ? last_dependency(gating, download, is_compute) : NULL;
+    const RpTask *action = download != NULL ? last_dependency(gating, download, is_compute) : NULL;
 
-    if (!action)
+    if (action == NULL)
         return record->end_ns - record->start_ns;
     return record->end_ns - gating->records[action - gating->tasks].end_ns;
 }

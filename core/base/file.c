@@ -50,7 +50,7 @@ rp_file_map(const char *path, GError **error)
         return NULL;
     GMappedFile *map = g_mapped_file_new_from_fd(fd, FALSE, &map_error);
     close(fd);
-    if (!map) {
+    if (map == NULL) {
         g_autofree char *shown = rp_display_name(path);
         g_set_error(error, map_error->domain, map_error->code, "%s: cannot be mapped: %s", shown,
                     map_error->message);
@@ -132,14 +132,14 @@ rp_file_list(const char *path, GError **error)
     g_return_val_if_fail(!error || !*error, NULL);
 
     DIR *directory = opendir(path);
-    if (!directory) {
+    if (directory == NULL) {
         (void)fail(error, path, "cannot be opened", errno);
         return NULL;
     }
     for (;;) {
         errno = 0;
         entry = readdir(directory);
-        if (!entry)
+        if (entry == NULL)
             break;
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             g_ptr_array_add(names, g_strdup(entry->d_name));

@@ -17,7 +17,7 @@ set_unknown(GError **error, RpCatalogueError code, const char *what, const char 
     g_autofree char *shown = g_utf8_make_valid(name, -1);
 
     g_strdelimit(shown, "\n\r\t", ' ');
-    if (nearest)
+    if (nearest != NULL)
         g_set_error(error, RP_CATALOGUE_ERROR, code,
                     "unknown %s \"%.60s\"; did you mean \"%s\"? known: %s", what, shown, nearest,
                     list);

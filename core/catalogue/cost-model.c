@@ -325,7 +325,7 @@ check_workload(const RpWorkload *workload, const char *dtype, const char *accumu
         wrong = "accumulate: bf16 accumulates in fp32 only";
     else if (workload->lora_rank > 65536)
         wrong = "LoRA rank: expected at most 65536";
-    if (!wrong)
+    if (wrong == NULL)
         return TRUE;
     g_set_error_literal(error, RP_COST_MODEL_ERROR, RP_COST_MODEL_ERROR_WORKLOAD, wrong);
     return FALSE;
@@ -366,8 +366,8 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
     g_return_val_if_fail(model && gpu && workload, NULL);
     g_return_val_if_fail(!error || !*error, NULL);
 
-    const char *dtype = workload->dtype ? workload->dtype : "bf16";
-    const char *accumulate = workload->accumulate ? workload->accumulate : "fp32";
+    const char *dtype = workload->dtype != NULL ? workload->dtype : "bf16";
+    const char *accumulate = workload->accumulate != NULL ? workload->accumulate : "fp32";
     if (!check_workload(workload, dtype, accumulate, error))
         return NULL;
     double tflops =

@@ -54,7 +54,7 @@ add_metadata(RpJsonWriter *json, guint pid, guint tid, const char *what, const c
         rp_json_uint(json, "tid", tid);
     rp_json_string(json, "name", what);
     rp_json_object(json, "args");
-    if (name)
+    if (name != NULL)
         rp_json_string(json, "name", name);
     else
         rp_json_uint(json, "sort_index", index);
@@ -142,7 +142,7 @@ add_record(RpJsonWriter *json, const RpTraceRecord *record)
     add_us(json, "dur", record->end_ns - record->start_ns);
     add_name(json, record);
     rp_json_string(json, "cat", rp_task_kind_name((RpTaskKind)record->kind));
-    if (cname)
+    if (cname != NULL)
         rp_json_string(json, "cname", cname);
     rp_json_object(json, "args");
     rp_json_uint(json, "task", record->task);
@@ -232,7 +232,7 @@ write_flows(RpSink *sink, const RpTrace *trace, const RpPlan *plan)
 
         for (guint k = 0; k < task->dependency_count; k++) {
             const RpTraceRecord *from = find_record(trace, dependencies[k].task);
-            if (!from || from->lane == records[i].lane)
+            if (from == NULL || from->lane == records[i].lane)
                 continue;
             add_flow_end(sink->json, TRUE, id, from);
             add_flow_end(sink->json, FALSE, id, &records[i]);
@@ -260,9 +260,9 @@ rp_export_chrome(const RpTrace *trace, const RpPlan *plan, guint flags, GOutputS
         if (!rp_sink_step(&sink))
             break;
     }
-    if (!sink.error && (flags & RP_CHROME_MEMORY))
+    if (sink.error == NULL && (flags & RP_CHROME_MEMORY))
         write_memory(&sink, trace, plan);
-    if (!sink.error && (flags & RP_CHROME_FLOWS))
+    if (sink.error == NULL && (flags & RP_CHROME_FLOWS))
         write_flows(&sink, trace, plan);
     rp_json_end(sink.json);
     rp_json_end(sink.json);

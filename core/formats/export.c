@@ -14,7 +14,7 @@ rp_sink_init(RpSink *sink, GOutputStream *stream)
 static void
 flush(RpSink *sink)
 {
-    if (!sink->error)
+    if (sink->error == NULL)
         g_output_stream_write_all(sink->stream, sink->text->str, sink->text->len, NULL, NULL,
                                   &sink->error);
     g_string_truncate(sink->text, 0);
@@ -33,7 +33,7 @@ rp_sink_finish(RpSink *sink, GError **error)
 {
     flush(sink);
     rp_json_writer_free(g_steal_pointer(&sink->json));
-    if (!sink->error)
+    if (sink->error == NULL)
         return TRUE;
     g_propagate_error(error, g_steal_pointer(&sink->error));
     return FALSE;

@@ -107,7 +107,7 @@ add_task(RpJsonPull *pull, const RpJsonRecord *read, Event *event, Reader *reade
     RpTraceRecord *record = &event->record;
 
     for (guint i = 0; i < G_N_ELEMENTS(needed); i++)
-        if (!rp_json_record_at(read, needed[i]))
+        if (rp_json_record_at(read, needed[i]) == NULL)
             return rp_json_record_fail(read, pull, needed[i], "a value, as each task has it");
     if (event->thread == 0 || event->thread > n_lanes)
         return rp_json_record_fail(read, pull, "tid", "one of the trace's lanes");
@@ -131,7 +131,7 @@ read_events(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     Reader *reader = value;
 
-    if (!reader->trace)
+    if (reader->trace == NULL)
         return rp_json_pull_fail(pull, "otherData before the events");
     if (!rp_json_pull_enter_array(pull))
         return FALSE;
@@ -198,7 +198,7 @@ rp_trace_parse_chrome(const char *name, const char *text, gsize length, GError *
     g_return_val_if_fail(name && (text || length == 0), NULL);
 
     gboolean good =
-        rp_json_pull_init(&pull, shown, text ? text : "", length, RP_EXPORT_ERROR,
+        rp_json_pull_init(&pull, shown, text != NULL ? text : "", length, RP_EXPORT_ERROR,
                           RP_EXPORT_ERROR_TRACE, error) &&
         rp_json_read_record(&pull, file_fields, G_N_ELEMENTS(file_fields), &reader, &read) &&
         rp_json_pull_end(&pull);
@@ -216,7 +216,7 @@ rp_trace_load_chrome(const char *path, GError **error)
 {
     g_autoptr(GMappedFile) file = rp_file_map(path, error);
 
-    if (!file)
+    if (file == NULL)
         return NULL;
     return rp_trace_parse_chrome(path, g_mapped_file_get_contents(file),
                                  g_mapped_file_get_length(file), error);

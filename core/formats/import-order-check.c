@@ -59,12 +59,11 @@ register_action(RpOrderWeave *weave, guint rank, guint i)
     }
     if (action->kind == RP_ACTION_OVERLAP)
         stages[1] = action->backward_stage;
-    for (guint k = 0; k < 2; k++) {
+    for (guint k = 0; k < 2; k++)
         if (weave->rank_of[stages[k]] == RP_NONE)
             weave->rank_of[stages[k]] = rank;
         else if (weave->rank_of[stages[k]] != rank)
             weave->rank_of[stages[k]] = weave->orders->n_ranks; /* several */
-    }
     return TRUE;
 }
 

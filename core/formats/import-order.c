@@ -257,12 +257,12 @@ weave_all(RpOrderWeave *weave)
         while (weave->next[rank] < orders->ranks[rank]->len) {
             const RpAction *action = rp_order_action(weave, rank, weave->next[rank]);
             missing = missing_need(weave, action);
-            if (missing)
+            if (missing != NULL)
                 break;
             append_action(weave, rank, action);
             weave->next[rank]++;
         }
-        if (missing)
+        if (missing != NULL)
             wait_for(weave, rank, missing);
     }
     for (guint r = 0; r < orders->n_ranks; r++)

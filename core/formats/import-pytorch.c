@@ -36,7 +36,7 @@ rp_orders_new(const char *name, guint n_ranks)
 void
 rp_orders_free(RpOrders *orders)
 {
-    if (!orders)
+    if (orders == NULL)
         return;
     for (guint r = 0; r < orders->n_ranks; r++) {
         g_array_unref(orders->ranks[r]);
@@ -253,7 +253,7 @@ read_simple(const Reader *reader, const char *at, const char *end, RpAction *act
     while (at < end && (g_ascii_isupper(*at) || *at == '_'))
         at++;
     const Name *name = find_name(reader, letters, (gsize)(at - letters));
-    if (!name)
+    if (name == NULL)
         goto wrong;
     action->kind = name->kind;
     *computes = name->computes;
@@ -265,7 +265,7 @@ read_simple(const Reader *reader, const char *at, const char *end, RpAction *act
         return TRUE;
 
 wrong:
-    if (!*reader->error) {
+    if (*reader->error == NULL) {
         g_autofree char *expected = list_names(reader);
         fail(reader, RP_IMPORT_ERROR_SYNTAX, expected, start, end);
     }
@@ -282,8 +282,8 @@ read_overlap(const Reader *reader, const char *at, const char *end, RpAction *ac
     gboolean computes[2] = {FALSE, FALSE};
     RpAction backward;
 
-    if (!close || !middle || middle > close || (gsize)(end - close) != sizeof tail - 1 ||
-        memcmp(close, tail, sizeof tail - 1) != 0)
+    if (close == NULL || middle == NULL || middle > close ||
+        (gsize)(end - close) != sizeof tail - 1 || memcmp(close, tail, sizeof tail - 1) != 0)
         return fail(reader, RP_IMPORT_ERROR_SYNTAX,
                     "an overlap as (<forward>;<backward>)OVERLAP_F_B", at, end);
     if (!read_simple(reader, at + 1, middle, action, &computes[0]) ||
@@ -343,9 +343,9 @@ read_row(Reader *reader, const char *at, const char *end, RpOrders *orders)
         end--;
     for (reader->cell = 1;; reader->cell++) {
         const char *comma = memchr(at, ',', (gsize)(end - at));
-        if (!read_cell(reader, at, comma ? comma : end, orders))
+        if (!read_cell(reader, at, comma != NULL ? comma : end, orders))
             return FALSE;
-        if (!comma)
+        if (comma == NULL)
             return TRUE;
         at = comma + 1;
     }
@@ -359,7 +359,7 @@ count_rows(const char *text, const char *end)
 
     while (text < end && n <= RP_PYTORCH_MAX_ROWS) {
         const char *newline = memchr(text, '\n', (gsize)(end - text));
-        text = newline ? newline + 1 : end;
+        text = newline != NULL ? newline + 1 : end;
         n++;
     }
     return n;
@@ -389,11 +389,11 @@ rp_orders_import_pytorch(const char *name, const char *text, gsize length, guint
         const char *newline = memchr(text, '\n', (gsize)(end - text));
 
         reader.row = r + 1;
-        if (!read_row(&reader, text, newline ? newline : end, orders)) {
+        if (!read_row(&reader, text, newline != NULL ? newline : end, orders)) {
             g_propagate_error(error, local);
             return NULL;
         }
-        text = newline ? newline + 1 : end;
+        text = newline != NULL ? newline + 1 : end;
     }
     return g_steal_pointer(&orders);
 }

@@ -129,7 +129,7 @@ rp_export_pytorch(const RpOrders *orders, GOutputStream *stream, char **note, GE
     }
     if (!rp_sink_finish(&sink, error))
         return FALSE;
-    if (note)
+    if (note != NULL)
         *note = note_superset(orders);
     return TRUE;
 }
@@ -242,7 +242,7 @@ rp_export_pytorch_timed(const RpTrace *trace, guint iteration, GOutputStream *st
     for (guint r = 0; r < orders->n_ranks; r++)
         g_array_unref(grid.starts[r]);
     g_free(grid.starts);
-    if (written && note)
+    if (written && note != NULL)
         *note = note_superset(orders);
     return written;
 }

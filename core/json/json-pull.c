@@ -20,7 +20,7 @@ place_prefix(const RpJsonPull *pull, const char *key)
     guint n_shown = pull->depth > MAX_PATH ? 0 : pull->depth;
     for (guint d = 0; d < n_shown; d++) {
         const RpJsonLevel *level = &pull->levels[d];
-        if (level->key) {
+        if (level->key != NULL) {
             g_autofree char *name = g_strndup(level->key, level->key_length);
             g_autofree char *shown =
                 level->key_length > MAX_QUOTED ? rp_quote(name) : rp_display_name(name);
@@ -29,7 +29,7 @@ place_prefix(const RpJsonPull *pull, const char *key)
             g_string_append_printf(place, "[%" G_GSIZE_FORMAT "]", level->n_elements - 1);
         }
     }
-    if (key)
+    if (key != NULL)
         g_string_append_printf(place, "%s%s", place->len > 0 ? "." : "", key);
     if (place->len > 0)
         g_string_append(place, ": ");
@@ -83,11 +83,12 @@ rp_json_pull_refuse(RpJsonPull *pull, const char *at, const char *key, const cha
     }
     pull->failed = TRUE;
     g_autofree char *place = place_prefix(pull, key);
-    g_autofree char *word = found ? NULL : word_at(pull, at);
-    g_set_error(
-        pull->error, pull->domain, pull->code,
-        "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT ": %sexpected %s, found %s",
-        pull->file, line, (gsize)(at - line_start) + 1, place, expected, found ? found : word);
+    g_autofree char *word = found != NULL ? NULL : word_at(pull, at);
+    g_set_error(pull->error, pull->domain, pull->code,
+                "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
+                ": %sexpected %s, found %s",
+                pull->file, line, (gsize)(at - line_start) + 1, place, expected,
+                found != NULL ? found : word);
     return FALSE;
 }
 
@@ -306,7 +307,7 @@ take_escape(RpJsonPull *pull, GString *text)
         return take_unicode_escape(pull, text) ||
                rp_json_pull_refuse(pull, start, NULL, "a character after \\u", "none");
     const char *letter = pull->at < pull->end && *pull->at ? strchr(letters, *pull->at) : NULL;
-    if (!letter)
+    if (letter == NULL)
         return rp_json_pull_refuse(pull, start, NULL, "an escape that JSON knows", "another");
     pull->at++;
     g_string_append_c(text, characters[letter - letters]);

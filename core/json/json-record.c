@@ -12,7 +12,7 @@ find_field(const RpJsonField *fields, guint n_fields, const char *key)
 {
     guint i = 0;
 
-    while (i < n_fields && fields[i].key && strcmp(fields[i].key, key) != 0)
+    while (i < n_fields && fields[i].key != NULL && strcmp(fields[i].key, key) != 0)
         i++;
     return i;
 }
@@ -21,14 +21,14 @@ find_field(const RpJsonField *fields, guint n_fields, const char *key)
 static char *
 describe_expected(const RpJsonField *field)
 {
-    if (field->expected)
+    if (field->expected != NULL)
         return g_strdup(field->expected);
-    if (!field->choices && field->max == 0)
+    if (field->choices == NULL && field->max == 0)
         return g_strdup("a value");
-    if (!field->choices)
+    if (field->choices == NULL)
         return g_strdup_printf("a whole number from %.0f to %.0f", field->min, field->max);
     g_autofree char *joined = g_strjoinv("\", \"", (char **)field->choices);
-    return g_strdup_printf("%s\"%s\"", field->choices[1] ? "one of " : "", joined);
+    return g_strdup_printf("%s\"%s\"", field->choices[1] != NULL ? "one of " : "", joined);
 }
 
 /* Refuses the value read last. */
@@ -48,8 +48,9 @@ fail_unknown(RpJsonPull *pull, const RpJsonField *fields, guint n_fields, const 
     for (guint i = 0; i < n_fields; i++)
         known[i] = fields[i].key;
     const char *nearest = rp_nearest_name(key, known);
-    g_autofree char *expected =
-        nearest ? g_strdup_printf("a known key such as \"%s\"", nearest) : g_strdup("a known key");
+    g_autofree char *expected = nearest != NULL
+                                    ? g_strdup_printf("a known key such as \"%s\"", nearest)
+                                    : g_strdup("a known key");
     pull->levels[pull->depth - 1].key = NULL; /* the place is the object */
     return rp_json_pull_fail_value(pull, expected);
 }
@@ -79,7 +80,7 @@ rp_json_read_record(RpJsonPull *pull, const RpJsonField *fields, guint n_fields,
         guint i = find_field(fields, n_fields, key->str);
         if (i == n_fields)
             return fail_unknown(pull, fields, n_fields, key->str);
-        if (read.at[i] && fields[i].key)
+        if (read.at[i] != NULL && fields[i].key != NULL)
             return fail_again(pull, key->str);
         RpJsonType type = rp_json_pull_peek(pull);
         if (type == RP_JSON_NULL && fields[i].null_is_absent) {
@@ -93,12 +94,12 @@ rp_json_read_record(RpJsonPull *pull, const RpJsonField *fields, guint n_fields,
     }
     pull->key = outer;
     for (guint i = 0; i < n_fields && !pull->failed; i++) {
-        if (fields[i].required && !read.at[i]) {
+        if (fields[i].required && read.at[i] == NULL) {
             g_autofree char *expected = describe_expected(&fields[i]);
             return rp_json_record_fail(&read, pull, fields[i].key, expected);
         }
     }
-    if (record)
+    if (record != NULL)
         *record = read;
     return !pull->failed;
 }
@@ -118,7 +119,8 @@ rp_json_record_fail(const RpJsonRecord *record, RpJsonPull *pull, const char *ke
 {
     const char *at = rp_json_record_at(record, key);
 
-    return rp_json_pull_refuse(pull, at ? at : record->start, key, expected, at ? NULL : "nothing");
+    return rp_json_pull_refuse(pull, at != NULL ? at : record->start, key, expected,
+                               at != NULL ? NULL : "nothing");
 }
 
 /* ---- values ---- */
@@ -242,7 +244,7 @@ rp_json_read_choice_index(RpJsonPull *pull, const RpJsonField *field, gpointer v
     }
     if (!rp_json_pull_string(pull, text))
         return FALSE;
-    for (guint i = 0; field->choices[i]; i++) {
+    for (guint i = 0; field->choices[i] != NULL; i++) {
         if (strcmp(field->choices[i], text->str) == 0) {
             *(guint *)value = i;
             return TRUE;

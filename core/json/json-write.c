@@ -35,7 +35,7 @@ rp_json_writer_new(RpJsonLayout layout)
 void
 rp_json_writer_free(RpJsonWriter *json)
 {
-    if (json)
+    if (json != NULL)
         g_free(rp_json_writer_finish(json));
 }
 
@@ -65,7 +65,7 @@ append_string(GString *text, const char *value)
         const char *escaped = (guchar)*p < 0x20 || *p == '"' || *p == '\\' ? strchr(plain, *p) : p;
         if (escaped == p) {
             g_string_append_c(text, *p);
-        } else if (escaped) {
+        } else if (escaped != NULL) {
             g_string_append_c(text, '\\');
             g_string_append_c(text, letters[escaped - plain]);
         } else {
@@ -98,7 +98,7 @@ begin(RpJsonWriter *json, const char *key, gboolean nested)
     else if (!level->empty && level->layout != RP_JSON_COMPACT)
         g_string_append_c(json->text, ' ');
     level->empty = json->broken = FALSE;
-    if (!key)
+    if (key == NULL)
         return;
     append_string(json->text, key);
     g_string_append(json->text, level->layout == RP_JSON_COMPACT ? ":" : ": ");
@@ -175,7 +175,7 @@ rp_json_raw(RpJsonWriter *json, const char *key, const char *value)
 void
 rp_json_string(RpJsonWriter *json, const char *key, const char *value)
 {
-    if (!value) {
+    if (value == NULL) {
         rp_json_null(json, key);
         return;
     }
@@ -223,7 +223,7 @@ rp_json_append_number(GString *text, double value, guint digits)
     }
     g_string_append(text, number);
     /* a float stays a float for readers that tell them apart */
-    if (!strpbrk(number, ".e"))
+    if (strpbrk(number, ".e") == NULL)
         g_string_append(text, ".0");
 }
 

@@ -59,9 +59,8 @@ rp_partition_prefix_sums(const RpProfile *profile, RpPhase phase)
     sums[0] = 0;
     for (guint i = 0; i < profile->n_layers; i++) {
         sums[i + 1] = sums[i] + rp_stage_time_ns(profile, (RpInterval){i, 1}, phase, NULL);
-        if (phase == RP_PHASE_BACKWARD) {
+        if (phase == RP_PHASE_BACKWARD)
             sums[i + 1] += rp_layer_saving_ns(&profile->layers[i]);
-        }
     }
     return sums;
 }
@@ -71,9 +70,8 @@ rp_partition_savings(const RpProfile *profile)
 {
     gint64 *saving = g_new(gint64, profile->n_layers + 1);
     saving[0] = 0;
-    for (guint i = 0; i < profile->n_layers; i++) {
+    for (guint i = 0; i < profile->n_layers; i++)
         saving[i + 1] = rp_layer_saving_ns(&profile->layers[i]);
-    }
     return saving;
 }
 
@@ -92,33 +90,28 @@ reach_by_memory(Table *table)
     guint end = 0;
     for (guint first = 0; first < table->n; first++) {
         end = MAX(end, first);
-        if (first == 0 && fits(table, 0, table->n, RP_PHASE_FORWARD)) {
+        if (first == 0 && fits(table, 0, table->n, RP_PHASE_FORWARD))
             end = table->n;
-        }
-        while (end < table->n && fits(table, first, end + 1, RP_PHASE_FORWARD)) {
+        while (end < table->n && fits(table, first, end + 1, RP_PHASE_FORWARD))
             end++;
-        }
         table->forward_end[first] = end;
     }
     guint first = table->n;
     for (end = table->n; end > 0; end--) {
         first = MIN(first, end);
-        if (end == table->n && fits(table, 0, end, RP_PHASE_BACKWARD)) {
+        if (end == table->n && fits(table, 0, end, RP_PHASE_BACKWARD))
             first = 0;
-        }
-        while (first > 0 && fits(table, first - 1, end, RP_PHASE_BACKWARD)) {
+        while (first > 0 && fits(table, first - 1, end, RP_PHASE_BACKWARD))
             first--;
-        }
         table->backward_first[end] = first;
     }
     guint low = 0, high = table->n; /* [high, n) fits, an empty stage does */
     while (low < high) {
         guint middle = low + (high - low) / 2;
-        if (fits(table, middle, table->n, RP_PHASE_FUSED)) {
+        if (fits(table, middle, table->n, RP_PHASE_FUSED))
             high = middle;
-        } else {
+        else
             low = middle + 1;
-        }
     }
     table->fused_first = high;
 }
@@ -159,11 +152,9 @@ reach_up(const gint64 *sums, guint first, guint limit, gint64 t)
         end += step;
         step *= 2;
     }
-    for (; step > 0; step /= 2) {
-        if (step <= limit - end && sums[end + step] - sums[first] <= t) {
+    for (; step > 0; step /= 2)
+        if (step <= limit - end && sums[end + step] - sums[first] <= t)
             end += step;
-        }
-    }
     return end;
 }
 
@@ -180,37 +171,31 @@ pack(const Table *table, gint64 t, const Stages *stages)
 {
     const Packing impossible = {RP_NEVER, G_MAXINT64};
     guint fused_first = rp_partition_reach_down(table->fused, table->n, table->fused_first, t);
-    if (fused_first == table->n) {
+    if (fused_first == table->n)
         return impossible;
-    }
     Packing packing = {1, table->fused[table->n] - table->fused[fused_first]};
-    if (stages != NULL) {
+    if (stages != NULL)
         keep_stage(stages->backward, fused_first, table->n);
-    }
     for (guint first = 0, end; first < fused_first; first = end) {
         end = reach_up(table->forward, first, MIN(table->forward_end[first], fused_first), t);
-        if (end == first) {
+        if (end == first)
             return impossible;
-        }
         packing.stages++;
         packing.longest_ns = MAX(packing.longest_ns, table->forward[end] - table->forward[first]);
-        if (stages != NULL) {
+        if (stages != NULL)
             keep_stage(stages->forward, first, end);
-        }
     }
     for (guint end = fused_first, first; end > 0; end = first) {
         const gint64 saving = table->saving[end];
         first =
             rp_partition_reach_down(table->backward, end, table->backward_first[end], t + saving);
-        if (first == end) {
+        if (first == end)
             return impossible;
-        }
         packing.stages++;
         packing.longest_ns =
             MAX(packing.longest_ns, table->backward[end] - table->backward[first] - saving);
-        if (stages != NULL) {
+        if (stages != NULL)
             keep_stage(stages->backward, first, end);
-        }
     }
     return packing;
 }
@@ -234,14 +219,12 @@ weight(const Sweep *sweep, guint stages)
 static gboolean
 consider(Sweep *sweep, Packing packing)
 {
-    if (packing.stages == RP_NEVER) {
+    if (packing.stages == RP_NEVER)
         return FALSE;
-    }
     RpWide value = weight(sweep, packing.stages) * (RpWide)packing.longest_ns;
     if (value > sweep->best_value ||
-        (value == sweep->best_value && packing.stages >= sweep->best.stages)) {
+        (value == sweep->best_value && packing.stages >= sweep->best.stages))
         return FALSE;
-    }
     sweep->best = packing;
     sweep->best_value = value;
     return TRUE;
@@ -271,9 +254,8 @@ improving_ns(const Sweep *sweep, guint stages)
 {
     RpWide target = sweep->best_value;
     if (stages >= sweep->best.stages) { /* a tie is not enough */
-        if (target == 0) {
+        if (target == 0)
             return -1;
-        }
         target -= 1;
     }
     RpWide t = target / weight(sweep, stages);
@@ -314,12 +296,10 @@ sweep_all(Sweep *sweep)
     t = most;
     while (t >= sweep->least_ns) {
         Packing packing = pack(table, t, NULL);
-        if (packing.stages == RP_NEVER) {
+        if (packing.stages == RP_NEVER)
             break;
-        }
-        if (consider(sweep, packing)) {
+        if (consider(sweep, packing))
             tighten(sweep);
-        }
         t = improving_ns(sweep, packing.stages);
     }
 }
@@ -330,15 +310,14 @@ check_memory(const Table *table, GError **error)
 {
     for (guint i = 0; i < table->n; i++) {
         RpPhase phase = RP_PHASE_FUSED;
-        if (i >= table->fused_first) {
+        if (i >= table->fused_first)
             continue;
-        } else if (table->backward_first[i + 1] == i + 1) {
+        else if (table->backward_first[i + 1] == i + 1)
             phase = RP_PHASE_BACKWARD;
-        } else if (table->forward_end[i] == i) {
+        else if (table->forward_end[i] == i)
             phase = RP_PHASE_FORWARD;
-        } else if (i + 1 < table->n) {
+        else if (i + 1 < table->n)
             continue;
-        }
         const char *name = table->profile->layers[i].name;
         const char *doing = phase == RP_PHASE_FUSED      ? "forward and backward"
                             : phase == RP_PHASE_BACKWARD ? "backward"

@@ -19,11 +19,9 @@ copy_intervals(const RpInterval *intervals, guint n)
 static gboolean
 equal_intervals(const RpInterval *a, const RpInterval *b, guint n)
 {
-    for (guint i = 0; i < n; i++) {
-        if (a[i].first != b[i].first || a[i].count != b[i].count) {
+    for (guint i = 0; i < n; i++)
+        if (a[i].first != b[i].first || a[i].count != b[i].count)
             return FALSE;
-        }
-    }
     return TRUE;
 }
 
@@ -59,9 +57,8 @@ rp_partition_copy(const RpPartition *partition)
 {
     g_return_val_if_fail(partition != NULL, NULL);
 
-    if (!partition->dispatched) {
+    if (!partition->dispatched)
         return rp_partition_new_bound(partition->forward, partition->n_forward);
-    }
     return rp_partition_new_dispatched(partition->forward, partition->n_forward,
                                        partition->backward, partition->n_backward);
 }
@@ -80,9 +77,8 @@ rp_partition_equal(const RpPartition *a, const RpPartition *b)
 void
 rp_partition_free(RpPartition *partition)
 {
-    if (partition == NULL) {
+    if (partition == NULL)
         return;
-    }
     g_free(partition->forward);
     g_free(partition->backward);
     g_free(partition);
@@ -106,12 +102,10 @@ rp_stage_time_ns(const RpProfile *profile, RpInterval stage, RpPhase phase, gint
         backward += layer->backward_ns;
         recompute += layer->kind == RP_LAYER_BLOCK ? layer->recompute_ns : 0;
     }
-    if (stage.count > 0) {
+    if (stage.count > 0)
         recompute -= rp_layer_saving_ns(&profile->layers[stage.first + stage.count - 1]);
-    }
-    if (recompute_ns != NULL) {
+    if (recompute_ns != NULL)
         *recompute_ns = phase == RP_PHASE_BACKWARD ? recompute : 0;
-    }
     switch (phase) {
     case RP_PHASE_FORWARD:
         return forward;
@@ -129,9 +123,8 @@ rp_stage_weight_gradient_ns(const RpProfile *profile, RpInterval stage)
     g_return_val_if_fail(profile != NULL && holds(profile, stage), 0);
 
     gint64 total = 0;
-    for (guint i = 0; i < stage.count; i++) {
+    for (guint i = 0; i < stage.count; i++)
         total += profile->layers[stage.first + i].weight_gradient_ns;
-    }
     return total;
 }
 
@@ -164,9 +157,8 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
         input = MAX(input, layer->input_bytes);
         output = MAX(output, layer->output_bytes);
         scratch = MAX(scratch, layer->forward_workspace_bytes);
-        if (phase != RP_PHASE_FORWARD) {
+        if (phase != RP_PHASE_FORWARD)
             scratch = MAX(scratch, layer->backward_workspace_bytes);
-        }
     }
 
     guint64 bytes = plus(times(parameters, 2), scratch);
@@ -189,12 +181,10 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
 static char *
 describe(const char *at)
 {
-    if (*at == '\0') {
+    if (*at == '\0')
         return g_strdup("the end");
-    }
-    if (g_ascii_isprint(*at)) {
+    if (g_ascii_isprint(*at))
         return g_strdup_printf("'%c'", *at);
-    }
     return g_strdup_printf("byte 0x%02x", (guint)(guchar)*at);
 }
 
@@ -215,12 +205,10 @@ parse_number(const char *text, const char **at, guint64 least, guint64 most, con
 {
     const char *start = *at;
     guint64 value = 0;
-    for (; g_ascii_isdigit(**at); (*at)++) {
+    for (; g_ascii_isdigit(**at); (*at)++)
         value = MIN(value * 10 + (guint64)g_ascii_digit_value(**at), most + 1);
-    }
-    if (*at == start) {
+    if (*at == start)
         return expected(text, start, what, error);
-    }
     if (value < least || value > most) {
         g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
                     "stage list, position %" G_GSIZE_FORMAT ": expected %s from %" G_GUINT64_FORMAT
@@ -236,9 +224,8 @@ parse_number(const char *text, const char **at, guint64 least, guint64 most, con
 static const char *
 skip_spaces(const char *at)
 {
-    while (*at == ' ' || *at == '\t') {
+    while (*at == ' ' || *at == '\t')
         at++;
-    }
     return at;
 }
 
@@ -252,14 +239,12 @@ rp_partition_parse_list(const char *text, GError **error)
     for (;;) {
         const char *start = at;
         guint blocks = 0, repeats = 1;
-        if (!parse_number(text, &at, 0, MAX_BLOCKS, "a block count", &blocks, error)) {
+        if (!parse_number(text, &at, 0, MAX_BLOCKS, "a block count", &blocks, error))
             return NULL;
-        }
         if (*at == '*') {
             at++;
-            if (!parse_number(text, &at, 1, MAX_STAGES, "a number of stages", &repeats, error)) {
+            if (!parse_number(text, &at, 1, MAX_STAGES, "a number of stages", &repeats, error))
                 return NULL;
-            }
         }
         if (repeats > MAX_STAGES - counts->len) {
             g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
@@ -267,13 +252,11 @@ rp_partition_parse_list(const char *text, GError **error)
                         (gsize)(start - text) + 1, (guint)MAX_STAGES);
             return NULL;
         }
-        for (guint i = 0; i < repeats; i++) {
+        for (guint i = 0; i < repeats; i++)
             g_array_append_val(counts, blocks);
-        }
         const char *end = skip_spaces(at);
-        if (*end == '\0') {
+        if (*end == '\0')
             return g_steal_pointer(&counts);
-        }
         if (*end != ',') {
             expected(text, end, *at == ' ' ? "',' or the end" : "',', '*' or the end", error);
             return NULL;
@@ -290,16 +273,13 @@ rp_partition_format_list(const guint *counts, guint n)
     GString *text = g_string_new(NULL);
     for (guint i = 0; i < n;) {
         guint run = 1;
-        while (i + run < n && counts[i + run] == counts[i]) {
+        while (i + run < n && counts[i + run] == counts[i])
             run++;
-        }
-        if (run <= 2) {
+        if (run <= 2)
             run = 1;
-        }
         g_string_append_printf(text, "%s%u", i > 0 ? "," : "", counts[i]);
-        if (run > 1) {
+        if (run > 1)
             g_string_append_printf(text, "*%u", run);
-        }
         i += run;
     }
     return g_string_free(text, FALSE);
@@ -314,9 +294,8 @@ rp_partition_block_counts(const RpProfile *profile, const RpInterval *stages, gu
     for (guint s = 0; s < n; s++) {
         g_return_val_if_fail(holds(profile, stages[s]), counts);
         guint blocks = 0;
-        for (guint i = 0; i < stages[s].count; i++) {
+        for (guint i = 0; i < stages[s].count; i++)
             blocks += profile->layers[stages[s].first + i].kind == RP_LAYER_BLOCK;
-        }
         g_array_append_val(counts, blocks);
     }
     return counts;
@@ -325,9 +304,8 @@ rp_partition_block_counts(const RpProfile *profile, const RpInterval *stages, gu
 static gboolean
 check_sum(const char *what, guint64 blocks, guint expected_blocks, GError **error)
 {
-    if (blocks == expected_blocks) {
+    if (blocks == expected_blocks)
         return TRUE;
-    }
     g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
                 "%s hold %" G_GUINT64_FORMAT " blocks, but the model has %u", what, blocks,
                 expected_blocks);
@@ -338,9 +316,8 @@ static guint64
 sum(const guint *counts, guint n)
 {
     guint64 total = 0;
-    for (guint i = 0; i < n; i++) {
+    for (guint i = 0; i < n; i++)
         total += counts[i];
-    }
     return total;
 }
 
@@ -381,15 +358,13 @@ rp_partition_from_blocks(const RpProfile *profile, const guint *stages, guint n_
         g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT, "no stages are given");
         return NULL;
     }
-    if (!check_sum("the stages", sum(stages, n_stages), rp_profile_n_blocks(profile), error)) {
+    if (!check_sum("the stages", sum(stages, n_stages), rp_profile_n_blocks(profile), error))
         return NULL;
-    }
     g_autofree RpInterval *intervals = lay_upwards(profile, stages, n_stages);
     RpInterval *last = &intervals[n_stages - 1];
     last->count = profile->n_layers - last->first;
-    if (!check_filled("stage", intervals, n_stages, error)) {
+    if (!check_filled("stage", intervals, n_stages, error))
         return NULL;
-    }
     return rp_partition_new_bound(intervals, n_stages);
 }
 
@@ -408,9 +383,8 @@ rp_partition_from_dispatched_blocks(const RpProfile *profile, const guint *forwa
     guint n_blocks = rp_profile_n_blocks(profile);
     if (!check_sum("the forward stages and the first backward stage",
                    sum(forward, n_forward) + backward[0], n_blocks, error) ||
-        !check_sum("the backward stages", sum(backward, n_backward), n_blocks, error)) {
+        !check_sum("the backward stages", sum(backward, n_backward), n_blocks, error))
         return NULL;
-    }
 
     g_autofree RpInterval *up = lay_upwards(profile, forward, n_forward);
     guint fused_first = n_forward > 0 ? up[n_forward - 1].first + up[n_forward - 1].count : 0;
@@ -422,9 +396,8 @@ rp_partition_from_dispatched_blocks(const RpProfile *profile, const guint *forwa
         down[s] = (RpInterval){first, end - first};
     }
     if (!check_filled("forward stage", up, n_forward, error) ||
-        !check_filled("backward stage", down, n_backward, error)) {
+        !check_filled("backward stage", down, n_backward, error))
         return NULL;
-    }
     if (down[n_backward - 1].first > 0) { /* only an embedding can be left over */
         g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
                     "no backward stage holds the embedding: add a last stage of 0 blocks");
@@ -442,9 +415,8 @@ rp_partition_balance(const RpProfile *profile, const RpPartition *partition, GAr
     g_autoptr(GArray) stage_times = g_array_new(FALSE, FALSE, sizeof(gint64));
     for (guint s = 0; s < partition->n_forward; s++) {
         gint64 time = rp_stage_time_ns(profile, partition->forward[s], RP_PHASE_FORWARD, NULL);
-        if (!partition->dispatched) {
+        if (!partition->dispatched)
             time += rp_stage_time_ns(profile, partition->forward[s], RP_PHASE_BACKWARD, NULL);
-        }
         g_array_append_val(stage_times, time);
     }
     for (guint s = 0; s < partition->n_backward; s++) {
@@ -464,8 +436,7 @@ rp_partition_balance(const RpProfile *profile, const RpPartition *partition, GAr
         balance.balance =
             (double)balance.total_ns / ((double)balance.n_stages * (double)balance.max_ns);
     }
-    if (times_ns != NULL) {
+    if (times_ns != NULL)
         *times_ns = g_steal_pointer(&stage_times);
-    }
     return balance;
 }

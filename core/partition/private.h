@@ -25,10 +25,8 @@ rp_partition_reach_down(const gint64 *sums, guint end, guint limit, gint64 t)
         first -= step;
         step *= 2;
     }
-    for (; step > 0; step /= 2) {
-        if (step <= first - limit && sums[end] - sums[first - step] <= t) {
+    for (; step > 0; step /= 2)
+        if (step <= first - limit && sums[end] - sums[first - step] <= t)
             first -= step;
-        }
-    }
     return first;
 }

@@ -40,15 +40,13 @@ static RpPartition *
 build(const RpSearch *search, const Shape *shape)
 {
     guint n_layers = search->profile->n_layers;
-    if (shape->fused == 0 || shape->fused > n_layers) {
+    if (shape->fused == 0 || shape->fused > n_layers)
         return NULL;
-    }
     guint k = n_layers - shape->fused;
     guint lead = k > 1 ? search->lead : 0;
     if (shape->n_forward > k - lead || shape->n_backward > k - lead ||
-        (k > 0) != (shape->n_forward > 0) || (k > 0) != (shape->n_backward > 0)) {
+        (k > 0) != (shape->n_forward > 0) || (k > 0) != (shape->n_backward > 0))
         return NULL;
-    }
     g_autofree gint64 *weights = g_new(gint64, k + 1);
     g_autofree guint *counts = g_new(guint, k + 1);
     g_autofree RpInterval *forward = g_new(RpInterval, k + 1);
@@ -58,15 +56,13 @@ build(const RpSearch *search, const Shape *shape)
         guint n = rp_search_weights(search, k, RP_PHASE_FORWARD, FALSE, weights);
         rp_partition_split(weights, n, shape->n_forward, shape->forward_order, counts);
         counts[0] += lead;
-        for (guint s = 0, first = 0; s < shape->n_forward; first += counts[s], s++) {
+        for (guint s = 0, first = 0; s < shape->n_forward; first += counts[s], s++)
             forward[s] = (RpInterval){first, counts[s]};
-        }
         rp_search_weights(search, k, RP_PHASE_BACKWARD, TRUE, weights);
         rp_partition_split(weights, n, shape->n_backward, shape->backward_order, counts);
         counts[shape->n_backward - 1] += lead;
-        for (guint s = 0, end = k; s < shape->n_backward; end -= counts[s], s++) {
+        for (guint s = 0, end = k; s < shape->n_backward; end -= counts[s], s++)
             backward[s + 1] = (RpInterval){end - counts[s], counts[s]};
-        }
     }
     return rp_partition_new_dispatched(forward, shape->n_forward, backward, 1 + shape->n_backward);
 }
@@ -103,9 +99,8 @@ shape_for_time(const RpSearch *search, gint64 t, gint64 *weights)
     gint64 fused = 0;
     while (k > 0) {
         fused += rp_stage_time_ns(profile, (RpInterval){k - 1, 1}, RP_PHASE_FUSED, NULL);
-        if (fused > t && k < profile->n_layers) {
+        if (fused > t && k < profile->n_layers)
             break;
-        }
         k--;
     }
     Shape shape = {.fused = profile->n_layers - k,
@@ -137,13 +132,11 @@ list_rounds(const RpPartitionSearch *limits)
     guint m = limits->micro_batches;
     for (guint n = 1; n <= m / limits->gpus; n++) {
         guint round = m / n;
-        if (m % n == 0) {
+        if (m % n == 0)
             g_array_append_val(rounds, round);
-        }
     }
-    if (rounds->len == 0) { /* fewer micro-batches than devices */
+    if (rounds->len == 0) /* fewer micro-batches than devices */
         g_array_append_val(rounds, m);
-    }
     return rounds;
 }
 
@@ -153,9 +146,8 @@ has_seed(const GArray *seeds, const Shape *shape)
     for (guint s = 0; s < seeds->len; s++) {
         const Shape *other = &g_array_index(seeds, Seed, s).shape;
         if (other->fused == shape->fused && other->n_forward == shape->n_forward &&
-            other->n_backward == shape->n_backward && other->round == shape->round) {
+            other->n_backward == shape->n_backward && other->round == shape->round)
             return TRUE;
-        }
     }
     return FALSE;
 }
@@ -165,13 +157,11 @@ add_seeds(RpSearch *search, Shape shape, const GArray *rounds, GArray *seeds)
 {
     for (guint r = 0; r < rounds->len; r++) {
         shape.round = g_array_index(rounds, guint, r);
-        if (has_seed(seeds, &shape)) {
+        if (has_seed(seeds, &shape))
             continue;
-        }
         Seed seed = {shape, judge_shape(search, &shape)};
-        if (seed.cost < G_MAXINT64) {
+        if (seed.cost < G_MAXINT64)
             g_array_append_val(seeds, seed);
-        }
     }
 }
 
@@ -189,9 +179,8 @@ judge_seeds(RpSearch *search, const GArray *rounds, GArray *seeds)
         total += rp_stage_time_ns(search->profile, layer, RP_PHASE_FUSED, NULL);
     }
     g_autoptr(GArray) times = g_array_new(FALSE, FALSE, sizeof(gint64));
-    for (gint64 t = least; t <= total; t += t / SEED_STEP + 1) {
+    for (gint64 t = least; t <= total; t += t / SEED_STEP + 1)
         g_array_append_val(times, t);
-    }
     guint stop = search->left - (guint)((guint64)search->left * SEED_PERCENT / 100);
     add_seeds(search, shape_for_time(search, total, weights), rounds, seeds);
     for (guint stride = SEED_STRIDE; stride > 0; stride /= 2) {
@@ -244,17 +233,14 @@ climb(RpSearch *search, Seed seed, const GArray *rounds, guint most)
         Seed best = seed;
         Shape other;
         for (guint i = 0; neighbour(&seed.shape, i, rounds, &other); i++) {
-            if (search->left <= stop) {
+            if (search->left <= stop)
                 return;
-            }
             gint64 cost = judge_shape(search, &other);
-            if (cost < best.cost) {
+            if (cost < best.cost)
                 best = (Seed){other, cost};
-            }
         }
-        if (best.cost == seed.cost) {
+        if (best.cost == seed.cost)
             return;
-        }
         seed = best;
     }
 }
@@ -267,9 +253,8 @@ climb_seeds(RpSearch *search, const GArray *seeds, const GArray *rounds, guint r
     g_autofree guint *next = g_new0(guint, rounds->len);
     for (guint idle = 0, r = 0; idle < rounds->len; r = (r + 1) % rounds->len) {
         guint round = g_array_index(rounds, guint, r), s = next[r];
-        while (s < seeds->len && g_array_index(seeds, Seed, s).shape.round != round) {
+        while (s < seeds->len && g_array_index(seeds, Seed, s).shape.round != round)
             s++;
-        }
         next[r] = s + 1;
         if (s >= seeds->len) {
             next[r] = seeds->len;
@@ -277,9 +262,8 @@ climb_seeds(RpSearch *search, const GArray *seeds, const GArray *rounds, guint r
             continue;
         }
         idle = 0;
-        if (search->left <= reserve) {
+        if (search->left <= reserve)
             return;
-        }
         climb(search, g_array_index(seeds, Seed, s), rounds, MIN(share, search->left - reserve));
     }
 }
@@ -294,16 +278,14 @@ rp_partition_search_dispatched(const RpProfile *profile, const RpPartitionSearch
 
     g_autoptr(RpPartition) paper = rp_partition_paper(profile, search->gpus, search->micro_batches,
                                                       search->memory_bytes, error);
-    if (paper == NULL) {
+    if (paper == NULL)
         return NULL;
-    }
     RpSearch state;
     rp_search_init(&state, profile, search, cost, user_data);
     g_autoptr(GArray) rounds = list_rounds(search);
     g_autoptr(GArray) seeds = g_array_new(FALSE, FALSE, sizeof(Seed));
-    for (guint r = 0; r < rounds->len; r++) {
+    for (guint r = 0; r < rounds->len; r++)
         rp_search_judge(&state, paper, g_array_index(rounds, guint, r));
-    }
     judge_seeds(&state, rounds, seeds);
     climb_seeds(&state, seeds, rounds, (guint)((guint64)state.left * BORDER_PERCENT / 100));
     rp_search_shift_best(&state);

@@ -35,24 +35,20 @@ key_of(const RpPartition *partition, guint round)
     guint *key = g_new(guint, n);
     key[at++] = round;
     key[at++] = partition->n_forward;
-    for (guint s = 0; s < partition->n_forward; s++) {
+    for (guint s = 0; s < partition->n_forward; s++)
         key[at++] = partition->forward[s].count;
-    }
-    for (guint s = 0; s < partition->n_backward; s++) {
+    for (guint s = 0; s < partition->n_backward; s++)
         key[at++] = partition->backward[s].count;
-    }
     return g_bytes_new_take(key, n * sizeof *key);
 }
 
 static gboolean
 fits(const RpSearch *search, const RpInterval *stages, guint n, RpPhase first, RpPhase others)
 {
-    for (guint s = 0; s < n && search->limits.memory_bytes > 0; s++) {
+    for (guint s = 0; s < n && search->limits.memory_bytes > 0; s++)
         if (rp_stage_memory_bytes(search->profile, stages[s], s == 0 ? first : others) >
-            search->limits.memory_bytes) {
+            search->limits.memory_bytes)
             return FALSE;
-        }
-    }
     return TRUE;
 }
 
@@ -70,14 +66,12 @@ rp_search_judge(RpSearch *search, const RpPartition *partition, guint round)
 {
     g_autoptr(GBytes) key = key_of(partition, round);
     const gint64 *known = g_hash_table_lookup(search->known, key);
-    if (known != NULL) {
+    if (known != NULL)
         return *known;
-    }
     gint64 cost = G_MAXINT64;
     if (fits_memory(search, partition)) {
-        if (search->left == 0) {
+        if (search->left == 0)
             return G_MAXINT64;
-        }
         cost = search->cost(partition, round, search->user_data);
         /* what cannot run is refused quickly and costs no candidate, within reason */
         if (cost < G_MAXINT64 || search->refused >= REFUSALS_PER_CANDIDATE * search->budget)
@@ -115,16 +109,14 @@ rp_search_weights(const RpSearch *search, guint k, RpPhase phase, gboolean downw
                   gint64 *weights)
 {
     guint lead = k > 1 ? search->lead : 0, n = k - lead;
-    for (guint i = 0; i < n; i++) {
+    for (guint i = 0; i < n; i++)
         weights[i] = 0;
-    }
     for (guint i = 0; i < k; i++) {
         guint item = i < lead ? 0 : i - lead;
         gint64 *weight = &weights[downwards ? n - 1 - item : item];
         *weight += rp_stage_time_ns(search->profile, (RpInterval){i, 1}, phase, NULL);
-        if (phase == RP_PHASE_BACKWARD) { /* most layers are not the last of their stage */
+        if (phase == RP_PHASE_BACKWARD) /* most layers are not the last of their stage */
             *weight += rp_layer_saving_ns(&search->profile->layers[i]);
-        }
     }
     return n;
 }
@@ -135,12 +127,10 @@ static guint
 read_borders(const RpPartition *partition, guint *borders)
 {
     guint n = 0, n_forward = partition->n_forward - (partition->dispatched ? 0 : 1);
-    for (guint s = 0; s < n_forward; s++) {
+    for (guint s = 0; s < n_forward; s++)
         borders[n++] = partition->forward[s].first + partition->forward[s].count;
-    }
-    for (guint s = 1; s + 1 < partition->n_backward; s++) {
+    for (guint s = 1; s + 1 < partition->n_backward; s++)
         borders[n++] = partition->backward[s].first;
-    }
     return n;
 }
 
@@ -157,21 +147,18 @@ partition_between(const RpSearch *search, const RpPartition *like, const guint *
     guint at = 0;
     for (guint s = 0; s < n_forward; s++) {
         guint end = s + 1 < n_forward || like->dispatched ? borders[s] : n_layers;
-        if (end > n_layers || end < at + (s == 0 ? least : 1)) {
+        if (end > n_layers || end < at + (s == 0 ? least : 1))
             return NULL;
-        }
         forward[s] = (RpInterval){at, end - at};
         at = end;
     }
-    if (!like->dispatched) {
+    if (!like->dispatched)
         return rp_partition_new_bound(forward, n_forward);
-    }
     at = n_layers;
     for (guint s = 0; s < like->n_backward; s++) {
         guint first = s + 1 < like->n_backward ? borders[n_forward - 1 + s] : 0;
-        if (first >= at) {
+        if (first >= at)
             return NULL;
-        }
         backward[s] = (RpInterval){first, at - first};
         at = first;
     }
@@ -192,12 +179,10 @@ shift_borders(RpSearch *search, const RpPartition *start, guint round)
         for (guint length = 1; length <= MIN(n, MAX_BORDER_RUN); length++) {
             for (guint i = 0; i < 2 * (n - length + 1); i++) {
                 guint step = i % 2 == 0 ? 1 : G_MAXUINT; /* up, down */
-                if (search->left == 0) {
+                if (search->left == 0)
                     return;
-                }
-                for (guint b = 0; b < length; b++) {
+                for (guint b = 0; b < length; b++)
                     borders[i / 2 + b] += step;
-                }
                 g_autoptr(RpPartition) other = partition_between(search, at, borders);
                 gint64 found = other != NULL ? rp_search_judge(search, other, round) : G_MAXINT64;
                 if (found < cost) {
@@ -205,9 +190,8 @@ shift_borders(RpSearch *search, const RpPartition *start, guint round)
                     improved = TRUE;
                     continue;
                 }
-                for (guint b = 0; b < length; b++) {
+                for (guint b = 0; b < length; b++)
                     borders[i / 2 + b] -= step;
-                }
             }
         }
     }
@@ -227,9 +211,8 @@ static guint
 choose(guint n, guint k, guint most)
 {
     guint64 ways = 1;
-    for (guint i = 1; i <= MIN(k, n - k) && ways <= most; i++) {
+    for (guint i = 1; i <= MIN(k, n - k) && ways <= most; i++)
         ways = ways * (n - i + 1) / i;
-    }
     return (guint)MIN(ways, (guint64)most + 1);
 }
 
@@ -239,23 +222,19 @@ try_all_borders(RpSearch *search, const RpPartition *like, guint round)
 {
     guint n = like->n_forward - 1, n_layers = search->profile->n_layers;
     g_autofree guint *borders = g_new(guint, n + 1);
-    for (guint b = 0; b < n; b++) {
+    for (guint b = 0; b < n; b++)
         borders[b] = search->lead + 1 + b;
-    }
     for (;;) {
         g_autoptr(RpPartition) partition = partition_between(search, like, borders);
         rp_search_judge(search, partition, round);
         guint b = n;
-        while (b > 0 && borders[b - 1] == n_layers - 1 - (n - b)) {
+        while (b > 0 && borders[b - 1] == n_layers - 1 - (n - b))
             b--;
-        }
-        if (b == 0) {
+        if (b == 0)
             return;
-        }
         borders[b - 1]++;
-        for (; b < n; b++) {
+        for (; b < n; b++)
             borders[b] = borders[b - 1] + 1;
-        }
     }
 }
 
@@ -271,24 +250,21 @@ search_borders(RpSearch *search, const RpPartition *like, guint round)
     guint n = rp_search_weights(search, n_layers, RP_PHASE_FORWARD, FALSE, forward);
     for (guint what = 0; what < 3; what++) { /* both, backward, forward */
         rp_search_weights(search, n_layers, RP_PHASE_BACKWARD, FALSE, weights);
-        for (guint i = 0; i < n && what != 1; i++) {
+        for (guint i = 0; i < n && what != 1; i++)
             weights[i] = forward[i] + (what == 0 ? weights[i] : 0);
-        }
         for (RpSplitOrder order = RP_SPLIT_SMALL_FIRST; order <= RP_SPLIT_EVEN; order++) {
             rp_partition_split(weights, n, n_stages, order, borders);
             borders[0] += search->lead;
-            for (guint s = 1; s < n_stages; s++) {
+            for (guint s = 1; s < n_stages; s++)
                 borders[s] += borders[s - 1];
-            }
             RpPartition *seed = partition_between(search, like, borders);
             rp_search_judge(search, seed, round);
             g_ptr_array_add(seeds, seed);
         }
     }
     rp_search_shift_best(search);
-    for (guint s = 0; s < seeds->len && search->left > 0; s++) {
+    for (guint s = 0; s < seeds->len && search->left > 0; s++)
         shift_borders(search, g_ptr_array_index(seeds, s), round);
-    }
 }
 
 RpPartition *
@@ -298,18 +274,16 @@ rp_partition_search_bound(const RpProfile *profile, guint n_stages, const RpPart
     g_return_val_if_fail(profile != NULL && search != NULL && cost != NULL, NULL);
 
     g_autoptr(RpPartition) even = rp_partition_min_max(profile, n_stages, error);
-    if (even == NULL) {
+    if (even == NULL)
         return NULL;
-    }
     RpSearch state;
     rp_search_init(&state, profile, search, cost, user_data);
     guint round = search->round > 0 ? search->round : search->micro_batches;
     guint n = profile->n_layers - state.lead;
     rp_search_judge(&state, even, round);
-    if (choose(n - 1, n_stages - 1, state.left) <= state.left) {
+    if (choose(n - 1, n_stages - 1, state.left) <= state.left)
         try_all_borders(&state, even, round);
-    } else {
+    else
         search_borders(&state, even, round);
-    }
     return rp_search_end(&state, NULL, error);
 }

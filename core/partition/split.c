@@ -22,9 +22,8 @@ count_down(const Row *row, guint end, gint64 t)
     guint stages = 0;
     for (guint first; end > 0; end = first) {
         first = rp_partition_reach_down(row->sums, end, 0, t + saving_at(row, end));
-        if (first == end) {
+        if (first == end)
             return RP_NEVER;
-        }
         stages++;
     }
     return stages;
@@ -34,17 +33,15 @@ count_down(const Row *row, guint end, gint64 t)
 static gint64
 least_longest(const Row *row, guint end, guint parts, gint64 t)
 {
-    if (count_down(row, end, t - 1) > parts) {
+    if (count_down(row, end, t - 1) > parts)
         return t; /* the usual case: the stage that was split off was not the only long one */
-    }
     gint64 low = row->saving != NULL ? 0 : row->sums[end] / parts, high = t - 1;
     while (low < high) {
         gint64 middle = low + (high - low) / 2;
-        if (count_down(row, end, middle) <= parts) {
+        if (count_down(row, end, middle) <= parts)
             high = middle;
-        } else {
+        else
             low = middle + 1;
-        }
     }
     return low;
 }
@@ -70,9 +67,8 @@ split_even(const gint64 *sums, guint n, guint parts, guint *counts)
     for (guint p = 0; p < parts; p++) {
         guint last = n - (parts - 1 - p), end = p + 1 < parts ? first + 1 : n;
         RpWide border = 2 * (RpWide)sums[n] * (p + 1); /* times 2 parts */
-        while (end < last && (RpWide)(sums[end] + sums[end + 1]) * parts <= border) {
+        while (end < last && (RpWide)(sums[end] + sums[end + 1]) * parts <= border)
             end++;
-        }
         counts[p] = end - first;
         first = end;
     }
@@ -86,9 +82,8 @@ rp_partition_split(const gint64 *weights, guint n, guint parts, RpSplitOrder ord
     gboolean mirrored = order == RP_SPLIT_LARGE_FIRST;
     g_autofree gint64 *sums = g_new(gint64, n + 1);
     sums[0] = 0;
-    for (guint i = 0; i < n; i++) {
+    for (guint i = 0; i < n; i++)
         sums[i + 1] = sums[i] + weights[mirrored ? n - 1 - i : i];
-    }
     if (order == RP_SPLIT_EVEN) {
         split_even(sums, n, parts, counts);
         return;
@@ -119,16 +114,14 @@ rp_partition_min_max(const RpProfile *profile, guint n_stages, GError **error)
     g_autofree gint64 *saving = rp_partition_savings(profile);
     g_autofree gint64 *sums = g_new(gint64, n + 1);
     sums[0] = 0;
-    for (guint i = 1; i <= n; i++) {
+    for (guint i = 1; i <= n; i++)
         sums[i] = forward[i + lead] + backward[i + lead];
-    }
     g_autofree guint *counts = g_new(guint, n_stages);
     split_nested(&(Row){.sums = sums, .saving = saving + lead}, n, n_stages, counts);
     counts[0] += lead;
 
     g_autofree RpInterval *stages = g_new(RpInterval, n_stages);
-    for (guint s = 0, first = 0; s < n_stages; first += counts[s], s++) {
+    for (guint s = 0, first = 0; s < n_stages; first += counts[s], s++)
         stages[s] = (RpInterval){first, counts[s]};
-    }
     return rp_partition_new_bound(stages, n_stages);
 }

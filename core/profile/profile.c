@@ -76,10 +76,10 @@ copy_tensor_tables(RpProfile *to)
     for (guint i = 0; i < to->n_layers; i++) {
         RpLayer *layer = &to->layers[i];
 
-        if (!layer->tensor_bytes)
+        if (layer->tensor_bytes == NULL)
             continue;
         guint64 *copy = g_hash_table_lookup(copies, layer->tensor_bytes);
-        if (!copy) {
+        if (copy == NULL) {
             copy = g_memdup2(layer->tensor_bytes, layer->n_tensors * sizeof(guint64));
             g_ptr_array_add(to->tensor_tables, copy);
             g_hash_table_insert(copies, (gpointer)layer->tensor_bytes, copy);
@@ -98,7 +98,7 @@ copy_names(RpProfile *to)
         RpLayer *layer = &to->layers[i];
 
         char *copy = g_hash_table_lookup(copies, layer->name);
-        if (!copy) {
+        if (copy == NULL) {
             copy = g_strdup(layer->name);
             g_ptr_array_add(to->names, copy);
             g_hash_table_insert(copies, (gpointer)layer->name, copy);
@@ -134,7 +134,7 @@ rp_profile_copy(const RpProfile *profile)
 void
 rp_profile_free(RpProfile *profile)
 {
-    if (!profile)
+    if (profile == NULL)
         return;
     g_free(profile->model);
     g_free(profile->device);
@@ -187,12 +187,12 @@ rp_profile_check_full(const RpProfile *profile, GError **error)
 
     g_return_val_if_fail(profile, FALSE);
     if (!profile->has_sizes)
-        missing = profile->missing ? profile->missing : "sizes of the layers";
+        missing = profile->missing != NULL ? profile->missing : "sizes of the layers";
     else if (!(profile->links.h2d_bytes_per_s > 0))
         missing = "links.h2d_gb_per_s";
     else if (!(profile->links.d2h_bytes_per_s > 0))
         missing = "links.d2h_gb_per_s";
-    if (!missing)
+    if (missing == NULL)
         return TRUE;
     g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FIDELITY,
                 "the profile of %s lacks %s: it serves `compute` fidelity only",
@@ -216,7 +216,7 @@ rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_by
         to->parameter_bytes += tensor_bytes[i];
     if (n_tensors == 0) {
         to->tensor_bytes = NULL;
-    } else if (before && before->n_tensors == n_tensors &&
+    } else if (before != NULL && before->n_tensors == n_tensors &&
                memcmp(before->tensor_bytes, tensor_bytes, n_tensors * sizeof(guint64)) == 0) {
         to->tensor_bytes = before->tensor_bytes; /* a row of equal blocks shares one table */
     } else {

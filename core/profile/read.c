@@ -253,11 +253,11 @@ add_tensors(const RpJsonRecord *record, RpJsonPull *pull, Entry *entry, RpProfil
     RpLayer *layer = &entry->layer;
     guint64 sum = 0;
 
-    if (!entry->tensor_bytes)
+    if (entry->tensor_bytes == NULL)
         return TRUE;
     for (guint i = 0; i < layer->n_tensors; i++)
         sum += entry->tensor_bytes[i];
-    if (rp_json_record_at(record, "parameter_bytes") && layer->parameter_bytes != sum) {
+    if (rp_json_record_at(record, "parameter_bytes") != NULL && layer->parameter_bytes != sum) {
         g_autofree char *expected =
             g_strdup_printf("the sum of tensor_bytes, %" G_GUINT64_FORMAT, sum);
         return rp_json_record_fail(record, pull, "parameter_bytes", expected);
@@ -272,12 +272,12 @@ add_tensors(const RpJsonRecord *record, RpJsonPull *pull, Entry *entry, RpProfil
 static gboolean
 check_layer_times(const RpJsonRecord *record, RpJsonPull *pull, RpLayer *layer)
 {
-    if (!rp_json_record_at(record, "recompute_ms"))
+    if (rp_json_record_at(record, "recompute_ms") == NULL)
         layer->recompute_ns = layer->forward_ns;
-    if (!rp_json_record_at(record, "weight_gradient_ms"))
+    if (rp_json_record_at(record, "weight_gradient_ms") == NULL)
         layer->weight_gradient_ns = rp_profile_default_weight_gradient_ns(layer->backward_ns);
     /* more than 0, which stands for what a file does not say */
-    if (rp_json_record_at(record, "recompute_last_ms") &&
+    if (rp_json_record_at(record, "recompute_last_ms") != NULL &&
         (layer->recompute_last_ns == 0 || layer->recompute_last_ns > layer->recompute_ns))
         return rp_json_record_fail(record, pull, "recompute_last_ms",
                                    "more than 0 and at most recompute_ms");
@@ -311,8 +311,8 @@ note_missing(const RpJsonRecord *record, const RpLayer *layer, guint index, RpPr
     static const char *const required[] = {"parameter_bytes", "gradient_bytes", "input_bytes",
                                            "output_bytes"};
 
-    for (guint i = 0; i < G_N_ELEMENTS(required) && !profile->missing; i++)
-        if (!rp_json_record_at(record, required[i]) && !(i == 0 && layer->n_tensors > 0))
+    for (guint i = 0; i < G_N_ELEMENTS(required) && profile->missing == NULL; i++)
+        if (rp_json_record_at(record, required[i]) == NULL && !(i == 0 && layer->n_tensors > 0))
             profile->missing = g_strdup_printf("layers[%u].%s", index, required[i]);
 }
 
@@ -339,7 +339,7 @@ read_entry(RpJsonPull *pull, guint index, Entry *entry, Top *top)
         !add_tensors(&record, pull, entry, profile) || !check_order(&record, pull, entry, top))
         return FALSE;
     entry->layer.name = rp_layer_kind_name(entry->layer.kind);
-    if (entry->name && *entry->name) {
+    if (entry->name != NULL && *entry->name) {
         entry->layer.name = entry->name;
         g_ptr_array_add(profile->names, g_steal_pointer(&entry->name));
     }
@@ -382,7 +382,7 @@ read_top(RpJsonPull *pull, Top *top)
     if (!rp_json_read_record(&first, format_fields, G_N_ELEMENTS(format_fields), NULL, NULL) ||
         !rp_json_read_record(pull, top_fields, G_N_ELEMENTS(top_fields), top, &record))
         return FALSE;
-    profile->has_sizes = !profile->missing;
+    profile->has_sizes = profile->missing == NULL;
     if (profile->sum_parameters_per_s == 0) /* by their bytes: the sum was as wide as its parts */
         profile->sum_parameters_per_s = top->narrow_rate * 3 * rp_profile_element_bytes(profile) /
                                         (rp_profile_element_bytes(profile) + 8);
@@ -426,7 +426,7 @@ rp_profile_load(const char *path, GError **error)
     g_return_val_if_fail(!error || !*error, NULL);
 
     g_autofree char *text = rp_file_read(path, RP_PROFILE_MAX_FILE_BYTES, &length, &local);
-    if (!text) {
+    if (text == NULL) {
         g_set_error_literal(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, local->message);
         return NULL;
     }

@@ -23,7 +23,7 @@
 static void
 add_text(RpJsonWriter *json, const char *key, const char *value)
 {
-    if (value && *value)
+    if (value != NULL && *value)
         rp_json_string(json, key, value);
 }
 
@@ -83,10 +83,9 @@ add_rate(RpJsonWriter *json, const char *key, double value, double unit)
     int exponent = atoi(exponent_text + 1);
     *exponent_text = '\0';
     g_autoptr(GString) mantissa = g_string_new(NULL);
-    for (const char *p = digits; *p; p++) {
+    for (const char *p = digits; *p; p++)
         if (*p != '.')
             g_string_append_c(mantissa, *p);
-    }
     while (mantissa->len > 1 && mantissa->str[mantissa->len - 1] == '0')
         g_string_truncate(mantissa, mantissa->len - 1);
     int point = 1; /* digits before the point */
@@ -195,10 +194,9 @@ add_layers(RpJsonWriter *json, const RpProfile *profile)
     for (guint i = 0, count = 1; i < profile->n_layers; i += count) {
         const RpLayer *layer = &profile->layers[i];
 
-        for (count = 1; layer->kind == RP_LAYER_BLOCK && i + count < profile->n_layers; count++) {
+        for (count = 1; layer->kind == RP_LAYER_BLOCK && i + count < profile->n_layers; count++)
             if (!layers_equal(layer, &profile->layers[i + count]))
                 break;
-        }
         rp_json_object_as(json, NULL, RP_JSON_PADDED);
         rp_json_string(json, "kind", rp_layer_kind_name(layer->kind));
         add_text(json, "name", layer->name);
@@ -294,7 +292,7 @@ write_through(const char *path, const char *text, GError **error)
 {
     FILE *file = fopen(path, "we");
 
-    if (!file)
+    if (file == NULL)
         return fail(path, g_strerror(errno), error);
     gboolean good = fputs(text, file) >= 0;
     int code = errno;
@@ -324,7 +322,7 @@ rp_profile_save(const RpProfile *profile, const char *path, GError **error)
     /* a symbolic link keeps pointing at the file, which is replaced */
     char *resolved = realpath(path, NULL);
     gboolean good = g_file_set_contents_full(
-        resolved ? resolved : path, text, -1,
+        resolved != NULL ? resolved : path, text, -1,
         G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0666, &write_error);
     free(resolved);
     return good || fail(path, write_error->message, error);

@@ -377,11 +377,11 @@ rp_trace_diff_new(const RpTrace *const traces[RP_N_TRACE_SIDES],
 void
 rp_trace_diff_free(RpTraceDiff *diff)
 {
-    if (!diff)
+    if (diff == NULL)
         return;
     for (guint side = 0; side < RP_N_TRACE_SIDES; side++)
         rp_trace_free(diff->traces[side]);
-    if (diff->pairs)
+    if (diff->pairs != NULL)
         g_array_unref(diff->pairs);
     g_free(diff);
 }

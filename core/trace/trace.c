@@ -41,7 +41,7 @@ rp_trace_new(const RpPlan *plan, RpTraceOrigin origin)
 void
 rp_trace_free(RpTrace *trace)
 {
-    if (!trace)
+    if (trace == NULL)
         return;
     g_free(trace->records);
     g_free(trace);

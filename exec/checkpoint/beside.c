@@ -57,7 +57,7 @@ add_pieces(Copying *copying, guint8 *to, const void *from, gsize bytes)
 {
     for (gsize at = 0; at < bytes; at += PIECE_BYTES) {
         const Piece piece = {.to = to + at,
-                             .from = from ? (const guint8 *)from + at : NULL,
+                             .from = from != NULL ? (const guint8 *)from + at : NULL,
                              .bytes = MIN(PIECE_BYTES, bytes - at)};
         g_array_append_val(copying->pieces, piece);
     }
@@ -71,7 +71,7 @@ copy_some(void *data)
 
     while ((i = atomic_fetch_add(&copying->next, 1)) < copying->pieces->len) {
         const Piece *piece = &g_array_index(copying->pieces, Piece, i);
-        if (piece->from)
+        if (piece->from != NULL)
             memcpy(piece->to, piece->from, piece->bytes);
         else
             memset(piece->to, 0, piece->bytes);
@@ -145,7 +145,7 @@ rp_checkpoint_beside_free(RpCheckpointBeside *beside)
 {
     RpCheckpointWritten written;
 
-    if (!beside)
+    if (beside == NULL)
         return;
     if (beside->writing) {
         rp_checkpoint_beside_end(beside, &written);
@@ -184,7 +184,7 @@ take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
         numbers->master = move(&copying, &at, numbers->master, bytes);
         numbers->moment1 = move(&copying, &at, numbers->moment1, bytes);
         numbers->moment2 = move(&copying, &at, numbers->moment2, bytes);
-        if (numbers->next)
+        if (numbers->next != NULL)
             numbers->next = move(&copying, &at, numbers->next,
                                  (gsize)weight->elements * rp_dtype_size(image->dtype));
     }

@@ -11,11 +11,11 @@ rp_checkpoint_find_last(const char *output, char **skipped, GError **error)
     g_autoptr(GArray) steps = rp_checkpoint_list(output, error);
     char *found = NULL;
 
-    if (skipped)
+    if (skipped != NULL)
         *skipped = NULL;
-    if (!steps)
+    if (steps == NULL)
         return NULL;
-    for (guint i = 0; i < steps->len && !found; i++) {
+    for (guint i = 0; i < steps->len && found == NULL; i++) {
         g_autofree char *path = rp_checkpoint_path(output, g_array_index(steps, guint64, i));
         g_autoptr(GError) reason = NULL;
         if (rp_checkpoint_verify(path, &reason))
@@ -24,7 +24,7 @@ rp_checkpoint_find_last(const char *output, char **skipped, GError **error)
             g_string_append_printf(passed, "%s%s",
                                    passed->len > 0 ? "; " : "passed over: ", reason->message);
     }
-    if (skipped && passed->len > 0)
+    if (skipped != NULL && passed->len > 0)
         *skipped = g_strdup(passed->str);
     return found;
 }

@@ -81,11 +81,11 @@ rp_checkpoint_list(const char *output, GError **error)
     g_autoptr(GPtrArray) names = rp_file_list(output, &local);
     g_autoptr(GArray) steps = g_array_new(FALSE, FALSE, sizeof(guint64));
 
-    if (!names && !g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)) {
+    if (names == NULL && !g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)) {
         g_propagate_error(error, g_steal_pointer(&local));
         return NULL;
     }
-    for (guint i = 0; names && i < names->len; i++) {
+    for (guint i = 0; names != NULL && i < names->len; i++) {
         const char *name = g_ptr_array_index(names, i);
         guint64 step;
         if (!parse_name(name, PREFIX, "", &step))
@@ -137,7 +137,7 @@ rp_checkpoint_remove_tree(const char *path)
     if (!S_ISDIR(status.st_mode))
         return unlink(path) == 0;
     g_autoptr(GPtrArray) names = rp_file_list(path, NULL);
-    for (guint i = 0; names && i < names->len; i++) {
+    for (guint i = 0; names != NULL && i < names->len; i++) {
         g_autofree char *inner = g_build_filename(path, g_ptr_array_index(names, i), NULL);
         if (!rp_checkpoint_remove_tree(inner))
             return FALSE;
@@ -151,7 +151,7 @@ rp_checkpoint_remove_leftovers(const char *output)
     g_autoptr(GPtrArray) names = rp_file_list(output, NULL);
     guint64 step;
 
-    for (guint i = 0; names && i < names->len; i++) {
+    for (guint i = 0; names != NULL && i < names->len; i++) {
         const char *name = g_ptr_array_index(names, i);
         g_autofree char *path = g_build_filename(output, name, NULL);
         if (parse_name(name, "." PREFIX, TEMPORARY_SUFFIX, &step) ||
@@ -228,7 +228,7 @@ rp_checkpoint_prune(const char *output, guint keep, guint64 saved)
     gboolean moved = FALSE;
     guint kept = 0;
 
-    for (guint i = 0; steps && i < steps->len; i++) {
+    for (guint i = 0; steps != NULL && i < steps->len; i++) {
         guint64 step = g_array_index(steps, guint64, i);
         g_autofree char *path = rp_checkpoint_path(output, step);
         if (!rp_checkpoint_is_complete(path, NULL)) /* not ours to judge */

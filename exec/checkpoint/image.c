@@ -11,7 +11,7 @@ rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, const RpD
     *image = (RpCheckpointImage){.network = rp_trainer_network(trainer)};
     image->weights = rp_network_weights(image->network);
     image->dtype = rp_network_options(image->network)->dtype;
-    rp_checkpoint_state_take(&image->state, trainer, data ? data : &none);
+    rp_checkpoint_state_take(&image->state, trainer, data != NULL ? data : &none);
     image->numbers = g_new0(RpCheckpointNumbers, rp_weights_count(image->weights));
     for (guint i = 0; i < rp_weights_count(image->weights); i++) {
         RpCheckpointNumbers *numbers = &image->numbers[i];

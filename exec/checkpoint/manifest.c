@@ -175,7 +175,7 @@ scan(const char *path, GError **error)
     g_autoptr(GPtrArray) names = rp_file_list(path, error);
     g_autoptr(GArray) files = files_new();
 
-    for (guint i = 0; names && i < names->len; i++) {
+    for (guint i = 0; names != NULL && i < names->len; i++) {
         const char *name = g_ptr_array_index(names, i);
         g_autofree char *inner = g_build_filename(path, name, NULL);
         struct stat status;
@@ -186,7 +186,7 @@ scan(const char *path, GError **error)
         File file = {.name = g_strdup(name), .bytes = (guint64)status.st_size};
         g_array_append_val(files, file);
     }
-    return names ? g_steal_pointer(&files) : NULL;
+    return names != NULL ? g_steal_pointer(&files) : NULL;
 }
 
 static gboolean
@@ -228,10 +228,10 @@ rp_checkpoint_manifest_write(const char *path, GError **error)
     g_autofree char *manifest = g_build_filename(path, RP_CHECKPOINT_MANIFEST, NULL);
     g_autoptr(GArray) files = scan(path, error);
 
-    if (!files)
+    if (files == NULL)
         return FALSE;
     const char *missing = find_missing(files);
-    if (missing)
+    if (missing != NULL)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, path,
                                   "expected the file %s, found none of that name", missing);
     Digests digests = digests_new(path, files);
@@ -265,7 +265,7 @@ read_sha256(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 static gboolean
 is_plain_name(const char *name)
 {
-    return *name != '\0' && !strchr(name, '/') && strcmp(name, ".") != 0 &&
+    return *name != '\0' && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
            strcmp(name, "..") != 0 && strcmp(name, RP_CHECKPOINT_MANIFEST) != 0;
 }
 
@@ -305,8 +305,9 @@ parse(const char *name, const char *text, gsize length, GArray *files, GError **
         !rp_json_pull_end(&pull))
         return FALSE;
     const char *missing = find_missing(files);
-    return !missing || rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, name,
-                                          "expected the file %s, found none of that name", missing);
+    return missing == NULL ||
+           rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, name,
+                              "expected the file %s, found none of that name", missing);
 }
 
 /* As in the file, sizes and checksums not compared. */
@@ -319,7 +320,7 @@ manifest_read(const char *path, GError **error)
     g_autoptr(GError) local = NULL;
     g_autoptr(GMappedFile) map = rp_file_map(manifest, &local);
 
-    if (!map) {
+    if (map == NULL) {
         g_set_error_literal(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT,
                             local->message);
         return NULL;
@@ -331,7 +332,7 @@ manifest_read(const char *path, GError **error)
         return NULL;
     }
     const char *text = g_mapped_file_get_contents(map);
-    return parse(shown, text ? text : "", g_mapped_file_get_length(map), files, error)
+    return parse(shown, text != NULL ? text : "", g_mapped_file_get_length(map), files, error)
                ? g_steal_pointer(&files)
                : NULL;
 }
@@ -363,7 +364,7 @@ rp_checkpoint_is_complete(const char *path, GError **error)
 {
     g_autoptr(GArray) files = manifest_read(path, error);
 
-    return files && check_sizes(path, files, error);
+    return files != NULL && check_sizes(path, files, error);
 }
 
 static gboolean
@@ -390,7 +391,7 @@ rp_checkpoint_verify(const char *path, GError **error)
     g_return_val_if_fail(!error || !*error, FALSE);
 
     g_autoptr(GArray) files = manifest_read(path, error);
-    if (!files || !check_sizes(path, files, error))
+    if (files == NULL || !check_sizes(path, files, error))
         return FALSE;
     Digests digests = digests_new(path, files);
     rp_run_in_threads(files->len, digest_some, &digests);

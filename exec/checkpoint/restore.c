@@ -44,10 +44,10 @@ load_state(Restore *restore, GError **error)
     GError *cause = NULL;
     g_autoptr(GMappedFile) map = rp_file_map(path, &cause);
 
-    if (!map)
+    if (map == NULL)
         return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
     const char *text = g_mapped_file_get_contents(map);
-    return rp_checkpoint_state_parse(shown, text ? text : "", g_mapped_file_get_length(map),
+    return rp_checkpoint_state_parse(shown, text != NULL ? text : "", g_mapped_file_get_length(map),
                                      &restore->state, error);
 }
 
@@ -224,7 +224,7 @@ open_tensors(const Restore *restore, const char *name, GError **error)
     RpSafetensors *tensors =
         rp_safetensors_open(g_file_test(single, G_FILE_TEST_EXISTS) ? single : index, &cause);
 
-    if (!tensors)
+    if (tensors == NULL)
         fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
     return tensors;
 }
@@ -249,7 +249,7 @@ find_tensor(const RpSafetensors *tensors, const RpWeight *weight, const char *su
     g_autofree char *expected =
         rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
 
-    if (!tensor) {
+    if (tensor == NULL) {
         fail_tensor(tensors, name, expected, "no tensor of that name", error);
         return NULL;
     }
@@ -281,15 +281,15 @@ find_state(const Restore *restore, guint index, RpOptimizerState *state, const v
         .n_steps = g_array_index(restore->state.layer_steps, guint64, weight->layer),
         .n_parameters = (gsize)weight->elements};
     state->weight = find_tensor(restore->optimizer, weight, ".master", RP_DTYPE_FP32, error);
-    if (!state->weight)
+    if (state->weight == NULL)
         return FALSE;
     state->moment1 = find_tensor(restore->optimizer, weight, ".exp_avg", RP_DTYPE_FP32, error);
-    if (!state->moment1)
+    if (state->moment1 == NULL)
         return FALSE;
     state->moment2 = find_tensor(restore->optimizer, weight, ".exp_avg_sq", RP_DTYPE_FP32, error);
-    if (!state->moment2)
+    if (state->moment2 == NULL)
         return FALSE;
-    if (!restore->next)
+    if (restore->next == NULL)
         return TRUE;
     *next = find_tensor(restore->next, weight, "", restore->state.dtype, error);
     return *next != NULL;
@@ -299,11 +299,11 @@ static gboolean
 open_files(Restore *restore, GError **error)
 {
     restore->optimizer = open_tensors(restore, RP_CHECKPOINT_OPTIMIZER, error);
-    if (!restore->optimizer)
+    if (restore->optimizer == NULL)
         return FALSE;
     if (restore->state.async) {
         restore->next = open_tensors(restore, RP_CHECKPOINT_NEXT, error);
-        if (!restore->next)
+        if (restore->next == NULL)
             return FALSE;
     }
     for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
@@ -368,7 +368,7 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, c
     if (good) {
         rp_trainer_restore(trainer, &restore.state.update);
         *data = restore.state.data;
-        if (note)
+        if (note != NULL)
             *note = note_rounds(&restore);
     }
     restore_clear(&restore);

@@ -49,7 +49,7 @@ rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpoin
         sum += weight->elements * (model + next + states * sizeof(float));
         sum += (copies + states) * 2 * (ENTRY_BYTES + strlen(weight->name));
     }
-    for (gsize i = 0; options->model_dir && rp_checkpoint_copied_files[i]; i++) {
+    for (gsize i = 0; options->model_dir != NULL && rp_checkpoint_copied_files[i] != NULL; i++) {
         g_autofree char *from =
             g_build_filename(options->model_dir, rp_checkpoint_copied_files[i], NULL);
         struct stat status;
@@ -77,7 +77,7 @@ directory_bytes(const char *path)
     g_autoptr(GPtrArray) names = rp_file_list(path, NULL);
     guint64 sum = 0;
 
-    for (guint i = 0; names && i < names->len; i++) {
+    for (guint i = 0; names != NULL && i < names->len; i++) {
         g_autofree char *inner = g_build_filename(path, g_ptr_array_index(names, i), NULL);
         struct stat status;
         if (lstat(inner, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 1)
@@ -95,7 +95,7 @@ list_removable(const char *output, guint64 step)
     GPtrArray *paths = g_ptr_array_new_with_free_func(g_free);
     gboolean last = TRUE;
 
-    for (guint i = 0; steps && i < steps->len; i++) {
+    for (guint i = 0; steps != NULL && i < steps->len; i++) {
         guint64 of = g_array_index(steps, guint64, i);
         g_autofree char *path = rp_checkpoint_path(output, of);
         if (!rp_checkpoint_is_complete(path, NULL)) /* not ours to judge */

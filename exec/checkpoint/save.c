@@ -71,7 +71,7 @@ static gboolean
 fail_no_space(const Save *save, guint64 left, const char *cause, GError **error)
 {
     g_autofree char *shown = rp_display_name(save->path);
-    gboolean enough = cause && left >= save->needed_bytes;
+    gboolean enough = cause != NULL && left >= save->needed_bytes;
 
     g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE,
                 "cannot write \"%s\": no space left: expected %" G_GUINT64_FORMAT
@@ -121,12 +121,12 @@ begin_state(Save *save, GError **error)
         if (!rp_weight_has_state(weight))
             continue;
         add_optimizer(save->optimizer, weight);
-        if (save->next)
+        if (save->next != NULL)
             rp_safetensors_writer_add(save->next, weight->name, save->dtype, weight->shape,
                                       weight->rank);
     }
     return rp_safetensors_writer_begin(save->optimizer, error) &&
-           (!save->next || rp_safetensors_writer_begin(save->next, error));
+           (save->next == NULL || rp_safetensors_writer_begin(save->next, error));
 }
 
 /* All files have their room before the first tensor is written. */
@@ -212,7 +212,7 @@ write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GE
         !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, numbers->moment2, bytes,
                                      error))
         return FALSE;
-    return !save->next || write_next(save, index, tensor, piece, error);
+    return save->next == NULL || write_next(save, index, tensor, piece, error);
 }
 
 /* Weights being written by several threads. Different tensors may be: each has a place of its own.
@@ -320,13 +320,13 @@ write_tensors(Save *save, GError **error)
     writing_init(&writing, save);
     rp_run_in_threads(writing.order->len, write_some, &writing);
     writing_clear(&writing);
-    if (writing.error) {
+    if (writing.error != NULL) {
         g_propagate_error(error, writing.error);
         return FALSE;
     }
     return rp_safetensors_writer_finish(save->model, error) &&
-           (!save->optimizer || rp_safetensors_writer_finish(save->optimizer, error)) &&
-           (!save->next || rp_safetensors_writer_finish(save->next, error));
+           (save->optimizer == NULL || rp_safetensors_writer_finish(save->optimizer, error)) &&
+           (save->next == NULL || rp_safetensors_writer_finish(save->next, error));
 }
 
 /* ---- small files ---- */
@@ -357,7 +357,8 @@ write_config(const Save *save, GError **error)
 static gboolean
 copy_files(const Save *save, GError **error)
 {
-    for (gsize i = 0; save->options->model_dir && rp_checkpoint_copied_files[i]; i++) {
+    for (gsize i = 0; save->options->model_dir != NULL && rp_checkpoint_copied_files[i] != NULL;
+         i++) {
         g_autofree char *from =
             g_build_filename(save->options->model_dir, rp_checkpoint_copied_files[i], NULL);
         struct stat status = {0};
@@ -366,10 +367,10 @@ copy_files(const Save *save, GError **error)
         if (!S_ISREG(status.st_mode))
             continue;
         g_autoptr(GMappedFile) map = rp_file_map(from, error);
-        if (!map)
+        if (map == NULL)
             return FALSE;
         const char *text = g_mapped_file_get_contents(map);
-        if (!write_text(save, rp_checkpoint_copied_files[i], text ? text : "",
+        if (!write_text(save, rp_checkpoint_copied_files[i], text != NULL ? text : "",
                         g_mapped_file_get_length(map), error))
             return FALSE;
     }
@@ -435,7 +436,7 @@ rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointI
     g_autoptr(GError) local = NULL;
     char *path = NULL;
 
-    if (removed)
+    if (removed != NULL)
         *removed = NULL;
     if (!rp_checkpoint_make_output(options->output, error))
         return NULL;
@@ -446,13 +447,14 @@ rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointI
         save_init(&save, options, image, FALSE);
         path = try_save(&save, &local);
         save_clear(&save);
-    } while (!path && g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
+    } while (path == NULL &&
+             g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
              rp_checkpoint_make_room(options, image, gone));
-    if (path)
+    if (path != NULL)
         rp_checkpoint_prune(options->output, options->keep, image->state.step);
     else
         g_propagate_error(error, g_steal_pointer(&local));
-    if (removed && gone->len > 0)
+    if (removed != NULL && gone->len > 0)
         *removed = g_strdup(gone->str);
     return path;
 }

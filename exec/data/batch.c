@@ -45,7 +45,7 @@ rp_token_batch_new(const RpBatcherOptions *options)
 void
 rp_token_batch_free(RpTokenBatch *batch)
 {
-    if (!batch)
+    if (batch == NULL)
         return;
     g_free(batch->input_ids);
     g_free(batch->targets);
@@ -253,10 +253,9 @@ rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch, GError **error)
     for (guint m = 0; m < batch->micro_batches; m++)
         batch->n_micro_targets[m] = 0;
     choose_samples(batcher, &after, batch);
-    for (gsize row = 0; row < n_rows; row++) {
+    for (gsize row = 0; row < n_rows; row++)
         if (!fill_row(batcher, batch, row, error))
             return FALSE;
-    }
     if (batch->n_targets == 0)
         return fail_without_targets(batcher, batch, error);
     after.n_iterations++;

@@ -60,7 +60,7 @@ rp_data_bytes_new(const char *name, GBytes *memory)
 void
 rp_data_bytes_free(RpDataBytes *bytes)
 {
-    if (!bytes)
+    if (bytes == NULL)
         return;
     if (bytes->fd >= 0)
         close(bytes->fd);
@@ -124,7 +124,7 @@ rp_data_bytes_get(const RpDataBytes *bytes, guint64 offset, gsize n, guint8 **sc
     *scratch = NULL;
     g_return_val_if_fail(offset <= bytes->length && n <= bytes->length - offset, NULL);
 
-    if (bytes->memory)
+    if (bytes->memory != NULL)
         return n > 0 ? bytes->start + offset : (const guint8 *)"";
     g_autofree guint8 *memory = g_malloc(MAX(n, 1));
     if (!read_all(bytes, offset, n, memory, error))
@@ -148,14 +148,15 @@ hash_some(void *data)
 {
     Hashing *hashing = data;
     const RpDataBytes *bytes = hashing->bytes;
-    g_autofree guint8 *memory = bytes->memory ? NULL : g_malloc(MIN(PIECE_BYTES, bytes->length));
+    g_autofree guint8 *memory =
+        bytes->memory != NULL ? NULL : g_malloc(MIN(PIECE_BYTES, bytes->length));
     guint i;
 
     while ((i = atomic_fetch_add(&hashing->next, 1)) < hashing->n_pieces) {
         guint64 offset = (guint64)i * PIECE_BYTES;
         gsize n = (gsize)MIN(PIECE_BYTES, bytes->length - offset);
-        if (bytes->memory || read_all(bytes, offset, n, memory, &hashing->errors[i]))
-            hashing->hashes[i] = rp_hash64(memory ? memory : bytes->start + offset, n, i);
+        if (bytes->memory != NULL || read_all(bytes, offset, n, memory, &hashing->errors[i]))
+            hashing->hashes[i] = rp_hash64(memory != NULL ? memory : bytes->start + offset, n, i);
     }
     return NULL;
 }
@@ -172,13 +173,13 @@ rp_data_bytes_hash(const RpDataBytes *bytes, guint64 *hash, GError **error)
     atomic_init(&hashing.next, 0);
     rp_run_in_threads(MIN(n, MAX_THREADS), hash_some, &hashing);
     for (guint i = 0; i < n; i++) {
-        if (first)
+        if (first != NULL)
             g_clear_error(&errors[i]);
         else
             first = errors[i];
         hashes[i] = GUINT64_TO_LE(hashes[i]);
     }
-    if (first) {
+    if (first != NULL) {
         g_propagate_error(error, first);
         return FALSE;
     }
@@ -191,7 +192,7 @@ rp_data_bytes_check_unchanged(const RpDataBytes *bytes, GError **error)
 {
     struct stat status;
 
-    if (bytes->memory)
+    if (bytes->memory != NULL)
         return TRUE;
     if (fstat(bytes->fd, &status) != 0)
         return fail_errno(bytes, errno, error);

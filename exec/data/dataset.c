@@ -42,7 +42,7 @@ rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name, guint
 void
 rp_dataset_free(RpDataset *dataset)
 {
-    if (!dataset)
+    if (dataset == NULL)
         return;
     dataset->ops->free(dataset->source);
     g_free(dataset->name);
@@ -118,7 +118,8 @@ rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgr
     RpDatasetSummary sum = {.n_samples = dataset->n_samples};
     for (guint64 i = 0; i < dataset->n_samples; i++) {
         RpSample sample = {.capacity = 0};
-        if (progress && i % PROGRESS_SAMPLES == 0 && !progress(i, dataset->n_samples, user_data)) {
+        if (progress != NULL && i % PROGRESS_SAMPLES == 0 &&
+            !progress(i, dataset->n_samples, user_data)) {
             g_set_error(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "%s: the check was stopped",
                         dataset->name);
             return FALSE;
@@ -135,7 +136,7 @@ rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgr
             sum.n_truncated_tokens += sample.n_tokens - sequence_tokens;
         }
     }
-    if (progress)
+    if (progress != NULL)
         (void)progress(dataset->n_samples, dataset->n_samples, user_data);
     *summary = sum;
     return TRUE;
@@ -166,7 +167,7 @@ old_place(const RpDataBytes *bytes, guint64 at, gsize n, guint64 *hash, GError *
     g_autofree guint8 *scratch = NULL;
     const guint8 *place = rp_data_bytes_get(bytes, at, n, &scratch, error);
 
-    if (!place)
+    if (place == NULL)
         return FALSE;
     *hash = old_bytes(*hash, place, n);
     return TRUE;

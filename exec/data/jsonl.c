@@ -75,7 +75,7 @@ read_tokens(RpJsonPull *pull, const Line *line, gint32 *tokens, guint64 *n, guin
         if (*n < line->sample->capacity)
             tokens[*n] = token;
         (*n)++;
-        if (end && token != RP_LABEL_MASKED)
+        if (end != NULL && token != RP_LABEL_MASKED)
             *end = *n;
     }
     return !pull->failed;
@@ -158,7 +158,7 @@ check_count(RpJsonPull *pull, const RpJsonRecord *record, const char *key, const
 {
     const char *at = rp_json_record_at(record, key);
 
-    if (!at || n == line->n_ids)
+    if (at == NULL || n == line->n_ids)
         return TRUE;
     g_autofree char *expected =
         g_strdup_printf("%" G_GUINT64_FORMAT " numbers, one for each of input_ids", line->n_ids);
@@ -175,7 +175,7 @@ check_mask(RpJsonPull *pull, const RpJsonRecord *record, const Line *line)
     /* a label is learned one place before its own */
     guint64 learned = has_labels ? line->labels_end : line->n_ids;
 
-    return !at || learned <= line->mask_ones + 1 || line->mask_ones == line->n_ids ||
+    return at == NULL || learned <= line->mask_ones + 1 || line->mask_ones == line->n_ids ||
            rp_json_pull_refuse(pull, at, "attention_mask",
                                "labels of -100 where attention_mask is 0",
                                has_labels ? "another" : "no labels");
@@ -197,7 +197,7 @@ parse(RpJsonPull *pull, Line *line)
         !check_count(pull, &record, "attention_mask", line, line->n_mask) ||
         !check_mask(pull, &record, line))
         return FALSE;
-    if (!rp_json_record_at(&record, "labels") && sample->capacity > 0)
+    if (rp_json_record_at(&record, "labels") == NULL && sample->capacity > 0)
         memcpy(sample->labels, sample->input_ids,
                (gsize)MIN(line->n_ids, sample->capacity) * sizeof *sample->labels);
     sample->n_tokens = line->n_ids;
@@ -222,7 +222,7 @@ jsonl_read(gconstpointer source, guint64 index, RpSample *sample, GError **error
     }
     const char *text = (const char *)rp_data_bytes_get(jsonl->bytes, jsonl->offsets[index],
                                                        (gsize)length, &scratch, error);
-    return text &&
+    return text != NULL &&
            rp_json_pull_init_line(&pull, jsonl->name, index, text, (gsize)length, RP_DATASET_ERROR,
                                   RP_DATASET_ERROR_SAMPLE, error) &&
            parse(&pull, &line);
@@ -276,7 +276,7 @@ build_index(Jsonl *jsonl, GError **error)
         g_autofree guint8 *scratch = NULL;
         gsize n = (gsize)MIN(INDEX_PIECE_BYTES, length - first);
         const guint8 *piece = rp_data_bytes_get(jsonl->bytes, first, n, &scratch, error);
-        if (!piece)
+        if (piece == NULL)
             return FALSE;
         const guint8 *at = piece;
         while ((at = memchr(at, '\n', n - (gsize)(at - piece))))
@@ -331,5 +331,5 @@ rp_dataset_open_jsonl(const char *path, guint vocabulary, GError **error)
     g_return_val_if_fail(!error || !*error, NULL);
 
     RpDataBytes *bytes = rp_data_bytes_open(path, error);
-    return bytes ? new_from(bytes, vocabulary, error) : NULL;
+    return bytes != NULL ? new_from(bytes, vocabulary, error) : NULL;
 }

@@ -38,7 +38,7 @@ tokens_read(gconstpointer source, guint64 index, RpSample *sample, GError **erro
         rp_data_bytes_get(tokens->bytes, first * TOKEN_BYTES,
                           (gsize)tokens->sequence_tokens * TOKEN_BYTES, &scratch, error);
 
-    if (!sequence)
+    if (sequence == NULL)
         return FALSE;
     for (guint i = 0; i < tokens->sequence_tokens; i++) {
         guint32 id = token_at(sequence, i);
@@ -148,5 +148,5 @@ rp_dataset_open_tokens(const char *path, guint vocabulary, guint sequence_tokens
     g_return_val_if_fail(!error || !*error, NULL);
 
     RpDataBytes *bytes = rp_data_bytes_open(path, error);
-    return bytes ? new_from(bytes, vocabulary, sequence_tokens, error) : NULL;
+    return bytes != NULL ? new_from(bytes, vocabulary, sequence_tokens, error) : NULL;
 }

@@ -225,10 +225,9 @@ collect(RpEngine *engine, GError **error)
 gboolean
 rp_engine_wait(RpEngine *engine, guint64 batch, GError **error)
 {
-    while (engine->n_done < MIN(batch, engine->n_appended)) {
+    while (engine->n_done < MIN(batch, engine->n_appended))
         if (!collect(engine, error))
             return FALSE;
-    }
     return atomic_load(&engine->failed) ? rp_engine_set_failure(engine, error) : TRUE;
 }
 

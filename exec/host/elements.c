@@ -55,7 +55,7 @@ rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
         }
         rp_host_store(args->dtype, args->d_gate, first, n, d_gate);
         rp_host_store(args->dtype, args->d_up, first, n, d_up);
-        if (args->product)
+        if (args->product != NULL)
             rp_host_store(args->dtype, args->product, first, n, product);
     }
 }
@@ -191,7 +191,7 @@ rp_host_sum_squares(RpKernelStream *stream, const RpSumSquaresArgs *args)
     for (size_t lane = 0; lane < RP_LANES; lane++)
         sum += lanes[lane];
     /* squares of floats do not overflow a double: only what is broken already breaks the sum */
-    if (args->broken && !isfinite(sum))
+    if (args->broken != NULL && !isfinite(sum))
         *args->broken = 1;
     *args->sum += sum;
 }

@@ -108,7 +108,7 @@ multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column,
     if (args->accumulate && !in_place)
         load_block(args->c_dtype, args->c, args->n, row, rows, column, columns, buffer);
     multiply(args, rows, columns, a, b, c, stride);
-    if (args->bias)
+    if (args->bias != NULL)
         add_bias(args, rows, column, columns, c, stride);
     for (size_t r = 0; r < rows && !in_place; r++)
         rp_host_store(args->c_dtype, args->c, (row + r) * args->n + column, columns,

@@ -72,7 +72,7 @@ measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError *
     copies.piece_bytes = (gsize)CLAMP(profile->layers[block].parameter_bytes, LEAST_PIECE_BYTES,
                                       copies.buffer_bytes);
     copies.from = rp_measure_take(NULL, copies.buffer_bytes, error);
-    copies.to = copies.from ? rp_measure_take(NULL, copies.buffer_bytes, error) : NULL;
+    copies.to = copies.from != NULL ? rp_measure_take(NULL, copies.buffer_bytes, error) : NULL;
     if (copies.to != NULL)
         measured = measure_alone(measurer, &copies, &profile->links, error);
     free(copies.from);

@@ -22,7 +22,7 @@ add_and_square(const RpRmsnormArgs *args, size_t row)
         const size_t index = row * args->n + first;
         const float *s = rp_host_load(args->dtype, args->x, index, n, x_buffer);
 
-        if (args->residual) {
+        if (args->residual != NULL) {
             const float *residual =
                 rp_host_load(args->dtype, args->residual, index, n, residual_buffer);
 
@@ -40,7 +40,7 @@ add_and_square(const RpRmsnormArgs *args, size_t row)
 void
 rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args)
 {
-    const void *s_array = args->residual ? args->sum : args->x;
+    const void *s_array = args->residual != NULL ? args->sum : args->x;
     float s_buffer[RP_TILE], weight_buffer[RP_TILE], y[RP_TILE];
 
     for (size_t row = 0; row < args->rows; row++) {
@@ -119,7 +119,7 @@ backward_row(const RpRmsnormArgs *args, size_t row, float *partial)
             partial[first + i] += tile.dy[i] * h;
             dx[i] = rstd * (tile.dy[i] * tile.weight[i] - h * mean);
         }
-        if (args->d_residual) {
+        if (args->d_residual != NULL) {
             const float *residual =
                 rp_host_load(args->dtype, args->d_residual, index, tile.n, residual_buffer);
 

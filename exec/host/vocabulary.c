@@ -144,7 +144,7 @@ rp_host_cross_entropy(RpKernelStream *stream, const RpCrossEntropyArgs *args)
             loss = token_loss(args, t);
             *args->loss += loss;
         }
-        if (args->losses)
+        if (args->losses != NULL)
             args->losses[t] = (float)loss;
     }
 }

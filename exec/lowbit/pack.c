@@ -51,14 +51,13 @@ rp_lowbit_shape_of(const guint64 *shape, guint rank)
 {
     RpLowbitShape result = {1, 1, 1};
 
-    for (guint i = 0; i < rank; i++) {
+    for (guint i = 0; i < rank; i++)
         if (i + 1 == rank)
             result.columns = shape[i];
         else if (i + 2 == rank)
             result.rows = shape[i];
         else
             result.matrices *= shape[i];
-    }
     return result;
 }
 

@@ -61,7 +61,7 @@ refuse_others(const RpSafetensors *tensors, const char *name, GError **error)
     for (guint i = 0; i < G_N_ELEMENTS(unsupported); i++) {
         const RpSafetensor *mark =
             find(tensors, unsupported[i].stem ? stem : name, unsupported[i].suffix);
-        if (mark)
+        if (mark != NULL)
             return fail(mark->file, mark->name, RP_LOWBIT_ERROR_UNSUPPORTED, error,
                         "expected a weight in bf16, fp16, fp32, nf4, mxfp4 or fp8, found %s",
                         unsupported[i].name);
@@ -80,12 +80,12 @@ find_part(const RpSafetensors *tensors, RpLowbitSource *source, RpLowbitPart par
     const RpSafetensor *found = find(tensors, source->name, suffix);
     guint64 bytes = layout.bytes[part];
 
-    if (!found) {
+    if (found == NULL) {
         g_autofree char *full = g_strconcat(source->name, suffix, NULL);
         return fail(source->tensor->file, full, RP_LOWBIT_ERROR_MISSING, error,
                     "expected it beside \"%s\", found no such tensor", source->tensor->name);
     }
-    const gboolean is_other = other && strcmp(found->dtype_name, other) == 0;
+    const gboolean is_other = other != NULL && strcmp(found->dtype_name, other) == 0;
     if (is_other)
         bytes /= 2; /* bf16 for fp32 */
     if ((!is_other && strcmp(found->dtype_name, type) != 0) || found->bytes != bytes) {
@@ -196,10 +196,10 @@ find_nf4(const RpSafetensors *tensors, const RpSafetensor *json, RpLowbitSource 
     if (!find_part(tensors, source, RP_LOWBIT_CODES, "U8", NULL, error))
         return FALSE;
     source->tensor = source->parts[RP_LOWBIT_CODES];
-    if (!map || map->bytes != sizeof values || memcmp(map->data, values, sizeof values) != 0)
+    if (map == NULL || map->bytes != sizeof values || memcmp(map->data, values, sizeof values) != 0)
         return fail(source->tensor->file, source->name, RP_LOWBIT_ERROR_SHAPE, error,
                     "expected the 16 values of NF4 in its quant_map, found %s",
-                    map ? "others" : "no such tensor");
+                    map != NULL ? "others" : "no such tensor");
     if (!state.is_nested)
         return find_part(tensors, source, RP_LOWBIT_SCALES, "F32", NULL, error);
     return find_part(tensors, source, RP_LOWBIT_SCALES, "U8", NULL, error) &&
@@ -256,19 +256,19 @@ rp_lowbit_source_find(const RpSafetensors *tensors, const char *name, RpLowbitSo
     gboolean ok = refuse_others(tensors, name, error);
 
     found.tensor = plain;
-    if (plain && !json) {
+    if (plain != NULL && json == NULL) {
         found.rank = plain->rank;
         memcpy(found.shape, plain->shape, plain->rank * sizeof *plain->shape);
     }
     if (!ok)
         return FALSE;
-    if (json)
+    if (json != NULL)
         ok = find_nf4(tensors, json, &found, error);
-    else if (blocks)
+    else if (blocks != NULL)
         ok = find_mxfp4(tensors, blocks, &found, error);
-    else if (plain && strcmp(plain->dtype_name, "F8_E4M3") == 0)
+    else if (plain != NULL && strcmp(plain->dtype_name, "F8_E4M3") == 0)
         ok = find_fp8(tensors, plain, &found, error);
-    else if (!plain)
+    else if (plain == NULL)
         ok = fail(rp_safetensors_path(tensors), name, RP_LOWBIT_ERROR_MISSING, error,
                   "expected a weight, found no such tensor");
     else if (!plain->supported)
@@ -293,10 +293,10 @@ rp_lowbit_source_load(const RpLowbitSource *source, void *packed)
         const RpSafetensor *tensor = source->parts[part];
         const gsize end = part + 1 < RP_N_LOWBIT_PARTS ? layout.at[part + 1] : layout.total;
 
-        if (tensor && tensor->bytes < layout.bytes[part])
+        if (tensor != NULL && tensor->bytes < layout.bytes[part])
             rp_dtype_to_float(RP_DTYPE_BF16, tensor->data,
                               (float *)(gpointer)(bytes + layout.at[part]), tensor->elements);
-        else if (tensor)
+        else if (tensor != NULL)
             memcpy(bytes + layout.at[part], tensor->data, tensor->bytes);
         else if (part == RP_LOWBIT_OFFSET && layout.bytes[part] > 0)
             memcpy(bytes + layout.at[part], &source->offset, sizeof source->offset);

@@ -170,7 +170,7 @@ rp_lowbit_target_write(RpSafetensorsWriter *writer, const RpLowbitTarget *target
             !rp_safetensors_writer_write(writer, target->parts[part], bytes + layout.at[part],
                                          layout.bytes[part], error))
             return FALSE;
-    if (!target->state_text)
+    if (target->state_text == NULL)
         return TRUE;
     if (layout.bytes[RP_LOWBIT_OFFSET] > 0)
         memcpy(&offset, bytes + layout.at[RP_LOWBIT_OFFSET], sizeof offset);

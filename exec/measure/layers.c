@@ -144,7 +144,7 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
 
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(list, i);
-        const RpSafetensor *source = weights ? rp_weights_source(weights, i) : NULL;
+        const RpSafetensor *source = weights != NULL ? rp_weights_source(weights, i) : NULL;
         const RpWeightPlace *place = &layout->place[weight->kind];
 
         if (source == NULL)

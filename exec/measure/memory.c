@@ -57,7 +57,7 @@ rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads, double 
     if (pool == NULL)
         return FALSE;
     copies.from = rp_measure_take(pool, bytes, error);
-    copies.to = copies.from ? rp_measure_take(pool, bytes, error) : NULL;
+    copies.to = copies.from != NULL ? rp_measure_take(pool, bytes, error) : NULL;
     if (copies.to != NULL)
         measured = rp_measurer_run(measurer, NULL, part, 1, &copies, &times, error);
     if (measured)

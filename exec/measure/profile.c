@@ -118,7 +118,8 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     rp_profile_take(&profile->source, g_strdup("measured"));
-    rp_profile_take(&profile->date, now ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
+    rp_profile_take(&profile->date,
+                    now != NULL ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
     profile->gpus = resolved.devices;
     probe->ops->describe(probe, profile);
     if (!measure_layers(&measurer, probe, network, weights, profile, error) ||

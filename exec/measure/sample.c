@@ -115,8 +115,8 @@ time_runs(const Subject *subject, guint repeats, gint64 *ns, GError **error)
 static gboolean
 warm_up(const Subject *subject, double budget_ns, guint *repeats, gint64 *ns, GError **error)
 {
-    const RpProbeOps *ops = subject->probe ? subject->probe->ops : NULL;
-    const double most_ns = ops ? ops->warm_up_seconds * (double)RP_NS_PER_S : 0;
+    const RpProbeOps *ops = subject->probe != NULL ? subject->probe->ops : NULL;
+    const double most_ns = ops != NULL ? ops->warm_up_seconds * (double)RP_NS_PER_S : 0;
     const gint64 begin_ns = rp_clock_ns();
     gint64 last_ns;
 
@@ -126,7 +126,7 @@ warm_up(const Subject *subject, double budget_ns, guint *repeats, gint64 *ns, GE
         if (!time_runs(subject, 1, ns, error))
             return FALSE;
     } while ((double)(rp_clock_ns() - begin_ns) < most_ns);
-    if (ops && ops->most_repeats > 1) {
+    if (ops != NULL && ops->most_repeats > 1) {
         const double run_ns = (double)MAX(rp_clock_ns() - last_ns, 1);
 
         *repeats = (guint)CLAMP(budget_ns / BATCHES / run_ns, 1.0, (double)ops->most_repeats);

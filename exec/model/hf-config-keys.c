@@ -33,11 +33,12 @@ read_choice(RpJsonPull *pull, const char *const *names, int *choice)
 
     if (!rp_json_pull_string(pull, text))
         return FALSE;
-    for (*choice = 0; names[*choice]; (*choice)++)
+    for (*choice = 0; names[*choice] != NULL; (*choice)++)
         if (strcmp(names[*choice], text->str) == 0)
             return TRUE;
     g_autofree char *joined = g_strjoinv("\", \"", (char **)names);
-    g_autofree char *expected = g_strdup_printf("%s\"%s\"", names[1] ? "one of " : "", joined);
+    g_autofree char *expected =
+        g_strdup_printf("%s\"%s\"", names[1] != NULL ? "one of " : "", joined);
     return fail_unsupported(pull, expected);
 }
 
@@ -290,7 +291,7 @@ read_rope(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     RpConfigRaw *raw = value;
 
-    if (raw->rope_key)
+    if (raw->rope_key != NULL)
         return rp_json_pull_fail(pull, "either rope_scaling or rope_parameters");
     raw->rope_key = field->key;
     return rp_json_read_record(pull, rope_fields, G_N_ELEMENTS(rope_fields), raw, NULL);
@@ -403,7 +404,7 @@ rp_hf_config_key(guint index, RpConfigKey *key)
         return FALSE;
     const RpJsonField *field = in_rope ? &rope_fields[index] : &fields[index];
     *key = (RpConfigKey){field->key,
-                         !field->note                          ? RP_CONFIG_KEY_HONOURED
+                         field->note == NULL                   ? RP_CONFIG_KEY_HONOURED
                          : field->read == rp_json_read_ignored ? RP_CONFIG_KEY_IGNORED
                                                                : RP_CONFIG_KEY_REFUSED,
                          in_rope, field->expected, field->note};

@@ -214,7 +214,7 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     if (g_file_test(path, G_FILE_TEST_IS_DIR))
         path = inside = g_build_filename(path, "config.json", NULL);
     map = rp_file_map(path, error);
-    if (!map)
+    if (map == NULL)
         return FALSE;
     gsize length = g_mapped_file_get_length(map);
     if (length > MAX_FILE_BYTES) {
@@ -225,7 +225,7 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
         return FALSE;
     }
     const char *text = g_mapped_file_get_contents(map);
-    return rp_hf_config_parse(path, text ? text : "", length, config, error);
+    return rp_hf_config_parse(path, text != NULL ? text : "", length, config, error);
 }
 
 gboolean

@@ -149,7 +149,7 @@ write_piece(Run *run, const Piece *piece, const guint8 *bytes)
     good = rp_safetensors_writer_write(run->writer, run->numbers[piece->weight], bytes,
                                        piece->n * size, &run->error);
     run->done += piece->n;
-    if (good && run->options->progress)
+    if (good && run->options->progress != NULL)
         run->options->progress(run->done, run->total, run->options->user_data);
     pthread_mutex_lock(&run->mutex);
     run->n_written++;
@@ -204,7 +204,7 @@ write_all(Run *run, GError **error)
         return FALSE;
     run->numbers = numbers;
     work_in_threads(run);
-    if (run->error) {
+    if (run->error != NULL) {
         g_propagate_error(error, run->error);
         return FALSE;
     }

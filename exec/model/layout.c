@@ -33,8 +33,9 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype)
 RpLayerLayout
 rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLayerLayout *before)
 {
-    RpLayerLayout layout = {.first_byte = before ? before->first_byte + before->bytes : 0,
-                            .first_element = before ? before->first_element + before->elements : 0};
+    RpLayerLayout layout = {.first_byte = before != NULL ? before->first_byte + before->bytes : 0,
+                            .first_element =
+                                before != NULL ? before->first_element + before->elements : 0};
     guint first;
     guint n;
 

@@ -64,7 +64,7 @@ rp_weights_copy(const RpWeights *weights)
 void
 rp_weights_free(RpWeights *weights)
 {
-    if (!weights)
+    if (weights == NULL)
         return;
     g_free(weights->base_hash);
     rp_lora_clear(&weights->lora);
@@ -201,7 +201,7 @@ pick_dtype(const RpWeights *weights, const RpSafetensors *checkpoint, RpDtype *d
     const RpSafetensor *first = rp_safetensors_find(checkpoint, rp_weights_nth(weights, 0)->name);
 
     *dtype = weights->model.dtype;
-    if (weights->model.has_dtype || !first)
+    if (weights->model.has_dtype || first == NULL)
         return TRUE; /* a missing tensor is reported as such */
     if (!first->supported)
         return fail(error, RP_WEIGHTS_ERROR_DTYPE, first->file, first->name, "BF16, F16 or F32",
@@ -300,13 +300,13 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
         const RpSafetensor *tensor = rp_safetensors_find(checkpoint, weight->name);
         if (rp_weight_is_adapter(weight->kind))
             continue;
-        if (!tensor && !weight->tied) {
+        if (tensor == NULL && !weight->tied) {
             g_autofree char *shape = rp_safetensor_describe(rp_dtype_safetensors_name(dtype),
                                                             weight->shape, weight->rank);
             return fail(error, RP_WEIGHTS_ERROR_MISSING, rp_safetensors_path(checkpoint),
                         weight->name, shape, "no such tensor");
         }
-        if (weight->tied && tensor && !check_tied(weight, tensor, source[0], dtype, error))
+        if (weight->tied && tensor != NULL && !check_tied(weight, tensor, source[0], dtype, error))
             return FALSE;
         if (!weight->tied && !check_tensor(weight, tensor, dtype, error))
             return FALSE;
@@ -333,7 +333,7 @@ const RpSafetensor *
 rp_weights_source(const RpWeights *weights, guint index)
 {
     g_return_val_if_fail(weights && index < weights->list->len, NULL);
-    return weights->source ? weights->source[index] : NULL;
+    return weights->source != NULL ? weights->source[index] : NULL;
 }
 
 void

@@ -138,7 +138,7 @@ block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
     const Shape shape = shape_of(pass);
     const Shape *z = &shape;
     RpRoom *scratch = &pass->scratch;
-    RpRoom *keep = kept ? kept : scratch;
+    RpRoom *keep = kept != NULL ? kept : scratch;
     void *s = rp_pass_take(pass, keep, z->T * z->C);
     void *normed = rp_pass_take(pass, scratch, z->T * z->C);
     float *rstd = rp_pass_take_floats(scratch, z->T);
@@ -151,9 +151,9 @@ block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
     mlp = take_mlp(pass, keep, z);
     rp_pass_linear(pass, RP_WEIGHT_GATE, z->T, normed, mlp.gate);
     rp_pass_linear(pass, RP_WEIGHT_UP, z->T, normed, mlp.up);
-    if (!y)
+    if (y == NULL)
         return;
-    product = kept ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
+    product = kept != NULL ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
     rp_pass_swiglu(pass, mlp.gate, mlp.up, product);
     rp_pass_linear(pass, RP_WEIGHT_DOWN, z->T, product, y);
     rp_pass_add(pass, s, y);

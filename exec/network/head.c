@@ -58,7 +58,7 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
     rp_pass_linear(pass, RP_WEIGHT_HEAD, n, chunk->normed, chunk->logits);
     rp_pass_cross_entropy(pass, loss);
-    if (!dx)
+    if (dx == NULL)
         return;
     rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, n, chunk->normed, chunk->logits, dh, FALSE);
     if (rows != NULL)
@@ -75,7 +75,7 @@ run_rows(RpPass *pass, const Chunk *chunk, size_t largest, const void *x, void *
 {
     const RpStageCall *call = pass->call;
 
-    if (dx)
+    if (dx != NULL)
         rp_pass_clear_hidden(pass, dx);
     for (size_t first = 0; first < call->n_rows; first += largest)
         run_chunk(pass, chunk, MIN(largest, call->n_rows - first), x, call->targets + first,
@@ -139,7 +139,7 @@ run(RpPass *pass, const void *x, void *dx)
 
         run_chunk(pass, &chunk, n, row(network, x, first),
                   pass->measuring ? NULL : pass->call->targets + first, NULL,
-                  dx ? row(network, dx, first) : NULL);
+                  dx != NULL ? row(network, dx, first) : NULL);
     }
 }
 

@@ -199,7 +199,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
 void
 rp_network_free(RpNetwork *network)
 {
-    if (!network)
+    if (network == NULL)
         return;
     g_free(network->layers);
     g_free(network);

@@ -273,7 +273,7 @@ embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
 
     args.weight = rp_pass_weight(pass, RP_WEIGHT_EMBEDDING);
     args.y = y;
-    if (y)
+    if (y != NULL)
         RUN(pass, embedding_forward, &args);
 }
 

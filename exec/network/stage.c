@@ -72,7 +72,8 @@ boundary(const RpNetwork *network, const RpStageCall *call, guint layer)
 static gboolean
 is_valid(const RpNetwork *network, const RpStageCall *call)
 {
-    return network && call && call->layers.count > 0 && call->layers.first < network->n_layers &&
+    return network != NULL && call != NULL && call->layers.count > 0 &&
+           call->layers.first < network->n_layers &&
            call->layers.count <= network->n_layers - call->layers.first;
 }
 
@@ -86,7 +87,7 @@ has_head(const RpNetwork *network, const RpStageCall *call)
 static void
 observe(const RpStageCall *call, guint layer, const void *output)
 {
-    if (call->observe && output)
+    if (call->observe != NULL && output != NULL)
         call->observe(call->observe_data, layer, output);
 }
 
@@ -112,9 +113,9 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
     for (guint layer = call->layers.first; layer < end; layer++) {
         void *y = boundary(network, call, layer + 1);
 
-        if (is_head(network, layer) ? !call->loss : !y && layer == end - 1)
+        if (is_head(network, layer) ? call->loss == NULL : y == NULL && layer == end - 1)
             break; /* nothing is wanted of it */
-        if (!y && !is_head(network, layer))
+        if (y == NULL && !is_head(network, layer))
             y = (void *)spare[turn++ % 2];
         run_forward(network, call, layer, scratch, x, NULL, y);
         observe(call, layer, y);

@@ -56,7 +56,7 @@ rp_optimizer_new(const RpAdamwOptions *options, const RpAdamwOps *ops, RpPool *p
 
     RpOptimizer *optimizer = g_new0(RpOptimizer, 1);
     optimizer->options = *options;
-    optimizer->ops = ops ? ops : rp_adamw_best();
+    optimizer->ops = ops != NULL ? ops : rp_adamw_best();
     optimizer->pool = pool;
     optimizer->sums = g_array_new(FALSE, TRUE, sizeof(double));
     return optimizer;
@@ -153,8 +153,8 @@ add_runs(RpOptimizerLayer *layer, const RpParameterSpan *spans, gsize n_spans)
     const RpParameterSpan whole = {.n_parameters = layer->n_parameters, .decays = TRUE};
     Run run = {0};
 
-    for (gsize i = 0; i < (spans ? n_spans : 1); i++) {
-        const RpParameterSpan *span = spans ? &spans[i] : &whole;
+    for (gsize i = 0; i < (spans != NULL ? n_spans : 1); i++) {
+        const RpParameterSpan *span = spans != NULL ? &spans[i] : &whole;
         run.end += span->n_parameters;
         run.decays = span->decays;
         Run *last =
@@ -230,7 +230,8 @@ arrays_at(const StepJob *job, gsize first)
         .moment1 = job->layer->moment1 + first,
         .moment2 = job->layer->moment2 + first,
         .gradient = rp_gradient_at(step->gradient.rounds[0], step->gradient_dtype, offset),
-        .published = published ? published + offset * rp_dtype_size(step->published_dtype) : NULL,
+        .published =
+            published != NULL ? published + offset * rp_dtype_size(step->published_dtype) : NULL,
         .gradient_dtype = step->gradient_dtype,
         .published_dtype = step->published_dtype,
     };

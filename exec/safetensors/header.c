@@ -171,7 +171,7 @@ read_tensor(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     Entry entry = {.tensor = {.file = reader->file}};
     gpointer at = g_hash_table_lookup(tensors->by_name, pull->key);
 
-    if (at) {
+    if (at != NULL) {
         const RpSafetensor *other =
             &g_array_index(tensors->tensors, RpSafetensor, GPOINTER_TO_UINT(at) - 1);
         return fail_tensor(reader, other->name, "expected each name once, found it again in %s",

@@ -24,7 +24,7 @@ safetensors_new(const char *path)
 void
 rp_safetensors_free(RpSafetensors *tensors)
 {
-    if (!tensors)
+    if (tensors == NULL)
         return;
     g_hash_table_unref(tensors->metadata);
     g_hash_table_unref(tensors->by_name);
@@ -41,7 +41,7 @@ add_file(RpSafetensors *tensors, const char *path, GError **error)
 {
     GMappedFile *map = rp_file_map(path, error);
 
-    if (!map)
+    if (map == NULL)
         return FALSE;
     g_ptr_array_add(tensors->maps, map);
     return rp_safetensors_read_file(tensors, path, g_mapped_file_get_contents(map),
@@ -52,7 +52,8 @@ add_file(RpSafetensors *tensors, const char *path, GError **error)
 static gboolean
 is_plain_name(const char *name)
 {
-    return *name != '\0' && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+    return *name != '\0' && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
+           strcmp(name, "..") != 0;
 }
 
 static gboolean
@@ -114,9 +115,9 @@ check_shard(const RpSafetensors *tensors, GHashTable *shards, guint first, const
         const RpSafetensor *tensor = &g_array_index(tensors->tensors, RpSafetensor, i);
         const char *named = g_hash_table_lookup(shards, tensor->name);
 
-        if (named && strcmp(named, shard) == 0)
+        if (named != NULL && strcmp(named, shard) == 0)
             continue;
-        g_autofree char *expected = named ? rp_display_name(named) : g_strdup("weight_map");
+        g_autofree char *expected = named != NULL ? rp_display_name(named) : g_strdup("weight_map");
         return fail_index(tensors->path, tensor->name, error, expected, found);
     }
     return TRUE;
@@ -128,7 +129,7 @@ check_complete(const RpSafetensors *tensors, GHashTable *shards, GError **error)
 {
     g_autoptr(GList) names = g_list_sort(g_hash_table_get_keys(shards), (GCompareFunc)strcmp);
 
-    for (GList *item = names; item; item = item->next) {
+    for (GList *item = names; item != NULL; item = item->next) {
         if (!g_hash_table_contains(tensors->by_name, item->data)) {
             g_autofree char *shown = rp_display_name(g_hash_table_lookup(shards, item->data));
             return fail_index(tensors->path, item->data, error, shown, "no file");
@@ -142,7 +143,7 @@ add_shards(RpSafetensors *tensors, GError **error)
 {
     g_autoptr(GMappedFile) map = rp_file_map(tensors->path, error);
 
-    if (!map)
+    if (map == NULL)
         return FALSE;
     if (g_mapped_file_get_length(map) > MAX_INDEX_BYTES) {
         g_autofree char *shown = rp_display_name(tensors->path);
@@ -152,9 +153,9 @@ add_shards(RpSafetensors *tensors, GError **error)
         return FALSE;
     }
     const char *text = g_mapped_file_get_contents(map);
-    g_autoptr(GHashTable) shards = rp_safetensors_parse_index(tensors->path, text ? text : "",
-                                                              g_mapped_file_get_length(map), error);
-    if (!shards)
+    g_autoptr(GHashTable) shards = rp_safetensors_parse_index(
+        tensors->path, text != NULL ? text : "", g_mapped_file_get_length(map), error);
+    if (shards == NULL)
         return FALSE;
 
     g_autoptr(GHashTable) files = g_hash_table_new(g_str_hash, g_str_equal);
@@ -165,7 +166,7 @@ add_shards(RpSafetensors *tensors, GError **error)
         g_hash_table_add(files, shard);
     g_autoptr(GList) sorted = g_list_sort(g_hash_table_get_keys(files), (GCompareFunc)strcmp);
     g_autofree char *directory = g_path_get_dirname(tensors->path);
-    for (GList *item = sorted; item; item = item->next) {
+    for (GList *item = sorted; item != NULL; item = item->next) {
         g_autofree char *path = g_build_filename(directory, item->data, NULL);
         guint first = tensors->tensors->len;
         if (!add_file(tensors, path, error) ||
@@ -203,7 +204,7 @@ rp_safetensors_open(const char *path, GError **error)
 
     if (g_file_test(path, G_FILE_TEST_IS_DIR)) {
         found = find_in_directory(path, error);
-        if (!found)
+        if (found == NULL)
             return NULL;
         path = found;
     }
@@ -253,7 +254,7 @@ rp_safetensors_find(const RpSafetensors *tensors, const char *name)
     g_return_val_if_fail(tensors && name, NULL);
 
     gpointer at = g_hash_table_lookup(tensors->by_name, name);
-    return at ? rp_safetensors_nth(tensors, GPOINTER_TO_UINT(at) - 1) : NULL;
+    return at != NULL ? rp_safetensors_nth(tensors, GPOINTER_TO_UINT(at) - 1) : NULL;
 }
 
 const char *

@@ -89,11 +89,11 @@ clear_target(gpointer data)
 
     if (file->fd >= 0)
         close(file->fd);
-    if (file->temporary)
+    if (file->temporary != NULL)
         unlink(file->temporary);
     g_free(file->temporary);
     g_free(file->path);
-    if (file->head)
+    if (file->head != NULL)
         g_string_free(file->head, TRUE);
 }
 
@@ -117,7 +117,7 @@ rp_safetensors_writer_new(const char *path, guint64 max_shard_bytes)
 void
 rp_safetensors_writer_free(RpSafetensorsWriter *writer)
 {
-    if (!writer)
+    if (writer == NULL)
         return;
     g_array_unref(writer->targets);
     g_hash_table_unref(writer->names);

@@ -76,8 +76,8 @@ parse_cpus(const char *list, cpu_set_t *set, GError **error)
         guint64 from = 0, to = 0;
         if (ends[0] == NULL ||
             !g_ascii_string_to_unsigned(ends[0], 10, 0, CPU_SETSIZE - 1, &from, NULL) ||
-            !g_ascii_string_to_unsigned(ends[1] ? ends[1] : ends[0], 10, from, CPU_SETSIZE - 1, &to,
-                                        NULL)) {
+            !g_ascii_string_to_unsigned(ends[1] != NULL ? ends[1] : ends[0], 10, from,
+                                        CPU_SETSIZE - 1, &to, NULL)) {
             g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_CPU_LIST,
                         "'%s' is not a list of processors like 0-3,8 (the highest is %d)", list,
                         CPU_SETSIZE - 1);
@@ -115,7 +115,8 @@ choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, guint *n_all, GErro
     if (CPU_COUNT(chosen) == 0) {
         g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU,
                     "no processor is left: of those that the process may use, use '%s', avoid '%s'",
-                    options->use ? options->use : "all", options->avoid ? options->avoid : "none");
+                    options->use != NULL ? options->use : "all",
+                    options->avoid != NULL ? options->avoid : "none");
         return FALSE;
     }
     return TRUE;

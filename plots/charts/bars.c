@@ -73,7 +73,7 @@ rp_bar_chart_new(const char *name, const char *title, const char *axis, guint de
 void
 rp_bar_chart_free(RpBarChart *chart)
 {
-    if (!chart)
+    if (chart == NULL)
         return;
     g_free(chart->name);
     g_free(chart->title);
@@ -157,7 +157,7 @@ append_row(const RpBarChart *chart, GString *data, const Row *row, double y)
     g_autoptr(GString) length = g_string_new(NULL);
 
     rp_text_append(length, "%.*f", (int)chart->decimals, total);
-    text = rp_gnuplot_quote_datum(row->text ? row->text : length->str);
+    text = rp_gnuplot_quote_datum(row->text != NULL ? row->text : length->str);
     rp_text_append(data, "%.2f %s %u", y, label, row->colour);
     for (guint i = 0; i < chart->n_parts; i++)
         rp_text_append(data, " %.6g", row->values[i]);
@@ -181,12 +181,13 @@ append_rows(const RpBarChart *chart, RpFigure *figure, double *axis)
 
     g_string_append(data, "# y label colour(decimal RRGGBB)");
     for (guint i = 0; i < chart->n_parts; i++)
-        rp_text_append(data, " %s", chart->part_titles[i] ? chart->part_titles[i] : "value");
+        rp_text_append(data, " %s",
+                       chart->part_titles[i] != NULL ? chart->part_titles[i] : "value");
     rp_text_append(data, " total hatched marker text_at text\n# %s\n", chart->axis);
     for (guint i = 0; i < chart->rows->len; i++) {
         const Row *row = g_ptr_array_index(chart->rows, i);
 
-        if (row->group && (!group || strcmp(row->group, group) != 0)) {
+        if (row->group != NULL && (group == NULL || strcmp(row->group, group) != 0)) {
             g_autofree char *heading = rp_gnuplot_quote(row->group);
 
             group = row->group;
@@ -238,7 +239,7 @@ append_stack(const RpBarChart *chart, GString *script)
     for (guint i = 0; i < chart->n_parts; i++) {
         g_autoptr(GString) low = g_string_new("0");
         g_autofree char *title =
-            rp_gnuplot_quote(chart->part_titles[i] ? chart->part_titles[i] : "");
+            rp_gnuplot_quote(chart->part_titles[i] != NULL ? chart->part_titles[i] : "");
 
         for (guint j = 0; j < i; j++)
             rp_text_append(low, "+$%u", COLUMN_FIRST_PART + j);
@@ -251,7 +252,7 @@ append_stack(const RpBarChart *chart, GString *script)
             g_string_append(script, "variable");
         else
             rp_text_append(script, "'#%06x'", chart->part_colours[i]);
-        if (chart->part_titles[i] && has_part(chart, i))
+        if (chart->part_titles[i] != NULL && has_part(chart, i))
             rp_text_append(script, " title %s", title);
         g_string_append(script, ", \\\n");
     }
@@ -314,11 +315,11 @@ rp_bar_chart_figure(const RpBarChart *chart)
     for (guint i = 0; i < chart->rows->len; i++) {
         const Row *row = g_ptr_array_index(chart->rows, i);
 
-        groups += row->group && (!group || strcmp(row->group, group) != 0) ? 1 : 0;
-        group = row->group ? row->group : group;
+        groups += row->group != NULL && (group == NULL || strcmp(row->group, group) != 0) ? 1 : 0;
+        group = row->group != NULL ? row->group : group;
     }
     double rows = chart->rows->len + HEADING * groups + 0.4;
-    guint top = chart->subtitle ? TOP : TOP_PLAIN;
+    guint top = chart->subtitle != NULL ? TOP : TOP_PLAIN;
     guint height = (guint)(top + ROW * rows);
     RpFigure *figure = rp_figure_new(chart->name, chart->title, WIDTH, height);
     GString *script = rp_figure_script(figure);

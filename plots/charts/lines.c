@@ -78,7 +78,7 @@ rp_line_chart_new(const char *name, const char *title, const char *x_title, cons
 void
 rp_line_chart_free(RpLineChart *chart)
 {
-    if (!chart)
+    if (chart == NULL)
         return;
     g_free(chart->name);
     g_free(chart->title);
@@ -186,14 +186,14 @@ append_data(const RpLineChart *chart, GString *data)
 
         if (series->n == 0)
             continue;
-        rp_text_append(data, "# %s\n# %s; %s\n", series->title ? series->title : "(as above)",
-                       chart->x_title, chart->y_title);
-        for (guint j = 0; j < series->n; j++) {
+        rp_text_append(data, "# %s\n# %s; %s\n",
+                       series->title != NULL ? series->title : "(as above)", chart->x_title,
+                       chart->y_title);
+        for (guint j = 0; j < series->n; j++)
             if (isfinite(series->y[j]))
                 rp_text_append(data, "%.9g %.9g\n", series->x[j], series->y[j]);
             else
                 rp_text_append(data, "%.9g NaN\n", series->x[j]);
-        }
         g_string_append(data, "\n\n");
     }
 }
@@ -206,15 +206,16 @@ append_plot(const RpLineChart *chart, GString *script)
     g_string_append(script, "plot \\\n");
     for (guint i = 0; i < chart->series->len; i++) {
         const Series *series = g_ptr_array_index(chart->series, i);
-        g_autofree char *title = rp_gnuplot_quote(series->title ? series->title : "");
+        g_autofree char *title = rp_gnuplot_quote(series->title != NULL ? series->title : "");
 
         if (series->n > 0)
             rp_text_append(script, "  DATA index %u using 1:2 ", index++);
         else
             g_string_append(script, "  keyentry ");
         append_style(script, series);
-        rp_text_append(script, " %s%s%s\n", series->title ? "title " : "notitle",
-                       series->title ? title : "", i + 1 < chart->series->len ? ", \\" : "");
+        rp_text_append(script, " %s%s%s\n", series->title != NULL ? "title " : "notitle",
+                       series->title != NULL ? title : "",
+                       i + 1 < chart->series->len ? ", \\" : "");
     }
 }
 
@@ -281,7 +282,7 @@ right_width(const RpLineChart *chart)
     for (guint i = 0; i < chart->series->len && chart->levels->len == 0; i++) {
         const Series *series = g_ptr_array_index(chart->series, i);
 
-        if (series->title)
+        if (series->title != NULL)
             width = fmax(width, 52 + 7.4 * (double)g_utf8_strlen(series->title, -1));
     }
     for (guint i = 0; i < chart->levels->len; i++) {
@@ -300,7 +301,7 @@ append_tics(const RpLineChart *chart, GString *script)
     const double *x = (const double *)(gconstpointer)chart->tics->data;
     guint n = chart->tics->len;
 
-    if (n == 0 && chart->tics_at_points && series) {
+    if (n == 0 && chart->tics_at_points && series != NULL) {
         x = series->x;
         n = series->n;
     }
@@ -364,12 +365,12 @@ rp_line_chart_from_csv(const char *name, const char *title, const char *y_title,
                        const char *csv_text, GError **error)
 {
     g_auto(GStrv) lines = g_strsplit(csv_text, "\n", -1);
-    g_auto(GStrv) titles = g_strsplit(lines[0] ? g_strchomp(lines[0]) : "", ",", -1);
+    g_auto(GStrv) titles = g_strsplit(lines[0] != NULL ? g_strchomp(lines[0]) : "", ",", -1);
     guint columns = g_strv_length(titles);
     g_autoptr(GArray) values = g_array_new(FALSE, FALSE, sizeof(double));
     guint rows = 0;
 
-    for (guint i = 1; columns >= 2 && lines[i]; i++) {
+    for (guint i = 1; columns >= 2 && lines[i] != NULL; i++) {
         g_auto(GStrv) fields = g_strsplit(g_strstrip(lines[i]), ",", -1);
         double value;
 

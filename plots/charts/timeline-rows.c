@@ -83,24 +83,22 @@ rp_timeline_rows(const RpTimelinePanel *panel)
         if (to_ns <= from_ns || record->lane >= count || !rp_timeline_shows(panel, record->lane))
             continue;
         RpTimelineRow *row = &rows[row_lane(panel, record->lane)];
-        if (!row->boxes)
+        if (row->boxes == NULL)
             row->boxes = g_array_new(FALSE, FALSE, sizeof(RpTimelineBox));
         g_array_append_val(row->boxes, box);
     }
-    for (guint lane = 0; lane < count && panel->lanes & RP_TIMELINE_ENGINES; lane++) {
-        if (rows[lane].boxes)
+    for (guint lane = 0; lane < count && panel->lanes & RP_TIMELINE_ENGINES; lane++)
+        if (rows[lane].boxes != NULL)
             g_array_sort(rows[lane].boxes, compare_boxes);
-    }
     return rows;
 }
 
 void
 rp_timeline_rows_free(RpTimelineRow *rows, guint count)
 {
-    for (guint i = 0; i < count; i++) {
-        if (rows[i].boxes)
+    for (guint i = 0; i < count; i++)
+        if (rows[i].boxes != NULL)
             g_array_unref(rows[i].boxes);
-    }
     g_free(rows);
 }
 
@@ -133,12 +131,13 @@ rp_timeline_lane_title(const RpTimelinePanel *panel, guint32 lane)
 
     if (device == RP_NONE)
         return g_strdup_printf("CPU %s", name);
-    g_autofree char *gpu = panel->device_names ? g_strdup(panel->device_names[device])
-                                               : g_strdup_printf("GPU %u", device);
+    g_autofree char *gpu = panel->device_names != NULL ? g_strdup(panel->device_names[device])
+                                                       : g_strdup_printf("GPU %u", device);
     if (panel->lanes & RP_TIMELINE_ENGINES && kind != RP_LANE_COMPUTE)
         return g_strdup_printf("%s %s", gpu, kind == RP_LANE_ACTIVATION_UP ? "up" : "down");
     if (kind == RP_LANE_COMPUTE)
-        return !panel->device_names && panel->lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES)
+        return panel->device_names == NULL &&
+                       panel->lanes & (RP_TIMELINE_TRANSFERS | RP_TIMELINE_ENGINES)
                    ? g_strdup_printf("%s compute", gpu)
                    : g_steal_pointer(&gpu);
     return g_strdelimit(g_strdup(name), "-", ' ');

@@ -92,17 +92,17 @@ draw_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *ro
         RpTimelineBox box = g_array_index(row->boxes, RpTimelineBox, i);
         gboolean narrow = box.end_ms - box.from_ms < JOIN_BELOW * pixel_ms;
 
-        if (joined.record && box.from_ms - joined.end_ms < 0.3 * pixel_ms &&
+        if (joined.record != NULL && box.from_ms - joined.end_ms < 0.3 * pixel_ms &&
             (iterations ? rp_timeline_same_part(joined.record, box.record)
                         : narrow && rp_timeline_same_slot(joined.record, box.record))) {
             joined.end_ms = box.end_ms;
             continue;
         }
-        if (joined.record)
+        if (joined.record != NULL)
             n_narrow += draw_box(drawing, panel, &joined, row->y) ? 1 : 0;
         joined = box;
     }
-    if (joined.record)
+    if (joined.record != NULL)
         n_narrow += draw_box(drawing, panel, &joined, row->y) ? 1 : 0;
     drawing->most_narrow_boxes = MAX(drawing->most_narrow_boxes, n_narrow);
 }
@@ -120,7 +120,7 @@ box_text(const RpTimelinePanel *panel, const RpTraceRecord *record, RpTimelineLa
         return g_strdup_printf("%u", number);
     if (label == RP_LABEL_ITERATION)
         return number == 0 ? g_strdup("T") : g_strdup_printf("T+%u", number);
-    if (panel->stage_names) {
+    if (panel->stage_names != NULL) {
         static const char *const prefixes[] = {"F", "B", "FB", "I", "W", "F&B"};
 
         return g_strconcat(record->kind <= RP_TASK_OVERLAP ? prefixes[record->kind] : "",
@@ -190,7 +190,8 @@ label_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *r
             span = g_array_index(row->boxes, RpTimelineBox, i);
         g_autofree char *text = box_text(panel, span.record, label);
         double pixels = (span.end_ms - span.from_ms) * drawing->pixels_per_ms;
-        if (text && pixels >= CHARACTER * (double)g_utf8_strlen(text, -1) + CHARACTER_MARGIN)
+        if (text != NULL &&
+            pixels >= CHARACTER * (double)g_utf8_strlen(text, -1) + CHARACTER_MARGIN)
             append_label(drawing, panel, &span, row->y, label, text);
     }
 }
@@ -203,7 +204,7 @@ mean_width(const Drawing *drawing, const RpTimelinePanel *panel, const RpTimelin
     guint count = 0;
 
     for (guint lane = 0; lane < rp_timeline_n_lanes(panel->trace); lane++) {
-        if (!rows[lane].boxes || rp_trace_lane_kind(panel->trace, lane) != RP_LANE_COMPUTE)
+        if (rows[lane].boxes == NULL || rp_trace_lane_kind(panel->trace, lane) != RP_LANE_COMPUTE)
             continue;
         for (guint i = 0; i < rows[lane].boxes->len; i++) {
             const RpTimelineBox *box = &g_array_index(rows[lane].boxes, RpTimelineBox, i);
@@ -261,7 +262,7 @@ draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
     if (label == RP_LABEL_AUTO)
         label = width >= 2 * CHARACTER + CHARACTER_MARGIN ? RP_LABEL_MICRO_BATCH : RP_LABEL_SLOT;
     if (titled) {
-        g_autofree char *quoted = rp_gnuplot_quote(panel->title ? panel->title : "");
+        g_autofree char *quoted = rp_gnuplot_quote(panel->title != NULL ? panel->title : "");
 
         drawing->y += PANEL_TITLE;
         rp_text_append(rp_figure_script(drawing->figure),
@@ -274,7 +275,7 @@ draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
         guint32 lane = rp_timeline_lane_in_order(panel, position);
         gboolean host = rp_trace_lane_device(panel->trace, lane) == RP_NONE;
 
-        if (!rows[lane].boxes)
+        if (rows[lane].boxes == NULL)
             continue;
         if (rp_trace_lane_device(panel->trace, lane) != device && drawing->y > top &&
             (host || gap_before(panel, rp_trace_lane_device(panel->trace, lane))))
@@ -302,7 +303,7 @@ count_rows(const RpTimelinePanel *panels, guint n_panels, gboolean titled)
         guint shown = panels[i].gpus > 0 ? panels[i].gpus : rp_trace_gpus(panels[i].trace);
 
         for (guint lane = 0; lane < rp_timeline_n_lanes(panels[i].trace); lane++)
-            sum += rows[lane].boxes ? 1 : 0;
+            sum += rows[lane].boxes != NULL ? 1 : 0;
         for (guint device = 1; device < shown; device++)
             sum += gap_before(&panels[i], device) ? DEVICE_GAP : 0;
         if (panels[i].lanes & RP_TIMELINE_HOST)
@@ -420,7 +421,7 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
         ends = ends || panels[i].mark_end;
         if (panels[i].lanes > RP_TIMELINE_COMPUTE)
             left = MAX(left, LEFT_LANES);
-        if (panels[i].device_names)
+        if (panels[i].device_names != NULL)
             left = LEFT_NAMED;
         if (panels[i].lanes & RP_TIMELINE_TRANSFERS)
             row_pixels = ROW_LANES;
@@ -444,7 +445,7 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
     append_legend(&drawing, panels, n_panels, WIDTH - left - RIGHT);
     for (guint i = 0; i < n_panels; i++) {
         rp_text_append(drawing.boxes, "# panel %u: %s\n", i,
-                       panels[i].title ? panels[i].title : titles[0]);
+                       panels[i].title != NULL ? panels[i].title : titles[0]);
         draw_panel(&drawing, &panels[i], titled);
     }
     append_script(&drawing, left, top, axis_ms);

@@ -18,17 +18,14 @@ random_profile(GRand *rand, guint n_layers)
         layer->backward_ns = g_rand_int_range(rand, 0, 2 * scale);
         layer->recompute_ns =
             g_rand_boolean(rand) ? layer->forward_ns : g_rand_int_range(rand, 0, scale);
-        if (g_rand_boolean(rand)) { /* 0: the same */
+        if (g_rand_boolean(rand)) /* 0: the same */
             layer->recompute_last_ns = g_rand_int_range(rand, 0, (gint32)layer->recompute_ns + 1);
-        }
         rp_test_set_random_sizes(rand, layer);
     }
-    if (n_layers > 1 && g_rand_boolean(rand)) {
+    if (n_layers > 1 && g_rand_boolean(rand))
         profile->layers[0].kind = RP_LAYER_EMBEDDING;
-    }
-    if (n_layers > 1 && g_rand_boolean(rand)) {
+    if (n_layers > 1 && g_rand_boolean(rand))
         profile->layers[n_layers - 1].kind = RP_LAYER_HEAD;
-    }
     return profile;
 }
 
@@ -53,9 +50,8 @@ longest(const RpProfile *profile, const RpInterval *stages, guint n, RpPhase pha
 {
     gint64 most = 0;
     for (guint s = 0; s < n; s++) {
-        if (memory_bytes > 0 && rp_stage_memory_bytes(profile, stages[s], phase) > memory_bytes) {
+        if (memory_bytes > 0 && rp_stage_memory_bytes(profile, stages[s], phase) > memory_bytes)
             return G_MAXINT64;
-        }
         most = MAX(most, rp_stage_time_ns(profile, stages[s], phase, NULL));
     }
     return most;
@@ -86,13 +82,11 @@ paper_by_brute_force(const RpProfile *profile, guint gpus, guint micro_batches, 
                 gint64 most =
                     MAX(t, longest(profile, backward, n_backward, RP_PHASE_BACKWARD, memory));
                 guint stages = 1 + n_forward + n_backward;
-                if (most == G_MAXINT64) {
+                if (most == G_MAXINT64)
                     continue;
-                }
                 gint64 value = ((gint64)micro_batches * stages + (gint64)gpus * (gpus - 1)) * most;
-                if (value < best.value || (value == best.value && stages < best.stages)) {
+                if (value < best.value || (value == best.value && stages < best.stages))
                     best = (Objective){value, stages};
-                }
             }
         }
     }
@@ -172,9 +166,8 @@ min_max_by_brute_force(const RpProfile *profile, guint n_stages)
     for (guint borders = 0; borders < 1U << (n - 1); borders++) {
         RpInterval stages[16];
         if (cut(n, borders, stages) != n_stages ||
-            (n > 1 && profile->layers[0].kind == RP_LAYER_EMBEDDING && stages[0].count == 1)) {
+            (n > 1 && profile->layers[0].kind == RP_LAYER_EMBEDDING && stages[0].count == 1))
             continue;
-        }
         gint64 most = 0;
         for (guint s = 0; s < n_stages; s++) {
             most = MAX(most, rp_stage_time_ns(profile, stages[s], RP_PHASE_FORWARD, NULL) +
@@ -271,9 +264,8 @@ assert_split(guint n, guint parts, RpSplitOrder order, const char *list)
 {
     gint64 weights[64];
     guint counts[64];
-    for (guint i = 0; i < n; i++) {
+    for (guint i = 0; i < n; i++)
         weights[i] = 5;
-    }
     rp_partition_split(weights, n, parts, order, counts);
     g_autofree char *found = rp_partition_format_list(counts, parts);
     assert_string_equal(found, list);
@@ -329,15 +321,13 @@ the_longest_times_of_a_file_are_partitioned(void **state G_GNUC_UNUSED)
     g_autoptr(RpProfile) profile =
         rp_test_profile(4, ms[0] * MS, ms[1] * MS, ms[2] * MS, ms[2] * MS);
     g_autoptr(GError) error = NULL;
-    for (guint i = 0; i < profile->n_layers; i++) {
+    for (guint i = 0; i < profile->n_layers; i++)
         profile->layers[i].recompute_last_ns = 1;
-    }
     g_autoptr(RpPartition) partition = rp_partition_paper(profile, 65536, 1u << 24, 0, &error);
     rp_assert_no_error(error);
     assert_non_null(partition);
-    for (guint i = 0; i < partition->n_backward; i++) {
+    for (guint i = 0; i < partition->n_backward; i++)
         assert_true(rp_stage_time_ns(profile, partition->backward[i], RP_PHASE_BACKWARD, NULL) > 0);
-    }
 }
 
 int

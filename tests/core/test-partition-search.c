@@ -84,9 +84,8 @@ weights_ready(const RpPartition *partition, RpInterval stage, const gint64 *back
     gint64 ready = 0;
     for (guint b = 0; b < partition->n_backward; b++) {
         RpInterval other = partition->backward[b];
-        if (other.first < stage.first + stage.count && stage.first < other.first + other.count) {
+        if (other.first < stage.first + stage.count && stage.first < other.first + other.count)
             ready = MAX(ready, backward_ends[b]);
-        }
     }
     return ready;
 }
@@ -134,17 +133,15 @@ round_pipe_ns(const RpPartition *partition, guint round, const Schedule *schedul
                 }
                 device_ends[device] = free;
                 end = MAX(end, free);
-                if (i >= n_forward) {
+                if (i >= n_forward)
                     backward_ends[k % 3][i - n_forward] = free;
-                }
             }
         }
         if (k + 1 == warm_up || k + 1 == iterations) {
             before = after;
             after = 0;
-            for (guint d = 0; d < schedule->gpus; d++) {
+            for (guint d = 0; d < schedule->gpus; d++)
                 after += device_ends[d];
-            }
         }
     }
     return schedule->async ? (after - before) / schedule->gpus / (iterations - warm_up) : end;
@@ -208,23 +205,21 @@ one_f_one_b_cost(const RpPartition *candidate, guint round, gpointer user_data)
             guint warm_up = MIN(m, n - 1 - s);
             gboolean forward = f[s] < m && f[s] <= b[s] + warm_up && f[s] - b[s] < warm_up + 1;
             gint64 input = 0;
-            if (forward && s > 0 && f[s] >= f[s - 1]) {
+            if (forward && s > 0 && f[s] >= f[s - 1])
                 continue;
-            } else if (!forward && (b[s] == m || (s + 1 < n && b[s] >= b[s + 1]))) {
+            else if (!forward && (b[s] == m || (s + 1 < n && b[s] >= b[s + 1])))
                 continue;
-            } else if (forward) {
+            else if (forward)
                 input = s > 0 ? forward_ends[s - 1][f[s]] : 0;
-            } else {
+            else
                 input = s + 1 < n ? backward_ends[s + 1][b[s]] : forward_ends[s][b[s]];
-            }
             RpPhase phase = forward ? RP_PHASE_FORWARD : RP_PHASE_BACKWARD;
             gint64 time = rp_stage_time_ns(schedule->profile, candidate->forward[s], phase, NULL);
             device_ends[s] = MAX(device_ends[s], input) + time;
-            if (forward) {
+            if (forward)
                 forward_ends[s][f[s]++] = device_ends[s];
-            } else {
+            else
                 backward_ends[s][b[s]++] = device_ends[s];
-            }
             last = MAX(last, device_ends[s]);
             moved = TRUE;
         }
@@ -325,11 +320,9 @@ dispatched_search_is_never_worse_than_the_paper_objective(void **state)
         assert_true(schedule.n_judged <= search.max_candidates);
         assert_true(round >= schedule.gpus && (search.round == 0 || round == search.round));
         gint64 work_ns = 0, found_ns = round_pipe_ns(best, round, &schedule, &work_ns);
-        for (guint r = schedule.gpus; r <= 24; r++) {
-            if (24 % r == 0 && (search.round == 0 || search.round == r)) {
+        for (guint r = schedule.gpus; r <= 24; r++)
+            if (24 % r == 0 && (search.round == 0 || search.round == r))
                 assert_true(found_ns <= round_pipe_ns(paper, r, &schedule, &work_ns));
-            }
-        }
         guint again_round = 0;
         g_autoptr(RpPartition) again = rp_partition_search_dispatched(
             profile, &search, round_pipe_cost, &schedule, &again_round, NULL);

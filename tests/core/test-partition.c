@@ -32,9 +32,8 @@ a_backward_stage_saves_a_part_of_its_last_recompute(void **state)
     g_autoptr(RpProfile) profile = rp_test_profile(3, 10 * MS, 20 * MS, 5 * MS, 7 * MS);
     const RpInterval all = {0, 5}, blocks = {1, 3}, lower = {1, 2}, embedding = {0, 1};
     gint64 recompute = -1;
-    for (guint l = 0; l < 5; l++) {
+    for (guint l = 0; l < 5; l++)
         profile->layers[l].recompute_last_ns = 6 * MS;
-    }
     profile->layers[3].recompute_last_ns = 9 * MS;
     assert_int_equal(rp_stage_time_ns(profile, blocks, RP_PHASE_BACKWARD, &recompute), 89 * MS);
     assert_int_equal(recompute, 29 * MS);

@@ -95,10 +95,9 @@ check_attention(const Shape *shape, RpDtype dtype)
 static void
 attends_in_every_shape(void **state)
 {
-    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)
             check_attention(&shapes[i], (RpDtype)dtype);
-    }
 }
 
 static void

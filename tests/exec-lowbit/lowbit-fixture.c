@@ -27,14 +27,13 @@ lowbit_shape(const RpSafetensor *tensor)
 {
     RpLowbitShape shape = {1, 1, 1};
 
-    for (guint i = 0; i < tensor->rank; i++) {
+    for (guint i = 0; i < tensor->rank; i++)
         if (i + 1 == tensor->rank)
             shape.columns = tensor->shape[i];
         else if (i + 2 == tensor->rank)
             shape.rows = tensor->shape[i];
         else
             shape.matrices *= tensor->shape[i];
-    }
     return shape;
 }
 

@@ -93,10 +93,9 @@ data_lines(RpFigure *figure, guint index)
 
     assert_true(index < g_strv_length(blocks));
     g_auto(GStrv) all = g_strsplit(blocks[index], "\n", -1);
-    for (guint i = 0; all[i]; i++) {
+    for (guint i = 0; all[i]; i++)
         if (*all[i] != '\0' && *all[i] != '#')
             g_ptr_array_add(lines, g_strdup(all[i]));
-    }
     return lines;
 }
 

@@ -24,12 +24,11 @@ create(const RpPlanJob *job, const RpWeave *weave)
     for (guint32 s = 0; job->partition->dispatched && s < job->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(job->plan, s);
 
-        for (guint l = stage->layers.first; l < stage->layers.first + stage->layers.count; l++) {
+        for (guint l = stage->layers.first; l < stage->layers.first + stage->layers.count; l++)
             if (stage->runs_backward)
                 self->weight_maker[l] = s;
             else
                 self->input_maker[l + 1] = s;
-        }
     }
     return self;
 }

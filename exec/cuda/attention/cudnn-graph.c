@@ -51,7 +51,7 @@ rp_cudnn_graph_new(void)
 void
 rp_cudnn_graph_free(RpCudnnGraph *graph)
 {
-    if (!graph)
+    if (graph == NULL)
         return;
     /* what uses another was made after it */
     while (graph->descriptors->len > 0)
@@ -67,7 +67,7 @@ rp_cudnn_graph_note(RpCudnnGraph *graph, cudnnStatus_t status, const char *step)
 {
     char text[1024] = "";
 
-    if (graph->failure || status == CUDNN_STATUS_SUCCESS)
+    if (graph->failure != NULL || status == CUDNN_STATUS_SUCCESS)
         return;
     cudnnGetLastErrorString(text, sizeof text);
     g_strdelimit(text, "\n", ' ');
@@ -80,10 +80,10 @@ rp_cudnn_graph_create(RpCudnnGraph *graph, cudnnBackendDescriptorType_t type, co
 {
     Descriptor descriptor = NULL;
 
-    if (graph->failure)
+    if (graph->failure != NULL)
         return NULL;
     rp_cudnn_graph_note(graph, cudnnBackendCreateDescriptor(type, &descriptor), step);
-    if (graph->failure)
+    if (graph->failure != NULL)
         return NULL;
     g_ptr_array_add(graph->descriptors, descriptor);
     return descriptor;
@@ -95,14 +95,14 @@ rp_cudnn_graph_make(RpCudnnGraph *graph, cudnnBackendDescriptorType_t type, cons
 {
     const Descriptor descriptor = rp_cudnn_graph_create(graph, type, step);
 
-    for (guint i = 0; i < n && !graph->failure; i++)
+    for (guint i = 0; i < n && graph->failure == NULL; i++)
         if (attributes[i].count > 0)
             rp_cudnn_graph_note(graph,
                                 cudnnBackendSetAttribute(descriptor, attributes[i].name,
                                                          attributes[i].type, attributes[i].count,
                                                          attributes[i].values),
                                 step);
-    if (!graph->failure)
+    if (graph->failure == NULL)
         rp_cudnn_graph_note(graph, cudnnBackendFinalize(descriptor), step);
     return descriptor;
 }
@@ -203,7 +203,7 @@ static const cudnnDataType_t math = CUDNN_DATA_FLOAT;
 static void
 add_operation(RpCudnnGraph *graph, Descriptor operation)
 {
-    if (!graph->failure)
+    if (graph->failure == NULL)
         g_array_append_val(graph->operations, operation);
 }
 

@@ -14,9 +14,9 @@ can_load(const char *folder, const char *name)
     const int flags = RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE; /* cuDNN keeps them as well */
     void *library = dlopen(path, flags);
 
-    if (!library)
+    if (library == NULL)
         library = dlopen(name, flags);
-    if (!library)
+    if (library == NULL)
         return FALSE;
     dlclose(library);
     return TRUE;
@@ -30,7 +30,7 @@ find_folder(void)
     Dl_info info = {.dli_fname = NULL};
     void *symbol = dlsym(RTLD_DEFAULT, first);
 
-    if (symbol && dladdr(symbol, &info) != 0 && info.dli_fname)
+    if (symbol != NULL && dladdr(symbol, &info) != 0 && info.dli_fname != NULL)
         return g_path_get_dirname(info.dli_fname);
     return g_strdup(".");
 }

@@ -8,7 +8,7 @@ static void
 get(RpCudnnGraph *graph, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
     cudnnBackendAttributeType_t type, gint64 most, gint64 *count, void *values, const char *step)
 {
-    if (!graph->failure)
+    if (graph->failure == NULL)
         rp_cudnn_graph_note(
             graph, cudnnBackendGetAttribute(descriptor, name, type, most, count, values), step);
 }
@@ -28,7 +28,7 @@ is_nondeterministic(RpCudnnGraph *graph, cudnnBackendDescriptor_t configuration)
         &engine, step);
     get(graph, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
         G_N_ELEMENTS(notes), &count, notes, step);
-    if (graph->failure)
+    if (graph->failure != NULL)
         return TRUE;
     for (gint64 i = 0; i < MIN(count, (gint64)G_N_ELEMENTS(notes)); i++)
         if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
@@ -45,7 +45,7 @@ try_configuration(RpCudnnGraph *graph, cudnnHandle_t handle, cudnnBackendDescrip
     gint64 count = 0, bytes = 0;
 
     if (is_nondeterministic(graph, configuration)) {
-        if (!graph->failure)
+        if (graph->failure == NULL)
             graph->failure = g_strdup("engine: its sums have no order of their own");
         return NULL;
     }
@@ -55,10 +55,10 @@ try_configuration(RpCudnnGraph *graph, cudnnHandle_t handle, cudnnBackendDescrip
         RP_CUDNN_ONE_OF(EXECUTION_PLAN_ENGINE_CONFIG, BACKEND_DESCRIPTOR, &configuration));
     get(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes,
         "plan's workspace");
-    if (!graph->failure && bytes > 0 && (size_t)bytes > most_bytes)
+    if (graph->failure == NULL && bytes > 0 && (size_t)bytes > most_bytes)
         graph->failure = g_strdup_printf(
             "plan: needs %" G_GINT64_FORMAT " bytes of workspace, has %zu", bytes, most_bytes);
-    return graph->failure ? NULL : plan;
+    return graph->failure != NULL ? NULL : plan;
 }
 
 /* The engine configurations that cuDNN proposes, best first. */
@@ -84,15 +84,15 @@ propose(RpCudnnGraph *graph, cudnnHandle_t handle)
         const cudnnBackendDescriptor_t configuration =
             rp_cudnn_graph_create(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "configuration");
 
-        if (configuration)
+        if (configuration != NULL)
             g_ptr_array_add(configurations, configuration);
     }
     if (count > 0)
         get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
             &count, configurations->pdata, "heuristic's results");
-    if (!graph->failure && count == 0)
+    if (graph->failure == NULL && count == 0)
         rp_cudnn_graph_note(graph, CUDNN_STATUS_NOT_SUPPORTED, "heuristic: no engine does it");
-    if (!graph->failure)
+    if (graph->failure == NULL)
         g_ptr_array_set_size(configurations, (gint)count); /* fewer may have been given */
     return configurations;
 }
@@ -104,16 +104,16 @@ rp_cudnn_graph_plan(RpCudnnGraph *graph, cudnnHandle_t handle, size_t most_bytes
     g_autoptr(GString) failures = g_string_new(NULL);
     cudnnBackendDescriptor_t plan = NULL;
 
-    if (graph->failure)
+    if (graph->failure != NULL)
         return NULL;
-    for (guint i = 0; i < configurations->len && !plan; i++) {
+    for (guint i = 0; i < configurations->len && plan == NULL; i++) {
         plan = try_configuration(graph, handle, configurations->pdata[i], most_bytes);
-        if (graph->failure)
+        if (graph->failure != NULL)
             g_string_append_printf(failures, "%s%u of %u: %s", i > 0 ? "; " : "", i + 1,
                                    configurations->len, graph->failure);
         g_clear_pointer(&graph->failure, g_free);
     }
-    if (!plan)
+    if (plan == NULL)
         graph->failure = g_strdup(failures->str);
     return plan;
 }

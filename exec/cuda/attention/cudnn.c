@@ -94,10 +94,10 @@ rp_cudnn_new(RpRuntimeStream *stream)
 void
 rp_cudnn_free(RpCudnn *cudnn)
 {
-    if (!cudnn)
+    if (cudnn == NULL)
         return;
     g_hash_table_unref(cudnn->plans);
-    if (cudnn->handle)
+    if (cudnn->handle != NULL)
         cudnnDestroy(cudnn->handle);
     g_free(cudnn->reason);
     g_free(cudnn);
@@ -204,7 +204,7 @@ open_library(RpCudnn *cudnn)
     cudnnStatus_t status;
     const char *what = "cudnnCreate";
 
-    if (cudnn->handle)
+    if (cudnn->handle != NULL)
         return TRUE;
     if (cudnn->broken)
         return FALSE;
@@ -282,16 +282,16 @@ find_plan(RpCudnn *cudnn, const Pass *pass)
     if (!open_library(cudnn))
         return NULL;
     reason = known_to_fail(&shape);
-    if (reason) {
+    if (reason != NULL) {
         refuse(cudnn, reason);
         return NULL;
     }
     plan = g_hash_table_lookup(cudnn->plans, &shape);
-    if (!plan) {
+    if (plan == NULL) {
         plan = plan_new(cudnn, &shape, pass->own);
         g_hash_table_insert(cudnn->plans, &plan->shape, plan);
     }
-    if (plan->plan)
+    if (plan->plan != NULL)
         return plan;
     refuse(cudnn, plan->graph->failure);
     return NULL;
@@ -368,9 +368,9 @@ run_plan(RpCudnn *cudnn, const Plan *plan, void *const *pointers, void *workspac
                          {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids},
                          {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, given},
                          RP_CUDNN_ONE_OF(VARIANT_PACK_WORKSPACE, VOID_PTR, &workspace));
-    if (!run->failure)
+    if (run->failure == NULL)
         rp_cudnn_graph_note(run, cudnnBackendExecute(cudnn->handle, plan->plan, pack), "run");
-    return !run->failure || refuse(cudnn, run->failure);
+    return run->failure == NULL || refuse(cudnn, run->failure);
 }
 
 /* Element @n of an array. */
@@ -484,7 +484,7 @@ rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
     if (!divide(args, backward, &pass))
         return refuse(cudnn, "cuDNN: backward would need too large a workspace");
     plan = find_plan(cudnn, &pass);
-    if (!plan)
+    if (plan == NULL)
         return FALSE;
     if (!is_aligned(&pass))
         return refuse(cudnn, "cuDNN: arrays must be at multiples of 16 bytes");

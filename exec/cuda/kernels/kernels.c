@@ -57,7 +57,7 @@ attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
 static gboolean
 check(RpKernelStream *stream, GError **error)
 {
-    if (!stream->failure)
+    if (stream->failure == NULL)
         return TRUE;
     g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_LAUNCH, stream->failure);
     g_clear_pointer(&stream->failure, g_free);

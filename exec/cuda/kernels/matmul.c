@@ -73,13 +73,13 @@ plan_free(gpointer data)
 {
     Plan *plan = data;
 
-    if (plan->a)
+    if (plan->a != NULL)
         cublasLtMatrixLayoutDestroy(plan->a);
-    if (plan->b)
+    if (plan->b != NULL)
         cublasLtMatrixLayoutDestroy(plan->b);
-    if (plan->c)
+    if (plan->c != NULL)
         cublasLtMatrixLayoutDestroy(plan->c);
-    if (plan->operation)
+    if (plan->operation != NULL)
         cublasLtMatmulDescDestroy(plan->operation);
     g_free(plan);
 }
@@ -127,7 +127,7 @@ key_of(const RpMatmulArgs *args)
     key.a_alignment = alignment_of(args->a, args->a_dtype);
     key.b_alignment = alignment_of(args->b, args->b_dtype);
     key.c_alignment = alignment_of(args->c, args->c_dtype);
-    key.bias_alignment = args->bias ? alignment_of(args->bias, args->c_dtype) : 0;
+    key.bias_alignment = args->bias != NULL ? alignment_of(args->bias, args->c_dtype) : 0;
     return key;
 }
 
@@ -261,7 +261,7 @@ fail(RpKernelStream *stream, const RpMatmulArgs *args, cublasStatus_t status)
     g_autofree char *operation = g_strdup_printf(
         "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s%s", forms[args->form], args->m, args->n,
         args->k, rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype),
-        rp_dtype_name(args->c_dtype), args->bias ? " + bias" : "");
+        rp_dtype_name(args->c_dtype), args->bias != NULL ? " + bias" : "");
 
     rp_cuda_stream_fail(stream, operation, cublasLtGetStatusString(status));
 }
@@ -294,17 +294,17 @@ find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
     Plan *plan = g_hash_table_lookup(stream->plans, &key);
     cublasStatus_t status;
 
-    if (plan)
+    if (plan != NULL)
         return plan;
     /* all it asks for, then less: fast sums are worth more than a pass. Depends on the key alone */
     plan = new_plan(stream, &key, key.half_sums, has_bias, &status);
-    if (!plan && key.half_sums && has_bias)
+    if (plan == NULL && key.half_sums && has_bias)
         plan = new_plan(stream, &key, TRUE, FALSE, &status);
-    if (!plan && key.half_sums)
+    if (plan == NULL && key.half_sums)
         plan = new_plan(stream, &key, FALSE, has_bias, &status);
-    if (!plan && has_bias)
+    if (plan == NULL && has_bias)
         plan = new_plan(stream, &key, FALSE, FALSE, &status);
-    if (!plan) {
+    if (plan == NULL) {
         fail(stream, args, status);
         return NULL;
     }
@@ -333,7 +333,7 @@ store_empty_sums(RpKernelStream *stream, const RpMatmulArgs *args)
 
     if (cleared != cudaSuccess)
         rp_cuda_stream_fail(stream, "matmul", cudaGetErrorString(cleared));
-    else if (args->bias)
+    else if (args->bias != NULL)
         add_bias(stream, args);
 }
 
@@ -364,7 +364,7 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     }
     g_return_if_fail(args->workspace);
     plan = find_plan(stream, args);
-    if (!plan)
+    if (plan == NULL)
         return;
     alpha = plan->half_sums    ? (const void *)&half_scales[1]
             : args->scale != 0 ? (const void *)&args->scale
@@ -380,7 +380,7 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
                            (void *)place, WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         fail(stream, args, status);
-    else if (args->bias && !plan->adds_bias)
+    else if (args->bias != NULL && !plan->adds_bias)
         add_bias(stream, args);
 }
 
@@ -407,7 +407,7 @@ void
 rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     const gboolean adds = args->form == RP_MATMUL_TN;
-    const size_t step = args->bias && adds ? 0 : find_part(args);
+    const size_t step = args->bias != NULL && adds ? 0 : find_part(args);
     const size_t rows = adds ? args->k : args->m;
 
     if (step == 0) {

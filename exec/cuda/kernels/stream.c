@@ -30,14 +30,14 @@ rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
 void
 rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *reason)
 {
-    if (!stream->failure)
+    if (stream->failure == NULL)
         stream->failure = g_strdup_printf("%s: %s", operation, reason);
 }
 
 void
 rp_cuda_stream_free(RpKernelStream *stream)
 {
-    if (!stream)
+    if (stream == NULL)
         return;
     g_hash_table_unref(stream->plans);
     rp_cudnn_free(stream->cudnn);
