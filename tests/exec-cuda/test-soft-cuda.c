@@ -83,7 +83,7 @@ trains_adapters_to_the_bits_of_the_host(void **state)
     Fixture *f = *state;
 
     for (guint d = 0; d < G_N_ELEMENTS(dtypes); d++) {
-        rp_tiny_model_adapt(f->model, 3, dtypes[d]);
+        rp_tiny_model_adapt(f->model, 3, NULL, dtypes[d]);
         for (guint i = 0; i < 2; i++) {
             RpTinyRun cuda = runs()[i], host;
 

@@ -45,6 +45,24 @@ change_weight(const RpWeight *weight, Where where, float *values)
             values[i * 32] = 60;
 }
 
+/* A frozen weight has no state: it is changed where devices read it. */
+static void
+change_frozen(RpTrainer *trainer, const RpWeights *weights, guint index, Where where)
+{
+    const RpWeight *weight = rp_weights_nth(weights, index);
+    const RpSafetensor *source = rp_weights_source(weights, index);
+    const RpLayerLayout *layout = rp_network_layout(rp_trainer_network(trainer), weight->layer);
+    const RpWeightPlace *place = &layout->place[weight->kind];
+    g_autofree float *values = g_memdup2(source->data, weight->elements * sizeof(float));
+    guint64 run;
+
+    change_weight(weight, where, values);
+    rp_dtype_from_float(
+        place->storage, values,
+        rp_host_state_weights(rp_trainer_host_state(trainer), weight->layer, 0, place->byte, &run),
+        weight->elements);
+}
+
 static RpTrainer *
 make_trainer(const RpTinyModel *model, const RpTinyRun *run, Where where, float scale)
 {
@@ -56,6 +74,11 @@ make_trainer(const RpTinyModel *model, const RpTinyRun *run, Where where, float 
         fail_msg("%s", error->message);
     for (guint w = 0; w < rp_weights_count(model->weights); w++) {
         const RpWeight *weight = rp_weights_nth(model->weights, w);
+
+        if (!weight->trained) {
+            change_frozen(trainer, model->weights, w, where);
+            continue;
+        }
         RpOptimizerState state = rp_trainer_weight_state(trainer, w);
         g_autofree float *values = g_memdup2(state.weight, state.n_parameters * sizeof(float));
 

@@ -322,6 +322,18 @@ skips_a_step_whose_forward_overflows(void **state)
     rp_tiny_model_free(model);
 }
 
+/* The head's stage trains nothing, and a loss may be infinite whose gradient is not. */
+static void
+skips_it_where_only_the_first_block_has_an_adapter(void **state)
+{
+    RpTinyModel *model = rp_tiny_model_new(FALSE);
+
+    rp_tiny_model_adapt(model, 2, "layers.0.mlp.down_proj", RP_DTYPE_FP16);
+    for (guint async = 0; async < 2; async++)
+        g_free(rp_overflow_check_skips(model, rp_host_devices(), async != 0));
+    rp_tiny_model_free(model);
+}
+
 static void
 gives_up_after_so_many_skipped_steps(void **state)
 {
@@ -344,6 +356,7 @@ main(void)
         cmocka_unit_test(names_the_layer_whose_output_is_not_finite),
         cmocka_unit_test(skips_a_step_whose_gradients_overflow),
         cmocka_unit_test(skips_a_step_whose_forward_overflows),
+        cmocka_unit_test(skips_it_where_only_the_first_block_has_an_adapter),
         cmocka_unit_test(gives_up_after_so_many_skipped_steps),
     };
 

@@ -34,9 +34,11 @@ rp_tiny_model_new(gboolean tied)
 }
 
 void
-rp_tiny_model_adapt(RpTinyModel *model, guint rank, RpDtype storage)
+rp_tiny_model_adapt(RpTinyModel *model, guint rank, const char *target, RpDtype storage)
 {
-    const RpLora lora = {.rank = rank, .alpha = 2 * rank, .seed = 3};
+    char *targets[] = {(char *)target, NULL};
+    const RpLora lora = {
+        .rank = rank, .alpha = 2 * rank, .seed = 3, .targets = target != NULL ? targets : NULL};
     GError *error = NULL;
 
     rp_weights_free(model->weights);

@@ -16,8 +16,9 @@ typedef struct {
 } RpTinyModel;
 
 RpTinyModel *rp_tiny_model_new(gboolean tied);
-/* From now on all but adapters of all matrices is frozen, and stored as @storage. */
-void rp_tiny_model_adapt(RpTinyModel *model, guint rank, RpDtype storage);
+/* From now on all but adapters is frozen, and stored as @storage. @target: (nullable): the only
+ * matrix that has one */
+void rp_tiny_model_adapt(RpTinyModel *model, guint rank, const char *target, RpDtype storage);
 void rp_tiny_model_free(RpTinyModel *model);
 
 typedef struct {
