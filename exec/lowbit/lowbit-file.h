@@ -50,6 +50,10 @@ typedef struct {
 gboolean rp_lowbit_source_find(const RpSafetensors *tensors, const char *name,
                                RpLowbitSource *source, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The name of the format that a weight is packed in, also of one that we do not read: "mxfp4", "GPTQ".
+ * NULL: it is plain, not there, or its parts do not fit. */
+const char *rp_lowbit_source_format(const RpSafetensors *tensors, const char *name);
+
 /* All but the last two dimensions are matrices. */
 RpLowbitShape rp_lowbit_shape_of(const guint64 *shape, guint rank);
 

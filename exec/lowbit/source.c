@@ -50,8 +50,9 @@ find(const RpSafetensors *tensors, const char *name, const char *suffix)
     return rp_safetensors_find(tensors, full);
 }
 
-static gboolean
-refuse_others(const RpSafetensors *tensors, const char *name, GError **error)
+/* The tensor that tells of another format; NULL: none. @format: (out): its name */
+static const RpSafetensor *
+find_mark(const RpSafetensors *tensors, const char *name, const char **format)
 {
     gsize length = strlen(name);
 
@@ -61,12 +62,26 @@ refuse_others(const RpSafetensors *tensors, const char *name, GError **error)
     for (guint i = 0; i < G_N_ELEMENTS(unsupported); i++) {
         const RpSafetensor *mark =
             find(tensors, unsupported[i].stem ? stem : name, unsupported[i].suffix);
+        *format = unsupported[i].name;
         if (mark != NULL)
-            return fail(mark->file, mark->name, RP_LOWBIT_ERROR_UNSUPPORTED, error,
-                        "expected a weight in bf16, fp16, fp32, nf4, mxfp4 or fp8, found %s",
-                        unsupported[i].name);
+            return mark;
     }
-    return TRUE;
+    return NULL;
+}
+
+const char *
+rp_lowbit_source_format(const RpSafetensors *tensors, const char *name)
+{
+    const char *other = NULL;
+    RpLowbitSource source;
+
+    g_return_val_if_fail(tensors && name, NULL);
+
+    if (find_mark(tensors, name, &other) != NULL)
+        return other;
+    return rp_lowbit_source_find(tensors, name, &source, NULL) && source.is_packed
+               ? rp_lowbit_name(source.format)
+               : NULL;
 }
 
 /* Finds a part and holds it to @bytes of @type; @other: (nullable): another type it may be of. */
@@ -253,16 +268,19 @@ rp_lowbit_source_find(const RpSafetensors *tensors, const char *name, RpLowbitSo
     const RpSafetensor *plain = rp_safetensors_find(tensors, name);
     const RpSafetensor *json = find(tensors, name, ".quant_state.bitsandbytes__nf4");
     const RpSafetensor *blocks = find(tensors, name, "_blocks");
-    gboolean ok = refuse_others(tensors, name, error);
+    const char *other = NULL;
+    const RpSafetensor *mark = find_mark(tensors, name, &other);
+    gboolean ok = TRUE;
 
     found.tensor = plain;
     if (plain != NULL && json == NULL) {
         found.rank = plain->rank;
         memcpy(found.shape, plain->shape, plain->rank * sizeof *plain->shape);
     }
-    if (!ok)
-        return FALSE;
-    if (json != NULL)
+    if (mark != NULL)
+        ok = fail(mark->file, mark->name, RP_LOWBIT_ERROR_UNSUPPORTED, error,
+                  "expected a weight in bf16, fp16, fp32, nf4, mxfp4 or fp8, found %s", other);
+    else if (json != NULL)
         ok = find_nf4(tensors, json, &found, error);
     else if (blocks != NULL)
         ok = find_mxfp4(tensors, blocks, &found, error);

@@ -5,6 +5,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/json/json-pull.h"
+#include "exec/lowbit/lowbit-file.h"
 
 #define HASHED_BYTES ((gsize)4096) /* of each sample */
 
@@ -193,6 +194,22 @@ check_tensor(const RpWeight *weight, const RpSafetensor *tensor, RpDtype dtype, 
                 tensor->name, expected, found);
 }
 
+/* Refuses a weight that is packed; TRUE: it is not, or not there at all. */
+static gboolean
+refuse_packed(const RpSafetensors *checkpoint, const RpWeight *weight, RpDtype dtype,
+              GError **error)
+{
+    const char *format = rp_lowbit_source_format(checkpoint, weight->name);
+
+    if (format == NULL)
+        return TRUE;
+    g_autofree char *shape =
+        rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
+    g_autofree char *found = g_strdup_printf("it packed as %s, which is not trained on", format);
+    return fail(error, RP_WEIGHTS_ERROR_DTYPE, rp_safetensors_path(checkpoint), weight->name, shape,
+                found);
+}
+
 /* The type that all tensors must have. */
 static gboolean
 pick_dtype(const RpWeights *weights, const RpSafetensors *checkpoint, RpDtype *dtype,
@@ -300,6 +317,9 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
         const RpSafetensor *tensor = rp_safetensors_find(checkpoint, weight->name);
         if (rp_weight_is_adapter(weight->kind))
             continue;
+        if (!weight->tied && (tensor == NULL || !tensor->supported) &&
+            !refuse_packed(checkpoint, weight, dtype, error))
+            return FALSE;
         if (tensor == NULL && !weight->tied) {
             g_autofree char *shape = rp_safetensor_describe(rp_dtype_safetensors_name(dtype),
                                                             weight->shape, weight->rank);

@@ -158,6 +158,40 @@ names_each_disagreement(void **state)
     }
 }
 
+/* Ours, and others that a tensor beside the weight tells. */
+static void
+refuses_packed_weights_by_their_format(void **state)
+{
+    static const struct {
+        const char *header;
+        gsize bytes;
+        const char *found;
+    } cases[] = {
+        {"{\"model.embed_tokens.weight_blocks\":{\"dtype\":\"U8\",\"shape\":[1,16],"
+         "\"data_offsets\":[0,16]},\"model.embed_tokens.weight_scales\":{\"dtype\":\"U8\","
+         "\"shape\":[1],\"data_offsets\":[16,17]}}",
+         17, "found it packed as mxfp4, which is not trained on"},
+        {"{\"model.embed_tokens.qweight\":{\"dtype\":\"I32\",\"shape\":[1],"
+         "\"data_offsets\":[0,4]}}",
+         4, "found it packed as AWQ, which is not trained on"},
+        {"{\"model.embed_tokens.SCB\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+         "\"model.embed_tokens.weight\":{\"dtype\":\"I8\",\"shape\":[10,8],"
+         "\"data_offsets\":[4,84]}}",
+         84, "found it packed as bitsandbytes int8, which is not trained on"},
+    };
+    TensorFixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        tensor_make(f, cases[i].header, cases[i].bytes);
+        assert_true(tensor_parse(f));
+        assert_false(bind(f, &qwen3));
+        rp_assert_error_message_contains(f->error, cases[i].found);
+        rp_assert_error_message_contains(
+            f->error, "tensor \"model.embed_tokens.weight\": expected BF16 [10, 8]");
+        assert_int_equal(f->error->code, RP_WEIGHTS_ERROR_DTYPE);
+    }
+}
+
 static void
 refuses_another_models_weights(void **state)
 {
@@ -231,6 +265,7 @@ main(void)
         TEST(marks_kinds_ranks_and_ties),
         TEST(binds_each_weight_to_its_tensor),
         TEST(names_each_disagreement),
+        TEST(refuses_packed_weights_by_their_format),
         TEST(refuses_another_models_weights),
         TEST(takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one),
         TEST(ignores_inv_freq_as_transformers_does),
