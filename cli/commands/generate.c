@@ -81,7 +81,7 @@ open_model(Generation *generation, const char *path, const char *adapter, GError
         return FALSE;
     if (adapter != NULL && (!rp_adapter_config_load(adapter, &lora, error) ||
                             !rp_lora_check(&lora, &generation->config, error) ||
-                            !(generation->adapters = rp_safetensors_open(tensors, error))))
+                            (generation->adapters = rp_safetensors_open(tensors, error)) == NULL))
         return FALSE;
     generation->weights = rp_weights_new_adapted(&generation->config, &lora);
     if (!rp_weights_bind(generation->weights, generation->checkpoint, error))

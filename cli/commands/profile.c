@@ -99,7 +99,7 @@ read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
     int choice = RP_DTYPE_BF16 + 1;
 
     if (args->dtype == NULL) {
-        RpDtype dtype = subject->checkpoint         ? rp_weights_dtype(subject->weights)
+        RpDtype dtype = subject->checkpoint != NULL ? rp_weights_dtype(subject->weights)
                         : subject->config.has_dtype ? subject->config.dtype
                                                     : RP_DTYPE_BF16;
 
@@ -239,7 +239,7 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
     if (subject->attention_auto) {
         g_autoptr(RpNetwork) any = rp_network_new(subject->weights, kernels, options);
 
-        if (!rp_measure_attention(probe, any, subject->checkpoint ? subject->weights : NULL,
+        if (!rp_measure_attention(probe, any, subject->checkpoint != NULL ? subject->weights : NULL,
                                   &options->attention, error))
             return NULL;
     }
@@ -406,7 +406,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     subject.network = *rp_network_options(network);
     progress = rp_progress_begin("measuring layers, copies, optimizer", 0);
     g_autoptr(RpProfile) profile = rp_measure_profile(
-        probe, network, subject.checkpoint ? subject.weights : NULL, &options, error);
+        probe, network, subject.checkpoint != NULL ? subject.weights : NULL, &options, error);
     rp_progress_clear();
     if (profile == NULL)
         return FALSE;
