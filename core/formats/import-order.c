@@ -13,24 +13,6 @@ typedef struct {
     guint32 phase;
 } Need;
 
-guint
-rp_order_products_of(const RpOrderWeave *weave, const RpAction *action,
-                     RpTaskId *made[RP_MAX_PRODUCTS])
-{
-    const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
-    const guint32 s = rp_action_backward_stage(action), m = rp_action_backward_micro_batch(action);
-    guint n = 0;
-
-    if (makes->output)
-        made[n++] =
-            rp_order_product(weave, action->stage, action->micro_batch, RP_PRODUCT_ACTIVATION);
-    if (makes->input_gradient)
-        made[n++] = rp_order_product(weave, s, m, RP_PRODUCT_INPUT_GRADIENT);
-    if (makes->weight_gradient)
-        made[n++] = rp_order_product(weave, s, m, RP_PRODUCT_WEIGHT_GRADIENT);
-    return n;
-}
-
 static guint
 needs_of_forward(const RpOrderWeave *weave, guint32 s, guint32 m, Need *needs)
 {

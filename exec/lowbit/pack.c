@@ -6,6 +6,8 @@
 #include "core/base/quote.h"
 #include "exec/lowbit/lowbit-file.h"
 
+G_DEFINE_QUARK(rp_lowbit_error, rp_lowbit_error)
+
 #define GRANULE_STRIPS 64
 #define GRANULE_ELEMENTS ((gsize)1 << 16)
 

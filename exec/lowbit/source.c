@@ -5,8 +5,6 @@
 #include "core/json/json-record.h"
 #include "exec/lowbit/lowbit-file.h"
 
-G_DEFINE_QUARK(rp - lowbit - error - quark, rp_lowbit_error)
-
 static const char *const part_suffixes[RP_N_LOWBITS][RP_N_LOWBIT_PARTS] = {
     [RP_LOWBIT_NF4] = {"", ".absmax", ".nested_absmax", ".nested_quant_map"},
     [RP_LOWBIT_NF4_SINGLE] = {"", ".absmax"},

@@ -410,3 +410,13 @@ rp_hf_config_key(guint index, RpConfigKey *key)
                          in_rope, field->expected, field->note};
     return TRUE;
 }
+
+const char **
+rp_config_architecture_names(gsize member)
+{
+    const char **names = g_new0(const char *, RP_N_ARCHITECTURES + 1);
+
+    for (guint i = 0; i < RP_N_ARCHITECTURES && rp_architectures[i].runs; i++)
+        names[i] = G_STRUCT_MEMBER(const char *, &rp_architectures[i], member);
+    return names;
+}

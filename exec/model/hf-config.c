@@ -30,16 +30,6 @@ static gboolean G_GNUC_PRINTF(4, 5) fail(const RpConfigReader *reader, RpHfConfi
     return FALSE;
 }
 
-const char **
-rp_config_architecture_names(gsize member)
-{
-    const char **names = g_new0(const char *, RP_N_ARCHITECTURES + 1);
-
-    for (guint i = 0; i < RP_N_ARCHITECTURES && rp_architectures[i].runs; i++)
-        names[i] = G_STRUCT_MEMBER(const char *, &rp_architectures[i], member);
-    return names;
-}
-
 static gboolean
 settle_architecture(RpConfigReader *reader)
 {

@@ -24,12 +24,6 @@ rp_train_job_clear(RpTrainJob *job)
     *job = (RpTrainJob){0};
 }
 
-RpNetwork *
-rp_train_job_network(const RpTrainJob *job)
-{
-    return rp_network_new(job->weights, job->run->device_ops->kernels(), &job->network);
-}
-
 guint64
 rp_train_job_step_tokens(const RpTrainJob *job)
 {
@@ -37,17 +31,6 @@ rp_train_job_step_tokens(const RpTrainJob *job)
 
     return (guint64)run->sequence_length * (guint64)run->micro_batch_size *
            (guint64)run->micro_batches * (guint64)run->gradient_accumulation_steps;
-}
-
-void
-rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *text = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    events->say(events->user_data, kind, text);
 }
 
 static gboolean

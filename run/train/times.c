@@ -256,3 +256,9 @@ rp_train_find_times(RpTrainJob *job, const char *earlier_run, GError **error)
                                              : read_profile(job, path, error);
     return job->profile != NULL && take_memory(job, error);
 }
+
+RpNetwork *
+rp_train_job_network(const RpTrainJob *job)
+{
+    return rp_network_new(job->weights, job->run->device_ops->kernels(), &job->network);
+}

@@ -4,20 +4,6 @@
 /* So much idle time that half as many GPUs may be as fast. */
 #define IDLE_BUBBLE 0.4
 
-void
-rp_advice_free(RpAdvice *advice)
-{
-    if (advice == NULL)
-        return;
-    rp_profile_free(advice->profile);
-    g_clear_pointer(&advice->candidates, g_ptr_array_unref);
-    g_clear_pointer(&advice->schedules, g_ptr_array_unref);
-    g_clear_pointer(&advice->remedies, g_ptr_array_unref);
-    rp_advise_run_free(advice->nearest);
-    rp_advise_longest_clear(&advice->longest);
-    g_free(advice);
-}
-
 /* Half as many GPUs, and half of those, while they are as fast: with too few stages and
  * micro-batches for all of them most are idle. (Those that wait for the optimizer need a larger
  * batch, not fewer GPUs.) */

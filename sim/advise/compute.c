@@ -110,15 +110,6 @@ rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_da
     return rp_advise_compute_ns(user_data, candidate);
 }
 
-double
-rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns)
-{
-    double tokens =
-        (double)rp_profile_micro_batch_tokens(profile) * (double)run->options.micro_batches;
-
-    return ns > 0 && ns < G_MAXINT64 ? tokens / ((double)ns / (double)RP_NS_PER_S) : 0;
-}
-
 /* The whole model as one fused stage: nothing is recomputed, and each round has a device of its
  * own. Where memory allows it, that is hard to beat. */
 static void

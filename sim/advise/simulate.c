@@ -197,3 +197,12 @@ rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick, G
     run->optimizer_ns = busy.optimizer_ns;
     return TRUE;
 }
+
+double
+rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns)
+{
+    double tokens =
+        (double)rp_profile_micro_batch_tokens(profile) * (double)run->options.micro_batches;
+
+    return ns > 0 && ns < G_MAXINT64 ? tokens / ((double)ns / (double)RP_NS_PER_S) : 0;
+}

@@ -138,53 +138,6 @@ rp_placement_turn(RpPlacement *placement, guint g)
     placement->ops->turn(placement, g, &before);
 }
 
-static void
-read_weights(const RpPlanJob *job, guint layer)
-{
-    const RpPlanLayer *state = rp_plan_layer(job->plan, layer);
-    const guint version = job->promises->double_weights ? job->iteration % 2 : 0;
-
-    rp_builder_read(job->builder, state->frozen, RP_ROLE_HOST);
-    rp_builder_read(job->builder, state->weights[version], RP_ROLE_HOST);
-}
-
-void
-rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const GArray *gates)
-{
-    const RpPlanJob *job = placement->job;
-    const RpPart part = rp_part(job, g, stage, RP_NONE);
-    const RpChunks *chunks = &part.at->parameters;
-
-    for (guint c = 0; c < chunks->n_chunks; c++) {
-        guint32 last_layer = RP_NONE;
-        RpTask *task =
-            rp_builder_begin(job->builder, RP_TASK_PARAMETER_UPLOAD, g, stage, job->iteration);
-
-        task->chunk = c;
-        task->round = (guint16)placement->devices[g].slot.round;
-        task->bytes = chunks->chunk_bytes[c];
-        /* its window opens when the activation upload before it is over */
-        if (gates != NULL && c < gates->len)
-            rp_builder_wait(job->builder, g_array_index(gates, RpTaskId, c),
-                            rp_plan_lane(job->plan, g, RP_LANE_ACTIVATION_UP), 0, 0);
-        rp_builder_wait_barrier(job->builder, FALSE);
-        rp_builder_write(job->builder, rp_placement_parameters(placement, &part),
-                         RP_ROLE_PARAMETERS);
-        for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
-            const guint32 layer = chunks->segments[i].layer;
-            const guint32 tied_to = rp_plan_layer(job->plan, layer)->tied_to;
-
-            if (layer == last_layer)
-                continue;
-            last_layer = layer;
-            read_weights(job, layer);
-            if (tied_to != RP_NONE)
-                read_weights(job, tied_to);
-        }
-        rp_builder_end(job->builder);
-    }
-}
-
 /* Which of a slot's buffers a stage uses; bound stages run both ways in the larger. */
 static RpWay
 way_of(const RpPlanStage *stage)

@@ -233,3 +233,12 @@ rp_protocol_check_transfers(RpProtocol *protocol)
     }
     return TRUE;
 }
+
+gboolean
+rp_protocol_check_follows(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
+                          const char *text)
+{
+    if (first == RP_NO_TASK || second == RP_NO_TASK || rp_verifier_before(verifier, first, second))
+        return TRUE;
+    return rp_verifier_fail(verifier, rule, first, second, "%s", text);
+}

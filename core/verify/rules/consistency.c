@@ -146,15 +146,6 @@ check_present(RpProtocol *protocol)
     return TRUE;
 }
 
-gboolean
-rp_protocol_check_follows(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
-                          const char *text)
-{
-    if (first == RP_NO_TASK || second == RP_NO_TASK || rp_verifier_before(verifier, first, second))
-        return TRUE;
-    return rp_verifier_fail(verifier, rule, first, second, "%s", text);
-}
-
 /* (5), and the copies carry what they should. */
 static gboolean
 check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)

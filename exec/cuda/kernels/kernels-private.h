@@ -10,7 +10,7 @@ struct _RpKernelStream {
     int device;
     RpRuntimeStream *stream; /* borrowed */
     cublasLtHandle_t blas;
-    GHashTable *plans; /* matmul.c: how each shape is multiplied */
+    GHashTable *plans; /* matmul.c: how each shape is multiplied; NULL before the first */
     RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */
     char *failure;     /* the first since `check` was last asked, or NULL */
 };
@@ -21,5 +21,3 @@ void rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const ch
 /* matmul.c */
 size_t rp_cuda_matmul_workspace(const RpMatmulArgs *args);
 void rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args);
-/* An empty table of plans. */
-GHashTable *rp_cuda_matmul_plans_new(void);

@@ -84,12 +84,6 @@ plan_free(gpointer data)
     g_free(plan);
 }
 
-GHashTable *
-rp_cuda_matmul_plans_new(void)
-{
-    return g_hash_table_new_full(key_hash, key_equal, NULL, plan_free);
-}
-
 size_t
 rp_cuda_matmul_workspace(const RpMatmulArgs *args)
 {
@@ -291,9 +285,12 @@ find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     const Key key = key_of(args);
     const gboolean has_bias = key.bias_alignment > 0;
-    Plan *plan = g_hash_table_lookup(stream->plans, &key);
     cublasStatus_t status;
+    Plan *plan;
 
+    if (stream->plans == NULL)
+        stream->plans = g_hash_table_new_full(key_hash, key_equal, NULL, plan_free);
+    plan = g_hash_table_lookup(stream->plans, &key);
     if (plan != NULL)
         return plan;
     /* all it asks for, then less: fast sums are worth more than a pass. Depends on the key alone */

@@ -22,7 +22,6 @@ rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
     result->device = device;
     result->stream = stream;
     result->blas = blas;
-    result->plans = rp_cuda_matmul_plans_new();
     result->cudnn = rp_cudnn_new(stream);
     return result;
 }
@@ -39,7 +38,7 @@ rp_cuda_stream_free(RpKernelStream *stream)
 {
     if (stream == NULL)
         return;
-    g_hash_table_unref(stream->plans);
+    g_clear_pointer(&stream->plans, g_hash_table_unref);
     rp_cudnn_free(stream->cudnn);
     cublasLtDestroy(stream->blas);
     g_free(stream->failure);
