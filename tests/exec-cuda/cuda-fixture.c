@@ -205,7 +205,8 @@ assert_close(Array got, Array want, size_t terms, double slack, guint output, co
         for (size_t i = 0; i < n; i++) {
             const double tolerance = always + 2 * unit * fabs((double)wanted[i]);
 
-            if (fabs((double)values[i] - (double)wanted[i]) <= tolerance)
+            if (values[i] == wanted[i] || /* infinities too */
+                fabs((double)values[i] - (double)wanted[i]) <= tolerance)
                 continue;
             print_error("%s: output %u, %s, element %zu of %zu: %.9g, the host has %.9g +- %.3g\n",
                         where, output, rp_dtype_name(got.dtype), first + i, got.n,
