@@ -89,7 +89,8 @@ rp_json_read_record(RpJsonPull *pull, const RpJsonField *fields, guint n_fields,
         }
         read.at[i] = pull->at;
         pull->key = key->str;
-        if (!fields[i].read(pull, &fields[i], G_STRUCT_MEMBER_P(data, fields[i].offset)))
+        void *member = data != NULL ? G_STRUCT_MEMBER_P(data, fields[i].offset) : NULL;
+        if (!fields[i].read(pull, &fields[i], member))
             return FALSE;
     }
     pull->key = outer;
