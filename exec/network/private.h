@@ -3,7 +3,8 @@
  *
  *   network.c         sizes, constants, profile
  *   stage.c           layers after one another: where inputs, outputs and gradients stand
- *   block.c           one transformer block       head.c           final norm, LM head, loss
+ *   block.c           one transformer block (parts: block.h)
+ *   head.c            final norm, LM head, loss
  *   linear.c          linear layers and their adapters
  *   pass.c            kernels with their operands filled in
  *

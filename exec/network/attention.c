@@ -1,0 +1,123 @@
+/*
+ * Attention of a block, forward and backward.
+ *
+ *   forward    n = norm(x);  q, k, v = n Wq, n Wk, n Wv;  q', k' = rope([norm] q), rope([norm] k)
+ *              out = attention(q', k', v);  s = x + out Wo
+ *   kept       q [T,H,D], k, v [T,K,D] before norm and rope; out [T,H,D], lse [H,T]. n, q' and k'
+ *              are made anew.
+ */
+#include "exec/network/block.h"
+
+/* Queries and keys as attention sees them. */
+typedef struct {
+    void *q, *k;
+    float *q_rstd, *k_rstd; /* of q/k norm; [T,H], [T,K] */
+} Heads;
+
+RpBlockAttention
+rp_block_attention_take(const RpPass *pass, RpRoom *room, const RpBlockShape *z)
+{
+    RpBlockAttention a;
+
+    a.q = rp_pass_take(pass, room, z->T * z->queries);
+    a.k = rp_pass_take(pass, room, z->T * z->keys);
+    a.v = rp_pass_take(pass, room, z->T * z->keys);
+    a.out = rp_pass_take(pass, room, z->T * z->queries);
+    a.lse = rp_pass_take_floats(room, z->T * z->H);
+    return a;
+}
+
+/* y = rope([norm] x) of each head. */
+static void
+turn(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, void *y, float *rstd)
+{
+    if (rp_pass_has(pass, norm))
+        rp_pass_norm_rope(pass, norm,
+                          (RpNormRopeArgs){.heads = heads, .x = x, .y = y, .rstd = rstd});
+    else
+        rp_pass_rope(pass, heads, x, y);
+}
+
+/* In place: @d of y becomes that of x. */
+static void
+turn_back(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, float *rstd, void *d)
+{
+    if (rp_pass_has(pass, norm))
+        rp_pass_norm_rope_backward(
+            pass, norm, (RpNormRopeArgs){.heads = heads, .x = x, .rstd = rstd, .dy = d, .dx = d});
+    else
+        rp_pass_rope_backward(pass, heads, d);
+}
+
+static Heads
+make_heads(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
+{
+    Heads heads = {0};
+
+    heads.q = rp_pass_take(pass, &pass->scratch, z->T * z->queries);
+    heads.k = rp_pass_take(pass, &pass->scratch, z->T * z->keys);
+    if (rp_pass_has(pass, RP_WEIGHT_Q_NORM)) {
+        heads.q_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->H);
+        heads.k_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->K);
+    }
+    turn(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q, heads.q_rstd);
+    turn(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k, heads.k_rstd);
+    return heads;
+}
+
+void
+rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
+                           void *s, void *normed, float *rstd)
+{
+    const RpBlockAttention a = rp_block_attention_take(pass, keep, z);
+    Heads heads;
+
+    rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
+                 (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
+    rp_pass_linear(pass, RP_WEIGHT_Q, z->T, normed, a.q);
+    rp_pass_linear(pass, RP_WEIGHT_K, z->T, normed, a.k);
+    rp_pass_linear(pass, RP_WEIGHT_V, z->T, normed, a.v);
+    heads = make_heads(pass, z, &a);
+    rp_pass_attention(
+        pass, (RpAttentionArgs){.q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
+    rp_pass_linear(pass, RP_WEIGHT_O, z->T, a.out, s);
+    rp_pass_norm(
+        pass, RP_WEIGHT_POST_NORM,
+        (RpRmsnormArgs){
+            .rows = z->T, .n = z->C, .x = s, .residual = x, .sum = s, .y = normed, .rstd = rstd});
+}
+
+void
+rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
+                            const RpBlockAttention *a, const void *ds, void *normed, float *rstd,
+                            void *dx)
+{
+    RpRoom *scratch = &pass->scratch;
+    void *d_out = rp_pass_take(pass, scratch, z->T * z->queries);
+    void *dq = rp_pass_take(pass, scratch, z->T * z->queries);
+    void *dk = rp_pass_take(pass, scratch, z->T * z->keys);
+    void *dv = rp_pass_take(pass, scratch, z->T * z->keys);
+    const Heads heads = make_heads(pass, z, a);
+
+    rp_pass_linear_backward(pass, RP_WEIGHT_O, z->T, a->out, ds, d_out, FALSE);
+    rp_pass_attention_backward(pass, (RpAttentionArgs){.q = heads.q,
+                                                       .k = heads.k,
+                                                       .v = a->v,
+                                                       .out = a->out,
+                                                       .lse = a->lse,
+                                                       .d_out = d_out,
+                                                       .dq = dq,
+                                                       .dk = dk,
+                                                       .dv = dv});
+    turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
+    turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
+    rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
+                 (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
+    rp_pass_linear_backward(pass, RP_WEIGHT_Q, z->T, normed, dq, dx, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_K, z->T, normed, dk, dx, TRUE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_V, z->T, normed, dv, dx, TRUE);
+    rp_pass_norm_backward(
+        pass, RP_WEIGHT_INPUT_NORM,
+        (RpRmsnormArgs){
+            .rows = z->T, .n = z->C, .x = x, .rstd = rstd, .dy = dx, .d_residual = ds, .dx = dx});
+}

@@ -1,0 +1,53 @@
+/**
+ * The parts of a transformer block. Private to exec/network.
+ *
+ *   block.c       the block: one part after the other
+ *   attention.c   s = x + attention(norm(x)) Wo
+ *   mlp.c         y = s + MLP(norm(s)) of a dense model
+ *
+ * T tokens, C hidden size, H heads, K kv heads, D head size, m intermediate size.
+ */
+#pragma once
+
+#include "exec/network/private.h"
+
+typedef struct {
+    size_t T, C, H, K, m;
+    size_t queries, keys; /* H D, K D */
+} RpBlockShape;
+
+/* ---- attention.c ---- */
+
+/* What attention keeps: q, k, v before norm and rope. */
+typedef struct {
+    void *q, *k, *v, *out;
+    float *lse;
+} RpBlockAttention;
+
+RpBlockAttention rp_block_attention_take(const RpPass *pass, RpRoom *room, const RpBlockShape *z);
+/* @s = x + attention(norm(x)) Wo, and @normed = norm(s) */
+void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
+                                void *s, void *normed, float *rstd);
+/* dx = ds + (gradient that reaches x through attention); @normed is scratch. */
+void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
+                                 const RpBlockAttention *a, const void *ds, void *normed,
+                                 float *rstd, void *dx);
+
+/* ---- mlp.c ---- */
+
+/* A kind of MLP. [T,C]: s, y, normed = norm(s), and their gradients. */
+typedef struct {
+    /**
+     * forward:
+     * @kept: (nullable): what the backward needs is kept there
+     * @y: (nullable): s + MLP(normed), if it is wanted
+     */
+    void (*forward)(RpPass *pass, const RpBlockShape *z, const void *s, const void *normed,
+                    RpRoom *kept, void *y);
+    /* ds = dy + (gradient that reaches s through the MLP). @kept: as the forward left it; is
+     * overwritten. @normed is scratch */
+    void (*backward)(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept,
+                     const void *dy, void *normed, float *rstd, void *ds);
+} RpMlpOps;
+
+extern const RpMlpOps rp_dense_mlp_ops;
