@@ -103,9 +103,9 @@ check_sums(const Check *check)
         const RpLayer *layer = &check->profile->layers[l];
 
         ms += rp_ms_from_ns(layer->forward_ns) + rp_ms_from_ns(layer->backward_ns) +
-              rp_ms_from_ns(layer->recompute_ns);
-        bytes += layer->parameter_bytes + layer->gradient_bytes + layer->input_bytes +
-                 layer->output_bytes + layer->forward_workspace_bytes +
+              rp_ms_from_ns(layer->recompute_ns) + rp_ms_from_ns(layer->expand_ns);
+        bytes += layer->parameter_bytes + layer->upload_bytes + layer->gradient_bytes +
+                 layer->input_bytes + layer->output_bytes + layer->forward_workspace_bytes +
                  layer->backward_workspace_bytes + layer->activation_bytes; /* each <= 2^50 */
         if (bytes > RP_PROFILE_MAX_SUM_BYTES)
             return refuse_all(check, "sizes of at most 2^53 bytes, all layers together", "more");

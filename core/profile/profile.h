@@ -39,7 +39,9 @@ typedef struct {
     gint64 forward_spread_ns;  /* spread of measured times (half the 10-90 % range); 0 if unknown */
     gint64 recompute_spread_ns;
     gint64 backward_spread_ns;
-    guint64 parameter_bytes; /* 16-bit weights uploaded to run the layer */
+    gint64 expand_ns;        /* packed weights to 16 bits on the device, once a slot */
+    guint64 parameter_bytes; /* 16-bit weights that the layer runs with */
+    guint64 upload_bytes;    /* uploaded for them, where some are packed; 0 = parameter_bytes */
     guint64 gradient_bytes;  /* gradients downloaded, as wide; 0 for a frozen layer */
     guint64 tied_bytes;   /* the last so many parameters (and gradients) are those of layer 0, the
                              embedding: uploaded and downloaded here, but kept and updated there */
@@ -171,6 +173,13 @@ guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 void rp_profile_take(char **string, char *value);
 
 const char *rp_layer_kind_name(RpLayerKind kind);
+
+/* What goes up a link to run the layer: packed weights, and those that are not. */
+static inline guint64
+rp_layer_upload_bytes(const RpLayer *layer)
+{
+    return layer->upload_bytes > 0 ? layer->upload_bytes : layer->parameter_bytes;
+}
 
 /**
  * rp_layer_saving_ns:

@@ -188,7 +188,9 @@ static const RpJsonField layer_fields[] = {
     TIME("forward_spread_ms", Entry, layer.forward_spread_ns, ),
     TIME("recompute_spread_ms", Entry, layer.recompute_spread_ns, ),
     TIME("backward_spread_ms", Entry, layer.backward_spread_ns, ),
+    TIME("expand_ms", Entry, layer.expand_ns, ),
     SIZE("parameter_bytes", Entry, layer.parameter_bytes),
+    SIZE("upload_bytes", Entry, layer.upload_bytes),
     SIZE("gradient_bytes", Entry, layer.gradient_bytes),
     SIZE("tied_bytes", Entry, layer.tied_bytes),
     SIZE("input_bytes", Entry, layer.input_bytes),
@@ -281,6 +283,9 @@ check_layer_times(const RpJsonRecord *record, RpJsonPull *pull, RpLayer *layer)
         (layer->recompute_last_ns == 0 || layer->recompute_last_ns > layer->recompute_ns))
         return rp_json_record_fail(record, pull, "recompute_last_ms",
                                    "more than 0 and at most recompute_ms");
+    if (layer->expand_ns > 0 && layer->upload_bytes == 0)
+        return rp_json_record_fail(record, pull, "expand_ms",
+                                   "0, or upload_bytes of packed weights beside it");
     return layer->weight_gradient_ns <= layer->backward_ns ||
            rp_json_record_fail(record, pull, "weight_gradient_ms", "at most backward_ms");
 }

@@ -120,7 +120,8 @@ layers_equal(const RpLayer *a, const RpLayer *b)
            x.weight_gradient_ns == y.weight_gradient_ns &&
            x.forward_spread_ns == y.forward_spread_ns &&
            x.recompute_spread_ns == y.recompute_spread_ns &&
-           x.backward_spread_ns == y.backward_spread_ns && x.parameter_bytes == y.parameter_bytes &&
+           x.backward_spread_ns == y.backward_spread_ns && x.expand_ns == y.expand_ns &&
+           x.parameter_bytes == y.parameter_bytes && x.upload_bytes == y.upload_bytes &&
            x.gradient_bytes == y.gradient_bytes && x.input_bytes == y.input_bytes &&
            x.output_bytes == y.output_bytes &&
            x.forward_workspace_bytes == y.forward_workspace_bytes &&
@@ -145,6 +146,7 @@ add_layer_times(RpJsonWriter *json, const RpLayer *layer)
         {"forward_spread_ms", layer->forward_spread_ns, layer->forward_spread_ns != 0},
         {"recompute_spread_ms", layer->recompute_spread_ns, layer->recompute_spread_ns != 0},
         {"backward_spread_ms", layer->backward_spread_ns, layer->backward_spread_ns != 0},
+        {"expand_ms", layer->expand_ns, layer->expand_ns != 0},
     };
 
     rp_json_break(json);
@@ -163,6 +165,7 @@ add_layer_sizes(RpJsonWriter *json, const RpLayer *layer, gboolean has_sizes)
         gboolean always;
     } sizes[] = {
         {"parameter_bytes", layer->parameter_bytes, has_sizes},
+        {"upload_bytes", layer->upload_bytes, FALSE},
         {"gradient_bytes", layer->gradient_bytes, has_sizes},
         {"input_bytes", layer->input_bytes, has_sizes},
         {"output_bytes", layer->output_bytes, has_sizes},
@@ -173,7 +176,7 @@ add_layer_sizes(RpJsonWriter *json, const RpLayer *layer, gboolean has_sizes)
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(sizes); i++) {
-        if (i == 0 || i == 4)
+        if (i == 0 || i == 5)
             rp_json_break(json);
         if (sizes[i].bytes != 0 || sizes[i].always)
             rp_json_uint(json, sizes[i].key, sizes[i].bytes);

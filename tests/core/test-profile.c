@@ -102,8 +102,8 @@ static const char full_text[] =
     "      \"forward_workspace_bytes\": 5, \"backward_workspace_bytes\": 6, "
     "\"activation_bytes\": 7 },\n"
     "    { \"kind\": \"block\", \"name\": \"wide\",\n"
-    "      \"forward_ms\": 8.0, \"backward_ms\": 16.0,\n"
-    "      \"parameter_bytes\": 4, \"gradient_bytes\": 2, \"input_bytes\": 8, "
+    "      \"forward_ms\": 8.0, \"backward_ms\": 16.0, \"expand_ms\": 0.25,\n"
+    "      \"parameter_bytes\": 4, \"upload_bytes\": 3, \"gradient_bytes\": 2, \"input_bytes\": 8, "
     "\"output_bytes\": 10 },\n"
     "    { \"kind\": \"head\", \"name\": \"head\",\n"
     "      \"forward_ms\": 22.0655, \"backward_ms\": 43.707,\n"
@@ -151,6 +151,9 @@ reads_every_key(void **state)
     assert_int_equal(p->layers[28].recompute_spread_ns, 2000);
     assert_int_equal(p->layers[28].backward_spread_ns, 1);
     assert_int_equal(p->layers[29].recompute_spread_ns, 0);
+    assert_int_equal(p->layers[29].expand_ns, 250000);
+    assert_int_equal(rp_layer_upload_bytes(&p->layers[29]), 3);
+    assert_int_equal(rp_layer_upload_bytes(&p->layers[28]), p->layers[28].parameter_bytes);
     assert_int_equal(p->layers[28].parameter_bytes, G_GUINT64_CONSTANT(1) << 48);
     assert_int_equal(p->layers[29].recompute_ns, 8000000);
     assert_int_equal(rp_layer_saving_ns(&p->layers[29]), 0);
@@ -330,6 +333,8 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYER_KEY("\"recompute_ms\":2,\"recompute_last_ms\":2.000001"), RP_PROFILE_ERROR_VALUE,
      "recompute_last_ms: expected more than 0 and at most recompute_ms"},
     {WITH_LAYER_KEY("\"weight_gradient_ms\":2.1"), RP_PROFILE_ERROR_VALUE, "at most backward_ms"},
+    {WITH_LAYER_KEY("\"expand_ms\":1"), RP_PROFILE_ERROR_VALUE,
+     "layers[0].expand_ms: expected 0, or upload_bytes of packed weights beside it"},
     {WITH_LAYER_KEY("\"forwrad_ms\":1"), RP_PROFILE_ERROR_VALUE,
      "layers[0]: expected a known key such as \"forward_ms\", found \"forwrad_ms\""},
     {WITH_LAYER_KEY("\"count\":0"), RP_PROFILE_ERROR_VALUE,
