@@ -38,6 +38,7 @@
 
 /* Kernels that are launched. */
 #define RP_LAUNCHED_KERNELS(K, W)                                                                  \
+    W(grouped_matmul, RpGroupedMatmulArgs, "grouped matmul")                                       \
     K(bias_forward, RpBiasArgs, "bias forward")                                                    \
     W(bias_backward, RpBiasArgs, "bias backward")                                                  \
     K(rmsnorm_forward, RpRmsnormArgs, "rmsnorm forward")                                           \
@@ -88,6 +89,31 @@ typedef struct {
     float scale;    /* 0: none */
     void *workspace;
 } RpMatmulArgs;
+
+/*
+ * A matrix for each of E experts. Rows are sorted by expert: expert e has those from offsets[e] to
+ * offsets[e+1]. Only the backend's kernels read offsets; a launch depends on sizes alone.
+ *   NT:  C[r,n] = A[r,k] B[e]^T, B[E,n,k]      NN:  C[r,n] = A[r,k] B[e], B[E,k,n]
+ *   TN:  C[e] = sum over e's rows of A[r,m]^T B[r,n], C[E,m,n]
+ * bias, scale, accumulate, half_sums and storages as in RpMatmulArgs, with a bias for each expert
+ * and none in form TN. Of an expert without rows C[e] is 0, or stays if @accumulate.
+ */
+typedef struct {
+    RpMatmulForm form;
+    size_t rows, experts;
+    size_t m; /* TN only */
+    size_t n;
+    size_t k;               /* NT and NN only */
+    const int32_t *offsets; /* [E+1], ascending from 0 to rows */
+    const void *a, *b;
+    void *c;
+    const void *bias; /* [E,n], stored as C is; or NULL */
+    RpDtype a_dtype, b_dtype, c_dtype;
+    bool accumulate;
+    bool half_sums; /* not with @scale */
+    float scale;    /* 0: none */
+    void *workspace;
+} RpGroupedMatmulArgs;
 
 /* forward:  y[t,o] += bias[o], for what is stored already: a matmul adds its own bias;
  * backward:  d_bias[o] += sum_t dy[t,o] */

@@ -1,0 +1,157 @@
+/*
+ * A matmul for each expert, in any storage, size and alignment, and the choice between that and
+ * tensor cores (mma.cu, wgmma.cu). Which one runs depends on sizes, alignment and the GPU, never on
+ * values. Formulas: RpGroupedMatmulArgs.
+ *
+ *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums over k, ascending
+ *
+ * Blocks of 256 threads have tiles of 64 x 64 of C, 4 x 4 a thread, and go through k in steps of
+ * 16, which shared memory holds as fp32. Oracle: exec/host/grouped-matmul.c
+ */
+#include <limits.h>
+
+#include "exec/cuda/grouped/place.cuh"
+
+#define TILE 64
+#define DEPTH 16
+#define THREADS 256
+#define MOST_BLOCKS 65536
+
+/* Element (i, l) of a matrix [extent,k], or [k,extent] if @turned; 0 outside. */
+template <typename T>
+static __device__ __forceinline__ float
+element(const T *matrix, bool turned, int extent, int k, int i, int l)
+{
+    if (i >= extent || l >= k)
+        return 0;
+    return to_float(matrix[turned ? (size_t)l * extent + i : (size_t)i * k + l]);
+}
+
+/* Neighbouring threads read neighbouring elements. */
+template <typename T>
+static __device__ __forceinline__ void
+load_tile(float (&tile)[DEPTH][TILE], const T *matrix, bool turned, int extent, int k, int first,
+          int step)
+{
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += THREADS) {
+        const int at = turned ? i % TILE : i / DEPTH;
+        const int l = turned ? i / TILE : i % DEPTH;
+
+        tile[l][at] = element(matrix, turned, extent, k, first + at, step + l);
+    }
+}
+
+template <typename T, typename C>
+static __device__ __forceinline__ void
+multiply_tile(const RpGroupedMatmulArgs &args, const Problem<T, C> &of, int m, int n,
+              float (&sums)[4][4])
+{
+    __shared__ float a[DEPTH][TILE], b[DEPTH][TILE];
+    const int row = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16;
+
+    for (int step = 0; step < of.k; step += DEPTH) {
+        __syncthreads();
+        load_tile(a, of.a, args.form == RP_MATMUL_TN, of.m, of.k, m, step);
+        load_tile(b, of.b, args.form != RP_MATMUL_NT, of.n, of.k, n, step);
+        __syncthreads();
+#pragma unroll
+        for (int l = 0; l < DEPTH; l++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    sums[i][j] = fmaf(a[l][row + i * 16], b[l][column + j * 16], sums[i][j]);
+            }
+        }
+    }
+}
+
+template <typename T, typename C>
+static __global__ void
+__launch_bounds__(THREADS) multiply_any(const RpGroupedMatmulArgs args)
+{
+    const float scale = args.scale != 0 ? args.scale : 1;
+    Tiles<TILE, TILE> tiles;
+
+    while (tiles.next(args)) {
+        const Problem<T, C> of = problem_of<T, C>(args, tiles.expert);
+        const int row = tiles.m + (int)threadIdx.x / 16, column = tiles.n + (int)threadIdx.x % 16;
+        float sums[4][4] = {};
+
+        if (args.form == RP_MATMUL_TN && of.k == 0 && args.accumulate)
+            continue;
+        multiply_tile(args, of, tiles.m, tiles.n, sums);
+#pragma unroll
+        for (int at = 0; at < 16; at++) {
+            const int i = row + at / 4 * 16, j = column + at % 4 * 16;
+            float sum = sums[at / 4][at % 4] * scale;
+
+            if (i >= of.m || j >= of.n)
+                continue;
+
+            C *place = of.c + (size_t)i * of.n + j;
+
+            if (args.accumulate)
+                sum += to_float(*place);
+            if (of.bias)
+                sum += to_float(of.bias[j]);
+            *place = from_float<C>(sum);
+        }
+    }
+}
+
+static bool
+is_known(const RpGroupedMatmulArgs *args)
+{
+    const size_t most = INT_MAX - 1024; /* so that no index of a tile runs over */
+
+    return args->a_dtype == args->b_dtype &&
+           (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32) &&
+           args->rows <= most && args->m <= most && args->n <= most && args->k <= most &&
+           args->experts <= most && most_tiles(args, 16, 16) <= most &&
+           !(args->bias && (args->accumulate || args->scale != 0 || args->form == RP_MATMUL_TN));
+}
+
+static bool
+is_empty(const RpGroupedMatmulArgs *args)
+{
+    if (args->experts == 0 || args->n == 0)
+        return true;
+    if (args->form == RP_MATMUL_TN)
+        return args->m == 0 || (args->rows == 0 && args->accumulate);
+    return args->rows == 0;
+}
+
+template <typename T, typename C>
+static cudaError_t
+launch_any(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    const size_t tiles = most_tiles(args, TILE, TILE);
+
+    multiply_any<T, C>
+        <<<(unsigned)(tiles < MOST_BLOCKS ? tiles : MOST_BLOCKS), THREADS, 0, stream>>>(*args);
+    return cudaGetLastError();
+}
+
+size_t
+rp_cuda_grouped_matmul_workspace(const RpGroupedMatmulArgs *args)
+{
+    return 0;
+}
+
+cudaError_t
+rp_cuda_grouped_matmul(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    if (!is_known(args))
+        return cudaErrorInvalidValue;
+    if (is_empty(args))
+        return cudaSuccess;
+    return for_dtype(args->a_dtype, [=](auto zero) {
+        using T = decltype(zero);
+
+        if (args->c_dtype == RP_DTYPE_FP32)
+            return launch_any<T, float>(args, stream);
+        return launch_any<T, T>(args, stream);
+    });
+}

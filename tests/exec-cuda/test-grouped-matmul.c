@@ -1,0 +1,228 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+#include <math.h>
+
+#define MOST_EXPERTS 40
+
+/* Rows of each expert. */
+typedef struct {
+    guint experts;
+    gint32 rows[MOST_EXPERTS];
+} Groups;
+
+static const Groups groups[] = {
+    {6, {3, 0, 17, 1, 0, 41}},
+    {5, {0, 0, 203, 0, 0}},
+    {4, {0, 0, 0, 0}},
+    {7, {300, 0, 1, 0, 259, 128, 64}},
+    {40, {[0] = 1, [3] = 130, [31] = 65, [32] = 127, [33] = 2, [39] = 193}},
+};
+
+typedef struct {
+    RpGroupedMatmulArgs shape;
+    gint32 offsets[MOST_EXPERTS + 1];
+    Array a, b, c;
+    Array bias; /* nothing: none */
+} Product;
+
+static Product
+make_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias)
+{
+    const gboolean adds = shape.form == RP_MATMUL_TN;
+    Product product = {shape};
+
+    for (guint e = 0; e < group->experts; e++)
+        product.offsets[e + 1] = product.offsets[e] + group->rows[e];
+    shape.experts = group->experts;
+    shape.rows = (size_t)product.offsets[group->experts];
+    product.shape = shape;
+    product.a = cuda_random(shape.a_dtype, shape.rows * (adds ? shape.m : shape.k), 1);
+    product.b = cuda_random(shape.b_dtype,
+                            adds ? shape.rows * shape.n : shape.experts * shape.n * shape.k, 1);
+    product.c = cuda_random(shape.c_dtype,
+                            adds ? shape.experts * shape.m * shape.n : shape.rows * shape.n, 1);
+    if (has_bias)
+        product.bias = cuda_random(shape.c_dtype, shape.experts * shape.n, 1);
+    return product;
+}
+
+/* fp16 sums: as in test-matmul.c. */
+static double
+slack_of_half_sums(Array result, size_t terms)
+{
+    return 8 * sqrt((double)terms + 1) * 0x1p-11 * cuda_largest(result);
+}
+
+static void
+compute_product(const Side *side, const void *data, Outputs *outputs)
+{
+    const Product *inputs = data;
+    RpGroupedMatmulArgs args = inputs->shape;
+
+    args.offsets = cuda_copy_in(side, inputs->offsets, args.experts + 1, sizeof inputs->offsets[0]);
+    args.a = cuda_in(side, inputs->a);
+    args.b = cuda_in(side, inputs->b);
+    args.c = args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, inputs->c.n);
+    args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
+    args.workspace = cuda_workspace(side, side->kernels->grouped_matmul_workspace(&args));
+    side->kernels->grouped_matmul(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, args.c_dtype, inputs->c.n, args.c);
+    outputs->terms[0] = args.form == RP_MATMUL_TN ? args.rows : args.k;
+    if (args.half_sums)
+        outputs->slack[0] = slack_of_half_sums(outputs->arrays[0], args.k);
+}
+
+static void
+check_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias)
+{
+    const guint mark = host_mark();
+    const Product inputs = make_product(shape, group, has_bias);
+
+    cuda_hold_to_host(compute_product, &inputs, FALSE);
+    host_free_since(mark);
+}
+
+/* Every form, input and output storage; =, +=, times a number, and with a bias. */
+static void
+check_size(size_t n, size_t k, const Groups *group)
+{
+    for (guint i = 0; i < 3 * RP_N_DTYPES * 2 * 4; i++) {
+        const RpMatmulForm form = (RpMatmulForm)(i % 3);
+        const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
+        const guint way = i / 18;
+
+        if (form == RP_MATMUL_TN && way == 3)
+            continue;
+        check_product((RpGroupedMatmulArgs){.form = form,
+                                            .m = k,
+                                            .n = n,
+                                            .k = k,
+                                            .a_dtype = in,
+                                            .b_dtype = in,
+                                            .c_dtype = i / 9 % 2 ? in : RP_DTYPE_FP32,
+                                            .accumulate = way == 1 || way == 2,
+                                            .scale = way == 2 ? -0.75f : 0},
+                      group, way == 3);
+    }
+}
+
+static void
+multiplies_sizes_that_are_multiples_of_nothing(void **state)
+{
+    static const size_t sizes[][2] = {{1, 1}, {5, 7}, {67, 129}, {131, 31}};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+        for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
+            check_size(sizes[s][0], sizes[s][1], &groups[g]);
+}
+
+/* Rows at multiples of 16 bytes; tiles that are not whole in every direction. */
+static void
+multiplies_sizes_of_tensor_cores(void **state)
+{
+    static const size_t sizes[][2] = {{8, 8}, {16, 200}, {264, 72}, {128, 256}, {520, 328}};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+        for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
+            check_size(sizes[s][0], sizes[s][1], &groups[g]);
+}
+
+static void
+adds_up_in_fp16_as_closely_as_fp16_can(void **state)
+{
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(groups) * 3; i++)
+        check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 2),
+                                            .n = 264,
+                                            .k = 520,
+                                            .a_dtype = RP_DTYPE_FP16,
+                                            .b_dtype = RP_DTYPE_FP16,
+                                            .c_dtype = RP_DTYPE_FP16,
+                                            .accumulate = i / 2 % 3 == 1,
+                                            .half_sums = TRUE},
+                      &groups[i / 6], i / 2 % 3 == 2);
+}
+
+/* -1, 0 and 1: their sums are whole numbers that fp32 has, in any order. */
+static void
+make_whole(Array array)
+{
+    for (size_t i = 0; i < array.n; i++) {
+        const float value = (float)(host_random_below(3) - 1);
+
+        rp_dtype_from_float(array.dtype, &value,
+                            (char *)array.data + i * rp_dtype_size(array.dtype), 1);
+    }
+}
+
+/* No rounding hides a row or a column that is not the right one. */
+static void
+adds_whole_numbers_up_without_an_error(void **state)
+{
+    static const size_t sizes[][2] = {{67, 129}, {264, 72}, {520, 328}};
+    const Side host = {rp_host_kernels(), NULL, 0};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+
+    for (guint i = 0; i < G_N_ELEMENTS(sizes) * G_N_ELEMENTS(groups) * 3 * RP_N_DTYPES; i++) {
+        const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
+        const size_t *size = sizes[i / 9 % G_N_ELEMENTS(sizes)];
+        const guint mark = host_mark();
+        const Product inputs = make_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 3),
+                                                                  .m = size[1],
+                                                                  .n = size[0],
+                                                                  .k = size[1],
+                                                                  .a_dtype = in,
+                                                                  .b_dtype = in,
+                                                                  .accumulate = i % 2},
+                                            &groups[i / 9 / G_N_ELEMENTS(sizes)], FALSE);
+        Outputs want = {0};
+        Outputs got = {0};
+
+        make_whole(inputs.a);
+        make_whole(inputs.b);
+        make_whole(inputs.c);
+        compute_product(&host, &inputs, &want);
+        compute_product(&device, &inputs, &got);
+        for (size_t at = 0; at < inputs.c.n; at++)
+            if (!(host_value(got.arrays[0], at) == host_value(want.arrays[0], at)))
+                fail_msg("form %u, %s, %zu x %zu, row %zu, column %zu: %g, expected %g", i % 3,
+                         rp_dtype_name(in), size[0], size[1], at / size[0], at % size[0],
+                         host_value(got.arrays[0], at), host_value(want.arrays[0], at));
+        host_free_since(mark);
+    }
+}
+
+static void
+refuses_storages_that_differ(void **state)
+{
+    const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
+    const RpGroupedMatmulArgs args = {.form = RP_MATMUL_NT,
+                                      .rows = 8,
+                                      .experts = 1,
+                                      .n = 8,
+                                      .k = 8,
+                                      .a_dtype = RP_DTYPE_BF16,
+                                      .b_dtype = RP_DTYPE_FP16};
+    g_autoptr(GError) error = NULL;
+    gboolean ok;
+
+    side.kernels->grouped_matmul(side.stream, &args);
+    ok = side.kernels->check(side.stream, &error);
+    assert_false(ok);
+    rp_assert_error_message_contains(error, "grouped matmul");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cuda_test(adds_whole_numbers_up_without_an_error),
+        cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
+        cuda_test(multiplies_sizes_of_tensor_cores),
+        cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),
+        cuda_test(refuses_storages_that_differ),
+    };
+
+    if (!cuda_available())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
