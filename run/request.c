@@ -298,15 +298,6 @@ rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan *
 
 /* ---- as far as the measurements of layers go ---- */
 
-static gboolean
-has_spreads(const RpProfile *profile)
-{
-    for (guint l = 0; l < profile->n_layers; l++)
-        if (profile->layers[l].forward_spread_ns > 0 || profile->layers[l].backward_spread_ns > 0)
-            return TRUE;
-    return FALSE;
-}
-
 /* A part of @whole, whose time changes by @change. */
 static gint64
 scaled(gint64 part_ns, gint64 whole_ns, gint64 change_ns)
@@ -353,7 +344,7 @@ rp_request_spread(const RpRequest *request, const RpProfile *profile, gint64 *le
     gint64 *const times_ns[] = {least_ns, most_ns};
 
     *least_ns = *most_ns = 0;
-    for (gint i = 0; has_spreads(profile) && i < 2; i++) {
+    for (gint i = 0; rp_draws_has_spreads(profile) && i < 2; i++) {
         g_autoptr(RpProfile) shifted = shift(profile, i == 0 ? -1 : 1);
         g_autoptr(RpTrace) trace = rp_request_simulate(request, shifted, NULL, error);
 
@@ -361,5 +352,48 @@ rp_request_spread(const RpRequest *request, const RpProfile *profile, gint64 *le
             return FALSE;
         *times_ns[i] = iteration_ns(request, trace);
     }
+    return TRUE;
+}
+
+static double
+bubble_ratio(const RpRequest *request, const RpTrace *trace)
+{
+    return request->steady
+               ? rp_report_steady(trace, request->window.first, request->window.end).ratio
+               : rp_report_bubble(trace).ratio;
+}
+
+gboolean
+rp_request_draw(const RpRequest *request, const RpProfile *profile, guint n, guint64 seed,
+                RpRequestDrawn *drawn, GError **error)
+{
+    const RpMachine machine = rp_machine_from_profile(profile);
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, request->partition, &request->options, request->iterations, error);
+
+    if (plan == NULL)
+        return FALSE;
+    g_autoptr(RpDraws) draws = rp_draws_new(plan, profile);
+    g_autofree double *makespans = g_new(double, n);
+    g_autofree double *iterations = g_new(double, n);
+    g_autofree double *ratios = g_new(double, n);
+
+    for (guint i = 0; i < n; i++) {
+        rp_draws_apply(draws, seed, i);
+        g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, error);
+
+        if (trace == NULL)
+            return FALSE;
+        makespans[i] = (double)rp_trace_makespan_ns(trace);
+        iterations[i] = (double)iteration_ns(request, trace);
+        ratios[i] = bubble_ratio(request, trace);
+    }
+    *drawn = (RpRequestDrawn){
+        .draws = n,
+        .seed = seed,
+        .makespan_ns = rp_drawn_of(makespans, n),
+        .iteration_ns = rp_drawn_of(iterations, n),
+        .bubble_ratio = rp_drawn_of(ratios, n),
+    };
     return TRUE;
 }

@@ -8,6 +8,7 @@
 #include "core/plan/planner.h"
 #include "core/trace/trace.h"
 #include "run/settings.h"
+#include "sim/draws.h"
 #include "sim/search/partition-cost.h"
 #include "sim/steady-window.h"
 
@@ -75,3 +76,24 @@ RpTrace *rp_request_simulate(const RpRequest *request, const RpProfile *profile,
  */
 gboolean rp_request_spread(const RpRequest *request, const RpProfile *profile, gint64 *least_ns,
                            gint64 *most_ns, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* How times of a run are distributed, over draws of the profile's spreads (sim/draws.h). */
+typedef struct {
+    guint draws;
+    guint64 seed;
+    RpDrawn makespan_ns;
+    RpDrawn iteration_ns; /* steady if the request is */
+    RpDrawn bubble_ratio; /* the same */
+} RpRequestDrawn;
+
+/**
+ * rp_request_draw:
+ * @draws: > 0
+ * @drawn: (out): set on success
+ *
+ * One plan, simulated @draws times, with other times of its actions each time.
+ * Errors: those of rp_request_simulate()
+ */
+gboolean rp_request_draw(const RpRequest *request, const RpProfile *profile, guint draws,
+                         guint64 seed, RpRequestDrawn *drawn,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;

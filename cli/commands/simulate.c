@@ -1,11 +1,15 @@
 #include "cli/cli.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/reports/picture.h"
 #include "cli/reports/result.h"
 #include "core/base/units.h"
 #include "core/formats/export.h"
+
+#define MOST_DRAWS 100000
 
 /* Files to write besides the report; %NULL = none. */
 typedef struct {
@@ -15,6 +19,8 @@ typedef struct {
     char *picture;
     char *memory_picture;
     char *window; /* of the pictures */
+    int draws;    /* 0: none */
+    gint64 seed;
 } SimulateArgs;
 
 static void
@@ -132,12 +138,71 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
     rp_report_show(report, "%.0f tokens/s", result->tokens_per_s);
 }
 
+/* What a figure was over the draws. @ms: nanoseconds, told in milliseconds; else a ratio, in percent
+ * for people */
+static void
+report_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gboolean ms,
+             const char *label)
+{
+    const struct {
+        const char *key;
+        double value;
+    } values[] = {{"mean", drawn->mean},
+                  {"deviation", drawn->deviation},
+                  {"p10", drawn->low},
+                  {"p90", drawn->high}};
+    const double scale = ms ? 1e-6 : 100;
+
+    rp_report_object(report, key, NULL);
+    for (guint i = 0; i < G_N_ELEMENTS(values); i++)
+        if (ms)
+            rp_report_ms(report, values[i].key, llround(values[i].value), NULL);
+        else
+            rp_report_ratio(report, values[i].key, values[i].value, NULL);
+    rp_report_end(report);
+    rp_report_line(report, label,
+                   "%.4f %s on average, deviation %.4f; 10th to 90th percentile %.4f to %.4f",
+                   scale * drawn->mean, ms ? "ms" : "%", scale * drawn->deviation,
+                   scale * drawn->low, scale * drawn->high);
+}
+
+static void
+report_draws(RpReport *report, const RpRequestDrawn *drawn)
+{
+    if (drawn->draws == 0)
+        return;
+    rp_report_object(report, "drawn", NULL);
+    rp_report_count(report, "draws", drawn->draws, "draws");
+    rp_report_show(report, "%u of layers' times, seed %" G_GUINT64_FORMAT, drawn->draws,
+                   drawn->seed);
+    rp_report_count(report, "seed", (gint64)drawn->seed, NULL);
+    report_drawn(report, "makespan_ms", &drawn->makespan_ns, TRUE, "  makespan");
+    report_drawn(report, "iteration_ms", &drawn->iteration_ns, TRUE, "  iteration");
+    report_drawn(report, "bubble_ratio", &drawn->bubble_ratio, FALSE, "  bubble ratio");
+    rp_report_end(report);
+}
+
+/* Figures over draws of the times, if they are asked for. */
+static gboolean
+draw_times(const SimulateArgs *args, const RpRequest *request, const RpProfile *profile,
+           RpRequestDrawn *drawn, GError **error)
+{
+    if (args->draws == 0)
+        return TRUE;
+    if (rp_draws_has_spreads(profile))
+        return rp_request_draw(request, profile, (guint)args->draws, (guint64)args->seed, drawn,
+                               error);
+    fprintf(stderr, "roundpipe simulate: note: --draws: the profile's times have no spread\n");
+    return TRUE;
+}
+
 static void
 report_run(RpReport *report, const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
-           const RpTrace *trace, const RpResult *result)
+           const RpTrace *trace, const RpResult *result, const RpRequestDrawn *drawn)
 {
     report_request(report, request, profile);
     report_times(report, request, result);
+    report_draws(report, drawn);
     rp_report_count(report, "tasks", (gint64)result->actions, "tasks");
     rp_report_show(report, "%" G_GUINT64_FORMAT " actions, %" G_GUINT64_FORMAT " in the plan",
                    result->actions, result->tasks);
@@ -231,6 +296,11 @@ check_outputs(const SimulateArgs *args, const char *path, GError **error)
         {"--memory-picture", args->memory_picture, RP_CLI_DRAWN},
     };
 
+    if (args->draws > MOST_DRAWS)
+        return rp_cli_refuse(error, "--draws: expected at most %d, found %d", MOST_DRAWS,
+                             args->draws);
+    if (args->seed != 0 && args->draws == 0)
+        return rp_cli_refuse(error, "--seed: expected --draws beside it");
     if (args->window != NULL && args->picture == NULL && args->memory_picture == NULL)
         return rp_cli_refuse(error, "--window: expected --picture or --memory-picture beside it");
     if (args->memory_picture != NULL && g_strcmp0(args->request.fidelity, "full") != 0)
@@ -245,6 +315,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     const SimulateArgs *args = user_args;
     g_auto(RpRequest) request = {0};
     g_auto(RpResult) result = {0};
+    RpRequestDrawn drawn = {0};
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(RpPlan) plan = NULL;
 
@@ -260,9 +331,10 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     if (!write_outputs(args, &request, profile, &what, error))
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
-    if (!rp_request_spread(&request, profile, &result.least_ns, &result.most_ns, error))
+    if (!rp_request_spread(&request, profile, &result.least_ns, &result.most_ns, error) ||
+        !draw_times(args, &request, profile, &drawn, error))
         return FALSE;
-    report_run(report, &request, profile, plan, trace, &result);
+    report_run(report, &request, profile, plan, trace, &result, &drawn);
     return TRUE;
 }
 
@@ -275,6 +347,9 @@ static const GOptionEntry options[] = {
      "full fidelity: draw the memory of each GPU over time", "FILE"},
     {"window", 0, RP_WORD(SimulateArgs, window),
      "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
+    {"draws", 0, RP_COUNT(SimulateArgs, draws),
+     "simulate N times more, with times drawn from the profile's spreads: mean and deviation", "N"},
+    {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(SimulateArgs, seed), "of --draws (default: 0)", "S"},
     {0},
 };
 

@@ -374,6 +374,17 @@ rp_plan_task(const RpPlan *plan, RpTaskId id)
     return &g_array_index(plan->tasks, RpTask, id - plan->first_id);
 }
 
+void
+rp_plan_set_times(RpPlan *plan, RpTaskId id, gint64 duration_ns, gint64 lead_ns)
+{
+    g_return_if_fail(plan && id >= plan->first_id && id < rp_plan_end_id(plan));
+    g_return_if_fail(0 <= lead_ns && lead_ns <= duration_ns);
+
+    RpTask *task = &g_array_index(plan->tasks, RpTask, id - plan->first_id);
+    task->duration_ns = duration_ns;
+    task->lead_ns = lead_ns;
+}
+
 const RpDependency *
 rp_plan_dependencies(const RpPlan *plan, const RpTask *task)
 {

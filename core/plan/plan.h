@@ -337,6 +337,9 @@ guint64 rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCatego
 RpTaskId rp_plan_append(RpPlan *plan, const RpTask *task, const RpDependency *dependencies,
                         guint n_dependencies, const RpAccess *accesses, guint n_accesses);
 
+/* Gives a task other times; 0 <= @lead_ns <= @duration_ns. */
+void rp_plan_set_times(RpPlan *plan, RpTaskId id, gint64 duration_ns, gint64 lead_ns);
+
 /* Ids that are held: [rp_plan_first_id, rp_plan_end_id). */
 RpTaskId rp_plan_first_id(const RpPlan *plan);
 RpTaskId rp_plan_end_id(const RpPlan *plan);

@@ -307,6 +307,49 @@ spreads_of_a_profile_give_a_range(void **state)
 }
 
 static void
+draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads(void **state)
+{
+    g_autofree char *path = rp_cli_temporary("drawn.json");
+
+    (void)state;
+    assert_true(g_file_set_contents(
+        path,
+        "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"count\":4,"
+        "\"forward_ms\":1,\"backward_ms\":2,\"forward_spread_ms\":0.1,"
+        "\"recompute_spread_ms\":0.1,\"backward_spread_ms\":0.2}]}",
+        -1, NULL));
+#define DRAWN "simulate @T/drawn.json --schedule 1f1b --gpus 2 --micro-batches 8 --json"
+    g_auto(RpCliRun) once = rp_cli_run(DRAWN " --draws 40 --seed 7");
+    g_auto(RpCliRun) again = rp_cli_run(DRAWN " --draws 40 --seed 7");
+    g_auto(RpCliRun) other = rp_cli_run(DRAWN " --draws 40 --seed 8");
+    g_auto(RpCliRun) undrawn = rp_cli_run(DRAWN);
+    g_auto(RpCliRun) seed_alone = rp_cli_run(DRAWN " --seed 8");
+#undef DRAWN
+    g_auto(RpCliRun) none =
+        rp_cli_run("simulate @Q --schedule 1f1b --gpus 2 --micro-batches 8 --json");
+    g_auto(RpCliRun) none_drawn =
+        rp_cli_run("simulate @Q --schedule 1f1b --gpus 2 --micro-batches 8 --json --draws 40");
+    g_autoptr(RpTree) root = rp_cli_json(&once);
+
+    assert_int_equal(g_remove(path), 0); /* other tests look at every profile here */
+    assert_string_equal(once.out, again.out);
+    assert_string_not_equal(once.out, other.out);
+    assert_null(strstr(undrawn.out, "drawn"));
+    assert_int_equal(seed_alone.code, 2);
+    assert_non_null(strstr(seed_alone.err, "--seed: expected --draws beside it"));
+    assert_string_equal(none.out, none_drawn.out);
+    assert_non_null(strstr(none_drawn.err, "have no spread"));
+    /* who waits for the slower of two waits longer than for the mean */
+    assert_true(rp_cli_number(root, "drawn.iteration_ms.mean") >
+                rp_cli_number(root, "iteration_ms"));
+    assert_true(rp_cli_number(root, "drawn.bubble_ratio.mean") >
+                rp_cli_number(root, "bubble_ratio"));
+    assert_true(rp_cli_number(root, "drawn.makespan_ms.p10") <
+                rp_cli_number(root, "drawn.makespan_ms.mean"));
+    assert_true(rp_cli_number(root, "drawn.makespan_ms.deviation") > 0);
+}
+
+static void
 compares_on_when_a_schedule_cannot_run(void **state)
 {
     g_auto(RpCliRun) run =
@@ -477,6 +520,7 @@ main(void)
         cmocka_unit_test(compares_every_schedule_and_marks_the_best),
         cmocka_unit_test(compares_alike_and_says_what_fits),
         cmocka_unit_test(spreads_of_a_profile_give_a_range),
+        cmocka_unit_test(draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads),
         cmocka_unit_test(compares_on_when_a_schedule_cannot_run),
         cmocka_unit_test(reads_profiles_from_the_environment),
         cmocka_unit_test(shows_both_partitions_side_by_side),
