@@ -24,6 +24,7 @@
 typedef struct {
     RpProfile profile;
     double narrow_rate; /* files from when rounds were summed in the network's storage */
+    GArray *layers;     /* of RpLayer */
     GArray *entries;    /* of RpProfileEntry: which entry of `layers` each layer comes from */
 } Top;
 
@@ -294,14 +295,13 @@ check_layer_times(const RpJsonRecord *record, RpJsonPull *pull, RpLayer *layer)
 static gboolean
 check_order(const RpJsonRecord *record, RpJsonPull *pull, const Entry *entry, const Top *top)
 {
-    const RpProfile *profile = &top->profile;
-    const guint n = profile->n_layers;
+    const guint n = top->layers->len;
 
     if (entry->layer.kind == RP_LAYER_EMBEDDING && (n > 0 || entry->count > 1))
         return rp_json_record_fail(record, pull, "kind", "one embedding, as the first layer");
     if (entry->layer.kind == RP_LAYER_HEAD && entry->count > 1)
         return rp_json_record_fail(record, pull, "kind", "one head, as the last layer");
-    if (n > 0 && profile->layers[n - 1].kind == RP_LAYER_HEAD)
+    if (n > 0 && g_array_index(top->layers, RpLayer, n - 1).kind == RP_LAYER_HEAD)
         return rp_json_record_fail(record, pull, "kind", "no layer behind the head");
     if (n + entry->count > RP_PROFILE_MAX_LAYERS)
         return rp_json_record_fail(record, pull, "count",
@@ -324,11 +324,8 @@ note_missing(const RpJsonRecord *record, const RpLayer *layer, guint index, RpPr
 static void
 append_layers(Top *top, const Entry *entry, const RpProfileEntry *origin)
 {
-    RpProfile *profile = &top->profile;
-
-    profile->layers = g_renew(RpLayer, profile->layers, profile->n_layers + entry->count);
     for (guint k = 0; k < entry->count; k++) {
-        profile->layers[profile->n_layers++] = entry->layer;
+        g_array_append_val(top->layers, entry->layer);
         g_array_append_val(top->entries, *origin);
     }
 }
@@ -387,6 +384,8 @@ read_top(RpJsonPull *pull, Top *top)
     if (!rp_json_read_record(&first, format_fields, G_N_ELEMENTS(format_fields), NULL, NULL) ||
         !rp_json_read_record(pull, top_fields, G_N_ELEMENTS(top_fields), top, &record))
         return FALSE;
+    profile->n_layers = top->layers->len;
+    profile->layers = (RpLayer *)(void *)g_array_free(g_steal_pointer(&top->layers), FALSE);
     profile->has_sizes = profile->missing == NULL;
     if (profile->sum_parameters_per_s == 0) /* by their bytes: the sum was as wide as its parts */
         profile->sum_parameters_per_s = top->narrow_rate * 3 * rp_profile_element_bytes(profile) /
@@ -414,9 +413,12 @@ rp_profile_parse(const char *name, const char *text, gsize length, GError **erro
     if (!rp_json_pull_init(&pull, shown, text, length, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
                            error))
         return NULL;
-    Top top = {.profile = *profile, .entries = g_array_new(FALSE, FALSE, sizeof(RpProfileEntry))};
+    Top top = {.profile = *profile,
+               .layers = g_array_new(FALSE, FALSE, sizeof(RpLayer)),
+               .entries = g_array_new(FALSE, FALSE, sizeof(RpProfileEntry))};
     gboolean good = read_top(&pull, &top);
     *profile = top.profile;
+    g_clear_pointer(&top.layers, g_array_unref);
     g_array_unref(top.entries);
     return good ? g_steal_pointer(&profile) : NULL;
 }
