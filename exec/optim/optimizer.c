@@ -96,14 +96,14 @@ sum_block(const SumJob *job, gsize first, gsize n)
     double sum = 0;
 
     if (!rp_gradient_is_sum(&job->gradient, &job->added))
-        return job->ops->sum_squares(rp_gradient_at(job->gradient.rounds[0], job->dtype, first),
-                                     job->dtype, n);
+        return rp_adamw_sum_squares(
+            job->ops, rp_gradient_at(job->gradient.rounds[0], job->dtype, first), job->dtype, n);
     for (gsize i = first; i < first + n; i += RP_GRADIENT_PIECE) {
         const gsize length = MIN(first + n - i, RP_GRADIENT_PIECE);
 
         rp_gradient_add(job->ops, &job->gradient, &job->added, job->dtype, i, piece, length);
         if (tied)
-            sum += job->ops->sum_squares(piece, RP_DTYPE_FP32, length);
+            sum += rp_adamw_sum_squares(job->ops, piece, RP_DTYPE_FP32, length);
         else
             job->ops->add_squares(lanes, piece, RP_DTYPE_FP32, length);
     }

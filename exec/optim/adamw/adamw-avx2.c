@@ -80,40 +80,15 @@ head_of(const void *published, RpDtype dtype, gsize n)
     return MIN(n, (VECTOR - past) % VECTOR / rp_dtype_size(dtype));
 }
 
-typedef struct {
-    __m256 gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size,
-        root_correction, epsilon;
-} Factors;
-
-G_ALWAYS_INLINE static inline Factors
-broadcast(const RpAdamwFactors *f)
-{
-    return (Factors){
-        .gradient_scale = _mm256_set1_ps(f->gradient_scale),
-        .beta1 = _mm256_set1_ps(f->beta1),
-        .one_minus_beta1 = _mm256_set1_ps(f->one_minus_beta1),
-        .beta2 = _mm256_set1_ps(f->beta2),
-        .one_minus_beta2 = _mm256_set1_ps(f->one_minus_beta2),
-        .decay = _mm256_set1_ps(f->decay),
-        .step_size = _mm256_set1_ps(f->step_size),
-        .root_correction = _mm256_set1_ps(f->root_correction),
-        .epsilon = _mm256_set1_ps(f->epsilon),
-    };
-}
-
 /* rp_adamw_update_one() of 8 values from @i on; returns the weights. */
 G_ALWAYS_INLINE static inline __m256
-update(const Factors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
+update(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
 {
-    const __m256 g = _mm256_mul_ps(load(gradient_dtype, a->gradient, i), f->gradient_scale);
-    const __m256 m = _mm256_add_ps(_mm256_mul_ps(f->beta1, _mm256_loadu_ps(a->moment1 + i)),
-                                   _mm256_mul_ps(f->one_minus_beta1, g));
-    const __m256 v = _mm256_add_ps(_mm256_mul_ps(f->beta2, _mm256_loadu_ps(a->moment2 + i)),
-                                   _mm256_mul_ps(_mm256_mul_ps(f->one_minus_beta2, g), g));
-    const __m256 denominator =
-        _mm256_add_ps(_mm256_mul_ps(_mm256_sqrt_ps(v), f->root_correction), f->epsilon);
-    const __m256 w = _mm256_sub_ps(_mm256_mul_ps(_mm256_loadu_ps(a->weight + i), f->decay),
-                                   _mm256_div_ps(_mm256_mul_ps(f->step_size, m), denominator));
+    const __m256 g = load(gradient_dtype, a->gradient, i) * f->gradient_scale;
+    const __m256 m = f->beta1 * _mm256_loadu_ps(a->moment1 + i) + f->one_minus_beta1 * g;
+    const __m256 v = f->beta2 * _mm256_loadu_ps(a->moment2 + i) + f->one_minus_beta2 * g * g;
+    const __m256 w = _mm256_loadu_ps(a->weight + i) * f->decay -
+                     f->step_size * m / (_mm256_sqrt_ps(v) * f->root_correction + f->epsilon);
     _mm256_storeu_ps(a->moment1 + i, m);
     _mm256_storeu_ps(a->moment2 + i, v);
     _mm256_storeu_ps(a->weight + i, w);
@@ -135,10 +110,10 @@ step_part(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, gsize end,
 
 /* With constant @gradient_dtype, @publish and @published_dtype. */
 G_ALWAYS_INLINE static inline void
-step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
+step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype,
+          const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
 {
-    const Factors f = broadcast(factors);
+    const RpAdamwFactors f = *factors;
     const RpAdamwArrays a = *arrays;
     gsize i = publish ? head_of(a.published, published_dtype, n) : 0;
 
@@ -159,7 +134,7 @@ step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
 
 /* With a constant @dtype. */
 G_ALWAYS_INLINE static inline void
-publish_loop(const float *weight, void *published, RpDtype dtype, gsize n)
+publish_loop(RpDtype dtype, const float *weight, void *published, gsize n)
 {
     const gsize head = head_of(published, dtype, n);
     gsize i;
@@ -179,12 +154,12 @@ square(__m256d sums[2], __m256 values)
 {
     const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(values));
     const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1));
-    sums[0] = _mm256_add_pd(sums[0], _mm256_mul_pd(low, low));
-    sums[1] = _mm256_add_pd(sums[1], _mm256_mul_pd(high, high));
+    sums[0] += low * low;
+    sums[1] += high * high;
 }
 
 G_ALWAYS_INLINE static inline void
-add_squares_loop(double *lanes, const void *values, RpDtype dtype, gsize n)
+add_squares_loop(RpDtype dtype, double *lanes, const void *values, gsize n)
 {
     __m256d sums[RP_SUM_LANES / 4];
     gsize i = 0;
@@ -203,15 +178,4 @@ add_squares_loop(double *lanes, const void *values, RpDtype dtype, gsize n)
 }
 
 #include "exec/optim/adamw/adamw-dispatch.h"
-
-const RpAdamwOps rp_adamw_avx2 = {
-    .name = "avx2",
-    .supported = supported,
-    .step = step,
-    .publish = publish,
-    .sum_squares = sum_squares,
-    .add_squares = add_squares,
-    .add = add,
-    .accumulate = accumulate,
-    .widen = widen,
-};
+RP_ADAMW_VARIANT(avx2);

@@ -91,48 +91,21 @@ first_of(gsize n)
     return n >= TURN ? ~(__mmask32)0 : ((__mmask32)1 << n) - 1;
 }
 
-typedef struct {
-    __m512 gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size,
-        root_correction, epsilon;
-} Factors;
-
-G_ALWAYS_INLINE static inline Factors
-broadcast(const RpAdamwFactors *f)
-{
-    return (Factors){
-        .gradient_scale = _mm512_set1_ps(f->gradient_scale),
-        .beta1 = _mm512_set1_ps(f->beta1),
-        .one_minus_beta1 = _mm512_set1_ps(f->one_minus_beta1),
-        .beta2 = _mm512_set1_ps(f->beta2),
-        .one_minus_beta2 = _mm512_set1_ps(f->one_minus_beta2),
-        .decay = _mm512_set1_ps(f->decay),
-        .step_size = _mm512_set1_ps(f->step_size),
-        .root_correction = _mm512_set1_ps(f->root_correction),
-        .epsilon = _mm512_set1_ps(f->epsilon),
-    };
-}
-
 /* rp_adamw_update_one() of up to 16 values from @i on; returns the weights. */
 G_ALWAYS_INLINE static inline __m512
-update(const Factors *f, const RpAdamwArrays *arrays, gsize i, RpDtype gradient_dtype,
+update(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype,
        __mmask16 mask)
 {
-    const __m512 g =
-        _mm512_mul_ps(load(gradient_dtype, arrays->gradient, i, mask), f->gradient_scale);
+    const __m512 g = load(gradient_dtype, a->gradient, i, mask) * f->gradient_scale;
     const __m512 m =
-        _mm512_add_ps(_mm512_mul_ps(f->beta1, _mm512_maskz_loadu_ps(mask, arrays->moment1 + i)),
-                      _mm512_mul_ps(f->one_minus_beta1, g));
+        f->beta1 * _mm512_maskz_loadu_ps(mask, a->moment1 + i) + f->one_minus_beta1 * g;
     const __m512 v =
-        _mm512_add_ps(_mm512_mul_ps(f->beta2, _mm512_maskz_loadu_ps(mask, arrays->moment2 + i)),
-                      _mm512_mul_ps(_mm512_mul_ps(f->one_minus_beta2, g), g));
-    const __m512 denominator =
-        _mm512_add_ps(_mm512_mul_ps(_mm512_sqrt_ps(v), f->root_correction), f->epsilon);
-    const __m512 w =
-        _mm512_sub_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, arrays->weight + i), f->decay),
-                      _mm512_div_ps(_mm512_mul_ps(f->step_size, m), denominator));
-    _mm512_mask_storeu_ps(arrays->moment1 + i, mask, m);
-    _mm512_mask_storeu_ps(arrays->moment2 + i, mask, v);
-    _mm512_mask_storeu_ps(arrays->weight + i, mask, w);
+        f->beta2 * _mm512_maskz_loadu_ps(mask, a->moment2 + i) + f->one_minus_beta2 * g * g;
+    const __m512 w = _mm512_maskz_loadu_ps(mask, a->weight + i) * f->decay -
+                     f->step_size * m / (_mm512_sqrt_ps(v) * f->root_correction + f->epsilon);
+    _mm512_mask_storeu_ps(a->moment1 + i, mask, m);
+    _mm512_mask_storeu_ps(a->moment2 + i, mask, v);
+    _mm512_mask_storeu_ps(a->weight + i, mask, w);
     return w;
 }
 
@@ -145,7 +118,7 @@ prefetch_two(const float *values)
 
 /* Up to 32 values from @i on, whatever the alignment. */
 G_ALWAYS_INLINE static inline void
-step_part(const Factors *f, const RpAdamwArrays *a, gsize i, gsize n, RpDtype gradient_dtype,
+step_part(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, gsize n, RpDtype gradient_dtype,
           gboolean publish, RpDtype published_dtype)
 {
     const __mmask32 mask = first_of(n);
@@ -157,10 +130,10 @@ step_part(const Factors *f, const RpAdamwArrays *a, gsize i, gsize n, RpDtype gr
 
 /* With constant @gradient_dtype, @publish and @published_dtype. */
 G_ALWAYS_INLINE static inline void
-step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
+step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype,
+          const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
 {
-    const Factors f = broadcast(factors);
+    const RpAdamwFactors f = *factors;
     const RpAdamwArrays a = *arrays;
     const __mmask16 all = 0xffff;
     const gsize head = publish ? head_of(a.published, published_dtype, n) : 0;
@@ -194,7 +167,7 @@ publish_part(const float *weight, void *published, gsize i, gsize n, RpDtype dty
 }
 
 G_ALWAYS_INLINE static inline void
-publish_loop(const float *weight, void *published, RpDtype dtype, gsize n)
+publish_loop(RpDtype dtype, const float *weight, void *published, gsize n)
 {
     const gsize head = head_of(published, dtype, n);
     gsize i = head;
@@ -214,12 +187,12 @@ square(__m512d sums[2], __m512 values)
 {
     const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(values));
     const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(values, 1));
-    sums[0] = _mm512_add_pd(sums[0], _mm512_mul_pd(low, low));
-    sums[1] = _mm512_add_pd(sums[1], _mm512_mul_pd(high, high));
+    sums[0] += low * low;
+    sums[1] += high * high;
 }
 
 G_ALWAYS_INLINE static inline void
-add_squares_loop(double *lanes, const void *values, RpDtype dtype, gsize n)
+add_squares_loop(RpDtype dtype, double *lanes, const void *values, gsize n)
 {
     __m512d sums[4];
     gsize i = 0;
@@ -240,15 +213,4 @@ add_squares_loop(double *lanes, const void *values, RpDtype dtype, gsize n)
 }
 
 #include "exec/optim/adamw/adamw-dispatch.h"
-
-const RpAdamwOps rp_adamw_avx512 = {
-    .name = "avx512",
-    .supported = supported,
-    .step = step,
-    .publish = publish,
-    .sum_squares = sum_squares,
-    .add_squares = add_squares,
-    .add = add,
-    .accumulate = accumulate,
-    .widen = widen,
-};
+RP_ADAMW_VARIANT(avx512);

@@ -8,69 +8,42 @@
 
 #include "exec/optim/adamw/adamw-private.h"
 
+/* @loop with a constant in place of @dtype. */
+#define BY_DTYPE(dtype, loop, ...)                                                                 \
+    ((dtype) == RP_DTYPE_FP32   ? loop(RP_DTYPE_FP32, __VA_ARGS__)                                 \
+     : (dtype) == RP_DTYPE_BF16 ? loop(RP_DTYPE_BF16, __VA_ARGS__)                                 \
+                                : loop(RP_DTYPE_FP16, __VA_ARGS__))
+
 G_ALWAYS_INLINE static inline void
-step_from(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpDtype gradient_dtype)
+step_from(RpDtype gradient_dtype, const RpAdamwFactors *factors, const RpAdamwArrays *arrays,
+          gsize n)
 {
     if (arrays->published == NULL)
-        step_loop(factors, arrays, n, gradient_dtype, FALSE, RP_DTYPE_FP32);
-    else if (arrays->published_dtype == RP_DTYPE_FP32)
-        step_loop(factors, arrays, n, gradient_dtype, TRUE, RP_DTYPE_FP32);
-    else if (arrays->published_dtype == RP_DTYPE_BF16)
-        step_loop(factors, arrays, n, gradient_dtype, TRUE, RP_DTYPE_BF16);
+        step_loop(RP_DTYPE_FP32, FALSE, gradient_dtype, factors, arrays, n);
     else
-        step_loop(factors, arrays, n, gradient_dtype, TRUE, RP_DTYPE_FP16);
+        BY_DTYPE(arrays->published_dtype, step_loop, TRUE, gradient_dtype, factors, arrays, n);
 }
 
 static void
 step(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
 {
-    switch (arrays->gradient_dtype) {
-    case RP_DTYPE_FP32:
-        step_from(factors, arrays, n, RP_DTYPE_FP32);
-        break;
-    case RP_DTYPE_BF16:
-        step_from(factors, arrays, n, RP_DTYPE_BF16);
-        break;
-    case RP_DTYPE_FP16:
-        step_from(factors, arrays, n, RP_DTYPE_FP16);
-        break;
-    }
+    BY_DTYPE(arrays->gradient_dtype, step_from, factors, arrays, n);
 }
 
 static void
 publish(const float *weight, void *published, RpDtype dtype, gsize n)
 {
-    if (dtype == RP_DTYPE_FP32)
-        publish_loop(weight, published, RP_DTYPE_FP32, n);
-    else if (dtype == RP_DTYPE_BF16)
-        publish_loop(weight, published, RP_DTYPE_BF16, n);
-    else
-        publish_loop(weight, published, RP_DTYPE_FP16, n);
+    BY_DTYPE(dtype, publish_loop, weight, published, n);
 }
 
 static void
 add_squares(double lanes[RP_SUM_LANES], const void *values, RpDtype dtype, gsize n)
 {
-    if (dtype == RP_DTYPE_FP32)
-        add_squares_loop(lanes, values, RP_DTYPE_FP32, n);
-    else if (dtype == RP_DTYPE_BF16)
-        add_squares_loop(lanes, values, RP_DTYPE_BF16, n);
-    else
-        add_squares_loop(lanes, values, RP_DTYPE_FP16, n);
-}
-
-static double
-sum_squares(const void *values, RpDtype dtype, gsize n)
-{
-    double lanes[RP_SUM_LANES] = {0};
-
-    add_squares(lanes, values, dtype, n);
-    return rp_adamw_add_lanes(lanes);
+    BY_DTYPE(dtype, add_squares_loop, lanes, values, n);
 }
 
 G_ALWAYS_INLINE static inline void
-add_loop(const void *restrict a, const void *restrict b, RpDtype dtype, float *restrict sum,
+add_loop(RpDtype dtype, const void *restrict a, const void *restrict b, float *restrict sum,
          gsize n)
 {
     for (gsize i = 0; i < n; i++)
@@ -80,16 +53,11 @@ add_loop(const void *restrict a, const void *restrict b, RpDtype dtype, float *r
 static void
 add(const void *a, const void *b, RpDtype dtype, float *sum, gsize n)
 {
-    if (dtype == RP_DTYPE_FP32)
-        add_loop(a, b, RP_DTYPE_FP32, sum, n);
-    else if (dtype == RP_DTYPE_BF16)
-        add_loop(a, b, RP_DTYPE_BF16, sum, n);
-    else
-        add_loop(a, b, RP_DTYPE_FP16, sum, n);
+    BY_DTYPE(dtype, add_loop, a, b, sum, n);
 }
 
 G_ALWAYS_INLINE static inline void
-accumulate_loop(float *restrict sum, const void *restrict values, RpDtype dtype, gsize n)
+accumulate_loop(RpDtype dtype, float *restrict sum, const void *restrict values, gsize n)
 {
     for (gsize i = 0; i < n; i++)
         sum[i] += rp_dtype_get(dtype, values, i);
@@ -98,30 +66,14 @@ accumulate_loop(float *restrict sum, const void *restrict values, RpDtype dtype,
 static void
 accumulate(float *sum, const void *values, RpDtype dtype, gsize n)
 {
-    if (dtype == RP_DTYPE_FP32)
-        accumulate_loop(sum, values, RP_DTYPE_FP32, n);
-    else if (dtype == RP_DTYPE_BF16)
-        accumulate_loop(sum, values, RP_DTYPE_BF16, n);
-    else
-        accumulate_loop(sum, values, RP_DTYPE_FP16, n);
+    BY_DTYPE(dtype, accumulate_loop, sum, values, n);
 }
 
 G_ALWAYS_INLINE static inline void
-widen_loop(const void *restrict values, RpDtype dtype, float *restrict wide, gsize n)
+widen_loop(RpDtype dtype, const void *restrict values, float *restrict wide, gsize n)
 {
     for (gsize i = 0; i < n; i++)
         wide[i] = rp_dtype_get(dtype, values, i);
-}
-
-static void
-widen_piece(const void *values, RpDtype dtype, float *wide, gsize n)
-{
-    if (dtype == RP_DTYPE_FP32)
-        widen_loop(values, RP_DTYPE_FP32, wide, n);
-    else if (dtype == RP_DTYPE_BF16)
-        widen_loop(values, RP_DTYPE_BF16, wide, n);
-    else
-        widen_loop(values, RP_DTYPE_FP16, wide, n);
 }
 
 /* In pieces that stay in the nearest cache, and from there as weights are published: around the
@@ -134,7 +86,17 @@ widen(const void *values, RpDtype dtype, float *wide, gsize n)
 
     for (gsize i = 0; i < n; i += RP_WIDEN_PIECE) {
         const gsize length = MIN(n - i, RP_WIDEN_PIECE);
-        widen_piece(from + i * rp_dtype_size(dtype), dtype, piece, length);
+        BY_DTYPE(dtype, widen_loop, from + i * rp_dtype_size(dtype), piece, length);
         publish(piece, wide + i, RP_DTYPE_FP32, length);
     }
 }
+
+#define RP_ADAMW_VARIANT(variant)                                                                  \
+    const RpAdamwOps rp_adamw_##variant = {.name = #variant,                                       \
+                                           .supported = supported,                                 \
+                                           .step = step,                                           \
+                                           .publish = publish,                                     \
+                                           .add_squares = add_squares,                             \
+                                           .add = add,                                             \
+                                           .accumulate = accumulate,                               \
+                                           .widen = widen}

@@ -12,8 +12,8 @@ supported(void)
 
 /* With a constant @gradient_dtype, @publish and @published_dtype. */
 G_ALWAYS_INLINE static inline void
-step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
-          RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
+step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype,
+          const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
 {
     const RpAdamwFactors f = *factors;
     float *restrict weight = arrays->weight;
@@ -31,7 +31,7 @@ step_loop(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n,
 }
 
 G_ALWAYS_INLINE static inline void
-publish_loop(const float *restrict weight, void *restrict published, RpDtype dtype, gsize n)
+publish_loop(RpDtype dtype, const float *restrict weight, void *restrict published, gsize n)
 {
     uint16_t *restrict half = published;
 
@@ -46,7 +46,7 @@ publish_loop(const float *restrict weight, void *restrict published, RpDtype dty
 }
 
 G_ALWAYS_INLINE static inline void
-add_squares_loop(double *restrict lanes, const void *values, RpDtype dtype, gsize n)
+add_squares_loop(RpDtype dtype, double *restrict lanes, const void *values, gsize n)
 {
     gsize i = 0;
 
@@ -62,15 +62,4 @@ add_squares_loop(double *restrict lanes, const void *values, RpDtype dtype, gsiz
 }
 
 #include "exec/optim/adamw/adamw-dispatch.h"
-
-const RpAdamwOps rp_adamw_plain = {
-    .name = "plain",
-    .supported = supported,
-    .step = step,
-    .publish = publish,
-    .sum_squares = sum_squares,
-    .add_squares = add_squares,
-    .add = add,
-    .accumulate = accumulate,
-    .widen = widen,
-};
+RP_ADAMW_VARIANT(plain);

@@ -54,8 +54,13 @@ rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpDtype dtype, g
 {
     const char *bytes = values;
     double sum = 0;
-    for (gsize i = 0; i < n; i += RP_SUM_SQUARES_BLOCK)
-        sum += ops->sum_squares(bytes + i * rp_dtype_size(dtype), dtype,
-                                MIN(n - i, RP_SUM_SQUARES_BLOCK));
+
+    for (gsize i = 0; i < n; i += RP_SUM_SQUARES_BLOCK) {
+        double lanes[RP_SUM_LANES] = {0};
+
+        ops->add_squares(lanes, bytes + i * rp_dtype_size(dtype), dtype,
+                         MIN(n - i, RP_SUM_SQUARES_BLOCK));
+        sum += rp_adamw_add_lanes(lanes);
+    }
     return sum;
 }

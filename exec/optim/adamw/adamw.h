@@ -72,13 +72,8 @@ typedef struct {
     /* @published[i] = round(@weight[i]), i < @n. */
     void (*publish)(const float *weight, void *published, RpDtype dtype, gsize n);
 
-    /* Sum of squares of @n <= RP_SUM_SQUARES_BLOCK values, in double: lane l of 32 sums every
-     * 32nd value from l on, then the lanes are added in order. Infinite or NaN if and only if a
-     * value is. */
-    double (*sum_squares)(const void *values, RpDtype dtype, gsize n);
-
-    /* Adds the squares of @n values to the lanes of such a sum, value 0 to lane 0: it is the sum of
-     * all that its lanes were given, as long as @n was a multiple of 32 but for the last. */
+    /* Adds the squares of @n values in double, value i to lane i % 32: lanes have the sum of all
+     * that they were given, as long as @n was a multiple of 32 but for the last. */
     void (*add_squares)(double lanes[RP_SUM_LANES], const void *values, RpDtype dtype, gsize n);
 
     /* @sum[i] = @a[i] + @b[i], in fp32. The arrays do not overlap, here and below. */
@@ -118,5 +113,6 @@ RpAdamwFactors rp_adamw_prepare(const RpAdamwOptions *options, double learning_r
 /* Adds the lanes of a sum of squares in order. */
 double rp_adamw_add_lanes(const double lanes[RP_SUM_LANES]);
 
-/* Sum of squares of @n values of any length: blocks of RP_SUM_SQUARES_BLOCK, added in order. */
+/* Sum of squares of @n values of any length: blocks of RP_SUM_SQUARES_BLOCK, added in order; the
+ * lanes of a block are added in order. Infinite or NaN if and only if a value is. */
 double rp_adamw_sum_squares(const RpAdamwOps *ops, const void *values, RpDtype dtype, gsize n);
