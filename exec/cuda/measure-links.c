@@ -10,13 +10,14 @@
  * A group that is slower than its devices alone shares a root complex. If all together are slower
  * than even that explains, host memory is what limits them.
  */
+#include "exec/cuda/measure-links.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 
 #include "core/base/units.h"
 #include "exec/cuda/host-arena.h"
-#include "exec/cuda/probe.h"
 #include "exec/device/error.h"
 #include "exec/system/available-memory.h"
 
@@ -44,6 +45,7 @@ typedef struct {
 typedef struct {
     RpMeasurer *measurer;
     RpProbe *probe;
+    RpRuntimeStream *stream; /* its */
     guint n_devices;
     guint n_chunks; /* that a direction has, and uses in turn */
     guint64
@@ -121,7 +123,7 @@ static void
 copy_small(Lines *lines, guint direction)
 {
     for (guint i = 0; i < SMALL_COPIES; i++)
-        issue(lines, 0, direction, 0, SMALL_BYTES, rp_cuda_probe_stream(lines->probe));
+        issue(lines, 0, direction, 0, SMALL_BYTES, lines->stream);
 }
 
 static void
@@ -315,13 +317,15 @@ new_lines(guint n_devices, guint first_direction, guint end_direction)
 }
 
 gboolean
-rp_cuda_measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
+rp_cuda_measure_links(RpProbe *probe, RpRuntimeStream *stream, RpMeasurer *measurer,
+                      RpProfile *profile, GError **error)
 {
     RpLinks *links = &profile->links;
     Lines lines = new_lines(MAX(profile->gpus, 1), UP, N_DIRECTIONS);
 
     lines.measurer = measurer;
     lines.probe = probe;
+    lines.stream = stream;
     const gboolean measured =
         open_lines(&lines, error) &&
         measure_rate(&lines, 1, UP, UP + 1, &links->h2d_bytes_per_s, error) &&

@@ -11,6 +11,7 @@
 
 #include "core/base/units.h"
 #include "exec/cuda/kernels/kernels.h"
+#include "exec/cuda/measure-links.h"
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
 #define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
@@ -75,10 +76,10 @@ stream(RpProbe *probe)
     return ((const CudaProbe *)probe)->kernels;
 }
 
-RpRuntimeStream *
-rp_cuda_probe_stream(const RpProbe *probe)
+static gboolean
+measure_links(RpProbe *probe, RpMeasurer *measurer, RpProfile *profile, GError **error)
 {
-    return ((const CudaProbe *)probe)->stream;
+    return rp_cuda_measure_links(probe, ((CudaProbe *)probe)->stream, measurer, profile, error);
 }
 
 /* Returns: whether all that the parts issued could be issued, and ran */
@@ -171,7 +172,7 @@ static const RpProbeOps ops = {
     .stream = stream,
     .time = time_parts,
     .describe = describe,
-    .measure_links = rp_cuda_measure_links,
+    .measure_links = measure_links,
     .begin_copies = rp_cuda_begin_copies,
     .end_copies = rp_cuda_end_copies,
 };

@@ -8,7 +8,7 @@
 
 #include "core/base/units.h"
 #include "exec/cuda/host-arena.h"
-#include "exec/cuda/probe.h"
+#include "exec/cuda/measure-links.h"
 #include "exec/device/error.h"
 #include "exec/system/available-memory.h"
 
@@ -148,14 +148,6 @@ rp_runtime_copy(const RpRuntimeGpu *gpu, void *to, const void *from, guint64 byt
     machine.n_copies++;
     atomic_fetch_add(&n_copied, 1);
     return TRUE;
-}
-
-RpRuntimeStream *
-rp_cuda_probe_stream(const RpProbe *probe)
-{
-    static RpRuntimeStream stream;
-
-    return &stream;
 }
 
 /* ---- memory of the host, which nobody touches ---- */
@@ -331,16 +323,18 @@ assert_chunks_are_nobody_elses(void)
     assert_int_equal(machine.n_shared, 0);
 }
 
-/* Any pointer does: the probe's stream is all that is asked of it. */
+/* Any probe does: only the measurer reads it. */
 static gboolean
 measure(Fixture *f, guint gpus)
 {
     RpProbe probe = {NULL};
+    RpRuntimeStream stream = {0};
     RpMeasurer measurer = {.n_measures = RP_CUDA_LINK_MEASURES};
 
     machine.n_runs = machine.n_skipped = machine.n_calls = 0;
     f->profile = (RpProfile){.gpus = gpus};
-    const gboolean measured = rp_cuda_measure_links(&probe, &measurer, &f->profile, &f->error);
+    const gboolean measured =
+        rp_cuda_measure_links(&probe, &stream, &measurer, &f->profile, &f->error);
     assert_chunks_are_nobody_elses();
     return measured;
 }
