@@ -1,5 +1,5 @@
 /* Every dispatched partition, where there are few. */
-#include "sim/search/private.h"
+#include "sim/search/searcher.h"
 
 #include "sim/search/cut-moves.h"
 

@@ -6,7 +6,7 @@
  *   two stages are joined                   [0 1 2][3 4]        -> [0 1 2 3 4]
  *   a stage is cut in two                   [0 1 2]             -> [0][1 2], [0 1][2]
  */
-#include "sim/search/private.h"
+#include "sim/search/searcher.h"
 
 #include "sim/search/cut-moves.h"
 

@@ -4,7 +4,7 @@
  * waited for all stages before its own; the smaller they are, the earlier it starts. Likewise at
  * the end.
  */
-#include "sim/search/private.h"
+#include "sim/search/searcher.h"
 
 #include "sim/search/cut-moves.h"
 

@@ -1,10 +1,13 @@
 /**
- * What the files of the dispatched search share. Private to sim/search/.
+ * The searcher of dispatched partitions: judges a cut, keeps the best. How it is led from cut to cut
+ * stands in the files that use it. Private to sim/search/.
  */
 #pragma once
 
 #include "sim/search/dispatched.h"
 #include "sim/search/random.h"
+
+#define RP_POOL 32 /* findings that are kept for the last judgement */
 
 typedef struct {
     const RpDispatchedSearch *search;
@@ -23,8 +26,18 @@ guint64 rp_searcher_spent(const RpSearcher *searcher);
 gint64 rp_searcher_cost(RpSearcher *searcher, const RpCut *cut, guint round, gint64 most_ns);
 /* Whether its arena fits. */
 gboolean rp_searcher_fits(RpSearcher *searcher, const RpCut *cut);
+/* Time of an iteration as the reports measure it: the whole M, until all is steady. */
+gint64 rp_searcher_real_cost(RpSearcher *searcher, const RpFinding *finding);
+/* Takes @cut, which fits, into the pool if it is good enough. */
+void rp_searcher_keep(RpSearcher *searcher, const RpCut *cut, guint round, gint64 cost_ns);
 /* Judges a cut and keeps it if it is good enough. */
 void rp_searcher_try(RpSearcher *searcher, const RpCut *cut, guint round);
+/* Copies of @n findings, best first, @alike of one kind at most: what is nearly as good but quite
+ * different may lead further than one more of the best kind. (transfer full) */
+GPtrArray *rp_searcher_best(RpSearcher *searcher, guint n, guint alike);
+/* Drops all but the @keep best. */
+void rp_searcher_trim(RpSearcher *searcher, guint keep);
+void rp_finding_free(gpointer finding);
 
 /* all.c: whether partitions in @n_rounds sizes of rounds are few enough; tries all. */
 gboolean rp_searcher_are_few(const RpDispatchedSearch *search, guint n_rounds);
