@@ -148,10 +148,13 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
 
     /* Input and output are the largest of the stage's layers, not those of its ends: so a longer
      * stage never needs less, on which the greedy packing relies. */
-    guint64 parameters = 0, gradients = 0, activations = 0, input = 0, output = 0, scratch = 0;
+    const gboolean packed = rp_profile_is_packed(profile);
+    guint64 parameters = 0, uploaded = 0, gradients = 0, activations = 0, input = 0, output = 0,
+            scratch = 0;
     for (guint i = 0; i < stage.count; i++) {
         const RpLayer *layer = &profile->layers[stage.first + i];
         parameters = plus(parameters, layer->parameter_bytes);
+        uploaded = plus(uploaded, rp_layer_upload_bytes(layer));
         gradients = plus(gradients, layer->gradient_bytes);
         activations = plus(activations, layer->activation_bytes);
         input = MAX(input, layer->input_bytes);
@@ -161,7 +164,7 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
             scratch = MAX(scratch, layer->backward_workspace_bytes);
     }
 
-    guint64 bytes = plus(times(parameters, 2), scratch);
+    guint64 bytes = plus(plus(parameters, packed ? uploaded : parameters), scratch);
     switch (phase) {
     case RP_PHASE_FORWARD: /* in: activation; out: activation */
         return plus(bytes, plus(times(input, 2), times(output, 2)));

@@ -59,6 +59,7 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     guint end = layers.first + layers.count;
     guint64 output = 0;
     guint64 parameters = 0;
+    guint64 uploaded = 0;
     guint64 gradients = 0;
 
     if (forward && end < profile->n_layers)
@@ -69,9 +70,12 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         output = MAX(output, profile->layers[layers.first].input_bytes);
     for (guint l = layers.first; l < end; l++) {
         parameters += profile->layers[l].parameter_bytes;
+        uploaded += rp_layer_upload_bytes(&profile->layers[l]);
         gradients += profile->layers[l].gradient_bytes;
     }
     largest->parameters[way] = MAX(largest->parameters[way], parameters);
+    if (rp_profile_is_packed(profile))
+        largest->packed = MAX(largest->packed, uploaded);
     largest->workspace[way] =
         MAX(largest->workspace[way], workspace_bytes(profile, layers, backward));
     if (backward)
@@ -109,6 +113,17 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
     guint64 sums = aligned(rp_profile_sum_bytes(profile, largest->gradients));
     RpSlotLayout best = {.bytes = G_MAXUINT64};
 
+    if (largest->packed > 0) /* all of it is the compute lane's, one slot after the other */
+        return (RpSlotLayout){
+            .packed = TRUE,
+            .accumulators_inside = TRUE,
+            .workspace_inside = TRUE,
+            .bytes = aligned(largest->packed) +
+                     MAX(aligned(parameters[RP_WAY_FORWARD]) + aligned(workspace[RP_WAY_FORWARD]),
+                         aligned(parameters[RP_WAY_BACKWARD]) + sums +
+                             aligned(workspace[RP_WAY_BACKWARD])),
+        };
+
     for (guint inside = 0; inside < 4; inside++) {
         gboolean sums_inside = (inside & 1) != 0;
         gboolean workspace_inside = (inside & 2) != 0;
@@ -121,7 +136,7 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
         if (!workspace_inside)
             bytes += aligned(MAX(workspace[RP_WAY_FORWARD], workspace[RP_WAY_BACKWARD]));
         if (bytes < best.bytes)
-            best = (RpSlotLayout){sums_inside, workspace_inside, bytes};
+            best = (RpSlotLayout){FALSE, sums_inside, workspace_inside, bytes};
     }
     return best;
 }

@@ -11,6 +11,12 @@
  *   slot, backward stage  |-- parameters --|---- gradient sums ---|
  *
  * Otherwise there is one of each beside the two slots.
+ *
+ * Where weights go up packed, there is one slot and a place for what is packed. The next stage
+ * arrives there as soon as this one's has been expanded, and is expanded when this one has run:
+ *
+ *   packed     |--arrives--|e|------next arrives------|e|
+ *   slot                   |e|--- actions of stage ---|e|-- of the next --
  */
 #pragma once
 
@@ -24,6 +30,7 @@ typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
 /* Bytes of the largest of each kind; backward includes the fused stage. */
 typedef struct {
     guint64 parameters[RP_N_WAYS];
+    guint64 packed; /* 0: what goes up is what actions read */
     guint64 workspace[RP_N_WAYS];
     guint64 gradients; /* in the network's storage; 16-bit: their fp32 sums take twice as much */
     guint64 input;
@@ -33,9 +40,10 @@ typedef struct {
 } RpLargest;
 
 typedef struct {
+    gboolean packed; /* one slot, with both inside */
     gboolean accumulators_inside;
     gboolean workspace_inside;
-    guint64 bytes; /* both slots, gradient sums and workspace */
+    guint64 bytes; /* both slots, or the packed one, gradient sums and workspace */
 } RpSlotLayout;
 
 /* Takes a stage into account; a bound stage runs @forward and @backward. */

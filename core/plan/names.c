@@ -33,6 +33,7 @@ static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
     [RP_TASK_PARAMETER_UPLOAD] = {"parameter-upload", UP(PARAMETER), "parameters", 0x5a5a5a},
     [RP_TASK_GRADIENT_DOWNLOAD] = {"gradient-download", DOWN(GRADIENT), "gradients of parameters",
                                    0xa6a6a6},
+    [RP_TASK_EXPAND] = {"expand", ON_COMPUTE, "expansion of packed parameters", 0x882255},
     [RP_TASK_GRADIENT_ACCUMULATE] = {"gradient-accumulate", ON_HOST, "gradient sum of rounds",
                                      0x9a8a2f},
     [RP_TASK_NORM] = {"norm", BY_OPTIMIZER, "norm of all gradients", 0x7a3b69},
@@ -77,12 +78,19 @@ const char *
 rp_access_role_name(RpAccessRole role)
 {
     static const char *const names[RP_N_ACCESS_ROLES] = {
-        [RP_ROLE_NONE] = "no operand",     [RP_ROLE_PARAMETERS] = "parameters",
-        [RP_ROLE_WORKSPACE] = "workspace", [RP_ROLE_INPUT] = "input",
-        [RP_ROLE_OUTPUT] = "output",       [RP_ROLE_GRADIENT] = "gradient",
-        [RP_ROLE_SUM] = "gradient sum",    [RP_ROLE_LEAVING] = "leaving gradients",
-        [RP_ROLE_KEPT] = "kept values",    [RP_ROLE_STAGING] = "staging",
-        [RP_ROLE_DECISION] = "decision",   [RP_ROLE_HOST] = "host buffer",
+        [RP_ROLE_NONE] = "no operand",
+        [RP_ROLE_PARAMETERS] = "parameters",
+        [RP_ROLE_WORKSPACE] = "workspace",
+        [RP_ROLE_INPUT] = "input",
+        [RP_ROLE_OUTPUT] = "output",
+        [RP_ROLE_GRADIENT] = "gradient",
+        [RP_ROLE_SUM] = "gradient sum",
+        [RP_ROLE_LEAVING] = "leaving gradients",
+        [RP_ROLE_KEPT] = "kept values",
+        [RP_ROLE_STAGING] = "staging",
+        [RP_ROLE_DECISION] = "decision",
+        [RP_ROLE_HOST] = "host buffer",
+        [RP_ROLE_PACKED] = "packed parameters",
     };
 
     return (guint)role < RP_N_ACCESS_ROLES ? names[role] : "unknown";

@@ -59,6 +59,8 @@ typedef enum {
     /* parameter and gradient lanes; stage + chunk name the bytes (RpPlanStage) */
     RP_TASK_PARAMETER_UPLOAD,
     RP_TASK_GRADIENT_DOWNLOAD,
+    /* compute lane; of a plan whose weights are packed, once a slot */
+    RP_TASK_EXPAND, /* makes the parameters of `stage` of its packed ones; no action */
     /* host lanes */
     RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of rounds, up to `round`, one after
                                     the other into the fp32 sum */
@@ -81,8 +83,9 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
  *                    complete, LEAVING w (r | w: it is added to that of the rounds before, which
  *                    has stayed there); the head's backward DECISION r, in a gated plan
+ *   expand           PACKED r, PARAMETERS w
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
- *   parameters       device side PARAMETERS; HOST: what is read of each layer
+ *   parameters       device side PARAMETERS or, where they are packed, PACKED; HOST: what is read of each layer
  *   gradients        device side LEAVING; host side STAGING where rounds are added up on the host,
  *                    else HOST (rounds apart: of each round its own)
  *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
@@ -95,6 +98,7 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
 typedef enum {
     RP_ROLE_NONE,
     RP_ROLE_PARAMETERS,
+    RP_ROLE_PACKED,
     RP_ROLE_WORKSPACE,
     RP_ROLE_INPUT,
     RP_ROLE_OUTPUT,
@@ -171,11 +175,12 @@ typedef struct {
 /* What a plan knows of a stage. Owned by the plan. */
 typedef struct {
     RpInterval layers;
-    gboolean runs_forward;  /* F, or the forward part of the fused stage */
-    gboolean runs_backward; /* B, I + W or FB */
-    gboolean bound;         /* F and B of this one stage run on `device` */
-    guint device;           /* where it is bound; RP_NONE if dispatched */
-    guint64 parameter_bytes;
+    gboolean runs_forward;   /* F, or the forward part of the fused stage */
+    gboolean runs_backward;  /* B, I + W or FB */
+    gboolean bound;          /* F and B of this one stage run on `device` */
+    guint device;            /* where it is bound; RP_NONE if dispatched */
+    guint64 parameter_bytes; /* that its actions read */
+    guint64 upload_bytes;    /* that go up for them; the same unless some are packed */
     guint64 gradient_bytes;
     guint64 workspace_bytes; /* `full`: scratch of its actions */
     guint64 kept_bytes;      /* `full`: what a split backward keeps between its two parts */
@@ -203,7 +208,7 @@ typedef struct {
 
 /* What a buffer is for: the rows of a memory report. */
 typedef enum {
-    RP_BUFFER_PARAMETERS,   /* device: 16-bit weights of a stage; host: 16-bit master weights */
+    RP_BUFFER_PARAMETERS,   /* device: weights of a stage, also packed; host: those it is given */
     RP_BUFFER_GRADIENTS,    /* device: leaving gradients; host: the same, summed. Either 16-bit or
                                fp32 (RpPlanPromises.kept_sums, wide_gradients), or one for each
                                round (rounds_apart) */
@@ -256,6 +261,7 @@ typedef struct {
                            the sum */
     gboolean double_weights;   /* two 16-bit weight buffers on the host (fused optimizer) */
     gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
+    gboolean packed;           /* `full`: weights go up packed, and each slot expands its own */
     gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
     const char *schedule;      /* static string */
     guint32 first_iteration;   /* that has actions: of what came before only copies may follow */

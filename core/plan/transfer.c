@@ -9,7 +9,7 @@ layer_bytes(const RpProfile *profile, guint layer, RpChunksOf of)
 {
     switch (of) {
     case RP_CHUNKS_PARAMETERS:
-        return profile->layers[layer].parameter_bytes;
+        return rp_layer_upload_bytes(&profile->layers[layer]);
     case RP_CHUNKS_GRADIENTS:
         return profile->layers[layer].gradient_bytes;
     case RP_CHUNKS_SUMS:

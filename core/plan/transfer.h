@@ -9,7 +9,7 @@
 #include "core/plan/plan.h"
 #include "core/profile/profile.h"
 
-/* What travels: parameter_bytes of a layer, gradient_bytes, or these in fp32. */
+/* What travels: rp_layer_upload_bytes(), gradient_bytes, or these in fp32. */
 typedef enum { RP_CHUNKS_PARAMETERS, RP_CHUNKS_GRADIENTS, RP_CHUNKS_SUMS } RpChunksOf;
 
 /**

@@ -46,6 +46,21 @@ check_gradients(const Check *check, guint l)
                   layer->gradient_bytes);
 }
 
+/* What goes up becomes something, and what is trained is never packed. */
+static gboolean
+check_upload(const Check *check, guint l)
+{
+    const RpLayer *layer = &check->profile->layers[l];
+
+    if (layer->upload_bytes > 0 && layer->parameter_bytes == 0)
+        return refuse(check, l, "upload_bytes", "0 of a layer without parameter_bytes", 0,
+                      layer->upload_bytes);
+    return layer->upload_bytes == 0 ||
+           layer->upload_bytes >= MAX(layer->gradient_bytes, layer->tied_bytes) ||
+           refuse(check, l, "upload_bytes", "0 or at least gradient_bytes and tied_bytes",
+                  MAX(layer->gradient_bytes, layer->tied_bytes), layer->upload_bytes);
+}
+
 /* What is tied is the embedding's, and a part of the layer's own bytes. */
 static gboolean
 check_tied(const Check *check, guint l)
@@ -125,7 +140,8 @@ rp_profile_check_layers(RpJsonPull *pull, const RpProfile *profile, const char *
     if (!check_sums(&check))
         return FALSE;
     for (guint l = 0; profile->has_sizes && l < profile->n_layers; l++)
-        if (!check_gradients(&check, l) || !check_tied(&check, l) || !check_border(&check, l))
+        if (!check_gradients(&check, l) || !check_upload(&check, l) || !check_tied(&check, l) ||
+            !check_border(&check, l))
             return FALSE;
     return TRUE;
 }

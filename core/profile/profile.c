@@ -20,6 +20,15 @@ rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes)
     return gradient_bytes * 4 / rp_profile_element_bytes(profile);
 }
 
+gboolean
+rp_profile_is_packed(const RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (profile->layers[l].upload_bytes > 0)
+            return TRUE;
+    return FALSE;
+}
+
 const char *
 rp_layer_kind_name(RpLayerKind kind)
 {

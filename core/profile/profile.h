@@ -169,6 +169,9 @@ guint rp_profile_element_bytes(const RpProfile *profile);
 /* Bytes of the fp32 sums of so many bytes of gradients. */
 guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 
+/* Whether any layer's weights are packed when they go up. */
+gboolean rp_profile_is_packed(const RpProfile *profile);
+
 /* Sets a string of a profile. @value: (transfer full) */
 void rp_profile_take(char **string, char *value);
 

@@ -244,8 +244,8 @@ expect_chunk(Expectation *operands)
     const RpChunks *chunks = up ? &stage->parameters : &stage->gradients;
 
     if (up)
-        expect_value(operands, RP_ROLE_PARAMETERS, WRITE, TRUE, CATEGORY(PARAMETERS),
-                     stage->parameter_bytes);
+        expect_value(operands, verifier->promises->packed ? RP_ROLE_PACKED : RP_ROLE_PARAMETERS,
+                     WRITE, TRUE, CATEGORY(PARAMETERS), stage->upload_bytes);
     else
         expect_value(operands, RP_ROLE_LEAVING, READ, TRUE, CATEGORY(GRADIENTS),
                      stage->gradient_bytes);
@@ -270,6 +270,16 @@ expect_chunk(Expectation *operands)
         if (row->tied_to != RP_NONE)
             expect_weights(operands, row->tied_to, READ);
     }
+}
+
+static void
+expect_expand(Expectation *operands)
+{
+    const RpPlanStage *stage = rp_plan_stage(operands->verifier->plan, operands->task->stage);
+
+    expect_value(operands, RP_ROLE_PACKED, READ, TRUE, CATEGORY(PARAMETERS), stage->upload_bytes);
+    expect_value(operands, RP_ROLE_PARAMETERS, WRITE, TRUE, CATEGORY(PARAMETERS),
+                 stage->parameter_bytes);
 }
 
 static void
@@ -365,6 +375,9 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
     case RP_TASK_PARAMETER_UPLOAD:
     case RP_TASK_GRADIENT_DOWNLOAD:
         expect_chunk(operands);
+        break;
+    case RP_TASK_EXPAND:
+        expect_expand(operands);
         break;
     case RP_TASK_GRADIENT_ACCUMULATE:
         expect_sum(operands);

@@ -121,7 +121,7 @@ find_iterations(const RpVerifier *verifier)
         if (i < verifier->first_new)
             continue;
         found.new_any = MIN(found.new_any, task->iteration);
-        if (task->kind < RP_TASK_PARAMETER_UPLOAD)
+        if (task->kind < RP_TASK_PARAMETER_UPLOAD) /* actions and activations */
             found.new_flow = MIN(found.new_flow, task->iteration);
     }
     return found;

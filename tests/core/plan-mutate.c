@@ -311,6 +311,21 @@ rp_test_tie(RpProfile *profile)
     head->parameter_bytes = head->gradient_bytes = head->tied_bytes + 1024;
 }
 
+void
+rp_test_pack(RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        if (layer->kind != RP_LAYER_BLOCK)
+            continue;
+        layer->upload_bytes = layer->parameter_bytes;
+        layer->parameter_bytes *= 3;
+        layer->expand_ns = 40;
+        layer->gradient_bytes = 1024;
+    }
+}
+
 static void
 split_layers(RpInterval *stages, guint n_stages, guint first, guint count)
 {
@@ -392,6 +407,8 @@ rp_test_plan(const RpTestPlan *test)
 
     if (test->tied)
         rp_test_tie(profile);
+    if (test->packed)
+        rp_test_pack(profile);
     planner = rp_test_planner(test, profile);
 
     if (planner != NULL) {

@@ -87,12 +87,15 @@ typedef struct {
     gboolean resumed;    /* older weights than the first iteration's exist */
     gboolean at_once;    /* a layer steps as soon as its gradient is home */
     gboolean apart;      /* rounds are kept apart on the host where that is cheaper */
+    gboolean packed;     /* blocks are uploaded in few bits */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */
 RpProfile *rp_test_profile(guint n_layers, guint64 token_bytes);
 /* Makes the head's matrix the embedding's; the head keeps 1024 bytes of its own. */
 void rp_test_tie(RpProfile *profile);
+/* Makes the blocks packed, and their own bytes frozen but for 1024. */
+void rp_test_pack(RpProfile *profile);
 /* Layers that make every stage of @test hold at least one. */
 guint rp_test_n_layers(const RpTestPlan *test);
 /* NULL if the schedule does not take the shape. @profile must outlive it. */

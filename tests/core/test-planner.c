@@ -518,6 +518,80 @@ bound_weights_travel_once_an_iteration(void **state)
     assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1), 10 * RP_MIB);
 }
 
+/* The packed form of a block is a quarter of it; nothing of it is trained but 64 KiB. */
+static void
+pack_blocks(RpProfile *profile)
+{
+    for (guint l = 1; l < 9; l++) {
+        profile->layers[l].upload_bytes = RP_MIB / 4;
+        profile->layers[l].gradient_bytes = 1 << 16;
+        profile->layers[l].expand_ns = 500;
+    }
+}
+
+static void
+packed_weights_are_expanded_once_a_slot(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    RpViolation violation;
+
+    (void)state;
+    options.round = 4;
+    const guint64 plain = rp_plan_dispatched_gpu_bytes(profile, partition);
+    pack_blocks(profile);
+    const guint64 packed = rp_plan_dispatched_gpu_bytes(profile, partition);
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+    if (!rp_verify_plan(plan, &violation))
+        fail_msg("%s", violation.message);
+    /* 3 forward stages and 5 backward ones, two rounds, two iterations */
+    assert_int_equal(count_tasks(plan, RP_TASK_EXPAND), 8 * 2 * 2);
+    /* blocks travel packed; embedding and head as they are */
+    assert_int_equal(sum_bytes(plan, RP_TASK_PARAMETER_UPLOAD, 1),
+                     2 * (2 * 8 * RP_MIB / 4 + 3 * RP_MIB));
+    assert_int_equal(rp_plan_arena_bytes(plan, 0), packed);
+    assert_true(packed < plain);
+    for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+
+        if (task->kind == RP_TASK_EXPAND)
+            assert_int_equal(
+                task->duration_ns,
+                500 * (rp_plan_stage(plan, task->stage)->upload_bytes % RP_MIB / (RP_MIB / 4)));
+    }
+    /* the host holds them packed too, and state for what is trained alone */
+    assert_int_equal(rp_plan_category_bytes(plan, 2, RP_BUFFER_PARAMETERS),
+                     2 * RP_MIB + 8 * RP_MIB / 4);
+    options.fidelity = RP_FIDELITY_COMPUTE;
+    options.fused_forward = RP_FUSED_PHYSICAL;
+    g_autoptr(RpPlan) compute = make(profile, partition, &options, 2);
+    assert_int_equal(count_tasks(compute, RP_TASK_EXPAND), 0);
+}
+
+/* A device has one place for what is packed, however many stages are bound to it. */
+static void
+bound_weights_are_expanded_once_an_iteration(void **state)
+{
+    const guint blocks[] = {2, 2, 2, 2};
+    GError *error = NULL;
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = rp_partition_from_blocks(profile, blocks, 4, &error);
+    RpPlanOptions options = full_options("interleaved-1f1b", 2, 4);
+    RpViolation violation;
+
+    (void)state;
+    rp_assert_no_error(error);
+    pack_blocks(profile);
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+    if (!rp_verify_plan(plan, &violation))
+        fail_msg("%s", violation.message);
+    assert_int_equal(count_tasks(plan, RP_TASK_EXPAND), 4 * 2);
+    /* device 0: stages e 0 1 and 4 5, expanded, and the larger of them packed */
+    assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_PARAMETERS),
+                     5 * RP_MIB + RP_MIB + RP_MIB / 2);
+}
+
 static void
 host_holds_18_bytes_a_parameter_fused_and_16_lean(void **state)
 {
@@ -769,6 +843,8 @@ main(void)
         cmocka_unit_test(a_measured_rate_counts_for_the_bytes_of_one_sum),
         cmocka_unit_test(passes_of_the_host_take_the_time_that_was_measured),
         cmocka_unit_test(bound_weights_travel_once_an_iteration),
+        cmocka_unit_test(packed_weights_are_expanded_once_a_slot),
+        cmocka_unit_test(bound_weights_are_expanded_once_an_iteration),
         cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),
         cmocka_unit_test(categories_of_an_arena_add_up_to_its_size),
         cmocka_unit_test(gradient_sums_use_the_room_that_only_a_forward_stage_fills),

@@ -30,6 +30,8 @@ grow(const RpTestPlan *test, guint iterations, guint flush_every)
 
     if (test->tied)
         rp_test_tie(profile);
+    if (test->packed)
+        rp_test_pack(profile);
     g_autoptr(RpPlanner) planner = rp_test_planner(test, profile);
     if (planner == NULL)
         return FALSE;
@@ -67,7 +69,7 @@ proves_every_schedule_while_it_grows(void **state)
 
     (void)state;
     for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
-        for (guint options = 0; options < 512; options++) {
+        for (guint options = 0; options < 1024; options += options < 512 ? 1 : 3) {
             for (guint gpus = 1; gpus <= 3; gpus++) {
                 const RpTestPlan test = {
                     .schedule = (*schedule)->name,
@@ -85,6 +87,7 @@ proves_every_schedule_while_it_grows(void **state)
                     .tied = (options & 4) != 0,
                     .resumed = (options & 32) != 0,
                     .at_once = (options & 128) != 0,
+                    .packed = (options & 512) != 0,
                 };
 
                 n += grow(&test, ITERATIONS, options % 3);
@@ -126,6 +129,8 @@ static const RpTestPlan broken[] = {
     {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS},
     {"mobius", 2, 4, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS},
     {"zb-h1", 2, 2, 3, 0, RP_FIDELITY_COMPUTE, TRUE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS},
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512,
+     .iterations = ITERATIONS, .packed = TRUE},
 };
 
 /* Ids at which the planner was done with an iteration; the last is the end. */
@@ -137,6 +142,8 @@ ends_of_iterations(const RpTestPlan *test)
     g_autoptr(RpProfile) profile = rp_test_profile(rp_test_n_layers(test), test->token_bytes);
 
     empty.iterations = 0;
+    if (test->packed)
+        rp_test_pack(profile);
     g_autoptr(RpPlanner) planner = rp_test_planner(&empty, profile);
     for (guint i = 0; i < test->iterations; i++) {
         assert_true(rp_planner_append_iteration(planner, NULL));

@@ -37,6 +37,17 @@ static const RpTestPlan plans[] = {
      FALSE, FALSE, TRUE},
     {"roundpipe", 3, 0, 9, 3, RP_FIDELITY_FULL, FALSE, TRUE, TRUE, FALSE, FALSE, 512, 2, 1, FALSE,
      FALSE, FALSE, TRUE},
+    /* packed weights */
+    {"roundpipe", 3, 1, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
+     .packed = TRUE},
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .lean = TRUE, .token_bytes = 512,
+     .iterations = 2, .tied = TRUE, .packed = TRUE},
+    {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .packed = TRUE},
+    {"mobius", 2, 4, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 2,
+     .packed = TRUE},
+    {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, .token_bytes = 512, .iterations = 2,
+     .packed = TRUE},
 };
 
 static void
@@ -159,7 +170,8 @@ rule_fits(RpTaskKind from, RpTaskKind to, RpRule rule)
     if (to == RP_TASK_PARAMETER_UPLOAD)
         return rule == RP_RULE_TORN_WEIGHTS;
     if (from == RP_TASK_PARAMETER_UPLOAD)
-        return rule == (to <= RP_TASK_OVERLAP ? RP_RULE_TRANSFERS : RP_RULE_WEIGHT_INTEGRITY);
+        return rule == (to <= RP_TASK_OVERLAP || to == RP_TASK_EXPAND ? RP_RULE_TRANSFERS
+                                                                      : RP_RULE_WEIGHT_INTEGRITY);
     if (from == RP_TASK_GRADIENT_DOWNLOAD || from == RP_TASK_GRADIENT_ACCUMULATE)
         return rule == (to == RP_TASK_GRADIENT_ACCUMULATE ? RP_RULE_TRANSFERS
                                                           : RP_RULE_INCOMPLETE_GRADIENTS);
@@ -335,7 +347,8 @@ no_task_may_work_on_something_else(void **state)
             RpTask before = *task;
             gboolean chunked =
                 task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD;
-            gboolean sums = task->kind == RP_TASK_GRADIENT_ACCUMULATE;
+            gboolean sums =
+                task->kind == RP_TASK_GRADIENT_ACCUMULATE || task->kind == RP_TASK_EXPAND;
 
             if (!is_work(draft, i))
                 continue;

@@ -19,6 +19,11 @@ typedef struct {
         schedule, gpus, stages, m, round, RP_FIDELITY_FULL, async, TRUE, FALSE, lean, FALSE, 512,  \
             3                                                                                      \
     }
+#define PACKED(schedule, gpus, stages, m, round)                                                   \
+    {                                                                                              \
+        schedule, gpus, stages, m, round, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512,  \
+            3, .packed = TRUE                                                                      \
+    }
 /* One fused stage, each round on a device of its own. */
 #define FUSED(rounds) FULL("roundpipe", rounds, 0, (rounds) * (rounds), rounds, FALSE, FALSE)
 /* The same on one device: rounds stay there, and leave with the last. */
@@ -71,6 +76,57 @@ static void
 forget_parameters(RpPlanDraft *draft)
 {
     drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, 0);
+}
+
+static void
+expand_too_early(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND, 0);
+}
+
+static void
+upload_over_packed(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_EXPAND, RP_TASK_PARAMETER_UPLOAD, 0);
+}
+
+static void
+forget_to_expand(RpPlanDraft *draft)
+{
+    rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0))->dropped = TRUE;
+}
+
+static void
+expand_twice(RpPlanDraft *draft)
+{
+    (void)rp_plan_draft_duplicate(draft, rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0));
+}
+
+static void
+expand_behind_the_action(RpPlanDraft *draft)
+{
+    rp_plan_draft_move_behind(draft, rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0),
+                              rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0));
+}
+
+static void
+expand_into_what_is_packed(RpPlanDraft *draft)
+{
+    const guint expand = rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0);
+
+    rp_plan_draft_access(draft, expand, 1)->buffer = rp_plan_draft_access(draft, expand, 0)->buffer;
+}
+
+static void
+upload_past_the_packed(RpPlanDraft *draft)
+{
+    const guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
+    const guint upload = rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 0, 0);
+    const guint at =
+        rp_plan_draft_find_access(draft, upload, RP_ACCESS_WRITE, RP_BUFFER_PARAMETERS, FALSE);
+
+    rp_plan_draft_access(draft, upload, at)->buffer =
+        rp_plan_draft_access(draft, forward, 0)->buffer;
 }
 
 static void
@@ -753,6 +809,20 @@ static const Mutation mutations[] = {
      RP_TASK_BACKWARD, RP_RULE_ACTIONS, late_stash},
     {"an action that does not wait for its parameters", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
      RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, RP_RULE_TRANSFERS, forget_parameters},
+    {"packed parameters expanded before they are there", PACKED("roundpipe", 2, 2, 2, 0),
+     RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND, RP_RULE_TRANSFERS, expand_too_early},
+    {"packed parameters overwritten while they are expanded", PACKED("roundpipe", 2, 2, 2, 0),
+     RP_TASK_EXPAND, RP_TASK_PARAMETER_UPLOAD, RP_RULE_BUFFERS, upload_over_packed},
+    {"packed parameters that are not expanded", PACKED("roundpipe", 2, 2, 2, 0), RP_N_TASK_KINDS,
+     RP_TASK_FORWARD, RP_RULE_TRANSFERS, forget_to_expand},
+    {"packed parameters expanded twice", PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND,
+     RP_TASK_EXPAND, RP_RULE_TRANSFERS, expand_twice},
+    {"parameters expanded behind the action", PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND,
+     RP_TASK_FORWARD, RP_RULE_TRANSFERS, expand_behind_the_action},
+    {"parameters expanded into what is packed", PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND,
+     RP_TASK_FORWARD, RP_RULE_TRANSFERS, expand_into_what_is_packed},
+    {"packed parameters uploaded past their place", PACKED("roundpipe", 2, 2, 2, 0),
+     RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND, RP_RULE_TRANSFERS, upload_past_the_packed},
     {"an input overwritten while it is read", FULL("roundpipe", 2, 2, 4, 0, TRUE, FALSE),
      RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_BUFFERS, forget_last_reader},
     {"(1) weights overwritten while they go up", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),

@@ -221,6 +221,7 @@ one_layer_plan(gboolean step_waits)
                          .runs_backward = TRUE,
                          .bound = TRUE,
                          .parameter_bytes = 4096,
+                         .upload_bytes = 4096,
                          .gradient_bytes = 4096};
     RpChunks *chunks[] = {&stage.parameters, &stage.gradients};
     const guint32 arenas[] = {0, 1, 0, 0, 1, 1, 1};

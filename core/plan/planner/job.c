@@ -100,6 +100,7 @@ set_promises(RpPlanJob *job)
         .rounds_apart = apart ? rounds : 0,
         .double_weights = options->async && !lean && !blocking,
         .resident_weights = !schedule->dispatched && !schedule->offloads_weights,
+        .packed = options->fidelity == RP_FIDELITY_FULL && rp_profile_is_packed(job->profile),
         .stash_on_host = schedule->dispatched,
         .schedule = schedule->name,
         .first_iteration = options->first_iteration,
@@ -166,6 +167,7 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     rp_largest_note(&needs, profile, job->partition, layers, stage.runs_forward,
                     stage.runs_backward);
     stage.parameter_bytes = needs.parameters[way];
+    stage.upload_bytes = needs.packed > 0 ? needs.packed : stage.parameter_bytes;
     stage.gradient_bytes = rp_job_leaving_bytes(job, needs.gradients);
     stage.workspace_bytes = needs.workspace[way];
     stage.kept_bytes = needs.activations;

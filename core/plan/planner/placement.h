@@ -36,10 +36,11 @@ typedef struct {
 
 typedef struct {
     guint32 parameters[RP_N_WAYS][2]; /* [way][turn]; resident: unused */
-    guint32 sums[2];                  /* [turn] fp32 sums of gradients; resident: unused */
-    guint32 workspace[RP_N_WAYS][2];  /* [way][turn] */
-    guint turn;                       /* of the slot that runs */
-    guint32 leaving; /* gradients on their way down, or kept for the next round's */
+    guint32 packed;  /* what goes up to be expanded; RP_NONE: parameters go up as they are */
+    guint32 sums[2]; /* [turn] fp32 sums of gradients; resident: unused */
+    guint32 workspace[RP_N_WAYS][2]; /* [way][turn] */
+    guint turn;                      /* of the slot that runs */
+    guint32 leaving;                 /* gradients on their way down, or kept for the next round's */
     guint32 staging; /* host: gradients of rounds; RP_NONE where none are added up there */
     RpRing input, gradient, output;
     RpBufferPool stash;          /* bound: stage inputs until their backward */

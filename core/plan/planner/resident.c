@@ -18,6 +18,7 @@ lay_out(RpPlacement *placement, guint g, const RpLargest *largest)
             rp_job_add_buffer(job, g, RP_BUFFER_ACCUMULATORS,
                               rp_profile_sum_bytes(job->profile, stage->gradient_bytes));
     }
+    device->packed = rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, largest->packed);
     device->workspace[RP_WAY_BACKWARD][0] =
         rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, largest->workspace[RP_WAY_BACKWARD]);
 }

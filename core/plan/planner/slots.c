@@ -1,5 +1,6 @@
 /* Weights that come up for each slot: of a bound schedule that offloads them, or dispatched. A
- * device has room for two stages: the one that runs, and the next one arriving. */
+ * device has room for two stages: the one that runs, and the next one arriving, which may be
+ * packed. */
 #include "core/base/units.h"
 #include "core/plan/planner/placement.h"
 
@@ -51,12 +52,32 @@ lay_out_region(RpPlacement *placement, guint g, const RpLargest *largest,
                                                        largest->workspace[way], &history);
 }
 
+/* One slot, whose buffers are those of both turns. */
+static void
+lay_out_packed(RpPlacement *placement, guint g, const RpLargest *largest,
+               const RpSlotLayout *layout)
+{
+    RpDevice *device = &placement->devices[g];
+
+    lay_out_region(placement, g, largest, layout, 0);
+    for (guint way = 0; way < RP_N_WAYS; way++) {
+        device->parameters[way][1] = device->parameters[way][0];
+        device->workspace[way][1] = device->workspace[way][0];
+    }
+    device->sums[1] = device->sums[0];
+    device->packed = rp_job_add_buffer(placement->job, g, RP_BUFFER_PARAMETERS, largest->packed);
+}
+
 static void
 lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const RpSlotLayout *layout)
 {
     const RpPlanJob *job = placement->job;
     RpDevice *device = &placement->devices[g];
 
+    if (layout->packed) {
+        lay_out_packed(placement, g, largest, layout);
+        return;
+    }
     for (guint turn = 0; turn < 2; turn++) {
         if (layout->accumulators_inside || layout->workspace_inside)
             lay_out_region(placement, g, largest, layout, turn);
@@ -79,7 +100,9 @@ lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const R
 static void
 lay_out_offloaded(RpPlacement *placement, guint g, const RpLargest *largest)
 {
-    lay_out_slots(placement, g, largest, &(RpSlotLayout){0});
+    const RpSlotLayout layout = rp_slot_layout(placement->job->profile, largest);
+
+    lay_out_slots(placement, g, largest, layout.packed ? &layout : &(RpSlotLayout){0});
 }
 
 static void
@@ -123,6 +146,23 @@ read_weights(const RpPlanJob *job, guint layer)
     rp_builder_read(job->builder, state->weights[version], RP_ROLE_HOST);
 }
 
+/* Before the slot's first action, behind the last of the slot before. */
+static void
+append_expand(const RpPlacement *placement, const RpPart *part)
+{
+    const RpPlanJob *job = placement->job;
+    const RpDevice *device = &placement->devices[part->device];
+    RpTask *task =
+        rp_builder_begin(job->builder, RP_TASK_EXPAND, part->device, part->stage, job->iteration);
+
+    task->round = (guint16)device->slot.round;
+    for (guint l = 0; l < part->at->layers.count; l++)
+        task->duration_ns += job->profile->layers[part->at->layers.first + l].expand_ns;
+    rp_builder_read(job->builder, device->packed, RP_ROLE_PACKED);
+    rp_builder_write(job->builder, rp_placement_parameters(placement, part), RP_ROLE_PARAMETERS);
+    rp_builder_end(job->builder);
+}
+
 void
 rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const GArray *gates)
 {
@@ -143,8 +183,11 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
             rp_builder_wait(job->builder, g_array_index(gates, RpTaskId, c),
                             rp_plan_lane(job->plan, g, RP_LANE_ACTIVATION_UP), 0, 0);
         rp_builder_wait_barrier(job->builder, FALSE);
-        rp_builder_write(job->builder, rp_placement_parameters(placement, &part),
-                         RP_ROLE_PARAMETERS);
+        if (job->promises->packed)
+            rp_builder_write(job->builder, placement->devices[g].packed, RP_ROLE_PACKED);
+        else
+            rp_builder_write(job->builder, rp_placement_parameters(placement, &part),
+                             RP_ROLE_PARAMETERS);
         for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
             const guint32 layer = chunks->segments[i].layer;
             const guint32 tied_to = rp_plan_layer(job->plan, layer)->tied_to;
@@ -158,4 +201,6 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
         }
         rp_builder_end(job->builder);
     }
+    if (job->promises->packed && chunks->n_chunks > 0)
+        append_expand(placement, &part);
 }

@@ -6,6 +6,11 @@
  *   compute                  |F0|F1|F2|    iteration); a bound stage whose weights are offloaded
  *                                          may be uploaded twice: for its F and again for its B
  *
+ * Packed, they reach the device before they are expanded, and so do expanded ones the action:
+ *
+ *   parameter-up    |c0|c1|c2|
+ *   compute                  |expand|F0|F1|F2|
+ *
  * What a slot's actions and transfers are is noted here, for rules/gradients.c too.
  */
 #include "core/verify/rules/slots.h"
@@ -76,6 +81,19 @@ check_chunk_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 }
 
 static gboolean
+check_expand_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
+{
+    if (!verifier->promises->packed)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "nothing of the plan is packed");
+    if (task->stage >= verifier->n_stages || task->round >= verifier->rounds ||
+        rp_plan_stage(verifier->plan, task->stage)->parameters.n_chunks == 0)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "a stage or round that does not exist, or has no parameters");
+    return TRUE;
+}
+
+static gboolean
 check_fields(RpVerifier *verifier)
 {
     for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
@@ -83,6 +101,8 @@ check_fields(RpVerifier *verifier)
 
         if ((task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD) &&
             !check_chunk_fields(verifier, i, task))
+            return FALSE;
+        if (task->kind == RP_TASK_EXPAND && !check_expand_fields(verifier, i, task))
             return FALSE;
         if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !rp_verify_sum_fields(verifier, i, task))
             return FALSE;
@@ -110,6 +130,23 @@ note_chunk(RpSlots *state, guint32 index, const RpTask *task)
 }
 
 static gboolean
+note_expand(RpSlots *state, guint32 index, const RpTask *task)
+{
+    RpVerifier *verifier = state->verifier;
+    const guint round = verifier->promises->resident_weights ? 0 : task->round;
+    const gsize at = (gsize)round * verifier->n_stages + task->stage;
+    guint32 *place = &state->expands[0][at];
+
+    if (*place != RP_NO_TASK && uploads_twice(state, task->stage))
+        place = &state->expands[1][at];
+    if (*place != RP_NO_TASK)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, *place, index,
+                                "the same parameters are expanded twice");
+    *place = index;
+    return TRUE;
+}
+
+static gboolean
 note_tasks(RpSlots *state)
 {
     RpVerifier *verifier = state->verifier;
@@ -124,6 +161,8 @@ note_tasks(RpSlots *state)
         if ((task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD) &&
             !note_chunk(state, index, task))
             return FALSE;
+        if (task->kind == RP_TASK_EXPAND && !note_expand(state, index, task))
+            return FALSE;
         if (task->kind == RP_TASK_NORM) /* before all steps, or behind them */
             state->gradients_complete = TRUE;
         if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !rp_verify_note_sum(state, index, task))
@@ -132,14 +171,44 @@ note_tasks(RpSlots *state)
     return TRUE;
 }
 
+/* Who reads what is uploaded for @action: it does or, where that is packed, the task that expands it
+ * for @action. */
+static gboolean
+find_reader(RpSlots *state, guint round, guint32 stage, guint session, guint32 action,
+            guint32 *reader)
+{
+    RpVerifier *verifier = state->verifier;
+
+    *reader = action;
+    if (!verifier->promises->packed || action == RP_NO_TASK ||
+        rp_plan_stage(verifier->plan, stage)->parameters.n_chunks == 0)
+        return TRUE;
+    *reader = state->expands[session][(gsize)round * verifier->n_stages + stage];
+    if (*reader == RP_NO_TASK)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, action,
+                                "the parameters of stage %u are never expanded for round %u of "
+                                "iteration %u",
+                                stage, round, verifier->first_iteration + state->iteration);
+    return rp_verify_slot_order(verifier, *reader, action,
+                                "the parameters are not sure to be expanded") &&
+           rp_verifier_check_flow(
+               verifier, RP_RULE_TRANSFERS, *reader, action,
+               (RpCarriage){RP_ROLE_PARAMETERS, RP_ROLE_PARAMETERS, RP_CARRY_PARAMETERS},
+               "what was expanded");
+}
+
 static gboolean
 check_upload_session(RpSlots *state, guint round, guint32 stage, guint session, guint32 action)
 {
     RpVerifier *verifier = state->verifier;
     const RpChunks *chunks = &rp_plan_stage(verifier->plan, stage)->parameters;
+    const RpAccessRole role = verifier->promises->packed ? RP_ROLE_PACKED : RP_ROLE_PARAMETERS;
     gsize at = (gsize)round * state->first_parameter_chunk[verifier->n_stages] +
                state->first_parameter_chunk[stage];
+    guint32 reader;
 
+    if (!find_reader(state, round, stage, session, action, &reader))
+        return FALSE;
     for (guint c = 0; c < chunks->n_chunks && action != RP_NO_TASK; c++) {
         guint32 upload = state->uploads[session][at + c];
 
@@ -150,12 +219,11 @@ check_upload_session(RpSlots *state, guint round, guint32 stage, guint session, 
                                     "chunk %u of the parameters of stage %u is never uploaded for "
                                     "round %u of iteration %u",
                                     c, stage, round, verifier->first_iteration + state->iteration);
-        if (!rp_verify_slot_order(verifier, upload, action,
+        if (!rp_verify_slot_order(verifier, upload, reader,
                                   "the parameters are not sure to be on the device") ||
-            !rp_verifier_check_flow(
-                verifier, RP_RULE_TRANSFERS, upload, action,
-                (RpCarriage){RP_ROLE_PARAMETERS, RP_ROLE_PARAMETERS, RP_CARRY_PARAMETERS},
-                "a chunk of the parameters"))
+            !rp_verifier_check_flow(verifier, RP_RULE_TRANSFERS, upload, reader,
+                                    (RpCarriage){role, role, RP_CARRY_PARAMETERS},
+                                    "a chunk of the parameters"))
             return FALSE;
     }
     return TRUE;
@@ -301,6 +369,8 @@ check_iteration(RpSlots *state)
     memset(state->slots, 0xff, n_slots * sizeof(RpSlot)); /* RP_NO_TASK and RP_NONE */
     rp_verify_clear_table(state->uploads[0], n_chunks);
     rp_verify_clear_table(state->uploads[1], n_chunks);
+    rp_verify_clear_table(state->expands[0], n_slots);
+    rp_verify_clear_table(state->expands[1], n_slots);
     rp_verify_clear_table(state->downloads, (gsize)verifier->rounds *
                                                 state->first_gradient_chunk[verifier->n_stages]);
     if (!note_tasks(state))
@@ -342,8 +412,10 @@ rp_verify_parameters(RpVerifier *verifier)
     gsize n_gradients = (gsize)verifier->rounds * state.first_gradient_chunk[verifier->n_stages];
 
     state.slots = g_new(RpSlot, (gsize)verifier->rounds * verifier->n_stages);
-    state.uploads[0] = rp_verify_new_table(n_parameters);
-    state.uploads[1] = rp_verify_new_table(n_parameters);
+    for (guint session = 0; session < 2; session++) {
+        state.uploads[session] = rp_verify_new_table(n_parameters);
+        state.expands[session] = rp_verify_new_table((gsize)verifier->rounds * verifier->n_stages);
+    }
     state.downloads = rp_verify_new_table(n_gradients);
     for (guint32 t = rp_verifier_first_to_check(verifier); t < verifier->n_iterations && correct;
          t++) {
@@ -354,8 +426,10 @@ rp_verify_parameters(RpVerifier *verifier)
     g_free(state.first_parameter_chunk);
     g_free(state.first_gradient_chunk);
     g_free(state.slots);
-    g_free(state.uploads[0]);
-    g_free(state.uploads[1]);
+    for (guint session = 0; session < 2; session++) {
+        g_free(state.uploads[session]);
+        g_free(state.expands[session]);
+    }
     g_free(state.downloads);
     return correct;
 }

@@ -27,6 +27,7 @@ typedef struct {
     guint32 *first_gradient_chunk;
     RpSlot *slots;       /* [round * n_stages + stage] */
     guint32 *uploads[2]; /* [round * n_chunks + chunk]; [1]: again for the backward */
+    guint32 *expands[2]; /* [round * n_stages + stage]; the same */
     guint32 *downloads;
 } RpSlots;
 

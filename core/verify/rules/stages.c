@@ -131,7 +131,7 @@ check_chunk_tables(RpVerifier *verifier)
     for (guint s = 0; s < verifier->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
 
-        if (!check_chunks(verifier, s, &stage->parameters, stage->parameter_bytes, parameters,
+        if (!check_chunks(verifier, s, &stage->parameters, stage->upload_bytes, parameters,
                           "parameters"))
             return FALSE;
         if (stage->runs_backward && !check_chunks(verifier, s, &stage->gradients,
