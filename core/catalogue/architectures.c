@@ -52,7 +52,9 @@ typedef struct {
     const char *name; /* of a block's: behind "model.layers.N." */
     Size shape[RP_WEIGHT_MAX_RANK];
     When when;
-    enum { PLAIN, NORM, ADAPTED, EACH } is; /* a norm; may have adapters; one for each expert */
+    /* a norm; may have adapters; one for each expert, in a stack of its kind; matrices [in,out] */
+    enum { PLAIN, NORM, ADAPTED, EACH, TRANSPOSED } is;
+    const char *stack; /* of EACH: the name of the tensor that may hold them all */
 } Tensor;
 
 /* In file order. Rows for EACH expert stand together, and come expert by expert. */
@@ -83,14 +85,14 @@ static const Tensor tensors[] = {
     BLOCK(DOWN, "mlp.down_proj.weight", {HIDDEN, MLP}, DENSE, ADAPTED),
     BLOCK(DOWN_BIAS, "mlp.down_proj.bias", {HIDDEN}, DENSE | MLP_BIAS),
     BLOCK(ROUTER, "mlp.gate.weight", {EXPERTS, HIDDEN}, APART),
-    BLOCK(GATE, "gate_proj.weight", {MLP, HIDDEN}, APART, EACH),
-    BLOCK(UP, "up_proj.weight", {MLP, HIDDEN}, APART, EACH),
-    BLOCK(DOWN, "down_proj.weight", {HIDDEN, MLP}, APART, EACH),
+    BLOCK(GATE_UP, "gate_proj.weight", {MLP, HIDDEN}, APART, EACH, "gate_up_proj"),
+    BLOCK(GATE_UP, "up_proj.weight", {MLP, HIDDEN}, APART, EACH, "gate_up_proj"),
+    BLOCK(DOWN, "down_proj.weight", {HIDDEN, MLP}, APART, EACH, "down_proj"),
     BLOCK(ROUTER, "mlp.router.weight", {EXPERTS, HIDDEN}, FUSED),
     BLOCK(ROUTER_BIAS, "mlp.router.bias", {EXPERTS}, FUSED | MLP_BIAS),
-    BLOCK(GATE_UP, "mlp.experts.gate_up_proj", {EXPERTS, HIDDEN, TWICE_MLP}, FUSED),
+    BLOCK(GATE_UP, "mlp.experts.gate_up_proj", {EXPERTS, HIDDEN, TWICE_MLP}, FUSED, TRANSPOSED),
     BLOCK(GATE_UP_BIAS, "mlp.experts.gate_up_proj_bias", {EXPERTS, TWICE_MLP}, FUSED | MLP_BIAS),
-    BLOCK(DOWN, "mlp.experts.down_proj", {EXPERTS, MLP, HIDDEN}, FUSED),
+    BLOCK(DOWN, "mlp.experts.down_proj", {EXPERTS, MLP, HIDDEN}, FUSED, TRANSPOSED),
     BLOCK(DOWN_BIAS, "mlp.experts.down_proj_bias", {EXPERTS, HIDDEN}, FUSED | MLP_BIAS),
 #undef BLOCK
 
@@ -250,11 +252,12 @@ is_named(const List *list, const Tensor *tensor, const char *infix, char *const 
     return rp_lora_names_module(names, module);
 }
 
-static void
-add_base(const List *list, const Tensor *tensor, const char *infix)
+static RpWeight
+base_of(const List *list, const Tensor *tensor, const char *infix)
 {
     RpWeight weight = {.kind = tensor->kind,
                        .norm = tensor->is == NORM,
+                       .transposed = tensor->is == TRANSPOSED,
                        .tied = tensor->kind == RP_WEIGHT_HEAD && list->model->tied,
                        .trained =
                            list->lora == NULL || is_named(list, tensor, infix, list->lora->saved)};
@@ -263,7 +266,47 @@ add_base(const List *list, const Tensor *tensor, const char *infix)
         weight.shape[i] = size_of(list->model, tensor->shape[i]);
         weight.rank += tensor->shape[i] != 0;
     }
-    add(list, tensor, infix, strlen(tensor->name), "", weight);
+    return weight;
+}
+
+static void
+add_base(const List *list, const Tensor *tensor, const char *infix)
+{
+    add(list, tensor, infix, strlen(tensor->name), "", base_of(list, tensor, infix));
+}
+
+/* The matrices of all experts, of @n rows EACH: expert by expert, those of a kind are a stack. */
+static void
+add_experts(const List *list, const Tensor *const *rows, guint n)
+{
+    for (guint expert = 0; expert < list->model->experts; expert++) {
+        g_autofree char *infix = g_strdup_printf("mlp.experts.%u.", expert);
+
+        for (guint j = 0; j < n; j++) {
+            RpWeight weight = base_of(list, rows[j], infix);
+            guint64 before = 0, all = 0;
+
+            for (guint i = 0; i < n; i++) {
+                const guint64 out =
+                    rows[i]->kind == rows[j]->kind ? size_of(list->model, rows[i]->shape[0]) : 0;
+
+                all += out;
+                before += i < j ? out : 0;
+            }
+            weight.stack[0] = list->model->experts;
+            weight.stack[1] = all;
+            weight.stack[2] = weight.shape[1];
+            weight.offset = (expert * all + before) * weight.shape[1];
+            if (list->names != NULL) {
+                const Tensor stack = {.layer = RP_LAYER_BLOCK, .name = rows[j]->stack};
+                g_autofree char *name =
+                    name_of(list, &stack, "mlp.experts.", strlen(stack.name), "");
+
+                weight.stack_name = g_string_chunk_insert_const(list->names, name);
+            }
+            add(list, rows[j], infix, strlen(rows[j]->name), "", weight);
+        }
+    }
 }
 
 /* A: r x in, and B: out x r. */
@@ -310,12 +353,7 @@ rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora, GStr
         }
         while (i + n < n_rows && rows[i + n]->is == EACH)
             n++;
-        for (guint expert = 0; expert < model->experts; expert++) {
-            g_autofree char *infix = g_strdup_printf("mlp.experts.%u.", expert);
-
-            for (guint j = i; j < i + n; j++)
-                add_base(&list, rows[j], infix);
-        }
+        add_experts(&list, rows + i, n);
     }
     for (guint i = 0; adapts && i < n_rows; i++)
         if (rows[i]->is == ADAPTED &&

@@ -142,11 +142,24 @@ typedef struct {
     guint rank; /* 2: rows (output features) x columns (input features); 1: a norm or a bias */
     guint64 shape[RP_WEIGHT_MAX_RANK]; /* 1 behind the rank */
     guint64 elements;
-    gboolean norm;    /* starts as ones */
-    gboolean tied;    /* the head's, where it is the embedding's matrix: not in the file */
-    gboolean trained; /* has a gradient: everything, or with LoRA the adapters only */
-    RpDtype storage;  /* of a frozen weight; trained ones have the run's */
+    /* Of an expert's matrix, one of a stack [E,out,in] of its kind; else NULL and zeros. */
+    const char *stack_name; /* where one tensor holds them all: "…3.mlp.experts.gate_up_proj" */
+    guint64 stack[RP_WEIGHT_MAX_RANK];
+    guint64 offset;      /* elements of the stack before it */
+    gboolean transposed; /* matrices stand as [in,out] */
+    gboolean norm;       /* starts as ones */
+    gboolean tied;       /* the head's, where it is the embedding's matrix: not in the file */
+    gboolean trained;    /* has a gradient: everything, or with LoRA the adapters only */
+    RpDtype storage;     /* of a frozen weight; trained ones have the run's */
 } RpWeight;
+
+/* Elements of the stack that it is a piece of, or its own. */
+static inline guint64
+rp_weight_stack_elements(const RpWeight *weight)
+{
+    return weight->stack[0] == 0 ? weight->elements
+                                 : weight->stack[0] * weight->stack[1] * weight->stack[2];
+}
 
 /* Whether there are moments and gradients of it under its own name. */
 static inline gboolean

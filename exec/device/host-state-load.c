@@ -1,6 +1,5 @@
 /* Weights of files, and new adapters, into the host's state. */
 #include "exec/device/host-state-private.h"
-#include "exec/model/init.h"
 
 /* Shares of threads end at so many parameters. */
 #define GRANULE ((gsize)16384)
@@ -9,9 +8,7 @@
 typedef struct {
     const RpWeights *weights;
     guint index;
-    RpDtype dtype;
-    const guint8 *source; /* NULL: an adapter that begins as new ones do */
-    float *master;        /* NULL: frozen */
+    float *master; /* NULL: frozen */
     guint8 *frozen;
     RpDtype storage;
 } LoadJob;
@@ -21,21 +18,15 @@ load_share(gsize first, gsize n, gpointer data)
 {
     const LoadJob *job = data;
 
-    if (job->source == NULL) {
-        rp_init_fill(rp_weights_model(job->weights), rp_weights_nth(job->weights, job->index),
-                     rp_weights_lora(job->weights)->seed, first, job->master + first, n);
-        return;
-    }
-    const guint8 *source = job->source + first * rp_dtype_size(job->dtype);
     float wide[1024];
 
     if (job->master != NULL) {
-        rp_dtype_to_float(job->dtype, source, job->master + first, n);
+        rp_weights_read(job->weights, job->index, first, job->master + first, n);
         return;
     }
     for (gsize at = 0, piece; at < n; at += piece) {
         piece = MIN(n - at, G_N_ELEMENTS(wide));
-        rp_dtype_to_float(job->dtype, source + at * rp_dtype_size(job->dtype), wide, piece);
+        rp_weights_read(job->weights, job->index, first + at, wide, piece);
         rp_dtype_from_float(job->storage, wide,
                             job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
     }
@@ -51,19 +42,15 @@ rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
 
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(weights, i);
-            const RpSafetensor *source = rp_weights_source(weights, i);
-            const RpWeightPlace *place = &layout->place[weight->kind];
+            const RpWeightPlace place = rp_layout_place(layout, weight);
             guint64 run;
-            LoadJob job = {.weights = weights,
-                           .index = i,
-                           .dtype = source != NULL ? source->dtype : RP_DTYPE_FP32,
-                           .source = source != NULL ? source->data : NULL};
+            LoadJob job = {.weights = weights, .index = i};
 
             if (weight->trained)
-                job.master = host_state->layers[l].master + place->element;
+                job.master = host_state->layers[l].master + place.element;
             else {
-                job.frozen = rp_host_state_weights(host_state, l, 0, place->byte, &run);
-                job.storage = place->storage;
+                job.frozen = rp_host_state_weights(host_state, l, 0, place.byte, &run);
+                job.storage = place.storage;
             }
 
             if (!weight->tied)

@@ -186,6 +186,14 @@ rp_host_state_describe_layer(const RpNetwork *network, guint layer)
 
 /* ---- places ---- */
 
+static gint
+compare_elements(gconstpointer a, gconstpointer b)
+{
+    const guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
+
+    return (x > y) - (x < y);
+}
+
 /* Which of a layer's own parameters decay; gaps do not. */
 static GArray *
 decay_spans(const RpHostState *host_state, guint layer)
@@ -193,23 +201,35 @@ decay_spans(const RpHostState *host_state, guint layer)
     const RpWeights *weights = rp_network_weights(host_state->network);
     const RpLayerLayout *layout = rp_network_layout(host_state->network, layer);
     GArray *spans = g_array_new(FALSE, FALSE, sizeof(RpParameterSpan));
+    /* where a trained weight begins, and what it is: experts' stand in another order than listed */
+    typedef struct {
+        guint64 element;
+        const RpWeight *weight;
+    } Begin;
+    g_autoptr(GArray) begins = g_array_new(FALSE, FALSE, sizeof(Begin));
     guint64 at = 0;
     guint first;
     const guint n = rp_weights_layer(weights, layer, &first);
 
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        const guint64 element = layout->place[weight->kind].element;
-        const RpParameterSpan gap = {.n_parameters = element - at};
+        const Begin begin = {rp_layout_place(layout, weight).element, weight};
+
+        if (rp_weight_has_state(weight))
+            g_array_append_val(begins, begin);
+    }
+    g_array_sort(begins, compare_elements);
+    for (guint i = 0; i < begins->len; i++) {
+        const Begin *begin = &g_array_index(begins, Begin, i);
+        const RpWeight *weight = begin->weight;
+        const RpParameterSpan gap = {.n_parameters = begin->element - at};
         const RpParameterSpan span = {.n_parameters = weight->elements,
                                       .decays = rp_parameter_decays(weight->name, weight->rank)};
 
-        if (weight->tied || !weight->trained)
-            continue;
         if (gap.n_parameters > 0)
             g_array_append_val(spans, gap);
         g_array_append_val(spans, span);
-        at = element + weight->elements;
+        at = begin->element + weight->elements;
     }
     const RpParameterSpan rest = {.n_parameters = host_state->layers[layer].own - at};
     if (rest.n_parameters > 0)

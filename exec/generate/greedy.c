@@ -41,18 +41,22 @@ workspace_bytes(const RpGreedy *greedy)
     return scratch + 2 * rp_align_up(rp_network_hidden_bytes(greedy->network), ALIGNMENT);
 }
 
-/* Adapters may be stored wider than what they run in. */
-static void
-store(const RpSafetensor *source, guint64 n, RpDtype storage, guint8 *at)
-{
-    if (source->dtype == storage) {
-        memcpy(at, source->data, n * rp_dtype_size(storage));
-        return;
-    }
-    g_autofree float *wide = g_new(float, n);
+/* Elements that are read at a time. */
+#define PIECE ((guint64)65536)
 
-    rp_dtype_to_float(source->dtype, source->data, wide, n);
-    rp_dtype_from_float(storage, wide, at, n);
+/* Adapters may be stored wider than what they run in, experts packed. */
+static void
+store(const RpWeights *weights, guint index, RpDtype storage, guint8 *at)
+{
+    const guint64 n = rp_weights_nth(weights, index)->elements;
+    g_autofree float *wide = g_new(float, PIECE);
+
+    for (guint64 first = 0; first < n; first += PIECE) {
+        const gsize some = (gsize)MIN(PIECE, n - first);
+
+        rp_weights_read(weights, index, first, wide, some);
+        rp_dtype_from_float(storage, wide, at + first * rp_dtype_size(storage), some);
+    }
 }
 
 /* Each weight to its place: a tied head has a copy of its own. */
@@ -62,10 +66,9 @@ load(RpGreedy *greedy, const RpWeights *weights)
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
         const RpLayerLayout *layout = rp_network_layout(greedy->network, weight->layer);
-        const RpWeightPlace *place = &layout->place[weight->kind];
+        const RpWeightPlace place = rp_layout_place(layout, weight);
 
-        store(rp_weights_source(weights, i), weight->elements, place->storage,
-              greedy->parameters + layout->first_byte + place->byte);
+        store(weights, i, place.storage, greedy->parameters + layout->first_byte + place.byte);
     }
 }
 

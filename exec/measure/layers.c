@@ -115,15 +115,15 @@ fill(const Layer *layer, RpDtype dtype, const float *tile, void *to, gsize at, g
 }
 
 static gboolean
-fill_given(const Layer *layer, const RpSafetensor *source, guint64 n, const RpWeightPlace *place,
+fill_given(const Layer *layer, const RpWeights *weights, guint index, const RpWeightPlace *place,
            float *tile, GError **error)
 {
-    const gsize size = rp_dtype_size(source->dtype);
+    const guint64 n = rp_weights_nth(weights, index)->elements;
 
     for (guint64 done = 0; done < n; done += TILE) {
         const gsize count = (gsize)MIN(n - done, (guint64)TILE);
 
-        rp_dtype_to_float(source->dtype, (const guint8 *)source->data + done * size, tile, count);
+        rp_weights_read(weights, index, done, tile, count);
         if (!fill(layer, place->storage, tile, layer->room[PARAMETERS],
                   (gsize)place->byte + done * rp_dtype_size(place->storage), count, error))
             return FALSE;
@@ -144,15 +144,16 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
 
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(list, i);
-        const RpSafetensor *source = weights != NULL ? rp_weights_source(weights, i) : NULL;
-        const RpWeightPlace *place = &layout->place[weight->kind];
+        const RpWeightPlace place = rp_layout_place(layout, weight);
+        const gboolean given = weights != NULL && (rp_weights_source(weights, i) != NULL ||
+                                                   rp_weights_packed(weights, i) != NULL);
 
-        if (source == NULL)
+        if (!given)
             rp_init_fill(rp_network_model(network), weight, SEED, 0, tile,
                          (gsize)MIN(weight->elements, (guint64)TILE));
-        if (source != NULL ? !fill_given(layer, source, weight->elements, place, tile, error)
-                           : !fill(layer, place->storage, tile, layer->room[PARAMETERS],
-                                   (gsize)place->byte, weight->elements, error))
+        if (given ? !fill_given(layer, weights, i, &place, tile, error)
+                  : !fill(layer, place.storage, tile, layer->room[PARAMETERS], (gsize)place.byte,
+                          weight->elements, error))
             return FALSE;
     }
     return TRUE;

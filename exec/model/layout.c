@@ -1,25 +1,47 @@
 #include "exec/model/layout.h"
 
+#include <string.h>
+
 #include "core/base/units.h"
 
 guint64
 rp_layout_room(const RpWeight *weight)
 {
-    return rp_align_up(weight->elements, RP_LAYOUT_ALIGNMENT);
+    const guint64 all = rp_weight_stack_elements(weight);
+    const guint64 end = weight->offset + weight->elements;
+
+    return weight->elements + (end == all ? rp_align_up(all, RP_LAYOUT_ALIGNMENT) - all : 0);
 }
 
+RpWeightPlace
+rp_layout_place(const RpLayerLayout *layout, const RpWeight *weight)
+{
+    RpWeightPlace place = layout->place[weight->kind];
+
+    if (place.byte != RP_LAYOUT_NONE)
+        place.byte += weight->offset * rp_dtype_size(place.storage);
+    if (place.element != RP_LAYOUT_NONE)
+        place.element += weight->offset;
+    memcpy(place.shape, weight->shape, sizeof place.shape);
+    return place;
+}
+
+/* Of a stack the first does it for all. */
 static void
 add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype)
 {
     const RpDtype storage = weight->trained ? dtype : weight->storage;
-    const guint64 room = rp_layout_room(weight);
+    const guint64 room = rp_align_up(rp_weight_stack_elements(weight), RP_LAYOUT_ALIGNMENT);
     const guint64 bytes = room * rp_dtype_size(storage);
+    RpWeightPlace *place = &layout->place[weight->kind];
 
-    layout->place[weight->kind] =
-        (RpWeightPlace){storage,
-                        layout->bytes,
-                        weight->trained ? layout->elements : RP_LAYOUT_NONE,
-                        {weight->shape[0], weight->shape[1]}};
+    if (weight->offset > 0)
+        return;
+    *place = (RpWeightPlace){.storage = storage,
+                             .byte = layout->bytes,
+                             .element = weight->trained ? layout->elements : RP_LAYOUT_NONE,
+                             .transposed = weight->transposed};
+    memcpy(place->shape, weight->stack[0] > 0 ? weight->stack : weight->shape, sizeof place->shape);
     layout->bytes += bytes;
     layout->elements += weight->trained ? room : 0;
     if (weight->tied) {
@@ -40,7 +62,8 @@ rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLa
     guint n;
 
     for (guint kind = 0; kind < RP_N_WEIGHT_KINDS; kind++)
-        layout.place[kind] = (RpWeightPlace){dtype, RP_LAYOUT_NONE, RP_LAYOUT_NONE, {0}};
+        layout.place[kind] =
+            (RpWeightPlace){.storage = dtype, .byte = RP_LAYOUT_NONE, .element = RP_LAYOUT_NONE};
     g_return_val_if_fail(weights && layer < rp_weights_n_layers(weights), layout);
 
     n = rp_weights_layer(weights, layer, &first);

@@ -7,6 +7,10 @@
  *   elements   |input_norm|q_proj        |..|down_proj     |tied matrix, if it is trained     |
  *              0          multiples of RP_LAYOUT_ALIGNMENT elements; gaps are zeros and stay so
  *
+ * Experts' matrices of a kind are a stack, one place without gaps inside:
+ *
+ *   GATE_UP [E,2m,C]   |gate of 0|up of 0|gate of 1|up of 1|..        DOWN [E,C,m]   |of 0|of 1|..
+ *
  * Layers stand one after the other without further gaps, in both.
  */
 #pragma once
@@ -19,9 +23,10 @@
 /* Of one weight, from the layer's first on. */
 typedef struct {
     RpDtype storage;
-    guint64 byte;     /* RP_LAYOUT_NONE: the layer has no such weight */
-    guint64 element;  /* RP_LAYOUT_NONE: it has none, or a frozen one */
-    guint64 shape[2]; /* [out,in] of a matrix */
+    guint64 byte;                      /* RP_LAYOUT_NONE: the layer has no such weight */
+    guint64 element;                   /* RP_LAYOUT_NONE: it has none, or a frozen one */
+    guint64 shape[RP_WEIGHT_MAX_RANK]; /* [out,in] of a matrix, [E,out,in] of a stack */
+    gboolean transposed;               /* a stack of [E,in,out] */
 } RpWeightPlace;
 
 typedef struct {
@@ -43,5 +48,7 @@ typedef struct {
 RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype,
                               const RpLayerLayout *before);
 
-/* Elements of @weight with the gap behind it. */
+/* Elements of @weight with the gap behind it; of a stack the last has it. */
 guint64 rp_layout_room(const RpWeight *weight);
+/* Where @weight stands: the place of its kind, or its part of the stack. */
+RpWeightPlace rp_layout_place(const RpLayerLayout *layout, const RpWeight *weight);

@@ -9,9 +9,10 @@
 
 /* Rows of a matrix being made. */
 typedef struct {
-    const RpSafetensor *source; /* of W */
-    const float *a;             /* [r,in]; NULL: no adapter */
-    const float *b;             /* [out,r] */
+    const RpWeights *weights;
+    guint index;    /* of W */
+    const float *a; /* [r,in]; NULL: no adapter */
+    const float *b; /* [out,r] */
     guint64 rank, columns;
     float scale;
     guint64 first, n; /* rows */
@@ -28,9 +29,7 @@ make_row(const Rows *rows, guint64 row)
     float *wide = rows->wide + row * rows->columns;
     g_autofree float *sum = g_new0(float, rows->columns);
 
-    rp_dtype_to_float(rows->source->dtype,
-                      (const guint8 *)rows->source->data + at * rp_dtype_size(rows->source->dtype),
-                      wide, rows->columns);
+    rp_weights_read(rows->weights, rows->index, at, wide, rows->columns);
     for (guint64 k = 0; rows->a != NULL && k < rows->rank; k++) {
         const float b = rows->b[(rows->first + row) * rows->rank + k];
         const float *a = rows->a + k * rows->columns;
@@ -65,11 +64,10 @@ adapter_of(const RpWeights *weights, const RpWeight *weight, RpAdapterPart part)
 
     if (index < 0)
         return NULL;
-    const RpSafetensor *source = rp_weights_source(weights, (guint)index);
     const guint64 n = rp_weights_nth(weights, (guint)index)->elements;
     float *values = g_new(float, n);
 
-    rp_dtype_to_float(source->dtype, source->data, values, n);
+    rp_weights_read(weights, (guint)index, 0, values, n);
     return values;
 }
 
@@ -92,7 +90,8 @@ write_weight(Merge *merge, guint index, guint tensor, GError **error)
     g_autofree float *a = adapter_of(merge->weights, weight, RP_ADAPTER_A);
     g_autofree float *b = adapter_of(merge->weights, weight, RP_ADAPTER_B);
     const RpLora *lora = rp_weights_lora(merge->weights);
-    Rows rows = {.source = rp_weights_source(merge->weights, index),
+    Rows rows = {.weights = merge->weights,
+                 .index = index,
                  .a = a,
                  .b = b,
                  .rank = lora->rank,

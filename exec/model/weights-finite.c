@@ -99,9 +99,29 @@ has_bad16(const guint8 *values, guint64 n, gint16 limit)
     return bad != 0;
 }
 
+/* Of a packed weight. */
 static gboolean
-has_bad(const Search *search, const RpSafetensor *tensor, guint64 first, guint64 n)
+has_bad_read(const Search *search, guint weight, guint64 first, guint64 n)
 {
+    float block[BLOCK_ELEMENTS];
+    gboolean bad = FALSE;
+
+    for (guint64 at = 0; at < n && !bad; at += BLOCK_ELEMENTS) {
+        const gsize left = (gsize)MIN(BLOCK_ELEMENTS, n - at);
+
+        rp_weights_read(search->weights, weight, first + at, block, left);
+        bad = has_bad32((const guint8 *)block, left, search->limit32);
+    }
+    return bad;
+}
+
+static gboolean
+has_bad(const Search *search, guint weight, guint64 first, guint64 n)
+{
+    const RpSafetensor *tensor = rp_weights_source(search->weights, weight);
+
+    if (tensor == NULL)
+        return has_bad_read(search, weight, first, n);
     const guint8 *values = (const guint8 *)tensor->data + first * rp_dtype_size(tensor->dtype);
 
     return tensor->dtype == RP_DTYPE_FP32 ? has_bad32(values, n, search->limit32)
@@ -118,8 +138,7 @@ search_some(void *data)
     while ((k = atomic_fetch_add(&search->next, 1)) < atomic_load(&search->bad)) {
         const Piece *piece = &g_array_index(search->pieces, Piece, k);
         guint bad = atomic_load(&search->bad);
-        if (!has_bad(search, rp_weights_source(search->weights, piece->weight), piece->first,
-                     piece->n))
+        if (!has_bad(search, piece->weight, piece->first, piece->n))
             continue;
         while (k < bad && !atomic_compare_exchange_weak(&search->bad, &bad, k))
             ;
@@ -134,7 +153,7 @@ divide(const RpWeights *weights)
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        if (rp_weights_source(weights, i) == NULL)
+        if (rp_weights_source(weights, i) == NULL && rp_weights_packed(weights, i) == NULL)
             continue; /* an adapter that begins as new ones do */
         for (guint64 at = 0; at < weight->elements && !weight->tied; at += PIECE_ELEMENTS) {
             Piece piece = {i, at, MIN(PIECE_ELEMENTS, weight->elements - at)};
@@ -148,14 +167,15 @@ static gboolean
 fail(const Search *search, const Piece *piece, RpDtype dtype, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(search->weights, piece->weight);
-    const RpSafetensor *tensor = rp_weights_source(search->weights, piece->weight);
-    gsize size = rp_dtype_size(tensor->dtype);
+    const RpLowbitSource *packed = rp_weights_packed(search->weights, piece->weight);
+    const RpSafetensor *tensor =
+        packed != NULL ? packed->tensor : rp_weights_source(search->weights, piece->weight);
     guint64 at = piece->first;
     float value;
 
-    while (!has_bad(search, tensor, at, 1))
+    while (!has_bad(search, piece->weight, at, 1))
         at++;
-    rp_dtype_to_float(tensor->dtype, (const guint8 *)tensor->data + at * size, &value, 1);
+    rp_weights_read(search->weights, piece->weight, at, &value, 1);
     g_autofree char *shown = rp_display_name(tensor->file);
     g_autofree char *quoted = rp_quote(tensor->name);
     g_autofree char *place = weight->rank == 2

@@ -7,6 +7,7 @@
 #include <glib.h>
 
 #include "core/catalogue/lora.h"
+#include "exec/lowbit/lowbit-file.h"
 #include "exec/model/hf-config.h"
 #include "exec/safetensors/safetensors.h"
 
@@ -63,7 +64,9 @@ guint64 rp_weights_elements(const RpWeights *weights);
  * - each is there, with the shape that the config asks for, and no other tensor is;
  * - each has the type that the config names or, where it names none, that of the first;
  * - a tied model may hold lm_head.weight all the same (Qwen3-0.6B does) if its bytes are those of
- *   the embedding. Old files' rotary_emb.inv_freq is ignored, as transformers does.
+ *   the embedding. Old files' rotary_emb.inv_freq is ignored, as transformers does;
+ * - all experts' matrices of a kind may stand in one tensor [E,out,in] (RpWeight.stack_name);
+ * - stacks [E,in,out] may be packed as mxfp4 [E,out,in], as GPT-OSS is published.
  *
  * Errors: RP_WEIGHTS_ERROR_*, one line: `FILE: tensor "NAME": expected ..., found ...`
  */
@@ -87,9 +90,21 @@ gboolean rp_weights_check_finite(const RpWeights *weights, RpDtype dtype,
 /* Whether there are adapters, and which; %NULL: none. */
 const RpLora *rp_weights_lora(const RpWeights *weights);
 
-/* The bound tensor of weight @index; of a tied head the embedding's. %NULL before binding, and of an
- * adapter that begins as new ones do (rp_init_fill(), the seed of rp_weights_lora()). */
+/* The bound tensor of weight @index, or its part of the tensor that holds all experts'; of a tied head
+ * the embedding's. %NULL before binding, of a packed one, and of an adapter that begins as new ones do
+ * (rp_init_fill(), the seed of rp_weights_lora()). */
 const RpSafetensor *rp_weights_source(const RpWeights *weights, guint index);
+/* The same of a packed one; %NULL: it is not. */
+const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
+/**
+ * rp_weights_read:
+ * @weights: bound
+ * @values: (out): elements @first to @first + @n, as the network has them
+ *
+ * From the bound tensor, expanded (and transposed) where it is packed; of an adapter without one as
+ * new ones begin. From any thread.
+ */
+void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n);
 /* Of the bound base of adapters, which are refused beside another: SHA-256 of names, types, shapes and
  * of the first, middle and last bytes of each tensor, 64 digits. %NULL without adapters, or before
  * binding. */

@@ -285,9 +285,9 @@ rp_network_hidden_bytes(const RpNetwork *network)
 static void
 set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
 {
-    guint64 bytes[RP_N_WEIGHT_KINDS];
     guint first;
     const guint n = rp_weights_layer(network->weights, index, &first);
+    g_autofree guint64 *bytes = g_new(guint64, n);
 
     for (guint i = 0; i < n; i++) {
         const RpWeight *weight = rp_weights_nth(network->weights, first + i);

@@ -14,10 +14,9 @@ static Place
 place_of(const RpTrainer *trainer, guint weight)
 {
     const RpWeight *w = rp_weights_nth(trainer->weights, weight);
-    guint layer = w->tied ? 0 : w->layer;
-    RpWeightKind kind = w->tied ? RP_WEIGHT_EMBEDDING : w->kind;
-
-    const guint64 offset = rp_network_layout(trainer->network, layer)->place[kind].element;
+    const RpWeight *own = w->tied ? rp_weights_nth(trainer->weights, 0) : w;
+    const guint layer = own->layer;
+    const guint64 offset = rp_layout_place(rp_network_layout(trainer->network, layer), own).element;
 
     g_assert(offset != RP_LAYOUT_NONE);
     return (Place){layer, offset, w->elements};

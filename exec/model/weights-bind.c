@@ -1,0 +1,292 @@
+/* Where a checkpoint has the weights. */
+#include "exec/model/weights-private.h"
+
+#include <string.h>
+
+#include "core/base/quote.h"
+
+#define HASHED_BYTES ((gsize)4096) /* of each sample */
+/* A tensor that OpenAI's own files of GPT-OSS have, and nobody else's. */
+#define OPENAI_NAME "block.0.attn.norm.scale"
+
+static gboolean
+fail(GError **error, RpWeightsError code, const char *file, const char *tensor,
+     const char *expected, const char *found)
+{
+    g_autofree char *shown = rp_display_name(file);
+    g_autofree char *quoted = rp_quote(tensor);
+
+    g_set_error(error, RP_WEIGHTS_ERROR, (gint)code, "%s: tensor %s: expected %s, found %s", shown,
+                quoted, expected, found);
+    return FALSE;
+}
+
+/* Whether @tensor has the shape and the type @dtype. */
+static gboolean
+check_shape(const guint64 *wanted, guint rank, const RpSafetensor *tensor, RpDtype dtype,
+            GError **error)
+{
+    const char *dtype_name = rp_dtype_safetensors_name(dtype);
+    gboolean same_shape =
+        tensor->rank == rank && memcmp(tensor->shape, wanted, rank * sizeof(guint64)) == 0;
+
+    if (same_shape && tensor->supported && tensor->dtype == dtype)
+        return TRUE;
+    g_autofree char *shape = rp_safetensor_describe(dtype_name, wanted, rank);
+    g_autofree char *expected = g_strdup_printf("%s, as config.json has it", shape);
+    g_autofree char *found =
+        rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+    return fail(error, same_shape ? RP_WEIGHTS_ERROR_DTYPE : RP_WEIGHTS_ERROR_SHAPE, tensor->file,
+                tensor->name, expected, found);
+}
+
+static gboolean
+check_tensor(const RpWeight *weight, const RpSafetensor *tensor, RpDtype dtype, GError **error)
+{
+    return check_shape(weight->shape, weight->rank, tensor, dtype, error);
+}
+
+/* Refuses a weight that is packed; TRUE: it is not, or not there at all. */
+static gboolean
+refuse_packed(const RpSafetensors *checkpoint, const RpWeight *weight, RpDtype dtype,
+              GError **error)
+{
+    const char *format = rp_lowbit_source_format(checkpoint, weight->name);
+
+    if (format == NULL)
+        return TRUE;
+    g_autofree char *shape =
+        rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
+    g_autofree char *found = g_strdup_printf("it packed as %s, which is not trained on", format);
+    return fail(error, RP_WEIGHTS_ERROR_DTYPE, rp_safetensors_path(checkpoint), weight->name, shape,
+                found);
+}
+
+/* The type that all tensors must have. */
+static gboolean
+pick_dtype(const RpWeights *weights, const RpSafetensors *checkpoint, RpDtype *dtype,
+           GError **error)
+{
+    const RpSafetensor *first = rp_safetensors_find(checkpoint, rp_weights_nth(weights, 0)->name);
+
+    *dtype = weights->model.dtype;
+    if (weights->model.has_dtype || first == NULL)
+        return TRUE; /* a missing tensor is reported as such */
+    if (!first->supported)
+        return fail(error, RP_WEIGHTS_ERROR_DTYPE, first->file, first->name, "BF16, F16 or F32",
+                    first->dtype_name);
+    *dtype = first->dtype;
+    return TRUE;
+}
+
+static gboolean
+check_tied(const RpWeight *weight, const RpSafetensor *own, const RpSafetensor *embedding_tensor,
+           RpDtype dtype, GError **error)
+{
+    if (!check_tensor(weight, own, dtype, error))
+        return FALSE;
+    /* same type and shape as the embedding */
+    return memcmp(own->data, embedding_tensor->data, own->bytes) == 0 ||
+           fail(error, RP_WEIGHTS_ERROR_TIED, own->file, own->name,
+                "the bytes of model.embed_tokens.weight, since config.json has "
+                "tie_word_embeddings",
+                "others");
+}
+
+static gboolean
+is_ignored(const char *name)
+{
+    return g_str_has_prefix(name, "model.layers.") &&
+           g_str_has_suffix(name, ".self_attn.rotary_emb.inv_freq");
+}
+
+/* @names: of tensors that were found */
+static gboolean
+check_extra(GHashTable *names, const RpSafetensors *checkpoint, GError **error)
+{
+    for (guint i = 0; i < rp_safetensors_count(checkpoint); i++) {
+        const RpSafetensor *tensor = rp_safetensors_nth(checkpoint, i);
+        if (g_hash_table_contains(names, tensor->name) || is_ignored(tensor->name))
+            continue;
+        g_autofree char *found =
+            rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+        return fail(error, RP_WEIGHTS_ERROR_EXTRA, tensor->file, tensor->name,
+                    "no such tensor for this config.json", found);
+    }
+    return TRUE;
+}
+
+/* Three samples of a tensor, not all of it: a base may be of hundreds of GB. */
+static void
+hash_tensor(GChecksum *checksum, const RpSafetensor *tensor)
+{
+    const gsize n = MIN(HASHED_BYTES, tensor->bytes);
+    const gsize places[] = {0, (tensor->bytes - n) / 2, tensor->bytes - n};
+    g_autofree char *shape =
+        rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+
+    g_checksum_update(checksum, (const guchar *)tensor->name, (gssize)strlen(tensor->name) + 1);
+    g_checksum_update(checksum, (const guchar *)shape, (gssize)strlen(shape) + 1);
+    for (guint i = 0; i < G_N_ELEMENTS(places); i++)
+        g_checksum_update(checksum, (const guchar *)tensor->data + places[i], (gssize)n);
+}
+
+static char *
+hash_base(const RpWeights *weights)
+{
+    g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
+
+    for (guint i = 0; i < weights->list->len; i++) {
+        if (weights->packed[i] != NULL) {
+            hash_tensor(checksum, weights->packed[i]->parts[RP_LOWBIT_CODES]);
+            hash_tensor(checksum, weights->packed[i]->parts[RP_LOWBIT_SCALES]);
+        } else if (weights->source[i] != NULL && !rp_weights_nth(weights, i)->tied) {
+            hash_tensor(checksum, weights->source[i]);
+        }
+    }
+    return g_strdup(g_checksum_get_string(checksum));
+}
+
+/* A checkpoint being bound. */
+typedef struct {
+    const RpWeights *weights;
+    const RpSafetensors *checkpoint;
+    RpDtype dtype;
+    GHashTable *names; /* of its tensors that were found */
+    const RpSafetensor **source;
+    RpLowbitSource **packed;
+    GPtrArray *own;
+} Binding;
+
+static gboolean
+fail_missing(const Binding *binding, const RpWeight *weight, GError **error)
+{
+    g_autofree char *shape = rp_safetensor_describe(rp_dtype_safetensors_name(binding->dtype),
+                                                    weight->shape, weight->rank);
+    const gboolean other = rp_safetensors_find(binding->checkpoint, OPENAI_NAME) != NULL;
+
+    return fail(error, RP_WEIGHTS_ERROR_MISSING, rp_safetensors_path(binding->checkpoint),
+                weight->name, shape,
+                other ? "names of OpenAI's own files (" OPENAI_NAME "), which are not read"
+                      : "no such tensor");
+}
+
+/* Of the tensor with all experts' matrices, @weight's. */
+static gboolean
+bind_part(Binding *binding, guint index, const RpSafetensor *all, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(binding->weights, index);
+    RpSafetensor *part;
+
+    if (!check_shape(weight->stack, RP_WEIGHT_MAX_RANK, all, binding->dtype, error))
+        return FALSE;
+    part = g_memdup2(all, sizeof *all);
+    g_ptr_array_add(binding->own, part);
+    part->rank = weight->rank;
+    memcpy(part->shape, weight->shape, weight->rank * sizeof *part->shape);
+    part->elements = weight->elements;
+    part->bytes = weight->elements * rp_dtype_size(part->dtype);
+    part->data = (const guint8 *)all->data + weight->offset * rp_dtype_size(part->dtype);
+    binding->source[index] = part;
+    g_hash_table_add(binding->names, (gpointer)all->name);
+    return TRUE;
+}
+
+static gboolean
+has_blocks(const RpSafetensors *checkpoint, const RpWeight *weight)
+{
+    g_autofree char *blocks = g_strconcat(weight->name, "_blocks", NULL);
+
+    return rp_safetensors_find(checkpoint, blocks) != NULL;
+}
+
+/* A stack [E,in,out] that is packed as [E,out,in]. */
+static gboolean
+bind_mxfp4(Binding *binding, guint index, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(binding->weights, index);
+    const guint64 shape[] = {weight->shape[0], weight->shape[2], weight->shape[1]};
+    RpLowbitSource *source = g_new0(RpLowbitSource, 1);
+
+    g_ptr_array_add(binding->own, source);
+    if (!rp_lowbit_source_find(binding->checkpoint, weight->name, source, error))
+        return FALSE;
+    if (source->rank != G_N_ELEMENTS(shape) || memcmp(source->shape, shape, sizeof shape) != 0) {
+        g_autofree char *expected = rp_safetensor_describe("mxfp4", shape, G_N_ELEMENTS(shape));
+        g_autofree char *found = rp_safetensor_describe("mxfp4", source->shape, source->rank);
+
+        return fail(error, RP_WEIGHTS_ERROR_SHAPE, source->tensor->file, source->tensor->name,
+                    expected, found);
+    }
+    binding->packed[index] = source;
+    g_hash_table_add(binding->names, (gpointer)source->parts[RP_LOWBIT_CODES]->name);
+    g_hash_table_add(binding->names, (gpointer)source->parts[RP_LOWBIT_SCALES]->name);
+    return TRUE;
+}
+
+static gboolean
+bind_weight(Binding *binding, guint index, GError **error)
+{
+    const RpSafetensors *checkpoint = binding->checkpoint;
+    const RpWeight *weight = rp_weights_nth(binding->weights, index);
+    const RpSafetensor *tensor = rp_safetensors_find(checkpoint, weight->name);
+    const RpSafetensor *all =
+        weight->stack_name != NULL ? rp_safetensors_find(checkpoint, weight->stack_name) : NULL;
+
+    if (rp_weight_is_adapter(weight->kind))
+        return TRUE;
+    if (weight->tied) {
+        binding->source[index] = binding->source[0];
+        g_hash_table_add(binding->names, (gpointer)weight->name);
+        return tensor == NULL ||
+               check_tied(weight, tensor, binding->source[0], binding->dtype, error);
+    }
+    if (all != NULL)
+        return bind_part(binding, index, all, error);
+    if (weight->transposed && tensor == NULL && has_blocks(checkpoint, weight))
+        return bind_mxfp4(binding, index, error);
+    if ((tensor == NULL || !tensor->supported) &&
+        !refuse_packed(checkpoint, weight, binding->dtype, error))
+        return FALSE;
+    if (tensor == NULL)
+        return fail_missing(binding, weight, error);
+    binding->source[index] = tensor;
+    g_hash_table_add(binding->names, (gpointer)weight->name);
+    return check_tensor(weight, tensor, binding->dtype, error);
+}
+
+gboolean
+rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
+{
+    g_return_val_if_fail(weights && checkpoint, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    g_autoptr(GHashTable) names = g_hash_table_new(g_str_hash, g_str_equal);
+    g_autofree const RpSafetensor **source = g_new0(const RpSafetensor *, weights->list->len);
+    g_autofree RpLowbitSource **packed = g_new0(RpLowbitSource *, weights->list->len);
+    g_autoptr(GPtrArray) own = g_ptr_array_new_with_free_func(g_free);
+    Binding binding = {.weights = weights,
+                       .checkpoint = checkpoint,
+                       .names = names,
+                       .source = source,
+                       .packed = packed,
+                       .own = own};
+
+    if (!pick_dtype(weights, checkpoint, &binding.dtype, error))
+        return FALSE;
+    for (guint i = 0; i < weights->list->len; i++)
+        if (!bind_weight(&binding, i, error))
+            return FALSE;
+    if (!check_extra(names, checkpoint, error))
+        return FALSE;
+    g_free(weights->source);
+    g_free(weights->packed);
+    g_ptr_array_unref(weights->own);
+    weights->source = g_steal_pointer(&source);
+    weights->packed = g_steal_pointer(&packed);
+    weights->own = g_steal_pointer(&own);
+    weights->dtype = binding.dtype;
+    g_free(weights->base_hash);
+    weights->base_hash = weights->lora.rank > 0 ? hash_base(weights) : NULL;
+    return TRUE;
+}

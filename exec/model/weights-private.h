@@ -1,0 +1,19 @@
+/**
+ * What weights.c, weights-bind.c and weights-read.c share. Private to them.
+ */
+#pragma once
+
+#include "exec/model/weights.h"
+
+struct _RpWeights {
+    RpModel model;
+    GStringChunk *names;
+    GArray *list;                /* (element-type RpWeight) */
+    GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
+    const RpSafetensor **source; /* as long as @list; NULL before binding */
+    RpLowbitSource **packed;     /* the same: of those that are packed */
+    GPtrArray *own;              /* (element-type void): parts of tensors, and packed sources */
+    RpDtype dtype;
+    RpLora lora;     /* rank 0: no adapters */
+    char *base_hash; /* or NULL */
+};
