@@ -28,6 +28,7 @@
 
 #include "core/base/dtype.h"
 #include "core/lowbit/lowbit.h"
+#include "exec/kernels/expert-args.h"
 
 /* clang-format off */
 /* Kernels that a vendor's library may do: a backend's function gets the stream that holds it. */
@@ -39,6 +40,7 @@
 /* Kernels that are launched. */
 #define RP_LAUNCHED_KERNELS(K, W)                                                                  \
     W(grouped_matmul, RpGroupedMatmulArgs, "grouped matmul")                                       \
+    RP_EXPERT_KERNELS(K, W)                                                                        \
     K(bias_forward, RpBiasArgs, "bias forward")                                                    \
     W(bias_backward, RpBiasArgs, "bias backward")                                                  \
     K(rmsnorm_forward, RpRmsnormArgs, "rmsnorm forward")                                           \

@@ -112,6 +112,15 @@ ceil_divide(size_t n, size_t by)
     return (n + by - 1) / by;
 }
 
+/* Threads for rows of @n: no more than there are packs, and at most @most. */
+static inline unsigned
+threads_for(size_t n, unsigned most)
+{
+    const size_t threads = ceil_divide(ceil_divide(n, RP_PACK), 32) * 32;
+
+    return (unsigned)(threads < most ? threads : most);
+}
+
 static inline size_t
 round_to_64(size_t bytes)
 {
@@ -156,6 +165,15 @@ __device__ __forceinline__ float
 exp_for(float x)
 {
     return sizeof(T) == sizeof(float) ? expf(x) : __expf(x);
+}
+
+template <typename T>
+__device__ __forceinline__ float
+sigmoid(float a)
+{
+    const float divisor = 1.0f + exp_for<T>(-a);
+
+    return sizeof(T) == sizeof(float) ? 1.0f / divisor : __fdividef(1.0f, divisor);
 }
 
 /* Calls f(T()) with the type of @dtype. */

@@ -30,8 +30,7 @@ blocks_for(size_t n)
 /* For every pack of this thread: @first its first element, @count its elements. */
 #define FOR_PACKS(first, count, n)                                                                 \
     for (size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * RP_PACK, count;             \
-         first < (n) && (count = (n)-first, true);                                                 \
-         first += (size_t)gridDim.x * THREADS * RP_PACK)
+         first < (n) && (count = (n)-first, true); first += (size_t)gridDim.x * THREADS * RP_PACK)
 
 template <typename T>
 __device__ __forceinline__ void
@@ -79,8 +78,9 @@ store_floats(int dtype, void *array, size_t first, size_t count, bool wide, cons
         store_floats_of<__half>(array, first, count, wide, values);
 }
 
-static __global__ void __launch_bounds__(THREADS)
-convert_kernel(int x_dtype, const void *x, int y_dtype, void *y, size_t n, bool wide)
+static __global__ void
+__launch_bounds__(THREADS)
+    convert_kernel(int x_dtype, const void *x, int y_dtype, void *y, size_t n, bool wide)
 {
     FOR_PACKS(first, count, n)
     {
@@ -91,9 +91,9 @@ convert_kernel(int x_dtype, const void *x, int y_dtype, void *y, size_t n, bool 
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
-add_kernel(int x_dtype, const void *x, int b_dtype, const void *b, int y_dtype, void *y, size_t n,
-           bool wide)
+static __global__ void
+__launch_bounds__(THREADS) add_kernel(int x_dtype, const void *x, int b_dtype, const void *b,
+                                      int y_dtype, void *y, size_t n, bool wide)
 {
     FOR_PACKS(first, count, n)
     {
@@ -108,8 +108,8 @@ add_kernel(int x_dtype, const void *x, int b_dtype, const void *b, int y_dtype, 
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
-fill_kernel(int dtype, void *x, size_t n, float value, bool wide)
+static __global__ void
+__launch_bounds__(THREADS) fill_kernel(int dtype, void *x, size_t n, float value, bool wide)
 {
     FOR_PACKS(first, count, n)
     {
@@ -123,8 +123,8 @@ fill_kernel(int dtype, void *x, size_t n, float value, bool wide)
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-bias_kernel(size_t tokens, size_t n, const T *bias, T *y, bool wide)
+static __global__ void
+__launch_bounds__(THREADS) bias_kernel(size_t tokens, size_t n, const T *bias, T *y, bool wide)
 {
     const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * RP_PACK;
     const size_t count = n - first;
@@ -146,17 +146,8 @@ bias_kernel(size_t tokens, size_t n, const T *bias, T *y, bool wide)
 }
 
 template <typename T>
-__device__ __forceinline__ float
-sigmoid(float a)
-{
-    const float divisor = 1.0f + exp_for<T>(-a);
-
-    return sizeof(T) == sizeof(float) ? 1.0f / divisor : __fdividef(1.0f, divisor);
-}
-
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-swiglu_kernel(size_t n, const T *gate, const T *up, T *y, bool wide)
+static __global__ void
+__launch_bounds__(THREADS) swiglu_kernel(size_t n, const T *gate, const T *up, T *y, bool wide)
 {
     FOR_PACKS(first, count, n)
     {
@@ -175,9 +166,9 @@ swiglu_kernel(size_t n, const T *gate, const T *up, T *y, bool wide)
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy, T *d_gate, T *d_up,
-                       T *product, bool wide)
+static __global__ void
+__launch_bounds__(THREADS) swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy,
+                                                  T *d_gate, T *d_up, T *product, bool wide)
 {
     FOR_PACKS(first, count, n)
     {
@@ -263,8 +254,8 @@ scatter(const int32_t *rows, const void *x, void *y, size_t n, size_t row_bytes,
 
 /* Storing and loading rounds; fp32 comes back as it was. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-gather_kernel(const float *x, float *y, size_t n, bool begin, bool wide)
+static __global__ void
+__launch_bounds__(THREADS) gather_kernel(const float *x, float *y, size_t n, bool begin, bool wide)
 {
     FOR_PACKS(first, count, n)
     {

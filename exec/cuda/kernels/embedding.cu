@@ -26,8 +26,9 @@
 #define SCAN_THREADS 1024
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-look_up_kernel(size_t n, const int32_t *ids, const T *weight, T *y, bool wide)
+static __global__ void
+__launch_bounds__(THREADS)
+    look_up_kernel(size_t n, const int32_t *ids, const T *weight, T *y, bool wide)
 {
     const size_t t = blockIdx.x;
     const T *row = weight + (size_t)ids[t] * n;
@@ -65,8 +66,9 @@ rank_in_tile(unsigned digit, bool here, unsigned (*counts)[DIGITS])
     return rank;
 }
 
-static __global__ void __launch_bounds__(THREADS)
-count_kernel(size_t tokens, const int32_t *ids, unsigned shift, unsigned *counts)
+static __global__ void
+__launch_bounds__(THREADS)
+    count_kernel(size_t tokens, const int32_t *ids, unsigned shift, unsigned *counts)
 {
     __shared__ unsigned shared[WARPS][DIGITS];
     const size_t t = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -77,8 +79,8 @@ count_kernel(size_t tokens, const int32_t *ids, unsigned shift, unsigned *counts
 }
 
 /* One block: counts[i] = counts[0] + ... + counts[i-1] */
-static __global__ void __launch_bounds__(SCAN_THREADS)
-scan_kernel(unsigned *counts, size_t n)
+static __global__ void
+__launch_bounds__(SCAN_THREADS) scan_kernel(unsigned *counts, size_t n)
 {
     __shared__ unsigned shared[SCAN_THREADS / 32];
     const unsigned lane = threadIdx.x % 32;
@@ -112,9 +114,10 @@ scan_kernel(unsigned *counts, size_t n)
 }
 
 /* @tokens_in: NULL: in order */
-static __global__ void __launch_bounds__(THREADS)
-move_kernel(size_t tokens, const int32_t *ids_in, const int32_t *tokens_in, unsigned shift,
-            const unsigned *counts, int32_t *ids_out, int32_t *tokens_out)
+static __global__ void
+__launch_bounds__(THREADS)
+    move_kernel(size_t tokens, const int32_t *ids_in, const int32_t *tokens_in, unsigned shift,
+                const unsigned *counts, int32_t *ids_out, int32_t *tokens_out)
 {
     __shared__ unsigned shared[WARPS][DIGITS];
     const size_t t = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -154,9 +157,10 @@ end_of_run(const int32_t *ids, size_t begin, size_t tokens)
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-add_rows_kernel(size_t tokens, size_t n, const int32_t *ids, const int32_t *order, const T *dy,
-                float *d_weight, int32_t padding_id, bool wide)
+static __global__ void
+__launch_bounds__(THREADS)
+    add_rows_kernel(size_t tokens, size_t n, const int32_t *ids, const int32_t *order, const T *dy,
+                    float *d_weight, int32_t padding_id, bool wide)
 {
     const size_t begin = blockIdx.x;
     const int32_t id = ids[begin];
@@ -182,15 +186,6 @@ add_rows_kernel(size_t tokens, size_t n, const int32_t *ids, const int32_t *orde
     store_pack(target, sums, count, wide);
 }
 
-/* Threads for rows of @n: no more than there are packs. */
-static unsigned
-threads_for(size_t n)
-{
-    const size_t threads = ceil_divide(ceil_divide(n, RP_PACK), 32) * 32;
-
-    return (unsigned)(threads < THREADS ? threads : THREADS);
-}
-
 cudaError_t
 rp_cuda_embedding_forward(const RpEmbeddingArgs *args, cudaStream_t stream)
 {
@@ -201,7 +196,7 @@ rp_cuda_embedding_forward(const RpEmbeddingArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        look_up_kernel<T><<<(unsigned)args->tokens, threads_for(n), 0, stream>>>(
+        look_up_kernel<T><<<(unsigned)args->tokens, threads_for(n, THREADS), 0, stream>>>(
             n, args->ids, (const T *)args->weight, (T *)args->y,
             rows_are_wide(args->weight, n) && is_wide(args->y));
         return cudaGetLastError();
@@ -260,9 +255,9 @@ rp_cuda_embedding_backward(const RpEmbeddingArgs *args, cudaStream_t stream)
     const size_t tokens = args->tokens, n = args->n, bytes = list_bytes(tokens);
     char *place = (char *)args->workspace;
     const Lists lists = {{(int32_t *)place, (int32_t *)(place + bytes)},
-                       {(int32_t *)(place + 2 * bytes), (int32_t *)(place + 3 * bytes)},
-                       (unsigned *)(place + 4 * bytes)};
-    const unsigned threads = threads_for(n);
+                         {(int32_t *)(place + 2 * bytes), (int32_t *)(place + 3 * bytes)},
+                         (unsigned *)(place + 4 * bytes)};
+    const unsigned threads = threads_for(n, THREADS);
     const dim3 blocks((unsigned)tokens, (unsigned)ceil_divide(n, (size_t)threads * RP_PACK));
     int sorted;
 
