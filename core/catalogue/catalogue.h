@@ -30,6 +30,8 @@ typedef struct {
     double root_gb_per_s;        /* of one root complex, per direction */
     double host_gb_per_s;        /* host memory, all copies and the optimizer together */
     double matmul_efficiency;    /* reached fraction of the 16-bit peak */
+    double grouped_efficiency;   /* of that, what matmuls of all experts in one reach in whole
+                                    tiles (core/catalogue/cost-experts.h) */
     double attention_efficiency; /* reached fraction of the fp32-accumulating peak */
     double attention_backward_efficiency;
     double memory_efficiency;          /* reached fraction of memory_gb_per_s */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/catalogue/cost-experts.h"
 #include "core/catalogue/lora.h"
 
 G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)
@@ -31,10 +32,9 @@ typedef struct {
  */
 static const struct {
     Traffic forward, backward;
-    gboolean skips_last; /* a recompute leaves out what only the block's output needs */
 } kernels[] = {
-    [RP_COST_KERNELS_OWN] = {{18, 4, 4, 6, 4, 2}, {30, 8, 10, 12, 12, 2}, TRUE},
-    [RP_COST_KERNELS_PYTORCH] = {{84, 18, 54, 10, 36, 4}, {168, 36, 108, 20, 72, 4}, FALSE},
+    [RP_COST_KERNELS_OWN] = {{18, 4, 4, 6, 4, 2}, {30, 8, 10, 12, 12, 2}},
+    [RP_COST_KERNELS_PYTORCH] = {{84, 18, 54, 10, 36, 4}, {168, 36, 108, 20, 72, 4}},
 };
 
 /* Of what no kernel of this project does, PyTorch's; its backward moves twice as much. */
@@ -58,7 +58,9 @@ static const struct {
 typedef struct {
     double matmul_flops;    /* one pass */
     double matmul_bytes;    /* weights and activations that one pass touches */
+    double grouped_s;       /* one pass of the matmuls of all experts, in one launch each */
     double adapter_flops;   /* LoRA's own matmuls, one pass */
+    double adapter_bytes;   /* what those of experts touch beside the matmuls, one pass */
     double attention_flops; /* forward */
     double traffic_bytes;   /* element-wise, forward */
     double backward_bytes;  /* element-wise, backward */
@@ -132,22 +134,55 @@ rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes)
     return llround((double)bytes / gb_per_s); /* bytes over GB/s is ns */
 }
 
-/* Bytes that a block's element-wise kernels move per token. @times: of what only PyTorch's do */
+/* Bytes a token of a dense MLP, or in PyTorch's kernels of one expert. @times: of what only PyTorch's
+ * do */
 static double
-block_traffic(const RpModel *model, const Traffic *traffic, double times)
+mlp_traffic(const RpModel *model, const Traffic *traffic, double times)
 {
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
-    double h = model->hidden;
-    double qk = (double)(model->heads + model->kv_heads) * model->head_dim;
-    double m = model->intermediate;
+    double h = model->hidden, m = model->intermediate;
     double mlp = (row->clamped_swiglu ? times * CLAMPED_SWIGLU_BYTES : traffic->mlp) * m;
 
     if (model->mlp_bias)
         mlp += times * BIAS_BYTES * (2 * m + h);
     if (model->experts > 1)
         mlp += times * ROUTE_BYTES * h;
-    return traffic->hidden * h + (row->qk_norm ? traffic->normed : traffic->heads) * qk +
+    return mlp;
+}
+
+/* Bytes that a block's element-wise kernels move per token. @mlp: of one expert */
+static double
+block_traffic(const RpModel *model, const Traffic *traffic, double mlp)
+{
+    double h = model->hidden;
+    double qk = (double)(model->heads + model->kv_heads) * model->head_dim;
+    gboolean normed = rp_architectures[model->architecture].qk_norm;
+
+    return traffic->hidden * h + (normed ? traffic->normed : traffic->heads) * qk +
            model->active_experts * mlp;
+}
+
+/* What experts are computed with by this project's kernels, in place of what PyTorch's do. */
+static void
+set_experts(const Context *context, Work *work)
+{
+    const RpModel *model = context->model;
+    const double tokens = (double)context->tokens;
+    const RpCostExperts experts = rp_cost_experts(model, tokens);
+    const double rate = context->matmul_rate * context->gpu->grouped_efficiency *
+                        rp_cost_experts_share(model, experts.rows);
+
+    work->experts = 0;
+    work->matmul_flops -= experts.flops;
+    work->matmul_bytes -=
+        experts.weight_bytes + BYTES_16BIT * 3 * experts.rows * (double)model->intermediate;
+    work->grouped_s =
+        fmax(experts.flops / rate, (experts.weight_bytes + experts.row_bytes) / context->bandwidth);
+    work->output_flops = experts.down_flops * context->matmul_rate / rate;
+    work->output_bytes += tokens * (double)model->hidden * BYTES_16BIT *
+                          (model->active_experts - 1.0); /* rows that are combined */
+    work->traffic_bytes += tokens * rp_cost_experts_forward_bytes(model);
+    work->backward_bytes += tokens * rp_cost_experts_backward_bytes(model, !work->frozen);
 }
 
 /* Times of @layer from its @work. */
@@ -157,8 +192,9 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
     double ns = 1e9;
     double pass =
         fmax(work->matmul_flops / context->matmul_rate, work->matmul_bytes / context->bandwidth) +
-        (double)work->experts * (double)context->gpu->expert_ns / ns;
-    double adapters = work->adapter_flops / context->matmul_rate;
+        work->grouped_s + (double)work->experts * (double)context->gpu->expert_ns / ns;
+    double adapters =
+        work->adapter_flops / context->matmul_rate + work->adapter_bytes / context->bandwidth;
     double attention = work->attention_flops / context->attention_rate;
     double attention_backward =
         BACKWARD_ATTENTION * work->attention_flops / context->attention_backward_rate;
@@ -179,12 +215,37 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
                                                   work->backward_bytes / context->bandwidth));
 }
 
-/* Tensors, parameter and gradient bytes; returns the elements of adapters. */
-static guint64
+/* A layer's adapters: elements that a token passes, and bytes that its rows move through those of
+ * experts beside the matmuls: inputs read, outputs read and written. */
+typedef struct {
+    double elements;
+    double expert_bytes;
+} Adapters;
+
+static void
+add_adapter(const Context *context, const RpWeight *weight, Adapters *adapters)
+{
+    const RpModel *model = context->model;
+    const RpWeightKind base = (RpWeightKind)((guint)weight->kind % RP_N_BASE_KINDS);
+    const double elements = (double)weight->elements;
+    const double share = (double)model->active_experts / model->experts;
+
+    if (model->experts <= 1 || base < RP_WEIGHT_GATE || base > RP_WEIGHT_DOWN_BIAS) {
+        adapters->elements += elements;
+        return;
+    }
+    adapters->elements += share * elements;
+    adapters->expert_bytes += BYTES_16BIT * share * elements / context->workload->lora_rank *
+                              (weight->kind == rp_weight_adapter(base, RP_ADAPTER_A) ? 1 : 2);
+}
+
+/* Tensors, parameter and gradient bytes; returns the adapters. */
+static Adapters
 set_tensors(const Context *context, RpProfile *profile, guint index)
 {
     const RpLora lora = {.rank = context->workload->lora_rank, .alpha = RP_LORA_ALPHA};
     g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
+    Adapters adapters = {0};
     guint64 trained = 0;
 
     rp_model_add_weights(context->model, index, &lora, NULL, weights);
@@ -194,10 +255,12 @@ set_tensors(const Context *context, RpProfile *profile, guint index)
         bytes[i] = BYTES_16BIT * weight->elements;
         if (weight->trained)
             trained += weight->elements;
+        if (rp_weight_is_adapter(weight->kind))
+            add_adapter(context, weight, &adapters);
     }
     rp_profile_set_tensors(profile, index, bytes, weights->len);
     profile->layers[index].gradient_bytes = BYTES_16BIT * trained;
-    return lora.rank > 0 ? trained : 0;
+    return adapters;
 }
 
 /* A lookup forward; a scatter-add of fp32 sums backward. */
@@ -227,7 +290,7 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     guint64 kd = (guint64)model->kv_heads * model->head_dim;
     guint64 m = (guint64)model->intermediate * model->active_experts;
     guint64 routed = model->experts > 1 ? 2 * h * model->active_experts : 0;
-    guint64 adapters = set_tensors(context, profile, index);
+    Adapters adapters = set_tensors(context, profile, index);
 
     layer->activation_bytes = rp_cost_model_activation_bytes(model) * tokens;
     /* the widest moment: input and residual, and either attention or MLP; backward the gradients of
@@ -240,24 +303,31 @@ fill_block(const Context *context, RpProfile *profile, guint index)
                       BYTES_16BIT * (3 * m + routed)));
 
     const RpCostKernels family = context->workload->kernels;
-    const Traffic *forward = &kernels[family].forward;
-    gboolean skips = kernels[family].skips_last && model->experts <= 1;
+    const gboolean own = family == RP_COST_KERNELS_OWN;
+    const Traffic *forward = &kernels[family].forward, *backward = &kernels[family].backward;
+    const gboolean grouped = own && model->experts > 1;
+    const double forward_mlp =
+        grouped ? forward->mlp * model->intermediate : mlp_traffic(model, forward, 1);
+    const double backward_mlp = grouped ? backward->mlp * model->intermediate
+                                        : mlp_traffic(model, backward, BACKWARD_TRAFFIC);
 
     Work work = {
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
-        .adapter_flops = 2.0 * (double)adapters * (double)tokens,
+        .adapter_flops = 2.0 * adapters.elements * (double)tokens,
+        .adapter_bytes = adapters.expert_bytes * (double)tokens,
         .attention_flops = rp_cost_model_attention_flops(model, index - 1, context->b, context->s),
-        .traffic_bytes = block_traffic(model, forward, 1) * (double)tokens,
-        .backward_bytes =
-            block_traffic(model, &kernels[family].backward, BACKWARD_TRAFFIC) * (double)tokens,
-        .output_flops = skips ? 2.0 * (double)(tokens * h * m) : 0,
+        .traffic_bytes = block_traffic(model, forward, forward_mlp) * (double)tokens,
+        .backward_bytes = block_traffic(model, backward, backward_mlp) * (double)tokens,
+        .output_flops = own ? 2.0 * (double)(tokens * h * m) : 0,
         .output_bytes =
-            skips ? (RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens : 0,
+            own ? (RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens : 0,
         .gradient_bytes = (double)layer->gradient_bytes,
         .experts = model->experts > 1 ? model->experts : 0,
         .frozen = context->workload->lora_rank > 0,
     };
+    if (grouped)
+        set_experts(context, &work);
     set_times(context, &work, layer);
 }
 

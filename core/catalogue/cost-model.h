@@ -5,7 +5,7 @@
  *   time = max(matmul FLOP / rate, matmul bytes / bandwidth)   per group of matmuls
  *        + attention FLOP / rate
  *        + element-wise bytes / bandwidth
- *        + experts x dispatch
+ *        + experts x dispatch (of PyTorch's kernels; this project's have none: cost-experts.h)
  *
  * The paper's equations as printed are in core/catalogue/paper-equations.h. Corrected here: query width is
  * heads x head_size, not hidden; attention is causal, so half of it is computed; sliding-window

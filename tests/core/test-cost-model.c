@@ -1,6 +1,7 @@
 #include "tests/rp-test.h"
 
 #include "core/base/units.h"
+#include "core/catalogue/cost-experts.h"
 #include "core/catalogue/cost-model.h"
 #include "core/catalogue/paper-equations.h"
 
@@ -333,6 +334,78 @@ counts_attended_pairs_exactly(void **state)
     assert_true(rp_cost_model_attention_flops(oss, 0, 1, 100) == per_pair * 5050);
 }
 
+/* Of 8,192 tokens, counted apart from this model: TFLOP and GB of 16-bit weights, gate and up beside
+ * down (reference/expert-gemm-shapes.csv). */
+static void
+counts_the_matmuls_of_experts(void **state)
+{
+    static const struct {
+        const char *model;
+        double tflop, weight_gb, rows_each;
+    } rows[] = {
+        {"gpt-oss-20b", 1.087 + 0.544, 1.062 + 0.531, 1024},
+        {"qwen3-30b-a3b", 0.412 + 0.206, 0.805 + 0.403, 512},
+        {"qwen3-235b-a22b", 1.649 + 0.825, 3.221 + 1.611, 512},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpModel *model = rp_model_find(rows[i].model, NULL);
+        const RpCostExperts experts = rp_cost_experts(model, 8192);
+        const double each = experts.rows / model->experts;
+
+        assert_true(near(experts.flops / 1e12, rows[i].tflop, 1e-3));
+        assert_true(near(experts.weight_bytes / 1e9, rows[i].weight_gb, 1e-3));
+        assert_true(near(experts.down_flops * 3, experts.flops, 1e-12));
+        assert_true(each == rows[i].rows_each);
+        /* a tile of 128 rows is half empty for each expert */
+        assert_true(near(rp_cost_experts_share(model, experts.rows), each / (each + 64), 1e-12));
+    }
+}
+
+/* The published implementation issues each expert by itself; this project's kernels take all at
+ * once, so that a block reaches nearly what a dense one does of the card's peak. */
+static void
+computes_experts_about_as_fast_as_dense_blocks(void **state)
+{
+    static const struct {
+        const char *model;
+        guint lora_rank;
+        double published_ms, share; /* block forward; of a dense block's FLOP/s */
+    } rows[] = {{"gpt-oss-20b", 0, 21.6445625, 0.820}, {"qwen3-235b-a22b", 32, 43.016, 0.726}};
+    Fixture *f = *state;
+    RpWorkload workload = {
+        .sequences = 4, .tokens_per_sequence = 2048, .dtype = "fp16", .accumulate = "fp16"};
+    RpGpu slow = *rp_gpu_find("rtx4090", NULL);
+
+    slow.expert_ns *= 100;
+    f->profile = predict("qwen3-32b", "rtx4090", &workload, &f->error);
+    rp_assert_no_error(f->error);
+    const RpModel *dense = rp_model_find("qwen3-32b", NULL);
+    const double dense_rate =
+        rp_cost_model_matmul_flops(dense, 4, 2048) / (double)f->profile->layers[1].forward_ns;
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpModel *model = rp_model_find(rows[i].model, NULL);
+
+        workload.lora_rank = rows[i].lora_rank;
+        rp_profile_free(f->profile);
+        rp_profile_free(f->other);
+        f->profile = predict(rows[i].model, "rtx4090", &workload, &f->error);
+        rp_assert_no_error(f->error);
+        f->other = rp_cost_model_profile(model, &slow, &workload, &f->error);
+        rp_assert_no_error(f->error);
+        const RpLayer *block = &f->profile->layers[1];
+        const double rate = rp_cost_model_matmul_flops(model, 4, 2048) / (double)block->forward_ns;
+
+        assert_true(near(rate / dense_rate, rows[i].share, 0.01));
+        assert_true(rp_ms_from_ns(block->forward_ns) < 0.6 * rows[i].published_ms);
+        assert_int_equal(block->forward_ns, f->other->layers[1].forward_ns);
+        assert_int_equal(block->backward_ns, f->other->layers[1].backward_ns);
+        /* a block whose output nobody needs does without its down projection */
+        assert_true(block->recompute_last_ns < 9 * block->recompute_ns / 10);
+    }
+}
+
 static void
 sizes_activations_and_head_scratch(void **state)
 {
@@ -464,6 +537,8 @@ main(void)
         TEST(survives_a_round_trip_through_json),
         TEST(makes_sliding_blocks_cheaper),
         TEST(counts_attended_pairs_exactly),
+        TEST(counts_the_matmuls_of_experts),
+        TEST(computes_experts_about_as_fast_as_dense_blocks),
         TEST(sizes_activations_and_head_scratch),
         TEST(needs_no_weight_gradient_with_lora),
         TEST(is_slower_with_fp32_accumulation_on_geforce_only),
