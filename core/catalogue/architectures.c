@@ -12,23 +12,83 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES] = {
                                .model_type = "qwen3",
                                .runs = TRUE,
                                .qk_norm = TRUE,
+                               .has_attention_bias = TRUE,
                                .needs_kv_heads = TRUE,
+                               .asks_for_window = TRUE,
+                               .sliding = RP_SLIDING_LATER,
+                               .window = 4096,
                                .head_dim = 128,
                                .max_positions = 32768},
     [RP_ARCHITECTURE_LLAMA] = {.hf_name = "LlamaForCausalLM",
                                .model_type = "llama",
                                .runs = TRUE,
+                               .has_attention_bias = TRUE,
                                .has_mlp_bias = TRUE,
                                .max_positions = 2048},
+    [RP_ARCHITECTURE_QWEN2] = {.hf_name = "Qwen2ForCausalLM",
+                               .model_type = "qwen2",
+                               .runs = TRUE,
+                               .qkv_bias = TRUE,
+                               .needs_kv_heads = TRUE,
+                               .asks_for_window = TRUE,
+                               .sliding = RP_SLIDING_LATER,
+                               .window = 4096,
+                               .max_positions = 32768},
+    [RP_ARCHITECTURE_MISTRAL] = {.hf_name = "MistralForCausalLM",
+                                 .model_type = "mistral",
+                                 .runs = TRUE,
+                                 .needs_kv_heads = TRUE,
+                                 .sliding = RP_SLIDING_EVERY,
+                                 .window = 4096,
+                                 .max_positions = 131072},
+    [RP_ARCHITECTURE_SMOLLM3] = {.hf_name = "SmolLM3ForCausalLM",
+                                 .model_type = "smollm3",
+                                 .runs = TRUE,
+                                 .has_attention_bias = TRUE,
+                                 .has_mlp_bias = TRUE,
+                                 .has_no_rope = TRUE,
+                                 .needs_kv_heads = TRUE,
+                                 .asks_for_window = TRUE,
+                                 .sliding = RP_SLIDING_NO_ROPE,
+                                 .max_positions = 32768,
+                                 .theta = 2e6,
+                                 .tied = TRUE,
+                                 .pad_id = 128004},
     [RP_ARCHITECTURE_QWEN3_MOE] = {.hf_name = "Qwen3MoeForCausalLM",
                                    .model_type = "qwen3_moe",
-                                   .qk_norm = TRUE},
+                                   .qk_norm = TRUE,
+                                   .has_attention_bias = TRUE,
+                                   .needs_kv_heads = TRUE,
+                                   .asks_for_window = TRUE,
+                                   .sliding = RP_SLIDING_EVERY,
+                                   .window = 4096,
+                                   .max_positions = 32768},
     [RP_ARCHITECTURE_GPT_OSS] = {.hf_name = "GptOssForCausalLM",
                                  .model_type = "gpt_oss",
                                  .sinks = TRUE,
                                  .clamped_swiglu = TRUE,
-                                 .fused_experts = TRUE},
+                                 .fused_experts = TRUE,
+                                 .has_attention_bias = TRUE,
+                                 .needs_kv_heads = TRUE,
+                                 .sliding = RP_SLIDING_ALTERNATE,
+                                 .window = 128,
+                                 .head_dim = 64,
+                                 .max_positions = 131072,
+                                 .theta = 150000,
+                                 .rms_norm_eps = 1e-5,
+                                 .attention_bias = TRUE},
 };
+
+const char *
+rp_rope_type_name(RpRopeType type)
+{
+    static const char *const names[RP_N_ROPE_TYPES] = {
+        [RP_ROPE_DEFAULT] = "default", [RP_ROPE_LLAMA3] = "llama3", [RP_ROPE_LINEAR] = "linear",
+        [RP_ROPE_DYNAMIC] = "dynamic", [RP_ROPE_YARN] = "yarn",
+    };
+
+    return names[type];
+}
 
 /* ---- tensors ---- */
 
@@ -43,7 +103,8 @@ typedef enum {
     SINKS = 1 << 3,
     DENSE = 1 << 4,
     APART = 1 << 5, /* experts with tensors of their own */
-    FUSED = 1 << 6  /* one tensor for all experts */
+    FUSED = 1 << 6, /* one tensor for all experts */
+    QKV_BIAS = 1 << 7
 } When;
 
 typedef struct {
@@ -67,11 +128,11 @@ static const Tensor tensors[] = {
     }
     BLOCK(INPUT_NORM, "input_layernorm.weight", {HIDDEN}, 0, NORM),
     BLOCK(Q, "self_attn.q_proj.weight", {QUERIES, HIDDEN}, 0, ADAPTED),
-    BLOCK(Q_BIAS, "self_attn.q_proj.bias", {QUERIES}, ATTENTION_BIAS),
+    BLOCK(Q_BIAS, "self_attn.q_proj.bias", {QUERIES}, QKV_BIAS),
     BLOCK(K, "self_attn.k_proj.weight", {KEYS, HIDDEN}, 0, ADAPTED),
-    BLOCK(K_BIAS, "self_attn.k_proj.bias", {KEYS}, ATTENTION_BIAS),
+    BLOCK(K_BIAS, "self_attn.k_proj.bias", {KEYS}, QKV_BIAS),
     BLOCK(V, "self_attn.v_proj.weight", {KEYS, HIDDEN}, 0, ADAPTED),
-    BLOCK(V_BIAS, "self_attn.v_proj.bias", {KEYS}, ATTENTION_BIAS),
+    BLOCK(V_BIAS, "self_attn.v_proj.bias", {KEYS}, QKV_BIAS),
     BLOCK(O, "self_attn.o_proj.weight", {HIDDEN, QUERIES}, 0, ADAPTED),
     BLOCK(O_BIAS, "self_attn.o_proj.bias", {HIDDEN}, ATTENTION_BIAS),
     BLOCK(Q_NORM, "self_attn.q_norm.weight", {HEAD_DIM}, QK_NORM, NORM),
@@ -131,8 +192,10 @@ what_holds(const RpModel *model)
 {
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
 
-    return (model->attention_bias ? ATTENTION_BIAS : 0) | (model->mlp_bias ? MLP_BIAS : 0) |
-           (row->qk_norm ? QK_NORM : 0) | (row->sinks ? SINKS : 0) |
+    return (model->attention_bias ? ATTENTION_BIAS : 0) |
+           (model->attention_bias || row->qkv_bias ? QKV_BIAS : 0) |
+           (model->mlp_bias ? MLP_BIAS : 0) | (row->qk_norm ? QK_NORM : 0) |
+           (row->sinks ? SINKS : 0) |
            (model->experts <= 1  ? DENSE
             : row->fused_experts ? FUSED
                                  : APART);
@@ -160,7 +223,22 @@ gboolean
 rp_model_block_slides(const RpModel *model, guint block)
 {
     g_return_val_if_fail(model && block < model->blocks, FALSE);
-    return model->sliding_window > 0 && (block + 1) % model->sliding_period != 0;
+    return model->sliding_window > 0 && block >= model->sliding_from &&
+           (model->sliding_period == 0 ||
+            (block - model->sliding_from + 1) % model->sliding_period != 0);
+}
+
+guint
+rp_model_block_window(const RpModel *model, guint block)
+{
+    return rp_model_block_slides(model, block) ? model->sliding_window : 0;
+}
+
+gboolean
+rp_model_block_has_rope(const RpModel *model, guint block)
+{
+    g_return_val_if_fail(model && block < model->blocks, FALSE);
+    return model->no_rope_period == 0 || (block + 1) % model->no_rope_period != 0;
 }
 
 guint
@@ -170,7 +248,8 @@ rp_model_layer_class(const RpModel *model, guint layer)
 
     if (rp_model_layer_kind(model, layer) != RP_LAYER_BLOCK)
         return layer;
-    while (rp_model_block_slides(model, first - 1) != rp_model_block_slides(model, layer - 1))
+    while (rp_model_block_slides(model, first - 1) != rp_model_block_slides(model, layer - 1) ||
+           rp_model_block_has_rope(model, first - 1) != rp_model_block_has_rope(model, layer - 1))
         first++;
     return first;
 }

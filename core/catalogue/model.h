@@ -15,10 +15,22 @@
 typedef enum {
     RP_ARCHITECTURE_QWEN3,
     RP_ARCHITECTURE_LLAMA,
+    RP_ARCHITECTURE_QWEN2,
+    RP_ARCHITECTURE_MISTRAL,
+    RP_ARCHITECTURE_SMOLLM3,
     RP_ARCHITECTURE_QWEN3_MOE,
     RP_ARCHITECTURE_GPT_OSS
 } RpArchitecture;
 #define RP_N_ARCHITECTURES (RP_ARCHITECTURE_GPT_OSS + 1)
+
+/* Which blocks attend to a sliding window where config.json has no "layer_types". */
+typedef enum {
+    RP_SLIDING_NONE,      /* none; there is no window */
+    RP_SLIDING_EVERY,     /* all, and "layer_types" is not read */
+    RP_SLIDING_LATER,     /* those from "max_window_layers" on */
+    RP_SLIDING_ALTERNATE, /* the first of two */
+    RP_SLIDING_NO_ROPE    /* those without rope */
+} RpSlidingRule;
 
 /* The row of an architecture. What stands in config.json is in RpModel instead. */
 typedef struct {
@@ -26,28 +38,53 @@ typedef struct {
     const char *model_type;  /* "qwen3" */
     gboolean runs;           /* exec/network computes it; the others have times and sizes only */
     gboolean qk_norm;        /* RMSNorm over each query and key head */
+    gboolean qkv_bias;       /* of q, k and v, whatever the model says of attention_bias */
     gboolean sinks;          /* one learned attention sink a head */
     gboolean clamped_swiglu; /* GPT-OSS's variant, in more element-wise steps */
     gboolean fused_experts;  /* one tensor for all experts instead of three an expert */
     /* What transformers makes of a config.json of it. */
-    gboolean has_mlp_bias;   /* reads "mlp_bias" */
-    gboolean needs_kv_heads; /* an absent "num_key_value_heads" is not that of heads */
-    guint head_dim;          /* where the key is absent; 0 = hidden / heads, which must divide */
-    guint max_positions;     /* where the key is absent */
+    gboolean has_attention_bias; /* reads "attention_bias" */
+    gboolean has_mlp_bias;       /* reads "mlp_bias" */
+    gboolean has_no_rope;        /* reads "no_rope_layers" and "no_rope_layer_interval" */
+    gboolean needs_kv_heads;     /* an absent "num_key_value_heads" is not that of heads */
+    gboolean asks_for_window;    /* "use_sliding_window" must be true for a window */
+    RpSlidingRule sliding;
+    /* What it takes where the key is absent. */
+    guint window;
+    guint head_dim; /* 0 = hidden / heads, which must divide */
+    guint max_positions;
+    double theta;        /* 0 = 10000 */
+    double rms_norm_eps; /* 0 = 1e-6 */
+    gboolean attention_bias;
+    gboolean tied;
+    guint pad_id; /* 0 = none */
 } RpArchitectureRow;
 
 extern const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES];
 
-typedef enum { RP_ROPE_DEFAULT, RP_ROPE_LLAMA3 } RpRopeType;
+typedef enum {
+    RP_ROPE_DEFAULT,
+    RP_ROPE_LLAMA3,
+    RP_ROPE_LINEAR,
+    RP_ROPE_DYNAMIC,
+    RP_ROPE_YARN
+} RpRopeType;
+#define RP_N_ROPE_TYPES (RP_ROPE_YARN + 1)
 
-/* Rotary position embedding. The last four: of llama3 only, else 0. */
+/* "llama3", as config.json has it. */
+const char *rp_rope_type_name(RpRopeType type);
+
+/* Rotary position embedding. What its type does not name is 0. */
 typedef struct {
     RpRopeType type;
     double theta;
-    double factor;
-    double low_freq_factor;
-    double high_freq_factor; /* > low_freq_factor */
-    guint original_max_positions;
+    double factor;                /* of all but the default; 1 or more */
+    double low_freq_factor;       /* llama3 */
+    double high_freq_factor;      /* llama3; > low_freq_factor */
+    guint original_max_positions; /* llama3, yarn; of dynamic: from so many tokens on it scales */
+    double beta_fast, beta_slow;  /* yarn */
+    double attention_factor;      /* yarn: of cosines and sines */
+    gboolean truncate;            /* yarn: the ramp's ends are whole numbers */
 } RpRope;
 
 #define RP_MODEL_MAX_EOS 8
@@ -59,22 +96,28 @@ typedef struct {
     const char *hf_name; /* "Qwen/Qwen3-1.7B" */
     RpArchitecture architecture;
     guint blocks;
-    guint hidden;         /* h */
-    guint heads;          /* a */
-    guint kv_heads;       /* k; divides heads */
-    guint head_dim;       /* d, even; heads x head_dim need not be hidden */
-    guint intermediate;   /* m, of one expert */
-    guint experts;        /* E; 1 = dense */
-    guint active_experts; /* E_act; 1 = dense */
+    guint hidden;             /* h */
+    guint heads;              /* a */
+    guint kv_heads;           /* k; divides heads */
+    guint head_dim;           /* d, even; heads x head_dim need not be hidden */
+    guint intermediate;       /* m, of one expert */
+    guint experts;            /* E; 1 = dense */
+    guint active_experts;     /* E_act; 1 = dense */
+    guint dense_intermediate; /* Qwen3-MoE: "intermediate_size", which no block has; else 0 */
+    gboolean norm_topk;       /* Qwen3-MoE: weights of a token's experts are divided by their sum */
+    double swiglu_alpha, swiglu_limit; /* of a clamped SwiGLU; else 0 */
+    gboolean mxfp4; /* "quantization_config" says that the experts' matrices are packed so */
     guint vocab;
     guint max_positions;
     guint sliding_window; /* tokens that a sliding block attends to; 0 = every block is full */
-    guint sliding_period; /* of each so many blocks the last is full, the others slide */
+    guint sliding_from;   /* blocks before it are full */
+    guint sliding_period; /* of each so many from there on the last is full; 0 = none is */
+    guint no_rope_period; /* of each so many blocks the last has no rope; 0 = all have */
     double rms_norm_eps;
     double initializer_range; /* standard deviation of random weights */
     RpRope rope;
     gboolean tied;           /* the head multiplies with the embedding matrix */
-    gboolean attention_bias; /* of q, k, v and o */
+    gboolean attention_bias; /* of q, k, v and o; see also RpArchitectureRow.qkv_bias */
     gboolean mlp_bias;       /* of gate, up and down; of router and experts */
     gboolean has_dtype;      /* whether the config names one */
     RpDtype dtype;           /* of the weights, experts dequantised; RP_DTYPE_FP32 if not named */
@@ -184,6 +227,10 @@ guint rp_model_layer_class(const RpModel *model, guint layer);
 
 /* Whether block @block (from 0) attends to a sliding window only. */
 gboolean rp_model_block_slides(const RpModel *model, guint block);
+/* Keys that a query of it sees, itself included; 0 = all. */
+guint rp_model_block_window(const RpModel *model, guint block);
+/* Whether its queries and keys are turned by their positions. */
+gboolean rp_model_block_has_rope(const RpModel *model, guint block);
 
 /**
  * rp_model_add_weights:

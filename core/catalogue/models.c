@@ -14,12 +14,18 @@
     ALL, .head_dim = 128, .vocab = 151936, .max_positions = 40960, .rms_norm_eps = 1e-6,           \
          .rope.theta = 1e6, .bos_id = 151643, .eos_ids[0] = 151645, .pad_id = RP_MODEL_NO_TOKEN
 #define QWEN3 QWEN3_FAMILY, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN3
-#define QWEN3_MOE QWEN3_FAMILY, EXPERTS(128, 8), .architecture = RP_ARCHITECTURE_QWEN3_MOE
-#define LLAMA3(d, factor)                                                                          \
+#define QWEN3_MOE                                                                                  \
+    QWEN3_FAMILY, EXPERTS(128, 8), .norm_topk = TRUE, .architecture = RP_ARCHITECTURE_QWEN3_MOE
+#define LLAMA3(d, times)                                                                           \
     ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_LLAMA, .head_dim = d, .vocab = 128256,     \
                         .max_positions = 131072, .rms_norm_eps = 1e-5,                             \
-                        .rope = {RP_ROPE_LLAMA3, 5e5, factor, 1, 4, 8192}, .bos_id = 128000,       \
-                        .eos_ids[0] = 128001, .pad_id = RP_MODEL_NO_TOKEN
+                        .rope = {.type = RP_ROPE_LLAMA3,                                           \
+                                 .theta = 5e5,                                                     \
+                                 .factor = times,                                                  \
+                                 .low_freq_factor = 1,                                             \
+                                 .high_freq_factor = 4,                                            \
+                                 .original_max_positions = 8192},                                  \
+                        .bos_id = 128000, .eos_ids[0] = 128001, .pad_id = RP_MODEL_NO_TOKEN
 
 static const RpModel models[] = {
     {.name = "qwen3-0.6b",
@@ -62,7 +68,16 @@ static const RpModel models[] = {
      .sliding_period = 2,
      .max_positions = 131072,
      .rms_norm_eps = 1e-5,
-     .rope.theta = 150000, /* with YaRN, which nothing computes yet */
+     .rope = {.type = RP_ROPE_YARN,
+              .theta = 150000,
+              .factor = 32,
+              .original_max_positions = 4096,
+              .beta_fast = 32,
+              .beta_slow = 1,
+              .attention_factor = 1.3465735902799727},
+     .swiglu_alpha = 1.702,
+     .swiglu_limit = 7,
+     .mxfp4 = TRUE,
      .bos_id = RP_MODEL_NO_TOKEN,
      .eos_ids[0] = 200002,
      .pad_id = 199999,
@@ -70,6 +85,7 @@ static const RpModel models[] = {
     {.name = "qwen3-30b-a3b",
      .hf_name = "Qwen/Qwen3-30B-A3B",
      SIZES(48, 2048, 32, 4, 768),
+     .dense_intermediate = 6144,
      QWEN3_MOE},
     {.name = "qwen3-32b", .hf_name = "Qwen/Qwen3-32B", SIZES(64, 5120, 64, 8, 25600), QWEN3},
     {.name = "llama-3.1-70b",
@@ -79,6 +95,7 @@ static const RpModel models[] = {
     {.name = "qwen3-235b-a22b",
      .hf_name = "Qwen/Qwen3-235B-A22B",
      SIZES(94, 4096, 64, 4, 1536),
+     .dense_intermediate = 12288,
      QWEN3_MOE},
 };
 

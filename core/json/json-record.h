@@ -15,7 +15,7 @@
 
 #include "core/json/json-pull.h"
 
-#define RP_JSON_MAX_FIELDS 96
+#define RP_JSON_MAX_FIELDS 128
 
 typedef struct _RpJsonField RpJsonField;
 

@@ -1,9 +1,9 @@
 /**
- * `config.json` of Hugging Face transformers, for Qwen3ForCausalLM and LlamaForCausalLM.
+ * `config.json` of Hugging Face transformers, for the rows of rp_architectures.
  *
  * Keys that change the arithmetic are read and checked, and refused where they ask for something
  * that this project does not compute; all others are ignored, as transformers does. One table has
- * them all (hf-config-keys.c, docs/checkpoint-format.md). What an absent key means is what
+ * them all (config/hf-config-keys.c, docs/checkpoint-format.md). What an absent key means is what
  * transformers takes it to mean.
  */
 #pragma once
@@ -49,7 +49,8 @@ gboolean rp_hf_config_key(guint index, RpConfigKey *key);
 gboolean rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *config,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same for a file, or the `config.json` of a directory. Errors: also G_FILE_ERROR */
+/* The same for a file, or the `config.json` of a directory; of an architecture that runs. Errors:
+ * also G_FILE_ERROR */
 gboolean rp_hf_config_load(const char *path, RpModel *config,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

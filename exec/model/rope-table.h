@@ -9,27 +9,41 @@
 /**
  * rp_rope_frequencies:
  * @head_dim: D, even
+ * @tokens: S, of a sequence; only dynamic ropes depend on it
  * @frequencies: (out): [D/2], radians per position
  *
  * plain:   f[i] = theta^(-2i/D)
+ * linear:  f / factor
+ * dynamic: f of the base theta (factor S / P - (factor - 1))^(D/(D-2)), if S > P, P =
+ *          original_max_positions
  * llama3:  with w = 2 pi / f, C = original_max_positions:
  *          w > C / low_freq_factor:   f / factor
  *          w < C / high_freq_factor:  f
  *          between:                   (1 - s) f / factor + s f,
  *                                     s = (C/w - low) / (high - low)
+ * yarn:    f / factor r[i] + f (1 - r[i]), r a ramp from 0 at pair(beta_fast) to 1 at
+ *          pair(beta_slow), pair(n) = D ln(C / (2 pi n)) / (2 ln theta)
  *
- * Source: transformers modeling_rope_utils.py, _compute_default_rope_parameters and
- *   _compute_llama3_parameters, operation by operation
+ * Source: transformers modeling_rope_utils.py, ROPE_INIT_FUNCTIONS and _compute_default_rope_
+ *   parameters, operation by operation; of a dynamic rope what a first call with S tokens computes
  */
-void rp_rope_frequencies(const RpRope *rope, guint head_dim, float *frequencies);
+void rp_rope_frequencies(const RpRope *rope, guint head_dim, guint tokens, float *frequencies);
+
+/* Of cosines and sines. */
+static inline float
+rp_rope_scale(const RpRope *rope)
+{
+    return rope->type == RP_ROPE_YARN ? (float)rope->attention_factor : 1.0f;
+}
 
 /**
  * rp_rope_table:
  * @frequencies: [D/2]
  * @positions: rows to make, from position 0 up
+ * @scale: rp_rope_scale()
  * @cosines, @sines: (out): [positions,D/2], of the fp32 angle position x frequency
  *
  * Source: transformers Qwen3RotaryEmbedding.forward; its second half repeats the first
  */
-void rp_rope_table(const float *frequencies, guint head_dim, guint positions, float *cosines,
-                   float *sines);
+void rp_rope_table(const float *frequencies, guint head_dim, guint positions, float scale,
+                   float *cosines, float *sines);

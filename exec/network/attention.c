@@ -3,6 +3,7 @@
  *
  *   forward    n = norm(x);  q, k, v = n Wq, n Wk, n Wv;  q', k' = rope([norm] q), rope([norm] k)
  *              out = attention(q', k', v);  s = x + out Wo
+ *              of a block without rope q' = q, k' = k
  *   kept       q [T,H,D], k, v [T,K,D] before norm and rope; out [T,H,D], lse [H,T]. n, q' and k'
  *              are made anew.
  */
@@ -52,8 +53,10 @@ turn_back(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, float *r
 static Heads
 make_heads(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
 {
-    Heads heads = {0};
+    Heads heads = {.q = a->q, .k = a->k};
 
+    if (!z->rope)
+        return heads;
     heads.q = rp_pass_take(pass, &pass->scratch, z->T * z->queries);
     heads.k = rp_pass_take(pass, &pass->scratch, z->T * z->keys);
     if (rp_pass_has(pass, RP_WEIGHT_Q_NORM)) {
@@ -79,7 +82,9 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
     rp_pass_linear(pass, RP_WEIGHT_V, z->T, normed, a.v);
     heads = make_heads(pass, z, &a);
     rp_pass_attention(
-        pass, (RpAttentionArgs){.q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
+        pass,
+        (RpAttentionArgs){
+            .window = z->window, .q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
     rp_pass_linear(pass, RP_WEIGHT_O, z->T, a.out, s);
     rp_pass_norm(
         pass, RP_WEIGHT_POST_NORM,
@@ -100,7 +105,8 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     const Heads heads = make_heads(pass, z, a);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_O, z->T, a->out, ds, d_out, FALSE);
-    rp_pass_attention_backward(pass, (RpAttentionArgs){.q = heads.q,
+    rp_pass_attention_backward(pass, (RpAttentionArgs){.window = z->window,
+                                                       .q = heads.q,
                                                        .k = heads.k,
                                                        .v = a->v,
                                                        .out = a->out,
@@ -109,8 +115,10 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                                        .dq = dq,
                                                        .dk = dk,
                                                        .dv = dv});
-    turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
-    turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
+    if (z->rope) {
+        turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
+        turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
+    }
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
     rp_pass_linear_backward(pass, RP_WEIGHT_Q, z->T, normed, dq, dx, FALSE);

@@ -16,7 +16,9 @@ shape_of(const RpPass *pass)
                           .K = model->kv_heads,
                           .m = model->intermediate,
                           .queries = (size_t)model->heads * model->head_dim,
-                          .keys = (size_t)model->kv_heads * model->head_dim};
+                          .keys = (size_t)model->kv_heads * model->head_dim,
+                          .window = rp_model_block_window(model, pass->layer - 1),
+                          .rope = rp_model_block_has_rope(model, pass->layer - 1)};
 }
 
 static const RpMlpOps *

@@ -14,11 +14,13 @@
 typedef struct {
     size_t T, C, H, K, m;
     size_t queries, keys; /* H D, K D */
+    size_t window;        /* keys that a query sees; 0 = all */
+    gboolean rope;
 } RpBlockShape;
 
 /* ---- attention.c ---- */
 
-/* What attention keeps: q, k, v before norm and rope. */
+/* What attention keeps: q, k, v as its linear layers made them. */
 typedef struct {
     void *q, *k, *v, *out;
     float *lse;

@@ -26,8 +26,10 @@ aligned(gsize bytes)
 static RpPass
 measuring_pass(const RpNetwork *network, guint layer)
 {
-    return (RpPass){
-        .network = network, .layout = &network->layers[layer].layout, .measuring = TRUE};
+    return (RpPass){.network = network,
+                    .layer = layer,
+                    .layout = &network->layers[layer].layout,
+                    .measuring = TRUE};
 }
 
 static RpScratch
@@ -154,8 +156,9 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     g_autofree float *frequencies = g_new(float, head_dim / 2);
 
     memset(constants, 0, at->bytes);
-    rp_rope_frequencies(&network->model->rope, head_dim, frequencies);
-    rp_rope_table(frequencies, head_dim, S, (float *)((guint8 *)constants + at->cosines),
+    rp_rope_frequencies(&network->model->rope, head_dim, S, frequencies);
+    rp_rope_table(frequencies, head_dim, S, rp_rope_scale(&network->model->rope),
+                  (float *)((guint8 *)constants + at->cosines),
                   (float *)((guint8 *)constants + at->sines));
     for (size_t t = 0; t < network->tokens; t++)
         positions[t] = (gint32)(t % S);

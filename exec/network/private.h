@@ -87,6 +87,7 @@ struct _RpNetwork {
 struct _RpPass {
     const RpNetwork *network;
     const RpStageCall *call; /* NULL when measuring */
+    guint layer;
     const RpLayerLayout *layout;
     guintptr parameters; /* of the layer */
     guintptr sums;
@@ -158,7 +159,7 @@ void rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs 
 /* In place or not; x, y: [T,heads,D]. */
 void rp_pass_rope(RpPass *pass, size_t heads, const void *x, void *y);
 void rp_pass_rope_backward(RpPass *pass, size_t heads, void *d);
-/* q, k, v, out, lse and their gradients are given, the rest is filled in. */
+/* q, k, v, out, lse, their gradients and the window are given, the rest is filled in. */
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);

@@ -30,6 +30,7 @@ begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, RpScr
 
     return (RpPass){.network = network,
                     .call = call,
+                    .layer = layer,
                     .layout = layout,
                     .parameters =
                         (guintptr)call->parameters + layout->first_byte - first->first_byte,

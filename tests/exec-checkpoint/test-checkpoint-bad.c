@@ -225,7 +225,12 @@ refuses_another_factor_of_the_rope(void **state)
     CheckpointFixture *f = *state;
     RpModel config = checkpoint_config(TRUE);
 
-    config.rope = (RpRope){RP_ROPE_LLAMA3, 1e6, 8, 1, 4, 32};
+    config.rope = (RpRope){.type = RP_ROPE_LLAMA3,
+                           .theta = 1e6,
+                           .factor = 8,
+                           .low_freq_factor = 1,
+                           .high_freq_factor = 4,
+                           .original_max_positions = 32};
     g_clear_pointer(&f->trainer, fake_trainer_free);
     f->trainer = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
     assert_true(checkpoint_save_step(f, 4));

@@ -178,7 +178,7 @@ make_inputs(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
 
     for (size_t i = 0; i < half; i++)
         frequencies[i] = 1.0f / (float)(i + 1);
-    rp_rope_table(frequencies, (guint)head_size, POSITIONS, cosines, sines);
+    rp_rope_table(frequencies, (guint)head_size, POSITIONS, 1, cosines, sines);
     for (size_t t = 0; t < tokens; t++)
         positions[t] = host_random_below(POSITIONS);
     for (size_t i = 0; i < inputs.rstd.n; i++)

@@ -53,7 +53,7 @@ check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size, gboolea
 
     for (size_t i = 0; i < half; i++)
         frequencies[i] = 1.0f / (float)(i + 1);
-    rp_rope_table(frequencies, (guint)head_size, rows, cosines, sines);
+    rp_rope_table(frequencies, (guint)head_size, rows, 1, cosines, sines);
     for (size_t t = 0; t < tokens; t++)
         positions[t] = host_random_below((gint32)rows);
     cuda_hold_to_host(compute, &inputs, TRUE);

@@ -302,8 +302,8 @@ check_case(const Case *c)
     b.positions = host_bytes(c->tokens * sizeof(int32_t));
     for (size_t t = 0; t < c->tokens; t++)
         b.positions[t] = (int32_t)t;
-    rp_rope_frequencies(&c->rope, (guint)c->head_size, frequencies);
-    rp_rope_table(frequencies, (guint)c->head_size, (guint)c->tokens, b.cosines, b.sines);
+    rp_rope_frequencies(&c->rope, (guint)c->head_size, (guint)c->tokens, frequencies);
+    rp_rope_table(frequencies, (guint)c->head_size, (guint)c->tokens, 1, b.cosines, b.sines);
     check_close(&b, "frequencies", "", frequencies);
     check_block(&b);
     g_hash_table_iter_init(&iter, b.gradients);
@@ -328,7 +328,7 @@ equals_a_qwen3_block_of_transformers(void **state)
                                6,
                                37,
                                1e-6f,
-                               {RP_ROPE_DEFAULT, 1e6, 0, 0, 0, 0}};
+                               {.theta = 1e6}};
 
     check_case(&qwen3);
 }
@@ -344,7 +344,12 @@ equals_a_llama_block_of_transformers(void **state)
                                6,
                                29,
                                1e-5f,
-                               {RP_ROPE_LLAMA3, 100, 8, 1, 4, 32}};
+                               {.type = RP_ROPE_LLAMA3,
+                                .theta = 100,
+                                .factor = 8,
+                                .low_freq_factor = 1,
+                                .high_freq_factor = 4,
+                                .original_max_positions = 32}};
 
     check_case(&llama);
 }

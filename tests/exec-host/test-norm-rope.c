@@ -41,8 +41,8 @@ new_case(RpDtype dtype, guint head_size)
                        .cosines = cosines,
                        .sines = sines}};
 
-    rp_rope_frequencies(&rope, head_size, frequencies);
-    rp_rope_table(frequencies, head_size, POSITIONS, cosines, sines);
+    rp_rope_frequencies(&rope, head_size, POSITIONS, frequencies);
+    rp_rope_table(frequencies, head_size, POSITIONS, 1, cosines, sines);
     for (size_t i = 0; i < head_size / 2; i++)
         c.frequencies[i] = (double)frequencies[i];
     for (size_t t = 0; t < T; t++)

@@ -25,8 +25,8 @@ make_tables(guint head_size, size_t tokens)
     tables.sines = host_bytes(POSITIONS * head_size / 2 * sizeof(float));
     tables.exact_frequencies = host_doubles(head_size / 2);
     tables.positions = host_bytes(tokens * sizeof(int32_t));
-    rp_rope_frequencies(&rope, head_size, tables.frequencies);
-    rp_rope_table(tables.frequencies, head_size, POSITIONS, tables.cosines, tables.sines);
+    rp_rope_frequencies(&rope, head_size, POSITIONS, tables.frequencies);
+    rp_rope_table(tables.frequencies, head_size, POSITIONS, 1, tables.cosines, tables.sines);
     for (guint i = 0; i < head_size / 2; i++)
         tables.exact_frequencies[i] = (double)tables.frequencies[i];
     for (size_t t = 0; t < tokens; t++)
@@ -85,11 +85,25 @@ makes_the_frequencies_of_transformers(void **state)
         guint head_size;
         RpRope rope;
     } cases[] = {
-        {"plain-1e4-128", 128, {RP_ROPE_DEFAULT, 1e4, 0, 0, 0, 0}},
-        {"plain-1e6-128", 128, {RP_ROPE_DEFAULT, 1e6, 0, 0, 0, 0}},
-        {"plain-5e5-64", 64, {RP_ROPE_DEFAULT, 5e5, 0, 0, 0, 0}},
-        {"llama3-5e5-128", 128, {RP_ROPE_LLAMA3, 5e5, 8, 1, 4, 8192}},
-        {"llama3-5e5-64", 64, {RP_ROPE_LLAMA3, 5e5, 32, 1, 4, 8192}},
+        {"plain-1e4-128", 128, {.theta = 1e4}},
+        {"plain-1e6-128", 128, {.theta = 1e6}},
+        {"plain-5e5-64", 64, {.theta = 5e5}},
+        {"llama3-5e5-128",
+         128,
+         {.type = RP_ROPE_LLAMA3,
+          .theta = 5e5,
+          .factor = 8,
+          .low_freq_factor = 1,
+          .high_freq_factor = 4,
+          .original_max_positions = 8192}},
+        {"llama3-5e5-64",
+         64,
+         {.type = RP_ROPE_LLAMA3,
+          .theta = 5e5,
+          .factor = 32,
+          .low_freq_factor = 1,
+          .high_freq_factor = 4,
+          .original_max_positions = 8192}},
     };
     char *path = rp_test_source_path("tests/exec-host/fixtures/frequencies.safetensors");
     GError *error = NULL;
@@ -102,7 +116,7 @@ makes_the_frequencies_of_transformers(void **state)
 
         assert_non_null(tensor);
         assert_int_equal(tensor->elements, got.n);
-        rp_rope_frequencies(&cases[i].rope, cases[i].head_size, got.data);
+        rp_rope_frequencies(&cases[i].rope, cases[i].head_size, 0, got.data);
         for (size_t j = 0; j < got.n; j++) {
             const double want = (double)((const float *)tensor->data)[j];
 

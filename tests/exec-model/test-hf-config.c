@@ -67,6 +67,50 @@ static const char llama_31_8b[] =
     "\"rope_theta\": 500000.0, \"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\","
     "\"transformers_version\": \"4.43.0.dev0\", \"use_cache\": true, \"vocab_size\": 128256}";
 
+/* As published with openai/gpt-oss-20b, and as transformers 5 saves its config. */
+#define GPT_OSS_TYPES                                                                              \
+    "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\","           \
+    "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\""
+#define GPT_OSS(more)                                                                              \
+    "{\"architectures\":[\"GptOssForCausalLM\"],\"attention_bias\":true,"                          \
+    "\"attention_dropout\":0.0,\"eos_token_id\":200002,\"head_dim\":64,\"hidden_act\":\"silu\","   \
+    "\"hidden_size\":2880,\"initializer_range\":0.02,\"intermediate_size\":2880,\"layer_types\":"  \
+    "[" GPT_OSS_TYPES "," GPT_OSS_TYPES "," GPT_OSS_TYPES                                          \
+    "],\"max_position_embeddings\":131072,\"model_type\":\"gpt_oss\",\"num_attention_heads\":64,"  \
+    "\"num_hidden_layers\":24,\"num_key_value_heads\":8,\"num_local_experts\":32,"                 \
+    "\"output_router_logits\":false,\"pad_token_id\":199999,"                                      \
+    "\"quantization_config\":{\"modules_to_not_convert\":[\"model.layers.*.self_attn\"],"          \
+    "\"quant_method\":\"mxfp4\"},\"rms_norm_eps\":1e-05,\"router_aux_loss_coef\":0.9,"             \
+    "\"sliding_window\":128,\"swiglu_limit\":7.0,\"tie_word_embeddings\":false,"                   \
+    "\"use_cache\":true,\"vocab_size\":201088," more "}"
+static const char gpt_oss_20b[] =
+    GPT_OSS("\"experts_per_token\":4,\"num_experts_per_tok\":4,\"initial_context_length\":4096,"
+            "\"rope_scaling\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":32.0,"
+            "\"original_max_position_embeddings\":4096,\"rope_type\":\"yarn\",\"truncate\":false},"
+            "\"rope_theta\":150000,\"torch_dtype\":\"bfloat16\"");
+static const char gpt_oss_20b_of_5[] =
+    GPT_OSS("\"num_experts_per_tok\":4,\"swiglu_alpha\":1.702,\"dtype\":\"bfloat16\","
+            "\"rope_parameters\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":32.0,"
+            "\"original_max_position_embeddings\":4096,\"rope_type\":\"yarn\","
+            "\"rope_theta\":150000,\"truncate\":false}");
+
+/* As published with Qwen/Qwen3-30B-A3B, and the keys of transformers 5. */
+#define QWEN3_MOE_REST                                                                             \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"attention_bias\":false,"                       \
+    "\"bos_token_id\":151643,\"decoder_sparse_step\":1,\"eos_token_id\":151645,\"head_dim\":128,"  \
+    "\"hidden_size\":2048,\"intermediate_size\":6144,\"max_position_embeddings\":40960,"           \
+    "\"max_window_layers\":48,\"mlp_only_layers\":[],\"model_type\":\"qwen3_moe\","                \
+    "\"moe_intermediate_size\":768,\"norm_topk_prob\":true,\"num_attention_heads\":32,"            \
+    "\"num_experts_per_tok\":8,\"num_hidden_layers\":48,\"num_key_value_heads\":4,"                \
+    "\"rms_norm_eps\":1e-06,\"router_aux_loss_coef\":0.001,\"sliding_window\":null,"               \
+    "\"use_sliding_window\":false,\"vocab_size\":151936,"
+static const char qwen3_30b_a3b[] =
+    QWEN3_MOE_REST "\"num_experts\":128,\"rope_scaling\":null,\"rope_theta\":1000000.0,"
+                   "\"torch_dtype\":\"bfloat16\"}";
+static const char qwen3_30b_a3b_of_5[] =
+    QWEN3_MOE_REST "\"num_local_experts\":128,\"rope_parameters\":{\"rope_theta\":1000000.0,"
+                   "\"rope_type\":\"default\"},\"dtype\":\"bfloat16\"}";
+
 #define SIZES                                                                                      \
     "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                        \
     "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":256"
@@ -74,6 +118,8 @@ static const char llama_31_8b[] =
 #define QWEN3_NAMES "\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\","
 #define LLAMA(more) "{" LLAMA_NAMES SIZES more "}"
 #define QWEN3(more) "{" QWEN3_NAMES SIZES more "}"
+#define DENSE(hf, type, more)                                                                      \
+    "{\"architectures\":[\"" hf "ForCausalLM\"],\"model_type\":\"" type "\"," SIZES more "}"
 #define LLAMA3                                                                                     \
     "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"                                   \
     "\"original_max_position_embeddings\":128"
@@ -84,7 +130,9 @@ reads_the_published_configs_as_the_catalogue_has_them(void **state)
     static const struct {
         const char *model;
         const char *text;
-    } cases[] = {{"qwen3-0.6b", qwen3_06b}, {"llama-3.1-8b", llama_31_8b}};
+    } cases[] = {{"gpt-oss-20b", gpt_oss_20b},     {"gpt-oss-20b", gpt_oss_20b_of_5},
+                 {"qwen3-30b-a3b", qwen3_30b_a3b}, {"qwen3-30b-a3b", qwen3_30b_a3b_of_5},
+                 {"qwen3-0.6b", qwen3_06b},        {"llama-3.1-8b", llama_31_8b}};
     Fixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
@@ -92,6 +140,7 @@ reads_the_published_configs_as_the_catalogue_has_them(void **state)
         g_autofree char *read = rp_hf_config_to_json(&f->config);
         g_autofree char *made = rp_hf_config_to_json(rp_model_find(cases[i].model, NULL));
         assert_string_equal(read, made);
+        assert_true(f->config.mxfp4 == g_str_has_prefix(cases[i].model, "gpt-oss"));
     }
     assert_int_equal(f->config.rope.type, RP_ROPE_LLAMA3);
     assert_true(f->config.rope.factor == 8 && f->config.rope.low_freq_factor == 1);
@@ -125,6 +174,71 @@ takes_absent_keys_as_transformers_does(void **state)
 }
 
 static void
+takes_absent_keys_of_each_family_as_transformers_does(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(parse(f, DENSE("Mistral", "mistral", "")));
+    assert_int_equal(f->config.sliding_window, 4096);
+    assert_true(rp_model_block_window(&f->config, 1) == 4096);
+    assert_int_equal(f->config.max_positions, 131072);
+    assert_int_equal(f->config.head_dim, 16);
+    assert_true(parse(f, DENSE("Mistral", "mistral", ",\"sliding_window\":null")));
+    assert_int_equal(f->config.sliding_window, 0);
+
+    assert_true(parse(f, DENSE("Qwen2", "qwen2", ",\"sliding_window\":4096")));
+    assert_int_equal(f->config.sliding_window, 0); /* not used */
+    assert_int_equal(f->config.head_dim, 16);
+    assert_true(
+        parse(f, DENSE("Qwen2", "qwen2", ",\"use_sliding_window\":true,\"max_window_layers\":1")));
+    assert_int_equal(rp_model_block_window(&f->config, 0), 0);
+    assert_int_equal(rp_model_block_window(&f->config, 1), 4096);
+    assert_true(parse(f, DENSE("Qwen2", "qwen2", ",\"use_sliding_window\":true")));
+    assert_int_equal(f->config.sliding_window, 0); /* from the 28th block on */
+
+    assert_true(parse(f, DENSE("SmolLM3", "smollm3", ",\"pad_token_id\":null")));
+    assert_true(f->config.tied && f->config.rope.theta == 2e6);
+    assert_int_equal(f->config.pad_id, RP_MODEL_NO_TOKEN);
+    assert_int_equal(f->config.no_rope_period, 4);
+    assert_true(parse(f, DENSE("SmolLM3", "smollm3",
+                               ",\"pad_token_id\":2,\"no_rope_layers\":[1,0,1],"
+                               "\"use_sliding_window\":true,\"sliding_window\":3")));
+    assert_true(rp_model_block_has_rope(&f->config, 0) && !rp_model_block_has_rope(&f->config, 1));
+    assert_int_equal(rp_model_block_window(&f->config, 0), 0);
+    assert_int_equal(rp_model_block_window(&f->config, 1), 3);
+
+    assert_true(
+        parse(f, DENSE("GptOss", "gpt_oss",
+                       ",\"num_experts\":4,\"num_experts_per_tok\":2,\"rope_scaling\":{}")));
+    assert_true(f->config.attention_bias && f->config.mlp_bias && f->config.rms_norm_eps == 1e-5);
+    assert_true(f->config.swiglu_alpha == 1.702 && f->config.swiglu_limit == 7);
+    assert_true(f->config.rope.theta == 150000);
+    assert_int_equal(rp_model_block_window(&f->config, 0), 128);
+    assert_int_equal(rp_model_block_window(&f->config, 1), 0);
+}
+
+static void
+fills_in_yarn_as_transformers_does(void **state)
+{
+    Fixture *f = *state;
+    const RpRope *rope = &f->config.rope;
+
+    assert_true(parse(f, LLAMA(",\"max_position_embeddings\":77,\"rope_scaling\":{\"rope_type\":"
+                               "\"yarn\",\"factor\":32,\"beta_fast\":null}")));
+    assert_true(rope->beta_fast == 32 && rope->beta_slow == 1 && rope->truncate);
+    assert_int_equal(rope->original_max_positions, 77);
+    assert_true(ABS(rope->attention_factor - 1.3465735902799727) < 1e-15);
+    assert_true(parse(f, LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":40,"
+                               "\"mscale\":0.707,\"mscale_all_dim\":1.414},"
+                               "\"original_max_position_embeddings\":99")));
+    assert_int_equal(rope->original_max_positions, 99);
+    assert_true(ABS(rope->attention_factor - 0.8285998406217638) < 1e-12);
+    assert_true(parse(f, LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":40,"
+                               "\"mscale\":0.707,\"attention_factor\":1.25}")));
+    assert_true(rope->attention_factor == 1.25);
+}
+
+static void
 reads_the_spelling_of_transformers_5(void **state)
 {
     Fixture *f = *state;
@@ -150,13 +264,33 @@ reads_what_it_wrote(void **state)
         LLAMA(",\"attention_bias\":true,\"mlp_bias\":true,\"head_dim\":6,\"pad_token_id\":3,"
               "\"eos_token_id\":[1,2,5],\"rms_norm_eps\":1.25e-5,\"torch_dtype\":\"float32\""),
         QWEN3(",\"attention_bias\":true,\"head_dim\":8,\"eos_token_id\":0"),
+        gpt_oss_20b,
+        qwen3_30b_a3b,
+        QWEN3(",\"use_sliding_window\":true,\"max_window_layers\":1,\"sliding_window\":7"),
+        DENSE("Qwen2", "qwen2",
+              ",\"use_sliding_window\":true,\"sliding_window\":7,\"layer_types\":["
+              "\"sliding_attention\",\"full_attention\"]"),
+        DENSE("Mistral", "mistral", ""),
+        DENSE("Mistral", "mistral", ",\"sliding_window\":null"),
+        DENSE("SmolLM3", "smollm3", ",\"pad_token_id\":null,\"no_rope_layer_interval\":2"),
+        DENSE("SmolLM3", "smollm3", ",\"pad_token_id\":3,\"no_rope_layers\":[0,0]"),
+        DENSE("GptOss", "gpt_oss",
+              ",\"num_experts\":4,\"num_experts_per_tok\":2,\"layer_types\":["
+              "\"full_attention\",\"full_attention\"],\"rope_parameters\":{"
+              "\"rope_theta\":1e4}"),
+        LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"),
+        LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":1.5}"),
+        LLAMA(",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":0.7,"
+              "\"mscale_all_dim\":1.1,\"attention_factor\":null}"),
     };
     Fixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(texts); i++) {
-        assert_true(parse(f, texts[i]));
+        if (!parse(f, texts[i]))
+            fail_msg("%s: %s", texts[i], f->error->message);
         g_autofree char *first = rp_hf_config_to_json(&f->config);
-        assert_true(parse(f, first));
+        if (!parse(f, first))
+            fail_msg("%s: %s", first, f->error->message);
         g_autofree char *second = rp_hf_config_to_json(&f->config);
         assert_string_equal(first, second);
     }
@@ -169,23 +303,49 @@ refuses_what_is_not_implemented(void **state)
         const char *text;
         const char *message;
     } cases[] = {
-        /* no "did you mean": Mistral has a window */
-        {"{\"architectures\":[\"MistralForCausalLM\"]," SIZES "}",
+        /* no "did you mean": Gemma computes something else */
+        {"{\"architectures\":[\"GemmaForCausalLM\"]," SIZES "}",
          "FILE: line 1, column 19: architectures[0]: expected one of \"Qwen3ForCausalLM\", "
          "\"LlamaForCausalLM\""},
-        {"{\"architectures\":[\"Qwen3MoeForCausalLM\"]," SIZES "}",
-         "found \"Qwen3MoeForCausalLM\""},
         {"{\"architectures\":[\"LlamaForSequenceClassification\"]," SIZES "}", "expected one of"},
         {"{\"model_type\":\"gpt2\"," SIZES "}", "model_type: "},
         {LLAMA(",\"hidden_act\":\"gelu\""), "expected \"silu\", found \"gelu\""},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}"), "found \"yarn\""},
-        {LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"), "found \"linear\""},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":4}"),
+         "rope_scaling.rope_type: expected one of \"default\", \"llama3\", \"linear\", "
+         "\"dynamic\", \"yarn\", found \"longrope\""},
+        {LLAMA(",\"rope_scaling\":{\"type\":\"proportional\"}"), "found \"proportional\""},
         {LLAMA(",\"torch_dtype\":\"float64\""), "found \"float64\""},
         {LLAMA(",\"attention_dropout\":0.1"),
          ": expected 0 (transformers drops attention in training), found 0.1"},
-        {QWEN3(",\"use_sliding_window\":true"),
-         ": expected false (transformers hides earlier tokens), found true"},
-        {QWEN3(",\"layer_types\":[\"sliding_attention\"]"), "found \"sliding_attention\""},
+        {LLAMA(",\"use_sliding_window\":true"),
+         "use_sliding_window: expected false, since LlamaForCausalLM does not read it, found true"},
+        {QWEN3(",\"layer_types\":[\"chunked_attention\"]"), "found \"chunked_attention\""},
+        {QWEN3(",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"),
+         "layer_types: expected \"full_attention\" for every block, since there is no window"},
+        {DENSE("Mistral", "mistral", ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"),
+         "layer_types: expected \"sliding_attention\" for every block of MistralForCausalLM"},
+        {"{\"model_type\":\"gpt_oss\",\"num_hidden_layers\":5,\"hidden_size\":64,"
+         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"
+         "\"vocab_size\":9,\"num_local_experts\":2,\"num_experts_per_tok\":1,\"rope_theta\":1e4,"
+         "\"rope_scaling\":{},\"layer_types\":[\"sliding_attention\",\"full_attention\","
+         "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
+         "layer_types: expected \"full_attention\" for the last of every so many blocks"},
+        {"{\"model_type\":\"smollm3\",\"num_hidden_layers\":3,\"hidden_size\":64,"
+         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"
+         "\"vocab_size\":9,\"pad_token_id\":1,\"no_rope_layers\":[0,1,1]}",
+         "no_rope_layers: expected the last of every so many blocks without rope"},
+        {DENSE("Qwen2", "qwen2", ",\"attention_bias\":true"),
+         "attention_bias: expected false, since Qwen2ForCausalLM does not read it"},
+        {DENSE("Qwen3Moe", "qwen3_moe", ",\"decoder_sparse_step\":2"),
+         "decoder_sparse_step: expected 1 (transformers builds dense blocks between"},
+        {DENSE("Qwen3Moe", "qwen3_moe", ",\"mlp_only_layers\":[0]"),
+         "mlp_only_layers: expected []"},
+        {DENSE("Qwen3Moe", "qwen3_moe", ",\"output_router_logits\":true"),
+         "output_router_logits: expected false (transformers adds the auxiliary loss"},
+        {QWEN3(",\"quantization_config\":{\"quant_method\":\"mxfp4\"}"),
+         "quantization_config: expected null (the weights of Qwen3ForCausalLM must not be"},
+        {LLAMA(",\"quantization_config\":{\"quant_method\":\"awq\"}"),
+         "quantization_config.quant_method: expected \"mxfp4\", found \"awq\""},
         {QWEN3(",\"mlp_bias\":true"), "mlp_bias: expected false"},
         {LLAMA(",\"partial_rotary_factor\":0.5"),
          ": expected 1 (transformers turns a part of each head), found 0.5"},
@@ -241,6 +401,31 @@ refuses_wrong_values(void **state)
         {LLAMA(",\"rms_norm_eps\":-1e-6"), "expected a positive number"},
         {LLAMA(",\"tie_word_embeddings\":1"), "expected true or false, found 1"},
         {LLAMA(",\"vocab_size\":256"), "expected each key once"},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\"}"),
+         "rope_scaling: expected a factor of 1 or more for yarn, found 0"},
+        {LLAMA(",\"rope_theta\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"),
+         "rope_theta: expected more than 1 for yarn, found 1"},
+        {LLAMA(",\"head_dim\":2,\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"),
+         "head_dim: expected 4 or more for a dynamic rope, found 2"},
+        {DENSE("GptOss", "gpt_oss", ",\"num_experts\":4,\"num_experts_per_tok\":2"),
+         "rope_parameters: expected those of GPT-OSS, found nothing"},
+        {DENSE("GptOss", "gpt_oss",
+               ",\"num_experts\":4,\"num_experts_per_tok\":2,\"rope_scaling\":"
+               "{},\"sliding_window\":null"),
+         "sliding_window: expected a number of tokens, found null"},
+        {DENSE("SmolLM3", "smollm3", ""),
+         "pad_token_id: expected one of the 256 tokens, found 128004"},
+        {DENSE("SmolLM3", "smollm3", ",\"pad_token_id\":1,\"no_rope_layers\":[1]"),
+         "no_rope_layers: expected one for each of 2 blocks, found 1"},
+        {DENSE("SmolLM3", "smollm3", ",\"pad_token_id\":1,\"no_rope_layers\":[1,2]"),
+         "expected 1 for a block with rope, 0 for one without, found 2"},
+        {DENSE("Qwen3Moe", "qwen3_moe", ""), "num_experts: expected a whole number from 1 up"},
+        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":4,\"num_local_experts\":5"),
+         "num_local_experts: expected 4, that of num_experts, found 5"},
+        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":4,\"num_experts_per_tok\":5"),
+         "num_experts_per_tok: expected at most num_experts, 4, found 5"},
+        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":4,\"num_experts_per_tok\":2"),
+         "moe_intermediate_size: expected a whole number from 1 up, found nothing"},
         {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "expected a factor of 1 or more"},
         {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
                "\"high_freq_factor\":4,\"original_max_position_embeddings\":8}"),
@@ -282,6 +467,10 @@ refuses_wrong_values(void **state)
          "num_key_value_heads: expected a divisor of num_attention_heads, 4, found 3"},
         {"{" LLAMA_NAMES "\"hidden_size\":66,\"num_hidden_layers\":2,"
          "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":256}",
+         "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
+        {"{\"model_type\":\"mistral\",\"hidden_size\":66,\"num_hidden_layers\":2,"
+         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"
+         "\"vocab_size\":256}",
          "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
         {"{" LLAMA_NAMES "\"hidden_size\":66,\"num_hidden_layers\":2,\"head_dim\":16,"
          "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":256}",
@@ -392,6 +581,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(reads_the_published_configs_as_the_catalogue_has_them),
         TEST(takes_absent_keys_as_transformers_does),
+        TEST(takes_absent_keys_of_each_family_as_transformers_does),
+        TEST(fills_in_yarn_as_transformers_does),
         TEST(reads_the_spelling_of_transformers_5),
         TEST(reads_what_it_wrote),
         TEST(refuses_what_is_not_implemented),

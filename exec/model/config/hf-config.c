@@ -5,20 +5,21 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-#include "exec/model/hf-config-private.h"
+#include "exec/model/config/hf-config-private.h"
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
 
 /* What transformers takes where a key is absent. */
 #define LLAMA_MAX_RANGE 1.0
 #define DEFAULT_EPS 1e-6
-#define DEFAULT_THETA 10000.0
 #define DEFAULT_RANGE 0.02
+#define DEFAULT_MAX_WINDOW_LAYERS 28
 
 G_DEFINE_QUARK(rp_hf_config_error, rp_hf_config_error)
 
-static gboolean G_GNUC_PRINTF(4, 5) fail(const RpConfigReader *reader, RpHfConfigError code,
-                                         const char *key, const char *format, ...)
+gboolean
+rp_config_fail(const RpConfigReader *reader, RpHfConfigError code, const char *key,
+               const char *format, ...)
 {
     va_list arguments;
 
@@ -40,17 +41,18 @@ settle_architecture(RpConfigReader *reader)
         g_autofree const char **names =
             rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, hf_name));
         g_autofree char *joined = g_strjoinv("\"] or [\"", (char **)names);
-        return fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "architectures",
-                    "expected [\"%s\"], found nothing", joined);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "architectures",
+                              "expected [\"%s\"], found nothing", joined);
     }
     if (raw->model_type < 0) /* AutoModelForCausalLM refuses it, too */
-        return fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "model_type",
-                    "expected \"%s\", that of %s, found nothing",
-                    rows[raw->architecture].model_type, rows[raw->architecture].hf_name);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "model_type",
+                              "expected \"%s\", that of %s, found nothing",
+                              rows[raw->architecture].model_type, rows[raw->architecture].hf_name);
     if (raw->architecture >= 0 && raw->architecture != raw->model_type)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "model_type",
-                    "expected \"%s\", that of %s, found \"%s\"", rows[raw->architecture].model_type,
-                    rows[raw->architecture].hf_name, rows[raw->model_type].model_type);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "model_type",
+                              "expected \"%s\", that of %s, found \"%s\"",
+                              rows[raw->architecture].model_type, rows[raw->architecture].hf_name,
+                              rows[raw->model_type].model_type);
     raw->config.architecture = (RpArchitecture)raw->model_type;
     return TRUE;
 }
@@ -75,69 +77,35 @@ settle_sizes(RpConfigReader *reader)
 
     for (guint i = 0; i < G_N_ELEMENTS(required); i++)
         if (required[i].value == 0)
-            return fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, required[i].key,
-                        "expected a whole number from 1 up, found nothing");
+            return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, required[i].key,
+                                  "expected a whole number from 1 up, found nothing");
     if (c->kv_heads == 0)
         c->kv_heads = c->heads;
     if (c->max_positions == 0)
         c->max_positions = row->max_positions;
     if (reader->raw.null_head_dim && row->head_dim > 0)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
-                    "expected a whole number from 1 up, found null");
-    if (row->head_dim == 0 &&
-        c->hidden % c->heads != 0) /* transformers asks for it even with head_dim */
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "hidden_size",
-                    "expected a multiple of num_attention_heads, %u, found %u", c->heads,
-                    c->hidden);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
+                              "expected a whole number from 1 up, found null");
+    /* of Llama transformers asks for it even with head_dim */
+    if ((c->architecture == RP_ARCHITECTURE_LLAMA || (row->head_dim == 0 && c->head_dim == 0)) &&
+        c->hidden % c->heads != 0)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "hidden_size",
+                              "expected a multiple of num_attention_heads, %u, found %u", c->heads,
+                              c->hidden);
     if (c->head_dim == 0)
         c->head_dim = row->head_dim > 0 ? row->head_dim : c->hidden / c->heads;
     if (c->head_dim % 2 != 0)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
-                    "expected an even number, found %u", c->head_dim);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
+                              "expected an even number, found %u", c->head_dim);
     if (c->heads % c->kv_heads != 0)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "num_key_value_heads",
-                    "expected a divisor of num_attention_heads, %u, found %u", c->heads,
-                    c->kv_heads);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "num_key_value_heads",
+                              "expected a divisor of num_attention_heads, %u, found %u", c->heads,
+                              c->kv_heads);
     if ((guint64)c->heads * c->head_dim > RP_CONFIG_MAX_SIZE)
-        return fail(
+        return rp_config_fail(
             reader, RP_HF_CONFIG_ERROR_VALUE, "num_attention_heads",
             "expected at most %u for num_attention_heads x head_dim, found %" G_GUINT64_FORMAT,
             RP_CONFIG_MAX_SIZE, (guint64)c->heads * c->head_dim);
-    return TRUE;
-}
-
-static gboolean
-settle_rope(RpConfigReader *reader)
-{
-    RpConfigRaw *raw = &reader->raw;
-    RpRope *rope = &raw->config.rope;
-
-    if (raw->rope_theta > 0 && raw->nested_theta > 0 && raw->rope_theta != raw->nested_theta)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "rope_theta",
-                    "expected %g, that of %s, found %g", raw->nested_theta, raw->rope_key,
-                    raw->rope_theta);
-    rope->theta = raw->nested_theta > 0 ? raw->nested_theta
-                  : raw->rope_theta > 0 ? raw->rope_theta
-                                        : DEFAULT_THETA;
-    if (rope->type == RP_ROPE_DEFAULT) {
-        *rope = (RpRope){.theta = rope->theta};
-        return TRUE;
-    }
-    if (rope->factor < 1)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, raw->rope_key,
-                    "expected a factor of 1 or more for llama3, found %g", rope->factor);
-    if (rope->low_freq_factor <= 0 || rope->high_freq_factor <= rope->low_freq_factor)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, raw->rope_key,
-                    "expected 0 < low_freq_factor < high_freq_factor for llama3, found %g and %g",
-                    rope->low_freq_factor, rope->high_freq_factor);
-    if (rope->original_max_positions == 0)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, raw->rope_key,
-                    "expected original_max_position_embeddings for llama3, found nothing");
-    if (raw->outer_original_max_positions > 0 &&
-        raw->outer_original_max_positions != rope->original_max_positions)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "original_max_position_embeddings",
-                    "expected %u, that of %s (transformers 5 takes this one instead), found %u",
-                    rope->original_max_positions, raw->rope_key, raw->outer_original_max_positions);
     return TRUE;
 }
 
@@ -146,19 +114,30 @@ settle_rest(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
     RpModel *c = &raw->config;
+    const RpArchitectureRow *row = &rp_architectures[c->architecture];
 
     if (c->initializer_range > LLAMA_MAX_RANGE && c->architecture == RP_ARCHITECTURE_LLAMA)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "initializer_range",
-                    "expected at most 1, found %g", c->initializer_range);
-    if (c->mlp_bias && !rp_architectures[c->architecture].has_mlp_bias)
-        return fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "mlp_bias",
-                    "expected false, since Qwen3 has none, found true");
-    if (raw->n_layer_types != 0 && raw->n_layer_types != c->blocks)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "layer_types",
-                    "expected one for each of %u blocks, found %u", c->blocks, raw->n_layer_types);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "initializer_range",
+                              "expected at most 1, found %g", c->initializer_range);
+    if (raw->attention_bias > 0 && !row->has_attention_bias)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "attention_bias",
+                              "expected false, since %s does not read it, found true",
+                              row->hf_name);
+    if (c->mlp_bias && !row->has_mlp_bias)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "mlp_bias",
+                              "expected false, since %s has none, found true", row->hf_name);
+    c->attention_bias = raw->attention_bias >= 0 ? raw->attention_bias : row->attention_bias;
+    c->mlp_bias = c->mlp_bias || row->fused_experts;
+    c->tied = raw->tied >= 0 ? raw->tied : row->tied;
+    c->rms_norm_eps = raw->rms_norm_eps > 0   ? raw->rms_norm_eps
+                      : row->rms_norm_eps > 0 ? row->rms_norm_eps
+                                              : DEFAULT_EPS;
+    if (c->pad_id == RP_CONFIG_PAD_ABSENT)
+        c->pad_id = row->pad_id > 0 ? (gint64)row->pad_id : RP_MODEL_NO_TOKEN;
     if (c->pad_id >= (gint64)c->vocab)
-        return fail(reader, RP_HF_CONFIG_ERROR_VALUE, "pad_token_id",
-                    "expected one of the %u tokens, found %" G_GINT64_FORMAT, c->vocab, c->pad_id);
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "pad_token_id",
+                              "expected one of the %u tokens, found %" G_GINT64_FORMAT, c->vocab,
+                              c->pad_id);
     return TRUE;
 }
 
@@ -173,20 +152,26 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
     g_return_val_if_fail(!error || !*error, FALSE);
 
     shown = rp_display_name(name);
-    reader.raw =
-        (RpConfigRaw){.architecture = -1, .model_type = -1, .rope_type = -1, .old_rope_type = -1};
+    reader.raw = (RpConfigRaw){.architecture = -1,
+                               .model_type = -1,
+                               .rope_type = -1,
+                               .old_rope_type = -1,
+                               .tied = -1,
+                               .attention_bias = -1,
+                               .max_window_layers = DEFAULT_MAX_WINDOW_LAYERS};
     reader.raw.config = (RpModel){.experts = 1,
                                   .active_experts = 1,
-                                  .rms_norm_eps = DEFAULT_EPS,
                                   .initializer_range = DEFAULT_RANGE,
+                                  .rope.truncate = TRUE,
                                   .bos_id = RP_MODEL_NO_TOKEN,
-                                  .pad_id = RP_MODEL_NO_TOKEN};
+                                  .pad_id = RP_CONFIG_PAD_ABSENT};
     if (!rp_json_pull_init(&reader.pull, shown, text, length, RP_HF_CONFIG_ERROR,
                            RP_HF_CONFIG_ERROR_SYNTAX, error) ||
         !rp_config_read(&reader) || !rp_json_pull_end(&reader.pull))
         return FALSE;
-    if (!settle_architecture(&reader) || !settle_sizes(&reader) || !settle_rope(&reader) ||
-        !settle_rest(&reader))
+    if (!settle_architecture(&reader) || !settle_sizes(&reader) ||
+        !rp_config_settle_experts(&reader) || !rp_config_settle_rope(&reader) ||
+        !rp_config_settle_blocks(&reader) || !settle_rest(&reader))
         return FALSE;
     *config = reader.raw.config;
     return TRUE;
@@ -215,7 +200,13 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
         return FALSE;
     }
     const char *text = g_mapped_file_get_contents(map);
-    return rp_hf_config_parse(path, text != NULL ? text : "", length, config, error);
+    if (!rp_hf_config_parse(path, text != NULL ? text : "", length, config, error))
+        return FALSE;
+    if (rp_hf_config_check_runs(config, error))
+        return TRUE;
+    g_autofree char *shown = rp_display_name(path);
+    g_prefix_error(error, "%s: ", shown);
+    return FALSE;
 }
 
 gboolean
@@ -226,7 +217,14 @@ rp_hf_config_check_runs(const RpModel *model, GError **error)
 
     if (rp_architectures[model->architecture].runs)
         return TRUE;
+    g_autoptr(GString) names = g_string_new(NULL);
+    for (guint i = 0; i < RP_N_ARCHITECTURES; i++)
+        if (rp_architectures[i].runs)
+            g_string_append_printf(names, "%s%s", names->len > 0 ? ", " : "",
+                                   rp_architectures[i].hf_name);
     g_set_error(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED,
-                "%s: expected a dense Qwen3 or Llama model, found another", model->name);
+                "%s%sexpected one of %s, found %s", model->name != NULL ? model->name : "",
+                model->name != NULL ? ": " : "", names->str,
+                rp_architectures[model->architecture].hf_name);
     return FALSE;
 }

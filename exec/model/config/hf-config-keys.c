@@ -1,0 +1,351 @@
+/**
+ * Every key of config.json that transformers 5.23 or 4.57 reads for these models, and its fate. The
+ * page docs/checkpoint-format.md has the same rows; a test compares the two.
+ *
+ *   honoured   read, checked, and computed with
+ *   refused    only the values named here are taken: with others transformers computes something
+ *              that this project does not
+ *   ignored    changes nothing in the loss or its gradient
+ *
+ * A key that stands nowhere here is one that transformers does not read either, and is ignored; in
+ * the rope's object, where a key may be a layer type with a rope of its own, it is refused.
+ */
+#include "exec/model/config/hf-config-private.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- readers: RpJsonRead ---- */
+
+gboolean
+rp_config_fail_unsupported(RpJsonPull *pull, const char *expected)
+{
+    pull->code = RP_HF_CONFIG_ERROR_UNSUPPORTED;
+    return rp_json_pull_fail_value(pull, expected);
+}
+
+/* No "did you mean": another name computes something else. */
+gboolean
+rp_config_read_choice(RpJsonPull *pull, const char *const *names, int *choice)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (!rp_json_pull_string(pull, text))
+        return FALSE;
+    for (*choice = 0; names[*choice] != NULL; (*choice)++)
+        if (strcmp(names[*choice], text->str) == 0)
+            return TRUE;
+    g_autofree char *joined = g_strjoinv("\", \"", (char **)names);
+    g_autofree char *expected =
+        g_strdup_printf("%s\"%s\"", names[1] != NULL ? "one of " : "", joined);
+    return rp_config_fail_unsupported(pull, expected);
+}
+
+static gboolean
+read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autofree const char **names =
+        rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, hf_name));
+    RpConfigRaw *raw = value;
+    guint n = 0;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull)) {
+        if (n++ > 0)
+            return rp_json_pull_fail(pull, "one architecture");
+        if (!rp_config_read_choice(pull, names, &raw->architecture))
+            return FALSE;
+    }
+    return !pull->failed;
+}
+
+static gboolean
+read_model_type(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autofree const char **names =
+        rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, model_type));
+
+    return rp_config_read_choice(pull, names, &((RpConfigRaw *)value)->model_type);
+}
+
+static gboolean
+read_activation(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    static const char *const names[] = {"silu", NULL};
+    int choice;
+
+    return rp_config_read_choice(pull, names, &choice);
+}
+
+static gboolean
+read_dtype(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    RpModel *config = &((RpConfigRaw *)value)->config;
+    RpDtype dtype;
+
+    if (!rp_json_pull_string(pull, text))
+        return FALSE;
+    const char *name = text->str;
+    if (g_str_has_prefix(name, "torch."))
+        name += strlen("torch.");
+    if (!rp_dtype_parse(name, rp_dtype_torch_name, &dtype))
+        return rp_config_fail_unsupported(pull, "one of \"bfloat16\", \"float16\", \"float32\"");
+    if (config->has_dtype && config->dtype != dtype)
+        return rp_json_pull_fail_value(pull, "the same for torch_dtype and dtype");
+    config->has_dtype = TRUE;
+    config->dtype = dtype;
+    return TRUE;
+}
+
+/* Or -1, which older files have for none. */
+static gboolean
+read_token(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    double id;
+
+    if (!rp_json_pull_number(pull, &id))
+        return FALSE;
+    if (id != floor(id) || id < RP_MODEL_NO_TOKEN || id > RP_CONFIG_MAX_SIZE)
+        return rp_json_pull_fail_value(pull, "a token's number");
+    *(gint64 *)value = (gint64)id;
+    return TRUE;
+}
+
+static gboolean
+read_pad(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    if (rp_json_pull_peek(pull) == RP_JSON_NULL) {
+        *(gint64 *)value = RP_MODEL_NO_TOKEN;
+        return rp_json_pull_null(pull);
+    }
+    return read_token(pull, field, value) &&
+           (*(gint64 *)value != RP_MODEL_NO_TOKEN ||
+            rp_json_pull_fail_value(
+                pull, "a token's number, or null for none (torch takes -1 for the last token)"));
+}
+
+static gboolean
+read_eos(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    RpModel *config = &((RpConfigRaw *)value)->config;
+
+    config->n_eos = 0;
+    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY) {
+        config->n_eos = 1;
+        return read_token(pull, field, &config->eos_ids[0]);
+    }
+    (void)rp_json_pull_enter_array(pull);
+    while (rp_json_pull_next_element(pull)) {
+        if (config->n_eos == RP_MODEL_MAX_EOS)
+            return rp_json_pull_fail(pull, "at most " G_STRINGIFY(RP_MODEL_MAX_EOS) " tokens");
+        if (!read_token(pull, field, &config->eos_ids[config->n_eos++]))
+            return FALSE;
+    }
+    return !pull->failed;
+}
+
+static gboolean
+read_head_dim(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    RpConfigRaw *raw = value;
+
+    raw->null_head_dim = rp_json_pull_peek(pull) == RP_JSON_NULL;
+    return raw->null_head_dim ? rp_json_pull_null(pull)
+                              : rp_json_read_uint(pull, field, &raw->config.head_dim);
+}
+
+static gboolean
+read_window(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    const RpJsonField bounds = {.min = 1, .max = RP_CONFIG_MAX_POSITIONS};
+    RpConfigRaw *raw = value;
+
+    raw->null_window = rp_json_pull_peek(pull) == RP_JSON_NULL;
+    return raw->null_window ? rp_json_pull_null(pull)
+                            : rp_json_read_uint(pull, &bounds, &raw->window);
+}
+
+/* Refuses what stands from @start on. */
+static gboolean
+fail_refused(RpJsonPull *pull, const RpJsonField *field, const char *start)
+{
+    g_autofree char *expected = g_strdup_printf("%s (%s)", field->expected, field->note);
+
+    pull->value = start;
+    return rp_config_fail_unsupported(pull, expected);
+}
+
+static gboolean
+read_fixed(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_auto(GStrv) taken = g_strsplit(field->expected, " or ", -1);
+    const char *start = pull->at;
+
+    if (!rp_json_pull_skip(pull))
+        return FALSE;
+    g_autofree char *found = g_strndup(start, (gsize)(pull->at - start));
+    return g_strv_contains((const char *const *)taken, found) || fail_refused(pull, field, start);
+}
+
+gboolean
+rp_config_read_exactly(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    double number;
+
+    return rp_json_pull_number(pull, &number) && (number == g_ascii_strtod(field->expected, NULL) ||
+                                                  fail_refused(pull, field, pull->value));
+}
+
+/* ---- tables ---- */
+
+#define REFUSED(key, taken, why)                                                                   \
+    {                                                                                              \
+        key, read_fixed, .expected = taken, .note = why                                            \
+    }
+
+static const RpJsonField fields[] = {
+    RP_CONFIG_OTHER("architectures", read_architectures, TRUE),
+    RP_CONFIG_OTHER("model_type", read_model_type, FALSE),
+    RP_CONFIG_COUNT("hidden_size", config.hidden, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("num_hidden_layers", config.blocks, RP_CONFIG_MAX_BLOCKS),
+    RP_CONFIG_COUNT("num_attention_heads", config.heads, RP_CONFIG_MAX_SIZE),
+    {"num_key_value_heads", rp_json_read_uint, RP_CONFIG_AT(config.kv_heads),
+     .null_is_absent = TRUE, .min = 1, .max = RP_CONFIG_MAX_SIZE},
+    {"head_dim", read_head_dim, .min = 1, .max = RP_CONFIG_MAX_SIZE},
+    RP_CONFIG_COUNT("intermediate_size", config.intermediate, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("vocab_size", config.vocab, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("max_position_embeddings", config.max_positions, RP_CONFIG_MAX_POSITIONS),
+    RP_CONFIG_NUMBER("rms_norm_eps", rms_norm_eps, FALSE),
+    RP_CONFIG_NUMBER("initializer_range", config.initializer_range, FALSE),
+    RP_CONFIG_NUMBER("rope_theta", rope_theta, TRUE),
+    RP_CONFIG_OTHER("rope_scaling", rp_config_read_rope, TRUE),
+    RP_CONFIG_OTHER("rope_parameters", rp_config_read_rope, TRUE),
+    RP_CONFIG_COUNT("original_max_position_embeddings", outer_original_max_positions,
+                    RP_CONFIG_MAX_POSITIONS),
+    RP_CONFIG_BOOLEAN("tie_word_embeddings", tied),
+    RP_CONFIG_BOOLEAN("attention_bias", attention_bias),
+    RP_CONFIG_BOOLEAN("mlp_bias", config.mlp_bias),
+    RP_CONFIG_OTHER("layer_types", rp_config_read_layer_types, TRUE),
+    RP_CONFIG_OTHER("hidden_act", read_activation, FALSE),
+    RP_CONFIG_OTHER("torch_dtype", read_dtype, TRUE),
+    RP_CONFIG_OTHER("dtype", read_dtype, TRUE),
+    {"bos_token_id", read_token, RP_CONFIG_AT(config.bos_id), .null_is_absent = TRUE},
+    RP_CONFIG_OTHER("eos_token_id", read_eos, TRUE),
+    {"pad_token_id", read_pad, RP_CONFIG_AT(config.pad_id)},
+    RP_CONFIG_BOOLEAN("use_sliding_window", use_sliding_window),
+    RP_CONFIG_OTHER("sliding_window", read_window, FALSE),
+    {"max_window_layers", rp_json_read_uint, RP_CONFIG_AT(max_window_layers),
+     .max = RP_CONFIG_MAX_SIZE},
+    RP_CONFIG_OTHER("no_rope_layers", rp_config_read_no_rope_layers, TRUE),
+    RP_CONFIG_COUNT("no_rope_layer_interval", no_rope_interval, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("num_experts", experts, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("num_local_experts", local_experts, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("num_experts_per_tok", experts_per_tok, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("experts_per_token", experts_per_token, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("moe_intermediate_size", moe_intermediate, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_BOOLEAN("norm_topk_prob", config.norm_topk),
+    RP_CONFIG_NUMBER("swiglu_alpha", config.swiglu_alpha, FALSE),
+    RP_CONFIG_NUMBER("swiglu_limit", config.swiglu_limit, FALSE),
+    RP_CONFIG_OTHER("quantization_config", rp_config_read_quantization, TRUE),
+
+    {"attention_dropout", rp_config_read_exactly, .expected = "0",
+     .note = "transformers drops attention in training"},
+    {"partial_rotary_factor", rp_config_read_exactly, .expected = "1",
+     .note = "transformers turns a part of each head"},
+    {"decoder_sparse_step", rp_config_read_exactly, .expected = "1",
+     .note = "transformers builds dense blocks between those of experts"},
+    REFUSED("mlp_only_layers", "[] or null",
+            "transformers builds dense blocks between those of experts"),
+    REFUSED("output_router_logits", "false", "transformers adds the auxiliary loss of the routers"),
+    REFUSED("is_causal", "true", "without it transformers lets tokens see later ones"),
+    REFUSED("per_layer_config", "null", "transformers builds layers that differ"),
+    REFUSED("text_config", "null", "transformers reads its sizes from there"),
+    REFUSED("decoder", "null", "transformers may read its sizes from there"),
+    REFUSED("generator", "null", "transformers may read its sizes from there"),
+    REFUSED("encoder", "null", "transformers may read its sizes from there"),
+    REFUSED("text_encoder", "null", "transformers may read its sizes from there"),
+    REFUSED("compression_config", "null", "the weights must not be quantized"),
+    REFUSED("fusion_config", "null", "transformers replaces modules by fused ones"),
+    REFUSED("transformers_weights", "null", "transformers reads the weights from that file"),
+    REFUSED("pruned_heads", "{} or null", "transformers 4 prunes the heads"),
+    REFUSED("torchscript", "false or null", "transformers 4 unties the head"),
+
+    RP_CONFIG_IGNORED("use_cache", "for generation"),
+    RP_CONFIG_IGNORED("pretraining_tp", "the same product in slices, transformers 4 only"),
+    RP_CONFIG_IGNORED("attn_implementation", "which kernel, not which function"),
+    RP_CONFIG_IGNORED("_attn_implementation", "which kernel, not which function"),
+    RP_CONFIG_IGNORED("experts_implementation", "which kernel, not which function"),
+    RP_CONFIG_IGNORED("router_aux_loss_coef", "used only with output_router_logits"),
+    RP_CONFIG_IGNORED("initial_context_length", "not read by these models"),
+    RP_CONFIG_IGNORED("gradient_checkpointing", "memory, not values"),
+    RP_CONFIG_IGNORED("chunk_size_feed_forward", "not read by these models"),
+    RP_CONFIG_IGNORED("distributed_config", "places of weights, not values"),
+    RP_CONFIG_IGNORED("output_hidden_states", "more outputs, the same loss"),
+    RP_CONFIG_IGNORED("output_attentions", "more outputs, the same loss"),
+    RP_CONFIG_IGNORED("tie_last_hidden_states", "more outputs, the same loss"),
+    RP_CONFIG_IGNORED("return_dict", "form of the output"),
+    RP_CONFIG_IGNORED("use_return_dict", "form of the output"),
+    RP_CONFIG_IGNORED("is_encoder_decoder", "not read by these models"),
+    RP_CONFIG_IGNORED("is_decoder", "not read by these models"),
+    RP_CONFIG_IGNORED("add_cross_attention", "not read by these models"),
+    RP_CONFIG_IGNORED("cross_attention_hidden_size", "not read by these models"),
+    RP_CONFIG_IGNORED("tie_encoder_decoder", "not read by these models"),
+    RP_CONFIG_IGNORED("id2label", "for classification"),
+    RP_CONFIG_IGNORED("label2id", "for classification"),
+    RP_CONFIG_IGNORED("num_labels", "for classification"),
+    RP_CONFIG_IGNORED("problem_type", "for classification"),
+    RP_CONFIG_IGNORED("classifier_dropout", "for classification"),
+    RP_CONFIG_IGNORED("finetuning_task", "a note"),
+    RP_CONFIG_IGNORED("task_specific_params", "a note"),
+    RP_CONFIG_IGNORED("transformers_version", "a note"),
+    RP_CONFIG_IGNORED("_name_or_path", "a note"),
+    RP_CONFIG_IGNORED("name_or_path", "a note"),
+    RP_CONFIG_IGNORED("_commit_hash", "a note"),
+    RP_CONFIG_IGNORED("auto_map", "code of the repository, run only with trust_remote_code"),
+    RP_CONFIG_IGNORED("tokenizer_class", "for the tokenizer"),
+    RP_CONFIG_IGNORED("prefix", "for the tokenizer"),
+    RP_CONFIG_IGNORED("sep_token_id", "for generation"),
+    RP_CONFIG_IGNORED("decoder_start_token_id", "for generation"),
+    RP_CONFIG_IGNORED("generation_config", "for generation"),
+    RP_CONFIG_IGNORED("use_bfloat16", "not read any more"),
+
+    {NULL, rp_json_read_ignored},
+};
+
+gboolean
+rp_config_read(RpConfigReader *reader)
+{
+    return rp_json_read_record(&reader->pull, fields, G_N_ELEMENTS(fields), &reader->raw, NULL);
+}
+
+gboolean
+rp_hf_config_key(guint index, RpConfigKey *key)
+{
+    guint n_rope;
+    const RpJsonField *rope_fields = rp_config_rope_fields(&n_rope);
+    gboolean in_rope = index >= G_N_ELEMENTS(fields) - 1;
+
+    if (in_rope)
+        index -= G_N_ELEMENTS(fields) - 1;
+    if (in_rope && index >= n_rope)
+        return FALSE;
+    const RpJsonField *field = in_rope ? &rope_fields[index] : &fields[index];
+    *key = (RpConfigKey){field->key,
+                         field->note == NULL                   ? RP_CONFIG_KEY_HONOURED
+                         : field->read == rp_json_read_ignored ? RP_CONFIG_KEY_IGNORED
+                                                               : RP_CONFIG_KEY_REFUSED,
+                         in_rope, field->expected, field->note};
+    return TRUE;
+}
+
+const char **
+rp_config_architecture_names(gsize member)
+{
+    const char **names = g_new0(const char *, RP_N_ARCHITECTURES + 1);
+
+    for (guint i = 0; i < RP_N_ARCHITECTURES; i++)
+        names[i] = G_STRUCT_MEMBER(const char *, &rp_architectures[i], member);
+    return names;
+}

@@ -1,0 +1,201 @@
+/* config.json back. */
+#include "exec/model/hf-config.h"
+
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/base/quote.h"
+#include "core/json/json-write.h"
+
+/* An exponent where it is shorter, as files of before have it. */
+static void
+add_number(RpJsonWriter *json, const char *key, double value)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    rp_json_append_number(text, value, 1);
+    rp_json_raw(json, key, text->str);
+}
+
+static void
+add_token(RpJsonWriter *json, const char *key, gint64 id)
+{
+    if (id == RP_MODEL_NO_TOKEN)
+        rp_json_null(json, key);
+    else
+        rp_json_int(json, key, id);
+}
+
+static void
+add_eos(RpJsonWriter *json, const RpModel *config)
+{
+    if (config->n_eos <= 1) {
+        add_token(json, "eos_token_id",
+                  config->n_eos == 1 ? config->eos_ids[0] : RP_MODEL_NO_TOKEN);
+        return;
+    }
+    rp_json_array(json, "eos_token_id");
+    for (guint i = 0; i < config->n_eos; i++)
+        rp_json_int(json, NULL, config->eos_ids[i]);
+    rp_json_end(json);
+}
+
+/* rope_theta beside rope_scaling: the spelling that old and new versions of transformers read. */
+static void
+add_rope(RpJsonWriter *json, const RpModel *config)
+{
+    const RpRope *rope = &config->rope;
+
+    /* GPT-OSS without an object has YaRN */
+    if (rope->type == RP_ROPE_DEFAULT && config->architecture != RP_ARCHITECTURE_GPT_OSS) {
+        rp_json_null(json, "rope_scaling");
+        add_number(json, "rope_theta", rope->theta);
+        return;
+    }
+    rp_json_object(json, "rope_scaling");
+    if (rope->type == RP_ROPE_YARN) {
+        add_number(json, "attention_factor", rope->attention_factor);
+        add_number(json, "beta_fast", rope->beta_fast);
+        add_number(json, "beta_slow", rope->beta_slow);
+    }
+    if (rope->type != RP_ROPE_DEFAULT)
+        add_number(json, "factor", rope->factor);
+    if (rope->type == RP_ROPE_LLAMA3) {
+        add_number(json, "high_freq_factor", rope->high_freq_factor);
+        add_number(json, "low_freq_factor", rope->low_freq_factor);
+    }
+    if (rope->type == RP_ROPE_LLAMA3 || rope->type == RP_ROPE_YARN)
+        rp_json_uint(json, "original_max_position_embeddings", rope->original_max_positions);
+    rp_json_string(json, "rope_type", rp_rope_type_name(rope->type));
+    if (rope->type == RP_ROPE_YARN)
+        rp_json_bool(json, "truncate", rope->truncate);
+    rp_json_end(json);
+    add_number(json, "rope_theta", rope->theta);
+}
+
+/* Whether transformers needs the list to know which blocks slide. */
+static gboolean
+lists_layer_types(const RpModel *config)
+{
+    const RpArchitectureRow *row = &rp_architectures[config->architecture];
+
+    return row->sliding == RP_SLIDING_ALTERNATE ||
+           (config->sliding_window > 0 && row->sliding != RP_SLIDING_EVERY);
+}
+
+static void
+add_layer_types(RpJsonWriter *json, const RpModel *config)
+{
+    if (!lists_layer_types(config))
+        return;
+    rp_json_array(json, "layer_types");
+    for (guint i = 0; i < config->blocks; i++)
+        rp_json_string(json, NULL,
+                       rp_model_block_slides(config, i) ? "sliding_attention" : "full_attention");
+    rp_json_end(json);
+}
+
+static void
+add_no_rope(RpJsonWriter *json, const RpModel *config)
+{
+    rp_json_array(json, "no_rope_layers");
+    for (guint i = 0; i < config->blocks; i++)
+        rp_json_uint(json, NULL, rp_model_block_has_rope(config, i) ? 1 : 0);
+    rp_json_end(json);
+}
+
+/* An architecture that takes a window where the key is absent needs to be told that there is none. */
+static void
+add_window(RpJsonWriter *json, const RpModel *config)
+{
+    const RpArchitectureRow *row = &rp_architectures[config->architecture];
+
+    if (config->sliding_window > 0)
+        rp_json_uint(json, "sliding_window", config->sliding_window);
+    else if (row->sliding == RP_SLIDING_ALTERNATE)
+        rp_json_uint(json, "sliding_window", row->window);
+    else if (row->window > 0 && !row->asks_for_window)
+        rp_json_null(json, "sliding_window");
+}
+
+char *
+rp_hf_config_to_json(const RpModel *config)
+{
+    g_return_val_if_fail(config, NULL);
+
+    const RpArchitectureRow *row = &rp_architectures[config->architecture];
+    const gboolean qwen3_moe = config->architecture == RP_ARCHITECTURE_QWEN3_MOE;
+    const gboolean gpt_oss = config->architecture == RP_ARCHITECTURE_GPT_OSS;
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
+    rp_json_object(json, NULL);
+    rp_json_array(json, "architectures");
+    rp_json_break(json);
+    rp_json_string(json, NULL, row->hf_name);
+    rp_json_end(json);
+    if (row->has_attention_bias)
+        rp_json_bool(json, "attention_bias", config->attention_bias);
+    add_number(json, "attention_dropout", 0);
+    add_token(json, "bos_token_id", config->bos_id);
+    if (qwen3_moe)
+        rp_json_uint(json, "decoder_sparse_step", 1);
+    add_eos(json, config);
+    rp_json_uint(json, "head_dim", config->head_dim);
+    rp_json_string(json, "hidden_act", "silu");
+    rp_json_uint(json, "hidden_size", config->hidden);
+    add_number(json, "initializer_range", config->initializer_range);
+    rp_json_uint(json, "intermediate_size",
+                 qwen3_moe ? config->dense_intermediate : config->intermediate);
+    add_layer_types(json, config);
+    rp_json_uint(json, "max_position_embeddings", config->max_positions);
+    if (row->has_mlp_bias)
+        rp_json_bool(json, "mlp_bias", config->mlp_bias);
+    rp_json_string(json, "model_type", row->model_type);
+    if (qwen3_moe)
+        rp_json_uint(json, "moe_intermediate_size", config->intermediate);
+    if (row->has_no_rope)
+        add_no_rope(json, config);
+    if (qwen3_moe)
+        rp_json_bool(json, "norm_topk_prob", config->norm_topk);
+    rp_json_uint(json, "num_attention_heads", config->heads);
+    if (qwen3_moe)
+        rp_json_uint(json, "num_experts", config->experts);
+    if (config->experts > 1)
+        rp_json_uint(json, "num_experts_per_tok", config->active_experts);
+    rp_json_uint(json, "num_hidden_layers", config->blocks);
+    rp_json_uint(json, "num_key_value_heads", config->kv_heads);
+    if (gpt_oss)
+        rp_json_uint(json, "num_local_experts", config->experts);
+    add_token(json, "pad_token_id", config->pad_id);
+    add_number(json, "rms_norm_eps", config->rms_norm_eps);
+    add_rope(json, config);
+    add_window(json, config);
+    if (gpt_oss) {
+        add_number(json, "swiglu_alpha", config->swiglu_alpha);
+        add_number(json, "swiglu_limit", config->swiglu_limit);
+    }
+    rp_json_bool(json, "tie_word_embeddings", config->tied);
+    if (config->has_dtype)
+        rp_json_string(json, "torch_dtype", rp_dtype_torch_name(config->dtype));
+    rp_json_bool(json, "use_cache", TRUE);
+    if (row->asks_for_window && config->sliding_window > 0)
+        rp_json_bool(json, "use_sliding_window", TRUE);
+    rp_json_uint(json, "vocab_size", config->vocab);
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
+}
+
+gboolean
+rp_hf_config_save(const RpModel *config, const char *path, GError **error)
+{
+    g_return_val_if_fail(config && path, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    g_autofree char *json = rp_hf_config_to_json(config);
+    if (g_file_set_contents_full(path, json, -1,
+                                 G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0666,
+                                 error))
+        return TRUE;
+    g_autofree char *shown = rp_display_name(path);
+    g_prefix_error(error, "cannot write \"%s\": ", shown);
+    return FALSE;
+}
