@@ -110,12 +110,6 @@ check_lora(const RpRunValues *values, const RpRunFile *run, GError **error)
     static const char *const keys[] = {"lora.alpha", "lora.targets", "lora.rslora",
                                        "lora.save",  "lora.dropout", "lora.rank"};
 
-    if (run->lora.dropout > 0) {
-        rp_run_value_fail(rp_run_values_find(values, "lora.dropout"), error, RP_RUN_ERROR_VALUE,
-                          "expected 0, found %g: dropout of adapters is not computed yet",
-                          run->lora.dropout);
-        return FALSE;
-    }
     for (guint i = 0; i < G_N_ELEMENTS(keys); i++) {
         const RpRunValue *value = rp_run_values_find(values, keys[i]);
 

@@ -83,6 +83,7 @@ open_model(Generation *generation, const char *path, const char *adapter, GError
                             !rp_lora_check(&lora, &generation->config, error) ||
                             (generation->adapters = rp_safetensors_open(tensors, error)) == NULL))
         return FALSE;
+    lora.dropout = 0; /* of training alone */
     generation->weights = rp_weights_new_adapted(&generation->config, &lora);
     if (!rp_weights_bind(generation->weights, generation->checkpoint, error))
         return FALSE;

@@ -392,21 +392,25 @@ add_experts(const List *list, const Tensor *const *rows, guint n)
 static void
 add_adapters(const List *list, const Tensor *tensor)
 {
-    const guint64 rank = list->lora->rank;
     const guint64 out = size_of(list->model, tensor->shape[0]);
     const guint64 in = size_of(list->model, tensor->shape[1]);
     const gsize stem = module_length(tensor);
+    g_autofree char *module = name_of(list, tensor, "", stem, "");
+    const guint64 rank = rp_lora_rank(list->lora, module);
+    const double scale = rp_lora_scale(list->lora, module);
 
     add(list, tensor, "", stem, ".lora_A.weight",
         (RpWeight){.kind = rp_weight_adapter(tensor->kind, RP_ADAPTER_A),
                    .rank = 2,
                    .shape = {rank, in, 1},
-                   .trained = TRUE});
+                   .trained = TRUE,
+                   .scale = scale});
     add(list, tensor, "", stem, ".lora_B.weight",
         (RpWeight){.kind = rp_weight_adapter(tensor->kind, RP_ADAPTER_B),
                    .rank = 2,
                    .shape = {out, rank, 1},
-                   .trained = TRUE});
+                   .trained = TRUE,
+                   .scale = scale});
 }
 
 void

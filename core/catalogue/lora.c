@@ -8,6 +8,27 @@
 
 G_DEFINE_QUARK(rp_lora_error, rp_lora_error)
 
+static RpLoraPattern *
+copy_patterns(const RpLoraPattern *patterns)
+{
+    guint n = 0;
+
+    while (patterns != NULL && patterns[n].pattern != NULL)
+        n++;
+    RpLoraPattern *copy = patterns != NULL ? g_new0(RpLoraPattern, n + 1) : NULL;
+    for (guint i = 0; i < n; i++)
+        copy[i] = (RpLoraPattern){g_strdup(patterns[i].pattern), patterns[i].value};
+    return copy;
+}
+
+void
+rp_lora_patterns_free(RpLoraPattern *patterns)
+{
+    for (guint i = 0; patterns != NULL && patterns[i].pattern != NULL; i++)
+        g_free(patterns[i].pattern);
+    g_free(patterns);
+}
+
 RpLora
 rp_lora_copy(const RpLora *lora)
 {
@@ -15,6 +36,8 @@ rp_lora_copy(const RpLora *lora)
 
     copy.targets = g_strdupv(lora->targets);
     copy.saved = g_strdupv(lora->saved);
+    copy.ranks = copy_patterns(lora->ranks);
+    copy.alphas = copy_patterns(lora->alphas);
     return copy;
 }
 
@@ -23,14 +46,41 @@ rp_lora_clear(RpLora *lora)
 {
     g_clear_pointer(&lora->targets, g_strfreev);
     g_clear_pointer(&lora->saved, g_strfreev);
+    g_clear_pointer(&lora->ranks, rp_lora_patterns_free);
+    g_clear_pointer(&lora->alphas, rp_lora_patterns_free);
+}
+
+/* Whether @expression, with @before in front of it, matches all of @module. */
+static gboolean
+matches(const char *before, const char *expression, const char *module)
+{
+    g_autofree char *whole = g_strdup_printf("\\A(?:%s(?:%s))\\z", before, expression);
+    g_autoptr(GRegex) regex = g_regex_new(whole, 0, 0, NULL);
+
+    return regex != NULL && g_regex_match(regex, module, 0, NULL);
+}
+
+static double
+value_of(const RpLoraPattern *patterns, const char *module, double otherwise)
+{
+    for (; patterns != NULL && patterns->pattern != NULL; patterns++)
+        if (matches("(?:.*\\.)?", patterns->pattern, module))
+            return patterns->value;
+    return otherwise;
+}
+
+guint
+rp_lora_rank(const RpLora *lora, const char *module)
+{
+    return (guint)value_of(lora->ranks, module, lora->rank);
 }
 
 double
-rp_lora_scale(const RpLora *lora)
+rp_lora_scale(const RpLora *lora, const char *module)
 {
-    const double rank = (double)lora->rank;
+    const double rank = rp_lora_rank(lora, module);
 
-    return lora->rank == 0 ? 0 : lora->alpha / (lora->rslora ? sqrt(rank) : rank);
+    return value_of(lora->alphas, module, lora->alpha) / (lora->rslora ? sqrt(rank) : rank);
 }
 
 static gboolean
@@ -38,6 +88,8 @@ is_of(const char *name, const char *module)
 {
     const gsize n = strlen(name), all = strlen(module);
 
+    if (g_str_has_prefix(name, RP_LORA_REGEX))
+        return matches("", name + strlen(RP_LORA_REGEX), module);
     if (strpbrk(name, "*?") != NULL)
         return g_pattern_match_simple(name, module);
     return n <= all && strcmp(module + all - n, name) == 0 &&
@@ -89,11 +141,21 @@ module_of(const char *weight)
                : g_strdup(weight);
 }
 
-/* @adapted: those that may have adapters alone. @least: (out): the smallest side of their matrices */
-static Modules
-modules_of(const RpModel *model, gboolean adapted, guint64 *least)
+#define A_SUFFIX ".lora_A.weight"
+
+/* (transfer full) */
+static char *
+module_of_a(const RpWeight *weight)
 {
-    const RpLora all = {.rank = 1, .alpha = 1};
+    return g_strndup(weight->name, strlen(weight->name) - strlen(A_SUFFIX));
+}
+
+/* @adapted: those that may have adapters alone */
+static Modules
+modules_of(const RpModel *model, gboolean adapted)
+{
+    char every[] = "*", *any[] = {every, NULL};
+    const RpLora all = {.rank = 1, .alpha = 1, .targets = any};
     g_autoptr(GStringChunk) names = g_string_chunk_new(4096);
     g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     Modules of = {g_ptr_array_new_with_free_func(g_free), g_ptr_array_new_with_free_func(g_free)};
@@ -107,16 +169,27 @@ modules_of(const RpModel *model, gboolean adapted, guint64 *least)
             modules_add(&of, module_of(weight->name));
         if (!adapted || !rp_weight_is_adapter(weight->kind))
             continue;
-        if (g_str_has_suffix(weight->name, ".lora_A.weight")) {
-            modules_add(&of,
-                        g_strndup(weight->name, strlen(weight->name) - strlen(".lora_A.weight")));
-            *least = MIN(*least, weight->shape[1]);
-        } else {
-            *least = MIN(*least, weight->shape[0]);
-        }
+        if (g_str_has_suffix(weight->name, A_SUFFIX))
+            modules_add(&of, module_of_a(weight));
     }
     g_ptr_array_add(of.words, NULL);
     return of;
+}
+
+static gboolean
+check_regex(const char *key, const char *name, GError **error)
+{
+    g_autoptr(GError) cause = NULL;
+
+    if (!g_str_has_prefix(name, RP_LORA_REGEX))
+        return TRUE;
+    g_autoptr(GRegex) regex = g_regex_new(name + strlen(RP_LORA_REGEX), 0, 0, &cause);
+    g_autofree char *quoted = rp_quote(name);
+
+    if (regex == NULL)
+        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+                    "%s: expected a regular expression, found %s: %s", key, quoted, cause->message);
+    return regex != NULL;
 }
 
 static gboolean
@@ -129,6 +202,8 @@ check_names(const char *key, char *const *names, const Modules *of, GError **err
             found = is_of(*names, g_ptr_array_index(of->modules, i));
         if (found)
             continue;
+        if (!check_regex(key, *names, error))
+            return FALSE;
         const char *const *words = (const char *const *)of->words->pdata;
         const char *dot = strrchr(*names, '.');
         const char *near = rp_nearest_name(dot != NULL ? dot + 1 : *names, words);
@@ -157,25 +232,52 @@ check_tied(const RpLora *lora, const RpModel *model, GError **error)
     return FALSE;
 }
 
+/* Of the adapted matrices, the first whose rank is larger than its smaller side, if there is one. */
+static gboolean
+check_ranks(const RpLora *lora, const RpModel *model, GError **error)
+{
+    g_autoptr(GStringChunk) names = g_string_chunk_new(4096);
+    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
+    const RpWeight *found = NULL;
+    guint64 least = G_MAXUINT64;
+
+    for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
+        rp_model_add_weights(model, layer, lora, names, weights);
+    /* a B stands behind its A */
+    for (guint i = 0; i + 1 < weights->len; i++) {
+        const RpWeight *a = &g_array_index(weights, RpWeight, i);
+
+        if (!rp_weight_is_adapter(a->kind) || !g_str_has_suffix(a->name, A_SUFFIX))
+            continue;
+        const guint64 side = MIN(a->shape[a->rank - 1], a[1].shape[a->rank - 2]);
+
+        if (a->shape[a->rank - 2] > side && side < least) {
+            found = a;
+            least = side;
+        }
+    }
+    if (found == NULL)
+        return TRUE;
+    g_autofree char *module = module_of_a(found);
+    const guint64 rank = found->shape[found->rank - 2];
+
+    g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_RANK,
+                "lora.rank: expected at most %" G_GUINT64_FORMAT
+                ", the smallest side of %s, found %" G_GUINT64_FORMAT,
+                least, module, rank);
+    return FALSE;
+}
+
 gboolean
 rp_lora_check(const RpLora *lora, const RpModel *model, GError **error)
 {
-    guint64 least = G_MAXUINT64;
-
     g_return_val_if_fail(lora && lora->rank > 0 && model, FALSE);
-    Modules adapted = modules_of(model, TRUE, &least);
-    Modules all = modules_of(model, FALSE, &least);
-    gboolean good = check_names("lora.targets", lora->targets, &adapted, error) &&
-                    check_names("lora.save", lora->saved, &all, error) &&
-                    check_tied(lora, model, error);
+    Modules adapted = modules_of(model, TRUE);
+    Modules all = modules_of(model, FALSE);
+    const gboolean good = check_names("lora.targets", lora->targets, &adapted, error) &&
+                          check_names("lora.save", lora->saved, &all, error) &&
+                          check_tied(lora, model, error) && check_ranks(lora, model, error);
 
-    if (good && lora->rank > least) {
-        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_RANK,
-                    "lora.rank: expected at most %" G_GUINT64_FORMAT
-                    ", the smallest side of the model's matrices, found %u",
-                    least, lora->rank);
-        good = FALSE;
-    }
     modules_clear(&adapted);
     modules_clear(&all);
     return good;

@@ -18,25 +18,38 @@ typedef enum {
 
 #define RP_LORA_MOST_RANK 65536
 #define RP_LORA_ALPHA 8 /* where none is given, as in peft */
+#define RP_LORA_MOST_DROPOUT 0.99
 #define RP_LORA_ALL_LINEAR "all-linear"
 
-/* Modules are named as in files, without ".weight": by the whole name, by words at its end, or by
- * a pattern with * and ? over the whole: "q_proj", "model.layers.3.*". */
+/* Of modules whose name ends, after a dot, with what the regular expression matches. */
+typedef struct {
+    char *pattern; /* %NULL: behind the last */
+    double value;
+} RpLoraPattern;
+
+/* Modules are named as in files, without ".weight": by the whole name, by words at its end, by a
+ * pattern with * and ? over the whole, or by a regular expression over the whole: "q_proj",
+ * "model.layers.3.*", "regex:.*\\.[0-9]\\.mlp\\..*". */
+#define RP_LORA_REGEX "regex:"
 struct _RpLora {
     guint rank; /* r; 0: no adapters, everything is trained */
     double alpha;
-    gboolean rslora; /* s = alpha / sqrt(r) instead of alpha / r */
-    char **targets;  /* (nullable): all matrices but embedding and head */
-    char **saved;    /* (nullable): modules that are trained whole */
-    guint64 seed;    /* of the first A; B begins as zeros */
+    gboolean rslora;               /* s = alpha / sqrt(r) instead of alpha / r */
+    double dropout;                /* p of elements of x that A does not see while training, < 1 */
+    char **targets;                /* (nullable): all matrices but embedding and head */
+    char **saved;                  /* (nullable): modules that are trained whole */
+    RpLoraPattern *ranks, *alphas; /* (nullable): of some modules instead: the first that fits */
+    guint64 seed;                  /* of dropout, and of the first A; B begins as zeros */
 };
 
 RpLora rp_lora_copy(const RpLora *lora);
 void rp_lora_clear(RpLora *lora);
+void rp_lora_patterns_free(RpLoraPattern *patterns);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpLora, rp_lora_clear)
 
-/* s */
-double rp_lora_scale(const RpLora *lora);
+/* r and s of a module. */
+guint rp_lora_rank(const RpLora *lora, const char *module);
+double rp_lora_scale(const RpLora *lora, const char *module);
 
 /* Whether a name of @names is one of @module. */
 gboolean rp_lora_names_module(char *const *names, const char *module);

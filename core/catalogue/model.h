@@ -193,6 +193,7 @@ typedef struct {
     gboolean norm;       /* starts as ones */
     gboolean tied;       /* the head's, where it is the embedding's matrix: not in the file */
     gboolean trained;    /* has a gradient: everything, or with LoRA the adapters only */
+    double scale;        /* of an adapter: s, that its B A is multiplied by; else 0 */
     RpDtype storage;     /* of a frozen weight; trained ones have the run's */
 } RpWeight;
 

@@ -153,6 +153,13 @@ same_names(char *const *a, char *const *b)
            (a == NULL || g_strv_equal((const char *const *)a, (const char *const *)b));
 }
 
+static char *
+describe_lora(const RpLora *lora)
+{
+    return g_strdup_printf("rank %u, alpha %g%s, dropout %g", lora->rank, lora->alpha,
+                           lora->rslora ? ", rslora" : "", lora->dropout);
+}
+
 /* Whether the checkpoint's adapters are of the shape and the scale that this run trains. */
 static gboolean
 check_lora(const Restore *restore, GError **error)
@@ -165,11 +172,10 @@ check_lora(const Restore *restore, GError **error)
     if (!rp_adapter_config_load(restore->path, &saved, &cause) ||
         !rp_adapter_config_parse(RP_ADAPTER_CONFIG, text, strlen(text), &run, &cause))
         return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
-    if (saved.rank != run.rank || saved.alpha != run.alpha || saved.rslora != run.rslora) {
-        g_autofree char *expected = g_strdup_printf("rank %u, alpha %g%s", run.rank, run.alpha,
-                                                    run.rslora ? ", rslora" : "");
-        g_autofree char *found = g_strdup_printf("rank %u, alpha %g%s", saved.rank, saved.alpha,
-                                                 saved.rslora ? ", rslora" : "");
+    if (saved.rank != run.rank || saved.alpha != run.alpha || saved.rslora != run.rslora ||
+        saved.dropout != run.dropout) {
+        g_autofree char *expected = describe_lora(&run);
+        g_autofree char *found = describe_lora(&saved);
 
         return fail_adapters(restore, "lora", expected, found, error);
     }

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/base/hash.h"
 #include "core/base/quote.h"
 #include "exec/data/dataset.h"
-#include "exec/data/hash.h"
 #include "exec/system/threads.h"
 
 #define PIECE_BYTES ((gsize)1 << 24)

@@ -4,9 +4,9 @@
 #include <gio/gio.h>
 #include <string.h>
 
+#include "core/base/hash.h"
 #include "core/base/quote.h"
 #include "exec/data/dataset-private.h"
-#include "exec/data/hash.h"
 
 #define PROGRESS_SAMPLES 256
 

@@ -29,6 +29,9 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .gradient = rp_task_operand(map, task, RP_ROLE_GRADIENT),
         .sums = rp_task_operand(map, task, RP_ROLE_SUM),
         .workspace = rp_task_operand(map, task, RP_ROLE_WORKSPACE),
+        .drops = TRUE,
+        .step = (guint32)rp_host_state_step(map->host_state, task->task.iteration),
+        .first_token = (guint32)(task->task.micro_batch * map->tokens),
     };
 }
 

@@ -5,12 +5,14 @@
  *   SwiGLU    y = a s up;  d_gate = dy up s (1 + a (1 - s)),  d_up = dy a s;  s = sigmoid(a)      =
  *   convert   y = x;  add: y = x + b;  fill: x = value                                            =
  *   gather    y[i] += round(x[i]), or = round(x[i]); y fp32                                    +=, =
+ *   dropout   y = x / (1 - p), or 0, by a word of Philox for each element                      +=, =
  *   scatter   y[rows[i]] = x[i]                                                                  =
  *   squares   sum += sum x^2, in double lanes                                                    +=
  *
  * n elements; fp32 arithmetic. A tile is read as a whole before it is written: in place is fine.
  */
 #include "exec/host/host-private.h"
+#include "exec/kernels/philox.h"
 
 static inline float
 sigmoid(float a)
@@ -129,6 +131,41 @@ rp_host_fill(RpKernelStream *stream, const RpFillArgs *args)
         values[i] = args->value;
     for (size_t first = 0; first < args->n; first += RP_TILE)
         rp_host_store(args->dtype, args->x, first, MIN(RP_TILE, args->n - first), values);
+}
+
+/* @factors: (out): of the elements of a row from @first on, which is a multiple of 4 */
+static void
+drop(const RpDropoutArgs *args, size_t row, size_t first, size_t n, float *factors)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        uint32_t words[4] = {(uint32_t)((first + i) / 4), args->row + (uint32_t)row, args->step, 0};
+
+        rp_philox_stir(words, args->key);
+        for (size_t j = 0; j < 4; j++)
+            factors[i + j] = words[j] >= args->threshold ? args->scale : 0;
+    }
+}
+
+void
+rp_host_dropout(RpKernelStream *stream, const RpDropoutArgs *args)
+{
+    float x_buffer[RP_TILE], y_buffer[RP_TILE], factors[RP_TILE], y[RP_TILE];
+
+    for (size_t row = 0; row < args->rows; row++)
+        for (size_t first = 0; first < args->n; first += RP_TILE) {
+            const size_t n = MIN(RP_TILE, args->n - first), at = row * args->n + first;
+            const float *x = rp_host_load(args->dtype, args->x, at, n, x_buffer);
+            const float *old =
+                args->accumulate ? rp_host_load(args->dtype, args->y, at, n, y_buffer) : NULL;
+
+            drop(args, row, first, n, factors);
+            for (size_t i = 0; i < n; i++) {
+                const float kept = factors[i] != 0 ? x[i] * factors[i] : 0;
+
+                y[i] = old != NULL ? old[i] + kept : kept;
+            }
+            rp_host_store(args->dtype, args->y, at, n, y);
+        }
 }
 
 void

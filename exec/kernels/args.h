@@ -61,6 +61,7 @@
     K(gather, RpGatherArgs, "gather")     /* sums of rounds */                                     \
     K(scatter, RpScatterArgs, "scatter")                                                           \
     K(fill, RpFillArgs, "fill")                                                                    \
+    K(dropout, RpDropoutArgs, "dropout")                                                           \
     K(find_broken, RpFindBrokenArgs, "looking at a layer's output")                                \
     K(break_sum, RpBreakSumArgs, "looking at the loss")                                            \
     K(fetch, RpFetchArgs, "fetching targets")
@@ -333,6 +334,21 @@ typedef struct {
     void *x;
     float value;
 } RpFillArgs;
+
+/* y[r,i] = scale x[r,i] where word i % 4 of Philox4x32-10 (exec/kernels/philox.h) of the counter
+ * (i / 4, row + r, step, 0) is @threshold or more, else 0; or += with @accumulate. Nothing is kept of
+ * what is dropped: the same arguments drop it again. Bit for bit the same in every backend. */
+typedef struct {
+    RpDtype dtype;
+    size_t rows, n; /* of an array [rows,n] */
+    uint64_t key;
+    uint32_t step, row;
+    uint32_t threshold; /* p 2^32 */
+    float scale;        /* 1 / (1 - p) */
+    bool accumulate;
+    const void *x;
+    void *y; /* may be x */
+} RpDropoutArgs;
 
 /* flag[0] = 1 if one of n values is infinite or NaN (all bits of its exponent are set), else it
  * stays. */

@@ -272,6 +272,7 @@ make_call(Layer *layer, const RpProfile *profile, guint index)
         .targets = room[TARGETS],
         .scale = 1.0f / (float)rp_profile_micro_batch_tokens(profile),
         .loss = room[LOSS],
+        .drops = TRUE,
     };
 }
 

@@ -48,34 +48,175 @@ read_off(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     }
 }
 
-/* A list of names, or "all-linear"; null: none. */
-static gboolean
-read_names(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+/* What stands in the file, before layers_to_transform and target_parameters join the targets. */
+typedef struct {
+    RpLora lora;
+    char **parameters; /* target_parameters */
+    char **layers;     /* layers_to_transform, in digits */
+    char **layer_names;
+} Read;
+
+static void
+read_clear(Read *read)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    rp_lora_clear(&read->lora);
+    g_strfreev(read->parameters);
+    g_strfreev(read->layers);
+    g_strfreev(read->layer_names);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Read, read_clear)
+
+/* A name or a number, as text. */
+static gboolean
+read_word(RpJsonPull *pull, GPtrArray *words)
+{
     g_autoptr(GString) text = g_string_new(NULL);
+    double number = 0;
+
+    if (words->len == MOST_NAMES)
+        return rp_json_pull_fail(pull, "at most " G_STRINGIFY(MOST_NAMES) " names");
+    if (rp_json_pull_peek(pull) != RP_JSON_NUMBER) {
+        if (!rp_json_pull_string(pull, text))
+            return FALSE;
+    } else if (!rp_json_pull_number(pull, &number) || number < 0 || number > MOST_NAMES) {
+        return !pull->failed && rp_json_pull_fail_value(pull, "a layer's number");
+    } else {
+        g_string_printf(text, "%.0f", number);
+    }
+    g_ptr_array_add(words, g_strdup(text->str));
+    return TRUE;
+}
+
+/* A list of words, or one; null: as if it were not there. */
+static gboolean
+read_words(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);
 
     if (rp_json_pull_peek(pull) == RP_JSON_NULL)
         return rp_json_pull_null(pull);
-    if (rp_json_pull_peek(pull) == RP_JSON_STRING)
-        return rp_json_pull_string(pull, text) &&
-               (strcmp(text->str, RP_LORA_ALL_LINEAR) == 0 ||
-                fail_unsupported(pull, "a list of names or \"" RP_LORA_ALL_LINEAR "\""));
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
-        if (names->len == MOST_NAMES)
-            return rp_json_pull_fail(pull, "at most " G_STRINGIFY(MOST_NAMES) " names");
-        if (!rp_json_pull_string(pull, text))
+    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY) {
+        if (!read_word(pull, words))
             return FALSE;
-        g_ptr_array_add(names, g_strdup(text->str));
+    } else {
+        if (!rp_json_pull_enter_array(pull))
+            return FALSE;
+        while (rp_json_pull_next_element(pull))
+            if (!read_word(pull, words))
+                return FALSE;
     }
     if (pull->failed)
         return FALSE;
-    g_ptr_array_add(names, NULL);
+    g_ptr_array_add(words, NULL);
     g_strfreev(*(char ***)value);
-    *(char ***)value = (char **)g_ptr_array_free(g_steal_pointer(&names), FALSE);
+    *(char ***)value = (char **)g_ptr_array_free(g_steal_pointer(&words), FALSE);
     return TRUE;
+}
+
+/* The same of target_modules: one text is "all-linear", or a regular expression. */
+static gboolean
+read_targets(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    const gboolean one = rp_json_pull_peek(pull) == RP_JSON_STRING;
+    const gboolean none = rp_json_pull_peek(pull) == RP_JSON_NULL;
+    char ***targets = value;
+
+    if (!read_words(pull, field, value))
+        return FALSE;
+    if (none)
+        *targets = g_new0(char *, 1);
+    if (!one)
+        return TRUE;
+    if (g_ascii_strcasecmp(**targets, RP_LORA_ALL_LINEAR) == 0) {
+        g_clear_pointer(targets, g_strfreev);
+    } else {
+        char *regex = g_strconcat(RP_LORA_REGEX, **targets, NULL);
+
+        g_free(**targets);
+        **targets = regex;
+    }
+    return TRUE;
+}
+
+/* An object of regular expressions and numbers. */
+static gboolean
+read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    GArray *patterns = value;
+    const RpLoraPattern pattern = {.pattern = g_strdup(pull->key)};
+    g_autoptr(GRegex) regex = g_regex_new(pattern.pattern, 0, 0, NULL);
+
+    g_array_append_val(patterns, pattern);
+    if (regex == NULL)
+        return fail_unsupported(pull, "a key that is a regular expression");
+    return rp_json_read_number(pull, field,
+                               &g_array_index(patterns, RpLoraPattern, patterns->len - 1).value);
+}
+
+static gboolean
+read_patterns(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    const RpJsonField any[] = {{NULL, read_pattern, .min = field->min, .max = field->max}};
+    GArray *patterns = g_array_new(TRUE, TRUE, sizeof(RpLoraPattern));
+    const gboolean null = rp_json_pull_peek(pull) == RP_JSON_NULL;
+    const gboolean good =
+        null ? rp_json_pull_null(pull) : rp_json_read_record(pull, any, 1, patterns, NULL);
+    RpLoraPattern *list = (RpLoraPattern *)(void *)g_array_free(patterns, FALSE);
+
+    rp_lora_patterns_free(*(RpLoraPattern **)value);
+    *(RpLoraPattern **)value = NULL;
+    if (good && list->pattern != NULL)
+        *(RpLoraPattern **)value = g_steal_pointer(&list);
+    rp_lora_patterns_free(list);
+    return good;
+}
+
+/* layers_to_transform: targets become regular expressions of the same modules in these layers, as
+ * peft looks for them: the last number between dots, behind a word or a word of layers_pattern. */
+static void
+keep_layers(Read *read)
+{
+    RpLora *lora = &read->lora;
+    g_autofree char *numbers = g_strjoinv("|", read->layers);
+    g_autofree char *words = read->layer_names != NULL && *read->layer_names != NULL
+                                 ? g_strjoinv("|", read->layer_names)
+                                 : g_strdup("[^.]*");
+    g_autoptr(GStrvBuilder) targets = g_strv_builder_new();
+    char *all[] = {NULL, NULL};
+
+    for (char **target = lora->targets != NULL ? lora->targets : all;
+         *target != NULL || target == all; target++) {
+        g_autofree char *name = *target == NULL ? g_strdup(".*")
+                                : g_str_has_prefix(*target, RP_LORA_REGEX)
+                                    ? g_strdup(*target + strlen(RP_LORA_REGEX))
+                                    : g_regex_escape_string(*target, -1);
+        g_autofree char *regex = g_strdup_printf(
+            RP_LORA_REGEX "(?=.*\\.(?:%s)\\.(?:%s)\\.)(?:.*\\.)?(?:%s)", words, numbers, name);
+
+        g_strv_builder_add(targets, regex);
+    }
+    g_strfreev(lora->targets);
+    lora->targets = g_strv_builder_end(targets);
+}
+
+/* target_parameters are names as target_modules are; of a matrix with ".weight". */
+static void
+add_parameters(Read *read)
+{
+    g_autoptr(GStrvBuilder) targets = g_strv_builder_new();
+
+    if (read->lora.targets == NULL)
+        return; /* all of them */
+    g_strv_builder_addv(targets, (const char **)read->lora.targets);
+    for (char **name = read->parameters; *name != NULL; name++) {
+        g_autofree char *module = g_str_has_suffix(*name, ".weight")
+                                      ? g_strndup(*name, strlen(*name) - strlen(".weight"))
+                                      : g_strdup(*name);
+
+        g_strv_builder_add(targets, module);
+    }
+    g_strfreev(read->lora.targets);
+    read->lora.targets = g_strv_builder_end(targets);
 }
 
 gboolean
@@ -85,7 +226,7 @@ rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora
     static const char *const types[] = {"LORA", NULL};
 #define FIELD(key, read, member, ...)                                                              \
     {                                                                                              \
-        key, read, G_STRUCT_OFFSET(RpLora, member), __VA_ARGS__                                    \
+        key, read, G_STRUCT_OFFSET(Read, member), __VA_ARGS__                                      \
     }
 #define OFF(key)                                                                                   \
     {                                                                                              \
@@ -93,22 +234,26 @@ rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora
     }
     static const RpJsonField fields[] = {
         {"peft_type", rp_json_read_constant, .required = TRUE, .choices = types},
-        FIELD("r", rp_json_read_count, rank, .required = TRUE, .min = 1, .max = RP_LORA_MOST_RANK),
-        FIELD("lora_alpha", rp_json_read_number, alpha, .required = TRUE, .min = 1e-6, .max = 1e9),
-        FIELD("use_rslora", rp_json_read_boolean, rslora, .null_is_absent = TRUE),
-        FIELD("target_modules", read_names, targets, .required = TRUE),
-        FIELD("modules_to_save", read_names, saved, .required = FALSE),
+        FIELD("r", rp_json_read_count, lora.rank, .required = TRUE, .min = 1,
+              .max = RP_LORA_MOST_RANK),
+        FIELD("lora_alpha", rp_json_read_number, lora.alpha, .required = TRUE, .min = 1e-6,
+              .max = 1e9),
+        FIELD("lora_dropout", rp_json_read_number, lora.dropout, .max = RP_LORA_MOST_DROPOUT),
+        FIELD("use_rslora", rp_json_read_boolean, lora.rslora, .null_is_absent = TRUE),
+        FIELD("target_modules", read_targets, lora.targets, .required = TRUE),
+        FIELD("target_parameters", read_words, parameters, .required = FALSE),
+        FIELD("modules_to_save", read_words, lora.saved, .required = FALSE),
+        FIELD("layers_to_transform", read_words, layers, .required = FALSE),
+        FIELD("layers_pattern", read_words, layer_names, .required = FALSE),
+        FIELD("rank_pattern", read_patterns, lora.ranks, .min = 1, .max = RP_LORA_MOST_RANK),
+        FIELD("alpha_pattern", read_patterns, lora.alphas, .min = 1e-6, .max = 1e9),
         OFF("bias"),
         OFF("use_dora"),
         OFF("use_qalora"),
         OFF("use_bdlora"),
         OFF("lora_bias"),
         OFF("fan_in_fan_out"),
-        OFF("rank_pattern"),
-        OFF("alpha_pattern"),
-        OFF("target_parameters"),
         OFF("exclude_modules"),
-        OFF("layers_to_transform"),
         OFF("layer_replication"),
         OFF("trainable_token_indices"),
         OFF("alora_invocation_tokens"),
@@ -120,7 +265,7 @@ rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora
     };
 #undef OFF
 #undef FIELD
-    g_auto(RpLora) read = {.alpha = RP_LORA_ALPHA};
+    g_auto(Read) read = {.lora = {.alpha = RP_LORA_ALPHA}};
     RpJsonPull pull;
 
     if (!rp_json_pull_init(&pull, name, text, length, RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_SYNTAX,
@@ -128,8 +273,12 @@ rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora
         !rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), &read, NULL) ||
         !rp_json_pull_end(&pull))
         return FALSE;
-    *lora = read;
-    read.targets = read.saved = NULL;
+    if (read.layers != NULL && *read.layers != NULL)
+        keep_layers(&read);
+    if (read.parameters != NULL)
+        add_parameters(&read);
+    *lora = read.lora;
+    read.lora = (RpLora){0};
     return TRUE;
 }
 
@@ -149,7 +298,16 @@ rp_adapter_config_load(const char *directory, RpLora *lora, GError **error)
 static gboolean
 is_pattern(const char *name)
 {
-    return strpbrk(name, "*?") != NULL;
+    return strpbrk(name, "*?") != NULL || g_str_has_prefix(name, RP_LORA_REGEX);
+}
+
+static void
+add_patterns(RpJsonWriter *json, const char *key, const RpLoraPattern *patterns)
+{
+    rp_json_object(json, key);
+    for (; patterns != NULL && patterns->pattern != NULL; patterns++)
+        rp_json_number(json, patterns->pattern, patterns->value);
+    rp_json_end(json);
 }
 
 /* Names as they were given, but patterns, which peft does not know, as the modules that they are
@@ -194,18 +352,20 @@ rp_adapter_config_text(const RpWeights *weights, const char *base)
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
 
     rp_json_object(json, NULL);
+    add_patterns(json, "alpha_pattern", lora->alphas);
     rp_json_string(json, "base_model_name_or_path", base);
     rp_json_string(json, "bias", "none");
     rp_json_bool(json, "fan_in_fan_out", FALSE);
     rp_json_bool(json, "inference_mode", TRUE);
     rp_json_number(json, "lora_alpha", lora->alpha);
-    rp_json_int(json, "lora_dropout", 0);
+    rp_json_number(json, "lora_dropout", lora->dropout);
     if (lora->saved != NULL)
         add_names(json, "modules_to_save", lora->saved, saved);
     else
         rp_json_null(json, "modules_to_save");
     rp_json_string(json, "peft_type", "LORA");
     rp_json_uint(json, "r", lora->rank);
+    add_patterns(json, "rank_pattern", lora->ranks);
     add_names(json, "target_modules", lora->targets, adapted);
     rp_json_string(json, "task_type", "CAUSAL_LM");
     rp_json_bool(json, "use_dora", FALSE);

@@ -10,43 +10,22 @@
 #include <math.h>
 #include <string.h>
 
+#include "exec/kernels/philox.h"
 #include "exec/model/init.h"
 
 #define WORDS 4 /* of one Philox block */
 #define COUNTERS 64
 #define GROUP (WORDS * COUNTERS)
 
-#define PHILOX_ROUNDS 10
-#define PHILOX_M0 0xd2511f53u
-#define PHILOX_M1 0xcd9e8d57u
-#define PHILOX_W0 0x9e3779b9u
-#define PHILOX_W1 0xbb67ae85u
-
 #define CENTRE 0.425 /* |p - 1/2| up to which a quotient in (p - 1/2)^2 serves */
 
 /* ---- words ---- */
 
-static inline void
-philox_round(guint32 *c0, guint32 *c1, guint32 *c2, guint32 *c3, guint32 k0, guint32 k1)
-{
-    guint64 product0 = (guint64)PHILOX_M0 * *c0;
-    guint64 product1 = (guint64)PHILOX_M1 * *c2;
-
-    *c0 = (guint32)(product1 >> 32) ^ *c1 ^ k0;
-    *c1 = (guint32)product1;
-    *c2 = (guint32)(product0 >> 32) ^ *c3 ^ k1;
-    *c3 = (guint32)product0;
-}
-
 void
 rp_philox(const guint32 counter[4], const guint32 key[2], guint32 words[4])
 {
-    guint32 c[WORDS] = {counter[0], counter[1], counter[2], counter[3]};
-
-    for (guint32 round = 0; round < PHILOX_ROUNDS; round++)
-        philox_round(&c[0], &c[1], &c[2], &c[3], key[0] + round * PHILOX_W0,
-                     key[1] + round * PHILOX_W1);
-    memcpy(words, c, sizeof c);
+    memcpy(words, counter, WORDS * sizeof *words);
+    rp_philox_stir(words, (guint64)key[1] << 32 | key[0]);
 }
 
 static void
@@ -62,11 +41,11 @@ philox_group(guint64 seed, guint64 stream, guint64 index, guint32 words[GROUP])
         c[2][j] = (guint32)stream;
         c[3][j] = (guint32)(stream >> 32);
     }
-    for (guint32 round = 0; round < PHILOX_ROUNDS; round++) {
-        guint32 k0 = (guint32)seed + round * PHILOX_W0;
-        guint32 k1 = (guint32)(seed >> 32) + round * PHILOX_W1;
+    for (guint32 round = 0; round < RP_PHILOX_ROUNDS; round++) {
+        guint32 k0 = (guint32)seed + round * RP_PHILOX_W0;
+        guint32 k1 = (guint32)(seed >> 32) + round * RP_PHILOX_W1;
         for (guint j = 0; j < COUNTERS; j++)
-            philox_round(&c[0][j], &c[1][j], &c[2][j], &c[3][j], k0, k1);
+            rp_philox_round(&c[0][j], &c[1][j], &c[2][j], &c[3][j], k0, k1);
     }
 }
 

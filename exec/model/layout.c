@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/hash.h"
 #include "core/base/units.h"
 
 guint64
@@ -26,9 +27,10 @@ rp_layout_place(const RpLayerLayout *layout, const RpWeight *weight)
     return place;
 }
 
-/* Of a stack the first does it for all. */
+/* @seed: of dropout, in which each matrix has a key of its own. Of a stack the first does it for
+ * all. */
 static void
-add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype)
+add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
 {
     const RpDtype storage = weight->trained ? dtype : weight->storage;
     const guint64 room = rp_align_up(rp_weight_stack_elements(weight), RP_LAYOUT_ALIGNMENT);
@@ -40,8 +42,11 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype)
     *place = (RpWeightPlace){.storage = storage,
                              .byte = layout->bytes,
                              .element = weight->trained ? layout->elements : RP_LAYOUT_NONE,
-                             .transposed = weight->transposed};
+                             .transposed = weight->transposed,
+                             .scale = (float)weight->scale};
     memcpy(place->shape, weight->stack[0] > 0 ? weight->stack : weight->shape, sizeof place->shape);
+    if (rp_weight_is_adapter(weight->kind))
+        place->key = rp_hash64(weight->name, strlen(weight->name), seed);
     layout->bytes += bytes;
     layout->elements += weight->trained ? room : 0;
     if (weight->tied) {
@@ -66,13 +71,15 @@ rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLa
             (RpWeightPlace){.storage = dtype, .byte = RP_LAYOUT_NONE, .element = RP_LAYOUT_NONE};
     g_return_val_if_fail(weights && layer < rp_weights_n_layers(weights), layout);
 
+    const RpLora *lora = rp_weights_lora(weights);
+
     n = rp_weights_layer(weights, layer, &first);
     for (guint part = 0; part < 3; part++)
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(weights, i);
 
             if (part == (weight->tied ? 2 : weight->trained ? 0 : 1))
-                add(&layout, weight, dtype);
+                add(&layout, weight, dtype, lora != NULL ? lora->seed : 0);
         }
     return layout;
 }

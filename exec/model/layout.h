@@ -27,6 +27,8 @@ typedef struct {
     guint64 element;                   /* RP_LAYOUT_NONE: it has none, or a frozen one */
     guint64 shape[RP_WEIGHT_MAX_RANK]; /* [out,in] of a matrix, [E,out,in] of a stack */
     gboolean transposed;               /* a stack of [E,in,out] */
+    float scale;                       /* of an adapter: s */
+    guint64 key; /* of an adapter: what elements of its input are dropped by */
 } RpWeightPlace;
 
 typedef struct {

@@ -89,14 +89,16 @@ write_weight(Merge *merge, guint index, guint tensor, GError **error)
     const guint64 step = MAX(1, PIECE_ELEMENTS / columns);
     g_autofree float *a = adapter_of(merge->weights, weight, RP_ADAPTER_A);
     g_autofree float *b = adapter_of(merge->weights, weight, RP_ADAPTER_B);
-    const RpLora *lora = rp_weights_lora(merge->weights);
+    const int adapter = rp_weights_find(merge->weights, weight->layer,
+                                        rp_weight_adapter(weight->kind, RP_ADAPTER_A));
+    const RpWeight *thin = adapter >= 0 ? rp_weights_nth(merge->weights, (guint)adapter) : NULL;
     Rows rows = {.weights = merge->weights,
                  .index = index,
                  .a = a,
                  .b = b,
-                 .rank = lora->rank,
+                 .rank = thin != NULL ? thin->shape[0] : 0,
                  .columns = columns,
-                 .scale = (float)rp_lora_scale(lora),
+                 .scale = thin != NULL ? (float)thin->scale : 0,
                  .dtype = rp_weights_dtype(merge->weights),
                  .wide = merge->wide,
                  .rounded = merge->rounded};

@@ -1,7 +1,7 @@
 /*
  * Linear layers, and the low-rank adapters beside their matrices: two thin matmuls, whose result is
  * added to that of the wide one. Nothing of an adapter is kept: h = x A^T is made anew by the
- * backward, in scratch that is free again behind each layer.
+ * backward, in scratch that is free again behind each layer. So is the input with elements dropped.
  */
 #include "exec/network/private.h"
 
@@ -80,6 +80,20 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void
                                         .scale = scale});
 }
 
+/* @x as the layer's adapters see it: with elements dropped, in scratch; or as it is. */
+static const void *
+seen(RpPass *pass, const Adapters *adapters, size_t rows, const void *x)
+{
+    const size_t in = pass->layout->place[adapters->a].shape[1];
+
+    if (!rp_pass_drops(pass))
+        return x;
+    void *y = rp_pass_take(pass, &pass->scratch, rows * in);
+
+    rp_pass_dropout(pass, adapters->a, (RpDropoutArgs){.rows = rows, .n = in, .x = x, .y = y});
+    return y;
+}
+
 void
 rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
 {
@@ -95,8 +109,8 @@ rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void
     void *h = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
     RpMatmulArgs thin = forward_args(pass, adapters.b, rows, h, y);
 
-    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, x, h));
-    thin.scale = pass->network->adapter_scale;
+    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, seen(pass, &adapters, rows, x), h));
+    thin.scale = pass->layout->place[adapters.b].scale;
     thin.accumulate = TRUE;
     rp_pass_matmul(pass, thin);
     pass->scratch.used = before;
@@ -113,7 +127,7 @@ thin_gradient(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy)
     void *g = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
     RpMatmulArgs args = input_args(pass, adapters.b, rows, dy, g);
 
-    args.scale = pass->network->adapter_scale;
+    args.scale = pass->layout->place[adapters.b].scale;
     rp_pass_matmul(pass, args);
     return g;
 }
@@ -132,10 +146,30 @@ linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const v
     if (adapters.rank == 0)
         return;
     void *h = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
+    const void *dropped = seen(pass, &adapters, rows, x);
 
-    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, x, h));
-    add_sums(pass, adapters.b, rows, h, dy, pass->network->adapter_scale);
-    add_sums(pass, adapters.a, rows, x, g, 0);
+    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, dropped, h));
+    add_sums(pass, adapters.b, rows, h, dy, pass->layout->place[adapters.b].scale);
+    add_sums(pass, adapters.a, rows, dropped, g, 0);
+    pass->scratch.used = before;
+}
+
+/* dx += g A, without what was dropped of x. */
+static void
+add_thin_input(RpPass *pass, const Adapters *adapters, size_t rows, const void *g, void *dx)
+{
+    const size_t in = pass->layout->place[adapters->a].shape[1];
+    const gsize before = pass->scratch.used;
+    const gboolean drops = rp_pass_drops(pass);
+    void *to = drops ? rp_pass_take(pass, &pass->scratch, rows * in) : dx;
+    RpMatmulArgs args = input_args(pass, adapters->a, rows, g, to);
+
+    args.accumulate = !drops;
+    rp_pass_matmul(pass, args);
+    if (drops)
+        rp_pass_dropout(
+            pass, adapters->a,
+            (RpDropoutArgs){.rows = rows, .n = in, .accumulate = TRUE, .x = to, .y = dx});
     pass->scratch.used = before;
 }
 
@@ -150,9 +184,7 @@ linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, const
     rp_pass_matmul(pass, args);
     if (adapters.rank == 0)
         return;
-    args = input_args(pass, adapters.a, rows, g, dx);
-    args.accumulate = TRUE;
-    rp_pass_matmul(pass, args);
+    add_thin_input(pass, &adapters, rows, g, dx);
 }
 
 void

@@ -86,7 +86,8 @@ head_fits_where_blocks_do(const RpNetwork *network)
     return head.forward.total <= most && head.backward.total <= most;
 }
 
-/* Whether two layers are of one class, and the same weights of both are trained and stored alike. */
+/* Whether two layers are of one class, and the same weights of both are trained and stored alike,
+ * with adapters of the same ranks. */
 static gboolean
 are_alike(const RpNetwork *network, guint a, guint b)
 {
@@ -97,7 +98,8 @@ are_alike(const RpNetwork *network, guint a, guint b)
     if (rp_model_layer_class(network->model, a) != rp_model_layer_class(network->model, b))
         return FALSE;
     while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element &&
-           x[kind].storage == y[kind].storage)
+           x[kind].storage == y[kind].storage &&
+           memcmp(x[kind].shape, y[kind].shape, sizeof x[kind].shape) == 0)
         kind++;
     return kind == RP_N_WEIGHT_KINDS;
 }
@@ -190,7 +192,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
             .layout = rp_layer_layout(weights, l, options->dtype,
                                       l > 0 ? &network->layers[l - 1].layout : NULL)};
     if (rp_weights_lora(weights) != NULL)
-        network->adapter_scale = (float)rp_lora_scale(rp_weights_lora(weights));
+        network->dropout = rp_weights_lora(weights)->dropout;
     network->tokens = (size_t)options->sequences * options->tokens;
     network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
     network->hidden_room = aligned(network->hidden_bytes);

@@ -102,6 +102,10 @@ typedef struct {
     float scale;  /* of the loss's gradient */
     double *loss; /* [1], +=: sum over targets. NULL in a forward: leave the head out */
 
+    /* training with RpLora.dropout, every way the same: where the micro-batch's tokens stand */
+    gboolean drops;
+    guint32 step, first_token;
+
     RpNetworkObserver observe; /* may be NULL */
     gpointer observe_data;
 } RpStageCall;

@@ -237,6 +237,22 @@ rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d)
 }
 
 void
+rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args)
+{
+    const double p = pass->network->dropout;
+
+    args.dtype = pass->network->options.dtype;
+    args.key = pass->layout->place[adapter].key;
+    args.threshold = (uint32_t)(p * 4294967296.0);
+    args.scale = (float)(1 / (1 - p));
+    if (!pass->measuring) {
+        args.step = pass->call->step;
+        args.row = pass->call->first_token;
+    }
+    RUN(pass, dropout, &args);
+}
+
+void
 rp_pass_add(RpPass *pass, const void *x, void *y)
 {
     const RpNetwork *network = pass->network;

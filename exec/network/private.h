@@ -78,8 +78,8 @@ struct _RpNetwork {
     RpNetworkLayer *layers;
     size_t tokens; /* T */
     gsize hidden_bytes;
-    float adapter_scale; /* of what adapters add */
-    gsize hidden_room;   /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
+    gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
+    double dropout;    /* of adapters' input */
     RpConstants constants;
 };
 
@@ -117,6 +117,13 @@ rp_pass_trains(const RpPass *pass, RpWeightKind kind)
     return pass->layout->place[kind].element != RP_LAYOUT_NONE;
 }
 
+/* Whether adapters do not see all of their input. */
+static inline gboolean
+rp_pass_drops(const RpPass *pass)
+{
+    return pass->network->dropout > 0 && (pass->measuring || pass->call->drops);
+}
+
 /* Its gradient's sum. */
 static inline float *
 rp_pass_sum(const RpPass *pass, RpWeightKind kind)
@@ -134,8 +141,10 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
 /* A linear layer y = x W^T + bias, W [out,in] of @kind; the model may have no bias. x: [rows,in],
  * y: [rows,out]. Adapters of W (core/catalogue/lora.h) are part of it, s their scale:
  *
- *   h = x A^T [rows,r]     y += s h B^T       g = s dy B [rows,r]
- *   dB += s dy^T h         dA += g^T x        dx += g A
+ *   h = x' A^T [rows,r]    y += s h B^T       g = s dy B [rows,r]
+ *   dB += s dy^T h         dA += g^T x'       dx += (g A)'
+ *
+ * ' drops elements of a row, the same ones each time: those of the matrix, the token and the step.
  */
 void rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y);
 /* Sums += gradients of weight and bias. */
@@ -165,6 +174,8 @@ void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);
 /* In place: @gate and @up become their gradients, @d, the product's gradient, the product. */
 void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);
+/* x, y, sizes, and whether it adds up are given. @adapter: of A */
+void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
 /* y += x, hidden states. */
 void rp_pass_add(RpPass *pass, const void *x, void *y);
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);

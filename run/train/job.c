@@ -45,7 +45,9 @@ show_samples(guint64 done, guint64 total, gpointer user_data)
 static char **
 split(const char *list)
 {
-    char **words = list != NULL ? g_strsplit(list, ",", -1) : NULL;
+    /* a regular expression may have commas, and stands alone */
+    const int most = list != NULL && g_str_has_prefix(list, RP_LORA_REGEX) ? 1 : -1;
+    char **words = list != NULL ? g_strsplit(list, ",", most) : NULL;
 
     for (guint i = 0; words != NULL && words[i] != NULL; i++)
         g_strstrip(words[i]);
@@ -61,6 +63,7 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
     *lora = (RpLora){.rank = (guint)asked->rank,
                      .alpha = asked->alpha > 0 ? asked->alpha : RP_LORA_ALPHA,
                      .rslora = asked->rslora != 0,
+                     .dropout = asked->dropout,
                      .targets = g_strcmp0(asked->targets, RP_LORA_ALL_LINEAR) != 0
                                     ? split(asked->targets)
                                     : NULL,

@@ -2,6 +2,7 @@
 #include "tests/cli/train-files.h"
 
 #define LORA "--set lora.rank=3 --set lora.targets=q_proj,down_proj --set steps=4 "
+#define DROPOUT "--set lora.rank=3 --set lora.dropout=0.3 --set steps=4 "
 #define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
 
 static void
@@ -41,20 +42,28 @@ assert_same(const char *a, const char *b)
     }
 }
 
+#define TRAIN_SAME(what)                                                                           \
+    do {                                                                                           \
+        train(what EVERY "--set output=@T/one --set devices=host:1");                              \
+        train(what EVERY "--set output=@T/two --set devices=host:2");                              \
+        train(what EVERY "--set output=@T/four --set devices=host:4");                             \
+        assert_same("one/checkpoint-4", "two/checkpoint-4");                                       \
+        assert_same("one/checkpoint-4", "four/checkpoint-4");                                      \
+        train(what EVERY "--set output=@T/half --set devices=host:2");                             \
+        g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/half/checkpoint-4");                        \
+        assert_int_equal(gone.code, 0);                                                            \
+        train(what EVERY "--set output=@T/half --set devices=host:1 --resume");                    \
+        assert_same("one/checkpoint-4", "half/checkpoint-4");                                      \
+        g_auto(RpCliRun) swept = rp_cli_shell("rm -r @T/one @T/two @T/four @T/half");              \
+        assert_int_equal(swept.code, 0);                                                           \
+    } while (0)
+
 static void
 trains_the_same_adapters_on_any_devices_and_resumed(void **state)
 {
     (void)state;
-    train(LORA EVERY "--set output=@T/one --set devices=host:1");
-    train(LORA EVERY "--set output=@T/two --set devices=host:2");
-    train(LORA EVERY "--set output=@T/four --set devices=host:4");
-    assert_same("one/checkpoint-4", "two/checkpoint-4");
-    assert_same("one/checkpoint-4", "four/checkpoint-4");
-    train(LORA EVERY "--set output=@T/half --set devices=host:2");
-    g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/half/checkpoint-4");
-    assert_int_equal(gone.code, 0);
-    train(LORA EVERY "--set output=@T/half --set devices=host:1 --resume");
-    assert_same("one/checkpoint-4", "half/checkpoint-4");
+    TRAIN_SAME(LORA);
+    TRAIN_SAME(DROPOUT);
 }
 
 static void
@@ -116,7 +125,11 @@ refuses_another_base_and_other_adapters(void **state)
     refuse("train @T/run.yaml --set lora.rank=0", "a whole number from 1 to");
     refuse("train @T/run.yaml --set lora.rank=17", "lora.rank: expected at most 16");
     refuse("train @T/run.yaml --set lora.alpha=2", "expected lora.rank beside it");
-    refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=0.1", "expected 0, found 0.1");
+    refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", "from 0 to 0.99");
+    refuse("train @T/run.yaml --set lora.dropout=0.1", "expected lora.rank beside it");
+    refuse("train @T/run.yaml " LORA "--set lora.dropout=0.5 --set output=@T/kept --set steps=6 "
+           "--resume",
+           "dropout 0.5");
     refuse("train @T/run.yaml --set lora.rank=2 --set lora.start=@T/kept/checkpoint-4",
            "not beside lora.start");
     refuse("train @T/run.yaml --set lora.rank=2 --set lora.targets=qproj",

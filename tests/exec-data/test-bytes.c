@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/hash.h"
 #include "exec/data/batch.h"
-#include "exec/data/hash.h"
 
 #define LINE "{\"input_ids\":[1]}\n"
 /* Two pieces of the hash (2^24 bytes each) and a bit. */

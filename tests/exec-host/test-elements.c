@@ -263,10 +263,119 @@ never_fails(void **state)
     assert_null(error);
 }
 
+static RpDropoutArgs
+dropout_args(double p, RpDtype dtype, size_t rows, size_t n, const void *x, void *y)
+{
+    return (RpDropoutArgs){.dtype = dtype,
+                           .rows = rows,
+                           .n = n,
+                           .key = 0x123456789abcdef0u,
+                           .step = 7,
+                           .row = 5,
+                           .threshold = (uint32_t)(p * 0x1p32),
+                           .scale = (float)(1 / (1 - p)),
+                           .x = x,
+                           .y = y};
+}
+
+/* Everything that is 1 becomes 1/(1-p) or 0. */
+static float *
+drop_ones(RpDropoutArgs args)
+{
+    const size_t n = args.rows * args.n;
+    float *ones = host_bytes(n * sizeof *ones), *y = host_bytes(n * sizeof *y);
+
+    for (size_t i = 0; i < n; i++)
+        ones[i] = 1;
+    args.x = ones;
+    args.y = y;
+    rp_host_kernels()->dropout(NULL, &args);
+    return y;
+}
+
+/* Kept by one of two masks, and by both: within 5 deviations of a fair draw. */
+static void
+check_independent(const float *a, const float *b, size_t n, double p, const char *what)
+{
+    double both = 0, deviation = sqrt((double)n * (1 - p) * (1 - p) * (1 - (1 - p) * (1 - p)));
+
+    for (size_t i = 0; i < n; i++)
+        both += a[i] != 0 && b[i] != 0;
+    if (!(fabs(both - (double)n * (1 - p) * (1 - p)) <= 5 * deviation))
+        fail_msg("%s: %g of %zu kept by both, p %g", what, both, n, p);
+}
+
+static void
+drops_as_often_as_asked_and_independently(void **state)
+{
+    static const double chances[] = {0.05, 0.1, 0.5, 0.9};
+    const size_t rows = 256, n = 1000, all = rows * n;
+
+    for (size_t c = 0; c < G_N_ELEMENTS(chances); c++) {
+        const double p = chances[c];
+        RpDropoutArgs args = dropout_args(p, RP_DTYPE_FP32, rows, n, NULL, NULL);
+        const float *first = drop_ones(args);
+        double kept = 0, sum = 0;
+
+        for (size_t i = 0; i < all; i++) {
+            assert_true(first[i] == 0 || first[i] == args.scale);
+            kept += first[i] != 0;
+            sum += (double)first[i];
+        }
+        assert_true(fabs(kept - (double)all * (1 - p)) <= 5 * sqrt((double)all * p * (1 - p)));
+        assert_true(fabs(sum / (double)all - 1) <= 5 * sqrt(p / (1 - p) / (double)all));
+        check_independent(first, first + 1, all - 1, p, "neighbours");
+        check_independent(first, first + n, all - n, p, "rows");
+        args.step++;
+        check_independent(first, drop_ones(args), all, p, "steps");
+        args.step--;
+        args.key++;
+        check_independent(first, drop_ones(args), all, p, "keys");
+    }
+}
+
+/* A row is the same whatever stands around it; and in place, added, and in every storage. */
+static void
+drops_a_row_alone_as_among_others(void **state)
+{
+    const size_t rows = 3, n = 1030;
+
+    for (guint d = 0; d < RP_N_DTYPES; d++) {
+        const RpDtype dtype = (RpDtype)d;
+        const Array x = host_random(dtype, rows * n, 1), y = host_output(dtype, rows * n);
+        const Array row = host_output(dtype, n), sum = host_random(dtype, rows * n, 1);
+        RpDropoutArgs args = dropout_args(0.25, dtype, rows, n, x.data, y.data);
+        double *want = host_doubles(rows * n), *added = host_doubles(rows * n);
+        size_t dropped = 0;
+
+        rp_host_kernels()->dropout(NULL, &args);
+        for (size_t i = 0; i < rows * n; i++) {
+            dropped += host_value(y, i) == 0;
+            want[i] = host_value(y, i) == 0 ? 0 : x.values[i] / 0.75;
+            added[i] = sum.values[i] + want[i];
+        }
+        assert_true(dropped > rows * n / 5 && dropped < rows * n / 3);
+        host_assert_close(y, want, 1, 1);
+        args.y = sum.data;
+        args.accumulate = TRUE;
+        rp_host_kernels()->dropout(NULL, &args);
+        host_assert_close(sum, added, 1, 1);
+        args = dropout_args(0.25, dtype, 1, n, rp_host_at(dtype, x.data, 2 * n), row.data);
+        args.row += 2;
+        rp_host_kernels()->dropout(NULL, &args);
+        assert_memory_equal(row.data, rp_host_at(dtype, y.data, 2 * n), n * rp_dtype_size(dtype));
+        args = dropout_args(0.25, dtype, rows, n, x.data, x.data);
+        rp_host_kernels()->dropout(NULL, &args);
+        host_assert_same(x, y);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        host_test(drops_as_often_as_asked_and_independently),
+        host_test(drops_a_row_alone_as_among_others),
         host_test(gates_with_silu),
         host_test(gates_at_the_ends_of_the_range),
         host_test(takes_exp_to_two_units),

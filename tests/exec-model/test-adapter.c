@@ -123,6 +123,7 @@ merges_as_peft_does(void **state)
 {
     check_merged(*state, "qwen3-tied", "qwen3-tied-lora");
     check_merged(*state, "llama-bias", "llama-bias-lora");
+    check_merged(*state, "llama-bias", "llama-bias-dropout");
 }
 
 static void
@@ -161,10 +162,13 @@ refuses_kinds_that_nothing_computes(void **state)
     } cases[] = {
         {"\"use_dora\": true", "use_dora: expected false", RP_ADAPTER_ERROR_UNSUPPORTED},
         {"\"bias\": \"all\"", "bias: expected \"none\"", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"rank_pattern\": {\"q_proj\": 4}", "expected nothing in it",
+        {"\"exclude_modules\": [\"q_proj\"]", "expected nothing in it",
          RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"target_parameters\": [\"mlp.experts.down_proj\"]", "target_parameters",
+        {"\"rank_pattern\": {\"q_proj\": 0}", "q_proj", RP_ADAPTER_ERROR_SYNTAX},
+        {"\"rank_pattern\": {\"q_(\": 4}", "a key that is a regular expression",
          RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"lora_dropout\": 1", "lora_dropout", RP_ADAPTER_ERROR_SYNTAX},
+        {"\"layers_to_transform\": [-1]", "a layer's number", RP_ADAPTER_ERROR_SYNTAX},
         {"\"lora_alpha\": 0", "lora_alpha", RP_ADAPTER_ERROR_SYNTAX},
     };
     Fixture *f = *state;
@@ -183,6 +187,89 @@ refuses_kinds_that_nothing_computes(void **state)
     }
 }
 
+/* Ranks and scales of the adapted matrices of a model of two blocks: "0.q_proj 4 2, ..." */
+static char *
+adapted_by(Fixture *f, const char *config)
+{
+    g_autofree char *text = g_strdup_printf("{\"peft_type\": \"LORA\", \"r\": 4, "
+                                            "\"lora_alpha\": 8, %s}",
+                                            config);
+    g_autoptr(GString) list = g_string_new(NULL);
+    g_auto(RpLora) lora = {0};
+
+    if (!rp_adapter_config_parse("config", text, strlen(text), &lora, &f->error) ||
+        !rp_lora_check(&lora, &f->config, &f->error))
+        rp_assert_no_error(f->error);
+    g_autoptr(RpWeights) weights = rp_weights_new_adapted(&f->config, &lora);
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *a = rp_weights_nth(weights, i);
+        g_auto(GStrv) words = g_strsplit(a->name, ".", -1);
+
+        if (!g_str_has_suffix(a->name, ".lora_A.weight"))
+            continue;
+        assert_true(rp_weights_nth(weights, i + 1)->shape[1] == a->shape[0]);
+        assert_true(rp_weights_nth(weights, i + 1)->scale == a->scale);
+        g_string_append_printf(list, "%s%s.%s %u %g", list->len > 0 ? ", " : "", words[2], words[4],
+                               (guint)a->shape[0], a->scale);
+    }
+    return g_string_free(g_steal_pointer(&list), FALSE);
+}
+
+/* As peft's check_target_module_exists() and get_pattern_key() choose. */
+static void
+adapts_what_peft_would(void **state)
+{
+    static const struct {
+        const char *config, *adapted;
+    } cases[] = {
+        {"\"target_modules\": \".*\\\\.1\\\\.self_attn\\\\.(q|k)_proj\"",
+         "1.q_proj 4 2, 1.k_proj 4 2"},
+        {"\"target_modules\": [\"q_proj\", \"v_proj\"], \"layers_to_transform\": [1]",
+         "1.q_proj 4 2, 1.v_proj 4 2"},
+        {"\"target_modules\": [\"model.layers.0.mlp.up_proj\", \"v_proj\"], "
+         "\"layers_to_transform\": 0, \"layers_pattern\": [\"h\", \"layers\"]",
+         "0.v_proj 4 2, 0.up_proj 4 2"},
+        {"\"target_modules\": [\"q_proj\", \"down_proj\"], \"layers_to_transform\": null, "
+         "\"layers_pattern\": null, \"rank_pattern\": {\"layers.1.self_attn.q_proj\": 2, "
+         "\"q_.*\": 3}, \"alpha_pattern\": {\"down_proj\": 1}",
+         "0.q_proj 3 2.66667, 0.down_proj 4 0.25, 1.q_proj 2 4, 1.down_proj 4 0.25"},
+        {"\"target_modules\": [\"k_proj\"], \"use_rslora\": true, \"alpha_pattern\": "
+         "{\"layers\\\\.0.*k_proj\": 16}",
+         "0.k_proj 4 8, 1.k_proj 4 4"},
+    };
+    Fixture *f = *state;
+
+    assert_true(open_files(f, "llama-bias", "llama-bias-lora"));
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *adapted = adapted_by(f, cases[i].config);
+
+        assert_string_equal(adapted, cases[i].adapted);
+    }
+    g_autofree char *all =
+        adapted_by(f, "\"target_modules\": \"all-linear\", \"layers_to_transform\": [0]");
+    assert_true(g_str_has_prefix(all, "0.q_proj 4 2, 0.k_proj 4 2"));
+    assert_null(strstr(all, "1."));
+    assert_non_null(strstr(all, "0.down_proj"));
+}
+
+/* Patterns that peft does not know become the modules that they are of. */
+static void
+writes_what_peft_reads(void **state)
+{
+    Fixture *f = *state;
+    g_auto(RpLora) again = {0};
+
+    assert_true(open_files(f, "llama-bias", "llama-bias-dropout"));
+    g_autofree char *text = rp_adapter_config_text(f->weights, "base");
+    assert_true(rp_adapter_config_parse("config", text, strlen(text), &again, &f->error));
+    assert_int_equal(g_strv_length(again.targets), 10);
+    assert_string_equal(again.targets[0], "model.layers.0.self_attn.q_proj");
+    assert_true(again.dropout == 0.25 && again.alpha == 12);
+    assert_string_equal(again.saved[0], "embed_tokens");
+    assert_true(again.ranks[0].value == 5 && again.ranks[1].value == 2);
+    assert_string_equal(again.alphas[0].pattern, "mlp.down_proj");
+}
+
 static void
 refuses_ranks_and_names_that_are_of_no_matrix(void **state)
 {
@@ -195,6 +282,9 @@ refuses_ranks_and_names_that_are_of_no_matrix(void **state)
         {4, "q_porj", NULL, "did you mean \"q_proj\"?"},
         {4, "lm_head", NULL, "lora.targets: expected names of q_proj, k_proj"},
         {4, "model.layers.7.*", NULL, "matches none"},
+        {4, "regex:.*_proj[", NULL, "expected a regular expression, found \"regex:.*_proj[\""},
+        {4, "regex:q_proj", NULL, "matches none"},
+        {4, "regex:.*\\.q_proj", NULL, NULL},
         {4, "model.layers.?.mlp.*", NULL, NULL},
         {4, "layers.1.self_attn.q_proj", "norm", NULL},
         {4, NULL, "lm_haed", "did you mean \"lm_head\"?"},
@@ -226,6 +316,8 @@ main(void)
         TEST(reads_what_it_writes),
         TEST(refuses_adapters_of_another_base),
         TEST(refuses_kinds_that_nothing_computes),
+        TEST(adapts_what_peft_would),
+        TEST(writes_what_peft_reads),
         TEST(refuses_ranks_and_names_that_are_of_no_matrix),
     };
 

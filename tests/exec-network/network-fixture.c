@@ -130,7 +130,13 @@ network_random_batch(Model *model, guint32 seed)
 Model *
 network_random(const RpModel *config, const RpNetworkOptions *options)
 {
-    Model *model = network_new(config, options);
+    return network_random_adapted(config, NULL, options);
+}
+
+Model *
+network_random_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOptions *options)
+{
+    Model *model = network_new_adapted(config, lora, options);
     GRand *random = g_rand_new_with_seed(20261120);
 
     for (guint i = 0; i < rp_weights_count(model->weights); i++) {
@@ -223,6 +229,8 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
                         .boundaries = boundaries,
                         .n_boundaries = n_boundaries,
                         .output = output_bytes > 0 ? output : NULL,
+                        .drops = model->drops,
+                        .step = 1,
                         .observe = model->observe,
                         .observe_data = model->observe_data};
 

@@ -24,6 +24,7 @@ typedef struct {
     const gint32 *rows; /* of packed targets, or NULL */
     guint n_rows;
     float scale;
+    gboolean drops; /* as the first micro-batch of step 1 */
     RpNetworkObserver observe;
     gpointer observe_data;
 } Model;
@@ -44,6 +45,8 @@ RpModel network_config(RpArchitecture architecture, gboolean tied);
 
 /* Random weights and batch, the same ones for every storage. */
 Model *network_random(const RpModel *config, const RpNetworkOptions *options);
+Model *network_random_adapted(const RpModel *config, const RpLora *lora,
+                              const RpNetworkOptions *options);
 /* Weights NaN, ids and targets 0, scale 1. */
 Model *network_new(const RpModel *config, const RpNetworkOptions *options);
 Model *network_new_adapted(const RpModel *config, const RpLora *lora,

@@ -106,6 +106,7 @@ load_case(const char *name, const char *base)
     load_weights(c.model, base ? base : name, base ? name : NULL);
     memcpy(c.model->ids, ids->data, ids->bytes);
     memcpy(c.model->targets, targets->data, targets->bytes);
+    c.model->drops = TRUE;
     for (size_t t = 0; t < c.model->tokens; t++)
         n_targets += c.model->targets[t] != RP_LABEL_MASKED;
     c.model->scale = 1.0f / (float)n_targets;
@@ -212,6 +213,12 @@ equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole(void **state)
     check_case("llama-bias-lora", "llama-bias");
 }
 
+static void
+equals_peft_with_dropout_and_ranks_of_their_own(void **state)
+{
+    check_case("llama-bias-dropout", "llama-bias");
+}
+
 int
 main(void)
 {
@@ -222,6 +229,7 @@ main(void)
         host_test(equals_a_tied_llama_with_narrow_heads),
         host_test(equals_peft_with_adapters_of_some_matrices),
         host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
+        host_test(equals_peft_with_dropout_and_ranks_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

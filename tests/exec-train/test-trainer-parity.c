@@ -257,6 +257,13 @@ of_adapters_and_a_whole_head_are_those_of_peft(void **state)
         assert_ten_steps("llama-bias-lora", "llama-bias", devices);
 }
 
+static void
+of_adapters_with_dropout_are_those_of_peft(void **state)
+{
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("llama-bias-dropout", "llama-bias", devices);
+}
+
 int
 main(void)
 {
@@ -265,6 +272,7 @@ main(void)
         cmocka_unit_test(of_a_llama_with_biases_are_those_of_transformers),
         cmocka_unit_test(of_adapters_are_those_of_peft),
         cmocka_unit_test(of_adapters_and_a_whole_head_are_those_of_peft),
+        cmocka_unit_test(of_adapters_with_dropout_are_those_of_peft),
     };
 
     return cmocka_run_group_tests_name("ten steps", tests, NULL, NULL);

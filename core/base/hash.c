@@ -1,5 +1,5 @@
 /* XXH64: four sums over words of 8 bytes, stirred together at the end. */
-#include "exec/data/hash.h"
+#include "core/base/hash.h"
 
 #include <string.h>
 
