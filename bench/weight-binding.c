@@ -1,0 +1,269 @@
+/**
+ * When is keeping each stage's weights bound to a GPU as good as streaming them? Model, sequence,
+ * memory and link are swept through the simulator, LoRA and full training, synchronous steps.
+ *
+ *   weight-binding sweep >weight-binding.csv && weight-binding draw weight-binding.csv DIR
+ *
+ * Bound: the fastest that fits of every schedule whose stages stay on their GPUs with their weights.
+ * Streamed: RoundPipe with synchronous and with asynchronous steps. Each has its best micro-batch,
+ * round and partition. Layers' times are the cost model's.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/base/units.h"
+#include "plots/charts/lines.h"
+#include "plots/figure.h"
+#include "plots/table.h"
+#include "sim/advise/advise.h"
+
+#define GPUS 8
+#define STEP_TOKENS (128 * 2048)
+#define CANDIDATES 24
+#define LORA_RANK 16
+#define ROOT_GPUS 4
+#define HOST_LINKS 6 /* host memory is so many times as fast as a link: 150 GB/s beside 25 */
+
+static const char *const models[] = {"qwen3-1.7b", "qwen3-4b",  "qwen3-8b",
+                                     "qwen3-14b",  "qwen3-32b", "llama-3.1-70b"};
+static const guint ranks[] = {LORA_RANK, 0};
+static const guint sequences[] = {2048, 8192, 32768};
+static const double memories[] = {16, 24, 48, 96};  /* GiB */
+static const double links[] = {6.25, 12.5, 25, 50}; /* GB/s, each way */
+
+/* The case that pictures vary one number of. */
+#define USUAL_SEQUENCE 2048
+#define USUAL_MEMORY 24
+#define USUAL_LINK 25
+
+/* What was fastest. */
+typedef struct {
+    const char *schedule; /* or NULL: nothing fits */
+    double tokens_per_s;
+} Best;
+
+static void
+note(Best *best, const RpAdviseRun *run)
+{
+    if (run->simulated && run->tokens_per_s > best->tokens_per_s)
+        *best = (Best){run->options.schedule->name, run->tokens_per_s};
+}
+
+/* ---- one case ---- */
+
+static void
+try_bound(const RpAdviseQuery *query, const RpProfile *profile, guint micro_batch, Best *best)
+{
+    for (const RpScheduleOps *const *at = rp_schedules(); *at != NULL; at++) {
+        if ((*at)->dispatched || (*at)->offloads_weights)
+            continue;
+        g_autoptr(RpAdviseRun) run =
+            rp_advise_run_new(query, *at, micro_batch, query->batch / micro_batch, 0, 0);
+
+        if (rp_advise_fit_bound(query, profile, run, CANDIDATES) &&
+            rp_advise_simulate(profile, run, TRUE, NULL))
+            note(best, run);
+    }
+}
+
+static void
+try_streamed(const RpAdviseQuery *query, const RpProfile *profile, guint micro_batch, Best *best)
+{
+    const guint micro_batches = query->batch / micro_batch;
+
+    for (guint round = GPUS; round <= micro_batches; round *= 2) {
+        if (micro_batches % round != 0 ||
+            (round != GPUS && round != 2 * GPUS && round != micro_batches))
+            continue;
+        g_autoptr(RpAdviseRun) run = rp_advise_run_new(query, rp_schedule_find("roundpipe", NULL),
+                                                       micro_batch, micro_batches, round, 0);
+
+        if (!rp_advise_fit(query, profile, run))
+            continue;
+        rp_advise_improve(query, profile, run, CANDIDATES);
+        if (rp_advise_simulate(profile, run, TRUE, NULL))
+            note(best, run);
+    }
+}
+
+static void
+sweep_case(const RpModel *model, guint rank, guint sequence, double memory_gib, double link)
+{
+    RpGpu gpu = *rp_gpu_find("rtx4090", NULL);
+    Best bound = {0}, sync = {0}, async = {0};
+
+    gpu.h2d_gb_per_s = gpu.d2h_gb_per_s = link;
+    gpu.gpus_per_root = ROOT_GPUS;
+    gpu.root_gb_per_s = 2 * link;
+    gpu.host_gb_per_s = HOST_LINKS * link;
+    RpAdviseQuery query = {
+        .model = model,
+        .gpu = &gpu,
+        .gpus = GPUS,
+        .gpu_bytes = (guint64)(memory_gib * (double)RP_GIB) - RP_ADVISE_GPU_RESERVE_BYTES,
+        .tokens_per_sequence = sequence,
+        .batch = STEP_TOKENS / sequence,
+        .dtype = "fp16",
+        .accumulate = "fp16",
+        .lora_rank = rank,
+    };
+
+    for (guint micro_batch = 1; query.batch / micro_batch >= GPUS; micro_batch *= 2) {
+        guint64 constant_bytes;
+        g_autoptr(RpProfile) profile =
+            rp_advise_profile(&query, micro_batch, &constant_bytes, NULL);
+
+        if ((guint64)micro_batch * sequence > 4 * 8192 && micro_batch > 1)
+            break;
+        query.sync = TRUE;
+        try_bound(&query, profile, micro_batch, &bound);
+        try_streamed(&query, profile, micro_batch, &sync);
+        query.sync = FALSE;
+        try_streamed(&query, profile, micro_batch, &async);
+    }
+    printf("%s,%s,%.2f,%u,%g,%g,%s,%.0f,%.0f,%.0f\n", rank > 0 ? "lora" : "full", model->name,
+           (double)rp_model_parameters(model) / 1e9, sequence, memory_gib, link,
+           bound.schedule != NULL ? bound.schedule : "-", bound.tokens_per_s, sync.tokens_per_s,
+           async.tokens_per_s);
+    fflush(stdout);
+}
+
+/* Every case of the sweep; of the usual one each number alone, and all together. */
+static int
+sweep(void)
+{
+    printf("# weight-binding sweep: predicted tokens/s of %d x RTX 4090's compute, %d tokens a "
+           "step, 0 where nothing fits\n",
+           GPUS, STEP_TOKENS);
+    printf("train,model,billion_parameters,sequence,memory_gib,link_gb_per_s,bound_schedule,"
+           "bound,streamed_sync,streamed_async\n");
+    for (guint t = 0; t < G_N_ELEMENTS(ranks); t++)
+        for (guint m = 0; m < G_N_ELEMENTS(models); m++)
+            for (guint s = 0; s < G_N_ELEMENTS(sequences); s++)
+                for (guint g = 0; g < G_N_ELEMENTS(memories); g++)
+                    for (guint l = 0; l < G_N_ELEMENTS(links); l++)
+                        sweep_case(rp_model_find(models[m], NULL), ranks[t], sequences[s],
+                                   memories[g], links[l]);
+    return EXIT_SUCCESS;
+}
+
+/* ---- pictures ---- */
+
+/* What a picture varies; the others are as usual. */
+typedef struct {
+    const char *name;
+    const char *column;
+    const char *title;
+    const char *x_title;
+} Picture;
+
+static const Picture pictures[] = {
+    {"weight-binding-link", "link_gb_per_s", "Bound against streamed weights, by link",
+     "link of a GPU, GB/s each way"},
+    {"weight-binding-memory", "memory_gib", "Bound against streamed weights, by memory",
+     "memory of a GPU, GiB"},
+    {"weight-binding-sequence", "sequence", "Bound against streamed weights, by sequence",
+     "tokens of a sequence"},
+};
+
+static gboolean
+is_of(const RpTable *table, guint row, const Picture *picture, const char *train, const char *model)
+{
+    const struct {
+        const char *column;
+        double usual;
+    } numbers[] = {
+        {"sequence", USUAL_SEQUENCE}, {"memory_gib", USUAL_MEMORY}, {"link_gb_per_s", USUAL_LINK}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++)
+        if (strcmp(numbers[i].column, picture->column) != 0 &&
+            rp_table_number(table, row, numbers[i].column) != numbers[i].usual)
+            return FALSE;
+    return strcmp(rp_table_text(table, row, "train"), train) == 0 &&
+           strcmp(rp_table_text(table, row, "model"), model) == 0;
+}
+
+static void
+add_series(RpLineChart *chart, const RpTable *table, const Picture *picture, const char *train,
+           guint m)
+{
+    static const RpColour colours[] = {RP_COLOUR_SKY,    RP_COLOUR_BLUE,       RP_COLOUR_GREEN,
+                                       RP_COLOUR_ORANGE, RP_COLOUR_VERMILLION, RP_COLOUR_PURPLE};
+    const gboolean lora = strcmp(train, "lora") == 0;
+    double x[8], y[8];
+    guint n = 0;
+
+    for (guint row = 0; row < rp_table_n_rows(table) && n < G_N_ELEMENTS(x); row++) {
+        if (!is_of(table, row, picture, train, models[m]))
+            continue;
+        const double bound = rp_table_number(table, row, "bound");
+        const double streamed = rp_table_number(table, row, "streamed_sync");
+
+        x[n] = rp_table_number(table, row, picture->column);
+        y[n++] = bound > 0 && streamed > 0 ? 100 * bound / streamed : NAN;
+    }
+    rp_line_chart_add(chart, lora ? models[m] : NULL, colours[m],
+                      lora ? RP_LINE_WITH_POINTS : RP_LINE_DASHED, x, y, n);
+}
+
+static gboolean
+draw_one(const RpTable *table, const Picture *picture, const char *directory, GError **error)
+{
+    g_autoptr(RpLineChart) chart = rp_line_chart_new(
+        picture->name, picture->title, picture->x_title, "bound / streamed tokens/s, %");
+
+    for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
+        add_series(chart, table, picture, "lora", m);
+        add_series(chart, table, picture, "full", m);
+    }
+    rp_line_chart_explain(chart, "LoRA, rank 16", RP_LINE_WITH_POINTS);
+    rp_line_chart_explain(chart, "full training", RP_LINE_DASHED);
+    rp_line_chart_set_log(chart, 2, 0);
+    rp_line_chart_set_tics_at_points(chart);
+    rp_line_chart_set_subtitle(chart,
+                               "predicted; 8 GPUs as fast as an RTX 4090, synchronous steps; "
+                               "otherwise 24 GiB, 25 GB/s, 2048 tokens");
+    g_autoptr(RpFigure) figure = rp_line_chart_figure(chart);
+
+    rp_figure_set_caption(figure,
+                          "Predicted by our simulator at full fidelity from layer times of "
+                          "the cost model: the fastest schedule whose stages stay on their "
+                          "GPUs with their weights, against RoundPipe, both with synchronous "
+                          "steps. A line begins where a bound schedule fits.");
+    rp_figure_add_command(figure, "weight-binding sweep >weight-binding.csv");
+    rp_figure_add_command(figure, "weight-binding draw weight-binding.csv DIR");
+    return rp_figure_write(figure, directory, RP_PICTURE_PNG, error);
+}
+
+static int
+draw(const char *path, const char *directory)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text = NULL;
+    g_autoptr(RpTable) table = NULL;
+
+    if (g_file_get_contents(path, &text, NULL, &error))
+        table = rp_table_parse(text, &error);
+    gboolean good = table != NULL && rp_gnuplot_check_formats(RP_PICTURE_PNG, &error) &&
+                    rp_output_directory_check(directory, &error);
+
+    for (guint i = 0; good && i < G_N_ELEMENTS(pictures); i++)
+        good = draw_one(table, &pictures[i], directory, &error);
+    if (!good)
+        fprintf(stderr, "weight-binding: %s\n", error->message);
+    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "sweep") == 0)
+        return sweep();
+    if (argc == 4 && strcmp(argv[1], "draw") == 0)
+        return draw(argv[2], argv[3]);
+    fprintf(stderr, "usage: weight-binding sweep | weight-binding draw FILE.csv DIR\n");
+    return 2;
+}
