@@ -14,6 +14,7 @@ typedef struct {
     int sequences;
     int tokens;
     int lora_rank;
+    char *base;
     char *dtype;
     char *accumulate;
     char *output;
@@ -61,6 +62,7 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         .dtype = more->dtype,
         .accumulate = more->accumulate,
         .lora_rank = (guint)more->lora_rank,
+        .base = more->base,
         .gpus = args->ask.options.gpus > 0 ? args->ask.options.gpus : RP_CLI_GPUS,
     };
     const RpModel *model = rp_model_find(more->model, error);
@@ -181,8 +183,9 @@ find_problem(const ExportArgs *more, const char *path)
     if (more->model != NULL)
         return NULL;
     if (more->gpu != NULL || more->output != NULL || more->dtype != NULL ||
-        more->accumulate != NULL || more->lora_rank > 0)
-        return "--gpu, --output, --dtype, --accumulate and --lora-rank go with --profile MODEL";
+        more->accumulate != NULL || more->lora_rank > 0 || more->base != NULL)
+        return "--gpu, --output, --dtype, --accumulate, --lora-rank and --base go with --profile "
+               "MODEL";
     if (path == NULL)
         return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
     if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL)
@@ -214,6 +217,8 @@ static const GOptionEntry options[] = {
      "with --profile: tokens of a sequence (default: 2048)", "T"},
     {"lora-rank", 0, RP_COUNT(ExportArgs, lora_rank),
      "with --profile: train adapters only (default: every weight)", "R"},
+    {"base", 0, RP_WORD(ExportArgs, base),
+     "with --lora-rank: frozen weights in bf16 (default), fp8, nf4 or mxfp4", "FORMAT"},
     {"dtype", 0, RP_WORD(ExportArgs, dtype), "with --profile: bf16 (default) or fp16", "NAME"},
     {"accumulate", 0, RP_WORD(ExportArgs, accumulate), "with --profile: fp32 (default) or fp16",
      "NAME"},

@@ -69,8 +69,11 @@ static const GOptionEntry options[] = {
     {"tokens", 0, RP_WORD(RpPlanArgs, tokens), "to train on, as 300M or 1.5B: tells the hours",
      "NUMBER"},
     {"lora-rank", 0, RP_COUNT(RpPlanArgs, lora_rank),
-
      "train rank-R adapters of all matrices (default: all parameters)", "R"},
+    {"lora-targets", 0, RP_WORD(RpPlanArgs, lora_targets),
+     "with --lora-rank: adapters of these modules alone, as q_proj,v_proj", "LIST"},
+    {"base", 0, RP_WORD(RpPlanArgs, base),
+     "with --lora-rank: frozen weights in bf16 (default), fp8, nf4 or mxfp4", "FORMAT"},
     {"micro-batch", 0, RP_COUNT(RpPlanArgs, micro_batch),
      "sequences of a micro-batch (default: chosen)", "B"},
     {"micro-batches", 'm', RP_COUNT(RpPlanArgs, micro_batches),

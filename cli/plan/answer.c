@@ -119,7 +119,16 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     rp_report_line(report, "model", "%s, %.*f billion parameters, %s, %s with %s sums",
                    question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
                    query->dtype, query->accumulate);
-    if (question->sized == NULL && query->profile == NULL)
+    if (query->base != NULL)
+        rp_report_line(report, "",
+                       "frozen weights in %s: packed on the host and on the links, expanded once a "
+                       "slot",
+                       query->base);
+    if (query->base != NULL && question->network != NULL)
+        rp_report_line(report, "",
+                       "`roundpipe train` has no packed weights yet: no run can follow this "
+                       "prediction");
+    if (question->network == NULL && query->profile == NULL)
         rp_report_line(report, "",
                        "`roundpipe train` has no such architecture yet: no run can follow this "
                        "prediction");

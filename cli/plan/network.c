@@ -15,7 +15,7 @@ struct _RpPlanNetwork {
     RpWeights *weights;
     const RpDeviceOps *devices;
     RpNetworkOptions options;
-    RpLora lora; /* of rank 0: none */
+    RpLora lora; /* of rank 0: none; its targets are borrowed */
     RpAdviseSizes sizes;
 };
 
@@ -138,20 +138,31 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
     return TRUE;
 }
 
+gboolean
+rp_plan_check_lora(const RpModel *model, guint rank, char **targets, GError **error)
+{
+    const RpLora lora = {.rank = rank, .alpha = RP_LORA_ALPHA, .targets = targets};
+    g_autoptr(GError) problem = NULL;
+
+    if (rank == 0 || rp_lora_check(&lora, model, &problem))
+        return TRUE;
+    /* of the keys that it checks only two are options */
+    return rp_cli_refuse(error, "%s%s",
+                         g_str_has_prefix(problem->message, "lora.targets") ? "--lora-targets"
+                                                                            : "--lora-rank",
+                         strchr(problem->message, ':'));
+}
+
 static RpPlanNetwork *
 make(const RpModel *model, const char *directory, const RpPlanNetworkWords *words, GError **error)
 {
     g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
-    g_autoptr(GError) problem = NULL;
 
     network->model = *model;
-    network->lora = (RpLora){.rank = words->lora_rank, .alpha = RP_LORA_ALPHA};
-    if (words->lora_rank > 0 && !rp_lora_check(&network->lora, model, &problem)) {
-        /* of all that it checks only the rank was given */
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--lora-rank%s",
-                    strchr(problem->message, ':'));
+    if (!rp_plan_check_lora(model, words->lora_rank, words->lora_targets, error))
         return NULL;
-    }
+    network->lora =
+        (RpLora){.rank = words->lora_rank, .alpha = RP_LORA_ALPHA, .targets = words->lora_targets};
     network->weights = rp_weights_new_adapted(model, &network->lora);
     return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
 }

@@ -22,7 +22,8 @@ typedef struct {
     const char *dtype;     /* %NULL: of a directory the weights', else the config's; else bf16 */
     const char *attention; /* %NULL: builtin */
     gboolean half_sums;
-    guint lora_rank; /* of adapters of all linear layers; 0: everything is trained */
+    guint lora_rank;     /* of adapters; 0: everything is trained */
+    char **lora_targets; /* %NULL: of all linear layers */
 } RpPlanNetworkWords;
 
 /**
@@ -42,6 +43,10 @@ RpPlanNetwork *rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords
 
 void rp_plan_network_free(RpPlanNetwork *network);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanNetwork, rp_plan_network_free)
+
+/* Whether @model can have adapters so, in the words of the command. Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_plan_check_lora(const RpModel *model, guint rank, char **targets,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 const RpAdviseSizes *rp_plan_network_sizes(const RpPlanNetwork *network);
 /* Its shapes, for the cost model; named after the path. Lives as long as @network. */
@@ -67,6 +72,8 @@ typedef struct {
     int batch;
     char *tokens;
     int lora_rank;
+    char *lora_targets;
+    char *base;
     int micro_batch;
     int micro_batches;
     int round;
@@ -88,6 +95,7 @@ typedef struct {
     RpPlanNetwork *network;     /* `train` has this architecture; or %NULL */
     const RpPlanNetwork *sized; /* the same if sizes are the network's */
     char *name;                 /* of the model */
+    GStrv lora_targets;         /* or %NULL */
     GPtrArray *schedules;       /* (element-type RpScheduleOps), %NULL-terminated */
     guint64 tokens;             /* to train on; 0 = not asked */
     gboolean dtype_assumed;     /* bf16, because nobody predicts times of fp32 */

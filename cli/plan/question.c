@@ -4,6 +4,7 @@
 #include "cli/plan/plan.h"
 #include "core/base/units.h"
 #include "core/catalogue/cost-model.h"
+#include "core/catalogue/lora.h"
 #include "exec/model/hf-config.h"
 
 /* What is taken where nothing is given. */
@@ -14,6 +15,7 @@
 #define MAX_TOKENS 1e15
 
 static const char *const dtype_names[] = {"bf16", "fp16", NULL};
+static const char *const base_names[] = {"bf16", "fp8", "nf4", "mxfp4", NULL};
 
 void
 rp_plan_question_clear(RpPlanQuestion *question)
@@ -21,6 +23,7 @@ rp_plan_question_clear(RpPlanQuestion *question)
     rp_profile_free(question->profile);
     rp_plan_network_free(question->network);
     g_free(question->name);
+    g_strfreev(question->lora_targets);
     g_clear_pointer(&question->schedules, g_ptr_array_unref);
 }
 
@@ -151,11 +154,12 @@ check_profile_words(const RpPlanArgs *args, GError **error)
         return refuse("--profile", "the file names its GPU; leave --gpu out", error);
     if (args->path != NULL)
         return refuse("--profile", "the file has its model; leave the directory out", error);
-    if (args->dtype != NULL || args->accumulate != NULL || args->lora_rank != 0)
+    if (args->dtype != NULL || args->accumulate != NULL || args->lora_rank != 0 ||
+        args->lora_targets != NULL || args->base != NULL)
         return refuse(
             "--profile",
-            "the file's times have their own --dtype, --accumulate and --lora-rank; leave "
-            "them out",
+            "the file's times have their own --dtype, --accumulate, --lora-rank, --lora-targets "
+            "and --base; leave them out",
             error);
     if (args->max_sequence)
         return refuse("--max-sequence",
@@ -238,7 +242,7 @@ read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *que
     question->network = rp_plan_network_of(query->model, words, &problem);
     if (question->network != NULL ||
         g_error_matches(problem, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED))
-        return TRUE;
+        return rp_plan_check_lora(query->model, words->lora_rank, words->lora_targets, error);
     g_propagate_error(error, g_steal_pointer(&problem));
     return FALSE;
 }
@@ -249,6 +253,26 @@ is_path(const char *word)
 {
     return g_path_is_absolute(word) || word[0] == '.' || g_str_has_suffix(word, ".json") ||
            (rp_model_find(word, NULL) == NULL && g_file_test(word, G_FILE_TEST_EXISTS));
+}
+
+/* What is frozen beside adapters, and how. */
+static gboolean
+read_lora(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+
+    if (args->lora_rank == 0 && (args->lora_targets != NULL || args->base != NULL))
+        return refuse(args->base != NULL ? "--base" : "--lora-targets",
+                      "expected --lora-rank beside it: without adapters all weights are trained",
+                      error);
+    if (args->base != NULL && rp_cli_choice("base", args->base, base_names, error) < 0)
+        return FALSE;
+    if (args->lora_targets != NULL && strcmp(args->lora_targets, RP_LORA_ALL_LINEAR) != 0)
+        question->lora_targets = g_strsplit(args->lora_targets, ",", -1);
+    query->lora_rank = (guint)args->lora_rank;
+    query->lora_targets = question->lora_targets;
+    query->base = g_strcmp0(args->base, base_names[0]) != 0 ? args->base : NULL;
+    return TRUE;
 }
 
 static gboolean
@@ -264,6 +288,9 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 
     if (args->path != NULL && args->model != NULL)
         return refuse(args->path, "leave --model out, or the path", error);
+    if (!read_lora(args, question, error))
+        return FALSE;
+    words.lora_targets = question->lora_targets;
     if (args->dtype != NULL && query->gpu != NULL &&
         rp_cli_choice("dtype", args->dtype, dtype_names, error) < 0)
         return FALSE;
@@ -274,11 +301,10 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     if (path != NULL ? !read_path(args, path, &words, question, error)
                      : !read_name(args, &words, question, error))
         return FALSE;
-    query->lora_rank = (guint)args->lora_rank;
     query->tokens_per_sequence = args->sequence != 0
                                      ? (guint)args->sequence
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
-    question->sized = question->network;
+    question->sized = query->base == NULL ? question->network : NULL;
     return TRUE;
 }
 

@@ -344,6 +344,8 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
     rp_report_text(report, "dtype", query->dtype, NULL);
     rp_report_text(report, "accumulate", query->accumulate, NULL);
     rp_report_count(report, "lora_rank", query->lora_rank, NULL);
+    if (query->base != NULL)
+        rp_report_text(report, "base", query->base, NULL);
     rp_report_text(report, "optimizer", rp_setting_value_name("optimizer.mode", query->optimizer),
                    NULL);
     rp_report_bool(report, "sync", query->sync, NULL);

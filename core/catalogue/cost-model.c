@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/catalogue/cost-experts.h"
+#include "core/catalogue/cost-weights.h"
 #include "core/catalogue/lora.h"
 
 G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)
@@ -215,52 +216,15 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
                                                   work->backward_bytes / context->bandwidth));
 }
 
-/* A layer's adapters: elements that a token passes, and bytes that its rows move through those of
- * experts beside the matmuls: inputs read, outputs read and written. */
-typedef struct {
-    double elements;
-    double expert_bytes;
-} Adapters;
-
-static void
-add_adapter(const Context *context, const RpWeight *weight, Adapters *adapters)
+/* Tensors, their bytes, and the time of expanding those that are packed. */
+static RpCostWeights
+set_weights(const Context *context, RpProfile *profile, guint index)
 {
-    const RpModel *model = context->model;
-    const RpWeightKind base = (RpWeightKind)((guint)weight->kind % RP_N_BASE_KINDS);
-    const double elements = (double)weight->elements;
-    const double share = (double)model->active_experts / model->experts;
+    const RpCostWeights weights =
+        rp_cost_weights(context->model, context->workload, profile, index);
 
-    if (model->experts <= 1 || base < RP_WEIGHT_GATE || base > RP_WEIGHT_DOWN_BIAS) {
-        adapters->elements += elements;
-        return;
-    }
-    adapters->elements += share * elements;
-    adapters->expert_bytes += BYTES_16BIT * share * elements / context->workload->lora_rank *
-                              (weight->kind == rp_weight_adapter(base, RP_ADAPTER_A) ? 1 : 2);
-}
-
-/* Tensors, parameter and gradient bytes; returns the adapters. */
-static Adapters
-set_tensors(const Context *context, RpProfile *profile, guint index)
-{
-    const RpLora lora = {.rank = context->workload->lora_rank, .alpha = RP_LORA_ALPHA};
-    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
-    Adapters adapters = {0};
-    guint64 trained = 0;
-
-    rp_model_add_weights(context->model, index, &lora, NULL, weights);
-    g_autofree guint64 *bytes = g_new(guint64, weights->len);
-    for (guint i = 0; i < weights->len; i++) {
-        const RpWeight *weight = &g_array_index(weights, RpWeight, i);
-        bytes[i] = BYTES_16BIT * weight->elements;
-        if (weight->trained)
-            trained += weight->elements;
-        if (rp_weight_is_adapter(weight->kind))
-            add_adapter(context, weight, &adapters);
-    }
-    rp_profile_set_tensors(profile, index, bytes, weights->len);
-    profile->layers[index].gradient_bytes = BYTES_16BIT * trained;
-    return adapters;
+    profile->layers[index].expand_ns = llround(1e9 * weights.expand_bytes / context->bandwidth);
+    return weights;
 }
 
 /* A lookup forward; a scatter-add of fp32 sums backward. */
@@ -270,7 +234,7 @@ fill_embedding(const Context *context, RpProfile *profile, guint index)
     RpLayer *layer = &profile->layers[index];
     double elements = (double)context->tokens * context->model->hidden;
 
-    set_tensors(context, profile, index);
+    set_weights(context, profile, index);
     layer->forward_ns = llround(2 * BYTES_16BIT * elements / context->bandwidth * 1e9);
     layer->recompute_ns = layer->forward_ns;
     if (layer->gradient_bytes > 0)
@@ -290,7 +254,7 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     guint64 kd = (guint64)model->kv_heads * model->head_dim;
     guint64 m = (guint64)model->intermediate * model->active_experts;
     guint64 routed = model->experts > 1 ? 2 * h * model->active_experts : 0;
-    Adapters adapters = set_tensors(context, profile, index);
+    const RpCostWeights weights = set_weights(context, profile, index);
 
     layer->activation_bytes = rp_cost_model_activation_bytes(model) * tokens;
     /* the widest moment: input and residual, and either attention or MLP; backward the gradients of
@@ -314,8 +278,8 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     Work work = {
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
-        .adapter_flops = 2.0 * adapters.elements * (double)tokens,
-        .adapter_bytes = adapters.expert_bytes * (double)tokens,
+        .adapter_flops = 2.0 * weights.adapter_elements * (double)tokens,
+        .adapter_bytes = weights.adapter_bytes * (double)tokens,
         .attention_flops = rp_cost_model_attention_flops(model, index - 1, context->b, context->s),
         .traffic_bytes = block_traffic(model, forward, forward_mlp) * (double)tokens,
         .backward_bytes = block_traffic(model, backward, backward_mlp) * (double)tokens,
@@ -339,7 +303,7 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     guint64 tokens = context->tokens;
     guint64 chunk = MIN(tokens, RP_COST_MODEL_HEAD_CHUNK);
 
-    set_tensors(context, profile, index);
+    set_weights(context, profile, index);
     if (model->tied)
         layer->tied_bytes = BYTES_16BIT * model->vocab * model->hidden;
     layer->activation_bytes = 2 * layer->input_bytes; /* input of the norm, and its output */
@@ -380,6 +344,7 @@ check_workload(const RpWorkload *workload, const char *dtype, const char *accumu
                GError **error)
 {
     const char *wrong = NULL;
+    RpLowbit format;
 
     if (workload->sequences < 1 || workload->sequences > 1u << 20)
         wrong = "sequences of a micro-batch: expected 1 to 1048576";
@@ -395,10 +360,30 @@ check_workload(const RpWorkload *workload, const char *dtype, const char *accumu
         wrong = "accumulate: bf16 accumulates in fp32 only";
     else if (workload->lora_rank > 65536)
         wrong = "LoRA rank: expected at most 65536";
+    else if (rp_cost_base_is_packed(workload->base, &format) && workload->lora_rank == 0)
+        wrong = "base: expected bf16 where all weights are trained: packed ones are frozen";
+    else if (workload->base != NULL && !rp_cost_base_is_packed(workload->base, &format) &&
+             strcmp(workload->base, "bf16") != 0)
+        wrong = "base: expected bf16, fp8, nf4, nf4-single or mxfp4";
     if (wrong == NULL)
         return TRUE;
     g_set_error_literal(error, RP_COST_MODEL_ERROR, RP_COST_MODEL_ERROR_WORKLOAD, wrong);
     return FALSE;
+}
+
+static char *
+origin_of(const RpWorkload *workload)
+{
+    g_autofree char *targets =
+        workload->lora_targets != NULL ? g_strjoinv(", ", workload->lora_targets) : NULL;
+    RpLowbit format;
+    const gboolean packed = rp_cost_base_is_packed(workload->base, &format);
+
+    if (workload->lora_rank == 0)
+        return g_strdup("cost model, full-parameter");
+    return g_strdup_printf("cost model, LoRA rank %u%s%s%s%s", workload->lora_rank,
+                           targets != NULL ? " of " : "", targets != NULL ? targets : "",
+                           packed ? ", base " : "", packed ? workload->base : "");
 }
 
 static void
@@ -412,10 +397,7 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
     rp_profile_take(&profile->dtype, g_strdup(dtype));
     rp_profile_take(&profile->accumulate, g_strdup(accumulate));
     rp_profile_take(&profile->source, g_strdup("predicted"));
-    rp_profile_take(&profile->origin,
-                    workload->lora_rank > 0
-                        ? g_strdup_printf("cost model, LoRA rank %u", workload->lora_rank)
-                        : g_strdup("cost model, full-parameter"));
+    rp_profile_take(&profile->origin, origin_of(workload));
     profile->gpus = workload->gpus;
     profile->links = (RpLinks){
         .hop_ns = rp_cost_model_hop_ns(gpu, BYTES_16BIT * context->tokens * context->model->hidden),

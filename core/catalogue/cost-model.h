@@ -39,6 +39,8 @@ typedef struct {
     const char *dtype;         /* "fp16" or "bf16"; NULL = "bf16" */
     const char *accumulate;    /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
     guint lora_rank;           /* 0 = full-parameter */
+    char **lora_targets;       /* modules; NULL = all linear ones */
+    const char *base;          /* of LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */
     guint gpus;                /* of the machine; 0 = unknown */
     RpCostKernels kernels;
 } RpWorkload;
@@ -58,6 +60,8 @@ typedef struct {
  * - tied models: embedding and head both have the whole matrix as parameters and as gradient; the
  *   head's tied_bytes say that it is kept and updated once
  * - LoRA: parameters include the adapters; only adapters have gradients
+ * - a packed base: upload_bytes are those of core/lowbit, and expand_ns is what reading them and
+ *   writing 16-bit weights takes
  *
  * Returns: (transfer full): the profile
  * Errors: RP_COST_MODEL_ERROR_WORKLOAD

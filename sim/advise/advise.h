@@ -61,6 +61,8 @@ typedef struct {
     const char *dtype; /* as RpWorkload */
     const char *accumulate;
     guint lora_rank;
+    char **lora_targets;
+    const char *base;
     RpOptimizerMode optimizer;
 } RpAdviseQuery;
 

@@ -23,6 +23,7 @@ take_sizes(RpProfile *profile, const RpProfile *sized)
         RpLayer *to = &profile->layers[i];
 
         rp_profile_set_tensors(profile, i, from->tensor_bytes, from->n_tensors);
+        to->upload_bytes = from->upload_bytes;
         to->gradient_bytes = from->gradient_bytes;
         to->tied_bytes = from->tied_bytes;
         to->input_bytes = from->input_bytes;
@@ -45,6 +46,8 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
         .dtype = query->dtype,
         .accumulate = query->accumulate,
         .lora_rank = query->lora_rank,
+        .lora_targets = query->lora_targets,
+        .base = query->base,
         .gpus = query->gpus,
     };
 

@@ -245,6 +245,42 @@ adapters_are_predicted_as_train_runs_them(void **state)
 }
 
 static void
+a_packed_base_takes_a_quarter_of_the_host(void **state)
+{
+#define PLAN "plan --model qwen3-235b-a22b --gpu rtx4090 --gpus 8 --batch 64 --lora-rank 32"
+    g_auto(RpCliRun) whole = rp_cli_run(PLAN " --json" ONLY);
+    g_auto(RpCliRun) packed = rp_cli_run(PLAN " --base nf4 --json" ONLY);
+    g_auto(RpCliRun) text = rp_cli_run(PLAN " --base nf4 --lora-targets q_proj,v_proj" ONLY);
+#undef PLAN
+    g_auto(RpCliRun) name = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --lora-rank 8 "
+                                       "--lora-targets q_pro");
+    g_auto(RpCliRun) full = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --base nf4");
+    g_auto(RpCliRun) format =
+        rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --lora-rank 8 --base int8");
+    g_autoptr(RpTree) before = rp_cli_json(&whole);
+    g_autoptr(RpTree) after = rp_cli_json(&packed);
+
+    (void)state;
+    assert_int_equal(whole.code, 0);
+    assert_int_equal(packed.code, 0);
+    assert_string_equal(rp_cli_member(after, "base")->text, "nf4");
+    /* 470 GB and 121 GB of weights, and stashes of about the same */
+    const double saved = rp_cli_number(before, "host.parameters") -
+                         rp_cli_number(after, "host.parameters");
+
+    assert_true(saved > 345e9 && saved < 352e9);
+    assert_true(rp_cli_number(after, "recommendation.tokens_per_s") >
+                rp_cli_number(before, "recommendation.tokens_per_s"));
+    SAYS(&text, 0, "Yes: ", "frozen weights in nf4");
+    assert_int_equal(name.code, 2);
+    assert_non_null(strstr(name.err, "--lora-targets: expected names of q_proj"));
+    assert_int_equal(full.code, 2);
+    assert_non_null(strstr(full.err, "--base: expected --lora-rank beside it"));
+    assert_int_equal(format.code, 2);
+    assert_non_null(strstr(format.err, "is not one of bf16, fp8, nf4, mxfp4"));
+}
+
+static void
 the_cause_of_waiting_is_told(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 "
@@ -278,6 +314,7 @@ main(void)
         cmocka_unit_test(remedies_are_combined_where_one_does_not_do),
         cmocka_unit_test(what_fits_in_another_way_is_a_yes),
         cmocka_unit_test(adapters_are_predicted_as_train_runs_them),
+        cmocka_unit_test(a_packed_base_takes_a_quarter_of_the_host),
         cmocka_unit_test(the_cause_of_waiting_is_told),
         cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
     };

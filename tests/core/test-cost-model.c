@@ -447,6 +447,73 @@ needs_no_weight_gradient_with_lora(void **state)
     assert_int_equal(f->other->layers[0].backward_ns, 0);
 }
 
+/* GB of a layer as published, and of bitsandbytes' blocks: 4.127 bits a weight. */
+static void
+uploads_packed_weights_as_they_are(void **state)
+{
+    static const struct {
+        const char *model, *base;
+        double upload_gb, whole_gb;
+    } rows[] = {
+        {"gpt-oss-20b", "mxfp4", 0.477, 1.646},
+        {"qwen3-235b-a22b", "nf4", 4.976 * 4.127 / 16, 4.976},
+        {"qwen3-32b", "fp8", 0.5 * 0.975, 0.975},
+    };
+    Fixture *f = *state;
+    RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .lora_rank = 1};
+    const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        rp_profile_free(f->profile);
+        rp_profile_free(f->other);
+        workload.base = NULL;
+        f->other = predict(rows[i].model, "rtx4090", &workload, &f->error);
+        rp_assert_no_error(f->error);
+        workload.base = rows[i].base;
+        f->profile = predict(rows[i].model, "rtx4090", &workload, &f->error);
+        rp_assert_no_error(f->error);
+        const RpLayer *packed = &f->profile->layers[1], *whole = &f->other->layers[1];
+        const double moved = (double)(packed->upload_bytes + packed->parameter_bytes);
+
+        assert_int_equal(whole->upload_bytes, 0);
+        assert_int_equal(whole->expand_ns, 0);
+        assert_int_equal(packed->parameter_bytes, whole->parameter_bytes);
+        assert_int_equal(packed->forward_ns, whole->forward_ns);
+        assert_true(near((double)whole->parameter_bytes / 1e9, rows[i].whole_gb, 0.01));
+        assert_true(near((double)packed->upload_bytes / 1e9, rows[i].upload_gb, 0.01));
+        /* both through the card's memory, but for what is not packed: of GPT-OSS attention */
+        assert_true(near(rp_ms_from_ns(packed->expand_ns),
+                         1e3 * moved / (gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency),
+                         0.08));
+        /* what is not packed */
+        assert_int_equal(f->profile->layers[0].upload_bytes, 0);
+        assert_int_equal(f->profile->layers[f->profile->n_layers - 1].upload_bytes, 0);
+        assert_int_equal(f->profile->layers[f->profile->n_layers - 1].expand_ns, 0);
+    }
+    f->text = rp_profile_to_json(f->profile);
+    rp_profile_free(f->other);
+    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->other->layers[1].upload_bytes, f->profile->layers[1].upload_bytes);
+}
+
+static void
+adapts_only_what_is_named(void **state)
+{
+    Fixture *f = *state;
+    char q[] = "q_proj", *targets[] = {q, NULL};
+    RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .lora_rank = 32};
+
+    f->other = predict("qwen3-8b", "rtx4090", &workload, &f->error);
+    rp_assert_no_error(f->error);
+    workload.lora_targets = targets;
+    f->profile = predict("qwen3-8b", "rtx4090", &workload, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->profile->layers[1].gradient_bytes, 2 * 32 * (4096 + 4096));
+    assert_true(f->profile->layers[1].forward_ns < f->other->layers[1].forward_ns);
+    assert_non_null(strstr(f->profile->origin, "LoRA rank 32 of q_proj"));
+}
+
 static void
 is_slower_with_fp32_accumulation_on_geforce_only(void **state)
 {
@@ -484,6 +551,8 @@ refuses_workloads_that_cannot_be_run(void **state)
         {{.sequences = 1, .tokens_per_sequence = 1, .accumulate = "int"}, "accumulate"},
         {{.sequences = 1, .tokens_per_sequence = 1, .accumulate = "fp16"}, "bf16 accumulates"},
         {{.sequences = 1, .tokens_per_sequence = 1, .lora_rank = 1 << 20}, "LoRA rank"},
+        {{.sequences = 1, .tokens_per_sequence = 1, .base = "nf4"}, "packed ones are frozen"},
+        {{.sequences = 1, .tokens_per_sequence = 1, .lora_rank = 1, .base = "int8"}, "base: exp"},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -541,6 +610,8 @@ main(void)
         TEST(computes_experts_about_as_fast_as_dense_blocks),
         TEST(sizes_activations_and_head_scratch),
         TEST(needs_no_weight_gradient_with_lora),
+        TEST(uploads_packed_weights_as_they_are),
+        TEST(adapts_only_what_is_named),
         TEST(is_slower_with_fp32_accumulation_on_geforce_only),
         TEST(refuses_workloads_that_cannot_be_run),
         TEST(reproduces_the_papers_equations),

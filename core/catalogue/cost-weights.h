@@ -1,0 +1,22 @@
+/**
+ * What a layer's weights come to, for the cost model: tensors, what is trained, what goes up packed,
+ * and what adapters do.
+ */
+#pragma once
+
+#include "core/catalogue/cost-model.h"
+#include "core/lowbit/lowbit.h"
+
+typedef struct {
+    double adapter_elements; /* that a token passes */
+    double adapter_bytes;    /* of a token's rows, beside adapters of experts: inputs are read,
+                                outputs read and written */
+    double expand_bytes;     /* packed ones read, 16-bit ones written */
+} RpCostWeights;
+
+/* Sets tensors, parameter, gradient and upload bytes of layer @index. @workload: checked */
+RpCostWeights rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *profile,
+                              guint index);
+
+/* Whether LoRA's base is packed; @format: (out): how. @base: as RpWorkload's */
+gboolean rp_cost_base_is_packed(const char *base, RpLowbit *format);
