@@ -21,7 +21,6 @@
 #include "sim/advise/advise.h"
 
 #define GPUS 8
-#define STEP_TOKENS (128 * 2048)
 #define CANDIDATES 24
 #define LORA_RANK 16
 #define ROOT_GPUS 4
@@ -34,7 +33,10 @@ static const guint sequences[] = {2048, 8192, 32768};
 static const double memories[] = {16, 24, 48, 96};  /* GiB */
 static const double links[] = {6.25, 12.5, 25, 50}; /* GB/s, each way */
 
+static const guint step_sequences[] = {32, 64, 256, 512}; /* of the usual case, beside 128 */
+
 /* The case that pictures vary one number of. */
+#define USUAL_STEP_TOKENS (128 * USUAL_SEQUENCE)
 #define USUAL_SEQUENCE 2048
 #define USUAL_MEMORY 24
 #define USUAL_LINK 25
@@ -90,7 +92,8 @@ try_streamed(const RpAdviseQuery *query, const RpProfile *profile, guint micro_b
 }
 
 static void
-sweep_case(const RpModel *model, guint rank, guint sequence, double memory_gib, double link)
+sweep_case(const RpModel *model, guint rank, guint sequence, guint batch, double memory_gib,
+           double link)
 {
     RpGpu gpu = *rp_gpu_find("rtx4090", NULL);
     Best bound = {0}, sync = {0}, async = {0};
@@ -105,7 +108,7 @@ sweep_case(const RpModel *model, guint rank, guint sequence, double memory_gib, 
         .gpus = GPUS,
         .gpu_bytes = (guint64)(memory_gib * (double)RP_GIB) - RP_ADVISE_GPU_RESERVE_BYTES,
         .tokens_per_sequence = sequence,
-        .batch = STEP_TOKENS / sequence,
+        .batch = batch,
         .dtype = "fp16",
         .accumulate = "fp16",
         .lora_rank = rank,
@@ -124,29 +127,37 @@ sweep_case(const RpModel *model, guint rank, guint sequence, double memory_gib, 
         query.sync = FALSE;
         try_streamed(&query, profile, micro_batch, &async);
     }
-    printf("%s,%s,%.2f,%u,%g,%g,%s,%.0f,%.0f,%.0f\n", rank > 0 ? "lora" : "full", model->name,
-           (double)rp_model_parameters(model) / 1e9, sequence, memory_gib, link,
+    printf("%s,%s,%.2f,%u,%u,%g,%g,%s,%.0f,%.0f,%.0f\n", rank > 0 ? "lora" : "full", model->name,
+           (double)rp_model_parameters(model) / 1e9, sequence, batch, memory_gib, link,
            bound.schedule != NULL ? bound.schedule : "-", bound.tokens_per_s, sync.tokens_per_s,
            async.tokens_per_s);
     fflush(stdout);
 }
 
-/* Every case of the sweep; of the usual one each number alone, and all together. */
+/* Every sequence, memory and link with the usual tokens of a step, then other steps. */
+static void
+sweep_model(const RpModel *model, guint rank)
+{
+    for (guint s = 0; s < G_N_ELEMENTS(sequences); s++)
+        for (guint g = 0; g < G_N_ELEMENTS(memories); g++)
+            for (guint l = 0; l < G_N_ELEMENTS(links); l++)
+                sweep_case(model, rank, sequences[s], USUAL_STEP_TOKENS / sequences[s], memories[g],
+                           links[l]);
+    for (guint b = 0; b < G_N_ELEMENTS(step_sequences); b++)
+        sweep_case(model, rank, USUAL_SEQUENCE, step_sequences[b], USUAL_MEMORY, USUAL_LINK);
+}
+
 static int
 sweep(void)
 {
-    printf("# weight-binding sweep: predicted tokens/s of %d x RTX 4090's compute, %d tokens a "
-           "step, 0 where nothing fits\n",
-           GPUS, STEP_TOKENS);
-    printf("train,model,billion_parameters,sequence,memory_gib,link_gb_per_s,bound_schedule,"
+    printf("# weight-binding sweep: predicted tokens/s of %d GPUs that compute as an RTX 4090, 0 "
+           "where nothing fits\n",
+           GPUS);
+    printf("train,model,billion_parameters,sequence,batch,memory_gib,link_gb_per_s,bound_schedule,"
            "bound,streamed_sync,streamed_async\n");
     for (guint t = 0; t < G_N_ELEMENTS(ranks); t++)
         for (guint m = 0; m < G_N_ELEMENTS(models); m++)
-            for (guint s = 0; s < G_N_ELEMENTS(sequences); s++)
-                for (guint g = 0; g < G_N_ELEMENTS(memories); g++)
-                    for (guint l = 0; l < G_N_ELEMENTS(links); l++)
-                        sweep_case(rp_model_find(models[m], NULL), ranks[t], sequences[s],
-                                   memories[g], links[l]);
+            sweep_model(rp_model_find(models[m], NULL), ranks[t]);
     return EXIT_SUCCESS;
 }
 
@@ -167,6 +178,8 @@ static const Picture pictures[] = {
      "memory of a GPU, GiB"},
     {"weight-binding-sequence", "sequence", "Bound against streamed weights, by sequence",
      "tokens of a sequence"},
+    {"weight-binding-step", "batch", "Bound against streamed weights, by size of a step",
+     "sequences of a step"},
 };
 
 static gboolean
@@ -202,8 +215,15 @@ add_series(RpLineChart *chart, const RpTable *table, const Picture *picture, con
         const double bound = rp_table_number(table, row, "bound");
         const double streamed = rp_table_number(table, row, "streamed_sync");
 
-        x[n] = rp_table_number(table, row, picture->column);
-        y[n++] = bound > 0 && streamed > 0 ? 100 * bound / streamed : NAN;
+        const double at = rp_table_number(table, row, picture->column);
+        guint i = n++;
+
+        for (; i > 0 && x[i - 1] > at; i--) {
+            x[i] = x[i - 1];
+            y[i] = y[i - 1];
+        }
+        x[i] = at;
+        y[i] = bound > 0 && streamed > 0 ? 100 * bound / streamed : NAN;
     }
     rp_line_chart_add(chart, lora ? models[m] : NULL, colours[m],
                       lora ? RP_LINE_WITH_POINTS : RP_LINE_DASHED, x, y, n);

@@ -27,6 +27,7 @@ typedef struct {
     int lora_rank;
     int optimizer_threads;
     double seconds;
+    char *routing;
 } ProfileArgs;
 
 /* What is measured. */
@@ -40,6 +41,7 @@ typedef struct {
     RpWeights *weights;
     RpNetworkOptions network;
     gboolean attention_auto; /* the faster one */
+    double routing;          /* RpMeasureOptions.routing */
 } Subject;
 
 static void
@@ -141,6 +143,26 @@ read_kernels(const ProfileArgs *args, Subject *subject, GError **error)
         args->attention, subject->ops->name);
 }
 
+/* "balanced", or how many times the mean the fullest expert gets. */
+static gboolean
+read_routing(const char *word, Subject *subject, GError **error)
+{
+    const RpModel *model = &subject->config;
+    char *end = NULL;
+
+    if (word == NULL)
+        return TRUE;
+    if (model->experts <= 1)
+        return rp_cli_refuse(error, "--routing: %s has no experts", subject->word);
+    subject->routing = strcmp(word, "balanced") == 0 ? 1 : g_ascii_strtod(word, &end);
+    if ((end == NULL || *end == '\0') && rp_measure_can_route(model, subject->routing))
+        return TRUE;
+    return rp_cli_refuse(error,
+                         "--routing: expected balanced, or 1 to %g times the mean for the fullest "
+                         "of %u experts, found \"%s\"",
+                         (double)model->experts / model->active_experts, model->experts, word);
+}
+
 static gboolean
 read_args(const ProfileArgs *args, GError **error)
 {
@@ -195,7 +217,8 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
                                      : rp_run_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) ||
         !open_weights(subject, (guint)args->lora_rank, error) ||
-        !read_dtype(args, subject, error) || !read_kernels(args, subject, error))
+        !read_dtype(args, subject, error) || !read_kernels(args, subject, error) ||
+        !read_routing(args->routing, subject, error))
         return FALSE;
     rp_weights_store_base(subject->weights, network->dtype);
     network->sequences = (guint)args->micro_batch_size;
@@ -217,14 +240,16 @@ static void
 describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
 {
     const RpNetworkOptions *network = &subject->network;
+    g_autofree char *routing =
+        subject->routing > 0 ? g_strdup_printf(" --routing %g", subject->routing) : g_strdup("");
     g_autofree char *command = g_strdup_printf(
         "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
         "--dtype %s --accumulate %s --attention %s --head-chunk %u --optimizer-threads %u "
-        "--seconds %g",
+        "--seconds %g%s",
         subject->ops->name, subject->devices, subject->word, network->tokens, network->sequences,
         rp_dtype_name(network->dtype), network->half_sums ? "fp16" : "fp32",
         rp_attention_name(network->attention), network->head_chunk, subject->optimizer_threads,
-        args->seconds);
+        args->seconds, routing);
 
     rp_profile_name_model(profile, subject->word);
     rp_profile_take(&profile->origin, rp_profile_text(command, MAX_ORIGIN));
@@ -248,17 +273,18 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
 
 /* ---- the report ---- */
 
-/* Neighbours of one class, which have the times of its first. Returns: how many, from @first on */
+/* Layers of one class have the times of its first. Returns: how many there are, or 0 of one that is
+ * not the first */
 static guint
-count_alike(const RpProfile *profile, guint first)
+count_alike(const RpProfile *profile, guint layer)
 {
-    const RpLayer *layers = &profile->layers[first];
-    guint n = 1;
+    const RpLayer *layers = profile->layers, *one = &layers[layer];
+    guint n = 0;
 
-    while (first + n < profile->n_layers && layers[n].kind == layers->kind &&
-           layers[n].forward_ns == layers->forward_ns &&
-           layers[n].backward_ns == layers->backward_ns)
-        n++;
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (layers[l].kind == one->kind && layers[l].forward_ns == one->forward_ns &&
+            layers[l].backward_ns == one->backward_ns && n++ == 0 && l < layer)
+            return 0;
     return n;
 }
 
@@ -266,10 +292,12 @@ static void
 report_layers(RpReport *report, const RpProfile *profile)
 {
     rp_report_table(report, "layers", "+-,last ms,count", 0);
-    for (guint l = 0, n; l < profile->n_layers; l += n) {
+    for (guint l = 0; l < profile->n_layers; l++) {
         const RpLayer *layer = &profile->layers[l];
+        const guint n = count_alike(profile, l);
 
-        n = count_alike(profile, l);
+        if (n == 0)
+            continue;
         rp_report_object(report, NULL, NULL);
         rp_report_text(report, "kind", rp_layer_kind_name(layer->kind), "<layer");
         rp_report_count(report, "count", n, "count");
@@ -399,6 +427,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         .devices = subject.devices,
         .seconds = args->seconds,
         .optimizer_threads = subject.optimizer_threads,
+        .routing = subject.routing,
         .progress = rp_progress_counted_on,
         .user_data = &progress,
     };
@@ -439,6 +468,10 @@ static const GOptionEntry options[] = {
      "times of frozen layers with adapters of rank R on all matrices", "R"},
     {"optimizer-threads", 0, RP_COUNT(ProfileArgs, optimizer_threads),
      "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
+    {"routing", 0, RP_WORD(ProfileArgs, routing),
+     "experts: balanced, or the fullest gets SKEW times the mean (default: as the router takes "
+     "them)",
+     "SKEW"},
     {"seconds", 0, RP_NUMBER(ProfileArgs, seconds),
      "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
     {0},

@@ -41,7 +41,8 @@ typedef struct {
     guint boundary;
     RpStageCall call; /* with every pointer; parts take what is theirs */
     void *room[N_ROOMS];
-    void *d_input; /* NULL of layer 0 */
+    void *d_input;  /* NULL of layer 0 */
+    double routing; /* skew of tokens' experts; 0: as they come */
 } Layer;
 
 static void
@@ -131,6 +132,23 @@ fill_given(const Layer *layer, const RpWeights *weights, guint index, const RpWe
     return TRUE;
 }
 
+/* A router that takes the experts that tokens' states say. */
+static gboolean
+fill_router(const Layer *layer, const RpWeightPlace *place, GError **error)
+{
+    const RpModel *model = rp_network_model(layer->network);
+    const gsize bytes = model->hidden * rp_dtype_size(place->storage);
+    g_autofree float *row = g_new(float, MAX(model->hidden, TILE));
+
+    for (guint e = 0; e < model->experts; e++) {
+        rp_measure_route_weight(model, e, row);
+        if (!fill(layer, place->storage, row, layer->room[PARAMETERS],
+                  (gsize)place->byte + e * bytes, model->hidden, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 /* @weights: (nullable): random ones */
 static gboolean
 fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError **error)
@@ -148,6 +166,11 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
         const gboolean given = weights != NULL && (rp_weights_source(weights, i) != NULL ||
                                                    rp_weights_packed(weights, i) != NULL);
 
+        if (layer->routing > 0 && weight->kind == RP_WEIGHT_ROUTER) {
+            if (!fill_router(layer, &place, error))
+                return FALSE;
+            continue;
+        }
         if (!given)
             rp_init_fill(rp_network_model(network), weight, SEED, 0, tile,
                          (gsize)MIN(weight->elements, (guint64)TILE));
@@ -171,6 +194,27 @@ fill_hidden(const Layer *layer, GRand *random, float scale, void *to, GError **e
         tile[i] = scale * (float)g_rand_double_range(random, -1.732, 1.732);
     return fill(layer, dtype, tile, to, 0, rp_network_hidden_bytes(network) / rp_dtype_size(dtype),
                 error);
+}
+
+/* The same, of tokens that choose their experts with the layer's skew. */
+static gboolean
+fill_routed(const Layer *layer, GRand *random, void *to, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpModel *model = rp_network_model(network);
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    const gsize bytes = model->hidden * rp_dtype_size(dtype);
+    const guint64 tokens = rp_network_hidden_bytes(network) / bytes;
+    g_autofree float *state = g_new(float, MAX(model->hidden, TILE));
+
+    for (guint64 t = 0; t < tokens; t++) {
+        for (guint i = 0; i < model->hidden; i++)
+            state[i] = (float)g_rand_double_range(random, -1.732, 1.732);
+        rp_measure_route_state(model, layer->routing, t, state);
+        if (!fill(layer, dtype, state, to, t * bytes, model->hidden, error))
+            return FALSE;
+    }
+    return TRUE;
 }
 
 static gboolean
@@ -243,10 +287,13 @@ fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, gui
     g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
     void *input = layer->room[INPUT];
 
+    const RpLayerKind kind = profile->layers[index].kind;
+    const gboolean routed = layer->routing > 0 && kind == RP_LAYER_BLOCK;
+
     return fill_constants(layer, error) && fill_weights(layer, weights, index, error) &&
-           (profile->layers[index].kind == RP_LAYER_EMBEDDING
-                ? fill_ids(layer, random, input, tokens, error)
-                : fill_hidden(layer, random, 1, input, error)) &&
+           (kind == RP_LAYER_EMBEDDING ? fill_ids(layer, random, input, tokens, error)
+            : routed                   ? fill_routed(layer, random, input, error)
+                                       : fill_hidden(layer, random, 1, input, error)) &&
            fill_hidden(layer, random, GRADIENT_SIZE, layer->room[GRADIENT], error) &&
            fill_ids(layer, random, layer->room[TARGETS], tokens, error);
 }
@@ -321,11 +368,11 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                  const RpWeights *weights, guint layer, RpProfile *profile, GError **error)
 {
     RpLayer *to = &profile->layers[layer];
-    Layer run = {.probe = probe, .network = network};
+    Layer run = {.probe = probe, .network = network, .routing = measurer->options->routing};
     gboolean measured = FALSE;
 
     if (take_rooms(&run, profile, layer, error) &&
-        fill_rooms(&run, weights, profile, layer, error)) {
+        fill_rooms(&run, run.routing > 0 ? NULL : weights, profile, layer, error)) {
         make_call(&run, profile, layer);
         measured = measure(measurer, &run, to, error);
     }

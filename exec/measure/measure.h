@@ -7,6 +7,7 @@
  *   layers.c            a layer run over and over
  *   memory.c            copies in the host's memory
  *   optimizer.c the optimizer
+ *   routing.c           tokens that choose given experts
  *   sample.c            times to a median and a spread
  */
 #pragma once
@@ -94,6 +95,16 @@ gboolean rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork 
  * memory cannot be had. */
 gboolean rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer,
                              const RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- experts ---- */
+
+/* The experts of token @token, active_experts different ones: expert 0 gets @skew times the mean of
+ * all, the others alike. rp_measure_can_route() */
+void rp_measure_choices(const RpModel *model, double skew, guint64 token, guint *choices);
+/* Changes a hidden state, [hidden] of variance 1, to one that chooses them, ... */
+void rp_measure_route_state(const RpModel *model, double skew, guint64 token, float *state);
+/* ... with a router of these rows. */
+void rp_measure_route_weight(const RpModel *model, guint expert, float *row);
 
 /* What @threads copy at once within buffers of @bytes. One measurement. */
 gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads,

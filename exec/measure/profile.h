@@ -12,10 +12,12 @@
 typedef gboolean (*RpMeasureProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
-    guint devices;              /* that the file is for; RpProfile.gpus. 0 = 1 */
-    double seconds;             /* spent on each kind of layer and direction; 0 = 0.5 */
-    guint max_runs;             /* of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
-    guint optimizer_threads;    /* that a run would give the optimizer; 0 = 1 */
+    guint devices;           /* that the file is for; RpProfile.gpus. 0 = 1 */
+    double seconds;          /* spent on each kind of layer and direction; 0 = 0.5 */
+    guint max_runs;          /* of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
+    guint optimizer_threads; /* that a run would give the optimizer; 0 = 1 */
+    double routing;          /* of experts: rows of the fullest over the mean, with random weights;
+                                   0 = as the router takes them */
     RpMeasureProgress progress; /* may be NULL */
     gpointer user_data;
 } RpMeasureOptions;
@@ -59,6 +61,9 @@ gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const Rp
  */
 gboolean rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint64 *bytes,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether tokens of @model can be made to choose their experts so: 1 is balanced. */
+gboolean rp_measure_can_route(const RpModel *model, double skew);
 
 /* Processors that the process may use. */
 guint rp_usable_processors(void);

@@ -408,10 +408,51 @@ reports_a_failure_wherever_it_comes_from(void **state)
     assert_true(calls > 40);
 }
 
+/* One expert in k of all, that gets so many times the mean; the others are alike to one row. */
+static void
+tokens_choose_experts_with_the_skew_that_is_asked_for(void **state)
+{
+    static const struct {
+        guint experts, active;
+        double skew;
+    } rows[] = {{8, 2, 1}, {8, 2, 1.5}, {8, 2, 4}, {128, 8, 3}, {32, 4, 8}, {5, 3, 1.2}};
+    const guint tokens = 960;
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpModel model = {
+            .experts = rows[i].experts, .active_experts = rows[i].active, .hidden = 256};
+        const double mean = (double)tokens * model.active_experts / model.experts;
+        guint counts[128] = {0}, choices[8], least = G_MAXUINT, most = 0;
+
+        assert_true(rp_measure_can_route(&model, rows[i].skew));
+        for (guint t = 0; t < tokens; t++) {
+            rp_measure_choices(&model, rows[i].skew, t, choices);
+            for (guint j = 0; j < model.active_experts; j++) {
+                assert_true(choices[j] < model.experts);
+                counts[choices[j]]++;
+                for (guint k = 0; k < j; k++)
+                    assert_int_not_equal(choices[j], choices[k]);
+            }
+        }
+        for (guint e = 1; e < model.experts; e++) {
+            least = MIN(least, counts[e]);
+            most = MAX(most, counts[e]);
+        }
+        assert_int_equal(counts[0], (guint)(rows[i].skew * mean + 1e-6));
+        assert_true(most - least <= 1);
+    }
+    assert_false(
+        rp_measure_can_route(&(RpModel){.experts = 8, .active_experts = 2, .hidden = 64}, 4.5));
+    assert_false(
+        rp_measure_can_route(&(RpModel){.experts = 1, .active_experts = 1, .hidden = 64}, 1));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_choose_experts_with_the_skew_that_is_asked_for),
         cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tells_how_far_each_kind_of_time_spreads, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_means_where_clocks_swing, set_up, tear_down),
