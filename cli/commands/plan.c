@@ -23,16 +23,31 @@ report_longest(const RpPlanQuestion *question, RpReport *report, GError **error)
     return TRUE;
 }
 
+/* Figures over draws of the times, if they are asked for. */
+static gboolean
+draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpPlanDrawn *drawn,
+           GError **error)
+{
+    const RpPlanArgs *args = question->args;
+
+    if (args->draws == 0 || advice->best == NULL)
+        return TRUE;
+    *drawn = (RpPlanDrawn){.draws = (guint)args->draws, .seed = args->seed};
+    return rp_advise_draw(advice->profile, advice->best, drawn->draws, (guint64)drawn->seed,
+                          &drawn->step_ns, &drawn->bubble_ratio, error);
+}
+
 static gboolean
 report_advice(const RpPlanQuestion *question, RpReport *report, GError **error)
 {
+    RpPlanDrawn drawn = {0};
     g_autoptr(RpAdvice) advice = rp_advise(
         &question->query, (const RpScheduleOps *const *)(void *)question->schedules->pdata, error);
 
-    if (advice == NULL)
+    if (advice == NULL || !draw_times(question, advice, &drawn, error))
         return FALSE;
     report->exit = advice->best != NULL || advice->instead != NULL ? RP_EXIT_OK : RP_EXIT_FAILED;
-    rp_plan_report_advice(report, advice, question);
+    rp_plan_report_advice(report, advice, question, &drawn);
     return TRUE;
 }
 
@@ -87,6 +102,11 @@ static const GOptionEntry options[] = {
     {"optimizer", 0, RP_WORD(RpPlanArgs, optimizer),
      "fused (default, 18 bytes a parameter) or lean (16)", "NAME"},
     {"schedules", 0, RP_WORD(RpPlanArgs, schedules), "schedules to compare (default: all)", "LIST"},
+    {"draws", 0, RP_COUNT(RpPlanArgs, draws),
+     "with --profile: simulate the recommended plan N times more, with times drawn from the file's "
+     "spreads",
+     "N"},
+    {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(RpPlanArgs, seed), "of --draws (default: 0)", "S"},
     {"max-sequence", 0, RP_FLAG(RpPlanArgs, max_sequence),
      "tell the longest sequence that `train` takes at micro-batch 1, nothing else", NULL},
     {"devices", 0, RP_WORD(RpPlanArgs, devices),

@@ -1,6 +1,5 @@
 #include "cli/cli.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,8 +7,6 @@
 #include "cli/reports/result.h"
 #include "core/base/units.h"
 #include "core/formats/export.h"
-
-#define MOST_DRAWS 100000
 
 /* Files to write besides the report; %NULL = none. */
 typedef struct {
@@ -138,34 +135,6 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
     rp_report_show(report, "%.0f tokens/s", result->tokens_per_s);
 }
 
-/* What a figure was over the draws. @ms: nanoseconds, told in milliseconds; else a ratio, in percent
- * for people */
-static void
-report_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gboolean ms,
-             const char *label)
-{
-    const struct {
-        const char *key;
-        double value;
-    } values[] = {{"mean", drawn->mean},
-                  {"deviation", drawn->deviation},
-                  {"p10", drawn->low},
-                  {"p90", drawn->high}};
-    const double scale = ms ? 1e-6 : 100;
-
-    rp_report_object(report, key, NULL);
-    for (guint i = 0; i < G_N_ELEMENTS(values); i++)
-        if (ms)
-            rp_report_ms(report, values[i].key, llround(values[i].value), NULL);
-        else
-            rp_report_ratio(report, values[i].key, values[i].value, NULL);
-    rp_report_end(report);
-    rp_report_line(report, label,
-                   "%.4f %s on average, deviation %.4f; 10th to 90th percentile %.4f to %.4f",
-                   scale * drawn->mean, ms ? "ms" : "%", scale * drawn->deviation,
-                   scale * drawn->low, scale * drawn->high);
-}
-
 static void
 report_draws(RpReport *report, const RpRequestDrawn *drawn)
 {
@@ -176,9 +145,9 @@ report_draws(RpReport *report, const RpRequestDrawn *drawn)
     rp_report_show(report, "%u of layers' times, seed %" G_GUINT64_FORMAT, drawn->draws,
                    drawn->seed);
     rp_report_count(report, "seed", (gint64)drawn->seed, NULL);
-    report_drawn(report, "makespan_ms", &drawn->makespan_ns, TRUE, "  makespan");
-    report_drawn(report, "iteration_ms", &drawn->iteration_ns, TRUE, "  iteration");
-    report_drawn(report, "bubble_ratio", &drawn->bubble_ratio, FALSE, "  bubble ratio");
+    rp_report_add_drawn(report, "makespan_ms", &drawn->makespan_ns, TRUE, "  makespan");
+    rp_report_add_drawn(report, "iteration_ms", &drawn->iteration_ns, TRUE, "  iteration");
+    rp_report_add_drawn(report, "bubble_ratio", &drawn->bubble_ratio, FALSE, "  bubble ratio");
     rp_report_end(report);
 }
 
@@ -296,8 +265,8 @@ check_outputs(const SimulateArgs *args, const char *path, GError **error)
         {"--memory-picture", args->memory_picture, RP_CLI_DRAWN},
     };
 
-    if (args->draws > MOST_DRAWS)
-        return rp_cli_refuse(error, "--draws: expected at most %d, found %d", MOST_DRAWS,
+    if (args->draws > RP_CLI_MOST_DRAWS)
+        return rp_cli_refuse(error, "--draws: expected at most %d, found %d", RP_CLI_MOST_DRAWS,
                              args->draws);
     if (args->seed != 0 && args->draws == 0)
         return rp_cli_refuse(error, "--seed: expected --draws beside it");

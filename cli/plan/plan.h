@@ -85,6 +85,8 @@ typedef struct {
     char *devices;
     char *attention;
     gboolean max_sequence;
+    int draws;
+    gint64 seed;
 } RpPlanArgs;
 
 /* What they mean. Zero-initialise. */
@@ -137,9 +139,17 @@ const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
 /* One sentence, then a line for each thing that people ask next (answer.c). */
 void rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question);
 
+/* Draws of the recommended run's times; draws 0: none. */
+typedef struct {
+    guint draws;
+    gint64 seed;
+    RpDrawn step_ns;
+    RpDrawn bubble_ratio;
+} RpPlanDrawn;
+
 /* The answer, how, why, memory, schedules, the longest sequence (report.c). */
-void rp_plan_report_advice(RpReport *report, const RpAdvice *advice,
-                           const RpPlanQuestion *question);
+void rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
+                           const RpPlanDrawn *drawn);
 
 /* `--max-sequence`: the longest sequence alone. */
 void rp_plan_report_longest(RpReport *report, const RpPlanQuestion *question,

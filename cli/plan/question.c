@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
+#include "cli/reports/result.h"
 #include "core/base/units.h"
 #include "core/catalogue/cost-model.h"
 #include "core/catalogue/lora.h"
@@ -361,6 +362,21 @@ choose_batch(RpAdviseQuery *query)
         given != 0 ? (guint)MIN(given, G_MAXUINT) : MAX(1, (wanted + unit - 1) / unit) * unit;
 }
 
+/* Times that are predicted have no spread; those of a file may have one. */
+static gboolean
+check_draws(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error)
+{
+    if (args->seed != 0 && args->draws == 0)
+        return refuse("--seed", "expected --draws beside it", error);
+    if (args->draws > RP_CLI_MOST_DRAWS)
+        return rp_cli_refuse(error, "--draws: expected at most %d, found %d", RP_CLI_MOST_DRAWS,
+                             args->draws);
+    return args->draws == 0 ||
+           (question->profile != NULL && rp_draws_has_spreads(question->profile)) ||
+           refuse("--draws", "expected --profile with a timing file whose times have spreads",
+                  error);
+}
+
 gboolean
 rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 {
@@ -372,7 +388,7 @@ rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError *
         return FALSE;
     if (!(args->profile != NULL ? read_profile(args, question, error)
                                 : read_model(args, question, error)) ||
-        !check_gpu(args, question, error))
+        !check_gpu(args, question, error) || !check_draws(args, question, error))
         return FALSE;
     if (question->sized != NULL)
         query->sizes = rp_plan_network_sizes(question->sized);

@@ -404,8 +404,22 @@ report_costs(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
     }
 }
 
+static void
+report_draws(RpReport *report, const RpPlanDrawn *drawn)
+{
+    if (drawn->draws == 0)
+        return;
+    rp_report_object(report, "drawn", NULL);
+    rp_report_count(report, "draws", drawn->draws, NULL);
+    rp_report_count(report, "seed", drawn->seed, NULL);
+    rp_report_add_drawn(report, "step_ms", &drawn->step_ns, TRUE, "drawn step");
+    rp_report_add_drawn(report, "bubble_ratio", &drawn->bubble_ratio, FALSE, "drawn bubbles");
+    rp_report_end(report);
+}
+
 void
-rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
+rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
+                      const RpPlanDrawn *drawn)
 {
     const RpAdviseQuery *query = &advice->query;
     const RpAdviseRun *planned = advice->best != NULL ? advice->best : advice->nearest;
@@ -427,6 +441,7 @@ rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQues
                  planned->host_over_bytes);
     if (advice->best != NULL)
         report_recommendation(report, advice);
+    report_draws(report, drawn);
     report_candidates(report, advice);
     report_memory(report, query, &planned->gpu, &planned->host,
                   advice->best != NULL ? "" : " of RoundPipe's plan that needs least");

@@ -1,5 +1,7 @@
 #include "cli/reports/result.h"
 
+#include <math.h>
+
 #include "core/base/units.h"
 #include "core/schedules/schedule.h"
 #include "sim/search/partition-cost.h"
@@ -127,6 +129,32 @@ rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const
     rp_report_ratio(report, "intra", bubble->intra, labels[4]);
     rp_report_end(report);
     rp_report_ratio(report, "comm_exposed_ratio", bubble->comm_exposed, labels[5]);
+}
+
+void
+rp_report_add_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gboolean ms,
+                    const char *label)
+{
+    const struct {
+        const char *key;
+        double value;
+    } values[] = {{"mean", drawn->mean},
+                  {"deviation", drawn->deviation},
+                  {"p10", drawn->low},
+                  {"p90", drawn->high}};
+    const double scale = ms ? 1e-6 : 100;
+
+    rp_report_object(report, key, NULL);
+    for (guint i = 0; i < G_N_ELEMENTS(values); i++)
+        if (ms)
+            rp_report_ms(report, values[i].key, llround(values[i].value), NULL);
+        else
+            rp_report_ratio(report, values[i].key, values[i].value, NULL);
+    rp_report_end(report);
+    rp_report_line(report, label,
+                   "%.4f %s on average, deviation %.4f; 10th to 90th percentile %.4f to %.4f",
+                   scale * drawn->mean, ms ? "ms" : "%", scale * drawn->deviation,
+                   scale * drawn->low, scale * drawn->high);
 }
 
 void

@@ -5,6 +5,9 @@
 
 #include "cli/cli.h"
 #include "core/trace/report.h"
+#include "sim/draws.h"
+
+#define RP_CLI_MOST_DRAWS 100000
 
 typedef struct {
     gint64 makespan_ns; /* of the whole run: 0 to the end of its last action */
@@ -45,6 +48,11 @@ double rp_result_above_bound(const RpResult *result);
 /* bubble_ratio, bubble {fill, switch, drain, intra}, comm_exposed_ratio. @labels: (nullable): of
  * the six; %NULL: for machines */
 void rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const *labels);
+
+/* What a figure was over draws (sim/draws.h). @ms: nanoseconds, told in milliseconds; else a ratio,
+ * for people in percent */
+void rp_report_add_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gboolean ms,
+                         const char *label);
 
 /* Block counts of stages: a list of numbers, "7*4" for people. */
 void rp_report_add_stages(RpReport *report, const char *key, const RpProfile *profile,

@@ -10,6 +10,7 @@
 #include "core/catalogue/catalogue.h"
 #include "core/plan/planner.h"
 #include "core/schedules/schedule.h"
+#include "sim/draws.h"
 
 #define RP_ADVISE_ERROR (rp_advise_error_quark())
 GQuark rp_advise_error_quark(void);
@@ -248,3 +249,15 @@ gboolean rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profil
 /* Simulates @run in full fidelity until steady. @quick: fewer warm-up iterations. */
 gboolean rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_advise_draw:
+ * @run: simulated
+ * @draws: > 0
+ * @step_ns: (out): of times drawn from @profile's spreads (sim/draws.h), as run->step_ns is of its
+ *   times
+ * @bubble_ratio: (out): the same
+ */
+gboolean rp_advise_draw(const RpProfile *profile, const RpAdviseRun *run, guint draws, guint64 seed,
+                        RpDrawn *step_ns, RpDrawn *bubble_ratio,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;

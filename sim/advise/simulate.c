@@ -206,3 +206,47 @@ rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 
 
     return ns > 0 && ns < G_MAXINT64 ? tokens / ((double)ns / (double)RP_NS_PER_S) : 0;
 }
+
+gboolean
+rp_advise_draw(const RpProfile *profile, const RpAdviseRun *run, guint draws, guint64 seed,
+               RpDrawn *step_ns, RpDrawn *bubble_ratio, GError **error)
+{
+    const RpMachine machine = rp_machine_from_profile(profile);
+    RpPlanOptions options = run->options;
+
+    g_return_val_if_fail(run->simulated && draws > 0, FALSE);
+    options.micro_batches = run->simulated_micro_batches;
+    if (!options.schedule->dispatched)
+        options.round = options.micro_batches;
+    const RpSteadyWindow window = rp_advise_window(run->partition, &options, RP_ADVISE_WARM_UP);
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, run->partition, &options, window.iterations, error);
+
+    if (plan == NULL)
+        return FALSE;
+    g_autoptr(RpDraws) drawn = rp_draws_new(plan, profile);
+    g_autofree double *steps = g_new(double, draws);
+    g_autofree double *ratios = g_new(double, draws);
+    double planned_ns = 0;
+
+    /* the plan's own times first: what is simulated may be a part of the step */
+    for (guint i = 0; i <= draws; i++) {
+        if (i > 0)
+            rp_draws_apply(drawn, seed, i - 1);
+        g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, error);
+
+        if (trace == NULL)
+            return FALSE;
+        const RpSteady steady = rp_report_steady(trace, window.first, window.end);
+
+        if (i == 0) {
+            planned_ns = (double)MAX(steady.iteration_ns, 1);
+            continue;
+        }
+        steps[i - 1] = (double)steady.iteration_ns / planned_ns * (double)run->step_ns;
+        ratios[i - 1] = steady.ratio;
+    }
+    *step_ns = rp_drawn_of(steps, draws);
+    *bubble_ratio = rp_drawn_of(ratios, draws);
+    return TRUE;
+}

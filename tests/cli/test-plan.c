@@ -265,8 +265,8 @@ a_packed_base_takes_a_quarter_of_the_host(void **state)
     assert_int_equal(packed.code, 0);
     assert_string_equal(rp_cli_member(after, "base")->text, "nf4");
     /* 470 GB and 121 GB of weights, and stashes of about the same */
-    const double saved = rp_cli_number(before, "host.parameters") -
-                         rp_cli_number(after, "host.parameters");
+    const double saved =
+        rp_cli_number(before, "host.parameters") - rp_cli_number(after, "host.parameters");
 
     assert_true(saved > 345e9 && saved < 352e9);
     assert_true(rp_cli_number(after, "recommendation.tokens_per_s") >
@@ -278,6 +278,28 @@ a_packed_base_takes_a_quarter_of_the_host(void **state)
     assert_non_null(strstr(full.err, "--base: expected --lora-rank beside it"));
     assert_int_equal(format.code, 2);
     assert_non_null(strstr(format.err, "is not one of bf16, fp8, nf4, mxfp4"));
+}
+
+static void
+draws_of_measured_times_give_a_deviation(void **state)
+{
+#define DRAWN "plan --profile @R/profiles/h200/qwen3-1.7b-8x2048.json --gpus 4 --draws 20"
+    g_auto(RpCliRun) once = rp_cli_run(DRAWN " --seed 3 --json" ONLY);
+    g_auto(RpCliRun) again = rp_cli_run(DRAWN " --seed 3 --json" ONLY);
+    g_auto(RpCliRun) text = rp_cli_run(DRAWN ONLY);
+#undef DRAWN
+    g_auto(RpCliRun) none = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --draws 4");
+    g_autoptr(RpTree) root = rp_cli_json(&once);
+    const double step_ms = rp_cli_number(root, "recommendation.step_ms");
+    const double mean_ms = rp_cli_number(root, "drawn.step_ms.mean");
+
+    (void)state;
+    assert_string_equal(once.out, again.out);
+    assert_true(mean_ms > 0.99 * step_ms && mean_ms < 1.03 * step_ms);
+    assert_true(rp_cli_number(root, "drawn.step_ms.deviation") > 0);
+    SAYS(&text, 0, "drawn step", "deviation ");
+    assert_int_equal(none.code, 2);
+    assert_non_null(strstr(none.err, "--draws: expected --profile with a timing file"));
 }
 
 static void
@@ -315,6 +337,7 @@ main(void)
         cmocka_unit_test(what_fits_in_another_way_is_a_yes),
         cmocka_unit_test(adapters_are_predicted_as_train_runs_them),
         cmocka_unit_test(a_packed_base_takes_a_quarter_of_the_host),
+        cmocka_unit_test(draws_of_measured_times_give_a_deviation),
         cmocka_unit_test(the_cause_of_waiting_is_told),
         cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
     };
