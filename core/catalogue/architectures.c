@@ -56,6 +56,7 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES] = {
                                  .pad_id = 128004},
     [RP_ARCHITECTURE_QWEN3_MOE] = {.hf_name = "Qwen3MoeForCausalLM",
                                    .model_type = "qwen3_moe",
+                                   .runs = TRUE,
                                    .qk_norm = TRUE,
                                    .has_attention_bias = TRUE,
                                    .needs_kv_heads = TRUE,

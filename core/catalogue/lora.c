@@ -268,6 +268,28 @@ check_ranks(const RpLora *lora, const RpModel *model, GError **error)
     return FALSE;
 }
 
+static gboolean
+check_experts(const RpLora *lora, const RpModel *model, GError **error)
+{
+    g_autoptr(GStringChunk) names = g_string_chunk_new(4096);
+    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
+    gboolean saved = FALSE;
+
+    for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
+        rp_model_add_weights(model, layer, lora, names, weights);
+    for (guint i = 0; i < weights->len; i++) {
+        const RpWeight *weight = &g_array_index(weights, RpWeight, i);
+
+        saved = saved || (weight->trained && !rp_weight_is_adapter(weight->kind) &&
+                          (weight->stack_name != NULL || weight->transposed));
+    }
+    if (saved)
+        g_set_error_literal(
+            error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+            "lora.save: experts are not trained whole beside adapters: leave them out");
+    return !saved;
+}
+
 gboolean
 rp_lora_check(const RpLora *lora, const RpModel *model, GError **error)
 {
@@ -276,7 +298,8 @@ rp_lora_check(const RpLora *lora, const RpModel *model, GError **error)
     Modules all = modules_of(model, FALSE);
     const gboolean good = check_names("lora.targets", lora->targets, &adapted, error) &&
                           check_names("lora.save", lora->saved, &all, error) &&
-                          check_tied(lora, model, error) && check_ranks(lora, model, error);
+                          check_tied(lora, model, error) && check_experts(lora, model, error) &&
+                          check_ranks(lora, model, error);
 
     modules_clear(&adapted);
     modules_clear(&all);

@@ -24,7 +24,7 @@ shape_of(const RpPass *pass)
 static const RpMlpOps *
 mlp_of(const RpPass *pass)
 {
-    return &rp_dense_mlp_ops;
+    return pass->network->model->experts > 1 ? &rp_experts_mlp_ops : &rp_dense_mlp_ops;
 }
 
 static void

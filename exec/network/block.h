@@ -4,6 +4,7 @@
  *   block.c       the block: one part after the other
  *   attention.c   s = x + attention(norm(x)) Wo
  *   mlp.c         y = s + MLP(norm(s)) of a dense model
+ *   experts.c     the same of a mixture of experts
  *
  * T tokens, C hidden size, H heads, K kv heads, D head size, m intermediate size.
  */
@@ -53,3 +54,7 @@ typedef struct {
 } RpMlpOps;
 
 extern const RpMlpOps rp_dense_mlp_ops;
+
+/* ---- experts.c ---- */
+
+extern const RpMlpOps rp_experts_mlp_ops;

@@ -29,6 +29,12 @@ rp_pass_take_floats(RpRoom *room, size_t n)
     return take(room, n * sizeof(float));
 }
 
+int32_t *
+rp_pass_take_ints(RpRoom *room, size_t n)
+{
+    return take(room, n * sizeof(int32_t));
+}
+
 gboolean
 rp_pass_has(const RpPass *pass, RpWeightKind kind)
 {
@@ -43,20 +49,6 @@ sum_or_scratch(RpPass *pass, RpWeightKind kind, size_t n)
     return rp_pass_trains(pass, kind) ? rp_pass_sum(pass, kind)
                                       : rp_pass_take_floats(&pass->scratch, n);
 }
-
-/* Runs a kernel, unless the pass measures; of one that has a workspace it is then asked for. */
-#define RUN(pass, kernel, args)                                                                    \
-    do {                                                                                           \
-        if (!(pass)->measuring)                                                                    \
-            (pass)->network->kernels->kernel((pass)->call->stream, args);                          \
-    } while (0)
-#define RUN_IN_WORKSPACE(pass, kernel, args)                                                       \
-    do {                                                                                           \
-        if ((pass)->measuring)                                                                     \
-            (pass)->kernel_bytes =                                                                 \
-                MAX((pass)->kernel_bytes, (pass)->network->kernels->kernel##_workspace(args));     \
-        RUN(pass, kernel, args);                                                                   \
-    } while (0)
 
 void
 rp_pass_matmul(RpPass *pass, RpMatmulArgs args)

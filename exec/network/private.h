@@ -102,6 +102,21 @@ struct _RpPass {
 /* @n elements of the network's dtype. */
 void *rp_pass_take(const RpPass *pass, RpRoom *room, size_t n);
 float *rp_pass_take_floats(RpRoom *room, size_t n);
+int32_t *rp_pass_take_ints(RpRoom *room, size_t n);
+
+/* Runs a kernel, unless the pass measures; of one that has a workspace it is then asked for. */
+#define RUN(pass, kernel, args)                                                                    \
+    do {                                                                                           \
+        if (!(pass)->measuring)                                                                    \
+            (pass)->network->kernels->kernel((pass)->call->stream, args);                          \
+    } while (0)
+#define RUN_IN_WORKSPACE(pass, kernel, args)                                                       \
+    do {                                                                                           \
+        if ((pass)->measuring)                                                                     \
+            (pass)->kernel_bytes =                                                                 \
+                MAX((pass)->kernel_bytes, (pass)->network->kernels->kernel##_workspace(args));     \
+        RUN(pass, kernel, args);                                                                   \
+    } while (0)
 
 gboolean rp_pass_has(const RpPass *pass, RpWeightKind kind);
 

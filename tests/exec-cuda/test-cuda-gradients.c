@@ -46,8 +46,18 @@ static const Kind kinds[] = {
      " \"hidden_act\": \"silu\", \"initializer_range\": 0.1, \"torch_dtype\": \"%s\","
      " \"tie_word_embeddings\": true}",
      1, 170, 1 + 3 * 9 + 1},
+    {"qwen3-moe", TRUE, NULL, 2, 13, 1 + 2 * (9 + 3 * 5) + 1 + 1},
+    {"qwen3-all-experts",
+     FALSE, /* each token chooses all: what is rounded otherwise chooses no other */
+     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\","
+     " \"hidden_size\": 96, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+     " \"num_key_value_heads\": 2, \"head_dim\": 64, \"intermediate_size\": 192,"
+     " \"moe_intermediate_size\": 72, \"num_experts\": 4, \"num_experts_per_tok\": 4,"
+     " \"norm_topk_prob\": true, \"vocab_size\": 131, \"max_position_embeddings\": 256,"
+     " \"rope_theta\": 10000.0, \"initializer_range\": 0.1, \"torch_dtype\": \"%s\"}",
+     2, 150, 1 + 2 * (9 + 3 * 4) + 1 + 1},
 };
-enum { QWEN3_TIED, LLAMA_BIAS, QWEN3_64, LLAMA_128 };
+enum { QWEN3_TIED, LLAMA_BIAS, QWEN3_64, LLAMA_128, QWEN3_MOE, QWEN3_ALL_EXPERTS };
 
 typedef struct {
     const char *schedule; /* roundpipe, or a bound one of two stages */
@@ -513,6 +523,15 @@ are_the_hosts_of_a_llama_with_heads_of_128(void **state)
             check_model(*state, LLAMA_128, (RpDtype)dtype);
 }
 
+static void
+are_the_hosts_of_experts(void **state)
+{
+    check_model(*state, QWEN3_MOE, RP_DTYPE_FP32);
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+        if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
+            check_model(*state, QWEN3_ALL_EXPERTS, (RpDtype)dtype);
+}
+
 /* ---- the comparison itself, on the host ---- */
 
 /* The host in 16 bits against the host in fp32, from the same weights: within the tolerance, which
@@ -525,11 +544,13 @@ has_a_tolerance_of_the_size_of_roundings(void **state)
 
     if (RP_TEST_FEW) /* of values alone */
         skip();
-    for (guint kind = QWEN3_64; kind <= LLAMA_128; kind++)
+    static const guint random[] = {QWEN3_64, LLAMA_128, QWEN3_ALL_EXPERTS};
+
+    for (guint k = 0; k < G_N_ELEMENTS(random); k++)
         for (guint i = 0; i < G_N_ELEMENTS(dtypes); i++) {
             double largest;
 
-            open_model(f, kind, dtypes[i]);
+            open_model(f, random[k], dtypes[i]);
             largest = assert_close(f, dtypes[i], run_on_host(f, dtypes[i]),
                                    run_on_host(f, RP_DTYPE_FP32), "the host against fp32");
             if (!(largest >= 0.1))
@@ -642,6 +663,7 @@ main(void)
         test(are_the_hosts_of_a_llama_with_biases),
         test(are_the_hosts_of_a_qwen3_with_heads_of_64),
         test(are_the_hosts_of_a_llama_with_heads_of_128),
+        test(are_the_hosts_of_experts),
         test(has_a_tolerance_of_the_size_of_roundings),
         test(are_compared_one_by_one),
     };

@@ -99,7 +99,8 @@ network_set_weight(Model *model, guint index, const float *values)
     const RpLayerLayout *layout = rp_network_layout(model->network, weight->layer);
 
     rp_dtype_from_float(rp_network_options(model->network)->dtype, values,
-                        model->parameters + layout->first_byte + layout->place[weight->kind].byte,
+                        model->parameters + layout->first_byte +
+                            rp_layout_place(layout, weight).byte,
                         weight->elements);
 }
 
@@ -109,7 +110,7 @@ network_gradient(const Model *model, const Run *run, guint index)
     const RpWeight *weight = rp_weights_nth(model->weights, index);
     const RpLayerLayout *layout = rp_network_layout(model->network, weight->layer);
 
-    return run->sums + layout->first_element + layout->place[weight->kind].element;
+    return run->sums + layout->first_element + rp_layout_place(layout, weight).element;
 }
 
 void

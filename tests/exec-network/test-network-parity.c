@@ -1,5 +1,5 @@
 /*
- * Whole models against transformers in fp32 (fixtures/make-models.py): loss and the gradient of
+ * Whole models against transformers in fp32 (fixtures/make-models.py, make-experts.py): loss and the gradient of
  * every weight; and the same bits however the model is cut into stages. With adapters: against peft
  * (fixtures/make-adapters.py).
  */
@@ -202,6 +202,18 @@ equals_a_tied_llama_with_narrow_heads(void **state)
 }
 
 static void
+equals_a_qwen3_of_experts(void **state)
+{
+    check_case("qwen3-moe", NULL);
+}
+
+static void
+equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one(void **state)
+{
+    check_case("qwen3-moe-plain", NULL);
+}
+
+static void
 equals_peft_with_adapters_of_some_matrices(void **state)
 {
     check_case("qwen3-tied-lora", "qwen3-tied");
@@ -227,6 +239,8 @@ main(void)
         host_test(equals_a_qwen3_with_biases_and_one_kv_head),
         host_test(equals_a_llama_with_all_biases_and_llama3_rope),
         host_test(equals_a_tied_llama_with_narrow_heads),
+        host_test(equals_a_qwen3_of_experts),
+        host_test(equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one),
         host_test(equals_peft_with_adapters_of_some_matrices),
         host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
         host_test(equals_peft_with_dropout_and_ranks_of_their_own),

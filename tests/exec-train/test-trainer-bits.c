@@ -219,6 +219,33 @@ for_sixteen_bit_storage_and_tied_matrices(void **state)
     rp_tiny_model_free(tied);
 }
 
+/* Whose experts' matrices stand in stacks, of no multiple of the layout's alignment. */
+static void
+for_experts(void **state)
+{
+    static const guint devices[] = {1, 2, 4};
+    static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
+    RpTinyModel *model = rp_tiny_model_new_experts();
+
+    for (guint i = 0; i < G_N_ELEMENTS(dtypes); i++) {
+        const RpTinyRun one = {"roundpipe",         1, 8, .async = TRUE, .dtype = dtypes[i],
+                               .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(model, &one, STEPS);
+
+        for (guint d = 0; d < G_N_ELEMENTS(devices); d++) {
+            RpTinyRun run = one;
+
+            run.devices = devices[d];
+            run.lean = devices[d] == 4;
+            run.n_stages = devices[d];
+            assert_same(model, &run, expected);
+            run.schedule = "1f1b";
+            assert_same(model, &run, expected);
+        }
+    }
+    rp_tiny_model_free(model);
+}
+
 #define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int
@@ -233,6 +260,7 @@ main(void)
         FIXTURE_TEST(for_calls_of_bound_schedules),
         cmocka_unit_test(for_layers_that_step_as_soon_as_their_gradient_is_home),
         cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
+        cmocka_unit_test(for_experts),
     };
 
     return cmocka_run_group_tests_name("same bits", tests, NULL, NULL);

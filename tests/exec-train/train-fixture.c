@@ -14,15 +14,21 @@ static const char config_text[] =
     " \"hidden_act\": \"silu\", \"initializer_range\": 0.1, \"torch_dtype\": \"float32\","
     " \"tie_word_embeddings\": %s}";
 
-RpTinyModel *
-rp_tiny_model_new(gboolean tied)
+static const char experts_text[] =
+    "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\","
+    " \"hidden_size\": 32, \"num_hidden_layers\": 5, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 48, \"vocab_size\": 61,"
+    " \"moe_intermediate_size\": 9, \"num_experts\": 5, \"num_experts_per_tok\": 2,"
+    " \"norm_topk_prob\": true, \"initializer_range\": 0.1, \"torch_dtype\": \"float32\"}";
+
+/* (transfer full) */
+static RpTinyModel *
+model_of(const char *text)
 {
     RpTinyModel *model = g_new0(RpTinyModel, 1);
     const RpInitOptions options = {.seed = 7};
-    char text[sizeof config_text + 8];
     GError *error = NULL;
 
-    g_snprintf(text, sizeof text, config_text, tied ? "true" : "false");
     model->directory = g_dir_make_tmp("rp-train-XXXXXX", NULL);
     g_assert_true(rp_hf_config_parse("config", text, strlen(text), &model->config, &error));
     g_assert_true(rp_init_write(&model->config, model->directory, &options, &error));
@@ -31,6 +37,21 @@ rp_tiny_model_new(gboolean tied)
     model->weights = rp_weights_new(&model->config);
     g_assert_true(rp_weights_bind(model->weights, model->file, &error));
     return model;
+}
+
+RpTinyModel *
+rp_tiny_model_new(gboolean tied)
+{
+    char text[sizeof config_text + 8];
+
+    g_snprintf(text, sizeof text, config_text, tied ? "true" : "false");
+    return model_of(text);
+}
+
+RpTinyModel *
+rp_tiny_model_new_experts(void)
+{
+    return model_of(experts_text);
 }
 
 void

@@ -16,6 +16,8 @@ typedef struct {
 } RpTinyModel;
 
 RpTinyModel *rp_tiny_model_new(gboolean tied);
+/* The same with 5 experts of 9 in each block's MLP, of which a token chooses 2. */
+RpTinyModel *rp_tiny_model_new_experts(void);
 /* From now on all but adapters is frozen, and stored as @storage. @target: (nullable): the only
  * matrix that has one */
 void rp_tiny_model_adapt(RpTinyModel *model, guint rank, const char *target, RpDtype storage);

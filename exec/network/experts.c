@@ -1,0 +1,329 @@
+/*
+ * The MLP of a mixture of E experts, k of which each token chooses. n = norm(s), R = T k rows, sorted
+ * by expert on the device (exec/kernels/expert-args.h); no host reads which row is whose.
+ *
+ *   forward    logits = n Wr;  chosen, w = route(logits);  x[r] = n[token of r]
+ *              z = x Wgu of the row's expert;  y[t] = s[t] + sum over its rows of w[r] (glu(z[r]) Wd)
+ *
+ *   kept       logits [T,E], w, chosen and the order of rows; z [R,2m]. x and glu(z) are made anew, and
+ *              the output of Wd is needed by no gradient.
+ *
+ *   backward   u[r] = dy[token of r];  g = u Wd^T;  z becomes dz, g becomes w glu(z)
+ *              dWd += u^T (w glu(z));  dWgu += dz^T x;  dn[t] = router's + sum over its rows of dz Wgu
+ *
+ * Stacks stand as [E,out,in], or transposed (GPT-OSS): then forms of matmuls change places.
+ */
+#include "exec/network/block.h"
+
+/* What stays from forward to backward. */
+typedef struct {
+    void *logits;      /* [T,E]; backward: their gradient */
+    void *weights;     /* [T,k] */
+    int32_t *chosen;   /* [T,k] */
+    int32_t *rows;     /* [T,k] */
+    int32_t *assigned; /* [R] */
+    int32_t *offsets;  /* [E+1] */
+    void *z;           /* [R,2m]; backward: its gradient */
+} Kept;
+
+/* R rows of E experts. */
+typedef struct {
+    size_t E, k, R;
+} Sizes;
+
+static Sizes
+sizes_of(const RpPass *pass)
+{
+    const RpModel *model = pass->network->model;
+
+    return (Sizes){.E = model->experts,
+                   .k = model->active_experts,
+                   .R = pass->network->tokens * model->active_experts};
+}
+
+static Kept
+take_kept(const RpPass *pass, RpRoom *room, const RpBlockShape *b, const Sizes *n)
+{
+    Kept kept;
+
+    kept.logits = rp_pass_take(pass, room, b->T * n->E);
+    kept.weights = rp_pass_take(pass, room, n->R);
+    kept.chosen = rp_pass_take_ints(room, n->R);
+    kept.rows = rp_pass_take_ints(room, n->R);
+    kept.assigned = rp_pass_take_ints(room, n->R);
+    kept.offsets = rp_pass_take_ints(room, n->E + 1);
+    kept.z = rp_pass_take(pass, room, n->R * 2 * b->m);
+    return kept;
+}
+
+/* ---- kernels ---- */
+
+/* Whether a token's weights are a softmax of its choices' logits; else they are parts of one over all. */
+static gboolean
+weighs_among_chosen(const RpModel *model)
+{
+    return model->norm_topk || model->architecture == RP_ARCHITECTURE_GPT_OSS;
+}
+
+static void
+route(RpPass *pass, const Sizes *n, const Kept *kept)
+{
+    const RpModel *model = pass->network->model;
+    const RpRouteArgs route = {.dtype = pass->network->options.dtype,
+                               .tokens = pass->network->tokens,
+                               .experts = n->E,
+                               .choices = n->k,
+                               .among_chosen = weighs_among_chosen(model),
+                               .logits = kept->logits,
+                               .chosen = kept->chosen,
+                               .weights = kept->weights};
+    const RpSortRowsArgs sort = {.tokens = pass->network->tokens,
+                                 .experts = n->E,
+                                 .choices = n->k,
+                                 .chosen = kept->chosen,
+                                 .offsets = kept->offsets,
+                                 .rows = kept->rows,
+                                 .assigned = kept->assigned,
+                                 .workspace = pass->kernel_workspace};
+
+    RUN(pass, route_forward, &route);
+    RUN_IN_WORKSPACE(pass, sort_rows, &sort);
+}
+
+/* In place: logits become their gradient. */
+static void
+route_backward(RpPass *pass, const Sizes *n, const Kept *kept, const float *d_weights)
+{
+    const RpRouteArgs args = {.dtype = pass->network->options.dtype,
+                              .tokens = pass->network->tokens,
+                              .experts = n->E,
+                              .choices = n->k,
+                              .among_chosen = weighs_among_chosen(pass->network->model),
+                              .logits = kept->logits,
+                              .chosen = kept->chosen,
+                              .d_weights = d_weights,
+                              .d_logits = kept->logits};
+
+    RUN(pass, route_backward, &args);
+}
+
+/* @y[r] = @x[token of r]; [R,C], [T,C] */
+static void
+gather(RpPass *pass, const Sizes *n, const Kept *kept, const void *x, void *y)
+{
+    const RpGatherRowsArgs args = {.dtype = pass->network->options.dtype,
+                                   .tokens = pass->network->tokens,
+                                   .choices = n->k,
+                                   .n = pass->network->model->hidden,
+                                   .rows = kept->rows,
+                                   .x = x,
+                                   .y = y};
+
+    RUN(pass, gather_rows, &args);
+}
+
+/* @y[t] = @residual[t] + sum over the token's rows of weight @x[r]; @weights: (nullable): ones */
+static void
+combine(RpPass *pass, const Sizes *n, const Kept *kept, const void *x, const void *weights,
+        const void *residual, void *y)
+{
+    const RpCombineRowsArgs args = {.dtype = pass->network->options.dtype,
+                                    .tokens = pass->network->tokens,
+                                    .choices = n->k,
+                                    .n = pass->network->model->hidden,
+                                    .rows = kept->rows,
+                                    .x = x,
+                                    .weights = weights,
+                                    .residual = residual,
+                                    .y = y};
+
+    RUN(pass, combine_rows, &args);
+}
+
+static void
+grouped_matmul(RpPass *pass, RpGroupedMatmulArgs args)
+{
+    args.half_sums = pass->network->options.half_sums;
+    args.workspace = pass->kernel_workspace;
+    RUN_IN_WORKSPACE(pass, grouped_matmul, &args);
+}
+
+/* y[r] = x[r] W^T + bias of the row's expert, or dx[r] = dy[r] W if @back. */
+static void
+linear(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y,
+       gboolean back)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
+    const RpWeightKind bias = kind == RP_WEIGHT_DOWN ? RP_WEIGHT_DOWN_BIAS : RP_WEIGHT_GATE_UP_BIAS;
+    const gboolean plain = (back != 0) == (place->transposed != 0); /* W as [E,out,in] of y */
+
+    grouped_matmul(pass, (RpGroupedMatmulArgs){.form = plain ? RP_MATMUL_NT : RP_MATMUL_NN,
+                                               .rows = n->R,
+                                               .experts = n->E,
+                                               .n = place->shape[plain ? 1 : 2],
+                                               .k = place->shape[plain ? 2 : 1],
+                                               .offsets = kept->offsets,
+                                               .a = x,
+                                               .b = rp_pass_weight(pass, kind),
+                                               .c = y,
+                                               .bias = !back && rp_pass_has(pass, bias)
+                                                           ? rp_pass_weight(pass, bias)
+                                                           : NULL,
+                                               .a_dtype = dtype,
+                                               .b_dtype = place->storage,
+                                               .c_dtype = dtype});
+}
+
+/* dW += dy^T x over each expert's rows, if it is trained. */
+static void
+add_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
+         const void *dy)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
+
+    if (!rp_pass_trains(pass, kind))
+        return;
+    grouped_matmul(pass, (RpGroupedMatmulArgs){.form = RP_MATMUL_TN,
+                                               .rows = n->R,
+                                               .experts = n->E,
+                                               .m = place->shape[1],
+                                               .n = place->shape[2],
+                                               .offsets = kept->offsets,
+                                               .a = place->transposed ? x : dy,
+                                               .b = place->transposed ? dy : x,
+                                               .c = rp_pass_sum(pass, kind),
+                                               .a_dtype = dtype,
+                                               .b_dtype = dtype,
+                                               .c_dtype = RP_DTYPE_FP32,
+                                               .accumulate = TRUE});
+}
+
+/* The same of a stack of biases, [E,n]; @weights: (nullable): of rows, by assignment */
+static void
+add_bias_sums(RpPass *pass, RpWeightKind bias, const Sizes *n, const Kept *kept, const void *dy,
+              const void *weights)
+{
+    if (!rp_pass_trains(pass, bias))
+        return;
+    const RpExpertBiasArgs args = {.dtype = pass->network->options.dtype,
+                                   .rows = n->R,
+                                   .experts = n->E,
+                                   .n = pass->layout->place[bias].shape[1],
+                                   .offsets = kept->offsets,
+                                   .dy = dy,
+                                   .weights = weights,
+                                   .assigned = kept->assigned,
+                                   .d_bias = rp_pass_sum(pass, bias),
+                                   .workspace = pass->kernel_workspace};
+
+    RUN_IN_WORKSPACE(pass, expert_bias_backward, &args);
+}
+
+static RpExpertGluArgs
+glu_args(const RpPass *pass, const Sizes *n, const Kept *kept)
+{
+    const RpModel *model = pass->network->model;
+    const gboolean clamped = rp_architectures[model->architecture].clamped_swiglu;
+
+    return (RpExpertGluArgs){.dtype = pass->network->options.dtype,
+                             .rows = n->R,
+                             .m = model->intermediate,
+                             .form = clamped ? RP_EXPERT_CLAMPED : RP_EXPERT_SILU,
+                             .alpha = (float)model->swiglu_alpha,
+                             .limit = (float)model->swiglu_limit,
+                             .z = kept->z};
+}
+
+static void
+glu(RpPass *pass, const Sizes *n, const Kept *kept, void *act)
+{
+    RpExpertGluArgs args = glu_args(pass, n, kept);
+
+    args.act = act;
+    RUN(pass, expert_glu_forward, &args);
+}
+
+/* In place: z becomes its gradient, and @g, that of act of rows of weight 1, weight x act. */
+static void
+glu_backward(RpPass *pass, const Sizes *n, const Kept *kept, const void *dy, void *g,
+             float *d_weights)
+{
+    RpExpertGluArgs args = glu_args(pass, n, kept);
+
+    args.choices = n->k;
+    args.n = pass->network->model->hidden;
+    args.assigned = kept->assigned;
+    args.weights = kept->weights;
+    args.g = g;
+    if (rp_pass_has(pass, RP_WEIGHT_DOWN_BIAS)) {
+        args.chosen = kept->chosen;
+        args.bias = rp_pass_weight(pass, RP_WEIGHT_DOWN_BIAS);
+        args.dy = dy;
+    }
+    args.dz = kept->z;
+    args.product = rp_pass_trains(pass, RP_WEIGHT_DOWN) ? g : NULL;
+    args.d_weights = d_weights;
+    RUN(pass, expert_glu_backward, &args);
+}
+
+/* ---- the layer ---- */
+
+static void
+experts_forward(RpPass *pass, const RpBlockShape *b, const void *s, const void *normed,
+                RpRoom *kept_room, void *y)
+{
+    RpRoom *scratch = &pass->scratch;
+    const Sizes n = sizes_of(pass);
+    const Kept kept = take_kept(pass, kept_room != NULL ? kept_room : scratch, b, &n);
+    void *x = rp_pass_take(pass, scratch, n.R * b->C); /* of the experts, then what they make */
+    void *act;
+
+    rp_pass_linear(pass, RP_WEIGHT_ROUTER, b->T, normed, kept.logits);
+    route(pass, &n, &kept);
+    gather(pass, &n, &kept, normed, x);
+    linear(pass, RP_WEIGHT_GATE_UP, &n, &kept, x, kept.z, FALSE);
+    if (y == NULL)
+        return;
+    act = rp_pass_take(pass, scratch, n.R * b->m);
+    glu(pass, &n, &kept, act);
+    linear(pass, RP_WEIGHT_DOWN, &n, &kept, act, x, FALSE);
+    combine(pass, &n, &kept, x, kept.weights, s, y);
+}
+
+static void
+experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kept_room,
+                 const void *dy, void *normed, float *rstd, void *ds)
+{
+    RpRoom *scratch = &pass->scratch;
+    const Sizes n = sizes_of(pass);
+    const Kept kept = take_kept(pass, kept_room, b, &n);
+    void *u = rp_pass_take(pass, scratch, n.R * b->C); /* rows of dy, of normed, of its gradient */
+    void *g = rp_pass_take(pass, scratch, n.R * b->m);
+    float *d_weights = rp_pass_take_floats(scratch, n.R);
+
+    gather(pass, &n, &kept, dy, u);
+    linear(pass, RP_WEIGHT_DOWN, &n, &kept, u, g, TRUE);
+    glu_backward(pass, &n, &kept, dy, g, d_weights);
+    add_sums(pass, RP_WEIGHT_DOWN, &n, &kept, g, u);
+    add_bias_sums(pass, RP_WEIGHT_DOWN_BIAS, &n, &kept, u, kept.weights);
+    add_bias_sums(pass, RP_WEIGHT_GATE_UP_BIAS, &n, &kept, kept.z, NULL);
+
+    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
+                 (RpRmsnormArgs){.rows = b->T, .n = b->C, .x = s, .y = normed, .rstd = rstd});
+    if (rp_pass_trains(pass, RP_WEIGHT_GATE_UP)) {
+        gather(pass, &n, &kept, normed, u);
+        add_sums(pass, RP_WEIGHT_GATE_UP, &n, &kept, u, kept.z);
+    }
+    linear(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z, u, TRUE);
+    route_backward(pass, &n, &kept, d_weights);
+    rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, b->T, normed, kept.logits, ds, FALSE);
+    combine(pass, &n, &kept, u, NULL, ds, ds);
+    rp_pass_norm_backward(
+        pass, RP_WEIGHT_POST_NORM,
+        (RpRmsnormArgs){
+            .rows = b->T, .n = b->C, .x = s, .rstd = rstd, .dy = ds, .d_residual = dy, .dx = ds});
+}
+
+const RpMlpOps rp_experts_mlp_ops = {.forward = experts_forward, .backward = experts_backward};

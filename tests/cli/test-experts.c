@@ -1,0 +1,178 @@
+/* Mixtures of experts from `init` to `generate`: devices, resuming, files, adapters, refusals. */
+#include "tests/cli/train-files.h"
+
+#include <string.h>
+
+#define EVERY                                                                                      \
+    "--set steps=4 --set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "   \
+    "--set profile=auto "
+
+static const struct {
+    const char *name, *config;
+    const char *expert; /* a tensor of experts that is saved */
+} models[] = {
+    {"qwen",
+     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
+     "\"hidden_size\":18,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+     "\"num_key_value_heads\":2,\"head_dim\":6,\"intermediate_size\":24,"
+     "\"moe_intermediate_size\":7,\"num_experts\":5,\"num_experts_per_tok\":2,"
+     "\"norm_topk_prob\":true,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}",
+     "model.layers.2.mlp.experts.4.up_proj.weight"},
+};
+
+static void
+setup_model(guint i)
+{
+    g_autofree char *file = g_strconcat(models[i].name, ".json", NULL);
+
+    rp_train_files_write(file, models[i].config, -1);
+    g_auto(RpCliRun) made = rp_cli_run("init @T/%s -o @T/%s", file, models[i].name);
+    if (made.code != 0)
+        fail_msg("%s", made.err);
+}
+
+static int
+set_up(void **state)
+{
+    if (rp_train_files_setup(state) != 0)
+        return -1;
+    for (guint i = 0; i < G_N_ELEMENTS(models); i++)
+        setup_model(i);
+    return 0;
+}
+
+static void
+train(const char *model, const char *line)
+{
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set model=@T/%s %s", model, line);
+
+    if (run.code != 0)
+        fail_msg("%s: %s: %s", model, line, run.err);
+    assert_non_null(strstr(run.out, "+0 bytes"));
+}
+
+static void
+refuse(const char *line, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    if (run.code == 0 || strstr(run.err, part) == NULL)
+        fail_msg("%s: exit code %d, expected one line with \"%s\": %s", line, run.code, part,
+                 run.err);
+}
+
+static void
+train_to(const char *model, const char *output, guint devices, const char *more)
+{
+    g_autofree char *line = g_strdup_printf(EVERY "--set output=@T/%s-%s --set devices=host:%u %s",
+                                            model, output, devices, more);
+
+    train(model, line);
+}
+
+static void
+assert_same(const char *model, const char *one, const char *other, const char *file)
+{
+    g_autofree char *a = g_strdup_printf("%s-%s/checkpoint-4/%s", model, one, file);
+    g_autofree char *b = g_strdup_printf("%s-%s/checkpoint-4/%s", model, other, file);
+    gsize n = 0, m = 0;
+    g_autofree char *x = rp_train_files_read(a, &n), *y = rp_train_files_read(b, &m);
+
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, n);
+}
+
+/* The checkpoint's tensors are those of the model that it began with. */
+static void
+assert_has(const char *model, const char *expert)
+{
+    g_autofree char *relative = g_strdup_printf("%s-one/checkpoint-4/model.safetensors", model);
+    g_autofree char *name = g_strdup_printf("\"%s\"", expert);
+    gsize n = 0;
+    g_autofree char *bytes = rp_train_files_read(relative, &n);
+
+    assert_non_null(memmem(bytes, n, name, strlen(name)));
+}
+
+static void
+trains_the_same_experts_on_any_devices_and_resumed(void **state)
+{
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
+        const char *model = models[i].name;
+
+        train_to(model, "one", 1, "");
+        assert_has(model, models[i].expert);
+        train_to(model, "two", 2, "");
+        train_to(model, "four", 4, "");
+        train_to(model, "half", 4, "");
+        g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/%s-half/checkpoint-4", model);
+        assert_int_equal(gone.code, 0);
+        train_to(model, "half", 2, "--resume");
+        assert_same(model, "one", "two", "model.safetensors");
+        assert_same(model, "one", "four", "model.safetensors");
+        assert_same(model, "one", "half", "model.safetensors");
+        assert_same(model, "one", "half", "optimizer.safetensors");
+    }
+}
+
+#define ATTENTION "--set lora.rank=3 --set lora.targets=q_proj,k_proj,v_proj,o_proj "
+
+static void
+trains_adapters_of_attention_and_merges_them(void **state)
+{
+    (void)state;
+    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
+        const char *model = models[i].name;
+
+        train_to(model, "lora", 1, ATTENTION);
+        train_to(model, "lora2", 2, ATTENTION);
+        assert_same(model, "lora", "lora2", "adapter_model.safetensors");
+        g_auto(RpCliRun) merged =
+            rp_cli_run("merge @T/%s @T/%s-lora/checkpoint-4 -o @T/%s-merged", model, model, model);
+        g_auto(RpCliRun) answered =
+            rp_cli_run("generate @T/%s-merged --prompts @T/ask.jsonl -o @T/%s.jsonl "
+                       "--max-new-tokens 5",
+                       model, model);
+
+        if (merged.code + answered.code != 0)
+            fail_msg("%s%s", merged.err, answered.err);
+    }
+}
+
+static void
+names_an_expert_that_is_not_there(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_shell("cp -r @T/qwen @T/few && "
+                                         "sed -i 's/\"num_experts\": 5/\"num_experts\": 6/' "
+                                         "@T/few/config.json");
+    assert_int_equal(made.code, 0);
+    refuse("train @T/run.yaml --set model=@T/few --set output=@T/never",
+           "tensor \"model.layers.0.mlp.gate.weight\": expected BF16 [6, 18]");
+}
+
+static void
+refuses_what_adapters_cannot_be_of(void **state)
+{
+    (void)state;
+    refuse("train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2",
+           "lora.targets: all-linear adapts experts");
+    refuse("train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
+           "--set lora.targets=q_proj --set lora.save=experts.3.up_proj",
+           "lora.save: experts are not trained whole beside adapters");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trains_the_same_experts_on_any_devices_and_resumed),
+        cmocka_unit_test(trains_adapters_of_attention_and_merges_them),
+        cmocka_unit_test(names_an_expert_that_is_not_there),
+        cmocka_unit_test(refuses_what_adapters_cannot_be_of),
+    };
+
+    return cmocka_run_group_tests_name("experts", tests, set_up, rp_train_files_teardown);
+}
