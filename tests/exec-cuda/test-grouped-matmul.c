@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "exec/cuda/grouped/ways.h"
+
 #define MOST_EXPERTS 40
 
 /* Rows of each expert. */
@@ -23,13 +25,14 @@ typedef struct {
     gint32 offsets[MOST_EXPERTS + 1];
     Array a, b, c;
     Array bias; /* nothing: none */
+    int way;    /* on the device, where it can; -1: as the table chooses */
 } Product;
 
 static Product
 make_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias)
 {
     const gboolean adds = shape.form == RP_MATMUL_TN;
-    Product product = {shape};
+    Product product = {shape, .way = -1};
 
     for (guint e = 0; e < group->experts; e++)
         product.offsets[e + 1] = product.offsets[e] + group->rows[e];
@@ -65,7 +68,12 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     args.c = args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, inputs->c.n);
     args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
     args.workspace = cuda_workspace(side, side->kernels->grouped_matmul_workspace(&args));
-    side->kernels->grouped_matmul(side->stream, &args);
+    if (side->stream && inputs->way >= 0 &&
+        rp_cuda_grouped_way_can((RpGroupedWay)inputs->way, &args))
+        assert_int_equal(rp_cuda_grouped_matmul_by((RpGroupedWay)inputs->way, &args, NULL),
+                         cudaSuccess);
+    else
+        side->kernels->grouped_matmul(side->stream, &args);
     outputs->arrays[0] = cuda_result(side, args.c_dtype, inputs->c.n, args.c);
     outputs->terms[0] = args.form == RP_MATMUL_TN ? args.rows : args.k;
     if (args.half_sums)
@@ -73,25 +81,26 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
 }
 
 static void
-check_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias)
+check_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias, int way)
 {
     const guint mark = host_mark();
-    const Product inputs = make_product(shape, group, has_bias);
+    Product inputs = make_product(shape, group, has_bias);
 
+    inputs.way = way;
     cuda_hold_to_host(compute_product, &inputs, FALSE);
     host_free_since(mark);
 }
 
-/* Every form, input and output storage; =, +=, times a number, and with a bias. */
+/* Every form, input and output storage; =, +=, times a number, and with a bias. @by: a way */
 static void
-check_size(size_t n, size_t k, const Groups *group)
+check_size(size_t n, size_t k, const Groups *group, int by)
 {
     for (guint i = 0; i < 3 * RP_N_DTYPES * 2 * 4; i++) {
         const RpMatmulForm form = (RpMatmulForm)(i % 3);
         const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
         const guint way = i / 18;
 
-        if (form == RP_MATMUL_TN && way == 3)
+        if ((form == RP_MATMUL_TN && way == 3) || (by >= 0 && in == RP_DTYPE_FP32))
             continue;
         check_product((RpGroupedMatmulArgs){.form = form,
                                             .m = k,
@@ -102,7 +111,7 @@ check_size(size_t n, size_t k, const Groups *group)
                                             .c_dtype = i / 9 % 2 ? in : RP_DTYPE_FP32,
                                             .accumulate = way == 1 || way == 2,
                                             .scale = way == 2 ? -0.75f : 0},
-                      group, way == 3);
+                      group, way == 3, by);
     }
 }
 
@@ -113,7 +122,7 @@ multiplies_sizes_that_are_multiples_of_nothing(void **state)
 
     for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
         for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
-            check_size(sizes[s][0], sizes[s][1], &groups[g]);
+            check_size(sizes[s][0], sizes[s][1], &groups[g], -1);
 }
 
 /* Rows at multiples of 16 bytes; tiles that are not whole in every direction. */
@@ -124,22 +133,54 @@ multiplies_sizes_of_tensor_cores(void **state)
 
     for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
         for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
-            check_size(sizes[s][0], sizes[s][1], &groups[g]);
+            check_size(sizes[s][0], sizes[s][1], &groups[g], -1);
+}
+
+static void
+multiplies_in_every_way(void **state)
+{
+    static const size_t sizes[][2] = {{72, 40}, {264, 136}, {520, 328}};
+
+    for (int way = 0; way < RP_N_GROUPED_WAYS; way++)
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+            for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
+                check_size(sizes[s][0], sizes[s][1], &groups[g], way);
+}
+
+/* More tiles than blocks at a time, in more than one swath. */
+static void
+multiplies_many_tiles_in_every_way(void **state)
+{
+    static const Groups many = {4, {1500, 0, 2100, 700}};
+
+    for (int way = 0; way < RP_N_GROUPED_WAYS; way++)
+        for (guint form = 0; form < 3; form++)
+            check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)form,
+                                                .m = 1032,
+                                                .n = 1544,
+                                                .k = 200,
+                                                .a_dtype = RP_DTYPE_BF16,
+                                                .b_dtype = RP_DTYPE_BF16,
+                                                .c_dtype = RP_DTYPE_FP32,
+                                                .accumulate = form == RP_MATMUL_TN},
+                          &many, FALSE, way);
 }
 
 static void
 adds_up_in_fp16_as_closely_as_fp16_can(void **state)
 {
-    for (guint i = 0; i < 2 * G_N_ELEMENTS(groups) * 3; i++)
-        check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 2),
-                                            .n = 264,
-                                            .k = 520,
-                                            .a_dtype = RP_DTYPE_FP16,
-                                            .b_dtype = RP_DTYPE_FP16,
-                                            .c_dtype = RP_DTYPE_FP16,
-                                            .accumulate = i / 2 % 3 == 1,
-                                            .half_sums = TRUE},
-                      &groups[i / 6], i / 2 % 3 == 2);
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(groups) * 3; i++) {
+        for (int way = 0; way < RP_N_GROUPED_WAYS; way++)
+            check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 2),
+                                                .n = 264,
+                                                .k = 520,
+                                                .a_dtype = RP_DTYPE_FP16,
+                                                .b_dtype = RP_DTYPE_FP16,
+                                                .c_dtype = RP_DTYPE_FP16,
+                                                .accumulate = i / 2 % 3 == 1,
+                                                .half_sums = TRUE},
+                          &groups[i / 6], i / 2 % 3 == 2, way);
+    }
 }
 
 /* -1, 0 and 1: their sums are whole numbers that fp32 has, in any order. */
@@ -156,38 +197,49 @@ make_whole(Array array)
 
 /* No rounding hides a row or a column that is not the right one. */
 static void
-adds_whole_numbers_up_without_an_error(void **state)
+check_whole_numbers(RpGroupedMatmulArgs shape, const Groups *group, int way)
 {
-    static const size_t sizes[][2] = {{67, 129}, {264, 72}, {520, 328}};
     const Side host = {rp_host_kernels(), NULL, 0};
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+    const guint mark = host_mark();
+    Product inputs = make_product(shape, group, FALSE);
+    Outputs want = {0};
+    Outputs got = {0};
 
-    for (guint i = 0; i < G_N_ELEMENTS(sizes) * G_N_ELEMENTS(groups) * 3 * RP_N_DTYPES; i++) {
-        const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
-        const size_t *size = sizes[i / 9 % G_N_ELEMENTS(sizes)];
-        const guint mark = host_mark();
-        const Product inputs = make_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 3),
-                                                                  .m = size[1],
-                                                                  .n = size[0],
-                                                                  .k = size[1],
-                                                                  .a_dtype = in,
-                                                                  .b_dtype = in,
-                                                                  .accumulate = i % 2},
-                                            &groups[i / 9 / G_N_ELEMENTS(sizes)], FALSE);
-        Outputs want = {0};
-        Outputs got = {0};
+    inputs.way = way;
+    make_whole(inputs.a);
+    make_whole(inputs.b);
+    make_whole(inputs.c);
+    compute_product(&host, &inputs, &want);
+    compute_product(&device, &inputs, &got);
+    for (size_t i = 0; i < inputs.c.n; i++)
+        if (!(host_value(got.arrays[0], i) == host_value(want.arrays[0], i)))
+            fail_msg("%s, form %d, %s, %zu x %zu, row %zu, column %zu: %g, expected %g",
+                     way >= 0 ? rp_cuda_grouped_way_name((RpGroupedWay)way) : "chosen",
+                     (int)shape.form, rp_dtype_name(shape.a_dtype), shape.n, shape.k, i / shape.n,
+                     i % shape.n, host_value(got.arrays[0], i), host_value(want.arrays[0], i));
+    host_free_since(mark);
+}
 
-        make_whole(inputs.a);
-        make_whole(inputs.b);
-        make_whole(inputs.c);
-        compute_product(&host, &inputs, &want);
-        compute_product(&device, &inputs, &got);
-        for (size_t at = 0; at < inputs.c.n; at++)
-            if (!(host_value(got.arrays[0], at) == host_value(want.arrays[0], at)))
-                fail_msg("form %u, %s, %zu x %zu, row %zu, column %zu: %g, expected %g", i % 3,
-                         rp_dtype_name(in), size[0], size[1], at / size[0], at % size[0],
-                         host_value(got.arrays[0], at), host_value(want.arrays[0], at));
-        host_free_since(mark);
+static void
+adds_whole_numbers_up_without_an_error(void **state)
+{
+    static const size_t sizes[][2] = {{67, 129}, {72, 40}, {264, 72}, {520, 328}};
+    const guint n = G_N_ELEMENTS(sizes) * G_N_ELEMENTS(groups) * 3 * RP_N_DTYPES;
+
+    for (int way = -1; way < RP_N_GROUPED_WAYS; way++) {
+        for (guint i = 0; i < n; i++) {
+            const size_t *size = sizes[i / 9 % G_N_ELEMENTS(sizes)];
+
+            check_whole_numbers((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 3),
+                                                      .m = size[1],
+                                                      .n = size[0],
+                                                      .k = size[1],
+                                                      .a_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
+                                                      .b_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
+                                                      .accumulate = i % 2},
+                                &groups[i / 9 / G_N_ELEMENTS(sizes)], way);
+        }
     }
 }
 
@@ -218,6 +270,8 @@ main(void)
         cuda_test(adds_whole_numbers_up_without_an_error),
         cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
         cuda_test(multiplies_sizes_of_tensor_cores),
+        cuda_test(multiplies_in_every_way),
+        cuda_test(multiplies_many_tiles_in_every_way),
         cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),
         cuda_test(refuses_storages_that_differ),
     };

@@ -11,6 +11,8 @@
 #include <limits.h>
 
 #include "exec/cuda/grouped/place.cuh"
+#include "exec/cuda/grouped/private.h"
+#include "exec/cuda/grouped/ways.h"
 
 #define TILE 64
 #define DEPTH 16
@@ -42,9 +44,9 @@ load_tile(float (&tile)[DEPTH][TILE], const T *matrix, bool turned, int extent, 
     }
 }
 
-template <typename T, typename C>
+template <typename T>
 static __device__ __forceinline__ void
-multiply_tile(const RpGroupedMatmulArgs &args, const Problem<T, C> &of, int m, int n,
+multiply_tile(const RpGroupedMatmulArgs &args, const Problem<T> &of, int m, int n,
               float (&sums)[4][4])
 {
     __shared__ float a[DEPTH][TILE], b[DEPTH][TILE];
@@ -75,7 +77,7 @@ __launch_bounds__(THREADS) multiply_any(const RpGroupedMatmulArgs args)
     Tiles<TILE, TILE> tiles;
 
     while (tiles.next(args)) {
-        const Problem<T, C> of = problem_of<T, C>(args, tiles.expert);
+        const Problem<T> of = problem_of<T>(args, args.form, tiles.expert);
         const int row = tiles.m + (int)threadIdx.x / 16, column = tiles.n + (int)threadIdx.x % 16;
         float sums[4][4] = {};
 
@@ -90,12 +92,12 @@ __launch_bounds__(THREADS) multiply_any(const RpGroupedMatmulArgs args)
             if (i >= of.m || j >= of.n)
                 continue;
 
-            C *place = of.c + (size_t)i * of.n + j;
+            C *place = (C *)args.c + of.c_at + (size_t)i * of.n + j;
 
             if (args.accumulate)
                 sum += to_float(*place);
-            if (of.bias)
-                sum += to_float(of.bias[j]);
+            if (args.bias)
+                sum += to_float(((const C *)args.bias)[of.bias_at + j]);
             *place = from_float<C>(sum);
         }
     }
@@ -134,6 +136,80 @@ launch_any(const RpGroupedMatmulArgs *args, cudaStream_t stream)
     return cudaGetLastError();
 }
 
+static cudaError_t
+multiply_any_storage(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return for_dtype(
+        args->a_dtype,
+        [=](auto zero) {
+            using T = decltype(zero);
+
+            if (args->c_dtype == RP_DTYPE_FP32)
+                return launch_any<T, float>(args, stream);
+            return launch_any<T, T>(args, stream);
+        });
+}
+
+static bool
+is_any(const RpGroupedMatmulArgs *args)
+{
+    return true;
+}
+
+static const struct {
+    const char *name;
+    bool (*can)(const RpGroupedMatmulArgs *args);
+    cudaError_t (*launch)(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+} ways[RP_N_GROUPED_WAYS] = {
+    {"any", is_any, multiply_any_storage},
+    {"64x128", grouped_is_fast, grouped_matmul_64x128},
+    {"128x64", grouped_is_fast, grouped_matmul_128x64},
+    {"128x128", grouped_is_fast, grouped_matmul_128x128},
+    {"128x256", grouped_is_fast, grouped_matmul_128x256},
+};
+
+const char *
+rp_cuda_grouped_way_name(RpGroupedWay way)
+{
+    return ways[way].name;
+}
+
+bool
+rp_cuda_grouped_way_can(RpGroupedWay way, const RpGroupedMatmulArgs *args)
+{
+    return is_known(args) && ways[way].can(args);
+}
+
+/* The mean height of C of an expert. */
+static size_t
+mean_rows(const RpGroupedMatmulArgs *args)
+{
+    return args->form == RP_MATMUL_TN ? args->m
+                                      : args->rows / (args->experts > 0 ? args->experts : 1);
+}
+
+int
+rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args)
+{
+    if (!is_known(args))
+        return -1;
+    if (!grouped_is_fast(args))
+        return RP_GROUPED_ANY;
+    if (args->n <= 64)
+        return RP_GROUPED_128X64;
+    if (mean_rows(args) <= 64)
+        return RP_GROUPED_64X128;
+    return RP_GROUPED_128X128;
+}
+
+cudaError_t
+rp_cuda_grouped_matmul_by(RpGroupedWay way, const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    if (!rp_cuda_grouped_way_can(way, args))
+        return cudaErrorInvalidValue;
+    return is_empty(args) ? cudaSuccess : ways[way].launch(args, stream);
+}
+
 size_t
 rp_cuda_grouped_matmul_workspace(const RpGroupedMatmulArgs *args)
 {
@@ -143,15 +219,8 @@ rp_cuda_grouped_matmul_workspace(const RpGroupedMatmulArgs *args)
 cudaError_t
 rp_cuda_grouped_matmul(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    if (!is_known(args))
-        return cudaErrorInvalidValue;
-    if (is_empty(args))
-        return cudaSuccess;
-    return for_dtype(args->a_dtype, [=](auto zero) {
-        using T = decltype(zero);
+    const int way = rp_cuda_grouped_way_of(args);
 
-        if (args->c_dtype == RP_DTYPE_FP32)
-            return launch_any<T, float>(args, stream);
-        return launch_any<T, T>(args, stream);
-    });
+    return way < 0 ? cudaErrorInvalidValue
+                   : rp_cuda_grouped_matmul_by((RpGroupedWay)way, args, stream);
 }

@@ -18,29 +18,28 @@
 #define SWATH 8
 
 /* C[m,n] = A B over k, of one expert. */
-template <typename T, typename C> struct Problem {
+template <typename T> struct Problem {
     const T *a, *b;
-    C *c;
-    const C *bias;
+    size_t c_at, bias_at; /* its first elements */
     int m, n, k;
 };
 
-template <typename T, typename C>
-static __device__ __forceinline__ Problem<T, C>
-problem_of(const RpGroupedMatmulArgs &args, unsigned expert)
+template <typename T>
+static __device__ __forceinline__ Problem<T>
+problem_of(const RpGroupedMatmulArgs &args, RpMatmulForm form, unsigned expert)
 {
     const size_t first = (size_t)args.offsets[expert], e = expert;
     const int rows = args.offsets[expert + 1] - (int)first;
-    const bool adds = args.form == RP_MATMUL_TN;
-    Problem<T, C> of;
+    const bool adds = form == RP_MATMUL_TN;
+    Problem<T> of;
 
     of.m = adds ? (int)args.m : rows;
     of.n = (int)args.n;
     of.k = adds ? rows : (int)args.k;
     of.a = (const T *)args.a + first * (adds ? args.m : args.k);
     of.b = (const T *)args.b + (adds ? first * args.n : e * args.n * args.k);
-    of.c = (C *)args.c + (adds ? e * args.m * args.n : first * args.n);
-    of.bias = args.bias ? (const C *)args.bias + e * args.n : nullptr;
+    of.c_at = adds ? e * args.m * args.n : first * args.n;
+    of.bias_at = e * args.n;
     return of;
 }
 

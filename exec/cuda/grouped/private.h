@@ -1,0 +1,43 @@
+/* The parts of the grouped matmul: for the .cu files here only. */
+#pragma once
+
+#include "exec/cuda/attention/private.h"
+#include "exec/cuda/base/launch.h"
+
+/* On tensor cores, for what grouped_is_fast(): tiles of so many rows and columns. */
+cudaError_t grouped_matmul_64x128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+cudaError_t grouped_matmul_128x64(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+cudaError_t grouped_matmul_128x128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+cudaError_t grouped_matmul_128x256(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+
+/* Do storages, sizes and places suit tensor cores? Rows that are read stand at multiples of 16
+ * bytes then, pairs of elements of C and of a bias at multiples of a pair. */
+static inline bool
+grouped_is_fast(const RpGroupedMatmulArgs *args)
+{
+    const size_t pair = args->c_dtype == RP_DTYPE_FP32 ? 8 : 4;
+    const size_t a_columns = args->form == RP_MATMUL_TN ? args->m : args->k;
+    const size_t b_columns = args->form == RP_MATMUL_NT ? args->k : args->n;
+
+    return args->a_dtype != RP_DTYPE_FP32 && a_columns % 8 == 0 && b_columns % 8 == 0 &&
+           args->n % 2 == 0 && attention_aligned(args->a, 16) && attention_aligned(args->b, 16) &&
+           attention_aligned(args->c, pair) && attention_aligned(args->bias, pair);
+}
+
+static inline bool
+grouped_sums_in_half(const RpGroupedMatmulArgs *args)
+{
+    return args->half_sums && args->scale == 0 && args->form != RP_MATMUL_TN &&
+           args->a_dtype == RP_DTYPE_FP16 && args->c_dtype == RP_DTYPE_FP16;
+}
+
+/* Multiprocessors of the current device. */
+static inline cudaError_t
+grouped_processors(int *n)
+{
+    int device;
+    const cudaError_t status = cudaGetDevice(&device);
+
+    return status == cudaSuccess ? cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device)
+                                 : status;
+}

@@ -1,0 +1,39 @@
+/**
+ * The ways in which CUDA does a grouped matmul, for tests and benchmarks that compare them;
+ * rp_cuda_grouped_matmul() (exec/cuda/base/launch.h) chooses one.
+ */
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "exec/kernels/args.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    RP_GROUPED_ANY,     /* no tensor cores: any storage, size and alignment */
+    RP_GROUPED_64X128,  /* mma.sync, by tiles of C: fewest rows lost at ends of experts */
+    RP_GROUPED_128X64,  /* few columns */
+    RP_GROUPED_128X128, /* two blocks on a multiprocessor */
+    RP_GROUPED_128X256, /* fewest bytes of shared memory a product */
+    RP_N_GROUPED_WAYS
+} RpGroupedWay;
+
+/* "any", "64x128", ... */
+const char *rp_cuda_grouped_way_name(RpGroupedWay way);
+
+/* The way that rp_cuda_grouped_matmul() takes; -1: none, storages that it does not have. */
+int rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args);
+
+/* Whether @way can do @args on the current device. */
+bool rp_cuda_grouped_way_can(RpGroupedWay way, const RpGroupedMatmulArgs *args);
+
+/* cudaErrorInvalidValue if @way cannot. */
+cudaError_t rp_cuda_grouped_matmul_by(RpGroupedWay way, const RpGroupedMatmulArgs *args,
+                                      cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
