@@ -131,9 +131,9 @@ launch_any(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     const size_t tiles = most_tiles(args, TILE, TILE);
 
-    multiply_any<T, C>
-        <<<(unsigned)(tiles < MOST_BLOCKS ? tiles : MOST_BLOCKS), THREADS, 0, stream>>>(*args);
-    return cudaGetLastError();
+    return attention_launch(multiply_any<T, C>,
+                            (unsigned)(tiles < MOST_BLOCKS ? tiles : MOST_BLOCKS), THREADS, 0,
+                            stream, *args);
 }
 
 static cudaError_t
@@ -166,6 +166,8 @@ static const struct {
     {"128x64", grouped_is_fast, grouped_matmul_128x64},
     {"128x128", grouped_is_fast, grouped_matmul_128x128},
     {"128x256", grouped_is_fast, grouped_matmul_128x256},
+    {"wgmma 128x128", grouped_has_wgmma, grouped_matmul_wgmma_128},
+    {"wgmma 128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
 };
 
 const char *
@@ -199,6 +201,8 @@ rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args)
         return RP_GROUPED_128X64;
     if (mean_rows(args) <= 64)
         return RP_GROUPED_64X128;
+    if (grouped_has_wgmma(args))
+        return args->n <= 128 ? RP_GROUPED_WGMMA_128 : RP_GROUPED_WGMMA_256;
     return RP_GROUPED_128X128;
 }
 

@@ -4,42 +4,7 @@
 
 #include "exec/cuda/grouped/mma-tile.cuh"
 #include "exec/cuda/grouped/private.h"
-
-static __device__ __forceinline__ float2
-load_pair(const float *source)
-{
-    return *(const float2 *)source;
-}
-
-static __device__ __forceinline__ float2
-load_pair(const __nv_bfloat16 *source)
-{
-    return __bfloat1622float2(*(const __nv_bfloat162 *)source);
-}
-
-static __device__ __forceinline__ float2
-load_pair(const __half *source)
-{
-    return __half22float2(*(const __half2 *)source);
-}
-
-static __device__ __forceinline__ void
-store_pair(float *target, float x, float y)
-{
-    *(float2 *)target = make_float2(x, y);
-}
-
-static __device__ __forceinline__ void
-store_pair(__nv_bfloat16 *target, float x, float y)
-{
-    *(__nv_bfloat162 *)target = __floats2bfloat162_rn(x, y);
-}
-
-static __device__ __forceinline__ void
-store_pair(__half *target, float x, float y)
-{
-    *(__half2 *)target = __floats2half2_rn(x, y);
-}
+#include "exec/cuda/grouped/store.cuh"
 
 /* C = or += sums, with scale or bias, of the tile at (m, n). */
 template <typename S, typename C>
@@ -123,9 +88,8 @@ launch_shape(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 
     const size_t blocks = (size_t)processors * S::BLOCKS;
 
-    multiply_tiles<S>
-        <<<(unsigned)(tiles < blocks ? tiles : blocks), S::THREADS, S::BYTES, stream>>>(*args);
-    return cudaGetLastError();
+    return attention_launch(multiply_tiles<S>, (unsigned)(tiles < blocks ? tiles : blocks),
+                            S::THREADS, (int)S::BYTES, stream, *args);
 }
 
 /* A size of tile, as in Shape. Arguments for which grouped_is_fast(). */

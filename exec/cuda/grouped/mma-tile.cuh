@@ -16,33 +16,10 @@
 
 #include <type_traits>
 
-#include "exec/cuda/attention/mma.cuh"
+#include "exec/cuda/grouped/mma.cuh"
 #include "exec/cuda/grouped/place.cuh"
 
 #define DEPTH 32
-
-template <int PENDING>
-static __device__ __forceinline__ void
-copy_async_wait_but()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-static __device__ __forceinline__ void
-copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Two elements a register, as of C: (g, 2t), and (g+8, 2t). */
-static __device__ __forceinline__ void
-multiply_add(__half, uint32_t (&c)[2], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, "
-                 "{%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
-                 : "+r"(c[0]), "+r"(c[1])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* Elements (row g + 8 half, columns 2t and 2t + 1) of a fragment of C. */
 static __device__ __forceinline__ float2
@@ -115,40 +92,31 @@ template <typename T, bool TURNED, int EXTENT, int THREADS> struct Copier {
     }
 };
 
-/* Where a lane reads fragments of 16 of m or n x 16 of k, from the warp's @first on. */
-template <bool TURNED, int EXTENT> struct Reader {
+/* Where a lane reads fragments of 16 of m or n x 16 of k, from the warp's @first on. Of the four
+ * 8x8 matrices the second is the next 8 of m in A, and the next 8 of k in B, as mma wants them. */
+template <bool TURNED, int EXTENT, bool OF_B> struct Reader {
     using L = Layout<TURNED, EXTENT>;
     uint32_t row, chunk, first;
 
     __device__ __forceinline__ explicit Reader(int first_)
     {
         const uint32_t lane = threadIdx.x % 32;
+        const uint32_t second = lane / 8 & 1, third = lane / 16; /* of the lane's matrix */
+        const uint32_t at = lane % 8 + (TURNED == OF_B ? second : third) * 8;
 
         first = (uint32_t)first_;
-        row = ((lane & 15) + (TURNED ? 0 : first)) * L::ROW_BYTES;
-        chunk = ((lane >> 4) ^ L::place(lane & 15)) << 4;
+        row = (at + (TURNED ? 0 : first)) * L::ROW_BYTES;
+        chunk = ((TURNED == OF_B ? third : second) ^ L::place(at)) << 4;
     }
 
-    /* Registers as mma wants them of A: k is the second index of a pair of registers; of B turned
-     * likewise, so that 0 and 1 are the first 8 columns', if @of_b. */
-    __device__ __forceinline__ void read(uint32_t (&r)[4], uint32_t tile, int block, int step,
-                                         bool of_b) const
+    __device__ __forceinline__ void read(uint32_t (&r)[4], uint32_t tile, int block, int step) const
     {
-        const uint32_t at = TURNED ? tile + row + (uint32_t)step * 16 * L::ROW_BYTES +
-                                         (((first / 8 + (uint32_t)block * 2) << 4) ^ chunk)
-                                   : tile + row + (uint32_t)block * 16 * L::ROW_BYTES +
-                                         (chunk ^ (uint32_t)step << 5);
-
         if (TURNED)
-            load_matrices_transposed(r, at);
+            load_matrices_transposed(r, tile + row + (uint32_t)step * 16 * L::ROW_BYTES +
+                                            (((first / 8 + (uint32_t)block * 2) << 4) ^ chunk));
         else
-            load_matrices(r, at);
-        if (TURNED != of_b) {
-            const uint32_t other = r[1];
-
-            r[1] = r[2];
-            r[2] = other;
-        }
+            load_matrices(r, tile + row + (uint32_t)block * 16 * L::ROW_BYTES +
+                                 (chunk ^ (uint32_t)step << 5));
     }
 };
 
@@ -182,8 +150,8 @@ sum_tile(typename S::Word (&sums)[S::M][S::N][S::WORDS], uint32_t shared,
     using T = typename S::T;
     constexpr bool A_TURNED = S::FORM == RP_MATMUL_TN, B_TURNED = S::FORM != RP_MATMUL_NT;
     const int warp = (int)threadIdx.x / 32, steps = (k + DEPTH - 1) / DEPTH;
-    const Reader<A_TURNED, S::BM> a_reader(warp / S::WIDE * S::M * 16);
-    const Reader<B_TURNED, S::BN> b_reader(warp % S::WIDE * S::N * 8);
+    const Reader<A_TURNED, S::BM, false> a_reader(warp / S::WIDE * S::M * 16);
+    const Reader<B_TURNED, S::BN, true> b_reader(warp % S::WIDE * S::N * 8);
     Copier<T, A_TURNED, S::BM, S::THREADS> a_copier(a_matrix, m, m_extent, k);
     Copier<T, B_TURNED, S::BN, S::THREADS> b_copier(b_matrix, n, n_extent, k);
     uint32_t a[2][S::M][4], b[2][S::N / 2][4];
@@ -200,10 +168,10 @@ sum_tile(typename S::Word (&sums)[S::M][S::N][S::WORDS], uint32_t shared,
     auto load = [&](int buffer, int step) {
 #pragma unroll
         for (int i = 0; i < S::M; i++)
-            a_reader.read(a[buffer][i], read, i, step, false);
+            a_reader.read(a[buffer][i], read, i, step);
 #pragma unroll
         for (int j = 0; j < S::N / 2; j++)
-            b_reader.read(b[buffer][j], read + S::A::BYTES, j, step, true);
+            b_reader.read(b[buffer][j], read + S::A::BYTES, j, step);
     };
 
 #pragma unroll

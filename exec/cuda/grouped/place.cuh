@@ -21,6 +21,7 @@
 template <typename T> struct Problem {
     const T *a, *b;
     size_t c_at, bias_at; /* its first elements */
+    int first;            /* of the expert's rows */
     int m, n, k;
 };
 
@@ -33,6 +34,7 @@ problem_of(const RpGroupedMatmulArgs &args, RpMatmulForm form, unsigned expert)
     const bool adds = form == RP_MATMUL_TN;
     Problem<T> of;
 
+    of.first = (int)first;
     of.m = adds ? (int)args.m : rows;
     of.n = (int)args.n;
     of.k = adds ? rows : (int)args.k;

@@ -13,11 +13,13 @@ extern "C" {
 #endif
 
 typedef enum {
-    RP_GROUPED_ANY,     /* no tensor cores: any storage, size and alignment */
-    RP_GROUPED_64X128,  /* mma.sync, by tiles of C: fewest rows lost at ends of experts */
-    RP_GROUPED_128X64,  /* few columns */
-    RP_GROUPED_128X128, /* two blocks on a multiprocessor */
-    RP_GROUPED_128X256, /* fewest bytes of shared memory a product */
+    RP_GROUPED_ANY,       /* no tensor cores: any storage, size and alignment */
+    RP_GROUPED_64X128,    /* mma.sync, by tiles of C: fewest rows lost at ends of experts */
+    RP_GROUPED_128X64,    /* few columns */
+    RP_GROUPED_128X128,   /* two blocks on a multiprocessor */
+    RP_GROUPED_128X256,   /* fewest bytes of shared memory a product */
+    RP_GROUPED_WGMMA_128, /* Hopper: tiles of 128 rows and so many columns */
+    RP_GROUPED_WGMMA_256,
     RP_N_GROUPED_WAYS
 } RpGroupedWay;
 

@@ -1,0 +1,281 @@
+/*
+ * How fast matmuls of experts are, at the shapes of published models: TFLOP/s of each way of the
+ * kernel (exec/cuda/grouped/ways.h; * is the one that layers get) and of cuBLASLt called for one
+ * expert after another, which must know their rows. Medians by CUDA events; inputs are random, in
+ * bf16. Rows of experts are the mean, or (skewed) between 0.2 and 1.8 times it.
+ * NT: forward, NN: input gradient, TN: weight gradient, += fp32.
+ */
+#include <stdio.h>
+
+#include "bench/cuda-time.h"
+#include "exec/cuda/grouped/ways.h"
+
+#define MOST_EXPERTS 128
+
+typedef struct {
+    const char *model, *matrix;
+    size_t experts, choices; /* of a token */
+    size_t out, in;          /* rows and columns of an expert's matrix */
+} Entry;
+
+static const Entry entries[] = {
+    {"gpt-oss-20b", "gate_up", 32, 4, 5760, 2880},
+    {"gpt-oss-20b", "down", 32, 4, 2880, 2880},
+    {"gpt-oss-120b", "gate_up", 128, 4, 5760, 2880},
+    {"qwen3-30b-a3b", "gate_up", 128, 8, 1536, 2048},
+    {"qwen3-30b-a3b", "down", 128, 8, 2048, 768},
+    {"qwen3-235b-a22b", "gate_up", 128, 8, 3072, 4096},
+    {"qwen3-235b-a22b", "down", 128, 8, 4096, 1536},
+    {"qwen3-235b-a22b", "adapter A", 128, 8, 32, 4096},
+    {"qwen3-235b-a22b", "adapter B", 128, 8, 3072, 32},
+};
+
+typedef struct {
+    char *model;
+    int tokens;
+    gboolean half_sums;
+    double warm_up_s;
+} Options;
+
+typedef struct {
+    RpKernelStream *stream;
+    cudaStream_t lane;
+    RpGroupedMatmulArgs args;
+    int32_t offsets[MOST_EXPERTS + 1];
+    RpGroupedWay way;
+    void *workspace; /* of cuBLASLt */
+} Run;
+
+static void
+run_way(const void *data)
+{
+    const Run *run = data;
+
+    rp_bench_must(rp_cuda_grouped_matmul_by(run->way, &run->args, run->lane), "grouped matmul");
+}
+
+static const void *
+at(const void *array, RpDtype dtype, size_t element)
+{
+    return (const char *)array + element * rp_dtype_size(dtype);
+}
+
+static void
+run_loop(const void *data)
+{
+    const Run *run = data;
+    const RpGroupedMatmulArgs *args = &run->args;
+    const gboolean adds = args->form == RP_MATMUL_TN;
+
+    for (size_t e = 0; e < args->experts; e++) {
+        const size_t first = (size_t)run->offsets[e];
+        const size_t rows = (size_t)run->offsets[e + 1] - first;
+        const size_t b = adds ? first * args->n : e * args->n * args->k;
+        const size_t c = adds ? e * args->m * args->n : first * args->n;
+
+        rp_cuda_kernels()->matmul(
+            run->stream,
+            &(RpMatmulArgs){.form = args->form,
+                            .m = adds ? args->m : rows,
+                            .n = args->n,
+                            .k = adds ? rows : args->k,
+                            .a = at(args->a, args->a_dtype, first * (adds ? args->m : args->k)),
+                            .b = at(args->b, args->b_dtype, b),
+                            .c = (void *)at(args->c, args->c_dtype, c),
+                            .a_dtype = args->a_dtype,
+                            .b_dtype = args->b_dtype,
+                            .c_dtype = args->c_dtype,
+                            .accumulate = args->accumulate,
+                            .half_sums = args->half_sums,
+                            .workspace = run->workspace});
+    }
+}
+
+/* The mean, or 1.8 to 0.2 times it, in a random order. */
+static void
+set_rows(Run *run, gboolean skewed)
+{
+    const size_t experts = run->args.experts;
+    const double mean = (double)run->args.rows / (double)experts;
+    g_autoptr(GRand) random = g_rand_new_with_seed(7);
+    double shares[MOST_EXPERTS], sum = 0;
+
+    for (size_t e = 0; e < experts; e++)
+        shares[e] = skewed ? 1.8 - 1.6 * (double)e / (double)(experts - 1) : 1;
+    for (size_t e = experts - 1; e > 0; e--) {
+        const size_t other = (size_t)g_rand_int_range(random, 0, (gint32)e + 1);
+        const double share = shares[e];
+
+        shares[e] = shares[other];
+        shares[other] = share;
+    }
+    run->offsets[0] = 0;
+    for (size_t e = 0; e < experts; e++) {
+        sum += shares[e];
+        run->offsets[e + 1] = (int32_t)(sum * mean + 0.5);
+    }
+    run->offsets[experts] = (int32_t)run->args.rows;
+    rp_bench_must(cudaMemcpy((void *)run->args.offsets, run->offsets,
+                             (experts + 1) * sizeof run->offsets[0], cudaMemcpyHostToDevice),
+                  "cudaMemcpy");
+}
+
+static void
+print_times(Run *run, const Entry *entry, gboolean skewed, double warm_up_s)
+{
+    static const char *const forms[] = {"NT", "NN", "TN"};
+    const RpGroupedMatmulArgs *args = &run->args;
+    const double flop = 2.0 * (double)args->rows * (double)entry->out * (double)entry->in;
+
+    printf("%-16s %-10s %6zu %4s  %s", entry->model, entry->matrix, args->rows,
+           skewed ? "1.8" : "1", forms[args->form]);
+    for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
+        run->way = (RpGroupedWay)way;
+        if (!rp_cuda_grouped_way_can(run->way, args)) {
+            printf(" %14s", "-");
+            continue;
+        }
+        printf(" %13.0f%c",
+               flop * 1e-9 / rp_bench_median_ms(run->stream, run->lane, run_way, run, warm_up_s),
+               rp_cuda_grouped_way_of(args) == (int)way ? '*' : ' ');
+        fflush(stdout);
+    }
+    printf(" %10.0f\n",
+           flop * 1e-9 / rp_bench_median_ms(run->stream, run->lane, run_loop, run, warm_up_s));
+    fflush(stdout);
+}
+
+/* All forms, with rows alike and not. @x, @y: rows; @w: matrices; @dw: their sums */
+static void
+bench_entry(Run *run, const Entry *entry, const Options *options, const void *x, const void *y,
+            const void *w, float *dw)
+{
+    const RpDtype dtype = options->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16;
+
+    for (guint i = 0; i < 6; i++) {
+        const RpMatmulForm form = (RpMatmulForm)(i % 3);
+        const gboolean adds = form == RP_MATMUL_TN;
+        const gboolean forward = form == RP_MATMUL_NT;
+
+        run->args.form = form;
+        run->args.rows = (size_t)options->tokens * entry->choices;
+        run->args.experts = entry->experts;
+        run->args.m = adds ? entry->out : 0;
+        run->args.n = forward ? entry->out : entry->in;
+        run->args.k = adds ? 0 : forward ? entry->in : entry->out;
+        run->args.a = forward ? x : y;
+        run->args.b = adds ? x : w;
+        run->args.c = adds ? (void *)dw : (void *)(forward ? y : x);
+        run->args.a_dtype = run->args.b_dtype = dtype;
+        run->args.c_dtype = adds ? RP_DTYPE_FP32 : dtype;
+        run->args.accumulate = adds;
+        run->args.half_sums = options->half_sums;
+        set_rows(run, i >= 3);
+        print_times(run, entry, i >= 3, options->warm_up_s);
+    }
+}
+
+static gboolean
+is_wanted(const Entry *entry, const Options *options)
+{
+    return options->model == NULL || g_str_equal(options->model, entry->model);
+}
+
+static void
+bench(RpKernelStream *stream, cudaStream_t lane, const Options *options)
+{
+    const RpDtype dtype = options->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16;
+    size_t x = 0, y = 0, w = 0;
+
+    for (guint i = 0; i < G_N_ELEMENTS(entries); i++) {
+        const Entry *entry = &entries[i];
+        const size_t rows = (size_t)options->tokens * entry->choices;
+
+        if (!is_wanted(entry, options))
+            continue;
+        x = MAX(x, rows * entry->in);
+        y = MAX(y, rows * entry->out);
+        w = MAX(w, entry->experts * entry->out * entry->in);
+    }
+
+    Run run = {.stream = stream, .lane = lane, .workspace = rp_bench_memory((size_t)64 << 20)};
+    void *xs = rp_bench_random(dtype, x, 1);
+    void *ys = rp_bench_random(dtype, y, 1);
+    void *ws = rp_bench_random(dtype, w, 0.02);
+    float *dws = rp_bench_memory(w * sizeof(float));
+
+    run.args.offsets = rp_bench_memory((MOST_EXPERTS + 1) * sizeof(int32_t));
+    printf("%-16s %-10s %6s %4s form", "model", "matrix", "rows", "skew");
+    for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++)
+        printf(" %13s ", rp_cuda_grouped_way_name((RpGroupedWay)way));
+    printf(" %9s\n", "loop");
+    for (guint i = 0; i < G_N_ELEMENTS(entries); i++)
+        if (is_wanted(&entries[i], options))
+            bench_entry(&run, &entries[i], options, xs, ys, ws, dws);
+}
+
+static gboolean
+parse(int *argc, char ***argv, Options *options)
+{
+    const GOptionEntry known[] = {
+        {"model", 0, 0, G_OPTION_ARG_STRING, &options->model, "One model alone", "NAME"},
+        {"tokens", 0, 0, G_OPTION_ARG_INT, &options->tokens, "Tokens of a batch", "N"},
+        {"half-sums", 0, 0, G_OPTION_ARG_NONE, &options->half_sums, "fp16, fp16 sums", NULL},
+        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &options->warm_up_s,
+         "Run each way so long before it is timed", "SECONDS"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    g_autoptr(GError) error = NULL;
+    gboolean found = FALSE;
+
+    g_option_context_add_main_entries(context, known, NULL);
+    if (!g_option_context_parse(context, argc, argv, &error)) {
+        fprintf(stderr, "%s\n", error->message);
+        return FALSE;
+    }
+    for (guint i = 0; i < G_N_ELEMENTS(entries); i++)
+        found = found || is_wanted(&entries[i], options);
+    if (!found)
+        fprintf(stderr, "--model: no such model\n");
+    else if (*argc > 1)
+        fprintf(stderr, "expected no argument, found \"%s\"\n", (*argv)[1]);
+    else if (options->tokens < 1 || options->tokens > 1 << 20)
+        fprintf(stderr, "--tokens: expected 1 to %d, found %d\n", 1 << 20, options->tokens);
+    else if (!(options->warm_up_s >= 0 && options->warm_up_s <= 3600))
+        fprintf(stderr, "--warm-up: expected 0 to 3600 seconds, found %g\n", options->warm_up_s);
+    else
+        return TRUE;
+    return FALSE;
+}
+
+int
+main(int argc, char **argv)
+{
+    Options options = {.tokens = 8192};
+    g_autoptr(GError) error = NULL;
+    struct cudaDeviceProp device;
+    RpKernelStream *stream;
+    cudaStream_t lane;
+    int count = 0;
+
+    if (!parse(&argc, &argv, &options))
+        return 2;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
+        return 77;
+    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
+    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+    rp_bench_must(cudaStreamCreateWithFlags(&lane, cudaStreamNonBlocking),
+                  "cudaStreamCreateWithFlags");
+    stream = rp_cuda_stream_new(0, lane, &error);
+    if (stream == NULL) {
+        fprintf(stderr, "%s\n", error->message);
+        return 1;
+    }
+    printf("%s, %s, TFLOP/s, median of %d\n\n", device.name,
+           options.half_sums ? "fp16, fp16 sums" : "bf16", RP_BENCH_REPEATS);
+    bench(stream, lane, &options);
+    rp_cuda_stream_free(stream);
+    g_free(options.model);
+    return 0;
+}

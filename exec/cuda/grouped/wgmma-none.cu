@@ -1,0 +1,20 @@
+/* In place of wgmma.cu, where no code is built for compute capability 9.0. */
+#include "exec/cuda/grouped/private.h"
+
+bool
+grouped_has_wgmma(const RpGroupedMatmulArgs *args)
+{
+    return false;
+}
+
+cudaError_t
+grouped_matmul_wgmma_128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t
+grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return cudaErrorInvalidValue;
+}
