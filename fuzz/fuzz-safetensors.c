@@ -52,8 +52,9 @@ check_packed(const RpSafetensors *tensors, const RpSafetensor *tensor)
         g_autofree guint8 *packed = g_malloc(layout.total);
 
         rp_lowbit_source_load(&source, packed);
-        check_refusal(rp_lowbit_source_check(&source, packed, RP_DTYPE_FP16, NULL, &broken),
-                      broken);
+        const gboolean sound =
+            rp_lowbit_source_check(&source, packed, RP_DTYPE_FP16, NULL, &broken);
+        check_refusal(sound, broken);
     }
 }
 

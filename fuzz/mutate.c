@@ -1,0 +1,132 @@
+/**
+ * Runs a harness without libFuzzer: over its corpus, then over inputs made of it. The dice are fixed:
+ * the same inputs each time, with any compiler and sanitizer.
+ *
+ *   fuzz-profile fuzz/corpus/profile 20000     files as they are, then so many that were changed
+ */
+#include <glib.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SEED 20240607
+#define MOST_CHANGES 4
+#define MOST_BYTES 8192 /* of an input that was changed */
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static gint
+compare_names(gconstpointer a, gconstpointer b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* (element-type GBytes): the files of @folder, by name. */
+static GPtrArray *
+read_corpus(const char *folder)
+{
+    g_autoptr(GDir) dir = g_dir_open(folder, 0, NULL);
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    GPtrArray *corpus = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
+    const char *name;
+
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL)
+        g_ptr_array_add(names, g_build_filename(folder, name, NULL));
+    g_ptr_array_sort(names, compare_names);
+    for (guint i = 0; i < names->len; i++) {
+        char *text;
+        gsize length;
+
+        if (!g_file_get_contents(g_ptr_array_index(names, i), &text, &length, NULL))
+            g_error("cannot read %s", (char *)g_ptr_array_index(names, i));
+        g_ptr_array_add(corpus, g_bytes_new_take(text, length));
+    }
+    return corpus;
+}
+
+static gsize
+pick(GRand *dice, gsize n)
+{
+    return n == 0 ? 0 : g_rand_int(dice) % n;
+}
+
+/* 1 to 64 bytes, shorter ones more often; no more than @most. */
+static gsize
+pick_length(GRand *dice, gsize most)
+{
+    const gsize length = 1 + pick(dice, (gsize)1 << pick(dice, 7));
+
+    return MIN(length, most);
+}
+
+/* One change: a part goes, or some of @other comes, in its place or before it; or bytes become
+ * others. */
+static void
+change(GByteArray *input, GBytes *other, GRand *dice)
+{
+    static const char marks[] = "\0\n\"'{}[]:,-+.0123456789eE\\#&* \x7f\x80\xff";
+    const gsize at = pick(dice, input->len), from = pick(dice, g_bytes_get_size(other));
+    const gsize length = pick_length(dice, input->len - at);
+    const gsize n = pick_length(dice, g_bytes_get_size(other) - from);
+    const guint kind = g_rand_int(dice) % 5;
+
+    if (kind < 3) {
+        const gsize end = at + (kind < 2 ? length : 0);
+        g_autofree guint8 *tail = g_memdup2(input->data + end, input->len - end);
+        const gsize n_tail = input->len - end;
+
+        g_byte_array_set_size(input, (guint)at);
+        if (kind > 0)
+            g_byte_array_append(input, (const guint8 *)g_bytes_get_data(other, NULL) + from,
+                                (guint)n);
+        g_byte_array_append(input, tail, (guint)n_tail);
+    } else if (kind == 3) {
+        for (gsize i = 0; i < MIN(length, 4); i++)
+            input->data[at + i] = (guint8)marks[pick(dice, sizeof marks - 1)];
+    } else if (length > 0) {
+        input->data[at] ^= (guint8)(1u << pick(dice, 8));
+    }
+    if (input->len > MOST_BYTES)
+        g_byte_array_set_size(input, MOST_BYTES);
+}
+
+/* A copy of its own size, so that a sanitizer sees a read behind it. */
+static void
+run(const guint8 *data, gsize size)
+{
+    g_autofree guint8 *copy = g_memdup2(data, size);
+
+    (void)LLVMFuzzerTestOneInput(copy != NULL ? copy : (const guint8 *)"", size);
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s CORPUS INPUTS\n", argv[0]);
+        return 2;
+    }
+    g_log_set_always_fatal(G_LOG_FATAL_MASK | G_LOG_LEVEL_CRITICAL);
+    g_autoptr(GPtrArray) corpus = read_corpus(argv[1]);
+    g_autoptr(GRand) dice = g_rand_new_with_seed(SEED);
+    const guint64 n = g_ascii_strtoull(argv[2], NULL, 10);
+
+    if (corpus->len == 0) {
+        fprintf(stderr, "%s: no files in %s\n", argv[0], argv[1]);
+        return 1;
+    }
+    for (guint i = 0; i < corpus->len; i++)
+        run(g_bytes_get_data(corpus->pdata[i], NULL), g_bytes_get_size(corpus->pdata[i]));
+    for (guint64 i = 0; i < n; i++) {
+        GBytes *base = corpus->pdata[pick(dice, corpus->len)];
+        g_autoptr(GByteArray) input = g_byte_array_new();
+
+        g_byte_array_append(input, g_bytes_get_data(base, NULL), (guint)g_bytes_get_size(base));
+        for (gsize c = 1 + pick(dice, MOST_CHANGES); c > 0; c--)
+            change(input, corpus->pdata[pick(dice, corpus->len)], dice);
+        run(input->data, input->len);
+    }
+    printf("%u files, %" G_GUINT64_FORMAT " inputs made of them, no crash\n", corpus->len, n);
+    return 0;
+}
