@@ -221,7 +221,7 @@ static void
 compares_every_schedule_and_marks_the_best(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("compare @Q --json");
-    g_auto(RpCliRun) text = rp_cli_run("compare @Q");
+    g_auto(RpCliRun) text = rp_cli_run("compare @Q --partition paper");
     g_autoptr(RpTree) root = rp_cli_json(&run);
     const RpTree *array = rp_cli_member(root, "rows");
     guint fastest[2] = {0, 0};
@@ -368,9 +368,9 @@ compares_on_when_a_schedule_cannot_run(void **state)
 static void
 reads_profiles_from_the_environment(void **state)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_shell("ROUNDPIPE_PROFILES=@R/profiles/rtx4090 \"$ROUNDPIPE\" compare --schedules "
-                     "gpipe --json && ROUNDPIPE_PROFILES=@T \"$ROUNDPIPE\" compare");
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "ROUNDPIPE_PROFILES=@R/profiles/rtx4090 \"$ROUNDPIPE\" compare --schedules "
+        "gpipe --partition paper --json && ROUNDPIPE_PROFILES=@T \"$ROUNDPIPE\" compare");
 
     (void)state;
     assert_int_equal(run.code, 1);
@@ -417,8 +417,9 @@ verifies_plans_of_every_schedule(void **state)
 
     (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
-        g_auto(RpCliRun) run =
-            rp_cli_run("verify @Q --gpus 4 --micro-batches 8 --json --schedule %s", schedules[i]);
+        g_auto(RpCliRun) run = rp_cli_run(
+            "verify @Q --gpus 4 --micro-batches 8 --partition paper --json --schedule %s",
+            schedules[i]);
         g_autoptr(RpTree) root = rp_cli_json(&run);
         g_autofree char *rules = rp_cli_list(root, "1.rules");
 
@@ -455,9 +456,9 @@ static void
 verifies_the_trace_that_it_wrote(void **state)
 {
     static const char *const modes[] = {
-        "--schedule 1f1b",
-        "--schedule roundpipe --async --iterations 5",
-        "--schedule roundpipe --fidelity full --iterations 2",
+        "--partition paper --schedule 1f1b",
+        "--partition paper --schedule roundpipe --async --iterations 5",
+        "--partition paper --schedule roundpipe --fidelity full --iterations 2",
     };
 
     (void)state;
@@ -492,9 +493,10 @@ verifies_the_pytorch_csv_that_it_exported(void **state)
 
     (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(orders); i++) {
-        g_auto(RpCliRun) run = rp_cli_run("export @Q --gpus 4 --micro-batches 8 --schedule %s "
-                                          "--pytorch-csv @T/order.csv --csv @T/tasks.csv",
-                                          orders[i].schedule);
+        g_auto(RpCliRun) run =
+            rp_cli_run("export @Q --gpus 4 --micro-batches 8 --partition paper --schedule %s "
+                       "--pytorch-csv @T/order.csv --csv @T/tasks.csv",
+                       orders[i].schedule);
         g_auto(RpCliRun) verified = rp_cli_run("verify --pytorch-csv @T/order.csv");
 
         assert_int_equal(run.code, 0);

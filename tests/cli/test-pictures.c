@@ -2,7 +2,8 @@
  */
 #include "tests/cli/run-cli.h"
 
-#define ASYNC "simulate @Q --schedule roundpipe --gpus 4 --micro-batches 8 --async "
+#define ASYNC                                                                                      \
+    "simulate @Q --schedule roundpipe --gpus 4 --micro-batches 8 --partition paper --async "
 
 static char *
 read_file(const char *name)

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#define RUN "--schedule roundpipe --gpus 2 --micro-batches 4"
+#define RUN "--schedule roundpipe --gpus 2 --micro-batches 4 --partition paper"
 
 static void
 prints_what_was_predicted_and_what_was_measured(void **state)
