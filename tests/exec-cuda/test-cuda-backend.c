@@ -146,6 +146,8 @@ gives_the_losses_of_the_host_in_bound_schedules(void **state)
     RpTinyRun runs[9];
     const guint n = make_bound_runs(runs);
 
+    if (RP_TEST_FEW) /* of values alone: the next one runs the same */
+        return;
     make_deep(f);
     for (guint i = 0; i < n; i++)
         assert_losses_like_the_host(f, f->deep, &runs[i]);
@@ -229,7 +231,7 @@ gives_the_same_bits_wherever_rounds_are_summed(void **state)
         runs[i] = (RpTinyRun){"roundpipe",    i + 1,         16,
                               .round = 4,     .n_stages = 6, .dtype = RP_DTYPE_BF16,
                               .backend = gpus};
-    assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
+    assert_same_bits(f->model, runs, RP_TEST_FEW ? 3 : G_N_ELEMENTS(runs));
 }
 
 typedef struct {
