@@ -2,15 +2,10 @@
  * Whatever the bytes: reading a run file neither crashes nor leaks; a refusal is one line that
  * names the file; what is accepted, written as resolved, reads as the same run.
  */
-#include <glib.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "fuzz/harness.h"
 
 #include "run/devices.h"
 #include "run/run-file.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -18,14 +13,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     g_autoptr(GError) error = NULL;
     g_autoptr(RpRunFile) run = rp_run_file_parse("fuzz", (const char *)data, size, NULL, &error);
 
-    if (run == NULL) {
+    if (!was_taken(run != NULL, error)) {
         g_assert(error->domain == RP_RUN_ERROR || error->domain == RP_SCHEDULE_ERROR);
         g_assert(g_str_has_prefix(error->message, "fuzz: "));
-        g_assert(g_utf8_validate(error->message, -1, NULL));
-        g_assert(strchr(error->message, '\n') == NULL);
         return 0;
     }
-    g_assert_no_error(error);
     g_assert(run->n_devices >= 1 && run->n_devices <= RP_RUN_MAX_DEVICES);
     g_assert(run->steps >= 1 && run->sequence_length >= 2 && run->micro_batches >= 1);
     g_assert(run->optimizer.beta1 >= 0 && run->optimizer.beta1 < 1);

@@ -4,44 +4,35 @@
  *
  *   fuzz-profile fuzz/corpus/profile 20000     files as they are, then so many that were changed
  */
-#include <glib.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "fuzz/harness.h"
+
 #include <stdio.h>
-#include <string.h>
+
+#include "core/base/file.h"
 
 #define SEED 20240607
 #define MOST_CHANGES 4
 #define MOST_BYTES 8192 /* of an input that was changed */
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static gint
-compare_names(gconstpointer a, gconstpointer b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* (element-type GBytes): the files of @folder, by name. */
 static GPtrArray *
 read_corpus(const char *folder)
 {
-    g_autoptr(GDir) dir = g_dir_open(folder, 0, NULL);
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
     GPtrArray *corpus = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
-    const char *name;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GPtrArray) names = rp_file_list(folder, &error);
 
-    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL)
-        g_ptr_array_add(names, g_build_filename(folder, name, NULL));
-    g_ptr_array_sort(names, compare_names);
-    for (guint i = 0; i < names->len; i++) {
+    for (guint i = 0; names != NULL && i < names->len; i++) {
+        g_autofree char *path = g_build_filename(folder, g_ptr_array_index(names, i), NULL);
         char *text;
         gsize length;
 
-        if (!g_file_get_contents(g_ptr_array_index(names, i), &text, &length, NULL))
-            g_error("cannot read %s", (char *)g_ptr_array_index(names, i));
+        if (!g_file_get_contents(path, &text, &length, &error))
+            break;
         g_ptr_array_add(corpus, g_bytes_new_take(text, length));
     }
+    if (error != NULL || corpus->len == 0)
+        g_error("%s", error != NULL ? error->message : "no files in the corpus");
     return corpus;
 }
 
@@ -112,10 +103,6 @@ main(int argc, char **argv)
     g_autoptr(GRand) dice = g_rand_new_with_seed(SEED);
     const guint64 n = g_ascii_strtoull(argv[2], NULL, 10);
 
-    if (corpus->len == 0) {
-        fprintf(stderr, "%s: no files in %s\n", argv[0], argv[1]);
-        return 1;
-    }
     for (guint i = 0; i < corpus->len; i++)
         run(g_bytes_get_data(corpus->pdata[i], NULL), g_bytes_get_size(corpus->pdata[i]));
     for (guint64 i = 0; i < n; i++) {

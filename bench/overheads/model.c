@@ -1,8 +1,8 @@
 #include "bench/overheads/model.h"
 
-#include <glib/gstdio.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "exec/model/init.h"
 
 #define BLOCKS 4
@@ -171,21 +171,6 @@ open_model(RpOverheadsModel *tiny, GError **error)
     return rp_weights_bind(tiny->weights, tiny->file, error);
 }
 
-static void
-remove_directory(char *directory)
-{
-    g_autoptr(GDir) files = g_dir_open(directory, 0, NULL);
-    const char *name;
-
-    while (files != NULL && (name = g_dir_read_name(files)) != NULL) {
-        g_autofree char *path = g_build_filename(directory, name, NULL);
-
-        (void)g_unlink(path);
-    }
-    (void)g_rmdir(directory);
-    g_free(directory);
-}
-
 static guint
 count_micro_batches(guint gpus)
 {
@@ -276,7 +261,8 @@ rp_overheads_close(RpOverheadsModel *tiny)
     rp_weights_free(tiny->weights);
     rp_safetensors_free(tiny->file);
     if (tiny->directory != NULL)
-        remove_directory(tiny->directory);
+        rp_file_remove_directory(tiny->directory);
+    g_clear_pointer(&tiny->directory, g_free);
     close_watch();
     (void)cudaGetLastError(); /* of a part that failed */
 }

@@ -1,26 +1,12 @@
 #include "cli/reports/picture.h"
 
-#include <glib/gstdio.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "core/base/units.h"
 #include "core/trace/report.h"
 #include "plots/charts/memory.h"
 #include "plots/charts/timeline.h"
-
-static void
-remove_directory(const char *directory)
-{
-    g_autoptr(GDir) files = g_dir_open(directory, 0, NULL);
-    const char *name;
-
-    while (files != NULL && (name = g_dir_read_name(files)) != NULL) {
-        g_autofree char *path = g_build_filename(directory, name, NULL);
-
-        (void)g_unlink(path);
-    }
-    (void)g_rmdir(directory);
-}
 
 /* A figure comes with data, script and caption; only the picture is wanted. */
 gboolean
@@ -44,7 +30,7 @@ rp_cli_picture_write(const RpFigure *figure, const char *path, GError **error)
         written = g_file_copy(from, to, G_FILE_COPY_OVERWRITE | G_FILE_COPY_TARGET_DEFAULT_PERMS,
                               NULL, NULL, NULL, error);
     }
-    remove_directory(directory);
+    rp_file_remove_directory(directory);
     return written;
 }
 

@@ -154,6 +154,19 @@ rp_file_list(const char *path, GError **error)
     return g_steal_pointer(&names);
 }
 
+void
+rp_file_remove_directory(const char *path)
+{
+    g_autoptr(GPtrArray) names = rp_file_list(path, NULL);
+
+    for (guint i = 0; names != NULL && i < names->len; i++) {
+        g_autofree char *file = g_build_filename(path, g_ptr_array_index(names, i), NULL);
+
+        (void)unlink(file);
+    }
+    (void)rmdir(path);
+}
+
 gboolean
 rp_file_is_same(const char *a, const char *b)
 {

@@ -52,6 +52,9 @@ char *rp_file_read(const char *path, gsize max_bytes, gsize *length,
  */
 GPtrArray *rp_file_list(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Removes a directory and the files in it, as far as that works. */
+void rp_file_remove_directory(const char *path);
+
 /* Whether both are there and are one file: device and inode. */
 gboolean rp_file_is_same(const char *a, const char *b);
 /* Whether both are one file, or would be when they are written. */
