@@ -142,6 +142,13 @@ typedef struct {
 gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Makes the directory of a model; without @force one with a model in it is refused: that would be
+ * loaded, or mixed with what is written. Errors: G_FILE_ERROR */
+gboolean rp_cli_make_model_directory(const char *path, gboolean force,
+                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Of a model, as transformers divides checkpoints. */
+#define RP_CLI_SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
+
 /* RpPictureFormat of a file's name; 0: none. */
 guint rp_cli_picture_format(const char *path);
 

@@ -171,3 +171,26 @@ rp_cli_write_trace(const char *path, RpTrace *trace, GError **error)
 {
     return rp_cli_write_file(path, write_chrome, trace, error);
 }
+
+gboolean
+rp_cli_make_model_directory(const char *path, gboolean force, GError **error)
+{
+    static const char *const names[] = {"config.json", "model.safetensors",
+                                        "model.safetensors.index.json"};
+
+    if (g_mkdir_with_parents(path, 0777) != 0) {
+        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "cannot make \"%s\": %s", path, g_strerror(errno));
+        return FALSE;
+    }
+    for (guint i = 0; i < G_N_ELEMENTS(names) && !force; i++) {
+        g_autofree char *file = g_build_filename(path, names[i], NULL);
+
+        if (!g_file_test(file, G_FILE_TEST_EXISTS))
+            continue;
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                    "%s: expected no model there, found %s; --force replaces it", path, names[i]);
+        return FALSE;
+    }
+    return TRUE;
+}

@@ -1,14 +1,8 @@
 #include "cli/cli.h"
 
-#include <errno.h>
-#include <glib/gstdio.h>
-
 #include "cli/progress.h"
 #include "core/catalogue/catalogue.h"
 #include "exec/model/init.h"
-
-/* As transformers divides checkpoints. */
-#define DEFAULT_SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
 typedef struct {
     char *output;
@@ -18,30 +12,6 @@ typedef struct {
     gint64 seed;
     gboolean force;
 } InitArgs;
-
-/* What would be loaded from the directory, or be mixed with what is written into it. */
-static gboolean
-check_directory(const InitArgs *args, GError **error)
-{
-    static const char *const names[] = {"config.json", "model.safetensors",
-                                        "model.safetensors.index.json"};
-
-    if (g_mkdir_with_parents(args->output, 0777) != 0) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "cannot make \"%s\": %s", args->output, g_strerror(errno));
-        return FALSE;
-    }
-    for (guint i = 0; i < G_N_ELEMENTS(names) && !args->force; i++) {
-        g_autofree char *path = g_build_filename(args->output, names[i], NULL);
-        if (!g_file_test(path, G_FILE_TEST_EXISTS))
-            continue;
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                    "%s: expected no model there, found %s; --force replaces it", args->output,
-                    names[i]);
-        return FALSE;
-    }
-    return TRUE;
-}
 
 /* --force replaces a model, but not the description that it is made from. */
 static gboolean
@@ -87,7 +57,7 @@ read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError
         return rp_cli_refuse(
             error, "--seed: expected a number of 0 or more, found %" G_GINT64_FORMAT, args->seed);
     options->seed = (guint64)args->seed;
-    options->max_shard_bytes = DEFAULT_SHARD_BYTES;
+    options->max_shard_bytes = RP_CLI_SHARD_BYTES;
     if (args->shard_size != NULL &&
         !rp_cli_parse_bytes("shard-size", args->shard_size, &options->max_shard_bytes, error))
         return FALSE;
@@ -136,7 +106,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     RpModel config;
 
     if (!read_config(args, words[0], &config, error) ||
-        !read_words(args, &config, &options, error) || !check_directory(args, error) ||
+        !read_words(args, &config, &options, error) ||
+        !rp_cli_make_model_directory(args->output, args->force, error) ||
         !check_config(args, words[0], error))
         return FALSE;
     const gboolean written = rp_init_write(&config, args->output, &options, error);

@@ -1,8 +1,6 @@
 /* roundpipe merge: a model with its adapters in it. */
 #include "cli/cli.h"
 
-#include <errno.h>
-#include <glib/gstdio.h>
 #include <string.h>
 
 #include "cli/progress.h"
@@ -10,9 +8,6 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/model/adapter.h"
 #include "exec/model/merge.h"
-
-/* As transformers divides checkpoints. */
-#define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
 typedef struct {
     char *output;
@@ -57,43 +52,20 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
 }
 
 static gboolean
-check_output(const MergeArgs *args, const char *const *words, GError **error)
+make_output(const MergeArgs *args, char **words, GError **error)
 {
-    static const char *const names[] = {"config.json", "model.safetensors",
-                                        "model.safetensors.index.json"};
-
-    if (args->output == NULL) {
-        g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                            "--output: expected a directory, found nothing");
-        return FALSE;
-    }
+    if (args->output == NULL)
+        return rp_cli_refuse(error, "--output: expected a directory, found nothing");
     g_autofree char *output = g_canonicalize_filename(args->output, NULL);
     for (guint i = 0; i < 2; i++) {
         g_autofree char *input = g_canonicalize_filename(words[i], NULL);
 
-        if (strcmp(input, output) != 0)
-            continue;
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--output: expected a directory of its own, found \"%s\", which is read",
-                    args->output);
-        return FALSE;
+        if (strcmp(input, output) == 0)
+            return rp_cli_refuse(
+                error, "--output: expected a directory of its own, found \"%s\", which is read",
+                args->output);
     }
-    if (g_mkdir_with_parents(args->output, 0777) != 0) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "cannot make \"%s\": %s", args->output, g_strerror(errno));
-        return FALSE;
-    }
-    for (guint i = 0; i < G_N_ELEMENTS(names) && !args->force; i++) {
-        g_autofree char *path = g_build_filename(args->output, names[i], NULL);
-
-        if (!g_file_test(path, G_FILE_TEST_EXISTS))
-            continue;
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                    "%s: expected no model there, found %s; --force replaces it", args->output,
-                    names[i]);
-        return FALSE;
-    }
-    return TRUE;
+    return rp_cli_make_model_directory(args->output, args->force, error);
 }
 
 static gboolean
@@ -126,12 +98,12 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
     const MergeArgs *args = user_args;
     RpProgress progress = rp_progress_begin("merging parameters", 0);
-    const RpMergeOptions options = {
-        .max_shard_bytes = SHARD_BYTES, .progress = rp_progress_counted, .user_data = &progress};
+    const RpMergeOptions options = {.max_shard_bytes = RP_CLI_SHARD_BYTES,
+                                    .progress = rp_progress_counted,
+                                    .user_data = &progress};
     g_auto(Merging) merging = {0};
 
-    if (!open_all(&merging, words[0], words[1], error) ||
-        !check_output(args, (const char *const *)words, error))
+    if (!open_all(&merging, words[0], words[1], error) || !make_output(args, words, error))
         return FALSE;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
                              copy_files(words[0], args->output, error);
@@ -149,10 +121,9 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"output", 'o', 0, G_OPTION_ARG_FILENAME, RP_ARG(MergeArgs, output),
-     "where to put the model; made if it is missing", "DIR"},
-    {"force", 0, 0, G_OPTION_ARG_NONE, RP_ARG(MergeArgs, force), "replace a model that is there",
-     NULL},
+    {"output", 'o', RP_FILE(MergeArgs, output), "where to put the model; made if it is missing",
+     "DIR"},
+    {"force", 0, RP_FLAG(MergeArgs, force), "replace a model that is there", NULL},
     {0},
 };
 
