@@ -66,11 +66,39 @@ append(GString *text, RpShapeRemedy remedy, gboolean as_keys)
                                number);
 }
 
+/* Of an output directory; NULL: nothing is known to help. */
+static const char *
+output_remedy(RpRunError code)
+{
+    switch (code) {
+    case RP_RUN_ERROR_BUSY:
+        return "wait for its end, or choose another with --set output=DIRECTORY";
+    case RP_RUN_ERROR_CHECKPOINT:
+        return "go on from the last with --resume, or choose another with --set output=DIRECTORY";
+    case RP_RUN_ERROR_OVERWRITTEN:
+        return "choose another with --set output=DIRECTORY, or move it away";
+    case RP_RUN_ERROR_NO_CHECKPOINT:
+        return "begin without --resume";
+    default:
+        return NULL;
+    }
+}
+
 char *
 rp_cli_message(GError *error, gboolean as_keys)
 {
     const RpScheduleErrorPrivate *remedies = rp_schedule_error_remedies(error);
     g_autoptr(GString) text = g_string_new(NULL);
+    const char *remedy =
+        error->domain == RP_RUN_ERROR ? output_remedy((RpRunError)error->code) : NULL;
+
+    if (remedy != NULL)
+        return g_strconcat(error->message, "; ", remedy, NULL);
+    if (g_error_matches(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY)) {
+        g_autofree char *smaller = rp_cli_remedy(RP_REMEDY_SMALLER_MICRO_BATCH, as_keys);
+
+        return g_strconcat(error->message, ": ", smaller, NULL);
+    }
 
     if (remedies != NULL)
         append(text, remedies->one, as_keys);

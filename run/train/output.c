@@ -48,9 +48,7 @@ lock_output(const char *output, int *lock, GError **error)
         return TRUE;
     close(*lock);
     *lock = -1;
-    g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_AGAIN,
-                "output: %s: another run writes there; wait for its end, or choose another with "
-                "--set output=DIRECTORY",
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_BUSY, "output: %s: another run writes there",
                 output);
     return FALSE;
 }
@@ -126,10 +124,8 @@ check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
     if (checkpoint != NULL && how->resume)
         return TRUE;
     if (checkpoint != NULL)
-        g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                    "output: %s: expected no checkpoint there, found %s; go on from the last with "
-                    "--resume, or choose another with --set output=DIRECTORY",
-                    run->output, checkpoint);
+        g_set_error(&local, RP_RUN_ERROR, RP_RUN_ERROR_CHECKPOINT,
+                    "output: %s: expected no checkpoint there, found %s", run->output, checkpoint);
     for (guint i = 0; i < G_N_ELEMENTS(names) && names[i] != NULL && local == NULL; i++) {
         g_autofree char *path = g_build_filename(run->output, names[i], NULL);
         gboolean kept = rp_file_is_same(path, how->run_file)  ? how->resume
@@ -137,10 +133,9 @@ check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
                                                               : ours;
 
         if (g_file_test(path, G_FILE_TEST_EXISTS) && !kept)
-            g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                        "output: %s: expected no %s there, it would be overwritten; choose another "
-                        "with --set output=DIRECTORY, or move it away",
-                        run->output, names[i]);
+            g_set_error(&local, RP_RUN_ERROR, RP_RUN_ERROR_OVERWRITTEN,
+                        "output: %s: expected no %s there, it would be overwritten", run->output,
+                        names[i]);
     }
     if (local == NULL)
         return TRUE;
@@ -201,10 +196,8 @@ rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
     if (skipped != NULL)
         rp_run_say(how->events, "note", "%s", skipped);
     if (how->checkpoint == NULL && local == NULL)
-        g_set_error(&local, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                    "--resume: %s: expected a complete checkpoint, found none; begin without "
-                    "--resume",
-                    run->output);
+        g_set_error(&local, RP_RUN_ERROR, RP_RUN_ERROR_NO_CHECKPOINT,
+                    "--resume: %s: expected a complete checkpoint, found none", run->output);
     if (local != NULL)
         g_propagate_error(error, local);
     return how->checkpoint != NULL;

@@ -60,8 +60,7 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
     }
     g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY,
                 "device memory: no partition of %s fits into %" G_GUINT64_FORMAT
-                " bytes of GPU memory, %" G_GUINT64_FORMAT
-                " is the least: use a smaller micro-batch, a shorter sequence",
+                " bytes of GPU memory, %" G_GUINT64_FORMAT " is the least",
                 profile->model, search->memory_bytes,
                 rp_plan_dispatched_gpu_bytes(profile, least) +
                     rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT));
