@@ -114,12 +114,12 @@ static gboolean
 open_returns(RpCuda *cuda, GError **error)
 {
     const gsize places = rp_task_map_places(&cuda->map);
-    const gsize flag_bytes = places * cuda->map.n_layers;
+    const gsize flag_bytes = places * cuda->map.n_layers * sizeof *cuda->map.broken;
 
     if (!rp_runtime_take_pinned(&cuda->devices[0].gpu, places * sizeof(double) + flag_bytes,
                                 (void **)&cuda->map.losses, error))
         return FALSE;
-    cuda->map.broken = (guint8 *)(cuda->map.losses + places);
+    cuda->map.broken = (guint32 *)(void *)(cuda->map.losses + places);
     memset(cuda->map.broken, 0, flag_bytes);
     cuda->calls = g_new0(RpCudaLoss, places);
     return TRUE;

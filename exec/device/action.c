@@ -35,7 +35,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
     };
 }
 
-/* A layer's output is there, or will be: it is looked at, and the layer noted if it is broken. */
+/* A layer's output is there, or will be: it is looked at, and noted from which token on it is broken. */
 static void
 observe(gpointer user_data, guint layer, const void *output)
 {
@@ -46,23 +46,24 @@ observe(gpointer user_data, guint layer, const void *output)
         action->call.stream, &(RpFindBrokenArgs){
                                  .dtype = rp_network_options(map->network)->dtype,
                                  .n = rp_network_hidden_bytes(map->network) / map->element_bytes,
+                                 .columns = rp_network_model(map->network)->hidden,
                                  .x = output,
-                                 .flag = map->broken + action->place * map->n_layers + layer,
+                                 .left = map->broken + action->place * map->n_layers + layer,
                              });
 }
 
 /* Lowest layer that was noted, or G_MAXINT32. All of the micro-batch's layers have run. */
-static gint32
+static RpBrokenOutput
 take_broken(const RpTaskMap *map, gsize place)
 {
-    volatile guint8 *flags = map->broken + place * map->n_layers;
-    gint32 lowest = G_MAXINT32;
+    volatile guint32 *left = map->broken + place * map->n_layers;
+    RpBrokenOutput lowest = {.layer = G_MAXINT32};
 
     for (guint l = map->n_layers; l-- > 0;) {
-        if (flags[l] == 0)
+        if (left[l] == 0)
             continue;
-        lowest = (gint32)l;
-        flags[l] = 0;
+        lowest = (RpBrokenOutput){.layer = (gint32)l, .token = (guint32)map->tokens - left[l]};
+        left[l] = 0;
     }
     return lowest;
 }
@@ -73,12 +74,12 @@ rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micr
 {
     const gsize place = rp_task_map_place(map, iteration, micro_batch);
     const double loss = map->losses[place];
+    const RpBrokenOutput broken = take_broken(map, place);
     guint m;
     RpBatchFeedCall *call = rp_batch_feed_find(map->feed, iteration, micro_batch, &m);
 
-    call->broken_layer[m] = take_broken(map, place);
-    if (!rp_host_state_take_loss(map->host_state, iteration, micro_batch, loss,
-                                 call->broken_layer[m], error))
+    call->broken_layer[m] = broken.layer;
+    if (!rp_host_state_take_loss(map->host_state, iteration, micro_batch, loss, broken, error))
         return FALSE;
     rp_batch_feed_set_loss(map->feed, call, m, loss);
     return TRUE;

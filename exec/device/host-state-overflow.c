@@ -10,21 +10,23 @@ rp_host_state_skips(const RpHostState *host_state)
     return host_state->options.scale_loss;
 }
 
-/* "in the output of layer 1 (model.layers.0)" (transfer full) */
+/* "in the output of layer 1 (model.layers.0), sequence 0, token 5" (transfer full) */
 static char *
-describe_place(const RpHostState *host_state, gint32 broken_layer)
+describe_place(const RpHostState *host_state, RpBrokenOutput broken)
 {
+    const guint tokens = rp_network_options(host_state->network)->tokens;
     g_autofree char *layer = NULL;
 
-    if (broken_layer == G_MAXINT32)
+    if (broken.layer == G_MAXINT32)
         return g_strdup("in the head (lm_head)");
-    layer = rp_host_state_describe_layer(host_state->network, (guint)broken_layer);
-    return g_strdup_printf("in the output of %s", layer);
+    layer = rp_host_state_describe_layer(host_state->network, (guint)broken.layer);
+    return g_strdup_printf("in the output of %s, sequence %u, token %u", layer,
+                           broken.token / tokens, broken.token % tokens);
 }
 
 gboolean
 rp_host_state_take_loss(RpHostState *host_state, guint64 iteration, guint32 micro_batch,
-                        double loss, gint32 broken_layer, GError **error)
+                        double loss, RpBrokenOutput broken, GError **error)
 {
     const guint64 step = rp_host_state_step(host_state, iteration);
     RpHostStateOverflow *last = &host_state->overflow;
@@ -34,11 +36,11 @@ rp_host_state_take_loss(RpHostState *host_state, guint64 iteration, guint32 micr
     if (host_state->options.scale_loss) {
         g_mutex_lock(&host_state->overflow_lock);
         if (step > last->step || (step == last->step && micro_batch < last->micro_batch))
-            *last = (RpHostStateOverflow){step, micro_batch, broken_layer};
+            *last = (RpHostStateOverflow){step, micro_batch, broken};
         g_mutex_unlock(&host_state->overflow_lock);
         return TRUE;
     }
-    g_autofree char *place = describe_place(host_state, broken_layer);
+    g_autofree char *place = describe_place(host_state, broken);
     g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_LOSS,
                 "step %" G_GUINT64_FORMAT ": the loss is not a number (micro-batch %u); it "
                 "appeared first %s; a lower optimizer.learning_rate or clipping "
@@ -79,7 +81,7 @@ give_up(RpHostState *host_state, guint64 step, const double *sums, GError **erro
     last = host_state->overflow;
     g_mutex_unlock(&host_state->overflow_lock);
     if (last.step + host_state->n_skipped > step) { /* that of @step itself may not be there yet */
-        g_autofree char *place = describe_place(host_state, last.broken_layer);
+        g_autofree char *place = describe_place(host_state, last.broken);
 
         g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_LOSS,
                     "step %" G_GUINT64_FORMAT ": %u steps in a row overflowed fp16 and were "

@@ -60,7 +60,7 @@ typedef struct {
 typedef struct {
     guint64 step; /* 0: none */
     guint32 micro_batch;
-    gint32 broken_layer;
+    RpBrokenOutput broken;
 } RpHostStateOverflow;
 
 struct _RpHostState {

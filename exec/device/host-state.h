@@ -120,20 +120,27 @@ void rp_host_state_set_targets(RpHostState *host_state, guint64 iteration, guint
 float rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
                           const RpBackendAccess *decision);
 
+/* The lowest layer of a micro-batch whose output is not finite, or G_MAXINT32; and its first token
+ * there. */
+typedef struct {
+    gint32 layer;
+    guint32 token; /* of the micro-batch's */
+} RpBrokenOutput;
+
 /**
  * rp_host_state_take_loss:
  * @micro_batch: as in RpTask
  * @loss: of a head that has run, on any thread
- * @broken_layer: lowest layer of the micro-batch whose output is not finite, or G_MAXINT32
+ * @broken: where the micro-batch's first output that is not finite stands
  *
  * With a loss scale, a loss that is not finite is noted for a message; the backend makes the
  * gradients of its stage not finite either (rp_host_state_skips()), from which the norm sees that
  * the step is to be skipped. Otherwise it ends the run.
  *
- * Errors: RP_HOST_STATE_ERROR_LOSS, naming the step, the micro-batch and the layer
+ * Errors: RP_HOST_STATE_ERROR_LOSS, naming the step, the micro-batch, the layer and the token
  */
 gboolean rp_host_state_take_loss(RpHostState *host_state, guint64 iteration, guint32 micro_batch,
-                                 double loss, gint32 broken_layer,
+                                 double loss, RpBrokenOutput broken,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Whether a step may be skipped: there is a loss scale. */
 gboolean rp_host_state_skips(const RpHostState *host_state);

@@ -32,7 +32,9 @@ typedef struct {
     /* set by the backend */
     guint8 **memory; /* [gpus + 1] where each arena begins */
     double *losses;  /* [RP_BATCH_FEED_RING x M] as the host reads them */
-    guint8 *broken;  /* [RP_BATCH_FEED_RING x M][n_layers] whether a layer's output is not finite */
+    guint32
+        *broken; /* [RP_BATCH_FEED_RING x M][n_layers] tokens from the first on at which a layer's
+                      * output is not finite; 0: all is */
 } RpTaskMap;
 
 /* All borrowed; stages and fixed buffers of @plan are read now. */

@@ -215,7 +215,7 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
     host->arena_bytes = g_new0(guint64, (gsize)host->map.gpus + 1);
     places = rp_task_map_places(&host->map);
     host->map.losses = g_new0(double, places);
-    host->map.broken = g_new0(guint8, places * host->map.n_layers);
+    host->map.broken = g_new0(guint32, places * host->map.n_layers);
     for (guint g = 0; g < host->map.gpus; g++)
         host->map.devices[g].losses = host->map.losses;
     host->times = g_new0(RpActionTime, host->map.gpus);

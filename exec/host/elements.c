@@ -184,8 +184,18 @@ rp_host_find_broken(RpKernelStream *stream, const RpFindBrokenArgs *args)
     else
         for (size_t i = 0; i < args->n; i++)
             found_narrow |= (uint16_t)((narrow[i] & infinity) == infinity);
-    if (found_wide != 0 || found_narrow != 0)
-        *args->flag = 1;
+    if (found_wide == 0 && found_narrow == 0)
+        return;
+    for (size_t i = 0; i < args->n; i++) {
+        const gboolean broken = args->dtype == RP_DTYPE_FP32 ? (wide[i] & 0x7f800000) == 0x7f800000
+                                                             : (narrow[i] & infinity) == infinity;
+
+        if (!broken)
+            continue;
+        *args->left =
+            MAX(*args->left, (uint32_t)((args->n - 1) / args->columns - i / args->columns + 1));
+        return;
+    }
 }
 
 void

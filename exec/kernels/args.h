@@ -350,13 +350,14 @@ typedef struct {
     void *y; /* may be x */
 } RpDropoutArgs;
 
-/* flag[0] = 1 if one of n values is infinite or NaN (all bits of its exponent are set), else it
- * stays. */
+/* Of n values in rows of @columns, the last perhaps shorter: left[0] = max(left[0], rows - r), r the
+ * first row with a value that is infinite or NaN (all bits of its exponent are set); it stays if
+ * there is none. */
 typedef struct {
     RpDtype dtype;
-    size_t n;
+    size_t n, columns;
     const void *x;
-    unsigned char *flag; /* of the device's memory, or pinned memory of the host */
+    uint32_t *left; /* of the device's memory, or pinned memory of the host */
 } RpFindBrokenArgs;
 
 /* sum[0] = NaN if loss[0] is infinite or NaN, else it stays. */

@@ -334,7 +334,8 @@ names_the_first_layer_that_breaks(void **state)
 
         assert_false(train_poisoned(f, &run, 3));
         rp_assert_error_message_contains(f->error, "step 1: the loss is not a number");
-        rp_assert_error_message_contains(f->error, "in the output of layer 3 (model.layers.2)");
+        rp_assert_error_message_contains(
+            f->error, "in the output of layer 3 (model.layers.2), sequence 0, token 0;");
         assert_false(train_poisoned(f, &run, 6));
         rp_assert_error_message_contains(f->error, "in the head (lm_head)");
     }

@@ -11,15 +11,14 @@
 #include "exec/cuda/runtime/device.h"
 
 #define GUARD 64 /* elements before and behind; a shift is less */
-#define LEFT_ALONE 0x5a
 
 typedef struct {
     cudaStream_t stream;
     RpKernelStream *kernels;
     guint8 *device; /* of one case */
     guint8 *pinned; /* fetch: where from */
-    guint8 *flags;  /* [0]: in pinned memory */
-    guint8 *device_flags;
+    guint32 *left;  /* [0]: in pinned memory */
+    guint32 *device_left;
     guint8 *host; /* of one case: what stands on the device, from the first value on */
     GRand *rand;
 } Fixture;
@@ -40,8 +39,8 @@ set_up(void **state)
     f->rand = g_rand_new_with_seed(20261122);
     return cudaSetDevice(0) == cudaSuccess &&
                    cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking) == cudaSuccess &&
-                   cudaHostAlloc((void **)&f->flags, 64, cudaHostAllocDefault) == cudaSuccess &&
-                   cudaMalloc((void **)&f->device_flags, 64) == cudaSuccess &&
+                   cudaHostAlloc((void **)&f->left, 64, cudaHostAllocDefault) == cudaSuccess &&
+                   cudaMalloc((void **)&f->device_left, 64) == cudaSuccess &&
                    (f->kernels = rp_cuda_stream_new(0, f->stream, NULL)) != NULL
                ? 0
                : -1;
@@ -64,8 +63,8 @@ tear_down(void **state)
     Fixture *f = *state;
 
     free_case(f);
-    cudaFree(f->device_flags);
-    cudaFreeHost(f->flags);
+    cudaFree(f->device_left);
+    cudaFreeHost(f->left);
     rp_cuda_stream_free(f->kernels);
     cudaStreamDestroy(f->stream);
     g_rand_free(f->rand);
@@ -174,9 +173,9 @@ make_values(Fixture *f, const Shape *shape)
     send(f, shape, 0, shape->n);
 }
 
-/* The oracle. */
-static gboolean
-is_broken(const Fixture *f, const Shape *shape)
+/* The oracle: the first value that is none, or n. */
+static gsize
+first_broken(const Fixture *f, const Shape *shape)
 {
     const gsize size = rp_dtype_size(shape->dtype);
     float values[1024];
@@ -187,28 +186,36 @@ is_broken(const Fixture *f, const Shape *shape)
         rp_dtype_to_float(shape->dtype, f->host + first * size, values, n);
         for (gsize i = 0; i < n; i++)
             if (!isfinite(values[i]))
-                return TRUE;
+                return first + i;
     }
-    return FALSE;
+    return shape->n;
 }
 
-/* What becomes of a flag that is @before. */
-static guint8
-find(const Fixture *f, const Shape *shape, gboolean on_device, guint8 before)
+/* Multiples of nothing, larger than all, and one. */
+static gsize
+columns_of(const Shape *shape)
 {
-    guint8 *flag = on_device ? f->device_flags : f->flags;
-    guint8 after;
+    return shape->n % 3 == 0 ? 1 : shape->n % 3 == 1 ? 37 : shape->n + 1;
+}
+
+/* What becomes of rows left that are @before. */
+static guint32
+find(const Fixture *f, const Shape *shape, gboolean on_device, guint32 before)
+{
+    guint32 *left = on_device ? f->device_left : f->left;
+    guint32 after;
 
     if (on_device)
-        copy_up(flag, &before, 1);
+        copy_up(left, &before, sizeof before);
     else
-        *flag = before;
-    rp_cuda_kernels()->find_broken(
-        f->kernels, &(RpFindBrokenArgs){shape->dtype, shape->n, first_value(f, shape), flag});
+        *left = before;
+    rp_cuda_kernels()->find_broken(f->kernels,
+                                   &(RpFindBrokenArgs){shape->dtype, shape->n, columns_of(shape),
+                                                       first_value(f, shape), left});
     finish(f);
     if (!on_device)
-        return *flag;
-    copy_down(&after, flag, 1);
+        return *left;
+    copy_down(&after, left, sizeof after);
     return after;
 }
 
@@ -216,15 +223,18 @@ find(const Fixture *f, const Shape *shape, gboolean on_device, guint8 before)
 static void
 check_flag(const Fixture *f, const Shape *shape, const char *what)
 {
-    const guint8 expected = is_broken(f, shape) ? 1 : LEFT_ALONE;
+    const gsize columns = columns_of(shape), first = first_broken(f, shape);
+    const gsize rows = (shape->n + columns - 1) / columns;
+    const guint32 left = first < shape->n ? (guint32)(rows - first / columns) : 0;
 
-    for (guint on_device = 0; on_device < 2; on_device++) {
-        const guint8 found = find(f, shape, on_device, LEFT_ALONE);
+    for (guint i = 0; i < 3; i++) {
+        const guint32 before = i == 2 ? 3 : 0; /* more stays */
+        const guint32 found = find(f, shape, i == 1, before);
 
-        if (found != expected)
-            fail_msg("%s, %zu values, %zu elements further, flag %s: 0x%02x, expected 0x%02x; %s",
+        if (found != MAX(before, left))
+            fail_msg("%s, %zu values, %zu elements further, %s: %u rows left, expected %u; %s",
                      rp_dtype_name(shape->dtype), shape->n, shape->shift,
-                     on_device ? "on the device" : "in pinned memory", found, expected, what);
+                     i == 1 ? "on the device" : "in pinned memory", found, MAX(before, left), what);
     }
 }
 
@@ -250,7 +260,7 @@ check_place(Fixture *f, const Shape *shape, gsize place, guint kind)
     g_autofree char *what = g_strdup_printf("value %zu is 0x%x", place, bits);
 
     set_bits(f, shape, place, bits);
-    assert_true(is_broken(f, shape));
+    assert_true(first_broken(f, shape) == place);
     send(f, shape, place, 1);
     check_flag(f, shape, what);
     set_bits(f, shape, place, before);
@@ -276,7 +286,7 @@ for_each_shape(Fixture *f, const gsize *sizes, guint n_sizes,
 static void
 check_numbers(Fixture *f, const Shape *shape)
 {
-    assert_false(is_broken(f, shape));
+    assert_true(first_broken(f, shape) == shape->n);
     check_flag(f, shape, "all of them are numbers");
 }
 
@@ -310,6 +320,22 @@ check_some_values(Fixture *f, const Shape *shape)
         check_place(f, shape, places[i], g_rand_int_range(f->rand, 0, BROKEN_KINDS));
 }
 
+/* Everything from a place on is no number: its row counts. */
+static void
+check_first_row(Fixture *f, const Shape *shape)
+{
+    for (gsize i = 0; i < 4; i++) {
+        const gsize place = shape->n * i / 4;
+
+        make_values(f, shape);
+        for (gsize later = place; later < shape->n; later++)
+            set_bits(f, shape, later, broken_bits(shape->dtype, (guint)later));
+        send(f, shape, 0, shape->n);
+        assert_true(first_broken(f, shape) == place);
+        check_flag(f, shape, "all from there on are none");
+    }
+}
+
 static const gsize few[] = {1, 2, 7, 9, 16, 19};
 /* the last is more than one turn of all threads, by pieces and by values */
 static const gsize many[] = {1000, 1001, 65537, 3000017};
@@ -324,6 +350,13 @@ static void
 finds_the_one_among_many_that_is_no_number(void **state)
 {
     for_each_shape(*state, many, G_N_ELEMENTS(many), check_some_values);
+}
+
+static void
+tells_the_first_row_that_has_one(void **state)
+{
+    for_each_shape(*state, few, G_N_ELEMENTS(few), check_first_row);
+    for_each_shape(*state, many, 3, check_first_row);
 }
 
 static void
@@ -413,6 +446,7 @@ main(void)
         cmocka_unit_test_setup_teardown(finds_every_value_that_is_no_number, set_up, tear_down),
         cmocka_unit_test_setup_teardown(finds_the_one_among_many_that_is_no_number, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(tells_the_first_row_that_has_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(leaves_the_flag_alone_where_all_are_numbers, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(breaks_a_sum_whose_loss_is_no_number, set_up, tear_down),

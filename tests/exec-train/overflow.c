@@ -241,7 +241,7 @@ rp_overflow_check_gives_up(const RpTinyModel *model, const RpDeviceOps *backend)
         assert_says(error, "step 6: 3 steps in a row");
         assert_says(error, "the loss");
         assert_says(error, "micro-batch 2");
-        assert_says(error, "layer 1 (model.layers.0)");
+        assert_says(error, "layer 1 (model.layers.0), sequence 0, token 3:");
         assert_says(error, "loss_scale.max_skipped");
         assert_says(error, "bf16");
         g_clear_error(&error);

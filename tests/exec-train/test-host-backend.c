@@ -412,8 +412,9 @@ names_the_layer_where_a_loss_breaks(void **state)
     const RigOptions fp16 = {.dtype = RP_DTYPE_FP16}; /* with a loss scale the step is skipped */
 
     for (guint layer = 1; layer <= RIG_BLOCKS; layer++) {
-        g_autofree char *where =
-            g_strdup_printf("first in the output of layer %u (model.layers.%u)", layer, layer - 1);
+        g_autofree char *where = g_strdup_printf(
+            "first in the output of layer %u (model.layers.%u), sequence 0, token 0;", layer,
+            layer - 1);
         assert_blames(*state, &dispatched, layer, RP_WEIGHT_Q, NAN, where);
         assert_blames(*state, &bound, layer, RP_WEIGHT_DOWN, INFINITY, where);
         assert_blames(*state, &fp32, layer, RP_WEIGHT_DOWN, -INFINITY, where);
