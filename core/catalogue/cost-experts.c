@@ -38,7 +38,8 @@ rp_cost_experts_forward_bytes(const RpModel *model)
 }
 
 /*
- * Backward. The gradient of the output is gathered for each row; rows' input gradients are added up
+ * Backward. The gradient of the output is gathered for each row, and the input again for weight
+ * gradients; rows' input gradients are added up
  * for each token; the router's logits get gradients. Gradients of biases read the rows once more.
  */
 double
@@ -47,6 +48,7 @@ rp_cost_experts_backward_bytes(const RpModel *model, gboolean trained)
     const double h = model->hidden, m = model->intermediate, k = model->active_experts;
     const double router = BYTES * 2.0 * model->experts + 24 * k;
     const double biases = model->mlp_bias && trained ? BYTES * k * (2 * m + h) : 0;
+    const double gathered = BYTES * 2 * h * k * (trained ? 2 : 1);
 
-    return router + BYTES * 2 * h * k + BYTES * h * (k + 1) + biases;
+    return router + gathered + BYTES * h * (k + 1) + biases;
 }

@@ -37,5 +37,5 @@ double rp_cost_experts_share(const RpModel *model, double rows);
 /* Bytes a token that kernels of experts move beyond those of a dense block: the router, gathering
  * and combining. SwiGLU's are in both. */
 double rp_cost_experts_forward_bytes(const RpModel *model);
-/* @trained: biases have gradients */
+/* @trained: weights and biases have gradients */
 double rp_cost_experts_backward_bytes(const RpModel *model, gboolean trained);
