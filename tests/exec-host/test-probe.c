@@ -3,6 +3,7 @@
 #include "tests/rp-test.h"
 
 #include <gio/gio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "exec/measure/measure.h"
 
 #define MAX_ROOMS 64
+#define ROOMS_OF_A_LAYER 10
 
 typedef struct {
     RpProbe base;
@@ -25,6 +27,7 @@ typedef struct {
     guint copying, n_begun, n_ended;
     gint64 last_ns;      /* that a recompute as the last takes */
     gint64 swing_ns;     /* by which three runs of eight are longer */
+    gint64 class_ns;     /* by which each layer that is measured takes longer than the one before */
     gboolean alternates; /* every other run is longer, part n of it by 2 (n + 1) */
     guint timed;         /* runs */
     RpWeights *weights;
@@ -111,6 +114,7 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
         if (i < n_parts)
             parts[i](data);
         ns[i] = n_parts == 4 ? block[i % 4] : ends[i % 2];
+        ns[i] += f->class_ns * (f->n_taken / ROOMS_OF_A_LAYER);
         if ((f->timed + i / n_parts) % 8 >= 5)
             ns[i] += f->swing_ns;
         if (f->alternates && (f->timed + i / n_parts) % 2 == 1)
@@ -448,11 +452,92 @@ tokens_choose_experts_with_the_skew_that_is_asked_for(void **state)
         rp_measure_can_route(&(RpModel){.experts = 1, .active_experts = 1, .hidden = 64}, 1));
 }
 
+/* Three blocks, of which the second attends to everything. */
+static void
+measures_each_class_of_layers(void **state)
+{
+    Fixture *f = *state;
+    RpModel config = *rp_network_model(f->network);
+    const RpNetworkOptions options = *rp_network_options(f->network);
+
+    config.sliding_window = 4;
+    config.sliding_period = 2;
+    rp_network_free(f->network);
+    rp_weights_free(f->weights);
+    f->weights = rp_weights_new(&config);
+    f->network = rp_network_new(f->weights, rp_host_kernels(), &options);
+    f->class_ns = 1000;
+    measure(f);
+    rp_assert_no_error(f->error);
+    const RpLayer *layers = f->profile->layers;
+
+    assert_int_equal(layers[0].forward_ns, 1000 + 10);
+    assert_int_equal(layers[1].forward_ns, 2000 + 100);
+    assert_int_equal(layers[2].forward_ns, 3000 + 100);
+    assert_int_equal(layers[3].forward_ns, layers[1].forward_ns);
+    assert_int_equal(layers[3].backward_ns, layers[1].backward_ns);
+    assert_int_equal(layers[4].forward_ns, 4000 + 10);
+}
+
+/* Rows of each expert, as the router of a block chose them, and how many tokens there were. */
+static guint routed[8], routed_tokens;
+
+static void
+count_routes(RpKernelStream *stream, const RpRouteArgs *args)
+{
+    rp_host_kernels()->route_forward(stream, args);
+    for (size_t i = 0; i < args->tokens * args->choices; i++)
+        routed[args->chosen[i]]++;
+    routed_tokens += (guint)args->tokens;
+}
+
+static void
+a_router_chooses_with_the_skew_that_is_asked_for(void **state)
+{
+    static const double skews[] = {1, 2.5};
+    Fixture *f = *state;
+    RpModel config = *rp_network_model(f->network);
+    RpNetworkOptions options = *rp_network_options(f->network);
+    RpKernels kernels = *rp_host_kernels();
+
+    config.architecture = RP_ARCHITECTURE_QWEN3_MOE;
+    config.hidden = 64;
+    config.experts = 8;
+    config.active_experts = 2;
+    config.max_positions = options.tokens = 160;
+    kernels.route_forward = count_routes;
+    rp_network_free(f->network);
+    rp_weights_free(f->weights);
+    f->weights = rp_weights_new(&config);
+    f->network = rp_network_new(f->weights, &kernels, &options);
+    for (guint i = 0; i < G_N_ELEMENTS(skews); i++) {
+        const RpMeasureOptions how = {
+            .devices = 1, .seconds = 1e-3, .max_runs = 5, .routing = skews[i]};
+
+        g_clear_pointer(&f->profile, rp_profile_free);
+        f->n_taken = f->n_given = routed_tokens = 0;
+        memset(routed, 0, sizeof routed);
+        f->profile = rp_measure_profile(&f->base, f->network, NULL, &how, &f->error);
+        rp_assert_no_error(f->error);
+        const double mean = routed_tokens * 2.0 / 8;
+
+        assert_true(routed_tokens >= 160);
+        assert_int_equal(f->stray, 0);
+        /* a token may choose otherwise where attention has few others to look at */
+        assert_true(fabs(routed[0] - skews[i] * mean) <= 0.02 * mean);
+        for (guint e = 1; e < 8; e++)
+            assert_true(fabs(routed[e] - (8 - skews[i]) / 7 * mean) <= 0.04 * mean);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_choose_experts_with_the_skew_that_is_asked_for),
+        cmocka_unit_test_setup_teardown(measures_each_class_of_layers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_router_chooses_with_the_skew_that_is_asked_for, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tells_how_far_each_kind_of_time_spreads, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_means_where_clocks_swing, set_up, tear_down),
