@@ -240,6 +240,7 @@ adapters_are_predicted_as_train_runs_them(void **state)
     SAYS(&run, 0, "Yes: ", "LoRA of rank 32");
     assert_null(strstr(run.out, "`roundpipe train` has no"));
     SAYS(&experts, 0, "Yes: ", "LoRA of rank 32");
+    assert_null(strstr(experts.out, "`roundpipe train` has no"));
     assert_int_equal(large.code, 2);
     assert_non_null(strstr(large.err, "--lora-rank: expected at most 1024"));
 }
