@@ -173,96 +173,158 @@ sweep(void)
 
 /* ---- pictures ---- */
 
-/* What a picture varies; the others are as usual. */
+#define MOST_POINTS 8
+
+/* A line: cases that differ in one column. */
+typedef struct {
+    double x[MOST_POINTS], y[MOST_POINTS];
+    guint n;
+} Line;
+
+/* Keeps x ascending. */
+static void
+line_add(Line *line, double x, double y)
+{
+    guint i = MIN(line->n, MOST_POINTS - 1);
+
+    line->n = i + 1;
+    for (; i > 0 && line->x[i - 1] > x; i--) {
+        line->x[i] = line->x[i - 1];
+        line->y[i] = line->y[i - 1];
+    }
+    line->x[i] = x;
+    line->y[i] = y;
+}
+
+/* What is fixed of the numbers of a case; a name that is NULL, or what is varied, may be anything. */
+typedef struct {
+    const char *train, *model, *varied;
+    double memory_gib;
+} Choice;
+
+static gboolean
+is_usual(const RpTable *table, guint row, const char *column, const char *varied, double usual)
+{
+    return strcmp(column, varied) == 0 || rp_table_number(table, row, column) == usual;
+}
+
+static gboolean
+is_chosen(const RpTable *table, guint row, const Choice *choice)
+{
+    const double sequence = rp_table_number(table, row, "sequence");
+    const double tokens = sequence * rp_table_number(table, row, "batch");
+
+    return strcmp(rp_table_text(table, row, "train"), choice->train) == 0 &&
+           (choice->model == NULL ||
+            strcmp(rp_table_text(table, row, "model"), choice->model) == 0) &&
+           is_usual(table, row, "sequence", choice->varied, USUAL_SEQUENCE) &&
+           is_usual(table, row, "memory_gib", choice->varied, choice->memory_gib) &&
+           is_usual(table, row, "link_gb_per_s", choice->varied, USUAL_LINK) &&
+           (strcmp(choice->varied, "batch") == 0 || tokens == USUAL_STEP_TOKENS);
+}
+
+/* @streamed: the column that bound schedules are compared with */
+static Line
+read_line(const RpTable *table, const Choice *choice, const char *streamed)
+{
+    Line line = {.n = 0};
+
+    for (guint row = 0; row < rp_table_n_rows(table); row++) {
+        const double bound = rp_table_number(table, row, "bound");
+        const double other = rp_table_number(table, row, streamed);
+
+        if (is_chosen(table, row, choice))
+            line_add(&line, rp_table_number(table, row, choice->varied),
+                     bound > 0 && other > 0 ? 100 * bound / other : NAN);
+    }
+    return line;
+}
+
+static const RpColour colours[] = {RP_COLOUR_SKY,    RP_COLOUR_BLUE,       RP_COLOUR_GREEN,
+                                   RP_COLOUR_ORANGE, RP_COLOUR_VERMILLION, RP_COLOUR_PURPLE};
+
+/* By size of the model, a colour a memory: against both kinds of steps. */
+static void
+add_sizes(RpLineChart *chart, const RpTable *table, const char *train)
+{
+    for (guint g = 0; g < G_N_ELEMENTS(memories); g++) {
+        const Choice choice = {
+            .train = train, .varied = "billion_parameters", .memory_gib = memories[g]};
+        const Line sync = read_line(table, &choice, "streamed_sync");
+        const Line async = read_line(table, &choice, "streamed_async");
+        g_autofree char *title = g_strdup_printf("%g GiB", memories[g]);
+
+        rp_line_chart_add(chart, title, colours[g], RP_LINE_WITH_POINTS, sync.x, sync.y, sync.n);
+        rp_line_chart_add(chart, NULL, colours[g], RP_LINE_DASHED, async.x, async.y, async.n);
+    }
+    rp_line_chart_explain(chart, "of synchronous", RP_LINE_WITH_POINTS);
+    rp_line_chart_explain(chart, "of asynchronous", RP_LINE_DASHED);
+}
+
+/* By something else, a colour a model: LoRA and full training, synchronous. */
+static void
+add_models(RpLineChart *chart, const RpTable *table, const char *varied)
+{
+    for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
+        Choice choice = {"lora", models[m], varied, USUAL_MEMORY};
+        const Line lora = read_line(table, &choice, "streamed_sync");
+
+        choice.train = "full";
+        const Line full = read_line(table, &choice, "streamed_sync");
+
+        rp_line_chart_add(chart, models[m], colours[m], RP_LINE_WITH_POINTS, lora.x, lora.y,
+                          lora.n);
+        rp_line_chart_add(chart, NULL, colours[m], RP_LINE_DASHED, full.x, full.y, full.n);
+    }
+    rp_line_chart_explain(chart, "LoRA, rank 16", RP_LINE_WITH_POINTS);
+    rp_line_chart_explain(chart, "full training", RP_LINE_DASHED);
+}
+
 typedef struct {
     const char *name;
-    const char *column;
+    const char *train;  /* of pictures by size */
+    const char *varied; /* of the others */
+    double low, high;
     const char *title;
     const char *x_title;
 } Picture;
 
 static const Picture pictures[] = {
-    {"weight-binding-link", "link_gb_per_s", "Bound against streamed weights, by link",
-     "link of a GPU, GB/s each way"},
-    {"weight-binding-memory", "memory_gib", "Bound against streamed weights, by memory",
-     "memory of a GPU, GiB"},
-    {"weight-binding-sequence", "sequence", "Bound against streamed weights, by sequence",
-     "tokens of a sequence"},
-    {"weight-binding-step", "batch", "Bound against streamed weights, by size of a step",
-     "sequences of a step"},
+    {"weight-binding-lora", "lora", NULL, 1.5, 80, "Bound weights against streamed ones: LoRA",
+     "parameters of the model, billion"},
+    {"weight-binding-full", "full", NULL, 1.5, 80,
+     "Bound weights against streamed ones: full training", "parameters of the model, billion"},
+    {"weight-binding-link", NULL, "link_gb_per_s", 5.8, 54,
+     "Bound weights against streamed ones, by link", "link of a GPU, GB/s each way"},
+    {"weight-binding-sequence", NULL, "sequence", 1900, 35000,
+     "Bound weights against streamed ones, by sequence", "tokens of a sequence"},
+    {"weight-binding-step", NULL, "batch", 30, 550,
+     "Bound weights against streamed ones, by size of a step", "sequences of a step"},
 };
-
-static gboolean
-is_of(const RpTable *table, guint row, const Picture *picture, const char *train, const char *model)
-{
-    const struct {
-        const char *column;
-        double usual;
-    } numbers[] = {
-        {"sequence", USUAL_SEQUENCE}, {"memory_gib", USUAL_MEMORY}, {"link_gb_per_s", USUAL_LINK}};
-
-    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++)
-        if (strcmp(numbers[i].column, picture->column) != 0 &&
-            rp_table_number(table, row, numbers[i].column) != numbers[i].usual)
-            return FALSE;
-    return strcmp(rp_table_text(table, row, "train"), train) == 0 &&
-           strcmp(rp_table_text(table, row, "model"), model) == 0;
-}
-
-static void
-add_series(RpLineChart *chart, const RpTable *table, const Picture *picture, const char *train,
-           guint m)
-{
-    static const RpColour colours[] = {RP_COLOUR_SKY,    RP_COLOUR_BLUE,       RP_COLOUR_GREEN,
-                                       RP_COLOUR_ORANGE, RP_COLOUR_VERMILLION, RP_COLOUR_PURPLE};
-    const gboolean lora = strcmp(train, "lora") == 0;
-    double x[8], y[8];
-    guint n = 0;
-
-    for (guint row = 0; row < rp_table_n_rows(table) && n < G_N_ELEMENTS(x); row++) {
-        if (!is_of(table, row, picture, train, models[m]))
-            continue;
-        const double bound = rp_table_number(table, row, "bound");
-        const double streamed = rp_table_number(table, row, "streamed_sync");
-
-        const double at = rp_table_number(table, row, picture->column);
-        guint i = n++;
-
-        for (; i > 0 && x[i - 1] > at; i--) {
-            x[i] = x[i - 1];
-            y[i] = y[i - 1];
-        }
-        x[i] = at;
-        y[i] = bound > 0 && streamed > 0 ? 100 * bound / streamed : NAN;
-    }
-    rp_line_chart_add(chart, lora ? models[m] : NULL, colours[m],
-                      lora ? RP_LINE_WITH_POINTS : RP_LINE_DASHED, x, y, n);
-}
 
 static gboolean
 draw_one(const RpTable *table, const Picture *picture, const char *directory, GError **error)
 {
-    g_autoptr(RpLineChart) chart = rp_line_chart_new(
-        picture->name, picture->title, picture->x_title, "bound / streamed tokens/s, %");
+    g_autoptr(RpLineChart) chart =
+        rp_line_chart_new(picture->name, picture->title, picture->x_title, "bound, % of streamed");
 
-    for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
-        add_series(chart, table, picture, "lora", m);
-        add_series(chart, table, picture, "full", m);
-    }
-    rp_line_chart_explain(chart, "LoRA, rank 16", RP_LINE_WITH_POINTS);
-    rp_line_chart_explain(chart, "full training", RP_LINE_DASHED);
+    if (picture->train != NULL)
+        add_sizes(chart, table, picture->train);
+    else
+        add_models(chart, table, picture->varied);
     rp_line_chart_set_log(chart, 2, 0);
     rp_line_chart_set_tics_at_points(chart);
-    rp_line_chart_set_subtitle(chart,
-                               "predicted; 8 GPUs as fast as an RTX 4090, synchronous steps; "
-                               "otherwise 24 GiB, 25 GB/s, 2048 tokens");
+    rp_line_chart_set_x_range(chart, picture->low, picture->high);
+    rp_line_chart_set_y_range(chart, 50, 115);
+    rp_line_chart_set_subtitle(chart, "predicted tokens/s; 8 GPUs that compute as an RTX 4090; "
+                                      "else 24 GiB, 25 GB/s, 128 sequences of 2048 tokens");
     g_autoptr(RpFigure) figure = rp_line_chart_figure(chart);
 
     rp_figure_set_caption(figure,
-                          "Predicted by our simulator at full fidelity from layer times of "
-                          "the cost model: the fastest schedule whose stages stay on their "
-                          "GPUs with their weights, against RoundPipe, both with synchronous "
-                          "steps. A line begins where a bound schedule fits.");
+                          "Predicted by our simulator at full fidelity, layer times of the cost "
+                          "model: the fastest synchronous schedule whose stages stay on their GPUs "
+                          "with their weights, as a share of RoundPipe's tokens/s. A line begins "
+                          "where a bound schedule fits.");
     rp_figure_add_command(figure, "weight-binding sweep >weight-binding.csv");
     rp_figure_add_command(figure, "weight-binding draw weight-binding.csv DIR");
     return rp_figure_write(figure, directory, RP_PICTURE_PNG, error);
