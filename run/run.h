@@ -17,6 +17,11 @@
 #define RP_RUN_ROUND_ALL 0
 #define RP_RUN_ROUND_AUTO (-1)
 
+/* Values of base_choice. */
+#define RP_RUN_BASE_OF_THE_FILE 0
+#define RP_RUN_BASE_16_BITS 1
+#define RP_RUN_BASE_PACKED 2 /* and up */
+
 typedef struct {
     int mode; /* RpOptimizerMode */
     double learning_rate;
@@ -62,6 +67,7 @@ typedef struct {
     char *output;
     char *devices;
     int dtype_choice; /* RpDtype + 1; 0 = the model's */
+    int base_choice;  /* RP_RUN_BASE_OF_THE_FILE, _16_BITS, or _PACKED + RpLowbit */
     gint64 sequence_length;
     gint64 micro_batch_size;
     gint64 micro_batches;

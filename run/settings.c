@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "core/catalogue/lora.h"
+#include "core/lowbit/lowbit.h"
 #include "run/run.h"
 
 /* Not every word that is no "true" is false. */
@@ -14,6 +15,12 @@ static const RpSettingChoice maybe[] = {{"auto", 0}, {"false", 1}, {"true", 2}, 
                                         {"yes", 2},  {"off", 1},   {"on", 2},   {NULL}};
 static const RpSettingChoice dtypes[] = {
     {"fp32", RP_DTYPE_FP32 + 1}, {"bf16", RP_DTYPE_BF16 + 1}, {"fp16", RP_DTYPE_FP16 + 1}, {NULL}};
+static const RpSettingChoice bases[] = {{"bf16", RP_RUN_BASE_16_BITS},
+                                        {"fp8", RP_RUN_BASE_PACKED + RP_LOWBIT_FP8},
+                                        {"nf4", RP_RUN_BASE_PACKED + RP_LOWBIT_NF4},
+                                        {"nf4-single", RP_RUN_BASE_PACKED + RP_LOWBIT_NF4_SINGLE},
+                                        {"mxfp4", RP_RUN_BASE_PACKED + RP_LOWBIT_MXFP4},
+                                        {NULL}};
 static const RpSettingChoice rounds[] = {
     {"all", RP_RUN_ROUND_ALL}, {"auto", RP_RUN_ROUND_AUTO}, {NULL}};
 static const RpSettingChoice partitions[] = {{"simulated", 0}, {"paper", 1}, {NULL}};
@@ -54,6 +61,9 @@ static const RpSetting settings[] = {
      .help = "host:N: N devices on processor threads; cuda:N: the first N GPUs; cuda: all"},
     {"dtype", CHOICE(dtype_choice, dtypes), .unset = "the model's",
      .help = "numbers of weights, activations and gradients on devices"},
+    {"base", CHOICE(base_choice, bases), .unset = "as the model's file has it", .flag = "--base",
+     .others = "load_in_4bit quantization quantization_bit",
+     .help = "LoRA: the frozen model on the host and on its way to devices; bf16: 16 bits"},
     {"sequence_length", WHOLE(sequence_length, 2, RP_RUN_MAX_COUNT), .required = TRUE,
      .others = "cutoff_len max_seq_length seq_len sequence_len",
      .help = "tokens of a sequence; longer samples are cut, shorter ones padded"},

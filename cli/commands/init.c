@@ -2,12 +2,14 @@
 
 #include "cli/progress.h"
 #include "core/catalogue/catalogue.h"
-#include "exec/model/init.h"
+#include "exec/quantise/quantise.h"
+#include "run/run.h"
 
 typedef struct {
     char *output;
     char *from_model;
     char *dtype;
+    char *base;
     char *shard_size;
     gint64 seed;
     gboolean force;
@@ -46,6 +48,20 @@ read_config(const InitArgs *args, const char *path, RpModel *config, GError **er
     return rp_cli_refuse(error, "--from-model: %s", local->message);
 }
 
+/* @format: (out): set where it is one */
+static gboolean
+read_base(const InitArgs *args, gboolean *packed, RpLowbit *format, GError **error)
+{
+    int choice = RP_RUN_BASE_16_BITS;
+
+    if (!rp_cli_choose("base", "base", args->base, &choice, error))
+        return FALSE;
+    *packed = choice >= RP_RUN_BASE_PACKED;
+    if (*packed)
+        *format = (RpLowbit)(choice - RP_RUN_BASE_PACKED);
+    return TRUE;
+}
+
 static gboolean
 read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError **error)
 {
@@ -73,27 +89,51 @@ read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError
     return choice >= 0;
 }
 
+/* Of all weights, those that @format (nullable) packs as large as that makes them. */
+static guint64
+count_bytes(const RpWeights *weights, const RpLowbit *format)
+{
+    const RpModel *config = rp_weights_model(weights);
+    guint64 bytes = 0;
+
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (weight->tied)
+            continue;
+        if (format == NULL || !rp_weight_packs(config, weight, *format))
+            bytes += weight->elements * rp_dtype_size(config->dtype);
+        else if (weight->offset == 0)
+            bytes += rp_lowbit_layout(*format, rp_weight_lowbit_shape(weight)).total;
+    }
+    return bytes;
+}
+
 static void
-report_model(RpReport *report, const InitArgs *args, const RpModel *config, double seconds)
+report_model(RpReport *report, const InitArgs *args, const RpModel *config, const RpLowbit *format,
+             double seconds)
 {
     g_autoptr(RpWeights) weights = rp_weights_new(config);
     const guint64 parameters = rp_weights_elements(weights);
-    const guint64 bytes = parameters * rp_dtype_size(config->dtype);
+    const guint64 bytes = count_bytes(weights, format);
     const char *architecture = rp_architectures[config->architecture].hf_name;
     const char *dtype = rp_dtype_name(config->dtype);
     g_autofree char *size = rp_cli_format_bytes(bytes);
 
     rp_report_say(report,
                   "%s: %s, %u blocks, %" G_GUINT64_FORMAT
-                  " parameters in %s, %s, seed %" G_GINT64_FORMAT ", written in %.1f s",
-                  args->output, architecture, config->blocks, parameters, dtype, size, args->seed,
-                  seconds);
+                  " parameters in %s%s%s, %s, seed %" G_GINT64_FORMAT ", written in %.1f s",
+                  args->output, architecture, config->blocks, parameters, dtype,
+                  format != NULL ? " and " : "", format != NULL ? rp_lowbit_name(*format) : "",
+                  size, args->seed, seconds);
     rp_report_text(report, "output", args->output, NULL);
     rp_report_text(report, "architecture", architecture, NULL);
     rp_report_count(report, "blocks", config->blocks, NULL);
     rp_report_count(report, "parameters", (gint64)parameters, NULL);
     rp_report_bytes(report, "bytes", bytes, NULL);
     rp_report_text(report, "dtype", dtype, NULL);
+    if (format != NULL)
+        rp_report_text(report, "base", rp_lowbit_name(*format), NULL);
     rp_report_count(report, "seed", args->seed, NULL);
 }
 
@@ -104,17 +144,21 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     RpProgress progress = rp_progress_begin("initialising parameters", 0);
     RpInitOptions options = {.progress = rp_progress_counted, .user_data = &progress};
     RpModel config;
+    RpLowbit format = RP_LOWBIT_NF4;
+    gboolean packed;
 
     if (!read_config(args, words[0], &config, error) ||
-        !read_words(args, &config, &options, error) ||
+        !read_words(args, &config, &options, error) || !read_base(args, &packed, &format, error) ||
         !rp_cli_make_model_directory(args->output, args->force, error) ||
         !check_config(args, words[0], error))
         return FALSE;
-    const gboolean written = rp_init_write(&config, args->output, &options, error);
+    const gboolean written =
+        packed ? rp_quantise_random(&config, format, args->output, &options, error)
+               : rp_init_write(&config, args->output, &options, error);
 
     rp_progress_clear();
     if (written)
-        report_model(report, args, &config,
+        report_model(report, args, &config, packed ? &format : NULL,
                      (double)(g_get_monotonic_time() - progress.begin_us) / G_USEC_PER_SEC);
     return written;
 }
@@ -128,6 +172,9 @@ static const GOptionEntry entries[] = {
      "N"},
     {"dtype", 0, RP_WORD(InitArgs, dtype), "bf16, fp16 or fp32 (default: the config's, else bf16)",
      "TYPE"},
+    {"base", 0, RP_WORD(InitArgs, base),
+     "linear layers of blocks in few bits, for LoRA: nf4, nf4-single, mxfp4 or fp8 (default: bf16)",
+     "FORMAT"},
     {"shard-size", 0, RP_WORD(InitArgs, shard_size),
      "largest file, as 5GB (the default); 0 = one file", "SIZE"},
     {"force", 0, RP_FLAG(InitArgs, force), "replace a model that is there", NULL},

@@ -10,6 +10,7 @@
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
 #include "run/profile-name.h"
+#include "run/run.h"
 
 #define MAX_SECONDS 3600
 #define MAX_ORIGIN 4096     /* bytes */
@@ -25,6 +26,7 @@ typedef struct {
     int micro_batch_size;
     int head_chunk;
     int lora_rank;
+    char *base;
     int optimizer_threads;
     double seconds;
     char *routing;
@@ -38,6 +40,7 @@ typedef struct {
     guint optimizer_threads;
     RpModel config;
     RpSafetensors *checkpoint; /* NULL: random weights */
+    RpDtype stored;            /* of the checkpoint, or the config's */
     RpWeights *weights;
     RpNetworkOptions network;
     gboolean attention_auto; /* the faster one */
@@ -74,7 +77,7 @@ read_config(const char *word, RpModel *config, GError **error)
 
 /* A directory may hold the shapes alone. */
 static gboolean
-open_weights(Subject *subject, guint lora_rank, GError **error)
+bind_weights(Subject *subject, guint lora_rank, GError **error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
 
@@ -83,15 +86,43 @@ open_weights(Subject *subject, guint lora_rank, GError **error)
     if (lora_rank > 0 && !rp_lora_check(&lora, &subject->config, error))
         return FALSE;
     subject->weights = rp_weights_new_adapted(&subject->config, &lora);
+    subject->stored = subject->config.has_dtype ? subject->config.dtype : RP_DTYPE_BF16;
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
         g_autofree char *path = g_build_filename(subject->word, names[i], NULL);
 
         if (!g_file_test(path, G_FILE_TEST_EXISTS))
             continue;
         subject->checkpoint = rp_safetensors_open(subject->word, error);
-        return subject->checkpoint != NULL &&
-               rp_weights_bind(subject->weights, subject->checkpoint, error);
+        if (subject->checkpoint == NULL ||
+            (lora_rank > 0 && !rp_weights_adopt(subject->weights, subject->checkpoint, error)) ||
+            !rp_weights_bind(subject->weights, subject->checkpoint, error))
+            return FALSE;
+        subject->stored = rp_weights_dtype(subject->weights);
     }
+    return TRUE;
+}
+
+/* A base that is yet to be packed has random weights: times do not depend on them. */
+static gboolean
+open_weights(const ProfileArgs *args, Subject *subject, GError **error)
+{
+    int base = RP_RUN_BASE_OF_THE_FILE;
+
+    if (!rp_cli_choose("base", "base", args->base, &base, error))
+        return FALSE;
+    if (base >= RP_RUN_BASE_PACKED && args->lora_rank == 0)
+        return rp_cli_refuse(error, "--base: expected --lora-rank beside it: a packed base is "
+                                    "frozen");
+    if (!bind_weights(subject, (guint)args->lora_rank, error))
+        return FALSE;
+    if (base < RP_RUN_BASE_PACKED || rp_weights_is_packed(subject->weights))
+        return TRUE;
+    RpWeights *packed = rp_weights_copy(subject->weights);
+
+    rp_weights_pack_base(packed, (RpLowbit)(base - RP_RUN_BASE_PACKED));
+    rp_weights_free(subject->weights);
+    subject->weights = packed;
+    g_clear_pointer(&subject->checkpoint, rp_safetensors_free);
     return TRUE;
 }
 
@@ -101,9 +132,7 @@ read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
     int choice = RP_DTYPE_BF16 + 1;
 
     if (args->dtype == NULL) {
-        RpDtype dtype = subject->checkpoint != NULL ? rp_weights_dtype(subject->weights)
-                        : subject->config.has_dtype ? subject->config.dtype
-                                                    : RP_DTYPE_BF16;
+        RpDtype dtype = subject->stored;
 
         /* nobody trains in fp32 on a GPU unless they say so */
         if (dtype == RP_DTYPE_FP32 && !subject->ops->host_memory)
@@ -216,9 +245,8 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
                                      ? (guint)args->optimizer_threads
                                      : rp_run_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) ||
-        !open_weights(subject, (guint)args->lora_rank, error) ||
-        !read_dtype(args, subject, error) || !read_kernels(args, subject, error) ||
-        !read_routing(args->routing, subject, error))
+        !open_weights(args, subject, error) || !read_dtype(args, subject, error) ||
+        !read_kernels(args, subject, error) || !read_routing(args->routing, subject, error))
         return FALSE;
     rp_weights_store_base(subject->weights, network->dtype);
     network->sequences = (guint)args->micro_batch_size;
@@ -466,6 +494,9 @@ static const GOptionEntry options[] = {
      "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
     {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),
      "times of frozen layers with adapters of rank R on all matrices", "R"},
+    {"base", 0, RP_WORD(ProfileArgs, base),
+     "with --lora-rank: the frozen model in nf4, nf4-single, mxfp4 or fp8 (default: as the file)",
+     "FORMAT"},
     {"optimizer-threads", 0, RP_COUNT(ProfileArgs, optimizer_threads),
      "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
     {"routing", 0, RP_WORD(ProfileArgs, routing),

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/base/dtype.h"
+#include "core/lowbit/lowbit.h"
 #include "core/profile/profile.h"
 
 /* Those that run stand first. */
@@ -195,7 +196,26 @@ typedef struct {
     gboolean trained;    /* has a gradient: everything, or with LoRA the adapters only */
     double scale;        /* of an adapter: s, that its B A is multiplied by; else 0 */
     RpDtype storage;     /* of a frozen weight; trained ones have the run's */
+    gboolean
+        is_packed;   /* a frozen one, on the host and on its way up: it is expanded to @storage */
+    RpLowbit format; /* if it is */
 } RpWeight;
+
+/* Its matrices as they are packed: the stack that it is a piece of, or its own. */
+RpLowbitShape rp_weight_lowbit_shape(const RpWeight *weight);
+
+/**
+ * rp_weight_packs:
+ *
+ * Whether a base in @format has the weight packed: matrices of the linear layers of blocks, as
+ * bitsandbytes and transformers do; not the router, the embedding and the head. In mxfp4 of a model
+ * whose experts are one tensor (GPT-OSS) these alone, as it is published. Rows of mxfp4 must be
+ * multiples of 32.
+ */
+gboolean rp_weight_packs(const RpModel *model, const RpWeight *weight, RpLowbit format);
+
+/* Packs a weight: mxfp4 stands as [out,in] always, as it is read. */
+void rp_weight_pack(RpWeight *weight, RpLowbit format);
 
 /* Elements of the stack that it is a piece of, or its own. */
 static inline guint64

@@ -185,6 +185,25 @@ run_fused(const RpDeviceAction *action)
 }
 
 static gboolean
+check(const RpDeviceAction *action, GError **error)
+{
+    if (kernels_of(action)->check(action->map->devices[action->device].stream, error))
+        return TRUE;
+    g_prefix_error(error, "device %u: ", action->device);
+    return FALSE;
+}
+
+static gboolean
+run_expand(const RpDeviceAction *action, GError **error)
+{
+    rp_network_expand(action->map->network, action->map->devices[action->device].stream,
+                      rp_task_stage(action->map, action->task)->layers,
+                      rp_task_operand(action->map, action->task, RP_ROLE_PACKED),
+                      rp_task_operand(action->map, action->task, RP_ROLE_PARAMETERS));
+    return check(action, error);
+}
+
+static gboolean
 refuse(const RpDeviceAction *action, GError **error)
 {
     g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_PLAN,
@@ -201,6 +220,8 @@ rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBacke
     const RpTaskKind kind = (RpTaskKind)task->task.kind;
     RpDeviceAction action = {.map = map, .backend = backend, .device = device, .task = task};
 
+    if (kind == RP_TASK_EXPAND)
+        return run_expand(&action, error);
     if (kind != RP_TASK_FORWARD && kind != RP_TASK_BACKWARD && kind != RP_TASK_FUSED)
         return refuse(&action, error);
     action.call = call_of(map, device, task);
@@ -219,9 +240,7 @@ rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBacke
         run_fused(&action);
     else
         run_backward(&action, part);
-    if (!kernels_of(&action)->check(action.call.stream, error)) {
-        g_prefix_error(error, "device %u: ", device);
+    if (!check(&action, error))
         return FALSE;
-    }
     return action.call.loss == NULL || ops->send_loss(&action, error);
 }

@@ -1,5 +1,5 @@
 /**
- * Actions, as every backend runs them: the network's call that a task is, targets of the head, sums
+ * Actions and expansions, as every backend runs them: the network's call that a task is, targets of the head, sums
  * of gradients, a look at each layer's output, and the loss that comes back. Kernels run, or are
  * issued, as those of the backend do.
  *

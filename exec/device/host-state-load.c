@@ -43,13 +43,20 @@ rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(weights, i);
             const RpWeightPlace place = rp_layout_place(layout, weight);
+            const RpLowbitSource *packed = rp_weights_packed(weights, i);
             guint64 run;
             LoadJob job = {.weights = weights, .index = i};
 
+            if (place.is_packed) {
+                if (weight->offset == 0)
+                    rp_lowbit_source_load(
+                        packed, rp_host_state_weights(host_state, l, 0, place.upload, &run));
+                continue;
+            }
             if (weight->trained)
                 job.master = host_state->layers[l].master + place.element;
             else {
-                job.frozen = rp_host_state_weights(host_state, l, 0, place.byte, &run);
+                job.frozen = rp_host_state_weights(host_state, l, 0, place.upload, &run);
                 job.storage = place.storage;
             }
 

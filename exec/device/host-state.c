@@ -311,7 +311,7 @@ rp_host_state_weights(const RpHostState *host_state, guint layer, guint version,
     const guint64 trained = of->own * host_state->element_bytes;
     const guint64 own = trained + layout->frozen_bytes;
 
-    *run = (offset < trained ? trained : offset < own ? own : layout->bytes) - offset;
+    *run = (offset < trained ? trained : offset < own ? own : layout->upload_bytes) - offset;
     if (offset < trained)
         return of->weights[version] + offset;
     if (offset < own)

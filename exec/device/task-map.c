@@ -111,13 +111,14 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
     const RpChunks *chunks = &stage->parameters;
     const RpLayerLayout *first = rp_network_layout(map->network, stage->layers.first);
     const guint version = rp_host_state_version(map->host_state, task->task.iteration);
-    guint8 *target = rp_task_operand(map, task, RP_ROLE_PARAMETERS);
+    guint8 *packed = rp_task_operand(map, task, RP_ROLE_PACKED);
+    guint8 *target = packed != NULL ? packed : rp_task_operand(map, task, RP_ROLE_PARAMETERS);
 
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
-        guint8 *at = target + rp_network_layout(map->network, segment->layer)->first_byte -
-                     first->first_byte;
+        guint8 *at = target + rp_network_layout(map->network, segment->layer)->first_upload -
+                     first->first_upload;
         guint64 run;
 
         for (guint64 offset = segment->offset; offset < segment->offset + segment->bytes;

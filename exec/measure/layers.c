@@ -24,6 +24,7 @@
 enum {
     CONSTANTS,
     PARAMETERS,
+    UPLOAD, /* of a layer of a network with packed weights */
     INPUT,
     GRADIENT,
     OUTPUT,
@@ -89,6 +90,15 @@ run_fused(gpointer data)
 
     layer->call.output = layer->d_input;
     rp_network_fused(layer->network, &layer->call);
+}
+
+static void
+run_expand(gpointer data)
+{
+    Layer *layer = data;
+
+    rp_network_expand(layer->network, layer->call.stream, layer->call.layers, layer->room[UPLOAD],
+                      layer->room[PARAMETERS]);
 }
 
 /* ---- what a call needs ---- */
@@ -163,8 +173,9 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(list, i);
         const RpWeightPlace place = rp_layout_place(layout, weight);
-        const gboolean given = weights != NULL && (rp_weights_source(weights, i) != NULL ||
-                                                   rp_weights_packed(weights, i) != NULL);
+        const gboolean given =
+            weights != NULL && !weight->is_packed &&
+            (rp_weights_source(weights, i) != NULL || rp_weights_packed(weights, i) != NULL);
 
         if (layer->routing > 0 && weight->kind == RP_WEIGHT_ROUTER) {
             if (!fill_router(layer, &place, error))
@@ -242,6 +253,16 @@ fill_constants(const Layer *layer, GError **error)
     return filled;
 }
 
+/* What it holds is of no matter to the time. */
+static gboolean
+clear_upload(const Layer *layer, const RpLayer *sizes, GError **error)
+{
+    g_autofree float *tile = g_new0(float, TILE);
+
+    return fill(layer, RP_DTYPE_BF16, tile, layer->room[UPLOAD], 0,
+                sizes->upload_bytes / sizeof(guint16), error);
+}
+
 static gboolean
 take_rooms(Layer *layer, const RpProfile *profile, guint index, GError **error)
 {
@@ -252,6 +273,7 @@ take_rooms(Layer *layer, const RpProfile *profile, guint index, GError **error)
     const gsize bytes[N_ROOMS] = {
         [CONSTANTS] = (gsize)rp_network_constant_bytes(network),
         [PARAMETERS] = (gsize)layout->bytes,
+        [UPLOAD] = (gsize)sizes->upload_bytes,
         [INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
         [GRADIENT] = (gsize)hidden,
         [OUTPUT] = (gsize)hidden,
@@ -290,7 +312,8 @@ fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, gui
     const RpLayerKind kind = profile->layers[index].kind;
     const gboolean routed = layer->routing > 0 && kind == RP_LAYER_BLOCK;
 
-    return fill_constants(layer, error) && fill_weights(layer, weights, index, error) &&
+    return fill_constants(layer, error) && clear_upload(layer, &profile->layers[index], error) &&
+           fill_weights(layer, weights, index, error) &&
            (kind == RP_LAYER_EMBEDDING ? fill_ids(layer, random, input, tokens, error)
             : routed                   ? fill_routed(layer, random, input, error)
                                        : fill_hidden(layer, random, 1, input, error)) &&
@@ -363,6 +386,21 @@ measure(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
     return TRUE;
 }
 
+/* Last: it leaves zeros for weights. */
+static gboolean
+measure_expansion(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
+{
+    const RpProbePart part = run_expand;
+    RpTimes times;
+
+    if (to->upload_bytes == 0)
+        return TRUE;
+    if (!rp_measurer_run(measurer, layer->probe, &part, 1, layer, &times, error))
+        return FALSE;
+    to->expand_ns = typical_ns(layer->probe, &times);
+    return TRUE;
+}
+
 gboolean
 rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                  const RpWeights *weights, guint layer, RpProfile *profile, GError **error)
@@ -374,7 +412,8 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
     if (take_rooms(&run, profile, layer, error) &&
         fill_rooms(&run, run.routing > 0 ? NULL : weights, profile, layer, error)) {
         make_call(&run, profile, layer);
-        measured = measure(measurer, &run, to, error);
+        measured =
+            measure(measurer, &run, to, error) && measure_expansion(measurer, &run, to, error);
     }
     give_rooms(&run);
     to->weight_gradient_ns = to->backward_ns / 2;

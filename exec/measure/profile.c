@@ -31,6 +31,7 @@ copy_times(const RpLayer *from, RpLayer *to)
     to->forward_spread_ns = from->forward_spread_ns;
     to->recompute_spread_ns = from->recompute_spread_ns;
     to->backward_spread_ns = from->backward_spread_ns;
+    to->expand_ns = from->expand_ns;
 }
 
 /* The first layer of each class is measured, the others get its times. */
@@ -112,8 +113,10 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     resolved.seconds = options->seconds > 0 ? options->seconds : DEFAULT_SECONDS;
     resolved.max_runs = options->max_runs > 0 ? options->max_runs : DEFAULT_RUNS;
     resolved.optimizer_threads = MAX(options->optimizer_threads, 1);
+    const guint layers =
+        count_classes(network) * (rp_weights_is_packed(rp_network_weights(network)) ? 2 : 1);
     RpMeasurer measurer = {.options = &resolved,
-                           .n_measures = count_classes(network) + probe->ops->n_link_measures + 1 +
+                           .n_measures = layers + probe->ops->n_link_measures + 1 +
                                          (probe->ops->begin_copies != NULL)};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 

@@ -29,7 +29,7 @@ typedef struct {
  * @weights: (nullable): bound; else random ones (the times do not depend on them)
  *
  * Forward, recompute and backward of each kind of layer on one device, alone: medians after
- * warm-up, spreads, outliers dropped; the links of all devices; the optimizer's rate. All sizes as
+ * warm-up, spreads, outliers dropped; of packed weights their expansion; the links of all devices; the optimizer's rate. All sizes as
  * rp_network_profile(). `source` is "measured".
  *
  * Errors: G_IO_ERROR_CANCELLED, G_IO_ERROR_NO_SPACE, the probe's

@@ -21,10 +21,37 @@ rp_layout_place(const RpLayerLayout *layout, const RpWeight *weight)
 
     if (place.byte != RP_LAYOUT_NONE)
         place.byte += weight->offset * rp_dtype_size(place.storage);
+    if (!place.is_packed)
+        place.upload += weight->offset * rp_dtype_size(place.storage);
     if (place.element != RP_LAYOUT_NONE)
         place.element += weight->offset;
     memcpy(place.shape, weight->shape, sizeof place.shape);
     return place;
+}
+
+guint
+rp_layout_part(const RpWeight *weight)
+{
+    return weight->tied ? 2 : weight->trained ? 0 : 1;
+}
+
+guint64
+rp_layout_byte_room(const RpWeightPlace *place)
+{
+    guint64 elements = 1;
+
+    for (guint i = 0; i < RP_WEIGHT_MAX_RANK; i++)
+        elements *= place->shape[i];
+    return rp_align_up(elements, RP_LAYOUT_ALIGNMENT) * rp_dtype_size(place->storage);
+}
+
+guint64
+rp_layout_upload_room(const RpWeightPlace *place)
+{
+    return place->is_packed
+               ? rp_align_up(rp_lowbit_layout(place->format, place->packed_shape).total,
+                             RP_LAYOUT_ALIGNMENT * sizeof(guint16))
+               : rp_layout_byte_room(place);
 }
 
 /* @seed: of dropout, in which each matrix has a key of its own. Of a stack the first does it for
@@ -34,7 +61,6 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
 {
     const RpDtype storage = weight->trained ? dtype : weight->storage;
     const guint64 room = rp_align_up(rp_weight_stack_elements(weight), RP_LAYOUT_ALIGNMENT);
-    const guint64 bytes = room * rp_dtype_size(storage);
     RpWeightPlace *place = &layout->place[weight->kind];
 
     if (weight->offset > 0)
@@ -43,26 +69,33 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
                              .byte = layout->bytes,
                              .element = weight->trained ? layout->elements : RP_LAYOUT_NONE,
                              .transposed = weight->transposed,
-                             .scale = (float)weight->scale};
+                             .scale = (float)weight->scale,
+                             .upload = layout->upload_bytes,
+                             .is_packed = weight->is_packed && !weight->trained,
+                             .format = weight->format,
+                             .packed_shape = rp_weight_lowbit_shape(weight)};
     memcpy(place->shape, weight->stack[0] > 0 ? weight->stack : weight->shape, sizeof place->shape);
     if (rp_weight_is_adapter(weight->kind))
         place->key = rp_hash64(weight->name, strlen(weight->name), seed);
-    layout->bytes += bytes;
+    const guint64 upload = rp_layout_upload_room(place);
+    layout->bytes += room * rp_dtype_size(storage);
+    layout->upload_bytes += upload;
     layout->elements += weight->trained ? room : 0;
     if (weight->tied) {
-        layout->tied_bytes = bytes;
+        layout->tied_bytes = upload;
         layout->tied_elements = weight->trained ? room : 0;
     } else if (!weight->trained) {
-        layout->frozen_bytes += bytes;
+        layout->frozen_bytes += upload;
     }
 }
 
 RpLayerLayout
 rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLayerLayout *before)
 {
-    RpLayerLayout layout = {.first_byte = before != NULL ? before->first_byte + before->bytes : 0,
-                            .first_element =
-                                before != NULL ? before->first_element + before->elements : 0};
+    RpLayerLayout layout = {
+        .first_byte = before != NULL ? before->first_byte + before->bytes : 0,
+        .first_upload = before != NULL ? before->first_upload + before->upload_bytes : 0,
+        .first_element = before != NULL ? before->first_element + before->elements : 0};
     guint first;
     guint n;
 
@@ -74,11 +107,11 @@ rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLa
     const RpLora *lora = rp_weights_lora(weights);
 
     n = rp_weights_layer(weights, layer, &first);
-    for (guint part = 0; part < 3; part++)
+    for (guint part = 0; part < RP_LAYOUT_PARTS; part++)
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(weights, i);
 
-            if (part == (weight->tied ? 2 : weight->trained ? 0 : 1))
+            if (part == rp_layout_part(weight))
                 add(&layout, weight, dtype, lora != NULL ? lora->seed : 0);
         }
     return layout;

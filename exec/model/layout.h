@@ -12,6 +12,11 @@
  *   GATE_UP [E,2m,C]   |gate of 0|up of 0|gate of 1|up of 1|..        DOWN [E,C,m]   |of 0|of 1|..
  *
  * Layers stand one after the other without further gaps, in both.
+ *
+ * Frozen weights may be packed. On the host and on their way up all of a layer stands in the same
+ * order, but these in few bits; devices then make bytes of it (rp_network_expand()):
+ *
+ *   upload     |input_norm|lora_A|lora_B|q_proj |..|down_proj |k_norm ..|tied matrix, if any|
  */
 #pragma once
 
@@ -29,12 +34,18 @@ typedef struct {
     gboolean transposed;               /* a stack of [E,in,out] */
     float scale;                       /* of an adapter: s */
     guint64 key; /* of an adapter: what elements of its input are dropped by */
+    guint64 upload;                    /* byte of what goes up */
+    gboolean is_packed;                /* there: in @format */
+    RpLowbit format;
+    RpLowbitShape packed_shape;
 } RpWeightPlace;
 
 typedef struct {
     guint64 first_byte;    /* of all layers before */
     guint64 bytes;         /* gaps included */
-    guint64 frozen_bytes;  /* of frozen weights that are not tied */
+    guint64 first_upload;  /* the same of what goes up */
+    guint64 upload_bytes;  /* the same as @bytes where nothing is packed */
+    guint64 frozen_bytes;  /* of frozen weights that are not tied, as they go up */
     guint64 tied_bytes;    /* the last so many are the embedding's (tied head), or 0 */
     guint64 first_element; /* of all layers before */
     guint64 elements;      /* trained, gaps included */
@@ -50,6 +61,12 @@ typedef struct {
 RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype,
                               const RpLayerLayout *before);
 
+/* In which of three parts of a layer's bytes @weight stands: trained, frozen, tied. */
+#define RP_LAYOUT_PARTS 3
+guint rp_layout_part(const RpWeight *weight);
+/* Bytes of the weight (of its stack) with the gap behind it: as it goes up, and as devices read it. */
+guint64 rp_layout_upload_room(const RpWeightPlace *place);
+guint64 rp_layout_byte_room(const RpWeightPlace *place);
 /* Elements of @weight with the gap behind it; of a stack the last has it. */
 guint64 rp_layout_room(const RpWeight *weight);
 /* Where @weight stands: the place of its kind, or its part of the stack. */

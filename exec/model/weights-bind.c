@@ -137,6 +137,8 @@ hash_base(const RpWeights *weights)
     g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
 
     for (guint i = 0; i < weights->list->len; i++) {
+        if (rp_weights_nth(weights, i)->is_packed && rp_weights_nth(weights, i)->offset > 0)
+            continue; /* the first of its stack stands for it */
         if (weights->packed[i] != NULL) {
             hash_tensor(checksum, weights->packed[i]->parts[RP_LOWBIT_CODES]);
             hash_tensor(checksum, weights->packed[i]->parts[RP_LOWBIT_SCALES]);
@@ -224,6 +226,123 @@ bind_mxfp4(Binding *binding, guint index, GError **error)
     return TRUE;
 }
 
+/* The name of what holds it when it is packed: its stack's, or its own. */
+static const char *
+packed_name(const RpWeight *weight)
+{
+    return weight->stack_name != NULL ? weight->stack_name : weight->name;
+}
+
+static void
+note_parts(Binding *binding, const RpLowbitSource *source)
+{
+    static const char *const others[] = {".quant_map", ".quant_state.bitsandbytes__nf4"};
+
+    for (guint part = 0; part < RP_N_LOWBIT_PARTS; part++)
+        if (source->parts[part] != NULL)
+            g_hash_table_add(binding->names, (gpointer)source->parts[part]->name);
+    for (guint i = 0; i < G_N_ELEMENTS(others); i++) {
+        g_autofree char *name = g_strconcat(source->name, others[i], NULL);
+        const RpSafetensor *tensor = rp_safetensors_find(binding->checkpoint, name);
+
+        if (tensor != NULL)
+            g_hash_table_add(binding->names, (gpointer)tensor->name);
+    }
+}
+
+/* A weight that stays packed; those of a stack share what the first finds. */
+static gboolean
+bind_packed(Binding *binding, guint index, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(binding->weights, index);
+    const gboolean stack = weight->stack[0] > 0;
+    const guint64 *shape = stack ? weight->stack : weight->shape;
+    const guint rank = stack ? RP_WEIGHT_MAX_RANK : weight->rank;
+    RpLowbitSource *source;
+
+    if (weight->offset > 0) {
+        guint first = index;
+
+        while (rp_weights_nth(binding->weights, first)->kind != weight->kind ||
+               rp_weights_nth(binding->weights, first)->offset > 0)
+            first--;
+        binding->packed[index] = binding->packed[first];
+        return TRUE;
+    }
+    source = g_new0(RpLowbitSource, 1);
+    g_ptr_array_add(binding->own, source);
+    if (!rp_lowbit_source_find(binding->checkpoint, packed_name(weight), source, error))
+        return FALSE;
+    if (!source->is_packed || source->format != weight->format || source->rank != rank ||
+        memcmp(source->shape, shape, rank * sizeof *shape) != 0) {
+        g_autofree char *expected =
+            rp_safetensor_describe(rp_lowbit_name(weight->format), shape, rank);
+        g_autofree char *found = rp_safetensor_describe(
+            source->is_packed ? rp_lowbit_name(source->format) : source->tensor->dtype_name,
+            source->shape, source->rank);
+
+        return fail(error, RP_WEIGHTS_ERROR_SHAPE, source->tensor->file, source->tensor->name,
+                    expected, found);
+    }
+    binding->packed[index] = source;
+    note_parts(binding, source);
+    return TRUE;
+}
+
+/* Whether the file has @name in a type that nothing is computed in, or only parts of it. */
+static gboolean
+may_be_packed(const RpSafetensors *checkpoint, const char *name)
+{
+    const RpSafetensor *plain = rp_safetensors_find(checkpoint, name);
+
+    return plain == NULL || !plain->supported;
+}
+
+/* @format: (out): set where it is packed. Returns: %FALSE: in a way that is not read */
+static gboolean
+find_format(const RpSafetensors *checkpoint, const char *name, gboolean *is_packed,
+            RpLowbit *format, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    RpLowbitSource source;
+
+    *is_packed = FALSE;
+    if (!may_be_packed(checkpoint, name))
+        return TRUE;
+    if (!rp_lowbit_source_find(checkpoint, name, &source, &problem)) {
+        if (g_error_matches(problem, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_MISSING) &&
+            rp_safetensors_find(checkpoint, name) == NULL)
+            return TRUE; /* there is nothing: told when it is bound */
+        g_propagate_error(error, g_steal_pointer(&problem));
+        return FALSE;
+    }
+    *is_packed = source.is_packed;
+    *format = source.format;
+    return TRUE;
+}
+
+gboolean
+rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
+{
+    g_return_val_if_fail(weights && checkpoint, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    for (guint i = 0; i < weights->list->len; i++) {
+        RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
+        gboolean is_packed = FALSE;
+        RpLowbit format = RP_LOWBIT_NF4;
+
+        if (weight->trained || weight->tied || rp_weight_is_adapter(weight->kind) ||
+            !rp_weight_packs(&weights->model, weight, RP_LOWBIT_NF4))
+            continue; /* refused where it is packed, when it is bound */
+        if (!find_format(checkpoint, packed_name(weight), &is_packed, &format, error))
+            return FALSE;
+        if (is_packed)
+            rp_weight_pack(weight, format);
+    }
+    return TRUE;
+}
+
 static gboolean
 bind_weight(Binding *binding, guint index, GError **error)
 {
@@ -235,6 +354,8 @@ bind_weight(Binding *binding, guint index, GError **error)
 
     if (rp_weight_is_adapter(weight->kind))
         return TRUE;
+    if (weight->is_packed)
+        return bind_packed(binding, index, error);
     if (weight->tied) {
         binding->source[index] = binding->source[0];
         g_hash_table_add(binding->names, (gpointer)weight->name);
@@ -286,7 +407,9 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
     weights->packed = g_steal_pointer(&packed);
     weights->own = g_steal_pointer(&own);
     weights->dtype = binding.dtype;
-    g_free(weights->base_hash);
-    weights->base_hash = weights->lora.rank > 0 ? hash_base(weights) : NULL;
+    if (!weights->keeps_hash) {
+        g_free(weights->base_hash);
+        weights->base_hash = weights->lora.rank > 0 ? hash_base(weights) : NULL;
+    }
     return TRUE;
 }

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "core/base/quote.h"
+#include "exec/system/pool.h"
 #include "exec/system/threads.h"
 
 #define PIECE_ELEMENTS ((guint64)1 << 20)
@@ -153,8 +154,9 @@ divide(const RpWeights *weights)
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        if (rp_weights_source(weights, i) == NULL && rp_weights_packed(weights, i) == NULL)
-            continue; /* an adapter that begins as new ones do */
+        if (weight->is_packed ||
+            (rp_weights_source(weights, i) == NULL && rp_weights_packed(weights, i) == NULL))
+            continue; /* looked at as a whole; an adapter that begins as new ones do */
         for (guint64 at = 0; at < weight->elements && !weight->tied; at += PIECE_ELEMENTS) {
             Piece piece = {i, at, MIN(PIECE_ELEMENTS, weight->elements - at)};
             g_array_append_val(pieces, piece);
@@ -189,6 +191,34 @@ fail(const Search *search, const Piece *piece, RpDtype dtype, GError **error)
     return FALSE;
 }
 
+/* Weights that stay packed, one after the other. */
+static gboolean
+check_packed(const RpWeights *weights, RpDtype dtype, GError **error)
+{
+    g_autoptr(RpPool) pool = NULL;
+    gboolean finite = TRUE;
+
+    if (!rp_weights_is_packed(weights))
+        return TRUE;
+    pool = rp_pool_new(&(RpPoolOptions){0}, error);
+    if (pool == NULL)
+        return FALSE;
+    for (guint i = 0; i < rp_weights_count(weights) && finite; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        const RpLowbitSource *source = rp_weights_packed(weights, i);
+
+        if (!weight->is_packed || weight->offset > 0)
+            continue;
+        const gsize bytes = rp_lowbit_layout(weight->format, rp_weight_lowbit_shape(weight)).total;
+        void *packed = g_aligned_alloc(1, bytes, RP_LOWBIT_ALIGNMENT);
+
+        rp_lowbit_source_load(source, packed);
+        finite = rp_lowbit_source_check(source, packed, dtype, pool, error);
+        g_aligned_free(packed);
+    }
+    return finite;
+}
+
 gboolean
 rp_weights_check_finite(const RpWeights *weights, RpDtype dtype, GError **error)
 {
@@ -205,5 +235,7 @@ rp_weights_check_finite(const RpWeights *weights, RpDtype dtype, GError **error)
     atomic_init(&search.bad, pieces->len);
     rp_run_in_threads(MIN(pieces->len, MAX_THREADS), search_some, &search);
     guint bad = atomic_load(&search.bad);
-    return bad == pieces->len || fail(&search, &g_array_index(pieces, Piece, bad), dtype, error);
+    if (bad < pieces->len)
+        return fail(&search, &g_array_index(pieces, Piece, bad), dtype, error);
+    return check_packed(weights, dtype, error);
 }

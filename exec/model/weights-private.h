@@ -16,4 +16,5 @@ struct _RpWeights {
     RpDtype dtype;
     RpLora lora;     /* rank 0: no adapters */
     char *base_hash; /* or NULL */
+    gboolean keeps_hash;
 };

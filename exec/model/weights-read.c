@@ -39,6 +39,7 @@ rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *val
     const RpLowbitSource *packed = rp_weights_packed(weights, index);
 
     g_return_if_fail(first <= weight->elements && n <= weight->elements - first);
+    g_return_if_fail(!weight->is_packed);
     if (packed != NULL)
         read_mxfp4(packed, first, values, n);
     else if (source != NULL)

@@ -36,8 +36,13 @@ rp_weights_copy(const RpWeights *weights)
 
     RpWeights *copy = rp_weights_new_adapted(&weights->model, &weights->lora);
     for (guint i = 0; i < copy->list->len; i++) {
-        g_array_index(copy->list, RpWeight, i).trained = rp_weights_nth(weights, i)->trained;
-        g_array_index(copy->list, RpWeight, i).storage = rp_weights_nth(weights, i)->storage;
+        const char *const name = rp_weights_nth(copy, i)->name;
+        const char *const stack_name = rp_weights_nth(copy, i)->stack_name;
+        RpWeight *weight = &g_array_index(copy->list, RpWeight, i);
+
+        *weight = *rp_weights_nth(weights, i);
+        weight->name = name;
+        weight->stack_name = stack_name;
     }
     copy->base_hash = g_strdup(weights->base_hash);
     return copy;
@@ -133,6 +138,29 @@ rp_weights_store_base(RpWeights *weights, RpDtype storage)
             g_array_index(weights->list, RpWeight, i).storage = storage;
 }
 
+void
+rp_weights_pack_base(RpWeights *weights, RpLowbit format)
+{
+    g_return_if_fail(weights);
+    for (guint i = 0; i < weights->list->len; i++) {
+        RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
+
+        if (!weight->trained && !weight->is_packed &&
+            rp_weight_packs(&weights->model, weight, format))
+            rp_weight_pack(weight, format);
+    }
+}
+
+gboolean
+rp_weights_is_packed(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights, FALSE);
+    for (guint i = 0; i < weights->list->len; i++)
+        if (rp_weights_nth(weights, i)->is_packed)
+            return TRUE;
+    return FALSE;
+}
+
 guint64
 rp_weights_elements(const RpWeights *weights)
 {
@@ -152,6 +180,15 @@ rp_weights_base_hash(const RpWeights *weights)
 {
     g_return_val_if_fail(weights, NULL);
     return weights->base_hash;
+}
+
+void
+rp_weights_set_base_hash(RpWeights *weights, const char *base_hash)
+{
+    g_return_if_fail(weights);
+    g_free(weights->base_hash);
+    weights->base_hash = g_strdup(base_hash);
+    weights->keeps_hash = TRUE;
 }
 
 const RpLora *

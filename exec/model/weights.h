@@ -53,6 +53,26 @@ void rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage);
 /* Frozen weights are all stored so: with adapters, before a network is made of @weights. */
 void rp_weights_store_base(RpWeights *weights, RpDtype storage);
 
+/* Frozen matrices are held in @format (rp_weight_packs()): before a network is made of @weights, and
+ * before they are bound. */
+void rp_weights_pack_base(RpWeights *weights, RpLowbit format);
+
+/**
+ * rp_weights_adopt:
+ * @checkpoint: of which some weights may be packed
+ *
+ * Frozen weights are held as @checkpoint has them: those that are packed there stay so. Before
+ * rp_weights_bind().
+ *
+ * Errors: RP_LOWBIT_ERROR_*, RP_WEIGHTS_ERROR_DTYPE: a weight is packed that is none of
+ *   rp_weight_packs(), or trained
+ */
+gboolean rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether any is packed. */
+gboolean rp_weights_is_packed(const RpWeights *weights);
+
 /* Elements of all weights; a tied matrix counts once. */
 guint64 rp_weights_elements(const RpWeights *weights);
 
@@ -101,7 +121,7 @@ const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
  * @weights: bound
  * @values: (out): elements @first to @first + @n, as the network has them
  *
- * From the bound tensor, expanded (and transposed) where it is packed; of an adapter without one as
+ * From the bound tensor, expanded (and transposed) where it is packed and does not stay so; of an adapter without one as
  * new ones begin. From any thread.
  */
 void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n);
@@ -109,6 +129,8 @@ void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float
  * of the first, middle and last bytes of each tensor, 64 digits. %NULL without adapters, or before
  * binding. */
 const char *rp_weights_base_hash(const RpWeights *weights);
+/* Of weights that are bound to another form of a base: that of the base itself; it stays. */
+void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash);
 /* @source: of the weight's shape; must outlive @weights */
 void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
 /* The type of all bound tensors; adapters and modules trained whole may be fp32 instead. */

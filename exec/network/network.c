@@ -99,7 +99,9 @@ are_alike(const RpNetwork *network, guint a, guint b)
         return FALSE;
     while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element &&
            x[kind].storage == y[kind].storage &&
-           memcmp(x[kind].shape, y[kind].shape, sizeof x[kind].shape) == 0)
+           memcmp(x[kind].shape, y[kind].shape, sizeof x[kind].shape) == 0 &&
+           x[kind].is_packed == y[kind].is_packed &&
+           (!x[kind].is_packed || x[kind].format == y[kind].format))
         kind++;
     return kind == RP_N_WEIGHT_KINDS;
 }
@@ -312,6 +314,8 @@ set_layer(const RpNetwork *network, RpProfile *profile, guint index)
     const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
 
     set_tensors(network, profile, index);
+    if (rp_weights_is_packed(network->weights))
+        layer->upload_bytes = of->layout.upload_bytes;
     layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
     layer->tied_bytes = of->layout.tied_bytes;
     layer->activation_bytes = of->sizes.kept;

@@ -72,6 +72,11 @@ guint64 rp_network_constant_bytes(const RpNetwork *network);
 /* Fills them into host memory at @constants (64-byte aligned). */
 void rp_network_fill_constants(const RpNetwork *network, void *constants);
 
+/* Makes the weights of some layers, as stages read them, of @upload, as they go up: what is packed is
+ * expanded, the rest is copied. Of the backend's memory, 64-byte aligned; gaps are left alone. */
+void rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInterval layers,
+                       const void *upload, void *parameters);
+
 /* After the forward of each layer, with its output [T,C] (of the head: not called). */
 typedef void (*RpNetworkObserver)(gpointer user_data, guint layer, const void *output);
 

@@ -6,6 +6,7 @@
  *   block.c           one transformer block (parts: block.h)
  *   head.c            final norm, LM head, loss
  *   linear.c          linear layers and their adapters
+ *   expand.c          packed weights
  *   pass.c            kernels with their operands filled in
  *
  * Sizes are measured, not computed beside the arithmetic: a layer's code runs once with a pass that

@@ -129,7 +129,7 @@ open_model(RpTrainJob *job, GError **error)
     if (!find_lora(job, &lora, error))
         return FALSE;
     job->weights = rp_weights_new_adapted(&job->config, &lora);
-    if (!bind_weights(job, error))
+    if (!rp_train_open_base(job, error) || !bind_weights(job, error))
         return FALSE;
     job->network = (RpNetworkOptions){
         .dtype = run->dtype_choice > 0 ? (RpDtype)(run->dtype_choice - 1)

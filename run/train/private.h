@@ -5,6 +5,11 @@
 
 #include "run/train/job.h"
 
+/* Says how the job's weights are held, and makes the checkpoint that they are bound to afterwards: the
+ * model's own or its packed form, which is written if it is not there. Errors: RP_RUN_ERROR_VALUE,
+ * those of rp_weights_adopt() and rp_quantise() */
+gboolean rp_train_open_base(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* The network of the job's model and options, over its weights. */
 RpNetwork *rp_train_job_network(const RpTrainJob *job);
 

@@ -98,6 +98,31 @@ trains_adapters_to_the_bits_of_the_host(void **state)
     }
 }
 
+static void
+expands_packed_weights_to_the_bits_of_the_host(void **state)
+{
+    static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
+    Fixture *f = *state;
+
+    for (guint format = 0; format < RP_N_LOWBITS; format++) {
+        const RpDtype dtype = dtypes[format % G_N_ELEMENTS(dtypes)];
+
+        rp_tiny_model_adapt(f->model, 3, NULL, dtype);
+        rp_tiny_model_pack(f->model, (RpLowbit)format);
+        for (guint i = 0; i < 2; i++) {
+            RpTinyRun cuda = runs()[i], host;
+
+            cuda.dtype = dtype;
+            host = cuda;
+            host.backend = NULL;
+            g_autofree char *found = rp_tiny_run_hash(f->model, &cuda, 4);
+            g_autofree char *expected = rp_tiny_run_hash(f->model, &host, 4);
+            assert_string_equal(found, expected);
+            assert_int_equal(soft_cuda_n_left(), 0);
+        }
+    }
+}
+
 /* On the device where the next round of a stage follows there (one stage, one device), else on the
  * host. */
 static void
@@ -555,6 +580,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gives_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(trains_adapters_to_the_bits_of_the_host, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(expands_packed_weights_to_the_bits_of_the_host, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(sums_rounds_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(waits_for_copies_and_losses_that_take_long, set_up,
                                         tear_down),

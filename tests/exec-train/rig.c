@@ -5,6 +5,7 @@
 
 #include "exec/host/kernels.h"
 #include "exec/model/init.h"
+#include "exec/quantise/quantise.h"
 
 static const RpModel tiny = {
     .architecture = RP_ARCHITECTURE_QWEN3,
@@ -60,6 +61,7 @@ rig_clear(Rig *rig)
     g_clear_pointer(&rig->profile, rp_profile_free);
     g_clear_pointer(&rig->network, rp_network_free);
     g_clear_pointer(&rig->weights, rp_weights_free);
+    g_clear_pointer(&rig->packed, rp_safetensors_free);
     g_clear_pointer(&rig->file, rp_safetensors_free);
     if (rig->directory != NULL)
         remove_directory(rig->directory);
@@ -91,6 +93,69 @@ freeze(Rig *rig)
                                       : rig->options.dtype);
 }
 
+/* Overwrites each packed weight's 16-bit values by those of its packed form. */
+static void
+write_expanded(Rig *rig, RpLowbit format)
+{
+    g_autofree char *path = g_build_filename(rig->directory, "model.safetensors", NULL);
+    g_autoptr(RpWeights) plain = rp_weights_new(&rig->config);
+    g_autoptr(RpWeights) packed = rp_weights_new(&rig->config);
+    g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(path, 0);
+    const guint n = rp_weights_count(plain);
+
+    assert_true(rp_weights_bind(plain, rig->file, NULL));
+    for (guint i = 0; i < n; i++)
+        rp_weights_freeze(packed, i, rig->options.dtype);
+    rp_weights_pack_base(packed, format);
+    assert_true(rp_weights_bind(packed, rig->packed, &rig->error));
+    for (guint i = 0; i < n; i++)
+        if (!rp_weights_nth(plain, i)->tied)
+            rp_safetensors_writer_add(writer, rp_weights_nth(plain, i)->name, rig->options.dtype,
+                                      rp_weights_nth(plain, i)->shape,
+                                      rp_weights_nth(plain, i)->rank);
+    assert_true(rp_safetensors_writer_begin(writer, NULL));
+    for (guint i = 0, number = 0; i < n; i++) {
+        const RpWeight *weight = rp_weights_nth(packed, i);
+        const RpSafetensor *source = rp_weights_source(plain, i);
+        g_autofree guint8 *bytes = g_memdup2(source->data, source->bytes);
+
+        if (weight->tied)
+            continue;
+        if (weight->is_packed) {
+            const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
+            void *room = g_aligned_alloc0(1, rp_lowbit_layout(format, shape).total, 64);
+
+            rp_lowbit_source_load(rp_weights_packed(packed, i), room);
+            rp_lowbit_expand(format, shape, room, rig->options.dtype, 0, weight->elements, bytes);
+            g_aligned_free(room);
+        }
+        assert_true(
+            rp_safetensors_writer_write(writer, number++, bytes, source->bytes, &rig->error));
+    }
+    assert_true(rp_safetensors_writer_finish(writer, &rig->error));
+    rp_safetensors_free(rig->file);
+    rig->file = rp_safetensors_open(rig->directory, &rig->error);
+    rp_assert_no_error(rig->error);
+}
+
+/* The base in few bits. */
+static void
+pack_base(Rig *rig)
+{
+    const RpQuantiseOptions options = {0};
+    RpLowbit format = RP_LOWBIT_NF4;
+
+    if (rig->options.base == NULL)
+        return;
+    assert_true(rp_lowbit_from_name(rig->options.base, &format));
+    g_autofree char *path = rp_quantise_path(rig->file, format);
+    assert_true(rp_quantise(&rig->config, rig->file, format, path, &options, &rig->error));
+    rig->packed = rp_safetensors_open(path, &rig->error);
+    rp_assert_no_error(rig->error);
+    if (rig->options.expanded)
+        write_expanded(rig, format);
+}
+
 static void
 open_model(Rig *rig)
 {
@@ -115,7 +180,12 @@ open_model(Rig *rig)
 
     rig->weights = rp_weights_new_adapted(&rig->config, &lora);
     rp_weights_store_base(rig->weights, rig->options.dtype);
-    assert_true(rp_weights_bind(rig->weights, rig->file, &rig->error));
+    pack_base(rig);
+    const RpSafetensors *file =
+        rig->packed != NULL && !rig->options.expanded ? rig->packed : rig->file;
+    if (!rp_weights_adopt(rig->weights, file, &rig->error) ||
+        !rp_weights_bind(rig->weights, file, &rig->error))
+        rp_assert_no_error(rig->error);
     freeze(rig);
     rig->network = rp_network_new(rig->weights, rp_host_kernels(), &options);
     rig->profile = rp_network_profile(rig->network);

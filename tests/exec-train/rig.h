@@ -20,6 +20,8 @@ typedef struct {
     guint lora_rank;          /* 0: no adapters */
     const char *lora_targets; /* "q_proj,layers.1.mlp.up_proj"; NULL: all */
     const char *frozen; /* weights whose names have one of these words: "norm,layers.1"; or NULL */
+    const char *base;   /* "nf4": that the frozen base is packed in; NULL: not at all */
+    gboolean expanded;  /* it was packed and expanded again: 16-bit weights of the same values */
     gboolean wide;      /* matrices of frozen blocks are stored in fp32 */
     /* plan */
     const char *schedule;
@@ -50,6 +52,7 @@ typedef struct {
     RpModel config;
     char *directory;
     RpSafetensors *file;
+    RpSafetensors *packed; /* the same of options.base; or NULL */
     RpWeights *weights;
     RpNetwork *network;
     RpProfile *profile;

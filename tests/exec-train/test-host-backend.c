@@ -93,6 +93,7 @@ trains_to_the_same_bits_with_frozen_weights(void **state)
 }
 
 #define ADAPTED FOUR, .lora_rank = 3
+#define HALF .dtype = RP_DTYPE_FP16, .micro_batches = 4, .lora_rank = 3
 /* All layers but one are frozen as a whole, the head among them. */
 #define ONE_ADAPTED FOUR, .lora_rank = 2, .lora_targets = "layers.1.self_attn.v_proj"
 
@@ -426,6 +427,48 @@ names_the_layer_where_a_loss_breaks(void **state)
                   "first in the head (lm_head)");
 }
 
+/* The base in few bits goes up packed and is expanded on devices: as if the file had held what that
+ * makes, in 16 bits. Of mxfp4 only rows of 32 are packed here: o_proj's. */
+static void
+trains_adapters_of_a_packed_base_as_of_its_expanded_weights(void **state)
+{
+    static const char *const formats[] = {"nf4", "nf4-single", "mxfp4", "fp8"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
+        const char *base = formats[i];
+        const RigOptions cases[] = {
+            {ADAPTED, .base = base, .expanded = TRUE},
+            {ADAPTED, .base = base},
+            {ADAPTED, .base = base, .gpus = 3, .forward = "1,1,1", .backward = "1,3"},
+            {ADAPTED, .base = base, .gpus = 4, .forward = "3", .backward = "1,1,1,1"},
+            {ADAPTED, .base = base, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
+            {ADAPTED, .base = base, .gpus = 2, .schedule = "mobius", .forward = "1,1,1,1"},
+            {ADAPTED, .base = base, .gpus = 2, .schedule = "interleaved-1f1b",
+             .forward = "1,1,1,1"},
+            {ADAPTED, .base = base, .gpus = 2, .optimizer = RP_OPTIMIZER_LEAN},
+            {ADAPTED, .base = base, .gpus = 2, .consistency = RP_CONSISTENCY_BLOCKING},
+        };
+        const RigOptions others[] = {
+            {ADAPTED, .base = base, .expanded = TRUE, .tied = TRUE, .async = TRUE},
+            {ADAPTED, .base = base, .tied = TRUE, .async = TRUE},
+            {ADAPTED, .base = base, .tied = TRUE, .async = TRUE, .gpus = 3, .threads = 2},
+        };
+        const RigOptions rounds[] = {
+            {ADAPTED, .base = base, .expanded = TRUE, .round = 2},
+            {ADAPTED, .base = base, .gpus = 2, .round = 2},
+        };
+        const RigOptions half[] = {
+            {HALF, .base = base, .expanded = TRUE},
+            {HALF, .base = base, .gpus = 2},
+        };
+
+        assert_same_training(*state, cases, G_N_ELEMENTS(cases));
+        assert_same_training(*state, others, G_N_ELEMENTS(others));
+        assert_same_training(*state, rounds, G_N_ELEMENTS(rounds));
+        assert_same_training(*state, half, G_N_ELEMENTS(half));
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 
 int
@@ -435,6 +478,7 @@ main(void)
         TEST(trains_to_the_same_bits_on_any_devices_and_schedule),
         TEST(trains_to_the_same_bits_with_frozen_weights),
         TEST(trains_adapters_to_the_same_bits),
+        TEST(trains_adapters_of_a_packed_base_as_of_its_expanded_weights),
         TEST(skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing),
         TEST(leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever),
         TEST(trains_to_the_same_bits_asynchronously),

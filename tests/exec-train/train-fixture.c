@@ -5,6 +5,7 @@
 #include "core/partition/partition.h"
 #include "exec/host/kernels.h"
 #include "exec/model/init.h"
+#include "exec/quantise/quantise.h"
 
 static const char config_text[] =
     "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 32,"
@@ -69,11 +70,28 @@ rp_tiny_model_adapt(RpTinyModel *model, guint rank, const char *target, RpDtype 
 }
 
 void
+rp_tiny_model_pack(RpTinyModel *model, RpLowbit format)
+{
+    const RpQuantiseOptions options = {0};
+    g_autofree char *path = g_build_filename(model->directory, "packed.safetensors", NULL);
+    GError *error = NULL;
+
+    g_assert_true(rp_quantise(&model->config, model->file, format, path, &options, &error));
+    g_clear_pointer(&model->packed, rp_safetensors_free);
+    model->packed = rp_safetensors_open(path, &error);
+    g_assert_no_error(error);
+    g_assert_true(rp_weights_adopt(model->weights, model->packed, &error));
+    g_assert_true(rp_weights_is_packed(model->weights));
+    g_assert_true(rp_weights_bind(model->weights, model->packed, &error));
+}
+
+void
 rp_tiny_model_free(RpTinyModel *model)
 {
-    static const char *const files[] = {"config.json", "model.safetensors"};
+    static const char *const files[] = {"config.json", "model.safetensors", "packed.safetensors"};
 
     rp_weights_free(model->weights);
+    rp_safetensors_free(model->packed);
     rp_safetensors_free(model->file);
     for (guint i = 0; i < G_N_ELEMENTS(files); i++) {
         g_autofree char *path = g_build_filename(model->directory, files[i], NULL);

@@ -12,6 +12,7 @@ typedef struct {
     char *directory;
     RpModel config;
     RpSafetensors *file;
+    RpSafetensors *packed; /* or NULL */
     RpWeights *weights;
 } RpTinyModel;
 
@@ -21,6 +22,8 @@ RpTinyModel *rp_tiny_model_new_experts(void);
 /* From now on all but adapters is frozen, and stored as @storage. @target: (nullable): the only
  * matrix that has one */
 void rp_tiny_model_adapt(RpTinyModel *model, guint rank, const char *target, RpDtype storage);
+/* Behind it: the frozen base is packed. */
+void rp_tiny_model_pack(RpTinyModel *model, RpLowbit format);
 void rp_tiny_model_free(RpTinyModel *model);
 
 typedef struct {

@@ -12,12 +12,14 @@
 static gboolean
 read_method(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    static const char *const names[] = {"mxfp4", NULL};
+    static const char *const names[] = {"mxfp4", "bitsandbytes", "fp8", NULL};
+    RpConfigRaw *raw = value;
     int choice;
 
     if (!rp_config_read_choice(pull, names, &choice))
         return FALSE;
-    ((RpConfigRaw *)value)->config.mxfp4 = TRUE;
+    raw->quantized = TRUE;
+    raw->config.mxfp4 = choice == 0;
     return TRUE;
 }
 
@@ -26,7 +28,7 @@ rp_config_read_quantization(RpJsonPull *pull, const RpJsonField *field, gpointer
 {
     static const RpJsonField rows[] = {
         RP_CONFIG_OTHER("quant_method", read_method, FALSE),
-        {NULL, rp_json_read_ignored}, /* modules_to_not_convert: the files say it themselves */
+        {NULL, rp_json_read_ignored}, /* the tensors tell what is packed, and how */
     };
     RpConfigRaw *raw = value;
     const char *start = pull->at;
@@ -34,9 +36,7 @@ rp_config_read_quantization(RpJsonPull *pull, const RpJsonField *field, gpointer
     if (!rp_json_read_record(pull, rows, G_N_ELEMENTS(rows), raw, NULL))
         return FALSE;
     pull->value = start;
-    return raw->config.mxfp4 ||
-           rp_config_fail_unsupported(pull, "a quant_method (the weights must not be quantized, "
-                                            "but for mxfp4 of GPT-OSS)");
+    return raw->quantized || rp_config_fail_unsupported(pull, "an object with a quant_method");
 }
 
 /* ---- sizes ---- */

@@ -1,0 +1,47 @@
+/**
+ * A 16-bit checkpoint, or random weights, in few bits: its linear matrices packed, all else as it is, in one file.
+ *
+ *   model.safetensors   |embed|q_proj|..|norm|lm_head|
+ *   model.nf4-1f0c…     |embed|q_proj's codes, scales, ..|..|norm|lm_head|
+ *
+ * Weight after weight is packed by all processors and written; what is held at a time is the largest
+ * of them. Experts of a layer are packed as one tensor of their stack's name.
+ */
+#pragma once
+
+#include "exec/model/init.h"
+#include "exec/model/weights.h"
+
+/* @done and @total in elements. Returns: whether to go on */
+typedef gboolean (*RpQuantiseProgress)(guint64 done, guint64 total, gpointer user_data);
+
+typedef struct {
+    RpQuantiseProgress progress; /* (nullable) */
+    gpointer user_data;
+} RpQuantiseOptions;
+
+/**
+ * rp_quantise:
+ * @checkpoint: of @model, in 16 or 32 bits
+ * @path: the file. Until it is whole, what stood there stands there still, and nothing is left of
+ *   an attempt that fails
+ *
+ * Errors: those of rp_weights_bind() and of the writer; RP_LOWBIT_ERROR_VALUE: a weight that is not
+ *   finite; G_IO_ERROR_CANCELLED
+ */
+gboolean rp_quantise(const RpModel *model, const RpSafetensors *checkpoint, RpLowbit format,
+                     const char *path, const RpQuantiseOptions *options,
+                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_quantise_random:
+ * @directory: exists
+ *
+ * Writes what rp_quantise() makes of rp_init_write()'s weights, without writing those, and
+ * config.json. Errors: as rp_init_write()
+ */
+gboolean rp_quantise_random(const RpModel *model, RpLowbit format, const char *directory,
+                            const RpInitOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Where the packed form of a checkpoint is kept: beside it, by its hash. (transfer full) */
+char *rp_quantise_path(const RpSafetensors *checkpoint, RpLowbit format);

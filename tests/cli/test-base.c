@@ -1,0 +1,226 @@
+/* `roundpipe train` beside a base in few bits: made once, used as it is, refused by what is wrong. */
+#include <glib/gstdio.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/cli/train-files.h"
+
+#define LORA "--set lora.rank=3 --set steps=4 --set model=@T/wide "
+#define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
+#define CONFIG                                                                                     \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":32,\"num_hidden_layers\":4,\"torch_dtype\":\"bfloat16\","                     \
+    "\"num_attention_heads\":4,\"intermediate_size\":64,\"vocab_size\":33}"
+
+static int
+set_up(void **state)
+{
+    const int done = rp_train_files_setup(state);
+
+    rp_train_files_write("wide.json", CONFIG, -1);
+    g_auto(RpCliRun) made = rp_cli_run("init @T/wide.json -o @T/wide");
+    assert_int_equal(made.code, 0);
+    return done;
+}
+
+static void
+train(const char *line)
+{
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml %s", line);
+
+    if (run.code != 0)
+        fail_msg("%s: %s", line, run.err);
+    if (strstr(run.out, "memory of host") != NULL)
+        assert_non_null(strstr(run.out, "+0 bytes"));
+}
+
+static void
+refuse(const char *line, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set output=@T/never %s", line);
+
+    if (run.code == 0 || strstr(run.err, part) == NULL)
+        fail_msg("%s: exit code %d, expected one line with \"%s\": %s", line, run.code, part,
+                 run.err);
+    assert_string_equal(strchr(run.err, '\n'), "\n");
+}
+
+static void
+assert_same(const char *a, const char *b)
+{
+    g_autofree char *one = g_strdup_printf("%s/checkpoint-4/adapter_model.safetensors", a);
+    g_autofree char *other = g_strdup_printf("%s/checkpoint-4/adapter_model.safetensors", b);
+    gsize n = 0, m = 0;
+    g_autofree char *x = rp_train_files_read(one, &n), *y = rp_train_files_read(other, &m);
+
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, n);
+}
+
+/* The one file in @T/wide whose name holds @part. (transfer full) */
+static char *
+find_packed(const char *part)
+{
+    g_autofree char *list = rp_train_files_list("wide");
+    g_auto(GStrv) names = g_strsplit(list, " ", -1);
+
+    for (guint i = 0; names[i] != NULL; i++)
+        if (strstr(names[i], part) != NULL)
+            return g_steal_pointer(&names[i]);
+    fail_msg("no %s in %s", part, list);
+    return NULL;
+}
+
+static void
+trains_beside_a_packed_base_on_any_devices_and_resumed(void **state)
+{
+    static const char *const formats[] = {"nf4", "mxfp4", "fp8", "nf4-single"};
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
+        g_autofree char *base = g_strdup_printf(LORA EVERY "--set base=%s ", formats[i]);
+        g_autofree char *one =
+            g_strdup_printf("%s--set output=@T/%s-1 --set devices=host:1", base, formats[i]);
+        g_autofree char *two =
+            g_strdup_printf("%s--set output=@T/%s-2 --set devices=host:2", base, formats[i]);
+        g_autofree char *again = g_strdup_printf(
+            "%s--set output=@T/%s-2 --resume --set devices=host:3", base, formats[i]);
+        g_autofree char *part = g_strdup_printf("model.%s-", formats[i]);
+        g_autofree char *first = g_strdup_printf("%s-1", formats[i]);
+        g_autofree char *second = g_strdup_printf("%s-2", formats[i]);
+
+        train(one);
+        g_autofree char *packed = find_packed(part);
+        train(two);
+        assert_same(first, second);
+        g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/%s/checkpoint-4", second);
+        assert_int_equal(gone.code, 0);
+        train(again);
+        assert_same(first, second);
+    }
+}
+
+/* A packed checkpoint needs no key, and gives what packing its original gave. */
+static void
+trains_a_packed_checkpoint_as_it_is(void **state)
+{
+    (void)state;
+    train(LORA EVERY "--set base=nf4 --set output=@T/made");
+    g_autofree char *packed = find_packed("model.nf4-");
+    g_auto(RpCliRun) copied =
+        rp_cli_shell("mkdir @T/packed && cp @T/wide/config.json @T/packed/ && "
+                     "cp @T/wide/%s @T/packed/model.safetensors",
+                     packed);
+    assert_int_equal(copied.code, 0);
+    train(LORA EVERY "--set model=@T/packed --set output=@T/as-it-is");
+    assert_same("made", "as-it-is");
+    train(LORA EVERY "--set model=@T/packed --set base=nf4 --set output=@T/named");
+    assert_same("made", "named");
+    refuse(LORA "--set model=@T/packed --set base=mxfp4",
+           "base: expected nf4, as the model's file has it, found mxfp4");
+    refuse(LORA "--set model=@T/packed --set base=bf16", "packed as nf4");
+    refuse("--set model=@T/packed --set steps=1", "packed as nf4, which is not trained on");
+}
+
+/* Random weights are packed as they are made: the very file that packing a 16-bit model gives. */
+static void
+makes_random_weights_packed(void **state)
+{
+    static const char *const formats[] = {"nf4", "mxfp4", "fp8", "nf4-single"};
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
+        g_autofree char *line = g_strdup_printf(
+            LORA "--set steps=1 --set base=%s --set output=@T/random-%s", formats[i], formats[i]);
+        g_autofree char *part = g_strdup_printf("model.%s-", formats[i]);
+        g_auto(RpCliRun) made =
+            rp_cli_run("init @T/wide.json -o @T/packed-%s --base %s", formats[i], formats[i]);
+
+        if (made.code != 0)
+            fail_msg("%s", made.err);
+        train(line);
+        g_autofree char *packed = find_packed(part);
+        g_auto(RpCliRun) same = rp_cli_shell("cmp @T/wide/%s @T/packed-%s/model.safetensors && "
+                                             "cmp @T/wide/config.json @T/packed-%s/config.json",
+                                             packed, formats[i], formats[i]);
+        if (same.code != 0)
+            fail_msg("%s: %s%s", formats[i], same.out, same.err);
+    }
+}
+
+/* Where the data of a tensor of a safetensors file begin. */
+static gsize
+place_of(const char *bytes, const char *name)
+{
+    guint64 header;
+    unsigned long begin = 0;
+    g_autofree char *key = g_strdup_printf("\"%s\":{", name);
+
+    memcpy(&header, bytes, sizeof header);
+    const char *at = g_strstr_len(bytes + 8, (gssize)header, key);
+    assert_non_null(at);
+    assert_int_equal(sscanf(strstr(at, "\"data_offsets\":["), "\"data_offsets\":[%lu", &begin), 1);
+    return 8 + (gsize)header + begin;
+}
+
+static void
+refuses_scales_that_are_not_finite_and_files_that_are_cut(void **state)
+{
+    const float nan = NAN;
+    gsize length = 0;
+
+    (void)state;
+    train(LORA "--set base=nf4-single --set output=@T/good");
+    g_autofree char *name = find_packed("model.nf4-single-");
+    g_autofree char *path = g_strdup_printf("wide/%s", name);
+    g_autofree char *bytes = rp_train_files_read(path, &length);
+    const gsize at = place_of(bytes, "model.layers.2.mlp.up_proj.weight.absmax");
+    char kept[sizeof nan];
+
+    memcpy(kept, bytes + at, sizeof kept);
+    memcpy(bytes + at, &nan, sizeof nan);
+    rp_train_files_write(path, bytes, (gssize)length);
+    refuse(LORA "--set base=nf4-single", "found one that is infinite or NaN at [0, 0]");
+    memcpy(bytes + at, kept, sizeof kept);
+    rp_train_files_write(path, bytes, (gssize)length - 64);
+    refuse(LORA "--set base=nf4-single", "safetensors");
+    rp_train_files_write(path, bytes, (gssize)length);
+    train(LORA "--set base=nf4-single --set output=@T/good-again");
+}
+
+static void
+refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
+{
+    (void)state;
+    refuse("--set base=nf4 --set model=@T/wide",
+           "base: expected bf16 without lora.rank, found nf4: a packed base is frozen");
+    refuse(LORA "--set base=int4", "base: expected one of bf16, fp8, nf4, nf4-single, mxfp4");
+    train("--set base=bf16 --set model=@T/wide --set steps=1 --set output=@T/whole");
+    /* nothing is left of an attempt, and nothing is in the way of the next */
+    g_auto(RpCliRun) bare =
+        rp_cli_shell("mkdir @T/bare && cp @T/wide/config.json @T/wide/model.safetensors @T/bare/");
+    assert_int_equal(bare.code, 0);
+    g_auto(RpCliRun) full =
+        rp_cli_shell("ulimit -f 8; trap '' XFSZ; $ROUNDPIPE train @T/run.yaml " LORA
+                     "--set base=nf4 --set model=@T/bare --set output=@T/never 2>@T/full.txt");
+    assert_int_not_equal(full.code, 0);
+    g_autofree char *told = rp_train_files_read("full.txt", NULL);
+    assert_non_null(strstr(told, "model.nf4-"));
+    g_autofree char *left = rp_train_files_list("bare");
+    assert_string_equal(left, "config.json model.safetensors");
+    train(LORA "--set base=nf4 --set model=@T/bare --set output=@T/after");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trains_beside_a_packed_base_on_any_devices_and_resumed),
+        cmocka_unit_test(trains_a_packed_checkpoint_as_it_is),
+        cmocka_unit_test(makes_random_weights_packed),
+        cmocka_unit_test(refuses_scales_that_are_not_finite_and_files_that_are_cut),
+        cmocka_unit_test(refuses_a_packed_base_that_is_trained_and_a_full_disk),
+    };
+
+    return cmocka_run_group_tests_name("base", tests, set_up, rp_train_files_teardown);
+}
