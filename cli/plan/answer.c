@@ -124,10 +124,6 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
                        "frozen weights in %s: packed on the host and on the links, expanded once a "
                        "slot",
                        query->base);
-    if (query->base != NULL && question->network != NULL)
-        rp_report_line(report, "",
-                       "`roundpipe train` has no packed weights yet: no run can follow this "
-                       "prediction");
     if (question->network == NULL && query->profile == NULL)
         rp_report_line(report, "",
                        "`roundpipe train` has no such architecture yet: no run can follow this "

@@ -80,16 +80,35 @@ find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
         if (!g_file_test(path, G_FILE_TEST_EXISTS))
             continue;
         RpSafetensors *checkpoint = rp_safetensors_open(directory, error);
-        gboolean bound = checkpoint != NULL && rp_weights_bind(network->weights, checkpoint, error);
+        gboolean bound =
+            checkpoint != NULL &&
+            (network->lora.rank == 0 || rp_weights_adopt(network->weights, checkpoint, error)) &&
+            rp_weights_bind(network->weights, checkpoint, error);
 
-        if (bound)
+        if (bound) {
+            /* names, shapes and what is packed are all that is needed from here on */
+            RpWeights *copy = rp_weights_copy(network->weights);
+
             network->options.dtype = rp_weights_dtype(network->weights);
-        /* names and shapes are all that is needed from here on */
-        rp_weights_free(network->weights);
-        network->weights = rp_weights_new_adapted(model, &network->lora);
+            rp_weights_free(network->weights);
+            network->weights = copy;
+        }
         rp_safetensors_free(checkpoint);
         return bound;
     }
+    return TRUE;
+}
+
+/* A base that is packed already stays as it is. */
+static gboolean
+pack_base(RpPlanNetwork *network, const char *word, GError **error)
+{
+    int choice = RP_RUN_BASE_OF_THE_FILE;
+
+    if (!rp_cli_choose("base", "base", word, &choice, error))
+        return FALSE;
+    if (choice >= RP_RUN_BASE_PACKED && !rp_weights_is_packed(network->weights))
+        rp_weights_pack_base(network->weights, (RpLowbit)(choice - RP_RUN_BASE_PACKED));
     return TRUE;
 }
 
@@ -122,7 +141,8 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
     if (!rp_cli_choose("dtype", "dtype", words->dtype, &choice, error) ||
         !find_devices(network, words->devices, error) ||
         !find_attention(network, words->attention, error) ||
-        (directory != NULL && !find_dtype(network, directory, error)))
+        (directory != NULL && !find_dtype(network, directory, error)) ||
+        !pack_base(network, words->base, error))
         return FALSE;
     if (directory == NULL || words->dtype != NULL)
         network->options.dtype = (RpDtype)(choice - 1);
@@ -227,4 +247,13 @@ const char *
 rp_plan_network_attention(const RpPlanNetwork *network)
 {
     return rp_attention_name(network->options.attention);
+}
+
+const char *
+rp_plan_network_base(const RpPlanNetwork *network)
+{
+    for (guint i = 0; i < rp_weights_count(network->weights); i++)
+        if (rp_weights_nth(network->weights, i)->is_packed)
+            return rp_lowbit_name(rp_weights_nth(network->weights, i)->format);
+    return NULL;
 }

@@ -24,6 +24,7 @@ typedef struct {
     gboolean half_sums;
     guint lora_rank;     /* of adapters; 0: everything is trained */
     char **lora_targets; /* %NULL: of all linear layers */
+    const char *base;    /* beside them: "nf4"; %NULL: of a directory the weights', else 16 bits */
 } RpPlanNetworkWords;
 
 /**
@@ -54,6 +55,8 @@ const RpModel *rp_plan_network_model(const RpPlanNetwork *network);
 /* "cuda" or "host": whose kernels. */
 const char *rp_plan_network_devices(const RpPlanNetwork *network);
 const char *rp_plan_network_dtype(const RpPlanNetwork *network);
+/* What the frozen base is packed in; %NULL: nothing. */
+const char *rp_plan_network_base(const RpPlanNetwork *network);
 /* "builtin" or "cudnn". */
 const char *rp_plan_network_attention(const RpPlanNetwork *network);
 

@@ -7,6 +7,7 @@
 #include "core/catalogue/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "exec/model/hf-config.h"
+#include "run/run.h"
 
 /* What is taken where nothing is given. */
 #define DEFAULT_SEQUENCE 2048
@@ -16,7 +17,6 @@
 #define MAX_TOKENS 1e15
 
 static const char *const dtype_names[] = {"bf16", "fp16", NULL};
-static const char *const base_names[] = {"bf16", "fp8", "nf4", "mxfp4", NULL};
 
 void
 rp_plan_question_clear(RpPlanQuestion *question)
@@ -261,18 +261,19 @@ static gboolean
 read_lora(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
+    int base = RP_RUN_BASE_OF_THE_FILE;
 
     if (args->lora_rank == 0 && (args->lora_targets != NULL || args->base != NULL))
         return refuse(args->base != NULL ? "--base" : "--lora-targets",
                       "expected --lora-rank beside it: without adapters all weights are trained",
                       error);
-    if (args->base != NULL && rp_cli_choice("base", args->base, base_names, error) < 0)
+    if (!rp_cli_choose("base", "base", args->base, &base, error))
         return FALSE;
     if (args->lora_targets != NULL && strcmp(args->lora_targets, RP_LORA_ALL_LINEAR) != 0)
         question->lora_targets = g_strsplit(args->lora_targets, ",", -1);
     query->lora_rank = (guint)args->lora_rank;
     query->lora_targets = question->lora_targets;
-    query->base = g_strcmp0(args->base, base_names[0]) != 0 ? args->base : NULL;
+    query->base = base >= RP_RUN_BASE_PACKED ? args->base : NULL;
     return TRUE;
 }
 
@@ -292,6 +293,7 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     if (!read_lora(args, question, error))
         return FALSE;
     words.lora_targets = question->lora_targets;
+    words.base = args->base;
     if (args->dtype != NULL && query->gpu != NULL &&
         rp_cli_choice("dtype", args->dtype, dtype_names, error) < 0)
         return FALSE;
@@ -305,7 +307,9 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     query->tokens_per_sequence = args->sequence != 0
                                      ? (guint)args->sequence
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
-    question->sized = query->base == NULL ? question->network : NULL;
+    if (question->network != NULL)
+        query->base = rp_plan_network_base(question->network);
+    question->sized = question->network;
     return TRUE;
 }
 

@@ -16,14 +16,6 @@ is_of_experts(const RpModel *model, RpWeightKind base)
     return model->experts > 1 && base >= RP_WEIGHT_GATE && base <= RP_WEIGHT_DOWN_BIAS;
 }
 
-/* Also of all experts, [E, out]. */
-static gboolean
-is_bias(RpWeightKind kind)
-{
-    return kind == RP_WEIGHT_GATE_BIAS || kind == RP_WEIGHT_UP_BIAS ||
-           kind == RP_WEIGHT_GATE_UP_BIAS || kind == RP_WEIGHT_DOWN_BIAS;
-}
-
 /* Adapters of an expert are those of its rows alone. */
 static void
 add_adapter(const RpModel *model, const RpWeight *weight, guint rank, RpCostWeights *costs)
@@ -41,32 +33,14 @@ add_adapter(const RpModel *model, const RpWeight *weight, guint rank, RpCostWeig
                             (weight->kind == rp_weight_adapter(base, RP_ADAPTER_A) ? 1 : 2);
 }
 
-/* Matrices of blocks, but for the router's, as bitsandbytes packs them. In MXFP4 those of experts
- * alone, where there are any, as GPT-OSS is published. */
-static gboolean
-is_packed(const RpModel *model, const RpWeight *weight, RpLowbit format)
-{
-    return !weight->trained && weight->rank > 1 && weight->kind != RP_WEIGHT_ROUTER &&
-           rp_model_layer_kind(model, weight->layer) == RP_LAYER_BLOCK &&
-           (format != RP_LOWBIT_MXFP4 || model->experts == 1 ||
-            is_of_experts(model, weight->kind)) &&
-           !is_bias(weight->kind);
-}
-
 /* Bytes of a weight that is packed; of a stack's pieces the first stands for all. */
 static guint64
 packed_bytes(const RpWeight *weight, RpLowbit format)
 {
-    const gboolean stacked = weight->stack[0] > 0;
-    const guint64 *shape = stacked ? weight->stack : weight->shape;
-    const gboolean matrices = stacked || weight->rank == 3;
-    const RpLowbitShape whole = {
-        .matrices = matrices ? shape[0] : 1,
-        .rows = shape[matrices ? 1 : 0],
-        .columns = shape[matrices ? 2 : 1],
-    };
+    RpWeight packed = *weight;
 
-    return stacked && weight->offset > 0 ? 0 : rp_lowbit_layout(format, whole).total;
+    rp_weight_pack(&packed, format);
+    return weight->offset > 0 ? 0 : rp_lowbit_layout(format, rp_weight_lowbit_shape(&packed)).total;
 }
 
 RpCostWeights
@@ -86,7 +60,7 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
     g_autofree guint64 *bytes = g_new(guint64, weights->len);
     for (guint i = 0; i < weights->len; i++) {
         const RpWeight *weight = &g_array_index(weights, RpWeight, i);
-        const gboolean packed = packs && is_packed(model, weight, format);
+        const gboolean packed = packs && !weight->trained && rp_weight_packs(model, weight, format);
         const guint64 up = packed ? packed_bytes(weight, format) : BYTES_16BIT * weight->elements;
 
         bytes[i] = BYTES_16BIT * weight->elements;

@@ -209,8 +209,7 @@ RpLowbitShape rp_weight_lowbit_shape(const RpWeight *weight);
  *
  * Whether a base in @format has the weight packed: matrices of the linear layers of blocks, as
  * bitsandbytes and transformers do; not the router, the embedding and the head. In mxfp4 of a model
- * whose experts are one tensor (GPT-OSS) these alone, as it is published. Rows of mxfp4 must be
- * multiples of 32.
+ * with experts theirs alone, as GPT-OSS is published. Rows of mxfp4 must be multiples of 32.
  */
 gboolean rp_weight_packs(const RpModel *model, const RpWeight *weight, RpLowbit format);
 

@@ -38,7 +38,7 @@ rp_weight_packs(const RpModel *model, const RpWeight *weight, RpLowbit format)
         return FALSE;
     if (format != RP_LOWBIT_MXFP4)
         return TRUE;
-    return (!rp_architectures[model->architecture].fused_experts || weight->rank == 3) &&
+    return (model->experts <= 1 || weight->rank == 3 || weight->stack[0] > 0) &&
            weight->shape[inputs] % RP_MXFP4_BLOCK == 0;
 }
 

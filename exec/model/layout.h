@@ -33,9 +33,9 @@ typedef struct {
     guint64 shape[RP_WEIGHT_MAX_RANK]; /* [out,in] of a matrix, [E,out,in] of a stack */
     gboolean transposed;               /* a stack of [E,in,out] */
     float scale;                       /* of an adapter: s */
-    guint64 key; /* of an adapter: what elements of its input are dropped by */
-    guint64 upload;                    /* byte of what goes up */
-    gboolean is_packed;                /* there: in @format */
+    guint64 key;        /* of an adapter: what elements of its input are dropped by */
+    guint64 upload;     /* byte of what goes up */
+    gboolean is_packed; /* there: in @format */
     RpLowbit format;
     RpLowbitShape packed_shape;
 } RpWeightPlace;

@@ -62,12 +62,12 @@ train_takes_the_longest_sequence_and_not_one_step_more(void **state)
 }
 
 static void
-a_run_of_it_takes_the_bytes_that_were_told(void **state)
+assert_bytes_as_told(const char *plan_words, const char *train_words, const char *name)
 {
     for (guint devices = 1; devices <= 2; devices++) {
-        g_autoptr(RpTree) plan = plan_of(devices, "");
+        g_autoptr(RpTree) plan = plan_of(devices, plan_words);
         g_autofree char *stages = stages_of(plan);
-        g_autofree char *more = g_strdup_printf("%s-%u", stages, devices);
+        g_autofree char *more = g_strdup_printf("%s-%s%u %s", stages, name, devices, train_words);
         g_auto(RpCliRun) run = train(devices, tokens_of(plan), more);
         g_autoptr(RpTree) trained = rp_cli_json(&run);
 
@@ -83,6 +83,19 @@ a_run_of_it_takes_the_bytes_that_were_told(void **state)
         assert_int_equal(rp_cli_number(trained, "predicted.host_bytes"),
                          rp_cli_number(plan, "longest_sequence.host.total"));
     }
+}
+
+static void
+a_run_of_it_takes_the_bytes_that_were_told(void **state)
+{
+    assert_bytes_as_told("", "", "whole");
+}
+
+static void
+a_run_beside_a_packed_base_takes_the_bytes_that_were_told(void **state)
+{
+    assert_bytes_as_told("--lora-rank 3 --base nf4", "--set lora.rank=3 --set base=nf4", "nf4");
+    assert_bytes_as_told("--lora-rank 3 --base fp8", "--set lora.rank=3 --set base=fp8", "fp8");
 }
 
 /* Stages of train's own choice: other bytes, but planned and taken are the same. */
@@ -190,6 +203,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(train_takes_the_longest_sequence_and_not_one_step_more),
         cmocka_unit_test(a_run_of_it_takes_the_bytes_that_were_told),
+        cmocka_unit_test(a_run_beside_a_packed_base_takes_the_bytes_that_were_told),
         cmocka_unit_test(train_chooses_stages_that_fit_by_itself),
         cmocka_unit_test(sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning),
         cmocka_unit_test(host_memory_limits_it_as_in_train),

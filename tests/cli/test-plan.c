@@ -278,7 +278,7 @@ a_packed_base_takes_a_quarter_of_the_host(void **state)
     assert_int_equal(full.code, 2);
     assert_non_null(strstr(full.err, "--base: expected --lora-rank beside it"));
     assert_int_equal(format.code, 2);
-    assert_non_null(strstr(format.err, "is not one of bf16, fp8, nf4, mxfp4"));
+    assert_non_null(strstr(format.err, "is not one of bf16, fp8, nf4, nf4-single, mxfp4"));
 }
 
 static void
