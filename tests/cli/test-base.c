@@ -7,6 +7,13 @@
 
 #define LORA "--set lora.rank=3 --set steps=4 --set model=@T/wide "
 #define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
+/* Experts' rows are of 32, for mxfp4. */
+#define EXPERTS                                                                                    \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","                   \
+    "\"hidden_size\":32,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                        \
+    "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":24,"                           \
+    "\"moe_intermediate_size\":32,\"num_experts\":5,\"num_experts_per_tok\":2,"                    \
+    "\"norm_topk_prob\":true,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}"
 #define CONFIG                                                                                     \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
     "\"hidden_size\":32,\"num_hidden_layers\":4,\"torch_dtype\":\"bfloat16\","                     \
@@ -20,6 +27,9 @@ set_up(void **state)
     rp_train_files_write("wide.json", CONFIG, -1);
     g_auto(RpCliRun) made = rp_cli_run("init @T/wide.json -o @T/wide");
     assert_int_equal(made.code, 0);
+    rp_train_files_write("experts.json", EXPERTS, -1);
+    g_auto(RpCliRun) experts = rp_cli_run("init @T/experts.json -o @T/experts");
+    assert_int_equal(experts.code, 0);
     return done;
 }
 
@@ -57,11 +67,11 @@ assert_same(const char *a, const char *b)
     assert_memory_equal(x, y, n);
 }
 
-/* The one file in @T/wide whose name holds @part. (transfer full) */
+/* The one file in @T/@model whose name holds @part. (transfer full) */
 static char *
-find_packed(const char *part)
+find_packed(const char *model, const char *part)
 {
-    g_autofree char *list = rp_train_files_list("wide");
+    g_autofree char *list = rp_train_files_list(model);
     g_auto(GStrv) names = g_strsplit(list, " ", -1);
 
     for (guint i = 0; names[i] != NULL; i++)
@@ -90,7 +100,7 @@ trains_beside_a_packed_base_on_any_devices_and_resumed(void **state)
         g_autofree char *second = g_strdup_printf("%s-2", formats[i]);
 
         train(one);
-        g_autofree char *packed = find_packed(part);
+        g_autofree char *packed = find_packed("wide", part);
         train(two);
         assert_same(first, second);
         g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/%s/checkpoint-4", second);
@@ -106,7 +116,7 @@ trains_a_packed_checkpoint_as_it_is(void **state)
 {
     (void)state;
     train(LORA EVERY "--set base=nf4 --set output=@T/made");
-    g_autofree char *packed = find_packed("model.nf4-");
+    g_autofree char *packed = find_packed("wide", "model.nf4-");
     g_auto(RpCliRun) copied =
         rp_cli_shell("mkdir @T/packed && cp @T/wide/config.json @T/packed/ && "
                      "cp @T/wide/%s @T/packed/model.safetensors",
@@ -124,27 +134,37 @@ trains_a_packed_checkpoint_as_it_is(void **state)
 
 /* Random weights are packed as they are made: the very file that packing a 16-bit model gives. */
 static void
+assert_made_packed(const char *model, const char *format)
+{
+    g_autofree char *line =
+        g_strdup_printf("--set lora.rank=3 --set lora.targets=q_proj,o_proj --set model=@T/%s "
+                        "--set steps=1 --set profile=auto "
+                        "--set base=%s --set output=@T/random-%s-%s",
+                        model, format, model, format);
+    g_autofree char *part = g_strdup_printf("model.%s-", format);
+    g_auto(RpCliRun) made =
+        rp_cli_run("init @T/%s.json -o @T/packed-%s-%s --base %s", model, model, format, format);
+
+    if (made.code != 0)
+        fail_msg("%s", made.err);
+    train(line);
+    g_autofree char *packed = find_packed(model, part);
+    g_auto(RpCliRun) same = rp_cli_shell("cmp @T/%s/%s @T/packed-%s-%s/model.safetensors && "
+                                         "cmp @T/%s/config.json @T/packed-%s-%s/config.json",
+                                         model, packed, model, format, model, model, format);
+    if (same.code != 0)
+        fail_msg("%s, %s: %s%s", model, format, same.out, same.err);
+}
+
+static void
 makes_random_weights_packed(void **state)
 {
     static const char *const formats[] = {"nf4", "mxfp4", "fp8", "nf4-single"};
 
     (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
-        g_autofree char *line = g_strdup_printf(
-            LORA "--set steps=1 --set base=%s --set output=@T/random-%s", formats[i], formats[i]);
-        g_autofree char *part = g_strdup_printf("model.%s-", formats[i]);
-        g_auto(RpCliRun) made =
-            rp_cli_run("init @T/wide.json -o @T/packed-%s --base %s", formats[i], formats[i]);
-
-        if (made.code != 0)
-            fail_msg("%s", made.err);
-        train(line);
-        g_autofree char *packed = find_packed(part);
-        g_auto(RpCliRun) same = rp_cli_shell("cmp @T/wide/%s @T/packed-%s/model.safetensors && "
-                                             "cmp @T/wide/config.json @T/packed-%s/config.json",
-                                             packed, formats[i], formats[i]);
-        if (same.code != 0)
-            fail_msg("%s: %s%s", formats[i], same.out, same.err);
+        assert_made_packed("wide", formats[i]);
+        assert_made_packed("experts", formats[i]);
     }
 }
 
@@ -171,7 +191,7 @@ refuses_scales_that_are_not_finite_and_files_that_are_cut(void **state)
 
     (void)state;
     train(LORA "--set base=nf4-single --set output=@T/good");
-    g_autofree char *name = find_packed("model.nf4-single-");
+    g_autofree char *name = find_packed("wide", "model.nf4-single-");
     g_autofree char *path = g_strdup_printf("wide/%s", name);
     g_autofree char *bytes = rp_train_files_read(path, &length);
     const gsize at = place_of(bytes, "model.layers.2.mlp.up_proj.weight.absmax");

@@ -121,12 +121,13 @@ write_expanded(Rig *rig, RpLowbit format)
 
         if (weight->tied)
             continue;
-        if (weight->is_packed) {
+        if (weight->is_packed) { /* an expert's matrix is a piece of what its stack expands to */
             const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
             void *room = g_aligned_alloc0(1, rp_lowbit_layout(format, shape).total, 64);
 
             rp_lowbit_source_load(rp_weights_packed(packed, i), room);
-            rp_lowbit_expand(format, shape, room, rig->options.dtype, 0, weight->elements, bytes);
+            rp_lowbit_expand(format, shape, room, rig->options.dtype, weight->offset,
+                             weight->elements, bytes);
             g_aligned_free(room);
         }
         assert_true(
@@ -166,6 +167,14 @@ open_model(Rig *rig)
     rig->config = tiny;
     rig->config.dtype = rig->options.dtype;
     rig->config.tied = rig->options.tied;
+    if (rig->options.experts) {
+        rig->config.architecture = RP_ARCHITECTURE_QWEN3_MOE;
+        rig->config.dense_intermediate = rig->config.intermediate;
+        rig->config.intermediate = 14;
+        rig->config.experts = 5;
+        rig->config.active_experts = 2;
+        rig->config.norm_topk = TRUE;
+    }
     rig->directory = g_dir_make_tmp("rp-rig-XXXXXX", &rig->error);
     rp_assert_no_error(rig->error);
     assert_true(rp_init_write(&rig->config, rig->directory, &init, &rig->error));

@@ -21,6 +21,7 @@ typedef struct {
     const char *lora_targets; /* "q_proj,layers.1.mlp.up_proj"; NULL: all */
     const char *frozen; /* weights whose names have one of these words: "norm,layers.1"; or NULL */
     const char *base;   /* "nf4": that the frozen base is packed in; NULL: not at all */
+    gboolean experts;   /* Qwen3-MoE: 5 experts of 14, 2 of a token */
     gboolean expanded;  /* it was packed and expanded again: 16-bit weights of the same values */
     gboolean wide;      /* matrices of frozen blocks are stored in fp32 */
     /* plan */
