@@ -1,7 +1,12 @@
 /* The frozen base of a run: in how many bits it is held, and the file where it is. */
 #include "run/train/private.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <glib/gstdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "core/base/quote.h"
 #include "exec/quantise/quantise.h"
@@ -25,24 +30,61 @@ format_of(const RpWeights *weights)
     return NULL;
 }
 
+/* What a killed attempt has left: files as the writer names them until they are whole. */
+static void
+remove_leftovers(const char *path)
+{
+    g_autofree char *directory = g_path_get_dirname(path);
+    g_autofree char *prefix = g_strconcat(strrchr(path, '/') + 1, ".", NULL);
+    g_autoptr(GDir) opened = g_dir_open(directory, 0, NULL);
+    const char *name;
+
+    while (opened != NULL && (name = g_dir_read_name(opened)) != NULL) {
+        g_autofree char *left = g_build_filename(directory, name, NULL);
+
+        if (g_str_has_prefix(name, prefix))
+            (void)g_unlink(left);
+    }
+}
+
+/* Makes @path; not here while another run does, which may have made it then. */
+static gboolean
+make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
+{
+    const RpQuantiseOptions options = {.progress = show, .user_data = (gpointer)job->events};
+    const int lock = open(rp_safetensors_path(job->checkpoint), O_RDONLY | O_CLOEXEC);
+    gboolean made;
+
+    if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        rp_run_say(job->events, "note", "another run packs the base: waiting for it");
+        while (flock(lock, LOCK_EX) != 0 && errno == EINTR)
+            ;
+    }
+    made = g_file_test(path, G_FILE_TEST_EXISTS);
+    if (!made) {
+        g_autofree char *shown = rp_display_name(path);
+
+        remove_leftovers(path);
+        made = rp_quantise(&job->config, job->checkpoint, format, path, &options, error);
+        job->events->progress(job->events->user_data, "packing the base", 0, 0);
+        if (made)
+            rp_run_say(job->events, "note", "the base in %s is kept in %s", rp_lowbit_name(format),
+                       shown);
+    }
+    if (lock >= 0)
+        close(lock);
+    return made;
+}
+
 /* The packed form of the checkpoint, made once and kept beside it. Takes the checkpoint's place. */
 static gboolean
 quantise(RpTrainJob *job, RpLowbit format, GError **error)
 {
-    const RpQuantiseOptions options = {.progress = show, .user_data = (gpointer)job->events};
     g_autofree char *path = rp_quantise_path(job->checkpoint, format);
-    g_autofree char *shown = rp_display_name(path);
-    RpSafetensors *packed;
-    gboolean there = g_file_test(path, G_FILE_TEST_EXISTS);
+    RpSafetensors *packed = NULL;
 
-    if (!there) {
-        there = rp_quantise(&job->config, job->checkpoint, format, path, &options, error);
-        job->events->progress(job->events->user_data, "packing the base", 0, 0);
-        if (there)
-            rp_run_say(job->events, "note", "the base in %s is kept in %s", rp_lowbit_name(format),
-                       shown);
-    }
-    packed = there ? rp_safetensors_open(path, error) : NULL;
+    if (g_file_test(path, G_FILE_TEST_EXISTS) || make_packed(job, format, path, error))
+        packed = rp_safetensors_open(path, error);
     if (packed == NULL)
         return FALSE;
     /* adapters of the one are adapters of the other: the hash is that of the model's own file */

@@ -228,7 +228,15 @@ refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
     assert_non_null(strstr(told, "model.nf4-"));
     g_autofree char *left = rp_train_files_list("bare");
     assert_string_equal(left, "config.json model.safetensors");
+    /* as a killed attempt would leave it; other files stay */
+    g_autofree char *name = find_packed("wide", "model.nf4-");
+    g_auto(RpCliRun) killed =
+        rp_cli_shell("echo a >@T/bare/%s.a1B2c3; echo b >@T/bare/notes.txt", name);
+    assert_int_equal(killed.code, 0);
     train(LORA "--set base=nf4 --set model=@T/bare --set output=@T/after");
+    g_autofree char *files = rp_train_files_list("bare");
+    g_autofree char *expected = g_strdup_printf("config.json %s model.safetensors notes.txt", name);
+    assert_string_equal(files, expected);
 }
 
 int
