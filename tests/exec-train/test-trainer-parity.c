@@ -271,6 +271,32 @@ of_adapters_with_dropout_are_those_of_peft(void **state)
         assert_ten_steps("llama-bias-dropout", "llama-bias", devices);
 }
 
+/* Its weights are then none either, and the token that they belong to is the first. */
+static void
+of_a_router_without_numbers_name_its_layer_and_token(void **state)
+{
+    Fixture f = {0};
+    RpTrainer *trainer;
+    RpTokenBatch *batch;
+    GError *error = NULL;
+    guint64 run;
+
+    load(&f, "qwen3-moe", NULL);
+    trainer = make_trainer(&f, 2);
+    const guint64 place =
+        rp_network_layout(rp_trainer_network(trainer), 2)->place[RP_WEIGHT_ROUTER].byte;
+    *(float *)rp_host_state_weights(rp_trainer_host_state(trainer), 2, 0, place, &run) = NAN;
+    batch = make_batch(&f, rp_tree_nth(f.steps, 0));
+    assert_false(rp_trainer_forward_backward(trainer, batch, NULL, &error) &&
+                 rp_trainer_step(trainer, &error) && rp_trainer_flush(trainer, &error));
+    rp_assert_error_message_contains(error, "step 1: the loss is not a number");
+    rp_assert_error_message_contains(error, "layer 2 (model.layers.1), sequence 0, token 0;");
+    g_error_free(error);
+    rp_trainer_free(trainer);
+    rp_token_batch_free(batch);
+    unload(&f);
+}
+
 int
 main(void)
 {
@@ -281,6 +307,7 @@ main(void)
         cmocka_unit_test(of_adapters_are_those_of_peft),
         cmocka_unit_test(of_adapters_and_a_whole_head_are_those_of_peft),
         cmocka_unit_test(of_adapters_with_dropout_are_those_of_peft),
+        cmocka_unit_test(of_a_router_without_numbers_name_its_layer_and_token),
     };
 
     return cmocka_run_group_tests_name("ten steps", tests, NULL, NULL);

@@ -112,13 +112,14 @@ ceil_divide(size_t n, size_t by)
     return (n + by - 1) / by;
 }
 
-/* Threads for rows of @n: no more than there are packs, and at most @most. */
+/* Threads for rows of @n: no more than there are packs, and at most @most, a multiple of 32. */
 static inline unsigned
 threads_for(size_t n, unsigned most)
 {
-    const size_t threads = ceil_divide(ceil_divide(n, RP_PACK), 32) * 32;
+    const size_t packs = ceil_divide(n > 0 ? n : 1, RP_PACK);
+    const size_t turns = ceil_divide(packs, most); /* of about as many packs each */
 
-    return (unsigned)(threads < most ? threads : most);
+    return (unsigned)(ceil_divide(packs, 32 * turns) * 32);
 }
 
 static inline size_t
