@@ -15,6 +15,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "exec/kernels/expert-args.h"
+
 /* ---- readers: RpJsonRead ---- */
 
 gboolean
@@ -240,10 +242,10 @@ static const RpJsonField fields[] = {
      .max = RP_CONFIG_MAX_SIZE},
     RP_CONFIG_OTHER("no_rope_layers", rp_config_read_no_rope_layers, TRUE),
     RP_CONFIG_COUNT("no_rope_layer_interval", no_rope_interval, RP_CONFIG_MAX_SIZE),
-    RP_CONFIG_COUNT("num_experts", experts, RP_CONFIG_MAX_SIZE),
-    RP_CONFIG_COUNT("num_local_experts", local_experts, RP_CONFIG_MAX_SIZE),
-    RP_CONFIG_COUNT("num_experts_per_tok", experts_per_tok, RP_CONFIG_MAX_SIZE),
-    RP_CONFIG_COUNT("experts_per_token", experts_per_token, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("num_experts", experts, RP_MOST_EXPERTS),
+    RP_CONFIG_COUNT("num_local_experts", local_experts, RP_MOST_EXPERTS),
+    RP_CONFIG_COUNT("num_experts_per_tok", experts_per_tok, RP_MOST_CHOICES),
+    RP_CONFIG_COUNT("experts_per_token", experts_per_token, RP_MOST_CHOICES),
     RP_CONFIG_COUNT("moe_intermediate_size", moe_intermediate, RP_CONFIG_MAX_SIZE),
     RP_CONFIG_BOOLEAN("norm_topk_prob", config.norm_topk),
     RP_CONFIG_NUMBER("swiglu_alpha", config.swiglu_alpha, FALSE),
