@@ -35,7 +35,7 @@ check_packed(const RpSafetensors *tensors, const RpSafetensor *tensor)
         const RpLowbitLayout layout = rp_lowbit_layout(source.format, shape);
         g_autofree guint8 *packed = g_malloc(layout.total);
 
-        rp_lowbit_source_load(&source, packed);
+        rp_lowbit_source_load(&source, packed, NULL);
         const gboolean sound =
             rp_lowbit_source_check(&source, packed, RP_DTYPE_FP16, NULL, &broken);
         (void)was_taken(sound, broken);

@@ -50,7 +50,8 @@ rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
             if (place.is_packed) {
                 if (weight->offset == 0)
                     rp_lowbit_source_load(
-                        packed, rp_host_state_weights(host_state, l, 0, place.upload, &run));
+                        packed, rp_host_state_weights(host_state, l, 0, place.upload, &run),
+                        host_state->pool);
                 continue;
             }
             if (weight->trained)

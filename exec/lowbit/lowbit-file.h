@@ -57,8 +57,8 @@ const char *rp_lowbit_source_format(const RpSafetensors *tensors, const char *na
 /* All but the last two dimensions are matrices. */
 RpLowbitShape rp_lowbit_shape_of(const guint64 *shape, guint rank);
 
-/* Copies the parts to @packed, rp_lowbit_layout().total bytes; gaps are zeros. */
-void rp_lowbit_source_load(const RpLowbitSource *source, void *packed);
+/* Copies the parts to @packed, rp_lowbit_layout().total bytes; gaps are zeros. @pool: (nullable) */
+void rp_lowbit_source_load(const RpLowbitSource *source, void *packed, RpPool *pool);
 
 /**
  * rp_lowbit_source_check:

@@ -5,6 +5,8 @@
 #include "core/json/json-record.h"
 #include "exec/lowbit/lowbit-file.h"
 
+#define COPY_BYTES ((gsize)1 << 18) /* of a thread at a time */
+
 static const char *const part_suffixes[RP_N_LOWBITS][RP_N_LOWBIT_PARTS] = {
     [RP_LOWBIT_NF4] = {"", ".absmax", ".nested_absmax", ".nested_quant_map"},
     [RP_LOWBIT_NF4_SINGLE] = {"", ".absmax"},
@@ -296,8 +298,31 @@ rp_lowbit_source_find(const RpSafetensors *tensors, const char *name, RpLowbitSo
     return ok;
 }
 
+typedef struct {
+    const guint8 *from;
+    guint8 *to;
+} Copy;
+
+static void
+copy_some(gsize first, gsize n, gpointer data)
+{
+    const Copy *copy = data;
+
+    memcpy(copy->to + first, copy->from + first, n);
+}
+
+/* Pages of a file that nobody has read yet come as fast as threads ask for them. */
+static void
+copy_part(guint8 *to, const RpSafetensor *tensor, RpPool *pool)
+{
+    Copy copy = {tensor->data, to};
+
+    if (tensor->bytes > 0)
+        rp_pool_run(pool, 0, tensor->bytes, COPY_BYTES, copy_some, &copy);
+}
+
 void
-rp_lowbit_source_load(const RpLowbitSource *source, void *packed)
+rp_lowbit_source_load(const RpLowbitSource *source, void *packed, RpPool *pool)
 {
     g_return_if_fail(source && source->is_packed && packed);
 
@@ -313,7 +338,7 @@ rp_lowbit_source_load(const RpLowbitSource *source, void *packed)
             rp_dtype_to_float(RP_DTYPE_BF16, tensor->data,
                               (float *)(gpointer)(bytes + layout.at[part]), tensor->elements);
         else if (tensor != NULL)
-            memcpy(bytes + layout.at[part], tensor->data, tensor->bytes);
+            copy_part(bytes + layout.at[part], tensor, pool);
         else if (part == RP_LOWBIT_OFFSET && layout.bytes[part] > 0)
             memcpy(bytes + layout.at[part], &source->offset, sizeof source->offset);
         memset(bytes + layout.at[part] + layout.bytes[part], 0,

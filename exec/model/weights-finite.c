@@ -212,7 +212,7 @@ check_packed(const RpWeights *weights, RpDtype dtype, GError **error)
         const gsize bytes = rp_lowbit_layout(weight->format, rp_weight_lowbit_shape(weight)).total;
         void *packed = g_aligned_alloc(1, bytes, RP_LOWBIT_ALIGNMENT);
 
-        rp_lowbit_source_load(source, packed);
+        rp_lowbit_source_load(source, packed, pool);
         finite = rp_lowbit_source_check(source, packed, dtype, pool, error);
         g_aligned_free(packed);
     }

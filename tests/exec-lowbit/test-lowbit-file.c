@@ -50,7 +50,7 @@ load(const RpLowbitSource *source)
 {
     guint8 *packed = lowbit_room(source->format, rp_lowbit_shape_of(source->shape, source->rank));
 
-    rp_lowbit_source_load(source, packed);
+    rp_lowbit_source_load(source, packed, NULL);
     return packed;
 }
 

@@ -244,7 +244,7 @@ expands_packed_experts_and_turns_them(void **state)
         g_autofree guint8 *bytes = g_malloc(rp_lowbit_layout(RP_LOWBIT_MXFP4, shape).total);
         g_autofree float *straight = g_new(float, n), *values = g_new(float, n);
 
-        rp_lowbit_source_load(source, bytes);
+        rp_lowbit_source_load(source, bytes, NULL);
         rp_lowbit_expand(RP_LOWBIT_MXFP4, shape, bytes, RP_DTYPE_FP32, 0, n, straight);
         for (guint64 first = 0; first < n; first += 777)
             rp_weights_read(weights, i, first, values + first, (gsize)MIN(777, n - first));

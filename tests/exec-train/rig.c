@@ -125,7 +125,7 @@ write_expanded(Rig *rig, RpLowbit format)
             const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
             void *room = g_aligned_alloc0(1, rp_lowbit_layout(format, shape).total, 64);
 
-            rp_lowbit_source_load(rp_weights_packed(packed, i), room);
+            rp_lowbit_source_load(rp_weights_packed(packed, i), room, NULL);
             rp_lowbit_expand(format, shape, room, rig->options.dtype, weight->offset,
                              weight->elements, bytes);
             g_aligned_free(room);
