@@ -85,7 +85,10 @@ open_model(Generation *generation, const char *path, const char *adapter, GError
         return FALSE;
     lora.dropout = 0; /* of training alone */
     generation->weights = rp_weights_new_adapted(&generation->config, &lora);
-    if (!rp_weights_bind(generation->weights, generation->checkpoint, error))
+    for (guint i = 0; i < rp_weights_count(generation->weights) && adapter == NULL; i++)
+        rp_weights_freeze(generation->weights, i, RP_DTYPE_FP32); /* may be packed, then */
+    if (!rp_weights_adopt(generation->weights, generation->checkpoint, error) ||
+        !rp_weights_bind(generation->weights, generation->checkpoint, error))
         return FALSE;
     return adapter == NULL || (rp_checkpoint_check_base(adapter, generation->weights, error) &&
                                rp_adapter_bind(generation->weights, generation->adapters, error));

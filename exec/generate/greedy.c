@@ -59,6 +59,19 @@ store(const RpWeights *weights, guint index, RpDtype storage, guint8 *at)
     }
 }
 
+/* All of what is packed as one: of a stack the first stands for it. */
+static void
+expand(const RpWeights *weights, guint index, const RpWeightPlace *place, guint8 *at)
+{
+    const gsize bytes = rp_lowbit_layout(place->format, place->packed_shape).total;
+    void *packed = g_aligned_alloc(1, bytes, RP_LOWBIT_ALIGNMENT);
+
+    rp_lowbit_source_load(rp_weights_packed(weights, index), packed, NULL);
+    rp_lowbit_expand(place->format, place->packed_shape, packed, place->storage, 0,
+                     rp_lowbit_elements(place->packed_shape), at);
+    g_aligned_free(packed);
+}
+
 /* Each weight to its place: a tied head has a copy of its own. */
 static void
 load(RpGreedy *greedy, const RpWeights *weights)
@@ -68,7 +81,12 @@ load(RpGreedy *greedy, const RpWeights *weights)
         const RpLayerLayout *layout = rp_network_layout(greedy->network, weight->layer);
         const RpWeightPlace place = rp_layout_place(layout, weight);
 
-        store(weights, i, place.storage, greedy->parameters + layout->first_byte + place.byte);
+        guint8 *at = greedy->parameters + layout->first_byte + place.byte;
+
+        if (!place.is_packed)
+            store(weights, i, place.storage, at);
+        else if (weight->offset == 0)
+            expand(weights, i, &place, at);
     }
 }
 

@@ -132,6 +132,28 @@ trains_a_packed_checkpoint_as_it_is(void **state)
     refuse("--set model=@T/packed --set steps=1", "packed as nf4, which is not trained on");
 }
 
+/* A packed model answers, alone and with the adapters that were trained beside it. */
+static void
+answers_beside_a_packed_base(void **state)
+{
+    (void)state;
+    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    g_auto(RpCliRun) made = rp_cli_run("init @T/wide.json -o @T/talker --base nf4");
+    assert_int_equal(made.code, 0);
+    train("--set lora.rank=3 --set steps=4 --set model=@T/talker --set output=@T/told "
+          "--set optimizer.learning_rate=0.3");
+    g_auto(RpCliRun) plain = rp_cli_run("generate @T/talker --prompts @T/ask.jsonl "
+                                        "-o @T/plain.jsonl --max-new-tokens 8");
+    g_auto(RpCliRun) adapted = rp_cli_run("generate @T/talker --adapter @T/told/checkpoint-4 "
+                                          "--prompts @T/ask.jsonl -o @T/adapted.jsonl "
+                                          "--max-new-tokens 8");
+    if (plain.code + adapted.code != 0)
+        fail_msg("%s%s", plain.err, adapted.err);
+    g_autofree char *one = rp_train_files_read("plain.jsonl", NULL);
+    g_autofree char *other = rp_train_files_read("adapted.jsonl", NULL);
+    assert_string_not_equal(one, other);
+}
+
 /* Random weights are packed as they are made: the very file that packing a 16-bit model gives. */
 static void
 assert_made_packed(const char *model, const char *format)
@@ -245,6 +267,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_beside_a_packed_base_on_any_devices_and_resumed),
         cmocka_unit_test(trains_a_packed_checkpoint_as_it_is),
+        cmocka_unit_test(answers_beside_a_packed_base),
         cmocka_unit_test(makes_random_weights_packed),
         cmocka_unit_test(refuses_scales_that_are_not_finite_and_files_that_are_cut),
         cmocka_unit_test(refuses_a_packed_base_that_is_trained_and_a_full_disk),
