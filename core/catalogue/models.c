@@ -16,6 +16,14 @@
 #define QWEN3 QWEN3_FAMILY, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN3
 #define QWEN3_MOE                                                                                  \
     QWEN3_FAMILY, EXPERTS(128, 8), .norm_topk = TRUE, .architecture = RP_ARCHITECTURE_QWEN3_MOE
+#define QWEN2(v, positions, eps)                                                                   \
+    ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN2, .vocab = v,                         \
+                        .max_positions = positions, .rms_norm_eps = eps, .rope.theta = 1e6,        \
+                        .bos_id = 151643, .eos_ids[0] = 151643, .pad_id = RP_MODEL_NO_TOKEN
+#define MISTRAL                                                                                    \
+    ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_MISTRAL, .head_dim = 128,                  \
+                        .max_positions = 32768, .rms_norm_eps = 1e-5, .bos_id = 1,                 \
+                        .eos_ids[0] = 2, .pad_id = RP_MODEL_NO_TOKEN
 #define LLAMA3(d, times)                                                                           \
     ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_LLAMA, .head_dim = d, .vocab = 128256,     \
                         .max_positions = 131072, .rms_norm_eps = 1e-5,                             \
@@ -27,7 +35,29 @@
                                  .original_max_positions = 8192},                                  \
                         .bos_id = 128000, .eos_ids[0] = 128001, .pad_id = RP_MODEL_NO_TOKEN
 
+/* Weights are published with 4-bit experts; full training has 16-bit ones. Even blocks slide. */
+#define GPT_OSS(experts)                                                                           \
+    ALL, EXPERTS(experts, 4), .architecture = RP_ARCHITECTURE_GPT_OSS, .head_dim = 64,             \
+                              .vocab = 201088, .attention_bias = TRUE, .mlp_bias = TRUE,           \
+                              .swiglu_alpha = 1.702, .swiglu_limit = 7, .mxfp4 = TRUE,             \
+                              .sliding_window = 128, .sliding_period = 2, .max_positions = 131072, \
+                              .rms_norm_eps = 1e-5,                                                \
+                              .rope = {.type = RP_ROPE_YARN,                                       \
+                                       .theta = 150000,                                            \
+                                       .factor = 32,                                               \
+                                       .original_max_positions = 4096,                             \
+                                       .beta_fast = 32,                                            \
+                                       .beta_slow = 1,                                             \
+                                       .attention_factor = 1.3465735902799727},                    \
+                              .bos_id = RP_MODEL_NO_TOKEN, .eos_ids[0] = 200002, .pad_id = 199999
+
 static const RpModel models[] = {
+    {.name = "qwen2.5-0.5b",
+     .hf_name = "Qwen/Qwen2.5-0.5B",
+     SIZES(24, 896, 14, 2, 4864),
+     .head_dim = 64,
+     .tied = TRUE,
+     QWEN2(151936, 32768, 1e-6)},
     {.name = "qwen3-0.6b",
      .hf_name = "Qwen/Qwen3-0.6B",
      SIZES(28, 1024, 16, 8, 3072),
@@ -38,60 +68,96 @@ static const RpModel models[] = {
      SIZES(16, 2048, 32, 8, 8192),
      .tied = TRUE,
      LLAMA3(64, 32)},
+    {.name = "qwen2.5-1.5b",
+     .hf_name = "Qwen/Qwen2.5-1.5B",
+     SIZES(28, 1536, 12, 2, 8960),
+     .head_dim = 128,
+     .tied = TRUE,
+     QWEN2(151936, 131072, 1e-6)},
     {.name = "qwen3-1.7b",
      .hf_name = "Qwen/Qwen3-1.7B",
      SIZES(28, 2048, 16, 8, 6144),
      .tied = TRUE,
      QWEN3},
+    /* Every fourth block has no rope. */
+    {.name = "smollm3-3b",
+     .hf_name = "HuggingFaceTB/SmolLM3-3B",
+     SIZES(36, 2048, 16, 4, 11008),
+     ALL,
+     EXPERTS(1, 1),
+     .architecture = RP_ARCHITECTURE_SMOLLM3,
+     .head_dim = 128,
+     .vocab = 128256,
+     .tied = TRUE,
+     .no_rope_period = 4,
+     .max_positions = 65536,
+     .rms_norm_eps = 1e-6,
+     .rope.theta = 5e6,
+     .bos_id = 128000,
+     .eos_ids[0] = 128012,
+     .pad_id = 128004},
     {.name = "qwen3-4b",
      .hf_name = "Qwen/Qwen3-4B",
      SIZES(36, 2560, 32, 8, 9728),
      .tied = TRUE,
      QWEN3},
+    {.name = "mistral-7b-v0.1",
+     .hf_name = "mistralai/Mistral-7B-v0.1",
+     SIZES(32, 4096, 32, 8, 14336),
+     .vocab = 32000,
+     .sliding_window = 4096,
+     .rope.theta = 1e4,
+     MISTRAL},
+    {.name = "mistral-7b-v0.3",
+     .hf_name = "mistralai/Mistral-7B-v0.3",
+     SIZES(32, 4096, 32, 8, 14336),
+     .vocab = 32768,
+     .rope.theta = 1e6,
+     MISTRAL},
+    {.name = "qwen2.5-7b",
+     .hf_name = "Qwen/Qwen2.5-7B",
+     SIZES(28, 3584, 28, 4, 18944),
+     .head_dim = 128,
+     QWEN2(152064, 131072, 1e-6)},
     {.name = "llama-3.1-8b",
      .hf_name = "meta-llama/Llama-3.1-8B",
      SIZES(32, 4096, 32, 8, 14336),
      LLAMA3(128, 8)},
     {.name = "qwen3-8b", .hf_name = "Qwen/Qwen3-8B", SIZES(36, 4096, 32, 8, 12288), QWEN3},
     {.name = "qwen3-14b", .hf_name = "Qwen/Qwen3-14B", SIZES(40, 5120, 40, 8, 17408), QWEN3},
-    /* Weights are published with 4-bit experts; trained with 16-bit ones. Even blocks slide. */
+    {.name = "qwen2.5-14b",
+     .hf_name = "Qwen/Qwen2.5-14B",
+     SIZES(48, 5120, 40, 8, 13824),
+     .head_dim = 128,
+     QWEN2(152064, 131072, 1e-5)},
     {.name = "gpt-oss-20b",
      .hf_name = "openai/gpt-oss-20b",
      SIZES(24, 2880, 64, 8, 2880),
-     .head_dim = 64,
-     EXPERTS(32, 4),
-     .architecture = RP_ARCHITECTURE_GPT_OSS,
-     .vocab = 201088,
-     .attention_bias = TRUE,
-     .mlp_bias = TRUE,
-     .sliding_window = 128,
-     .sliding_period = 2,
-     .max_positions = 131072,
-     .rms_norm_eps = 1e-5,
-     .rope = {.type = RP_ROPE_YARN,
-              .theta = 150000,
-              .factor = 32,
-              .original_max_positions = 4096,
-              .beta_fast = 32,
-              .beta_slow = 1,
-              .attention_factor = 1.3465735902799727},
-     .swiglu_alpha = 1.702,
-     .swiglu_limit = 7,
-     .mxfp4 = TRUE,
-     .bos_id = RP_MODEL_NO_TOKEN,
-     .eos_ids[0] = 200002,
-     .pad_id = 199999,
-     ALL},
+     GPT_OSS(32)},
     {.name = "qwen3-30b-a3b",
      .hf_name = "Qwen/Qwen3-30B-A3B",
      SIZES(48, 2048, 32, 4, 768),
      .dense_intermediate = 6144,
      QWEN3_MOE},
     {.name = "qwen3-32b", .hf_name = "Qwen/Qwen3-32B", SIZES(64, 5120, 64, 8, 25600), QWEN3},
+    {.name = "qwen2.5-32b",
+     .hf_name = "Qwen/Qwen2.5-32B",
+     SIZES(64, 5120, 40, 8, 27648),
+     .head_dim = 128,
+     QWEN2(152064, 131072, 1e-5)},
     {.name = "llama-3.1-70b",
      .hf_name = "meta-llama/Llama-3.1-70B",
      SIZES(80, 8192, 64, 8, 28672),
      LLAMA3(128, 8)},
+    {.name = "qwen2.5-72b",
+     .hf_name = "Qwen/Qwen2.5-72B",
+     SIZES(80, 8192, 64, 8, 29568),
+     .head_dim = 128,
+     QWEN2(152064, 131072, 1e-5)},
+    {.name = "gpt-oss-120b",
+     .hf_name = "openai/gpt-oss-120b",
+     SIZES(36, 2880, 64, 8, 2880),
+     GPT_OSS(128)},
     {.name = "qwen3-235b-a22b",
      .hf_name = "Qwen/Qwen3-235B-A22B",
      SIZES(94, 4096, 64, 4, 1536),

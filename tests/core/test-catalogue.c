@@ -15,6 +15,11 @@ static const struct {
     {"qwen3-30b-a3b", 30532122624, 30.53}, {"qwen3-235b-a22b", 235093634560, 235.09},
     {"llama-3.2-1b", 1235814400, 1.24},    {"llama-3.1-8b", 8030261248, 8.03},
     {"llama-3.1-70b", 70553706496, 70.55}, {"gpt-oss-20b", 20914757184, 20.91},
+    {"qwen2.5-0.5b", 494032768, 0.494},    {"qwen2.5-1.5b", 1543714304, 1.54},
+    {"qwen2.5-7b", 7615616512, 7.62},      {"qwen2.5-14b", 14770033664, 14.77},
+    {"qwen2.5-32b", 32763876352, 32.76},   {"qwen2.5-72b", 72706203648, 72.71},
+    {"mistral-7b-v0.1", 7241732096, 7.24}, {"mistral-7b-v0.3", 7248023552, 7.25},
+    {"smollm3-3b", 3075098624, 3.08},      {"gpt-oss-120b", 116829156672, 116.83},
 };
 
 static void
@@ -71,7 +76,7 @@ has_complete_and_consistent_rows(void **state)
         assert_true(m->intermediate && m->vocab && m->max_positions && m->has_dtype);
         assert_true(m->experts >= m->active_experts && m->active_experts >= 1);
         assert_int_equal(m->heads % m->kv_heads, 0);
-        assert_true((m->sliding_window > 0) == (m->sliding_period > 0));
+        assert_true(m->sliding_window > 0 || (m->sliding_period == 0 && m->sliding_from == 0));
         assert_true(m->hf_name && strchr(m->hf_name, '/'));
         assert_true(i == 0 || rp_model_parameters(m) > rp_model_parameters(m - 1));
     }
@@ -260,7 +265,23 @@ alternates_sliding_and_full_blocks(void **state)
     assert_true(rp_model_block_slides(oss, 0));
     assert_false(rp_model_block_slides(oss, 1));
     assert_false(rp_model_block_slides(oss, 23));
+    assert_int_equal(rp_model_block_window(oss, 22), 128);
+    assert_int_equal(rp_model_block_window(oss, 23), 0);
+    assert_int_equal(rp_model_layer_class(oss, 23), 1);
+    assert_int_equal(rp_model_layer_class(oss, 24), 2);
     assert_false(rp_model_block_slides(rp_model_find("qwen3-8b", NULL), 0));
+    assert_int_equal(rp_model_block_window(rp_model_find("mistral-7b-v0.1", NULL), 31), 4096);
+}
+
+static void
+leaves_rope_out_of_every_fourth_block_of_smollm3(void **state)
+{
+    const RpModel *smollm3 = rp_model_find("smollm3-3b", NULL);
+
+    assert_true(rp_model_block_has_rope(smollm3, 2));
+    assert_false(rp_model_block_has_rope(smollm3, 3));
+    assert_int_equal(rp_model_layer_class(smollm3, 8), 4);
+    assert_int_equal(rp_model_layer_class(smollm3, 9), 1);
 }
 
 int
@@ -276,6 +297,7 @@ main(void)
         cmocka_unit_test(counts_a_tied_matrix_once),
         cmocka_unit_test_setup_teardown(trains_only_adapters_with_lora, setup, teardown),
         cmocka_unit_test(alternates_sliding_and_full_blocks),
+        cmocka_unit_test(leaves_rope_out_of_every_fourth_block_of_smollm3),
     };
     return cmocka_run_group_tests_name("catalogue", tests, NULL, NULL);
 }
