@@ -1,20 +1,35 @@
-/* Whose attention is faster on this device: a block is run with each. */
+/* Whose attention is faster on this device: a block of each class is run with each. */
 #include "exec/measure/measure.h"
 
 #define SECONDS 0.2
 
-/* Forward and backward of the first block. */
-static gboolean
-time_block(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
-           const RpMeasureOptions *options, gint64 *ns, GError **error)
+static guint
+count_alike(const RpNetwork *network, guint class)
 {
-    const guint block = MIN(1, rp_network_n_layers(network) - 1);
+    guint n = 0;
+
+    for (guint l = 0; l < rp_network_n_layers(network); l++)
+        n += rp_network_layer_class(network, l) == class;
+    return n;
+}
+
+/* Forward and backward of all blocks: of each class the first is run. */
+static gboolean
+time_blocks(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+            const RpMeasureOptions *options, gint64 *ns, GError **error)
+{
     RpMeasurer measurer = {.options = options, .n_measures = 1};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
-    if (!rp_measure_layer(&measurer, probe, network, weights, block, profile, error))
-        return FALSE;
-    *ns = profile->layers[block].forward_ns + profile->layers[block].backward_ns;
+    *ns = 0;
+    for (guint l = 1; l + 1 < rp_network_n_layers(network); l++) {
+        if (rp_network_layer_class(network, l) != l)
+            continue;
+        if (!rp_measure_layer(&measurer, probe, network, weights, l, profile, error))
+            return FALSE;
+        *ns += count_alike(network, l) *
+               (profile->layers[l].forward_ns + profile->layers[l].backward_ns);
+    }
     return TRUE;
 }
 
@@ -41,7 +56,7 @@ rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *
         options.attention = (RpAttentionChoice)c;
         g_autoptr(RpNetwork) other = rp_network_new(rp_network_weights(network), kernels, &options);
 
-        if (!time_block(probe, other, weights, &measure, &ns, error))
+        if (!time_blocks(probe, other, weights, &measure, &ns, error))
             return FALSE;
         if (ns < least_ns) {
             least_ns = ns;
