@@ -212,6 +212,24 @@ norm_rope_args(const Bench *bench, size_t heads)
 RUN(norm_rope_forward, RpNormRopeArgs, norm_rope_args(bench, entry->m))
 RUN(norm_rope_backward, RpNormRopeArgs, norm_rope_args(bench, entry->m))
 
+static RpSinkArgs
+sink_args(const Bench *bench)
+{
+    return (RpSinkArgs){RP_DTYPE_BF16,
+                        T,
+                        64,
+                        64,
+                        bench->head,
+                        bench->big[0],
+                        bench->floats,
+                        bench->big[1],
+                        bench->rows,
+                        bench->workspace};
+}
+
+RUN(sink_forward, RpSinkArgs, sink_args(bench))
+RUN(sink_backward, RpSinkArgs, sink_args(bench))
+
 static RpSwigluArgs
 swiglu_args(const Bench *bench, gboolean product)
 {
@@ -347,6 +365,8 @@ static const Entry entries[] = {
     {"norm and rope", "16384 x 8 x 128", norm_rope_forward, BYTES(T *C, 2), .m = KV_HEADS},
     {"norm rope backward", "16384 x 16 x 128", norm_rope_backward, BYTES(T *C, 6), .m = HEADS},
     {"norm rope backward", "16384 x 8 x 128", norm_rope_backward, BYTES(T *C, 3), .m = KV_HEADS},
+    {"sinks", "16384 x 64 x 64", sink_forward, BYTES(T * 64 * 64, 4)},
+    {"sinks backward", "", sink_backward, BYTES(T * 64 * 64, 4)},
     {"swiglu", "16384 x 6144", swiglu_forward, BYTES(T *M, 6)},
     {"swiglu backward", "", swiglu_backward, BYTES(T *M, 10)},
     {"swiglu backward", "and the product", swiglu_backward, BYTES(T *M, 12), .second = TRUE},

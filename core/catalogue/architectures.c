@@ -85,7 +85,7 @@ rp_rope_type_name(RpRopeType type)
 {
     static const char *const names[RP_N_ROPE_TYPES] = {
         [RP_ROPE_DEFAULT] = "default", [RP_ROPE_LLAMA3] = "llama3", [RP_ROPE_LINEAR] = "linear",
-        [RP_ROPE_DYNAMIC] = "dynamic", [RP_ROPE_YARN] = "yarn",
+        [RP_ROPE_DYNAMIC] = "dynamic", [RP_ROPE_YARN] = "yarn",     [RP_ROPE_LONGROPE] = "longrope",
     };
 
     return names[type];

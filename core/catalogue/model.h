@@ -68,9 +68,12 @@ typedef enum {
     RP_ROPE_LLAMA3,
     RP_ROPE_LINEAR,
     RP_ROPE_DYNAMIC,
-    RP_ROPE_YARN
+    RP_ROPE_YARN,
+    RP_ROPE_LONGROPE
 } RpRopeType;
-#define RP_N_ROPE_TYPES (RP_ROPE_YARN + 1)
+#define RP_N_ROPE_TYPES (RP_ROPE_LONGROPE + 1)
+
+#define RP_ROPE_MAX_PAIRS 128 /* of a longrope's head */
 
 /* "llama3", as config.json has it. */
 const char *rp_rope_type_name(RpRopeType type);
@@ -79,13 +82,14 @@ const char *rp_rope_type_name(RpRopeType type);
 typedef struct {
     RpRopeType type;
     double theta;
-    double factor;                /* of all but the default; 1 or more */
+    double factor;                /* llama3, linear, dynamic, yarn; 1 or more */
     double low_freq_factor;       /* llama3 */
     double high_freq_factor;      /* llama3; > low_freq_factor */
-    guint original_max_positions; /* llama3, yarn; of dynamic: from so many tokens on it scales */
+    guint original_max_positions; /* llama3, yarn; dynamic, longrope: beyond it they change */
     double beta_fast, beta_slow;  /* yarn */
-    double attention_factor;      /* yarn: of cosines and sines */
+    double attention_factor;      /* yarn, longrope: of cosines and sines */
     gboolean truncate;            /* yarn: the ramp's ends are whole numbers */
+    float short_factor[RP_ROPE_MAX_PAIRS], long_factor[RP_ROPE_MAX_PAIRS]; /* longrope, a pair */
 } RpRope;
 
 #define RP_MODEL_MAX_EOS 8

@@ -371,3 +371,83 @@ rp_host_attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
     for_each_kv_head(args, backward_kv_head);
 }
+
+/* ---- sinks ---- */
+
+static float
+sink_of(const RpSinkArgs *args, size_t head)
+{
+    float buffer;
+
+    return *rp_host_load(args->dtype, args->sinks, head, 1, &buffer);
+}
+
+/* Returns: what attention has left of the row. */
+static float
+join_sink(float sink, float *lse)
+{
+    const float before = *lse;
+    const float lesser = rp_host_exp(-fabsf(sink - before)); /* of the two, a share of the other */
+
+    *lse = MAX(sink, before) + logf(1.0f + lesser);
+    return (sink > before ? lesser : 1.0f) / (1.0f + lesser);
+}
+
+void
+rp_host_sink_forward(RpKernelStream *stream, const RpSinkArgs *args)
+{
+    float buffer[RP_TILE];
+
+    for (size_t head = 0; head < args->heads; head++) {
+        const float sink = sink_of(args, head);
+
+        for (size_t t = 0; t < args->tokens; t++) {
+            const float left = join_sink(sink, &args->lse[head * args->tokens + t]);
+            const size_t row = (t * args->heads + head) * args->head_size;
+
+            for (size_t first = 0; first < args->head_size; first += RP_TILE) {
+                const size_t n = MIN(RP_TILE, args->head_size - first);
+                const float *out = rp_host_load(args->dtype, args->out, row + first, n, buffer);
+
+                for (size_t i = 0; i < n; i++)
+                    buffer[i] = left * out[i];
+                rp_host_store(args->dtype, args->out, row + first, n, buffer);
+            }
+        }
+    }
+}
+
+size_t
+rp_host_sink_backward_workspace(const RpSinkArgs *args)
+{
+    return 0;
+}
+
+/* d_out . out of a row */
+static float
+dot_of_row(const RpSinkArgs *args, size_t row)
+{
+    float out_buffer[RP_TILE], d_out_buffer[RP_TILE], sum = 0;
+
+    for (size_t first = 0; first < args->head_size; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->head_size - first);
+
+        sum += rp_host_dot(rp_host_load(args->dtype, args->out, row + first, n, out_buffer),
+                           rp_host_load(args->dtype, args->d_out, row + first, n, d_out_buffer), n);
+    }
+    return sum;
+}
+
+void
+rp_host_sink_backward(RpKernelStream *stream, const RpSinkArgs *args)
+{
+    for (size_t head = 0; head < args->heads; head++) {
+        const float sink = sink_of(args, head);
+        double sum = 0;
+
+        for (size_t t = 0; t < args->tokens; t++)
+            sum += (double)(rp_host_exp(sink - args->lse[head * args->tokens + t]) *
+                            dot_of_row(args, (t * args->heads + head) * args->head_size));
+        args->d_sinks[head] -= (float)sum;
+    }
+}

@@ -49,6 +49,8 @@
     K(rope_backward, RpRopeArgs, "rope backward")                                                  \
     K(norm_rope_forward, RpNormRopeArgs, "norm and rope forward")                                  \
     W(norm_rope_backward, RpNormRopeArgs, "norm and rope backward")                                \
+    K(sink_forward, RpSinkArgs, "sink forward")                                                    \
+    W(sink_backward, RpSinkArgs, "sink backward")                                                  \
     K(swiglu_forward, RpSwigluArgs, "swiglu forward")                                              \
     K(swiglu_backward, RpSwigluArgs, "swiglu backward")                                            \
     K(embedding_forward, RpEmbeddingArgs, "embedding forward")                                     \
@@ -225,6 +227,24 @@ typedef struct {
     size_t most_ds_bytes;                 /* backward by cuDNN: of dS at a time; 0: 2 GiB */
     void *workspace;
 } RpAttentionArgs;
+
+/*
+ * A learned logit of each head, which every query sees and behind which no value stands: after an
+ * attention without it, and before that one's backward, which is then exact for q, k and v.
+ * forward:   l = log(exp(lse[h,t]) + exp(sinks[h]));  out[t,h] *= exp(lse[h,t] - l);  lse[h,t] = l
+ * backward:  d_sinks[h] -= sum_t exp(sinks[h] - lse[h,t]) (d_out[t,h] . out[t,h]), sum_t in double
+ * Source: transformers gpt_oss eager_attention_forward, whose softmax has the sink as one more key
+ */
+typedef struct {
+    RpDtype dtype;
+    size_t tokens, heads, head_size;
+    const void *sinks; /* [heads] */
+    void *out;         /* [T,heads,D]; forward: in and out, backward: in */
+    float *lse;        /* [heads,T]; likewise */
+    const void *d_out; /* backward: [T,heads,D] */
+    float *d_sinks;    /* backward: [heads], += */
+    void *workspace;   /* backward */
+} RpSinkArgs;
 
 /*
  * forward:   y = silu(gate) up,  silu(a) = a s,  s = 1 / (1 + exp(-a))

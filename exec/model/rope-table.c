@@ -71,6 +71,17 @@ yarn_frequencies(const RpRope *rope, guint head_dim, float *frequencies)
     }
 }
 
+static void
+longrope_frequencies(const RpRope *rope, guint head_dim, guint tokens, float *frequencies)
+{
+    const float *factors =
+        tokens > rope->original_max_positions ? rope->long_factor : rope->short_factor;
+
+    for (guint i = 0; i < head_dim / 2; i++)
+        frequencies[i] =
+            1.0f / (factors[i] * powf((float)rope->theta, (float)(2 * i) / (float)head_dim));
+}
+
 void
 rp_rope_frequencies(const RpRope *rope, guint head_dim, guint tokens, float *frequencies)
 {
@@ -82,6 +93,10 @@ rp_rope_frequencies(const RpRope *rope, guint head_dim, guint tokens, float *fre
 
     if (rope->type == RP_ROPE_YARN) {
         yarn_frequencies(rope, head_dim, frequencies);
+        return;
+    }
+    if (rope->type == RP_ROPE_LONGROPE) {
+        longrope_frequencies(rope, head_dim, tokens, frequencies);
         return;
     }
     for (guint i = 0; i < head_dim / 2; i++) {

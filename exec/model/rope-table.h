@@ -9,7 +9,7 @@
 /**
  * rp_rope_frequencies:
  * @head_dim: D, even
- * @tokens: S, of a sequence; only dynamic ropes depend on it
+ * @tokens: S, of a sequence; dynamic ropes and longropes depend on it
  * @frequencies: (out): [D/2], radians per position
  *
  * plain:   f[i] = theta^(-2i/D)
@@ -23,6 +23,7 @@
  *                                     s = (C/w - low) / (high - low)
  * yarn:    f / factor r[i] + f (1 - r[i]), r a ramp from 0 at pair(beta_fast) to 1 at
  *          pair(beta_slow), pair(n) = D ln(C / (2 pi n)) / (2 ln theta)
+ * longrope: f / short_factor[i], if S > C f / long_factor[i]
  *
  * Source: transformers modeling_rope_utils.py, ROPE_INIT_FUNCTIONS and _compute_default_rope_
  *   parameters, operation by operation; of a dynamic rope what a first call with S tokens computes
@@ -33,7 +34,7 @@ void rp_rope_frequencies(const RpRope *rope, guint head_dim, guint tokens, float
 static inline float
 rp_rope_scale(const RpRope *rope)
 {
-    return rope->type == RP_ROPE_YARN ? (float)rope->attention_factor : 1.0f;
+    return rope->attention_factor > 0 ? (float)rope->attention_factor : 1.0f;
 }
 
 /**

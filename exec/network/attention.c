@@ -3,7 +3,7 @@
  *
  *   forward    n = norm(x);  q, k, v = n Wq, n Wk, n Wv;  q', k' = rope([norm] q), rope([norm] k)
  *              out = attention(q', k', v);  s = x + out Wo
- *              of a block without rope q' = q, k' = k
+ *              of a block without rope q' = q, k' = k; sinks join out and its lse
  *   kept       q [T,H,D], k, v [T,K,D] before norm and rope; out [T,H,D], lse [H,T]. n, q' and k'
  *              are made anew.
  */
@@ -85,6 +85,8 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
         pass,
         (RpAttentionArgs){
             .window = z->window, .q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
+    if (rp_pass_has(pass, RP_WEIGHT_SINKS))
+        rp_pass_sink(pass, a.out, a.lse);
     rp_pass_linear(pass, RP_WEIGHT_O, z->T, a.out, s);
     rp_pass_norm(
         pass, RP_WEIGHT_POST_NORM,
@@ -105,6 +107,8 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     const Heads heads = make_heads(pass, z, a);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_O, z->T, a->out, ds, d_out, FALSE);
+    if (rp_pass_has(pass, RP_WEIGHT_SINKS))
+        rp_pass_sink_backward(pass, a->out, a->lse, d_out);
     rp_pass_attention_backward(pass, (RpAttentionArgs){.window = z->window,
                                                        .q = heads.q,
                                                        .k = heads.k,

@@ -197,6 +197,43 @@ rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args)
     RUN_IN_WORKSPACE(pass, attention_backward, &args);
 }
 
+static RpSinkArgs
+sink_args(const RpPass *pass)
+{
+    const RpNetwork *network = pass->network;
+
+    return (RpSinkArgs){.dtype = network->options.dtype,
+                        .tokens = network->tokens,
+                        .heads = network->model->heads,
+                        .head_size = network->model->head_dim,
+                        .sinks = rp_pass_weight(pass, RP_WEIGHT_SINKS),
+                        .workspace = pass->kernel_workspace};
+}
+
+void
+rp_pass_sink(RpPass *pass, void *out, float *lse)
+{
+    RpSinkArgs args = sink_args(pass);
+
+    args.out = out;
+    args.lse = lse;
+    RUN(pass, sink_forward, &args);
+}
+
+void
+rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out)
+{
+    RpSinkArgs args = sink_args(pass);
+
+    if (!rp_pass_trains(pass, RP_WEIGHT_SINKS))
+        return;
+    args.out = out;
+    args.lse = lse;
+    args.d_out = d_out;
+    args.d_sinks = rp_pass_sum(pass, RP_WEIGHT_SINKS);
+    RUN_IN_WORKSPACE(pass, sink_backward, &args);
+}
+
 static RpSwigluArgs
 swiglu_args(const RpPass *pass, const void *gate, const void *up)
 {

@@ -187,6 +187,9 @@ void rp_pass_rope_backward(RpPass *pass, size_t heads, void *d);
 /* q, k, v, out, lse, their gradients and the window are given, the rest is filled in. */
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
+/* The sinks join what attention made; before its backward, += their gradient, if they are trained. */
+void rp_pass_sink(RpPass *pass, void *out, float *lse);
+void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
 void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);
 /* In place: @gate and @up become their gradients, @d, the product's gradient, the product. */
 void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);

@@ -56,8 +56,27 @@ static const Kind kinds[] = {
      " \"norm_topk_prob\": true, \"vocab_size\": 131, \"max_position_embeddings\": 256,"
      " \"rope_theta\": 10000.0, \"initializer_range\": 0.1, \"torch_dtype\": \"%s\"}",
      2, 150, 1 + 2 * (9 + 3 * 4) + 1 + 1},
+    {"qwen2", TRUE, NULL, 2, 11, 1 + 3 * 12 + 1 + 1},
+    /* the second block has no rope, but a window */
+    {"smollm3-heads-of-64", FALSE,
+     "{\"architectures\": [\"SmolLM3ForCausalLM\"], \"model_type\": \"smollm3\","
+     " \"hidden_size\": 256, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
+     " \"num_key_value_heads\": 2, \"intermediate_size\": 157, \"vocab_size\": 131,"
+     " \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
+     " \"no_rope_layer_interval\": 2, \"use_sliding_window\": true, \"sliding_window\": 70,"
+     " \"pad_token_id\": null, \"initializer_range\": 0.1, \"torch_dtype\": \"%s\"}",
+     2, 150, 1 + 3 * 9 + 1},
 };
-enum { QWEN3_TIED, LLAMA_BIAS, QWEN3_64, LLAMA_128, QWEN3_MOE, QWEN3_ALL_EXPERTS };
+enum {
+    QWEN3_TIED,
+    LLAMA_BIAS,
+    QWEN3_64,
+    LLAMA_128,
+    QWEN3_MOE,
+    QWEN3_ALL_EXPERTS,
+    QWEN2,
+    SMOLLM3_64
+};
 
 typedef struct {
     const char *schedule; /* roundpipe, or a bound one of two stages */
@@ -532,6 +551,20 @@ are_the_hosts_of_experts(void **state)
             check_model(*state, QWEN3_ALL_EXPERTS, (RpDtype)dtype);
 }
 
+static void
+are_the_hosts_of_a_qwen2_with_windows(void **state)
+{
+    check_model(*state, QWEN2, RP_DTYPE_FP32);
+}
+
+static void
+are_the_hosts_of_a_smollm3_without_rope_in_its_second_block(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+        if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
+            check_model(*state, SMOLLM3_64, (RpDtype)dtype);
+}
+
 /* ---- the comparison itself, on the host ---- */
 
 /* The host in 16 bits against the host in fp32, from the same weights: within the tolerance, which
@@ -664,6 +697,8 @@ main(void)
         test(are_the_hosts_of_a_qwen3_with_heads_of_64),
         test(are_the_hosts_of_a_llama_with_heads_of_128),
         test(are_the_hosts_of_experts),
+        test(are_the_hosts_of_a_qwen2_with_windows),
+        test(are_the_hosts_of_a_smollm3_without_rope_in_its_second_block),
         test(has_a_tolerance_of_the_size_of_roundings),
         test(are_compared_one_by_one),
     };

@@ -85,6 +85,27 @@ makes_the_frequencies_of_transformers(void **state)
         guint head_size;
         RpRope rope;
     } cases[] = {
+        {"linear", 64, {.type = RP_ROPE_LINEAR, .theta = 1e4, .factor = 3}},
+        {"dynamic",
+         64,
+         {.type = RP_ROPE_DYNAMIC, .theta = 1e4, .factor = 2.5, .original_max_positions = 4096}},
+        {"yarn",
+         64,
+         {.type = RP_ROPE_YARN,
+          .theta = 1e4,
+          .factor = 4,
+          .original_max_positions = 1024,
+          .beta_fast = 32,
+          .beta_slow = 1,
+          .truncate = TRUE}},
+        {"yarn-gpt-oss",
+         64,
+         {.type = RP_ROPE_YARN,
+          .theta = 150000,
+          .factor = 32,
+          .original_max_positions = 4096,
+          .beta_fast = 32,
+          .beta_slow = 1}},
         {"plain-1e4-128", 128, {.theta = 1e4}},
         {"plain-1e6-128", 128, {.theta = 1e6}},
         {"plain-5e5-64", 64, {.theta = 5e5}},
@@ -116,7 +137,7 @@ makes_the_frequencies_of_transformers(void **state)
 
         assert_non_null(tensor);
         assert_int_equal(tensor->elements, got.n);
-        rp_rope_frequencies(&cases[i].rope, cases[i].head_size, 0, got.data);
+        rp_rope_frequencies(&cases[i].rope, cases[i].head_size, 10000, got.data);
         for (size_t j = 0; j < got.n; j++) {
             const double want = (double)((const float *)tensor->data)[j];
 

@@ -282,6 +282,8 @@ reads_what_it_wrote(void **state)
         LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":1.5}"),
         LLAMA(",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":0.7,"
               "\"mscale_all_dim\":1.1,\"attention_factor\":null}"),
+        LLAMA(",\"head_dim\":4,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1.1],"
+              "\"long_factor\":[1e-6,1e6]},\"original_max_position_embeddings\":128"),
     };
     Fixture *f = *state;
 
@@ -310,10 +312,9 @@ refuses_what_is_not_implemented(void **state)
         {"{\"architectures\":[\"LlamaForSequenceClassification\"]," SIZES "}", "expected one of"},
         {"{\"model_type\":\"gpt2\"," SIZES "}", "model_type: "},
         {LLAMA(",\"hidden_act\":\"gelu\""), "expected \"silu\", found \"gelu\""},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":4}"),
-         "rope_scaling.rope_type: expected one of \"default\", \"llama3\", \"linear\", "
-         "\"dynamic\", \"yarn\", found \"longrope\""},
-        {LLAMA(",\"rope_scaling\":{\"type\":\"proportional\"}"), "found \"proportional\""},
+        {LLAMA(",\"rope_scaling\":{\"type\":\"proportional\"}"),
+         "rope_scaling.type: expected one of \"default\", \"llama3\", \"linear\", \"dynamic\", "
+         "\"yarn\", \"longrope\", found \"proportional\""},
         {LLAMA(",\"torch_dtype\":\"float64\""), "found \"float64\""},
         {LLAMA(",\"attention_dropout\":0.1"),
          ": expected 0 (transformers drops attention in training), found 0.1"},
@@ -428,6 +429,21 @@ refuses_wrong_values(void **state)
          "num_experts_per_tok: expected"},
         {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":4,\"num_experts_per_tok\":2"),
          "moe_intermediate_size: expected a whole number from 1 up, found nothing"},
+        {DENSE("GptOss", "gpt_oss",
+               ",\"num_experts\":10000000,\"num_experts_per_tok\":2,\"rope_scaling\":{}"),
+         "num_experts: expected at most 16777216 for num_experts x the size of one, found "
+         "960000000"},
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":1e15,\"mscale\":1e15,"
+               "\"mscale_all_dim\":1e-9}"),
+         "rope_scaling: expected numbers that make an attention_factor of at most 1e15"},
+        {LLAMA(",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[]}"),
+         "rope_scaling: expected 8 numbers in short_factor and long_factor, one for each pair of a "
+         "head, found 1 and 0"},
+        {LLAMA(",\"head_dim\":2,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],"
+               "\"long_factor\":[1],\"factor\":2,\"original_max_position_embeddings\":1}"),
+         "expected numbers that make an attention_factor of at most 1e15, found inf"},
+        {LLAMA(",\"rope_scaling\":{\"short_factor\":[1,0]}"),
+         "rope_scaling.short_factor[1]: expected a number from 1e-6 to 1e6, found 0"},
         {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "expected a factor of 1 or more"},
         {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
                "\"high_freq_factor\":4,\"original_max_position_embeddings\":8}"),

@@ -1,7 +1,7 @@
 /*
- * Whole models against transformers in fp32 (fixtures/make-models.py, make-experts.py): loss and the gradient of
- * every weight; and the same bits however the model is cut into stages. With adapters: against peft
- * (fixtures/make-adapters.py).
+ * Whole models against transformers in fp32 (fixtures/make-models.py, make-families.py,
+ * make-experts.py): loss and the gradient of every weight; and the same bits however the model is
+ * cut into stages. With adapters: against peft (fixtures/make-adapters.py).
  */
 #include "tests/exec-network/network-fixture.h"
 
@@ -214,6 +214,34 @@ equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one(void **state)
 }
 
 static void
+equals_a_qwen2_with_windows_from_the_second_block_on(void **state)
+{
+    check_case("qwen2", NULL);
+}
+
+static void
+equals_a_mistral_with_windows(void **state)
+{
+    check_case("mistral", NULL);
+}
+
+static void
+equals_a_smollm3_whose_second_block_has_no_rope_but_a_window(void **state)
+{
+    check_case("smollm3", NULL);
+}
+
+static void
+equals_llamas_with_every_other_rope(void **state)
+{
+    check_case("llama-linear", NULL);
+    check_case("llama-dynamic", NULL);
+    check_case("llama-yarn", NULL);
+    check_case("llama-longrope", NULL);
+    check_case("llama-longrope-long", NULL);
+}
+
+static void
 equals_peft_with_adapters_of_some_matrices(void **state)
 {
     check_case("qwen3-tied-lora", "qwen3-tied");
@@ -241,6 +269,10 @@ main(void)
         host_test(equals_a_tied_llama_with_narrow_heads),
         host_test(equals_a_qwen3_of_experts),
         host_test(equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one),
+        host_test(equals_a_qwen2_with_windows_from_the_second_block_on),
+        host_test(equals_a_mistral_with_windows),
+        host_test(equals_a_smollm3_whose_second_block_has_no_rope_but_a_window),
+        host_test(equals_llamas_with_every_other_rope),
         host_test(equals_peft_with_adapters_of_some_matrices),
         host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
         host_test(equals_peft_with_dropout_and_ranks_of_their_own),

@@ -75,6 +75,19 @@ settle_numbers(RpConfigReader *reader)
 }
 
 static gboolean
+check_stack(RpConfigReader *reader)
+{
+    const RpModel *c = &reader->raw.config;
+    const guint64 rows = (guint64)c->experts * c->intermediate;
+
+    return rows <= RP_CONFIG_MAX_SIZE ||
+           rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "num_experts",
+                          "expected at most %u for num_experts x the size of one, found "
+                          "%" G_GUINT64_FORMAT,
+                          RP_CONFIG_MAX_SIZE, rows);
+}
+
+static gboolean
 settle_qwen3_moe(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
@@ -110,5 +123,5 @@ rp_config_settle_experts(RpConfigReader *reader)
     c->norm_topk = c->norm_topk && qwen3_moe;
     if (!gpt_oss && !qwen3_moe)
         return TRUE;
-    return settle_numbers(reader) && (gpt_oss || settle_qwen3_moe(reader));
+    return settle_numbers(reader) && (gpt_oss || settle_qwen3_moe(reader)) && check_stack(reader);
 }

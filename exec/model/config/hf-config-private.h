@@ -16,6 +16,7 @@
 #define RP_CONFIG_MAX_SIZE (1u << 24)      /* of any dimension, and of a token's number */
 #define RP_CONFIG_MAX_POSITIONS (1u << 30) /* tokens */
 #define RP_CONFIG_MAX_BLOCKS 65536
+#define RP_CONFIG_MAX_NUMBER 1e15
 
 /* A list of blocks, a bit each. */
 typedef struct {
@@ -37,7 +38,8 @@ typedef struct {
     double nested_theta;
     double mscale, mscale_all_dim;
     double rms_norm_eps;
-    const char *rope_key; /* "rope_scaling" or "rope_parameters", where one is not null */
+    guint n_short, n_long; /* numbers of short_factor and long_factor */
+    const char *rope_key;  /* "rope_scaling" or "rope_parameters", where one is not null */
 
     gboolean use_sliding_window;
     gboolean null_window;
@@ -113,7 +115,7 @@ gboolean rp_config_fail(const RpConfigReader *reader, RpHfConfigError code, cons
 #define RP_CONFIG_NUMBER(key, member, null)                                                        \
     {                                                                                              \
         key, rp_json_read_number, RP_CONFIG_AT(member),                                            \
-            .null_is_absent = null, .min = G_MINDOUBLE, .max = 1e15,                               \
+            .null_is_absent = null, .min = G_MINDOUBLE, .max = RP_CONFIG_MAX_NUMBER,               \
             .expected = "a positive number of at most 1e15"                                        \
     }
 #define RP_CONFIG_BOOLEAN(key, member)                                                             \

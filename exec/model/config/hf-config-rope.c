@@ -34,6 +34,29 @@ read_type(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
+static gboolean
+read_factors(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    RpConfigRaw *raw = value;
+    const gboolean is_long = strcmp(field->key, "long_factor") == 0;
+    float *factors = is_long ? raw->config.rope.long_factor : raw->config.rope.short_factor;
+    guint *n = is_long ? &raw->n_long : &raw->n_short;
+    double factor;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull)) {
+        if (*n == RP_ROPE_MAX_PAIRS)
+            return rp_json_pull_fail(pull, "at most " G_STRINGIFY(RP_ROPE_MAX_PAIRS) " numbers");
+        if (!rp_json_pull_number(pull, &factor))
+            return FALSE;
+        if (!((float)factor >= 1e-6f && (float)factor <= 1e6f))
+            return rp_json_pull_fail_value(pull, "a number from 1e-6 to 1e6");
+        factors[(*n)++] = (float)factor;
+    }
+    return !pull->failed;
+}
+
 /* It may be a layer type with a rope of its own. */
 static gboolean
 read_unknown(RpJsonPull *pull, const RpJsonField *field, gpointer value)
@@ -56,12 +79,12 @@ static const RpJsonField fields[] = {
     RP_CONFIG_NUMBER("mscale", mscale, TRUE),
     RP_CONFIG_NUMBER("mscale_all_dim", mscale_all_dim, TRUE),
     RP_CONFIG_BOOLEAN("truncate", config.rope.truncate),
+    RP_CONFIG_OTHER("short_factor", read_factors, FALSE),
+    RP_CONFIG_OTHER("long_factor", read_factors, FALSE),
 
     {"partial_rotary_factor", rp_config_read_exactly, .expected = "1",
      .note = "transformers turns a part of each head"},
 
-    RP_CONFIG_IGNORED("short_factor", "of longrope"),
-    RP_CONFIG_IGNORED("long_factor", "of longrope"),
     RP_CONFIG_IGNORED("mrope_section", "of models that see"),
     RP_CONFIG_IGNORED("mrope_interleaved", "of models that see"),
 
@@ -120,6 +143,18 @@ check_outer(const RpConfigReader *reader)
 }
 
 static gboolean
+check_scale(const RpConfigReader *reader)
+{
+    const double factor = reader->raw.config.rope.attention_factor;
+
+    return factor <= RP_CONFIG_MAX_NUMBER ||
+           rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, reader->raw.rope_key,
+                          "expected numbers that make an attention_factor of at most 1e15, found "
+                          "%g",
+                          factor);
+}
+
+static gboolean
 settle_llama3(RpConfigReader *reader)
 {
     const RpConfigRaw *raw = &reader->raw;
@@ -137,6 +172,15 @@ settle_llama3(RpConfigReader *reader)
     return check_outer(reader);
 }
 
+static void
+take_original(RpConfigRaw *raw)
+{
+    if (raw->config.rope.original_max_positions == 0)
+        raw->config.rope.original_max_positions = raw->outer_original_max_positions > 0
+                                                      ? raw->outer_original_max_positions
+                                                      : raw->config.max_positions;
+}
+
 static double
 yarn_scale(double factor, double mscale)
 {
@@ -152,10 +196,7 @@ settle_yarn(RpConfigReader *reader)
     if (rope->theta <= 1)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "rope_theta",
                               "expected more than 1 for yarn, found %g", rope->theta);
-    if (rope->original_max_positions == 0)
-        rope->original_max_positions = raw->outer_original_max_positions > 0
-                                           ? raw->outer_original_max_positions
-                                           : raw->config.max_positions;
+    take_original(raw);
     if (rope->beta_fast <= 0)
         rope->beta_fast = DEFAULT_BETA_FAST;
     if (rope->beta_slow <= 0)
@@ -165,7 +206,28 @@ settle_yarn(RpConfigReader *reader)
                                      ? yarn_scale(rope->factor, raw->mscale) /
                                            yarn_scale(rope->factor, raw->mscale_all_dim)
                                      : yarn_scale(rope->factor, 1);
-    return check_outer(reader);
+    return check_scale(reader) && check_outer(reader);
+}
+
+static gboolean
+settle_longrope(RpConfigReader *reader)
+{
+    RpConfigRaw *raw = &reader->raw;
+    RpRope *rope = &raw->config.rope;
+    const guint pairs = raw->config.head_dim / 2;
+
+    if (raw->n_short != pairs || raw->n_long != pairs)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, raw->rope_key,
+                              "expected %u numbers in short_factor and long_factor, one for each "
+                              "pair of a head, found %u and %u",
+                              pairs, raw->n_short, raw->n_long);
+    take_original(raw);
+    if (rope->factor <= 0)
+        rope->factor = (double)raw->config.max_positions / rope->original_max_positions;
+    if (rope->attention_factor <= 0)
+        rope->attention_factor =
+            rope->factor <= 1 ? 1 : sqrt(1 + log(rope->factor) / log(rope->original_max_positions));
+    return check_scale(reader) && check_outer(reader);
 }
 
 /* Numbers of other types are not kept. */
@@ -175,14 +237,21 @@ of_its_type(const RpRope *rope)
     RpRope kept = {.type = rope->type, .theta = rope->theta};
 
     if (rope->type == RP_ROPE_YARN) {
-        kept = *rope;
-        kept.low_freq_factor = kept.high_freq_factor = 0;
+        kept.beta_fast = rope->beta_fast;
+        kept.beta_slow = rope->beta_slow;
+        kept.attention_factor = rope->attention_factor;
+        kept.truncate = rope->truncate;
     } else if (rope->type == RP_ROPE_LLAMA3) {
         kept.low_freq_factor = rope->low_freq_factor;
         kept.high_freq_factor = rope->high_freq_factor;
     }
-    if (rope->type != RP_ROPE_DEFAULT)
+    if (rope->type == RP_ROPE_LONGROPE) {
+        kept.attention_factor = rope->attention_factor;
+        memcpy(kept.short_factor, rope->short_factor, sizeof kept.short_factor);
+        memcpy(kept.long_factor, rope->long_factor, sizeof kept.long_factor);
+    } else if (rope->type != RP_ROPE_DEFAULT) {
         kept.factor = rope->factor;
+    }
     if (rope->type != RP_ROPE_DEFAULT && rope->type != RP_ROPE_LINEAR)
         kept.original_max_positions = rope->original_max_positions;
     return kept;
@@ -198,7 +267,8 @@ rp_config_settle_rope(RpConfigReader *reader)
     if (good && raw->rope_key == NULL && c->architecture == RP_ARCHITECTURE_GPT_OSS)
         good = rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "rope_parameters",
                               "expected those of GPT-OSS, found nothing");
-    if (good && c->rope.type != RP_ROPE_DEFAULT && c->rope.factor < 1)
+    if (good && c->rope.type != RP_ROPE_DEFAULT && c->rope.type != RP_ROPE_LONGROPE &&
+        c->rope.factor < 1)
         good = rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, raw->rope_key,
                               "expected a factor of 1 or more for %s, found %g",
                               rp_rope_type_name(c->rope.type), c->rope.factor);
@@ -206,6 +276,8 @@ rp_config_settle_rope(RpConfigReader *reader)
         good = settle_llama3(reader);
     if (good && c->rope.type == RP_ROPE_YARN)
         good = settle_yarn(reader);
+    if (good && c->rope.type == RP_ROPE_LONGROPE)
+        good = settle_longrope(reader);
     if (good && c->rope.type == RP_ROPE_DYNAMIC && c->head_dim == 2)
         good = rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
                               "expected 4 or more for a dynamic rope, found 2");

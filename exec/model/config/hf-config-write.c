@@ -40,6 +40,15 @@ add_eos(RpJsonWriter *json, const RpModel *config)
     rp_json_end(json);
 }
 
+static void
+add_factors(RpJsonWriter *json, const char *key, const float *factors, guint n)
+{
+    rp_json_array(json, key);
+    for (guint i = 0; i < n; i++)
+        add_number(json, NULL, (double)factors[i]);
+    rp_json_end(json);
+}
+
 /* rope_theta beside rope_scaling: the spelling that old and new versions of transformers read. */
 static void
 add_rope(RpJsonWriter *json, const RpModel *config)
@@ -53,20 +62,25 @@ add_rope(RpJsonWriter *json, const RpModel *config)
         return;
     }
     rp_json_object(json, "rope_scaling");
-    if (rope->type == RP_ROPE_YARN) {
+    if (rope->type == RP_ROPE_YARN || rope->type == RP_ROPE_LONGROPE)
         add_number(json, "attention_factor", rope->attention_factor);
+    if (rope->type == RP_ROPE_YARN) {
         add_number(json, "beta_fast", rope->beta_fast);
         add_number(json, "beta_slow", rope->beta_slow);
     }
-    if (rope->type != RP_ROPE_DEFAULT)
+    if (rope->factor > 0)
         add_number(json, "factor", rope->factor);
     if (rope->type == RP_ROPE_LLAMA3) {
         add_number(json, "high_freq_factor", rope->high_freq_factor);
         add_number(json, "low_freq_factor", rope->low_freq_factor);
     }
-    if (rope->type == RP_ROPE_LLAMA3 || rope->type == RP_ROPE_YARN)
+    if (rope->type == RP_ROPE_LONGROPE)
+        add_factors(json, "long_factor", rope->long_factor, config->head_dim / 2);
+    if (rope->original_max_positions > 0 && rope->type != RP_ROPE_DYNAMIC)
         rp_json_uint(json, "original_max_position_embeddings", rope->original_max_positions);
     rp_json_string(json, "rope_type", rp_rope_type_name(rope->type));
+    if (rope->type == RP_ROPE_LONGROPE)
+        add_factors(json, "short_factor", rope->short_factor, config->head_dim / 2);
     if (rope->type == RP_ROPE_YARN)
         rp_json_bool(json, "truncate", rope->truncate);
     rp_json_end(json);
