@@ -66,6 +66,7 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES] = {
                                    .max_positions = 32768},
     [RP_ARCHITECTURE_GPT_OSS] = {.hf_name = "GptOssForCausalLM",
                                  .model_type = "gpt_oss",
+                                 .runs = TRUE,
                                  .sinks = TRUE,
                                  .clamped_swiglu = TRUE,
                                  .fused_experts = TRUE,

@@ -52,6 +52,23 @@ fill_adapter(const RpWeight *weight, guint64 seed, guint64 first, float *values,
                      values, n);
 }
 
+/* Biases, but for a router's, and norms do not begin as random numbers; sinks do. Source: transformers,
+ * GptOssPreTrainedModel._init_weights */
+static gboolean
+is_constant(const RpWeight *weight)
+{
+    switch (weight->kind) {
+    case RP_WEIGHT_SINKS:
+    case RP_WEIGHT_ROUTER_BIAS:
+        return FALSE;
+    case RP_WEIGHT_GATE_UP_BIAS:
+    case RP_WEIGHT_DOWN_BIAS:
+        return TRUE;
+    default:
+        return weight->rank == 1;
+    }
+}
+
 void
 rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint64 first,
              float *values, gsize n)
@@ -63,7 +80,7 @@ rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint6
         fill_adapter(weight, seed, first, values, n);
         return;
     }
-    if (weight->rank == 1) {
+    if (is_constant(weight)) {
         for (gsize i = 0; i < n; i++)
             values[i] = weight->norm ? 1.0f : 0.0f;
         return;

@@ -59,8 +59,8 @@ void rp_init_normals(guint64 seed, guint64 stream, double deviation, guint64 fir
  * @values: (out): @n of them
  *
  * As transformers initialises: matrices normal(0, initializer_range), with the padding token's row
- * of the embedding 0; norms 1; biases 0. Adapters as peft does: A uniform between -1/sqrt(in) and
- * 1/sqrt(in) (He's with a = sqrt(5)), B 0.
+ * of the embedding 0; norms 1; biases 0; sinks and biases of routers as matrices. Adapters as peft
+ * does: A uniform between -1/sqrt(in) and 1/sqrt(in) (He's with a = sqrt(5)), B 0.
  */
 void rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint64 first,
                   float *values, gsize n);

@@ -18,6 +18,15 @@ static const struct {
      "\"moe_intermediate_size\":7,\"num_experts\":5,\"num_experts_per_tok\":2,"
      "\"norm_topk_prob\":true,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}",
      "model.layers.2.mlp.experts.4.up_proj.weight"},
+    {"gpt",
+     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":18,"
+     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":6,"
+     "\"intermediate_size\":7,\"num_local_experts\":5,\"num_experts_per_tok\":2,"
+     "\"sliding_window\":5,\"swiglu_limit\":7.0,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\","
+     "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":4.0,"
+     "\"beta_fast\":32.0,\"beta_slow\":1.0,\"truncate\":false,"
+     "\"original_max_position_embeddings\":32}}",
+     "model.layers.2.mlp.experts.gate_up_proj"},
 };
 
 static void
@@ -141,8 +150,31 @@ trains_adapters_of_attention_and_merges_them(void **state)
     }
 }
 
+/* What is packed is trained whole in 16 or 32 bits, and saved so: transformers' form of it. */
 static void
-names_an_expert_that_is_not_there(void **state)
+trains_a_gpt_oss_whose_experts_are_packed(void **state)
+{
+    static const char line[] = "--set steps=1 --set profile=auto --set output=@T/%s";
+    g_autofree char *first = g_strdup_printf(line, "unpacked");
+    g_autofree char *second = g_strdup_printf(line, "again");
+    g_auto(RpCliRun) copied =
+        rp_cli_shell("cp -r " RP_SOURCE_ROOT "/tests/exec-network/fixtures/gpt-oss-mxfp4 @T/mxfp4");
+    gsize n = 0;
+
+    (void)state;
+    assert_int_equal(copied.code, 0);
+    train("mxfp4", first);
+    g_autofree char *bytes = rp_train_files_read("unpacked/checkpoint-1/model.safetensors", &n);
+    g_autofree char *config = rp_train_files_read("unpacked/checkpoint-1/config.json", NULL);
+
+    assert_non_null(memmem(bytes, n, "experts.down_proj\"", 18));
+    assert_null(memmem(bytes, n, "_blocks", 7));
+    assert_null(strstr(config, "mxfp4"));
+    train("unpacked/checkpoint-1", second);
+}
+
+static void
+names_what_does_not_fit_the_config(void **state)
 {
     (void)state;
     g_auto(RpCliRun) made = rp_cli_shell("cp -r @T/qwen @T/few && "
@@ -170,7 +202,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_the_same_experts_on_any_devices_and_resumed),
         cmocka_unit_test(trains_adapters_of_attention_and_merges_them),
-        cmocka_unit_test(names_an_expert_that_is_not_there),
+        cmocka_unit_test(trains_a_gpt_oss_whose_experts_are_packed),
+        cmocka_unit_test(names_what_does_not_fit_the_config),
         cmocka_unit_test(refuses_what_adapters_cannot_be_of),
     };
 

@@ -196,7 +196,6 @@ says_what_is_wrong(void **state)
          "--micro-batch-size 65536",
          2, "expected at most 2147483647 tokens"},
         {"profile --devices host:1 qwen3-0.6 -o @T/x.json", 2, "did you mean \"qwen3-0.6b\"?"},
-        {"profile --devices host:1 gpt-oss-20b -o @T/x.json", 2, "found GptOssForCausalLM"},
         {"profile --devices host:1 @T/none -o @T/x.json", 1, "none"},
         {"profile --devices host:1 @R/README.md -o @T/x.json", 1, "README.md"},
         {"profile --devices host:1 @T/shapes -o /dev/null/x", 1, "/dev/null/x"},

@@ -66,6 +66,17 @@ static const Kind kinds[] = {
      " \"no_rope_layer_interval\": 2, \"use_sliding_window\": true, \"sliding_window\": 70,"
      " \"pad_token_id\": null, \"initializer_range\": 0.1, \"torch_dtype\": \"%s\"}",
      2, 150, 1 + 3 * 9 + 1},
+    {"gpt-oss", TRUE, NULL, 2, 17, 1 + 2 * 17 + 1 + 1},
+    {"gpt-oss-all-experts", FALSE,
+     "{\"architectures\": [\"GptOssForCausalLM\"], \"model_type\": \"gpt_oss\","
+     " \"hidden_size\": 96, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+     " \"num_key_value_heads\": 2, \"head_dim\": 64, \"intermediate_size\": 72,"
+     " \"num_local_experts\": 4, \"num_experts_per_tok\": 4, \"vocab_size\": 131,"
+     " \"sliding_window\": 60, \"initializer_range\": 0.1, \"torch_dtype\": \"%s\","
+     " \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 10000.0, \"factor\": 4.0,"
+     " \"beta_fast\": 32.0, \"beta_slow\": 1.0, \"truncate\": false,"
+     " \"original_max_position_embeddings\": 64}}",
+     2, 150, 1 + 2 * 17 + 1 + 1},
 };
 enum {
     QWEN3_TIED,
@@ -75,7 +86,9 @@ enum {
     QWEN3_MOE,
     QWEN3_ALL_EXPERTS,
     QWEN2,
-    SMOLLM3_64
+    SMOLLM3_64,
+    GPT_OSS,
+    GPT_OSS_ALL_EXPERTS
 };
 
 typedef struct {
@@ -565,6 +578,15 @@ are_the_hosts_of_a_smollm3_without_rope_in_its_second_block(void **state)
             check_model(*state, SMOLLM3_64, (RpDtype)dtype);
 }
 
+static void
+are_the_hosts_of_a_gpt_oss(void **state)
+{
+    check_model(*state, GPT_OSS, RP_DTYPE_FP32);
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
+        if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
+            check_model(*state, GPT_OSS_ALL_EXPERTS, (RpDtype)dtype);
+}
+
 /* ---- the comparison itself, on the host ---- */
 
 /* The host in 16 bits against the host in fp32, from the same weights: within the tolerance, which
@@ -577,7 +599,7 @@ has_a_tolerance_of_the_size_of_roundings(void **state)
 
     if (RP_TEST_FEW) /* of values alone */
         skip();
-    static const guint random[] = {QWEN3_64, LLAMA_128, QWEN3_ALL_EXPERTS};
+    static const guint random[] = {QWEN3_64, LLAMA_128, QWEN3_ALL_EXPERTS, GPT_OSS_ALL_EXPERTS};
 
     for (guint k = 0; k < G_N_ELEMENTS(random); k++)
         for (guint i = 0; i < G_N_ELEMENTS(dtypes); i++) {
@@ -699,6 +721,7 @@ main(void)
         test(are_the_hosts_of_experts),
         test(are_the_hosts_of_a_qwen2_with_windows),
         test(are_the_hosts_of_a_smollm3_without_rope_in_its_second_block),
+        test(are_the_hosts_of_a_gpt_oss),
         test(has_a_tolerance_of_the_size_of_roundings),
         test(are_compared_one_by_one),
     };

@@ -145,6 +145,32 @@ starts_norms_at_one_and_biases_and_padding_at_zero(void **state)
     }
 }
 
+static void
+starts_sinks_and_router_biases_of_gpt_oss_as_random_numbers(void **state)
+{
+    RpModel config = tiny;
+    float values[8192];
+
+    config.architecture = RP_ARCHITECTURE_GPT_OSS;
+    config.experts = 3;
+    config.active_experts = 2;
+    config.attention_bias = config.mlp_bias = TRUE;
+    g_autoptr(RpWeights) weights = rp_weights_new(&config);
+    guint first;
+    const guint n = rp_weights_layer(weights, 1, &first);
+
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        const gboolean bias = strstr(weight->name, "bias") != NULL;
+        const gboolean zero = bias && weight->kind != RP_WEIGHT_ROUTER_BIAS;
+
+        assert_true(weight->elements <= G_N_ELEMENTS(values));
+        rp_init_fill(&config, weight, 0, 0, values, weight->elements);
+        for (guint j = 0; j < weight->elements; j++)
+            assert_true(weight->norm ? values[j] == 1 : (values[j] == 0) == zero);
+    }
+}
+
 static gboolean
 write_tiny(TensorFixture *f, const RpModel *config, guint64 seed, guint64 max_shard_bytes)
 {
@@ -273,6 +299,7 @@ main(void)
         cmocka_unit_test(gives_each_value_as_its_formula_has_it),
         TEST(draws_from_the_normal_distribution),
         TEST(starts_norms_at_one_and_biases_and_padding_at_zero),
+        TEST(starts_sinks_and_router_biases_of_gpt_oss_as_random_numbers),
         TEST(writes_a_checkpoint_that_binds_to_its_config),
         TEST(writes_the_same_bytes_for_ever),
         TEST(writes_the_same_bytes_whatever_the_threads),

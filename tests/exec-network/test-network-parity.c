@@ -67,8 +67,13 @@ load_weights(Model *model, const char *base, const char *adapters)
     if (!rp_weights_bind(model->weights, file, &error) ||
         (more && !rp_adapter_bind(model->weights, more, &error)))
         rp_assert_no_error(error);
-    for (guint i = 0; i < rp_weights_count(model->weights); i++)
-        network_set_weight(model, i, rp_weights_source(model->weights, i)->data);
+    for (guint i = 0; i < rp_weights_count(model->weights); i++) {
+        const guint64 n = rp_weights_nth(model->weights, i)->elements;
+        g_autofree float *values = g_new(float, n);
+
+        rp_weights_read(model->weights, i, 0, values, n);
+        network_set_weight(model, i, values);
+    }
     rp_safetensors_free(more);
     rp_safetensors_free(file);
 }
@@ -242,6 +247,24 @@ equals_llamas_with_every_other_rope(void **state)
 }
 
 static void
+equals_a_gpt_oss_with_sinks_windows_and_yarn(void **state)
+{
+    check_case("gpt-oss", NULL);
+}
+
+static void
+equals_a_gpt_oss_of_which_all_tokens_choose_one_expert_and_none_another(void **state)
+{
+    check_case("gpt-oss-one", NULL);
+}
+
+static void
+equals_a_gpt_oss_whose_experts_are_packed(void **state)
+{
+    check_case("gpt-oss-mxfp4", NULL);
+}
+
+static void
 equals_peft_with_adapters_of_some_matrices(void **state)
 {
     check_case("qwen3-tied-lora", "qwen3-tied");
@@ -273,6 +296,9 @@ main(void)
         host_test(equals_a_mistral_with_windows),
         host_test(equals_a_smollm3_whose_second_block_has_no_rope_but_a_window),
         host_test(equals_llamas_with_every_other_rope),
+        host_test(equals_a_gpt_oss_with_sinks_windows_and_yarn),
+        host_test(equals_a_gpt_oss_of_which_all_tokens_choose_one_expert_and_none_another),
+        host_test(equals_a_gpt_oss_whose_experts_are_packed),
         host_test(equals_peft_with_adapters_of_some_matrices),
         host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
         host_test(equals_peft_with_dropout_and_ranks_of_their_own),

@@ -251,6 +251,13 @@ of_a_qwen3_of_experts_are_those_of_transformers(void **state)
 }
 
 static void
+of_a_gpt_oss_are_those_of_transformers(void **state)
+{
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("gpt-oss", NULL, devices);
+}
+
+static void
 of_adapters_are_those_of_peft(void **state)
 {
     for (guint devices = 1; devices <= 3; devices++)
@@ -304,6 +311,7 @@ main(void)
         cmocka_unit_test(of_a_tied_qwen3_are_those_of_transformers),
         cmocka_unit_test(of_a_llama_with_biases_are_those_of_transformers),
         cmocka_unit_test(of_a_qwen3_of_experts_are_those_of_transformers),
+        cmocka_unit_test(of_a_gpt_oss_are_those_of_transformers),
         cmocka_unit_test(of_adapters_are_those_of_peft),
         cmocka_unit_test(of_adapters_and_a_whole_head_are_those_of_peft),
         cmocka_unit_test(of_adapters_with_dropout_are_those_of_peft),

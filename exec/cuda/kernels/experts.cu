@@ -31,8 +31,9 @@ __launch_bounds__(THREADS) gather_kernel(RpGatherRowsArgs args, bool wide)
     for (size_t first = threadIdx.x * RP_PACK; first < n; first += blockDim.x * RP_PACK) {
         const Pack<T> pack = load_pack(x + first, n - first, wide);
 
+#pragma unroll 4
         for (unsigned j = 0; j < args.choices; j++)
-            store_pack((T *)args.y + (size_t)rows[j] * n + first, pack, n - first, wide);
+            store_pack((T *)args.y + (size_t)__ldg(rows + j) * n + first, pack, n - first, wide);
     }
 }
 

@@ -6,6 +6,8 @@
 
 #define GPT_OSS_ALPHA 1.702
 #define GPT_OSS_LIMIT 7.0
+/* Of all blocks together: three tensors each at most. */
+#define MOST_EXPERTS_OF_MODEL 65536
 
 /* ---- quantization_config ---- */
 
@@ -68,6 +70,10 @@ settle_numbers(RpConfigReader *reader)
     if (c->experts < 2)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "num_experts",
                               "expected 2 or more, found %u", c->experts);
+    if ((guint64)c->blocks * c->experts > MOST_EXPERTS_OF_MODEL)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "num_experts",
+                              "expected at most %u in all blocks, found %" G_GUINT64_FORMAT,
+                              MOST_EXPERTS_OF_MODEL, (guint64)c->blocks * c->experts);
     return c->active_experts <= c->experts ||
            rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "num_experts_per_tok",
                           "expected at most num_experts, %u, found %u", c->experts,
