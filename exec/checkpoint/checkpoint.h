@@ -40,10 +40,10 @@ typedef struct {
  * rp_checkpoint_save:
  * @trainer: flushed
  *
- * @removed: (out) (optional) (transfer full) (nullable): names of checkpoints that made room
+ * @removed: (out) (optional) (transfer full) (nullable): names of checkpoints that made space
  *
  * Weights that are not finite are not saved: the last checkpoint stays a good one. Where the disk
- * is full, the oldest complete checkpoints make room, one by one, if that can help and not all are
+ * is full, the oldest complete checkpoints make space, one by one, if that can help and not all are
  * to be kept; the last one never does.
  *
  * Returns: (transfer full): the directory's path. On error every checkpoint that was there is
@@ -58,7 +58,7 @@ char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
  * @trainer: flushed
  *
  * `OUTPUT/weights-STEP/`, a model's directory and no more: where a checkpoint, six to eight times
- * as large, has no room, what was learned is not lost. No run can go on from there.
+ * as large, has no space, what was learned is not lost. No run can go on from there.
  *
  * Returns: (transfer full): the directory's path. Errors: as above
  */

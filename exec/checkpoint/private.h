@@ -124,17 +124,17 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointImage, rp_checkpoint_image_clear)
 gboolean rp_checkpoint_check_finite(const char *path, const RpWeight *weight, RpDtype dtype,
                                     const guint8 *values, gsize n, float *wide, GError **error);
 
-/* ---- room.c ---- */
+/* ---- space.c ---- */
 
 guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options,
                                    const RpCheckpointImage *image, gboolean weights_only);
 /* Returns: FALSE with errno if it cannot be told */
 gboolean rp_checkpoint_free_bytes(const char *output, guint64 *bytes);
 
-/* Removes the oldest complete checkpoint but the last, if with all that may go there would be room
+/* Removes the oldest complete checkpoint but the last, if with all that may go there would be space
  * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */
-gboolean rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpCheckpointImage *image,
-                                 GString *gone);
+gboolean rp_checkpoint_make_space(const RpCheckpointOptions *options,
+                                  const RpCheckpointImage *image, GString *gone);
 
 /* ---- save.c ---- */
 

@@ -1,7 +1,7 @@
 /**
  * Writing a checkpoint into its temporary directory, and giving it its name.
  *
- *   leftovers -> room? -> tensor files asked for from the disk -> written -> small files
+ *   leftovers -> space? -> tensor files asked for from the disk -> written -> small files
  *             -> manifest -> name -> older ones
  */
 #include "exec/checkpoint/private.h"
@@ -64,7 +64,7 @@ save_clear(Save *save)
     g_free(save->path);
 }
 
-/* ---- room ---- */
+/* ---- space ---- */
 
 /* @cause: of what failed although the bytes are there: inodes, a quota */
 static gboolean
@@ -81,7 +81,7 @@ fail_no_space(const Save *save, guint64 left, const char *cause, GError **error)
 }
 
 static gboolean
-check_room(Save *save, GError **error)
+check_space(Save *save, GError **error)
 {
     guint64 left;
 
@@ -129,7 +129,7 @@ begin_state(Save *save, GError **error)
            (save->next == NULL || rp_safetensors_writer_begin(save->next, error));
 }
 
-/* All files have their room before the first tensor is written. */
+/* All files have their space before the first tensor is written. */
 static gboolean
 begin_tensors(Save *save, GError **error)
 {
@@ -420,7 +420,7 @@ try_save(Save *save, GError **error)
 {
     g_autoptr(GError) local = NULL;
 
-    if (check_room(save, &local) && write_directory(save, &local) &&
+    if (check_space(save, &local) && write_directory(save, &local) &&
         rp_checkpoint_publish(save->options->output, save->temporary, save->path, &local))
         return g_strdup(save->path);
     (void)rp_checkpoint_remove_tree(save->temporary);
@@ -449,7 +449,7 @@ rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointI
         save_clear(&save);
     } while (path == NULL &&
              g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
-             rp_checkpoint_make_room(options, image, gone));
+             rp_checkpoint_make_space(options, image, gone));
     if (path != NULL)
         rp_checkpoint_prune(options->output, options->keep, image->state.step);
     else

@@ -255,11 +255,11 @@ jsonl_free(gpointer source)
 static const RpDatasetOps jsonl_ops = {jsonl_read, jsonl_locate, jsonl_bytes, jsonl_free};
 
 static void
-add_offset(Jsonl *jsonl, gsize *room, guint64 offset)
+add_offset(Jsonl *jsonl, gsize *capacity, guint64 offset)
 {
-    if (jsonl->n_lines + 1 == *room) {
-        *room *= 2;
-        jsonl->offsets = g_renew(guint64, jsonl->offsets, *room);
+    if (jsonl->n_lines + 1 == *capacity) {
+        *capacity *= 2;
+        jsonl->offsets = g_renew(guint64, jsonl->offsets, *capacity);
     }
     jsonl->offsets[++jsonl->n_lines] = offset;
 }
@@ -269,9 +269,9 @@ static gboolean
 build_index(Jsonl *jsonl, GError **error)
 {
     const guint64 length = rp_data_bytes_length(jsonl->bytes);
-    gsize room = 1024;
+    gsize capacity = 1024;
 
-    jsonl->offsets = g_new0(guint64, room);
+    jsonl->offsets = g_new0(guint64, capacity);
     for (guint64 first = 0; first < length; first += INDEX_PIECE_BYTES) {
         g_autofree guint8 *scratch = NULL;
         gsize n = (gsize)MIN(INDEX_PIECE_BYTES, length - first);
@@ -280,10 +280,10 @@ build_index(Jsonl *jsonl, GError **error)
             return FALSE;
         const guint8 *at = piece;
         while ((at = memchr(at, '\n', n - (gsize)(at - piece))))
-            add_offset(jsonl, &room, first + (guint64)(++at - piece));
+            add_offset(jsonl, &capacity, first + (guint64)(++at - piece));
     }
     if (jsonl->offsets[jsonl->n_lines] < length) /* a last line without its newline */
-        add_offset(jsonl, &room, length + 1);
+        add_offset(jsonl, &capacity, length + 1);
     jsonl->offsets = g_renew(guint64, jsonl->offsets, jsonl->n_lines + 1);
     return TRUE;
 }

@@ -1,5 +1,5 @@
 /**
- * Room on the disk: how much a checkpoint needs, and older ones that make way for it.
+ * Space on the disk: how much a checkpoint needs, and older ones that make way for it.
  *
  *   disk    | checkpoint-10 | checkpoint-20 | checkpoint-30 | free |      30 is needed
  *   becomes |        free            | checkpoint-30 |      free   |      oldest first, never the
@@ -62,11 +62,11 @@ rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpoin
 gboolean
 rp_checkpoint_free_bytes(const char *output, guint64 *bytes)
 {
-    struct statvfs room;
+    struct statvfs disk;
 
-    if (statvfs(output, &room) != 0)
+    if (statvfs(output, &disk) != 0)
         return FALSE;
-    *bytes = (guint64)room.f_bavail * room.f_frsize;
+    *bytes = (guint64)disk.f_bavail * disk.f_frsize;
     return TRUE;
 }
 
@@ -108,8 +108,8 @@ list_removable(const char *output, guint64 step)
 }
 
 gboolean
-rp_checkpoint_make_room(const RpCheckpointOptions *options, const RpCheckpointImage *image,
-                        GString *gone)
+rp_checkpoint_make_space(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                         GString *gone)
 {
     g_autoptr(GPtrArray) paths = NULL;
     guint64 needed = rp_checkpoint_needed_bytes(options, image, FALSE);
