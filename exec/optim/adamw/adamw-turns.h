@@ -1,0 +1,128 @@
+/**
+ * The loops of a variant with vectors: two vectors a turn, whose 16-bit weights go to memory around
+ * the caches.
+ *
+ *           |-head-|------- turns, published on whole vectors -------|-tail-|
+ *           | one by one |              whole                        | one by one
+ *
+ * Included by an adamw-*.c behind Floats, Doubles, load(), store(), stream(), root(),
+ * widen_low() and widen_high(), and by nothing else. Built without contraction to fused multiply-adds: see adamw.h.
+ */
+#pragma once
+
+#include "exec/optim/adamw/adamw-private.h"
+
+#define WIDTH (sizeof(Floats) / sizeof(float))
+#define TURN (2 * WIDTH)
+#define N_SUMS (RP_SUM_LANES * sizeof(double) / sizeof(Doubles))
+#define AHEAD 512      /* values prefetched ahead: the hardware stops at page borders */
+#define LINE_FLOATS 16 /* of a cache line */
+
+/* Values before @published[i] stands on a vector; at most @n. */
+static gsize
+head_of(const void *published, RpDtype dtype, gsize n)
+{
+    const gsize past = (uintptr_t)published % sizeof(Floats);
+
+    return MIN(n, (sizeof(Floats) - past) % sizeof(Floats) / rp_dtype_size(dtype));
+}
+
+/* rp_adamw_update_one() of a vector from @i on; returns the weights. */
+G_ALWAYS_INLINE static inline Floats
+update(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
+{
+    const Floats g = load(gradient_dtype, a->gradient, i) * f->gradient_scale;
+    const Floats m = f->beta1 * load(RP_DTYPE_FP32, a->moment1, i) + f->one_minus_beta1 * g;
+    const Floats v = f->beta2 * load(RP_DTYPE_FP32, a->moment2, i) + f->one_minus_beta2 * g * g;
+    const Floats w = load(RP_DTYPE_FP32, a->weight, i) * f->decay -
+                     f->step_size * m / (root(v) * f->root_correction + f->epsilon);
+
+    store(a->moment1, i, m);
+    store(a->moment2, i, v);
+    store(a->weight, i, w);
+    return w;
+}
+
+/* Values @i up to @end, one by one. */
+G_ALWAYS_INLINE static inline void
+step_part(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, gsize end,
+          RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
+{
+    for (; i < end; i++) {
+        const float w = rp_adamw_update_one(f, rp_dtype_get(gradient_dtype, a->gradient, i),
+                                            &a->weight[i], &a->moment1[i], &a->moment2[i]);
+        if (publish)
+            rp_dtype_set(published_dtype, a->published, i, w);
+    }
+}
+
+G_ALWAYS_INLINE static inline void
+prefetch(const float *values)
+{
+    for (gsize k = 0; k < TURN; k += LINE_FLOATS)
+        _mm_prefetch((const char *)(values + AHEAD + k), _MM_HINT_T0);
+}
+
+/* With constant @published_dtype, @publish and @gradient_dtype. */
+G_ALWAYS_INLINE static inline void
+step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype,
+          const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
+{
+    const RpAdamwFactors f = *factors;
+    const RpAdamwArrays a = *arrays;
+    gsize i = publish ? head_of(a.published, published_dtype, n) : 0;
+
+    step_part(&f, &a, 0, i, gradient_dtype, publish, published_dtype);
+    for (; i + TURN <= n; i += TURN) {
+        prefetch(a.weight + i);
+        prefetch(a.moment1 + i);
+        prefetch(a.moment2 + i);
+        const Floats low = update(&f, &a, i, gradient_dtype);
+        const Floats high = update(&f, &a, i + WIDTH, gradient_dtype);
+        if (publish)
+            stream(published_dtype, a.published, i, low, high);
+    }
+    step_part(&f, &a, i, n, gradient_dtype, publish, published_dtype);
+    if (publish)
+        _mm_sfence(); /* before whatever tells another thread that the weights are there */
+}
+
+/* With a constant @dtype. */
+G_ALWAYS_INLINE static inline void
+publish_loop(RpDtype dtype, const float *weight, void *published, gsize n)
+{
+    const gsize head = head_of(published, dtype, n);
+    gsize i;
+
+    for (i = 0; i < head; i++)
+        rp_dtype_set(dtype, published, i, weight[i]);
+    for (; i + TURN <= n; i += TURN)
+        stream(dtype, published, i, load(RP_DTYPE_FP32, weight, i),
+               load(RP_DTYPE_FP32, weight, i + WIDTH));
+    for (; i < n; i++)
+        rp_dtype_set(dtype, published, i, weight[i]);
+    _mm_sfence();
+}
+
+G_ALWAYS_INLINE static inline void
+add_squares_loop(RpDtype dtype, double *lanes, const void *values, gsize n)
+{
+    Doubles sums[N_SUMS];
+    gsize i = 0;
+
+    memcpy(sums, lanes, sizeof sums);
+    for (; i + RP_SUM_LANES <= n; i += RP_SUM_LANES)
+        for (gsize part = 0; part < N_SUMS; part += 2) {
+            const Floats x = load(dtype, values, i + part / 2 * WIDTH);
+            const Doubles low = widen_low(x), high = widen_high(x);
+
+            sums[part] += low * low;
+            sums[part + 1] += high * high;
+        }
+    memcpy(lanes, sums, sizeof sums);
+    for (guint lane = 0; i < n; i++, lane++) {
+        const double value = rp_dtype_get(dtype, values, i);
+
+        lanes[lane] += value * value;
+    }
+}
