@@ -5,7 +5,7 @@
 void
 rp_tree_free(RpTree *tree)
 {
-    if (!tree)
+    if (tree == NULL)
         return;
     g_ptr_array_unref(tree->items);
     g_free(tree->key);
@@ -69,11 +69,12 @@ rp_tree_find(const RpTree *tree, const char *path)
 {
     g_auto(GStrv) keys = g_strsplit(path, ".", -1);
 
-    for (char **key = keys; *key && tree; key++) {
+    for (char **key = keys; *key && tree != NULL; key++) {
         const RpTree *found = NULL;
-        for (guint i = 0; i < tree->items->len && !found; i++) {
+        for (guint i = 0; i < tree->items->len && found == NULL; i++) {
             const RpTree *item = rp_tree_nth(tree, i);
-            if (item->key ? strcmp(item->key, *key) == 0 : g_ascii_strtoull(*key, NULL, 10) == i)
+            if (item->key != NULL ? strcmp(item->key, *key) == 0
+                                  : g_ascii_strtoull(*key, NULL, 10) == i)
                 found = item;
         }
         tree = found;

@@ -302,7 +302,7 @@ plans_the_head_where_bound_schedules_run_it(void **state)
     for (guint i = 0; i < events->items->len; i++) {
         const RpTree *event = rp_tree_nth(events, i);
         const RpTree *cat = rp_tree_find(event, "cat");
-        const char *kind = cat ? cat->text : "";
+        const char *kind = cat != NULL ? cat->text : "";
         gboolean forward = strcmp(kind, "forward") == 0;
 
         if ((!forward && strcmp(kind, "backward") != 0) || rp_cli_number(event, "args.stage") != 1)

@@ -219,7 +219,7 @@ assert_refused(Fixture *fixture, const char *old, const char *new, const char *p
     read_chrome(fixture);
     g_string_assign(fixture->text, good->str);
     g_string_free(good, TRUE);
-    if (fixture->read)
+    if (fixture->read != NULL)
         fail_msg("took: %s", new);
     rp_assert_error_message_contains(fixture->error, part);
     g_clear_error(&fixture->error);
@@ -459,7 +459,7 @@ refuses_a_time_grid_that_is_too_fine_or_impossible(void **state)
     for (guint i = 0; i < G_N_ELEMENTS(more); i++)
         rp_trace_append(fixture->trace, &more[i]);
     for (guint i = 0; i < G_N_ELEMENTS(messages); i++) {
-        if (!messages[i])
+        if (messages[i] == NULL)
             continue;
         assert_false(
             rp_export_pytorch_timed(fixture->trace, i, fixture->stream, NULL, &fixture->error));

@@ -34,9 +34,9 @@ tear_down(void **state)
     rp_orders_free(fixture->again);
     rp_plan_free(fixture->plan);
     g_clear_object(&fixture->stream);
-    if (fixture->text)
+    if (fixture->text != NULL)
         g_string_free(fixture->text, TRUE);
-    if (fixture->array)
+    if (fixture->array != NULL)
         g_array_unref(fixture->array);
     rp_violation_clear(&fixture->violation);
     g_clear_error(&fixture->error);
@@ -496,7 +496,7 @@ a_deadlock_names_the_actions_that_wait_for_each_other(void **state)
         import_well(fixture, cases[i].text, 0);
         make_plan(fixture, &unit_cost, 0);
         assert_null(fixture->plan);
-        if (cases[i].message) {
+        if (cases[i].message != NULL) {
             rp_assert_error_message_contains(fixture->error, cases[i].message);
             assert_true(
                 g_error_matches(fixture->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK));

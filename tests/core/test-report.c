@@ -31,7 +31,7 @@ tear_down(void **state)
     rp_trace_free(fixture->trace);
     rp_plan_free(fixture->plan);
     rp_orders_free(fixture->orders);
-    if (fixture->array)
+    if (fixture->array != NULL)
         g_array_unref(fixture->array);
     g_clear_error(&fixture->error);
     g_free(fixture);
@@ -480,7 +480,7 @@ use_buffer(Fixture *fixture, guint32 buffer, guint32 mode, gint64 start_ns, gint
 static void
 assert_curve(Fixture *fixture, guint32 arena, const RpMemoryStep *expected, guint n)
 {
-    if (fixture->array)
+    if (fixture->array != NULL)
         g_array_unref(fixture->array);
     fixture->array = rp_report_memory_curve(fixture->plan, fixture->trace, arena);
     assert_int_equal(fixture->array->len, n);

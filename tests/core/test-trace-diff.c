@@ -101,7 +101,8 @@ compare(Fixture *fixture, const RpTraceDiffOptions *options)
     const RpTraceDiffOptions plain = {.scale = 1};
     const RpTrace *const traces[] = {fixture->traces[0], fixture->traces[1]};
 
-    fixture->diff = rp_trace_diff_new(traces, names, options ? options : &plain, &fixture->error);
+    fixture->diff =
+        rp_trace_diff_new(traces, names, options != NULL ? options : &plain, &fixture->error);
     return fixture->diff != NULL;
 }
 

@@ -135,7 +135,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
     memcpy(numbers->master, state->weight, bytes);
     memcpy(numbers->moment1, state->moment1, bytes);
     memcpy(numbers->moment2, state->moment2, bytes);
-    if (next)
+    if (next != NULL)
         memcpy(numbers->next, next, of->elements * rp_dtype_size(trainer->network.options.dtype));
     numbers->n_steps = state->n_steps;
     numbers->n_restored++;
@@ -201,7 +201,7 @@ fake_trainer_new(const RpModel *config, RpDtype dtype, gboolean async)
 void
 fake_trainer_free(RpTrainer *trainer)
 {
-    if (!trainer)
+    if (trainer == NULL)
         return;
     for (guint i = 0; i < rp_weights_count(trainer->network.weights); i++) {
         g_free(trainer->numbers[i].master);
@@ -330,7 +330,7 @@ checkpoint_setup(void **state)
 
     *state = f;
     f->directory = g_dir_make_tmp("rp-checkpoint-XXXXXX", NULL);
-    if (!f->directory)
+    if (f->directory == NULL)
         return -1;
     f->output = g_build_filename(f->directory, "run", NULL);
     f->model_dir = g_build_filename(f->directory, "model", NULL);
@@ -348,7 +348,7 @@ checkpoint_remove_tree(const char *path)
         g_file_test(path, G_FILE_TEST_IS_SYMLINK) ? NULL : g_dir_open(path, 0, NULL);
     const char *name;
 
-    while (dir && (name = g_dir_read_name(dir))) {
+    while (dir != NULL && (name = g_dir_read_name(dir))) {
         g_autofree char *inner = g_build_filename(path, name, NULL);
         checkpoint_remove_tree(inner);
     }
@@ -392,7 +392,7 @@ checkpoint_save_step(CheckpointFixture *f, guint64 step)
     f->data = checkpoint_data(step);
     f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, &f->error);
     assert_true((f->path == NULL) == (f->error != NULL));
-    if (f->error)
+    if (f->error != NULL)
         assert_null(strchr(f->error->message, '\n'));
     return f->path != NULL;
 }
@@ -429,7 +429,7 @@ checkpoint_list(const char *path)
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
     const char *name;
 
-    while (dir && (name = g_dir_read_name(dir)))
+    while (dir != NULL && (name = g_dir_read_name(dir)))
         g_ptr_array_add(names, g_strdup(name));
     g_ptr_array_sort(names, compare_texts);
     g_ptr_array_add(names, NULL);
@@ -445,7 +445,7 @@ checkpoint_load(CheckpointFixture *f, const char *path)
     g_clear_pointer(&f->files, g_hash_table_unref);
     f->files =
         g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)g_bytes_unref);
-    for (guint i = 0; names[i]; i++) {
+    for (guint i = 0; names[i] != NULL; i++) {
         g_autofree char *inner = g_build_filename(path, names[i], NULL);
         char *text;
         gsize length;

@@ -68,7 +68,7 @@ enter(pid_t child, const RpFailure *failure, RpFailOutcome *outcome)
     if (ptrace(PTRACE_GETREGS, child, NULL, &registers) != 0)
         return FALSE;
     const char *name = name_of(&registers);
-    if (!name)
+    if (name == NULL)
         return FALSE;
     outcome->calls++;
     if (failure->nth == 0 ||
@@ -77,7 +77,7 @@ enter(pid_t child, const RpFailure *failure, RpFailOutcome *outcome)
     registers.orig_rax = (unsigned long long)-1;
     if (ptrace(PTRACE_SETREGS, child, NULL, &registers) != 0)
         return FALSE;
-    if (!outcome->name)
+    if (outcome->name == NULL)
         outcome->name = name;
     return TRUE;
 }

@@ -93,7 +93,7 @@ same_files(CheckpointFixture *f, const char *expected, const char *found)
     g_hash_table_iter_init(&each, files);
     while (g_hash_table_iter_next(&each, &name, &bytes)) {
         GBytes *other = g_hash_table_lookup(f->files, name);
-        if (!other || !g_bytes_equal(bytes, other))
+        if (other == NULL || !g_bytes_equal(bytes, other))
             fail_msg("%s differs", (const char *)name);
     }
     g_hash_table_unref(files);

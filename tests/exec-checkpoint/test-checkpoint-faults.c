@@ -23,7 +23,7 @@ found_step(CheckpointFixture *f)
     g_clear_pointer(&f->path, g_free);
     f->path = rp_checkpoint_find_last(f->output, NULL, &f->error);
     rp_assert_no_error(f->error);
-    if (!f->path)
+    if (f->path == NULL)
         return 0;
     guint64 step = g_ascii_strtoull(strrchr(f->path, '-') + 1, NULL, 10);
     gboolean holds = checkpoint_holds(f, f->path, step);
@@ -148,8 +148,8 @@ failing_save(CheckpointFixture *f, RpCheckpointError code, const char *part)
 
     if (checkpoint_try_save(f, 2, &error))
         return 10;
-    if (!g_error_matches(error, RP_CHECKPOINT_ERROR, (gint)code) || !strstr(error->message, part) ||
-        strchr(error->message, '\n')) {
+    if (!g_error_matches(error, RP_CHECKPOINT_ERROR, (gint)code) ||
+        strstr(error->message, part) == NULL || strchr(error->message, '\n') != NULL) {
         print_error("%s\n", error->message);
         return 11;
     }
@@ -284,7 +284,7 @@ a_disk_that_fills_up_while_writing_leaves_what_was_there(void **state)
     /* bytes are plenty, names run out: 2 to 11 more than the first checkpoint takes */
     assert_true(checkpoint_save_step(f, 1));
     g_autofree char *list = checkpoint_list(f->path);
-    for (const char *at = list; at; at = strchr(at + 1, ' '))
+    for (const char *at = list; at != NULL; at = strchr(at + 1, ' '))
         used++;
     checkpoint_remove_tree(f->output);
     for (guint more = 0; more < used; more++) {
@@ -309,7 +309,7 @@ checkpoint_blocks(CheckpointFixture *f)
     assert_true(checkpoint_save_step(f, 1));
     g_autofree char *list = checkpoint_list(f->path);
     g_auto(GStrv) names = g_strsplit(list, " ", -1);
-    for (guint i = 0; names[i]; i++) {
+    for (guint i = 0; names[i] != NULL; i++) {
         g_autofree char *path = g_build_filename(f->path, names[i], NULL);
         struct stat status;
         assert_int_equal(stat(path, &status), 0);
@@ -344,10 +344,10 @@ save_and_list(CheckpointFixture *f, guint64 step, const char *removed, const cha
     g_autofree char *path = rp_checkpoint_save(&f->options, f->trainer, &f->data, &gone, &error);
     g_autofree char *found = checkpoint_list(f->output);
     if (g_strcmp0(gone, removed) == 0 && strcmp(found, list) == 0 &&
-        (!path || checkpoint_holds(f, path, step)))
+        (path == NULL || checkpoint_holds(f, path, step)))
         return 0;
     print_error("step %u: %s; removed %s; there are %s\n", (guint)step,
-                error ? error->message : "saved", gone, found);
+                error != NULL ? error->message : "saved", gone, found);
     return 1;
 }
 
@@ -413,8 +413,8 @@ save_weights(CheckpointFixture *f)
         return 1;
     for (guint again = 0; again < 2; again++) { /* made, then replaced */
         g_autofree char *path = rp_checkpoint_save_weights(&f->options, f->trainer, &error);
-        if (!path || !g_str_has_suffix(path, "/weights-2")) {
-            print_error("%s\n", error ? error->message : path);
+        if (path == NULL || !g_str_has_suffix(path, "/weights-2")) {
+            print_error("%s\n", error != NULL ? error->message : path);
             return 2;
         }
         g_autofree char *list = checkpoint_list(path);
@@ -426,7 +426,7 @@ save_weights(CheckpointFixture *f)
         }
         g_autoptr(RpSafetensors) tensors = rp_safetensors_open(path, NULL);
         RpModel config;
-        if (!tensors || !rp_hf_config_load(path, &config, NULL))
+        if (tensors == NULL || !rp_hf_config_load(path, &config, NULL))
             return 4;
         g_autoptr(RpWeights) weights = rp_weights_new(&config);
         if (!rp_weights_bind(weights, tensors, NULL))
@@ -437,7 +437,7 @@ save_weights(CheckpointFixture *f)
             return 6;
     }
     g_autofree char *last = rp_checkpoint_find_last(f->output, NULL, NULL);
-    return last && g_str_has_suffix(last, "/checkpoint-1") ? 0 : 7;
+    return last != NULL && g_str_has_suffix(last, "/checkpoint-1") ? 0 : 7;
 }
 
 static void

@@ -58,7 +58,7 @@ tells_when_gradients_are_summed_in_other_rounds(void **state)
         fake_trainer_set_rounds(f->other, rounds);
         assert_true(rp_checkpoint_restore(f->path, f->other, &data, &f->text, &f->error));
         assert_true((f->text == NULL) == (rounds == 4));
-        if (f->text)
+        if (f->text != NULL)
             assert_non_null(
                 strstr(f->text, "are summed in 1 round, in the checkpoint's run in 4:"));
     }
@@ -81,7 +81,7 @@ writes_the_same_bytes_for_the_same_state(void **state)
     g_hash_table_iter_init(&iter, first);
     while (g_hash_table_iter_next(&iter, &name, &bytes)) {
         GBytes *again = g_hash_table_lookup(f->files, name);
-        same = same && again && g_bytes_equal(bytes, again);
+        same = same && again != NULL && g_bytes_equal(bytes, again);
     }
     g_hash_table_unref(first);
     assert_true(same);
@@ -98,7 +98,7 @@ holds_a_model_as_transformers_has_it(void **state)
     assert_true(config.has_dtype && config.dtype == RP_DTYPE_BF16);
     RpWeights *weights = rp_weights_new(&config);
     RpSafetensors *tensors = rp_safetensors_open(f->path, &f->error);
-    gboolean bound = tensors && rp_weights_bind(weights, tensors, &f->error);
+    gboolean bound = tensors != NULL && rp_weights_bind(weights, tensors, &f->error);
     gboolean same = bound;
     for (guint i = 0; same && i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
@@ -109,7 +109,7 @@ holds_a_model_as_transformers_has_it(void **state)
                             weight->elements);
         same = memcmp(rounded, rp_weights_source(weights, i)->data, weight->elements * 2) == 0;
     }
-    gboolean has_head = tensors && rp_safetensors_find(tensors, "lm_head.weight");
+    gboolean has_head = tensors != NULL && rp_safetensors_find(tensors, "lm_head.weight") != NULL;
     rp_safetensors_free(tensors);
     rp_weights_free(weights);
     rp_assert_no_error(f->error);

@@ -44,10 +44,11 @@ typedef struct {
 static int
 refused(const GError *error)
 {
-    gboolean good = error && error->message[0] != '\0' && !strchr(error->message, '\n');
+    gboolean good =
+        error != NULL && error->message[0] != '\0' && strchr(error->message, '\n') == NULL;
 
     if (!good)
-        print_error("message: %s\n", error ? error->message : "none");
+        print_error("message: %s\n", error != NULL ? error->message : "none");
     return good ? FAILED : WRONG;
 }
 
@@ -86,11 +87,11 @@ find(gpointer data)
     g_autoptr(GError) error = NULL;
     g_autofree char *found = rp_checkpoint_find_last(work->f->output, &skipped, &error);
 
-    if (!found)
-        return error ? refused(error) : skipped ? FAILED : WRONG;
+    if (found == NULL)
+        return error != NULL ? refused(error) : skipped != NULL ? FAILED : WRONG;
     if (g_str_has_suffix(found, "/checkpoint-2"))
         return DONE;
-    return skipped ? OLDER : WRONG;
+    return skipped != NULL ? OLDER : WRONG;
 }
 
 /* ---- what is there ---- */
@@ -140,7 +141,7 @@ tidy(CheckpointFixture *f)
     g_autofree char *list = checkpoint_list(f->output);
     g_auto(GStrv) names = g_strsplit(list, " ", -1);
 
-    for (guint i = 0; names[i]; i++) {
+    for (guint i = 0; names[i] != NULL; i++) {
         g_autofree char *path = g_build_filename(f->output, names[i], NULL);
         if (names[i][0] == '.' || strcmp(names[i], "checkpoint-3") == 0)
             checkpoint_remove_tree(path);
@@ -207,7 +208,7 @@ fail_nth(Run *run, guint nth, gsize which, gboolean onward)
     if (outcome.end == RP_FAIL_NOT_ALLOWED)
         skip();
     check(run, &failure, errors[which].name, &outcome);
-    if (outcome.name)
+    if (outcome.name != NULL)
         g_hash_table_add(run->names, (gpointer)outcome.name);
     return outcome.name != NULL;
 }
@@ -291,6 +292,6 @@ main(int argc, char **argv)
 
     if (g_access("/dev/shm", W_OK) == 0) /* nothing is waited for there */
         g_setenv("TMPDIR", "/dev/shm", TRUE);
-    full = g_getenv("ROUNDPIPE_TEST_LONG") || (argc > 1 && strcmp(argv[1], "--full") == 0);
+    full = g_getenv("ROUNDPIPE_TEST_LONG") != NULL || (argc > 1 && strcmp(argv[1], "--full") == 0);
     return cmocka_run_group_tests_name("every system call fails once", tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ teardown(void **state)
     Fixture *f = *state;
 
     clear(f);
-    if (f->path)
+    if (f->path != NULL)
         g_remove(f->path);
     g_free(f->path);
     g_free(f);

@@ -42,7 +42,7 @@ setup(void **state)
 
     f->dataset = make_dataset(N_SAMPLES, &f->error);
     *state = f;
-    return f->dataset ? 0 : -1;
+    return f->dataset != NULL ? 0 : -1;
 }
 
 static int

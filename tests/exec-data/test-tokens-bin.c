@@ -35,7 +35,7 @@ teardown(void **state)
     rp_dataset_free(f->dataset);
     g_clear_pointer(&f->bytes, g_bytes_unref);
     g_clear_error(&f->error);
-    if (f->path)
+    if (f->path != NULL)
         g_remove(f->path);
     g_free(f->path);
     g_free(f->text);

@@ -243,7 +243,7 @@ reference_cross_entropy(size_t tokens, size_t vocabulary, const double *logits,
             sum += exp(row[v] - largest);
         if (!masked)
             loss += largest + log(sum) - row[labels[t]];
-        for (size_t v = 0; gradient && v < vocabulary; v++) {
+        for (size_t v = 0; gradient != NULL && v < vocabulary; v++) {
             const double hit = (int32_t)v == labels[t] ? 1 : 0;
 
             gradient[t * vocabulary + v] = masked ? 0 : scale * (exp(row[v] - largest) / sum - hit);

@@ -17,7 +17,7 @@ lowbit_find(const RpSafetensors *tensors, const char *name, const char *suffix)
     g_autofree char *full = g_strconcat(name, suffix, NULL);
     const RpSafetensor *tensor = rp_safetensors_find(tensors, full);
 
-    if (!tensor)
+    if (tensor == NULL)
         fail_msg("no tensor %s", full);
     return tensor;
 }
@@ -83,7 +83,7 @@ lowbit_column(const char *file, guint column)
 
     assert_true(g_file_get_contents(path, &text, NULL, NULL));
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
-    for (guint i = 1; lines[i] && *lines[i]; i++) {
+    for (guint i = 1; lines[i] != NULL && *lines[i]; i++) {
         g_auto(GStrv) cells = g_strsplit(lines[i], ",", -1);
         const double value = g_ascii_strtod(cells[column], NULL);
 

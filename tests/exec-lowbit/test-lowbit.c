@@ -36,7 +36,7 @@ assert_expands(RpLowbit format, RpLowbitShape shape, const guint8 *packed,
         const gsize size = rp_dtype_size((RpDtype)d);
         g_autofree guint8 *values = g_malloc(n * size);
 
-        if (!want) {
+        if (want == NULL) {
             assert_string_equal(full, "large.fp16");
             continue;
         }
@@ -177,7 +177,7 @@ packs_large_tensors_as_bitsandbytes(void **state)
     assert_true(g_file_get_contents(LOWBIT_FIXTURES "hashes.csv", &text, NULL, NULL));
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
     assert_true(g_strv_length(lines) >= 5);
-    for (guint i = 1; lines[i] && *lines[i]; i++) {
+    for (guint i = 1; lines[i] != NULL && *lines[i]; i++) {
         g_auto(GStrv) cells = g_strsplit(lines[i], ",", -1);
         const gsize n = g_ascii_strtoull(cells[0], NULL, 10);
         const RpLowbitShape shape = {1, 1, n};

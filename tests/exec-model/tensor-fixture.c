@@ -9,7 +9,7 @@ tensor_setup(void **state)
 
     f->directory = g_dir_make_tmp("rp-tensors-XXXXXX", NULL);
     *state = f;
-    return f->directory ? 0 : -1;
+    return f->directory != NULL ? 0 : -1;
 }
 
 int
@@ -21,7 +21,7 @@ tensor_teardown(void **state)
     rp_safetensors_writer_free(f->writer);
     rp_safetensors_free(f->tensors);
     g_autoptr(GDir) dir = g_dir_open(f->directory, 0, NULL);
-    while (dir && (name = g_dir_read_name(dir))) {
+    while (dir != NULL && (name = g_dir_read_name(dir))) {
         g_autofree char *path = tensor_path(f, name);
         g_remove(path);
     }
@@ -85,7 +85,7 @@ tensor_parse(TensorFixture *f)
     g_clear_pointer(&f->tensors, rp_safetensors_free);
     f->tensors = rp_safetensors_parse("FILE", data, length, &f->error);
     assert_true((f->tensors == NULL) == (f->error != NULL));
-    if (f->error) {
+    if (f->error != NULL) {
         assert_null(strchr(f->error->message, '\n'));
         assert_true(g_str_has_prefix(f->error->message, "FILE: "));
     }
@@ -117,7 +117,7 @@ tensor_list(const TensorFixture *f)
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
     const char *name;
 
-    while (dir && (name = g_dir_read_name(dir)))
+    while (dir != NULL && (name = g_dir_read_name(dir)))
         g_ptr_array_add(names, g_strdup(name));
     g_ptr_array_sort(names, compare_names);
     g_ptr_array_add(names, NULL);

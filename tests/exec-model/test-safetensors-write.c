@@ -225,7 +225,7 @@ fill_small_disk(TensorFixture *f)
     g_clear_error(&f->error);
     f->tensors = rp_safetensors_open(path, &f->error);
     g_autofree char *names = tensor_list(f);
-    return f->tensors && strcmp(names, "model.safetensors") == 0 ? 0 : 3;
+    return f->tensors != NULL && strcmp(names, "model.safetensors") == 0 ? 0 : 3;
 }
 
 static void

@@ -44,7 +44,7 @@ make_checkpoint(TensorFixture *f, const RpModel *config, const char *left_out, c
                                   weight->rank);
         g_array_append_val(sizes, bytes);
     }
-    if (more) {
+    if (more != NULL) {
         guint64 bytes = rp_dtype_size(dtype);
         for (guint i = 0; i < rank; i++)
             bytes *= shape[i];

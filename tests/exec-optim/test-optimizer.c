@@ -46,8 +46,8 @@ open_layer(Fixture *f, guint n_threads, const char *variant)
     if (n_threads > 0)
         f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
     rp_assert_no_error(error);
-    f->optimizer =
-        rp_optimizer_new(&options, variant ? rp_adamw_find(variant) : NULL, f->pool, &error);
+    f->optimizer = rp_optimizer_new(&options, variant != NULL ? rp_adamw_find(variant) : NULL,
+                                    f->pool, &error);
     rp_assert_no_error(error);
     f->memory = g_new(float, 3 * N);
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, N, spans, G_N_ELEMENTS(spans));

@@ -143,7 +143,7 @@ learning_rates_equal_transformers(void **state)
                                .peak = 3e-4,
                                .warmup_steps = g_ascii_strtoull(words[2], NULL, 10),
                                .total_steps = g_ascii_strtoull(words[3], NULL, 10)};
-        for (guint64 step = 0; words[4 + step]; step++)
+        for (guint64 step = 0; words[4 + step] != NULL; step++)
             if (rate.kind != RP_LEARNING_RATE_COSINE || step < rate.total_steps)
                 assert_true(fabs(rp_learning_rate_at(&rate, step) -
                                  g_ascii_strtod(words[4 + step], NULL)) <= 1e-18);

@@ -93,7 +93,7 @@ data_lines(RpFigure *figure, guint index)
 
     assert_true(index < g_strv_length(blocks));
     g_auto(GStrv) all = g_strsplit(blocks[index], "\n", -1);
-    for (guint i = 0; all[i]; i++)
+    for (guint i = 0; all[i] != NULL; i++)
         if (*all[i] != '\0' && *all[i] != '#')
             g_ptr_array_add(lines, g_strdup(all[i]));
     return lines;
@@ -391,8 +391,8 @@ categories_sum_to_the_arena(void **state)
 
     assert_int_equal(rows->len, 3);
     for (guint arena = 0; arena <= 2; arena++) {
-        g_auto(GStrv) fields =
-            g_strsplit(strrchr(rows->pdata[arena], '"') ? rows->pdata[arena] : "", "\"", -1);
+        g_auto(GStrv) fields = g_strsplit(
+            strrchr(rows->pdata[arena], '"') != NULL ? rows->pdata[arena] : "", "\"", -1);
         /* y "label" colour parts... total hatched marker text_at "text" */
         g_auto(GStrv) numbers = g_strsplit(g_strstrip(fields[2]), " ", -1);
         double total = g_ascii_strtod(numbers[1 + RP_N_BUFFER_CATEGORIES], NULL);
@@ -457,12 +457,12 @@ numbers_have_points_in_every_locale(void **state)
     const char *found = NULL;
 
     (void)state;
-    for (gsize i = 0; i < G_N_ELEMENTS(locales) && !found; i++)
+    for (gsize i = 0; i < G_N_ELEMENTS(locales) && found == NULL; i++)
         found = setlocale(LC_NUMERIC, locales[i]);
     rp_text_append(text, "%.2f %u", 1.5, 7);
     setlocale(LC_NUMERIC, "C");
     assert_string_equal(text->str, "1.50 7");
-    if (!found) {
+    if (found == NULL) {
         g_string_free(g_steal_pointer(&text), TRUE); /* skip() jumps */
         skip();
     }

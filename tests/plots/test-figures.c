@@ -17,7 +17,7 @@ remove_directory(const char *path)
     g_autoptr(GDir) directory = g_dir_open(path, 0, NULL);
     const char *name;
 
-    while (directory && (name = g_dir_read_name(directory))) {
+    while (directory != NULL && (name = g_dir_read_name(directory))) {
         g_autofree char *file = g_build_filename(path, name, NULL);
 
         g_unlink(file);
@@ -39,7 +39,7 @@ set_up(void **state)
     fixture->first = g_dir_make_tmp("rp-figures-XXXXXX", NULL);
     fixture->second = g_dir_make_tmp("rp-figures-XXXXXX", NULL);
     *state = fixture;
-    return fixture->first && fixture->second ? 0 : -1;
+    return fixture->first != NULL && fixture->second != NULL ? 0 : -1;
 }
 
 static int
@@ -134,7 +134,7 @@ a_figure_leaves_every_format_with_data_script_and_caption(void **state)
         gsize length = 0;
         g_autofree char *text = contents(fixture->first, files[i].file, &length);
 
-        if (!g_strstr_len(text, (gssize)length, files[i].part))
+        if (g_strstr_len(text, (gssize)length, files[i].part) == NULL)
             fail_msg("%s lacks %s", files[i].file, files[i].part);
     }
 }
@@ -179,8 +179,8 @@ check_published_bars(const char *directory)
     g_auto(GStrv) lines = g_strsplit(data, "\n", -1);
     guint checked = 0;
 
-    for (guint i = 0; lines[i]; i++) {
-        if (*lines[i] == '#' || *lines[i] == '\0' || strstr(lines[i], "async"))
+    for (guint i = 0; lines[i] != NULL; i++) {
+        if (*lines[i] == '#' || *lines[i] == '\0' || strstr(lines[i], "async") != NULL)
             continue;
         const char *numbers = strchr(strchr(lines[i], '"') + 1, '"') + 2;
         g_auto(GStrv) fields = g_strsplit(numbers, " ", -1);
@@ -222,7 +222,7 @@ every_figure_is_made_listed_and_the_same_again(void **state)
         if (!g_str_has_suffix(name, ".dat"))
             continue;
         g_autofree char *heading = g_strdup_printf("%.*s: ", (int)strlen(name) - 4, name);
-        if (!strstr(index, heading))
+        if (strstr(index, heading) == NULL)
             fail_msg("index.txt does not list %s", name);
         data_files++;
     }

@@ -20,7 +20,7 @@ set_up(void **state)
     fixture->directory = g_dir_make_tmp("rp-gnuplot-XXXXXX", NULL);
     fixture->path = g_strdup(g_getenv("PATH"));
     *state = fixture;
-    return fixture->directory ? 0 : -1;
+    return fixture->directory != NULL ? 0 : -1;
 }
 
 static int

@@ -113,7 +113,7 @@ committed_tables_can_be_read(void **state)
         g_autoptr(GError) error = NULL;
         GPtrArray *rows = rp_measured_parse(text, files[i], &error);
 
-        if (rows)
+        if (rows != NULL)
             g_ptr_array_unref(rows);
         else if (!g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY))
             fail_msg("%s", error->message);

@@ -367,7 +367,8 @@ names_two_tasks_of_the_cycle_in_a_deadlock(void **state)
     char *c_for = rp_task_describe(f->plan, b);
     char *one = g_strdup_printf("%s waits for %s", a_waits, a_for);
     char *two = g_strdup_printf("%s waits for %s", c_waits, c_for);
-    const gboolean named = strstr(f->error->message, one) || strstr(f->error->message, two);
+    const gboolean named =
+        strstr(f->error->message, one) != NULL || strstr(f->error->message, two) != NULL;
     g_free(a_waits);
     g_free(c_waits);
     g_free(a_for);

@@ -109,17 +109,17 @@ prove(const RpProfile *profile, const RpScheduleOps *schedule, guint file)
     RpViolation violation;
     g_autoptr(GError) error = NULL;
 
-    if (!partition)
+    if (partition == NULL)
         return FALSE;
     g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 2, &error);
-    if (!plan && g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE))
+    if (plan == NULL && g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE))
         return FALSE;
-    if (!plan)
+    if (plan == NULL)
         fail_msg("file %u, %s: %s", file, schedule->name, error->message);
     if (!rp_verify_plan(plan, &violation))
         fail_msg("file %u, %s: %s", file, schedule->name, violation.message);
     g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
-    if (!trace)
+    if (trace == NULL)
         fail_msg("file %u, %s: %s", file, schedule->name, error->message);
     return TRUE;
 }
@@ -135,14 +135,14 @@ test_what_is_read_is_proved(void **state G_GNUC_UNUSED)
         g_autoptr(GError) error = NULL;
         g_autoptr(RpProfile) profile = rp_profile_parse("x.json", text, strlen(text), &error);
 
-        if (!profile) {
+        if (profile == NULL) {
             refused++;
             assert_true(g_error_matches(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE));
             rp_assert_error_message_contains(error, ": layers");
             continue;
         }
         taken++;
-        for (guint s = 0; rp_schedules()[s]; s++)
+        for (guint s = 0; rp_schedules()[s] != NULL; s++)
             proved += prove(profile, rp_schedules()[s], i);
     }
     print_message("%u files taken, %u refused, %u plans proved\n", taken, refused, proved);
