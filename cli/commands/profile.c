@@ -8,6 +8,7 @@
 #include "cli/reports/profile.h"
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
+#include "exec/data/dataset.h"
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
 #include "run/profile-name.h"
@@ -46,6 +47,7 @@ typedef struct {
     RpNetworkOptions network;
     gboolean attention_auto; /* the faster one */
     double routing;          /* RpMeasureOptions.routing */
+    gint32 *tokens;          /* RpMeasureOptions.tokens */
 } Subject;
 
 static void
@@ -53,6 +55,7 @@ subject_clear(Subject *subject)
 {
     rp_weights_free(subject->weights);
     rp_safetensors_free(subject->checkpoint);
+    g_free(subject->tokens);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Subject, subject_clear)
 
@@ -173,6 +176,35 @@ read_kernels(const ProfileArgs *args, Subject *subject, GError **error)
         args->attention, subject->ops->name);
 }
 
+/* Tokens of a micro-batch from the first samples of a file; short ones are said again. */
+static gboolean
+read_tokens(const char *path, Subject *subject, GError **error)
+{
+    const RpNetworkOptions *network = &subject->network;
+
+    if (subject->checkpoint == NULL)
+        return rp_cli_refuse(error,
+                             "--routing: expected weights in %s, whose router tokens go through",
+                             subject->word);
+    g_autoptr(RpDataset) data =
+        rp_dataset_open(path, subject->config.vocab, network->tokens, error);
+
+    if (data == NULL)
+        return FALSE;
+    subject->tokens = g_new(gint32, (gsize)network->sequences * network->tokens);
+    g_autofree gint32 *labels = g_new(gint32, network->tokens);
+    for (guint b = 0; b < network->sequences; b++) {
+        gint32 *ids = subject->tokens + (gsize)b * network->tokens;
+        RpSample sample = {.input_ids = ids, .labels = labels, .capacity = network->tokens};
+
+        if (!rp_dataset_read(data, b % rp_dataset_n_samples(data), &sample, error))
+            return FALSE;
+        for (guint64 t = sample.n_tokens; t < network->tokens; t++)
+            ids[t] = ids[t - sample.n_tokens];
+    }
+    return TRUE;
+}
+
 /* "balanced", or how many times the mean the fullest expert gets. */
 static gboolean
 read_routing(const char *word, Subject *subject, GError **error)
@@ -184,12 +216,14 @@ read_routing(const char *word, Subject *subject, GError **error)
         return TRUE;
     if (model->experts <= 1)
         return rp_cli_refuse(error, "--routing: %s has no experts", subject->word);
+    if (g_str_has_suffix(word, ".jsonl") || g_str_has_suffix(word, ".bin"))
+        return read_tokens(word, subject, error);
     subject->routing = strcmp(word, "balanced") == 0 ? 1 : g_ascii_strtod(word, &end);
     if ((end == NULL || *end == '\0') && rp_measure_can_route(model, subject->routing))
         return TRUE;
     return rp_cli_refuse(error,
-                         "--routing: expected balanced, or 1 to %g times the mean for the fullest "
-                         "of %u experts, found \"%s\"",
+                         "--routing: expected balanced, a file of tokens (.jsonl, .bin), or 1 to "
+                         "%g times the mean for the fullest of %u experts, found \"%s\"",
                          (double)model->experts / model->active_experts, model->experts, word);
 }
 
@@ -247,7 +281,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
                                      : rp_run_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) ||
         !open_weights(args, subject, error) || !read_dtype(args, subject, error) ||
-        !read_kernels(args, subject, error) || !read_routing(args->routing, subject, error))
+        !read_kernels(args, subject, error))
         return FALSE;
     rp_weights_store_base(subject->weights, network->dtype);
     network->sequences = (guint)args->micro_batch_size;
@@ -261,7 +295,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
             "--micro-batch-size x --sequence-length: expected at most %d tokens, found "
             "%" G_GUINT64_FORMAT,
             G_MAXINT32, (guint64)network->sequences * network->tokens);
-    return TRUE;
+    return read_routing(args->routing, subject, error);
 }
 
 /* Which model, and the command that makes the file again. */
@@ -270,7 +304,7 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
 {
     const RpNetworkOptions *network = &subject->network;
     g_autofree char *routing =
-        subject->routing > 0 ? g_strdup_printf(" --routing %g", subject->routing) : g_strdup("");
+        args->routing != NULL ? g_strconcat(" --routing ", args->routing, NULL) : g_strdup("");
     g_autofree char *command = g_strdup_printf(
         "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
         "--dtype %s --accumulate %s --attention %s --head-chunk %u --optimizer-threads %u "
@@ -352,6 +386,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         .seconds = args->seconds,
         .optimizer_threads = subject.optimizer_threads,
         .routing = subject.routing,
+        .tokens = subject.tokens,
         .progress = rp_progress_counted_on,
         .user_data = &progress,
     };
@@ -396,9 +431,10 @@ static const GOptionEntry options[] = {
     {"optimizer-threads", 0, RP_COUNT(ProfileArgs, optimizer_threads),
      "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
     {"routing", 0, RP_WORD(ProfileArgs, routing),
-     "experts: balanced, or the fullest gets SKEW times the mean (default: as the router takes "
-     "them)",
-     "SKEW"},
+     "experts: balanced; the fullest gets SKEW times the mean; or as the model's first router "
+     "takes "
+     "the tokens of a data file (default: as a router takes random states)",
+     "SKEW|FILE"},
     {"seconds", 0, RP_NUMBER(ProfileArgs, seconds),
      "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
     {0},

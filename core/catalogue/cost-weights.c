@@ -16,11 +16,13 @@ is_of_experts(const RpModel *model, RpWeightKind base)
     return model->experts > 1 && base >= RP_WEIGHT_GATE && base <= RP_WEIGHT_DOWN_BIAS;
 }
 
-/* Adapters of an expert are those of its rows alone. */
+/* Adapters of an expert are those of its rows alone: A [..., r, in], B [..., out, r]. */
 static void
-add_adapter(const RpModel *model, const RpWeight *weight, guint rank, RpCostWeights *costs)
+add_adapter(const RpModel *model, const RpWeight *weight, RpCostWeights *costs)
 {
     const RpWeightKind base = (RpWeightKind)((guint)weight->kind % RP_N_BASE_KINDS);
+    const gboolean is_a = weight->kind == rp_weight_adapter(base, RP_ADAPTER_A);
+    const double rank = (double)weight->shape[weight->rank - (is_a ? 2 : 1)];
     const double elements = (double)weight->elements;
     const double share = (double)model->active_experts / model->experts;
 
@@ -29,8 +31,7 @@ add_adapter(const RpModel *model, const RpWeight *weight, guint rank, RpCostWeig
         return;
     }
     costs->adapter_elements += share * elements;
-    costs->adapter_bytes += BYTES_16BIT * share * elements / rank *
-                            (weight->kind == rp_weight_adapter(base, RP_ADAPTER_A) ? 1 : 2);
+    costs->adapter_bytes += BYTES_16BIT * share * elements / rank * (is_a ? 1 : 2);
 }
 
 /* Bytes of a weight that is packed; of a stack's pieces the first stands for all. */
@@ -70,7 +71,7 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
         if (packed)
             costs.expand_bytes += (double)(up + bytes[i]);
         if (rp_weight_is_adapter(weight->kind))
-            add_adapter(model, weight, lora.rank, &costs);
+            add_adapter(model, weight, &costs);
     }
     rp_profile_set_tensors(profile, index, bytes, weights->len);
     layer->gradient_bytes = BYTES_16BIT * trained;

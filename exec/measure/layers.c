@@ -42,8 +42,9 @@ typedef struct {
     guint boundary;
     RpStageCall call; /* with every pointer; parts take what is theirs */
     void *room[N_ROOMS];
-    void *d_input;  /* NULL of layer 0 */
-    double routing; /* skew of tokens' experts; 0: as they come */
+    void *d_input;        /* NULL of layer 0 */
+    double routing;       /* skew of tokens' experts; 0: as they come */
+    const gint32 *tokens; /* whose embeddings are a block's input; NULL: random states */
 } Layer;
 
 static void
@@ -228,6 +229,27 @@ fill_routed(const Layer *layer, GRand *random, void *to, GError **error)
     return TRUE;
 }
 
+/* The embeddings of the tokens: what the model's first block gets. */
+static gboolean
+fill_embedded(const Layer *layer, const RpWeights *weights, void *to, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const guint hidden = rp_network_model(network)->hidden;
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    const gsize bytes = hidden * rp_dtype_size(dtype);
+    const guint64 tokens = rp_network_hidden_bytes(network) / bytes;
+    g_autofree float *state = g_new(float, MAX(hidden, TILE));
+    guint embedding;
+
+    rp_weights_layer(weights, 0, &embedding);
+    for (guint64 t = 0; t < tokens; t++) {
+        rp_weights_read(weights, embedding, (guint64)layer->tokens[t] * hidden, state, hidden);
+        if (!fill(layer, dtype, state, to, t * bytes, hidden, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean
 fill_ids(const Layer *layer, GRand *random, void *to, gsize n, GError **error)
 {
@@ -310,13 +332,14 @@ fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, gui
     void *input = layer->room[INPUT];
 
     const RpLayerKind kind = profile->layers[index].kind;
-    const gboolean routed = layer->routing > 0 && kind == RP_LAYER_BLOCK;
+    const gboolean block = kind == RP_LAYER_BLOCK;
 
     return fill_constants(layer, error) && clear_upload(layer, &profile->layers[index], error) &&
            fill_weights(layer, weights, index, error) &&
-           (kind == RP_LAYER_EMBEDDING ? fill_ids(layer, random, input, tokens, error)
-            : routed                   ? fill_routed(layer, random, input, error)
-                                       : fill_hidden(layer, random, 1, input, error)) &&
+           (kind == RP_LAYER_EMBEDDING       ? fill_ids(layer, random, input, tokens, error)
+            : block && layer->routing > 0    ? fill_routed(layer, random, input, error)
+            : block && layer->tokens != NULL ? fill_embedded(layer, weights, input, error)
+                                             : fill_hidden(layer, random, 1, input, error)) &&
            fill_hidden(layer, random, GRADIENT_SIZE, layer->room[GRADIENT], error) &&
            fill_ids(layer, random, layer->room[TARGETS], tokens, error);
 }
@@ -406,7 +429,11 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                  const RpWeights *weights, guint layer, RpProfile *profile, GError **error)
 {
     RpLayer *to = &profile->layers[layer];
-    Layer run = {.probe = probe, .network = network, .routing = measurer->options->routing};
+    const RpMeasureOptions *options = measurer->options;
+    Layer run = {.probe = probe,
+                 .network = network,
+                 .routing = options->routing,
+                 .tokens = weights != NULL ? options->tokens : NULL};
     gboolean measured = FALSE;
 
     if (take_rooms(&run, profile, layer, error) &&

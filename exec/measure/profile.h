@@ -17,7 +17,10 @@ typedef struct {
     guint max_runs;          /* of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
     guint optimizer_threads; /* that a run would give the optimizer; 0 = 1 */
     double routing;          /* of experts: rows of the fullest over the mean, with random weights;
-                                   0 = as the router takes them */
+                                0 = as the router takes them */
+    const gint32
+        *tokens; /* (nullable): of a micro-batch: with weights, blocks get their embeddings,
+                                as the model's first block does; else random states */
     RpMeasureProgress progress; /* may be NULL */
     gpointer user_data;
 } RpMeasureOptions;

@@ -10,6 +10,8 @@
 #include "core/base/units.h"
 #include "exec/host/kernels.h"
 #include "exec/measure/measure.h"
+#include "exec/model/hf-config.h"
+#include "exec/safetensors/safetensors.h"
 
 #define MAX_ROOMS 64
 #define ROOMS_OF_A_LAYER 10
@@ -530,12 +532,54 @@ a_router_chooses_with_the_skew_that_is_asked_for(void **state)
     }
 }
 
+/* Tokens that are all the same take the same experts, as many as a token has. */
+static void
+a_router_of_a_checkpoint_gets_the_embeddings_of_tokens(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *path = rp_test_source_path("tests/exec-network/fixtures/qwen3-moe");
+    RpModel config;
+    RpKernels kernels = *rp_host_kernels();
+    gint32 tokens[12];
+    guint taken = 0;
+
+    assert_true(rp_hf_config_load(path, &config, &f->error));
+    g_autoptr(RpSafetensors) checkpoint = rp_safetensors_open(path, &f->error);
+    rp_assert_no_error(f->error);
+    kernels.route_forward = count_routes;
+    rp_network_free(f->network);
+    rp_weights_free(f->weights);
+    f->weights = rp_weights_new(&config);
+    assert_true(rp_weights_bind(f->weights, checkpoint, &f->error));
+    const RpNetworkOptions options = {.dtype = RP_DTYPE_FP32, .sequences = 1, .tokens = 12};
+
+    f->network = rp_network_new(f->weights, &kernels, &options);
+    for (guint t = 0; t < G_N_ELEMENTS(tokens); t++)
+        tokens[t] = 3;
+    const RpMeasureOptions how = {.seconds = 1e-3, .max_runs = 5, .tokens = tokens};
+
+    routed_tokens = 0;
+    memset(routed, 0, sizeof routed);
+    f->profile = rp_measure_profile(&f->base, f->network, f->weights, &how, &f->error);
+    rp_assert_no_error(f->error);
+    assert_true(config.experts <= G_N_ELEMENTS(routed));
+    for (guint e = 0; e < config.experts; e++) {
+        assert_true(routed[e] == 0 || routed[e] == routed_tokens);
+        taken += routed[e] > 0;
+    }
+    assert_int_equal(taken, config.active_experts);
+    g_clear_pointer(&f->network, rp_network_free);
+    g_clear_pointer(&f->weights, rp_weights_free);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_choose_experts_with_the_skew_that_is_asked_for),
         cmocka_unit_test_setup_teardown(measures_each_class_of_layers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_router_of_a_checkpoint_gets_the_embeddings_of_tokens,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_router_chooses_with_the_skew_that_is_asked_for, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
