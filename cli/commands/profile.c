@@ -28,6 +28,7 @@ typedef struct {
     int micro_batch_size;
     int head_chunk;
     int lora_rank;
+    char *lora_targets;
     char *base;
     int optimizer_threads;
     double seconds;
@@ -81,11 +82,19 @@ read_config(const char *word, RpModel *config, GError **error)
 
 /* A directory may hold the shapes alone. */
 static gboolean
-bind_weights(Subject *subject, guint lora_rank, GError **error)
+bind_weights(const ProfileArgs *args, Subject *subject, GError **error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
 
-    const RpLora lora = {.rank = lora_rank, .alpha = RP_LORA_ALPHA};
+    const guint lora_rank = (guint)args->lora_rank;
+    g_auto(GStrv) targets =
+        args->lora_targets != NULL && strcmp(args->lora_targets, RP_LORA_ALL_LINEAR) != 0
+            ? g_strsplit(args->lora_targets, ",", -1)
+            : NULL;
+    const RpLora lora = {.rank = lora_rank, .alpha = RP_LORA_ALPHA, .targets = targets};
+
+    if (lora_rank == 0 && args->lora_targets != NULL)
+        return rp_cli_refuse(error, "--lora-targets: expected --lora-rank beside it");
 
     if (lora_rank > 0 && !rp_lora_check(&lora, &subject->config, error))
         return FALSE;
@@ -117,7 +126,7 @@ open_weights(const ProfileArgs *args, Subject *subject, GError **error)
     if (base >= RP_RUN_BASE_PACKED && args->lora_rank == 0)
         return rp_cli_refuse(error, "--base: expected --lora-rank beside it: a packed base is "
                                     "frozen");
-    if (!bind_weights(subject, (guint)args->lora_rank, error))
+    if (!bind_weights(args, subject, error))
         return FALSE;
     if (base < RP_RUN_BASE_PACKED || rp_weights_is_packed(subject->weights))
         return TRUE;
@@ -303,8 +312,16 @@ static void
 describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
 {
     const RpNetworkOptions *network = &subject->network;
-    g_autofree char *routing =
-        args->routing != NULL ? g_strconcat(" --routing ", args->routing, NULL) : g_strdup("");
+    g_autoptr(GString) more = g_string_new(NULL);
+
+    if (args->lora_rank > 0)
+        g_string_append_printf(more, " --lora-rank %d", args->lora_rank);
+    if (args->lora_targets != NULL)
+        g_string_append_printf(more, " --lora-targets %s", args->lora_targets);
+    if (args->base != NULL)
+        g_string_append_printf(more, " --base %s", args->base);
+    if (args->routing != NULL)
+        g_string_append_printf(more, " --routing %s", args->routing);
     g_autofree char *command = g_strdup_printf(
         "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
         "--dtype %s --accumulate %s --attention %s --head-chunk %u --optimizer-threads %u "
@@ -312,7 +329,7 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
         subject->ops->name, subject->devices, subject->word, network->tokens, network->sequences,
         rp_dtype_name(network->dtype), network->half_sums ? "fp16" : "fp32",
         rp_attention_name(network->attention), network->head_chunk, subject->optimizer_threads,
-        args->seconds, routing);
+        args->seconds, more->str);
 
     rp_profile_name_model(profile, subject->word);
     rp_profile_take(&profile->origin, rp_profile_text(command, MAX_ORIGIN));
@@ -425,6 +442,8 @@ static const GOptionEntry options[] = {
      "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
     {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),
      "times of frozen layers with adapters of rank R on all matrices", "R"},
+    {"lora-targets", 0, RP_WORD(ProfileArgs, lora_targets),
+     "with --lora-rank: adapters of these modules alone, as q_proj,v_proj", "LIST"},
     {"base", 0, RP_WORD(ProfileArgs, base),
      "with --lora-rank: the frozen model in nf4, nf4-single, mxfp4 or fp8 (default: as the file)",
      "FORMAT"},
