@@ -57,15 +57,16 @@ static const struct {
 
 /* What the times of one layer are made of. */
 typedef struct {
-    double matmul_flops;    /* one pass */
-    double matmul_bytes;    /* weights and activations that one pass touches */
-    double grouped_s;       /* one pass of the matmuls of all experts, in one launch each */
-    double adapter_flops;   /* LoRA's own matmuls, one pass */
-    double adapter_bytes;   /* what those of experts touch beside the matmuls, one pass */
-    double attention_flops; /* forward */
-    double traffic_bytes;   /* element-wise, forward */
-    double backward_bytes;  /* element-wise, backward */
-    double output_flops;    /* what only the output needs, of one pass */
+    double matmul_flops;  /* one pass */
+    double matmul_bytes;  /* weights and activations that one pass touches */
+    double grouped_s;     /* one pass of the matmuls of all experts, in one launch each */
+    double adapter_flops; /* LoRA's own matmuls, one pass */
+    double adapter_bytes; /* what they touch forward: inputs read, outputs read and written */
+    double adapter_backward_bytes; /* for input gradients, and as much for their own */
+    double attention_flops;        /* forward */
+    double traffic_bytes;          /* element-wise, forward */
+    double backward_bytes;         /* element-wise, backward */
+    double output_flops;           /* what only the output needs, of one pass */
     double output_bytes;
     double gradient_bytes; /* weight gradients, 16 bits */
     guint experts;         /* dispatched one by one; 0 in dense layers */
@@ -194,14 +195,15 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
     double pass =
         fmax(work->matmul_flops / context->matmul_rate, work->matmul_bytes / context->bandwidth) +
         work->grouped_s + (double)work->experts * (double)context->gpu->expert_ns / ns;
-    double adapters =
-        work->adapter_flops / context->matmul_rate + work->adapter_bytes / context->bandwidth;
+    double thin = work->adapter_flops / context->matmul_rate;
+    double adapters = thin + work->adapter_bytes / context->bandwidth;
+    double adapters_backward = thin + work->adapter_backward_bytes / context->bandwidth;
     double attention = work->attention_flops / context->attention_rate;
     double attention_backward =
         BACKWARD_ATTENTION * work->attention_flops / context->attention_backward_rate;
     double traffic = work->traffic_bytes / context->bandwidth;
     double weights =
-        (work->frozen ? 0 : pass) + adapters +
+        (work->frozen ? 0 : pass) + adapters_backward +
         GRADIENT_BYTES / (double)BYTES_16BIT * work->gradient_bytes / context->bandwidth;
 
     layer->forward_ns = llround(ns * (pass + adapters + attention + traffic));
@@ -212,7 +214,7 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
                                                        work->output_bytes / context->bandwidth)));
     layer->weight_gradient_ns = llround(ns * weights);
     layer->backward_ns =
-        layer->weight_gradient_ns + llround(ns * (pass + adapters + attention_backward +
+        layer->weight_gradient_ns + llround(ns * (pass + adapters_backward + attention_backward +
                                                   work->backward_bytes / context->bandwidth));
 }
 
@@ -279,7 +281,10 @@ fill_block(const Context *context, RpProfile *profile, guint index)
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
         .adapter_flops = 2.0 * weights.adapter_elements * (double)tokens,
-        .adapter_bytes = weights.adapter_bytes * (double)tokens,
+        .adapter_bytes =
+            own ? BYTES_16BIT * tokens * (weights.adapter_in + 2 * weights.adapter_out) : 0,
+        .adapter_backward_bytes =
+            own ? BYTES_16BIT * tokens * (2 * weights.adapter_in + weights.adapter_out) : 0,
         .attention_flops = rp_cost_model_attention_flops(model, index - 1, context->b, context->s),
         .traffic_bytes = block_traffic(model, forward, forward_mlp) * (double)tokens,
         .backward_bytes = block_traffic(model, backward, backward_mlp) * (double)tokens,

@@ -16,22 +16,22 @@ is_of_experts(const RpModel *model, RpWeightKind base)
     return model->experts > 1 && base >= RP_WEIGHT_GATE && base <= RP_WEIGHT_DOWN_BIAS;
 }
 
-/* Adapters of an expert are those of its rows alone: A [..., r, in], B [..., out, r]. */
+/* A [..., r, in], B [..., out, r]; a token has rows of its experts' adapters alone. */
 static void
 add_adapter(const RpModel *model, const RpWeight *weight, RpCostWeights *costs)
 {
     const RpWeightKind base = (RpWeightKind)((guint)weight->kind % RP_N_BASE_KINDS);
     const gboolean is_a = weight->kind == rp_weight_adapter(base, RP_ADAPTER_A);
     const double rank = (double)weight->shape[weight->rank - (is_a ? 2 : 1)];
-    const double elements = (double)weight->elements;
-    const double share = (double)model->active_experts / model->experts;
+    const double elements =
+        (double)weight->elements *
+        (is_of_experts(model, base) ? (double)model->active_experts / model->experts : 1);
 
-    if (!is_of_experts(model, base)) {
-        costs->adapter_elements += elements;
-        return;
-    }
-    costs->adapter_elements += share * elements;
-    costs->adapter_bytes += BYTES_16BIT * share * elements / rank * (is_a ? 1 : 2);
+    costs->adapter_elements += elements;
+    if (is_a)
+        costs->adapter_in += elements / rank;
+    else
+        costs->adapter_out += elements / rank;
 }
 
 /* Bytes of a weight that is packed; of a stack's pieces the first stands for all. */

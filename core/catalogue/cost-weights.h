@@ -9,9 +9,9 @@
 
 typedef struct {
     double adapter_elements; /* that a token passes */
-    double adapter_bytes;    /* of a token's rows, beside adapters of experts: inputs are read,
-                                outputs read and written */
-    double expand_bytes;     /* packed ones read, 16-bit ones written */
+    double adapter_in;       /* elements of their inputs, and of their outputs, for a token */
+    double adapter_out;
+    double expand_bytes; /* packed ones read, 16-bit ones written */
 } RpCostWeights;
 
 /* Sets tensors, parameter, gradient and upload bytes of layer @index. @workload: checked */

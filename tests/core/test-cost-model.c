@@ -168,25 +168,27 @@ predicts_the_layer_times_measured_on_an_h200_as_documented(void **state)
     assert_true(good);
 }
 
-/* paper-figs/figure-13.csv, figure-14.csv: asynchronous, one GPU, one fused stage of all layers. At
+/* paper-figs/figure-13.csv, figure-14.csv, docs/lab/gpus.md (adapters): asynchronous, one GPU, one fused stage of all layers. At
  * longer sequences cuDNN reaches more than the model's share, which is that at 2,048 tokens. */
 static void
 predicts_the_throughput_measured_on_an_h200(void **state)
 {
     static const struct {
         const char *model;
-        guint sequences, tokens;
+        guint sequences, tokens, lora_rank;
         double tokens_per_s, error_pct;
     } rows[] = {
-        {"qwen3-1.7b", 8, 2048, 49379, 3},  {"qwen3-4b", 8, 2048, 20931, 3},
-        {"qwen3-8b", 4, 2048, 12567, 3},    {"qwen3-1.7b", 4, 4096, 45130, 3},
-        {"qwen3-1.7b", 1, 32768, 20594, 8},
+        {"qwen3-1.7b", 8, 2048, 0, 49379, 3},  {"qwen3-4b", 8, 2048, 0, 20931, 3},
+        {"qwen3-8b", 4, 2048, 0, 12567, 3},    {"qwen3-1.7b", 4, 4096, 0, 45130, 3},
+        {"qwen3-1.7b", 1, 32768, 0, 20594, 8}, {"qwen3-1.7b", 8, 2048, 32, 57030, 2},
+        {"qwen3-1.7b", 8, 2048, 16, 55191, 7},
     };
     Fixture *f = *state;
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
         RpWorkload workload = {.sequences = rows[i].sequences,
-                               .tokens_per_sequence = rows[i].tokens};
+                               .tokens_per_sequence = rows[i].tokens,
+                               .lora_rank = rows[i].lora_rank};
         gint64 total_ns = 0;
 
         rp_profile_free(f->profile);
@@ -371,7 +373,7 @@ computes_experts_about_as_fast_as_dense_blocks(void **state)
         const char *model;
         guint lora_rank;
         double published_ms, share; /* block forward; of a dense block's FLOP/s */
-    } rows[] = {{"gpt-oss-20b", 0, 21.6445625, 0.820}, {"qwen3-235b-a22b", 32, 43.016, 0.726}};
+    } rows[] = {{"gpt-oss-20b", 0, 21.6445625, 0.820}, {"qwen3-235b-a22b", 32, 43.016, 0.695}};
     Fixture *f = *state;
     RpWorkload workload = {
         .sequences = 4, .tokens_per_sequence = 2048, .dtype = "fp16", .accumulate = "fp16"};
@@ -442,7 +444,7 @@ needs_no_weight_gradient_with_lora(void **state)
     assert_true(lora->parameter_bytes > full->parameter_bytes);
     assert_true(lora->gradient_bytes < full->gradient_bytes / 50);
     assert_true(lora->backward_ns < 7 * full->backward_ns / 10);
-    assert_true(lora->weight_gradient_ns < full->weight_gradient_ns / 50);
+    assert_true(lora->weight_gradient_ns < full->weight_gradient_ns / 10);
     assert_int_equal(f->other->layers[37].gradient_bytes, 0);
     assert_int_equal(f->other->layers[0].backward_ns, 0);
 }
