@@ -31,7 +31,7 @@ static const Entry entries[] = {
 };
 
 typedef struct {
-    char *model;
+    char *model, *way;
     int tokens;
     gboolean half_sums;
     double warm_up_s;
@@ -121,7 +121,7 @@ set_rows(Run *run, gboolean skewed)
 }
 
 static void
-print_times(Run *run, const Entry *entry, gboolean skewed, double warm_up_s)
+print_times(Run *run, const Entry *entry, gboolean skewed, const Options *options)
 {
     static const char *const forms[] = {"NT", "NN", "TN"};
     const RpGroupedMatmulArgs *args = &run->args;
@@ -131,17 +131,20 @@ print_times(Run *run, const Entry *entry, gboolean skewed, double warm_up_s)
            skewed ? "1.8" : "1", forms[args->form]);
     for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
         run->way = (RpGroupedWay)way;
-        if (!rp_cuda_grouped_way_can(run->way, args)) {
+        if (!rp_cuda_grouped_way_can(run->way, args) ||
+            (options->way && !g_str_equal(options->way, rp_cuda_grouped_way_name(run->way)))) {
             printf(" %14s", "-");
             continue;
         }
         printf(" %13.0f%c",
-               flop * 1e-9 / rp_bench_median_ms(run->stream, run->lane, run_way, run, warm_up_s),
+               flop * 1e-9 /
+                   rp_bench_median_ms(run->stream, run->lane, run_way, run, options->warm_up_s),
                rp_cuda_grouped_way_of(args) == (int)way ? '*' : ' ');
         fflush(stdout);
     }
     printf(" %10.0f\n",
-           flop * 1e-9 / rp_bench_median_ms(run->stream, run->lane, run_loop, run, warm_up_s));
+           flop * 1e-9 /
+               rp_bench_median_ms(run->stream, run->lane, run_loop, run, options->warm_up_s));
     fflush(stdout);
 }
 
@@ -171,7 +174,7 @@ bench_entry(Run *run, const Entry *entry, const Options *options, const void *x,
         run->args.accumulate = adds;
         run->args.half_sums = options->half_sums;
         set_rows(run, i >= 3);
-        print_times(run, entry, i >= 3, options->warm_up_s);
+        print_times(run, entry, i >= 3, options);
     }
 }
 
@@ -219,6 +222,7 @@ parse(int *argc, char ***argv, Options *options)
 {
     const GOptionEntry known[] = {
         {"model", 0, 0, G_OPTION_ARG_STRING, &options->model, "One model alone", "NAME"},
+        {"way", 0, 0, G_OPTION_ARG_STRING, &options->way, "One way and the loop alone", "NAME"},
         {"tokens", 0, 0, G_OPTION_ARG_INT, &options->tokens, "Tokens of a batch", "N"},
         {"half-sums", 0, 0, G_OPTION_ARG_NONE, &options->half_sums, "fp16, fp16 sums", NULL},
         {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &options->warm_up_s,
@@ -277,5 +281,6 @@ main(int argc, char **argv)
     bench(stream, lane, &options);
     rp_cuda_stream_free(stream);
     g_free(options.model);
+    g_free(options.way);
     return 0;
 }

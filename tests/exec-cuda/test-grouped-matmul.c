@@ -136,51 +136,55 @@ multiplies_sizes_of_tensor_cores(void **state)
             check_size(sizes[s][0], sizes[s][1], &groups[g], -1);
 }
 
+/* ---- of one way, a test's state ---- */
+
+static int
+way_of(void **state)
+{
+    return *(const int *)*state;
+}
+
 static void
-multiplies_in_every_way(void **state)
+multiplies_every_storage(void **state)
 {
     static const size_t sizes[][2] = {{72, 40}, {264, 136}, {520, 328}};
 
-    for (int way = 0; way < RP_N_GROUPED_WAYS; way++)
-        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
-            for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
-                check_size(sizes[s][0], sizes[s][1], &groups[g], way);
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+        for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
+            check_size(sizes[s][0], sizes[s][1], &groups[g], way_of(state));
 }
 
 /* More tiles than blocks at a time, in more than one swath. */
 static void
-multiplies_many_tiles_in_every_way(void **state)
+multiplies_many_tiles(void **state)
 {
     static const Groups many = {4, {1500, 0, 2100, 700}};
 
-    for (int way = 0; way < RP_N_GROUPED_WAYS; way++)
-        for (guint form = 0; form < 3; form++)
-            check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)form,
-                                                .m = 1032,
-                                                .n = 1544,
-                                                .k = 200,
-                                                .a_dtype = RP_DTYPE_BF16,
-                                                .b_dtype = RP_DTYPE_BF16,
-                                                .c_dtype = RP_DTYPE_FP32,
-                                                .accumulate = form == RP_MATMUL_TN},
-                          &many, FALSE, way);
+    for (guint form = 0; form < 3; form++)
+        check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)form,
+                                            .m = 1032,
+                                            .n = 1544,
+                                            .k = 200,
+                                            .a_dtype = RP_DTYPE_BF16,
+                                            .b_dtype = RP_DTYPE_BF16,
+                                            .c_dtype = RP_DTYPE_FP32,
+                                            .accumulate = form == RP_MATMUL_TN},
+                      &many, FALSE, way_of(state));
 }
 
 static void
 adds_up_in_fp16_as_closely_as_fp16_can(void **state)
 {
-    for (guint i = 0; i < 2 * G_N_ELEMENTS(groups) * 3; i++) {
-        for (int way = 0; way < RP_N_GROUPED_WAYS; way++)
-            check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 2),
-                                                .n = 264,
-                                                .k = 520,
-                                                .a_dtype = RP_DTYPE_FP16,
-                                                .b_dtype = RP_DTYPE_FP16,
-                                                .c_dtype = RP_DTYPE_FP16,
-                                                .accumulate = i / 2 % 3 == 1,
-                                                .half_sums = TRUE},
-                          &groups[i / 6], i / 2 % 3 == 2, way);
-    }
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(groups) * 3; i++)
+        check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 2),
+                                            .n = 264,
+                                            .k = 520,
+                                            .a_dtype = RP_DTYPE_FP16,
+                                            .b_dtype = RP_DTYPE_FP16,
+                                            .c_dtype = RP_DTYPE_FP16,
+                                            .accumulate = i / 2 % 3 == 1,
+                                            .half_sums = TRUE},
+                      &groups[i / 6], i / 2 % 3 == 2, way_of(state));
 }
 
 /* -1, 0 and 1: their sums are whole numbers that fp32 has, in any order. */
@@ -227,21 +231,21 @@ adds_whole_numbers_up_without_an_error(void **state)
     static const size_t sizes[][2] = {{67, 129}, {72, 40}, {264, 72}, {520, 328}};
     const guint n = G_N_ELEMENTS(sizes) * G_N_ELEMENTS(groups) * 3 * RP_N_DTYPES;
 
-    for (int way = -1; way < RP_N_GROUPED_WAYS; way++) {
-        for (guint i = 0; i < n; i++) {
-            const size_t *size = sizes[i / 9 % G_N_ELEMENTS(sizes)];
+    for (guint i = 0; i < n; i++) {
+        const size_t *size = sizes[i / 9 % G_N_ELEMENTS(sizes)];
 
-            check_whole_numbers((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 3),
-                                                      .m = size[1],
-                                                      .n = size[0],
-                                                      .k = size[1],
-                                                      .a_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
-                                                      .b_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
-                                                      .accumulate = i % 2},
-                                &groups[i / 9 / G_N_ELEMENTS(sizes)], way);
-        }
+        check_whole_numbers((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 3),
+                                                  .m = size[1],
+                                                  .n = size[0],
+                                                  .k = size[1],
+                                                  .a_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
+                                                  .b_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
+                                                  .accumulate = i % 2},
+                            &groups[i / 9 / G_N_ELEMENTS(sizes)], way_of(state));
     }
 }
+
+/* ---- of none ---- */
 
 static void
 refuses_storages_that_differ(void **state)
@@ -263,19 +267,35 @@ refuses_storages_that_differ(void **state)
     rp_assert_error_message_contains(error, "grouped matmul");
 }
 
+#define OF_WAY(f)                                                                                  \
+    {                                                                                              \
+#f, f, cuda_setup, cuda_teardown                                                           \
+    }
+
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cuda_test(adds_whole_numbers_up_without_an_error),
+    static const struct CMUnitTest of_way[] = {
+        OF_WAY(adds_whole_numbers_up_without_an_error), OF_WAY(multiplies_every_storage),
+        OF_WAY(multiplies_many_tiles), OF_WAY(adds_up_in_fp16_as_closely_as_fp16_can)};
+    struct CMUnitTest tests[3 + RP_N_GROUPED_WAYS * G_N_ELEMENTS(of_way)] = {
         cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
         cuda_test(multiplies_sizes_of_tensor_cores),
-        cuda_test(multiplies_in_every_way),
-        cuda_test(multiplies_many_tiles_in_every_way),
-        cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),
         cuda_test(refuses_storages_that_differ),
     };
+    int ways[RP_N_GROUPED_WAYS];
 
+    for (int way = 0; way < RP_N_GROUPED_WAYS; way++) {
+        ways[way] = way;
+        for (guint i = 0; i < G_N_ELEMENTS(of_way); i++) {
+            struct CMUnitTest *test = &tests[3 + (guint)way * G_N_ELEMENTS(of_way) + i];
+
+            *test = of_way[i];
+            test->name = g_strdup_printf("%s_by_%s", of_way[i].name,
+                                         rp_cuda_grouped_way_name((RpGroupedWay)way));
+            test->initial_state = &ways[way];
+        }
+    }
     if (!cuda_available())
         return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);

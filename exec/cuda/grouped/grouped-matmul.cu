@@ -166,8 +166,9 @@ static const struct {
     {"128x64", grouped_is_fast, grouped_matmul_128x64},
     {"128x128", grouped_is_fast, grouped_matmul_128x128},
     {"128x256", grouped_is_fast, grouped_matmul_128x256},
-    {"wgmma 128x128", grouped_has_wgmma, grouped_matmul_wgmma_128},
-    {"wgmma 128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
+    {"wgmma-128x128", grouped_has_wgmma, grouped_matmul_wgmma_128},
+    {"wgmma-128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
+    {"wgmma-128x512", grouped_has_wgmma, grouped_matmul_wgmma_512},
 };
 
 const char *

@@ -28,10 +28,11 @@
 #define THREADS (128 + CONSUMERS)
 #define BOX_BYTES (64 * DEPTH * 2) /* 64 of m or n */
 
-template <typename T_, RpMatmulForm FORM_, int BN_, int STAGES_> struct WgmmaShape {
+/* CLUSTER blocks have neighbouring tiles of the same rows, and copy a part of A each for all. */
+template <typename T_, RpMatmulForm FORM_, int BN_, int STAGES_, int CLUSTER_> struct WgmmaShape {
     using T = T_;
     static constexpr RpMatmulForm FORM = FORM_;
-    static constexpr int BN = BN_, STAGES = STAGES_, N = BN / 8;
+    static constexpr int BN = BN_, STAGES = STAGES_, CLUSTER = CLUSTER_, N = BN / 8;
     static constexpr int BOXES = ROWS / 64 + BN / 64; /* of 64 rows or columns */
     static constexpr uint32_t STAGE_BYTES = BOXES * BOX_BYTES;
     static constexpr uint32_t BYTES = STAGES * STAGE_BYTES + STAGES * 16 + 1024;
@@ -65,6 +66,27 @@ template <typename S> struct Ring {
     }
 };
 
+/* The first column of a tile of the cluster that is this block's. */
+template <typename S>
+static __device__ __forceinline__ int
+own_column(int n)
+{
+    return S::CLUSTER == 1 ? n : n + (int)cluster_rank() * S::BN;
+}
+
+/* What was in a stage has been read by this warp. */
+template <typename S>
+static __device__ __forceinline__ void
+release(uint32_t empty)
+{
+    if (S::CLUSTER == 1) {
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(empty);
+    } else if (threadIdx.x % 32 < S::CLUSTER) {
+        barrier_arrive_at(empty, threadIdx.x % 32);
+    }
+}
+
 /* Starts the copies of a step: A's and B's boxes, @k from the expert's first on. */
 template <typename S>
 static __device__ __forceinline__ void
@@ -74,12 +96,15 @@ copy_step(const Ring<S> &ring, const CUtensorMap &a_map, const CUtensorMap &b_ma
     const uint32_t a = ring.tile(), b = a + ROWS / 64 * BOX_BYTES;
 
     barrier_expect(ring.full(), S::STAGE_BYTES);
-    if (S::A_TURNED) {
 #pragma unroll
-        for (int i = 0; i < ROWS / 64; i++)
-            copy_box(a + i * BOX_BYTES, &a_map, m + i * 64, first + k, ring.full());
-    } else {
-        copy_box(a, &a_map, k, first + m, ring.full());
+    for (uint32_t i = 0; i < ROWS / 64; i++) {
+        const int at = m + (int)i * 64;
+        const int x = S::A_TURNED ? at : k, y = S::A_TURNED ? first + k : first + at;
+
+        if (S::CLUSTER == 1)
+            copy_box(a + i * BOX_BYTES, &a_map, x, y, ring.full());
+        else if (cluster_rank() == i)
+            copy_box_to(a + i * BOX_BYTES, &a_map, x, y, ring.full(), (1 << S::CLUSTER) - 1);
     }
     if (S::B_TURNED) {
 #pragma unroll
@@ -97,7 +122,7 @@ static __device__ __forceinline__ void
 copy_tiles(const RpGroupedMatmulArgs &args, const CUtensorMap &a_map, const CUtensorMap &b_map)
 {
     Ring<S> ring;
-    Tiles<ROWS, S::BN> tiles;
+    Tiles<ROWS, S::BN * S::CLUSTER> tiles(S::CLUSTER);
 
     while (tiles.next(args)) {
         const Problem<typename S::T> of = problem_of<typename S::T>(args, S::FORM, tiles.expert);
@@ -105,7 +130,8 @@ copy_tiles(const RpGroupedMatmulArgs &args, const CUtensorMap &a_map, const CUte
         for (int k = 0; k < of.k; k += DEPTH) {
             barrier_wait(ring.empty(), ring.parity ^ 1);
             if (threadIdx.x == 0)
-                copy_step(ring, a_map, b_map, of.first, tiles.m, tiles.n, k, (int)tiles.expert);
+                copy_step(ring, a_map, b_map, of.first, tiles.m, own_column<S>(tiles.n), k,
+                          (int)tiles.expert);
             __syncwarp();
             ring.turn();
         }
@@ -262,12 +288,12 @@ multiply_tiles(const RpGroupedMatmulArgs &args)
     const bool wide = args.c_dtype != RP_DTYPE_FP32 && !args.accumulate && args.n % 8 == 0 &&
                       (uintptr_t)args.c % 16 == 0;
     Ring<S> ring;
-    Tiles<ROWS, S::BN> tiles;
+    Tiles<ROWS, S::BN * S::CLUSTER> tiles(S::CLUSTER);
     bool more = tiles.next(args);
 
     while (more) {
         const Problem<T> of = problem_of<T>(args, S::FORM, tiles.expert);
-        const int m = tiles.m, n = tiles.n;
+        const int m = tiles.m, n = own_column<S>(tiles.n);
         uint32_t before = 0; /* the barrier of the stage that is multiplied */
         float d[S::N][4] = {};
 
@@ -278,8 +304,7 @@ multiply_tiles(const RpGroupedMatmulArgs &args)
             multiply_stage<S>(d, ring.tile(), group);
             if (k > 0) {
                 wgmma_wait_but<1>();
-                if (threadIdx.x % 32 == 0)
-                    barrier_arrive(before);
+                release<S>(before);
             }
             before = ring.empty();
             ring.turn();
@@ -287,8 +312,8 @@ multiply_tiles(const RpGroupedMatmulArgs &args)
         more = tiles.next(args); /* while the last step is multiplied */
         wgmma_wait_but<0>();
         wgmma_hold(d);
-        if (before != 0 && threadIdx.x % 32 == 0)
-            barrier_arrive(before);
+        if (before != 0)
+            release<S>(before);
         if (before == 0 && args.accumulate)
             continue;
         if (wide)
@@ -313,12 +338,15 @@ __launch_bounds__(THREADS, 1) multiply_on_hopper(const __grid_constant__ RpGroup
         prefetch_map(&b_map);
         for (int stage = 0; stage < S::STAGES; stage++) {
             barrier_init(ring.full(), 1);
-            barrier_init(ring.empty(), CONSUMERS / 32);
+            barrier_init(ring.empty(), CONSUMERS / 32 * S::CLUSTER);
             ring.turn();
         }
         barrier_publish();
     }
-    __syncthreads();
+    if (S::CLUSTER == 1)
+        __syncthreads();
+    else
+        cluster_meet();
     if (threadIdx.x < 128) {
         leave_registers<40>();
         if (threadIdx.x < 32)
@@ -327,6 +355,8 @@ __launch_bounds__(THREADS, 1) multiply_on_hopper(const __grid_constant__ RpGroup
         take_registers<232>();
         multiply_tiles<S>(args);
     }
+    if (S::CLUSTER > 1)
+        cluster_meet(); /* the others may still write here */
 }
 
 /* ---- launch ---- */
@@ -383,10 +413,10 @@ make_maps(const RpGroupedMatmulArgs *args, int columns, CUtensorMap *a, CUtensor
 
     switch (args->form) {
     case RP_MATMUL_NT:
-        return make_map(a, dtype, args->a, args->k, args->rows, 0, ROWS) &&
+        return make_map(a, dtype, args->a, args->k, args->rows, 0, 64) &&
                make_map(b, dtype, args->b, args->k, args->n, args->experts, columns);
     case RP_MATMUL_NN:
-        return make_map(a, dtype, args->a, args->k, args->rows, 0, ROWS) &&
+        return make_map(a, dtype, args->a, args->k, args->rows, 0, 64) &&
                make_map(b, dtype, args->b, args->n, args->k, args->experts, DEPTH);
     case RP_MATMUL_TN:
         return make_map(a, dtype, args->a, args->m, args->rows, 0, DEPTH) &&
@@ -400,8 +430,11 @@ static cudaError_t
 launch_shape(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
-    const size_t tiles = most_tiles(args, ROWS, S::BN);
+    const size_t tiles = most_tiles(args, ROWS, S::BN * S::CLUSTER);
     CUtensorMap a_map, b_map;
+    cudaLaunchAttribute cluster = {};
+    cudaLaunchConfig_t config = {};
+    void *parameters[] = {(void *)args, &a_map, &b_map};
     int processors;
     cudaError_t status = grouped_processors(&processors);
 
@@ -411,32 +444,43 @@ launch_shape(const RpGroupedMatmulArgs *args, cudaStream_t stream)
         return status;
     if (!make_maps(args, S::BN, &a_map, &b_map))
         return cudaErrorInvalidValue;
-    return attention_launch(multiply_on_hopper<S>,
-                            (unsigned)(tiles < (size_t)processors ? tiles : (size_t)processors),
-                            THREADS, (int)S::BYTES, stream, *args, a_map, b_map);
+
+    const size_t clusters = (size_t)processors / S::CLUSTER;
+
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = S::CLUSTER;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)((tiles < clusters ? tiles : clusters) * S::CLUSTER));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = S::BYTES;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, (const void *)multiply_on_hopper<S>, parameters);
 }
 
-template <typename T, int BN, int STAGES>
+template <typename T, int BN, int STAGES, int CLUSTER>
 static cudaError_t
 launch_form(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     switch (args->form) {
     case RP_MATMUL_NT:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_NT, BN, STAGES>>(args, stream);
+        return launch_shape<WgmmaShape<T, RP_MATMUL_NT, BN, STAGES, CLUSTER>>(args, stream);
     case RP_MATMUL_NN:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_NN, BN, STAGES>>(args, stream);
+        return launch_shape<WgmmaShape<T, RP_MATMUL_NN, BN, STAGES, CLUSTER>>(args, stream);
     case RP_MATMUL_TN:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_TN, BN, STAGES>>(args, stream);
+        return launch_shape<WgmmaShape<T, RP_MATMUL_TN, BN, STAGES, CLUSTER>>(args, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-template <int BN, int STAGES>
+template <int BN, int STAGES, int CLUSTER>
 static cudaError_t
 launch_wgmma(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return args->a_dtype == RP_DTYPE_BF16 ? launch_form<__nv_bfloat16, BN, STAGES>(args, stream)
-                                          : launch_form<__half, BN, STAGES>(args, stream);
+    return args->a_dtype == RP_DTYPE_BF16
+               ? launch_form<__nv_bfloat16, BN, STAGES, CLUSTER>(args, stream)
+               : launch_form<__half, BN, STAGES, CLUSTER>(args, stream);
 }
 
 bool
@@ -456,11 +500,17 @@ grouped_has_wgmma(const RpGroupedMatmulArgs *args)
 cudaError_t
 grouped_matmul_wgmma_128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return launch_wgmma<128, 6>(args, stream);
+    return launch_wgmma<128, 6, 1>(args, stream);
 }
 
 cudaError_t
 grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return launch_wgmma<256, 4>(args, stream);
+    return launch_wgmma<256, 4, 1>(args, stream);
+}
+
+cudaError_t
+grouped_matmul_wgmma_512(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return launch_wgmma<256, 4, 2>(args, stream);
 }

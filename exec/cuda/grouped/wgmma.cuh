@@ -116,6 +116,50 @@ copy_box(uint32_t target, const CUtensorMap *map, int x, int y, int z, uint32_t 
                  : "memory");
 }
 
+/* The same to each block of the cluster in @blocks (a bit each), at the same place, counted at the
+ * same barrier of each. */
+static __device__ __forceinline__ void
+copy_box_to(uint32_t target, const CUtensorMap *map, int x, int y, uint32_t barrier,
+            uint32_t blocks)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(target),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"((uint16_t)blocks)
+                 : "memory");
+}
+
+/* Which block of its cluster this is. */
+static __device__ __forceinline__ uint32_t
+cluster_rank()
+{
+    uint32_t rank;
+
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of the cluster meet. */
+static __device__ __forceinline__ void
+cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;" ::
+                     : "memory");
+}
+
+/* At the barrier of block @rank of the cluster that stands where @barrier does here. */
+static __device__ __forceinline__ void
+barrier_arrive_at(uint32_t barrier, uint32_t rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void
 prefetch_map(const CUtensorMap *map)
 {
