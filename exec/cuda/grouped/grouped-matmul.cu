@@ -18,6 +18,7 @@
 #define DEPTH 16
 #define THREADS 256
 #define MOST_BLOCKS 65536
+#define WIDE_ELEMENTS ((size_t)8 << 20) /* of an expert: where wider tiles were faster */
 
 /* Element (i, l) of a matrix [extent,k], or [k,extent] if @turned; 0 outside. */
 template <typename T>
@@ -168,7 +169,7 @@ static const struct {
     {"128x256", grouped_is_fast, grouped_matmul_128x256},
     {"wgmma-128x128", grouped_has_wgmma, grouped_matmul_wgmma_128},
     {"wgmma-128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
-    {"wgmma-128x512", grouped_has_wgmma, grouped_matmul_wgmma_512},
+    {"wgmma-turns", grouped_has_wgmma, grouped_matmul_wgmma_turns},
 };
 
 const char *
@@ -203,7 +204,8 @@ rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args)
     if (mean_rows(args) <= 64)
         return RP_GROUPED_64X128;
     if (grouped_has_wgmma(args))
-        return args->n <= 128 ? RP_GROUPED_WGMMA_128 : RP_GROUPED_WGMMA_256;
+        return args->n % 256 == 0 && args->n * args->k > WIDE_ELEMENTS ? RP_GROUPED_WGMMA_256
+                                                                       : RP_GROUPED_WGMMA_128;
     return RP_GROUPED_128X128;
 }
 

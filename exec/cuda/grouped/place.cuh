@@ -52,9 +52,7 @@ template <int M, int N> class Tiles
     unsigned expert; /* of the tile */
     int m, n;        /* its first row and column in the expert's C */
 
-    /* @blocks neighbours share tiles */
-    __device__ __forceinline__ explicit Tiles(unsigned blocks = 1)
-        : base(0), before(0), index(blockIdx.x / blocks), stride(gridDim.x / blocks)
+    __device__ __forceinline__ Tiles() : base(0), before(0), index(blockIdx.x)
     {
     }
 
@@ -83,7 +81,7 @@ template <int M, int N> class Tiles
                 expert = base + (unsigned)at;
                 set_place(index - before - __shfl_sync(0xffffffffu, past - high * wide, at),
                           __shfl_sync(0xffffffffu, high, at), wide);
-                index += stride;
+                index += gridDim.x;
                 return true;
             }
             before += __shfl_sync(0xffffffffu, past, 31);
@@ -95,7 +93,6 @@ template <int M, int N> class Tiles
     unsigned base;   /* of 32 experts, of which one may have the next tile */
     unsigned before; /* tiles of the experts before those */
     unsigned index;  /* of the next tile */
-    unsigned stride;
 
     static __device__ __forceinline__ unsigned tile_rows(const RpGroupedMatmulArgs &args,
                                                          unsigned expert)

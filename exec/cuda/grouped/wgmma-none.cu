@@ -20,7 +20,7 @@ grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 }
 
 cudaError_t
-grouped_matmul_wgmma_512(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+grouped_matmul_wgmma_turns(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     return cudaErrorInvalidValue;
 }
