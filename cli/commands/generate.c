@@ -5,10 +5,10 @@
 
 #include "cli/progress.h"
 #include "cli/train/train.h"
+#include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/generate/greedy.h"
 #include "exec/host/kernels.h"
-#include "exec/model/adapter.h"
 
 /* Of answers to prompts that come with none. */
 #define DEFAULT_NEW_TOKENS 64
@@ -79,8 +79,10 @@ open_model(Generation *generation, const char *path, const char *adapter, GError
     generation->checkpoint = rp_safetensors_open(path, error);
     if (generation->checkpoint == NULL)
         return FALSE;
-    if (adapter != NULL && (!rp_adapter_config_load(adapter, &lora, error) ||
-                            !rp_lora_check(&lora, &generation->config, error) ||
+    if (adapter != NULL && !rp_adapter_config_load(adapter, &lora, error))
+        return FALSE;
+    rp_lora_take_all_linear(&lora, &generation->config);
+    if (adapter != NULL && (!rp_lora_check(&lora, &generation->config, error) ||
                             (generation->adapters = rp_safetensors_open(tensors, error)) == NULL))
         return FALSE;
     lora.dropout = 0; /* of training alone */

@@ -5,9 +5,9 @@
 
 #include "cli/progress.h"
 #include "core/base/file.h"
+#include "exec/adapter/adapter.h"
+#include "exec/adapter/merge.h"
 #include "exec/checkpoint/checkpoint.h"
-#include "exec/model/adapter.h"
-#include "exec/model/merge.h"
 
 typedef struct {
     char *output;
@@ -36,8 +36,10 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
     g_auto(RpLora) lora = {0};
 
     if (!rp_hf_config_load(base, &merging->config, error) ||
-        !rp_adapter_config_load(adapter, &lora, error) ||
-        !rp_lora_check(&lora, &merging->config, error))
+        !rp_adapter_config_load(adapter, &lora, error))
+        return FALSE;
+    rp_lora_take_all_linear(&lora, &merging->config);
+    if (!rp_lora_check(&lora, &merging->config, error))
         return FALSE;
     merging->base = rp_safetensors_open(base, error);
     if (merging->base == NULL)
@@ -83,14 +85,30 @@ copy_file(const char *from, const char *to, const char *name, GError **error)
                                               (gssize)g_mapped_file_get_length(map), error);
 }
 
-/* The base's config.json as it is, and its tokenizer. */
 static gboolean
-copy_files(const char *from, const char *to, GError **error)
+is_packed(const RpWeights *weights)
+{
+    for (guint i = 0; i < rp_weights_count(weights); i++)
+        if (rp_weights_packed(weights, i) != NULL)
+            return TRUE;
+    return FALSE;
+}
+
+/* The base's tokenizer, and its config.json as it is; of a packed base without what says so. */
+static gboolean
+copy_files(const Merging *merging, const char *from, const char *to, GError **error)
 {
     for (const char *const *name = rp_checkpoint_copied_files; *name != NULL; name++)
         if (!copy_file(from, to, *name, error))
             return FALSE;
-    return copy_file(from, to, "config.json", error);
+    if (!is_packed(merging->weights))
+        return copy_file(from, to, "config.json", error);
+    g_autofree char *path = g_build_filename(to, "config.json", NULL);
+    RpModel config = merging->config;
+
+    config.has_dtype = TRUE;
+    config.dtype = rp_weights_dtype(merging->weights);
+    return rp_hf_config_save(&config, path, error);
 }
 
 static gboolean
@@ -106,7 +124,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     if (!open_all(&merging, words[0], words[1], error) || !make_output(args, words, error))
         return FALSE;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
-                             copy_files(words[0], args->output, error);
+                             copy_files(&merging, words[0], args->output, error);
     const RpLora *lora = rp_weights_lora(merging.weights);
 
     rp_progress_clear();

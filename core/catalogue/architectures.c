@@ -115,8 +115,9 @@ typedef struct {
     const char *name; /* of a block's: behind "model.layers.N." */
     Size shape[RP_WEIGHT_MAX_RANK];
     When when;
-    /* a norm; may have adapters; one for each expert, in a stack of its kind; matrices [in,out] */
-    enum { PLAIN, NORM, ADAPTED, EACH, TRANSPOSED } is;
+    /* a norm; may have adapters; the same, but only by name; one for each expert, in a stack of its
+     * kind; matrices [in,out] */
+    enum { PLAIN, NORM, ADAPTED, BY_NAME, EACH, TRANSPOSED } is;
     const char *stack; /* of EACH: the name of the tensor that may hold them all */
 } Tensor;
 
@@ -147,11 +148,11 @@ static const Tensor tensors[] = {
     BLOCK(UP_BIAS, "mlp.up_proj.bias", {MLP}, DENSE | MLP_BIAS),
     BLOCK(DOWN, "mlp.down_proj.weight", {HIDDEN, MLP}, DENSE, ADAPTED),
     BLOCK(DOWN_BIAS, "mlp.down_proj.bias", {HIDDEN}, DENSE | MLP_BIAS),
-    BLOCK(ROUTER, "mlp.gate.weight", {EXPERTS, HIDDEN}, APART),
+    BLOCK(ROUTER, "mlp.gate.weight", {EXPERTS, HIDDEN}, APART, BY_NAME),
     BLOCK(GATE_UP, "gate_proj.weight", {MLP, HIDDEN}, APART, EACH, "gate_up_proj"),
     BLOCK(GATE_UP, "up_proj.weight", {MLP, HIDDEN}, APART, EACH, "gate_up_proj"),
     BLOCK(DOWN, "down_proj.weight", {HIDDEN, MLP}, APART, EACH, "down_proj"),
-    BLOCK(ROUTER, "mlp.router.weight", {EXPERTS, HIDDEN}, FUSED),
+    BLOCK(ROUTER, "mlp.router.weight", {EXPERTS, HIDDEN}, FUSED, BY_NAME),
     BLOCK(ROUTER_BIAS, "mlp.router.bias", {EXPERTS}, FUSED | MLP_BIAS),
     BLOCK(GATE_UP, "mlp.experts.gate_up_proj", {EXPERTS, HIDDEN, TWICE_MLP}, FUSED, TRANSPOSED),
     BLOCK(GATE_UP_BIAS, "mlp.experts.gate_up_proj_bias", {EXPERTS, TWICE_MLP}, FUSED | MLP_BIAS),
@@ -278,6 +279,8 @@ rp_model_profile(const RpModel *model, guint sequences, guint tokens, gsize elem
     return profile;
 }
 
+#define EXPERTS_PREFIX "mlp.experts."
+
 /* A layer being listed. */
 typedef struct {
     const RpModel *model;
@@ -356,12 +359,22 @@ add_base(const List *list, const Tensor *tensor, const char *infix)
     add(list, tensor, infix, strlen(tensor->name), "", base_of(list, tensor, infix));
 }
 
+/* The module of all experts' matrices of a kind. (transfer full) */
+static char *
+stack_name_of(const List *list, const Tensor *tensor)
+{
+    const char *name = tensor->stack != NULL ? tensor->stack : tensor->name;
+    const Tensor stack = {.layer = RP_LAYER_BLOCK, .name = name};
+
+    return name_of(list, &stack, tensor->stack != NULL ? EXPERTS_PREFIX : "", strlen(name), "");
+}
+
 /* The matrices of all experts, of @n rows EACH: expert by expert, those of a kind are a stack. */
 static void
 add_experts(const List *list, const Tensor *const *rows, guint n)
 {
     for (guint expert = 0; expert < list->model->experts; expert++) {
-        g_autofree char *infix = g_strdup_printf("mlp.experts.%u.", expert);
+        g_autofree char *infix = g_strdup_printf(EXPERTS_PREFIX "%u.", expert);
 
         for (guint j = 0; j < n; j++) {
             RpWeight weight = base_of(list, rows[j], infix);
@@ -379,9 +392,7 @@ add_experts(const List *list, const Tensor *const *rows, guint n)
             weight.stack[2] = weight.shape[1];
             weight.offset = (expert * all + before) * weight.shape[1];
             if (list->names != NULL) {
-                const Tensor stack = {.layer = RP_LAYER_BLOCK, .name = rows[j]->stack};
-                g_autofree char *name =
-                    name_of(list, &stack, "mlp.experts.", strlen(stack.name), "");
+                g_autofree char *name = stack_name_of(list, rows[j]);
 
                 weight.stack_name = g_string_chunk_insert_const(list->names, name);
             }
@@ -390,29 +401,71 @@ add_experts(const List *list, const Tensor *const *rows, guint n)
     }
 }
 
+static void
+add_adapter(const List *list, const char *module, RpAdapterPart part, RpWeight weight)
+{
+    weight.kind = rp_weight_adapter(weight.kind, part);
+    weight.trained = TRUE;
+    weight.scale = rp_lora_scale(list->lora, module);
+    weight.elements = weight.shape[0] * weight.shape[1] * weight.shape[2];
+    weight.layer = list->layer;
+    if (list->names != NULL) {
+        g_autofree char *name =
+            g_strconcat(module, part == RP_ADAPTER_A ? RP_LORA_A : RP_LORA_B, NULL);
+
+        weight.name = g_string_chunk_insert(list->names, name);
+    }
+    g_array_append_val(list->weights, weight);
+}
+
 /* A: r x in, and B: out x r. */
 static void
 add_adapters(const List *list, const Tensor *tensor)
 {
     const guint64 out = size_of(list->model, tensor->shape[0]);
     const guint64 in = size_of(list->model, tensor->shape[1]);
-    const gsize stem = module_length(tensor);
-    g_autofree char *module = name_of(list, tensor, "", stem, "");
+    g_autofree char *module = name_of(list, tensor, "", module_length(tensor), "");
     const guint64 rank = rp_lora_rank(list->lora, module);
-    const double scale = rp_lora_scale(list->lora, module);
 
-    add(list, tensor, "", stem, ".lora_A.weight",
-        (RpWeight){.kind = rp_weight_adapter(tensor->kind, RP_ADAPTER_A),
-                   .rank = 2,
-                   .shape = {rank, in, 1},
-                   .trained = TRUE,
-                   .scale = scale});
-    add(list, tensor, "", stem, ".lora_B.weight",
-        (RpWeight){.kind = rp_weight_adapter(tensor->kind, RP_ADAPTER_B),
-                   .rank = 2,
-                   .shape = {out, rank, 1},
-                   .trained = TRUE,
-                   .scale = scale});
+    add_adapter(list, module, RP_ADAPTER_A,
+                (RpWeight){.kind = tensor->kind, .rank = 2, .shape = {rank, in, 1}});
+    add_adapter(list, module, RP_ADAPTER_B,
+                (RpWeight){.kind = tensor->kind, .rank = 2, .shape = {out, rank, 1}});
+}
+
+/* Of the stack that begins with @rows[first], if it is named: A [E,r,in], B [E,out,r]. Names of an
+ * expert's own matrices are of the stack, too, if all that it joins are named: then A's stand below each
+ * other, so that r is that of all of them, and B's beside (peft with transformers 5). */
+static void
+add_expert_adapters(const List *list, const Tensor *const *rows, guint n_rows, guint first)
+{
+    const Tensor *tensor = rows[first];
+    const gboolean apart = tensor->is == EACH;
+    const guint64 E = list->model->experts;
+    g_autofree char *module = stack_name_of(list, tensor);
+    guint64 out = apart ? 0 : size_of(list->model, tensor->shape[2]);
+    guint joined = 0, named = 0;
+
+    for (guint i = 0; apart && i < n_rows; i++) {
+        if (rows[i]->is != EACH || rows[i]->kind != tensor->kind)
+            continue;
+        if (i < first)
+            return;
+        out += size_of(list->model, rows[i]->shape[0]);
+        named += is_named(list, rows[i], EXPERTS_PREFIX "0.", list->lora->targets);
+        joined++;
+    }
+    const gboolean whole = rp_lora_names_module(list->lora->targets, module);
+
+    if (!whole && (!apart || named < joined))
+        return;
+    const guint64 rank = rp_lora_rank(list->lora, module) * (whole ? 1 : joined);
+    const guint64 in = size_of(list->model, tensor->shape[1]);
+
+    add_adapter(list, module, RP_ADAPTER_A,
+                (RpWeight){.kind = tensor->kind, .rank = 3, .shape = {E, rank, in}});
+    add_adapter(list, module, RP_ADAPTER_B,
+                (RpWeight){.kind = tensor->kind, .rank = 3, .shape = {E, out, rank}});
 }
 
 void
@@ -440,10 +493,14 @@ rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora, GStr
             n++;
         add_experts(&list, rows + i, n);
     }
-    for (guint i = 0; adapts && i < n_rows; i++)
-        if (rows[i]->is == ADAPTED &&
-            (lora->targets == NULL || is_named(&list, rows[i], "", lora->targets)))
+    for (guint i = 0; adapts && i < n_rows; i++) {
+        if ((rows[i]->is == ADAPTED && lora->targets == NULL) ||
+            ((rows[i]->is == ADAPTED || rows[i]->is == BY_NAME) &&
+             is_named(&list, rows[i], "", lora->targets)))
             add_adapters(&list, rows[i]);
+        if (rows[i]->is == EACH || rows[i]->is == TRANSPOSED)
+            add_expert_adapters(&list, rows, n_rows, i);
+    }
 }
 
 guint64

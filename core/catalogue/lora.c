@@ -105,6 +105,18 @@ rp_lora_names_module(char *const *names, const char *module)
     return FALSE;
 }
 
+void
+rp_lora_take_all_linear(RpLora *lora, const RpModel *model)
+{
+    static const char *const names[] = {"q_proj",    "k_proj",  "v_proj",    "o_proj", "mlp.gate",
+                                        "gate_proj", "up_proj", "down_proj", NULL};
+
+    g_return_if_fail(lora && model);
+    if (lora->rank > 0 && lora->targets == NULL && model->experts > 1 &&
+        !rp_architectures[model->architecture].fused_experts)
+        lora->targets = g_strdupv((char **)names);
+}
+
 /* ---- checks ---- */
 
 /* Modules of a model, in file order, and the last words of their names, each once. */
@@ -141,13 +153,18 @@ module_of(const char *weight)
                : g_strdup(weight);
 }
 
-#define A_SUFFIX ".lora_A.weight"
-
 /* (transfer full) */
 static char *
 module_of_a(const RpWeight *weight)
 {
-    return g_strndup(weight->name, strlen(weight->name) - strlen(A_SUFFIX));
+    return g_strndup(weight->name, strlen(weight->name) - strlen(RP_LORA_A));
+}
+
+/* Names of one expert's matrices stand for the stacks that they are pieces of. */
+static gboolean
+is_of_first_expert(const RpWeight *weight)
+{
+    return weight->stack_name != NULL && weight->offset < weight->stack[1] * weight->stack[2];
 }
 
 /* @adapted: those that may have adapters alone */
@@ -165,12 +182,12 @@ modules_of(const RpModel *model, gboolean adapted)
     for (guint i = 0; i < weights->len; i++) {
         const RpWeight *weight = &g_array_index(weights, RpWeight, i);
 
-        if (!adapted && !rp_weight_is_adapter(weight->kind))
-            modules_add(&of, module_of(weight->name));
-        if (!adapted || !rp_weight_is_adapter(weight->kind))
-            continue;
-        if (g_str_has_suffix(weight->name, A_SUFFIX))
+        if (!rp_weight_is_adapter(weight->kind)) {
+            if (!adapted || is_of_first_expert(weight))
+                modules_add(&of, module_of(weight->name));
+        } else if (adapted && g_str_has_suffix(weight->name, RP_LORA_A)) {
             modules_add(&of, module_of_a(weight));
+        }
     }
     g_ptr_array_add(of.words, NULL);
     return of;
@@ -232,22 +249,65 @@ check_tied(const RpLora *lora, const RpModel *model, GError **error)
     return FALSE;
 }
 
+/* An expert's matrix that is named, although its stack has no adapters: of those that it joins, another
+ * is not named. */
+static gboolean
+check_joined(const RpLora *lora, const GArray *weights, GError **error)
+{
+    for (guint i = 0; i < weights->len; i++) {
+        const RpWeight *weight = &g_array_index(weights, RpWeight, i);
+        gboolean adapted = FALSE;
+
+        if (rp_weight_is_adapter(weight->kind) || !is_of_first_expert(weight))
+            continue;
+        g_autofree char *module = module_of(weight->name);
+        if (!rp_lora_names_module(lora->targets, module))
+            continue;
+        for (guint j = i; j < weights->len && !adapted; j++) {
+            const RpWeight *other = &g_array_index(weights, RpWeight, j);
+
+            adapted = other->layer == weight->layer &&
+                      other->kind == rp_weight_adapter(weight->kind, RP_ADAPTER_A);
+        }
+        if (adapted)
+            continue;
+        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+                    "lora.targets: expected all matrices that %s joins, or none, found %s alone",
+                    weight->stack_name, module);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+/* As peft has it: an expert's rows cannot be dropped apart there. */
+static gboolean
+check_dropout(const RpLora *lora, const GArray *weights, GError **error)
+{
+    for (guint i = 0; lora->dropout > 0 && i < weights->len; i++) {
+        const RpWeight *weight = &g_array_index(weights, RpWeight, i);
+
+        if (!rp_weight_is_adapter(weight->kind) || weight->rank < RP_WEIGHT_MAX_RANK)
+            continue;
+        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_DROPOUT,
+                    "lora.dropout: expected 0 beside adapters of experts, as in peft, found %g",
+                    lora->dropout);
+        return FALSE;
+    }
+    return TRUE;
+}
+
 /* Of the adapted matrices, the first whose rank is larger than its smaller side, if there is one. */
 static gboolean
-check_ranks(const RpLora *lora, const RpModel *model, GError **error)
+check_ranks(const GArray *weights, GError **error)
 {
-    g_autoptr(GStringChunk) names = g_string_chunk_new(4096);
-    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     const RpWeight *found = NULL;
     guint64 least = G_MAXUINT64;
 
-    for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
-        rp_model_add_weights(model, layer, lora, names, weights);
     /* a B stands behind its A */
     for (guint i = 0; i + 1 < weights->len; i++) {
         const RpWeight *a = &g_array_index(weights, RpWeight, i);
 
-        if (!rp_weight_is_adapter(a->kind) || !g_str_has_suffix(a->name, A_SUFFIX))
+        if (!rp_weight_is_adapter(a->kind) || !g_str_has_suffix(a->name, RP_LORA_A))
             continue;
         const guint64 side = MIN(a->shape[a->rank - 1], a[1].shape[a->rank - 2]);
 
@@ -269,14 +329,10 @@ check_ranks(const RpLora *lora, const RpModel *model, GError **error)
 }
 
 static gboolean
-check_experts(const RpLora *lora, const RpModel *model, GError **error)
+check_experts(const GArray *weights, GError **error)
 {
-    g_autoptr(GStringChunk) names = g_string_chunk_new(4096);
-    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     gboolean saved = FALSE;
 
-    for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
-        rp_model_add_weights(model, layer, lora, names, weights);
     for (guint i = 0; i < weights->len; i++) {
         const RpWeight *weight = &g_array_index(weights, RpWeight, i);
 
@@ -293,13 +349,19 @@ check_experts(const RpLora *lora, const RpModel *model, GError **error)
 gboolean
 rp_lora_check(const RpLora *lora, const RpModel *model, GError **error)
 {
+    g_autoptr(GStringChunk) names = g_string_chunk_new(4096);
+    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
+
     g_return_val_if_fail(lora && lora->rank > 0 && model, FALSE);
+    for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
+        rp_model_add_weights(model, layer, lora, names, weights);
     Modules adapted = modules_of(model, TRUE);
     Modules all = modules_of(model, FALSE);
     const gboolean good = check_names("lora.targets", lora->targets, &adapted, error) &&
                           check_names("lora.save", lora->saved, &all, error) &&
-                          check_tied(lora, model, error) && check_experts(lora, model, error) &&
-                          check_ranks(lora, model, error);
+                          check_tied(lora, model, error) && check_ranks(weights, error) &&
+                          check_joined(lora, weights, error) && check_experts(weights, error) &&
+                          check_dropout(lora, weights, error);
 
     modules_clear(&adapted);
     modules_clear(&all);

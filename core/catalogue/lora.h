@@ -12,14 +12,18 @@
 #define RP_LORA_ERROR (rp_lora_error_quark())
 GQuark rp_lora_error_quark(void);
 typedef enum {
-    RP_LORA_ERROR_RANK,  /* larger than a matrix */
-    RP_LORA_ERROR_TARGET /* a name that is of no matrix, or of no module */
+    RP_LORA_ERROR_RANK,   /* larger than a matrix */
+    RP_LORA_ERROR_TARGET, /* a name that is of no matrix, or of no module */
+    RP_LORA_ERROR_DROPOUT /* where there is none */
 } RpLoraError;
 
 #define RP_LORA_MOST_RANK 65536
 #define RP_LORA_ALPHA 8 /* where none is given, as in peft */
 #define RP_LORA_MOST_DROPOUT 0.99
 #define RP_LORA_ALL_LINEAR "all-linear"
+/* Behind a module's name. */
+#define RP_LORA_A ".lora_A.weight"
+#define RP_LORA_B ".lora_B.weight"
 
 /* Of modules whose name ends, after a dot, with what the regular expression matches. */
 typedef struct {
@@ -39,7 +43,8 @@ struct _RpLora {
     char **targets;                /* (nullable): all matrices but embedding and head */
     char **saved;                  /* (nullable): modules that are trained whole */
     RpLoraPattern *ranks, *alphas; /* (nullable): of some modules instead: the first that fits */
-    guint64 seed;                  /* of dropout, and of the first A; B begins as zeros */
+    gboolean swapped_experts; /* of a file: peft before 0.19 wrote it (exec/adapter/adapter.c) */
+    guint64 seed;             /* of dropout, and of the first A; B begins as zeros */
 };
 
 RpLora rp_lora_copy(const RpLora *lora);
@@ -53,6 +58,10 @@ double rp_lora_scale(const RpLora *lora, const char *module);
 
 /* Whether a name of @names is one of @module. */
 gboolean rp_lora_names_module(char *const *names, const char *module);
+
+/* Of a mixture whose experts' matrices are linear layers of their own (Qwen3-MoE), what all-linear is in
+ * peft becomes @lora's targets: attention, router and experts. */
+void rp_lora_take_all_linear(RpLora *lora, const RpModel *model);
 
 /**
  * rp_lora_check:

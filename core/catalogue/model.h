@@ -260,8 +260,8 @@ gboolean rp_model_block_has_rope(const RpModel *model, guint block);
  * rp_model_add_weights:
  * @lora: (nullable): none, or of rank 0: every tensor is trained. Otherwise the base is frozen, but
  *   for what is saved, and rank-r adapters (lora_A: r x in, lora_B: out x r) of its targets follow
- *   it: of q, k, v, o and, in dense models, gate, up and down. Experts, router, embedding and head
- *   have none.
+ *   it: of q, k, v, o and, in dense models, gate, up and down. Router and experts have them by name
+ *   only, experts in stacks: lora_A [E,r,in], lora_B [E,out,r]. Embedding and head have none.
  * @names: (nullable): keeps their names; without it they have none
  * @weights: (element-type RpWeight): appended to
  *

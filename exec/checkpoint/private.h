@@ -4,8 +4,8 @@
  */
 #pragma once
 
+#include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
-#include "exec/model/adapter.h"
 
 #define RP_CHECKPOINT_CONFIG "config.json"
 #define RP_CHECKPOINT_MODEL "model.safetensors"

@@ -145,10 +145,11 @@ begin_tensors(Save *save, GError **error)
     for (guint i = 0; i < rp_weights_count(save->weights); i++) {
         const RpWeight *weight = rp_weights_nth(save->weights, i);
         g_autofree char *name =
-            save->adapters ? rp_adapter_tensor_name(weight) : g_strdup(weight->name);
+            save->adapters ? rp_adapter_tensor_name(save->weights, i) : g_strdup(weight->name);
+        guint64 shape[RP_WEIGHT_MAX_RANK];
+        const guint rank = rp_adapter_tensor_shape(weight, shape);
         if (rp_weight_has_state(weight))
-            rp_safetensors_writer_add(save->model, name, save->model_dtype, weight->shape,
-                                      weight->rank);
+            rp_safetensors_writer_add(save->model, name, save->model_dtype, shape, rank);
     }
     return rp_safetensors_writer_begin(save->model, error) &&
            (save->weights_only || begin_state(save, error));
@@ -168,7 +169,9 @@ write_rounded(const Save *save, const RpWeight *weight, guint tensor, const floa
 
     for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
         gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
-        rp_dtype_from_float(save->model_dtype, values + at, piece->rounded, n);
+        rp_dtype_from_float(save->model_dtype,
+                            rp_adapter_to_file(weight, values, at, n, piece->wide), piece->rounded,
+                            n);
         if (!rp_checkpoint_check_finite(save->path, weight, save->model_dtype, piece->rounded, n,
                                         piece->wide, error) ||
             !rp_safetensors_writer_write(save->model, tensor, piece->rounded, n * size, error))

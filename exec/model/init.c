@@ -48,8 +48,8 @@ fill_adapter(const RpWeight *weight, guint64 seed, guint64 first, float *values,
     if (weight->kind >= rp_weight_adapter(0, RP_ADAPTER_B))
         memset(values, 0, n * sizeof *values);
     else
-        fill_uniform(seed, hash_name(weight->name), 1 / sqrt((double)weight->shape[1]), first,
-                     values, n);
+        fill_uniform(seed, hash_name(weight->name),
+                     1 / sqrt((double)weight->shape[weight->rank - 1]), first, values, n);
 }
 
 /* Biases, but for a router's, and norms do not begin as random numbers; sinks do. Source: transformers,

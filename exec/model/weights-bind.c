@@ -402,6 +402,7 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
         return FALSE;
     g_free(weights->source);
     g_free(weights->packed);
+    g_clear_pointer(&weights->map, g_free);
     g_ptr_array_unref(weights->own);
     weights->source = g_steal_pointer(&source);
     weights->packed = g_steal_pointer(&packed);

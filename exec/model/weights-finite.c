@@ -121,7 +121,7 @@ has_bad(const Search *search, guint weight, guint64 first, guint64 n)
 {
     const RpSafetensor *tensor = rp_weights_source(search->weights, weight);
 
-    if (tensor == NULL)
+    if (tensor == NULL || rp_weights_map(search->weights, weight) != NULL)
         return has_bad_read(search, weight, first, n);
     const guint8 *values = (const guint8 *)tensor->data + first * rp_dtype_size(tensor->dtype);
 

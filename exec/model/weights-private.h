@@ -12,7 +12,8 @@ struct _RpWeights {
     GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
     const RpSafetensor **source; /* as long as @list; NULL before binding */
     RpLowbitSource **packed;     /* the same: of those that are packed */
-    GPtrArray *own;              /* (element-type void): parts of tensors, and packed sources */
+    RpAdapterMap **map;          /* the same: of adapters of experts */
+    GPtrArray *own; /* (element-type void): parts of tensors, packed sources, and maps */
     RpDtype dtype;
     RpLora lora;     /* rank 0: no adapters */
     char *base_hash; /* or NULL */

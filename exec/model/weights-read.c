@@ -31,6 +31,42 @@ read_mxfp4(const RpLowbitSource *source, guint64 first, float *values, gsize n)
     }
 }
 
+/* Element (e, i, j) of a stack whose experts have tensors of their own; %NULL: a zero. */
+static const void *
+of_expert(const RpAdapterMap *map, const RpWeight *weight, guint64 e, guint64 i, guint64 j)
+{
+    const guint64 rows = weight->shape[1] / map->parts, part = i / rows;
+    const RpSafetensor *tensor = map->tensors[e * map->parts + part];
+    const guint64 columns = tensor->shape[1];
+    const gsize size = rp_dtype_size(tensor->dtype);
+
+    if (map->side == RP_ADAPTER_B && j / columns != part)
+        return NULL;
+    return (const guint8 *)tensor->data + (i % rows * columns + j % columns) * size;
+}
+
+static void
+read_mapped(const RpAdapterMap *map, const RpWeight *weight, guint64 first, float *values, gsize n)
+{
+    const RpSafetensor *tensor = map->tensors[0];
+    const gsize size = rp_dtype_size(tensor->dtype);
+
+    for (gsize k = 0; k < n; k++) {
+        const guint64 at = first + k, j = at % weight->shape[2];
+        const guint64 i = at / weight->shape[2] % weight->shape[1];
+        const guint64 e = at / weight->shape[2] / weight->shape[1];
+        const void *place =
+            map->parts > 0
+                ? of_expert(map, weight, e, i, j)
+                : (const guint8 *)tensor->data +
+                      (e * map->stride[0] + i * map->stride[1] + j * map->stride[2]) * size;
+
+        values[k] = 0;
+        if (place != NULL)
+            rp_dtype_to_float(tensor->dtype, place, &values[k], 1);
+    }
+}
+
 void
 rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n)
 {
@@ -40,7 +76,9 @@ rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *val
 
     g_return_if_fail(first <= weight->elements && n <= weight->elements - first);
     g_return_if_fail(!weight->is_packed);
-    if (packed != NULL)
+    if (rp_weights_map(weights, index) != NULL)
+        read_mapped(rp_weights_map(weights, index), weight, first, values, n);
+    else if (packed != NULL)
         read_mxfp4(packed, first, values, n);
     else if (source != NULL)
         rp_dtype_to_float(source->dtype,

@@ -57,6 +57,7 @@ rp_weights_free(RpWeights *weights)
     rp_lora_clear(&weights->lora);
     g_free(weights->source);
     g_free(weights->packed);
+    g_free(weights->map);
     g_ptr_array_unref(weights->own);
     g_array_unref(weights->firsts);
     g_array_unref(weights->list);
@@ -217,6 +218,24 @@ rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *sourc
 {
     g_return_if_fail(weights && weights->source && index < weights->list->len && source);
     weights->source[index] = source;
+}
+
+void
+rp_weights_set_map(RpWeights *weights, guint index, RpAdapterMap *map)
+{
+    g_return_if_fail(weights && weights->source && index < weights->list->len && map);
+    if (weights->map == NULL)
+        weights->map = g_new0(RpAdapterMap *, weights->list->len);
+    g_ptr_array_add(weights->own, map);
+    weights->map[index] = map;
+    weights->source[index] = map->tensors[0];
+}
+
+const RpAdapterMap *
+rp_weights_map(const RpWeights *weights, guint index)
+{
+    g_return_val_if_fail(weights && index < weights->list->len, NULL);
+    return weights->map != NULL ? weights->map[index] : NULL;
 }
 
 RpDtype

@@ -8,6 +8,7 @@
 
 #include "core/catalogue/lora.h"
 #include "exec/lowbit/lowbit-file.h"
+#include "exec/model/adapter-map.h"
 #include "exec/model/hf-config.h"
 #include "exec/safetensors/safetensors.h"
 
@@ -133,5 +134,10 @@ const char *rp_weights_base_hash(const RpWeights *weights);
 void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash);
 /* @source: of the weight's shape; must outlive @weights */
 void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
+/* Of an adapter of experts; the first of its tensors becomes the source. @map: (transfer full):
+ * g_free() */
+void rp_weights_set_map(RpWeights *weights, guint index, RpAdapterMap *map);
+/* (nullable): read element by element */
+const RpAdapterMap *rp_weights_map(const RpWeights *weights, guint index);
 /* The type of all bound tensors; adapters and modules trained whole may be fp32 instead. */
 RpDtype rp_weights_dtype(const RpWeights *weights);

@@ -11,7 +11,8 @@
  *   backward   u[r] = dy[token of r];  g = u Wd^T;  z becomes dz, g becomes w glu(z)
  *              dWd += u^T (w glu(z));  dWgu += dz^T x;  dn[t] = router's + sum over its rows of dz Wgu
  *
- * Stacks stand as [E,out,in], or transposed (GPT-OSS): then forms of matmuls change places.
+ * Stacks stand as [E,out,in], or transposed (GPT-OSS): then forms of matmuls change places. Adapters of
+ * a stack, A [E,r,in] and B [E,out,r], are part of its matmul, as those of a matrix are (linear.c).
  */
 #include "exec/network/block.h"
 
@@ -148,10 +149,63 @@ grouped_matmul(RpPass *pass, RpGroupedMatmulArgs args)
     RUN_IN_WORKSPACE(pass, grouped_matmul, &args);
 }
 
-/* y[r] = x[r] W^T + bias of the row's expert, or dx[r] = dy[r] W if @back. */
+/* Of a stack; of rank 0: it has none. */
+typedef struct {
+    RpWeightKind a, b;
+    size_t rank;
+} Adapters;
+
+static Adapters
+adapters_of(const RpPass *pass, RpWeightKind kind)
+{
+    const RpWeightKind a = rp_weight_adapter(kind, RP_ADAPTER_A);
+
+    return (Adapters){a, rp_weight_adapter(kind, RP_ADAPTER_B),
+                      rp_pass_has(pass, a) ? pass->layout->place[a].shape[1] : 0};
+}
+
+/* @y[r] (+)= @scale @x[r] W^T of the row's expert, W [E,out,in] of @kind, or @x[r] W if @back. */
 static void
-linear(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y,
-       gboolean back)
+thin(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y,
+     float scale, gboolean back, gboolean accumulate)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
+
+    grouped_matmul(pass, (RpGroupedMatmulArgs){.form = back ? RP_MATMUL_NN : RP_MATMUL_NT,
+                                               .rows = n->R,
+                                               .experts = n->E,
+                                               .n = place->shape[back ? 2 : 1],
+                                               .k = place->shape[back ? 1 : 2],
+                                               .offsets = kept->offsets,
+                                               .a = x,
+                                               .b = rp_pass_weight(pass, kind),
+                                               .c = y,
+                                               .a_dtype = dtype,
+                                               .b_dtype = place->storage,
+                                               .c_dtype = dtype,
+                                               .scale = scale,
+                                               .accumulate = accumulate});
+}
+
+/* s @dy[r] B, [R,r] in scratch; %NULL without adapters. */
+static void *
+thin_gradient(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *dy)
+{
+    const Adapters adapters = adapters_of(pass, kind);
+
+    if (adapters.rank == 0)
+        return NULL;
+    void *g = rp_pass_take(pass, &pass->scratch, n->R * adapters.rank);
+
+    thin(pass, adapters.b, n, kept, dy, g, pass->layout->place[adapters.b].scale, TRUE, FALSE);
+    return g;
+}
+
+/* W alone: y[r] = x[r] W^T + bias of the row's expert, or dx[r] = dy[r] W if @back. */
+static void
+wide(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y,
+     gboolean back)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
@@ -175,14 +229,91 @@ linear(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const 
                                                .c_dtype = dtype});
 }
 
-/* dW += dy^T x over each expert's rows, if it is trained. */
+/* y[r] = x[r] (W + s B A)^T + bias. */
 static void
-add_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
-         const void *dy)
+linear(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y)
+{
+    const Adapters adapters = adapters_of(pass, kind);
+    const gsize before = pass->scratch.used;
+
+    wide(pass, kind, n, kept, x, y, FALSE);
+    if (adapters.rank == 0)
+        return;
+    void *h = rp_pass_take(pass, &pass->scratch, n->R * adapters.rank);
+
+    thin(pass, adapters.a, n, kept, x, h, 0, FALSE, FALSE);
+    thin(pass, adapters.b, n, kept, h, y, pass->layout->place[adapters.b].scale, FALSE, TRUE);
+    pass->scratch.used = before;
+}
+
+/* dx[r] = dy[r] (W + s B A). @g: thin_gradient() */
+static void
+linear_input(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *dy,
+             const void *g, void *dx)
+{
+    wide(pass, kind, n, kept, dy, dx, TRUE);
+    if (g != NULL)
+        thin(pass, adapters_of(pass, kind).a, n, kept, g, dx, 0, TRUE, TRUE);
+}
+
+/* Sums of @kind += @scale dy^T x over each expert's rows; @scale: 0: 1 */
+static void
+add_thin_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
+              const void *dy, float scale)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
 
+    grouped_matmul(pass, (RpGroupedMatmulArgs){.form = RP_MATMUL_TN,
+                                               .rows = n->R,
+                                               .experts = n->E,
+                                               .m = place->shape[1],
+                                               .n = place->shape[2],
+                                               .offsets = kept->offsets,
+                                               .a = dy,
+                                               .b = x,
+                                               .c = rp_pass_sum(pass, kind),
+                                               .a_dtype = dtype,
+                                               .b_dtype = dtype,
+                                               .c_dtype = RP_DTYPE_FP32,
+                                               .scale = scale,
+                                               .accumulate = TRUE});
+}
+
+/* dB += s dy^T (x A^T), dA += g^T x. @g: thin_gradient() */
+static void
+add_adapter_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
+                 const void *dy, const void *g)
+{
+    const Adapters adapters = adapters_of(pass, kind);
+    const gsize before = pass->scratch.used;
+
+    if (adapters.rank == 0)
+        return;
+    void *h = rp_pass_take(pass, &pass->scratch, n->R * adapters.rank);
+
+    thin(pass, adapters.a, n, kept, x, h, 0, FALSE, FALSE);
+    add_thin_sums(pass, adapters.b, n, kept, h, dy, pass->layout->place[adapters.b].scale);
+    add_thin_sums(pass, adapters.a, n, kept, x, g, 0);
+    pass->scratch.used = before;
+}
+
+/* Whether sums need the input of a stack's matmul. */
+static gboolean
+needs_input(const RpPass *pass, RpWeightKind kind)
+{
+    return rp_pass_trains(pass, kind) || adapters_of(pass, kind).rank > 0;
+}
+
+/* dW += dy^T x over each expert's rows, if it is trained; and sums of its adapters. */
+static void
+add_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
+         const void *dy, const void *g)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+    const RpWeightPlace *place = &pass->layout->place[kind];
+
+    add_adapter_sums(pass, kind, n, kept, x, dy, g);
     if (!rp_pass_trains(pass, kind))
         return;
     grouped_matmul(pass, (RpGroupedMatmulArgs){.form = RP_MATMUL_TN,
@@ -263,7 +394,7 @@ glu_backward(RpPass *pass, const Sizes *n, const Kept *kept, const void *dy, voi
         args.dy = dy;
     }
     args.dz = kept->z;
-    args.product = rp_pass_trains(pass, RP_WEIGHT_DOWN) ? g : NULL;
+    args.product = needs_input(pass, RP_WEIGHT_DOWN) ? g : NULL;
     args.d_weights = d_weights;
     RUN(pass, expert_glu_backward, &args);
 }
@@ -283,12 +414,12 @@ experts_forward(RpPass *pass, const RpBlockShape *b, const void *s, const void *
     rp_pass_linear(pass, RP_WEIGHT_ROUTER, b->T, normed, kept.logits);
     route(pass, &n, &kept);
     gather(pass, &n, &kept, normed, x);
-    linear(pass, RP_WEIGHT_GATE_UP, &n, &kept, x, kept.z, FALSE);
+    linear(pass, RP_WEIGHT_GATE_UP, &n, &kept, x, kept.z);
     if (y == NULL)
         return;
     act = rp_pass_take(pass, scratch, n.R * b->m);
     glu(pass, &n, &kept, act);
-    linear(pass, RP_WEIGHT_DOWN, &n, &kept, act, x, FALSE);
+    linear(pass, RP_WEIGHT_DOWN, &n, &kept, act, x);
     combine(pass, &n, &kept, x, kept.weights, s, y);
 }
 
@@ -303,20 +434,27 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kep
     void *g = rp_pass_take(pass, scratch, n.R * b->m);
     float *d_weights = rp_pass_take_floats(scratch, n.R);
 
+    const gsize before = scratch->used;
+    const void *thin_g;
+
     gather(pass, &n, &kept, dy, u);
-    linear(pass, RP_WEIGHT_DOWN, &n, &kept, u, g, TRUE);
+    thin_g = thin_gradient(pass, RP_WEIGHT_DOWN, &n, &kept, u);
+    linear_input(pass, RP_WEIGHT_DOWN, &n, &kept, u, thin_g, g);
     glu_backward(pass, &n, &kept, dy, g, d_weights);
-    add_sums(pass, RP_WEIGHT_DOWN, &n, &kept, g, u);
+    add_sums(pass, RP_WEIGHT_DOWN, &n, &kept, g, u, thin_g);
+    scratch->used = before;
     add_bias_sums(pass, RP_WEIGHT_DOWN_BIAS, &n, &kept, u, kept.weights);
     add_bias_sums(pass, RP_WEIGHT_GATE_UP_BIAS, &n, &kept, kept.z, NULL);
 
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
                  (RpRmsnormArgs){.rows = b->T, .n = b->C, .x = s, .y = normed, .rstd = rstd});
-    if (rp_pass_trains(pass, RP_WEIGHT_GATE_UP)) {
+    thin_g = thin_gradient(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z);
+    if (needs_input(pass, RP_WEIGHT_GATE_UP)) {
         gather(pass, &n, &kept, normed, u);
-        add_sums(pass, RP_WEIGHT_GATE_UP, &n, &kept, u, kept.z);
+        add_sums(pass, RP_WEIGHT_GATE_UP, &n, &kept, u, kept.z, thin_g);
     }
-    linear(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z, u, TRUE);
+    linear_input(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z, thin_g, u);
+    scratch->used = before;
     route_backward(pass, &n, &kept, d_weights);
     rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, b->T, normed, kept.logits, ds, FALSE);
     combine(pass, &n, &kept, u, NULL, ds, ds);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
+#include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
-#include "exec/model/adapter.h"
 #include "run/devices.h"
 #include "run/profile-name.h"
 
@@ -54,20 +54,6 @@ split(const char *list)
     return words;
 }
 
-/* peft adapts experts as well, of Qwen3-MoE with transformers 5; here they have no adapters. */
-static gboolean
-check_all_linear(const RpLora *lora, const RpModel *model, GError **error)
-{
-    if (lora->targets != NULL || model->experts <= 1 ||
-        rp_architectures[model->architecture].fused_experts)
-        return TRUE;
-    g_set_error_literal(
-        error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
-        "lora.targets: all-linear adapts experts, which have no adapters here: name "
-        "matrices of attention, as [q_proj, k_proj, v_proj, o_proj]");
-    return FALSE;
-}
-
 /* @lora: (out): of rank 0: the run has none */
 static gboolean
 find_lora(RpTrainJob *job, RpLora *lora, GError **error)
@@ -93,8 +79,8 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
         }
     }
     lora->seed = (guint64)job->run->seed;
-    return lora->rank == 0 || (check_all_linear(lora, &job->config, error) &&
-                               rp_lora_check(lora, &job->config, error));
+    rp_lora_take_all_linear(lora, &job->config);
+    return lora->rank == 0 || rp_lora_check(lora, &job->config, error);
 }
 
 static gboolean

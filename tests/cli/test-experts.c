@@ -150,6 +150,40 @@ trains_adapters_of_attention_and_merges_them(void **state)
     }
 }
 
+#define ALL "--set lora.rank=3 --set lora.alpha=60 --set optimizer.learning_rate=0.3 "
+
+/* The same tokens beside the model and merged into it; resumed, on other devices. */
+static void
+trains_adapters_of_experts_and_merges_them(void **state)
+{
+    (void)state;
+    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    train_to("qwen", "all", 1, ALL);
+    train_to("qwen", "all2", 2, ALL);
+    train_to("qwen", "all4", 4, ALL);
+    g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/qwen-all4/checkpoint-4");
+    assert_int_equal(gone.code, 0);
+    train_to("qwen", "all4", 2, ALL "--resume");
+    assert_same("qwen", "all", "all2", "adapter_model.safetensors");
+    assert_same("qwen", "all", "all4", "adapter_model.safetensors");
+    assert_same("qwen", "all", "all4", "optimizer.safetensors");
+    train_to("qwen", "begun", 1, "--set steps=1 --set lora.start=@T/qwen-all/checkpoint-4");
+    g_auto(RpCliRun) merged =
+        rp_cli_run("merge @T/qwen @T/qwen-all/checkpoint-4 -o @T/qwen-all-merged");
+    g_auto(RpCliRun) within =
+        rp_cli_run("generate @T/qwen-all-merged --prompts @T/ask.jsonl -o @T/within.jsonl "
+                   "--max-new-tokens 8");
+    g_auto(RpCliRun) beside =
+        rp_cli_run("generate @T/qwen --adapter @T/qwen-all/checkpoint-4 --prompts @T/ask.jsonl "
+                   "-o @T/beside.jsonl --max-new-tokens 8");
+
+    if (merged.code + within.code + beside.code != 0)
+        fail_msg("%s%s%s", merged.err, within.err, beside.err);
+    g_autofree char *one = rp_train_files_read("within.jsonl", NULL);
+    g_autofree char *other = rp_train_files_read("beside.jsonl", NULL);
+    assert_string_equal(one, other);
+}
+
 /* What is packed is trained whole in 16 or 32 bits, and saved so: transformers' form of it. */
 static void
 trains_a_gpt_oss_whose_experts_are_packed(void **state)
@@ -189,8 +223,13 @@ static void
 refuses_what_adapters_cannot_be_of(void **state)
 {
     (void)state;
-    refuse("train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2",
-           "lora.targets: all-linear adapts experts");
+    refuse(
+        "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
+        "--set lora.targets=gate_proj",
+        "lora.targets: expected all matrices that model.layers.0.mlp.experts.gate_up_proj joins");
+    refuse("train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
+           "--set lora.dropout=0.1",
+           "lora.dropout: expected 0 beside adapters of experts, as in peft, found 0.1");
     refuse("train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
            "--set lora.targets=q_proj --set lora.save=experts.3.up_proj",
            "lora.save: experts are not trained whole beside adapters");
@@ -202,6 +241,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_the_same_experts_on_any_devices_and_resumed),
         cmocka_unit_test(trains_adapters_of_attention_and_merges_them),
+        cmocka_unit_test(trains_adapters_of_experts_and_merges_them),
         cmocka_unit_test(trains_a_gpt_oss_whose_experts_are_packed),
         cmocka_unit_test(names_what_does_not_fit_the_config),
         cmocka_unit_test(refuses_what_adapters_cannot_be_of),

@@ -4,8 +4,8 @@
 #include <glib/gstdio.h>
 #include <math.h>
 
-#include "exec/model/adapter.h"
-#include "exec/model/merge.h"
+#include "exec/adapter/adapter.h"
+#include "exec/adapter/merge.h"
 
 #define TOLERANCE 1e-6 /* norm-wise, each tensor */
 
@@ -126,6 +126,15 @@ merges_as_peft_does(void **state)
     check_merged(*state, "llama-bias", "llama-bias-dropout");
 }
 
+/* Stacks as peft writes them since 0.19, as it did before, and each expert's own matrices. */
+static void
+merges_adapters_of_experts_as_peft_does(void **state)
+{
+    check_merged(*state, "qwen3-moe", "qwen3-moe-lora");
+    check_merged(*state, "qwen3-moe", "qwen3-moe-swapped");
+    check_merged(*state, "qwen3-moe", "qwen3-moe-apart");
+}
+
 static void
 reads_what_it_writes(void **state)
 {
@@ -139,6 +148,33 @@ reads_what_it_writes(void **state)
     assert_true(again.alpha == 6 && !again.rslora && again.saved == NULL);
     assert_int_equal(g_strv_length(again.targets), 3);
     rp_lora_clear(&again);
+}
+
+/* As peft with transformers 5 reads it. */
+static void
+writes_adapters_of_experts_as_parameters(void **state)
+{
+    Fixture *f = *state;
+    g_auto(RpLora) again = {0};
+
+    assert_true(open_files(f, "qwen3-moe", "qwen3-moe-apart"));
+    g_autofree char *text = rp_adapter_config_text(f->weights, "base");
+    assert_non_null(strstr(text, "\"target_modules\": [\"q_proj\"]"));
+    assert_non_null(strstr(text, "\"target_parameters\": [\"mlp.experts.gate_up_proj\", "
+                                 "\"mlp.experts.down_proj\"]"));
+    assert_non_null(strstr(text, "\"rank_pattern\": {\n    \"mlp.experts.gate_up_proj\": 6\n"));
+    assert_non_null(strstr(text, "\"alpha_pattern\": {\n    \"mlp.experts.gate_up_proj\": 10.0\n"));
+    assert_true(rp_adapter_config_parse("config", text, strlen(text), &again, &f->error));
+    g_autoptr(RpWeights) weights = rp_weights_new_adapted(&f->config, &again);
+
+    assert_int_equal(rp_weights_count(weights), rp_weights_count(f->weights));
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *one = rp_weights_nth(weights, i), *other = rp_weights_nth(f->weights, i);
+
+        assert_string_equal(one->name, other->name);
+        assert_memory_equal(one->shape, other->shape, sizeof one->shape);
+        assert_true(one->scale == other->scale);
+    }
 }
 
 static void
@@ -313,7 +349,9 @@ main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(merges_as_peft_does),
+        TEST(merges_adapters_of_experts_as_peft_does),
         TEST(reads_what_it_writes),
+        TEST(writes_adapters_of_experts_as_parameters),
         TEST(refuses_adapters_of_another_base),
         TEST(refuses_kinds_that_nothing_computes),
         TEST(adapts_what_peft_would),

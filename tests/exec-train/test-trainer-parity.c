@@ -4,8 +4,8 @@
 
 #include <math.h>
 
+#include "exec/adapter/adapter.h"
 #include "exec/host/kernels.h"
-#include "exec/model/adapter.h"
 #include "exec/train/trainer.h"
 #include "tests/json-tree.h"
 
@@ -169,12 +169,16 @@ assert_weights(const Fixture *f, RpTrainer *trainer)
 {
     for (guint w = 0; w < rp_weights_count(f->weights); w++) {
         const RpWeight *weight = rp_weights_nth(f->weights, w);
-        const RpSafetensor *expected = rp_safetensors_find(f->final, weight->name);
+        g_autofree char *name = rp_adapter_tensor_name(f->weights, w);
+        const RpSafetensor *expected =
+            rp_safetensors_find(f->final, name + strlen("base_model.model."));
         double difference = 0, norm = 0;
 
         if (!rp_weight_has_state(weight))
             continue;
-        const float *value = rp_trainer_weight(trainer, w);
+        g_autofree float *buffer = g_new(float, weight->elements);
+        const float *value = rp_adapter_to_file(weight, rp_trainer_weight(trainer, w), 0,
+                                                weight->elements, buffer);
 
         assert_non_null(expected);
         for (guint64 i = 0; i < weight->elements; i++) {
@@ -272,6 +276,13 @@ of_adapters_and_a_whole_head_are_those_of_peft(void **state)
 }
 
 static void
+of_adapters_of_experts_are_those_of_peft(void **state)
+{
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("qwen3-moe-lora", "qwen3-moe", devices);
+}
+
+static void
 of_adapters_with_dropout_are_those_of_peft(void **state)
 {
     for (guint devices = 1; devices <= 3; devices++)
@@ -314,6 +325,7 @@ main(void)
         cmocka_unit_test(of_a_gpt_oss_are_those_of_transformers),
         cmocka_unit_test(of_adapters_are_those_of_peft),
         cmocka_unit_test(of_adapters_and_a_whole_head_are_those_of_peft),
+        cmocka_unit_test(of_adapters_of_experts_are_those_of_peft),
         cmocka_unit_test(of_adapters_with_dropout_are_those_of_peft),
         cmocka_unit_test(of_a_router_without_numbers_name_its_layer_and_token),
     };

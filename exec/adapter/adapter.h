@@ -6,6 +6,12 @@
  *   base_model.model.<module>.lora_B.weight   [out,r]
  *   base_model.model.<module>.weight          of a module that is trained whole
  *
+ * Of experts, one tensor of all that are a stack; where gate_up_proj and down_proj both have adapters,
+ * ".base_layer" stands behind "experts" of the first:
+ *
+ *   base_model.model.model.layers.N.mlp.experts.lora_A.weight   [r E,in]: expert e has rows e r ..
+ *   base_model.model.model.layers.N.mlp.experts.lora_B.weight   [out,r E]: and columns e, e + E ..
+ *
  * Source: peft 0.21 tuners/lora/config.py, utils/save_and_load.py
  */
 #pragma once
@@ -24,7 +30,13 @@ typedef enum {
 } RpAdapterError;
 
 /* The weight's name in a file of adapters. (transfer full) */
-char *rp_adapter_tensor_name(const RpWeight *weight);
+char *rp_adapter_tensor_name(const RpWeights *weights, guint index);
+/* Its shape there. @shape: (out): RP_WEIGHT_MAX_RANK of them. Returns: how many dimensions */
+guint rp_adapter_tensor_shape(const RpWeight *weight, guint64 *shape);
+/* Elements @first to @first + @n as they stand there, of all @values of the weight: among them, or
+ * in @buffer. */
+const float *rp_adapter_to_file(const RpWeight *weight, const float *values, guint64 first, gsize n,
+                                float *buffer);
 
 /**
  * rp_adapter_config_load:

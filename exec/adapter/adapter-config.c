@@ -1,11 +1,12 @@
 /* adapter_config.json. A key that stands nowhere here changes nothing where it has its default. */
+#include <math.h>
 #include <string.h>
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/json/json-record.h"
 #include "core/json/json-write.h"
-#include "exec/model/adapter.h"
+#include "exec/adapter/adapter.h"
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
 #define MOST_NAMES 100000
@@ -138,6 +139,22 @@ read_targets(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
+/* "0.18.0": stacks of experts' adapters were written the other way round. */
+static gboolean
+read_version(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (rp_json_pull_peek(pull) != RP_JSON_STRING)
+        return rp_json_read_ignored(pull, field, value);
+    if (!rp_json_pull_string(pull, text))
+        return FALSE;
+    g_auto(GStrv) numbers = g_strsplit(text->str, ".", 3);
+    *(gboolean *)value = g_strv_length(numbers) > 1 && strcmp(numbers[0], "0") == 0 &&
+                         g_ascii_strtoull(numbers[1], NULL, 10) < 19;
+    return TRUE;
+}
+
 /* An object of regular expressions and numbers. */
 static gboolean
 read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer value)
@@ -201,7 +218,7 @@ keep_layers(Read *read)
 
 /* target_parameters are names as target_modules are; of a matrix with ".weight". */
 static void
-add_parameters(Read *read)
+join_parameters(Read *read)
 {
     g_autoptr(GStrvBuilder) targets = g_strv_builder_new();
 
@@ -240,6 +257,7 @@ rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora
               .max = 1e9),
         FIELD("lora_dropout", rp_json_read_number, lora.dropout, .max = RP_LORA_MOST_DROPOUT),
         FIELD("use_rslora", rp_json_read_boolean, lora.rslora, .null_is_absent = TRUE),
+        FIELD("peft_version", read_version, lora.swapped_experts, .required = FALSE),
         FIELD("target_modules", read_targets, lora.targets, .required = TRUE),
         FIELD("target_parameters", read_words, parameters, .required = FALSE),
         FIELD("modules_to_save", read_words, lora.saved, .required = FALSE),
@@ -276,7 +294,7 @@ rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora
     if (read.layers != NULL && *read.layers != NULL)
         keep_layers(&read);
     if (read.parameters != NULL)
-        add_parameters(&read);
+        join_parameters(&read);
     *lora = read.lora;
     read.lora = (RpLora){0};
     return TRUE;
@@ -301,17 +319,8 @@ is_pattern(const char *name)
     return strpbrk(name, "*?") != NULL || g_str_has_prefix(name, RP_LORA_REGEX);
 }
 
-static void
-add_patterns(RpJsonWriter *json, const char *key, const RpLoraPattern *patterns)
-{
-    rp_json_object(json, key);
-    for (; patterns != NULL && patterns->pattern != NULL; patterns++)
-        rp_json_number(json, patterns->pattern, patterns->value);
-    rp_json_end(json);
-}
-
 /* Names as they were given, but patterns, which peft does not know, as the modules that they are
- * of. */
+ * of; and none that are of none of @modules. */
 static void
 add_names(RpJsonWriter *json, const char *key, char *const *names, GPtrArray *modules)
 {
@@ -320,39 +329,135 @@ add_names(RpJsonWriter *json, const char *key, char *const *names, GPtrArray *mo
     for (guint i = 0; !whole && names[i] != NULL; i++)
         whole = is_pattern(names[i]);
     rp_json_array(json, key);
-    for (guint i = 0; whole ? i < modules->len : names[i] != NULL; i++)
-        rp_json_string(json, NULL, whole ? g_ptr_array_index(modules, i) : names[i]);
+    for (guint i = 0; whole && i < modules->len; i++)
+        rp_json_string(json, NULL, g_ptr_array_index(modules, i));
+    for (; !whole && *names != NULL; names++) {
+        char *name[] = {*names, NULL};
+        gboolean found = FALSE;
+
+        for (guint i = 0; i < modules->len && !found; i++)
+            found = rp_lora_names_module(name, g_ptr_array_index(modules, i));
+        if (found)
+            rp_json_string(json, NULL, *names);
+    }
     rp_json_end(json);
 }
 
-/* Modules with adapters, or those that are trained whole. */
-static GPtrArray *
-modules_of(const RpWeights *weights, gboolean adapted)
+/* Parameters that are no module's only matrix, by name: stacks of experts, and routers, which are no
+ * linear layers in transformers 5. */
+static gboolean
+is_parameter(const RpWeight *weight)
 {
-    const char *const suffix = adapted ? ".lora_A.weight" : ".weight";
+    return weight->rank == RP_WEIGHT_MAX_RANK ||
+           weight->kind == rp_weight_adapter(RP_WEIGHT_ROUTER, RP_ADAPTER_A);
+}
+
+typedef enum { MODULES, PARAMETERS, SAVED } Which;
+
+/* Modules with adapters, parameters with adapters, or modules that are trained whole. */
+static GPtrArray *
+modules_of(const RpWeights *weights, Which which)
+{
+    const char *const suffix = which == SAVED ? ".weight" : RP_LORA_A;
     GPtrArray *modules = g_ptr_array_new_with_free_func(g_free);
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
 
-        if (rp_weight_has_state(weight) && rp_weight_is_adapter(weight->kind) == adapted &&
-            g_str_has_suffix(weight->name, suffix))
-            g_ptr_array_add(modules,
-                            g_strndup(weight->name, strlen(weight->name) - strlen(suffix)));
+        if (!rp_weight_has_state(weight) ||
+            rp_weight_is_adapter(weight->kind) != (which != SAVED) ||
+            !g_str_has_suffix(weight->name, suffix) ||
+            (which != SAVED && is_parameter(weight) != (which == PARAMETERS)))
+            continue;
+        g_ptr_array_add(modules,
+                        g_strdup_printf("%.*s%s", (int)(strlen(weight->name) - strlen(suffix)),
+                                        weight->name,
+                                        which == PARAMETERS && weight->rank == 2 ? ".weight" : ""));
     }
     return modules;
+}
+
+/* What is behind "model.layers.N.", if all blocks have it. */
+static gboolean
+is_of_all_blocks(const RpWeights *weights, const GPtrArray *modules, const char *name)
+{
+    guint n = 0;
+
+    for (guint i = 0; i < modules->len; i++)
+        n += g_str_has_suffix(g_ptr_array_index(modules, i), name);
+    return n == rp_weights_model(weights)->blocks;
+}
+
+static void
+add_parameters(RpJsonWriter *json, const RpWeights *weights)
+{
+    g_autoptr(GPtrArray) modules = modules_of(weights, PARAMETERS);
+    g_autoptr(GHashTable) told = g_hash_table_new(g_str_hash, g_str_equal);
+
+    if (modules->len == 0) {
+        rp_json_null(json, "target_parameters");
+        return;
+    }
+    rp_json_array(json, "target_parameters");
+    for (guint i = 0; i < modules->len; i++) {
+        const char *name = g_ptr_array_index(modules, i), *tail = strstr(name, ".mlp.");
+
+        if (tail != NULL && is_of_all_blocks(weights, modules, tail))
+            name = tail + 1;
+        if (g_hash_table_add(told, (gpointer)name))
+            rp_json_string(json, NULL, name);
+    }
+    rp_json_end(json);
+}
+
+/* peft wants ranks without a fraction of zeros. */
+static void
+add_value(RpJsonWriter *json, const char *key, double value, gboolean whole)
+{
+    if (whole)
+        rp_json_uint(json, key, (guint64)value);
+    else
+        rp_json_number(json, key, value);
+}
+
+/* What the config says, and what stacks have otherwise: those whose ranks are of several matrices. */
+static void
+add_all_patterns(RpJsonWriter *json, const char *key, const RpWeights *weights, gboolean ranks)
+{
+    const RpLora *lora = rp_weights_lora(weights);
+    const RpLoraPattern *patterns = ranks ? lora->ranks : lora->alphas;
+    const gboolean alike = lora->ranks == NULL && lora->alphas == NULL; /* in all blocks */
+    g_autoptr(GHashTable) told = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+
+    rp_json_object(json, key);
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (!g_str_has_suffix(weight->name, RP_LORA_A) || weight->rank < RP_WEIGHT_MAX_RANK)
+            continue;
+        const double rank = (double)weight->shape[1];
+        g_autofree char *module = g_strndup(weight->name, strlen(weight->name) - strlen(RP_LORA_A));
+        const char *tail = alike ? strstr(module, "mlp.") : module;
+
+        if (rank != rp_lora_rank(lora, module) && g_hash_table_add(told, g_strdup(tail)))
+            add_value(json, tail, ranks ? rank : weight->scale * (lora->rslora ? sqrt(rank) : rank),
+                      ranks);
+    }
+    for (; patterns != NULL && patterns->pattern != NULL; patterns++)
+        add_value(json, patterns->pattern, patterns->value, ranks);
+    rp_json_end(json);
 }
 
 char *
 rp_adapter_config_text(const RpWeights *weights, const char *base)
 {
     const RpLora *lora = rp_weights_lora(weights);
-    g_autoptr(GPtrArray) adapted = modules_of(weights, TRUE);
-    g_autoptr(GPtrArray) saved = modules_of(weights, FALSE);
+    g_autoptr(GPtrArray) adapted = modules_of(weights, MODULES);
+    g_autoptr(GPtrArray) saved = modules_of(weights, SAVED);
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
 
     rp_json_object(json, NULL);
-    add_patterns(json, "alpha_pattern", lora->alphas);
+    add_all_patterns(json, "alpha_pattern", weights, FALSE);
     rp_json_string(json, "base_model_name_or_path", base);
     rp_json_string(json, "bias", "none");
     rp_json_bool(json, "fan_in_fan_out", FALSE);
@@ -365,8 +470,9 @@ rp_adapter_config_text(const RpWeights *weights, const char *base)
         rp_json_null(json, "modules_to_save");
     rp_json_string(json, "peft_type", "LORA");
     rp_json_uint(json, "r", lora->rank);
-    add_patterns(json, "rank_pattern", lora->ranks);
+    add_all_patterns(json, "rank_pattern", weights, TRUE);
     add_names(json, "target_modules", lora->targets, adapted);
+    add_parameters(json, weights);
     rp_json_string(json, "task_type", "CAUSAL_LM");
     rp_json_bool(json, "use_dora", FALSE);
     rp_json_bool(json, "use_rslora", lora->rslora);
