@@ -184,22 +184,50 @@ check_lora(const Restore *restore, GError **error)
     return TRUE;
 }
 
+/* The first layer whose tensors are others: its name in files. (transfer full) */
+static char *
+differing_layer(const RpWeights *weights, const char *saved)
+{
+    g_auto(GStrv) one = g_strsplit(rp_weights_base_layers(weights), " ", -1);
+    g_auto(GStrv) other = g_strsplit(saved, " ", -1);
+    const guint blocks = rp_weights_model(weights)->blocks;
+    guint layer = 0;
+
+    while (one[layer] != NULL && other[layer] != NULL && strcmp(one[layer], other[layer]) == 0)
+        layer++;
+    return layer == 0       ? g_strdup("model.embed_tokens")
+           : layer > blocks ? g_strdup("model.norm and lm_head")
+                            : g_strdup_printf("model.layers.%u", layer - 1);
+}
+
+/* Checkpoints from before there were hashes of layers had one of samples alone: shapes tell. */
+static gboolean
+check_hash(const Restore *restore, const RpWeights *weights, GError **error)
+{
+    const RpCheckpointState *state = &restore->state;
+
+    if (state->base == NULL || state->base_layers == NULL ||
+        strcmp(state->base, rp_weights_base_hash(weights)) == 0)
+        return TRUE;
+    g_autofree char *layer = differing_layer(weights, state->base_layers);
+
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
+                              "expected adapters of a base whose hash is %s, found those of "
+                              "another, %s; the first layer that differs is %s",
+                              rp_weights_base_hash(weights), state->base, layer);
+}
+
 gboolean
 rp_checkpoint_check_base(const char *path, const RpWeights *weights, GError **error)
 {
     g_autofree char *state = g_build_filename(path, RP_CHECKPOINT_STATE, NULL);
-    const char *base = rp_weights_base_hash(weights);
     Restore restore = {.path = path};
     gboolean good;
 
     if (!g_file_test(state, G_FILE_TEST_EXISTS))
         return TRUE;
     good = load_state(&restore, error);
-    if (good && restore.state.base != NULL && strcmp(restore.state.base, base) != 0)
-        good = rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
-                                  "expected adapters of a base whose hash is %s, found those of "
-                                  "another, %s",
-                                  base, restore.state.base);
+    good = good && check_hash(&restore, weights, error);
     restore_clear(&restore);
     return good;
 }

@@ -8,6 +8,7 @@ void
 rp_checkpoint_state_clear(RpCheckpointState *state)
 {
     g_clear_pointer(&state->base, g_free);
+    g_clear_pointer(&state->base_layers, g_free);
     g_clear_pointer(&state->layer_steps, g_array_unref);
 }
 
@@ -34,16 +35,17 @@ void
 rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpDataState *data)
 {
     const RpNetwork *network = rp_trainer_network(trainer);
+    const RpWeights *weights = rp_network_weights(network);
 
-    *state =
-        (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
-                            .async = rp_trainer_is_async(trainer),
-                            .dtype = rp_network_options(network)->dtype,
-                            .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
-                            .rounds = rp_trainer_rounds(trainer),
-                            .base = g_strdup(rp_weights_base_hash(rp_network_weights(network))),
-                            .layer_steps = layer_steps(trainer, rp_network_weights(network)),
-                            .data = *data};
+    *state = (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
+                                 .async = rp_trainer_is_async(trainer),
+                                 .dtype = rp_network_options(network)->dtype,
+                                 .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
+                                 .rounds = rp_trainer_rounds(trainer),
+                                 .base = g_strdup(rp_weights_base_hash(weights)),
+                                 .base_layers = g_strdup(rp_weights_base_layers(weights)),
+                                 .layer_steps = layer_steps(trainer, weights),
+                                 .data = *data};
 }
 
 /* ---- writing ---- */
@@ -67,6 +69,8 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
     rp_json_uint(json, "rounds", state->rounds);
     if (state->base != NULL)
         rp_json_string(json, "base", state->base);
+    if (state->base_layers != NULL)
+        rp_json_string(json, "base_layers", state->base_layers);
     rp_json_array(json, "layer_steps");
     for (guint i = 0; i < state->layer_steps->len; i++)
         rp_json_uint(json, NULL, g_array_index(state->layer_steps, guint64, i));
@@ -138,6 +142,8 @@ static const RpJsonField fields[] = {
     {"rounds", rp_json_read_uint, G_STRUCT_OFFSET(RpCheckpointState, rounds)},
     /* of adapters */
     {"base", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base), .max = 128},
+    {"base_layers", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_layers),
+     .max = 1 << 20},
     FIELD("layer_steps", read_steps, layer_steps),
     FIELD("data", rp_data_state_read, data),
 };
@@ -157,6 +163,6 @@ rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
         return FALSE;
     *state = read;
     read.layer_steps = NULL;
-    read.base = NULL;
+    read.base = read.base_layers = NULL;
     return TRUE;
 }

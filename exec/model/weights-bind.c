@@ -5,7 +5,6 @@
 
 #include "core/base/quote.h"
 
-#define HASHED_BYTES ((gsize)4096) /* of each sample */
 /* A tensor that OpenAI's own files of GPT-OSS have, and nobody else's. */
 #define OPENAI_NAME "block.0.attn.norm.scale"
 
@@ -114,39 +113,6 @@ check_extra(GHashTable *names, const RpSafetensors *checkpoint, GError **error)
                     "no such tensor for this config.json", found);
     }
     return TRUE;
-}
-
-/* Three samples of a tensor, not all of it: a base may be of hundreds of GB. */
-static void
-hash_tensor(GChecksum *checksum, const RpSafetensor *tensor)
-{
-    const gsize n = MIN(HASHED_BYTES, tensor->bytes);
-    const gsize places[] = {0, (tensor->bytes - n) / 2, tensor->bytes - n};
-    g_autofree char *shape =
-        rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
-
-    g_checksum_update(checksum, (const guchar *)tensor->name, (gssize)strlen(tensor->name) + 1);
-    g_checksum_update(checksum, (const guchar *)shape, (gssize)strlen(shape) + 1);
-    for (guint i = 0; i < G_N_ELEMENTS(places); i++)
-        g_checksum_update(checksum, (const guchar *)tensor->data + places[i], (gssize)n);
-}
-
-static char *
-hash_base(const RpWeights *weights)
-{
-    g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
-
-    for (guint i = 0; i < weights->list->len; i++) {
-        if (rp_weights_nth(weights, i)->is_packed && rp_weights_nth(weights, i)->offset > 0)
-            continue; /* the first of its stack stands for it */
-        if (weights->packed[i] != NULL) {
-            hash_tensor(checksum, weights->packed[i]->parts[RP_LOWBIT_CODES]);
-            hash_tensor(checksum, weights->packed[i]->parts[RP_LOWBIT_SCALES]);
-        } else if (weights->source[i] != NULL && !rp_weights_nth(weights, i)->tied) {
-            hash_tensor(checksum, weights->source[i]);
-        }
-    }
-    return g_strdup(g_checksum_get_string(checksum));
 }
 
 /* A checkpoint being bound. */
@@ -408,9 +374,11 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
     weights->packed = g_steal_pointer(&packed);
     weights->own = g_steal_pointer(&own);
     weights->dtype = binding.dtype;
+    g_free(weights->base);
+    weights->base = g_memdup2(weights->source, weights->list->len * sizeof *weights->source);
     if (!weights->keeps_hash) {
-        g_free(weights->base_hash);
-        weights->base_hash = weights->lora.rank > 0 ? hash_base(weights) : NULL;
+        g_clear_pointer(&weights->base_hash, g_free);
+        g_clear_pointer(&weights->base_layers, g_free);
     }
     return TRUE;
 }

@@ -15,7 +15,10 @@ struct _RpWeights {
     RpAdapterMap **map;          /* the same: of adapters of experts */
     GPtrArray *own; /* (element-type void): parts of tensors, packed sources, and maps */
     RpDtype dtype;
-    RpLora lora;     /* rank 0: no adapters */
-    char *base_hash; /* or NULL */
+    RpLora lora;               /* rank 0: no adapters */
+    const RpSafetensor **base; /* sources of the base, as bound; NULL before */
+    GMutex base_lock;          /* of the next two */
+    char *base_hash;           /* or NULL */
+    char *base_layers;
     gboolean keeps_hash;
 };

@@ -20,6 +20,7 @@ rp_weights_new_adapted(const RpModel *model, const RpLora *lora)
     weights->names = g_string_chunk_new(4096);
     weights->list = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     weights->firsts = g_array_new(FALSE, FALSE, sizeof(guint));
+    g_mutex_init(&weights->base_lock);
     weights->own = g_ptr_array_new_with_free_func(g_free);
     for (guint layer = 0; layer < rp_model_n_layers(model); layer++) {
         g_array_append_val(weights->firsts, weights->list->len);
@@ -44,7 +45,8 @@ rp_weights_copy(const RpWeights *weights)
         weight->name = name;
         weight->stack_name = stack_name;
     }
-    copy->base_hash = g_strdup(weights->base_hash);
+    copy->base_hash = g_strdup(rp_weights_base_hash(weights));
+    copy->base_layers = g_strdup(weights->base_layers);
     return copy;
 }
 
@@ -53,7 +55,10 @@ rp_weights_free(RpWeights *weights)
 {
     if (weights == NULL)
         return;
+    g_mutex_clear(&weights->base_lock);
+    g_free(weights->base);
     g_free(weights->base_hash);
+    g_free(weights->base_layers);
     rp_lora_clear(&weights->lora);
     g_free(weights->source);
     g_free(weights->packed);
@@ -176,19 +181,14 @@ rp_weights_elements(const RpWeights *weights)
     return sum;
 }
 
-const char *
-rp_weights_base_hash(const RpWeights *weights)
-{
-    g_return_val_if_fail(weights, NULL);
-    return weights->base_hash;
-}
-
 void
-rp_weights_set_base_hash(RpWeights *weights, const char *base_hash)
+rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_layers)
 {
     g_return_if_fail(weights);
     g_free(weights->base_hash);
+    g_free(weights->base_layers);
     weights->base_hash = g_strdup(base_hash);
+    weights->base_layers = g_strdup(base_layers);
     weights->keeps_hash = TRUE;
 }
 

@@ -126,12 +126,16 @@ const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
  * new ones begin. From any thread.
  */
 void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n);
-/* Of the bound base of adapters, which are refused beside another: SHA-256 of names, types, shapes and
- * of the first, middle and last bytes of each tensor, 64 digits. %NULL without adapters, or before
- * binding. */
+/* Of the bound base of adapters, which are refused beside another: SHA-256, 64 digits, of names, types,
+ * shapes and all bytes of its tensors (weights-hash.c). They are read when it is first asked for. %NULL
+ * without adapters, or before binding. */
 const char *rp_weights_base_hash(const RpWeights *weights);
-/* Of weights that are bound to another form of a base: that of the base itself; it stays. */
-void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash);
+#define RP_WEIGHTS_HASH_DIGITS 64
+/* 16 digits of each layer's, with a space between them. */
+const char *rp_weights_base_layers(const RpWeights *weights);
+/* Of weights that are bound to another form of a base: what these two say of the base itself; it
+ * stays. */
+void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_layers);
 /* @source: of the weight's shape; must outlive @weights */
 void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
 /* Of an adapter of experts; the first of its tensors becomes the source. @map: (transfer full):

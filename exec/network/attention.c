@@ -125,6 +125,12 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     }
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
+    if (pass->lowest && !rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM)) {
+        rp_pass_linear_sums(pass, RP_WEIGHT_Q, z->T, normed, dq);
+        rp_pass_linear_sums(pass, RP_WEIGHT_K, z->T, normed, dk);
+        rp_pass_linear_sums(pass, RP_WEIGHT_V, z->T, normed, dv);
+        return;
+    }
     rp_pass_linear_backward(pass, RP_WEIGHT_Q, z->T, normed, dq, dx, FALSE);
     rp_pass_linear_backward(pass, RP_WEIGHT_K, z->T, normed, dk, dx, TRUE);
     rp_pass_linear_backward(pass, RP_WEIGHT_V, z->T, normed, dv, dx, TRUE);

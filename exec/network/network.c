@@ -86,6 +86,13 @@ head_fits_where_blocks_do(const RpNetwork *network)
     return head.forward.total <= most && head.backward.total <= most;
 }
 
+/* 0: no gradient passes it, 1: it has gradients of its weights alone, 2: and of its input. */
+static guint
+backward_of(const RpNetwork *network, guint layer)
+{
+    return layer < network->lowest ? 0 : layer == network->lowest ? 1 : 2;
+}
+
 /* Whether two layers are of one class, and the same weights of both are trained and stored alike,
  * with adapters of the same ranks. */
 static gboolean
@@ -95,7 +102,8 @@ are_alike(const RpNetwork *network, guint a, guint b)
     const RpWeightPlace *y = network->layers[b].layout.place;
     guint kind = 0;
 
-    if (rp_model_layer_class(network->model, a) != rp_model_layer_class(network->model, b))
+    if (rp_model_layer_class(network->model, a) != rp_model_layer_class(network->model, b) ||
+        backward_of(network, a) != backward_of(network, b))
         return FALSE;
     while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element &&
            x[kind].storage == y[kind].storage &&
@@ -195,6 +203,9 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
                                       l > 0 ? &network->layers[l - 1].layout : NULL)};
     if (rp_weights_lora(weights) != NULL)
         network->dropout = rp_weights_lora(weights)->dropout;
+    while (network->lowest < network->n_layers - 1 &&
+           network->layers[network->lowest].layout.elements == 0)
+        network->lowest++;
     network->tokens = (size_t)options->sequences * options->tokens;
     network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
     network->hidden_room = aligned(network->hidden_bytes);

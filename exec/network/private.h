@@ -51,7 +51,7 @@ typedef struct {
      */
     void (*forward)(RpPass *pass, const void *x, RpRoom *kept, void *y);
     /* @kept: as the forward left it; is overwritten. @dy: the output's gradient; of the head none.
-     * @dx: may be @dy; of the embedding none */
+     * @dx: may be @dy; of the embedding none; anything if the layer is the lowest */
     void (*backward)(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx);
 } RpLayerOps;
 
@@ -77,6 +77,7 @@ struct _RpNetwork {
     RpNetworkOptions options;
     guint n_layers;
     RpNetworkLayer *layers;
+    guint lowest;  /* layer that trains something: nothing below it has a gradient */
     size_t tokens; /* T */
     gsize hidden_bytes;
     gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
@@ -92,6 +93,7 @@ struct _RpPass {
     const RpLayerLayout *layout;
     guintptr parameters; /* of the layer */
     guintptr sums;
+    gboolean lowest;    /* no layer before it trains anything: dx is not wanted */
     gboolean measuring; /* no kernel runs; sizes only */
     gsize kernel_bytes; /* measuring: the largest workspace of a kernel */
     void *kernel_workspace;

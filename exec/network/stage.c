@@ -11,6 +11,9 @@
  *                          each: |its input|what its backward needs|
  *
  * The place for the input of a stays empty: it is read from the call.
+ *
+ * Below the lowest layer that trains something (adapters of some layers alone) nothing runs backward,
+ * and no gradient leaves that layer: what a call has for it stays as it was.
  */
 #include "exec/network/private.h"
 
@@ -30,6 +33,7 @@ begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, RpScr
 
     return (RpPass){.network = network,
                     .call = call,
+                    .lowest = layer == network->lowest,
                     .layer = layer,
                     .layout = layout,
                     .parameters =
@@ -192,7 +196,8 @@ rp_network_recompute(const RpNetwork *network, const RpStageCall *call)
 {
     g_return_if_fail(is_valid(network, call));
 
-    keep(network, call, FALSE);
+    if (call->layers.first + call->layers.count > network->lowest)
+        keep(network, call, FALSE);
 }
 
 void
@@ -204,13 +209,13 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
                                              : call->gradient != NULL);
     g_return_if_fail(call->layers.first == 0 || call->output);
 
-    const guint first = call->layers.first;
+    const guint first = call->layers.first, end = MAX(first, network->lowest);
     guintptr kept = (guintptr)call->workspace + kept_bytes(network, call);
     void *between = (void *)kept;
     const guintptr scratch = kept + network->hidden_room;
     const void *dy = call->gradient;
 
-    for (guint layer = first + call->layers.count; layer-- > first;) {
+    for (guint layer = first + call->layers.count; layer-- > end;) {
         kept -= network->layers[layer].sizes.kept;
         const void *x = layer == first ? call->input : (const void *)kept;
         void *dx = layer == first ? call->output : between;

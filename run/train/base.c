@@ -76,6 +76,34 @@ make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
     return made;
 }
 
+/* Adapters of the one are adapters of the other: the hash is that of the model's own file. It takes a
+ * pass over all of it, and so is kept beside the packed form, two lines of text. */
+static gboolean
+take_hash(RpTrainJob *job, const char *packed, GError **error)
+{
+    g_autofree char *path = g_strconcat(packed, ".base", NULL);
+    g_autofree char *text = NULL;
+
+    if (g_file_get_contents(path, &text, NULL, NULL)) {
+        g_auto(GStrv) lines = g_strsplit(text, "\n", 3);
+
+        if (g_strv_length(lines) == 3 && strlen(lines[0]) == RP_WEIGHTS_HASH_DIGITS) {
+            rp_weights_set_base_hash(job->weights, lines[0], lines[1]);
+            return TRUE;
+        }
+    }
+    g_autoptr(RpWeights) plain =
+        rp_weights_new_adapted(&job->config, rp_weights_lora(job->weights));
+    if (!rp_weights_bind(plain, job->checkpoint, error))
+        return FALSE;
+    const char *hash = rp_weights_base_hash(plain), *layers = rp_weights_base_layers(plain);
+    g_autofree char *lines = g_strdup_printf("%s\n%s\n", hash, layers);
+
+    rp_weights_set_base_hash(job->weights, hash, layers);
+    (void)g_file_set_contents(path, lines, -1, NULL); /* else it is made again */
+    return TRUE;
+}
+
 /* The packed form of the checkpoint, made once and kept beside it. Takes the checkpoint's place. */
 static gboolean
 quantise(RpTrainJob *job, RpLowbit format, GError **error)
@@ -87,16 +115,12 @@ quantise(RpTrainJob *job, RpLowbit format, GError **error)
         packed = rp_safetensors_open(path, error);
     if (packed == NULL)
         return FALSE;
-    /* adapters of the one are adapters of the other: the hash is that of the model's own file */
-    g_autoptr(RpWeights) plain =
-        rp_weights_new_adapted(&job->config, rp_weights_lora(job->weights));
-    const gboolean bound = rp_weights_bind(plain, job->checkpoint, error);
-
     rp_weights_pack_base(job->weights, format);
-    rp_weights_set_base_hash(job->weights, bound ? rp_weights_base_hash(plain) : NULL);
+    const gboolean taken = take_hash(job, path, error);
+
     rp_safetensors_free(job->checkpoint);
     job->checkpoint = packed;
-    return bound;
+    return taken;
 }
 
 gboolean

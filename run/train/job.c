@@ -45,9 +45,13 @@ show_samples(guint64 done, guint64 total, gpointer user_data)
 static char **
 split(const char *list)
 {
+    const gsize n = list != NULL ? strlen(list) : 0;
+    const gboolean brackets = n > 1 && list[0] == '[' && list[n - 1] == ']'; /* by --set */
+    g_autofree char *inner =
+        list != NULL ? g_strndup(list + brackets, n - 2 * (gsize)brackets) : NULL;
     /* a regular expression may have commas, and stands alone */
-    const int most = list != NULL && g_str_has_prefix(list, RP_LORA_REGEX) ? 1 : -1;
-    char **words = list != NULL ? g_strsplit(list, ",", most) : NULL;
+    const int most = inner != NULL && g_str_has_prefix(inner, RP_LORA_REGEX) ? 1 : -1;
+    char **words = inner != NULL ? g_strsplit(inner, ",", most) : NULL;
 
     for (guint i = 0; words != NULL && words[i] != NULL; i++)
         g_strstrip(words[i]);

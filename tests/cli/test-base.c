@@ -257,7 +257,8 @@ refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
     assert_int_equal(killed.code, 0);
     train(LORA "--set base=nf4 --set model=@T/bare --set output=@T/after");
     g_autofree char *files = rp_train_files_list("bare");
-    g_autofree char *expected = g_strdup_printf("config.json %s model.safetensors notes.txt", name);
+    g_autofree char *expected =
+        g_strdup_printf("config.json %s %s.base model.safetensors notes.txt", name, name);
     assert_string_equal(files, expected);
 }
 

@@ -114,7 +114,16 @@ refuses_another_base_and_other_adapters(void **state)
     g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/other --seed 99");
     assert_int_equal(made.code, 0);
     train(LORA EVERY "--set output=@T/kept");
-    refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never", "adapters of a base whose hash is");
+    refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never",
+           "; the first layer that differs is model.embed_tokens");
+    /* one byte, in the middle of a tensor */
+    g_auto(RpCliRun) touched =
+        rp_cli_shell("cp -r @T/model @T/touched && cd @T/touched && "
+                     "printf '\\001' | dd of=model.safetensors bs=1 conv=notrunc "
+                     "seek=$(($(stat -c %%s model.safetensors) * 3 / 5)) 2>/dev/null && ! cmp -s "
+                     "model.safetensors ../model/model.safetensors");
+    assert_int_equal(touched.code, 0);
+    refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", "adapters of a base whose hash is");
     refuse("train @T/run.yaml " LORA "--set output=@T/kept --set model=@T/other --set steps=6 "
            "--resume",
            "adapters of a base whose hash is");
@@ -126,6 +135,8 @@ refuses_another_base_and_other_adapters(void **state)
     refuse("train @T/run.yaml --set lora.rank=17", "lora.rank: expected at most 16");
     refuse("train @T/run.yaml --set lora.alpha=2", "expected lora.rank beside it");
     refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", "from 0 to 0.99");
+    refuse("train @T/run.yaml --set lora.rank=2 --set 'lora.targets=[q_proj, kproj]'",
+           "found \"kproj\"");
     refuse("train @T/run.yaml --set lora.dropout=0.1", "expected lora.rank beside it");
     refuse("train @T/run.yaml " LORA "--set lora.dropout=0.5 --set output=@T/kept --set steps=6 "
            "--resume",

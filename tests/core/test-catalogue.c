@@ -257,6 +257,46 @@ trains_only_adapters_with_lora(void **state)
     expect(of, "model.layers.0.self_attn.k_proj.lora_B.weight", 2, 1024, 8, 1);
 }
 
+/* Source: adapters that peft 0.21 makes of these models. */
+static void
+counts_adapters_as_peft_does(void **state)
+{
+#define STACKS ",mlp.experts.gate_up_proj,mlp.experts.down_proj"
+#define ATTENTION "q_proj,k_proj,v_proj,o_proj"
+    static const struct {
+        const char *model, *targets; /* NULL: all-linear */
+        guint rank;
+        guint64 adapters;
+    } rows[] = {
+        {"qwen3-30b-a3b", ATTENTION, 8, 6684672},
+        {"qwen3-235b-a22b", ATTENTION, 32, 101646336},
+        {"gpt-oss-20b", NULL, 8, 3981312},
+        {"gpt-oss-20b", ATTENTION STACKS, 8, 92454912},
+        /* of transformers 4, and the zeros of joined B's: E x 2m x r a block */
+        {"qwen3-30b-a3b", NULL, 32, 1691025408 + 48 * 128 * 2 * 768 * 32},
+    };
+    Layer *of = *state;
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpModel *model = rp_model_find(rows[i].model, NULL);
+        g_auto(RpLora) lora = {.rank = rows[i].rank, .alpha = 1};
+        guint64 adapters = 0;
+
+        lora.targets = rows[i].targets != NULL ? g_strsplit(rows[i].targets, ",", -1) : NULL;
+        rp_lora_take_all_linear(&lora, model);
+        assert_true(rp_lora_check(&lora, model, NULL));
+        g_array_set_size(of->weights, 0);
+        for (guint layer = 0; layer < rp_model_n_layers(model); layer++)
+            rp_model_add_weights(model, layer, &lora, NULL, of->weights);
+        for (guint j = 0; j < of->weights->len; j++) {
+            const RpWeight *weight = &g_array_index(of->weights, RpWeight, j);
+
+            adapters += weight->trained ? weight->elements : 0;
+        }
+        assert_int_equal(adapters, rows[i].adapters);
+    }
+}
+
 static void
 alternates_sliding_and_full_blocks(void **state)
 {
@@ -296,6 +336,7 @@ main(void)
         cmocka_unit_test_setup_teardown(lists_the_tensors_of_each_layer, setup, teardown),
         cmocka_unit_test(counts_a_tied_matrix_once),
         cmocka_unit_test_setup_teardown(trains_only_adapters_with_lora, setup, teardown),
+        cmocka_unit_test_setup_teardown(counts_adapters_as_peft_does, setup, teardown),
         cmocka_unit_test(alternates_sliding_and_full_blocks),
         cmocka_unit_test(leaves_rope_out_of_every_fourth_block_of_smollm3),
     };

@@ -134,6 +134,118 @@ drops_by_seed_and_in_training_alone(void **state)
     assert_true(loss_of(&config, &lora, TRUE) != dropped);
 }
 
+/* ---- needless work ---- */
+
+static guint n_matmuls;
+
+static void
+count_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    n_matmuls++;
+    rp_host_kernels()->matmul(stream, args);
+}
+
+/* Matmuls of a backward stage, its recompute included. @d_hidden: (out): whether it wrote the gradient of
+ * its input */
+static guint
+count_backward(Model *model, RpInterval layers, Run *run, gboolean *wrote)
+{
+    const guint8 *written;
+
+    n_matmuls = 0;
+    network_stage(model, STAGE_BACKWARD, layers, NULL, 0, run);
+    written = run->d_hidden[layers.first];
+    *wrote = FALSE;
+    for (guint64 i = 0; i < rp_network_hidden_bytes(model->network); i++)
+        *wrote = *wrote || written[i] != 0xff;
+    return n_matmuls;
+}
+
+static void
+nothing_runs_backward_below_the_lowest_layer_that_trains(void **state)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    char all[] = "*.layers.*", third[] = "model.layers.2.*", *targets[] = {all, NULL};
+    const RpLora lora = {.rank = 3, .alpha = 4, .targets = targets};
+    RpKernels counting = *rp_host_kernels();
+    guint n[4] = {0}, everywhere;
+    gboolean wrote[4];
+
+    config.blocks = 4;
+    counting.matmul = count_matmul;
+    Model *model = network_random_adapted(&config, &lora, &options);
+    rp_network_free(model->network);
+    model->network = rp_network_new(model->weights, &counting, &options);
+    Run run = network_cut(model, 31, 31);
+    everywhere = count_backward(model, (RpInterval){3, 1}, &run, &wrote[3]);
+    assert_true(wrote[3]);
+    network_free(model);
+
+    targets[0] = third;
+    model = network_random_adapted(&config, &lora, &options);
+    rp_network_free(model->network);
+    model->network = rp_network_new(model->weights, &counting, &options);
+    run = network_cut(model, 31, 31);
+    for (guint layer = 1; layer < 4; layer++)
+        n[layer] = count_backward(model, (RpInterval){layer, 1}, &run, &wrote[layer]);
+    assert_int_equal(n[1] + n[2], 0);
+    assert_false(wrote[1] || wrote[2] || wrote[3]);
+    /* q, k and v have no gradient of their input: a wide and a thin matmul each */
+    assert_int_equal(n[3], everywhere - 6);
+
+    const Run whole = network_whole(model);
+    for (guint backward = 0; backward < 32; backward++) {
+        const Run cut = network_cut(model, 31 - backward, backward);
+
+        assert_true(cut.loss == whole.loss);
+        assert_memory_equal(cut.sums, whole.sums, model->elements * sizeof(float));
+    }
+    network_free(model);
+}
+
+/* A block's sums do not depend on whether anything below it is trained. */
+static void
+sums_are_the_same_whatever_is_trained_below(void **state)
+{
+    const RpModel config = network_config(RP_ARCHITECTURE_LLAMA, FALSE);
+    char second[] = "model.layers.1.*", *targets[] = {second, NULL};
+    const RpLora some = {.rank = 3, .alpha = 4, .targets = targets}, all = {.rank = 3, .alpha = 4};
+    Model *one = network_new_adapted(&config, &some, &options);
+    Model *other = network_random_adapted(&config, &all, &options);
+    const guint n = rp_weights_count(one->weights);
+
+    /* the same weights, and of adapters that one of them lacks zeros */
+    for (guint i = 0, j = 0; j < rp_weights_count(other->weights); j++) {
+        const RpWeight *weight = rp_weights_nth(other->weights, j);
+        const RpLayerLayout *layout = rp_network_layout(other->network, weight->layer);
+        float *values = (float *)(void *)(other->parameters + layout->first_byte +
+                                          layout->place[weight->kind].byte);
+
+        if (i < n && strcmp(rp_weights_nth(one->weights, i)->name, weight->name) == 0)
+            network_set_weight(one, i++, values);
+        else
+            memset(values, 0, weight->elements * sizeof *values);
+    }
+    memcpy(one->ids, other->ids, one->tokens * sizeof *one->ids);
+    memcpy(one->targets, other->targets, one->tokens * sizeof *one->targets);
+    one->scale = other->scale;
+    const Run a = network_whole(one), b = network_whole(other);
+
+    assert_true(a.loss == b.loss);
+    for (guint i = 0, j = 0; i < n; j++) {
+        const RpWeight *weight = rp_weights_nth(other->weights, j);
+
+        if (strcmp(rp_weights_nth(one->weights, i)->name, weight->name) != 0)
+            continue;
+        if (weight->trained)
+            assert_memory_equal(network_gradient(one, &a, i), network_gradient(other, &b, j),
+                                weight->elements * sizeof(float));
+        i++;
+    }
+    network_free(one);
+    network_free(other);
+}
+
 int
 main(void)
 {
@@ -141,6 +253,8 @@ main(void)
         host_test(gradients_are_differences_of_the_loss),
         host_test(drops_the_same_however_the_model_is_cut),
         host_test(drops_by_seed_and_in_training_alone),
+        host_test(nothing_runs_backward_below_the_lowest_layer_that_trains),
+        host_test(sums_are_the_same_whatever_is_trained_below),
     };
 
     return cmocka_run_group_tests_name("adapters of layers", tests, NULL, NULL);

@@ -1,0 +1,158 @@
+/**
+ * The hash of a base: of names, shapes and types of its tensors, and of all of their bytes. Several
+ * threads take pieces in turn, and read each once:
+ *
+ *   piece    XXH64 of 4 MiB of a tensor
+ *   layer    SHA-256 of name, type and shape of each of its tensors, and of the XXH64 of its pieces
+ *   base     SHA-256 of its layers
+ *
+ * A piece that changed has the same XXH64 once in 2^64 times; it is no signature against somebody who
+ * means to. Tensors count by the names that the model has for them, so that experts in one tensor are
+ * the same base as experts one by one.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/base/hash.h"
+#include "exec/model/weights-private.h"
+#include "exec/system/threads.h"
+
+#define PIECE_BYTES ((gsize)4 << 20)
+#define MAX_THREADS 32
+#define LAYER_DIGITS 16 /* of its SHA-256, to tell which layers differ */
+
+typedef struct {
+    const guint8 *bytes;
+    gsize n;
+    guint64 hash; /* little-endian */
+} Piece;
+
+typedef struct {
+    GArray *pieces; /* (element-type Piece) */
+    atomic_uint next;
+} Hashing;
+
+static void *
+hash_some(void *data)
+{
+    Hashing *hashing = data;
+    guint k;
+
+    while ((k = atomic_fetch_add(&hashing->next, 1)) < hashing->pieces->len) {
+        Piece *piece = &g_array_index(hashing->pieces, Piece, k);
+
+        piece->hash = GUINT64_TO_LE(rp_hash64(piece->bytes, piece->n, 0));
+    }
+    return NULL;
+}
+
+/* Of a weight of the base, the tensors that hold it: one, or the parts of a packed one. Of a packed
+ * stack its first piece stands for all. Returns: how many */
+static guint
+tensors_of(const RpWeights *weights, guint index, const RpSafetensor *tensors[RP_N_LOWBIT_PARTS])
+{
+    const RpWeight *weight = rp_weights_nth(weights, index);
+    const RpLowbitSource *packed = weights->packed[index];
+    guint n = 0;
+
+    if (weight->tied || rp_weight_is_adapter(weight->kind) ||
+        (weight->is_packed && weight->offset > 0))
+        return 0;
+    if (packed == NULL)
+        tensors[n++] = weights->base[index];
+    for (guint part = 0; packed != NULL && part < RP_N_LOWBIT_PARTS; part++)
+        if (packed->parts[part] != NULL)
+            tensors[n++] = packed->parts[part];
+    return n;
+}
+
+static void
+add_pieces(GArray *pieces, const RpSafetensor *tensor)
+{
+    for (gsize at = 0; at < tensor->bytes; at += PIECE_BYTES) {
+        const Piece piece = {(const guint8 *)tensor->data + at,
+                             MIN(PIECE_BYTES, tensor->bytes - at), 0};
+
+        g_array_append_val(pieces, piece);
+    }
+}
+
+static void
+add_tensor(GChecksum *checksum, const RpWeight *weight, const RpSafetensor *tensor,
+           const Piece **piece)
+{
+    g_autofree char *shape =
+        rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+
+    g_checksum_update(checksum, (const guchar *)weight->name, (gssize)strlen(weight->name) + 1);
+    g_checksum_update(checksum, (const guchar *)shape, (gssize)strlen(shape) + 1);
+    for (gsize at = 0; at < tensor->bytes; at += PIECE_BYTES, (*piece)++)
+        g_checksum_update(checksum, (const guchar *)&(*piece)->hash, sizeof(*piece)->hash);
+}
+
+/* Of all layers, from their pieces. */
+static void
+join(RpWeights *weights, const Piece *piece)
+{
+    g_autoptr(GChecksum) whole = g_checksum_new(G_CHECKSUM_SHA256);
+    g_autoptr(GString) layers = g_string_new(NULL);
+
+    for (guint layer = 0; layer < rp_weights_n_layers(weights); layer++) {
+        g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
+        guint first;
+        const guint n = rp_weights_layer(weights, layer, &first);
+
+        for (guint i = first; i < first + n; i++) {
+            const RpSafetensor *tensors[RP_N_LOWBIT_PARTS];
+            const guint parts = tensors_of(weights, i, tensors);
+
+            for (guint part = 0; part < parts; part++)
+                add_tensor(checksum, rp_weights_nth(weights, i), tensors[part], &piece);
+        }
+        const char *digits = g_checksum_get_string(checksum);
+        g_checksum_update(whole, (const guchar *)digits, -1);
+        g_string_append_printf(layers, "%s%.*s", layer > 0 ? " " : "", LAYER_DIGITS, digits);
+    }
+    weights->base_hash = g_strdup(g_checksum_get_string(whole));
+    weights->base_layers = g_string_free(g_steal_pointer(&layers), FALSE);
+}
+
+/* When it is first asked for: not every run needs it. */
+static void
+hash_base(RpWeights *weights)
+{
+    g_autoptr(GArray) pieces = g_array_new(FALSE, FALSE, sizeof(Piece));
+    Hashing hashing = {.pieces = pieces};
+
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpSafetensor *tensors[RP_N_LOWBIT_PARTS];
+        const guint parts = tensors_of(weights, i, tensors);
+
+        for (guint part = 0; part < parts; part++)
+            add_pieces(pieces, tensors[part]);
+    }
+    atomic_init(&hashing.next, 0);
+    rp_run_in_threads(MIN(pieces->len, MAX_THREADS), hash_some, &hashing);
+    join(weights, (const Piece *)(void *)pieces->data);
+}
+
+const char *
+rp_weights_base_hash(const RpWeights *weights)
+{
+    RpWeights *own = (RpWeights *)(guintptr)weights;
+
+    g_return_val_if_fail(weights, NULL);
+    if (weights->lora.rank == 0)
+        return NULL;
+    g_mutex_lock(&own->base_lock);
+    if (own->base_hash == NULL && own->base != NULL)
+        hash_base(own);
+    g_mutex_unlock(&own->base_lock);
+    return weights->base_hash;
+}
+
+const char *
+rp_weights_base_layers(const RpWeights *weights)
+{
+    return rp_weights_base_hash(weights) != NULL ? weights->base_layers : NULL;
+}
