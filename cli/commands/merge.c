@@ -45,6 +45,10 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
     if (merging->base == NULL)
         return FALSE;
     merging->weights = rp_weights_new_adapted(&merging->config, &lora);
+    /* stacks of GPT-OSS in mxfp4 are read as those of 16 bits would stand */
+    if (!rp_architectures[merging->config.architecture].fused_experts &&
+        !rp_weights_adopt(merging->weights, merging->base, error))
+        return FALSE;
     if (!rp_weights_bind(merging->weights, merging->base, error))
         return FALSE;
     merging->adapters = rp_safetensors_open(tensors, error);

@@ -31,6 +31,77 @@ read_mxfp4(const RpLowbitSource *source, guint64 first, float *values, gsize n)
     }
 }
 
+/* A block that has one scale: @n values from element @begin of a row on, as a tensor of its own. */
+static void
+load_block(const RpWeight *weight, const RpLowbitSource *source, guint64 row, guint64 begin,
+           gsize n, guint8 *packed)
+{
+    const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
+    const RpLowbitLayout to = rp_lowbit_layout(weight->format, (RpLowbitShape){1, 1, n});
+    const RpSafetensor *const *parts = source->parts;
+    const guint8 *codes = parts[RP_LOWBIT_CODES]->data;
+    const guint8 *scales = parts[RP_LOWBIT_SCALES]->data;
+    guint64 band;
+
+    switch (weight->format) {
+    case RP_LOWBIT_NF4:
+        memcpy(packed + to.at[RP_LOWBIT_NESTED_SCALES],
+               (const guint8 *)parts[RP_LOWBIT_NESTED_SCALES]->data +
+                   begin / RP_NF4_BLOCK / RP_NF4_NESTED_BLOCK * sizeof(float),
+               sizeof(float));
+        memcpy(packed + to.at[RP_LOWBIT_NESTED_MAP], parts[RP_LOWBIT_NESTED_MAP]->data,
+               RP_NF4_MAP * sizeof(float));
+        memcpy(packed + to.at[RP_LOWBIT_OFFSET], &source->offset, sizeof(float));
+        packed[to.at[RP_LOWBIT_SCALES]] = scales[begin / RP_NF4_BLOCK];
+        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + begin / 2, (n + 1) / 2);
+        return;
+    case RP_LOWBIT_NF4_SINGLE:
+        memcpy(packed + to.at[RP_LOWBIT_SCALES], scales + begin / RP_NF4_BLOCK * sizeof(float),
+               sizeof(float));
+        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + begin / 2, (n + 1) / 2);
+        return;
+    case RP_LOWBIT_MXFP4:
+        packed[to.at[RP_LOWBIT_SCALES]] = scales[(row * shape.columns + begin) / RP_MXFP4_BLOCK];
+        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + (row * shape.columns + begin) / 2, n / 2);
+        return;
+    case RP_LOWBIT_FP8:
+        band = row / shape.rows * ((shape.rows + RP_FP8_BLOCK - 1) / RP_FP8_BLOCK) +
+               row % shape.rows / RP_FP8_BLOCK;
+        band = band * ((shape.columns + RP_FP8_BLOCK - 1) / RP_FP8_BLOCK) + begin / RP_FP8_BLOCK;
+        rp_dtype_to_float(parts[RP_LOWBIT_SCALES]->dtype,
+                          scales + band * rp_dtype_size(parts[RP_LOWBIT_SCALES]->dtype),
+                          (float *)(void *)(packed + to.at[RP_LOWBIT_SCALES]), 1);
+        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + row * shape.columns + begin, n);
+        return;
+    }
+}
+
+/* Of a weight that devices have packed: nf4's blocks are of the flat tensor, others' of a row. */
+static void
+read_packed(const RpWeight *weight, const RpLowbitSource *source, guint64 first, float *values,
+            gsize n)
+{
+    const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
+    const gboolean flat = weight->format == RP_LOWBIT_NF4 || weight->format == RP_LOWBIT_NF4_SINGLE;
+    const guint64 columns = flat ? rp_lowbit_elements(shape) : shape.columns;
+    const gsize block = flat                                ? RP_NF4_BLOCK
+                        : weight->format == RP_LOWBIT_MXFP4 ? RP_MXFP4_BLOCK
+                                                            : RP_FP8_BLOCK;
+    const RpLowbitShape most = {1, 1, block};
+    g_autofree guint8 *packed = g_malloc(rp_lowbit_layout(weight->format, most).total);
+
+    for (gsize done = 0, run; done < n; done += run) {
+        const guint64 at = weight->offset + first + done, column = at % columns;
+        const guint64 begin = column / block * block;
+        const gsize width = (gsize)MIN(block, columns - begin);
+
+        run = (gsize)MIN(n - done, begin + width - column);
+        load_block(weight, source, at / columns, begin, width, packed);
+        rp_lowbit_expand(weight->format, (RpLowbitShape){1, 1, width}, packed, RP_DTYPE_FP32,
+                         (gsize)(column - begin), run, values + done);
+    }
+}
+
 /* Element (e, i, j) of a stack whose experts have tensors of their own; %NULL: a zero. */
 static const void *
 of_expert(const RpAdapterMap *map, const RpWeight *weight, guint64 e, guint64 i, guint64 j)
@@ -75,9 +146,10 @@ rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *val
     const RpLowbitSource *packed = rp_weights_packed(weights, index);
 
     g_return_if_fail(first <= weight->elements && n <= weight->elements - first);
-    g_return_if_fail(!weight->is_packed);
     if (rp_weights_map(weights, index) != NULL)
         read_mapped(rp_weights_map(weights, index), weight, first, values, n);
+    else if (weight->is_packed)
+        read_packed(weight, packed, first, values, n);
     else if (packed != NULL)
         read_mxfp4(packed, first, values, n);
     else if (source != NULL)

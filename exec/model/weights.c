@@ -45,7 +45,7 @@ rp_weights_copy(const RpWeights *weights)
         weight->name = name;
         weight->stack_name = stack_name;
     }
-    copy->base_hash = g_strdup(rp_weights_base_hash(weights));
+    copy->base_hash = g_strdup(weights->base_hash);
     copy->base_layers = g_strdup(weights->base_layers);
     return copy;
 }

@@ -28,7 +28,7 @@ typedef struct _RpWeights RpWeights;
 
 /* The list of @model, in layer order. */
 RpWeights *rp_weights_new(const RpModel *model);
-/* The same list, bound to nothing. */
+/* The same list, bound to nothing; with the hash of the base, if it was asked for. */
 RpWeights *rp_weights_copy(const RpWeights *weights);
 /* The same with adapters, or without where @lora (nullable) is of rank 0. Copied. */
 RpWeights *rp_weights_new_adapted(const RpModel *model, const RpLora *lora);

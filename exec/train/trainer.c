@@ -134,6 +134,7 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->ends_ns = g_new(gint64, RP_HOST_STATE_RING * (gsize)trainer->gpus);
     trainer->last_ends_ns = g_new(gint64, trainer->gpus);
     rp_trainer_stand_still(trainer);
+    (void)rp_weights_base_hash(options->weights); /* of the bound ones: the copy has it then */
     trainer->weights = rp_weights_copy(options->weights);
     trainer->devices = options->devices != NULL ? options->devices : rp_host_devices();
     trainer->network =

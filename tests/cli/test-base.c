@@ -130,6 +130,11 @@ trains_a_packed_checkpoint_as_it_is(void **state)
            "base: expected nf4, as the model's file has it, found mxfp4");
     refuse(LORA "--set model=@T/packed --set base=bf16", "packed as nf4");
     refuse("--set model=@T/packed --set steps=1", "packed as nf4, which is not trained on");
+    g_auto(RpCliRun) merged = rp_cli_run("merge @T/packed @T/as-it-is/checkpoint-4 -o @T/merged");
+
+    if (merged.code != 0)
+        fail_msg("%s", merged.err);
+    train("--set model=@T/merged --set steps=1 --set output=@T/of-merged");
 }
 
 /* A packed model answers, alone and with the adapters that were trained beside it. */

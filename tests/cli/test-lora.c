@@ -137,6 +137,8 @@ refuses_another_base_and_other_adapters(void **state)
     refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", "from 0 to 0.99");
     refuse("train @T/run.yaml --set lora.rank=2 --set 'lora.targets=[q_proj, kproj]'",
            "found \"kproj\"");
+    refuse("profile --devices host:1 @T/model -o @T/never.json --lora-rank 2 --lora-targets qproj",
+           "did you mean \"q_proj\"?");
     refuse("train @T/run.yaml --set lora.dropout=0.1", "expected lora.rank beside it");
     refuse("train @T/run.yaml " LORA "--set lora.dropout=0.5 --set output=@T/kept --set steps=6 "
            "--resume",
