@@ -133,6 +133,7 @@ merges_adapters_of_experts_as_peft_does(void **state)
     check_merged(*state, "qwen3-moe", "qwen3-moe-lora");
     check_merged(*state, "qwen3-moe", "qwen3-moe-swapped");
     check_merged(*state, "qwen3-moe", "qwen3-moe-apart");
+    check_merged(*state, "gpt-oss", "gpt-oss-lora");
 }
 
 static void

@@ -286,6 +286,12 @@ equals_peft_with_adapters_of_stacks_of_experts_and_of_a_router(void **state)
 }
 
 static void
+equals_peft_with_adapters_of_stacks_whose_matrices_are_transposed(void **state)
+{
+    check_case("gpt-oss-lora", "gpt-oss");
+}
+
+static void
 equals_peft_with_dropout_and_ranks_of_their_own(void **state)
 {
     check_case("llama-bias-dropout", "llama-bias");
@@ -311,6 +317,7 @@ main(void)
         host_test(equals_peft_with_adapters_of_some_matrices),
         host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
         host_test(equals_peft_with_adapters_of_stacks_of_experts_and_of_a_router),
+        host_test(equals_peft_with_adapters_of_stacks_whose_matrices_are_transposed),
         host_test(equals_peft_with_dropout_and_ranks_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

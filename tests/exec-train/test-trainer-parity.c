@@ -280,6 +280,8 @@ of_adapters_of_experts_are_those_of_peft(void **state)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("qwen3-moe-lora", "qwen3-moe", devices);
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("gpt-oss-lora", "gpt-oss", devices);
 }
 
 static void
