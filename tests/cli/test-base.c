@@ -14,6 +14,15 @@
     "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":24,"                           \
     "\"moe_intermediate_size\":32,\"num_experts\":5,\"num_experts_per_tok\":2,"                    \
     "\"norm_topk_prob\":true,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}"
+#define GPT_OSS                                                                                    \
+    "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":32,"    \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"  \
+    "\"intermediate_size\":64,\"num_local_experts\":5,\"num_experts_per_tok\":2,"                  \
+    "\"vocab_size\":33,\"torch_dtype\":\"bfloat16\",\"attention_bias\":true,"                      \
+    "\"sliding_window\":4,\"layer_types\":[\"sliding_attention\",\"full_attention\"],"             \
+    "\"max_position_embeddings\":256,\"rope_parameters\":{\"rope_type\":\"yarn\","                 \
+    "\"rope_theta\":150000.0,\"factor\":32.0,\"beta_fast\":32.0,\"beta_slow\":1.0,"                \
+    "\"original_max_position_embeddings\":128,\"truncate\":false}}"
 #define CONFIG                                                                                     \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
     "\"hidden_size\":32,\"num_hidden_layers\":4,\"torch_dtype\":\"bfloat16\","                     \
@@ -30,6 +39,9 @@ set_up(void **state)
     rp_train_files_write("experts.json", EXPERTS, -1);
     g_auto(RpCliRun) experts = rp_cli_run("init @T/experts.json -o @T/experts");
     assert_int_equal(experts.code, 0);
+    rp_train_files_write("gpt-oss.json", GPT_OSS, -1);
+    g_auto(RpCliRun) gpt_oss = rp_cli_run("init @T/gpt-oss.json -o @T/gpt-oss");
+    assert_int_equal(gpt_oss.code, 0);
     return done;
 }
 
@@ -192,7 +204,27 @@ makes_random_weights_packed(void **state)
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
         assert_made_packed("wide", formats[i]);
         assert_made_packed("experts", formats[i]);
+        assert_made_packed("gpt-oss", formats[i]);
     }
+}
+
+/* The experts of GPT-OSS stay in the 4 bits that they are published in. Their 16-bit values, which
+ * stand the other way round in a file, give the same. */
+static void
+trains_gpt_oss_beside_its_mxfp4(void **state)
+{
+#define GPT                                                                                        \
+    "--set model=@T/oss --set lora.rank=3 --set lora.targets=q_proj,o_proj --set steps=4 " EVERY
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_run("init @T/gpt-oss.json -o @T/oss --base mxfp4");
+    assert_int_equal(made.code, 0);
+    train(GPT "--set profile=auto --set output=@T/oss-1 --set devices=host:1");
+    train(GPT "--set profile=auto --set output=@T/oss-3 --set devices=host:3");
+    train(GPT "--set profile=auto --set output=@T/oss-16 --set base=bf16");
+    assert_same("oss-1", "oss-3");
+    assert_same("oss-1", "oss-16");
+    refuse(GPT "--set base=nf4", "base: expected mxfp4, as the model's file has it, found nf4");
+#undef GPT
 }
 
 /* Where the data of a tensor of a safetensors file begin. */
@@ -235,6 +267,42 @@ refuses_scales_that_are_not_finite_and_files_that_are_cut(void **state)
     train(LORA "--set base=nf4-single --set output=@T/good-again");
 }
 
+/* Another name in a header, with spaces behind it. */
+static void
+rename_tensor(char *bytes, const char *from, const char *to)
+{
+    g_autofree char *old = g_strdup_printf("\"%s\"", from);
+    g_autofree char *new = g_strdup_printf("\"%s\"", to);
+    char *at = strstr(bytes + 8, old);
+
+    assert_non_null(at);
+    assert_true(strlen(new) <= strlen(old));
+    memset(at, ' ', strlen(old));
+    memcpy(at, new, strlen(new));
+}
+
+static void
+names_formats_that_are_not_read(void **state)
+{
+    static const char *const formats[][2] = {
+        {"qweight", "AWQ"}, {"g_idx", "GPTQ"}, {"SCB", "bitsandbytes int8"}};
+
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/foreign && cp @T/wide/config.json @T/foreign/");
+    assert_int_equal(made.code, 0);
+    for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
+        gsize length = 0;
+        g_autofree char *bytes = rp_train_files_read("wide/model.safetensors", &length);
+        g_autofree char *mark =
+            g_strdup_printf("model.layers.0.self_attn.q_proj.%s", formats[i][0]);
+
+        rename_tensor(bytes, "model.layers.0.self_attn.q_proj.weight", "gone");
+        rename_tensor(bytes, "model.layers.0.post_attention_layernorm.weight", mark);
+        rp_train_files_write("foreign/model.safetensors", bytes, (gssize)length);
+        refuse("--set lora.rank=3 --set model=@T/foreign", formats[i][1]);
+    }
+}
+
 static void
 refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
 {
@@ -275,7 +343,9 @@ main(void)
         cmocka_unit_test(trains_a_packed_checkpoint_as_it_is),
         cmocka_unit_test(answers_beside_a_packed_base),
         cmocka_unit_test(makes_random_weights_packed),
+        cmocka_unit_test(trains_gpt_oss_beside_its_mxfp4),
         cmocka_unit_test(refuses_scales_that_are_not_finite_and_files_that_are_cut),
+        cmocka_unit_test(names_formats_that_are_not_read),
         cmocka_unit_test(refuses_a_packed_base_that_is_trained_and_a_full_disk),
     };
 
