@@ -11,6 +11,7 @@
 #include <glib/gstdio.h>
 #include <math.h>
 
+#include "exec/adapter/adapter.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/model/init.h"
@@ -24,7 +25,8 @@ typedef struct {
     gboolean fixture;   /* of tests/exec-network/fixtures; else random weights of @config */
     const char *config; /* with %s: the dtype of the weights */
     guint sequences, tokens;
-    guint n_weights; /* with a gradient: embedding, blocks x weights of one, final norm, head */
+    guint n_weights;  /* with a gradient: embedding, blocks x weights of one, final norm, head */
+    const char *base; /* of adapters: the fixture that they are for */
 } Kind;
 
 static const Kind kinds[] = {
@@ -77,6 +79,10 @@ static const Kind kinds[] = {
      " \"beta_fast\": 32.0, \"beta_slow\": 1.0, \"truncate\": false,"
      " \"original_max_position_embeddings\": 64}}",
      2, 150, 1 + 2 * 17 + 1 + 1},
+    /* A and B of so many matrices of a block */
+    {"llama-bias-dropout", TRUE, NULL, 1, 37, 2 * 10 + 1, "llama-bias"},
+    {"qwen3-moe-lora", TRUE, NULL, 2, 13, 2 * 2 * 5, "qwen3-moe"},
+    {"gpt-oss-lora", TRUE, NULL, 2, 17, 2 * 2 * 4, "gpt-oss"},
 };
 enum {
     QWEN3_TIED,
@@ -88,7 +94,10 @@ enum {
     QWEN2,
     SMOLLM3_64,
     GPT_OSS,
-    GPT_OSS_ALL_EXPERTS
+    GPT_OSS_ALL_EXPERTS,
+    LLAMA_DROPOUT,
+    QWEN3_MOE_LORA,
+    GPT_OSS_LORA
 };
 
 typedef struct {
@@ -102,7 +111,8 @@ typedef struct {
     const Kind *kind;
     RpModel config;
     char *directory; /* of random weights; removed at the end */
-    RpSafetensors *file;
+    RpSafetensors *file, *adapters;
+    RpLora lora; /* of rank 0: none */
     RpWeights *weights;
     RpTrainer *trainer;
     RpTokenBatch *batch;
@@ -137,7 +147,7 @@ new_gradients(Fixture *f)
     gradients->n = rp_weights_count(f->weights);
     gradients->values = g_new0(float *, gradients->n);
     for (guint i = 0; i < gradients->n; i++)
-        if (!rp_weights_nth(f->weights, i)->tied)
+        if (rp_weight_has_state(rp_weights_nth(f->weights, i)))
             gradients->values[i] = g_new0(float, rp_weights_nth(f->weights, i)->elements);
     g_ptr_array_add(f->results, gradients);
     return gradients;
@@ -177,6 +187,9 @@ close_model(Fixture *f)
     g_clear_pointer(&f->batch, rp_token_batch_free);
     g_ptr_array_set_size(f->results, 0);
     g_clear_pointer(&f->weights, rp_weights_free);
+    g_clear_pointer(&f->adapters, rp_safetensors_free);
+    rp_lora_clear(&f->lora);
+    f->lora = (RpLora){0};
     g_clear_pointer(&f->file, rp_safetensors_free);
     for (guint i = 0; f->directory != NULL && i < G_N_ELEMENTS(files); i++) {
         g_autofree char *path = g_build_filename(f->directory, files[i], NULL);
@@ -219,12 +232,17 @@ make_model(Fixture *f, RpDtype dtype)
 static void
 load_fixture(Fixture *f)
 {
-    g_autofree char *relative = g_strconcat("tests/exec-network/fixtures/", f->kind->name, NULL);
+    const char *base = f->kind->base != NULL ? f->kind->base : f->kind->name;
+    g_autofree char *relative = g_strconcat("tests/exec-network/fixtures/", base, NULL);
     g_autofree char *directory = rp_test_source_path(relative);
     g_autofree char *path = g_build_filename(directory, "model.safetensors", NULL);
+    g_autofree char *beside = g_build_filename(directory, "..", f->kind->name, NULL);
+    g_autofree char *adapters = g_build_filename(beside, RP_ADAPTER_TENSORS, NULL);
 
     if (rp_hf_config_load(directory, &f->config, &f->error))
         f->file = rp_safetensors_open(path, &f->error);
+    if (f->kind->base != NULL && rp_adapter_config_load(beside, &f->lora, &f->error))
+        f->adapters = rp_safetensors_open(adapters, &f->error);
 }
 
 static void
@@ -237,8 +255,10 @@ open_model(Fixture *f, guint kind, RpDtype dtype)
     else
         make_model(f, dtype);
     rp_assert_no_error(f->error);
-    f->weights = rp_weights_new(&f->config);
-    (void)!rp_weights_bind(f->weights, f->file, &f->error);
+    f->weights = rp_weights_new_adapted(&f->config, &f->lora);
+    if (rp_weights_bind(f->weights, f->file, &f->error) && f->adapters != NULL)
+        (void)!rp_adapter_bind(f->weights, f->adapters, &f->error);
+    rp_weights_store_base(f->weights, RP_DTYPE_FP32); /* adapters are computed in fp32 alone */
     rp_assert_no_error(f->error);
 }
 
@@ -464,7 +484,7 @@ compare(const Fixture *f, RpDtype dtype, const Gradients *got, const Gradients *
     for (guint i = 0; i < want->n; i++) {
         const RpWeight *weight = rp_weights_nth(f->weights, i);
 
-        if (!weight->tied)
+        if (rp_weight_has_state(weight))
             compare_weight(weight, gradient_tolerance(f, dtype, weight->layer), got->values[i],
                            want->values[i], &comparison);
     }
@@ -498,7 +518,7 @@ assert_same_bits(const Fixture *f, const Gradients *got, const Gradients *want, 
     for (guint i = 0; i < want->n; i++) {
         const RpWeight *weight = rp_weights_nth(f->weights, i);
 
-        if (!weight->tied &&
+        if (rp_weight_has_state(weight) &&
             memcmp(got->values[i], want->values[i], weight->elements * sizeof(float)) != 0)
             fail_msg("%s, %s: other bits in the gradient of %s", f->kind->name, what, weight->name);
     }
@@ -576,6 +596,14 @@ are_the_hosts_of_a_smollm3_without_rope_in_its_second_block(void **state)
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
             check_model(*state, SMOLLM3_64, (RpDtype)dtype);
+}
+
+static void
+are_the_hosts_of_adapters_with_dropout_and_of_experts(void **state)
+{
+    check_model(*state, LLAMA_DROPOUT, RP_DTYPE_FP32);
+    check_model(*state, QWEN3_MOE_LORA, RP_DTYPE_FP32);
+    check_model(*state, GPT_OSS_LORA, RP_DTYPE_FP32);
 }
 
 static void
@@ -689,7 +717,7 @@ are_compared_one_by_one(void **state)
 
     if (RP_TEST_FEW) /* of values alone */
         skip();
-    for (guint kind = 0; kind < G_N_ELEMENTS(kinds); kind++) {
+    for (guint kind = 0; kind < LLAMA_DROPOUT; kind++) {
         for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
             const Gradients *want;
             Gradients *got;
@@ -722,6 +750,7 @@ main(void)
         test(are_the_hosts_of_a_qwen2_with_windows),
         test(are_the_hosts_of_a_smollm3_without_rope_in_its_second_block),
         test(are_the_hosts_of_a_gpt_oss),
+        test(are_the_hosts_of_adapters_with_dropout_and_of_experts),
         test(has_a_tolerance_of_the_size_of_roundings),
         test(are_compared_one_by_one),
     };
