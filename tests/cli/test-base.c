@@ -88,7 +88,7 @@ find_packed(const char *model, const char *part)
 
     for (guint i = 0; names[i] != NULL; i++)
         if (strstr(names[i], part) != NULL)
-            return g_steal_pointer(&names[i]);
+            return g_strdup(names[i]);
     fail_msg("no %s in %s", part, list);
     return NULL;
 }
