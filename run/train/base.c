@@ -104,6 +104,19 @@ take_hash(RpTrainJob *job, const char *packed, GError **error)
     return TRUE;
 }
 
+/* Opens a packed copy, which is ours: one that is broken may go. */
+static RpSafetensors *
+open_packed(const char *path, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    RpSafetensors *packed = rp_safetensors_open(path, &problem);
+
+    if (packed == NULL)
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "%s; remove the file, and it is packed again", problem->message);
+    return packed;
+}
+
 /* The packed form of the checkpoint, made once and kept beside it. Takes the checkpoint's place. */
 static gboolean
 quantise(RpTrainJob *job, RpLowbit format, GError **error)
@@ -112,7 +125,7 @@ quantise(RpTrainJob *job, RpLowbit format, GError **error)
     RpSafetensors *packed = NULL;
 
     if (g_file_test(path, G_FILE_TEST_EXISTS) || make_packed(job, format, path, error))
-        packed = rp_safetensors_open(path, error);
+        packed = open_packed(path, error);
     if (packed == NULL)
         return FALSE;
     rp_weights_pack_base(job->weights, format);

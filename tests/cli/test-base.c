@@ -46,17 +46,6 @@ set_up(void **state)
 }
 
 static void
-train(const char *line)
-{
-    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml %s", line);
-
-    if (run.code != 0)
-        fail_msg("%s: %s", line, run.err);
-    if (strstr(run.out, "memory of host") != NULL)
-        assert_non_null(strstr(run.out, "+0 bytes"));
-}
-
-static void
 refuse(const char *line, const char *part)
 {
     g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set output=@T/never %s", line);
@@ -111,13 +100,13 @@ trains_beside_a_packed_base_on_any_devices_and_resumed(void **state)
         g_autofree char *first = g_strdup_printf("%s-1", formats[i]);
         g_autofree char *second = g_strdup_printf("%s-2", formats[i]);
 
-        train(one);
+        rp_train_files_train(one);
         g_autofree char *packed = find_packed("wide", part);
-        train(two);
+        rp_train_files_train(two);
         assert_same(first, second);
         g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/%s/checkpoint-4", second);
         assert_int_equal(gone.code, 0);
-        train(again);
+        rp_train_files_train(again);
         assert_same(first, second);
     }
 }
@@ -127,16 +116,16 @@ static void
 trains_a_packed_checkpoint_as_it_is(void **state)
 {
     (void)state;
-    train(LORA EVERY "--set base=nf4 --set output=@T/made");
+    rp_train_files_train(LORA EVERY "--set base=nf4 --set output=@T/made");
     g_autofree char *packed = find_packed("wide", "model.nf4-");
     g_auto(RpCliRun) copied =
         rp_cli_shell("mkdir @T/packed && cp @T/wide/config.json @T/packed/ && "
                      "cp @T/wide/%s @T/packed/model.safetensors",
                      packed);
     assert_int_equal(copied.code, 0);
-    train(LORA EVERY "--set model=@T/packed --set output=@T/as-it-is");
+    rp_train_files_train(LORA EVERY "--set model=@T/packed --set output=@T/as-it-is");
     assert_same("made", "as-it-is");
-    train(LORA EVERY "--set model=@T/packed --set base=nf4 --set output=@T/named");
+    rp_train_files_train(LORA EVERY "--set model=@T/packed --set base=nf4 --set output=@T/named");
     assert_same("made", "named");
     refuse(LORA "--set model=@T/packed --set base=mxfp4",
            "base: expected nf4, as the model's file has it, found mxfp4");
@@ -146,7 +135,7 @@ trains_a_packed_checkpoint_as_it_is(void **state)
 
     if (merged.code != 0)
         fail_msg("%s", merged.err);
-    train("--set model=@T/merged --set steps=1 --set output=@T/of-merged");
+    rp_train_files_train("--set model=@T/merged --set steps=1 --set output=@T/of-merged");
 }
 
 /* A packed model answers, alone and with the adapters that were trained beside it. */
@@ -157,8 +146,9 @@ answers_beside_a_packed_base(void **state)
     rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
     g_auto(RpCliRun) made = rp_cli_run("init @T/wide.json -o @T/talker --base nf4");
     assert_int_equal(made.code, 0);
-    train("--set lora.rank=3 --set steps=4 --set model=@T/talker --set output=@T/told "
-          "--set optimizer.learning_rate=0.3");
+    rp_train_files_train(
+        "--set lora.rank=3 --set steps=4 --set model=@T/talker --set output=@T/told "
+        "--set optimizer.learning_rate=0.3");
     g_auto(RpCliRun) plain = rp_cli_run("generate @T/talker --prompts @T/ask.jsonl "
                                         "-o @T/plain.jsonl --max-new-tokens 8");
     g_auto(RpCliRun) adapted = rp_cli_run("generate @T/talker --adapter @T/told/checkpoint-4 "
@@ -186,7 +176,7 @@ assert_made_packed(const char *model, const char *format)
 
     if (made.code != 0)
         fail_msg("%s", made.err);
-    train(line);
+    rp_train_files_train(line);
     g_autofree char *packed = find_packed(model, part);
     g_auto(RpCliRun) same = rp_cli_shell("cmp @T/%s/%s @T/packed-%s-%s/model.safetensors && "
                                          "cmp @T/%s/config.json @T/packed-%s-%s/config.json",
@@ -218,9 +208,9 @@ trains_gpt_oss_beside_its_mxfp4(void **state)
     (void)state;
     g_auto(RpCliRun) made = rp_cli_run("init @T/gpt-oss.json -o @T/oss --base mxfp4");
     assert_int_equal(made.code, 0);
-    train(GPT "--set profile=auto --set output=@T/oss-1 --set devices=host:1");
-    train(GPT "--set profile=auto --set output=@T/oss-3 --set devices=host:3");
-    train(GPT "--set profile=auto --set output=@T/oss-16 --set base=bf16");
+    rp_train_files_train(GPT "--set profile=auto --set output=@T/oss-1 --set devices=host:1");
+    rp_train_files_train(GPT "--set profile=auto --set output=@T/oss-3 --set devices=host:3");
+    rp_train_files_train(GPT "--set profile=auto --set output=@T/oss-16 --set base=bf16");
     assert_same("oss-1", "oss-3");
     assert_same("oss-1", "oss-16");
     refuse(GPT "--set base=nf4", "base: expected mxfp4, as the model's file has it, found nf4");
@@ -249,7 +239,7 @@ refuses_scales_that_are_not_finite_and_files_that_are_cut(void **state)
     gsize length = 0;
 
     (void)state;
-    train(LORA "--set base=nf4-single --set output=@T/good");
+    rp_train_files_train(LORA "--set base=nf4-single --set output=@T/good");
     g_autofree char *name = find_packed("wide", "model.nf4-single-");
     g_autofree char *path = g_strdup_printf("wide/%s", name);
     g_autofree char *bytes = rp_train_files_read(path, &length);
@@ -262,9 +252,9 @@ refuses_scales_that_are_not_finite_and_files_that_are_cut(void **state)
     refuse(LORA "--set base=nf4-single", "found one that is infinite or NaN at [0, 0]");
     memcpy(bytes + at, kept, sizeof kept);
     rp_train_files_write(path, bytes, (gssize)length - 64);
-    refuse(LORA "--set base=nf4-single", "safetensors");
+    refuse(LORA "--set base=nf4-single", "; remove the file, and it is packed again\n");
     rp_train_files_write(path, bytes, (gssize)length);
-    train(LORA "--set base=nf4-single --set output=@T/good-again");
+    rp_train_files_train(LORA "--set base=nf4-single --set output=@T/good-again");
 }
 
 /* Another name in a header, with spaces behind it. */
@@ -310,7 +300,7 @@ refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
     refuse("--set base=nf4 --set model=@T/wide",
            "base: expected bf16 without lora.rank, found nf4: a packed base is frozen");
     refuse(LORA "--set base=int4", "base: expected one of bf16, fp8, nf4, nf4-single, mxfp4");
-    train("--set base=bf16 --set model=@T/wide --set steps=1 --set output=@T/whole");
+    rp_train_files_train("--set base=bf16 --set model=@T/wide --set steps=1 --set output=@T/whole");
     /* nothing is left of an attempt, and nothing is in the way of the next */
     g_auto(RpCliRun) bare =
         rp_cli_shell("mkdir @T/bare && cp @T/wide/config.json @T/wide/model.safetensors @T/bare/");
@@ -328,7 +318,7 @@ refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
     g_auto(RpCliRun) killed =
         rp_cli_shell("echo a >@T/bare/%s.a1B2c3; echo b >@T/bare/notes.txt", name);
     assert_int_equal(killed.code, 0);
-    train(LORA "--set base=nf4 --set model=@T/bare --set output=@T/after");
+    rp_train_files_train(LORA "--set base=nf4 --set model=@T/bare --set output=@T/after");
     g_autofree char *files = rp_train_files_list("bare");
     g_autofree char *expected =
         g_strdup_printf("config.json %s %s.base model.safetensors notes.txt", name, name);

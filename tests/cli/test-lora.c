@@ -6,17 +6,6 @@
 #define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
 
 static void
-train(const char *line)
-{
-    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml %s", line);
-
-    if (run.code != 0)
-        fail_msg("%s: %s", line, run.err);
-    if (strstr(run.out, "memory of host") != NULL)
-        assert_non_null(strstr(run.out, "+0 bytes"));
-}
-
-static void
 refuse(const char *line, const char *part)
 {
     g_auto(RpCliRun) run = rp_cli_run("%s", line);
@@ -44,15 +33,15 @@ assert_same(const char *a, const char *b)
 
 #define TRAIN_SAME(what)                                                                           \
     do {                                                                                           \
-        train(what EVERY "--set output=@T/one --set devices=host:1");                              \
-        train(what EVERY "--set output=@T/two --set devices=host:2");                              \
-        train(what EVERY "--set output=@T/four --set devices=host:4");                             \
+        rp_train_files_train(what EVERY "--set output=@T/one --set devices=host:1");               \
+        rp_train_files_train(what EVERY "--set output=@T/two --set devices=host:2");               \
+        rp_train_files_train(what EVERY "--set output=@T/four --set devices=host:4");              \
         assert_same("one/checkpoint-4", "two/checkpoint-4");                                       \
         assert_same("one/checkpoint-4", "four/checkpoint-4");                                      \
-        train(what EVERY "--set output=@T/half --set devices=host:2");                             \
+        rp_train_files_train(what EVERY "--set output=@T/half --set devices=host:2");              \
         g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/half/checkpoint-4");                        \
         assert_int_equal(gone.code, 0);                                                            \
-        train(what EVERY "--set output=@T/half --set devices=host:1 --resume");                    \
+        rp_train_files_train(what EVERY "--set output=@T/half --set devices=host:1 --resume");     \
         assert_same("one/checkpoint-4", "half/checkpoint-4");                                      \
         g_auto(RpCliRun) swept = rp_cli_shell("rm -r @T/one @T/two @T/four @T/half");              \
         assert_int_equal(swept.code, 0);                                                           \
@@ -70,12 +59,13 @@ static void
 begins_with_adapters_and_merges_them(void **state)
 {
     (void)state;
-    train(LORA EVERY "--set output=@T/begun");
-    train("--set steps=1 --set output=@T/more --set lora.start=@T/begun/checkpoint-4");
+    rp_train_files_train(LORA EVERY "--set output=@T/begun");
+    rp_train_files_train(
+        "--set steps=1 --set output=@T/more --set lora.start=@T/begun/checkpoint-4");
     g_auto(RpCliRun) merged = rp_cli_run("merge @T/model @T/begun/checkpoint-4 -o @T/merged");
     if (merged.code != 0)
         fail_msg("%s", merged.err);
-    train("--set steps=1 --set model=@T/merged --set output=@T/whole");
+    rp_train_files_train("--set steps=1 --set model=@T/merged --set output=@T/whole");
     refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", "--force replaces it");
     refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", "which is read");
 }
@@ -87,7 +77,8 @@ answers_with_adapters_beside_the_model(void **state)
     (void)state;
     g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/wide --dtype fp32");
     assert_int_equal(made.code, 0);
-    train(LORA EVERY "--set model=@T/wide --set output=@T/tuned --set optimizer.learning_rate=0.3");
+    rp_train_files_train(
+        LORA EVERY "--set model=@T/wide --set output=@T/tuned --set optimizer.learning_rate=0.3");
     rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
     g_auto(RpCliRun) merged = rp_cli_run("merge @T/wide @T/tuned/checkpoint-4 -o @T/one-model");
     g_auto(RpCliRun) plain =
@@ -113,7 +104,7 @@ refuses_another_base_and_other_adapters(void **state)
     (void)state;
     g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/other --seed 99");
     assert_int_equal(made.code, 0);
-    train(LORA EVERY "--set output=@T/kept");
+    rp_train_files_train(LORA EVERY "--set output=@T/kept");
     refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never",
            "; the first layer that differs is model.embed_tokens");
     /* one byte, in the middle of a tensor */

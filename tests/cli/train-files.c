@@ -140,3 +140,14 @@ rp_train_files_assert_same(const char *expected, const char *found)
             fail_msg("%s and %s differ", a, b);
     }
 }
+
+void
+rp_train_files_train(const char *line)
+{
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml %s", line);
+
+    if (run.code != 0)
+        fail_msg("%s: %s", line, run.err);
+    if (strstr(run.out, "memory of host") != NULL)
+        assert_non_null(strstr(run.out, "+0 bytes"));
+}

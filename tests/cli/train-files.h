@@ -20,6 +20,9 @@ int rp_train_files_teardown(void **state);
 void rp_train_files_write(const char *name, const char *data, gssize length);
 char *rp_train_files_read(const char *name, gsize *length);
 
+/* Trains @T/run.yaml with the options @line: ends well, and uses the bytes that were planned. */
+void rp_train_files_train(const char *line);
+
 /* Names in @T/@name but the lock, sorted, joined by spaces. (transfer full) */
 char *rp_train_files_list(const char *name);
 
