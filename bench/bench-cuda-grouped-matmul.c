@@ -132,7 +132,8 @@ print_times(Run *run, const Entry *entry, gboolean skewed, const Options *option
     for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
         run->way = (RpGroupedWay)way;
         if (!rp_cuda_grouped_way_can(run->way, args) ||
-            (options->way && !g_str_equal(options->way, rp_cuda_grouped_way_name(run->way)))) {
+            (options->way != NULL &&
+             !g_str_equal(options->way, rp_cuda_grouped_way_name(run->way)))) {
             printf(" %14s", "-");
             continue;
         }

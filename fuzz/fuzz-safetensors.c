@@ -51,21 +51,21 @@ check_tensors(const uint8_t *data, size_t size)
     guint64 sum = 0;
 
     (void)was_taken(tensors != NULL, error);
-    for (guint i = 0; tensors && i < rp_safetensors_count(tensors); i++) {
+    for (guint i = 0; tensors != NULL && i < rp_safetensors_count(tensors); i++) {
         const RpSafetensor *tensor = rp_safetensors_nth(tensors, i);
         const guint8 *bytes = tensor->data;
         g_assert(rp_safetensors_find(tensors, tensor->name) == tensor);
         g_assert(bytes >= data && bytes + tensor->bytes <= data + size);
-        g_assert(!at || bytes == at);
+        g_assert(at == NULL || bytes == at);
         at = bytes + tensor->bytes;
         for (guint64 j = 0; j < tensor->bytes; j++)
             sum += bytes[j];
         g_autofree char *text =
             rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
-        g_assert(text);
+        g_assert(text != NULL);
         check_packed(tensors, tensor);
     }
-    g_assert(!at || at == data + size);
+    g_assert(at == NULL || at == data + size);
     g_assert(sum <= 255 * (guint64)size);
 }
 

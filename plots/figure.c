@@ -268,7 +268,7 @@ rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat f
     g_autofree char *caption = caption_text(figure);
     gsize style_length = 0;
 
-    g_assert(style);
+    g_assert(style != NULL);
     const char *style_text = g_bytes_get_data(style, &style_length);
     return write_file(figure, directory, "style", ".gp", style_text, (gssize)style_length, error) &&
            write_file(figure, directory, figure->name, ".dat", figure->data->str,

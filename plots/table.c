@@ -76,7 +76,7 @@ rp_table_built_in(const char *file)
     g_autoptr(GBytes) bytes =
         g_resource_lookup_data(resources, path, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
 
-    g_assert(bytes);
+    g_assert(bytes != NULL);
     gsize length = 0;
     const char *data = g_bytes_get_data(bytes, &length);
     return g_strndup(data, length);
@@ -88,7 +88,7 @@ rp_table_published(const char *file)
     g_autofree char *text = rp_table_built_in(file);
     RpTable *table = rp_table_parse(text, NULL);
 
-    g_assert(table);
+    g_assert(table != NULL);
     return table;
 }
 

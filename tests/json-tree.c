@@ -69,7 +69,7 @@ rp_tree_find(const RpTree *tree, const char *path)
 {
     g_auto(GStrv) keys = g_strsplit(path, ".", -1);
 
-    for (char **key = keys; *key && tree != NULL; key++) {
+    for (char **key = keys; *key != NULL && tree != NULL; key++) {
         const RpTree *found = NULL;
         for (guint i = 0; i < tree->items->len && found == NULL; i++) {
             const RpTree *item = rp_tree_nth(tree, i);

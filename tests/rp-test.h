@@ -35,17 +35,17 @@
 static inline void
 rp_test_error_contains(const GError *error, const char *part, const char *file, int line)
 {
-    if (error && strstr(error->message, part))
+    if (error != NULL && strstr(error->message, part) != NULL)
         return;
     print_error("expected an error that contains `%s`, found: %s\n", part,
-                error ? error->message : "no error");
+                error != NULL ? error->message : "no error");
     _fail(file, line);
 }
 
 static inline void
 rp_test_no_error(const GError *error, const char *file, int line)
 {
-    if (!error)
+    if (error == NULL)
         return;
     print_error("unexpected error: %s\n", error->message);
     _fail(file, line);

@@ -42,8 +42,8 @@ rp_file_map(const char *path, GError **error)
     g_autoptr(GError) map_error = NULL;
     struct stat status;
 
-    g_return_val_if_fail(path, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     int fd = rp_file_open(path, &status, error);
     if (fd < 0)
@@ -81,7 +81,7 @@ rp_file_read(const char *path, gsize max_bytes, gsize *length, GError **error)
     gssize n = 1;
 
     g_return_val_if_fail(path && length, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct pollfd waiting = {.fd = fd, .events = POLLIN};
@@ -128,8 +128,8 @@ rp_file_list(const char *path, GError **error)
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
     const struct dirent *entry;
 
-    g_return_val_if_fail(path, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     DIR *directory = opendir(path);
     if (directory == NULL) {

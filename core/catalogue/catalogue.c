@@ -38,7 +38,7 @@ without_organisation(const char *name)
 const RpModel *
 rp_model_find(const char *name, GError **error)
 {
-    g_return_val_if_fail(name, NULL);
+    g_return_val_if_fail(name != NULL, NULL);
 
     const char *last = without_organisation(name);
     g_autoptr(GPtrArray) names = g_ptr_array_new();
@@ -59,7 +59,7 @@ rp_model_find(const char *name, GError **error)
 const RpGpu *
 rp_gpu_find(const char *name, GError **error)
 {
-    g_return_val_if_fail(name, NULL);
+    g_return_val_if_fail(name != NULL, NULL);
 
     g_autoptr(GPtrArray) names = g_ptr_array_new();
     guint n;

@@ -421,7 +421,7 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
                       GError **error)
 {
     g_return_val_if_fail(model && gpu && workload, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     const char *dtype = workload->dtype != NULL ? workload->dtype : "bf16";
     const char *accumulate = workload->accumulate != NULL ? workload->accumulate : "fp32";

@@ -4,7 +4,7 @@
 guint
 rp_model_n_layers(const RpModel *model)
 {
-    g_return_val_if_fail(model, 0);
+    g_return_val_if_fail(model != NULL, 0);
     return model->blocks + 2;
 }
 

@@ -39,7 +39,7 @@ rp_layer_kind_name(RpLayerKind kind)
 gint64
 rp_layer_saving_ns(const RpLayer *layer)
 {
-    g_return_val_if_fail(layer, 0);
+    g_return_val_if_fail(layer != NULL, 0);
     return layer->kind == RP_LAYER_BLOCK && layer->recompute_last_ns > 0
                ? MAX(0, layer->recompute_ns - layer->recompute_last_ns)
                : 0;
@@ -119,7 +119,7 @@ copy_names(RpProfile *to)
 RpProfile *
 rp_profile_copy(const RpProfile *profile)
 {
-    g_return_val_if_fail(profile, NULL);
+    g_return_val_if_fail(profile != NULL, NULL);
 
     RpProfile *copy = g_new(RpProfile, 1);
     *copy = *profile;
@@ -165,7 +165,7 @@ rp_profile_n_blocks(const RpProfile *profile)
 {
     guint n = 0;
 
-    g_return_val_if_fail(profile, 0);
+    g_return_val_if_fail(profile != NULL, 0);
     for (guint i = 0; i < profile->n_layers; i++)
         n += profile->layers[i].kind == RP_LAYER_BLOCK;
     return n;
@@ -176,7 +176,7 @@ rp_profile_first_block(const RpProfile *profile)
 {
     guint i = 0;
 
-    g_return_val_if_fail(profile, 0);
+    g_return_val_if_fail(profile != NULL, 0);
     while (i < profile->n_layers && profile->layers[i].kind != RP_LAYER_BLOCK)
         i++;
     return i;
@@ -185,7 +185,7 @@ rp_profile_first_block(const RpProfile *profile)
 guint64
 rp_profile_micro_batch_tokens(const RpProfile *profile)
 {
-    g_return_val_if_fail(profile, 0);
+    g_return_val_if_fail(profile != NULL, 0);
     return (guint64)profile->sequences * profile->tokens_per_sequence;
 }
 
@@ -194,7 +194,7 @@ rp_profile_check_full(const RpProfile *profile, GError **error)
 {
     const char *missing = NULL;
 
-    g_return_val_if_fail(profile, FALSE);
+    g_return_val_if_fail(profile != NULL, FALSE);
     if (!profile->has_sizes)
         missing = profile->missing != NULL ? profile->missing : "sizes of the layers";
     else if (!(profile->links.h2d_bytes_per_s > 0))

@@ -402,7 +402,7 @@ rp_profile_parse(const char *name, const char *text, gsize length, GError **erro
     RpJsonPull pull;
 
     g_return_val_if_fail(name && (text || length == 0), NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     if (length > RP_PROFILE_MAX_FILE_BYTES) {
         g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
@@ -429,8 +429,8 @@ rp_profile_load(const char *path, GError **error)
     g_autoptr(GError) local = NULL;
     gsize length;
 
-    g_return_val_if_fail(path, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     g_autofree char *text = rp_file_read(path, RP_PROFILE_MAX_FILE_BYTES, &length, &local);
     if (text == NULL) {

@@ -249,7 +249,7 @@ add_optimizer(RpJsonWriter *json, const RpProfile *profile)
 char *
 rp_profile_to_json(const RpProfile *profile)
 {
-    g_return_val_if_fail(profile, NULL);
+    g_return_val_if_fail(profile != NULL, NULL);
 
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
     rp_json_object(json, NULL);
@@ -313,7 +313,7 @@ rp_profile_save(const RpProfile *profile, const char *path, GError **error)
     GStatBuf info;
 
     g_return_val_if_fail(profile && path, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autofree char *text = rp_profile_to_json(profile);
     if (g_stat(path, &info) == 0) {

@@ -4,8 +4,8 @@
 char *
 rp_checkpoint_find_last(const char *output, char **skipped, GError **error)
 {
-    g_return_val_if_fail(output, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(output != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     g_autoptr(GString) passed = g_string_new(NULL);
     g_autoptr(GArray) steps = rp_checkpoint_list(output, error);

@@ -387,8 +387,8 @@ check_digests(const GArray *files, const Digests *digests, GError **error)
 gboolean
 rp_checkpoint_verify(const char *path, GError **error)
 {
-    g_return_val_if_fail(path, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(path != NULL, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autoptr(GArray) files = manifest_read(path, error);
     if (files == NULL || !check_sizes(path, files, error))

@@ -390,7 +390,7 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, c
                       GError **error)
 {
     g_return_val_if_fail(path && trainer && data, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     Restore restore = {.path = path, .trainer = trainer};
     restore.network = rp_trainer_network(trainer);

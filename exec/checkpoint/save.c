@@ -469,7 +469,7 @@ rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer, const
     g_auto(RpCheckpointImage) image = {0};
 
     g_return_val_if_fail(options && options->output && trainer && data, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     rp_checkpoint_image_take(&image, trainer, data);
     return rp_checkpoint_save_image(options, &image, removed, error);
@@ -482,7 +482,7 @@ rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *traine
     Save save;
 
     g_return_val_if_fail(options && options->output && trainer, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     if (!rp_checkpoint_make_output(options->output, error))
         return NULL;

@@ -100,7 +100,7 @@ rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError
 {
     g_return_val_if_fail(dataset && options && options->micro_batches > 0, NULL);
     g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     guint64 n_samples = rp_dataset_n_samples(dataset);
     gsize n_rows = count_rows(options->micro_batches, options->sequences);
@@ -244,7 +244,7 @@ rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch, GError **error)
                              batch->sequences == batcher->options.sequences &&
                              batch->tokens == batcher->options.tokens,
                          FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
     RpDataState after = batcher->state;
@@ -270,7 +270,7 @@ rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch, GError **error)
 RpDataState
 rp_batcher_state(const RpBatcher *batcher)
 {
-    g_return_val_if_fail(batcher, ((RpDataState){0}));
+    g_return_val_if_fail(batcher != NULL, ((RpDataState){0}));
 
     return batcher->state;
 }
@@ -289,7 +289,7 @@ gboolean
 rp_batcher_restore(RpBatcher *batcher, const RpDataState *state, GError **error)
 {
     g_return_val_if_fail(batcher && state, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     const RpDataState *here = &batcher->state;
     if (state->n_samples != here->n_samples)

@@ -29,8 +29,8 @@ rp_data_bytes_open(const char *path, GError **error)
 {
     struct stat status;
 
-    g_return_val_if_fail(path, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     int fd = rp_file_open(path, &status, error);
     if (fd < 0)

@@ -52,7 +52,7 @@ rp_dataset_free(RpDataset *dataset)
 const char *
 rp_dataset_name(const RpDataset *dataset)
 {
-    g_return_val_if_fail(dataset, NULL);
+    g_return_val_if_fail(dataset != NULL, NULL);
 
     return dataset->name;
 }
@@ -60,7 +60,7 @@ rp_dataset_name(const RpDataset *dataset)
 guint64
 rp_dataset_n_samples(const RpDataset *dataset)
 {
-    g_return_val_if_fail(dataset, 0);
+    g_return_val_if_fail(dataset != NULL, 0);
 
     return dataset->n_samples;
 }
@@ -68,7 +68,7 @@ rp_dataset_n_samples(const RpDataset *dataset)
 guint
 rp_dataset_vocabulary(const RpDataset *dataset)
 {
-    g_return_val_if_fail(dataset, 0);
+    g_return_val_if_fail(dataset != NULL, 0);
 
     return dataset->vocabulary;
 }
@@ -76,7 +76,7 @@ rp_dataset_vocabulary(const RpDataset *dataset)
 RpFingerprints
 rp_dataset_fingerprint(const RpDataset *dataset)
 {
-    g_return_val_if_fail(dataset, (RpFingerprints){0});
+    g_return_val_if_fail(dataset != NULL, (RpFingerprints){0});
 
     return dataset->fingerprints;
 }
@@ -84,8 +84,8 @@ rp_dataset_fingerprint(const RpDataset *dataset)
 gboolean
 rp_dataset_check_unchanged(const RpDataset *dataset, GError **error)
 {
-    g_return_val_if_fail(dataset, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(dataset != NULL, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     return rp_data_bytes_check_unchanged(dataset->ops->bytes(dataset->source), error);
 }
@@ -103,7 +103,7 @@ rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample, GErro
 {
     g_return_val_if_fail(dataset && index < dataset->n_samples && sample, FALSE);
     g_return_val_if_fail(sample->capacity == 0 || (sample->input_ids && sample->labels), FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     return dataset->ops->read(dataset->source, index, sample, error);
 }
@@ -113,7 +113,7 @@ rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgr
                  gpointer user_data, RpDatasetSummary *summary, GError **error)
 {
     g_return_val_if_fail(dataset && summary, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     RpDatasetSummary sum = {.n_samples = dataset->n_samples};
     for (guint64 i = 0; i < dataset->n_samples; i++) {

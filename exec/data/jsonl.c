@@ -279,7 +279,7 @@ build_index(Jsonl *jsonl, GError **error)
         if (piece == NULL)
             return FALSE;
         const guint8 *at = piece;
-        while ((at = memchr(at, '\n', n - (gsize)(at - piece))))
+        while ((at = memchr(at, '\n', n - (gsize)(at - piece))) != NULL)
             add_offset(jsonl, &capacity, first + (guint64)(++at - piece));
     }
     if (jsonl->offsets[jsonl->n_lines] < length) /* a last line without its newline */
@@ -318,7 +318,7 @@ rp_dataset_new_jsonl(const char *name, GBytes *text, guint vocabulary, GError **
 {
     g_return_val_if_fail(name && text, NULL);
     g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     return new_from(rp_data_bytes_new(name, text), vocabulary, error);
 }
@@ -326,9 +326,9 @@ rp_dataset_new_jsonl(const char *name, GBytes *text, guint vocabulary, GError **
 RpDataset *
 rp_dataset_open_jsonl(const char *path, guint vocabulary, GError **error)
 {
-    g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
     g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     RpDataBytes *bytes = rp_data_bytes_open(path, error);
     return bytes != NULL ? new_from(bytes, vocabulary, error) : NULL;

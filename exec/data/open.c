@@ -5,8 +5,8 @@
 RpDataset *
 rp_dataset_open(const char *path, guint vocabulary, guint sequence_tokens, GError **error)
 {
-    g_return_val_if_fail(path, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     if (g_str_has_suffix(path, ".jsonl"))
         return rp_dataset_open_jsonl(path, vocabulary, error);

@@ -67,7 +67,7 @@ rp_data_state_parse(const char *name, const char *text, gsize length, RpDataStat
     RpJsonPull pull;
 
     g_return_val_if_fail(name && (text || length == 0) && state, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     if (!rp_json_pull_init(&pull, name, text, length, RP_DATASET_ERROR, RP_DATASET_ERROR_STATE,
                            error) ||

@@ -135,7 +135,7 @@ rp_dataset_new_tokens(const char *name, GBytes *bytes, guint vocabulary, guint s
 {
     g_return_val_if_fail(name && bytes && sequence_tokens > 0, NULL);
     g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     return new_from(rp_data_bytes_new(name, bytes), vocabulary, sequence_tokens, error);
 }
@@ -145,7 +145,7 @@ rp_dataset_open_tokens(const char *path, guint vocabulary, guint sequence_tokens
 {
     g_return_val_if_fail(path && sequence_tokens > 0, NULL);
     g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     RpDataBytes *bytes = rp_data_bytes_open(path, error);
     return bytes != NULL ? new_from(bytes, vocabulary, sequence_tokens, error) : NULL;

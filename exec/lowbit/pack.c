@@ -98,7 +98,7 @@ rp_lowbit_source_check(const RpLowbitSource *source, const void *packed, RpDtype
                        RpPool *pool, GError **error)
 {
     g_return_val_if_fail(source && source->is_packed && packed, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     Work work = {source->format, rp_lowbit_shape_of(source->shape, source->rank), dtype,
                  .packed = (gpointer)(guintptr)packed};
@@ -135,7 +135,7 @@ rp_lowbit_pack_tensor(RpLowbit format, const RpSafetensor *tensor, void *packed,
                       GError **error)
 {
     g_return_val_if_fail(tensor && tensor->supported && tensor->elements > 0 && packed, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     const RpLowbitShape shape = rp_lowbit_shape_of(tensor->shape, tensor->rank);
     g_autofree float *scales = g_new(float, rp_lowbit_pack_scales(format, shape));

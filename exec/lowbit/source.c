@@ -262,7 +262,7 @@ rp_lowbit_source_find(const RpSafetensors *tensors, const char *name, RpLowbitSo
                       GError **error)
 {
     g_return_val_if_fail(tensors && name && source, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     RpLowbitSource found = {.name = name};
     const RpSafetensor *plain = rp_safetensors_find(tensors, name);

@@ -114,7 +114,7 @@ rp_lowbit_target_add(RpSafetensorsWriter *writer, const char *name, RpLowbit for
                      GError **error)
 {
     g_return_val_if_fail(writer && name && shape && rank > 0 && target, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     *target = (RpLowbitTarget){.format = format, .shape = rp_lowbit_shape_of(shape, rank)};
     switch (format) {
@@ -159,7 +159,7 @@ rp_lowbit_target_write(RpSafetensorsWriter *writer, const RpLowbitTarget *target
     static const float values[16] = {RP_NF4_VALUES};
 
     g_return_val_if_fail(writer && target && packed, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     const RpLowbitLayout layout = rp_lowbit_layout(target->format, target->shape);
     const guint8 *bytes = packed;
@@ -191,7 +191,7 @@ compare_names(gconstpointer a, gconstpointer b)
 char *
 rp_lowbit_cache_name(RpLowbit format, const RpSafetensors *checkpoint)
 {
-    g_return_val_if_fail(checkpoint, NULL);
+    g_return_val_if_fail(checkpoint != NULL, NULL);
 
     g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
     g_autoptr(GPtrArray) sorted = g_ptr_array_new();

@@ -38,7 +38,7 @@ rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *
                      RpAttentionChoice *fastest, GError **error)
 {
     g_return_val_if_fail(probe && network && fastest, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     const RpKernels *kernels = rp_network_kernels(network);
     const RpMeasureOptions measure = {

@@ -104,7 +104,7 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
                    const RpMeasureOptions *options, GError **error)
 {
     g_return_val_if_fail(probe && network && options, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     g_autoptr(GDateTime) now = g_date_time_new_now_utc();
     RpMeasureOptions resolved = *options;

@@ -233,7 +233,7 @@ rp_init_write(const RpModel *config, const char *directory, const RpInitOptions 
               GError **error)
 {
     g_return_val_if_fail(config && directory && options, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autoptr(RpWeights) weights = rp_weights_new(config);
     g_autofree char *path = g_build_filename(directory, "model.safetensors", NULL);

@@ -291,7 +291,7 @@ gboolean
 rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
 {
     g_return_val_if_fail(weights && checkpoint, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     for (guint i = 0; i < weights->list->len; i++) {
         RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
@@ -346,7 +346,7 @@ gboolean
 rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
 {
     g_return_val_if_fail(weights && checkpoint, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autoptr(GHashTable) names = g_hash_table_new(g_str_hash, g_str_equal);
     g_autofree const RpSafetensor **source = g_new0(const RpSafetensor *, weights->list->len);

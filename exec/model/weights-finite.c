@@ -224,7 +224,7 @@ rp_weights_check_finite(const RpWeights *weights, RpDtype dtype, GError **error)
 {
     g_return_val_if_fail(weights && (guint)dtype < RP_N_DTYPES, FALSE);
     g_return_val_if_fail(rp_weights_source(weights, 0), FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autoptr(GArray) pieces = divide(weights);
     Search search = {.weights = weights,

@@ -141,7 +141,7 @@ rp_weights_base_hash(const RpWeights *weights)
 {
     RpWeights *own = (RpWeights *)(guintptr)weights;
 
-    g_return_val_if_fail(weights, NULL);
+    g_return_val_if_fail(weights != NULL, NULL);
     if (weights->lora.rank == 0)
         return NULL;
     g_mutex_lock(&own->base_lock);

@@ -11,7 +11,7 @@ rp_weights_new(const RpModel *model)
 RpWeights *
 rp_weights_new_adapted(const RpModel *model, const RpLora *lora)
 {
-    g_return_val_if_fail(model, NULL);
+    g_return_val_if_fail(model != NULL, NULL);
 
     RpWeights *weights = g_new0(RpWeights, 1);
     weights->model = *model;
@@ -33,7 +33,7 @@ rp_weights_new_adapted(const RpModel *model, const RpLora *lora)
 RpWeights *
 rp_weights_copy(const RpWeights *weights)
 {
-    g_return_val_if_fail(weights, NULL);
+    g_return_val_if_fail(weights != NULL, NULL);
 
     RpWeights *copy = rp_weights_new_adapted(&weights->model, &weights->lora);
     for (guint i = 0; i < copy->list->len; i++) {
@@ -73,7 +73,7 @@ rp_weights_free(RpWeights *weights)
 guint
 rp_weights_count(const RpWeights *weights)
 {
-    g_return_val_if_fail(weights, 0);
+    g_return_val_if_fail(weights != NULL, 0);
     return weights->list->len;
 }
 
@@ -87,14 +87,14 @@ rp_weights_nth(const RpWeights *weights, guint index)
 const RpModel *
 rp_weights_model(const RpWeights *weights)
 {
-    g_return_val_if_fail(weights, NULL);
+    g_return_val_if_fail(weights != NULL, NULL);
     return &weights->model;
 }
 
 guint
 rp_weights_n_layers(const RpWeights *weights)
 {
-    g_return_val_if_fail(weights, 0);
+    g_return_val_if_fail(weights != NULL, 0);
     return weights->firsts->len - 1;
 }
 
@@ -138,7 +138,7 @@ rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage)
 void
 rp_weights_store_base(RpWeights *weights, RpDtype storage)
 {
-    g_return_if_fail(weights);
+    g_return_if_fail(weights != NULL);
     for (guint i = 0; i < weights->list->len; i++)
         if (!rp_weights_nth(weights, i)->trained)
             g_array_index(weights->list, RpWeight, i).storage = storage;
@@ -147,7 +147,7 @@ rp_weights_store_base(RpWeights *weights, RpDtype storage)
 void
 rp_weights_pack_base(RpWeights *weights, RpLowbit format)
 {
-    g_return_if_fail(weights);
+    g_return_if_fail(weights != NULL);
     for (guint i = 0; i < weights->list->len; i++) {
         RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
 
@@ -160,7 +160,7 @@ rp_weights_pack_base(RpWeights *weights, RpLowbit format)
 gboolean
 rp_weights_is_packed(const RpWeights *weights)
 {
-    g_return_val_if_fail(weights, FALSE);
+    g_return_val_if_fail(weights != NULL, FALSE);
     for (guint i = 0; i < weights->list->len; i++)
         if (rp_weights_nth(weights, i)->is_packed)
             return TRUE;
@@ -172,7 +172,7 @@ rp_weights_elements(const RpWeights *weights)
 {
     guint64 sum = 0;
 
-    g_return_val_if_fail(weights, 0);
+    g_return_val_if_fail(weights != NULL, 0);
 
     for (guint i = 0; i < weights->list->len; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
@@ -184,7 +184,7 @@ rp_weights_elements(const RpWeights *weights)
 void
 rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_layers)
 {
-    g_return_if_fail(weights);
+    g_return_if_fail(weights != NULL);
     g_free(weights->base_hash);
     g_free(weights->base_layers);
     weights->base_hash = g_strdup(base_hash);
@@ -195,7 +195,7 @@ rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *
 const RpLora *
 rp_weights_lora(const RpWeights *weights)
 {
-    g_return_val_if_fail(weights, NULL);
+    g_return_val_if_fail(weights != NULL, NULL);
     return weights->lora.rank > 0 ? &weights->lora : NULL;
 }
 

@@ -151,7 +151,7 @@ constants_of(const RpNetwork *network)
 guint64
 rp_network_constant_bytes(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, 0);
+    g_return_val_if_fail(network != NULL, 0);
     return network->constants.bytes;
 }
 
@@ -226,35 +226,35 @@ rp_network_free(RpNetwork *network)
 guint
 rp_network_n_layers(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, 0);
+    g_return_val_if_fail(network != NULL, 0);
     return network->n_layers;
 }
 
 const RpNetworkOptions *
 rp_network_options(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, NULL);
+    g_return_val_if_fail(network != NULL, NULL);
     return &network->options;
 }
 
 const RpModel *
 rp_network_model(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, NULL);
+    g_return_val_if_fail(network != NULL, NULL);
     return network->model;
 }
 
 const RpWeights *
 rp_network_weights(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, NULL);
+    g_return_val_if_fail(network != NULL, NULL);
     return network->weights;
 }
 
 const RpKernels *
 rp_network_kernels(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, NULL);
+    g_return_val_if_fail(network != NULL, NULL);
     return network->kernels;
 }
 
@@ -293,7 +293,7 @@ rp_network_elements(const RpNetwork *network, RpInterval layers)
 guint64
 rp_network_hidden_bytes(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, 0);
+    g_return_val_if_fail(network != NULL, 0);
     return network->hidden_bytes;
 }
 
@@ -337,7 +337,7 @@ set_layer(const RpNetwork *network, RpProfile *profile, guint index)
 RpProfile *
 rp_network_profile(const RpNetwork *network)
 {
-    g_return_val_if_fail(network, NULL);
+    g_return_val_if_fail(network != NULL, NULL);
 
     const RpModel *model = network->model;
     const RpNetworkOptions *options = &network->options;

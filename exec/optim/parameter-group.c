@@ -10,7 +10,7 @@ rp_parameter_decays(const char *name, guint n_dims)
     if (n_dims <= 1 || strstr(lower, "bias") != NULL)
         return FALSE;
     g_auto(GStrv) parts = g_strsplit(lower, ".", -1);
-    for (char **part = parts; *part; part++)
+    for (char **part = parts; *part != NULL; part++)
         if (g_str_has_suffix(*part, "norm"))
             return FALSE;
     return TRUE;

@@ -266,7 +266,7 @@ rp_quantise(const RpModel *model, const RpSafetensors *checkpoint, RpLowbit form
             const char *path, const RpQuantiseOptions *options, GError **error)
 {
     g_return_val_if_fail(model && checkpoint && path && options, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autoptr(RpWeights) plain = rp_weights_new(model);
 
@@ -295,7 +295,7 @@ rp_quantise_random(const RpModel *model, RpLowbit format, const char *directory,
                    const RpInitOptions *options, GError **error)
 {
     g_return_val_if_fail(model && directory && options, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autoptr(RpWeights) plain = rp_weights_new(model);
     g_autofree char *path = g_build_filename(directory, "model.safetensors", NULL);

@@ -199,8 +199,8 @@ rp_safetensors_open(const char *path, GError **error)
 {
     g_autofree char *found = NULL;
 
-    g_return_val_if_fail(path, NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     if (g_file_test(path, G_FILE_TEST_IS_DIR)) {
         found = find_in_directory(path, error);
@@ -219,7 +219,7 @@ RpSafetensors *
 rp_safetensors_parse(const char *name, const void *bytes, gsize length, GError **error)
 {
     g_return_val_if_fail(name && (bytes || length == 0), NULL);
-    g_return_val_if_fail(!error || !*error, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     g_autoptr(RpSafetensors) tensors = safetensors_new(name);
     if (!rp_safetensors_read_file(tensors, name, bytes, length, error))
@@ -230,14 +230,14 @@ rp_safetensors_parse(const char *name, const void *bytes, gsize length, GError *
 const char *
 rp_safetensors_path(const RpSafetensors *tensors)
 {
-    g_return_val_if_fail(tensors, NULL);
+    g_return_val_if_fail(tensors != NULL, NULL);
     return tensors->path;
 }
 
 guint
 rp_safetensors_count(const RpSafetensors *tensors)
 {
-    g_return_val_if_fail(tensors, 0);
+    g_return_val_if_fail(tensors != NULL, 0);
     return tensors->tensors->len;
 }
 

@@ -100,7 +100,7 @@ clear_target(gpointer data)
 RpSafetensorsWriter *
 rp_safetensors_writer_new(const char *path, guint64 max_shard_bytes)
 {
-    g_return_val_if_fail(path, NULL);
+    g_return_val_if_fail(path != NULL, NULL);
 
     RpSafetensorsWriter *writer = g_new0(RpSafetensorsWriter, 1);
     writer->path = g_strdup(path);
@@ -350,7 +350,7 @@ gboolean
 rp_safetensors_writer_begin(RpSafetensorsWriter *writer, GError **error)
 {
     g_return_val_if_fail(writer && !writer->begun, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     writer->begun = TRUE;
     plan_targets(writer);
@@ -439,7 +439,7 @@ gboolean
 rp_safetensors_writer_finish(RpSafetensorsWriter *writer, GError **error)
 {
     g_return_val_if_fail(writer && writer->begun && !writer->finished, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     if (!check_complete(writer, error))
         return FALSE;

@@ -71,7 +71,7 @@ parse_cpus(const char *list, cpu_set_t *set, GError **error)
     g_auto(GStrv) parts = g_strsplit(list, ",", -1);
 
     CPU_ZERO(set);
-    for (char **part = parts; *part; part++) {
+    for (char **part = parts; *part != NULL; part++) {
         g_auto(GStrv) ends = g_strsplit(g_strstrip(*part), "-", 2);
         guint64 from = 0, to = 0;
         if (ends[0] == NULL ||

@@ -206,7 +206,7 @@ says_what_is_wrong(void **state)
         g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
         g_autofree char *made = rp_cli_temporary("x.json");
 
-        if (run.code != cases[i].code || !strstr(run.err, cases[i].message))
+        if (run.code != cases[i].code || strstr(run.err, cases[i].message) == NULL)
             fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
         assert_false(g_file_test(made, G_FILE_TEST_EXISTS));
     }

@@ -97,7 +97,7 @@ says_what_is_wrong(void **state)
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
 
-        if (run.code != cases[i].code || !strstr(run.err, cases[i].message))
+        if (run.code != cases[i].code || strstr(run.err, cases[i].message) == NULL)
             fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
         assert_string_equal(run.out, "");
     }

@@ -342,7 +342,7 @@ tells_what_pinning_took(void **state)
     const char *comparison = strstr(whole_out, "difference");
 
     (void)state;
-    if (line == NULL || comparison == NULL || line > comparison || !strstr(line, " thread"))
+    if (line == NULL || comparison == NULL || line > comparison || strstr(line, " thread") == NULL)
         fail_msg("expected a line of pinned memory before the first step, found:\n%s", whole_out);
     print_message("           %.*s\n", (int)strcspn(line, "\n"), line);
     if (run.code != 0 || strstr(run.out, "\"pinned\"") == NULL)

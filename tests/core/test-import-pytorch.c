@@ -259,7 +259,7 @@ every_schedule_survives_the_way_through_a_file_and_a_plan(void **state)
 {
     Fixture *fixture = *state;
 
-    for (const RpScheduleOps *const *s = rp_schedules(); *s; s++) {
+    for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++) {
         const RpScheduleOps *schedule = *s;
         guint v = schedule->stages_per_gpu ? schedule->stages_per_gpu : 2;
         RpShape shape = {

@@ -29,7 +29,7 @@ setup(void **state)
     f->directory = g_dir_make_tmp("rp-profile-XXXXXX", NULL);
     f->path = g_build_filename(f->directory, "profile.json", NULL);
     *state = f;
-    return f->directory ? 0 : -1;
+    return f->directory != NULL ? 0 : -1;
 }
 
 static int
@@ -39,7 +39,7 @@ teardown(void **state)
     g_autoptr(GDir) dir = g_dir_open(f->directory, 0, NULL);
     const char *name;
 
-    while (dir && (name = g_dir_read_name(dir))) {
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL) {
         g_autofree char *path = g_build_filename(f->directory, name, NULL);
         g_remove(path);
     }
@@ -425,7 +425,7 @@ refuses_bad_input_naming_the_place(void **state)
 
         g_clear_error(&f->error);
         f->profile = rp_profile_parse("bad.json", bad->text, strlen(bad->text), &f->error);
-        if (f->profile)
+        if (f->profile != NULL)
             print_error("accepted: %s\n", bad->text);
         assert_null(f->profile);
         rp_assert_error_message_contains(f->error, bad->message);
@@ -526,7 +526,7 @@ leaves_nothing_beside_a_saved_file(void **state)
     f->profile = rp_profile_new(1);
     assert_true(rp_profile_save(f->profile, f->path, &f->error));
     GDir *dir = g_dir_open(f->directory, 0, NULL);
-    while (g_dir_read_name(dir))
+    while (g_dir_read_name(dir) != NULL)
         n++;
     g_dir_close(dir);
     assert_int_equal(n, 1);
@@ -633,7 +633,7 @@ waits_for_the_writer_of_a_pipe_with_a_bound(void **state)
         (void)alarm(20);
         FILE *pipe = fopen(f->path, "we");
         (void)g_usleep(100000); /* open, and silent at first */
-        _exit(pipe && fputs("written", pipe) >= 0 && fclose(pipe) == 0 ? 0 : 1);
+        _exit(pipe != NULL && fputs("written", pipe) >= 0 && fclose(pipe) == 0 ? 0 : 1);
     }
     f->text = rp_file_read(f->path, 7, &length, &f->error);
     assert_int_equal(waitpid(child, NULL, 0), child);
@@ -725,7 +725,7 @@ folds_equal_neighbours_only(void **state)
     rp_assert_no_error(f->error);
     assert_int_equal(f->other->n_layers, 6);
     guint n = 0;
-    for (const char *p = f->text; (p = strstr(p, "\"kind\"")); p++)
+    for (const char *p = f->text; (p = strstr(p, "\"kind\"")) != NULL; p++)
         n++;
     assert_int_equal(n, 5); /* 0-1, 2, 3, 4, 5 */
     assert_int_equal(f->other->layers[5].tensor_bytes[0], 2);

@@ -52,7 +52,7 @@ grid_new(void)
 {
     GArray *cases = g_array_new(FALSE, FALSE, sizeof(Case));
 
-    for (const RpScheduleOps *const *ops = rp_schedules(); *ops; ops++)
+    for (const RpScheduleOps *const *ops = rp_schedules(); *ops != NULL; ops++)
         for (guint N = 1; N <= MAX_GPUS; N++)
             for (guint M = 1; M <= MAX_MICRO_BATCHES; M++)
                 for (guint S = 1; S <= MAX_CHUNKS * N; S++)
@@ -597,7 +597,7 @@ should_suit(const RpScheduleOps *ops, const RpShape *shape)
 static void
 accepts_exactly_the_shapes_it_is_defined_for(void **state)
 {
-    for (const RpScheduleOps *const *ops = rp_schedules(); *ops; ops++)
+    for (const RpScheduleOps *const *ops = rp_schedules(); *ops != NULL; ops++)
         for (guint N = 1; N <= MAX_GPUS; N++)
             for (guint M = 1; M <= MAX_MICRO_BATCHES; M++)
                 for (guint S = 1; S <= 4 * N; S++)

@@ -348,7 +348,7 @@ checkpoint_remove_tree(const char *path)
         g_file_test(path, G_FILE_TEST_IS_SYMLINK) ? NULL : g_dir_open(path, 0, NULL);
     const char *name;
 
-    while (dir != NULL && (name = g_dir_read_name(dir))) {
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL) {
         g_autofree char *inner = g_build_filename(path, name, NULL);
         checkpoint_remove_tree(inner);
     }
@@ -429,7 +429,7 @@ checkpoint_list(const char *path)
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
     const char *name;
 
-    while (dir != NULL && (name = g_dir_read_name(dir)))
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL)
         g_ptr_array_add(names, g_strdup(name));
     g_ptr_array_sort(names, compare_texts);
     g_ptr_array_add(names, NULL);

@@ -35,7 +35,7 @@ cuda_setup(void **state)
     if (!rp_cuda_ok(cudaSetDevice(0), "cudaSetDevice", &error))
         return -1;
     stream = rp_cuda_stream_new(0, NULL, &error);
-    if (!stream)
+    if (stream == NULL)
         return -1;
     device_blocks = g_ptr_array_new_with_free_func(free_device);
     /* arrays come and go all the time: their pages stay */
@@ -84,8 +84,8 @@ device_bytes(size_t bytes)
 void *
 cuda_room(const Side *side, size_t n, size_t size)
 {
-    return side->stream ? device_bytes((n + side->shift) * size) + side->shift * size
-                        : host_bytes(n * size);
+    return side->stream != NULL ? device_bytes((n + side->shift) * size) + side->shift * size
+                                : host_bytes(n * size);
 }
 
 void *
@@ -93,7 +93,7 @@ cuda_copy_in(const Side *side, const void *data, size_t n, size_t size)
 {
     void *room = cuda_room(side, n, size);
 
-    if (side->stream)
+    if (side->stream != NULL)
         check_cuda(cudaMemcpy(room, data, n * size, cudaMemcpyHostToDevice), "cudaMemcpy");
     else
         memcpy(room, data, n * size);
@@ -105,7 +105,7 @@ cuda_workspace(const Side *side, size_t bytes)
 {
     if (bytes == 0)
         return NULL;
-    return side->stream ? device_bytes(bytes) : host_bytes(bytes);
+    return side->stream != NULL ? device_bytes(bytes) : host_bytes(bytes);
 }
 
 void
@@ -114,7 +114,7 @@ cuda_copy_out(const Side *side, const void *data, void *target, size_t bytes)
     g_autoptr(GError) error = NULL;
     gboolean ok;
 
-    if (!side->stream) {
+    if (side->stream == NULL) {
         memcpy(target, data, bytes);
         return;
     }

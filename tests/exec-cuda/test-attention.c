@@ -107,11 +107,11 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
         args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
     }
     args.starts = cuda_copy_in(side, starts, shape->sequences + 1, sizeof *starts);
-    args.choice = side->stream ? shape->forward : RP_ATTENTION_BUILTIN;
+    args.choice = side->stream != NULL ? shape->forward : RP_ATTENTION_BUILTIN;
     args.workspace = cuda_workspace(side, side->kernels->attention_forward_workspace(&args));
     side->kernels->attention_forward(side->stream, &args);
-    args.choice = side->stream ? shape->backward : RP_ATTENTION_BUILTIN;
-    if (side->stream && shape->part_heads > 0) {
+    args.choice = side->stream != NULL ? shape->backward : RP_ATTENTION_BUILTIN;
+    if (side->stream != NULL && shape->part_heads > 0) {
         differentiate_in_parts(side, shape, &args);
     } else {
         args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));

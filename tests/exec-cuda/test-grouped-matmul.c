@@ -68,7 +68,7 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     args.c = args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, inputs->c.n);
     args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
     args.workspace = cuda_workspace(side, side->kernels->grouped_matmul_workspace(&args));
-    if (side->stream && inputs->way >= 0 &&
+    if (side->stream != NULL && inputs->way >= 0 &&
         rp_cuda_grouped_way_can((RpGroupedWay)inputs->way, &args))
         assert_int_equal(rp_cuda_grouped_matmul_by((RpGroupedWay)inputs->way, &args, NULL),
                          cudaSuccess);

@@ -31,7 +31,7 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     args.c =
         args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, args.m * args.n);
     args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
-    args.workspace = side->stream && inputs->workspace
+    args.workspace = side->stream != NULL && inputs->workspace != NULL
                          ? inputs->workspace
                          : cuda_workspace(side, side->kernels->matmul_workspace(&args));
     side->kernels->matmul(side->stream, &args);
@@ -39,7 +39,7 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     outputs->terms[0] = args.k;
     /* cuBLASLt may round a product before it adds to a 16-bit C: half a unit of at most 8. So does
      * a bias that is a pass of its own */
-    if ((args.accumulate || args.bias) && args.c_dtype != RP_DTYPE_FP32)
+    if ((args.accumulate || args.bias != NULL) && args.c_dtype != RP_DTYPE_FP32)
         outputs->slack[0] = args.c_dtype == RP_DTYPE_BF16 ? 0x1p-6 : 0x1p-9;
     if (args.half_sums)
         outputs->slack[0] += slack_of_half_sums(outputs->arrays[0], args.k);

@@ -20,17 +20,17 @@ compute_forward(const Side *side, const void *data, Outputs *outputs)
         .epsilon = 1e-6f,
         .x = x,
         .residual = residual,
-        .sum = !residual          ? NULL
+        .sum = residual == NULL   ? NULL
                : inputs->in_place ? residual
                                   : cuda_out(side, dtype, inputs->x.n),
         .weight = cuda_in(side, inputs->weight),
-        .y = inputs->in_place && !residual ? x : cuda_out(side, dtype, inputs->x.n),
+        .y = inputs->in_place && residual == NULL ? x : cuda_out(side, dtype, inputs->x.n),
         .rstd = cuda_out(side, RP_DTYPE_FP32, inputs->rows)};
 
     side->kernels->rmsnorm_forward(side->stream, &args);
     outputs->arrays[0] = cuda_result(side, dtype, inputs->x.n, args.y);
     outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->rows, args.rstd);
-    if (residual)
+    if (residual != NULL)
         outputs->arrays[2] = cuda_result(side, dtype, inputs->x.n, args.sum);
     for (guint i = 0; i < 3; i++)
         outputs->terms[i] = inputs->n;
@@ -51,9 +51,9 @@ compute_backward(const Side *side, const void *data, Outputs *outputs)
                           .rstd = cuda_in(side, inputs->rstd),
                           .dy = dy,
                           .d_residual = d_residual,
-                          .dx = !inputs->in_place ? cuda_out(side, dtype, inputs->x.n)
-                                : d_residual      ? d_residual
-                                                  : dy,
+                          .dx = !inputs->in_place    ? cuda_out(side, dtype, inputs->x.n)
+                                : d_residual != NULL ? d_residual
+                                                     : dy,
                           .d_weight = cuda_in(side, inputs->d_weight)};
 
     args.workspace = cuda_workspace(side, side->kernels->rmsnorm_backward_workspace(&args));

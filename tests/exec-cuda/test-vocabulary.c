@@ -31,7 +31,7 @@ compute_embedding(const Side *side, const void *data, Outputs *outputs)
     args.workspace = cuda_workspace(side, side->kernels->embedding_backward_workspace(&args));
     side->kernels->embedding_backward(side->stream, &args);
     outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->d_weight.n, args.d_weight);
-    if (side->stream)
+    if (side->stream != NULL)
         return;
     /* the same sums in the same order: the host's bits */
     outputs->terms[1] = 0;

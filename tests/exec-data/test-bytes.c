@@ -29,7 +29,7 @@ setup(void **state)
 
     f->directory = g_dir_make_tmp("rp-bytes-XXXXXX", NULL);
     *state = f;
-    return f->directory ? 0 : -1;
+    return f->directory != NULL ? 0 : -1;
 }
 
 static int
@@ -43,7 +43,7 @@ teardown(void **state)
     g_clear_error(&f->error);
     g_autofree char *other = g_build_filename(f->directory, "other", NULL);
     g_remove(other);
-    if (f->path)
+    if (f->path != NULL)
         g_remove(f->path);
     g_rmdir(f->directory);
     g_free(f->path);
@@ -212,7 +212,7 @@ a_file_that_is_cut_short_is_an_error_with_a_message(void **state)
         gint32 ids[2], labels[2];
         RpSample sample = {ids, labels, 2, 0};
         g_clear_pointer(&f->dataset, rp_dataset_free);
-        if (f->path)
+        if (f->path != NULL)
             g_remove(f->path);
         write_file(f, names[i], lines, strlen(lines));
         f->dataset = rp_dataset_open(f->path, RP_DATASET_MAX_VOCABULARY, 2, &f->error);

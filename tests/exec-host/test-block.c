@@ -50,7 +50,7 @@ weight_of(const Block *b, const char *layer, const char *name)
 {
     const RpSafetensor *tensor = find(b, layer, name);
 
-    return tensor ? tensor->data : NULL;
+    return tensor != NULL ? tensor->data : NULL;
 }
 
 static float *
@@ -59,7 +59,7 @@ gradient_of(const Block *b, const char *layer, const char *name)
     const RpSafetensor *tensor = find(b, layer, name);
     float *gradient;
 
-    if (!tensor)
+    if (tensor == NULL)
         return NULL;
     gradient = floats(tensor->elements);
     memset(gradient, 0, tensor->bytes);
@@ -93,7 +93,7 @@ linear(const Block *b, const char *layer, const float *x, size_t in, size_t out)
 
     b->kernels->matmul(NULL, &(RpMatmulArgs){RP_MATMUL_NT, b->c->tokens, out, in, x,
                                              weight_of(b, layer, ".weight"), y});
-    if (bias)
+    if (bias != NULL)
         b->kernels->bias_forward(
             NULL, &(RpBiasArgs){.tokens = b->c->tokens, .n = out, .bias = bias, .y = y});
     return y;
@@ -109,14 +109,14 @@ linear_backward(const Block *b, const char *layer, const float *x, const float *
     float *d_bias = gradient_of(b, layer, ".bias");
     const gboolean accumulate = dx != NULL;
 
-    if (!dx)
+    if (dx == NULL)
         dx = floats(T * in);
     b->kernels->matmul(NULL,
                        &(RpMatmulArgs){RP_MATMUL_NN, T, in, out, dy, weight_of(b, layer, ".weight"),
                                        dx, .accumulate = accumulate});
     b->kernels->matmul(
         NULL, &(RpMatmulArgs){RP_MATMUL_TN, out, in, T, dy, x, d_weight, .accumulate = TRUE});
-    if (d_bias)
+    if (d_bias != NULL)
         b->kernels->bias_backward(NULL,
                                   &(RpBiasArgs){.tokens = T, .n = out, .dy = dy, .d_bias = d_bias});
     return dx;
@@ -128,7 +128,7 @@ norm(const Block *b, const char *layer, float *x, size_t rows, size_t n)
 {
     float *y;
 
-    if (!weight_of(b, layer, ".weight"))
+    if (weight_of(b, layer, ".weight") == NULL)
         return x;
     y = floats(rows * n);
     b->kernels->rmsnorm_forward(NULL, &(RpRmsnormArgs){.rows = rows,
@@ -145,7 +145,7 @@ static void
 norm_backward(const Block *b, const char *layer, float *x, size_t rows, size_t n, float *dy,
               const float *d_residual)
 {
-    if (!weight_of(b, layer, ".weight"))
+    if (weight_of(b, layer, ".weight") == NULL)
         return;
     norm(b, layer, x, rows, n);
     b->kernels->rmsnorm_backward(NULL,

@@ -90,7 +90,7 @@ check_file(const char *file, RpLowbit format, const char *form, const char *suff
         assert_memory_equal(source.shape, plain->shape, plain->rank * sizeof *plain->shape);
         assert_true(rp_lowbit_pack_tensor(format, plain, ours, NULL, &error));
         assert_memory_equal(packed, ours, rp_lowbit_layout(format, lowbit_shape(plain)).total);
-        if (!strstr(name, "large"))
+        if (strstr(name, "large") == NULL)
             assert_true(rp_lowbit_source_check(&source, packed, RP_DTYPE_BF16, NULL, &error));
         n++;
     }
@@ -219,14 +219,14 @@ assert_refuses(const char *path, const Part *parts, guint n, const char *name, c
     for (guint i = 0; i < n; i++) {
         g_autofree char *zeros = g_malloc0(parts[i].bytes);
 
-        assert_true(rp_safetensors_writer_write(writer, i, parts[i].data ? parts[i].data : zeros,
-                                                parts[i].bytes, &error));
+        assert_true(rp_safetensors_writer_write(
+            writer, i, parts[i].data != NULL ? parts[i].data : zeros, parts[i].bytes, &error));
     }
     assert_true(rp_safetensors_writer_finish(writer, &error));
     g_autoptr(RpSafetensors) tensors = rp_safetensors_open(path, &error);
     assert_non_null(tensors);
     assert_false(rp_lowbit_source_find(tensors, name, &source, &error));
-    if (!strstr(error->message, words))
+    if (strstr(error->message, words) == NULL)
         fail_msg("expected \"%s\" in \"%s\"", words, error->message);
     assert_null(strchr(error->message, '\n'));
 }

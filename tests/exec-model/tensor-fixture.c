@@ -21,7 +21,7 @@ tensor_teardown(void **state)
     rp_safetensors_writer_free(f->writer);
     rp_safetensors_free(f->tensors);
     g_autoptr(GDir) dir = g_dir_open(f->directory, 0, NULL);
-    while (dir != NULL && (name = g_dir_read_name(dir))) {
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL) {
         g_autofree char *path = tensor_path(f, name);
         g_remove(path);
     }
@@ -117,7 +117,7 @@ tensor_list(const TensorFixture *f)
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
     const char *name;
 
-    while (dir != NULL && (name = g_dir_read_name(dir)))
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL)
         g_ptr_array_add(names, g_strdup(name));
     g_ptr_array_sort(names, compare_names);
     g_ptr_array_add(names, NULL);

@@ -214,12 +214,14 @@ refuses_kinds_that_nothing_computes(void **state)
         g_autofree char *text = g_strdup_printf(
             "{\"peft_type\": \"LORA\", \"r\": 4, \"target_modules\": "
             "\"all-linear\", %s%s}",
-            strstr(cases[i].more, "lora_alpha") ? "" : "\"lora_alpha\": 8, ", cases[i].more);
+            strstr(cases[i].more, "lora_alpha") != NULL ? "" : "\"lora_alpha\": 8, ",
+            cases[i].more);
         RpLora lora;
 
         g_clear_error(&f->error);
         assert_false(rp_adapter_config_parse("config", text, strlen(text), &lora, &f->error));
-        if (f->error->code != (gint)cases[i].code || !strstr(f->error->message, cases[i].says))
+        if (f->error->code != (gint)cases[i].code ||
+            strstr(f->error->message, cases[i].says) == NULL)
             fail_msg("%s: %s", cases[i].more, f->error->message);
     }
 }
@@ -334,13 +336,13 @@ refuses_ranks_and_names_that_are_of_no_matrix(void **state)
              *saved[] = {(char *)cases[i].saved, NULL};
         const RpLora lora = {.rank = cases[i].rank,
                              .alpha = 8,
-                             .targets = cases[i].target ? targets : NULL,
-                             .saved = cases[i].saved ? saved : NULL};
+                             .targets = cases[i].target != NULL ? targets : NULL,
+                             .saved = cases[i].saved != NULL ? saved : NULL};
 
         g_clear_error(&f->error);
         if (rp_lora_check(&lora, &f->config, &f->error) != (cases[i].says == NULL) ||
-            (cases[i].says && !strstr(f->error->message, cases[i].says)))
-            fail_msg("case %zu: %s", i, f->error ? f->error->message : "good");
+            (cases[i].says != NULL && strstr(f->error->message, cases[i].says) == NULL))
+            fail_msg("case %zu: %s", i, f->error != NULL ? f->error->message : "good");
     }
 }
 

@@ -537,7 +537,7 @@ the_page_lists_every_key(void **state)
                                : key.fate == RP_CONFIG_KEY_IGNORED
                                    ? g_strdup_printf("| %s | %s |\n", name, key.why)
                                    : g_strdup_printf("`%s`", key.name);
-        if (!strstr(f->text, row))
+        if (strstr(f->text, row) == NULL)
             fail_msg("docs/checkpoint-format.md lacks %s", row);
     }
 }

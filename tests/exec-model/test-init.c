@@ -268,7 +268,7 @@ writes_the_same_bytes_whatever_the_threads(void **state)
             .seed = 9, .threads = threads[i], .progress = note_progress, .user_data = &seen};
         assert_true(rp_init_write(&config, f->directory, &options, &f->error));
         g_autofree char *found = checksum(f);
-        if (!expected)
+        if (expected == NULL)
             expected = g_steal_pointer(&found);
         else
             assert_string_equal(found, expected);

@@ -36,7 +36,7 @@ find(const Case *c, const char *name)
 {
     const RpSafetensor *tensor = rp_safetensors_find(c->batch, name);
 
-    if (!tensor)
+    if (tensor == NULL)
         fail_msg("%s: no tensor %s", c->name, name);
     return tensor;
 }
@@ -61,11 +61,11 @@ static void
 load_weights(Model *model, const char *base, const char *adapters)
 {
     RpSafetensors *file = open_file(base, "/model.safetensors");
-    RpSafetensors *more = adapters ? open_file(adapters, "/" RP_ADAPTER_TENSORS) : NULL;
+    RpSafetensors *more = adapters != NULL ? open_file(adapters, "/" RP_ADAPTER_TENSORS) : NULL;
     GError *error = NULL;
 
     if (!rp_weights_bind(model->weights, file, &error) ||
-        (more && !rp_adapter_bind(model->weights, more, &error)))
+        (more != NULL && !rp_adapter_bind(model->weights, more, &error)))
         rp_assert_no_error(error);
     for (guint i = 0; i < rp_weights_count(model->weights); i++) {
         const guint64 n = rp_weights_nth(model->weights, i)->elements;
@@ -96,8 +96,8 @@ static Case
 load_case(const char *name, const char *base)
 {
     Case c = {.name = name, .batch = open_file(name, "/batch.safetensors")};
-    const RpModel config = load_config(base ? base : name);
-    RpLora lora = base ? load_lora(name) : (RpLora){0};
+    const RpModel config = load_config(base != NULL ? base : name);
+    RpLora lora = base != NULL ? load_lora(name) : (RpLora){0};
     const RpSafetensor *ids = find(&c, "input_ids");
     const RpSafetensor *targets = find(&c, "targets");
     guint n_targets = 0;
@@ -108,7 +108,7 @@ load_case(const char *name, const char *base)
                                                       .tokens = (guint)ids->shape[1],
                                                       .head_chunk = 5});
     rp_lora_clear(&lora);
-    load_weights(c.model, base ? base : name, base ? name : NULL);
+    load_weights(c.model, base != NULL ? base : name, base != NULL ? name : NULL);
     memcpy(c.model->ids, ids->data, ids->bytes);
     memcpy(c.model->targets, targets->data, targets->bytes);
     c.model->drops = TRUE;
@@ -143,7 +143,7 @@ check_gradients(const Case *c, Run *run)
         double error;
 
         if (!rp_weight_has_state(weight)) {
-            assert_true(weight->tied || !rp_safetensors_find(c->batch, name));
+            assert_true(weight->tied || rp_safetensors_find(c->batch, name) == NULL);
             continue;
         }
         error = network_error(rp_adapter_to_file(weight, network_gradient(c->model, run, i), 0,

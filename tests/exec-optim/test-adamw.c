@@ -125,7 +125,7 @@ has_the_variants_of_this_processor(void **state)
     assert_non_null(rp_adamw_find("plain"));
     assert_null(rp_adamw_find("abacus"));
     assert_true(rp_adamw_best()->supported());
-    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++)
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++)
         assert_ptr_equal(rp_adamw_find((*v)->name), (*v)->supported() ? *v : NULL);
 }
 
@@ -139,7 +139,7 @@ variants_give_the_same_bits_at_every_length(void **state)
         fill(&f->initial, (guint32)gradient, (RpDtype)gradient, FALSE);
         for (int published = -1; published < 3; published++) {
             const RpAdamwOps *const *variants = rp_adamw_variants();
-            for (const RpAdamwOps *v; (v = next_variant(&variants));)
+            for (const RpAdamwOps *v; (v = next_variant(&variants)) != NULL;)
                 for (gsize n = 0; n <= 200; n++)
                     compare_step(f, v, &factors, 0, n, (RpDtype)gradient, published, 0);
         }
@@ -156,7 +156,7 @@ variants_give_the_same_bits_at_every_alignment(void **state)
         fill(&f->initial, (guint32)(10 + gradient), (RpDtype)gradient, FALSE);
         for (int published = -1; published < 3; published++) {
             const RpAdamwOps *const *variants = rp_adamw_variants();
-            for (const RpAdamwOps *v; (v = next_variant(&variants));)
+            for (const RpAdamwOps *v; (v = next_variant(&variants)) != NULL;)
                 for (gsize at = 0; at < 33; at++)
                     for (gsize shift = 0; shift < 33; shift += 4)
                         compare_step(f, v, &factors, at, 150 + at % 7, (RpDtype)gradient, published,
@@ -176,7 +176,7 @@ variants_give_the_same_bits_for_wild_numbers(void **state)
             const RpAdamwFactors factors = some_factors(scales[i % G_N_ELEMENTS(scales)]);
             const RpAdamwOps *const *variants = rp_adamw_variants();
             fill(&f->initial, 100 + i, (RpDtype)gradient, TRUE);
-            for (const RpAdamwOps *v; (v = next_variant(&variants));)
+            for (const RpAdamwOps *v; (v = next_variant(&variants)) != NULL;)
                 for (int published = -1; published < 3; published++)
                     compare_step(f, v, &factors, 1, ROOM - 3, (RpDtype)gradient, published, 0);
         }
@@ -189,7 +189,7 @@ any_split_gives_the_same_bits(void **state)
     const RpAdamwFactors factors = some_factors(1);
 
     fill(&f->initial, 77, RP_DTYPE_BF16, FALSE);
-    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
         if (!(*v)->supported())
             continue;
         f->expected = f->initial;
@@ -259,7 +259,7 @@ publishing_later_equals_publishing_at_once(void **state)
             fill(&f->initial, seed, RP_DTYPE_BF16, seed % 2 == 1);
             f->expected = f->initial;
             step(rp_adamw_find("plain"), &factors, &f->expected, 0, ROOM, RP_DTYPE_BF16, dtype, 0);
-            for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+            for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
                 if (!(*v)->supported())
                     continue;
                 f->found = f->initial;
@@ -283,7 +283,7 @@ variants_publish_all_values_as_one_is_rounded(void **state)
         f->initial.weight[i] =
             rp_float_from_bits(g_rand_int(rand) | (i % 2 ? 0x7f800000 | 1u << i / 2 % 23 : 0));
     g_rand_free(rand);
-    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++)
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++)
         for (guint dtype = RP_DTYPE_BF16; dtype <= RP_DTYPE_FP16 && (*v)->supported(); dtype++) {
             guint16 *found = (guint16 *)(void *)f->found.published;
 
@@ -319,7 +319,7 @@ variants_sum_squares_to_the_same_bits(void **state)
                 for (gsize i = 0; i < n; i++)
                     naive += pow((double)rp_dtype_get((RpDtype)dtype, values, i), 2);
                 assert_true(fabs(naive - expected) <= 1e-13 * naive);
-                for (const RpAdamwOps *v; (v = next_variant(&variants));) {
+                for (const RpAdamwOps *v; (v = next_variant(&variants)) != NULL;) {
                     const double found = rp_adamw_sum_squares(v, values, (RpDtype)dtype, n);
                     assert_memory_equal(&found, &expected, sizeof found);
                     /* in two parts */
@@ -343,7 +343,7 @@ a_sum_of_squares_is_finite_if_all_values_are(void **state)
 
     for (gsize i = 0; i < ROOM; i++)
         f->initial.gradient[i] = i % 2 ? 3.4e38f : -3.4e38f;
-    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+    for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
         if (!(*v)->supported())
             continue;
         assert_true(isfinite(rp_adamw_sum_squares(*v, f->initial.gradient, RP_DTYPE_FP32, ROOM)));

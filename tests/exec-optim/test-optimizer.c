@@ -171,7 +171,7 @@ bits_do_not_depend_on_threads_or_variant(void **state)
     Fixture *f = *state;
 
     for (guint n_threads = 0; n_threads <= 4; n_threads++)
-        for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+        for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
             if (!(*v)->supported())
                 continue;
             open_layer(f, n_threads, (*v)->name);
@@ -335,7 +335,7 @@ sums_of_squares_do_not_depend_on_threads_or_variant(void **state)
     const gsize lengths[] = {0, 1, 65535, 65536, 65537, 131072, N};
 
     for (guint n_threads = 0; n_threads <= 4; n_threads++)
-        for (const RpAdamwOps *const *v = rp_adamw_variants(); *v; v++) {
+        for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
             if (!(*v)->supported())
                 continue;
             open_layer(f, n_threads, (*v)->name);

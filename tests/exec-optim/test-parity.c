@@ -51,7 +51,7 @@ tear_down(void **state)
 static char **
 next_words(Fixture *f, const char *tag)
 {
-    while (*f->line) {
+    while (*f->line != NULL) {
         char **words = g_strsplit(*f->line++, " ", -1);
         if (g_strcmp0(words[0], tag) == 0)
             return words;
@@ -136,7 +136,8 @@ learning_rates_equal_transformers(void **state)
     Fixture *f = *state;
     guint n_schedules = 0;
 
-    for (char **words; (words = next_words(f, "schedule")); g_strfreev(words), n_schedules++) {
+    for (char **words; (words = next_words(f, "schedule")) != NULL;
+         g_strfreev(words), n_schedules++) {
         RpLearningRate rate = {.kind = g_str_equal(words[1], "constant") ? RP_LEARNING_RATE_CONSTANT
                                        : g_str_equal(words[1], "linear") ? RP_LEARNING_RATE_LINEAR
                                                                          : RP_LEARNING_RATE_COSINE,
@@ -157,7 +158,7 @@ rounding_equals_torch(void **state)
     Fixture *f = *state;
     guint n_values = 0;
 
-    for (char **words; (words = next_words(f, "round")); g_strfreev(words), n_values++) {
+    for (char **words; (words = next_words(f, "round")) != NULL; g_strfreev(words), n_values++) {
         const float value = rp_float_from_bits((uint32_t)g_ascii_strtoull(words[1], NULL, 16));
         assert_int_equal(rp_bf16_from_float(value), g_ascii_strtoull(words[2], NULL, 16));
         assert_int_equal(rp_fp16_from_float(value), g_ascii_strtoull(words[3], NULL, 16));
@@ -176,7 +177,7 @@ loss_scale_equals_torch(void **state)
     assert_non_null(words);
     options.growth_interval = (guint)g_ascii_strtoull(words[1], NULL, 10);
     assert_int_equal(g_strv_length(words), 3 + 3 * g_ascii_strtoull(words[2], NULL, 10));
-    for (char **word = words + 3; *word; word += 3) {
+    for (char **word = words + 3; *word != NULL; word += 3) {
         const gboolean good = g_str_equal(word[0], "1");
         assert_int_equal(rp_loss_scale_update(&scale, &options, good), good);
         assert_true(scale.scale == (float)g_ascii_strtod(word[1], NULL));

@@ -183,7 +183,7 @@ open_model(Rig *rig)
     g_auto(RpLora) lora = {.rank = rig->options.lora_rank,
                            .alpha = RP_LORA_ALPHA,
                            .seed = 5,
-                           .targets = rig->options.lora_targets
+                           .targets = rig->options.lora_targets != NULL
                                           ? g_strsplit(rig->options.lora_targets, ",", -1)
                                           : NULL};
 

@@ -17,7 +17,7 @@ remove_directory(const char *path)
     g_autoptr(GDir) directory = g_dir_open(path, 0, NULL);
     const char *name;
 
-    while (directory != NULL && (name = g_dir_read_name(directory))) {
+    while (directory != NULL && (name = g_dir_read_name(directory)) != NULL) {
         g_autofree char *file = g_build_filename(path, name, NULL);
 
         g_unlink(file);
@@ -211,7 +211,7 @@ every_figure_is_made_listed_and_the_same_again(void **state)
     check_published_bars(fixture->first);
     g_autofree char *index = contents(fixture->first, "index.txt", NULL);
     directory = g_dir_open(fixture->first, 0, NULL);
-    while ((name = g_dir_read_name(directory))) {
+    while ((name = g_dir_read_name(directory)) != NULL) {
         if (!g_str_has_suffix(name, ".dat") && !g_str_has_suffix(name, ".gp"))
             continue;
         if (!RP_TEST_FEW) {

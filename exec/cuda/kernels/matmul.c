@@ -359,7 +359,7 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
         store_empty_sums(stream, args);
         return;
     }
-    g_return_if_fail(args->workspace);
+    g_return_if_fail(args->workspace != NULL);
     plan = find_plan(stream, args);
     if (plan == NULL)
         return;

@@ -135,7 +135,7 @@ add_window(RpJsonWriter *json, const RpModel *config)
 char *
 rp_hf_config_to_json(const RpModel *config)
 {
-    g_return_val_if_fail(config, NULL);
+    g_return_val_if_fail(config != NULL, NULL);
 
     const RpArchitectureRow *row = &rp_architectures[config->architecture];
     const gboolean qwen3_moe = config->architecture == RP_ARCHITECTURE_QWEN3_MOE;
@@ -202,7 +202,7 @@ gboolean
 rp_hf_config_save(const RpModel *config, const char *path, GError **error)
 {
     g_return_val_if_fail(config && path, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autofree char *json = rp_hf_config_to_json(config);
     if (g_file_set_contents_full(path, json, -1,

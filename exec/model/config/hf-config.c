@@ -149,7 +149,7 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
     RpConfigReader reader;
 
     g_return_val_if_fail(name && (text || length == 0) && config, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     shown = rp_display_name(name);
     reader.raw = (RpConfigRaw){.architecture = -1,
@@ -184,7 +184,7 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     g_autofree char *inside = NULL;
 
     g_return_val_if_fail(path && config, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     if (g_file_test(path, G_FILE_TEST_IS_DIR))
         path = inside = g_build_filename(path, "config.json", NULL);
@@ -212,8 +212,8 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
 gboolean
 rp_hf_config_check_runs(const RpModel *model, GError **error)
 {
-    g_return_val_if_fail(model, FALSE);
-    g_return_val_if_fail(!error || !*error, FALSE);
+    g_return_val_if_fail(model != NULL, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     if (rp_architectures[model->architecture].runs)
         return TRUE;

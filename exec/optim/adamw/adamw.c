@@ -14,7 +14,7 @@ rp_adamw_best(void)
 const RpAdamwOps *
 rp_adamw_find(const char *name)
 {
-    for (const RpAdamwOps *const *variant = rp_adamw_variants(); *variant; variant++)
+    for (const RpAdamwOps *const *variant = rp_adamw_variants(); *variant != NULL; variant++)
         if (g_str_equal((*variant)->name, name) && (*variant)->supported())
             return *variant;
     return NULL;
