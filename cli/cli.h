@@ -7,6 +7,7 @@
 #include <gio/gio.h>
 
 #include "cli/report.h"
+#include "core/catalogue/model.h"
 #include "core/profile/profile.h"
 #include "run/request.h"
 
@@ -101,6 +102,11 @@ int rp_cli_choice(const char *option, const char *text, const char *const *names
  * is if @text is %NULL. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_choose(const char *option, const char *key, const char *text, int *chosen,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether @model can have the adapters of --lora-rank (0: none) and --lora-targets.
+ * Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_cli_check_lora(const RpModel *model, guint rank, char **targets,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* "A:B": iterations A to B - 1. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,

@@ -10,6 +10,7 @@
 #include "core/base/suggest.h"
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost-model.h"
+#include "core/catalogue/lora.h"
 #include "core/schedules/schedule.h"
 #include "plots/gnuplot.h"
 #include "run/settings.h"
@@ -137,4 +138,19 @@ rp_cli_format_bytes(guint64 bytes)
                            : value < 10 ? "%.2f %s"
                                         : "%.1f %s",
                            value, units[unit]);
+}
+
+gboolean
+rp_cli_check_lora(const RpModel *model, guint rank, char **targets, GError **error)
+{
+    const RpLora lora = {.rank = rank, .alpha = RP_LORA_ALPHA, .targets = targets};
+    g_autoptr(GError) problem = NULL;
+
+    if (rank == 0 || rp_lora_check(&lora, model, &problem))
+        return TRUE;
+    /* of the keys that it checks only two are options */
+    return rp_cli_refuse(error, "%s%s",
+                         g_str_has_prefix(problem->message, "lora.targets") ? "--lora-targets"
+                                                                            : "--lora-rank",
+                         strchr(problem->message, ':'));
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/catalogue/cost-model.h"
+#include "core/catalogue/lora.h"
 #include "core/formats/export.h"
 
 typedef struct {
@@ -14,6 +15,7 @@ typedef struct {
     int sequences;
     int tokens;
     int lora_rank;
+    char *lora_targets;
     char *base;
     char *dtype;
     char *accumulate;
@@ -65,8 +67,10 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         .base = more->base,
         .gpus = args->ask.options.gpus > 0 ? args->ask.options.gpus : RP_CLI_GPUS,
     };
+    g_auto(GStrv) targets = rp_lora_read_targets(more->lora_targets);
     const RpModel *model = rp_model_find(more->model, error);
 
+    workload.lora_targets = targets;
     if (model == NULL) {
         g_prefix_error(error, "--profile: ");
         return FALSE;
@@ -77,7 +81,9 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         g_prefix_error(error, "--gpu: ");
         return FALSE;
     }
-    if (!check_words(more, error) || !rp_cli_check_writable(more->output, error))
+    if (!check_words(more, error) ||
+        !rp_cli_check_lora(model, workload.lora_rank, targets, error) ||
+        !rp_cli_check_writable(more->output, error))
         return FALSE;
     g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, &workload, error);
 
@@ -180,12 +186,15 @@ find_problem(const ExportArgs *more, const char *path)
         return "--gpu: expected the name of a GPU, found nothing; `roundpipe gpus` lists them";
     if (more->model != NULL && more->output == NULL)
         return "--output: expected a file to write (- = standard output), found nothing";
+    if (more->lora_targets != NULL && more->lora_rank == 0)
+        return "--lora-targets: expected --lora-rank beside it";
     if (more->model != NULL)
         return NULL;
     if (more->gpu != NULL || more->output != NULL || more->dtype != NULL ||
-        more->accumulate != NULL || more->lora_rank > 0 || more->base != NULL)
-        return "--gpu, --output, --dtype, --accumulate, --lora-rank and --base go with --profile "
-               "MODEL";
+        more->accumulate != NULL || more->lora_rank > 0 || more->lora_targets != NULL ||
+        more->base != NULL)
+        return "--gpu, --output, --dtype, --accumulate, --lora-rank, --lora-targets and --base go "
+               "with --profile MODEL";
     if (path == NULL)
         return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
     if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL)
@@ -217,6 +226,8 @@ static const GOptionEntry options[] = {
      "with --profile: tokens of a sequence (default: 2048)", "T"},
     {"lora-rank", 0, RP_COUNT(ExportArgs, lora_rank),
      "with --profile: train adapters only (default: every weight)", "R"},
+    {"lora-targets", 0, RP_WORD(ExportArgs, lora_targets),
+     "with --lora-rank: adapters of these modules alone, as q_proj,v_proj", "LIST"},
     {"base", 0, RP_WORD(ExportArgs, base),
      "with --lora-rank: frozen weights in bf16 (default), fp8, nf4 or mxfp4", "FORMAT"},
     {"dtype", 0, RP_WORD(ExportArgs, dtype), "with --profile: bf16 (default) or fp16", "NAME"},

@@ -81,7 +81,6 @@ open_model(Generation *generation, const char *path, const char *adapter, GError
         return FALSE;
     if (adapter != NULL && !rp_adapter_config_load(adapter, &lora, error))
         return FALSE;
-    rp_lora_take_all_linear(&lora, &generation->config);
     if (adapter != NULL && (!rp_lora_check(&lora, &generation->config, error) ||
                             (generation->adapters = rp_safetensors_open(tensors, error)) == NULL))
         return FALSE;

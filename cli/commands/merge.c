@@ -38,7 +38,6 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
     if (!rp_hf_config_load(base, &merging->config, error) ||
         !rp_adapter_config_load(adapter, &lora, error))
         return FALSE;
-    rp_lora_take_all_linear(&lora, &merging->config);
     if (!rp_lora_check(&lora, &merging->config, error))
         return FALSE;
     merging->base = rp_safetensors_open(base, error);

@@ -8,6 +8,7 @@
 #include "cli/reports/profile.h"
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
+#include "core/catalogue/lora.h"
 #include "exec/data/dataset.h"
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
@@ -87,16 +88,12 @@ bind_weights(const ProfileArgs *args, Subject *subject, GError **error)
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
 
     const guint lora_rank = (guint)args->lora_rank;
-    g_auto(GStrv) targets =
-        args->lora_targets != NULL && strcmp(args->lora_targets, RP_LORA_ALL_LINEAR) != 0
-            ? g_strsplit(args->lora_targets, ",", -1)
-            : NULL;
+    g_auto(GStrv) targets = rp_lora_read_targets(args->lora_targets);
     const RpLora lora = {.rank = lora_rank, .alpha = RP_LORA_ALPHA, .targets = targets};
 
     if (lora_rank == 0 && args->lora_targets != NULL)
         return rp_cli_refuse(error, "--lora-targets: expected --lora-rank beside it");
-
-    if (lora_rank > 0 && !rp_lora_check(&lora, &subject->config, error))
+    if (!rp_cli_check_lora(&subject->config, lora_rank, targets, error))
         return FALSE;
     subject->weights = rp_weights_new_adapted(&subject->config, &lora);
     subject->stored = subject->config.has_dtype ? subject->config.dtype : RP_DTYPE_BF16;
@@ -441,7 +438,7 @@ static const GOptionEntry options[] = {
     {"head-chunk", 0, RP_COUNT(ProfileArgs, head_chunk),
      "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
     {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),
-     "times of frozen layers with adapters of rank R on all matrices", "R"},
+     "times of frozen layers with adapters of rank R", "R"},
     {"lora-targets", 0, RP_WORD(ProfileArgs, lora_targets),
      "with --lora-rank: adapters of these modules alone, as q_proj,v_proj", "LIST"},
     {"base", 0, RP_WORD(ProfileArgs, base),

@@ -158,28 +158,13 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
     return TRUE;
 }
 
-gboolean
-rp_plan_check_lora(const RpModel *model, guint rank, char **targets, GError **error)
-{
-    const RpLora lora = {.rank = rank, .alpha = RP_LORA_ALPHA, .targets = targets};
-    g_autoptr(GError) problem = NULL;
-
-    if (rank == 0 || rp_lora_check(&lora, model, &problem))
-        return TRUE;
-    /* of the keys that it checks only two are options */
-    return rp_cli_refuse(error, "%s%s",
-                         g_str_has_prefix(problem->message, "lora.targets") ? "--lora-targets"
-                                                                            : "--lora-rank",
-                         strchr(problem->message, ':'));
-}
-
 static RpPlanNetwork *
 make(const RpModel *model, const char *directory, const RpPlanNetworkWords *words, GError **error)
 {
     g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
 
     network->model = *model;
-    if (!rp_plan_check_lora(model, words->lora_rank, words->lora_targets, error))
+    if (!rp_cli_check_lora(model, words->lora_rank, words->lora_targets, error))
         return NULL;
     network->lora =
         (RpLora){.rank = words->lora_rank, .alpha = RP_LORA_ALPHA, .targets = words->lora_targets};

@@ -45,10 +45,6 @@ RpPlanNetwork *rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords
 void rp_plan_network_free(RpPlanNetwork *network);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanNetwork, rp_plan_network_free)
 
-/* Whether @model can have adapters so, in the words of the command. Errors: RP_CLI_ERROR_USAGE */
-gboolean rp_plan_check_lora(const RpModel *model, guint rank, char **targets,
-                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 const RpAdviseSizes *rp_plan_network_sizes(const RpPlanNetwork *network);
 /* Its shapes, for the cost model; named after the path. Lives as long as @network. */
 const RpModel *rp_plan_network_model(const RpPlanNetwork *network);

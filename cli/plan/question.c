@@ -243,7 +243,7 @@ read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *que
     question->network = rp_plan_network_of(query->model, words, &problem);
     if (question->network != NULL ||
         g_error_matches(problem, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED))
-        return rp_plan_check_lora(query->model, words->lora_rank, words->lora_targets, error);
+        return rp_cli_check_lora(query->model, words->lora_rank, words->lora_targets, error);
     g_propagate_error(error, g_steal_pointer(&problem));
     return FALSE;
 }
@@ -269,8 +269,7 @@ read_lora(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
                       error);
     if (!rp_cli_choose("base", "base", args->base, &base, error))
         return FALSE;
-    if (args->lora_targets != NULL && strcmp(args->lora_targets, RP_LORA_ALL_LINEAR) != 0)
-        question->lora_targets = g_strsplit(args->lora_targets, ",", -1);
+    question->lora_targets = rp_lora_read_targets(args->lora_targets);
     query->lora_rank = (guint)args->lora_rank;
     query->lora_targets = question->lora_targets;
     query->base = base >= RP_RUN_BASE_PACKED ? args->base : NULL;

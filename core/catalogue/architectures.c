@@ -212,7 +212,8 @@ what_holds(const RpModel *model)
 typedef struct {
     const RpModel *model;
     guint layer;
-    const RpLora *lora; /* NULL: everything is trained */
+    const RpLora *lora;   /* NULL: everything is trained */
+    char *const *targets; /* rp_lora_targets() */
     GStringChunk *names;
     GArray *weights;
 } List;
@@ -379,10 +380,10 @@ add_expert_adapters(const List *list, const Tensor *const *rows, guint n_rows, g
         if (i < first)
             return;
         out += size_of(list->model, rows[i]->shape[0]);
-        named += is_named(list, rows[i], EXPERTS_PREFIX "0.", list->lora->targets);
+        named += is_named(list, rows[i], EXPERTS_PREFIX "0.", list->targets);
         joined++;
     }
-    const gboolean whole = rp_lora_names_module(list->lora->targets, module);
+    const gboolean whole = rp_lora_names_module(list->targets, module);
 
     if (!whole && (!apart || named < joined))
         return;
@@ -402,7 +403,8 @@ rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora, GStr
     g_return_if_fail(model && layer < rp_model_n_layers(model) && weights);
 
     const gboolean adapts = lora != NULL && lora->rank > 0;
-    const List list = {model, layer, adapts ? lora : NULL, names, weights};
+    char *const *targets = adapts ? rp_lora_targets(lora, model) : NULL;
+    const List list = {model, layer, adapts ? lora : NULL, targets, names, weights};
     const RpLayerKind kind = rp_model_layer_kind(model, layer);
     const guint holds = what_holds(model);
     const Tensor *rows[G_N_ELEMENTS(tensors)];
@@ -421,9 +423,9 @@ rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora, GStr
         add_experts(&list, rows + i, n);
     }
     for (guint i = 0; adapts && i < n_rows; i++) {
-        if ((rows[i]->is == ADAPTED && lora->targets == NULL) ||
+        if ((rows[i]->is == ADAPTED && targets == NULL) ||
             ((rows[i]->is == ADAPTED || rows[i]->is == BY_NAME) &&
-             is_named(&list, rows[i], "", lora->targets)))
+             is_named(&list, rows[i], "", targets)))
             add_adapters(&list, rows[i]);
         if (rows[i]->is == EACH || rows[i]->is == TRANSPOSED)
             add_expert_adapters(&list, rows, n_rows, i);

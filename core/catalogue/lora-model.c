@@ -6,16 +6,18 @@
 #include "core/base/quote.h"
 #include "core/base/suggest.h"
 
-void
-rp_lora_take_all_linear(RpLora *lora, const RpModel *model)
+char *const *
+rp_lora_targets(const RpLora *lora, const RpModel *model)
 {
-    static const char *const names[] = {"q_proj",    "k_proj",  "v_proj",    "o_proj", "mlp.gate",
-                                        "gate_proj", "up_proj", "down_proj", NULL};
+    static const char *const with_experts[] = {"q_proj",  "k_proj",    "v_proj",
+                                               "o_proj",  "mlp.gate",  "gate_proj",
+                                               "up_proj", "down_proj", NULL};
 
-    g_return_if_fail(lora && model);
-    if (lora->rank > 0 && lora->targets == NULL && model->experts > 1 &&
+    g_return_val_if_fail(lora && model, NULL);
+    if (lora->targets == NULL && model->experts > 1 &&
         !rp_architectures[model->architecture].fused_experts)
-        lora->targets = g_strdupv((char **)names);
+        return (char *const *)with_experts;
+    return lora->targets;
 }
 
 /* ---- checks ---- */

@@ -38,6 +38,27 @@ rp_lora_copy(const RpLora *lora)
     return copy;
 }
 
+char **
+rp_lora_split_names(const char *list)
+{
+    const gsize n = list != NULL ? strlen(list) : 0;
+    const gboolean brackets = n > 1 && list[0] == '[' && list[n - 1] == ']';
+    g_autofree char *inner =
+        list != NULL ? g_strndup(list + brackets, n - 2 * (gsize)brackets) : NULL;
+    const int most = inner != NULL && g_str_has_prefix(inner, RP_LORA_REGEX) ? 1 : -1;
+    char **names = inner != NULL ? g_strsplit(inner, ",", most) : NULL;
+
+    for (guint i = 0; names != NULL && names[i] != NULL; i++)
+        g_strstrip(names[i]);
+    return names;
+}
+
+char **
+rp_lora_read_targets(const char *list)
+{
+    return g_strcmp0(list, RP_LORA_ALL_LINEAR) != 0 ? rp_lora_split_names(list) : NULL;
+}
+
 void
 rp_lora_clear(RpLora *lora)
 {

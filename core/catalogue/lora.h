@@ -40,7 +40,7 @@ struct _RpLora {
     double alpha;
     gboolean rslora;               /* s = alpha / sqrt(r) instead of alpha / r */
     double dropout;                /* p of elements of x that A does not see while training, < 1 */
-    char **targets;                /* (nullable): all matrices but embedding and head */
+    char **targets;                /* (nullable): all-linear, rp_lora_targets() */
     char **saved;                  /* (nullable): modules that are trained whole */
     RpLoraPattern *ranks, *alphas; /* (nullable): of some modules instead: the first that fits */
     gboolean swapped_experts; /* of a file: peft before 0.19 wrote it (exec/adapter/adapter.c) */
@@ -59,9 +59,16 @@ double rp_lora_scale(const RpLora *lora, const char *module);
 /* Whether a name of @names is one of @module. */
 gboolean rp_lora_names_module(char *const *names, const char *module);
 
-/* Of a mixture whose experts' matrices are linear layers of their own (Qwen3-MoE), what all-linear is in
- * peft becomes @lora's targets: attention, router and experts. */
-void rp_lora_take_all_linear(RpLora *lora, const RpModel *model);
+/* "a,b" or "[a, b]" as names; a regular expression may have commas, and stands alone. (transfer full)
+ * (nullable): of %NULL */
+char **rp_lora_split_names(const char *list);
+/* The same of targets: %NULL of all-linear, too. */
+char **rp_lora_read_targets(const char *list);
+
+/* Names of the modules that have adapters, or %NULL: all matrices of the blocks. all-linear is as in
+ * peft: with routers and experts where files have them as linear layers of their own (Qwen3-MoE), and
+ * without where they are parameters (GPT-OSS). */
+char *const *rp_lora_targets(const RpLora *lora, const RpModel *model);
 
 /**
  * rp_lora_check:

@@ -471,7 +471,7 @@ rp_adapter_config_text(const RpWeights *weights, const char *base)
     rp_json_string(json, "peft_type", "LORA");
     rp_json_uint(json, "r", lora->rank);
     add_all_patterns(json, "rank_pattern", weights, TRUE);
-    add_names(json, "target_modules", lora->targets, adapted);
+    add_names(json, "target_modules", rp_lora_targets(lora, rp_weights_model(weights)), adapted);
     add_parameters(json, weights);
     rp_json_string(json, "task_type", "CAUSAL_LM");
     rp_json_bool(json, "use_dora", FALSE);

@@ -42,22 +42,6 @@ show_samples(guint64 done, guint64 total, gpointer user_data)
     return TRUE;
 }
 
-static char **
-split(const char *list)
-{
-    const gsize n = list != NULL ? strlen(list) : 0;
-    const gboolean brackets = n > 1 && list[0] == '[' && list[n - 1] == ']'; /* by --set */
-    g_autofree char *inner =
-        list != NULL ? g_strndup(list + brackets, n - 2 * (gsize)brackets) : NULL;
-    /* a regular expression may have commas, and stands alone */
-    const int most = inner != NULL && g_str_has_prefix(inner, RP_LORA_REGEX) ? 1 : -1;
-    char **words = inner != NULL ? g_strsplit(inner, ",", most) : NULL;
-
-    for (guint i = 0; words != NULL && words[i] != NULL; i++)
-        g_strstrip(words[i]);
-    return words;
-}
-
 /* @lora: (out): of rank 0: the run has none */
 static gboolean
 find_lora(RpTrainJob *job, RpLora *lora, GError **error)
@@ -68,10 +52,8 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
                      .alpha = asked->alpha > 0 ? asked->alpha : RP_LORA_ALPHA,
                      .rslora = asked->rslora != 0,
                      .dropout = asked->dropout,
-                     .targets = g_strcmp0(asked->targets, RP_LORA_ALL_LINEAR) != 0
-                                    ? split(asked->targets)
-                                    : NULL,
-                     .saved = split(asked->save)};
+                     .targets = rp_lora_read_targets(asked->targets),
+                     .saved = rp_lora_split_names(asked->save)};
     if (asked->start != NULL) {
         g_autofree char *path = g_build_filename(asked->start, RP_ADAPTER_TENSORS, NULL);
 
@@ -83,7 +65,6 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
         }
     }
     lora->seed = (guint64)job->run->seed;
-    rp_lora_take_all_linear(lora, &job->config);
     return lora->rank == 0 || rp_lora_check(lora, &job->config, error);
 }
 

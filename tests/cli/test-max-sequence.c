@@ -6,14 +6,21 @@
 #define BYTES (2 << 20)
 #define POSITIONS 2048 /* of a Llama whose config says nothing */
 
+/* @model: in @T */
+static RpTree *
+plan_of_model(const char *model, guint devices, const char *more)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan @T/%s --max-sequence --devices host --gpus %u "
+                                      "--gpu-memory " MEMORY " --json %s",
+                                      model, devices, more);
+
+    return rp_cli_json(&run);
+}
+
 static RpTree *
 plan_of(guint devices, const char *more)
 {
-    g_auto(RpCliRun) run = rp_cli_run("plan @T/model --max-sequence --devices host --gpus %u "
-                                      "--gpu-memory " MEMORY " --json %s",
-                                      devices, more);
-
-    return rp_cli_json(&run);
+    return plan_of_model("model", devices, more);
 }
 
 static guint
@@ -62,12 +69,14 @@ train_takes_the_longest_sequence_and_not_one_step_more(void **state)
 }
 
 static void
-assert_bytes_as_told(const char *plan_words, const char *train_words, const char *name)
+assert_bytes_as_told(const char *model, const char *plan_words, const char *train_words,
+                     const char *name)
 {
     for (guint devices = 1; devices <= 2; devices++) {
-        g_autoptr(RpTree) plan = plan_of(devices, plan_words);
+        g_autoptr(RpTree) plan = plan_of_model(model, devices, plan_words);
         g_autofree char *stages = stages_of(plan);
-        g_autofree char *more = g_strdup_printf("%s-%s%u %s", stages, name, devices, train_words);
+        g_autofree char *more = g_strdup_printf("%s-%s%u --set model=@T/%s %s", stages, name,
+                                                devices, model, train_words);
         g_auto(RpCliRun) run = train(devices, tokens_of(plan), more);
         g_autoptr(RpTree) trained = rp_cli_json(&run);
 
@@ -88,14 +97,38 @@ assert_bytes_as_told(const char *plan_words, const char *train_words, const char
 static void
 a_run_of_it_takes_the_bytes_that_were_told(void **state)
 {
-    assert_bytes_as_told("", "", "whole");
+    assert_bytes_as_told("model", "", "", "whole");
 }
 
 static void
 a_run_beside_a_packed_base_takes_the_bytes_that_were_told(void **state)
 {
-    assert_bytes_as_told("--lora-rank 3 --base nf4", "--set lora.rank=3 --set base=nf4", "nf4");
-    assert_bytes_as_told("--lora-rank 3 --base fp8", "--set lora.rank=3 --set base=fp8", "fp8");
+    assert_bytes_as_told("model", "--lora-rank 3 --base nf4", "--set lora.rank=3 --set base=nf4",
+                         "nf4");
+    assert_bytes_as_told("model", "--lora-rank 3 --base fp8", "--set lora.rank=3 --set base=fp8",
+                         "fp8");
+}
+
+/* Where no targets are given, both adapt attention, routers and experts. */
+static void
+a_mixture_with_adapters_takes_the_bytes_that_were_told(void **state)
+{
+    rp_train_files_write(
+        "mixture.json",
+        "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
+        "\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":24,"
+        "\"moe_intermediate_size\":8,\"num_experts\":4,\"num_experts_per_tok\":2,"
+        "\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}",
+        -1);
+    g_auto(RpCliRun) made = rp_cli_run("init @T/mixture.json -o @T/mixture");
+    assert_int_equal(made.code, 0);
+    /* times of the tiny model in @T/times.json are not of this one */
+    assert_bytes_as_told("mixture", "--lora-rank 3", "--set lora.rank=3 --set profile=auto", "all");
+    assert_bytes_as_told("mixture", "--lora-rank 3 --lora-targets q_proj,experts.down_proj",
+                         "--set lora.rank=3 --set profile=auto "
+                         "--set lora.targets=q_proj,experts.down_proj",
+                         "some");
 }
 
 /* Stages of train's own choice: other bytes, but planned and taken are the same. */
@@ -202,6 +235,7 @@ main(void)
         cmocka_unit_test(train_takes_the_longest_sequence_and_not_one_step_more),
         cmocka_unit_test(a_run_of_it_takes_the_bytes_that_were_told),
         cmocka_unit_test(a_run_beside_a_packed_base_takes_the_bytes_that_were_told),
+        cmocka_unit_test(a_mixture_with_adapters_takes_the_bytes_that_were_told),
         cmocka_unit_test(train_chooses_stages_that_fit_by_itself),
         cmocka_unit_test(sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning),
         cmocka_unit_test(host_memory_limits_it_as_in_train),

@@ -249,9 +249,11 @@ static void
 a_packed_base_takes_a_quarter_of_the_host(void **state)
 {
 #define PLAN "plan --model qwen3-235b-a22b --gpu rtx4090 --gpus 8 --batch 64 --lora-rank 32"
-    g_auto(RpCliRun) whole = rp_cli_run(PLAN " --json" ONLY);
-    g_auto(RpCliRun) packed = rp_cli_run(PLAN " --base nf4 --json" ONLY);
+#define ATTENTION " --lora-targets q_proj,k_proj,v_proj,o_proj"
+    g_auto(RpCliRun) whole = rp_cli_run(PLAN ATTENTION " --json" ONLY);
+    g_auto(RpCliRun) packed = rp_cli_run(PLAN ATTENTION " --base nf4 --json" ONLY);
     g_auto(RpCliRun) text = rp_cli_run(PLAN " --base nf4 --lora-targets q_proj,v_proj" ONLY);
+#undef ATTENTION
 #undef PLAN
     g_auto(RpCliRun) name = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --lora-rank 8 "
                                        "--lora-targets q_pro");
