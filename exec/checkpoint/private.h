@@ -76,6 +76,7 @@ typedef struct {
     guint
         rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
     char *base; /* of adapters: hash of the model that they are for; or %NULL */
+    char *base_format; /* rp_weights_base_format(); %NULL of a checkpoint from before it was kept */
     char *base_layers; /* 16 digits of each layer's; %NULL of a checkpoint from before they were */
     GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
     RpDataState data;

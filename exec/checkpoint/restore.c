@@ -146,11 +146,51 @@ fail_adapters(const Restore *restore, const char *key, const char *expected, con
                               found);
 }
 
-static gboolean
-same_names(char *const *a, char *const *b)
+/* Those of @names that are not of @others. (transfer full) (nullable) */
+static char *
+names_beyond(char *const *names, char *const *others)
 {
-    return (a == NULL) == (b == NULL) &&
-           (a == NULL || g_strv_equal((const char *const *)a, (const char *const *)b));
+    g_autoptr(GStrvBuilder) beyond = g_strv_builder_new();
+
+    for (; names != NULL && *names != NULL; names++)
+        if (others == NULL || !g_strv_contains((const char *const *)others, *names))
+            g_strv_builder_add(beyond, *names);
+    g_auto(GStrv) list = g_strv_builder_end(beyond);
+    return list[0] != NULL ? g_strjoinv(", ", list) : NULL;
+}
+
+static gboolean
+check_names(const Restore *restore, const char *key, char *const *run, char *const *saved,
+            GError **error)
+{
+    g_autofree char *expected = names_beyond(run, saved), *found = names_beyond(saved, run);
+
+    return (expected == NULL && found == NULL) ||
+           fail_adapters(restore, key, expected != NULL ? expected : "no others",
+                         found != NULL ? found : "no others", error);
+}
+
+/* Of modules with a rank or an alpha of their own. */
+static gboolean
+check_scales(const Restore *restore, const RpLora *run, const RpLora *saved, GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        const char *name = rp_weights_nth(restore->weights, i)->name;
+
+        if (!g_str_has_suffix(name, RP_LORA_A))
+            continue;
+        g_autofree char *module = g_strndup(name, strlen(name) - strlen(RP_LORA_A));
+        const guint rank = rp_lora_rank(run, module), other = rp_lora_rank(saved, module);
+        const double scale = rp_lora_scale(run, module), found = rp_lora_scale(saved, module);
+
+        if (rank == other && scale == found)
+            continue;
+        g_autofree char *this = g_strdup_printf("%s of rank %u, scale %g", module, rank, scale);
+        g_autofree char *that = g_strdup_printf("rank %u, scale %g", other, found);
+
+        return fail_adapters(restore, "lora", this, that, error);
+    }
+    return TRUE;
 }
 
 static char *
@@ -179,9 +219,19 @@ check_lora(const Restore *restore, GError **error)
 
         return fail_adapters(restore, "lora", expected, found, error);
     }
-    if (!same_names(saved.targets, run.targets) || !same_names(saved.saved, run.saved))
-        return fail_adapters(restore, "lora", "targets and save", "others", error);
-    return TRUE;
+    return check_names(restore, "lora.targets", run.targets, saved.targets, error) &&
+           check_names(restore, "lora.save", run.saved, saved.saved, error) &&
+           check_scales(restore, &run, &saved, error);
+}
+
+static gboolean
+check_base_format(const Restore *restore, GError **error)
+{
+    const char *format = rp_weights_base_format(restore->weights);
+    const char *saved = restore->state.base_format;
+
+    return saved == NULL || strcmp(saved, format) == 0 ||
+           fail_adapters(restore, "base", format, saved, error);
 }
 
 /* The first layer whose tensors are others: its name in files. (transfer full) */
@@ -244,7 +294,7 @@ check_adapters(const Restore *restore, GError **error)
     if (!adapts)
         return TRUE;
     return rp_checkpoint_check_base(restore->path, restore->weights, error) &&
-           check_lora(restore, error);
+           check_base_format(restore, error) && check_lora(restore, error);
 }
 
 /* ---- tensors ---- */

@@ -9,6 +9,7 @@ rp_checkpoint_state_clear(RpCheckpointState *state)
 {
     g_clear_pointer(&state->base, g_free);
     g_clear_pointer(&state->base_layers, g_free);
+    g_clear_pointer(&state->base_format, g_free);
     g_clear_pointer(&state->layer_steps, g_array_unref);
 }
 
@@ -44,6 +45,9 @@ rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpD
                                  .rounds = rp_trainer_rounds(trainer),
                                  .base = g_strdup(rp_weights_base_hash(weights)),
                                  .base_layers = g_strdup(rp_weights_base_layers(weights)),
+                                 .base_format = rp_weights_lora(weights) != NULL
+                                                    ? g_strdup(rp_weights_base_format(weights))
+                                                    : NULL,
                                  .layer_steps = layer_steps(trainer, weights),
                                  .data = *data};
 }
@@ -71,6 +75,8 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
         rp_json_string(json, "base", state->base);
     if (state->base_layers != NULL)
         rp_json_string(json, "base_layers", state->base_layers);
+    if (state->base_format != NULL)
+        rp_json_string(json, "base_format", state->base_format);
     rp_json_array(json, "layer_steps");
     for (guint i = 0; i < state->layer_steps->len; i++)
         rp_json_uint(json, NULL, g_array_index(state->layer_steps, guint64, i));
@@ -144,6 +150,7 @@ static const RpJsonField fields[] = {
     {"base", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base), .max = 128},
     {"base_layers", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_layers),
      .max = 1 << 20},
+    {"base_format", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_format), .max = 32},
     FIELD("layer_steps", read_steps, layer_steps),
     FIELD("data", rp_data_state_read, data),
 };
@@ -163,6 +170,6 @@ rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
         return FALSE;
     *state = read;
     read.layer_steps = NULL;
-    read.base = read.base_layers = NULL;
+    read.base = read.base_layers = read.base_format = NULL;
     return TRUE;
 }

@@ -21,4 +21,5 @@ struct _RpWeights {
     char *base_hash;           /* or NULL */
     char *base_layers;
     gboolean keeps_hash;
+    const char *base_format; /* rp_weights_base_format() */
 };

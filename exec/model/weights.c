@@ -47,6 +47,7 @@ rp_weights_copy(const RpWeights *weights)
     }
     copy->base_hash = g_strdup(weights->base_hash);
     copy->base_layers = g_strdup(weights->base_layers);
+    copy->base_format = weights->base_format;
     return copy;
 }
 
@@ -148,6 +149,7 @@ void
 rp_weights_pack_base(RpWeights *weights, RpLowbit format)
 {
     g_return_if_fail(weights != NULL);
+    weights->base_format = rp_lowbit_name(format);
     for (guint i = 0; i < weights->list->len; i++) {
         RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
 
@@ -155,6 +157,13 @@ rp_weights_pack_base(RpWeights *weights, RpLowbit format)
             rp_weight_packs(&weights->model, weight, format))
             rp_weight_pack(weight, format);
     }
+}
+
+const char *
+rp_weights_base_format(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights != NULL, NULL);
+    return weights->base_format != NULL ? weights->base_format : "bf16";
 }
 
 gboolean

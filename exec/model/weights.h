@@ -71,6 +71,9 @@ void rp_weights_pack_base(RpWeights *weights, RpLowbit format);
 gboolean rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What rp_weights_pack_base() has made of the base's values, or "bf16": they are those of the file, also
+ * of one that is packed, which expands to the same bits wherever it is expanded. */
+const char *rp_weights_base_format(const RpWeights *weights);
 /* Whether any is packed. */
 gboolean rp_weights_is_packed(const RpWeights *weights);
 

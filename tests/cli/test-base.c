@@ -161,6 +161,23 @@ answers_beside_a_packed_base(void **state)
     assert_string_not_equal(one, other);
 }
 
+/* The values of the base are others; nothing is lost, and the run goes on beside its own. */
+static void
+refuses_to_resume_beside_another_base(void **state)
+{
+    (void)state;
+    rp_train_files_train(LORA "--set base=nf4 --set output=@T/same-base");
+    rp_train_files_train(LORA "--set base=bf16 --set output=@T/plain-base");
+    refuse(LORA "--resume=@T/same-base/checkpoint-4 --set steps=6",
+           "base: expected bf16, as this run has it, found nf4");
+    refuse(LORA "--resume=@T/same-base/checkpoint-4 --set steps=6 --set base=nf4-single",
+           "base: expected nf4-single, as this run has it, found nf4");
+    refuse(LORA "--resume=@T/plain-base/checkpoint-4 --set steps=6 --set base=fp8",
+           "base: expected fp8, as this run has it, found bf16");
+    rp_train_files_train(LORA "--set base=nf4 --set output=@T/same-base --set steps=5 --resume");
+    rp_train_files_train(LORA "--set output=@T/plain-base --set steps=5 --resume");
+}
+
 /* Random weights are packed as they are made: the very file that packing a 16-bit model gives. */
 static void
 assert_made_packed(const char *model, const char *format)
@@ -332,6 +349,7 @@ main(void)
         cmocka_unit_test(trains_beside_a_packed_base_on_any_devices_and_resumed),
         cmocka_unit_test(trains_a_packed_checkpoint_as_it_is),
         cmocka_unit_test(answers_beside_a_packed_base),
+        cmocka_unit_test(refuses_to_resume_beside_another_base),
         cmocka_unit_test(makes_random_weights_packed),
         cmocka_unit_test(trains_gpt_oss_beside_its_mxfp4),
         cmocka_unit_test(refuses_scales_that_are_not_finite_and_files_that_are_cut),

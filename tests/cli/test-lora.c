@@ -122,6 +122,16 @@ refuses_another_base_and_other_adapters(void **state)
            "expected rank 2, alpha 8");
     refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume",
            "expected a whole model");
+    refuse("train @T/run.yaml " LORA "--set lora.targets=[q_proj,v_proj] --set output=@T/kept "
+           "--set steps=6 --resume",
+           "lora.targets: expected");
+    rp_train_files_train(LORA "--set lora.targets=[q_proj,v_proj] --set output=@T/two");
+    refuse("train @T/run.yaml " LORA "--set lora.targets=[v_proj,k_proj] --set output=@T/two "
+           "--set steps=6 --resume",
+           "lora.targets: expected k_proj, as this run has it, found q_proj");
+    refuse("train @T/run.yaml " LORA "--set lora.targets=[q_proj,v_proj] --set lora.save=[lm_head] "
+           "--set output=@T/two --set steps=6 --resume",
+           "lora.save: expected lm_head, as this run has it, found no others");
     refuse("train @T/run.yaml --set lora.rank=0", "a whole number from 1 to");
     refuse("train @T/run.yaml --set lora.rank=17", "lora.rank: expected at most 16");
     refuse("train @T/run.yaml --set lora.alpha=2", "expected lora.rank beside it");
