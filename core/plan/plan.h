@@ -262,6 +262,8 @@ typedef struct {
     gboolean double_weights;   /* two 16-bit weight buffers on the host (fused optimizer) */
     gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
     gboolean packed;           /* `full`: weights go up packed, and each slot expands its own */
+    gboolean forward_only;     /* every action is a forward, of the head up to its loss; nothing is
+                                  trained, `rounds` are those of a call, and no weight is written */
     gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
     const char *schedule;      /* static string */
     guint32 first_iteration;   /* that has actions: of what came before only copies may follow */

@@ -41,11 +41,13 @@ typedef struct {
     RpTransfers transfers;
     RpConsistency consistency;
     RpOptimizerMode optimizer;
-    gboolean step_at_once;  /* neither clipping nor skipping: a layer is stepped as soon as its
+    gboolean step_at_once; /* neither clipping nor skipping: a layer is stepped as soon as its
                                gradient is home. Events only */
-    gboolean sum_rounds;    /* several rounds are added up as they arrive on the host even where it
+    gboolean sum_rounds;   /* several rounds are added up as they arrive on the host even where it
                                is cheaper to keep them apart (RpPlanPromises.rounds_apart) */
-    guint first_iteration;  /* 0, or 1 for a run that is resumed: there are older weights */
+    gboolean forward_only; /* `full`: evaluates: the plan's stages and arenas as otherwise, of which
+                               iterations of one call run forward alone; nothing is trained */
+    guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
 } RpPlanOptions;
 
@@ -76,7 +78,8 @@ gboolean rp_planner_append_iteration(RpPlanner *planner, GError **error) G_GNUC_
  * rp_planner_append_call:
  *
  * Forward and backward of the next call's micro-batches; options.calls of them, then the step. The
- * tasks of call c name micro-batches c M to (c + 1) M - 1.
+ * tasks of call c name micro-batches c M to (c + 1) M - 1. Of a plan that runs forward alone: its
+ * forward, and the head's loss.
  *
  * Errors: RP_SCHEDULE_ERROR_DEADLOCK
  */

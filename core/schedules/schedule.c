@@ -3,6 +3,8 @@
  */
 #include "core/schedules/schedule.h"
 
+#include "core/schedules/order.h"
+
 /* Beyond these an order does not fit in memory, or its counts not in 32 bits. */
 #define MAX_GPUS (1u << 16)
 #define MAX_MICRO_BATCHES (1u << 24)
@@ -75,6 +77,24 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
 
     guint64 rounds = shape->micro_batches / shape->round;
     return (guint)((shape->first_gpu + rounds * shape->stages) % shape->gpus);
+}
+
+void
+rp_schedule_order_forward(const RpScheduleOps *schedule, const RpShape *shape, guint gpu,
+                          GArray *order)
+{
+    const guint group = schedule->dispatched         ? shape->round
+                        : schedule->offloads_weights ? shape->micro_batches
+                                                     : shape->gpus;
+
+    for (guint start = 0; start < shape->micro_batches; start += group) {
+        const guint end = start + MIN(group, shape->micro_batches - start);
+
+        for (guint stage = 0; stage < shape->stages; stage++)
+            for (guint m = start; m < end; m++)
+                if (rp_schedule_gpu(schedule, shape, stage, start / group) == gpu)
+                    rp_order_push(order, RP_ACTION_FORWARD, stage, m);
+    }
 }
 
 static gboolean

@@ -194,6 +194,20 @@ guint rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *s
 gboolean rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_schedule_order_forward:
+ * @shape: dispatched: its stages are those that run forward, the fused one last
+ *
+ * Appends the actions of @gpu in one iteration that only runs forward, under any schedule: slots in
+ * turn where stages are dispatched; where they are bound, group after group of N micro-batches
+ * through all stages, or of all M where each turn to a stage uploads its weights.
+ *
+ *   N = 2, S = 4 bound, M = 4     gpu 0  |0 of 0|0 of 1|2 of 0|2 of 1|0 of 2|0 of 3| ...
+ *   stage of micro-batch          gpu 1         |1 of 0|1 of 1|3 of 0|3 of 1|1 of 2| ...
+ */
+void rp_schedule_order_forward(const RpScheduleOps *schedule, const RpShape *shape, guint gpu,
+                               GArray *order);
+
 /* Highest number of micro-batch activations alive on @gpu at once under the order, counted from an
  * F to its B (or W): the last column of schedules.md. In units of one stage's activations. */
 guint rp_schedule_peak_live(const RpScheduleOps *schedule, const RpShape *shape, guint gpu);

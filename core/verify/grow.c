@@ -165,7 +165,7 @@ rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
 
     if (violation != NULL)
         *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
-    if (rp_plan_end_id(verifier->window) == 0)
+    if (rp_plan_n_stages(verifier->window) == 0)
         copy_tables(verifier);
     g_return_val_if_fail(rp_plan_first_id(verifier->source) <= rp_plan_end_id(verifier->window),
                          FALSE);

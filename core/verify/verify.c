@@ -17,7 +17,7 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
             ((part->backward || part->weights) && !stage->runs_backward))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "the stage does not run in this direction");
-        if (stage->runs_forward && stage->runs_backward &&
+        if (!verifier->promises->forward_only && stage->runs_forward && stage->runs_backward &&
             stage->bound == (task->kind == RP_TASK_FUSED))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "forward and backward are one action in the fused stage, and "
@@ -34,6 +34,15 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                 "the recompute part is longer than the action");
     return TRUE;
+}
+
+/* What a plan may consist of that trains nothing: so that no weight is written. */
+static gboolean
+runs_forward(RpTaskKind kind)
+{
+    return kind == RP_TASK_FORWARD || kind == RP_TASK_EXPAND ||
+           kind == RP_TASK_ACTIVATION_DOWNLOAD || kind == RP_TASK_ACTIVATION_UPLOAD ||
+           kind == RP_TASK_PARAMETER_UPLOAD;
 }
 
 /* Fields that index something: after this nothing can be out of range. */
@@ -53,6 +62,9 @@ check_fields(RpVerifier *verifier)
                                     rp_task_is_compute(task) ? RP_RULE_ACTIONS : RP_RULE_TRANSFERS,
                                     RP_NO_TASK, i, "this kind of task cannot stand on the %s lane",
                                     rp_lane_name(rp_plan_lane_kind(verifier->plan, task->lane)));
+        if (verifier->promises->forward_only && !runs_forward((RpTaskKind)task->kind))
+            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, i,
+                                    "a plan that only runs forward has no such task");
         if (rp_task_is_compute(task) && !check_action_fields(verifier, i, task))
             return FALSE;
     }
@@ -124,7 +136,8 @@ rp_verifier_prove(RpVerifier *verifier)
            rp_verify_deadlock(verifier) && rp_verify_make_clocks(verifier) &&
            rp_verify_places(verifier) && rp_verify_accesses(verifier) &&
            rp_verify_dataflow(verifier) && rp_verify_parameters(verifier) &&
-           rp_verify_consistency(verifier) && rp_verify_decisions(verifier) &&
+           (verifier->promises->forward_only ||
+            (rp_verify_consistency(verifier) && rp_verify_decisions(verifier))) &&
            rp_verify_tables(verifier) && rp_verify_operands(verifier) && report_race(verifier);
 }
 

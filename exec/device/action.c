@@ -29,7 +29,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .gradient = rp_task_operand(map, task, RP_ROLE_GRADIENT),
         .sums = rp_task_operand(map, task, RP_ROLE_SUM),
         .workspace = rp_task_operand(map, task, RP_ROLE_WORKSPACE),
-        .drops = TRUE,
+        .drops = !rp_host_state_evaluates(map->host_state),
         .step = (guint32)rp_host_state_step(map->host_state, task->task.iteration),
         .first_token = (guint32)(task->task.micro_batch * map->tokens),
     };
@@ -230,7 +230,8 @@ rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBacke
         action.call.observe = observe;
         action.call.observe_data = &action;
     }
-    if (kind != RP_TASK_FORWARD && part != RP_PART_LEAD &&
+    if ((kind != RP_TASK_FORWARD || rp_host_state_evaluates(map->host_state)) &&
+        part != RP_PART_LEAD &&
         action.call.layers.first + action.call.layers.count == map->n_layers &&
         !begin_head(&action, ops, error))
         return FALSE;

@@ -5,7 +5,8 @@
  *
  *   |begin_head|--forward, or recompute and backward, or fused--|break sum|leave|send_loss|
  *
- * The head runs where its backward does, at once with it; a bound forward leaves it out.
+ * The head runs where its backward does, at once with it; a bound forward leaves it out, unless the
+ * host's state evaluates: then a forward makes the loss.
  */
 #pragma once
 

@@ -31,7 +31,7 @@ rp_host_state_take_loss(RpHostState *host_state, guint64 iteration, guint32 micr
     const guint64 step = rp_host_state_step(host_state, iteration);
     RpHostStateOverflow *last = &host_state->overflow;
 
-    if (isfinite(loss))
+    if (isfinite(loss) || host_state->evaluates)
         return TRUE;
     if (host_state->options.scale_loss) {
         g_mutex_lock(&host_state->overflow_lock);

@@ -3,6 +3,7 @@
  *
  *   host-state.c          life, places, weights out and in again
  *   host-state-load.c     weights of files
+ *   host-state-evaluate.c the newest weights for a while
  *   host-state-overflow.c losses and gradients that are not finite
  *   host-state-update.c   tasks of the host lanes: sums of rounds, norm, steps, copies
  */
@@ -92,9 +93,10 @@ struct _RpHostState {
     guint n_skipped;              /* steps in a row, up to the last decision; of this process */
     GMutex overflow_lock;         /* heads of several devices tell at once */
     RpHostStateOverflow overflow; /* under it */
-    guint64 next_iteration;       /* to be decided */
-    guint64 first_iteration;      /* of the plan */
-    guint64 steps_before;         /* it */
+    gboolean evaluates;
+    guint64 next_iteration;  /* to be decided */
+    guint64 first_iteration; /* of the plan */
+    guint64 steps_before;    /* it */
 };
 
 static inline RpHostStateIteration *

@@ -323,7 +323,10 @@ rp_host_state_weights(const RpHostState *host_state, guint layer, guint version,
 guint
 rp_host_state_version(const RpHostState *host_state, guint64 iteration)
 {
-    return (guint)(iteration % host_state->n_versions);
+    /* the step of iteration T writes what T + n reads, n versions on */
+    return (guint)((host_state->evaluates ? host_state->next_iteration + host_state->n_versions - 1
+                                          : iteration) %
+                   host_state->n_versions);
 }
 
 guint8 *
@@ -443,6 +446,8 @@ rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
 {
     const RpHostStateDecision *newest;
 
+    if (host_state->evaluates)
+        return 0; /* there is no gradient */
     g_assert((decision != NULL) == host_state->gated);
     newest = decision != NULL
                  ? (const RpHostStateDecision *)(void *)rp_host_state_memory(host_state, decision)

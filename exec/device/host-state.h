@@ -166,6 +166,18 @@ RpUpdateReport rp_host_state_report(const RpHostState *host_state, guint64 itera
 
 /* ---- while nothing runs ---- */
 
+/**
+ * rp_host_state_begin_evaluation:
+ *
+ * Until rp_host_state_end_evaluation() devices read the newest weights, those of the last step; heads
+ * make their loss alone, and one that is not finite is told like any other. Asynchronous with a
+ * single version, the weights that the next step reads stand where its gradients will, meanwhile.
+ * Afterwards all is as before, but for the gradients of the last step.
+ */
+void rp_host_state_begin_evaluation(RpHostState *host_state);
+void rp_host_state_end_evaluation(RpHostState *host_state);
+gboolean rp_host_state_evaluates(const RpHostState *host_state);
+
 RpUpdateState rp_host_state_updates(const RpHostState *host_state);
 /* Full-precision weights and moments of what a layer trains. A tied head has only its own (the
  * norm). */

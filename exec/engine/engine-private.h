@@ -80,7 +80,9 @@ typedef struct {
 } RpWorker;
 
 struct _RpEngine {
-    RpPlan *plan;
+    RpPlan *plan;         /* that is appended */
+    RpPlan *first;        /* that the engine was made with: `trace` is of it */
+    RpTrace *other_trace; /* of any other; or NULL */
     RpBackend *backend;
     RpEngineOptions options;
     guint gpus;

@@ -109,7 +109,7 @@ rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, 
 
     RpEngine *engine = g_new0(RpEngine, 1);
 
-    engine->plan = plan;
+    engine->plan = engine->first = plan;
     engine->backend = backend;
     engine->options = *options;
     if (engine->options.ring == 0)
@@ -207,12 +207,13 @@ static gboolean
 collect(RpEngine *engine, GError **error)
 {
     const RpBatch *batch = rp_engine_batch(engine, engine->n_done);
+    RpTrace *trace = engine->plan == engine->first ? engine->trace : engine->other_trace;
 
     if (!rp_counter_wait(&engine->over, engine->n_done + 1))
         return rp_engine_set_failure(engine, error);
     engine->n_done++;
-    if (engine->trace != NULL && batch->n_tasks > 0)
-        memcpy(rp_trace_extend(engine->trace, batch->n_tasks), batch->records,
+    if (trace != NULL && batch->n_tasks > 0)
+        memcpy(rp_trace_extend(trace, batch->n_tasks), batch->records,
                batch->n_tasks * sizeof *batch->records);
     if (engine->options.done != NULL)
         engine->options.done(engine->options.user_data, batch->number, batch->records,
@@ -287,6 +288,22 @@ rp_engine_append(RpEngine *engine, GError **error)
     engine->n_appended++;
     rp_counter_advance(&engine->appended, engine->n_appended);
     return TRUE;
+}
+
+void
+rp_engine_turn_to(RpEngine *engine, RpPlan *plan, RpTrace *trace, RpEngineDone done,
+                  gpointer user_data)
+{
+    g_return_if_fail(engine->n_done == engine->n_appended);
+    g_return_if_fail(rp_plan_n_lanes(plan) == engine->n_lanes);
+    g_return_if_fail(engine->next_id == rp_plan_end_id(engine->plan));
+
+    engine->plan = plan;
+    engine->other_trace = trace;
+    /* ids begin anew, positions in lanes go on: all that is waited for counts by them */
+    engine->next_id = rp_plan_end_id(plan);
+    engine->options.done = done;
+    engine->options.user_data = user_data;
 }
 
 guint64

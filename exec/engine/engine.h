@@ -97,6 +97,19 @@ gboolean rp_engine_wait(RpEngine *engine, guint64 batch, GError **error) G_GNUC_
 /* Waits until everything that was handed over is over. Errors: as above */
 gboolean rp_engine_finish(RpEngine *engine, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_engine_turn_to:
+ * @plan: of the same devices and lanes, whose arenas are no larger; borrowed, must outlive the engine
+ *   or stay until it turns to another
+ * @trace: (nullable): of @plan, takes its records; %NULL for the plan that the engine was made with,
+ *   whose trace is the engine's. Borrowed likewise
+ * @done: (nullable): told of its batches
+ *
+ * While nothing runs: what is appended from now on is of @plan.
+ */
+void rp_engine_turn_to(RpEngine *engine, RpPlan *plan, RpTrace *trace, RpEngineDone done,
+                       gpointer user_data);
+
 /* Batches handed over; of these, the first so many are over (and retired). */
 guint64 rp_engine_n_appended(const RpEngine *engine);
 

@@ -2,6 +2,7 @@
  * What the trainer's files share. Private to exec/train.
  *
  *   trainer.c         setting up, the two calls, flush
+ *   trainer-evaluate.c  losses of data that is not learned
  *   trainer-report.c  steps that are over: losses, times, bubble
  *   trainer-state.c   weights, moments and gradients, out and in
  */
@@ -31,6 +32,20 @@ typedef struct {
     guint n_left;
 } RpRestoredLayer;
 
+/* A plan that only runs forward, on the same backend. */
+typedef struct {
+    RpPlanner *planner;
+    RpVerifier *verifier;
+    RpTrace *trace; /* %NULL: not kept */
+    RpTokenBatch *batch;
+    guint64 iteration; /* next */
+    /* of the evaluation under way */
+    gint64 busy_ns;
+    gint64 start_ns;
+    gint64 end_ns;
+    double loss; /* sum over targets */
+} RpEvaluator;
+
 struct _RpTrainer {
     guint gpus;
     guint calls;
@@ -49,7 +64,8 @@ struct _RpTrainer {
     RpBatchFeed *feed;
     RpBackend *backend;
     RpEngine *engine;
-    guint64 *arena_bytes; /* gpus + 1 */
+    RpEvaluator *evaluator; /* %NULL: nothing is evaluated */
+    guint64 *arena_bytes;   /* gpus + 1 */
 
     guint64 iteration; /* that the next call belongs to */
     guint64 first_iteration;
@@ -89,3 +105,16 @@ void rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecor
                            gsize n);
 
 void rp_trainer_clear_restored(RpTrainer *trainer);
+
+/* Sets RP_TRAINER_ERROR_OPTIONS. Returns: FALSE */
+gboolean rp_trainer_fail_proof(RpViolation *violation, GError **error);
+/* Waits for all losses of @call. @loss: (out): their sum over its targets */
+gboolean rp_trainer_wait_for_loss(RpTrainer *trainer, const RpBatchFeedCall *call, double *loss,
+                                  GError **error);
+
+/* ---- trainer-evaluate.c ---- */
+
+/* Before the arenas are opened: they may have to be larger. @options: those of the training plan */
+gboolean rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *options,
+                                   gboolean keep_trace, GError **error);
+void rp_trainer_free_evaluator(RpTrainer *trainer);

@@ -26,8 +26,8 @@ check_options(const RpTrainerOptions *options, GError **error)
     return TRUE;
 }
 
-static gboolean
-fail_proof(RpViolation *violation, GError **error)
+gboolean
+rp_trainer_fail_proof(RpViolation *violation, GError **error)
 {
     g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
                 "the plan is not correct, please report this: %s", violation->message);
@@ -75,7 +75,7 @@ size_arenas(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOpt
     }
     /* its like, before anything is taken; the plan that runs is proved as it is made */
     if (!rp_verify_plan(plan, &violation))
-        return fail_proof(&violation, error);
+        return rp_trainer_fail_proof(&violation, error);
     trainer->arena_bytes = g_new(guint64, (gsize)trainer->gpus + 1);
     for (guint32 a = 0; a <= trainer->gpus; a++)
         trainer->arena_bytes[a] = rp_plan_arena_bytes(plan, a);
@@ -147,6 +147,8 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     plan_options.calls = trainer->calls;
     plan_options.step_at_once = rp_update_steps_at_once(&options->update);
     if (!size_arenas(trainer, options, &plan_options, error) ||
+        (options->evaluates &&
+         !rp_trainer_make_evaluator(trainer, &plan_options, options->keep_trace, error)) ||
         !start(trainer, options, &plan_options, error))
         return NULL;
     return g_steal_pointer(&trainer);
@@ -165,6 +167,7 @@ rp_trainer_free(RpTrainer *trainer)
     rp_trainer_clear_restored(trainer);
     rp_batch_feed_free(trainer->feed);
     rp_host_state_free(trainer->host_state);
+    rp_trainer_free_evaluator(trainer);
     rp_verifier_free(trainer->verifier);
     rp_planner_free(trainer->planner);
     rp_partition_free(trainer->partition);
@@ -191,7 +194,7 @@ append(RpTrainer *trainer, RpGrown grown, GError **error)
     trainer->proof.tasks = rp_plan_end_id(plan);
     trainer->proof.ns += 1000 * (g_get_monotonic_time() - start_us);
     if (!proved)
-        return fail_proof(&violation, error);
+        return rp_trainer_fail_proof(&violation, error);
     return rp_engine_append(trainer->engine, error);
 }
 
@@ -217,8 +220,9 @@ begin_iteration(RpTrainer *trainer, GError **error)
     return TRUE;
 }
 
-static gboolean
-wait_for_loss(RpTrainer *trainer, const RpBatchFeedCall *call, double *loss, GError **error)
+gboolean
+rp_trainer_wait_for_loss(RpTrainer *trainer, const RpBatchFeedCall *call, double *loss,
+                         GError **error)
 {
     const guint m_end = rp_plan_micro_batches(rp_planner_plan(trainer->planner)) / trainer->calls;
     double sum = 0;
@@ -228,7 +232,7 @@ wait_for_loss(RpTrainer *trainer, const RpBatchFeedCall *call, double *loss, GEr
             return FALSE;
     for (guint m = 0; m < m_end; m++)
         sum += call->losses[m];
-    *loss = sum / (double)call->batch->n_targets;
+    *loss = sum;
     return TRUE;
 }
 
@@ -257,7 +261,12 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
         !append(trainer, trainer->call < trainer->calls ? RP_GROWN_PART : RP_GROWN_CALLS, error))
         return FALSE;
     record->end_batch = rp_engine_n_appended(trainer->engine);
-    return loss == NULL || wait_for_loss(trainer, call, loss, error);
+    if (loss == NULL)
+        return TRUE;
+    if (!rp_trainer_wait_for_loss(trainer, call, loss, error))
+        return FALSE;
+    *loss /= (double)batch->n_targets;
+    return TRUE;
 }
 
 gboolean

@@ -58,6 +58,7 @@ typedef struct {
     RpUpdateOptions update;
     guint64 device_memory_bytes; /* of each device; 0 = no limit */
     guint64 host_memory_bytes;   /* 0 = what the system has available now */
+    gboolean evaluates;          /* rp_trainer_evaluate() will be called */
     gboolean keep_trace;
     RpStepDone done; /* may be %NULL */
     gpointer user_data;
@@ -116,6 +117,34 @@ gboolean rp_trainer_step(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_
  * goes on afterwards as if it had not happened. Errors: as above */
 gboolean rp_trainer_flush(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What the weights make of data that is not learned. */
+typedef struct {
+    double loss; /* mean over the targets; NAN where there are none, or one is not finite */
+    guint64 n_samples;
+    guint64 n_tokens; /* without padding */
+    guint64 n_targets;
+    guint calls;
+    gint64 ns;           /* from the start of the first action to the end of the last */
+    double bubble_ratio; /* of that time */
+} RpEvaluation;
+
+/**
+ * rp_trainer_evaluate:
+ * @dataset: of which each sample is read once, in its order
+ * @pad_id: behind short samples
+ * @evaluation: (out)
+ *
+ * The loss of the newest weights, those of the last step (asynchronous, too), by forwards alone: on
+ * the same stages, devices and memory, in a plan of its own, proved before it runs. Adapters see all
+ * of their input. Waits for all steps first; training goes on afterwards as if it had not happened.
+ * The same on any devices, and under every schedule, bit for bit.
+ *
+ * Errors: those of the data: then the trainer goes on, too; RP_ENGINE_ERROR_TASK,
+ *   RP_TRAINER_ERROR_OPTIONS: afterwards it can only be freed
+ */
+gboolean rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
+                             RpEvaluation *evaluation, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* ---- after a flush ---- */
 
 const RpNetwork *rp_trainer_network(const RpTrainer *trainer);
@@ -152,6 +181,8 @@ RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 
 /* The measured trace so far; with keep_trace, once, at the end. (transfer full) (nullable) */
 RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);
+/* That of the evaluations: times count from when the devices first ran. (transfer full) (nullable) */
+RpTrace *rp_trainer_steal_evaluation_trace(RpTrainer *trainer);
 RpEngineCost rp_trainer_cost(const RpTrainer *trainer);
 /* What proving the plan before it ran has cost the caller's thread so far. */
 typedef struct {

@@ -380,6 +380,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .first_iteration = test->resumed ? 1 : 0,
         .round = test->round,
         .step_at_once = test->at_once,
+        .forward_only = test->forward,
         .sum_rounds = !test->apart,
         .constant_bytes = test->fidelity == RP_FIDELITY_FULL ? 640 : 0,
         .async = test->async,

@@ -87,6 +87,7 @@ typedef struct {
     gboolean resumed;    /* older weights than the first iteration's exist */
     gboolean at_once;    /* a layer steps as soon as its gradient is home */
     gboolean apart;      /* rounds are kept apart on the host where that is cheaper */
+    gboolean forward;    /* forward alone */
     gboolean packed;     /* blocks are uploaded in few bits */
 } RpTestPlan;
 

@@ -133,6 +133,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
     const RpDeviceOps *backend = run->backend != NULL ? run->backend : rp_host_devices();
     RpTrainerOptions options = {
         .devices = backend,
+        .evaluates = run->evaluates,
         .keep_trace = run->keep_trace,
         .weights = model->weights,
         .plan = {.schedule = schedule,

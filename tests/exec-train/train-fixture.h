@@ -46,6 +46,7 @@ typedef struct {
     guint64 device_memory_bytes;
     guint64 host_memory_bytes;
     const RpDeviceOps *backend; /* NULL = the host */
+    gboolean evaluates;
     gboolean keep_trace;
     RpStepDone done;
     gpointer user_data;

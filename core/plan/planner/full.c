@@ -95,7 +95,7 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
         rp_placement_take_input(self->placement, forward);
         append_transfer(self, RP_TASK_ACTIVATION_UPLOAD, forward, forward->at->layers.first,
                         forward->input);
-        if (!fused) /* which keeps its output */
+        if (forward->at->n_boundaries > 0) /* the head keeps its output */
             rp_placement_take_output(self->placement, forward);
     }
     if (!fused && (makes->input_gradient || makes->weight_gradient)) {
@@ -212,7 +212,10 @@ append(gpointer data, guint device, const RpAction *action)
     enter(self, device, action);
     prepare(self, action, &forward, &backward);
     id = append_compute(self, action, &forward, &backward);
-    for (guint i = 0; i < forward.at->n_boundaries; i++)
+    /* boundaries inside the stage are for backwards */
+    for (guint i = 0; i < (self->job->options.forward_only ? MIN(1, forward.at->n_boundaries)
+                                                           : forward.at->n_boundaries);
+         i++)
         append_transfer(self, RP_TASK_ACTIVATION_DOWNLOAD, &forward, forward.at->boundaries[i],
                         forward.output);
     append_transfer(self, RP_TASK_ACTGRAD_DOWNLOAD, &backward, backward.at->layers.first,
@@ -229,6 +232,8 @@ end_iteration(gpointer data)
     Full *self = data;
     const RpPlanPromises *promises = self->job->promises;
 
+    if (promises->forward_only)
+        return;
     rp_gradients_send_all(self->gradients, promises->async && !promises->gradient_copies);
     rp_protocol_end_iteration(self->protocol);
 }
@@ -244,7 +249,8 @@ finish(gpointer data)
 {
     Full *self = data;
 
-    if (self->job->iteration == self->job->promises->first_iteration)
+    if (self->job->iteration == self->job->promises->first_iteration ||
+        self->job->promises->forward_only)
         return;
     flush(self);
     rp_protocol_finish(self->protocol);

@@ -36,6 +36,8 @@ check_partition(const RpPlanJob *job, GError **error)
                     schedule->name);
         return FALSE;
     }
+    g_return_val_if_fail(!job->options.forward_only || job->options.fidelity == RP_FIDELITY_FULL,
+                         FALSE);
     if (job->options.fidelity != RP_FIDELITY_FULL)
         return TRUE;
     if (job->options.fused_forward == RP_FUSED_PUBLISHED) {
@@ -94,7 +96,8 @@ set_promises(RpPlanJob *job)
         .async = options->async,
         .early_fused = options->recompute == RP_RECOMPUTE_EARLY &&
                        options->fused_forward == RP_FUSED_PUBLISHED,
-        .rounds = rounds,
+        .forward_only = options->forward_only,
+        .rounds = options->forward_only ? job->rounds : rounds,
         .wide_gradients = rounds > 1 && !apart,
         .kept_sums = kept,
         .rounds_apart = apart ? rounds : 0,
@@ -229,10 +232,12 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
     job->rounds = options->micro_batches / job->options.round;
     job->iteration = options->first_iteration;
     job->plan = rp_plan_new(options->gpus, options->fidelity, profile->n_layers,
-                            options->micro_batches * job->options.calls);
+                            options->micro_batches * rp_job_calls(job));
     job->builder = rp_builder_new(job->plan);
     set_promises(job);
     add_stages(job);
+    if (options->forward_only && partition->dispatched)
+        job->shape.stages = partition->n_forward + 1; /* the fused stage is the last */
     return TRUE;
 }
 

@@ -55,6 +55,13 @@ rp_job_add_buffer(const RpPlanJob *job, guint32 arena, RpBufferCategory category
     return bytes > 0 ? rp_plan_add_buffer(job->plan, arena, category, bytes) : RP_NONE;
 }
 
+/* Calls of an iteration that has actions. */
+static inline guint
+rp_job_calls(const RpPlanJob *job)
+{
+    return job->options.forward_only ? 1 : job->options.calls;
+}
+
 /* Round of a call's micro-batch, counted over the iteration; bound schedules have one. */
 static inline guint32
 rp_job_round(const RpPlanJob *job, guint32 micro_batch)

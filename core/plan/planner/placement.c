@@ -265,12 +265,13 @@ void
 rp_placement_release(RpPlacement *placement, const RpPart *forward, const RpPart *backward,
                      const RpActionProducts *made)
 {
+    const gboolean last = made->weight_gradient || placement->job->options.forward_only;
     const RpHeld *held = held_of(placement, backward);
     RpDevice *device = &placement->devices[backward->device];
 
     if (made->input_gradient && !backward->gradient.travels)
         pool_return(&device->local_gradient, backward->gradient.buffer);
-    if (made->weight_gradient) {
+    if (last) {
         pool_return(&device->stash, held->input);
         pool_return(&device->kept, held->kept);
     }

@@ -45,7 +45,7 @@ rp_planner_append_call(RpPlanner *planner, GError **error)
 {
     RpPlanJob *job = &planner->job;
 
-    g_return_val_if_fail(job->call < job->options.calls, FALSE);
+    g_return_val_if_fail(job->call < rp_job_calls(job), FALSE);
     planner->fidelity->begin_call(planner->self);
     if (!rp_weave_append(planner->weave, planner->fidelity, planner->self, error))
         return FALSE;
@@ -58,7 +58,7 @@ rp_planner_append_call(RpPlanner *planner, GError **error)
 void
 rp_planner_append_step(RpPlanner *planner)
 {
-    g_return_if_fail(planner->job.call == planner->job.options.calls);
+    g_return_if_fail(planner->job.call == rp_job_calls(&planner->job));
     planner->fidelity->end_iteration(planner->self);
     planner->job.iteration++;
     planner->job.call = 0;
@@ -67,7 +67,7 @@ rp_planner_append_step(RpPlanner *planner)
 gboolean
 rp_planner_append_iteration(RpPlanner *planner, GError **error)
 {
-    for (guint c = 0; c < planner->job.options.calls; c++)
+    for (guint c = 0; c < rp_job_calls(&planner->job); c++)
         if (!rp_planner_append_call(planner, error))
             return FALSE;
     rp_planner_append_step(planner);

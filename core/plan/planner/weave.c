@@ -89,7 +89,7 @@ append_slots(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
     const RpPlanJob *job = weave->job;
 
     for (guint round = 0; round < job->rounds; round++) {
-        for (guint slot = 0; slot < job->n_stages; slot++) {
+        for (guint slot = 0; slot < job->shape.stages; slot++) {
             const guint g = rp_schedule_gpu(job->options.schedule, &job->shape, slot, round);
 
             for (guint k = 0; k < job->shape.round; k++)
@@ -133,7 +133,10 @@ rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self, GE
            (gsize)job->n_stages * job->shape.micro_batches * sizeof(RpActionTasks));
     for (guint g = 0; g < job->shape.gpus; g++) {
         g_array_set_size(weave->orders[g], 0);
-        job->options.schedule->order(&job->shape, g, weave->orders[g]);
+        if (job->options.forward_only)
+            rp_schedule_order_forward(job->options.schedule, &job->shape, g, weave->orders[g]);
+        else
+            job->options.schedule->order(&job->shape, g, weave->orders[g]);
         weave->next[g] = 0;
     }
     if (job->partition->dispatched) {

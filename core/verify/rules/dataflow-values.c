@@ -242,11 +242,11 @@ rp_dataflow_check_values(RpDataflow *flow, guint32 m)
         if ((b == 0 || verifier->forward_of[b - 1] != verifier->forward_of[b]) &&
             !check_forward(flow, b, m))
             return FALSE;
-        if (b > 0 && verifier->backward_of[b - 1] != verifier->backward_of[b] &&
-            !check_gradient(flow, b, m))
+        if (b > 0 && !verifier->promises->forward_only &&
+            verifier->backward_of[b - 1] != verifier->backward_of[b] && !check_gradient(flow, b, m))
             return FALSE;
     }
-    for (guint s = 0; s < verifier->n_stages; s++) {
+    for (guint s = 0; s < verifier->n_stages && !verifier->promises->forward_only; s++) {
         if (!rp_plan_stage(verifier->plan, s)->runs_backward)
             continue;
         if (!check_stash(flow, s, m) || !check_weight_gradient(flow, s, m))

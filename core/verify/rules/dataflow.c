@@ -25,6 +25,8 @@ boundary_is_used(const RpVerifier *verifier, int transport, guint32 boundary)
 
     gboolean forward_border = forward[boundary - 1] != forward[boundary];
     gboolean backward_border = backward[boundary - 1] != backward[boundary];
+    if (verifier->promises->forward_only)
+        return forward_border && transport <= RP_TRANSPORT_UP;
     if (transport == RP_TRANSPORT_DOWN)
         return forward_border || backward_border;
     return transport == RP_TRANSPORT_UP ? forward_border : backward_border;
@@ -145,6 +147,8 @@ check_present(RpDataflow *flow)
 
             if (stage->runs_forward && flow->forward[at] == RP_NO_TASK)
                 return fail_missing(flow, s, m, "forward");
+            if (verifier->promises->forward_only)
+                continue;
             if (stage->runs_backward && flow->backward[at] == RP_NO_TASK)
                 return fail_missing(flow, s, m, "backward");
             if (stage->runs_backward && flow->weights[at] == RP_NO_TASK)

@@ -18,8 +18,9 @@ rp_verify_rounds_apart(RpVerifier *verifier)
     const RpPlanPromises *promises = verifier->promises;
     const guint apart = promises->rounds_apart;
 
-    if (apart == 0 || (apart == promises->rounds && apart <= RP_MOST_ROUNDS_APART &&
-                       !promises->wide_gradients && !promises->kept_sums))
+    if (apart == 0 || promises->forward_only ||
+        (apart == promises->rounds && apart <= RP_MOST_ROUNDS_APART && !promises->wide_gradients &&
+         !promises->kept_sums))
         return TRUE;
     return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
                             "gradients of %u rounds stand apart, of %u", apart, promises->rounds);

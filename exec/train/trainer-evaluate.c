@@ -1,0 +1,194 @@
+/* The loss of data that is not learned.
+ *
+ *   training     |step 4|--flush--|                     |step 5|
+ *   evaluation                    |F of batch 0|F of 1|
+ *
+ * Devices, arenas, the host's state and the engine are those of training, whose plan has stopped. The
+ * plan of evaluations has the same stages and the same places in arenas
+ * (RpPlanOptions.forward_only), grows from one evaluation to the next, and writes no weight.
+ */
+#include <math.h>
+
+#include "exec/data/pass.h"
+#include "exec/train/trainer-private.h"
+
+/* Batches under way. */
+#define BATCHES_AHEAD 2
+
+gboolean
+rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gboolean keep_trace,
+                          GError **error)
+{
+    const RpNetworkOptions *shape = rp_network_options(trainer->network);
+    const RpBatcherOptions batch = {.micro_batches = training->micro_batches,
+                                    .sequences = shape->sequences,
+                                    .tokens = shape->tokens};
+    RpPlanOptions options = *training;
+    RpEvaluator *evaluator = trainer->evaluator = g_new0(RpEvaluator, 1);
+    const RpPlan *plan;
+
+    options.forward_only = TRUE;
+    options.first_iteration = 0;
+    evaluator->batch = rp_token_batch_new(&batch);
+    g_autoptr(RpPlan) sized =
+        rp_plan_make(trainer->profile, trainer->partition, &options, BATCHES_AHEAD + 1, error);
+    if (sized == NULL)
+        return FALSE;
+    evaluator->planner = rp_planner_new(trainer->profile, trainer->partition, &options, error);
+    if (evaluator->planner == NULL)
+        return FALSE;
+    plan = rp_planner_plan(evaluator->planner);
+    evaluator->verifier = rp_verifier_new(plan);
+    if (keep_trace)
+        evaluator->trace = rp_trace_new(plan, RP_TRACE_MEASURED);
+    for (guint32 a = 0; a <= trainer->gpus; a++)
+        trainer->arena_bytes[a] = MAX(trainer->arena_bytes[a], rp_plan_arena_bytes(sized, a));
+    return TRUE;
+}
+
+void
+rp_trainer_free_evaluator(RpTrainer *trainer)
+{
+    RpEvaluator *evaluator = trainer->evaluator;
+
+    if (evaluator == NULL)
+        return;
+    rp_trace_free(evaluator->trace);
+    rp_token_batch_free(evaluator->batch);
+    rp_verifier_free(evaluator->verifier);
+    rp_planner_free(evaluator->planner);
+    g_free(evaluator);
+}
+
+RpTrace *
+rp_trainer_steal_evaluation_trace(RpTrainer *trainer)
+{
+    return trainer->evaluator != NULL ? g_steal_pointer(&trainer->evaluator->trace) : NULL;
+}
+
+static void
+note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *records, gsize n)
+{
+    RpEvaluator *evaluator = user_data;
+
+    for (gsize i = 0; i < n; i++) {
+        if (records[i].kind != RP_TASK_FORWARD)
+            continue;
+        evaluator->start_ns = MIN(evaluator->start_ns, records[i].start_ns);
+        evaluator->end_ns = MAX(evaluator->end_ns, records[i].end_ns);
+        evaluator->busy_ns += records[i].end_ns - records[i].start_ns;
+    }
+}
+
+/* The batch read last. */
+static gboolean
+run_batch(RpTrainer *trainer, const RpBatchFeedCall **call, GError **error)
+{
+    RpEvaluator *evaluator = trainer->evaluator;
+    RpViolation violation;
+
+    *call = rp_batch_feed_push(trainer->feed, evaluator->iteration, 0, evaluator->batch);
+    if (!rp_planner_append_iteration(evaluator->planner, error))
+        return FALSE;
+    if (!rp_verifier_extend(evaluator->verifier, RP_GROWN_STEP, &violation))
+        return rp_trainer_fail_proof(&violation, error);
+    evaluator->iteration++;
+    return rp_engine_append(trainer->engine, error);
+}
+
+/* The loss of the oldest batch under way, in the order of batches. */
+static gboolean
+take_loss(RpTrainer *trainer, const RpBatchFeedCall *call, GError **error)
+{
+    double loss;
+
+    if (!rp_trainer_wait_for_loss(trainer, call, &loss, error))
+        return FALSE;
+    trainer->evaluator->loss += loss;
+    rp_batch_feed_let_go(trainer->feed, call->iteration); /* heads come last */
+    return TRUE;
+}
+
+/* @broken: (out): it is not the data that failed */
+static gboolean
+run_batches(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id, RpEvaluation *evaluation,
+            gboolean *broken, GError **error)
+{
+    RpEvaluator *evaluator = trainer->evaluator;
+    const RpBatchFeedCall *calls[BATCHES_AHEAD];
+    guint n_taken = 0;
+
+    *broken = FALSE;
+    while (evaluation->n_samples < rp_dataset_n_samples(dataset)) {
+        const guint place = evaluation->calls % BATCHES_AHEAD;
+
+        if (!rp_token_batch_read(evaluator->batch, dataset, pad_id, &evaluation->n_samples, error))
+            return FALSE;
+        *broken = TRUE;
+        if (evaluation->calls >= BATCHES_AHEAD) {
+            if (!take_loss(trainer, calls[place], error))
+                return FALSE;
+            n_taken++;
+        }
+        if (!run_batch(trainer, &calls[place], error))
+            return FALSE;
+        *broken = FALSE;
+        evaluation->calls++;
+        evaluation->n_tokens += evaluator->batch->n_tokens;
+        evaluation->n_targets += evaluator->batch->n_targets;
+    }
+    *broken = TRUE;
+    for (; n_taken < evaluation->calls; n_taken++)
+        if (!take_loss(trainer, calls[n_taken % BATCHES_AHEAD], error))
+            return FALSE;
+    return TRUE;
+}
+
+static void
+conclude(const RpTrainer *trainer, RpEvaluation *evaluation)
+{
+    const RpEvaluator *evaluator = trainer->evaluator;
+
+    evaluation->loss =
+        evaluation->n_targets > 0 ? evaluator->loss / (double)evaluation->n_targets : NAN;
+    evaluation->ns = MAX(0, evaluator->end_ns - evaluator->start_ns);
+    if (evaluation->ns > 0)
+        evaluation->bubble_ratio =
+            1 - (double)evaluator->busy_ns / ((double)evaluation->ns * trainer->gpus);
+}
+
+gboolean
+rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
+                    RpEvaluation *evaluation, GError **error)
+{
+    RpEvaluator *evaluator = trainer->evaluator;
+    GError *problem = NULL;
+    gboolean done, broken;
+
+    g_return_val_if_fail(evaluator != NULL, FALSE);
+    if (!rp_trainer_flush(trainer, error))
+        return FALSE;
+    *evaluation = (RpEvaluation){0};
+    evaluator->busy_ns = evaluator->end_ns = 0;
+    evaluator->start_ns = G_MAXINT64;
+    evaluator->loss = 0;
+    rp_host_state_begin_evaluation(trainer->host_state);
+    rp_engine_turn_to(trainer->engine, rp_planner_plan(evaluator->planner), evaluator->trace,
+                      note_batch, evaluator);
+    done = run_batches(trainer, dataset, pad_id, evaluation, &broken, &problem);
+    if ((!done && broken) ||
+        !rp_engine_finish(trainer->engine, problem == NULL ? &problem : NULL)) {
+        g_propagate_error(error, problem);
+        return FALSE;
+    }
+    rp_engine_turn_to(trainer->engine, rp_planner_plan(trainer->planner), NULL,
+                      rp_trainer_note_batch, trainer);
+    rp_host_state_end_evaluation(trainer->host_state);
+    for (guint64 i = 0; i < RP_BATCH_FEED_RING; i++)
+        rp_batch_feed_let_go(trainer->feed, i);
+    if (done)
+        conclude(trainer, evaluation);
+    else
+        g_propagate_error(error, problem);
+    return done;
+}
