@@ -199,6 +199,7 @@ subtract(const Side *first, const Side *second)
                            .drain = b->drain - a->drain,
                            .intra = b->intra - a->intra,
                            .comm_exposed = b->comm_exposed - a->comm_exposed,
+                           .expand = b->expand - a->expand,
                        }};
 
     for (guint kind = 0; kind < N_LANE_KINDS; kind++)

@@ -120,6 +120,9 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
     report_bubble(report, &result->bubble, "bubble ratio");
     rp_report_line(report, "exposed transfer", "%.4f %% (part of the four)",
                    100 * result->bubble.comm_exposed);
+    if (result->bubble.expand > 0)
+        rp_report_line(report, "expansions", "%.4f %% of the time: busy, not part of the ratio",
+                       100 * result->bubble.expand);
     if (result->steady) {
         rp_report_object(report, "window", NULL);
         rp_report_count(report, "first_iteration", result->first_iteration, "steady state");

@@ -129,6 +129,8 @@ rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const
     rp_report_ratio(report, "intra", bubble->intra, labels[4]);
     rp_report_end(report);
     rp_report_ratio(report, "comm_exposed_ratio", bubble->comm_exposed, labels[5]);
+    if (bubble->expand != 0)
+        rp_report_ratio(report, "expand_ratio", bubble->expand, NULL);
 }
 
 void

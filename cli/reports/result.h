@@ -45,7 +45,8 @@ void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, R
 /* By how much the iteration is longer than the bound, %; 0 if that is not known. */
 double rp_result_above_bound(const RpResult *result);
 
-/* bubble_ratio, bubble {fill, switch, drain, intra}, comm_exposed_ratio. @labels: (nullable): of
+/* bubble_ratio, bubble {fill, switch, drain, intra}, comm_exposed_ratio, and where
+ * weights are packed expand_ratio. @labels: (nullable): of
  * the six; %NULL: for machines */
 void rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const *labels);
 

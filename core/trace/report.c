@@ -20,6 +20,9 @@ typedef struct {
     gint64 busy_ns;
     gint64 last_backward_end_ns; /* or of the last action, if there is no backward */
     gint64 busy_after_ns;        /* after the last backward */
+    gint64 expand_ns;            /* of @busy_ns */
+    gint64 expand_before_ns;     /* of these, before the first action */
+    gint64 expand_gap_ns;        /* and since the last action */
     gint64 switch_ns;
     gint64 exposed_ns;
     gboolean had_backward;
@@ -90,12 +93,26 @@ count_forward(Device *device, const RpTraceRecord *record, gboolean dispatched, 
     }
 }
 
+/* Busy, but no action: whatever idle time it stands in is less. */
+static void
+count_expansion(Device *device, gint64 duration_ns)
+{
+    device->busy_ns += duration_ns;
+    device->expand_ns += duration_ns;
+    device->expand_gap_ns += duration_ns;
+    device->busy_after_ns += duration_ns;
+    device->window_busy_ns += duration_ns;
+    if (!device->started)
+        device->expand_before_ns += duration_ns;
+}
+
 /* @opening: the forward whose end opens the window of a bound schedule, N - g, counted from 1. */
 static void
 count_action(Device *device, const RpTraceRecord *record, gboolean dispatched, guint opening)
 {
-    gint64 gap_ns = record->start_ns - device->previous_end_ns;
+    gint64 gap_ns = record->start_ns - device->previous_end_ns - device->expand_gap_ns;
 
+    device->expand_gap_ns = 0;
     if (!device->started) {
         device->started = TRUE;
         device->first_start_ns = record->start_ns;
@@ -114,14 +131,13 @@ count_action(Device *device, const RpTraceRecord *record, gboolean dispatched, g
 
     gint64 duration_ns = record->end_ns - record->start_ns;
     device->busy_ns += duration_ns;
-    if (has_backward(record)) {
-        device->had_backward = TRUE;
+    if (has_backward(record) || !device->had_backward) {
+        device->last_backward_end_ns = record->end_ns;
         device->busy_after_ns = 0;
-    } else if (device->had_backward) {
+    } else {
         device->busy_after_ns += duration_ns;
     }
-    if (has_backward(record) || !device->had_backward)
-        device->last_backward_end_ns = record->end_ns;
+    device->had_backward = device->had_backward || has_backward(record);
     device->previous_end_ns = record->end_ns;
 }
 
@@ -129,6 +145,18 @@ static gboolean
 is_compute(const RpTrace *trace, const RpTraceRecord *record)
 {
     return record->kind <= RP_TASK_OVERLAP && rp_trace_lane_device(trace, record->lane) != RP_NONE;
+}
+
+static gboolean
+is_expansion(const RpTrace *trace, const RpTraceRecord *record)
+{
+    return record->kind == RP_TASK_EXPAND && rp_trace_lane_device(trace, record->lane) != RP_NONE;
+}
+
+static gint64
+within(const RpTraceRecord *record, gint64 from_ns, gint64 to_ns)
+{
+    return MAX(0, MIN(record->end_ns, to_ns) - MAX(record->start_ns, from_ns));
 }
 
 /* @iteration: RP_NONE = all */
@@ -141,15 +169,18 @@ bubble(const RpTrace *trace, guint32 iteration, gint64 origin_ns, gint64 end_ns)
     gsize n_records = rp_trace_n_records(trace);
     g_autofree Device *devices = g_new0(Device, n_devices);
     RpBubble result = {.makespan_ns = end_ns - origin_ns};
-    Wide busy_ns = 0, fill_ns = 0, switch_ns = 0, drain_ns = 0, exposed_ns = 0;
+    Wide busy_ns = 0, fill_ns = 0, switch_ns = 0, drain_ns = 0, exposed_ns = 0, expand_ns = 0;
 
     for (guint g = 0; g < n_devices; g++)
         devices[g].previous_end_ns = origin_ns;
     for (gsize i = 0; i < n_records; i++) {
-        if (!is_compute(trace, &records[i]) ||
-            (iteration != RP_NONE && records[i].iteration != iteration))
+        if (iteration != RP_NONE && records[i].iteration != iteration)
             continue;
         guint g = rp_trace_lane_device(trace, records[i].lane);
+        if (is_expansion(trace, &records[i]))
+            count_expansion(&devices[g], within(&records[i], origin_ns, end_ns));
+        if (!is_compute(trace, &records[i]))
+            continue;
         count_action(&devices[g], &records[i], dispatched, n_devices - g);
     }
     if (result.makespan_ns <= 0)
@@ -162,7 +193,9 @@ bubble(const RpTrace *trace, guint32 iteration, gint64 origin_ns, gint64 end_ns)
         busy_ns += device->busy_ns;
         switch_ns += device->switch_ns;
         exposed_ns += device->exposed_ns;
-        fill_ns += (device->started ? device->first_start_ns : end_ns) - origin_ns;
+        expand_ns += device->expand_ns;
+        fill_ns += (device->started ? device->first_start_ns : end_ns) - origin_ns -
+                   device->expand_before_ns;
         if (device->started)
             drain_ns += end_ns - device->last_backward_end_ns - device->busy_after_ns;
     }
@@ -175,6 +208,7 @@ bubble(const RpTrace *trace, guint32 iteration, gint64 origin_ns, gint64 end_ns)
     result.drain = (double)drain_ns / all;
     result.intra = (double)(idle_ns - fill_ns - switch_ns - drain_ns) / all;
     result.comm_exposed = (double)exposed_ns / all;
+    result.expand = (double)expand_ns / all;
     return result;
 }
 
@@ -212,23 +246,34 @@ rp_report_bubble_of_iteration(const RpTrace *trace, guint iteration)
     return bubble(trace, iteration, start_ns, end_ns);
 }
 
-double
-rp_report_ratio_between(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
+/* Of all devices, within a window. */
+static Wide
+sum_within(const RpTrace *trace, gboolean (*counts)(const RpTrace *, const RpTraceRecord *),
+           gint64 from_ns, gint64 to_ns)
 {
     const RpTraceRecord *records = rp_trace_records(trace);
     gsize n_records = rp_trace_n_records(trace);
-    Wide busy_ns = 0;
+    Wide sum_ns = 0;
 
+    for (gsize i = 0; i < n_records; i++)
+        if (counts(trace, &records[i]))
+            sum_ns += within(&records[i], from_ns, to_ns);
+    return sum_ns;
+}
+
+static gboolean
+is_busy(const RpTrace *trace, const RpTraceRecord *record)
+{
+    return is_compute(trace, record) || is_expansion(trace, record);
+}
+
+double
+rp_report_ratio_between(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
+{
     if (to_ns <= from_ns)
         return 0;
-    for (gsize i = 0; i < n_records; i++) {
-        if (!is_compute(trace, &records[i]))
-            continue;
-        gint64 start_ns = MAX(records[i].start_ns, from_ns);
-        gint64 end_ns = MIN(records[i].end_ns, to_ns);
-        busy_ns += MAX(0, end_ns - start_ns);
-    }
-    return 1 - (double)busy_ns / ((double)rp_trace_gpus(trace) * (double)(to_ns - from_ns));
+    return 1 - (double)sum_within(trace, is_busy, from_ns, to_ns) /
+                   ((double)rp_trace_gpus(trace) * (double)(to_ns - from_ns));
 }
 
 RpSteady
@@ -256,16 +301,20 @@ exposed_ns(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
     gsize n_records = rp_trace_n_records(trace);
     guint n_devices = rp_trace_gpus(trace);
     g_autofree gint64 *previous_end_ns = g_new(gint64, n_devices);
+    g_autofree gint64 *expand_ns = g_new0(gint64, n_devices); /* since then */
     gint64 exposed = 0;
 
     for (guint g = 0; g < n_devices; g++)
         previous_end_ns[g] = from_ns;
     for (gsize i = 0; i < n_records; i++) {
+        guint g = rp_trace_lane_device(trace, records[i].lane);
+        if (is_expansion(trace, &records[i]))
+            expand_ns[g] += within(&records[i], from_ns, to_ns);
         if (!is_compute(trace, &records[i]))
             continue;
-        guint g = rp_trace_lane_device(trace, records[i].lane);
-        gint64 gap_ns = MIN(records[i].start_ns, to_ns) - previous_end_ns[g];
+        gint64 gap_ns = MIN(records[i].start_ns, to_ns) - previous_end_ns[g] - expand_ns[g];
 
+        expand_ns[g] = 0;
         exposed += CLAMP(gap_ns, 0, records[i].transfer_ns);
         previous_end_ns[g] = MAX(previous_end_ns[g], records[i].end_ns);
     }
@@ -293,6 +342,7 @@ rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady)
         bubble.switch_ += one.switch_ * gpus * (double)one.makespan_ns / all;
     }
     bubble.busy_ns = (gint64)(all * (1 - bubble.ratio));
+    bubble.expand = (double)sum_within(trace, is_expansion, from_ns, to_ns) / all;
     bubble.switch_ = MIN(bubble.switch_, bubble.ratio);
     bubble.intra = bubble.ratio - bubble.switch_;
     bubble.comm_exposed = (double)exposed_ns(trace, from_ns, to_ns) / all;

@@ -9,17 +9,18 @@
 
 /**
  * Idle time by place, as a share of N x makespan (schedules.md "Bubble ratio and its parts").
- * ratio = fill + switch + drain + intra.
+ * ratio = fill + switch + drain + intra. Expansions of packed weights (RP_TASK_EXPAND) are busy, too.
  */
 typedef struct {
     gint64 makespan_ns;
-    gint64 busy_ns; /* compute, all devices */
+    gint64 busy_ns; /* actions and expansions, all devices */
     double ratio;
     double fill;
     double switch_;
     double drain;
     double intra;
     double comm_exposed; /* a slice of the four */
+    double expand;       /* expansions: busy, no part of the ratio */
 } RpBubble;
 
 /* Of a whole trace (its compute actions), makespan = end of the last action. */

@@ -19,7 +19,7 @@ typedef struct {
     guint64 n_tokens;
     guint64 n_targets;
     guint calls;
-    gint64 busy_ns; /* of its actions on all devices, so far */
+    gint64 busy_ns; /* of its actions and expansions on all devices, so far */
 } RpStepRecord;
 
 /* A layer that is being restored, weight by weight. */

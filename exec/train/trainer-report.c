@@ -88,7 +88,7 @@ rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *re
         RpStepRecord *record = rp_trainer_record(trainer, records[i].iteration);
         gint64 *end_ns;
 
-        if (records[i].kind > RP_TASK_OVERLAP)
+        if (records[i].kind > RP_TASK_OVERLAP && records[i].kind != RP_TASK_EXPAND)
             continue;
         end_ns = rp_trainer_ends(trainer, records[i].iteration) +
                  rp_plan_lane_device(rp_planner_plan(trainer->planner), records[i].lane);

@@ -38,7 +38,8 @@ tear_down(void **state)
     return 0;
 }
 
-/* One action: device, iteration, `F`, `B`, `X` (fused), `I`, `W` or `&`, start, end, gating hop. */
+/* One action: device, iteration, `F`, `B`, `X` (fused), `I`, `W` or `&`, start, end, gating hop; `E`
+ * is an expansion. */
 typedef struct {
     guint device;
     guint iteration;
@@ -54,6 +55,7 @@ kind_of(char letter)
     static const char letters[] = {
         [RP_TASK_FORWARD] = 'F',        [RP_TASK_BACKWARD] = 'B',        [RP_TASK_FUSED] = 'X',
         [RP_TASK_INPUT_GRADIENT] = 'I', [RP_TASK_WEIGHT_GRADIENT] = 'W', [RP_TASK_OVERLAP] = '&',
+        [RP_TASK_EXPAND] = 'E',
     };
 
     for (guint8 kind = 0; kind < sizeof letters; kind++)
@@ -123,6 +125,36 @@ fill_is_idle_before_the_first_action_and_drain_after_the_last_backward(void **st
     assert_bubble(
         rp_report_bubble(fixture->trace), 2,
         (Expected){.makespan_ns = 7, .busy_ns = 10, .fill_ns = 1, .switch_ns = 1, .drain_ns = 2});
+}
+
+static void
+expansions_are_busy_wherever_they_stand(void **state)
+{
+    Fixture *fixture = *state;
+    /*  gpu 0  |E|F0|-|F1|-|E|B0--|E|F2|--|E|------|    switch 1, intra 1, drain 2 + 6
+     *  gpu 1  |---|E|F0|-----|EE|B0-|-----------|F1|   fill 3, switch 5, drain 6
+     */
+    const Row rows[] = {
+        {0, 0, 'E', 0, 1, 0},   {0, 0, 'F', 1, 3, 0},   {0, 0, 'F', 4, 6, 3},
+        {0, 0, 'E', 7, 8, 0},   {0, 0, 'B', 8, 12, 2},  {0, 0, 'E', 12, 13, 0},
+        {0, 0, 'F', 13, 15, 2}, {0, 0, 'E', 17, 18, 0}, {1, 0, 'E', 3, 4, 0},
+        {1, 0, 'F', 4, 6, 9},   {1, 0, 'E', 11, 13, 0}, {1, 0, 'B', 13, 16, 4},
+        {1, 0, 'F', 22, 24, 0},
+    };
+    const gint64 expand_ns = 1 + 1 + 1 + 1 + 1 + 2, all = 2 * 24;
+
+    MAKE_TRACE(fixture, 2, FALSE, rows);
+    const RpBubble bubble = rp_report_bubble(fixture->trace);
+    assert_bubble(bubble, 2,
+                  (Expected){.makespan_ns = 24,
+                             .busy_ns = 2 + 2 + 4 + 2 + 2 + 3 + 2 + expand_ns,
+                             .fill_ns = 3,
+                             .switch_ns = 1 + 5,
+                             .drain_ns = 24 - 12 - 2 - 2 + (24 - 16 - 2),
+                             .intra_ns = 1,
+                             .exposed_ns = 1 + 1 + 3 + 4});
+    assert_float_equal(bubble.expand * (double)all, (double)expand_ns, 1e-9);
+    assert_float_equal(rp_report_ratio_between(fixture->trace, 3, 5), 1 - 3.0 / 4, 1e-12);
 }
 
 /* The longest times that the reader of traces takes, on so many devices that they pass 64 bits. */
@@ -568,6 +600,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(fill_is_idle_before_the_first_action_and_drain_after_the_last_backward),
+        TEST(expansions_are_busy_wherever_they_stand),
         TEST(sums_over_devices_do_not_wrap),
         TEST(the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up),
         TEST(there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward),
