@@ -169,6 +169,7 @@ static const struct {
     {"128x256", grouped_is_fast, grouped_matmul_128x256},
     {"wgmma-128x128", grouped_has_wgmma, grouped_matmul_wgmma_128},
     {"wgmma-128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
+    {"wgmma-turns", grouped_has_wgmma, grouped_matmul_wgmma_turns},
 };
 
 const char *

@@ -14,6 +14,7 @@ cudaError_t grouped_matmul_128x256(const RpGroupedMatmulArgs *args, cudaStream_t
 bool grouped_has_wgmma(const RpGroupedMatmulArgs *args);
 cudaError_t grouped_matmul_wgmma_128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 cudaError_t grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+cudaError_t grouped_matmul_wgmma_turns(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 
 /* Do storages, sizes and places suit tensor cores? Rows that are read stand at multiples of 16
  * bytes then, pairs of elements of C and of a bias at multiples of a pair. */

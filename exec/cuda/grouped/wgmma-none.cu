@@ -18,3 +18,9 @@ grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     return cudaErrorInvalidValue;
 }
+
+cudaError_t
+grouped_matmul_wgmma_turns(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return cudaErrorInvalidValue;
+}

@@ -77,11 +77,11 @@ barrier_wait(uint32_t barrier, uint32_t parity)
     } while (!done);
 }
 
-/* Threads @count of the block, all of whole warps, meet. */
+/* @count threads of the block, of whole warps, meet at one of its barriers 1 to 15. */
 static __device__ __forceinline__ void
-meet(uint32_t count)
+meet(uint32_t barrier, uint32_t count)
 {
-    asm volatile("bar.sync 1, %0;" ::"r"(count) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
 static __device__ __forceinline__ void
@@ -113,6 +113,46 @@ copy_box(uint32_t target, const CUtensorMap *map, int x, int y, int z, uint32_t 
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(target),
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+                 : "memory");
+}
+
+/* Copies a box from @source to the map's, without what is beyond the tensor. */
+static __device__ __forceinline__ void
+write_box(const CUtensorMap *map, int x, int y, int z, uint32_t source)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
+            map),
+        "r"(x), "r"(y), "r"(z), "r"(source)
+        : "memory");
+}
+
+/* Waits until what this thread's write_box() writes has been read. */
+static __device__ __forceinline__ void
+write_wait()
+{
+    asm volatile("cp.async.bulk.commit_group;\n"
+                 "cp.async.bulk.wait_group.read 0;" ::
+                     : "memory");
+}
+
+static __device__ __forceinline__ float4
+load_shared_four(uint32_t address)
+{
+    float4 four;
+
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+                 : "r"(address)
+                 : "memory");
+    return four;
+}
+
+static __device__ __forceinline__ void
+store_shared_four(uint32_t address, float4 four)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four.x),
+                 "f"(four.y), "f"(four.z), "f"(four.w)
                  : "memory");
 }
 
@@ -169,13 +209,22 @@ leave_registers()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* c += 2 at once, two elements at a multiple of 8 bytes; rounded once, subnormals are 0. */
+/* target += pairs or fours, at multiples of their bytes; rounded once each, subnormals are 0. */
 static __device__ __forceinline__ void
 add_pair(float *target, float x, float y)
 {
     asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(target)),
                  "f"(x), "f"(y)
                  : "memory");
+}
+
+static __device__ __forceinline__ void
+add_four(float *target, float4 four)
+{
+    asm volatile(
+        "red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(target)),
+        "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w)
+        : "memory");
 }
 
 /* d[64,N] += a[64,16] b[16,N]; A_TURNED, B_TURNED: 1 if they lie in rows of k. */
