@@ -16,6 +16,7 @@ static RpStageCall
 call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
 {
     const RpPlanStage *stage = rp_task_stage(map, task);
+    const RpBackendAccess *sum = rp_task_access(task, RP_ROLE_SUM);
 
     return (RpStageCall){
         .layers = stage->layers,
@@ -28,6 +29,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .output = rp_task_operand(map, task, RP_ROLE_OUTPUT),
         .gradient = rp_task_operand(map, task, RP_ROLE_GRADIENT),
         .sums = rp_task_operand(map, task, RP_ROLE_SUM),
+        .begins_sums = sum != NULL && (sum->mode & RP_ACCESS_READ) == 0,
         .workspace = rp_task_operand(map, task, RP_ROLE_WORKSPACE),
         .drops = !rp_host_state_evaluates(map->host_state),
         .step = (guint32)rp_host_state_step(map->host_state, task->task.iteration),
@@ -109,19 +111,6 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     return TRUE;
 }
 
-static void
-begin_sums(const RpDeviceAction *action)
-{
-    const RpBackendAccess *access = rp_task_access(action->task, RP_ROLE_SUM);
-
-    if (access != NULL && (access->mode & RP_ACCESS_READ) == 0)
-        kernels_of(action)->fill(
-            action->call.stream,
-            &(RpFillArgs){.dtype = RP_DTYPE_FP32,
-                          .n = rp_network_elements(action->map->network, action->call.layers),
-                          .x = action->call.sums});
-}
-
 /* The last part of an action whose slot's sum is complete: rounds it to the network's storage, in
  * which it leaves or, where sums stay on the device, is added to that of the rounds before. */
 static void
@@ -171,7 +160,6 @@ run_backward(const RpDeviceAction *action, RpTaskPart part)
         rp_network_recompute(action->map->network, &action->call);
     if (part == RP_PART_LEAD)
         return;
-    begin_sums(action);
     rp_network_backward(action->map->network, &action->call);
     end_sums(action);
 }
@@ -179,7 +167,6 @@ run_backward(const RpDeviceAction *action, RpTaskPart part)
 static void
 run_fused(const RpDeviceAction *action)
 {
-    begin_sums(action);
     rp_network_fused(action->map->network, &action->call);
     end_sums(action);
 }

@@ -256,7 +256,7 @@ linear_input(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, 
         thin(pass, adapters_of(pass, kind).a, n, kept, g, dx, 0, TRUE, TRUE);
 }
 
-/* Sums of @kind += @scale dy^T x over each expert's rows; @scale: 0: 1 */
+/* Sums of @kind =, or +=, @scale dy^T x over each expert's rows; @scale: 0: 1 */
 static void
 add_thin_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
               const void *dy, float scale)
@@ -277,10 +277,10 @@ add_thin_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept,
                                                .b_dtype = dtype,
                                                .c_dtype = RP_DTYPE_FP32,
                                                .scale = scale,
-                                               .accumulate = TRUE});
+                                               .accumulate = rp_pass_adds(pass)});
 }
 
-/* dB += s dy^T (x A^T), dA += g^T x. @g: thin_gradient() */
+/* dB, dA = or += s dy^T (x A^T), g^T x. @g: thin_gradient() */
 static void
 add_adapter_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
                  const void *dy, const void *g)
@@ -305,7 +305,7 @@ needs_input(const RpPass *pass, RpWeightKind kind)
     return rp_pass_trains(pass, kind) || adapters_of(pass, kind).rank > 0;
 }
 
-/* dW += dy^T x over each expert's rows, if it is trained; and sums of its adapters. */
+/* dW = or += dy^T x over each expert's rows, if it is trained; and sums of its adapters. */
 static void
 add_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
          const void *dy, const void *g)
@@ -328,7 +328,7 @@ add_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, cons
                                                .a_dtype = dtype,
                                                .b_dtype = dtype,
                                                .c_dtype = RP_DTYPE_FP32,
-                                               .accumulate = TRUE});
+                                               .accumulate = rp_pass_adds(pass)});
 }
 
 /* The same of a stack of biases, [E,n]; @weights: (nullable): of rows, by assignment */

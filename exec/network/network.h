@@ -97,6 +97,7 @@ typedef struct {
 
     const void *gradient; /* backward: of the output of the last layer */
     float *sums;          /* backward, fused: of what the stage trains, layer after layer; += */
+    gboolean begins_sums; /* they hold nothing yet: = */
     void *workspace;      /* the same at recompute and backward */
 
     /* stages with the head. With @rows it computes @n_rows tokens alone, whose targets stand one

@@ -142,6 +142,13 @@ rp_pass_drops(const RpPass *pass)
     return pass->network->dropout > 0 && (pass->measuring || pass->call->drops);
 }
 
+/* Whether stacks' sums hold something to add to. */
+static inline gboolean
+rp_pass_adds(const RpPass *pass)
+{
+    return pass->measuring || !pass->call->begins_sums;
+}
+
 /* Its gradient's sum. */
 static inline float *
 rp_pass_sum(const RpPass *pass, RpWeightKind kind)

@@ -200,6 +200,52 @@ rp_network_recompute(const RpNetwork *network, const RpStageCall *call)
         keep(network, call, FALSE);
 }
 
+static void
+clear_sums(const RpNetwork *network, const RpStageCall *call, guint64 begin, guint64 end)
+{
+    if (end > begin)
+        network->kernels->fill(call->stream, &(RpFillArgs){.dtype = RP_DTYPE_FP32,
+                                                           .n = end - begin,
+                                                           .x = call->sums + begin});
+}
+
+/* Of the stack that begins first from @element of the layer on; %NULL: none does. Experts write sums
+ * of stacks, in one matmul: no need to set them to 0. */
+static const RpWeightPlace *
+next_stack(const RpLayerLayout *layout, guint64 element)
+{
+    const RpWeightPlace *next = NULL;
+
+    for (guint kind = 0; kind < RP_N_WEIGHT_KINDS; kind++) {
+        const RpWeightPlace *place = &layout->place[kind];
+
+        if (place->element != RP_LAYOUT_NONE && place->element >= element && place->shape[2] > 1 &&
+            (next == NULL || place->element < next->element))
+            next = place;
+    }
+    return next;
+}
+
+/* Sets sums to 0 that the backward adds to. */
+static void
+begin_sums(const RpNetwork *network, const RpStageCall *call)
+{
+    const guint64 base = network->layers[call->layers.first].layout.first_element;
+    guint64 done = 0; /* sums that are 0, or will be written */
+
+    for (guint i = 0; i < call->layers.count; i++) {
+        const RpLayerLayout *layout = &network->layers[call->layers.first + i].layout;
+        const guint64 first = layout->first_element - base;
+        const RpWeightPlace *stack;
+
+        while ((stack = next_stack(layout, done > first ? done - first : 0)) != NULL) {
+            clear_sums(network, call, done, first + stack->element);
+            done = first + stack->element + stack->shape[0] * stack->shape[1] * stack->shape[2];
+        }
+    }
+    clear_sums(network, call, done, rp_network_elements(network, call->layers));
+}
+
 void
 rp_network_backward(const RpNetwork *network, const RpStageCall *call)
 {
@@ -215,6 +261,8 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
     const guintptr scratch = kept + network->hidden_room;
     const void *dy = call->gradient;
 
+    if (call->begins_sums)
+        begin_sums(network, call);
     for (guint layer = first + call->layers.count; layer-- > end;) {
         kept -= network->layers[layer].sizes.kept;
         const void *x = layer == first ? call->input : (const void *)kept;

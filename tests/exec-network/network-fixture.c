@@ -163,7 +163,10 @@ network_run_new(const Model *model)
                .hidden = host_bytes(n * sizeof(guint8 *)),
                .d_hidden = host_bytes(n * sizeof(guint8 *))};
 
-    memset(run.sums, 0, bytes);
+    if (model->begins)
+        memset(run.sums, 0xff, bytes);
+    else
+        memset(run.sums, 0, bytes);
     memset(run.hidden, 0, n * sizeof *run.hidden);
     memset(run.d_hidden, 0, n * sizeof *run.d_hidden);
     return run;
@@ -246,6 +249,7 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
     }
     if (way != STAGE_FORWARD) {
         call.sums = run->sums + layout->first_element;
+        call.begins_sums = model->begins;
         call.gradient = head ? NULL : run->d_hidden[end];
     }
     run_call(model, way, &call, run);

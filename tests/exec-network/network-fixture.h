@@ -25,6 +25,7 @@ typedef struct {
     guint n_rows;
     float scale;
     gboolean drops; /* as the first micro-batch of step 1 */
+    gboolean begins; /* sums are NaN before a run, whose stages begin them */
     RpNetworkObserver observe;
     gpointer observe_data;
 } Model;
