@@ -204,9 +204,9 @@ static void
 clear_sums(const RpNetwork *network, const RpStageCall *call, guint64 begin, guint64 end)
 {
     if (end > begin)
-        network->kernels->fill(call->stream, &(RpFillArgs){.dtype = RP_DTYPE_FP32,
-                                                           .n = end - begin,
-                                                           .x = call->sums + begin});
+        network->kernels->fill(
+            call->stream,
+            &(RpFillArgs){.dtype = RP_DTYPE_FP32, .n = end - begin, .x = call->sums + begin});
 }
 
 /* Of the stack that begins first from @element of the layer on; %NULL: none does. Experts write sums

@@ -18,7 +18,11 @@
 #define DEPTH 16
 #define THREADS 256
 #define MOST_BLOCKS 65536
-#define WIDE_ELEMENTS ((size_t)8 << 20) /* of an expert: where wider tiles were faster */
+/* Of an expert: between these, tiles of 128 columns were faster than wider ones. */
+#define FEW_ELEMENTS ((size_t)2 << 20)
+#define MANY_ELEMENTS ((size_t)8 << 20)
+#define FEW_ROWS                                                                                   \
+    768 /* of an expert: where its weight gradient takes longer to add than to multiply */
 
 /* Element (i, l) of a matrix [extent,k], or [k,extent] if @turned; 0 outside. */
 template <typename T>
@@ -184,12 +188,22 @@ rp_cuda_grouped_way_can(RpGroupedWay way, const RpGroupedMatmulArgs *args)
     return is_known(args) && ways[way].can(args);
 }
 
-/* The mean height of C of an expert. */
 static size_t
 mean_rows(const RpGroupedMatmulArgs *args)
 {
-    return args->form == RP_MATMUL_TN ? args->m
-                                      : args->rows / (args->experts > 0 ? args->experts : 1);
+    return args->rows / (args->experts > 0 ? args->experts : 1);
+}
+
+/* Where grouped_has_wgmma(). */
+static RpGroupedWay
+wgmma_of(const RpGroupedMatmulArgs *args)
+{
+    if (args->form == RP_MATMUL_TN && args->c_dtype == RP_DTYPE_FP32 && mean_rows(args) <= FEW_ROWS)
+        return RP_GROUPED_WGMMA_TURNS;
+    if (args->n % 256 == 0 && args->form != RP_MATMUL_TN &&
+        (args->n * args->k < FEW_ELEMENTS || args->n * args->k > MANY_ELEMENTS))
+        return RP_GROUPED_WGMMA_256;
+    return RP_GROUPED_WGMMA_128;
 }
 
 int
@@ -201,11 +215,10 @@ rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args)
         return RP_GROUPED_ANY;
     if (args->n <= 64)
         return RP_GROUPED_128X64;
-    if (mean_rows(args) <= 64)
+    if ((args->form == RP_MATMUL_TN ? args->m : mean_rows(args)) <= 64)
         return RP_GROUPED_64X128;
     if (grouped_has_wgmma(args))
-        return args->n % 256 == 0 && args->n * args->k > WIDE_ELEMENTS ? RP_GROUPED_WGMMA_256
-                                                                       : RP_GROUPED_WGMMA_128;
+        return wgmma_of(args);
     return RP_GROUPED_128X128;
 }
 

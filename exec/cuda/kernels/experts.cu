@@ -20,21 +20,33 @@
 #define WARPS (THREADS / 32)
 #define AHEAD 4 /* rows that a thread of combine reads at a time */
 
-template <typename T>
+/* Rows of @n words: elements, or 16 bytes. */
+template <typename Word>
 static __global__ void
-__launch_bounds__(THREADS) gather_kernel(RpGatherRowsArgs args, bool wide)
+__launch_bounds__(THREADS) gather_kernel(RpGatherRowsArgs args, size_t n)
 {
-    const size_t n = args.n;
-    const T *x = (const T *)args.x + blockIdx.x * n;
+    const Word *x = (const Word *)args.x + blockIdx.x * n;
     const int32_t *rows = args.rows + blockIdx.x * args.choices;
 
-    for (size_t first = threadIdx.x * RP_PACK; first < n; first += blockDim.x * RP_PACK) {
-        const Pack<T> pack = load_pack(x + first, n - first, wide);
+    for (size_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const Word word = x[i];
 
 #pragma unroll 4
         for (unsigned j = 0; j < args.choices; j++)
-            store_pack((T *)args.y + (size_t)__ldg(rows + j) * n + first, pack, n - first, wide);
+            ((Word *)args.y)[(size_t)__ldg(rows + j) * n + i] = word;
     }
+}
+
+template <typename Word>
+static cudaError_t
+gather(const RpGatherRowsArgs *args, cudaStream_t stream)
+{
+    const size_t words = args->n * rp_dtype_size(args->dtype) / sizeof(Word);
+
+    gather_kernel<Word>
+        <<<(unsigned)args->tokens, threads_for(words * RP_PACK, THREADS), 0, stream>>>(*args,
+                                                                                       words);
+    return cudaGetLastError();
 }
 
 template <typename T>
@@ -245,17 +257,11 @@ __launch_bounds__(THREADS) glu_backward_kernel(RpExpertGluArgs args, bool wide, 
 cudaError_t
 rp_cuda_gather_rows(const RpGatherRowsArgs *args, cudaStream_t stream)
 {
-    const RpGatherRowsArgs copy = *args;
-
     if (args->tokens == 0 || args->choices == 0 || args->n == 0)
         return cudaSuccess;
-    return for_dtype(args->dtype, [=](auto zero) {
-        using T = decltype(zero);
-
-        gather_kernel<T><<<(unsigned)copy.tokens, threads_for(copy.n, THREADS), 0, stream>>>(
-            copy, rows_are_wide(copy.x, copy.n) && is_wide(copy.y));
-        return cudaGetLastError();
-    });
+    if (rows_are_wide(args->x, args->n) && is_wide(args->y))
+        return gather<uint4>(args, stream);
+    return for_dtype(args->dtype, [=](auto zero) { return gather<decltype(zero)>(args, stream); });
 }
 
 cudaError_t
