@@ -24,7 +24,7 @@ typedef struct {
     const gint32 *rows; /* of packed targets, or NULL */
     guint n_rows;
     float scale;
-    gboolean drops; /* as the first micro-batch of step 1 */
+    gboolean drops;  /* as the first micro-batch of step 1 */
     gboolean begins; /* sums are NaN before a run, whose stages begin them */
     RpNetworkObserver observe;
     gpointer observe_data;
