@@ -1,0 +1,318 @@
+/* Ids, places and text of every form of tokenizer, against Hugging Face's. */
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+
+#include "tests/text/expected.h"
+
+#define FIXTURES "tests/text/fixtures/"
+
+static const char *const forms[] = {"deepseek",  "digits", "gpt-oss", "gpt2", "llama2", "llama3",
+                                    "metaspace", "nfd",    "odd",     "qwen", "tekken"};
+
+typedef struct {
+    RpTokenizer *tokenizer;
+    GArray *all; /* RpExpected */
+    GArray *ids;
+    GArray *spans;
+    GString *text;
+    GError *error;
+    char *fault;
+} Fixture;
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+
+    f->ids = g_array_new(FALSE, FALSE, sizeof(guint32));
+    f->spans = g_array_new(FALSE, FALSE, sizeof(RpTokenSpan));
+    f->text = g_string_new(NULL);
+    *state = f;
+    return 0;
+}
+
+static void
+close_form(Fixture *f)
+{
+    g_clear_pointer(&f->tokenizer, rp_tokenizer_free);
+    g_clear_pointer(&f->all, g_array_unref);
+    g_clear_pointer(&f->fault, g_free);
+    g_clear_error(&f->error);
+    g_array_set_size(f->ids, 0);
+    g_array_set_size(f->spans, 0);
+    g_string_truncate(f->text, 0);
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    close_form(f);
+    g_array_unref(f->ids);
+    g_array_unref(f->spans);
+    g_string_free(f->text, TRUE);
+    g_free(f);
+    return 0;
+}
+
+static void
+open_form(Fixture *f, const char *name)
+{
+    g_autofree char *file = g_strdup_printf(RP_SOURCE_ROOT "/" FIXTURES "%s.json", name);
+
+    close_form(f);
+    f->tokenizer = rp_tokenizer_open(file, &f->error);
+}
+
+static void
+encode(Fixture *f, const char *text, gsize length)
+{
+    g_array_set_size(f->ids, 0);
+    g_array_set_size(f->spans, 0);
+    f->fault =
+        rp_tokenizer_encode(f->tokenizer, text, length, RP_ENCODE_TEXT, f->ids, f->spans, &f->error)
+            ? NULL
+            : g_strdup(f->error->message);
+}
+
+static void
+gives_the_ids_and_texts_of_hugging_face(void **state)
+{
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(forms); i++) {
+        g_autofree char *ids = g_strdup_printf(RP_SOURCE_ROOT "/" FIXTURES "%s.ids", forms[i]);
+
+        open_form(f, forms[i]);
+        rp_assert_no_error(f->error);
+        f->all = rp_expected_load(RP_SOURCE_ROOT "/" FIXTURES "texts.jsonl", ids);
+        assert_true(f->all->len > 80);
+        for (guint round = 0; round < 2; round++) /* the second finds pieces in the cache */
+            for (guint t = 0; t < f->all->len; t++) {
+                f->fault = rp_expected_compare(f->tokenizer, &g_array_index(f->all, RpExpected, t));
+                if (f->fault != NULL)
+                    fail_msg("%s, text %u: %s", forms[i], t + 1, f->fault);
+            }
+    }
+}
+
+static void
+takes_control_characters_and_nul(void **state)
+{
+    Fixture *f = *state;
+    const char text[] = "a\0b\0\0<|end|>\0";
+    const gsize length = sizeof text - 1;
+
+    open_form(f, "qwen");
+    encode(f, text, length);
+    rp_assert_no_error(f->error);
+    assert_true(rp_tokenizer_decode(f->tokenizer, (const guint32 *)(const void *)f->ids->data,
+                                    f->ids->len, RP_DECODE_ALL, f->text, NULL));
+    assert_int_equal(f->text->len, length);
+    assert_memory_equal(f->text->str, text, length);
+    /* a NUL is written as U+0100, and is one token */
+    assert_int_equal(g_array_index(f->ids, guint32, 1), rp_tokenizer_id(f->tokenizer, "Ā"));
+    assert_int_equal(g_array_index(f->spans, RpTokenSpan, 1).start, 1);
+}
+
+static void
+refuses_what_is_not_utf8_with_its_offset(void **state)
+{
+    Fixture *f = *state;
+    static const struct {
+        const char *text;
+        const char *offset;
+    } rows[] = {
+        {"abc\xff", "offset 3: expected UTF-8, found byte 0xff"},
+        {"\xc3", "offset 0"},           /* cut short */
+        {"é\xc0\x80", "offset 2"},      /* overlong */
+        {"ab\xed\xa0\x80", "offset 2"}, /* a surrogate */
+        {"\xf4\x90\x80\x80", "offset 0"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+        open_form(f, "llama3");
+        encode(f, rows[i].text, strlen(rows[i].text));
+        rp_assert_error_message_contains(f->error, rows[i].offset);
+        assert_true(f->error->domain == RP_TOKENIZER_ERROR);
+        assert_int_equal(f->ids->len, 0);
+    }
+}
+
+/* Any tokens may follow each other; what is no text then shows as U+FFFD, as Rust does it. */
+static void
+decodes_what_is_not_utf8(void **state)
+{
+    Fixture *f = *state;
+    static const struct {
+        const char *bytes;
+        const char *text;
+    } rows[] = {
+        {"\xc3", "\ufffd"},
+        {"\xe2\x82", "\ufffd"},
+        {"\xe2\x82\xe2\x82\xac", "\ufffd€"},
+        {"\xf0\x9f\x98"
+         "a",
+         "\ufffd"
+         "a"},
+        {"\xc0\x80", "\ufffd\ufffd"},
+        {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"},
+        {"\xf5\x80", "\ufffd\ufffd"},
+        {"\x80", "\ufffd"},
+    };
+
+    open_form(f, "qwen");
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_array_set_size(f->ids, 0);
+        g_string_truncate(f->text, 0);
+        for (const char *p = rows[i].bytes; *p != '\0'; p++) {
+            const guint8 byte = (guint8)*p;
+            char character[8] = "";
+
+            if ((byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad))
+                character[g_unichar_to_utf8(byte, character)] = '\0';
+            else /* those that Latin-1 does not print, from U+0100 on */
+                character[g_unichar_to_utf8(byte <= 0x20 ? 0x100u + byte : 0x121u + byte - 0x7fu,
+                                            character)] = '\0';
+            const guint32 id = (guint32)rp_tokenizer_id(f->tokenizer, character);
+
+            g_array_append_val(f->ids, id);
+        }
+        assert_true(rp_tokenizer_decode(f->tokenizer, (const guint32 *)(const void *)f->ids->data,
+                                        f->ids->len, RP_DECODE_ALL, f->text, NULL));
+        assert_string_equal(f->text->str, rows[i].text);
+    }
+}
+
+static void
+refuses_ids_that_no_token_has(void **state)
+{
+    Fixture *f = *state;
+    const guint32 ids[] = {1, 2, 100000};
+
+    open_form(f, "qwen");
+    assert_false(rp_tokenizer_decode(f->tokenizer, ids, 3, RP_DECODE_ALL, f->text, &f->error));
+    rp_assert_error_message_contains(f->error, "id 3: expected that of a token, at most 425");
+    assert_int_equal(f->text->len, 0);
+}
+
+static void
+tells_tokens_by_their_text(void **state)
+{
+    Fixture *f = *state;
+
+    open_form(f, "qwen");
+    assert_int_equal(rp_tokenizer_id(f->tokenizer, "<|im_start|>"), 422);
+    assert_int_equal(rp_tokenizer_id(f->tokenizer, "<|nobody|>"), -1);
+    assert_string_equal(rp_tokenizer_token(f->tokenizer, 422), "<|im_start|>");
+    assert_null(rp_tokenizer_token(f->tokenizer, 4711));
+    assert_true(rp_tokenizer_is_special(f->tokenizer, 422));
+    assert_false(rp_tokenizer_is_special(f->tokenizer, 423)); /* <think> is added, not special */
+    assert_int_equal(rp_tokenizer_size(f->tokenizer), 426);
+    assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_EOS), -1);
+}
+
+static void
+reads_roles_beside_the_file(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *directory = g_dir_make_tmp("test-tokenizer-XXXXXX", NULL);
+    g_autofree char *file = g_build_filename(directory, "tokenizer.json", NULL);
+    g_autofree char *config = g_build_filename(directory, "tokenizer_config.json", NULL);
+    g_autofree char *content = NULL;
+
+    assert_true(g_file_get_contents(RP_SOURCE_ROOT "/" FIXTURES "qwen.json", &content, NULL, NULL));
+    assert_true(g_file_set_contents(file, content, -1, NULL));
+    assert_true(g_file_set_contents(
+        config,
+        "{\"add_bos_token\": false, \"bos_token\": null, \"eos_token\": \"<|end|>\",\n"
+        " \"pad_token\": {\"__type\": \"AddedToken\", \"content\": \"<|begin|>\"}}",
+        -1, NULL));
+    f->tokenizer = rp_tokenizer_open(directory, &f->error);
+    (void)g_remove(file);
+    (void)g_remove(config);
+    (void)g_rmdir(directory);
+    rp_assert_no_error(f->error);
+    assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_BOS), -1);
+    assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_EOS), 421);
+    assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_PAD), 420);
+}
+
+/* A string of 1 MB without a space is one piece; were its merges quadratic, this would take hours. */
+static void
+takes_long_strings_in_time(void **state)
+{
+    Fixture *f = *state;
+    const gsize length = RP_TEST_FEW ? 1 << 17 : 1 << 20;
+    g_autofree char *text = g_malloc(length);
+    guint32 random = 1;
+
+    for (gsize i = 0; i < length; i++) {
+        random = random * 1664525 + 1013904223;
+        text[i] = (char)('a' + (random >> 16) % 26);
+    }
+    for (guint form = 0; form < 3; form++) {
+        open_form(f, (const char *[]){"qwen", "llama2", "gpt-oss"}[form]);
+        const gint64 begin_us = g_get_monotonic_time();
+
+        encode(f, text, length);
+        assert_true(g_get_monotonic_time() - begin_us < 60 * G_USEC_PER_SEC);
+        assert_true(rp_tokenizer_decode(f->tokenizer, (const guint32 *)(const void *)f->ids->data,
+                                        f->ids->len, RP_DECODE_ALL, f->text, NULL));
+        assert_int_equal(f->text->len, length);
+        assert_memory_equal(f->text->str, text, length);
+    }
+}
+
+#define THREADS 4
+
+static gpointer
+encode_all(gpointer data)
+{
+    const Fixture *f = data;
+    guint n_wrong = 0;
+
+    for (guint t = 0; t < f->all->len; t++) {
+        g_autofree char *fault =
+            rp_expected_compare(f->tokenizer, &g_array_index(f->all, RpExpected, t));
+
+        n_wrong += fault != NULL;
+    }
+    return GUINT_TO_POINTER(n_wrong);
+}
+
+static void
+serves_several_threads(void **state)
+{
+    Fixture *f = *state;
+    GThread *threads[THREADS];
+
+    open_form(f, "qwen");
+    f->all = rp_expected_load(RP_SOURCE_ROOT "/" FIXTURES "texts.jsonl",
+                              RP_SOURCE_ROOT "/" FIXTURES "qwen.ids");
+    for (guint i = 0; i < THREADS; i++)
+        threads[i] = g_thread_new("encode", encode_all, f);
+    for (guint i = 0; i < THREADS; i++)
+        assert_int_equal(GPOINTER_TO_UINT(g_thread_join(threads[i])), 0);
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(gives_the_ids_and_texts_of_hugging_face),
+        TEST(takes_control_characters_and_nul),
+        TEST(refuses_what_is_not_utf8_with_its_offset),
+        TEST(decodes_what_is_not_utf8),
+        TEST(refuses_ids_that_no_token_has),
+        TEST(tells_tokens_by_their_text),
+        TEST(reads_roles_beside_the_file),
+        TEST(takes_long_strings_in_time),
+        TEST(serves_several_threads),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
