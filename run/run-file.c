@@ -124,6 +124,24 @@ check_lora(const RpRunValues *values, const RpRunFile *run, GError **error)
     return TRUE;
 }
 
+/* Keys of eval that mean nothing without data. */
+static gboolean
+check_eval(const RpRunValues *values, const RpRunFile *run, GError **error)
+{
+    static const char *const keys[] = {"eval.every", "eval.keep_best", "eval.patience"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(keys) && run->eval.data == NULL; i++) {
+        const RpRunValue *value = rp_run_values_find(values, keys[i]);
+
+        if (value->text == NULL)
+            continue;
+        rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
+                          "expected eval.data beside it, found none");
+        return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean
 resolve(const RpRunValues *values, RpRunFile *run, GError **error)
 {
@@ -143,8 +161,8 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
                           "both");
         return FALSE;
     }
-    if (!check_lora(values, run, error) || !resolve_devices(values, run, error) ||
-        !resolve_round(values, schedule, run, error))
+    if (!check_lora(values, run, error) || !check_eval(values, run, error) ||
+        !resolve_devices(values, run, error) || !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
     if (run->given_stages)

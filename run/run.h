@@ -49,6 +49,14 @@ typedef struct {
     int beside;     /* 1 = false, 2 = true, 0 = where there is memory for a copy */
 } RpRunFileCheckpoint;
 
+/* Without data nothing is evaluated. */
+typedef struct {
+    char *data;
+    gint64 every;    /* steps; 0 = a tenth of them */
+    int keep_best;   /* the checkpoint of the lowest loss stays */
+    gint64 patience; /* evaluations without a lower loss that end the run; 0 = none do */
+} RpRunFileEval;
+
 /* Of rank 0: none is given. */
 typedef struct {
     gint64 rank;
@@ -96,6 +104,7 @@ typedef struct {
     RpRunFileOptimizer optimizer;
     RpRunFileLossScale loss_scale;
     RpRunFileCheckpoint checkpoint;
+    RpRunFileEval eval;
     RpRunFileLora lora;
 
     /* what follows from them */

@@ -88,6 +88,20 @@ tell_unwritten(const char *option, GError **problem, int *code)
     *code = RP_EXIT_FAILED;
 }
 
+/* Evaluations have a plan of their own, and a file: run.json -> run-evaluations.json. */
+static void
+write_evaluations(const Training *training)
+{
+    const char *dot = strrchr(training->trace, '.');
+    const int stem = dot != NULL ? (int)(dot - training->trace) : (int)strlen(training->trace);
+    g_autofree char *path =
+        g_strdup_printf("%.*s-evaluations%s", stem, training->trace, dot != NULL ? dot : "");
+    GError *problem = NULL;
+
+    if (!rp_cli_write_trace(path, training->words.outcome->evaluation_trace, &problem))
+        tell_unwritten("--trace", &problem, &training->words.report->exit);
+}
+
 /* @trace (nullable) as a file, and if @draw as a picture; one that fails does not keep the other
  * back. The report stands before: nothing that happens here is to cost it. */
 static void
@@ -103,6 +117,8 @@ write_trace(const Training *training, RpTrace *trace, gboolean draw)
         return;
     if (training->trace != NULL && !rp_cli_write_trace(training->trace, trace, &problem))
         tell_unwritten("--trace", &problem, code);
+    if (training->trace != NULL && training->words.outcome->evaluation_trace != NULL)
+        write_evaluations(training);
     if (picture != NULL && draw && !rp_train_plot_timeline(job, trace, picture, &problem))
         tell_unwritten("--picture", &problem, code);
 }

@@ -180,6 +180,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
     report->label_width = LABEL_WIDTH;
     report_heading(report, job);
     say_length(report, job);
+    rp_train_report_validation(report, job);
     rp_report_add_partition(report, job->profile, job->request.partition,
                             job->request.partition_source);
     say_memory(report, job->plan);
@@ -431,6 +432,7 @@ rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOu
                        outcome->last_step, job->run->steps);
     }
     report_measured(report, job, outcome);
+    rp_train_report_evaluations(report, job, outcome);
     report_saving(report, outcome);
 }
 

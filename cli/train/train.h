@@ -57,6 +57,14 @@ gboolean rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const ch
 /* The settings of a run file. */
 void rp_train_report_keys(RpReport *report);
 
+/* ---- report-validation.c ---- */
+
+/* What is evaluated, how often, and how long that takes; nothing of a run without. */
+void rp_train_report_validation(RpReport *report, const RpTrainJob *job);
+/* Losses, and times beside the predicted ones. */
+void rp_train_report_evaluations(RpReport *report, const RpTrainJob *job,
+                                 const RpTrainOutcome *outcome);
+
 /* ---- report.c ---- */
 
 /* The plan, before step 1; text is printed at once. */

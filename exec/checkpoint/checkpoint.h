@@ -11,6 +11,8 @@
  *   trainer_state.json       step, update state, data state, what the run was (roundpipe-state/1)
  *   manifest.json            size and SHA-256 of every file above; written last
  *
+ * OUTPUT/best is a link to the checkpoint of the lowest validation loss, where that is kept.
+ *
  * Written beside as `.checkpoint-STEP.tmp`, synced, renamed; the parent synced. Older ones are
  * removed after that. What is left of an interrupted attempt is removed by the next.
  */
@@ -29,11 +31,20 @@ typedef enum {
     RP_CHECKPOINT_ERROR_MISMATCH /* of another model, dtype or mode */
 } RpCheckpointError;
 
+/* The validation loss so far. */
+typedef struct {
+    guint64 step;    /* of the lowest; 0: there is none */
+    double loss;     /* of that step */
+    guint64 n_worse; /* evaluations since, none of which was lower */
+    gboolean kept;   /* the checkpoint of that step is linked as OUTPUT/best, and stays */
+} RpCheckpointBest;
+
 typedef struct {
     const char *output;    /* directory; made if missing */
     const char *model_dir; /* tokenizer files come from here; may be %NULL */
     guint keep;            /* the last so many stay; 0 = all */
     guint64 max_shard_bytes;
+    RpCheckpointBest best;
 } RpCheckpointOptions;
 
 /**
@@ -136,6 +147,16 @@ gboolean rp_checkpoint_check_base(const char *path, const RpWeights *weights,
  * Damaged ones (no manifest, wrong size or checksum) are passed over; @skipped: (out) (optional)
  * (transfer full) (nullable): a line saying which and why. */
 char *rp_checkpoint_find_last(const char *output, char **skipped, GError **error);
+
+/* @best: (out): as the checkpoint has it; of one from before there were evaluations: none. Errors:
+ * RP_CHECKPOINT_ERROR_CORRUPT */
+gboolean rp_checkpoint_read_best(const char *path, RpCheckpointBest *best,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* OUTPUT/best becomes a link to the checkpoint of @step if that is complete; else there is none any
+ * more. What is no link stays. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
+gboolean rp_checkpoint_link_best(const char *output, guint64 step,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Verifies sizes and checksums of all files. Errors: RP_CHECKPOINT_ERROR_CORRUPT naming the file */
 gboolean rp_checkpoint_verify(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;

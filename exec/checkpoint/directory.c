@@ -22,6 +22,7 @@
 
 #define PREFIX "checkpoint-"
 #define WEIGHTS_PREFIX "weights-"
+#define BEST "best"
 #define TEMPORARY_SUFFIX ".tmp"
 #define OLD_SUFFIX ".old.tmp" /* moved aside where the two cannot be exchanged */
 
@@ -221,10 +222,53 @@ rp_checkpoint_discard(const char *output, const char *path)
            rp_checkpoint_remove_tree(temporary);
 }
 
+guint64
+rp_checkpoint_best_step(const char *output)
+{
+    g_autofree char *link = g_build_filename(output, BEST, NULL);
+    g_autofree char *target = g_file_read_link(link, NULL);
+    guint64 step;
+
+    return target != NULL && parse_name(target, PREFIX, "", &step) ? step : 0;
+}
+
+static gboolean
+replace_link(const char *output, const char *link, const char *target, GError **error)
+{
+    g_autofree char *temporary = g_build_filename(output, "." BEST TEMPORARY_SUFFIX, NULL);
+
+    (void)unlink(temporary);
+    if (symlink(target, temporary) != 0)
+        return rp_checkpoint_fail_errno(error, "make", temporary, errno);
+    if (rename(temporary, link) != 0) {
+        const int number = errno;
+        (void)unlink(temporary);
+        return rp_checkpoint_fail_errno(error, "replace", link, number);
+    }
+    return sync_directory(output, error);
+}
+
+gboolean
+rp_checkpoint_link_best(const char *output, guint64 step, GError **error)
+{
+    g_autofree char *link = g_build_filename(output, BEST, NULL);
+    g_autofree char *path = rp_checkpoint_path(output, step);
+    g_autofree char *target = g_path_get_basename(path);
+    struct stat status;
+    const gboolean exists = lstat(link, &status) == 0;
+
+    if (exists && !S_ISLNK(status.st_mode))
+        return TRUE;
+    if (step > 0 && rp_checkpoint_is_complete(path, NULL))
+        return replace_link(output, link, target, error);
+    return !exists || unlink(link) == 0 || rp_checkpoint_fail_errno(error, "remove", link, errno);
+}
+
 void
 rp_checkpoint_prune(const char *output, guint keep, guint64 saved)
 {
     g_autoptr(GArray) steps = keep > 0 ? rp_checkpoint_list(output, NULL) : NULL;
+    const guint64 best = rp_checkpoint_best_step(output);
     gboolean moved = FALSE;
     guint kept = 0;
 
@@ -237,6 +281,8 @@ rp_checkpoint_prune(const char *output, guint keep, guint64 saved)
             kept++;
             continue;
         }
+        if (step == best)
+            continue;
         g_autofree char *temporary = rp_checkpoint_temporary_path(path, TEMPORARY_SUFFIX);
         moved |= rename(path, temporary) == 0;
     }

@@ -52,8 +52,11 @@ gboolean rp_checkpoint_publish(const char *output, const char *temporary, const 
 /* A checkpoint loses its name, on the disk, and then its files. Returns: whether it is gone */
 gboolean rp_checkpoint_discard(const char *output, const char *path);
 
-/* Removes complete checkpoints but those of the @keep highest steps and that of @saved; 0 = none.
- * What cannot be removed stays. */
+/* The step that OUTPUT/best is linked to; 0: none. */
+guint64 rp_checkpoint_best_step(const char *output);
+
+/* Removes complete checkpoints but those of the @keep highest steps, that of @saved and the best; 0 =
+ * none. What cannot be removed stays. */
 void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
 
 /* ---- manifest.c ---- */
@@ -79,6 +82,7 @@ typedef struct {
     char *base_format; /* rp_weights_base_format(); %NULL of a checkpoint from before it was kept */
     char *base_layers; /* 16 digits of each layer's; %NULL of a checkpoint from before they were */
     GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
+    RpCheckpointBest best;
     RpDataState data;
 } RpCheckpointState;
 
@@ -91,6 +95,9 @@ void rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer,
 
 /* (transfer full). The same state gives the same bytes; floats come back bit for bit. */
 char *rp_checkpoint_state_to_json(const RpCheckpointState *state);
+
+/* Of the checkpoint at @path. Errors: RP_CHECKPOINT_ERROR_CORRUPT */
+gboolean rp_checkpoint_state_load(const char *path, RpCheckpointState *state, GError **error);
 
 /* @state: (out): set on success only. Errors: RP_CHECKPOINT_ERROR_CORRUPT, one line with file,
  * line, column, expected and found */

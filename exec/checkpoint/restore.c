@@ -36,21 +36,6 @@ fail_as(GError **error, RpCheckpointError code, GError *cause)
     return FALSE;
 }
 
-static gboolean
-load_state(Restore *restore, GError **error)
-{
-    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_STATE, NULL);
-    g_autofree char *shown = rp_display_name(path);
-    GError *cause = NULL;
-    g_autoptr(GMappedFile) map = rp_file_map(path, &cause);
-
-    if (map == NULL)
-        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
-    const char *text = g_mapped_file_get_contents(map);
-    return rp_checkpoint_state_parse(shown, text != NULL ? text : "", g_mapped_file_get_length(map),
-                                     &restore->state, error);
-}
-
 /* ---- what the run was ---- */
 
 /* Lines of config.json, but for what changes neither the loss nor its gradient. */
@@ -276,7 +261,7 @@ rp_checkpoint_check_base(const char *path, const RpWeights *weights, GError **er
 
     if (!g_file_test(state, G_FILE_TEST_EXISTS))
         return TRUE;
-    good = load_state(&restore, error);
+    good = rp_checkpoint_state_load(path, &restore.state, error);
     good = good && check_hash(&restore, weights, error);
     restore_clear(&restore);
     return good;
@@ -445,7 +430,8 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, c
     Restore restore = {.path = path, .trainer = trainer};
     restore.network = rp_trainer_network(trainer);
     restore.weights = rp_network_weights(restore.network);
-    gboolean good = rp_checkpoint_verify(path, error) && load_state(&restore, error) &&
+    gboolean good = rp_checkpoint_verify(path, error) &&
+                    rp_checkpoint_state_load(path, &restore.state, error) &&
                     check_model(&restore, error) && check_run(&restore, error) &&
                     check_adapters(&restore, error) && open_files(&restore, error) &&
                     set_weights(&restore, error);

@@ -383,7 +383,10 @@ copy_files(const Save *save, GError **error)
 static gboolean
 write_state(const Save *save, GError **error)
 {
-    g_autofree char *json = rp_checkpoint_state_to_json(&save->image->state);
+    RpCheckpointState state = save->image->state; /* borrowed */
+
+    state.best = save->options->best;
+    g_autofree char *json = rp_checkpoint_state_to_json(&state);
 
     return write_text(save, RP_CHECKPOINT_STATE, json, strlen(json), error);
 }
@@ -453,6 +456,8 @@ rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointI
     } while (path == NULL &&
              g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
              rp_checkpoint_make_space(options, image, gone));
+    if (path != NULL && options->best.kept && options->best.step == image->state.step)
+        (void)rp_checkpoint_link_best(options->output, options->best.step, NULL);
     if (path != NULL)
         rp_checkpoint_prune(options->output, options->keep, image->state.step);
     else

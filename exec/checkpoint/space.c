@@ -86,13 +86,14 @@ directory_bytes(const char *path)
     return sum;
 }
 
-/* Paths of complete checkpoints that may go, the oldest first: all but the last, and none of the
- * step that is to be saved. (transfer full) */
+/* Paths of complete checkpoints that may go, the oldest first: all but the last, the best, and none
+ * of the step that is to be saved. (transfer full) */
 static GPtrArray *
 list_removable(const char *output, guint64 step)
 {
     g_autoptr(GArray) steps = rp_checkpoint_list(output, NULL);
     GPtrArray *paths = g_ptr_array_new_with_free_func(g_free);
+    const guint64 best = rp_checkpoint_best_step(output);
     gboolean last = TRUE;
 
     for (guint i = 0; steps != NULL && i < steps->len; i++) {
@@ -100,7 +101,7 @@ list_removable(const char *output, guint64 step)
         g_autofree char *path = rp_checkpoint_path(output, of);
         if (!rp_checkpoint_is_complete(path, NULL)) /* not ours to judge */
             continue;
-        if (!last && of != step)
+        if (!last && of != step && of != best)
             g_ptr_array_insert(paths, 0, g_steal_pointer(&path));
         last = FALSE;
     }

@@ -1,6 +1,8 @@
 /* trainer_state.json: what of a run stands in no tensor. */
 #include "exec/checkpoint/private.h"
 
+#include "core/base/file.h"
+#include "core/base/quote.h"
 #include "core/json/json-record.h"
 #include "core/json/json-write.h"
 
@@ -81,6 +83,11 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
     for (guint i = 0; i < state->layer_steps->len; i++)
         rp_json_uint(json, NULL, g_array_index(state->layer_steps, guint64, i));
     rp_json_end(json);
+    if (state->best.step > 0) {
+        rp_json_uint(json, "best_step", state->best.step);
+        rp_json_number(json, "best_loss", state->best.loss);
+        rp_json_uint(json, "evaluations_since", state->best.n_worse);
+    }
     rp_json_raw(json, "data", data);
     rp_json_end(json);
     return rp_json_writer_finish(json);
@@ -151,6 +158,11 @@ static const RpJsonField fields[] = {
     {"base_layers", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_layers),
      .max = 1 << 20},
     {"base_format", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_format), .max = 32},
+    /* of runs that evaluate */
+    {"best_step", rp_json_read_uint64, G_STRUCT_OFFSET(RpCheckpointState, best.step)},
+    {"best_loss", rp_json_read_number, G_STRUCT_OFFSET(RpCheckpointState, best.loss),
+     .min = -G_MAXDOUBLE, .max = G_MAXDOUBLE},
+    {"evaluations_since", rp_json_read_uint64, G_STRUCT_OFFSET(RpCheckpointState, best.n_worse)},
     FIELD("layer_steps", read_steps, layer_steps),
     FIELD("data", rp_data_state_read, data),
 };
@@ -171,5 +183,34 @@ rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
     *state = read;
     read.layer_steps = NULL;
     read.base = read.base_layers = read.base_format = NULL;
+    return TRUE;
+}
+
+gboolean
+rp_checkpoint_state_load(const char *path, RpCheckpointState *state, GError **error)
+{
+    g_autofree char *file = g_build_filename(path, RP_CHECKPOINT_STATE, NULL);
+    g_autofree char *shown = rp_display_name(file);
+    g_autoptr(GError) cause = NULL;
+    g_autoptr(GMappedFile) map = rp_file_map(file, &cause);
+
+    if (map == NULL) {
+        g_set_error_literal(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT,
+                            cause->message);
+        return FALSE;
+    }
+    const char *text = g_mapped_file_get_contents(map);
+    return rp_checkpoint_state_parse(shown, text != NULL ? text : "", g_mapped_file_get_length(map),
+                                     state, error);
+}
+
+gboolean
+rp_checkpoint_read_best(const char *path, RpCheckpointBest *best, GError **error)
+{
+    g_auto(RpCheckpointState) state = {0};
+
+    if (!rp_checkpoint_state_load(path, &state, error))
+        return FALSE;
+    *best = state.best;
     return TRUE;
 }

@@ -53,11 +53,9 @@ rp_train_check_no_input(const char *option, const char *path, const RpRunFile *r
                         const RpTrainHow *how, GError **error)
 {
     const char *const inputs[][2] = {
-        {"the run file", how->run_file},
-        {"a file of the model", run->model},
-        {"the data", run->data},
-        {"the profile", run->profile},
-        {"a file of the checkpoint", how->checkpoint},
+        {"the run file", how->run_file}, {"a file of the model", run->model},
+        {"the data", run->data},         {"the validation data", run->eval.data},
+        {"the profile", run->profile},   {"a file of the checkpoint", how->checkpoint},
     };
 
     if (path == NULL)

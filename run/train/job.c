@@ -18,6 +18,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->profile, rp_profile_free);
     g_clear_pointer(&job->profile_json, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
+    g_clear_pointer(&job->evaluation.dataset, rp_dataset_free);
     g_clear_pointer(&job->weights, rp_weights_free);
     g_clear_pointer(&job->adapters, rp_safetensors_free);
     g_clear_pointer(&job->checkpoint, rp_safetensors_free);
@@ -148,21 +149,29 @@ pad_id(const RpModel *config)
     return id >= 0 && id < (gint64)config->vocab ? (gint32)id : 0;
 }
 
+/* Opens data and reads all of them once. @key: of the run file, for messages */
+static gboolean
+read_data(RpTrainJob *job, const char *key, const char *path, RpDataset **dataset,
+          RpDatasetSummary *summary, GError **error)
+{
+    const guint tokens = (guint)job->run->sequence_length;
+    gboolean read;
+
+    *dataset = rp_dataset_open(path, job->config.vocab, tokens, error);
+    if (*dataset == NULL) {
+        g_prefix_error(error, "%s: ", key);
+        return FALSE;
+    }
+    read = rp_dataset_check(*dataset, tokens, show_samples, (gpointer)job->events, summary, error);
+    job->events->progress(job->events->user_data, "reading data", 0, 0);
+    return read;
+}
+
 static gboolean
 open_data(RpTrainJob *job, GError **error)
 {
     const RpRunFile *run = job->run;
-    gboolean read;
 
-    job->dataset =
-        rp_dataset_open(run->data, job->config.vocab, (guint)run->sequence_length, error);
-    if (job->dataset == NULL) {
-        g_prefix_error(error, "data: ");
-        return FALSE;
-    }
-    read = rp_dataset_check(job->dataset, (guint)run->sequence_length, show_samples,
-                            (gpointer)job->events, &job->summary, error);
-    job->events->progress(job->events->user_data, "reading data", 0, 0);
     job->batcher = (RpBatcherOptions){
         .micro_batches = (guint)run->micro_batches,
         .sequences = (guint)run->micro_batch_size,
@@ -172,7 +181,10 @@ open_data(RpTrainJob *job, GError **error)
         .seed = (guint64)run->seed,
         .epoch_end = RP_EPOCH_END_CONTINUE,
     };
-    return read;
+    return read_data(job, "data", run->data, &job->dataset, &job->summary, error) &&
+           (run->eval.data == NULL ||
+            read_data(job, "eval.data", run->eval.data, &job->evaluation.dataset,
+                      &job->evaluation.summary, error));
 }
 
 /* What the run asks for. @round: 0 = chosen with the partition */
@@ -220,6 +232,7 @@ place_head(RpTrainJob *job)
 {
     RpLayer *head = &job->profile->layers[job->profile->n_layers - 1];
 
+    job->evaluation.head_forward_ns = head->forward_ns;
     if (rp_schedule_find(job->run->schedule, NULL)->dispatched || head->kind != RP_LAYER_HEAD)
         return;
     head->backward_ns += head->forward_ns;
@@ -276,7 +289,8 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
     consider_rounds(job);
     steady = job->request; /* borrowed. Synchronous steps count from steady ones, too */
     steady.steady = TRUE;
-    return rp_request_spread(&steady, job->profile, &job->least_ns, &job->most_ns, error);
+    return rp_request_spread(&steady, job->profile, &job->least_ns, &job->most_ns, error) &&
+           (job->evaluation.dataset == NULL || rp_train_predict_evaluation(job, error));
 }
 
 gboolean

@@ -40,6 +40,16 @@ typedef struct {
 void rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
     G_GNUC_PRINTF(3, 4);
 
+/* Data that is evaluated, and what that is predicted to take. */
+typedef struct {
+    RpDataset *dataset;
+    RpDatasetSummary summary;
+    gint64 head_forward_ns; /* of the profile, wherever a schedule runs the head */
+    guint64 calls;          /* of one evaluation */
+    gint64 ns;
+    double bubble_ratio;
+} RpTrainValidation;
+
 /* Everything that is known before training. */
 typedef struct {
     const RpRunFile *run;
@@ -51,6 +61,7 @@ typedef struct {
     RpDataset *dataset;
     RpDatasetSummary summary;
     RpBatcherOptions batcher;
+    RpTrainValidation evaluation; /* of eval.data; its dataset is %NULL without */
     RpNetworkOptions network;
     RpProfile *profile;
     char *profile_json;          /* as it was measured or read: goes into the output directory */

@@ -1,8 +1,8 @@
 /*
  * The loop.
  *
- *   batch -> forward_backward -> ... -> step -> [checkpoint] -> batch -> ...
- *                                          |         \-> beside training: copy -> files
+ *   batch -> forward_backward -> ... -> step -> [evaluation] -> [checkpoint] -> batch -> ...
+ *                                          |                          \-> beside training: copy -> files
  *                                          \-> reports, as steps get over -> metrics
  */
 #include "run/train/loop.h"
@@ -12,6 +12,7 @@ rp_train_outcome_clear(RpTrainOutcome *outcome)
 {
     g_clear_pointer(&outcome->arena_bytes, g_array_unref);
     g_clear_pointer(&outcome->trace, rp_trace_free);
+    g_clear_pointer(&outcome->evaluation_trace, rp_trace_free);
     g_clear_pointer(&outcome->checkpoint, g_free);
     g_clear_pointer(&outcome->loss_picture, g_free);
 }
@@ -67,6 +68,7 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
         .network = job->network,
         .update = update_options(job),
         .device_memory_bytes = job->device_memory_bytes,
+        .evaluates = job->evaluation.dataset != NULL,
         .keep_trace = how->keep_trace,
         .done = metrics != NULL ? rp_train_metrics_add : NULL,
         .user_data = metrics,
@@ -128,7 +130,8 @@ run_steps(RpTrainLoop *loop, GError **error)
 
     loop->saved_us = loop->seen_us = g_get_monotonic_time();
 
-    while (step < (guint64)run->steps && loop->job->events->stop() == 0) {
+    while (step < (guint64)run->steps && loop->job->events->stop() == 0 &&
+           !rp_train_loop_is_useless(loop)) {
         GError *problem = NULL;
 
         if (!next_batches(loop, loop->batches, calls, &problem))
@@ -139,15 +142,19 @@ run_steps(RpTrainLoop *loop, GError **error)
 
         rp_train_loop_settle(loop, FALSE);
         rp_train_loop_watch_output(loop, step);
-        if (rp_train_loop_is_due(loop, step) && step < (guint64)run->steps &&
-            loop->job->events->stop() == 0 && !rp_train_loop_save(loop, step, error))
+        if (!rp_train_loop_evaluate(loop, step, error))
+            return FALSE;
+        const gboolean due = rp_train_loop_is_due(loop, step) || rp_train_loop_is_best(loop, step);
+
+        if (due && step < (guint64)run->steps && loop->job->events->stop() == 0 &&
+            !rp_train_loop_is_useless(loop) && !rp_train_loop_save(loop, step, error))
             return FALSE;
     }
     outcome->signal = loop->job->events->stop();
     loop->ending = TRUE;
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
-    if (run->checkpoint.final != 0 || outcome->signal != 0)
+    if (run->checkpoint.final != 0 || outcome->signal != 0 || rp_train_loop_is_best(loop, step))
         return rp_train_loop_save(loop, step, error);
     rp_train_loop_wait(loop);
     return TRUE;
@@ -173,8 +180,8 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
                    "they are as they were, the rest cannot be compared");
     loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
     loop->outcome->checkpoint = g_strdup(path);
-    loop->saved_step = loop->outcome->first_step;
-    return TRUE;
+    loop->saved_step = loop->evaluated_step = loop->outcome->first_step;
+    return rp_checkpoint_read_best(path, &loop->best, error);
 }
 
 static void
@@ -220,6 +227,7 @@ start(RpTrainLoop *loop, GError **error)
         return TRUE;
     return rp_train_loop_take_beside(loop, error) &&
            rp_train_begin_output(loop->job, loop->how, loop->outcome->first_step, error) &&
+           (path == NULL || rp_checkpoint_link_best(run->output, loop->best.step, error)) &&
            rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
 }
 
@@ -232,6 +240,7 @@ tell_outcome(RpTrainLoop *loop)
     if (last != NULL)
         outcome->last = *last;
     outcome->means = rp_train_metrics_means(loop->metrics);
+    outcome->best = loop->best;
     outcome->action_time = rp_trainer_action_time(loop->trainer);
     outcome->arena_bytes = g_array_new(FALSE, FALSE, sizeof(guint64));
     for (guint a = 0; a <= loop->job->run->n_devices; a++) {
@@ -300,6 +309,8 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         rp_run_say(events, "warning", "%s", unwritten->message);
     if (how->keep_trace)
         outcome->trace = rp_trainer_steal_trace(loop.trainer);
+    if (how->keep_trace)
+        outcome->evaluation_trace = rp_trainer_steal_evaluation_trace(loop.trainer);
     if (trained)
         tell_outcome(&loop);
     events->ended(events->user_data, !trained && !job->run->device_ops->host_memory);

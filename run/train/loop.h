@@ -17,6 +17,8 @@ typedef struct {
     guint n_batches;
     RpCheckpointBeside *beside; /* %NULL: no copy to write from */
     guint64 saved_step;
+    guint64 evaluated_step;
+    RpCheckpointBest best;
     gint64 saved_us;  /* of the last attempt, or of the start */
     gint64 seen_us;   /* when the output directory was there last */
     gboolean lost;    /* it is gone for good, and that was told */
@@ -27,6 +29,14 @@ typedef struct {
 
 /* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
 gboolean rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step);
+
+/* Evaluates after @step, if that is due, and tells. Errors: those of rp_trainer_evaluate() */
+gboolean rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether the checkpoint of @step is one to keep. */
+gboolean rp_train_loop_is_best(const RpTrainLoop *loop, guint64 step);
+/* Whether the run's patience is over: told once. */
+gboolean rp_train_loop_is_useless(RpTrainLoop *loop);
 
 /* Saves after @step, once a write that is under way is over; beside training if that can be. What
  * goes wrong with the disk is told, and training goes on. */

@@ -131,6 +131,38 @@ add_number(RpJsonWriter *json, const char *key, double value)
         rp_json_number(json, key, value);
 }
 
+/* The object that was begun ends as a line. */
+static void
+finish_line(RpTrainMetrics *metrics, RpJsonWriter *json)
+{
+    rp_json_end(json);
+    g_string_append_c(rp_json_writer_text(json), '\n');
+    if ((fputs(rp_json_writer_text(json)->str, metrics->file) < 0 || fflush(metrics->file) != 0) &&
+        metrics->error == NULL)
+        g_set_error(&metrics->error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                    "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
+}
+
+void
+rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
+                                const RpEvaluation *evaluation)
+{
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
+
+    metrics->filling = FILLING_STEPS;
+    if (metrics->file == NULL)
+        return;
+    rp_json_object(json, NULL);
+    rp_json_uint(json, "step", step);
+    add_number(json, "eval_loss", evaluation->loss);
+    add_number(json, "eval_perplexity", exp(evaluation->loss));
+    rp_json_uint(json, "eval_samples", evaluation->n_samples);
+    rp_json_uint(json, "eval_tokens", evaluation->n_tokens);
+    add_number(json, "eval_runtime", rp_json_round((double)evaluation->ns / 1e9, 6));
+    add_number(json, "eval_bubble_ratio", rp_json_round(evaluation->bubble_ratio, 9));
+    finish_line(metrics, json);
+}
+
 static void
 write_line(RpTrainMetrics *metrics, const RpStepReport *report)
 {
@@ -151,12 +183,7 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
         add_number(json, "loss_scale", report->loss_scale);
         rp_json_bool(json, "skipped", report->skipped);
     }
-    rp_json_end(json);
-    g_string_append_c(rp_json_writer_text(json), '\n');
-    if ((fputs(rp_json_writer_text(json)->str, metrics->file) < 0 || fflush(metrics->file) != 0) &&
-        metrics->error == NULL)
-        g_set_error(&metrics->error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
+    finish_line(metrics, json);
 }
 
 void

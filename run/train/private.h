@@ -13,6 +13,9 @@ gboolean rp_train_open_base(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_
 /* The network of the job's model and options, over its weights. */
 RpNetwork *rp_train_job_network(const RpTrainJob *job);
 
+/* Once there is a plan: how long an evaluation takes, by a plan that only runs forward. */
+gboolean rp_train_predict_evaluation(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Sets the job's profile, and what follows from it: whose attention, the head's chunk, the memory
  * that there is. @earlier_run: as rp_train_job_prepare() */
 gboolean rp_train_find_times(RpTrainJob *job, const char *earlier_run,

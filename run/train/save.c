@@ -271,6 +271,7 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
         .model_dir = run->model,
         .keep = (guint)run->checkpoint.keep,
         .max_shard_bytes = SHARD_BYTES,
+        .best = loop->best,
     };
     const RpDataState state = rp_batcher_state(loop->batcher);
     g_auto(RpCheckpointWritten) written = {.step = step};

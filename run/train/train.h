@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "exec/checkpoint/checkpoint.h"
 #include "exec/train/trainer.h"
 #include "plots/charts/loss.h"
 #include "run/train/job.h"
@@ -48,6 +49,19 @@ const RpStepReport *rp_train_metrics_last(const RpTrainMetrics *metrics);
 RpTrainMeans rp_train_metrics_means(const RpTrainMetrics *metrics);
 /* Why lines could not be written, or %NULL. */
 const GError *rp_train_metrics_error(const RpTrainMetrics *metrics);
+
+/* A line of its own, with the step after which it was made; the steps that follow begin with an
+ * empty pipeline. */
+void rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
+                                     const RpEvaluation *evaluation);
+
+/* ---- evaluate.c ---- */
+
+/* Evaluations of a run that does not say how often. */
+#define RP_TRAIN_EVALUATIONS 10
+
+/* Steps from one evaluation to the next. */
+gint64 rp_train_evaluation_every(const RpRunFile *run);
 
 /* ---- how ---- */
 
@@ -112,16 +126,21 @@ typedef struct {
     RpPinnedMemory pinned;
     RpProofCost proof;
     RpActionTime action_time; /* of devices that are threads */
-    RpTrace *trace;           /* measured, also of a run that broke off; %NULL: not kept */
-    char *checkpoint;         /* the last that was saved, or %NULL */
-    char *loss_picture;       /* for who draws it; %NULL: nobody did */
-    guint n_saved;            /* checkpoints */
-    double saving_seconds;    /* in which nothing was trained; failed attempts count, too */
-    guint n_beside;           /* of the checkpoints, written beside training */
-    double beside_seconds;    /* that writing took there, failed attempts included */
-    gboolean unsaved;         /* the last attempt failed */
-    gboolean left;            /* a thread that a device's driver holds is left */
-    int signal;               /* that ended it, or 0 */
+    guint n_evaluations;
+    RpEvaluation evaluation;   /* the last of them */
+    RpCheckpointBest best;     /* of all of the run; its step is 0: none */
+    gboolean stopped_early;    /* by eval.patience */
+    RpTrace *evaluation_trace; /* as below */
+    RpTrace *trace;            /* measured, also of a run that broke off; %NULL: not kept */
+    char *checkpoint;          /* the last that was saved, or %NULL */
+    char *loss_picture;        /* for who draws it; %NULL: nobody did */
+    guint n_saved;             /* checkpoints */
+    double saving_seconds;     /* in which nothing was trained; failed attempts count, too */
+    guint n_beside;            /* of the checkpoints, written beside training */
+    double beside_seconds;     /* that writing took there, failed attempts included */
+    gboolean unsaved;          /* the last attempt failed */
+    gboolean left;             /* a thread that a device's driver holds is left */
+    int signal;                /* that ended it, or 0 */
 } RpTrainOutcome;
 
 void rp_train_outcome_clear(RpTrainOutcome *outcome);

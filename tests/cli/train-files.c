@@ -99,7 +99,8 @@ rp_train_files_list(const char *name)
 char *
 rp_train_files_learned(const char *output)
 {
-    static const char *const times[] = {"step_ms", "bubble_ratio", "checkpoint_ms", NULL};
+    static const char *const times[] = {"step_ms",      "bubble_ratio",      "checkpoint_ms",
+                                        "eval_runtime", "eval_bubble_ratio", NULL};
     g_autofree char *name = g_build_filename(output, "metrics.jsonl", NULL);
     g_autofree char *text = rp_train_files_read(name, NULL);
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);

@@ -1,0 +1,145 @@
+/* Validation: the loss of other data every so many steps, which of them was lowest, and when it is no
+ * use to go on.
+ *
+ *   step        10    20    30    40    50    60
+ *   eval_loss  2.9   2.4   2.2   2.3   2.2   2.4      patience 3: none was lower than that of step
+ *                           ^best                     30 in three evaluations: the run ends
+ */
+#include "run/train/loop.h"
+
+#include <math.h>
+
+#include "run/train/private.h"
+#include "sim/simulate.h"
+
+/* Evaluations that are simulated; more of them take as long each as the last ones do. */
+#define SIMULATED_CALLS 8
+
+/* ---- before the first step ---- */
+
+static guint64
+n_calls(const RpTrainJob *job)
+{
+    const guint64 each = (guint64)job->batcher.micro_batches * job->batcher.sequences;
+
+    return (job->evaluation.summary.n_samples + each - 1) / each;
+}
+
+/* The profile as it was before bound schedules' heads were put where they run. (transfer full) */
+static RpProfile *
+forward_profile(const RpTrainJob *job)
+{
+    RpProfile *profile = rp_profile_copy(job->profile);
+
+    profile->layers[profile->n_layers - 1].forward_ns = job->evaluation.head_forward_ns;
+    return profile;
+}
+
+gboolean
+rp_train_predict_evaluation(RpTrainJob *job, GError **error)
+{
+    const guint64 calls = n_calls(job);
+    const guint simulated = (guint)MIN(calls, SIMULATED_CALLS);
+    g_autoptr(RpProfile) profile = forward_profile(job);
+    const RpMachine machine = rp_machine_from_profile(profile);
+    RpPlanOptions options = job->request.options;
+
+    options.forward_only = TRUE;
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, job->request.partition, &options, simulated, error);
+    g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
+    if (trace == NULL)
+        return FALSE;
+    const gint64 end_ns = rp_trace_end_ns(trace);
+    gint64 from_ns = 0, first_ns = end_ns;
+
+    (void)rp_report_iteration_span(trace, 0, &from_ns, &first_ns);
+    job->evaluation.calls = calls;
+    job->evaluation.bubble_ratio = rp_report_bubble(trace).ratio;
+    job->evaluation.ns = end_ns + (gint64)((double)(calls - simulated) *
+                                           (double)(end_ns - first_ns) / MAX(1, simulated - 1));
+    return TRUE;
+}
+
+gint64
+rp_train_evaluation_every(const RpRunFile *run)
+{
+    return run->eval.every > 0 ? run->eval.every : MAX(1, run->steps / RP_TRAIN_EVALUATIONS);
+}
+
+/* ---- between steps ---- */
+
+/* Whether steps are over that are to be evaluated, or all are. */
+static gboolean
+is_due(const RpTrainLoop *loop, guint64 step)
+{
+    const RpRunFile *run = loop->job->run;
+
+    return loop->job->evaluation.dataset != NULL && step > 0 && step != loop->evaluated_step &&
+           (step % (guint64)rp_train_evaluation_every(run) == 0 || step == (guint64)run->steps);
+}
+
+static void
+tell(const RpTrainLoop *loop, guint64 step, const RpEvaluation *evaluation)
+{
+    const RpCheckpointBest *best = &loop->best;
+    g_autofree char *than =
+        best->step == step ? g_strdup("; the lowest so far")
+        : best->step > 0   ? g_strdup_printf("; the lowest was %.4f, of step %" G_GUINT64_FORMAT,
+                                             best->loss, best->step)
+                           : g_strdup("");
+
+    rp_run_say(loop->job->events, "note",
+               "step %" G_GUINT64_FORMAT ": validation loss %.4f, perplexity %.5g (%.1f s)%s", step,
+               evaluation->loss, exp(evaluation->loss), (double)evaluation->ns / 1e9, than);
+}
+
+gboolean
+rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step, GError **error)
+{
+    const RpRunFile *run = loop->job->run;
+    RpCheckpointBest *best = &loop->best;
+    RpEvaluation evaluation;
+
+    if (!is_due(loop, step))
+        return TRUE;
+    if (!rp_trainer_evaluate(loop->trainer, loop->job->evaluation.dataset,
+                             loop->job->batcher.pad_id, &evaluation, error)) {
+        g_prefix_error(error, "eval.data: ");
+        return FALSE;
+    }
+    loop->evaluated_step = step;
+    if (isfinite(evaluation.loss) && (best->step == 0 || evaluation.loss < best->loss))
+        *best = (RpCheckpointBest){.step = step, .loss = evaluation.loss};
+    else
+        best->n_worse++;
+    best->kept = run->eval.keep_best != 0;
+    rp_train_metrics_add_evaluation(loop->metrics, step, &evaluation);
+    loop->outcome->n_evaluations++;
+    loop->outcome->evaluation = evaluation;
+    tell(loop, step, &evaluation);
+    return TRUE;
+}
+
+gboolean
+rp_train_loop_is_best(const RpTrainLoop *loop, guint64 step)
+{
+    return loop->best.kept && loop->best.step == step;
+}
+
+gboolean
+rp_train_loop_is_useless(RpTrainLoop *loop)
+{
+    const gint64 patience = loop->job->run->eval.patience;
+
+    if (loop->job->evaluation.dataset == NULL || patience == 0 ||
+        loop->best.n_worse < (guint64)patience)
+        return FALSE;
+    if (!loop->outcome->stopped_early)
+        rp_run_say(loop->job->events, "note",
+                   "no validation loss was lower than that of step %" G_GUINT64_FORMAT
+                   " in %" G_GINT64_FORMAT " evaluation%s (eval.patience): the run ends",
+                   loop->best.step, patience, patience == 1 ? "" : "s");
+    loop->outcome->stopped_early = TRUE;
+    return TRUE;
+}
