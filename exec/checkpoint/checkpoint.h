@@ -155,8 +155,7 @@ gboolean rp_checkpoint_read_best(const char *path, RpCheckpointBest *best,
 
 /* OUTPUT/best becomes a link to the checkpoint of @step if that is complete; else there is none any
  * more. What is no link stays. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
-gboolean rp_checkpoint_link_best(const char *output, guint64 step,
-                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_checkpoint_link_best(const char *output, guint64 step, GError **error);
 
 /* Verifies sizes and checksums of all files. Errors: RP_CHECKPOINT_ERROR_CORRUPT naming the file */
 gboolean rp_checkpoint_verify(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;

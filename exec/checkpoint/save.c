@@ -457,7 +457,7 @@ rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointI
              g_error_matches(local, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE) &&
              rp_checkpoint_make_space(options, image, gone));
     if (path != NULL && options->best.kept && options->best.step == image->state.step)
-        (void)rp_checkpoint_link_best(options->output, options->best.step, NULL);
+        rp_checkpoint_link_best(options->output, options->best.step, NULL);
     if (path != NULL)
         rp_checkpoint_prune(options->output, options->keep, image->state.step);
     else
