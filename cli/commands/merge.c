@@ -29,6 +29,27 @@ merging_clear(Merging *merging)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Merging, merging_clear)
 
+/* Of what is packed: but stacks of GPT-OSS in mxfp4 are read as those of 16 bits would stand. */
+static gboolean
+adopt(Merging *merging, const RpLora *lora, GError **error)
+{
+    gboolean turned = FALSE;
+
+    if (!rp_weights_adopt(merging->weights, merging->base, error))
+        return FALSE;
+    for (guint i = 0; i < rp_weights_count(merging->weights) && !turned; i++) {
+        const RpWeight *weight = rp_weights_nth(merging->weights, i);
+
+        turned = weight->is_packed && weight->format == RP_LOWBIT_MXFP4 &&
+                 rp_architectures[merging->config.architecture].fused_experts;
+    }
+    if (turned) {
+        rp_weights_free(merging->weights);
+        merging->weights = rp_weights_new_adapted(&merging->config, lora);
+    }
+    return TRUE;
+}
+
 static gboolean
 open_all(Merging *merging, const char *base, const char *adapter, GError **error)
 {
@@ -44,11 +65,7 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
     if (merging->base == NULL)
         return FALSE;
     merging->weights = rp_weights_new_adapted(&merging->config, &lora);
-    /* stacks of GPT-OSS in mxfp4 are read as those of 16 bits would stand */
-    if (!rp_architectures[merging->config.architecture].fused_experts &&
-        !rp_weights_adopt(merging->weights, merging->base, error))
-        return FALSE;
-    if (!rp_weights_bind(merging->weights, merging->base, error))
+    if (!adopt(merging, &lora, error) || !rp_weights_bind(merging->weights, merging->base, error))
         return FALSE;
     merging->adapters = rp_safetensors_open(tensors, error);
     return merging->adapters != NULL &&

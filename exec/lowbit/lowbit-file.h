@@ -25,8 +25,9 @@ typedef enum {
 #define RP_LOWBIT_ERROR (rp_lowbit_error_quark())
 GQuark rp_lowbit_error_quark(void);
 
-/* A weight of a checkpoint: its parts, or itself if it is not packed. */
-typedef struct {
+/* A weight of a checkpoint: its parts, or itself if it is not packed; or a stack of such. */
+typedef struct _RpLowbitSource RpLowbitSource;
+struct _RpLowbitSource {
     const char *name;           /* of the caller */
     const RpSafetensor *tensor; /* the codes, or the plain weight */
     gboolean is_packed;
@@ -35,7 +36,10 @@ typedef struct {
     guint64 shape[RP_SAFETENSORS_MAX_RANK];
     const RpSafetensor *parts[RP_N_LOWBIT_PARTS]; /* NULL: none, or the offset */
     float offset;                                 /* of nf4 */
-} RpLowbitSource;
+    const RpLowbitSource
+        *pieces; /* of a stack whose matrices stand one by one: in their order, of one size */
+    guint n_pieces;
+};
 
 /**
  * rp_lowbit_source_find:
@@ -56,6 +60,22 @@ const char *rp_lowbit_source_format(const RpSafetensors *tensors, const char *na
 
 /* All but the last two dimensions are matrices. */
 RpLowbitShape rp_lowbit_shape_of(const guint64 *shape, guint rank);
+
+/* The format of a stack of matrices that were packed one by one: nf4's scales, which are numbers around a
+ * mean of each matrix, become those of nf4-single, and values stay the same. */
+RpLowbit rp_lowbit_stacked_format(RpLowbit format);
+
+/**
+ * rp_lowbit_source_stack:
+ * @stack: with name, rank, shape and pieces, found one by one; gets the rest
+ *
+ * Errors: RP_LOWBIT_ERROR_SHAPE: a piece that is packed in another way than the first, or whose last block
+ *   would hold some of the next one
+ */
+gboolean rp_lowbit_source_stack(RpLowbitSource *stack, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What holds element *@element of a stack, which becomes the element of that; or @source. */
+const RpLowbitSource *rp_lowbit_source_piece(const RpLowbitSource *source, guint64 *element);
 
 /* Copies the parts to @packed, rp_lowbit_layout().total bytes; gaps are zeros. @pool: (nullable) */
 void rp_lowbit_source_load(const RpLowbitSource *source, void *packed, RpPool *pool);

@@ -5,8 +5,6 @@
 #include "core/json/json-record.h"
 #include "exec/lowbit/lowbit-file.h"
 
-#define COPY_BYTES ((gsize)1 << 18) /* of a thread at a time */
-
 static const char *const part_suffixes[RP_N_LOWBITS][RP_N_LOWBIT_PARTS] = {
     [RP_LOWBIT_NF4] = {"", ".absmax", ".nested_absmax", ".nested_quant_map"},
     [RP_LOWBIT_NF4_SINGLE] = {"", ".absmax"},
@@ -296,52 +294,4 @@ rp_lowbit_source_find(const RpSafetensors *tensors, const char *name, RpLowbitSo
     if (ok)
         *source = found;
     return ok;
-}
-
-typedef struct {
-    const guint8 *from;
-    guint8 *to;
-} Copy;
-
-static void
-copy_some(gsize first, gsize n, gpointer data)
-{
-    const Copy *copy = data;
-
-    memcpy(copy->to + first, copy->from + first, n);
-}
-
-/* Pages of a file that nobody has read yet come as fast as threads ask for them. */
-static void
-copy_part(guint8 *to, const RpSafetensor *tensor, RpPool *pool)
-{
-    Copy copy = {tensor->data, to};
-
-    if (tensor->bytes > 0)
-        rp_pool_run(pool, 0, tensor->bytes, COPY_BYTES, copy_some, &copy);
-}
-
-void
-rp_lowbit_source_load(const RpLowbitSource *source, void *packed, RpPool *pool)
-{
-    g_return_if_fail(source && source->is_packed && packed);
-
-    const RpLowbitLayout layout =
-        rp_lowbit_layout(source->format, rp_lowbit_shape_of(source->shape, source->rank));
-    guint8 *bytes = packed;
-
-    for (guint part = 0; part < RP_N_LOWBIT_PARTS; part++) {
-        const RpSafetensor *tensor = source->parts[part];
-        const gsize end = part + 1 < RP_N_LOWBIT_PARTS ? layout.at[part + 1] : layout.total;
-
-        if (tensor != NULL && tensor->bytes < layout.bytes[part])
-            rp_dtype_to_float(RP_DTYPE_BF16, tensor->data,
-                              (float *)(gpointer)(bytes + layout.at[part]), tensor->elements);
-        else if (tensor != NULL)
-            copy_part(bytes + layout.at[part], tensor, pool);
-        else if (part == RP_LOWBIT_OFFSET && layout.bytes[part] > 0)
-            memcpy(bytes + layout.at[part], &source->offset, sizeof source->offset);
-        memset(bytes + layout.at[part] + layout.bytes[part], 0,
-               end - layout.at[part] - layout.bytes[part]);
-    }
 }

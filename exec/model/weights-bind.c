@@ -216,41 +216,91 @@ note_parts(Binding *binding, const RpLowbitSource *source)
     }
 }
 
+static gboolean
+check_source(const RpLowbitSource *source, RpLowbit format, const guint64 *shape, guint rank,
+             GError **error)
+{
+    if (source->is_packed && source->format == format && source->rank == rank &&
+        memcmp(source->shape, shape, rank * sizeof *shape) == 0)
+        return TRUE;
+    g_autofree char *expected = rp_safetensor_describe(rp_lowbit_name(format), shape, rank);
+    g_autofree char *found = rp_safetensor_describe(
+        source->is_packed ? rp_lowbit_name(source->format) : source->tensor->dtype_name,
+        source->shape, source->rank);
+
+    return fail(error, RP_WEIGHTS_ERROR_SHAPE, source->tensor->file, source->tensor->name, expected,
+                found);
+}
+
+/* All of the stack that weight @index begins, one by one. */
+static gboolean
+find_pieces(Binding *binding, guint index, RpLowbitSource *stack, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(binding->weights, index);
+    const guint n = (guint)(rp_weight_stack_elements(weight) / weight->elements);
+    RpLowbitSource *pieces = g_new0(RpLowbitSource, n);
+
+    g_ptr_array_add(binding->own, pieces);
+    *stack = (RpLowbitSource){
+        .name = weight->stack_name, .rank = RP_WEIGHT_MAX_RANK, .pieces = pieces, .n_pieces = n};
+    memcpy(stack->shape, weight->stack, sizeof weight->stack);
+    for (guint found = 0; found < n; index++) {
+        const RpWeight *one = rp_weights_nth(binding->weights, index);
+
+        if (one->kind != weight->kind)
+            continue;
+        RpLowbitSource *piece = &pieces[found++];
+
+        if (!rp_lowbit_source_find(binding->checkpoint, one->name, piece, error))
+            return FALSE;
+        const gboolean stacks =
+            piece->is_packed && rp_lowbit_stacked_format(piece->format) == weight->format;
+
+        if (!check_source(piece, stacks ? piece->format : weight->format, one->shape, one->rank,
+                          error))
+            return FALSE;
+        note_parts(binding, piece);
+    }
+    return rp_lowbit_source_stack(stack, error);
+}
+
+/* The stack's, of which the first weight has found what holds all. */
+static gboolean
+share_stack(Binding *binding, guint index, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(binding->weights, index);
+    guint first = index;
+
+    do
+        first--;
+    while (rp_weights_nth(binding->weights, first)->kind != weight->kind ||
+           rp_weights_nth(binding->weights, first)->offset > 0);
+    binding->packed[index] = binding->packed[first];
+    return binding->packed[index] != NULL ||
+           fail(error, RP_WEIGHTS_ERROR_DTYPE, rp_safetensors_path(binding->checkpoint),
+                weight->name, "it in 16 or 32 bits, as the first of its stack is",
+                rp_lowbit_name(weight->format));
+}
+
 /* A weight that stays packed; those of a stack share what the first finds. */
 static gboolean
 bind_packed(Binding *binding, guint index, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(binding->weights, index);
     const gboolean stack = weight->stack[0] > 0;
-    const guint64 *shape = stack ? weight->stack : weight->shape;
-    const guint rank = stack ? RP_WEIGHT_MAX_RANK : weight->rank;
     RpLowbitSource *source;
 
-    if (weight->offset > 0) {
-        guint first = index;
-
-        while (rp_weights_nth(binding->weights, first)->kind != weight->kind ||
-               rp_weights_nth(binding->weights, first)->offset > 0)
-            first--;
-        binding->packed[index] = binding->packed[first];
-        return TRUE;
-    }
+    if (weight->offset > 0)
+        return share_stack(binding, index, error);
     source = g_new0(RpLowbitSource, 1);
     g_ptr_array_add(binding->own, source);
-    if (!rp_lowbit_source_find(binding->checkpoint, packed_name(weight), source, error))
-        return FALSE;
-    if (!source->is_packed || source->format != weight->format || source->rank != rank ||
-        memcmp(source->shape, shape, rank * sizeof *shape) != 0) {
-        g_autofree char *expected =
-            rp_safetensor_describe(rp_lowbit_name(weight->format), shape, rank);
-        g_autofree char *found = rp_safetensor_describe(
-            source->is_packed ? rp_lowbit_name(source->format) : source->tensor->dtype_name,
-            source->shape, source->rank);
-
-        return fail(error, RP_WEIGHTS_ERROR_SHAPE, source->tensor->file, source->tensor->name,
-                    expected, found);
-    }
     binding->packed[index] = source;
+    if (stack && rp_safetensors_find(binding->checkpoint, weight->name) != NULL)
+        return find_pieces(binding, index, source, error);
+    if (!rp_lowbit_source_find(binding->checkpoint, packed_name(weight), source, error) ||
+        !check_source(source, weight->format, stack ? weight->stack : weight->shape,
+                      stack ? RP_WEIGHT_MAX_RANK : weight->rank, error))
+        return FALSE;
     note_parts(binding, source);
     return TRUE;
 }
@@ -303,6 +353,11 @@ rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint, GError **e
             continue; /* refused where it is packed, when it is bound */
         if (!find_format(checkpoint, packed_name(weight), &is_packed, &format, error))
             return FALSE;
+        if (!is_packed && weight->stack_name != NULL) {
+            if (!find_format(checkpoint, weight->name, &is_packed, &format, error))
+                return FALSE;
+            format = rp_lowbit_stacked_format(format);
+        }
         if (is_packed)
             rp_weight_pack(weight, format);
     }

@@ -206,10 +206,13 @@ check_packed(const RpWeights *weights, RpDtype dtype, GError **error)
     for (guint i = 0; i < rp_weights_count(weights) && finite; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
         const RpLowbitSource *source = rp_weights_packed(weights, i);
+        guint64 at = weight->offset;
 
-        if (!weight->is_packed || weight->offset > 0)
+        if (!weight->is_packed || (at > 0 && source->n_pieces == 0))
             continue;
-        const gsize bytes = rp_lowbit_layout(weight->format, rp_weight_lowbit_shape(weight)).total;
+        source = rp_lowbit_source_piece(source, &at);
+        const RpLowbitShape shape = rp_lowbit_shape_of(source->shape, source->rank);
+        const gsize bytes = rp_lowbit_layout(source->format, shape).total;
         void *packed = g_aligned_alloc(1, bytes, RP_LOWBIT_ALIGNMENT);
 
         rp_lowbit_source_load(source, packed, pool);

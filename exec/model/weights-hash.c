@@ -53,11 +53,14 @@ tensors_of(const RpWeights *weights, guint index, const RpSafetensor *tensors[RP
 {
     const RpWeight *weight = rp_weights_nth(weights, index);
     const RpLowbitSource *packed = weights->packed[index];
+    guint64 at = weight->offset;
     guint n = 0;
 
     if (weight->tied || rp_weight_is_adapter(weight->kind) ||
-        (weight->is_packed && weight->offset > 0))
+        (weight->is_packed && at > 0 && packed->n_pieces == 0))
         return 0;
+    if (packed != NULL)
+        packed = rp_lowbit_source_piece(packed, &at);
     if (packed == NULL)
         tensors[n++] = weights->base[index];
     for (guint part = 0; packed != NULL && part < RP_N_LOWBIT_PARTS; part++)

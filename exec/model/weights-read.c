@@ -33,17 +33,16 @@ read_mxfp4(const RpLowbitSource *source, guint64 first, float *values, gsize n)
 
 /* A block that has one scale: @n values from element @begin of a row on, as a tensor of its own. */
 static void
-load_block(const RpWeight *weight, const RpLowbitSource *source, guint64 row, guint64 begin,
-           gsize n, guint8 *packed)
+load_block(const RpLowbitSource *source, guint64 row, guint64 begin, gsize n, guint8 *packed)
 {
-    const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
-    const RpLowbitLayout to = rp_lowbit_layout(weight->format, (RpLowbitShape){1, 1, n});
+    const RpLowbitShape shape = rp_lowbit_shape_of(source->shape, source->rank);
+    const RpLowbitLayout to = rp_lowbit_layout(source->format, (RpLowbitShape){1, 1, n});
     const RpSafetensor *const *parts = source->parts;
     const guint8 *codes = parts[RP_LOWBIT_CODES]->data;
     const guint8 *scales = parts[RP_LOWBIT_SCALES]->data;
     guint64 band;
 
-    switch (weight->format) {
+    switch (source->format) {
     case RP_LOWBIT_NF4:
         memcpy(packed + to.at[RP_LOWBIT_NESTED_SCALES],
                (const guint8 *)parts[RP_LOWBIT_NESTED_SCALES]->data +
@@ -81,23 +80,26 @@ static void
 read_packed(const RpWeight *weight, const RpLowbitSource *source, guint64 first, float *values,
             gsize n)
 {
-    const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
-    const gboolean flat = weight->format == RP_LOWBIT_NF4 || weight->format == RP_LOWBIT_NF4_SINGLE;
-    const guint64 columns = flat ? rp_lowbit_elements(shape) : shape.columns;
-    const gsize block = flat                                ? RP_NF4_BLOCK
-                        : weight->format == RP_LOWBIT_MXFP4 ? RP_MXFP4_BLOCK
-                                                            : RP_FP8_BLOCK;
+    const RpLowbit format = source->n_pieces > 0 ? source->pieces->format : source->format;
+    const gboolean flat = format == RP_LOWBIT_NF4 || format == RP_LOWBIT_NF4_SINGLE;
+    const gsize block = flat                        ? RP_NF4_BLOCK
+                        : format == RP_LOWBIT_MXFP4 ? RP_MXFP4_BLOCK
+                                                    : RP_FP8_BLOCK;
     const RpLowbitShape most = {1, 1, block};
-    g_autofree guint8 *packed = g_malloc(rp_lowbit_layout(weight->format, most).total);
+    g_autofree guint8 *packed = g_malloc(rp_lowbit_layout(format, most).total);
 
     for (gsize done = 0, run; done < n; done += run) {
-        const guint64 at = weight->offset + first + done, column = at % columns;
+        guint64 at = weight->offset + first + done;
+        const RpLowbitSource *piece = rp_lowbit_source_piece(source, &at);
+        const RpLowbitShape shape = rp_lowbit_shape_of(piece->shape, piece->rank);
+        const guint64 columns = flat ? rp_lowbit_elements(shape) : shape.columns;
+        const guint64 column = at % columns;
         const guint64 begin = column / block * block;
         const gsize width = (gsize)MIN(block, columns - begin);
 
         run = (gsize)MIN(n - done, begin + width - column);
-        load_block(weight, source, at / columns, begin, width, packed);
-        rp_lowbit_expand(weight->format, (RpLowbitShape){1, 1, width}, packed, RP_DTYPE_FP32,
+        load_block(piece, at / columns, begin, width, packed);
+        rp_lowbit_expand(format, (RpLowbitShape){1, 1, width}, packed, RP_DTYPE_FP32,
                          (gsize)(column - begin), run, values + done);
     }
 }

@@ -234,6 +234,45 @@ trains_gpt_oss_beside_its_mxfp4(void **state)
 #undef GPT
 }
 
+/* Beside the base and merged into it: the same answers. */
+static void
+merges_gpt_oss_in_any_format(void **state)
+{
+    static const char *const formats[] = {"nf4", "mxfp4", "fp8"};
+
+    (void)state;
+    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
+        const char *format = formats[i];
+        g_autofree char *line =
+            g_strdup_printf("--set model=@T/gpt-%s --set output=@T/gpt-%s-run --set steps=3 "
+                            "--set lora.rank=3 --set lora.targets=q_proj,experts.down_proj "
+                            "--set optimizer.learning_rate=0.1 --set profile=auto",
+                            format, format);
+        g_auto(RpCliRun) made =
+            rp_cli_run("init @T/gpt-oss.json -o @T/gpt-%s --base %s", format, format);
+        assert_int_equal(made.code, 0);
+        rp_train_files_train(line);
+        g_auto(RpCliRun) merged =
+            rp_cli_run("merge @T/gpt-%s @T/gpt-%s-run/checkpoint-3 -o @T/gpt-%s-merged", format,
+                       format, format);
+        g_auto(RpCliRun) beside =
+            rp_cli_run("generate @T/gpt-%s --adapter @T/gpt-%s-run/checkpoint-3 --prompts "
+                       "@T/ask.jsonl -o @T/gpt-beside.jsonl --max-new-tokens 8",
+                       format, format);
+        g_auto(RpCliRun) within =
+            rp_cli_run("generate @T/gpt-%s-merged --prompts @T/ask.jsonl -o @T/gpt-within.jsonl "
+                       "--max-new-tokens 8",
+                       format);
+
+        if (merged.code + beside.code + within.code != 0)
+            fail_msg("%s%s%s", merged.err, beside.err, within.err);
+        g_autofree char *one = rp_train_files_read("gpt-beside.jsonl", NULL);
+        g_autofree char *other = rp_train_files_read("gpt-within.jsonl", NULL);
+        assert_string_equal(one, other);
+    }
+}
+
 /* Where the data of a tensor of a safetensors file begin. */
 static gsize
 place_of(const char *bytes, const char *name)
@@ -352,6 +391,7 @@ main(void)
         cmocka_unit_test(refuses_to_resume_beside_another_base),
         cmocka_unit_test(makes_random_weights_packed),
         cmocka_unit_test(trains_gpt_oss_beside_its_mxfp4),
+        cmocka_unit_test(merges_gpt_oss_in_any_format),
         cmocka_unit_test(refuses_scales_that_are_not_finite_and_files_that_are_cut),
         cmocka_unit_test(names_formats_that_are_not_read),
         cmocka_unit_test(refuses_a_packed_base_that_is_trained_and_a_full_disk),

@@ -2,7 +2,10 @@
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>
+#include <math.h>
+#include <string.h>
 
+#include "exec/model/init.h"
 #include "exec/quantise/quantise.h"
 
 /* Blocks of fp8 and of nf4's nested scales end within rows, and within matrices. */
@@ -82,11 +85,215 @@ reads_what_devices_expand(void **state)
     }
 }
 
+/* ---- experts that are packed one by one ---- */
+
+#define LAST "model.layers.0.mlp.experts.2.up_proj.weight" /* of gate and up */
+
+/* What is wrong with a file. */
+typedef enum { GOOD, PLAIN_PIECE, PLAIN_FIRST, NO_PIECE, OTHER_FORMAT, NAN_SCALE } Flaw;
+
+typedef struct {
+    char *directory;
+    RpSafetensors *file;
+    RpWeights *weights; /* adopted and bound to @file, if that went well */
+    GError *error;
+} Apart;
+
+static void
+apart_clear(Apart *apart)
+{
+    g_autofree char *line = g_strdup_printf("rm -r %s", apart->directory);
+
+    rp_weights_free(apart->weights);
+    rp_safetensors_free(apart->file);
+    g_clear_error(&apart->error);
+    assert_int_equal(system(line), 0);
+    g_free(apart->directory);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Apart, apart_clear)
+
+static RpSafetensor
+random_tensor(const RpModel *of, const RpWeight *weight)
+{
+    RpSafetensor tensor = {.name = weight->name,
+                           .file = "random",
+                           .dtype = RP_DTYPE_BF16,
+                           .supported = TRUE,
+                           .rank = weight->rank,
+                           .elements = weight->elements,
+                           .bytes = 2 * weight->elements};
+    g_autofree float *values = g_new(float, weight->elements);
+    guint8 *bytes = g_malloc(tensor.bytes);
+
+    memcpy(tensor.shape, weight->shape, sizeof weight->shape);
+    rp_init_fill(of, weight, 7, 0, values, (gsize)weight->elements);
+    rp_dtype_from_float(RP_DTYPE_BF16, values, bytes, (gsize)weight->elements);
+    tensor.data = bytes;
+    return tensor;
+}
+
+static gboolean
+is_plain(const RpModel *of, const RpWeight *weight, RpLowbit format, Flaw flaw)
+{
+    return !rp_weight_packs(of, weight, format) ||
+           (flaw == PLAIN_PIECE && g_str_equal(weight->name, LAST)) ||
+           (flaw == PLAIN_FIRST && strstr(weight->name, "experts.0.gate_proj") != NULL);
+}
+
+static RpLowbit
+format_of(const RpWeight *weight, RpLowbit format, Flaw flaw)
+{
+    return flaw == OTHER_FORMAT && g_str_equal(weight->name, LAST) ? RP_LOWBIT_FP8 : format;
+}
+
+/* Writes every matrix by itself, experts' too. */
+static void
+write_apart(const RpModel *of, RpLowbit format, Flaw flaw, const char *path)
+{
+    g_autoptr(RpWeights) plain = rp_weights_new(of);
+    g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(path, 0);
+    const guint n = rp_weights_count(plain);
+    g_autofree RpLowbitTarget *targets = g_new0(RpLowbitTarget, n);
+    g_autofree guint *numbers = g_new0(guint, n);
+    GError *error = NULL;
+
+    for (guint i = 0; i < n; i++) {
+        const RpWeight *weight = rp_weights_nth(plain, i);
+
+        if (flaw == NO_PIECE && g_str_equal(weight->name, LAST))
+            continue;
+        if (is_plain(of, weight, format, flaw))
+            numbers[i] = rp_safetensors_writer_add(writer, weight->name, RP_DTYPE_BF16,
+                                                   weight->shape, weight->rank);
+        else if (!rp_lowbit_target_add(writer, weight->name, format_of(weight, format, flaw),
+                                       weight->shape, weight->rank, RP_DTYPE_BF16, &targets[i],
+                                       &error))
+            rp_assert_no_error(error);
+    }
+    assert_true(rp_safetensors_writer_begin(writer, &error));
+    for (guint i = 0; i < n; i++) {
+        const RpWeight *weight = rp_weights_nth(plain, i);
+        const RpLowbit as = format_of(weight, format, flaw);
+        const RpSafetensor tensor = random_tensor(of, weight);
+        const RpLowbitShape shape = {1, (gsize)weight->shape[0], (gsize)weight->shape[1]};
+        const RpLowbitLayout layout = rp_lowbit_layout(as, shape);
+        guint8 *packed = g_aligned_alloc0(1, layout.total, RP_LOWBIT_ALIGNMENT);
+        const float nan = NAN;
+        gboolean good = TRUE;
+
+        if (is_plain(of, weight, format, flaw)) {
+            good =
+                rp_safetensors_writer_write(writer, numbers[i], tensor.data, tensor.bytes, &error);
+        } else if (flaw != NO_PIECE || !g_str_equal(weight->name, LAST)) {
+            good = rp_lowbit_pack_tensor(as, &tensor, packed, NULL, &error);
+            if (flaw == NAN_SCALE && g_str_equal(weight->name, LAST))
+                memcpy(packed + layout.at[RP_LOWBIT_SCALES], &nan, sizeof nan);
+            good = good && rp_lowbit_target_write(writer, &targets[i], packed, &error);
+        }
+        if (!good)
+            rp_assert_no_error(error);
+        rp_lowbit_target_clear(&targets[i]);
+        g_aligned_free(packed);
+        g_free((gpointer)(guintptr)tensor.data);
+    }
+    assert_true(rp_safetensors_writer_finish(writer, &error));
+}
+
+static Apart
+open_apart(const RpModel *of, RpLowbit format, Flaw flaw)
+{
+    const RpLora lora = {.rank = 1, .alpha = 1};
+    Apart apart = {.directory = g_dir_make_tmp("rp-apart-XXXXXX", NULL)};
+    g_autofree char *path = g_build_filename(apart.directory, "model.safetensors", NULL);
+
+    write_apart(of, format, flaw, path);
+    apart.file = rp_safetensors_open(apart.directory, &apart.error);
+    apart.weights = rp_weights_new_adapted(of, &lora);
+    if (apart.file != NULL && rp_weights_adopt(apart.weights, apart.file, &apart.error) &&
+        rp_weights_bind(apart.weights, apart.file, &apart.error) &&
+        rp_weights_check_finite(apart.weights, RP_DTYPE_BF16, &apart.error))
+        assert_int_equal(strlen(rp_weights_base_hash(apart.weights)), RP_WEIGHTS_HASH_DIGITS);
+    return apart;
+}
+
+/* What the matrix is by itself. */
+static void
+check_piece(const Apart *apart, guint index, RpLowbit format)
+{
+    const RpWeight *weight = rp_weights_nth(apart->weights, index);
+    const RpLowbitShape shape = {1, weight->shape[0], weight->shape[1]};
+    g_autofree float *expected = g_new(float, weight->elements);
+    g_autofree float *found = g_new(float, weight->elements);
+    GError *error = NULL;
+    RpLowbitSource source;
+
+    assert_true(rp_lowbit_source_find(apart->file, weight->name, &source, &error));
+    g_autofree guint8 *packed = g_malloc(rp_lowbit_layout(format, shape).total);
+    rp_lowbit_source_load(&source, packed, NULL);
+    rp_lowbit_expand(format, shape, packed, RP_DTYPE_FP32, 0, (gsize)weight->elements, expected);
+    rp_weights_read(apart->weights, index, 0, found, (gsize)weight->elements);
+    assert_memory_equal(found, expected, weight->elements * sizeof *found);
+}
+
+static void
+stacks_experts_that_are_packed_one_by_one(void **state)
+{
+    static const RpLowbit formats[] = {RP_LOWBIT_NF4, RP_LOWBIT_NF4_SINGLE, RP_LOWBIT_FP8};
+    RpModel of = model;
+
+    for (guint f = 0; f < G_N_ELEMENTS(formats); f++) {
+        of.intermediate = formats[f] == RP_LOWBIT_FP8 ? 2 * RP_FP8_BLOCK : model.intermediate;
+        g_auto(Apart) apart = open_apart(&of, formats[f], GOOD);
+        guint stacked = 0;
+
+        rp_assert_no_error(apart.error);
+        for (guint i = 0; i < rp_weights_count(apart.weights); i++) {
+            const RpWeight *weight = rp_weights_nth(apart.weights, i);
+
+            if (!weight->is_packed)
+                continue;
+            check_weight(apart.weights, i);
+            check_piece(&apart, i, formats[f]);
+            stacked += weight->stack[0] > 0;
+        }
+        assert_int_equal(stacked, 3 * model.experts);
+    }
+}
+
+static void
+names_the_matrix_that_does_not_stack(void **state)
+{
+    static const struct {
+        Flaw flaw;
+        RpLowbit format;
+        const char *says;
+    } rows[] = {
+        {PLAIN_PIECE, RP_LOWBIT_NF4, "\"" LAST "\": expected nf4-single [96, 160], found BF16 "},
+        {PLAIN_FIRST, RP_LOWBIT_NF4, "experts.0.up_proj.weight\": expected it in 16 or 32 bits"},
+        {NO_PIECE, RP_LOWBIT_NF4_SINGLE, "\"" LAST "\": expected a weight, found no such tensor"},
+        {OTHER_FORMAT, RP_LOWBIT_NF4_SINGLE,
+         "\"" LAST "\": expected nf4-single [96, 160], found fp8"},
+        {GOOD, RP_LOWBIT_FP8,
+         "experts.0.gate_proj.weight\": expected whole blocks of fp8, found fp8 [96, 160]"},
+        {NAN_SCALE, RP_LOWBIT_NF4_SINGLE,
+         "\"" LAST
+         "\": expected finite values in bf16, found one that is infinite or NaN at [0, 0]"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_auto(Apart) apart = open_apart(&model, rows[i].format, rows[i].flaw);
+
+        rp_assert_error_message_contains(apart.error, rows[i].says);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_devices_expand),
+        cmocka_unit_test(stacks_experts_that_are_packed_one_by_one),
+        cmocka_unit_test(names_the_matrix_that_does_not_stack),
     };
 
     return cmocka_run_group_tests_name("packed weights read", tests, NULL, NULL);
