@@ -233,6 +233,8 @@ rp_train_report_pinned(RpReport *report, const RpPinnedMemory *pinned)
     if (pinned->pinned_bytes > 0)
         rp_report_line(report, "pinned memory", "%s in %.1f s, %s%u thread%s", bytes,
                        pinned->seconds, rate, pinned->threads, pinned->threads == 1 ? "" : "s");
+    if (pinned->load_seconds > 0)
+        rp_report_line(report, "kernels", "loaded in %.1f s", pinned->load_seconds);
     rp_report_flush(report);
 }
 
@@ -386,6 +388,8 @@ report_measured(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *o
         rp_report_count(report, "threads", pinned->threads, NULL);
         rp_report_end(report);
     }
+    if (pinned->load_seconds > 0)
+        rp_report_real(report, "load_seconds", pinned->load_seconds, 6, NULL);
     report_proof(report, outcome);
     rp_report_end(report);
 }

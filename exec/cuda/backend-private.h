@@ -70,6 +70,7 @@ typedef struct {
 
     pthread_t watcher;
     gboolean watched;
+    GError *unrehearsed; /* why it could not */
 } RpCudaDevice;
 
 /* A loss on its way: lives as long as its place in the ring is not used again. */
@@ -91,7 +92,9 @@ struct _RpCuda {
     RpCudaHostArena *host;
     RpCudaLoss *calls; /* [RP_BATCH_FEED_RING x M]; map.losses and map.broken are pinned */
     gboolean opened;
-    gboolean stuck; /* a stream never ends: it keeps what it may still use */
+    guint n_compute;     /* lanes */
+    double load_seconds; /* 0: not yet */
+    gboolean stuck;      /* a stream never ends: it keeps what it may still use */
     _Atomic gboolean cancelled;
     pthread_mutex_t watch_lock;
     pthread_cond_t watch_cond; /* of the monotonic clock */
@@ -145,6 +148,7 @@ void rp_cuda_slots_close(RpCudaDevice *device);
 RpCudaSlot *rp_cuda_slot_fill(RpCuda *cuda, RpCudaDevice *device, const void *source, gsize bytes,
                               GError **error);
 
-/* compute.c */
+/* compute.c; rehearse: all devices, with their compute lanes, before anything else, once */
+gboolean rp_cuda_rehearse(RpCuda *cuda, GError **error);
 gboolean rp_cuda_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
                         RpTaskPart part, GError **error);

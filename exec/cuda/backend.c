@@ -315,7 +315,11 @@ cuda_backend_free(RpBackend *backend)
 static RpPinnedMemory
 pinned(const RpBackend *backend)
 {
-    return rp_cuda_host_arena_report(((const RpCuda *)backend)->host);
+    const RpCuda *cuda = (const RpCuda *)backend;
+    RpPinnedMemory report = rp_cuda_host_arena_report(cuda->host);
+
+    report.load_seconds = cuda->load_seconds;
+    return report;
 }
 
 #define DEVICE_OPS(new_backend)                                                                    \

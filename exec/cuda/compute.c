@@ -1,5 +1,8 @@
 /* Heads of actions (exec/device/action.h), whose targets go up and whose losses come back. */
+#include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
+#include "exec/device/rehearsal.h"
+#include "exec/system/clock.h"
 
 /* The loss is on the host. On a thread of CUDA's, where CUDA may not be called. */
 static void
@@ -71,4 +74,65 @@ rp_cuda_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *tas
     return rp_cuda_go_on(cuda, error) && rp_runtime_use(&lane->device->gpu, error) &&
            rp_device_action_run(&cuda->map, &ops, backend, lane->device->gpu.index, task, part,
                                 error);
+}
+
+/* ---- before the first step ---- */
+
+/* In what is left of the arena beside the constants, and leaves zeros there. */
+static gboolean
+rehearse(const RpCudaDevice *device, GError **error)
+{
+    const RpTaskMap *map = &device->cuda->map;
+    const guint64 constants = map->constants[device->gpu.index];
+    const guint64 end =
+        rp_align_up(constants + rp_network_constant_bytes(map->network), RP_BUFFER_ALIGNMENT);
+    const gboolean before = constants + end > device->bytes;
+    guint8 *memory = device->memory + (before ? 0 : end);
+    const guint64 bytes = before ? constants : device->bytes - MIN(end, device->bytes);
+    RpKernelStream *stream = map->devices[device->gpu.index].stream;
+
+    if (!rp_runtime_use(&device->gpu, error))
+        return FALSE;
+    rp_rehearse(map->network, stream, device->memory + constants, memory, bytes);
+    if (!rp_network_kernels(map->network)->check(stream, error)) {
+        g_prefix_error(error, "device %u: ", device->gpu.index);
+        return FALSE;
+    }
+    return rp_runtime_stream_finish(&device->gpu, device->compute, error) &&
+           rp_runtime_clear(&device->gpu, memory, bytes, error);
+}
+
+static gpointer
+run_rehearsal(gpointer data)
+{
+    RpCudaDevice *device = data;
+
+    (void)rehearse(device, &device->unrehearsed);
+    return NULL;
+}
+
+gboolean
+rp_cuda_rehearse(RpCuda *cuda, GError **error)
+{
+    const gint64 begin_ns = rp_clock_ns();
+    const guint gpus = cuda->map.gpus;
+    g_autofree GThread **threads = g_new(GThread *, gpus);
+    GError *first = NULL;
+
+    for (guint g = 0; g < gpus; g++)
+        threads[g] = g_thread_new("rehearsal", run_rehearsal, &cuda->devices[g]);
+    for (guint g = 0; g < gpus; g++) {
+        GError *problem;
+
+        g_thread_join(threads[g]);
+        problem = g_steal_pointer(&cuda->devices[g].unrehearsed);
+        if (first == NULL)
+            first = problem;
+        else
+            g_clear_error(&problem);
+    }
+    cuda->load_seconds = (double)(rp_clock_ns() - begin_ns) / (double)RP_NS_PER_S;
+    if (first != NULL)
+        g_propagate_error(error, first);
+    return first == NULL;
 }

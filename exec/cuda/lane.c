@@ -57,7 +57,9 @@ open_lane(RpBackendLane *lane, GError **error)
     lane->cuda->map.devices[device->gpu.index].stream = kernels;
     if (kernels == NULL)
         g_prefix_error(error, "device %u: ", device->gpu.index);
-    return kernels != NULL && rp_cuda_watch_open(lane->cuda, device, error);
+    if (kernels == NULL || !rp_cuda_watch_open(lane->cuda, device, error))
+        return FALSE;
+    return ++lane->cuda->n_compute != lane->cuda->map.gpus || rp_cuda_rehearse(lane->cuda, error);
 }
 
 RpBackendLane *

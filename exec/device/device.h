@@ -13,7 +13,8 @@ typedef struct {
     guint64 memory_bytes; /* limit of a device's arena; 0 = what it has */
 } RpDeviceOptions;
 
-/* How host memory was made ready for copies of devices; all zero: it was not, or not yet. */
+/* How host memory was made ready for copies of devices, and devices for the first step; all zero: they
+ * were not, or not yet. */
 typedef struct {
     guint64 arena_bytes;
     guint64 pinned_bytes;
@@ -21,6 +22,8 @@ typedef struct {
     double seconds;       /* from the start until all was pinned; other work goes on meanwhile */
     double touch_seconds; /* of threads, summed */
     double pin_seconds;   /* of threads, summed */
+    double
+        load_seconds; /* behind that: each class of layers ran once, so that its kernels are loaded */
 } RpPinnedMemory;
 
 /* Time of compute actions, all devices', so far. On threads of a machine that others use too, the
