@@ -17,6 +17,14 @@
 #define RP_RUN_ROUND_ALL 0
 #define RP_RUN_ROUND_AUTO (-1)
 
+/* Values of packing_choice, but for 1 = false, 2 = true. */
+#define RP_RUN_PACKING_AUTO 0
+
+/* Values of excess_length_choice. */
+#define RP_RUN_EXCESS_TRUNCATE 0
+#define RP_RUN_EXCESS_DROP 1
+#define RP_RUN_EXCESS_ERROR 2
+
 /* Values of base_choice. */
 #define RP_RUN_BASE_OF_THE_FILE 0
 #define RP_RUN_BASE_16_BITS 1
@@ -77,6 +85,8 @@ typedef struct {
     int dtype_choice; /* RpDtype + 1; 0 = the model's */
     int base_choice;  /* RP_RUN_BASE_OF_THE_FILE, _16_BITS, or _PACKED + RpLowbit */
     gint64 sequence_length;
+    int packing_choice; /* 1 = false, 2 = true, 0 = where samples are shorter than a sequence */
+    int excess_length_choice; /* RP_RUN_EXCESS_* */
     gint64 micro_batch_size;
     gint64 micro_batches;
     gint64 gradient_accumulation_steps;

@@ -35,6 +35,10 @@ static const RpSettingChoice attentions[] = {
     {"auto", 0}, {"builtin", RP_ATTENTION_BUILTIN + 1}, {"cudnn", RP_ATTENTION_CUDNN + 1}, {NULL}};
 static const RpSettingChoice modes[] = {
     {"fused", RP_OPTIMIZER_FUSED}, {"lean", RP_OPTIMIZER_LEAN}, {NULL}};
+static const RpSettingChoice excesses[] = {{"truncate", RP_RUN_EXCESS_TRUNCATE},
+                                           {"drop", RP_RUN_EXCESS_DROP},
+                                           {"error", RP_RUN_EXCESS_ERROR},
+                                           {NULL}};
 static const RpSettingChoice rates[] = {{"cosine", RP_LEARNING_RATE_COSINE},
                                         {"linear", RP_LEARNING_RATE_LINEAR},
                                         {"constant", RP_LEARNING_RATE_CONSTANT},
@@ -65,8 +69,14 @@ static const RpSetting settings[] = {
      .others = "load_in_4bit quantization quantization_bit",
      .help = "LoRA: the frozen model on the host and on its way to devices; bf16: 16 bits"},
     {"sequence_length", WHOLE(sequence_length, 2, RP_RUN_MAX_COUNT), .required = TRUE,
-     .others = "cutoff_len max_seq_length seq_len sequence_len",
-     .help = "tokens of a sequence; longer samples are cut, shorter ones padded"},
+     .others = "cutoff_len max_seq_length seq_len sequence_len", .help = "tokens of a sequence"},
+    {"packing", CHOICE(packing_choice, maybe), .initial = "auto",
+     .others = "sample_packing multipack",
+     .help = "samples share a sequence, and see nothing of each other; auto: where some are "
+             "shorter than a sequence"},
+    {"excess_length_strategy", CHOICE(excess_length_choice, excesses), .initial = "truncate",
+     .others = "long_samples truncation_mode truncation",
+     .help = "samples longer than a sequence: cut, left out, or refused"},
     {"micro_batch_size", WHOLE(micro_batch_size, 1, RP_RUN_MAX_COUNT), .initial = "1",
      .others = "batch batch_size per_device_train_batch_size",
      .help = "sequences of a micro-batch"},

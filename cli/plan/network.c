@@ -37,6 +37,7 @@ make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user
 
     options.sequences = sequences;
     options.tokens = tokens;
+    options.packed_tokens = tokens; /* there is room for packed data: samples are whole sequences */
     g_autoptr(RpNetwork) network =
         rp_network_new(plan->weights, plan->devices->kernels(), &options);
 

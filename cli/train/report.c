@@ -39,6 +39,25 @@ count_trained(const RpWeights *weights)
     return sum;
 }
 
+/* How samples fill them. */
+static void
+report_sequences(RpReport *report, const RpTrainJob *job)
+{
+    const double useful = 100 * job->useful, unpacked = 100 * job->useful_unpacked;
+    const gboolean packed = job->batcher.packing;
+
+    rp_report_bool(report, "packing", packed, NULL);
+    rp_report_real(report, "useful_ratio", job->useful, 6, NULL);
+    rp_report_real(report, "useful_ratio_unpacked", job->useful_unpacked, 6, NULL);
+    if (packed)
+        rp_report_line(report, "sequences",
+                       "packed: %.1f %% of their tokens are useful, %.1f %% without packing",
+                       useful, unpacked);
+    else if (job->useful < 0.9995)
+        rp_report_line(report, "sequences", "%.1f %% of their tokens are useful, the rest pads",
+                       useful);
+}
+
 static void
 report_heading(RpReport *report, const RpTrainJob *job)
 {
@@ -51,11 +70,14 @@ report_heading(RpReport *report, const RpTrainJob *job)
     const guint64 trained = count_trained(job->weights);
     const RpLora *lora = rp_weights_lora(job->weights);
     g_autofree char *cut =
-        data->n_truncated_samples > 0
-            ? g_strdup_printf("; %" G_GUINT64_FORMAT " samples are cut, %" G_GUINT64_FORMAT
+        data->n_truncated_samples == 0 ? g_strdup("")
+        : job->batcher.drop_long
+            ? g_strdup_printf("; %" G_GUINT64_FORMAT " samples are longer than a sequence and "
+                              "left out",
+                              data->n_truncated_samples)
+            : g_strdup_printf("; %" G_GUINT64_FORMAT " samples are cut, %" G_GUINT64_FORMAT
                               " tokens of them",
-                              data->n_truncated_samples, data->n_truncated_tokens)
-            : g_strdup("");
+                              data->n_truncated_samples, data->n_truncated_tokens);
 
     rp_report_say(report, "%s%s, %s on %s", options->schedule->title,
                   options->async ? " (asynchronous)" : "", run->model, run->devices);
@@ -66,6 +88,7 @@ report_heading(RpReport *report, const RpTrainJob *job)
     rp_report_text(report, "data", run->data, "data");
     rp_report_show(report, "%" G_GUINT64_FORMAT " samples, %" G_GUINT64_FORMAT " tokens%s",
                    data->n_samples, data->n_tokens, cut);
+    report_sequences(report, job);
     rp_report_count(report, "parameters", (gint64)parameters, NULL);
     if (lora != NULL) {
         rp_report_line(report, "adapters",
@@ -97,10 +120,12 @@ static void
 say_length(RpReport *report, const RpTrainJob *job)
 {
     const RpRunFile *run = job->run;
-    const RpBatcherOptions *batcher = &job->batcher;
-    const double samples = (double)run->steps * (double)run->gradient_accumulation_steps *
-                           batcher->micro_batches * batcher->sequences;
-    const double epochs = samples / (double)MAX(1, job->summary.n_samples);
+    /* without packing as many sequences as samples */
+    const double sequences =
+        (double)run->steps * (double)rp_train_job_step_tokens(job) / (double)run->sequence_length;
+    const double samples = sequences * job->useful / job->useful_unpacked;
+    const guint64 left_out = job->batcher.drop_long ? job->summary.n_truncated_samples : 0;
+    const double epochs = samples / (double)MAX(1, job->summary.n_samples - left_out);
     g_autofree char *times = g_strdup_printf(epochs < 100 ? "%.3g" : "%.0f", epochs);
     g_autofree char *time =
         rp_progress_format_time((double)run->steps * (double)job->steady.iteration_ns / 1e9);
@@ -174,7 +199,7 @@ report_arenas(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *out
 void
 rp_train_report_plan(RpReport *report, const RpTrainJob *job)
 {
-    const double tokens = (double)rp_train_job_step_tokens(job);
+    const double tokens = (double)rp_train_job_step_tokens(job) * job->useful;
     const double step_ns = (double)job->steady.iteration_ns;
 
     report->label_width = LABEL_WIDTH;

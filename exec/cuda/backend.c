@@ -264,7 +264,9 @@ make(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state, RpBa
     cuda->base.ops = &cuda_ops;
     rp_task_map_init(&cuda->map, plan, network, host_state, feed);
     cuda->options = *options;
-    cuda->slot_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
+    cuda->slot_bytes = rp_align_up((2 * cuda->map.tokens + (cuda->map.places != NULL)) *
+                                       sizeof(gint32), /* places: one more than targets and rows */
+                                   SIDE_ALIGNMENT);
     cuda->unpinned = find_unpinned(plan);
     pthread_mutex_init(&cuda->watch_lock, NULL);
     rp_clock_init_cond(&cuda->watch_cond);

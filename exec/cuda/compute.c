@@ -1,4 +1,5 @@
-/* Heads of actions (exec/device/action.h), whose targets go up and whose losses come back. */
+/* Heads of actions (exec/device/action.h), whose targets go up and whose losses come back; places of
+ * packed micro-batches. */
 #include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/device/rehearsal.h"
@@ -42,6 +43,26 @@ send_loss(const RpDeviceAction *action, GError **error)
 }
 
 static gboolean
+set_places(RpDeviceAction *action, const gint32 *places, gsize n, GError **error)
+{
+    RpCuda *cuda = (RpCuda *)action->backend;
+    RpCudaDevice *device = &cuda->devices[action->device];
+    const RpTaskMap *map = &cuda->map;
+    RpCudaSlot *slot = rp_cuda_slot_fill(cuda, device, places, n * sizeof *places, error);
+
+    if (slot == NULL)
+        return FALSE;
+    rp_network_kernels(map->network)
+        ->fetch(action->call.stream,
+                &(RpFetchArgs){.n = n,
+                               .from = slot->memory,
+                               .to = (int32_t *)(void *)(map->memory[action->device] +
+                                                         map->constants[action->device] +
+                                                         rp_network_places_byte(map->network))});
+    return rp_runtime_record(&device->gpu, slot->read, device->compute, error);
+}
+
+static gboolean
 begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed, GError **error)
 {
     RpCuda *cuda = (RpCuda *)action->backend;
@@ -68,7 +89,8 @@ gboolean
 rp_cuda_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, RpTaskPart part,
                GError **error)
 {
-    static const RpDeviceActionOps ops = {.begin_head = begin_head, .send_loss = send_loss};
+    static const RpDeviceActionOps ops = {
+        .set_places = set_places, .begin_head = begin_head, .send_loss = send_loss};
     RpCuda *cuda = (RpCuda *)backend;
 
     return rp_cuda_go_on(cuda, error) && rp_runtime_use(&lane->device->gpu, error) &&

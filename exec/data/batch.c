@@ -3,15 +3,14 @@
 
 #include <string.h>
 
-#include "exec/data/order.h"
-
 #define MAX_NAMED_SAMPLES 8
 
 struct _RpBatcher {
     const RpDataset *dataset;
     RpBatcherOptions options;
     RpDataState state;
-    RpOrder order; /* of state.epoch */
+    RpPacker *packer;
+    gint32 *ids, *labels; /* [s]: of a sample while it is read */
 };
 
 static gsize
@@ -37,8 +36,15 @@ rp_token_batch_new(const RpBatcherOptions *options)
     batch->input_ids = g_new0(gint32, n_places);
     batch->targets = g_new0(gint32, n_places);
     batch->lengths = g_new0(guint32, n_rows);
+    batch->packed = options->packing;
+    batch->room = n_rows;
     batch->samples = g_new0(guint64, n_rows);
     batch->n_micro_targets = g_new0(guint64, options->micro_batches);
+    if (!batch->packed)
+        return batch;
+    batch->starts = g_new0(gint32, n_places + options->micro_batches);
+    batch->n_starts = g_new0(guint32, options->micro_batches);
+    batch->longest = g_new0(guint32, options->micro_batches);
     return batch;
 }
 
@@ -52,7 +58,19 @@ rp_token_batch_free(RpTokenBatch *batch)
     g_free(batch->lengths);
     g_free(batch->samples);
     g_free(batch->n_micro_targets);
+    g_free(batch->starts);
+    g_free(batch->n_starts);
+    g_free(batch->longest);
     g_free(batch);
+}
+
+static void
+make_room(RpTokenBatch *batch, gsize n_samples)
+{
+    if (n_samples <= batch->room)
+        return;
+    batch->room = MAX(n_samples, 2 * batch->room);
+    batch->samples = g_renew(guint64, batch->samples, batch->room);
 }
 
 void
@@ -60,16 +78,26 @@ rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from)
 {
     g_return_if_fail(to->micro_batches == from->micro_batches);
     g_return_if_fail(to->sequences == from->sequences && to->tokens == from->tokens);
+    g_return_if_fail(to->packed == from->packed);
 
     const gsize n_rows = count_rows(from->micro_batches, from->sequences);
     const gsize n = n_rows * from->tokens;
     RpTokenBatch copy = *from;
+    make_room(to, from->n_samples);
+    copy.room = to->room;
     copy.input_ids = memcpy(to->input_ids, from->input_ids, n * sizeof *from->input_ids);
     copy.targets = memcpy(to->targets, from->targets, n * sizeof *from->targets);
     copy.lengths = memcpy(to->lengths, from->lengths, n_rows * sizeof *from->lengths);
-    copy.samples = memcpy(to->samples, from->samples, n_rows * sizeof *from->samples);
+    copy.samples = memcpy(to->samples, from->samples, from->n_samples * sizeof *from->samples);
     copy.n_micro_targets = memcpy(to->n_micro_targets, from->n_micro_targets,
                                   from->micro_batches * sizeof *from->n_micro_targets);
+    if (from->packed) {
+        copy.starts = memcpy(to->starts, from->starts, (n + from->micro_batches) * sizeof(gint32));
+        copy.n_starts =
+            memcpy(to->n_starts, from->n_starts, from->micro_batches * sizeof *from->n_starts);
+        copy.longest =
+            memcpy(to->longest, from->longest, from->micro_batches * sizeof *from->longest);
+    }
     *to = copy;
 }
 
@@ -95,6 +123,14 @@ rp_token_batch_targets(const RpTokenBatch *batch, guint m)
     return batch->targets + micro_batch_start(batch, m);
 }
 
+const gint32 *
+rp_token_batch_starts(const RpTokenBatch *batch, guint m)
+{
+    g_return_val_if_fail(batch && batch->packed && m < batch->micro_batches, NULL);
+
+    return batch->starts + micro_batch_start(batch, m) + m;
+}
+
 RpBatcher *
 rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError **error)
 {
@@ -111,6 +147,13 @@ rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError
                     rp_dataset_name(dataset), n_rows, n_samples);
         return NULL;
     }
+    if (options->epoch_end == RP_EPOCH_END_DROP && options->packing) {
+        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
+                    "%s: expected iterations that go on with the next epoch, as samples are "
+                    "packed, found that incomplete ones are dropped",
+                    rp_dataset_name(dataset));
+        return NULL;
+    }
     if (options->pad_id < 0 || (guint)options->pad_id >= rp_dataset_vocabulary(dataset)) {
         g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
                     "%s: expected a padding id from 0 to %u, found %d", rp_dataset_name(dataset),
@@ -124,109 +167,122 @@ rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError
                                    .fingerprint = rp_dataset_fingerprint(dataset).all,
                                    .seed = options->seed,
                                    .shuffle = options->shuffle};
-    rp_order_init(&batcher->order, n_samples, options->shuffle, options->seed, 0);
+    batcher->packer = rp_packer_new(dataset, options);
+    batcher->ids = g_new(gint32, options->tokens);
+    batcher->labels = g_new(gint32, options->tokens);
     return batcher;
 }
 
 void
 rp_batcher_free(RpBatcher *batcher)
 {
+    if (batcher == NULL)
+        return;
+    rp_packer_free(batcher->packer);
+    g_free(batcher->ids);
+    g_free(batcher->labels);
     g_free(batcher);
 }
 
-static void
-enter_epoch(RpBatcher *batcher, guint64 epoch)
+/* Lengths are noted before. */
+static gboolean
+fail_length(const RpBatcher *batcher, const RpPlacement *place, guint64 found, GError **error)
 {
-    if (batcher->order.epoch != epoch)
-        rp_order_init(&batcher->order, batcher->state.n_samples, batcher->options.shuffle,
-                      batcher->options.seed, epoch);
+    g_autofree char *where = rp_dataset_locate(batcher->dataset, place->sample);
+
+    g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_FILE,
+                "%s: %s: expected %u tokens, as there were at the start, found %" G_GUINT64_FORMAT
+                ": the file was written over while it was read",
+                rp_dataset_name(batcher->dataset), where, place->length, found);
+    return FALSE;
 }
 
-/* What an iteration begins with: the start of an epoch rather than the end of the last, or, if
- * incomplete iterations are dropped, than too few samples at its end. */
-static void
-skip_end_of_epoch(const RpBatcher *batcher, RpDataState *state)
+/* Reads a sample to its place: targets are the labels of the next tokens of the same sample. */
+static gboolean
+fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPlacement *place, GError **error)
 {
-    guint64 left = state->n_samples - state->position;
-    guint64 needed = batcher->options.epoch_end == RP_EPOCH_END_DROP
-                         ? count_rows(batcher->options.micro_batches, batcher->options.sequences)
-                         : 1;
-
-    if (left >= needed)
-        return;
-    state->n_dropped += left;
-    state->epoch++;
-    state->position = 0;
-}
-
-/* Which samples the iteration has. */
-static void
-choose_samples(RpBatcher *batcher, RpDataState *state, RpTokenBatch *batch)
-{
-    gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
-
-    skip_end_of_epoch(batcher, state);
-    batch->epoch = state->epoch;
-    for (gsize row = 0; row < n_rows; row++) {
-        if (state->position == state->n_samples) {
-            state->epoch++;
-            state->position = 0;
-        }
-        enter_epoch(batcher, state->epoch);
-        batch->samples[row] = rp_order_sample(&batcher->order, state->position++);
-    }
-}
-
-/* Labels of the row's own tokens, as the dataset has them, become targets. Returns: how many */
-static guint64
-shift_labels(gint32 *labels, gsize length, gsize tokens)
-{
+    const gsize first = place->row * batch->tokens + place->at;
+    gint32 *targets = batch->targets + first;
+    RpSample sample = {
+        .input_ids = batcher->ids, .labels = batcher->labels, .capacity = place->length};
     guint64 n_targets = 0;
 
-    for (gsize t = 0; t < tokens; t++) {
-        labels[t] = t + 1 < length ? labels[t + 1] : RP_LABEL_MASKED;
-        n_targets += labels[t] != RP_LABEL_MASKED;
-    }
-    return n_targets;
-}
-
-/* Reads the sample of @row, cuts or pads it, and adds it to the sums of @batch. */
-static gboolean
-fill_row(const RpBatcher *batcher, RpTokenBatch *batch, gsize row, GError **error)
-{
-    gsize s = batch->tokens;
-    gint32 *input_ids = batch->input_ids + row * s;
-    gint32 *targets = batch->targets + row * s;
-    RpSample sample = {.input_ids = input_ids, .labels = targets, .capacity = s};
-
-    if (!rp_dataset_read(batcher->dataset, batch->samples[row], &sample, error))
+    if (!rp_dataset_read(batcher->dataset, place->sample, &sample, error))
         return FALSE;
-    gsize length = (gsize)MIN(sample.n_tokens, s);
-    for (gsize t = length; t < s; t++)
-        input_ids[t] = batcher->options.pad_id;
-    guint64 n_targets = shift_labels(targets, length, s);
-    batch->lengths[row] = (guint32)length;
+    const guint32 length = (guint32)MIN(sample.n_tokens, place->length);
+    if (batch->packed && length < place->length)
+        return fail_length(batcher, place, sample.n_tokens, error);
+    memcpy(batch->input_ids + first, batcher->ids, length * sizeof(gint32));
+    memcpy(targets, batcher->labels + 1, (length - 1) * sizeof(gint32));
+    targets[length - 1] = RP_LABEL_MASKED;
+    for (guint32 t = 0; t < length; t++)
+        n_targets += targets[t] != RP_LABEL_MASKED;
+    batch->samples[batch->n_samples++] = place->sample;
+    batch->lengths[place->row] = place->at + length;
     batch->n_tokens += length;
-    batch->n_truncated += sample.n_tokens > s;
+    batch->n_truncated += sample.n_tokens > length;
     batch->n_cut_tokens += sample.n_tokens - length;
     batch->n_without_targets += n_targets == 0;
-    batch->n_micro_targets[row / batch->sequences] += n_targets;
+    batch->n_micro_targets[place->row / batch->sequences] += n_targets;
     batch->n_targets += n_targets;
     return TRUE;
+}
+
+static void
+pad_row(const RpBatcher *batcher, RpTokenBatch *batch, gsize row)
+{
+    for (gsize t = row * batch->tokens + batch->lengths[row]; t < (row + 1) * batch->tokens; t++) {
+        batch->input_ids[t] = batcher->options.pad_id;
+        batch->targets[t] = RP_LABEL_MASKED;
+    }
+}
+
+/* Where a sample, or a padding, of @length tokens begins: token @at of the micro-batch. */
+static void
+add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length)
+{
+    gint32 *starts = batch->starts + micro_batch_start(batch, m) + m;
+
+    if (length == 0)
+        return;
+    starts[batch->n_starts[m]++] = (gint32)at;
+    starts[batch->n_starts[m]] = (gint32)(at + length);
+    batch->longest[m] = MAX(batch->longest[m], length);
+}
+
+static void
+set_starts(RpTokenBatch *batch, const GArray *placed)
+{
+    const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
+    guint i = 0;
+
+    for (guint m = 0; m < batch->micro_batches; m++)
+        batch->n_starts[m] = batch->longest[m] = 0;
+    for (gsize row = 0; row < n_rows; row++) {
+        const guint m = (guint)(row / batch->sequences);
+        const gsize first = row % batch->sequences * batch->tokens;
+
+        for (; i < placed->len && g_array_index(placed, RpPlacement, i).row == row; i++) {
+            const RpPlacement *place = &g_array_index(placed, RpPlacement, i);
+            add_start(batch, m, first + place->at, place->length);
+        }
+        add_start(batch, m, first + batch->lengths[row],
+                  (guint32)(batch->tokens - batch->lengths[row]));
+    }
 }
 
 static gboolean
 fail_without_targets(const RpBatcher *batcher, const RpTokenBatch *batch, GError **error)
 {
-    gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
+    const gsize n = batch->n_samples;
     g_autoptr(GString) names = g_string_new(NULL);
 
-    for (gsize row = 0; row < MIN(n_rows, MAX_NAMED_SAMPLES); row++) {
-        g_autofree char *place = rp_dataset_locate(batcher->dataset, batch->samples[row]);
-        g_string_append_printf(names, "%s%s", row > 0 ? ", " : "", place);
+    for (gsize i = 0; i < MIN(n, MAX_NAMED_SAMPLES); i++) {
+        g_autofree char *place = rp_dataset_locate(batcher->dataset, batch->samples[i]);
+        g_string_append_printf(names, "%s%s", i > 0 ? ", " : "", place);
     }
-    if (n_rows > MAX_NAMED_SAMPLES)
-        g_string_append_printf(names, " and %" G_GSIZE_FORMAT " more", n_rows - MAX_NAMED_SAMPLES);
+    if (n > MAX_NAMED_SAMPLES)
+        g_string_append_printf(names, " and %" G_GSIZE_FORMAT " more", n - MAX_NAMED_SAMPLES);
     g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
                 "%s: iteration %" G_GUINT64_FORMAT
                 ": expected at least one label that is not masked within %u tokens, behind the "
@@ -242,21 +298,32 @@ rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch, GError **error)
     g_return_val_if_fail(batcher && batch, FALSE);
     g_return_val_if_fail(batch->micro_batches == batcher->options.micro_batches &&
                              batch->sequences == batcher->options.sequences &&
-                             batch->tokens == batcher->options.tokens,
+                             batch->tokens == batcher->options.tokens &&
+                             batch->packed == batcher->options.packing,
                          FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
-    gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
+    const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
     RpDataState after = batcher->state;
+    const GArray *placed = rp_packer_next(batcher->packer, &after, &batch->epoch, error);
+    if (placed == NULL)
+        return FALSE;
     batch->n_targets = batch->n_tokens = 0;
     batch->n_truncated = batch->n_cut_tokens = batch->n_without_targets = 0;
+    batch->n_samples = 0;
+    make_room(batch, placed->len);
     for (guint m = 0; m < batch->micro_batches; m++)
         batch->n_micro_targets[m] = 0;
-    choose_samples(batcher, &after, batch);
     for (gsize row = 0; row < n_rows; row++)
-        if (!fill_row(batcher, batch, row, error))
+        batch->lengths[row] = 0;
+    for (guint i = 0; i < placed->len; i++)
+        if (!fill_place(batcher, batch, &g_array_index(placed, RpPlacement, i), error))
             return FALSE;
-    if (batch->n_targets == 0)
+    for (gsize row = 0; row < n_rows; row++)
+        pad_row(batcher, batch, row);
+    if (batch->packed)
+        set_starts(batch, placed);
+    if (batch->n_targets == 0 && batch->n_samples > 0 && !batcher->options.untargeted)
         return fail_without_targets(batcher, batch, error);
     after.n_iterations++;
     after.n_tokens += batch->n_tokens;
@@ -309,6 +376,5 @@ rp_batcher_restore(RpBatcher *batcher, const RpDataState *state, GError **error)
     batcher->state = *state;
     batcher->state.fingerprint = prints.all;
     batcher->state.sampled = FALSE;
-    enter_epoch(batcher, state->epoch);
     return TRUE;
 }

@@ -3,52 +3,47 @@
  *
  *   file      sample 0, sample 1, …
  *   order     a permutation for each epoch (order.h)
- *   iteration the next M × b samples: M micro-batches of b sequences of s tokens
+ *   iteration the next M × b samples, or more if packed (pack.h): M micro-batches of b sequences
+ *             of s tokens
  *
  *   input_ids   a    b    c    d   pad  pad      cut or padded to s
  *   targets     b    c    d  -100 -100 -100      the label of the *next* token
+ *
+ *   input_ids   a    b    c    x    y   pad      packed: positions begin at 0 with each sample,
+ *   targets     b    c  -100   y  -100 -100      and attention sees the own sample alone
+ *   starts      0              3         5 (6)   padding is one as well, so that all tokens have one
  *
  * The shift by one is done here, once: labels in files stand beside their own token, as Hugging
  * Face has them, where the model shifts. So the loss of a row is that of its target, whatever
  * chunk of rows the head works on.
  *
- * Here M = micro_batches, b = sequences, s = tokens. Memory is taken by the _new functions only.
+ * Here M = micro_batches, b = sequences, s = tokens. Memory is taken by the _new functions, and
+ * for lists of samples that become longer.
  */
 #pragma once
 
-#include "exec/data/dataset.h"
-#include "exec/data/state.h"
-
-/* What becomes of samples that do not fill an iteration at an epoch's end. */
-typedef enum {
-    RP_EPOCH_END_CONTINUE, /* the iteration goes on with the next epoch's first samples */
-    RP_EPOCH_END_DROP      /* they are left out, others in each epoch if shuffled */
-} RpEpochEnd;
-
-typedef struct {
-    guint micro_batches; /* M of an iteration */
-    guint sequences;     /* b of a micro-batch */
-    guint tokens;        /* s of a sequence */
-    gint32 pad_id;       /* an id of the vocabulary; where it stands nothing is learned */
-    gboolean shuffle;
-    guint64 seed;
-    RpEpochEnd epoch_end;
-} RpBatcherOptions;
+#include "exec/data/pack.h"
 
 /* One iteration's tokens. Row r = (m × b + i) of sequence i of micro-batch m. */
 typedef struct {
     guint micro_batches;
     guint sequences;
     guint tokens;
-    gint32 *input_ids;         /* [M × b][s] */
-    gint32 *targets;           /* [M × b][s]: an id or RP_LABEL_MASKED; the last always masked */
-    guint32 *lengths;          /* [M × b]: tokens before the padding, 1 to s */
-    guint64 *samples;          /* [M × b]: index in the dataset */
-    guint64 *n_micro_targets;  /* [M]: unmasked targets; may be 0 */
-    guint64 n_targets;         /* of the iteration, > 0: what its loss is divided by */
-    guint64 n_tokens;          /* without padding */
-    guint64 n_truncated;       /* sequences that were cut to s */
-    guint64 n_cut_tokens;      /* that were cut off them */
+    gint32 *input_ids;        /* [M × b][s] */
+    gint32 *targets;          /* [M × b][s]: an id or RP_LABEL_MASKED; the last always masked */
+    guint32 *lengths;         /* [M × b]: tokens before the padding, 0 to s */
+    gsize n_samples;          /* of the iteration; none once the epochs are over */
+    guint64 *samples;         /* [n_samples]: index in the dataset, row after row */
+    gsize room;               /* of @samples */
+    gboolean packed;          /* what follows is there: */
+    gint32 *starts;           /* [M][b × s + 1]: first tokens of samples, and b × s behind them */
+    guint32 *n_starts;        /* [M]: samples of a micro-batch, paddings too */
+    guint32 *longest;         /* [M]: tokens of the longest of these */
+    guint64 *n_micro_targets; /* [M]: unmasked targets; may be 0 */
+    guint64 n_targets;        /* of the iteration, > 0: what its loss is divided by */
+    guint64 n_tokens;         /* without padding */
+    guint64 n_truncated;      /* sequences that were cut to s */
+    guint64 n_cut_tokens;     /* that were cut off them */
     guint64 n_without_targets; /* sequences with nothing to learn */
     guint64 epoch;             /* of the first sample */
 } RpTokenBatch;
@@ -65,6 +60,9 @@ void rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from);
 const gint32 *rp_token_batch_input_ids(const RpTokenBatch *batch, guint m);
 const gint32 *rp_token_batch_targets(const RpTokenBatch *batch, guint m);
 
+/* Of a packed one: where the samples of micro-batch @m begin, so many, and the end. */
+const gint32 *rp_token_batch_starts(const RpTokenBatch *batch, guint m);
+
 typedef struct _RpBatcher RpBatcher;
 
 /**
@@ -74,8 +72,8 @@ typedef struct _RpBatcher RpBatcher;
  *
  * Stands at the first sample of epoch 0.
  *
- * Errors: %RP_DATASET_ERROR_BATCH if the padding id is not of the vocabulary, or if
- *   %RP_EPOCH_END_DROP would drop every epoch as a whole
+ * Errors: %RP_DATASET_ERROR_BATCH if the padding id is not of the vocabulary, if
+ *   %RP_EPOCH_END_DROP would drop every epoch as a whole, or with packing
  */
 RpBatcher *rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -86,7 +84,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBatcher, rp_batcher_free)
  * rp_batcher_next:
  * @batch: of the batcher's shape; what it held is lost even if the call fails
  *
- * The next iteration. On error the batcher stays where it was.
+ * The next iteration, without samples once the epochs are over. On error the batcher stays where it
+ * was.
  *
  * Errors: those of rp_dataset_read(); %RP_DATASET_ERROR_BATCH, naming the samples, if no token of
  *   the whole iteration has a target

@@ -21,6 +21,7 @@ struct _RpDataset {
     guint64 n_samples;
     guint vocabulary;
     RpFingerprints fingerprints;
+    guint32 *lengths; /* %NULL before a check */
 };
 
 RpDataset *
@@ -45,6 +46,7 @@ rp_dataset_free(RpDataset *dataset)
     if (dataset == NULL)
         return;
     dataset->ops->free(dataset->source);
+    g_free(dataset->lengths);
     g_free(dataset->name);
     g_free(dataset);
 }
@@ -109,13 +111,26 @@ rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample, GErro
 }
 
 gboolean
-rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgress progress,
+rp_dataset_length(const RpDataset *dataset, guint64 index, guint64 *n_tokens, GError **error)
+{
+    RpSample sample = {.capacity = 0};
+
+    g_return_val_if_fail(dataset && n_tokens, FALSE);
+    if (dataset->lengths == NULL && !rp_dataset_read(dataset, index, &sample, error))
+        return FALSE;
+    *n_tokens = dataset->lengths != NULL ? dataset->lengths[index] : sample.n_tokens;
+    return TRUE;
+}
+
+gboolean
+rp_dataset_check(RpDataset *dataset, guint sequence_tokens, RpDatasetProgress progress,
                  gpointer user_data, RpDatasetSummary *summary, GError **error)
 {
     g_return_val_if_fail(dataset && summary, FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
-    RpDatasetSummary sum = {.n_samples = dataset->n_samples};
+    RpDatasetSummary sum = {.n_samples = dataset->n_samples, .shortest_tokens = G_MAXUINT64};
+    g_autofree guint32 *lengths = g_new(guint32, dataset->n_samples);
     for (guint64 i = 0; i < dataset->n_samples; i++) {
         RpSample sample = {.capacity = 0};
         if (progress != NULL && i % PROGRESS_SAMPLES == 0 &&
@@ -126,7 +141,9 @@ rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgr
         }
         if (!dataset->ops->read(dataset->source, i, &sample, error))
             return FALSE;
+        lengths[i] = (guint32)MIN(sample.n_tokens, G_MAXUINT32);
         sum.n_tokens += sample.n_tokens;
+        sum.shortest_tokens = MIN(sum.shortest_tokens, sample.n_tokens);
         if (sample.n_tokens > sum.longest_tokens) {
             sum.longest_tokens = sample.n_tokens;
             sum.longest_index = i;
@@ -138,6 +155,8 @@ rp_dataset_check(const RpDataset *dataset, guint sequence_tokens, RpDatasetProgr
     }
     if (progress != NULL)
         (void)progress(dataset->n_samples, dataset->n_samples, user_data);
+    g_free(dataset->lengths);
+    dataset->lengths = g_steal_pointer(&lengths);
     *summary = sum;
     return TRUE;
 }

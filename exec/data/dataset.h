@@ -131,10 +131,16 @@ char *rp_dataset_locate(const RpDataset *dataset, guint64 index);
 gboolean rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Tokens of a sample, at least 1: known at once after a check, else it is read. Errors: as
+ * rp_dataset_read() */
+gboolean rp_dataset_length(const RpDataset *dataset, guint64 index, guint64 *n_tokens,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* What a file holds. */
 typedef struct {
     guint64 n_samples;
     guint64 n_tokens;
+    guint64 shortest_tokens;
     guint64 longest_tokens;
     guint64 longest_index;
     guint64 n_truncated_samples; /* longer than asked for */
@@ -150,10 +156,11 @@ typedef gboolean (*RpDatasetProgress)(guint64 done, guint64 total, gpointer user
  * @progress: (nullable)
  * @summary: (out): set on success only
  *
- * Reads every sample once, so that a bad line far down a file is found before training, not in it.
+ * Reads every sample once, so that a bad line far down a file is found before training, not in it,
+ * and notes its length: 4 bytes of memory a sample.
  *
  * Errors: those of rp_dataset_read(); G_IO_ERROR_CANCELLED if @progress says so
  */
-gboolean rp_dataset_check(const RpDataset *dataset, guint sequence_tokens,
-                          RpDatasetProgress progress, gpointer user_data, RpDatasetSummary *summary,
+gboolean rp_dataset_check(RpDataset *dataset, guint sequence_tokens, RpDatasetProgress progress,
+                          gpointer user_data, RpDatasetSummary *summary,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;

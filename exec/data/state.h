@@ -13,6 +13,8 @@
 #define RP_DATA_STATE_FORMAT "roundpipe-data/2"
 #define RP_DATA_STATE_OLD_FORMAT "roundpipe-data/1"
 
+#define RP_DATA_MOST_HELD 64
+
 typedef struct {
     /* what the place is in */
     guint64 n_samples;
@@ -23,13 +25,16 @@ typedef struct {
     /* the place */
     guint64 epoch;
     guint64 position; /* in the epoch, at most n_samples */
+    guint n_held;     /* samples before it that are still to come, oldest first: packing */
+    guint64 held[RP_DATA_MOST_HELD];
     /* sums since the first iteration */
     guint64 n_iterations;
     guint64 n_tokens;    /* without padding */
     guint64 n_targets;   /* unmasked */
     guint64 n_truncated; /* sequences that were cut */
     guint64 n_cut_tokens;
-    guint64 n_dropped; /* samples left out at ends of epochs */
+    guint64 n_dropped;  /* samples left out at ends of epochs */
+    guint64 n_left_out; /* longer than a sequence */
 } RpDataState;
 
 /* (transfer full), without a newline. The same state gives the same bytes. */

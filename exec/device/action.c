@@ -111,6 +111,25 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     return TRUE;
 }
 
+/* Where the micro-batch's samples begin, of which several share a sequence. */
+static gboolean
+set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
+{
+    const RpTaskMap *map = action->map;
+    const RpTask *task = &action->task->task;
+    guint m;
+    const RpBatchFeedCall *call =
+        rp_batch_feed_find(map->feed, task->iteration, task->micro_batch, &m);
+    const RpTokenBatch *batch = call->batch;
+    gint32 *places = map->places + (2 * map->tokens + 1) * action->device;
+    const gsize n = rp_network_places(map->network, rp_token_batch_starts(batch, m),
+                                      batch->n_starts[m], places);
+
+    action->call.n_samples = batch->n_starts[m];
+    action->call.longest = batch->longest[m];
+    return ops->set_places(action, places, n, error);
+}
+
 /* The last part of an action whose slot's sum is complete: rounds it to the network's storage, in
  * which it leaves or, where sums stay on the device, is added to that of the rounds before. */
 static void
@@ -217,6 +236,8 @@ rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBacke
         action.call.observe = observe;
         action.call.observe_data = &action;
     }
+    if (map->places != NULL && !set_places(&action, ops, error))
+        return FALSE;
     if ((kind != RP_TASK_FORWARD || rp_host_state_evaluates(map->host_state)) &&
         part != RP_PART_LEAD &&
         action.call.layers.first + action.call.layers.count == map->n_layers &&

@@ -3,7 +3,7 @@
  * of gradients, a look at each layer's output, and the loss that comes back. Kernels run, or are
  * issued, as those of the backend do.
  *
- *   |begin_head|--forward, or recompute and backward, or fused--|break sum|leave|send_loss|
+ *   |set_places|begin_head|--forward, or recompute and backward, or fused--|break sum|leave|send_loss|
  *
  * The head runs where its backward does, at once with it; a bound forward leaves it out, unless the
  * host's state evaluates: then a forward makes the loss.
@@ -23,12 +23,15 @@ typedef struct {
 
 /**
  * RpDeviceActionOps:
+ * @set_places: packed networks: @n numbers of @places into the constants, where
+ *   rp_network_places_byte() says, before what follows on the device; @places is read now
  * @begin_head: makes *call.loss zero, and sets call.targets to @targets as the device reads them:
  *   so many, and if @packed as many rows T behind the first
  * @send_loss: the head has run, or was issued: calls rp_device_action_take_loss() once the loss is
  *   in map->losses
  */
 typedef struct {
+    gboolean (*set_places)(RpDeviceAction *action, const gint32 *places, gsize n, GError **error);
     gboolean (*begin_head)(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed,
                            GError **error);
     gboolean (*send_loss)(const RpDeviceAction *action, GError **error);

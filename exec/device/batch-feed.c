@@ -68,7 +68,8 @@ take_room(RpBatchFeed *feed, RpBatchFeedCall *call, const RpTokenBatch *batch)
 {
     const RpBatcherOptions shape = {.micro_batches = batch->micro_batches,
                                     .sequences = batch->sequences,
-                                    .tokens = batch->tokens};
+                                    .tokens = batch->tokens,
+                                    .packing = batch->packed};
 
     if (call->batch != NULL)
         return call->batch;

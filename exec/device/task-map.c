@@ -31,6 +31,8 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         map->constants[g] = buffer->offset;
     }
     map->packed = g_new(gint32, 2 * map->tokens * map->gpus);
+    if (options->packed_tokens > 0)
+        map->places = g_new(gint32, (2 * map->tokens + 1) * map->gpus);
     map->devices = g_new0(RpTaskDevice, map->gpus);
     map->memory = g_new0(guint8 *, (gsize)map->gpus + 1);
 }
@@ -41,6 +43,7 @@ rp_task_map_clear(RpTaskMap *map)
     g_free(map->stages);
     g_free(map->constants);
     g_free(map->packed);
+    g_free(map->places);
     g_free(map->devices);
     g_free(map->memory);
 }

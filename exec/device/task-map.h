@@ -28,6 +28,7 @@ typedef struct {
     const RpPlanStage **stages; /* the plan's */
     guint64 *constants;         /* [gpus] offset in the device's arena */
     gint32 *packed;             /* [gpus][2][T] targets that are not masked, and their rows */
+    gint32 *places;             /* [gpus][2 T + 1] of a packed network's micro-batch, or %NULL */
     RpTaskDevice *devices;      /* [gpus] */
     /* set by the backend */
     guint8 **memory; /* [gpus + 1] where each arena begins */

@@ -116,6 +116,17 @@ open_arenas(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
 /* ---- compute ---- */
 
 static gboolean
+set_places(RpDeviceAction *action, const gint32 *places, gsize n, GError **error)
+{
+    const RpTaskMap *map = action->map;
+
+    memcpy(map->memory[action->device] + map->constants[action->device] +
+               rp_network_places_byte(map->network),
+           places, n * sizeof *places);
+    return TRUE;
+}
+
+static gboolean
 begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed, GError **error)
 {
     action->call.targets = targets;
@@ -146,7 +157,8 @@ run_compute(Host *host, guint device, const RpBackendTask *task, RpTaskPart part
 {
     const gint64 begin_ns = rp_clock_ns();
     const gint64 processor_ns = processor_time_ns();
-    static const RpDeviceActionOps ops = {.begin_head = begin_head, .send_loss = send_loss};
+    static const RpDeviceActionOps ops = {
+        .set_places = set_places, .begin_head = begin_head, .send_loss = send_loss};
     const gboolean done =
         rp_device_action_run(&host->map, &ops, &host->soft.base, device, task, part, error);
 

@@ -143,6 +143,11 @@ constants_of(const RpNetwork *network)
         aligned((gsize)network->options.tokens * (network->model->head_dim / 2) * sizeof(float));
     RpConstants at = {.cosines = 0, .sines = table, .positions = 2 * table};
 
+    if (network->options.packed_tokens > 0) { /* at once behind positions: one copy has both */
+        at.starts = at.positions + network->tokens * sizeof(gint32);
+        at.bytes = aligned(at.starts + (network->tokens + 1) * sizeof(gint32));
+        return at;
+    }
     at.starts = at.positions + aligned(network->tokens * sizeof(gint32));
     at.bytes = at.starts + aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
     return at;
@@ -153,6 +158,45 @@ rp_network_constant_bytes(const RpNetwork *network)
 {
     g_return_val_if_fail(network != NULL, 0);
     return network->constants.bytes;
+}
+
+gsize
+rp_network_places_byte(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, 0);
+    return network->constants.positions;
+}
+
+gsize
+rp_network_places(const RpNetwork *network, const gint32 *starts, guint n, gint32 *places)
+{
+    const size_t T = network->tokens;
+
+    g_return_val_if_fail(network->options.packed_tokens > 0 && n > 0 && n <= T, 0);
+    g_return_val_if_fail(starts[0] == 0 && starts[n] == (gint32)T, 0);
+    for (guint i = 0; i < n; i++)
+        for (gint32 t = starts[i]; t < starts[i + 1]; t++)
+            places[t] = t - starts[i];
+    memcpy(places + T, starts, ((gsize)n + 1) * sizeof *starts);
+    return T + n + 1;
+}
+
+/* Where samples begin as long as nobody says: sequences, packed ones divided. @starts: %NULL: not
+ * wanted. Returns: how many */
+static guint
+typical_starts(const RpNetwork *network, gint32 *starts)
+{
+    const guint S = network->options.tokens;
+    const guint step = network->options.packed_tokens > 0 ? network->options.packed_tokens : S;
+    guint n = 0;
+
+    for (guint b = 0; b < network->options.sequences; b++)
+        for (guint at = 0; at < S; at += step, n++)
+            if (starts != NULL)
+                starts[n] = (gint32)(b * S + at);
+    if (starts != NULL)
+        starts[n] = (gint32)network->tokens;
+    return n;
 }
 
 void
@@ -172,10 +216,11 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     rp_rope_table(frequencies, head_dim, S, rp_rope_scale(&network->model->rope),
                   (float *)((guint8 *)constants + at->cosines),
                   (float *)((guint8 *)constants + at->sines));
-    for (size_t t = 0; t < network->tokens; t++)
-        positions[t] = (gint32)(t % S);
-    for (size_t b = 0; b <= network->options.sequences; b++)
-        starts[b] = (gint32)(b * S);
+    const guint n = typical_starts(network, starts);
+
+    for (guint i = 0; i < n; i++)
+        for (gint32 t = starts[i]; t < starts[i + 1]; t++)
+            positions[t] = t - starts[i];
 }
 
 /* ---- the network ---- */
@@ -186,6 +231,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     g_return_val_if_fail(weights && kernels && options, NULL);
     g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
     g_return_val_if_fail((guint64)options->sequences * options->tokens <= G_MAXINT32, NULL);
+    g_return_val_if_fail(options->packed_tokens <= options->tokens, NULL);
 
     const RpModel *model = rp_weights_model(weights);
     RpNetwork *network = g_new0(RpNetwork, 1);
@@ -210,6 +256,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
     network->hidden_room = aligned(network->hidden_bytes);
     network->constants = constants_of(network);
+    network->typical_samples = typical_starts(network, NULL);
     measure_layers(network);
     return network;
 }

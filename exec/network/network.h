@@ -29,7 +29,9 @@ typedef struct {
     guint tokens;     /* S of a sequence */
     guint head_chunk; /* tokens whose logits exist at once; 0 = chosen: 4096, 2048 or 1024 */
     RpAttentionChoice attention;
-    gboolean half_sums; /* fp16: matmuls of activations may add up in fp16 */
+    gboolean half_sums;  /* fp16: matmuls of activations may add up in fp16 */
+    guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
+                            one, as measured where a call does not. 0: a sample has a sequence */
 } RpNetworkOptions;
 
 typedef struct _RpNetwork RpNetwork;
@@ -67,10 +69,23 @@ guint64 rp_network_hidden_bytes(const RpNetwork *network);
 RpProfile *rp_network_profile(const RpNetwork *network);
 
 /* What every device needs once, beside the plan's buffers that come and go: rope tables, positions
- * [T], sequence starts [B+1]. Multiple of 256. */
+ * [T], sequence starts [B+1], packed: starts of samples [T+1]. Multiple of 256. */
 guint64 rp_network_constant_bytes(const RpNetwork *network);
-/* Fills them into host memory at @constants (64-byte aligned). */
+/* Fills them into host memory at @constants (64-byte aligned); packed: with typical samples. */
 void rp_network_fill_constants(const RpNetwork *network, void *constants);
+
+/**
+ * rp_network_places:
+ * @starts: [n + 1]: first tokens of a micro-batch's samples, and T
+ * @places: (out): room for 2 T + 1
+ *
+ * Of a packed network: what a micro-batch puts into the constants, from rp_network_places_byte() on,
+ * before its calls: positions, which begin at 0 with each sample, and @starts.
+ *
+ * Returns: how many numbers
+ */
+gsize rp_network_places(const RpNetwork *network, const gint32 *starts, guint n, gint32 *places);
+gsize rp_network_places_byte(const RpNetwork *network);
 
 /* Makes the weights of some layers, as stages read them, of @upload, as they go up: what is packed is
  * expanded, the rest is copied. Of the backend's memory, 64-byte aligned; gaps are left alone. */
@@ -87,6 +102,8 @@ typedef struct {
     const void *constants;
     const void *parameters; /* of the stage, layer after layer (exec/model/layout.h) */
     const void *input;      /* of the first layer */
+    guint n_samples;        /* packed: whose places are in the constants; 0: the typical ones */
+    guint longest;          /* of these, tokens */
 
     /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
      * the end of the stage, the others lie inside it. recompute: the same of the end. backward,

@@ -169,16 +169,26 @@ complete_attention(const RpPass *pass, RpAttentionArgs *args)
 {
     const RpNetwork *network = pass->network;
     const RpModel *model = network->model;
+    const gboolean given = !pass->measuring && pass->call->n_samples > 0;
 
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
     args->sequences = network->options.sequences;
     args->max_length = network->options.tokens;
+    /* sequences that one sample fills are measured: no workspace is larger (packed ones run with
+     * the built-in kernels, unless all are full) */
+    if (network->options.packed_tokens > 0 && !pass->measuring) {
+        args->sequences = given ? pass->call->n_samples : network->typical_samples;
+        args->max_length = given ? pass->call->longest : network->options.packed_tokens;
+    }
     args->heads = model->heads;
     args->kv_heads = model->kv_heads;
     args->head_size = model->head_dim;
     args->scale = 1.0f / sqrtf((float)model->head_dim);
-    args->choice = network->options.attention;
+    args->choice =
+        args->max_length == network->options.tokens && args->sequences == network->options.sequences
+            ? network->options.attention
+            : RP_ATTENTION_BUILTIN;
     args->workspace = pass->kernel_workspace;
     args->starts = constant(pass, network->constants.starts);
 }

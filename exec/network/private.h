@@ -66,7 +66,7 @@ typedef struct {
 typedef struct {
     gsize cosines, sines; /* float [S,D/2] */
     gsize positions;      /* int32 [T] */
-    gsize starts;         /* int32 [B+1] */
+    gsize starts;         /* int32 [B+1], packed [T+1] */
     gsize bytes;
 } RpConstants;
 
@@ -83,6 +83,7 @@ struct _RpNetwork {
     gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
     double dropout;    /* of adapters' input */
     RpConstants constants;
+    guint typical_samples; /* of a call that does not say; not packed: B */
 };
 
 /* One layer being run (or measured): its weights, its scratch, and the call it belongs to. */

@@ -9,7 +9,6 @@
  */
 #include <math.h>
 
-#include "exec/data/pass.h"
 #include "exec/train/trainer-private.h"
 
 /* Batches under way. */
@@ -20,16 +19,20 @@ rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gbo
                           GError **error)
 {
     const RpNetworkOptions *shape = rp_network_options(trainer->network);
-    const RpBatcherOptions batch = {.micro_batches = training->micro_batches,
-                                    .sequences = shape->sequences,
-                                    .tokens = shape->tokens};
     RpPlanOptions options = *training;
     RpEvaluator *evaluator = trainer->evaluator = g_new0(RpEvaluator, 1);
     const RpPlan *plan;
 
     options.forward_only = TRUE;
     options.first_iteration = 0;
-    evaluator->batch = rp_token_batch_new(&batch);
+    /* each sample once, in the order of the file */
+    evaluator->batches = (RpBatcherOptions){.micro_batches = training->micro_batches,
+                                            .sequences = shape->sequences,
+                                            .tokens = shape->tokens,
+                                            .packing = shape->packed_tokens > 0,
+                                            .epochs = 1,
+                                            .untargeted = TRUE};
+    evaluator->batch = rp_token_batch_new(&evaluator->batches);
     g_autoptr(RpPlan) sized =
         rp_plan_make(trainer->profile, trainer->partition, &options, BATCHES_AHEAD + 1, error);
     if (sized == NULL)
@@ -111,19 +114,21 @@ take_loss(RpTrainer *trainer, const RpBatchFeedCall *call, GError **error)
 
 /* @broken: (out): it is not the data that failed */
 static gboolean
-run_batches(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id, RpEvaluation *evaluation,
-            gboolean *broken, GError **error)
+run_batches(RpTrainer *trainer, RpBatcher *batcher, RpEvaluation *evaluation, gboolean *broken,
+            GError **error)
 {
     RpEvaluator *evaluator = trainer->evaluator;
     const RpBatchFeedCall *calls[BATCHES_AHEAD];
     guint n_taken = 0;
 
     *broken = FALSE;
-    while (evaluation->n_samples < rp_dataset_n_samples(dataset)) {
+    for (;;) {
         const guint place = evaluation->calls % BATCHES_AHEAD;
 
-        if (!rp_token_batch_read(evaluator->batch, dataset, pad_id, &evaluation->n_samples, error))
+        if (!rp_batcher_next(batcher, evaluator->batch, error))
             return FALSE;
+        if (evaluator->batch->n_samples == 0)
+            break;
         *broken = TRUE;
         if (evaluation->calls >= BATCHES_AHEAD) {
             if (!take_loss(trainer, calls[place], error))
@@ -134,6 +139,7 @@ run_batches(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id, RpEvalu
             return FALSE;
         *broken = FALSE;
         evaluation->calls++;
+        evaluation->n_samples += evaluator->batch->n_samples;
         evaluation->n_tokens += evaluator->batch->n_tokens;
         evaluation->n_targets += evaluator->batch->n_targets;
     }
@@ -162,10 +168,16 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
                     RpEvaluation *evaluation, GError **error)
 {
     RpEvaluator *evaluator = trainer->evaluator;
+    RpBatcherOptions batches;
     GError *problem = NULL;
     gboolean done, broken;
 
     g_return_val_if_fail(evaluator != NULL, FALSE);
+    batches = evaluator->batches;
+    batches.pad_id = pad_id;
+    g_autoptr(RpBatcher) batcher = rp_batcher_new(dataset, &batches, error);
+    if (batcher == NULL)
+        return FALSE;
     if (!rp_trainer_flush(trainer, error))
         return FALSE;
     *evaluation = (RpEvaluation){0};
@@ -175,7 +187,7 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
     rp_host_state_begin_evaluation(trainer->host_state);
     rp_engine_turn_to(trainer->engine, rp_planner_plan(evaluator->planner), evaluator->trace,
                       note_batch, evaluator);
-    done = run_batches(trainer, dataset, pad_id, evaluation, &broken, &problem);
+    done = run_batches(trainer, batcher, evaluation, &broken, &problem);
     if ((!done && broken) ||
         !rp_engine_finish(trainer->engine, problem == NULL ? &problem : NULL)) {
         g_propagate_error(error, problem);

@@ -36,7 +36,8 @@ typedef struct {
 typedef struct {
     RpPlanner *planner;
     RpVerifier *verifier;
-    RpTrace *trace; /* %NULL: not kept */
+    RpTrace *trace;           /* %NULL: not kept */
+    RpBatcherOptions batches; /* but for the padding */
     RpTokenBatch *batch;
     guint64 iteration; /* next */
     /* of the evaluation under way */

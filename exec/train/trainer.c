@@ -247,6 +247,7 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
     g_return_val_if_fail(trainer->call < trainer->calls, FALSE);
     g_return_val_if_fail(batch->sequences == shape->sequences && batch->tokens == shape->tokens,
                          FALSE);
+    g_return_val_if_fail(!batch->packed == (shape->packed_tokens == 0), FALSE);
     g_return_val_if_fail(batch->micro_batches * trainer->calls ==
                              rp_plan_micro_batches(rp_planner_plan(trainer->planner)),
                          FALSE);

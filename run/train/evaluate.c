@@ -17,12 +17,21 @@
 
 /* ---- before the first step ---- */
 
-static guint64
-n_calls(const RpTrainJob *job)
+/* Of an evaluation: as many as all samples fill. */
+static gboolean
+count_calls(const RpTrainJob *job, guint64 *calls, GError **error)
 {
-    const guint64 each = (guint64)job->batcher.micro_batches * job->batcher.sequences;
+    RpBatcherOptions once = job->batcher;
+    const RpDataState start = {.n_samples = job->evaluation.summary.n_samples};
+    RpPackingSurvey survey;
 
-    return (job->evaluation.summary.n_samples + each - 1) / each;
+    once.epochs = 1;
+    once.shuffle = once.drop_long = FALSE;
+    g_autoptr(RpPacker) packer = rp_packer_new(job->evaluation.dataset, &once);
+    if (!rp_packer_survey(packer, &start, G_MAXUINT64, &survey, error))
+        return FALSE;
+    *calls = survey.iterations;
+    return TRUE;
 }
 
 /* The profile as it was before bound schedules' heads were put where they run. (transfer full) */
@@ -38,7 +47,10 @@ forward_profile(const RpTrainJob *job)
 gboolean
 rp_train_predict_evaluation(RpTrainJob *job, GError **error)
 {
-    const guint64 calls = n_calls(job);
+    guint64 calls;
+
+    if (!count_calls(job, &calls, error))
+        return FALSE;
     const guint simulated = (guint)MIN(calls, SIMULATED_CALLS);
     g_autoptr(RpProfile) profile = forward_profile(job);
     const RpMachine machine = rp_machine_from_profile(profile);

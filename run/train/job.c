@@ -34,15 +34,6 @@ rp_train_job_step_tokens(const RpTrainJob *job)
            (guint64)run->micro_batches * (guint64)run->gradient_accumulation_steps;
 }
 
-static gboolean
-show_samples(guint64 done, guint64 total, gpointer user_data)
-{
-    const RpRunEvents *events = user_data;
-
-    events->progress(events->user_data, "reading data", done, total);
-    return TRUE;
-}
-
 /* @lora: (out): of rank 0: the run has none */
 static gboolean
 find_lora(RpTrainJob *job, RpLora *lora, GError **error)
@@ -136,55 +127,6 @@ open_model(RpTrainJob *job, GError **error)
                    " is beyond the model's max_position_embeddings, %u",
                    run->sequence_length, job->config.max_positions);
     return TRUE;
-}
-
-/* What stands behind the end of a short sample. Nothing is learned there. */
-static gint32
-pad_id(const RpModel *config)
-{
-    gint64 id = config->pad_id;
-
-    if (id == RP_MODEL_NO_TOKEN && config->n_eos > 0)
-        id = config->eos_ids[0];
-    return id >= 0 && id < (gint64)config->vocab ? (gint32)id : 0;
-}
-
-/* Opens data and reads all of them once. @key: of the run file, for messages */
-static gboolean
-read_data(RpTrainJob *job, const char *key, const char *path, RpDataset **dataset,
-          RpDatasetSummary *summary, GError **error)
-{
-    const guint tokens = (guint)job->run->sequence_length;
-    gboolean read;
-
-    *dataset = rp_dataset_open(path, job->config.vocab, tokens, error);
-    if (*dataset == NULL) {
-        g_prefix_error(error, "%s: ", key);
-        return FALSE;
-    }
-    read = rp_dataset_check(*dataset, tokens, show_samples, (gpointer)job->events, summary, error);
-    job->events->progress(job->events->user_data, "reading data", 0, 0);
-    return read;
-}
-
-static gboolean
-open_data(RpTrainJob *job, GError **error)
-{
-    const RpRunFile *run = job->run;
-
-    job->batcher = (RpBatcherOptions){
-        .micro_batches = (guint)run->micro_batches,
-        .sequences = (guint)run->micro_batch_size,
-        .tokens = (guint)run->sequence_length,
-        .pad_id = pad_id(&job->config),
-        .shuffle = run->shuffle != 0,
-        .seed = (guint64)run->seed,
-        .epoch_end = RP_EPOCH_END_CONTINUE,
-    };
-    return read_data(job, "data", run->data, &job->dataset, &job->summary, error) &&
-           (run->eval.data == NULL ||
-            read_data(job, "eval.data", run->eval.data, &job->evaluation.dataset,
-                      &job->evaluation.summary, error));
 }
 
 /* What the run asks for. @round: 0 = chosen with the partition */
@@ -306,8 +248,8 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_
     const RpAsk ask = make_ask(job, run->round);
 
     /* before anything long is done */
-    if (!rp_ask_check_size(&ask, error) || !open_model(job, error) || !open_data(job, error) ||
-        !rp_train_find_times(job, earlier_run, error))
+    if (!rp_ask_check_size(&ask, error) || !open_model(job, error) ||
+        !rp_train_open_data(job, error) || !rp_train_find_times(job, earlier_run, error))
         return FALSE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 

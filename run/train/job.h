@@ -61,6 +61,8 @@ typedef struct {
     RpDataset *dataset;
     RpDatasetSummary summary;
     RpBatcherOptions batcher;
+    double useful;                /* tokens of samples, of all places in sequences, as expected */
+    double useful_unpacked;       /* the same, were they not packed */
     RpTrainValidation evaluation; /* of eval.data; its dataset is %NULL without */
     RpNetworkOptions network;
     RpProfile *profile;

@@ -186,6 +186,13 @@ show_measurements(guint64 done, guint64 total, gpointer user_data)
     return TRUE;
 }
 
+/* Whether samples fill their sequences: others are attended by the built-in kernels. */
+static gboolean
+is_full(const RpTrainJob *job)
+{
+    return job->network.packed_tokens == 0 || job->network.packed_tokens == job->network.tokens;
+}
+
 static RpProfile *
 measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
              const RpMeasureOptions *options, GError **error)
@@ -198,7 +205,7 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
     RpAttentionChoice fastest;
 
     if (job->run->attention_choice == 0 && job->network.attention == RP_ATTENTION_BUILTIN &&
-        earlier_run == NULL) {
+        earlier_run == NULL && is_full(job)) {
         if (!rp_measure_attention(probe, network, job->weights, &fastest, error))
             return NULL;
         job->network.attention = fastest;

@@ -464,8 +464,9 @@ names_the_last_checkpoint_when_a_batch_has_no_targets(void **state)
                                i < 12 ? (int)i + 3 : -100);
     g_string_replace(data, "\"labels\":[1,2,-100]", "\"labels\":[1,-100,-100]", 0);
     rp_train_files_write("late.jsonl", data->str, -1);
-    REFUSE(TRAIN "late --set data=@T/late.jsonl --set shuffle=false --set checkpoint.every=1", 1,
-           "iteration 4", "expected at least one label that is not masked",
+    REFUSE(TRAIN "late --set data=@T/late.jsonl --set shuffle=false --set packing=false "
+                 "--set checkpoint.every=1",
+           1, "iteration 4", "expected at least one label that is not masked",
            "the last good checkpoint is ", "late/checkpoint-3");
 }
 
@@ -539,9 +540,10 @@ static void
 goes_on_with_batches_of_another_shape(void **state)
 {
     (void)state;
-    succeed(TRAIN "shape --set steps=3", NULL);
+    succeed(TRAIN "shape --set packing=false --set steps=3", NULL);
     succeed(
-        TRAIN "shape --resume --set micro_batches=8 --set round=8 --set sequence_length=12 "
+        TRAIN "shape --resume --set packing=false --set micro_batches=8 --set round=8 --set "
+              "sequence_length=12 "
               "--set gradient_accumulation_steps=2 --set optimizer.mode=lean",
         "note: --resume: gradients of a step are summed in 2 rounds, in the checkpoint's run in 1");
 

@@ -258,7 +258,7 @@ write_late(guint good)
 }
 
 #define LATE                                                                                       \
-    " --set data=@T/late.jsonl --set shuffle=false --set steps=100 "                               \
+    " --set data=@T/late.jsonl --set shuffle=false --set packing=false --set steps=100 "           \
     "--set optimizer.schedule=constant"
 
 static void

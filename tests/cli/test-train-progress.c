@@ -54,17 +54,19 @@ static void
 the_header_tells_epochs_and_total_time(void **state)
 {
     /* 40 samples, 4 micro-batches of 1: ten steps an epoch */
-    g_auto(RpCliRun) run = rp_cli_run(TRAIN "dry --dry-run --set steps=25");
-    g_auto(RpCliRun) twice =
-        rp_cli_run(TRAIN "dry --dry-run --set steps=25 --set gradient_accumulation_steps=2");
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "dry --dry-run --set packing=false --set steps=25");
+    g_auto(RpCliRun) twice = rp_cli_run(
+        TRAIN
+        "dry --dry-run --set packing=false --set steps=25 --set gradient_accumulation_steps=2");
 
     (void)state;
     assert_int_equal(run.code, 0);
     assert_non_null(strstr(run.out, "  steps            25: 2.5 epochs, about 0 s predicted\n"));
     assert_non_null(strstr(twice.out, "25: 5 epochs, about"));
 
-    g_auto(RpCliRun) run_long = rp_cli_run(TRAIN "dry --dry-run --set steps=1000000");
-    g_auto(RpCliRun) json = rp_cli_run(TRAIN "dry --dry-run --json");
+    g_auto(RpCliRun) run_long =
+        rp_cli_run(TRAIN "dry --dry-run --set packing=false --set steps=1000000");
+    g_auto(RpCliRun) json = rp_cli_run(TRAIN "dry --dry-run --set packing=false --json");
     g_autoptr(RpTree) root = rp_cli_json(&json);
     double hours = rp_cli_number(root, "predicted.step_ms") / 3.6;
     g_autofree char *expected =

@@ -185,6 +185,22 @@ gives_the_same_bits_on_any_number_of_devices(void **state)
     assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
 }
 
+static void
+packs_samples_as_the_host_does(void **state)
+{
+    Fixture *f = *state;
+    const RpDeviceOps *gpus = rp_cuda_shared_devices();
+    const RpTinyRun runs[] = {
+        {"roundpipe", 1, 4, .backend = gpus, .packed = TRUE},
+        {"roundpipe", 2, 4, .backend = gpus, .packed = TRUE},
+        {"roundpipe", 3, 4, .backend = gpus, .packed = TRUE, .n_stages = 1},
+        {"1f1b", 2, 4, .backend = gpus, .packed = TRUE},
+    };
+
+    assert_losses_like_the_host(f, f->model, &runs[1]);
+    assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
+}
+
 /* Kernels expand to the bits of the host's, so that losses differ as those of other models do. */
 static void
 trains_beside_a_packed_base(void **state)
@@ -455,6 +471,7 @@ main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(gives_the_same_bits_in_16_bit_storage, set_up, tear_down),
         cmocka_unit_test_setup_teardown(trains_beside_a_packed_base, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(packs_samples_as_the_host_does, set_up, tear_down),
         cmocka_unit_test_setup_teardown(gives_the_same_bits_wherever_rounds_are_summed, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(tells_every_loss_before_its_step_is_over, set_up,

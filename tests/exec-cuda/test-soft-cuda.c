@@ -77,6 +77,27 @@ gives_the_bits_of_the_host(void **state)
 }
 
 static void
+packs_samples_to_the_bits_of_the_host(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint i = 0; i < 2; i++) {
+        RpTinyRun cuda = runs()[i], host, unpacked;
+
+        cuda.packed = TRUE;
+        host = unpacked = cuda;
+        host.backend = unpacked.backend = NULL;
+        unpacked.packed = FALSE;
+        g_autofree char *found = rp_tiny_run_hash(f->model, &cuda, 4);
+        g_autofree char *expected = rp_tiny_run_hash(f->model, &host, 4);
+        g_autofree char *other = rp_tiny_run_hash(f->model, &unpacked, 4);
+        assert_string_equal(found, expected);
+        assert_string_not_equal(found, other);
+        assert_int_equal(soft_cuda_n_left(), 0);
+    }
+}
+
+static void
 trains_adapters_to_the_bits_of_the_host(void **state)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
@@ -579,6 +600,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gives_the_bits_of_the_host, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(packs_samples_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(trains_adapters_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(expands_packed_weights_to_the_bits_of_the_host, set_up,
                                         tear_down),

@@ -230,6 +230,8 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
                         .constants = model->constants,
                         .input = layers.first == 0 ? (const void *)model->ids
                                                    : run->hidden[layers.first],
+                        .n_samples = model->n_samples,
+                        .longest = model->longest,
                         .boundaries = boundaries,
                         .n_boundaries = n_boundaries,
                         .output = output_bytes > 0 ? output : NULL,

@@ -21,7 +21,8 @@ typedef struct {
     guint8 *parameters;
     guint8 *constants;
     gint32 *ids, *targets;
-    const gint32 *rows; /* of packed targets, or NULL */
+    guint n_samples, longest; /* that share sequences; 0: as constants were filled */
+    const gint32 *rows;       /* of packed targets, or NULL */
     guint n_rows;
     float scale;
     gboolean drops;  /* as the first micro-batch of step 1 */

@@ -150,7 +150,8 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
         .network = {.dtype = run->dtype,
                     .sequences = RP_TINY_SEQUENCES,
                     .tokens = RP_TINY_TOKENS,
-                    .head_chunk = 8},
+                    .head_chunk = 8,
+                    .packed_tokens = run->packed ? 4 : 0},
         .update = {.adamw = RP_ADAMW_OPTIONS_INIT,
                    .learning_rate = {.kind = RP_LEARNING_RATE_COSINE,
                                      .peak = 3e-3,
@@ -210,6 +211,38 @@ rp_tiny_batch(guint64 step, guint first, guint n)
     return batch;
 }
 
+/* The same tokens, divided into samples that share sequences. */
+static RpTokenBatch *
+pack_batch(RpTokenBatch *batch, guint64 seed)
+{
+    const RpBatcherOptions options = {.micro_batches = batch->micro_batches,
+                                      .sequences = batch->sequences,
+                                      .tokens = batch->tokens,
+                                      .packing = TRUE};
+    const gsize T = (gsize)batch->sequences * batch->tokens;
+    RpTokenBatch *packed = rp_token_batch_new(&options);
+    g_autoptr(GRand) rand = g_rand_new_with_seed((guint32)seed);
+
+    memcpy(packed->input_ids, batch->input_ids, batch->micro_batches * T * sizeof(gint32));
+    memcpy(packed->targets, batch->targets, batch->micro_batches * T * sizeof(gint32));
+    packed->n_targets = batch->n_targets;
+    packed->n_tokens = batch->n_tokens;
+    for (guint m = 0; m < batch->micro_batches; m++) {
+        gint32 *starts = packed->starts + m * (T + 1);
+        guint n = 0;
+
+        for (gint32 t = 0; t < (gint32)T; t++)
+            if (t % RP_TINY_TOKENS == 0 || g_rand_int_range(rand, 0, 4) == 0)
+                starts[n++] = t;
+        starts[n] = (gint32)T;
+        packed->n_starts[m] = n;
+        for (guint i = 0; i < n; i++)
+            packed->longest[m] = MAX(packed->longest[m], (guint32)(starts[i + 1] - starts[i]));
+    }
+    rp_token_batch_free(batch);
+    return packed;
+}
+
 void
 rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guint steps,
               double *losses)
@@ -224,6 +257,8 @@ rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guin
             RpTokenBatch *batch =
                 rp_tiny_batch(first_step + i, c * run->micro_batches, run->micro_batches);
 
+            if (run->packed)
+                batch = pack_batch(batch, first_step + i);
             g_ptr_array_add(batches, batch);
             if (!rp_trainer_forward_backward(trainer, batch, losses != NULL ? &losses[i] : NULL,
                                              &error))

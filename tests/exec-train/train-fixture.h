@@ -48,6 +48,7 @@ typedef struct {
     const RpDeviceOps *backend; /* NULL = the host */
     gboolean evaluates;
     gboolean keep_trace;
+    gboolean packed; /* several samples share a sequence */
     RpStepDone done;
     gpointer user_data;
 } RpTinyRun;

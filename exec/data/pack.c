@@ -1,0 +1,269 @@
+/* Iterations out of samples' lengths; see pack.h. */
+#include "exec/data/pack.h"
+
+#define MOST_SURVEYED 1000000 /* samples */
+
+struct _RpPacker {
+    const RpDataset *dataset;
+    RpBatcherOptions options;
+    gsize n_rows;
+    RpOrder order;
+    guint32 *used;  /* [n_rows] tokens */
+    gsize n_leaves; /* n_rows or the next power of two */
+    guint32
+        *room;   /* [2 n_leaves]: [n_leaves + row] of a row, [i] the most of [2 i] and [2 i + 1] */
+    gsize *next; /* [n_rows + 1] for sorting */
+    GArray *placed; /* RpPlacement, as they came */
+    GArray *sorted; /* by row */
+};
+
+RpPacker *
+rp_packer_new(const RpDataset *dataset, const RpBatcherOptions *options)
+{
+    g_return_val_if_fail(dataset && options, NULL);
+
+    RpPacker *packer = g_new0(RpPacker, 1);
+    packer->dataset = dataset;
+    packer->options = *options;
+    packer->n_rows = (gsize)options->micro_batches * options->sequences;
+    packer->used = g_new0(guint32, packer->n_rows);
+    for (packer->n_leaves = 1; packer->n_leaves < packer->n_rows;)
+        packer->n_leaves *= 2;
+    packer->room = g_new0(guint32, 2 * packer->n_leaves);
+    packer->next = g_new0(gsize, packer->n_rows + 1);
+    packer->placed = g_array_new(FALSE, FALSE, sizeof(RpPlacement));
+    packer->sorted = g_array_new(FALSE, FALSE, sizeof(RpPlacement));
+    rp_order_init(&packer->order, rp_dataset_n_samples(dataset), options->shuffle, options->seed,
+                  0);
+    return packer;
+}
+
+void
+rp_packer_free(RpPacker *packer)
+{
+    if (packer == NULL)
+        return;
+    g_free(packer->used);
+    g_free(packer->room);
+    g_free(packer->next);
+    g_array_unref(packer->placed);
+    g_array_unref(packer->sorted);
+    g_free(packer);
+}
+
+/* What an iteration begins with: the start of an epoch rather than the end of the last, or, if
+ * incomplete iterations are dropped, than too few samples at its end. */
+static void
+skip_end_of_epoch(const RpPacker *packer, RpDataState *state)
+{
+    guint64 left = state->n_samples - state->position;
+    guint64 needed = packer->options.epoch_end == RP_EPOCH_END_DROP ? packer->n_rows : 1;
+
+    if (left >= needed || (left == 0 && state->epoch + 1 == packer->options.epochs))
+        return;
+    state->n_dropped += left;
+    state->epoch++;
+    state->position = 0;
+}
+
+/* The next of the order. Returns: whether there is one */
+static gboolean
+next_of_order(RpPacker *packer, RpDataState *state, guint64 *sample)
+{
+    const RpBatcherOptions *options = &packer->options;
+
+    if (options->epochs > 0 && state->epoch >= options->epochs)
+        return FALSE; /* of a resumed run that asks for fewer */
+    if (state->position == state->n_samples) {
+        if (state->epoch + 1 == options->epochs)
+            return FALSE;
+        state->epoch++;
+        state->position = 0;
+    }
+    if (packer->order.epoch != state->epoch)
+        rp_order_init(&packer->order, state->n_samples, options->shuffle, options->seed,
+                      state->epoch);
+    *sample = rp_order_sample(&packer->order, state->position++);
+    return TRUE;
+}
+
+/* Length of @sample, cut; 0: it is left out. Not read where it does not matter. */
+static gboolean
+length_of(const RpPacker *packer, guint64 sample, guint32 *length, GError **error)
+{
+    guint64 tokens = packer->options.tokens;
+
+    if ((packer->options.packing || packer->options.drop_long) &&
+        !rp_dataset_length(packer->dataset, sample, &tokens, error))
+        return FALSE;
+    *length = (guint32)MIN(tokens, packer->options.tokens);
+    if (packer->options.drop_long && tokens > packer->options.tokens)
+        *length = 0;
+    return TRUE;
+}
+
+/* The next that is not left out. @length: 0: there is none */
+static gboolean
+next_sample(RpPacker *packer, RpDataState *state, guint64 *sample, guint32 *length, GError **error)
+{
+    *length = 0;
+    for (guint64 n = 0; next_of_order(packer, state, sample); n++) {
+        if (n == state->n_samples) {
+            g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
+                        "%s: expected a sample of at most %u tokens, found longer ones alone",
+                        rp_dataset_name(packer->dataset), packer->options.tokens);
+            return FALSE;
+        }
+        if (!length_of(packer, *sample, length, error))
+            return FALSE;
+        if (*length > 0)
+            return TRUE;
+        state->n_left_out++;
+    }
+    return TRUE;
+}
+
+static void
+clear_rows(RpPacker *packer)
+{
+    guint32 *room = packer->room;
+
+    for (gsize row = 0; row < packer->n_rows; row++) {
+        packer->used[row] = 0;
+        room[packer->n_leaves + row] = packer->options.tokens;
+    }
+    for (gsize i = packer->n_leaves; i-- > 1;)
+        room[i] = MAX(room[2 * i], room[2 * i + 1]);
+}
+
+static gboolean
+has_room(const RpPacker *packer)
+{
+    return packer->room[1] > 0;
+}
+
+/* First-fit; not packed: into an empty row. Returns: whether it has a place */
+static gboolean
+place(RpPacker *packer, guint64 sample, guint32 length)
+{
+    guint32 *room = packer->room;
+    gsize i = 1;
+
+    if (room[1] < length)
+        return FALSE;
+    while (i < packer->n_leaves)
+        i = 2 * i + (room[2 * i] < length);
+    const gsize row = i - packer->n_leaves;
+    const RpPlacement placement = {sample, row, packer->used[row], length};
+    g_array_append_val(packer->placed, placement);
+    packer->used[row] += length;
+    room[i] = packer->options.packing ? room[i] - length : 0;
+    while (i > 1) {
+        i /= 2;
+        room[i] = MAX(room[2 * i], room[2 * i + 1]);
+    }
+    return TRUE;
+}
+
+static void
+sort_by_row(RpPacker *packer)
+{
+    const RpPlacement *placed = (const RpPlacement *)(void *)packer->placed->data;
+
+    for (gsize row = 0; row <= packer->n_rows; row++)
+        packer->next[row] = 0;
+    for (guint i = 0; i < packer->placed->len; i++)
+        packer->next[placed[i].row + 1]++;
+    for (gsize row = 0; row < packer->n_rows; row++)
+        packer->next[row + 1] += packer->next[row];
+    g_array_set_size(packer->sorted, packer->placed->len);
+    for (guint i = 0; i < packer->placed->len; i++)
+        g_array_index(packer->sorted, RpPlacement, packer->next[placed[i].row]++) = placed[i];
+}
+
+/* Those that are held come first. They may be more than one iteration has room for: of a run that
+ * goes on with other shapes. */
+static gboolean
+place_held(RpPacker *packer, RpDataState *state, GError **error)
+{
+    guint left = 0;
+
+    for (guint i = 0; i < state->n_held; i++) {
+        const guint64 sample = state->held[i];
+        guint32 length;
+        if (!length_of(packer, sample, &length, error))
+            return FALSE;
+        if (length == 0)
+            state->n_left_out++;
+        else if (!place(packer, sample, length))
+            state->held[left++] = sample;
+    }
+    state->n_held = left;
+    return TRUE;
+}
+
+const GArray *
+rp_packer_next(RpPacker *packer, RpDataState *state, guint64 *epoch, GError **error)
+{
+    g_return_val_if_fail(packer && state, NULL);
+    g_return_val_if_fail(!error || !*error, NULL);
+
+    clear_rows(packer);
+    g_array_set_size(packer->placed, 0);
+    skip_end_of_epoch(packer, state);
+    if (epoch != NULL)
+        *epoch = state->epoch;
+    if (!place_held(packer, state, error))
+        return NULL;
+    while (has_room(packer) && state->n_held < RP_DATA_MOST_HELD) {
+        guint64 sample = 0;
+        guint32 length;
+        if (!next_sample(packer, state, &sample, &length, error))
+            return NULL;
+        if (length == 0)
+            break;
+        if (!place(packer, sample, length))
+            state->held[state->n_held++] = sample;
+    }
+    sort_by_row(packer);
+    return packer->sorted;
+}
+
+/* Attention's steps are as many as pairs of tokens, about half the square of each length. */
+gboolean
+rp_packer_survey(RpPacker *packer, const RpDataState *state, guint64 most, RpPackingSurvey *survey,
+                 GError **error)
+{
+    g_return_val_if_fail(packer && state && survey, FALSE);
+    g_return_val_if_fail(!error || !*error, FALSE);
+
+    const double s = packer->options.tokens;
+    RpDataState at = *state;
+    double tokens = 0, places = 0, squares = 0;
+    guint64 n = 0, n_samples = 0;
+    gboolean ended = FALSE;
+
+    for (; n < most && (n_samples < MOST_SURVEYED || most == G_MAXUINT64) && !ended; n++) {
+        const GArray *placed = rp_packer_next(packer, &at, NULL, error);
+        if (placed == NULL)
+            return FALSE;
+        ended = placed->len == 0;
+        n_samples += placed->len;
+        for (guint i = 0; i < placed->len; i++) {
+            const double length = g_array_index(placed, RpPlacement, i).length;
+            tokens += length;
+            squares += length * length;
+        }
+        for (gsize row = 0; row < packer->n_rows && !ended; row++) {
+            const double padding = s - packer->used[row];
+            squares += padding * padding;
+            places += s;
+        }
+    }
+    *survey = (RpPackingSurvey){.iterations = n - ended,
+                                .ended = ended,
+                                .useful = places > 0 ? tokens / places : 0,
+                                .typical_tokens =
+                                    places > 0 ? MAX(1, (guint)(squares / places + 0.5)) : 1};
+    return TRUE;
+}

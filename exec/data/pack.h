@@ -1,0 +1,85 @@
+/**
+ * Which samples an iteration has, and where in its sequences they stand.
+ *
+ *   not packed   a sequence has one sample, the next of the order
+ *   packed       first-fit: the next sample goes into the first sequence that has room for it. One
+ *                that fits nowhere is held for the next iteration, where it comes first; once
+ *                RP_DATA_MOST_HELD are held, or all is full, the iteration is over
+ *
+ *   order        a(5) b(4) c(2) d(6) e(1) f(3) ...       two sequences of 8 tokens
+ *   sequence 0   a a a a a c c e
+ *   sequence 1   b b b b f f f .                         held: d
+ *
+ * It goes by lengths alone and takes whole samples, each once an epoch. Where all samples fill a
+ * sequence both ways are the same.
+ */
+#pragma once
+
+#include "exec/data/dataset.h"
+#include "exec/data/order.h"
+#include "exec/data/state.h"
+
+/* What becomes of samples that do not fill an iteration at an epoch's end. */
+typedef enum {
+    RP_EPOCH_END_CONTINUE, /* the iteration goes on with the next epoch's first samples */
+    RP_EPOCH_END_DROP      /* they are left out, others in each epoch if shuffled; not if packed */
+} RpEpochEnd;
+
+typedef struct {
+    guint micro_batches; /* M of an iteration */
+    guint sequences;     /* b of a micro-batch */
+    guint tokens;        /* s of a sequence */
+    gint32 pad_id;       /* an id of the vocabulary; where it stands nothing is learned */
+    gboolean shuffle;
+    guint64 seed;
+    RpEpochEnd epoch_end;
+    gboolean packing;    /* short samples share a sequence */
+    gboolean drop_long;  /* samples of more than s tokens are left out, not cut */
+    guint64 epochs;      /* there are no samples after so many; 0: always */
+    gboolean untargeted; /* iterations may have no targets: of evaluations */
+} RpBatcherOptions;
+
+/* A sample in an iteration. */
+typedef struct {
+    guint64 sample; /* index in the dataset */
+    gsize row;      /* of its sequence: m x b + i */
+    guint32 at;     /* its first token's place */
+    guint32 length; /* tokens, cut to s; of one that has a sequence to itself perhaps s */
+} RpPlacement;
+
+typedef struct _RpPacker RpPacker;
+
+/* @dataset: must outlive it */
+RpPacker *rp_packer_new(const RpDataset *dataset, const RpBatcherOptions *options);
+void rp_packer_free(RpPacker *packer);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPacker, rp_packer_free)
+
+/**
+ * rp_packer_next:
+ * @state: moves behind the samples that are taken
+ * @epoch: (out) (optional): that the iteration begins in
+ *
+ * Returns: (element-type RpPlacement) (transfer none): by row, within a row by place; valid until the
+ *   next call. None: the epochs are over
+ * Errors: those of rp_dataset_length(); %RP_DATASET_ERROR_BATCH if every sample is too long
+ */
+const GArray *rp_packer_next(RpPacker *packer, RpDataState *state, guint64 *epoch,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What the iterations from @state on are like. */
+typedef struct {
+    guint64 iterations;   /* that were looked at */
+    gboolean ended;       /* the epochs were over then */
+    double useful;        /* tokens of samples, of all places */
+    guint typical_tokens; /* were all samples so long, attention would take as many steps */
+} RpPackingSurvey;
+
+/**
+ * rp_packer_survey:
+ * @most: iterations; with %G_MAXUINT64 all until the epochs are over, else no more than a million
+ *   samples
+ *
+ * Errors: as rp_packer_next()
+ */
+gboolean rp_packer_survey(RpPacker *packer, const RpDataState *state, guint64 most,
+                          RpPackingSurvey *survey, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,130 @@
+/* The data of a run before its first step: read once, and how they fill sequences. */
+#include "run/train/private.h"
+
+/* Sequences from whose samples the useful share of a packed run is known, and how many are filled at
+ * once. */
+#define SURVEYED 4096
+#define MOST_AT_ONCE 64
+
+static gboolean
+show_samples(guint64 done, guint64 total, gpointer user_data)
+{
+    const RpRunEvents *events = user_data;
+
+    events->progress(events->user_data, "reading data", done, total);
+    return TRUE;
+}
+
+/* What stands behind the end of a short sample. Nothing is learned there. */
+static gint32
+pad_id(const RpModel *config)
+{
+    gint64 id = config->pad_id;
+
+    if (id == RP_MODEL_NO_TOKEN && config->n_eos > 0)
+        id = config->eos_ids[0];
+    return id >= 0 && id < (gint64)config->vocab ? (gint32)id : 0;
+}
+
+static gboolean
+check_lengths(const RpTrainJob *job, GError **error)
+{
+    const RpDatasetSummary *data = &job->summary;
+    const RpRunFile *run = job->run;
+
+    if (data->n_truncated_samples == 0 || run->excess_length_choice == RP_RUN_EXCESS_TRUNCATE ||
+        (run->excess_length_choice == RP_RUN_EXCESS_DROP &&
+         data->n_truncated_samples < data->n_samples))
+        return TRUE;
+    g_autofree char *place = rp_dataset_locate(job->dataset, data->longest_index);
+
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                "data: %s: %s: expected at most %" G_GINT64_FORMAT
+                " tokens (sequence_length), found %" G_GUINT64_FORMAT "; %" G_GUINT64_FORMAT
+                " of %" G_GUINT64_FORMAT
+                " samples are longer: raise sequence_length, or set excess_length_strategy to %s",
+                rp_dataset_name(job->dataset), place, run->sequence_length, data->longest_tokens,
+                data->n_truncated_samples, data->n_samples,
+                data->n_truncated_samples < data->n_samples ? "truncate or drop" : "truncate");
+    return FALSE;
+}
+
+/* Tokens that fill places of sequences, one sample a sequence. */
+static double
+useful_unpacked(const RpTrainJob *job)
+{
+    const RpDatasetSummary *data = &job->summary;
+    const double s = (double)job->run->sequence_length;
+    const double cut = (double)data->n_truncated_samples * s;
+    const double all = (double)(data->n_tokens - data->n_truncated_tokens);
+
+    if (!job->batcher.drop_long)
+        return all / ((double)data->n_samples * s);
+    return (all - cut) / ((double)(data->n_samples - data->n_truncated_samples) * s);
+}
+
+static gboolean
+survey(RpTrainJob *job, GError **error)
+{
+    RpBatcherOptions few = job->batcher;
+    const RpDataState start = {.n_samples = job->summary.n_samples};
+    RpPackingSurvey packed;
+
+    job->useful = job->useful_unpacked = useful_unpacked(job);
+    if (!job->batcher.packing)
+        return TRUE;
+    few.micro_batches = 1;
+    few.sequences = (guint)MIN((guint64)few.sequences * job->batcher.micro_batches, MOST_AT_ONCE);
+    g_autoptr(RpPacker) packer = rp_packer_new(job->dataset, &few);
+    if (!rp_packer_survey(packer, &start, SURVEYED / few.sequences, &packed, error))
+        return FALSE;
+    job->useful = packed.useful;
+    job->network.packed_tokens = packed.typical_tokens;
+    return TRUE;
+}
+
+/* Opens data and reads all of them once. @key: of the run file, for messages */
+static gboolean
+read_data(RpTrainJob *job, const char *key, const char *path, RpDataset **dataset,
+          RpDatasetSummary *summary, GError **error)
+{
+    const guint tokens = (guint)job->run->sequence_length;
+    gboolean read;
+
+    *dataset = rp_dataset_open(path, job->config.vocab, tokens, error);
+    if (*dataset == NULL) {
+        g_prefix_error(error, "%s: ", key);
+        return FALSE;
+    }
+    read = rp_dataset_check(*dataset, tokens, show_samples, (gpointer)job->events, summary, error);
+    job->events->progress(job->events->user_data, "reading data", 0, 0);
+    return read;
+}
+
+gboolean
+rp_train_open_data(RpTrainJob *job, GError **error)
+{
+    const RpRunFile *run = job->run;
+    const guint tokens = (guint)run->sequence_length;
+
+    if (!read_data(job, "data", run->data, &job->dataset, &job->summary, error) ||
+        !check_lengths(job, error) ||
+        (run->eval.data != NULL &&
+         !read_data(job, "eval.data", run->eval.data, &job->evaluation.dataset,
+                    &job->evaluation.summary, error)))
+        return FALSE;
+    job->batcher = (RpBatcherOptions){
+        .micro_batches = (guint)run->micro_batches,
+        .sequences = (guint)run->micro_batch_size,
+        .tokens = tokens,
+        .pad_id = pad_id(&job->config),
+        .shuffle = run->shuffle != 0,
+        .seed = (guint64)run->seed,
+        .epoch_end = RP_EPOCH_END_CONTINUE,
+        .packing = run->packing_choice == RP_RUN_PACKING_AUTO
+                       ? job->summary.shortest_tokens < tokens
+                       : run->packing_choice == 2,
+        .drop_long = run->excess_length_choice == RP_RUN_EXCESS_DROP,
+    };
+    return survey(job, error);
+}
