@@ -34,6 +34,9 @@ typedef struct {
     int mode; /* RpOptimizerMode */
     double learning_rate;
     int schedule; /* RpLearningRateKind */
+    double min_lr_ratio;
+    gint64 decay_steps; /* 0 = a tenth of the steps */
+    int decay_type;     /* RpLearningRateKind */
     gint64 warmup_steps;
     double weight_decay;
     double beta1;
@@ -111,6 +114,8 @@ typedef struct {
     char *profile;        /* "auto", or a timing file */
     char *trace;
     int plot_loss;
+    double neftune_alpha;
+    double label_smoothing;
     RpRunFileOptimizer optimizer;
     RpRunFileLossScale loss_scale;
     RpRunFileCheckpoint checkpoint;

@@ -6,6 +6,7 @@
  *   convert   y = x;  add: y = x + b;  fill: x = value                                            =
  *   gather    y[i] += round(x[i]), or = round(x[i]); y fp32                                    +=, =
  *   dropout   y = x / (1 - p), or 0, by a word of Philox for each element                      +=, =
+ *   noise     y += m u, u uniform in [-1, 1) by a word of Philox for each element                +=
  *   scatter   y[rows[i]] = x[i]                                                                  =
  *   squares   sum += sum x^2, in double lanes                                                    +=
  *
@@ -163,6 +164,31 @@ rp_host_dropout(RpKernelStream *stream, const RpDropoutArgs *args)
                 const float kept = factors[i] != 0 ? x[i] * factors[i] : 0;
 
                 y[i] = old != NULL ? old[i] + kept : kept;
+            }
+            rp_host_store(args->dtype, args->y, at, n, y);
+        }
+}
+
+void
+rp_host_noise(RpKernelStream *stream, const RpNoiseArgs *args)
+{
+    float y_buffer[RP_TILE], y[RP_TILE];
+
+    for (size_t row = 0; row < args->rows; row++)
+        for (size_t first = 0; first < args->n; first += RP_TILE) {
+            const size_t n = MIN(RP_TILE, args->n - first), at = row * args->n + first;
+            const float *old = rp_host_load(args->dtype, args->y, at, n, y_buffer);
+            uint32_t words[4];
+
+            for (size_t i = 0; i < n; i++) {
+                if (i % 4 == 0) {
+                    words[0] = (uint32_t)((first + i) / 4);
+                    words[1] = args->row + (uint32_t)row;
+                    words[2] = args->step;
+                    words[3] = 1;
+                    rp_philox_stir(words, args->key);
+                }
+                y[i] = old[i] + (float)(int32_t)words[i % 4] * 0x1p-31f * args->magnitude;
             }
             rp_host_store(args->dtype, args->y, at, n, y);
         }

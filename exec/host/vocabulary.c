@@ -5,6 +5,8 @@
  *                   d_weight[ids[t]] += dy[t], t ascending, not for the padding id             +=
  *   cross-entropy   loss += sum over unmasked t of log sum_v exp(logits[t,v]) - logits[t,label] +=
  *                   logits = scale (softmax(logits) - one-hot(label)), masked t: 0              =
+ *                   smoothed by e: one-hot becomes (1 - e) one-hot + e / vocabulary, and the loss takes
+ *                   the mean of the logits with weight e
  *
  * weight: [vocabulary,n], logits: [tokens,vocabulary]. Sums over the vocabulary: fp32 lanes in a
  * tile, tiles in double; over tokens: double.
@@ -89,6 +91,7 @@ static void
 write_gradient(const RpCrossEntropyArgs *args, size_t row, size_t label, float largest, double sum)
 {
     const float inverse = (float)(1.0 / sum);
+    const float each = args->smoothing / (float)args->vocabulary;
     float buffer[RP_TILE], gradient[RP_TILE];
 
     for (size_t first = 0; first < args->vocabulary; first += RP_TILE) {
@@ -98,11 +101,26 @@ write_gradient(const RpCrossEntropyArgs *args, size_t row, size_t label, float l
         for (size_t i = 0; i < n; i++)
             gradient[i] = rp_host_exp(logits[i] - largest) * inverse;
         if (label >= first && label - first < n)
-            gradient[label - first] -= 1.0f;
+            gradient[label - first] -= 1.0f - args->smoothing;
         for (size_t i = 0; i < n; i++)
-            gradient[i] *= args->scale;
+            gradient[i] = (gradient[i] - each) * args->scale;
         rp_host_store(args->dtype, args->logits, row + first, n, gradient);
     }
+}
+
+static double
+mean_logit(const RpCrossEntropyArgs *args, size_t row)
+{
+    float buffer[RP_TILE];
+    double sum = 0;
+
+    for (size_t first = 0; first < args->vocabulary; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->vocabulary - first);
+
+        sum +=
+            (double)rp_host_sum(rp_host_load(args->dtype, args->logits, row + first, n, buffer), n);
+    }
+    return sum / (double)args->vocabulary;
 }
 
 /* One unmasked token. Returns its loss. */
@@ -113,14 +131,17 @@ token_loss(const RpCrossEntropyArgs *args, size_t t)
     const size_t label = (size_t)args->labels[t];
     const float largest = largest_logit(args, row);
     const double sum = sum_of_exp(args, row, largest);
+    const double e = (double)args->smoothing;
     float buffer;
-    float at_label;
+    double at_label;
 
     g_assert(label < args->vocabulary);
-    at_label = *rp_host_load(args->dtype, args->logits, row + label, 1, &buffer);
+    at_label = (double)*rp_host_load(args->dtype, args->logits, row + label, 1, &buffer);
+    if (args->smoothing > 0)
+        at_label = (1 - e) * at_label + e * mean_logit(args, row);
     if (args->gradient)
         write_gradient(args, row, label, largest, sum);
-    return log(sum) + ((double)largest - (double)at_label);
+    return log(sum) + ((double)largest - at_label);
 }
 
 size_t

@@ -64,6 +64,7 @@
     K(scatter, RpScatterArgs, "scatter")                                                           \
     K(fill, RpFillArgs, "fill")                                                                    \
     K(dropout, RpDropoutArgs, "dropout")                                                           \
+    K(noise, RpNoiseArgs, "noise")                                                                 \
     K(find_broken, RpFindBrokenArgs, "looking at a layer's output")                                \
     K(break_sum, RpBreakSumArgs, "looking at the loss")                                            \
     K(fetch, RpFetchArgs, "fetching targets")
@@ -286,8 +287,9 @@ typedef struct {
  * and if @gradient, in place:
  *   logits[t,v] = scale (exp(logits[t,v]) / sum_w exp(logits[t,w]) - [v = labels[t]]), masked t: 0
  * scale: loss scale / unmasked tokens of the iteration; the loss is not multiplied by it.
- * labels[t] is the token after t: the caller has shifted. Sums over v are fp32 in lanes, over t
- * double. A logit that is not finite makes the loss so.
+ * With @smoothing e, (1 - e) [v = labels[t]] + e / vocabulary stands for [v = labels[t]], also in the
+ * loss: PyTorch's label_smoothing. labels[t] is the token after t: the caller has shifted. Sums over
+ * v are fp32 in lanes, over t double. A logit that is not finite makes the loss so.
  */
 typedef struct {
     RpDtype dtype;
@@ -299,6 +301,7 @@ typedef struct {
     double *loss;  /* [1], += */
     float *losses; /* [tokens], each token's, masked 0; or NULL */
     void *workspace;
+    float smoothing; /* e; 0: the label alone */
 } RpCrossEntropyArgs;
 
 /* sum[0] += sum_i x[i]^2, in double; not finite exactly if an x is not. */
@@ -369,6 +372,17 @@ typedef struct {
     const void *x;
     void *y; /* may be x */
 } RpDropoutArgs;
+
+/* y[r,i] += magnitude u, where u is word i % 4 of Philox4x32-10 of the counter (i / 4, row + r, step,
+ * 1), as a signed number, times 2^-31: uniform in [-1, 1). Bit for bit the same in every backend. */
+typedef struct {
+    RpDtype dtype;
+    size_t rows, n; /* of an array [rows,n] */
+    uint64_t key;
+    uint32_t step, row;
+    float magnitude;
+    void *y;
+} RpNoiseArgs;
 
 /* Of n values in rows of @columns, the last perhaps shorter: left[0] = max(left[0], rows - r), r the
  * first row with a value that is infinite or NaN (all bits of its exponent are set); it stays if

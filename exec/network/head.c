@@ -46,8 +46,13 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
                           .x = rows != NULL ? chunk->normed : x,
                           .y = chunk->normed,
                           .rstd = chunk->rstd};
-    RpCrossEntropyArgs loss = {
-        .tokens = n, .logits = chunk->logits, .labels = targets, .gradient = dx != NULL};
+    RpCrossEntropyArgs loss = {.tokens = n,
+                               .logits = chunk->logits,
+                               .labels = targets,
+                               .gradient = dx != NULL,
+                               /* what is only looked at is the loss itself */
+                               .smoothing =
+                                   dx != NULL ? (float)pass->network->options.label_smoothing : 0};
 
     if (!pass->measuring) {
         loss.scale = pass->call->scale;

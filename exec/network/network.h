@@ -32,6 +32,9 @@ typedef struct {
     gboolean half_sums;  /* fp16: matmuls of activations may add up in fp16 */
     guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
                             one, as measured where a call does not. 0: a sample has a sequence */
+    double label_smoothing; /* of the loss while training; 0 = none */
+    double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
+    guint64 noise_seed;
 } RpNetworkOptions;
 
 typedef struct _RpNetwork RpNetwork;
@@ -125,7 +128,7 @@ typedef struct {
     float scale;  /* of the loss's gradient */
     double *loss; /* [1], +=: sum over targets. NULL in a forward: leave the head out */
 
-    /* training with RpLora.dropout, every way the same: where the micro-batch's tokens stand */
+    /* training with RpLora.dropout or noise, every way the same: where the micro-batch's tokens stand */
     gboolean drops;
     guint32 step, first_token;
 

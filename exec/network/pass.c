@@ -321,6 +321,28 @@ embedding_args(const RpPass *pass, const void *ids)
                              .workspace = pass->kernel_workspace};
 }
 
+/* NEFTune (Jain et al., 2023): uniform noise of alpha / sqrt(S C), S tokens of a sequence. */
+static void
+add_noise(RpPass *pass, void *y)
+{
+    const RpNetwork *network = pass->network;
+    const double places = (double)network->options.tokens * network->model->hidden;
+    RpNoiseArgs args = {.dtype = network->options.dtype,
+                        .rows = network->tokens,
+                        .n = network->model->hidden,
+                        .key = network->options.noise_seed,
+                        .magnitude = (float)(network->options.noise / sqrt(places)),
+                        .y = y};
+
+    if (network->options.noise <= 0 || (!pass->measuring && !pass->call->drops))
+        return;
+    if (!pass->measuring) {
+        args.step = pass->call->step;
+        args.row = pass->call->first_token;
+    }
+    RUN(pass, noise, &args);
+}
+
 static void
 embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
 {
@@ -328,8 +350,10 @@ embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
 
     args.weight = rp_pass_weight(pass, RP_WEIGHT_EMBEDDING);
     args.y = y;
-    if (y != NULL)
-        RUN(pass, embedding_forward, &args);
+    if (y == NULL)
+        return;
+    RUN(pass, embedding_forward, &args);
+    add_noise(pass, y);
 }
 
 static void

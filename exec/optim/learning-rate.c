@@ -2,19 +2,59 @@
 
 #include <math.h>
 
+/* What is left of the way from the peak to the minimum. @progress: of the fall, 0 to 1 */
+static double
+left_of(RpLearningRateKind shape, double progress)
+{
+    switch (shape) {
+    case RP_LEARNING_RATE_LINEAR:
+        return 1 - progress;
+    case RP_LEARNING_RATE_ROOT:
+        return 1 - sqrt(progress);
+    default:
+        return 0.5 * (1 + cos(G_PI * progress));
+    }
+}
+
+static double
+above_minimum(const RpLearningRate *rate, double factor)
+{
+    return rate->peak * (factor * (1 - rate->min_ratio) + rate->min_ratio);
+}
+
+/* Warm-up, then the peak until the last steps. */
+static double
+stable_at(const RpLearningRate *rate, guint64 step)
+{
+    const guint64 fall = MIN(rate->decay_steps, rate->total_steps);
+    const guint64 first = MAX(rate->total_steps - fall, rate->warmup_steps);
+
+    if (step < first)
+        return rate->peak;
+    if (step >= first + fall || step >= rate->total_steps)
+        return rate->peak * rate->min_ratio;
+    return above_minimum(rate, left_of(rate->decay, (double)(step - first) / (double)fall));
+}
+
 double
 rp_learning_rate_at(const RpLearningRate *rate, guint64 step)
 {
-    if (step < rate->warmup_steps)
-        return rate->peak * ((double)step / (double)rate->warmup_steps);
+    if (step < rate->warmup_steps) {
+        const double factor = (double)step / (double)rate->warmup_steps;
+
+        return rate->kind == RP_LEARNING_RATE_STABLE ? above_minimum(rate, factor)
+                                                     : rate->peak * factor;
+    }
     if (rate->kind == RP_LEARNING_RATE_CONSTANT)
         return rate->peak;
+    if (rate->kind == RP_LEARNING_RATE_STABLE)
+        return stable_at(rate, step);
     if (step >= rate->total_steps) /* also when the warm-up is longer than the run */
-        return 0;
+        return rate->peak * rate->min_ratio;
 
     const double decay_steps = (double)(rate->total_steps - rate->warmup_steps);
-    if (rate->kind == RP_LEARNING_RATE_LINEAR)
-        return rate->peak * ((double)(rate->total_steps - step) / decay_steps);
-    const double progress = (double)(step - rate->warmup_steps) / decay_steps;
-    return rate->peak * (0.5 * (1 + cos(G_PI * progress)));
+    if (rate->kind == RP_LEARNING_RATE_LINEAR) /* rounded as it always was */
+        return above_minimum(rate, (double)(rate->total_steps - step) / decay_steps);
+    return above_minimum(rate,
+                         left_of(rate->kind, (double)(step - rate->warmup_steps) / decay_steps));
 }

@@ -1,11 +1,12 @@
 /**
- * Learning rates over the steps of a run: constant, linear and cosine, each with a linear warm-up.
+ * Learning rates over the steps of a run: constant, linear, cosine, and constant with a fall at the
+ * end (WSD: warm-up, stable, decay), each with a linear warm-up, all but the first down to a minimum.
  *
- *   peak     ___________        ____             ___
- *           /                  /    \           /   `.
- *          /                  /       \        /      `-_
- *   0     /                  /          \     /          ``--
- *         warm-up            constant: flat   linear      cosine
+ *   peak     __________      _            __           ________
+ *           /               / \          /  `.        /        \
+ *   min    /               /    \_      /     `-_    /          \_
+ *   0     /               /            /            /
+ *         constant        linear       cosine       stable
  */
 #pragma once
 
@@ -14,14 +15,19 @@
 typedef enum {
     RP_LEARNING_RATE_CONSTANT,
     RP_LEARNING_RATE_LINEAR,
-    RP_LEARNING_RATE_COSINE
+    RP_LEARNING_RATE_COSINE,
+    RP_LEARNING_RATE_STABLE,
+    RP_LEARNING_RATE_ROOT /* as `decay` only: 1 - the root of what has passed */
 } RpLearningRateKind;
 
 typedef struct {
     RpLearningRateKind kind;
-    double peak;          /* reached at the end of the warm-up */
-    guint64 warmup_steps; /* 0: none */
-    guint64 total_steps;  /* warm-up included; where linear and cosine reach 0 */
+    double peak;              /* reached at the end of the warm-up */
+    guint64 warmup_steps;     /* 0: none */
+    guint64 total_steps;      /* warm-up included; where all but constant reach their minimum */
+    double min_ratio;         /* of the peak */
+    guint64 decay_steps;      /* stable: of the fall; none before the warm-up is over */
+    RpLearningRateKind decay; /* stable: its shape, linear, cosine or root */
 } RpLearningRate;
 
 /**
@@ -31,6 +37,7 @@ typedef struct {
  *
  * Returns: the learning rate of the step
  * Source: transformers, get_constant_schedule_with_warmup, get_linear_schedule_with_warmup,
- * get_cosine_schedule_with_warmup (num_cycles 0.5)
+ * get_cosine_with_min_lr_schedule_with_warmup (num_cycles 0.5), get_wsd_schedule (whose warm-up begins
+ * at the minimum), get_polynomial_decay_schedule_with_warmup (power 1: linear with a minimum)
  */
 double rp_learning_rate_at(const RpLearningRate *rate, guint64 step);

@@ -103,6 +103,9 @@ open_model(RpTrainJob *job, GError **error)
         .attention = run->attention_choice > 0 ? (RpAttentionChoice)(run->attention_choice - 1)
                                                : RP_ATTENTION_BUILTIN,
         .half_sums = run->half_sums != 0,
+        .label_smoothing = run->label_smoothing,
+        .noise = run->neftune_alpha,
+        .noise_seed = (guint64)run->seed,
     };
     rp_weights_store_base(job->weights, job->network.dtype);
     if (!rp_weights_check_finite(job->weights, job->network.dtype, error)) {

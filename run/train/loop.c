@@ -30,7 +30,12 @@ update_options(const RpTrainJob *job)
         .learning_rate = {.kind = (RpLearningRateKind)optimizer->schedule,
                           .peak = optimizer->learning_rate,
                           .warmup_steps = (guint64)optimizer->warmup_steps,
-                          .total_steps = (guint64)run->steps},
+                          .total_steps = (guint64)run->steps,
+                          .min_ratio = optimizer->min_lr_ratio,
+                          .decay_steps =
+                              (guint64)(optimizer->decay_steps > 0 ? optimizer->decay_steps
+                                                                   : MAX(1, run->steps / 10)),
+                          .decay = (RpLearningRateKind)optimizer->decay_type},
         .max_grad_norm = optimizer->max_grad_norm,
         .scale_loss = job->network.dtype == RP_DTYPE_FP16,
         .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,

@@ -273,6 +273,49 @@ tells_what_is_not_finite(void **state)
     }
 }
 
+static void
+compute_noise(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const size_t rows = inputs->alias, n = inputs->a.n / rows;
+    const RpDtype dtype = inputs->a.dtype;
+    const RpNoiseArgs args = {.dtype = dtype,
+                              .rows = rows,
+                              .n = n,
+                              .key = 0xfedcba9876543210u,
+                              .step = 3,
+                              .row = 4096,
+                              .magnitude = 0.3f,
+                              .y = cuda_in(side, inputs->a)};
+
+    side->kernels->noise(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, dtype, rows * n, args.y);
+}
+
+static void
+adds_the_noise_of_the_host(void **state)
+{
+    static const size_t rows[] = {1, 3, 64, 1025};
+    static const size_t columns[] = {1, 7, 8, 20, 4096, 4100};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(rows) * G_N_ELEMENTS(columns); s++) {
+            const guint mark = host_mark();
+            const size_t r = rows[s % 4], n = r * columns[s / 4];
+            const Inputs inputs = {.a = cuda_random((RpDtype)dtype, n, 1), .alias = (guint)r};
+            const Side host = {rp_host_kernels(), NULL, 0};
+            const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+            Outputs want = {0}, got = {0};
+
+            compute_noise(&host, &inputs, &want);
+            compute_noise(&device, &inputs, &got);
+            host_assert_same(got.arrays[0], want.arrays[0]);
+            cuda_hold_to_host(compute_noise, &inputs, TRUE);
+            host_free_since(mark);
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -281,6 +324,7 @@ main(void)
         cuda_test(gates_beyond_where_exp_overflows),
         cuda_test(converts_adds_and_fills_every_mixture_of_storages),
         cuda_test(gathers_what_is_rounded),
+        cuda_test(adds_the_noise_of_the_host),
         cuda_test(drops_the_bits_of_the_host),
         cuda_test(adds_squares_up),
         cuda_test(tells_what_is_not_finite),

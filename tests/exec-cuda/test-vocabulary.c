@@ -131,6 +131,7 @@ typedef struct {
     const int32_t *labels;
     gboolean gradient;
     Array logits;
+    float smoothing;
 } Loss;
 
 static void
@@ -147,6 +148,7 @@ compute_loss(const Side *side, const void *data, Outputs *outputs)
         .labels = cuda_copy_in(side, inputs->labels, inputs->tokens, sizeof *inputs->labels),
         .scale = 0.125f,
         .gradient = inputs->gradient,
+        .smoothing = inputs->smoothing,
         .loss = cuda_copy_in(side, &old, 1, sizeof old),
         .losses = cuda_out(side, RP_DTYPE_FP32, inputs->tokens)};
 
@@ -160,17 +162,37 @@ compute_loss(const Side *side, const void *data, Outputs *outputs)
 }
 
 static void
-check_loss(RpDtype dtype, size_t tokens, size_t vocabulary, double spread, gboolean gradient)
+check_smoothed(RpDtype dtype, size_t tokens, size_t vocabulary, double spread, gboolean gradient,
+               float smoothing)
 {
     const guint mark = host_mark();
     int32_t *labels = host_bytes(tokens * sizeof *labels);
-    const Loss inputs = {tokens, vocabulary, labels, gradient,
-                         cuda_random(dtype, tokens * vocabulary, spread)};
+    const Loss inputs = {
+        tokens,   vocabulary, labels, gradient, cuda_random(dtype, tokens * vocabulary, spread),
+        smoothing};
 
     for (size_t t = 0; t < tokens; t++)
         labels[t] = t % 5 == 3 ? RP_LABEL_MASKED : host_random_below((gint32)vocabulary);
     cuda_hold_to_host(compute_loss, &inputs, TRUE);
     host_free_since(mark);
+}
+
+static void
+check_loss(RpDtype dtype, size_t tokens, size_t vocabulary, double spread, gboolean gradient)
+{
+    check_smoothed(dtype, tokens, vocabulary, spread, gradient, 0);
+}
+
+static void
+smooths_labels(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (gboolean gradient = FALSE; gradient <= TRUE; gradient++) {
+            check_smoothed((RpDtype)dtype, 23, 37, 3, gradient, 0.1f);
+            check_smoothed((RpDtype)dtype, 9, 5003, 3, gradient, 0.3f);
+            check_smoothed((RpDtype)dtype, 7, 128259, 3, gradient, 0.05f);
+        }
+    }
 }
 
 static void
@@ -242,6 +264,7 @@ main(void)
         cuda_test(puts_rows_back_where_they_were),
         cuda_test(looks_a_real_model_up),
         cuda_test(computes_loss_and_gradient_of_a_chunk),
+        cuda_test(smooths_labels),
         cuda_test(gives_nothing_for_masked_tokens),
         cuda_test(passes_on_what_is_not_finite),
         cuda_test(gives_no_finite_loss_for_a_label_that_is_no_token),

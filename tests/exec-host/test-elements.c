@@ -370,6 +370,56 @@ drops_a_row_alone_as_among_others(void **state)
     }
 }
 
+static void
+adds_noise_by_place(void **state)
+{
+    const size_t rows = 3, n = 1030;
+    const float magnitude = 0.25f;
+
+    for (guint d = 0; d < RP_N_DTYPES; d++) {
+        const RpDtype dtype = (RpDtype)d;
+        const Array y = host_output(dtype, rows * n), again = host_output(dtype, rows * n);
+        const Array row = host_output(dtype, n);
+        RpNoiseArgs args = {.dtype = dtype,
+                            .rows = rows,
+                            .n = n,
+                            .key = 77,
+                            .step = 5,
+                            .row = 40,
+                            .magnitude = magnitude,
+                            .y = y.data};
+        double sum = 0, squares = 0;
+
+        rp_host_kernels()->fill(NULL, &(RpFillArgs){dtype, rows * n, y.data, 0});
+        rp_host_kernels()->fill(NULL, &(RpFillArgs){dtype, rows * n, again.data, 0});
+        rp_host_kernels()->fill(NULL, &(RpFillArgs){dtype, n, row.data, 0});
+        rp_host_kernels()->noise(NULL, &args);
+        for (size_t i = 0; i < rows * n; i++) {
+            const double u = host_value(y, i) / (double)magnitude;
+
+            assert_true(fabs(u) <= 1);
+            sum += u;
+            squares += u * u;
+        }
+        /* mean 0 and variance 1/3, within five deviations */
+        assert_true(fabs(sum / (double)(rows * n)) < 5 * sqrt(1.0 / 3 / (double)(rows * n)));
+        assert_true(fabs(squares / (double)(rows * n) - 1.0 / 3) < 0.03);
+        args.y = again.data;
+        rp_host_kernels()->noise(NULL, &args);
+        host_assert_same(y, again);
+        args.y = row.data; /* the third row alone */
+        args.rows = 1;
+        args.row = 42;
+        rp_host_kernels()->noise(NULL, &args);
+        assert_memory_equal(row.data, rp_host_at(dtype, y.data, 2 * n), n * rp_dtype_size(dtype));
+        args.step++;
+        args.y = again.data;
+        rp_host_kernels()->fill(NULL, &(RpFillArgs){dtype, n, again.data, 0});
+        rp_host_kernels()->noise(NULL, &args);
+        assert_memory_not_equal(again.data, row.data, n * rp_dtype_size(dtype));
+    }
+}
+
 int
 main(void)
 {
@@ -388,6 +438,7 @@ main(void)
         host_test(adds_up_squares),
         host_test(finds_what_is_not_finite),
         host_test(never_fails),
+        host_test(adds_noise_by_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,6 +96,63 @@ check_cross_entropy(RpDtype dtype, size_t tokens, size_t vocabulary, double spre
     host_assert_close(logits, with_gradient ? want : logits.values, 1, 0);
 }
 
+/* @n numbers of @line. */
+static double *
+numbers_of(const char *line, size_t n)
+{
+    double *numbers = host_doubles(n);
+    char *at = (char *)line;
+
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = g_ascii_strtod(at, &at);
+    return numbers;
+}
+
+/* fixtures/make-smoothing.py made theirs. */
+static void
+smooths_labels_as_pytorch_does(void **state)
+{
+    g_autofree char *path = rp_test_source_path("tests/exec-host/fixtures/smoothing.txt");
+    g_autofree char *text = NULL;
+    guint n_cases = 0;
+
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+    for (char **line = lines; line[0] != NULL && *line[0] != '\0'; line += 5, n_cases++) {
+        const double *sizes = numbers_of(line[0], 3);
+        const size_t tokens = (size_t)sizes[0], vocabulary = (size_t)sizes[1];
+        const double *labels = numbers_of(line[1], tokens);
+        const double *logits = numbers_of(line[2], tokens * vocabulary);
+        const double *gradient = numbers_of(line[4], tokens * vocabulary);
+        const double want = g_ascii_strtod(line[3], NULL);
+        const Array values = host_output(RP_DTYPE_FP32, tokens * vocabulary);
+        int32_t *targets = host_bytes(tokens * sizeof *targets);
+        double loss = 0, looked_at = 0;
+        RpCrossEntropyArgs args = {.dtype = RP_DTYPE_FP32,
+                                   .tokens = tokens,
+                                   .vocabulary = vocabulary,
+                                   .logits = values.data,
+                                   .labels = targets,
+                                   .scale = 1,
+                                   .smoothing = (float)sizes[2],
+                                   .loss = &looked_at};
+
+        for (size_t t = 0; t < tokens; t++)
+            targets[t] = (int32_t)labels[t];
+        for (size_t i = 0; i < tokens * vocabulary; i++)
+            ((float *)values.data)[i] = (float)logits[i];
+        rp_host_kernels()->cross_entropy(NULL, &args);
+        args.gradient = TRUE;
+        args.loss = &loss;
+        rp_host_kernels()->cross_entropy(NULL, &args);
+        assert_true(loss == looked_at);
+        assert_true(fabs(loss - want) <= 1e-6 * want);
+        for (size_t i = 0; i < tokens * vocabulary; i++)
+            assert_true(fabs(((float *)values.data)[i] - gradient[i]) <= 1e-6);
+    }
+    assert_int_equal(n_cases, 3);
+}
+
 static void
 computes_loss_and_gradient_of_a_chunk(void **state)
 {
@@ -194,6 +251,7 @@ main(void)
         host_test(looks_tokens_up),
         host_test(adds_up_gradients_of_rows),
         host_test(computes_loss_and_gradient_of_a_chunk),
+        host_test(smooths_labels_as_pytorch_does),
         host_test(gives_nothing_for_masked_tokens),
         host_test(passes_on_what_is_not_finite),
         host_test(adds_chunks_up_to_the_whole_head),

@@ -134,6 +134,58 @@ drops_by_seed_and_in_training_alone(void **state)
     assert_true(loss_of(&config, &lora, TRUE) != dropped);
 }
 
+/* ---- noise ---- */
+
+static double
+noisy_loss(const RpModel *config, const RpNetworkOptions *noisy, gboolean drops)
+{
+    const RpLora lora = {.rank = 3, .alpha = 4};
+    Model *model = network_random_adapted(config, &lora, noisy);
+
+    model->drops = drops;
+    const Run run = network_whole(model);
+    network_free(model);
+    return run.loss;
+}
+
+static void
+embeddings_have_noise_by_seed_and_in_training_alone(void **state)
+{
+    const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    RpNetworkOptions noisy = options;
+    const double plain = noisy_loss(&config, &noisy, TRUE);
+
+    noisy.noise = 5;
+    const double moved = noisy_loss(&config, &noisy, TRUE);
+    assert_true(moved != plain);
+    assert_true(noisy_loss(&config, &noisy, TRUE) == moved);
+    assert_true(noisy_loss(&config, &noisy, FALSE) == plain);
+    noisy.noise_seed++;
+    assert_true(noisy_loss(&config, &noisy, TRUE) != moved);
+}
+
+static void
+noise_is_the_same_however_the_model_is_cut(void **state)
+{
+    const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpLora lora = {.rank = 3, .alpha = 4};
+    RpNetworkOptions noisy = options;
+
+    noisy.noise = 5;
+    noisy.label_smoothing = 0.1;
+    Model *model = network_random_adapted(&config, &lora, &noisy);
+    model->drops = TRUE;
+    const Run run = network_whole(model);
+    for (guint backward = 0; backward < 8; backward++)
+        for (guint forward = 0; forward < 8; forward++) {
+            const Run cut = network_cut(model, forward, backward);
+
+            assert_true(cut.loss == run.loss);
+            assert_memory_equal(cut.sums, run.sums, model->elements * sizeof(float));
+        }
+    network_free(model);
+}
+
 /* ---- needless work ---- */
 
 static guint n_matmuls;
@@ -253,6 +305,8 @@ main(void)
         host_test(gradients_are_differences_of_the_loss),
         host_test(drops_the_same_however_the_model_is_cut),
         host_test(drops_by_seed_and_in_training_alone),
+        host_test(embeddings_have_noise_by_seed_and_in_training_alone),
+        host_test(noise_is_the_same_however_the_model_is_cut),
         host_test(nothing_runs_backward_below_the_lowest_layer_that_trains),
         host_test(sums_are_the_same_whatever_is_trained_below),
     };

@@ -64,6 +64,48 @@ a_warm_up_may_outlast_the_run(void **state)
     assert_rate(RP_LEARNING_RATE_COSINE, 8, 8, 8, 0);
 }
 
+static RpLearningRateKind
+kind_of(const char *name)
+{
+    return g_str_equal(name, "cosine")     ? RP_LEARNING_RATE_COSINE
+           : g_str_equal(name, "linear")   ? RP_LEARNING_RATE_LINEAR
+           : g_str_equal(name, "1-sqrt")   ? RP_LEARNING_RATE_ROOT
+           : g_str_equal(name, "constant") ? RP_LEARNING_RATE_CONSTANT
+                                           : RP_LEARNING_RATE_STABLE;
+}
+
+/* fixtures/make-rates.py made theirs. */
+static void
+rates_are_those_of_transformers(void **state)
+{
+    g_autofree char *path = rp_test_source_path("tests/exec-optim/fixtures/rates.txt");
+    g_autofree char *text = NULL;
+    guint n = 0;
+
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+    for (char **line = lines; *line != NULL; line++) {
+        g_auto(GStrv) words = g_strsplit(*line, " ", -1);
+
+        if (**line == '#' || **line == '\0')
+            continue;
+        assert_int_equal(g_strv_length(words), 8);
+        const RpLearningRate rate = {.kind = kind_of(words[0]),
+                                     .decay = kind_of(words[1]),
+                                     .peak = 1,
+                                     .warmup_steps = g_ascii_strtoull(words[2], NULL, 10),
+                                     .total_steps = g_ascii_strtoull(words[3], NULL, 10),
+                                     .decay_steps = g_ascii_strtoull(words[4], NULL, 10),
+                                     .min_ratio = g_ascii_strtod(words[5], NULL)};
+        const double found = rp_learning_rate_at(&rate, g_ascii_strtoull(words[6], NULL, 10));
+
+        if (fabs(found - g_ascii_strtod(words[7], NULL)) > 1e-12)
+            fail_msg("%s: found %.17g", *line, found);
+        n++;
+    }
+    assert_true(n > 250);
+}
+
 int
 main(void)
 {
@@ -73,6 +115,7 @@ main(void)
         cmocka_unit_test(linear_falls_evenly_to_zero),
         cmocka_unit_test(cosine_falls_along_half_a_wave),
         cmocka_unit_test(a_warm_up_may_outlast_the_run),
+        cmocka_unit_test(rates_are_those_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

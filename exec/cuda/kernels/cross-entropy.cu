@@ -4,6 +4,9 @@
  *   loss[0] += sum over unmasked t of  log sum_v exp(logits[t,v]) - logits[t,labels[t]]         +=
  *   logits[t,v] = scale (exp(logits[t,v]) / sum_w exp(logits[t,w]) - [v = labels[t]]), masked 0  =
  *
+ * Smoothed by e: (1 - e) [v = label] + e / vocabulary stands for [v = label], and the loss takes the
+ * mean of the logits with weight e.
+ *
  * logits: [tokens,vocabulary]. One block of 1024 threads a token:
  *
  *   1  largest logit so far and sum of exp(logit - largest), a thread each, in fp32; then together
@@ -90,18 +93,52 @@ see_block(Softmax seen)
 
 template <typename T>
 __device__ __forceinline__ Pack<T>
-gradient_of(const Pack<T> &logits, size_t first, size_t label, const Softmax &softmax, float scale)
+gradient_of(const Pack<T> &logits, size_t first, size_t label, const Softmax &softmax, float scale,
+            float smoothing, float each)
 {
     const float inverse = 1.0f / softmax.sum;
+    const float whole = each + (1.0f - smoothing); /* 1 without smoothing */
     Pack<T> pack;
 
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++) {
         const float p = exp_for<T>(to_float(logits.at[i]) - softmax.largest) * inverse;
 
-        pack.at[i] = from_float<T>(scale * (first + i == label ? p - 1.0f : p));
+        pack.at[i] = from_float<T>(scale * (first + i == label ? p - whole : p - each));
     }
     return pack;
+}
+
+template <typename T>
+__device__ __forceinline__ float
+sum_pack(const Pack<T> &pack, size_t count)
+{
+    float sum = 0;
+
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        if ((size_t)i < count)
+            sum += to_float(pack.at[i]);
+    return sum;
+}
+
+/* Of all threads of the block, in a fixed order; the same in each. */
+__device__ __forceinline__ double
+sum_block(double sum)
+{
+    __shared__ double shared[WARPS];
+
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = shared[threadIdx.x % 32];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
 }
 
 template <typename T>
@@ -121,7 +158,7 @@ zero_row(T *row, size_t vocabulary, bool wide)
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, int gradient,
-             double *token_losses, float *losses, size_t kept, bool wide)
+             double *token_losses, float *losses, size_t kept, bool wide, float smoothing)
 {
     extern __shared__ uint4 memory[];
     Pack<T> *keep = reinterpret_cast<Pack<T> *>(memory);
@@ -131,7 +168,7 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, i
     T *row = logits + t * vocabulary;
     Softmax softmax = {-FLT_MAX, 0.0f};
     float at_label = NAN; /* a label that is no token: the loss says so */
-    double loss = 0;
+    double loss = 0, total = 0;
 
     if (masked) {
         if (gradient)
@@ -147,9 +184,18 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, i
             if (pack < kept)
                 keep[pack] = values;
             see_pack(softmax, values, count);
+            if (smoothing > 0)
+                total += (double)sum_pack(values, count);
         }
         softmax = see_block<T>(softmax);
-        loss = log((double)softmax.sum) + ((double)softmax.largest - (double)at_label);
+        if (smoothing > 0) {
+            const double e = (double)smoothing;
+
+            total = (1 - e) * (double)at_label + e * (sum_block(total) / (double)vocabulary);
+        } else {
+            total = (double)at_label;
+        }
+        loss = log((double)softmax.sum) + ((double)softmax.largest - total);
     }
     if (threadIdx.x == 0) {
         token_losses[t] = loss;
@@ -164,7 +210,7 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, i
         const size_t count = vocabulary - first;
         const Pack<T> values = pack < kept ? keep[pack] : load_pack(row + first, count, wide);
 
-        store_pack(row + first, gradient_of(values, first, label, softmax, scale), count, wide);
+        store_pack(row + first, gradient_of(values, first, label, softmax, scale, smoothing, smoothing / (float)vocabulary), count, wide);
     }
 }
 
@@ -212,7 +258,7 @@ launch(const RpCrossEntropyArgs *args, cudaStream_t stream)
     }
     token_kernel<T><<<(unsigned)args->tokens, THREADS, kept * sizeof(Pack<T>), stream>>>(
         vocabulary, (T *)args->logits, args->labels, args->scale, args->gradient,
-        (double *)args->workspace, args->losses, kept, wide);
+        (double *)args->workspace, args->losses, kept, wide, args->smoothing);
     return cudaGetLastError();
 }
 
