@@ -1,0 +1,483 @@
+#include "text/template/render.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_INDENT 1000 /* characters a level */
+
+/* @value as string where an argument may be left out. */
+static gboolean
+text_or(RpRender *render, RpValue value, const char *absent, RpValue *text)
+{
+    if (rp_given(value))
+        return rp_to_text(render, value, text);
+    *text = rp_value_static(absent);
+    return TRUE;
+}
+
+static gboolean
+filter_trim(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    RpValue text, chars = arguments->bound[0];
+
+    if (!rp_to_text(render, arguments->self, &text))
+        return FALSE;
+    const gboolean space = !rp_given(chars) || chars.type == RP_VALUE_NONE;
+    if (!space && !rp_to_text_argument(render, chars, &chars))
+        return FALSE;
+    *result = rp_string_strip(text, space ? NULL : &chars, TRUE, TRUE);
+    return TRUE;
+}
+
+static gboolean
+filter_case(RpRender *render, const RpArguments *arguments, RpCase kind, RpValue *result)
+{
+    RpValue text;
+
+    if (!rp_to_text(render, arguments->self, &text))
+        return FALSE;
+    *result = rp_string_case(render->arena, text, kind);
+    return TRUE;
+}
+
+static gboolean
+filter_upper(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return filter_case(render, arguments, RP_CASE_UPPER, result);
+}
+
+static gboolean
+filter_lower(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return filter_case(render, arguments, RP_CASE_LOWER, result);
+}
+
+static gboolean
+filter_capitalize(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return filter_case(render, arguments, RP_CASE_CAPITALIZE, result);
+}
+
+static gboolean
+filter_title(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return filter_case(render, arguments, RP_CASE_FILTER_TITLE, result);
+}
+
+static gboolean
+filter_replace(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    gint64 most = -1;
+    RpValue text, old, with;
+
+    if (!rp_to_text(render, arguments->self, &text) || !rp_to_text(render, bound[0], &old) ||
+        !rp_to_text(render, bound[1], &with))
+        return FALSE;
+    if (rp_given(bound[2]) && bound[2].type != RP_VALUE_NONE &&
+        !rp_to_integer(render, bound[2], &most))
+        return FALSE;
+    return rp_string_replace(render->arena, text, old, with, most, result) ||
+           rp_render_fail_bound(render, NULL);
+}
+
+static gboolean
+filter_string(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return rp_to_text(render, arguments->self, result);
+}
+
+static gboolean
+filter_default(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    const gboolean falsy = rp_given(bound[1]) && rp_value_is_true(bound[1]);
+
+    *result = arguments->self;
+    if (arguments->self.type == RP_VALUE_UNDEFINED || (falsy && !rp_value_is_true(arguments->self)))
+        *result = rp_given(bound[0]) ? bound[0] : rp_value_static("");
+    return TRUE;
+}
+
+static gboolean
+filter_length(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self;
+
+    switch (self.type) {
+    case RP_VALUE_UNDEFINED:
+        *result = rp_value_int(0);
+        return TRUE;
+    case RP_VALUE_STRING:
+        *result = rp_value_int(rp_string_length(self));
+        return rp_render_charge(render, self.length / 256);
+    case RP_VALUE_LIST:
+    case RP_VALUE_TUPLE:
+        *result = rp_value_int(self.list->length);
+        return TRUE;
+    case RP_VALUE_DICT:
+        *result = rp_value_int(self.dict->length);
+        return TRUE;
+    default:
+        return rp_render_fail_type(render, "a value that has a length", self);
+    }
+}
+
+/* As Python's int(): of a text, digits with a sign and space around. */
+static gboolean
+parse_int(RpValue text, guint base, gint64 *integer)
+{
+    const RpValue bare = rp_string_strip(text, NULL, TRUE, TRUE);
+    g_autofree char *digits = g_strndup(bare.text, bare.length);
+    const char *p = digits[0] == '+' ? digits + 1 : digits;
+
+    if (base == 16 && p[0] == '0' && (p[1] == 'x' || p[1] == 'X'))
+        p += 2;
+    return g_ascii_string_to_signed(p, base, G_MININT64, G_MAXINT64, integer, NULL);
+}
+
+static gboolean
+parse_float(RpValue text, double *number)
+{
+    const RpValue bare = rp_string_strip(text, NULL, TRUE, TRUE);
+    g_autofree char *digits = g_strndup(bare.text, bare.length);
+    char *end = NULL;
+
+    if (bare.length == 0 || strpbrk(digits, "xX") != NULL)
+        return FALSE;
+    *number = g_ascii_strtod(digits, &end);
+    return *end == '\0';
+}
+
+static gboolean
+filter_int(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self, *bound = arguments->bound;
+    gint64 base = 10, integer = 0;
+    double number = 0.0;
+
+    *result = rp_given(bound[0]) ? bound[0] : rp_value_int(0);
+    if (rp_given(bound[1]) && !rp_to_integer(render, bound[1], &base))
+        return FALSE;
+    if (base < 2 || base > 36)
+        return rp_render_fail(render, "expected a base from 2 to 36");
+    if (self.type == RP_VALUE_STRING && parse_int(self, (guint)base, &integer))
+        *result = rp_value_int(integer);
+    else if (self.type == RP_VALUE_INTEGER)
+        *result = self;
+    else if ((self.type == RP_VALUE_STRING && parse_float(self, &number)) ||
+             rp_value_to_number(self, &number))
+        if (fabs(number) < 0x1p63)
+            *result = rp_value_int((gint64)number);
+    return TRUE;
+}
+
+static gboolean
+filter_float(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self;
+    double number = 0.0;
+
+    *result = rp_given(arguments->bound[0]) ? arguments->bound[0] : rp_value_float(0.0);
+    if ((self.type == RP_VALUE_STRING && parse_float(self, &number)) ||
+        rp_value_to_number(self, &number))
+        *result = rp_value_float(number);
+    return TRUE;
+}
+
+static gboolean
+filter_abs(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self;
+    gint64 integer = 0;
+
+    if (self.type == RP_VALUE_FLOAT) {
+        *result = rp_value_float(fabs(self.number));
+        return TRUE;
+    }
+    if (!rp_to_integer(render, self, &integer))
+        return FALSE;
+    return integer < 0 ? rp_operate(render, RP_OP_SUBTRACT, rp_value_int(0), self, result)
+                       : rp_operate(render, RP_OP_ADD, rp_value_int(0), self, result);
+}
+
+/* Half to even, in decimals, as Python's round(). */
+static double
+round_decimals(double number, int decimals)
+{
+    char digits[400];
+
+    if (decimals >= 0) {
+        g_autofree char *format = g_strdup_printf("%%.%df", MIN(decimals, 30));
+        return fabs(number) < 1e22
+                   ? g_ascii_strtod(g_ascii_formatd(digits, sizeof digits, format, number), NULL)
+                   : number;
+    }
+    const double unit = pow(10.0, -decimals);
+    return nearbyint(number / unit) * unit;
+}
+
+static gboolean
+filter_round(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    gint64 precision = 0;
+    double number = 0.0;
+
+    if (!rp_value_to_number(arguments->self, &number))
+        return rp_render_fail_type(render, "a number", arguments->self);
+    if (rp_given(bound[0]) && !rp_to_integer(render, bound[0], &precision))
+        return FALSE;
+    const int decimals = (int)CLAMP(precision, -300, 300);
+    const double unit = pow(10.0, decimals);
+    if (!rp_given(bound[1]) || rp_value_is_text(bound[1], "common")) {
+        *result = arguments->self.type == RP_VALUE_FLOAT || decimals < 0
+                      ? rp_value_float(round_decimals(number, decimals))
+                      : arguments->self;
+        if (arguments->self.type != RP_VALUE_FLOAT && decimals < 0)
+            *result = rp_value_int((gint64)result->number);
+        return TRUE;
+    }
+    if (rp_value_is_text(bound[1], "ceil"))
+        *result = rp_value_float(ceil(number * unit) / unit);
+    else if (rp_value_is_text(bound[1], "floor"))
+        *result = rp_value_float(floor(number * unit) / unit);
+    else
+        return rp_render_fail(render, "expected the method common, ceil or floor of round");
+    return TRUE;
+}
+
+static gboolean
+filter_indent(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    const gboolean first = rp_given(bound[1]) && rp_value_is_true(bound[1]);
+    const gboolean blank = rp_given(bound[2]) && rp_value_is_true(bound[2]);
+    RpValue text, indent = rp_value_static("    ");
+    g_autofree char *spaces = NULL;
+    gint64 width = 4;
+
+    if (!rp_to_text(render, arguments->self, &text))
+        return FALSE;
+    if (bound[0].type == RP_VALUE_STRING) {
+        indent = bound[0];
+    } else if (rp_given(bound[0])) {
+        if (!rp_to_integer(render, bound[0], &width))
+            return FALSE;
+        width = MAX(width, 0);
+        if (width <= MAX_INDENT)
+            spaces = g_strnfill((gsize)width, ' ');
+        indent = rp_value_text(spaces, (gsize)MIN(width, MAX_INDENT));
+    }
+    if (indent.length > MAX_INDENT || width > MAX_INDENT)
+        return rp_render_fail(render, "expected an indent of at most 1000 characters");
+    /* a newline more makes the last line one, be it empty */
+    g_autoptr(GString) whole = g_string_new_len(text.text, text.length);
+    g_string_append_c(whole, '\n');
+    RpList *lines = rp_string_lines(render->arena, rp_value_text(whole->str, whole->len));
+    g_autoptr(GString) made = g_string_new(NULL);
+    for (guint i = 0; i < lines->length; i++) {
+        const RpValue line = lines->items[i];
+        if (i > 0)
+            g_string_append_c(made, '\n');
+        if (i > 0 ? blank || line.length > 0 : first)
+            g_string_append_len(made, indent.text, indent.length);
+        g_string_append_len(made, line.text, line.length);
+        if (!rp_arena_has_room(render->arena, made->len))
+            return rp_render_fail_bound(render, NULL);
+    }
+    return rp_keep_text(render, made, result);
+}
+
+static gboolean
+filter_tojson(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpJsonStyle style = {.indent = rp_none};
+    g_autoptr(GString) text = g_string_new(NULL);
+    const char *wrong = NULL;
+
+    style.ensure_ascii = rp_given(bound[0]) && rp_value_is_true(bound[0]);
+    style.sort_keys = rp_given(bound[3]) && rp_value_is_true(bound[3]);
+    style.item_separator = style.key_separator = rp_none;
+    if (rp_given(bound[1]))
+        style.indent = bound[1];
+    if (style.indent.type != RP_VALUE_NONE && style.indent.type != RP_VALUE_STRING &&
+        style.indent.type != RP_VALUE_INTEGER)
+        return rp_render_fail_type(render, "an indent", style.indent);
+    if ((style.indent.type == RP_VALUE_STRING ? style.indent.length : style.indent.integer) >
+        MAX_INDENT)
+        return rp_render_fail(render, "expected an indent of at most 1000 characters");
+    if (rp_given(bound[2]) && bound[2].type != RP_VALUE_NONE) {
+        RpList *pair;
+        if (!rp_to_items(render, bound[2], &pair))
+            return FALSE;
+        if (pair->length != 2 || pair->items[0].type != RP_VALUE_STRING ||
+            pair->items[1].type != RP_VALUE_STRING)
+            return rp_render_fail(render, "expected two strings as separators");
+        style.item_separator = pair->items[0];
+        style.key_separator = pair->items[1];
+    }
+    if (!rp_value_to_json(render->arena, arguments->self, &style, text, &wrong))
+        return rp_render_fail_bound(render, wrong);
+    return rp_keep_text(render, text, result);
+}
+
+static gboolean
+filter_join(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    g_autoptr(GString) text = g_string_new(NULL);
+    RpValue separator, part;
+    RpList *items;
+
+    if (!text_or(render, bound[0], "", &separator) || !rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    for (guint i = 0; i < items->length; i++) {
+        RpValue item = items->items[i];
+        if (rp_given(bound[1]) && !rp_get_path(render, item, bound[1], &item))
+            return FALSE;
+        if (!rp_to_text(render, item, &part))
+            return FALSE;
+        if (i > 0)
+            g_string_append_len(text, separator.text, separator.length);
+        g_string_append_len(text, part.text, part.length);
+        if (!rp_arena_has_room(render->arena, text->len))
+            return rp_render_fail_bound(render, NULL);
+    }
+    return rp_keep_text(render, text, result);
+}
+
+/* "..." | format(a, b): named arguments are a dict. */
+static gboolean
+filter_format(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    RpValue text, values;
+    RpList *list = rp_list_new(render->arena, arguments->n_given);
+
+    if (!rp_to_text(render, arguments->self, &text))
+        return FALSE;
+    if (arguments->n_named > 0)
+        return rp_render_fail(render, "expected no named argument of format()");
+    for (guint i = 0; i < arguments->n_given; i++)
+        rp_list_append(render->arena, list, arguments->given[i]);
+    values = rp_value_list(list);
+    values.type = RP_VALUE_TUPLE;
+    return rp_format(render, text, values, result);
+}
+
+/* One conversion of `%`: flags, width and precision as they stand in @spec. */
+static gboolean
+format_one(RpRender *render, const GString *spec, char letter, RpValue value, GString *text)
+{
+    g_autofree char *format = NULL;
+    double number = 0.0;
+
+    if (letter == 's' || letter == 'r') {
+        g_autoptr(GString) shown = g_string_new(NULL);
+        const char *wrong = NULL;
+        if (!(letter == 's' ? rp_value_show(render->arena, value, shown, &wrong)
+                            : rp_value_repr(render->arena, value, shown, &wrong)))
+            return rp_render_fail_bound(render, wrong);
+        if (strpbrk(spec->str, ".0123456789") == NULL) {
+            g_string_append_len(text, shown->str, (gssize)shown->len);
+            return TRUE;
+        }
+        return rp_render_fail(render, "expected %%%c without width or precision", letter);
+    }
+    if (!rp_value_to_number(value, &number))
+        return rp_render_fail_type(render, "a number for `%`", value);
+    if (letter == 'd' || letter == 'i' || letter == 'x' || letter == 'X' || letter == 'o') {
+        if (!(fabs(number) < 0x1p63))
+            return rp_render_fail(render, "expected a whole number of 64 bits");
+        const gint64 integer = value.type == RP_VALUE_INTEGER ? value.integer : (gint64)number;
+        format = g_strdup_printf("%%%s" G_GINT64_MODIFIER "%c", spec->str, letter);
+        if ((letter == 'x' || letter == 'X' || letter == 'o') && integer < 0)
+            return rp_render_fail(render, "expected a number that is not negative for %%%c",
+                                  letter);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        g_string_append_printf(text, format, integer);
+#pragma GCC diagnostic pop
+        return TRUE;
+    }
+    char digits[1024];
+    format = g_strdup_printf("%%%s%c", spec->str, letter);
+    g_string_append(text, g_ascii_formatd(digits, sizeof digits, format, number));
+    return TRUE;
+}
+
+gboolean
+rp_format(RpRender *render, RpValue format, RpValue values, RpValue *result)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    const gboolean many = values.type == RP_VALUE_TUPLE;
+    const guint n_values = many ? values.list->length : 1;
+    guint n_used = 0;
+
+    for (guint i = 0; i < format.length; i++) {
+        g_autoptr(GString) spec = g_string_new(NULL);
+        if (format.text[i] != '%') {
+            g_string_append_c(text, format.text[i]);
+            continue;
+        }
+        while (++i < format.length && strchr("-+ #0123456789.", format.text[i]) != NULL &&
+               format.text[i] != '\0')
+            g_string_append_c(spec, format.text[i]);
+        const char letter = i < format.length ? format.text[i] : '\0';
+        if (letter == '%' && spec->len == 0) {
+            g_string_append_c(text, '%');
+            continue;
+        }
+        const char *point = strchr(spec->str, '.');
+        if (letter == '\0' || strchr("sdirfFeEgGxXo", letter) == NULL || spec->len > 8 ||
+            atoi(spec->str + strspn(spec->str, "-+ #0")) > 99 ||
+            (point != NULL && (atoi(point + 1) > 99 || strchr(point + 1, '.') != NULL)))
+            return rp_render_fail(render, "expected a conversion of `%%` that is known, with at "
+                                          "most 99 characters");
+        if (n_used == n_values)
+            return rp_render_fail(render, "expected more than %u values for `%%`", n_values);
+        const RpValue value = many ? values.list->items[n_used] : values;
+        n_used++;
+        if (!format_one(render, spec, letter, value, text))
+            return FALSE;
+    }
+    if (n_used < n_values && (many || values.type != RP_VALUE_DICT))
+        return rp_render_fail(render, "expected %u values for `%%`, found %u", n_used, n_values);
+    return rp_keep_text(render, text, result);
+}
+
+const RpRow *
+rp_find_filter(const char *name)
+{
+    static const RpRow rows[] = {
+        {.name = "abs", .call = filter_abs},
+        {.name = "capitalize", .call = filter_capitalize},
+        {.name = "count", .call = filter_length},
+        {.name = "d", .call = filter_default, .parameters = {"default_value", "boolean"}},
+        {.name = "default", .call = filter_default, .parameters = {"default_value", "boolean"}},
+        {.name = "float", .call = filter_float, .parameters = {"default"}},
+        {.name = "format", .call = filter_format, .any = TRUE},
+        {.name = "indent", .call = filter_indent, .parameters = {"width", "first", "blank"}},
+        {.name = "int", .call = filter_int, .parameters = {"default", "base"}},
+        {.name = "join", .call = filter_join, .parameters = {"d", "attribute"}},
+        {.name = "length", .call = filter_length},
+        {.name = "lower", .call = filter_lower},
+        {.name = "replace",
+         .call = filter_replace,
+         .parameters = {"old", "new", "count"},
+         .required = 2},
+        {.name = "round", .call = filter_round, .parameters = {"precision", "method"}},
+        {.name = "safe", .call = filter_string},
+        {.name = "string", .call = filter_string},
+        {.name = "title", .call = filter_title},
+        {.name = "tojson",
+         .call = filter_tojson,
+         .parameters = {"ensure_ascii", "indent", "separators", "sort_keys"}},
+        {.name = "trim", .call = filter_trim, .parameters = {"chars"}},
+        {.name = "upper", .call = filter_upper},
+    };
+
+    return rp_row_find(rows, G_N_ELEMENTS(rows), name);
+}

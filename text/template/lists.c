@@ -1,0 +1,435 @@
+#include "text/template/render.h"
+
+#include <string.h>
+
+/* Path parts are attributes; digits are indices. */
+gboolean
+rp_get_path(RpRender *render, RpValue item, RpValue path, RpValue *value)
+{
+    if (path.type == RP_VALUE_INTEGER)
+        return rp_get_item(render, item, path, value);
+    if (path.type != RP_VALUE_STRING)
+        return rp_render_fail_type(render, "an attribute's name", path);
+    RpList *parts = rp_string_split(render->arena, path, rp_value_static("."), -1, FALSE);
+    for (guint i = 0; i < parts->length; i++) {
+        RpValue part = parts->items[i];
+        gint64 index = 0;
+        g_autofree char *digits = g_strndup(part.text, part.length);
+        if (g_ascii_string_to_signed(digits, 10, 0, G_MAXINT32, &index, NULL))
+            part = rp_value_int(index);
+        if (!rp_get_item(render, item, part, &item))
+            return FALSE;
+    }
+    *value = item;
+    return TRUE;
+}
+
+static gboolean
+filter_list(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    RpList *items;
+
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    *result = rp_value_list(items);
+    return TRUE;
+}
+
+static RpValue
+generator(RpList *list)
+{
+    return (RpValue){RP_VALUE_GENERATOR, 0, {.list = list}};
+}
+
+static RpValue
+pair_value(RpRender *render, RpPair pair)
+{
+    RpList *list = rp_list_new(render->arena, 2);
+
+    rp_list_append(render->arena, list, pair.key);
+    rp_list_append(render->arena, list, pair.value);
+    RpValue tuple = rp_value_list(list);
+    tuple.type = RP_VALUE_TUPLE;
+    return tuple;
+}
+
+static gboolean
+filter_items(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    RpList *list = rp_list_new(render->arena, 0);
+
+    if (arguments->self.type != RP_VALUE_DICT && arguments->self.type != RP_VALUE_UNDEFINED)
+        return rp_render_fail_type(render, "a dict", arguments->self);
+    for (guint i = 0; arguments->self.type == RP_VALUE_DICT && i < arguments->self.dict->length;
+         i++)
+        rp_list_append(render->arena, list, pair_value(render, arguments->self.dict->pairs[i]));
+    *result = generator(list);
+    return rp_render_charge(render, list->length / 16);
+}
+
+static gboolean
+filter_first(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self;
+    RpList *items;
+
+    if (self.type == RP_VALUE_GENERATOR && self.list->given < self.list->length) {
+        *result = self.list->items[self.list->given++];
+        return TRUE;
+    }
+    if (!rp_to_items(render, self, &items))
+        return FALSE;
+    *result = items->length > 0 ? items->items[0] : rp_value_undefined("the first item", 14);
+    return TRUE;
+}
+
+static gboolean
+filter_last(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    RpList *items;
+
+    if (arguments->self.type == RP_VALUE_GENERATOR)
+        return rp_render_fail_type(render, "a list", arguments->self);
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    *result = items->length > 0 ? items->items[items->length - 1]
+                                : rp_value_undefined("the last item", 13);
+    return TRUE;
+}
+
+static gboolean
+filter_reverse(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    RpList *items, *list = rp_list_new(render->arena, 0);
+
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    for (guint i = items->length; i > 0; i--)
+        rp_list_append(render->arena, list, items->items[i - 1]);
+    *result = generator(list);
+    if (arguments->self.type != RP_VALUE_STRING)
+        return TRUE;
+    g_autoptr(GString) text = g_string_new(NULL);
+    for (guint i = 0; i < list->length; i++)
+        g_string_append_len(text, list->items[i].text, list->items[i].length);
+    return rp_keep_text(render, text, result);
+}
+
+/* What an item is compared by: its attribute, letters of any case as small. */
+static gboolean
+sort_key(RpRender *render, RpValue item, RpValue path, gboolean exact, RpValue *key)
+{
+    *key = item;
+    if (rp_given(path) && path.type != RP_VALUE_NONE && !rp_get_path(render, item, path, key))
+        return FALSE;
+    if (key->type == RP_VALUE_STRING && !exact)
+        *key = rp_string_case(render->arena, *key, RP_CASE_LOWER);
+    return TRUE;
+}
+
+typedef struct {
+    RpRender *render;
+    gboolean reverse;
+} Sorting;
+
+typedef struct {
+    RpValue key;
+    RpValue item;
+} Sorted;
+
+static int
+compare_sorted(gconstpointer a, gconstpointer b, gpointer data)
+{
+    const Sorting *sorting = data;
+    int order = 0;
+
+    if (sorting->render->failed ||
+        !rp_order(sorting->render, ((const Sorted *)a)->key, ((const Sorted *)b)->key, &order) ||
+        !rp_render_charge(sorting->render, 1))
+        return 0;
+    return sorting->reverse ? -order : order;
+}
+
+/* Stable, also in reverse. */
+static gboolean
+sort_items(RpRender *render, const RpList *items, RpValue path, gboolean exact, gboolean reverse,
+           RpValue *result)
+{
+    g_autoptr(GArray) sorted = g_array_new(FALSE, FALSE, sizeof(Sorted));
+    Sorting sorting = {render, reverse};
+    RpList *list = rp_list_new(render->arena, items->length);
+
+    for (guint i = 0; i < items->length; i++) {
+        Sorted row = {.item = items->items[i]};
+        if (!sort_key(render, row.item, path, exact, &row.key))
+            return FALSE;
+        g_array_append_val(sorted, row);
+    }
+    g_array_sort_with_data(sorted, compare_sorted, &sorting);
+    for (guint i = 0; i < sorted->len; i++)
+        rp_list_append(render->arena, list, g_array_index(sorted, Sorted, i).item);
+    *result = rp_value_list(list);
+    return !render->failed;
+}
+
+static gboolean
+is_set(RpValue argument)
+{
+    return rp_given(argument) && rp_value_is_true(argument);
+}
+
+static gboolean
+filter_sort(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpList *items;
+
+    return rp_to_items(render, arguments->self, &items) &&
+           sort_items(render, items, bound[2], is_set(bound[1]), is_set(bound[0]), result);
+}
+
+static gboolean
+filter_dictsort(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    const gboolean by_value = rp_given(bound[1]) && rp_value_is_text(bound[1], "value");
+    RpList *pairs = rp_list_new(render->arena, 0);
+
+    if (arguments->self.type != RP_VALUE_DICT)
+        return rp_render_fail_type(render, "a dict", arguments->self);
+    for (guint i = 0; i < arguments->self.dict->length; i++)
+        rp_list_append(render->arena, pairs, pair_value(render, arguments->self.dict->pairs[i]));
+    return sort_items(render, pairs, rp_value_int(by_value), is_set(bound[0]), is_set(bound[2]),
+                      result);
+}
+
+static gboolean
+filter_unique(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpDict *seen = rp_dict_new(render->arena);
+    RpList *items, *list = rp_list_new(render->arena, 0);
+
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    for (guint i = 0; i < items->length; i++) {
+        RpValue key;
+        if (!sort_key(render, items->items[i], bound[1], is_set(bound[0]), &key))
+            return FALSE;
+        if (!rp_value_is_key(key))
+            return rp_render_fail_type(render, "items that can be keys", key);
+        if (rp_dict_find(seen, key) != NULL)
+            continue;
+        rp_dict_set(render->arena, seen, key, rp_none);
+        rp_list_append(render->arena, list, items->items[i]);
+    }
+    *result = generator(list);
+    return rp_render_charge(render, items->length);
+}
+
+/* The least or the greatest, the first of equals. */
+static gboolean
+extreme(RpRender *render, const RpArguments *arguments, int sign, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpList *items;
+    RpValue best = rp_none, key;
+
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    *result = rp_value_undefined("an item of an empty list", 24);
+    for (guint i = 0; i < items->length; i++) {
+        int order = 1;
+        if (!sort_key(render, items->items[i], bound[1], is_set(bound[0]), &key) ||
+            (i > 0 && !rp_order(render, key, best, &order)))
+            return FALSE;
+        if (i > 0 && order * sign <= 0)
+            continue;
+        best = key;
+        *result = items->items[i];
+    }
+    return rp_render_charge(render, items->length);
+}
+
+static gboolean
+filter_max(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return extreme(render, arguments, 1, result);
+}
+
+static gboolean
+filter_min(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return extreme(render, arguments, -1, result);
+}
+
+static gboolean
+filter_sum(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpList *items;
+
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    *result = rp_given(bound[1]) ? bound[1] : rp_value_int(0);
+    for (guint i = 0; i < items->length; i++) {
+        RpValue item = items->items[i];
+        if (rp_given(bound[0]) && bound[0].type != RP_VALUE_NONE &&
+            !rp_get_path(render, item, bound[0], &item))
+            return FALSE;
+        if (!rp_operate(render, RP_OP_ADD, *result, item, result))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* The named argument @name of @arguments; undefined if it is not given. */
+static RpValue
+named(const RpArguments *arguments, const char *name)
+{
+    for (guint i = 0; i < arguments->n_named; i++)
+        if (rp_value_is_text(arguments->names[i], name))
+            return arguments->given[arguments->n_given - arguments->n_named + i];
+    return rp_value_undefined(NULL, 0);
+}
+
+/* A filter or test by the name @value has, for `map` and `select`. */
+static gboolean
+find_row(RpRender *render, RpValue value, gboolean test, const RpRow **row)
+{
+    RpValue text;
+
+    if (!rp_to_text_argument(render, value, &text))
+        return FALSE;
+    g_autofree char *name = g_strndup(text.text, text.length);
+    *row = test ? rp_find_test(name) : rp_find_filter(name);
+    if (*row == NULL && !test)
+        *row = rp_find_list_filter(name);
+    return *row != NULL || rp_render_fail(render, "expected a %s that is known, found \"%s\"",
+                                          test ? "test" : "filter", name);
+}
+
+static gboolean
+filter_map(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue attribute = named(arguments, "attribute"), absent = named(arguments, "default");
+    const gboolean by_attribute = rp_given(attribute) && arguments->n_given == arguments->n_named;
+    const RpRow *row = NULL;
+    RpArguments inner = *arguments;
+    RpList *items, *list = rp_list_new(render->arena, 0);
+
+    if (!by_attribute) {
+        if (arguments->n_given == arguments->n_named)
+            return rp_render_fail(render, "expected a filter's name or attribute= of map()");
+        if (!find_row(render, arguments->given[0], FALSE, &row))
+            return FALSE;
+        inner.given++;
+        inner.n_given--;
+    }
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    for (guint i = 0; i < items->length; i++) {
+        RpValue value;
+        inner.self = items->items[i];
+        if (!(by_attribute ? rp_get_path(render, inner.self, attribute, &value)
+                           : rp_call_row(render, row, &inner, &value)) ||
+            !rp_render_charge(render, 1))
+            return FALSE;
+        if (by_attribute && value.type == RP_VALUE_UNDEFINED && rp_given(absent))
+            value = absent;
+        rp_list_append(render->arena, list, value);
+    }
+    *result = generator(list);
+    return TRUE;
+}
+
+/* The items of which a test (of an attribute) says @wanted; without a test, their truth. */
+static gboolean
+choose(RpRender *render, const RpArguments *arguments, gboolean by_attribute, gboolean wanted,
+       RpValue *result)
+{
+    const guint n_positional = arguments->n_given - arguments->n_named;
+    const RpRow *row = NULL;
+    RpArguments inner = *arguments;
+    RpList *items, *list = rp_list_new(render->arena, 0);
+
+    if (by_attribute && n_positional == 0)
+        return rp_render_fail(render, "expected an attribute's name, found none");
+    if (n_positional > (guint)by_attribute) {
+        if (!find_row(render, arguments->given[by_attribute], TRUE, &row))
+            return FALSE;
+        inner.given += by_attribute + 1;
+        inner.n_given -= (guint)by_attribute + 1;
+    }
+    *result = generator(list);
+    if (!rp_value_is_true(arguments->self))
+        return TRUE;
+    if (!rp_to_items(render, arguments->self, &items))
+        return FALSE;
+    for (guint i = 0; i < items->length; i++) {
+        RpValue truth;
+        inner.self = items->items[i];
+        if (by_attribute && !rp_get_path(render, items->items[i], arguments->given[0], &inner.self))
+            return FALSE;
+        truth = inner.self;
+        if ((row != NULL && !rp_call_row(render, row, &inner, &truth)) ||
+            !rp_render_charge(render, 1))
+            return FALSE;
+        if (rp_value_is_true(truth) == wanted)
+            rp_list_append(render->arena, list, items->items[i]);
+    }
+    return TRUE;
+}
+
+static gboolean
+filter_select(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return choose(render, arguments, FALSE, TRUE, result);
+}
+
+static gboolean
+filter_reject(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return choose(render, arguments, FALSE, FALSE, result);
+}
+
+static gboolean
+filter_selectattr(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return choose(render, arguments, TRUE, TRUE, result);
+}
+
+static gboolean
+filter_rejectattr(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return choose(render, arguments, TRUE, FALSE, result);
+}
+
+const RpRow *
+rp_find_list_filter(const char *name)
+{
+    static const RpRow rows[] = {
+        {.name = "dictsort",
+         .call = filter_dictsort,
+         .parameters = {"case_sensitive", "by", "reverse"}},
+        {.name = "first", .call = filter_first},
+        {.name = "items", .call = filter_items},
+        {.name = "last", .call = filter_last},
+        {.name = "list", .call = filter_list},
+        {.name = "map", .call = filter_map, .any = TRUE},
+        {.name = "max", .call = filter_max, .parameters = {"case_sensitive", "attribute"}},
+        {.name = "min", .call = filter_min, .parameters = {"case_sensitive", "attribute"}},
+        {.name = "reject", .call = filter_reject, .any = TRUE},
+        {.name = "rejectattr", .call = filter_rejectattr, .any = TRUE},
+        {.name = "reverse", .call = filter_reverse},
+        {.name = "select", .call = filter_select, .any = TRUE},
+        {.name = "selectattr", .call = filter_selectattr, .any = TRUE},
+        {.name = "sort",
+         .call = filter_sort,
+         .parameters = {"reverse", "case_sensitive", "attribute"}},
+        {.name = "sum", .call = filter_sum, .parameters = {"attribute", "start"}},
+        {.name = "unique", .call = filter_unique, .parameters = {"case_sensitive", "attribute"}},
+    };
+
+    return rp_row_find(rows, G_N_ELEMENTS(rows), name);
+}

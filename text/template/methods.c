@@ -1,0 +1,454 @@
+#include "text/template/render.h"
+
+#include <string.h>
+
+static gboolean
+strip(RpRender *render, const RpArguments *arguments, gboolean left, gboolean right,
+      RpValue *result)
+{
+    RpValue chars = arguments->bound[0];
+    const gboolean space = !rp_given(chars) || chars.type == RP_VALUE_NONE;
+
+    if (!space && !rp_to_text_argument(render, chars, &chars))
+        return FALSE;
+    *result = rp_string_strip(arguments->self, space ? NULL : &chars, left, right);
+    return TRUE;
+}
+
+static gboolean
+method_strip(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return strip(render, arguments, TRUE, TRUE, result);
+}
+
+static gboolean
+method_lstrip(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return strip(render, arguments, TRUE, FALSE, result);
+}
+
+static gboolean
+method_rstrip(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return strip(render, arguments, FALSE, TRUE, result);
+}
+
+static gboolean
+split(RpRender *render, const RpArguments *arguments, gboolean right, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpValue separator = rp_given(bound[0]) ? bound[0] : rp_none;
+    gint64 most = -1;
+
+    if (separator.type != RP_VALUE_NONE && !rp_to_text_argument(render, separator, &separator))
+        return FALSE;
+    if (separator.type == RP_VALUE_STRING && separator.length == 0)
+        return rp_render_fail(render, "expected a separator that is not empty");
+    if (rp_given(bound[1]) && !rp_to_integer(render, bound[1], &most))
+        return FALSE;
+    *result =
+        rp_value_list(rp_string_split(render->arena, arguments->self, separator, most, right));
+    return rp_render_charge(render, arguments->self.length / 64);
+}
+
+static gboolean
+method_split(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return split(render, arguments, FALSE, result);
+}
+
+static gboolean
+method_rsplit(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return split(render, arguments, TRUE, result);
+}
+
+static gboolean
+method_splitlines(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    *result = rp_value_list(rp_string_lines(render->arena, arguments->self));
+    return TRUE;
+}
+
+/* Whether the string starts or ends with a string, or with one of a tuple. */
+static gboolean
+has_border(RpRender *render, const RpArguments *arguments, gboolean end, RpValue *result)
+{
+    const RpValue borders = arguments->bound[0];
+    const guint n = borders.type == RP_VALUE_TUPLE ? borders.list->length : 1;
+    gboolean truth = FALSE;
+
+    for (guint i = 0; i < n && !truth; i++) {
+        RpValue border = borders.type == RP_VALUE_TUPLE ? borders.list->items[i] : borders;
+        if (!rp_to_text_argument(render, border, &border))
+            return FALSE;
+        truth = end ? rp_string_ends(arguments->self, border)
+                    : rp_string_starts(arguments->self, border);
+    }
+    *result = rp_value_bool(truth);
+    return TRUE;
+}
+
+static gboolean
+method_startswith(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return has_border(render, arguments, FALSE, result);
+}
+
+static gboolean
+method_endswith(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return has_border(render, arguments, TRUE, result);
+}
+
+static gboolean
+method_removeprefix(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self;
+    RpValue part;
+
+    if (!rp_to_text_argument(render, arguments->bound[0], &part))
+        return FALSE;
+    *result = rp_string_starts(self, part)
+                  ? rp_value_text(self.text + part.length, self.length - part.length)
+                  : self;
+    return TRUE;
+}
+
+static gboolean
+method_removesuffix(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self;
+    RpValue part;
+
+    if (!rp_to_text_argument(render, arguments->bound[0], &part))
+        return FALSE;
+    *result =
+        rp_string_ends(self, part) ? rp_value_text(self.text, self.length - part.length) : self;
+    return TRUE;
+}
+
+#define CASE_METHOD(name, kind)                                                                    \
+    static gboolean method_##name(RpRender *render, const RpArguments *arguments, RpValue *result) \
+    {                                                                                              \
+        *result = rp_string_case(render->arena, arguments->self, kind);                            \
+        return TRUE;                                                                               \
+    }
+
+CASE_METHOD(upper, RP_CASE_UPPER)
+CASE_METHOD(lower, RP_CASE_LOWER)
+CASE_METHOD(title, RP_CASE_TITLE)
+CASE_METHOD(capitalize, RP_CASE_CAPITALIZE)
+
+static gboolean
+method_replace(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpValue old, with;
+    gint64 most = -1;
+
+    if (!rp_to_text_argument(render, bound[0], &old) ||
+        !rp_to_text_argument(render, bound[1], &with) ||
+        (rp_given(bound[2]) && !rp_to_integer(render, bound[2], &most)))
+        return FALSE;
+    return rp_string_replace(render->arena, arguments->self, old, with, most, result) ||
+           rp_render_fail_bound(render, NULL);
+}
+
+/* In characters from the start; -1 if there is none. */
+static gboolean
+find(RpRender *render, const RpArguments *arguments, gboolean last, RpValue *result)
+{
+    const RpValue self = arguments->self;
+    RpValue part;
+
+    if (!rp_to_text_argument(render, arguments->bound[0], &part))
+        return FALSE;
+    const gssize at = rp_string_find(self, part, last);
+    *result =
+        rp_value_int(at < 0 ? -1 : (gint64)rp_string_length(rp_value_text(self.text, (gsize)at)));
+    return rp_render_charge(render, self.length / 64);
+}
+
+static gboolean
+method_find(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return find(render, arguments, FALSE, result);
+}
+
+static gboolean
+method_rfind(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return find(render, arguments, TRUE, result);
+}
+
+static gboolean
+method_count(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    RpValue self = arguments->self, part;
+    gint64 n = 0;
+
+    if (self.type != RP_VALUE_STRING) {
+        for (guint i = 0; i < self.list->length; i++)
+            n += rp_value_equal(render->arena, self.list->items[i], arguments->bound[0]);
+        *result = rp_value_int(n);
+        return rp_render_charge(render, 0);
+    }
+    if (!rp_to_text_argument(render, arguments->bound[0], &part))
+        return FALSE;
+    *result = rp_value_int((gint64)rp_string_length(self) + 1);
+    if (part.length == 0)
+        return TRUE;
+    for (gssize at = 0; (at = rp_string_find(self, part, FALSE)) >= 0; n++)
+        self = rp_value_text(self.text + at + part.length, self.length - (gsize)at - part.length);
+    *result = rp_value_int(n);
+    return rp_render_charge(render, arguments->self.length / 64);
+}
+
+/* Whether there are characters and all are of a class. */
+static gboolean
+all_are(const RpArguments *arguments, gboolean (*is)(gunichar), RpValue *result)
+{
+    const RpValue self = arguments->self;
+    gboolean all = self.length > 0;
+    guint bytes = 0;
+
+    for (guint i = 0; all && i < self.length; i += bytes)
+        all = is(rp_char_at(self.text + i, &bytes));
+    *result = rp_value_bool(all);
+    return TRUE;
+}
+
+static gboolean
+method_isdigit(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return all_are(arguments, g_unichar_isdigit, result);
+}
+
+static gboolean
+method_isalpha(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return all_are(arguments, g_unichar_isalpha, result);
+}
+
+static gboolean
+method_isalnum(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return all_are(arguments, g_unichar_isalnum, result);
+}
+
+static gboolean
+method_isspace(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return all_are(arguments, rp_is_space, result);
+}
+
+static gboolean
+method_join(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    RpList *items;
+
+    if (!rp_to_items(render, arguments->bound[0], &items))
+        return FALSE;
+    for (guint i = 0; i < items->length; i++) {
+        RpValue part;
+        if (!rp_to_text_argument(render, items->items[i], &part))
+            return FALSE;
+        if (i > 0)
+            g_string_append_len(text, arguments->self.text, arguments->self.length);
+        g_string_append_len(text, part.text, part.length);
+        if (!rp_arena_has_room(render->arena, text->len))
+            return rp_render_fail_bound(render, NULL);
+    }
+    return rp_keep_text(render, text, result);
+}
+
+/* "{} {0} {name}".format(...): fields without conversion or format. */
+static gboolean
+method_format(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue self = arguments->self;
+    const guint n_positional = arguments->n_given - arguments->n_named;
+    g_autoptr(GString) text = g_string_new(NULL);
+    guint next = 0;
+
+    for (guint i = 0; i < self.length; i++) {
+        const char c = self.text[i];
+        if (c != '{' && c != '}') {
+            g_string_append_c(text, c);
+            continue;
+        }
+        if (i + 1 < self.length && self.text[i + 1] == c) {
+            g_string_append_c(text, c);
+            i++;
+            continue;
+        }
+        const char *close = c == '{' ? memchr(self.text + i, '}', self.length - i) : NULL;
+        if (close == NULL)
+            return rp_render_fail(render, "expected `{` and `}` of format() in pairs");
+        g_autofree char *field = g_strndup(self.text + i + 1, (gsize)(close - self.text) - i - 1);
+        gint64 index = next;
+        gboolean found = FALSE;
+        RpValue part;
+        if (field[0] == '\0')
+            next++;
+        if (field[0] == '\0' || g_ascii_string_to_signed(field, 10, 0, G_MAXINT32, &index, NULL)) {
+            found = index < n_positional;
+            part = found ? arguments->given[index] : rp_none;
+        }
+        for (guint k = 0; k < arguments->n_named && !found; k++)
+            if (rp_value_is_text(arguments->names[k], field)) {
+                found = TRUE;
+                part = arguments->given[n_positional + k];
+            }
+        if (!found)
+            return rp_render_fail(render, "expected a value for {%s} of format(), found none",
+                                  field);
+        if (!rp_to_text(render, part, &part))
+            return FALSE;
+        g_string_append_len(text, part.text, part.length);
+        i = (guint)(close - self.text);
+        if (!rp_arena_has_room(render->arena, text->len))
+            return rp_render_fail_bound(render, NULL);
+    }
+    return rp_keep_text(render, text, result);
+}
+
+static gboolean
+method_get(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+
+    if (!rp_value_is_key(bound[0]))
+        return rp_render_fail_type(render, "a key", bound[0]);
+    const RpValue *there = rp_dict_find(arguments->self.dict, bound[0]);
+    *result = there != NULL ? *there : rp_given(bound[1]) ? bound[1] : rp_none;
+    return TRUE;
+}
+
+typedef enum { KEYS, VALUES, ITEMS } View;
+
+static gboolean
+view(RpRender *render, const RpDict *dict, View of, RpValue *result)
+{
+    RpList *list = rp_list_new(render->arena, dict->length);
+
+    for (guint i = 0; i < dict->length; i++) {
+        RpValue item = of == VALUES ? dict->pairs[i].value : dict->pairs[i].key;
+        if (of == ITEMS) {
+            RpList *pair = rp_list_new(render->arena, 2);
+            rp_list_append(render->arena, pair, dict->pairs[i].key);
+            rp_list_append(render->arena, pair, dict->pairs[i].value);
+            item = rp_value_list(pair);
+            item.type = RP_VALUE_TUPLE;
+        }
+        rp_list_append(render->arena, list, item);
+    }
+    *result = rp_value_list(list);
+    return rp_render_charge(render, dict->length / 16);
+}
+
+static gboolean
+method_keys(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return view(render, arguments->self.dict, KEYS, result);
+}
+
+static gboolean
+method_values(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return view(render, arguments->self.dict, VALUES, result);
+}
+
+static gboolean
+method_items(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return view(render, arguments->self.dict, ITEMS, result);
+}
+
+static gboolean
+method_copy(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    *result = arguments->self;
+    if (arguments->self.type == RP_VALUE_DICT)
+        *result = rp_value_dict(rp_dict_copy(render->arena, arguments->self.dict));
+    return TRUE;
+}
+
+static gboolean
+method_index(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpList *list = arguments->self.list;
+
+    for (guint i = 0; i < list->length; i++)
+        if (rp_value_equal(render->arena, list->items[i], arguments->bound[0])) {
+            *result = rp_value_int(i);
+            return TRUE;
+        }
+    return rp_render_charge(render, 0) &&
+           rp_render_fail(render, "expected an item that is in the list");
+}
+
+static gboolean
+method_change(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    return rp_render_fail(render, "expected no change of a list or dict: templates may not change "
+                                  "them (use a namespace, and `+`)");
+}
+
+const RpRow *
+rp_find_method(const char *name, RpValueType type)
+{
+#define STRING (1u << RP_VALUE_STRING)
+#define LISTS (1u << RP_VALUE_LIST | 1u << RP_VALUE_TUPLE)
+#define DICT (1u << RP_VALUE_DICT)
+    static const RpRow rows[] = {
+        {"strip", method_strip, {"chars"}, 0, FALSE, STRING},
+        {"lstrip", method_lstrip, {"chars"}, 0, FALSE, STRING},
+        {"rstrip", method_rstrip, {"chars"}, 0, FALSE, STRING},
+        {"split", method_split, {"sep", "maxsplit"}, 0, FALSE, STRING},
+        {"rsplit", method_rsplit, {"sep", "maxsplit"}, 0, FALSE, STRING},
+        {"splitlines", method_splitlines, {NULL}, 0, FALSE, STRING},
+        {"startswith", method_startswith, {"prefix"}, 1, FALSE, STRING},
+        {"endswith", method_endswith, {"suffix"}, 1, FALSE, STRING},
+        {"removeprefix", method_removeprefix, {"prefix"}, 1, FALSE, STRING},
+        {"removesuffix", method_removesuffix, {"suffix"}, 1, FALSE, STRING},
+        {"upper", method_upper, {NULL}, 0, FALSE, STRING},
+        {"lower", method_lower, {NULL}, 0, FALSE, STRING},
+        {"title", method_title, {NULL}, 0, FALSE, STRING},
+        {"capitalize", method_capitalize, {NULL}, 0, FALSE, STRING},
+        {"replace", method_replace, {"old", "new", "count"}, 2, FALSE, STRING},
+        {"find", method_find, {"sub"}, 1, FALSE, STRING},
+        {"rfind", method_rfind, {"sub"}, 1, FALSE, STRING},
+        {"count", method_count, {"value"}, 1, FALSE, STRING | LISTS},
+        {"index", method_index, {"value"}, 1, FALSE, LISTS},
+        {"isdigit", method_isdigit, {NULL}, 0, FALSE, STRING},
+        {"isalpha", method_isalpha, {NULL}, 0, FALSE, STRING},
+        {"isalnum", method_isalnum, {NULL}, 0, FALSE, STRING},
+        {"isspace", method_isspace, {NULL}, 0, FALSE, STRING},
+        {"format", method_format, {NULL}, 0, TRUE, STRING},
+        {"join", method_join, {"iterable"}, 1, FALSE, STRING},
+        {"get", method_get, {"key", "default"}, 1, FALSE, DICT},
+        {"keys", method_keys, {NULL}, 0, FALSE, DICT},
+        {"values", method_values, {NULL}, 0, FALSE, DICT},
+        {"items", method_items, {NULL}, 0, FALSE, DICT},
+        {"copy", method_copy, {NULL}, 0, FALSE, DICT | LISTS},
+        {"append", method_change, {NULL}, 0, TRUE, LISTS},
+        {"extend", method_change, {NULL}, 0, TRUE, LISTS},
+        {"insert", method_change, {NULL}, 0, TRUE, LISTS},
+        {"remove", method_change, {NULL}, 0, TRUE, LISTS},
+        {"reverse", method_change, {NULL}, 0, TRUE, LISTS},
+        {"sort", method_change, {NULL}, 0, TRUE, LISTS},
+        {"pop", method_change, {NULL}, 0, TRUE, LISTS | DICT},
+        {"clear", method_change, {NULL}, 0, TRUE, LISTS | DICT},
+        {"update", method_change, {NULL}, 0, TRUE, DICT},
+        {"setdefault", method_change, {NULL}, 0, TRUE, DICT},
+        {"popitem", method_change, {NULL}, 0, TRUE, DICT},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++)
+        if ((rows[i].types >> type & 1) != 0 && strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    return NULL;
+}
