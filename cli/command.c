@@ -102,9 +102,10 @@ static gboolean
 check_words(const RpCommand *command, int argc, char **argv, GError **error)
 {
     const char *words = command->words != NULL ? command->words : "";
+    const char *optional = strchr(words, '[');
     const int n = *words == '\0' ? 0 : strchr(words, ' ') == NULL ? 1 : 2;
 
-    if (argc - 1 < n && *words != '[')
+    if (argc - 1 < n - (optional != NULL))
         return rp_cli_refuse(error, "something is missing: expected %s; see --help", words);
     if (argc - 1 > n && strstr(words, "...") == NULL)
         return rp_cli_refuse(error, "\"%s\" is one word too many; see --help", argv[n + 1]);

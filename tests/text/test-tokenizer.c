@@ -4,6 +4,7 @@
 #include <glib/gstdio.h>
 
 #include "tests/text/expected.h"
+#include "text/tokenizer/private.h"
 
 #define FIXTURES "tests/text/fixtures/"
 
@@ -266,6 +267,47 @@ takes_long_strings_in_time(void **state)
     }
 }
 
+/* Strings that go through in windows get the ids that they get as a whole. */
+static void
+merges_windows_like_the_whole(void **state)
+{
+    Fixture *f = *state;
+    static const char *const letters[] = {"the ", "ab", "hello wrd", "an", "a\xcc\x81éлис你好"};
+    const guint n_bytes = RP_TEST_FEW ? 20000 : 100000;
+    guint32 random = 7;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(forms); i++) {
+        open_form(f, forms[i]);
+        assert_true(f->tokenizer->ascends);
+        for (gsize l = 0; l < G_N_ELEMENTS(letters); l++) {
+            const glong n_letters = g_utf8_strlen(letters[l], -1);
+            RpMergeWork work;
+
+            g_string_truncate(f->text, 0);
+            while (f->text->len < n_bytes) {
+                random = random * 1664525 + 1013904223;
+                const glong n = (glong)(random >> 16) % n_letters;
+
+                g_string_append_unichar(f->text,
+                                        g_utf8_get_char(g_utf8_offset_to_pointer(letters[l], n)));
+            }
+            rp_merge_work_init(&work);
+            rp_bpe_merge(f->tokenizer, f->text->str, f->text->len, &work);
+            GArray *whole = g_array_copy(work.symbols);
+
+            rp_bpe_split(f->tokenizer, f->text->str, f->text->len, &work);
+            const gboolean same =
+                whole->len == work.symbols->len &&
+                memcmp(whole->data, work.symbols->data, whole->len * sizeof(RpSymbol)) == 0;
+
+            g_array_unref(whole);
+            rp_merge_work_clear(&work);
+            if (!same)
+                fail_msg("%s: \"%s\"", forms[i], letters[l]);
+        }
+    }
+}
+
 #define THREADS 4
 
 static gpointer
@@ -311,6 +353,7 @@ main(void)
         TEST(tells_tokens_by_their_text),
         TEST(reads_roles_beside_the_file),
         TEST(takes_long_strings_in_time),
+        TEST(merges_windows_like_the_whole),
         TEST(serves_several_threads),
     };
 

@@ -8,6 +8,7 @@
  *   hell   o
  *
  * Short pieces look for the lowest rank among all pairs; long ones keep a heap of them, n log n.
+ * Strings of a file's length go through window by window (windows.c).
  */
 #include "text/tokenizer/private.h"
 
@@ -30,6 +31,8 @@ rp_merge_work_init(RpMergeWork *work)
         .symbols = g_array_new(FALSE, FALSE, sizeof(RpSymbol)),
         .links = g_array_new(FALSE, FALSE, sizeof(Link)),
         .heap = g_array_new(FALSE, FALSE, sizeof(guint64)),
+        .done = g_array_new(FALSE, FALSE, sizeof(RpSymbol)),
+        .window = g_array_new(FALSE, FALSE, sizeof(RpSymbol)),
     };
 }
 
@@ -39,6 +42,8 @@ rp_merge_work_clear(RpMergeWork *work)
     g_array_unref(work->symbols);
     g_array_unref(work->links);
     g_array_unref(work->heap);
+    g_array_unref(work->done);
+    g_array_unref(work->window);
 }
 
 /* ---- the first symbols ---- */
@@ -245,7 +250,7 @@ merge_long(const RpTokenizer *tokenizer, RpMergeWork *work)
 }
 
 void
-rp_bpe_split(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work)
+rp_bpe_merge(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work)
 {
     g_array_set_size(work->symbols, 0);
     append_first(tokenizer, work->symbols, piece, length);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+/* Bytes that a decoder may make of a token. */
+#define MOST_OF_TOKEN 65536
 /* U+FFFD */
 #define REPLACEMENT "\xef\xbf\xbd"
 
@@ -86,6 +88,7 @@ byte_level(const RpTokenizer *tokenizer, GPtrArray *texts)
     g_ptr_array_add(texts, all);
 }
 
+/* A text that would grow without end stays as it is. */
 static void
 replace(const RpDecode *step, RpMatch *match, GPtrArray *texts)
 {
@@ -95,7 +98,7 @@ replace(const RpDecode *step, RpMatch *match, GPtrArray *texts)
     for (guint i = 0; i < texts->len; i++) {
         GString *text = g_ptr_array_index(texts, i);
 
-        if (rp_normalize(&rule, match, text->str, text->len, out, NULL) > 0) {
+        if (rp_normalize(&rule, match, text->str, text->len, MOST_OF_TOKEN, out, NULL) > 0) {
             g_string_truncate(text, 0);
             g_string_append_len(text, out->str, (gssize)out->len);
         }

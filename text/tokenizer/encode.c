@@ -280,8 +280,9 @@ encode_normalized(Encoder *encoder, const char *text, gsize length, gsize at)
 
         g_array_append_val(edits, shift);
     }
-    if (tokenizer->spaces != NULL && rp_normalize(tokenizer->spaces, encoder->match, text, length,
-                                                  encoder->spaced, push_layer(encoder)) > 0) {
+    if (tokenizer->spaces != NULL &&
+        rp_normalize(tokenizer->spaces, encoder->match, text, length, G_MAXSIZE, encoder->spaced,
+                     push_layer(encoder)) > 0) {
         text = encoder->spaced->str;
         length = encoder->spaced->len;
     }
@@ -290,7 +291,7 @@ encode_normalized(Encoder *encoder, const char *text, gsize length, gsize at)
         (length < prefix || memcmp(text, tokenizer->prefix_text, prefix) != 0)) {
         const RpNormalize step = {.kind = RP_NORMALIZE_PREPEND, .content = tokenizer->prefix_text};
 
-        (void)rp_normalize(&step, encoder->match, text, length, encoder->prefixed,
+        (void)rp_normalize(&step, encoder->match, text, length, G_MAXSIZE, encoder->prefixed,
                            push_layer(encoder));
         text = encoder->prefixed->str;
         length = encoder->prefixed->len;
@@ -307,6 +308,7 @@ static gboolean
 encode_stretch(Encoder *encoder, const char *text, gsize length, gsize origin)
 {
     const RpTokenizer *tokenizer = encoder->tokenizer;
+    const gsize most = RP_NORMALIZE_MOST(length);
     RpAddedState state = {0};
     RpAddedMatch part;
 
@@ -314,8 +316,9 @@ encode_stretch(Encoder *encoder, const char *text, gsize length, gsize origin)
     encoder->n_layers = 0;
     for (guint i = 0; i < tokenizer->normalizers->len; i++) {
         GString *out = encoder->texts[text == encoder->texts[0]->str];
-        const int changed = rp_normalize(&g_array_index(tokenizer->normalizers, RpNormalize, i),
-                                         encoder->match, text, length, out, push_layer(encoder));
+        const int changed =
+            rp_normalize(&g_array_index(tokenizer->normalizers, RpNormalize, i), encoder->match,
+                         text, length, most, out, push_layer(encoder));
 
         if (changed < 0)
             return FALSE;
@@ -433,6 +436,6 @@ rp_tokenizer_encode(const RpTokenizer *tokenizer, const char *text, gsize length
     if (spans != NULL)
         g_array_set_size(spans, n_spans);
     g_set_error(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_TEXT,
-                "a pattern of the tokenizer takes too long on this text");
+                "a pattern of the tokenizer takes too long on this text, or makes too much of it");
     return FALSE;
 }

@@ -168,15 +168,15 @@ normalize_form(RpNormalizeKind kind, const char *text, gsize length, GString *ou
 /* ---- words ---- */
 
 static int
-replace(const RpNormalize *step, RpMatch *match, const char *text, gsize length, GString *out,
-        GArray *edits)
+replace(const RpNormalize *step, RpMatch *match, const char *text, gsize length, gsize most,
+        GString *out, GArray *edits)
 {
     gsize copied = 0, from = 0, start, end;
     int found;
 
     while (from <= length &&
            (found = rp_pattern_next(step->pattern, match, text, length, from, &start, &end)) != 0) {
-        if (found < 0)
+        if (found < 0 || out->len > most)
             return -1;
         g_string_append_len(out, text + copied, (gssize)(start - copied));
         const gsize new_start = out->len;
@@ -195,12 +195,12 @@ replace(const RpNormalize *step, RpMatch *match, const char *text, gsize length,
 }
 
 int
-rp_normalize(const RpNormalize *step, RpMatch *match, const char *text, gsize length, GString *out,
-             GArray *edits)
+rp_normalize(const RpNormalize *step, RpMatch *match, const char *text, gsize length, gsize most,
+             GString *out, GArray *edits)
 {
     g_string_truncate(out, 0);
     if (step->kind == RP_NORMALIZE_REPLACE)
-        return replace(step, match, text, length, out, edits);
+        return replace(step, match, text, length, most, out, edits);
     if (step->kind != RP_NORMALIZE_PREPEND)
         return normalize_form(step->kind, text, length, out, edits);
     if (length == 0)

@@ -44,7 +44,7 @@ void rp_vocabulary_decode_as(RpVocabulary *vocabulary, guint32 id, const char *c
 /* The character that byte-level files write for a byte, as UTF-8. Returns: its bytes, 1 or 2 */
 guint rp_byte_level_character(guint8 byte, char text[2]);
 
-/* ---- merges.c, bpe.c ---- */
+/* ---- merges.c, bpe.c, windows.c ---- */
 
 typedef struct {
     guint64 pair; /* left id << 32 | right id */
@@ -62,6 +62,8 @@ typedef struct {
 void rp_merges_add(RpMerges *merges, guint32 left, guint32 right, guint32 rank, guint32 id);
 /* %NULL: the two are not merged. */
 const RpMerge *rp_merges_find(const RpMerges *merges, guint32 left, guint32 right);
+/* Whether each merge comes after those that make its two tokens, as training writes them. */
+gboolean rp_merges_ascend(const RpMerges *merges, guint n_ids);
 void rp_merges_clear(RpMerges *merges);
 
 typedef struct {
@@ -74,11 +76,15 @@ typedef struct {
     GArray *symbols; /* RpSymbol: the result */
     GArray *links;
     GArray *heap;
+    GArray *done;   /* RpSymbol: of windows that are behind */
+    GArray *window; /* RpSymbol */
 } RpMergeWork;
 
 void rp_merge_work_init(RpMergeWork *work);
 void rp_merge_work_clear(RpMergeWork *work);
-/* Splits a piece into @work->symbols. */
+/* Splits a piece into @work->symbols, all of it at once. */
+void rp_bpe_merge(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work);
+/* The same in time proportional to its length. */
 void rp_bpe_split(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work);
 
 /* ---- cache.c ---- */
@@ -138,10 +144,12 @@ typedef struct {
     char *content;      /* of PREPEND and REPLACE */
 } RpNormalize;
 
-/* Returns: 1 @out is the new text, 0 it is the old one, -1 as rp_pattern_next().
- * @edits: (nullable) (element-type RpEdit): appended */
+/* Returns: 1 @out is the new text, 0 it is the old one, -1 as rp_pattern_next(), or it would have more
+ * than @most bytes. @edits: (nullable) (element-type RpEdit): appended */
 int rp_normalize(const RpNormalize *step, RpMatch *match, const char *text, gsize length,
-                 GString *out, GArray *edits);
+                 gsize most, GString *out, GArray *edits);
+/* The most bytes that normalizers may make of @length: a few words of the file could fill memory. */
+#define RP_NORMALIZE_MOST(length) (32 * (gsize)(length) + 65536)
 
 /* ---- added.c ---- */
 
@@ -224,6 +232,7 @@ struct _RpTokenizer {
     guint32 unk;               /* or RP_TOKEN_NONE */
     guint32 byte_ids[256];     /* of a byte-level file, by byte */
     guint32 fallback_ids[256]; /* <0x00> to <0xFF> */
+    gboolean ascends;          /* rp_merges_ascend() */
     gboolean cuts_words;       /* no merge joins a word to the ▁ of the next */
     RpPieceCache *cache;
     GArray *added;         /* RpAddedToken: all, in the file's order */

@@ -110,8 +110,9 @@ normalize_added(const RpTokenizer *tokenizer, RpMatch *match, RpAddedToken *toke
     g_autoptr(GString) other = g_string_new(NULL);
 
     for (guint i = 0; i < tokenizer->normalizers->len; i++) {
-        const int changed = rp_normalize(&g_array_index(tokenizer->normalizers, RpNormalize, i),
-                                         match, text->str, text->len, other, NULL);
+        const int changed =
+            rp_normalize(&g_array_index(tokenizer->normalizers, RpNormalize, i), match, text->str,
+                         text->len, RP_NORMALIZE_MOST(token->length), other, NULL);
 
         if (changed < 0)
             return FALSE;
@@ -211,6 +212,7 @@ settle(RpTokenizer *tokenizer, RpJsonPull *pull)
 
         rp_vocabulary_decode_as(&tokenizer->vocabulary, token->id, token->content, token->length);
     }
+    tokenizer->ascends = rp_merges_ascend(&tokenizer->merges, rp_tokenizer_size(tokenizer));
     tokenizer->cuts_words = words_stand_alone(tokenizer);
     return TRUE;
 }

@@ -1,0 +1,98 @@
+/* `roundpipe tokenize` and `detokenize`: there and back, forms of output, and what is refused. */
+#include "tests/cli/run-cli.h"
+
+#define LLAMA3 "@R/tests/text/fixtures/llama3.json"
+
+static void
+expect(const char *line, const char *out)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("%s", line);
+
+    if (run.code != 0 || strcmp(run.out, out) != 0)
+        fail_msg("%s: exit code %d, expected\n%s\nfound\n%s%s", line, run.code, out, run.out,
+                 run.err);
+}
+
+static void
+refuse(const char *line, int code, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("%s", line);
+
+    if (run.code != code || strstr(run.err, part) == NULL ||
+        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
+        fail_msg("%s: exit code %d, expected %d and one line with \"%s\": %s", line, run.code, code,
+                 part, run.err);
+}
+
+static void
+goes_there_and_back(void **state)
+{
+    expect("printf 'Hello w\\303\\266rld<|end|>\\n\\n' | $ROUNDPIPE tokenize " LLAMA3
+           " --no-template | $ROUNDPIPE detokenize " LLAMA3,
+           "Hello wörld<|end|>\n\n");
+    expect("printf 'Hello<|end|>' | $ROUNDPIPE tokenize " LLAMA3 " | $ROUNDPIPE detokenize " LLAMA3
+           " -",
+           "<|begin|>Hello<|end|>");
+    expect("printf 'Hello<|end|>' | $ROUNDPIPE tokenize " LLAMA3 " | $ROUNDPIPE detokenize " LLAMA3
+           " --no-special",
+           "Hello");
+    expect("printf 'one\\n\\ntwo' | $ROUNDPIPE tokenize " LLAMA3
+           " --lines --no-template | $ROUNDPIPE detokenize " LLAMA3 " --lines",
+           "one\n\ntwo\n");
+    expect("echo '[423, 424]' | $ROUNDPIPE detokenize " LLAMA3, "<|begin|><|end|>");
+}
+
+static void
+shows_ids_places_and_counts(void **state)
+{
+    expect("printf 'a<|end|>' | $ROUNDPIPE tokenize " LLAMA3, "423 64 424\n");
+    expect("printf 'a<|end|>' | $ROUNDPIPE tokenize " LLAMA3 " --text",
+           "     423         0        0  <|begin|>\n"
+           "      64         0        1  a\n"
+           "     424         1        8  <|end|>\n");
+    expect("printf 'a<|end|>' | $ROUNDPIPE tokenize " LLAMA3 " --count --no-special --no-template",
+           "7\n");
+
+    g_auto(RpCliRun) run =
+        rp_cli_shell("printf 'a\\nb b' | $ROUNDPIPE tokenize " LLAMA3 " --lines --text --json");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autofree char *ids = rp_cli_list(root, "texts.1.ids");
+    g_autofree char *starts = rp_cli_list(root, "texts.1.starts");
+
+    assert_int_equal(rp_cli_number(root, "vocabulary"), 426);
+    assert_int_equal(rp_cli_number(root, "tokens"), 5);
+    assert_string_equal(ids, "423,65,347");
+    assert_string_equal(starts, "0,0,1");
+    assert_string_equal(rp_cli_member(root, "texts.1.tokens.2")->text, "Ġb");
+}
+
+static void
+says_what_is_wrong(void **state)
+{
+    refuse("printf 'a\\377' | $ROUNDPIPE tokenize " LLAMA3, 1,
+           "standard input: offset 1: expected UTF-8, found byte 0xff");
+    refuse("printf 'a\\nb\\377' | $ROUNDPIPE tokenize --lines " LLAMA3, 1,
+           "standard input: line 2: offset 1: expected UTF-8");
+    refuse("$ROUNDPIPE tokenize", 2, "expected TOKENIZER [FILE]");
+    refuse("$ROUNDPIPE tokenize " LLAMA3 " a b", 2, "one word too many");
+    refuse("$ROUNDPIPE tokenize " LLAMA3 " @T/nothing", 1, "nothing: cannot read");
+    refuse("$ROUNDPIPE tokenize @R/profiles/rtx4090/qwen3-1.7b.json", 1, "expected a known key");
+    refuse("printf x | $ROUNDPIPE tokenize --text --count " LLAMA3, 2, "found both");
+    refuse("printf '1 2\\n 3 x' | $ROUNDPIPE detokenize " LLAMA3, 1,
+           "standard input: line 2, column 4: expected the id of a token, at most 425, found no "
+           "number");
+    refuse("printf '1 99999' | $ROUNDPIPE detokenize " LLAMA3, 1, "line 1, column 3");
+    refuse("printf '1 99999999999' | $ROUNDPIPE detokenize " LLAMA3, 1, "found 9999999999");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goes_there_and_back),
+        cmocka_unit_test(shows_ids_places_and_counts),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}
