@@ -6,7 +6,8 @@
  *
  * Bound: the fastest that fits of every schedule whose stages stay on their GPUs with their weights.
  * Streamed: RoundPipe with synchronous and with asynchronous steps. Each has its best micro-batch,
- * round and partition. Layers' times are the cost model's.
+ * round and partition. Resident: streamed, but frozen weights of LoRA stay on GPUs that have room.
+ * Layers' times are the cost model's.
  */
 #include <math.h>
 #include <stdio.h>
@@ -94,7 +95,7 @@ try_streamed(const RpAdviseQuery *query, const RpProfile *profile, guint micro_b
 
 /* What was fastest of each kind. */
 typedef struct {
-    Best bound, sync, async;
+    Best bound, sync, async, resident_sync, resident_async;
 } Fastest;
 
 /* @fastest: what fits in less memory; it fits here, too */
@@ -128,15 +129,24 @@ sweep_case(const RpModel *model, guint rank, guint sequence, guint batch, double
         if ((guint64)micro_batch * sequence > 4 * 8192 && micro_batch > 1)
             break;
         query.sync = TRUE;
+        query.resident = RP_RESIDENT_OFF;
         try_bound(&query, profile, micro_batch, &fastest->bound);
         try_streamed(&query, profile, micro_batch, &fastest->sync);
         query.sync = FALSE;
         try_streamed(&query, profile, micro_batch, &fastest->async);
+        if (rank == 0)
+            continue;
+        query.resident = RP_RESIDENT_ON;
+        try_streamed(&query, profile, micro_batch, &fastest->resident_async);
+        query.sync = TRUE;
+        try_streamed(&query, profile, micro_batch, &fastest->resident_sync);
     }
-    printf("%s,%s,%.2f,%u,%u,%g,%g,%s,%.0f,%.0f,%.0f\n", rank > 0 ? "lora" : "full", model->name,
-           (double)rp_model_parameters(model) / 1e9, sequence, batch, memory_gib, link,
+    printf("%s,%s,%.2f,%u,%u,%g,%g,%s,%.0f,%.0f,%.0f,%.0f,%.0f\n", rank > 0 ? "lora" : "full",
+           model->name, (double)rp_model_parameters(model) / 1e9, sequence, batch, memory_gib, link,
            fastest->bound.schedule != NULL ? fastest->bound.schedule : "-",
-           fastest->bound.tokens_per_s, fastest->sync.tokens_per_s, fastest->async.tokens_per_s);
+           fastest->bound.tokens_per_s, fastest->sync.tokens_per_s, fastest->async.tokens_per_s,
+           fmax(fastest->sync.tokens_per_s, fastest->resident_sync.tokens_per_s),
+           fmax(fastest->async.tokens_per_s, fastest->resident_async.tokens_per_s));
     fflush(stdout);
 }
 
@@ -164,7 +174,7 @@ sweep(void)
            "where nothing fits\n",
            GPUS);
     printf("train,model,billion_parameters,sequence,batch,memory_gib,link_gb_per_s,bound_schedule,"
-           "bound,streamed_sync,streamed_async\n");
+           "bound,streamed_sync,streamed_async,resident_sync,resident_async\n");
     for (guint t = 0; t < G_N_ELEMENTS(ranks); t++)
         for (guint m = 0; m < G_N_ELEMENTS(models); m++)
             sweep_model(rp_model_find(models[m], NULL), ranks[t]);
@@ -200,6 +210,7 @@ line_add(Line *line, double x, double y)
 typedef struct {
     const char *train, *model, *varied;
     double memory_gib;
+    double link; /* 0: the usual one */
 } Choice;
 
 static gboolean
@@ -219,19 +230,20 @@ is_chosen(const RpTable *table, guint row, const Choice *choice)
             strcmp(rp_table_text(table, row, "model"), choice->model) == 0) &&
            is_usual(table, row, "sequence", choice->varied, USUAL_SEQUENCE) &&
            is_usual(table, row, "memory_gib", choice->varied, choice->memory_gib) &&
-           is_usual(table, row, "link_gb_per_s", choice->varied, USUAL_LINK) &&
+           is_usual(table, row, "link_gb_per_s", choice->varied,
+                    choice->link > 0 ? choice->link : USUAL_LINK) &&
            (strcmp(choice->varied, "batch") == 0 || tokens == USUAL_STEP_TOKENS);
 }
 
-/* @streamed: the column that bound schedules are compared with */
+/* Column @what as a share of column @of, %. */
 static Line
-read_line(const RpTable *table, const Choice *choice, const char *streamed)
+read_line(const RpTable *table, const Choice *choice, const char *what, const char *of)
 {
     Line line = {.n = 0};
 
     for (guint row = 0; row < rp_table_n_rows(table); row++) {
-        const double bound = rp_table_number(table, row, "bound");
-        const double other = rp_table_number(table, row, streamed);
+        const double bound = rp_table_number(table, row, what);
+        const double other = rp_table_number(table, row, of);
 
         if (is_chosen(table, row, choice))
             line_add(&line, rp_table_number(table, row, choice->varied),
@@ -250,8 +262,8 @@ add_sizes(RpLineChart *chart, const RpTable *table, const char *train)
     for (guint g = 0; g < G_N_ELEMENTS(memories); g++) {
         const Choice choice = {
             .train = train, .varied = "billion_parameters", .memory_gib = memories[g]};
-        const Line sync = read_line(table, &choice, "streamed_sync");
-        const Line async = read_line(table, &choice, "streamed_async");
+        const Line sync = read_line(table, &choice, "bound", "streamed_sync");
+        const Line async = read_line(table, &choice, "bound", "streamed_async");
         g_autofree char *title = g_strdup_printf("%g GiB", memories[g]);
 
         rp_line_chart_add(chart, title, colours[g], RP_LINE_WITH_POINTS, sync.x, sync.y, sync.n);
@@ -261,16 +273,36 @@ add_sizes(RpLineChart *chart, const RpTable *table, const char *train)
     rp_line_chart_explain(chart, "of asynchronous", RP_LINE_DASHED);
 }
 
+/* By size of the model, a colour a memory: what frozen weights bring that stay, by link. */
+static void
+add_residents(RpLineChart *chart, const RpTable *table)
+{
+    for (guint g = 0; g < G_N_ELEMENTS(memories); g++) {
+        Choice choice = {
+            .train = "lora", .varied = "billion_parameters", .memory_gib = memories[g]};
+        const Line usual = read_line(table, &choice, "resident_async", "streamed_async");
+        g_autofree char *title = g_strdup_printf("%g GiB", memories[g]);
+
+        choice.link = links[0];
+        const Line slow = read_line(table, &choice, "resident_async", "streamed_async");
+
+        rp_line_chart_add(chart, title, colours[g], RP_LINE_WITH_POINTS, usual.x, usual.y, usual.n);
+        rp_line_chart_add(chart, NULL, colours[g], RP_LINE_DASHED, slow.x, slow.y, slow.n);
+    }
+    rp_line_chart_explain(chart, "links of 25 GB/s", RP_LINE_WITH_POINTS);
+    rp_line_chart_explain(chart, "of 6.25 GB/s", RP_LINE_DASHED);
+}
+
 /* By something else, a colour a model: LoRA and full training, synchronous. */
 static void
 add_models(RpLineChart *chart, const RpTable *table, const char *varied)
 {
     for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
         Choice choice = {"lora", models[m], varied, USUAL_MEMORY};
-        const Line lora = read_line(table, &choice, "streamed_sync");
+        const Line lora = read_line(table, &choice, "bound", "streamed_sync");
 
         choice.train = "full";
-        const Line full = read_line(table, &choice, "streamed_sync");
+        const Line full = read_line(table, &choice, "bound", "streamed_sync");
 
         rp_line_chart_add(chart, models[m], colours[m], RP_LINE_WITH_POINTS, lora.x, lora.y,
                           lora.n);
@@ -287,6 +319,7 @@ typedef struct {
     double low, high;
     const char *title;
     const char *x_title;
+    gboolean residents; /* shows these */
 } Picture;
 
 static const Picture pictures[] = {
@@ -294,6 +327,8 @@ static const Picture pictures[] = {
      "parameters of the model, billion"},
     {"weight-binding-full", "full", NULL, 1.5, 80,
      "Bound weights against streamed ones: full training", "parameters of the model, billion"},
+    {"weight-binding-resident", "lora", NULL, 1.5, 80,
+     "LoRA with frozen weights that stay on their GPUs", "parameters of the model, billion", TRUE},
     {"weight-binding-link", NULL, "link_gb_per_s", 5.8, 54,
      "Bound weights against streamed ones, by link", "link of a GPU, GB/s each way"},
     {"weight-binding-sequence", NULL, "sequence", 1900, 35000,
@@ -306,25 +341,33 @@ static gboolean
 draw_one(const RpTable *table, const Picture *picture, const char *directory, GError **error)
 {
     g_autoptr(RpLineChart) chart =
-        rp_line_chart_new(picture->name, picture->title, picture->x_title, "bound, % of streamed");
+        rp_line_chart_new(picture->name, picture->title, picture->x_title,
+                          picture->residents ? "resident, % of streamed" : "bound, % of streamed");
 
-    if (picture->train != NULL)
+    if (picture->residents)
+        add_residents(chart, table);
+    else if (picture->train != NULL)
         add_sizes(chart, table, picture->train);
     else
         add_models(chart, table, picture->varied);
     rp_line_chart_set_log(chart, 2, 0);
     rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_x_range(chart, picture->low, picture->high);
-    rp_line_chart_set_y_range(chart, 50, 115);
+    rp_line_chart_set_y_range(chart, picture->residents ? 95 : 50, picture->residents ? 160 : 115);
     rp_line_chart_set_subtitle(chart, "predicted tokens/s; 8 GPUs that compute as an RTX 4090; "
                                       "else 24 GiB, 25 GB/s, 128 sequences of 2048 tokens");
     g_autoptr(RpFigure) figure = rp_line_chart_figure(chart);
 
-    rp_figure_set_caption(figure,
-                          "Predicted by our simulator at full fidelity, layer times of the cost "
-                          "model: the fastest synchronous schedule whose stages stay on their GPUs "
-                          "with their weights, as a share of RoundPipe's tokens/s. A line begins "
-                          "where a bound schedule fits.");
+    rp_figure_set_caption(
+        figure,
+        picture->residents
+            ? "Predicted by our simulator at full fidelity, layer times of the cost model: "
+              "RoundPipe with asynchronous steps whose frozen weights stay on the GPUs as "
+              "far as memory goes, as a share of its tokens/s where they go up in each round."
+            : "Predicted by our simulator at full fidelity, layer times of the cost "
+              "model: the fastest synchronous schedule whose stages stay on their GPUs "
+              "with their weights, as a share of RoundPipe's tokens/s. A line begins "
+              "where a bound schedule fits.");
     rp_figure_add_command(figure, "weight-binding sweep >weight-binding.csv");
     rp_figure_add_command(figure, "weight-binding draw weight-binding.csv DIR");
     return rp_figure_write(figure, directory, RP_PICTURE_PNG, error);

@@ -210,6 +210,7 @@ typedef struct {
     char *fused_forward;
     char *transfers;
     char *consistency;
+    char *resident;
     char *optimizer;
 } RpScheduleArgs;
 

@@ -58,6 +58,9 @@ find_idle(const RpScheduleArgs *args)
                "beside it";
     if (!full && args->optimizer != NULL)
         return "--optimizer: compute fidelity has no optimizer; expected --fidelity full beside it";
+    if (!full && args->resident != NULL)
+        return "--resident: compute fidelity uploads no weights; expected --fidelity full beside "
+               "it";
     if (args->optimizer != NULL && g_strcmp0(args->consistency, "blocking") == 0)
         return "--optimizer: --consistency blocking has one optimizer only, which copies all "
                "weights; expected no --optimizer beside it";

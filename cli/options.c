@@ -30,6 +30,7 @@ const GOptionEntry rp_schedule_options[] = {
     {"transfers", 0, RP_WORD(RpScheduleArgs, transfers), "full fidelity: ", "NAME"},
     {"consistency", 0, RP_WORD(RpScheduleArgs, consistency), "full fidelity: ", "NAME"},
     {"optimizer", 0, RP_WORD(RpScheduleArgs, optimizer), "full fidelity: ", "NAME"},
+    {"resident", 0, RP_WORD(RpScheduleArgs, resident), "full fidelity: ", "NAME"},
     {"async", 0, RP_FLAG(RpScheduleArgs, ask.options.async),
      "asynchronous optimizer (staleness 1): iterations without a flush", NULL},
     {"no-clip", 0, RP_FLAG(RpScheduleArgs, ask.options.step_at_once),
@@ -96,7 +97,7 @@ gboolean
 rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 {
     int fidelity = 0, recompute = 0, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
-    int objective = 0;
+    int objective = 0, resident = RP_RESIDENT_AUTO;
 
     if (!check_given("gpus", args->ask.options.gpus, error) ||
         !check_given("micro-batches", args->ask.options.micro_batches, error) ||
@@ -106,10 +107,12 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !choose("fused-forward", args->fused_forward, fused_names, &fused, error) ||
         !rp_cli_choose("transfers", "transfers", args->transfers, &transfers, error) ||
         !rp_cli_choose("consistency", "consistency", args->consistency, &consistency, error) ||
+        !rp_cli_choose("resident", "resident", args->resident, &resident, error) ||
         !rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error))
         return FALSE;
     *ask = args->ask;
     ask->objective = (RpObjective)objective;
+    ask->resident = (RpResidentChoice)resident;
     ask->options.fidelity = (RpFidelity)fidelity;
     ask->options.recompute = (RpRecompute)recompute;
     ask->options.fused_forward = (RpFusedForward)(fused + 1); /* 0 = default */

@@ -252,6 +252,40 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
            check_time(ask, profile, iterations, error);
 }
 
+static gint64 iteration_ns(const RpRequest *request, const RpTrace *trace);
+
+/* Frozen weights stay where an iteration is predicted to take no longer. The first one has them all
+ * to upload: alone it tells nothing. */
+static gboolean
+choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+{
+    const guint64 limit = request->options.resident_limit;
+    RpRequest streamed = *request; /* borrowed */
+    g_autoptr(RpPlan) plan = NULL;
+
+    if (request->options.resident_limit == 0)
+        return TRUE;
+    streamed.options.resident_limit = 0;
+    g_autoptr(RpTrace) with = rp_request_simulate(request, profile, &plan, error);
+    g_autoptr(RpTrace) without =
+        with != NULL ? rp_request_simulate(&streamed, profile, NULL, error) : NULL;
+    if (without == NULL)
+        return FALSE;
+    for (guint g = 0; g < request->options.gpus; g++)
+        request->resident_bytes = MAX(request->resident_bytes, rp_plan_resident_bytes(plan, g));
+    request->resident_ns = iteration_ns(request, with);
+    request->streamed_ns =
+        rp_plan_dispatched_fits(profile, request->partition, &streamed.options, limit)
+            ? iteration_ns(request, without)
+            : 0;
+    if (request->resident_bytes > 0 &&
+        (ask->resident == RP_RESIDENT_ON || request->streamed_ns == 0 ||
+         (request->iterations > 1 && request->resident_ns <= request->streamed_ns)))
+        return TRUE;
+    request->options.resident_limit = request->resident_bytes = 0;
+    return TRUE;
+}
+
 gboolean
 rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
 {
@@ -260,6 +294,10 @@ rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *reques
     guint stages;
 
     *request = (RpRequest){.options = ask->options};
+    if (options->fidelity == RP_FIDELITY_FULL && options->schedule->dispatched &&
+        rp_profile_has_frozen(profile))
+        options->resident_limit =
+            rp_resident_limit(ask->resident, ask->host_devices, profile->gpu_memory_bytes);
     if (!options->schedule->dispatched)
         options->round = options->micro_batches; /* a bound iteration is one round */
     if (!check_lists(ask, error) || !check_early(ask, profile, error) ||
@@ -276,7 +314,8 @@ rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *reques
                                                           : 1;
     request->steady = options->async && request->iterations >= request->window.iterations;
     return check_size(ask, stages, calls, request->iterations, error) &&
-           check_time(ask, profile, request->iterations, error);
+           check_time(ask, profile, request->iterations, error) &&
+           choose_resident(ask, profile, request, error);
 }
 
 RpTrace *

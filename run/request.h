@@ -24,7 +24,9 @@ typedef struct {
     const char *backward_stages;
     guint n_stages; /* of a bound schedule */
     RpObjective objective;
-    guint calls; /* of an iteration: gradient accumulation */
+    RpResidentChoice resident;
+    gboolean host_devices; /* their arenas are host memory */
+    guint calls;           /* of an iteration: gradient accumulation */
     guint iterations;
     gboolean settle;  /* as many iterations as it takes, also if synchronous */
     gboolean as_keys; /* messages name keys of run files, not options */
@@ -36,8 +38,11 @@ typedef struct {
     RpPartition *partition;
     const char *partition_source; /* "given", "paper" or "simulated" */
     guint iterations;
-    gboolean steady;       /* asynchronous with enough iterations: report the window */
-    RpSteadyWindow window; /* asynchronous: iterations that are needed, and which count */
+    gboolean steady;        /* asynchronous with enough iterations: report the window */
+    RpSteadyWindow window;  /* asynchronous: iterations that are needed, and which count */
+    guint64 resident_bytes; /* frozen weights that stay on the device with the most of them */
+    gint64 resident_ns;     /* with any: time of an iteration, and without them */
+    gint64 streamed_ns;     /* 0: that does not fit */
 } RpRequest;
 void rp_request_clear(RpRequest *request);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)

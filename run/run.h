@@ -106,6 +106,7 @@ typedef struct {
     int recompute_choice;        /* RpRecompute */
     int transfers;               /* RpTransfers */
     int consistency;             /* RpConsistency */
+    int resident_choice;         /* RpResidentChoice */
     guint64 device_memory_bytes; /* 0 = no limit */
     guint64 host_memory_bytes;   /* 0 = what is available */
     gint64 head_chunk;

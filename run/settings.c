@@ -21,6 +21,8 @@ static const RpSettingChoice bases[] = {{"bf16", RP_RUN_BASE_16_BITS},
                                         {"nf4-single", RP_RUN_BASE_PACKED + RP_LOWBIT_NF4_SINGLE},
                                         {"mxfp4", RP_RUN_BASE_PACKED + RP_LOWBIT_MXFP4},
                                         {NULL}};
+static const RpSettingChoice residents[] = {
+    {"auto", RP_RESIDENT_AUTO}, {"off", RP_RESIDENT_OFF}, {"on", RP_RESIDENT_ON}, {NULL}};
 static const RpSettingChoice rounds[] = {
     {"all", RP_RUN_ROUND_ALL}, {"auto", RP_RUN_ROUND_AUTO}, {NULL}};
 static const RpSettingChoice partitions[] = {{"simulated", 0}, {"paper", 1}, {NULL}};
@@ -122,6 +124,9 @@ static const RpSetting settings[] = {
      .help = "how copies are placed beside compute"},
     {"consistency", CHOICE(consistency, consistencies), .initial = "events",
      .flag = "--consistency", .help = "how steps wait for weights and gradients"},
+    {"resident", CHOICE(resident_choice, residents), .initial = "auto", .flag = "--resident",
+     .help =
+         "roundpipe: frozen weights go up once and stay; auto: on GPUs with room, if not slower"},
     {"device_memory", BYTES(device_memory_bytes), .initial = "0",
      .help = "limit of each device; 0: what a GPU has free, none for host:N"},
     {"host_memory", BYTES(host_memory_bytes), .initial = "0",

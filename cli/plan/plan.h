@@ -80,6 +80,7 @@ typedef struct {
     char *dtype;
     char *accumulate;
     char *optimizer;
+    char *resident;
     char *schedules;
     char *devices;
     char *attention;

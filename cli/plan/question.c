@@ -335,7 +335,7 @@ check_gpu(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error
 static gboolean
 read_counts(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
 {
-    int optimizer = 0;
+    int optimizer = 0, resident = RP_RESIDENT_AUTO;
 
     query->gpus = args->gpus == 0 ? 1 : (guint)args->gpus;
     query->batch = (guint)args->batch;
@@ -344,9 +344,11 @@ read_counts(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
     query->round = (guint)args->round;
     query->sync = args->sync;
     query->accumulate = "fp32";
-    if (!rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error))
+    if (!rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error) ||
+        !rp_cli_choose("resident", "resident", args->resident, &resident, error))
         return FALSE;
     query->optimizer = (RpOptimizerMode)optimizer;
+    query->resident = (RpResidentChoice)resident;
     return TRUE;
 }
 

@@ -98,7 +98,11 @@ report_run(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
                                  partition->n_backward, NULL);
         rp_report_bytes(report, "gpu_peak_bytes", run->gpu.total, NULL);
         rp_report_bytes(report, "host_peak_bytes", run->host.total, NULL);
+        if (run->resident_bytes > 0)
+            rp_report_bytes(report, "resident_bytes", run->resident_bytes, NULL);
     }
+    if (run->streamed_tokens_per_s > 0)
+        rp_report_rate(report, "streamed_tokens_per_s", run->streamed_tokens_per_s, NULL);
     if (run->bound_tokens_per_s > 0)
         rp_report_rate(report, "compute_tokens_per_s", run->bound_tokens_per_s, NULL);
     if (!run->simulated)
@@ -210,6 +214,18 @@ report_recommendation(RpReport *report, const RpAdvice *advice)
     rp_report_line(
         report, "predicted", "%.0f tokens/s, %.3f s a step, bubble ratio %.2f %% (steady state)",
         run->tokens_per_s, (double)run->step_ns / (double)RP_NS_PER_S, 100 * run->bubble_ratio);
+    if (run->resident_bytes > 0) {
+        g_autofree char *stays = rp_cli_format_bytes(run->resident_bytes);
+
+        g_autofree char *streamed =
+            run->streamed_tokens_per_s > 0
+                ? g_strdup_printf("%.0f tokens/s", run->streamed_tokens_per_s)
+                : g_strdup("nothing fits");
+
+        rp_report_line(report, "resident",
+                       "%s of frozen weights a card, uploaded once; %s with uploads in each round",
+                       stays, streamed);
+    }
     if (run->bound_tokens_per_s > 0)
         rp_report_line(report, "against",
                        "%.0f tokens/s in compute fidelity: no transfer, no optimizer",

@@ -134,6 +134,28 @@ rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const
 }
 
 void
+rp_report_add_resident(RpReport *report, const RpRequest *request)
+{
+    if (request->resident_bytes == 0)
+        return;
+    g_autofree char *bytes = rp_cli_format_bytes(request->resident_bytes);
+
+    rp_report_bytes(report, "resident_bytes", request->resident_bytes, "resident");
+    if (request->streamed_ns == 0) {
+        rp_report_show(report,
+                       "%s of frozen weights on each GPU, uploaded once; with uploads in "
+                       "each round the stages would not fit",
+                       bytes);
+        return;
+    }
+    rp_report_show(report,
+                   "%s of frozen weights on each GPU, uploaded once; %.4f ms an iteration with "
+                   "uploads in each round",
+                   bytes, rp_ms_from_ns(request->streamed_ns));
+    rp_report_ms(report, "streamed_iteration_ms", request->streamed_ns, NULL);
+}
+
+void
 rp_report_add_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gboolean ms,
                     const char *label)
 {

@@ -50,6 +50,9 @@ double rp_result_above_bound(const RpResult *result);
  * the six; %NULL: for machines */
 void rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const *labels);
 
+/* Frozen weights that stay on devices, if any do, and what they bring. */
+void rp_report_add_resident(RpReport *report, const RpRequest *request);
+
 /* What a figure was over draws (sim/draws.h). @ms: nanoseconds, told in milliseconds; else a ratio,
  * for people in percent */
 void rp_report_add_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gboolean ms,

@@ -226,6 +226,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
         rp_report_ms(report, "most", job->most_ns, NULL);
         rp_report_end(report);
     }
+    rp_report_add_resident(report, &job->request);
     report_arenas(report, job, NULL);
     report_categories(report, "device_0_categories", NULL, job->plan, 0, 0);
     report_categories(report, "host_categories", NULL, job->plan, job->run->n_devices, 0);

@@ -58,6 +58,7 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     RpWay way = backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
     guint end = layers.first + layers.count;
     guint64 output = 0;
+    const gboolean packed = rp_profile_is_packed(profile);
     guint64 parameters = 0;
     guint64 uploaded = 0;
     guint64 gradients = 0;
@@ -73,8 +74,8 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         uploaded += rp_layer_upload_bytes(&profile->layers[l]);
         gradients += profile->layers[l].gradient_bytes;
     }
-    largest->parameters[way] = MAX(largest->parameters[way], parameters);
-    if (rp_profile_is_packed(profile))
+    largest->parameters[way] = MAX(largest->parameters[way], packed ? parameters : uploaded);
+    if (packed)
         largest->packed = MAX(largest->packed, uploaded);
     largest->workspace[way] =
         MAX(largest->workspace[way], workspace_bytes(profile, layers, backward));
@@ -113,7 +114,8 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
     guint64 sums = aligned(rp_profile_sum_bytes(profile, largest->gradients));
     RpSlotLayout best = {.bytes = G_MAXUINT64};
 
-    if (largest->packed > 0) /* all of it is the compute lane's, one slot after the other */
+    /* all of it is the compute lane's, one slot after the other */
+    if (rp_profile_is_packed(profile))
         return (RpSlotLayout){
             .packed = TRUE,
             .accumulators_inside = TRUE,
@@ -141,12 +143,13 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
     return best;
 }
 
-static guint64
-device_bytes(const RpProfile *profile, const RpLargest *largest)
+guint64
+rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums)
 {
     return rp_slot_layout(profile, largest).bytes + 2 * aligned(largest->input) +
            2 * aligned(largest->gradient) + 2 * aligned(largest->output) +
-           aligned(largest->gradients);
+           aligned(kept_sums ? rp_profile_sum_bytes(profile, largest->gradients)
+                             : largest->gradients);
 }
 
 guint64
@@ -154,7 +157,7 @@ rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partit
 {
     RpLargest largest = rp_largest_dispatched(profile, partition);
 
-    return device_bytes(profile, &largest);
+    return rp_device_bytes(profile, &largest, FALSE);
 }
 
 guint64
@@ -173,7 +176,7 @@ rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first, const RpInt
     if (stage != NULL)
         rp_largest_note(&largest, profile, &alone, *stage, phase == RP_PHASE_FORWARD,
                         phase != RP_PHASE_FORWARD);
-    return device_bytes(profile, &largest);
+    return rp_device_bytes(profile, &largest, FALSE);
 }
 
 gboolean

@@ -64,5 +64,9 @@ RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *par
  */
 gboolean rp_partition_keeps_sums(const RpPartition *partition, guint gpus);
 
+/* Arena of a device of a dispatched plan, without constants and what is resident. @kept_sums:
+ * gradients leave as sums (RpPlanPromises) */
+guint64 rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums);
+
 /* The layout that takes the least room. */
 RpSlotLayout rp_slot_layout(const RpProfile *profile, const RpLargest *largest);

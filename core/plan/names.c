@@ -31,6 +31,8 @@ static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
     [RP_TASK_ACTGRAD_UPLOAD] = {"activation-gradient-upload", UP(ACTIVATION),
                                 "gradients of activations", 0xe69f00},
     [RP_TASK_PARAMETER_UPLOAD] = {"parameter-upload", UP(PARAMETER), "parameters", 0x5a5a5a},
+    [RP_TASK_RESIDENT_UPLOAD] = {"resident-upload", UP(PARAMETER), "parameters that stay",
+                                 0x332288},
     [RP_TASK_GRADIENT_DOWNLOAD] = {"gradient-download", DOWN(GRADIENT), "gradients of parameters",
                                    0xa6a6a6},
     [RP_TASK_EXPAND] = {"expand", ON_COMPUTE, "expansion of packed parameters", 0x882255},
@@ -91,6 +93,7 @@ rp_access_role_name(RpAccessRole role)
         [RP_ROLE_DECISION] = "decision",
         [RP_ROLE_HOST] = "host buffer",
         [RP_ROLE_PACKED] = "packed parameters",
+        [RP_ROLE_RESIDENT] = "parameters that stay",
     };
 
     return (guint)role < RP_N_ACCESS_ROLES ? names[role] : "unknown";

@@ -20,6 +20,7 @@ struct _RpPlan {
     gboolean *overlaps;   /* gpus + 1: whether buffers share bytes */
     RpPlanLayer *layers;  /* n_layers */
     guint32 *constants;   /* gpus */
+    guint32 *residents;   /* [gpus][n_layers] */
     guint32 decisions[2];
     guint n_decisions;
 };
@@ -87,6 +88,9 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     plan->constants = g_new(guint32, gpus);
     for (guint g = 0; g < gpus; g++)
         plan->constants[g] = RP_NONE;
+    plan->residents = g_new(guint32, (gsize)gpus * n_layers + 1);
+    for (gsize i = 0; i < (gsize)gpus * n_layers; i++)
+        plan->residents[i] = RP_NONE;
     return plan;
 }
 
@@ -104,6 +108,7 @@ rp_plan_free(RpPlan *plan)
     g_free(plan->overlaps);
     g_free(plan->layers);
     g_free(plan->constants);
+    g_free(plan->residents);
     g_free(plan);
 }
 
@@ -225,6 +230,31 @@ rp_plan_constants(const RpPlan *plan, guint device)
 {
     g_return_val_if_fail(device < plan->gpus, RP_NONE);
     return plan->constants[device];
+}
+
+void
+rp_plan_set_resident(RpPlan *plan, guint device, guint layer, guint32 buffer)
+{
+    g_return_if_fail(device < plan->gpus && layer < plan->n_layers);
+    plan->residents[(gsize)device * plan->n_layers + layer] = buffer;
+}
+
+guint32
+rp_plan_resident(const RpPlan *plan, guint device, guint layer)
+{
+    g_return_val_if_fail(device < plan->gpus && layer < plan->n_layers, RP_NONE);
+    return plan->residents[(gsize)device * plan->n_layers + layer];
+}
+
+guint64
+rp_plan_resident_bytes(const RpPlan *plan, guint device)
+{
+    guint64 bytes = 0;
+
+    for (guint l = 0; l < plan->n_layers; l++)
+        if (rp_plan_resident(plan, device, l) != RP_NONE)
+            bytes += plan->layers[l].resident_bytes;
+    return bytes;
 }
 
 guint32

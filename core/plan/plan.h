@@ -58,6 +58,7 @@ typedef enum {
     RP_TASK_ACTGRAD_UPLOAD,      /* the same, host to the device of the next backward stage */
     /* parameter and gradient lanes; stage + chunk name the bytes (RpPlanStage) */
     RP_TASK_PARAMETER_UPLOAD,
+    RP_TASK_RESIDENT_UPLOAD, /* once a run: what stays on the device of `layer` (rp_plan_resident()) */
     RP_TASK_GRADIENT_DOWNLOAD,
     /* compute lane; of a plan whose weights are packed, once a slot */
     RP_TASK_EXPAND, /* makes the parameters of `stage` of its packed ones; no action */
@@ -82,10 +83,12 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *   compute          PARAMETERS r, WORKSPACE w, INPUT r, OUTPUT w, GRADIENT r, and of those that
  *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
  *                    complete, LEAVING w (r | w: it is added to that of the rounds before, which
- *                    has stayed there); the head's backward DECISION r, in a gated plan
- *   expand           PACKED r, PARAMETERS w
+ *                    has stayed there); the head's backward DECISION r, in a gated plan; RESIDENT r
+ *                    of each layer that stays on the device, unless that is packed
+ *   expand           PACKED r, RESIDENT r likewise, PARAMETERS w
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
  *   parameters       device side PARAMETERS or, where they are packed, PACKED; HOST: what is read of each layer
+ *   resident         device side RESIDENT; HOST: the layer's frozen weights
  *   gradients        device side LEAVING; host side STAGING where rounds are added up on the host,
  *                    else HOST (rounds apart: of each round its own)
  *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
@@ -109,6 +112,7 @@ typedef enum {
     RP_ROLE_STAGING,
     RP_ROLE_DECISION,
     RP_ROLE_HOST,
+    RP_ROLE_RESIDENT,
     RP_N_ACCESS_ROLES
 } RpAccessRole;
 
@@ -142,7 +146,8 @@ typedef struct {
     guint32 micro_batch; /* within the iteration; RP_NONE if not of one */
     guint32 stage;       /* index of rp_plan_stage(); RP_NONE if not of one */
     union {
-        guint32 layer; /* activation tasks: boundary; optimizer tasks: layer; else RP_NONE */
+        guint32 layer; /* activation tasks: boundary; optimizer and resident tasks: layer; else
+                          RP_NONE */
         guint32 backward_stage; /* RP_TASK_OVERLAP: the stage of its backward part */
     };
     union {
@@ -179,7 +184,7 @@ typedef struct {
     gboolean runs_backward;  /* B, I + W or FB */
     gboolean bound;          /* F and B of this one stage run on `device` */
     guint device;            /* where it is bound; RP_NONE if dispatched */
-    guint64 parameter_bytes; /* that its actions read */
+    guint64 parameter_bytes; /* that its actions read, beside what is resident */
     guint64 upload_bytes;    /* that go up for them; the same unless some are packed */
     guint64 gradient_bytes;
     guint64 workspace_bytes; /* `full`: scratch of its actions */
@@ -201,7 +206,8 @@ typedef struct {
     guint32 copied;    /* blocking: fp32 gradients */
     guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
     guint64 tied_bytes;
-    guint64 input_bytes; /* of a micro-batch: what crosses the boundary before the layer */
+    guint64 resident_bytes; /* all of its frozen weights, tied ones too, if they stay on devices */
+    guint64 input_bytes;    /* of a micro-batch: what crosses the boundary before the layer */
 } RpPlanLayer;
 
 #define RP_BUFFER_ALIGNMENT 512 /* of every buffer's place and size, bytes */
@@ -315,6 +321,12 @@ guint rp_plan_n_decisions(const RpPlan *plan);
 /* Buffer of a device for what it keeps all the time beside the plan's data; RP_NONE if none. */
 void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
 guint32 rp_plan_constants(const RpPlan *plan, guint device);
+/* Buffer of a device for what stays there of @layer; RP_NONE: nothing does, or the device never runs
+ * the layer. */
+void rp_plan_set_resident(RpPlan *plan, guint device, guint layer, guint32 buffer);
+guint32 rp_plan_resident(const RpPlan *plan, guint device, guint layer);
+/* Bytes that stay on @device, over all layers. */
+guint64 rp_plan_resident_bytes(const RpPlan *plan, guint device);
 
 /**
  * rp_plan_add_buffer:

@@ -22,6 +22,9 @@ typedef enum { RP_TRANSFERS_WINDOWS, RP_TRANSFERS_NAIVE } RpTransfers;
 typedef enum { RP_CONSISTENCY_EVENTS, RP_CONSISTENCY_BLOCKING } RpConsistency;
 /* One pass with two weight buffers (18 bytes/parameter), or a separate parameter copy (16). */
 typedef enum { RP_OPTIMIZER_FUSED, RP_OPTIMIZER_LEAN } RpOptimizerMode;
+/* Frozen weights stay on the devices (RpPlanOptions.resident_limit): where that is predicted not to be
+ * slower, never, or as far as memory goes. */
+typedef enum { RP_RESIDENT_AUTO, RP_RESIDENT_OFF, RP_RESIDENT_ON } RpResidentChoice;
 /* Whether the fused stage's forward waits for its input (it must, in reality) or is treated like a
  * recompute, as the published results do. Default: published in `compute`, physical in `full`. */
 typedef enum { RP_FUSED_DEFAULT, RP_FUSED_PUBLISHED, RP_FUSED_PHYSICAL } RpFusedForward;
@@ -49,7 +52,16 @@ typedef struct {
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
+    /* `full`, dispatched: frozen weights stay on the devices as far as arenas of so many bytes hold
+     * them; 0 = none does */
+    guint64 resident_limit;
 } RpPlanOptions;
+
+/* Whether any weights of its layers are not trained. */
+gboolean rp_profile_has_frozen(const RpProfile *profile);
+/* What the choice comes to. @host_memory: devices' arenas are host memory, whose copies bring nothing;
+ * @limit: of an arena, 0 = none is known */
+guint64 rp_resident_limit(RpResidentChoice choice, gboolean host_memory, guint64 limit);
 
 typedef struct _RpPlanner RpPlanner;
 
@@ -115,6 +127,12 @@ RpPartition *rp_partition_least(const RpProfile *profile);
 /* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; of
  * one round an iteration. */
 guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition);
+
+/* Whether such a plan with @options' constants fits into arenas of @memory_bytes (0 = no limit): as it
+ * is, or with all frozen weights on the devices, where they may stay. Then a device needs no room for
+ * two stages of them. */
+gboolean rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
+                                 const RpPlanOptions *options, guint64 memory_bytes);
 
 /**
  * rp_plan_least_gpu_bytes:

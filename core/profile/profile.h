@@ -43,10 +43,12 @@ typedef struct {
     guint64 parameter_bytes; /* 16-bit weights that the layer runs with */
     guint64 upload_bytes;    /* uploaded for them, where some are packed; 0 = parameter_bytes */
     guint64 gradient_bytes;  /* gradients downloaded, as wide; 0 for a frozen layer */
-    guint64 tied_bytes;   /* the last so many parameters (and gradients) are those of layer 0, the
+    guint64 tied_bytes;     /* the last so many parameters (and gradients) are those of layer 0, the
                              embedding: uploaded and downloaded here, but kept and updated there */
-    guint64 input_bytes;  /* one micro-batch's input activation */
-    guint64 output_bytes; /* one micro-batch's output activation */
+    guint64 resident_bytes; /* frozen weights that stay on devices and do not go up again: set by a
+                               planner in a profile of its own, 0 in files */
+    guint64 input_bytes;    /* one micro-batch's input activation */
+    guint64 output_bytes;   /* one micro-batch's output activation */
     guint64 forward_workspace_bytes;  /* scratch while the layer runs forward */
     guint64 backward_workspace_bytes; /* scratch while the layer runs backward */
     guint64 activation_bytes;         /* kept from (re)compute until the layer's backward */
@@ -177,11 +179,18 @@ void rp_profile_take(char **string, char *value);
 
 const char *rp_layer_kind_name(RpLayerKind kind);
 
-/* What goes up a link to run the layer: packed weights, and those that are not. */
+/* The layer's weights as the host keeps them: packed ones, and those that are not. */
+static inline guint64
+rp_layer_home_bytes(const RpLayer *layer)
+{
+    return layer->upload_bytes > 0 ? layer->upload_bytes : layer->parameter_bytes;
+}
+
+/* What goes up a link for each slot that runs the layer. */
 static inline guint64
 rp_layer_upload_bytes(const RpLayer *layer)
 {
-    return layer->upload_bytes > 0 ? layer->upload_bytes : layer->parameter_bytes;
+    return rp_layer_home_bytes(layer) - layer->resident_bytes;
 }
 
 /**

@@ -53,6 +53,13 @@ rp_schedule_fail(GError **error, RpShapeRemedy one, RpShapeRemedy other, const c
     return FALSE;
 }
 
+/* Devices from the first slot of a round to that of the next. */
+static guint64
+turn_of(const RpShape *shape)
+{
+    return shape->turn > 0 ? shape->turn : shape->stages;
+}
+
 guint
 rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage, guint round)
 {
@@ -61,7 +68,7 @@ rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage
     g_return_val_if_fail(stage < shape->stages, 0);
 
     if (schedule->dispatched)
-        return (guint)((shape->first_gpu + (guint64)round * shape->stages + stage) % N);
+        return (guint)((shape->first_gpu + round * turn_of(shape) + stage) % N);
     if (schedule->folded)
         return stage < N ? stage : 2 * N - 1 - stage;
     if (schedule->gpu_of_rank != NULL)
@@ -76,7 +83,7 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
         return shape->first_gpu;
 
     guint64 rounds = shape->micro_batches / shape->round;
-    return (guint)((shape->first_gpu + rounds * shape->stages) % shape->gpus);
+    return (guint)((shape->first_gpu + rounds * turn_of(shape)) % shape->gpus);
 }
 
 void

@@ -183,6 +183,18 @@ share(Expectation *operands)
     }
 }
 
+/* What stays of the layers of @stage on the task's device. */
+static void
+expect_stays(Expectation *operands, guint32 stage)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
+    const guint32 device = rp_plan_lane_device(verifier->plan, operands->task->lane);
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        expect_place(operands, rp_plan_resident(verifier->plan, device, l), RP_ROLE_RESIDENT, READ);
+}
+
 static void
 expect_action(Expectation *operands)
 {
@@ -196,19 +208,22 @@ expect_action(Expectation *operands)
     } else {
         expect_rows(operands, task->stage, (RpTaskKind)task->kind);
     }
+    if (!verifier->promises->packed)
+        expect_stays(operands, task->stage);
     if (verifier->promises->gated && rp_verifier_makes_loss(verifier, task))
         expect_place(operands, rp_plan_decision(verifier->plan, task->iteration), RP_ROLE_DECISION,
                      READ);
 }
 
+/* @frozen: what no step writes, too */
 static void
-expect_weights(Expectation *operands, guint layer, guint16 mode)
+expect_weights(Expectation *operands, guint layer, guint16 mode, gboolean frozen)
 {
     const RpVerifier *verifier = operands->verifier;
     const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
     const guint version = verifier->promises->double_weights ? operands->task->iteration % 2 : 0;
 
-    if (mode == READ)
+    if (frozen)
         expect_place(operands, row->frozen, RP_ROLE_HOST, mode);
     expect_place(operands, row->weights[version], RP_ROLE_HOST, mode);
 }
@@ -266,9 +281,9 @@ expect_chunk(Expectation *operands)
                          RP_ROLE_HOST, WRITE);
         if (!up)
             continue;
-        expect_weights(operands, layer, READ);
-        if (row->tied_to != RP_NONE)
-            expect_weights(operands, row->tied_to, READ);
+        expect_weights(operands, layer, READ, row->resident_bytes == 0);
+        if (row->tied_to != RP_NONE && row->resident_bytes == 0)
+            expect_weights(operands, row->tied_to, READ, TRUE);
     }
 }
 
@@ -277,9 +292,29 @@ expect_expand(Expectation *operands)
 {
     const RpPlanStage *stage = rp_plan_stage(operands->verifier->plan, operands->task->stage);
 
-    expect_value(operands, RP_ROLE_PACKED, READ, TRUE, CATEGORY(PARAMETERS), stage->upload_bytes);
+    if (stage->upload_bytes > 0)
+        expect_value(operands, RP_ROLE_PACKED, READ, TRUE, CATEGORY(PARAMETERS),
+                     stage->upload_bytes);
+    expect_stays(operands, operands->task->stage);
     expect_value(operands, RP_ROLE_PARAMETERS, WRITE, TRUE, CATEGORY(PARAMETERS),
                  stage->parameter_bytes);
+}
+
+static void
+expect_resident(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpTask *task = operands->task;
+    const RpPlanLayer *row = rp_plan_layer(verifier->plan, task->layer);
+
+    expect_place(operands, row->frozen, RP_ROLE_HOST, READ);
+    if (row->tied_to != RP_NONE)
+        expect_place(operands, rp_plan_layer(verifier->plan, row->tied_to)->frozen, RP_ROLE_HOST,
+                     READ);
+    expect_place(operands,
+                 rp_plan_resident(verifier->plan, rp_plan_lane_device(verifier->plan, task->lane),
+                                  task->layer),
+                 RP_ROLE_RESIDENT, WRITE);
 }
 
 static void
@@ -320,7 +355,7 @@ expect_step(Expectation *operands)
     expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->optimizer, RP_ROLE_HOST,
                  ADD);
     if (!promises->parameter_copies)
-        expect_weights(operands, task->layer, WRITE);
+        expect_weights(operands, task->layer, WRITE, FALSE);
     expect_place(operands, rp_plan_decision(verifier->plan, task->iteration), RP_ROLE_DECISION,
                  promises->gated ? READ : ADD);
 }
@@ -379,6 +414,9 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
     case RP_TASK_EXPAND:
         expect_expand(operands);
         break;
+    case RP_TASK_RESIDENT_UPLOAD:
+        expect_resident(operands);
+        break;
     case RP_TASK_GRADIENT_ACCUMULATE:
         expect_sum(operands);
         break;
@@ -396,7 +434,7 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
     case RP_TASK_PARAMETER_COPY:
         expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->optimizer, RP_ROLE_HOST,
                      READ);
-        expect_weights(operands, task->layer, WRITE);
+        expect_weights(operands, task->layer, WRITE, FALSE);
         break;
     case RP_TASK_BARRIER:
     case RP_N_TASK_KINDS:

@@ -11,6 +11,7 @@
  *   rules/dataflow.c      rule 1: actions and transfers, each once
  *   rules/dataflow-values.c  rule 1: the values that travel between them
  *   rules/parameters.c    rule 4: parameters to the devices
+ *   rules/residents.c     rule 4: parameters that stay on them
  *   rules/gradients.c     rule 4: gradients from them
  *   rules/consistency.c   rule 5: the optimizer protocol
  *   rules/consistency-transfers.c  rule 5: uploads, downloads and sums

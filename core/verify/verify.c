@@ -42,7 +42,7 @@ runs_forward(RpTaskKind kind)
 {
     return kind == RP_TASK_FORWARD || kind == RP_TASK_EXPAND ||
            kind == RP_TASK_ACTIVATION_DOWNLOAD || kind == RP_TASK_ACTIVATION_UPLOAD ||
-           kind == RP_TASK_PARAMETER_UPLOAD;
+           kind == RP_TASK_PARAMETER_UPLOAD || kind == RP_TASK_RESIDENT_UPLOAD;
 }
 
 /* Fields that index something: after this nothing can be out of range. */

@@ -23,6 +23,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .stream = map->devices[device].stream,
         .constants = map->memory[device] + map->constants[device],
         .parameters = rp_task_operand(map, task, RP_ROLE_PARAMETERS),
+        .residents = map->is_packed ? (RpResidents){0} : rp_task_residents(map, device),
         .input = rp_task_operand(map, task, RP_ROLE_INPUT),
         .boundaries = stage->boundaries,
         .n_boundaries = task->task.kind == RP_TASK_FORWARD ? stage->n_boundaries : 0,
@@ -205,6 +206,7 @@ run_expand(const RpDeviceAction *action, GError **error)
     rp_network_expand(action->map->network, action->map->devices[action->device].stream,
                       rp_task_stage(action->map, action->task)->layers,
                       rp_task_operand(action->map, action->task, RP_ROLE_PACKED),
+                      rp_task_residents(action->map, action->device),
                       rp_task_operand(action->map, action->task, RP_ROLE_PARAMETERS));
     return check(action, error);
 }

@@ -66,7 +66,8 @@ rehearse_layer(const RpNetwork *network, const RpProfile *profile, guint layer,
                                                             .n = room.used / sizeof(float),
                                                             .x = (void *)room.memory});
     if (profile->layers[layer].upload_bytes > 0)
-        rp_network_expand(network, stream, call.layers, upload, (void *)call.parameters);
+        rp_network_expand(network, stream, call.layers, upload, (RpResidents){0},
+                          (void *)call.parameters);
     rp_network_forward(network, &call);
     if (!head)
         rp_network_recompute(network, &call);

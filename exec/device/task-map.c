@@ -1,5 +1,26 @@
 #include "exec/device/task-map.h"
 
+/* Where what stays on devices is, and what is left of layers that go up. */
+static void
+find_residents(RpTaskMap *map, const RpPlan *plan)
+{
+    guint64 first = 0;
+
+    map->residents = g_new(guint64, (gsize)map->gpus * map->n_layers);
+    map->first = g_new(guint64, map->n_layers);
+    for (guint l = 0; l < map->n_layers; l++) {
+        map->first[l] = first;
+        first += rp_network_layout(map->network, l)->upload_bytes -
+                 rp_plan_layer(plan, l)->resident_bytes;
+        for (guint g = 0; g < map->gpus; g++) {
+            const guint32 buffer = rp_plan_resident(plan, g, l);
+
+            map->residents[(gsize)g * map->n_layers + l] =
+                buffer != RP_NONE ? rp_plan_buffer(plan, buffer)->offset : RP_LAYOUT_NONE;
+        }
+    }
+}
+
 void
 rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
                  RpHostState *host_state, RpBatchFeed *feed)
@@ -19,7 +40,9 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         .element_bytes = rp_dtype_size(options->dtype),
         .leaving_dtype = rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : options->dtype,
         .kept_sums = rp_plan_promises(plan)->kept_sums,
+        .is_packed = rp_plan_promises(plan)->packed,
     };
+    find_residents(map, plan);
     map->stages = g_new(const RpPlanStage *, n_stages);
     for (guint s = 0; s < n_stages; s++)
         map->stages[s] = rp_plan_stage(plan, s);
@@ -42,6 +65,8 @@ rp_task_map_clear(RpTaskMap *map)
 {
     g_free(map->stages);
     g_free(map->constants);
+    g_free(map->residents);
+    g_free(map->first);
     g_free(map->packed);
     g_free(map->places);
     g_free(map->devices);
@@ -105,34 +130,56 @@ boundary_of(const RpTaskMap *map, const RpBackendTask *task)
     return i;
 }
 
-/* Weights of a chunk up, from where each of them lives. */
+/* Bytes of a layer up, from where each of them lives. @at: where byte @offset goes */
+static gboolean
+copy_weights(const RpTaskMap *map, const RpBackendTask *task, guint layer, guint64 offset,
+             guint64 bytes, guint8 *at, RpTaskMove move, gpointer user_data, GError **error)
+{
+    const guint version = rp_host_state_version(map->host_state, task->task.iteration);
+    guint64 run;
+
+    for (guint64 done = 0; done < bytes; done += run) {
+        const guint8 *source =
+            rp_host_state_weights(map->host_state, layer, version, offset + done, &run);
+
+        run = MIN(run, bytes - done);
+        if (!move(user_data, at + done, source, run, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* What stays of a layer: all but its trained weights, which come first. */
+static gboolean
+copy_residents(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
+               GError **error)
+{
+    const guint layer = task->task.layer;
+    const guint64 bytes = task->task.bytes;
+
+    return copy_weights(map, task, layer,
+                        rp_network_layout(map->network, layer)->upload_bytes - bytes, bytes,
+                        rp_task_operand(map, task, RP_ROLE_RESIDENT), move, user_data, error);
+}
+
+/* Weights of a chunk up. */
 static gboolean
 copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
                 gpointer user_data, GError **error)
 {
     const RpPlanStage *stage = rp_task_stage(map, task);
     const RpChunks *chunks = &stage->parameters;
-    const RpLayerLayout *first = rp_network_layout(map->network, stage->layers.first);
-    const guint version = rp_host_state_version(map->host_state, task->task.iteration);
     guint8 *packed = rp_task_operand(map, task, RP_ROLE_PACKED);
     guint8 *target = packed != NULL ? packed : rp_task_operand(map, task, RP_ROLE_PARAMETERS);
 
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
-        guint8 *at = target + rp_network_layout(map->network, segment->layer)->first_upload -
-                     first->first_upload;
-        guint64 run;
+        guint8 *at = target + map->first[segment->layer] - map->first[stage->layers.first];
 
-        for (guint64 offset = segment->offset; offset < segment->offset + segment->bytes;
-             offset += run) {
-            const guint8 *source =
-                rp_host_state_weights(map->host_state, segment->layer, version, offset, &run);
-
-            run = MIN(run, segment->offset + segment->bytes - offset);
-            if (!move(user_data, at + offset, source, run, error))
-                return FALSE;
-        }
+        if (!copy_weights(map, task, segment->layer, segment->offset, segment->bytes,
+                          at + segment->offset, move, user_data, error))
+            return FALSE;
     }
     return TRUE;
 }
@@ -184,6 +231,8 @@ rp_task_copy(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, g
         return copy_down(map, task, 0, move, user_data, error);
     case RP_TASK_PARAMETER_UPLOAD:
         return copy_parameters(map, task, move, user_data, error);
+    case RP_TASK_RESIDENT_UPLOAD:
+        return copy_residents(map, task, move, user_data, error);
     case RP_TASK_GRADIENT_DOWNLOAD:
         return copy_gradients(map, task, move, user_data, error);
     default:

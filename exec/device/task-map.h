@@ -27,9 +27,12 @@ typedef struct {
     gboolean kept_sums;         /* these are sums of rounds */
     const RpPlanStage **stages; /* the plan's */
     guint64 *constants;         /* [gpus] offset in the device's arena */
-    gint32 *packed;             /* [gpus][2][T] targets that are not masked, and their rows */
-    gint32 *places;             /* [gpus][2 T + 1] of a packed network's micro-batch, or %NULL */
-    RpTaskDevice *devices;      /* [gpus] */
+    guint64 *residents;    /* [gpus][n_layers] the same of what stays there, or RP_LAYOUT_NONE */
+    guint64 *first;        /* [n_layers] where a layer begins among what goes up of all */
+    gboolean is_packed;    /* what goes up is expanded before actions read it */
+    gint32 *packed;        /* [gpus][2][T] targets that are not masked, and their rows */
+    gint32 *places;        /* [gpus][2 T + 1] of a packed network's micro-batch, or %NULL */
+    RpTaskDevice *devices; /* [gpus] */
     /* set by the backend */
     guint8 **memory; /* [gpus + 1] where each arena begins */
     double *losses;  /* [RP_BATCH_FEED_RING x M] as the host reads them */
@@ -60,6 +63,15 @@ rp_task_map_place(const RpTaskMap *map, guint64 iteration, guint32 micro_batch)
 const RpBackendAccess *rp_task_access(const RpBackendTask *task, RpAccessRole role);
 /* Where the task's buffer of that role is. Returns: (nullable): it has none */
 void *rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role);
+
+/* Of what stays on @device. */
+static inline RpResidents
+rp_task_residents(const RpTaskMap *map, guint device)
+{
+    return (RpResidents){.first = map->first,
+                         .place = map->residents + (gsize)device * map->n_layers,
+                         .memory = map->memory[device]};
+}
 
 static inline const RpPlanStage *
 rp_task_stage(const RpTaskMap *map, const RpBackendTask *task)

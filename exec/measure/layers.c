@@ -99,7 +99,7 @@ run_expand(gpointer data)
     Layer *layer = data;
 
     rp_network_expand(layer->network, layer->call.stream, layer->call.layers, layer->room[UPLOAD],
-                      layer->room[PARAMETERS]);
+                      (RpResidents){0}, layer->room[PARAMETERS]);
 }
 
 /* ---- what a call needs ---- */

@@ -1,6 +1,6 @@
 /*
  * Packed weights: what has gone up becomes what layers read. Weights stand in the same order in both,
- * so those that are not packed are copied in runs:
+ * so those that are not packed are copied in runs. What stays on the device is read there:
  *
  *   upload       |norm|A|B|q packed|k packed|..|k_norm|q_norm|
  *   parameters   |norm|A|B|q         |k         |..|k_norm|q_norm|
@@ -10,7 +10,7 @@
 
 /* Neighbours in both. */
 typedef struct {
-    guint64 upload;
+    const guint8 *from;
     guint64 byte;
     guint64 bytes; /* 0: none yet */
 } Run;
@@ -19,6 +19,7 @@ typedef struct {
     const RpNetwork *network;
     RpKernelStream *stream;
     const guint8 *upload; /* of the layer */
+    const guint8 *frozen; /* the same, or what stays on the device */
     guint8 *parameters;
     Run run;
 } Expansion;
@@ -31,7 +32,7 @@ copy_run(Expansion *expansion)
     if (run->bytes > 0) /* bytes of whatever storages: a plain copy */
         expansion->network->kernels->convert(
             expansion->stream, &(RpElementsArgs){.n = run->bytes / sizeof(guint16),
-                                                 .x = expansion->upload + run->upload,
+                                                 .x = run->from,
                                                  .y = expansion->parameters + run->byte,
                                                  .x_dtype = RP_DTYPE_BF16,
                                                  .y_dtype = RP_DTYPE_BF16});
@@ -42,21 +43,22 @@ static void
 add(Expansion *expansion, const RpWeightPlace *place)
 {
     Run *run = &expansion->run;
+    const guint8 *from =
+        (place->element != RP_LAYOUT_NONE ? expansion->upload : expansion->frozen) + place->upload;
 
     if (place->is_packed) {
         expansion->network->kernels->expand(
             expansion->stream, &(RpExpandArgs){.format = place->format,
                                                .dtype = place->storage,
                                                .shape = place->packed_shape,
-                                               .packed = expansion->upload + place->upload,
+                                               .packed = from,
                                                .y = expansion->parameters + place->byte});
         return;
     }
-    if (run->bytes > 0 &&
-        (run->upload + run->bytes != place->upload || run->byte + run->bytes != place->byte))
+    if (run->bytes > 0 && (run->from + run->bytes != from || run->byte + run->bytes != place->byte))
         copy_run(expansion);
     if (run->bytes == 0)
-        *run = (Run){.upload = place->upload, .byte = place->byte};
+        *run = (Run){.from = from, .byte = place->byte};
     run->bytes += rp_layout_byte_room(place);
 }
 
@@ -80,18 +82,23 @@ expand_layer(Expansion *expansion, guint layer)
 
 void
 rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInterval layers,
-                  const void *upload, void *parameters)
+                  const void *upload, RpResidents residents, void *parameters)
 {
-    g_return_if_fail(network && layers.count > 0 && upload && parameters);
+    g_return_if_fail(network != NULL && layers.count > 0 && parameters != NULL);
+    g_return_if_fail(upload != NULL || residents.first != NULL);
 
     const RpLayerLayout *first = rp_network_layout(network, layers.first);
 
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
         const RpLayerLayout *layout = rp_network_layout(network, l);
+        const guintptr begin = (guintptr)upload +
+                               rp_residents_first(&residents, l, layout->first_upload) -
+                               rp_residents_first(&residents, layers.first, first->first_upload);
         Expansion expansion = {
             .network = network,
             .stream = stream,
-            .upload = (const guint8 *)upload + (layout->first_upload - first->first_upload),
+            .upload = (const guint8 *)begin,
+            .frozen = (const guint8 *)rp_residents_frozen(&residents, l, layout, begin),
             .parameters = (guint8 *)parameters + (layout->first_byte - first->first_byte)};
 
         expand_layer(&expansion, l);

@@ -90,10 +90,19 @@ void rp_network_fill_constants(const RpNetwork *network, void *constants);
 gsize rp_network_places(const RpNetwork *network, const gint32 *starts, guint n, gint32 *places);
 gsize rp_network_places_byte(const RpNetwork *network);
 
-/* Makes the weights of some layers, as stages read them, of @upload, as they go up: what is packed is
- * expanded, the rest is copied. Of the backend's memory, 64-byte aligned; gaps are left alone. */
+/* Frozen weights that stay on a device (core/plan/resident.h): what goes up for a stage has those of
+ * its layers alone that do not stay. All zeros: none does. */
+typedef struct {
+    const guint64 *first; /* [n_layers] where a layer begins among what goes up of all */
+    const guint64 *place; /* [n_layers] of what stays, in @memory; RP_LAYOUT_NONE: nothing does */
+    const guint8 *memory;
+} RpResidents;
+
+/* Makes the weights of some layers, as stages read them, of @upload, as they go up, and of what
+ * stays: what is packed is expanded, the rest is copied. Of the backend's memory, 64-byte aligned;
+ * gaps are left alone. */
 void rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInterval layers,
-                       const void *upload, void *parameters);
+                       const void *upload, RpResidents residents, void *parameters);
 
 /* After the forward of each layer, with its output [T,C] (of the head: not called). */
 typedef void (*RpNetworkObserver)(gpointer user_data, guint layer, const void *output);
@@ -104,6 +113,7 @@ typedef struct {
     RpInterval layers;
     const void *constants;
     const void *parameters; /* of the stage, layer after layer (exec/model/layout.h) */
+    RpResidents residents;  /* beside them */
     const void *input;      /* of the first layer */
     guint n_samples;        /* packed: whose places are in the constants; 0: the typical ones */
     guint longest;          /* of these, tokens */

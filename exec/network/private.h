@@ -93,6 +93,7 @@ struct _RpPass {
     guint layer;
     const RpLayerLayout *layout;
     guintptr parameters; /* of the layer */
+    guintptr frozen; /* the same, or where frozen ones would begin if trained ones stood there */
     guintptr sums;
     gboolean lowest;    /* no layer before it trains anything: dx is not wanted */
     gboolean measuring; /* no kernel runs; sizes only */
@@ -100,6 +101,27 @@ struct _RpPass {
     void *kernel_workspace;
     RpRoom scratch;
 };
+
+/* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
+ * layout unless some stay. */
+static inline guint64
+rp_residents_first(const RpResidents *residents, guint layer, guint64 first_byte)
+{
+    return residents->first != NULL ? residents->first[layer] : first_byte;
+}
+
+/* Where the layer would begin whose frozen weights stay: its trained ones come first. @uploaded: where
+ * it begins, if they go up with it */
+static inline guintptr
+rp_residents_frozen(const RpResidents *residents, guint layer, const RpLayerLayout *layout,
+                    guintptr uploaded)
+{
+    const gboolean stays = residents->place != NULL && residents->place[layer] != RP_LAYOUT_NONE;
+
+    return stays ? (guintptr)residents->memory + residents->place[layer] -
+                       (layout->upload_bytes - layout->frozen_bytes - layout->tied_bytes)
+                 : uploaded;
+}
 
 /* ---- pass.c ---- */
 
@@ -124,16 +146,17 @@ int32_t *rp_pass_take_ints(RpRoom *room, size_t n);
 
 gboolean rp_pass_has(const RpPass *pass, RpWeightKind kind);
 
-static inline const void *
-rp_pass_weight(const RpPass *pass, RpWeightKind kind)
-{
-    return (const void *)(pass->parameters + pass->layout->place[kind].byte);
-}
-
 static inline gboolean
 rp_pass_trains(const RpPass *pass, RpWeightKind kind)
 {
     return pass->layout->place[kind].element != RP_LAYOUT_NONE;
+}
+
+static inline const void *
+rp_pass_weight(const RpPass *pass, RpWeightKind kind)
+{
+    return (const void *)((rp_pass_trains(pass, kind) ? pass->parameters : pass->frozen) +
+                          pass->layout->place[kind].byte);
 }
 
 /* Whether adapters do not see all of their input. */

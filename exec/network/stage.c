@@ -30,14 +30,18 @@ begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, RpScr
 {
     const RpLayerLayout *first = &network->layers[call->layers.first].layout;
     const RpLayerLayout *layout = &network->layers[layer].layout;
+    const RpResidents *residents = &call->residents;
+    const guintptr parameters =
+        (guintptr)call->parameters + rp_residents_first(residents, layer, layout->first_byte) -
+        rp_residents_first(residents, call->layers.first, first->first_byte);
 
     return (RpPass){.network = network,
                     .call = call,
                     .lowest = layer == network->lowest,
                     .layer = layer,
                     .layout = layout,
-                    .parameters =
-                        (guintptr)call->parameters + layout->first_byte - first->first_byte,
+                    .parameters = parameters,
+                    .frozen = rp_residents_frozen(residents, layer, layout, parameters),
                     .sums = (guintptr)call->sums +
                             (layout->first_element - first->first_element) * sizeof(float),
                     .kernel_workspace = (void *)address,

@@ -82,6 +82,21 @@ size_arenas(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOpt
     return TRUE;
 }
 
+/* Whether what stays on devices stands in the same places: then each plan finds it as it left it. */
+static gboolean
+stays_alike(const RpPlan *a, const RpPlan *b)
+{
+    for (guint g = 0; g < rp_plan_gpus(a); g++)
+        for (guint l = 0; l < rp_plan_n_layers(a); l++) {
+            const guint32 x = rp_plan_resident(a, g, l), y = rp_plan_resident(b, g, l);
+
+            if ((x == RP_NONE) != (y == RP_NONE) ||
+                (x != RP_NONE && rp_plan_buffer(a, x)->offset != rp_plan_buffer(b, y)->offset))
+                return FALSE;
+        }
+    return TRUE;
+}
+
 static gboolean
 start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *plan_options,
       GError **error)
@@ -100,6 +115,8 @@ start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *
     if (trainer->planner == NULL)
         return FALSE;
     plan = rp_planner_plan(trainer->planner);
+    g_assert(trainer->evaluator == NULL ||
+             stays_alike(plan, rp_planner_plan(trainer->evaluator->planner)));
     trainer->verifier = rp_verifier_new(plan);
     trainer->host_state = rp_host_state_new(trainer->network, plan, &options->update, error);
     if (trainer->host_state == NULL)

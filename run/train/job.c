@@ -156,6 +156,8 @@ make_ask(const RpTrainJob *job, gint64 round)
         .forward_stages = run->forward_stages,
         .backward_stages = run->backward_stages,
         .objective = (RpObjective)run->partition_choice,
+        .resident = (RpResidentChoice)run->resident_choice,
+        .host_devices = run->device_ops->host_memory,
         .calls = (guint)run->gradient_accumulation_steps,
         .settle = TRUE,
         .as_keys = TRUE,

@@ -65,6 +65,7 @@ typedef struct {
     char **lora_targets;
     const char *base;
     RpOptimizerMode optimizer;
+    RpResidentChoice resident;
 } RpAdviseQuery;
 
 /* An arena, or what it would have to be. */
@@ -92,6 +93,10 @@ typedef struct {
     RpAdviseBytes host;
     guint64 gpu_over_bytes; /* by how much it exceeds the limit; 0 = fits or not checked */
     guint64 host_over_bytes;
+    guint64 resident_bytes; /* frozen weights that stay on the fullest GPU */
+    double
+        streamed_tokens_per_s; /* of a recommendation with any: the fastest without; 0 = unknown, or
+                                     nothing fits */
     gboolean weights_too_large;    /* a smaller micro-batch would not help */
     char *problem;                 /* why it does not run; %NULL: it does */
     gboolean simulated;            /* the figures below are set */

@@ -230,13 +230,18 @@ choose(RpAdvice *advice, Tried *tried, GError **error)
                      (RpAdviseRun **)&tried->runs->pdata[best], error))
         return FALSE;
     advice->profile = rp_profile_copy(g_ptr_array_index(tried->profiles, best));
-    rp_advise_measure(query, advice->profile, g_ptr_array_index(tried->runs, best));
+    for (guint i = 0; i < tried->runs->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
+
+        if (run->problem == NULL)
+            rp_advise_measure(query, g_ptr_array_index(tried->profiles, i), run);
+    }
     advice->best = g_ptr_array_index(tried->runs, best);
     return TRUE;
 }
 
-gboolean
-rp_advise_choose(RpAdvice *advice, GError **error)
+static gboolean
+choose_any(RpAdvice *advice, GError **error)
 {
     g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func(free_run);
     g_autoptr(GPtrArray) profiles = g_ptr_array_new_with_free_func(free_profile);
@@ -247,4 +252,42 @@ rp_advise_choose(RpAdvice *advice, GError **error)
     g_ptr_array_sort(runs, by_sequences);
     advice->candidates = g_steal_pointer(&runs);
     return TRUE;
+}
+
+/* What is recommended where no weights stay on devices, if that is faster and a choice. */
+static gboolean
+weigh_residents(RpAdvice *advice, GError **error)
+{
+    g_autoptr(RpAdvice) streamed = g_new0(RpAdvice, 1);
+    double tokens_per_s;
+
+    if (advice->best == NULL || advice->best->resident_bytes == 0)
+        return TRUE;
+    streamed->query = advice->query;
+    streamed->query.resident = RP_RESIDENT_OFF;
+    if (!choose_any(streamed, error))
+        return FALSE;
+    tokens_per_s = streamed->best != NULL ? streamed->best->tokens_per_s : 0;
+    if (advice->query.resident == RP_RESIDENT_ON || tokens_per_s <= advice->best->tokens_per_s) {
+        for (guint i = 0; i < advice->candidates->len; i++) {
+            RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
+
+            if (run == advice->best)
+                run->streamed_tokens_per_s = tokens_per_s;
+        }
+        return TRUE;
+    }
+    advice->untried = streamed->untried;
+    advice->best = streamed->best;
+    rp_profile_free(advice->profile);
+    advice->profile = g_steal_pointer(&streamed->profile);
+    g_ptr_array_unref(advice->candidates);
+    advice->candidates = g_steal_pointer(&streamed->candidates);
+    return TRUE;
+}
+
+gboolean
+rp_advise_choose(RpAdvice *advice, GError **error)
+{
+    return choose_any(advice, error) && weigh_residents(advice, error);
 }

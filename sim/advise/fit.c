@@ -45,7 +45,8 @@ read_arena(const RpPlan *plan, guint32 arena, gboolean by_category)
     return bytes;
 }
 
-/* Categories take longer to read than the whole plan to lay out: a search does without. */
+/* Categories take longer to read than the whole plan to lay out, and so does the choice of what stays
+ * on devices: a search does without. */
 static void
 read_arenas(const RpPlan *plan, gboolean by_category, RpAdviseRun *run)
 {
@@ -55,6 +56,7 @@ read_arenas(const RpPlan *plan, gboolean by_category, RpAdviseRun *run)
     for (guint32 g = 1; g < host; g++)
         if (rp_plan_arena_bytes(plan, g) > rp_plan_arena_bytes(plan, fullest))
             fullest = g;
+    run->resident_bytes = rp_plan_resident_bytes(plan, fullest);
     run->gpu = read_arena(plan, fullest, by_category);
     run->host = read_arena(plan, host, by_category);
 }
@@ -89,6 +91,17 @@ check_limits(const RpAdviseQuery *query, RpAdviseRun *run)
     return run->gpu_over_bytes == 0 && run->host_over_bytes == 0;
 }
 
+/* Whether it fits without weights that stay, as far as device memory goes. */
+static gboolean
+fits_streamed(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options)
+{
+    RpPlanOptions streamed = *options;
+
+    streamed.resident_limit = 0;
+    return !options->schedule->dispatched ||
+           rp_plan_dispatched_fits(profile, partition, &streamed, options->resident_limit);
+}
+
 /* The arenas of @run's partition with so many micro-batches, into @run. */
 static gboolean
 lay_out(const RpProfile *profile, guint micro_batches, gboolean by_category, RpAdviseRun *run)
@@ -100,6 +113,8 @@ lay_out(const RpProfile *profile, guint micro_batches, gboolean by_category, RpA
     options.micro_batches = micro_batches;
     if (!dispatched)
         options.round = micro_batches;
+    if (!by_category && fits_streamed(profile, run->partition, &options))
+        options.resident_limit = 0;
     g_autoptr(RpPlanner) planner = rp_planner_new(profile, run->partition, &options, &error);
 
     /* a bound schedule's stash grows while its order is laid out */

@@ -69,6 +69,17 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
     return g_steal_pointer(&timed);
 }
 
+/* Of frozen weights, if the query has any. */
+static guint64
+resident_limit(const RpAdviseQuery *query)
+{
+    const gboolean frozen =
+        query->profile != NULL ? rp_profile_has_frozen(query->profile) : query->lora_rank > 0;
+    const gboolean host_devices = query->sizes != NULL && query->sizes->host_devices;
+
+    return frozen ? rp_resident_limit(query->resident, host_devices, query->gpu_bytes) : 0;
+}
+
 RpAdviseRun *
 rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint sequences,
                   guint micro_batches, guint round, guint64 constant_bytes)
@@ -85,6 +96,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .fidelity = RP_FIDELITY_FULL,
         .optimizer = query->optimizer,
         .constant_bytes = constant_bytes,
+        .resident_limit = schedule->dispatched ? resident_limit(query) : 0,
     };
     return run;
 }
@@ -141,6 +153,7 @@ rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **er
         rp_advise_run_new(query, rp_advise_roundpipe(), sequences, micro_batches,
                           rp_advise_next_round(query, micro_batches, 1), constant_bytes);
 
+    run->options.resident_limit = 0; /* it needs none */
     rp_advise_fit_least(query, profile, run);
     run = rp_advise_in_one_round(query, profile, run, rp_advise_fit_least);
     if (profile_out != NULL) {

@@ -70,6 +70,7 @@ roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
         rp_advise_improve(&query, advice->profile, run, RP_ADVISE_CANDIDATES);
         if (!rp_advise_simulate(advice->profile, run, FALSE, error))
             return NULL;
+        rp_advise_measure(&query, advice->profile, run);
     } else if (run->partition != NULL) {
         rp_advise_measure(&query, advice->profile, run);
     }

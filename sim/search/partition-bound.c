@@ -63,7 +63,8 @@ fits(const Sums *sums, guint fused_first, const RpInterval *stage, RpPhase phase
 {
     const RpDispatchedSearch *search = sums->search;
 
-    return search->memory_bytes == 0 ||
+    /* frozen weights that stay on devices may need less than the least: a weaker bound */
+    return search->memory_bytes == 0 || search->options.resident_limit > 0 ||
            rp_plan_least_gpu_bytes(search->profile, fused_first, stage, phase) +
                    rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT) <=
                search->memory_bytes;

@@ -22,10 +22,8 @@
 static gboolean
 fits(const RpDispatchedSearch *search, const RpPartition *partition)
 {
-    return search->memory_bytes == 0 ||
-           rp_plan_dispatched_gpu_bytes(search->profile, partition) +
-                   rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT) <=
-               search->memory_bytes;
+    return rp_plan_dispatched_fits(search->profile, partition, &search->options,
+                                   search->memory_bytes);
 }
 
 /* The paper's partition. Its limit is on stages, but the largest parameters, gradients and

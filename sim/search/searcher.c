@@ -104,9 +104,8 @@ rp_searcher_fits(RpSearcher *searcher, const RpCut *cut)
     searcher->other += (guint64)rp_cut_slots(cut) * FIT_ACTIONS;
     g_autoptr(RpPartition) partition = rp_cut_partition(cut);
 
-    return rp_plan_dispatched_gpu_bytes(search->profile, partition) +
-               rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT) <=
-           search->memory_bytes;
+    return rp_plan_dispatched_fits(search->profile, partition, &search->options,
+                                   search->memory_bytes);
 }
 
 /* ---- findings ---- */

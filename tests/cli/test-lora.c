@@ -55,6 +55,88 @@ trains_the_same_adapters_on_any_devices_and_resumed(void **state)
     TRAIN_SAME(DROPOUT);
 }
 
+#define STAGES                                                                                     \
+    "--set lora.rank=3 --set steps=4 --set forward_stages=2,1 --set backward_stages=1,1,1,1 "
+
+#define EVALUATED "--set eval.data=@T/data.jsonl --set eval.every=1 "
+
+/* Of a run with @options: what is planned of @key on a device. */
+static gint64
+planned(const char *options, const char *key)
+{
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --dry-run --json %s", options);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+
+    assert_int_equal(run.code, 0);
+    return (gint64)rp_cli_number(root, key);
+}
+
+static void
+remove_all(const char *what)
+{
+    g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/%s", what);
+
+    assert_int_equal(gone.code, 0);
+}
+
+/* Frozen weights that stay on their devices: the same steps and validation losses, on any devices and
+ * resumed. Of six stages, two devices run three each, and forward alone as well. */
+static void
+trains_the_same_adapters_with_weights_that_stay(void **state)
+{
+    /* of the last ones the first stage has nothing left to go up */
+    static const char *const adapters[] = {
+        "--set lora.targets=q_proj,down_proj ",
+        "--set lora.targets=q_proj,down_proj --set base=nf4 ",
+        "--set lora.targets=layers.3.mlp.up_proj ",
+        "--set lora.targets=layers.3.mlp.up_proj --set base=nf4 ",
+    };
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(adapters); i++) {
+        g_autofree char *plain =
+            g_strconcat(EVERY STAGES EVALUATED, adapters[i], "--set output=@T/plain", NULL);
+        g_autofree char *all = g_strconcat(EVERY STAGES EVALUATED, adapters[i],
+                                           "--set output=@T/all --set resident=on", NULL);
+        g_autofree char *again = g_strconcat(all, " --set devices=host:1 --resume", NULL);
+
+        rp_train_files_train(plain);
+        rp_train_files_train(all);
+        assert_same("plain/checkpoint-4", "all/checkpoint-4");
+        g_autofree char *learned = rp_train_files_learned("plain");
+        g_autofree char *also = rp_train_files_learned("all");
+        assert_string_equal(learned, also);
+        remove_all("all/checkpoint-4");
+        rp_train_files_train(again);
+        assert_same("plain/checkpoint-4", "all/checkpoint-4");
+        remove_all("plain");
+        remove_all("all");
+    }
+}
+
+/* As many layers as some memory holds. */
+static void
+trains_the_same_adapters_with_some_weights_that_stay(void **state)
+{
+    const char *plain = EVERY STAGES "--set output=@T/plain";
+    const char *all = EVERY STAGES "--set output=@T/all --set resident=on";
+    const gint64 least = planned(plain, "predicted.device_bytes.0");
+    const gint64 limit = (least + planned(all, "predicted.device_bytes.0")) / 2;
+    g_autofree char *some = g_strdup_printf(
+        EVERY STAGES "--set output=@T/some --set resident=on --set device_memory=%" G_GINT64_FORMAT,
+        limit);
+
+    (void)state;
+    assert_true(planned(some, "predicted.device_bytes.0") <= limit);
+    assert_in_range(planned(some, "predicted.resident_bytes"), 1,
+                    planned(all, "predicted.resident_bytes") - 1);
+    rp_train_files_train(plain);
+    rp_train_files_train(some);
+    assert_same("plain/checkpoint-4", "some/checkpoint-4");
+    remove_all("plain");
+    remove_all("some");
+}
+
 static void
 begins_with_adapters_and_merges_them(void **state)
 {
@@ -155,6 +237,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_the_same_adapters_on_any_devices_and_resumed),
+        cmocka_unit_test(trains_the_same_adapters_with_weights_that_stay),
+        cmocka_unit_test(trains_the_same_adapters_with_some_weights_that_stay),
         cmocka_unit_test(begins_with_adapters_and_merges_them),
         cmocka_unit_test(answers_with_adapters_beside_the_model),
         cmocka_unit_test(refuses_another_base_and_other_adapters),

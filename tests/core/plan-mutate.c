@@ -60,6 +60,10 @@ rp_plan_draft_new(const RpPlan *plan)
     draft->constants = g_new(guint32, draft->gpus);
     for (guint g = 0; g < draft->gpus; g++)
         draft->constants[g] = rp_plan_constants(plan, g);
+    draft->residents = g_new(guint32, (gsize)draft->gpus * draft->n_layers);
+    for (guint g = 0; g < draft->gpus; g++)
+        for (guint l = 0; l < draft->n_layers; l++)
+            draft->residents[(gsize)g * draft->n_layers + l] = rp_plan_resident(plan, g, l);
     draft->n_decisions = rp_plan_n_decisions(plan);
     for (guint i = 0; i < draft->n_decisions; i++)
         draft->decisions[i] = rp_plan_decision(plan, i);
@@ -92,6 +96,7 @@ rp_plan_draft_free(RpPlanDraft *draft)
     g_array_unref(draft->layers);
     g_array_unref(draft->buffers);
     g_free(draft->constants);
+    g_free(draft->residents);
     g_ptr_array_unref(draft->tasks);
     g_array_unref(draft->order);
     g_free(draft);
@@ -159,8 +164,11 @@ rp_plan_draft_build(const RpPlanDraft *draft)
         rp_plan_set_layer(plan, l, &g_array_index(draft->layers, RpPlanLayer, l));
     for (guint b = 0; b < draft->buffers->len; b++)
         rp_plan_place_buffer(plan, &g_array_index(draft->buffers, RpBuffer, b));
-    for (guint g = 0; g < draft->gpus; g++)
+    for (guint g = 0; g < draft->gpus; g++) {
         rp_plan_set_constants(plan, g, draft->constants[g]);
+        for (guint l = 0; l < draft->n_layers; l++)
+            rp_plan_set_resident(plan, g, l, draft->residents[(gsize)g * draft->n_layers + l]);
+    }
     rp_plan_set_decisions(plan, draft->decisions, draft->n_decisions);
     for (guint i = 0; i < draft->order->len; i++) {
         guint index = g_array_index(draft->order, guint, i);
@@ -326,6 +334,13 @@ rp_test_pack(RpProfile *profile)
     }
 }
 
+void
+rp_test_freeze(RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++)
+        profile->layers[l].gradient_bytes = profile->layers[l].kind == RP_LAYER_BLOCK ? 1024 : 0;
+}
+
 static void
 split_layers(RpInterval *stages, guint n_stages, guint first, guint count)
 {
@@ -382,6 +397,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .step_at_once = test->at_once,
         .forward_only = test->forward,
         .sum_rounds = !test->apart,
+        .resident_limit = test->resident,
         .constant_bytes = test->fidelity == RP_FIDELITY_FULL ? 640 : 0,
         .async = test->async,
         .fidelity = test->fidelity,
@@ -399,18 +415,26 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
     return g_steal_pointer(&planner);
 }
 
-RpPlan *
-rp_test_plan(const RpTestPlan *test)
+RpProfile *
+rp_test_profile_of(const RpTestPlan *test)
 {
     RpProfile *profile = rp_test_profile(rp_test_n_layers(test), test->token_bytes);
-    RpPlanner *planner;
-    RpPlan *plan = NULL;
 
     if (test->tied)
         rp_test_tie(profile);
     if (test->packed)
         rp_test_pack(profile);
-    planner = rp_test_planner(test, profile);
+    if (test->resident > 0)
+        rp_test_freeze(profile);
+    return profile;
+}
+
+RpPlan *
+rp_test_plan(const RpTestPlan *test)
+{
+    RpProfile *profile = rp_test_profile_of(test);
+    RpPlanner *planner = rp_test_planner(test, profile);
+    RpPlan *plan = NULL;
 
     if (planner != NULL) {
         rp_planner_finish(planner);

@@ -29,6 +29,7 @@ typedef struct {
     guint32 decisions[2];
     guint n_decisions;
     guint32 *constants; /* gpus */
+    guint32 *residents; /* [gpus][n_layers] */
     GPtrArray *tasks;   /* RpDraftTask */
     GArray *order;      /* guint: in which order they are appended */
 } RpPlanDraft;
@@ -89,6 +90,7 @@ typedef struct {
     gboolean apart;      /* rounds are kept apart on the host where that is cheaper */
     gboolean forward;    /* forward alone */
     gboolean packed;     /* blocks are uploaded in few bits */
+    guint64 resident;    /* limit up to which frozen weights stay; all but 1024 bytes a block is */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */
@@ -97,6 +99,10 @@ RpProfile *rp_test_profile(guint n_layers, guint64 token_bytes);
 void rp_test_tie(RpProfile *profile);
 /* Makes the blocks packed, and their own bytes frozen but for 1024. */
 void rp_test_pack(RpProfile *profile);
+/* All of the layers is frozen but 1024 bytes of each block. */
+void rp_test_freeze(RpProfile *profile);
+/* rp_test_profile() with all that @test asks for. */
+RpProfile *rp_test_profile_of(const RpTestPlan *test);
 /* Layers that make every stage of @test hold at least one. */
 guint rp_test_n_layers(const RpTestPlan *test);
 /* NULL if the schedule does not take the shape. @profile must outlive it. */

@@ -569,6 +569,83 @@ packed_weights_are_expanded_once_a_slot(void **state)
     assert_int_equal(count_tasks(compute, RP_TASK_EXPAND), 0);
 }
 
+/* All of the blocks is frozen but 64 KiB, and embedding and head are. */
+static void
+frozen_weights_that_stay_go_up_once(void **state)
+{
+    (void)state;
+    for (guint packed = 0; packed < 2; packed++) {
+        g_autoptr(RpProfile) profile = new_profile();
+        g_autoptr(RpPartition) partition = new_dispatched(profile);
+        RpPlanOptions options = full_options("roundpipe", 2, 8);
+        guint64 frozen = 0;
+        RpViolation violation;
+
+        options.round = 4;
+        options.constant_bytes = 1000;
+        for (guint l = 0; l < 10; l++) {
+            profile->layers[l].upload_bytes = packed && l % 9 > 0 ? RP_MIB / 4 : 0;
+            profile->layers[l].gradient_bytes = l % 9 > 0 ? 1 << 16 : 0;
+            frozen += rp_layer_home_bytes(&profile->layers[l]) - profile->layers[l].gradient_bytes;
+        }
+        g_autoptr(RpPlan) streamed = make(profile, partition, &options, 2);
+        const guint64 least = rp_plan_arena_bytes(streamed, 0);
+        guint64 stays = 0, arena = 0;
+
+        /* more memory, more that stays; all of it in no more than there is */
+        for (guint64 limit = least - RP_MIB; limit <= least + frozen; limit += RP_MIB / 4) {
+            options.resident_limit = limit;
+            g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+            const guint64 before = stays;
+
+            if (!rp_verify_plan(plan, &violation))
+                fail_msg("%s", violation.message);
+            stays = rp_plan_resident_bytes(plan, 0);
+            arena = rp_plan_arena_bytes(plan, 0);
+            assert_true(stays >= before && arena <= MAX(limit, least));
+            assert_true(stays > 0 || arena == least);
+            /* 8 stages on 2 devices, each always on the same one; 10 layers go up forward or back */
+            assert_int_equal(sum_bytes(plan, RP_TASK_RESIDENT_UPLOAD, 0),
+                             stays + rp_plan_resident_bytes(plan, 1));
+            assert_int_equal(sum_bytes(plan, RP_TASK_RESIDENT_UPLOAD, 1), 0);
+            assert_int_equal(rp_plan_arena_bytes(plan, 2), rp_plan_arena_bytes(streamed, 2));
+        }
+        g_autoptr(RpPlan) all = make(profile, partition, &options, 2);
+        /* what is trained, in each round */
+        assert_int_equal(
+            sum_bytes(all, RP_TASK_PARAMETER_UPLOAD, 1),
+            sum_bytes(streamed, RP_TASK_PARAMETER_UPLOAD, 1) > 0 ? 2 * 16 * (guint64)(1 << 16) : 0);
+        assert_true(stays > 0 && stays <= frozen);
+        assert_int_equal(count_tasks(all, RP_TASK_EXPAND), packed ? 8 * 2 * 2 : 0);
+        options.fidelity = RP_FIDELITY_COMPUTE;
+        options.fused_forward = RP_FUSED_PHYSICAL;
+        g_autoptr(RpPlan) compute = make(profile, partition, &options, 2);
+        assert_int_equal(count_tasks(compute, RP_TASK_RESIDENT_UPLOAD), 0);
+    }
+}
+
+/* What is trained, or tied to what is, does not stay. */
+static void
+trained_weights_do_not_stay(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+
+    (void)state;
+    options.resident_limit = G_MAXUINT64;
+    g_autoptr(RpPlan) trained = make(profile, partition, &options, 2);
+    assert_int_equal(rp_plan_resident_bytes(trained, 0), 0);
+    assert_int_equal(count_tasks(trained, RP_TASK_RESIDENT_UPLOAD), 0);
+    profile->layers[9].gradient_bytes = 0;
+    profile->layers[9].tied_bytes = profile->layers[0].parameter_bytes;
+    g_autoptr(RpPlan) tied = make(profile, partition, &options, 2);
+    assert_int_equal(rp_plan_resident_bytes(tied, 0) + rp_plan_resident_bytes(tied, 1), 0);
+    profile->layers[0].gradient_bytes = 0;
+    g_autoptr(RpPlan) frozen = make(profile, partition, &options, 2);
+    assert_true(rp_plan_resident_bytes(frozen, 0) + rp_plan_resident_bytes(frozen, 1) > 0);
+}
+
 /* A device has one place for what is packed, however many stages are bound to it. */
 static void
 bound_weights_are_expanded_once_an_iteration(void **state)
@@ -844,6 +921,8 @@ main(void)
         cmocka_unit_test(passes_of_the_host_take_the_time_that_was_measured),
         cmocka_unit_test(bound_weights_travel_once_an_iteration),
         cmocka_unit_test(packed_weights_are_expanded_once_a_slot),
+        cmocka_unit_test(frozen_weights_that_stay_go_up_once),
+        cmocka_unit_test(trained_weights_do_not_stay),
         cmocka_unit_test(bound_weights_are_expanded_once_an_iteration),
         cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),
         cmocka_unit_test(categories_of_an_arena_add_up_to_its_size),

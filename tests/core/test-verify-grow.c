@@ -25,13 +25,9 @@ assert_extended(RpVerifier *verifier, RpGrown grown, const RpTestPlan *test, gui
 static gboolean
 grow(const RpTestPlan *test, guint iterations, guint flush_every)
 {
-    g_autoptr(RpProfile) profile = rp_test_profile(rp_test_n_layers(test), test->token_bytes);
+    g_autoptr(RpProfile) profile = rp_test_profile_of(test);
     guint most = 0;
 
-    if (test->tied)
-        rp_test_tie(profile);
-    if (test->packed)
-        rp_test_pack(profile);
     g_autoptr(RpPlanner) planner = rp_test_planner(test, profile);
     if (planner == NULL)
         return FALSE;
@@ -88,6 +84,7 @@ proves_every_schedule_while_it_grows(void **state)
                     .resumed = (options & 32) != 0,
                     .at_once = (options & 128) != 0,
                     .packed = (options & 512) != 0,
+                    .resident = (options & 640) == 640 ? G_MAXUINT64 : 0,
                 };
 
                 n += grow(&test, ITERATIONS, options % 3);
@@ -104,7 +101,7 @@ static void
 proves_devices_that_rest(void **state)
 {
     (void)state;
-    for (guint options = 0; options < 8; options++) {
+    for (guint options = 0; options < 16; options++) {
         const RpTestPlan test = {.schedule = "roundpipe",
                                  .gpus = 8,
                                  .stages = options & 4 ? 1 : 0,
@@ -113,7 +110,8 @@ proves_devices_that_rest(void **state)
                                  .async = (options & 1) != 0,
                                  .at_once = (options & 2) != 0,
                                  .early = TRUE,
-                                 .token_bytes = 512};
+                                 .token_bytes = 512,
+                                 .resident = options & 8 ? G_MAXUINT64 : 0};
 
         assert_true(grow(&test, 40, 0));
     }
@@ -131,6 +129,8 @@ static const RpTestPlan broken[] = {
     {"zb-h1", 2, 2, 3, 0, RP_FIDELITY_COMPUTE, TRUE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS},
     {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512,
      .iterations = ITERATIONS, .packed = TRUE},
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512,
+     .iterations = ITERATIONS, .resident = G_MAXUINT64},
 };
 
 /* Ids at which the planner was done with an iteration; the last is the end. */
@@ -139,11 +139,9 @@ ends_of_iterations(const RpTestPlan *test)
 {
     RpTestPlan empty = *test;
     GArray *ends = g_array_new(FALSE, FALSE, sizeof(RpTaskId));
-    g_autoptr(RpProfile) profile = rp_test_profile(rp_test_n_layers(test), test->token_bytes);
+    g_autoptr(RpProfile) profile = rp_test_profile_of(test);
 
     empty.iterations = 0;
-    if (test->packed)
-        rp_test_pack(profile);
     g_autoptr(RpPlanner) planner = rp_test_planner(&empty, profile);
     for (guint i = 0; i < test->iterations; i++) {
         assert_true(rp_planner_append_iteration(planner, NULL));

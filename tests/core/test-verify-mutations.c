@@ -48,6 +48,11 @@ static const RpTestPlan plans[] = {
      .packed = TRUE},
     {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, .token_bytes = 512, .iterations = 2,
      .packed = TRUE},
+    /* frozen weights that stay */
+    {"roundpipe", 3, 1, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
+     .resident = G_MAXUINT64},
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .lean = TRUE, .token_bytes = 512,
+     .iterations = 2, .tied = TRUE, .packed = TRUE, .resident = G_MAXUINT64},
 };
 
 static void
@@ -167,6 +172,8 @@ rule_fits(RpTaskKind from, RpTaskKind to, RpRule rule)
 {
     if (rule == RP_RULE_BUFFERS)
         return TRUE;
+    if (from == RP_TASK_RESIDENT_UPLOAD)
+        return rule == RP_RULE_TRANSFERS;
     if (to == RP_TASK_PARAMETER_UPLOAD)
         return rule == RP_RULE_TORN_WEIGHTS;
     if (from == RP_TASK_PARAMETER_UPLOAD)

@@ -24,6 +24,11 @@ typedef struct {
         schedule, gpus, stages, m, round, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512,  \
             3, .packed = TRUE                                                                      \
     }
+#define RESIDENT(is_packed)                                                                        \
+    {                                                                                              \
+        "roundpipe", 2, 2, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3,        \
+            .packed = (is_packed), .resident = G_MAXUINT64                                         \
+    }
 /* One fused stage, each round on a device of its own. */
 #define FUSED(rounds) FULL("roundpipe", rounds, 0, (rounds) * (rounds), rounds, FALSE, FALSE)
 /* The same on one device: rounds stay there, and leave with the last. */
@@ -127,6 +132,78 @@ upload_past_the_packed(RpPlanDraft *draft)
 
     rp_plan_draft_access(draft, upload, at)->buffer =
         rp_plan_draft_access(draft, forward, 0)->buffer;
+}
+
+static RpPlanLayer *
+row(RpPlanDraft *draft, guint layer)
+{
+    return &g_array_index(draft->layers, RpPlanLayer, layer);
+}
+
+static guint
+first_resident(const RpPlanDraft *draft)
+{
+    return rp_plan_draft_find(draft, RP_TASK_RESIDENT_UPLOAD, 0, 0);
+}
+
+static void
+forget_what_stays(RpPlanDraft *draft)
+{
+    rp_plan_draft_task(draft, first_resident(draft))->dropped = TRUE;
+}
+
+static void
+upload_twice_what_stays(RpPlanDraft *draft)
+{
+    (void)rp_plan_draft_duplicate(draft, first_resident(draft));
+}
+
+static void
+upload_behind_the_action_what_stays(RpPlanDraft *draft)
+{
+    rp_plan_draft_move_behind(draft, first_resident(draft),
+                              rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0));
+}
+
+/* Its place on the device, as the tables have it. */
+static guint32 *
+place_of_first_resident(RpPlanDraft *draft)
+{
+    const RpTask *task = &rp_plan_draft_task(draft, first_resident(draft))->task;
+
+    return &draft->residents[task->lane / RP_LANES_PER_DEVICE * draft->n_layers + task->layer];
+}
+
+static void
+lay_what_stays_into_a_slot(RpPlanDraft *draft)
+{
+    const guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 1, 0);
+    const guint at =
+        rp_plan_draft_find_access(draft, forward, RP_ACCESS_WRITE, RP_BUFFER_WORKSPACE, FALSE);
+
+    g_array_index(draft->buffers, RpBuffer, *place_of_first_resident(draft)).offset =
+        g_array_index(draft->buffers, RpBuffer, rp_plan_draft_access(draft, forward, at)->buffer)
+            .offset;
+}
+
+static void
+forget_the_place_of_what_stays(RpPlanDraft *draft)
+{
+    *place_of_first_resident(draft) = RP_NONE;
+}
+
+static void
+train_what_stays(RpPlanDraft *draft)
+{
+    const guint layer = rp_plan_draft_task(draft, first_resident(draft))->task.layer;
+
+    for (guint i = 0; i < draft->tasks->len; i++) {
+        RpTask *task = &rp_plan_draft_task(draft, i)->task;
+
+        if (task->kind == RP_TASK_RESIDENT_UPLOAD && task->layer == layer)
+            task->bytes += 512;
+    }
+    row(draft, layer)->resident_bytes += 512;
 }
 
 static void
@@ -642,12 +719,6 @@ cut_device_buffers(RpPlanDraft *draft)
     }
 }
 
-static RpPlanLayer *
-row(RpPlanDraft *draft, guint layer)
-{
-    return &g_array_index(draft->layers, RpPlanLayer, layer);
-}
-
 static void
 exchange_weights(RpPlanDraft *draft)
 {
@@ -823,6 +894,20 @@ static const Mutation mutations[] = {
      RP_TASK_FORWARD, RP_RULE_TRANSFERS, expand_into_what_is_packed},
     {"packed parameters uploaded past their place", PACKED("roundpipe", 2, 2, 2, 0),
      RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND, RP_RULE_TRANSFERS, upload_past_the_packed},
+    {"weights that stay and never came", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_TASK_FORWARD,
+     RP_RULE_TRANSFERS, forget_what_stays},
+    {"packed weights that stay and never came", RESIDENT(TRUE), RP_N_TASK_KINDS, RP_TASK_EXPAND,
+     RP_RULE_TRANSFERS, forget_what_stays},
+    {"weights that stay uploaded twice", RESIDENT(FALSE), RP_TASK_RESIDENT_UPLOAD,
+     RP_TASK_RESIDENT_UPLOAD, RP_RULE_TRANSFERS, upload_twice_what_stays},
+    {"weights that stay uploaded behind the action", RESIDENT(FALSE), RP_N_TASK_KINDS,
+     RP_TASK_FORWARD, RP_RULE_TRANSFERS, upload_behind_the_action_what_stays},
+    {"weights that stay where a slot is", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_N_TASK_KINDS,
+     RP_RULE_BUFFERS, lay_what_stays_into_a_slot},
+    {"weights that stay nowhere", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_TASK_RESIDENT_UPLOAD,
+     RP_RULE_TRANSFERS, forget_the_place_of_what_stays},
+    {"weights that stay and are trained", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_N_TASK_KINDS,
+     RP_RULE_TABLES, train_what_stays},
     {"an input overwritten while it is read", FULL("roundpipe", 2, 2, 4, 0, TRUE, FALSE),
      RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_BUFFERS, forget_last_reader},
     {"(1) weights overwritten while they go up", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),

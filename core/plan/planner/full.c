@@ -155,6 +155,8 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
 
     rp_job_begin_action(job, forward->device, action);
     rp_builder_read(builder, rp_placement_parameters(self->placement, forward), RP_ROLE_PARAMETERS);
+    if (!job->promises->packed) /* else expanded */
+        rp_placement_read_stays(self->placement, forward);
     rp_builder_write(builder, rp_placement_workspace(self->placement, forward), RP_ROLE_WORKSPACE);
     if (backward->stage != forward->stage)
         rp_builder_read(builder, rp_placement_parameters(self->placement, backward),
@@ -232,6 +234,7 @@ end_iteration(gpointer data)
     Full *self = data;
     const RpPlanPromises *promises = self->job->promises;
 
+    rp_placement_upload_all_stays(self->placement);
     if (promises->forward_only)
         return;
     rp_gradients_send_all(self->gradients, promises->async && !promises->gradient_copies);

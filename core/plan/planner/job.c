@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "core/plan/device-layout.h"
+#include "core/plan/planner.h"
+#include "core/plan/resident.h"
 #include "core/plan/transfer.h"
 
 G_DEFINE_QUARK(rp_planner_error, rp_planner_error)
@@ -170,7 +172,7 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     rp_largest_note(&needs, profile, job->partition, layers, stage.runs_forward,
                     stage.runs_backward);
     stage.parameter_bytes = needs.parameters[way];
-    stage.upload_bytes = needs.packed > 0 ? needs.packed : stage.parameter_bytes;
+    stage.upload_bytes = rp_profile_is_packed(profile) ? needs.packed : stage.parameter_bytes;
     stage.gradient_bytes = rp_job_leaving_bytes(job, needs.gradients);
     stage.workspace_bytes = needs.workspace[way];
     stage.kept_bytes = needs.activations;
@@ -189,6 +191,20 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
         find_boundaries(job, &stage);
     }
     rp_plan_add_stage(job->plan, &stage);
+}
+
+/* Frozen weights that stay on devices are so in a profile of the plan's own. */
+static void
+choose_residents(RpPlanJob *job)
+{
+    const RpPlanOptions *options = &job->options;
+
+    if (options->resident_limit == 0 || options->fidelity != RP_FIDELITY_FULL ||
+        !options->schedule->dispatched || !rp_profile_has_frozen(job->profile))
+        return;
+    job->profile = job->own_profile = rp_profile_copy(job->profile);
+    rp_resident_choose(job->own_profile, job->partition, options->gpus, options->resident_limit,
+                       options->constant_bytes, job->promises->kept_sums);
 }
 
 static void
@@ -235,9 +251,13 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
                             options->micro_batches * rp_job_calls(job));
     job->builder = rp_builder_new(job->plan);
     set_promises(job);
+    choose_residents(job);
     add_stages(job);
-    if (options->forward_only && partition->dispatched)
+    if (options->forward_only && partition->dispatched) {
+        /* where weights stay, stages go to the devices that they go to otherwise */
+        job->shape.turn = job->own_profile != NULL ? job->n_stages : 0;
         job->shape.stages = partition->n_forward + 1; /* the fused stage is the last */
+    }
     return TRUE;
 }
 
@@ -255,6 +275,7 @@ rp_job_clear(RpPlanJob *job)
     rp_builder_free(job->builder);
     rp_plan_free(job->plan);
     rp_partition_free(job->partition);
+    rp_profile_free(job->own_profile);
     g_clear_pointer(&job->memory, g_ptr_array_unref);
     g_clear_pointer(&job->arrays, g_ptr_array_unref);
 }

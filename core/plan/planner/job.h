@@ -9,7 +9,8 @@
 #include "core/plan/planner/builder.h"
 
 typedef struct {
-    const RpProfile *profile;
+    const RpProfile *profile; /* its resident_bytes are the plan's */
+    RpProfile *own_profile;   /* the same where any are set, else NULL */
     RpPartition *partition;
     RpPlanOptions options; /* defaults resolved */
     RpShape shape;         /* of the call: first_gpu */

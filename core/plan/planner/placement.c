@@ -101,6 +101,8 @@ rp_placement_new(const RpPlanJob *job)
     placement->devices = RP_JOB_NONE(job, RpDevice, job->shape.gpus);
     placement->resident_parameters = RP_JOB_NONE(job, guint32, job->n_stages);
     placement->resident_sums = RP_JOB_NONE(job, guint32, job->n_stages);
+    placement->uploaded =
+        RP_JOB_NEW(job, gboolean, (gsize)job->shape.gpus * job->profile->n_layers);
     placement->held = RP_JOB_NONE(job, RpHeld, (gsize)job->n_stages * job->shape.micro_batches);
     for (guint g = 0; g < job->shape.gpus; g++)
         lay_out_device(placement, g);

@@ -77,7 +77,8 @@ struct _RpPlacement {
     RpDevice *devices;
     guint32 *resident_parameters; /* [stage] */
     guint32 *resident_sums;       /* [stage] */
-    RpHeld *held;                 /* [stage * M + m] */
+    gboolean *uploaded; /* [device * n_layers + layer] what stays on the device has gone up */
+    RpHeld *held;       /* [stage * M + m] */
 };
 
 /* A value that an action reads or writes. */
@@ -118,6 +119,13 @@ void rp_placement_turn(RpPlacement *placement, guint device);
 /* Uploads the parameters of @stage; @gates: RpTaskId, the windows that its chunks take, or %NULL */
 void rp_placement_upload(const RpPlacement *placement, guint device, guint32 stage,
                          const GArray *gates);
+
+/* stays.c: frozen weights that stay on devices. Places them; uploads those of @layers that are yet to
+ * go up, or of all layers on all devices; @part's stage as the running task reads them. */
+void rp_placement_lay_out_stays(RpPlacement *placement, guint device);
+void rp_placement_upload_stays(const RpPlacement *placement, guint device, RpInterval layers);
+void rp_placement_upload_all_stays(const RpPlacement *placement);
+void rp_placement_read_stays(const RpPlacement *placement, const RpPart *part);
 
 guint32 rp_placement_parameters(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);

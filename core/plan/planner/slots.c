@@ -111,6 +111,7 @@ lay_out_dispatched(RpPlacement *placement, guint g, const RpLargest *largest)
     const RpSlotLayout layout = rp_slot_layout(placement->job->profile, largest);
 
     lay_out_slots(placement, g, largest, &layout);
+    rp_placement_lay_out_stays(placement, g);
 }
 
 /* To another stage, or from its forward to its backward. */
@@ -136,13 +137,15 @@ turn(RpPlacement *placement, guint g, const RpSlot *before)
 const RpPlacementOps rp_placement_offloaded = {.lay_out = lay_out_offloaded, .turn = turn};
 const RpPlacementOps rp_placement_dispatched = {.lay_out = lay_out_dispatched, .turn = turn};
 
+/* @frozen: they go up, too */
 static void
-read_weights(const RpPlanJob *job, guint layer)
+read_weights(const RpPlanJob *job, guint layer, gboolean frozen)
 {
     const RpPlanLayer *state = rp_plan_layer(job->plan, layer);
     const guint version = job->promises->double_weights ? job->iteration % 2 : 0;
 
-    rp_builder_read(job->builder, state->frozen, RP_ROLE_HOST);
+    if (frozen)
+        rp_builder_read(job->builder, state->frozen, RP_ROLE_HOST);
     rp_builder_read(job->builder, state->weights[version], RP_ROLE_HOST);
 }
 
@@ -158,7 +161,9 @@ append_expand(const RpPlacement *placement, const RpPart *part)
     task->round = (guint16)device->slot.round;
     for (guint l = 0; l < part->at->layers.count; l++)
         task->duration_ns += job->profile->layers[part->at->layers.first + l].expand_ns;
-    rp_builder_read(job->builder, device->packed, RP_ROLE_PACKED);
+    rp_builder_read(job->builder, part->at->upload_bytes > 0 ? device->packed : RP_NONE,
+                    RP_ROLE_PACKED);
+    rp_placement_read_stays(placement, part);
     rp_builder_write(job->builder, rp_placement_parameters(placement, part), RP_ROLE_PARAMETERS);
     rp_builder_end(job->builder);
 }
@@ -170,6 +175,7 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
     const RpPart part = rp_part(job, g, stage, RP_NONE);
     const RpChunks *chunks = &part.at->parameters;
 
+    rp_placement_upload_stays(placement, g, part.at->layers);
     for (guint c = 0; c < chunks->n_chunks; c++) {
         guint32 last_layer = RP_NONE;
         RpTask *task =
@@ -190,17 +196,18 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
                              RP_ROLE_PARAMETERS);
         for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
             const guint32 layer = chunks->segments[i].layer;
-            const guint32 tied_to = rp_plan_layer(job->plan, layer)->tied_to;
+            const RpPlanLayer *row = rp_plan_layer(job->plan, layer);
+            const gboolean stays = row->resident_bytes > 0;
 
             if (layer == last_layer)
                 continue;
             last_layer = layer;
-            read_weights(job, layer);
-            if (tied_to != RP_NONE)
-                read_weights(job, tied_to);
+            read_weights(job, layer, !stays);
+            if (row->tied_to != RP_NONE && !stays)
+                read_weights(job, row->tied_to, TRUE);
         }
         rp_builder_end(job->builder);
     }
-    if (job->promises->packed && chunks->n_chunks > 0)
+    if (job->promises->packed && part.at->parameter_bytes > 0)
         append_expand(placement, &part);
 }

@@ -110,8 +110,7 @@ check_task(Operands *operands)
                                     "the task accesses no %s, or not as it must",
                                     rp_access_role_name((RpAccessRole)what->role));
     }
-    if (rp_task_is_transfer(task) && task->kind != RP_TASK_PARAMETER_UPLOAD &&
-        task->kind != RP_TASK_GRADIENT_DOWNLOAD &&
+    if (rp_task_is_transfer(task) && task->kind < RP_TASK_PARAMETER_UPLOAD &&
         task->bytes != input_bytes(verifier, task->layer))
         return rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, operands->index,
                                 "%" G_GUINT64_FORMAT

@@ -11,6 +11,8 @@
  *   parameter-up    |c0|c1|c2|
  *   compute                  |expand|F0|F1|F2|
  *
+ * Frozen weights may stay on the device: rules/residents.c.
+ *
  * What a slot's actions and transfers are is noted here, for rules/gradients.c too.
  */
 #include "core/verify/rules/slots.h"
@@ -87,7 +89,7 @@ check_expand_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
         return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "nothing of the plan is packed");
     if (task->stage >= verifier->n_stages || task->round >= verifier->rounds ||
-        rp_plan_stage(verifier->plan, task->stage)->parameters.n_chunks == 0)
+        rp_plan_stage(verifier->plan, task->stage)->parameter_bytes == 0)
         return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "a stage or round that does not exist, or has no parameters");
     return TRUE;
@@ -103,6 +105,8 @@ check_fields(RpVerifier *verifier)
             !check_chunk_fields(verifier, i, task))
             return FALSE;
         if (task->kind == RP_TASK_EXPAND && !check_expand_fields(verifier, i, task))
+            return FALSE;
+        if (task->kind == RP_TASK_RESIDENT_UPLOAD && !rp_verify_resident_fields(verifier, i, task))
             return FALSE;
         if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !rp_verify_sum_fields(verifier, i, task))
             return FALSE;
@@ -181,7 +185,7 @@ find_reader(RpSlots *state, guint round, guint32 stage, guint session, guint32 a
 
     *reader = action;
     if (!verifier->promises->packed || action == RP_NO_TASK ||
-        rp_plan_stage(verifier->plan, stage)->parameters.n_chunks == 0)
+        rp_plan_stage(verifier->plan, stage)->parameter_bytes == 0)
         return TRUE;
     *reader = state->expands[session][(gsize)round * verifier->n_stages + stage];
     if (*reader == RP_NO_TASK)
@@ -207,7 +211,8 @@ check_upload_session(RpSlots *state, guint round, guint32 stage, guint session, 
                state->first_parameter_chunk[stage];
     guint32 reader;
 
-    if (!find_reader(state, round, stage, session, action, &reader))
+    if (!find_reader(state, round, stage, session, action, &reader) ||
+        !rp_verify_residents(verifier, reader, stage))
         return FALSE;
     for (guint c = 0; c < chunks->n_chunks && action != RP_NO_TASK; c++) {
         guint32 upload = state->uploads[session][at + c];

@@ -1,8 +1,9 @@
 /**
- * Rule 4: what its two files share.
+ * Rule 4: what its files share.
  *
  *   rules/parameters.c   notes the tasks of slots; parameters to the devices
  *   rules/gradients.c    gradients from them: kept, downloaded, summed
+ *   rules/residents.c    parameters that stay on them
  */
 #pragma once
 
@@ -42,6 +43,10 @@ rp_verify_slot(const RpSlots *state, guint round, guint32 stage)
 /* @first has ended when @second starts, on the same device unless @second is on the host. */
 gboolean rp_verify_slot_order(RpVerifier *verifier, guint32 first, guint32 second,
                               const char *what);
+
+/* rules/residents.c; @reader: an action, or what expands its parameters, or RP_NO_TASK */
+gboolean rp_verify_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task);
+gboolean rp_verify_residents(RpVerifier *verifier, guint32 reader, guint32 stage);
 
 /* rules/gradients.c */
 /* Rounds stand apart on the host, all of them, or their sum is fp32. */

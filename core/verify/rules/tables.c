@@ -70,6 +70,33 @@ claim_gradients(Tables *tables, guint layer, guint64 bytes)
     return TRUE;
 }
 
+/* What stays on devices is all that no step ever writes, and has a place on each device that has one.
+ * @trained: bytes of the layer's weights that steps write */
+static gboolean
+check_resident(Tables *tables, guint layer, guint64 trained)
+{
+    RpVerifier *verifier = tables->verifier;
+    const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
+
+    if (row->resident_bytes > 0 &&
+        (verifier->parameter_bytes[layer] != trained ||
+         (row->tied_to != RP_NONE &&
+          (verifier->trainable[layer] || verifier->trainable[row->tied_to]))))
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "weights of layer %u stay on the devices and are trained, or do "
+                                "neither stay nor go up",
+                                layer);
+    for (guint g = 0; g < rp_plan_gpus(verifier->plan); g++) {
+        const guint32 buffer = rp_plan_resident(verifier->plan, g, layer);
+
+        if (buffer != RP_NONE &&
+            !claim(tables, buffer, g, RP_BUFFER_PARAMETERS, row->resident_bytes,
+                   g_strdup_printf("weights of layer %u that stay on gpu %u", layer, g)))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean
 check_layer(Tables *tables, guint layer)
 {
@@ -77,11 +104,12 @@ check_layer(Tables *tables, guint layer)
     const RpPlanPromises *promises = verifier->promises;
     const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
     const guint64 tied = row->tied_to != RP_NONE ? row->tied_bytes : 0;
-    const guint64 parameters = verifier->parameter_bytes[layer];
+    const guint64 parameters = verifier->parameter_bytes[layer] + row->resident_bytes;
     const guint64 gradients = verifier->gradient_bytes[layer];
 
     if (tied > parameters || (row->tied_to != RP_NONE && row->tied_to >= layer) ||
-        (tied > 0 && tied > verifier->parameter_bytes[row->tied_to]))
+        (tied > 0 && tied > verifier->parameter_bytes[row->tied_to] +
+                                rp_plan_layer(verifier->plan, row->tied_to)->resident_bytes))
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "layer %u is tied to one that has not as many bytes", layer);
     const guint64 own = parameters - tied;
@@ -90,7 +118,8 @@ check_layer(Tables *tables, guint layer)
     const guint64 own_gradients = n_gradients * element - MIN(tied, n_gradients * element);
     const guint64 trained = MIN(own, own_gradients);
 
-    return claim_of_layer(tables, layer, row->frozen, RP_BUFFER_PARAMETERS, own - trained,
+    return check_resident(tables, layer, trained) &&
+           claim_of_layer(tables, layer, row->frozen, RP_BUFFER_PARAMETERS, own - trained,
                           "frozen weights") &&
            claim_of_layer(tables, layer, row->weights[0], RP_BUFFER_PARAMETERS, trained,
                           "weights") &&

@@ -1,0 +1,32 @@
+/**
+ * Which layers' frozen weights stay on the devices of a dispatched plan. Private to core/plan/.
+ *
+ *   every slot    |adapters|frozen weights|           |adapters|
+ *   once a run                              becomes   |frozen weights|
+ *
+ * A layer stays whole or not at all, on every device that ever runs it; slots then carry its trained
+ * weights alone, and are that much smaller. Packed weights stay packed: slots expand them as before.
+ */
+#pragma once
+
+#include "core/partition/partition.h"
+#include "core/profile/profile.h"
+
+/* Frozen weights of a layer as they go up; 0 also of a matrix that is tied to a trained one. */
+guint64 rp_frozen_bytes(const RpProfile *profile, guint layer);
+
+/* Whether a device ever runs @layer: a round begins S devices after the one before it. */
+gboolean rp_partition_visits(const RpPartition *partition, guint gpus, guint device, guint layer);
+
+/**
+ * rp_resident_choose:
+ * @profile: its layers' resident_bytes are set
+ * @limit: of a device's whole arena, bytes
+ * @constant_bytes: of it, beside the plan's data
+ * @kept_sums: RpPlanPromises
+ *
+ * The stage that uploads most gives up its largest frozen layer, one after the other, and of this
+ * row as many layers stay as @limit holds: no stage is left that uploads much more than others.
+ */
+void rp_resident_choose(RpProfile *profile, const RpPartition *partition, guint gpus, guint64 limit,
+                        guint64 constant_bytes, gboolean kept_sums);
