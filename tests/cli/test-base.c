@@ -16,10 +16,11 @@
     "\"norm_topk_prob\":true,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}"
 #define GPT_OSS                                                                                    \
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":32,"    \
-    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"  \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"  \
     "\"intermediate_size\":64,\"num_local_experts\":5,\"num_experts_per_tok\":2,"                  \
     "\"vocab_size\":33,\"torch_dtype\":\"bfloat16\",\"attention_bias\":true,"                      \
-    "\"sliding_window\":4,\"layer_types\":[\"sliding_attention\",\"full_attention\"],"             \
+    "\"sliding_window\":4,\"layer_types\":[\"sliding_attention\",\"full_attention\","              \
+    "\"sliding_attention\",\"full_attention\"],"                                                   \
     "\"max_position_embeddings\":256,\"rope_parameters\":{\"rope_type\":\"yarn\","                 \
     "\"rope_theta\":150000.0,\"factor\":32.0,\"beta_fast\":32.0,\"beta_slow\":1.0,"                \
     "\"original_max_position_embeddings\":128,\"truncate\":false}}"
@@ -184,7 +185,7 @@ assert_made_packed(const char *model, const char *format)
 {
     g_autofree char *line =
         g_strdup_printf("--set lora.rank=3 --set lora.targets=q_proj,o_proj --set model=@T/%s "
-                        "--set steps=1 --set profile=auto "
+                        "--set steps=1 "
                         "--set base=%s --set output=@T/random-%s-%s",
                         model, format, model, format);
     g_autofree char *part = g_strdup_printf("model.%s-", format);
@@ -225,9 +226,9 @@ trains_gpt_oss_beside_its_mxfp4(void **state)
     (void)state;
     g_auto(RpCliRun) made = rp_cli_run("init @T/gpt-oss.json -o @T/oss --base mxfp4");
     assert_int_equal(made.code, 0);
-    rp_train_files_train(GPT "--set profile=auto --set output=@T/oss-1 --set devices=host:1");
-    rp_train_files_train(GPT "--set profile=auto --set output=@T/oss-3 --set devices=host:3");
-    rp_train_files_train(GPT "--set profile=auto --set output=@T/oss-16 --set base=bf16");
+    rp_train_files_train(GPT "--set output=@T/oss-1 --set devices=host:1");
+    rp_train_files_train(GPT "--set output=@T/oss-3 --set devices=host:3");
+    rp_train_files_train(GPT "--set output=@T/oss-16 --set base=bf16");
     assert_same("oss-1", "oss-3");
     assert_same("oss-1", "oss-16");
     refuse(GPT "--set base=nf4", "base: expected mxfp4, as the model's file has it, found nf4");

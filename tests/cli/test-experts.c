@@ -4,8 +4,7 @@
 #include <string.h>
 
 #define EVERY                                                                                      \
-    "--set steps=4 --set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "   \
-    "--set profile=auto "
+    "--set steps=4 --set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
 
 static const struct {
     const char *name, *config;
@@ -188,23 +187,21 @@ trains_adapters_of_experts_and_merges_them(void **state)
 static void
 trains_a_gpt_oss_whose_experts_are_packed(void **state)
 {
-    static const char line[] = "--set steps=1 --set profile=auto --set output=@T/%s";
-    g_autofree char *first = g_strdup_printf(line, "unpacked");
-    g_autofree char *second = g_strdup_printf(line, "again");
     g_auto(RpCliRun) copied =
         rp_cli_shell("cp -r " RP_SOURCE_ROOT "/tests/exec-network/fixtures/gpt-oss-mxfp4 @T/mxfp4");
     gsize n = 0;
 
     (void)state;
     assert_int_equal(copied.code, 0);
-    train("mxfp4", first);
+    train("mxfp4", "--set steps=1 --set profile=auto --set output=@T/unpacked");
     g_autofree char *bytes = rp_train_files_read("unpacked/checkpoint-1/model.safetensors", &n);
     g_autofree char *config = rp_train_files_read("unpacked/checkpoint-1/config.json", NULL);
 
     assert_non_null(memmem(bytes, n, "experts.down_proj\"", 18));
     assert_null(memmem(bytes, n, "_blocks", 7));
     assert_null(strstr(config, "mxfp4"));
-    train("unpacked/checkpoint-1", second);
+    train("unpacked/checkpoint-1",
+          "--set steps=1 --set profile=@T/unpacked/profile.json --set output=@T/again");
 }
 
 static void

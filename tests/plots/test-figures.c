@@ -157,19 +157,40 @@ a_figure_drawn_again_replaces_all_of_its_files(void **state)
     assert_null(strstr(data, "3 3"));
 }
 
-/* All figures, PNG only. @measured_dir: (nullable) */
+/* PNG only. @names, @measured_dir: (nullable) */
 static void
-make_all(const char *directory, const char *measured_dir, GPtrArray *left_out)
+make(const char *directory, const char *const *names, const char *measured_dir, GPtrArray *left_out)
 {
     g_autofree char *profiles = rp_test_source_path("profiles");
     g_autoptr(GError) error = NULL;
     RpFiguresRequest request = {.output_dir = directory,
                                 .profiles_dir = profiles,
                                 .measured_dir = measured_dir,
+                                .names = names,
                                 .formats = RP_PICTURE_PNG};
 
     if (!rp_figures_make(&request, left_out, &error))
         fail_msg("%s", error->message);
+}
+
+/* `fit` searches as figure 15 does, and takes a third of the time. */
+static gboolean
+is_made_once(const char *name)
+{
+    return RP_TEST_FEW ||
+           (g_str_has_prefix(name, "figure-15") && strstr(name, "published") == NULL);
+}
+
+static void
+make_again(const char *directory)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new();
+
+    for (const char *const *name = rp_figures_names(); *name != NULL; name++)
+        if (!is_made_once(*name))
+            g_ptr_array_add(names, (gpointer)*name);
+    g_ptr_array_add(names, NULL);
+    make(directory, (const char *const *)names->pdata, NULL, NULL);
 }
 
 static void
@@ -205,16 +226,16 @@ every_figure_is_made_listed_and_the_same_again(void **state)
     const char *name;
 
     /* once without measurements */
-    make_all(fixture->first, "/no/such/tables", left_out);
+    make(fixture->first, NULL, "/no/such/tables", left_out);
     if (!RP_TEST_FEW)
-        make_all(fixture->second, NULL, NULL);
+        make_again(fixture->second);
     check_published_bars(fixture->first);
     g_autofree char *index = contents(fixture->first, "index.txt", NULL);
     directory = g_dir_open(fixture->first, 0, NULL);
     while ((name = g_dir_read_name(directory)) != NULL) {
         if (!g_str_has_suffix(name, ".dat") && !g_str_has_suffix(name, ".gp"))
             continue;
-        if (!RP_TEST_FEW) {
+        if (!is_made_once(name)) {
             g_autofree char *first = contents(fixture->first, name, NULL);
             g_autofree char *second = contents(fixture->second, name, NULL);
             assert_string_equal(first, second);
