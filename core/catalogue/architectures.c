@@ -208,6 +208,20 @@ what_holds(const RpModel *model)
 
 #define EXPERTS_PREFIX "mlp.experts."
 
+char *const *
+rp_lora_targets(const RpLora *lora, const RpModel *model)
+{
+    static const char *const with_experts[] = {"q_proj",  "k_proj",    "v_proj",
+                                               "o_proj",  "mlp.gate",  "gate_proj",
+                                               "up_proj", "down_proj", NULL};
+
+    g_return_val_if_fail(lora && model, NULL);
+    if (lora->targets == NULL && model->experts > 1 &&
+        !rp_architectures[model->architecture].fused_experts)
+        return (char *const *)with_experts;
+    return lora->targets;
+}
+
 /* A layer being listed. */
 typedef struct {
     const RpModel *model;

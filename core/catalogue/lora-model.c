@@ -6,20 +6,6 @@
 #include "core/base/quote.h"
 #include "core/base/suggest.h"
 
-char *const *
-rp_lora_targets(const RpLora *lora, const RpModel *model)
-{
-    static const char *const with_experts[] = {"q_proj",  "k_proj",    "v_proj",
-                                               "o_proj",  "mlp.gate",  "gate_proj",
-                                               "up_proj", "down_proj", NULL};
-
-    g_return_val_if_fail(lora && model, NULL);
-    if (lora->targets == NULL && model->experts > 1 &&
-        !rp_architectures[model->architecture].fused_experts)
-        return (char *const *)with_experts;
-    return lora->targets;
-}
-
 /* ---- checks ---- */
 
 /* Modules of a model, in file order, and the last words of their names, each once. */

@@ -19,30 +19,6 @@
 
 /* ---- readers: RpJsonRead ---- */
 
-gboolean
-rp_config_fail_unsupported(RpJsonPull *pull, const char *expected)
-{
-    pull->code = RP_HF_CONFIG_ERROR_UNSUPPORTED;
-    return rp_json_pull_fail_value(pull, expected);
-}
-
-/* No "did you mean": another name computes something else. */
-gboolean
-rp_config_read_choice(RpJsonPull *pull, const char *const *names, int *choice)
-{
-    g_autoptr(GString) text = g_string_new(NULL);
-
-    if (!rp_json_pull_string(pull, text))
-        return FALSE;
-    for (*choice = 0; names[*choice] != NULL; (*choice)++)
-        if (strcmp(names[*choice], text->str) == 0)
-            return TRUE;
-    g_autofree char *joined = g_strjoinv("\", \"", (char **)names);
-    g_autofree char *expected =
-        g_strdup_printf("%s\"%s\"", names[1] != NULL ? "one of " : "", joined);
-    return rp_config_fail_unsupported(pull, expected);
-}
-
 static gboolean
 read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -169,42 +145,11 @@ read_window(RpJsonPull *pull, const RpJsonField *field, gpointer value)
                             : rp_json_read_uint(pull, &bounds, &raw->window);
 }
 
-/* Refuses what stands from @start on. */
-static gboolean
-fail_refused(RpJsonPull *pull, const RpJsonField *field, const char *start)
-{
-    g_autofree char *expected = g_strdup_printf("%s (%s)", field->expected, field->note);
-
-    pull->value = start;
-    return rp_config_fail_unsupported(pull, expected);
-}
-
-static gboolean
-read_fixed(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    g_auto(GStrv) taken = g_strsplit(field->expected, " or ", -1);
-    const char *start = pull->at;
-
-    if (!rp_json_pull_skip(pull))
-        return FALSE;
-    g_autofree char *found = g_strndup(start, (gsize)(pull->at - start));
-    return g_strv_contains((const char *const *)taken, found) || fail_refused(pull, field, start);
-}
-
-gboolean
-rp_config_read_exactly(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    double number;
-
-    return rp_json_pull_number(pull, &number) && (number == g_ascii_strtod(field->expected, NULL) ||
-                                                  fail_refused(pull, field, pull->value));
-}
-
 /* ---- tables ---- */
 
 #define REFUSED(key, taken, why)                                                                   \
     {                                                                                              \
-        key, read_fixed, .expected = taken, .note = why                                            \
+        key, rp_config_read_fixed, .expected = taken, .note = why                                  \
     }
 
 static const RpJsonField fields[] = {

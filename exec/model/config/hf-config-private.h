@@ -1,6 +1,7 @@
 /**
  * What hf-config*.c share: the values as they stand in the file, and the table of keys.
  *
+ *   hf-config-fail.c    refusals, and readers of values of which few are taken
  *   hf-config-keys.c    the table: a row for each key, with its fate, and the rows' readers
  *   hf-config-rope.c    rope_scaling and rope_parameters
  *   hf-config-blocks.c  which blocks have a window, which have rope
@@ -62,6 +63,19 @@ typedef struct {
     RpConfigRaw raw;
 } RpConfigReader;
 
+/* ---- hf-config-fail.c ---- */
+
+/* `FILE: KEY: …`. Returns: FALSE */
+gboolean rp_config_fail(const RpConfigReader *reader, RpHfConfigError code, const char *key,
+                        const char *format, ...) G_GNUC_PRINTF(4, 5);
+/* Sets RP_HF_CONFIG_ERROR_UNSUPPORTED. Returns: FALSE */
+gboolean rp_config_fail_unsupported(RpJsonPull *pull, const char *expected);
+/* The index in @names, NULL behind the last, of the string that stands next. */
+gboolean rp_config_read_choice(RpJsonPull *pull, const char *const *names, int *choice);
+/* RpJsonRead: only the values, or the number, that the row expects. */
+gboolean rp_config_read_fixed(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_exactly(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+
 /* ---- hf-config-keys.c ---- */
 
 /* A name of each architecture, which stands at @member of its row. (transfer container) */
@@ -69,13 +83,6 @@ const char **rp_config_architecture_names(gsize member);
 
 /* The object of the file that stands next, into @reader's raw values. */
 gboolean rp_config_read(RpConfigReader *reader);
-
-/* Sets RP_HF_CONFIG_ERROR_UNSUPPORTED. Returns: FALSE */
-gboolean rp_config_fail_unsupported(RpJsonPull *pull, const char *expected);
-/* The index in @names, NULL behind the last, of the string that stands next. */
-gboolean rp_config_read_choice(RpJsonPull *pull, const char *const *names, int *choice);
-/* RpJsonRead: only the number that the row expects. */
-gboolean rp_config_read_exactly(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 
 /* ---- hf-config-rope.c ---- */
 
@@ -98,12 +105,6 @@ gboolean rp_config_settle_blocks(RpConfigReader *reader);
 gboolean rp_config_read_quantization(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 /* Before the sizes are checked: those of experts, which stand under other keys. */
 gboolean rp_config_settle_experts(RpConfigReader *reader);
-
-/* ---- hf-config.c ---- */
-
-/* `FILE: KEY: …`. Returns: FALSE */
-gboolean rp_config_fail(const RpConfigReader *reader, RpHfConfigError code, const char *key,
-                        const char *format, ...) G_GNUC_PRINTF(4, 5);
 
 /* ---- rows ---- */
 

@@ -15,22 +15,6 @@
 #define DEFAULT_RANGE 0.02
 #define DEFAULT_MAX_WINDOW_LAYERS 28
 
-G_DEFINE_QUARK(rp_hf_config_error, rp_hf_config_error)
-
-gboolean
-rp_config_fail(const RpConfigReader *reader, RpHfConfigError code, const char *key,
-               const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *text = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    g_set_error(reader->pull.error, RP_HF_CONFIG_ERROR, code, "%s: %s: %s", reader->pull.file, key,
-                text);
-    return FALSE;
-}
-
 static gboolean
 settle_architecture(RpConfigReader *reader)
 {
