@@ -1,0 +1,349 @@
+#include "text/chat/private.h"
+
+#include "text/template/values/strings.h"
+
+#include <string.h>
+
+/* What finding the turns of one record needs. */
+typedef struct {
+    const RpChat *chat;
+    const RpRecord *record;
+    const RpRendered *whole;
+    const char *text;
+    gsize length;
+    GString *prompt; /* what asks for an assistant's turn; NULL: not known */
+    GError **error;
+} Search;
+
+static RpTextSpan
+trimmed_end(const char *text, RpTextSpan span)
+{
+    const RpValue bare =
+        rp_string_strip(rp_value_text(text + span.start, span.end - span.start), NULL, FALSE, TRUE);
+
+    return (RpTextSpan){span.start, span.start + bare.length};
+}
+
+/* The one stretch that the loop over messages made of message @i. */
+static gboolean
+trace_of(const RpRendered *rendered, guint i, RpTextSpan *span)
+{
+    guint n = 0;
+
+    for (guint k = 0; k < rendered->traces->len; k++) {
+        const RpTextTrace trace = g_array_index(rendered->traces, RpTextTrace, k);
+        if (trace.tag != i + 1)
+            continue;
+        *span = trace.span;
+        n++;
+    }
+    return n == 1;
+}
+
+static gsize
+common_length(const char *a, gsize n_a, const char *b, gsize n_b)
+{
+    gsize n = 0;
+
+    while (n < n_a && n < n_b && a[n] == b[n])
+        n++;
+    while (n > 0 && n < n_a && ((guchar)a[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
+/* What a template writes to ask for an answer, as a short chat shows it. NULL: not known */
+static GString *
+find_prompt(const RpChat *chat, const RpRecord *record)
+{
+    g_auto(RpRendered) without = {0}, with = {0};
+    RpRecord probe = *record;
+    RpDict *user = rp_dict_new(record->arena);
+    RpMessage message = {.dict = user};
+
+    rp_dict_put(record->arena, user, "role", rp_value_static("user"));
+    rp_dict_put(record->arena, user, "content", rp_value_static("question"));
+    probe.messages = g_array_new(FALSE, FALSE, sizeof(RpMessage));
+    probe.tools = rp_none;
+    g_array_append_val(probe.messages, message);
+    const gboolean done =
+        rp_chat_render_messages(chat, &probe, 1, FALSE, G_MAXUINT, NULL, &without, NULL) &&
+        rp_chat_render_messages(chat, &probe, 1, TRUE, G_MAXUINT, NULL, &with, NULL);
+    g_array_free(probe.messages, TRUE);
+    if (!done)
+        return NULL;
+    const gsize n =
+        common_length(with.text->str, with.text->len, without.text->str, without.text->len);
+    return g_string_new_len(with.text->str + n, (gssize)(with.text->len - n));
+}
+
+/* What stands in front of message @i's content in @span, whatever it says: the same part of two
+ * renderings in which it says something else. G_MAXSIZE if that cannot be told. */
+static gsize
+header_length(const Search *search, guint i, RpTextSpan span)
+{
+    static const char *const contents[] = {"A turn.", "9 others"};
+    const char *start = search->text + span.start;
+    gsize n = span.end - span.start;
+
+    for (guint k = 0; k < G_N_ELEMENTS(contents); k++) {
+        g_auto(RpRendered) other = {0};
+        RpTextSpan changed;
+        if (!rp_chat_render_messages(search->chat, search->record, search->record->messages->len,
+                                     FALSE, i, contents[k], &other, NULL) ||
+            !trace_of(&other, i, &changed))
+            return G_MAXSIZE;
+        n = common_length(start, n, other.text->str + changed.start, changed.end - changed.start);
+    }
+    return n;
+}
+
+/* Where what the model says begins in the stretch @span of message @i: behind what asked for it. */
+static void
+find_start(Search *search, guint i, RpTextSpan *span)
+{
+    const gboolean assistant = g_array_index(search->record->messages, RpMessage, i).assistant;
+    const gsize n = span->end - span->start;
+    const char *start = search->text + span->start;
+
+    if (assistant && search->prompt == NULL)
+        search->prompt = find_prompt(search->chat, search->record);
+    const GString *prompt = assistant ? search->prompt : NULL;
+    if (prompt == NULL || prompt->len == 0) {
+        const gsize header = header_length(search, i, *span);
+        if (header != G_MAXSIZE &&
+            rp_string_strip(rp_value_text(start, header), NULL, TRUE, FALSE).length > 0)
+            span->start += header; /* space alone is said */
+        return;
+    }
+    if (prompt->len <= n && memcmp(start, prompt->str, prompt->len) == 0) {
+        span->start += prompt->len;
+        return;
+    }
+    g_auto(RpRendered) before = {0};
+    if (rp_chat_render_messages(search->chat, search->record, i, TRUE, G_MAXUINT, NULL, &before,
+                                NULL) &&
+        before.text->len >= span->start && before.text->len <= span->end &&
+        memcmp(search->text, before.text->str, before.text->len) == 0) {
+        span->start = before.text->len;
+        return;
+    }
+    span->start +=
+        MIN(header_length(search, i, *span), common_length(start, n, prompt->str, prompt->len));
+}
+
+/* Space behind the mark of a turn's end is not said by the model. Without a mark it is the mark. */
+static void
+find_end(const Search *search, guint i, RpTextSpan *span)
+{
+    const RpMessage *message = &g_array_index(search->record->messages, RpMessage, i);
+    const RpValue *content = rp_dict_get(message->dict, "content");
+    RpValue said = rp_value_static("");
+
+    if (content != NULL && content->type == RP_VALUE_STRING)
+        said = rp_string_strip(*content, NULL, FALSE, TRUE);
+    if (i + 1 == search->record->messages->len) {
+        const RpTextSpan rest = {span->end, search->length};
+        if (trimmed_end(search->text, rest).end > rest.start)
+            span->end = search->length;
+    }
+    const RpTextSpan bare = trimmed_end(search->text, *span);
+    const RpValue shown = rp_value_text(search->text + bare.start, bare.end - bare.start);
+    if (said.length == 0 || !rp_string_ends(shown, said))
+        *span = bare;
+}
+
+/* By renderings of the chat up to the message, where loops do not tell. */
+static gboolean
+find_by_prefixes(const Search *search, guint i, RpTextSpan *span)
+{
+    const gboolean last = i + 1 == search->record->messages->len;
+    g_auto(RpRendered) before = {0}, with = {0};
+
+    if (rp_chat_render_messages(search->chat, search->record, i, TRUE, G_MAXUINT, NULL, &before,
+                                NULL) &&
+        rp_chat_render_messages(search->chat, search->record, i + 1, FALSE, G_MAXUINT, NULL, &with,
+                                NULL)) {
+        const RpTextSpan all = {0, with.text->len};
+        const gsize end = last ? with.text->len : trimmed_end(with.text->str, all).end;
+        if (before.text->len < end && end <= search->length &&
+            memcmp(search->text, before.text->str, before.text->len) == 0 &&
+            memcmp(search->text, with.text->str, end) == 0) {
+            *span = (RpTextSpan){before.text->len, end};
+            return TRUE;
+        }
+    }
+    g_set_error(search->error, RP_CHAT_ERROR, RP_CHAT_ERROR_RENDER,
+                "%s: line %" G_GUINT64_FORMAT ": message %u: expected text that can be told from "
+                "that of the others, found none: mark turns with {%% generation %%} in the "
+                "template (chat_template)",
+                search->record->file, search->record->line, i + 1);
+    return FALSE;
+}
+
+static gboolean
+turn_of(Search *search, guint i, RpTextSpan *span)
+{
+    if (!trace_of(search->whole, i, span))
+        return find_by_prefixes(search, i, span);
+    find_start(search, i, span);
+    find_end(search, i, span);
+    return TRUE;
+}
+
+/* What is learned of message @i: its weight, or 0. */
+static double
+weight_of(const RpChat *chat, const RpRecord *record, guint i, guint last)
+{
+    const RpMessage *message = &g_array_index(record->messages, RpMessage, i);
+    gboolean learned = message->assistant && i >= record->n_prompt;
+
+    if (chat->options.train_on == RP_TRAIN_ON_ALL)
+        learned = TRUE;
+    else if (chat->options.train_on == RP_TRAIN_ON_LAST)
+        learned = i == last;
+    if (message->train != RP_TRAIN_DEFAULT)
+        learned = message->train == RP_TRAIN_YES;
+    return learned ? message->weight : 0.0;
+}
+
+/* Spans that lie in @turn, of a template that marks them. Returns: how many */
+static guint
+add_marked(const RpRendered *whole, RpTextSpan turn, double weight, GArray *spans)
+{
+    guint n = 0;
+
+    for (guint k = 0; k < whole->generations->len; k++) {
+        const RpTextSpan mark = g_array_index(whole->generations, RpTextSpan, k);
+        const RpChatSpan span = {mark.start, mark.end, weight};
+        if (mark.start < turn.start || mark.end > turn.end)
+            continue;
+        if (weight > 0.0)
+            g_array_append_val(spans, span);
+        n++;
+    }
+    return n;
+}
+
+/* All text, but that of messages of another weight. */
+static gboolean
+find_all(Search *search, GArray *spans)
+{
+    const RpRecord *record = search->record;
+    gsize at = 0;
+
+    for (guint i = 0; i < record->messages->len; i++) {
+        const double weight = weight_of(search->chat, record, i, G_MAXUINT);
+        RpTextSpan turn;
+        if (weight == 1.0)
+            continue;
+        if (!trace_of(search->whole, i, &turn) && !find_by_prefixes(search, i, &turn))
+            return FALSE;
+        const RpChatSpan before = {at, turn.start, 1.0}, own = {turn.start, turn.end, weight};
+        if (before.end > before.start)
+            g_array_append_val(spans, before);
+        if (weight > 0.0)
+            g_array_append_val(spans, own);
+        at = MAX(at, turn.end);
+    }
+    const RpChatSpan rest = {at, search->length, 1.0};
+    if (rest.end > rest.start)
+        g_array_append_val(spans, rest);
+    return TRUE;
+}
+
+static int
+compare_spans(gconstpointer a, gconstpointer b)
+{
+    const gsize x = ((const RpChatSpan *)a)->start, y = ((const RpChatSpan *)b)->start;
+
+    return (x > y) - (x < y);
+}
+
+/* Without settings of single messages a template's own marks are all that is learned. */
+static gboolean
+is_simple(const RpChat *chat, const RpRecord *record)
+{
+    for (guint i = 0; i < record->messages->len; i++) {
+        const RpMessage *message = &g_array_index(record->messages, RpMessage, i);
+        if (message->train != RP_TRAIN_DEFAULT || message->weight != 1.0)
+            return FALSE;
+    }
+    return chat->options.train_on == RP_TRAIN_ON_ASSISTANT && record->n_prompt == 0;
+}
+
+static gboolean
+find_turns(Search *search, gboolean marked, GArray *spans)
+{
+    const RpRecord *record = search->record;
+    const RpTextSpan all = {0, search->length};
+    guint last = G_MAXUINT;
+
+    if (search->chat->options.train_on == RP_TRAIN_ON_ALL)
+        return find_all(search, spans);
+    if (marked && is_simple(search->chat, record)) {
+        add_marked(search->whole, all, 1.0, spans);
+        return TRUE;
+    }
+    for (guint i = 0; i < record->messages->len; i++)
+        if (g_array_index(record->messages, RpMessage, i).assistant)
+            last = i;
+    for (guint i = 0; i < record->messages->len; i++) {
+        const double weight = weight_of(search->chat, record, i, last);
+        RpTextSpan turn;
+        if (marked && trace_of(search->whole, i, &turn) &&
+            add_marked(search->whole, turn, weight, spans) > 0)
+            continue;
+        if (weight == 0.0)
+            continue;
+        if (!turn_of(search, i, &turn))
+            return FALSE;
+        const RpChatSpan span = {turn.start, turn.end, weight};
+        if (span.end > span.start)
+            g_array_append_val(spans, span);
+    }
+    g_array_sort(spans, compare_spans);
+    return TRUE;
+}
+
+gboolean
+rp_chat_find_turns(const RpChat *chat, const RpRecord *record, RpChatText *text, GError **error)
+{
+    g_autoptr(GError) refused = NULL;
+    g_auto(RpRendered) whole = {0};
+    const RpTemplate *template = rp_chat_template_of(chat, record, error);
+
+    if (template == NULL)
+        return FALSE;
+    if (!rp_chat_render_messages(chat, record, record->messages->len, FALSE, G_MAXUINT, NULL,
+                                 &whole, &refused)) {
+        g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RENDER,
+                    "%s: line %" G_GUINT64_FORMAT ": %s", record->file, record->line,
+                    refused->message);
+        return FALSE;
+    }
+    const gboolean marked = rp_template_marks_generation(template);
+    if (marked && whole.hidden) {
+        g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_FILE,
+                    "%s: line %" G_GUINT64_FORMAT ": expected {%% generation %%} outside of macros "
+                    "and set blocks of the template, found one within",
+                    record->file, record->line);
+        return FALSE;
+    }
+    Search search = {.chat = chat,
+                     .record = record,
+                     .whole = &whole,
+                     .text = whole.text->str,
+                     .length = whole.text->len,
+                     .error = error};
+    GArray *spans = g_array_new(FALSE, FALSE, sizeof(RpChatSpan));
+    const gboolean found = find_turns(&search, marked, spans);
+    if (search.prompt != NULL)
+        g_string_free(search.prompt, TRUE);
+    if (!found) {
+        g_array_free(spans, TRUE);
+        return FALSE;
+    }
+    *text = (RpChatText){g_steal_pointer(&whole.text), spans};
+    return TRUE;
+}
