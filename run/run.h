@@ -115,6 +115,7 @@ typedef struct {
     char *profile;        /* "auto", or a timing file */
     char *trace;
     int plot_loss;
+    int tensorboard;
     double neftune_alpha;
     double label_smoothing;
     RpRunFileOptimizer optimizer;

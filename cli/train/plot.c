@@ -5,20 +5,22 @@
 #include <string.h>
 
 #include "cli/reports/picture.h"
+#include "plots/charts/loss.h"
 
-/* The steps of a metrics.jsonl; a last line that is torn is passed over. (transfer full) */
+/* The steps of a metrics.jsonl. (transfer full) */
 static GArray *
 read_points(const char *path, GError **error)
 {
-    g_autofree char *text = NULL;
+    g_autoptr(GArray) lines = rp_train_metrics_read(path, error);
     g_autoptr(GArray) points = g_array_new(FALSE, FALSE, sizeof(RpLossPoint));
 
-    if (!g_file_get_contents(path, &text, NULL, error))
+    if (lines == NULL)
         return NULL;
-    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-        RpLossPoint point;
-        *end = '\0';
-        if (rp_train_metrics_parse(line, &point))
+    for (guint i = 0; i < lines->len; i++) {
+        const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
+        const RpLossPoint point = {line->step, line->loss, line->learning_rate};
+
+        if (isnan(line->eval_runtime))
             g_array_append_val(points, point);
     }
     return g_steal_pointer(&points);

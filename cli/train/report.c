@@ -206,6 +206,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
     report_heading(report, job);
     say_length(report, job);
     rp_train_report_validation(report, job);
+    rp_train_report_disk(report, job);
     rp_report_add_partition(report, job->profile, job->request.partition,
                             job->request.partition_source);
     say_memory(report, job->plan);
@@ -364,7 +365,8 @@ say_comparison(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *ou
     if (outcome->means.steps > 0)
         rp_report_say(report,
                       "measured over %" G_GUINT64_FORMAT
-                      " steady steps: not the first two, nor the two after a checkpoint",
+                      " steady steps: not the first two, nor the two after a checkpoint or "
+                      "an evaluation",
                       outcome->means.steps);
     else
         rp_report_say(report, "no steady step to measure: the first two do not count");
@@ -420,33 +422,6 @@ report_measured(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *o
     rp_report_end(report);
 }
 
-static void
-report_saving(RpReport *report, const RpTrainOutcome *outcome)
-{
-    g_autofree char *beside =
-        outcome->n_beside > 0 ? g_strdup_printf("; writing %u of them beside training took %.1f s",
-                                                outcome->n_beside, outcome->beside_seconds)
-                              : g_strdup("");
-
-    rp_report_object(report, "checkpoints", NULL);
-    rp_report_count(report, "saved", outcome->n_saved, NULL);
-    rp_report_real(report, "seconds", outcome->saving_seconds, 6, NULL);
-    rp_report_count(report, "beside", outcome->n_beside, NULL);
-    rp_report_real(report, "beside_seconds", outcome->beside_seconds, 6, NULL);
-    rp_report_end(report);
-    if (outcome->saving_seconds >= 1 || outcome->beside_seconds >= 1)
-        rp_report_say(report, "%u checkpoint%s: nothing was trained for %.1f s%s", outcome->n_saved,
-                      outcome->n_saved == 1 ? "" : "s", outcome->saving_seconds, beside);
-    rp_report_text(report, "checkpoint", outcome->checkpoint, NULL);
-    rp_report_text(report, "loss_picture", outcome->loss_picture, NULL);
-    rp_report_bool(report, "saved", !outcome->unsaved, NULL);
-    rp_report_count(report, "signal", outcome->signal, NULL);
-    if (outcome->loss_picture != NULL)
-        rp_report_say(report, "loss curve: %s", outcome->loss_picture);
-    if (outcome->checkpoint != NULL)
-        rp_report_say(report, "saved: %s", outcome->checkpoint);
-}
-
 void
 rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
@@ -463,7 +438,7 @@ rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOu
     }
     report_measured(report, job, outcome);
     rp_train_report_evaluations(report, job, outcome);
-    report_saving(report, outcome);
+    rp_train_report_saved(report, outcome);
 }
 
 /* ---- train --keys ---- */

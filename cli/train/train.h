@@ -65,6 +65,13 @@ void rp_train_report_validation(RpReport *report, const RpTrainJob *job);
 void rp_train_report_evaluations(RpReport *report, const RpTrainJob *job,
                                  const RpTrainOutcome *outcome);
 
+/* ---- report-saving.c ---- */
+
+/* What checkpoints will take of the disk. */
+void rp_train_report_disk(RpReport *report, const RpTrainJob *job);
+/* What was saved, and the time that took. */
+void rp_train_report_saved(RpReport *report, const RpTrainOutcome *outcome);
+
 /* ---- report.c ---- */
 
 /* The plan, before step 1; text is printed at once. */

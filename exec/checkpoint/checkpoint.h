@@ -76,6 +76,13 @@ char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
 char *rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *trainer,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Of the disk: what a checkpoint, or its weights alone, take at most. @async: with the weights that
+ * the next step reads. @model_dir: as in RpCheckpointOptions */
+guint64 rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, gboolean async,
+                            gboolean weights_only, const char *model_dir);
+/* That the disk of @path, which exists, has free. Returns: FALSE with errno if it cannot be told */
+gboolean rp_checkpoint_free_bytes(const char *path, guint64 *bytes);
+
 /* ---- beside training ---- */
 
 /**

@@ -137,8 +137,6 @@ gboolean rp_checkpoint_check_finite(const char *path, const RpWeight *weight, Rp
 
 guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options,
                                    const RpCheckpointImage *image, gboolean weights_only);
-/* Returns: FALSE with errno if it cannot be told */
-gboolean rp_checkpoint_free_bytes(const char *output, guint64 *bytes);
 
 /* Removes the oldest complete checkpoint but the last, if with all that may go there would be space
  * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */

@@ -31,13 +31,12 @@ const char *const rp_checkpoint_copied_files[] = {
 };
 
 guint64
-rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpointImage *image,
-                           gboolean weights_only)
+rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, gboolean async, gboolean weights_only,
+                    const char *model_dir)
 {
-    const RpWeights *weights = image->weights;
-    const guint64 size = rp_dtype_size(image->dtype);
+    const guint64 size = rp_dtype_size(dtype);
     const guint64 model = rp_weights_lora(weights) != NULL ? sizeof(float) : size;
-    const guint64 next = !weights_only && image->state.async ? size : 0;
+    const guint64 next = !weights_only && async ? size : 0;
     guint copies = next > 0 ? 2 : 1;
     guint states = weights_only ? 0 : 3;
     guint64 sum = SMALL_FILES_BYTES;
@@ -49,14 +48,21 @@ rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpoin
         sum += weight->elements * (model + next + states * sizeof(float));
         sum += (copies + states) * 2 * (ENTRY_BYTES + strlen(weight->name));
     }
-    for (gsize i = 0; options->model_dir != NULL && rp_checkpoint_copied_files[i] != NULL; i++) {
-        g_autofree char *from =
-            g_build_filename(options->model_dir, rp_checkpoint_copied_files[i], NULL);
+    for (gsize i = 0; model_dir != NULL && rp_checkpoint_copied_files[i] != NULL; i++) {
+        g_autofree char *from = g_build_filename(model_dir, rp_checkpoint_copied_files[i], NULL);
         struct stat status;
         if (stat(from, &status) == 0 && S_ISREG(status.st_mode))
             sum += (guint64)status.st_size;
     }
     return sum;
+}
+
+guint64
+rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpointImage *image,
+                           gboolean weights_only)
+{
+    return rp_checkpoint_bytes(image->weights, image->dtype, image->state.async, weights_only,
+                               options->model_dir);
 }
 
 gboolean

@@ -2,8 +2,7 @@
  * What the files of the host's state share.
  *
  *   host-state.c          life, places, weights out and in again
- *   host-state-load.c     weights of files
- *   host-state-evaluate.c the newest weights for a while
+ *   host-state-load.c     weights of files, and the newest for evaluations
  *   host-state-overflow.c losses and gradients that are not finite
  *   host-state-update.c   tasks of the host lanes: sums of rounds, norm, steps, copies
  */

@@ -210,8 +210,8 @@ start(RpTrainLoop *loop, GError **error)
     if (loop->batcher == NULL)
         return FALSE;
     make_batches(loop);
-    loop->metrics =
-        rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16, loop->job->events);
+    loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
+                                         run->tensorboard != 0, loop->job->events);
     if (loop->files && !rp_train_loop_check_beside(loop, error))
         return FALSE;
     loop->trainer = make_trainer(loop->job, loop->how, loop->metrics, error);

@@ -9,12 +9,15 @@
 
 #include "core/json/json-record.h"
 #include "core/json/json-write.h"
+#include "run/train/tensorboard.h"
 
 /* Steps from an empty pipeline until it is full again. */
 #define FILLING_STEPS 2
 
 struct _RpTrainMetrics {
     FILE *file; /* %NULL: not written */
+    gboolean tensorboard;
+    RpTensorboard *board; /* %NULL: likewise */
     char *path;
     GError *error;
     gboolean scaled;
@@ -32,21 +35,42 @@ struct _RpTrainMetrics {
 };
 
 gboolean
-rp_train_metrics_parse(const char *line, RpLossPoint *point)
+rp_train_metrics_parse(const char *text, RpTrainLine *line)
 {
 #define NUMBER(key)                                                                                \
     {                                                                                              \
-#key, rp_json_read_number, G_STRUCT_OFFSET(RpLossPoint, key),                              \
+#key, rp_json_read_number, G_STRUCT_OFFSET(RpTrainLine, key),                              \
             .null_is_absent = TRUE, .min = -G_MAXDOUBLE, .max = G_MAXDOUBLE                        \
     }
-    static const RpJsonField fields[] = {
-        NUMBER(step), NUMBER(loss), NUMBER(learning_rate), {NULL, rp_json_read_ignored}};
+    static const RpJsonField fields[] = {NUMBER(step),          NUMBER(loss),
+                                         NUMBER(learning_rate), NUMBER(grad_norm),
+                                         NUMBER(tokens),        NUMBER(step_ms),
+                                         NUMBER(bubble_ratio),  NUMBER(eval_loss),
+                                         NUMBER(eval_runtime),  {NULL, rp_json_read_ignored}};
     RpJsonPull pull;
 
-    *point = (RpLossPoint){NAN, NAN, NAN};
-    return rp_json_pull_init(&pull, "", line, strlen(line), 0, 0, NULL) &&
-           rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), point, NULL) &&
-           rp_json_pull_end(&pull) && isfinite(point->step);
+    *line = (RpTrainLine){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    return rp_json_pull_init(&pull, "", text, strlen(text), 0, 0, NULL) &&
+           rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), line, NULL) &&
+           rp_json_pull_end(&pull) && isfinite(line->step);
+}
+
+GArray *
+rp_train_metrics_read(const char *path, GError **error)
+{
+    g_autofree char *text = NULL;
+    GArray *lines;
+
+    if (!g_file_get_contents(path, &text, NULL, error))
+        return NULL;
+    lines = g_array_new(FALSE, FALSE, sizeof(RpTrainLine));
+    for (char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
+        RpTrainLine line;
+        *end = '\0';
+        if (rp_train_metrics_parse(at, &line))
+            g_array_append_val(lines, line);
+    }
+    return lines;
 }
 
 /* What the file is to begin with: its lines up to step @keep_steps. */
@@ -66,7 +90,7 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
     }
     for (char *line = text; line != NULL && *line != '\0';) {
         char *end = strchr(line, '\n');
-        RpLossPoint point;
+        RpTrainLine point;
 
         if (end == NULL)
             break; /* torn by whatever ended the process */
@@ -80,14 +104,25 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
 }
 
 RpTrainMetrics *
-rp_train_metrics_new(gboolean scaled, const RpRunEvents *events)
+rp_train_metrics_new(gboolean scaled, gboolean tensorboard, const RpRunEvents *events)
 {
     RpTrainMetrics *metrics = g_new0(RpTrainMetrics, 1);
 
     metrics->scaled = scaled;
+    metrics->tensorboard = tensorboard;
     metrics->events = events;
     metrics->filling = FILLING_STEPS;
     return metrics;
+}
+
+static gboolean
+open_board(RpTrainMetrics *metrics, guint64 next_step, GError **error)
+{
+    g_autofree char *directory = g_path_get_dirname(metrics->path);
+
+    g_clear_pointer(&metrics->board, rp_tensorboard_free);
+    metrics->board = rp_tensorboard_new(directory, next_step, error);
+    return metrics->board != NULL;
 }
 
 gboolean
@@ -103,7 +138,7 @@ rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_st
     metrics->path = g_strdup(path);
     metrics->file = g_fopen(path, "ae");
     if (metrics->file != NULL)
-        return TRUE;
+        return !metrics->tensorboard || open_board(metrics, keep_steps + 1, error);
     g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
                 "cannot write \"%s\": %s", path, g_strerror(errno));
     return FALSE;
@@ -116,6 +151,7 @@ rp_train_metrics_free(RpTrainMetrics *metrics)
         return;
     if (metrics->file != NULL)
         (void)fclose(metrics->file);
+    rp_tensorboard_free(metrics->board);
     g_clear_error(&metrics->error);
     g_free(metrics->path);
     g_free(metrics);
@@ -143,6 +179,18 @@ finish_line(RpTrainMetrics *metrics, RpJsonWriter *json)
                     "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
 }
 
+/* Nothing without a board. */
+static void
+add_to_board(RpTrainMetrics *metrics, guint64 step, const RpTensorboardValue *values, guint n)
+{
+    if (metrics->board == NULL || rp_tensorboard_add(metrics->board, step, values, n) ||
+        metrics->error != NULL)
+        return;
+    g_set_error(&metrics->error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                "cannot write TensorBoard's file beside \"%s\": %s", metrics->path,
+                g_strerror(errno));
+}
+
 void
 rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
                                 const RpEvaluation *evaluation)
@@ -161,6 +209,13 @@ rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
     add_number(json, "eval_runtime", rp_json_round((double)evaluation->ns / 1e9, 6));
     add_number(json, "eval_bubble_ratio", rp_json_round(evaluation->bubble_ratio, 9));
     finish_line(metrics, json);
+    const RpTensorboardValue values[] = {
+        {"eval/loss", evaluation->loss},
+        {"eval/perplexity", exp(evaluation->loss)},
+        {"eval/runtime", (double)evaluation->ns / 1e9},
+        {"eval/bubble_ratio", evaluation->bubble_ratio},
+    };
+    add_to_board(metrics, step, values, G_N_ELEMENTS(values));
 }
 
 static void
@@ -184,6 +239,15 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
         rp_json_bool(json, "skipped", report->skipped);
     }
     finish_line(metrics, json);
+    const RpTensorboardValue values[] = {
+        {"train/loss", report->loss},
+        {"train/learning_rate", report->learning_rate},
+        {"train/grad_norm", report->grad_norm},
+        {"train/tokens_per_second",
+         (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns)},
+        {"train/bubble_ratio", report->bubble_ratio},
+    };
+    add_to_board(metrics, report->step, values, G_N_ELEMENTS(values));
 }
 
 void

@@ -6,7 +6,6 @@
 
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/train/trainer.h"
-#include "plots/charts/loss.h"
 #include "run/train/job.h"
 
 /* ---- metrics.c ---- */
@@ -22,8 +21,9 @@ typedef struct {
     double tokens;       /* of a step, without padding */
 } RpTrainMeans;
 
-/* @scaled: lines also have the loss scale */
-RpTrainMetrics *rp_train_metrics_new(gboolean scaled, const RpRunEvents *events);
+/* @scaled: lines also have the loss scale. @tensorboard: an event file beside them has the same */
+RpTrainMetrics *rp_train_metrics_new(gboolean scaled, gboolean tensorboard,
+                                     const RpRunEvents *events);
 void rp_train_metrics_free(RpTrainMetrics *metrics);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)
 
@@ -37,8 +37,24 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)
 gboolean rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_steps,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The numbers of a line of metrics.jsonl, NAN where they are null. Returns: whether it is one */
-gboolean rp_train_metrics_parse(const char *line, RpLossPoint *point);
+/* A line of metrics.jsonl; NAN: null, or not there. */
+typedef struct {
+    double step;
+    double loss;
+    double learning_rate;
+    double grad_norm;
+    double tokens;
+    double step_ms;
+    double bubble_ratio;
+    double eval_loss;
+    double eval_runtime; /* there in lines of evaluations, and in no others */
+} RpTrainLine;
+
+/* Returns: whether @text is one */
+gboolean rp_train_metrics_parse(const char *text, RpTrainLine *line);
+/* All lines of a metrics.jsonl (element-type RpTrainLine); a last one that is torn is passed over.
+ * (transfer full). Errors: G_FILE_ERROR */
+GArray *rp_train_metrics_read(const char *path, GError **error);
 /* RpStepDone: one line of the file, and whoever looks is told. @metrics is RpTrainMetrics. */
 void rp_train_metrics_add(gpointer metrics, const RpStepReport *report);
 /* The pipeline ran empty: the next two steps are not steady. @seconds: what then took so long, in

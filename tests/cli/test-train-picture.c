@@ -299,6 +299,52 @@ refuses_a_picture_or_a_trace_of_gradients(void **state)
     assert_false(g_file_test(trace, G_FILE_TEST_EXISTS));
 }
 
+/* Two runs, one of which evaluates. */
+static void
+plot_draws_runs_one_over_the_other(void **state)
+{
+    g_auto(RpCliRun) first = rp_cli_run(TRAIN "one --set steps=4 --set eval.data=@T/data.jsonl "
+                                              "--set eval.every=2 --set tensorboard=true");
+    g_auto(RpCliRun) second = rp_cli_run(TRAIN "two --set steps=3");
+    g_auto(RpCliRun) plot = rp_cli_run("plot @T/one @T/two/metrics.jsonl -o @T/runs.svg --json");
+    g_autoptr(RpTree) root = rp_cli_json(&plot);
+    static const char *const parts[] = {"loss of the target tokens",
+                                        "validation loss",
+                                        "learning rate",
+                                        "norm of the gradient",
+                                        "tokens/s",
+                                        "bubble ratio",
+                                        ">one<",
+                                        ">two<"};
+
+    (void)state;
+    assert_int_equal(first.code, 0);
+    assert_int_equal(second.code, 0);
+    g_autofree char *svg = rp_train_files_read("runs.svg", NULL);
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
+        if (strstr(svg, parts[i]) == NULL)
+            fail_msg("expected \"%s\" in the picture", parts[i]);
+    assert_float_equal(rp_cli_number(root, "runs.0.step"), 4, 0);
+    assert_float_equal(rp_cli_number(root, "runs.1.step"), 3, 0);
+    assert_true(rp_cli_number(root, "runs.0.eval_loss") > 0);
+    g_auto(RpCliRun) events = rp_cli_shell("ls @T/one/events.out.tfevents.* && "
+                                           "! ls @T/two/events.out.tfevents.*");
+    assert_int_equal(events.code, 0);
+}
+
+static void
+plot_names_what_is_no_run(void **state)
+{
+    g_auto(RpCliRun) missing = rp_cli_run("plot @T/nothing -o @T/none.svg");
+    g_auto(RpCliRun) other = rp_cli_run("plot @T/run.yaml -o @T/none.svg");
+
+    (void)state;
+    assert_int_equal(missing.code, 1);
+    assert_non_null(strstr(missing.err, "nothing"));
+    assert_int_equal(other.code, 1);
+    assert_non_null(strstr(other.err, "expected lines of metrics"));
+}
+
 int
 main(void)
 {
@@ -314,6 +360,8 @@ main(void)
         cmocka_unit_test(reports_and_draws_a_run_whose_trace_cannot_be_written),
         cmocka_unit_test(refuses_files_in_each_others_way),
         cmocka_unit_test(refuses_a_picture_or_a_trace_of_gradients),
+        cmocka_unit_test(plot_draws_runs_one_over_the_other),
+        cmocka_unit_test(plot_names_what_is_no_run),
     };
 
     return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);

@@ -1,0 +1,91 @@
+/* roundpipe train: checkpoints, what they take of the disk and of the time. */
+#include "cli/train/train.h"
+#include "core/base/file.h"
+#include "exec/checkpoint/checkpoint.h"
+
+/* Checkpoints that may be on the disk at once: those that are kept, the best, and the one being
+ * written; 0: nobody knows how many all are. */
+static guint64
+most_at_once(const RpRunFile *run)
+{
+    const RpRunFileCheckpoint *checkpoint = &run->checkpoint;
+    const guint64 steps = (guint64)run->steps;
+    const guint64 best = run->eval.keep_best != 0;
+    const guint64 planned = (checkpoint->every > 0 ? steps / (guint64)checkpoint->every : 0) +
+                            (checkpoint->final != 0) + best;
+
+    if (checkpoint->keep > 0)
+        return (guint64)checkpoint->keep + 1 + best;
+    return checkpoint->minutes > 0 || best ? 0 : planned;
+}
+
+/* Of the disk that @output is on, or will be. */
+static gboolean
+free_bytes(const char *output, guint64 *bytes)
+{
+    g_autofree char *directory = g_canonicalize_filename(output, NULL);
+
+    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
+        char *above = g_path_get_dirname(directory);
+
+        g_free(directory);
+        directory = above;
+    }
+    return rp_checkpoint_free_bytes(directory, bytes);
+}
+
+void
+rp_train_report_disk(RpReport *report, const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+    const guint64 bytes = rp_checkpoint_bytes(job->weights, job->network.dtype,
+                                              job->request.options.async, FALSE, run->model);
+    const guint64 most = most_at_once(run);
+    guint64 left = 0;
+    const gboolean known = free_bytes(run->output, &left);
+    g_autofree char *each = rp_cli_format_bytes(bytes);
+    g_autofree char *all = rp_cli_format_bytes(most * bytes);
+    g_autofree char *there = rp_cli_format_bytes(left);
+    g_autofree char *needed =
+        most > 0
+            ? g_strdup_printf(", %" G_GUINT64_FORMAT " at once at most: %s of the disk", most, all)
+            : g_strdup(", all are kept");
+
+    rp_report_object(report, "checkpoint_disk", NULL);
+    rp_report_bytes(report, "checkpoint_bytes", bytes, NULL);
+    rp_report_bytes(report, "needed_bytes", most * bytes, NULL);
+    rp_report_bytes(report, "free_bytes", left, NULL);
+    rp_report_end(report);
+    rp_report_line(report, "checkpoints", "%s each%s%s%s%s", each, needed,
+                   known ? ", which has " : "", known ? there : "", known ? " free" : "");
+    if (known && most > 0 && most * bytes > left)
+        rp_report_line(report, "note",
+                       "the disk has less: fewer checkpoints will stay (checkpoint.keep)");
+}
+
+void
+rp_train_report_saved(RpReport *report, const RpTrainOutcome *outcome)
+{
+    g_autofree char *beside =
+        outcome->n_beside > 0 ? g_strdup_printf("; writing %u of them beside training took %.1f s",
+                                                outcome->n_beside, outcome->beside_seconds)
+                              : g_strdup("");
+
+    rp_report_object(report, "checkpoints", NULL);
+    rp_report_count(report, "saved", outcome->n_saved, NULL);
+    rp_report_real(report, "seconds", outcome->saving_seconds, 6, NULL);
+    rp_report_count(report, "beside", outcome->n_beside, NULL);
+    rp_report_real(report, "beside_seconds", outcome->beside_seconds, 6, NULL);
+    rp_report_end(report);
+    if (outcome->saving_seconds >= 1 || outcome->beside_seconds >= 1)
+        rp_report_say(report, "%u checkpoint%s: nothing was trained for %.1f s%s", outcome->n_saved,
+                      outcome->n_saved == 1 ? "" : "s", outcome->saving_seconds, beside);
+    rp_report_text(report, "checkpoint", outcome->checkpoint, NULL);
+    rp_report_text(report, "loss_picture", outcome->loss_picture, NULL);
+    rp_report_bool(report, "saved", !outcome->unsaved, NULL);
+    rp_report_count(report, "signal", outcome->signal, NULL);
+    if (outcome->loss_picture != NULL)
+        rp_report_say(report, "loss curve: %s", outcome->loss_picture);
+    if (outcome->checkpoint != NULL)
+        rp_report_say(report, "saved: %s", outcome->checkpoint);
+}

@@ -1,0 +1,201 @@
+#include "plots/charts/runs.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "plots/palette.h"
+
+/* Pixels. */
+#define WIDTH 880
+#define LEFT 90
+#define RIGHT 30
+#define TOP 64
+#define PANEL 150
+#define GAP 44
+
+#define MEAN_SHARE 50
+
+typedef struct {
+    const char *title;
+    gsize offset; /* in RpRunPoint */
+    gboolean smooth;
+    gboolean points; /* few of them */
+    double scale;
+} Panel;
+
+static const Panel panels[] = {
+    {"loss of the target tokens", offsetof(RpRunPoint, loss), .smooth = TRUE, .scale = 1},
+    {"validation loss", offsetof(RpRunPoint, eval_loss), .points = TRUE, .scale = 1},
+    {"learning rate", offsetof(RpRunPoint, learning_rate), .scale = 1},
+    {"norm of the gradient, before clipping", offsetof(RpRunPoint, grad_norm), .scale = 1},
+    {"tokens/s", offsetof(RpRunPoint, tokens_per_s), .scale = 1},
+    {"bubble ratio, %", offsetof(RpRunPoint, bubble_ratio), .scale = 100},
+};
+
+static double
+value_of(const RpRunPoint *point, const Panel *panel)
+{
+    return *(const double *)(const void *)((const char *)point + panel->offset) * panel->scale;
+}
+
+static gboolean
+has(const RpRunCurve *run, const Panel *panel)
+{
+    for (guint i = 0; i < run->n; i++)
+        if (isfinite(value_of(&run->points[i], panel)))
+            return TRUE;
+    return FALSE;
+}
+
+static gboolean
+any_has(const RpRunCurve *runs, guint n, const Panel *panel)
+{
+    for (guint r = 0; r < n; r++)
+        if (has(&runs[r], panel))
+            return TRUE;
+    return FALSE;
+}
+
+/* Its finite values, in their order. */
+static GArray *
+values_of(const RpRunCurve *run, const Panel *panel)
+{
+    GArray *values = g_array_new(FALSE, FALSE, 2 * sizeof(double));
+
+    for (guint i = 0; i < run->n; i++) {
+        const double value[] = {run->points[i].step, value_of(&run->points[i], panel)};
+
+        if (isfinite(value[1]))
+            g_array_append_vals(values, value, 1);
+    }
+    return values;
+}
+
+/* Over values @i - @reach .. @i + @reach, fewer on both sides near an end. @sums: of values before */
+static double
+mean_around(const double *sums, guint n, guint i, guint reach)
+{
+    const guint side = MIN(reach, MIN(i, n - 1 - i));
+
+    return (sums[i + side + 1] - sums[i - side]) / (2 * side + 1);
+}
+
+/* A block of a run's values, behind their step: as they are, and their mean. */
+static void
+append_block(GString *data, const RpRunCurve *run, const Panel *panel)
+{
+    g_autoptr(GArray) values = values_of(run, panel);
+    const double *value = (const double *)(void *)values->data;
+    const guint n = values->len, reach = panel->smooth ? n / MEAN_SHARE / 2 : 0;
+    g_autofree double *sums = g_new0(double, (gsize)n + 1);
+
+    for (guint i = 0; i < n; i++)
+        sums[i + 1] = sums[i] + value[2 * i + 1];
+    rp_text_append(data, "# %s of %s\n# step; value; mean of %u\n", panel->title, run->title,
+                   2 * reach + 1);
+    for (guint i = 0; i < n; i++)
+        rp_text_append(data, "%.12g %.9g %.9g\n", value[2 * i], value[2 * i + 1],
+                       mean_around(sums, n, i, reach));
+    if (n == 0)
+        g_string_append(data, "NaN NaN NaN\n");
+    g_string_append(data, "\n\n");
+}
+
+static void
+append_panel(RpFigure *figure, const Panel *panel, const RpRunCurve *runs, guint n, guint place,
+             gboolean last)
+{
+    GString *script = rp_figure_script(figure);
+    const guint top = TOP + 26 + place * (PANEL + GAP);
+    g_autofree char *quoted = rp_gnuplot_quote(panel->title);
+
+    rp_text_append(script,
+                   "set label 1 %s at graph 0, graph 1 left offset 0,0.8 font font_bold\n"
+                   "set tmargin at screen 1 - py(%u)\nset bmargin at screen 1 - py(%u)\n"
+                   "set format x '%s'\nplot ",
+                   quoted, top, top + PANEL, last ? "%g" : "");
+    for (guint r = 0; r < n; r++) {
+        const guint index = place * n + r;
+        const RpColour colour = rp_colour_of_series(r);
+
+        append_block(rp_figure_data(figure), &runs[r], panel);
+        if (panel->smooth && n == 1)
+            rp_text_append(script,
+                           "DATA index %u using 1:2 with lines linewidth 0.8 linecolor rgb "
+                           "'#%06x', ",
+                           index, rp_colour_lighten(colour, 0.6));
+        rp_text_append(
+            script, "%sDATA index %u using 1:3 with %s linewidth 1.6 linecolor rgb '#%06x'",
+            r > 0 ? ", " : "", index, panel->points ? "linespoints pointtype 7" : "lines", colour);
+    }
+    g_string_append(script, "\nunset label\n");
+}
+
+/* The names of runs, on a plot of their own. */
+static void
+append_legend(GString *script, const RpRunCurve *runs, guint n)
+{
+    rp_text_append(script,
+                   "set tmargin at screen 1 - py(%d)\nset bmargin at screen 1 - py(%d)\n"
+                   "set border 0\nunset tics\nset xrange [0:1]\nset yrange [0:1]\n"
+                   "set key at graph 1, screen 1 - py(30) right top horizontal\nplot NaN",
+                   TOP, TOP + 1);
+    for (guint r = 0; r < n; r++) {
+        g_autofree char *quoted = rp_gnuplot_quote(runs[r].title);
+
+        rp_text_append(script, ", keyentry with lines linewidth 2 linecolor rgb '#%06x' title %s",
+                       rp_colour_of_series(r), quoted);
+    }
+    g_string_append(script, "\nset key off\nunset label\nset border 3\nset xtics nomirror out\n"
+                            "set ytics nomirror out\nset yrange [*:*]\n");
+}
+
+static void
+append_steps(GString *script, const RpRunCurve *runs, guint n)
+{
+    double first = INFINITY, last = -INFINITY;
+
+    for (guint r = 0; r < n; r++) {
+        if (runs[r].n == 0)
+            continue;
+        first = fmin(first, runs[r].points[0].step);
+        last = fmax(last, runs[r].points[runs[r].n - 1].step);
+    }
+    rp_text_append(script, "set xrange [%.12g:%.12g]\n", first < last ? first : first - 1,
+                   first < last ? last : last + 1);
+}
+
+RpFigure *
+rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guint n, GError **error)
+{
+    guint n_panels = 0, place = 0;
+
+    for (guint p = 0; p < G_N_ELEMENTS(panels); p++)
+        n_panels += any_has(runs, n, &panels[p]);
+    if (n_panels == 0) {
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+                    "no data: expected steps with numbers, found none");
+        return NULL;
+    }
+    RpFigure *figure =
+        rp_figure_new(name, title, WIDTH, TOP + 26 + n_panels * PANEL + (n_panels - 1) * GAP + 56);
+    GString *script = rp_figure_script(figure);
+
+    g_string_append(script, "set multiplot\n");
+    rp_figure_add_titles(figure, title, NULL);
+    rp_text_append(script, "set lmargin at screen px(%d)\nset rmargin at screen 1 - px(%d)\n", LEFT,
+                   RIGHT);
+    append_legend(script, runs, n);
+    append_steps(script, runs, n);
+    for (guint p = 0; p < G_N_ELEMENTS(panels); p++) {
+        if (!any_has(runs, n, &panels[p]))
+            continue;
+        if (place + 1 == n_panels)
+            rp_figure_add_x_title(figure, "optimizer step", 60);
+        append_panel(figure, &panels[p], runs, n, place, place + 1 == n_panels);
+        place++;
+    }
+    g_string_append(script, "unset multiplot\n");
+    rp_figure_set_caption(figure, "Numbers of every step and evaluation: measured.");
+    return figure;
+}
