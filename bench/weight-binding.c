@@ -129,8 +129,9 @@ sweep_case(const RpModel *model, guint rank, guint sequence, guint batch, double
         if ((guint64)micro_batch * sequence > 4 * 8192 && micro_batch > 1)
             break;
         query.sync = TRUE;
-        query.resident = RP_RESIDENT_OFF;
+        query.resident = RP_RESIDENT_ON; /* of full training nothing is frozen */
         try_bound(&query, profile, micro_batch, &fastest->bound);
+        query.resident = RP_RESIDENT_OFF;
         try_streamed(&query, profile, micro_batch, &fastest->sync);
         query.sync = FALSE;
         try_streamed(&query, profile, micro_batch, &fastest->async);

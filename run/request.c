@@ -275,7 +275,8 @@ choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request, 
         request->resident_bytes = MAX(request->resident_bytes, rp_plan_resident_bytes(plan, g));
     request->resident_ns = iteration_ns(request, with);
     request->streamed_ns =
-        rp_plan_dispatched_fits(profile, request->partition, &streamed.options, limit)
+        !request->partition->dispatched ||
+                rp_plan_dispatched_fits(profile, request->partition, &streamed.options, limit)
             ? iteration_ns(request, without)
             : 0;
     if (request->resident_bytes > 0 &&
@@ -294,8 +295,7 @@ rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *reques
     guint stages;
 
     *request = (RpRequest){.options = ask->options};
-    if (options->fidelity == RP_FIDELITY_FULL && options->schedule->dispatched &&
-        rp_profile_has_frozen(profile))
+    if (options->fidelity == RP_FIDELITY_FULL && rp_profile_has_frozen(profile))
         options->resident_limit =
             rp_resident_limit(ask->resident, ask->host_devices, profile->gpu_memory_bytes);
     if (!options->schedule->dispatched)

@@ -125,8 +125,7 @@ static const RpSetting settings[] = {
     {"consistency", CHOICE(consistency, consistencies), .initial = "events",
      .flag = "--consistency", .help = "how steps wait for weights and gradients"},
     {"resident", CHOICE(resident_choice, residents), .initial = "auto", .flag = "--resident",
-     .help =
-         "roundpipe: frozen weights go up once and stay; auto: on GPUs with room, if not slower"},
+     .help = "LoRA: frozen weights go up once and stay; auto: on GPUs with room, if not slower"},
     {"device_memory", BYTES(device_memory_bytes), .initial = "0",
      .help = "limit of each device; 0: what a GPU has free, none for host:N"},
     {"host_memory", BYTES(host_memory_bytes), .initial = "0",

@@ -52,8 +52,8 @@ typedef struct {
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
-    /* `full`, dispatched: frozen weights stay on the devices as far as arenas of so many bytes hold
-     * them; 0 = none does */
+    /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
+     * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
 } RpPlanOptions;
 

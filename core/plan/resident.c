@@ -32,6 +32,13 @@ rp_profile_has_frozen(const RpProfile *profile)
     return FALSE;
 }
 
+void
+rp_resident_all(RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++)
+        profile->layers[l].resident_bytes = rp_frozen_bytes(profile, l);
+}
+
 static guint
 greatest_common_divisor(guint a, guint b)
 {
@@ -148,7 +155,6 @@ rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
         return FALSE;
     g_autoptr(RpProfile) own = rp_profile_copy(profile);
 
-    for (guint l = 0; l < own->n_layers; l++)
-        own->layers[l].resident_bytes = rp_frozen_bytes(profile, l);
+    rp_resident_all(own);
     return arena_bytes(own, partition, options->gpus, FALSE) + constants <= limit;
 }

@@ -18,6 +18,9 @@ guint64 rp_frozen_bytes(const RpProfile *profile, guint layer);
 /* Whether a device ever runs @layer: a round begins S devices after the one before it. */
 gboolean rp_partition_visits(const RpPartition *partition, guint gpus, guint device, guint layer);
 
+/* Sets resident_bytes of all layers: all that is frozen. */
+void rp_resident_all(RpProfile *profile);
+
 /**
  * rp_resident_choose:
  * @profile: its layers' resident_bytes are set

@@ -210,6 +210,8 @@ expect_action(Expectation *operands)
     }
     if (!verifier->promises->packed)
         expect_stays(operands, task->stage);
+    if (!verifier->promises->packed && task->kind == RP_TASK_OVERLAP)
+        expect_stays(operands, task->backward_stage);
     if (verifier->promises->gated && rp_verifier_makes_loss(verifier, task))
         expect_place(operands, rp_plan_decision(verifier->plan, task->iteration), RP_ROLE_DECISION,
                      READ);

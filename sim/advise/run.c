@@ -96,7 +96,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .fidelity = RP_FIDELITY_FULL,
         .optimizer = query->optimizer,
         .constant_bytes = constant_bytes,
-        .resident_limit = schedule->dispatched ? resident_limit(query) : 0,
+        .resident_limit = resident_limit(query),
     };
     return run;
 }

@@ -58,6 +58,7 @@ trains_the_same_adapters_on_any_devices_and_resumed(void **state)
 #define STAGES                                                                                     \
     "--set lora.rank=3 --set steps=4 --set forward_stages=2,1 --set backward_stages=1,1,1,1 "
 
+#define BOUND "--set lora.rank=3 --set steps=4 --set schedule=1f1b --set round=all "
 #define EVALUATED "--set eval.data=@T/data.jsonl --set eval.every=1 "
 
 /* Of a run with @options: what is planned of @key on a device. */
@@ -112,6 +113,22 @@ trains_the_same_adapters_with_weights_that_stay(void **state)
         remove_all("plain");
         remove_all("all");
     }
+}
+
+/* Bound stages, whose weights are on their devices anyway. */
+static void
+trains_the_same_adapters_with_bound_weights_that_stay(void **state)
+{
+    const char *plain = EVERY BOUND "--set output=@T/plain";
+    const char *all = EVERY BOUND "--set output=@T/all --set resident=on";
+
+    (void)state;
+    assert_true(planned(all, "predicted.resident_bytes") > 0);
+    rp_train_files_train(plain);
+    rp_train_files_train(all);
+    assert_same("plain/checkpoint-4", "all/checkpoint-4");
+    remove_all("plain");
+    remove_all("all");
 }
 
 /* As many layers as some memory holds. */
@@ -238,6 +255,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_the_same_adapters_on_any_devices_and_resumed),
         cmocka_unit_test(trains_the_same_adapters_with_weights_that_stay),
+        cmocka_unit_test(trains_the_same_adapters_with_bound_weights_that_stay),
         cmocka_unit_test(trains_the_same_adapters_with_some_weights_that_stay),
         cmocka_unit_test(begins_with_adapters_and_merges_them),
         cmocka_unit_test(answers_with_adapters_beside_the_model),

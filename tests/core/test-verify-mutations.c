@@ -49,6 +49,10 @@ static const RpTestPlan plans[] = {
     {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, .token_bytes = 512, .iterations = 2,
      .packed = TRUE},
     /* frozen weights that stay */
+    {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .resident = G_MAXUINT64},
+    {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, .token_bytes = 512, .iterations = 2,
+     .resident = G_MAXUINT64},
     {"roundpipe", 3, 1, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
      .resident = G_MAXUINT64},
     {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .lean = TRUE, .token_bytes = 512,

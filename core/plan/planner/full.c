@@ -157,6 +157,8 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
     rp_builder_read(builder, rp_placement_parameters(self->placement, forward), RP_ROLE_PARAMETERS);
     if (!job->promises->packed) /* else expanded */
         rp_placement_read_stays(self->placement, forward);
+    if (!job->promises->packed && backward->stage != forward->stage)
+        rp_placement_read_stays(self->placement, backward);
     rp_builder_write(builder, rp_placement_workspace(self->placement, forward), RP_ROLE_WORKSPACE);
     if (backward->stage != forward->stage)
         rp_builder_read(builder, rp_placement_parameters(self->placement, backward),

@@ -200,11 +200,16 @@ choose_residents(RpPlanJob *job)
     const RpPlanOptions *options = &job->options;
 
     if (options->resident_limit == 0 || options->fidelity != RP_FIDELITY_FULL ||
-        !options->schedule->dispatched || !rp_profile_has_frozen(job->profile))
+        !rp_profile_has_frozen(job->profile) ||
+        (!options->schedule->dispatched &&
+         (!job->promises->resident_weights || job->promises->packed)))
         return;
     job->profile = job->own_profile = rp_profile_copy(job->profile);
-    rp_resident_choose(job->own_profile, job->partition, options->gpus, options->resident_limit,
-                       options->constant_bytes, job->promises->kept_sums);
+    if (!options->schedule->dispatched) /* they are there anyway */
+        rp_resident_all(job->own_profile);
+    else
+        rp_resident_choose(job->own_profile, job->partition, options->gpus, options->resident_limit,
+                           options->constant_bytes, job->promises->kept_sums);
 }
 
 static void

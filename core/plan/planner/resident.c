@@ -1,4 +1,5 @@
-/* Bound and resident: all stages of a device are uploaded when its iteration begins. */
+/* Bound and resident: all stages of a device are uploaded when its iteration begins, but for frozen
+ * weights that stay there for good. */
 #include "core/plan/planner/placement.h"
 
 static void
@@ -18,6 +19,7 @@ lay_out(RpPlacement *placement, guint g, const RpLargest *largest)
             rp_job_add_buffer(job, g, RP_BUFFER_ACCUMULATORS,
                               rp_profile_sum_bytes(job->profile, stage->gradient_bytes));
     }
+    rp_placement_lay_out_stays(placement, g);
     device->packed = rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, largest->packed);
     device->workspace[RP_WAY_BACKWARD][0] =
         rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, largest->workspace[RP_WAY_BACKWARD]);

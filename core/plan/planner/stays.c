@@ -8,6 +8,21 @@
 #include "core/plan/planner/placement.h"
 #include "core/plan/resident.h"
 
+static gboolean
+runs(const RpPlanJob *job, guint g, guint layer)
+{
+    if (job->partition->dispatched)
+        return rp_partition_visits(job->partition, job->shape.gpus, g, layer);
+    for (guint s = 0; s < job->n_stages; s++) {
+        const RpPlanStage *stage = rp_plan_stage(job->plan, s);
+
+        if (stage->device == g && layer >= stage->layers.first &&
+            layer < stage->layers.first + stage->layers.count)
+            return TRUE;
+    }
+    return FALSE;
+}
+
 void
 rp_placement_lay_out_stays(RpPlacement *placement, guint g)
 {
@@ -16,7 +31,7 @@ rp_placement_lay_out_stays(RpPlacement *placement, guint g)
     for (guint l = 0; l < job->profile->n_layers; l++) {
         const guint64 bytes = job->profile->layers[l].resident_bytes;
 
-        if (bytes > 0 && rp_partition_visits(job->partition, job->shape.gpus, g, l))
+        if (bytes > 0 && runs(job, g, l))
             rp_plan_set_resident(job->plan, g, l,
                                  rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, bytes));
     }
