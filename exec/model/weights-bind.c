@@ -56,7 +56,12 @@ refuse_packed(const RpSafetensors *checkpoint, const RpWeight *weight, RpDtype d
         return TRUE;
     g_autofree char *shape =
         rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
-    g_autofree char *found = g_strdup_printf("it packed as %s, which is not trained on", format);
+    RpLowbit known;
+    g_autofree char *found = g_strdup_printf(
+        rp_lowbit_from_name(format, &known)
+            ? "it packed as %s: a base of adapters alone (lora.rank), as it is (without base)"
+            : "it packed as %s, which is not read",
+        format);
     return fail(error, RP_WEIGHTS_ERROR_DTYPE, rp_safetensors_path(checkpoint), weight->name, shape,
                 found);
 }

@@ -150,20 +150,6 @@ grouped_matmul(RpPass *pass, RpGroupedMatmulArgs args)
 }
 
 /* Of a stack; of rank 0: it has none. */
-typedef struct {
-    RpWeightKind a, b;
-    size_t rank;
-} Adapters;
-
-static Adapters
-adapters_of(const RpPass *pass, RpWeightKind kind)
-{
-    const RpWeightKind a = rp_weight_adapter(kind, RP_ADAPTER_A);
-
-    return (Adapters){a, rp_weight_adapter(kind, RP_ADAPTER_B),
-                      rp_pass_has(pass, a) ? pass->layout->place[a].shape[1] : 0};
-}
-
 /* @y[r] (+)= @scale @x[r] W^T of the row's expert, W [E,out,in] of @kind, or @x[r] W if @back. */
 static void
 thin(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y,
@@ -192,7 +178,7 @@ thin(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const vo
 static void *
 thin_gradient(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *dy)
 {
-    const Adapters adapters = adapters_of(pass, kind);
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 1);
 
     if (adapters.rank == 0)
         return NULL;
@@ -233,7 +219,7 @@ wide(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const vo
 static void
 linear(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y)
 {
-    const Adapters adapters = adapters_of(pass, kind);
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 1);
     const gsize before = pass->scratch.used;
 
     wide(pass, kind, n, kept, x, y, FALSE);
@@ -253,7 +239,7 @@ linear_input(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, 
 {
     wide(pass, kind, n, kept, dy, dx, TRUE);
     if (g != NULL)
-        thin(pass, adapters_of(pass, kind).a, n, kept, g, dx, 0, TRUE, TRUE);
+        thin(pass, rp_pass_adapters(pass, kind, 1).a, n, kept, g, dx, 0, TRUE, TRUE);
 }
 
 /* Sums of @kind =, or +=, @scale dy^T x over each expert's rows; @scale: 0: 1 */
@@ -285,7 +271,7 @@ static void
 add_adapter_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x,
                  const void *dy, const void *g)
 {
-    const Adapters adapters = adapters_of(pass, kind);
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 1);
     const gsize before = pass->scratch.used;
 
     if (adapters.rank == 0)
@@ -302,7 +288,7 @@ add_adapter_sums(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *ke
 static gboolean
 needs_input(const RpPass *pass, RpWeightKind kind)
 {
-    return rp_pass_trains(pass, kind) || adapters_of(pass, kind).rank > 0;
+    return rp_pass_trains(pass, kind) || rp_pass_adapters(pass, kind, 1).rank > 0;
 }
 
 /* dW = or += dy^T x over each expert's rows, if it is trained; and sums of its adapters. */

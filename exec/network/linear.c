@@ -14,20 +14,6 @@ static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
 };
 
 /* A layer's adapters; of rank 0: it has none. */
-typedef struct {
-    RpWeightKind a, b;
-    size_t rank;
-} Adapters;
-
-static Adapters
-adapters_of(const RpPass *pass, RpWeightKind kind)
-{
-    const RpWeightKind a = rp_weight_adapter(kind, RP_ADAPTER_A);
-
-    return (Adapters){a, rp_weight_adapter(kind, RP_ADAPTER_B),
-                      rp_pass_has(pass, a) ? pass->layout->place[a].shape[0] : 0};
-}
-
 /* y = x W^T: [rows,in], [out,in], [rows,out]. */
 static RpMatmulArgs
 forward_args(const RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
@@ -82,7 +68,7 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void
 
 /* @x as the layer's adapters see it: with elements dropped, in scratch; or as it is. */
 static const void *
-seen(RpPass *pass, const Adapters *adapters, size_t rows, const void *x)
+seen(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const void *x)
 {
     const size_t in = pass->layout->place[adapters->a].shape[1];
 
@@ -97,7 +83,7 @@ seen(RpPass *pass, const Adapters *adapters, size_t rows, const void *x)
 void
 rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
 {
-    const Adapters adapters = adapters_of(pass, kind);
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
     const gsize before = pass->scratch.used;
     RpMatmulArgs wide = forward_args(pass, kind, rows, x, y);
 
@@ -120,7 +106,7 @@ rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void
 static void *
 thin_gradient(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy)
 {
-    const Adapters adapters = adapters_of(pass, kind);
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
 
     if (adapters.rank == 0)
         return NULL;
@@ -136,7 +122,7 @@ static void
 linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy,
             const void *g)
 {
-    const Adapters adapters = adapters_of(pass, kind);
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
     const gsize before = pass->scratch.used;
 
     if (rp_pass_trains(pass, biases[kind]))
@@ -156,7 +142,7 @@ linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const v
 
 /* dx += g A, without what was dropped of x. */
 static void
-add_thin_input(RpPass *pass, const Adapters *adapters, size_t rows, const void *g, void *dx)
+add_thin_input(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const void *g, void *dx)
 {
     const size_t in = pass->layout->place[adapters->a].shape[1];
     const gsize before = pass->scratch.used;
@@ -177,7 +163,7 @@ static void
 linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, const void *g, void *dx,
              gboolean accumulate)
 {
-    const Adapters adapters = adapters_of(pass, kind);
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
     RpMatmulArgs args = input_args(pass, kind, rows, dy, dx);
 
     args.accumulate = accumulate;

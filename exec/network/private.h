@@ -159,6 +159,22 @@ rp_pass_weight(const RpPass *pass, RpWeightKind kind)
                           pass->layout->place[kind].byte);
 }
 
+/* Adapters of a matrix [out,in]: A [r,in]; or of a stack [E,out,in]: A [E,r,in]. */
+typedef struct {
+    RpWeightKind a, b;
+    size_t rank; /* 0: none */
+} RpPassAdapters;
+
+/* @r: which dimension of A that is */
+static inline RpPassAdapters
+rp_pass_adapters(const RpPass *pass, RpWeightKind kind, guint r)
+{
+    const RpWeightKind a = rp_weight_adapter(kind, RP_ADAPTER_A);
+
+    return (RpPassAdapters){a, rp_weight_adapter(kind, RP_ADAPTER_B),
+                            rp_pass_has(pass, a) ? pass->layout->place[a].shape[r] : 0};
+}
+
 /* Whether adapters do not see all of their input. */
 static inline gboolean
 rp_pass_drops(const RpPass *pass)

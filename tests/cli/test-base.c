@@ -131,7 +131,8 @@ trains_a_packed_checkpoint_as_it_is(void **state)
     refuse(LORA "--set model=@T/packed --set base=mxfp4",
            "base: expected nf4, as the model's file has it, found mxfp4");
     refuse(LORA "--set model=@T/packed --set base=bf16", "packed as nf4");
-    refuse("--set model=@T/packed --set steps=1", "packed as nf4, which is not trained on");
+    refuse("--set model=@T/packed --set steps=1",
+           "packed as nf4: a base of adapters alone (lora.rank)");
     g_auto(RpCliRun) merged = rp_cli_run("merge @T/packed @T/as-it-is/checkpoint-4 -o @T/merged");
 
     if (merged.code != 0)

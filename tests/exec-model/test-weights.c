@@ -170,14 +170,14 @@ refuses_packed_weights_by_their_format(void **state)
         {"{\"model.embed_tokens.weight_blocks\":{\"dtype\":\"U8\",\"shape\":[1,16],"
          "\"data_offsets\":[0,16]},\"model.embed_tokens.weight_scales\":{\"dtype\":\"U8\","
          "\"shape\":[1],\"data_offsets\":[16,17]}}",
-         17, "found it packed as mxfp4, which is not trained on"},
+         17, "found it packed as mxfp4: a base of adapters alone"},
         {"{\"model.embed_tokens.qweight\":{\"dtype\":\"I32\",\"shape\":[1],"
          "\"data_offsets\":[0,4]}}",
-         4, "found it packed as AWQ, which is not trained on"},
+         4, "found it packed as AWQ, which is not read"},
         {"{\"model.embed_tokens.SCB\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
          "\"model.embed_tokens.weight\":{\"dtype\":\"I8\",\"shape\":[10,8],"
          "\"data_offsets\":[4,84]}}",
-         84, "found it packed as bitsandbytes int8, which is not trained on"},
+         84, "found it packed as bitsandbytes int8, which is not read"},
     };
     TensorFixture *f = *state;
 
