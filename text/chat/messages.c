@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+G_DEFINE_QUARK(rp_chat_error, rp_chat_error)
+
 #define ROLES "system, developer, user, assistant, tool"
 
 /* Roles as they are written, and as templates know them. */
@@ -279,7 +281,7 @@ finish_message(Reading *reading)
     if (reading->role == NULL)
         return refuse(reading, reading->start,
                       from ? "a message with `from`" : "a message with `role`");
-    if (reading->call && !parse_calls(reading))
+    if (reading->call && reading->has_content && !parse_calls(reading))
         return FALSE;
     reading->message.assistant = strcmp(reading->role, "assistant") == 0;
     const gboolean calls = rp_dict_get(dict, "tool_calls") != NULL;

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-G_DEFINE_QUARK(rp - chat - error - quark, rp_chat_error)
-
 /* What a line may hold, as it is read. */
 typedef struct {
     RpRecord *record;

@@ -408,6 +408,23 @@ format_one(RpRender *render, const GString *spec, char letter, RpValue value, GS
     return TRUE;
 }
 
+/* Flags, a width and a precision, in this order, of at most two digits each. */
+static gboolean
+is_spec(const char *spec)
+{
+    static const char digits[] = "0123456789";
+    const char *width = spec + strspn(spec, "-+ #0");
+    gsize n = strspn(width, digits);
+
+    if (n > 2 || width - spec > 4)
+        return FALSE;
+    if (width[n] != '.')
+        return width[n] == '\0';
+    const char *precision = width + n + 1;
+    n = strspn(precision, digits);
+    return n <= 2 && precision[n] == '\0';
+}
+
 gboolean
 rp_format(RpRender *render, RpValue format, RpValue values, RpValue *result)
 {
@@ -430,10 +447,7 @@ rp_format(RpRender *render, RpValue format, RpValue values, RpValue *result)
             g_string_append_c(text, '%');
             continue;
         }
-        const char *point = strchr(spec->str, '.');
-        if (letter == '\0' || strchr("sdirfFeEgGxXo", letter) == NULL || spec->len > 8 ||
-            atoi(spec->str + strspn(spec->str, "-+ #0")) > 99 ||
-            (point != NULL && (atoi(point + 1) > 99 || strchr(point + 1, '.') != NULL)))
+        if (letter == '\0' || strchr("sdirfFeEgGxXo", letter) == NULL || !is_spec(spec->str))
             return rp_render_fail(render, "expected a conversion of `%%` that is known, with at "
                                           "most 99 characters");
         if (n_used == n_values)

@@ -1,3 +1,4 @@
+#include "core/base/quote.h"
 #include "text/template/render.h"
 
 #include <string.h>
@@ -305,8 +306,9 @@ find_row(RpRender *render, RpValue value, gboolean test, const RpRow **row)
     *row = test ? rp_find_test(name) : rp_find_filter(name);
     if (*row == NULL && !test)
         *row = rp_find_list_filter(name);
-    return *row != NULL || rp_render_fail(render, "expected a %s that is known, found \"%s\"",
-                                          test ? "test" : "filter", name);
+    g_autofree char *quoted = rp_quote(name);
+    return *row != NULL || rp_render_fail(render, "expected a %s that is known, found %s",
+                                          test ? "test" : "filter", quoted);
 }
 
 static gboolean

@@ -303,8 +303,7 @@ method_format(RpRender *render, const RpArguments *arguments, RpValue *result)
                 part = arguments->given[n_positional + k];
             }
         if (!found)
-            return rp_render_fail(render, "expected a value for {%s} of format(), found none",
-                                  field);
+            return rp_render_fail(render, "expected a value for each {} of format(), found fewer");
         if (!rp_to_text(render, part, &part))
             return FALSE;
         g_string_append_len(text, part.text, part.length);

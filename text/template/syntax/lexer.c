@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-G_DEFINE_QUARK(rp - template - error - quark, rp_template_error)
+G_DEFINE_QUARK(rp_template_error, rp_template_error)
 
 typedef struct {
     RpArena *arena;
