@@ -8,6 +8,7 @@
 #include "exec/cuda/probe.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "core/base/units.h"
 #include "exec/cuda/kernels/kernels.h"
@@ -27,6 +28,8 @@ typedef struct {
     RpRuntimeStream *stream;
     RpKernelStream *kernels;
     RpRuntimeEvent *events[N_EVENTS];
+    void *pinned; /* what @download goes through */
+    gsize pinned_bytes;
 } CudaProbe;
 
 static void
@@ -38,6 +41,8 @@ probe_free(RpProbe *probe)
         (void)rp_runtime_use(&cuda->gpu, NULL);
     for (guint i = 0; i < N_EVENTS; i++)
         rp_runtime_event_free(cuda->events[i]);
+    if (cuda->pinned != NULL)
+        rp_runtime_give_pinned(cuda->pinned);
     rp_cuda_stream_free(cuda->kernels);
     rp_runtime_stream_free(cuda->stream);
     g_free(cuda);
@@ -68,6 +73,29 @@ static gboolean
 upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
 {
     return rp_runtime_upload(&((const CudaProbe *)probe)->gpu, to, from, bytes, error);
+}
+
+static gboolean
+download(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
+{
+    CudaProbe *cuda = (CudaProbe *)probe;
+
+    if (!rp_runtime_use(&cuda->gpu, error))
+        return FALSE;
+    if (cuda->pinned_bytes < bytes) {
+        if (cuda->pinned != NULL)
+            rp_runtime_give_pinned(g_steal_pointer(&cuda->pinned));
+        cuda->pinned_bytes = 0;
+        if (!rp_runtime_take_pinned(&cuda->gpu, bytes, &cuda->pinned, error))
+            return FALSE;
+        cuda->pinned_bytes = bytes;
+    }
+    if (!rp_runtime_copy(&cuda->gpu, cuda->pinned, from, bytes, FALSE, cuda->stream, error) ||
+        !rp_runtime_stream_finish(&cuda->gpu, cuda->stream, error) ||
+        !rp_cuda_kernels()->check(cuda->kernels, error))
+        return FALSE;
+    memcpy(to, cuda->pinned, bytes);
+    return TRUE;
 }
 
 static RpKernelStream *
@@ -169,6 +197,7 @@ static const RpProbeOps ops = {
     .take = take,
     .give = give,
     .upload = upload,
+    .download = download,
     .stream = stream,
     .time = time_parts,
     .describe = describe,

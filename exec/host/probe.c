@@ -113,6 +113,13 @@ upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
     return TRUE;
 }
 
+static gboolean
+download(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
+{
+    memcpy(to, from, bytes);
+    return TRUE;
+}
+
 static RpKernelStream *
 stream(RpProbe *probe)
 {
@@ -135,6 +142,7 @@ static const RpProbeOps ops = {
     .take = take,
     .give = give,
     .upload = upload,
+    .download = download,
     .stream = stream,
     .time = time_parts,
     .describe = describe,

@@ -219,13 +219,15 @@ typedef struct {
     float scale;                          /* 1 / sqrt(D) as a rule */
     RpAttentionChoice choice;             /* what it cannot do, the built-in one does */
     const int32_t *starts;                /* [sequences+1]: first tokens; the last is T */
-    const void *q;                        /* [T,heads,D] */
-    const void *k, *v;                    /* [T,kv_heads,D] */
-    void *out;                            /* [T,heads,D]; backward: in */
-    float *lse;                           /* [heads,T]; forward: out, backward: in */
-    const void *d_out;                    /* backward: [T,heads,D] */
-    void *dq, *dk, *dv;                   /* backward: as q, k, v */
-    size_t most_ds_bytes;                 /* backward by cuDNN: of dS at a time; 0: 2 GiB */
+    const int32_t *wanted; /* forward, of the host, or NULL: [sequences], the one query of each
+                                             whose output is wanted; others may be left alone */
+    const void *q;         /* [T,heads,D] */
+    const void *k, *v;     /* [T,kv_heads,D] */
+    void *out;             /* [T,heads,D]; backward: in */
+    float *lse;            /* [heads,T]; forward: out, backward: in */
+    const void *d_out;     /* backward: [T,heads,D] */
+    void *dq, *dk, *dv;    /* backward: as q, k, v */
+    size_t most_ds_bytes;  /* backward by cuDNN: of dS at a time; 0: 2 GiB */
     void *workspace;
 } RpAttentionArgs;
 

@@ -27,6 +27,7 @@ typedef void (*RpProbePart)(gpointer data);
  *   power allows; layers then get means. 0 where they do not
  * @take: zeroed memory of the device, at a multiple of 256; freed with @give, which takes %NULL too
  * @upload: from memory of the host; done on return
+ * @download: to memory of the host, of all that was issued so far; done on return
  * @stream: that parts issue to
  * @time: runs the parts in turn, @repeats times; ns[r * n_parts + p]: how long the device took for
  *   what run r of part p issued, one run behind the other without a gap between them
@@ -50,6 +51,7 @@ typedef struct {
     void *(*take)(RpProbe *probe, gsize bytes, GError **error);
     void (*give)(RpProbe *probe, void *memory);
     gboolean (*upload)(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error);
+    gboolean (*download)(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error);
     RpKernelStream *(*stream)(RpProbe *probe);
     gboolean (*time)(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats,
                      gpointer data, gint64 *ns, GError **error);

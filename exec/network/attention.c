@@ -81,12 +81,10 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
     rp_pass_linear(pass, RP_WEIGHT_K, z->T, normed, a.k);
     rp_pass_linear(pass, RP_WEIGHT_V, z->T, normed, a.v);
     heads = make_heads(pass, z, &a);
-    rp_pass_attention(
-        pass,
+    rp_block_attend(
+        pass, z,
         (RpAttentionArgs){
             .window = z->window, .q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
-    if (rp_pass_has(pass, RP_WEIGHT_SINKS))
-        rp_pass_sink(pass, a.out, a.lse);
     rp_pass_linear(pass, RP_WEIGHT_O, z->T, a.out, s);
     rp_pass_norm(
         pass, RP_WEIGHT_POST_NORM,

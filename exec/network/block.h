@@ -3,6 +3,7 @@
  *
  *   block.c       the block: one part after the other
  *   attention.c   s = x + attention(norm(x)) Wo
+ *   cache.c       attention, with its sinks, to this call's keys or to those of calls before
  *   mlp.c         y = s + MLP(norm(s)) of a dense model
  *   experts.c     the same of a mixture of experts
  *
@@ -35,6 +36,11 @@ void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void 
 void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                  const RpBlockAttention *a, const void *ds, void *normed,
                                  float *rstd, void *dx);
+
+/* ---- cache.c ---- */
+
+/* out = attention(q, k, v), joined by sinks. Where there is a cache, k and v go into it. */
+void rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args);
 
 /* ---- mlp.c ---- */
 

@@ -136,11 +136,19 @@ measure_layers(RpNetwork *network)
 
 /* ---- constants ---- */
 
+/* Positions that tokens may have. */
+static guint
+table_tokens(const RpNetwork *network)
+{
+    return MAX(network->options.tokens, network->options.cache_tokens);
+}
+
 static RpConstants
 constants_of(const RpNetwork *network)
 {
+    const gsize starts = aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
     const gsize table =
-        aligned((gsize)network->options.tokens * (network->model->head_dim / 2) * sizeof(float));
+        aligned((gsize)table_tokens(network) * (network->model->head_dim / 2) * sizeof(float));
     RpConstants at = {.cosines = 0, .sines = table, .positions = 2 * table};
 
     if (network->options.packed_tokens > 0) { /* at once behind positions: one copy has both */
@@ -149,7 +157,8 @@ constants_of(const RpNetwork *network)
         return at;
     }
     at.starts = at.positions + aligned(network->tokens * sizeof(gint32));
-    at.bytes = at.starts + aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
+    at.cache_starts = at.starts + starts;
+    at.bytes = at.cache_starts + (network->options.cache_tokens > 0 ? starts : 0);
     return at;
 }
 
@@ -206,7 +215,7 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
 
     const RpConstants *at = &network->constants;
     const guint head_dim = network->model->head_dim;
-    const guint S = network->options.tokens;
+    const guint S = table_tokens(network), cached = network->options.cache_tokens;
     gint32 *positions = (gint32 *)((guint8 *)constants + at->positions);
     gint32 *starts = (gint32 *)((guint8 *)constants + at->starts);
     g_autofree float *frequencies = g_new(float, head_dim / 2);
@@ -221,6 +230,9 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     for (guint i = 0; i < n; i++)
         for (gint32 t = starts[i]; t < starts[i + 1]; t++)
             positions[t] = t - starts[i];
+    starts = (gint32 *)((guint8 *)constants + at->cache_starts);
+    for (guint b = 0; b <= network->options.sequences && cached > 0; b++)
+        starts[b] = (gint32)(b * cached);
 }
 
 /* ---- the network ---- */
@@ -232,6 +244,8 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
     g_return_val_if_fail((guint64)options->sequences * options->tokens <= G_MAXINT32, NULL);
     g_return_val_if_fail(options->packed_tokens <= options->tokens, NULL);
+    g_return_val_if_fail(options->cache_tokens == 0 || options->packed_tokens == 0, NULL);
+    g_return_val_if_fail((guint64)options->sequences * options->cache_tokens <= G_MAXINT32, NULL);
 
     const RpModel *model = rp_weights_model(weights);
     RpNetwork *network = g_new0(RpNetwork, 1);

@@ -32,6 +32,8 @@ typedef struct {
     gboolean half_sums;  /* fp16: matmuls of activations may add up in fp16 */
     guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
                             one, as measured where a call does not. 0: a sample has a sequence */
+    guint
+        cache_tokens; /* of a sequence, in a cache of keys and values; for forwards alone. 0: none */
     double label_smoothing; /* of the loss while training; 0 = none */
     double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
     guint64 noise_seed;
@@ -90,6 +92,11 @@ void rp_network_fill_constants(const RpNetwork *network, void *constants);
 gsize rp_network_places(const RpNetwork *network, const gint32 *starts, guint n, gint32 *places);
 gsize rp_network_places_byte(const RpNetwork *network);
 
+/* Bytes of the cache that calls share: keys and values of all blocks. A call has zeroes there, or what
+ * others have left. Where sequences go on, the positions (int32 [B]) at rp_network_places_byte() of
+ * the constants are those of call->cached. */
+guint64 rp_network_cache_bytes(const RpNetwork *network);
+
 /* Frozen weights that stay on a device (core/plan/resident.h): what goes up for a stage has those of
  * its layers alone that do not stay. All zeros: none does. */
 typedef struct {
@@ -115,8 +122,12 @@ typedef struct {
     const void *parameters; /* of the stage, layer after layer (exec/model/layout.h) */
     RpResidents residents;  /* beside them */
     const void *input;      /* of the first layer */
-    guint n_samples;        /* packed: whose places are in the constants; 0: the typical ones */
-    guint longest;          /* of these, tokens */
+    void *cache;            /* where options have one */
+    const gint32 *cached; /* [B], the host's: tokens of each sequence that are in the cache, behind
+                               which one token comes (options.tokens 1); %NULL: none, @input is the
+                               beginning */
+    guint n_samples;      /* packed: whose places are in the constants; 0: the typical ones */
+    guint longest;        /* of these, tokens */
 
     /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
      * the end of the stage, the others lie inside it. recompute: the same of the end. backward,

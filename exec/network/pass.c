@@ -95,6 +95,15 @@ rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args)
     RUN_IN_WORKSPACE(pass, rmsnorm_backward, &args);
 }
 
+void
+rp_pass_copy(RpPass *pass, size_t n, const void *x, void *y)
+{
+    const RpDtype dtype = pass->network->options.dtype;
+    const RpElementsArgs args = {.n = n, .x = x, .y = y, .x_dtype = dtype, .y_dtype = dtype};
+
+    RUN(pass, convert, &args);
+}
+
 static const void *
 constant(const RpPass *pass, gsize offset)
 {
@@ -201,6 +210,21 @@ rp_pass_attention(RpPass *pass, RpAttentionArgs args)
 }
 
 void
+rp_pass_attention_cached(RpPass *pass, RpAttentionArgs args)
+{
+    const RpNetworkOptions *options = &pass->network->options;
+
+    complete_attention(pass, &args);
+    args.tokens = (size_t)options->sequences * options->cache_tokens;
+    args.sequences = options->sequences;
+    args.max_length = options->cache_tokens;
+    args.choice = RP_ATTENTION_BUILTIN;
+    args.starts = constant(pass, pass->network->constants.cache_starts);
+    args.wanted = pass->measuring ? NULL : pass->call->cached;
+    RUN_IN_WORKSPACE(pass, attention_forward, &args);
+}
+
+void
 rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args)
 {
     complete_attention(pass, &args);
@@ -221,10 +245,11 @@ sink_args(const RpPass *pass)
 }
 
 void
-rp_pass_sink(RpPass *pass, void *out, float *lse)
+rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse)
 {
     RpSinkArgs args = sink_args(pass);
 
+    args.tokens = tokens;
     args.out = out;
     args.lse = lse;
     RUN(pass, sink_forward, &args);

@@ -4,6 +4,7 @@
  *   network.c         sizes, constants, profile
  *   stage.c           layers after one another: where inputs, outputs and gradients stand
  *   block.c           one transformer block (parts: block.h)
+ *   cache.c           attention to keys and values of calls before
  *   head.c            final norm, LM head, loss
  *   linear.c          linear layers and their adapters
  *   expand.c          packed weights
@@ -67,6 +68,7 @@ typedef struct {
     gsize cosines, sines; /* float [S,D/2] */
     gsize positions;      /* int32 [T] */
     gsize starts;         /* int32 [B+1], packed [T+1] */
+    gsize cache_starts;   /* int32 [B+1]: of sequences in the cache */
     gsize bytes;
 } RpConstants;
 
@@ -235,15 +237,19 @@ void rp_pass_rope(RpPass *pass, size_t heads, const void *x, void *y);
 void rp_pass_rope_backward(RpPass *pass, size_t heads, void *d);
 /* q, k, v, out, lse, their gradients and the window are given, the rest is filled in. */
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
+/* One query of each sequence, of pass->call->cached, to the keys of the cache; all arrays are as long. */
+void rp_pass_attention_cached(RpPass *pass, RpAttentionArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 /* The sinks join what attention made; before its backward, += their gradient, if they are trained. */
-void rp_pass_sink(RpPass *pass, void *out, float *lse);
+void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
 void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);
 /* In place: @gate and @up become their gradients, @d, the product's gradient, the product. */
 void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
+/* y = x, elements of the network's dtype. */
+void rp_pass_copy(RpPass *pass, size_t n, const void *x, void *y);
 /* y += x, hidden states. */
 void rp_pass_add(RpPass *pass, const void *x, void *y);
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);

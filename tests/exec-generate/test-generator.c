@@ -5,8 +5,9 @@
 #include <glib/gstdio.h>
 #include <math.h>
 
-#include "exec/generate/greedy.h"
+#include "exec/generate/generator.h"
 #include "exec/host/kernels.h"
+#include "exec/host/probe.h"
 #include "exec/model/init.h"
 
 #define TOKENS 9
@@ -91,6 +92,26 @@ cost(Model *model, const gint32 *ids, guint n, gint32 token)
     return run.loss;
 }
 
+static const RpSampling greedy = {.temperature = 0};
+
+/* Answers @n prompts of any lengths, with an end or without (-1). */
+static void
+answer_all(const Files *files, RpAnswer *answers, guint n, gint32 end, const RpSampling *sampling)
+{
+    RpGeneratorOptions options = {
+        .sequences = n, .tokens = TOKENS, .ends = {end}, .n_ends = end >= 0};
+    RpProbe *probe = rp_host_probe_new(0, NULL);
+    RpGenerator *generator;
+
+    assert_non_null(probe);
+    generator =
+        rp_generator_new(&files->config, files->weights, rp_host_kernels(), probe, &options, NULL);
+    assert_non_null(generator);
+    assert_true(rp_generator_answer(generator, answers, n, NEW_TOKENS, sampling, NULL, NULL, NULL));
+    rp_generator_free(generator);
+    rp_probe_free(probe);
+}
+
 static void
 prompts_of_any_length_get_the_likeliest_tokens(void **state)
 {
@@ -99,14 +120,11 @@ prompts_of_any_length_get_the_likeliest_tokens(void **state)
     const Files *files = *state;
     gint32 answers[PROMPTS][NEW_TOKENS];
     RpAnswer answer[PROMPTS];
-    RpGreedy *greedy =
-        rp_greedy_new(&files->config, files->weights, rp_host_kernels(), PROMPTS, TOKENS, NULL);
     Model *model = model_of(files, TOKENS);
 
-    assert_non_null(greedy);
     for (guint i = 0; i < PROMPTS; i++)
         answer[i] = (RpAnswer){.prompt = prompts[i], .n_prompt = lengths[i], .answer = answers[i]};
-    rp_greedy_answer(greedy, answer, PROMPTS, NEW_TOKENS);
+    answer_all(files, answer, PROMPTS, -1, &greedy);
     for (guint i = 0; i < PROMPTS; i++) {
         gint32 ids[TOKENS];
 
@@ -123,38 +141,28 @@ prompts_of_any_length_get_the_likeliest_tokens(void **state)
         }
     }
     network_free(model);
-    rp_greedy_free(greedy);
 }
 
 static void
 an_end_ends_its_own_answer_alone(void **state)
 {
     static const gint32 prompts[2][2] = {{1, 2}, {3, 4}};
-    Files *files = *state;
+    const Files *files = *state;
     gint32 free_answers[2][NEW_TOKENS], answers[2][NEW_TOKENS];
     RpAnswer first[2], second[2];
-    RpModel config = files->config;
 
     for (guint i = 0; i < 2; i++) {
         first[i] = (RpAnswer){.prompt = prompts[i], .n_prompt = 2, .answer = free_answers[i]};
         second[i] = (RpAnswer){.prompt = prompts[i], .n_prompt = 2, .answer = answers[i]};
     }
-    RpGreedy *greedy =
-        rp_greedy_new(&config, files->weights, rp_host_kernels(), 2, 2 + NEW_TOKENS, NULL);
-    assert_non_null(greedy);
-    rp_greedy_answer(greedy, first, 2, NEW_TOKENS);
-    rp_greedy_free(greedy);
+    answer_all(files, first, 2, -1, &greedy);
+    const gint32 end = free_answers[0][1];
 
-    config.n_eos = 1;
-    config.eos_ids[0] = free_answers[0][1];
-    greedy = rp_greedy_new(&config, files->weights, rp_host_kernels(), 2, 2 + NEW_TOKENS, NULL);
-    assert_non_null(greedy);
-    rp_greedy_answer(greedy, second, 2, NEW_TOKENS);
-    rp_greedy_free(greedy);
+    answer_all(files, second, 2, end, &greedy);
     for (guint i = 0; i < 2; i++) {
         guint n = 0;
 
-        while (n < NEW_TOKENS && free_answers[i][n] != config.eos_ids[0])
+        while (n < NEW_TOKENS && free_answers[i][n] != end)
             n++;
         assert_int_equal(second[i].n_answer, MIN(n + 1, NEW_TOKENS));
         assert_memory_equal(answers[i], free_answers[i], second[i].n_answer * sizeof(gint32));
@@ -162,12 +170,64 @@ an_end_ends_its_own_answer_alone(void **state)
     assert_true(second[0].n_answer <= 2);
 }
 
+/* The same prompt beside others, or alone, gets the same answer, also with dice. */
+static void
+an_answer_does_not_depend_on_its_neighbours(void **state)
+{
+    static const gint32 prompts[2][3] = {{1, 2, 3}, {9}};
+    static const RpSampling warm = {.temperature = 1.3, .top_p = 0.95, .top_k = 20, .seed = 5};
+    const Files *files = *state;
+    gint32 answers[3][NEW_TOKENS];
+    RpAnswer both[2], alone;
+
+    for (guint i = 0; i < 2; i++)
+        both[i] = (RpAnswer){.prompt = prompts[i],
+                             .n_prompt = i == 0 ? 3 : 1,
+                             .answer = answers[i],
+                             .number = 7 + i};
+    alone = both[1];
+    alone.answer = answers[2];
+    answer_all(files, both, 2, -1, &warm);
+    answer_all(files, &alone, 1, -1, &warm);
+    assert_memory_equal(answers[1], answers[2], sizeof answers[1]);
+}
+
+static void
+dice_follow_the_odds(void **state)
+{
+    static const float logits[5] = {0, 2, 1, 2, -8};
+    RpSampling sampling = {.temperature = 0, .top_p = 1};
+    guint counts[5] = {0};
+
+    (void)state;
+    assert_int_equal(rp_sample(&sampling, logits, 5, 0, 0), 1); /* the lower id of equal ones */
+    sampling.temperature = 2;
+    for (guint i = 0; i < 20000; i++)
+        counts[rp_sample(&sampling, logits, 5, i, 3)]++;
+    for (guint v = 0; v < 5; v++) { /* softmax of half the logits */
+        const double sum = exp(0) + 2 * exp(1) + exp(0.5) + exp(-4);
+
+        assert_float_equal(counts[v] / 20000.0, exp(logits[v] / 2) / sum, 0.015);
+    }
+    memset(counts, 0, sizeof counts);
+    sampling.top_k = 3; /* 1, 3, 2 */
+    sampling.top_p = 0.7;
+    for (guint i = 0; i < 1000; i++)
+        counts[rp_sample(&sampling, logits, 5, i, 3)]++;
+    assert_int_equal(counts[0] + counts[2] + counts[4], 0); /* 1 and 3 have 0.77 of three */
+    assert_true(counts[1] > 400 && counts[3] > 400);
+    assert_int_equal(rp_sample(&sampling, logits, 5, 77, 1),
+                     rp_sample(&sampling, logits, 5, 77, 1));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(prompts_of_any_length_get_the_likeliest_tokens),
-        cmocka_unit_test(an_end_ends_its_own_answer_alone),
+        host_test(an_end_ends_its_own_answer_alone),
+        host_test(an_answer_does_not_depend_on_its_neighbours),
+        cmocka_unit_test(dice_follow_the_odds),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,23 @@
+/**
+ * Which token comes next, by the logits of all of them, as transformers chooses: temperature, then the
+ * likeliest K, then the likeliest that have P of the probability together, then dice.
+ */
+#pragma once
+
+#include <glib.h>
+
+typedef struct {
+    double temperature; /* 0: the likeliest token; of equal ones the lower id */
+    double top_p;       /* (0,1]; 1 = all */
+    guint top_k;        /* 0 = all */
+    guint64 seed;
+} RpSampling;
+
+/**
+ * rp_sample:
+ * @logits: [n]
+ * @prompt, @token: number of the prompt, and of the answer's token: the dice are a function of seed,
+ *   prompt and token alone
+ */
+gint32 rp_sample(const RpSampling *sampling, const float *logits, guint n, guint64 prompt,
+                 guint token);
