@@ -1,0 +1,285 @@
+/* Answers to a file of prompts of token ids, and how many of them are those expected. */
+#include <string.h>
+
+#include "cli/generate/model.h"
+#include "cli/progress.h"
+#include "cli/train/train.h"
+#include "exec/data/dataset.h"
+
+/* Of answers to prompts that come with none. */
+#define DEFAULT_NEW_TOKENS 64
+
+/* A line of the prompts' file. */
+typedef struct {
+    gint32 *ids; /* prompt, then the expected answer */
+    guint n_prompt;
+    guint n_expected; /* 0: none is known */
+    gint32 *answer;
+    guint n_answer;
+} Prompt;
+
+typedef struct {
+    RpCliModel model;
+    GArray *prompts; /* Prompt */
+    guint longest_prompt;
+    guint new_tokens;
+    guint n_expected; /* prompts with an answer that is known */
+    guint n_right;
+    double seconds;
+} Generation;
+
+static void
+prompt_clear(gpointer data)
+{
+    Prompt *prompt = data;
+
+    g_free(prompt->ids);
+    g_free(prompt->answer);
+}
+
+static void
+generation_clear(Generation *generation)
+{
+    g_clear_pointer(&generation->prompts, g_array_unref);
+    rp_cli_model_clear(&generation->model);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Generation, generation_clear)
+
+static Prompt *
+nth(const Generation *generation, guint i)
+{
+    return &g_array_index(generation->prompts, Prompt, i);
+}
+
+/* As training data have them: the tokens that are learned, from the first on, are the answer. A
+ * sample without labels, whose first token is learned, is a prompt alone. */
+static void
+divide(const RpSample *sample, Prompt *prompt)
+{
+    const guint n = (guint)sample->n_tokens;
+    guint first = 0, end = n;
+
+    while (first < n && sample->labels[first] == RP_LABEL_MASKED)
+        first++;
+    if (first == 0 || first == n) {
+        prompt->n_prompt = n;
+        return;
+    }
+    while (sample->labels[end - 1] == RP_LABEL_MASKED)
+        end--;
+    prompt->n_prompt = first;
+    prompt->n_expected = end - first;
+}
+
+static gboolean
+read_prompts(Generation *generation, const char *path, GError **error)
+{
+    const guint most = generation->model.config.max_positions;
+    g_autofree gint32 *labels = g_new(gint32, most);
+    g_autoptr(RpDataset) dataset = NULL;
+
+    if (!rp_train_check_regular("--prompts: ", path, G_MAXUINT64, error))
+        return FALSE;
+    dataset = rp_dataset_open_jsonl(path, generation->model.config.vocab, error);
+    if (dataset == NULL)
+        return FALSE;
+    for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
+        Prompt prompt = {.ids = g_new(gint32, most)};
+        RpSample sample = {.input_ids = prompt.ids, .labels = labels, .capacity = most};
+
+        g_array_append_val(generation->prompts, prompt); /* frees it */
+        if (!rp_dataset_read(dataset, i, &sample, error))
+            return FALSE;
+        if (sample.n_tokens > most) {
+            g_autofree char *place = rp_dataset_locate(dataset, i);
+
+            g_set_error(
+                error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
+                "%s: %s: expected at most the model's %u positions, found %" G_GUINT64_FORMAT
+                " tokens",
+                path, place, most, sample.n_tokens);
+            return FALSE;
+        }
+        divide(&sample, nth(generation, (guint)i));
+    }
+    return TRUE;
+}
+
+/* How long answers may become: as asked for, or as long as the longest that is expected. */
+static gboolean
+choose_length(Generation *generation, const RpGenerateArgs *args, GError **error)
+{
+    guint expected = 0;
+    gboolean all = TRUE;
+
+    for (guint i = 0; i < generation->prompts->len; i++) {
+        const Prompt *prompt = nth(generation, i);
+
+        generation->longest_prompt = MAX(generation->longest_prompt, prompt->n_prompt);
+        expected = MAX(expected, prompt->n_expected);
+        all = all && prompt->n_expected > 0;
+    }
+
+    const guint room = generation->model.config.max_positions - generation->longest_prompt;
+
+    generation->new_tokens = args->new_tokens > 0 ? (guint)args->new_tokens
+                             : all                ? expected
+                                                  : MIN(DEFAULT_NEW_TOKENS, room);
+    if (room > 0 && generation->new_tokens <= room)
+        return TRUE;
+    return rp_cli_refuse(
+        error,
+        "--max-new-tokens: expected at most %u, which the model's %u positions leave after "
+        "the longest prompt, found %u",
+        room, generation->model.config.max_positions, generation->new_tokens);
+}
+
+static void
+judge(Generation *generation, Prompt *prompt)
+{
+    if (prompt->n_expected == 0)
+        return;
+    generation->n_expected++;
+    if (prompt->n_answer == prompt->n_expected &&
+        memcmp(prompt->answer, prompt->ids + prompt->n_prompt,
+               prompt->n_answer * sizeof *prompt->answer) == 0)
+        generation->n_right++;
+}
+
+static gboolean
+answer_some(Generation *generation, RpGenerator *generator, const RpSampling *sampling, guint first,
+            guint n, GError **error)
+{
+    RpAnswer answers[RP_GENERATOR_MAX_SEQUENCES];
+
+    for (guint i = 0; i < n; i++) {
+        Prompt *prompt = nth(generation, first + i);
+
+        prompt->answer = g_new(gint32, generation->new_tokens);
+        answers[i] = (RpAnswer){.prompt = prompt->ids,
+                                .n_prompt = prompt->n_prompt,
+                                .answer = prompt->answer,
+                                .number = first + i};
+    }
+    if (!rp_generator_answer(generator, answers, n, generation->new_tokens, sampling, NULL, NULL,
+                             error))
+        return FALSE;
+    for (guint i = 0; i < n; i++) {
+        nth(generation, first + i)->n_answer = answers[i].n_answer;
+        judge(generation, nth(generation, first + i));
+    }
+    return TRUE;
+}
+
+static gboolean
+answer_all(Generation *generation, const RpGenerateArgs *args, GError **error)
+{
+    const RpCliModel *model = &generation->model;
+    const RpSampling sampling = rp_generate_sampling(args);
+    const guint total = generation->prompts->len;
+    RpGeneratorOptions options = {.sequences = MIN(total, RP_GENERATOR_MAX_SEQUENCES),
+                                  .tokens = generation->longest_prompt + generation->new_tokens};
+    RpProgress progress = rp_progress_begin("answering", 0);
+
+    if (!rp_cli_model_ends(model, &options, error))
+        return FALSE;
+    g_autoptr(RpGenerator) generator = rp_generator_new(
+        &model->config, model->weights, model->kernels, model->probe, &options, error);
+
+    for (guint first = 0; first < total; first += options.sequences) {
+        const guint n = MIN(options.sequences, total - first);
+
+        if (generator == NULL || !answer_some(generation, generator, &sampling, first, n, error)) {
+            rp_progress_clear();
+            return FALSE;
+        }
+        rp_progress_show(&progress, first + n, total);
+    }
+    rp_progress_clear();
+    generation->seconds = (double)(g_get_monotonic_time() - progress.begin_us) / G_USEC_PER_SEC;
+    return TRUE;
+}
+
+static void
+append_ids(GString *line, const char *key, const gint32 *ids, guint n)
+{
+    g_string_append_printf(line, "\"%s\":[", key);
+    for (guint i = 0; i < n; i++)
+        g_string_append_printf(line, "%s%d", i > 0 ? "," : "", ids[i]);
+    g_string_append_c(line, ']');
+}
+
+/* One line of JSON a prompt. */
+static gboolean
+write_answers(GOutputStream *stream, gpointer data, GError **error)
+{
+    const Generation *generation = data;
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < generation->prompts->len; i++) {
+        const Prompt *prompt = nth(generation, i);
+
+        g_string_append_c(text, '{');
+        append_ids(text, "prompt", prompt->ids, prompt->n_prompt);
+        g_string_append_c(text, ',');
+        append_ids(text, "answer", prompt->answer, prompt->n_answer);
+        if (prompt->n_expected > 0) {
+            g_string_append_c(text, ',');
+            append_ids(text, "expected", prompt->ids + prompt->n_prompt, prompt->n_expected);
+        }
+        g_string_append(text, "}\n");
+    }
+    return g_output_stream_write_all(stream, text->str, text->len, NULL, NULL, error);
+}
+
+static void
+report_answers(RpReport *report, const Generation *generation, const RpGenerateArgs *args)
+{
+    const guint n = generation->prompts->len;
+
+    rp_report_count(report, "prompts", n, NULL);
+    rp_report_count(report, "expected", generation->n_expected, NULL);
+    rp_report_count(report, "right", generation->n_right, NULL);
+    rp_report_count(report, "max_new_tokens", generation->new_tokens, NULL);
+    rp_report_real(report, "seconds", generation->seconds, 3, NULL);
+    if (generation->n_expected > 0)
+        rp_report_say(report, "%u of %u answers are right, to the last token (%.1f s)",
+                      generation->n_right, generation->n_expected, generation->seconds);
+    else
+        rp_report_say(report, "%u prompts answered; no answer was known before (%.1f s)", n,
+                      generation->seconds);
+    if (strcmp(args->output, "-") != 0)
+        rp_report_say(report, "answers: %s", args->output);
+}
+
+static gboolean
+check_args(const RpGenerateArgs *args, const char *model, gboolean json, GError **error)
+{
+    if (args->prompts == NULL || args->output == NULL)
+        return rp_cli_refuse(error, "--%s: expected a file, found nothing; see --help",
+                             args->prompts == NULL ? "prompts" : "output");
+    g_autofree char *weights = g_build_filename(model, "model.safetensors", NULL);
+    const RpCliFile files[] = {
+        {"--prompts", args->prompts, RP_CLI_READ},
+        {"MODEL_DIR", weights, RP_CLI_READ},
+        {"--output", args->output, json ? RP_CLI_WRITTEN : RP_CLI_PRINTED},
+    };
+
+    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
+}
+
+gboolean
+rp_generate_prompts(const RpGenerateArgs *args, const char *word, RpReport *report, GError **error)
+{
+    g_auto(Generation) generation = {.prompts = g_array_new(FALSE, TRUE, sizeof(Prompt))};
+
+    g_array_set_clear_func(generation.prompts, prompt_clear);
+    if (!check_args(args, word, report->form == RP_REPORT_JSON, error) ||
+        !rp_cli_model_open(&generation.model, word, args->adapter, args->devices, error) ||
+        !read_prompts(&generation, args->prompts, error) ||
+        !choose_length(&generation, args, error) || !answer_all(&generation, args, error) ||
+        !rp_cli_write_file(args->output, write_answers, &generation, error))
+        return FALSE;
+    report_answers(report, &generation, args);
+    return TRUE;
+}
