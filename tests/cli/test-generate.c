@@ -50,6 +50,107 @@ tells_right_answers_from_wrong_ones(void **state)
     (void)state;
 }
 
+/* A tokenizer of 33 letters beside the model: id 0 is `a`. */
+static void
+write_tokenizer(void)
+{
+    g_autoptr(GString) json = g_string_new("{\"decoder\":{\"type\":\"Fuse\"},\"model\":{"
+                                           "\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+
+    for (guint i = 0; i < 33; i++)
+        g_string_append_printf(json, "%s\"%c\":%u", i > 0 ? "," : "",
+                               i < 26 ? 'a' + i : 'A' + i - 26, i);
+    g_string_append(json, "}}}");
+    rp_train_files_write("model/tokenizer.json", json->str, -1);
+}
+
+static char *
+letters(const char *ids)
+{
+    g_auto(GStrv) words = g_strsplit(ids, ",", -1);
+    GString *text = g_string_new(NULL);
+
+    for (guint i = 0; words[i] != NULL; i++) {
+        const int id = (int)g_ascii_strtoll(words[i], NULL, 10);
+
+        g_string_append_c(text, (char)(id < 26 ? 'a' + id : 'A' + id - 26));
+    }
+    return g_string_free(text, FALSE);
+}
+
+/* A prompt of text gets the tokens that its ids get, as text. */
+static void
+answers_text_with_text(void **state)
+{
+    write_tokenizer();
+    rp_train_files_write("def.jsonl", "{\"input_ids\":[3,4,5]}\n", -1);
+
+    g_auto(RpCliRun) by_ids = rp_cli_run(
+        "generate @T/model --prompts @T/def.jsonl -o @T/said-3.jsonl --max-new-tokens 6");
+    g_auto(RpCliRun) json = rp_cli_run("generate @T/model def --max-new-tokens 6 --json");
+    g_auto(RpCliRun) text = rp_cli_run("generate @T/model def --max-new-tokens 6");
+    g_autoptr(RpTree) root = rp_cli_json(&json);
+    g_autofree char *prompt = rp_cli_list(root, "prompt");
+    g_autofree char *answer = rp_cli_list(root, "answer");
+    g_autofree char *expected = letters(answer);
+    g_autofree char *line = g_strdup_printf("%s\n", expected);
+    g_autofree char *said = rp_train_files_read("said-3.jsonl", NULL);
+    g_autofree char *same = g_strdup_printf("{\"prompt\":[3,4,5],\"answer\":[%s]}\n", answer);
+
+    assert_int_equal(by_ids.code, 0);
+    assert_string_equal(prompt, "3,4,5");
+    assert_string_equal(said, same);
+    assert_string_equal(rp_cli_member(root, "text")->text, expected);
+    assert_string_equal(text.out, line);
+}
+
+static void
+throws_the_same_dice_with_the_same_seed(void **state)
+{
+    static const char warm[] =
+        "generate @T/model def --max-new-tokens 12 --temperature 5 --seed %d";
+
+    write_tokenizer();
+    g_auto(RpCliRun) first = rp_cli_run(warm, 7);
+    g_auto(RpCliRun) again = rp_cli_run(warm, 7);
+    g_auto(RpCliRun) other = rp_cli_run(warm, 8);
+
+    assert_int_equal(first.code, 0);
+    assert_string_equal(first.out, again.out);
+    assert_string_not_equal(first.out, other.out);
+}
+
+/* The output of a run is its best checkpoint. */
+static void
+takes_a_run_for_its_best_checkpoint(void **state)
+{
+    write_tokenizer();
+    g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/run && ln -s ../model @T/run/best");
+    g_auto(RpCliRun) model = rp_cli_run("generate @T/model abc --max-new-tokens 4");
+    g_auto(RpCliRun) run = rp_cli_run("generate @T/run abc --max-new-tokens 4");
+
+    (void)rp_cli_shell("rm -r @T/run");
+    assert_int_equal(made.code, 0);
+    assert_int_equal(run.code, 0);
+    assert_string_equal(run.out, model.out);
+}
+
+static void
+says_what_is_wrong_with_a_prompt_of_text(void **state)
+{
+    write_tokenizer();
+    refuse("generate @T/model a --prompts @T/one.jsonl", 2, "expected no PROMPT beside it");
+    refuse("generate @T/model a --temperature -1", 2, "--temperature: expected a number from 0");
+    refuse("generate @T/model a --top-p 0.9", 2, "expected a --temperature above 0");
+    refuse("generate @T/model a --temperature 1 --top-p 2", 2, "--top-p: expected a number");
+    refuse("generate @T/model a --max-new-tokens 100000", 2, "after a prompt of 1 tokens");
+    refuse("generate @T/model a --devices host:2", 2, "expected one device, found 2");
+    refuse("generate @T a", 1, "config.json");
+    rp_train_files_write("model/tokenizer.json", "{\"model\":{\"vocab\":{\"a\":33},\"merges\":[]}}",
+                         -1);
+    refuse("generate @T/model a", 1, "expected ids below the model's vocabulary of 33, found 33");
+}
+
 static void
 says_what_is_wrong(void **state)
 {
@@ -101,6 +202,10 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_right_answers_from_wrong_ones),
+        cmocka_unit_test(answers_text_with_text),
+        cmocka_unit_test(throws_the_same_dice_with_the_same_seed),
+        cmocka_unit_test(takes_a_run_for_its_best_checkpoint),
+        cmocka_unit_test(says_what_is_wrong_with_a_prompt_of_text),
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(train_compares_times_only_if_processors_were_free),
         cmocka_unit_test(version_tells_of_gpu_code),
