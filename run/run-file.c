@@ -124,6 +124,19 @@ check_lora(const RpRunValues *values, const RpRunFile *run, GError **error)
     return TRUE;
 }
 
+/* Adapters alone are trained, whatever is frozen beside them. */
+static gboolean
+check_freeze(const RpRunValues *values, const RpRunFile *run, GError **error)
+{
+    const RpRunValue *value = rp_run_values_find(values, "freeze");
+
+    if (value->text == NULL || (run->lora.rank == 0 && run->lora.start == NULL))
+        return TRUE;
+    rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
+                      "expected it not beside lora, which freezes all but its adapters");
+    return FALSE;
+}
+
 /* Keys of eval that mean nothing without data. */
 static gboolean
 check_eval(const RpRunValues *values, const RpRunFile *run, GError **error)
@@ -162,7 +175,8 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
         return FALSE;
     }
     if (!check_lora(values, run, error) || !check_eval(values, run, error) ||
-        !resolve_devices(values, run, error) || !resolve_round(values, schedule, run, error))
+        !check_freeze(values, run, error) || !resolve_devices(values, run, error) ||
+        !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
     if (run->given_stages)

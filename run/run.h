@@ -116,6 +116,7 @@ typedef struct {
     char *trace;
     int plot_loss;
     int tensorboard;
+    char *freeze; /* names, as a list */
     double neftune_alpha;
     double label_smoothing;
     RpRunFileOptimizer optimizer;

@@ -15,8 +15,12 @@ rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, const RpD
     image->numbers = g_new0(RpCheckpointNumbers, rp_weights_count(image->weights));
     for (guint i = 0; i < rp_weights_count(image->weights); i++) {
         RpCheckpointNumbers *numbers = &image->numbers[i];
-        if (!rp_weight_has_state(rp_weights_nth(image->weights, i)))
+        const RpWeight *weight = rp_weights_nth(image->weights, i);
+        if (!rp_weight_has_state(weight)) {
+            if (rp_checkpoint_has_weight(image->weights, weight))
+                numbers->frozen = rp_trainer_frozen_weight(trainer, i);
             continue;
+        }
         const RpOptimizerState state = rp_trainer_weight_state(trainer, i);
         numbers->master = rp_trainer_weight(trainer, i);
         numbers->moment1 = state.moment1;

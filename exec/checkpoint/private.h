@@ -106,8 +106,9 @@ gboolean rp_checkpoint_state_parse(const char *name, const char *text, gsize len
 
 /* ---- image.c ---- */
 
-/* Of a weight, in the network's layout order; all %NULL of a tied head's, and of a frozen one. */
+/* Of a weight, in the network's layout order; all %NULL of a tied head's. */
 typedef struct {
+    const guint8 *frozen; /* of one that is not trained: all else is %NULL; %NULL beside adapters */
     const float *master;
     const float *moment1;
     const float *moment2;
@@ -142,6 +143,25 @@ guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options,
  * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */
 gboolean rp_checkpoint_make_space(const RpCheckpointOptions *options,
                                   const RpCheckpointImage *image, GString *gone);
+
+/* ---- save-files.c ---- */
+
+/* config.json, of adapters theirs, and the tokenizer's files into @directory. Errors: G_FILE_ERROR,
+ * RP_CHECKPOINT_ERROR_* */
+gboolean rp_checkpoint_write_small(const RpCheckpointOptions *options,
+                                   const RpCheckpointImage *image, const char *directory,
+                                   GError **error);
+/* trainer_state.json, with what @options has of evaluations. */
+gboolean rp_checkpoint_write_state(const RpCheckpointOptions *options,
+                                   const RpCheckpointImage *image, const char *directory,
+                                   GError **error);
+
+/* Whether the weight stands in the model's file: trained, or frozen where no adapters are saved. */
+static inline gboolean
+rp_checkpoint_has_weight(const RpWeights *weights, const RpWeight *weight)
+{
+    return rp_weight_has_state(weight) || (rp_weights_lora(weights) == NULL && !weight->tied);
+}
 
 /* ---- save.c ---- */
 

@@ -148,7 +148,7 @@ begin_tensors(Save *save, GError **error)
             save->adapters ? rp_adapter_tensor_name(save->weights, i) : g_strdup(weight->name);
         guint64 shape[RP_WEIGHT_MAX_RANK];
         const guint rank = rp_adapter_tensor_shape(weight, shape);
-        if (rp_weight_has_state(weight))
+        if (rp_checkpoint_has_weight(save->weights, weight))
             rp_safetensors_writer_add(save->model, name, save->model_dtype, shape, rank);
     }
     return rp_safetensors_writer_begin(save->model, error) &&
@@ -197,15 +197,35 @@ write_next(const Save *save, guint index, guint tensor, const Piece *piece, GErr
     return TRUE;
 }
 
-/* @tensor: the weight's number among those of the file */
+/* Of the run's dtype, as it lies on the host. */
 static gboolean
-write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GError **error)
+write_frozen(const Save *save, guint index, guint tensor, GError **error)
 {
+    const RpWeight *weight = rp_weights_nth(save->weights, index);
+
+    g_assert(weight->storage == save->model_dtype);
+    return rp_safetensors_writer_write(save->model, tensor, save->image->numbers[index].frozen,
+                                       (gsize)weight->elements * rp_dtype_size(weight->storage),
+                                       error);
+}
+
+/* The weight's numbers among those of the files */
+typedef struct {
+    guint model;
+    guint state; /* of trained ones */
+} Tensors;
+
+static gboolean
+write_weight(const Save *save, guint index, Tensors tensors, const Piece *piece, GError **error)
+{
+    const guint tensor = tensors.state;
     const RpWeight *weight = rp_weights_nth(save->weights, index);
     const RpCheckpointNumbers *numbers = &save->image->numbers[index];
     gsize bytes = (gsize)weight->elements * sizeof(float);
 
-    if (!write_rounded(save, weight, tensor, numbers->master, piece, error))
+    if (numbers->master == NULL)
+        return write_frozen(save, index, tensors.model, error);
+    if (!write_rounded(save, weight, tensors.model, numbers->master, piece, error))
         return FALSE;
     if (save->weights_only)
         return TRUE;
@@ -222,8 +242,8 @@ write_weight(const Save *save, guint index, guint tensor, const Piece *piece, GE
  * The error that is kept is that of the first weight that fails, as with one thread. */
 typedef struct {
     const Save *save;
-    GArray *order;  /* (element-type guint): weights of the files, the largest first */
-    guint *tensors; /* number in the files of each weight */
+    GArray *order;    /* (element-type guint): weights of the files, the largest first */
+    Tensors *tensors; /* of each weight */
     pthread_mutex_t mutex;
     /* under the mutex */
     guint next;    /* in order */
@@ -244,15 +264,18 @@ static void
 writing_init(Writing *writing, const Save *save)
 {
     guint n = rp_weights_count(save->weights);
-    guint tensor = 0;
+    Tensors next = {0};
 
     *writing = (Writing){.save = save, .failed = n};
     writing->order = g_array_new(FALSE, FALSE, sizeof(guint));
-    writing->tensors = g_new0(guint, n);
+    writing->tensors = g_new0(Tensors, n);
     for (guint i = 0; i < n; i++) {
-        if (!rp_weight_has_state(rp_weights_nth(save->weights, i)))
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        if (!rp_checkpoint_has_weight(save->weights, weight))
             continue;
-        writing->tensors[i] = tensor++;
+        writing->tensors[i] = next;
+        next.model++;
+        next.state += rp_weight_has_state(weight);
         g_array_append_val(writing->order, i);
     }
     g_array_sort_with_data(writing->order, compare_weights, (gpointer)save->weights);
@@ -332,65 +355,6 @@ write_tensors(Save *save, GError **error)
            (save->next == NULL || rp_safetensors_writer_finish(save->next, error));
 }
 
-/* ---- small files ---- */
-
-static gboolean
-write_text(const Save *save, const char *name, const char *text, gsize length, GError **error)
-{
-    g_autofree char *path = g_build_filename(save->temporary, name, NULL);
-
-    return g_file_set_contents_full(path, text, (gssize)length,
-                                    G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE,
-                                    0666, error);
-}
-
-static gboolean
-write_config(const Save *save, GError **error)
-{
-    g_autofree char *path = g_build_filename(save->temporary, RP_CHECKPOINT_CONFIG, NULL);
-    RpModel config = *rp_network_model(save->image->network);
-
-    config.has_dtype = TRUE;
-    config.dtype = save->dtype;
-    return rp_hf_config_save(&config, path, error) &&
-           (!save->adapters || rp_adapter_config_save(save->weights, save->options->model_dir,
-                                                      save->temporary, error));
-}
-
-static gboolean
-copy_files(const Save *save, GError **error)
-{
-    for (gsize i = 0; save->options->model_dir != NULL && rp_checkpoint_copied_files[i] != NULL;
-         i++) {
-        g_autofree char *from =
-            g_build_filename(save->options->model_dir, rp_checkpoint_copied_files[i], NULL);
-        struct stat status = {0};
-        if (stat(from, &status) != 0 && errno != ENOENT && errno != ENOTDIR)
-            return rp_checkpoint_fail_errno(error, "read", from, errno);
-        if (!S_ISREG(status.st_mode))
-            continue;
-        g_autoptr(GMappedFile) map = rp_file_map(from, error);
-        if (map == NULL)
-            return FALSE;
-        const char *text = g_mapped_file_get_contents(map);
-        if (!write_text(save, rp_checkpoint_copied_files[i], text != NULL ? text : "",
-                        g_mapped_file_get_length(map), error))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-static gboolean
-write_state(const Save *save, GError **error)
-{
-    RpCheckpointState state = save->image->state; /* borrowed */
-
-    state.best = save->options->best;
-    g_autofree char *json = rp_checkpoint_state_to_json(&state);
-
-    return write_text(save, RP_CHECKPOINT_STATE, json, strlen(json), error);
-}
-
 /* ---- all of it ---- */
 
 static gboolean
@@ -398,9 +362,11 @@ write_directory(Save *save, GError **error)
 {
     if (g_mkdir(save->temporary, 0777) != 0)
         return rp_checkpoint_fail_errno(error, "make", save->temporary, errno);
-    return write_tensors(save, error) && write_config(save, error) && copy_files(save, error) &&
+    return write_tensors(save, error) &&
+           rp_checkpoint_write_small(save->options, save->image, save->temporary, error) &&
            (save->weights_only ||
-            (write_state(save, error) && rp_checkpoint_manifest_write(save->temporary, error)));
+            (rp_checkpoint_write_state(save->options, save->image, save->temporary, error) &&
+             rp_checkpoint_manifest_write(save->temporary, error)));
 }
 
 /* What other layers say, as an error of a checkpoint; what was written is gone by now. */

@@ -43,9 +43,11 @@ rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, gboolean async, gbo
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        if (!rp_weight_has_state(weight))
+        if (!rp_checkpoint_has_weight(weights, weight))
             continue;
-        sum += weight->elements * (model + next + states * sizeof(float));
+        sum += weight->elements * model;
+        if (rp_weight_has_state(weight))
+            sum += weight->elements * (next + states * sizeof(float));
         sum += (copies + states) * 2 * (ENTRY_BYTES + strlen(weight->name));
     }
     for (gsize i = 0; model_dir != NULL && rp_checkpoint_copied_files[i] != NULL; i++) {

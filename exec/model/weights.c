@@ -1,5 +1,7 @@
 #include "exec/model/weights-private.h"
 
+#include <string.h>
+
 G_DEFINE_QUARK(rp_weights_error, rp_weights_error)
 
 RpWeights *
@@ -134,6 +136,41 @@ rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage)
         weight->trained = FALSE;
         weight->storage = storage;
     }
+}
+
+/* Its own, that of its module, or that of the tensor that holds it. */
+static gboolean
+is_named(const RpWeight *weight, const char *name)
+{
+    char *const names[] = {(char *)name, NULL};
+    const char *const tensors[] = {weight->name, weight->stack_name};
+
+    for (guint i = 0; i < G_N_ELEMENTS(tensors); i++) {
+        const char *dot = tensors[i] != NULL ? strrchr(tensors[i], '.') : NULL;
+        g_autofree char *module =
+            dot != NULL ? g_strndup(tensors[i], (gsize)(dot - tensors[i])) : NULL;
+
+        if (tensors[i] != NULL && (rp_lora_names_module(names, tensors[i]) ||
+                                   (module != NULL && rp_lora_names_module(names, module))))
+            return TRUE;
+    }
+    return FALSE;
+}
+
+guint
+rp_weights_freeze_named(RpWeights *weights, const char *name, RpDtype storage)
+{
+    guint n = 0;
+
+    for (guint i = 0; i < weights->list->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (!is_named(weight, name))
+            continue;
+        rp_weights_freeze(weights, weight->tied ? 0 : i, storage);
+        n++;
+    }
+    return n;
 }
 
 void

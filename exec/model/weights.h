@@ -51,6 +51,17 @@ int rp_weights_find(const RpWeights *weights, guint layer, RpWeightKind kind);
  * host's can). Before a network is made of @weights. */
 void rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage);
 
+/**
+ * rp_weights_freeze_named:
+ * @name: of modules or their tensors, as rp_lora_names_module() has names: "embed_tokens",
+ *   "model.layers.0.*", "*.bias"
+ *
+ * Freezes them. A head that is tied is frozen with its embedding, and the final norm beside it with both.
+ *
+ * Returns: how many tensors have such a name
+ */
+guint rp_weights_freeze_named(RpWeights *weights, const char *name, RpDtype storage);
+
 /* Frozen weights are all stored so: with adapters, before a network is made of @weights. */
 void rp_weights_store_base(RpWeights *weights, RpDtype storage);
 

@@ -65,6 +65,16 @@ rp_trainer_next_weight(const RpTrainer *trainer, guint weight)
     return next_weight(trainer, place_of(trainer, weight));
 }
 
+const void *
+rp_trainer_frozen_weight(const RpTrainer *trainer, guint weight)
+{
+    const RpWeight *of = rp_weights_nth(trainer->weights, weight);
+    const RpWeightPlace place = rp_layout_place(rp_network_layout(trainer->network, of->layer), of);
+    guint64 run;
+
+    return rp_host_state_weights(trainer->host_state, of->layer, 0, place.upload, &run);
+}
+
 /* Adds a weight's gradients of one layer, as stored, to @values. */
 static void
 add_gradients(const RpTrainer *trainer, guint layer, guint64 offset, guint64 elements,

@@ -160,6 +160,8 @@ const float *rp_trainer_weight(const RpTrainer *trainer, guint weight);
 /* The weight as the next forward reads it, in the network's dtype: asynchronous, one step older
  * than the masters. */
 const void *rp_trainer_next_weight(const RpTrainer *trainer, guint weight);
+/* A frozen weight, in its storage, as it lies on the host for good; packed: as it goes up. */
+const void *rp_trainer_frozen_weight(const RpTrainer *trainer, guint weight);
 /* The gradient of the last step's mean loss before clipping, as it came to the host, into @values
  * (fp32). Tied: the sum of both. */
 void rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values);

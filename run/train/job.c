@@ -60,6 +60,30 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
     return lora->rank == 0 || rp_lora_check(lora, &job->config, error);
 }
 
+/* What the run file names is not trained. */
+static gboolean
+freeze(RpTrainJob *job, GError **error)
+{
+    g_auto(GStrv) names = rp_lora_split_names(job->run->freeze);
+    gboolean trains = FALSE;
+
+    for (char **name = names; name != NULL && *name != NULL; name++)
+        if (rp_weights_freeze_named(job->weights, *name, rp_weights_dtype(job->weights)) == 0) {
+            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                        "freeze: expected names of the model's tensors or modules, as lm_head or "
+                        "model.layers.0.*, found \"%s\", which none has",
+                        *name);
+            return FALSE;
+        }
+    for (guint i = 0; i < rp_weights_count(job->weights); i++)
+        trains = trains || rp_weight_has_state(rp_weights_nth(job->weights, i));
+    if (trains)
+        return TRUE;
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                "freeze: expected something to train, found every tensor frozen");
+    return FALSE;
+}
+
 static gboolean
 bind_weights(RpTrainJob *job, GError **error)
 {
@@ -92,7 +116,7 @@ open_model(RpTrainJob *job, GError **error)
     if (!find_lora(job, &lora, error))
         return FALSE;
     job->weights = rp_weights_new_adapted(&job->config, &lora);
-    if (!rp_train_open_base(job, error) || !bind_weights(job, error))
+    if (!freeze(job, error) || !rp_train_open_base(job, error) || !bind_weights(job, error))
         return FALSE;
     job->network = (RpNetworkOptions){
         .dtype = run->dtype_choice > 0 ? (RpDtype)(run->dtype_choice - 1)

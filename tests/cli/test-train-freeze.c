@@ -1,0 +1,193 @@
+/* Tensors that are not trained: they stay as they are, the gradients of the others too. */
+#include "tests/cli/train-files.h"
+
+#define TRAIN "train @T/run.yaml --set output=@T/"
+#define FREEZE                                                                                     \
+    "'--set=freeze=[embed_tokens, model.layers.0.*, model.layers.2.mlp.down_proj, norm]' "
+
+/* A file of tensors, taken apart. */
+typedef struct {
+    char *bytes;
+    RpTree *header;
+    const char *data;
+} Tensors;
+
+static Tensors
+load(const char *name)
+{
+    gsize n;
+    Tensors tensors = {.bytes = rp_train_files_read(name, &n)};
+    guint64 length;
+
+    memcpy(&length, tensors.bytes, sizeof length);
+    length = GUINT64_FROM_LE(length);
+    assert_true(length + 8 <= n);
+    g_autofree char *header = g_strndup(tensors.bytes + 8, length);
+    tensors.header = rp_tree_parse(header);
+    assert_non_null(tensors.header);
+    tensors.data = tensors.bytes + 8 + length;
+    return tensors;
+}
+
+static void
+unload(Tensors *tensors)
+{
+    rp_tree_free(tensors->header);
+    g_free(tensors->bytes);
+}
+
+/* %NULL: it has none of that name. @n: (out): bytes */
+static const char *
+find(const Tensors *tensors, const char *name, gsize *n)
+{
+    for (guint i = 0; i < tensors->header->items->len; i++) {
+        const RpTree *item = rp_tree_nth(tensors->header, i);
+
+        if (strcmp(item->key, name) != 0 || strcmp(name, "__metadata__") == 0)
+            continue;
+        const RpTree *offsets = rp_tree_find(item, "data_offsets");
+        const gsize from = (gsize)rp_tree_nth(offsets, 0)->number;
+
+        *n = (gsize)rp_tree_nth(offsets, 1)->number - from;
+        return tensors->data + from;
+    }
+    return NULL;
+}
+
+static gboolean
+is_frozen(const char *name)
+{
+    return strstr(name, "embed_tokens") != NULL || strstr(name, "layers.0.") != NULL ||
+           strstr(name, "layers.2.mlp.down_proj") != NULL || strcmp(name, "model.norm.weight") == 0;
+}
+
+static void
+frozen_tensors_stay_and_others_do_not(void **state)
+{
+    static const char *const kinds[] = {"--set async=true", "--set async=false",
+                                        "--set async=true --set checkpoint.beside=true "
+                                        "--set checkpoint.every=2 --set checkpoint.keep=0"};
+
+    (void)state;
+    for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
+        g_auto(RpCliRun) run = rp_cli_run(TRAIN "frozen --set steps=4 --set devices=host:2 "
+                                                "--set optimizer.learning_rate=0.05 " FREEZE "%s",
+                                          kinds[k]);
+        Tensors before = load("model/model.safetensors"),
+                after = load("frozen/checkpoint-4/model.safetensors");
+        guint n_frozen = 0, n_trained = 0;
+
+        if (run.code != 0)
+            fail_msg("%s", run.err);
+        assert_int_equal(before.header->items->len, after.header->items->len);
+        for (guint i = 0; i < before.header->items->len; i++) {
+            const char *name = rp_tree_nth(before.header, i)->key;
+            gsize n, m;
+            const char *was = find(&before, name, &n), *is = find(&after, name, &m);
+
+            if (was == NULL)
+                continue;
+            assert_non_null(is);
+            assert_int_equal(n, m);
+            if ((memcmp(was, is, n) == 0) != is_frozen(name))
+                fail_msg("%s", name);
+            n_frozen += is_frozen(name);
+            n_trained += !is_frozen(name);
+        }
+        assert_true(n_frozen > 5 && n_trained > 10);
+        unload(&before);
+        unload(&after);
+        g_auto(RpCliRun) clean = rp_cli_shell("rm -rf @T/frozen");
+        assert_int_equal(clean.code, 0);
+    }
+}
+
+static void
+gradients_of_the_others_are_the_same(void **state)
+{
+    g_auto(RpCliRun) all =
+        rp_cli_run(TRAIN "none --set dtype=fp32 --save-gradients @T/all.safetensors");
+    g_auto(RpCliRun) some =
+        rp_cli_run(TRAIN "none --set dtype=fp32 " FREEZE "--save-gradients @T/some.safetensors");
+    Tensors whole, part;
+    guint n_same = 0;
+
+    (void)state;
+    assert_int_equal(all.code, 0);
+    if (some.code != 0)
+        fail_msg("%s", some.err);
+    whole = load("all.safetensors");
+    part = load("some.safetensors");
+    for (guint i = 0; i < whole.header->items->len; i++) {
+        const char *name = rp_tree_nth(whole.header, i)->key;
+        gsize n, m;
+        const char *of_all = find(&whole, name, &n), *of_some = find(&part, name, &m);
+
+        if (of_all == NULL)
+            continue;
+        assert_int_equal(of_some == NULL, is_frozen(name));
+        if (of_some == NULL)
+            continue;
+        assert_int_equal(n, m);
+        if (memcmp(of_all, of_some, n) != 0)
+            fail_msg("%s", name);
+        n_same++;
+    }
+    assert_true(n_same > 10);
+    unload(&whole);
+    unload(&part);
+}
+
+static void
+a_resumed_run_has_the_same_bits(void **state)
+{
+    g_auto(RpCliRun) whole = rp_cli_run(TRAIN "whole --set steps=6 " FREEZE);
+    g_auto(RpCliRun) part = rp_cli_run(TRAIN "part --set steps=6 --set checkpoint.every=3 " FREEZE);
+    g_auto(RpCliRun) rest =
+        rp_cli_run(TRAIN "part --set steps=6 " FREEZE "--resume=@T/part/checkpoint-3");
+    g_autofree char *expected = rp_train_files_learned("whole");
+    g_autofree char *found = rp_train_files_learned("part");
+
+    (void)state;
+    assert_int_equal(whole.code, 0);
+    assert_int_equal(part.code, 0);
+    if (rest.code != 0)
+        fail_msg("%s", rest.err);
+    assert_string_equal(expected, found);
+    rp_train_files_assert_same("whole/checkpoint-6", "part/checkpoint-6");
+}
+
+static void
+names_that_make_no_sense_are_refused(void **state)
+{
+    static const struct {
+        const char *words, *message;
+        int code;
+    } cases[] = {
+        {"--set freeze=q_prod", "found \"q_prod\", which none has", 1},
+        {"--set freeze=*", "expected something to train, found every tensor frozen", 1},
+        {"--set freeze=lm_head --set lora.rank=2", "expected it not beside lora", 2},
+    };
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run(TRAIN "none %s", cases[i].words);
+
+        assert_int_equal(run.code, cases[i].code);
+        if (strstr(run.err, cases[i].message) == NULL)
+            fail_msg("%s", run.err);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frozen_tensors_stay_and_others_do_not),
+        cmocka_unit_test(gradients_of_the_others_are_the_same),
+        cmocka_unit_test(a_resumed_run_has_the_same_bits),
+        cmocka_unit_test(names_that_make_no_sense_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+}
