@@ -59,8 +59,9 @@ set_loss_scale(RpTrainer *trainer, const RpRunFile *run)
     rp_host_state_restore(rp_trainer_host_state(trainer), &state, 0);
 }
 
-static RpTrainer *
-make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metrics, GError **error)
+RpTrainer *
+rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace, RpTrainMetrics *metrics,
+                      GError **error)
 {
     const RpRunFile *run = job->run;
     const RpTrainerOptions options = {
@@ -74,7 +75,7 @@ make_trainer(const RpTrainJob *job, const RpTrainHow *how, RpTrainMetrics *metri
         .update = update_options(job),
         .device_memory_bytes = job->device_memory_bytes,
         .evaluates = job->evaluation.dataset != NULL,
-        .keep_trace = how->keep_trace,
+        .keep_trace = keep_trace,
         .done = metrics != NULL ? rp_train_metrics_add : NULL,
         .user_data = metrics,
     };
@@ -214,7 +215,7 @@ start(RpTrainLoop *loop, GError **error)
                                          run->tensorboard != 0, loop->job->events);
     if (loop->files && !rp_train_loop_check_beside(loop, error))
         return FALSE;
-    loop->trainer = make_trainer(loop->job, loop->how, loop->metrics, error);
+    loop->trainer = rp_train_make_trainer(loop->job, loop->how->keep_trace, loop->metrics, error);
     if (loop->trainer == NULL)
         return FALSE;
     if (path == NULL && loop->job->network.dtype == RP_DTYPE_FP16)

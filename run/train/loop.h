@@ -27,6 +27,10 @@ typedef struct {
     gboolean changed; /* the data file, and it was said */
 } RpTrainLoop;
 
+/* @metrics: (nullable): are told of each step */
+RpTrainer *rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace,
+                                 RpTrainMetrics *metrics, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
 gboolean rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step);
 

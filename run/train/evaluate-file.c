@@ -1,0 +1,75 @@
+/* One evaluation of one file: a run that never trains.
+ *
+ * What it would train is what costs least: the adapters that are given, or one of rank 1 that adds
+ * zeros. So a model has no gradients and no optimizer state, and stands as it stands in its file.
+ */
+#include "run/train/evaluate-file.h"
+
+#include "run/train/loop.h"
+
+/* Every architecture has it. */
+#define SMALL_TARGET "model.layers.0.self_attn.q_proj"
+
+void
+rp_train_evaluated_clear(RpTrainEvaluated *evaluated)
+{
+    rp_train_job_clear(&evaluated->job);
+    g_clear_pointer(&evaluated->run, rp_run_file_free);
+}
+
+static void
+add(GPtrArray *sets, const char *key, const char *value)
+{
+    if (value != NULL)
+        g_ptr_array_add(sets, g_strdup_printf("%s=%s", key, value));
+}
+
+static void
+add_count(GPtrArray *sets, const char *key, guint count)
+{
+    if (count > 0)
+        g_ptr_array_add(sets, g_strdup_printf("%s=%u", key, count));
+}
+
+static RpRunFile *
+make_run(const RpEvaluateFile *file, GError **error)
+{
+    static const char text[] = "steps: 1\nasync: false\noutput: .\n";
+    g_autoptr(GPtrArray) sets = g_ptr_array_new_with_free_func(g_free);
+
+    add(sets, "model", file->model);
+    add(sets, "data", file->data);
+    add(sets, "eval.data", file->data);
+    add(sets, "devices", file->devices);
+    add(sets, "dtype", file->dtype);
+    add_count(sets, "sequence_length", file->sequence_length);
+    add_count(sets, "micro_batch_size", file->micro_batch_size);
+    add_count(sets, "micro_batches", file->micro_batches);
+    add(sets, "lora.start", file->adapter);
+    add(sets, "lora.rank", file->adapter == NULL ? "1" : NULL);
+    add(sets, "lora.targets", file->adapter == NULL ? SMALL_TARGET : NULL);
+    g_ptr_array_add(sets, NULL);
+    return rp_run_file_parse("evaluation", text, sizeof text - 1,
+                             (const char *const *)(void *)sets->pdata, error);
+}
+
+gboolean
+rp_train_evaluate_file(const RpEvaluateFile *file, const RpRunEvents *events,
+                       RpTrainEvaluated *evaluated, GError **error)
+{
+    RpTrainJob *job = &evaluated->job;
+    RpTrainer *trainer;
+    gboolean done;
+
+    *evaluated = (RpTrainEvaluated){.run = make_run(file, error)};
+    if (evaluated->run == NULL ||
+        !rp_train_job_prepare(job, evaluated->run, NULL, FALSE, events, error))
+        return FALSE;
+    trainer = rp_train_make_trainer(job, FALSE, NULL, error);
+    if (trainer == NULL)
+        return FALSE;
+    done = rp_trainer_evaluate(trainer, job->evaluation.dataset, job->batcher.pad_id,
+                               &evaluated->result, error);
+    evaluated->left = !rp_trainer_free(trainer);
+    return done;
+}

@@ -1,0 +1,128 @@
+/* rp_train_evaluate_file() against transformers, peft: tests/exec-train/fixtures/evaluations.json. */
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+
+#include "core/base/file.h"
+#include "run/train/evaluate-file.h"
+#include "tests/json-tree.h"
+
+static void
+say(gpointer user_data, const char *kind, const char *text)
+{
+}
+
+static void
+progress(gpointer user_data, const char *what, guint64 done, guint64 total)
+{
+}
+
+static const RpRunEvents events = {.say = say, .progress = progress};
+
+static void
+add_numbers(GString *line, const char *key, const RpTree *numbers)
+{
+    g_string_append_printf(line, "\"%s\": [", key);
+    for (guint i = 0; i < numbers->items->len; i++)
+        g_string_append_printf(line, "%s%.0f", i > 0 ? ", " : "", rp_tree_nth(numbers, i)->number);
+    g_string_append(line, "]");
+}
+
+/* As JSONL. (transfer full) */
+static char *
+write_samples(const char *directory, const RpTree *samples)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    char *path = g_build_filename(directory, "samples.jsonl", NULL);
+
+    for (guint i = 0; i < samples->items->len; i++) {
+        g_string_append(text, "{");
+        add_numbers(text, "input_ids", rp_tree_find(rp_tree_nth(samples, i), "input_ids"));
+        g_string_append(text, ", ");
+        add_numbers(text, "labels", rp_tree_find(rp_tree_nth(samples, i), "labels"));
+        g_string_append(text, "}\n");
+    }
+    assert_true(g_file_set_contents(path, text->str, -1, NULL));
+    return path;
+}
+
+static char *
+fixture(const char *name)
+{
+    g_autofree char *relative = g_build_filename("tests/exec-network/fixtures", name, NULL);
+
+    return rp_test_source_path(relative);
+}
+
+static void
+check_model(const RpTree *from, const char *directory)
+{
+    const RpTree *base = rp_tree_find(from, "base");
+    const char *name = rp_tree_find(from, "name")->text;
+    const gboolean adapted = base->type == RP_JSON_STRING;
+    g_autofree char *model = fixture(adapted ? base->text : name);
+    g_autofree char *adapter = adapted ? fixture(name) : NULL;
+    g_autofree char *data = write_samples(directory, rp_tree_find(from, "samples"));
+    const double expected = rp_tree_find(from, "loss")->number;
+
+    for (guint devices = 1; devices <= 2; devices++) {
+        g_auto(RpTrainEvaluated) evaluated = {0};
+        const RpEvaluateFile file = {.model = model,
+                                     .adapter = adapter,
+                                     .data = data,
+                                     .devices = devices == 1 ? "host:1" : "host:2",
+                                     .dtype = "fp32",
+                                     .sequence_length = 13,
+                                     .micro_batches = 3};
+        GError *error = NULL;
+
+        if (!rp_train_evaluate_file(&file, &events, &evaluated, &error))
+            fail_msg("%s: %s", name, error->message);
+        if (!(fabs(evaluated.result.loss - expected) <= 1e-5 * expected))
+            fail_msg("%s: %.9g, transformers %.9g", name, evaluated.result.loss, expected);
+        assert_int_equal(evaluated.result.n_targets,
+                         (guint64)rp_tree_find(from, "targets")->number);
+        assert_true(evaluated.job.evaluation.ns > 0);
+    }
+}
+
+static void
+losses_are_those_of_transformers(void **state)
+{
+    g_autofree char *directory = g_dir_make_tmp("test-evaluate-XXXXXX", NULL);
+    g_autofree char *path = rp_test_source_path("tests/exec-train/fixtures/evaluations.json");
+    g_autofree char *text = NULL;
+
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    g_autoptr(RpTree) root = rp_tree_parse(text);
+    const RpTree *models = rp_tree_find(root, "models");
+
+    for (guint i = 0; i < models->items->len; i++)
+        check_model(rp_tree_nth(models, i), directory);
+    rp_file_remove_directory(directory);
+}
+
+static void
+a_missing_file_is_told(void **state)
+{
+    g_autofree char *model = fixture("qwen3-tied");
+    g_auto(RpTrainEvaluated) evaluated = {0};
+    const RpEvaluateFile file = {.model = model, .data = "/nowhere.jsonl", .sequence_length = 13};
+    GError *error = NULL;
+
+    assert_false(rp_train_evaluate_file(&file, &events, &evaluated, &error));
+    assert_non_null(strstr(error->message, "/nowhere.jsonl"));
+    g_error_free(error);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_are_those_of_transformers),
+        cmocka_unit_test(a_missing_file_is_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
