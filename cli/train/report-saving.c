@@ -41,11 +41,13 @@ rp_train_report_disk(RpReport *report, const RpTrainJob *job)
     const guint64 bytes = rp_checkpoint_bytes(job->weights, job->network.dtype,
                                               job->request.options.async, FALSE, run->model);
     const guint64 most = most_at_once(run);
-    guint64 left = 0;
+    guint64 left = 0, copy_bytes;
+    const gboolean beside = rp_train_saves_beside(job, &copy_bytes);
     const gboolean known = free_bytes(run->output, &left);
     g_autofree char *each = rp_cli_format_bytes(bytes);
     g_autofree char *all = rp_cli_format_bytes(most * bytes);
     g_autofree char *there = rp_cli_format_bytes(left);
+    g_autofree char *copy = rp_cli_format_bytes(copy_bytes);
     g_autofree char *needed =
         most > 0
             ? g_strdup_printf(", %" G_GUINT64_FORMAT " at once at most: %s of the disk", most, all)
@@ -55,9 +57,16 @@ rp_train_report_disk(RpReport *report, const RpTrainJob *job)
     rp_report_bytes(report, "checkpoint_bytes", bytes, NULL);
     rp_report_bytes(report, "needed_bytes", most * bytes, NULL);
     rp_report_bytes(report, "free_bytes", left, NULL);
+    rp_report_bool(report, "beside", beside, NULL);
+    rp_report_bytes(report, "copy_bytes", copy_bytes, NULL);
     rp_report_end(report);
     rp_report_line(report, "checkpoints", "%s each%s%s%s%s", each, needed,
                    known ? ", which has " : "", known ? there : "", known ? " free" : "");
+    rp_report_line(report, "saving",
+                   beside
+                       ? "while training goes on, from a copy of %s of host memory"
+                       : "nothing is trained meanwhile: there is no copy of %s (checkpoint.beside)",
+                   copy);
     if (known && most > 0 && most * bytes > left)
         rp_report_line(report, "note",
                        "the disk has less: fewer checkpoints will stay (checkpoint.keep)");

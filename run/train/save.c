@@ -20,10 +20,8 @@ enum { AUTO, NEVER, ALWAYS };
 /* ---- beside training: from a copy of weights and optimizer state ---- */
 
 static guint64
-copy_bytes(const RpTrainLoop *loop)
+copy_bytes(const RpTrainJob *job)
 {
-    const RpTrainJob *job = loop->job;
-
     return rp_checkpoint_copy_bytes(job->weights, job->network.dtype, job->request.options.async);
 }
 
@@ -58,11 +56,30 @@ room_bytes(const RpTrainJob *job, gboolean taken, RpMemoryLimit *limit)
     return MIN(left, system);
 }
 
+/* What is chosen takes no more than what is there. */
+static gboolean
+has_room(const RpTrainJob *job, gboolean taken)
+{
+    g_auto(RpMemoryLimit) limit = {0};
+    const guint64 bytes = copy_bytes(job);
+
+    return bytes + bytes / MARGIN_SHARE + MARGIN_BYTES <= room_bytes(job, taken, &limit);
+}
+
+gboolean
+rp_train_saves_beside(const RpTrainJob *job, guint64 *bytes)
+{
+    const int beside = job->run->checkpoint.beside;
+
+    *bytes = copy_bytes(job);
+    return beside == ALWAYS || (beside == AUTO && has_room(job, FALSE));
+}
+
 gboolean
 rp_train_loop_check_beside(const RpTrainLoop *loop, GError **error)
 {
     g_auto(RpMemoryLimit) limit = {0};
-    const guint64 bytes = copy_bytes(loop);
+    const guint64 bytes = copy_bytes(loop->job);
     guint64 room;
 
     if (loop->job->run->checkpoint.beside != ALWAYS)
@@ -85,7 +102,7 @@ rp_train_loop_take_beside(RpTrainLoop *loop, GError **error)
 {
     if (loop->job->run->checkpoint.beside != ALWAYS)
         return TRUE;
-    loop->beside = rp_checkpoint_beside_new(copy_bytes(loop), error);
+    loop->beside = rp_checkpoint_beside_new(copy_bytes(loop->job), error);
     if (loop->beside == NULL)
         g_prefix_error(error, "checkpoint.beside: ");
     return loop->beside != NULL;
@@ -95,12 +112,9 @@ rp_train_loop_take_beside(RpTrainLoop *loop, GError **error)
 static gboolean
 find_room(RpTrainLoop *loop)
 {
-    g_auto(RpMemoryLimit) limit = {0};
-    const guint64 bytes = copy_bytes(loop);
-
     if (loop->beside == NULL && loop->job->run->checkpoint.beside == AUTO &&
-        bytes + bytes / MARGIN_SHARE + MARGIN_BYTES <= room_bytes(loop->job, TRUE, &limit))
-        loop->beside = rp_checkpoint_beside_new(bytes, NULL);
+        has_room(loop->job, TRUE))
+        loop->beside = rp_checkpoint_beside_new(copy_bytes(loop->job), NULL);
     return loop->beside != NULL;
 }
 

@@ -130,6 +130,12 @@ gboolean rp_train_renew_output(const RpTrainJob *job, RpTrainHow *how,
 gboolean rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* ---- save.c ---- */
+
+/* Whether checkpoints will be written beside training, by the memory that there is now. @bytes: (out):
+ * of the copy that they are written from */
+gboolean rp_train_saves_beside(const RpTrainJob *job, guint64 *bytes);
+
 /* ---- loop.c ---- */
 
 /* How training went. Zero-initialise. */

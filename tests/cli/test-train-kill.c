@@ -16,7 +16,7 @@
 /* Of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number. */
 #define KILLS (RP_TEST_FEW ? 12 : 48)
 #define SEED 20240607 /* of the dice; $ROUNDPIPE_TEST_SEED: another, for runs beside each other */
-#define KINDS 6       /* of runs */
+#define KINDS 7       /* of runs */
 #define SOME_KILLS 24 /* are enough to meet both sides of a checkpoint */
 #define MOST_STARTS 64
 #define LOOK_US 200
@@ -325,6 +325,17 @@ survives_in_bf16_asynchronously_over_several_calls(void **state)
              ROUNDPIPE_WAYS);
 }
 
+/* The best checkpoint and what is remembered of it. */
+static void
+survives_with_evaluations(void **state)
+{
+    (void)state;
+    survives("evaluates",
+             "--set async=true --set eval.data=@T/data.jsonl --set eval.every=4 "
+             "--set eval.keep_best=true --set eval.patience=9",
+             G_N_ELEMENTS(ways));
+}
+
 /* The scale falls and grows while a step is in flight. */
 #define FP16 "--set dtype=fp16 --set loss_scale.initial=8388608 --set loss_scale.growth_interval=3"
 
@@ -374,6 +385,7 @@ main(void)
         cmocka_unit_test(survives_in_fp32_asynchronously),
         cmocka_unit_test(survives_in_bf16_asynchronously_and_lean),
         cmocka_unit_test(survives_in_bf16_asynchronously_over_several_calls),
+        cmocka_unit_test(survives_with_evaluations),
         cmocka_unit_test(survives_in_fp16_asynchronously_with_a_loss_scale_that_moves),
         cmocka_unit_test(survives_in_fp16_synchronously_and_lean),
         cmocka_unit_test(survives_in_bf16_synchronously),

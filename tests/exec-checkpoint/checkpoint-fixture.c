@@ -97,6 +97,13 @@ rp_trainer_weight(const RpTrainer *trainer, guint weight)
     return trainer->numbers[weight].master;
 }
 
+/* Everything is trained, or there are adapters. */
+const void *
+rp_trainer_frozen_weight(const RpTrainer *trainer, guint weight)
+{
+    g_assert_not_reached();
+}
+
 const void *
 rp_trainer_next_weight(const RpTrainer *trainer, guint weight)
 {
