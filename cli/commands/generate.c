@@ -9,15 +9,23 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 
     if (!rp_generate_check_sampling(args, error))
         return FALSE;
-    if (prompt == NULL)
+    if (args->system != NULL && !args->chat)
+        return rp_cli_refuse(error, "--system: expected --chat beside it");
+    if (prompt == NULL && !args->chat)
         return rp_generate_prompts(args, words[0], report, error);
     if (args->prompts != NULL || args->output != NULL)
-        return rp_cli_refuse(error, "--%s: expected no PROMPT beside it",
-                             args->prompts != NULL ? "prompts" : "output");
+        return rp_cli_refuse(error, "--%s: expected no %s beside it",
+                             args->prompts != NULL ? "prompts" : "output",
+                             args->chat ? "--chat" : "PROMPT");
     return rp_generate_text(args, words[0], prompt, report, error);
 }
 
 static const GOptionEntry options[] = {
+    {"chat", 0, RP_FLAG(RpGenerateArgs, chat),
+     "PROMPT is a user's message, in the model's chat template; without it each line of standard "
+     "input is one",
+     NULL},
+    {"system", 0, RP_WORD(RpGenerateArgs, system), "the system's message of the chat", "TEXT"},
     {"adapter", 0, RP_FILE(RpGenerateArgs, adapter),
      "adapters of the model: a checkpoint of them, or a directory of peft's", "DIR"},
     {"devices", 0, RP_WORD(RpGenerateArgs, devices), "host, or cuda: the first GPU (default: host)",
@@ -50,6 +58,7 @@ const RpCommand rp_command_generate = {
         "Continues a text, or answers a file of prompts of token ids, with a model, a checkpoint\n"
         "or the output of a run: its best checkpoint, else its last.\n\n"
         "Examples:\n  roundpipe generate models/qwen3-0.6b 'The capital of France is'\n"
+        "  roundpipe generate run --chat 'Who are you?'\n"
         "  roundpipe generate run/checkpoint-200 --prompts test.jsonl -o answers.jsonl",
     .options = options,
     .args_size = sizeof(RpGenerateArgs),

@@ -52,6 +52,8 @@ typedef struct {
     char *output;
     char *adapter;
     char *devices;
+    char *system; /* message of a chat */
+    gboolean chat;
     int new_tokens; /* 0: not said */
     double temperature;
     double top_p;
@@ -69,7 +71,8 @@ gboolean rp_generate_check_sampling(const RpGenerateArgs *args,
 gboolean rp_generate_prompts(const RpGenerateArgs *args, const char *word, RpReport *report,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* ---- text.c: a prompt of text, its answer as it comes ---- */
+/* ---- text.c: text, the answer as it comes ---- */
 
+/* @prompt: %NULL: of args->chat: lines of standard input, a question each */
 gboolean rp_generate_text(const RpGenerateArgs *args, const char *word, const char *prompt,
                           RpReport *report, GError **error) G_GNUC_WARN_UNUSED_RESULT;

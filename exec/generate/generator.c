@@ -2,10 +2,7 @@
 
 #include <string.h>
 
-#include "core/base/units.h"
-#include "exec/system/memory-limit.h"
-
-G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
+#include "exec/generate/load.h"
 
 #define ALIGNMENT 256
 
@@ -32,89 +29,6 @@ typedef struct {
     gint32 *rows; /* [sequences]: of the last token of each */
 } Shape;
 
-/* ---- the model ---- */
-
-/* Elements that are read at a time. */
-#define PIECE ((guint64)1 << 20)
-
-/* Adapters may be stored wider than what they run in, experts packed. */
-static gboolean
-store(const RpGenerator *generator, const RpWeights *weights, guint index, RpDtype storage,
-      guint8 *at, GError **error)
-{
-    const guint64 n = rp_weights_nth(weights, index)->elements;
-    g_autofree float *wide = g_new(float, PIECE);
-    g_autofree guint8 *stored = g_malloc(PIECE * rp_dtype_size(storage));
-
-    for (guint64 first = 0; first < n; first += PIECE) {
-        const gsize some = (gsize)MIN(PIECE, n - first);
-
-        rp_weights_read(weights, index, first, wide, some);
-        rp_dtype_from_float(storage, wide, stored, some);
-        if (!generator->probe->ops->upload(generator->probe, at + first * rp_dtype_size(storage),
-                                           stored, some * rp_dtype_size(storage), error))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-/* All of what is packed as one: of a stack the first stands for it. */
-static gboolean
-expand(const RpGenerator *generator, const RpWeights *weights, guint index,
-       const RpWeightPlace *place, guint8 *at, GError **error)
-{
-    const guint64 n = rp_lowbit_elements(place->packed_shape);
-    const gsize packed_bytes = rp_lowbit_layout(place->format, place->packed_shape).total;
-    const gsize bytes = n * rp_dtype_size(place->storage);
-    void *packed = g_aligned_alloc(1, packed_bytes, RP_LOWBIT_ALIGNMENT);
-    g_autofree guint8 *expanded = g_malloc(bytes);
-
-    rp_lowbit_source_load(rp_weights_packed(weights, index), packed, NULL);
-    rp_lowbit_expand(place->format, place->packed_shape, packed, place->storage, 0, n, expanded);
-    g_aligned_free(packed);
-    return generator->probe->ops->upload(generator->probe, at, expanded, bytes, error);
-}
-
-/* Each weight to its place: a tied head has a copy of its own. */
-static gboolean
-load(const RpGenerator *generator, const RpNetwork *network, const RpWeights *weights,
-     GError **error)
-{
-    for (guint i = 0; i < rp_weights_count(weights); i++) {
-        const RpWeight *weight = rp_weights_nth(weights, i);
-        const RpLayerLayout *layout = rp_network_layout(network, weight->layer);
-        const RpWeightPlace place = rp_layout_place(layout, weight);
-        guint8 *at = (guint8 *)generator->parameters + layout->first_byte + place.byte;
-
-        if (!place.is_packed && !store(generator, weights, i, place.storage, at, error))
-            return FALSE;
-        if (place.is_packed && weight->offset == 0 &&
-            !expand(generator, weights, i, &place, at, error))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-/* Of a device's memory its runtime tells. */
-static gboolean
-check_memory(const RpGenerator *generator, guint64 bytes, GError **error)
-{
-    if (strcmp(generator->probe->ops->name, "host") != 0)
-        return TRUE;
-    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
-
-    if (bytes < limit.bytes)
-        return TRUE;
-    g_autofree char *what = rp_memory_limit_describe(&limit);
-
-    g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
-                "host memory: the model and its workspace need %" G_GUINT64_FORMAT
-                " bytes, there are %" G_GUINT64_FORMAT
-                ": use a machine with more memory; the limit is %s",
-                bytes, limit.bytes, what);
-    return FALSE;
-}
-
 /* ---- shapes ---- */
 
 static void
@@ -139,18 +53,6 @@ network_of(const RpGenerator *generator, guint tokens)
     return rp_network_new(generator->weights, generator->kernels, &options);
 }
 
-/* As the planner has it: two hidden states and the largest scratch of a layer. */
-static guint64
-workspace_bytes(const RpNetwork *network)
-{
-    g_autoptr(RpProfile) sizes = rp_network_profile(network);
-    guint64 scratch = 0;
-
-    for (guint l = 0; l < sizes->n_layers; l++)
-        scratch = MAX(scratch, sizes->layers[l].forward_workspace_bytes);
-    return scratch + 2 * rp_align_up(rp_network_hidden_bytes(network), ALIGNMENT);
-}
-
 static gboolean
 shape_open(RpGenerator *generator, guint tokens, Shape *shape, GError **error)
 {
@@ -160,12 +62,12 @@ shape_open(RpGenerator *generator, guint tokens, Shape *shape, GError **error)
 
     shape->network = network_of(generator, tokens);
     const gsize constant_bytes = rp_network_constant_bytes(shape->network);
-    const guint64 bytes = workspace_bytes(shape->network);
+    const guint64 bytes = rp_load_workspace_bytes(shape->network);
     guint8 *constants = g_aligned_alloc0(MAX(constant_bytes, 1), 1, ALIGNMENT);
 
     rp_network_fill_constants(shape->network, constants);
     const gboolean good =
-        check_memory(generator, bytes, error) &&
+        rp_load_check_memory(probe, bytes, error) &&
         (shape->constants = ops->take(probe, constant_bytes, error)) != NULL &&
         (shape->workspace = ops->take(probe, bytes, error)) != NULL &&
         (shape->ids = ops->take(probe, (gsize)sequences * tokens * sizeof(gint32), error)) !=
@@ -201,14 +103,11 @@ rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernel
     rp_weights_store_base(generator->weights, generator->network.dtype);
 
     g_autoptr(RpNetwork) network = network_of(generator, 1);
-    const RpInterval all = {0, rp_network_n_layers(network)};
-    const guint64 parameters = rp_network_weight_bytes(network, all);
     const guint64 cache = rp_network_cache_bytes(network);
 
-    if (!check_memory(generator, parameters + cache, error) ||
-        (generator->parameters = probe->ops->take(probe, parameters, error)) == NULL ||
-        (generator->cache = probe->ops->take(probe, cache, error)) == NULL ||
-        !load(generator, network, weights, error))
+    generator->parameters = rp_load_weights(network, weights, probe, error);
+    if (generator->parameters == NULL || !rp_load_check_memory(probe, cache, error) ||
+        (generator->cache = probe->ops->take(probe, cache, error)) == NULL)
         return NULL;
     generator->row = g_malloc((gsize)config->vocab * rp_dtype_size(generator->network.dtype));
     generator->logits = g_new(float, config->vocab);

@@ -120,6 +120,50 @@ throws_the_same_dice_with_the_same_seed(void **state)
     assert_string_not_equal(first.out, other.out);
 }
 
+/* The template puts the role's first letter in front of each message, and an a before the answer. */
+static void
+asks_in_the_words_of_the_chat_template(void **state)
+{
+    write_tokenizer();
+    rp_train_files_write(
+        "model/tokenizer_config.json",
+        "{\"chat_template\": \"{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}a{% endif %}\"}",
+        -1);
+    g_auto(RpCliRun) alone = rp_cli_run("generate @T/model --chat de --max-new-tokens 3 --json");
+    g_auto(RpCliRun) led =
+        rp_cli_run("generate @T/model --chat de --system x --max-new-tokens 3 --json");
+    g_auto(RpCliRun) text = rp_cli_run("generate @T/model udea --max-new-tokens 3");
+    g_auto(RpCliRun) talk =
+        rp_cli_shell("printf 'de\\n\\nfg\\n' | $ROUNDPIPE generate @T/model --chat "
+                     "--max-new-tokens 3");
+    g_autoptr(RpTree) root = rp_cli_json(&alone);
+    g_autoptr(RpTree) other = rp_cli_json(&led);
+    g_autofree char *prompt = rp_cli_list(root, "prompt");
+    g_autofree char *longer = rp_cli_list(other, "prompt");
+    g_autofree char *answer = g_strdup_printf("%s\n", rp_cli_member(root, "text")->text);
+    g_auto(GStrv) lines = g_strsplit(talk.out, "\n", -1);
+
+    assert_string_equal(prompt, "20,3,4,0");
+    assert_string_equal(longer, "18,23,20,3,4,0");
+    assert_string_equal(text.out, answer);
+    assert_int_equal(talk.code, 0);
+    assert_int_equal(g_strv_length(lines), 3); /* two answers, and nothing behind them */
+    assert_int_equal(strncmp(talk.out, text.out, strlen(text.out)), 0);
+
+    /* the second question stands behind the first and its answer */
+    g_autofree char *again =
+        g_strdup_printf("generate @T/model ude%s%sufga --max-new-tokens 3", "a", lines[0]);
+    g_auto(RpCliRun) second = rp_cli_run("%s", again);
+    g_autofree char *last = g_strdup_printf("%s\n", lines[1]);
+
+    assert_string_equal(second.out, last);
+    refuse("generate @T/model --chat --json", 2, "--json: expected a PROMPT");
+    refuse("generate @T/model a --system b", 2, "--system: expected --chat beside it");
+    rp_train_files_write("model/tokenizer_config.json", "{}", -1);
+    refuse("generate @T/model --chat de", 1, "template");
+}
+
 /* The output of a run is its best checkpoint. */
 static void
 takes_a_run_for_its_best_checkpoint(void **state)
@@ -204,6 +248,7 @@ main(void)
         cmocka_unit_test(tells_right_answers_from_wrong_ones),
         cmocka_unit_test(answers_text_with_text),
         cmocka_unit_test(throws_the_same_dice_with_the_same_seed),
+        cmocka_unit_test(asks_in_the_words_of_the_chat_template),
         cmocka_unit_test(takes_a_run_for_its_best_checkpoint),
         cmocka_unit_test(says_what_is_wrong_with_a_prompt_of_text),
         cmocka_unit_test(says_what_is_wrong),

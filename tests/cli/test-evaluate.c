@@ -1,0 +1,65 @@
+/* `roundpipe evaluate`: the loss of transformers, and what is refused. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+
+#define TINY "@R/tests/exec-generate/fixtures/"
+
+static void
+refuse(const char *line, int code, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    if (run.code != code || strstr(run.err, part) == NULL ||
+        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
+        fail_msg("%s: exit code %d, expected %d and one line with \"%s\": %s", line, run.code, code,
+                 part, run.err);
+}
+
+static void
+prints_the_loss_of_transformers(void **state)
+{
+    static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss"};
+
+    for (gsize m = 0; m < G_N_ELEMENTS(names); m++) {
+        g_autofree char *path =
+            g_strdup_printf(RP_SOURCE_ROOT "/tests/exec-generate/fixtures/%s/loss.txt", names[m]);
+        g_autofree char *text = NULL;
+        g_auto(RpCliRun) run = rp_cli_run("evaluate " TINY "%s --data " TINY "%s/data.jsonl --json",
+                                          names[m], names[m]);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
+
+        assert_true(g_file_get_contents(path, &text, NULL, NULL));
+        const double expected = g_ascii_strtod(text, NULL);
+
+        assert_float_equal(rp_cli_number(root, "loss"), expected, 1e-4);
+        assert_float_equal(rp_cli_number(root, "perplexity"), exp(expected), 1e-4 * exp(expected));
+        assert_int_equal(rp_cli_number(root, "samples"), 5);
+        assert_int_equal(rp_cli_number(root, "truncated"), 0);
+    }
+}
+
+static void
+says_what_is_wrong(void **state)
+{
+    g_autofree char *masked = rp_cli_temporary("masked.jsonl");
+
+    assert_true(
+        g_file_set_contents(masked, "{\"input_ids\":[1,2],\"labels\":[-100,-100]}\n", -1, NULL));
+    refuse("evaluate " TINY "qwen3", 2, "--data: expected a file");
+    refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl", 1, "expected a token to learn");
+    refuse("evaluate " TINY "qwen3 --data @T/nothing.jsonl", 1, "nothing.jsonl");
+    refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl --sequence-length 1000", 2,
+           "--sequence-length: expected at most 128, found 1000");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prints_the_loss_of_transformers),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}
