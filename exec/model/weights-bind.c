@@ -57,11 +57,11 @@ refuse_packed(const RpSafetensors *checkpoint, const RpWeight *weight, RpDtype d
     g_autofree char *shape =
         rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
     RpLowbit known;
-    g_autofree char *found = g_strdup_printf(
-        rp_lowbit_from_name(format, &known)
-            ? "it packed as %s: a base of adapters alone (lora.rank), as it is (without base)"
-            : "it packed as %s, which is not read",
-        format);
+    g_autofree char *found =
+        g_strdup_printf(rp_lowbit_from_name(format, &known)
+                            ? "it packed as %s, which is read of matrices of blocks alone"
+                            : "it packed as %s, which is not read",
+                        format);
     return fail(error, RP_WEIGHTS_ERROR_DTYPE, rp_safetensors_path(checkpoint), weight->name, shape,
                 found);
 }
@@ -259,7 +259,8 @@ find_pieces(Binding *binding, guint index, RpLowbitSource *stack, GError **error
         if (!rp_lowbit_source_find(binding->checkpoint, one->name, piece, error))
             return FALSE;
         const gboolean stacks =
-            piece->is_packed && rp_lowbit_stacked_format(piece->format) == weight->format;
+            piece->is_packed &&
+            (!weight->is_packed || rp_lowbit_stacked_format(piece->format) == weight->format);
 
         if (!check_source(piece, stacks ? piece->format : weight->format, one->shape, one->rank,
                           error))
@@ -287,7 +288,7 @@ share_stack(Binding *binding, guint index, GError **error)
                 rp_lowbit_name(weight->format));
 }
 
-/* A weight that stays packed; those of a stack share what the first finds. */
+/* A weight that stays packed, or is expanded as it is read; those of a stack share what the first finds. */
 static gboolean
 bind_packed(Binding *binding, guint index, GError **error)
 {
@@ -303,7 +304,8 @@ bind_packed(Binding *binding, guint index, GError **error)
     if (stack && rp_safetensors_find(binding->checkpoint, weight->name) != NULL)
         return find_pieces(binding, index, source, error);
     if (!rp_lowbit_source_find(binding->checkpoint, packed_name(weight), source, error) ||
-        !check_source(source, weight->format, stack ? weight->stack : weight->shape,
+        !check_source(source, weight->is_packed ? weight->format : source->format,
+                      stack ? weight->stack : weight->shape,
                       stack ? RP_WEIGHT_MAX_RANK : weight->rank, error))
         return FALSE;
     note_parts(binding, source);
@@ -369,6 +371,24 @@ rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint, GError **e
     return TRUE;
 }
 
+/* Whether the file has the weight, or its stack, in a packed form that is read, and it is no stack that is
+ * turned over as well. */
+static gboolean
+is_expanded(const RpSafetensors *checkpoint, const RpWeight *weight, const RpModel *model)
+{
+    RpLowbit format;
+    const char *name = NULL;
+
+    if (!may_be_packed(checkpoint, weight->name) || !rp_weight_packs(model, weight, RP_LOWBIT_NF4))
+        return FALSE;
+    if (weight->stack_name != NULL)
+        name = rp_lowbit_source_format(checkpoint, weight->stack_name);
+    if (name == NULL)
+        name = rp_lowbit_source_format(checkpoint, weight->name);
+    return name != NULL && rp_lowbit_from_name(name, &format) &&
+           !(weight->transposed && format == RP_LOWBIT_MXFP4);
+}
+
 static gboolean
 bind_weight(Binding *binding, guint index, GError **error)
 {
@@ -388,6 +408,8 @@ bind_weight(Binding *binding, guint index, GError **error)
         return tensor == NULL ||
                check_tied(weight, tensor, binding->source[0], binding->dtype, error);
     }
+    if (is_expanded(checkpoint, weight, rp_weights_model(binding->weights)))
+        return bind_packed(binding, index, error);
     if (all != NULL)
         return bind_part(binding, index, all, error);
     if (weight->transposed && tensor == NULL && has_blocks(checkpoint, weight))

@@ -170,8 +170,9 @@ fail(const Search *search, const Piece *piece, RpDtype dtype, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(search->weights, piece->weight);
     const RpLowbitSource *packed = rp_weights_packed(search->weights, piece->weight);
-    const RpSafetensor *tensor =
-        packed != NULL ? packed->tensor : rp_weights_source(search->weights, piece->weight);
+    guint64 begin = weight->offset;
+    const RpSafetensor *tensor = packed != NULL ? rp_lowbit_source_piece(packed, &begin)->tensor
+                                                : rp_weights_source(search->weights, piece->weight);
     guint64 at = piece->first;
     float value;
 

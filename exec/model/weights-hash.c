@@ -57,7 +57,7 @@ tensors_of(const RpWeights *weights, guint index, const RpSafetensor *tensors[RP
     guint n = 0;
 
     if (weight->tied || rp_weight_is_adapter(weight->kind) ||
-        (weight->is_packed && at > 0 && packed->n_pieces == 0))
+        (packed != NULL && at > 0 && packed->n_pieces == 0))
         return 0;
     if (packed != NULL)
         packed = rp_lowbit_source_piece(packed, &at);

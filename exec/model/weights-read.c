@@ -75,7 +75,7 @@ load_block(const RpLowbitSource *source, guint64 row, guint64 begin, gsize n, gu
     }
 }
 
-/* Of a weight that devices have packed: nf4's blocks are of the flat tensor, others' of a row. */
+/* Of a weight that is packed: nf4's blocks are of the flat tensor, others' of a row. */
 static void
 read_packed(const RpWeight *weight, const RpLowbitSource *source, guint64 first, float *values,
             gsize n)
@@ -150,10 +150,10 @@ rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *val
     g_return_if_fail(first <= weight->elements && n <= weight->elements - first);
     if (rp_weights_map(weights, index) != NULL)
         read_mapped(rp_weights_map(weights, index), weight, first, values, n);
-    else if (weight->is_packed)
-        read_packed(weight, packed, first, values, n);
-    else if (packed != NULL)
+    else if (packed != NULL && weight->transposed && packed->format == RP_LOWBIT_MXFP4)
         read_mxfp4(packed, first, values, n);
+    else if (packed != NULL)
+        read_packed(weight, packed, first, values, n);
     else if (source != NULL)
         rp_dtype_to_float(source->dtype,
                           (const guint8 *)source->data + first * rp_dtype_size(source->dtype),

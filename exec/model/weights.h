@@ -101,7 +101,9 @@ guint64 rp_weights_elements(const RpWeights *weights);
  * - a tied model may hold lm_head.weight all the same (Qwen3-0.6B does) if its bytes are those of
  *   the embedding. Old files' rotary_emb.inv_freq is ignored, as transformers does;
  * - all experts' matrices of a kind may stand in one tensor [E,out,in] (RpWeight.stack_name);
- * - stacks [E,in,out] may be packed as mxfp4 [E,out,in], as GPT-OSS is published.
+ * - stacks [E,in,out] may be packed as mxfp4 [E,out,in], as GPT-OSS is published;
+ * - other matrices of blocks may be packed, experts' one by one or as a stack. What rp_weights_adopt() has
+ *   not said to stay packed is expanded when it is read.
  *
  * Errors: RP_WEIGHTS_ERROR_*, one line: `FILE: tensor "NAME": expected ..., found ...`
  */

@@ -130,9 +130,13 @@ trains_a_packed_checkpoint_as_it_is(void **state)
     assert_same("made", "named");
     refuse(LORA "--set model=@T/packed --set base=mxfp4",
            "base: expected nf4, as the model's file has it, found mxfp4");
-    refuse(LORA "--set model=@T/packed --set base=bf16", "packed as nf4");
-    refuse("--set model=@T/packed --set steps=1",
-           "packed as nf4: a base of adapters alone (lora.rank)");
+    /* expanded as it is read: the same values; whole, 16 bits are saved */
+    rp_train_files_train(LORA EVERY
+                         "--set model=@T/packed --set base=bf16 --set output=@T/expanded");
+    assert_same("made", "expanded");
+    rp_train_files_train("--set model=@T/packed --set steps=1 --set output=@T/whole-packed");
+    rp_train_files_train("--set model=@T/whole-packed/checkpoint-1 --set steps=1 "
+                         "--set output=@T/whole-again");
     g_auto(RpCliRun) merged = rp_cli_run("merge @T/packed @T/as-it-is/checkpoint-4 -o @T/merged");
 
     if (merged.code != 0)

@@ -235,6 +235,29 @@ check_piece(const Apart *apart, guint index, RpLowbit format)
     assert_memory_equal(found, expected, weight->elements * sizeof *found);
 }
 
+/* Of weights that do not stay packed: the same values, and the same base of adapters. */
+static void
+check_expanded(const Apart *apart, const RpModel *of)
+{
+    const RpLora lora = {.rank = 1, .alpha = 1};
+    g_autoptr(RpWeights) weights = rp_weights_new_adapted(of, &lora);
+    GError *error = NULL;
+
+    if (!rp_weights_bind(weights, apart->file, &error) ||
+        !rp_weights_check_finite(weights, RP_DTYPE_BF16, &error))
+        rp_assert_no_error(error);
+    assert_false(rp_weights_is_packed(weights));
+    assert_string_equal(rp_weights_base_hash(weights), rp_weights_base_hash(apart->weights));
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const gsize n = (gsize)rp_weights_nth(weights, i)->elements;
+        g_autofree float *expected = g_new(float, n), *found = g_new(float, n);
+
+        rp_weights_read(apart->weights, i, 0, expected, n);
+        rp_weights_read(weights, i, 0, found, n);
+        assert_memory_equal(found, expected, n * sizeof *found);
+    }
+}
+
 static void
 stacks_experts_that_are_packed_one_by_one(void **state)
 {
@@ -257,6 +280,7 @@ stacks_experts_that_are_packed_one_by_one(void **state)
             stacked += weight->stack[0] > 0;
         }
         assert_int_equal(stacked, 3 * model.experts);
+        check_expanded(&apart, &of);
     }
 }
 

@@ -170,7 +170,7 @@ refuses_packed_weights_by_their_format(void **state)
         {"{\"model.embed_tokens.weight_blocks\":{\"dtype\":\"U8\",\"shape\":[1,16],"
          "\"data_offsets\":[0,16]},\"model.embed_tokens.weight_scales\":{\"dtype\":\"U8\","
          "\"shape\":[1],\"data_offsets\":[16,17]}}",
-         17, "found it packed as mxfp4: a base of adapters alone"},
+         17, "found it packed as mxfp4, which is read of matrices of blocks alone"},
         {"{\"model.embed_tokens.qweight\":{\"dtype\":\"I32\",\"shape\":[1],"
          "\"data_offsets\":[0,4]}}",
          4, "found it packed as AWQ, which is not read"},
