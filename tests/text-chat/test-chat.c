@@ -234,11 +234,27 @@ finds_turns_of_templates_without_marks(void **state)
         {0, "{\"messages\": [" U("q") ", " A("<think>b") ", " U("q") ", " A("<b>") "]}",
          "<u>q</><a><think>[b</>]<u>q</><a>[<b></>]"},
     };
+    /* a tag that begins as the prompt's */
+    static const char closes[] =
+        "{% for m in messages %}<{{ m.role[0] }}>{% if m.role == 'assistant' %}</think>"
+        "{% endif %}{{ m.content }}</>{% endfor %}"
+        "{% if add_generation_prompt %}<a><think>{% endif %}";
+    static const Case closes_cases[] = {
+        {0, "{\"messages\": [" CHAT "]}", "<u>q</><a>[</think>a</>]<u>r</><a>[</think>b</>]"},
+    };
+    /* turns have an end, and more stands behind the loop */
+    static const char followed[] = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>"
+                                   "{% endfor %}<a>";
+    static const Case followed_cases[] = {
+        {0, "{\"messages\": [" CHAT "]}", "<u>q</><a>[a</>]<u>r</><a>[b</>]<a>"},
+    };
 
     check_cases(*state, plain, plain_cases, G_N_ELEMENTS(plain_cases));
     check_cases(*state, indexed, indexed_cases, G_N_ELEMENTS(indexed_cases));
     check_cases(*state, ended, ended_cases, G_N_ELEMENTS(ended_cases));
     check_cases(*state, thinks, thinks_cases, G_N_ELEMENTS(thinks_cases));
+    check_cases(*state, closes, closes_cases, G_N_ELEMENTS(closes_cases));
+    check_cases(*state, followed, followed_cases, G_N_ELEMENTS(followed_cases));
 }
 
 static void

@@ -65,7 +65,7 @@ says(RpArena *arena, const RpDict *dict, RpValue content)
 }
 
 static RpDict *
-make_variables(const RpChat *chat, const RpRecord *record, RpArena *arena, guint n, guint changed,
+make_variables(const RpChat *chat, const RpRecord *record, RpArena *arena, guint n,
                const char *content)
 {
     RpDict *variables = rp_dict_copy(arena, chat->tokens);
@@ -76,7 +76,7 @@ make_variables(const RpChat *chat, const RpRecord *record, RpArena *arena, guint
         const RpValue *said = rp_dict_get(dict, "content");
         const RpValue fits = said != NULL ? fitting(chat, arena, *said) : rp_none;
         const guint tag = dict->tag;
-        if (i == changed) {
+        if (content != NULL) {
             dict = says(arena, dict, fitting(chat, arena, rp_value_static(content)));
         } else if (said != NULL && fits.type != said->type) {
             dict = rp_dict_copy(arena, dict);
@@ -111,7 +111,7 @@ rp_chat_template_of(const RpChat *chat, const RpRecord *record, GError **error)
 
 gboolean
 rp_chat_render_messages(const RpChat *chat, const RpRecord *record, guint n, gboolean prompt,
-                        guint changed, const char *content, RpRendered *rendered, GError **error)
+                        const char *content, RpRendered *rendered, GError **error)
 {
     const RpTemplate *template = rp_chat_template_of(chat, record, error);
     const RpTemplateOptions options = {.now = chat->options.now};
@@ -119,30 +119,54 @@ rp_chat_render_messages(const RpChat *chat, const RpRecord *record, guint n, gbo
     if (template == NULL)
         return FALSE;
     g_autoptr(RpArena) arena = rp_arena_new(G_MAXSIZE, G_MAXUINT64);
-    RpDict *variables = make_variables(chat, record, arena, n, changed, content);
+    RpDict *variables = make_variables(chat, record, arena, n, content);
     rp_dict_put(arena, variables, "add_generation_prompt", rp_value_bool(prompt));
     return rp_template_render(template, variables, &options, rendered, error);
+}
+
+/* A chat of one user's message. */
+static void
+make_probe(RpArena *arena, RpValue content, RpRecord *probe)
+{
+    *probe = (RpRecord){.arena = arena,
+                        .messages = g_array_new(FALSE, FALSE, sizeof(RpMessage)),
+                        .tools = rp_none,
+                        .documents = rp_none,
+                        .file = "probe",
+                        .line = 1};
+    rp_record_add_message(probe, "user", content);
+}
+
+GString *
+rp_chat_find_prompt(const RpChat *chat, const RpDict *variables, gboolean tools)
+{
+    g_auto(RpRecord) probe = {0};
+    g_auto(RpRendered) without = {0}, with = {0};
+    gsize n = 0;
+
+    make_probe(rp_arena_new(G_MAXSIZE, G_MAXUINT64), rp_value_static("question"), &probe);
+    probe.variables = (RpDict *)variables;
+    if (tools)
+        probe.tools = rp_value_list(rp_list_new(probe.arena, 0));
+    if (!rp_chat_render_messages(chat, &probe, 1, FALSE, NULL, &without, NULL) ||
+        !rp_chat_render_messages(chat, &probe, 1, TRUE, NULL, &with, NULL))
+        return NULL;
+    while (n < without.text->len && with.text->str[n] == without.text->str[n])
+        n++;
+    while (n > 0 && ((guchar)with.text->str[n] & 0xc0) == 0x80)
+        n--;
+    return g_string_new_len(with.text->str + n, (gssize)(with.text->len - n));
 }
 
 /* Whether the template shows a user's @content as it is. */
 static gboolean
 shows(const RpChat *chat, RpValue content)
 {
-    g_autoptr(RpArena) arena = rp_arena_new(G_MAXSIZE, G_MAXUINT64);
-    g_autoptr(GArray) messages = g_array_new(FALSE, FALSE, sizeof(RpMessage));
-    const RpMessage message = {.dict = rp_dict_new(arena)};
-    const RpRecord probe = {.arena = arena,
-                            .messages = messages,
-                            .tools = rp_none,
-                            .documents = rp_none,
-                            .file = "probe",
-                            .line = 1};
+    g_auto(RpRecord) probe = {0};
     g_auto(RpRendered) rendered = {0};
 
-    rp_dict_put(arena, message.dict, "role", rp_value_static("user"));
-    rp_dict_put(arena, message.dict, "content", content);
-    g_array_append_val(messages, message);
-    return rp_chat_render_messages(chat, &probe, 1, FALSE, G_MAXUINT, NULL, &rendered, NULL) &&
+    make_probe(rp_arena_new(G_MAXSIZE, G_MAXUINT64), content, &probe);
+    return rp_chat_render_messages(chat, &probe, 1, FALSE, NULL, &rendered, NULL) &&
            strstr(rendered.text->str, "needle") != NULL &&
            strstr(rendered.text->str, "'type'") == NULL &&
            strstr(rendered.text->str, "\"type\"") == NULL;
@@ -181,6 +205,8 @@ rp_chat_open(const char *checkpoint, const RpTokenizer *tokenizer, const RpChatO
     if (!rp_chat_read_checkpoint(chat, error))
         return NULL;
     find_content(chat);
+    if (chat->plain != NULL)
+        chat->prompt = rp_chat_find_prompt(chat, NULL, FALSE);
     if (chat->plain != NULL && rp_template_uses(chat->plain, "strftime_now")) {
         const int day[] = {g_date_time_get_year(chat->options.now),
                            g_date_time_get_day_of_year(chat->options.now)};
@@ -194,6 +220,8 @@ rp_chat_free(RpChat *chat)
 {
     if (chat == NULL)
         return;
+    if (chat->prompt != NULL)
+        g_string_free(chat->prompt, TRUE);
     rp_template_free(chat->plain);
     rp_template_free(chat->tools);
     rp_arena_free(chat->arena);
@@ -236,8 +264,8 @@ rp_chat_prompt(const RpChat *chat, const char *file, guint64 line, const char *j
                     file, line);
         return NULL;
     }
-    if (!rp_chat_render_messages(chat, &record, record.messages->len, TRUE, G_MAXUINT, NULL,
-                                 &rendered, error)) {
+    if (!rp_chat_render_messages(chat, &record, record.messages->len, TRUE, NULL, &rendered,
+                                 error)) {
         g_prefix_error(error, "%s: line %" G_GUINT64_FORMAT ": ", file, line);
         return NULL;
     }

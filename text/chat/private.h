@@ -16,6 +16,7 @@ struct _RpChat {
     RpDict *tokens;      /* bos_token, ...: as the template sees them */
     RpTemplate *plain;   /* NULL: none was found */
     RpTemplate *tools;   /* (nullable): for chats with tools */
+    GString *prompt;     /* of rp_chat_find_prompt() without variables and tools */
     gboolean takes_text; /* content as a string */
     gboolean takes_parts;
     guint64 fingerprint;
@@ -70,11 +71,14 @@ void rp_record_add_message(RpRecord *record, const char *role, RpValue content);
 
 /* The template that @record is rendered with; NULL, with the error set: there is none. */
 const RpTemplate *rp_chat_template_of(const RpChat *chat, const RpRecord *record, GError **error);
-/* The first @n messages, of which number @changed has @content instead of what it says (G_MAXUINT:
- * none). Errors: those of the template */
+/* The first @n messages. @prompt: asks for an answer. @content: (nullable): what all of them say
+ * instead of what they do. Errors: those of the template */
 gboolean rp_chat_render_messages(const RpChat *chat, const RpRecord *record, guint n,
-                                 gboolean prompt, guint changed, const char *content,
-                                 RpRendered *rendered, GError **error);
+                                 gboolean prompt, const char *content, RpRendered *rendered,
+                                 GError **error);
+/* What the template writes to ask for an answer, as a short chat shows it. (transfer full): NULL: not
+ * known */
+GString *rp_chat_find_prompt(const RpChat *chat, const RpDict *variables, gboolean tools);
 /* Text and spans of a chat. */
 gboolean rp_chat_find_turns(const RpChat *chat, const RpRecord *record, RpChatText *text,
                             GError **error);

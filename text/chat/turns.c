@@ -11,7 +11,9 @@ typedef struct {
     const RpRendered *whole;
     const char *text;
     gsize length;
-    GString *prompt; /* what asks for an assistant's turn; NULL: not known */
+    const GString *prompt; /* what asks for an assistant's turn; NULL: not known */
+    RpRendered others[2];  /* all messages say something else; text NULL: not yet rendered */
+    gboolean others_fail;
     GError **error;
 } Search;
 
@@ -52,48 +54,36 @@ common_length(const char *a, gsize n_a, const char *b, gsize n_b)
     return n;
 }
 
-/* What a template writes to ask for an answer, as a short chat shows it. NULL: not known */
-static GString *
-find_prompt(const RpChat *chat, const RpRecord *record)
+/* What the prompt and a turn begin with alike; a tag that they do not share is the turn's. */
+static gsize
+shared_length(const GString *prompt, const char *turn, gsize n_turn)
 {
-    g_auto(RpRendered) without = {0}, with = {0};
-    RpRecord probe = *record;
-    RpDict *user = rp_dict_new(record->arena);
-    RpMessage message = {.dict = user};
+    gsize n = common_length(prompt->str, prompt->len, turn, n_turn);
 
-    rp_dict_put(record->arena, user, "role", rp_value_static("user"));
-    rp_dict_put(record->arena, user, "content", rp_value_static("question"));
-    probe.messages = g_array_new(FALSE, FALSE, sizeof(RpMessage));
-    probe.tools = rp_none;
-    g_array_append_val(probe.messages, message);
-    const gboolean done =
-        rp_chat_render_messages(chat, &probe, 1, FALSE, G_MAXUINT, NULL, &without, NULL) &&
-        rp_chat_render_messages(chat, &probe, 1, TRUE, G_MAXUINT, NULL, &with, NULL);
-    g_array_free(probe.messages, TRUE);
-    if (!done)
-        return NULL;
-    const gsize n =
-        common_length(with.text->str, with.text->len, without.text->str, without.text->len);
-    return g_string_new_len(with.text->str + n, (gssize)(with.text->len - n));
+    while (n > 0 && n < prompt->len && strchr(">] \n", prompt->str[n - 1]) == NULL)
+        n--;
+    return n;
 }
 
 /* What stands in front of message @i's content in @span, whatever it says: the same part of two
- * renderings in which it says something else. G_MAXSIZE if that cannot be told. */
+ * renderings in which all messages say something else. G_MAXSIZE if that cannot be told. */
 static gsize
-header_length(const Search *search, guint i, RpTextSpan span)
+header_length(Search *search, guint i, RpTextSpan span)
 {
     static const char *const contents[] = {"A turn.", "9 others"};
     const char *start = search->text + span.start;
     gsize n = span.end - span.start;
 
     for (guint k = 0; k < G_N_ELEMENTS(contents); k++) {
-        g_auto(RpRendered) other = {0};
+        RpRendered *other = &search->others[k];
         RpTextSpan changed;
-        if (!rp_chat_render_messages(search->chat, search->record, search->record->messages->len,
-                                     FALSE, i, contents[k], &other, NULL) ||
-            !trace_of(&other, i, &changed))
+        if (other->text == NULL && !search->others_fail)
+            search->others_fail = !rp_chat_render_messages(search->chat, search->record,
+                                                           search->record->messages->len, FALSE,
+                                                           contents[k], other, NULL);
+        if (search->others_fail || !trace_of(other, i, &changed))
             return G_MAXSIZE;
-        n = common_length(start, n, other.text->str + changed.start, changed.end - changed.start);
+        n = common_length(start, n, other->text->str + changed.start, changed.end - changed.start);
     }
     return n;
 }
@@ -106,8 +96,6 @@ find_start(Search *search, guint i, RpTextSpan *span)
     const gsize n = span->end - span->start;
     const char *start = search->text + span->start;
 
-    if (assistant && search->prompt == NULL)
-        search->prompt = find_prompt(search->chat, search->record);
     const GString *prompt = assistant ? search->prompt : NULL;
     if (prompt == NULL || prompt->len == 0) {
         const gsize header = header_length(search, i, *span);
@@ -121,36 +109,34 @@ find_start(Search *search, guint i, RpTextSpan *span)
         return;
     }
     g_auto(RpRendered) before = {0};
-    if (rp_chat_render_messages(search->chat, search->record, i, TRUE, G_MAXUINT, NULL, &before,
-                                NULL) &&
+    if (rp_chat_render_messages(search->chat, search->record, i, TRUE, NULL, &before, NULL) &&
         before.text->len >= span->start && before.text->len <= span->end &&
         memcmp(search->text, before.text->str, before.text->len) == 0) {
         span->start = before.text->len;
         return;
     }
-    span->start +=
-        MIN(header_length(search, i, *span), common_length(start, n, prompt->str, prompt->len));
+    span->start += MIN(header_length(search, i, *span), shared_length(prompt, start, n));
 }
 
-/* Space behind the mark of a turn's end is not said by the model. Without a mark it is the mark. */
+/* Space behind the mark of a turn's end is not said by the model. A turn without a mark ends with what
+ * stands behind it: space, and of the last one what follows all turns. */
 static void
 find_end(const Search *search, guint i, RpTextSpan *span)
 {
     const RpMessage *message = &g_array_index(search->record->messages, RpMessage, i);
     const RpValue *content = rp_dict_get(message->dict, "content");
+    const RpTextSpan bare = trimmed_end(search->text, *span);
+    const RpTextSpan rest = {span->end, search->length};
     RpValue said = rp_value_static("");
 
     if (content != NULL && content->type == RP_VALUE_STRING)
         said = rp_string_strip(*content, NULL, FALSE, TRUE);
-    if (i + 1 == search->record->messages->len) {
-        const RpTextSpan rest = {span->end, search->length};
-        if (trimmed_end(search->text, rest).end > rest.start)
-            span->end = search->length;
-    }
-    const RpTextSpan bare = trimmed_end(search->text, *span);
-    const RpValue shown = rp_value_text(search->text + bare.start, bare.end - bare.start);
-    if (said.length == 0 || !rp_string_ends(shown, said))
+    if (said.length == 0 ||
+        !rp_string_ends(rp_value_text(search->text + bare.start, bare.end - bare.start), said))
         *span = bare;
+    else if (i + 1 == search->record->messages->len &&
+             trimmed_end(search->text, rest).end > rest.start)
+        span->end = search->length;
 }
 
 /* By renderings of the chat up to the message, where loops do not tell. */
@@ -160,10 +146,8 @@ find_by_prefixes(const Search *search, guint i, RpTextSpan *span)
     const gboolean last = i + 1 == search->record->messages->len;
     g_auto(RpRendered) before = {0}, with = {0};
 
-    if (rp_chat_render_messages(search->chat, search->record, i, TRUE, G_MAXUINT, NULL, &before,
-                                NULL) &&
-        rp_chat_render_messages(search->chat, search->record, i + 1, FALSE, G_MAXUINT, NULL, &with,
-                                NULL)) {
+    if (rp_chat_render_messages(search->chat, search->record, i, TRUE, NULL, &before, NULL) &&
+        rp_chat_render_messages(search->chat, search->record, i + 1, FALSE, NULL, &with, NULL)) {
         const RpTextSpan all = {0, with.text->len};
         const gsize end = last ? with.text->len : trimmed_end(with.text->str, all).end;
         if (before.text->len < end && end <= search->length &&
@@ -315,8 +299,8 @@ rp_chat_find_turns(const RpChat *chat, const RpRecord *record, RpChatText *text,
 
     if (template == NULL)
         return FALSE;
-    if (!rp_chat_render_messages(chat, record, record->messages->len, FALSE, G_MAXUINT, NULL,
-                                 &whole, &refused)) {
+    if (!rp_chat_render_messages(chat, record, record->messages->len, FALSE, NULL, &whole,
+                                 &refused)) {
         g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RENDER,
                     "%s: line %" G_GUINT64_FORMAT ": %s", record->file, record->line,
                     refused->message);
@@ -336,10 +320,16 @@ rp_chat_find_turns(const RpChat *chat, const RpRecord *record, RpChatText *text,
                      .text = whole.text->str,
                      .length = whole.text->len,
                      .error = error};
+    const gboolean own = record->variables != NULL || template != chat->plain;
+    GString *prompt =
+        own ? rp_chat_find_prompt(chat, record->variables, template != chat->plain) : NULL;
     GArray *spans = g_array_new(FALSE, FALSE, sizeof(RpChatSpan));
+    search.prompt = own ? prompt : chat->prompt;
     const gboolean found = find_turns(&search, marked, spans);
-    if (search.prompt != NULL)
-        g_string_free(search.prompt, TRUE);
+    if (prompt != NULL)
+        g_string_free(prompt, TRUE);
+    rp_rendered_clear(&search.others[0]);
+    rp_rendered_clear(&search.others[1]);
     if (!found) {
         g_array_free(spans, TRUE);
         return FALSE;

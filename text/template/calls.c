@@ -310,7 +310,7 @@ call_strftime(RpRender *render, const RpArguments *arguments, RpValue *result)
                                          "September", "October",  "November", "December"};
     g_autoptr(GString) text = g_string_new(NULL);
     GDateTime *now = render->now;
-    RpValue format;
+    RpValue format = rp_none;
 
     if (!rp_to_text_argument(render, arguments->bound[0], &format))
         return FALSE;

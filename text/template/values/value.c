@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#define CHUNK_BYTES 65536
+#define LEAST_CHUNK 8192
+#define MOST_CHUNK (1 << 20)
 #define FEW_PAIRS 8 /* are found one by one */
 
 struct _RpArena {
@@ -48,7 +49,7 @@ rp_arena_alloc(RpArena *arena, gsize bytes)
     gsize rounded = (MAX(bytes, 1) + 15) & ~(gsize)15;
 
     if (rounded > arena->left) {
-        gsize chunk = MAX(rounded, CHUNK_BYTES);
+        gsize chunk = MAX(rounded, CLAMP(arena->used, LEAST_CHUNK, MOST_CHUNK));
         char *start = g_malloc0(chunk);
         g_ptr_array_add(arena->chunks, start);
         arena->used += chunk;
