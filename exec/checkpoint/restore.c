@@ -385,6 +385,35 @@ open_files(Restore *restore, GError **error)
     return TRUE;
 }
 
+/* Frozen tensors of the model itself are the run's own, and must be those that the others were trained
+ * beside. */
+static gboolean
+check_frozen(const Restore *restore, GError **error)
+{
+    g_autoptr(RpSafetensors) model = NULL;
+
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(restore->weights, i);
+        const gsize bytes = (gsize)weight->elements * rp_dtype_size(weight->storage);
+        const void *saved;
+
+        if (rp_weight_has_state(weight) || !rp_checkpoint_has_weight(restore->weights, weight))
+            continue;
+        if (model == NULL && (model = open_tensors(restore, RP_CHECKPOINT_MODEL, error)) == NULL)
+            return FALSE;
+        saved = find_tensor(model, weight, "", weight->storage, error);
+        if (saved == NULL)
+            return FALSE;
+        if (memcmp(saved, rp_trainer_frozen_weight(restore->trainer, i), bytes) == 0)
+            continue;
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
+                                  "%s: expected it as in the checkpoint, for it is frozen, found "
+                                  "other values: model and freeze must be those of the run",
+                                  weight->name);
+    }
+    return TRUE;
+}
+
 static gboolean
 set_weights(const Restore *restore, GError **error)
 {
@@ -433,8 +462,8 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, c
     gboolean good = rp_checkpoint_verify(path, error) &&
                     rp_checkpoint_state_load(path, &restore.state, error) &&
                     check_model(&restore, error) && check_run(&restore, error) &&
-                    check_adapters(&restore, error) && open_files(&restore, error) &&
-                    set_weights(&restore, error);
+                    check_adapters(&restore, error) && check_frozen(&restore, error) &&
+                    open_files(&restore, error) && set_weights(&restore, error);
     if (good) {
         rp_trainer_restore(trainer, &restore.state.update);
         *data = restore.state.data;

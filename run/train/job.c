@@ -60,6 +60,34 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
     return lora->rank == 0 || rp_lora_check(lora, &job->config, error);
 }
 
+/* Experts' matrices of a kind stand in one stack. */
+static gboolean
+check_stacks(const RpWeights *weights, GError **error)
+{
+    for (guint layer = 0; layer < rp_weights_n_layers(weights); layer++) {
+        const RpWeight *first_of[RP_N_WEIGHT_KINDS] = {NULL};
+        guint first;
+        const guint n = rp_weights_layer(weights, layer, &first);
+
+        for (guint i = first; i < first + n; i++) {
+            const RpWeight *weight = rp_weights_nth(weights, i);
+            const RpWeight **of = &first_of[weight->kind];
+
+            if (*of == NULL)
+                *of = weight;
+            if ((*of)->trained == weight->trained)
+                continue;
+            g_set_error(
+                error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                "freeze: expected all experts of a layer or none, found %s frozen and %s not",
+                weight->trained ? (*of)->name : weight->name,
+                weight->trained ? weight->name : (*of)->name);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
 /* What the run file names is not trained. */
 static gboolean
 freeze(RpTrainJob *job, GError **error)
@@ -78,7 +106,7 @@ freeze(RpTrainJob *job, GError **error)
     for (guint i = 0; i < rp_weights_count(job->weights); i++)
         trains = trains || rp_weight_has_state(rp_weights_nth(job->weights, i));
     if (trains)
-        return TRUE;
+        return names == NULL || check_stacks(job->weights, error);
     g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                 "freeze: expected something to train, found every tensor frozen");
     return FALSE;

@@ -157,6 +157,26 @@ a_resumed_run_has_the_same_bits(void **state)
     rp_train_files_assert_same("whole/checkpoint-6", "part/checkpoint-6");
 }
 
+/* What was trained may not be frozen where it has got to, nor the other way round. */
+static void
+a_resume_with_other_frozen_tensors_is_refused(void **state)
+{
+    g_auto(RpCliRun) first =
+        rp_cli_run(TRAIN "other --set steps=2 --set optimizer.learning_rate=0.05 "
+                         "--set freeze=embed_tokens");
+    g_auto(RpCliRun) more =
+        rp_cli_run(TRAIN "other --set steps=3 '--set=freeze=[embed_tokens, lm_head]' --resume");
+    g_auto(RpCliRun) fewer = rp_cli_run(TRAIN "other --set steps=3 --resume");
+
+    (void)state;
+    assert_int_equal(first.code, 0);
+    assert_int_equal(more.code, 1);
+    if (strstr(more.err, "lm_head.weight: expected it as in the checkpoint") == NULL)
+        fail_msg("%s", more.err);
+    assert_int_equal(fewer.code, 1);
+    assert_non_null(strstr(fewer.err, "model.embed_tokens.weight"));
+}
+
 static void
 names_that_make_no_sense_are_refused(void **state)
 {
@@ -186,6 +206,7 @@ main(void)
         cmocka_unit_test(frozen_tensors_stay_and_others_do_not),
         cmocka_unit_test(gradients_of_the_others_are_the_same),
         cmocka_unit_test(a_resumed_run_has_the_same_bits),
+        cmocka_unit_test(a_resume_with_other_frozen_tensors_is_refused),
         cmocka_unit_test(names_that_make_no_sense_are_refused),
     };
 

@@ -155,7 +155,7 @@ zero_row(T *row, size_t vocabulary, bool wide)
 }
 
 /* Shared memory: the row's first @kept packs. A thread reads there what it has itself put. */
-template <typename T>
+template <typename T, bool SMOOTHS>
 static __global__ void __launch_bounds__(THREADS)
 token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, int gradient,
              double *token_losses, float *losses, size_t kept, bool wide, float smoothing)
@@ -184,11 +184,11 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, i
             if (pack < kept)
                 keep[pack] = values;
             see_pack(softmax, values, count);
-            if (smoothing > 0)
+            if (SMOOTHS)
                 total += (double)sum_pack(values, count);
         }
         softmax = see_block<T>(softmax);
-        if (smoothing > 0) {
+        if (SMOOTHS) {
             const double e = (double)smoothing;
 
             total = (1 - e) * (double)at_label + e * (sum_block(total) / (double)vocabulary);
@@ -238,7 +238,7 @@ packs_to_keep(size_t packs, size_t pack_bytes, size_t *kept)
     return cudaSuccess;
 }
 
-template <typename T>
+template <typename T, bool SMOOTHS>
 static cudaError_t
 launch(const RpCrossEntropyArgs *args, cudaStream_t stream)
 {
@@ -250,13 +250,13 @@ launch(const RpCrossEntropyArgs *args, cudaStream_t stream)
     if (args->gradient) {
         status = packs_to_keep(ceil_divide(vocabulary, RP_PACK), sizeof(Pack<T>), &kept);
         if (status == cudaSuccess)
-            status =
-                cudaFuncSetAttribute(token_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)(kept * sizeof(Pack<T>)));
+            status = cudaFuncSetAttribute(token_kernel<T, SMOOTHS>,
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          (int)(kept * sizeof(Pack<T>)));
         if (status != cudaSuccess)
             return status;
     }
-    token_kernel<T><<<(unsigned)args->tokens, THREADS, kept * sizeof(Pack<T>), stream>>>(
+    token_kernel<T, SMOOTHS><<<(unsigned)args->tokens, THREADS, kept * sizeof(Pack<T>), stream>>>(
         vocabulary, (T *)args->logits, args->labels, args->scale, args->gradient,
         (double *)args->workspace, args->losses, kept, wide, args->smoothing);
     return cudaGetLastError();
@@ -269,8 +269,10 @@ rp_cuda_cross_entropy(const RpCrossEntropyArgs *args, cudaStream_t stream)
 
     if (args->tokens == 0)
         return cudaSuccess;
-    status = for_dtype(args->dtype,
-                       [=](auto zero) { return launch<decltype(zero)>(args, stream); });
+    status = for_dtype(args->dtype, [=](auto zero) {
+        return args->smoothing > 0 ? launch<decltype(zero), true>(args, stream)
+                                   : launch<decltype(zero), false>(args, stream);
+    });
     return status == cudaSuccess ? rp_cuda_add_doubles((const double *)args->workspace,
                                                        args->tokens, args->loss, stream)
                                  : status;
