@@ -123,8 +123,6 @@ open_weights(RpCliModel *model, GError **error)
         adapter != NULL ? g_build_filename(adapter, RP_ADAPTER_TENSORS, NULL) : NULL;
     g_auto(RpLora) lora = {0};
 
-    if (!rp_hf_config_load(model->path, &model->config, error))
-        return FALSE;
     model->checkpoint = rp_safetensors_open(model->path, error);
     if (model->checkpoint == NULL)
         return FALSE;
@@ -162,10 +160,17 @@ open_device(RpCliModel *model, const char *device, GError **error)
 }
 
 gboolean
+rp_cli_model_find(RpCliModel *model, const char *word, const char *adapter, GError **error)
+{
+    return resolve(model, word, adapter, error) &&
+           rp_hf_config_load(model->path, &model->config, error);
+}
+
+gboolean
 rp_cli_model_open(RpCliModel *model, const char *word, const char *adapter, const char *device,
                   GError **error)
 {
-    return resolve(model, word, adapter, error) && open_weights(model, error) &&
+    return rp_cli_model_find(model, word, adapter, error) && open_weights(model, error) &&
            open_device(model, device, error);
 }
 

@@ -35,6 +35,10 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliModel, rp_cli_model_clear)
 gboolean rp_cli_model_open(RpCliModel *model, const char *word, const char *adapter,
                            const char *device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same up to paths and config: nothing of the weights is read. Errors: of the files */
+gboolean rp_cli_model_find(RpCliModel *model, const char *word, const char *adapter,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Of the adapters' directory, if it has one, else of the model's. (transfer full) */
 RpTokenizer *rp_cli_model_tokenizer(const RpCliModel *model,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,7 +1,5 @@
 #include "tests/exec-generate/tiny.h"
 
-#include "exec/data/dataset.h"
-#include "exec/generate/evaluate.h"
 #include "exec/generate/generator.h"
 #include "exec/model/hf-config.h"
 
@@ -114,35 +112,6 @@ check(Tiny *tiny, const char *name, guint first, guint n)
             fail_msg("%s, prompt %u: other tokens than transformers'", name, i + 1);
 }
 
-/* The loss of other data, that of transformers, with samples in one sequence or one after the other. */
-static void
-check_loss(const Tiny *tiny, const char *name)
-{
-    g_autofree char *data = g_build_filename(FIXTURES, name, "data.jsonl", NULL);
-    g_autofree char *path = g_build_filename(FIXTURES, name, "loss.txt", NULL);
-    g_autofree char *text = NULL;
-
-    assert_true(g_file_get_contents(path, &text, NULL, NULL));
-    const double expected = g_ascii_strtod(text, NULL);
-
-    for (guint tokens = 40; tokens <= 128; tokens += 88) {
-        RpDataset *dataset = rp_dataset_open(data, tiny->config.vocab, tokens, NULL);
-        RpEvaluated evaluated = {0};
-
-        assert_non_null(dataset);
-        const gboolean good = rp_evaluate_model(tiny->weights, tiny->kernels, tiny->probe, dataset,
-                                                tokens, 0, NULL, NULL, &evaluated, NULL);
-
-        rp_dataset_free(dataset);
-        assert_true(good);
-        assert_int_equal(evaluated.n_samples, tiny->n);
-        assert_int_equal(evaluated.n_truncated, 0);
-        print_message("           %s: loss %.7f, transformers %.7f\n", name, evaluated.loss,
-                      expected);
-        assert_float_equal(evaluated.loss, expected, 2e-3);
-    }
-}
-
 void
 rp_tiny_check_all(gpointer state, const RpDeviceOps *devices)
 {
@@ -155,6 +124,5 @@ rp_tiny_check_all(gpointer state, const RpDeviceOps *devices)
         check(tiny, names[m], 0, tiny->n);
         for (guint i = 0; i < tiny->n; i++)
             check(tiny, names[m], i, 1);
-        check_loss(tiny, names[m]);
     }
 }

@@ -9,5 +9,5 @@
 
 int rp_tiny_setup(void **state);
 int rp_tiny_teardown(void **state);
-/* Greedy answers, all prompts at once and each alone: token by token the same; the loss of data. */
+/* Greedy answers, all prompts at once and each alone: token by token the same. */
 void rp_tiny_check_all(gpointer state, const RpDeviceOps *devices);
