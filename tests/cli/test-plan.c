@@ -283,6 +283,30 @@ a_packed_base_takes_a_quarter_of_the_host(void **state)
     assert_non_null(strstr(format.err, "is not one of bf16, fp8, nf4, nf4-single, mxfp4"));
 }
 
+/* The whole model as one stage, which has no room with two slots for it. */
+static void
+frozen_weights_stay_where_that_is_faster(void **state)
+{
+#define PLAN "plan --model qwen3-8b --gpu rtx4090 --lora-rank 16"
+    g_auto(RpCliRun) stays = rp_cli_run(PLAN " --json" ONLY);
+    g_auto(RpCliRun) streamed = rp_cli_run(PLAN " --resident off --json" ONLY);
+    g_auto(RpCliRun) text = rp_cli_run(PLAN ONLY);
+#undef PLAN
+    g_auto(RpCliRun) trained = rp_cli_run("plan --model qwen3-4b --gpu rtx4090 --json" ONLY);
+    g_autoptr(RpTree) with = rp_cli_json(&stays);
+    g_autoptr(RpTree) without = rp_cli_json(&streamed);
+    const double tokens_per_s = rp_cli_number(without, "recommendation.tokens_per_s");
+
+    (void)state;
+    assert_true(rp_cli_number(with, "recommendation.tokens_per_s") > 1.1 * tokens_per_s);
+    assert_true(rp_cli_number(with, "recommendation.streamed_tokens_per_s") == tokens_per_s);
+    assert_true(rp_cli_number(with, "recommendation.resident_bytes") > 16e9);
+    assert_true(rp_cli_number(with, "gpu.total") <= rp_cli_number(with, "gpu.limit"));
+    assert_null(strstr(streamed.out, "resident"));
+    assert_null(strstr(trained.out, "resident"));
+    SAYS(&text, 0, "of frozen weights a card, uploaded once; ", "with uploads in each round");
+}
+
 static void
 draws_of_measured_times_give_a_deviation(void **state)
 {
@@ -340,6 +364,7 @@ main(void)
         cmocka_unit_test(what_fits_in_another_way_is_a_yes),
         cmocka_unit_test(adapters_are_predicted_as_train_runs_them),
         cmocka_unit_test(a_packed_base_takes_a_quarter_of_the_host),
+        cmocka_unit_test(frozen_weights_stay_where_that_is_faster),
         cmocka_unit_test(draws_of_measured_times_give_a_deviation),
         cmocka_unit_test(the_cause_of_waiting_is_told),
         cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
