@@ -4,7 +4,8 @@
  *
  *   weight-binding sweep >weight-binding.csv && weight-binding draw weight-binding.csv DIR
  *
- * Bound: the fastest that fits of every schedule whose stages stay on their GPUs with their weights.
+ * Bound: the fastest that fits of every schedule whose stages stay on their GPUs with their weights,
+ * of LoRA for good.
  * Streamed: RoundPipe with synchronous and with asynchronous steps. Each has its best micro-batch,
  * round and partition. Resident: streamed, but frozen weights of LoRA stay on GPUs that have room.
  * Layers' times are the cost model's.
@@ -211,7 +212,6 @@ line_add(Line *line, double x, double y)
 typedef struct {
     const char *train, *model, *varied;
     double memory_gib;
-    double link; /* 0: the usual one */
 } Choice;
 
 static gboolean
@@ -231,8 +231,7 @@ is_chosen(const RpTable *table, guint row, const Choice *choice)
             strcmp(rp_table_text(table, row, "model"), choice->model) == 0) &&
            is_usual(table, row, "sequence", choice->varied, USUAL_SEQUENCE) &&
            is_usual(table, row, "memory_gib", choice->varied, choice->memory_gib) &&
-           is_usual(table, row, "link_gb_per_s", choice->varied,
-                    choice->link > 0 ? choice->link : USUAL_LINK) &&
+           is_usual(table, row, "link_gb_per_s", choice->varied, USUAL_LINK) &&
            (strcmp(choice->varied, "batch") == 0 || tokens == USUAL_STEP_TOKENS);
 }
 
@@ -263,8 +262,8 @@ add_sizes(RpLineChart *chart, const RpTable *table, const char *train)
     for (guint g = 0; g < G_N_ELEMENTS(memories); g++) {
         const Choice choice = {
             .train = train, .varied = "billion_parameters", .memory_gib = memories[g]};
-        const Line sync = read_line(table, &choice, "bound", "streamed_sync");
-        const Line async = read_line(table, &choice, "bound", "streamed_async");
+        const Line sync = read_line(table, &choice, "bound", "resident_sync");
+        const Line async = read_line(table, &choice, "bound", "resident_async");
         g_autofree char *title = g_strdup_printf("%g GiB", memories[g]);
 
         rp_line_chart_add(chart, title, colours[g], RP_LINE_WITH_POINTS, sync.x, sync.y, sync.n);
@@ -274,24 +273,22 @@ add_sizes(RpLineChart *chart, const RpTable *table, const char *train)
     rp_line_chart_explain(chart, "of asynchronous", RP_LINE_DASHED);
 }
 
-/* By size of the model, a colour a memory: what frozen weights bring that stay, by link. */
+/* By size of the model, a colour a memory: what frozen weights bring that stay. */
 static void
 add_residents(RpLineChart *chart, const RpTable *table)
 {
     for (guint g = 0; g < G_N_ELEMENTS(memories); g++) {
-        Choice choice = {
+        const Choice choice = {
             .train = "lora", .varied = "billion_parameters", .memory_gib = memories[g]};
-        const Line usual = read_line(table, &choice, "resident_async", "streamed_async");
+        const Line sync = read_line(table, &choice, "resident_sync", "streamed_sync");
+        const Line async = read_line(table, &choice, "resident_async", "streamed_async");
         g_autofree char *title = g_strdup_printf("%g GiB", memories[g]);
 
-        choice.link = links[0];
-        const Line slow = read_line(table, &choice, "resident_async", "streamed_async");
-
-        rp_line_chart_add(chart, title, colours[g], RP_LINE_WITH_POINTS, usual.x, usual.y, usual.n);
-        rp_line_chart_add(chart, NULL, colours[g], RP_LINE_DASHED, slow.x, slow.y, slow.n);
+        rp_line_chart_add(chart, title, colours[g], RP_LINE_WITH_POINTS, sync.x, sync.y, sync.n);
+        rp_line_chart_add(chart, NULL, colours[g], RP_LINE_DASHED, async.x, async.y, async.n);
     }
-    rp_line_chart_explain(chart, "links of 25 GB/s", RP_LINE_WITH_POINTS);
-    rp_line_chart_explain(chart, "of 6.25 GB/s", RP_LINE_DASHED);
+    rp_line_chart_explain(chart, "synchronous", RP_LINE_WITH_POINTS);
+    rp_line_chart_explain(chart, "asynchronous", RP_LINE_DASHED);
 }
 
 /* By something else, a colour a model: LoRA and full training, synchronous. */
@@ -300,10 +297,10 @@ add_models(RpLineChart *chart, const RpTable *table, const char *varied)
 {
     for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
         Choice choice = {"lora", models[m], varied, USUAL_MEMORY};
-        const Line lora = read_line(table, &choice, "bound", "streamed_sync");
+        const Line lora = read_line(table, &choice, "bound", "resident_sync");
 
         choice.train = "full";
-        const Line full = read_line(table, &choice, "bound", "streamed_sync");
+        const Line full = read_line(table, &choice, "bound", "resident_sync");
 
         rp_line_chart_add(chart, models[m], colours[m], RP_LINE_WITH_POINTS, lora.x, lora.y,
                           lora.n);
@@ -324,18 +321,18 @@ typedef struct {
 } Picture;
 
 static const Picture pictures[] = {
-    {"weight-binding-lora", "lora", NULL, 1.5, 80, "Bound weights against streamed ones: LoRA",
+    {"weight-binding-lora", "lora", NULL, 1.5, 80, "Bound weights against RoundPipe's: LoRA",
      "parameters of the model, billion"},
     {"weight-binding-full", "full", NULL, 1.5, 80,
-     "Bound weights against streamed ones: full training", "parameters of the model, billion"},
+     "Bound weights against RoundPipe's: full training", "parameters of the model, billion"},
     {"weight-binding-resident", "lora", NULL, 1.5, 80,
      "LoRA with frozen weights that stay on their GPUs", "parameters of the model, billion", TRUE},
     {"weight-binding-link", NULL, "link_gb_per_s", 5.8, 54,
-     "Bound weights against streamed ones, by link", "link of a GPU, GB/s each way"},
+     "Bound weights against RoundPipe's, by link", "link of a GPU, GB/s each way"},
     {"weight-binding-sequence", NULL, "sequence", 1900, 35000,
-     "Bound weights against streamed ones, by sequence", "tokens of a sequence"},
+     "Bound weights against RoundPipe's, by sequence", "tokens of a sequence"},
     {"weight-binding-step", NULL, "batch", 30, 550,
-     "Bound weights against streamed ones, by size of a step", "sequences of a step"},
+     "Bound weights against RoundPipe's, by size of a step", "sequences of a step"},
 };
 
 static gboolean
@@ -343,7 +340,7 @@ draw_one(const RpTable *table, const Picture *picture, const char *directory, GE
 {
     g_autoptr(RpLineChart) chart =
         rp_line_chart_new(picture->name, picture->title, picture->x_title,
-                          picture->residents ? "resident, % of streamed" : "bound, % of streamed");
+                          picture->residents ? "resident, % of streamed" : "bound, % of RoundPipe");
 
     if (picture->residents)
         add_residents(chart, table);
@@ -354,21 +351,20 @@ draw_one(const RpTable *table, const Picture *picture, const char *directory, GE
     rp_line_chart_set_log(chart, 2, 0);
     rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_x_range(chart, picture->low, picture->high);
-    rp_line_chart_set_y_range(chart, picture->residents ? 95 : 50, picture->residents ? 160 : 115);
+    rp_line_chart_set_y_range(chart, picture->residents ? 95 : 50, picture->residents ? 145 : 115);
     rp_line_chart_set_subtitle(chart, "predicted tokens/s; 8 GPUs that compute as an RTX 4090; "
                                       "else 24 GiB, 25 GB/s, 128 sequences of 2048 tokens");
     g_autoptr(RpFigure) figure = rp_line_chart_figure(chart);
 
     rp_figure_set_caption(
-        figure,
-        picture->residents
-            ? "Predicted by our simulator at full fidelity, layer times of the cost model: "
-              "RoundPipe with asynchronous steps whose frozen weights stay on the GPUs as "
-              "far as memory goes, as a share of its tokens/s where they go up in each round."
-            : "Predicted by our simulator at full fidelity, layer times of the cost "
-              "model: the fastest synchronous schedule whose stages stay on their GPUs "
-              "with their weights, as a share of RoundPipe's tokens/s. A line begins "
-              "where a bound schedule fits.");
+        figure, picture->residents
+                    ? "Predicted by our simulator at full fidelity, layer times of the cost model: "
+                      "RoundPipe whose frozen weights stay on the GPUs as far as memory goes, as a "
+                      "share of its tokens/s where they go up in each round."
+                    : "Predicted by our simulator at full fidelity, layer times of the cost "
+                      "model: the fastest synchronous schedule whose stages stay on their GPUs "
+                      "with their weights, as a share of RoundPipe's tokens/s. A line begins "
+                      "where a bound schedule fits.");
     rp_figure_add_command(figure, "weight-binding sweep >weight-binding.csv");
     rp_figure_add_command(figure, "weight-binding draw weight-binding.csv DIR");
     return rp_figure_write(figure, directory, RP_PICTURE_PNG, error);
