@@ -354,7 +354,7 @@ refuses_bombs(void **state)
         g_string_append_c(deep, '[');
     assert_false(rp_chat_render(chat, "d", 7, deep->str, deep->len, &text, &too_deep));
     rp_assert_error_message_contains(too_deep, "expected at most 64 levels, found one more");
-    for (guint i = 0; i < 20000000; i++)
+    for (guint i = 0; i < 10000000; i++)
         g_string_append(wide, "{},");
     g_string_append(wide, "{}]}]}");
     assert_false(rp_chat_render(chat, "d", 7, wide->str, wide->len, &text, &too_wide));
@@ -430,6 +430,14 @@ takes_templates_of_tokenizer_config(void **state)
     found = shown(*state, "file", 0, "{\"messages\": [" U("q") "]}", NULL);
     assert_string_equal(found, "file");
     g_free(found);
+    g_autofree char *more =
+        g_build_filename(((const Fixture *)*state)->folder, "additional_chat_templates", NULL);
+    assert_int_equal(g_mkdir(more, 0700), 0);
+    write_file(*state, "additional_chat_templates/tool_use.jinja", "with tools");
+    found = shown(*state, "file", 0, "{\"messages\": [" U("q") "], \"tools\": [{}]}", NULL);
+    assert_string_equal(found, "with tools");
+    g_free(found);
+    rp_file_remove_directory(more);
     write_file(*state, "tokenizer_config.json", "{\"eos_token\": \"<|end|>\"}");
 }
 

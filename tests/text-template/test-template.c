@@ -160,9 +160,9 @@ refuses_brackets_and_blocks_that_are_too_deep(void **state)
     for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
         g_autoptr(GString) source = g_string_new(parts[i][0]);
         int code = 0;
-        for (guint n = 0; n < 100000; n++)
+        for (guint n = 0; n < 50000; n++)
             g_string_append(source, parts[i][1]);
-        for (guint n = 0; n < 100000; n++)
+        for (guint n = 0; n < 50000; n++)
             g_string_append(source, parts[i][2]);
         g_string_append(source, *parts[i][0] != '\0' ? " }}" : "");
         g_autofree char *message = error_of(source->str, &code);
@@ -170,7 +170,7 @@ refuses_brackets_and_blocks_that_are_too_deep(void **state)
             fail_msg("%s: %s", parts[i][1], message);
     }
     g_autoptr(GString) sum = g_string_new("{{ 1");
-    for (guint n = 0; n < 100000; n++)
+    for (guint n = 0; n < 50000; n++)
         g_string_append(sum, "+1");
     g_string_append(sum, " }}");
     int code = 0;

@@ -129,28 +129,35 @@ open_template(const char *name, const char *source, RpChat *chat, GError **error
     return rp_template_new(name, source, length, error);
 }
 
-static gboolean
+static RpTemplate *
 read_template_file(RpChat *chat, const char *path, GError **error)
 {
     gsize length = 0;
     g_autofree char *source = rp_file_read(path, MAX_FILE, &length, error);
 
-    if (source == NULL)
-        return FALSE;
-    chat->plain = open_template(path, source, chat, error);
-    return chat->plain != NULL;
+    return source != NULL ? open_template(path, source, chat, error) : NULL;
 }
 
+/* Files come before what is in tokenizer_config.json, as in transformers. */
 static gboolean
 open_templates(Source *source, GError **error)
 {
     RpChat *chat = source->chat;
-    g_autofree char *path = g_build_filename(chat->checkpoint, "chat_template.jinja", NULL);
+    g_autofree char *plain = g_build_filename(chat->checkpoint, "chat_template.jinja", NULL);
+    g_autofree char *tools =
+        g_build_filename(chat->checkpoint, "additional_chat_templates", "tool_use.jinja", NULL);
 
-    if (chat->options.template_file != NULL)
-        return read_template_file(chat, chat->options.template_file, error);
-    if (g_file_test(path, G_FILE_TEST_EXISTS))
-        return read_template_file(chat, path, error);
+    if (chat->options.template_file != NULL) {
+        chat->plain = read_template_file(chat, chat->options.template_file, error);
+        return chat->plain != NULL;
+    }
+    if (g_file_test(plain, G_FILE_TEST_EXISTS)) {
+        chat->plain = read_template_file(chat, plain, error);
+        if (chat->plain == NULL || !g_file_test(tools, G_FILE_TEST_EXISTS))
+            return chat->plain != NULL;
+        chat->tools = read_template_file(chat, tools, error);
+        return chat->tools != NULL;
+    }
     if (source->plain != NULL)
         chat->plain = open_template("chat_template", source->plain, chat, error);
     if (source->plain != NULL && chat->plain == NULL)

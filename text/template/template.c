@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define MAX_SOURCE ((gsize)16 << 20)
+#define MAX_SOURCE ((gsize)1 << 20)
 
 struct _RpTemplate {
     char *name;
@@ -33,7 +33,7 @@ rp_template_new(const char *name, const char *source, gsize length, GError **err
 
     if (length > MAX_SOURCE) {
         g_set_error(error, RP_TEMPLATE_ERROR, RP_TEMPLATE_ERROR_SYNTAX,
-                    "%s: expected a template of at most 16 MiB, found %" G_GSIZE_FORMAT " bytes",
+                    "%s: expected a template of at most 1 MiB, found %" G_GSIZE_FORMAT " bytes",
                     name, length);
         return NULL;
     }
