@@ -106,20 +106,31 @@ tell(const RpTrainLoop *loop, guint64 step, const RpEvaluation *evaluation)
                evaluation->loss, exp(evaluation->loss), (double)evaluation->ns / 1e9, than);
 }
 
+/* What was learned is not lost with data that cannot be read; after all else nothing can be saved.
+ * (transfer full): @problem */
+static gboolean
+fail(RpTrainLoop *loop, GError *problem, GError **error)
+{
+    g_prefix_error(&problem, "eval.data: ");
+    if (problem->domain == RP_DATASET_ERROR || problem->domain == G_FILE_ERROR)
+        return rp_train_loop_save_before(loop, problem, error);
+    g_propagate_error(error, problem);
+    return FALSE;
+}
+
 gboolean
 rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     RpCheckpointBest *best = &loop->best;
     RpEvaluation evaluation;
+    GError *problem = NULL;
 
     if (!is_due(loop, step))
         return TRUE;
     if (!rp_trainer_evaluate(loop->trainer, loop->job->evaluation.dataset,
-                             loop->job->batcher.pad_id, &evaluation, error)) {
-        g_prefix_error(error, "eval.data: ");
-        return FALSE;
-    }
+                             loop->job->batcher.pad_id, &evaluation, &problem))
+        return fail(loop, problem, error);
     loop->evaluated_step = step;
     if (isfinite(evaluation.loss) && (best->step == 0 || evaluation.loss < best->loss))
         *best = (RpCheckpointBest){.step = step, .loss = evaluation.loss};

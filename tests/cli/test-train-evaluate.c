@@ -167,6 +167,24 @@ keys_without_data_are_refused(void **state)
     assert_non_null(strstr(missing.err, "eval.data: "));
 }
 
+/* The file is cut short behind the first evaluation: what was learned until then is saved. */
+static void
+data_that_become_bad_end_the_run_after_a_checkpoint(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "cp @T/data.jsonl @T/held.jsonl && mkdir -p @T/bad && "
+        "(while ! grep -qs '\"eval_loss\"' @T/bad/metrics.jsonl; do sleep 0.01; done; "
+        ": > @T/held.jsonl) & "
+        "$ROUNDPIPE train @T/run.yaml --set output=@T/bad --set eval.data=@T/held.jsonl "
+        "--set eval.every=1 --set steps=3000 --set checkpoint.minutes=0");
+    g_autofree char *names = rp_train_files_list("bad");
+
+    (void)state;
+    assert_int_equal(run.code, 1);
+    if (strstr(run.err, "eval.data: ") == NULL || strstr(names, "checkpoint-") == NULL)
+        fail_msg("%s; has %s", run.err, names);
+}
+
 static void
 evaluations_have_a_trace(void **state)
 {
@@ -188,6 +206,7 @@ main(void)
         cmocka_unit_test(the_best_checkpoint_stays_and_patience_ends_the_run),
         cmocka_unit_test(a_resumed_run_remembers_the_best),
         cmocka_unit_test(keys_without_data_are_refused),
+        cmocka_unit_test(data_that_become_bad_end_the_run_after_a_checkpoint),
         cmocka_unit_test(evaluations_have_a_trace),
     };
 
