@@ -103,6 +103,26 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
     return TRUE;
 }
 
+/* Steps or epochs say when a run ends. */
+static gboolean
+check_length(const RpRunValues *values, const RpRunFile *run, const char *name, GError **error)
+{
+    const RpRunValue *epochs = rp_run_values_find(values, "epochs");
+    g_autofree char *shown = rp_display_name(name);
+
+    if ((run->steps > 0) != (run->epochs > 0))
+        return TRUE;
+    if (run->epochs > 0)
+        rp_run_value_fail(epochs, error, RP_RUN_ERROR_KEY,
+                          "expected it or steps, which end a run, found both");
+    else
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
+                    "%s: steps: required: expected a whole number from 1 to 1000000000000, or "
+                    "epochs instead, found nothing",
+                    shown);
+    return FALSE;
+}
+
 /* Keys of lora that mean nothing without a rank, or beside adapters that have one. */
 static gboolean
 check_lora(const RpRunValues *values, const RpRunFile *run, GError **error)
@@ -143,13 +163,19 @@ check_eval(const RpRunValues *values, const RpRunFile *run, GError **error)
 {
     static const char *const keys[] = {"eval.every", "eval.keep_best", "eval.patience"};
 
-    for (guint i = 0; i < G_N_ELEMENTS(keys) && run->eval.data == NULL; i++) {
+    for (guint i = 0; i < G_N_ELEMENTS(keys) && run->eval.data == NULL && run->eval.split == 0;
+         i++) {
         const RpRunValue *value = rp_run_values_find(values, keys[i]);
 
         if (value->text == NULL)
             continue;
         rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
-                          "expected eval.data beside it, found none");
+                          "expected eval.data or eval.split beside it, found none");
+        return FALSE;
+    }
+    if (run->eval.data != NULL && run->eval.split > 0) {
+        rp_run_value_fail(rp_run_values_find(values, "eval.split"), error, RP_RUN_ERROR_KEY,
+                          "expected eval.data or a share of data, found both");
         return FALSE;
     }
     return TRUE;
@@ -200,7 +226,7 @@ rp_run_file_parse(const char *name, const char *text, gsize length, const char *
     for (guint i = 0; i < values->len; i++)
         if (!store_value(&g_array_index(values, RpRunValue, i), name, run, error))
             return NULL;
-    if (!resolve(values, run, error))
+    if (!check_length(values, run, name, error) || !resolve(values, run, error))
         return NULL;
     return g_steal_pointer(&run);
 }

@@ -62,10 +62,11 @@ typedef struct {
 
 /* Without data nothing is evaluated. */
 typedef struct {
-    char *data;
-    gint64 every;    /* steps; 0 = a tenth of them */
-    int keep_best;   /* the checkpoint of the lowest loss stays */
+    char *data; /* names with commas between */ /* names with commas between */
+    gint64 every;                               /* steps; 0 = a tenth of them */
+    int keep_best;                              /* the checkpoint of the lowest loss stays */
     gint64 patience; /* evaluations without a lower loss that end the run; 0 = none do */
+    double split;    /* share of the samples; 0: none */
 } RpRunFileEval;
 
 /* Of rank 0: none is given. */
@@ -82,7 +83,10 @@ typedef struct {
 /* Numbers are in range; %NULL = not given. */
 typedef struct {
     char *model;
-    char *data;
+    char *data;         /* names with commas between */
+    char *data_weights; /* numbers with commas between */
+    char *data_cache;
+    int skip_bad_samples;
     char *output;
     char *devices;
     int dtype_choice; /* RpDtype + 1; 0 = the model's */
@@ -93,7 +97,8 @@ typedef struct {
     gint64 micro_batch_size;
     gint64 micro_batches;
     gint64 gradient_accumulation_steps;
-    gint64 steps;
+    gint64 steps;  /* 0 until the data are read, if it follows from epochs */
+    gint64 epochs; /* 0: none were asked for */
     gint64 seed;
     int shuffle;
     const char *schedule; /* its name */

@@ -180,7 +180,7 @@ earlier_run(const RpRunFile *run_file, const RpTrainHow *how)
 }
 
 static gboolean
-run_as(Training *training, const RpRunFile *run_file, GError **error)
+run_as(Training *training, RpRunFile *run_file, GError **error)
 {
     const TrainArgs *args = training->args;
     RpTrainHow *how = &training->how;

@@ -16,3 +16,7 @@
 gboolean rp_dataset_fingerprints(const char *kind, guint64 shape, const RpDataBytes *bytes,
                                  RpFingerprints *fingerprints,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+const RpDataBytes *rp_dataset_bytes(const RpDataset *dataset);
+/* Tokens of a sample, if that is known without reading it; else 0. */
+guint64 rp_dataset_known_length(const RpDataset *dataset, guint64 index);

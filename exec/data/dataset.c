@@ -15,6 +15,7 @@
 #define OLD_PLACE_BYTES 64
 
 struct _RpDataset {
+    guint n_references;
     const RpDatasetOps *ops;
     gpointer source;
     char *name;
@@ -31,6 +32,7 @@ rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name, guint
     g_return_val_if_fail(ops && source && name && n_samples > 0 && fingerprints, NULL);
 
     RpDataset *dataset = g_new0(RpDataset, 1);
+    dataset->n_references = 1;
     dataset->ops = ops;
     dataset->source = source;
     dataset->name = g_strdup(name);
@@ -40,10 +42,17 @@ rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name, guint
     return dataset;
 }
 
+RpDataset *
+rp_dataset_ref(RpDataset *dataset)
+{
+    dataset->n_references++;
+    return dataset;
+}
+
 void
 rp_dataset_free(RpDataset *dataset)
 {
-    if (dataset == NULL)
+    if (dataset == NULL || --dataset->n_references > 0)
         return;
     dataset->ops->free(dataset->source);
     g_free(dataset->lengths);
@@ -92,6 +101,14 @@ rp_dataset_check_unchanged(const RpDataset *dataset, GError **error)
     return rp_data_bytes_check_unchanged(dataset->ops->bytes(dataset->source), error);
 }
 
+guint
+rp_dataset_file(const RpDataset *dataset, guint64 index)
+{
+    g_return_val_if_fail(dataset != NULL && index < dataset->n_samples, 0);
+
+    return dataset->ops->file != NULL ? dataset->ops->file(dataset->source, index) : 0;
+}
+
 char *
 rp_dataset_locate(const RpDataset *dataset, guint64 index)
 {
@@ -110,15 +127,30 @@ rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample, GErro
     return dataset->ops->read(dataset->source, index, sample, error);
 }
 
+const RpDataBytes *
+rp_dataset_bytes(const RpDataset *dataset)
+{
+    return dataset->ops->bytes(dataset->source);
+}
+
+guint64
+rp_dataset_known_length(const RpDataset *dataset, guint64 index)
+{
+    return dataset->lengths != NULL       ? dataset->lengths[index]
+           : dataset->ops->length != NULL ? dataset->ops->length(dataset->source, index)
+                                          : 0;
+}
+
 gboolean
 rp_dataset_length(const RpDataset *dataset, guint64 index, guint64 *n_tokens, GError **error)
 {
     RpSample sample = {.capacity = 0};
 
-    g_return_val_if_fail(dataset && n_tokens, FALSE);
-    if (dataset->lengths == NULL && !rp_dataset_read(dataset, index, &sample, error))
+    g_return_val_if_fail(dataset != NULL && n_tokens != NULL, FALSE);
+    sample.n_tokens = rp_dataset_known_length(dataset, index);
+    if (sample.n_tokens == 0 && !rp_dataset_read(dataset, index, &sample, error))
         return FALSE;
-    *n_tokens = dataset->lengths != NULL ? dataset->lengths[index] : sample.n_tokens;
+    *n_tokens = sample.n_tokens;
     return TRUE;
 }
 
@@ -139,7 +171,9 @@ rp_dataset_check(RpDataset *dataset, guint sequence_tokens, RpDatasetProgress pr
                         dataset->name);
             return FALSE;
         }
-        if (!dataset->ops->read(dataset->source, i, &sample, error))
+        if (dataset->ops->length != NULL)
+            sample.n_tokens = dataset->ops->length(dataset->source, i);
+        else if (!dataset->ops->read(dataset->source, i, &sample, error))
             return FALSE;
         lengths[i] = (guint32)MIN(sample.n_tokens, G_MAXUINT32);
         sum.n_tokens += sample.n_tokens;

@@ -10,6 +10,8 @@
 #include <glib.h>
 
 #include "exec/data/bytes.h"
+#include "text/samples/cache.h"
+#include "text/samples/ids.h"
 
 typedef enum {
     RP_DATASET_ERROR_FILE, /* nothing in it, of impossible length, of an unknown kind, cut short */
@@ -21,20 +23,8 @@ typedef enum {
 #define RP_DATASET_ERROR (rp_dataset_error_quark())
 GQuark rp_dataset_error_quark(void);
 
-/* A label that is no target, as PyTorch's cross entropy and Hugging Face have it. */
-#define RP_LABEL_MASKED (-100)
-
 #define RP_DATASET_MAX_VOCABULARY G_MAXINT32
 #define RP_JSONL_MAX_LINE_BYTES ((gsize)64 << 20)
-
-/* Where a sample is read to: memory of the caller. */
-typedef struct {
-    gint32 *input_ids; /* @capacity places; (nullable) if that is 0 */
-    gint32 *labels;    /* @capacity places: of the same token, not of the next; the ids themselves
-                          if the sample has none */
-    gsize capacity;    /* tokens; what is longer is checked and counted, not stored */
-    guint64 n_tokens;  /* (out): of the whole sample, at least 1 */
-} RpSample;
 
 /* What a kind of source does. Functions take the source and may be called from any thread. */
 typedef struct {
@@ -42,6 +32,10 @@ typedef struct {
     char *(*locate)(gconstpointer source, guint64 index); /* "line 3"; (transfer full) */
     const RpDataBytes *(*bytes)(gconstpointer source);
     void (*free)(gpointer source);
+    /* (nullable): tokens of a sample, known without reading it: its ids are good */
+    guint64 (*length)(gconstpointer source, guint64 index);
+    /* (nullable): of several files */
+    guint (*file)(gconstpointer source, guint64 index);
 } RpDatasetOps;
 
 /* They change when the content does; a resume compares one. */
@@ -61,6 +55,8 @@ typedef struct _RpDataset RpDataset;
  */
 RpDataset *rp_dataset_new(const RpDatasetOps *ops, gpointer source, const char *name,
                           guint64 n_samples, guint vocabulary, const RpFingerprints *fingerprints);
+/* Views share one. Not for several threads at once. */
+RpDataset *rp_dataset_ref(RpDataset *dataset);
 void rp_dataset_free(RpDataset *dataset);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpDataset, rp_dataset_free)
 
@@ -105,6 +101,22 @@ RpDataset *rp_dataset_open_tokens(const char *path, guint vocabulary, guint sequ
 RpDataset *rp_dataset_new_tokens(const char *name, GBytes *bytes, guint vocabulary,
                                  guint sequence_tokens, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_dataset_open_cache:
+ * @path: of a cache of text/samples
+ * @key: that it was made with
+ * @name: of the data, @names: of the files that it was made of, for messages
+ * @header: (out)
+ *
+ * Errors: G_FILE_ERROR; %RP_DATASET_ERROR_FILE if it is no cache, one of another key, or damaged
+ */
+RpDataset *rp_dataset_open_cache(const char *path, guint64 key, const char *name,
+                                 const char *const *names, guint vocabulary, RpCacheHeader *header,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Samples of @base: its numbers @indices, each as often as it is there. Holds a reference. */
+RpDataset *rp_dataset_new_view(RpDataset *base, const guint64 *indices, guint64 n);
+
 const char *rp_dataset_name(const RpDataset *dataset);
 guint64 rp_dataset_n_samples(const RpDataset *dataset);
 guint rp_dataset_vocabulary(const RpDataset *dataset);
@@ -114,6 +126,9 @@ RpFingerprints rp_dataset_fingerprint(const RpDataset *dataset);
  * Errors: %RP_DATASET_ERROR_FILE saying what changed, G_FILE_ERROR */
 gboolean rp_dataset_check_unchanged(const RpDataset *dataset,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Of which of its files a sample is. */
+guint rp_dataset_file(const RpDataset *dataset, guint64 index);
 
 /* Where @index stands, without the file: "line 3". (transfer full) */
 char *rp_dataset_locate(const RpDataset *dataset, guint64 index);

@@ -1,5 +1,6 @@
 /* The data of a run before its first step: read once, and how they fill sequences. */
 #include "run/train/private.h"
+#include "run/train/samples.h"
 
 /* Sequences from whose samples the useful share of a packed run is known, and how many are filled at
  * once. */
@@ -83,35 +84,103 @@ survey(RpTrainJob *job, GError **error)
     return TRUE;
 }
 
-/* Opens data and reads all of them once. @key: of the run file, for messages */
 static gboolean
-read_data(RpTrainJob *job, const char *key, const char *path, RpDataset **dataset,
-          RpDatasetSummary *summary, GError **error)
+check_data(RpTrainJob *job, const char *key, RpDataset *dataset, RpDatasetSummary *summary,
+           GError **error)
 {
-    const guint tokens = (guint)job->run->sequence_length;
-    gboolean read;
+    const gboolean read = rp_dataset_check(dataset, (guint)job->run->sequence_length, show_samples,
+                                           (gpointer)job->events, summary, error);
 
-    *dataset = rp_dataset_open(path, job->config.vocab, tokens, error);
-    if (*dataset == NULL) {
-        g_prefix_error(error, "%s: ", key);
-        return FALSE;
-    }
-    read = rp_dataset_check(*dataset, tokens, show_samples, (gpointer)job->events, summary, error);
     job->events->progress(job->events->user_data, "reading data", 0, 0);
+    if (!read && dataset == job->evaluation.dataset)
+        g_prefix_error(error, "%s: ", key);
     return read;
 }
 
-gboolean
-rp_train_open_data(RpTrainJob *job, GError **error)
+static void
+tell_samples(const RpTrainJob *job, const char *key, const RpRunSamples *samples)
+{
+    const RpCacheHeader *header = &samples->header;
+
+    if (header->n_skipped > 0)
+        rp_run_say(job->events, "warning",
+                   "%s: %" G_GUINT64_FORMAT " bad record%s left out (skip_bad_samples)%s%s", key,
+                   header->n_skipped, header->n_skipped == 1 ? "" : "s",
+                   samples->bad != NULL ? "; the first: " : "",
+                   samples->bad != NULL ? samples->bad : "");
+    if (samples->cache != NULL)
+        rp_run_say(job->events, "note", "%s: samples %s %s", key,
+                   samples->reused ? "of" : "written to", samples->cache);
+}
+
+/* @validation: (out) (nullable): of eval.split */
+static gboolean
+open_samples(RpTrainJob *job, const RpSamplesAsk *ask, RpDataset **dataset, RpDataset **validation,
+             GError **error)
+{
+    RpRunSamples samples;
+
+    if (!rp_run_samples_open(ask, job->events, &samples, error))
+        return FALSE;
+    tell_samples(job, ask->key, &samples);
+    *dataset = g_steal_pointer(&samples.train);
+    if (validation != NULL)
+        *validation = g_steal_pointer(&samples.validation);
+    rp_run_samples_clear(&samples);
+    return TRUE;
+}
+
+static gboolean
+open_all(RpTrainJob *job, GError **error)
 {
     const RpRunFile *run = job->run;
+    RpSamplesAsk ask = {.key = "data",
+                        .data = run->data,
+                        .weights = run->data_weights,
+                        .model = run->model,
+                        .config = &job->config,
+                        .sequence_tokens = (guint)run->sequence_length,
+                        .cache = run->data_cache,
+                        .skip_bad = run->skip_bad_samples != 0,
+                        .split = run->eval.split,
+                        .seed = (guint64)run->seed};
+
+    if (!open_samples(job, &ask, &job->dataset, &job->evaluation.dataset, error))
+        return FALSE;
+    if (run->eval.data == NULL)
+        return TRUE;
+    ask.key = "eval.data";
+    ask.data = run->eval.data;
+    ask.weights = NULL;
+    ask.split = 0;
+    return open_samples(job, &ask, &job->evaluation.dataset, NULL, error);
+}
+
+/* Steps that so many epochs take: all samples of the last may leave a step that is not full. */
+static gboolean
+count_steps(RpTrainJob *job, RpRunFile *run, GError **error)
+{
+    g_autoptr(RpPacker) packer = rp_packer_new(job->dataset, &job->batcher);
+    const RpDataState start = {.n_samples = job->summary.n_samples};
+    const guint64 calls = (guint64)run->gradient_accumulation_steps;
+    RpPackingSurvey all;
+
+    if (!rp_packer_survey(packer, &start, G_MAXUINT64, &all, error))
+        return FALSE;
+    run->steps = (gint64)((all.iterations + calls - 1) / calls);
+    return TRUE;
+}
+
+gboolean
+rp_train_open_data(RpTrainJob *job, RpRunFile *run, GError **error)
+{
     const guint tokens = (guint)run->sequence_length;
 
-    if (!read_data(job, "data", run->data, &job->dataset, &job->summary, error) ||
+    if (!open_all(job, error) || !check_data(job, "data", job->dataset, &job->summary, error) ||
         !check_lengths(job, error) ||
-        (run->eval.data != NULL &&
-         !read_data(job, "eval.data", run->eval.data, &job->evaluation.dataset,
-                    &job->evaluation.summary, error)))
+        (job->evaluation.dataset != NULL &&
+         !check_data(job, run->eval.data != NULL ? "eval.data" : "eval.split",
+                     job->evaluation.dataset, &job->evaluation.summary, error)))
         return FALSE;
     job->batcher = (RpBatcherOptions){
         .micro_batches = (guint)run->micro_batches,
@@ -125,6 +194,7 @@ rp_train_open_data(RpTrainJob *job, GError **error)
                        ? job->summary.shortest_tokens < tokens
                        : run->packing_choice == 2,
         .drop_long = run->excess_length_choice == RP_RUN_EXCESS_DROP,
+        .epochs = (guint64)run->epochs,
     };
-    return survey(job, error);
+    return survey(job, error) && (run->epochs == 0 || count_steps(job, run, error));
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "core/base/file.h"
+#include "run/train/samples.h"
 
 gboolean
 rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, GError **error)
@@ -29,6 +30,18 @@ rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, G
     return TRUE;
 }
 
+/* Whether @path is one of the files of @data, names with commas between. */
+static gboolean
+is_of_data(const char *path, const char *data)
+{
+    g_auto(GStrv) files = rp_run_data_files(data, NULL, NULL);
+    gboolean is = FALSE;
+
+    for (guint i = 0; files != NULL && files[i] != NULL && !is; i++)
+        is = rp_file_is_same(path, files[i]);
+    return is;
+}
+
 /* Whether @path is @input, or a file of the directory @input. */
 static gboolean
 is_of(const char *path, const char *input)
@@ -48,25 +61,35 @@ is_of(const char *path, const char *input)
     return FALSE;
 }
 
+static gboolean
+fail_input(const char *option, const char *path, const char *what, GError **error)
+{
+    g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                "%s: expected a file that the run does not read, found \"%s\", which is %s", option,
+                path, what);
+    return FALSE;
+}
+
 gboolean
 rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
                         const RpTrainHow *how, GError **error)
 {
     const char *const inputs[][2] = {
-        {"the run file", how->run_file}, {"a file of the model", run->model},
-        {"the data", run->data},         {"the validation data", run->eval.data},
-        {"the profile", run->profile},   {"a file of the checkpoint", how->checkpoint},
+        {"the run file", how->run_file},
+        {"a file of the model", run->model},
+        {"the profile", run->profile},
+        {"a file of the checkpoint", how->checkpoint},
     };
+    const char *const data[][2] = {{"the data", run->data},
+                                   {"the validation data", run->eval.data}};
 
     if (path == NULL)
         return TRUE;
-    for (guint i = 0; i < G_N_ELEMENTS(inputs); i++) {
-        if (inputs[i][1] == NULL || !is_of(path, inputs[i][1]))
-            continue;
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                    "%s: expected a file that the run does not read, found \"%s\", which is %s",
-                    option, path, inputs[i][0]);
-        return FALSE;
-    }
+    for (guint i = 0; i < G_N_ELEMENTS(inputs); i++)
+        if (inputs[i][1] != NULL && is_of(path, inputs[i][1]))
+            return fail_input(option, path, inputs[i][0], error);
+    for (guint i = 0; i < G_N_ELEMENTS(data); i++)
+        if (data[i][1] != NULL && is_of_data(path, data[i][1]))
+            return fail_input(option, path, data[i][0], error);
     return TRUE;
 }

@@ -293,7 +293,7 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
 }
 
 gboolean
-rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run, gboolean dry,
+rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, gboolean dry,
                      const RpRunEvents *events, GError **error)
 {
     job->run = run;
@@ -306,7 +306,7 @@ rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_
 
     /* before anything long is done */
     if (!rp_ask_check_size(&ask, error) || !open_model(job, error) ||
-        !rp_train_open_data(job, error) || !rp_train_find_times(job, earlier_run, error))
+        !rp_train_open_data(job, run, error) || !rp_train_find_times(job, earlier_run, error))
         return FALSE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 

@@ -96,7 +96,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
  *
  * Errors: those of every part; a plan that does not fit: RP_TRAINER_ERROR_MEMORY, and job->remedy
  */
-gboolean rp_train_job_prepare(RpTrainJob *job, const RpRunFile *run, const char *earlier_run,
+gboolean rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run,
                               gboolean dry, const RpRunEvents *events,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -361,10 +361,11 @@ refuses_a_key_twice_or_none_where_one_is_needed(void **state)
     refuse(fixture, "model: m\n", NULL,
            "run.yaml: data: required: expected text of 1 to 4096 bytes, found nothing");
     refuse(fixture, "model: m\ndata: d\noutput: o\nsequence_length: 8\n", NULL,
-           "run.yaml: steps: required: expected a whole number from 1 to 1000000000000, found "
-           "nothing");
-    refuse(fixture, LEAST,
-           "steps=", "--set steps: expected a whole number from 1 to 1000000000000, found nothing");
+           "run.yaml: steps: required: expected a whole number from 1 to 1000000000000, or epochs "
+           "instead, found nothing");
+    refuse(fixture, LEAST, "steps=",
+           "run.yaml: steps: required: expected a whole number from 1 to 1000000000000, or epochs "
+           "instead, found nothing");
     refuse(fixture, LEAST "devices: ''\n", NULL,
            "run.yaml: line 6, column 10: devices: expected text of 1 to 4096 bytes, found nothing");
 }

@@ -1,0 +1,42 @@
+/**
+ * The data that a run names: files, folders and patterns become one dataset. Records of text become a
+ * cache of samples first, which is used again as long as nothing of it changes.
+ */
+#pragma once
+
+#include "core/catalogue/model.h"
+#include "exec/data/dataset.h"
+#include "run/train/job.h"
+
+typedef struct {
+    const char *key;     /* of the run file, for messages */
+    const char *data;    /* its value: names with commas between */
+    const char *weights; /* (nullable): a number for each of them */
+    const char *model;   /* directory with a tokenizer, if texts are read */
+    const RpModel *config;
+    guint sequence_tokens;
+    const char *cache; /* directory; %NULL: .roundpipe beside the first file */
+    gboolean skip_bad;
+    double split; /* share of the samples that is validated, not trained on */
+    guint64 seed; /* of which these are */
+} RpSamplesAsk;
+
+typedef struct {
+    RpDataset *train;
+    RpDataset *validation; /* %NULL without a split */
+    char *cache;           /* file; %NULL: none was needed */
+    gboolean reused;
+    RpCacheHeader header; /* of the cache */
+    char *bad;            /* what was wrong with the first record that was left out; or %NULL */
+} RpRunSamples;
+
+void rp_run_samples_clear(RpRunSamples *samples);
+
+/* Files that @data names: those of a folder and of a pattern, sorted. (transfer full)
+ * Errors: G_FILE_ERROR, RP_RUN_ERROR_VALUE */
+char **rp_run_data_files(const char *data, GArray *groups,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* @samples: (out): set on success only. Errors: those of the data, RP_RUN_ERROR_VALUE */
+gboolean rp_run_samples_open(const RpSamplesAsk *ask, const RpRunEvents *events,
+                             RpRunSamples *samples, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,213 @@
+#include "tests/rp-test.h"
+
+#include <glib/gstdio.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "exec/data/dataset.h"
+
+#define KEY 42
+
+typedef struct {
+    char *directory, *path;
+    RpDataset *dataset;
+    RpCacheHeader header;
+    GError *error;
+} Fixture;
+
+/* Sample i has i % 7 + 1 tokens from i on; of every fourth the first half is masked, every fifth has
+ * other labels. */
+static void
+make_sample(guint i, gint32 *ids, gint32 *labels, guint32 *n)
+{
+    *n = i % 7 + 1;
+    for (guint32 t = 0; t < *n; t++) {
+        ids[t] = (gint32)((i + t) % 50);
+        labels[t] = i % 5 == 4                 ? (gint32)((i + t + 1) % 50)
+                    : i % 4 == 3 && t < *n / 2 ? RP_LABEL_MASKED
+                                               : ids[t];
+    }
+}
+
+#define N 100
+
+static int
+setup(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+    g_autoptr(RpCacheWriter) writer = NULL;
+
+    f->directory = g_dir_make_tmp("test-cache-XXXXXX", NULL);
+    f->path = g_build_filename(f->directory, "folder", "samples.bin", NULL);
+    writer = rp_cache_writer_new(f->path, KEY, NULL);
+    assert_non_null(writer);
+    for (guint i = 0; i < N; i++) {
+        gint32 ids[8], labels[8];
+        guint32 n;
+
+        make_sample(i, ids, labels, &n);
+        assert_true(rp_cache_writer_add(writer, ids, labels, n, i / 60, i % 60, NULL));
+    }
+    assert_true(rp_cache_writer_finish(writer, 3, &f->header, NULL));
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *folder = g_build_filename(f->directory, "folder", NULL);
+
+    rp_dataset_free(f->dataset);
+    rp_file_remove_directory(folder);
+    rp_file_remove_directory(f->directory);
+    g_clear_error(&f->error);
+    g_free(f->directory);
+    g_free(f->path);
+    g_free(f);
+    return 0;
+}
+
+static gboolean
+open_cache(Fixture *f, guint64 key, guint vocabulary)
+{
+    static const char *const names[] = {"a.jsonl", "b.jsonl", NULL};
+
+    g_clear_pointer(&f->dataset, rp_dataset_free);
+    g_clear_error(&f->error);
+    f->dataset =
+        rp_dataset_open_cache(f->path, key, "DATA", names, vocabulary, &f->header, &f->error);
+    return f->dataset != NULL;
+}
+
+static void
+assert_sample(const RpDataset *dataset, guint64 index, guint expected, gsize capacity)
+{
+    gint32 ids[8], labels[8], expected_ids[8], expected_labels[8];
+    RpSample sample = {.input_ids = ids, .labels = labels, .capacity = capacity};
+    guint32 n;
+
+    make_sample(expected, expected_ids, expected_labels, &n);
+    assert_true(rp_dataset_read(dataset, index, &sample, NULL));
+    assert_int_equal(sample.n_tokens, n);
+    assert_memory_equal(ids, expected_ids, MIN(n, capacity) * sizeof(gint32));
+    assert_memory_equal(labels, expected_labels, MIN(n, capacity) * sizeof(gint32));
+}
+
+static void
+reads_what_was_written(void **state)
+{
+    Fixture *f = *state;
+    RpDatasetSummary summary;
+
+    assert_true(open_cache(f, KEY, 50));
+    assert_int_equal(rp_dataset_n_samples(f->dataset), N);
+    assert_int_equal(f->header.n_skipped, 3);
+    for (guint i = 0; i < N; i++) {
+        assert_sample(f->dataset, i, i, 8);
+        assert_sample(f->dataset, i, i, 3);
+        assert_int_equal(rp_dataset_file(f->dataset, i), i / 60);
+    }
+    g_autofree char *place = rp_dataset_locate(f->dataset, 61);
+    assert_string_equal(place, "b.jsonl: line 2");
+    assert_true(rp_dataset_check(f->dataset, 5, NULL, NULL, &summary, NULL));
+    assert_int_equal(summary.n_tokens, f->header.n_tokens);
+    assert_int_equal(summary.shortest_tokens, 1);
+    assert_int_equal(summary.longest_tokens, 7);
+}
+
+static void
+refuses_another_and_a_damaged_one(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *bytes = NULL;
+    gsize length;
+
+    assert_false(open_cache(f, KEY + 1, 50));
+    assert_non_null(strstr(f->error->message, "expected a cache of these samples, found another"));
+    assert_true(g_file_get_contents(f->path, &bytes, &length, NULL));
+    for (gsize n = 0; n < length; n += 7) {
+        assert_true(g_file_set_contents(f->path, bytes, (gssize)n, NULL));
+        assert_false(open_cache(f, KEY, 50));
+    }
+    /* any bit of the header that matters, and of the index */
+    for (gsize at = 0; at < length; at += at < 40 ? 1 : 5) {
+        g_autofree char *changed = g_memdup2(bytes, length);
+
+        if (at >= 40 && at < length - N * RP_CACHE_ENTRY_BYTES)
+            continue;
+        changed[at] = (char)(changed[at] ^ 4);
+        assert_true(g_file_set_contents(f->path, changed, (gssize)length, NULL));
+        if (open_cache(f, KEY, 50))
+            fail_msg("byte %zu was changed", at);
+    }
+}
+
+/* Words are not hashed: they are checked as they are read. */
+static void
+names_the_sample_of_a_damaged_id(void **state)
+{
+    Fixture *f = *state;
+    gint32 ids[8], labels[8];
+    RpSample sample = {.input_ids = ids, .labels = labels, .capacity = 8};
+
+    assert_true(open_cache(f, KEY, 30));
+    for (guint i = 0; i < N; i++)
+        if (!rp_dataset_read(f->dataset, i, &sample, &f->error))
+            break;
+    assert_non_null(f->error);
+    assert_non_null(strstr(f->error->message, "expected ids from 0 to 29, found another"));
+}
+
+/* An error, not SIGBUS. */
+static void
+tells_that_it_became_shorter(void **state)
+{
+    Fixture *f = *state;
+    gint32 ids[8], labels[8];
+    RpSample sample = {.input_ids = ids, .labels = labels, .capacity = 8};
+
+    assert_true(open_cache(f, KEY, 50));
+    assert_int_equal(truncate(f->path, RP_CACHE_HEADER_BYTES + 40), 0);
+    assert_true(rp_dataset_read(f->dataset, 0, &sample, &f->error));
+    assert_false(rp_dataset_read(f->dataset, 50, &sample, &f->error));
+    assert_non_null(strstr(f->error->message, "the file was cut short while it was read"));
+}
+
+static void
+shows_some_samples_in_another_order(void **state)
+{
+    Fixture *f = *state;
+    const guint64 indices[] = {70, 3, 3, 99};
+    RpDatasetSummary summary;
+
+    assert_true(open_cache(f, KEY, 50));
+    g_autoptr(RpDataset) view = rp_dataset_new_view(f->dataset, indices, 4);
+    const guint64 print = rp_dataset_fingerprint(view).all;
+    g_clear_pointer(&f->dataset, rp_dataset_free); /* the view holds it */
+    assert_int_equal(rp_dataset_n_samples(view), 4);
+    for (guint i = 0; i < 4; i++)
+        assert_sample(view, i, (guint)indices[i], 8);
+    assert_true(rp_dataset_check(view, 5, NULL, NULL, &summary, NULL));
+    assert_int_equal(summary.n_tokens, 1 + 4 + 4 + 2);
+    assert_true(open_cache(f, KEY, 50));
+    g_autoptr(RpDataset) other = rp_dataset_new_view(f->dataset, indices + 1, 3);
+    assert_true(rp_dataset_fingerprint(other).all != print);
+    g_autofree char *place = rp_dataset_locate(other, 2);
+    assert_string_equal(place, "b.jsonl: line 40");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(reads_what_was_written, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_another_and_a_damaged_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_the_sample_of_a_damaged_id, setup, teardown),
+        cmocka_unit_test_setup_teardown(tells_that_it_became_shorter, setup, teardown),
+        cmocka_unit_test_setup_teardown(shows_some_samples_in_another_order, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,399 @@
+/* Files of records to caches of samples. */
+#include "tests/rp-test.h"
+
+#include <gio/gio.h>
+#include <glib/gstdio.h>
+#include <zstd.h>
+
+#include "core/base/file.h"
+#include "text/samples/build.h"
+#include "text/samples/records.h"
+
+/* Letters, and the end token: ids are places in the alphabet, 26 the space, 27 the end. */
+#define TOKENIZER_HEAD                                                                             \
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{\"id\":27,"      \
+    "\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"               \
+    "\"normalized\":false,\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":"     \
+    "\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"          \
+    "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","    \
+    "\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"                      \
+    "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":{"
+
+typedef struct {
+    char *directory;
+    RpTokenizer *tokenizer;
+    RpEncoder *encoder;
+    GError *error;
+} Fixture;
+
+static char *
+path_of(const Fixture *f, const char *name)
+{
+    return g_build_filename(f->directory, name, NULL);
+}
+
+static int
+setup(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+    g_autoptr(GString) json = g_string_new(TOKENIZER_HEAD);
+
+    for (guint i = 0; i < 26; i++)
+        g_string_append_printf(json, "\"%c\":%u,", 'a' + i, i);
+    g_string_append(json, "\"\xc4\xa0\":26,\"<end>\":27},\"merges\":[]}}");
+    f->directory = g_dir_make_tmp("test-samples-XXXXXX", NULL);
+    f->tokenizer = rp_tokenizer_parse("tokenizer.json", json->str, json->len, &f->error);
+    rp_assert_no_error(f->error);
+    f->encoder = rp_encoder_new(
+        &(RpEncoderOptions){.tokenizer = f->tokenizer, .vocabulary = 28, .end_id = 27});
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    Fixture *f = *state;
+
+    rp_encoder_free(f->encoder);
+    rp_tokenizer_free(f->tokenizer);
+    rp_file_remove_directory(f->directory);
+    g_clear_error(&f->error);
+    g_free(f->directory);
+    g_free(f);
+    return 0;
+}
+
+static void
+write_file(const Fixture *f, const char *name, const void *bytes, gsize n)
+{
+    g_autofree char *path = path_of(f, name);
+
+    assert_true(g_file_set_contents(path, bytes, (gssize)n, NULL));
+}
+
+static GByteArray *
+gzip(const char *text)
+{
+    g_autoptr(GConverter) converter =
+        G_CONVERTER(g_zlib_compressor_new(G_ZLIB_COMPRESSOR_FORMAT_GZIP, 6));
+    GByteArray *out = g_byte_array_new();
+    gsize used, n;
+
+    g_byte_array_set_size(out, (guint)strlen(text) + 200);
+    assert_int_equal(g_converter_convert(converter, text, strlen(text), out->data, out->len,
+                                         G_CONVERTER_INPUT_AT_END, &used, &n, NULL),
+                     G_CONVERTER_FINISHED);
+    g_byte_array_set_size(out, (guint)n);
+    return out;
+}
+
+static GByteArray *
+zstd(const char *text)
+{
+    GByteArray *out = g_byte_array_new();
+
+    g_byte_array_set_size(out, (guint)ZSTD_compressBound(strlen(text)));
+    g_byte_array_set_size(out, (guint)ZSTD_compress(out->data, out->len, text, strlen(text), 3));
+    return out;
+}
+
+/* The records of a file with "LINE:" before each and "|" behind, or the error. (transfer full) */
+static char *
+records_of(Fixture *f, const char *name)
+{
+    g_autofree char *path = path_of(f, name);
+    g_autoptr(RpRecords) records = rp_records_open(path, &f->error);
+    g_autoptr(GString) all = g_string_new(NULL);
+    gboolean found = records != NULL;
+
+    while (found) {
+        g_autoptr(GString) text = g_string_new(NULL);
+        guint64 line;
+
+        if (!rp_records_next(records, text, &line, &found, &f->error))
+            break;
+        if (found)
+            g_string_append_printf(all, "%u:%s|", (guint)line, text->str);
+    }
+    if (f->error == NULL)
+        return g_string_free(g_steal_pointer(&all), FALSE);
+    char *message = g_strdup(strstr(f->error->message, name));
+    g_clear_error(&f->error);
+    return message;
+}
+
+static void
+assert_records(Fixture *f, const char *name, const char *text, const char *expected)
+{
+    write_file(f, name, text, strlen(text));
+    g_autofree char *found = records_of(f, name);
+    assert_string_equal(found, expected);
+}
+
+static void
+reads_lines_and_arrays(void **state)
+{
+    Fixture *f = *state;
+
+    assert_records(f, "a.jsonl", "{}\n{\"a\":1}\n", "0:{}|1:{\"a\":1}|");
+    assert_records(f, "a.jsonl", "{}\n\nx", "0:{}|1:|2:x|");
+    assert_records(f, "a.ndjson", "", "");
+    assert_records(f, "a.json", " [ {\"a\":\"],\\\"[{\"} ,\n[1,[2]]\n,3] \n",
+                   "0:{\"a\":\"],\\\"[{\"} |1:[1,[2]]\n|2:3|");
+    assert_records(f, "a.json", "[]", "");
+}
+
+static void
+names_the_place_where_an_array_breaks(void **state)
+{
+    Fixture *f = *state;
+
+    assert_records(f, "a.json", "",
+                   "a.json: line 1: expected an array of records: [, found an "
+                   "empty file");
+    assert_records(f, "a.json", "{\"a\":[]}",
+                   "a.json: line 1: expected an array of records: [, found something else");
+    assert_records(f, "a.json", "[{},\n{}",
+                   "a.json: line 2: expected the array's ], found the end of the file");
+    assert_records(f, "a.json", "[{}]\n\n7",
+                   "a.json: line 3: expected nothing behind the array, found more");
+    assert_records(f, "a.txt", "",
+                   "a.txt: expected a name that ends in .jsonl or .json, perhaps "
+                   "with .gz or .zst behind it, found another");
+}
+
+static void
+reads_compressed_files_as_they_are(void **state)
+{
+    Fixture *f = *state;
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < 30000; i++)
+        g_string_append_printf(text, "{\"n\":%u}\n", i * 7919 % 10007);
+    write_file(f, "plain.jsonl", text->str, text->len);
+    g_autofree char *expected = records_of(f, "plain.jsonl");
+    g_autoptr(GByteArray) gz = gzip(text->str);
+    g_autoptr(GByteArray) zst = zstd(text->str);
+    write_file(f, "a.jsonl.gz", gz->data, gz->len);
+    write_file(f, "a.jsonl.zst", zst->data, zst->len);
+    g_autofree char *from_gz = records_of(f, "a.jsonl.gz");
+    g_autofree char *from_zst = records_of(f, "a.jsonl.zst");
+    assert_string_equal(from_gz, expected);
+    assert_string_equal(from_zst, expected);
+    /* cut anywhere it is an error, never a shorter file */
+    for (guint n = 1; n < 400; n += 13) {
+        write_file(f, "b.jsonl.gz", gz->data, gz->len - n);
+        write_file(f, "b.jsonl.zst", zst->data, zst->len - n);
+        g_autofree char *one = records_of(f, "b.jsonl.gz");
+        g_autofree char *other = records_of(f, "b.jsonl.zst");
+        assert_non_null(strstr(one, "expected gzip data, found the end: the file was cut short"));
+        assert_non_null(strstr(other, "expected zstd data, found the end: the file was cut short"));
+    }
+}
+
+/* As `cat a.gz b.gz` makes them. */
+static void
+reads_all_parts_of_a_compressed_file(void **state)
+{
+    Fixture *f = *state;
+    g_autoptr(GByteArray) gz = gzip("1\n2\n"), more_gz = gzip("3\n");
+    g_autoptr(GByteArray) zst = zstd("1\n2\n"), more_zst = zstd("3\n");
+
+    g_byte_array_append(gz, more_gz->data, more_gz->len);
+    g_byte_array_append(zst, more_zst->data, more_zst->len);
+    write_file(f, "a.jsonl.gz", gz->data, gz->len);
+    write_file(f, "a.jsonl.zstd", zst->data, zst->len);
+    g_autofree char *from_gz = records_of(f, "a.jsonl.gz");
+    g_autofree char *from_zst = records_of(f, "a.jsonl.zstd");
+    assert_string_equal(from_gz, "0:1|1:2|2:3|");
+    assert_string_equal(from_zst, "0:1|1:2|2:3|");
+}
+
+/* "ID" of a learned token, "(ID)" of another. (transfer full) */
+static char *
+sample_of(Fixture *f, const char *json)
+{
+    g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(gint32));
+    g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(gint32));
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (!rp_encoder_read(f->encoder, "FILE", 4, json, strlen(json), ids, labels, &f->error)) {
+        char *message = g_strdup(f->error->message);
+        g_clear_error(&f->error);
+        return message;
+    }
+    assert_int_equal(ids->len, labels->len);
+    for (guint i = 0; i < ids->len; i++) {
+        const gint32 id = g_array_index(ids, gint32, i), label = g_array_index(labels, gint32, i);
+
+        if (label == id)
+            g_string_append_printf(text, "%d ", id);
+        else if (label == RP_LABEL_MASKED)
+            g_string_append_printf(text, "(%d) ", id);
+        else
+            g_string_append_printf(text, "%d->%d ", id, label);
+    }
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}
+
+static void
+makes_samples_of_records(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{\"text\":\"ab\"}", "0 1 27 "},
+        {"{\"text\":\"ab<end>\"}", "0 1 27 "},
+        {"{\"text\":\"\"}", "27 "},
+        {"{\"prompt\":\"ab \",\"completion\":\"c\"}", "(0) (1) (26) 2 27 "},
+        {"{\"completion\":\"c\",\"prompt\":\"\",\"id\":[7]}", "2 27 "},
+        {"{\"input_ids\":[3,4],\"labels\":[-100,5],\"text\":\"a\"}", "(3) 4->5 "},
+        {"{\"input_ids\":[28]}",
+         "FILE: line 5, column 15: input_ids[0]: expected an id from 0 to 27, found 28"},
+        {"{\"prompt\":\"a\"}", "FILE: line 5, column 1: expected input_ids, text, or prompt and "
+                               "completion, found prompt without completion"},
+        {"{\"text\":7}", "FILE: line 5, column 9: text: expected a text, found 7"},
+        {"{\"text\":\"a\"",
+         "FILE: line 5, column 12: expected `,` or `}`, found the end of the text"},
+        {"", "FILE: line 5, column 1: expected an object, found the end of the text"},
+    };
+    Fixture *f = *state;
+
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *found = sample_of(f, cases[i][0]);
+        if (strcmp(found, cases[i][1]) != 0)
+            fail_msg("%s: %s", cases[i][0], found);
+    }
+}
+
+static void
+refuses_a_tokenizer_of_another_model(void **state)
+{
+    Fixture *f = *state;
+
+    rp_encoder_free(f->encoder);
+    f->encoder = rp_encoder_new(
+        &(RpEncoderOptions){.tokenizer = f->tokenizer, .vocabulary = 20, .end_id = -1});
+    g_autofree char *found = sample_of(f, "{\"text\":\"az\"}");
+    assert_string_equal(found, "FILE: line 5, column 1: expected ids below the model's vocabulary, "
+                               "20, found 25: the tokenizer is not the model's");
+}
+
+/* ---- caches ---- */
+
+/* Builds @name.bin of two files. */
+static gboolean
+build(Fixture *f, const char *name, guint threads, gboolean skip_bad, RpCacheHeader *header,
+      char **bad)
+{
+    g_autofree char *a = path_of(f, "a.jsonl"), *b = path_of(f, "b.json"), *out = path_of(f, name);
+    const char *const paths[] = {a, b, NULL};
+    const RpSamplesBuild how = {
+        .paths = paths, .encoder = f->encoder, .threads = threads, .skip_bad = skip_bad};
+
+    return rp_samples_build(&how, out, 77, header, bad, &f->error);
+}
+
+/* Megabytes of text: several jobs. @bad: every so many records is none */
+static void
+write_many(const Fixture *f, guint n, guint bad)
+{
+    g_autoptr(GString) lines = g_string_new(NULL);
+    g_autoptr(GString) array = g_string_new("[");
+    g_autoptr(GRand) random = g_rand_new_with_seed(6);
+
+    for (guint i = 0; i < n; i++) {
+        GString *to = i % 2 != 0 ? lines : array;
+
+        if (to == array && i > 0)
+            g_string_append(array, ",\n");
+        g_string_append(to, bad > 0 && i % bad == bad - 1 ? "{\"texts\":\"" : "{\"text\":\"");
+        for (gint32 t = g_rand_int_range(random, 1, 200); t > 0; t--)
+            g_string_append_c(to, (char)('a' + g_rand_int_range(random, 0, 26)));
+        g_string_append(to, to == lines ? "\"}\n" : "\"}");
+    }
+    g_string_append(array, "]\n");
+    write_file(f, "a.jsonl", lines->str, lines->len);
+    write_file(f, "b.json", array->str, array->len);
+}
+
+static void
+gives_the_same_bytes_on_any_number_of_threads(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *expected = NULL, *first = path_of(f, "1.bin");
+    gsize length;
+
+    write_many(f, 40000, 0);
+    for (guint threads = 1; threads <= 5; threads += 2) {
+        g_autofree char *name = g_strdup_printf("%u.bin", threads), *path = path_of(f, name);
+        g_autofree char *found = NULL;
+        RpCacheHeader header;
+        gsize n;
+
+        assert_true(build(f, name, threads, FALSE, &header, NULL));
+        assert_int_equal(header.n_samples, 40000);
+        assert_int_equal(header.n_skipped, 0);
+        assert_int_equal(header.n_learned, header.n_tokens - 40000);
+        if (expected == NULL)
+            assert_true(g_file_get_contents(first, &expected, &length, NULL));
+        assert_true(g_file_get_contents(path, &found, &n, NULL));
+        assert_int_equal(n, length);
+        assert_memory_equal(found, expected, n);
+    }
+}
+
+static void
+leaves_bad_records_out_only_if_it_may(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *bad = NULL;
+    RpCacheHeader header;
+
+    write_many(f, 30000, 1000);
+    assert_false(build(f, "x.bin", 4, FALSE, &header, NULL));
+    /* the first in the files' order, whichever thread came upon one first */
+    assert_non_null(strstr(f->error->message, "a.jsonl: line 500, column 1: expected input_ids, "
+                                              "text, or prompt and completion, found none of "
+                                              "them"));
+    g_clear_error(&f->error);
+    g_autoptr(GPtrArray) names = rp_file_list(f->directory, NULL);
+    assert_int_equal(names->len, 2); /* nothing is left of it */
+    assert_true(build(f, "x.bin", 4, TRUE, &header, &bad));
+    assert_int_equal(header.n_samples, 29970);
+    assert_int_equal(header.n_skipped, 30);
+    assert_non_null(strstr(bad, "a.jsonl: line 500, column 1: "));
+}
+
+static void
+refuses_data_of_which_nothing_is_learned(void **state)
+{
+    Fixture *f = *state;
+    RpCacheHeader header;
+
+    static const char unlearned[] = "{\"input_ids\":[1,2],\"labels\":[1,-100]}\n";
+
+    write_file(f, "a.jsonl", unlearned, strlen(unlearned));
+    write_file(f, "b.json", "[]", 2);
+    assert_false(build(f, "x.bin", 2, FALSE, &header, NULL));
+    assert_string_equal(f->error->message,
+                        "expected a sample of which something is learned, found none");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(reads_lines_and_arrays, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_the_place_where_an_array_breaks, setup, teardown),
+        cmocka_unit_test_setup_teardown(reads_compressed_files_as_they_are, setup, teardown),
+        cmocka_unit_test_setup_teardown(reads_all_parts_of_a_compressed_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(makes_samples_of_records, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_a_tokenizer_of_another_model, setup, teardown),
+        cmocka_unit_test_setup_teardown(gives_the_same_bytes_on_any_number_of_threads, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(leaves_bad_records_out_only_if_it_may, setup, teardown),
+        cmocka_unit_test_setup_teardown(refuses_data_of_which_nothing_is_learned, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

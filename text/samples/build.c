@@ -1,0 +1,260 @@
+#include "text/samples/build.h"
+
+#include <gio/gio.h>
+#include <sys/stat.h>
+
+#include "core/base/quote.h"
+#include "text/samples/records.h"
+
+#define JOB_BYTES ((gsize)1 << 20)
+#define MOST_THREADS 64
+
+/* A record of a job, and the sample that it became: n tokens from @at_token on. */
+typedef struct {
+    gsize at, length;
+    guint64 line;
+    guint n; /* 0: none */
+} Record;
+
+typedef struct {
+    guint32 file;
+    GString *text;
+    GArray *records; /* Record */
+    GArray *ids, *labels;
+    guint64 n_skipped;
+    GError *bad;   /* the first: it ends the build, or was left out */
+    gboolean done; /* under the lock */
+} Job;
+
+typedef struct {
+    const RpSamplesBuild *build;
+    GPtrArray *names; /* of files, for messages */
+    RpCacheWriter *writer;
+    GThreadPool *pool;
+    GQueue jobs; /* in the order of the files */
+    GMutex lock;
+    GCond finished;
+    guint most_jobs;
+    guint64 n_skipped;
+    GError *bad;
+    guint64 done_bytes, total_bytes;
+} Builder;
+
+static Job *
+job_new(guint32 file)
+{
+    Job *job = g_new0(Job, 1);
+
+    job->file = file;
+    job->text = g_string_sized_new(JOB_BYTES);
+    job->records = g_array_new(FALSE, FALSE, sizeof(Record));
+    job->ids = g_array_new(FALSE, FALSE, sizeof(gint32));
+    job->labels = g_array_new(FALSE, FALSE, sizeof(gint32));
+    return job;
+}
+
+static void
+job_free(Job *job)
+{
+    g_string_free(job->text, TRUE);
+    g_array_unref(job->records);
+    g_array_unref(job->ids);
+    g_array_unref(job->labels);
+    g_clear_error(&job->bad);
+    g_free(job);
+}
+
+static void
+encode(Builder *builder, Job *job)
+{
+    const RpSamplesBuild *build = builder->build;
+    const char *name = g_ptr_array_index(builder->names, job->file);
+    g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(gint32));
+    g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(gint32));
+
+    for (guint i = 0; i < job->records->len; i++) {
+        Record *record = &g_array_index(job->records, Record, i);
+
+        if (!rp_encoder_read(build->encoder, name, record->line, job->text->str + record->at,
+                             record->length, ids, labels, job->bad == NULL ? &job->bad : NULL)) {
+            job->n_skipped++;
+            if (!build->skip_bad)
+                return;
+            continue;
+        }
+        record->n = ids->len;
+        g_array_append_vals(job->ids, ids->data, ids->len);
+        g_array_append_vals(job->labels, labels->data, labels->len);
+    }
+}
+
+static void
+run_job(gpointer data, gpointer user_data)
+{
+    Job *job = data;
+    Builder *builder = user_data;
+
+    encode(builder, job);
+    g_mutex_lock(&builder->lock);
+    job->done = TRUE;
+    g_cond_broadcast(&builder->finished);
+    g_mutex_unlock(&builder->lock);
+}
+
+/* Writes the oldest job's samples, once it is done. */
+static gboolean
+write_oldest(Builder *builder, GError **error)
+{
+    Job *job = g_queue_peek_head(&builder->jobs);
+    gsize at = 0;
+    gboolean written = TRUE;
+
+    g_mutex_lock(&builder->lock);
+    while (!job->done)
+        g_cond_wait(&builder->finished, &builder->lock);
+    g_mutex_unlock(&builder->lock);
+    (void)g_queue_pop_head(&builder->jobs);
+    builder->n_skipped += job->n_skipped;
+    if (job->bad != NULL && !builder->build->skip_bad) {
+        g_propagate_error(error, g_steal_pointer(&job->bad));
+        written = FALSE;
+    }
+    if (builder->bad == NULL)
+        builder->bad = g_steal_pointer(&job->bad);
+    for (guint i = 0; i < job->records->len && written; i++) {
+        const Record *record = &g_array_index(job->records, Record, i);
+
+        if (record->n == 0)
+            continue;
+        written = rp_cache_writer_add(builder->writer, &g_array_index(job->ids, gint32, at),
+                                      &g_array_index(job->labels, gint32, at), record->n, job->file,
+                                      record->line, error);
+        at += record->n;
+    }
+    job_free(job);
+    return written;
+}
+
+static gboolean
+push_job(Builder *builder, Job *job, GError **error)
+{
+    g_queue_push_tail(&builder->jobs, job);
+    g_thread_pool_push(builder->pool, job, NULL);
+    return builder->jobs.length < builder->most_jobs || write_oldest(builder, error);
+}
+
+static gboolean
+show(const Builder *builder, guint64 done, GError **error)
+{
+    const RpSamplesBuild *build = builder->build;
+
+    if (build->progress == NULL || build->progress(done, builder->total_bytes, build->user_data))
+        return TRUE;
+    g_set_error(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "reading the data was stopped");
+    return FALSE;
+}
+
+/* As many records as fill a job. */
+static gboolean
+read_job(RpRecords *records, Job *job, GError **error)
+{
+    while (job->text->len < JOB_BYTES) {
+        g_autoptr(GString) text = g_string_new(NULL);
+        Record record = {.at = job->text->len};
+        gboolean found;
+
+        if (!rp_records_next(records, text, &record.line, &found, error))
+            return FALSE;
+        if (!found)
+            return TRUE;
+        record.length = text->len;
+        g_string_append_len(job->text, text->str, (gssize)text->len);
+        g_array_append_val(job->records, record);
+    }
+    return TRUE;
+}
+
+static gboolean
+read_file(Builder *builder, guint32 file, GError **error)
+{
+    g_autoptr(RpRecords) records = rp_records_open(builder->build->paths[file], error);
+
+    for (gboolean more = records != NULL; more;) {
+        Job *job = job_new(file);
+
+        if (!read_job(records, job, error)) {
+            job_free(job);
+            return FALSE;
+        }
+        more = job->records->len > 0;
+        if (!more)
+            job_free(job);
+        else if (!push_job(builder, job, error) ||
+                 !show(builder, builder->done_bytes + rp_records_offset(records), error))
+            return FALSE;
+    }
+    if (records != NULL)
+        builder->done_bytes += rp_records_offset(records);
+    return records != NULL;
+}
+
+static gboolean
+build_all(Builder *builder, RpCacheHeader *header, GError **error)
+{
+    for (guint32 file = 0; builder->build->paths[file] != NULL; file++)
+        if (!read_file(builder, file, error))
+            return FALSE;
+    while (builder->jobs.length > 0)
+        if (!write_oldest(builder, error))
+            return FALSE;
+    if (rp_cache_writer_n_learned(builder->writer) == 0) {
+        g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_NOTHING,
+                    "expected a sample of which something is learned, found none%s%s",
+                    builder->bad != NULL ? "; the first record that was left out: " : "",
+                    builder->bad != NULL ? builder->bad->message : "");
+        return FALSE;
+    }
+    return rp_cache_writer_finish(builder->writer, builder->n_skipped, header, error);
+}
+
+static void
+list_files(Builder *builder)
+{
+    for (const char *const *path = builder->build->paths; *path != NULL; path++) {
+        struct stat status;
+
+        g_ptr_array_add(builder->names, rp_display_name(*path));
+        if (stat(*path, &status) == 0)
+            builder->total_bytes += (guint64)status.st_size;
+    }
+}
+
+gboolean
+rp_samples_build(const RpSamplesBuild *build, const char *path, guint64 key, RpCacheHeader *header,
+                 char **bad, GError **error)
+{
+    const guint threads = build->threads > 0 ? build->threads : g_get_num_processors();
+    Builder builder = {.build = build, .most_jobs = 2 * MIN(threads, MOST_THREADS)};
+    gboolean built;
+
+    builder.writer = rp_cache_writer_new(path, key, error);
+    if (builder.writer == NULL)
+        return FALSE;
+    builder.names = g_ptr_array_new_with_free_func(g_free);
+    list_files(&builder);
+    g_mutex_init(&builder.lock);
+    g_cond_init(&builder.finished);
+    builder.pool =
+        g_thread_pool_new(run_job, &builder, (gint)MIN(threads, MOST_THREADS), FALSE, NULL);
+    built = build_all(&builder, header, error);
+    g_thread_pool_free(builder.pool, FALSE, TRUE); /* what runs is waited for */
+    g_queue_clear_full(&builder.jobs, (GDestroyNotify)job_free);
+    if (bad != NULL)
+        *bad = built && builder.bad != NULL ? g_strdup(builder.bad->message) : NULL;
+    g_clear_error(&builder.bad);
+    g_cond_clear(&builder.finished);
+    g_mutex_clear(&builder.lock);
+    g_ptr_array_unref(builder.names);
+    rp_cache_writer_free(builder.writer);
+    return built;
+}

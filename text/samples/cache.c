@@ -1,0 +1,185 @@
+#include "text/samples/cache.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/hash.h"
+#include "core/base/quote.h"
+#include "text/samples/ids.h"
+
+#define N_HEADER (sizeof(RpCacheHeader) / sizeof(guint64))
+
+struct _RpCacheWriter {
+    char *path, *temporary;
+    FILE *file;
+    RpCacheHeader header;
+    GByteArray *index;
+    GArray *words; /* guint32: of a sample */
+};
+
+void
+rp_cache_header_read(const void *bytes, RpCacheHeader *header)
+{
+    guint64 numbers[N_HEADER];
+
+    memcpy(numbers, bytes, sizeof numbers);
+    for (guint i = 0; i < N_HEADER; i++)
+        numbers[i] = GUINT64_FROM_LE(numbers[i]);
+    memcpy(header, numbers, sizeof numbers);
+}
+
+void
+rp_cache_entry_read(const void *bytes, RpCacheEntry *entry)
+{
+    const guint8 *at = bytes;
+
+    memcpy(&entry->word, at, 8);
+    memcpy(&entry->n_tokens, at + 8, 4);
+    memcpy(&entry->file, at + 12, 4);
+    memcpy(&entry->line, at + 16, 8);
+    entry->word = GUINT64_FROM_LE(entry->word);
+    entry->n_tokens = GUINT32_FROM_LE(entry->n_tokens);
+    entry->file = GUINT32_FROM_LE(entry->file);
+    entry->line = GUINT64_FROM_LE(entry->line);
+}
+
+static gboolean
+fail(const RpCacheWriter *writer, GError **error)
+{
+    const int number = errno;
+    g_autofree char *name = rp_display_name(writer->temporary);
+
+    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number),
+                "cannot write \"%s\": %s", name, g_strerror(number));
+    return FALSE;
+}
+
+static gboolean
+put(RpCacheWriter *writer, const void *bytes, gsize n, GError **error)
+{
+    return fwrite(bytes, 1, n, writer->file) == n || fail(writer, error);
+}
+
+RpCacheWriter *
+rp_cache_writer_new(const char *path, guint64 key, GError **error)
+{
+    static const char empty[RP_CACHE_HEADER_BYTES];
+    g_autoptr(RpCacheWriter) writer = g_new0(RpCacheWriter, 1);
+    g_autofree char *directory = g_path_get_dirname(path);
+
+    G_STATIC_ASSERT(sizeof(RpCacheHeader) <= RP_CACHE_HEADER_BYTES);
+    writer->path = g_strdup(path);
+    writer->temporary = g_strdup_printf("%s.%d", path, (int)getpid());
+    writer->header =
+        (RpCacheHeader){.magic = RP_CACHE_MAGIC, .version = RP_CACHE_VERSION, .key = key};
+    writer->index = g_byte_array_new();
+    writer->words = g_array_new(FALSE, FALSE, sizeof(guint32));
+    if (g_mkdir_with_parents(directory, 0777) != 0 ||
+        (writer->file = g_fopen(writer->temporary, "wbe")) == NULL) {
+        (void)fail(writer, error);
+        return NULL;
+    }
+    return put(writer, empty, sizeof empty, error) ? g_steal_pointer(&writer) : NULL;
+}
+
+void
+rp_cache_writer_free(RpCacheWriter *writer)
+{
+    if (writer == NULL)
+        return;
+    if (writer->file != NULL) {
+        (void)fclose(writer->file);
+        (void)g_unlink(writer->temporary);
+    }
+    g_byte_array_unref(writer->index);
+    g_array_unref(writer->words);
+    g_free(writer->path);
+    g_free(writer->temporary);
+    g_free(writer);
+}
+
+static void
+add_number(GByteArray *to, guint64 number, guint n_bytes)
+{
+    const guint64 little = GUINT64_TO_LE(number);
+
+    g_byte_array_append(to, (const guint8 *)&little, n_bytes);
+}
+
+/* Whether each label is its id or masked. */
+static gboolean
+is_mask(const gint32 *ids, const gint32 *labels, guint32 n)
+{
+    for (guint32 i = 0; i < n; i++)
+        if (labels[i] != ids[i] && labels[i] != RP_LABEL_MASKED)
+            return FALSE;
+    return TRUE;
+}
+
+gboolean
+rp_cache_writer_add(RpCacheWriter *writer, const gint32 *ids, const gint32 *labels, guint32 n,
+                    guint32 file, guint64 line, GError **error)
+{
+    RpCacheHeader *header = &writer->header;
+    const gboolean apart = !is_mask(ids, labels, n);
+    guint64 n_learned = 0;
+
+    g_array_set_size(writer->words, apart ? 2 * n : n);
+    guint32 *words = &g_array_index(writer->words, guint32, 0);
+    for (guint32 i = 0; i < n; i++) {
+        const gboolean masked = labels[i] == RP_LABEL_MASKED;
+
+        words[i] = GUINT32_TO_LE((guint32)ids[i] | (masked && !apart ? RP_CACHE_MASKED : 0));
+        if (apart)
+            words[n + i] = GUINT32_TO_LE(masked ? RP_CACHE_MASKED : (guint32)labels[i]);
+        n_learned += i > 0 && !masked;
+    }
+    add_number(writer->index, header->n_words, 8);
+    add_number(writer->index, n | (apart ? RP_CACHE_APART : 0), 4);
+    add_number(writer->index, file, 4);
+    add_number(writer->index, line, 8);
+    header->n_samples++;
+    header->n_words += writer->words->len;
+    header->n_tokens += n;
+    header->n_learned += n_learned;
+    header->n_unlearned += n_learned == 0;
+    return put(writer, words, writer->words->len * sizeof *words, error);
+}
+
+guint64
+rp_cache_writer_n_learned(const RpCacheWriter *writer)
+{
+    return writer->header.n_learned;
+}
+
+gboolean
+rp_cache_writer_finish(RpCacheWriter *writer, guint64 n_skipped, RpCacheHeader *header,
+                       GError **error)
+{
+    guint64 numbers[N_HEADER];
+
+    writer->header.n_skipped = n_skipped;
+    writer->header.index_hash = rp_hash64(writer->index->data, writer->index->len, 0);
+    memcpy(numbers, &writer->header, sizeof numbers);
+    for (guint i = 0; i < N_HEADER; i++)
+        numbers[i] = GUINT64_TO_LE(numbers[i]);
+    if (!put(writer, writer->index->data, writer->index->len, error))
+        return FALSE;
+    if (fseek(writer->file, 0, SEEK_SET) != 0)
+        return fail(writer, error);
+    if (!put(writer, numbers, sizeof numbers, error))
+        return FALSE;
+    if (fflush(writer->file) != 0 || fsync(fileno(writer->file)) != 0)
+        return fail(writer, error);
+    const int closed = fclose(g_steal_pointer(&writer->file));
+    if (closed != 0 || g_rename(writer->temporary, writer->path) != 0) {
+        (void)fail(writer, error);
+        (void)g_unlink(writer->temporary);
+        return FALSE;
+    }
+    *header = writer->header;
+    return TRUE;
+}

@@ -1,0 +1,43 @@
+/**
+ * From a record to a sample: token ids, and which of them are learned.
+ *
+ *   {"input_ids": [...], "labels": [...]}       as they are
+ *   {"text": "..."}                             all of it, and the end token behind it
+ *   {"prompt": "...", "completion": "..."}      the completion, and the end token behind it
+ *
+ * A token that stands on both sides of a border belongs to the side that it begins in.
+ */
+#pragma once
+
+#include "text/samples/ids.h"
+#include "text/samples/inflate.h"
+#include "text/tokenizer/tokenizer.h"
+
+typedef struct {
+    const RpTokenizer *tokenizer; /* %NULL: records of ids alone */
+    guint vocabulary;             /* of the model: ids are less than this */
+    gint64 end_id;                /* behind texts, unless it stands there; -1: none */
+} RpEncoderOptions;
+
+typedef struct _RpEncoder RpEncoder;
+
+/* Its tokenizer is borrowed. */
+RpEncoder *rp_encoder_new(const RpEncoderOptions *options);
+void rp_encoder_free(RpEncoder *encoder);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpEncoder, rp_encoder_free)
+
+/* Whether a sample of the record needs a tokenizer; FALSE too if it is no record. */
+gboolean rp_record_needs_tokenizer(const char *text, gsize length);
+
+/**
+ * rp_encoder_read:
+ * @name: for messages
+ * @line: lines of the file before the record
+ * @ids: (element-type gint32): set to the sample's, at least one
+ * @labels: (element-type gint32): as many, each the id or RP_LABEL_MASKED
+ *
+ * From any thread. Errors: RP_SAMPLES_ERROR_RECORD with line and column
+ */
+gboolean rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const char *text,
+                         gsize length, GArray *ids, GArray *labels,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
