@@ -87,6 +87,8 @@ typedef struct {
     char *data_weights; /* numbers with commas between */
     char *data_cache;
     int skip_bad_samples;
+    int train_on; /* RpTrainOn */
+    char *chat_template;
     char *output;
     char *devices;
     int dtype_choice; /* RpDtype + 1; 0 = the model's */

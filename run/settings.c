@@ -7,6 +7,7 @@
 #include "core/catalogue/lora.h"
 #include "core/lowbit/lowbit.h"
 #include "run/run.h"
+#include "text/chat/chat.h"
 
 /* Not every word that is no "true" is false. */
 static const RpSettingChoice booleans[] = {{"false", 0}, {"true", 1}, {"no", 0}, {"yes", 1},
@@ -41,6 +42,10 @@ static const RpSettingChoice excesses[] = {{"truncate", RP_RUN_EXCESS_TRUNCATE},
                                            {"drop", RP_RUN_EXCESS_DROP},
                                            {"error", RP_RUN_EXCESS_ERROR},
                                            {NULL}};
+static const RpSettingChoice learned[] = {{"assistant", RP_TRAIN_ON_ASSISTANT},
+                                          {"last", RP_TRAIN_ON_LAST},
+                                          {"all", RP_TRAIN_ON_ALL},
+                                          {NULL}};
 static const RpSettingChoice rates[] = {{"cosine", RP_LEARNING_RATE_COSINE},
                                         {"linear", RP_LEARNING_RATE_LINEAR},
                                         {"constant", RP_LEARNING_RATE_CONSTANT},
@@ -76,6 +81,11 @@ static const RpSetting settings[] = {
     {"data_cache", TEXT(data_cache), .unset = ".roundpipe beside the first file",
      .others = "dataset_prepared_path tokenized_path cache_dir",
      .help = "directory of samples that were made of text; they are used again"},
+    {"train_on", CHOICE(train_on, learned), .initial = "assistant",
+     .others = "train_on_inputs assistant_only_loss completion_only_loss roles_to_train",
+     .help = "what is learned of a chat: assistants' turns, the last of them, or all text"},
+    {"chat_template", TEXT(chat_template), .unset = "the model's",
+     .others = "chat_template_jinja template", .help = "a file with a template of chats"},
     {"skip_bad_samples", CHOICE(skip_bad_samples, booleans), .initial = "false",
      .others = "skip_invalid ignore_errors",
      .help = "leaves records out that no sample can be made of, and counts them"},

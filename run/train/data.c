@@ -142,6 +142,8 @@ open_all(RpTrainJob *job, GError **error)
                         .sequence_tokens = (guint)run->sequence_length,
                         .cache = run->data_cache,
                         .skip_bad = run->skip_bad_samples != 0,
+                        .train_on = (RpTrainOn)run->train_on,
+                        .template_file = run->chat_template,
                         .split = run->eval.split,
                         .seed = (guint64)run->seed};
 

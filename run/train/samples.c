@@ -115,11 +115,9 @@ add_to_key(guint64 *key, guint64 number)
 }
 
 static gboolean
-make_key(const RpSamplesAsk *ask, char *const *files, const RpEncoderOptions *encoder, guint64 *key,
+make_key(const RpSamplesAsk *ask, char *const *files, const RpChat *chat, guint64 *key,
          GError **error)
 {
-    static const char *const beside[] = {"tokenizer.json", "tokenizer_config.json",
-                                         "chat_template.jinja"};
     guint64 hash;
 
     *key = ENCODING;
@@ -128,18 +126,16 @@ make_key(const RpSamplesAsk *ask, char *const *files, const RpEncoderOptions *en
             return FALSE;
         add_to_key(key, hash);
     }
-    add_to_key(key, encoder->vocabulary);
-    add_to_key(key, (guint64)encoder->end_id);
+    add_to_key(key, ask->config->vocab);
     add_to_key(key, ask->skip_bad != FALSE);
-    for (guint i = 0; i < G_N_ELEMENTS(beside) && encoder->tokenizer != NULL; i++) {
-        g_autofree char *path = g_build_filename(ask->model, beside[i], NULL);
+    if (chat == NULL)
+        return TRUE;
+    g_autofree char *tokenizer = g_build_filename(ask->model, "tokenizer.json", NULL);
 
-        if (g_file_test(path, G_FILE_TEST_EXISTS)) {
-            if (!hash_file(path, &hash, error))
-                return FALSE;
-            add_to_key(key, hash + i);
-        }
-    }
+    if (!hash_file(tokenizer, &hash, error))
+        return FALSE;
+    add_to_key(key, hash);
+    add_to_key(key, rp_chat_fingerprint(chat));
     return TRUE;
 }
 
@@ -209,19 +205,29 @@ open_cache(const RpSamplesAsk *ask, char *const *files, gboolean texts, const Rp
            RpRunSamples *samples, GError **error)
 {
     g_autoptr(RpTokenizer) tokenizer = NULL;
-    RpEncoderOptions options = {.vocabulary = ask->config->vocab, .end_id = -1};
+    g_autoptr(RpChat) chat = NULL;
+    RpEncoderOptions options = {.vocabulary = ask->config->vocab};
     guint64 key;
 
     if (texts) {
-        tokenizer = rp_tokenizer_open(ask->model, error);
-        if (tokenizer == NULL)
+        const RpChatOptions how = {.train_on = ask->train_on,
+                                   .template_file = ask->template_file,
+                                   .vocabulary = options.vocabulary};
+
+        if (ask->model == NULL) {
+            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                        "%s: expected records of input_ids, found text, which needs a model's "
+                        "tokenizer: name the model with --model",
+                        files[0]);
             return NULL;
-        options.tokenizer = tokenizer;
-        options.end_id = rp_tokenizer_role(tokenizer, RP_TOKEN_EOS);
-        if (options.end_id < 0 && ask->config->n_eos > 0)
-            options.end_id = ask->config->eos_ids[0];
+        }
+        tokenizer = rp_tokenizer_open(ask->model, error);
+        chat = tokenizer != NULL ? rp_chat_open(ask->model, tokenizer, &how, error) : NULL;
+        if (chat == NULL)
+            return NULL;
+        options.chat = chat;
     }
-    if (!make_key(ask, files, &options, &key, error))
+    if (!make_key(ask, files, chat, &key, error))
         return NULL;
     samples->cache = cache_path(ask, files[0], key);
     const char *const *names = (const char *const *)files;

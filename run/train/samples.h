@@ -7,18 +7,21 @@
 #include "core/catalogue/model.h"
 #include "exec/data/dataset.h"
 #include "run/train/job.h"
+#include "text/chat/chat.h"
 
 typedef struct {
     const char *key;     /* of the run file, for messages */
     const char *data;    /* its value: names with commas between */
     const char *weights; /* (nullable): a number for each of them */
-    const char *model;   /* directory with a tokenizer, if texts are read */
+    const char *model;   /* directory with a tokenizer, if texts are read; %NULL: none are */
     const RpModel *config;
     guint sequence_tokens;
     const char *cache; /* directory; %NULL: .roundpipe beside the first file */
     gboolean skip_bad;
-    double split; /* share of the samples that is validated, not trained on */
-    guint64 seed; /* of which these are */
+    RpTrainOn train_on;
+    const char *template_file; /* (nullable): instead of the model's */
+    double split;              /* share of the samples that is validated, not trained on */
+    guint64 seed;              /* of which these are */
 } RpSamplesAsk;
 
 typedef struct {

@@ -826,7 +826,7 @@ lists_the_keys_of_a_run_file(void **state)
     assert_string_equal(rp_cli_member(json, "0.key")->text, "model");
     assert_true(rp_cli_member(json, "0.required")->number);
     assert_true(rp_cli_member(json, "0.default")->type == RP_JSON_NULL);
-    assert_string_equal(rp_cli_member(json, "13.default")->text, "8");
+    assert_string_equal(rp_cli_member(json, "15.default")->text, "8");
     assert_int_equal(both.code, 2);
     assert_string_equal(both.err,
                         "roundpipe train: --keys: expected no run file with it; see --help\n");

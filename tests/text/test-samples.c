@@ -20,8 +20,9 @@
     "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":{"
 
 typedef struct {
-    char *directory;
+    char *directory, *model;
     RpTokenizer *tokenizer;
+    RpChat *chat;
     RpEncoder *encoder;
     GError *error;
 } Fixture;
@@ -30,6 +31,14 @@ static char *
 path_of(const Fixture *f, const char *name)
 {
     return g_build_filename(f->directory, name, NULL);
+}
+
+static void
+write_to(const char *directory, const char *name, const char *text)
+{
+    g_autofree char *path = g_build_filename(directory, name, NULL);
+
+    assert_true(g_file_set_contents(path, text, -1, NULL));
 }
 
 static int
@@ -42,10 +51,16 @@ setup(void **state)
         g_string_append_printf(json, "\"%c\":%u,", 'a' + i, i);
     g_string_append(json, "\"\xc4\xa0\":26,\"<end>\":27},\"merges\":[]}}");
     f->directory = g_dir_make_tmp("test-samples-XXXXXX", NULL);
-    f->tokenizer = rp_tokenizer_parse("tokenizer.json", json->str, json->len, &f->error);
+    f->model = g_dir_make_tmp("test-samples-model-XXXXXX", NULL);
+    write_to(f->model, "tokenizer.json", json->str);
+    write_to(f->model, "tokenizer_config.json",
+             "{\"eos_token\":\"<end>\",\"chat_template\":\"{% for m in messages %}{{ m.role[0] }} "
+             "{{ m.content }}<end>{% endfor %}\"}");
+    f->tokenizer = rp_tokenizer_open(f->model, &f->error);
     rp_assert_no_error(f->error);
-    f->encoder = rp_encoder_new(
-        &(RpEncoderOptions){.tokenizer = f->tokenizer, .vocabulary = 28, .end_id = 27});
+    f->chat = rp_chat_open(f->model, f->tokenizer, &(RpChatOptions){.vocabulary = 28}, &f->error);
+    rp_assert_no_error(f->error);
+    f->encoder = rp_encoder_new(&(RpEncoderOptions){.chat = f->chat, .vocabulary = 28});
     *state = f;
     return 0;
 }
@@ -56,8 +71,11 @@ teardown(void **state)
     Fixture *f = *state;
 
     rp_encoder_free(f->encoder);
+    rp_chat_free(f->chat);
     rp_tokenizer_free(f->tokenizer);
     rp_file_remove_directory(f->directory);
+    rp_file_remove_directory(f->model);
+    g_free(f->model);
     g_clear_error(&f->error);
     g_free(f->directory);
     g_free(f);
@@ -249,9 +267,12 @@ makes_samples_of_records(void **state)
         {"{\"input_ids\":[3,4],\"labels\":[-100,5],\"text\":\"a\"}", "(3) 4->5 "},
         {"{\"input_ids\":[28]}",
          "FILE: line 5, column 15: input_ids[0]: expected an id from 0 to 27, found 28"},
-        {"{\"prompt\":\"a\"}", "FILE: line 5, column 1: expected input_ids, text, or prompt and "
-                               "completion, found prompt without completion"},
-        {"{\"text\":7}", "FILE: line 5, column 9: text: expected a text, found 7"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"assistant\","
+         "\"content\":\"c\"}]}",
+         "(20) (26) (1) (27) (0) (26) 2 27 "},
+        {"{\"prompt\":\"a\"}", "FILE: line 5, column 1: completion: expected a `completion` of the "
+                               "prompt, found nothing"},
+        {"{\"text\":7}", "FILE: line 5, column 9: text: expected a string, found 7"},
         {"{\"text\":\"a\"",
          "FILE: line 5, column 12: expected `,` or `}`, found the end of the text"},
         {"", "FILE: line 5, column 1: expected an object, found the end of the text"},
@@ -271,10 +292,9 @@ refuses_a_tokenizer_of_another_model(void **state)
     Fixture *f = *state;
 
     rp_encoder_free(f->encoder);
-    f->encoder = rp_encoder_new(
-        &(RpEncoderOptions){.tokenizer = f->tokenizer, .vocabulary = 20, .end_id = -1});
+    f->encoder = rp_encoder_new(&(RpEncoderOptions){.chat = f->chat, .vocabulary = 20});
     g_autofree char *found = sample_of(f, "{\"text\":\"az\"}");
-    assert_string_equal(found, "FILE: line 5, column 1: expected ids below the model's vocabulary, "
+    assert_string_equal(found, "FILE: line 5: expected ids below the model's vocabulary, "
                                "20, found 25: the tokenizer is not the model's");
 }
 
@@ -352,9 +372,7 @@ leaves_bad_records_out_only_if_it_may(void **state)
     write_many(f, 30000, 1000);
     assert_false(build(f, "x.bin", 4, FALSE, &header, NULL));
     /* the first in the files' order, whichever thread came upon one first */
-    assert_non_null(strstr(f->error->message, "a.jsonl: line 500, column 1: expected input_ids, "
-                                              "text, or prompt and completion, found none of "
-                                              "them"));
+    assert_non_null(strstr(f->error->message, "a.jsonl: line 500, column 1: expected "));
     g_clear_error(&f->error);
     g_autoptr(GPtrArray) names = rp_file_list(f->directory, NULL);
     assert_int_equal(names->len, 2); /* nothing is left of it */

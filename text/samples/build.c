@@ -22,7 +22,8 @@ typedef struct {
     GArray *records; /* Record */
     GArray *ids, *labels;
     guint64 n_skipped;
-    GError *bad;   /* the first: it ends the build, or was left out */
+    GError *bad; /* the first: it ends the build, or was left out */
+    gboolean fatal;
     gboolean done; /* under the lock */
 } Job;
 
@@ -78,7 +79,10 @@ encode(Builder *builder, Job *job)
         if (!rp_encoder_read(build->encoder, name, record->line, job->text->str + record->at,
                              record->length, ids, labels, job->bad == NULL ? &job->bad : NULL)) {
             job->n_skipped++;
-            if (!build->skip_bad)
+            /* the checkpoint has no template: no record is to blame */
+            job->fatal =
+                !build->skip_bad || g_error_matches(job->bad, RP_CHAT_ERROR, RP_CHAT_ERROR_FILE);
+            if (job->fatal)
                 return;
             continue;
         }
@@ -115,7 +119,7 @@ write_oldest(Builder *builder, GError **error)
     g_mutex_unlock(&builder->lock);
     (void)g_queue_pop_head(&builder->jobs);
     builder->n_skipped += job->n_skipped;
-    if (job->bad != NULL && !builder->build->skip_bad) {
+    if (job->fatal) {
         g_propagate_error(error, g_steal_pointer(&job->bad));
         written = FALSE;
     }

@@ -1,7 +1,5 @@
 #include "text/samples/encode.h"
 
-#include <string.h>
-
 struct _RpEncoder {
     RpEncoderOptions options;
     RpIdsReader ids;
@@ -26,37 +24,6 @@ rp_encoder_free(RpEncoder *encoder)
     g_free(encoder);
 }
 
-/* ---- the keys of a record ---- */
-
-/* Texts that a record has; %NULL: it has not. */
-typedef struct {
-    GString *text, *prompt, *completion;
-    gboolean ids;
-    const char *chat; /* the key of a kind that is not read here */
-} Record;
-
-static void
-record_clear(Record *record)
-{
-    for (guint i = 0; i < 3; i++) {
-        GString *text = (GString *[]){record->text, record->prompt, record->completion}[i];
-        if (text != NULL)
-            g_string_free(text, TRUE);
-    }
-}
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Record, record_clear)
-
-static gboolean
-read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    GString **text = value;
-
-    if (rp_json_pull_peek(pull) != RP_JSON_STRING)
-        return rp_json_pull_fail(pull, "a text");
-    *text = g_string_new(NULL);
-    return rp_json_pull_string(pull, *text);
-}
-
 static gboolean
 note_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -64,44 +31,30 @@ note_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return rp_json_pull_skip(pull);
 }
 
+/* Whether the object that stands next has ids. */
 static gboolean
-note_chat(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+find_ids(RpJsonPull *pull, gboolean *has_ids)
 {
-    *(const char **)value = field->key;
-    return rp_json_pull_skip(pull);
+    static const RpJsonField fields[] = {{"input_ids", note_ids, .null_is_absent = TRUE},
+                                         {NULL, rp_json_read_ignored}};
+
+    *has_ids = FALSE;
+    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), has_ids, NULL);
 }
-
-#define CHAT(name)                                                                                 \
-    {                                                                                              \
-        name, note_chat, G_STRUCT_OFFSET(Record, chat), .null_is_absent = TRUE                     \
-    }
-
-static const RpJsonField fields[] = {
-    {"input_ids", note_ids, G_STRUCT_OFFSET(Record, ids), .null_is_absent = TRUE},
-    {"text", read_text, G_STRUCT_OFFSET(Record, text), .null_is_absent = TRUE},
-    {"prompt", read_text, G_STRUCT_OFFSET(Record, prompt), .null_is_absent = TRUE},
-    {"completion", read_text, G_STRUCT_OFFSET(Record, completion), .null_is_absent = TRUE},
-    CHAT("messages"),
-    CHAT("conversations"),
-    CHAT("instruction"),
-    {NULL, rp_json_read_ignored},
-};
 
 gboolean
 rp_record_needs_tokenizer(const char *text, gsize length)
 {
-    g_auto(Record) record = {0};
     RpJsonPull pull;
+    gboolean has_ids;
 
     return rp_json_pull_init(&pull, "", text, length, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_RECORD,
                              NULL) &&
-           rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), &record, NULL) && !record.ids;
+           find_ids(&pull, &has_ids) && !has_ids;
 }
 
-/* ---- samples ---- */
-
 static gboolean
-encode_ids(const RpEncoder *encoder, RpJsonPull *pull, gsize length, GArray *ids, GArray *labels)
+read_ids(const RpEncoder *encoder, RpJsonPull *pull, GArray *ids, GArray *labels)
 {
     const RpJsonPull again = *pull;
     RpSample sample = {.capacity = 0};
@@ -118,79 +71,63 @@ encode_ids(const RpEncoder *encoder, RpJsonPull *pull, gsize length, GArray *ids
 }
 
 static gboolean
-refuse(RpJsonPull *pull, const char *start, const char *expected, const char *found)
+fail(const char *name, guint64 line, const char *expected, const char *found, GError **error)
 {
-    return rp_json_pull_refuse(pull, start, NULL, expected, found);
+    g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_RECORD,
+                "%s: line %" G_GUINT64_FORMAT ": expected %s, found %s", name, line + 1, expected,
+                found);
+    return FALSE;
 }
 
-/* Of @text what begins at @learned or later. */
+/* Losses have no weights here: a label counts, or does not. */
 static gboolean
-encode_text(const RpEncoder *encoder, RpJsonPull *pull, const char *start, const GString *text,
-            gsize learned, GArray *ids, GArray *labels)
+take_weights(const RpChatSample *made, const char *name, guint64 line, GArray *labels,
+             GError **error)
 {
-    const RpEncoderOptions *options = &encoder->options;
-    g_autoptr(GArray) tokens = g_array_new(FALSE, FALSE, sizeof(guint32));
-    g_autoptr(GArray) spans = g_array_new(FALSE, FALSE, sizeof(RpTokenSpan));
-    g_autoptr(GError) problem = NULL;
-    gint32 label = RP_LABEL_MASKED;
+    for (guint i = 0; i < made->weights->len; i++) {
+        const float weight = g_array_index(made->weights, float, i);
 
-    if (!rp_tokenizer_encode(options->tokenizer, text->str, text->len, RP_ENCODE_TEMPLATE, tokens,
-                             spans, &problem))
-        return refuse(pull, start, "a text that the tokenizer takes", problem->message);
-    for (guint i = 0; i < tokens->len; i++) {
-        const guint32 id = g_array_index(tokens, guint32, i);
-        const gint32 token = (gint32)id;
-
-        if (id >= options->vocabulary) {
-            g_autofree char *expected =
-                g_strdup_printf("ids below the model's vocabulary, %u", options->vocabulary);
-            g_autofree char *found = g_strdup_printf("%u: the tokenizer is not the model's", id);
-            return refuse(pull, start, expected, found);
-        }
-        label = g_array_index(spans, RpTokenSpan, i).start >= learned ? token : RP_LABEL_MASKED;
-        g_array_append_val(ids, token);
-        g_array_append_val(labels, label);
+        if (weight == 0)
+            g_array_index(labels, gint32, i) = RP_LABEL_MASKED;
+        else if (weight != 1 && g_array_index(labels, gint32, i) != RP_LABEL_MASKED)
+            return fail(name, line, "weights of 0 or 1", "another", error);
     }
-    label = (gint32)options->end_id;
-    if (options->end_id >= 0 &&
-        (ids->len == 0 || g_array_index(ids, gint32, ids->len - 1) != label)) {
-        g_array_append_val(ids, label);
-        g_array_append_val(labels, label);
-    }
-    return ids->len > 0 || refuse(pull, start, "a text with a token", "none");
+    return TRUE;
 }
 
 static gboolean
-encode_record(const RpEncoder *encoder, RpJsonPull *pull, const char *start, const Record *record,
-              GArray *ids, GArray *labels)
+read_text(const RpEncoder *encoder, const char *name, guint64 line, const char *text, gsize length,
+          GArray *ids, GArray *labels, GError **error)
 {
-    const gboolean pair = record->prompt != NULL && record->completion != NULL;
+    g_auto(RpChatSample) made = {0};
 
-    if (record->chat != NULL) {
-        g_autofree char *found = g_strdup_printf("%s: chats are not read yet", record->chat);
-        return refuse(pull, start, "input_ids, text, or prompt and completion", found);
+    if (encoder->options.chat == NULL)
+        return fail(name, line, "input_ids, as there is no tokenizer", "another record", error);
+    if (!rp_chat_sample(encoder->options.chat, name, line + 1, text, length, &made, error))
+        return FALSE;
+    if (made.ids->len == 0)
+        return fail(name, line, "a record with a token", "none", error);
+    for (guint i = 0; i < made.ids->len; i++) {
+        const gint32 id = g_array_index(made.ids, gint32, i);
+
+        if (id >= 0 && (guint)id < encoder->options.vocabulary)
+            continue;
+        g_autofree char *expected =
+            g_strdup_printf("ids below the model's vocabulary, %u", encoder->options.vocabulary);
+        g_autofree char *found = g_strdup_printf("%d: the tokenizer is not the model's", id);
+        return fail(name, line, expected, found, error);
     }
-    if (record->text == NULL && !pair)
-        return refuse(pull, start, "input_ids, text, or prompt and completion",
-                      record->prompt != NULL       ? "prompt without completion"
-                      : record->completion != NULL ? "completion without prompt"
-                                                   : "none of them");
-    if (encoder->options.tokenizer == NULL)
-        return refuse(pull, start, "input_ids, as the model has no tokenizer.json", "text");
-    if (!pair)
-        return encode_text(encoder, pull, start, record->text, 0, ids, labels);
-    const gsize learned = record->prompt->len;
-
-    g_string_append_len(record->prompt, record->completion->str, (gssize)record->completion->len);
-    return encode_text(encoder, pull, start, record->prompt, learned, ids, labels);
+    g_array_append_vals(ids, made.ids->data, made.ids->len);
+    g_array_append_vals(labels, made.labels->data, made.labels->len);
+    return take_weights(&made, name, line, labels, error);
 }
 
 gboolean
 rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const char *text,
                 gsize length, GArray *ids, GArray *labels, GError **error)
 {
-    g_auto(Record) record = {0};
     RpJsonPull pull, again;
+    gboolean has_ids;
 
     g_array_set_size(ids, 0);
     g_array_set_size(labels, 0);
@@ -198,9 +135,8 @@ rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const 
                                 RP_SAMPLES_ERROR_RECORD, error))
         return FALSE;
     again = pull;
-    if (!rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), &record, NULL) ||
-        !rp_json_pull_end(&pull))
+    if (!find_ids(&pull, &has_ids) || !rp_json_pull_end(&pull))
         return FALSE;
-    return record.ids ? encode_ids(encoder, &again, length, ids, labels)
-                      : encode_record(encoder, &pull, text, &record, ids, labels);
+    return has_ids ? read_ids(encoder, &again, ids, labels)
+                   : read_text(encoder, name, line, text, length, ids, labels, error);
 }

@@ -1,27 +1,22 @@
 /**
- * From a record to a sample: token ids, and which of them are learned.
- *
- *   {"input_ids": [...], "labels": [...]}       as they are
- *   {"text": "..."}                             all of it, and the end token behind it
- *   {"prompt": "...", "completion": "..."}      the completion, and the end token behind it
- *
- * A token that stands on both sides of a border belongs to the side that it begins in.
+ * From a record to a sample: token ids, and which of them are learned. Records of ids are samples as
+ * they stand; chats and texts are made into them by a checkpoint's template and tokenizer
+ * (text/chat).
  */
 #pragma once
 
+#include "text/chat/chat.h"
 #include "text/samples/ids.h"
 #include "text/samples/inflate.h"
-#include "text/tokenizer/tokenizer.h"
 
 typedef struct {
-    const RpTokenizer *tokenizer; /* %NULL: records of ids alone */
-    guint vocabulary;             /* of the model: ids are less than this */
-    gint64 end_id;                /* behind texts, unless it stands there; -1: none */
+    const RpChat *chat; /* %NULL: records of ids alone */
+    guint vocabulary;   /* of the model: ids are less than this */
 } RpEncoderOptions;
 
 typedef struct _RpEncoder RpEncoder;
 
-/* Its tokenizer is borrowed. */
+/* Its chat is borrowed. */
 RpEncoder *rp_encoder_new(const RpEncoderOptions *options);
 void rp_encoder_free(RpEncoder *encoder);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpEncoder, rp_encoder_free)
@@ -36,7 +31,7 @@ gboolean rp_record_needs_tokenizer(const char *text, gsize length);
  * @ids: (element-type gint32): set to the sample's, at least one
  * @labels: (element-type gint32): as many, each the id or RP_LABEL_MASKED
  *
- * From any thread. Errors: RP_SAMPLES_ERROR_RECORD with line and column
+ * From any thread. Errors: RP_SAMPLES_ERROR_RECORD with line and column; those of rp_chat_sample()
  */
 gboolean rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const char *text,
                          gsize length, GArray *ids, GArray *labels,

@@ -1,0 +1,486 @@
+/* roundpipe inspect: what samples a file of data becomes, and how they fill sequences. */
+#include "cli/cli.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli/progress.h"
+#include "cli/reports/picture.h"
+#include "exec/data/pack.h"
+#include "exec/model/hf-config.h"
+#include "plots/charts/bars.h"
+#include "run/train/samples.h"
+#include "text/tokenizer/tokenizer.h"
+
+/* Sequences that are filled at once, and how often, to see how full they become. */
+#define SURVEYED_AT_ONCE 64
+#define SURVEYED 64
+
+#define BINS_OF_A_SEQUENCE 8
+#define MOST_BINS 40
+#define BAR_WIDTH 40
+
+#define LEARNED_COLOUR "\033[32m"
+#define OTHER_COLOUR "\033[2m"
+#define NO_COLOUR "\033[0m"
+
+typedef struct {
+    char *model;
+    int sequence_length;
+    int samples;
+    char *picture;
+    char *cache;
+    gboolean skip_bad;
+    gboolean drop;
+    char *train_on;
+    char *chat_template;
+} InspectArgs;
+
+/* Lengths from @from up to, but not with, @to. */
+typedef struct {
+    guint64 from, to, n;
+} Bin;
+
+typedef struct {
+    const InspectArgs *args;
+    RpModel config;
+    RpTokenizer *tokenizer; /* %NULL: ids are shown */
+    RpRunSamples samples;
+    RpDatasetSummary summary;
+    GArray *lengths;     /* guint64, ascending */
+    guint64 n_learned;   /* tokens */
+    guint64 n_unlearned; /* samples without any */
+    double useful, useful_unpacked;
+    Bin bins[MOST_BINS];
+    guint n_bins;
+} Inspected;
+
+static void
+inspected_clear(Inspected *inspected)
+{
+    rp_run_samples_clear(&inspected->samples);
+    g_clear_pointer(&inspected->tokenizer, rp_tokenizer_free);
+    g_clear_pointer(&inspected->lengths, g_array_unref);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Inspected, inspected_clear)
+
+static void
+show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
+{
+    RpProgress *progress = user_data;
+
+    if (total > 0)
+        rp_progress_show(progress, done, total);
+    else
+        rp_progress_clear();
+}
+
+/* ---- figures ---- */
+
+static int
+compare_lengths(gconstpointer a, gconstpointer b)
+{
+    const guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* The length that @share of the samples do not reach beyond. */
+static guint64
+quantile(const Inspected *inspected, double share)
+{
+    const guint n = inspected->lengths->len;
+
+    return g_array_index(inspected->lengths, guint64, MIN(n - 1, (guint)(share * n)));
+}
+
+/* Reads all samples once. */
+static gboolean
+count(Inspected *inspected, GError **error)
+{
+    const RpDataset *dataset = inspected->samples.train;
+    g_autofree gint32 *ids = NULL, *labels = NULL;
+    gsize room = 0;
+
+    inspected->lengths = g_array_new(FALSE, FALSE, sizeof(guint64));
+    for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
+        RpSample sample = {.capacity = 0};
+        guint64 length, n_learned = 0;
+
+        if (!rp_dataset_length(dataset, i, &length, error))
+            return FALSE;
+        if (length > room) {
+            room = 2 * (gsize)length;
+            ids = g_renew(gint32, ids, room);
+            labels = g_renew(gint32, labels, room);
+        }
+        sample = (RpSample){.input_ids = ids, .labels = labels, .capacity = (gsize)length};
+        if (!rp_dataset_read(dataset, i, &sample, error))
+            return FALSE;
+        for (gsize t = 1; t < length; t++) /* the first is no target */
+            n_learned += labels[t] != RP_LABEL_MASKED;
+        inspected->n_learned += n_learned;
+        inspected->n_unlearned += n_learned == 0;
+        g_array_append_val(inspected->lengths, length);
+    }
+    g_array_sort(inspected->lengths, compare_lengths);
+    return TRUE;
+}
+
+static gboolean
+survey(Inspected *inspected, GError **error)
+{
+    const RpDatasetSummary *data = &inspected->summary;
+    const guint s = (guint)inspected->args->sequence_length;
+    const gboolean drop = inspected->args->drop;
+    const RpBatcherOptions options = {.micro_batches = 1,
+                                      .sequences = SURVEYED_AT_ONCE,
+                                      .tokens = s,
+                                      .shuffle = TRUE,
+                                      .packing = TRUE,
+                                      .drop_long = drop};
+    const RpDataState start = {.n_samples = data->n_samples};
+    const guint64 n = data->n_samples - (drop ? data->n_truncated_samples : 0);
+    const guint64 tokens = data->n_tokens - data->n_truncated_tokens -
+                           (drop ? data->n_truncated_samples * (guint64)s : 0);
+    RpPackingSurvey packed;
+
+    if (n == 0) {
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--drop: expected a sample of at most %u tokens, found longer ones alone", s);
+        return FALSE;
+    }
+    g_autoptr(RpPacker) packer = rp_packer_new(inspected->samples.train, &options);
+    if (!rp_packer_survey(packer, &start, SURVEYED, &packed, error))
+        return FALSE;
+    inspected->useful = packed.useful;
+    inspected->useful_unpacked = (double)tokens / ((double)n * s);
+    return TRUE;
+}
+
+/* Eighths of a sequence; behind it twice as long each. */
+static void
+fill_bins(Inspected *inspected)
+{
+    const guint64 s = (guint64)inspected->args->sequence_length;
+    const guint64 step = MAX(1, s / BINS_OF_A_SEQUENCE);
+    const guint64 longest = quantile(inspected, 1);
+    guint64 from = 1;
+
+    while (from <= longest && inspected->n_bins < MOST_BINS) {
+        const guint64 width = from <= s ? step : from - 1;
+        const guint64 end = from <= s ? MIN(from + width, s + 1) : from + width;
+
+        inspected->bins[inspected->n_bins++] = (Bin){.from = from, .to = end};
+        from = end;
+    }
+    for (guint i = 0, b = 0; i < inspected->lengths->len; i++) {
+        while (b + 1 < inspected->n_bins &&
+               g_array_index(inspected->lengths, guint64, i) >= inspected->bins[b].to)
+            b++;
+        inspected->bins[b].n++;
+    }
+}
+
+/* ---- text ---- */
+
+/* Nothing in it moves the cursor. (transfer full) */
+static char *
+harmless(const char *text)
+{
+    GString *out = g_string_new(NULL);
+
+    for (const char *at = text; *at != '\0'; at = g_utf8_next_char(at)) {
+        const gunichar c = g_utf8_get_char(at);
+
+        g_string_append_unichar(out, g_unichar_iscntrl(c) && c != '\n' && c != '\t' ? 0xfffd : c);
+    }
+    return g_string_free(out, FALSE);
+}
+
+/* Tokens from @from to @to as text; as ids without a tokenizer. (transfer full) */
+static char *
+text_of(const Inspected *inspected, const gint32 *ids, gsize from, gsize to)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (inspected->tokenizer != NULL &&
+        rp_tokenizer_decode(inspected->tokenizer, (const guint32 *)(const void *)ids + from,
+                            to - from, RP_DECODE_ALL, text, NULL))
+        return harmless(text->str);
+    g_string_truncate(text, 0);
+    for (gsize t = from; t < to; t++)
+        g_string_append_printf(text, "%s%d", t > from ? " " : "", ids[t]);
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}
+
+static gboolean
+wants_colour(const RpReport *report)
+{
+    const char *no = g_getenv("NO_COLOR"), *terminal = g_getenv("TERM");
+
+    return report->form != RP_REPORT_JSON && isatty(STDOUT_FILENO) == 1 &&
+           (no == NULL || *no == '\0') && g_strcmp0(terminal, "dumb") != 0;
+}
+
+/* A part that is learned, or is not: in a colour, or each line behind a + or a |. */
+static void
+append_part(GString *shown, const char *text, gboolean learned, gboolean colour)
+{
+    if (colour) {
+        g_string_append_printf(shown, "%s%s%s", learned ? LEARNED_COLOUR : OTHER_COLOUR, text,
+                               NO_COLOUR);
+        return;
+    }
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+
+    for (guint i = 0; lines[i] != NULL; i++)
+        g_string_append_printf(shown, "%s  %c %s", shown->len > 0 ? "\n" : "", learned ? '+' : '|',
+                               lines[i]);
+}
+
+static gboolean
+show_sample(const Inspected *inspected, RpReport *report, guint64 index, GError **error)
+{
+    const RpDataset *dataset = inspected->samples.train;
+    const gboolean colour = wants_colour(report);
+    g_autofree char *place = rp_dataset_locate(dataset, index);
+    g_autoptr(GString) shown = g_string_new(NULL);
+    guint64 length;
+
+    if (!rp_dataset_length(dataset, index, &length, error))
+        return FALSE;
+    g_autofree gint32 *ids = g_new(gint32, length), *labels = g_new(gint32, length);
+    RpSample sample = {.input_ids = ids, .labels = labels, .capacity = (gsize)length};
+
+    if (!rp_dataset_read(dataset, index, &sample, error))
+        return FALSE;
+    rp_report_object(report, NULL, NULL);
+    rp_report_text(report, "place", place, NULL);
+    rp_report_count(report, "tokens", (gint64)length, NULL);
+    rp_report_list(report, "parts");
+    for (gsize from = 0, to; from < length; from = to) {
+        const gboolean learned = labels[from] != RP_LABEL_MASKED;
+
+        for (to = from + 1; to < length && (labels[to] != RP_LABEL_MASKED) == learned; to++)
+            ;
+        g_autofree char *text = text_of(inspected, ids, from, to);
+
+        rp_report_object(report, NULL, NULL);
+        rp_report_bool(report, "learned", learned, NULL);
+        rp_report_count(report, "tokens", (gint64)(to - from), NULL);
+        rp_report_text(report, "text", text, NULL);
+        rp_report_end(report);
+        append_part(shown, text, learned, colour);
+    }
+    rp_report_end(report);
+    rp_report_end(report);
+    if (report->form != RP_REPORT_JSON) /* as it is: lines are not filled, colours have no width */
+        printf("\n%s, %" G_GUINT64_FORMAT " tokens\n%s\n", place, length, shown->str);
+    return TRUE;
+}
+
+/* ---- the report ---- */
+
+static void
+report_lengths(const Inspected *inspected, RpReport *report)
+{
+    const guint64 median = quantile(inspected, 0.5), most = quantile(inspected, 0.95);
+    const double mean = (double)inspected->summary.n_tokens / (double)inspected->summary.n_samples;
+
+    rp_report_object(report, "lengths", NULL);
+    rp_report_count(report, "least", (gint64)quantile(inspected, 0), "lengths");
+    rp_report_show(report,
+                   "%" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT " tokens, mean %.1f, median "
+                   "%" G_GUINT64_FORMAT ", 95 %% up to %" G_GUINT64_FORMAT,
+                   quantile(inspected, 0), quantile(inspected, 1), mean, median, most);
+    rp_report_count(report, "median", (gint64)median, NULL);
+    rp_report_real(report, "mean", mean, 3, NULL);
+    rp_report_count(report, "p95", (gint64)most, NULL);
+    rp_report_count(report, "most", (gint64)quantile(inspected, 1), NULL);
+    rp_report_end(report);
+}
+
+static void
+report_counts(const Inspected *inspected, RpReport *report)
+{
+    const RpDatasetSummary *data = &inspected->summary;
+    const RpCacheHeader *header = &inspected->samples.header;
+    const int s = inspected->args->sequence_length;
+
+    rp_report_count(report, "samples", (gint64)data->n_samples, "samples");
+    rp_report_show(report, "%" G_GUINT64_FORMAT, data->n_samples);
+    rp_report_count(report, "tokens", (gint64)data->n_tokens, "tokens");
+    rp_report_show(report, "%" G_GUINT64_FORMAT ", %.1f %% of them learned", data->n_tokens,
+                   100 * (double)inspected->n_learned / (double)data->n_tokens);
+    rp_report_count(report, "learned_tokens", (gint64)inspected->n_learned, NULL);
+    rp_report_count(report, "unlearned_samples", (gint64)inspected->n_unlearned,
+                    inspected->n_unlearned > 0 ? "nothing learned" : NULL);
+    if (inspected->n_unlearned > 0)
+        rp_report_show(report, "of %" G_GUINT64_FORMAT " samples", inspected->n_unlearned);
+    rp_report_count(report, "bad_records", (gint64)header->n_skipped,
+                    header->n_skipped > 0 ? "left out" : NULL);
+    if (header->n_skipped > 0)
+        rp_report_show(report, "%" G_GUINT64_FORMAT " bad records%s%s", header->n_skipped,
+                       inspected->samples.bad != NULL ? "; the first: " : "",
+                       inspected->samples.bad != NULL ? inspected->samples.bad : "");
+    report_lengths(inspected, report);
+    rp_report_count(report, "sequence_length", s, NULL);
+    rp_report_count(report, "longer_samples", (gint64)data->n_truncated_samples,
+                    data->n_truncated_samples > 0 ? "longer" : NULL);
+    if (data->n_truncated_samples > 0)
+        rp_report_show(report,
+                       "%" G_GUINT64_FORMAT
+                       " samples are longer than %d tokens, by %" G_GUINT64_FORMAT " in all",
+                       data->n_truncated_samples, s, data->n_truncated_tokens);
+    rp_report_ratio(report, "useful_ratio", inspected->useful, "useful");
+    rp_report_show(report,
+                   "%.1f %% of sequences of %d tokens where samples are packed, %.1f %% where they "
+                   "are not",
+                   100 * inspected->useful, s, 100 * inspected->useful_unpacked);
+    rp_report_ratio(report, "useful_ratio_unpacked", inspected->useful_unpacked, NULL);
+}
+
+static void
+report_bins(const Inspected *inspected, RpReport *report)
+{
+    guint64 most = 1;
+
+    for (guint b = 0; b < inspected->n_bins; b++)
+        most = MAX(most, inspected->bins[b].n);
+    rp_report_table(report, "histogram", NULL, 0);
+    for (guint b = 0; b < inspected->n_bins; b++) {
+        const Bin *bin = &inspected->bins[b];
+        g_autofree char *bar = g_strnfill((gsize)((bin->n * BAR_WIDTH + most - 1) / most), '#');
+
+        rp_report_object(report, NULL, NULL);
+        rp_report_count(report, "from", (gint64)bin->from, "tokens");
+        rp_report_show(report, "%" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT, bin->from,
+                       bin->to - 1);
+        rp_report_count(report, "to", (gint64)bin->to - 1, NULL);
+        rp_report_count(report, "samples", (gint64)bin->n, "samples");
+        rp_report_line(report, "<", "%s", bar);
+        rp_report_end(report);
+    }
+    rp_report_end(report);
+}
+
+static gboolean
+draw(const Inspected *inspected, const char *data, GError **error)
+{
+    static const RpBarPart part = {.title = NULL, .colour = RP_COLOUR_BLUE};
+    g_autofree char *name = g_path_get_basename(data);
+    g_autofree char *title = g_strdup_printf("Lengths of samples: %s", name);
+    g_autofree char *subtitle = g_strdup_printf(
+        "%" G_GUINT64_FORMAT " samples; sequences of %d tokens: %.1f %% useful packed, %.1f %% not",
+        inspected->summary.n_samples, inspected->args->sequence_length, 100 * inspected->useful,
+        100 * inspected->useful_unpacked);
+    g_autoptr(RpBarChart) chart = rp_bar_chart_new("lengths", title, "samples", 0, &part, 1);
+
+    rp_bar_chart_set_subtitle(chart, subtitle);
+    for (guint b = 0; b < inspected->n_bins; b++) {
+        const Bin *bin = &inspected->bins[b];
+        g_autofree char *label = g_strdup_printf(
+            "%" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT " tokens", bin->from, bin->to - 1);
+
+        rp_bar_chart_add(chart,
+                         &(RpBarRow){.label = label, .values = {(double)bin->n}, .marker = NAN});
+    }
+    g_autoptr(RpFigure) figure = rp_bar_chart_figure(chart);
+    return rp_cli_picture_write(figure, inspected->args->picture, error);
+}
+
+static gboolean
+open_data(Inspected *inspected, const char *data, GError **error)
+{
+    const InspectArgs *args = inspected->args;
+    RpProgress progress = rp_progress_begin("making samples", 0);
+    const int train_on = args->train_on != NULL
+                             ? rp_cli_choice("train-on", args->train_on, rp_train_on_names, error)
+                             : RP_TRAIN_ON_ASSISTANT;
+    const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
+    RpSamplesAsk ask = {.key = "DATA",
+                        .data = data,
+                        .model = args->model,
+                        .config = &inspected->config,
+                        .sequence_tokens = (guint)args->sequence_length,
+                        .cache = args->cache,
+                        .skip_bad = args->skip_bad,
+                        .train_on = (RpTrainOn)train_on,
+                        .template_file = args->chat_template};
+
+    if (train_on < 0)
+        return FALSE;
+    inspected->config.vocab = RP_DATASET_MAX_VOCABULARY;
+    if (args->model != NULL) {
+        if (!rp_hf_config_load(args->model, &inspected->config, error)) {
+            g_prefix_error(error, "--model: ");
+            return FALSE;
+        }
+        inspected->tokenizer = rp_tokenizer_open(args->model, NULL);
+    }
+    return rp_run_samples_open(&ask, &events, &inspected->samples, error) &&
+           rp_dataset_check(inspected->samples.train, (guint)args->sequence_length, NULL, NULL,
+                            &inspected->summary, error);
+}
+
+static gboolean
+run(gpointer user_args, char **words, RpReport *report, GError **error)
+{
+    const InspectArgs *args = user_args;
+    g_auto(Inspected) inspected = {.args = args};
+    g_autofree char *data = g_strjoinv(",", words);
+
+    if (!open_data(&inspected, data, error) || !count(&inspected, error) ||
+        !survey(&inspected, error))
+        return FALSE;
+    fill_bins(&inspected);
+    report_counts(&inspected, report);
+    report_bins(&inspected, report);
+    rp_report_flush(report);
+    rp_report_list(report, "examples");
+    for (guint64 i = 0; i < MIN((guint64)args->samples, inspected.summary.n_samples); i++)
+        if (!show_sample(&inspected, report, i, error))
+            return FALSE;
+    rp_report_end(report);
+    return args->picture == NULL || draw(&inspected, data, error);
+}
+
+static const GOptionEntry options[] = {
+    {"model", 0, RP_FILE(InspectArgs, model),
+     "directory with config.json and tokenizer.json; texts need it", "DIR"},
+    {"sequence-length", 0, RP_COUNT(InspectArgs, sequence_length),
+     "tokens of a sequence (default: 2048)", "N"},
+    {"samples", 0, RP_COUNT(InspectArgs, samples), "how many are shown (default: 3)", "N"},
+    {"drop", 0, RP_FLAG(InspectArgs, drop),
+     "longer samples are left out, not cut (excess_length_strategy: drop)", NULL},
+    {"train-on", 0, RP_WORD(InspectArgs, train_on),
+     "what is learned of a chat: assistant (the default), last or all", "WHAT"},
+    {"chat-template", 0, RP_FILE(InspectArgs, chat_template),
+     "a file with a template of chats, instead of the model's", "FILE"},
+    {"skip-bad-samples", 0, RP_FLAG(InspectArgs, skip_bad),
+     "leave records out that no sample can be made of, and count them", NULL},
+    {"data-cache", 0, RP_FILE(InspectArgs, cache),
+     "directory of samples that were made of text (default: .roundpipe beside the first file)",
+     "DIR"},
+    {"picture", 0, RP_FILE(InspectArgs, picture),
+     "draw the lengths: .png, .svg or .pdf (needs gnuplot)", "FILE"},
+    {0},
+};
+
+static const InspectArgs defaults = {.sequence_length = 2048, .samples = 3};
+
+const RpCommand rp_command_inspect = {
+    .name = "inspect",
+    .summary = "show samples of data, and how they fill sequences",
+    .words = "DATA...",
+    .help = "Prints how many samples there are, how long they are, how full sequences become with\n"
+            "and without packing, and the first samples: learned text in colour, or without a\n"
+            "terminal behind a +, other text behind a |.\n\n"
+            "Example:\n  roundpipe inspect chats.jsonl --model models/qwen3-1.7b",
+    .options = options,
+    .args_size = sizeof(InspectArgs),
+    .defaults = &defaults,
+    .run = run,
+};

@@ -1,0 +1,117 @@
+/* roundpipe inspect. */
+#include "tests/cli/train-files.h"
+
+#include <math.h>
+
+#define CHAT(question, answer)                                                                     \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"" question "\"},"                             \
+    "{\"role\":\"assistant\",\"content\":\"" answer "\"}]}\n"
+
+static int
+setup(void **state)
+{
+    g_autoptr(GString) letters = g_string_new("");
+
+    if (rp_train_files_setup(state) != 0)
+        return 1;
+    for (guint i = 0; i < 26; i++)
+        g_string_append_printf(letters, "\"%c\":%u,", 'a' + i, i);
+    g_autofree char *tokenizer = g_strdup_printf(
+        "{\"added_tokens\":[{\"id\":27,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":"
+        "false,\"rstrip\":false,\"normalized\":false,\"special\":true}],\"normalizer\":null,"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":"
+        "true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{%s\"\xc4\xa0\":26,\"<end>\":27},\"merges\":[]}}",
+        letters->str);
+    rp_train_files_write("model/tokenizer.json", tokenizer, -1);
+    rp_train_files_write("model/tokenizer_config.json",
+                         "{\"eos_token\":\"<end>\",\"chat_template\":\"{% for m in messages %}"
+                         "{{ m.role[0] }} {{ m.content }}<end>{% endfor %}\"}",
+                         -1);
+    rp_train_files_write("chats.jsonl", CHAT("ab", "cde") CHAT("b", "c") CHAT("abcdefgh", "i"), -1);
+    return 0;
+}
+
+static void
+shows_learned_text(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("inspect @T/chats.jsonl --model @T/model --sequence-length 16 --samples 2");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.out, "  samples           3\n"));
+    /* u ab<end>a cde<end>: 4 of 11; 2 of 8; 2 of 15 */
+    assert_non_null(strstr(run.out, "  tokens            34, 23.5 % of them learned\n"));
+    assert_non_null(strstr(run.out, "chats.jsonl: line 1, 11 tokens\n  | u ab<end>a \n"
+                                    "  + cde<end>\n"));
+    assert_non_null(strstr(run.out, "line 2, 8 tokens"));
+    assert_null(strstr(run.out, "line 3,"));
+    assert_null(strchr(run.out, '\033'));
+}
+
+static void
+tells_all_as_json(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("inspect @T/chats.jsonl --model @T/model --sequence-length 10 --json "
+                   "--train-on all --samples 1 --data-cache @T/cache");
+    g_autoptr(RpTree) json = rp_cli_json(&run);
+
+    (void)state;
+    assert_int_equal(rp_cli_number(json, "samples"), 3);
+    assert_int_equal(rp_cli_number(json, "learned_tokens"), 31);
+    assert_int_equal(rp_cli_number(json, "lengths.most"), 15);
+    assert_int_equal(rp_cli_number(json, "longer_samples"), 2);
+    assert_true(fabs(rp_cli_number(json, "useful_ratio_unpacked") - 28.0 / 30) < 1e-6);
+    assert_int_equal(rp_cli_number(json, "examples.0.tokens"), 11);
+    assert_string_equal(rp_cli_member(json, "examples.0.parts.0.text")->text,
+                        "u ab<end>a cde<end>");
+    g_autofree char *names = rp_train_files_list("cache");
+    assert_non_null(strstr(names, "samples-"));
+}
+
+/* Of a terminal: `script` makes one. */
+static void
+colours_a_terminal_unless_told(void **state)
+{
+    static const char words[] = "inspect @T/chats.jsonl --model @T/model --samples 1";
+    g_auto(RpCliRun) colour = rp_cli_shell("TERM=xterm NO_COLOR= script -qec \"$ROUNDPIPE %s\" "
+                                           "/dev/null",
+                                           words);
+    g_auto(RpCliRun) none =
+        rp_cli_shell("TERM=xterm NO_COLOR=1 script -qec \"$ROUNDPIPE %s\" /dev/null", words);
+
+    (void)state;
+    assert_int_equal(colour.code, 0);
+    assert_non_null(strstr(colour.out, "\033[32mcde<end>\033[0m"));
+    assert_null(strstr(none.out, "\033[32m"));
+    assert_non_null(strstr(none.out, "+ cde<end>"));
+}
+
+static void
+shows_ids_without_a_model(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("inspect @T/data.jsonl --samples 1");
+    g_auto(RpCliRun) text = rp_cli_run("inspect @T/chats.jsonl");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.out, "line 1, "));
+    assert_non_null(strstr(run.out, "  + 1 "));
+    assert_int_equal(text.code, 1);
+    assert_non_null(strstr(text.err, "name the model with --model"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shows_learned_text),
+        cmocka_unit_test(tells_all_as_json),
+        cmocka_unit_test(colours_a_terminal_unless_told),
+        cmocka_unit_test(shows_ids_without_a_model),
+    };
+
+    return cmocka_run_group_tests(tests, setup, rp_train_files_teardown);
+}
