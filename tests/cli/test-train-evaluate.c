@@ -162,7 +162,8 @@ keys_without_data_are_refused(void **state)
 
     (void)state;
     assert_int_equal(run.code, 2);
-    assert_non_null(strstr(run.err, "--set eval.every: expected eval.data or eval.split beside it, found none"));
+    assert_non_null(strstr(
+        run.err, "--set eval.every: expected eval.data or eval.split beside it, found none"));
     assert_int_equal(missing.code, 1);
     assert_non_null(strstr(missing.err, "eval.data: "));
 }

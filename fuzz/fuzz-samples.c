@@ -1,0 +1,113 @@
+/**
+ * Whatever the bytes of a file of records, compressed or not, or of a cache of samples: reading it
+ * neither crashes nor leaks, ends, and a refusal is one line; what is accepted has ids of the
+ * vocabulary. The first byte of an input says which kind the rest is.
+ */
+#include "fuzz/harness.h"
+
+#include <glib/gstdio.h>
+#include <unistd.h>
+
+#include "exec/data/dataset.h"
+#include "text/samples/encode.h"
+#include "text/samples/records.h"
+
+#define VOCABULARY 1000
+#define MOST_RECORDS 100000
+#define CAPACITY 256
+
+static const char *const endings[] = {"jsonl", "json", "jsonl.gz", "jsonl.zst", "bin"};
+
+static void
+check_refusal(const GError *error)
+{
+    g_assert(strchr(error->message, '\n') == NULL);
+}
+
+static void
+check_tokens(const gint32 *ids, const gint32 *labels, gsize n)
+{
+    for (gsize i = 0; i < n; i++) {
+        g_assert(ids[i] >= 0 && ids[i] < VOCABULARY);
+        g_assert(labels[i] == RP_LABEL_MASKED || (labels[i] >= 0 && labels[i] < VOCABULARY));
+    }
+}
+
+static void
+read_records(const char *path)
+{
+    g_autoptr(RpEncoder) encoder = rp_encoder_new(&(RpEncoderOptions){.vocabulary = VOCABULARY});
+    g_autoptr(RpRecords) records = rp_records_open(path, NULL);
+    g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(gint32));
+    g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(gint32));
+
+    for (guint i = 0; i < MOST_RECORDS; i++) {
+        g_autoptr(GString) text = g_string_new(NULL);
+        g_autoptr(GError) error = NULL, bad = NULL;
+        guint64 line;
+        gboolean found;
+
+        const gboolean read = rp_records_next(records, text, &line, &found, &error);
+        if (!was_taken(read, error)) {
+            check_refusal(error);
+            return;
+        }
+        if (!found)
+            return;
+        const gboolean made =
+            rp_encoder_read(encoder, "fuzz", line, text->str, text->len, ids, labels, &bad);
+        if (!was_taken(made, bad)) {
+            check_refusal(bad);
+            continue;
+        }
+        g_assert(ids->len > 0 && ids->len == labels->len);
+        check_tokens((const gint32 *)(void *)ids->data, (const gint32 *)(void *)labels->data,
+                     ids->len);
+    }
+}
+
+/* Of the key that it says itself. */
+static void
+read_cache(const char *path, const guint8 *data, gsize size)
+{
+    static const char *const names[] = {"a", "b", NULL};
+    gint32 ids[CAPACITY], labels[CAPACITY];
+    RpCacheHeader header = {0};
+    g_autoptr(GError) error = NULL;
+
+    if (size >= RP_CACHE_HEADER_BYTES)
+        rp_cache_header_read(data, &header);
+    g_autoptr(RpDataset) dataset =
+        rp_dataset_open_cache(path, header.key, "fuzz", names, VOCABULARY, &header, &error);
+    if (!was_taken(dataset != NULL, error)) {
+        check_refusal(error);
+        return;
+    }
+    for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
+        RpSample sample = {ids, labels, CAPACITY, 0};
+        g_autoptr(GError) bad = NULL;
+
+        const gboolean read = rp_dataset_read(dataset, i, &sample, &bad);
+        if (was_taken(read, bad))
+            check_tokens(ids, labels, (gsize)MIN(sample.n_tokens, CAPACITY));
+    }
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0)
+        return 0;
+    const guint kind = data[0] % G_N_ELEMENTS(endings);
+    g_autofree char *path =
+        g_strdup_printf("%s/fuzz-samples-%d.%s", g_get_tmp_dir(), (int)getpid(), endings[kind]);
+
+    g_assert(g_file_set_contents_full(path, (const char *)data + 1, (gssize)size - 1,
+                                      G_FILE_SET_CONTENTS_NONE, 0600, NULL));
+    if (kind + 1 < G_N_ELEMENTS(endings))
+        read_records(path);
+    else
+        read_cache(path, data + 1, size - 1);
+    (void)g_unlink(path);
+    return 0;
+}
