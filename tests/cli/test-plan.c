@@ -307,6 +307,36 @@ frozen_weights_stay_where_that_is_faster(void **state)
     SAYS(&text, 0, "of frozen weights a card, uploaded once; ", "with uploads in each round");
 }
 
+/* The same of `simulate`, and of bound stages; without transfers there is nothing to stay. */
+static void
+simulate_says_what_stays(void **state)
+{
+#define SIMULATE "simulate @T/lora.json --gpus 2 --micro-batches 8 --schedule "
+#define FULL " --fidelity full --async --json"
+    g_auto(RpCliRun) made = rp_cli_run(
+        "export --profile qwen3-4b --lora-rank 16 --gpu rtx4090 --gpus 2 -o @T/lora.json");
+    g_auto(RpCliRun) stays = rp_cli_run(SIMULATE "roundpipe" FULL);
+    g_auto(RpCliRun) streamed = rp_cli_run(SIMULATE "roundpipe --resident off" FULL);
+    g_auto(RpCliRun) bound = rp_cli_run(SIMULATE "1f1b --resident on --fidelity full --json");
+    g_auto(RpCliRun) compute = rp_cli_run(SIMULATE "roundpipe --resident on");
+#undef SIMULATE
+#undef FULL
+    g_autoptr(RpTree) with = rp_cli_json(&stays);
+    g_autoptr(RpTree) without = rp_cli_json(&streamed);
+    g_autoptr(RpTree) stages = rp_cli_json(&bound);
+
+    (void)state;
+    assert_int_equal(made.code, 0);
+    assert_true(rp_cli_number(with, "resident_bytes") > 8e9);
+    assert_true(rp_cli_number(with, "iteration_ms") <=
+                rp_cli_number(with, "streamed_iteration_ms"));
+    assert_true(rp_cli_number(with, "tokens_per_s") >= rp_cli_number(without, "tokens_per_s"));
+    assert_true(rp_cli_number(stages, "resident_bytes") > 4e9);
+    assert_null(strstr(streamed.out, "resident"));
+    assert_int_equal(compute.code, 2);
+    assert_non_null(strstr(compute.err, "--resident: compute fidelity uploads no weights"));
+}
+
 static void
 draws_of_measured_times_give_a_deviation(void **state)
 {
@@ -365,6 +395,7 @@ main(void)
         cmocka_unit_test(adapters_are_predicted_as_train_runs_them),
         cmocka_unit_test(a_packed_base_takes_a_quarter_of_the_host),
         cmocka_unit_test(frozen_weights_stay_where_that_is_faster),
+        cmocka_unit_test(simulate_says_what_stays),
         cmocka_unit_test(draws_of_measured_times_give_a_deviation),
         cmocka_unit_test(the_cause_of_waiting_is_told),
         cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
