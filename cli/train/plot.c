@@ -7,9 +7,9 @@
 #include "cli/reports/picture.h"
 #include "plots/charts/loss.h"
 
-/* The steps of a metrics.jsonl. (transfer full) */
+/* The steps of a metrics.jsonl, or its evaluations. (transfer full) */
 static GArray *
-read_points(const char *path, GError **error)
+read_points(const char *path, gboolean evaluations, GError **error)
 {
     g_autoptr(GArray) lines = rp_train_metrics_read(path, error);
     g_autoptr(GArray) points = g_array_new(FALSE, FALSE, sizeof(RpLossPoint));
@@ -18,9 +18,10 @@ read_points(const char *path, GError **error)
         return NULL;
     for (guint i = 0; i < lines->len; i++) {
         const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
-        const RpLossPoint point = {line->step, line->loss, line->learning_rate};
+        const RpLossPoint point = {line->step, evaluations ? line->eval_loss : line->loss,
+                                   line->learning_rate};
 
-        if (isnan(line->eval_runtime))
+        if (isnan(line->eval_runtime) != evaluations)
             g_array_append_val(points, point);
     }
     return g_steal_pointer(&points);
@@ -31,7 +32,8 @@ rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
 {
     const RpRunFile *run = job->run;
     const RpPlanOptions *options = &job->request.options;
-    g_autoptr(GArray) points = read_points(metrics, error);
+    g_autoptr(GArray) points = read_points(metrics, FALSE, error);
+    g_autoptr(GArray) evaluations = points != NULL ? read_points(metrics, TRUE, error) : NULL;
     g_autoptr(RpFigure) figure = NULL;
     g_autofree char *model = g_path_get_basename(run->model);
     g_autofree char *data = g_path_get_basename(run->data);
@@ -44,10 +46,11 @@ rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
         run->gradient_accumulation_steps * run->micro_batches * run->micro_batch_size,
         run->sequence_length);
 
-    if (points == NULL)
+    if (evaluations == NULL)
         return FALSE;
-    figure = rp_loss_figure("training_loss", title, subtitle,
-                            (const RpLossPoint *)(const void *)points->data, points->len, error);
+    figure = rp_loss_figure(
+        "training_loss", title, subtitle, (const RpLossPoint *)(const void *)points->data,
+        points->len, (const RpLossPoint *)(const void *)evaluations->data, evaluations->len, error);
     return figure != NULL && rp_cli_picture_write(figure, path, error);
 }
 

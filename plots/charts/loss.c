@@ -96,6 +96,15 @@ append_data(GString *data, const RpLossPoint *points, guint n, guint reach)
     g_free(sums.count);
 }
 
+/* A fourth block. */
+static void
+append_evaluations(GString *data, const RpLossPoint *evaluations, guint n)
+{
+    g_string_append(data, "\n\n# validation loss\n# step; loss\n");
+    for (guint i = 0; i < n; i++)
+        append_point(data, evaluations[i].step, evaluations[i].loss);
+}
+
 /* From 0 where much of it was learned; else only what there is, or nothing could be seen of it. */
 static void
 append_range(GString *script, const RpLossPoint *points, guint n)
@@ -115,7 +124,7 @@ append_range(GString *script, const RpLossPoint *points, guint n)
 }
 
 static void
-append_plot(GString *script, gboolean one, guint reach)
+append_plot(GString *script, gboolean one, guint reach, gboolean evaluated)
 {
     rp_text_append(script,
                    "plot \\\n  DATA index 2 using 1:2 axes x1y2 with %s linewidth 1.2 dashtype "
@@ -131,14 +140,20 @@ append_plot(GString *script, gboolean one, guint reach)
                        ", \\\n  DATA index 1 using 1:2 with lines linewidth 2.6 linecolor rgb "
                        "'#%06x' title 'mean of %u steps'",
                        RP_COLOUR_BLUE, 2 * reach + 1);
+    if (evaluated)
+        rp_text_append(script,
+                       ", \\\n  DATA index 3 using 1:2 with linespoints pointtype 7 linewidth 1.2 "
+                       "linecolor rgb '#%06x' title 'validation loss'",
+                       RP_COLOUR_VERMILLION);
     g_string_append_c(script, '\n');
 }
 
 RpFigure *
 rp_loss_figure(const char *name, const char *title, const char *subtitle, const RpLossPoint *points,
-               guint n, GError **error)
+               guint n, const RpLossPoint *evaluations, guint n_evaluations, GError **error)
 {
-    static const char *const legend[] = {"loss of a step", "mean of 1000 steps", "learning rate"};
+    static const char *const legend[] = {"loss of a step", "mean of 1000 steps", "learning rate",
+                                         "validation loss"};
     guint finite = 0;
 
     for (guint i = 0; i < n; i++)
@@ -153,9 +168,11 @@ rp_loss_figure(const char *name, const char *title, const char *subtitle, const 
     RpFigure *figure = rp_figure_new(name, title, WIDTH, HEIGHT);
     GString *script = rp_figure_script(figure);
     guint bottom =
-        rp_figure_add_legend_below(figure, legend, G_N_ELEMENTS(legend), WIDTH - LEFT - RIGHT);
+        rp_figure_add_legend_below(figure, legend, n_evaluations > 0 ? 4 : 3, WIDTH - LEFT - RIGHT);
 
     append_data(rp_figure_data(figure), points, n, reach);
+    if (n_evaluations > 0)
+        append_evaluations(rp_figure_data(figure), evaluations, n_evaluations);
     rp_figure_add_titles(figure, title, subtitle);
     rp_figure_add_x_title(figure, "optimizer step", bottom);
     rp_figure_add_y_title(figure, "mean loss of the target tokens (measured)");
@@ -168,7 +185,7 @@ rp_loss_figure(const char *name, const char *title, const char *subtitle, const 
                    "set tmargin at screen 1 - py(%d)\n",
                    LEFT, RIGHT, TOP);
     append_range(script, points, n);
-    append_plot(script, n == 1, reach);
+    append_plot(script, n == 1, reach, n_evaluations > 0);
     rp_figure_set_caption(figure, "Loss and learning rate of every step: measured.");
     return figure;
 }

@@ -17,14 +17,16 @@ typedef struct {
  * @title: what is trained
  * @subtitle: (nullable): a second line: on what
  * @points: (array length=n): of finished steps, in their order
+ * @evaluations: (array length=n_evaluations): likewise; their learning rates are not looked at
  *
  *   thin    the loss of every step; where there are more steps than pixels, the least and the
  *           greatest of each column
  *   thick   the mean over a window centred on each step, a fiftieth of the run wide
+ *   dots    @evaluations: the validation loss, if there is any
  *   dashed  the learning rate, on an axis of its own
  *
  * Errors: RP_PLOT_ERROR_DATA without a step of finite loss
  */
 RpFigure *rp_loss_figure(const char *name, const char *title, const char *subtitle,
-                         const RpLossPoint *points, guint n,
-                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                         const RpLossPoint *points, guint n, const RpLossPoint *evaluations,
+                         guint n_evaluations, GError **error) G_GNUC_WARN_UNUSED_RESULT;

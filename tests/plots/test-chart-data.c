@@ -473,12 +473,14 @@ a_loss_curve_has_every_step_its_mean_and_the_learning_rate(void **state)
 {
     GError *error = NULL;
     RpLossPoint points[100];
+    const RpLossPoint evaluations[] = {{50, 3.5, NAN}, {100, 3.25, NAN}};
 
     (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(points); i++)
         points[i] = (RpLossPoint){i + 1, i % 2 == 0 ? 2 : 4, 1e-3};
     points[50].loss = NAN;
-    RpFigure *figure = rp_loss_figure("loss", "it's", NULL, points, G_N_ELEMENTS(points), &error);
+    RpFigure *figure =
+        rp_loss_figure("loss", "it's", NULL, points, G_N_ELEMENTS(points), evaluations, 2, &error);
     rp_assert_no_error(error);
     GPtrArray *losses = data_lines(figure, 0);
     GPtrArray *means = data_lines(figure, 1);
@@ -491,6 +493,10 @@ a_loss_curve_has_every_step_its_mean_and_the_learning_rate(void **state)
     assert_true(fabs(column(means->pdata[10], 1) - 10.0 / 3) < 1e-8); /* 4 2 4 */
     assert_true(fabs(column(means->pdata[50], 1) - 4) < 1e-8);        /* beside a gap */
     assert_string_equal(rates->pdata[99], "100 0.001");
+    GPtrArray *evaluated = data_lines(figure, 3);
+    assert_int_equal(evaluated->len, 2);
+    assert_string_equal(evaluated->pdata[1], "100 3.25");
+    g_ptr_array_unref(evaluated);
     g_ptr_array_unref(losses);
     g_ptr_array_unref(means);
     g_ptr_array_unref(rates);
@@ -510,7 +516,7 @@ a_long_loss_curve_keeps_its_extremes_in_few_points(void **state)
         points[i] = (RpLossPoint){i + 1, 5, 1e-3};
     points[77777].loss = 9;
     points[77779].loss = 1;
-    RpFigure *figure = rp_loss_figure("loss", "long", "data", points, n, &error);
+    RpFigure *figure = rp_loss_figure("loss", "long", "data", points, n, NULL, 0, &error);
     rp_assert_no_error(error);
     GPtrArray *losses = data_lines(figure, 0);
     GPtrArray *means = data_lines(figure, 1);
@@ -534,13 +540,13 @@ no_loss_makes_no_curve(void **state)
     GError *error = NULL;
 
     (void)state;
-    assert_null(rp_loss_figure("loss", "none", NULL, NULL, 0, &error));
+    assert_null(rp_loss_figure("loss", "none", NULL, NULL, 0, NULL, 0, &error));
     assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
     g_clear_error(&error);
-    assert_null(rp_loss_figure("loss", "gap", NULL, &gap, 1, &error));
+    assert_null(rp_loss_figure("loss", "gap", NULL, &gap, 1, NULL, 0, &error));
     assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
     g_clear_error(&error);
-    RpFigure *figure = rp_loss_figure("loss", "one", NULL, &one, 1, &error);
+    RpFigure *figure = rp_loss_figure("loss", "one", NULL, &one, 1, NULL, 0, &error);
     rp_assert_no_error(error);
     rp_figure_free(figure);
 }
