@@ -133,16 +133,16 @@ rp_action_time_ns(RpActionKind kind, const RpStageTimes *times, const RpStageTim
 
 /* The numbers an order is made from. */
 typedef struct {
-    guint gpus;          /* N */
-    guint micro_batches; /* M */
-    guint stages;        /* S: bound stages, or slots of a round */
-    guint round;         /* M_R; = M for bound schedules */
-    guint forward_slots; /* dispatched: S_f; slot S_f is the fused stage */
-    guint first_gpu;     /* dispatched: g0 of the iteration's first round */
-    guint turn;          /* forwards alone: a round begins so many devices further on; 0 = stages */
-    guint group;         /* interleaved: G; 0 = N */
+    guint gpus;                /* N */
+    guint micro_batches;       /* M */
+    guint stages;              /* S: bound stages, or slots of a round */
+    guint round;               /* M_R; = M for bound schedules */
+    guint forward_slots;       /* dispatched: S_f; slot S_f is the fused stage */
+    guint first_gpu;           /* dispatched: g0 of the iteration's first round */
+    guint group;               /* interleaved: G; 0 = N */
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
+    guint turn; /* forwards alone: a round begins so many devices further on; 0 = stages */
 } RpShape;
 
 typedef struct _RpScheduleOps RpScheduleOps;
