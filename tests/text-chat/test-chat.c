@@ -217,6 +217,9 @@ finds_turns_of_templates_without_marks(void **state)
         "{{ messages[i].content }}</>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
     static const Case indexed_cases[] = {
         {0, "{\"messages\": [" CHAT "]}", "<u>q</><a>[a</>]<u>r</><a>[b</>]"},
+        {0,
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"train\": true}, " A("a") "]}",
+         "[<u>q</>]<a>[a</>]"},
     };
     /* an end behind the loop */
     static const char ended[] = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}"

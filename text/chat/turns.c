@@ -144,9 +144,10 @@ static gboolean
 find_by_prefixes(const Search *search, guint i, RpTextSpan *span)
 {
     const gboolean last = i + 1 == search->record->messages->len;
+    const gboolean assistant = g_array_index(search->record->messages, RpMessage, i).assistant;
     g_auto(RpRendered) before = {0}, with = {0};
 
-    if (rp_chat_render_messages(search->chat, search->record, i, TRUE, NULL, &before, NULL) &&
+    if (rp_chat_render_messages(search->chat, search->record, i, assistant, NULL, &before, NULL) &&
         rp_chat_render_messages(search->chat, search->record, i + 1, FALSE, NULL, &with, NULL)) {
         const RpTextSpan all = {0, with.text->len};
         const gsize end = last ? with.text->len : trimmed_end(with.text->str, all).end;
