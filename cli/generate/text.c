@@ -30,6 +30,7 @@ typedef struct {
     gboolean prints;
     GArray *ids; /* of the prompt */
     GArray *answer;
+    GArray *known; /* guint32: its ids that are tokens */
     GString *text; /* of the answer */
     gsize printed; /* bytes */
     guint most_tokens;
@@ -52,6 +53,7 @@ talk_clear(Talk *talk)
     g_array_unref(talk->messages);
     g_array_unref(talk->ids);
     g_array_unref(talk->answer);
+    g_array_unref(talk->known);
     g_string_free(talk->text, TRUE);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Talk, talk_clear)
@@ -94,10 +96,19 @@ show_token(gpointer user_data, guint index, const RpAnswer *answer)
 {
     Talk *talk = user_data;
 
+    /* a model may have more ids than its tokenizer has tokens */
+    const guint32 last = (guint32)answer->answer[answer->n_answer - 1];
+
+    if (answer->n_answer == 1)
+        g_array_set_size(talk->known, 0);
+    if (rp_tokenizer_token(talk->tokenizer, last) != NULL)
+        g_array_append_val(talk->known, last);
     g_string_truncate(talk->text, 0);
-    if (!rp_tokenizer_decode(talk->tokenizer, (const guint32 *)(const void *)answer->answer,
-                             answer->n_answer, RP_DECODE_SKIP_SPECIAL, talk->text, NULL))
-        return TRUE; /* an id that the tokenizer has not; the end tells */
+    const gboolean good =
+        rp_tokenizer_decode(talk->tokenizer, (const guint32 *)(const void *)talk->known->data,
+                            talk->known->len, RP_DECODE_SKIP_SPECIAL, talk->text, NULL);
+
+    g_assert(good);
     if (!talk->prints || talk->text->len <= talk->printed ||
         g_str_has_suffix(talk->text->str, REPLACEMENT))
         return TRUE;
@@ -241,6 +252,7 @@ rp_generate_text(const RpGenerateArgs *args, const char *word, const char *promp
                          .prints = report->form != RP_REPORT_JSON,
                          .ids = g_array_new(FALSE, FALSE, sizeof(guint32)),
                          .answer = g_array_new(FALSE, FALSE, sizeof(gint32)),
+                         .known = g_array_new(FALSE, FALSE, sizeof(guint32)),
                          .text = g_string_new(NULL)};
 
     g_array_set_clear_func(talk.messages, message_clear);

@@ -164,6 +164,33 @@ asks_in_the_words_of_the_chat_template(void **state)
     refuse("generate @T/model --chat de", 1, "template");
 }
 
+static void
+leaves_ids_out_that_the_tokenizer_has_not(void **state)
+{
+    g_autofree char *all = NULL, *few = NULL;
+
+    for (guint i = 0; i < 2; i++) { /* the same dice; then three letters are tokens */
+        write_tokenizer();
+        if (i == 1)
+            rp_train_files_write("model/tokenizer.json",
+                                 "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\","
+                                 "\"merges\":[],\"vocab\":{\"a\":0,\"b\":1,\"c\":2}}}",
+                                 -1);
+        g_auto(RpCliRun) run = rp_cli_run(
+            "generate @T/model abc --max-new-tokens 12 --temperature 50 --seed 4 --json");
+        g_autoptr(RpTree) root = rp_cli_json(&run);
+
+        *(i == 0 ? &all : &few) = g_strdup(rp_cli_member(root, "text")->text);
+    }
+    g_autoptr(GString) expected = g_string_new(NULL);
+
+    for (const char *p = all; *p != '\0'; p++)
+        if (*p <= 'c' && *p >= 'a')
+            g_string_append_c(expected, *p);
+    assert_true(expected->len < strlen(all));
+    assert_string_equal(few, expected->str);
+}
+
 /* The output of a run is its best checkpoint. */
 static void
 takes_a_run_for_its_best_checkpoint(void **state)
@@ -249,6 +276,7 @@ main(void)
         cmocka_unit_test(answers_text_with_text),
         cmocka_unit_test(throws_the_same_dice_with_the_same_seed),
         cmocka_unit_test(asks_in_the_words_of_the_chat_template),
+        cmocka_unit_test(leaves_ids_out_that_the_tokenizer_has_not),
         cmocka_unit_test(takes_a_run_for_its_best_checkpoint),
         cmocka_unit_test(says_what_is_wrong_with_a_prompt_of_text),
         cmocka_unit_test(says_what_is_wrong),
