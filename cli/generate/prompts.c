@@ -5,6 +5,7 @@
 #include "cli/progress.h"
 #include "cli/train/train.h"
 #include "exec/data/dataset.h"
+#include "run/train/samples.h"
 
 /* Of answers to prompts that come with none. */
 #define DEFAULT_NEW_TOKENS 64
@@ -71,18 +72,49 @@ divide(const RpSample *sample, Prompt *prompt)
     prompt->n_expected = end - first;
 }
 
+static void
+show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
+{
+    RpProgress *progress = user_data;
+
+    progress->what = what;
+    if (total > 0)
+        rp_progress_show(progress, done, total);
+    else
+        rp_progress_clear();
+}
+
+/* Ids as they stand; of chats and texts samples as training would make them, of which the last answer
+ * is expected. */
+static gboolean
+open_prompts(const RpCliModel *model, const char *path, RpRunSamples *samples, GError **error)
+{
+    RpProgress progress = rp_progress_begin("making samples", 0);
+    const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
+    const RpSamplesAsk ask = {.key = "--prompts",
+                              .data = path,
+                              .model = rp_cli_model_directory(model, "tokenizer.json"),
+                              .config = &model->config,
+                              .sequence_tokens = model->config.max_positions,
+                              .train_on = RP_TRAIN_ON_LAST};
+    const gboolean good = rp_run_samples_open(&ask, &events, samples, error);
+
+    rp_progress_clear();
+    return good;
+}
+
 static gboolean
 read_prompts(Generation *generation, const char *path, GError **error)
 {
     const guint most = generation->model.config.max_positions;
     g_autofree gint32 *labels = g_new(gint32, most);
-    g_autoptr(RpDataset) dataset = NULL;
+    g_auto(RpRunSamples) samples = {0};
 
-    if (!rp_train_check_regular("--prompts: ", path, G_MAXUINT64, error))
+    if (!rp_train_check_regular("--prompts: ", path, G_MAXUINT64, error) ||
+        !open_prompts(&generation->model, path, &samples, error))
         return FALSE;
-    dataset = rp_dataset_open_jsonl(path, generation->model.config.vocab, error);
-    if (dataset == NULL)
-        return FALSE;
+    const RpDataset *dataset = samples.train;
+
     for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
         Prompt prompt = {.ids = g_new(gint32, most)};
         RpSample sample = {.input_ids = prompt.ids, .labels = labels, .capacity = most};

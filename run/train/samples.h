@@ -34,6 +34,7 @@ typedef struct {
 } RpRunSamples;
 
 void rp_run_samples_clear(RpRunSamples *samples);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRunSamples, rp_run_samples_clear)
 
 /* Files that @data names: those of a folder and of a pattern, sorted. (transfer full)
  * Errors: G_FILE_ERROR, RP_RUN_ERROR_VALUE */

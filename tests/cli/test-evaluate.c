@@ -41,6 +41,31 @@ prints_the_loss_of_transformers(void **state)
     }
 }
 
+/* A text is the ids of its letters. */
+static void
+takes_text_as_training_does(void **state)
+{
+    static const char tokenizer[] = "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\","
+                                    "\"merges\":[],\"vocab\":{\"a\":5,\"b\":6,\"c\":7}}}";
+    g_autofree char *model = rp_cli_temporary("model");
+    g_autofree char *json = rp_cli_temporary("model/tokenizer.json");
+    g_autofree char *texts = rp_cli_temporary("texts.jsonl");
+    g_autofree char *ids = rp_cli_temporary("ids.jsonl");
+    g_auto(RpCliRun) copied = rp_cli_shell("cp -r " TINY "qwen3 @T/model");
+
+    assert_int_equal(copied.code, 0);
+    assert_true(g_file_set_contents(json, tokenizer, -1, NULL));
+    assert_true(g_file_set_contents(texts, "{\"text\":\"abcabca\"}\n", -1, NULL));
+    assert_true(g_file_set_contents(ids, "{\"input_ids\":[5,6,7,5,6,7,5]}\n", -1, NULL));
+    g_auto(RpCliRun) by_text = rp_cli_run("evaluate @T/model --data @T/texts.jsonl --json");
+    g_auto(RpCliRun) by_ids = rp_cli_run("evaluate @T/model --data @T/ids.jsonl --json");
+    g_autoptr(RpTree) text = rp_cli_json(&by_text);
+    g_autoptr(RpTree) same = rp_cli_json(&by_ids);
+
+    assert_int_equal(rp_cli_number(text, "targets"), 6);
+    assert_float_equal(rp_cli_number(text, "loss"), rp_cli_number(same, "loss"), 1e-6);
+}
+
 static void
 says_what_is_wrong(void **state)
 {
@@ -60,6 +85,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prints_the_loss_of_transformers),
+        cmocka_unit_test(takes_text_as_training_does),
         cmocka_unit_test(says_what_is_wrong),
     };
 

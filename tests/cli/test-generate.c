@@ -191,6 +191,35 @@ leaves_ids_out_that_the_tokenizer_has_not(void **state)
     assert_string_equal(few, expected->str);
 }
 
+/* A chat is a prompt, and its last answer is expected. */
+static void
+compares_answers_with_those_of_chats(void **state)
+{
+    write_tokenizer();
+    rp_train_files_write(
+        "model/tokenizer_config.json",
+        "{\"chat_template\": \"{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}a{% endif %}\"}",
+        -1);
+    g_auto(RpCliRun) asked = rp_cli_run("generate @T/model --chat de --max-new-tokens 3 --json");
+    g_autoptr(RpTree) root = rp_cli_json(&asked);
+    g_autofree char *line = g_strdup_printf(
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"de\"},{\"role\":\"assistant\","
+        "\"content\":\"%s\"}]}\n{\"messages\":[{\"role\":\"user\",\"content\":\"de\"},"
+        "{\"role\":\"assistant\",\"content\":\"%s\"}]}\n",
+        rp_cli_member(root, "text")->text,
+        strcmp(rp_cli_member(root, "text")->text, "xyz") == 0 ? "zyx" : "xyz");
+
+    rp_train_files_write("chats.jsonl", line, -1);
+    g_auto(RpCliRun) compared =
+        rp_cli_run("generate @T/model --prompts @T/chats.jsonl -o @T/said-4.jsonl --json");
+    g_autoptr(RpTree) figures = rp_cli_json(&compared);
+
+    rp_train_files_write("model/tokenizer_config.json", "{}", -1);
+    assert_int_equal(rp_cli_number(figures, "expected"), 2);
+    assert_int_equal(rp_cli_number(figures, "right"), 1);
+}
+
 /* The output of a run is its best checkpoint. */
 static void
 takes_a_run_for_its_best_checkpoint(void **state)
@@ -277,6 +306,7 @@ main(void)
         cmocka_unit_test(throws_the_same_dice_with_the_same_seed),
         cmocka_unit_test(asks_in_the_words_of_the_chat_template),
         cmocka_unit_test(leaves_ids_out_that_the_tokenizer_has_not),
+        cmocka_unit_test(compares_answers_with_those_of_chats),
         cmocka_unit_test(takes_a_run_for_its_best_checkpoint),
         cmocka_unit_test(says_what_is_wrong_with_a_prompt_of_text),
         cmocka_unit_test(says_what_is_wrong),
