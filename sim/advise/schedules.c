@@ -107,17 +107,3 @@ rp_advise_compare(RpAdvice *advice, const RpScheduleOps *const *schedules, GErro
     }
     return TRUE;
 }
-
-void
-rp_advice_free(RpAdvice *advice)
-{
-    if (advice == NULL)
-        return;
-    rp_profile_free(advice->profile);
-    g_clear_pointer(&advice->candidates, g_ptr_array_unref);
-    g_clear_pointer(&advice->schedules, g_ptr_array_unref);
-    g_clear_pointer(&advice->remedies, g_ptr_array_unref);
-    rp_advise_run_free(advice->nearest);
-    rp_advise_longest_clear(&advice->longest);
-    g_free(advice);
-}

@@ -5,8 +5,8 @@
  */
 #pragma once
 
+#include "core/plan/builder.h"
 #include "core/plan/planner.h"
-#include "core/plan/planner/builder.h"
 
 typedef struct {
     const RpProfile *profile; /* its resident_bytes are the plan's */

@@ -1,4 +1,4 @@
-#include "core/plan/planner/builder.h"
+#include "core/plan/builder.h"
 
 /* A task that last touched a buffer. */
 typedef struct {
