@@ -52,6 +52,7 @@ typedef struct {
     guint64 n_learned;   /* tokens */
     guint64 n_unlearned; /* samples without any */
     double useful, useful_unpacked;
+    guint typical_tokens;
     Bin bins[MOST_BINS];
     guint n_bins;
 } Inspected;
@@ -155,6 +156,7 @@ survey(Inspected *inspected, GError **error)
     if (!rp_packer_survey(packer, &start, SURVEYED, &packed, error))
         return FALSE;
     inspected->useful = packed.useful;
+    inspected->typical_tokens = packed.typical_tokens;
     inspected->useful_unpacked = (double)tokens / ((double)n * s);
     return TRUE;
 }
@@ -340,6 +342,9 @@ report_counts(const Inspected *inspected, RpReport *report)
                    "are not",
                    100 * inspected->useful, s, 100 * inspected->useful_unpacked);
     rp_report_ratio(report, "useful_ratio_unpacked", inspected->useful_unpacked, NULL);
+    rp_report_count(report, "typical_tokens", inspected->typical_tokens, "attention");
+    rp_report_show(report, "packed as of samples of %u tokens (plan --packed %u)",
+                   inspected->typical_tokens, inspected->typical_tokens);
 }
 
 static void

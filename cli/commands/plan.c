@@ -79,6 +79,10 @@ static const GOptionEntry options[] = {
      "for a plan on the host; a number alone is in GiB (default: not checked)", "SIZE"},
     {"sequence", 0, RP_COUNT(RpPlanArgs, sequence), "tokens of a sequence (default: 2048)",
      "TOKENS"},
+    {"packed", 0, RP_COUNT(RpPlanArgs, packed),
+     "samples share sequences, and attention stays within one: tokens of a typical sample, as "
+     "inspect tells (default: a sequence each)",
+     "TOKENS"},
     {"batch", 0, RP_COUNT(RpPlanArgs, batch),
      "sequences of a step, all GPUs together (default: 16 a GPU)", "SEQUENCES"},
     {"tokens", 0, RP_WORD(RpPlanArgs, tokens), "to train on, as 300M or 1.5B: tells the hours",

@@ -140,6 +140,9 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
             query->gpus, advice->gpus_asked, advice->gpus_asked * MAX(1, query->micro_batch));
     rp_report_line(report, "step", "%u sequences of %u tokens", query->batch,
                    query->tokens_per_sequence);
+    if (query->sample_tokens > 0)
+        rp_report_line(report, "", "samples share them: attention as of samples of %u tokens",
+                       query->sample_tokens);
     if (query->batch != advice->batch_asked)
         rp_report_line(report, "",
                        "not %u, which divides into one round of that many micro-batches only",

@@ -68,6 +68,7 @@ typedef struct {
     char *gpu_memory;
     char *host_memory;
     int sequence;
+    int packed; /* 0: samples are sequences */
     int batch;
     char *tokens;
     int lora_rank;

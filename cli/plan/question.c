@@ -187,6 +187,8 @@ read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     if (args->model != NULL && g_ascii_strcasecmp(args->model, profile->model) != 0)
         return rp_cli_refuse(error, "--model: expected \"%s\" as in %s, or nothing, found \"%s\"",
                              profile->model, args->profile, args->model);
+    if (args->packed != 0)
+        return refuse("--packed", "times are those of the file: leave it out", error);
     if (args->sequence != 0 && (guint)args->sequence != profile->tokens_per_sequence)
         return rp_cli_refuse(error, "--sequence: expected %u as in %s, or nothing, found %d",
                              profile->tokens_per_sequence, args->profile, args->sequence);
@@ -306,6 +308,10 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     query->tokens_per_sequence = args->sequence != 0
                                      ? (guint)args->sequence
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
+    query->sample_tokens = (guint)args->packed;
+    if (query->sample_tokens > query->tokens_per_sequence)
+        return rp_cli_refuse(error, "--packed: expected at most %u, the sequence, found %d",
+                             query->tokens_per_sequence, args->packed);
     if (question->network != NULL)
         query->base = rp_plan_network_base(question->network);
     question->sized = question->network;

@@ -84,6 +84,7 @@ typedef struct {
     double bandwidth; /* bytes/s reached */
     double b;
     double s;
+    double attended; /* tokens of a sample: s, or less if packed */
     guint64 tokens;
 } Context;
 
@@ -285,7 +286,8 @@ fill_block(const Context *context, RpProfile *profile, guint index)
             own ? BYTES_16BIT * tokens * (weights.adapter_in + 2 * weights.adapter_out) : 0,
         .adapter_backward_bytes =
             own ? BYTES_16BIT * tokens * (2 * weights.adapter_in + weights.adapter_out) : 0,
-        .attention_flops = rp_cost_model_attention_flops(model, index - 1, context->b, context->s),
+        .attention_flops = rp_cost_model_attention_flops(
+            model, index - 1, context->b * context->s / context->attended, context->attended),
         .traffic_bytes = block_traffic(model, forward, forward_mlp) * (double)tokens,
         .backward_bytes = block_traffic(model, backward, backward_mlp) * (double)tokens,
         .output_flops = own ? 2.0 * (double)(tokens * h * m) : 0,
@@ -440,6 +442,9 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
         .bandwidth = gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency,
         .b = workload->sequences,
         .s = workload->tokens_per_sequence,
+        .attended = workload->sample_tokens > 0
+                        ? MIN(workload->sample_tokens, workload->tokens_per_sequence)
+                        : workload->tokens_per_sequence,
         .tokens = (guint64)workload->sequences * workload->tokens_per_sequence,
     };
 

@@ -36,12 +36,14 @@ typedef enum {
 typedef struct {
     guint sequences;           /* per micro-batch; >= 1 */
     guint tokens_per_sequence; /* >= 1 */
-    const char *dtype;         /* "fp16" or "bf16"; NULL = "bf16" */
-    const char *accumulate;    /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
-    guint lora_rank;           /* 0 = full-parameter */
-    char **lora_targets;       /* modules; NULL = all linear ones */
-    const char *base;          /* of LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */
-    guint gpus;                /* of the machine; 0 = unknown */
+    guint sample_tokens;    /* packed: of a typical sample, within which attention stays; 0 = of a
+                                  sequence */
+    const char *dtype;      /* "fp16" or "bf16"; NULL = "bf16" */
+    const char *accumulate; /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
+    guint lora_rank;        /* 0 = full-parameter */
+    char **lora_targets;    /* modules; NULL = all linear ones */
+    const char *base;       /* of LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */
+    guint gpus;             /* of the machine; 0 = unknown */
     RpCostKernels kernels;
 } RpWorkload;
 

@@ -54,6 +54,7 @@ typedef struct {
     guint64 gpu_bytes;         /* that a plan may use on each device; 0 = not checked */
     guint64 host_bytes;        /* 0 = not checked */
     guint tokens_per_sequence; /* with @profile: the file's */
+    guint sample_tokens;       /* as RpWorkload; not with @profile */
     guint batch;               /* sequences of an iteration */
     guint micro_batch;         /* sequences; 0 = chosen */
     guint micro_batches;       /* 0 = chosen */

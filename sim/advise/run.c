@@ -43,6 +43,7 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
     RpWorkload workload = {
         .sequences = sequences,
         .tokens_per_sequence = query->tokens_per_sequence,
+        .sample_tokens = query->sample_tokens,
         .dtype = query->dtype,
         .accumulate = query->accumulate,
         .lora_rank = query->lora_rank,

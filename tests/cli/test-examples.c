@@ -197,8 +197,9 @@ make_checkpoint_and_data(void)
     g_autofree char *tokenizer = tokenizer_of_bytes();
 
     write_text("tiny.json", tiny_qwen3);
-    g_auto(RpCliRun) made = rp_cli_shell("\"$ROUNDPIPE\" init @T/tiny.json -o @T/checkpoint --force "
-                                         "&& " CHATS " 64 >@T/chats.jsonl");
+    g_auto(RpCliRun) made =
+        rp_cli_shell("\"$ROUNDPIPE\" init @T/tiny.json -o @T/checkpoint --force "
+                     "&& " CHATS " 64 >@T/chats.jsonl");
 
     if (made.code != 0)
         fail_msg("%s", made.err);
@@ -255,8 +256,8 @@ only_answers_are_learned(void **state)
         g_autoptr(RpTree) text = rp_tree_parse(texts[i]);
         g_autofree char *question = g_strdup_printf("examples.%u.parts.0.text", i);
         g_autofree char *answer = g_strdup_printf("examples.%u.parts.1.text", i);
-        g_autofree char *asked = g_strdup_printf(
-            "user: %s<end>assistant: ", rp_cli_member(text, "messages.0.content")->text);
+        g_autofree char *asked = g_strdup_printf("user: %s<end>assistant: ",
+                                                 rp_cli_member(text, "messages.0.content")->text);
         g_autofree char *answered =
             g_strdup_printf("%s<end>", rp_cli_member(text, "messages.1.content")->text);
 

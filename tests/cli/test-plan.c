@@ -44,6 +44,25 @@ says_that_the_h200_was_measured(void **state)
 }
 
 static void
+packed_samples_take_less(void **state)
+{
+    g_auto(RpCliRun) whole =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64 --json" ONLY);
+    g_auto(RpCliRun) packed =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64 --packed 700 --json" ONLY);
+    g_auto(RpCliRun) text =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64 --packed 700" ONLY);
+    g_auto(RpCliRun) longer =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --sequence 512 --packed 513");
+    g_autoptr(RpTree) a = rp_cli_json(&whole), b = rp_cli_json(&packed);
+
+    assert_true(rp_cli_number(b, "recommendation.tokens_per_s") >
+                1.02 * rp_cli_number(a, "recommendation.tokens_per_s"));
+    SAYS(&text, 0, "samples share them: attention as of samples of 700 tokens");
+    SAYS(&longer, 2, "--packed: expected at most 512, the sequence, found 513");
+}
+
+static void
 gpus_says_of_each_whether_it_was_measured(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("gpus");
@@ -383,6 +402,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_sentence_answers_first),
         cmocka_unit_test(says_that_the_h200_was_measured),
+        cmocka_unit_test(packed_samples_take_less),
         cmocka_unit_test(gpus_says_of_each_whether_it_was_measured),
         cmocka_unit_test(all_that_is_missing_is_told_at_once),
         cmocka_unit_test(a_number_alone_is_in_gib),

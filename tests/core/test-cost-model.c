@@ -347,6 +347,33 @@ counts_attended_pairs_exactly(void **state)
     assert_true(rp_cost_model_attention_flops(oss, 0, 1, 100) == per_pair * 5050);
 }
 
+/* Of packed samples a block's time is less by what attention within them does not compute. */
+static void
+attends_within_packed_samples(void **state)
+{
+    const RpModel *model = rp_model_find("qwen3-1.7b", NULL);
+    RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048};
+    g_autoptr(RpProfile) whole = predict("qwen3-1.7b", "rtx4090", &workload, NULL);
+
+    workload.sample_tokens = 2048;
+    g_autoptr(RpProfile) same = predict("qwen3-1.7b", "rtx4090", &workload, NULL);
+    workload.sample_tokens = 512;
+    g_autoptr(RpProfile) packed = predict("qwen3-1.7b", "rtx4090", &workload, NULL);
+    assert_int_equal(same->layers[1].forward_ns, whole->layers[1].forward_ns);
+    const double less = (double)(whole->layers[1].forward_ns - packed->layers[1].forward_ns);
+    const double less_backward =
+        (double)(whole->layers[1].backward_ns - packed->layers[1].backward_ns);
+    const double flops = rp_cost_model_attention_flops(model, 0, 4, 2048) -
+                         rp_cost_model_attention_flops(model, 0, 16, 512);
+    const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
+
+    assert_true(near(less,
+                     1e9 * flops / (gpu->fp32_accumulate_tflops * 1e12 * gpu->attention_efficiency),
+                     1e-5));
+    assert_true(less_backward > less);
+    assert_int_equal(packed->layers[1].activation_bytes, whole->layers[1].activation_bytes);
+}
+
 /* Of 8,192 tokens, counted apart from this model: TFLOP and GB of 16-bit weights, gate and up beside
  * down (reference/expert-gemm-shapes.csv). */
 static void
@@ -620,6 +647,7 @@ main(void)
         TEST(survives_a_round_trip_through_json),
         TEST(makes_sliding_blocks_cheaper),
         TEST(counts_attended_pairs_exactly),
+        TEST(attends_within_packed_samples),
         TEST(counts_the_matmuls_of_experts),
         TEST(computes_experts_about_as_fast_as_dense_blocks),
         TEST(sizes_activations_and_head_scratch),
