@@ -103,23 +103,20 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
     return TRUE;
 }
 
-/* Steps or epochs say when a run ends. */
+/* Steps or epochs say when a run ends: of both steps, as in transformers. */
 static gboolean
-check_length(const RpRunValues *values, const RpRunFile *run, const char *name, GError **error)
+resolve_length(RpRunFile *run, const char *name, GError **error)
 {
-    const RpRunValue *epochs = rp_run_values_find(values, "epochs");
     g_autofree char *shown = rp_display_name(name);
 
-    if ((run->steps > 0) != (run->epochs > 0))
+    if (run->steps > 0)
+        run->epochs = 0;
+    if (run->steps > 0 || run->epochs > 0)
         return TRUE;
-    if (run->epochs > 0)
-        rp_run_value_fail(epochs, error, RP_RUN_ERROR_KEY,
-                          "expected it or steps, which end a run, found both");
-    else
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
-                    "%s: steps: required: expected a whole number from 1 to 1000000000000, or "
-                    "epochs instead, found nothing",
-                    shown);
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
+                "%s: steps: required: expected a whole number from 1 to 1000000000000, or "
+                "epochs instead, found nothing",
+                shown);
     return FALSE;
 }
 
@@ -226,7 +223,7 @@ rp_run_file_parse(const char *name, const char *text, gsize length, const char *
     for (guint i = 0; i < values->len; i++)
         if (!store_value(&g_array_index(values, RpRunValue, i), name, run, error))
             return NULL;
-    if (!check_length(values, run, name, error) || !resolve(values, run, error))
+    if (!resolve_length(run, name, error) || !resolve(values, run, error))
         return NULL;
     return g_steal_pointer(&run);
 }

@@ -119,7 +119,7 @@ static const RpSetting settings[] = {
      .others = "max_steps num_steps",
      .help = "optimizer steps of the whole run; learning rates end there"},
     {"epochs", WHOLE(epochs, 1, 1e6), .others = "num_train_epochs num_epochs",
-     .help = "instead of steps: how often the run has each sample"},
+     .help = "how often the run has each sample, unless steps are given"},
     /* up to 2^53: the same number in every JSON reader */
     {"seed", WHOLE(seed, 0, 9007199254740992.0), .initial = "0",
      .help = "the order of the data follows from it"},
