@@ -16,6 +16,12 @@ step_of(guint n)
     return step;
 }
 
+double
+rp_targets_share(double share)
+{
+    return share > 1 - 1.0 / LEAST_SHARE ? 1 : share;
+}
+
 guint
 rp_targets_pack(const gint32 *targets, guint n, gint32 *packed, gint32 *rows)
 {

@@ -14,6 +14,9 @@
 
 #define RP_TARGETS_ALL G_MAXUINT
 
+/* Of all tokens, so many the head computes where @share of them have a target. */
+double rp_targets_share(double share);
+
 /**
  * rp_targets_pack:
  * @targets: (array length=n): ids, or RP_LABEL_MASKED

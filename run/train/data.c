@@ -6,6 +6,8 @@
  * once. */
 #define SURVEYED 4096
 #define MOST_AT_ONCE 64
+/* Samples whose targets are counted for the prediction. */
+#define SAMPLED 1000
 
 static gboolean
 show_samples(guint64 done, guint64 total, gpointer user_data)
@@ -64,14 +66,44 @@ useful_unpacked(const RpTrainJob *job)
     return (all - cut) / ((double)(data->n_samples - data->n_truncated_samples) * s);
 }
 
+/* Targets of the samples' tokens, of some samples all over the data. */
+static gboolean
+sample_targets(const RpTrainJob *job, double *targets, GError **error)
+{
+    const guint64 n = job->summary.n_samples, step = MAX(1, n / SAMPLED);
+    const gsize room = (gsize)job->run->sequence_length;
+    g_autofree gint32 *ids = g_new(gint32, room), *labels = g_new(gint32, room);
+    guint64 n_tokens = 0, n_targets = 0;
+
+    for (guint64 i = 0; i < n; i += step) {
+        RpSample sample = {.input_ids = ids, .labels = labels, .capacity = room};
+
+        if (!rp_dataset_read(job->dataset, i, &sample, error))
+            return FALSE;
+        if (job->batcher.drop_long && sample.n_tokens > room)
+            continue;
+        const gsize length = (gsize)MIN(sample.n_tokens, room);
+        n_tokens += length;
+        for (gsize t = 1; t < length; t++)
+            n_targets += labels[t] != RP_LABEL_MASKED;
+    }
+    *targets = n_tokens > 0 ? (double)n_targets / (double)n_tokens : 1;
+    return TRUE;
+}
+
 static gboolean
 survey(RpTrainJob *job, GError **error)
 {
+    double targets; /* of tokens of samples */
+
     RpBatcherOptions few = job->batcher;
     const RpDataState start = {.n_samples = job->summary.n_samples};
     RpPackingSurvey packed;
 
+    if (!sample_targets(job, &targets, error))
+        return FALSE;
     job->useful = job->useful_unpacked = useful_unpacked(job);
+    job->targets = job->useful * targets;
     if (!job->batcher.packing)
         return TRUE;
     few.micro_batches = 1;
@@ -80,6 +112,7 @@ survey(RpTrainJob *job, GError **error)
     if (!rp_packer_survey(packer, &start, SURVEYED / few.sequences, &packed, error))
         return FALSE;
     job->useful = packed.useful;
+    job->targets = job->useful * targets;
     job->network.packed_tokens = packed.typical_tokens;
     return TRUE;
 }

@@ -1,10 +1,12 @@
 /* What is known before the first step: model and data, then the rest in order. */
 #include "run/train/private.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
+#include "exec/device/targets.h"
 #include "run/devices.h"
 #include "run/profile-name.h"
 
@@ -216,6 +218,20 @@ make_ask(const RpTrainJob *job, gint64 round)
     };
 }
 
+/* Its times are of tokens that all have a target; it computes those alone. */
+static void
+scale_head(RpLayer *head, double share)
+{
+    if (head->kind != RP_LAYER_HEAD || share >= 1)
+        return;
+    head->forward_ns = llround(share * (double)head->forward_ns);
+    head->forward_spread_ns = llround(share * (double)head->forward_spread_ns);
+    head->recompute_ns = llround(share * (double)head->recompute_ns);
+    head->recompute_spread_ns = llround(share * (double)head->recompute_spread_ns);
+    head->backward_ns = llround(share * (double)head->backward_ns);
+    head->backward_spread_ns = llround(share * (double)head->backward_spread_ns);
+}
+
 /*
  * In bound schedules the head does not run when its stage goes forward: the loss and its gradient
  * are computed at once, at the beginning of the backward action.
@@ -232,6 +248,7 @@ place_head(RpTrainJob *job)
     RpLayer *head = &job->profile->layers[job->profile->n_layers - 1];
 
     job->evaluation.head_forward_ns = head->forward_ns;
+    scale_head(head, rp_targets_share(job->targets));
     if (rp_schedule_find(job->run->schedule, NULL)->dispatched || head->kind != RP_LAYER_HEAD)
         return;
     head->backward_ns += head->forward_ns;

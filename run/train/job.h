@@ -63,6 +63,7 @@ typedef struct {
     RpBatcherOptions batcher;
     double useful;                /* tokens of samples, of all places in sequences, as expected */
     double useful_unpacked;       /* the same, were they not packed */
+    double targets;               /* places with a target, of all, as expected */
     RpTrainValidation evaluation; /* of eval.data; its dataset is %NULL without */
     RpNetworkOptions network;
     RpProfile *profile;

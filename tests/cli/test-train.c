@@ -289,13 +289,19 @@ keeps_the_chunk_of_the_head_that_a_run_began_with(void **state)
 static void
 plans_the_head_where_bound_schedules_run_it(void **state)
 {
+    /* samples that fill sequences: nearly all tokens have a target */
+    g_auto(RpCliRun) full = rp_cli_shell(
+        "ids=$(seq -s , 1 32); for i in 1 2 3 4; do echo \"{\\\"input_ids\\\":[$ids]}\"; done "
+        "> @T/full.jsonl");
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "head --dry-run --set schedule=gpipe --set stages=2,2 "
+                                            "--set data=@T/full.jsonl --set sequence_length=32 "
                                             "--trace @T/gpipe.json");
     g_autofree char *text = read_text("gpipe.json");
     g_autoptr(RpTree) root = rp_tree_parse(text);
     guint found = 0;
 
     (void)state;
+    assert_int_equal(full.code, 0);
     assert_int_equal(run.code, 0);
     assert_non_null(root);
     const RpTree *events = rp_cli_member(root, "traceEvents");
