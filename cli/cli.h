@@ -17,8 +17,9 @@
 #define RP_EXIT_PIPE 141 /* nobody reads on: as a shell reports SIGPIPE */
 
 /**
- * RpCommand: a subcommand, one file in cli/commands and one word in cli/meson.build
+ * RpCommand: a subcommand, one file in cli/commands or cli/expert and one word in cli/meson.build
  * @summary: its line of `roundpipe --help`
+ * @expert: stands in the second list of `roundpipe --help`
  * @words: that are no options, as `MODEL_DIR` or `A B`; in brackets they may be left out, with `...`
  *   they may be many; %NULL: none
  * @help: what it does, and an example
@@ -26,7 +27,7 @@
  * @requests: options that name a schedule and a partition, and a schedule: @args begins with
  *   RpScheduleArgs
  * @options: (nullable): its own, each with RP_WORD() or the like, described as the setting of its name if not
- *   here; a count is 1 or more.
+ *   here; a count is 1 or more. Those behind RP_FOR_EXPERTS stand in a list of their own.
  *   A file's name with G_OPTION_FLAG_OPTIONAL_ARG may stand without a value, which is then ""
  * @args_size: of the struct that they fill, zeroed or as @defaults
  * @run: @words are %NULL-terminated. What it tells goes into @report, which is printed when it has
@@ -37,6 +38,7 @@
 typedef struct {
     const char *name;
     const char *summary;
+    gboolean expert;
     const char *words;
     const char *help;
     void (*more_help)(RpReport *report);
@@ -58,6 +60,33 @@ typedef struct {
 #define RP_COUNT(type, member) 0, G_OPTION_ARG_INT, RP_ARG(type, member)
 #define RP_NUMBER(type, member) 0, G_OPTION_ARG_DOUBLE, RP_ARG(type, member)
 #define RP_FLAG(type, member) 0, G_OPTION_ARG_NONE, RP_ARG(type, member)
+
+/* In a table of options, between the common ones and those for experts. */
+#define RP_FOR_EXPERTS                                                                             \
+    {                                                                                              \
+        "", 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL                                              \
+    }
+
+/* What `roundpipe --help` begins with. */
+#define RP_CLI_PURPOSE                                                                             \
+    "Predicts how a model trains under pipeline schedules, RoundPipe first, and trains it."
+
+/* The options of a command, all in one list, each with a place of its own. */
+typedef struct {
+    GArray *entries; /* GOptionEntry, with a last one of zeros */
+    guint n_common;  /* those behind are for experts */
+    GPtrArray *help; /* lines that are not in tables */
+} RpCommandOptions;
+
+/* --json and --wide. */
+typedef struct {
+    gboolean json, wide;
+} RpEveryArgs;
+
+/* @args, @every: where values go; %NULL: to be listed, not parsed */
+RpCommandOptions rp_command_options(const RpCommand *command, gpointer args, RpEveryArgs *every);
+void rp_command_options_clear(RpCommandOptions *options);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCommandOptions, rp_command_options_clear)
 
 /* Reads the command line, runs it, prints its report or its error. Returns: an exit code */
 int rp_command_run(const RpCommand *command, int argc, char **argv);

@@ -7,33 +7,63 @@
 #include "core/base/quote.h"
 #include "core/base/suggest.h"
 
+#define EXPERTS_HEADING "Options for experts:"
+
 /* ---- options ---- */
 
-/* The options of a command, all in one list, each with a place of its own. */
-typedef struct {
-    GArray *entries; /* GOptionEntry, with a last one of zeros */
-    GPtrArray *help; /* lines that are not in tables */
-} Options;
+static const GOptionEntry every_options[] = {
+    {"json", 0, RP_FLAG(RpEveryArgs, json), "print JSON, with every figure", NULL},
+    {"wide", 0, RP_FLAG(RpEveryArgs, wide), "print all columns, however narrow the terminal", NULL},
+    {0},
+};
 
 static void
-add_options(Options *options, const GOptionEntry *table, gpointer args)
+add_options(RpCommandOptions *options, const GOptionEntry *table, gpointer args)
 {
+    gboolean expert = FALSE;
+
     for (const GOptionEntry *option = table; option != NULL && option->long_name != NULL;
          option++) {
         GOptionEntry own = *option;
 
+        if (*option->long_name == '\0') {
+            expert = TRUE;
+            continue;
+        }
         own.arg_data = GSIZE_TO_POINTER((gsize)args + GPOINTER_TO_SIZE(option->arg_data));
         if (own.description == NULL || g_str_has_suffix(own.description, ": ")) {
             own.description = rp_cli_option_help(&own);
             g_ptr_array_add(options->help, (gpointer)own.description);
         }
-        g_array_append_val(options->entries, own);
+        g_array_insert_val(options->entries, expert ? options->entries->len : options->n_common,
+                           own);
+        options->n_common += !expert;
     }
 }
 
-/* Frees texts, as the last user of them. */
+RpCommandOptions
+rp_command_options(const RpCommand *command, gpointer args, RpEveryArgs *every)
+{
+    RpCommandOptions options = {.entries = g_array_new(TRUE, TRUE, sizeof(GOptionEntry)),
+                                .help = g_ptr_array_new_with_free_func(g_free)};
+
+    add_options(&options, command->options, args);
+    if (command->requests != RP_NO_REQUEST)
+        add_options(&options, rp_schedule_options + (command->requests == RP_REQUESTS), args);
+    add_options(&options, every_options, every);
+    return options;
+}
+
+void
+rp_command_options_clear(RpCommandOptions *options)
+{
+    g_array_unref(options->entries);
+    g_ptr_array_unref(options->help);
+}
+
+/* As the last user of them. */
 static void
-free_options(Options *options)
+free_texts(const RpCommandOptions *options)
 {
     for (guint i = 0; i < options->entries->len; i++) {
         const GOptionEntry *option = &g_array_index(options->entries, GOptionEntry, i);
@@ -43,8 +73,6 @@ free_options(Options *options)
         else if (option->arg == G_OPTION_ARG_STRING_ARRAY)
             g_strfreev(*(char ***)option->arg_data);
     }
-    g_array_unref(options->entries);
-    g_ptr_array_unref(options->help);
 }
 
 /* GLib would take the word after an option for its value: "--resume" becomes "--resume=". */
@@ -112,12 +140,29 @@ check_words(const RpCommand *command, int argc, char **argv, GError **error)
     return TRUE;
 }
 
+/* GLib prints groups before the main options, or not at all. @experts: (nullable): has options */
+static char *
+make_help(GOptionContext *context, GOptionGroup *experts)
+{
+    g_autofree char *common = g_option_context_get_help(context, TRUE, NULL);
+    g_autofree char *all =
+        experts != NULL ? g_option_context_get_help(context, FALSE, experts) : g_strdup("");
+    GString *help = g_string_new(common);
+
+    g_string_replace(help, "\nApplication Options:\n", "\nOptions:\n", 1);
+    g_string_append(help, experts != NULL ? strstr(all, EXPERTS_HEADING) : "");
+    return g_string_free(help, FALSE);
+}
+
 /* What is no option stays in argv[1] ... argv[argc - 1]. @help: (out): where it was asked for, and
  * nothing else counts. GLib reads counts as text, for no number tells that one was not given. */
 static gboolean
-parse(const RpCommand *command, const GArray *entries, int *argc, char ***argv, char **help,
-      GError **error)
+parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char ***argv,
+      char **help, GError **error)
 {
+    const GArray *entries = options->entries;
+    GOptionGroup *experts = g_option_group_new("experts", EXPERTS_HEADING, "", NULL, NULL);
+    g_autoptr(GArray) common = g_array_new(TRUE, TRUE, sizeof(GOptionEntry));
     g_autoptr(GOptionContext) context = g_option_context_new(command->words);
     g_autofree char *program = g_strdup_printf("roundpipe %s", command->name);
     g_autofree char **texts = g_new0(char *, entries->len);
@@ -137,11 +182,15 @@ parse(const RpCommand *command, const GArray *entries, int *argc, char ***argv, 
             entry->arg_data = &texts[i];
         }
     }
+    g_option_group_add_entries(experts, &g_array_index(parsed, GOptionEntry, options->n_common));
+    g_array_append_vals(common, parsed->data, options->n_common);
+    g_array_append_val(common, help_entry);
     g_array_append_val(parsed, help_entry);
     g_set_prgname(program);
     g_option_context_set_summary(context, command->help);
     g_option_context_set_help_enabled(context, FALSE); /* GLib's would exit */
-    g_option_context_add_main_entries(context, (const GOptionEntry *)(void *)parsed->data, NULL);
+    g_option_context_add_main_entries(context, (const GOptionEntry *)(void *)common->data, NULL);
+    g_option_context_add_group(context, experts);
     if (!g_option_context_parse(context, argc, argv, &local))
         suggest_option(parsed, &local);
     for (guint i = 0; i < entries->len; i++)
@@ -151,7 +200,7 @@ parse(const RpCommand *command, const GArray *entries, int *argc, char ***argv, 
         }
     if (asked) {
         g_clear_error(&local);
-        *help = g_option_context_get_help(context, TRUE, NULL);
+        *help = make_help(context, options->n_common < entries->len ? experts : NULL);
         return TRUE;
     }
     if (local == NULL)
@@ -167,28 +216,17 @@ rp_command_run(const RpCommand *command, int argc, char **argv)
 {
     g_autofree gpointer args = g_malloc0(MAX(command->args_size, 1));
     g_autofree char *help = NULL;
-    gboolean json = FALSE, wide = FALSE;
-    const GOptionEntry common[] = {
-        {"json", 0, 0, G_OPTION_ARG_NONE, &json, "print JSON, with every figure", NULL},
-        {"wide", 0, 0, G_OPTION_ARG_NONE, &wide, "print all columns, however narrow the terminal",
-         NULL},
-        {0},
-    };
-    Options options = {.entries = g_array_new(TRUE, TRUE, sizeof(GOptionEntry)),
-                       .help = g_ptr_array_new_with_free_func(g_free)};
+    RpEveryArgs every = {0};
+    g_auto(RpCommandOptions) options = rp_command_options(command, args, &every);
     GError *error = NULL;
     int code = RP_EXIT_OK;
 
     if (command->defaults != NULL)
         memcpy(args, command->defaults, command->args_size);
-    add_options(&options, command->options, args);
-    if (command->requests != RP_NO_REQUEST)
-        add_options(&options, rp_schedule_options + (command->requests == RP_REQUESTS), args);
-    add_options(&options, common, NULL);
-    if (parse(command, options.entries, &argc, &argv, &help, &error)) {
-        g_autoptr(RpReport) report = rp_report_new(json && help == NULL ? RP_REPORT_JSON
-                                                   : wide               ? RP_REPORT_WIDE
-                                                                        : RP_REPORT_TEXT);
+    if (parse(command, &options, &argc, &argv, &help, &error)) {
+        g_autoptr(RpReport) report = rp_report_new(every.json && help == NULL ? RP_REPORT_JSON
+                                                   : every.wide               ? RP_REPORT_WIDE
+                                                                              : RP_REPORT_TEXT);
 
         if (help != NULL)
             fputs(help, stdout);
@@ -200,6 +238,6 @@ rp_command_run(const RpCommand *command, int argc, char **argv)
     }
     if (error != NULL)
         code = rp_cli_fail(command->name, error);
-    free_options(&options);
+    free_texts(&options);
     return code;
 }

@@ -19,14 +19,20 @@ RP_COMMANDS(DECLARE)
 static const RpCommand *const commands[] = {RP_COMMANDS(ROW)};
 
 static void
+list_commands(FILE *stream, const char *heading, gboolean expert)
+{
+    fprintf(stream, "\n%s\n", heading);
+    for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
+        if (commands[i]->expert == expert)
+            fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+}
+
+static void
 print_help(FILE *stream)
 {
-    fputs("Usage: roundpipe COMMAND [OPTION…] [ARGUMENT…]\n\n"
-          "Predicts how a model trains under pipeline schedules, RoundPipe first, and trains it."
-          "\n\nCommands:\n",
-          stream);
-    for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
-        fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fputs("Usage: roundpipe COMMAND [OPTION…] [ARGUMENT…]\n\n" RP_CLI_PURPOSE "\n", stream);
+    list_commands(stream, "Commands:", FALSE);
+    list_commands(stream, "Commands for experts:", TRUE);
     fputs("\n`roundpipe COMMAND --help` tells a command's options.\n"
           "Exit codes: 0 done, 1 failed, 2 wrong usage.\n",
           stream);

@@ -45,6 +45,7 @@ typedef struct {
     gsize offset;        /* of the field in RpRunFile */
     const char *initial; /* the default, as it would be written; %NULL: none */
     gboolean required;   /* has no default and must be given */
+    gboolean expert;     /* stands behind the common ones where people read */
     double least;        /* numbers */
     double most;
     gboolean below;                 /* less than @most, not equal to it */

@@ -37,6 +37,23 @@ draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpPlanDrawn *
                           &drawn->step_ns, &drawn->bubble_ratio, error);
 }
 
+/* For the cards of the question, wherever it is asked. */
+static gboolean
+write_run(const RpPlanQuestion *question, const RpAdvice *advice, GError **error)
+{
+    const RpPlanArgs *args = question->args;
+    const char *model = args->path != NULL ? args->path : args->model;
+    g_autofree char *devices = g_strdup_printf("cuda:%u", advice->query.gpus);
+    const RpPlanRunWords words = {.model = model != NULL ? model : question->name,
+                                  .data = "data.jsonl",
+                                  .output = "output",
+                                  .devices = devices};
+
+    if (args->output == NULL || (advice->best == NULL && advice->instead == NULL))
+        return TRUE;
+    return rp_plan_write_run(args->output, question, advice, &words, error);
+}
+
 static gboolean
 report_advice(const RpPlanQuestion *question, RpReport *report, GError **error)
 {
@@ -44,7 +61,8 @@ report_advice(const RpPlanQuestion *question, RpReport *report, GError **error)
     g_autoptr(RpAdvice) advice = rp_advise(
         &question->query, (const RpScheduleOps *const *)(void *)question->schedules->pdata, error);
 
-    if (advice == NULL || !draw_times(question, advice, &drawn, error))
+    if (advice == NULL || !draw_times(question, advice, &drawn, error) ||
+        !write_run(question, advice, error))
         return FALSE;
     report->exit = advice->best != NULL || advice->instead != NULL ? RP_EXIT_OK : RP_EXIT_FAILED;
     rp_plan_report_advice(report, advice, question, &drawn);
@@ -58,6 +76,11 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     g_auto(RpPlanQuestion) question = {0};
 
     args->path = words[0];
+    const RpCliFile file = {"--output", args->output, RP_CLI_WRITTEN};
+    if (args->output != NULL && args->max_sequence)
+        return rp_cli_refuse(error, "--output: expected no --max-sequence beside it");
+    if (!rp_cli_check_files(&file, 1, error))
+        return FALSE;
     const gboolean done = rp_plan_question_read(args, &question, error) &&
                           (args->max_sequence ? report_longest(&question, report, error)
                                               : report_advice(&question, report, error));
@@ -70,8 +93,6 @@ static const GOptionEntry options[] = {
     {"model", 0, RP_WORD(RpPlanArgs, model),
      "model: a name (see `roundpipe models`), a config.json or a model's directory", "MODEL"},
     {"gpu", 0, RP_WORD(RpPlanArgs, gpu), "GPU, see `roundpipe gpus`", "NAME"},
-    {"profile", 0, RP_FILE(RpPlanArgs, profile),
-     "timing file instead of --gpu and --model; fixes the micro-batch", "PROFILE.json"},
     {"gpus", 'n', RP_COUNT(RpPlanArgs, gpus), "number of GPUs (default: 1)", "N"},
     {"gpu-memory", 0, RP_WORD(RpPlanArgs, gpu_memory),
      "for a plan on each GPU (default: the card's, less 0.9 GiB for the CUDA context)", "SIZE"},
@@ -93,6 +114,13 @@ static const GOptionEntry options[] = {
      "with --lora-rank: adapters of these modules alone, as q_proj,v_proj", "LIST"},
     {"base", 0, RP_WORD(RpPlanArgs, base),
      "with --lora-rank: frozen weights in bf16 (default), fp8, nf4 or mxfp4", "FORMAT"},
+    {"max-sequence", 0, RP_FLAG(RpPlanArgs, max_sequence),
+     "tell the longest sequence that `train` takes at micro-batch 1, nothing else", NULL},
+    {"output", 'o', RP_FILE(RpPlanArgs, output), "write a run file of it: set its data, then train",
+     "RUN.yaml"},
+    RP_FOR_EXPERTS,
+    {"profile", 0, RP_FILE(RpPlanArgs, profile),
+     "timing file instead of --gpu and --model; fixes the micro-batch", "PROFILE.json"},
     {"micro-batch", 0, RP_COUNT(RpPlanArgs, micro_batch),
      "sequences of a micro-batch (default: chosen)", "B"},
     {"micro-batches", 'm', RP_COUNT(RpPlanArgs, micro_batches),
@@ -112,8 +140,6 @@ static const GOptionEntry options[] = {
      "spreads",
      "N"},
     {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(RpPlanArgs, seed), "of --draws (default: 0)", "S"},
-    {"max-sequence", 0, RP_FLAG(RpPlanArgs, max_sequence),
-     "tell the longest sequence that `train` takes at micro-batch 1, nothing else", NULL},
     {"devices", 0, RP_WORD(RpPlanArgs, devices),
      "of the longest sequence: room of whose kernels, cuda (default, where it is built in) or host",
      "NAME"},

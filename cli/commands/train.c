@@ -279,6 +279,7 @@ static const GOptionEntry options[] = {
     {"resume", 0, G_OPTION_FLAG_OPTIONAL_ARG, G_OPTION_ARG_FILENAME, RP_ARG(TrainArgs, resume),
      "go on from a checkpoint; --resume alone: from the last one of the output directory", "DIR"},
     {"dry-run", 0, RP_FLAG(TrainArgs, dry_run), "stop when the plan is printed", NULL},
+    RP_FOR_EXPERTS,
     {"save-gradients", 0, RP_FILE(TrainArgs, save_gradients),
      "write the first step's gradients instead of training", "FILE.safetensors"},
     {"trace", 0, RP_FILE(TrainArgs, trace), NULL, "FILE.json"},

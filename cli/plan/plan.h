@@ -1,12 +1,13 @@
 /**
  * roundpipe plan: the command and its options (plan.c), its words and what they mean
  * (question.c), sizes of what `train` runs (network.c), words of the answer
- * (words.c), and what is reported: the answer in short (answer.c), its figures and
+ * (words.c), a run file of it (run-file.c), and what is reported: the answer in short (answer.c), its figures and
  * tables (report.c).
  */
 #pragma once
 
 #include "cli/cli.h"
+#include "run/run-file.h"
 #include "sim/advise/advise.h"
 
 /* ---- network.c ---- */
@@ -86,6 +87,7 @@ typedef struct {
     char *devices;
     char *attention;
     gboolean max_sequence;
+    char *output;
     int draws;
     gint64 seed;
 } RpPlanArgs;
@@ -134,6 +136,20 @@ guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *
 
 /* The run that is recommended, or shown because nothing fits. */
 const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
+
+/* ---- run-file.c ---- */
+
+/* What the advice does not say. */
+typedef struct {
+    const char *model, *data, *output, *devices; /* as the run file has them */
+} RpPlanRunWords;
+
+/* A run file of the recommended run, with comments. (transfer full) */
+char *rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
+                       const RpPlanRunWords *words);
+/* Writes it to @path. Errors: G_IO_ERROR; RP_RUN_ERROR_*: words that no run file takes */
+gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
+                           const RpPlanRunWords *words, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- the report ---- */
 

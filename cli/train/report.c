@@ -86,9 +86,13 @@ report_heading(RpReport *report, const RpTrainJob *job)
                    rp_architectures[job->config.architecture].hf_name, job->config.blocks,
                    parameters, dtype);
     rp_report_text(report, "data", run->data, "data");
-    rp_report_show(report, "%" G_GUINT64_FORMAT " samples, %" G_GUINT64_FORMAT " tokens%s",
-                   data->n_samples, data->n_tokens, cut);
-    report_sequences(report, job);
+    if (job->dataset == NULL)
+        rp_report_show(report, "%s: no such file yet", run->data);
+    else
+        rp_report_show(report, "%" G_GUINT64_FORMAT " samples, %" G_GUINT64_FORMAT " tokens%s",
+                       data->n_samples, data->n_tokens, cut);
+    if (job->dataset != NULL)
+        report_sequences(report, job);
     rp_report_count(report, "parameters", (gint64)parameters, NULL);
     if (lora != NULL) {
         rp_report_line(report, "adapters",
@@ -130,8 +134,14 @@ say_length(RpReport *report, const RpTrainJob *job)
     g_autofree char *time =
         rp_progress_format_time((double)run->steps * (double)job->steady.iteration_ns / 1e9);
 
-    rp_report_line(report, "steps", "%" G_GINT64_FORMAT ": %s epochs, about %s predicted",
-                   run->steps, times, time);
+    if (job->dataset == NULL && run->epochs > 0)
+        rp_report_line(report, "steps", "those of %" G_GINT64_FORMAT " epochs", run->epochs);
+    else if (job->dataset == NULL)
+        rp_report_line(report, "steps", "%" G_GINT64_FORMAT ", about %s predicted", run->steps,
+                       time);
+    else
+        rp_report_line(report, "steps", "%" G_GINT64_FORMAT ": %s epochs, about %s predicted",
+                       run->steps, times, time);
 }
 
 /* Bytes by category. @key: %NULL: of @arena for people, where @other has some too */
@@ -439,27 +449,4 @@ rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOu
     report_measured(report, job, outcome);
     rp_train_report_evaluations(report, job, outcome);
     rp_train_report_saved(report, outcome);
-}
-
-/* ---- train --keys ---- */
-
-void
-rp_train_report_keys(RpReport *report)
-{
-    rp_report_table(report, NULL, "default", 0);
-    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
-        g_autofree char *expects = rp_setting_expects(setting);
-        g_autofree char *meaning = rp_setting_meaning(setting);
-
-        rp_report_object(report, NULL, NULL);
-        rp_report_text(report, "key", setting->key, "<key");
-        rp_report_bool(report, "required", setting->required, NULL);
-        rp_report_text(report, "default", setting->initial, "<default");
-        rp_report_show(report, "%s", rp_setting_default(setting));
-        rp_report_text(report, "expects", expects, NULL);
-        rp_report_text(report, "meaning", setting->help, "<meaning");
-        rp_report_show(report, "%s", meaning);
-        rp_report_end(report);
-    }
-    rp_report_end(report);
 }

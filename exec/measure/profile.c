@@ -7,6 +7,8 @@
 
 #define DEFAULT_SECONDS 0.5
 #define DEFAULT_RUNS 100
+#define LINK_SECONDS 0.1 /* for each measurement of links alone */
+#define LINK_LAYER_BYTES (64 * RP_MIB)
 
 guint
 rp_usable_processors(void)
@@ -80,6 +82,23 @@ measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, R
     links->hop_ns = 2 * links->copy_latency_ns +
                     llround((hidden / links->d2h_bytes_per_s + hidden / links->h2d_bytes_per_s) *
                             (double)RP_NS_PER_S);
+    return TRUE;
+}
+
+gboolean
+rp_measure_links(RpProbe *probe, guint devices, RpLinks *links, GError **error)
+{
+    const RpMeasureOptions options = {
+        .devices = devices, .seconds = LINK_SECONDS, .max_runs = DEFAULT_RUNS};
+    RpMeasurer measurer = {.options = &options, .n_measures = probe->ops->n_link_measures};
+    g_autoptr(RpProfile) profile = rp_profile_new(1);
+
+    profile->gpus = devices;
+    profile->layers[0].parameter_bytes = LINK_LAYER_BYTES;
+    probe->ops->describe(probe, profile);
+    if (!probe->ops->measure_links(probe, &measurer, profile, error))
+        return FALSE;
+    *links = profile->links;
     return TRUE;
 }
 

@@ -42,6 +42,18 @@ RpProfile *rp_measure_profile(RpProbe *probe, const RpNetwork *network, const Rp
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
+ * rp_measure_links:
+ * @devices: 0 to @devices - 1 are measured
+ * @links: (out): but for hop_ns; set on success only
+ *
+ * The links alone, as rp_measure_profile() measures them for a layer of 64 MiB.
+ *
+ * Errors: G_IO_ERROR_NO_SPACE, the probe's
+ */
+gboolean rp_measure_links(RpProbe *probe, guint devices, RpLinks *links,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
  * rp_measure_attention:
  * @network: whose shape it is; its own choice of attention does not matter
  * @weights: (nullable): bound

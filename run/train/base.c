@@ -151,6 +151,11 @@ rp_train_open_base(RpTrainJob *job, GError **error)
     }
     if (!adapted || choice == RP_RUN_BASE_16_BITS)
         return TRUE; /* packed weights are expanded as they are read, or refused */
+    if (job->checkpoint == NULL) {
+        if (choice != RP_RUN_BASE_OF_THE_FILE)
+            rp_weights_pack_base(job->weights, (RpLowbit)(choice - RP_RUN_BASE_PACKED));
+        return TRUE;
+    }
     if (!rp_weights_adopt(job->weights, job->checkpoint, error)) {
         g_prefix_error(error, "model: ");
         return FALSE;

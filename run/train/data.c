@@ -1,5 +1,8 @@
 /* The data of a run before its first step: read once, and how they fill sequences. */
 #include "run/train/private.h"
+
+#include <string.h>
+
 #include "run/train/samples.h"
 
 /* Sequences from whose samples the useful share of a packed run is known, and how many are filled at
@@ -100,6 +103,11 @@ survey(RpTrainJob *job, GError **error)
     const RpDataState start = {.n_samples = job->summary.n_samples};
     RpPackingSurvey packed;
 
+    if (job->dataset == NULL) {
+        job->useful = job->useful_unpacked = job->targets = 1;
+        job->network.packed_tokens = job->batcher.packing ? job->batcher.tokens : 0;
+        return TRUE;
+    }
     if (!sample_targets(job, &targets, error))
         return FALSE;
     job->useful = job->useful_unpacked = useful_unpacked(job);
@@ -163,6 +171,14 @@ open_samples(RpTrainJob *job, const RpSamplesAsk *ask, RpDataset **dataset, RpDa
     return TRUE;
 }
 
+/* A dry run plans without: for sequences that are full, and where steps follow from them, for one. */
+static gboolean
+is_absent(const RpTrainJob *job)
+{
+    return job->dry && strpbrk(job->run->data, ",*?[") == NULL &&
+           !g_file_test(job->run->data, G_FILE_TEST_EXISTS);
+}
+
 static gboolean
 open_all(RpTrainJob *job, GError **error)
 {
@@ -210,12 +226,16 @@ gboolean
 rp_train_open_data(RpTrainJob *job, RpRunFile *run, GError **error)
 {
     const guint tokens = (guint)run->sequence_length;
+    const gboolean absent = is_absent(job);
 
-    if (!open_all(job, error) || !check_data(job, "data", job->dataset, &job->summary, error) ||
-        !check_lengths(job, error) ||
-        (job->evaluation.dataset != NULL &&
-         !check_data(job, run->eval.data != NULL ? "eval.data" : "eval.split",
-                     job->evaluation.dataset, &job->evaluation.summary, error)))
+    if (absent)
+        rp_run_say(job->events, "note", "data: no file %s: planned for full sequences", run->data);
+    else if (!open_all(job, error) ||
+             !check_data(job, "data", job->dataset, &job->summary, error) ||
+             !check_lengths(job, error) ||
+             (job->evaluation.dataset != NULL &&
+              !check_data(job, run->eval.data != NULL ? "eval.data" : "eval.split",
+                          job->evaluation.dataset, &job->evaluation.summary, error)))
         return FALSE;
     job->batcher = (RpBatcherOptions){
         .micro_batches = (guint)run->micro_batches,
@@ -231,5 +251,7 @@ rp_train_open_data(RpTrainJob *job, RpRunFile *run, GError **error)
         .drop_long = run->excess_length_choice == RP_RUN_EXCESS_DROP,
         .epochs = (guint64)run->epochs,
     };
-    return survey(job, error) && (run->epochs == 0 || count_steps(job, run, error));
+    if (absent)
+        run->steps = MAX(run->steps, 1);
+    return survey(job, error) && (absent || run->epochs == 0 || count_steps(job, run, error));
 }

@@ -128,6 +128,29 @@ bind_weights(RpTrainJob *job, GError **error)
 }
 
 static gboolean
+has_weights(const char *directory)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    gboolean found = !g_file_test(directory, G_FILE_TEST_IS_DIR);
+
+    for (guint i = 0; i < G_N_ELEMENTS(names) && !found; i++) {
+        g_autofree char *path = g_build_filename(directory, names[i], NULL);
+
+        found = g_file_test(path, G_FILE_TEST_EXISTS);
+    }
+    return found;
+}
+
+/* Their dtype in files; without these that of the config. */
+static RpDtype
+weights_dtype(const RpTrainJob *job)
+{
+    if (job->checkpoint != NULL)
+        return rp_weights_dtype(job->weights);
+    return job->config.has_dtype ? job->config.dtype : RP_DTYPE_BF16;
+}
+
+static gboolean
 open_model(RpTrainJob *job, GError **error)
 {
     g_auto(RpLora) lora = {0};
@@ -138,19 +161,21 @@ open_model(RpTrainJob *job, GError **error)
         g_prefix_error(error, "model: ");
         return FALSE;
     }
-    job->checkpoint = rp_safetensors_open(run->model, error);
-    if (job->checkpoint == NULL) {
+    if (job->dry && !has_weights(run->model))
+        rp_run_say(job->events, "note", "%s has no weights: planned from its config.json",
+                   run->model);
+    else if ((job->checkpoint = rp_safetensors_open(run->model, error)) == NULL) {
         g_prefix_error(error, "model: ");
         return FALSE;
     }
     if (!find_lora(job, &lora, error))
         return FALSE;
     job->weights = rp_weights_new_adapted(&job->config, &lora);
-    if (!freeze(job, error) || !rp_train_open_base(job, error) || !bind_weights(job, error))
+    if (!freeze(job, error) || !rp_train_open_base(job, error) ||
+        (job->checkpoint != NULL && !bind_weights(job, error)))
         return FALSE;
     job->network = (RpNetworkOptions){
-        .dtype = run->dtype_choice > 0 ? (RpDtype)(run->dtype_choice - 1)
-                                       : rp_weights_dtype(job->weights),
+        .dtype = run->dtype_choice > 0 ? (RpDtype)(run->dtype_choice - 1) : weights_dtype(job),
         .sequences = (guint)run->micro_batch_size,
         .tokens = (guint)run->sequence_length,
         .head_chunk = (guint)run->head_chunk,
@@ -162,7 +187,8 @@ open_model(RpTrainJob *job, GError **error)
         .noise_seed = (guint64)run->seed,
     };
     rp_weights_store_base(job->weights, job->network.dtype);
-    if (!rp_weights_check_finite(job->weights, job->network.dtype, error)) {
+    if (job->checkpoint != NULL &&
+        !rp_weights_check_finite(job->weights, job->network.dtype, error)) {
         g_prefix_error(error, "model: ");
         return FALSE;
     }
@@ -315,6 +341,7 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
 {
     job->run = run;
     job->events = events;
+    job->dry = dry;
     job->device_processors = rp_run_device_processors(run->n_devices);
     job->optimizer_threads = run->optimizer.threads > 0
                                  ? (guint)run->optimizer.threads

@@ -55,7 +55,8 @@ typedef struct {
     const RpRunFile *run;
     const RpRunEvents *events;
     RpModel config;
-    RpSafetensors *checkpoint; /* the model's weights */
+    gboolean dry;              /* nothing is trained: weights and data may be missing */
+    RpSafetensors *checkpoint; /* the model's weights; %NULL: they are not there */
     RpSafetensors *adapters;   /* that the run begins with; or %NULL */
     RpWeights *weights;
     RpDataset *dataset;
@@ -90,7 +91,8 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
  * @run: borrowed by @job
  * @earlier_run: output directory of the run that goes on, whose layer times will do if devices are
  *   still the same; %NULL: a new run
- * @dry: nothing is trained: memory is what the run file says, not what this machine has
+ * @dry: nothing is trained: memory is what the run file says, not what this machine has, and of the
+ *   model config.json will do; data that are not there are taken to fill all sequences
  *
  * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
  * the model, plans and simulates. Takes no memory for training.

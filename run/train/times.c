@@ -202,11 +202,12 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
     if (earlier != NULL)
         return earlier;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    const RpWeights *weights = job->checkpoint != NULL ? job->weights : NULL;
     RpAttentionChoice fastest;
 
     if (job->run->attention_choice == 0 && job->network.attention == RP_ATTENTION_BUILTIN &&
         earlier_run == NULL && is_full(job)) {
-        if (!rp_measure_attention(probe, network, job->weights, &fastest, error))
+        if (!rp_measure_attention(probe, network, weights, &fastest, error))
             return NULL;
         job->network.attention = fastest;
         rp_network_free(network);
@@ -217,7 +218,7 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
             network = rp_train_job_network(job);
         }
     }
-    return rp_measure_profile(probe, network, job->weights, options, error);
+    return rp_measure_profile(probe, network, weights, options, error);
 }
 
 static RpProfile *

@@ -584,8 +584,9 @@ ends_quietly_when_the_reader_leaves(void **state)
 static void
 explains_every_command(void **state)
 {
-    static const char *const commands[] = {"simulate", "models", "gpus",    "partition", "compare",
-                                           "verify",   "export", "figures", "plan"};
+    static const char *const commands[] = {"simulate", "models", "gpus",   "partition",
+                                           "compare",  "verify", "export", "figures",
+                                           "plan",     "new",    "doctor"};
     g_auto(RpCliRun) help = rp_cli_run("--help");
     g_auto(RpCliRun) nothing = rp_cli_run("%s", "");
     g_auto(RpCliRun) version = rp_cli_run("--version");

@@ -804,7 +804,7 @@ sees_an_output_that_cannot_be_written_before_long_work(void **state)
         {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/run.yaml --resume",
          "output: cannot write to "},
         {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/a/b/c", "data: "},
-        {"train @T/run.yaml --set data=@T/no.jsonl --set output=/proc/a/b --dry-run", "data: "},
+        {"train @T/run.yaml --set data=@T/model --set output=/proc/a/b --dry-run", "data: "},
     };
     g_autofree char *above = rp_cli_temporary("a");
 

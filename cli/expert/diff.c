@@ -441,6 +441,7 @@ static const DiffArgs defaults = {.top = DEFAULT_TOP};
 const RpCommand rp_command_diff = {
     .name = "diff",
     .summary = "predicted beside measured: the tasks that differ most",
+    .expert = TRUE,
     .words = "PREDICTED MEASURED",
     .help = "Lays two traces of one plan over each other and lists the tasks that differ most.\n"
             "Traces are written by simulate, replay and train with --trace.\n\n"

@@ -250,6 +250,7 @@ static const ExportArgs defaults = {.sequences = RP_CLI_SEQUENCES, .tokens = RP_
 const RpCommand rp_command_export = {
     .name = "export",
     .summary = "write a profile, a trace or a schedule for other tools",
+    .expert = TRUE,
     .words = "[PROFILE.json]",
     .help = "Writes a profile from the catalogue, or a simulated schedule for other tools.\n\n"
             "Examples:\n"

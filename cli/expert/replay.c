@@ -325,6 +325,7 @@ static const GOptionEntry options[] = {
 const RpCommand rp_command_replay = {
     .name = "replay",
     .summary = "run one schedule for real; tasks only take their time",
+    .expert = TRUE,
     .words = "PROFILE.json",
     .help = "Runs one schedule for real, on threads and events; tasks only take their time.\n"
             "Prints what was predicted and what was measured.\n\n"

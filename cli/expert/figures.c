@@ -151,6 +151,7 @@ static const GOptionEntry options[] = {
 const RpCommand rp_command_figures = {
     .name = "figures",
     .summary = "make every figure that needs no GPU",
+    .expert = TRUE,
     .words = "[FIGURE...]",
     .help = "Makes every figure (or those named), each with its data, script, caption and "
             "command.\nNone needs a GPU: what GPUs measured is read from tables.\n\n"

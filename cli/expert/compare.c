@@ -485,6 +485,7 @@ static const CompareArgs defaults = {.request = {.ask.options = {.gpus = 8, .mic
 const RpCommand rp_command_compare = {
     .name = "compare",
     .summary = "several schedules and profiles in one table",
+    .expert = TRUE,
     .words = "[PROFILE.json...]",
     .help = "Compares schedules on models in one table (default: 8 GPUs, 16 micro-batches).\n\n"
             "Examples:\n"

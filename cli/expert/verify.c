@@ -301,6 +301,7 @@ static const GOptionEntry options[] = {
 const RpCommand rp_command_verify = {
     .name = "verify",
     .summary = "prove that a plan is correct, or name the rule it breaks",
+    .expert = TRUE,
     .words = "[PROFILE.json]",
     .help = "Proves that a plan can only run correctly, or names the rule that it breaks and the "
             "two\ntasks. Without --fidelity both plans are proved.\n\n"

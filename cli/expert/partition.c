@@ -278,6 +278,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 const RpCommand rp_command_partition = {
     .name = "partition",
     .summary = "divide a model into stages",
+    .expert = TRUE,
     .words = "PROFILE.json",
     .help = "Divides a model into stages by both objectives and shows what each leads to.\n"
             "A stage list that is given is shown beside them.\n\n"

@@ -329,6 +329,7 @@ static const GOptionEntry options[] = {
 const RpCommand rp_command_simulate = {
     .name = "simulate",
     .summary = "run one schedule in virtual time",
+    .expert = TRUE,
     .words = "PROFILE.json",
     .help = "Runs one schedule in virtual time and reports its bubbles.\n\n"
             "Example:\n"

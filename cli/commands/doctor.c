@@ -1,0 +1,260 @@
+/* Whether this machine can train, and what it has for that. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "core/base/units.h"
+#include "exec/cuda/backend.h"
+#include "exec/cuda/runtime/device.h"
+#include "exec/cuda/toolkit/toolkit.h"
+#include "exec/kernels/kernels.h"
+#include "exec/measure/profile.h"
+#include "exec/system/available-memory.h"
+#include "plots/gnuplot.h"
+#include "run/devices.h"
+
+/* Less is too little for the smallest run. */
+#define LEAST_MEMORY_BYTES (512 * RP_MIB)
+#define LEAST_DISK_BYTES RP_GIB
+#define LOCK_BYTES RP_GIB /* pinned memory of a small run */
+
+typedef struct {
+    char *devices;
+    char *output;
+    gboolean quick;
+} DoctorArgs;
+
+/* What is wrong, a line each; nothing: `train` can run. */
+typedef struct {
+    RpReport *report;
+    GPtrArray *problems;
+} Findings;
+
+static void G_GNUC_PRINTF(2, 3) note_problem(Findings *findings, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_ptr_array_add(findings->problems, g_strdup_vprintf(format, arguments));
+    va_end(arguments);
+}
+
+/* (transfer full) (nullable) */
+static char *
+driver_version(void)
+{
+    char *text = NULL;
+
+    if (g_file_get_contents("/sys/module/nvidia/version", &text, NULL, NULL))
+        g_strstrip(text);
+    return text;
+}
+
+static void
+report_built(RpReport *report, const RpDeviceOps *gpus)
+{
+    const gboolean cudnn = gpus != NULL && gpus->kernels()->has_attention(RP_ATTENTION_CUDNN);
+    const gboolean draws = rp_gnuplot_check_formats(RP_PICTURE_PNG, NULL);
+    g_autofree char *driver = driver_version();
+
+    rp_report_text(report, "gpu_code", rp_cuda_built_text(), "GPU code");
+    rp_report_bool(report, "cudnn", cudnn, "cuDNN attention");
+    rp_report_text(report, "driver", driver, "GPU driver");
+    rp_report_bool(report, "gnuplot", draws, "gnuplot");
+}
+
+/* Copies of all @n devices, as runs measure them. */
+static void
+report_links(Findings *findings, const RpDeviceOps *devices, guint n)
+{
+    RpReport *report = findings->report;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpProbe) probe = devices->probe_new(0, &error);
+    RpLinks links;
+
+    if (probe == NULL || !rp_measure_links(probe, n, &links, &error)) {
+        note_problem(findings, "%s devices: %s", devices->name, error->message);
+        return;
+    }
+    rp_report_object(report, "links", NULL);
+    rp_report_real(report, "h2d_gb_per_s", links.h2d_bytes_per_s / 1e9, 3, NULL);
+    rp_report_real(report, "d2h_gb_per_s", links.d2h_bytes_per_s / 1e9, 3, NULL);
+    rp_report_line(report, devices->host_memory ? "copies" : "links",
+                   "%.1f GB/s up, %.1f GB/s down, one alone (measured)",
+                   links.h2d_bytes_per_s / 1e9, links.d2h_bytes_per_s / 1e9);
+    rp_report_real(report, "host_gb_per_s", links.host_bytes_per_s / 1e9, 3, NULL);
+    rp_report_line(report, "host memory", "%.1f GB/s, all copies together (measured)",
+                   links.host_bytes_per_s / 1e9);
+    rp_report_end(report);
+}
+
+static void
+report_gpus(Findings *findings, guint n)
+{
+    RpReport *report = findings->report;
+
+    rp_report_table(report, "gpus", NULL, 0);
+    for (guint g = 0; g < n; g++) {
+        g_autoptr(GError) error = NULL;
+        RpCudaDeviceInfo info;
+
+        if (!rp_cuda_device_info(g, &info, &error)) {
+            note_problem(findings, "GPU %u: %s", g, error->message);
+            continue;
+        }
+        rp_report_object(report, NULL, NULL);
+        rp_report_count(report, "gpu", g, "GPU");
+        rp_report_text(report, "name", info.name, "<name");
+        rp_report_bytes(report, "memory_bytes", info.memory_bytes, "memory");
+        rp_report_bytes(report, "free_bytes", info.free_bytes, "free");
+        rp_report_count(report, "compute_capability", info.sm, "compute capability");
+        rp_report_end(report);
+    }
+    rp_report_end(report);
+}
+
+static void
+report_memory(Findings *findings, gboolean pins)
+{
+    RpReport *report = findings->report;
+    const guint64 all = (guint64)sysconf(_SC_PHYS_PAGES) * (guint64)sysconf(_SC_PAGESIZE);
+    const guint64 available = rp_available_memory();
+    struct rlimit lock;
+
+    rp_report_count(report, "processors", rp_usable_processors(), "processors");
+    rp_report_bytes(report, "memory_bytes", all, "memory");
+    rp_report_bytes(report, "available_bytes", available, "available");
+    if (available != 0 && available < LEAST_MEMORY_BYTES)
+        note_problem(findings, "memory: expected at least 512 MiB available: end other programs");
+    if (getrlimit(RLIMIT_MEMLOCK, &lock) != 0)
+        return;
+    if (lock.rlim_cur == RLIM_INFINITY) {
+        rp_report_text(report, "lock_limit_bytes", NULL, "lock limit");
+        rp_report_show(report, "none");
+        return;
+    }
+    rp_report_bytes(report, "lock_limit_bytes", lock.rlim_cur, "lock limit");
+    if (pins && lock.rlim_cur < LOCK_BYTES && geteuid() != 0)
+        rp_report_show(report,
+                       "%" G_GUINT64_FORMAT " KiB: some systems let GPUs pin no more; raise "
+                       "it with `ulimit -l unlimited` if pinning fails",
+                       (guint64)lock.rlim_cur / 1024);
+}
+
+static void
+report_disk(Findings *findings, const char *path)
+{
+    struct statvfs disk;
+
+    if (statvfs(path, &disk) != 0) {
+        note_problem(findings, "--output: %s: %s", path, g_strerror(errno));
+        return;
+    }
+    const guint64 free_bytes = (guint64)disk.f_bavail * disk.f_frsize;
+
+    rp_report_bytes(findings->report, "disk_free_bytes", free_bytes, "disk");
+    g_autofree char *size = rp_cli_format_bytes(free_bytes);
+    rp_report_show(findings->report, "%s free at %s", size, path);
+    if (free_bytes < LEAST_DISK_BYTES)
+        note_problem(findings,
+                     "disk: %s has %s free, and checkpoints need more: make room, or name "
+                     "another directory with --output",
+                     path, size);
+    if (access(path, W_OK) != 0)
+        note_problem(findings, "--output: %s: %s", path, g_strerror(errno));
+}
+
+/* The devices that a run would have; %NULL: those that are asked for are not there. */
+static const RpDeviceOps *
+choose_devices(Findings *findings, const char *asked, const RpDeviceOps *gpus, guint n_gpus)
+{
+    const gboolean host = asked != NULL ? strcmp(asked, "host") == 0 : n_gpus == 0;
+    const char *problem = gpus == NULL ? rp_cuda_missing_text() : rp_cuda_no_device_text();
+
+    if (host)
+        return rp_host_devices();
+    if (n_gpus > 0)
+        return gpus;
+    note_problem(findings, "no GPUs: %s", problem != NULL ? problem : "CUDA finds no device");
+    return NULL;
+}
+
+static void
+report_verdict(const Findings *findings, const RpDeviceOps *devices, guint n)
+{
+    RpReport *report = findings->report;
+    const gboolean trains = findings->problems->len == 0;
+
+    report->exit = trains ? RP_EXIT_OK : RP_EXIT_FAILED;
+    rp_report_bool(report, "trains", trains, NULL);
+    rp_report_text(report, "devices", devices != NULL ? devices->name : NULL, NULL);
+    rp_report_list(report, "problems");
+    for (guint i = 0; i < findings->problems->len; i++)
+        rp_report_text(report, NULL, g_ptr_array_index(findings->problems, i), NULL);
+    rp_report_end(report);
+    rp_report_say(report, " ");
+    for (guint i = 0; i < findings->problems->len; i++)
+        rp_report_say(report, "! %s", (const char *)g_ptr_array_index(findings->problems, i));
+    if (trains && devices->host_memory)
+        rp_report_say(report,
+                      "train can run on processor threads (devices: host:N); no GPU is used.");
+    else if (trains)
+        rp_report_say(report, "train can run on %u GPU%s (devices: cuda:%u).", n, n > 1 ? "s" : "",
+                      n);
+    else
+        rp_report_say(report, "train cannot run.");
+}
+
+static gboolean
+run(gpointer user_args, char **words, RpReport *report, GError **error)
+{
+    static const char *const names[] = {"cuda", "host", NULL};
+    const DoctorArgs *args = user_args;
+    g_autoptr(GPtrArray) problems = g_ptr_array_new_with_free_func(g_free);
+    Findings findings = {report, problems};
+
+    if (args->devices != NULL && rp_cli_choice("devices", args->devices, names, error) < 0)
+        return FALSE;
+    const RpDeviceOps *gpus = rp_cuda_devices();
+    const guint n_gpus = gpus != NULL ? rp_cuda_device_count() : 0;
+    const RpDeviceOps *devices = choose_devices(&findings, args->devices, gpus, n_gpus);
+
+    report->label_width = 17;
+    report_built(report, gpus);
+    if (n_gpus == 0)
+        rp_report_line(report, "GPUs", "none: %s",
+                       gpus == NULL ? rp_cuda_missing_text() : rp_cuda_no_device_text());
+    report_gpus(&findings, n_gpus);
+    report_memory(&findings, devices == gpus);
+    report_disk(&findings, args->output != NULL ? args->output : ".");
+    if (devices != NULL && !args->quick)
+        report_links(&findings, devices, devices == gpus ? n_gpus : 1);
+    report_verdict(&findings, devices, n_gpus);
+    return TRUE;
+}
+
+static const GOptionEntry options[] = {
+    {"devices", 0, RP_WORD(DoctorArgs, devices),
+     "cuda or host: that train is to run on (default: cuda where there are GPUs)", "NAME"},
+    {"output", 'o', RP_FILE(DoctorArgs, output),
+     "directory whose disk checkpoints would fill (default: this one)", "DIR"},
+    {"quick", 0, RP_FLAG(DoctorArgs, quick), "measure no links", NULL},
+    {0},
+};
+
+const RpCommand rp_command_doctor = {
+    .name = "doctor",
+    .summary = "whether this machine can train, and what it has for that",
+    .help = "Tells whether `roundpipe train` can run here: GPU code, driver, cards, links as "
+            "measured,\nmemory, lock limit, disk, and what was built in.\n\n"
+            "Example:\n  roundpipe doctor && roundpipe train run.yaml\n\n"
+            "Exit codes: 0 train can run, 1 it cannot, 2 wrong usage.",
+    .options = options,
+    .args_size = sizeof(DoctorArgs),
+    .run = run,
+};

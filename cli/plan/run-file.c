@@ -1,0 +1,131 @@
+/* A run file of what was recommended: each key with the setting's own line of help. */
+#include <string.h>
+
+#include "cli/plan/plan.h"
+#include "run/settings.h"
+
+/* Where people begin; adapters take larger steps than whole models. */
+#define LEARNING_RATE "1e-5"
+#define ADAPTERS_LEARNING_RATE "2e-4"
+#define WARMUP_STEPS "10"
+#define EPOCHS "3"
+
+static gboolean
+is_plain(const char *value)
+{
+    return *value != '\0' && strchr("-.~'\"", *value) == NULL &&
+           strspn(value, G_CSET_A_2_Z G_CSET_a_2_z G_CSET_DIGITS "/._-:@+") == strlen(value) &&
+           !g_str_has_suffix(value, ":");
+}
+
+/* Anything else in double quotes, in which YAML has the escapes that C has, but octal ones. */
+static void
+append_value(GString *text, const char *value)
+{
+    if (is_plain(value)) {
+        g_string_append(text, value);
+        return;
+    }
+    g_string_append_c(text, '"');
+    for (; *value != '\0'; value++)
+        if ((guchar)*value < 0x20 || *value == 0x7f)
+            g_string_append_printf(text, "\\x%02x", (guchar)*value);
+        else
+            g_string_append_printf(text, strchr("\"\\", *value) != NULL ? "\\%c" : "%c", *value);
+    g_string_append_c(text, '"');
+}
+
+/* "lora.rank" stands in the mapping `lora`, whose keys come one after the other. */
+static void G_GNUC_PRINTF(3, 4) add(GString *text, const char *key, const char *format, ...)
+{
+    const char *dot = strchr(key, '.');
+    const char *word = dot != NULL ? dot + 1 : key;
+    g_autofree char *group = g_strndup(key, (gsize)(word - key));
+    g_autofree char *heading =
+        dot != NULL ? g_strdup_printf("\n%.*s:\n", (int)(dot - key), key) : NULL;
+    const char *margin = dot != NULL ? "  " : "";
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *value = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    if (heading != NULL && strstr(text->str, heading) == NULL)
+        g_string_append(text, heading);
+    g_string_append_printf(text, "%s# %s\n%s%s: ", margin, rp_setting_find(key)->help, margin,
+                           word);
+    append_value(text, value);
+    g_string_append_c(text, '\n');
+}
+
+static void
+add_sizes(GString *text, const RpAdviseQuery *query, const RpAdviseRun *run)
+{
+    const RpPlanOptions *options = &run->options;
+
+    add(text, "sequence_length", "%u", query->tokens_per_sequence);
+    add(text, "micro_batch_size", "%u", run->sequences);
+    add(text, "micro_batches", "%u", options->micro_batches);
+    if (strcmp(options->schedule->name, rp_setting_find("schedule")->initial) != 0)
+        add(text, "schedule", "%s", options->schedule->name);
+    if (options->schedule->dispatched && options->round < options->micro_batches)
+        add(text, "round", "%u", options->round);
+    if (options->schedule->dispatched && !options->async)
+        add(text, "async", "false");
+}
+
+char *
+rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
+                 const RpPlanRunWords *words)
+{
+    const RpAdviseRun *run = rp_plan_shown_run(advice);
+    const RpAdviseQuery *query = &advice->query;
+    const gboolean adapts = query->lora_rank > 0;
+    g_autofree char *targets =
+        question->lora_targets != NULL ? g_strjoinv(",", question->lora_targets) : NULL;
+    GString *text = g_string_new("# What `roundpipe train` is to do. All keys: roundpipe train "
+                                 "--keys. The plan alone: roundpipe train --dry-run\n\n");
+
+    add(text, "model", "%s", words->model);
+    add(text, "data", "%s", words->data);
+    add(text, "output", "%s", words->output);
+    g_string_append_c(text, '\n');
+    add(text, "devices", "%s", words->devices);
+    if (question->dtype_assumed)
+        add(text, "dtype", "%s", query->dtype);
+    if (strcmp(query->accumulate, "fp16") == 0)
+        add(text, "accumulate", "fp16");
+    if (adapts && query->base != NULL)
+        add(text, "base", "%s", query->base);
+    add_sizes(text, query, run);
+    add(text, "epochs", EPOCHS);
+    add(text, "optimizer.learning_rate", "%s", adapts ? ADAPTERS_LEARNING_RATE : LEARNING_RATE);
+    add(text, "optimizer.schedule", "cosine");
+    add(text, "optimizer.warmup_steps", WARMUP_STEPS);
+    if (query->optimizer == RP_OPTIMIZER_LEAN)
+        add(text, "optimizer.mode", "lean");
+    if (adapts) {
+        add(text, "lora.rank", "%u", query->lora_rank);
+        add(text, "lora.alpha", "%u", 2 * query->lora_rank);
+        add(text, "lora.targets", "%s", targets != NULL ? targets : RP_LORA_ALL_LINEAR);
+    }
+    add(text, "checkpoint.keep", "%s", rp_setting_find("checkpoint.keep")->initial);
+    return g_string_free(text, FALSE);
+}
+
+static gboolean
+write_text(GOutputStream *stream, gpointer text, GError **error)
+{
+    return g_output_stream_write_all(stream, text, strlen(text), NULL, NULL, error);
+}
+
+gboolean
+rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
+                  const RpPlanRunWords *words, GError **error)
+{
+    g_autofree char *text = rp_plan_run_file(question, advice, words);
+    /* the devices may be another machine's */
+    const char *const here[] = {"devices=host:1", NULL};
+    g_autoptr(RpRunFile) run = rp_run_file_parse(path, text, strlen(text), here, error);
+
+    return run != NULL && rp_cli_write_file(path, write_text, text, error);
+}

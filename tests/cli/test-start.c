@@ -1,0 +1,165 @@
+/* How people begin: `doctor`, `new`, `plan -o`, and a dry run without weights and data. */
+#include "tests/cli/train-files.h"
+
+#include <string.h>
+
+static void
+says_whether_train_can_run(void **state)
+{
+    g_auto(RpCliRun) text = rp_cli_run("doctor --devices host -o @T");
+    g_auto(RpCliRun) run = rp_cli_run("doctor --devices host --quick --json");
+    g_auto(RpCliRun) nowhere = rp_cli_run("doctor --devices host --quick -o @T/none");
+    g_auto(RpCliRun) wrong = rp_cli_run("doctor --devices gpu");
+    g_autoptr(RpTree) json = rp_cli_json(&run);
+
+    (void)state;
+    assert_int_equal(text.code, 0);
+    assert_non_null(strstr(text.out, "\n  memory "));
+    assert_non_null(strstr(text.out, " GB/s up, "));
+    assert_non_null(strstr(text.out, "\ntrain can run on processor threads"));
+    assert_true(rp_cli_member(json, "trains")->number);
+    assert_true(rp_cli_member(json, "disk_free_bytes")->number > 0);
+    assert_true(rp_cli_member(json, "processors")->number >= 1);
+    assert_int_equal(nowhere.code, 1);
+    assert_non_null(strstr(nowhere.out, "\n! --output: "));
+    assert_non_null(strstr(nowhere.out, "/none: No such file or directory\ntrain cannot run."));
+    assert_int_equal(wrong.code, 2);
+}
+
+/* What the file says is what was planned, and it trains. */
+static void
+writes_a_run_file_that_trains(void **state)
+{
+    g_auto(RpCliRun) made =
+        rp_cli_run("new @T/new.yaml --model @T/model --data @T/data.jsonl --sequence 32 --json");
+    g_autoptr(RpTree) json = rp_cli_json(&made);
+    g_autofree char *text = rp_train_files_read("new.yaml", NULL);
+    g_auto(RpCliRun) trained = rp_cli_run("train @T/new.yaml --set epochs=1 --set devices=host:1 "
+                                          "--set profile=@T/times.json");
+    g_auto(RpCliRun) again =
+        rp_cli_run("new @T/new.yaml --model @T/model --data @T/data.jsonl --sequence 32");
+
+    (void)state;
+    assert_int_equal(rp_cli_member(json, "sequence_length")->number, 32);
+    assert_non_null(strstr(text, "\n# tokens of a sequence\nsequence_length: 32\n"));
+    assert_non_null(strstr(text, "\noptimizer:\n  # the learning rate at its highest\n"
+                                 "  learning_rate: 1e-5\n"));
+    assert_null(strstr(text, "lora:"));
+    if (trained.code != 0)
+        fail_msg("%s", trained.err);
+    assert_int_equal(again.code, 2);
+    assert_non_null(strstr(again.err, "found one; --force replaces it"));
+}
+
+static void
+writes_adapters_where_they_are_asked_for(void **state)
+{
+    g_auto(RpCliRun) made = rp_cli_run("new \"@T/a b #c.yaml\" --model @T/model --data "
+                                       "@T/data.jsonl --sequence 32 --lora --lora-rank 4");
+    g_auto(RpCliRun) trained = rp_cli_run("train \"@T/a b #c.yaml\" --set epochs=1 "
+                                          "--set devices=host:1 --set profile=@T/times.json");
+    g_autofree char *text = rp_train_files_read("a b #c.yaml", NULL);
+
+    (void)state;
+    if (made.code + trained.code != 0)
+        fail_msg("%s%s", made.err, trained.err);
+    assert_non_null(strstr(text, "/a b #c-output\"\n"));
+    assert_non_null(strstr(text, "  rank: 4\n"));
+    assert_non_null(strstr(text, "  alpha: 8\n"));
+    assert_non_null(strstr(trained.out, "\n  adapters "));
+}
+
+static void
+refuses_what_no_run_file_can_be_made_of(void **state)
+{
+#define NEW "new @T/never.yaml --model @T/model --data @T/data.jsonl "
+    static const struct {
+        const char *line;
+        int code;
+        const char *says;
+    } cases[] = {
+        {"new @T/never.yaml --model @T/model", 2, "--data: expected a file, found nothing"},
+        {"new @T/never.yaml --data @T/data.jsonl", 2, "--model: expected a directory"},
+        {"new @T/never.yaml --model @T/model --data @T/none", 1, "--data: "},
+        {"new @T/never.yaml --model @T/none --data @T/data.jsonl", 1, "/none"},
+        {"new", 2, "expected RUN.yaml"},
+        {NEW "--gpus 4096", 2, "--gpus: expected at most "},
+        {NEW "--base nf4", 2, "--base: expected --lora beside it"},
+        {NEW "--lora --base fp3", 2, "fp3"},
+        {"new @T/data.jsonl --force --model @T/model --data @T/data.jsonl", 2, "data.jsonl"},
+    };
+    g_autofree char *never = rp_cli_temporary("never.yaml");
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].line);
+
+        if (run.code != cases[i].code || strstr(run.err, cases[i].says) == NULL)
+            fail_msg("%s: exit code %d: %s", cases[i].line, run.code, run.err);
+        assert_string_equal(strchr(run.err, '\n'), "\n");
+    }
+    assert_false(g_file_test(never, G_FILE_TEST_EXISTS));
+}
+
+static void
+writes_the_run_that_plan_recommends(void **state)
+{
+    g_auto(RpCliRun) plan = rp_cli_run("plan @T/model --gpu rtx4090 --gpus 2 --lora-rank 8 "
+                                       "--base nf4 --sequence 64 -o @T/planned.yaml");
+    g_auto(RpCliRun) dry =
+        rp_cli_run("train @T/planned.yaml --set devices=host:2 --set data=@T/data.jsonl "
+                   "--set output=@T/planned --set profile=@T/times.json --dry-run");
+    g_autofree char *text = rp_train_files_read("planned.yaml", NULL);
+    g_auto(RpCliRun) wrong =
+        rp_cli_run("plan @T/model --gpu rtx4090 --max-sequence -o @T/planned.yaml");
+
+    (void)state;
+    if (plan.code + dry.code != 0)
+        fail_msg("%s%s", plan.err, dry.err);
+    assert_non_null(strstr(text, "\ndevices: cuda:"));
+    assert_non_null(strstr(text, "\nbase: nf4\n"));
+    assert_non_null(strstr(text, "\nsequence_length: 64\n"));
+    assert_int_equal(wrong.code, 2);
+}
+
+static void
+plans_without_weights_and_data(void **state)
+{
+#define BARE                                                                                       \
+    "train @T/run.yaml --set model=@T/bare --set data=@T/none.jsonl --set output=@T/bare-out "
+    g_auto(RpCliRun) bare = rp_cli_shell("mkdir @T/bare && cp @T/model/config.json @T/bare");
+    g_auto(RpCliRun) whole = rp_cli_run("train @T/run.yaml --dry-run --json --set packing=true");
+    g_auto(RpCliRun) run = rp_cli_run(BARE "--dry-run --json");
+    g_auto(RpCliRun) text = rp_cli_run(BARE "--dry-run --set lora.rank=2 --set base=nf4");
+    g_auto(RpCliRun) real = rp_cli_run(BARE);
+    g_autoptr(RpTree) one = rp_cli_json(&whole);
+    g_autoptr(RpTree) other = rp_cli_json(&run);
+
+    (void)state;
+    assert_int_equal(bare.code, 0);
+    assert_int_equal(rp_cli_member(other, "parameters")->number,
+                     rp_cli_member(one, "parameters")->number);
+    assert_int_equal(rp_cli_member(other, "samples")->number, 0);
+    assert_non_null(strstr(run.err, "has no weights: planned from its config.json\n"));
+    if (text.code != 0)
+        fail_msg("%s", text.err);
+    assert_non_null(strstr(text.out, "none.jsonl: no such file yet\n"));
+    assert_int_equal(real.code, 1);
+    assert_non_null(strstr(real.err, "model: "));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(says_whether_train_can_run),
+        cmocka_unit_test(writes_a_run_file_that_trains),
+        cmocka_unit_test(writes_adapters_where_they_are_asked_for),
+        cmocka_unit_test(refuses_what_no_run_file_can_be_made_of),
+        cmocka_unit_test(writes_the_run_that_plan_recommends),
+        cmocka_unit_test(plans_without_weights_and_data),
+    };
+
+    return cmocka_run_group_tests_name("start", tests, rp_train_files_setup,
+                                       rp_train_files_teardown);
+}
