@@ -171,8 +171,9 @@ rp_to_items(RpRender *render, RpValue value, RpList **list)
         return TRUE;
     case RP_VALUE_GENERATOR:
         *list = rp_list_new(render->arena, 0);
-        (*list)->items = value.list->items + value.list->given;
         (*list)->length = (*list)->capacity = value.list->length - value.list->given;
+        if ((*list)->length > 0)
+            (*list)->items = value.list->items + value.list->given;
         value.list->given = value.list->length;
         return TRUE;
     case RP_VALUE_DICT:
