@@ -358,6 +358,23 @@ the_fine_tuning_trains_saves_and_goes_on(void **state)
                                   "tokenizer.json\ntokenizer_config.json\ntrainer_state.json\n3\n");
 }
 
+#define TINY "@R/examples/fine-tune/tiny/"
+
+/* The walk itself is the test "walk". */
+static void
+held_out_notes_are_none_of_those_learned(void **state)
+{
+    g_auto(RpCliRun) both =
+        rp_cli_shell(TINY "make-data held-out 100 | sort -u >@T/held && wc -l <@T/held && (" TINY
+                          "make-data echo 4096; " TINY
+                          "make-data row 2048) | cut -d '\"' -f 10 | sort -u >@T/asked && "
+                          "cut -d '\"' -f 10 @T/held | grep -cxFf @T/asked");
+
+    (void)state;
+    assert_string_equal(both.err, "");
+    assert_string_equal(both.out, "100\n0\n");
+}
+
 static int
 teardown(void **state)
 {
@@ -380,6 +397,7 @@ main(void)
         cmocka_unit_test(a_number_of_samples_is_whole_and_at_least_one),
         cmocka_unit_test(the_fine_tuning_is_predicted_for_one_to_eight_cards),
         cmocka_unit_test(the_fine_tuning_trains_saves_and_goes_on),
+        cmocka_unit_test(held_out_notes_are_none_of_those_learned),
     };
 
     return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
