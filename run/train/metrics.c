@@ -9,7 +9,7 @@
 
 #include "core/json/json-record.h"
 #include "core/json/json-write.h"
-#include "run/train/tensorboard.h"
+#include "run/tensorboard.h"
 
 /* Steps from an empty pipeline until it is full again. */
 #define FILLING_STEPS 2

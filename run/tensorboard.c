@@ -1,4 +1,4 @@
-#include "run/train/tensorboard.h"
+#include "run/tensorboard.h"
 
 #include <errno.h>
 #include <glib/gstdio.h>
