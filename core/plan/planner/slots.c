@@ -4,6 +4,33 @@
 #include "core/base/units.h"
 #include "core/plan/planner/placement.h"
 
+/* Which of a slot's buffers a stage uses; bound stages run both ways in the larger. */
+static RpWay
+way_of(const RpPlanStage *stage)
+{
+    return stage->runs_backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+}
+
+guint32
+rp_placement_parameters(const RpPlacement *placement, const RpPart *part)
+{
+    const RpDevice *device = &placement->devices[part->device];
+
+    if (part->at->parameter_bytes == 0)
+        return RP_NONE; /* nothing is uploaded that an action could read */
+    return placement->job->promises->resident_weights
+               ? placement->resident_parameters[part->stage]
+               : device->parameters[way_of(part->at)][device->turn];
+}
+
+guint32
+rp_placement_workspace(const RpPlacement *placement, const RpPart *part)
+{
+    const RpDevice *device = &placement->devices[part->device];
+
+    return device->workspace[way_of(part->at)][device->turn];
+}
+
 /* A buffer inside a slot's region. All of a region share one history: what one of them holds is
  * gone when another is written. */
 static guint32
