@@ -1,7 +1,8 @@
 /**
  * What the trainer's files share. Private to exec/train.
  *
- *   trainer.c         setting up, the two calls, flush
+ *   trainer.c         setting up, and what it says of itself
+ *   trainer-step.c    the two calls, flush
  *   trainer-evaluate.c  losses of data that is not learned
  *   trainer-report.c  steps that are over: losses, times, bubble
  *   trainer-state.c   weights, moments and gradients, out and in
