@@ -6,6 +6,23 @@
 #include "exec/cuda/grouped/private.h"
 #include "exec/cuda/grouped/store.cuh"
 
+/* Has the L2 cache read what the tile at (m, n) is added to. */
+template <typename S, typename C>
+static __device__ __forceinline__ void
+prefetch_tile(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of, int m, int n)
+{
+    constexpr int LINE = 128 / sizeof(C), LINES = S::BN / LINE;
+
+#pragma unroll
+    for (int i = 0; i < S::BM * LINES / S::THREADS; i++) {
+        const int at = i * S::THREADS + (int)threadIdx.x;
+        const int row = m + at / LINES, column = n + at % LINES * LINE;
+
+        if (row < of.m && column < of.n)
+            prefetch_line((const C *)args.c + of.c_at + (size_t)row * of.n + column);
+    }
+}
+
 /* C = or += sums, with scale or bias, of the tile at (m, n). */
 template <typename S, typename C>
 static __device__ __forceinline__ void
@@ -16,35 +33,37 @@ store_tile(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of,
     const int first_row = m + warp / S::WIDE * S::M * 16 + lane / 4;
     const int column = n + warp % S::WIDE * S::N * 8 + lane % 4 * 2;
     const float scale = args.scale != 0 ? args.scale : 1;
-    float2 old[S::N];
+    C *first = (C *)args.c + of.c_at + (size_t)first_row * of.n + column;
+    float2 old[2][S::N]; /* of a row, and of the next */
+
+    auto load = [&](int at) {
+#pragma unroll
+        for (int j = 0; j < S::N; j++)
+            if (args.accumulate && first_row + at * 8 < of.m && column + j * 8 < of.n)
+                old[at % 2][j] = load_pair(first + (size_t)(at * 8) * of.n + j * 8);
+    };
 
 #pragma unroll
     for (int j = 0; j < S::N; j++) {
-        old[j] = make_float2(0, 0);
+        old[0][j] = make_float2(0, 0);
         if (args.bias && column + j * 8 < of.n)
-            old[j] = load_pair((const C *)args.bias + of.bias_at + column + j * 8);
+            old[0][j] = load_pair((const C *)args.bias + of.bias_at + column + j * 8);
+        old[1][j] = old[0][j];
     }
+    load(0);
 #pragma unroll
-    for (int i = 0; i < S::M; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = first_row + i * 16 + half * 8;
-            C *place = (C *)args.c + of.c_at + (size_t)row * of.n + column;
+    for (int at = 0; at < S::M * 2; at++) {
+        C *place = first + (size_t)(at * 8) * of.n;
 
-            if (row >= of.m)
-                continue;
+        if (at + 1 < S::M * 2)
+            load(at + 1);
 #pragma unroll
-            for (int j = 0; j < S::N; j++)
-                if (args.accumulate && column + j * 8 < of.n)
-                    old[j] = load_pair(place + j * 8);
-#pragma unroll
-            for (int j = 0; j < S::N; j++) {
-                const float2 sum = pair_of(sums[i][j], half);
+        for (int j = 0; j < S::N; j++) {
+            const float2 sum = pair_of(sums[at / 2][j], at % 2);
 
-                if (column + j * 8 < of.n)
-                    store_pair(place + j * 8, fmaf(sum.x, scale, old[j].x),
-                               fmaf(sum.y, scale, old[j].y));
-            }
+            if (first_row + at * 8 < of.m && column + j * 8 < of.n)
+                store_pair(place + j * 8, fmaf(sum.x, scale, old[at % 2][j].x),
+                           fmaf(sum.y, scale, old[at % 2][j].y));
         }
     }
 }
@@ -64,7 +83,10 @@ __launch_bounds__(S::THREADS, S::BLOCKS)
 
         if (S::FORM == RP_MATMUL_TN && of.k == 0 && args.accumulate)
             continue;
-        sum_tile<S>(sums, shared, of.a, of.b, tiles.m, tiles.n, of.m, of.n, of.k);
+        sum_tile<S>(sums, shared, of.a, of.b, tiles.m, tiles.n, of.m, of.n, of.k, [&] {
+            if (S::FORM == RP_MATMUL_TN && args.accumulate && args.c_dtype == RP_DTYPE_FP32)
+                prefetch_tile<S, float>(args, of, tiles.m, tiles.n);
+        });
         if (args.c_dtype == RP_DTYPE_FP32)
             store_tile<S, float>(args, of, sums, tiles.m, tiles.n);
         else

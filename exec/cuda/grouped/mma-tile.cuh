@@ -20,6 +20,7 @@
 #include "exec/cuda/grouped/place.cuh"
 
 #define DEPTH 32
+#define NEAR_END 4
 
 /* Elements (row g + 8 half, columns 2t and 2t + 1) of a fragment of C. */
 static __device__ __forceinline__ float2
@@ -140,12 +141,13 @@ struct Shape {
     static_assert(BYTES + 1024 <= 100 * 1024 / BLOCKS, "shared memory of sm_86 and sm_120");
 };
 
-/* @sums = A B of the tile at (m, n), over k. @shared: S::BYTES. All threads. */
-template <typename S>
+/* @sums = A B of the tile at (m, n), over k. @shared: S::BYTES; @near_end: called when NEAR_END steps
+ * are left. All threads. */
+template <typename S, typename F>
 static __device__ __forceinline__ void
 sum_tile(typename S::Word (&sums)[S::M][S::N][S::WORDS], uint32_t shared,
          const typename S::T *a_matrix, const typename S::T *b_matrix, int m, int n, int m_extent,
-         int n_extent, int k)
+         int n_extent, int k, F near_end)
 {
     using T = typename S::T;
     constexpr bool A_TURNED = S::FORM == RP_MATMUL_TN, B_TURNED = S::FORM != RP_MATMUL_NT;
@@ -189,8 +191,11 @@ sum_tile(typename S::Word (&sums)[S::M][S::N][S::WORDS], uint32_t shared,
                 read = read + S::STAGE_BYTES == shared + S::BYTES ? shared : read + S::STAGE_BYTES;
             }
             load((part + 1) % 2, (part + 1) % (DEPTH / 16));
-            if (part == 0)
+            if (part == 0) {
                 copy(step + S::STAGES - 1);
+                if (step == max(steps - NEAR_END, 0))
+                    near_end();
+            }
 #pragma unroll
             for (int i = 0; i < S::M; i++) {
 #pragma unroll
