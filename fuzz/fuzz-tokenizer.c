@@ -55,8 +55,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     g_autoptr(GError) error = NULL;
     const uint8_t *nul = size > 0 ? memchr(data, '\0', size) : NULL;
     const gsize n_json = nul != NULL ? (gsize)(nul - data) : size;
-    g_autofree char *text = g_memdup2(nul != NULL ? nul + 1 : data, size - n_json);
     const gsize length = nul != NULL ? MIN(size - n_json - 1, MAX_TEXT) : 0;
+    g_autofree char *text = length > 0 ? g_memdup2(nul + 1, length) : g_strdup("");
     g_autoptr(RpTokenizer) tokenizer =
         rp_tokenizer_parse("fuzz", (const char *)data, n_json, &error);
 

@@ -228,9 +228,10 @@ takes_a_run_for_its_best_checkpoint(void **state)
     g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/run && ln -s ../model @T/run/best");
     g_auto(RpCliRun) model = rp_cli_run("generate @T/model abc --max-new-tokens 4");
     g_auto(RpCliRun) run = rp_cli_run("generate @T/run abc --max-new-tokens 4");
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -r @T/run");
 
-    (void)rp_cli_shell("rm -r @T/run");
     assert_int_equal(made.code, 0);
+    assert_int_equal(removed.code, 0);
     assert_int_equal(run.code, 0);
     assert_string_equal(run.out, model.out);
 }

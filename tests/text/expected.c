@@ -107,7 +107,8 @@ describe(const char *what, const RpExpected *expected, const GArray *want, const
 static gboolean
 is_same(const GArray *a, const GArray *b)
 {
-    return a->len == b->len && memcmp(a->data, b->data, a->len * sizeof(guint32)) == 0;
+    return a->len == b->len &&
+           (a->len == 0 || memcmp(a->data, b->data, a->len * sizeof(guint32)) == 0);
 }
 
 static char *
