@@ -2,6 +2,7 @@
 #include "exec/host/blas.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
 #define LIBRARY "libopenblas.so.0"
@@ -45,17 +46,23 @@ open_library(Loaded *loaded)
     blas->set_num_threads(1);
 }
 
+/* By a lock of the system's: a thread sanitizer sees nothing of those within GLib. */
 static const Loaded *
 load(void)
 {
     static Loaded loaded;
-    static gsize ready;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static gint ready;
 
-    if (g_once_init_enter(&ready)) {
+    if (g_atomic_int_get(&ready))
+        return &loaded;
+    pthread_mutex_lock(&lock);
+    if (!g_atomic_int_get(&ready)) {
         g_setenv("OPENBLAS_NUM_THREADS", "1", TRUE);
         open_library(&loaded);
-        g_once_init_leave(&ready, 1);
+        g_atomic_int_set(&ready, TRUE);
     }
+    pthread_mutex_unlock(&lock);
     return &loaded;
 }
 
