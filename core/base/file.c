@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -165,6 +166,29 @@ rp_file_remove_directory(const char *path)
         (void)unlink(file);
     }
     (void)rmdir(path);
+}
+
+void
+rp_file_remove_leftovers(const char *path)
+{
+    g_autofree char *directory = g_path_get_dirname(path);
+    g_autofree char *name = g_path_get_basename(path);
+    g_autofree char *prefix = g_strconcat(name, ".", NULL);
+    g_autoptr(GPtrArray) names = rp_file_list(directory, NULL);
+
+    for (guint i = 0; names != NULL && i < names->len; i++) {
+        g_autofree char *left = g_build_filename(directory, g_ptr_array_index(names, i), NULL);
+        struct stat status;
+
+        if (!g_str_has_prefix(g_ptr_array_index(names, i), prefix))
+            continue;
+        const int fd = rp_file_open(left, &status, NULL);
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+            (void)unlink(left);
+        close(fd);
+    }
 }
 
 gboolean

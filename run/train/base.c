@@ -3,11 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <glib/gstdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "core/base/quote.h"
 #include "exec/quantise/quantise.h"
 
@@ -30,23 +30,6 @@ format_of(const RpWeights *weights)
     return NULL;
 }
 
-/* What a killed attempt has left: files as the writer names them until they are whole. */
-static void
-remove_leftovers(const char *path)
-{
-    g_autofree char *directory = g_path_get_dirname(path);
-    g_autofree char *prefix = g_strconcat(strrchr(path, '/') + 1, ".", NULL);
-    g_autoptr(GDir) opened = g_dir_open(directory, 0, NULL);
-    const char *name;
-
-    while (opened != NULL && (name = g_dir_read_name(opened)) != NULL) {
-        g_autofree char *left = g_build_filename(directory, name, NULL);
-
-        if (g_str_has_prefix(name, prefix))
-            (void)g_unlink(left);
-    }
-}
-
 /* Makes @path; not here while another run does, which may have made it then. */
 static gboolean
 make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
@@ -64,7 +47,7 @@ make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
     if (!made) {
         g_autofree char *shown = rp_display_name(path);
 
-        remove_leftovers(path);
+        rp_file_remove_leftovers(path);
         made = rp_quantise(&job->config, job->checkpoint, format, path, &options, error);
         job->events->progress(job->events->user_data, "packing the base", 0, 0);
         if (made)

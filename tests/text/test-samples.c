@@ -1,8 +1,11 @@
 /* Files of records to caches of samples. */
 #include "tests/rp-test.h"
 
+#include <fcntl.h>
 #include <gio/gio.h>
 #include <glib/gstdio.h>
+#include <sys/file.h>
+#include <unistd.h>
 #include <zstd.h>
 
 #include "core/base/file.h"
@@ -362,6 +365,27 @@ gives_the_same_bytes_on_any_number_of_threads(void **state)
     }
 }
 
+/* Ours is `one`; whoever writes `other` has locked it, here the test. */
+static void
+removes_what_a_killed_build_has_left(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *one = path_of(f, "1.bin.123"), *other = path_of(f, "1.bin.124");
+    RpCacheHeader header;
+
+    write_many(f, 4, 0);
+    write_to(f->directory, "1.bin.123", "half");
+    write_to(f->directory, "1.bin.124", "half");
+    const int lock = open(other, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
+    assert_true(build(f, "1.bin", 1, FALSE, &header, NULL));
+    assert_false(g_file_test(one, G_FILE_TEST_EXISTS));
+    assert_true(g_file_test(other, G_FILE_TEST_EXISTS));
+    close(lock);
+    assert_true(build(f, "1.bin", 1, FALSE, &header, NULL));
+    assert_false(g_file_test(other, G_FILE_TEST_EXISTS));
+}
+
 static void
 leaves_bad_records_out_only_if_it_may(void **state)
 {
@@ -409,6 +433,7 @@ main(void)
         cmocka_unit_test_setup_teardown(refuses_a_tokenizer_of_another_model, setup, teardown),
         cmocka_unit_test_setup_teardown(gives_the_same_bytes_on_any_number_of_threads, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(removes_what_a_killed_build_has_left, setup, teardown),
         cmocka_unit_test_setup_teardown(leaves_bad_records_out_only_if_it_may, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_data_of_which_nothing_is_learned, setup, teardown),
     };

@@ -4,8 +4,10 @@
 #include <glib/gstdio.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/quote.h"
 #include "text/samples/ids.h"
@@ -71,6 +73,7 @@ rp_cache_writer_new(const char *path, guint64 key, GError **error)
     g_autofree char *directory = g_path_get_dirname(path);
 
     G_STATIC_ASSERT(sizeof(RpCacheHeader) <= RP_CACHE_HEADER_BYTES);
+    rp_file_remove_leftovers(path);
     writer->path = g_strdup(path);
     writer->temporary = g_strdup_printf("%s.%d", path, (int)getpid());
     writer->header =
@@ -82,6 +85,7 @@ rp_cache_writer_new(const char *path, guint64 key, GError **error)
         (void)fail(writer, error);
         return NULL;
     }
+    (void)flock(fileno(writer->file), LOCK_EX); /* it is no leftover */
     return put(writer, empty, sizeof empty, error) ? g_steal_pointer(&writer) : NULL;
 }
 
