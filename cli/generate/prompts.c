@@ -287,9 +287,11 @@ report_answers(RpReport *report, const Generation *generation, const RpGenerateA
 static gboolean
 check_args(const RpGenerateArgs *args, const char *model, gboolean json, GError **error)
 {
-    if (args->prompts == NULL || args->output == NULL)
-        return rp_cli_refuse(error, "--%s: expected a file, found nothing; see --help",
-                             args->prompts == NULL ? "prompts" : "output");
+    if (args->prompts == NULL)
+        return rp_cli_refuse(error,
+                             "PROMPT: expected a text, --chat or --prompts FILE; see --help");
+    if (args->output == NULL)
+        return rp_cli_refuse(error, "--output: expected a file, found nothing; see --help");
     g_autofree char *weights = g_build_filename(model, "model.safetensors", NULL);
     const RpCliFile files[] = {
         {"--prompts", args->prompts, RP_CLI_READ},

@@ -257,7 +257,7 @@ says_what_is_wrong(void **state)
 {
     rp_train_files_write("one.jsonl", "{\"input_ids\":[3,4,5]}\n", -1);
     rp_train_files_write("alien.jsonl", "{\"input_ids\":[3]}\n{\"input_ids\":[33]}\n", -1);
-    refuse("generate @T/model -o @T/x.jsonl", 2, "--prompts: expected a file");
+    refuse("generate @T/model -o @T/x.jsonl", 2, "PROMPT: expected a text");
     refuse("generate @T/model --prompts @T/one.jsonl", 2, "--output: expected a file");
     refuse("generate @T/model --prompts @T/one.jsonl -o @T/one.jsonl", 2, "one.jsonl");
     refuse("generate @T/model --prompts @T/one.jsonl -o - --json", 2, "standard output");
