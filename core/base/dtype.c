@@ -2,6 +2,8 @@
 
 #include <glib.h>
 
+#include "core/base/fp8.h"
+
 #if G_BYTE_ORDER != G_LITTLE_ENDIAN
 #error "weights are used as they stand in the files: little-endian"
 #endif
@@ -12,16 +14,16 @@ typedef struct {
     const char *torch_name;
 } Format;
 
-static const Format formats[RP_N_DTYPES] = {
-    [RP_DTYPE_FP32] = {"fp32", "F32", "float32"},
-    [RP_DTYPE_BF16] = {"bf16", "BF16", "bfloat16"},
-    [RP_DTYPE_FP16] = {"fp16", "F16", "float16"},
+static const Format formats[RP_N_DTYPES_AND_CODES] = {
+    [RP_DTYPE_FP32] = {"fp32", "F32", "float32"}, [RP_DTYPE_BF16] = {"bf16", "BF16", "bfloat16"},
+    [RP_DTYPE_FP16] = {"fp16", "F16", "float16"}, [RP_DTYPE_E4M3] = {.name = "e4m3"},
+    [RP_DTYPE_E5M2] = {.name = "e5m2"},
 };
 
 const char *
 rp_dtype_name(RpDtype dtype)
 {
-    g_return_val_if_fail((guint)dtype < RP_N_DTYPES, NULL);
+    g_return_val_if_fail((guint)dtype < RP_N_DTYPES_AND_CODES, NULL);
     return formats[dtype].name;
 }
 
@@ -68,7 +70,7 @@ rp_dtype_to_float(RpDtype dtype, const void *source, float *values, gsize n)
 {
     const guint8 *bytes = source;
 
-    g_return_if_fail((guint)dtype < RP_N_DTYPES && ((source && values) || n == 0));
+    g_return_if_fail((guint)dtype < RP_N_DTYPES_AND_CODES && ((source && values) || n == 0));
 
     if (n == 0)
         return;
@@ -83,6 +85,14 @@ rp_dtype_to_float(RpDtype dtype, const void *source, float *values, gsize n)
     case RP_DTYPE_FP16:
         for (gsize i = 0; i < n; i++)
             values[i] = rp_float_from_fp16(load16(bytes, i));
+        break;
+    case RP_DTYPE_E4M3:
+        for (gsize i = 0; i < n; i++)
+            values[i] = rp_float_from_e4m3(bytes[i]);
+        break;
+    case RP_DTYPE_E5M2:
+        for (gsize i = 0; i < n; i++)
+            values[i] = rp_float_from_e5m2(bytes[i]);
         break;
     }
 }

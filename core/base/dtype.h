@@ -5,6 +5,8 @@
  *   bf16  1       8            7            the upper half of fp32
  *   fp16  1       5           10            IEEE 754 binary16
  *
+ * and of the codes that matmuls may read (core/base/fp8.h): e4m3, e5m2.
+ *
  * Narrowing rounds to nearest, ties to even; what is too large becomes infinite; a NaN stays a NaN
  * (quiet, its upper bits kept); subnormals are exact. The bits are those of the F16C instructions,
  * on every machine. Conversions of one value are free of branches, so that a compiler can vectorise
@@ -17,24 +19,32 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum { RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16 } RpDtype;
-#define RP_N_DTYPES 3
+typedef enum {
+    RP_DTYPE_FP32,
+    RP_DTYPE_BF16,
+    RP_DTYPE_FP16,
+    RP_N_DTYPES, /* of weights and activations; what follows are codes, each with a scale */
+    RP_DTYPE_E4M3 = RP_N_DTYPES,
+    RP_DTYPE_E5M2,
+} RpDtype;
+#define RP_N_DTYPES_AND_CODES 5
 
 /* Bytes of an element. */
 static inline size_t
 rp_dtype_size(RpDtype dtype)
 {
-    return dtype == RP_DTYPE_FP32 ? 4 : 2;
+    return dtype == RP_DTYPE_FP32 ? 4 : dtype < RP_N_DTYPES ? 2 : 1;
 }
 
-/* "fp32", "bf16", "fp16": as our options and profiles spell it. */
+/* "fp32", "bf16", "fp16", "e4m3", "e5m2": as our options and profiles spell it. */
 const char *rp_dtype_name(RpDtype dtype);
-/* "F32", "BF16", "F16": as safetensors spell it. */
+/* "F32", "BF16", "F16": as safetensors spell it; of no codes. */
 const char *rp_dtype_safetensors_name(RpDtype dtype);
-/* "float32", "bfloat16", "float16": as config.json spells it. */
+/* "float32", "bfloat16", "float16": as config.json spells it; of no codes. */
 const char *rp_dtype_torch_name(RpDtype dtype);
 
-/* The format that one of the three functions above calls @name. Returns: whether there is one. */
+/* The format, not one of codes, that one of the three functions above calls @name. Returns: whether
+ * there is one. */
 bool rp_dtype_parse(const char *name, const char *(*spelling)(RpDtype), RpDtype *dtype);
 
 static inline uint32_t
@@ -101,7 +111,7 @@ rp_float_from_fp16(uint16_t bits)
     return rp_float_from_bits(scaled | not_finite | quiet | (uint32_t)(bits & 0x8000) << 16);
 }
 
-/* Value @i of the array @values, which is aligned to its elements. */
+/* Value @i of the array @values, which is aligned to its elements and has no codes. */
 static inline float
 rp_dtype_get(RpDtype dtype, const void *values, size_t i)
 {

@@ -8,9 +8,9 @@
  * Largest magnitudes below 2^-100 count as 2^-100, so that the factor is finite.
  * Source: transformers integrations/finegrained_fp8.py (Fp8Quantize); OCP FP8 1.0
  */
+#include "core/base/fp8.h"
 #include "core/lowbit/private.h"
 
-#define LARGEST 448.0f
 #define LEAST 0x1p-100f
 
 static void
@@ -19,32 +19,6 @@ sizes(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
     bytes[RP_LOWBIT_CODES] = rp_lowbit_elements(shape);
     bytes[RP_LOWBIT_SCALES] = shape.matrices * rp_lowbit_blocks(shape.rows, RP_FP8_BLOCK) *
                               rp_lowbit_blocks(shape.columns, RP_FP8_BLOCK) * sizeof(float);
-}
-
-/* The exponent and mantissa stand as fp32 has them, 2^120 too small; NaN has all bits set. */
-static inline float
-from_e4m3(unsigned char code)
-{
-    const uint32_t magnitude = code & 0x7f;
-    const uint32_t scaled = rp_float_bits(rp_float_from_bits(magnitude << 20) * 0x1p120f);
-    const uint32_t bits = magnitude == 0x7f ? 0x7fc00000 : scaled;
-
-    return rp_float_from_bits(bits | (uint32_t)(code & 0x80) << 24);
-}
-
-/* @value: at most 448 in magnitude */
-static inline unsigned char
-to_e4m3(float value)
-{
-    const uint32_t bits = rp_float_bits(value);
-    const uint32_t magnitude = bits & 0x7fffffff;
-    /* below 2^-6 steps are 2^-9: adding 2^14 leaves just these in the mantissa, rounded */
-    const uint32_t subnormal =
-        rp_float_bits(rp_float_from_bits(magnitude < 0x3c800000 ? magnitude : 0) + 16384.0f) -
-        0x46800000;
-    const uint32_t normal = (magnitude - 0x3c000000 + 0x7ffff + (magnitude >> 20 & 1)) >> 20;
-
-    return (unsigned char)((magnitude < 0x3c800000 ? subnormal : normal) | (bits >> 24 & 0x80));
 }
 
 /* The first scale of a row's band of blocks; @row counts over all matrices. */
@@ -69,7 +43,7 @@ expand(RpLowbitShape shape, const RpLowbitTensor *tensor, size_t row, size_t col
         const size_t end = n - i < RP_FP8_BLOCK ? n : i + RP_FP8_BLOCK;
 
         for (size_t k = i; k < end; k++)
-            values[k] = from_e4m3(codes[k]) * scales[i / RP_FP8_BLOCK];
+            values[k] = rp_float_from_e4m3(codes[k]) * scales[i / RP_FP8_BLOCK];
     }
 }
 
@@ -96,19 +70,14 @@ pack_block(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size
         largest = here > largest ? here : largest;
     }
     const float divisor = largest > LEAST ? largest : LEAST;
-    const float factor = largest > 0 ? 1.0f / divisor * LARGEST : 1;
+    const float factor = largest > 0 ? 1.0f / divisor * RP_E4M3_LARGEST : 1;
     *scale = 1.0f / factor;
     for (size_t row = first_row; row < first_row + rows; row++) {
         const size_t at = row * shape.columns + column;
 
         rp_dtype_to_float(dtype, source + at * rp_dtype_size(dtype), line.values, n);
-        for (size_t i = 0; i < n; i++) {
-            float x = line.values[i] * factor;
-
-            x = x > LARGEST ? LARGEST : x;
-            x = x < -LARGEST ? -LARGEST : x;
-            codes[at + i] = to_e4m3(x);
-        }
+        for (size_t i = 0; i < n; i++)
+            codes[at + i] = rp_e4m3_from_float(line.values[i] * factor);
     }
     return RP_LOWBIT_NONE;
 }

@@ -3,7 +3,8 @@
  *
  * Matmul is OpenBLAS's sgemm on one thread: fp32 sums, whose order follows from m, n and k.
  * Operands that are not fp32 are converted a block at a time; blocks divide m and n, never k, so C
- * is rounded to its storage once, a bias added to the finished sum before:
+ * is rounded to its storage once, a bias added to the finished sum before. Codes of 8 bits are converted
+ * as they stand, their scales are sgemm's alpha:
  *
  *            n: RP_BLOCK columns of B converted once
  *          +-----+-----+--
@@ -67,6 +68,15 @@ load_b(const RpMatmulArgs *args, size_t column, size_t columns, float *buffer)
     return load_block(args->b_dtype, args->b, args->n, 0, args->k, column, columns, buffer);
 }
 
+/* What sums over k are multiplied by. */
+static float
+factor_of(const RpMatmulArgs *args)
+{
+    if (args->a_dtype >= RP_N_DTYPES)
+        return *args->a_scale * *args->b_scale;
+    return args->scale != 0 ? args->scale : 1.0f;
+}
+
 static void
 multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *c, size_t stride)
 {
@@ -76,7 +86,7 @@ multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *
 
     g_assert(blas != NULL);
     blas->sgemm(CblasRowMajor, a_form, b_form, (blasint)m, (blasint)n, (blasint)args->k,
-                args->scale != 0 ? args->scale : 1.0f, a.data, (blasint)MAX(a.stride, 1), b.data,
+                factor_of(args), a.data, (blasint)MAX(a.stride, 1), b.data,
                 (blasint)MAX(b.stride, 1), args->accumulate ? 1.0f : 0.0f, c, (blasint)stride);
 }
 
@@ -129,6 +139,7 @@ rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 
     g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
     g_assert(!(args->bias && (args->accumulate || args->scale != 0)));
+    g_assert(args->a_dtype < RP_N_DTYPES || (args->form == RP_MATMUL_NT && args->scale == 0));
     for (size_t column = 0; column < args->n; column += column_step) {
         const size_t columns = MIN(column_step, args->n - column);
         const Block b = load_b(args, column, columns, b_buffer);

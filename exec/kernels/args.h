@@ -59,6 +59,8 @@
     W(sum_squares, RpSumSquaresArgs, "sum of squares")                                             \
     K(convert, RpElementsArgs, "convert") /* y = x; a plain copy if the storages are the same */   \
     K(expand, RpExpandArgs, "expand")     /* packed weights */                                     \
+    K(largest, RpLargestArgs, "largest magnitude")                                                 \
+    K(quantise, RpQuantiseArgs, "quantise")                                                        \
     K(add, RpElementsArgs, "add")         /* y = x + b */                                          \
     K(gather, RpGatherArgs, "gather")     /* sums of rounds */                                     \
     K(scatter, RpScatterArgs, "scatter")                                                           \
@@ -82,7 +84,9 @@ typedef enum {
 /* C = A B, or C += A B if @accumulate. Storage of each may differ; fp32 sums, but fp16 ones allowed
  * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). With @bias, not
  * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded. With
- * @scale, not with @bias: the sum over k times it, before anything is added. */
+ * @scale, not with @bias: the sum over k times it, before anything is added.
+ * A and B may both be codes of 8 bits, NT alone, m, n and k multiples of 16, without @scale: sums are
+ * those of codes, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact than fp32's. */
 typedef struct {
     RpMatmulForm form;
     size_t m, n, k;
@@ -91,8 +95,9 @@ typedef struct {
     const void *bias; /* [n], stored as C is; or NULL */
     RpDtype a_dtype, b_dtype, c_dtype;
     bool accumulate;
-    bool half_sums; /* not with @scale */
-    float scale;    /* 0: none */
+    bool half_sums;                 /* not with @scale */
+    float scale;                    /* 0: none */
+    const float *a_scale, *b_scale; /* [1], of codes; else not read */
     void *workspace;
 } RpMatmulArgs;
 
@@ -333,6 +338,27 @@ typedef struct {
     const void *packed; /* rp_lowbit_layout().total bytes, at a multiple of RP_LOWBIT_ALIGNMENT */
     void *y;            /* [matrices,rows,columns] */
 } RpExpandArgs;
+
+/* largest[0] = max(largest[0], max_i |x[i]|); infinite if one is, NaN if one is. */
+typedef struct {
+    RpDtype dtype;
+    size_t n;
+    const void *x;
+    float *largest; /* [1]; 0 or more */
+} RpLargestArgs;
+
+/* codes[r,c] = turned[c,r] = x[r,c] / scale[0], rounded, and the scale (core/base/fp8.h). Bit for bit
+ * the same in every backend. */
+typedef struct {
+    RpDtype dtype; /* of x */
+    RpDtype code;  /* RP_DTYPE_E4M3, RP_DTYPE_E5M2 */
+    size_t rows, columns;
+    const void *x;        /* [rows,columns] */
+    const float *largest; /* [1]: of x */
+    uint8_t *codes;       /* [rows,columns], or NULL */
+    uint8_t *turned;      /* [columns,rows], or NULL */
+    float *scale;         /* [1], = */
+} RpQuantiseArgs;
 
 /* y[i] += round(x[i]), rounded to @dtype; with @begin y[i] = round(x[i]). In fp32. y is not x. */
 typedef struct {

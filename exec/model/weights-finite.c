@@ -52,6 +52,9 @@ infinite_bits(RpDtype dtype)
         return 0x7f7f8000;
     case RP_DTYPE_FP16:
         return 0x477ff000;
+    case RP_DTYPE_E4M3:
+    case RP_DTYPE_E5M2:
+        break;
     }
     g_assert_not_reached();
 }

@@ -120,7 +120,7 @@ host_value(Array array, size_t i)
         return (double)rp_float_from_bf16(((const guint16 *)array.data)[i]);
     case RP_DTYPE_FP16:
         return (double)rp_float_from_fp16(((const guint16 *)array.data)[i]);
-    case RP_DTYPE_FP32:
+    default:
         break;
     }
     return (double)((const float *)array.data)[i];

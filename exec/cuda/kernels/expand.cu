@@ -8,7 +8,7 @@
  * host's. A thread takes packs of eight elements of one row, which have one scale: it reads their
  * codes at once, four or eight bytes, and writes 16 bytes of a 16-bit storage. The values of 4-bit
  * codes stand in shared memory, one a bank. Blocks of 256 threads that stride over the tensor.
- * Oracle: exec/host/expand.c
+ * Oracle: exec/host/few-bits.c
  */
 #include <type_traits>
 

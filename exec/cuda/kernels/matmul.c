@@ -2,6 +2,7 @@
  * C[m,n] = A B, A B + bias, or += A B, by cuBLASLt.
  *
  *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums (no TF32)    = or +=
+ *   A, B: codes, not both e5m2;  C: bf16, fp16 or fp32
  *   half_sums: A, B and C all fp16: fp16 sums, if cuBLASLt has an algorithm for them; else ignored.
  *   So gradients of weights, which are added to fp32, always have fp32 sums.
  *   bias: stored as C is. cuBLASLt's epilogue, which adds it to sums before they are rounded; where
@@ -15,6 +16,10 @@
  *   TN   C^T =  B as it lies     (A as it lies)^T     B: n x k, A: m x k
  *
  * and a bias, one value a column of C, is one a row of C^T, as the epilogue wants it.
+ *
+ * Codes of 8 bits (core/base/fp8.h) come as NT alone: what cuBLASLt multiplies on every GPU that has
+ * them. Scales are read by the kernel. half_sums: sums may be those that tensor cores keep by
+ * themselves, with fewer bits than fp32 ("fast accumulation"), else they are promoted to fp32.
  *
  * No operand that cuBLASLt gets has 2^31 elements: not all of its kernels count further. Tokens go
  * in parts then: rows of A and C, or (TN) rows of A and B, whose sums are added to C one after
@@ -90,6 +95,12 @@ rp_cuda_matmul_workspace(const RpMatmulArgs *args)
     return WORKSPACE_BYTES;
 }
 
+static gboolean
+is_code(guint32 dtype)
+{
+    return dtype >= RP_N_DTYPES;
+}
+
 static guint16
 alignment_of(const void *array, RpDtype dtype)
 {
@@ -99,8 +110,10 @@ alignment_of(const void *array, RpDtype dtype)
 static gboolean
 may_sum_in_half(const RpMatmulArgs *args)
 {
-    return args->half_sums && args->scale == 0 && args->a_dtype == RP_DTYPE_FP16 &&
-           args->b_dtype == RP_DTYPE_FP16 && args->c_dtype == RP_DTYPE_FP16;
+    return args->half_sums && args->scale == 0 &&
+           (is_code(args->a_dtype) ||
+            (args->a_dtype == RP_DTYPE_FP16 && args->b_dtype == RP_DTYPE_FP16 &&
+             args->c_dtype == RP_DTYPE_FP16));
 }
 
 static Key
@@ -128,8 +141,11 @@ key_of(const RpMatmulArgs *args)
 static cudaDataType_t
 data_type(guint32 dtype)
 {
-    static const cudaDataType_t types[RP_N_DTYPES] = {
-        [RP_DTYPE_FP32] = CUDA_R_32F, [RP_DTYPE_BF16] = CUDA_R_16BF, [RP_DTYPE_FP16] = CUDA_R_16F};
+    static const cudaDataType_t types[RP_N_DTYPES_AND_CODES] = {[RP_DTYPE_FP32] = CUDA_R_32F,
+                                                                [RP_DTYPE_BF16] = CUDA_R_16BF,
+                                                                [RP_DTYPE_FP16] = CUDA_R_16F,
+                                                                [RP_DTYPE_E4M3] = CUDA_R_8F_E4M3,
+                                                                [RP_DTYPE_E5M2] = CUDA_R_8F_E5M2};
 
     return types[dtype];
 }
@@ -146,6 +162,30 @@ set_bias(cublasLtMatmulDesc_t operation, const void *bias)
 {
     return cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                           sizeof bias);
+}
+
+static cublasStatus_t
+set_scales(cublasLtMatmulDesc_t operation, const float *a_scale, const float *b_scale)
+{
+    const cublasStatus_t status = cublasLtMatmulDescSetAttribute(
+        operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b_scale, sizeof b_scale);
+
+    return status != CUBLAS_STATUS_SUCCESS
+               ? status
+               : cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                                &a_scale, sizeof a_scale);
+}
+
+/* Scales that nobody follows: that there are some is part of the plan. */
+static cublasStatus_t
+describe_codes(const Plan *plan)
+{
+    const int8_t fast = plan->half_sums;
+    const float *scale = (const float *)16;
+    const cublasStatus_t status = cublasLtMatmulDescSetAttribute(
+        plan->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+
+    return status != CUBLAS_STATUS_SUCCESS ? status : set_scales(plan->operation, scale, scale);
 }
 
 /* The heuristic reads the alignment off the pointer and nothing else: it gets the key's. */
@@ -173,9 +213,11 @@ describe(Plan *plan)
     const gboolean b_turned = key->form == RP_MATMUL_NT;
     const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasStatus_t status = cublasLtMatmulDescCreate(
-        &plan->operation, plan->half_sums ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F,
-        plan->half_sums ? CUDA_R_16F : CUDA_R_32F);
+    const gboolean codes = is_code(key->a_dtype);
+    const gboolean half = plan->half_sums && !codes;
+    cublasStatus_t status =
+        cublasLtMatmulDescCreate(&plan->operation, half ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F,
+                                 half ? CUDA_R_16F : CUDA_R_32F);
 
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
@@ -183,6 +225,8 @@ describe(Plan *plan)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
                                                 &second, sizeof second);
+    if (status == CUBLAS_STATUS_SUCCESS && codes)
+        status = describe_codes(plan);
     if (status == CUBLAS_STATUS_SUCCESS && plan->adds_bias)
         status = describe_bias(plan);
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -334,11 +378,18 @@ store_empty_sums(RpKernelStream *stream, const RpMatmulArgs *args)
         add_bias(stream, args);
 }
 
+static gboolean
+is_known(const RpMatmulArgs *args)
+{
+    if (is_code(args->a_dtype) || is_code(args->b_dtype))
+        return is_code(args->a_dtype) && is_code(args->b_dtype) && args->form == RP_MATMUL_NT;
+    return args->a_dtype == args->b_dtype &&
+           (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32);
+}
+
 static void
 multiply(RpKernelStream *stream, const RpMatmulArgs *args)
 {
-    const gboolean known = args->a_dtype == args->b_dtype &&
-                           (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32);
     /* 0 and 1, stored as sums are */
     static const float scales[] = {0.0f, 1.0f};
     static const guint16 half_scales[] = {0x0000, 0x3c00};
@@ -347,9 +398,10 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     const void *alpha, *beta;
     const Plan *plan;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    gboolean half;
 
     g_return_if_fail(!(args->bias && (args->accumulate || args->scale != 0)));
-    if (!known) {
+    if (!is_known(args)) {
         fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
         return;
     }
@@ -363,12 +415,15 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     plan = find_plan(stream, args);
     if (plan == NULL)
         return;
-    alpha = plan->half_sums    ? (const void *)&half_scales[1]
+    half = plan->half_sums && !is_code(args->a_dtype);
+    alpha = half               ? (const void *)&half_scales[1]
             : args->scale != 0 ? (const void *)&args->scale
                                : &scales[1];
-    beta = plan->half_sums ? (const void *)&half_scales[args->accumulate != FALSE]
-                           : &scales[args->accumulate != FALSE];
-    if (plan->adds_bias)
+    beta = half ? (const void *)&half_scales[args->accumulate != FALSE]
+                : &scales[args->accumulate != FALSE];
+    if (is_code(args->a_dtype))
+        status = set_scales(plan->operation, args->a_scale, args->b_scale);
+    if (status == CUBLAS_STATUS_SUCCESS && plan->adds_bias)
         status = set_bias(plan->operation, args->bias);
     if (status == CUBLAS_STATUS_SUCCESS)
         status =

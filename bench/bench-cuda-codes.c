@@ -1,0 +1,219 @@
+/*
+ * How fast matmuls of codes of 8 bits are, and how fast codes are made, beside matmuls of bf16: shapes
+ * of Qwen3-1.7B (C 2048, m 6144) and 16384 tokens, or with --hidden and --intermediate of another
+ * model. Medians by CUDA events; GB/s count what an operation must read and write at the least.
+ * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of a
+ * long run at the power limit; else a few times.
+ */
+#include <stdio.h>
+
+#include "bench/cuda-time.h"
+
+typedef struct {
+    size_t T, C, M;
+    const RpKernels *kernels;
+    RpKernelStream *stream;
+    void *x[2];        /* T x M of bf16, random */
+    uint8_t *codes[4]; /* T x M: of x[0] and x[1] in e4m3, of x[0] in e5m2, any */
+    uint8_t *turned;
+    void *y;
+    float *sums;   /* M x C */
+    float *scales; /* [5]: the largest magnitude, and of codes */
+    void *workspace;
+} Bench;
+
+/* A matmul of @m x @n x @k, NT; a weights' gradient adds to fp32. Or a pass over [@m,@n]. */
+typedef struct {
+    const char *name;
+    RpDtype dtype; /* of A */
+    gboolean gradient, fast;
+    gboolean rows, turned; /* which codes are made; neither: the largest magnitude is looked for */
+    size_t m, n, k;        /* k 0: a pass */
+} Run;
+
+typedef struct {
+    const Bench *bench;
+    const Run *run;
+} Timed;
+
+static void
+multiply(const Bench *bench, const Run *run)
+{
+    const gboolean codes = run->dtype >= RP_N_DTYPES;
+    const guint a = run->dtype == RP_DTYPE_E5M2 ? 2 : 0;
+    const RpMatmulArgs args = {.form = run->gradient && !codes ? RP_MATMUL_TN : RP_MATMUL_NT,
+                               .m = run->m,
+                               .n = run->n,
+                               .k = run->k,
+                               .a = codes ? (const void *)bench->codes[a] : bench->x[0],
+                               .b = codes ? (const void *)bench->codes[1] : bench->x[1],
+                               .c = run->gradient ? (void *)bench->sums : bench->y,
+                               .a_dtype = run->dtype,
+                               .b_dtype = codes ? RP_DTYPE_E4M3 : run->dtype,
+                               .c_dtype = run->gradient ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
+                               .accumulate = run->gradient,
+                               .half_sums = run->fast,
+                               .a_scale = bench->scales + 1 + a,
+                               .b_scale = bench->scales + 2,
+                               .workspace = bench->workspace};
+
+    bench->kernels->matmul(bench->stream, &args);
+}
+
+static void
+quantise(const Bench *bench, const Run *run, const void *x, uint8_t *codes, uint8_t *turned,
+         float *scale)
+{
+    bench->kernels->quantise(bench->stream, &(RpQuantiseArgs){.dtype = RP_DTYPE_BF16,
+                                                              .code = run->dtype,
+                                                              .rows = run->m,
+                                                              .columns = run->n,
+                                                              .x = x,
+                                                              .largest = bench->scales,
+                                                              .codes = codes,
+                                                              .turned = turned,
+                                                              .scale = scale});
+}
+
+static void
+run_once(const void *data)
+{
+    const Timed *timed = data;
+    const Bench *bench = timed->bench;
+    const Run *run = timed->run;
+
+    if (run->k > 0)
+        multiply(bench, run);
+    else if (run->rows || run->turned)
+        quantise(bench, run, bench->x[0], run->rows ? bench->codes[3] : NULL,
+                 run->turned ? bench->turned : NULL, bench->scales + 4);
+    else
+        bench->kernels->largest(bench->stream, &(RpLargestArgs){RP_DTYPE_BF16, run->m * run->n,
+                                                                bench->x[0], bench->scales});
+}
+
+static void
+setup(Bench *bench)
+{
+    const size_t n = bench->T * bench->M;
+
+    for (guint i = 0; i < G_N_ELEMENTS(bench->x); i++)
+        bench->x[i] = rp_bench_random(RP_DTYPE_BF16, n, 1);
+    bench->y = rp_bench_memory(2 * n);
+    bench->turned = rp_bench_memory(n);
+    bench->sums = rp_bench_memory(bench->M * bench->C * sizeof(float));
+    bench->scales = rp_bench_memory(5 * sizeof(float));
+    bench->workspace = rp_bench_memory((size_t)64 << 20);
+    bench->kernels->largest(bench->stream,
+                            &(RpLargestArgs){RP_DTYPE_BF16, n, bench->x[0], bench->scales});
+    bench->kernels->largest(bench->stream,
+                            &(RpLargestArgs){RP_DTYPE_BF16, n, bench->x[1], bench->scales});
+    for (guint i = 0; i < G_N_ELEMENTS(bench->codes); i++) {
+        const Run run = {
+            .dtype = i < 2 ? RP_DTYPE_E4M3 : RP_DTYPE_E5M2, .m = bench->T, .n = bench->M};
+
+        bench->codes[i] = rp_bench_memory(n);
+        quantise(bench, &run, bench->x[i % 2], bench->codes[i], NULL, bench->scales + 1 + i);
+    }
+}
+
+static void
+print_run(const Bench *bench, cudaStream_t lane, const Run *run, double warm_up_s)
+{
+    const double ms =
+        rp_bench_median_ms(bench->stream, lane, run_once, &(Timed){bench, run}, warm_up_s);
+    const double elements = (double)run->m * (double)run->n;
+    char shape[64];
+
+    if (run->k > 0)
+        g_snprintf(shape, sizeof shape, "%zu x %zu x %zu", run->m, run->n, run->k);
+    else
+        g_snprintf(shape, sizeof shape, "%zu x %zu", run->m, run->n);
+    printf("%-22s %-5s %-22s %10.1f ", run->name, rp_dtype_name(run->dtype), shape, ms * 1e3);
+    if (run->k > 0)
+        printf("%10s %10.0f\n", "", 2 * elements * (double)run->k / ms * 1e-9);
+    else
+        printf("%10.0f\n", (2 + run->rows + run->turned) * elements / ms * 1e-6);
+    fflush(stdout);
+}
+
+static void
+print_all(const Bench *bench, cudaStream_t lane, gboolean units, double warm_up_s)
+{
+    const size_t T = bench->T, C = bench->C, M = bench->M;
+    const Run runs[] = {
+        {"up", RP_DTYPE_BF16, .m = T, .n = M, .k = C},
+        {"up", RP_DTYPE_E4M3, .m = T, .n = M, .k = C},
+        {"up, fast sums", RP_DTYPE_E4M3, .fast = TRUE, .m = T, .n = M, .k = C},
+        {"o", RP_DTYPE_BF16, .m = T, .n = C, .k = C},
+        {"o", RP_DTYPE_E4M3, .m = T, .n = C, .k = C},
+        {"o, fast sums", RP_DTYPE_E4M3, .fast = TRUE, .m = T, .n = C, .k = C},
+        {"down, d up", RP_DTYPE_BF16, .m = T, .n = C, .k = M},
+        {"down", RP_DTYPE_E4M3, .m = T, .n = C, .k = M},
+        {"down, fast sums", RP_DTYPE_E4M3, .fast = TRUE, .m = T, .n = C, .k = M},
+        {"d up", RP_DTYPE_E5M2, .m = T, .n = C, .k = M},
+        {"d W up +=", RP_DTYPE_BF16, TRUE, .m = M, .n = C, .k = T},
+        {"d W up +=", RP_DTYPE_E5M2, TRUE, .m = M, .n = C, .k = T},
+        {"d W up +=, fast sums", RP_DTYPE_E5M2, TRUE, TRUE, .m = M, .n = C, .k = T},
+        {"d W o +=", RP_DTYPE_E5M2, TRUE, .m = C, .n = C, .k = T},
+        {"largest", RP_DTYPE_BF16, .m = T, .n = M},
+        {"quantise, rows", RP_DTYPE_E4M3, .rows = TRUE, .m = T, .n = M},
+        {"quantise, turned", RP_DTYPE_E4M3, .turned = TRUE, .m = T, .n = M},
+        {"quantise, both", RP_DTYPE_E4M3, .rows = TRUE, .turned = TRUE, .m = T, .n = M},
+        {"quantise, both", RP_DTYPE_E5M2, .rows = TRUE, .turned = TRUE, .m = T, .n = C},
+    };
+
+    printf("%-22s %-5s %-22s %10s %10s %10s\n", "operation", "A", "shape", "us", "GB/s", "TFLOP/s");
+    for (size_t i = 0; i < G_N_ELEMENTS(runs); i++)
+        if (units || runs[i].k == 0 || runs[i].dtype < RP_N_DTYPES)
+            print_run(bench, lane, &runs[i], warm_up_s);
+}
+
+int
+main(int argc, char **argv)
+{
+    int hidden = 2048, intermediate = 6144;
+    double warm_up_s = 0;
+    const GOptionEntry known[] = {
+        {"hidden", 0, 0, G_OPTION_ARG_INT, &hidden, "Hidden size", "C"},
+        {"intermediate", 0, 0, G_OPTION_ARG_INT, &intermediate, "Intermediate size", "M"},
+        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &warm_up_s,
+         "Run each operation so long before it is timed", "SECONDS"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    g_autoptr(GError) error = NULL;
+    struct cudaDeviceProp device;
+    cudaStream_t stream;
+    int count = 0;
+
+    g_option_context_add_main_entries(context, known, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &error) || argc > 1 || hidden < 16 ||
+        intermediate < hidden || intermediate > 65536 || hidden % 16 || intermediate % 16) {
+        fprintf(stderr, "%s\n",
+                error != NULL ? error->message
+                              : "expected no argument, and C <= M <= 65536, multiples of 16");
+        return 2;
+    }
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
+        return 77;
+    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
+    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+    rp_bench_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                  "cudaStreamCreateWithFlags");
+    Bench bench = {.T = 16384,
+                   .C = (size_t)hidden,
+                   .M = (size_t)intermediate,
+                   .kernels = rp_cuda_kernels(),
+                   .stream = rp_cuda_stream_new(0, stream, &error)};
+    if (bench.stream == NULL) {
+        fprintf(stderr, "%s\n", error->message);
+        return 1;
+    }
+    setup(&bench);
+    rp_bench_must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    printf("%s, median of %d after %g s each\n\n", device.name, RP_BENCH_REPEATS, warm_up_s);
+    print_all(&bench, stream, device.major * 10 + device.minor >= 89, warm_up_s);
+    rp_cuda_stream_free(bench.stream);
+    return 0;
+}

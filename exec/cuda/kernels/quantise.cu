@@ -1,0 +1,296 @@
+/*
+ * Numbers of 8 bits for matmuls, and what their scale follows from (core/base/fp8.h).
+ *
+ *   largest    largest[0] = max(largest[0], max_i |x[i]|): bits of magnitudes are in its order
+ *   quantise   codes[r,c] = turned[c,r] = x[r,c] / scale                                           =
+ *
+ * largest: blocks of 256 threads that stride over packs; an atomic maximum each, whose result no
+ * order changes.
+ *
+ * quantise reads x once and writes both. A block of 256 threads has a tile of 128 x 128; a thread,
+ * 4 rows x 8 columns twice:
+ *
+ *            8 columns             column 0   |r0 r1 r2 r3|     a word of shared memory each,
+ *   4 rows  |c0 .. c7|  -- turned ->     1   |r0 r1 r2 r3|     at word (column, row / 4 ^ swizzle):
+ *           |c0 .. c7|                   ..                    a warp then writes 128 rows of a
+ *           |c0 .. c7|                                         column to turned, 128 bytes
+ *
+ * On sm_80 and 86, which have no such conversion, CUDA's header does it by integers. What is not
+ * finite is looked for only where the largest magnitude says so: the same for a whole launch.
+ * Oracle: exec/host/few-bits.c
+ */
+#include <cuda_fp8.h>
+
+#include "exec/cuda/base/common.cuh"
+
+#define RP_SHARED static __host__ __device__ __forceinline__
+#include "core/base/fp8.h"
+
+#define THREADS 256
+#define MOST_BLOCKS 2048
+#define TILE 128
+#define WORDS (TILE / 4) /* of a column: four rows each */
+#define PATCHES 2        /* of 4 x 8, a thread's */
+
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS) largest_kernel(size_t n, const T *x, unsigned *largest, bool wide)
+{
+    __shared__ unsigned shared[THREADS / 32];
+    const size_t stride = (size_t)gridDim.x * THREADS * RP_PACK;
+    unsigned most = 0;
+
+#pragma unroll 4
+    for (size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * RP_PACK; first < n;
+         first += stride) {
+        const Pack<T> pack = load_pack(x + first, n - first, wide);
+
+#pragma unroll
+        for (int i = 0; i < RP_PACK; i++)
+            most = max(most, __float_as_uint(to_float(pack.at[i])) & 0x7fffffffu);
+    }
+    most = __reduce_max_sync(0xffffffffu, most);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = most;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        most = __reduce_max_sync(0xffffffffu, shared[threadIdx.x % (THREADS / 32)]);
+        if (threadIdx.x == 0)
+            atomicMax(largest, most);
+    }
+}
+
+/* Four codes of a word, the first in the lowest byte. */
+template <bool E5M2>
+__device__ __forceinline__ unsigned
+encode_four(const float *x)
+{
+    const __nv_fp8_interpretation_t format = E5M2 ? __NV_E5M2 : __NV_E4M3;
+    const unsigned low = __nv_cvt_float2_to_fp8x2(make_float2(x[0], x[1]), __NV_SATFINITE, format);
+    const unsigned high = __nv_cvt_float2_to_fp8x2(make_float2(x[2], x[3]), __NV_SATFINITE, format);
+
+    return low | high << 16;
+}
+
+/* The codes of what is not finite become NaN. */
+__device__ __forceinline__ unsigned
+break_four(unsigned codes, const float *x)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (!isfinite(x[i]))
+            codes = (codes & ~(0xffu << i * 8)) | (unsigned)RP_FP8_NAN << i * 8;
+    return codes;
+}
+
+/* Codes of eight neighbours. */
+template <typename T, bool E5M2>
+__device__ __forceinline__ uint2
+encode_pack(const Pack<T> &pack, float factor, bool broken)
+{
+    float x[RP_PACK];
+    uint2 codes;
+
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        x[i] = to_float(pack.at[i]) * factor;
+    codes.x = encode_four<E5M2>(x);
+    codes.y = encode_four<E5M2>(x + 4);
+    if (broken) {
+        codes.x = break_four(codes.x, x);
+        codes.y = break_four(codes.y, x + 4);
+    }
+    return codes;
+}
+
+/* Rows of four codes become columns: word i of @rows has row i. */
+__device__ __forceinline__ void
+turn_four(const unsigned (&rows)[4], unsigned *columns)
+{
+    const unsigned low01 = __byte_perm(rows[0], rows[1], 0x5140);  /* 00 10 01 11 */
+    const unsigned high01 = __byte_perm(rows[0], rows[1], 0x7362); /* 02 12 03 13 */
+    const unsigned low23 = __byte_perm(rows[2], rows[3], 0x5140);
+    const unsigned high23 = __byte_perm(rows[2], rows[3], 0x7362);
+
+    columns[0] = __byte_perm(low01, low23, 0x5410);
+    columns[1] = __byte_perm(low01, low23, 0x7632);
+    columns[2] = __byte_perm(high01, high23, 0x5410);
+    columns[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+/* The place of four rows of a column in the tile: no two threads of a warp write to one bank, nor
+ * read from one. */
+__device__ __forceinline__ unsigned
+word_of(unsigned column, unsigned four)
+{
+    return column * WORDS + (four ^ (column / RP_PACK * 2 % WORDS));
+}
+
+template <typename T> struct Quantise {
+    size_t rows, columns;
+    const T *x;
+    const float *largest;
+    unsigned char *codes, *turned;
+    float *scale;
+};
+
+/* WIDE: packs of x, eight codes, and four turned ones stand at multiples of their sizes, all there or
+ * none. Else one by one. */
+template <bool WIDE, typename T>
+__device__ __forceinline__ Pack<T>
+load_row(const Quantise<T> &args, size_t row, size_t column)
+{
+    const T *source = args.x + row * args.columns + column;
+    const bool here = row < args.rows && column < args.columns;
+
+    if constexpr (WIDE)
+        return here ? *reinterpret_cast<const Pack<T> *>(source) : Pack<T>{};
+    else
+        return load_pack(source, here ? args.columns - column : 0, false);
+}
+
+template <bool WIDE, typename T>
+__device__ __forceinline__ void
+store_codes(const Quantise<T> &args, size_t row, size_t column, uint2 codes)
+{
+    unsigned char *target = args.codes + row * args.columns + column;
+
+    if (row >= args.rows || column >= args.columns)
+        return;
+    if constexpr (WIDE) {
+        *reinterpret_cast<uint2 *>(target) = codes;
+    } else {
+        for (int i = 0; i < RP_PACK; i++)
+            if (column + i < args.columns)
+                target[i] = (unsigned char)((i < 4 ? codes.x : codes.y) >> i % 4 * 8);
+    }
+}
+
+/* Of a tile in shared memory, columns and rows from @column and @row on. */
+template <bool WIDE, typename T>
+__device__ __forceinline__ void
+store_turned(const Quantise<T> &args, const unsigned *tile, size_t column, size_t row)
+{
+    const unsigned lane = threadIdx.x % 32;
+    const size_t first = row + lane * 4;
+
+#pragma unroll 4
+    for (unsigned c = threadIdx.x / 32; c < TILE; c += THREADS / 32) {
+        const unsigned word = tile[word_of(c, lane)];
+        unsigned char *target = args.turned + (column + c) * args.rows + first;
+
+        if (column + c >= args.columns || first >= args.rows)
+            continue;
+        if constexpr (WIDE) {
+            *reinterpret_cast<unsigned *>(target) = word;
+        } else {
+            for (int i = 0; i < 4; i++)
+                if (first + i < args.rows)
+                    target[i] = (unsigned char)(word >> i * 8);
+        }
+    }
+}
+
+template <typename T, bool E5M2, bool WIDE>
+static __global__ void
+__launch_bounds__(THREADS, WIDE && sizeof(T) == 2 ? 3 : 2) quantise_kernel(const Quantise<T> args)
+{
+    __shared__ unsigned tile[TILE * WORDS];
+    const unsigned largest = __float_as_uint(*args.largest);
+    const unsigned exponent = rp_fp8_scale_exponent(E5M2 ? RP_DTYPE_E5M2 : RP_DTYPE_E4M3, largest);
+    const float factor = __uint_as_float(rp_fp8_factor_exponent(exponent) << 23);
+    const bool broken = largest >= 0x7f800000u;
+    const unsigned c = threadIdx.x % (TILE / RP_PACK) * RP_PACK;
+    const unsigned strand = threadIdx.x / (TILE / RP_PACK);
+    const size_t column = (size_t)blockIdx.x * TILE, row = (size_t)blockIdx.y * TILE;
+    Pack<T> packs[PATCHES][4];
+
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+        *args.scale = __uint_as_float(exponent << 23);
+#pragma unroll
+    for (int patch = 0; patch < PATCHES; patch++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            packs[patch][i] = load_row<WIDE>(
+                args, row + (patch * (WORDS / PATCHES) + strand) * 4 + i, column + c);
+#pragma unroll
+    for (int patch = 0; patch < PATCHES; patch++) {
+        const unsigned four = patch * (WORDS / PATCHES) + strand;
+        unsigned low[4], high[4], columns[RP_PACK];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint2 codes = encode_pack<T, E5M2>(packs[patch][i], factor, broken);
+
+            low[i] = codes.x;
+            high[i] = codes.y;
+            if (args.codes)
+                store_codes<WIDE>(args, row + four * 4 + i, column + c, codes);
+        }
+        turn_four(low, columns);
+        turn_four(high, columns + 4);
+#pragma unroll
+        for (int i = 0; i < RP_PACK; i++)
+            tile[word_of(c + i, four)] = columns[i];
+    }
+    if (!args.turned)
+        return;
+    __syncthreads();
+    store_turned<WIDE>(args, tile, column, row);
+}
+
+cudaError_t
+rp_cuda_largest(const RpLargestArgs *args, cudaStream_t stream)
+{
+    const size_t blocks = ceil_divide(args->n, THREADS * RP_PACK * 4);
+
+    if (args->n == 0)
+        return cudaSuccess;
+    return for_dtype(args->dtype, [=](auto zero) {
+        using T = decltype(zero);
+
+        largest_kernel<T>
+            <<<(unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), THREADS, 0, stream>>>(
+                args->n, (const T *)args->x, (unsigned *)args->largest, is_wide(args->x));
+        return cudaGetLastError();
+    });
+}
+
+static bool
+is_at_multiple(const void *array, size_t bytes)
+{
+    return (uintptr_t)array % bytes == 0;
+}
+
+template <typename T, bool E5M2>
+static cudaError_t
+quantise(const RpQuantiseArgs *args, dim3 blocks, cudaStream_t stream)
+{
+    const Quantise<T> all = {args->rows,  args->columns, (const T *)args->x, args->largest,
+                             args->codes, args->turned,  args->scale};
+
+    if (rows_are_wide(args->x, args->columns) && is_at_multiple(args->codes, RP_PACK) &&
+        is_at_multiple(args->turned, 4) && args->rows % 4 == 0)
+        quantise_kernel<T, E5M2, true><<<blocks, THREADS, 0, stream>>>(all);
+    else
+        quantise_kernel<T, E5M2, false><<<blocks, THREADS, 0, stream>>>(all);
+    return cudaGetLastError();
+}
+
+cudaError_t
+rp_cuda_quantise(const RpQuantiseArgs *args, cudaStream_t stream)
+{
+    const dim3 blocks((unsigned)ceil_divide(args->columns, TILE),
+                      (unsigned)ceil_divide(args->rows, TILE));
+
+    if (args->rows == 0 || args->columns == 0)
+        return cudaSuccess;
+    if (blocks.y > 65535)
+        return cudaErrorInvalidValue;
+    return for_dtype(args->dtype, [=](auto zero) {
+        using T = decltype(zero);
+
+        return args->code == RP_DTYPE_E4M3 ? quantise<T, false>(args, blocks, stream)
+                                           : quantise<T, true>(args, blocks, stream);
+    });
+}

@@ -1,0 +1,267 @@
+#include "tests/exec-cuda/cuda-fixture.h"
+
+#include <math.h>
+
+static const RpDtype codes[] = {RP_DTYPE_E4M3, RP_DTYPE_E5M2};
+
+typedef struct {
+    Array x;
+    RpDtype code;
+    size_t rows, columns;
+    guint8 *codes, *turned; /* of the host */
+    float largest, scale;
+} Quantised;
+
+/* Room for the codes of @x, of the host's memory. */
+static Quantised
+room_for(Array x, RpDtype code, size_t rows, size_t columns)
+{
+    return (Quantised){x, code, rows, columns, host_bytes(x.n), host_bytes(x.n), 0, 0};
+}
+
+/* @both: else turned alone, and then codes alone: the same bits */
+static void
+quantise(const Side *side, Quantised *q, gboolean both)
+{
+    const float zero = 0;
+    float *largest = cuda_copy_in(side, &zero, 1, sizeof zero);
+    guint8 *rows = cuda_room(side, q->x.n, 1), *turned = cuda_room(side, q->x.n, 1);
+    RpQuantiseArgs args = {.dtype = q->x.dtype,
+                           .code = q->code,
+                           .rows = q->rows,
+                           .columns = q->columns,
+                           .x = cuda_in(side, q->x),
+                           .largest = largest,
+                           .codes = both ? rows : NULL,
+                           .turned = turned,
+                           .scale = cuda_room(side, 1, sizeof(float))};
+
+    side->kernels->largest(side->stream, &(RpLargestArgs){q->x.dtype, q->x.n, args.x, largest});
+    side->kernels->quantise(side->stream, &args);
+    if (!both) {
+        args.codes = rows;
+        args.turned = NULL;
+        side->kernels->quantise(side->stream, &args);
+    }
+    cuda_copy_out(side, rows, q->codes, q->x.n);
+    cuda_copy_out(side, turned, q->turned, q->x.n);
+    cuda_copy_out(side, largest, &q->largest, sizeof q->largest);
+    cuda_copy_out(side, args.scale, &q->scale, sizeof q->scale);
+}
+
+/* On the device, at multiples of 16 bytes and one element further, to the bits of the host. */
+static void
+hold_to_host(Array x, RpDtype code, size_t rows, size_t columns)
+{
+    const Side host = {rp_host_kernels(), NULL, 0};
+    Quantised want = room_for(x, code, rows, columns);
+
+    quantise(&host, &want, TRUE);
+    for (guint way = 0; way < 3; way++) {
+        const Side device = {rp_cuda_kernels(), cuda_stream(), way == 2};
+        Quantised got = room_for(x, code, rows, columns);
+
+        quantise(&device, &got, way != 1);
+        assert_memory_equal(&got.largest, &want.largest, sizeof(float));
+        assert_memory_equal(&got.scale, &want.scale, sizeof(float));
+        assert_memory_equal(got.codes, want.codes, x.n);
+        assert_memory_equal(got.turned, want.turned, x.n);
+    }
+}
+
+static void
+quantises_to_the_bits_of_the_host(void **state)
+{
+    static const size_t shapes[][2] = {{1, 1},     {3, 5},     {64, 64},   {17, 130},    {129, 63},
+                                       {16, 1040}, {132, 264}, {260, 136}, {2048, 1536}, {130, 8}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(shapes) * 2 * RP_N_DTYPES; i++) {
+        const size_t *shape = shapes[i / 2 / RP_N_DTYPES];
+        const guint mark = host_mark();
+
+        hold_to_host(cuda_random((RpDtype)(i / 2 % RP_N_DTYPES), shape[0] * shape[1], 0.01),
+                     codes[i % 2], shape[0], shape[1]);
+        host_free_since(mark);
+    }
+}
+
+/* All bf16 there are, but those that are broken: subnormal codes, ties, and zeros of both signs. */
+static void
+rounds_every_bf16_as_the_host_does(void **state)
+{
+    for (guint i = 0; i < 2; i++) {
+        for (guint largest = 0x3800; largest < 0x4800; largest += 0xff) {
+            const Array x = host_output(RP_DTYPE_BF16, 1 << 16);
+            const guint mark = host_mark();
+
+            for (guint bits = 0; bits < 1 << 16; bits++)
+                ((guint16 *)x.data)[bits] = (guint16)((bits & 0x7fff) <= largest ? bits : 0);
+            hold_to_host(x, codes[i], 256, 256);
+            host_free_since(mark);
+        }
+    }
+}
+
+static void
+keeps_zeros_and_breaks_what_is_broken_as_the_host_does(void **state)
+{
+    static const float broken[] = {INFINITY, -INFINITY, NAN, 0};
+
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(broken); i++) {
+        const Array x = host_random(RP_DTYPE_FP32, 160 * 48, 1);
+
+        ((float *)x.data)[1234] = broken[i / 2];
+        ((float *)x.data)[7] = broken[i / 2];
+        if (broken[i / 2] == 0)
+            memset(x.data, 0, x.n * sizeof(float));
+        hold_to_host(x, codes[i % 2], 160, 48);
+    }
+}
+
+typedef struct {
+    RpMatmulArgs shape;
+    Quantised a, b;
+    Array c, bias; /* nothing: none */
+} Product;
+
+static Array
+multiply(const Side *side, const Product *of)
+{
+    RpMatmulArgs args = of->shape;
+
+    args.a = cuda_copy_in(side, of->a.codes, of->a.x.n, 1);
+    args.b = cuda_copy_in(side, of->b.codes, of->b.x.n, 1);
+    args.c = cuda_in(side, of->c);
+    args.bias = of->bias.n > 0 ? cuda_in(side, of->bias) : NULL;
+    args.a_scale = cuda_copy_in(side, &of->a.scale, 1, sizeof(float));
+    args.b_scale = cuda_copy_in(side, &of->b.scale, 1, sizeof(float));
+    args.workspace = cuda_workspace(side, side->kernels->matmul_workspace(&args));
+    side->kernels->matmul(side->stream, &args);
+    return cuda_result(side, args.c_dtype, args.m * args.n, args.c);
+}
+
+/* Sums of tensor cores: terms are cut to 2^-13 of the largest of them (Hopper, Ada), before they join
+ * fp32 every 128 terms; fast ones never join it. */
+static void
+check_product(const Product *of)
+{
+    const Side host = {rp_host_kernels(), NULL, 0};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+    const double cut = of->shape.half_sums ? 0x1p-8 : 0x1p-10;
+    Outputs want = {.arrays = {multiply(&host, of)}, .terms = {of->shape.k}};
+    Outputs got = {.arrays = {multiply(&device, of)}};
+    const Array again = multiply(&device, of);
+
+    want.slack[0] = cut * cuda_largest(want.arrays[0]);
+    if ((of->shape.accumulate || of->bias.n > 0) && of->shape.c_dtype != RP_DTYPE_FP32)
+        want.slack[0] += of->shape.c_dtype == RP_DTYPE_BF16 ? 0x1p-6 : 0x1p-9;
+    cuda_assert_close(&got, &want, "device");
+    host_assert_same(again, got.arrays[0]);
+}
+
+static Product
+product_of(const size_t size[3], RpDtype a, RpDtype b, RpDtype c)
+{
+    const Side host = {rp_host_kernels(), NULL, 0};
+    Product of = {
+        .shape = {.form = RP_MATMUL_NT,
+                  .m = size[0],
+                  .n = size[1],
+                  .k = size[2],
+                  .a_dtype = a,
+                  .b_dtype = b,
+                  .c_dtype = c},
+        .a = room_for(cuda_random(RP_DTYPE_BF16, size[0] * size[2], 0.5), a, size[0], size[2]),
+        .b = room_for(cuda_random(RP_DTYPE_BF16, size[1] * size[2], 0.1), b, size[1], size[2]),
+        .c = cuda_random(c, size[0] * size[1], 1)};
+
+    quantise(&host, &of.a, TRUE);
+    quantise(&host, &of.b, TRUE);
+    return of;
+}
+
+/* Forward (e4m3, e4m3), input gradients (e5m2, e4m3), weights' gradients (e5m2, e4m3, += fp32). */
+static void
+multiplies_codes_as_the_host_does(void **state)
+{
+    static const size_t sizes[][3] = {
+        {16, 16, 16}, {48, 272, 160}, {272, 32, 1040}, {512, 2048, 2048}, {256, 256, 6144}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(sizes) * 2 * 3 * RP_N_DTYPES; i++) {
+        const guint way = i / 2 % 3; /* plain, +=, with a bias */
+        const RpDtype c = (RpDtype)(i / 6 % RP_N_DTYPES);
+        const size_t *size = sizes[i / 6 / RP_N_DTYPES];
+        const guint mark = host_mark();
+        Product of = product_of(size, codes[i % 2], RP_DTYPE_E4M3, c);
+
+        of.shape.accumulate = way == 1;
+        if (way == 2)
+            of.bias = host_random(c, size[1], 1);
+        check_product(&of);
+        of.shape.half_sums = TRUE;
+        check_product(&of);
+        host_free_since(mark);
+    }
+}
+
+/* Weights' gradients of e4m3 and, as B, of e5m2. */
+static void
+multiplies_every_pair_of_codes_but_two_of_e5m2(void **state)
+{
+    static const size_t size[3] = {272, 144, 528};
+    const Product ways[] = {product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E4M3, RP_DTYPE_FP32),
+                            product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E5M2, RP_DTYPE_FP32),
+                            product_of(size, RP_DTYPE_E5M2, RP_DTYPE_E4M3, RP_DTYPE_FP32)};
+
+    for (guint i = 0; i < G_N_ELEMENTS(ways); i++)
+        check_product(&ways[i]);
+}
+
+static void
+names_codes_that_it_cannot_multiply(void **state)
+{
+    static const size_t size[3] = {16, 16, 16};
+    const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
+    const Product of = product_of(size, RP_DTYPE_E5M2, RP_DTYPE_E4M3, RP_DTYPE_BF16);
+    RpMatmulArgs args = of.shape;
+    g_autoptr(GError) error = NULL;
+    gboolean ok;
+
+    args.form = RP_MATMUL_TN;
+    side.kernels->matmul(side.stream, &args);
+    ok = side.kernels->check(side.stream, &error);
+    assert_false(ok);
+    rp_assert_error_message_contains(error, "matmul TN m=16 n=16 k=16, e5m2 x e4m3 -> bf16");
+}
+
+/* Hopper and Ada on have units for them. */
+static gboolean
+has_units(void)
+{
+    int major = 0, minor = 0;
+
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+    return major * 10 + minor >= 89;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cuda_test(quantises_to_the_bits_of_the_host),
+        cuda_test(rounds_every_bf16_as_the_host_does),
+        cuda_test(keeps_zeros_and_breaks_what_is_broken_as_the_host_does),
+    };
+    const struct CMUnitTest of_units[] = {
+        cuda_test(multiplies_codes_as_the_host_does),
+        cuda_test(multiplies_every_pair_of_codes_but_two_of_e5m2),
+        cuda_test(names_codes_that_it_cannot_multiply),
+    };
+
+    if (!cuda_available())
+        return 77;
+    if (cmocka_run_group_tests(tests, NULL, NULL) != 0)
+        return 1;
+    return has_units() ? cmocka_run_group_tests(of_units, NULL, NULL) : 0;
+}
