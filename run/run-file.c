@@ -189,6 +189,8 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
         return FALSE;
     run->async =
         run->async_choice != 0 ? run->async_choice == 2 : rp_schedule_is_dispatched(schedule);
+    if (rp_run_values_find(values, "router_aux_loss_coef")->text == NULL)
+        run->router_aux_loss = -1;
     run->given_stages =
         run->stages != NULL || run->forward_stages != NULL || run->backward_stages != NULL;
     if (run->given_stages && partition->place != NULL) {

@@ -126,6 +126,7 @@ typedef struct {
     char *freeze; /* names, as a list */
     double neftune_alpha;
     double label_smoothing;
+    double router_aux_loss; /* < 0: the model's */
     RpRunFileOptimizer optimizer;
     RpRunFileLossScale loss_scale;
     RpRunFileCheckpoint checkpoint;

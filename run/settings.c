@@ -180,6 +180,11 @@ static const RpSetting settings[] = {
     {"label_smoothing", .expert = TRUE, NUMBER(label_smoothing, 0, 1), .below = TRUE,
      .initial = "0", .others = "label_smoothing_factor",
      .help = "share of each target that is spread evenly over the vocabulary while training"},
+    {"router_aux_loss_coef", .expert = TRUE, NUMBER(router_aux_loss, 0, 1000),
+     .unset = "the model's, where its config has output_router_logits; else 0",
+     .others = "moe_aux_loss_coef moe_aux_loss_coeff output_router_logits aux_loss_alpha",
+     .help = "mixtures of experts: coefficient of the loss that is least where all experts get as "
+             "many tokens"},
     {"optimizer.mode", .expert = TRUE, CHOICE(optimizer.mode, modes), .initial = "fused",
      .flag = "--optimizer",
      .help = "the update; lean: a second pass instead of a second copy of the weights"},

@@ -338,6 +338,7 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
     const RpKernels *kernels = subject->ops->kernels();
     RpNetworkOptions *options = &subject->network;
 
+    options->aux_loss = rp_weights_model(subject->weights)->router_aux_loss;
     if (subject->attention_auto) {
         g_autoptr(RpNetwork) any = rp_network_new(subject->weights, kernels, options);
 

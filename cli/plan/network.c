@@ -149,6 +149,7 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
         network->options.dtype = (RpDtype)(choice - 1);
     rp_weights_store_base(network->weights, network->options.dtype);
     network->options.half_sums = words->half_sums;
+    network->options.aux_loss = network->model.router_aux_loss;
     network->sizes = (RpAdviseSizes){
         .make = make_sizes,
         .user_data = network,

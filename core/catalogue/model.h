@@ -110,6 +110,7 @@ typedef struct {
     guint active_experts;     /* E_act; 1 = dense */
     guint dense_intermediate; /* Qwen3-MoE: "intermediate_size", which no block has; else 0 */
     gboolean norm_topk;       /* Qwen3-MoE: weights of a token's experts are divided by their sum */
+    double router_aux_loss;   /* coefficient, where the config asks for that loss; else 0 */
     double swiglu_alpha, swiglu_limit; /* of a clamped SwiGLU; else 0 */
     gboolean mxfp4; /* "quantization_config" says that the experts' matrices are packed so */
     guint vocab;

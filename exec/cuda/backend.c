@@ -54,7 +54,7 @@ static gboolean
 open_side(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
     const gsize target_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
-    const gsize loss_bytes = rp_task_map_places(&cuda->map) * sizeof(double);
+    const gsize loss_bytes = rp_task_map_places(&cuda->map) * cuda->map.n_losses * sizeof(double);
 
     if (!take_memory(device, &device->side, target_bytes + loss_bytes,
                      device->bytes + target_bytes + loss_bytes, error))
@@ -114,12 +114,13 @@ static gboolean
 open_returns(RpCuda *cuda, GError **error)
 {
     const gsize places = rp_task_map_places(&cuda->map);
+    const gsize n_losses = places * cuda->map.n_losses;
     const gsize flag_bytes = places * cuda->map.n_layers * sizeof *cuda->map.broken;
 
-    if (!rp_runtime_take_pinned(&cuda->devices[0].gpu, places * sizeof(double) + flag_bytes,
+    if (!rp_runtime_take_pinned(&cuda->devices[0].gpu, n_losses * sizeof(double) + flag_bytes,
                                 (void **)&cuda->map.losses, error))
         return FALSE;
-    cuda->map.broken = (guint32 *)(void *)(cuda->map.losses + places);
+    cuda->map.broken = (guint32 *)(void *)(cuda->map.losses + n_losses);
     memset(cuda->map.broken, 0, flag_bytes);
     cuda->calls = g_new0(RpCudaLoss, places);
     return TRUE;
@@ -264,9 +265,9 @@ make(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state, RpBa
     cuda->base.ops = &cuda_ops;
     rp_task_map_init(&cuda->map, plan, network, host_state, feed);
     cuda->options = *options;
-    cuda->slot_bytes = rp_align_up((2 * cuda->map.tokens + (cuda->map.places != NULL)) *
-                                       sizeof(gint32), /* places: one more than targets and rows */
-                                   SIDE_ALIGNMENT);
+    cuda->slot_bytes = rp_align_up(
+        MAX(2 * cuda->map.tokens /* targets and rows */, cuda->map.most_places) * sizeof(gint32),
+        SIDE_ALIGNMENT);
     cuda->unpinned = find_unpinned(plan);
     pthread_mutex_init(&cuda->watch_lock, NULL);
     rp_clock_init_cond(&cuda->watch_cond);

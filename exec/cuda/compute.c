@@ -34,8 +34,9 @@ send_loss(const RpDeviceAction *action, GError **error)
                          .micro_batch = action->task->task.micro_batch};
     if (!rp_runtime_record(&device->gpu, device->head_done, device->compute, error) ||
         !rp_runtime_wait(&device->gpu, device->auxiliary, device->head_done, FALSE, error) ||
-        !rp_runtime_copy(&device->gpu, &cuda->map.losses[action->place], action->call.loss,
-                         sizeof(double), FALSE, device->auxiliary, error) ||
+        !rp_runtime_copy(&device->gpu, cuda->map.losses + action->place * cuda->map.n_losses,
+                         action->call.loss, cuda->map.n_losses * sizeof(double), FALSE,
+                         device->auxiliary, error) ||
         !rp_runtime_call(&device->gpu, device->auxiliary, pass_loss_on, loss, error))
         return FALSE;
     device->n_losses++;
@@ -78,9 +79,10 @@ begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean pack
         kernels->fetch(
             action->call.stream,
             &(RpFetchArgs){.n = n, .from = slot->memory + first, .to = device->targets + first});
-    kernels->fill(action->call.stream, &(RpFillArgs){.dtype = RP_DTYPE_FP32,
-                                                     .n = sizeof(double) / sizeof(float),
-                                                     .x = action->call.loss});
+    kernels->fill(action->call.stream,
+                  &(RpFillArgs){.dtype = RP_DTYPE_FP32,
+                                .n = cuda->map.n_losses * sizeof(double) / sizeof(float),
+                                .x = action->call.loss});
     action->call.targets = device->targets;
     return rp_runtime_record(&device->gpu, slot->read, device->compute, error);
 }

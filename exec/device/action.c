@@ -45,14 +45,14 @@ observe(gpointer user_data, guint layer, const void *output)
     const RpDeviceAction *action = user_data;
     const RpTaskMap *map = action->map;
 
-    kernels_of(action)->find_broken(
-        action->call.stream, &(RpFindBrokenArgs){
-                                 .dtype = rp_network_options(map->network)->dtype,
-                                 .n = rp_network_hidden_bytes(map->network) / map->element_bytes,
-                                 .columns = rp_network_model(map->network)->hidden,
-                                 .x = output,
-                                 .left = map->broken + action->place * map->n_layers + layer,
-                             });
+    kernels_of(action)->find_broken(action->call.stream,
+                                    &(RpFindBrokenArgs){
+                                        .dtype = rp_network_options(map->network)->dtype,
+                                        .n = rp_network_hidden_elements(map->network),
+                                        .columns = rp_network_model(map->network)->hidden,
+                                        .x = output,
+                                        .left = map->broken + action->place * map->n_layers + layer,
+                                    });
 }
 
 /* Lowest layer that was noted, or G_MAXINT32. All of the micro-batch's layers have run. */
@@ -76,15 +76,17 @@ rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micr
                            GError **error)
 {
     const gsize place = rp_task_map_place(map, iteration, micro_batch);
-    const double loss = map->losses[place];
+    const double *losses = map->losses + place * map->n_losses;
     const RpBrokenOutput broken = take_broken(map, place);
     guint m;
     RpBatchFeedCall *call = rp_batch_feed_find(map->feed, iteration, micro_batch, &m);
 
     call->broken_layer[m] = broken.layer;
-    if (!rp_host_state_take_loss(map->host_state, iteration, micro_batch, loss, broken, error))
+    if (map->n_losses > 1)
+        call->aux_losses[m] = (double)call->batch->n_micro_targets[m] * losses[1];
+    if (!rp_host_state_take_loss(map->host_state, iteration, micro_batch, losses[0], broken, error))
         return FALSE;
-    rp_batch_feed_set_loss(map->feed, call, m, loss);
+    rp_batch_feed_set_loss(map->feed, call, m, losses[0]);
     return TRUE;
 }
 
@@ -102,9 +104,10 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     const guint n = rp_targets_pack(targets, (guint)map->tokens, packed, packed + map->tokens);
     const gboolean all = n == RP_TARGETS_ALL;
 
-    action->call.loss = map->devices[action->device].losses + action->place;
+    action->call.loss = map->devices[action->device].losses + action->place * map->n_losses;
     action->call.scale = rp_host_state_scale(map->host_state, task->iteration,
                                              rp_task_access(action->task, RP_ROLE_DECISION));
+    action->call.aux_scale = action->call.scale * (float)call->batch->n_micro_targets[m];
     if (!ops->begin_head(action, all ? targets : packed, all ? (guint)map->tokens : n, !all, error))
         return FALSE;
     action->call.rows = all ? NULL : action->call.targets + map->tokens;
@@ -112,7 +115,7 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     return TRUE;
 }
 
-/* Where the micro-batch's samples begin, of which several share a sequence. */
+/* Where the micro-batch's samples begin, of which several share a sequence, and where padding does. */
 static gboolean
 set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
 {
@@ -122,12 +125,18 @@ set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     const RpBatchFeedCall *call =
         rp_batch_feed_find(map->feed, task->iteration, task->micro_batch, &m);
     const RpTokenBatch *batch = call->batch;
-    gint32 *places = map->places + (2 * map->tokens + 1) * action->device;
-    const gsize n = rp_network_places(map->network, rp_token_batch_starts(batch, m),
-                                      batch->n_starts[m], places);
+    const guint32 *lengths = batch->lengths + (gsize)m * batch->sequences;
+    gint32 *places = map->places + map->most_places * action->device;
+    gsize n;
 
-    action->call.n_samples = batch->n_starts[m];
-    action->call.longest = batch->longest[m];
+    if (batch->packed) {
+        action->call.n_samples = batch->n_starts[m];
+        action->call.longest = batch->longest[m];
+        n = rp_network_places(map->network, lengths, rp_token_batch_starts(batch, m),
+                              batch->n_starts[m], places);
+    } else {
+        n = rp_network_places(map->network, lengths, NULL, 0, places);
+    }
     return ops->set_places(action, places, n, error);
 }
 

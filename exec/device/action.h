@@ -23,12 +23,12 @@ typedef struct {
 
 /**
  * RpDeviceActionOps:
- * @set_places: packed networks: @n numbers of @places into the constants, where
+ * @set_places: networks that have places: @n numbers of @places into the constants, where
  *   rp_network_places_byte() says, before what follows on the device; @places is read now
- * @begin_head: makes *call.loss zero, and sets call.targets to @targets as the device reads them:
+ * @begin_head: makes the losses at call.loss zero, and sets call.targets to @targets as the device reads them:
  *   so many, and if @packed as many rows T behind the first
  * @send_loss: the head has run, or was issued: calls rp_device_action_take_loss() once the loss is
- *   in map->losses
+ *   in map->losses, all n_losses of it
  */
 typedef struct {
     gboolean (*set_places)(RpDeviceAction *action, const gint32 *places, gsize n, GError **error);

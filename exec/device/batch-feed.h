@@ -16,6 +16,7 @@ typedef struct {
     guint call;           /* within the iteration */
     RpTokenBatch *batch;  /* the feed's copy; %NULL once it was let go */
     double *losses;       /* [M]: summed over the targets of a micro-batch */
+    double *aux_losses;   /* [M]: auxiliary ones, times targets; 0 where there are none */
     gint32 *broken_layer; /* [M]: lowest layer whose output was not finite, or G_MAXINT32 */
 } RpBatchFeedCall;
 

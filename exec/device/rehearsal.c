@@ -41,7 +41,7 @@ make_call(const RpNetwork *network, const RpProfile *profile, guint layer, Room 
                            profile->layers[profile->n_layers - 1].activation_bytes +
                            MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
         .targets = take(room, rp_profile_micro_batch_tokens(profile) * sizeof(gint32)),
-        .loss = take(room, sizeof(double)),
+        .loss = take(room, 2 * sizeof(double)),
         .scale = 1,
         .drops = TRUE};
 }

@@ -54,8 +54,10 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         map->constants[g] = buffer->offset;
     }
     map->packed = g_new(gint32, 2 * map->tokens * map->gpus);
-    if (options->packed_tokens > 0)
-        map->places = g_new(gint32, (2 * map->tokens + 1) * map->gpus);
+    map->n_losses = options->aux_loss > 0 ? 2 : 1;
+    map->most_places = rp_network_most_places(network);
+    if (map->most_places > 0)
+        map->places = g_new(gint32, map->most_places * map->gpus);
     map->devices = g_new0(RpTaskDevice, map->gpus);
     map->memory = g_new0(guint8 *, (gsize)map->gpus + 1);
 }

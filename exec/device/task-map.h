@@ -11,7 +11,7 @@
 /* What a device brings to its actions; set by the backend. */
 typedef struct {
     RpKernelStream *stream; /* where kernels are issued */
-    double *losses;         /* [RP_BATCH_FEED_RING x M] to which its heads add */
+    double *losses;         /* [RP_BATCH_FEED_RING x M][n_losses] to which its heads add */
 } RpTaskDevice;
 
 typedef struct {
@@ -31,11 +31,13 @@ typedef struct {
     guint64 *first;        /* [n_layers] where a layer begins among what goes up of all */
     gboolean is_packed;    /* what goes up is expanded before actions read it */
     gint32 *packed;        /* [gpus][2][T] targets that are not masked, and their rows */
-    gint32 *places;        /* [gpus][2 T + 1] of a packed network's micro-batch, or %NULL */
+    gsize n_losses;        /* of a micro-batch: its own, and the auxiliary one if there is one */
+    gsize most_places;     /* rp_network_most_places() */
+    gint32 *places;        /* [gpus][most_places] of a micro-batch, or %NULL */
     RpTaskDevice *devices; /* [gpus] */
     /* set by the backend */
     guint8 **memory; /* [gpus + 1] where each arena begins */
-    double *losses;  /* [RP_BATCH_FEED_RING x M] as the host reads them */
+    double *losses;  /* [RP_BATCH_FEED_RING x M][n_losses] as the host reads them */
     guint32
         *broken; /* [RP_BATCH_FEED_RING x M][n_layers] tokens from the first on at which a layer's
                       * output is not finite; 0: all is */

@@ -130,7 +130,7 @@ static gboolean
 begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed, GError **error)
 {
     action->call.targets = targets;
-    *action->call.loss = 0;
+    memset(action->call.loss, 0, action->map->n_losses * sizeof *action->call.loss);
     return TRUE;
 }
 
@@ -226,7 +226,7 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
     host->options = *options;
     host->arena_bytes = g_new0(guint64, (gsize)host->map.gpus + 1);
     places = rp_task_map_places(&host->map);
-    host->map.losses = g_new0(double, places);
+    host->map.losses = g_new0(double, places * host->map.n_losses);
     host->map.broken = g_new0(guint32, places * host->map.n_layers);
     for (guint g = 0; g < host->map.gpus; g++)
         host->map.devices[g].losses = host->map.losses;

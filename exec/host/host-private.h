@@ -158,3 +158,17 @@ rp_host_exp(float x)
     p = x < -86.6f ? 0.0f : p;
     return x > 88.7228317f ? INFINITY : p;
 }
+
+/* @p = exp(@x - the largest) / their sum; @p may be @x. NaN if one is. */
+static inline void
+rp_host_softmax(const float *x, size_t n, float *p)
+{
+    const float largest = rp_host_max(x, n, -INFINITY);
+    float sum;
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = rp_host_exp(x[i] - largest);
+    sum = rp_host_sum(p, n);
+    for (size_t i = 0; i < n; i++)
+        p[i] /= sum;
+}

@@ -74,6 +74,19 @@ rp_host_route_forward(RpKernelStream *stream, const RpRouteArgs *args)
     }
 }
 
+/* Adds what the auxiliary loss (balance.c) does to the gradient of a token's logits. */
+static void
+add_balance(const RpRouteArgs *args, const float *logits, float *gradient)
+{
+    const size_t E = args->experts;
+    float p[RP_MOST_EXPERTS], dot;
+
+    rp_host_softmax(logits, E, p);
+    dot = rp_host_dot(p, args->d_sums, E);
+    for (size_t e = 0; e < E; e++)
+        gradient[e] += p[e] * (args->d_sums[e] - dot);
+}
+
 void
 rp_host_route_backward(RpKernelStream *stream, const RpRouteArgs *args)
 {
@@ -93,6 +106,8 @@ rp_host_route_backward(RpKernelStream *stream, const RpRouteArgs *args)
             gradient[e] = args->among_chosen ? 0 : -gradient[e] * sum;
         for (size_t j = 0; j < k; j++)
             gradient[chosen[j]] = p[j] * (d_weights[j] - sum);
+        if (args->d_sums != NULL && t % args->sequence < (size_t)args->lengths[t / args->sequence])
+            add_balance(args, logits, gradient);
         rp_host_store(args->dtype, args->d_logits, t * E, E, gradient);
     }
 }

@@ -28,7 +28,9 @@
     K(combine_rows, RpCombineRowsArgs, "combining rows of experts")                                \
     K(expert_glu_forward, RpExpertGluArgs, "activation of experts forward")                        \
     K(expert_glu_backward, RpExpertGluArgs, "activation of experts backward")                      \
-    W(expert_bias_backward, RpExpertBiasArgs, "bias of experts backward")
+    W(expert_bias_backward, RpExpertBiasArgs, "bias of experts backward")                          \
+    W(balance_forward, RpBalanceArgs, "counting choices of experts")                               \
+    K(balance_loss, RpBalanceLossArgs, "auxiliary loss of routers")
 /* clang-format on */
 
 /* What a router has at most. */
@@ -42,6 +44,8 @@
  *            or exp l[c_j] / sum_e exp l[e], their part of the softmax over all
  * backward:  g = sum_i p_i d_weights[t,i];  d_logits[t,c_j] = p_j (d_weights[t,j] - g);
  *            other e: 0, or -exp l[e] / sum g without @among_chosen
+ *            with @d_sums, of a token that is no padding: += q_e (d_sums[e] - sum_i q_i d_sums[i]),
+ *            q the softmax over all (RpBalanceArgs)
  * Among equal logits the lowest expert comes first; -0 = +0; NaN is larger than all numbers, and
  * makes the weights NaN. fp32, from logits as stored: where transformers computes a softmax over
  * all and divides by the sum of the chosen (norm_topk_prob), that is @among_chosen.
@@ -57,6 +61,9 @@ typedef struct {
     void *weights;          /* forward: [T,k] */
     const float *d_weights; /* backward: [T,k] */
     void *d_logits;         /* backward: [T,E]; may be logits */
+    const float *d_sums;    /* backward: [E] or NULL */
+    size_t sequence;        /* backward, with d_sums; and */
+    const int32_t *lengths; /* this: of RpBalanceArgs */
 } RpRouteArgs;
 
 /* offsets[e] = first row of expert e, offsets[E] = R; rows[a] = the row of assignment a, and
@@ -142,3 +149,39 @@ typedef struct {
     float *d_bias;           /* [E,n], += */
     void *workspace;
 } RpExpertBiasArgs;
+
+/*
+ * What the routers' auxiliary loss needs of a layer, on top of what the layers before it had:
+ *   counts[e] = counts_before[e] + how often the tokens chose e
+ *   sums[e] = sums_before[e] + sum_t p[t,e],  p the softmax of a token's logits over all E
+ * of the tokens that are no padding: token t mod S of sequence t / S is none below lengths[t / S].
+ */
+typedef struct {
+    RpDtype dtype;
+    size_t tokens, experts, choices;
+    size_t sequence;              /* S */
+    const int32_t *lengths;       /* [T/S] */
+    const void *logits;           /* [T,E] */
+    const int32_t *chosen;        /* [T,k] */
+    const int32_t *counts_before; /* [E] */
+    const float *sums_before;     /* [E] */
+    int32_t *counts;              /* [E] */
+    float *sums;                  /* [E] */
+    void *workspace;
+} RpBalanceArgs;
+
+/*
+ * The loss of all layers, and the gradient of their sums. With N = layers x sum of lengths:
+ *   loss = E sum_e (counts[e] / N) (sums[e] / N);  d_sums[e] = scale E counts[e] / N^2
+ * in double; both are 0 if N is.
+ * Source: transformers 5.23 load_balancing_loss_func; Fedus 2021, equations 4 to 6
+ */
+typedef struct {
+    size_t experts, layers, sequences;
+    const int32_t *lengths; /* [sequences] */
+    const int32_t *counts;  /* [E] */
+    const float *sums;      /* [E] */
+    float scale;
+    double *loss;  /* [1] */
+    float *d_sums; /* [E] */
+} RpBalanceLossArgs;

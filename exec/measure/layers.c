@@ -204,8 +204,7 @@ fill_hidden(const Layer *layer, GRand *random, float scale, void *to, GError **e
 
     for (guint i = 0; i < TILE; i++)
         tile[i] = scale * (float)g_rand_double_range(random, -1.732, 1.732);
-    return fill(layer, dtype, tile, to, 0, rp_network_hidden_bytes(network) / rp_dtype_size(dtype),
-                error);
+    return fill(layer, dtype, tile, to, 0, rp_network_hidden_elements(network), error);
 }
 
 /* The same, of tokens that choose their experts with the layer's skew. */
@@ -216,7 +215,7 @@ fill_routed(const Layer *layer, GRand *random, void *to, GError **error)
     const RpModel *model = rp_network_model(network);
     const RpDtype dtype = rp_network_options(network)->dtype;
     const gsize bytes = model->hidden * rp_dtype_size(dtype);
-    const guint64 tokens = rp_network_hidden_bytes(network) / bytes;
+    const guint64 tokens = rp_network_hidden_elements(network) / model->hidden;
     g_autofree float *state = g_new(float, MAX(model->hidden, TILE));
 
     for (guint64 t = 0; t < tokens; t++) {
@@ -237,7 +236,7 @@ fill_embedded(const Layer *layer, const RpWeights *weights, void *to, GError **e
     const guint hidden = rp_network_model(network)->hidden;
     const RpDtype dtype = rp_network_options(network)->dtype;
     const gsize bytes = hidden * rp_dtype_size(dtype);
-    const guint64 tokens = rp_network_hidden_bytes(network) / bytes;
+    const guint64 tokens = rp_network_hidden_elements(network) / hidden;
     g_autofree float *state = g_new(float, MAX(hidden, TILE));
     guint embedding;
 
@@ -305,7 +304,7 @@ take_rooms(Layer *layer, const RpProfile *profile, guint index, GError **error)
                               profile->layers[profile->n_layers - 1].activation_bytes +
                               MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
         [TARGETS] = (gsize)rp_profile_micro_batch_tokens(profile) * sizeof(gint32),
-        [LOSS] = sizeof(double),
+        [LOSS] = 2 * sizeof(double),
     };
 
     for (guint i = 0; i < N_ROOMS; i++) {

@@ -57,6 +57,7 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
 
     mlp_of(pass)->backward(pass, &z, s, kept, dy, normed, rstd, ds);
     scratch->used = before;
+    rp_balance_pass_on(pass, dy, dx);
     rp_block_attention_backward(pass, &z, x, &a, ds, normed, rstd, dx);
 }
 

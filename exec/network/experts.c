@@ -89,22 +89,25 @@ route(RpPass *pass, const Sizes *n, const Kept *kept)
 
     RUN(pass, route_forward, &route);
     RUN_IN_WORKSPACE(pass, sort_rows, &sort);
+    rp_balance_add(pass, kept->logits, kept->chosen);
 }
 
 /* In place: logits become their gradient. */
 static void
-route_backward(RpPass *pass, const Sizes *n, const Kept *kept, const float *d_weights)
+route_backward(RpPass *pass, const Sizes *n, const Kept *kept, const float *d_weights,
+               const void *dy)
 {
-    const RpRouteArgs args = {.dtype = pass->network->options.dtype,
-                              .tokens = pass->network->tokens,
-                              .experts = n->E,
-                              .choices = n->k,
-                              .among_chosen = weighs_among_chosen(pass->network->model),
-                              .logits = kept->logits,
-                              .chosen = kept->chosen,
-                              .d_weights = d_weights,
-                              .d_logits = kept->logits};
+    RpRouteArgs args = {.dtype = pass->network->options.dtype,
+                        .tokens = pass->network->tokens,
+                        .experts = n->E,
+                        .choices = n->k,
+                        .among_chosen = weighs_among_chosen(pass->network->model),
+                        .logits = kept->logits,
+                        .chosen = kept->chosen,
+                        .d_weights = d_weights,
+                        .d_logits = kept->logits};
 
+    rp_balance_backward(pass, dy, &args);
     RUN(pass, route_backward, &args);
 }
 
@@ -441,7 +444,7 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kep
     }
     linear_input(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z, thin_g, u);
     scratch->used = before;
-    route_backward(pass, &n, &kept, d_weights);
+    route_backward(pass, &n, &kept, d_weights, dy);
     rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, b->T, normed, kept.logits, ds, FALSE);
     combine(pass, &n, &kept, u, NULL, ds, ds);
     rp_pass_norm_backward(

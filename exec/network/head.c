@@ -135,6 +135,7 @@ run(RpPass *pass, const void *x, void *dx)
     const size_t largest = largest_chunk(network);
     const Chunk chunk = take_chunk(pass, dx != NULL);
 
+    rp_balance_loss(pass, x, dx);
     if (!pass->measuring && pass->call->rows != NULL) {
         run_rows(pass, &chunk, largest, x, dx);
         return;

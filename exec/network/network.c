@@ -151,6 +151,13 @@ constants_of(const RpNetwork *network)
         aligned((gsize)table_tokens(network) * (network->model->head_dim / 2) * sizeof(float));
     RpConstants at = {.cosines = 0, .sines = table, .positions = 2 * table};
 
+    if (network->options.aux_loss > 0) { /* at once before positions */
+        const gsize lengths = network->options.sequences * sizeof(gint32);
+
+        at.positions += aligned(lengths);
+        at.lengths = at.positions - lengths;
+    }
+
     if (network->options.packed_tokens > 0) { /* at once behind positions: one copy has both */
         at.starts = at.positions + network->tokens * sizeof(gint32);
         at.bytes = aligned(at.starts + (network->tokens + 1) * sizeof(gint32));
@@ -173,21 +180,42 @@ gsize
 rp_network_places_byte(const RpNetwork *network)
 {
     g_return_val_if_fail(network, 0);
-    return network->constants.positions;
+    return network->options.aux_loss > 0 ? network->constants.lengths
+                                         : network->constants.positions;
+}
+
+/* How many lengths stand first among places. */
+static gsize
+n_lengths(const RpNetwork *network)
+{
+    return network->options.aux_loss > 0 ? network->options.sequences : 0;
 }
 
 gsize
-rp_network_places(const RpNetwork *network, const gint32 *starts, guint n, gint32 *places)
+rp_network_most_places(const RpNetwork *network)
+{
+    g_return_val_if_fail(network, 0);
+    return n_lengths(network) + (network->options.packed_tokens > 0 ? 2 * network->tokens + 1 : 0);
+}
+
+gsize
+rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32 *starts, guint n,
+                  gint32 *places)
 {
     const size_t T = network->tokens;
+    const gsize before = n_lengths(network);
 
-    g_return_val_if_fail(network->options.packed_tokens > 0 && n > 0 && n <= T, 0);
-    g_return_val_if_fail(starts[0] == 0 && starts[n] == (gint32)T, 0);
+    for (gsize b = 0; b < before; b++)
+        places[b] = (gint32)lengths[b];
+    if (network->options.packed_tokens == 0)
+        return before;
+    places += before;
+    g_return_val_if_fail(n > 0 && n <= T && starts[0] == 0 && starts[n] == (gint32)T, 0);
     for (guint i = 0; i < n; i++)
         for (gint32 t = starts[i]; t < starts[i + 1]; t++)
             places[t] = t - starts[i];
     memcpy(places + T, starts, ((gsize)n + 1) * sizeof *starts);
-    return T + n + 1;
+    return before + T + n + 1;
 }
 
 /* Where samples begin as long as nobody says: sequences, packed ones divided. @starts: %NULL: not
@@ -218,6 +246,7 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     const guint S = table_tokens(network), cached = network->options.cache_tokens;
     gint32 *positions = (gint32 *)((guint8 *)constants + at->positions);
     gint32 *starts = (gint32 *)((guint8 *)constants + at->starts);
+    gint32 *lengths = (gint32 *)((guint8 *)constants + at->lengths);
     g_autofree float *frequencies = g_new(float, head_dim / 2);
 
     memset(constants, 0, at->bytes);
@@ -227,6 +256,8 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
                   (float *)((guint8 *)constants + at->sines));
     const guint n = typical_starts(network, starts);
 
+    for (gsize b = 0; b < n_lengths(network); b++)
+        lengths[b] = (gint32)network->options.tokens;
     for (guint i = 0; i < n; i++)
         for (gint32 t = starts[i]; t < starts[i + 1]; t++)
             positions[t] = t - starts[i];
@@ -245,6 +276,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     g_return_val_if_fail((guint64)options->sequences * options->tokens <= G_MAXINT32, NULL);
     g_return_val_if_fail(options->packed_tokens <= options->tokens, NULL);
     g_return_val_if_fail(options->cache_tokens == 0 || options->packed_tokens == 0, NULL);
+    g_return_val_if_fail(options->aux_loss <= 0 || rp_weights_model(weights)->experts > 1, NULL);
     g_return_val_if_fail((guint64)options->sequences * options->cache_tokens <= G_MAXINT32, NULL);
 
     const RpModel *model = rp_weights_model(weights);
@@ -268,6 +300,8 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
         network->lowest++;
     network->tokens = (size_t)options->sequences * options->tokens;
     network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
+    if (options->aux_loss > 0)
+        network->hidden_bytes = rp_balance_end_byte(network);
     network->hidden_room = aligned(network->hidden_bytes);
     network->constants = constants_of(network);
     network->typical_samples = typical_starts(network, NULL);
@@ -358,6 +392,13 @@ rp_network_hidden_bytes(const RpNetwork *network)
     return network->hidden_bytes;
 }
 
+guint64
+rp_network_hidden_elements(const RpNetwork *network)
+{
+    g_return_val_if_fail(network != NULL, 0);
+    return network->tokens * network->model->hidden;
+}
+
 /* ---- profile ---- */
 
 /* Tensor by tensor, each with the gap behind it. */
@@ -390,6 +431,8 @@ set_layer(const RpNetwork *network, RpProfile *profile, guint index)
         layer->upload_bytes = of->layout.upload_bytes;
     layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
     layer->tied_bytes = of->layout.tied_bytes;
+    layer->input_bytes = index > 0 ? network->hidden_bytes : layer->input_bytes;
+    layer->output_bytes = index < network->n_layers - 1 ? network->hidden_bytes : 0;
     layer->activation_bytes = of->sizes.kept;
     layer->forward_workspace_bytes = aligned(of->sizes.forward.total + gaps);
     layer->backward_workspace_bytes = of->sizes.backward.total + network->hidden_room;

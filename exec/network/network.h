@@ -37,6 +37,7 @@ typedef struct {
     double label_smoothing; /* of the loss while training; 0 = none */
     double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
     guint64 noise_seed;
+    double aux_loss; /* of experts: coefficient of the routers' auxiliary loss; 0 = none */
 } RpNetworkOptions;
 
 typedef struct _RpNetwork RpNetwork;
@@ -60,8 +61,10 @@ const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
 /* Of the weights of some layers (> 0), and how many of them are trained; gaps included. */
 guint64 rp_network_weight_bytes(const RpNetwork *network, RpInterval layers);
 guint64 rp_network_elements(const RpNetwork *network, RpInterval layers);
-/* Bytes of a hidden state [T,C]. */
+/* Bytes of a hidden state [T,C], with an auxiliary loss of what goes with it, too; and its T C elements
+ * alone. */
 guint64 rp_network_hidden_bytes(const RpNetwork *network);
+guint64 rp_network_hidden_elements(const RpNetwork *network);
 
 /**
  * rp_network_profile:
@@ -74,23 +77,29 @@ guint64 rp_network_hidden_bytes(const RpNetwork *network);
 RpProfile *rp_network_profile(const RpNetwork *network);
 
 /* What every device needs once, beside the plan's buffers that come and go: rope tables, positions
- * [T], sequence starts [B+1], packed: starts of samples [T+1]. Multiple of 256. */
+ * [T], sequence starts [B+1], packed: starts of samples [T+1], with an auxiliary loss: lengths of
+ * sequences [B]. Multiple of 256. */
 guint64 rp_network_constant_bytes(const RpNetwork *network);
-/* Fills them into host memory at @constants (64-byte aligned); packed: with typical samples. */
+/* Fills them into host memory at @constants (64-byte aligned); packed: with typical samples, and
+ * sequences without padding. */
 void rp_network_fill_constants(const RpNetwork *network, void *constants);
 
 /**
  * rp_network_places:
- * @starts: [n + 1]: first tokens of a micro-batch's samples, and T
- * @places: (out): room for 2 T + 1
+ * @lengths: [B]: tokens of sequences before their padding; read with an auxiliary loss
+ * @starts: packed: [n + 1]: first tokens of a micro-batch's samples, and T
+ * @places: (out): room for rp_network_most_places()
  *
- * Of a packed network: what a micro-batch puts into the constants, from rp_network_places_byte() on,
- * before its calls: positions, which begin at 0 with each sample, and @starts.
+ * What a micro-batch puts into the constants, from rp_network_places_byte() on, before its calls: with
+ * an auxiliary loss @lengths; packed: positions, which begin at 0 with each sample, and @starts.
  *
  * Returns: how many numbers
  */
-gsize rp_network_places(const RpNetwork *network, const gint32 *starts, guint n, gint32 *places);
+gsize rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32 *starts,
+                        guint n, gint32 *places);
 gsize rp_network_places_byte(const RpNetwork *network);
+/* 0: nothing of a micro-batch goes there. */
+gsize rp_network_most_places(const RpNetwork *network);
 
 /* Bytes of the cache that calls share: keys and values of all blocks. A call has zeroes there, or what
  * others have left. Where sequences go on, the positions (int32 [B]) at rp_network_places_byte() of
@@ -146,8 +155,10 @@ typedef struct {
     const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED; with @rows [n_rows] */
     const gint32 *rows;    /* [n_rows], none twice, or NULL: all tokens */
     guint n_rows;
-    float scale;  /* of the loss's gradient */
-    double *loss; /* [1], +=: sum over targets. NULL in a forward: leave the head out */
+    float scale;     /* of the loss's gradient */
+    double *loss;    /* [1], +=: sum over targets. NULL in a forward: leave the head out. With an
+                     auxiliary loss [2], where a backward leaves that, = */
+    float aux_scale; /* of the auxiliary loss's gradient, but for its coefficient */
 
     /* training with RpLora.dropout or noise, every way the same: where the micro-batch's tokens stand */
     gboolean drops;

@@ -379,6 +379,7 @@ embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
         return;
     RUN(pass, embedding_forward, &args);
     add_noise(pass, y);
+    rp_balance_begin(pass, y);
 }
 
 static void

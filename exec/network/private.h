@@ -8,6 +8,7 @@
  *   head.c            final norm, LM head, loss
  *   linear.c          linear layers and their adapters
  *   expand.c          packed weights
+ *   balance.c         the routers' auxiliary loss
  *   pass.c            kernels with their operands filled in
  *
  * Sizes are measured, not computed beside the arithmetic: a layer's code runs once with a pass that
@@ -66,6 +67,7 @@ typedef struct {
 /* Offsets within the constants, bytes. */
 typedef struct {
     gsize cosines, sines; /* float [S,D/2] */
+    gsize lengths;        /* with an auxiliary loss: int32 [B]: tokens before the padding */
     gsize positions;      /* int32 [T] */
     gsize starts;         /* int32 [B+1], packed [T+1] */
     gsize cache_starts;   /* int32 [B+1]: of sequences in the cache */
@@ -97,6 +99,8 @@ struct _RpPass {
     guintptr parameters; /* of the layer */
     guintptr frozen; /* the same, or where frozen ones would begin if trained ones stood there */
     guintptr sums;
+    const void *input; /* forward: of the layer; and its output, or NULL if it is not wanted */
+    void *output;
     gboolean lowest;    /* no layer before it trains anything: dx is not wanted */
     gboolean measuring; /* no kernel runs; sizes only */
     gsize kernel_bytes; /* measuring: the largest workspace of a kernel */
@@ -258,6 +262,21 @@ void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hid
 void rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden);
 /* A hidden state of zeros. */
 void rp_pass_clear_hidden(RpPass *pass, void *hidden);
+
+/* ---- balance.c: nothing happens without options.aux_loss ---- */
+
+/* Of a hidden state with what goes with it: where that begins, and the end. */
+gsize rp_balance_first_byte(const RpNetwork *network);
+gsize rp_balance_end_byte(const RpNetwork *network);
+/* What goes with the embedding's output. */
+void rp_balance_begin(RpPass *pass, void *y);
+/* Adds a block's choices to what goes with pass->output. */
+void rp_balance_add(RpPass *pass, const void *logits, const int32_t *chosen);
+/* The head: the loss of what goes with @x, and its gradient, which goes with @dx; or NULL. */
+void rp_balance_loss(RpPass *pass, const void *x, void *dx);
+/* Adds its part to what @route is to compute. */
+void rp_balance_backward(const RpPass *pass, const void *dy, RpRouteArgs *route);
+void rp_balance_pass_on(RpPass *pass, const void *dy, void *dx);
 
 /* ---- kinds of layers: pass.c, block.c, head.c ---- */
 

@@ -55,6 +55,8 @@ run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guin
     const RpNetworkLayer *of = &network->layers[layer];
     RpPass pass = begin_pass(network, call, layer, of->sizes.forward, scratch);
 
+    pass.input = x;
+    pass.output = y;
     of->ops->forward(&pass, x, kept, y);
 }
 

@@ -12,18 +12,21 @@
  */
 #include "exec/train/trainer-private.h"
 
+/* Of all micro-batches. @aux_loss: (out) */
 static double
-mean_loss(RpTrainer *trainer, const RpStepRecord *record)
+mean_loss(RpTrainer *trainer, const RpStepRecord *record, double *aux_loss)
 {
     const guint micro_batches = rp_plan_micro_batches(rp_planner_plan(trainer->planner));
-    double sum = 0;
+    double sum = 0, aux_sum = 0;
 
     for (guint32 m = 0; m < micro_batches; m++) {
         guint at;
         const RpBatchFeedCall *call = rp_batch_feed_find(trainer->feed, record->iteration, m, &at);
 
         sum += call->losses[at];
+        aux_sum += call->aux_losses[at];
     }
+    *aux_loss = aux_sum / (double)record->n_targets;
     return sum / (double)record->n_targets;
 }
 
@@ -62,7 +65,6 @@ report_step(RpTrainer *trainer, RpStepRecord *record)
     const gint64 window_ns = take_window(trainer, record->iteration);
     RpStepReport report = {
         .step = trainer->steps_before + record->iteration - trainer->first_iteration + 1,
-        .loss = mean_loss(trainer, record),
         .learning_rate = update.learning_rate,
         .grad_norm = update.grad_norm,
         .loss_scale = update.loss_scale,
@@ -71,6 +73,7 @@ report_step(RpTrainer *trainer, RpStepRecord *record)
         .n_targets = record->n_targets,
     };
 
+    report.loss = mean_loss(trainer, record, &report.aux_loss);
     report.step_ns = window_ns / trainer->gpus;
     if (window_ns > 0)
         report.bubble_ratio = 1 - (double)record->busy_ns / (double)window_ns;

@@ -30,8 +30,9 @@ typedef enum {
 
 /* A step that is over. */
 typedef struct {
-    guint64 step; /* from 1 up, over the whole run, resumed parts included */
-    double loss;  /* mean over the targets of the step */
+    guint64 step;    /* from 1 up, over the whole run, resumed parts included */
+    double loss;     /* mean over the targets of the step */
+    double aux_loss; /* the routers' auxiliary loss of micro-batches, each by its share of these */
     double learning_rate;
     double grad_norm;
     float loss_scale;

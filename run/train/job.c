@@ -185,6 +185,7 @@ open_model(RpTrainJob *job, GError **error)
         .label_smoothing = run->label_smoothing,
         .noise = run->neftune_alpha,
         .noise_seed = (guint64)run->seed,
+        .aux_loss = run->router_aux_loss < 0 ? job->config.router_aux_loss : run->router_aux_loss,
     };
     rp_weights_store_base(job->weights, job->network.dtype);
     if (job->checkpoint != NULL &&
@@ -196,6 +197,12 @@ open_model(RpTrainJob *job, GError **error)
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "attention: expected builtin or auto, found %s, which %s devices do not have",
                     rp_attention_name(job->network.attention), run->device_ops->name);
+        return FALSE;
+    }
+    if (job->network.aux_loss > 0 && job->config.experts < 2) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "router_aux_loss_coef: expected 0 for %s, which has no experts, found %g",
+                    rp_architectures[job->config.architecture].hf_name, job->network.aux_loss);
         return FALSE;
     }
     if (job->network.half_sums && job->network.dtype != RP_DTYPE_FP16) {

@@ -212,7 +212,8 @@ start(RpTrainLoop *loop, GError **error)
         return FALSE;
     make_batches(loop);
     loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
-                                         run->tensorboard != 0, loop->job->events);
+                                         loop->job->network.aux_loss > 0, run->tensorboard != 0,
+                                         loop->job->events);
     if (loop->files && !rp_train_loop_check_beside(loop, error))
         return FALSE;
     loop->trainer = rp_train_make_trainer(loop->job, loop->how->keep_trace, loop->metrics, error);

@@ -21,6 +21,7 @@ struct _RpTrainMetrics {
     char *path;
     GError *error;
     gboolean scaled;
+    gboolean balanced;
     RpStepReport last;
     gboolean reported;
     guint filling;  /* steps that still do not count */
@@ -104,11 +105,13 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
 }
 
 RpTrainMetrics *
-rp_train_metrics_new(gboolean scaled, gboolean tensorboard, const RpRunEvents *events)
+rp_train_metrics_new(gboolean scaled, gboolean balanced, gboolean tensorboard,
+                     const RpRunEvents *events)
 {
     RpTrainMetrics *metrics = g_new0(RpTrainMetrics, 1);
 
     metrics->scaled = scaled;
+    metrics->balanced = balanced;
     metrics->tensorboard = tensorboard;
     metrics->events = events;
     metrics->filling = FILLING_STEPS;
@@ -226,6 +229,8 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
     rp_json_object(json, NULL);
     rp_json_uint(json, "step", report->step);
     add_number(json, "loss", report->loss);
+    if (metrics->balanced)
+        add_number(json, "aux_loss", report->aux_loss);
     add_number(json, "learning_rate", report->learning_rate);
     add_number(json, "grad_norm", report->grad_norm);
     rp_json_uint(json, "tokens", report->n_tokens);
@@ -246,8 +251,9 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
         {"train/tokens_per_second",
          (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns)},
         {"train/bubble_ratio", report->bubble_ratio},
+        {"train/aux_loss", report->aux_loss},
     };
-    add_to_board(metrics, report->step, values, G_N_ELEMENTS(values));
+    add_to_board(metrics, report->step, values, G_N_ELEMENTS(values) - !metrics->balanced);
 }
 
 void

@@ -21,8 +21,9 @@ typedef struct {
     double tokens;       /* of a step, without padding */
 } RpTrainMeans;
 
-/* @scaled: lines also have the loss scale. @tensorboard: an event file beside them has the same */
-RpTrainMetrics *rp_train_metrics_new(gboolean scaled, gboolean tensorboard,
+/* @scaled: lines also have the loss scale. @balanced: and the auxiliary loss. @tensorboard: an event
+ * file beside them has the same */
+RpTrainMetrics *rp_train_metrics_new(gboolean scaled, gboolean balanced, gboolean tensorboard,
                                      const RpRunEvents *events);
 void rp_train_metrics_free(RpTrainMetrics *metrics);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)

@@ -124,6 +124,77 @@ trains_the_same_experts_on_any_devices_and_resumed(void **state)
     }
 }
 
+/* Losses of steps, with the auxiliary ones beside them: of 2 experts a token, about 2. */
+static void
+assert_tells_aux_losses(const char *model, const char *output)
+{
+    g_autofree char *relative = g_strdup_printf("%s-%s/metrics.jsonl", model, output);
+    gsize n = 0;
+    g_autofree char *text = rp_train_files_read(relative, &n);
+    guint steps = 0;
+
+    for (const char *at = text; (at = strstr(at, "\"aux_loss\":")) != NULL; at++, steps++) {
+        const double loss = g_ascii_strtod(strchr(at, ':') + 1, NULL);
+
+        if (!(loss > 1.9 && loss < 3))
+            fail_msg("auxiliary loss %g", loss);
+    }
+    assert_int_equal(steps, 4);
+}
+
+static void
+trains_routers_with_an_auxiliary_loss(void **state)
+{
+    static const char with[] = "--set router_aux_loss_coef=0.5 ";
+    static const char adapters[] = "--set router_aux_loss_coef=0.5 --set lora.rank=3 "
+                                   "--set lora.targets=q_proj";
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
+        const char *model = models[i].name;
+
+        train_to(model, "aux", 1, with);
+        assert_tells_aux_losses(model, "aux");
+        train_to(model, "aux2", 2, with);
+        train_to(model, "aux4", 4, with);
+        assert_same(model, "aux", "aux2", "model.safetensors");
+        assert_same(model, "aux", "aux4", "model.safetensors");
+        train_to(model, "lora-aux", 1, adapters);
+        train_to(model, "lora-aux2", 2, adapters);
+        assert_same(model, "lora-aux", "lora-aux2", "adapter_model.safetensors");
+    }
+}
+
+/* A config that asks for the loss is obeyed, and saved as it was. */
+static void
+takes_the_auxiliary_loss_of_a_config(void **state)
+{
+    g_autoptr(GString) config = g_string_new(models[0].config);
+    gsize n = 0;
+
+    (void)state;
+    g_string_truncate(config, config->len - 1);
+    g_string_append(config, ",\"output_router_logits\":true,\"router_aux_loss_coef\":0.25}");
+    rp_train_files_write("asks.json", config->str, -1);
+    g_auto(RpCliRun) made = rp_cli_run("init @T/asks.json -o @T/asks");
+    assert_int_equal(made.code, 0);
+    train_to("asks", "own", 2, "");
+    assert_tells_aux_losses("asks", "own");
+    train_to("qwen", "given", 1, "--set router_aux_loss_coef=0.25");
+    g_autofree char *own = rp_train_files_read("asks-own/checkpoint-4/model.safetensors", &n);
+    g_autofree char *given = rp_train_files_read("qwen-given/checkpoint-4/model.safetensors", &n);
+    assert_memory_equal(own, given, n);
+    g_autofree char *saved = rp_train_files_read("asks-own/checkpoint-4/config.json", &n);
+    assert_non_null(strstr(saved, "\"output_router_logits\": true"));
+    assert_non_null(strstr(saved, "\"router_aux_loss_coef\": 0.25"));
+    train_to("asks", "off", 1, "--set router_aux_loss_coef=0");
+    g_autofree char *metrics = rp_train_files_read("asks-off/metrics.jsonl", &n);
+    assert_null(strstr(metrics, "aux_loss"));
+    refuse(
+        "train @T/run.yaml --set output=@T/never --set router_aux_loss_coef=0.5",
+        "router_aux_loss_coef: expected 0 for LlamaForCausalLM, which has no experts, found 0.5");
+}
+
 #define ATTENTION "--set lora.rank=3 --set lora.targets=q_proj,k_proj,v_proj,o_proj "
 
 static void
@@ -237,6 +308,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_the_same_experts_on_any_devices_and_resumed),
+        cmocka_unit_test(trains_routers_with_an_auxiliary_loss),
+        cmocka_unit_test(takes_the_auxiliary_loss_of_a_config),
         cmocka_unit_test(trains_adapters_of_attention_and_merges_them),
         cmocka_unit_test(trains_adapters_of_experts_and_merges_them),
         cmocka_unit_test(trains_a_gpt_oss_whose_experts_are_packed),

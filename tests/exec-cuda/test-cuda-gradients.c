@@ -27,6 +27,7 @@ typedef struct {
     guint sequences, tokens;
     guint n_weights;  /* with a gradient: embedding, blocks x weights of one, final norm, head */
     const char *base; /* of adapters: the fixture that they are for */
+    double aux_loss;
 } Kind;
 
 static const Kind kinds[] = {
@@ -83,6 +84,7 @@ static const Kind kinds[] = {
     {"llama-bias-dropout", TRUE, NULL, 1, 37, 2 * 10 + 1, "llama-bias"},
     {"qwen3-moe-lora", TRUE, NULL, 2, 13, 2 * 2 * 5, "qwen3-moe"},
     {"gpt-oss-lora", TRUE, NULL, 2, 17, 2 * 2 * 4, "gpt-oss"},
+    {"qwen3-moe", TRUE, NULL, 2, 13, 1 + 2 * (9 + 3 * 5) + 1 + 1, .aux_loss = 0.75},
 };
 enum {
     QWEN3_TIED,
@@ -97,7 +99,8 @@ enum {
     GPT_OSS_ALL_EXPERTS,
     LLAMA_DROPOUT,
     QWEN3_MOE_LORA,
-    GPT_OSS_LORA
+    GPT_OSS_LORA,
+    QWEN3_MOE_AUX
 };
 
 typedef struct {
@@ -286,6 +289,8 @@ make_batch(Fixture *f)
         f->batch->n_targets += masked ? 0 : 1;
     }
     f->batch->n_tokens = MICRO_BATCHES * (guint64)n;
+    for (guint row = 0; row < MICRO_BATCHES * f->kind->sequences; row++) /* some are padded */
+        f->batch->lengths[row] = f->kind->tokens - row % 3;
 }
 
 /* A block a stage; bound: two stages. */
@@ -316,7 +321,8 @@ make_trainer(Fixture *f, RpDtype dtype, const Plan *plan)
         .network = {.dtype = dtype,
                     .sequences = f->kind->sequences,
                     .tokens = f->kind->tokens,
-                    .head_chunk = HEAD_CHUNK},
+                    .head_chunk = HEAD_CHUNK,
+                    .aux_loss = f->kind->aux_loss},
         .update = {.adamw = RP_ADAMW_OPTIONS_INIT,
                    .learning_rate = {.peak = 1e-3, .total_steps = 10},
                    .scale_loss = dtype == RP_DTYPE_FP16,
@@ -587,6 +593,7 @@ static void
 are_the_hosts_of_experts(void **state)
 {
     check_model(*state, QWEN3_MOE, RP_DTYPE_FP32);
+    check_model(*state, QWEN3_MOE_AUX, RP_DTYPE_FP32);
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
             check_model(*state, QWEN3_ALL_EXPERTS, (RpDtype)dtype);

@@ -123,6 +123,87 @@ compute_route(const Side *side, const void *data, Outputs *outputs)
     set(outputs, 1, side, inputs->dtype, n, args.d_logits, args.experts);
 }
 
+/* Of sequences of 13 tokens, each of another length: some have nothing but padding. */
+#define SEQUENCE 13
+
+static int32_t *
+lengths_of(size_t tokens)
+{
+    const size_t n = (tokens + SEQUENCE - 1) / SEQUENCE;
+    int32_t *lengths = integers(n);
+
+    for (size_t i = 0; i < n; i++)
+        lengths[i] = (int32_t)((SEQUENCE - i % (SEQUENCE + 1)) % (SEQUENCE + 1));
+    return lengths;
+}
+
+/* Counts, the sums of probabilities, the loss and the gradients of both; chosen by the host. */
+static void
+compute_balance(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const size_t T = inputs->shape.tokens, E = inputs->shape.experts;
+    const size_t sequences = (T + SEQUENCE - 1) / SEQUENCE;
+    RpBalanceArgs args = {.dtype = inputs->dtype,
+                          .tokens = T,
+                          .experts = E,
+                          .choices = inputs->shape.choices,
+                          .sequence = SEQUENCE,
+                          .lengths = in(side, lengths_of(T), sequences),
+                          .logits = cuda_in(side, inputs->arrays[0]),
+                          .chosen = in(side, inputs->chosen, rows_of(inputs)),
+                          .counts_before = in(side, inputs->offsets, E),
+                          .sums_before = cuda_in(side, inputs->arrays[2]),
+                          .counts = cuda_room(side, E, sizeof(int32_t)),
+                          .sums = cuda_room(side, E, sizeof(float))};
+    RpBalanceLossArgs loss = {.experts = E,
+                              .layers = 3,
+                              .sequences = sequences,
+                              .lengths = args.lengths,
+                              .counts = args.counts,
+                              .sums = args.sums,
+                              .scale = (float)T * (float)T,
+                              .loss = cuda_room(side, 1, sizeof(double)),
+                              .d_sums = cuda_room(side, E, sizeof(float))};
+    RpRouteArgs route = {.dtype = inputs->dtype,
+                         .tokens = T,
+                         .experts = E,
+                         .choices = inputs->shape.choices,
+                         .among_chosen = inputs->form & 1,
+                         .logits = args.logits,
+                         .chosen = (int32_t *)args.chosen,
+                         .d_weights = cuda_in(side, inputs->arrays[1]),
+                         .d_logits = (void *)args.logits,
+                         .d_sums = loss.d_sums,
+                         .sequence = SEQUENCE,
+                         .lengths = args.lengths};
+
+    args.workspace = cuda_workspace(side, side->kernels->balance_forward_workspace(&args));
+    side->kernels->balance_forward(side->stream, &args);
+    side->kernels->balance_loss(side->stream, &loss);
+    side->kernels->route_backward(side->stream, &route);
+    set(outputs, 0, side, RP_DTYPE_FP32, E, args.sums, T);
+    set(outputs, 1, side, RP_DTYPE_FP32, E, loss.d_sums, 1);
+    set(outputs, 2, side, inputs->dtype, T * E, route.d_logits, E);
+    cuda_copy_out(side, loss.loss, &outputs->sums[0], sizeof(double));
+}
+
+static void
+balances_as_the_host_does(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++) {
+            const guint mark = host_mark();
+            Inputs inputs = make_inputs(shapes[s], (RpDtype)dtype, s % 4);
+
+            inputs.arrays[1] = cuda_random(RP_DTYPE_FP32, rows_of(&inputs), 1);
+            inputs.arrays[2] = cuda_random(RP_DTYPE_FP32, shapes[s].experts, 1);
+            cuda_hold_to_host(compute_balance, &inputs, TRUE);
+            host_free_since(mark);
+        }
+    }
+}
+
 static void
 routes_as_the_host_does_ties_included(void **state)
 {
@@ -389,6 +470,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cuda_test(routes_as_the_host_does_ties_included),
+        cuda_test(balances_as_the_host_does),
         cuda_test(chooses_nans_first),
         cuda_test(sorts_rows_as_the_host_does),
         cuda_test(gathers_and_combines_rows),

@@ -255,6 +255,32 @@ reads_the_spelling_of_transformers_5(void **state)
     assert_true(f->config.rope.theta == 1e6 && f->config.rope.type == RP_ROPE_DEFAULT);
 }
 
+/* Their coefficients where the file has none: transformers' of each architecture. */
+static void
+takes_the_auxiliary_loss_where_it_is_asked_for(void **state)
+{
+#define ROUTED(hf, type, more)                                                                     \
+    DENSE(hf, type, ",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8" more)
+#define ASKED ",\"output_router_logits\":true"
+    static const struct {
+        const char *text;
+        double want;
+    } cases[] = {
+        {ROUTED("Qwen3Moe", "qwen3_moe", ",\"router_aux_loss_coef\":0.5"), 0},
+        {ROUTED("Qwen3Moe", "qwen3_moe", ASKED), 0.001},
+        {ROUTED("Qwen3Moe", "qwen3_moe", ASKED ",\"router_aux_loss_coef\":0.5"), 0.5},
+        {ROUTED("Qwen3Moe", "qwen3_moe", ASKED ",\"router_aux_loss_coef\":0"), 0},
+        {ROUTED("GptOss", "gpt_oss", ASKED ",\"rope_parameters\":{\"rope_theta\":1e4}"), 0.9},
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        if (!parse(f, cases[i].text))
+            fail_msg("%s: %s", cases[i].text, f->error->message);
+        assert_true(f->config.router_aux_loss == cases[i].want);
+    }
+}
+
 static void
 reads_what_it_wrote(void **state)
 {
@@ -278,6 +304,9 @@ reads_what_it_wrote(void **state)
               ",\"num_experts\":4,\"num_experts_per_tok\":2,\"layer_types\":["
               "\"full_attention\",\"full_attention\"],\"rope_parameters\":{"
               "\"rope_theta\":1e4}"),
+        DENSE("GptOss", "gpt_oss",
+              ",\"num_experts\":4,\"num_experts_per_tok\":2,\"output_router_logits\":true,"
+              "\"rope_parameters\":{\"rope_theta\":1e4}"),
         LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"),
         LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":1.5}"),
         LLAMA(",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":0.7,"
@@ -341,8 +370,8 @@ refuses_what_is_not_implemented(void **state)
          "decoder_sparse_step: expected 1 (transformers builds dense blocks between"},
         {DENSE("Qwen3Moe", "qwen3_moe", ",\"mlp_only_layers\":[0]"),
          "mlp_only_layers: expected []"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"output_router_logits\":true"),
-         "output_router_logits: expected false (transformers adds the auxiliary loss"},
+        {QWEN3(",\"output_router_logits\":true"),
+         "output_router_logits: expected false (Qwen3ForCausalLM has no routers), found true"},
         {QWEN3(",\"quantization_config\":{\"quant_method\":\"mxfp4\"}"),
          "quantization_config: expected null (the weights of Qwen3ForCausalLM must not be"},
         {LLAMA(",\"quantization_config\":{\"quant_method\":\"awq\"}"), "found \"awq\""},
@@ -598,6 +627,7 @@ main(void)
         TEST(takes_absent_keys_of_each_family_as_transformers_does),
         TEST(fills_in_yarn_as_transformers_does),
         TEST(reads_the_spelling_of_transformers_5),
+        TEST(takes_the_auxiliary_loss_where_it_is_asked_for),
         TEST(reads_what_it_wrote),
         TEST(refuses_what_is_not_implemented),
         TEST(refuses_wrong_values),

@@ -225,7 +225,7 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
     const gsize output_bytes = (way == STAGE_FORWARD ? n_boundaries : layers.first > 0) * hidden;
     guint8 *output = guarded(output_bytes);
     const RpLayerLayout *layout = rp_network_layout(model->network, layers.first);
-    double *loss = host_bytes(sizeof *loss);
+    double *loss = host_bytes(2 * sizeof *loss);
     RpStageCall call = {.layers = layers,
                         .constants = model->constants,
                         .input = layers.first == 0 ? (const void *)model->ids
@@ -241,12 +241,14 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
                         .observe_data = model->observe_data};
 
     call.parameters = model->parameters + layout->first_byte;
-    *loss = run->loss;
+    loss[0] = run->loss;
+    loss[1] = 0;
     if (head) {
         call.targets = model->targets;
         call.rows = model->rows;
         call.n_rows = model->n_rows;
         call.scale = model->scale;
+        call.aux_scale = model->aux_scale;
         call.loss = loss;
     }
     if (way != STAGE_FORWARD) {
@@ -257,6 +259,8 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
     run_call(model, way, &call, run);
     check_guard(output, output_bytes, "output");
     run->loss = *loss;
+    if (head && way != STAGE_FORWARD)
+        run->aux_loss = loss[1];
     for (guint i = 0; way == STAGE_FORWARD && i < n_boundaries; i++)
         run->hidden[boundaries[i]] = output + i * hidden;
     if (way != STAGE_FORWARD)

@@ -25,6 +25,7 @@ typedef struct {
     const gint32 *rows;       /* of packed targets, or NULL */
     guint n_rows;
     float scale;
+    float aux_scale; /* of the auxiliary loss, where options have one */
     gboolean drops;  /* as the first micro-batch of step 1 */
     gboolean begins; /* sums are NaN before a run, whose stages begin them */
     RpNetworkObserver observe;
@@ -34,6 +35,7 @@ typedef struct {
 /* What a run leaves. */
 typedef struct {
     double loss;
+    double aux_loss;
     float *sums;            /* all layers */
     guint8 **hidden;        /* input of layer l, where a stage began there; [0]: NULL */
     guint8 **d_hidden;      /* its gradient, where a backward stage began there */

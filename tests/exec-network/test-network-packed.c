@@ -92,7 +92,7 @@ static void
 set_places(Model *model)
 {
     g_autofree gint32 *places = g_new(gint32, 2 * model->tokens + 1);
-    const gsize n = rp_network_places(model->network, starts, N_STARTS, places);
+    const gsize n = rp_network_places(model->network, NULL, starts, N_STARTS, places);
 
     assert_int_equal(n, model->tokens + N_STARTS + 1);
     assert_true(rp_network_places_byte(model->network) + n * sizeof *places <=
@@ -251,7 +251,7 @@ is_the_same_where_samples_fill_sequences(void **state)
     assert_memory_equal(&typical.loss, &expected.loss, sizeof(double));
     const gint32 whole[] = {0, S, 2 * S};
     g_autofree gint32 *places = g_new(gint32, 4 * S + 1);
-    const gsize n = rp_network_places(packed->network, whole, 2, places);
+    const gsize n = rp_network_places(packed->network, NULL, whole, 2, places);
     memcpy(packed->constants + rp_network_places_byte(packed->network), places, n * sizeof *places);
     packed->n_samples = 2;
     packed->longest = S;

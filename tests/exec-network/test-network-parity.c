@@ -1,7 +1,8 @@
 /*
  * Whole models against transformers in fp32 (fixtures/make-models.py, make-families.py,
  * make-experts.py): loss and the gradient of every weight; and the same bits however the model is
- * cut into stages. With adapters: against peft (fixtures/make-adapters.py).
+ * cut into stages. With adapters: against peft (fixtures/make-adapters.py). With the auxiliary loss of
+ * routers, of padded sequences: against transformers (fixtures/make-aux-losses.py).
  */
 #include "tests/exec-network/network-fixture.h"
 
@@ -91,30 +92,55 @@ load_lora(const char *name)
     return lora;
 }
 
-/* @base: of a case of adapters; NULL: the case's own */
+/* Padding, which the auxiliary loss leaves out. */
+static void
+set_lengths(const Case *c)
+{
+    const guint32 *lengths = find(c, "lengths")->data;
+    gint32 *places = host_bytes(rp_network_most_places(c->model->network) * sizeof *places);
+    const gsize n = rp_network_places(c->model->network, lengths, NULL, 0, places);
+
+    assert_int_equal(n, rp_network_options(c->model->network)->sequences);
+    /* what crosses borders is planned with what goes with it */
+    for (guint l = 1; l < c->model->profile->n_layers; l++)
+        assert_true(c->model->profile->layers[l].input_bytes >
+                    rp_network_hidden_elements(c->model->network) * sizeof(float));
+    memcpy(c->model->constants + rp_network_places_byte(c->model->network), places,
+           n * sizeof *places);
+}
+
+/* @base: of a case of adapters or of an auxiliary loss; NULL: the case's own */
 static Case
 load_case(const char *name, const char *base)
 {
     Case c = {.name = name, .batch = open_file(name, "/batch.safetensors")};
     const RpModel config = load_config(base != NULL ? base : name);
-    RpLora lora = base != NULL ? load_lora(name) : (RpLora){0};
+    const RpSafetensor *coefficient = rp_safetensors_find(c.batch, "coefficient");
+    const char *adapters = base != NULL && coefficient == NULL ? name : NULL;
+    RpLora lora = adapters != NULL ? load_lora(name) : (RpLora){0};
     const RpSafetensor *ids = find(&c, "input_ids");
     const RpSafetensor *targets = find(&c, "targets");
     guint n_targets = 0;
 
-    c.model = network_new_adapted(&config, &lora,
-                                  &(RpNetworkOptions){.dtype = RP_DTYPE_FP32,
-                                                      .sequences = (guint)ids->shape[0],
-                                                      .tokens = (guint)ids->shape[1],
-                                                      .head_chunk = 5});
+    c.model = network_new_adapted(
+        &config, &lora,
+        &(RpNetworkOptions){.dtype = RP_DTYPE_FP32,
+                            .sequences = (guint)ids->shape[0],
+                            .tokens = (guint)ids->shape[1],
+                            .head_chunk = 5,
+                            .aux_loss =
+                                coefficient != NULL ? *(const float *)coefficient->data : 0});
     rp_lora_clear(&lora);
-    load_weights(c.model, base != NULL ? base : name, base != NULL ? name : NULL);
+    load_weights(c.model, base != NULL ? base : name, adapters);
+    if (coefficient != NULL)
+        set_lengths(&c);
     memcpy(c.model->ids, ids->data, ids->bytes);
     memcpy(c.model->targets, targets->data, targets->bytes);
     c.model->drops = TRUE;
     for (size_t t = 0; t < c.model->tokens; t++)
         n_targets += c.model->targets[t] != RP_LABEL_MASKED;
     c.model->scale = 1.0f / (float)n_targets;
+    c.model->aux_scale = 1;
     return c;
 }
 
@@ -160,7 +186,7 @@ check_same(const Case *c, const Run *run, guint forward, guint backward)
 {
     const Run cut = network_cut(c->model, forward, backward);
 
-    if (cut.loss != run->loss ||
+    if (cut.loss != run->loss || cut.aux_loss != run->aux_loss ||
         memcmp(cut.sums, run->sums, c->model->elements * sizeof(float)) != 0)
         fail_msg("%s: other bits when cut at 0x%x forward, 0x%x backward", c->name, forward,
                  backward);
@@ -183,6 +209,12 @@ check_case(const char *name, const char *base)
     }
     if (!(fabs(loss - expected) <= 1e-5 * expected))
         fail_msg("%s: loss %.9g, expected %.9g", name, loss, expected);
+    if (rp_safetensors_find(c.batch, "aux_loss") != NULL) {
+        const double aux_loss = (double)*(const float *)find(&c, "aux_loss")->data;
+
+        if (!(fabs(run.aux_loss - aux_loss) <= 1e-6 * aux_loss))
+            fail_msg("%s: auxiliary loss %.9g, expected %.9g", name, run.aux_loss, aux_loss);
+    }
     check_gradients(&c, &run);
     rp_safetensors_free(c.batch);
     network_free(c.model);
@@ -271,6 +303,14 @@ equals_a_gpt_oss_whose_experts_are_packed(void **state)
 }
 
 static void
+equals_the_auxiliary_loss_of_routers_without_padding(void **state)
+{
+    check_case("qwen3-moe-aux", "qwen3-moe");
+    check_case("qwen3-moe-plain-aux", "qwen3-moe-plain");
+    check_case("gpt-oss-aux", "gpt-oss");
+}
+
+static void
 equals_peft_with_adapters_of_some_matrices(void **state)
 {
     check_case("qwen3-tied-lora", "qwen3-tied");
@@ -317,6 +357,7 @@ main(void)
         host_test(equals_a_gpt_oss_with_sinks_windows_and_yarn),
         host_test(equals_a_gpt_oss_of_which_all_tokens_choose_one_expert_and_none_another),
         host_test(equals_a_gpt_oss_whose_experts_are_packed),
+        host_test(equals_the_auxiliary_loss_of_routers_without_padding),
         host_test(equals_peft_with_adapters_of_some_matrices),
         host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
         host_test(equals_peft_with_adapters_of_stacks_of_experts_and_of_a_router),

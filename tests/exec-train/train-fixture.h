@@ -49,6 +49,7 @@ typedef struct {
     gboolean evaluates;
     gboolean keep_trace;
     gboolean packed; /* several samples share a sequence */
+    double aux_loss; /* of experts */
     RpStepDone done;
     gpointer user_data;
 } RpTinyRun;

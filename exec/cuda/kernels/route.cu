@@ -3,6 +3,7 @@
  *
  *   forward    chosen = the k largest of E logits, then the lowest; weights = softmax            =
  *   backward   d_logits = p (d_weights - sum p d_weights), by the chosen                         =
+ *              and what the auxiliary loss does
  *   sort       a stable counting sort of R = T k assignments by expert                           =
  *
  * logits: [T,E], chosen, weights: [T,k]. A warp a token: lane l has experts l, l + 32, ... of at
@@ -108,6 +109,29 @@ __launch_bounds__(THREADS) route_kernel(RpRouteArgs args)
     }
 }
 
+/* += what the auxiliary loss (balance.cu) does: q (d_sums - sum q d_sums), q the softmax over all. */
+template <typename T>
+__device__ __forceinline__ void
+add_balance(const RpRouteArgs &args, const float *logits, float largest, float *gradients)
+{
+    const unsigned lane = threadIdx.x % 32, experts = (unsigned)args.experts;
+    const float sum = sum_of_exp<T>(logits, experts, largest);
+    float q[SLOTS], d_sums[SLOTS], dot = 0;
+
+#pragma unroll
+    for (unsigned i = 0; i < SLOTS; i++) {
+        const bool here = lane + 32 * i < experts;
+
+        q[i] = here ? exp_for<T>(logits[i] - largest) / sum : 0.0f;
+        d_sums[i] = here ? args.d_sums[lane + 32 * i] : 0.0f;
+        dot += q[i] * d_sums[i];
+    }
+    dot = sum_lanes<32>(dot);
+#pragma unroll
+    for (unsigned i = 0; i < SLOTS; i++)
+        gradients[i] += q[i] * (d_sums[i] - dot);
+}
+
 template <typename T>
 static __global__ void
 __launch_bounds__(THREADS) route_backward_kernel(RpRouteArgs args)
@@ -144,6 +168,8 @@ __launch_bounds__(THREADS) route_backward_kernel(RpRouteArgs args)
         for (unsigned i = 0; i < SLOTS; i++)
             gradients[i] = lane + 32 * i == expert ? gradient : gradients[i];
     }
+    if (args.d_sums != NULL && t % args.sequence < (size_t)args.lengths[t / args.sequence])
+        add_balance<T>(args, logits, largest, gradients);
 #pragma unroll
     for (unsigned i = 0; i < SLOTS; i++)
         if (lane + 32 * i < experts)

@@ -6,6 +6,8 @@
 
 #define GPT_OSS_ALPHA 1.702
 #define GPT_OSS_LIMIT 7.0
+#define GPT_OSS_AUX_LOSS 0.9
+#define QWEN3_MOE_AUX_LOSS 0.001
 /* Of all blocks together: three tensors each at most. */
 #define MOST_EXPERTS_OF_MODEL 65536
 
@@ -107,6 +109,21 @@ settle_qwen3_moe(RpConfigReader *reader)
     return TRUE;
 }
 
+/* The loss that transformers adds where the config says so, with its default coefficients. */
+static gboolean
+settle_aux_loss(RpConfigReader *reader, gboolean routed, double otherwise)
+{
+    RpConfigRaw *raw = &reader->raw;
+
+    if (raw->router_logits && !routed)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "output_router_logits",
+                              "expected false (%s has no routers), found true",
+                              rp_architectures[raw->config.architecture].hf_name);
+    if (raw->router_logits)
+        raw->config.router_aux_loss = raw->router_aux_loss < 0 ? otherwise : raw->router_aux_loss;
+    return TRUE;
+}
+
 gboolean
 rp_config_settle_experts(RpConfigReader *reader)
 {
@@ -127,6 +144,9 @@ rp_config_settle_experts(RpConfigReader *reader)
         c->swiglu_alpha = c->swiglu_limit = 0;
     }
     c->norm_topk = c->norm_topk && qwen3_moe;
+    if (!settle_aux_loss(reader, gpt_oss || qwen3_moe,
+                         gpt_oss ? GPT_OSS_AUX_LOSS : QWEN3_MOE_AUX_LOSS))
+        return FALSE;
     if (!gpt_oss && !qwen3_moe)
         return TRUE;
     return settle_numbers(reader) && (gpt_oss || settle_qwen3_moe(reader)) && check_stack(reader);

@@ -53,7 +53,9 @@ typedef struct {
     guint experts, local_experts; /* num_experts, num_local_experts; 0 = not given; so the next */
     guint experts_per_tok, experts_per_token;
     guint moe_intermediate;
-    gboolean quantized; /* quantization_config has a quant_method */
+    gboolean router_logits; /* output_router_logits */
+    double router_aux_loss; /* router_aux_loss_coef; -1 = not given */
+    gboolean quantized;     /* quantization_config has a quant_method */
 } RpConfigRaw;
 
 #define RP_CONFIG_PAD_ABSENT (-2) /* of pad_id, before it is read */

@@ -179,9 +179,13 @@ rp_hf_config_to_json(const RpModel *config)
     rp_json_uint(json, "num_key_value_heads", config->kv_heads);
     if (gpt_oss)
         rp_json_uint(json, "num_local_experts", config->experts);
+    if (config->router_aux_loss > 0)
+        rp_json_bool(json, "output_router_logits", TRUE);
     add_token(json, "pad_token_id", config->pad_id);
     add_number(json, "rms_norm_eps", config->rms_norm_eps);
     add_rope(json, config);
+    if (config->router_aux_loss > 0)
+        add_number(json, "router_aux_loss_coef", config->router_aux_loss);
     add_window(json, config);
     if (gpt_oss) {
         add_number(json, "swiglu_alpha", config->swiglu_alpha);

@@ -142,6 +142,7 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
                                .old_rope_type = -1,
                                .tied = -1,
                                .attention_bias = -1,
+                               .router_aux_loss = -1,
                                .max_window_layers = DEFAULT_MAX_WINDOW_LAYERS};
     reader.raw.config = (RpModel){.experts = 1,
                                   .active_experts = 1,
