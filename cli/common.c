@@ -9,7 +9,7 @@
 #include "core/base/quote.h"
 #include "core/base/suggest.h"
 #include "core/catalogue/catalogue.h"
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "core/schedules/schedule.h"
 #include "plots/gnuplot.h"

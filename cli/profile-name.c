@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 
 /* Of which card the shipped profiles are that stand for a model. */
 #define CARD "rtx4090"

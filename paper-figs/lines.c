@@ -4,7 +4,7 @@
  */
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 
 #include <math.h>
 

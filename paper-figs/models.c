@@ -3,7 +3,7 @@
  * (Figure 17).
  */
 #include "core/catalogue/catalogue.h"
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/paper-equations.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
 
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 
 #define HEADER                                                                                     \
     "model,hf_name,block_count,block_forward_ms,block_backward_ms,head_forward_ms,"                \

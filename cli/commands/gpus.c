@@ -28,6 +28,8 @@ add_gpu(RpReport *report, const RpGpu *gpu)
     rp_report_real(report, "memory_efficiency", gpu->memory_efficiency, 4, NULL);
     rp_report_count(report, "expert_ns", gpu->expert_ns, NULL);
     rp_report_real(report, "optimizer_parameters_per_s", gpu->optimizer_parameters_per_s, 3, NULL);
+    rp_report_real(report, "fp8_tflops", gpu->fp8_tflops, 5, NULL);
+    rp_report_bool(report, "scaled", gpu->scaled, NULL);
     rp_report_bool(report, "measured", gpu->measured, NULL);
     rp_report_text(report, "basis", gpu->basis, "<times of layers");
     rp_report_show(report, "%s %s", gpu->measured ? "measured" : "derived from", gpu->basis);

@@ -37,6 +37,14 @@ draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpPlanDrawn *
                           &drawn->step_ns, &drawn->bubble_ratio, error);
 }
 
+/* Where times are the cost model's. */
+static gboolean
+find_range(const RpAdvice *advice, RpPlanRange *range, GError **error)
+{
+    return advice->query.gpu == NULL || advice->best == NULL ||
+           rp_advise_range(&advice->query, advice->best, &range->slow, &range->fast, error);
+}
+
 /* For the cards of the question, wherever it is asked. */
 static gboolean
 write_run(const RpPlanQuestion *question, const RpAdvice *advice, GError **error)
@@ -58,14 +66,15 @@ static gboolean
 report_advice(const RpPlanQuestion *question, RpReport *report, GError **error)
 {
     RpPlanDrawn drawn = {0};
+    RpPlanRange range = {0};
     g_autoptr(RpAdvice) advice = rp_advise(
         &question->query, (const RpScheduleOps *const *)(void *)question->schedules->pdata, error);
 
     if (advice == NULL || !draw_times(question, advice, &drawn, error) ||
-        !write_run(question, advice, error))
+        !find_range(advice, &range, error) || !write_run(question, advice, error))
         return FALSE;
     report->exit = advice->best != NULL || advice->instead != NULL ? RP_EXIT_OK : RP_EXIT_FAILED;
-    rp_plan_report_advice(report, advice, question, &drawn);
+    rp_plan_report_advice(report, advice, question, &drawn, &range);
     return TRUE;
 }
 

@@ -232,7 +232,20 @@ say_disk(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
 /* ---- what it rests on ---- */
 
 static void
-say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
+say_range(RpReport *report, const RpGpu *gpu, const RpPlanRange *range)
+{
+    g_autofree char *slow = format_number(range->slow);
+    g_autofree char *fast = format_number(range->fast);
+
+    if (range->slow > 0)
+        rp_report_line(report, "range", "%s to %s tokens/s, %s", slow, fast,
+                       gpu->measured ? "5 % about the times of layers"
+                                     : "until `roundpipe profile` runs on one: --profile FILE");
+}
+
+static void
+say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
+            const RpPlanRange *range)
 {
     const RpPlanOptions *options = &rp_plan_shown_run(advice)->options;
     const RpAdviseQuery *query = &advice->query;
@@ -248,6 +261,7 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
         rp_report_line(report, "times",
                        "of layers derived from %s: nobody has measured this project on this card",
                        gpu->basis);
+    say_range(report, gpu, range);
     g_autofree char *root =
         links->gpus_per_root > 0 && links->root_bytes_per_s > 0
             ? g_strdup_printf(", %.0f for %u cards together", links->root_bytes_per_s / 1e9,
@@ -310,7 +324,8 @@ say_remedies(RpReport *report, const RpAdvice *advice)
 }
 
 void
-rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
+rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
+                   const RpPlanRange *range)
 {
     const RpAdviseRun *run = rp_plan_shown_run(advice);
 
@@ -322,7 +337,7 @@ rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestio
         say_waits(report, run, advice->query.batch, advice->query.sync);
         say_disk(report, advice, run);
     }
-    say_assumed(report, advice, question);
+    say_assumed(report, advice, question, range);
     say_not_given(report, advice, question->args);
     say_remedies(report, advice);
 }

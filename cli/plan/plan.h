@@ -153,8 +153,14 @@ gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, con
 
 /* ---- the report ---- */
 
+/* Tokens/s of the recommended plan with the cost model's slow and fast times; 0: there are none. */
+typedef struct {
+    double slow, fast;
+} RpPlanRange;
+
 /* One sentence, then a line for each thing that people ask next (answer.c). */
-void rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question);
+void rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
+                        const RpPlanRange *range);
 
 /* Draws of the recommended run's times; draws 0: none. */
 typedef struct {
@@ -166,7 +172,7 @@ typedef struct {
 
 /* The answer, how, why, memory, schedules, the longest sequence (report.c). */
 void rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                           const RpPlanDrawn *drawn);
+                           const RpPlanDrawn *drawn, const RpPlanRange *range);
 
 /* `--max-sequence`: the longest sequence alone. */
 void rp_plan_report_longest(RpReport *report, const RpPlanQuestion *question,

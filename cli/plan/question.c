@@ -4,7 +4,7 @@
 #include "cli/plan/plan.h"
 #include "cli/reports/result.h"
 #include "core/base/units.h"
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "exec/model/hf-config.h"
 #include "run/run.h"

@@ -435,12 +435,12 @@ report_draws(RpReport *report, const RpPlanDrawn *drawn)
 
 void
 rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                      const RpPlanDrawn *drawn)
+                      const RpPlanDrawn *drawn, const RpPlanRange *range)
 {
     const RpAdviseQuery *query = &advice->query;
     const RpAdviseRun *planned = advice->best != NULL ? advice->best : advice->nearest;
 
-    rp_plan_say_answer(report, advice, question);
+    rp_plan_say_answer(report, advice, question, range);
     report->label_width = LABEL_WIDTH;
     report_query(report, question->name, query, advice->gpus_asked);
     rp_report_count(report, "sequence", query->tokens_per_sequence, NULL);
@@ -449,6 +449,10 @@ rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQues
     rp_report_bool(report, "fits", advice->best != NULL, NULL);
     report_optional_run(report, "recommendation", advice, advice->best);
     report_optional_run(report, "instead", advice, advice->instead);
+    if (range->slow > 0) {
+        rp_report_real(report, "tokens_per_s_slow", range->slow, 7, NULL);
+        rp_report_real(report, "tokens_per_s_fast", range->fast, 7, NULL);
+    }
     report_costs(report, advice, question);
     report_assumed(report, advice->profile);
     report_bytes(report, "gpu", NULL, &planned->gpu, &planned->host, query->gpu_bytes,

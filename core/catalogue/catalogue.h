@@ -1,6 +1,6 @@
 /**
  * The catalogue: known models, and known GPUs with the servers they usually stand in. Plain tables
- * (models.c, gpus.c); what follows from them, times and sizes, is in core/catalogue/cost-model.h.
+ * (models.c, gpus.c); what follows from them, times and sizes, is in core/catalogue/cost/cost-model.h.
  */
 #pragma once
 
@@ -21,7 +21,11 @@ typedef struct {
     guint64 memory_bytes;          /* that CUDA gives a program, before any context */
     double fp16_accumulate_tflops; /* 16-bit matmul, fp16 accumulation */
     double fp32_accumulate_tflops; /* 16-bit matmul, fp32 accumulation */
+    double fp8_tflops;             /* matmul of 8-bit codes, fp32 accumulation; 0 = none */
     double memory_gb_per_s;        /* device memory */
+    double l2_mib;                 /* its cache */
+    guint processors;              /* streaming multiprocessors */
+    double clock_ghz;              /* their boost clock */
     const char *interconnect;      /* between GPUs: "PCIe4", "NVLink3" (paper Table 2) */
     double interconnect_gb_per_s;  /* its nominal speed, one direction */
     double h2d_gb_per_s;           /* achievable, pinned memory, one device alone */
@@ -31,13 +35,15 @@ typedef struct {
     double host_gb_per_s;        /* host memory, all copies and the optimizer together */
     double matmul_efficiency;    /* reached fraction of the 16-bit peak */
     double grouped_efficiency;   /* of that, what matmuls of all experts in one reach in whole
-                                    tiles (core/catalogue/cost-experts.h) */
+                                    tiles (core/catalogue/cost/cost-experts.h) */
     double attention_efficiency; /* reached fraction of the fp32-accumulating peak */
     double attention_backward_efficiency;
     double memory_efficiency;          /* reached fraction of memory_gb_per_s */
     gint64 expert_ns;                  /* dispatch of one expert of one block, forward */
     double optimizer_parameters_per_s; /* of the server's processors, all devices together */
     gboolean measured; /* the efficiencies are those of this project's kernels on this GPU */
+    gboolean scaled; /* this project's kernels are scaled to it (core/catalogue/cost/cost-rates.h);
+                          the efficiencies are those of PyTorch's */
     const char *basis; /* where they come from: "the RTX 4090's" */
 } RpGpu;
 

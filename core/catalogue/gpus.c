@@ -16,10 +16,11 @@
  *   servers: the paper has DDR4 and a Xeon Gold 6330 (8 x DDR4-2933, 188 GB/s a socket); two
  *   sockets and 150 GB/s reached, remote-socket traffic included, are ASSUMED. RTX 5090: ASSUMED
  *   DDR5, 200 GB/s.
+ *   fp8: Ada and RTX Blackwell with fp32 accumulation. Processors, boost clocks and caches: the same.
  * - efficiencies: H200 fitted to the times of this project's kernels on it, profiles/h200, cuDNN's
- *   attention, clocks as a run has them (docs/cost-model.md). RTX 4090 fitted to the published
- *   layer times of PyTorch's kernels. ASSUMED the same: RTX 3090 and 5090 as RTX 4090; H100 as
- *   H200; A100 and A800 0.80 and attention 0.55 and 0.45.
+ *   attention, clocks as a run has them (docs/cost-model.md); ASSUMED the same: H100. Those of the
+ *   others are PyTorch's kernels': RTX 4090 fitted to published layer times, ASSUMED the same RTX 3090
+ *   and 5090; A100 and A800 ASSUMED 0.80 and attention 0.55 and 0.45.
  * - memory: of a card's frame buffer, which `nvidia-smi` shows, CUDA gives a program some less
  *   (cudaMemGetInfo in an empty process). As users of these cards published it, not measured by
  * this project, MiB: RTX 4090 24,166 of 24,564 (98.4 %), RTX 5090 32,113 of 32,607, RTX 3090 24,259
@@ -47,6 +48,9 @@
     .matmul_efficiency = 0.66, .attention_efficiency = 0.475,                                      \
     .attention_backward_efficiency = 0.36, .memory_efficiency = 0.85, EXPERT_FIT, GROUPED_GUESS
 
+/* What times of `scaled` cards rest on. */
+#define SCALED_BASIS "this project's kernels on an H200, by the card's own rates"
+
 #define PCIE4_SERVER                                                                               \
     .h2d_gb_per_s = 25, .d2h_gb_per_s = 25, .gpus_per_root = 4, .root_gb_per_s = 50,               \
     .host_gb_per_s = 150, .optimizer_parameters_per_s = 3.0e9
@@ -61,9 +65,13 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 142,
      .fp32_accumulate_tflops = 71,
      .memory_gb_per_s = 936,
+     .l2_mib = 6,
+     .processors = 82,
+     .clock_ghz = 1.695,
      .interconnect = "PCIe4",
      .interconnect_gb_per_s = 32,
-     .basis = "the RTX 4090's",
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
      PCIE4_SERVER,
      GEFORCE_FIT},
     {.name = "rtx4090",
@@ -71,10 +79,15 @@ static const RpGpu gpus[] = {
      .memory_bytes = 24166 * RP_MIB,
      .fp16_accumulate_tflops = 330,
      .fp32_accumulate_tflops = 165,
+     .fp8_tflops = 330,
      .memory_gb_per_s = 1008,
+     .l2_mib = 72,
+     .processors = 128,
+     .clock_ghz = 2.52,
      .interconnect = "PCIe4",
      .interconnect_gb_per_s = 32,
-     .basis = "published times of PyTorch's kernels",
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
      PCIE4_SERVER,
      GEFORCE_FIT},
     {.name = "rtx5090",
@@ -82,7 +95,11 @@ static const RpGpu gpus[] = {
      .memory_bytes = 32113 * RP_MIB,
      .fp16_accumulate_tflops = 419,
      .fp32_accumulate_tflops = 209.5,
+     .fp8_tflops = 419,
      .memory_gb_per_s = 1792,
+     .l2_mib = 96,
+     .processors = 170,
+     .clock_ghz = 2.407,
      .interconnect = "PCIe5",
      .interconnect_gb_per_s = 64,
      .h2d_gb_per_s = 55,
@@ -91,7 +108,8 @@ static const RpGpu gpus[] = {
      .root_gb_per_s = 110,
      .host_gb_per_s = 200,
      .optimizer_parameters_per_s = 3.0e9,
-     .basis = "the RTX 4090's",
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
      GEFORCE_FIT},
     {.name = "a100",
      .title = "A100 80GB SXM",
@@ -99,9 +117,13 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 312,
      .fp32_accumulate_tflops = 312,
      .memory_gb_per_s = 2039,
+     .l2_mib = 40,
+     .processors = 108,
+     .clock_ghz = 1.41,
      .interconnect = "NVLink3",
      .interconnect_gb_per_s = 300,
-     .basis = "the data sheet",
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
      PCIE4_SERVER,
      A100_GUESS},
     {.name = "a800",
@@ -110,9 +132,13 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 312,
      .fp32_accumulate_tflops = 312,
      .memory_gb_per_s = 2039,
+     .l2_mib = 40,
+     .processors = 108,
+     .clock_ghz = 1.41,
      .interconnect = "NVLink3",
      .interconnect_gb_per_s = 200,
-     .basis = "the data sheet",
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
      PCIE4_SERVER,
      A100_GUESS},
     {.name = "h100",
@@ -120,7 +146,11 @@ static const RpGpu gpus[] = {
      .memory_bytes = 81009 * RP_MIB,
      .fp16_accumulate_tflops = 989.5,
      .fp32_accumulate_tflops = 989.5,
+     .fp8_tflops = 1979,
      .memory_gb_per_s = 3350,
+     .l2_mib = 50,
+     .processors = 132,
+     .clock_ghz = 1.98,
      .interconnect = "NVLink4",
      .interconnect_gb_per_s = 450,
      .basis = "the H200's",
@@ -131,7 +161,11 @@ static const RpGpu gpus[] = {
      .memory_bytes = 142801 * RP_MIB,
      .fp16_accumulate_tflops = 989.5,
      .fp32_accumulate_tflops = 989.5,
+     .fp8_tflops = 1979,
      .memory_gb_per_s = 4800,
+     .l2_mib = 50,
+     .processors = 132,
+     .clock_ghz = 1.98,
      .interconnect = "NVLink4",
      .interconnect_gb_per_s = 450,
      .measured = TRUE,

@@ -3,7 +3,7 @@
  *
  * s sequence length, b sequences of a micro-batch, h hidden, m intermediate, a heads, k key-value
  * heads, E and E_act experts. They assume heads x head_size = hidden, full (not causal) attention
- * and 16-bit elements; core/catalogue/cost-model.h has the corrected forms that our predictions use.
+ * and 16-bit elements; core/catalogue/cost/cost-model.h has the corrected forms that our predictions use.
  */
 #pragma once
 

@@ -7,7 +7,7 @@
 
 #include <glib.h>
 
-#include "core/catalogue/catalogue.h"
+#include "core/catalogue/cost/cost-model.h"
 #include "core/plan/planner.h"
 #include "core/schedules/schedule.h"
 #include "sim/draws.h"
@@ -65,6 +65,7 @@ typedef struct {
     guint lora_rank;
     char **lora_targets;
     const char *base;
+    RpCostEstimate estimate; /* of the cost model's times */
     RpOptimizerMode optimizer;
     RpResidentChoice resident;
 } RpAdviseQuery;
@@ -267,3 +268,12 @@ gboolean rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean
 gboolean rp_advise_draw(const RpProfile *profile, const RpAdviseRun *run, guint draws, guint64 seed,
                         RpDrawn *step_ns, RpDrawn *bubble_ratio,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_advise_range:
+ * @run: simulated, of @query, which has a GPU
+ * @slow: (out): tokens/s of the same plan with the cost model's slow times (RpCostEstimate)
+ * @fast: (out): and with its fast ones
+ */
+gboolean rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, double *slow,
+                         double *fast, GError **error) G_GNUC_WARN_UNUSED_RESULT;

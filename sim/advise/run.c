@@ -1,7 +1,7 @@
 /* One way to train: its profile and its options. */
 #include "sim/advise/private.h"
 
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 
 void
 rp_advise_run_free(RpAdviseRun *run)
@@ -50,6 +50,7 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
         .lora_targets = query->lora_targets,
         .base = query->base,
         .gpus = query->gpus,
+        .estimate = query->estimate,
     };
 
     *constant_bytes = 0;

@@ -43,6 +43,26 @@ says_that_the_h200_was_measured(void **state)
         fail_msg("%.0f tokens/s, measured 49,379", tokens);
 }
 
+/* The plan is the same, its times are others. */
+static void
+gives_a_range_where_nobody_has_measured(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64 --json" ONLY);
+    g_auto(RpCliRun) text = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64" ONLY);
+    g_auto(RpCliRun) half = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64 --json "
+                                       "--dtype fp16 --accumulate fp16" ONLY);
+    g_autoptr(RpTree) plan = rp_cli_json(&run), fp16 = rp_cli_json(&half);
+    const double expected = rp_cli_number(plan, "recommendation.tokens_per_s");
+    const double slow = rp_cli_number(plan, "tokens_per_s_slow");
+    const double fast = rp_cli_number(plan, "tokens_per_s_fast");
+
+    assert_true(0.85 * expected < slow && slow < expected);
+    assert_true(expected < fast && fast < 1.15 * expected);
+    assert_true(rp_cli_number(fp16, "tokens_per_s_slow") > fast);
+    SAYS(&text, 0, " tokens/s, until `roundpipe profile` runs on one: --profile FILE");
+}
+
 static void
 packed_samples_take_less(void **state)
 {
@@ -67,7 +87,9 @@ gpus_says_of_each_whether_it_was_measured(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("gpus");
 
-    SAYS(&run, 0, "measured with this project's kernels", "derived from the RTX 4090's");
+    SAYS(&run, 0, "measured with this project's kernels",
+         "derived from this project's kernels on an H200, by the card's own rates",
+         "derived from the H200's");
 }
 
 static void
@@ -402,6 +424,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_sentence_answers_first),
         cmocka_unit_test(says_that_the_h200_was_measured),
+        cmocka_unit_test(gives_a_range_where_nobody_has_measured),
         cmocka_unit_test(packed_samples_take_less),
         cmocka_unit_test(gpus_says_of_each_whether_it_was_measured),
         cmocka_unit_test(all_that_is_missing_is_told_at_once),

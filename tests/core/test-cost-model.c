@@ -1,8 +1,9 @@
 #include "tests/rp-test.h"
 
 #include "core/base/units.h"
-#include "core/catalogue/cost-experts.h"
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-experts.h"
+#include "core/catalogue/cost/cost-model.h"
+#include "core/catalogue/cost/cost-rates.h"
 #include "core/catalogue/paper-equations.h"
 
 typedef struct {
@@ -353,19 +354,19 @@ attends_within_packed_samples(void **state)
 {
     const RpModel *model = rp_model_find("qwen3-1.7b", NULL);
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048};
-    g_autoptr(RpProfile) whole = predict("qwen3-1.7b", "rtx4090", &workload, NULL);
+    g_autoptr(RpProfile) whole = predict("qwen3-1.7b", "h200", &workload, NULL);
 
     workload.sample_tokens = 2048;
-    g_autoptr(RpProfile) same = predict("qwen3-1.7b", "rtx4090", &workload, NULL);
+    g_autoptr(RpProfile) same = predict("qwen3-1.7b", "h200", &workload, NULL);
     workload.sample_tokens = 512;
-    g_autoptr(RpProfile) packed = predict("qwen3-1.7b", "rtx4090", &workload, NULL);
+    g_autoptr(RpProfile) packed = predict("qwen3-1.7b", "h200", &workload, NULL);
     assert_int_equal(same->layers[1].forward_ns, whole->layers[1].forward_ns);
     const double less = (double)(whole->layers[1].forward_ns - packed->layers[1].forward_ns);
     const double less_backward =
         (double)(whole->layers[1].backward_ns - packed->layers[1].backward_ns);
     const double flops = rp_cost_model_attention_flops(model, 0, 4, 2048) -
                          rp_cost_model_attention_flops(model, 0, 16, 512);
-    const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
+    const RpGpu *gpu = rp_gpu_find("h200", NULL);
 
     assert_true(near(less,
                      1e9 * flops / (gpu->fp32_accumulate_tflops * 1e12 * gpu->attention_efficiency),
@@ -411,7 +412,7 @@ computes_experts_about_as_fast_as_dense_blocks(void **state)
         const char *model;
         guint lora_rank;
         double published_ms, share; /* block forward; of a dense block's FLOP/s */
-    } rows[] = {{"gpt-oss-20b", 0, 21.6445625, 0.820}, {"qwen3-235b-a22b", 32, 43.016, 0.695}};
+    } rows[] = {{"gpt-oss-20b", 0, 21.6445625, 0.846}, {"qwen3-235b-a22b", 32, 43.016, 0.71}};
     Fixture *f = *state;
     RpWorkload workload = {
         .sequences = 4, .tokens_per_sequence = 2048, .dtype = "fp16", .accumulate = "fp16"};
@@ -483,7 +484,7 @@ needs_no_weight_gradient_with_lora(void **state)
     assert_true(lora->parameter_bytes > full->parameter_bytes);
     assert_true(lora->gradient_bytes < full->gradient_bytes / 50);
     assert_true(lora->backward_ns < 7 * full->backward_ns / 10);
-    assert_true(lora->weight_gradient_ns < full->weight_gradient_ns / 10);
+    assert_true(lora->weight_gradient_ns < full->weight_gradient_ns / 8);
     assert_int_equal(f->other->layers[37].gradient_bytes, 0);
     assert_int_equal(f->other->layers[0].backward_ns, 0);
 }
@@ -502,16 +503,16 @@ uploads_packed_weights_as_they_are(void **state)
     };
     Fixture *f = *state;
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .lora_rank = 1};
-    const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
+    const RpGpu *gpu = rp_gpu_find("h200", NULL);
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
         rp_profile_free(f->profile);
         rp_profile_free(f->other);
         workload.base = NULL;
-        f->other = predict(rows[i].model, "rtx4090", &workload, &f->error);
+        f->other = predict(rows[i].model, "h200", &workload, &f->error);
         rp_assert_no_error(f->error);
         workload.base = rows[i].base;
-        f->profile = predict(rows[i].model, "rtx4090", &workload, &f->error);
+        f->profile = predict(rows[i].model, "h200", &workload, &f->error);
         rp_assert_no_error(f->error);
         const RpLayer *packed = &f->profile->layers[1], *whole = &f->other->layers[1];
         const double moved = (double)(packed->upload_bytes + packed->parameter_bytes);
@@ -575,6 +576,91 @@ is_slower_with_fp32_accumulation_on_geforce_only(void **state)
         gint64 fp32_ns = f->other->layers[1].forward_ns;
         assert_true(i == 0 ? fp32_ns > 3 * fp16_ns / 2 : fp32_ns == fp16_ns);
     }
+}
+
+/* docs/cost-model.md: TFLOP/s and GB/s of this project's kernels on cards that nobody has measured. */
+static void
+scales_measured_kernels_to_other_cards(void **state)
+{
+    static const struct {
+        const char *gpu;
+        double matmul[2], half_matmul[2], codes[2], grouped[2], attention[2], backward[2];
+        double memory[2];
+    } rows[] = {
+        {"rtx3090", {66, 71}, {122, 142}, {0, 0}, {62, 71}, {56, 71}, {41.5, 51}, {796, 870}},
+        {"rtx4090",
+         {153, 165},
+         {284, 330},
+         {284, 330},
+         {145, 165},
+         {131, 165},
+         {96, 118},
+         {857, 937}},
+        {"rtx5090",
+         {194, 209.5},
+         {360, 419},
+         {360, 419},
+         {184, 209.5},
+         {167, 209.5},
+         {122, 150},
+         {1523, 1667}},
+        {"a100", {235, 312}, {235, 312}, {0, 0}, {201, 312}, {154, 303}, {118, 223}, {1733, 1896}},
+    };
+    static const RpCostEstimate estimates[] = {RP_COST_SLOW, RP_COST_FAST};
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        const RpGpu *gpu = rp_gpu_find(rows[i].gpu, NULL);
+
+        for (guint e = 0; e < G_N_ELEMENTS(estimates); e++) {
+            const RpCostRates wide = rp_cost_rates(gpu, RP_COST_KERNELS_OWN, FALSE, estimates[e]);
+            const RpCostRates half = rp_cost_rates(gpu, RP_COST_KERNELS_OWN, TRUE, estimates[e]);
+
+            assert_true(near(wide.matmul / 1e12, rows[i].matmul[e], 0.01));
+            assert_true(near(half.matmul / 1e12, rows[i].half_matmul[e], 0.01));
+            assert_true(rows[i].codes[e] > 0 ? near(wide.codes / 1e12, rows[i].codes[e], 0.01)
+                                             : wide.codes == 0);
+            assert_true(near(wide.grouped / 1e12, rows[i].grouped[e], 0.01));
+            assert_true(near(wide.attention / 1e12, rows[i].attention[e], 0.01));
+            assert_true(near(wide.attention_backward / 1e12, rows[i].backward[e], 0.01));
+            assert_true(near(wide.bandwidth / 1e9, rows[i].memory[e], 0.01));
+            assert_true(half.attention == wide.attention);
+        }
+    }
+}
+
+static gint64
+block_ns(const char *gpu, RpWorkload workload, RpCostEstimate estimate)
+{
+    workload.estimate = estimate;
+    g_autoptr(RpProfile) profile = predict("qwen3-8b", gpu, &workload, NULL);
+
+    assert_non_null(profile);
+    return profile->layers[1].forward_ns + profile->layers[1].backward_ns;
+}
+
+/* What is expected lies in the middle of the range, for 8-bit codes, too, which cost a pass more. */
+static void
+expects_the_mean_of_slow_and_fast(void **state)
+{
+    const RpWorkload plain = {.sequences = 4, .tokens_per_sequence = 2048};
+    RpWorkload codes = plain;
+
+    codes.codes = TRUE;
+    for (guint i = 0; i < 2; i++) {
+        const RpWorkload workload = i == 0 ? plain : codes;
+        const double slow = (double)block_ns("rtx4090", workload, RP_COST_SLOW);
+        const double fast = (double)block_ns("rtx4090", workload, RP_COST_FAST);
+
+        assert_true(fast < slow);
+        assert_true(
+            near((double)block_ns("rtx4090", workload, RP_COST_EXPECTED), (slow + fast) / 2, 1e-6));
+    }
+    const double times = (double)block_ns("rtx4090", plain, RP_COST_EXPECTED) /
+                         (double)block_ns("rtx4090", codes, RP_COST_EXPECTED);
+
+    assert_true(times > 1.4 && times < 2);
+    assert_true(near((double)block_ns("h200", plain, RP_COST_SLOW),
+                     (double)block_ns("h200", plain, RP_COST_EXPECTED) / 0.95, 1e-3));
 }
 
 static void
@@ -655,6 +741,8 @@ main(void)
         TEST(uploads_packed_weights_as_they_are),
         TEST(adapts_only_what_is_named),
         TEST(is_slower_with_fp32_accumulation_on_geforce_only),
+        TEST(scales_measured_kernels_to_other_cards),
+        TEST(expects_the_mean_of_slow_and_fast),
         TEST(refuses_workloads_that_cannot_be_run),
         TEST(reproduces_the_papers_equations),
     };

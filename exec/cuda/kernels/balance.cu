@@ -8,7 +8,7 @@
  * at most 256, and its warp's sums in registers. Blocks leave theirs in the workspace, [blocks][E]
  * of each kind; one block adds them up in order, a thread an expert. Integers, and fp32 sums of 32
  * tokens, 8 warps, all blocks. The loss: one warp, double. Bytes: T (E + 2 k) elements.
- * Oracle: exec/host/balance.c
+ * Oracle: exec/host/route.c
  */
 #include "exec/cuda/base/common.cuh"
 

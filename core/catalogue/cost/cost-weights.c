@@ -1,4 +1,4 @@
-#include "core/catalogue/cost-weights.h"
+#include "core/catalogue/cost/cost-weights.h"
 
 #include "core/catalogue/lora.h"
 

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 #include "core/lowbit/lowbit.h"
 
 typedef struct {

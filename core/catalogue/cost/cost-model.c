@@ -1,10 +1,12 @@
-#include "core/catalogue/cost-model.h"
+#include "core/catalogue/cost/cost-model.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "core/catalogue/cost-experts.h"
-#include "core/catalogue/cost-weights.h"
+#include "core/catalogue/cost/cost-codes.h"
+#include "core/catalogue/cost/cost-experts.h"
+#include "core/catalogue/cost/cost-rates.h"
+#include "core/catalogue/cost/cost-weights.h"
 #include "core/catalogue/lora.h"
 
 G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)
@@ -57,6 +59,7 @@ static const struct {
 
 /* What the times of one layer are made of. */
 typedef struct {
+    double rate;          /* FLOP/s of matmuls */
     double matmul_flops;  /* one pass */
     double matmul_bytes;  /* weights and activations that one pass touches */
     double grouped_s;     /* one pass of the matmuls of all experts, in one launch each */
@@ -78,10 +81,7 @@ typedef struct {
     const RpModel *model;
     const RpGpu *gpu;
     const RpWorkload *workload;
-    double matmul_rate;    /* FLOP/s reached */
-    double attention_rate; /* FLOP/s reached, forward */
-    double attention_backward_rate;
-    double bandwidth; /* bytes/s reached */
+    RpCostRates rates;
     double b;
     double s;
     double attended; /* tokens of a sample: s, or less if packed */
@@ -153,15 +153,16 @@ mlp_traffic(const RpModel *model, const Traffic *traffic, double times)
     return mlp;
 }
 
-/* Bytes that a block's element-wise kernels move per token. @mlp: of one expert */
+/* Bytes that a block's element-wise kernels move per token. @missed: of hidden states, the part that is
+ * not in the cache; @mlp: of one expert */
 static double
-block_traffic(const RpModel *model, const Traffic *traffic, double mlp)
+block_traffic(const RpModel *model, const Traffic *traffic, double missed, double mlp)
 {
     double h = model->hidden;
     double qk = (double)(model->heads + model->kv_heads) * model->head_dim;
     gboolean normed = rp_architectures[model->architecture].qk_norm;
 
-    return traffic->hidden * h + (normed ? traffic->normed : traffic->heads) * qk +
+    return missed * traffic->hidden * h + (normed ? traffic->normed : traffic->heads) * qk +
            model->active_experts * mlp;
 }
 
@@ -172,16 +173,15 @@ set_experts(const Context *context, Work *work)
     const RpModel *model = context->model;
     const double tokens = (double)context->tokens;
     const RpCostExperts experts = rp_cost_experts(model, tokens);
-    const double rate = context->matmul_rate * context->gpu->grouped_efficiency *
-                        rp_cost_experts_share(model, experts.rows);
+    const double rate = context->rates.grouped * rp_cost_experts_share(model, experts.rows);
 
     work->experts = 0;
     work->matmul_flops -= experts.flops;
     work->matmul_bytes -=
         experts.weight_bytes + BYTES_16BIT * 3 * experts.rows * (double)model->intermediate;
-    work->grouped_s =
-        fmax(experts.flops / rate, (experts.weight_bytes + experts.row_bytes) / context->bandwidth);
-    work->output_flops = experts.down_flops * context->matmul_rate / rate;
+    work->grouped_s = fmax(experts.flops / rate,
+                           (experts.weight_bytes + experts.row_bytes) / context->rates.bandwidth);
+    work->output_flops = experts.down_flops * work->rate / rate;
     work->output_bytes += tokens * (double)model->hidden * BYTES_16BIT *
                           (model->active_experts - 1.0); /* rows that are combined */
     work->traffic_bytes += tokens * rp_cost_experts_forward_bytes(model);
@@ -194,29 +194,29 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
 {
     double ns = 1e9;
     double pass =
-        fmax(work->matmul_flops / context->matmul_rate, work->matmul_bytes / context->bandwidth) +
+        fmax(work->matmul_flops / work->rate, work->matmul_bytes / context->rates.bandwidth) +
         work->grouped_s + (double)work->experts * (double)context->gpu->expert_ns / ns;
-    double thin = work->adapter_flops / context->matmul_rate;
-    double adapters = thin + work->adapter_bytes / context->bandwidth;
-    double adapters_backward = thin + work->adapter_backward_bytes / context->bandwidth;
-    double attention = work->attention_flops / context->attention_rate;
+    double thin = work->adapter_flops / context->rates.matmul;
+    double adapters = thin + work->adapter_bytes / context->rates.bandwidth;
+    double adapters_backward = thin + work->adapter_backward_bytes / context->rates.bandwidth;
+    double attention = work->attention_flops / context->rates.attention;
     double attention_backward =
-        BACKWARD_ATTENTION * work->attention_flops / context->attention_backward_rate;
-    double traffic = work->traffic_bytes / context->bandwidth;
+        BACKWARD_ATTENTION * work->attention_flops / context->rates.attention_backward;
+    double traffic = work->traffic_bytes / context->rates.bandwidth;
     double weights =
         (work->frozen ? 0 : pass) + adapters_backward +
-        GRADIENT_BYTES / (double)BYTES_16BIT * work->gradient_bytes / context->bandwidth;
+        GRADIENT_BYTES / (double)BYTES_16BIT * work->gradient_bytes / context->rates.bandwidth;
 
     layer->forward_ns = llround(ns * (pass + adapters + attention + traffic));
     layer->recompute_ns = layer->forward_ns;
     if (work->output_flops > 0)
-        layer->recompute_last_ns =
-            MAX(1, layer->recompute_ns - llround(ns * (work->output_flops / context->matmul_rate +
-                                                       work->output_bytes / context->bandwidth)));
+        layer->recompute_last_ns = MAX(
+            1, layer->recompute_ns - llround(ns * (work->output_flops / work->rate +
+                                                   work->output_bytes / context->rates.bandwidth)));
     layer->weight_gradient_ns = llround(ns * weights);
     layer->backward_ns =
         layer->weight_gradient_ns + llround(ns * (pass + adapters_backward + attention_backward +
-                                                  work->backward_bytes / context->bandwidth));
+                                                  work->backward_bytes / context->rates.bandwidth));
 }
 
 /* Tensors, their bytes, and the time of expanding those that are packed. */
@@ -226,7 +226,8 @@ set_weights(const Context *context, RpProfile *profile, guint index)
     const RpCostWeights weights =
         rp_cost_weights(context->model, context->workload, profile, index);
 
-    profile->layers[index].expand_ns = llround(1e9 * weights.expand_bytes / context->bandwidth);
+    profile->layers[index].expand_ns =
+        llround(1e9 * weights.expand_bytes / context->rates.bandwidth);
     return weights;
 }
 
@@ -238,11 +239,11 @@ fill_embedding(const Context *context, RpProfile *profile, guint index)
     double elements = (double)context->tokens * context->model->hidden;
 
     set_weights(context, profile, index);
-    layer->forward_ns = llround(2 * BYTES_16BIT * elements / context->bandwidth * 1e9);
+    layer->forward_ns = llround(2 * BYTES_16BIT * elements / context->rates.bandwidth * 1e9);
     layer->recompute_ns = layer->forward_ns;
     if (layer->gradient_bytes > 0)
         layer->backward_ns =
-            llround((BYTES_16BIT + 2 * BYTES_FP32) * elements / context->bandwidth * 1e9);
+            llround((BYTES_16BIT + 2 * BYTES_FP32) * elements / context->rates.bandwidth * 1e9);
     layer->weight_gradient_ns = layer->backward_ns;
 }
 
@@ -273,12 +274,14 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     const gboolean own = family == RP_COST_KERNELS_OWN;
     const Traffic *forward = &kernels[family].forward, *backward = &kernels[family].backward;
     const gboolean grouped = own && model->experts > 1;
+    const double missed = (double)layer->input_bytes <= context->rates.cached_bytes ? 0.5 : 1;
     const double forward_mlp =
         grouped ? forward->mlp * model->intermediate : mlp_traffic(model, forward, 1);
     const double backward_mlp = grouped ? backward->mlp * model->intermediate
                                         : mlp_traffic(model, backward, BACKWARD_TRAFFIC);
 
     Work work = {
+        .rate = context->workload->codes ? context->rates.codes : context->rates.matmul,
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
         .adapter_flops = 2.0 * weights.adapter_elements * (double)tokens,
@@ -288,8 +291,8 @@ fill_block(const Context *context, RpProfile *profile, guint index)
             own ? BYTES_16BIT * tokens * (2 * weights.adapter_in + weights.adapter_out) : 0,
         .attention_flops = rp_cost_model_attention_flops(
             model, index - 1, context->b * context->s / context->attended, context->attended),
-        .traffic_bytes = block_traffic(model, forward, forward_mlp) * (double)tokens,
-        .backward_bytes = block_traffic(model, backward, backward_mlp) * (double)tokens,
+        .traffic_bytes = block_traffic(model, forward, missed, forward_mlp) * (double)tokens,
+        .backward_bytes = block_traffic(model, backward, missed, backward_mlp) * (double)tokens,
         .output_flops = own ? 2.0 * (double)(tokens * h * m) : 0,
         .output_bytes =
             own ? (RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens : 0,
@@ -299,6 +302,10 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     };
     if (grouped)
         set_experts(context, &work);
+    if (context->workload->codes) {
+        work.traffic_bytes += (double)tokens * rp_cost_codes_forward_bytes(model);
+        work.backward_bytes += (double)tokens * rp_cost_codes_backward_bytes(model, !work.frozen);
+    }
     set_times(context, &work, layer);
 }
 
@@ -322,6 +329,7 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     double logits = (double)tokens * model->vocab;
     double hidden = (double)tokens * model->hidden;
     Work work = {
+        .rate = context->rates.matmul,
         .matmul_flops = head_flops(model, context->b, context->s),
         .matmul_bytes =
             (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
@@ -333,11 +341,12 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     set_times(context, &work, layer);
 
     /* the loss, forward and backward, moves each logit once more */
-    gint64 loss_ns = llround(kernels[family].forward.logits * logits / context->bandwidth * 1e9);
+    gint64 loss_ns =
+        llround(kernels[family].forward.logits * logits / context->rates.bandwidth * 1e9);
     layer->forward_ns += loss_ns;
     layer->recompute_ns += loss_ns;
     layer->backward_ns +=
-        llround(kernels[family].backward.logits * logits / context->bandwidth * 1e9);
+        llround(kernels[family].backward.logits * logits / context->rates.bandwidth * 1e9);
 }
 
 static void (*const fills[])(const Context *context, RpProfile *profile, guint index) = {
@@ -347,9 +356,10 @@ static void (*const fills[])(const Context *context, RpProfile *profile, guint i
 };
 
 static gboolean
-check_workload(const RpWorkload *workload, const char *dtype, const char *accumulate,
-               GError **error)
+check_workload(const RpWorkload *workload, const RpGpu *gpu, GError **error)
 {
+    const char *dtype = workload->dtype != NULL ? workload->dtype : "bf16";
+    const char *accumulate = workload->accumulate != NULL ? workload->accumulate : "fp32";
     const char *wrong = NULL;
     RpLowbit format;
 
@@ -365,6 +375,10 @@ check_workload(const RpWorkload *workload, const char *dtype, const char *accumu
         wrong = "accumulate: expected fp32 or fp16";
     else if (strcmp(accumulate, "fp16") == 0 && strcmp(dtype, "fp16") != 0)
         wrong = "accumulate: bf16 accumulates in fp32 only";
+    else if (workload->codes && gpu->fp8_tflops <= 0)
+        wrong = "matmul: expected bf16 or fp16 on this GPU, which has no fp8";
+    else if (workload->codes && workload->kernels != RP_COST_KERNELS_OWN)
+        wrong = "matmul: fp8 is this project's alone";
     else if (workload->lora_rank > 65536)
         wrong = "LoRA rank: expected at most 65536";
     else if (rp_cost_base_is_packed(workload->base, &format) && workload->lora_rank == 0)
@@ -418,28 +432,17 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
     profile->optimizer_parameters_per_s = gpu->optimizer_parameters_per_s;
 }
 
-RpProfile *
-rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
-                      GError **error)
+static RpProfile *
+make_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
+             RpCostEstimate estimate)
 {
-    g_return_val_if_fail(model && gpu && workload, NULL);
-    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
-
     const char *dtype = workload->dtype != NULL ? workload->dtype : "bf16";
     const char *accumulate = workload->accumulate != NULL ? workload->accumulate : "fp32";
-    if (!check_workload(workload, dtype, accumulate, error))
-        return NULL;
-    double tflops =
-        strcmp(accumulate, "fp16") == 0 ? gpu->fp16_accumulate_tflops : gpu->fp32_accumulate_tflops;
     Context context = {
         .model = model,
         .gpu = gpu,
         .workload = workload,
-        .matmul_rate = tflops * 1e12 * gpu->matmul_efficiency,
-        .attention_rate = gpu->fp32_accumulate_tflops * 1e12 * gpu->attention_efficiency,
-        .attention_backward_rate =
-            gpu->fp32_accumulate_tflops * 1e12 * gpu->attention_backward_efficiency,
-        .bandwidth = gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency,
+        .rates = rp_cost_rates(gpu, workload->kernels, strcmp(accumulate, "fp16") == 0, estimate),
         .b = workload->sequences,
         .s = workload->tokens_per_sequence,
         .attended = workload->sample_tokens > 0
@@ -447,11 +450,47 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
                         : workload->tokens_per_sequence,
         .tokens = (guint64)workload->sequences * workload->tokens_per_sequence,
     };
-
     RpProfile *profile =
         rp_model_profile(model, workload->sequences, workload->tokens_per_sequence, BYTES_16BIT);
+
     describe(&context, dtype, accumulate, profile);
     for (guint i = 0; i < profile->n_layers; i++)
         fills[profile->layers[i].kind](&context, profile, i);
+    return profile;
+}
+
+/* Each time of @profile becomes the mean of it and that of @other. */
+static void
+take_means(RpProfile *profile, const RpProfile *other)
+{
+    for (guint i = 0; i < profile->n_layers; i++) {
+        RpLayer *layer = &profile->layers[i];
+        const RpLayer *with = &other->layers[i];
+
+        layer->forward_ns = (layer->forward_ns + with->forward_ns) / 2;
+        layer->recompute_ns = (layer->recompute_ns + with->recompute_ns) / 2;
+        layer->recompute_last_ns = (layer->recompute_last_ns + with->recompute_last_ns) / 2;
+        layer->backward_ns = (layer->backward_ns + with->backward_ns) / 2;
+        layer->weight_gradient_ns = (layer->weight_gradient_ns + with->weight_gradient_ns) / 2;
+        layer->expand_ns = (layer->expand_ns + with->expand_ns) / 2;
+    }
+}
+
+RpProfile *
+rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
+                      GError **error)
+{
+    g_return_val_if_fail(model && gpu && workload, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
+
+    if (!check_workload(workload, gpu, error))
+        return NULL;
+    if (workload->estimate != RP_COST_EXPECTED || !gpu->scaled ||
+        workload->kernels != RP_COST_KERNELS_OWN)
+        return make_profile(model, gpu, workload, workload->estimate);
+    RpProfile *profile = make_profile(model, gpu, workload, RP_COST_SLOW);
+    g_autoptr(RpProfile) fast = make_profile(model, gpu, workload, RP_COST_FAST);
+
+    take_means(profile, fast);
     return profile;
 }

@@ -1,4 +1,4 @@
-#include "core/catalogue/cost-experts.h"
+#include "core/catalogue/cost/cost-experts.h"
 
 #define BYTES 2 /* of an element */
 

@@ -2,6 +2,8 @@
  * The analytic cost model: a model, a GPU and a workload become a profile with predicted times and
  * exact sizes. docs/cost-model.md derives it and compares it with published layer times.
  *
+ * Rates are those of core/catalogue/cost/cost-rates.h:
+ *
  *   time = max(matmul FLOP / rate, matmul bytes / bandwidth)   per group of matmuls
  *        + attention FLOP / rate
  *        + element-wise bytes / bandwidth
@@ -32,6 +34,10 @@ typedef enum {
     RP_COST_KERNELS_PYTORCH /* the published implementation's */
 } RpCostKernels;
 
+/* Of a card that nobody has measured, which scaled times: what its rates allow at worst and at best, and
+ * the mean of both. Of one that was measured: 5 % about the model's. */
+typedef enum { RP_COST_EXPECTED, RP_COST_SLOW, RP_COST_FAST } RpCostEstimate;
+
 /* What is run. */
 typedef struct {
     guint sequences;           /* per micro-batch; >= 1 */
@@ -40,11 +46,13 @@ typedef struct {
                                   sequence */
     const char *dtype;      /* "fp16" or "bf16"; NULL = "bf16" */
     const char *accumulate; /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
+    gboolean codes;         /* linear layers of blocks multiply 8-bit codes: `matmul: fp8` */
     guint lora_rank;        /* 0 = full-parameter */
     char **lora_targets;    /* modules; NULL = all linear ones */
     const char *base;       /* of LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */
     guint gpus;             /* of the machine; 0 = unknown */
     RpCostKernels kernels;
+    RpCostEstimate estimate;
 } RpWorkload;
 
 /**

@@ -1,0 +1,32 @@
+/**
+ * How fast a card computes with whose kernels: what the cost model divides work by.
+ *
+ * Cards on which this project was measured have shares of their peaks. For the others its measured
+ * kernels are scaled: a kernel's time on the card where it was measured is that of what bounds it there,
+ * tensor cores or memory, and a rest.
+ *
+ *   measured   |tensor cores at their rate|the rest: softmax, addresses, waits|
+ *   scaled     |by the card's tensor rate |by its processors x clock          |
+ *
+ *   slow  one after the other             fast  beside each other: the longer of both
+ *
+ * docs/cost-model.md has the measured rates and where they come from.
+ */
+#pragma once
+
+#include "core/catalogue/cost/cost-model.h"
+
+typedef struct {
+    double matmul;             /* FLOP/s of 16-bit matmuls */
+    double codes;              /* FLOP/s of those of 8-bit codes; 0: the card has none */
+    double grouped;            /* FLOP/s of matmuls of all experts in one, in whole tiles */
+    double attention;          /* FLOP/s, forward */
+    double attention_backward; /* FLOP/s, five products counted */
+    double bandwidth;          /* bytes/s of device memory */
+    double
+        cached_bytes; /* of what one kernel writes and the next reads from the cache; 0: none is */
+} RpCostRates;
+
+/* @kernels: of PyTorch none is scaled, and @estimate of no matter. @half_sums: fp16 accumulation. */
+RpCostRates rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums,
+                          RpCostEstimate estimate);
