@@ -4,7 +4,7 @@
 #include <glib/gstdio.h>
 
 #include "tests/text/expected.h"
-#include "text/tokenizer/private.h"
+#include "text/tokenizer/longest.h"
 
 #define FIXTURES "tests/text/fixtures/"
 
@@ -215,30 +215,73 @@ tells_tokens_by_their_text(void **state)
     assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_EOS), -1);
 }
 
+/* Opens a form's file with a tokenizer_config.json beside it. */
 static void
-reads_roles_beside_the_file(void **state)
+open_beside(Fixture *f, const char *form, const char *config_text)
 {
-    Fixture *f = *state;
+    g_autofree char *source = g_strconcat(RP_SOURCE_ROOT "/" FIXTURES, form, ".json", NULL);
     g_autofree char *directory = g_dir_make_tmp("test-tokenizer-XXXXXX", NULL);
     g_autofree char *file = g_build_filename(directory, "tokenizer.json", NULL);
     g_autofree char *config = g_build_filename(directory, "tokenizer_config.json", NULL);
     g_autofree char *content = NULL;
 
-    assert_true(g_file_get_contents(RP_SOURCE_ROOT "/" FIXTURES "qwen.json", &content, NULL, NULL));
+    assert_true(g_file_get_contents(source, &content, NULL, NULL));
     assert_true(g_file_set_contents(file, content, -1, NULL));
-    assert_true(g_file_set_contents(
-        config,
-        "{\"add_bos_token\": false, \"bos_token\": null, \"eos_token\": \"<|end|>\",\n"
-        " \"pad_token\": {\"__type\": \"AddedToken\", \"content\": \"<|begin|>\"}}",
-        -1, NULL));
+    assert_true(g_file_set_contents(config, config_text, -1, NULL));
     f->tokenizer = rp_tokenizer_open(directory, &f->error);
     (void)g_remove(file);
     (void)g_remove(config);
     (void)g_rmdir(directory);
+}
+
+static void
+reads_roles_beside_the_file(void **state)
+{
+    Fixture *f = *state;
+
+    open_beside(f, "qwen",
+                "{\"add_bos_token\": false, \"bos_token\": null, \"eos_token\": \"<|end|>\",\n"
+                " \"pad_token\": {\"__type\": \"AddedToken\", \"content\": \"<|begin|>\"}}");
     rp_assert_no_error(f->error);
     assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_BOS), -1);
     assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_EOS), 421);
     assert_int_equal(rp_tokenizer_role(f->tokenizer, RP_TOKEN_PAD), 420);
+}
+
+/* add_bos_token and add_eos_token decide, where one is there: as transformers 5 has it. */
+static void
+puts_tokens_around_as_the_config_says(void **state)
+{
+    static const struct {
+        const char *form, *config;
+        gint64 first, last; /* -1: of the text */
+    } cases[] = {
+        {"qwen", "{\"bos_token\": \"<|begin|>\", \"eos_token\": \"<|end|>\"}", -1, -1},
+        {"qwen", "{\"add_bos_token\": true, \"bos_token\": \"<|begin|>\"}", 420, -1},
+        {"qwen", "{\"add_bos_token\": true, \"bos_token\": null}", -1, -1},
+        {"qwen",
+         "{\"add_bos_token\": true, \"add_eos_token\": true, \"bos_token\": \"<|begin|>\", "
+         "\"eos_token\": \"<|end|>\"}",
+         420, 421},
+        {"llama3", "{}", 423, -1},
+        {"llama3", "{\"add_bos_token\": false, \"bos_token\": \"<|begin|>\"}", -1, -1},
+        {"llama3", "{\"add_eos_token\": null, \"bos_token\": \"<|begin|>\"}", -1, -1},
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_clear_pointer(&f->tokenizer, rp_tokenizer_free);
+        g_array_set_size(f->ids, 0);
+        open_beside(f, cases[i].form, cases[i].config);
+        rp_assert_no_error(f->error);
+        assert_true(rp_tokenizer_encode(f->tokenizer, "ab", 2, RP_ENCODE_TEMPLATE, f->ids, NULL,
+                                        &f->error));
+        const gint64 first = g_array_index(f->ids, guint32, 0);
+        const gint64 last = g_array_index(f->ids, guint32, f->ids->len - 1);
+
+        assert_int_equal(first >= 420 ? first : -1, cases[i].first);
+        assert_int_equal(last >= 420 ? last : -1, cases[i].last);
+    }
 }
 
 /* A string of 1 MB without a space is one piece; were its merges quadratic, this would take hours. */
@@ -267,18 +310,19 @@ takes_long_strings_in_time(void **state)
     }
 }
 
-/* Strings that go through in windows get the ids that they get as a whole. */
+/* Longest tokens from left to right are those that merges make one by one. */
 static void
-merges_windows_like_the_whole(void **state)
+splits_by_longest_tokens_as_by_merges(void **state)
 {
     Fixture *f = *state;
-    static const char *const letters[] = {"the ", "ab", "hello wrd", "an", "a\xcc\x81éлис你好"};
+    static const char *const letters[] = {"a",         "the ", "ab",
+                                          "hello wrd", "an",   "a\xcc\x81éлис你好"};
     const guint n_bytes = RP_TEST_FEW ? 20000 : 100000;
     guint32 random = 7;
 
     for (gsize i = 0; i < G_N_ELEMENTS(forms); i++) {
         open_form(f, forms[i]);
-        assert_true(f->tokenizer->ascends);
+        assert_non_null(f->tokenizer->longest);
         for (gsize l = 0; l < G_N_ELEMENTS(letters); l++) {
             const glong n_letters = g_utf8_strlen(letters[l], -1);
             RpMergeWork work;
@@ -295,7 +339,7 @@ merges_windows_like_the_whole(void **state)
             rp_bpe_merge(f->tokenizer, f->text->str, f->text->len, &work);
             GArray *whole = g_array_copy(work.symbols);
 
-            rp_bpe_split(f->tokenizer, f->text->str, f->text->len, &work);
+            rp_longest_split(f->tokenizer, f->text->str, f->text->len, &work);
             const gboolean same =
                 whole->len == work.symbols->len &&
                 memcmp(whole->data, work.symbols->data, whole->len * sizeof(RpSymbol)) == 0;
@@ -305,6 +349,39 @@ merges_windows_like_the_whole(void **state)
             if (!same)
                 fail_msg("%s: \"%s\"", forms[i], letters[l]);
         }
+    }
+}
+
+/* Merges that come before those of their parts: harmless where the parts never meet, as `t he` here;
+ * else the longest token is not the right one, and is not looked for. */
+static void
+sees_whether_longest_tokens_will_do(void **state)
+{
+    static const struct {
+        const char *vocabulary, *merges;
+        gboolean longest;
+        const char *text;
+        guint n_ids;
+    } cases[] = {
+        {"\"th\": 5, \"he\": 6, \"the\": 7", "\"t h\", \"th e\", \"t he\", \"h e\"", TRUE,
+         "thehethhe", 4},
+        {"\"th\": 5, \"he\": 6, \"the\": 7", "\"t he\", \"h e\"", FALSE, "thehethhe", 5},
+        {"\"he\": 5, \"ee\": 6", "\"h e\", \"e ee\", \"e e\"", TRUE, "heee", 2},
+    };
+    Fixture *f = *state;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autofree char *json = g_strdup_printf(
+            "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0, \"t\": 1, "
+            "\"h\": 2, \"e\": 3, \"eee\": 4, %s}, \"merges\": [%s]}}",
+            cases[i].vocabulary, cases[i].merges);
+
+        g_clear_pointer(&f->tokenizer, rp_tokenizer_free);
+        f->tokenizer = rp_tokenizer_parse("case", json, strlen(json), &f->error);
+        rp_assert_no_error(f->error);
+        assert_int_equal(f->tokenizer->longest != NULL, cases[i].longest);
+        encode(f, cases[i].text, strlen(cases[i].text));
+        assert_int_equal(f->ids->len, cases[i].n_ids);
     }
 }
 
@@ -352,8 +429,10 @@ main(void)
         TEST(refuses_ids_that_no_token_has),
         TEST(tells_tokens_by_their_text),
         TEST(reads_roles_beside_the_file),
+        TEST(puts_tokens_around_as_the_config_says),
         TEST(takes_long_strings_in_time),
-        TEST(merges_windows_like_the_whole),
+        TEST(splits_by_longest_tokens_as_by_merges),
+        TEST(sees_whether_longest_tokens_will_do),
         TEST(serves_several_threads),
     };
 

@@ -204,6 +204,10 @@ rp_chat_open(const char *checkpoint, const RpTokenizer *tokenizer, const RpChatO
     chat->fingerprint = options->train_on;
     if (!rp_chat_read_checkpoint(chat, error))
         return NULL;
+    if (rp_tokenizer_template_hash(tokenizer) != 0) {
+        const guint64 of_template = GUINT64_TO_LE(rp_tokenizer_template_hash(tokenizer));
+        chat->fingerprint = rp_hash64(&of_template, sizeof of_template, chat->fingerprint);
+    }
     find_content(chat);
     if (chat->plain != NULL)
         chat->prompt = rp_chat_find_prompt(chat, NULL, FALSE);

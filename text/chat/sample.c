@@ -102,12 +102,18 @@ add_end(const RpChat *chat, RpChatSample *sample)
 {
     const gint64 eos = rp_tokenizer_role(chat->tokenizer, RP_TOKEN_EOS);
     const gint32 id = (gint32)eos;
+    const guint n = sample->ids->len;
 
-    if (eos < 0 ||
-        (sample->ids->len > 0 && g_array_index(sample->ids, gint32, sample->ids->len - 1) == id))
+    if (eos < 0)
         return;
-    g_array_append_val(sample->ids, id);
-    g_array_append_val(sample->labels, id);
+    if (n == 0 || g_array_index(sample->ids, gint32, n - 1) != id) {
+        g_array_append_val(sample->ids, id);
+        g_array_append_val(sample->labels, id);
+    } else if (g_array_index(sample->labels, gint32, n - 1) == RP_CHAT_MASKED) {
+        g_array_index(sample->labels, gint32, n - 1) = id; /* of the tokenizer's template */
+    } else {
+        return;
+    }
     sample->n_learned++;
 }
 

@@ -8,7 +8,7 @@
  *   hell   o
  *
  * Short pieces look for the lowest rank among all pairs; long ones keep a heap of them, n log n.
- * Strings of a file's length go through window by window (windows.c).
+ * Most tokenizers need none of it: longest.c.
  */
 #include "text/tokenizer/private.h"
 
@@ -31,8 +31,8 @@ rp_merge_work_init(RpMergeWork *work)
         .symbols = g_array_new(FALSE, FALSE, sizeof(RpSymbol)),
         .links = g_array_new(FALSE, FALSE, sizeof(Link)),
         .heap = g_array_new(FALSE, FALSE, sizeof(guint64)),
-        .done = g_array_new(FALSE, FALSE, sizeof(RpSymbol)),
-        .window = g_array_new(FALSE, FALSE, sizeof(RpSymbol)),
+        .dead = g_array_new(FALSE, TRUE, sizeof(guint64)),
+        .numbers = g_array_new(FALSE, FALSE, sizeof(guint32)),
     };
 }
 
@@ -42,8 +42,8 @@ rp_merge_work_clear(RpMergeWork *work)
     g_array_unref(work->symbols);
     g_array_unref(work->links);
     g_array_unref(work->heap);
-    g_array_unref(work->done);
-    g_array_unref(work->window);
+    g_array_unref(work->dead);
+    g_array_unref(work->numbers);
 }
 
 /* ---- the first symbols ---- */
@@ -56,10 +56,9 @@ append(GArray *symbols, guint32 id, gsize end)
     g_array_append_val(symbols, symbol);
 }
 
-/* A character that the vocabulary lacks: bytes, the unknown token, or nothing. */
-static void
-append_unknown(const RpTokenizer *tokenizer, GArray *symbols, const char *piece, gsize start,
-               gsize end, gboolean *unknown)
+void
+rp_bpe_append_unknown(const RpTokenizer *tokenizer, GArray *symbols, const char *piece, gsize start,
+                      gsize end, gboolean *unknown)
 {
     gboolean bytes = tokenizer->byte_fallback;
 
@@ -90,7 +89,7 @@ append_first(const RpTokenizer *tokenizer, GArray *symbols, const char *piece, g
                                                                       piece + start, end - start);
 
         if (id == RP_TOKEN_NONE) {
-            append_unknown(tokenizer, symbols, piece, start, end, &unknown);
+            rp_bpe_append_unknown(tokenizer, symbols, piece, start, end, &unknown);
             continue;
         }
         append(symbols, id, end);

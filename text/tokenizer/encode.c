@@ -7,7 +7,7 @@
  *
  * Where a token comes from is followed back through the edits of each step.
  */
-#include "text/tokenizer/private.h"
+#include "text/tokenizer/longest.h"
 
 #include <string.h>
 
@@ -102,12 +102,16 @@ append_span(Encoder *encoder, gsize start, gsize end)
 static void
 append_symbols(Encoder *encoder, const RpSymbol *symbols, guint n, gsize piece)
 {
+    const guint before = encoder->ids->len;
     guint32 start = 0;
 
-    for (guint i = 0; i < n; i++) {
-        g_array_append_val(encoder->ids, symbols[i].id);
-        if (encoder->spans != NULL)
-            append_span(encoder, piece + start, piece + symbols[i].end);
+    g_array_set_size(encoder->ids, before + n);
+    guint32 *ids = &g_array_index(encoder->ids, guint32, before);
+
+    for (guint i = 0; i < n; i++)
+        ids[i] = symbols[i].id;
+    for (guint i = 0; i < n && encoder->spans != NULL; i++) {
+        append_span(encoder, piece + start, piece + symbols[i].end);
         start = symbols[i].end;
     }
 }
@@ -150,7 +154,10 @@ encode_piece(Encoder *encoder, gsize start, gsize end)
     }
     if (take_whole(encoder, piece, end - start, start))
         return;
-    rp_bpe_split(encoder->tokenizer, piece, end - start, &encoder->work);
+    if (encoder->tokenizer->longest != NULL)
+        rp_longest_split(encoder->tokenizer, piece, end - start, &encoder->work);
+    else
+        rp_bpe_merge(encoder->tokenizer, piece, end - start, &encoder->work);
     const GArray *symbols = encoder->work.symbols;
 
     rp_piece_cache_add(cache, piece, end - start, (const RpSymbol *)(void *)symbols->data,

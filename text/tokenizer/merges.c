@@ -54,26 +54,10 @@ rp_merges_find(const RpMerges *merges, guint32 left, guint32 right)
     return slot->rank != RP_TOKEN_NONE ? slot : NULL;
 }
 
-gboolean
-rp_merges_ascend(const RpMerges *merges, guint n_ids)
+gsize
+rp_merges_n_slots(const RpMerges *merges)
 {
-    g_autofree guint32 *made = g_new0(guint32, n_ids); /* by id: 1 + the last rank that makes it */
-    const gsize n = merges->slots != NULL ? (gsize)1 << (64 - merges->shift) : 0;
-
-    for (gsize i = 0; i < n; i++) {
-        const RpMerge *merge = &merges->slots[i];
-
-        if (merge->rank != RP_TOKEN_NONE)
-            made[merge->id] = MAX(made[merge->id], merge->rank + 1);
-    }
-    for (gsize i = 0; i < n; i++) {
-        const RpMerge *merge = &merges->slots[i];
-
-        if (merge->rank != RP_TOKEN_NONE &&
-            (made[merge->pair >> 32] > merge->rank || made[(guint32)merge->pair] > merge->rank))
-            return FALSE;
-    }
-    return TRUE;
+    return merges->slots != NULL ? (gsize)1 << (64 - merges->shift) : 0;
 }
 
 void

@@ -44,7 +44,7 @@ void rp_vocabulary_decode_as(RpVocabulary *vocabulary, guint32 id, const char *c
 /* The character that byte-level files write for a byte, as UTF-8. Returns: its bytes, 1 or 2 */
 guint rp_byte_level_character(guint8 byte, char text[2]);
 
-/* ---- merges.c, bpe.c, windows.c ---- */
+/* ---- merges.c, bpe.c, longest.c ---- */
 
 typedef struct {
     guint64 pair; /* left id << 32 | right id */
@@ -62,8 +62,8 @@ typedef struct {
 void rp_merges_add(RpMerges *merges, guint32 left, guint32 right, guint32 rank, guint32 id);
 /* %NULL: the two are not merged. */
 const RpMerge *rp_merges_find(const RpMerges *merges, guint32 left, guint32 right);
-/* Whether each merge comes after those that make its two tokens, as training writes them. */
-gboolean rp_merges_ascend(const RpMerges *merges, guint n_ids);
+/* Of @merges->slots, empty ones too. */
+gsize rp_merges_n_slots(const RpMerges *merges);
 void rp_merges_clear(RpMerges *merges);
 
 typedef struct {
@@ -76,16 +76,20 @@ typedef struct {
     GArray *symbols; /* RpSymbol: the result */
     GArray *links;
     GArray *heap;
-    GArray *done;   /* RpSymbol: of windows that are behind */
-    GArray *window; /* RpSymbol */
+    GArray *dead;    /* guint64: of longest.c */
+    GArray *numbers; /* guint32: of longest.c */
 } RpMergeWork;
 
 void rp_merge_work_init(RpMergeWork *work);
 void rp_merge_work_clear(RpMergeWork *work);
-/* Splits a piece into @work->symbols, all of it at once. */
+/* A character that the vocabulary lacks: bytes, the unknown token, or nothing.
+ * @unknown: whether the last symbol is the unknown token */
+void rp_bpe_append_unknown(const RpTokenizer *tokenizer, GArray *symbols, const char *piece,
+                           gsize start, gsize end, gboolean *unknown);
+/* Splits a piece into @work->symbols merge by merge. */
 void rp_bpe_merge(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work);
-/* The same in time proportional to its length. */
-void rp_bpe_split(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work);
+
+typedef struct _RpLongest RpLongest;
 
 /* ---- cache.c ---- */
 
@@ -232,7 +236,7 @@ struct _RpTokenizer {
     guint32 unk;               /* or RP_TOKEN_NONE */
     guint32 byte_ids[256];     /* of a byte-level file, by byte */
     guint32 fallback_ids[256]; /* <0x00> to <0xFF> */
-    gboolean ascends;          /* rp_merges_ascend() */
+    RpLongest *longest;        /* or %NULL: pieces are split by rp_bpe_merge() */
     gboolean cuts_words;       /* no merge joins a word to the ▁ of the next */
     RpPieceCache *cache;
     GArray *added;         /* RpAddedToken: all, in the file's order */
@@ -245,7 +249,8 @@ struct _RpTokenizer {
     GArray *splits;      /* RpSplit */
     GArray *before;      /* guint32: the template's tokens */
     GArray *after;
-    GArray *decoders; /* RpDecode */
+    guint64 template_hash; /* rp_tokenizer_template_hash() */
+    GArray *decoders;      /* RpDecode */
     gint64 roles[RP_TOKEN_ROLES];
 };
 

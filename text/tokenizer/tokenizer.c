@@ -6,6 +6,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "text/tokenizer/file.h"
+#include "text/tokenizer/longest.h"
 
 #define MAX_FILE_BYTES ((gsize)512 << 20)
 #define WORD_MARK "\xe2\x96\x81" /* ▁ */
@@ -83,6 +84,7 @@ rp_tokenizer_free(RpTokenizer *tokenizer)
         return;
     rp_vocabulary_clear(&tokenizer->vocabulary);
     rp_merges_clear(&tokenizer->merges);
+    rp_longest_free(tokenizer->longest);
     rp_piece_cache_free(tokenizer->cache);
     g_array_unref(tokenizer->added);
     for (guint i = 0; i < G_N_ELEMENTS(tokenizer->matched); i++)
@@ -207,12 +209,12 @@ settle(RpTokenizer *tokenizer, RpJsonPull *pull)
     if (!good)
         return FALSE;
     rp_vocabulary_settle(&tokenizer->vocabulary);
+    tokenizer->longest = rp_longest_new(tokenizer);
     for (guint i = 0; i < tokenizer->matched[1].tokens->len; i++) { /* as Hugging Face decodes */
         const RpAddedToken *token = &g_array_index(tokenizer->matched[1].tokens, RpAddedToken, i);
 
         rp_vocabulary_decode_as(&tokenizer->vocabulary, token->id, token->content, token->length);
     }
-    tokenizer->ascends = rp_merges_ascend(&tokenizer->merges, rp_tokenizer_size(tokenizer));
     tokenizer->cuts_words = words_stand_alone(tokenizer);
     return TRUE;
 }
@@ -246,6 +248,7 @@ rp_tokenizer_parse(const char *name, const char *json, gsize length, GError **er
 
 typedef struct {
     char *contents[RP_TOKEN_ROLES];
+    gboolean add_bos, add_eos;
 } Roles;
 
 /* "text", {"content": "text", …} or null. */
@@ -262,6 +265,30 @@ read_role(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return rp_tokenizer_read_string(pull, field, value);
 }
 
+/* null: false, but there. */
+static gboolean
+read_flag(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    return rp_json_pull_peek(pull) == RP_JSON_NULL ? rp_json_pull_null(pull)
+                                                   : rp_json_read_boolean(pull, field, value);
+}
+
+/* As transformers has it: either key takes the place of the file's template. */
+static void
+set_template(RpTokenizer *tokenizer, const Roles *roles)
+{
+    const gint64 bos = tokenizer->roles[RP_TOKEN_BOS], eos = tokenizer->roles[RP_TOKEN_EOS];
+    const guint32 ids[] = {(guint32)bos, (guint32)eos};
+
+    g_array_set_size(tokenizer->before, 0);
+    g_array_set_size(tokenizer->after, 0);
+    if (roles->add_bos && bos >= 0)
+        g_array_append_vals(tokenizer->before, &ids[0], 1);
+    if (roles->add_eos && eos >= 0)
+        g_array_append_vals(tokenizer->after, &ids[1], 1);
+    tokenizer->template_hash = 1 + tokenizer->before->len + 2 * tokenizer->after->len;
+}
+
 static gboolean
 read_roles(RpTokenizer *tokenizer, const char *path, GError **error)
 {
@@ -270,8 +297,12 @@ read_roles(RpTokenizer *tokenizer, const char *path, GError **error)
         key, read_role, G_STRUCT_OFFSET(Roles, contents[role]), .null_is_absent = TRUE             \
     }
     static const RpJsonField rows[] = {
-        ROW("bos_token", RP_TOKEN_BOS), ROW("eos_token", RP_TOKEN_EOS),
-        ROW("pad_token", RP_TOKEN_PAD), ROW("unk_token", RP_TOKEN_UNK),
+        ROW("bos_token", RP_TOKEN_BOS),
+        ROW("eos_token", RP_TOKEN_EOS),
+        ROW("pad_token", RP_TOKEN_PAD),
+        ROW("unk_token", RP_TOKEN_UNK),
+        {"add_bos_token", read_flag, G_STRUCT_OFFSET(Roles, add_bos)},
+        {"add_eos_token", read_flag, G_STRUCT_OFFSET(Roles, add_eos)},
         {NULL, rp_json_read_ignored},
     };
 #undef ROW
@@ -279,11 +310,12 @@ read_roles(RpTokenizer *tokenizer, const char *path, GError **error)
     gsize length = 0;
     g_autofree char *text = rp_file_read(path, MAX_FILE_BYTES, &length, error);
     Roles roles = {0};
+    RpJsonRecord record;
     RpJsonPull pull;
     const gboolean good = text != NULL &&
                           rp_json_pull_init(&pull, shown, text, length, RP_TOKENIZER_ERROR,
                                             RP_TOKENIZER_ERROR_FILE, error) &&
-                          rp_json_read_record(&pull, rows, G_N_ELEMENTS(rows), &roles, NULL) &&
+                          rp_json_read_record(&pull, rows, G_N_ELEMENTS(rows), &roles, &record) &&
                           rp_json_pull_end(&pull);
 
     for (guint i = 0; i < RP_TOKEN_ROLES; i++) {
@@ -291,6 +323,9 @@ read_roles(RpTokenizer *tokenizer, const char *path, GError **error)
             tokenizer->roles[i] = rp_tokenizer_id(tokenizer, roles.contents[i]);
         g_free(roles.contents[i]);
     }
+    if (good && (rp_json_record_at(&record, "add_bos_token") != NULL ||
+                 rp_json_record_at(&record, "add_eos_token") != NULL))
+        set_template(tokenizer, &roles);
     return good;
 }
 
@@ -348,6 +383,12 @@ gboolean
 rp_tokenizer_is_special(const RpTokenizer *tokenizer, guint32 id)
 {
     return g_hash_table_contains(tokenizer->special, GUINT_TO_POINTER(id));
+}
+
+guint64
+rp_tokenizer_template_hash(const RpTokenizer *tokenizer)
+{
+    return tokenizer->template_hash;
 }
 
 gint64

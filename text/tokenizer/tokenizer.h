@@ -91,5 +91,8 @@ gint64 rp_tokenizer_id(const RpTokenizer *tokenizer, const char *content);
 /* As written in the file; %NULL: no token has this id. */
 const char *rp_tokenizer_token(const RpTokenizer *tokenizer, guint32 id);
 gboolean rp_tokenizer_is_special(const RpTokenizer *tokenizer, guint32 id);
+/* 0: the template is that of tokenizer.json; else of add_bos_token and add_eos_token in
+ * tokenizer_config.json: of those alike, the same. */
+guint64 rp_tokenizer_template_hash(const RpTokenizer *tokenizer);
 /* -1: none is named. */
 gint64 rp_tokenizer_role(const RpTokenizer *tokenizer, RpTokenRole role);
