@@ -224,9 +224,11 @@ say_disk(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
     g_autofree char *one = rp_cli_format_bytes(bytes);
     g_autofree char *all = rp_cli_format_bytes((DEFAULT_KEEP + 1) * bytes);
 
-    rp_report_line(report, "disk",
-                   "%s: %d checkpoints of %s (checkpoint.keep) and one being written", all,
-                   DEFAULT_KEEP, one);
+    rp_report_line(
+        report, "disk",
+        "%s: %d checkpoints of %s (checkpoint.keep) and one being written; one more with "
+        "eval.keep_best",
+        all, DEFAULT_KEEP, one);
 }
 
 /* ---- what it rests on ---- */

@@ -25,11 +25,11 @@ show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
 
     if (total == 0) {
         rp_progress_clear();
-        words->progress.what = NULL;
-    } else if (words->progress.what == NULL) {
-        words->progress = rp_progress_begin(what, 0);
+        words->other.what = NULL;
+    } else if (words->other.what == NULL) {
+        words->other = rp_progress_begin(what, MAX(0, words->progress_s));
     }
-    rp_progress_show(&words->progress, done, total);
+    rp_progress_show(&words->other, done, total);
 }
 
 /* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */

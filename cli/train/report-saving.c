@@ -11,12 +11,13 @@ most_at_once(const RpRunFile *run)
     const RpRunFileCheckpoint *checkpoint = &run->checkpoint;
     const guint64 steps = (guint64)run->steps;
     const guint64 best = run->eval.keep_best != 0;
+    const guint64 bests = best ? (guint64)rp_train_n_evaluations(run) : 0;
     const guint64 planned = (checkpoint->every > 0 ? steps / (guint64)checkpoint->every : 0) +
-                            (checkpoint->final != 0) + best;
+                            (checkpoint->final != 0) + bests;
 
     if (checkpoint->keep > 0)
         return (guint64)checkpoint->keep + 1 + best;
-    return checkpoint->minutes > 0 || best ? 0 : planned;
+    return checkpoint->minutes > 0 ? 0 : MIN(planned, steps);
 }
 
 /* Of the disk that @output is on, or will be. */

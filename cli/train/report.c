@@ -131,8 +131,9 @@ say_length(RpReport *report, const RpTrainJob *job)
     const guint64 left_out = job->batcher.drop_long ? job->summary.n_truncated_samples : 0;
     const double epochs = samples / (double)MAX(1, job->summary.n_samples - left_out);
     g_autofree char *times = g_strdup_printf(epochs < 100 ? "%.3g" : "%.0f", epochs);
-    g_autofree char *time =
-        rp_progress_format_time((double)run->steps * (double)job->steady.iteration_ns / 1e9);
+    const double training_ns = (double)run->steps * (double)job->steady.iteration_ns;
+    const double evaluating_ns = (double)rp_train_n_evaluations(run) * (double)job->evaluation.ns;
+    g_autofree char *time = rp_progress_format_time((training_ns + evaluating_ns) / 1e9);
 
     if (job->dataset == NULL && run->epochs > 0)
         rp_report_line(report, "steps", "those of %" G_GINT64_FORMAT " epochs", run->epochs);

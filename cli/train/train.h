@@ -16,8 +16,9 @@ typedef struct {
     RpTrainOutcome *outcome;
     RpReport *report;  /* of the plan, and of how it went */
     double progress_s; /* where standard error is no terminal: between lines of progress; 0: none */
-    RpProgress progress;
-    gboolean draw; /* the loss, in the end */
+    RpProgress progress; /* of steps */
+    RpProgress other;    /* of what is done before them and between */
+    gboolean draw;       /* the loss, in the end */
 } RpTrainWords;
 
 /* What tells on standard error and in @words's report, and stops at signals. */

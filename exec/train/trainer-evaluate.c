@@ -7,6 +7,7 @@
  * plan of evaluations has the same stages and the same places in arenas
  * (RpPlanOptions.forward_only), grows from one evaluation to the next, and writes no weight.
  */
+#include <gio/gio.h>
 #include <math.h>
 
 #include "exec/train/trainer-private.h"
@@ -112,20 +113,39 @@ take_loss(RpTrainer *trainer, const RpBatchFeedCall *call, GError **error)
     return TRUE;
 }
 
-/* @broken: (out): it is not the data that failed */
+/* Who is told of samples. */
+typedef struct {
+    RpEvaluationProgress progress; /* or %NULL */
+    gpointer user_data;
+} Listener;
+
+/* Samples whose losses are there. */
 static gboolean
-run_batches(RpTrainer *trainer, RpBatcher *batcher, RpEvaluation *evaluation, gboolean *broken,
-            GError **error)
+tell(const Listener *listener, guint64 n_samples, GError **error)
+{
+    if (listener->progress == NULL || listener->progress(listener->user_data, n_samples))
+        return TRUE;
+    g_set_error(error, G_IO_ERROR, G_IO_ERROR_CANCELLED,
+                "evaluation stopped after %" G_GUINT64_FORMAT " samples", n_samples);
+    return FALSE;
+}
+
+/* @broken: (out): it is neither the data that failed, nor @listener that wants no more */
+static gboolean
+run_batches(RpTrainer *trainer, RpBatcher *batcher, const Listener *listener,
+            RpEvaluation *evaluation, gboolean *broken, GError **error)
 {
     RpEvaluator *evaluator = trainer->evaluator;
     const RpBatchFeedCall *calls[BATCHES_AHEAD];
+    gsize n_samples[BATCHES_AHEAD];
+    guint64 n_done = 0;
     guint n_taken = 0;
 
     *broken = FALSE;
     for (;;) {
         const guint place = evaluation->calls % BATCHES_AHEAD;
 
-        if (!rp_batcher_next(batcher, evaluator->batch, error))
+        if (!tell(listener, n_done, error) || !rp_batcher_next(batcher, evaluator->batch, error))
             return FALSE;
         if (evaluator->batch->n_samples == 0)
             break;
@@ -134,10 +154,12 @@ run_batches(RpTrainer *trainer, RpBatcher *batcher, RpEvaluation *evaluation, gb
             if (!take_loss(trainer, calls[place], error))
                 return FALSE;
             n_taken++;
+            n_done += n_samples[place];
         }
         if (!run_batch(trainer, &calls[place], error))
             return FALSE;
         *broken = FALSE;
+        n_samples[place] = evaluator->batch->n_samples;
         evaluation->calls++;
         evaluation->n_samples += evaluator->batch->n_samples;
         evaluation->n_tokens += evaluator->batch->n_tokens;
@@ -165,8 +187,10 @@ conclude(const RpTrainer *trainer, RpEvaluation *evaluation)
 
 gboolean
 rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
-                    RpEvaluation *evaluation, GError **error)
+                    RpEvaluationProgress progress, gpointer user_data, RpEvaluation *evaluation,
+                    GError **error)
 {
+    const Listener listener = {progress, user_data};
     RpEvaluator *evaluator = trainer->evaluator;
     RpBatcherOptions batches;
     GError *problem = NULL;
@@ -187,7 +211,7 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
     rp_host_state_begin_evaluation(trainer->host_state);
     rp_engine_turn_to(trainer->engine, rp_planner_plan(evaluator->planner), evaluator->trace,
                       note_batch, evaluator);
-    done = run_batches(trainer, batcher, evaluation, &broken, &problem);
+    done = run_batches(trainer, batcher, &listener, evaluation, &broken, &problem);
     if ((!done && broken) ||
         !rp_engine_finish(trainer->engine, problem == NULL ? &problem : NULL)) {
         g_propagate_error(error, problem);

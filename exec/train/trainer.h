@@ -129,10 +129,14 @@ typedef struct {
     double bubble_ratio; /* of that time */
 } RpEvaluation;
 
+/* On the caller's thread, as samples are done. Returns: whether evaluating goes on */
+typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
+
 /**
  * rp_trainer_evaluate:
  * @dataset: of which each sample is read once, in its order
  * @pad_id: behind short samples
+ * @progress: (nullable)
  * @evaluation: (out)
  *
  * The loss of the newest weights, those of the last step (asynchronous, too), by forwards alone: on
@@ -140,10 +144,11 @@ typedef struct {
  * of their input. Waits for all steps first; training goes on afterwards as if it had not happened.
  * The same on any devices, and under every schedule, bit for bit.
  *
- * Errors: those of the data: then the trainer goes on, too; RP_ENGINE_ERROR_TASK,
- *   RP_TRAINER_ERROR_OPTIONS: afterwards it can only be freed
+ * Errors: those of the data, G_IO_ERROR_CANCELLED of @progress: then the trainer goes on, too;
+ *   RP_ENGINE_ERROR_TASK, RP_TRAINER_ERROR_OPTIONS: afterwards it can only be freed
  */
 gboolean rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
+                             RpEvaluationProgress progress, gpointer user_data,
                              RpEvaluation *evaluation, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- after a flush ---- */

@@ -6,6 +6,7 @@
 #include "run/train/evaluate-file.h"
 
 #include "run/train/loop.h"
+#include "run/train/private.h"
 
 /* Every architecture has it. */
 #define SMALL_TARGET "model.layers.0.self_attn.q_proj"
@@ -69,7 +70,7 @@ rp_train_evaluate_file(const RpEvaluateFile *file, const RpRunEvents *events,
     if (trainer == NULL)
         return FALSE;
     done = rp_trainer_evaluate(trainer, job->evaluation.dataset, job->batcher.pad_id,
-                               &evaluated->result, error);
+                               rp_train_evaluation_progress, job, &evaluated->result, error);
     evaluated->left = !rp_trainer_free(trainer);
     return done;
 }

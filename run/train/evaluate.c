@@ -7,6 +7,7 @@
  */
 #include "run/train/loop.h"
 
+#include <gio/gio.h>
 #include <math.h>
 
 #include "run/train/private.h"
@@ -79,6 +80,14 @@ rp_train_evaluation_every(const RpRunFile *run)
     return run->eval.every > 0 ? run->eval.every : MAX(1, run->steps / RP_TRAIN_EVALUATIONS);
 }
 
+gint64
+rp_train_n_evaluations(const RpRunFile *run)
+{
+    const gint64 every = rp_train_evaluation_every(run);
+
+    return (run->steps + every - 1) / every;
+}
+
 /* ---- between steps ---- */
 
 /* Whether steps are over that are to be evaluated, or all are. */
@@ -119,18 +128,49 @@ fail(RpTrainLoop *loop, GError *problem, GError **error)
 }
 
 gboolean
+rp_train_evaluation_progress(gpointer job, guint64 n_samples)
+{
+    const RpTrainJob *evaluated = job;
+    const RpRunEvents *events = evaluated->events;
+
+    events->progress(events->user_data, "evaluating", n_samples,
+                     evaluated->evaluation.summary.n_samples);
+    return events->stop == NULL || events->stop() == 0;
+}
+
+/* Runs it. @done: (out): %FALSE: nobody wants it any more, the run ends */
+static gboolean
+run_evaluation(RpTrainLoop *loop, RpEvaluation *evaluation, gboolean *done, GError **error)
+{
+    const RpTrainJob *job = loop->job;
+    const RpRunEvents *events = job->events;
+    GError *problem = NULL;
+
+    *done = rp_trainer_evaluate(loop->trainer, job->evaluation.dataset, job->batcher.pad_id,
+                                rp_train_evaluation_progress, (gpointer)job, evaluation, &problem);
+    events->progress(events->user_data, "evaluating", 0, 0);
+    if (*done)
+        return TRUE;
+    if (!g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CANCELLED))
+        return fail(loop, problem, error);
+    g_error_free(problem);
+    return TRUE;
+}
+
+gboolean
 rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     RpCheckpointBest *best = &loop->best;
     RpEvaluation evaluation;
-    GError *problem = NULL;
+    gboolean done;
 
     if (!is_due(loop, step))
         return TRUE;
-    if (!rp_trainer_evaluate(loop->trainer, loop->job->evaluation.dataset,
-                             loop->job->batcher.pad_id, &evaluation, &problem))
-        return fail(loop, problem, error);
+    if (!run_evaluation(loop, &evaluation, &done, error))
+        return FALSE;
+    if (!done)
+        return TRUE;
     loop->evaluated_step = step;
     if (isfinite(evaluation.loss) && (best->step == 0 || evaluation.loss < best->loss))
         *best = (RpCheckpointBest){.step = step, .loss = evaluation.loss};

@@ -18,6 +18,9 @@ gboolean rp_train_open_data(RpTrainJob *job, RpRunFile *run,
 /* The network of the job's model and options, over its weights. */
 RpNetwork *rp_train_job_network(const RpTrainJob *job);
 
+/* RpEvaluationProgress of an RpTrainJob: tells its events of it, and asks them. */
+gboolean rp_train_evaluation_progress(gpointer job, guint64 n_samples);
+
 /* Once there is a plan: how long an evaluation takes, by a plan that only runs forward. */
 gboolean rp_train_predict_evaluation(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

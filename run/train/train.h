@@ -79,6 +79,8 @@ void rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
 
 /* Steps from one evaluation to the next. */
 gint64 rp_train_evaluation_every(const RpRunFile *run);
+/* Evaluations of a run that has data for them: the last step has one, too. */
+gint64 rp_train_n_evaluations(const RpRunFile *run);
 
 /* ---- how ---- */
 

@@ -50,7 +50,7 @@ train(const RpTinyModel *model, const RpTinyRun *run, const RpDataset *dataset, 
         rp_tiny_train(trainer, run, i, 1, NULL);
         if (losses == NULL)
             continue;
-        if (!rp_trainer_evaluate(trainer, dataset, 0, &evaluation, &error))
+        if (!rp_trainer_evaluate(trainer, dataset, 0, NULL, NULL, &evaluation, &error))
             fail_msg("%s", error->message);
         losses[i] = evaluation.loss;
         assert_int_equal(evaluation.n_samples, rp_dataset_n_samples(dataset));

@@ -146,7 +146,7 @@ losses_are_those_of_transformers(void **state)
             RpEvaluation evaluation;
             GError *error = NULL;
 
-            assert_true(rp_trainer_evaluate(trainer, dataset, 0, &evaluation, &error));
+            assert_true(rp_trainer_evaluate(trainer, dataset, 0, NULL, NULL, &evaluation, &error));
             assert_int_equal(evaluation.n_samples, samples->items->len);
             assert_int_equal(evaluation.n_targets, (guint64)rp_tree_find(from, "targets")->number);
             if (!(fabs(evaluation.loss - expected) <= RELATIVE * expected))

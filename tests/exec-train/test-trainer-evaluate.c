@@ -1,6 +1,7 @@
 /* Evaluations leave no trace in training, and see the newest weights. */
 #include "tests/rp-test.h"
 
+#include <gio/gio.h>
 #include <math.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ evaluate(RpTrainer *trainer, const RpDataset *dataset)
     RpEvaluation evaluation;
     GError *error = NULL;
 
-    if (!rp_trainer_evaluate(trainer, dataset, 0, &evaluation, &error))
+    if (!rp_trainer_evaluate(trainer, dataset, 0, NULL, NULL, &evaluation, &error))
         fail_msg("%s", error->message);
     assert_int_equal(evaluation.n_samples, rp_dataset_n_samples(dataset));
     assert_true(isfinite(evaluation.loss) && evaluation.loss > 1 && evaluation.loss < 10);
@@ -229,10 +230,61 @@ bad_data_do_not_end_training(void **state)
     RpTrainer *trainer = rp_tiny_trainer(*state, &run, &error);
     rp_assert_no_error(error);
     rp_tiny_train(trainer, &run, 0, 2, NULL);
-    assert_false(rp_trainer_evaluate(trainer, dataset, 0, &evaluation, &error));
+    assert_false(rp_trainer_evaluate(trainer, dataset, 0, NULL, NULL, &evaluation, &error));
     assert_true(g_error_matches(error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE));
     assert_non_null(strstr(error->message, "line 18"));
     g_clear_error(&error);
+    rp_tiny_train(trainer, &run, 2, 2, NULL);
+    g_autofree char *hash = rp_tiny_hash(trainer);
+    g_autofree char *without = rp_tiny_run_hash(*state, &run, 4);
+    assert_string_equal(hash, without);
+    rp_trainer_free(trainer);
+}
+
+/* Told of samples until it has had enough. */
+typedef struct {
+    guint64 last, enough;
+    guint n_calls;
+} Patience;
+
+static gboolean
+watch(gpointer user_data, guint64 n_samples)
+{
+    Patience *patience = user_data;
+
+    assert_true(n_samples >= patience->last);
+    patience->last = n_samples;
+    patience->n_calls++;
+    return n_samples < patience->enough;
+}
+
+/* An evaluation that is stopped leaves no trace either, and the next one is whole. */
+static void
+may_be_stopped(void **state)
+{
+    const RpTinyRun run = {.schedule = "roundpipe",
+                           .devices = 2,
+                           .micro_batches = 2,
+                           .async = TRUE,
+                           .evaluates = TRUE};
+    g_autoptr(RpDataset) dataset = new_dataset(40);
+    Patience patience = {.enough = 12};
+    GError *error = NULL;
+    RpEvaluation evaluation;
+    RpTrainer *trainer = rp_tiny_trainer(*state, &run, &error);
+
+    rp_assert_no_error(error);
+    rp_tiny_train(trainer, &run, 0, 2, NULL);
+    const double loss = evaluate(trainer, dataset);
+
+    assert_false(rp_trainer_evaluate(trainer, dataset, 0, watch, &patience, &evaluation, &error));
+    assert_true(g_error_matches(error, G_IO_ERROR, G_IO_ERROR_CANCELLED));
+    assert_true(patience.last >= 12 && patience.last < 40 && patience.n_calls > 2);
+    g_clear_error(&error);
+    patience = (Patience){.enough = G_MAXUINT64};
+    assert_true(rp_trainer_evaluate(trainer, dataset, 0, watch, &patience, &evaluation, &error));
+    assert_true(evaluation.loss == loss);
+    assert_true(patience.last > 20 && patience.last <= 40);
     rp_tiny_train(trainer, &run, 2, 2, NULL);
     g_autofree char *hash = rp_tiny_hash(trainer);
     g_autofree char *without = rp_tiny_run_hash(*state, &run, 4);
@@ -249,6 +301,7 @@ main(void)
         cmocka_unit_test(the_newest_weights_are_evaluated),
         cmocka_unit_test(adapters_are_evaluated),
         cmocka_unit_test(bad_data_do_not_end_training),
+        cmocka_unit_test(may_be_stopped),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
