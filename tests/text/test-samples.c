@@ -5,7 +5,9 @@
 #include <gio/gio.h>
 #include <glib/gstdio.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
+#include <utime.h>
 #include <zstd.h>
 
 #include "core/base/file.h"
@@ -386,6 +388,29 @@ removes_what_a_killed_build_has_left(void **state)
     assert_false(g_file_test(other, G_FILE_TEST_EXISTS));
 }
 
+/* Of other keys, an hour after the last byte. */
+static void
+removes_what_killed_builds_of_other_keys_have_left(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *old = path_of(f, "samples-00ff.bin.123");
+    g_autofree char *young = path_of(f, "samples-00fe.bin.123");
+    g_autofree char *whole = path_of(f, "samples-00fd.bin");
+    const struct utimbuf hours_ago = {.actime = 0, .modtime = time(NULL) - 2 * 3600};
+    RpCacheHeader header;
+
+    write_many(f, 4, 0);
+    write_to(f->directory, "samples-00ff.bin.123", "half");
+    write_to(f->directory, "samples-00fe.bin.123", "half");
+    write_to(f->directory, "samples-00fd.bin", "whole");
+    assert_int_equal(g_utime(old, (struct utimbuf *)&hours_ago), 0);
+    assert_int_equal(g_utime(whole, (struct utimbuf *)&hours_ago), 0);
+    assert_true(build(f, "1.bin", 1, FALSE, &header, NULL));
+    assert_false(g_file_test(old, G_FILE_TEST_EXISTS));
+    assert_true(g_file_test(young, G_FILE_TEST_EXISTS));
+    assert_true(g_file_test(whole, G_FILE_TEST_EXISTS));
+}
+
 static void
 leaves_bad_records_out_only_if_it_may(void **state)
 {
@@ -434,6 +459,8 @@ main(void)
         cmocka_unit_test_setup_teardown(gives_the_same_bytes_on_any_number_of_threads, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(removes_what_a_killed_build_has_left, setup, teardown),
+        cmocka_unit_test_setup_teardown(removes_what_killed_builds_of_other_keys_have_left, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(leaves_bad_records_out_only_if_it_may, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_data_of_which_nothing_is_learned, setup, teardown),
     };

@@ -12,6 +12,10 @@
 #include "core/base/quote.h"
 #include "text/samples/ids.h"
 
+#define ENDING ".bin"
+/* A file that nobody holds and nobody has written to for so long is a leftover. */
+#define OLD_SECONDS 3600
+
 #define N_HEADER (sizeof(RpCacheHeader) / sizeof(guint64))
 
 struct _RpCacheWriter {
@@ -65,6 +69,28 @@ put(RpCacheWriter *writer, const void *bytes, gsize n, GError **error)
     return fwrite(bytes, 1, n, writer->file) == n || fail(writer, error);
 }
 
+/* Files beside @path that were begun for samples of other keys, long ago, and never finished. */
+static void
+remove_old_leftovers(const char *path)
+{
+    g_autofree char *directory = g_path_get_dirname(path);
+    g_autoptr(GPtrArray) names = rp_file_list(directory, NULL);
+    const gint64 now = g_get_real_time() / G_USEC_PER_SEC;
+
+    for (guint i = 0; names != NULL && i < names->len; i++) {
+        const char *name = g_ptr_array_index(names, i);
+        const char *end = strstr(name, ENDING ".");
+        g_autofree char *left = g_build_filename(directory, name, NULL);
+        GStatBuf status;
+
+        if (!g_str_has_prefix(name, "samples-") || end == NULL || g_stat(left, &status) != 0 ||
+            now - (gint64)status.st_mtime < OLD_SECONDS)
+            continue;
+        left[strlen(left) - strlen(end) + strlen(ENDING)] = '\0';
+        rp_file_remove_leftovers(left);
+    }
+}
+
 RpCacheWriter *
 rp_cache_writer_new(const char *path, guint64 key, GError **error)
 {
@@ -74,6 +100,7 @@ rp_cache_writer_new(const char *path, guint64 key, GError **error)
 
     G_STATIC_ASSERT(sizeof(RpCacheHeader) <= RP_CACHE_HEADER_BYTES);
     rp_file_remove_leftovers(path);
+    remove_old_leftovers(path);
     writer->path = g_strdup(path);
     writer->temporary = g_strdup_printf("%s.%d", path, (int)getpid());
     writer->header =
