@@ -66,9 +66,9 @@ append(GString *text, RpShapeRemedy remedy, gboolean as_keys)
                                number);
 }
 
-/* Of an output directory; NULL: nothing is known to help. */
+/* NULL: nothing is known to help. */
 static const char *
-output_remedy(RpRunError code)
+run_remedy(RpRunError code)
 {
     switch (code) {
     case RP_RUN_ERROR_BUSY:
@@ -79,6 +79,8 @@ output_remedy(RpRunError code)
         return "choose another with --set output=DIRECTORY, or move it away";
     case RP_RUN_ERROR_NO_CHECKPOINT:
         return "begin without --resume";
+    case RP_RUN_ERROR_NO_MODEL:
+        return "name the model with --model";
     default:
         return NULL;
     }
@@ -89,11 +91,12 @@ rp_cli_message(GError *error, gboolean as_keys)
 {
     const RpScheduleErrorPrivate *remedies = rp_schedule_error_remedies(error);
     g_autoptr(GString) text = g_string_new(NULL);
-    const char *remedy =
-        error->domain == RP_RUN_ERROR ? output_remedy((RpRunError)error->code) : NULL;
+    const char *remedy = error->domain == RP_RUN_ERROR ? run_remedy((RpRunError)error->code) : NULL;
 
+    if (g_error_matches(error, RP_RUN_ERROR, RP_RUN_ERROR_NO_CHECKPOINT))
+        g_string_append(text, "--resume: ");
     if (remedy != NULL)
-        return g_strconcat(error->message, "; ", remedy, NULL);
+        return g_strconcat(text->str, error->message, "; ", remedy, NULL);
     if (g_error_matches(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY)) {
         g_autofree char *smaller = rp_cli_remedy(RP_REMEDY_SMALLER_MICRO_BATCH, as_keys);
 

@@ -14,11 +14,12 @@ typedef enum {
     RP_RUN_ERROR_KEY,    /* unknown, twice, or missing */
     RP_RUN_ERROR_VALUE,  /* of the wrong type, or out of range */
     RP_RUN_ERROR_USAGE,  /* any of these on the command line */
-    /* of the output directory; what helps is worded by whoever tells it */
-    RP_RUN_ERROR_BUSY,         /* another run writes there */
-    RP_RUN_ERROR_CHECKPOINT,   /* one is there, and the run would not go on from it */
-    RP_RUN_ERROR_OVERWRITTEN,  /* a file of others would be */
-    RP_RUN_ERROR_NO_CHECKPOINT /* to go on from */
+    /* what helps against these is worded by whoever tells it; but the last, of the output directory */
+    RP_RUN_ERROR_BUSY,          /* another run writes there */
+    RP_RUN_ERROR_CHECKPOINT,    /* one is there, and the run would not go on from it */
+    RP_RUN_ERROR_OVERWRITTEN,   /* a file of others would be */
+    RP_RUN_ERROR_NO_CHECKPOINT, /* to go on from */
+    RP_RUN_ERROR_NO_MODEL       /* whose tokenizer is needed */
 } RpRunError;
 
 #define RP_SETTING_MAX_TEXT 4096 /* bytes */

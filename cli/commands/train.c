@@ -206,9 +206,14 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
         return FALSE;
     }
     rp_train_report_plan(training->words.report, &job);
-    if (!args->dry_run)
-        return how->save_gradients != NULL ? save_gradients(training, error)
-                                           : train(training, error);
+    if (!args->dry_run) {
+        const gboolean done =
+            how->save_gradients != NULL ? save_gradients(training, error) : train(training, error);
+
+        if (!done && outcome.resuming)
+            g_prefix_error(error, "--resume: ");
+        return done;
+    }
     rp_report_finish(training->words.report); /* the plan is all, and its predicted trace */
     write_trace(training, job.trace, TRUE);
     return TRUE;

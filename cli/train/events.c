@@ -46,6 +46,24 @@ can_draw(gpointer words, const RpRunFile *run)
 }
 
 static void
+resumed(gpointer words, const char *note)
+{
+    g_autofree char *text = g_strconcat("--resume: ", note, NULL);
+
+    say(words, "note", text);
+}
+
+static void
+rescaled(gpointer words, double first, double last)
+{
+    g_autofree char *text = g_strdup_printf("--save-gradients: they overflow at a loss scale of "
+                                            "%g; these were computed at %g",
+                                            first, last);
+
+    say(words, "note", text);
+}
+
+static void
 started(gpointer user_data, const RpPinnedMemory *pinned)
 {
     RpTrainWords *words = user_data;
@@ -124,6 +142,8 @@ rp_train_events(RpTrainWords *words)
     return (RpRunEvents){
         .say = say,
         .progress = show_progress,
+        .resumed = resumed,
+        .rescaled = rescaled,
         .started = started,
         .stepped = stepped,
         .stopped = stopped,

@@ -20,6 +20,10 @@ typedef struct {
     void (*say)(gpointer user_data, const char *kind, const char *text);
     /* @what is done: "reading data". @total: 0 = it is over */
     void (*progress)(gpointer user_data, const char *what, guint64 done, guint64 total);
+    /* It goes on from a checkpoint, of which something is to be known. */
+    void (*resumed)(gpointer user_data, const char *note);
+    /* Gradients for a file overflowed at a loss scale of @first; they were computed at @last. */
+    void (*rescaled)(gpointer user_data, double first, double last);
     /* Before the first step. */
     void (*started)(gpointer user_data, const RpPinnedMemory *pinned);
     /* @step_ns: of a steady step, as far as is known */

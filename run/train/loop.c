@@ -170,21 +170,27 @@ run_steps(RpTrainLoop *loop, GError **error)
 static gboolean
 restore(RpTrainLoop *loop, const char *path, GError **error)
 {
+    const RpRunEvents *events = loop->job->events;
+    const gint64 steps = loop->job->run->steps;
     g_autofree char *note = NULL;
     RpDataState state;
 
     if (!rp_checkpoint_restore(path, loop->trainer, &state, &note, error) ||
-        !rp_batcher_restore(loop->batcher, &state, error)) {
-        g_prefix_error(error, "--resume: ");
+        !rp_batcher_restore(loop->batcher, &state, error))
+        return FALSE;
+    if (note != NULL)
+        events->resumed(events->user_data, note);
+    if (state.sampled)
+        events->resumed(events->user_data, "the checkpoint knows 256 places of the data; "
+                                           "they are as they were, the rest cannot be compared");
+    loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
+    if (loop->outcome->first_step > (guint64)steps) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "%s is of step %" G_GUINT64_FORMAT
+                    ": expected steps to be as many at least, found %" G_GINT64_FORMAT,
+                    path, loop->outcome->first_step, steps);
         return FALSE;
     }
-    if (note != NULL)
-        rp_run_say(loop->job->events, "note", "--resume: %s", note);
-    if (state.sampled)
-        rp_run_say(loop->job->events, "note",
-                   "--resume: the checkpoint knows 256 places of the data; "
-                   "they are as they were, the rest cannot be compared");
-    loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
     loop->outcome->checkpoint = g_strdup(path);
     loop->saved_step = loop->evaluated_step = loop->outcome->first_step;
     return rp_checkpoint_read_best(path, &loop->best, error);
@@ -221,15 +227,10 @@ start(RpTrainLoop *loop, GError **error)
         return FALSE;
     if (path == NULL && loop->job->network.dtype == RP_DTYPE_FP16)
         set_loss_scale(loop->trainer, run);
+    loop->outcome->resuming = path != NULL;
     if (path != NULL && !restore(loop, path, error))
         return FALSE;
-    if (loop->outcome->first_step > (guint64)run->steps) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "--resume: %s is of step %" G_GUINT64_FORMAT
-                    ": expected steps to be as many at least, found %" G_GINT64_FORMAT,
-                    path, loop->outcome->first_step, run->steps);
-        return FALSE;
-    }
+    loop->outcome->resuming = FALSE;
     if (!loop->files)
         return TRUE;
     return rp_train_loop_take_beside(loop, error) &&
@@ -368,6 +369,7 @@ static gboolean
 run_first(RpTrainLoop *loop, GError **error)
 {
     const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+    const RpRunEvents *events = loop->job->events;
     const RpStepReport *last = NULL;
     float first = 0;
 
@@ -381,10 +383,7 @@ run_first(RpTrainLoop *loop, GError **error)
             first = last->loss_scale;
     } while (last->skipped);
     if (last->loss_scale != first)
-        rp_run_say(loop->job->events, "note",
-                   "--save-gradients: they overflow at a loss scale of %g; "
-                   "these were computed at %g",
-                   (double)first, (double)last->loss_scale);
+        events->rescaled(events->user_data, (double)first, (double)last->loss_scale);
     return TRUE;
 }
 

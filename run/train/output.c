@@ -197,7 +197,7 @@ rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
         rp_run_say(how->events, "note", "%s", skipped);
     if (how->checkpoint == NULL && local == NULL)
         g_set_error(&local, RP_RUN_ERROR, RP_RUN_ERROR_NO_CHECKPOINT,
-                    "--resume: %s: expected a complete checkpoint, found none", run->output);
+                    "%s: expected a complete checkpoint, found none", run->output);
     if (local != NULL)
         g_propagate_error(error, local);
     return how->checkpoint != NULL;

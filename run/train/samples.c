@@ -215,9 +215,9 @@ open_cache(const RpSamplesAsk *ask, char *const *files, gboolean texts, const Rp
                                    .vocabulary = options.vocabulary};
 
         if (ask->model == NULL) {
-            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_NO_MODEL,
                         "%s: expected records of input_ids, found text, which needs a model's "
-                        "tokenizer: name the model with --model",
+                        "tokenizer",
                         files[0]);
             return NULL;
         }

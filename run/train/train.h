@@ -164,6 +164,7 @@ typedef struct {
     guint n_beside;            /* of the checkpoints, written beside training */
     double beside_seconds;     /* that writing took there, failed attempts included */
     gboolean unsaved;          /* the last attempt failed */
+    gboolean resuming;         /* a checkpoint is read: an error is of it */
     gboolean left;             /* a thread that a device's driver holds is left */
     int signal;                /* that ended it, or 0 */
 } RpTrainOutcome;
