@@ -7,7 +7,7 @@
  *   compute.c     actions, their losses, and which layer broke
  *   host-arena.c  host memory, pinned
  *   clock.c       times of a device on the host's clock
- *   watch.c       sees that a device has failed, if nobody else does
+ *   watch.c       whether a run goes on; sees that a device has failed, if nobody else does
  *   runtime.c     CUDA's runtime, which none of the others calls
  *
  * A device has three workers: one issues actions and activations, one uploads of parameters, one
@@ -115,9 +115,6 @@ struct _RpBackendEvent {
     guint64 n_losses; /* and how many losses it stands for */
 };
 
-/* FALSE with @error once the run was cancelled. */
-gboolean rp_cuda_go_on(RpCuda *cuda, GError **error);
-
 /* lane.c */
 RpBackendLane *rp_cuda_lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **error);
 void rp_cuda_lane_free(RpBackend *backend, RpBackendLane *lane);
@@ -134,7 +131,9 @@ gint64 rp_cuda_clock_ns(RpBackend *backend);
 gboolean rp_cuda_clock_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
 void rp_cuda_clock_close(RpCudaDevice *device);
 
-/* watch.c; open: with the device's compute lane, close: before any lane is freed, all of them */
+/* watch.c; FALSE with @error once the run was cancelled */
+gboolean rp_cuda_go_on(RpCuda *cuda, GError **error);
+/* open: with the device's compute lane, close: before any lane is freed, all of them */
 gboolean rp_cuda_watch_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
 void rp_cuda_watch_close(RpCuda *cuda);
 

@@ -25,15 +25,6 @@ rp_cuda_clock_ns(RpBackend *backend)
     return rp_clock_ns();
 }
 
-gboolean
-rp_cuda_go_on(RpCuda *cuda, GError **error)
-{
-    if (!atomic_load(&cuda->cancelled))
-        return TRUE;
-    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
-    return FALSE;
-}
-
 /* ---- lanes ---- */
 
 /* What the compute lane waits for goes first. CUDA orders kernels by it; copies of one direction

@@ -1,4 +1,5 @@
-/* The watcher of a device: a thread that asks it, now and then, whether it has failed.
+/* Whether a run goes on; and the watcher of a device: a thread that asks it, now and then, whether it
+ * has failed.
  *
  * A device that waits for one that has failed keeps its worker inside a full queue, and the worker
  * of the one that has failed waits for that worker: then nobody else would ask.
@@ -9,6 +10,15 @@
 #define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
 /* So long a worker may take to tell of it first: it knows the task. */
 #define TELL_NS (150 * G_GINT64_CONSTANT(1000000))
+
+gboolean
+rp_cuda_go_on(RpCuda *cuda, GError **error)
+{
+    if (!atomic_load(&cuda->cancelled))
+        return TRUE;
+    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
+    return FALSE;
+}
 
 /* Sleeps. Returns: FALSE if the watcher is to end */
 static gboolean
