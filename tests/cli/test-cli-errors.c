@@ -194,7 +194,7 @@ refuses_options_that_have_no_effect(void **state)
 
     (void)state;
     check_cases(cases, G_N_ELEMENTS(cases));
-    for (gsize i = 0; i < G_N_ELEMENTS(right); i++) {
+    for (gsize i = RP_TEST_FEW ? 3 : 0; i < G_N_ELEMENTS(right); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s", right[i]);
 
         if (run.code != 0 || strstr(run.out, "cannot run") != NULL)

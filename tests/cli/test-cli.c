@@ -127,9 +127,9 @@ prints_the_same_bytes_twice(void **state)
         "simulate @Q --schedule interleaved-zb --gpus 8 --micro-batches 16",
         "export @Q --schedule zb-v --gpus 4 --micro-batches 8 --fidelity full --chrome -",
         "export --profile qwen3-4b --gpu h200 -o -",
-        "compare @Q @R/profiles/rtx4090/llama-3.1-8b.json --json",
+        "compare @Q @R/profiles/rtx4090/llama-3.1-8b.json --schedules 1f1b,roundpipe --json",
     };
-    /* every access is seen once, and compare's in other tests */
+    /* every access is seen once, and compare's in another test */
     const gsize n_lines = G_N_ELEMENTS(lines) - (RP_TEST_FEW ? 1 : 0);
 
     (void)state;
@@ -172,7 +172,7 @@ static void
 reproduces_every_published_row(void **state)
 {
     (void)state;
-    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i += RP_TEST_FEW ? 7 : 1) {
         const Row *row = &rows[i];
         g_auto(GStrv) lists = g_strsplit(row->partition, "|", 2);
         g_autofree char *stages =
@@ -220,6 +220,8 @@ lists_the_catalogue(void **state)
 static void
 compares_every_schedule_and_marks_the_best(void **state)
 {
+    if (RP_TEST_FEW) /* of values alone: others run the same */
+        return;
     g_auto(RpCliRun) run = rp_cli_run("compare @Q --json");
     g_auto(RpCliRun) text = rp_cli_run("compare @Q --partition paper");
     g_autoptr(RpTree) root = rp_cli_json(&run);

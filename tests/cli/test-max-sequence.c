@@ -123,10 +123,9 @@ a_mixture_with_adapters_takes_the_bytes_that_were_told(void **state)
         -1);
     g_auto(RpCliRun) made = rp_cli_run("init @T/mixture.json -o @T/mixture");
     assert_int_equal(made.code, 0);
-    /* times of the tiny model in @T/times.json are not of this one */
-    assert_bytes_as_told("mixture", "--lora-rank 3", "--set lora.rank=3 --set profile=auto", "all");
+    assert_bytes_as_told("mixture", "--lora-rank 3", "--set lora.rank=3", "all");
     assert_bytes_as_told("mixture", "--lora-rank 3 --lora-targets q_proj,experts.down_proj",
-                         "--set lora.rank=3 --set profile=auto "
+                         "--set lora.rank=3 "
                          "--set lora.targets=q_proj,experts.down_proj",
                          "some");
 }

@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #define SHOWN "--gpus 8 --micro-batches 16 --schedule roundpipe"
+#define COMPARE "compare llama-3.1-8b --schedules 1f1b,zb-v,roundpipe"
 #define STAGES " --round 8 --forward-stages 7*4 --backward-stages 0,3*8,2*2"
 
 static const char *const lines[] = {
     "models",
     "gpus",
-    "compare llama-3.1-8b",
+    COMPARE,
     "simulate @Q " SHOWN " --async --fidelity full",
     "partition @Q " SHOWN STAGES,
     "verify @Q " SHOWN,
@@ -52,9 +53,9 @@ fits_80_columns(void **state)
 static void
 names_the_columns_that_it_leaves_out(void **state)
 {
-    g_auto(RpCliRun) narrow = rp_cli_shell("COLUMNS=80 \"$ROUNDPIPE\" compare llama-3.1-8b");
-    g_auto(RpCliRun) wide = rp_cli_shell("COLUMNS=80 \"$ROUNDPIPE\" compare llama-3.1-8b --wide");
-    g_auto(RpCliRun) pipe = rp_cli_shell("unset COLUMNS; \"$ROUNDPIPE\" compare llama-3.1-8b");
+    g_auto(RpCliRun) narrow = rp_cli_shell("COLUMNS=80 \"$ROUNDPIPE\" " COMPARE);
+    g_auto(RpCliRun) wide = rp_cli_shell("COLUMNS=80 \"$ROUNDPIPE\" " COMPARE " --wide");
+    g_auto(RpCliRun) pipe = rp_cli_shell("unset COLUMNS; \"$ROUNDPIPE\" " COMPARE);
 
     (void)state;
     assert_non_null(strstr(narrow.out, "(left out: exposed, intra, drain, switch, fill"));

@@ -462,6 +462,10 @@ trains_adapters_of_a_packed_base_as_of_its_expanded_weights(void **state)
             {HALF, .base = base, .gpus = 2},
         };
 
+        if (RP_TEST_FEW && i > 0) { /* formats differ in values, not in who waits for whom */
+            assert_same_training(*state, cases, 3);
+            continue;
+        }
         assert_same_training(*state, cases, G_N_ELEMENTS(cases));
         assert_same_training(*state, others, G_N_ELEMENTS(others));
         const RigOptions experts[] = {

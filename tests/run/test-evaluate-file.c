@@ -56,7 +56,7 @@ fixture(const char *name)
 }
 
 static void
-check_model(const RpTree *from, const char *directory)
+check_model(const RpTree *from, const char *directory, guint devices)
 {
     const RpTree *base = rp_tree_find(from, "base");
     const char *name = rp_tree_find(from, "name")->text;
@@ -66,25 +66,22 @@ check_model(const RpTree *from, const char *directory)
     g_autofree char *data = write_samples(directory, rp_tree_find(from, "samples"));
     const double expected = rp_tree_find(from, "loss")->number;
 
-    for (guint devices = 1; devices <= 2; devices++) {
-        g_auto(RpTrainEvaluated) evaluated = {0};
-        const RpEvaluateFile file = {.model = model,
-                                     .adapter = adapter,
-                                     .data = data,
-                                     .devices = devices == 1 ? "host:1" : "host:2",
-                                     .dtype = "fp32",
-                                     .sequence_length = 13,
-                                     .micro_batches = 3};
-        GError *error = NULL;
+    g_auto(RpTrainEvaluated) evaluated = {0};
+    const RpEvaluateFile file = {.model = model,
+                                 .adapter = adapter,
+                                 .data = data,
+                                 .devices = devices == 1 ? "host:1" : "host:2",
+                                 .dtype = "fp32",
+                                 .sequence_length = 13,
+                                 .micro_batches = 3};
+    GError *error = NULL;
 
-        if (!rp_train_evaluate_file(&file, &events, &evaluated, &error))
-            fail_msg("%s: %s", name, error->message);
-        if (!(fabs(evaluated.result.loss - expected) <= 1e-5 * expected))
-            fail_msg("%s: %.9g, transformers %.9g", name, evaluated.result.loss, expected);
-        assert_int_equal(evaluated.result.n_targets,
-                         (guint64)rp_tree_find(from, "targets")->number);
-        assert_true(evaluated.job.evaluation.ns > 0);
-    }
+    if (!rp_train_evaluate_file(&file, &events, &evaluated, &error))
+        fail_msg("%s: %s", name, error->message);
+    if (!(fabs(evaluated.result.loss - expected) <= 1e-5 * expected))
+        fail_msg("%s: %.9g, transformers %.9g", name, evaluated.result.loss, expected);
+    assert_int_equal(evaluated.result.n_targets, (guint64)rp_tree_find(from, "targets")->number);
+    assert_true(evaluated.job.evaluation.ns > 0);
 }
 
 static void
@@ -98,8 +95,10 @@ losses_are_those_of_transformers(void **state)
     g_autoptr(RpTree) root = rp_tree_parse(text);
     const RpTree *models = rp_tree_find(root, "models");
 
+    /* most time goes into measuring layers: each once, the first on one device and on two */
+    check_model(rp_tree_nth(models, 0), directory, 1);
     for (guint i = 0; i < models->items->len; i++)
-        check_model(rp_tree_nth(models, i), directory);
+        check_model(rp_tree_nth(models, i), directory, 2 - i % 2);
     rp_file_remove_directory(directory);
 }
 
