@@ -15,6 +15,7 @@
 #include "exec/kernels/kernels.h"
 #include "exec/measure/profile.h"
 #include "exec/system/available-memory.h"
+#include "exec/system/pcie.h"
 #include "plots/gnuplot.h"
 #include "run/devices.h"
 
@@ -29,10 +30,11 @@ typedef struct {
     gboolean quick;
 } DoctorArgs;
 
-/* What is wrong, a line each; nothing: `train` can run. */
+/* A line each. */
 typedef struct {
     RpReport *report;
-    GPtrArray *problems;
+    GPtrArray *problems; /* none: `train` can run */
+    GPtrArray *warnings; /* it will be slower than it might be */
 } Findings;
 
 static void G_GNUC_PRINTF(2, 3) note_problem(Findings *findings, const char *format, ...)
@@ -118,6 +120,44 @@ report_gpus(Findings *findings, guint n)
     rp_report_end(report);
 }
 
+/* How cards are plugged in. @woken: they have just worked */
+static void
+report_slots(Findings *findings, guint n, gboolean woken)
+{
+    RpReport *report = findings->report;
+
+    rp_report_list(report, "slots");
+    for (guint g = 0; g < n; g++) {
+        RpCudaDeviceInfo info;
+        RpPcieLink link;
+
+        if (!rp_cuda_device_info(g, &info, NULL) ||
+            !rp_pcie_read_link(RP_PCIE_DEVICES, info.pci_address, &link))
+            continue;
+        g_autofree char *fault = rp_pcie_fault(&link, woken);
+        g_autofree char *label = g_strdup_printf("slot of GPU %u", g);
+
+        rp_report_object(report, NULL, NULL);
+        rp_report_count(report, "gpu", g, NULL);
+        rp_report_text(report, "address", info.pci_address, NULL);
+        rp_report_count(report, "width", link.now.width, NULL);
+        rp_report_real(report, "gt_per_s", link.now.gt_per_s, 3, NULL);
+        rp_report_count(report, "card_width", link.card.width, NULL);
+        rp_report_real(report, "card_gt_per_s", link.card.gt_per_s, 3, NULL);
+        rp_report_count(report, "slot_width", link.slot.width, NULL);
+        rp_report_real(report, "slot_gt_per_s", link.slot.gt_per_s, 3, NULL);
+        rp_report_end(report);
+        rp_report_line(report, label, "%s: %u lanes at %g GT/s%s; the card has %u, the slot %u",
+                       info.pci_address, link.now.width, link.now.gt_per_s, woken ? "" : " (idle)",
+                       link.card.width, link.slot.width);
+        if (fault != NULL)
+            g_ptr_array_add(
+                findings->warnings,
+                g_strdup_printf("GPU %u (%s) runs below its slot: %s", g, info.pci_address, fault));
+    }
+    rp_report_end(report);
+}
+
 static void
 report_memory(Findings *findings, gboolean pins)
 {
@@ -185,6 +225,15 @@ choose_devices(Findings *findings, const char *asked, const RpDeviceOps *gpus, g
 }
 
 static void
+report_lines(RpReport *report, const char *key, const GPtrArray *lines)
+{
+    rp_report_list(report, key);
+    for (guint i = 0; i < lines->len; i++)
+        rp_report_text(report, NULL, g_ptr_array_index(lines, i), NULL);
+    rp_report_end(report);
+}
+
+static void
 report_verdict(const Findings *findings, const RpDeviceOps *devices, guint n)
 {
     RpReport *report = findings->report;
@@ -193,11 +242,12 @@ report_verdict(const Findings *findings, const RpDeviceOps *devices, guint n)
     report->exit = trains ? RP_EXIT_OK : RP_EXIT_FAILED;
     rp_report_bool(report, "trains", trains, NULL);
     rp_report_text(report, "devices", devices != NULL ? devices->name : NULL, NULL);
-    rp_report_list(report, "problems");
-    for (guint i = 0; i < findings->problems->len; i++)
-        rp_report_text(report, NULL, g_ptr_array_index(findings->problems, i), NULL);
-    rp_report_end(report);
+    report_lines(report, "problems", findings->problems);
+    report_lines(report, "warnings", findings->warnings);
     rp_report_say(report, " ");
+    for (guint i = 0; i < findings->warnings->len; i++)
+        rp_report_say(report, "warning: %s",
+                      (const char *)g_ptr_array_index(findings->warnings, i));
     for (guint i = 0; i < findings->problems->len; i++)
         rp_report_say(report, "! %s", (const char *)g_ptr_array_index(findings->problems, i));
     if (trains && devices->host_memory)
@@ -216,7 +266,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     static const char *const names[] = {"cuda", "host", NULL};
     const DoctorArgs *args = user_args;
     g_autoptr(GPtrArray) problems = g_ptr_array_new_with_free_func(g_free);
-    Findings findings = {report, problems};
+    g_autoptr(GPtrArray) warnings = g_ptr_array_new_with_free_func(g_free);
+    Findings findings = {report, problems, warnings};
 
     if (args->devices != NULL && rp_cli_choice("devices", args->devices, names, error) < 0)
         return FALSE;
@@ -234,6 +285,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     report_disk(&findings, args->output != NULL ? args->output : ".");
     if (devices != NULL && !args->quick)
         report_links(&findings, devices, devices == gpus ? n_gpus : 1);
+    report_slots(&findings, n_gpus, devices == gpus && !args->quick);
     report_verdict(&findings, devices, n_gpus);
     return TRUE;
 }
@@ -250,10 +302,12 @@ static const GOptionEntry options[] = {
 const RpCommand rp_command_doctor = {
     .name = "doctor",
     .summary = "whether this machine can train, and what it has for that",
-    .help = "Tells whether `roundpipe train` can run here: GPU code, driver, cards, links as "
-            "measured,\nmemory, lock limit, disk, and what was built in.\n\n"
-            "Example:\n  roundpipe doctor && roundpipe train run.yaml\n\n"
-            "Exit codes: 0 train can run, 1 it cannot, 2 wrong usage.",
+    .help =
+        "Tells whether `roundpipe train` can run here: GPU code, driver, cards, links as "
+        "measured,\nslots, memory, lock limit, disk, and what was built in. Warns of a card that "
+        "runs below its slot.\n\n"
+        "Example:\n  roundpipe doctor && roundpipe train run.yaml\n\n"
+        "Exit codes: 0 train can run, 1 it cannot, 2 wrong usage.",
     .options = options,
     .args_size = sizeof(DoctorArgs),
     .run = run,

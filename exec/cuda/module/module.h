@@ -16,7 +16,7 @@
 #define RP_CUDA_MODULE_SYMBOL "rp_cuda_module"
 
 typedef struct {
-    gsize sizes[4]; /* RP_CUDA_MODULE_SIZES: of what both parts look into */
+    gsize sizes[5]; /* RP_CUDA_MODULE_SIZES: of what both parts look into */
     const RpDeviceOps *(*devices)(void);
     guint (*device_count)(void);
     const char *(*no_device_text)(void);
@@ -25,7 +25,8 @@ typedef struct {
 
 #define RP_CUDA_MODULE_SIZES                                                                       \
     {                                                                                              \
-        sizeof(RpBackendOps), sizeof(RpDeviceOps), sizeof(RpKernels), sizeof(RpTask)               \
+        sizeof(RpBackendOps), sizeof(RpDeviceOps), sizeof(RpKernels), sizeof(RpTask),              \
+            sizeof(RpCudaDeviceInfo)                                                               \
     }
 
 /* What the module exports. */

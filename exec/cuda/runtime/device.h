@@ -11,6 +11,7 @@ typedef struct {
     guint64 free_bytes; /* now */
     guint sm;           /* 90: compute capability 9.0 */
     guint multiprocessors;
+    char pci_address[16]; /* "0000:01:00.0" */
 } RpCudaDeviceInfo;
 
 /* Devices that a run may use; 0 if there is no driver. */

@@ -271,5 +271,8 @@ rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
         .multiprocessors = (guint)properties.multiProcessorCount,
     };
     g_strlcpy(info->name, properties.name, sizeof info->name);
+    g_snprintf(info->pci_address, sizeof info->pci_address, "%04x:%02x:%02x.0",
+               (guint)properties.pciDomainID & 0xffff, (guint)properties.pciBusID & 0xff,
+               (guint)properties.pciDeviceID & 0xff);
     return TRUE;
 }

@@ -1,0 +1,37 @@
+/**
+ * How a card is plugged in, as the kernel tells it: lanes and speed of its link now, and the most that
+ * card and slot can do.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_PCIE_DEVICES "/sys/bus/pci/devices"
+
+typedef struct {
+    guint width;     /* lanes; 0: unknown */
+    double gt_per_s; /* of a lane; 0: unknown */
+} RpPcieSpeed;
+
+typedef struct {
+    RpPcieSpeed now;
+    RpPcieSpeed card;
+    RpPcieSpeed slot; /* the port above; of the card where there is none */
+} RpPcieLink;
+
+/**
+ * rp_pcie_read_link:
+ * @devices: RP_PCIE_DEVICES
+ * @address: "0000:01:00.0"
+ *
+ * Returns: %FALSE: nothing is known, as in most virtual machines
+ */
+gboolean rp_pcie_read_link(const char *devices, const char *address, RpPcieLink *link);
+
+/**
+ * rp_pcie_fault:
+ * @woken: the card has just worked: an idle one lowers its speed, which is no fault
+ *
+ * Returns: (transfer full) (nullable): in what the link is below the most of card and slot
+ */
+char *rp_pcie_fault(const RpPcieLink *link, gboolean woken);
