@@ -1,59 +1,19 @@
 #include "tests/rp-test.h"
 
-#include "exec/data/batch.h"
 #include "exec/data/order.h"
-
-typedef struct {
-    RpDataset *dataset;
-    RpBatcher *batcher;
-    RpTokenBatch *batch;
-    GError *error;
-} Fixture;
-
-static int
-setup(void **state)
-{
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static void
-clear(Fixture *f)
-{
-    g_clear_pointer(&f->batch, rp_token_batch_free);
-    g_clear_pointer(&f->batcher, rp_batcher_free);
-    g_clear_pointer(&f->dataset, rp_dataset_free);
-    g_clear_error(&f->error);
-}
-
-static int
-teardown(void **state)
-{
-    clear(*state);
-    g_free(*state);
-    return 0;
-}
+#include "tests/exec-data/batch-fixture.h"
 
 /* A dataset of @text and a batcher of @options over it; FALSE if there is no batcher. */
 static gboolean
-start(Fixture *f, const char *text, const RpBatcherOptions *options)
+start(RpBatchFixture *f, const char *text, const RpBatcherOptions *options)
 {
-    clear(f);
+    rp_batch_fixture_clear(f);
     g_autoptr(GBytes) bytes = g_bytes_new(text, strlen(text));
     f->dataset = rp_dataset_new_jsonl("FILE", bytes, 100, &f->error);
     rp_assert_no_error(f->error);
     f->batch = rp_token_batch_new(options);
     f->batcher = rp_batcher_new(f->dataset, options, &f->error);
     return f->batcher != NULL;
-}
-
-static void
-next(Fixture *f)
-{
-    gboolean good = rp_batcher_next(f->batcher, f->batch, &f->error);
-
-    rp_assert_no_error(f->error);
-    assert_true(good);
 }
 
 /* Lines {"input_ids":[i, i + 1]} for i below @n. (transfer full) */
@@ -68,16 +28,9 @@ make_pairs(guint n)
 }
 
 static void
-assert_row(const gint32 *row, gsize n, const gint32 *expected)
-{
-    for (gsize i = 0; i < n; i++)
-        assert_int_equal(row[i], expected[i]);
-}
-
-static void
 shifts_pads_and_cuts(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 2, .sequences = 2, .tokens = 4, .pad_id = 99};
 
@@ -87,16 +40,16 @@ shifts_pads_and_cuts(void **state)
                       "{\"input_ids\":[7,8,9,10,11,12]}\n"
                       "{\"input_ids\":[13,14,15],\"labels\":[13,-100,16]}\n",
                       &options));
-    next(f);
+    rp_batch_fixture_next(f);
     const gint32 *ids = rp_token_batch_input_ids(f->batch, 0);
     const gint32 *targets = rp_token_batch_targets(f->batch, 0);
-    assert_row(ids, 8, (const gint32[]){1, 2, 3, 4, 5, 6, 99, 99});
-    assert_row(targets, 8, (const gint32[]){2, 3, 4, -100, 6, -100, -100, -100});
+    rp_assert_row(ids, 8, (const gint32[]){1, 2, 3, 4, 5, 6, 99, 99});
+    rp_assert_row(targets, 8, (const gint32[]){2, 3, 4, -100, 6, -100, -100, -100});
     ids = rp_token_batch_input_ids(f->batch, 1);
     targets = rp_token_batch_targets(f->batch, 1);
     /* 11 was cut off: it is no target of 10 */
-    assert_row(ids, 8, (const gint32[]){7, 8, 9, 10, 13, 14, 15, 99});
-    assert_row(targets, 8, (const gint32[]){8, 9, 10, -100, -100, 16, -100, -100});
+    rp_assert_row(ids, 8, (const gint32[]){7, 8, 9, 10, 13, 14, 15, 99});
+    rp_assert_row(targets, 8, (const gint32[]){8, 9, 10, -100, -100, 16, -100, -100});
     assert_int_equal(f->batch->n_micro_targets[0], 4);
     assert_int_equal(f->batch->n_micro_targets[1], 4);
     assert_int_equal(f->batch->n_targets, 8);
@@ -113,12 +66,12 @@ shifts_pads_and_cuts(void **state)
 static void
 sums_up_over_iterations(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {.micro_batches = 1, .sequences = 1, .tokens = 2};
 
     assert_true(start(f, "{\"input_ids\":[1,2,3,4]}\n{\"input_ids\":[5,6]}\n", &options));
     for (guint i = 0; i < 5; i++)
-        next(f);
+        rp_batch_fixture_next(f);
     RpDataState sums = rp_batcher_state(f->batcher);
     assert_int_equal(sums.n_iterations, 5);
     assert_int_equal(sums.n_tokens, 10);
@@ -133,13 +86,13 @@ sums_up_over_iterations(void **state)
 static void
 goes_on_with_the_next_epoch(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {.micro_batches = 2, .sequences = 2, .tokens = 2};
     g_autofree char *text = make_pairs(6);
 
     assert_true(start(f, text, &options));
     for (guint i = 0; i < 6; i++) {
-        next(f);
+        rp_batch_fixture_next(f);
         assert_int_equal(f->batch->epoch, i * 4 / 6);
         for (guint row = 0; row < 4; row++)
             assert_int_equal(f->batch->samples[row], (i * 4 + row) % 6);
@@ -149,14 +102,14 @@ goes_on_with_the_next_epoch(void **state)
 static void
 drops_what_does_not_fill_an_iteration(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 2, .sequences = 2, .tokens = 2, .epoch_end = RP_EPOCH_END_DROP};
     g_autofree char *text = make_pairs(6);
 
     assert_true(start(f, text, &options));
     for (guint i = 0; i < 3; i++) {
-        next(f);
+        rp_batch_fixture_next(f);
         assert_int_equal(f->batch->epoch, i);
         for (guint row = 0; row < 4; row++)
             assert_int_equal(f->batch->samples[row], row);
@@ -167,14 +120,14 @@ drops_what_does_not_fill_an_iteration(void **state)
 static void
 takes_several_epochs_in_one_iteration(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 7, .sequences = 1, .tokens = 2, .shuffle = TRUE, .seed = 3};
     g_autofree char *text = make_pairs(3);
     guint counts[3] = {0};
 
     assert_true(start(f, text, &options));
-    next(f);
+    rp_batch_fixture_next(f);
     for (guint row = 0; row < 6; row++)
         counts[f->batch->samples[row]]++;
     for (guint i = 0; i < 3; i++)
@@ -185,7 +138,7 @@ takes_several_epochs_in_one_iteration(void **state)
 static void
 shuffles_each_epoch_anew(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 2, .sequences = 2, .tokens = 2, .shuffle = TRUE, .seed = 8};
     g_autofree char *text = make_pairs(6);
@@ -193,7 +146,7 @@ shuffles_each_epoch_anew(void **state)
 
     assert_true(start(f, text, &options));
     for (guint i = 0; i < 9; i++) {
-        next(f);
+        rp_batch_fixture_next(f);
         for (guint row = 0; row < 4; row++) {
             guint at = i * 4 + row;
             rp_order_init(&order, 6, TRUE, 8, at / 6);
@@ -205,7 +158,7 @@ shuffles_each_epoch_anew(void **state)
 static void
 refuses_an_epoch_smaller_than_an_iteration_if_it_drops(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 2, .sequences = 2, .tokens = 2, .epoch_end = RP_EPOCH_END_DROP};
     g_autofree char *text = make_pairs(3);
@@ -220,7 +173,7 @@ static void
 refuses_padding_beyond_the_vocabulary(void **state)
 {
     static const gint32 pads[] = {-1, 100, G_MAXINT32};
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(pads); i++) {
         const RpBatcherOptions options = {
@@ -233,14 +186,14 @@ refuses_padding_beyond_the_vocabulary(void **state)
 static void
 takes_a_masked_micro_batch_among_others(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {.micro_batches = 2, .sequences = 1, .tokens = 3};
 
     assert_true(start(f,
                       "{\"input_ids\":[1,2,3],\"labels\":[-100,-100,-100]}\n"
                       "{\"input_ids\":[1,2,3],\"labels\":[-100,-100,3]}\n",
                       &options));
-    next(f);
+    rp_batch_fixture_next(f);
     assert_int_equal(f->batch->n_micro_targets[0], 0);
     assert_int_equal(f->batch->n_micro_targets[1], 1);
     assert_int_equal(f->batch->n_targets, 1);
@@ -250,7 +203,7 @@ takes_a_masked_micro_batch_among_others(void **state)
 static void
 names_the_samples_of_an_iteration_without_targets(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     RpBatcherOptions options = {.micro_batches = 1, .sequences = 2, .tokens = 3};
     /* masked; a label of the first token, which nothing predicts; one token; labels cut off */
     const char *text = "{\"input_ids\":[1,2,3],\"labels\":[-100,-100,-100]}\n"
@@ -276,12 +229,12 @@ names_the_samples_of_an_iteration_without_targets(void **state)
 static void
 stays_where_it_was_if_a_sample_is_bad(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {.micro_batches = 1, .sequences = 2, .tokens = 2};
 
     assert_true(start(f, "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2]}\n{\"input_ids\":[1]}\n{}\n",
                       &options));
-    next(f);
+    rp_batch_fixture_next(f);
     for (guint attempt = 0; attempt < 2; attempt++) {
         assert_false(rp_batcher_next(f->batcher, f->batch, &f->error));
         rp_assert_error_message_contains(f->error,
@@ -297,7 +250,7 @@ stays_where_it_was_if_a_sample_is_bad(void **state)
 static void
 reads_token_files_too(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {.micro_batches = 1, .sequences = 2, .tokens = 3};
     static const guint8 words[7 * 4] = {1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0,
                                         0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0};
@@ -306,9 +259,9 @@ reads_token_files_too(void **state)
     f->dataset = rp_dataset_new_tokens("FILE", bytes, 8, 3, &f->error);
     f->batch = rp_token_batch_new(&options);
     f->batcher = rp_batcher_new(f->dataset, &options, &f->error);
-    next(f);
-    assert_row(f->batch->input_ids, 6, (const gint32[]){1, 2, 3, 4, 5, 6});
-    assert_row(f->batch->targets, 6, (const gint32[]){2, 3, -100, 5, 6, -100});
+    rp_batch_fixture_next(f);
+    rp_assert_row(f->batch->input_ids, 6, (const gint32[]){1, 2, 3, 4, 5, 6});
+    rp_assert_row(f->batch->targets, 6, (const gint32[]){2, 3, -100, 5, 6, -100});
     assert_int_equal(f->batch->n_targets, 4);
 }
 
@@ -316,20 +269,30 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(shifts_pads_and_cuts, setup, teardown),
-        cmocka_unit_test_setup_teardown(sums_up_over_iterations, setup, teardown),
-        cmocka_unit_test_setup_teardown(goes_on_with_the_next_epoch, setup, teardown),
-        cmocka_unit_test_setup_teardown(drops_what_does_not_fill_an_iteration, setup, teardown),
-        cmocka_unit_test_setup_teardown(shuffles_each_epoch_anew, setup, teardown),
-        cmocka_unit_test_setup_teardown(takes_several_epochs_in_one_iteration, setup, teardown),
+        cmocka_unit_test_setup_teardown(shifts_pads_and_cuts, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(sums_up_over_iterations, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(goes_on_with_the_next_epoch, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(drops_what_does_not_fill_an_iteration,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(shuffles_each_epoch_anew, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(takes_several_epochs_in_one_iteration,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
         cmocka_unit_test_setup_teardown(refuses_an_epoch_smaller_than_an_iteration_if_it_drops,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_padding_beyond_the_vocabulary, setup, teardown),
-        cmocka_unit_test_setup_teardown(takes_a_masked_micro_batch_among_others, setup, teardown),
-        cmocka_unit_test_setup_teardown(names_the_samples_of_an_iteration_without_targets, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(stays_where_it_was_if_a_sample_is_bad, setup, teardown),
-        cmocka_unit_test_setup_teardown(reads_token_files_too, setup, teardown),
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(refuses_padding_beyond_the_vocabulary,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(takes_a_masked_micro_batch_among_others,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(names_the_samples_of_an_iteration_without_targets,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(stays_where_it_was_if_a_sample_is_bad,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(reads_token_files_too, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,40 +1,9 @@
 #include "tests/rp-test.h"
 
-#include "exec/data/batch.h"
-
-typedef struct {
-    RpDataset *dataset;
-    RpBatcher *batcher;
-    RpTokenBatch *batch;
-    GError *error;
-} Fixture;
-
-static int
-setup(void **state)
-{
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
+#include "tests/exec-data/batch-fixture.h"
 
 static void
-clear(Fixture *f)
-{
-    g_clear_pointer(&f->batch, rp_token_batch_free);
-    g_clear_pointer(&f->batcher, rp_batcher_free);
-    g_clear_pointer(&f->dataset, rp_dataset_free);
-    g_clear_error(&f->error);
-}
-
-static int
-teardown(void **state)
-{
-    clear(*state);
-    g_free(*state);
-    return 0;
-}
-
-static void
-make_batcher(Fixture *f, const RpBatcherOptions *options)
+make_batcher(RpBatchFixture *f, const RpBatcherOptions *options)
 {
     g_clear_pointer(&f->batch, rp_token_batch_free);
     g_clear_pointer(&f->batcher, rp_batcher_free);
@@ -46,12 +15,12 @@ make_batcher(Fixture *f, const RpBatcherOptions *options)
 
 /* Sample i has @lengths[i] tokens, all of them i; read once as a run does. */
 static void
-start(Fixture *f, const guint *lengths, guint n, const RpBatcherOptions *options)
+start(RpBatchFixture *f, const guint *lengths, guint n, const RpBatcherOptions *options)
 {
     g_autoptr(GString) text = g_string_new(NULL);
     RpDatasetSummary summary;
 
-    clear(f);
+    rp_batch_fixture_clear(f);
     for (guint i = 0; i < n; i++) {
         g_string_append(text, "{\"input_ids\":[");
         for (guint t = 0; t < lengths[i]; t++)
@@ -65,27 +34,11 @@ start(Fixture *f, const guint *lengths, guint n, const RpBatcherOptions *options
     make_batcher(f, options);
 }
 
-static void
-next(Fixture *f)
-{
-    gboolean good = rp_batcher_next(f->batcher, f->batch, &f->error);
-
-    rp_assert_no_error(f->error);
-    assert_true(good);
-}
-
-static void
-assert_row(const gint32 *row, gsize n, const gint32 *expected)
-{
-    for (gsize i = 0; i < n; i++)
-        assert_int_equal(row[i], expected[i]);
-}
-
 /* The drawing in pack.h. */
 static void
 puts_the_next_where_it_fits_first(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const guint lengths[] = {5, 4, 2, 6, 1, 3, 8, 8};
     const RpBatcherOptions options = {.micro_batches = 1,
                                       .sequences = 2,
@@ -95,14 +48,15 @@ puts_the_next_where_it_fits_first(void **state)
                                       .epochs = 1};
 
     start(f, lengths, 8, &options);
-    next(f);
-    assert_row(f->batch->input_ids, 16,
-               (const gint32[]){0, 0, 0, 0, 0, 2, 2, 4, 1, 1, 1, 1, 5, 5, 5, 99});
-    assert_row(f->batch->targets, 16,
-               (const gint32[]){0, 0, 0, 0, -100, 2, -100, -100, 1, 1, 1, -100, 5, 5, -100, -100});
+    rp_batch_fixture_next(f);
+    rp_assert_row(f->batch->input_ids, 16,
+                  (const gint32[]){0, 0, 0, 0, 0, 2, 2, 4, 1, 1, 1, 1, 5, 5, 5, 99});
+    rp_assert_row(
+        f->batch->targets, 16,
+        (const gint32[]){0, 0, 0, 0, -100, 2, -100, -100, 1, 1, 1, -100, 5, 5, -100, -100});
     assert_int_equal(f->batch->n_starts[0], 6);
     assert_int_equal(f->batch->longest[0], 5);
-    assert_row(rp_token_batch_starts(f->batch, 0), 7, (const gint32[]){0, 5, 7, 8, 12, 15, 16});
+    rp_assert_row(rp_token_batch_starts(f->batch, 0), 7, (const gint32[]){0, 5, 7, 8, 12, 15, 16});
     assert_int_equal(f->batch->n_samples, 5);
     assert_int_equal(f->batch->n_tokens, 15);
     assert_int_equal(f->batch->n_targets, 10);
@@ -111,7 +65,7 @@ puts_the_next_where_it_fits_first(void **state)
     const RpDataState after = rp_batcher_state(f->batcher);
     /* the search went on for something that fits the last place */
     assert_true(after.n_held == 3 && after.held[0] == 3 && after.held[1] == 6);
-    next(f); /* those that are held come first */
+    rp_batch_fixture_next(f); /* those that are held come first */
     assert_int_equal(f->batch->samples[0], 3);
 }
 
@@ -130,7 +84,7 @@ some_lengths(guint *lengths, guint n, guint most, guint32 seed)
 static void
 takes_each_sample_once_an_epoch(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     static const guint shapes[][3] = {{1, 1, 40}, {2, 2, 40}, {3, 4, 64}, {8, 4, 41}};
 
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++) {
@@ -147,7 +101,7 @@ takes_each_sample_once_an_epoch(void **state)
         some_lengths(lengths, N, 40, i);
         start(f, lengths, N, &options);
         for (;;) {
-            next(f);
+            rp_batch_fixture_next(f);
             if (f->batch->n_samples == 0)
                 break;
             for (gsize s = 0; s < f->batch->n_samples; s++)
@@ -160,7 +114,7 @@ takes_each_sample_once_an_epoch(void **state)
         }
         assert_int_equal(tokens, 0);
         assert_int_equal(rp_batcher_state(f->batcher).n_held, 0);
-        next(f); /* and stays at the end */
+        rp_batch_fixture_next(f); /* and stays at the end */
         assert_int_equal(f->batch->n_samples, 0);
         assert_int_equal(f->batch->n_targets, 0);
     }
@@ -170,7 +124,7 @@ takes_each_sample_once_an_epoch(void **state)
 static void
 starts_are_where_samples_begin(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 3, .sequences = 2, .tokens = 32, .pad_id = 999, .packing = TRUE};
     guint lengths[N];
@@ -178,7 +132,7 @@ starts_are_where_samples_begin(void **state)
     some_lengths(lengths, N, 30, 7);
     start(f, lengths, N, &options);
     for (guint n = 0; n < 20; n++) {
-        next(f);
+        rp_batch_fixture_next(f);
         gsize sample = 0;
         for (guint m = 0; m < 3; m++) {
             const gint32 *starts = rp_token_batch_starts(f->batch, m);
@@ -221,7 +175,7 @@ assert_same_batch(const RpTokenBatch *a, const RpTokenBatch *b)
 static void
 resumes_with_the_same_bytes(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {.micro_batches = 2,
                                       .sequences = 2,
                                       .tokens = 48,
@@ -240,12 +194,12 @@ resumes_with_the_same_bytes(void **state)
         RpDataState read;
 
         held = held || before.n_held > 0;
-        next(f);
+        rp_batch_fixture_next(f);
         rp_token_batch_copy(expected, f->batch);
         assert_true(rp_data_state_parse("STATE", text, strlen(text), &read, &f->error));
         make_batcher(f, &options);
         assert_true(rp_batcher_restore(f->batcher, &read, &f->error));
-        next(f);
+        rp_batch_fixture_next(f);
         assert_same_batch(f->batch, expected);
         for (guint m = 0; m < 2; m++)
             assert_memory_equal(rp_token_batch_starts(f->batch, m),
@@ -259,7 +213,7 @@ resumes_with_the_same_bytes(void **state)
 static void
 goes_on_with_other_shapes(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     RpBatcherOptions options = {
         .micro_batches = 2, .sequences = 4, .tokens = 64, .packing = TRUE, .epochs = 2};
     guint lengths[N], seen[N] = {0};
@@ -267,7 +221,7 @@ goes_on_with_other_shapes(void **state)
     some_lengths(lengths, N, 64, 9);
     start(f, lengths, N, &options);
     for (guint i = 0;; i++) {
-        next(f);
+        rp_batch_fixture_next(f);
         if (f->batch->n_samples == 0)
             break;
         for (gsize s = 0; s < f->batch->n_samples; s++)
@@ -286,7 +240,7 @@ goes_on_with_other_shapes(void **state)
 static void
 changes_nothing_where_samples_fill_sequences(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     RpBatcherOptions options = {.micro_batches = 2,
                                 .sequences = 3,
                                 .tokens = 16,
@@ -305,7 +259,7 @@ changes_nothing_where_samples_fill_sequences(void **state)
         options.packing = TRUE;
         make_batcher(f, &options);
         assert_true(rp_batcher_restore(f->batcher, &at, &f->error));
-        next(f);
+        rp_batch_fixture_next(f);
         rp_token_batch_copy(packed, f->batch);
         const RpDataState after = rp_batcher_state(f->batcher);
         assert_int_equal(after.n_held, 0);
@@ -314,7 +268,7 @@ changes_nothing_where_samples_fill_sequences(void **state)
         options.packing = FALSE;
         make_batcher(f, &options);
         assert_true(rp_batcher_restore(f->batcher, &at, &f->error));
-        next(f);
+        rp_batch_fixture_next(f);
         assert_same_batch(f->batch, packed);
         g_autofree char *one = rp_data_state_to_json(&after);
         const RpDataState unpacked = rp_batcher_state(f->batcher);
@@ -326,7 +280,7 @@ changes_nothing_where_samples_fill_sequences(void **state)
 static void
 leaves_long_samples_out(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const guint lengths[] = {5, 9, 4, 8, 30};
 
     for (guint packing = 0; packing < 2; packing++) {
@@ -338,11 +292,11 @@ leaves_long_samples_out(void **state)
                                           .packing = packing};
 
         start(f, lengths, 5, &options);
-        next(f);
+        rp_batch_fixture_next(f);
         assert_int_equal(f->batch->n_samples, 3);
         assert_int_equal(f->batch->n_tokens, 17);
         assert_int_equal(f->batch->n_truncated, 0);
-        next(f);
+        rp_batch_fixture_next(f);
         assert_int_equal(f->batch->n_samples, 0);
         assert_int_equal(rp_batcher_state(f->batcher).n_left_out, 2);
     }
@@ -351,7 +305,7 @@ leaves_long_samples_out(void **state)
 static void
 ends_where_all_samples_are_too_long(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const guint lengths[] = {9, 10};
     const RpBatcherOptions options = {
         .micro_batches = 1, .sequences = 3, .tokens = 8, .drop_long = TRUE, .packing = TRUE};
@@ -365,7 +319,7 @@ ends_where_all_samples_are_too_long(void **state)
 static void
 knows_how_full_sequences_become(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 4, .sequences = 4, .tokens = 64, .packing = TRUE, .epochs = 1};
     guint lengths[N];
@@ -388,7 +342,7 @@ knows_how_full_sequences_become(void **state)
 static void
 refuses_states_that_hold_what_is_not_there(void **state)
 {
-    Fixture *f = *state;
+    RpBatchFixture *f = *state;
     static const char *const helds[][2] = {
         {"[5]", "STATE: line 1, column 191: held: expected samples that there are, found an array"},
         {"[1,-2]", NULL},
@@ -414,18 +368,26 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(puts_the_next_where_it_fits_first, setup, teardown),
-        cmocka_unit_test_setup_teardown(takes_each_sample_once_an_epoch, setup, teardown),
-        cmocka_unit_test_setup_teardown(starts_are_where_samples_begin, setup, teardown),
-        cmocka_unit_test_setup_teardown(resumes_with_the_same_bytes, setup, teardown),
-        cmocka_unit_test_setup_teardown(goes_on_with_other_shapes, setup, teardown),
-        cmocka_unit_test_setup_teardown(changes_nothing_where_samples_fill_sequences, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(leaves_long_samples_out, setup, teardown),
-        cmocka_unit_test_setup_teardown(ends_where_all_samples_are_too_long, setup, teardown),
-        cmocka_unit_test_setup_teardown(knows_how_full_sequences_become, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_states_that_hold_what_is_not_there, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(puts_the_next_where_it_fits_first, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(takes_each_sample_once_an_epoch, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(starts_are_where_samples_begin, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(resumes_with_the_same_bytes, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(goes_on_with_other_shapes, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(changes_nothing_where_samples_fill_sequences,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(leaves_long_samples_out, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(ends_where_all_samples_are_too_long, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(knows_how_full_sequences_become, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(refuses_states_that_hold_what_is_not_there,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
