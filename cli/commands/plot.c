@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/reports/picture.h"
+#include "core/base/quote.h"
 #include "plots/charts/runs.h"
 #include "run/train/train.h"
 
@@ -53,6 +54,14 @@ read_run(const char *word, Run *run, GError **error)
     g_autofree char *named = directory ? g_strdup(whole) : g_path_get_dirname(whole);
     g_autoptr(GArray) lines = NULL;
 
+    if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
+        g_autofree char *shown = rp_display_name(word);
+
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                    "%s: expected the output directory of a run, or its " METRICS ", found %s",
+                    shown, directory ? "a directory without " METRICS : "nothing");
+        return FALSE;
+    }
     if (!rp_train_check_regular("", path, G_MAXUINT64, error) ||
         (lines = rp_train_metrics_read(path, error)) == NULL)
         return FALSE;

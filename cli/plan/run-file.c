@@ -73,6 +73,21 @@ add_sizes(GString *text, const RpAdviseQuery *query, const RpAdviseRun *run)
         add(text, "async", "false");
 }
 
+/* What is worth a look, as comments: without # they hold. */
+static void
+add_validation(GString *text)
+{
+    static const char *const values[][2] = {{"eval.split", "0.05"},
+                                            {"eval.every", "100"},
+                                            {"eval.keep_best", "true"},
+                                            {"eval.patience", "3"}};
+
+    g_string_append(text, "\n# eval:\n");
+    for (gsize i = 0; i < G_N_ELEMENTS(values); i++)
+        g_string_append_printf(text, "#   # %s\n#   %s: %s\n", rp_setting_find(values[i][0])->help,
+                               strchr(values[i][0], '.') + 1, values[i][1]);
+}
+
 char *
 rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
                  const RpPlanRunWords *words)
@@ -109,6 +124,7 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
         add(text, "lora.targets", "%s", targets != NULL ? targets : RP_LORA_ALL_LINEAR);
     }
     add(text, "checkpoint.keep", "%s", rp_setting_find("checkpoint.keep")->initial);
+    add_validation(text);
     return g_string_free(text, FALSE);
 }
 

@@ -89,8 +89,12 @@ take_weights(const RpChatSample *made, const char *name, guint64 line, GArray *l
 
         if (weight == 0)
             g_array_index(labels, gint32, i) = RP_LABEL_MASKED;
-        else if (weight != 1 && g_array_index(labels, gint32, i) != RP_LABEL_MASKED)
-            return fail(name, line, "weights of 0 or 1", "another", error);
+        else if (weight != 1 && g_array_index(labels, gint32, i) != RP_LABEL_MASKED) {
+            g_autofree char *found =
+                g_strdup_printf("%g: set train: false, or repeat the record", (double)weight);
+
+            return fail(name, line, "a message's weight to be 0 or 1", found, error);
+        }
     }
     return TRUE;
 }
