@@ -177,6 +177,8 @@ compute_balance(const Side *side, const void *data, Outputs *outputs)
                          .d_sums = loss.d_sums,
                          .sequence = SEQUENCE,
                          .lengths = args.lengths};
+    const Array rounded = host_output(RP_DTYPE_FP32, 1);
+    double value;
 
     args.workspace = cuda_workspace(side, side->kernels->balance_forward_workspace(&args));
     side->kernels->balance_forward(side->stream, &args);
@@ -185,7 +187,10 @@ compute_balance(const Side *side, const void *data, Outputs *outputs)
     set(outputs, 0, side, RP_DTYPE_FP32, E, args.sums, T);
     set(outputs, 1, side, RP_DTYPE_FP32, E, loss.d_sums, 1);
     set(outputs, 2, side, inputs->dtype, T * E, route.d_logits, E);
-    cuda_copy_out(side, loss.loss, &outputs->sums[0], sizeof(double));
+    cuda_copy_out(side, loss.loss, &value, sizeof value);
+    *(float *)rounded.data = (float)value;
+    outputs->arrays[3] = rounded;
+    outputs->terms[3] = T;
 }
 
 static void
